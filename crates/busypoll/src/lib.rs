@@ -1,0 +1,1 @@
+//! Sockets that poll the NIC instead of waiting for it.

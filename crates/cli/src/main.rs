@@ -1,0 +1,2 @@
+//! The `busypoll` command.
+fn main() {}

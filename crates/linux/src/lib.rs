@@ -1,0 +1,1 @@
+//! The Linux host, typed in and out: one file per kernel interface.

@@ -1,0 +1,1 @@
+//! Busy Poll Sockets in user space.
