@@ -1,1 +1,3 @@
 //! Two hosts on one machine.
+
+pub mod needs;

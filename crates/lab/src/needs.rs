@@ -1,0 +1,86 @@
+//! What a test needs from the machine, said out loud when it is missing.
+//!
+//! Owns the two macros below and the probes behind them. Changes nothing: the probe for rights makes a
+//! network namespace on a thread of its own, and both end together.
+
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::{env, fs, thread};
+
+/// Leaves the test, with one line saying so, unless it runs as real root: effective uid 0 of the initial
+/// user namespace, able to make network namespaces (CAP_NET_ADMIN, CAP_SYS_ADMIN). With `CI=true` it
+/// panics instead, so that nothing goes untested unnoticed.
+///
+/// ```no_run
+/// fn the_lab_answers_ping() {
+///     busypoll_lab::needs_root!();
+///     // ...
+/// }
+/// ```
+#[macro_export]
+macro_rules! needs_root {
+    () => {
+        if !$crate::needs::is_root() {
+            $crate::needs::skipped(
+                module_path!(),
+                "root (CAP_NET_ADMIN, CAP_SYS_ADMIN) outside any user namespace; run the tests with sudo",
+            );
+            return;
+        }
+    };
+}
+
+/// Leaves the test like [`needs_root!`](crate::needs_root) unless the programs are found in `PATH`.
+///
+/// ```no_run
+/// fn uses_ping() {
+///     busypoll_lab::needs!(program "ping");
+///     // ...
+/// }
+/// ```
+#[macro_export]
+macro_rules! needs {
+    ($(program $name:literal),+ $(,)?) => {
+        $(if !$crate::needs::has_program($name) {
+            $crate::needs::skipped(module_path!(), concat!("the program `", $name, "` in PATH"));
+            return;
+        })+
+    };
+}
+
+/// Effective root of the initial user namespace, and able to make a network namespace.
+#[must_use]
+pub fn is_root() -> bool {
+    let initial_user_namespace = fs::read_to_string("/proc/self/uid_map")
+        .is_ok_and(|map| map.split_whitespace().eq(["0", "0", "4294967295"]));
+    // SAFETY: geteuid touches no memory.
+    let root = unsafe { libc::geteuid() } == 0;
+    initial_user_namespace && root && can_make_network_namespaces()
+}
+
+/// Whether this process may make a network namespace as it is.
+fn can_make_network_namespaces() -> bool {
+    // SAFETY: unshare(CLONE_NEWNET) changes the calling thread alone, and that thread ends at once.
+    thread::spawn(|| unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0).join().unwrap_or(false)
+}
+
+/// Whether `name` is an executable file in one of the folders of `PATH`.
+#[must_use]
+pub fn has_program(name: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path).any(|folder| {
+        fs::metadata(folder.join(name))
+            .is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    })
+}
+
+/// Reports a skipped test on standard error, past the test harness's capture.
+///
+/// # Panics
+/// If the environment says `CI=true`.
+pub fn skipped(test: &str, needs: &str) {
+    let line = format!("skipped: {test}: needs {needs}");
+    assert!(env::var_os("CI").is_none_or(|ci| ci != "true"), "CI=true allows no skips: {line}");
+    // A test that cannot print its reason is still skipped.
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
