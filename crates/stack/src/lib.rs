@@ -1,1 +1,6 @@
 //! Busy Poll Sockets in user space.
+
+pub mod nic;
+mod sync;
+pub mod time;
+pub mod wire;
