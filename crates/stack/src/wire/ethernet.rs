@@ -1,0 +1,349 @@
+//! Ethernet II frames and their VLAN tags (IEEE 802.3, 802.1Q, 802.1ad).
+//!
+//! Owns MAC addresses, EtherTypes and the way from a frame to what it carries.
+
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::str::FromStr;
+
+use super::{Error, Result, be16, put16};
+
+/// Bytes of an untagged header.
+pub const HEADER_LEN: usize = 14;
+/// Bytes each VLAN tag adds.
+pub const TAG_LEN: usize = 4;
+/// The deepest stack of VLAN tags that is looked through.
+pub const MAX_TAGS: usize = 2;
+
+/// A 48-bit Ethernet address.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MacAddr(pub [u8; 6]);
+
+impl MacAddr {
+    /// Everybody on the link.
+    pub const BROADCAST: MacAddr = MacAddr([0xff; 6]);
+    /// No address: what an ARP request holds where the answer will be.
+    pub const UNSPECIFIED: MacAddr = MacAddr([0; 6]);
+
+    /// The address an IPv4 multicast group is sent to: 01-00-5e and the group's low 23 bits
+    /// (RFC 1112 section 6.4).
+    #[must_use]
+    pub fn of_group(group: Ipv4Addr) -> MacAddr {
+        let [_, b, c, d] = group.octets();
+        MacAddr([0x01, 0x00, 0x5e, b & 0x7f, c, d])
+    }
+
+    /// Whether this is the address of everybody.
+    #[inline]
+    #[must_use]
+    pub fn is_broadcast(self) -> bool {
+        self == Self::BROADCAST
+    }
+
+    /// Whether this is a group's address. Broadcast is a group too (IEEE 802.3 section 3.2.3).
+    #[inline]
+    #[must_use]
+    pub fn is_multicast(self) -> bool {
+        self.0[0] & 1 == 1
+    }
+
+    /// Whether one interface can own this address: neither a group's nor all zero.
+    #[inline]
+    #[must_use]
+    pub fn is_unicast(self) -> bool {
+        !self.is_multicast() && self != Self::UNSPECIFIED
+    }
+}
+
+impl fmt::Display for MacAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+/// Text that is no MAC address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("not a MAC address: {0:?}; write six hexadecimal bytes, as in 02:00:00:00:00:01")]
+pub struct ParseMacError(String);
+
+impl FromStr for MacAddr {
+    type Err = ParseMacError;
+
+    /// Reads `02:00:00:00:00:01`; dashes may stand for the colons.
+    fn from_str(s: &str) -> std::result::Result<MacAddr, ParseMacError> {
+        let parse = || {
+            let separator = if s.contains('-') { '-' } else { ':' };
+            let mut parts = s.split(separator);
+            let mut mac = [0; 6];
+            for byte in &mut mac {
+                let part = parts.next()?;
+                // from_str_radix alone would take a sign.
+                if !matches!(part.len(), 1 | 2) || !part.bytes().all(|b| b.is_ascii_hexdigit()) {
+                    return None;
+                }
+                *byte = u8::from_str_radix(part, 16).ok()?;
+            }
+            parts.next().is_none().then_some(MacAddr(mac))
+        };
+        parse().ok_or_else(|| ParseMacError(s.to_owned()))
+    }
+}
+
+/// What a frame carries. Below 0x0600 the field is the length of an IEEE 802.3 frame instead
+/// (IEEE 802.3 section 3.2.6), which belongs to none of the protocols here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct EtherType(pub u16);
+
+impl EtherType {
+    /// IPv4.
+    pub const IPV4: EtherType = EtherType(0x0800);
+    /// ARP.
+    pub const ARP: EtherType = EtherType(0x0806);
+    /// A VLAN tag (802.1Q).
+    pub const VLAN: EtherType = EtherType(0x8100);
+    /// IPv6.
+    pub const IPV6: EtherType = EtherType(0x86dd);
+    /// A provider's outer VLAN tag (802.1ad).
+    pub const QINQ: EtherType = EtherType(0x88a8);
+
+    /// Whether a VLAN tag follows.
+    #[inline]
+    #[must_use]
+    pub fn is_tag(self) -> bool {
+        matches!(self, Self::VLAN | Self::QINQ)
+    }
+}
+
+/// One VLAN tag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Tag {
+    /// [`EtherType::VLAN`] or [`EtherType::QINQ`].
+    pub tpid: EtherType,
+    /// Priority, drop eligibility and VLAN id, as on the wire (802.1Q section 9.6).
+    pub tci: u16,
+}
+
+impl Tag {
+    /// VLAN id, 0 to 4095; 0 means the tag carries a priority only.
+    #[inline]
+    #[must_use]
+    pub fn vid(self) -> u16 {
+        self.tci & 0x0fff
+    }
+
+    /// Priority, 0 to 7.
+    #[inline]
+    #[must_use]
+    pub fn priority(self) -> u8 {
+        (self.tci >> 13) as u8
+    }
+}
+
+/// What is inside a frame, past its VLAN tags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Untagged<'a> {
+    /// What the payload is; never a tag.
+    pub ethertype: EtherType,
+    /// Where in the frame the payload begins: 14, 18 or 22.
+    pub offset: usize,
+    /// The payload, with whatever padding the link added.
+    pub payload: &'a [u8],
+    /// The tags that were passed, outermost first.
+    pub tags: [Option<Tag>; MAX_TAGS],
+}
+
+/// A view of an Ethernet frame, without its check sequence.
+#[derive(Debug, Clone, Copy)]
+pub struct Frame<T>(T);
+
+impl<T: AsRef<[u8]>> Frame<T> {
+    /// Checks that the header is there.
+    ///
+    /// # Errors
+    /// [`Error::Truncated`].
+    #[inline]
+    pub fn new_checked(buf: T) -> Result<Frame<T>> {
+        if buf.as_ref().len() < HEADER_LEN {
+            return Err(Error::Truncated);
+        }
+        Ok(Frame(buf))
+    }
+
+    /// Who the frame is for.
+    #[inline]
+    pub fn dst(&self) -> MacAddr {
+        mac(self.0.as_ref(), 0)
+    }
+
+    /// Who sent it.
+    #[inline]
+    pub fn src(&self) -> MacAddr {
+        mac(self.0.as_ref(), 6)
+    }
+
+    /// The EtherType right after the addresses; of a tagged frame, the outer tag's.
+    #[inline]
+    pub fn ethertype(&self) -> EtherType {
+        EtherType(be16(self.0.as_ref(), 12))
+    }
+}
+
+impl<'a, T: AsRef<[u8]> + ?Sized> Frame<&'a T> {
+    /// Everything after the 14-byte header; of a tagged frame, tags included.
+    #[inline]
+    pub fn payload(&self) -> &'a [u8] {
+        &self.0.as_ref()[HEADER_LEN..]
+    }
+
+    /// Looks through zero, one or two VLAN tags, of either EtherType in either order.
+    ///
+    /// # Errors
+    /// [`Error::Truncated`] if a tag is cut; [`Error::TooManyTags`] if a third follows.
+    #[inline]
+    pub fn untag(&self) -> Result<Untagged<'a>> {
+        let b = self.0.as_ref();
+        let mut inner = Untagged {
+            ethertype: self.ethertype(),
+            offset: HEADER_LEN,
+            payload: &b[HEADER_LEN..],
+            tags: [None; MAX_TAGS],
+        };
+        for slot in &mut inner.tags {
+            if !inner.ethertype.is_tag() {
+                return Ok(inner);
+            }
+            let &[c0, c1, t0, t1, ref rest @ ..] = inner.payload else {
+                return Err(Error::Truncated);
+            };
+            *slot = Some(Tag { tpid: inner.ethertype, tci: u16::from_be_bytes([c0, c1]) });
+            inner.ethertype = EtherType(u16::from_be_bytes([t0, t1]));
+            inner.offset += TAG_LEN;
+            inner.payload = rest;
+        }
+        if inner.ethertype.is_tag() {
+            return Err(Error::TooManyTags);
+        }
+        Ok(inner)
+    }
+}
+
+impl<T: AsRef<[u8]> + AsMut<[u8]>> Frame<T> {
+    /// Writes an untagged header.
+    ///
+    /// # Errors
+    /// [`Error::Truncated`] if the buffer is too short for it.
+    #[inline]
+    pub fn init(buf: T, dst: MacAddr, src: MacAddr, ethertype: EtherType) -> Result<Frame<T>> {
+        let mut frame = Frame::new_checked(buf)?;
+        frame.set_dst(dst);
+        frame.set_src(src);
+        put16(frame.0.as_mut(), 12, ethertype.0);
+        Ok(frame)
+    }
+
+    /// Sets who the frame is for.
+    #[inline]
+    pub fn set_dst(&mut self, v: MacAddr) {
+        self.0.as_mut()[..6].copy_from_slice(&v.0);
+    }
+
+    /// Sets who sent it.
+    #[inline]
+    pub fn set_src(&mut self, v: MacAddr) {
+        self.0.as_mut()[6..12].copy_from_slice(&v.0);
+    }
+
+    /// Everything after the 14-byte header, to write.
+    #[inline]
+    pub fn payload_mut(&mut self) -> &mut [u8] {
+        &mut self.0.as_mut()[HEADER_LEN..]
+    }
+}
+
+#[inline]
+pub(super) fn mac(b: &[u8], at: usize) -> MacAddr {
+    MacAddr([b[at], b[at + 1], b[at + 2], b[at + 3], b[at + 4], b[at + 5]])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DST: [u8; 6] = [0x33, 0x33, 0, 0, 0, 0xfb];
+    const SRC: [u8; 6] = [0x02, 0x42, 0xac, 0x11, 0x00, 0x02];
+
+    fn frame(rest: &[u8]) -> Vec<u8> {
+        [&DST, &SRC, rest].concat()
+    }
+
+    #[test]
+    fn reads_an_untagged_frame() {
+        let bytes = frame(&[0x08, 0x06, 1, 2, 3]);
+        let frame = Frame::new_checked(&bytes).unwrap();
+        assert_eq!((frame.dst(), frame.src()), (MacAddr(DST), MacAddr(SRC)));
+        let inner = frame.untag().unwrap();
+        assert_eq!((inner.ethertype, inner.offset), (EtherType::ARP, 14));
+        assert_eq!((inner.payload, inner.tags), (&[1, 2, 3][..], [None, None]));
+    }
+
+    #[test]
+    fn looks_through_one_tag_and_two() {
+        let one = frame(&[0x81, 0x00, 0xa0, 0x2a, 0x08, 0x00, 9]);
+        let frame_one = Frame::new_checked(&one).unwrap();
+        let inner = frame_one.untag().unwrap();
+        let tag = inner.tags[0].unwrap();
+        assert_eq!((tag.tpid, tag.vid(), tag.priority()), (EtherType::VLAN, 42, 5));
+        assert_eq!((inner.ethertype, inner.offset, inner.payload), (EtherType::IPV4, 18, &[9][..]));
+        assert_eq!(inner.tags[1], None);
+        assert_eq!(frame_one.ethertype(), EtherType::VLAN);
+
+        let two = frame(&[0x88, 0xa8, 0x0f, 0xff, 0x81, 0x00, 0x00, 0x01, 0x86, 0xdd]);
+        let frame_two = Frame::new_checked(&two).unwrap();
+        let inner = frame_two.untag().unwrap();
+        assert_eq!(inner.tags[0], Some(Tag { tpid: EtherType::QINQ, tci: 0x0fff }));
+        assert_eq!(inner.tags[1], Some(Tag { tpid: EtherType::VLAN, tci: 1 }));
+        assert_eq!((inner.ethertype, inner.offset), (EtherType::IPV6, 22));
+        assert!(inner.payload.is_empty());
+    }
+
+    #[test]
+    fn names_what_is_wrong_with_a_tag_stack() {
+        let three = frame(&[0x88, 0xa8, 0, 1, 0x81, 0, 0, 2, 0x81, 0, 0, 3, 8, 0]);
+        for len in 0..three.len() {
+            let got = Frame::new_checked(&three[..len]).and_then(|f| f.untag().map(|i| i.offset));
+            // From 22 bytes on, two whole tags and the EtherType of a third are there.
+            let want = if len < 22 { Error::Truncated } else { Error::TooManyTags };
+            assert_eq!(got, Err(want), "length {len}");
+        }
+    }
+
+    #[test]
+    fn mac_addresses_as_text() {
+        let mac: MacAddr = "02:42:AC:11:0:2".parse().unwrap();
+        assert_eq!(mac, MacAddr(SRC));
+        assert_eq!(mac.to_string(), "02:42:ac:11:00:02");
+        assert_eq!("02-42-ac-11-00-02".parse(), Ok(mac));
+        for bad in [
+            "",
+            "02:42:ac:11:00",
+            "02:42:ac:11:00:02:",
+            "+2:42:ac:11:00:02",
+            "002:42:ac:11:00:02",
+            "02:42:ac-11:00:02",
+            "é2:42:ac:11:00:02",
+        ] {
+            assert!(bad.parse::<MacAddr>().is_err(), "{bad:?}");
+        }
+        assert!("x".parse::<MacAddr>().unwrap_err().to_string().contains("02:00:00:00:00:01"));
+    }
+
+    #[test]
+    fn kinds_of_mac_address() {
+        assert!(MacAddr::BROADCAST.is_broadcast() && MacAddr::BROADCAST.is_multicast());
+        assert!(MacAddr(DST).is_multicast() && !MacAddr(DST).is_broadcast());
+        assert!(MacAddr(SRC).is_unicast() && !MacAddr::UNSPECIFIED.is_unicast());
+        let group = MacAddr::of_group(Ipv4Addr::new(239, 255, 0, 1));
+        assert_eq!(group, MacAddr([0x01, 0x00, 0x5e, 0x7f, 0, 1]));
+    }
+}

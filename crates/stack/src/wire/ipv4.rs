@@ -1,0 +1,479 @@
+//! IPv4 headers (RFC 791).
+//!
+//! Owns the header, its checksum and the addresses' part of the pseudo-header. Whether a datagram
+//! is for us, and putting fragments together, is inet's business.
+
+use std::net::Ipv4Addr;
+
+use super::checksum::Sum;
+use super::{Error, Result, be16, ip4, put_ip4, put16};
+
+/// Bytes of a header without options.
+pub const HEADER_LEN: usize = 20;
+/// The longest datagram, header included.
+pub const MAX_LEN: usize = 65535;
+/// The time to live [`Packet::init`] writes, the recommended default (RFC 1700).
+pub const DEFAULT_TTL: u8 = 64;
+
+const DONT_FRAGMENT: u16 = 0x4000;
+const MORE_FRAGMENTS: u16 = 0x2000;
+const OFFSET: u16 = 0x1fff; // in units of 8 bytes
+
+/// What an IP packet carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Protocol(pub u8);
+
+impl Protocol {
+    /// ICMP for IPv4.
+    pub const ICMP: Protocol = Protocol(1);
+    /// TCP.
+    pub const TCP: Protocol = Protocol(6);
+    /// UDP.
+    pub const UDP: Protocol = Protocol(17);
+}
+
+/// The addresses' part of the pseudo-header that UDP and TCP checksums cover; they add their
+/// protocol and length themselves (RFC 768). A connected socket can keep it.
+#[inline]
+#[must_use]
+pub fn address_sum(src: Ipv4Addr, dst: Ipv4Addr) -> Sum {
+    Sum::of(&src.octets()).plus(Sum::of(&dst.octets()))
+}
+
+/// A view of an IPv4 packet.
+#[derive(Debug, Clone, Copy)]
+pub struct Packet<T>(T);
+
+impl<T: AsRef<[u8]>> Packet<T> {
+    /// Checks the version, every length against the buffer, and that a fragment can be part of a
+    /// datagram. The buffer may be longer than the packet: Ethernet pads.
+    ///
+    /// # Errors
+    /// [`Error::Truncated`], [`Error::BadVersion`], [`Error::BadLength`], [`Error::BadFragment`].
+    #[inline]
+    pub fn new_checked(buf: T) -> Result<Packet<T>> {
+        let packet = Self::new_quoted(buf)?;
+        let total = packet.total_len();
+        if packet.0.as_ref().len() < total {
+            return Err(Error::Truncated);
+        }
+        if packet.is_fragment() {
+            let len = total - packet.header_len();
+            // RFC 791 section 3.2: all but the last fragment are multiples of 8 bytes, and the
+            // whole, under a header of its own, must fit its length field.
+            if len == 0
+                || (packet.more_fragments() && len % 8 != 0)
+                || HEADER_LEN + packet.fragment_offset() + len > MAX_LEN
+            {
+                return Err(Error::BadFragment);
+            }
+        }
+        Ok(packet)
+    }
+
+    /// As [`Packet::new_checked`] for the packet an ICMP error quotes: the payload may be cut
+    /// short, the header may not.
+    ///
+    /// # Errors
+    /// [`Error::Truncated`], [`Error::BadVersion`], [`Error::BadLength`].
+    #[inline]
+    pub fn new_quoted(buf: T) -> Result<Packet<T>> {
+        let b = buf.as_ref();
+        if b.len() < HEADER_LEN {
+            return Err(Error::Truncated);
+        }
+        // RFC 1122 section 3.2.1.1: "A datagram whose version number is not 4 MUST be silently
+        // discarded."
+        if b[0] >> 4 != 4 {
+            return Err(Error::BadVersion);
+        }
+        let packet = Packet(buf);
+        let header = packet.header_len();
+        if header < HEADER_LEN || packet.total_len() < header {
+            return Err(Error::BadLength);
+        }
+        if packet.0.as_ref().len() < header {
+            return Err(Error::Truncated);
+        }
+        Ok(packet)
+    }
+
+    /// Bytes of the header, options included: 20 to 60.
+    #[inline]
+    pub fn header_len(&self) -> usize {
+        usize::from(self.0.as_ref()[0] & 0x0f) * 4
+    }
+
+    /// Differentiated services code point, 0 to 63 (RFC 2474).
+    #[inline]
+    pub fn dscp(&self) -> u8 {
+        self.0.as_ref()[1] >> 2
+    }
+
+    /// Explicit congestion notification, 0 to 3 (RFC 3168).
+    #[inline]
+    pub fn ecn(&self) -> u8 {
+        self.0.as_ref()[1] & 3
+    }
+
+    /// Bytes of header and payload as the header states them.
+    #[inline]
+    pub fn total_len(&self) -> usize {
+        usize::from(be16(self.0.as_ref(), 2))
+    }
+
+    /// What the fragments of one datagram have in common. Means nothing outside a fragment
+    /// (RFC 6864 section 4.1).
+    #[inline]
+    pub fn ident(&self) -> u16 {
+        be16(self.0.as_ref(), 4)
+    }
+
+    /// Whether routers must not fragment this packet.
+    #[inline]
+    pub fn dont_fragment(&self) -> bool {
+        be16(self.0.as_ref(), 6) & DONT_FRAGMENT != 0
+    }
+
+    /// Whether this is a fragment and not the last.
+    #[inline]
+    pub fn more_fragments(&self) -> bool {
+        be16(self.0.as_ref(), 6) & MORE_FRAGMENTS != 0
+    }
+
+    /// Where in the datagram's payload this fragment's belongs, in bytes.
+    #[inline]
+    pub fn fragment_offset(&self) -> usize {
+        usize::from(be16(self.0.as_ref(), 6) & OFFSET) * 8
+    }
+
+    /// Whether this is a part of a datagram only.
+    #[inline]
+    pub fn is_fragment(&self) -> bool {
+        be16(self.0.as_ref(), 6) & (MORE_FRAGMENTS | OFFSET) != 0
+    }
+
+    /// Time to live, in hops.
+    #[inline]
+    pub fn ttl(&self) -> u8 {
+        self.0.as_ref()[8]
+    }
+
+    /// What the payload is.
+    #[inline]
+    pub fn protocol(&self) -> Protocol {
+        Protocol(self.0.as_ref()[9])
+    }
+
+    /// The header checksum as it stands.
+    #[inline]
+    pub fn checksum(&self) -> u16 {
+        be16(self.0.as_ref(), 10)
+    }
+
+    /// The sender.
+    #[inline]
+    pub fn src(&self) -> Ipv4Addr {
+        ip4(self.0.as_ref(), 12)
+    }
+
+    /// The receiver.
+    #[inline]
+    pub fn dst(&self) -> Ipv4Addr {
+        ip4(self.0.as_ref(), 16)
+    }
+
+    /// [`address_sum`] of this packet's addresses.
+    #[inline]
+    pub fn address_sum(&self) -> Sum {
+        Sum::of(&self.0.as_ref()[12..20])
+    }
+
+    /// Verifies the header checksum; the payload has its own.
+    ///
+    /// # Errors
+    /// [`Error::BadChecksum`].
+    #[inline]
+    pub fn verify_checksum(&self) -> Result<()> {
+        // RFC 1122 section 3.2.1.2: "A host MUST verify the IP header checksum on every received
+        // datagram and silently discard every datagram that has a bad checksum."
+        if self.header_sum().is_intact() { Ok(()) } else { Err(Error::BadChecksum) }
+    }
+
+    #[inline]
+    fn header_sum(&self) -> Sum {
+        let b = self.0.as_ref();
+        // A constant length for the usual case: the compiler unrolls the sum.
+        let fixed = Sum::of(&b[..HEADER_LEN]);
+        match self.header_len() {
+            HEADER_LEN => fixed,
+            len => fixed.plus(Sum::of(&b[HEADER_LEN..len])),
+        }
+    }
+}
+
+impl<'a, T: AsRef<[u8]> + ?Sized> Packet<&'a T> {
+    /// The raw options, 0 to 40 bytes. What they hold has not been looked at.
+    #[inline]
+    pub fn options(&self) -> &'a [u8] {
+        &self.0.as_ref()[HEADER_LEN..self.header_len()]
+    }
+
+    /// What follows the header, without the link's padding; of a quoted packet, as much as was
+    /// quoted.
+    #[inline]
+    pub fn payload(&self) -> &'a [u8] {
+        let b = self.0.as_ref();
+        &b[self.header_len()..self.total_len().min(b.len())]
+    }
+}
+
+impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
+    /// Writes a header without options for `payload_len` bytes: "don't fragment" set, which makes
+    /// ident 0 right (RFC 6864 section 4.1), and [`DEFAULT_TTL`]. Call
+    /// [`Packet::fill_checksum`] after the last setter.
+    ///
+    /// # Errors
+    /// [`Error::BadLength`] above 65515 bytes, [`Error::Truncated`] if the buffer is too short
+    /// for header and payload.
+    #[inline]
+    pub fn init(
+        mut buf: T,
+        src: Ipv4Addr,
+        dst: Ipv4Addr,
+        protocol: Protocol,
+        payload_len: usize,
+    ) -> Result<Packet<T>> {
+        if payload_len > MAX_LEN - HEADER_LEN {
+            return Err(Error::BadLength);
+        }
+        let total = HEADER_LEN + payload_len;
+        let b = buf.as_mut();
+        if b.len() < total {
+            return Err(Error::Truncated);
+        }
+        b[0] = 0x45;
+        b[1] = 0;
+        put16(b, 2, total as u16);
+        put16(b, 4, 0);
+        put16(b, 6, DONT_FRAGMENT);
+        b[8] = DEFAULT_TTL;
+        b[9] = protocol.0;
+        put16(b, 10, 0);
+        put_ip4(b, 12, src);
+        put_ip4(b, 16, dst);
+        Ok(Packet(buf))
+    }
+
+    /// Sets the type of service byte, as `IP_TOS` does: DSCP in the high six bits, ECN in the low
+    /// two.
+    #[inline]
+    pub fn set_tos(&mut self, v: u8) {
+        self.0.as_mut()[1] = v;
+    }
+
+    /// Sets what the fragments of one datagram have in common.
+    #[inline]
+    pub fn set_ident(&mut self, v: u16) {
+        put16(self.0.as_mut(), 4, v);
+    }
+
+    /// Forbids or allows routers to fragment, and makes the packet no fragment.
+    #[inline]
+    pub fn set_dont_fragment(&mut self, v: bool) {
+        put16(self.0.as_mut(), 6, if v { DONT_FRAGMENT } else { 0 });
+    }
+
+    /// Makes the packet a fragment, `offset` bytes into the datagram's payload, that may be
+    /// fragmented further.
+    ///
+    /// # Errors
+    /// [`Error::BadFragment`], and the packet is unchanged, if no such fragment can be.
+    pub fn set_fragment(&mut self, offset: usize, more: bool) -> Result<()> {
+        let len = self.total_len() - self.header_len();
+        if offset % 8 != 0
+            || len == 0
+            || (more && len % 8 != 0)
+            || offset > MAX_LEN - HEADER_LEN - len
+        {
+            return Err(Error::BadFragment);
+        }
+        let flag = if more { MORE_FRAGMENTS } else { 0 };
+        put16(self.0.as_mut(), 6, flag | (offset / 8) as u16);
+        Ok(())
+    }
+
+    /// Sets the time to live, in hops.
+    #[inline]
+    pub fn set_ttl(&mut self, v: u8) {
+        self.0.as_mut()[8] = v;
+    }
+
+    /// Sets the sender.
+    #[inline]
+    pub fn set_src(&mut self, v: Ipv4Addr) {
+        put_ip4(self.0.as_mut(), 12, v);
+    }
+
+    /// Sets the receiver.
+    #[inline]
+    pub fn set_dst(&mut self, v: Ipv4Addr) {
+        put_ip4(self.0.as_mut(), 16, v);
+    }
+
+    /// Writes the header checksum.
+    #[inline]
+    pub fn fill_checksum(&mut self) {
+        put16(self.0.as_mut(), 10, 0);
+        let checksum = self.header_sum().checksum();
+        put16(self.0.as_mut(), 10, checksum);
+    }
+
+    /// What follows the header, to write.
+    #[inline]
+    pub fn payload_mut(&mut self) -> &mut [u8] {
+        let (from, to) = (self.header_len(), self.total_len());
+        let b = self.0.as_mut();
+        let to = to.min(b.len());
+        &mut b[from..to]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // 10.0.0.1 > 10.0.0.2, UDP, 4 bytes of payload, TTL 64, DF, ident 0x1234, CS6 + ECT(0).
+    #[rustfmt::skip]
+    const PACKET: [u8; 24] = [
+        0x45, 0xc2, 0x00, 0x18, 0x12, 0x34, 0x40, 0x00, 0x40, 0x11, 0x13, 0xdd,
+        10, 0, 0, 1, 10, 0, 0, 2, 0xde, 0xad, 0xbe, 0xef,
+    ];
+    const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+    const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+
+    fn error(change: impl Fn(&mut Vec<u8>)) -> Option<Error> {
+        let mut bytes = PACKET.to_vec();
+        change(&mut bytes);
+        Packet::new_checked(&bytes).err()
+    }
+
+    #[test]
+    fn reads_a_header() {
+        let padded = [&PACKET[..], &[0; 22]].concat();
+        let ip = Packet::new_checked(&padded).unwrap();
+        assert_eq!((ip.header_len(), ip.total_len()), (20, 24));
+        assert_eq!((ip.dscp(), ip.ecn(), ip.ident(), ip.ttl()), (48, 2, 0x1234, 64));
+        assert_eq!((ip.src(), ip.dst(), ip.protocol()), (A, B, Protocol::UDP));
+        assert!(ip.dont_fragment() && !ip.more_fragments() && !ip.is_fragment());
+        assert_eq!((ip.options(), ip.payload()), (&[][..], &[0xde, 0xad, 0xbe, 0xef][..]));
+        assert_eq!(ip.checksum(), 0x13dd);
+        ip.verify_checksum().unwrap();
+        assert_eq!(ip.address_sum().fold(), address_sum(A, B).fold());
+    }
+
+    #[test]
+    fn writes_the_same_header() {
+        let mut buf = [0xff; 30];
+        let mut ip = Packet::init(&mut buf, A, B, Protocol::UDP, 4).unwrap();
+        ip.set_tos(0xc2);
+        ip.set_ident(0x1234);
+        ip.payload_mut().copy_from_slice(&[0xde, 0xad, 0xbe, 0xef]);
+        ip.fill_checksum();
+        assert_eq!((&buf[..24], &buf[24..]), (&PACKET[..], &[0xff; 6][..]));
+    }
+
+    #[test]
+    fn init_refuses_what_does_not_fit() {
+        let mut buf = vec![0; 70000];
+        let mut init =
+            |room: usize, len| Packet::init(&mut buf[..room], A, B, Protocol::UDP, len).err();
+        assert_eq!(init(70000, 65515), None);
+        assert_eq!(init(70000, 65516), Some(Error::BadLength));
+        assert_eq!(init(70000, usize::MAX), Some(Error::BadLength));
+        assert_eq!(init(23, 4), Some(Error::Truncated));
+    }
+
+    #[test]
+    fn options_belong_to_the_header() {
+        // Router alert (RFC 2113): 94 04 00 00.
+        let mut bytes = PACKET.to_vec();
+        bytes.splice(20..20, [0x94, 0x04, 0x00, 0x00]);
+        bytes[0] = 0x46;
+        bytes[3] = 28;
+        let mut ip = Packet::new_checked(&mut bytes[..]).unwrap();
+        ip.fill_checksum();
+        assert_eq!(ip.payload_mut().len(), 4);
+        let ip = Packet::new_checked(&bytes).unwrap();
+        ip.verify_checksum().unwrap();
+        assert_eq!(ip.options(), &[0x94, 0x04, 0x00, 0x00]);
+        assert_eq!(ip.payload(), &[0xde, 0xad, 0xbe, 0xef]);
+        bytes[21] ^= 1;
+        assert!(Packet::new_checked(&bytes).unwrap().verify_checksum().is_err());
+    }
+
+    #[test]
+    fn names_what_is_wrong() {
+        assert_eq!(error(|_| ()), None);
+        assert_eq!(error(|b| b.truncate(19)), Some(Error::Truncated));
+        assert_eq!(error(|b| b.truncate(23)), Some(Error::Truncated));
+        assert_eq!(error(|b| b[0] = 0x65), Some(Error::BadVersion));
+        assert_eq!(error(|b| b[0] = 0x44), Some(Error::BadLength)); // header below 20
+        assert_eq!(error(|b| b[0] = 0x47), Some(Error::BadLength)); // header beyond the total
+        assert_eq!(error(|b| b[3] = 19), Some(Error::BadLength));
+        assert_eq!(error(|b| b[3] = 25), Some(Error::Truncated));
+        for bit in 0..160 {
+            let mut bytes = PACKET;
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let got = Packet::new_checked(&bytes).and_then(|p| p.verify_checksum());
+            assert!(got.is_err(), "bit {bit} flipped and nothing seen");
+        }
+    }
+
+    #[test]
+    fn fragments() {
+        let set = |b: &mut Vec<u8>, field: u16| put16(b, 6, field);
+        let mut bytes = PACKET.to_vec();
+        set(&mut bytes, 0x0003);
+        let last = Packet::new_checked(&bytes).unwrap();
+        assert!(last.is_fragment() && !last.more_fragments());
+        assert_eq!(last.fragment_offset(), 24);
+
+        // 4 bytes and more to come: no multiple of 8.
+        assert_eq!(error(|b| set(b, 0x2000)), Some(Error::BadFragment));
+        // The ping of death: ends beyond 65535.
+        assert_eq!(error(|b| set(b, 0x1fff)), Some(Error::BadFragment));
+        assert_eq!(error(|b| set(b, 0x1ffd)), Some(Error::BadFragment)); // 20 + 65512 + 4
+        assert_eq!(error(|b| set(b, 0x1ffc)), None);
+        // A fragment of nothing.
+        assert_eq!(
+            error(|b| {
+                set(b, 0x0003);
+                b[3] = 20;
+            }),
+            Some(Error::BadFragment)
+        );
+    }
+
+    #[test]
+    fn sets_only_fragments_that_can_be() {
+        let mut buf = [0; 28];
+        let mut ip = Packet::init(&mut buf, A, B, Protocol::UDP, 8).unwrap();
+        for (offset, more) in [(4, true), (65512, false), (usize::MAX & !7, false)] {
+            assert_eq!(ip.set_fragment(offset, more), Err(Error::BadFragment), "{offset}");
+            assert!(ip.dont_fragment());
+        }
+        ip.set_fragment(1480, true).unwrap();
+        assert!(ip.more_fragments() && !ip.dont_fragment());
+        assert_eq!(ip.fragment_offset(), 1480);
+        ip.set_fragment(65504, false).unwrap();
+        assert!(Packet::new_checked(&buf).is_ok());
+    }
+
+    #[test]
+    fn a_quoted_packet_may_be_cut() {
+        let ip = Packet::new_quoted(&PACKET[..22]).unwrap();
+        assert_eq!(ip.payload(), &[0xde, 0xad]);
+        assert_eq!(Packet::new_quoted(&PACKET[..19]).err(), Some(Error::Truncated));
+    }
+}

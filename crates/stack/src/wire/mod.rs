@@ -1,0 +1,152 @@
+//! Typed views over packet bytes.
+//!
+//! Owns what the bytes of a packet mean, and nothing else: no state, no clock, no allocation, and
+//! it imports no other part of the stack. A view borrows a buffer. `new_checked` looks at every
+//! length once; after that no accessor of the view can panic, whatever the bytes hold. Checksums
+//! are verified only when asked for, because a NIC may have done it already.
+//!
+//! Sending code lays headers into a buffer with `init`, outermost first:
+//!
+//! ```
+//! use busypoll_stack::wire::{EtherType, MacAddr, Protocol, ethernet, ipv4, udp};
+//! use std::net::Ipv4Addr;
+//!
+//! # fn main() -> busypoll_stack::wire::Result<()> {
+//! let (src, dst) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
+//! let data = b"ping";
+//! let mut buf = [0; 64];
+//!
+//! let mut frame = ethernet::Frame::init(&mut buf, MacAddr::BROADCAST, MacAddr([2; 6]), EtherType::IPV4)?;
+//! let mut ip = ipv4::Packet::init(
+//!     frame.payload_mut(), src, dst, Protocol::UDP, udp::HEADER_LEN + data.len())?;
+//! ip.fill_checksum();
+//! let mut udp = udp::Packet::init(ip.payload_mut(), 4000, 7, data.len())?;
+//! udp.payload_mut().copy_from_slice(data);
+//! udp.fill_checksum(ipv4::address_sum(src, dst));
+//!
+//! // And back:
+//! let frame = ethernet::Frame::new_checked(&buf[..])?;
+//! let inner = frame.untag()?;
+//! assert_eq!(inner.ethertype, EtherType::IPV4);
+//! let ip = ipv4::Packet::new_checked(inner.payload)?;
+//! ip.verify_checksum()?;
+//! let udp = udp::Packet::new_checked(ip.payload())?;
+//! udp.verify_checksum(ip.address_sum())?;
+//! assert_eq!((udp.dst_port(), udp.payload()), (7, &data[..]));
+//! # Ok(())
+//! # }
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod arp;
+pub mod checksum;
+pub mod ethernet;
+pub mod icmp;
+pub mod ipv4;
+pub mod udp;
+
+pub use ethernet::{EtherType, MacAddr};
+pub use ipv4::Protocol;
+
+use std::net::Ipv4Addr;
+
+/// Why bytes are not the packet they claim to be; one variant per cause, so that drops can be
+/// counted by cause: `drops[error as usize] += 1` in an array of [`Error::COUNT`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+#[repr(u8)]
+pub enum Error {
+    /// The buffer ends before the header, or before the length the header states.
+    #[error("truncated: the bytes end before the packet does")]
+    Truncated,
+    /// A length field contradicts the header it stands in, or a packet too long for its length
+    /// field was to be built.
+    #[error("bad length: a length field contradicts its own header")]
+    BadLength,
+    /// The IP version is not the one the EtherType promised.
+    #[error("bad version: not the IP version the frame announced")]
+    BadVersion,
+    /// A checksum does not match the bytes it covers.
+    #[error("bad checksum")]
+    BadChecksum,
+    /// A field holds a value this protocol never has here, such as an ARP hardware type other
+    /// than Ethernet.
+    #[error("bad value: a field holds a value its protocol forbids")]
+    BadValue,
+    /// A fragment that cannot be part of any datagram: it is empty, ends beyond 65535 bytes, or
+    /// is not the last and yet no multiple of 8 bytes long.
+    #[error("bad fragment: it cannot be part of any datagram")]
+    BadFragment,
+    /// More VLAN tags than [`ethernet::MAX_TAGS`].
+    #[error("too many VLAN tags")]
+    TooManyTags,
+}
+
+impl Error {
+    /// Every cause, in the order of its number.
+    pub const ALL: [Error; 7] = [
+        Error::Truncated,
+        Error::BadLength,
+        Error::BadVersion,
+        Error::BadChecksum,
+        Error::BadValue,
+        Error::BadFragment,
+        Error::TooManyTags,
+    ];
+
+    /// How many causes there are: the size of an array of drop counters.
+    pub const COUNT: usize = Self::ALL.len();
+
+    /// The cause as a counter's name, for example `bad_checksum`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Error::Truncated => "truncated",
+            Error::BadLength => "bad_length",
+            Error::BadVersion => "bad_version",
+            Error::BadChecksum => "bad_checksum",
+            Error::BadValue => "bad_value",
+            Error::BadFragment => "bad_fragment",
+            Error::TooManyTags => "too_many_tags",
+        }
+    }
+}
+
+/// What checking or building a packet returns.
+pub type Result<T> = std::result::Result<T, Error>;
+
+// Fields by offset. The views call these only inside the length `new_checked` has verified, so
+// the bounds checks fold into that one test.
+
+#[inline]
+fn be16(b: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([b[at], b[at + 1]])
+}
+
+#[inline]
+fn put16(b: &mut [u8], at: usize, v: u16) {
+    b[at..at + 2].copy_from_slice(&v.to_be_bytes());
+}
+
+#[inline]
+fn ip4(b: &[u8], at: usize) -> Ipv4Addr {
+    Ipv4Addr::new(b[at], b[at + 1], b[at + 2], b[at + 3])
+}
+
+#[inline]
+fn put_ip4(b: &mut [u8], at: usize, v: Ipv4Addr) {
+    b[at..at + 4].copy_from_slice(&v.octets());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cause_has_its_own_counter() {
+        for (i, e) in Error::ALL.into_iter().enumerate() {
+            assert_eq!(e as usize, i, "{e}");
+            assert_eq!(Error::ALL.iter().filter(|o| o.name() == e.name()).count(), 1, "{e}");
+        }
+    }
+}
