@@ -1,3 +1,33 @@
-//! Two hosts on one machine.
+//! Two hosts on one machine: two network namespaces joined by a veth pair on which NAPI is really on.
+//!
+//! ```no_run
+//! let lab = busypoll_lab::Lab::builder().queues(2).build()?;
+//! let answered = lab.client.command("ping").args(["-c1", "10.77.0.2"]).status()?.success();
+//! let bound = lab.server.enter(|| std::net::UdpSocket::bind(("10.77.0.2", 7)))??;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Nothing the lab makes has a name outside the process: the namespaces are held by file descriptors and
+//! both interfaces are born inside them. So the lab ends with the process, whatever ended it, and the
+//! machine's own interfaces, `/run/netns` and firewall never see it. Other users of the machine do not
+//! either. A child started inside a host keeps that host alive for as long as the child lives.
+//!
+//! Without root, call [`enter_user_namespace`] first thing in `main`.
+//!
+//! Linux only. `/sys` inside a host still shows the machine's own devices: ask rtnetlink or ethtool instead.
 
+mod cpu;
+mod error;
+mod ethtool;
+mod lab;
+mod namespace;
 pub mod needs;
+mod rtnetlink;
+mod side;
+mod user_namespace;
+
+pub use error::LabError;
+pub use lab::{Lab, LabBuilder, LabHost};
+pub use namespace::Namespace;
+pub use side::{PREFIX_V4, PREFIX_V6, Side};
+pub use user_namespace::enter_user_namespace;

@@ -1,11 +1,13 @@
 //! What a test needs from the machine, said out loud when it is missing.
 //!
 //! Owns the two macros below and the probes behind them. Changes nothing: the probe for rights makes a
-//! network namespace on a thread of its own, and both end together.
+//! network namespace and lets it go.
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::{env, fs, thread};
+
+use crate::Namespace;
 
 /// Leaves the test, with one line saying so, unless it runs as real root: effective uid 0 of the initial
 /// user namespace, able to make network namespaces (CAP_NET_ADMIN, CAP_SYS_ADMIN). With `CI=true` it
@@ -53,15 +55,7 @@ macro_rules! needs {
 pub fn is_root() -> bool {
     let initial_user_namespace = fs::read_to_string("/proc/self/uid_map")
         .is_ok_and(|map| map.split_whitespace().eq(["0", "0", "4294967295"]));
-    // SAFETY: geteuid touches no memory.
-    let root = unsafe { libc::geteuid() } == 0;
-    initial_user_namespace && root && can_make_network_namespaces()
-}
-
-/// Whether this process may make a network namespace as it is.
-fn can_make_network_namespaces() -> bool {
-    // SAFETY: unshare(CLONE_NEWNET) changes the calling thread alone, and that thread ends at once.
-    thread::spawn(|| unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0).join().unwrap_or(false)
+    initial_user_namespace && rustix::process::geteuid().is_root() && Namespace::new().is_ok()
 }
 
 /// Whether `name` is an executable file in one of the folders of `PATH`.
@@ -78,8 +72,10 @@ pub fn has_program(name: &str) -> bool {
 ///
 /// # Panics
 /// If the environment says `CI=true`.
-pub fn skipped(test: &str, needs: &str) {
-    let line = format!("skipped: {test}: needs {needs}");
+pub fn skipped(module: &str, needs: &str) {
+    // The harness names a test's thread after the test.
+    let thread = thread::current();
+    let line = format!("skipped: {module}: {}: needs {needs}", thread.name().unwrap_or("?"));
     assert!(env::var_os("CI").is_none_or(|ci| ci != "true"), "CI=true allows no skips: {line}");
     // A test that cannot print its reason is still skipped.
     let _ = writeln!(std::io::stderr(), "{line}");

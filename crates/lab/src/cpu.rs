@@ -1,0 +1,36 @@
+//! The hosts' CPUs, and pinning to one of them.
+//!
+//! Pinning here may widen the caller's affinity, as long as the cpuset allows it: a host's threads and
+//! children belong on the host's CPU even when whoever starts them is pinned elsewhere.
+
+use std::ffi::c_ulong;
+use std::io;
+
+use crate::LabError;
+
+/// An affinity mask with one CPU in it. Made beforehand, because a forked child may not allocate.
+pub(crate) struct Mask(Vec<c_ulong>);
+
+impl Mask {
+    pub(crate) fn of(cpu: u32) -> Self {
+        let (word, bit) = ((cpu / c_ulong::BITS) as usize, cpu % c_ulong::BITS);
+        let mut mask = vec![0; word + 1];
+        mask[word] = 1 << bit;
+        Self(mask)
+    }
+
+    /// Pins the calling thread. Allocates nothing.
+    pub(crate) fn apply(&self) -> io::Result<()> {
+        let bytes = size_of_val(self.0.as_slice());
+        // SAFETY: the kernel reads as many bytes as the mask has, and takes any length
+        // (sched_setaffinity(2), "C library/kernel differences").
+        match unsafe { libc::sched_setaffinity(0, bytes, self.0.as_ptr().cast()) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+pub(crate) fn choose(wanted: Option<[u32; 2]>) -> Result<[u32; 2], LabError> {
+    Ok(wanted.unwrap_or([0, 1]))
+}

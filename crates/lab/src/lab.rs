@@ -1,0 +1,262 @@
+//! The two hosts and how they are put together.
+//!
+//! Owns the order of things: namespaces, the pair, its offloads, its addresses. Touches nothing outside
+//! the two namespaces it has just made.
+
+use std::ffi::OsStr;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::Deref;
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use crate::cpu::{self, Mask};
+use crate::rtnetlink::{self, VethEnd};
+use crate::{LabError, Namespace, PREFIX_V4, PREFIX_V6, Side, ethtool};
+
+/// Two hosts joined by a cable. The field you drop last keeps nothing of the other alive.
+#[derive(Debug)]
+pub struct Lab {
+    /// The host at 10.77.0.1 and fd77::1.
+    pub client: LabHost,
+    /// The host at 10.77.0.2 and fd77::2.
+    pub server: LabHost,
+}
+
+/// One host: a [`Namespace`] (which see for running code in it) with one interface, up, and a CPU.
+#[derive(Debug)]
+pub struct LabHost {
+    namespace: Namespace,
+    side: Side,
+    ifindex: u32,
+    has_ipv6: bool,
+    cpu: u32,
+}
+
+/// The settings of a [`Lab`]. Start from [`Lab::builder`].
+#[derive(Debug, Clone)]
+pub struct LabBuilder {
+    queues: u32,
+    mtu: u32,
+    gro: bool,
+    tso: bool,
+    cpus: Option<[u32; 2]>,
+}
+
+impl Lab {
+    /// One queue, an MTU of 1500 bytes, GRO on and TSO off at both ends, two CPUs that share no core
+    /// if there are such.
+    #[must_use]
+    pub fn builder() -> LabBuilder {
+        LabBuilder { queues: 1, mtu: 1500, gro: true, tso: false, cpus: None }
+    }
+
+    /// A single namespace with `lo` up and nothing else, for what needs a place of its own, such as TAP.
+    ///
+    /// # Errors
+    /// As [`Namespace::new`].
+    pub fn single() -> Result<Namespace, LabError> {
+        Namespace::new()
+    }
+
+    /// The host on one side.
+    #[must_use]
+    pub fn host(&self, side: Side) -> &LabHost {
+        match side {
+            Side::Client => &self.client,
+            Side::Server => &self.server,
+        }
+    }
+}
+
+impl LabHost {
+    /// Which of the two this is.
+    #[must_use]
+    pub fn side(&self) -> Side {
+        self.side
+    }
+
+    /// The interface's name.
+    #[must_use]
+    pub fn interface(&self) -> &'static str {
+        self.side.interface()
+    }
+
+    /// The interface's index inside the namespace. It means another device, or none, outside.
+    #[must_use]
+    pub fn ifindex(&self) -> u32 {
+        self.ifindex
+    }
+
+    /// The interface's MAC address.
+    #[must_use]
+    pub fn mac(&self) -> [u8; 6] {
+        self.side.mac()
+    }
+
+    /// The IPv4 address.
+    #[must_use]
+    pub fn ipv4(&self) -> Ipv4Addr {
+        self.side.ipv4()
+    }
+
+    /// The IPv6 address; none on a machine whose kernel has IPv6 switched off.
+    #[must_use]
+    pub fn ipv6(&self) -> Option<Ipv6Addr> {
+        self.has_ipv6.then(|| self.side.ipv6())
+    }
+
+    /// The CPU that is this host's.
+    #[must_use]
+    pub fn cpu(&self) -> u32 {
+        self.cpu
+    }
+
+    /// A command that will run inside the host, on the host's CPU.
+    #[must_use]
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mask = Mask::of(self.cpu);
+        let mut command = self.namespace.command(program);
+        // SAFETY: between fork and exec the closure makes one system call and allocates nothing.
+        unsafe { command.pre_exec(move || mask.apply()) };
+        command
+    }
+}
+
+impl Deref for LabHost {
+    type Target = Namespace;
+
+    fn deref(&self) -> &Namespace {
+        &self.namespace
+    }
+}
+
+impl LabBuilder {
+    /// Receive and transmit queues of each end, 1 to 4096.
+    #[must_use]
+    pub fn queues(self, queues: u32) -> Self {
+        Self { queues, ..self }
+    }
+
+    /// MTU of both ends in bytes, 1280 (the least IPv6 allows, RFC 8200 section 5) to 65535.
+    #[must_use]
+    pub fn mtu(self, mtu: u32) -> Self {
+        Self { mtu, ..self }
+    }
+
+    /// Generic receive offload at both ends. veth has a NAPI context only while it is on.
+    #[must_use]
+    pub fn gro(self, on: bool) -> Self {
+        Self { gro: on, ..self }
+    }
+
+    /// TCP segmentation offload at both ends. A veth that sends with it on bypasses its peer's NAPI
+    /// (`veth_skb_is_eligible_for_gro`, `drivers/net/veth.c`).
+    #[must_use]
+    pub fn tso(self, on: bool) -> Self {
+        Self { tso: on, ..self }
+    }
+
+    /// The hosts' CPUs.
+    #[must_use]
+    pub fn cpus(self, client: u32, server: u32) -> Self {
+        Self { cpus: Some([client, server]), ..self }
+    }
+
+    /// Makes the lab. Neighbours are not set: the hosts resolve each other by real ARP and ND.
+    /// Transmit checksum offload stays as veth has it: on, so packets carry partial checksums.
+    ///
+    /// # Errors
+    /// [`LabError::Unprivileged`] if the process may not make network namespaces,
+    /// [`LabError::Setting`] for a setting out of range.
+    pub fn build(self) -> Result<Lab, LabError> {
+        self.check()?;
+        let [client_cpu, server_cpu] = cpu::choose(self.cpus)?;
+        let (client, server) = (Namespace::new()?, Namespace::new()?);
+        client.enter(|| {
+            rtnetlink::Socket::open()
+                .and_then(|s| {
+                    s.add_veth(&self.end(Side::Client), &self.end(Side::Server), server.as_fd())
+                })
+                .map_err(LabError::system("make a veth pair"))
+        })??;
+        // A veth has carrier once both ends are up, and IPv6 addresses are usable from then on.
+        let [client_ifindex, server_ifindex] = [(&client, Side::Client), (&server, Side::Server)]
+            .map(|(n, side)| n.enter(|| self.bring_up(side)));
+        let host = |namespace: Namespace, side, ifindex, cpu| {
+            let has_ipv6 = namespace.enter(|| add_addresses(side, ifindex))??;
+            Ok(LabHost { namespace, side, ifindex, has_ipv6, cpu })
+        };
+        Ok(Lab {
+            client: host(client, Side::Client, client_ifindex??, client_cpu)?,
+            server: host(server, Side::Server, server_ifindex??, server_cpu)?,
+        })
+    }
+
+    fn check(&self) -> Result<(), LabError> {
+        let setting = |what, value: u32, remedy: &str| {
+            Err(LabError::Setting { what, value: value.to_string(), remedy: remedy.into() })
+        };
+        if !(1..=4096).contains(&self.queues) {
+            return setting("queues", self.queues, "a veth has 1 to 4096");
+        }
+        if !(1280..=65535).contains(&self.mtu) {
+            return setting("MTU", self.mtu, "choose 1280 to 65535 bytes");
+        }
+        Ok(())
+    }
+
+    fn end(&self, side: Side) -> VethEnd {
+        VethEnd { name: side.interface(), mac: side.mac(), mtu: self.mtu, queues: self.queues }
+    }
+
+    /// Sets the offloads of the interface in the current namespace, brings it up and gives its index.
+    fn bring_up(&self, side: Side) -> Result<u32, LabError> {
+        let interface = side.interface();
+        for (feature, set, get, wanted) in [
+            ("GRO", ethtool::SGRO, ethtool::GGRO, self.gro),
+            ("TSO", ethtool::STSO, ethtool::GTSO, self.tso),
+        ] {
+            let state = if wanted { "on" } else { "off" };
+            let doing = || format!("turn {feature} {state} on {interface}");
+            ethtool::call(interface, set, wanted.into()).map_err(LabError::system(doing()))?;
+            if ethtool::call(interface, get, 0).map_err(LabError::system(doing()))?
+                != u32::from(wanted)
+            {
+                return Err(LabError::NotApplied {
+                    interface,
+                    what: format!("{feature} is not {state}"),
+                });
+            }
+        }
+        let bring_up = || {
+            let socket = rtnetlink::Socket::open()?;
+            let ifindex = socket.ifindex(interface)?;
+            without_ipv6(socket.no_automatic_ipv6(ifindex))?;
+            socket.set_up(ifindex)?;
+            Ok(ifindex)
+        };
+        bring_up().map_err(LabError::system(format!("bring {interface} up")))
+    }
+}
+
+/// Adds a side's addresses to its interface in the current namespace; tells whether IPv6 took.
+fn add_addresses(side: Side, ifindex: u32) -> Result<bool, LabError> {
+    let add = || {
+        let socket = rtnetlink::Socket::open()?;
+        socket.add_address(ifindex, IpAddr::V4(side.ipv4()), PREFIX_V4)?;
+        without_ipv6(socket.add_address(ifindex, IpAddr::V6(side.ipv6()), PREFIX_V6))
+    };
+    add().map_err(LabError::system(format!("give {} its addresses", side.interface())))
+}
+
+/// Whether an IPv6 request took: false, not an error, on a machine where IPv6 is switched off
+/// (`ipv6.disable=1`, or `disable_ipv6` inherited from the machine).
+fn without_ipv6(answer: io::Result<()>) -> io::Result<bool> {
+    match answer.as_ref().map_err(|error| error.raw_os_error()) {
+        Ok(()) => Ok(true),
+        Err(Some(libc::EAFNOSUPPORT | libc::EOPNOTSUPP | libc::EACCES)) => Ok(false),
+        Err(_) => answer.map(|()| true),
+    }
+}

@@ -1,0 +1,133 @@
+//! Root for a user who is not: a user namespace around this process, where the system allows one.
+//!
+//! Changes the calling process alone. Also words the refusal, because the lab's callers need the reason
+//! and the remedy, not an errno.
+
+use std::{fs, io};
+
+use rustix::process::{getegid, geteuid};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+use crate::LabError;
+
+const CAP_SYS_ADMIN: u32 = 21;
+
+/// Gives a process without privileges the right to make labs, by moving it into a user namespace of its
+/// own where its user is root. Does nothing if it has CAP_SYS_ADMIN already.
+///
+/// Call it first thing in `main`: the kernel refuses a process that has started a second thread.
+/// The namespace maps a single user and group, so files of everybody else appear as `nobody`'s; files
+/// made keep their real owner. It ends with the process.
+///
+/// # Errors
+/// [`LabError::Unprivileged`] where the system forbids it, naming the sysctl and the remedy; the process
+/// is then as able to do everything else as before.
+pub fn enter_user_namespace() -> Result<(), LabError> {
+    if has_sys_admin() {
+        return Ok(());
+    }
+    let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
+    // SAFETY: the descriptor table stays shared, and the kernel refuses a process with a second thread.
+    unsafe { unshare_unsafe(UnshareFlags::NEWUSER) }.map_err(refusal)?;
+    // An unprivileged writer must give up setgroups(2) before it may map its group:
+    // user_namespaces(7), "Interaction with system calls that change process UIDs or GIDs".
+    fs::write("/proc/self/setgroups", "deny")
+        .and_then(|()| fs::write("/proc/self/uid_map", format!("0 {uid} 1")))
+        .and_then(|()| fs::write("/proc/self/gid_map", format!("0 {gid} 1")))
+        .map_err(refusal)
+}
+
+/// Whether CAP_SYS_ADMIN is effective, in whichever user namespace this is.
+fn has_sys_admin() -> bool {
+    // Not probed by a thread that tries: its remains may still count when unshare looks for threads.
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let bits = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0);
+    bits & 1 << CAP_SYS_ADMIN != 0
+}
+
+/// Words a failed `unshare(2)` or mapping: what stands in the way, and the remedy.
+pub(crate) fn refusal(error: impl Into<io::Error>) -> LabError {
+    let sysctl = |name: &str| fs::read_to_string(format!("/proc/sys/{name}")).ok();
+    let (cause, remedy) = explain(error.into().raw_os_error(), sysctl);
+    LabError::Unprivileged { cause, remedy }
+}
+
+fn explain(errno: Option<i32>, sysctl: impl Fn(&str) -> Option<String>) -> (String, String) {
+    let is = |name: &str, value: &str| sysctl(name).is_some_and(|text| text.trim() == value);
+    let switch = |name: &str, found: &str, wanted: &str| {
+        (
+            format!("{name} is {found}"),
+            format!("run with sudo, or set `sudo sysctl {name}={wanted}`"),
+        )
+    };
+    if errno == Some(libc::ENOSPC) {
+        let full = ["user", "net"]
+            .into_iter()
+            .find(|kind| is(&format!("user/max_{kind}_namespaces"), "0"));
+        return match full {
+            Some(kind) => switch(&format!("user.max_{kind}_namespaces"), "0", "1024"),
+            None => (
+                "user.max_user_namespaces or user.max_net_namespaces is used up".into(),
+                "end programs that hold namespaces (lsns lists them), or raise the sysctl".into(),
+            ),
+        };
+    }
+    if errno == Some(libc::EINVAL) {
+        return (
+            "a user namespace must be entered before the first thread, by a kernel with CONFIG_USER_NS".into(),
+            "run with sudo".into(),
+        );
+    }
+    if is("kernel/unprivileged_userns_clone", "0") {
+        return switch("kernel.unprivileged_userns_clone", "0", "1");
+    }
+    if is("kernel/apparmor_restrict_unprivileged_userns", "1") {
+        return switch("kernel.apparmor_restrict_unprivileged_userns", "1", "0");
+    }
+    (
+        "CAP_SYS_ADMIN is missing, and no user namespace gives it".into(),
+        "run with sudo; in a container, start it with --cap-add SYS_ADMIN --cap-add NET_ADMIN"
+            .into(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::explain;
+
+    /// A machine on which one sysctl has a value and no other exists.
+    fn with<'a>(name: &'a str, value: &'a str) -> impl Fn(&str) -> Option<String> + 'a {
+        move |asked| (asked == name).then(|| format!("{value}\n"))
+    }
+
+    #[test]
+    fn the_sysctl_in_the_way_is_named_with_its_remedy() {
+        for (errno, file, value, remedy) in [
+            (
+                libc::EPERM,
+                "kernel/unprivileged_userns_clone",
+                "0",
+                "kernel.unprivileged_userns_clone=1",
+            ),
+            (
+                libc::EACCES,
+                "kernel/apparmor_restrict_unprivileged_userns",
+                "1",
+                "kernel.apparmor_restrict_unprivileged_userns=0",
+            ),
+            (libc::ENOSPC, "user/max_user_namespaces", "0", "user.max_user_namespaces=1024"),
+            (libc::ENOSPC, "user/max_net_namespaces", "0", "user.max_net_namespaces=1024"),
+        ] {
+            let (cause, advice) = explain(Some(errno), with(file, value));
+            assert_eq!(cause, format!("{} is {value}", file.replacen('/', ".", 1)));
+            assert!(advice.contains(remedy), "{advice}");
+        }
+    }
+
+    #[test]
+    fn a_sysctl_that_allows_it_is_not_blamed() {
+        let (cause, _) = explain(Some(libc::EPERM), with("kernel/unprivileged_userns_clone", "1"));
+        assert!(cause.contains("CAP_SYS_ADMIN"), "{cause}");
+    }
+}
