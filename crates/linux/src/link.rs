@@ -1,0 +1,149 @@
+//! Network devices and their addresses over rtnetlink. Reads only.
+//!
+//! Kernel source: `net/core/rtnetlink.c` (`RTM_GETLINK`), `net/ipv4/devinet.c` and
+//! `net/ipv6/addrconf.c` (`RTM_GETADDR`). No permission is needed.
+
+use std::net::IpAddr;
+
+use netlink_bindings::rt_addr::{self, Ifaddrmsg};
+use netlink_bindings::rt_link::{self, Ifinfomsg, IterableLinkAttrs};
+use netlink_socket2::NetlinkSocket;
+
+use crate::error::{Error, Result};
+use crate::netdev::other;
+
+/// One network device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Its index, unique in its network namespace.
+    pub ifindex: u32,
+    /// Its name.
+    pub name: String,
+    /// Administratively up (`ip link set … up`).
+    pub up: bool,
+    /// Has a carrier: can pass packets.
+    pub running: bool,
+    /// The loopback device, which never busy polls.
+    pub loopback: bool,
+    /// The largest IP packet, in bytes.
+    pub mtu: u32,
+    /// Its Ethernet address, if it has one.
+    pub mac: Option<[u8; 6]>,
+    /// The kind of a software device: `veth`, `tun`, `vlan`, `bond`; none for hardware.
+    pub kind: Option<String>,
+    /// How many receive queues it was made with.
+    pub rx_queues: u32,
+}
+
+/// An address of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// The device.
+    pub ifindex: u32,
+    /// The local address.
+    pub ip: IpAddr,
+    /// The length of the network prefix in bits.
+    pub prefix: u8,
+}
+
+/// A connection to rtnetlink, in the network namespace it was opened in.
+///
+/// ```
+/// use busypoll_linux::link::Links;
+/// let mut links = Links::open()?;
+/// let lo = links.get("lo")?;
+/// assert!(lo.loopback);
+/// println!("{:?}", links.addresses(lo.ifindex)?);
+/// assert_eq!(
+///     links.get("nosuch0").unwrap_err().to_string(),
+///     "no network device \"nosuch0\" in this network namespace; `ip link` lists those there are"
+/// );
+/// # Ok::<(), busypoll_linux::Error>(())
+/// ```
+pub struct Links {
+    socket: NetlinkSocket,
+}
+
+impl Links {
+    /// Opens it in the calling thread's network namespace.
+    pub fn open() -> Result<Self> {
+        let mut links = Links { socket: NetlinkSocket::new() };
+        // The first request opens the socket, and so ties it to this namespace.
+        links.addresses(1)?;
+        Ok(links)
+    }
+
+    /// The device of that name.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`].
+    pub fn get(&mut self, name: &str) -> Result<Link> {
+        // The kernel refuses longer names (IFNAMSIZ), as ERANGE or EINVAL; there is no such device.
+        if name.is_empty() || name.len() > 15 || name.contains('\0') {
+            return Err(Error::NoDevice { name: name.into() });
+        }
+        let mut request = rt_link::Request::new().op_getlink_do(&Ifinfomsg::new());
+        request.encode().push_ifname_bytes(name.as_bytes());
+        let doing = format!("looking up network device {name}");
+        let mut reply = self.socket.request(&request).map_err(|e| Error::os(&doing, e))?;
+        match reply.recv_one() {
+            Ok((header, attributes)) => read_link(&header, attributes),
+            Err(e) if e.as_io_error().raw_os_error() == Some(libc::ENODEV) => {
+                Err(Error::NoDevice { name: name.into() })
+            }
+            Err(e) => Err(other(doing, e)),
+        }
+    }
+
+    /// Every device of the network namespace.
+    pub fn all(&mut self) -> Result<Vec<Link>> {
+        let doing = "listing network devices";
+        let request = rt_link::Request::new().op_getlink_dump(&Ifinfomsg::new());
+        let mut reply = self.socket.request(&request).map_err(|e| Error::os(doing, e))?;
+        let mut links = Vec::new();
+        while let Some(link) = reply.recv() {
+            let (header, attributes) = link.map_err(|e| other(doing, e))?;
+            links.push(read_link(&header, attributes)?);
+        }
+        Ok(links)
+    }
+
+    /// The IPv4 and IPv6 addresses of a device; none also when there is no such device.
+    pub fn addresses(&mut self, ifindex: u32) -> Result<Vec<Address>> {
+        let doing = "listing network addresses";
+        let request = rt_addr::Request::new().op_getaddr_dump(&Ifaddrmsg::new());
+        let mut reply = self.socket.request(&request).map_err(|e| Error::os(doing, e))?;
+        let mut addresses = Vec::new();
+        while let Some(address) = reply.recv() {
+            let (header, attributes) = address.map_err(|e| other(doing, e))?;
+            // On a point-to-point device IFA_ADDRESS is the peer's; IPv6 may send no IFA_LOCAL.
+            let ip = attributes.get_local().or_else(|_| attributes.get_address());
+            if let Ok(ip) = ip
+                && header.ifa_index == ifindex
+            {
+                addresses.push(Address { ifindex, ip, prefix: header.ifa_prefixlen });
+            }
+        }
+        Ok(addresses)
+    }
+}
+
+fn read_link(header: &Ifinfomsg, attributes: IterableLinkAttrs<'_>) -> Result<Link> {
+    let flag = |flag: i32| header.ifi_flags & flag as u32 != 0;
+    let name = attributes.get_ifname().map_err(|e| Error::Malformed {
+        path: "rtnetlink RTM_NEWLINK".into(),
+        why: e.to_string(),
+    })?;
+    let kind = attributes.get_linkinfo().ok().and_then(|info| info.get_kind().ok());
+    Ok(Link {
+        ifindex: header.ifi_index as u32,
+        name: name.to_string_lossy().into_owned(),
+        up: flag(libc::IFF_UP),
+        running: flag(libc::IFF_RUNNING),
+        loopback: flag(libc::IFF_LOOPBACK),
+        mtu: attributes.get_mtu().unwrap_or(0),
+        mac: attributes.get_address().ok().and_then(|mac| mac.try_into().ok()),
+        kind: kind.map(|k| k.to_string_lossy().into_owned()),
+        rx_queues: attributes.get_num_rx_queues().unwrap_or(1),
+    })
+}

@@ -1,0 +1,347 @@
+//! NAPI instances and queues over the generic netlink family `netdev`. Touches only what
+//! [`Netdev::set_napi`] is told to change.
+//!
+//! Kernel source: `net/core/netdev-genl.c`, `Documentation/netlink/specs/netdev.yaml`,
+//! `Documentation/networking/napi.rst`. Reading needs no permission; napi-set needs `CAP_NET_ADMIN`
+//! in the initial user namespace.
+//!
+//! A device that is down has no NAPI instances; veth has some only while GRO is on or an XDP program
+//! is attached; loopback never has any.
+
+use std::fmt::Display;
+
+use netlink_bindings::netdev::{IterableNapi, Request};
+use netlink_bindings::nlctrl;
+use netlink_bindings::traits::NetlinkRequest;
+use netlink_socket2::{NetlinkSocket, ReplyError};
+
+use crate::caps::Capability;
+use crate::error::{Error, Result};
+use crate::sockopt::NapiId;
+
+/// One NAPI instance. A `None` is an attribute this kernel does not report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Napi {
+    /// Its id.
+    pub id: NapiId,
+    /// The device it belongs to.
+    pub ifindex: u32,
+    /// Its interrupt number, if the driver tells; see [`crate::stat::IrqCounts::irq`].
+    pub irq: Option<u32>,
+    /// Its kernel thread, while [`Napi::threaded`] is on.
+    pub pid: Option<u32>,
+    /// How many empty polls in a row the interrupt stays masked (Linux 6.13).
+    pub defer_hard_irqs: Option<u32>,
+    /// After how many **nanoseconds** the watchdog processes packets nobody polled for (Linux 6.13).
+    pub gro_flush_timeout_ns: Option<u64>,
+    /// How many **nanoseconds** interrupts stay suspended while epoll finds events and
+    /// [`crate::EpollParams::prefer_busy_poll`] is set (Linux 6.13).
+    pub irq_suspend_timeout_ns: Option<u64>,
+    /// Who runs the interrupt-driven polls (Linux 6.17).
+    pub threaded: Option<Threaded>,
+}
+
+/// Who runs a NAPI instance's interrupt-driven polls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Threaded {
+    /// Softirqs.
+    Off,
+    /// A kernel thread of its own.
+    On,
+    /// A kernel thread that busy polls (Linux 6.19).
+    BusyPoll,
+    /// A mode of a newer kernel.
+    Other(u32),
+}
+
+impl Threaded {
+    fn from_kernel(value: u32) -> Self {
+        match value {
+            0 => Threaded::Off,
+            1 => Threaded::On,
+            2 => Threaded::BusyPoll,
+            other => Threaded::Other(other),
+        }
+    }
+
+    fn to_kernel(self) -> u32 {
+        match self {
+            Threaded::Off => 0,
+            Threaded::On => 1,
+            Threaded::BusyPoll => 2,
+            Threaded::Other(other) => other,
+        }
+    }
+}
+
+/// What to change of a NAPI instance; a `None` is left as it is.
+///
+/// `gro_flush_timeout_ns` with `defer_hard_irqs` delays every packet nobody busy polls for: set them
+/// only together with polling, and take them back after it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NapiChange {
+    /// See [`Napi::defer_hard_irqs`]; at most `i32::MAX`.
+    pub defer_hard_irqs: Option<u32>,
+    /// See [`Napi::gro_flush_timeout_ns`]; nanoseconds.
+    pub gro_flush_timeout_ns: Option<u32>,
+    /// See [`Napi::irq_suspend_timeout_ns`]; nanoseconds.
+    pub irq_suspend_timeout_ns: Option<u32>,
+    /// See [`Napi::threaded`].
+    pub threaded: Option<Threaded>,
+}
+
+/// Whether a queue receives or transmits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// Receive.
+    Rx,
+    /// Transmit.
+    Tx,
+}
+
+/// One queue of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queue {
+    /// Its index; receive and transmit queues are counted apart.
+    pub id: u32,
+    /// The device it belongs to.
+    pub ifindex: u32,
+    /// Receive or transmit.
+    pub direction: Direction,
+    /// The NAPI instance that serves it, where the driver tells; veth, ixgbe, i40e and tun do not.
+    pub napi: Option<NapiId>,
+}
+
+/// A connection to the `netdev` family, in the network namespace it was opened in.
+///
+/// ```
+/// use busypoll_linux::netdev::Netdev;
+/// for napi in Netdev::open()?.all_napis()? {
+///     println!("ifindex {} napi {} irq {:?}", napi.ifindex, napi.id, napi.irq);
+/// }
+/// # Ok::<(), busypoll_linux::Error>(())
+/// ```
+pub struct Netdev {
+    socket: NetlinkSocket,
+}
+
+impl Netdev {
+    /// Opens it in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] before Linux 6.8.
+    pub fn open() -> Result<Self> {
+        let mut socket = NetlinkSocket::new();
+        // Asking for the family opens the socket now, and so ties it to this namespace.
+        let mut request = nlctrl::Request::new().op_getfamily_do();
+        request.encode().push_family_name(c"netdev");
+        let found = socket
+            .request(&request)
+            .map_err(ReplyError::from)
+            .and_then(|mut reply| reply.recv_one().map(drop));
+        found.map_err(|e| match errno(&e) {
+            Some(libc::ENOENT) => {
+                Error::Unsupported { what: "the netlink family netdev", since: "6.8", with: "" }
+            }
+            _ => other("asking for the netlink family netdev", e),
+        })?;
+        Ok(Netdev { socket })
+    }
+
+    /// The NAPI instances of one device (napi-get).
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`].
+    pub fn napis(&mut self, ifindex: u32) -> Result<Vec<Napi>> {
+        let mut request = Request::new().op_napi_get_dump();
+        request.encode().push_ifindex(ifindex);
+        self.dump(&request, format_args!("napi-get of ifindex {ifindex}"), ifindex, read_napi)
+    }
+
+    /// The NAPI instances of every device of the network namespace.
+    pub fn all_napis(&mut self) -> Result<Vec<Napi>> {
+        self.dump(&Request::new().op_napi_get_dump(), "napi-get", 0, read_napi)
+    }
+
+    /// One NAPI instance.
+    ///
+    /// # Errors
+    /// [`Error::NoNapi`] when it is gone, or belongs to a device of another network namespace.
+    pub fn napi(&mut self, id: NapiId) -> Result<Napi> {
+        let mut request = Request::new().op_napi_get_do();
+        request.encode().push_id(id.get());
+        let doing = format!("napi-get of {id}");
+        let mut reply = self.socket.request(&request).map_err(|e| Error::os(&doing, e))?;
+        match reply.recv_one() {
+            Ok(attributes) => read_napi(attributes),
+            Err(e) if errno(&e) == Some(libc::ENOENT) => Err(Error::NoNapi { id: id.get() }),
+            Err(e) => Err(other(doing, e)),
+        }
+    }
+
+    /// Changes a NAPI instance (napi-set), after making sure that it belongs to the device named.
+    ///
+    /// The device is named because an id alone is easily that of another device, even the machine's
+    /// own. The settings live as long as the instance; some drivers carry them over a reset.
+    ///
+    /// # Errors
+    /// [`Error::OtherDevice`] and nothing changed; [`Error::NoNapi`]; [`Error::Denied`] without
+    /// `CAP_NET_ADMIN` in the initial user namespace; [`Error::Os`] `ERANGE` for a mode the kernel does
+    /// not know.
+    pub fn set_napi(&mut self, ifindex: u32, id: NapiId, change: NapiChange) -> Result<()> {
+        let actual = self.napi(id)?.ifindex;
+        if actual != ifindex {
+            return Err(Error::OtherDevice { id: id.get(), expected: ifindex, actual });
+        }
+        let mut request = Request::new().op_napi_set_do();
+        {
+            let mut napi = request.encode().push_id(id.get());
+            if let Some(n) = change.defer_hard_irqs {
+                napi = napi.push_defer_hard_irqs(n);
+            }
+            if let Some(ns) = change.gro_flush_timeout_ns {
+                napi = napi.push_gro_flush_timeout(ns);
+            }
+            if let Some(ns) = change.irq_suspend_timeout_ns {
+                napi = napi.push_irq_suspend_timeout(ns);
+            }
+            if let Some(threaded) = change.threaded {
+                napi = napi.push_threaded(threaded.to_kernel());
+            }
+            drop(napi);
+        }
+        let doing = format!("napi-set of {id} on ifindex {ifindex}");
+        let mut reply = self.socket.request(&request).map_err(|e| Error::os(&doing, e))?;
+        reply.recv_ack().map_err(|e| match errno(&e) {
+            Some(libc::EPERM) => Error::denied_globally(doing, Capability::NetAdmin),
+            Some(libc::ENOENT) => Error::NoNapi { id: id.get() },
+            Some(libc::EOPNOTSUPP) => Error::Unsupported {
+                what: "napi-set of the netlink family netdev",
+                since: "6.13",
+                with: "",
+            },
+            _ => other(doing, e),
+        })
+    }
+
+    /// The queues of one device (queue-get); a device that is down has none.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`].
+    pub fn queues(&mut self, ifindex: u32) -> Result<Vec<Queue>> {
+        let mut request = Request::new().op_queue_get_dump();
+        request.encode().push_ifindex(ifindex);
+        let doing = format_args!("queue-get of ifindex {ifindex}");
+        self.dump(&request, doing, ifindex, |queue| {
+            let field = |e| Error::Malformed {
+                path: "netlink netdev queue-get".into(),
+                why: format!("{e}"),
+            };
+            Ok(Queue {
+                id: queue.get_id().map_err(field)?,
+                ifindex: queue.get_ifindex().map_err(field)?,
+                direction: match queue.get_type().map_err(field)? {
+                    0 => Direction::Rx,
+                    _ => Direction::Tx,
+                },
+                napi: queue.get_napi_id().ok().and_then(NapiId::new),
+            })
+        })
+    }
+
+    /// Sends a dump request and reads every reply.
+    fn dump<R: NetlinkRequest, T>(
+        &mut self,
+        request: &R,
+        doing: impl Display,
+        ifindex: u32,
+        read: impl for<'a> Fn(R::ReplyType<'a>) -> Result<T>,
+    ) -> Result<Vec<T>> {
+        let mut reply =
+            self.socket.request(request).map_err(|e| Error::os(doing.to_string(), e))?;
+        let mut found = Vec::new();
+        while let Some(item) = reply.recv() {
+            match item {
+                Ok(attributes) => found.push(read(attributes)?),
+                Err(e) if errno(&e) == Some(libc::ENODEV) => {
+                    return Err(Error::NoDevice { name: format!("ifindex {ifindex}") });
+                }
+                Err(e) => return Err(other(doing.to_string(), e)),
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn read_napi(napi: IterableNapi<'_>) -> Result<Napi> {
+    let malformed = |why: String| Error::Malformed { path: "netlink netdev napi-get".into(), why };
+    let id = napi.get_id().map_err(|e| malformed(e.to_string()))?;
+    // `uint` attributes: the bindings read the 4-byte form only, the kernel sends 8 bytes when it must.
+    let uint = |kind| netlink_attribute(napi.get_buf(), kind);
+    Ok(Napi {
+        id: NapiId::new(id).ok_or_else(|| malformed("a NAPI instance with id 0".into()))?,
+        ifindex: napi.get_ifindex().map_err(|e| malformed(e.to_string()))?,
+        irq: napi.get_irq().ok(),
+        pid: napi.get_pid().ok(),
+        defer_hard_irqs: napi.get_defer_hard_irqs().ok(),
+        gro_flush_timeout_ns: uint(GRO_FLUSH_TIMEOUT),
+        irq_suspend_timeout_ns: uint(IRQ_SUSPEND_TIMEOUT),
+        threaded: napi.get_threaded().ok().map(Threaded::from_kernel),
+    })
+}
+
+// NETDEV_A_NAPI_* of include/uapi/linux/netdev.h.
+const GRO_FLUSH_TIMEOUT: u16 = 6;
+const IRQ_SUSPEND_TIMEOUT: u16 = 7;
+
+/// An unsigned attribute of 4 or 8 bytes (`NLA_UINT`).
+fn netlink_attribute(mut attributes: &[u8], wanted: u16) -> Option<u64> {
+    while let Some((header, rest)) = attributes.split_at_checked(4) {
+        let len = u16::from_ne_bytes([header[0], header[1]]) as usize;
+        let kind = u16::from_ne_bytes([header[2], header[3]]);
+        let value = rest.get(..len.checked_sub(4)?)?;
+        if kind == wanted {
+            return match *value {
+                [a, b, c, d] => Some(u32::from_ne_bytes([a, b, c, d]).into()),
+                _ => Some(u64::from_ne_bytes(value.try_into().ok()?)),
+            };
+        }
+        attributes = attributes.get(len.next_multiple_of(4)..).unwrap_or_default();
+    }
+    None
+}
+
+fn errno(e: &ReplyError) -> Option<i32> {
+    e.as_io_error().raw_os_error()
+}
+
+/// Any other refusal, with the kernel's own explanation where it gives one.
+pub(crate) fn other(doing: impl Into<String>, e: ReplyError) -> Error {
+    let mut doing = doing.into();
+    if let Some(message) = e.ext_ack().and_then(|ack| ack.get_msg().ok()) {
+        doing = format!("{doing}: {}", message.to_string_lossy());
+    }
+    Error::os(doing, e.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::netlink_attribute;
+
+    #[test]
+    fn uint_attributes_are_read_in_both_sizes_and_never_past_the_end() {
+        let mut buf = Vec::new();
+        buf.extend([8u16.to_ne_bytes(), 1u16.to_ne_bytes()].concat());
+        buf.extend(7u32.to_ne_bytes());
+        buf.extend([12u16.to_ne_bytes(), 6u16.to_ne_bytes()].concat());
+        buf.extend(5_000_000_000u64.to_ne_bytes());
+        assert_eq!(netlink_attribute(&buf, 1), Some(7));
+        assert_eq!(netlink_attribute(&buf, 6), Some(5_000_000_000));
+        assert_eq!(netlink_attribute(&buf, 7), None);
+        for cut in 0..buf.len() {
+            assert_eq!(netlink_attribute(&buf[..cut], 6), None);
+        }
+        assert_eq!(netlink_attribute(&[0; 16], 6), None, "a length of zero ends the walk");
+    }
+}

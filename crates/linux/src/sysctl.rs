@@ -1,0 +1,153 @@
+//! `net.core.busy_read` and `net.core.busy_poll`: host-wide, in the initial network namespace only.
+//! Owns the guard that puts a value back.
+//!
+//! Kernel source: `net/core/sysctl_net_core.c`. Reading needs nothing; writing needs root or
+//! `CAP_NET_ADMIN` in the initial user namespace. Their effect reaches every network namespace.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use crate::caps::Capability;
+use crate::error::{Error, Result};
+
+/// One of the two host-wide busy-poll settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Sysctl {
+    /// `net.core.busy_read`: the `SO_BUSY_POLL` value that sockets created from now on start with.
+    BusyRead,
+    /// `net.core.busy_poll`: how long poll(2), select(2) and epoll may poll. poll and select do so
+    /// only for members whose `SO_BUSY_POLL` is above zero, epoll for any member with a NAPI id.
+    BusyPoll,
+}
+
+impl Sysctl {
+    /// The name as sysctl(8) writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Sysctl::BusyRead => "net.core.busy_read",
+            Sysctl::BusyPoll => "net.core.busy_poll",
+        }
+    }
+
+    /// The file behind it.
+    pub fn path(self) -> &'static str {
+        match self {
+            Sysctl::BusyRead => "/proc/sys/net/core/busy_read",
+            Sysctl::BusyPoll => "/proc/sys/net/core/busy_poll",
+        }
+    }
+
+    /// The value, in microseconds; 0 = off.
+    ///
+    /// # Errors
+    /// [`Error::NotInitialNetns`] where the setting cannot be seen.
+    pub fn get(self) -> Result<u32> {
+        read(self, &self.open(false)?)
+    }
+
+    /// Sets the value, in microseconds, for the whole machine; 0 = off.
+    ///
+    /// # Errors
+    /// [`Error::Denied`] without root; [`Error::NotInitialNetns`] where the setting cannot be seen.
+    pub fn set(self, micros: u32) -> Result<()> {
+        check_range(self, micros)?;
+        write(self, &self.open(true)?, micros)
+    }
+
+    /// Sets the value until the guard is dropped, then puts the old one back.
+    ///
+    /// A process killed outright restores nothing: whoever changes a machine that matters journals
+    /// [`SysctlGuard::before`] first.
+    ///
+    /// ```no_run
+    /// use busypoll_linux::sysctl::Sysctl;
+    /// let guard = Sysctl::BusyPoll.set_for_now(50)?;
+    /// // poll(2) busy polls for 50 us here
+    /// guard.restore()?;
+    /// # Ok::<(), busypoll_linux::Error>(())
+    /// ```
+    pub fn set_for_now(self, micros: u32) -> Result<SysctlGuard> {
+        check_range(self, micros)?;
+        let file = self.open(true)?;
+        let before = read(self, &file)?;
+        let guard = SysctlGuard { sysctl: self, before, file };
+        write(self, &guard.file, micros)?;
+        Ok(guard)
+    }
+
+    fn open(self, write: bool) -> Result<File> {
+        OpenOptions::new()
+            .read(true)
+            .write(write)
+            .open(self.path())
+            .map_err(|e| explain(self, "opening", e))
+    }
+}
+
+/// Puts a host-wide setting back when dropped, from whatever network namespace the thread is in by
+/// then. Guards of one setting are dropped in the reverse order of their making.
+#[derive(Debug)]
+pub struct SysctlGuard {
+    sysctl: Sysctl,
+    before: u32,
+    // Kept open: after setns(2) into a namespace the path would no longer be there.
+    file: File,
+}
+
+impl SysctlGuard {
+    /// The value that will be put back, in microseconds.
+    pub fn before(&self) -> u32 {
+        self.before
+    }
+
+    /// Puts the value back now and says whether that worked; dropping the guard cannot say so.
+    pub fn restore(self) -> Result<()> {
+        // Dropping then writes the same value once more, which does no harm.
+        write(self.sysctl, &self.file, self.before)
+    }
+}
+
+impl Drop for SysctlGuard {
+    fn drop(&mut self) {
+        // Nobody to tell from here; `restore` reports.
+        let _ = write(self.sysctl, &self.file, self.before);
+    }
+}
+
+fn check_range(sysctl: Sysctl, micros: u32) -> Result<()> {
+    if micros > i32::MAX as u32 {
+        return Err(Error::OutOfRange {
+            what: sysctl.name(),
+            value: micros.into(),
+            allowed: "0 to 2147483647 microseconds",
+        });
+    }
+    Ok(())
+}
+
+fn read(sysctl: Sysctl, file: &File) -> Result<u32> {
+    let mut buffer = [0; 32];
+    let n = file.read_at(&mut buffer, 0).map_err(|e| explain(sysctl, "reading", e))?;
+    let text = String::from_utf8_lossy(&buffer[..n]);
+    text.trim().parse().map_err(|_| Error::Malformed {
+        path: sysctl.path().into(),
+        why: format!("{:?} is not a number of microseconds", text.trim()),
+    })
+}
+
+fn write(sysctl: Sysctl, file: &File, micros: u32) -> Result<()> {
+    // sysctl takes a value only in one write at offset 0.
+    let text = micros.to_string();
+    file.write_all_at(text.as_bytes(), 0).map_err(|e| explain(sysctl, "setting", e))
+}
+
+fn explain(sysctl: Sysctl, doing: &str, e: io::Error) -> Error {
+    match e.raw_os_error() {
+        Some(libc::ENOENT) => Error::NotInitialNetns { name: sysctl.name() },
+        Some(libc::EACCES | libc::EPERM) => {
+            Error::denied_globally(format!("{doing} {}", sysctl.name()), Capability::NetAdmin)
+        }
+        _ => Error::os(format!("{doing} {}", sysctl.name()), e),
+    }
+}
