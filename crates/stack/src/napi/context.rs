@@ -1,0 +1,240 @@
+//! A NAPI context: one receive queue, who owns it, and what it counts. The two ways in meet here:
+//! [`Context::busy_poll`] is called by a receiving thread, [`interrupt`](super::interrupt) by the
+//! interrupt's thread, and both come down to the same [`Context::drive`].
+
+use super::{
+    Driver, NapiId, Pass, Upper, Waiter, Wake, Word,
+    counters::{Counters, Stats},
+    handoff::Handoff,
+    interrupt::Line,
+    word::Refused,
+};
+use crate::{
+    nic::{Interrupt, RxQueue},
+    sync::{Arc, AtomicU64, Ordering, UnsafeCell},
+    time::{self, Instant},
+};
+use std::{io, time::Duration};
+
+/// The most packets one pass of the interrupt's side may take (`NAPI_POLL_WEIGHT`).
+pub const NAPI_POLL_WEIGHT: usize = 64;
+
+/// The most packets one busy-poll pass takes unless told otherwise (`BUSY_POLL_BUDGET`).
+pub const BUSY_POLL_BUDGET: usize = 8;
+
+/// What a busy-poll pass came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BusyPoll {
+    /// So many packets were delivered, to whomever.
+    Found(usize),
+    /// Someone else drives the queue: look at your own socket and try again.
+    Refused,
+    /// The context is closed and will not come back.
+    Gone,
+}
+
+/// One receive queue.
+pub struct Context {
+    id: NapiId,
+    device: String,
+    word: Word,
+    rx: UnsafeCell<Box<dyn RxQueue>>,
+    upper: Arc<dyn Upper>,
+    pub(super) counters: Counters,
+    pub(super) handoff: Handoff,
+    pub(super) line: Line,
+    pub(super) watchdog: Duration,
+    /// When a busy poll last had the queue, in nanoseconds.
+    last_poll: AtomicU64,
+}
+
+// SAFETY: `rx` is the only part that is not Sync, and only the owner by `word` touches it.
+unsafe impl Sync for Context {}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").field("id", &self.id).field("device", &self.device).finish()
+    }
+}
+
+impl Context {
+    pub(super) fn new(
+        id: NapiId,
+        device: String,
+        rx: Box<dyn RxQueue>,
+        interrupt: Arc<dyn Interrupt>,
+        upper: Arc<dyn Upper>,
+        watchdog: Duration,
+    ) -> io::Result<Context> {
+        Ok(Context {
+            id,
+            device,
+            word: Word::new(),
+            rx: UnsafeCell::new(rx),
+            upper,
+            counters: Counters::default(),
+            handoff: Handoff::new(),
+            line: Line::new(interrupt)?,
+            watchdog,
+            last_poll: AtomicU64::new(0),
+        })
+    }
+
+    /// Its id.
+    #[inline]
+    pub fn id(&self) -> NapiId {
+        self.id
+    }
+
+    /// The queue's name: device and queue number.
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+
+    /// What it has counted so far.
+    pub fn stats(&self) -> Stats {
+        self.counters.snapshot()
+    }
+
+    /// The queue's interrupt, for its moderation.
+    pub fn interrupt(&self) -> &Arc<dyn Interrupt> {
+        &self.line.interrupt
+    }
+
+    /// Whether it is closed for good.
+    pub fn is_gone(&self) -> bool {
+        self.word.is_disabled()
+    }
+
+    pub(super) fn enable(&self) {
+        self.word.enable();
+    }
+
+    pub(super) fn disable(&self) {
+        while !self.word.disable() {
+            std::thread::yield_now();
+        }
+    }
+
+    /// One pass of a busy poll: at most `budget` packets, delivered on the calling thread. Never blocks.
+    /// `poller` names on whose behalf, so that a socket can tell its own finds.
+    #[inline]
+    pub fn busy_poll(&self, budget: usize, now: Instant, poller: usize) -> BusyPoll {
+        if let Err(refused) = self.word.lock_poll() {
+            return self.refused(refused);
+        }
+        self.last_poll.store(now.nanos(), Ordering::Relaxed);
+        let mut pass = Pass::new(Some(self.id), now, Driver::BusyPoll(poller));
+        let found = self.drive(budget, &mut pass);
+        if found == 0 {
+            self.counters.bp_misses.add(1);
+        } else {
+            self.counters.bp_cleaned.add(found as u64);
+        }
+        self.word.unlock();
+        pass.wake.wake_all();
+        BusyPoll::Found(found)
+    }
+
+    #[cold]
+    fn refused(&self, refused: Refused) -> BusyPoll {
+        match refused {
+            Refused::Disabled => BusyPoll::Gone,
+            Refused::Owned => {
+                self.counters.bp_yields.add_shared();
+                BusyPoll::Refused
+            }
+        }
+    }
+
+    /// One pass on behalf of the interrupt, by its thread or by a leader in its place. `None` if refused.
+    pub(super) fn napi_poll(&self, now: Instant) -> Option<usize> {
+        if self.word.lock_napi().is_err() {
+            self.counters.napi_yields.add_shared();
+            return None;
+        }
+        let mut pass = Pass::new(Some(self.id), now, Driver::Interrupt);
+        let found = self.drive(NAPI_POLL_WEIGHT, &mut pass);
+        self.counters.polls.add(1);
+        self.word.unlock();
+        pass.wake.wake_all();
+        Some(found)
+    }
+
+    /// Both ways in come to this: ring, frame, floor above. The caller owns the queue.
+    #[inline]
+    fn drive(&self, budget: usize, pass: &mut Pass) -> usize {
+        let upper = &*self.upper;
+        let found = self.rx.with_mut(|rx| {
+            // SAFETY: the caller owns the queue by `word`; nobody else touches `rx` until it is released.
+            unsafe { &mut *rx }.poll(budget, &mut |frame| upper.receive(frame, pass))
+        });
+        if found > 0 {
+            self.counters.packets.add(found as u64);
+        }
+        found
+    }
+
+    /// Does the floor above's timed work; when it wants the next call.
+    pub(super) fn tick(&self) -> Option<Instant> {
+        let mut pass = Pass::new(Some(self.id), time::now(), Driver::Interrupt);
+        let next = self.upper.tick(&mut pass);
+        pass.wake.wake_all();
+        next
+    }
+
+    /// Sees to it that [`Upper::tick`] is called by `deadline`, for a deadline set outside of it.
+    pub fn tick_by(&self, deadline: Instant) {
+        self.line.call_by(deadline);
+    }
+
+    /// How long ago a busy poll last had the queue.
+    pub(super) fn unpolled(&self, now: Instant) -> Duration {
+        now.since(Instant::from_nanos(self.last_poll.load(Ordering::Relaxed)))
+    }
+
+    /// Puts the calling thread to sleep until `waiter` is woken, `timeout` is over (`None`: never) or a
+    /// signal was handled. If nobody else does, it waits on the queue's interrupt itself, as the *leader*:
+    /// a packet then wakes the receiver directly, with no hop over the interrupt's thread.
+    pub fn sleep(&self, waiter: &Waiter, timeout: Option<Duration>) -> Wake {
+        if !self.handoff.lead() {
+            return waiter.sleep(None, timeout);
+        }
+        let deadline = timeout.map(|timeout| time::now() + timeout);
+        let wake = self.sleep_as_leader(waiter, deadline);
+        if self.handoff.resign() {
+            self.line.arm();
+        }
+        match wake {
+            Some(wake) => wake,
+            None => waiter.sleep(None, deadline.map(|deadline| deadline - time::now())),
+        }
+    }
+
+    /// `None`: others drive the queue; sleep without its interrupt.
+    fn sleep_as_leader(&self, waiter: &Waiter, deadline: Option<Instant>) -> Option<Wake> {
+        if self.handoff.take_interrupt() {
+            self.line.disarm();
+        }
+        let mut in_vain = 0;
+        loop {
+            if self.line.interrupt.unmask() {
+                let left = deadline.map(|deadline| deadline - time::now());
+                match waiter.sleep(Some(self.line.interrupt.fd()), left) {
+                    Wake::Readable => self.counters.interrupts.add_shared(),
+                    other => return Some(other),
+                }
+                self.line.interrupt.mask();
+            }
+            match self.napi_poll(time::now()) {
+                None => return None,
+                Some(0) if in_vain == 2 => return None,
+                Some(0) => in_vain += 1,
+                Some(_) => in_vain = 0,
+            }
+            if waiter.is_woken() {
+                return Some(Wake::Woken);
+            }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! What a NAPI context counts, named as ixgbe named them (`ethtool -S`: `bp_yields`, `bp_misses`,
+//! `bp_cleaned`).
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// A count that its owner raises and anyone reads.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `n`; for counts that one thread at a time raises (the owner of the queue, the holder of a lock).
+    #[inline]
+    pub fn add(&self, n: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    /// Adds 1; for counts that several threads raise at once.
+    #[inline]
+    pub fn add_shared(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The count now.
+    #[inline]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The counts of one context, as they grow.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) bp_yields: Counter,
+    pub(crate) bp_misses: Counter,
+    pub(crate) bp_cleaned: Counter,
+    pub(crate) napi_yields: Counter,
+    pub(crate) polls: Counter,
+    pub(crate) interrupts: Counter,
+    pub(crate) watchdogs: Counter,
+    pub(crate) packets: Counter,
+}
+
+/// The counts of one context at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Busy polls that were refused the queue.
+    pub bp_yields: u64,
+    /// Busy polls that found nothing.
+    pub bp_misses: u64,
+    /// Packets found by busy polls.
+    pub bp_cleaned: u64,
+    /// Times the interrupt's side was refused the queue.
+    pub napi_yields: u64,
+    /// Passes over the queue by the interrupt's side, a sleeper that waits on the interrupt itself included.
+    pub polls: u64,
+    /// Interrupts taken.
+    pub interrupts: u64,
+    /// Times the watchdog took the queue because a poller had left it.
+    pub watchdogs: u64,
+    /// Packets, however found.
+    pub packets: u64,
+}
+
+impl Counters {
+    pub(crate) fn snapshot(&self) -> Stats {
+        Stats {
+            bp_yields: self.bp_yields.get(),
+            bp_misses: self.bp_misses.get(),
+            bp_cleaned: self.bp_cleaned.get(),
+            napi_yields: self.napi_yields.get(),
+            polls: self.polls.get(),
+            interrupts: self.interrupts.get(),
+            watchdogs: self.watchdogs.get(),
+            packets: self.packets.get(),
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! The interrupt's side of a context: the line that fires and the thread that answers. Linux's softirq,
+//! as a thread: it sleeps on the armed interrupt, polls the queue until it is empty, arms, sleeps.
+//!
+//! The same thread is the watchdog: while pollers come and go the interrupt stays masked, and the thread
+//! only looks now and then whether they have gone.
+
+use super::{context::NAPI_POLL_WEIGHT, handoff::Rest};
+use crate::{
+    napi::Context,
+    nic::Interrupt,
+    sync::{Arc, AtomicU32, AtomicU64, Ordering},
+    sys,
+    time::{self, Instant},
+};
+use std::{
+    io,
+    os::fd::{AsRawFd, OwnedFd, RawFd},
+    time::Duration,
+};
+
+/// While pollers keep at it the watchdog's time doubles up to this many times its own: with the default of
+/// 200 us a packet left behind still waits less than 1 ms.
+const WATCHDOG_STRETCH: u32 = 4;
+
+const INTERRUPT: u64 = 0;
+const CALL: u64 = 1;
+
+/// The line from the queue's interrupt to its thread.
+pub(super) struct Line {
+    pub(super) interrupt: Arc<dyn Interrupt>,
+    epoll: OwnedFd,
+    call: OwnedFd,
+    stop: AtomicU32,
+    /// When the thread wakes by itself at the latest, in nanoseconds; the end of time while it is awake.
+    wakes: AtomicU64,
+}
+
+impl Line {
+    pub(super) fn new(interrupt: Arc<dyn Interrupt>) -> io::Result<Line> {
+        // SAFETY: a plain system call.
+        let epoll = sys::owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        let call = sys::eventfd()?;
+        control(&epoll, libc::EPOLL_CTL_ADD, call.as_raw_fd(), libc::EPOLLIN as u32, CALL)?;
+        let fd = interrupt.fd().as_raw_fd();
+        control(&epoll, libc::EPOLL_CTL_ADD, fd, 0, INTERRUPT)?;
+        Ok(Line {
+            interrupt,
+            epoll,
+            call,
+            stop: AtomicU32::new(0),
+            wakes: AtomicU64::new(u64::MAX),
+        })
+    }
+
+    /// The next event of the unmasked interrupt wakes the thread, once.
+    pub(super) fn arm(&self) {
+        if !self.interrupt.unmask() {
+            // Packets wait and nobody else is there to take them.
+            return self.call();
+        }
+        let events = (libc::EPOLLIN | libc::EPOLLONESHOT) as u32;
+        self.modify(events);
+    }
+
+    /// The interrupt no longer wakes the thread.
+    pub(super) fn disarm(&self) {
+        self.modify(0);
+    }
+
+    fn modify(&self, events: u32) {
+        let fd = self.interrupt.fd().as_raw_fd();
+        // Both descriptors are ours and registered: it cannot fail but for want of kernel memory, and then
+        // the thread is called to look for itself.
+        if control(&self.epoll, libc::EPOLL_CTL_MOD, fd, events, INTERRUPT).is_err() {
+            self.call();
+        }
+    }
+
+    /// Wakes the thread, whatever it waits for.
+    pub(super) fn call(&self) {
+        sys::signal(self.call.as_raw_fd());
+    }
+
+    /// Sees to it that the thread is awake by `deadline`.
+    pub(super) fn call_by(&self, deadline: Instant) {
+        if deadline.nanos() < self.wakes.load(Ordering::SeqCst) {
+            self.call();
+        }
+    }
+
+    pub(super) fn stop(&self) {
+        self.stop.store(1, Ordering::Release);
+        self.call();
+    }
+
+    /// Sleeps until the armed interrupt fires, a call, or `timeout`. True if the interrupt fired.
+    fn sleep(&self, timeout: Option<Duration>) -> bool {
+        let wakes = timeout.map_or(u64::MAX, |timeout| (time::now() + timeout).nanos());
+        self.wakes.store(wakes, Ordering::SeqCst);
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
+        let limit = timeout.map(sys::timespec);
+        let limit = limit.as_ref().map_or(std::ptr::null(), |limit| limit as *const libc::timespec);
+        // SAFETY: room for two events; `limit` is null or outlives the call; no signal mask.
+        let ready = unsafe {
+            libc::syscall(
+                libc::SYS_epoll_pwait2,
+                self.epoll.as_raw_fd(),
+                events.as_mut_ptr(),
+                events.len(),
+                limit,
+                std::ptr::null::<libc::sigset_t>(),
+                0usize,
+            )
+        };
+        let ready = &events[..usize::try_from(ready).unwrap_or(0).min(events.len())];
+        if ready.iter().any(|event| event.u64 == CALL) {
+            sys::drain(self.call.as_raw_fd());
+        }
+        ready.iter().any(|event| event.u64 == INTERRUPT)
+    }
+}
+
+fn control(epoll: &OwnedFd, op: i32, fd: RawFd, events: u32, data: u64) -> io::Result<()> {
+    let mut event = libc::epoll_event { events, u64: data };
+    // SAFETY: `event` is valid for the call.
+    match unsafe { libc::epoll_ctl(epoll.as_raw_fd(), op, fd, &raw mut event) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The interrupt thread's whole life.
+pub(super) fn serve(context: &Context) {
+    let mut fired = false;
+    let mut watch = context.watchdog;
+    // 1 ns: the default slack of 50 us would add to every watchdog and timer.
+    // SAFETY: changes nothing but this thread's timer slack.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+    while context.line.stop.load(Ordering::Acquire) == 0 {
+        context.handoff.run();
+        // From here on a new deadline calls us: we may already have asked for the next one.
+        context.line.wakes.store(u64::MAX, Ordering::SeqCst);
+        let due = context.tick();
+        match look(context, fired) {
+            Look::Again => fired = false,
+            Look::Watch => {
+                context.handoff.watch();
+                context.line.sleep(Some(sooner(Some(watch), due).unwrap_or(watch)));
+                fired = false;
+                let stretched = context.watchdog * WATCHDOG_STRETCH;
+                watch = (watch * 2).min(stretched);
+            }
+            Look::Rest => {
+                watch = context.watchdog;
+                // A leader that sleeps relies on the interrupt being unmasked, and we may have masked it.
+                if !context.line.interrupt.unmask() {
+                    continue;
+                }
+                if context.handoff.rest() == Rest::Arm {
+                    context.line.arm();
+                }
+                fired = context.line.sleep(sooner(None, due));
+                if fired {
+                    context.counters.interrupts.add_shared();
+                }
+            }
+        }
+    }
+}
+
+enum Look {
+    /// There may be more: look again at once.
+    Again,
+    /// Pollers are about: leave the queue to them and look again later.
+    Watch,
+    /// The queue is empty.
+    Rest,
+}
+
+fn look(context: &Context, fired: bool) -> Look {
+    let now = time::now();
+    let polled_lately = context.unpolled(now) < context.watchdog;
+    if polled_lately {
+        return Look::Watch;
+    }
+    if fired && context.handoff.has_leader() {
+        // It was woken by the same packet, and takes it.
+        return Look::Rest;
+    }
+    if !context.handoff.has_leader() {
+        context.line.interrupt.mask();
+    }
+    match context.napi_poll(now) {
+        None => {
+            if context.handoff.has_leader() {
+                context.line.interrupt.unmask();
+            }
+            Look::Watch
+        }
+        Some(NAPI_POLL_WEIGHT) => Look::Again,
+        Some(found) => {
+            if found > 0 && !fired {
+                context.counters.watchdogs.add(1);
+            }
+            Look::Rest
+        }
+    }
+}
+
+/// The sooner of a span and a deadline, as a span from now.
+fn sooner(span: Option<Duration>, due: Option<Instant>) -> Option<Duration> {
+    let due = due.map(|due| due - time::now());
+    match (span, due) {
+        (Some(span), Some(due)) => Some(span.min(due)),
+        (span, due) => span.or(due),
+    }
+}

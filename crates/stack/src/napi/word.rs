@@ -1,0 +1,126 @@
+//! The ownership word of a receive queue: who may drive it now. One atomic, the bits of the original ixgbe
+//! implementation (`ixgbe_qv_lock_napi` and its kin, Linux 3.11).
+//!
+//! Two sides want the queue: NAPI (the interrupt's side) and POLL (an application's thread). Neither ever
+//! blocks on the word: who is refused leaves a mark, and the owner's release tells of it. `NAPI_YIELD` is
+//! also what today's kernels call `MISSED`: an interrupt came while a poller owned the queue.
+
+use crate::sync::{AtomicU32, Ordering};
+
+const NAPI: u32 = 1;
+const POLL: u32 = 2;
+const DISABLED: u32 = 4;
+const NAPI_YIELD: u32 = 8;
+const POLL_YIELD: u32 = 16;
+const OWNED: u32 = NAPI | POLL;
+const LOCKED: u32 = OWNED | DISABLED;
+
+/// Why the queue was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The other side, or another thread, owns it; the yield mark is set.
+    Owned,
+    /// It is disabled.
+    Disabled,
+}
+
+/// What happened while the queue was owned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Released {
+    /// The interrupt's side was refused: an interrupt was missed and its packets are the releaser's to see
+    /// to (Linux's `NAPI_STATE_MISSED`).
+    pub napi_yield: bool,
+    /// A polling thread was refused.
+    pub poll_yield: bool,
+}
+
+/// The word.
+#[derive(Debug)]
+pub struct Word(AtomicU32);
+
+impl Default for Word {
+    fn default() -> Self {
+        Word::new()
+    }
+}
+
+impl Word {
+    /// A queue that nobody owns, not yet enabled.
+    pub fn new() -> Word {
+        Word(AtomicU32::new(DISABLED))
+    }
+
+    /// The interrupt's side wants the queue. Forgets old yield marks, as it is about to look at everything.
+    ///
+    /// # Errors
+    /// Refused; `NAPI_YIELD` is set, so that the owner's release tells of it.
+    #[inline]
+    pub fn lock_napi(&self) -> Result<(), Refused> {
+        self.acquire(NAPI_YIELD, |_| NAPI)
+    }
+
+    /// A thread wants to busy poll the queue. A mark that the interrupt's side has left stays.
+    ///
+    /// # Errors
+    /// Refused; `POLL_YIELD` is set. The thread goes on looking at its own socket; it never blocks here.
+    #[inline]
+    pub fn lock_poll(&self) -> Result<(), Refused> {
+        self.acquire(POLL_YIELD, |word| word | POLL)
+    }
+
+    #[inline]
+    fn acquire(&self, mark: u32, own: impl Fn(u32) -> u32) -> Result<(), Refused> {
+        let mut word = self.0.load(Ordering::Relaxed);
+        loop {
+            // The mark is set by the same compare-exchange that saw the owner: set on its own, it could land
+            // on a word just released and stay there.
+            let refused = word & LOCKED != 0;
+            let next = if refused { word | mark } else { own(word) };
+            if refused && next == word && mark == POLL_YIELD {
+                // A spinner that is refused again and again only reads. The interrupt's side always
+                // writes: what it knows of must be ordered before the release that serves it.
+                return Err(Self::refusal(word));
+            }
+            match self.0.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) if refused => return Err(Self::refusal(word)),
+                Ok(_) => return Ok(()),
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    fn refusal(word: u32) -> Refused {
+        if word & DISABLED != 0 { Refused::Disabled } else { Refused::Owned }
+    }
+
+    /// The owner gives the queue up. Keeps `DISABLED` only.
+    #[inline]
+    pub fn unlock(&self) -> Released {
+        let word = self.0.fetch_and(DISABLED, Ordering::AcqRel);
+        debug_assert!(word & OWNED != 0, "released by no owner");
+        Released { napi_yield: word & NAPI_YIELD != 0, poll_yield: word & POLL_YIELD != 0 }
+    }
+
+    /// No new owner from here until [`enable`](Word::enable). True once nobody owns the queue; until then
+    /// the caller asks again.
+    #[must_use]
+    pub fn disable(&self) -> bool {
+        self.0.fetch_or(DISABLED, Ordering::AcqRel) & OWNED == 0
+    }
+
+    /// Opens the queue, after [`Word::new`] or a [`disable`](Word::disable) that returned true.
+    pub fn enable(&self) {
+        self.0.store(0, Ordering::Release);
+    }
+
+    /// Whether someone owns it at this moment.
+    #[inline]
+    pub fn is_owned(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & OWNED != 0
+    }
+
+    /// Whether it is disabled.
+    pub fn is_disabled(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & DISABLED != 0
+    }
+}

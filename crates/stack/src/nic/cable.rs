@@ -1,0 +1,405 @@
+//! The cable: two NICs joined by rings in memory. Needs no privilege and runs anywhere; the default for
+//! tests and the demonstration. It has interrupts and their moderation, so that every way of waiting can
+//! be shown on a laptop.
+//!
+//! A frame and its descriptor share cache lines: a small frame crosses to the other CPU in one line, as it
+//! does over a NIC that writes the descriptor beside the data.
+
+use super::{Checksum, Coalesce, Frame, Info, Interrupt, Nic, Queue, RingFull, RxQueue, TxQueue};
+use crate::{sys, wire::MacAddr};
+use std::{
+    alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error},
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    ptr::NonNull,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU32, AtomicU64, Ordering, fence},
+    },
+};
+
+/// What a pair of cable NICs is like.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Largest IP packet, bytes: 68 to 65,535.
+    pub mtu: usize,
+    /// Queue pairs of each NIC.
+    pub queues: u32,
+    /// Frames that a ring holds, a power of two.
+    pub ring: u32,
+    /// Interrupt moderation. A cable made without any keeps its interrupts immediate for good.
+    pub coalesce: Coalesce,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config { mtu: 1500, queues: 1, ring: 256, coalesce: Coalesce::default() }
+    }
+}
+
+/// One end of a cable.
+pub struct Cable {
+    info: Info,
+    rx: Vec<Option<Arc<Ring>>>,
+    tx: Vec<Option<Arc<Ring>>>,
+}
+
+/// Two NICs, each the other's peer; queue n of one is joined to queue n of the other.
+///
+/// # Errors
+/// A ring size that is no power of two, an MTU out of range, or no descriptors left.
+///
+/// ```
+/// use busypoll_stack::nic::{Nic, cable};
+/// let (a, b) = cable::pair(cable::Config::default())?;
+/// assert_ne!(a.info().mac, b.info().mac);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn pair(config: Config) -> io::Result<(Cable, Cable)> {
+    let invalid = |what: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    if !config.ring.is_power_of_two() || config.ring > 1 << 16 {
+        return invalid("cable: the ring size must be a power of two up to 65536");
+    }
+    if !(68..=65_535).contains(&config.mtu) {
+        return invalid("cable: the MTU must be 68 to 65535 bytes");
+    }
+    if !(1..=256).contains(&config.queues) {
+        return invalid("cable: a NIC has 1 to 256 queues");
+    }
+    static MADE: AtomicU32 = AtomicU32::new(0);
+    let first = MADE.fetch_add(2, Ordering::Relaxed);
+    let rings = || -> io::Result<Vec<Option<Arc<Ring>>>> {
+        (0..config.queues).map(|_| Ok(Some(Arc::new(Ring::new(&config)?)))).collect()
+    };
+    let (one, two) = (rings()?, rings()?);
+    let end = |number: u32, rx: &[Option<Arc<Ring>>], tx: &[Option<Arc<Ring>>]| Cable {
+        info: Info {
+            name: format!("cable{number}"),
+            mode: "cable".into(),
+            mac: mac(number),
+            mtu: config.mtu,
+            queues: config.queues,
+            tx_checksum: true,
+            ifindex: None,
+        },
+        rx: rx.to_vec(),
+        tx: tx.to_vec(),
+    };
+    Ok((end(first, &one, &two), end(first + 1, &two, &one)))
+}
+
+/// Locally administered, different for every end in the process.
+fn mac(number: u32) -> MacAddr {
+    let [a, b, c, d] = number.to_be_bytes();
+    MacAddr([0x02, 0xbb, a, b, c, d])
+}
+
+impl Nic for Cable {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn open(&mut self, index: u32) -> io::Result<Queue> {
+        let name = &self.info.name;
+        let at = index as usize;
+        let gone = || io::Error::new(io::ErrorKind::NotFound, format!("{name}: no queue {index}"));
+        let busy = || {
+            io::Error::new(io::ErrorKind::ResourceBusy, format!("{name}: queue {index} is open"))
+        };
+        let rx = self.rx.get_mut(at).ok_or_else(gone)?.take().ok_or_else(busy)?;
+        let tx = self.tx.get_mut(at).and_then(Option::take).ok_or_else(busy)?;
+        Ok(Queue {
+            interrupt: rx.clone(),
+            rx: Box::new(Receiver { position: 0, ring: rx }),
+            tx: Box::new(Sender { position: 0, limit: tx.count, ring: tx }),
+        })
+    }
+}
+
+/// A slot's first bytes. The rest of the slot is the frame.
+#[repr(C)]
+struct Descriptor {
+    /// Position of the frame plus one once the slot is full: the receiver looks at nothing else.
+    turn: AtomicU32,
+    len: u32,
+}
+
+const PARTIAL: u32 = 1 << 31;
+const HEADER: usize = size_of::<Descriptor>();
+const LINE: usize = 64;
+
+/// One direction of one queue: a ring with one sender and one receiver, and the receiver's interrupt.
+struct Ring {
+    slots: NonNull<u8>,
+    layout: Layout,
+    stride: usize,
+    count: u32,
+    frame: usize,
+    consumed: Padded<AtomicU32>,
+    line: Line,
+}
+
+#[repr(align(128))]
+struct Padded<T>(T);
+
+// SAFETY: a slot belongs to the sender until it writes the slot's turn (Release), then to the receiver,
+// which saw that turn (Acquire), until it writes `consumed` (Release), which the sender reads (Acquire).
+// There is one of each: `Cable::open` gives each half away once.
+unsafe impl Sync for Ring {}
+// SAFETY: the memory is bound to no thread.
+unsafe impl Send for Ring {}
+
+impl Ring {
+    fn new(config: &Config) -> io::Result<Ring> {
+        // Ethernet header and two VLAN tags.
+        let frame = config.mtu + 14 + 8;
+        let stride = (HEADER + frame).next_multiple_of(LINE);
+        let size = stride * config.ring as usize;
+        let layout = Layout::from_size_align(size, LINE)
+            .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "cable: rings too large"))?;
+        // SAFETY: the layout's size is not zero.
+        let slots = unsafe { alloc_zeroed(layout) };
+        let Some(slots) = NonNull::new(slots) else { handle_alloc_error(layout) };
+        let consumed = Padded(AtomicU32::new(0));
+        let line = Line::new(config.coalesce)?;
+        Ok(Ring { slots, layout, stride, count: config.ring, frame, consumed, line })
+    }
+
+    #[inline]
+    fn slot(&self, position: u32) -> NonNull<Descriptor> {
+        let index = (position & (self.count - 1)) as usize;
+        // SAFETY: index < count, so the slot lies inside the allocation; the stride keeps it aligned.
+        unsafe { self.slots.add(index * self.stride).cast() }
+    }
+
+    /// Whether the slot at `position` is full.
+    #[inline]
+    fn is_full(&self, position: u32) -> bool {
+        // SAFETY: the turn of any slot may be read at any time: it is atomic.
+        let turn = unsafe { &(*self.slot(position).as_ptr()).turn };
+        turn.load(Ordering::Acquire) == position.wrapping_add(1)
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout in `new`, freed here only.
+        unsafe { dealloc(self.slots.as_ptr(), self.layout) }
+    }
+}
+
+struct Receiver {
+    ring: Arc<Ring>,
+    position: u32,
+}
+
+impl RxQueue for Receiver {
+    #[inline]
+    fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Frame<'_>)) -> usize {
+        let ring = &*self.ring;
+        let mut found = 0;
+        while found < budget && ring.is_full(self.position) {
+            let slot = ring.slot(self.position);
+            // SAFETY: the slot is full, so it is ours until `consumed` passes it; the sender kept the length
+            // within the slot.
+            let (bytes, partial) = unsafe {
+                let word = (*slot.as_ptr()).len;
+                let data = slot.cast::<u8>().add(HEADER);
+                let len = (word & !PARTIAL) as usize;
+                (std::slice::from_raw_parts(data.as_ptr(), len), word & PARTIAL != 0)
+            };
+            let checksum = if partial { Checksum::Partial } else { Checksum::Unverified };
+            sink(Frame { bytes, checksum });
+            self.position = self.position.wrapping_add(1);
+            found += 1;
+        }
+        if found > 0 {
+            ring.consumed.0.store(self.position, Ordering::Release);
+        }
+        found
+    }
+}
+
+struct Sender {
+    ring: Arc<Ring>,
+    position: u32,
+    /// The first position known not to be free.
+    limit: u32,
+}
+
+impl TxQueue for Sender {
+    #[inline]
+    fn push(
+        &mut self,
+        len: usize,
+        partial: bool,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), RingFull> {
+        let ring = &*self.ring;
+        if self.position == self.limit {
+            self.limit = ring.consumed.0.load(Ordering::Acquire).wrapping_add(ring.count);
+        }
+        if self.position == self.limit || len > ring.frame {
+            return Err(RingFull);
+        }
+        let slot = ring.slot(self.position);
+        // SAFETY: the receiver has left the slot (or never had it), so it is ours until the turn is
+        // written; `len` fits.
+        unsafe {
+            let data = slot.cast::<u8>().add(HEADER);
+            fill(std::slice::from_raw_parts_mut(data.as_ptr(), len));
+            (*slot.as_ptr()).len = len as u32 | if partial { PARTIAL } else { 0 };
+            (*slot.as_ptr()).turn.store(self.position.wrapping_add(1), Ordering::Release);
+        }
+        self.position = self.position.wrapping_add(1);
+        Ok(())
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        // The frames are written, then the line is looked at; `unmask` writes the line, then looks for
+        // frames: one of the two sees the other.
+        fence(Ordering::SeqCst);
+        if self.ring.line.armed.load(Ordering::Relaxed) != MASKED {
+            let waiting = self.position.wrapping_sub(self.ring.consumed.0.load(Ordering::Relaxed));
+            self.ring.line.fire(waiting);
+        }
+    }
+}
+
+impl Interrupt for Ring {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.line.fd.as_fd()
+    }
+
+    fn unmask(&self) -> bool {
+        self.line.armed.store(ARMED, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if !self.is_full(self.consumed.0.load(Ordering::Acquire)) {
+            return true;
+        }
+        // A frame is there. If its sender saw us it has fired; else take the arming back.
+        self.line
+            .armed
+            .compare_exchange(ARMED, MASKED, Ordering::AcqRel, Ordering::Relaxed)
+            .is_err()
+    }
+
+    fn mask(&self) {
+        self.line.mask();
+    }
+
+    fn set_coalesce(&self, coalesce: Coalesce) -> io::Result<()> {
+        self.line.set_coalesce(coalesce)
+    }
+}
+
+const MASKED: u32 = 0;
+const ARMED: u32 = 1;
+/// Frames wait, and a clock runs out at whose end the interrupt fires.
+const HELD: u32 = 2;
+
+/// The interrupt line of one ring. Its descriptor is an eventfd, or, under moderation, a timerfd.
+struct Line {
+    fd: OwnedFd,
+    armed: AtomicU32,
+    moderation: Option<Moderation>,
+}
+
+struct Moderation {
+    coalesce: Mutex<Coalesce>,
+    /// Frames waiting when the last interrupts fired, smoothed (x 16): what adaptive moderation goes by.
+    load: AtomicU64,
+}
+
+impl Line {
+    fn new(coalesce: Coalesce) -> io::Result<Line> {
+        let armed = AtomicU32::new(MASKED);
+        if coalesce == Coalesce::default() {
+            return Ok(Line { fd: sys::eventfd()?, armed, moderation: None });
+        }
+        let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
+        // SAFETY: a plain system call.
+        let fd = sys::owned(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })?;
+        let moderation = Moderation { coalesce: Mutex::new(coalesce), load: AtomicU64::new(0) };
+        Ok(Line { fd, armed, moderation: Some(moderation) })
+    }
+
+    /// `waiting` frames are on the ring and the line is not masked: fires it, or sees to it that it will.
+    #[cold]
+    fn fire(&self, waiting: u32) {
+        let Some(moderation) = &self.moderation else {
+            if self.armed.swap(MASKED, Ordering::AcqRel) != MASKED {
+                sys::signal(self.fd.as_raw_fd());
+            }
+            return;
+        };
+        let coalesce = *moderation.coalesce.lock().unwrap_or_else(PoisonError::into_inner);
+        let usecs = if coalesce.adaptive { moderation.adapted() } else { coalesce.rx_usecs };
+        let enough = coalesce.rx_frames > 0 && waiting >= coalesce.rx_frames;
+        if usecs == 0 || enough {
+            if self.armed.swap(MASKED, Ordering::AcqRel) != MASKED {
+                moderation.fired(waiting);
+                self.set_timer(1);
+            }
+        } else if self
+            .armed
+            .compare_exchange(ARMED, HELD, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+        {
+            self.set_timer(u64::from(usecs) * 1_000);
+        } else {
+            moderation.fired(waiting);
+        }
+    }
+
+    fn mask(&self) {
+        let was = self.armed.swap(MASKED, Ordering::AcqRel);
+        if self.moderation.is_some() && was == HELD {
+            self.set_timer(0);
+        }
+        if was != ARMED {
+            sys::drain(self.fd.as_raw_fd());
+        }
+    }
+
+    /// Makes the timerfd readable in `nanos` nanoseconds; 0: never.
+    fn set_timer(&self, nanos: u64) {
+        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let it_value = sys::timespec(std::time::Duration::from_nanos(nanos));
+        let spec = libc::itimerspec { it_interval: zero, it_value };
+        // SAFETY: `spec` is valid for the call; a valid time on our own timerfd cannot fail.
+        unsafe { libc::timerfd_settime(self.fd.as_raw_fd(), 0, &spec, std::ptr::null_mut()) };
+    }
+
+    fn set_coalesce(&self, coalesce: Coalesce) -> io::Result<()> {
+        match &self.moderation {
+            Some(moderation) => {
+                *moderation.coalesce.lock().unwrap_or_else(PoisonError::into_inner) = coalesce;
+                Ok(())
+            }
+            None if coalesce == Coalesce::default() => Ok(()),
+            None => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "cable: made without moderation; set Config::coalesce when making the pair",
+            )),
+        }
+    }
+}
+
+impl Moderation {
+    fn fired(&self, waiting: u32) {
+        let load = self.load.load(Ordering::Relaxed);
+        self.load.store(load - load / 4 + u64::from(waiting.min(1024)) * 4, Ordering::Relaxed);
+    }
+
+    /// The three steps of ixgbe's adaptive moderation (`ixgbe_update_itr`): 100,000, 20,000 and 8,000
+    /// interrupts a second, by how many frames an interrupt brings.
+    fn adapted(&self) -> u32 {
+        match self.load.load(Ordering::Relaxed) / 16 {
+            0..=4 => 10,
+            5..=32 => 50,
+            _ => 125,
+        }
+    }
+}
