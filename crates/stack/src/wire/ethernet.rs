@@ -149,8 +149,18 @@ pub struct Untagged<'a> {
     pub offset: usize,
     /// The payload, with whatever padding the link added.
     pub payload: &'a [u8],
+    frame: &'a [u8],
+}
+
+impl<'a> Untagged<'a> {
     /// The tags that were passed, outermost first.
-    pub tags: [Option<Tag>; MAX_TAGS],
+    pub fn tags(&self) -> impl Iterator<Item = Tag> + use<'a> {
+        let frame = self.frame;
+        // Each tag is an EtherType and two bytes more, from where the frame's own EtherType is.
+        (HEADER_LEN - 2..self.offset - 2)
+            .step_by(TAG_LEN)
+            .map(move |at| Tag { tpid: EtherType(be16(frame, at)), tci: be16(frame, at + 2) })
+    }
 }
 
 /// A view of an Ethernet frame, without its check sequence.
@@ -202,30 +212,33 @@ impl<'a, T: AsRef<[u8]> + ?Sized> Frame<&'a T> {
     /// [`Error::Truncated`] if a tag is cut; [`Error::TooManyTags`] if a third follows.
     #[inline]
     pub fn untag(&self) -> Result<Untagged<'a>> {
-        let b = self.0.as_ref();
-        let mut inner = Untagged {
-            ethertype: self.ethertype(),
-            offset: HEADER_LEN,
-            payload: &b[HEADER_LEN..],
-            tags: [None; MAX_TAGS],
-        };
-        for slot in &mut inner.tags {
-            if !inner.ethertype.is_tag() {
-                return Ok(inner);
-            }
-            let &[c0, c1, t0, t1, ref rest @ ..] = inner.payload else {
-                return Err(Error::Truncated);
-            };
-            *slot = Some(Tag { tpid: inner.ethertype, tci: u16::from_be_bytes([c0, c1]) });
-            inner.ethertype = EtherType(u16::from_be_bytes([t0, t1]));
-            inner.offset += TAG_LEN;
-            inner.payload = rest;
+        let frame = self.0.as_ref();
+        let ethertype = self.ethertype();
+        if !ethertype.is_tag() {
+            return Ok(Untagged { ethertype, offset: HEADER_LEN, payload: self.payload(), frame });
         }
-        if inner.ethertype.is_tag() {
+        let offset = past_tags(frame)?;
+        let ethertype = EtherType(be16(frame, offset - 2));
+        Ok(Untagged { ethertype, offset, payload: &frame[offset..], frame })
+    }
+}
+
+/// Where the payload of a tagged frame begins. Out of line and small in what it returns: untagged
+/// frames, nearly all, pay one comparison for it.
+#[cold]
+#[inline(never)]
+fn past_tags(frame: &[u8]) -> Result<usize> {
+    let mut offset = HEADER_LEN;
+    while EtherType(be16(frame, offset - 2)).is_tag() {
+        if offset == HEADER_LEN + MAX_TAGS * TAG_LEN {
             return Err(Error::TooManyTags);
         }
-        Ok(inner)
+        offset += TAG_LEN;
+        if frame.len() < offset {
+            return Err(Error::Truncated);
+        }
     }
+    Ok(offset)
 }
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> Frame<T> {
@@ -284,7 +297,7 @@ mod tests {
         assert_eq!((frame.dst(), frame.src()), (MacAddr(DST), MacAddr(SRC)));
         let inner = frame.untag().unwrap();
         assert_eq!((inner.ethertype, inner.offset), (EtherType::ARP, 14));
-        assert_eq!((inner.payload, inner.tags), (&[1, 2, 3][..], [None, None]));
+        assert_eq!((inner.payload, inner.tags().count()), (&[1, 2, 3][..], 0));
     }
 
     #[test]
@@ -292,17 +305,18 @@ mod tests {
         let one = frame(&[0x81, 0x00, 0xa0, 0x2a, 0x08, 0x00, 9]);
         let frame_one = Frame::new_checked(&one).unwrap();
         let inner = frame_one.untag().unwrap();
-        let tag = inner.tags[0].unwrap();
+        let tag = inner.tags().next().unwrap();
         assert_eq!((tag.tpid, tag.vid(), tag.priority()), (EtherType::VLAN, 42, 5));
         assert_eq!((inner.ethertype, inner.offset, inner.payload), (EtherType::IPV4, 18, &[9][..]));
-        assert_eq!(inner.tags[1], None);
+        assert_eq!(inner.tags().count(), 1);
         assert_eq!(frame_one.ethertype(), EtherType::VLAN);
 
         let two = frame(&[0x88, 0xa8, 0x0f, 0xff, 0x81, 0x00, 0x00, 0x01, 0x86, 0xdd]);
         let frame_two = Frame::new_checked(&two).unwrap();
         let inner = frame_two.untag().unwrap();
-        assert_eq!(inner.tags[0], Some(Tag { tpid: EtherType::QINQ, tci: 0x0fff }));
-        assert_eq!(inner.tags[1], Some(Tag { tpid: EtherType::VLAN, tci: 1 }));
+        let tags =
+            [Tag { tpid: EtherType::QINQ, tci: 0x0fff }, Tag { tpid: EtherType::VLAN, tci: 1 }];
+        assert!(inner.tags().eq(tags));
         assert_eq!((inner.ethertype, inner.offset), (EtherType::IPV6, 22));
         assert!(inner.payload.is_empty());
     }

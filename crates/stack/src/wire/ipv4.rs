@@ -5,7 +5,7 @@
 
 use std::net::Ipv4Addr;
 
-use super::checksum::Sum;
+use super::checksum::{self, Sum};
 use super::{Error, Result, be16, ip4, put_ip4, put16};
 
 /// Bytes of a header without options.
@@ -62,7 +62,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
             // RFC 791 section 3.2: all but the last fragment are multiples of 8 bytes, and the
             // whole, under a header of its own, must fit its length field.
             if len == 0
-                || (packet.more_fragments() && len % 8 != 0)
+                || (packet.more_fragments() && !len.is_multiple_of(8))
                 || HEADER_LEN + packet.fragment_offset() + len > MAX_LEN
             {
                 return Err(Error::BadFragment);
@@ -230,8 +230,8 @@ impl<'a, T: AsRef<[u8]> + ?Sized> Packet<&'a T> {
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
     /// Writes a header without options for `payload_len` bytes: "don't fragment" set, which makes
-    /// ident 0 right (RFC 6864 section 4.1), and [`DEFAULT_TTL`]. Call
-    /// [`Packet::fill_checksum`] after the last setter.
+    /// ident 0 right (RFC 6864 section 4.1), and [`DEFAULT_TTL`]. The header checksum is right,
+    /// and every setter keeps it so.
     ///
     /// # Errors
     /// [`Error::BadLength`] above 65515 bytes, [`Error::Truncated`] if the buffer is too short
@@ -259,29 +259,52 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         put16(b, 6, DONT_FRAGMENT);
         b[8] = DEFAULT_TTL;
         b[9] = protocol.0;
-        put16(b, 10, 0);
+        // From the values, not from the bytes just written: loads that span several stores stall.
+        let sum = address_sum(src, dst)
+            .plus_word(0x4500)
+            .plus_word(total as u16)
+            .plus_word(DONT_FRAGMENT)
+            .plus_word(u16::from_be_bytes([DEFAULT_TTL, protocol.0]));
+        put16(b, 10, sum.checksum());
         put_ip4(b, 12, src);
         put_ip4(b, 16, dst);
         Ok(Packet(buf))
+    }
+
+    /// Changes a word and, with it, the checksum.
+    #[inline]
+    fn set_word(&mut self, at: usize, v: u16) {
+        let b = self.0.as_mut();
+        let checksum = checksum::update(be16(b, 10), be16(b, at), v);
+        put16(b, at, v);
+        put16(b, 10, checksum);
+    }
+
+    #[inline]
+    fn set_address(&mut self, at: usize, v: Ipv4Addr) {
+        let [a, b, c, d] = v.octets();
+        self.set_word(at, u16::from_be_bytes([a, b]));
+        self.set_word(at + 2, u16::from_be_bytes([c, d]));
     }
 
     /// Sets the type of service byte, as `IP_TOS` does: DSCP in the high six bits, ECN in the low
     /// two.
     #[inline]
     pub fn set_tos(&mut self, v: u8) {
-        self.0.as_mut()[1] = v;
+        let first = self.0.as_ref()[0];
+        self.set_word(0, u16::from_be_bytes([first, v]));
     }
 
     /// Sets what the fragments of one datagram have in common.
     #[inline]
     pub fn set_ident(&mut self, v: u16) {
-        put16(self.0.as_mut(), 4, v);
+        self.set_word(4, v);
     }
 
     /// Forbids or allows routers to fragment, and makes the packet no fragment.
     #[inline]
     pub fn set_dont_fragment(&mut self, v: bool) {
-        put16(self.0.as_mut(), 6, if v { DONT_FRAGMENT } else { 0 });
+        self.set_word(6, if v { DONT_FRAGMENT } else { 0 });
     }
 
     /// Makes the packet a fragment, `offset` bytes into the datagram's payload, that may be
@@ -291,37 +314,38 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
     /// [`Error::BadFragment`], and the packet is unchanged, if no such fragment can be.
     pub fn set_fragment(&mut self, offset: usize, more: bool) -> Result<()> {
         let len = self.total_len() - self.header_len();
-        if offset % 8 != 0
+        if !offset.is_multiple_of(8)
             || len == 0
-            || (more && len % 8 != 0)
+            || (more && !len.is_multiple_of(8))
             || offset > MAX_LEN - HEADER_LEN - len
         {
             return Err(Error::BadFragment);
         }
         let flag = if more { MORE_FRAGMENTS } else { 0 };
-        put16(self.0.as_mut(), 6, flag | (offset / 8) as u16);
+        self.set_word(6, flag | (offset / 8) as u16);
         Ok(())
     }
 
     /// Sets the time to live, in hops.
     #[inline]
     pub fn set_ttl(&mut self, v: u8) {
-        self.0.as_mut()[8] = v;
+        let protocol = self.protocol().0;
+        self.set_word(8, u16::from_be_bytes([v, protocol]));
     }
 
     /// Sets the sender.
     #[inline]
     pub fn set_src(&mut self, v: Ipv4Addr) {
-        put_ip4(self.0.as_mut(), 12, v);
+        self.set_address(12, v);
     }
 
     /// Sets the receiver.
     #[inline]
     pub fn set_dst(&mut self, v: Ipv4Addr) {
-        put_ip4(self.0.as_mut(), 16, v);
+        self.set_address(16, v);
     }
 
-    /// Writes the header checksum.
+    /// Writes the header checksum anew: for a header whose checksum was not right before.
     #[inline]
     pub fn fill_checksum(&mut self) {
         put16(self.0.as_mut(), 10, 0);
@@ -379,7 +403,6 @@ mod tests {
         ip.set_tos(0xc2);
         ip.set_ident(0x1234);
         ip.payload_mut().copy_from_slice(&[0xde, 0xad, 0xbe, 0xef]);
-        ip.fill_checksum();
         assert_eq!((&buf[..24], &buf[24..]), (&PACKET[..], &[0xff; 6][..]));
     }
 
@@ -392,6 +415,33 @@ mod tests {
         assert_eq!(init(70000, 65516), Some(Error::BadLength));
         assert_eq!(init(70000, usize::MAX), Some(Error::BadLength));
         assert_eq!(init(23, 4), Some(Error::Truncated));
+    }
+
+    #[test]
+    fn setters_keep_the_checksum_right() {
+        let mut buf = [0; 28];
+        let mut ip = Packet::init(&mut buf, A, B, Protocol::UDP, 8).unwrap();
+        ip.verify_checksum().unwrap();
+        for v in [0u8, 1, 0x7f, 0xff] {
+            let addr = Ipv4Addr::from([v; 4]);
+            let set: [&dyn Fn(&mut Packet<&mut [u8; 28]>); 7] = [
+                &|ip| ip.set_tos(v),
+                &|ip| ip.set_ident(u16::from_be_bytes([v, v])),
+                &|ip| ip.set_dont_fragment(v & 1 == 1),
+                &|ip| ip.set_fragment(usize::from(v) * 8, true).unwrap(),
+                &|ip| ip.set_ttl(v),
+                &|ip| ip.set_src(addr),
+                &|ip| ip.set_dst(addr),
+            ];
+            for (i, set) in set.into_iter().enumerate() {
+                set(&mut ip);
+                let kept = ip.checksum();
+                ip.fill_checksum();
+                assert_eq!(kept, ip.checksum(), "setter {i}, value {v}");
+            }
+        }
+        assert_eq!((ip.dscp(), ip.ecn(), ip.ident(), ip.ttl()), (63, 3, 0xffff, 255));
+        assert_eq!((ip.src(), ip.dst()), (Ipv4Addr::BROADCAST, Ipv4Addr::BROADCAST));
     }
 
     #[test]

@@ -19,7 +19,6 @@
 //! let mut frame = ethernet::Frame::init(&mut buf, MacAddr::BROADCAST, MacAddr([2; 6]), EtherType::IPV4)?;
 //! let mut ip = ipv4::Packet::init(
 //!     frame.payload_mut(), src, dst, Protocol::UDP, udp::HEADER_LEN + data.len())?;
-//! ip.fill_checksum();
 //! let mut udp = udp::Packet::init(ip.payload_mut(), 4000, 7, data.len())?;
 //! udp.payload_mut().copy_from_slice(data);
 //! udp.fill_checksum(ipv4::address_sum(src, dst));
