@@ -1,2 +1,55 @@
-//! The `busypoll` command.
-fn main() {}
+//! The `busypoll` command: parses the words, hands them to one file per subcommand, words the errors.
+
+mod lab;
+
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+
+/// Sockets that poll the NIC instead of waiting for it.
+#[derive(Debug, Parser)]
+#[command(name = "busypoll", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Lab(lab::LabArgs),
+}
+
+/// A user's mistake, or a machine that does not allow what was asked.
+const REFUSED: u8 = 2;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return not_understood(&error),
+    };
+    let outcome = match cli.command {
+        Command::Lab(args) => lab::run(&args),
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("busypoll: {error:#}");
+        ExitCode::from(REFUSED)
+    })
+}
+
+/// Prints help and version as clap does, and a mistake in one line instead of clap's five.
+fn not_understood(error: &clap::Error) -> ExitCode {
+    use ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
+    if matches!(
+        error.kind(),
+        DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand
+    ) {
+        error.exit();
+    }
+    let text = error.to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    // What was wrong, and often what would be right, comes before the first empty line.
+    let what: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+    eprintln!("busypoll: {}: try --help", what.join(" "));
+    ExitCode::from(REFUSED)
+}

@@ -6,6 +6,8 @@
 use std::ffi::c_ulong;
 use std::io;
 
+use busypoll_linux::{Error, topology};
+
 use crate::LabError;
 
 /// An affinity mask with one CPU in it. Made beforehand, because a forked child may not allocate.
@@ -31,6 +33,18 @@ impl Mask {
     }
 }
 
+/// The CPUs of client and server: the wanted ones, else a good pair, else the only CPU for both.
 pub(crate) fn choose(wanted: Option<[u32; 2]>) -> Result<[u32; 2], LabError> {
-    Ok(wanted.unwrap_or([0, 1]))
+    if let Some(cpus) = wanted {
+        for cpu in cpus {
+            // Tried now, where a refusal can still be worded.
+            drop(topology::pin(cpu)?);
+        }
+        return Ok(cpus);
+    }
+    match (topology::default_pair(), topology::allowed()?.iter().next()) {
+        (Ok(pair), _) => Ok([pair.first, pair.second]),
+        (Err(Error::OneCpu { .. }), Some(only)) => Ok([only, only]),
+        (Err(error), _) => Err(error.into()),
+    }
 }

@@ -24,13 +24,14 @@ pub enum LabError {
         /// What it may be.
         remedy: String,
     },
-    /// The kernel took a setting and did not apply it.
-    #[error("{interface}: {what}: use Linux 5.13 or newer")]
-    NotApplied {
-        /// The interface.
-        interface: &'static str,
-        /// What it should be and is not.
-        what: String,
+    /// A CPU or a feature of the interface cannot be had.
+    #[error(transparent)]
+    Linux(#[from] busypoll_linux::Error),
+    /// The environment names a lab whose holder is gone.
+    #[error("the lab this shell belongs to has ended ({path} is gone): leave the shell")]
+    Ended {
+        /// What the environment names.
+        path: String,
     },
     /// A system call failed for a reason that is nobody's mistake.
     #[error("cannot {doing}: {source}")]

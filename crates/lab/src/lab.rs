@@ -5,15 +5,17 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::ops::Deref;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use busypoll_linux::ethtool::{self, Ethtool};
+
 use crate::cpu::{self, Mask};
 use crate::rtnetlink::{self, VethEnd};
-use crate::{LabError, Namespace, PREFIX_V4, PREFIX_V6, Side, ethtool};
+use crate::{LabError, Namespace, PREFIX_V4, PREFIX_V6, Side};
 
 /// Two hosts joined by a cable. The field you drop last keeps nothing of the other alive.
 #[derive(Debug)]
@@ -71,6 +73,17 @@ impl Lab {
 }
 
 impl LabHost {
+    /// Looks up what differs from lab to lab in a host that stands.
+    pub(crate) fn find(namespace: Namespace, side: Side, cpu: u32) -> Result<Self, LabError> {
+        let (ifindex, has_ipv6) = namespace
+            .enter(|| {
+                let ifindex = rtnetlink::Socket::open()?.ifindex(side.interface())?;
+                Ok((ifindex, UdpSocket::bind((side.ipv6(), 0)).is_ok()))
+            })?
+            .map_err(LabError::system(format!("find {}", side.interface())))?;
+        Ok(Self { namespace, side, ifindex, has_ipv6, cpu })
+    }
+
     /// Which of the two this is.
     #[must_use]
     pub fn side(&self) -> Side {
@@ -181,16 +194,17 @@ impl LabBuilder {
                 })
                 .map_err(LabError::system("make a veth pair"))
         })??;
+        let sides = [(&client, Side::Client), (&server, Side::Server)];
         // A veth has carrier once both ends are up, and IPv6 addresses are usable from then on.
-        let [client_ifindex, server_ifindex] = [(&client, Side::Client), (&server, Side::Server)]
-            .map(|(n, side)| n.enter(|| self.bring_up(side)));
-        let host = |namespace: Namespace, side, ifindex, cpu| {
-            let has_ipv6 = namespace.enter(|| add_addresses(side, ifindex))??;
-            Ok(LabHost { namespace, side, ifindex, has_ipv6, cpu })
-        };
+        for (namespace, side) in sides {
+            namespace.enter(|| self.bring_up(side))??;
+        }
+        for (namespace, side) in sides {
+            namespace.enter(|| add_addresses(side))??;
+        }
         Ok(Lab {
-            client: host(client, Side::Client, client_ifindex??, client_cpu)?,
-            server: host(server, Side::Server, server_ifindex??, server_cpu)?,
+            client: LabHost::find(client, Side::Client, client_cpu)?,
+            server: LabHost::find(server, Side::Server, server_cpu)?,
         })
     }
 
@@ -211,52 +225,39 @@ impl LabBuilder {
         VethEnd { name: side.interface(), mac: side.mac(), mtu: self.mtu, queues: self.queues }
     }
 
-    /// Sets the offloads of the interface in the current namespace, brings it up and gives its index.
-    fn bring_up(&self, side: Side) -> Result<u32, LabError> {
+    /// Sets the offloads of the interface in the current namespace and brings it up.
+    fn bring_up(&self, side: Side) -> Result<(), LabError> {
         let interface = side.interface();
-        for (feature, set, get, wanted) in [
-            ("GRO", ethtool::SGRO, ethtool::GGRO, self.gro),
-            ("TSO", ethtool::STSO, ethtool::GTSO, self.tso),
-        ] {
-            let state = if wanted { "on" } else { "off" };
-            let doing = || format!("turn {feature} {state} on {interface}");
-            ethtool::call(interface, set, wanted.into()).map_err(LabError::system(doing()))?;
-            if ethtool::call(interface, get, 0).map_err(LabError::system(doing()))?
-                != u32::from(wanted)
-            {
-                return Err(LabError::NotApplied {
-                    interface,
-                    what: format!("{feature} is not {state}"),
-                });
-            }
-        }
-        let bring_up = || {
+        // This looks whether the kernel did as told: without GRO there is no NAPI context at all.
+        let device = Ethtool::open(interface)?;
+        device.set_features(ethtool::GRO, self.gro)?;
+        device.set_features(ethtool::TSO, self.tso)?;
+        let up = || {
             let socket = rtnetlink::Socket::open()?;
             let ifindex = socket.ifindex(interface)?;
-            without_ipv6(socket.no_automatic_ipv6(ifindex))?;
-            socket.set_up(ifindex)?;
-            Ok(ifindex)
+            unless_ipv6_is_off(socket.no_automatic_ipv6(ifindex))?;
+            socket.set_up(ifindex)
         };
-        bring_up().map_err(LabError::system(format!("bring {interface} up")))
+        up().map_err(LabError::system(format!("bring {interface} up")))
     }
 }
 
-/// Adds a side's addresses to its interface in the current namespace; tells whether IPv6 took.
-fn add_addresses(side: Side, ifindex: u32) -> Result<bool, LabError> {
+/// Adds a side's addresses to its interface in the current namespace.
+fn add_addresses(side: Side) -> Result<(), LabError> {
     let add = || {
         let socket = rtnetlink::Socket::open()?;
-        socket.add_address(ifindex, IpAddr::V4(side.ipv4()), PREFIX_V4)?;
-        without_ipv6(socket.add_address(ifindex, IpAddr::V6(side.ipv6()), PREFIX_V6))
+        let ifindex = socket.ifindex(side.interface())?;
+        socket.add_address(ifindex, side.ipv4().into(), PREFIX_V4)?;
+        unless_ipv6_is_off(socket.add_address(ifindex, side.ipv6().into(), PREFIX_V6))
     };
     add().map_err(LabError::system(format!("give {} its addresses", side.interface())))
 }
 
-/// Whether an IPv6 request took: false, not an error, on a machine where IPv6 is switched off
-/// (`ipv6.disable=1`, or `disable_ipv6` inherited from the machine).
-fn without_ipv6(answer: io::Result<()>) -> io::Result<bool> {
-    match answer.as_ref().map_err(|error| error.raw_os_error()) {
-        Ok(()) => Ok(true),
-        Err(Some(libc::EAFNOSUPPORT | libc::EOPNOTSUPP | libc::EACCES)) => Ok(false),
-        Err(_) => answer.map(|()| true),
+/// Forgives what an IPv6 request meets where IPv6 is switched off: by `ipv6.disable=1`, or by a
+/// `disable_ipv6` that new namespaces inherit.
+fn unless_ipv6_is_off(answer: io::Result<()>) -> io::Result<()> {
+    match answer.as_ref().map_err(io::Error::raw_os_error) {
+        Err(Some(libc::EAFNOSUPPORT | libc::EOPNOTSUPP | libc::EACCES)) => Ok(()),
+        _ => answer,
     }
 }

@@ -17,8 +17,8 @@
 //! Linux only. `/sys` inside a host still shows the machine's own devices: ask rtnetlink or ethtool instead.
 
 mod cpu;
+mod environment;
 mod error;
-mod ethtool;
 mod lab;
 mod namespace;
 pub mod needs;

@@ -6,7 +6,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::panic::resume_unwind;
 use std::path::Path;
@@ -52,6 +52,12 @@ impl Namespace {
         let file =
             File::open(path).map_err(LabError::system(format!("open {}", path.display())))?;
         Ok(Self { fd: Arc::new(file.into()) })
+    }
+
+    /// A path by which other processes of the same user can open the namespace while this one lives.
+    #[must_use]
+    pub fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd())
     }
 
     /// Runs `work` inside the namespace, on a fresh thread, and waits for it. A panic comes through.

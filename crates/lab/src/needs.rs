@@ -7,6 +7,9 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::{env, fs, thread};
 
+use busypoll_linux::caps::{Capability, Caps};
+use rustix::process::geteuid;
+
 use crate::Namespace;
 
 /// Leaves the test, with one line saying so, unless it runs as real root: effective uid 0 of the initial
@@ -53,9 +56,10 @@ macro_rules! needs {
 /// Effective root of the initial user namespace, and able to make a network namespace.
 #[must_use]
 pub fn is_root() -> bool {
-    let initial_user_namespace = fs::read_to_string("/proc/self/uid_map")
-        .is_ok_and(|map| map.split_whitespace().eq(["0", "0", "4294967295"]));
-    initial_user_namespace && rustix::process::geteuid().is_root() && Namespace::new().is_ok()
+    let rights = [Capability::NetAdmin, Capability::SysAdmin];
+    let granted =
+        Caps::current().is_ok_and(|caps| rights.iter().all(|right| caps.has_globally(*right)));
+    granted && geteuid().is_root() && Namespace::new().is_ok()
 }
 
 /// Whether `name` is an executable file in one of the folders of `PATH`.

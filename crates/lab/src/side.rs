@@ -31,6 +31,15 @@ impl Side {
         }
     }
 
+    /// `client` or `server`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Server => "server",
+        }
+    }
+
     /// The host's interface: `lab-client` or `lab-server`.
     #[must_use]
     pub fn interface(self) -> &'static str {
@@ -68,10 +77,7 @@ impl Side {
 
 impl fmt::Display for Side {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Client => "client",
-            Self::Server => "server",
-        })
+        f.write_str(self.name())
     }
 }
 
@@ -79,7 +85,7 @@ impl FromStr for Side {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let side = Self::BOTH.into_iter().find(|side| side.to_string() == text);
+        let side = Self::BOTH.into_iter().find(|side| side.name() == text);
         side.ok_or_else(|| "the hosts are `client` and `server`".into())
     }
 }

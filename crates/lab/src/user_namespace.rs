@@ -5,12 +5,11 @@
 
 use std::{fs, io};
 
+use busypoll_linux::caps::{Capability, Caps};
 use rustix::process::{getegid, geteuid};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use crate::LabError;
-
-const CAP_SYS_ADMIN: u32 = 21;
 
 /// Gives a process without privileges the right to make labs, by moving it into a user namespace of its
 /// own where its user is root. Does nothing if it has CAP_SYS_ADMIN already.
@@ -23,7 +22,8 @@ const CAP_SYS_ADMIN: u32 = 21;
 /// [`LabError::Unprivileged`] where the system forbids it, naming the sysctl and the remedy; the process
 /// is then as able to do everything else as before.
 pub fn enter_user_namespace() -> Result<(), LabError> {
-    if has_sys_admin() {
+    // Not probed by a thread that tries: its remains may still count when unshare looks for threads.
+    if Caps::current()?.has(Capability::SysAdmin) {
         return Ok(());
     }
     let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
@@ -35,15 +35,6 @@ pub fn enter_user_namespace() -> Result<(), LabError> {
         .and_then(|()| fs::write("/proc/self/uid_map", format!("0 {uid} 1")))
         .and_then(|()| fs::write("/proc/self/gid_map", format!("0 {gid} 1")))
         .map_err(refusal)
-}
-
-/// Whether CAP_SYS_ADMIN is effective, in whichever user namespace this is.
-fn has_sys_admin() -> bool {
-    // Not probed by a thread that tries: its remains may still count when unshare looks for threads.
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let bits = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0);
-    bits & 1 << CAP_SYS_ADMIN != 0
 }
 
 /// Words a failed `unshare(2)` or mapping: what stands in the way, and the remedy.

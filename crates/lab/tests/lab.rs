@@ -4,7 +4,6 @@ use std::collections::HashSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
@@ -12,6 +11,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use busypoll_lab::{Lab, Namespace, Side, needs, needs_root};
+use busypoll_linux::link::Links;
+use busypoll_linux::netdev::Netdev;
+use busypoll_linux::sockopt;
 
 /// The interfaces of the calling thread's network namespace.
 fn links() -> HashSet<String> {
@@ -86,43 +88,26 @@ fn a_napi_context_takes_the_packets_only_with_gro_on_and_tso_off() {
         client.send_to(b"x", server.local_addr().unwrap()).unwrap();
         server.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         server.recv(&mut [0; 8]).unwrap();
-        assert_eq!(napi_id(&server) != 0, expected, "GRO {gro}, TSO {tso}");
+        let napi_id = sockopt::incoming_napi_id(&server).unwrap();
+        let host = &lab.server;
+        let napis = host.enter(|| Netdev::open().unwrap().napis(host.ifindex()).unwrap()).unwrap();
+        assert_eq!(napi_id.is_some(), expected, "GRO {gro}, TSO {tso}");
+        assert_eq!(napis.len(), usize::from(gro), "GRO {gro}, TSO {tso}");
+        assert!(napi_id.is_none_or(|id| napis[0].id == id), "{napi_id:?}, {napis:?}");
     }
-}
-
-fn napi_id(socket: &UdpSocket) -> i32 {
-    let (mut id, mut length) = (0_i32, 4);
-    // SAFETY: both out-parameters live through the call and `length` is the size of `id`.
-    let answer = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_INCOMING_NAPI_ID,
-            (&raw mut id).cast(),
-            &raw mut length,
-        )
-    };
-    assert_eq!(answer, 0);
-    id
 }
 
 #[test]
 fn queues_mtu_index_and_mac_are_as_asked_and_as_told() {
     needs_root!();
-    needs!(program "ip");
     let lab = Lab::builder().queues(3).mtu(9000).build().unwrap();
     for side in Side::BOTH {
         let host = lab.host(side);
-        let out =
-            host.command("ip").args(["-d", "link", "show", host.interface()]).output().unwrap();
-        let text = String::from_utf8(out.stdout).unwrap();
-        let mac = host.mac().map(|byte| format!("{byte:02x}")).join(":");
-        let index = format!("{}: {}@", host.ifindex(), host.interface());
-        for wanted in
-            [index.as_str(), "mtu 9000", "numtxqueues 3", "numrxqueues 3", mac.as_str(), ",UP"]
-        {
-            assert!(text.contains(wanted), "no {wanted:?} in {text}");
-        }
+        let link = host.enter(|| Links::open().unwrap().get(host.interface()).unwrap()).unwrap();
+        let napis = host.enter(|| Netdev::open().unwrap().napis(host.ifindex()).unwrap()).unwrap();
+        assert_eq!((link.ifindex, link.mac), (host.ifindex(), Some(host.mac())));
+        assert_eq!((link.mtu, link.rx_queues, napis.len()), (9000, 3, 3));
+        assert!(link.up && link.running);
     }
 }
 

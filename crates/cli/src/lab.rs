@@ -1,0 +1,120 @@
+//! `busypoll lab`: a shell or a command on one of two hosts that exist only for it.
+//!
+//! This process holds the lab while the command runs. It owns what that takes: who gets the terminal's
+//! signals, and that the command does not outlive the lab.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result};
+use busypoll_lab::{Lab, Side, enter_user_namespace};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+
+/// Two hosts on this machine: a shell, or a command, on one of them.
+///
+/// The hosts are joined by a cable of their own (veth, NAPI on) and see nothing else of the network:
+/// client 10.77.0.1, server 10.77.0.2. They end with the command; nothing is left behind. Without root
+/// they are made in a user namespace, where the system allows that.
+///
+/// Inside, `busypoll lab --host server` is the other host of the same lab.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  busypoll lab                                   a shell on the client
+  busypoll lab -- ping -c3 10.77.0.2             one command; its exit code is passed on
+  busypoll lab --host server -- iperf3 -s &      inside that shell: the other host")]
+pub(crate) struct LabArgs {
+    /// The host to be on
+    #[arg(long, default_value = "client", value_parser = side())]
+    host: Side,
+
+    /// What to run there, on the host's own CPU; without it, your shell
+    #[arg(trailing_var_arg = true)]
+    command: Vec<OsString>,
+}
+
+fn side() -> impl TypedValueParser<Value = Side> {
+    PossibleValuesParser::new(Side::BOTH.map(Side::name)).try_map(|name| name.parse())
+}
+
+pub(crate) fn run(args: &LabArgs) -> Result<ExitCode> {
+    if let Some(lab) = Lab::from_environment()? {
+        // The lab has its holder: become the command.
+        let mut command = command(&lab, args);
+        let error = command.exec();
+        return Err(error).with_context(|| cannot_run(&command));
+    }
+    enter_user_namespace()?;
+    let lab = Lab::builder().build()?;
+    let mut command = command(&lab, args);
+    end_with_this_process(
+        &mut command,
+        if args.command.is_empty() { Signal::HUP } else { Signal::KILL },
+    );
+    leave_interrupts_to_the_command();
+    banner(&lab, args.host);
+    let status = command.status().with_context(|| cannot_run(&command))?;
+    // As a shell reports it: the code, or 128 and the signal.
+    let code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+    Ok(ExitCode::from(code as u8))
+}
+
+fn command(lab: &Lab, args: &LabArgs) -> Command {
+    let shell = || env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into());
+    let (program, arguments) = match args.command.split_first() {
+        Some((program, arguments)) => (program.clone(), arguments),
+        None => (shell(), &[][..]),
+    };
+    let mut command = lab.host(args.host).command(program);
+    command.args(arguments).envs(lab.variables(args.host));
+    command
+}
+
+fn cannot_run(command: &Command) -> String {
+    let program: &OsStr = command.get_program();
+    format!("cannot run {}: check the name and PATH", program.display())
+}
+
+fn banner(lab: &Lab, side: Side) {
+    let (host, other) = (lab.host(side), side.peer());
+    let ipv6 = host.ipv6().map(|address| format!(" {address}")).unwrap_or_default();
+    eprintln!(
+        "busypoll: lab {side}: {} {}{ipv6} on CPU {}, {other} is {}; `busypoll lab --host {other}` goes there",
+        host.interface(),
+        host.ipv4(),
+        host.cpu(),
+        other.ipv4(),
+    );
+}
+
+/// Has the kernel end the command when this process ends, however it ends. A shell gets a hang-up, which
+/// it passes on to its jobs.
+fn end_with_this_process(command: &mut Command, signal: Signal) {
+    let holder = getpid();
+    let arrange = move || {
+        set_parent_process_death_signal(Some(signal))?;
+        // The holder may have gone before the kernel was told.
+        if getppid() == Some(holder) { Ok(()) } else { Err(std::io::ErrorKind::Interrupted.into()) }
+    };
+    // SAFETY: between fork and exec the closure makes two system calls and allocates nothing.
+    unsafe { command.pre_exec(arrange) };
+}
+
+/// Ctrl-C and Ctrl-\ reach the whole foreground: they are for the command, and the lab stays with it.
+fn leave_interrupts_to_the_command() {
+    extern "C" fn nothing(_: libc::c_int) {}
+    for signal in [libc::SIGINT, libc::SIGQUIT] {
+        // A handler and not SIG_IGN: exec resets a handler, so the command starts with the default.
+        let handler = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
+        // SAFETY: the handler does nothing, which is async-signal-safe.
+        let before = unsafe { libc::signal(signal, handler) };
+        if before == libc::SIG_IGN {
+            // Whoever started us wants it ignored, by the command as well.
+            // SAFETY: no handler is installed.
+            unsafe { libc::signal(signal, libc::SIG_IGN) };
+        }
+    }
+}
