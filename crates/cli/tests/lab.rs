@@ -1,0 +1,238 @@
+//! `busypoll lab` as a user meets it: exit codes, errors in one line, nothing left behind.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use busypoll_lab::{needs, needs_root};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+const BUSYPOLL: &str = env!("CARGO_BIN_EXE_busypoll");
+
+fn busypoll(arguments: &[&str]) -> Output {
+    Command::new(BUSYPOLL).args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// The one line of an output that may have no other, without the banner of the lab.
+fn one_line(output: &Output) -> String {
+    let lines = text(&output.stderr).lines().filter(|line| !line.starts_with("busypoll: lab "));
+    let lines: Vec<&str> = lines.collect();
+    assert_eq!((lines.len(), text(&output.stdout)), (1, ""), "{output:?}");
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    lines[0].to_owned()
+}
+
+#[test]
+fn mistakes_get_one_line_with_a_remedy_and_exit_code_2() {
+    for (arguments, named) in [
+        (&["lab", "--host", "router"][..], "possible values: client, server"),
+        (&["lab", "--frobnicate"], "'--frobnicate'"),
+        (&["labb"], "'labb'"),
+    ] {
+        let line = one_line(&busypoll(arguments));
+        assert!(line.starts_with("busypoll: ") && line.contains(named), "{line}");
+        assert!(line.ends_with("try --help"), "{line}");
+    }
+}
+
+#[test]
+fn help_is_there_asked_or_not() {
+    let (asked, unasked) = (busypoll(&["--help"]), busypoll(&[]));
+    assert!(asked.status.success());
+    for help in [text(&asked.stdout), text(&unasked.stderr)] {
+        assert!(help.contains("Usage: busypoll") && help.contains("  lab "), "{help}");
+    }
+}
+
+#[test]
+fn the_commands_exit_code_is_passed_on() {
+    needs_root!();
+    assert_eq!(busypoll(&["lab", "--", "sh", "-c", "exit 7"]).status.code(), Some(7));
+    assert_eq!(busypoll(&["lab", "true"]).status.code(), Some(0));
+    assert_eq!(busypoll(&["lab", "--", "sh", "-c", "kill -TERM $$"]).status.code(), Some(143));
+    let line = one_line(&busypoll(&["lab", "--", "/nonexistent/program"]));
+    assert!(line.starts_with("busypoll: cannot run /nonexistent/program: "), "{line}");
+}
+
+#[test]
+fn a_command_in_a_lab_reaches_the_other_host_of_the_same_lab() {
+    needs_root!();
+    let script = format!(
+        "echo $BUSYPOLL_LAB_HOST $BUSYPOLL_LAB_INTERFACE $BUSYPOLL_LAB_ADDRESS $BUSYPOLL_LAB_PEER
+         {BUSYPOLL} lab --host client -- sh -c 'readlink /proc/self/ns/net; echo $BUSYPOLL_LAB_ADDRESS'
+         {BUSYPOLL} lab --host client -- readlink /proc/self/ns/net
+         readlink /proc/self/ns/net"
+    );
+    let output = busypoll(&["lab", "--host", "server", "--", "sh", "-c", &script]);
+    let lines: Vec<&str> = text(&output.stdout).lines().collect();
+    let [server, client, address, client_again, here] = lines[..] else { panic!("{output:?}") };
+    assert_eq!(server, "server lab-server 10.77.0.2 10.77.0.1");
+    assert_eq!((client, address), (client_again, "10.77.0.1"));
+    assert_ne!(client, here);
+    // One lab, one banner.
+    assert_eq!(text(&output.stderr).lines().count(), 1, "{output:?}");
+}
+
+#[test]
+fn a_lab_that_has_ended_is_called_that() {
+    let output = Command::new(BUSYPOLL)
+        .args(["lab", "true"])
+        .envs([("BUSYPOLL_LAB_CLIENT_NS", "/proc/0/fd/3"), ("BUSYPOLL_LAB_CLIENT_CPU", "0")])
+        .output();
+    let line = one_line(&output.unwrap());
+    assert!(line.contains("has ended") && line.contains("/proc/0/fd/3"), "{line}");
+}
+
+/// A lab with a command that would run for long, the command's PID, and its network namespace.
+fn long_running() -> (Child, Pid, PathBuf) {
+    let mut lab = Command::new(BUSYPOLL)
+        .args(["lab", "--", "sh", "-c", "echo $$ $(readlink /proc/self/ns/net); exec sleep 1000"])
+        .process_group(0)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(lab.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let (pid, namespace) = line.trim().split_once(' ').unwrap();
+    let pid = Pid::from_raw(pid.parse().unwrap()).unwrap();
+    // `exec sleep` follows the line; before it the shell answers signals its own way.
+    wait_until("sleep starts", || comm(pid).is_some_and(|name| name.trim() == "sleep"));
+    (lab, pid, namespace.into())
+}
+
+fn comm(pid: Pid) -> Option<String> {
+    fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero())).ok()
+}
+
+fn somebody_is_in(namespace: &PathBuf) -> bool {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    processes.into_iter().any(|process| {
+        fs::read_link(process.path().join("ns/net")).is_ok_and(|ns| &ns == namespace)
+    })
+}
+
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !done() {
+        assert!(Instant::now() < deadline, "still waiting: {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn ctrl_c_ends_the_command_and_then_the_lab() {
+    needs_root!();
+    let (mut lab, _, namespace) = long_running();
+    assert!(somebody_is_in(&namespace));
+    // What a terminal does at Ctrl-C: the whole foreground group.
+    kill_process_group(Pid::from_child(&lab), Signal::INT).unwrap();
+    assert_eq!(lab.wait().unwrap().code(), Some(130));
+    wait_until("the namespace empties", || !somebody_is_in(&namespace));
+}
+
+#[test]
+fn the_command_does_not_outlive_a_killed_lab() {
+    needs_root!();
+    for signal in [Signal::KILL, Signal::TERM] {
+        let (mut lab, _, namespace) = long_running();
+        kill_process(Pid::from_child(&lab), signal).unwrap();
+        assert_eq!(lab.wait().unwrap().signal(), Some(signal.as_raw()));
+        wait_until("the namespace empties", || !somebody_is_in(&namespace));
+    }
+}
+
+/// The command where any user may run it, however private the build folder is.
+struct PublicCopy(PathBuf);
+
+impl PublicCopy {
+    fn new(test: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("busypoll-{test}-{}", std::process::id()));
+        fs::copy(BUSYPOLL, &path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for PublicCopy {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn a_user_without_root_gets_a_lab_where_user_namespaces_are_allowed() {
+    needs_root!();
+    needs!(program "setpriv", program "unshare");
+    let copy = PublicCopy::new("user");
+    let nobody = |arguments: &[&str]| {
+        let drop_root = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+        Command::new("setpriv").args(drop_root).args(arguments).output().unwrap()
+    };
+    if !nobody(&["unshare", "--user", "true"]).status.success() {
+        needs::skipped(module_path!(), "a system that allows unprivileged user namespaces");
+        return;
+    }
+    let program = copy.0.to_str().unwrap();
+    let script = format!(
+        "id -u; readlink /proc/self/ns/net; {program} lab --host server -- readlink /proc/self/ns/net"
+    );
+    let output = nobody(&[program, "lab", "--", "sh", "-c", &script]);
+    let lines: Vec<&str> = text(&output.stdout).lines().collect();
+    let [uid, client, server] = lines[..] else { panic!("{output:?}") };
+    assert_eq!((uid, output.status.code()), ("0", Some(0)));
+    assert!(server.starts_with("net:") && client != server, "{output:?}");
+}
+
+#[test]
+fn a_user_without_root_is_told_which_sysctl_is_in_the_way() {
+    needs_root!();
+    needs!(program "setpriv", program "unshare");
+    let copy = PublicCopy::new("limit");
+    // user.max_user_namespaces counts per user namespace: a private one has its own to set to zero.
+    let script = format!(
+        "echo 0 > /proc/sys/user/max_user_namespaces &&
+         exec setpriv --bounding-set=-all --inh-caps=-all {} lab true",
+        copy.0.display()
+    );
+    let output =
+        Command::new("unshare").args(["--user", "--map-root-user", "sh", "-c", &script]).output();
+    let line = one_line(&output.unwrap());
+    for wanted in
+        ["busypoll: ", "user.max_user_namespaces is 0", "sysctl user.max_user_namespaces="]
+    {
+        assert!(line.contains(wanted), "{line}");
+    }
+}
+
+#[test]
+fn a_shell_is_the_default_and_ends_with_a_killed_lab() {
+    needs_root!();
+    needs!(program "bash");
+    let mut lab = Command::new(BUSYPOLL)
+        .arg("lab")
+        .env("SHELL", "bash")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut shell = lab.stdin.take().unwrap();
+    writeln!(shell, "readlink /proc/self/ns/net").unwrap();
+    let mut line = String::new();
+    BufReader::new(lab.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let namespace = PathBuf::from(line.trim());
+    assert!(somebody_is_in(&namespace), "{line}");
+    lab.kill().unwrap();
+    lab.wait().unwrap();
+    wait_until("the namespace empties", || !somebody_is_in(&namespace));
+}
