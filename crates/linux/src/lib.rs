@@ -26,6 +26,7 @@ mod error;
 pub mod ethtool;
 pub mod link;
 pub mod netdev;
+mod netlink;
 pub mod sockopt;
 pub mod stat;
 mod sys;

@@ -7,10 +7,9 @@ use std::net::IpAddr;
 
 use netlink_bindings::rt_addr::{self, Ifaddrmsg};
 use netlink_bindings::rt_link::{self, Ifinfomsg, IterableLinkAttrs};
-use netlink_socket2::NetlinkSocket;
 
 use crate::error::{Error, Result};
-use crate::netdev::other;
+use crate::netlink::Socket;
 
 /// One network device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,16 +60,14 @@ pub struct Address {
 /// # Ok::<(), busypoll_linux::Error>(())
 /// ```
 pub struct Links {
-    socket: NetlinkSocket,
+    socket: Socket,
 }
 
 impl Links {
     /// Opens it in the calling thread's network namespace.
     pub fn open() -> Result<Self> {
-        let mut links = Links { socket: NetlinkSocket::new() };
-        // The first request opens the socket, and so ties it to this namespace.
-        links.addresses(1)?;
-        Ok(links)
+        let socket = Socket::route().map_err(|e| Error::os("opening an rtnetlink socket", e))?;
+        Ok(Links { socket })
     }
 
     /// The device of that name.
@@ -84,38 +81,35 @@ impl Links {
         }
         let mut request = rt_link::Request::new().op_getlink_do(&Ifinfomsg::new());
         request.encode().push_ifname_bytes(name.as_bytes());
-        let doing = format!("looking up network device {name}");
-        let mut reply = self.socket.request(&request).map_err(|e| Error::os(&doing, e))?;
-        match reply.recv_one() {
-            Ok((header, attributes)) => read_link(&header, attributes),
-            Err(e) if e.as_io_error().raw_os_error() == Some(libc::ENODEV) => {
-                Err(Error::NoDevice { name: name.into() })
+        let mut found = None;
+        let done = self.socket.request(&request, 0, |(header, attributes)| {
+            found = Some(read_link(&header, attributes));
+        });
+        match (done, found) {
+            (Ok(()), Some(link)) => link,
+            (Err(e), _) if e.errno() != Some(libc::ENODEV) => {
+                Err(e.into_error(format!("looking up network device {name}")))
             }
-            Err(e) => Err(other(doing, e)),
+            _ => Err(Error::NoDevice { name: name.into() }),
         }
     }
 
     /// Every device of the network namespace.
     pub fn all(&mut self) -> Result<Vec<Link>> {
-        let doing = "listing network devices";
         let request = rt_link::Request::new().op_getlink_dump(&Ifinfomsg::new());
-        let mut reply = self.socket.request(&request).map_err(|e| Error::os(doing, e))?;
         let mut links = Vec::new();
-        while let Some(link) = reply.recv() {
-            let (header, attributes) = link.map_err(|e| other(doing, e))?;
-            links.push(read_link(&header, attributes)?);
-        }
-        Ok(links)
+        let done = self.socket.request(&request, 0, |(header, attributes)| {
+            links.push(read_link(&header, attributes));
+        });
+        done.map_err(|e| e.into_error("listing network devices"))?;
+        links.into_iter().collect()
     }
 
     /// The IPv4 and IPv6 addresses of a device; none also when there is no such device.
     pub fn addresses(&mut self, ifindex: u32) -> Result<Vec<Address>> {
-        let doing = "listing network addresses";
         let request = rt_addr::Request::new().op_getaddr_dump(&Ifaddrmsg::new());
-        let mut reply = self.socket.request(&request).map_err(|e| Error::os(doing, e))?;
         let mut addresses = Vec::new();
-        while let Some(address) = reply.recv() {
-            let (header, attributes) = address.map_err(|e| other(doing, e))?;
+        let done = self.socket.request(&request, 0, |(header, attributes)| {
             // On a point-to-point device IFA_ADDRESS is the peer's; IPv6 may send no IFA_LOCAL.
             let ip = attributes.get_local().or_else(|_| attributes.get_address());
             if let Ok(ip) = ip
@@ -123,7 +117,8 @@ impl Links {
             {
                 addresses.push(Address { ifindex, ip, prefix: header.ifa_prefixlen });
             }
-        }
+        });
+        done.map_err(|e| e.into_error("listing network addresses"))?;
         Ok(addresses)
     }
 }

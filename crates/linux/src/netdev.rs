@@ -8,15 +8,12 @@
 //! A device that is down has no NAPI instances; veth has some only while GRO is on or an XDP program
 //! is attached; loopback never has any.
 
-use std::fmt::Display;
-
-use netlink_bindings::netdev::{IterableNapi, Request};
-use netlink_bindings::nlctrl;
+use netlink_bindings::netdev::{IterableNapi, IterableQueue, Request};
 use netlink_bindings::traits::NetlinkRequest;
-use netlink_socket2::{NetlinkSocket, ReplyError};
 
 use crate::caps::Capability;
 use crate::error::{Error, Result};
+use crate::netlink::{self, Refused, Socket};
 use crate::sockopt::NapiId;
 
 /// One NAPI instance. A `None` is an attribute this kernel does not report.
@@ -123,7 +120,8 @@ pub struct Queue {
 /// # Ok::<(), busypoll_linux::Error>(())
 /// ```
 pub struct Netdev {
-    socket: NetlinkSocket,
+    socket: Socket,
+    family: u16,
 }
 
 impl Netdev {
@@ -132,21 +130,13 @@ impl Netdev {
     /// # Errors
     /// [`Error::Unsupported`] before Linux 6.8.
     pub fn open() -> Result<Self> {
-        let mut socket = NetlinkSocket::new();
-        // Asking for the family opens the socket now, and so ties it to this namespace.
-        let mut request = nlctrl::Request::new().op_getfamily_do();
-        request.encode().push_family_name(c"netdev");
-        let found = socket
-            .request(&request)
-            .map_err(ReplyError::from)
-            .and_then(|mut reply| reply.recv_one().map(drop));
-        found.map_err(|e| match errno(&e) {
+        let (socket, family) = Socket::generic(c"netdev").map_err(|e| match e.errno() {
             Some(libc::ENOENT) => {
                 Error::Unsupported { what: "the netlink family netdev", since: "6.8", with: "" }
             }
-            _ => other("asking for the netlink family netdev", e),
+            _ => e.into_error("asking for the netlink family netdev"),
         })?;
-        Ok(Netdev { socket })
+        Ok(Netdev { socket, family })
     }
 
     /// The NAPI instances of one device (napi-get).
@@ -156,12 +146,13 @@ impl Netdev {
     pub fn napis(&mut self, ifindex: u32) -> Result<Vec<Napi>> {
         let mut request = Request::new().op_napi_get_dump();
         request.encode().push_ifindex(ifindex);
-        self.dump(&request, format_args!("napi-get of ifindex {ifindex}"), ifindex, read_napi)
+        self.ask(&request, read_napi).map_err(|e| no_device(e, "napi-get", ifindex))?
     }
 
     /// The NAPI instances of every device of the network namespace.
     pub fn all_napis(&mut self) -> Result<Vec<Napi>> {
-        self.dump(&Request::new().op_napi_get_dump(), "napi-get", 0, read_napi)
+        let request = Request::new().op_napi_get_dump();
+        self.ask(&request, read_napi).map_err(|e| e.into_error("napi-get"))?
     }
 
     /// One NAPI instance.
@@ -171,13 +162,8 @@ impl Netdev {
     pub fn napi(&mut self, id: NapiId) -> Result<Napi> {
         let mut request = Request::new().op_napi_get_do();
         request.encode().push_id(id.get());
-        let doing = format!("napi-get of {id}");
-        let mut reply = self.socket.request(&request).map_err(|e| Error::os(&doing, e))?;
-        match reply.recv_one() {
-            Ok(attributes) => read_napi(attributes),
-            Err(e) if errno(&e) == Some(libc::ENOENT) => Err(Error::NoNapi { id: id.get() }),
-            Err(e) => Err(other(doing, e)),
-        }
+        let found = self.ask(&request, read_napi).map_err(|e| no_napi(e, "napi-get", id))??;
+        found.into_iter().next().ok_or(Error::NoNapi { id: id.get() })
     }
 
     /// Changes a NAPI instance (napi-set), after making sure that it belongs to the device named.
@@ -211,17 +197,18 @@ impl Netdev {
             }
             drop(napi);
         }
-        let doing = format!("napi-set of {id} on ifindex {ifindex}");
-        let mut reply = self.socket.request(&request).map_err(|e| Error::os(&doing, e))?;
-        reply.recv_ack().map_err(|e| match errno(&e) {
-            Some(libc::EPERM) => Error::denied_globally(doing, Capability::NetAdmin),
-            Some(libc::ENOENT) => Error::NoNapi { id: id.get() },
+        let done = self.socket.request(&request, self.family, |_| ());
+        done.map_err(|e| match e.errno() {
+            Some(libc::EPERM) => {
+                let doing = format!("napi-set of {id} on ifindex {ifindex}");
+                Error::denied_globally(doing, Capability::NetAdmin)
+            }
             Some(libc::EOPNOTSUPP) => Error::Unsupported {
                 what: "napi-set of the netlink family netdev",
                 since: "6.13",
                 with: "",
             },
-            _ => other(doing, e),
+            _ => no_napi(e, "napi-set", id),
         })
     }
 
@@ -232,45 +219,47 @@ impl Netdev {
     pub fn queues(&mut self, ifindex: u32) -> Result<Vec<Queue>> {
         let mut request = Request::new().op_queue_get_dump();
         request.encode().push_ifindex(ifindex);
-        let doing = format_args!("queue-get of ifindex {ifindex}");
-        self.dump(&request, doing, ifindex, |queue| {
-            let field = |e| Error::Malformed {
+        let read = |queue: IterableQueue<'_>| {
+            let malformed = |e| Error::Malformed {
                 path: "netlink netdev queue-get".into(),
                 why: format!("{e}"),
             };
             Ok(Queue {
-                id: queue.get_id().map_err(field)?,
-                ifindex: queue.get_ifindex().map_err(field)?,
-                direction: match queue.get_type().map_err(field)? {
+                id: queue.get_id().map_err(malformed)?,
+                ifindex: queue.get_ifindex().map_err(malformed)?,
+                direction: match queue.get_type().map_err(malformed)? {
                     0 => Direction::Rx,
                     _ => Direction::Tx,
                 },
                 napi: queue.get_napi_id().ok().and_then(NapiId::new),
             })
-        })
+        };
+        self.ask(&request, read).map_err(|e| no_device(e, "queue-get", ifindex))?
     }
 
-    /// Sends a dump request and reads every reply.
-    fn dump<R: NetlinkRequest, T>(
+    /// Sends a request and reads every reply.
+    fn ask<R: NetlinkRequest, T>(
         &mut self,
         request: &R,
-        doing: impl Display,
-        ifindex: u32,
         read: impl for<'a> Fn(R::ReplyType<'a>) -> Result<T>,
-    ) -> Result<Vec<T>> {
-        let mut reply =
-            self.socket.request(request).map_err(|e| Error::os(doing.to_string(), e))?;
+    ) -> Result<Result<Vec<T>>, Refused> {
         let mut found = Vec::new();
-        while let Some(item) = reply.recv() {
-            match item {
-                Ok(attributes) => found.push(read(attributes)?),
-                Err(e) if errno(&e) == Some(libc::ENODEV) => {
-                    return Err(Error::NoDevice { name: format!("ifindex {ifindex}") });
-                }
-                Err(e) => return Err(other(doing.to_string(), e)),
-            }
-        }
-        Ok(found)
+        self.socket.request(request, self.family, |reply| found.push(read(reply)))?;
+        Ok(found.into_iter().collect())
+    }
+}
+
+fn no_device(e: Refused, doing: &str, ifindex: u32) -> Error {
+    match e.errno() {
+        Some(libc::ENODEV) => Error::NoDevice { name: format!("ifindex {ifindex}") },
+        _ => e.into_error(format!("{doing} of ifindex {ifindex}")),
+    }
+}
+
+fn no_napi(e: Refused, doing: &str, id: NapiId) -> Error {
+    match e.errno() {
+        Some(libc::ENOENT) => Error::NoNapi { id: id.get() },
+        _ => e.into_error(format!("{doing} of NAPI instance {id}")),
     }
 }
 
@@ -278,7 +267,7 @@ fn read_napi(napi: IterableNapi<'_>) -> Result<Napi> {
     let malformed = |why: String| Error::Malformed { path: "netlink netdev napi-get".into(), why };
     let id = napi.get_id().map_err(|e| malformed(e.to_string()))?;
     // `uint` attributes: the bindings read the 4-byte form only, the kernel sends 8 bytes when it must.
-    let uint = |kind| netlink_attribute(napi.get_buf(), kind);
+    let uint = |kind| netlink::attribute(napi.get_buf(), kind).and_then(uint);
     Ok(Napi {
         id: NapiId::new(id).ok_or_else(|| malformed("a NAPI instance with id 0".into()))?,
         ifindex: napi.get_ifindex().map_err(|e| malformed(e.to_string()))?,
@@ -296,52 +285,21 @@ const GRO_FLUSH_TIMEOUT: u16 = 6;
 const IRQ_SUSPEND_TIMEOUT: u16 = 7;
 
 /// An unsigned attribute of 4 or 8 bytes (`NLA_UINT`).
-fn netlink_attribute(mut attributes: &[u8], wanted: u16) -> Option<u64> {
-    while let Some((header, rest)) = attributes.split_at_checked(4) {
-        let len = u16::from_ne_bytes([header[0], header[1]]) as usize;
-        let kind = u16::from_ne_bytes([header[2], header[3]]);
-        let value = rest.get(..len.checked_sub(4)?)?;
-        if kind == wanted {
-            return match *value {
-                [a, b, c, d] => Some(u32::from_ne_bytes([a, b, c, d]).into()),
-                _ => Some(u64::from_ne_bytes(value.try_into().ok()?)),
-            };
-        }
-        attributes = attributes.get(len.next_multiple_of(4)..).unwrap_or_default();
+fn uint(value: &[u8]) -> Option<u64> {
+    match *value {
+        [a, b, c, d] => Some(u32::from_ne_bytes([a, b, c, d]).into()),
+        _ => Some(u64::from_ne_bytes(value.try_into().ok()?)),
     }
-    None
-}
-
-fn errno(e: &ReplyError) -> Option<i32> {
-    e.as_io_error().raw_os_error()
-}
-
-/// Any other refusal, with the kernel's own explanation where it gives one.
-pub(crate) fn other(doing: impl Into<String>, e: ReplyError) -> Error {
-    let mut doing = doing.into();
-    if let Some(message) = e.ext_ack().and_then(|ack| ack.get_msg().ok()) {
-        doing = format!("{doing}: {}", message.to_string_lossy());
-    }
-    Error::os(doing, e.into())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::netlink_attribute;
+    use super::uint;
 
     #[test]
-    fn uint_attributes_are_read_in_both_sizes_and_never_past_the_end() {
-        let mut buf = Vec::new();
-        buf.extend([8u16.to_ne_bytes(), 1u16.to_ne_bytes()].concat());
-        buf.extend(7u32.to_ne_bytes());
-        buf.extend([12u16.to_ne_bytes(), 6u16.to_ne_bytes()].concat());
-        buf.extend(5_000_000_000u64.to_ne_bytes());
-        assert_eq!(netlink_attribute(&buf, 1), Some(7));
-        assert_eq!(netlink_attribute(&buf, 6), Some(5_000_000_000));
-        assert_eq!(netlink_attribute(&buf, 7), None);
-        for cut in 0..buf.len() {
-            assert_eq!(netlink_attribute(&buf[..cut], 6), None);
-        }
-        assert_eq!(netlink_attribute(&[0; 16], 6), None, "a length of zero ends the walk");
+    fn uint_attributes_are_read_in_both_sizes() {
+        assert_eq!(uint(&7u32.to_ne_bytes()), Some(7));
+        assert_eq!(uint(&5_000_000_000u64.to_ne_bytes()), Some(5_000_000_000));
+        assert_eq!(uint(&[1, 2, 3]), None);
     }
 }

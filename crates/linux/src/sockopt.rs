@@ -128,7 +128,7 @@ fn get(socket: impl AsFd, option: &Name) -> Result<c_int> {
 }
 
 fn set(socket: impl AsFd, option: &Name, value: c_int) -> Result<()> {
-    sys::set_socket_option(socket.as_fd(), option.number, value)
+    sys::set_option(socket.as_fd(), libc::SOL_SOCKET, option.number, value)
         .map_err(|e| explain(option, format!("setting {} to {value}", option.name), e))
 }
 

@@ -26,13 +26,18 @@ pub(crate) fn get_socket_option(fd: BorrowedFd<'_>, name: c_int) -> io::Result<c
     Ok(value)
 }
 
-/// Sets an integer option of level `SOL_SOCKET`.
-pub(crate) fn set_socket_option(fd: BorrowedFd<'_>, name: c_int, value: c_int) -> io::Result<()> {
+/// Sets an integer option.
+pub(crate) fn set_option(
+    fd: BorrowedFd<'_>,
+    level: c_int,
+    name: c_int,
+    value: c_int,
+) -> io::Result<()> {
     // SAFETY: the kernel only reads `value`, of the size given, during the call.
     check(unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
-            libc::SOL_SOCKET,
+            level,
             name,
             (&raw const value).cast::<c_void>(),
             size_of::<c_int>() as socklen_t,

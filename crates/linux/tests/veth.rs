@@ -1,0 +1,235 @@
+//! Devices, NAPI instances and busy polling itself, on a veth pair in namespaces of our own.
+
+mod common;
+
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use busypoll_lab::Lab;
+use busypoll_linux::ethtool::{CoalesceChange, Ethtool, GRO, TSO};
+use busypoll_linux::link::Links;
+use busypoll_linux::netdev::{Direction, NapiChange, Netdev, Threaded};
+use busypoll_linux::sysctl::Sysctl;
+use busypoll_linux::{Error, NapiId, sockopt, stat};
+use common::without_capabilities;
+
+#[test]
+fn a_link_is_what_it_was_made_as() {
+    busypoll_lab::needs_root!();
+    let lab = Lab::builder().queues(2).mtu(1400).build().unwrap();
+    let host = &lab.server;
+    host.enter(|| {
+        let mut links = Links::open().unwrap();
+        let link = links.get(host.interface()).unwrap();
+        assert_eq!((link.ifindex, link.mtu, link.rx_queues), (host.ifindex(), 1400, 2));
+        assert_eq!((link.mac, link.kind.as_deref()), (Some(host.mac()), Some("veth")));
+        assert!(link.up && link.running && !link.loopback);
+        let addresses = links.addresses(link.ifindex).unwrap();
+        assert!(addresses.iter().any(|a| a.ip == host.ipv4()), "{addresses:?}");
+        let all = links.all().unwrap();
+        assert_eq!(all.len(), 2, "lo and ours: {all:?}");
+        assert!(all.contains(&link) && all.iter().any(|l| l.loopback));
+        assert!(matches!(links.get("nosuch0"), Err(Error::NoDevice { .. })));
+        assert!(matches!(links.get("a-name-much-too-long"), Err(Error::NoDevice { .. })));
+    })
+    .unwrap();
+}
+
+#[test]
+fn gro_gives_veth_its_napi_instances_and_takes_them_away() {
+    busypoll_lab::needs_root!();
+    let lab = Lab::builder().queues(2).gro(false).build().unwrap();
+    let host = &lab.server;
+    host.enter(|| {
+        let mut netdev = Netdev::open().unwrap();
+        let veth = Ethtool::open(host.interface()).unwrap();
+        assert_eq!(netdev.napis(host.ifindex()).unwrap(), []);
+
+        veth.set_features(GRO, true).unwrap();
+        assert!(veth.all_on(GRO).unwrap());
+        let napis = netdev.napis(host.ifindex()).unwrap();
+        assert_eq!(napis.len(), 2);
+        assert!(napis.iter().all(|n| n.ifindex == host.ifindex()));
+        assert_eq!(netdev.all_napis().unwrap(), napis, "nothing else is in this namespace");
+        assert_eq!(netdev.napi(napis[0].id).unwrap(), napis[0]);
+
+        let queues = netdev.queues(host.ifindex()).unwrap();
+        let of = |d| queues.iter().filter(|q| q.direction == d).count();
+        assert_eq!((of(Direction::Rx), of(Direction::Tx)), (2, 2));
+
+        veth.set_features(GRO, false).unwrap();
+        assert!(matches!(netdev.napi(napis[0].id), Err(Error::NoNapi { .. })));
+        assert!(matches!(netdev.napis(4711), Err(Error::NoDevice { .. })));
+        assert!(matches!(netdev.queues(4711), Err(Error::NoDevice { .. })));
+    })
+    .unwrap();
+}
+
+#[test]
+fn napi_settings_come_back_as_they_were_set() {
+    busypoll_lab::needs_root!();
+    let lab = Lab::builder().build().unwrap();
+    let host = &lab.server;
+    host.enter(|| {
+        let mut netdev = Netdev::open().unwrap();
+        let before = netdev.napis(host.ifindex()).unwrap().remove(0);
+        let change = NapiChange {
+            defer_hard_irqs: Some(100),
+            gro_flush_timeout_ns: Some(50_000),
+            irq_suspend_timeout_ns: Some(20_000_000),
+            threaded: Some(Threaded::On),
+        };
+        match netdev.set_napi(host.ifindex(), before.id, change) {
+            Err(Error::Unsupported { since: "6.13", .. }) => return,
+            other => other.unwrap(),
+        }
+        let now = netdev.napi(before.id).unwrap();
+        assert_eq!(now.defer_hard_irqs, Some(100));
+        assert_eq!(now.gro_flush_timeout_ns, Some(50_000));
+        assert_eq!(now.irq_suspend_timeout_ns, Some(20_000_000));
+        if before.threaded.is_some() {
+            assert_eq!(now.threaded, Some(Threaded::On));
+            assert!(now.pid.is_some() && before.pid.is_none());
+        }
+
+        // What is not named is left alone.
+        let change = NapiChange { defer_hard_irqs: Some(7), ..Default::default() };
+        netdev.set_napi(host.ifindex(), before.id, change).unwrap();
+        let now = netdev.napi(before.id).unwrap();
+        assert_eq!((now.defer_hard_irqs, now.gro_flush_timeout_ns), (Some(7), Some(50_000)));
+
+        let wrong = netdev.set_napi(1, before.id, NapiChange::default()).unwrap_err();
+        assert!(matches!(wrong, Error::OtherDevice { expected: 1, .. }), "{wrong}");
+        let denied = without_capabilities(|| {
+            Netdev::open().unwrap().set_napi(host.ifindex(), before.id, change).unwrap_err()
+        });
+        assert!(denied.to_string().contains("CAP_NET_ADMIN"), "{denied}");
+        let none = NapiId::new(u32::MAX).unwrap();
+        let gone = netdev.set_napi(host.ifindex(), none, change);
+        assert!(matches!(gone, Err(Error::NoNapi { id: u32::MAX })));
+    })
+    .unwrap();
+}
+
+#[test]
+fn ethtool_sees_and_changes_what_the_device_has() {
+    busypoll_lab::needs_root!();
+    let lab = Lab::builder().queues(2).build().unwrap();
+    let host = &lab.client;
+    host.enter(|| {
+        let veth = Ethtool::open(host.interface()).unwrap();
+        assert_eq!(veth.driver().unwrap().name, "veth");
+        let channels = veth.channels().unwrap();
+        assert_eq!((channels.receiving(), channels.max_rx), (2, 2));
+
+        assert!(veth.all_off(TSO).unwrap());
+        veth.set_features(TSO, true).unwrap();
+        assert!(veth.all_on(TSO).unwrap());
+        veth.set_features(TSO, false).unwrap();
+        assert!(veth.all_off(TSO).unwrap() && veth.all_on(GRO).unwrap());
+
+        let denied = without_capabilities(|| veth.set_features(TSO, true)).unwrap_err();
+        assert!(denied.to_string().contains("CAP_NET_ADMIN"), "{denied}");
+        assert!(veth.all_off(TSO).unwrap());
+
+        let features = veth.features().unwrap();
+        let fixed = features.iter().find(|f| !f.changeable && !f.on).unwrap();
+        let error = veth.set_features(&[&fixed.name], true).unwrap_err();
+        assert!(matches!(error, Error::DeviceLacks { .. }), "{error}");
+        assert!(matches!(veth.all_on(&["rx-nosuch"]), Err(Error::DeviceLacks { .. })));
+
+        // veth has no interrupts to coalesce.
+        assert!(matches!(veth.coalesce(), Err(Error::DeviceLacks { .. })));
+        let change = CoalesceChange { rx_usecs: Some(0), ..Default::default() };
+        assert!(matches!(veth.set_coalesce(change), Err(Error::DeviceLacks { .. })));
+        assert!(matches!(Ethtool::open("nosuch0"), Err(Error::NoDevice { .. })));
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_handle_keeps_the_namespace_it_was_opened_in() {
+    busypoll_lab::needs_root!();
+    let lab = Lab::builder().build().unwrap();
+    let host = &lab.server;
+    let (mut netdev, mut links, veth) = host
+        .enter(|| {
+            let veth = Ethtool::open(host.interface()).unwrap();
+            (Netdev::open().unwrap(), Links::open().unwrap(), veth)
+        })
+        .unwrap();
+    assert_eq!(netdev.napis(host.ifindex()).unwrap().len(), 1);
+    assert_eq!(links.all().unwrap().len(), 2);
+    assert_eq!(veth.driver().unwrap().name, "veth");
+}
+
+#[test]
+fn host_wide_settings_are_not_visible_in_another_namespace() {
+    busypoll_lab::needs_root!();
+    let namespace = Lab::single().unwrap();
+    namespace
+        .enter(|| {
+            for sysctl in [Sysctl::BusyRead, Sysctl::BusyPoll] {
+                let error = sysctl.get().unwrap_err();
+                assert!(matches!(error, Error::NotInitialNetns { .. }), "{error}");
+                assert!(matches!(sysctl.set(50), Err(Error::NotInitialNetns { .. })));
+            }
+            assert_eq!(
+                stat::busy_poll_rx_packets().unwrap(),
+                0,
+                "a new namespace counts from zero"
+            );
+        })
+        .unwrap();
+}
+
+/// The whole plane at once: GRO gives a NAPI id, the socket learns it, `SO_BUSY_POLL` polls it, and
+/// the counter of the receiver's namespace proves it.
+#[test]
+fn busy_polling_shows_in_the_receivers_counter() {
+    busypoll_lab::needs_root!();
+    let lab = Lab::builder().build().unwrap();
+    let open = |host: &busypoll_lab::LabHost| {
+        let socket = host.enter(|| UdpSocket::bind((host.ipv4(), 7777))).unwrap().unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        socket
+    };
+    let (client, server) = (open(&lab.client), open(&lab.server));
+    client.connect((lab.server.ipv4(), 7777)).unwrap();
+    server.connect((lab.client.ipv4(), 7777)).unwrap();
+    sockopt::set_busy_poll(&server, 1000).unwrap();
+
+    assert_eq!(sockopt::incoming_napi_id(&server).unwrap(), None, "no packet yet");
+    client.send(b"x").unwrap();
+    server.recv(&mut [0; 8]).unwrap();
+    let id = sockopt::incoming_napi_id(&server).unwrap().expect("GRO on, TSO off: an id");
+    let napi = lab.server.enter(|| Netdev::open().unwrap().napi(id).unwrap()).unwrap();
+    assert_eq!(napi.ifindex, lab.server.ifindex());
+
+    let count = || lab.server.enter(|| stat::busy_poll_rx_packets().unwrap()).unwrap();
+    let before = count();
+    let receiver = lab
+        .server
+        .spawn_thread(lab.server.cpu(), move || {
+            // Ends by itself when a packet is found by polling, or gives up after many were not.
+            for _ in 0..200_000 {
+                server.recv(&mut [0; 8]).unwrap();
+                if stat::busy_poll_rx_packets().unwrap() > before {
+                    return;
+                }
+                server.send(b"y").unwrap();
+            }
+        })
+        .unwrap();
+    lab.client
+        .enter(|| {
+            while !receiver.is_finished() {
+                client.send(b"x").unwrap();
+                client.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+                let _ = client.recv(&mut [0; 8]);
+            }
+        })
+        .unwrap();
+    receiver.join().unwrap();
+    assert!(count() > before, "busy polling found no packet");
+}
