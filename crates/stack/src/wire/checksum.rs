@@ -85,7 +85,8 @@ impl Sum {
 /// A checksum after one 16-bit word it covers went from `old` to `new`, without the packet.
 ///
 /// RFC 1624 section 3, equation 3: `HC' = ~(~HC + ~m + m')`; the older equation of RFC 1141 goes
-/// wrong where the result should be zero.
+/// wrong where the result should be zero. This one goes wrong only where every word has become
+/// zero: it says 0 where 0xffff is due. No IP header is like that; an ICMP message can be.
 #[inline]
 #[must_use]
 pub fn update(checksum: u16, old: u16, new: u16) -> u16 {

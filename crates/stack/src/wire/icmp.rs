@@ -3,7 +3,7 @@
 //! Owns echoes and errors as bytes. When an error may be sent (RFC 1122 section 3.2.2) and which
 //! socket hears of one is inet's business.
 
-use super::checksum::Sum;
+use super::checksum::{self, Sum};
 use super::{Error, Result, be16, ipv4, put16};
 
 /// Bytes of a header: every message here has its first 8 bytes in this form.
@@ -211,7 +211,13 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         let old = be16(b, 0);
         b[0] = Type::ECHO_REPLY.0;
         b[1] = 0;
-        put16(b, 2, super::checksum::update(checksum, old, 0));
+        // A reply of zeroes alone needs all ones, which an update cannot know; to any other
+        // message both forms of zero are the same.
+        let checksum = match checksum::update(checksum, old, 0) {
+            0 => 0xffff,
+            c => c,
+        };
+        put16(b, 2, checksum);
     }
 
     /// Writes the checksum over the whole message.
@@ -274,6 +280,16 @@ mod tests {
         Packet::new_checked(&mut bytes).unwrap().turn_into_reply();
         assert_eq!(bytes, *[&REPLY_START[..], &REQUEST[8..]].concat());
         Packet::new_checked(&bytes).unwrap().verify_checksum().unwrap();
+    }
+
+    #[test]
+    fn a_reply_of_zeroes_alone_has_a_right_checksum() {
+        let mut bytes = [0; 16];
+        let mut echo = Packet::init_echo(&mut bytes, Type::ECHO_REQUEST, 0, 0).unwrap();
+        echo.fill_checksum();
+        echo.turn_into_reply();
+        assert_eq!(echo.checksum(), 0xffff);
+        echo.verify_checksum().unwrap();
     }
 
     #[test]

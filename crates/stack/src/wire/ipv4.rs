@@ -221,7 +221,7 @@ impl<'a, T: AsRef<[u8]> + ?Sized> Packet<&'a T> {
 
     /// What follows the header, without the link's padding; of a quoted packet, as much as was
     /// quoted.
-    #[inline]
+    #[inline(always)] // else LLVM shares one copy, which must check the length again
     pub fn payload(&self) -> &'a [u8] {
         let b = self.0.as_ref();
         &b[self.header_len()..self.total_len().min(b.len())]
@@ -424,20 +424,19 @@ mod tests {
         ip.verify_checksum().unwrap();
         for v in [0u8, 1, 0x7f, 0xff] {
             let addr = Ipv4Addr::from([v; 4]);
-            let set: [&dyn Fn(&mut Packet<&mut [u8; 28]>); 7] = [
-                &|ip| ip.set_tos(v),
-                &|ip| ip.set_ident(u16::from_be_bytes([v, v])),
-                &|ip| ip.set_dont_fragment(v & 1 == 1),
-                &|ip| ip.set_fragment(usize::from(v) * 8, true).unwrap(),
-                &|ip| ip.set_ttl(v),
-                &|ip| ip.set_src(addr),
-                &|ip| ip.set_dst(addr),
-            ];
-            for (i, set) in set.into_iter().enumerate() {
-                set(&mut ip);
+            for setter in 0..7 {
+                match setter {
+                    0 => ip.set_tos(v),
+                    1 => ip.set_ident(u16::from_be_bytes([v, v])),
+                    2 => ip.set_dont_fragment(v & 1 == 1),
+                    3 => ip.set_fragment(usize::from(v) * 8, true).unwrap(),
+                    4 => ip.set_ttl(v),
+                    5 => ip.set_src(addr),
+                    _ => ip.set_dst(addr),
+                }
                 let kept = ip.checksum();
                 ip.fill_checksum();
-                assert_eq!(kept, ip.checksum(), "setter {i}, value {v}");
+                assert_eq!(kept, ip.checksum(), "setter {setter}, value {v}");
             }
         }
         assert_eq!((ip.dscp(), ip.ecn(), ip.ident(), ip.ttl()), (63, 3, 0xffff, 255));

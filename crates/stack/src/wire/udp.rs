@@ -127,7 +127,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
 
 impl<'a, T: AsRef<[u8]> + ?Sized> Packet<&'a T> {
     /// The data.
-    #[inline]
+    #[inline(always)] // else LLVM shares one copy, which must check the length again
     pub fn payload(&self) -> &'a [u8] {
         &self.0.as_ref()[HEADER_LEN..self.len()]
     }

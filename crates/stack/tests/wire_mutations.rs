@@ -1,0 +1,214 @@
+//! No bytes make a view panic: neither noise nor good frames gone wrong.
+
+mod wire_walk;
+
+use std::net::Ipv4Addr;
+
+use busypoll_stack::wire::{Error, EtherType, MacAddr, Protocol, arp, ethernet, icmp, ipv4, udp};
+use proptest::prelude::*;
+
+const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+
+fn frame(ethertype: EtherType, payload_len: usize, fill: impl FnOnce(&mut [u8])) -> Vec<u8> {
+    let mut bytes = vec![0; ethernet::HEADER_LEN + payload_len];
+    let mut frame = ethernet::Frame::init(&mut bytes, MacAddr::BROADCAST, MAC, ethertype).unwrap();
+    fill(frame.payload_mut());
+    bytes
+}
+
+fn ip_frame(protocol: Protocol, len: usize, fill: impl FnOnce(&mut [u8])) -> Vec<u8> {
+    frame(EtherType::IPV4, ipv4::HEADER_LEN + len, |b| {
+        fill(ipv4::Packet::init(b, A, B, protocol, len).unwrap().payload_mut());
+    })
+}
+
+fn udp_frame(data: &[u8]) -> Vec<u8> {
+    ip_frame(Protocol::UDP, udp::HEADER_LEN + data.len(), |b| {
+        let mut udp = udp::Packet::init(b, 4000, 7, data.len()).unwrap();
+        udp.payload_mut().copy_from_slice(data);
+        udp.fill_checksum(ipv4::address_sum(A, B));
+    })
+}
+
+fn fragment_frame() -> Vec<u8> {
+    let mut bytes = udp_frame(&[1; 16]);
+    let mut ip = ipv4::Packet::new_checked(&mut bytes[14..]).unwrap();
+    ip.set_fragment(1480, true).unwrap();
+    bytes
+}
+
+fn options_frame() -> Vec<u8> {
+    let mut bytes = udp_frame(b"options");
+    bytes.splice(34..34, [0x94, 0x04, 0, 0, 1, 1, 1, 0]);
+    bytes[14] = 0x47;
+    bytes[17] += 8;
+    ipv4::Packet::new_checked(&mut bytes[14..]).unwrap().fill_checksum();
+    bytes
+}
+
+fn tagged(mut bytes: Vec<u8>, tags: usize) -> Vec<u8> {
+    for _ in 0..tags {
+        bytes.splice(12..12, [0x81, 0x00, 0x20, 0x05]);
+    }
+    bytes
+}
+
+/// One good frame of each kind.
+fn good() -> Vec<Vec<u8>> {
+    let echo = ip_frame(Protocol::ICMP, icmp::HEADER_LEN + 16, |b| {
+        icmp::Packet::init_echo(b, icmp::Type::ECHO_REQUEST, 1, 2).unwrap().fill_checksum();
+    });
+    let error = ip_frame(Protocol::ICMP, icmp::HEADER_LEN + 28, |b| {
+        let quote = &udp_frame(b"lost")[14..];
+        icmp::Packet::init_error(b, icmp::Type::UNREACHABLE, 3, 0, quote).unwrap();
+    });
+    let request = frame(EtherType::ARP, arp::LEN, |b| {
+        let nobody = (MacAddr::UNSPECIFIED, B);
+        arp::Packet::init(b, arp::Operation::REQUEST, (MAC, A), nobody).unwrap();
+    });
+    vec![
+        udp_frame(b""),
+        udp_frame(b"odd"),
+        udp_frame(&[0xa5; 300]),
+        options_frame(),
+        fragment_frame(),
+        tagged(udp_frame(b"one tag"), 1),
+        tagged(udp_frame(b"two tags"), 2),
+        echo,
+        error,
+        request,
+    ]
+}
+
+#[derive(Debug, Clone)]
+enum Mutation {
+    Truncate(usize),
+    Extend(Vec<u8>),
+    Byte(usize, u8),
+    /// Where lengths and offsets are, values at their edges.
+    Word(usize, u16),
+    Tag(u16),
+    Cut(usize, usize),
+    Double(usize, usize),
+}
+
+impl Mutation {
+    fn apply(&self, b: &mut Vec<u8>) {
+        let at = |i: usize, len: usize| i % (len + 1);
+        match *self {
+            Mutation::Truncate(i) => b.truncate(at(i, b.len())),
+            Mutation::Extend(ref more) => b.extend_from_slice(more),
+            Mutation::Byte(i, v) => {
+                if let Some(byte) = b.get_mut(i) {
+                    *byte = v;
+                }
+            }
+            Mutation::Word(i, v) => {
+                if let Some(word) = b.get_mut(i..i + 2) {
+                    word.copy_from_slice(&v.to_be_bytes());
+                }
+            }
+            Mutation::Tag(tpid) => {
+                let [x, y] = tpid.to_be_bytes();
+                let here = b.len().min(12);
+                b.splice(here..here, [x, y, 0, 9]);
+            }
+            Mutation::Cut(i, n) => {
+                let from = at(i, b.len());
+                b.drain(from..(from + n).min(b.len()));
+            }
+            Mutation::Double(i, n) => {
+                let from = at(i, b.len());
+                let piece = b[from..(from + n).min(b.len())].to_vec();
+                b.splice(from..from, piece);
+            }
+        }
+    }
+}
+
+fn mutation() -> impl Strategy<Value = Mutation> {
+    let edge = prop_oneof![
+        Just(0u16),
+        0u16..64,
+        Just(0x1fff),
+        Just(0x2000),
+        Just(0x7fff),
+        Just(0x8000),
+        0xffe0u16..=0xffff,
+        any::<u16>()
+    ];
+    // Version and IHL, total length, fragment field; the same 8 bytes on behind two tags; UDP
+    // length with and without options; the quoted header's.
+    let spots = prop::sample::select(vec![12, 14, 16, 20, 22, 24, 28, 38, 42, 44, 46, 50, 52, 54]);
+    prop_oneof![
+        any::<usize>().prop_map(Mutation::Truncate),
+        prop::collection::vec(any::<u8>(), 0..80).prop_map(Mutation::Extend),
+        (0usize..100, any::<u8>()).prop_map(|(i, v)| Mutation::Byte(i, v)),
+        (spots, edge).prop_map(|(i, v)| Mutation::Word(i, v)),
+        prop::sample::select(vec![0x8100, 0x88a8]).prop_map(Mutation::Tag),
+        (any::<usize>(), 1usize..40).prop_map(|(i, n)| Mutation::Cut(i, n)),
+        (any::<usize>(), 1usize..40).prop_map(|(i, n)| Mutation::Double(i, n)),
+    ]
+}
+
+fn config() -> ProptestConfig {
+    ProptestConfig { cases: 20_000, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn noise_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..120)) {
+        let _ = wire_walk::frame(&bytes);
+    }
+
+    #[test]
+    fn good_frames_gone_wrong_never_panic(
+        bytes in prop::sample::select(good()),
+        mutations in prop::collection::vec(mutation(), 1..5),
+    ) {
+        let mut bytes = bytes;
+        for m in &mutations {
+            m.apply(&mut bytes);
+        }
+        let _ = wire_walk::frame(&bytes);
+    }
+}
+
+#[test]
+fn good_frames_are_good() {
+    for bytes in good() {
+        assert_eq!(wire_walk::frame(&bytes), Ok(()), "{bytes:02x?}");
+    }
+    let deep = tagged(udp_frame(b"three tags"), 3);
+    assert_eq!(wire_walk::frame(&deep), Err(Error::TooManyTags));
+}
+
+#[test]
+fn a_frame_cut_anywhere_is_truncated() {
+    for bytes in good() {
+        for len in 0..bytes.len() {
+            assert_eq!(wire_walk::frame(&bytes[..len]), Err(Error::Truncated), "{bytes:02x?}");
+        }
+    }
+}
+
+#[test]
+fn every_bit_of_an_ip_packet_is_guarded() {
+    // From the IP header on, untagged and whole packets only: no checksum covers a link header
+    // or the payload of a fragment.
+    for bytes in good() {
+        let is_ip = bytes[12..14] == [8, 0];
+        if !is_ip || ipv4::Packet::new_checked(&bytes[14..]).unwrap().is_fragment() {
+            continue;
+        }
+        for bit in 14 * 8..bytes.len() * 8 {
+            let mut bad = bytes.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(wire_walk::frame(&bad).is_err(), "bit {bit} of {bytes:02x?}");
+        }
+    }
+}
