@@ -1,0 +1,294 @@
+//! The table of arms: every configuration the benchmark can measure. The list, the help and the
+//! filter all come from [`ARMS`]; a new arm is one new row.
+
+use serde::{Serialize, Serializer};
+use std::fmt;
+
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident => $word:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum $name { $($(#[$vdoc])* $variant),+ }
+
+        impl $name {
+            /// The word used in reports.
+            pub const fn word(self) -> &'static str {
+                match self { $(Self::$variant => $word),+ }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.word())
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+                s.serialize_str(self.word())
+            }
+        }
+    };
+}
+
+words! {
+    /// Whose code carries the packet.
+    Plane {
+        /// Linux's sockets.
+        Kernel => "kernel",
+        /// Our sockets in user space.
+        Stack => "stack",
+        /// No stack at all: descriptors and buffers, the limit on that NIC.
+        Bare => "bare",
+    }
+}
+words! {
+    /// What the packets cross.
+    Nic {
+        /// A veth pair driven by the kernel.
+        Veth => "veth",
+        /// AF_XDP sockets on a veth pair, or with `--dev` on that interface.
+        Xdp => "xdp",
+        /// Two queues joined in memory.
+        Cable => "cable",
+        /// A real interface driven by the kernel (`--host` only).
+        Device => "device",
+    }
+}
+words! {
+    /// The transport.
+    Protocol {
+        /// UDP_RR: one datagram each way.
+        Udp => "udp",
+        /// TCP_RR: one request and one response on a standing connection.
+        Tcp => "tcp",
+    }
+}
+words! {
+    /// How both ends wait for the next message.
+    Mode {
+        /// Asleep in the kernel.
+        Blocking => "blocking",
+        /// Round and round on a non-blocking socket.
+        Spin => "spin",
+        /// Asleep until the stack's interrupt.
+        Interrupt => "interrupt",
+        /// `SO_BUSY_POLL`: the receive drives the device's queue.
+        BusyPoll => "busy-poll",
+    }
+}
+words! {
+    /// Where client and server run.
+    Placement {
+        /// Both on the first CPU.
+        SameCpu => "same-cpu",
+        /// One CPU each.
+        SeparateCpus => "separate-cpus",
+    }
+}
+
+/// One configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arm {
+    /// `plane[-nic][-protocol]-mode[-same-cpu]`.
+    pub name: &'static str,
+    /// Whose code.
+    pub plane: Plane,
+    /// Over what.
+    pub nic: Nic,
+    /// Which transport.
+    pub protocol: Protocol,
+    /// Waiting how.
+    pub mode: Mode,
+    /// Running where.
+    pub placement: Placement,
+    /// One line for the list.
+    pub about: &'static str,
+}
+
+impl Arm {
+    /// Whether both ends keep a CPU busy while they wait.
+    pub const fn spins(&self) -> bool {
+        matches!(self.mode, Mode::Spin | Mode::BusyPoll)
+    }
+
+    /// Whether the arm may serve as baseline: the kernel, asleep.
+    pub const fn is_baseline(&self) -> bool {
+        matches!((self.plane, self.mode), (Plane::Kernel, Mode::Blocking))
+    }
+}
+
+macro_rules! arms {
+    ($($name:literal $plane:ident $nic:ident $protocol:ident $mode:ident $placement:ident $about:literal;)+) => {
+        &[$(Arm {
+            name: $name,
+            plane: Plane::$plane,
+            nic: Nic::$nic,
+            protocol: Protocol::$protocol,
+            mode: Mode::$mode,
+            placement: Placement::$placement,
+            about: $about,
+        }),+]
+    };
+}
+
+/// Every arm. Spinning arms exist on separate CPUs only: two spinners on one CPU take turns at
+/// the scheduler's pace, which measures the scheduler.
+pub const ARMS: &[Arm] = arms! {
+    "kernel-udp-blocking"          Kernel Veth Udp Blocking SeparateCpus "kernel UDP asleep in recv, one CPU each";
+    "kernel-udp-blocking-same-cpu" Kernel Veth Udp Blocking SameCpu "kernel UDP asleep in recv, both on one CPU";
+    "kernel-udp-busy-poll"         Kernel Veth Udp BusyPoll SeparateCpus "kernel UDP with SO_BUSY_POLL";
+    "kernel-udp-spin"              Kernel Veth Udp Spin SeparateCpus "kernel UDP, application spins on a non-blocking socket";
+    "kernel-tcp-blocking"          Kernel Veth Tcp Blocking SeparateCpus "kernel TCP asleep in recv, one CPU each";
+    "kernel-tcp-blocking-same-cpu" Kernel Veth Tcp Blocking SameCpu "kernel TCP asleep in recv, both on one CPU";
+    "kernel-tcp-busy-poll"         Kernel Veth Tcp BusyPoll SeparateCpus "kernel TCP with SO_BUSY_POLL";
+    "kernel-tcp-spin"              Kernel Veth Tcp Spin SeparateCpus "kernel TCP, application spins on a non-blocking socket";
+};
+
+/// Picks arms by a comma list of names and globs (`*`, `?`), in table order, each once.
+///
+/// # Errors
+/// One line with the nearest known name when a pattern matches nothing.
+pub fn select(patterns: &str, from: &[Arm]) -> Result<Vec<Arm>, String> {
+    let mut wanted = vec![false; from.len()];
+    for pattern in patterns.split(',').map(str::trim).filter(|p| !p.is_empty()) {
+        let mut hit = false;
+        for (arm, wanted) in from.iter().zip(&mut wanted) {
+            if glob(pattern.as_bytes(), arm.name.as_bytes()) {
+                (*wanted, hit) = (true, true);
+            }
+        }
+        if !hit {
+            let nearest = from.iter().min_by_key(|a| distance(pattern, a.name));
+            let hint = nearest.map_or(String::new(), |a| format!("; did you mean '{}'?", a.name));
+            return Err(format!("no arm is called '{pattern}'{hint} (--list shows all)"));
+        }
+    }
+    let picked: Vec<Arm> = from.iter().zip(wanted).filter(|(_, w)| *w).map(|(a, _)| *a).collect();
+    if picked.is_empty() {
+        return Err("--arms names no arm (--list shows all)".to_owned());
+    }
+    Ok(picked)
+}
+
+/// The arms as text, one per line, for `--list` and the help.
+pub fn list() -> String {
+    let width = ARMS.iter().map(|a| a.name.len()).max().unwrap_or(0);
+    ARMS.iter().map(|a| format!("  {:width$}  {}\n", a.name, a.about)).collect()
+}
+
+/// Shell-style match with `*` and `?`; linear, by remembering the last star only.
+fn glob(pattern: &[u8], text: &[u8]) -> bool {
+    let (mut p, mut t) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while t < text.len() {
+        match pattern.get(p) {
+            Some(b'*') => {
+                star = Some((p, t));
+                p += 1;
+            }
+            Some(&c) if c == b'?' || c == text[t] => {
+                p += 1;
+                t += 1;
+            }
+            _ => match star {
+                Some((star_p, star_t)) => {
+                    p = star_p + 1;
+                    t = star_t + 1;
+                    star = Some((star_p, star_t + 1));
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[p..].iter().all(|&c| c == b'*')
+}
+
+/// Levenshtein distance in bytes.
+fn distance(a: &str, b: &str) -> usize {
+    let b = b.as_bytes();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, ca) in a.bytes().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, &cb) in b.iter().enumerate() {
+            let cost = if ca == cb { diagonal } else { 1 + diagonal.min(row[j]).min(row[j + 1]) };
+            diagonal = std::mem::replace(&mut row[j + 1], cost);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The name a row must carry, from its own fields.
+    fn spelled(arm: &Arm) -> String {
+        let mut parts = vec![arm.plane.word()];
+        if arm.plane != Plane::Kernel {
+            parts.push(arm.nic.word());
+        }
+        if arm.plane != Plane::Bare {
+            parts.push(arm.protocol.word());
+        }
+        parts.push(arm.mode.word());
+        if arm.placement == Placement::SameCpu {
+            parts.push("same-cpu");
+        }
+        parts.join("-")
+    }
+
+    #[test]
+    fn names_say_what_the_arm_is_and_are_unique() {
+        for (i, arm) in ARMS.iter().enumerate() {
+            assert_eq!(arm.name, spelled(arm));
+            assert!(ARMS[..i].iter().all(|other| other.name != arm.name));
+        }
+    }
+
+    #[test]
+    fn two_spinners_never_share_a_cpu() {
+        assert!(ARMS.iter().all(|a| !(a.spins() && a.placement == Placement::SameCpu)));
+    }
+
+    #[test]
+    fn selection_by_name_list_and_glob() {
+        let names = |p| -> Vec<&str> {
+            select(p, ARMS).unwrap_or_default().iter().map(|a| a.name).collect()
+        };
+        assert_eq!(names("kernel-udp-spin"), ["kernel-udp-spin"]);
+        assert_eq!(names("kernel-udp-spin,kernel-*-spin"), ["kernel-udp-spin", "kernel-tcp-spin"]);
+        assert_eq!(names("*").len(), ARMS.len());
+        assert_eq!(names("kernel-???-busy-poll").len(), 2);
+    }
+
+    #[test]
+    fn an_unknown_name_gets_the_nearest() {
+        let error = select("kernel-udp-bussy-poll", ARMS).expect_err("no such arm");
+        assert!(error.contains("'kernel-udp-busy-poll'"), "{error}");
+        assert!(select("", ARMS).is_err());
+        assert!(select(" , ", ARMS).is_err());
+    }
+
+    #[test]
+    fn globs() {
+        for (pattern, text, want) in [
+            ("*", "", true),
+            ("a*c", "abbc", true),
+            ("a*b*c", "aXbYbZc", true),
+            ("a?c", "abc", true),
+            ("a?c", "ac", false),
+            ("*a", "ab", false),
+            ("", "a", false),
+        ] {
+            assert_eq!(glob(pattern.as_bytes(), text.as_bytes()), want, "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn edit_distance_known_answers() {
+        assert_eq!(distance("kitten", "sitting"), 3);
+        assert_eq!(distance("", "abc"), 3);
+        assert_eq!(distance("same", "same"), 0);
+    }
+}

@@ -1,0 +1,320 @@
+//! What the machine itself counted while an arm ran, and the rule that calls an arm invalid.
+//! Figures without evidence are rumours: a busy-poll arm that did not busy poll measured something else.
+
+use std::time::{Duration, Instant};
+
+use busypoll_lab::Lab;
+use busypoll_linux::stat::{self, ContextSwitches, CpuTimes};
+use serde::Serialize;
+
+use crate::arm::{Arm, Mode, Plane};
+use crate::workload::{Polling, Tally};
+
+/// The counters at one moment.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    busy_poll_rx: u64,
+    interrupts: u64,
+    net_rx: u64,
+    switches: ContextSwitches,
+    cpu: CpuTimes,
+    at: Instant,
+}
+
+/// Whose counters to read.
+#[derive(Clone, Copy)]
+pub struct Watch<'a> {
+    /// The hosts whose `BusyPollRxPackets` count; without a lab, the thread's own.
+    pub lab: Option<&'a Lab>,
+    /// The CPUs whose interrupts count.
+    pub cpus: [u32; 2],
+    /// The threads whose switches count.
+    pub threads: [u32; 2],
+}
+
+impl Watch<'_> {
+    /// Reads the counters; the CPU times nearest to the load: last before, first after.
+    ///
+    /// # Errors
+    /// One line when `/proc` does not answer.
+    pub fn before(&self) -> Result<Snapshot, String> {
+        let mut snapshot = self.counters()?;
+        snapshot.cpu = CpuTimes::now().map_err(text)?;
+        snapshot.at = Instant::now();
+        Ok(snapshot)
+    }
+
+    /// The other end of [`Watch::before`].
+    ///
+    /// # Errors
+    /// As [`Watch::before`].
+    pub fn after(&self) -> Result<Snapshot, String> {
+        let at = Instant::now();
+        let cpu = CpuTimes::now().map_err(text)?;
+        Ok(Snapshot { cpu, at, ..self.counters()? })
+    }
+
+    fn counters(&self) -> Result<Snapshot, String> {
+        let busy_poll_rx = match self.lab {
+            Some(lab) => {
+                let mut sum = 0;
+                for host in [&lab.client, &lab.server] {
+                    sum += host.enter(stat::busy_poll_rx_packets).map_err(text)?.map_err(text)?;
+                }
+                sum
+            }
+            None => stat::busy_poll_rx_packets().map_err(text)?,
+        };
+        let mut cpus = self.cpus.to_vec();
+        cpus.dedup();
+        let softirqs = stat::softirqs().map_err(text)?;
+        let interrupts = stat::interrupts().map_err(text)?;
+        let net_rx = softirqs.row("NET_RX").map_or(0, |row| {
+            let columns = softirqs.cpus.iter().zip(&row.counts);
+            columns.filter(|(cpu, _)| cpus.contains(cpu)).map(|(_, n)| n).sum()
+        });
+        let mut switches = ContextSwitches::default();
+        for thread in self.threads {
+            let one = stat::context_switches_of(thread).map_err(text)?;
+            switches.voluntary += one.voluntary;
+            switches.involuntary += one.involuntary;
+        }
+        Ok(Snapshot {
+            busy_poll_rx,
+            interrupts: cpus.iter().map(|cpu| interrupts.cpu_total(*cpu)).sum(),
+            net_rx,
+            switches,
+            cpu: CpuTimes::default(),
+            at: Instant::now(),
+        })
+    }
+}
+
+fn text(e: impl std::fmt::Display) -> String {
+    e.to_string()
+}
+
+impl Snapshot {
+    /// What happened since `earlier`.
+    pub fn since(&self, earlier: &Self, server_cpu: u32) -> Window {
+        let elapsed = self.at - earlier.at;
+        let cpu = self.cpu.since(&earlier.cpu);
+        let server_idle = cpu.cpus.iter().find(|(id, _)| *id == server_cpu);
+        let server_idle = server_idle.map_or(0, |(_, time)| time.idle_total_ns());
+        Window {
+            elapsed,
+            cpu_used: cpu.used(elapsed),
+            server_cpu_used: elapsed.saturating_sub(Duration::from_nanos(server_idle)),
+            busy_poll_rx: self.busy_poll_rx.saturating_sub(earlier.busy_poll_rx),
+            interrupts: self.interrupts.saturating_sub(earlier.interrupts),
+            net_rx: self.net_rx.saturating_sub(earlier.net_rx),
+            voluntary: self.switches.voluntary.saturating_sub(earlier.switches.voluntary),
+            involuntary: self.switches.involuntary.saturating_sub(earlier.switches.involuntary),
+        }
+    }
+}
+
+/// Differences over one measurement.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Window {
+    /// Wall clock.
+    pub elapsed: Duration,
+    /// CPU time of the whole machine.
+    pub cpu_used: Duration,
+    /// CPU time on the server's CPU, whoever used it.
+    pub server_cpu_used: Duration,
+    /// `BusyPollRxPackets` of both hosts.
+    pub busy_poll_rx: u64,
+    /// Interrupts of all kinds on the CPUs used.
+    pub interrupts: u64,
+    /// `NET_RX` softirqs on the CPUs used.
+    pub net_rx: u64,
+    /// Both threads went to sleep.
+    pub voluntary: u64,
+    /// Both threads were preempted.
+    pub involuntary: u64,
+}
+
+/// The evidence of one arm, summed over its rounds.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Evidence {
+    /// Packets that busy polling took from the devices of both hosts.
+    pub busy_poll_rx_packets: u64,
+    /// Of the packets both ends received, the share found by busy polling.
+    pub busy_polled_share: f64,
+    /// Interrupts of all kinds (timer and inter-processor ones too) on the CPUs used.
+    pub interrupts: u64,
+    /// `NET_RX` softirqs on the CPUs used.
+    pub net_rx_softirqs: u64,
+    /// Times the client or the server went to sleep.
+    pub voluntary_switches: u64,
+    /// Times they were preempted.
+    pub involuntary_switches: u64,
+    /// Requests without an answer.
+    pub lost: u64,
+    /// `SO_INCOMING_NAPI_ID` of the client's last socket; 0 if it knew none.
+    pub napi_id: u32,
+    /// The stack's own counters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stack: Option<StackEvidence>,
+}
+
+/// What the stack's sockets counted, both ends.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct StackEvidence {
+    /// Packets found by a socket's own busy poll.
+    pub hits: u64,
+    /// Passes over an empty queue.
+    pub misses: u64,
+    /// Times the queue was somebody else's.
+    pub yields: u64,
+}
+
+impl Evidence {
+    /// Adds one round.
+    pub fn add(&mut self, arm: &Arm, window: &Window, tally: Tally, polling: Polling) {
+        self.busy_poll_rx_packets += window.busy_poll_rx;
+        self.interrupts += window.interrupts;
+        self.net_rx_softirqs += window.net_rx;
+        self.voluntary_switches += window.voluntary;
+        self.involuntary_switches += window.involuntary;
+        self.lost += tally.lost;
+        self.napi_id = polling.napi_id;
+        if arm.plane == Plane::Stack {
+            let sum = self.stack.get_or_insert_default();
+            sum.hits += polling.hits;
+            sum.misses += polling.misses;
+            sum.yields += polling.yields;
+        }
+    }
+
+    /// Turns the sums into shares, once all rounds are in.
+    pub fn finish(&mut self, transactions: u64) {
+        let polled = self.stack.map_or(self.busy_poll_rx_packets, |s| s.hits);
+        // TCP's acknowledgements are packets too; more than all is all.
+        self.busy_polled_share = (polled as f64 / (2 * transactions).max(1) as f64).min(1.0);
+    }
+
+    /// The few words for the table.
+    pub fn summary(&self, arm: &Arm, transactions: u64) -> String {
+        let mut words = Vec::new();
+        if arm.mode == Mode::BusyPoll || self.busy_polled_share > 0.01 {
+            words.push(format!("busy-polled {:.0}%", self.busy_polled_share * 100.0));
+        }
+        let switches = self.voluntary_switches + self.involuntary_switches;
+        words.push(format!("{} switches", per(switches, transactions)));
+        words.push(format!("{} irqs", per(self.interrupts, transactions)));
+        if self.lost > 0 {
+            words.push(format!("{} lost", self.lost));
+        }
+        words.join(", ")
+    }
+}
+
+fn per(count: u64, transactions: u64) -> String {
+    let each = count as f64 / transactions.max(1) as f64;
+    if each < 0.005 { "0".to_owned() } else { format!("{each:.2}") }
+}
+
+/// Half of the packets: below, most waits ended in sleep, and the figures are those of sleeping.
+const POLLED_ENOUGH: f64 = 0.5;
+/// A baseline in which this share was busy polled is no baseline.
+const POLLED_TOO_MUCH: f64 = 0.05;
+
+/// Why an arm's figures are not what its name says; none if they are.
+pub fn objection(arm: &Arm, transactions: u64, evidence: &Evidence) -> Option<String> {
+    if transactions == 0 {
+        return Some("no transaction finished".to_owned());
+    }
+    if evidence.lost * 100 > transactions {
+        return Some(format!("{} of {} requests lost", evidence.lost, transactions + evidence.lost));
+    }
+    let share = evidence.busy_polled_share;
+    match arm.mode {
+        Mode::BusyPoll if share < POLLED_ENOUGH => {
+            let counter = match arm.plane {
+                Plane::Kernel => "BusyPollRxPackets",
+                Plane::Stack | Plane::Bare => "the stack's hits",
+            };
+            let cause = if evidence.napi_id == 0 {
+                "its socket has no napi id: the device runs without NAPI"
+            } else if evidence.voluntary_switches > transactions / 2 {
+                "it slept instead: the wait is longer than SO_BUSY_POLL (--busy-poll raises it)"
+            } else {
+                "others delivered its packets: another poller or the softirq was faster"
+            };
+            Some(format!("did not busy poll: {counter} show {:.0}% of packets; {cause}", share * 100.0))
+        }
+        Mode::Blocking if share > POLLED_TOO_MUCH => Some(format!(
+            "not asleep: {:.0}% of its packets were busy polled; is another program polling?",
+            share * 100.0
+        )),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arm::ARMS;
+
+    fn arm(name: &str) -> Arm {
+        *ARMS.iter().find(|a| a.name == name).expect("in the table")
+    }
+
+    fn evidence(polled: u64, transactions: u64) -> Evidence {
+        let mut e = Evidence { busy_poll_rx_packets: polled, napi_id: 9000, ..Evidence::default() };
+        e.finish(transactions);
+        e
+    }
+
+    #[test]
+    fn a_busy_poll_arm_must_have_busy_polled() {
+        let busy = arm("kernel-udp-busy-poll");
+        assert_eq!(objection(&busy, 1000, &evidence(1990, 1000)), None);
+        let reason = objection(&busy, 1000, &evidence(0, 1000)).expect("invalid");
+        assert!(reason.contains("BusyPollRxPackets") && reason.contains("0%"), "{reason}");
+        assert!(objection(&busy, 1000, &evidence(999, 1000)).is_some());
+    }
+
+    #[test]
+    fn the_reason_names_the_cause() {
+        let busy = arm("kernel-udp-busy-poll");
+        let no_napi = Evidence { napi_id: 0, ..evidence(0, 1000) };
+        assert!(objection(&busy, 1000, &no_napi).expect("invalid").contains("napi id"));
+        let slept = Evidence { voluntary_switches: 1900, ..evidence(0, 1000) };
+        assert!(objection(&busy, 1000, &slept).expect("invalid").contains("SO_BUSY_POLL"));
+    }
+
+    #[test]
+    fn a_baseline_must_have_slept() {
+        let blocking = arm("kernel-udp-blocking");
+        assert_eq!(objection(&blocking, 1000, &evidence(0, 1000)), None);
+        assert!(objection(&blocking, 1000, &evidence(1900, 1000)).is_some());
+    }
+
+    #[test]
+    fn loss_and_silence_are_invalid() {
+        let spin = arm("kernel-udp-spin");
+        assert!(objection(&spin, 0, &evidence(0, 0)).is_some());
+        let lossy = Evidence { lost: 20, ..evidence(0, 1000) };
+        assert!(objection(&spin, 1000, &lossy).is_some());
+        assert_eq!(objection(&spin, 1000, &evidence(0, 1000)), None);
+    }
+
+    #[test]
+    fn more_packets_than_messages_is_all_of_them() {
+        assert_eq!(evidence(5000, 1000).busy_polled_share, 1.0);
+    }
+
+    #[test]
+    fn the_machine_counts_a_sleep() {
+        let me = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        let cpu = busypoll_linux::topology::allowed().expect("affinity").iter().next().unwrap_or(0);
+        let watch = Watch { lab: None, cpus: [cpu, cpu], threads: [me, me] };
+        let before = watch.before().expect("/proc");
+        std::thread::sleep(Duration::from_millis(30));
+        let window = watch.after().expect("/proc").since(&before, cpu);
+        assert!(window.voluntary >= 2 && window.elapsed >= Duration::from_millis(30), "{window:?}");
+    }
+}

@@ -1,0 +1,264 @@
+//! The kernel plane's endpoints: UDP and TCP sockets that sleep, busy poll or are spun on.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use busypoll_linux::sockopt;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use socket2::SockRef;
+
+use crate::arm::{Arm, Mode, Protocol};
+use crate::clock::Clock;
+use crate::slot::{self, Announce, Load, Plan, Slot};
+use crate::workload::{Endpoint, PATIENCE, Polling};
+
+/// Runs a kernel arm once.
+///
+/// # Errors
+/// One line.
+pub fn run(arm: &Arm, plan: &Plan<'_>) -> Result<Slot, String> {
+    let server = plan.lab.map_or(Ipv4Addr::LOCALHOST, |lab| lab.server.ipv4());
+    let wait = Wait::of(arm.mode, plan.busy_poll);
+    // The open loop's generator never sleeps, in any arm: only the server's waiting differs.
+    let client_wait = match plan.load {
+        Load::Closed { .. } => wait,
+        Load::Open { .. } => Wait::Spin,
+    };
+    match arm.protocol {
+        Protocol::Udp => slot::run(
+            plan,
+            |announce| {
+                let socket = UdpSocket::bind((server, 0)).map_err(one_line("bind"))?;
+                announce.ready(socket.local_addr().map_err(one_line("getsockname"))?);
+                Udp::server(socket, wait, plan.clock)
+            },
+            |address| Udp::client(address, client_wait, plan.clock),
+        ),
+        Protocol::Tcp => slot::run(
+            plan,
+            |announce| Tcp::server((server, 0).into(), wait, plan.clock, announce),
+            |address| Tcp::client(address, client_wait, plan.clock),
+        ),
+    }
+}
+
+fn one_line(doing: &'static str) -> impl Fn(io::Error) -> String {
+    move |e| format!("{doing}: {e}")
+}
+
+/// How a kernel socket waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// Asleep in recv(2).
+    Sleep,
+    /// recv(2) with `SO_BUSY_POLL`, in microseconds.
+    BusyPoll(u32),
+    /// recv(2) with `MSG_DONTWAIT`, round and round.
+    Spin,
+}
+
+impl Wait {
+    /// The mode's way of waiting on a kernel socket.
+    pub fn of(mode: Mode, busy_poll: Duration) -> Self {
+        match mode {
+            Mode::Blocking | Mode::Interrupt => Self::Sleep,
+            Mode::Spin => Self::Spin,
+            Mode::BusyPoll => {
+                Self::BusyPoll(u32::try_from(busy_poll.as_micros()).unwrap_or(i32::MAX as u32))
+            }
+        }
+    }
+
+    fn apply(self, socket: impl AsFd) -> Result<(), String> {
+        let socket = socket.as_fd();
+        // Also when it is to be 0: net.core.busy_read may have given it another value.
+        let micros = if let Self::BusyPoll(micros) = self { micros } else { 0 };
+        match sockopt::set_busy_poll(socket, micros) {
+            // A kernel without busy polling cannot do it by accident either.
+            Err(busypoll_linux::Error::Unsupported { .. }) if micros == 0 => {}
+            other => other.map_err(|e| e.to_string())?,
+        }
+        SockRef::from(&socket).set_read_timeout(Some(PATIENCE)).map_err(one_line("SO_RCVTIMEO"))
+    }
+
+    /// Receives once in this way; none after [`PATIENCE`].
+    fn recv(self, socket: impl AsFd, buffer: &mut [u8], clock: &Clock) -> io::Result<Option<usize>> {
+        if self != Self::Spin {
+            return once(socket, buffer, RecvFlags::empty());
+        }
+        let give_up = clock.now() + clock.ticks(PATIENCE);
+        loop {
+            if let Some(n) = once(&socket, buffer, RecvFlags::DONTWAIT)? {
+                return Ok(Some(n));
+            }
+            if clock.now() > give_up {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+fn once(socket: impl AsFd, buffer: &mut [u8], flags: RecvFlags) -> io::Result<Option<usize>> {
+    match rustix::net::recv(socket, buffer, flags) {
+        Ok((n, _)) => Ok(Some(n)),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+        Err(e) => Err(e.into()),
+    }
+}
+
+fn polling(socket: impl AsFd) -> Polling {
+    let id = sockopt::incoming_napi_id(socket).ok().flatten();
+    Polling { napi_id: id.map_or(0, sockopt::NapiId::get), ..Polling::default() }
+}
+
+/// A UDP socket.
+pub struct Udp<'a> {
+    socket: UdpSocket,
+    wait: Wait,
+    clock: &'a Clock,
+    connected: bool,
+}
+
+impl<'a> Udp<'a> {
+    /// Connects to the server.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn client(server: SocketAddr, wait: Wait, clock: &'a Clock) -> Result<Self, String> {
+        let any: SocketAddr = match server {
+            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+            SocketAddr::V6(_) => (std::net::Ipv6Addr::UNSPECIFIED, 0).into(),
+        };
+        let socket = UdpSocket::bind(any).map_err(one_line("bind"))?;
+        socket.connect(server).map_err(|e| format!("no route to {server}: {e}"))?;
+        wait.apply(&socket)?;
+        Ok(Self { socket, wait, clock, connected: true })
+    }
+
+    /// Serves on a bound socket; connects to the first that speaks, because only a connected UDP
+    /// socket follows the NAPI its packets come from.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn server(socket: UdpSocket, wait: Wait, clock: &'a Clock) -> Result<Self, String> {
+        wait.apply(&socket)?;
+        Ok(Self { socket, wait, clock, connected: false })
+    }
+}
+
+impl Endpoint for Udp<'_> {
+    fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        rustix::net::send(&self.socket, message, SendFlags::empty())?;
+        Ok(())
+    }
+
+    fn recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        if self.connected {
+            return self.wait.recv(&self.socket, buffer, self.clock);
+        }
+        match self.socket.recv_from(buffer) {
+            Ok((n, peer)) => {
+                self.socket.connect(peer)?;
+                self.connected = true;
+                Ok(Some(n))
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn try_recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        once(&self.socket, buffer, RecvFlags::DONTWAIT)
+    }
+
+    fn polling(&self) -> Polling {
+        polling(&self.socket)
+    }
+}
+
+/// A TCP connection with `TCP_NODELAY`.
+pub struct Tcp<'a> {
+    stream: TcpStream,
+    wait: Wait,
+    clock: &'a Clock,
+}
+
+impl<'a> Tcp<'a> {
+    /// Connects to the server.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn client(server: SocketAddr, wait: Wait, clock: &'a Clock) -> Result<Self, String> {
+        let stream = TcpStream::connect_timeout(&server, Duration::from_secs(2))
+            .map_err(|e| format!("cannot connect to {server}: {e}"))?;
+        Self::new(stream, wait, clock)
+    }
+
+    /// Listens, announces, and takes the first connection.
+    ///
+    /// # Errors
+    /// One line; also when nobody connects within five seconds.
+    pub fn server(
+        at: SocketAddr,
+        wait: Wait,
+        clock: &'a Clock,
+        announce: &Announce,
+    ) -> Result<Self, String> {
+        let listener = TcpListener::bind(at).map_err(one_line("bind"))?;
+        announce.ready(listener.local_addr().map_err(one_line("getsockname"))?);
+        // SO_RCVTIMEO ends accept(2) too.
+        SockRef::from(&listener).set_read_timeout(Some(PATIENCE)).map_err(one_line("SO_RCVTIMEO"))?;
+        let give_up = Instant::now() + Duration::from_secs(5);
+        loop {
+            match listener.accept() {
+                Ok((stream, _)) => return Self::new(stream, wait, clock),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock && Instant::now() < give_up => {}
+                Err(e) => return Err(format!("no client connected: {e}")),
+            }
+        }
+    }
+
+    fn new(stream: TcpStream, wait: Wait, clock: &'a Clock) -> Result<Self, String> {
+        stream.set_nodelay(true).map_err(one_line("TCP_NODELAY"))?;
+        wait.apply(&stream)?;
+        Ok(Self { stream, wait, clock })
+    }
+}
+
+impl Endpoint for Tcp<'_> {
+    fn send(&mut self, mut message: &[u8]) -> io::Result<()> {
+        while !message.is_empty() {
+            let n = rustix::net::send(&self.stream, message, SendFlags::NOSIGNAL)?;
+            message = message.get(n..).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    fn recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        let mut filled = 0;
+        while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+            match self.wait.recv(&self.stream, rest, self.clock)? {
+                Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Some(n) => filled += n,
+                None if filled == 0 => return Ok(None),
+                // Half a message: the rest is on its way or the connection ends.
+                None => {}
+            }
+        }
+        Ok(Some(filled))
+    }
+
+    fn try_recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        match once(&self.stream, buffer, RecvFlags::DONTWAIT)? {
+            Some(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            other => Ok(other),
+        }
+    }
+
+    fn polling(&self) -> Polling {
+        polling(&self.stream)
+    }
+}

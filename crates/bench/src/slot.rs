@@ -1,0 +1,205 @@
+//! One arm, once: server and client threads on their CPUs and in their hosts, warm-up, measurement,
+//! evidence, and a reliable end. Everything an arm needs is made here and gone when it returns.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::{self, SyncSender};
+use std::thread;
+use std::time::Duration;
+
+use busypoll_lab::{Lab, Namespace};
+use busypoll_linux::topology;
+
+use crate::clock::Clock;
+use crate::evidence::{Watch, Window};
+use crate::stats::{self, Rtts};
+use crate::units::Size;
+use crate::workload::{self, Client, Endpoint, Polling, Tally};
+
+/// How requests are paced.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Load {
+    /// The next request waits for the last answer, and for the gap since the last request.
+    Closed {
+        /// Zero = flat out.
+        gap: Duration,
+    },
+    /// So many requests a second, whatever comes back.
+    Open {
+        /// Requests per second.
+        rate: f64,
+    },
+}
+
+/// What to run, where and for how long.
+#[derive(Clone, Copy)]
+pub struct Plan<'a> {
+    /// The run's clock.
+    pub clock: &'a Clock,
+    /// The two hosts; none for arms that live inside the process.
+    pub lab: Option<&'a Lab>,
+    /// The client's CPU.
+    pub client_cpu: u32,
+    /// The server's CPU; the same for same-cpu arms.
+    pub server_cpu: u32,
+    /// Message sizes.
+    pub size: Size,
+    /// Pacing.
+    pub load: Load,
+    /// `SO_BUSY_POLL` of busy-poll arms.
+    pub busy_poll: Duration,
+    /// Before the measurement.
+    pub warm_up: Duration,
+    /// The measurement.
+    pub measure: Duration,
+}
+
+/// What one run gave.
+#[derive(Debug, Clone)]
+pub struct Slot {
+    /// Round-trip times in nanoseconds.
+    pub rtts: Rtts,
+    /// Transactions and losses.
+    pub tally: Tally,
+    /// The machine's counters meanwhile.
+    pub window: Window,
+    /// Both endpoints' own account, client's napi id.
+    pub polling: Polling,
+}
+
+/// Tells the client where the server is.
+pub struct Announce(SyncSender<SocketAddr>);
+
+impl Announce {
+    /// To be called once the address takes messages.
+    pub fn ready(&self, address: SocketAddr) {
+        // The client is gone only if it failed, and then says why itself.
+        let _ = self.0.send(address);
+    }
+}
+
+/// Runs one arm once. `serve` makes the server's endpoint and announces it, `connect` the client's;
+/// both are called on the thread, CPU and host they are for.
+///
+/// # Errors
+/// One line: the first thing that went wrong on either side.
+pub fn run<S: Endpoint, C: Endpoint>(
+    plan: &Plan<'_>,
+    serve: impl FnOnce(&Announce) -> Result<S, String> + Send,
+    connect: impl FnOnce(SocketAddr) -> Result<C, String> + Send,
+) -> Result<Slot, String> {
+    let stop = AtomicBool::new(false);
+    let server_thread = AtomicU32::new(0);
+    let (sender, address) = mpsc::sync_channel(1);
+    thread::scope(|scope| {
+        let (stop, server_thread) = (&stop, &server_thread);
+        let server = scope.spawn(move || {
+            let host = plan.lab.map(|lab| &*lab.server);
+            inside(host, plan.server_cpu, || {
+                server_thread.store(thread_id(), Ordering::Release);
+                let mut endpoint = serve(&Announce(sender))?;
+                workload::serve(&mut endpoint, plan.size, stop)
+                    .map_err(|e| format!("the server stopped: {e}"))?;
+                Ok(endpoint.polling())
+            })
+        });
+        let client = scope.spawn(move || {
+            let host = plan.lab.map(|lab| &*lab.client);
+            inside(host, plan.client_cpu, move || {
+                // A closed channel means that the server failed and has the reason.
+                let address = address.recv().map_err(|_| String::new())?;
+                let endpoint = connect(address)?;
+                let server_thread = server_thread.load(Ordering::Acquire);
+                let watch = Watch {
+                    lab: plan.lab,
+                    cpus: [plan.client_cpu, plan.server_cpu],
+                    threads: [thread_id(), server_thread],
+                };
+                let mut client = Client::new(endpoint, plan.clock, plan.size);
+                let result = measure(plan, &mut client, &watch);
+                stop.store(true, Ordering::Release);
+                // Wakes a server that waits; one that has gone does not matter any more.
+                let _ = client.endpoint().send(&vec![0; plan.size.request]);
+                result
+            })
+        });
+        let client = client.join().unwrap_or_else(|_| Err("the client panicked".to_owned()));
+        stop.store(true, Ordering::Release);
+        let server = server.join().unwrap_or_else(|_| Err("the server panicked".to_owned()));
+        match (client, server) {
+            (Ok(mut slot), Ok(server)) => {
+                slot.polling.hits += server.hits;
+                slot.polling.misses += server.misses;
+                slot.polling.yields += server.yields;
+                Ok(slot)
+            }
+            // What broke the server usually broke the client, not the other way round.
+            (_, Err(why)) => Err(why),
+            (Err(why), Ok(_)) => Err(why),
+        }
+    })
+}
+
+/// Warms up, then measures between two readings of the counters.
+///
+/// # Errors
+/// One line when the peer does not answer or the socket fails.
+pub fn measure<E: Endpoint>(
+    plan: &Plan<'_>,
+    client: &mut Client<'_, E>,
+    watch: &Watch<'_>,
+) -> Result<Slot, String> {
+    let io = |e: std::io::Error| e.to_string();
+    client.greet().map_err(io)?;
+    let mut rtts = stats::histogram();
+    drive(plan.load, client, plan.warm_up, &mut rtts).map_err(io)?;
+    rtts.reset();
+    let earlier = client.endpoint().polling();
+    let before = watch.before()?;
+    let tally = drive(plan.load, client, plan.measure, &mut rtts).map_err(io)?;
+    let after = watch.after()?;
+    let later = client.endpoint().polling();
+    Ok(Slot {
+        rtts,
+        tally,
+        window: after.since(&before, plan.server_cpu),
+        polling: Polling {
+            napi_id: later.napi_id,
+            hits: later.hits - earlier.hits,
+            misses: later.misses - earlier.misses,
+            yields: later.yields - earlier.yields,
+        },
+    })
+}
+
+fn drive<E: Endpoint>(
+    load: Load,
+    client: &mut Client<'_, E>,
+    time: Duration,
+    rtts: &mut Rtts,
+) -> std::io::Result<Tally> {
+    match load {
+        Load::Closed { gap } => client.closed_loop(time, gap, rtts),
+        Load::Open { rate } => client.open_loop(time, rate, rtts),
+    }
+}
+
+/// Runs `work` on one CPU, inside `host` if there is one.
+fn inside<R: Send>(
+    host: Option<&Namespace>,
+    cpu: u32,
+    work: impl FnOnce() -> Result<R, String> + Send,
+) -> Result<R, String> {
+    let pinned = || {
+        let _pinned = topology::pin(cpu).map_err(|e| e.to_string())?;
+        work()
+    };
+    match host {
+        Some(host) => host.enter(pinned).map_err(|e| e.to_string())?,
+        None => pinned(),
+    }
+}
+
+fn thread_id() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get() as u32
+}

@@ -1,0 +1,339 @@
+//! Request and response, whatever carries them: the server's loop, the closed loop (netperf's _RR)
+//! and the open loop. Knows neither kernel nor stack; an arm brings an [`Endpoint`].
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::stats::Rtts;
+use crate::units::Size;
+
+/// How long one [`Endpoint::recv`] waits before it reports silence.
+pub const PATIENCE: Duration = Duration::from_millis(100);
+
+/// How often silence is met with another request before a peer counts as absent.
+const TRIES: usize = 20;
+
+/// One end of an arm: how it sends, and how it waits.
+pub trait Endpoint {
+    /// Sends one message whole.
+    fn send(&mut self, message: &[u8]) -> io::Result<()>;
+
+    /// Waits in the arm's way for one message (a stream fills `buffer`); none after [`PATIENCE`].
+    fn recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>>;
+
+    /// Takes a message if there is one, without waiting.
+    fn try_recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>>;
+
+    /// What the endpoint knows about its own polling.
+    fn polling(&self) -> Polling {
+        Polling::default()
+    }
+}
+
+/// An endpoint's own account of where its packets came from. Counters since it was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Polling {
+    /// `SO_INCOMING_NAPI_ID`, 0 if unknown.
+    pub napi_id: u32,
+    /// Packets its own busy poll found (stack).
+    pub hits: u64,
+    /// Passes that found nothing (stack).
+    pub misses: u64,
+    /// Times the queue was somebody else's (stack).
+    pub yields: u64,
+}
+
+/// Answers until `stop` is set and one more message or a silence comes by. Returns the answers given.
+///
+/// A response repeats the first bytes of its request, so that a client can tell a late one.
+///
+/// # Errors
+/// What the endpoint reports, except that the client left.
+pub fn serve(
+    endpoint: &mut impl Endpoint,
+    size: Size,
+    stop: &AtomicBool,
+) -> io::Result<u64> {
+    let mut request = vec![0; size.request];
+    let mut response = vec![0; size.response];
+    let mut served = 0;
+    loop {
+        match endpoint.recv(&mut request) {
+            Ok(Some(n)) => {
+                if stop.load(Ordering::Relaxed) {
+                    return Ok(served);
+                }
+                let echoed = n.min(8).min(response.len());
+                response[..echoed].copy_from_slice(&request[..echoed]);
+                endpoint.send(&response)?;
+                served += 1;
+            }
+            Ok(None) if stop.load(Ordering::Relaxed) => return Ok(served),
+            Ok(None) => {}
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(served),
+            // The client's port is closed: it has finished, or died.
+            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => return Ok(served),
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// What a loop did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Requests that were answered.
+    pub transactions: u64,
+    /// Requests that were not, within [`PATIENCE`].
+    pub lost: u64,
+}
+
+/// The client's side of an exchange, with its buffers.
+pub struct Client<'a, E> {
+    endpoint: E,
+    clock: &'a Clock,
+    request: Vec<u8>,
+    response: Vec<u8>,
+    sequence: u8,
+}
+
+impl<'a, E: Endpoint> Client<'a, E> {
+    /// A client that sends and expects messages of `size`.
+    pub fn new(endpoint: E, clock: &'a Clock, size: Size) -> Self {
+        let (request, response) = (vec![0; size.request], vec![0; size.response]);
+        Self { endpoint, clock, request, response, sequence: 0 }
+    }
+
+    /// The endpoint.
+    pub fn endpoint(&mut self) -> &mut E {
+        &mut self.endpoint
+    }
+
+    /// Sends until the first answer: neighbours are resolved, the server runs.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::TimedOut`] when nobody answers for about two seconds.
+    pub fn greet(&mut self) -> io::Result<()> {
+        for _ in 0..TRIES {
+            match self.exchange() {
+                Ok(true) => return Ok(()),
+                // Nobody listens yet; the kernel says so at once, so wait here instead.
+                Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => thread::sleep(PATIENCE),
+                Ok(false) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Err(io::Error::new(io::ErrorKind::TimedOut, "the peer never answered"))
+    }
+
+    /// One request and its response; false after a silence.
+    fn exchange(&mut self) -> io::Result<bool> {
+        self.sequence = self.sequence.wrapping_add(1);
+        self.request[0] = self.sequence;
+        self.endpoint.send(&self.request)?;
+        while self.endpoint.recv(&mut self.response)?.is_some() {
+            // Anything else is the late answer to a request given up.
+            if self.response[0] == self.sequence {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The closed loop: the next request leaves when the last was answered, and not before `gap` has
+    /// passed since it left. Round trips go to `rtts`.
+    ///
+    /// # Errors
+    /// What the endpoint reports.
+    pub fn closed_loop(
+        &mut self,
+        time: Duration,
+        gap: Duration,
+        rtts: &mut Rtts,
+    ) -> io::Result<Tally> {
+        let mut tally = Tally::default();
+        let mut from = self.clock.now();
+        let end = from + self.clock.ticks(time);
+        while from < end {
+            let answered = self.exchange()?;
+            let to = self.clock.now();
+            let nanos = self.clock.nanos(from, to);
+            if answered {
+                rtts.saturating_record(nanos);
+                tally.transactions += 1;
+            } else {
+                tally.lost += 1;
+            }
+            from = to;
+            if let Some(pause) = gap.checked_sub(Duration::from_nanos(nanos))
+                && !pause.is_zero()
+            {
+                thread::sleep(pause);
+                from = self.clock.now();
+            }
+        }
+        Ok(tally)
+    }
+
+    /// The open loop: request *i* is due at `i / rate` whether or not earlier ones were answered, and
+    /// its latency counts from then, not from when it could be sent. The client never sleeps, so
+    /// that the waiting measured is the server's alone. Needs requests and responses of 8 bytes.
+    ///
+    /// # Errors
+    /// What the endpoint reports.
+    pub fn open_loop(&mut self, time: Duration, rate: f64, rtts: &mut Rtts) -> io::Result<Tally> {
+        debug_assert!(self.request.len() >= 8 && self.response.len() >= 8);
+        let start = self.clock.now();
+        let per_second = self.clock.ticks(Duration::from_secs(1)) as f64;
+        let due = |i: u64| start + (i as f64 / rate * per_second) as u64;
+        let end = start + self.clock.ticks(time);
+        let give_up = end + self.clock.ticks(PATIENCE);
+        let (mut sent, mut answered) = (0u64, 0u64);
+        loop {
+            let now = self.clock.now();
+            let next = due(sent);
+            if next < end && now >= next {
+                self.request[..8].copy_from_slice(&sent.to_le_bytes());
+                match self.endpoint.send(&self.request) {
+                    Ok(()) => {}
+                    // A full queue is a loss like any other; the answer will be missing.
+                    Err(e) if is_full(&e) => {}
+                    Err(e) => return Err(e),
+                }
+                sent += 1;
+            }
+            while let Some(n) = self.endpoint.try_recv(&mut self.response)? {
+                let to = self.clock.now();
+                let Some(index) = self.response[..n].first_chunk::<8>() else { continue };
+                let index = u64::from_le_bytes(*index);
+                if index < sent {
+                    rtts.saturating_record(self.clock.nanos(due(index), to));
+                    answered += 1;
+                }
+            }
+            if now >= end && (answered >= sent || now >= give_up) && due(sent) >= end {
+                return Ok(Tally { transactions: answered, lost: sent.saturating_sub(answered) });
+            }
+        }
+    }
+}
+
+fn is_full(e: &io::Error) -> bool {
+    e.kind() == io::ErrorKind::WouldBlock || e.raw_os_error() == Some(libc::ENOBUFS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    /// A server in a box: answers at once, or loses, or answers late.
+    struct Loopback {
+        queue: VecDeque<Vec<u8>>,
+        sent: usize,
+        lose: fn(usize) -> bool,
+        late: fn(usize) -> bool,
+        held: Vec<Vec<u8>>,
+    }
+
+    fn loopback(lose: fn(usize) -> bool, late: fn(usize) -> bool) -> Loopback {
+        Loopback { queue: VecDeque::new(), sent: 0, lose, late, held: Vec::new() }
+    }
+
+    impl Endpoint for Loopback {
+        fn send(&mut self, message: &[u8]) -> io::Result<()> {
+            self.sent += 1;
+            if (self.late)(self.sent) {
+                self.held.push(message.to_vec());
+            } else if !(self.lose)(self.sent) {
+                self.queue.extend(self.held.drain(..));
+                self.queue.push_back(message.to_vec());
+            }
+            Ok(())
+        }
+        fn recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+            self.try_recv(buffer)
+        }
+        fn try_recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+            Ok(self.queue.pop_front().map(|m| {
+                buffer[..m.len()].copy_from_slice(&m);
+                m.len()
+            }))
+        }
+    }
+
+    const TIME: Duration = Duration::from_millis(5);
+
+    fn closed(endpoint: Loopback) -> (Tally, Rtts) {
+        let clock = Clock::default();
+        let mut rtts = crate::stats::histogram();
+        let mut client = Client::new(endpoint, &clock, Size { request: 1, response: 1 });
+        let tally = client.closed_loop(TIME, Duration::ZERO, &mut rtts).expect("no I/O");
+        (tally, rtts)
+    }
+
+    #[test]
+    fn every_transaction_is_one_sample() {
+        let (tally, rtts) = closed(loopback(|_| false, |_| false));
+        assert!(tally.transactions > 10 && tally.lost == 0, "{tally:?}");
+        assert_eq!(rtts.len(), tally.transactions);
+    }
+
+    #[test]
+    fn losses_and_late_answers_are_not_samples() {
+        let (tally, rtts) = closed(loopback(|n| n % 4 == 1, |n| n % 4 == 3));
+        assert!(tally.lost > 0 && tally.transactions.abs_diff(tally.lost) <= 1, "{tally:?}");
+        assert_eq!(rtts.len(), tally.transactions);
+    }
+
+    #[test]
+    fn a_peer_that_never_answers_is_an_error() {
+        let clock = Clock::default();
+        let silent = loopback(|_| true, |_| false);
+        let mut client = Client::new(silent, &clock, Size { request: 1, response: 1 });
+        assert_eq!(client.greet().map_err(|e| e.kind()), Err(io::ErrorKind::TimedOut));
+    }
+
+    #[test]
+    fn the_open_loop_offers_what_was_asked_and_counts_losses() {
+        let clock = Clock::default();
+        let mut rtts = crate::stats::histogram();
+        let lossy = loopback(|n| n % 10 == 0, |_| false);
+        let mut client = Client::new(lossy, &clock, Size { request: 16, response: 16 });
+        let tally = client.open_loop(Duration::from_millis(50), 10_000.0, &mut rtts);
+        let tally = tally.expect("no I/O");
+        assert_eq!((tally.transactions, tally.lost), (450, 50));
+        assert_eq!(rtts.len(), 450);
+    }
+
+    #[test]
+    fn the_open_loop_counts_from_the_intended_time() {
+        // Every send takes 2 ms; 1000 requests a second are due: the queue of the due grows.
+        struct Slow(VecDeque<[u8; 8]>);
+        impl Endpoint for Slow {
+            fn send(&mut self, message: &[u8]) -> io::Result<()> {
+                thread::sleep(Duration::from_millis(2));
+                self.0.extend(message.first_chunk::<8>());
+                Ok(())
+            }
+            fn recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+                self.try_recv(buffer)
+            }
+            fn try_recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+                Ok(self.0.pop_front().map(|m| {
+                    buffer[..8].copy_from_slice(&m);
+                    8
+                }))
+            }
+        }
+        let clock = Clock::default();
+        let mut rtts = crate::stats::histogram();
+        let size = Size { request: 8, response: 8 };
+        let mut client = Client::new(Slow(VecDeque::new()), &clock, size);
+        let tally = client.open_loop(Duration::from_millis(40), 1000.0, &mut rtts).expect("no I/O");
+        assert_eq!(tally.transactions, 40);
+        assert!(rtts.max() > 35_000_000, "the last was at least 38 ms late: {}", rtts.max());
+    }
+}
