@@ -1,7 +1,7 @@
 //! `busypoll lab`: a shell or a command on one of two hosts that exist only for it.
 //!
-//! This process holds the lab while the command runs. It owns what that takes: who gets the terminal's
-//! signals, and that the command does not outlive the lab.
+//! This process holds the lab while the command runs. It owns what that takes: who gets the
+//! terminal's signals, and that the command does not outlive the lab.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -16,9 +16,9 @@ use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 
 /// Two hosts on this machine: a shell, or a command, on one of them.
 ///
-/// The hosts are joined by a cable of their own (veth, NAPI on) and see nothing else of the network:
-/// client 10.77.0.1, server 10.77.0.2. They end with the command; nothing is left behind. Without root
-/// they are made in a user namespace, where the system allows that.
+/// The hosts are joined by a cable of their own (veth, NAPI on) and see nothing else of the
+/// network: client 10.77.0.1, server 10.77.0.2. They end with the command; nothing is left behind.
+/// Without root they are made in a user namespace, where the system allows that.
 ///
 /// Inside, `busypoll lab --host server` is the other host of the same lab.
 #[derive(Debug, Args)]
@@ -90,8 +90,8 @@ fn banner(lab: &Lab, side: Side) {
     );
 }
 
-/// Has the kernel end the command when this process ends, however it ends. A shell gets a hang-up, which
-/// it passes on to its jobs.
+/// Has the kernel end the command when this process ends, however it ends. A shell gets a hang-up,
+/// which it passes on to its jobs.
 fn end_with_this_process(command: &mut Command, signal: Signal) {
     let holder = getpid();
     let arrange = move || {
@@ -103,7 +103,7 @@ fn end_with_this_process(command: &mut Command, signal: Signal) {
     unsafe { command.pre_exec(arrange) };
 }
 
-/// Ctrl-C and Ctrl-\ reach the whole foreground: they are for the command, and the lab stays with it.
+/// Ctrl-C and Ctrl-\ reach the whole foreground; they are for the command, and the lab stays.
 fn leave_interrupts_to_the_command() {
     extern "C" fn nothing(_: libc::c_int) {}
     for signal in [libc::SIGINT, libc::SIGQUIT] {

@@ -1,4 +1,4 @@
-//! The `busypoll` command: parses the words, hands them to one file per subcommand, words the errors.
+//! The `busypoll` command: parses the words, hands them to a subcommand, words the errors.
 
 mod lab;
 

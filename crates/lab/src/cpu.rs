@@ -1,7 +1,7 @@
 //! The hosts' CPUs, and pinning to one of them.
 //!
-//! Pinning here may widen the caller's affinity, as long as the cpuset allows it: a host's threads and
-//! children belong on the host's CPU even when whoever starts them is pinned elsewhere.
+//! A child is pinned between fork and exec, where nothing may allocate, so by other means than
+//! [`topology::pin`].
 
 use std::ffi::c_ulong;
 use std::io;
@@ -21,7 +21,7 @@ impl Mask {
         Self(mask)
     }
 
-    /// Pins the calling thread. Allocates nothing.
+    /// Pins the calling thread, even one that is pinned elsewhere. Allocates nothing.
     pub(crate) fn apply(&self) -> io::Result<()> {
         let bytes = size_of_val(self.0.as_slice());
         // SAFETY: the kernel reads as many bytes as the mask has, and takes any length

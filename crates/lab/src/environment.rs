@@ -1,7 +1,7 @@
 //! A lab in the environment of the commands that run in it, so that a command can reach both hosts.
 //!
-//! Owns the names of the variables. The namespaces are named by the holder's descriptors, so the names
-//! are good exactly as long as the lab is.
+//! Owns the names of the variables. The namespaces are named by the holder's descriptors, so the
+//! names are good exactly as long as the lab is.
 
 use std::env;
 use std::path::Path;
@@ -17,10 +17,10 @@ fn names(side: Side) -> [&'static str; 2] {
 }
 
 impl Lab {
-    /// What a command on the host `side` should find in its environment: `BUSYPOLL_LAB_HOST` (`client` or
-    /// `server`), `_INTERFACE`, `_ADDRESS` (its own IPv4), `_PEER` (the other's), and for both hosts
-    /// `BUSYPOLL_LAB_CLIENT_NS`, `_CLIENT_CPU`, `_SERVER_NS`, `_SERVER_CPU`. An `_NS` suits
-    /// `nsenter --net=`.
+    /// What a command on the host `side` should find in its environment: `BUSYPOLL_LAB_HOST`
+    /// (`client` or `server`), `_INTERFACE`, `_ADDRESS` (its own IPv4), `_PEER` (the other's), and
+    /// for both hosts `BUSYPOLL_LAB_CLIENT_NS`, `_CLIENT_CPU`, `_SERVER_NS`, `_SERVER_CPU`. An
+    /// `_NS` suits `nsenter --net=`.
     #[must_use]
     pub fn variables(&self, side: Side) -> Vec<(&'static str, String)> {
         let mut variables = vec![
@@ -39,8 +39,8 @@ impl Lab {
     /// The lab this process was started in, if its environment has [`Lab::variables`].
     ///
     /// # Errors
-    /// [`LabError::Ended`] if the lab's holder is gone, [`LabError::Unprivileged`] if the process may not
-    /// enter it.
+    /// [`LabError::Ended`] if the lab's holder is gone, [`LabError::Unprivileged`] if the process
+    /// may not enter it.
     pub fn from_environment() -> Result<Option<Self>, LabError> {
         let host = |side| {
             let [namespace, cpu] = names(side).map(|name| env::var(name).ok());

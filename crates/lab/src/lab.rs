@@ -1,7 +1,7 @@
 //! The two hosts and how they are put together.
 //!
-//! Owns the order of things: namespaces, the pair, its offloads, its addresses. Touches nothing outside
-//! the two namespaces it has just made.
+//! Owns the order of things: namespaces, the pair, its offloads, its addresses. Touches nothing
+//! outside the two namespaces it has just made.
 
 use std::ffi::OsStr;
 use std::io;
@@ -17,7 +17,7 @@ use crate::cpu::{self, Mask};
 use crate::rtnetlink::{self, VethEnd};
 use crate::{LabError, Namespace, PREFIX_V4, PREFIX_V6, Side};
 
-/// Two hosts joined by a cable. The field you drop last keeps nothing of the other alive.
+/// Two hosts joined by a veth pair. Dropping one takes the pair with it.
 #[derive(Debug)]
 pub struct Lab {
     /// The host at 10.77.0.1 and fd77::1.
@@ -47,14 +47,14 @@ pub struct LabBuilder {
 }
 
 impl Lab {
-    /// One queue, an MTU of 1500 bytes, GRO on and TSO off at both ends, two CPUs that share no core
-    /// if there are such.
+    /// One queue, an MTU of 1500 bytes, GRO on and TSO off at both ends, two CPUs that share no
+    /// core if there are such.
     #[must_use]
     pub fn builder() -> LabBuilder {
         LabBuilder { queues: 1, mtu: 1500, gro: true, tso: false, cpus: None }
     }
 
-    /// A single namespace with `lo` up and nothing else, for what needs a place of its own, such as TAP.
+    /// A single namespace with `lo` up, for what needs a place of its own, such as a TAP device.
     ///
     /// # Errors
     /// As [`Namespace::new`].

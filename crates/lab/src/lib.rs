@@ -1,4 +1,4 @@
-//! Two hosts on one machine: two network namespaces joined by a veth pair on which NAPI is really on.
+//! Two hosts on one machine: network namespaces joined by a veth pair on which NAPI is really on.
 //!
 //! ```no_run
 //! let lab = busypoll_lab::Lab::builder().queues(2).build()?;
@@ -7,14 +7,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Nothing the lab makes has a name outside the process: the namespaces are held by file descriptors and
-//! both interfaces are born inside them. So the lab ends with the process, whatever ended it, and the
-//! machine's own interfaces, `/run/netns` and firewall never see it. Other users of the machine do not
-//! either. A child started inside a host keeps that host alive for as long as the child lives.
+//! Nothing the lab makes has a name outside the process: the namespaces are held by file
+//! descriptors and both interfaces are born inside them. So the lab ends with the process, whatever
+//! ended it, and the machine's own interfaces, `/run/netns` and firewall never see it. A child
+//! started inside a host keeps that host alive for as long as the child lives.
 //!
 //! Without root, call [`enter_user_namespace`] first thing in `main`.
 //!
-//! Linux only. `/sys` inside a host still shows the machine's own devices: ask rtnetlink or ethtool instead.
+//! Linux only. `/sys` inside a host still shows the machine's own devices: ask rtnetlink or ethtool
+//! instead.
 
 mod cpu;
 mod environment;

@@ -1,7 +1,8 @@
 //! One network namespace, held by a file descriptor and by nothing else.
 //!
-//! Owns making it, running code and children inside it. Never moves the calling thread: a thread that has
-//! changed its namespace is a trap for whoever uses it next, so code runs on threads of their own.
+//! Owns making it, running code and children inside it. Never moves the calling thread: a thread
+//! that has changed its namespace is a trap for whoever uses it next, so code runs on threads of
+//! their own.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -14,9 +15,9 @@ use std::process::Command;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
+use busypoll_linux::topology;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
-use crate::cpu::Mask;
 use crate::{LabError, rtnetlink, user_namespace};
 
 const LOOPBACK_IFINDEX: u32 = 1;
@@ -31,10 +32,11 @@ impl Namespace {
     /// Makes a namespace with nothing in it but `lo`, which is up.
     ///
     /// # Errors
-    /// [`LabError::Unprivileged`] without CAP_SYS_ADMIN and CAP_NET_ADMIN in the process's user namespace.
+    /// [`LabError::Unprivileged`] without CAP_SYS_ADMIN and CAP_NET_ADMIN in the process's user
+    /// namespace.
     pub fn new() -> Result<Self, LabError> {
         on_a_thread(|| {
-            // SAFETY: unshare(CLONE_NEWNET) changes the calling thread alone, which ends with this closure.
+            // SAFETY: this changes the calling thread alone, which ends with this closure.
             unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(user_namespace::refusal)?;
             let namespace = Self::open(Path::new("/proc/thread-self/ns/net"))?;
             rtnetlink::Socket::open()
@@ -54,13 +56,13 @@ impl Namespace {
         Ok(Self { fd: Arc::new(file.into()) })
     }
 
-    /// A path by which other processes of the same user can open the namespace while this one lives.
+    /// A path by which the user's other processes can open the namespace while this one lives.
     #[must_use]
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd())
     }
 
-    /// Runs `work` inside the namespace, on a fresh thread, and waits for it. A panic comes through.
+    /// Runs `work` inside the namespace, on a fresh thread, and waits. A panic comes through.
     ///
     /// Sockets opened there stay in the namespace wherever they are used afterwards.
     ///
@@ -76,16 +78,17 @@ impl Namespace {
     /// Starts a thread inside the namespace, pinned to `cpu`, and does not wait for it.
     ///
     /// # Errors
-    /// If the process may not run on `cpu`, the thread cannot be started or may not enter the namespace.
+    /// If the process may not run on `cpu`, the thread cannot be started or may not enter the
+    /// namespace.
     pub fn spawn_thread<R: Send + 'static>(
         &self,
         cpu: u32,
         work: impl FnOnce() -> R + Send + 'static,
     ) -> Result<JoinHandle<R>, LabError> {
-        // A thread inherits its maker's namespace and CPU, so whatever can fail has failed before it starts.
+        // A thread inherits its maker's namespace and CPU, so whatever can fail has failed before
+        // it starts.
         self.enter(|| {
-            let pinning = LabError::system(format!("pin a thread to CPU {cpu}"));
-            Mask::of(cpu).apply().map_err(pinning)?;
+            let _pinned = topology::pin(cpu)?;
             thread::Builder::new().spawn(work).map_err(LabError::system("start a thread"))
         })?
     }

@@ -1,7 +1,7 @@
 //! What a test needs from the machine, said out loud when it is missing.
 //!
-//! Owns the two macros below and the probes behind them. Changes nothing: the probe for rights makes a
-//! network namespace and lets it go.
+//! Owns the two macros below and the probes behind them. Changes nothing: the probe for rights
+//! makes a network namespace and lets it go.
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -12,9 +12,9 @@ use rustix::process::geteuid;
 
 use crate::Namespace;
 
-/// Leaves the test, with one line saying so, unless it runs as real root: effective uid 0 of the initial
-/// user namespace, able to make network namespaces (CAP_NET_ADMIN, CAP_SYS_ADMIN). With `CI=true` it
-/// panics instead, so that nothing goes untested unnoticed.
+/// Leaves the test, with one line saying so, unless it runs as real root: effective uid 0 of the
+/// initial user namespace, able to make network namespaces (CAP_NET_ADMIN, CAP_SYS_ADMIN). With
+/// `CI=true` it panics instead, so that nothing goes untested unnoticed.
 ///
 /// ```no_run
 /// fn the_lab_answers_ping() {

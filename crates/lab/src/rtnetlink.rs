@@ -62,8 +62,8 @@ impl Socket {
         }))
     }
 
-    /// Keeps IPv6 from giving the interface a link-local address by itself, and with it from duplicate
-    /// address detection and router solicitations.
+    /// Keeps IPv6 from giving the interface a link-local address by itself, and with it from
+    /// duplicate address detection and router solicitations.
     pub(crate) fn no_automatic_ipv6(&self, ifindex: u32) -> io::Result<()> {
         let message = Message::new(libc::RTM_NEWLINK, 0, &link_header(ifindex, 0));
         self.request(message.nest(libc::IFLA_AF_SPEC, |families| {

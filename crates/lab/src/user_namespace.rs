@@ -1,7 +1,7 @@
 //! Root for a user who is not: a user namespace around this process, where the system allows one.
 //!
-//! Changes the calling process alone. Also words the refusal, because the lab's callers need the reason
-//! and the remedy, not an errno.
+//! Changes the calling process alone. Also words the refusal, because the lab's callers need the
+//! reason and the remedy, not an errno.
 
 use std::{fs, io};
 
@@ -11,23 +11,25 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use crate::LabError;
 
-/// Gives a process without privileges the right to make labs, by moving it into a user namespace of its
-/// own where its user is root. Does nothing if it has CAP_SYS_ADMIN already.
+/// Gives a process without privileges the right to make labs, by moving it into a user namespace of
+/// its own where its user is root. Does nothing if it has CAP_SYS_ADMIN already.
 ///
 /// Call it first thing in `main`: the kernel refuses a process that has started a second thread.
-/// The namespace maps a single user and group, so files of everybody else appear as `nobody`'s; files
-/// made keep their real owner. It ends with the process.
+/// The namespace maps a single user and group, so files of everybody else appear as `nobody`'s;
+/// files made keep their real owner. It ends with the process.
 ///
 /// # Errors
-/// [`LabError::Unprivileged`] where the system forbids it, naming the sysctl and the remedy; the process
-/// is then as able to do everything else as before.
+/// [`LabError::Unprivileged`] where the system forbids it, naming the sysctl and the remedy; the
+/// process is then as able to do everything else as before.
 pub fn enter_user_namespace() -> Result<(), LabError> {
-    // Not probed by a thread that tries: its remains may still count when unshare looks for threads.
+    // Not probed by a thread that tries: its remains may still count when unshare looks for
+    // threads.
     if Caps::current()?.has(Capability::SysAdmin) {
         return Ok(());
     }
     let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
-    // SAFETY: the descriptor table stays shared, and the kernel refuses a process with a second thread.
+    // SAFETY: the descriptor table stays shared, and the kernel refuses a process with a second
+    // thread.
     unsafe { unshare_unsafe(UnshareFlags::NEWUSER) }.map_err(refusal)?;
     // An unprivileged writer must give up setgroups(2) before it may map its group:
     // user_namespaces(7), "Interaction with system calls that change process UIDs or GIDs".
@@ -45,42 +47,42 @@ pub(crate) fn refusal(error: impl Into<io::Error>) -> LabError {
 }
 
 fn explain(errno: Option<i32>, sysctl: impl Fn(&str) -> Option<String>) -> (String, String) {
-    let is = |name: &str, value: &str| sysctl(name).is_some_and(|text| text.trim() == value);
-    let switch = |name: &str, found: &str, wanted: &str| {
-        (
-            format!("{name} is {found}"),
-            format!("run with sudo, or set `sudo sysctl {name}={wanted}`"),
-        )
-    };
-    if errno == Some(libc::ENOSPC) {
-        let full = ["user", "net"]
-            .into_iter()
-            .find(|kind| is(&format!("user/max_{kind}_namespaces"), "0"));
-        return match full {
-            Some(kind) => switch(&format!("user.max_{kind}_namespaces"), "0", "1024"),
-            None => (
-                "user.max_user_namespaces or user.max_net_namespaces is used up".into(),
-                "end programs that hold namespaces (lsns lists them), or raise the sysctl".into(),
-            ),
+    let first = |obstacles: &[(&str, &str, &str)]| {
+        let is = |name: &str, value: &str| {
+            let file = name.replacen('.', "/", 1);
+            sysctl(&file).is_some_and(|text| text.trim() == value)
         };
+        let (name, found, wanted) = obstacles.iter().find(|(name, found, _)| is(name, found))?;
+        let remedy = format!("run with sudo, or set `sudo sysctl {name}={wanted}`");
+        Some((format!("{name} is {found}"), remedy))
+    };
+    let limits =
+        [("user.max_user_namespaces", "0", "1024"), ("user.max_net_namespaces", "0", "1024")];
+    let bans = [
+        ("kernel.unprivileged_userns_clone", "0", "1"),
+        ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
+        // Not given a user namespace for want of this one, a process later meets EPERM.
+        limits[0],
+    ];
+    let said = |cause: &str, remedy: &str| (cause.into(), remedy.into());
+    match errno {
+        Some(libc::ENOSPC) => first(&limits).unwrap_or_else(|| {
+            said(
+                "user.max_user_namespaces or user.max_net_namespaces is used up",
+                "end programs that hold namespaces (lsns lists them), or raise the sysctl",
+            )
+        }),
+        Some(libc::EINVAL) => said(
+            "a user namespace wants a process with one thread and a kernel with CONFIG_USER_NS",
+            "run with sudo",
+        ),
+        _ => first(&bans).unwrap_or_else(|| {
+            said(
+                "CAP_SYS_ADMIN is missing, and no user namespace gives it",
+                "run with sudo; a container wants --cap-add SYS_ADMIN --cap-add NET_ADMIN",
+            )
+        }),
     }
-    if errno == Some(libc::EINVAL) {
-        return (
-            "a user namespace must be entered before the first thread, by a kernel with CONFIG_USER_NS".into(),
-            "run with sudo".into(),
-        );
-    }
-    if is("kernel/unprivileged_userns_clone", "0") {
-        return switch("kernel.unprivileged_userns_clone", "0", "1");
-    }
-    if is("kernel/apparmor_restrict_unprivileged_userns", "1") {
-        return switch("kernel.apparmor_restrict_unprivileged_userns", "1", "0");
-    }
-    (
-        "CAP_SYS_ADMIN is missing, and no user namespace gives it".into(),
-        "run with sudo; in a container, start it with --cap-add SYS_ADMIN --cap-add NET_ADMIN"
-            .into(),
-    )
 }
 
 #[cfg(test)]
@@ -109,6 +111,7 @@ mod tests {
             ),
             (libc::ENOSPC, "user/max_user_namespaces", "0", "user.max_user_namespaces=1024"),
             (libc::ENOSPC, "user/max_net_namespaces", "0", "user.max_net_namespaces=1024"),
+            (libc::EPERM, "user/max_user_namespaces", "0", "user.max_user_namespaces=1024"),
         ] {
             let (cause, advice) = explain(Some(errno), with(file, value));
             assert_eq!(cause, format!("{} is {value}", file.replacen('/', ".", 1)));
