@@ -42,3 +42,57 @@ pub(crate) fn timespec(span: Duration) -> libc::timespec {
         tv_nsec: span.subsec_nanos().into(),
     }
 }
+
+/// Waits until a descriptor is ready, `timeout` is over (`None`: never) or a signal was handled: what
+/// ppoll(2) returns.
+pub(crate) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> libc::c_int {
+    let limit = timeout.map(timespec);
+    let limit = limit.as_ref().map_or(std::ptr::null(), |limit| limit as *const libc::timespec);
+    // SAFETY: as many entries as are counted; `limit` is null or outlives the call; no signal mask.
+    unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, limit, std::ptr::null()) }
+}
+
+/// A new epoll instance.
+pub(crate) fn epoll() -> io::Result<OwnedFd> {
+    // SAFETY: a plain system call.
+    owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })
+}
+
+/// Adds `fd` to an epoll instance, or changes what it is watched for (`op`).
+pub(crate) fn epoll_control(
+    epoll: RawFd,
+    op: libc::c_int,
+    fd: RawFd,
+    events: u32,
+    data: u64,
+) -> io::Result<()> {
+    let mut event = libc::epoll_event { events, u64: data };
+    // SAFETY: `event` is valid for the call.
+    match unsafe { libc::epoll_ctl(epoll, op, fd, &raw mut event) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Waits for events, to the nanosecond. Returns how many there are; none after `timeout` or a signal.
+pub(crate) fn epoll_wait(
+    epoll: RawFd,
+    events: &mut [libc::epoll_event],
+    timeout: Option<Duration>,
+) -> usize {
+    let limit = timeout.map(timespec);
+    let limit = limit.as_ref().map_or(std::ptr::null(), |limit| limit as *const libc::timespec);
+    // SAFETY: room for as many events as are counted; `limit` is null or outlives the call; no signal mask.
+    let ready = unsafe {
+        libc::syscall(
+            libc::SYS_epoll_pwait2,
+            epoll,
+            events.as_mut_ptr(),
+            events.len(),
+            limit,
+            std::ptr::null::<libc::sigset_t>(),
+            0usize,
+        )
+    };
+    usize::try_from(ready).unwrap_or(0).min(events.len())
+}

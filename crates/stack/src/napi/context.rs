@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     nic::{Interrupt, RxQueue},
-    sync::{Arc, AtomicU64, Ordering, UnsafeCell},
+    sync::{Arc, AtomicU64, Ordering, UnsafeCell, spin_wait},
     time::{self, Instant},
 };
 use std::{io, time::Duration};
@@ -112,7 +112,7 @@ impl Context {
 
     pub(super) fn disable(&self) {
         while !self.word.disable() {
-            std::thread::yield_now();
+            spin_wait();
         }
     }
 

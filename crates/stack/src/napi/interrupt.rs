@@ -37,12 +37,13 @@ pub(super) struct Line {
 
 impl Line {
     pub(super) fn new(interrupt: Arc<dyn Interrupt>) -> io::Result<Line> {
-        // SAFETY: a plain system call.
-        let epoll = sys::owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        let epoll = sys::epoll()?;
         let call = sys::eventfd()?;
-        control(&epoll, libc::EPOLL_CTL_ADD, call.as_raw_fd(), libc::EPOLLIN as u32, CALL)?;
-        let fd = interrupt.fd().as_raw_fd();
-        control(&epoll, libc::EPOLL_CTL_ADD, fd, 0, INTERRUPT)?;
+        let add = |fd: RawFd, events, data| {
+            sys::epoll_control(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, events, data)
+        };
+        add(call.as_raw_fd(), libc::EPOLLIN as u32, CALL)?;
+        add(interrupt.fd().as_raw_fd(), 0, INTERRUPT)?;
         Ok(Line {
             interrupt,
             epoll,
@@ -71,7 +72,8 @@ impl Line {
         let fd = self.interrupt.fd().as_raw_fd();
         // Both descriptors are ours and registered: it cannot fail but for want of kernel memory, and then
         // the thread is called to look for itself.
-        if control(&self.epoll, libc::EPOLL_CTL_MOD, fd, events, INTERRUPT).is_err() {
+        let epoll = self.epoll.as_raw_fd();
+        if sys::epoll_control(epoll, libc::EPOLL_CTL_MOD, fd, events, INTERRUPT).is_err() {
             self.call();
         }
     }
@@ -98,34 +100,12 @@ impl Line {
         let wakes = timeout.map_or(u64::MAX, |timeout| (time::now() + timeout).nanos());
         self.wakes.store(wakes, Ordering::SeqCst);
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
-        let limit = timeout.map(sys::timespec);
-        let limit = limit.as_ref().map_or(std::ptr::null(), |limit| limit as *const libc::timespec);
-        // SAFETY: room for two events; `limit` is null or outlives the call; no signal mask.
-        let ready = unsafe {
-            libc::syscall(
-                libc::SYS_epoll_pwait2,
-                self.epoll.as_raw_fd(),
-                events.as_mut_ptr(),
-                events.len(),
-                limit,
-                std::ptr::null::<libc::sigset_t>(),
-                0usize,
-            )
-        };
-        let ready = &events[..usize::try_from(ready).unwrap_or(0).min(events.len())];
+        let count = sys::epoll_wait(self.epoll.as_raw_fd(), &mut events, timeout);
+        let ready = &events[..count];
         if ready.iter().any(|event| event.u64 == CALL) {
             sys::drain(self.call.as_raw_fd());
         }
         ready.iter().any(|event| event.u64 == INTERRUPT)
-    }
-}
-
-fn control(epoll: &OwnedFd, op: i32, fd: RawFd, events: u32, data: u64) -> io::Result<()> {
-    let mut event = libc::epoll_event { events, u64: data };
-    // SAFETY: `event` is valid for the call.
-    match unsafe { libc::epoll_ctl(epoll.as_raw_fd(), op, fd, &raw mut event) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
     }
 }
 

@@ -7,7 +7,7 @@
 
 use crate::{
     sync::{Arc, AtomicU32, Ordering},
-    sys::{drain, eventfd, signal, timespec},
+    sys::{drain, eventfd, poll, signal},
 };
 use std::{
     io,
@@ -40,7 +40,7 @@ pub enum Wake {
 }
 
 impl Waiter {
-    fn new() -> io::Result<Waiter> {
+    pub(crate) fn new() -> io::Result<Waiter> {
         Ok(Waiter { state: AtomicU32::new(AWAKE), event: eventfd()? })
     }
 
@@ -85,23 +85,14 @@ impl Waiter {
         {
             return Wake::Woken;
         }
-        let mut fds = [
-            libc::pollfd { fd: self.event.as_raw_fd(), events: libc::POLLIN, revents: 0 },
-            libc::pollfd {
-                fd: other.map_or(-1, |fd| fd.as_raw_fd()),
-                events: libc::POLLIN,
-                revents: 0,
-            },
-        ];
-        let count = 1 + libc::nfds_t::from(other.is_some());
-        let limit = timeout.map(timespec);
-        let limit = limit.as_ref().map_or(std::ptr::null(), |limit| limit as *const libc::timespec);
-        // SAFETY: `fds` holds at least `count` entries; `limit` is null or points to a timespec that
-        // outlives the call.
-        let ready = unsafe { libc::ppoll(fds.as_mut_ptr(), count, limit, std::ptr::null()) };
+        let event = self.event.as_raw_fd();
+        let other = other.map_or(-1, |fd| fd.as_raw_fd());
+        let mut fds =
+            [event, other].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+        let ready = poll(&mut fds, timeout);
         let signalled = ready > 0 && fds[0].revents != 0;
         if signalled {
-            drain(self.event.as_raw_fd());
+            drain(event);
         }
         let woken = self
             .state
