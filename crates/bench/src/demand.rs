@@ -35,18 +35,19 @@ pub fn idle(time: Duration) -> Result<Usage, String> {
     Ok(Usage { used: after.since(&before).used(elapsed), elapsed })
 }
 
-/// Microseconds of CPU per transaction, less what the idle machine would have used anyway; never
-/// below 0.
+/// Microseconds of CPU per transaction, less what the idle machine would have used anyway; none if
+/// that is all there was: on a machine busy with other things the load displaces them, and its own
+/// share cannot be told.
 ///
 /// The kernel reports idle time in ticks of 10 ms, so only sums over rounds mean anything.
-pub fn service_demand_us(load: Usage, idle: Usage, transactions: u64) -> f64 {
+pub fn service_demand_us(load: Usage, idle: Usage, transactions: u64) -> Option<f64> {
     let background = if idle.elapsed.is_zero() {
         0.0
     } else {
         idle.used.as_secs_f64() / idle.elapsed.as_secs_f64() * load.elapsed.as_secs_f64()
     };
-    let own = (load.used.as_secs_f64() - background).max(0.0);
-    own * 1e6 / transactions.max(1) as f64
+    let own = load.used.as_secs_f64() - background;
+    (own > 0.0 && transactions > 0).then(|| own * 1e6 / transactions as f64)
 }
 
 #[cfg(test)]
@@ -61,11 +62,13 @@ mod tests {
     fn known_answers() {
         // Two CPUs fully busy for one second, 100,000 transactions: 20 us each.
         let none = Usage::default();
-        assert!((service_demand_us(usage(2000, 1000), none, 100_000) - 20.0).abs() < 1e-9);
+        let is = |got: Option<f64>, want: f64| (got.expect("a figure") - want).abs() < 1e-9;
+        assert!(is(service_demand_us(usage(2000, 1000), none, 100_000), 20.0));
         // A background that uses a quarter of a CPU is not theirs.
         let idle = usage(50, 200);
-        assert!((service_demand_us(usage(2000, 1000), idle, 100_000) - 17.5).abs() < 1e-9);
-        assert_eq!(service_demand_us(usage(10, 1000), idle, 100), 0.0);
+        assert!(is(service_demand_us(usage(2000, 1000), idle, 100_000), 17.5));
+        assert_eq!(service_demand_us(usage(10, 1000), idle, 100), None);
+        assert_eq!(service_demand_us(usage(10, 1000), none, 0), None);
     }
 
     #[test]

@@ -227,7 +227,11 @@ pub fn objection(arm: &Arm, transactions: u64, evidence: &Evidence) -> Option<St
         return Some("no transaction finished".to_owned());
     }
     if evidence.lost * 100 > transactions {
-        return Some(format!("{} of {} requests lost", evidence.lost, transactions + evidence.lost));
+        return Some(format!(
+            "{} of {} requests lost",
+            evidence.lost,
+            transactions + evidence.lost
+        ));
     }
     let share = evidence.busy_polled_share;
     match arm.mode {
@@ -243,7 +247,10 @@ pub fn objection(arm: &Arm, transactions: u64, evidence: &Evidence) -> Option<St
             } else {
                 "others delivered its packets: another poller or the softirq was faster"
             };
-            Some(format!("did not busy poll: {counter} show {:.0}% of packets; {cause}", share * 100.0))
+            Some(format!(
+                "did not busy poll: {counter} show {:.0}% of packets; {cause}",
+                share * 100.0
+            ))
         }
         Mode::Blocking if share > POLLED_TOO_MUCH => Some(format!(
             "not asleep: {:.0}% of its packets were busy polled; is another program polling?",

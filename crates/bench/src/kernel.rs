@@ -85,7 +85,12 @@ impl Wait {
     }
 
     /// Receives once in this way; none after [`PATIENCE`].
-    fn recv(self, socket: impl AsFd, buffer: &mut [u8], clock: &Clock) -> io::Result<Option<usize>> {
+    fn recv(
+        self,
+        socket: impl AsFd,
+        buffer: &mut [u8],
+        clock: &Clock,
+    ) -> io::Result<Option<usize>> {
         if self != Self::Spin {
             return once(socket, buffer, RecvFlags::empty());
         }
@@ -210,7 +215,9 @@ impl<'a> Tcp<'a> {
         let listener = TcpListener::bind(at).map_err(one_line("bind"))?;
         announce.ready(listener.local_addr().map_err(one_line("getsockname"))?);
         // SO_RCVTIMEO ends accept(2) too.
-        SockRef::from(&listener).set_read_timeout(Some(PATIENCE)).map_err(one_line("SO_RCVTIMEO"))?;
+        SockRef::from(&listener)
+            .set_read_timeout(Some(PATIENCE))
+            .map_err(one_line("SO_RCVTIMEO"))?;
         let give_up = Instant::now() + Duration::from_secs(5);
         loop {
             match listener.accept() {

@@ -1,12 +1,27 @@
-//! Workloads, arms, statistics, reports.
+//! The benchmark behind `busypoll bench`: workloads, arms, statistics, reports.
+//!
+//! An [arm](arm::Arm) is one way of carrying a request and waiting for its response. Arms run in
+//! interleaved [rounds](schedule), each once per round in a [slot](slot), on pinned CPUs, between two
+//! readings of the machine's own [counters](evidence). The [report](report) gives medians over rounds and
+//! paired ratios with confidence intervals, and calls an arm invalid that did not do what its name says.
+
 pub mod arm;
+pub mod cli;
 pub mod clock;
 pub mod demand;
+mod error;
 pub mod evidence;
+pub mod json;
 pub mod kernel;
 pub mod limit;
+pub mod machine;
+pub mod report;
+pub mod run;
 pub mod schedule;
 pub mod slot;
 pub mod stats;
+pub mod table;
 pub mod units;
 pub mod workload;
+
+pub use error::Error;

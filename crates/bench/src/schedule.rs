@@ -80,7 +80,10 @@ mod tests {
                     moments[arm] += r * arms + position;
                 }
             }
-            assert!(moments.iter().all(|&m| m == moments[0]), "{arms} arms, {n} rounds: {moments:?}");
+            assert!(
+                moments.iter().all(|&m| m == moments[0]),
+                "{arms} arms, {n} rounds: {moments:?}"
+            );
         }
     }
 

@@ -257,10 +257,8 @@ mod tests {
             for _ in 0..trials {
                 let base: Vec<f64> =
                     (0..rounds).map(|_| 40.0 * (0.2 * normal(&mut random)).exp()).collect();
-                let arm: Vec<f64> = base
-                    .iter()
-                    .map(|b| b * truth * (0.1 * normal(&mut random)).exp())
-                    .collect();
+                let arm: Vec<f64> =
+                    base.iter().map(|b| b * truth * (0.1 * normal(&mut random)).exp()).collect();
                 let ci = paired_ratio(&arm, &base).and_then(|r| r.ci95).expect("an interval");
                 covered += usize::from(ci[0] <= truth && truth <= ci[1]);
             }

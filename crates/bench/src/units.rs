@@ -68,11 +68,10 @@ fn bytes(part: &str, whole: &str) -> Result<usize, String> {
         Some(digits) => (digits, 1024),
         None => (part, 1),
     };
-    let bytes = digits
-        .parse::<usize>()
-        .ok()
-        .and_then(|n| n.checked_mul(factor))
-        .ok_or_else(|| format!("'{whole}' is not REQ,RESP in bytes, for example 1,1 or 64,1k"))?;
+    let bytes =
+        digits.parse::<usize>().ok().and_then(|n| n.checked_mul(factor)).ok_or_else(|| {
+            format!("'{whole}' is not REQ,RESP in bytes, for example 1,1 or 64,1k")
+        })?;
     match bytes {
         0 => Err(format!("size 0 in '{whole}': a message carries at least 1 byte")),
         n if n > TCP_MAX => Err(format!("size {n} in '{whole}' is above {TCP_MAX} bytes")),
@@ -132,7 +131,9 @@ mod tests {
         assert_eq!(size("1,1"), Ok(Size { request: 1, response: 1 }));
         assert_eq!(size("64"), Ok(Size { request: 64, response: 64 }));
         assert_eq!(size("1,64k"), Ok(Size { request: 1, response: 65_536 }));
-        for wrong in ["0,1", "1,0", "", ",", "1,2,3", "-1,1", "1,2m", "99999999999999999999k", "2000k"] {
+        for wrong in
+            ["0,1", "1,0", "", ",", "1,2,3", "-1,1", "1,2m", "99999999999999999999k", "2000k"]
+        {
             assert!(size(wrong).is_err(), "{wrong}");
         }
     }

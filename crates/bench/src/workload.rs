@@ -52,11 +52,7 @@ pub struct Polling {
 ///
 /// # Errors
 /// What the endpoint reports, except that the client left.
-pub fn serve(
-    endpoint: &mut impl Endpoint,
-    size: Size,
-    stop: &AtomicBool,
-) -> io::Result<u64> {
+pub fn serve(endpoint: &mut impl Endpoint, size: Size, stop: &AtomicBool) -> io::Result<u64> {
     let mut request = vec![0; size.request];
     let mut response = vec![0; size.response];
     let mut served = 0;

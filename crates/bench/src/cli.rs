@@ -1,0 +1,112 @@
+//! The options of `busypoll bench` and `busypoll serve`, and what they set in motion.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::arm::{self, ARMS, Arm, Protocol};
+use crate::error::Error;
+use crate::run::{Bench, Cpus, Settings};
+use crate::slot::Load;
+use crate::units::{self, Size, UDP_MAX};
+use crate::{json, machine, report, table};
+
+/// What waiting for interrupts costs, and what polling the queue saves.
+///
+/// Request and response between two hosts on this machine, in interleaved rounds; round trips,
+/// CPU time per transaction and evidence for each way of waiting. Needs root or a user namespace
+/// for the arms that use the kernel's network; the rest runs without.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_long_help = format!("Arms:\n{}", arm::list()))]
+pub struct BenchArgs {
+    /// Arms to run: names or globs, comma separated
+    #[arg(long, value_name = "NAMES")]
+    pub arms: Option<String>,
+    /// List the arms and stop
+    #[arg(long)]
+    pub list: bool,
+    /// Time for the whole run
+    #[arg(long, value_name = "TIME", default_value = "40s", value_parser = units::time)]
+    pub duration: Duration,
+    /// Rounds; in each, every arm runs once
+    #[arg(long, value_name = "N", default_value_t = 8,
+          value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub rounds: u16,
+    /// Bytes of request and response
+    #[arg(long, value_name = "REQ,RESP", default_value = "1,1", value_parser = units::size)]
+    pub size: Size,
+    /// CPUs of client and server [default: two that share no core]
+    #[arg(long, value_name = "CLIENT,SERVER", value_parser = units::cpu_pair)]
+    pub cpus: Option<(u32, u32)>,
+    /// Time between requests (50us, 10ms; a bare number is microseconds) [default: flat out]
+    #[arg(long, value_name = "TIME", value_parser = units::time)]
+    pub gap: Option<Duration>,
+    /// SO_BUSY_POLL of the busy-poll arms [default: 50us, plus the gap]
+    #[arg(long, value_name = "TIME", value_parser = units::time)]
+    pub busy_poll: Option<Duration>,
+    /// Write the report as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Runs the benchmark and prints the report.
+///
+/// # Errors
+/// One line for a mistake in the options, or when nothing could be measured.
+pub fn run_bench(args: &BenchArgs) -> Result<(), Error> {
+    if args.list {
+        print!("{}", arm::list());
+        return Ok(());
+    }
+    let arms = choose_arms(args)?;
+    let settings = settings(args, &arms)?;
+    let cpus = Cpus::choose(args.cpus)?;
+    // What this refuses, the lab refuses again with the same reason, arm by arm.
+    let _ = busypoll_lab::enter_user_namespace();
+    let bench = Bench::new(cpus, &arms);
+    let outcome = bench.measure(&arms, &settings, "bench")?;
+    let report = report::build(machine::describe(&bench, &settings), &settings, &outcome);
+    print!("{}", table::render(&report));
+    if let Some(path) = &args.json {
+        json::write(path, &report)?;
+    }
+    Ok(())
+}
+
+fn choose_arms(args: &BenchArgs) -> Result<Vec<Arm>, Error> {
+    let arms = match &args.arms {
+        Some(patterns) => arm::select(patterns, ARMS).map_err(|e| format!("--arms: {e}"))?,
+        None => ARMS.to_vec(),
+    };
+    let largest = args.size.request.max(args.size.response);
+    if largest > UDP_MAX && arms.iter().any(|a| a.protocol == Protocol::Udp) {
+        return Err(Error(format!(
+            "--size: {largest} bytes do not fit in a UDP datagram (at most {UDP_MAX}); choose smaller \
+             messages, or TCP alone with --arms '*-tcp-*'"
+        )));
+    }
+    Ok(arms)
+}
+
+fn settings(args: &BenchArgs, arms: &[Arm]) -> Result<Settings, Error> {
+    let gap = args.gap.unwrap_or(Duration::ZERO);
+    // A receiver that is to poll through the gap needs that much time.
+    let busy_poll = args.busy_poll.unwrap_or(Duration::from_micros(50) + gap);
+    let rounds = usize::from(args.rounds);
+    let settings = Settings {
+        size: args.size,
+        load: Load::Closed { gap },
+        busy_poll,
+        rounds,
+        duration: args.duration,
+    };
+    let budget = crate::schedule::Budget::divide(args.duration, arms.len(), rounds)?;
+    if gap * 3 > budget.measure {
+        return Err(Error(format!(
+            "--gap {} leaves fewer than three requests in a round of {}; give a longer --duration or \
+             fewer --arms",
+            units::show(gap),
+            units::show(budget.measure)
+        )));
+    }
+    Ok(settings)
+}

@@ -1,0 +1,17 @@
+//! Why a run could not be made, in one line.
+
+/// A mistake of the user's, or a machine that cannot do what was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Error(pub String);
+
+impl From<String> for Error {
+    fn from(line: String) -> Self {
+        Self(line)
+    }
+}
+
+impl Error {
+    /// The exit code of a command that ends with it.
+    pub const EXIT_CODE: u8 = 2;
+}

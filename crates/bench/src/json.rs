@@ -1,0 +1,173 @@
+//! The report as data: what `--json` writes and what the table is made from. Field names are the
+//! interface; scripts read them.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::arm::{Mode, Nic, Placement, Plane, Protocol};
+use crate::evidence::Evidence;
+use crate::stats::RttUs;
+
+/// A whole run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    /// Where and how.
+    pub machine: Machine,
+    /// What no packet can beat.
+    pub limit: Limit,
+    /// Measured arms, by p50.
+    pub arms: Vec<ArmReport>,
+    /// Arms that could not be measured.
+    pub skipped: Vec<SkippedReport>,
+    /// Arms against arms, within this run.
+    pub comparisons: Vec<Comparison>,
+}
+
+/// The machine and the settings of the run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Machine {
+    /// Version of this program.
+    pub busypoll: String,
+    /// `uname -r`.
+    pub kernel: String,
+    /// As `/proc/cpuinfo` names it.
+    pub cpu_model: String,
+    /// CPUs online.
+    pub cpus_online: usize,
+    /// Runs under a hypervisor.
+    pub virtual_machine: bool,
+    /// The client's CPU.
+    pub client_cpu: u32,
+    /// The server's CPU; null where there is but one.
+    pub server_cpu: Option<u32>,
+    /// The two share a core.
+    pub share_core: bool,
+    /// What a clock reading costs; every round trip includes one.
+    pub clock_overhead_ns: f64,
+    /// Of all CPUs, the share that others used while the benchmark was idle.
+    pub idle_cpu_share: f64,
+    /// Rounds.
+    pub rounds: usize,
+    /// Seconds for all arms.
+    pub duration_s: f64,
+    /// Microseconds between requests; 0 = flat out.
+    pub gap_us: f64,
+    /// `SO_BUSY_POLL` of busy-poll arms, microseconds.
+    pub busy_poll_us: f64,
+}
+
+/// The physical limit.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Limit {
+    /// Median round trip of a cache line between the two CPUs; null where there is but one.
+    pub shared_memory_rtt_us: Option<f64>,
+}
+
+/// One measured arm.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[allow(missing_docs)]
+pub struct ArmReport {
+    pub name: String,
+    pub plane: Plane,
+    pub nic: Nic,
+    pub protocol: Protocol,
+    pub mode: Mode,
+    pub placement: Placement,
+    pub request_bytes: usize,
+    pub response_bytes: usize,
+    pub transactions: u64,
+    pub rtt_us: RttUs,
+    pub transactions_per_second: f64,
+    /// Microseconds of CPU per transaction, whole machine; null where other programs hide it.
+    pub service_demand_us: Option<f64>,
+    pub evidence: Evidence,
+    /// False if the arm did not do what its name says.
+    pub valid: bool,
+    /// Why not; null if valid.
+    pub reason: Option<String>,
+    /// The evidence in a few words, for the table.
+    #[serde(skip)]
+    pub evidence_summary: String,
+}
+
+/// An arm that was not measured.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SkippedReport {
+    /// Its name.
+    pub name: String,
+    /// Why, and what would help.
+    pub reason: String,
+}
+
+/// One arm's median round trip as a multiple of another's.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Comparison {
+    /// The arm.
+    pub arm: String,
+    /// What it is compared with; `shared-memory` is the limit.
+    pub baseline: String,
+    /// Below 1: the arm is faster.
+    pub p50_ratio: f64,
+    /// 95 % confidence interval; null with a single round.
+    pub ci95: Option<[f64; 2]>,
+}
+
+/// Writes any report to a file.
+///
+/// # Errors
+/// One line naming the file.
+pub fn write(path: &Path, report: &impl Serialize) -> Result<(), String> {
+    let wrong = |e: &dyn std::fmt::Display| format!("cannot write {}: {e}", path.display());
+    let mut text = serde_json::to_string_pretty(report).map_err(|e| wrong(&e))?;
+    text.push('\n');
+    std::fs::write(path, text).map_err(|e| wrong(&e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::sample;
+
+    /// The schema as scripts rely on it. A change here breaks them.
+    #[test]
+    fn the_schema_is_stable() {
+        let json: serde_json::Value =
+            serde_json::from_str(&serde_json::to_string(&sample()).expect("serializes"))
+                .expect("valid JSON");
+        let keys = |v: &serde_json::Value| -> Vec<String> {
+            v.as_object().map(|o| o.keys().cloned().collect()).unwrap_or_default()
+        };
+        let sorted = |names: &str| -> Vec<String> {
+            let mut names: Vec<String> = names.split_whitespace().map(str::to_owned).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(keys(&json), sorted("machine limit arms skipped comparisons"));
+        assert_eq!(keys(&json["limit"]), ["shared_memory_rtt_us"]);
+        assert_eq!(
+            keys(&json["arms"][0]),
+            sorted(
+                "name plane nic protocol mode placement request_bytes response_bytes transactions \
+                 rtt_us transactions_per_second service_demand_us evidence valid reason"
+            )
+        );
+        assert_eq!(
+            keys(&json["arms"][0]["rtt_us"]),
+            sorted("min p50 p90 p99 p99_9 p99_99 max mean")
+        );
+        assert_eq!(keys(&json["skipped"][0]), sorted("name reason"));
+        assert_eq!(keys(&json["comparisons"][0]), sorted("arm baseline p50_ratio ci95"));
+        assert_eq!(json["arms"][0]["plane"], "kernel");
+        assert_eq!(json["arms"][0]["nic"], "veth");
+        assert_eq!(json["arms"][0]["placement"], "separate-cpus");
+        assert_eq!(json["arms"][0]["mode"], "busy-poll");
+        assert_eq!(json["comparisons"][0]["ci95"], serde_json::json!([0.55, 0.65]));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_named() {
+        let error = write(Path::new("/nowhere/at/all.json"), &sample()).expect_err("no folder");
+        assert!(error.contains("/nowhere/at/all.json") && error.lines().count() == 1, "{error}");
+    }
+}

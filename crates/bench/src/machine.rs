@@ -1,0 +1,65 @@
+//! What a reader must know about the machine to judge the figures.
+
+use std::fs;
+
+use busypoll_linux::topology;
+
+use crate::json::Machine;
+use crate::run::{Bench, Settings};
+use crate::slot::Load;
+
+/// Describes this machine and the run's settings.
+pub fn describe(bench: &Bench, settings: &Settings) -> Machine {
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let gap = match settings.load {
+        Load::Closed { gap } => gap.as_secs_f64() * 1e6,
+        Load::Open { .. } => 0.0,
+    };
+    Machine {
+        busypoll: env!("CARGO_PKG_VERSION").to_owned(),
+        kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+        cpu_model: cpu_model(&cpuinfo),
+        cpus_online: topology::online().map_or(0, |cpus| cpus.len()),
+        virtual_machine: is_virtual(&cpuinfo),
+        client_cpu: bench.cpus.client,
+        server_cpu: bench.cpus.server,
+        share_core: bench.cpus.share_core,
+        clock_overhead_ns: bench.clock.overhead_ns(),
+        idle_cpu_share: 0.0,
+        rounds: settings.rounds,
+        duration_s: settings.duration.as_secs_f64(),
+        gap_us: gap,
+        busy_poll_us: settings.busy_poll.as_secs_f64() * 1e6,
+    }
+}
+
+fn field<'a>(cpuinfo: &'a str, name: &str) -> Option<&'a str> {
+    cpuinfo.lines().find_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        (key.trim() == name).then_some(value.trim())
+    })
+}
+
+fn cpu_model(cpuinfo: &str) -> String {
+    // Arm names no model there; its architecture is better than nothing.
+    field(cpuinfo, "model name").unwrap_or(std::env::consts::ARCH).to_owned()
+}
+
+fn is_virtual(cpuinfo: &str) -> bool {
+    field(cpuinfo, "flags").is_some_and(|flags| flags.split_whitespace().any(|f| f == "hypervisor"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpuinfo_of_a_guest() {
+        let text =
+            "processor\t: 0\nmodel name\t: A CPU @ 3 GHz: fast\nflags\t\t: fpu hypervisor lm\n";
+        assert_eq!(cpu_model(text), "A CPU @ 3 GHz: fast");
+        assert!(is_virtual(text));
+        assert!(!is_virtual("flags : fpu lm\n"));
+        assert_eq!(cpu_model(""), std::env::consts::ARCH);
+    }
+}

@@ -1,0 +1,314 @@
+//! From what was measured to what is reported: figures, ratios, the verdict on each arm.
+
+use crate::arm::{ARMS, Arm, Mode, Plane, Protocol};
+use crate::demand::{self, Usage};
+use crate::evidence::{self, Evidence};
+use crate::json::{ArmReport, Comparison, Limit, Machine, Report, SkippedReport};
+use crate::limit;
+use crate::run::{ArmRun, Outcome, Settings};
+use crate::stats::{self, RttUs};
+
+/// Sums up a run. `machine` is filled in by the caller except for what the run itself found out.
+pub fn build(mut machine: Machine, settings: &Settings, outcome: &Outcome) -> Report {
+    let idle = outcome.idle;
+    machine.idle_cpu_share = idle.used.as_secs_f64()
+        / (idle.elapsed.as_secs_f64() * machine.cpus_online as f64).max(f64::MIN_POSITIVE);
+    let mut arms: Vec<ArmReport> =
+        outcome.arms.iter().map(|run| arm_report(run, settings, idle)).collect();
+    arms.sort_by(|a, b| a.rtt_us.p50.total_cmp(&b.rtt_us.p50));
+    let comparisons = comparisons(outcome, &arms);
+    let skipped = outcome.skipped.iter();
+    let skipped =
+        skipped.map(|s| SkippedReport { name: s.name.to_owned(), reason: s.reason.clone() });
+    let limit = (!outcome.limit.is_empty()).then(|| stats::median(&limit_medians(outcome)));
+    Report {
+        machine,
+        limit: Limit { shared_memory_rtt_us: limit },
+        arms,
+        skipped: skipped.collect(),
+        comparisons,
+    }
+}
+
+/// One arm over all its rounds.
+pub fn arm_report(run: &ArmRun, settings: &Settings, idle: Usage) -> ArmReport {
+    let arm = &run.arm;
+    let slots = || run.slots.iter().flatten();
+    let mut evidence = Evidence::default();
+    let mut usage = Usage::default();
+    let mut transactions = 0;
+    for slot in slots() {
+        evidence.add(arm, &slot.window, slot.tally, slot.polling);
+        usage.add(slot.window.cpu_used, slot.window.elapsed);
+        transactions += slot.tally.transactions;
+    }
+    evidence.finish(transactions);
+    let rates: Vec<f64> = slots()
+        .map(|s| s.tally.transactions as f64 / s.window.elapsed.as_secs_f64().max(1e-9))
+        .collect();
+    let reason = evidence::objection(arm, transactions, &evidence);
+    ArmReport {
+        name: arm.name.to_owned(),
+        plane: arm.plane,
+        nic: arm.nic,
+        protocol: arm.protocol,
+        mode: arm.mode,
+        placement: arm.placement,
+        request_bytes: settings.size.request,
+        response_bytes: settings.size.response,
+        transactions,
+        rtt_us: RttUs::over_rounds(slots().map(|s| &s.rtts)),
+        transactions_per_second: stats::median(&rates),
+        service_demand_us: demand::service_demand_us(usage, idle, transactions),
+        evidence_summary: evidence.summary(arm, transactions),
+        evidence,
+        valid: reason.is_none(),
+        reason,
+    }
+}
+
+fn limit_medians(outcome: &Outcome) -> Vec<f64> {
+    outcome.limit.iter().map(|r| stats::quantile_us(r, 0.5)).collect()
+}
+
+/// The best valid blocking arm of a protocol: what every other arm has to beat.
+pub fn best_blocking(arms: &[ArmReport], protocol: Protocol) -> Option<&ArmReport> {
+    arms.iter()
+        .filter(|a| a.plane == Plane::Kernel && a.mode == Mode::Blocking)
+        .filter(|a| a.valid && a.protocol == protocol)
+        .min_by(|a, b| a.rtt_us.p50.total_cmp(&b.rtt_us.p50))
+}
+
+/// Which arms an arm is compared with besides the best blocking one: its own limit, and its
+/// counterpart in the kernel at the same placement.
+fn yardsticks(arm: &Arm) -> Vec<&'static str> {
+    let counterpart = |a: &Arm| match (arm.mode, a.plane) {
+        (Mode::BusyPoll, Plane::Bare) => a.nic == arm.nic,
+        (Mode::BusyPoll, Plane::Kernel) => a.mode == Mode::BusyPoll,
+        (Mode::Interrupt, Plane::Kernel) => a.is_baseline() && a.placement == arm.placement,
+        _ => false,
+    };
+    if arm.plane != Plane::Stack {
+        return Vec::new();
+    }
+    let same = ARMS.iter().filter(|a| a.protocol == arm.protocol && counterpart(a)).map(|a| a.name);
+    let memory = (arm.mode == Mode::BusyPoll).then_some(limit::NAME);
+    same.chain(memory).collect()
+}
+
+fn comparisons(outcome: &Outcome, arms: &[ArmReport]) -> Vec<Comparison> {
+    // Only valid arms: a ratio with one that did something else says nothing.
+    let medians = |name: &str| -> Option<Vec<Option<f64>>> {
+        if name == limit::NAME {
+            return Some(limit_medians(outcome).into_iter().map(Some).collect());
+        }
+        arms.iter().find(|a| a.name == name && a.valid)?;
+        let run = outcome.arms.iter().find(|run| run.arm.name == name)?;
+        let p50 = |s: &crate::slot::Slot| stats::quantile_us(&s.rtts, 0.5);
+        Some(run.slots.iter().map(|s| s.as_ref().map(p50)).collect())
+    };
+    let compare = |arm: &str, baseline: &str| -> Option<Comparison> {
+        let (a, b) = (medians(arm)?, medians(baseline)?);
+        let rounds = a.iter().zip(&b).filter_map(|(a, b)| Some(((*a)?, (*b)?)));
+        let (a, b): (Vec<f64>, Vec<f64>) = rounds.unzip();
+        let r = stats::paired_ratio(&a, &b)?;
+        let (arm, baseline) = (arm.to_owned(), baseline.to_owned());
+        Some(Comparison { arm, baseline, p50_ratio: r.ratio, ci95: r.ci95 })
+    };
+    let mut all = Vec::new();
+    for report in arms {
+        if let Some(best) = best_blocking(arms, report.protocol)
+            && best.name != report.name
+        {
+            all.extend(compare(&report.name, &best.name));
+        }
+    }
+    for run in &outcome.arms {
+        for yardstick in yardsticks(&run.arm) {
+            if !all.iter().any(|c| c.arm == run.arm.name && c.baseline == yardstick) {
+                all.extend(compare(run.arm.name, yardstick));
+            }
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::arm::{Nic, Placement};
+    use crate::slot::{Load, Slot};
+    use crate::units::Size;
+    use crate::workload::{Polling, Tally};
+    use std::time::Duration;
+
+    pub(crate) fn machine() -> Machine {
+        Machine {
+            busypoll: "0.1.0".into(),
+            kernel: "6.18.0".into(),
+            cpu_model: "Test CPU".into(),
+            cpus_online: 2,
+            virtual_machine: true,
+            client_cpu: 0,
+            server_cpu: Some(1),
+            share_core: false,
+            clock_overhead_ns: 9.7,
+            idle_cpu_share: 0.004,
+            rounds: 8,
+            duration_s: 40.0,
+            gap_us: 0.0,
+            busy_poll_us: 50.0,
+        }
+    }
+
+    /// A report with one of everything.
+    pub(crate) fn sample() -> Report {
+        let arm = |name: &str, mode, placement, p50: f64, demand, valid: bool| ArmReport {
+            name: name.into(),
+            plane: Plane::Kernel,
+            nic: Nic::Veth,
+            protocol: Protocol::Udp,
+            mode,
+            placement,
+            request_bytes: 1,
+            response_bytes: 1,
+            transactions: 100_000,
+            rtt_us: RttUs {
+                min: p50 * 0.9,
+                p50,
+                p90: p50 * 1.1,
+                p99: p50 * 1.5,
+                p99_9: p50 * 3.0,
+                p99_99: p50 * 10.0,
+                max: p50 * 100.0,
+                mean: p50 * 1.02,
+            },
+            transactions_per_second: 1e6 / p50,
+            service_demand_us: Some(demand),
+            evidence: Evidence::default(),
+            valid,
+            reason: (!valid).then(|| "did not busy poll: it slept".to_owned()),
+            evidence_summary: "0 switches, 0.01 irqs".into(),
+        };
+        use {Mode::*, Placement::*};
+        Report {
+            machine: machine(),
+            limit: Limit { shared_memory_rtt_us: Some(0.098) },
+            arms: vec![
+                arm("kernel-udp-busy-poll", BusyPoll, SeparateCpus, 7.2, 14.4, true),
+                arm("kernel-udp-blocking-same-cpu", Blocking, SameCpu, 12.0, 12.1, true),
+                arm("kernel-udp-blocking", Blocking, SeparateCpus, 40.0, 30.0, true),
+                arm("kernel-tcp-busy-poll", BusyPoll, SeparateCpus, 41.0, 31.0, false),
+            ],
+            skipped: vec![SkippedReport {
+                name: "bare-xdp-spin".into(),
+                reason: "needs CAP_NET_RAW: run as root".into(),
+            }],
+            comparisons: vec![
+                Comparison {
+                    arm: "kernel-udp-busy-poll".into(),
+                    baseline: "kernel-udp-blocking-same-cpu".into(),
+                    p50_ratio: 0.6,
+                    ci95: Some([0.55, 0.65]),
+                },
+                Comparison {
+                    arm: "kernel-udp-blocking".into(),
+                    baseline: "kernel-udp-blocking-same-cpu".into(),
+                    p50_ratio: 3.33,
+                    ci95: Some([3.2, 3.5]),
+                },
+            ],
+        }
+    }
+
+    fn run(name: &str, p50s_us: &[u64], polled: bool) -> ArmRun {
+        let arm = *ARMS.iter().find(|a| a.name == name).expect("in the table");
+        let slots = p50s_us.iter().map(|us| {
+            let mut rtts = stats::histogram();
+            rtts.saturating_record_n(us * 1000, 1000);
+            Some(Slot {
+                rtts,
+                tally: Tally { transactions: 1000, lost: 0 },
+                window: evidence::Window {
+                    elapsed: Duration::from_micros(us * 1000),
+                    cpu_used: Duration::from_micros(us * 2000),
+                    busy_poll_rx: if polled { 2000 } else { 0 },
+                    ..evidence::Window::default()
+                },
+                polling: Polling { napi_id: 8200, ..Polling::default() },
+            })
+        });
+        ArmRun { arm, slots: slots.collect() }
+    }
+
+    fn settings() -> Settings {
+        Settings {
+            size: Size { request: 1, response: 1 },
+            load: Load::Closed { gap: Duration::ZERO },
+            busy_poll: Duration::from_micros(50),
+            rounds: 3,
+            duration: Duration::from_secs(1),
+        }
+    }
+
+    #[test]
+    fn arms_are_sorted_and_compared_with_the_best_blocking_one() {
+        let outcome = Outcome {
+            arms: vec![
+                run("kernel-udp-blocking", &[40, 41, 39], false),
+                run("kernel-udp-blocking-same-cpu", &[12, 20, 10], false),
+                run("kernel-udp-busy-poll", &[6, 10, 5], true),
+                run("kernel-tcp-busy-poll", &[8, 8, 8], true),
+            ],
+            ..Outcome::default()
+        };
+        let report = build(machine(), &settings(), &outcome);
+        let names: Vec<&str> = report.arms.iter().map(|a| a.name.as_str()).collect();
+        assert_eq!(
+            names,
+            [
+                "kernel-udp-busy-poll",
+                "kernel-tcp-busy-poll",
+                "kernel-udp-blocking-same-cpu",
+                "kernel-udp-blocking"
+            ]
+        );
+        // No TCP baseline ran, so the TCP arm has no ratio.
+        assert_eq!(report.comparisons.len(), 2);
+        let first = &report.comparisons[0];
+        assert_eq!(first.baseline, "kernel-udp-blocking-same-cpu");
+        assert!((first.p50_ratio - 0.5).abs() < 0.002, "{first:?}");
+        let busy = &report.arms[0];
+        assert_eq!(busy.transactions, 3000);
+        assert!((busy.service_demand_us.unwrap_or(0.0) - 14.0).abs() < 0.1, "{busy:?}");
+    }
+
+    #[test]
+    fn an_invalid_arm_is_neither_baseline_nor_compared() {
+        let outcome = Outcome {
+            arms: vec![
+                run("kernel-udp-blocking", &[40, 41, 39], false),
+                // Polled although it was to sleep.
+                run("kernel-udp-blocking-same-cpu", &[5, 5, 5], true),
+                // Slept although it was to poll.
+                run("kernel-udp-busy-poll", &[38, 38, 38], false),
+            ],
+            ..Outcome::default()
+        };
+        let report = build(machine(), &settings(), &outcome);
+        assert_eq!(report.arms.iter().filter(|a| !a.valid).count(), 2);
+        assert_eq!(report.comparisons, []);
+    }
+
+    #[test]
+    fn a_failed_round_is_left_out_of_the_pairing() {
+        let mut broken = run("kernel-udp-spin", &[10, 20, 10], false);
+        broken.slots[1] = None;
+        let outcome = Outcome {
+            arms: vec![run("kernel-udp-blocking", &[20, 20, 20], false), broken],
+            ..Outcome::default()
+        };
+        let report = build(machine(), &settings(), &outcome);
+        assert!((report.comparisons[0].p50_ratio - 0.5).abs() < 0.002);
+    }
+}

@@ -1,0 +1,223 @@
+//! A run: which arms can be measured here, in which order, and what each gave. Owns the lab and the
+//! progress bar; prints nothing.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use busypoll_lab::Lab;
+use busypoll_linux::topology;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::arm::{Arm, Nic, Placement};
+use crate::clock::Clock;
+use crate::demand::{self, Usage};
+use crate::schedule::{self, Budget};
+use crate::slot::{Load, Plan, Slot};
+use crate::stats::Rtts;
+use crate::units::Size;
+use crate::{kernel, limit};
+
+/// The CPUs of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cpus {
+    /// The client's, and the server's in same-cpu arms.
+    pub client: u32,
+    /// The server's; none where this process may use one CPU only.
+    pub server: Option<u32>,
+    /// The two are SMT siblings.
+    pub share_core: bool,
+}
+
+impl Cpus {
+    /// The pair the user named, or the best there is.
+    ///
+    /// # Errors
+    /// One line when a named CPU cannot be used.
+    pub fn choose(named: Option<(u32, u32)>) -> Result<Self, String> {
+        let allowed = topology::allowed().map_err(|e| e.to_string())?;
+        if let Some((client, server)) = named {
+            for cpu in [client, server] {
+                // Pinning checks what can be checked: online, affinity, cpuset.
+                topology::pin(cpu).map(drop).map_err(|e| format!("--cpus: {e}"))?;
+            }
+            let share_core = topology::cpu(client).siblings.contains(server);
+            return Ok(Self { client, server: Some(server), share_core });
+        }
+        match topology::default_pair() {
+            Ok(p) => Ok(Self { client: p.first, server: Some(p.second), share_core: p.share_core }),
+            Err(e) => {
+                let only = allowed.iter().next().ok_or_else(|| e.to_string())?;
+                Ok(Self { client: only, server: None, share_core: false })
+            }
+        }
+    }
+}
+
+/// What all arms of a measurement have in common.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// Message sizes.
+    pub size: Size,
+    /// Pacing.
+    pub load: Load,
+    /// `SO_BUSY_POLL` of busy-poll arms.
+    pub busy_poll: Duration,
+    /// Rounds.
+    pub rounds: usize,
+    /// For all arms and rounds together.
+    pub duration: Duration,
+}
+
+/// One arm's rounds; none where a round failed.
+#[derive(Debug, Clone)]
+pub struct ArmRun {
+    /// The arm.
+    pub arm: Arm,
+    /// By round.
+    pub slots: Vec<Option<Slot>>,
+}
+
+/// An arm that was not measured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Skipped {
+    /// Its name.
+    pub name: &'static str,
+    /// Why, and what would help.
+    pub reason: String,
+}
+
+/// What a measurement gave.
+#[derive(Debug, Clone, Default)]
+pub struct Outcome {
+    /// The shared-memory limit, by round; empty with one CPU.
+    pub limit: Vec<Rtts>,
+    /// Arms with at least one round.
+    pub arms: Vec<ArmRun>,
+    /// The others.
+    pub skipped: Vec<Skipped>,
+    /// The idle control.
+    pub idle: Usage,
+}
+
+/// The place where arms run.
+pub struct Bench {
+    /// The run's clock.
+    pub clock: Clock,
+    /// The run's CPUs.
+    pub cpus: Cpus,
+    veth: Result<Lab, String>,
+}
+
+impl Bench {
+    /// Makes the lab where that is possible; arms that need it are skipped with the reason elsewhere.
+    pub fn new(cpus: Cpus, arms: &[Arm]) -> Self {
+        let veth = if arms.iter().any(|a| a.nic == Nic::Veth) {
+            let server = cpus.server.unwrap_or(cpus.client);
+            Lab::builder().cpus(cpus.client, server).build().map_err(|e| e.to_string())
+        } else {
+            Err("no arm needs it".to_owned())
+        };
+        Self { clock: Clock::default(), cpus, veth }
+    }
+
+    /// Why an arm cannot run here; none if nothing is known against it.
+    fn obstacle(&self, arm: &Arm) -> Option<String> {
+        if arm.placement == Placement::SeparateCpus && self.cpus.server.is_none() {
+            return Some(format!(
+                "needs two CPUs, this process may run on CPU {} only: widen its affinity (taskset, \
+                 cpuset)",
+                self.cpus.client
+            ));
+        }
+        match arm.nic {
+            Nic::Veth => self.veth.as_ref().err().cloned(),
+            Nic::Xdp | Nic::Cable | Nic::Device => None,
+        }
+    }
+
+    fn run_once(&self, arm: &Arm, plan: &Plan<'_>) -> Result<Slot, String> {
+        match arm.nic {
+            Nic::Veth => kernel::run(arm, &Plan { lab: self.veth.as_ref().ok(), ..*plan }),
+            Nic::Xdp | Nic::Cable | Nic::Device => Err("not part of a local run".to_owned()),
+        }
+    }
+
+    /// Measures `arms` in interleaved rounds.
+    ///
+    /// # Errors
+    /// One line when the duration is too short, or when the machine's counters do not answer. What
+    /// keeps a single arm from running is in [`Outcome::skipped`].
+    pub fn measure(
+        &self,
+        arms: &[Arm],
+        settings: &Settings,
+        title: &str,
+    ) -> Result<Outcome, String> {
+        let mut skipped: BTreeMap<usize, String> = BTreeMap::new();
+        for (i, arm) in arms.iter().enumerate() {
+            if let Some(reason) = self.obstacle(arm) {
+                skipped.insert(i, reason);
+            }
+        }
+        let runnable: Vec<usize> = (0..arms.len()).filter(|i| !skipped.contains_key(i)).collect();
+        let budget = Budget::divide(settings.duration, runnable.len(), settings.rounds)?;
+        let plan = Plan {
+            clock: &self.clock,
+            lab: None,
+            client_cpu: self.cpus.client,
+            server_cpu: self.cpus.client,
+            size: settings.size,
+            load: settings.load,
+            busy_poll: settings.busy_poll,
+            warm_up: budget.warm_up,
+            measure: budget.measure,
+        };
+        let progress = progress(runnable.len() * settings.rounds, title);
+        let mut outcome = Outcome::default();
+        let mut slots: Vec<Vec<Option<Slot>>> = vec![vec![None; settings.rounds]; arms.len()];
+        for (round, order) in schedule::rounds(runnable.len(), settings.rounds).iter().enumerate() {
+            let idle = demand::idle(budget.idle)?;
+            outcome.idle.add(idle.used, idle.elapsed);
+            if let Some(server) = self.cpus.server {
+                let rtts = limit::ping_pong(&self.clock, self.cpus.client, server, budget.limit)?;
+                outcome.limit.push(rtts);
+            }
+            for i in order.iter().map(|&position| runnable[position]) {
+                let arm = &arms[i];
+                progress.set_message(arm.name);
+                if !skipped.contains_key(&i) {
+                    let server_cpu = match arm.placement {
+                        Placement::SameCpu => self.cpus.client,
+                        Placement::SeparateCpus => self.cpus.server.unwrap_or(self.cpus.client),
+                    };
+                    match self.run_once(arm, &Plan { server_cpu, ..plan }) {
+                        Ok(slot) => slots[i][round] = Some(slot),
+                        // An arm that fails once is left out: half its rounds compare with nothing.
+                        Err(reason) => {
+                            skipped.insert(i, reason);
+                        }
+                    }
+                }
+                progress.inc(1);
+            }
+        }
+        progress.finish_and_clear();
+        for (i, slots) in slots.into_iter().enumerate() {
+            match skipped.remove(&i) {
+                Some(reason) => outcome.skipped.push(Skipped { name: arms[i].name, reason }),
+                None => outcome.arms.push(ArmRun { arm: arms[i], slots }),
+            }
+        }
+        Ok(outcome)
+    }
+}
+
+/// A bar on a terminal's stderr, nothing elsewhere. It is drawn between measurements only.
+fn progress(steps: usize, title: &str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(steps as u64), ProgressDrawTarget::stderr());
+    if let Ok(style) = ProgressStyle::with_template("{prefix} [{bar:30}] {eta} left  {msg}") {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar.set_prefix(title.to_owned());
+    bar
+}

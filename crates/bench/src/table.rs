@@ -1,0 +1,246 @@
+//! The report as a person reads it: one table sorted by p50, what was skipped, and one closing sentence.
+
+use std::fmt::Write;
+
+use comfy_table::{CellAlignment, Table, presets};
+
+use crate::arm::{Mode, Plane};
+use crate::json::{ArmReport, Comparison, Report};
+use crate::limit;
+use crate::report::best_blocking;
+
+/// The whole report as text.
+pub fn render(report: &Report) -> String {
+    let mut out = heading(report);
+    let mut table = plain(&[
+        "arm",
+        "p50",
+        "p99",
+        "p99.9",
+        "max",
+        "trans/s",
+        "CPU us",
+        "x best blocking",
+        "evidence",
+    ]);
+    if let Some(us) = report.limit.shared_memory_rtt_us {
+        let mut row = vec![format!("({})", limit::NAME), us_text(us)];
+        row.resize(8, String::new());
+        row.push("the limit between these CPUs".to_owned());
+        table.add_row(row);
+    }
+    for arm in &report.arms {
+        table.add_row(arm_row(report, arm));
+    }
+    let _ = writeln!(out, "{table}\n");
+    let _ = writeln!(
+        out,
+        "Round trips in us; CPU us = service demand: CPU time of the whole machine per transaction."
+    );
+    notes(report, &mut out);
+    let _ = writeln!(out, "\n{}", verdict(report));
+    out
+}
+
+fn heading(report: &Report) -> String {
+    let m = &report.machine;
+    let cpus = match m.server_cpu {
+        Some(server) => format!("client on CPU {}, server on CPU {server}", m.client_cpu),
+        None => format!("CPU {} alone", m.client_cpu),
+    };
+    let (req, resp) = report.arms.first().map_or((1, 1), |a| (a.request_bytes, a.response_bytes));
+    format!(
+        "{}, Linux {}{}; {cpus}; {req} B requests, {resp} B responses, {} rounds\n\n",
+        m.cpu_model,
+        m.kernel,
+        if m.virtual_machine { " (virtual machine)" } else { "" },
+        m.rounds
+    )
+}
+
+fn arm_row(report: &Report, arm: &ArmReport) -> Vec<String> {
+    let r = &arm.rtt_us;
+    let ratio = ratio_to_best(report, arm);
+    let evidence = match &arm.reason {
+        Some(_) => format!("INVALID; {}", arm.evidence_summary),
+        None => arm.evidence_summary.clone(),
+    };
+    vec![
+        arm.name.clone(),
+        us_text(r.p50),
+        us_text(r.p99),
+        us_text(r.p99_9),
+        us_text(r.max),
+        format!("{:.0}", arm.transactions_per_second),
+        demand_text(arm),
+        ratio,
+        evidence,
+    ]
+}
+
+fn ratio_to_best(report: &Report, arm: &ArmReport) -> String {
+    match best_blocking(&report.arms, arm.protocol) {
+        Some(best) if best.name == arm.name => "1 (baseline)".to_owned(),
+        Some(best) => comparison(report, &arm.name, &best.name).map_or("-".to_owned(), ratio_text),
+        None => "-".to_owned(),
+    }
+}
+
+fn comparison<'a>(report: &'a Report, arm: &str, baseline: &str) -> Option<&'a Comparison> {
+    report.comparisons.iter().find(|c| c.arm == arm && c.baseline == baseline)
+}
+
+fn ratio_text(c: &Comparison) -> String {
+    match c.ci95 {
+        Some([lo, hi]) => format!("{:.2} [{lo:.2}-{hi:.2}]", c.p50_ratio),
+        None => format!("{:.2}", c.p50_ratio),
+    }
+}
+
+fn notes(report: &Report, out: &mut String) {
+    for arm in &report.arms {
+        if let Some(reason) = &arm.reason {
+            let _ = writeln!(out, "invalid: {}: {reason}", arm.name);
+        }
+    }
+    // Arms that lack the same thing share a line.
+    let mut skipped: Vec<(&str, Vec<&str>)> = Vec::new();
+    for s in &report.skipped {
+        match skipped.iter_mut().find(|(reason, _)| *reason == s.reason) {
+            Some((_, names)) => names.push(&s.name),
+            None => skipped.push((&s.reason, vec![&s.name])),
+        }
+    }
+    for (reason, names) in skipped {
+        let _ = writeln!(out, "skipped: {}: {reason}", names.join(", "));
+    }
+    let others: Vec<String> = report
+        .comparisons
+        .iter()
+        .filter(|c| !c.baseline.contains("-blocking") || c.arm.contains("-interrupt"))
+        .map(|c| format!("{} = {} x {}", c.arm, ratio_text(c), c.baseline))
+        .collect();
+    if !others.is_empty() {
+        let _ = writeln!(out, "p50 against each other: {}", others.join("; "));
+    }
+    let m = &report.machine;
+    if m.share_core {
+        let _ = writeln!(
+            out,
+            "note: CPUs {} and {} share a core; spinners slow each other down (choose with --cpus)",
+            m.client_cpu,
+            m.server_cpu.unwrap_or(m.client_cpu)
+        );
+    }
+    if m.idle_cpu_share > 0.1 {
+        let _ = writeln!(
+            out,
+            "note: other programs used {:.0}% of all CPUs: tails and CPU us are disturbed",
+            m.idle_cpu_share * 100.0
+        );
+    }
+    if (2..6).contains(&m.rounds) {
+        let _ = writeln!(out, "note: {} rounds are too few for a sound 95% interval", m.rounds);
+    }
+}
+
+/// One sentence: what busy polling buys here and what it costs.
+pub fn verdict(report: &Report) -> String {
+    let polling = report.arms.iter().filter(|a| a.mode == Mode::BusyPoll);
+    let Some((arm, best, c)) = polling
+        .clone()
+        .filter(|a| a.valid && (a.plane == Plane::Kernel || a.nic == crate::arm::Nic::Xdp))
+        .filter_map(|arm| {
+            let best = best_blocking(&report.arms, arm.protocol)?;
+            Some((arm, best, comparison(report, &arm.name, &best.name)?))
+        })
+        .min_by(|a, b| a.2.p50_ratio.total_cmp(&b.2.p50_ratio))
+    else {
+        let why = polling.clone().find_map(|a| a.reason.as_deref());
+        return match why {
+            Some(why) => format!("This run says nothing about busy polling: its arms {why}."),
+            None => "This run says nothing about busy polling: it needs a busy-poll arm and a \
+                     blocking arm of the same protocol."
+                .to_owned(),
+        };
+    };
+    let gain = match c.ci95 {
+        Some([lo, hi]) if lo <= 1.0 && hi >= 1.0 => {
+            "no gain that this run can tell from noise".to_owned()
+        }
+        _ if c.p50_ratio < 1.0 => format!("{:.1} times sooner", 1.0 / c.p50_ratio),
+        _ => format!("{:.1} times later: it harms here", c.p50_ratio),
+    };
+    format!(
+        "Busy polling ({}) answers in {} us at the median where the best blocking arm ({}) takes {} us: \
+         {gain}; it costs {} us of CPU per transaction instead of {}, and every waiting thread keeps \
+         its CPU busy also while nothing arrives.",
+        arm.name,
+        us_text(arm.rtt_us.p50),
+        best.name,
+        us_text(best.rtt_us.p50),
+        demand_text(arm),
+        demand_text(best),
+    )
+}
+
+fn demand_text(arm: &ArmReport) -> String {
+    arm.service_demand_us.map_or("?".to_owned(), us_text)
+}
+
+/// Microseconds with three significant digits at most.
+pub fn us_text(us: f64) -> String {
+    match us {
+        x if x < 10.0 => format!("{x:.2}"),
+        x if x < 100.0 => format!("{x:.1}"),
+        x => format!("{x:.0}"),
+    }
+}
+
+/// A table without frames: first and last columns to the left, figures to the right.
+pub fn plain(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(header.iter().copied());
+    let last = header.len() - 1;
+    for (i, column) in table.column_iter_mut().enumerate() {
+        if i > 0 && i < last {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::sample;
+
+    #[test]
+    fn the_table_reads_as_written() {
+        let text: String =
+            render(&sample()).lines().map(|l| format!("{}\n", l.trim_end())).collect();
+        assert_eq!(text, include_str!("table.expected.txt"), "\n{text}");
+    }
+
+    #[test]
+    fn the_verdict_does_not_claim_what_was_not_shown() {
+        let mut report = sample();
+        report.comparisons[0].ci95 = Some([0.9, 1.1]);
+        assert!(verdict(&report).contains("noise"), "{}", verdict(&report));
+        report.comparisons[0] =
+            Comparison { p50_ratio: 1.8, ci95: Some([1.7, 1.9]), ..report.comparisons[0].clone() };
+        assert!(verdict(&report).contains("harms"), "{}", verdict(&report));
+        report.arms.retain(|a| !a.valid);
+        assert!(verdict(&report).contains("says nothing"), "{}", verdict(&report));
+        assert!(verdict(&report).contains("slept"), "{}", verdict(&report));
+        report.arms.clear();
+        assert!(verdict(&report).contains("says nothing"), "{}", verdict(&report));
+    }
+
+    #[test]
+    fn figures_keep_three_digits() {
+        for (us, text) in [(0.098, "0.10"), (7.234, "7.23"), (12.04, "12.0"), (1234.5, "1234")] {
+            assert_eq!(us_text(us), text);
+        }
+    }
+}
