@@ -1,0 +1,11 @@
+//! Coverage-guided fuzzing of the packet views: what the test `wire_mutations` asserts, on bytes
+//! that libFuzzer makes up. Start it with `fuzz/run wire`.
+
+#![no_main]
+
+#[path = "../crates/stack/tests/wire_walk/mod.rs"]
+mod wire_walk;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let _ = wire_walk::frame(bytes);
+});
