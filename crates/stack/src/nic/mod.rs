@@ -9,6 +9,7 @@ use crate::wire::MacAddr;
 use std::{io, net::SocketAddr, os::fd::BorrowedFd, sync::Arc};
 
 pub mod cable;
+pub mod fault;
 pub mod tap;
 
 /// What a driver says of itself.

@@ -1,0 +1,314 @@
+//! A bad link in front of any NIC: frames are lost, doubled, swapped, damaged and late, as often as asked
+//! and the same way every time.
+//!
+//! Owns the frames it holds back, per queue and direction; [`line`] decides what becomes of each frame,
+//! [`damage`] alters one, [`alarm`] is the interrupt that also fires when a held frame's time has come.
+
+mod alarm;
+mod damage;
+mod line;
+
+use self::{
+    alarm::{Alarm, Direction},
+    line::{Line, Tally},
+};
+use super::{Checksum, Frame, Info, Nic, Queue, RingFull, RxQueue, Steering, TxQueue};
+use crate::{
+    sync::{Mutex, lock},
+    time::{self, Instant},
+};
+use std::{
+    io,
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
+
+/// How soon a frame that met a full transmit ring tries again if nothing else moves it.
+const RETRY: Duration = Duration::from_micros(100);
+
+/// What happens to frames going one way: probabilities from 0 (never) to 1 (always), and a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Faults {
+    /// The frame is lost.
+    pub loss: f64,
+    /// The frame comes twice.
+    pub duplication: f64,
+    /// The frame lets the next one pass, or leaves a millisecond late if none comes.
+    pub reordering: f64,
+    /// One bit of the IP packet is flipped, which its checksums show: a partial checksum is completed
+    /// first. Left alone: frames that are not IP, such as ARP, where nothing would show it, and IPv6
+    /// frames whose checksum may be partial.
+    pub corruption: f64,
+    /// Every frame is late by this much. Order is kept.
+    pub delay: Duration,
+}
+
+/// What kind of bad link to be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Config {
+    /// What happens to the n-th frame of a queue in one direction follows from this and n alone, whatever
+    /// the timing.
+    pub seed: u64,
+    /// Frames from the NIC.
+    pub receive: Faults,
+    /// Frames to the NIC.
+    pub transmit: Faults,
+    /// Frames held at once per queue and direction; more are dropped and counted. netem's default too.
+    pub limit: usize,
+}
+
+impl Default for Config {
+    /// A perfect link.
+    fn default() -> Config {
+        let (receive, transmit) = (Faults::default(), Faults::default());
+        Config { seed: 0, receive, transmit, limit: 1000 }
+    }
+}
+
+/// What became of the frames going one way, over all queues.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct DirectionCounters {
+    /// Frames that met a decision: all of them.
+    pub frames: AtomicU64,
+    /// Frames lost.
+    pub lost: AtomicU64,
+    /// Frames that came twice.
+    pub duplicated: AtomicU64,
+    /// Frames held to let the next one pass.
+    pub reordered: AtomicU64,
+    /// Frames with a bit flipped.
+    pub corrupted: AtomicU64,
+    /// Frames dropped because [`Config::limit`] were held.
+    pub overflowed: AtomicU64,
+}
+
+/// What a [`Fault`] did.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Frames from the NIC.
+    pub receive: DirectionCounters,
+    /// Frames to the NIC.
+    pub transmit: DirectionCounters,
+}
+
+/// A NIC on a bad link.
+///
+/// ```
+/// use busypoll_stack::nic::{Nic, cable, fault::{Config, Fault, Faults}};
+/// use std::time::Duration;
+///
+/// let (a, b) = cable::pair(cable::Config::default())?;
+/// let bad = Faults { loss: 0.01, delay: Duration::from_micros(200), ..Faults::default() };
+/// let a = Fault::new(Box::new(a), Config { seed: 7, receive: bad, ..Config::default() })?;
+/// assert_eq!(a.info().name, "cable0");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct Fault {
+    inner: Box<dyn Nic>,
+    config: Config,
+    counters: Arc<Counters>,
+}
+
+impl Fault {
+    /// Puts a bad link in front of `inner`.
+    ///
+    /// # Errors
+    /// A probability that is none, or a limit of 0.
+    pub fn new(inner: Box<dyn Nic>, config: Config) -> io::Result<Fault> {
+        let invalid = |line: String| Err(io::Error::new(io::ErrorKind::InvalidInput, line));
+        for (way, faults) in [("receive", config.receive), ("transmit", config.transmit)] {
+            let Faults { loss, duplication, reordering, corruption, .. } = faults;
+            for (what, probability) in [
+                ("loss", loss),
+                ("duplication", duplication),
+                ("reordering", reordering),
+                ("corruption", corruption),
+            ] {
+                if !(0.0..=1.0).contains(&probability) {
+                    return invalid(format!(
+                        "fault: {way} {what} {probability} is no probability: choose 0 to 1"
+                    ));
+                }
+            }
+        }
+        if config.limit == 0 {
+            return invalid("fault: a limit of 0 frames loses them all: choose 1 or more".into());
+        }
+        Ok(Fault { inner, config, counters: Arc::default() })
+    }
+
+    /// What was done to the frames; goes on counting after the NIC is handed to a host.
+    pub fn counters(&self) -> Arc<Counters> {
+        self.counters.clone()
+    }
+}
+
+impl Nic for Fault {
+    fn info(&self) -> &Info {
+        self.inner.info()
+    }
+
+    fn open(&mut self, index: u32) -> io::Result<Queue> {
+        let Queue { rx, tx, interrupt } = self.inner.open(index)?;
+        let line = |direction: Direction| {
+            Line::new(&self.config, direction, index, Tally::new(&self.counters, direction))
+        };
+        let Config { receive, transmit, .. } = self.config;
+        // What may have to wait: for its time, for a frame to overtake it, for room in a poll or a ring.
+        let holds = |f: Faults| !f.delay.is_zero() || f.reordering > 0.0 || f.duplication > 0.0;
+        let alarm = (holds(receive) || holds(transmit) || transmit.corruption > 0.0)
+            .then(|| Alarm::new(interrupt.clone()).map(Arc::new))
+            .transpose()?;
+        let outgoing = Arc::new(Mutex::new(Outgoing {
+            inner: tx,
+            line: line(Direction::Transmit),
+            alarm: alarm.clone(),
+        }));
+        Ok(Queue {
+            rx: Box::new(Rx {
+                inner: rx,
+                line: line(Direction::Receive),
+                outgoing: outgoing.clone(),
+                alarm: alarm.clone(),
+            }),
+            tx: Box::new(Tx(outgoing)),
+            interrupt: alarm.map_or(interrupt, |alarm| alarm),
+        })
+    }
+
+    fn steering(&self) -> Option<Arc<dyn Steering>> {
+        self.inner.steering()
+    }
+}
+
+/// The present, where anything depends on it.
+fn now(alarm: &Option<Arc<Alarm>>) -> Instant {
+    if alarm.is_some() { time::now() } else { Instant::ZERO }
+}
+
+struct Rx {
+    inner: Box<dyn RxQueue>,
+    line: Line,
+    /// Frames that left late are pushed by whoever polls: nobody else is sure to come by.
+    outgoing: Arc<Mutex<Outgoing>>,
+    alarm: Option<Arc<Alarm>>,
+}
+
+impl RxQueue for Rx {
+    fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Frame<'_>)) -> usize {
+        let now = now(&self.alarm);
+        if self.alarm.as_ref().is_some_and(|alarm| alarm.is_due(Direction::Transmit, now)) {
+            lock(&self.outgoing).flush(now);
+        }
+        let line = &mut self.line;
+        let mut room = budget;
+        deliver(line, now, &mut room, sink);
+        if room > 0 {
+            self.inner.poll(room, &mut |frame| {
+                let fate = line.next_fate();
+                if room > 0 && line.lets_pass(&fate) {
+                    line.passed();
+                    room -= 1;
+                    sink(frame);
+                } else {
+                    let mut bytes = line.buffer();
+                    bytes.extend_from_slice(frame.bytes);
+                    line.enter(fate, bytes, frame.checksum, now);
+                    deliver(line, now, &mut room, sink);
+                }
+            });
+        }
+        if let Some(alarm) = &self.alarm {
+            alarm.set(Direction::Receive, line.due());
+        }
+        budget - room
+    }
+}
+
+/// Hands up what is due, as far as there is room.
+fn deliver(line: &mut Line, now: Instant, room: &mut usize, sink: &mut dyn FnMut(Frame<'_>)) {
+    while *room > 0
+        && let Some(held) = line.take_due(now)
+    {
+        *room -= 1;
+        sink(Frame { bytes: &held.bytes, checksum: held.checksum });
+        line.recycle(held.bytes);
+    }
+}
+
+/// The transmit half, reached by its owner and, for frames whose time has come, by the receive half.
+struct Outgoing {
+    inner: Box<dyn TxQueue>,
+    line: Line,
+    alarm: Option<Arc<Alarm>>,
+}
+
+impl Outgoing {
+    fn push(
+        &mut self,
+        len: usize,
+        partial: bool,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), RingFull> {
+        let fate = self.line.next_fate();
+        if self.line.lets_pass(&fate) {
+            self.inner.push(len, partial, fill)?;
+            self.line.passed();
+            return Ok(());
+        }
+        let now = now(&self.alarm);
+        if !self.release(now) {
+            return Err(RingFull);
+        }
+        let mut bytes = self.line.buffer();
+        bytes.resize(len, 0);
+        fill(&mut bytes);
+        let checksum = if partial { Checksum::Partial } else { Checksum::Unverified };
+        self.line.enter(fate, bytes, checksum, now);
+        Ok(())
+    }
+
+    fn flush(&mut self, now: Instant) {
+        let released = self.release(now);
+        self.inner.flush();
+        if let Some(alarm) = &self.alarm {
+            let due = self.line.due();
+            alarm.set(Direction::Transmit, if released { due } else { Some(now + RETRY) });
+        }
+    }
+
+    /// Pushes what is due; false if the ring is full before that is done.
+    fn release(&mut self, now: Instant) -> bool {
+        while let Some(held) = self.line.take_due(now) {
+            let partial = held.checksum == Checksum::Partial;
+            let mut fill = |frame: &mut [u8]| frame.copy_from_slice(&held.bytes);
+            if self.inner.push(held.bytes.len(), partial, &mut fill).is_err() {
+                self.line.put_back(held);
+                return false;
+            }
+            self.line.recycle(held.bytes);
+        }
+        true
+    }
+}
+
+struct Tx(Arc<Mutex<Outgoing>>);
+
+impl TxQueue for Tx {
+    fn push(
+        &mut self,
+        len: usize,
+        partial: bool,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), RingFull> {
+        lock(&self.0).push(len, partial, fill)
+    }
+
+    fn flush(&mut self) {
+        let mut outgoing = lock(&self.0);
+        let now = now(&outgoing.alarm);
+        outgoing.flush(now);
+    }
+}
