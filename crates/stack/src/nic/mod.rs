@@ -11,6 +11,7 @@ use std::{io, net::SocketAddr, os::fd::BorrowedFd, sync::Arc};
 pub mod cable;
 pub mod fault;
 pub mod tap;
+pub mod xdp;
 
 /// What a driver says of itself.
 #[derive(Clone, Debug)]

@@ -1,0 +1,145 @@
+//! The steering program: which packets leave the kernel's path. Owns the program and the layout of the
+//! key it looks up; see [`steering`](super::super::steering) for who fills the map.
+//!
+//! In short: a whole IPv4 packet without options, UDP or TCP, with or without VLAN tags, whose (protocol,
+//! destination address, destination port) is in the map goes to the socket of the queue it came in on.
+//! All else passes to the kernel, as does a hit on a queue without a socket.
+
+use super::asm::{Assembler, If, Instruction, Reg, Size};
+use std::{
+    net::{IpAddr, SocketAddr},
+    os::fd::BorrowedFd,
+};
+
+/// The map's key: what a packet is for. IPv4 addresses are mapped into IPv6 (RFC 4291 section 2.5.5.2),
+/// so that one map serves both.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(in super::super) struct Key {
+    /// Destination port, in network order.
+    port: [u8; 2],
+    protocol: u8,
+    zero: u8,
+    address: [u8; 16],
+}
+
+impl Key {
+    pub(in super::super) fn new(protocol: u8, local: SocketAddr) -> Key {
+        let address = match local.ip() {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            IpAddr::V6(v6) => v6,
+        };
+        Key { port: local.port().to_be_bytes(), protocol, zero: 0, address: address.octets() }
+    }
+}
+
+/// Where the key lies on the program's stack, and its fields there.
+const KEY: i16 = -(size_of::<Key>() as i16);
+const KEY_PORT: i16 = KEY;
+const KEY_PROTOCOL: i16 = KEY + 2;
+const KEY_ZERO: i16 = KEY + 3;
+const KEY_ADDRESS: i16 = KEY + 4;
+
+/// `struct xdp_md`, include/uapi/linux/bpf.h.
+const CONTEXT_DATA: i16 = 0;
+const CONTEXT_DATA_END: i16 = 4;
+const CONTEXT_RX_QUEUE_INDEX: i16 = 16;
+
+const XDP_PASS: i32 = 2;
+const MAP_LOOKUP_ELEM: i32 = 1;
+const REDIRECT_MAP: i32 = 51;
+
+const ETHERNET: i16 = 14;
+const VLAN_TAG: i16 = 4;
+const IPV4: i16 = 20;
+const PORTS: i16 = 4;
+
+/// A 16-bit field as the CPU loads it from a packet.
+const fn loaded(network: u16) -> i32 {
+    network.to_be() as i32
+}
+
+/// The program over `ports` (a hash map with [`Key`] keys) and `sockets` (an XSKMAP by queue).
+pub(super) fn steering(ports: BorrowedFd<'_>, sockets: BorrowedFd<'_>) -> Vec<Instruction> {
+    use Reg::{R0, R1, R2, R3, R6, R7, R8, R10};
+    let mut a = Assembler::default();
+    let pass = a.label();
+
+    // R6 = context, R7 = packet, R8 = its end.
+    a.copy(R6, R1);
+    a.load(Size::U32, R7, R6, CONTEXT_DATA);
+    a.load(Size::U32, R8, R6, CONTEXT_DATA_END);
+
+    // R3 = EtherType.
+    a.copy(R2, R7);
+    a.add(R2, ETHERNET.into());
+    a.jump_if_reg(R2, If::Above, R8, pass);
+    a.load(Size::U16, R3, R7, ETHERNET - 2);
+
+    // Up to two VLAN tags (802.1Q, 802.1ad): move on by one tag, R3 = the EtherType behind it.
+    for _ in 0..2 {
+        let tagged = a.label();
+        let untagged = a.label();
+        a.jump_if(R3, If::Equal, loaded(0x8100), tagged);
+        a.jump_if(R3, If::NotEqual, loaded(0x88a8), untagged);
+        a.place(tagged);
+        a.add(R7, VLAN_TAG.into());
+        a.copy(R2, R7);
+        a.add(R2, ETHERNET.into());
+        a.jump_if_reg(R2, If::Above, R8, pass);
+        a.load(Size::U16, R3, R7, ETHERNET - 2);
+        a.place(untagged);
+    }
+
+    // IPv4 only: ARP and the rest are the kernel's. (IPv6 branches off here.)
+    a.jump_if(R3, If::NotEqual, loaded(0x0800), pass);
+    a.add(R7, ETHERNET.into());
+    a.copy(R2, R7);
+    a.add(R2, (IPV4 + PORTS).into());
+    a.jump_if_reg(R2, If::Above, R8, pass);
+
+    // Version 4, header of five words: no options.
+    a.load(Size::U8, R3, R7, 0);
+    a.jump_if(R3, If::NotEqual, 0x45, pass);
+
+    // No fragment: neither "more fragments" nor an offset.
+    a.load(Size::U16, R3, R7, 6);
+    a.and(R3, loaded(0x3fff));
+    a.jump_if(R3, If::NotEqual, 0, pass);
+
+    // UDP or TCP: ICMP, IGMP and the rest are the kernel's.
+    let ports_follow = a.label();
+    a.load(Size::U8, R3, R7, 9);
+    a.jump_if(R3, If::Equal, 17, ports_follow);
+    a.jump_if(R3, If::NotEqual, 6, pass);
+    a.place(ports_follow);
+
+    // The key: protocol, destination port, destination address as ::ffff:a.b.c.d.
+    a.store(Size::U8, R10, KEY_PROTOCOL, R3);
+    a.store_value(Size::U8, R10, KEY_ZERO, 0);
+    a.load(Size::U16, R3, R7, IPV4 + 2);
+    a.store(Size::U16, R10, KEY_PORT, R3);
+    a.store_value(Size::U64, R10, KEY_ADDRESS, 0);
+    a.store_value(Size::U32, R10, KEY_ADDRESS + 8, 0x0000_ffff_u32.to_be() as i32);
+    a.load(Size::U32, R3, R7, 16);
+    a.store(Size::U32, R10, KEY_ADDRESS + 12, R3);
+
+    // Is it ours?
+    a.set_map(R1, ports);
+    a.copy(R2, R10);
+    a.add(R2, KEY.into());
+    a.call(MAP_LOOKUP_ELEM);
+    a.jump_if(R0, If::Equal, 0, pass);
+
+    // Yes: to this queue's socket; to the kernel if the queue has none.
+    a.set_map(R1, sockets);
+    a.load(Size::U32, R2, R6, CONTEXT_RX_QUEUE_INDEX);
+    a.set(R3, XDP_PASS);
+    a.call(REDIRECT_MAP);
+    a.exit();
+
+    a.place(pass);
+    a.set(R0, XDP_PASS);
+    a.exit();
+    a.finish()
+}

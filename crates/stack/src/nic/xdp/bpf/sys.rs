@@ -1,0 +1,265 @@
+//! The bpf(2) calls the steering needs: maps, one program, one link. Owns the layouts of `union bpf_attr`
+//! (include/uapi/linux/bpf.h) they use. Everything made here ends with its descriptor.
+
+use super::asm::Instruction;
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+};
+
+const MAP_CREATE: libc::c_int = 0;
+const MAP_UPDATE_ELEM: libc::c_int = 2;
+const MAP_DELETE_ELEM: libc::c_int = 3;
+const PROG_LOAD: libc::c_int = 5;
+const PROG_GET_FD_BY_ID: libc::c_int = 13;
+const OBJ_GET_INFO_BY_FD: libc::c_int = 15;
+const LINK_CREATE: libc::c_int = 28;
+
+const MAP_TYPE_HASH: u32 = 1;
+const MAP_TYPE_XSKMAP: u32 = 17;
+const PROG_TYPE_XDP: u32 = 6;
+const ATTACH_TYPE_XDP: u32 = 37;
+
+/// What bpftool shows: our program and maps by name.
+pub(in super::super) const PROGRAM_NAME: &str = "busypoll_steer";
+
+/// A kernel object's name, `BPF_OBJ_NAME_LEN` bytes with the terminating zero.
+type Name = [u8; 16];
+
+fn name(text: &str) -> Name {
+    let mut name = [0; 16];
+    for (to, from) in name.iter_mut().take(15).zip(text.bytes()) {
+        *to = from;
+    }
+    name
+}
+
+/// Where in XDP a program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Hook {
+    /// In the driver (`XDP_FLAGS_DRV_MODE`).
+    Native,
+    /// After the driver made an skb: any device, slower (`XDP_FLAGS_SKB_MODE`).
+    Generic,
+}
+
+fn bpf<T>(command: libc::c_int, attributes: &mut T) -> io::Result<i32> {
+    // SAFETY: each caller passes the attribute struct that goes with its command; pointers in it are valid
+    // during the call.
+    let result = unsafe {
+        libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attributes), size_of::<T>())
+    };
+    match i32::try_from(result) {
+        Ok(result) if result >= 0 => Ok(result),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn bpf_fd<T>(command: libc::c_int, attributes: &mut T) -> io::Result<OwnedFd> {
+    let fd = bpf(command, attributes)?;
+    // SAFETY: a descriptor the kernel has just given us, close-on-exec.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+#[repr(C)]
+struct MapCreate {
+    map_type: u32,
+    key_size: u32,
+    value_size: u32,
+    max_entries: u32,
+    map_flags: u32,
+    inner_map_fd: u32,
+    numa_node: u32,
+    map_name: Name,
+}
+
+fn map(
+    map_type: u32,
+    title: &str,
+    key: usize,
+    value: usize,
+    max_entries: u32,
+) -> io::Result<OwnedFd> {
+    bpf_fd(
+        MAP_CREATE,
+        &mut MapCreate {
+            map_type,
+            key_size: key as u32,
+            value_size: value as u32,
+            max_entries,
+            map_flags: 0,
+            inner_map_fd: 0,
+            numa_node: 0,
+            map_name: name(title),
+        },
+    )
+}
+
+/// A hash map from `K` to a byte.
+pub(in super::super) fn hash_map<K>(title: &str, max_entries: u32) -> io::Result<OwnedFd> {
+    map(MAP_TYPE_HASH, title, size_of::<K>(), 1, max_entries)
+}
+
+/// A map from queue number to AF_XDP socket. A socket that closes leaves it by itself.
+pub(in super::super) fn socket_map(title: &str, queues: u32) -> io::Result<OwnedFd> {
+    map(MAP_TYPE_XSKMAP, title, size_of::<u32>(), size_of::<u32>(), queues)
+}
+
+#[repr(C)]
+struct MapElement {
+    map_fd: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+/// `map[key] = value`; `K` and `V` as the map was made.
+pub(in super::super) fn update<K: Copy, V: Copy>(
+    map: &OwnedFd,
+    key: &K,
+    value: &V,
+) -> io::Result<()> {
+    bpf(
+        MAP_UPDATE_ELEM,
+        &mut MapElement {
+            map_fd: map.as_raw_fd() as u32,
+            key: std::ptr::from_ref(key) as u64,
+            value: std::ptr::from_ref(value) as u64,
+            flags: 0,
+        },
+    )
+    .map(drop)
+}
+
+/// Removes `key`.
+pub(in super::super) fn delete<K: Copy>(map: &OwnedFd, key: &K) -> io::Result<()> {
+    bpf(
+        MAP_DELETE_ELEM,
+        &mut MapElement {
+            map_fd: map.as_raw_fd() as u32,
+            key: std::ptr::from_ref(key) as u64,
+            value: 0,
+            flags: 0,
+        },
+    )
+    .map(drop)
+}
+
+#[repr(C)]
+struct ProgLoad {
+    prog_type: u32,
+    insn_cnt: u32,
+    insns: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log_buf: u64,
+    kern_version: u32,
+    prog_flags: u32,
+    prog_name: Name,
+    prog_ifindex: u32,
+    expected_attach_type: u32,
+}
+
+/// Loads the steering program over `ports` and `sockets`.
+pub(in super::super) fn load_steering(
+    ports: BorrowedFd<'_>,
+    sockets: BorrowedFd<'_>,
+) -> io::Result<OwnedFd> {
+    let code: Vec<Instruction> = super::program::steering(ports, sockets);
+    bpf_fd(
+        PROG_LOAD,
+        &mut ProgLoad {
+            prog_type: PROG_TYPE_XDP,
+            insn_cnt: code.len() as u32,
+            insns: code.as_ptr() as u64,
+            license: c"Dual MIT/GPL".as_ptr() as u64,
+            log_level: 0,
+            log_size: 0,
+            log_buf: 0,
+            kern_version: 0,
+            prog_flags: 0,
+            prog_name: name(PROGRAM_NAME),
+            prog_ifindex: 0,
+            expected_attach_type: ATTACH_TYPE_XDP,
+        },
+    )
+}
+
+#[repr(C)]
+struct LinkCreate {
+    prog_fd: u32,
+    target_ifindex: u32,
+    attach_type: u32,
+    flags: u32,
+}
+
+/// Attaches `program` to an interface until the returned link is closed, be it by the end of the process.
+pub(in super::super) fn attach(program: &OwnedFd, ifindex: u32, hook: Hook) -> io::Result<OwnedFd> {
+    // linux/if_link.h
+    let flags = match hook {
+        Hook::Generic => 1 << 1,
+        Hook::Native => 1 << 2,
+    };
+    bpf_fd(
+        LINK_CREATE,
+        &mut LinkCreate {
+            prog_fd: program.as_raw_fd() as u32,
+            target_ifindex: ifindex,
+            attach_type: ATTACH_TYPE_XDP,
+            flags,
+        },
+    )
+}
+
+#[repr(C)]
+struct GetFdById {
+    id: u32,
+    next_id: u32,
+    open_flags: u32,
+}
+
+#[repr(C)]
+struct GetInfo {
+    fd: u32,
+    info_len: u32,
+    info: u64,
+}
+
+/// The head of `struct bpf_prog_info`, up to the name.
+#[repr(C)]
+#[derive(Default)]
+struct ProgInfo {
+    kind: u32,
+    id: u32,
+    tag: [u8; 8],
+    jited_len: u32,
+    xlated_len: u32,
+    jited: u64,
+    xlated: u64,
+    load_time: u64,
+    created_by_uid: u32,
+    map_count: u32,
+    map_ids: u64,
+    name: Name,
+}
+
+/// The name of the program with this id; empty if it has none, is gone, or may not be looked at.
+pub(in super::super) fn program_name(id: u32) -> String {
+    let mut info = ProgInfo::default();
+    let looked = bpf_fd(PROG_GET_FD_BY_ID, &mut GetFdById { id, next_id: 0, open_flags: 0 })
+        .and_then(|program| {
+            bpf(
+                OBJ_GET_INFO_BY_FD,
+                &mut GetInfo {
+                    fd: program.as_fd().as_raw_fd() as u32,
+                    info_len: size_of::<ProgInfo>() as u32,
+                    info: std::ptr::from_mut(&mut info) as u64,
+                },
+            )
+        });
+    match looked {
+        Ok(_) => info.name.iter().take_while(|b| **b != 0).map(|b| char::from(*b)).collect(),
+        Err(_) => String::new(),
+    }
+}

@@ -1,0 +1,173 @@
+//! What the kernel says of an interface before we touch it. Reads rtnetlink and ethtool, changes nothing.
+
+use super::{
+    Error,
+    netlink::{Attributes, Request, Socket, u32_at},
+};
+use crate::{sys, wire::MacAddr};
+use std::{io, os::fd::AsRawFd};
+
+/// An Ethernet interface.
+#[derive(Clone, Debug)]
+pub(super) struct Device {
+    pub(super) name: String,
+    pub(super) ifindex: u32,
+    pub(super) mac: MacAddr,
+    pub(super) mtu: usize,
+    pub(super) queues: u32,
+    /// `veth`, `virtio_net`, `ice`; empty if the driver does not say.
+    pub(super) driver: String,
+}
+
+/// Software devices that hand over frames whose sender left the transport checksum to hardware.
+/// virtio_net is among them: a frame from a neighbour on the same host arrives unfinished (drivers/net/
+/// virtio_net.c, `VIRTIO_NET_F_GUEST_CSUM`).
+const PARTIAL_CHECKSUMS: [&str; 5] = ["veth", "tun", "macvlan", "bridge", "virtio_net"];
+
+// linux/rtnetlink.h, linux/if_link.h
+const RTM_GETLINK: u16 = 18;
+const IFLA_ADDRESS: u16 = 1;
+const IFLA_IFNAME: u16 = 3;
+const IFLA_MTU: u16 = 4;
+const IFLA_XDP: u16 = 43;
+const IFLA_XDP_PROG_ID: u16 = 4;
+const IFINFO: usize = 16;
+
+/// What one RTM_GETLINK answers.
+#[derive(Default)]
+struct Link {
+    kind: u16,
+    ifindex: u32,
+    flags: u32,
+    mac: [u8; 6],
+    mtu: usize,
+    program: Option<u32>,
+}
+
+fn link(name: &str) -> io::Result<Link> {
+    let mut request_name = name.as_bytes().to_vec();
+    request_name.push(0);
+    let request = Request::new(RTM_GETLINK, &[0; IFINFO]).attribute(IFLA_IFNAME, &request_name);
+    let mut link = Link::default();
+    Socket::open(&[])?.request(request, &mut |message| {
+        let header = message.payload;
+        link.kind = super::netlink::u16_at(header, 2).unwrap_or(0);
+        link.ifindex = u32_at(header, 4).unwrap_or(0);
+        link.flags = u32_at(header, 8).unwrap_or(0);
+        for (kind, value) in message.attributes(IFINFO) {
+            match kind {
+                IFLA_ADDRESS => link.mac = value.try_into().unwrap_or_default(),
+                IFLA_MTU => link.mtu = u32_at(value, 0).unwrap_or(0) as usize,
+                IFLA_XDP => {
+                    link.program = Attributes::nested(value)
+                        .find(|(kind, _)| *kind == IFLA_XDP_PROG_ID)
+                        .and_then(|(_, id)| u32_at(id, 0));
+                }
+                _ => {}
+            }
+        }
+    })?;
+    Ok(link)
+}
+
+impl Device {
+    /// Looks `name` up in the calling thread's network namespace: an Ethernet interface that is up.
+    pub(super) fn find(name: &str) -> Result<Device, Error> {
+        let device = || name.to_owned();
+        // An interface's name has at most 15 bytes (IFNAMSIZ).
+        if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains('\0') {
+            return Err(Error::UnknownDevice { device: device() });
+        }
+        let link = link(name).map_err(|e| match e.raw_os_error() {
+            Some(libc::ENODEV) => Error::UnknownDevice { device: device() },
+            _ => Error::os(name, "look the interface up", e),
+        })?;
+        if link.kind != libc::ARPHRD_ETHER {
+            return Err(Error::NotEthernet { device: device() });
+        }
+        if link.flags & libc::IFF_UP as u32 == 0 {
+            return Err(Error::Down { device: device() });
+        }
+        Ok(Device {
+            name: device(),
+            ifindex: link.ifindex,
+            mac: MacAddr(link.mac),
+            mtu: link.mtu,
+            queues: queues(name),
+            driver: driver(name),
+        })
+    }
+
+    /// Received frames may carry partial checksums.
+    pub(super) fn partial_checksums(&self) -> bool {
+        PARTIAL_CHECKSUMS.contains(&self.driver.as_str())
+    }
+
+    /// The id of the XDP program the interface runs now.
+    pub(super) fn program(&self) -> Option<u32> {
+        link(&self.name).ok()?.program
+    }
+}
+
+/// `struct ethtool_channels`, linux/ethtool.h.
+#[repr(C)]
+#[derive(Default)]
+struct Channels {
+    command: u32,
+    max_rx: u32,
+    max_tx: u32,
+    max_other: u32,
+    max_combined: u32,
+    rx: u32,
+    tx: u32,
+    other: u32,
+    combined: u32,
+}
+
+/// `struct ethtool_drvinfo`, linux/ethtool.h.
+#[repr(C)]
+struct DriverInfo {
+    command: u32,
+    driver: [u8; 32],
+    rest: [u8; 160],
+}
+
+const ETHTOOL_GDRVINFO: u32 = 0x03;
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
+
+/// How many queue pairs the interface has. A driver that does not say has one.
+fn queues(name: &str) -> u32 {
+    let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
+    match ethtool(name, &mut channels) {
+        Ok(()) => channels.combined.max(channels.rx.min(channels.tx)).max(1),
+        Err(_) => 1,
+    }
+}
+
+fn driver(name: &str) -> String {
+    let mut info = DriverInfo { command: ETHTOOL_GDRVINFO, driver: [0; 32], rest: [0; 160] };
+    match ethtool(name, &mut info) {
+        Ok(()) => info.driver.iter().take_while(|b| **b != 0).map(|b| char::from(*b)).collect(),
+        Err(_) => String::new(),
+    }
+}
+
+/// One SIOCETHTOOL call; `T` is the struct that goes with the command in its first word.
+fn ethtool<T>(name: &str, command: &mut T) -> io::Result<()> {
+    // SAFETY: no pointers.
+    let fd = sys::owned(unsafe {
+        libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0)
+    })?;
+    // SAFETY: all zeros is a valid ifreq.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().take(libc::IFNAMSIZ - 1).zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_data = std::ptr::from_mut(command).cast();
+    // SAFETY: the kernel reads the name and reads and writes the struct `ifru_data` points to, which has
+    // the layout its command says.
+    match unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

@@ -1,0 +1,239 @@
+//! What can go wrong with an AF_XDP NIC, in words a user can act on. Owns the texts and the diagnosis of
+//! `EPERM`; reads this process's capabilities, changes nothing.
+
+use std::io;
+
+/// Why an AF_XDP NIC or one of its queues could not be opened. One line each: what, where, remedy.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No interface of that name in this network namespace.
+    #[error(
+        "no network device `{device}` in this network namespace; `ip link` lists those there are"
+    )]
+    UnknownDevice {
+        /// The interface.
+        device: String,
+    },
+    /// The interface is administratively down.
+    #[error("{device} is down; bring it up with `ip link set {device} up`")]
+    Down {
+        /// The interface.
+        device: String,
+    },
+    /// Not Ethernet (loopback, tun, ...).
+    #[error("{device} is not an Ethernet device; AF_XDP queues need one")]
+    NotEthernet {
+        /// The interface.
+        device: String,
+    },
+    /// The process lacks a capability.
+    #[error(
+        "{device}: AF_XDP needs {missing}; run as root, or `setcap cap_net_raw,cap_net_admin,cap_bpf+ep` on the program"
+    )]
+    Capability {
+        /// The interface.
+        device: String,
+        /// The names of the missing capabilities.
+        missing: String,
+    },
+    /// All capabilities are there, but only over a user namespace, or a security module said no.
+    #[error(
+        "{device}: the kernel refused to {step} although all capabilities are there; run outside of user namespaces and containers, or see the security log"
+    )]
+    Refused {
+        /// The interface.
+        device: String,
+        /// What was refused.
+        step: &'static str,
+    },
+    /// `CONFIG_XDP_SOCKETS` is off.
+    #[error(
+        "this kernel has no AF_XDP (CONFIG_XDP_SOCKETS); use the `tap` driver or the kernel plane"
+    )]
+    NoAfXdp,
+    /// Another process drives this device.
+    #[error(
+        "the queues of {device} belong to process {pid}, and a queue has one owner; stop that process or use the kernel's sockets beside it"
+    )]
+    Owned {
+        /// The interface.
+        device: String,
+        /// The owner, as seen from here; 0 if it lives in a PID namespace we cannot see.
+        pid: i32,
+    },
+    /// A foreign AF_XDP program holds the queue.
+    #[error(
+        "queue {queue} of {device} is in use by another AF_XDP program; stop it or choose another device"
+    )]
+    QueueBusy {
+        /// The interface.
+        device: String,
+        /// The queue.
+        queue: u32,
+    },
+    /// The queue is open already, in this very process.
+    #[error("queue {queue} of {device} is open already in this process")]
+    QueueOpen {
+        /// The interface.
+        device: String,
+        /// The queue.
+        queue: u32,
+    },
+    /// No such queue.
+    #[error(
+        "{device} has no queue {queue}, only {queues}; `ethtool -L {device}` changes their number"
+    )]
+    NoQueue {
+        /// The interface.
+        device: String,
+        /// The queue asked for.
+        queue: u32,
+        /// How many there are.
+        queues: u32,
+    },
+    /// The queue was opened again, on a thread in another network namespace than the interface.
+    #[error(
+        "queue {queue} of {device} was opened again from another network namespace; open it on a thread inside the interface's"
+    )]
+    Namespace {
+        /// The interface.
+        device: String,
+        /// The queue.
+        queue: u32,
+    },
+    /// A packet would not fit a frame.
+    #[error(
+        "the MTU of {device} is {mtu}, AF_XDP frames hold {limit}; lower it with `ip link set {device} mtu {limit}`"
+    )]
+    Mtu {
+        /// The interface.
+        device: String,
+        /// Its MTU in bytes.
+        mtu: usize,
+        /// The largest that fits.
+        limit: usize,
+    },
+    /// Somebody else's XDP program is on the interface.
+    #[error(
+        "{device} runs the XDP program `{program}` (id {id}) already; remove it with `ip link set {device} xdp off` or by ending the program that attached it"
+    )]
+    ProgramPresent {
+        /// The interface.
+        device: String,
+        /// The program's name.
+        program: String,
+        /// Its id, as `bpftool prog` shows it.
+        id: u32,
+    },
+    /// `RLIMIT_MEMLOCK` is too small for the frames.
+    #[error(
+        "{device}: {bytes} bytes of frames exceed the locked memory limit; raise it (`ulimit -l unlimited`) or give the program CAP_IPC_LOCK"
+    )]
+    LockedMemory {
+        /// The interface.
+        device: String,
+        /// What the frames need.
+        bytes: usize,
+    },
+    /// The builder was given a ring size that is no power of two or too large.
+    #[error("{frames} frames per ring is not a power of two from {min} to {max}")]
+    RingSize {
+        /// What was asked for.
+        frames: usize,
+        /// The smallest.
+        min: usize,
+        /// The largest.
+        max: usize,
+    },
+    /// Anything else, with the step it happened in.
+    #[error("{device}: cannot {step}: {source}")]
+    Os {
+        /// The interface.
+        device: String,
+        /// What was tried.
+        step: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// The error of a `step` on `device`, with what `EPERM` hides brought to light.
+    pub(super) fn os(device: &str, step: &'static str, source: io::Error) -> Error {
+        let device = device.to_owned();
+        match source.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => match missing_capabilities() {
+                missing if missing.is_empty() => Error::Refused { device, step },
+                missing => Error::Capability { device, missing },
+            },
+            _ => Error::Os { device, step, source },
+        }
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> io::Error {
+        use io::ErrorKind as Kind;
+        let kind = match &error {
+            Error::UnknownDevice { .. } | Error::NoQueue { .. } => Kind::NotFound,
+            Error::Down { .. } => Kind::NetworkDown,
+            Error::Capability { .. } | Error::Refused { .. } => Kind::PermissionDenied,
+            Error::NoAfXdp | Error::NotEthernet { .. } => Kind::Unsupported,
+            Error::Owned { .. }
+            | Error::QueueBusy { .. }
+            | Error::QueueOpen { .. }
+            | Error::ProgramPresent { .. } => Kind::ResourceBusy,
+            Error::Namespace { .. } | Error::Mtu { .. } | Error::RingSize { .. } => {
+                Kind::InvalidInput
+            }
+            Error::LockedMemory { .. } => Kind::OutOfMemory,
+            Error::Os { source, .. } => source.kind(),
+        };
+        io::Error::new(kind, error)
+    }
+}
+
+/// The capabilities AF_XDP needs and this thread lacks, by name. CAP_SYS_ADMIN stands for CAP_BPF
+/// (kernel/bpf/token.c, `bpf_ns_capable`).
+fn missing_capabilities() -> String {
+    // linux/capability.h
+    const NET_ADMIN: u32 = 12;
+    const NET_RAW: u32 = 13;
+    const SYS_ADMIN: u32 = 21;
+    const BPF: u32 = 39;
+    let effective = effective_capabilities();
+    let has = |capability: u32| effective >> capability & 1 == 1;
+    let wanted = [
+        ("CAP_NET_RAW", has(NET_RAW)),
+        ("CAP_NET_ADMIN", has(NET_ADMIN)),
+        ("CAP_BPF", has(BPF) || has(SYS_ADMIN)),
+    ];
+    let missing: Vec<&str> = wanted.iter().filter(|w| !w.1).map(|w| w.0).collect();
+    missing.join(", ")
+}
+
+fn effective_capabilities() -> u64 {
+    /// `struct __user_cap_header_struct` and two `struct __user_cap_data_struct`, linux/capability.h.
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: i32,
+    }
+    #[repr(C)]
+    #[derive(Default, Clone, Copy)]
+    struct Data {
+        effective: u32,
+        permitted: u32,
+        inheritable: u32,
+    }
+    const VERSION_3: u32 = 0x2008_0522;
+    let mut header = Header { version: VERSION_3, pid: 0 };
+    let mut data = [Data::default(); 2];
+    // SAFETY: both structs have the kernel's layout; version 3 writes exactly two data structs.
+    let result = unsafe { libc::syscall(libc::SYS_capget, &raw mut header, data.as_mut_ptr()) };
+    if result != 0 {
+        return 0;
+    }
+    u64::from(data[0].effective) | u64::from(data[1].effective) << 32
+}

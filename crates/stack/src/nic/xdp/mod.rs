@@ -1,0 +1,341 @@
+//! AF_XDP: the receive queues of any Linux Ethernet interface, shared with the kernel. Owns the order in
+//! which an interface is taken: device, lock, program, sockets. What each is, is in the file of that name.
+//!
+//! A small XDP program takes the packets of our own ports off the kernel's path, between the driver and
+//! the kernel's stack, into memory we share ([`bpf::program`]). Everything else goes on untouched: ARP,
+//! ICMP, fragments, other programs' traffic, forwarding. Program and sockets go with the last descriptor,
+//! so also by `kill -9`, and the interface is the kernel's alone again.
+//!
+//! | mode | when | who copies |
+//! |---|---|---|
+//! | `xdp (zero copy)` | the driver passes the probe | nobody |
+//! | `xdp (copy)` | the driver runs XDP programs | the kernel, driver's page to frame |
+//! | `xdp (generic)` | any other | the kernel, skb to frame |
+//!
+//! On **veth**, attaching an XDP program changes more than one end: the program's end gets NAPI (as GRO
+//! does), its largest MTU shrinks to about 3500, and the *peer* loses its segmentation offloads (GSO,
+//! TSO) until we leave (drivers/net/veth.c, `veth_xdp_set`). The peer needs no XDP program and no GRO to
+//! receive what we send. A kernel peer leaves UDP and TCP checksums to hardware that is not there;
+//! such frames arrive as [`Checksum::MaybePartial`].
+//!
+//! A hardware NIC that strips VLAN tags (`rxvlan`) does so before the program sees the packet.
+
+mod bpf;
+mod device;
+mod error;
+pub(crate) mod netlink;
+mod owner;
+mod queue;
+mod ring;
+mod socket;
+mod steering;
+mod umem;
+
+pub use error::Error;
+
+use self::{
+    bpf::{
+        program::Key,
+        sys::{self, Hook},
+    },
+    device::Device,
+    owner::{Denied, Lock},
+    socket::{Rings, Sizes, Xsk},
+    steering::PortMap,
+};
+use super::{Checksum, Info, Nic, Queue, Steering};
+use std::{
+    collections::HashMap,
+    io,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    sync::{Arc, Weak},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Bytes the kernel keeps free before a received packet (XDP_PACKET_HEADROOM).
+const HEADROOM: usize = 256;
+/// An Ethernet header and two VLAN tags.
+const LINK_HEADER: usize = 14 + 2 * 4;
+const SMALL_FRAME: usize = 2048;
+const LARGE_FRAME: usize = 4096;
+const MIN_FRAMES: usize = 64;
+const MAX_FRAMES: usize = 8192;
+
+/// What every queue of the interface shares. Fields end in this order: first no more packets are taken,
+/// then the next owner may come.
+struct Shared {
+    _link: OwnedFd,
+    /// The sockets by queue, as the program sees them.
+    sockets: OwnedFd,
+    _lock: Lock,
+}
+
+/// Settings of an [`Xdp`] before it is opened.
+///
+/// ```no_run
+/// use busypoll_stack::nic::{Nic, xdp::Xdp};
+/// let mut nic = Xdp::builder("eth1").rx_frames(1024).open()?;
+/// let queue = nic.open(0)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Builder {
+    name: String,
+    rx: usize,
+    tx: usize,
+    zero_copy: bool,
+    native: bool,
+}
+
+impl Builder {
+    /// Frames of each queue to receive into, a power of two from 64 to 8192; 2048 unless told. More ride
+    /// out longer bursts, fewer stay in the CPU's cache.
+    #[must_use]
+    pub fn rx_frames(mut self, frames: usize) -> Builder {
+        self.rx = frames;
+        self
+    }
+
+    /// Frames of each queue to send from, a power of two from 64 to 8192; 2048 unless told.
+    #[must_use]
+    pub fn tx_frames(mut self, frames: usize) -> Builder {
+        self.tx = frames;
+        self
+    }
+
+    /// Does without zero copy even where the driver has it.
+    #[must_use]
+    pub fn copy(mut self) -> Builder {
+        self.zero_copy = false;
+        self
+    }
+
+    /// Runs the program after the driver instead of in it, for drivers whose native mode misbehaves.
+    #[must_use]
+    pub fn generic(mut self) -> Builder {
+        self.native = false;
+        self
+    }
+
+    /// Takes the interface, in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// See [`Error`]; each is one line with its remedy.
+    pub fn open(self) -> Result<Xdp, Error> {
+        for frames in [self.rx, self.tx] {
+            if !frames.is_power_of_two() || !(MIN_FRAMES..=MAX_FRAMES).contains(&frames) {
+                return Err(Error::RingSize { frames, min: MIN_FRAMES, max: MAX_FRAMES });
+            }
+        }
+        let device = Device::find(&self.name)?;
+        let sizes = Sizes { rx: self.rx, tx: self.tx, frame: frame_size(&device)? };
+        let lock = take(&device)?;
+        let at = |step| {
+            let name = device.name.clone();
+            move |e: io::Error| Error::os(&name, step, e)
+        };
+        let ports = sys::hash_map::<Key>("busypoll_ports", steering::CAPACITY)
+            .map_err(at("make a BPF map"))?;
+        let sockets =
+            sys::socket_map("busypoll_xsks", device.queues).map_err(at("make a BPF map"))?;
+        let program = sys::load_steering(ports.as_fd(), sockets.as_fd())
+            .map_err(at("load the XDP program"))?;
+        let (link, hook) = attach(&device, &program, self.native)?;
+        let shared = Arc::new(Shared { _link: link, sockets, _lock: lock });
+        let mut unbound: Vec<OwnedFd> =
+            (0..device.queues).map(|_| socket::make(&device.name)).collect::<Result<_, Error>>()?;
+        let namespace =
+            socket::namespace(unbound[0].as_fd()).map_err(at("tell the network namespace"))?;
+        let may_zero_copy = self.zero_copy && hook == Hook::Native;
+        let probe = Xsk::bind(unbound.swap_remove(0), &device, 0, sizes, may_zero_copy)?;
+        let zero_copy = probe.0.zero_copy;
+        let mode = match hook {
+            Hook::Generic => "xdp (generic)",
+            Hook::Native if zero_copy => "xdp (zero copy)",
+            Hook::Native => "xdp (copy)",
+        };
+        let info = Info {
+            name: device.name.clone(),
+            mode: mode.to_owned(),
+            mac: device.mac,
+            mtu: device.mtu,
+            queues: device.queues,
+            tx_checksum: false,
+            ifindex: Some(device.ifindex),
+        };
+        Ok(Xdp {
+            steering: Arc::new(PortMap::new(ports, shared.clone())),
+            first: Some(probe),
+            unbound,
+            namespace,
+            open: HashMap::new(),
+            info,
+            device,
+            sizes,
+            zero_copy,
+            shared,
+        })
+    }
+}
+
+/// A Linux Ethernet interface whose packets for our ports come to us. See the [module](self).
+///
+/// ```no_run
+/// use busypoll_stack::nic::{Nic, xdp::Xdp};
+///
+/// let mut nic = Xdp::open("eth1")?;
+/// println!("{}: {}", nic.info().name, nic.info().mode);
+/// let mut queue = nic.open(0)?;
+/// if let Some(steering) = nic.steering() {
+///     steering.add(17, "10.0.0.2:9000".parse().unwrap())?;
+/// }
+/// loop {
+///     queue.rx.poll(64, &mut |frame| println!("{} bytes", frame.bytes.len()));
+/// }
+/// # #[allow(unreachable_code)]
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct Xdp {
+    info: Info,
+    device: Device,
+    sizes: Sizes,
+    zero_copy: bool,
+    steering: Arc<PortMap>,
+    /// The socket of queue 0: opened with the interface, because only a bind tells the mode.
+    first: Option<(Xsk, Rings)>,
+    /// Sockets for the other queues, made where the interface is: queues may be opened on threads of
+    /// another network namespace, where our interface index means another device.
+    unbound: Vec<OwnedFd>,
+    namespace: u64,
+    /// Queues in use, by number; dead when their halves are gone.
+    open: HashMap<u32, Weak<()>>,
+    shared: Arc<Shared>,
+}
+
+impl Xdp {
+    /// Takes the interface `name` of the calling thread's network namespace, with the usual settings.
+    /// The queues opened from it, its steering and itself share it; it is free when the last is gone.
+    ///
+    /// # Errors
+    /// See [`Error`]; each is one line with its remedy.
+    pub fn open(name: &str) -> Result<Xdp, Error> {
+        Xdp::builder(name).open()
+    }
+
+    /// Settings first.
+    #[must_use]
+    pub fn builder(name: &str) -> Builder {
+        Builder { name: name.to_owned(), rx: 2048, tx: 2048, zero_copy: true, native: true }
+    }
+
+    /// A socket to open `queue` once more with.
+    fn another_socket(&self, queue: u32) -> Result<OwnedFd, Error> {
+        let fd = socket::make(&self.device.name)?;
+        match socket::namespace(fd.as_fd()) {
+            Ok(namespace) if namespace == self.namespace => Ok(fd),
+            _ => Err(Error::Namespace { device: self.device.name.clone(), queue }),
+        }
+    }
+}
+
+impl Nic for Xdp {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn open(&mut self, index: u32) -> io::Result<Queue> {
+        let device = || self.device.name.clone();
+        if index >= self.device.queues {
+            let queues = self.device.queues;
+            return Err(Error::NoQueue { device: device(), queue: index, queues }.into());
+        }
+        if self.open.get(&index).is_some_and(|token| token.strong_count() > 0) {
+            return Err(Error::QueueOpen { device: device(), queue: index }.into());
+        }
+        let first = if index == 0 { self.first.take() } else { None };
+        let (socket, rings) = match first {
+            Some(opened) => opened,
+            None => {
+                let fd = self.unbound.pop().map_or_else(|| self.another_socket(index), Ok)?;
+                Xsk::bind(fd, &self.device, index, self.sizes, self.zero_copy)?
+            }
+        };
+        let checksum = if self.device.partial_checksums() {
+            Checksum::MaybePartial
+        } else {
+            Checksum::Unverified
+        };
+        let fd = socket.as_fd().as_raw_fd();
+        let token = Arc::new(());
+        self.open.insert(index, Arc::downgrade(&token));
+        let queue = queue::start(socket, rings, checksum, token, self.shared.clone());
+        sys::update(&self.shared.sockets, &index, &fd)
+            .map_err(|e| Error::os(&self.device.name, "register the socket", e))?;
+        Ok(queue)
+    }
+
+    fn steering(&self) -> Option<Arc<dyn Steering>> {
+        Some(self.steering.clone())
+    }
+}
+
+/// The smallest frame that holds a packet of the device's MTU.
+fn frame_size(device: &Device) -> Result<usize, Error> {
+    let needed = HEADROOM + LINK_HEADER + device.mtu;
+    match [SMALL_FRAME, LARGE_FRAME].into_iter().find(|size| needed <= *size) {
+        Some(size) => Ok(size),
+        None => Err(Error::Mtu {
+            device: device.name.clone(),
+            mtu: device.mtu,
+            limit: LARGE_FRAME - HEADROOM - LINK_HEADER,
+        }),
+    }
+}
+
+fn take(device: &Device) -> Result<Lock, Error> {
+    // An owner that ends between our two questions is a reason to ask again.
+    let mut tries = 3;
+    loop {
+        match Lock::take(device.ifindex) {
+            Ok(lock) => return Ok(lock),
+            Err(Denied::OwnedBy(pid)) => {
+                return Err(Error::Owned { device: device.name.clone(), pid });
+            }
+            Err(Denied::Failed(e)) => {
+                tries -= 1;
+                if tries == 0 {
+                    return Err(Error::os(&device.name, "take the device's lock", e));
+                }
+            }
+        }
+    }
+}
+
+/// Attaches natively, else generically.
+fn attach(device: &Device, program: &OwnedFd, native: bool) -> Result<(OwnedFd, Hook), Error> {
+    let deadline = Instant::now() + socket::CLEANUP;
+    let hooks: &[Hook] = if native { &[Hook::Native, Hook::Generic] } else { &[Hook::Generic] };
+    loop {
+        let mut error = io::Error::from(io::ErrorKind::Unsupported);
+        for hook in hooks {
+            match sys::attach(program, device.ifindex, *hook) {
+                Ok(link) => return Ok((link, *hook)),
+                Err(e) => error = e,
+            }
+            if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST | libc::EPERM)) {
+                break;
+            }
+        }
+        let Some(id) = device.program() else {
+            return Err(Error::os(&device.name, "attach the XDP program", error));
+        };
+        let program = sys::program_name(id);
+        // One of ours without a lock holder is on its way out.
+        if program == sys::PROGRAM_NAME && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(5));
+            continue;
+        }
+        return Err(Error::ProgramPresent { device: device.name.clone(), program, id });
+    }
+}

@@ -1,0 +1,82 @@
+//! One owner per device. Owns the lock by which a second process learns who the first one is.
+//!
+//! The lock is a listening socket with an abstract name: one name space per network namespace, as
+//! interface indexes are, and the kernel lets go of it however its holder ends. Whoever finds the name
+//! taken connects to it and asks for the peer's credentials; nothing is ever accepted or exchanged.
+
+use crate::sys;
+use std::{
+    io,
+    os::{
+        fd::AsRawFd,
+        linux::net::SocketAddrExt,
+        unix::net::{SocketAddr, UnixListener},
+    },
+};
+
+/// Held as long as this process drives the device.
+pub(super) struct Lock(#[allow(dead_code)] UnixListener);
+
+/// Why there was no lock to be had.
+pub(super) enum Denied {
+    /// The PID of the owner; 0 if it lives in a PID namespace we cannot see.
+    OwnedBy(i32),
+    Failed(io::Error),
+}
+
+fn name(ifindex: u32) -> String {
+    format!("busypoll/xdp/{ifindex}")
+}
+
+impl Lock {
+    /// Takes the device `ifindex` of the calling thread's network namespace.
+    pub(super) fn take(ifindex: u32) -> Result<Lock, Denied> {
+        let bound = SocketAddr::from_abstract_name(name(ifindex))
+            .and_then(|address| UnixListener::bind_addr(&address));
+        match bound {
+            Ok(listener) => Ok(Lock(listener)),
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse => owner(ifindex)
+                .map_or_else(|e| Err(Denied::Failed(e)), |pid| Err(Denied::OwnedBy(pid))),
+            Err(e) => Err(Denied::Failed(e)),
+        }
+    }
+}
+
+fn owner(ifindex: u32) -> io::Result<i32> {
+    // SAFETY: no pointers. Not blocking: nobody accepts, so a full backlog would hold us for ever.
+    let fd = sys::owned(unsafe {
+        libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)
+    })?;
+    // SAFETY: all zeros is a valid sockaddr_un.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let name = name(ifindex);
+    for (to, from) in address.sun_path.iter_mut().skip(1).zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    let length = (std::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len()) as u32;
+    // SAFETY: `length` bytes of a valid address.
+    let connected =
+        unsafe { libc::connect(fd.as_raw_fd(), std::ptr::from_ref(&address).cast(), length) };
+    if connected != 0 {
+        let error = io::Error::last_os_error();
+        // The backlog is full of askers before us: owned, by whom is beyond telling.
+        return if error.kind() == io::ErrorKind::WouldBlock { Ok(0) } else { Err(error) };
+    }
+    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: SO_PEERCRED writes at most `length` bytes of a ucred.
+    let got = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            std::ptr::from_mut(&mut credentials).cast(),
+            &raw mut length,
+        )
+    };
+    if got != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(credentials.pid)
+}

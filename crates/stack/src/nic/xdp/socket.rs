@@ -1,0 +1,255 @@
+//! An AF_XDP socket on one queue: made, given frames, bound. Owns the socket's descriptor and its
+//! options; moving packets is [`queue`](super::queue)'s.
+//!
+//! Documentation/networking/af_xdp.rst; net/xdp/xsk.c.
+
+use super::{Error, device::Device, ring::Ring, umem::Umem};
+use crate::sys;
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long the kernel may take to clean up after a queue's previous owner: it frees a socket's pool on a
+/// work queue.
+pub(super) const CLEANUP: Duration = Duration::from_secs(1);
+
+/// Microseconds per call and frames the kernel may poll a zero-copy queue for us (`SO_BUSY_POLL`,
+/// `SO_BUSY_POLL_BUDGET`). The call returns after one pass, whatever the time.
+const BUSY_POLL_USECS: libc::c_int = 20;
+const BUSY_POLL_BUDGET: libc::c_int = 64;
+
+/// Sizes of one socket.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    /// Frames to receive into; a power of two.
+    pub(super) rx: usize,
+    /// Frames to send from; a power of two.
+    pub(super) tx: usize,
+    /// Bytes of a frame: 2048 or 4096.
+    pub(super) frame: usize,
+}
+
+/// A bound socket. Frames `0..rx` are the receive half's, the rest the transmit half's.
+pub(super) struct Xsk {
+    fd: OwnedFd,
+    pub(super) umem: Umem,
+    pub(super) sizes: Sizes,
+    pub(super) zero_copy: bool,
+    /// The kernel polls this queue's NAPI when we call it: it really has a napi id.
+    pub(super) kernel_polls: bool,
+}
+
+/// The rings of a socket, each for exactly one producer and one consumer.
+pub(super) struct Rings {
+    pub(super) rx: Arc<Ring<libc::xdp_desc>>,
+    pub(super) tx: Arc<Ring<libc::xdp_desc>>,
+    pub(super) fill: Arc<Ring<u64>>,
+    pub(super) completion: Arc<Ring<u64>>,
+}
+
+/// A socket in the calling thread's network namespace, where it stays whoever uses it.
+pub(super) fn make(device: &str) -> Result<OwnedFd, Error> {
+    // SAFETY: no pointers.
+    let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    sys::owned(fd).map_err(|e| match e.raw_os_error() {
+        Some(libc::EAFNOSUPPORT) => Error::NoAfXdp,
+        _ => Error::os(device, "open an AF_XDP socket", e),
+    })
+}
+
+/// What tells the socket's network namespace from all others (SO_NETNS_COOKIE).
+pub(super) fn namespace(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    get(fd, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE)
+}
+
+impl AsFd for Xsk {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Xsk {
+    /// Gives `fd` frames and binds it to `queue`: zero copy if `may_zero_copy` and the driver can, else
+    /// copy. The socket's network namespace is the one `device` is looked up in.
+    pub(super) fn bind(
+        fd: OwnedFd,
+        device: &Device,
+        queue: u32,
+        sizes: Sizes,
+        may_zero_copy: bool,
+    ) -> Result<(Xsk, Rings), Error> {
+        let at = |step| move |e: io::Error| Error::os(&device.name, step, e);
+        let umem = Umem::new(sizes.rx + sizes.tx, sizes.frame).map_err(at("map frames"))?;
+        register(&fd, &umem).map_err(|e| match e.raw_os_error() {
+            Some(libc::ENOBUFS) => {
+                Error::LockedMemory { device: device.name.clone(), bytes: umem.bytes() }
+            }
+            _ => at("register frames")(e),
+        })?;
+        let rings = make_rings(&fd, sizes).map_err(at("make rings"))?;
+        let zero_copy = bind(&fd, device.ifindex, queue, may_zero_copy).map_err(|e| {
+            match e.raw_os_error() {
+                Some(libc::EBUSY) => Error::QueueBusy { device: device.name.clone(), queue },
+                _ => at("bind an AF_XDP socket")(e),
+            }
+        })?;
+        allow_all_frames_in_flight(&fd, sizes);
+        let kernel_polls = zero_copy && prefer_busy_poll(&fd);
+        Ok((Xsk { fd, umem, sizes, zero_copy, kernel_polls }, rings))
+    }
+
+    /// Makes the kernel look at the receive side: it takes frames from the fill ring and, where it polls
+    /// for us, runs one pass of the driver's NAPI.
+    pub(super) fn kick_rx(&self) {
+        // The answer is in the rings; an error (the interface is down) shows there as silence.
+        // SAFETY: no buffer is passed.
+        unsafe {
+            libc::recvfrom(
+                self.fd.as_raw_fd(),
+                std::ptr::null_mut(),
+                0,
+                libc::MSG_DONTWAIT,
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+            )
+        };
+    }
+
+    /// Makes the kernel send what is on the transmit ring; in copy mode this call is the sending, up to
+    /// 32 frames of it.
+    pub(super) fn kick_tx(&self) -> io::Result<()> {
+        // SAFETY: no buffer is passed.
+        let sent = unsafe {
+            libc::sendto(
+                self.fd.as_raw_fd(),
+                std::ptr::null(),
+                0,
+                libc::MSG_DONTWAIT,
+                std::ptr::null(),
+                0,
+            )
+        };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+fn register(fd: &OwnedFd, umem: &Umem) -> io::Result<()> {
+    let registration = libc::xdp_umem_reg {
+        addr: umem.address(),
+        len: umem.bytes() as u64,
+        chunk_size: umem.frame_size() as u32,
+        headroom: 0,
+        flags: 0,
+        tx_metadata_len: 0,
+    };
+    set(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &registration)
+}
+
+fn make_rings(fd: &OwnedFd, sizes: Sizes) -> io::Result<Rings> {
+    let (rx, tx) = (sizes.rx as u32, sizes.tx as u32);
+    set(fd, libc::SOL_XDP, libc::XDP_UMEM_FILL_RING, &rx)?;
+    set(fd, libc::SOL_XDP, libc::XDP_UMEM_COMPLETION_RING, &tx)?;
+    set(fd, libc::SOL_XDP, libc::XDP_RX_RING, &rx)?;
+    set(fd, libc::SOL_XDP, libc::XDP_TX_RING, &tx)?;
+    let offsets: libc::xdp_mmap_offsets = get(fd.as_fd(), libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)?;
+    let fd = fd.as_fd();
+    Ok(Rings {
+        rx: Ring::map(fd, rx, libc::XDP_PGOFF_RX_RING, &offsets.rx)?,
+        tx: Ring::map(fd, tx, libc::XDP_PGOFF_TX_RING, &offsets.tx)?,
+        fill: Ring::map(fd, rx, libc::XDP_UMEM_PGOFF_FILL_RING as i64, &offsets.fr)?,
+        completion: Ring::map(fd, tx, libc::XDP_UMEM_PGOFF_COMPLETION_RING as i64, &offsets.cr)?,
+    })
+}
+
+/// Binds; says whether zero copy came of it.
+fn bind(fd: &OwnedFd, ifindex: u32, queue: u32, may_zero_copy: bool) -> io::Result<bool> {
+    let deadline = Instant::now() + CLEANUP;
+    loop {
+        let zero_copy = may_zero_copy && bind_once(fd, ifindex, queue, libc::XDP_ZEROCOPY).is_ok();
+        if zero_copy {
+            return Ok(true);
+        }
+        match bind_once(fd, ifindex, queue, libc::XDP_COPY) {
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) && Instant::now() < deadline => {
+                thread::sleep(Duration::from_millis(5));
+            }
+            result => return result.map(|()| false),
+        }
+    }
+}
+
+fn bind_once(fd: &OwnedFd, ifindex: u32, queue: u32, mode: u16) -> io::Result<()> {
+    let address = libc::sockaddr_xdp {
+        sxdp_family: libc::AF_XDP as u16,
+        sxdp_flags: mode | libc::XDP_USE_NEED_WAKEUP,
+        sxdp_ifindex: ifindex,
+        sxdp_queue_id: queue,
+        sxdp_shared_umem_fd: 0,
+    };
+    // SAFETY: a valid address of that size.
+    let bound = unsafe {
+        libc::bind(
+            fd.as_raw_fd(),
+            std::ptr::from_ref(&address).cast(),
+            size_of::<libc::sockaddr_xdp>() as libc::socklen_t,
+        )
+    };
+    if bound == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// In copy mode every frame in flight is an skb charged to the socket. The transmit ring bounds them;
+/// with the default buffer a burst would stall on the charge first.
+fn allow_all_frames_in_flight(fd: &OwnedFd, sizes: Sizes) {
+    let bytes = (sizes.tx * (sizes.frame + 1024)) as libc::c_int;
+    // Without it bursts go out in more system calls, that is all.
+    let _ = set(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes);
+}
+
+/// Turns preferred busy polling on if the socket really has a NAPI context: most drivers do not tell
+/// (netif_queue_set_napi), and there the options would be accepted and do nothing.
+fn prefer_busy_poll(fd: &OwnedFd) -> bool {
+    let id: io::Result<u32> = get(fd.as_fd(), libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID);
+    let on: libc::c_int = 1;
+    matches!(id, Ok(id) if id != 0)
+        && set(fd, libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL, &on).is_ok()
+        && set(fd, libc::SOL_SOCKET, libc::SO_BUSY_POLL, &BUSY_POLL_USECS).is_ok()
+        && set(fd, libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET, &BUSY_POLL_BUDGET).is_ok()
+}
+
+fn set<T: Copy>(
+    fd: &OwnedFd,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: &T,
+) -> io::Result<()> {
+    // SAFETY: a live value of the size given.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            level,
+            option,
+            std::ptr::from_ref(value).cast(),
+            size_of::<T>() as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Reads an option; `T` must be plain integers, for which all zeros is valid.
+fn get<T: Copy>(fd: BorrowedFd<'_>, level: libc::c_int, option: libc::c_int) -> io::Result<T> {
+    let mut value = std::mem::MaybeUninit::<T>::zeroed();
+    let mut length = size_of::<T>() as libc::socklen_t;
+    // SAFETY: at most `length` bytes are written.
+    let result = unsafe {
+        libc::getsockopt(fd.as_raw_fd(), level, option, value.as_mut_ptr().cast(), &raw mut length)
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: plain integers (see above), zeroed before the kernel wrote.
+    Ok(unsafe { value.assume_init() })
+}

@@ -1,0 +1,152 @@
+//! Taking an interface by AF_XDP: what stands in the way is named, and what a dead owner leaves is
+//! nothing.
+
+mod xdp_support;
+
+use busypoll_lab::{Lab, LabHost, needs_root};
+use busypoll_stack::nic::{
+    Nic,
+    xdp::{Error, Xdp},
+};
+use std::{
+    env,
+    io::{BufRead, BufReader},
+    process::{Child, Command, Stdio},
+    thread,
+    time::Duration,
+};
+use xdp_support::*;
+
+const OWN: &str = "BUSYPOLL_TEST_OWN_INTERFACE";
+
+fn open(host: &LabHost, name: &str) -> Result<Xdp, Error> {
+    host.enter(|| Xdp::open(name)).unwrap()
+}
+
+fn refusal(host: &LabHost, name: &str) -> Error {
+    open(host, name).map(|nic| nic.info().mode.clone()).unwrap_err()
+}
+
+/// Not a test of its own: the body of another process that owns an interface until it is killed.
+#[test]
+fn owner_process() {
+    let Ok(interface) = env::var(OWN) else { return };
+    let mut nic = Xdp::open(&interface).unwrap();
+    let _queue = nic.open(0).unwrap();
+    nic.steering().unwrap().add(UDP, "10.77.0.2:9000".parse().unwrap()).unwrap();
+    println!("owning");
+    thread::sleep(Duration::from_secs(600));
+}
+
+fn start_owner(host: &LabHost) -> Child {
+    let mut command: Command = host.command(env::current_exe().unwrap());
+    command.args(["--exact", "owner_process", "--nocapture"]).env(OWN, host.interface());
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.map_while(Result::ok).any(|line| line.contains("owning")));
+    child
+}
+
+#[test]
+fn a_second_owner_is_told_the_first_and_kill_9_frees_the_interface() {
+    needs_root!();
+    let lab = lab();
+    let mut owner = start_owner(&lab.server);
+    match refusal(&lab.server, lab.server.interface()) {
+        Error::Owned { pid, .. } => assert_eq!(pid, owner.id() as i32),
+        other => panic!("{other}"),
+    }
+    // std kills with SIGKILL.
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+    // A new owner at once, though the kernel may still be cleaning up.
+    drop(open(&lab.server, lab.server.interface()).unwrap());
+    // Without one, the interface is the kernel's.
+    let kernel = kernel_socket(&lab.server, PORT);
+    let client = kernel_socket(&lab.client, 0);
+    client.send_to(b"hello", (lab.server.ipv4(), PORT)).unwrap();
+    assert_eq!(kernel.recv(&mut [0; 16]).unwrap(), 5);
+}
+
+#[test]
+fn each_queue_is_open_once() {
+    needs_root!();
+    let lab = Lab::builder().queues(2).build().unwrap();
+    let name = lab.server.interface();
+    let mut nic = open(&lab.server, name).unwrap();
+    assert_eq!(nic.info().queues, 2);
+    let first = nic.open(0).unwrap();
+    let second = nic.open(1).unwrap();
+    let refused = |result: std::io::Result<_>| match result {
+        Ok(_) => panic!("opened"),
+        Err(e) => e.to_string(),
+    };
+    assert!(refused(nic.open(1).map(drop)).contains("open already"));
+    assert!(refused(nic.open(2).map(drop)).contains("has no queue 2"));
+    drop(second);
+    // A third time takes a thread that sees the interface, as only the first sockets were made there.
+    assert!(refused(nic.open(1).map(drop)).contains("another network namespace"));
+    lab.server.enter(|| nic.open(1).map(drop)).unwrap().unwrap();
+    // The interface is ours until the last queue is gone.
+    drop(nic);
+    assert!(matches!(refusal(&lab.server, name), Error::Owned { .. }));
+    drop(first);
+    open(&lab.server, name).unwrap();
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    needs_root!();
+    let lab = lab();
+    let name = lab.server.interface();
+    for nonsense in ["nosuch0", "", "a name far too long for a device", "a\0b"] {
+        assert!(matches!(refusal(&lab.server, nonsense), Error::UnknownDevice { .. }));
+    }
+    assert!(matches!(refusal(&lab.server, "lo"), Error::NotEthernet { .. }));
+    for frames in [0, 63, 100, 1 << 20] {
+        let error = lab.server.enter(|| Xdp::builder(name).rx_frames(frames).open().err());
+        assert!(matches!(error.unwrap(), Some(Error::RingSize { .. })));
+    }
+    assert!(
+        lab.server.command("ip").args(["link", "set", name, "down"]).status().unwrap().success()
+    );
+    let error = refusal(&lab.server, name);
+    assert!(matches!(error, Error::Down { .. }));
+    assert_eq!(std::io::Error::from(error).kind(), std::io::ErrorKind::NetworkDown);
+}
+
+#[test]
+fn a_packet_that_fits_no_frame_is_refused() {
+    needs_root!();
+    let lab = Lab::builder().mtu(9000).build().unwrap();
+    match refusal(&lab.server, lab.server.interface()) {
+        Error::Mtu { mtu: 9000, limit, .. } => assert!((3000..4096).contains(&limit)),
+        other => panic!("{other}"),
+    }
+}
+
+/// Drops all capabilities of the calling thread.
+fn drop_capabilities() {
+    let header: [u32; 2] = [0x2008_0522, 0];
+    let none = [0u32; 6];
+    // SAFETY: the layouts of capset(2), version 3.
+    assert_eq!(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) }, 0);
+}
+
+#[test]
+fn missing_capabilities_are_named_and_nothing_is_left() {
+    needs_root!();
+    let lab = lab();
+    let name = lab.server.interface();
+    let error = lab.server.enter(|| {
+        drop_capabilities();
+        Xdp::open(name).err()
+    });
+    match error.unwrap() {
+        Some(Error::Capability { missing, .. }) => {
+            assert_eq!(missing, "CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF");
+        }
+        other => panic!("{other:?}"),
+    }
+    open(&lab.server, name).unwrap();
+}

@@ -1,0 +1,118 @@
+//! What the AF_XDP tests share: a lab with the driver on the server's interface, frames written and
+//! turned round by hand, a kernel socket with a time limit.
+#![allow(dead_code)] // each test file uses its own part
+
+use busypoll_lab::{Lab, LabHost};
+use busypoll_stack::{
+    nic::{Nic, Queue, Steering, xdp::Xdp},
+    wire::{
+        MacAddr,
+        ethernet::{EtherType, Frame},
+        ipv4, udp,
+    },
+};
+use std::{
+    net::{Ipv4Addr, SocketAddr, UdpSocket},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+pub const UDP: u8 = 17;
+pub const PORT: u16 = 9000;
+
+/// The driver on `host`, queue 0 open, taking UDP for `PORT`.
+pub struct Station {
+    pub nic: Xdp,
+    pub queue: Queue,
+    pub steering: Arc<dyn Steering>,
+    pub address: SocketAddr,
+}
+
+pub fn station(host: &LabHost) -> Station {
+    let mut nic = host.enter(|| Xdp::open(host.interface())).unwrap().unwrap();
+    let queue = nic.open(0).unwrap();
+    let steering = nic.steering().unwrap();
+    let address = SocketAddr::from((host.ipv4(), PORT));
+    steering.add(UDP, address).unwrap();
+    Station { nic, queue, steering, address }
+}
+
+pub fn lab() -> Lab {
+    Lab::builder().build().unwrap()
+}
+
+/// A kernel socket on `host`, with a limit on how long it waits.
+pub fn kernel_socket(host: &LabHost, port: u16) -> UdpSocket {
+    let socket = host.enter(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))).unwrap().unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    socket
+}
+
+/// Polls until `done` says so, or panics.
+pub fn poll_until(queue: &mut Queue, what: &str, mut done: impl FnMut(&[u8]) -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let mut finished = false;
+    while !finished {
+        assert!(Instant::now() < deadline, "waited for {what}");
+        queue.rx.poll(64, &mut |frame| finished |= done(frame.bytes));
+        thread::yield_now();
+    }
+}
+
+/// Turns a UDP frame round; the checksum is left out, as RFC 768 allows.
+pub fn turn(frame: &mut [u8]) {
+    frame[0..12].rotate_left(6);
+    frame[26..34].rotate_left(4);
+    frame[34..38].rotate_left(2);
+    frame[40..42].fill(0);
+}
+
+/// Echoes until told to stop; returns how many.
+pub fn echo(queue: &mut Queue, stop: &AtomicBool) -> usize {
+    let mut echoed = 0;
+    let Queue { rx, tx, .. } = queue;
+    while !stop.load(Ordering::Relaxed) {
+        let n = rx.poll(64, &mut |frame| {
+            let answer = &mut |to: &mut [u8]| {
+                to.copy_from_slice(frame.bytes);
+                turn(to);
+            };
+            tx.push(frame.bytes.len(), false, answer).unwrap();
+        });
+        if n > 0 {
+            tx.flush();
+        } else {
+            thread::yield_now();
+        }
+        echoed += n;
+    }
+    echoed
+}
+
+/// Writes an Ethernet/IPv4/UDP frame into `to`, its payload `to.len() - 42` bytes of `fill`.
+pub fn write_udp(
+    to: &mut [u8],
+    macs: (MacAddr, MacAddr),
+    from: SocketAddr,
+    dest: SocketAddr,
+    fill: u8,
+) {
+    let (SocketAddr::V4(from), SocketAddr::V4(dest)) = (from, dest) else {
+        panic!("IPv4 frames only")
+    };
+    let mut frame = Frame::init(to, macs.1, macs.0, EtherType::IPV4).unwrap();
+    let ip_payload = frame.payload_mut();
+    let length = ip_payload.len() - 20;
+    let mut packet =
+        ipv4::Packet::init(ip_payload, *from.ip(), *dest.ip(), ipv4::Protocol::UDP, length)
+            .unwrap();
+    packet.fill_checksum();
+    let mut datagram =
+        udp::Packet::init(packet.payload_mut(), from.port(), dest.port(), length - 8).unwrap();
+    datagram.payload_mut().fill(fill);
+    datagram.fill_checksum(ipv4::address_sum(*from.ip(), *dest.ip()));
+}

@@ -1,0 +1,347 @@
+//! AF_XDP on a veth: our ports' packets come to us, all else stays the kernel's.
+
+mod xdp_support;
+
+use busypoll_lab::{Namespace, needs, needs_root};
+use busypoll_stack::{
+    nic::{Checksum, Nic, Queue, RingFull},
+    wire::{MacAddr, ethernet, ipv4, udp},
+};
+use std::{
+    net::{SocketAddr, UdpSocket},
+    os::fd::{AsRawFd, BorrowedFd},
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+use xdp_support::*;
+
+fn must(command: &mut Command) {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn must_ip(namespace: &Namespace, arguments: &str) {
+    must(namespace.command("ip").args(arguments.split_whitespace()));
+}
+
+/// Sends `count` datagrams, each after the answer to the one before, and checks the answers.
+fn ping_pong(client: &UdpSocket, server: SocketAddr, count: u32) {
+    let mut answer = [0; 2048];
+    for i in 0..count {
+        let request = vec![i as u8; 1 + i as usize % 1400];
+        client.send_to(&request, server).unwrap();
+        let (length, from) = client.recv_from(&mut answer).unwrap();
+        assert_eq!(from, server);
+        assert_eq!(&answer[..length], &request[..]);
+    }
+}
+
+/// Runs `work` while an echo serves the queue; returns how many frames it echoed.
+fn while_echoing(mut queue: Queue, work: impl FnOnce()) -> usize {
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = stop.clone();
+    let echo = thread::spawn(move || echo(&mut queue, &stopped));
+    work();
+    stop.store(true, Ordering::Relaxed);
+    echo.join().unwrap()
+}
+
+fn is_readable(fd: BorrowedFd<'_>, timeout: Duration) -> bool {
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one live pollfd.
+    unsafe { libc::poll(&raw mut poll, 1, timeout.as_millis() as i32) == 1 }
+}
+
+#[test]
+fn a_kernel_client_is_answered() {
+    needs_root!();
+    let lab = lab();
+    let station = station(&lab.server);
+    assert_eq!(station.nic.info().mode, "xdp (copy)");
+    assert_eq!(station.nic.info().mac, MacAddr(lab.server.mac()));
+    assert_eq!(station.nic.info().ifindex, Some(lab.server.ifindex()));
+    let client = kernel_socket(&lab.client, 0);
+    // More than there are frames: each is used again.
+    let echoed = while_echoing(station.queue, || ping_pong(&client, station.address, 5000));
+    assert_eq!(echoed, 5000);
+}
+
+#[test]
+fn generic_mode_answers_too() {
+    needs_root!();
+    let lab = lab();
+    let host = &lab.server;
+    let builder = busypoll_stack::nic::xdp::Xdp::builder(host.interface()).generic();
+    let mut nic = host.enter(|| builder.open()).unwrap().unwrap();
+    assert_eq!(nic.info().mode, "xdp (generic)");
+    let queue = nic.open(0).unwrap();
+    let address = SocketAddr::from((host.ipv4(), PORT));
+    nic.steering().unwrap().add(UDP, address).unwrap();
+    let client = kernel_socket(&lab.client, 0);
+    assert_eq!(while_echoing(queue, || ping_pong(&client, address, 200)), 200);
+}
+
+#[test]
+fn two_stations_talk_without_the_kernel() {
+    needs_root!();
+    let lab = lab();
+    let server = station(&lab.server);
+    let mut client = station(&lab.client);
+    let macs = (MacAddr(lab.client.mac()), MacAddr(lab.server.mac()));
+    let (from, to) = (client.address, server.address);
+    let echoed = while_echoing(server.queue, || {
+        for i in 0..500u32 {
+            let length = 60 + i as usize;
+            client
+                .queue
+                .tx
+                .push(length, false, &mut |frame| write_udp(frame, macs, from, to, i as u8))
+                .unwrap();
+            client.queue.tx.flush();
+            poll_until(&mut client.queue, "the echo", |bytes| {
+                bytes.len() == length && bytes[42..].iter().all(|b| *b == i as u8)
+            });
+        }
+    });
+    assert_eq!(echoed, 500);
+}
+
+#[test]
+fn other_ports_and_ping_stay_with_the_kernel() {
+    needs_root!();
+    needs!(program "ping");
+    let lab = lab();
+    let station = station(&lab.server);
+    let neighbour = kernel_socket(&lab.server, PORT + 1);
+    let kernel_echo = thread::spawn(move || {
+        let mut buffer = [0; 2048];
+        for _ in 0..300 {
+            let (length, from) = neighbour.recv_from(&mut buffer).unwrap();
+            neighbour.send_to(&buffer[..length], from).unwrap();
+        }
+    });
+    let client = kernel_socket(&lab.client, 0);
+    let elsewhere = SocketAddr::from((lab.server.ipv4(), PORT + 1));
+    let echoed = while_echoing(station.queue, || {
+        ping_pong(&client, elsewhere, 300);
+        let address = lab.server.ipv4().to_string();
+        must(lab.client.command("ping").args(["-c3", "-i0.1", "-W5", &address]));
+        ping_pong(&client, station.address, 10);
+    });
+    kernel_echo.join().unwrap();
+    assert_eq!(echoed, 10);
+}
+
+/// Until the steering is told, and after it is told to stop, the port is the kernel's.
+#[test]
+fn steering_counts_its_users() {
+    needs_root!();
+    let lab = lab();
+    let mut station = station(&lab.server);
+    let kernel = kernel_socket(&lab.server, PORT);
+    let client = kernel_socket(&lab.client, 0);
+    let steering = station.steering.clone();
+    steering.add(UDP, station.address).unwrap();
+    steering.remove(UDP, station.address);
+    client.send_to(b"ours", station.address).unwrap();
+    poll_until(&mut station.queue, "a steered packet", |bytes| bytes.ends_with(b"ours"));
+    steering.remove(UDP, station.address);
+    client.send_to(b"theirs", station.address).unwrap();
+    let mut buffer = [0; 16];
+    assert_eq!(kernel.recv(&mut buffer).unwrap(), 6);
+    assert_eq!(&buffer[..6], b"theirs");
+    steering.remove(UDP, station.address); // once too often: no harm
+    assert_eq!(station.queue.rx.poll(64, &mut |_| ()), 0);
+}
+
+#[test]
+fn a_full_map_says_so() {
+    needs_root!();
+    let lab = lab();
+    let station = station(&lab.server);
+    let error = (1..=5000u16)
+        .find_map(|port| station.steering.add(6, (lab.server.ipv4(), port).into()).err())
+        .expect("the map has an end");
+    assert!(error.to_string().contains("entries are taken"), "{error}");
+}
+
+/// A router with a steered port forwards the same port to others, and fragments go to the kernel.
+#[test]
+fn forwarded_packets_and_fragments_are_not_taken() {
+    needs_root!();
+    needs!(program "ip");
+    let lab = lab();
+    let far = Namespace::new().unwrap();
+    must_ip(&lab.server, &format!("link add far type veth peer name near netns {}", far.path()));
+    must_ip(&lab.server, "addr add 10.88.0.1/24 dev far");
+    must_ip(&lab.server, "link set far up");
+    must_ip(&far, "addr add 10.88.0.2/24 dev near");
+    must_ip(&far, "link set near up");
+    must_ip(&far, "route add default via 10.88.0.1");
+    must_ip(&lab.client, &format!("route add 10.88.0.0/24 via {}", lab.server.ipv4()));
+    let forwarding = "/proc/sys/net/ipv4/ip_forward";
+    lab.server.enter(|| std::fs::write(forwarding, "1")).unwrap().unwrap();
+
+    let mut station = station(&lab.server);
+    let kernel = kernel_socket(&lab.server, PORT);
+    let beyond = far.enter(|| UdpSocket::bind(("0.0.0.0", PORT))).unwrap().unwrap();
+    beyond.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let client = kernel_socket(&lab.client, 0);
+    let mut buffer = [0; 4096];
+    for _ in 0..100 {
+        client.send_to(b"forward me", ("10.88.0.2", PORT)).unwrap();
+        assert_eq!(beyond.recv(&mut buffer).unwrap(), 10);
+    }
+    client.send_to(&[7; 3000], station.address).unwrap();
+    assert_eq!(kernel.recv(&mut buffer).unwrap(), 3000);
+    client.send_to(b"ours", station.address).unwrap();
+    let mut taken = 0;
+    poll_until(&mut station.queue, "our packet", |bytes| {
+        taken += 1;
+        bytes.ends_with(b"ours")
+    });
+    assert_eq!(taken, 1);
+}
+
+/// One and two VLAN tags are seen through; a third is not.
+#[test]
+fn tagged_frames_are_steered() {
+    needs_root!();
+    let lab = lab();
+    let mut server = station(&lab.server);
+    let mut client = station(&lab.client);
+    let macs = (MacAddr(lab.client.mac()), MacAddr(lab.server.mac()));
+    let (from, to) = (client.address, server.address);
+    let tags: [&[u8]; 4] =
+        [&[0x81, 0, 0, 5], &[0x88, 0xa8, 0, 6, 0x81, 0, 0, 5], &[0x81, 0, 0, 5].repeat(3), &[]];
+    for tag in tags {
+        let length = 100 + tag.len();
+        client
+            .queue
+            .tx
+            .push(length, false, &mut |frame| {
+                write_udp(&mut frame[tag.len()..], macs, from, to, tag.len() as u8);
+                frame.copy_within(tag.len()..tag.len() + 12, 0);
+                frame[12..12 + tag.len()].copy_from_slice(tag);
+            })
+            .unwrap();
+    }
+    client.queue.tx.flush();
+    let mut seen = Vec::new();
+    poll_until(&mut server.queue, "the untagged frame", |bytes| {
+        seen.push(bytes[bytes.len() - 1]);
+        seen.last() == Some(&0)
+    });
+    // veth has no VLAN offload towards XDP: the tags are in the frame.
+    assert_eq!(seen, [4, 8, 0]);
+}
+
+/// A kernel peer on veth leaves the checksum to hardware that is not there; the driver warns of it.
+#[test]
+fn partial_checksums_are_flagged() {
+    needs_root!();
+    let lab = lab();
+    let mut station = station(&lab.server);
+    let client = kernel_socket(&lab.client, 0);
+    client.send_to(b"unfinished", station.address).unwrap();
+    let mut flagged = None;
+    while flagged.is_none() {
+        station.queue.rx.poll(1, &mut |frame| {
+            let ethernet = ethernet::Frame::new_checked(frame.bytes).unwrap();
+            let packet = ipv4::Packet::new_checked(ethernet.payload()).unwrap();
+            let datagram = udp::Packet::new_checked(packet.payload()).unwrap();
+            assert!(datagram.has_partial_checksum(packet.address_sum()));
+            assert!(datagram.verify_checksum(packet.address_sum()).is_err());
+            flagged = Some(frame.checksum);
+        });
+    }
+    assert_eq!(flagged, Some(Checksum::MaybePartial));
+}
+
+/// The descriptor is readable while frames wait, and says so even when they came before anyone looked.
+#[test]
+fn the_interrupt_is_level_triggered() {
+    needs_root!();
+    let lab = lab();
+    let Queue { mut rx, interrupt, .. } = {
+        let station = station(&lab.server);
+        let client = kernel_socket(&lab.client, 0);
+        assert!(station.queue.interrupt.unmask());
+        assert!(!is_readable(station.queue.interrupt.fd(), Duration::ZERO));
+        for i in 0..5u8 {
+            client.send_to(&[i], station.address).unwrap();
+        }
+        station.queue
+        // Nic and steering are dropped here: the queue alone keeps program and socket alive.
+    };
+    assert!(is_readable(interrupt.fd(), Duration::from_secs(10)));
+    let mut order = Vec::new();
+    while order.len() < 5 {
+        // Never more than the budget.
+        let n = rx.poll(2, &mut |frame| order.push(frame.bytes[42]));
+        assert!(n <= 2);
+        if order.len() < 5 {
+            assert!(is_readable(interrupt.fd(), Duration::from_secs(10)));
+            assert!(!interrupt.unmask() || order.is_empty());
+        }
+    }
+    assert_eq!(order, [0, 1, 2, 3, 4]);
+    interrupt.mask();
+    assert!(interrupt.unmask());
+    assert!(!is_readable(interrupt.fd(), Duration::ZERO));
+}
+
+/// Everything pushed goes out, more than a system call sends, and the ring says when it is full.
+#[test]
+fn a_burst_goes_out_whole() {
+    needs_root!();
+    let lab = lab();
+    let mut server = station(&lab.server);
+    let mut client = station(&lab.client);
+    let macs = (MacAddr(lab.client.mac()), MacAddr(lab.server.mac()));
+    let (from, to) = (client.address, server.address);
+    let mut write = |frame: &mut [u8]| write_udp(frame, macs, from, to, 1);
+    let mut pushed = 0;
+    while client.queue.tx.push(60, false, &mut write).is_ok() {
+        pushed += 1;
+        assert!(pushed <= 2048);
+    }
+    assert_eq!(pushed, 2048);
+    assert_eq!(client.queue.tx.push(60, false, &mut write), Err(RingFull));
+    // veth's own ring holds 256: what it cannot take at once waits on ours for the next flush.
+    let mut received = 0;
+    for _ in 0..10_000 {
+        client.queue.tx.flush();
+        received += server.queue.rx.poll(2048, &mut |_| ());
+        if client.queue.tx.push(60, false, &mut write).is_ok() {
+            pushed += 1;
+        }
+        if pushed > 4096 {
+            break;
+        }
+    }
+    client.queue.tx.flush();
+    thread::sleep(Duration::from_millis(50));
+    received += server.queue.rx.poll(4096, &mut |_| ());
+    assert!(received > pushed / 2, "{received} of {pushed}");
+}
+
+#[test]
+fn large_frames_for_a_large_mtu() {
+    needs_root!();
+    let lab = busypoll_lab::Lab::builder().mtu(3000).build().unwrap();
+    let station = station(&lab.server);
+    assert_eq!(station.nic.info().mtu, 3000);
+    let client = kernel_socket(&lab.client, 0);
+    while_echoing(station.queue, || {
+        client.send_to(&[9; 2972], station.address).unwrap();
+        let mut buffer = [0; 4096];
+        assert_eq!(client.recv(&mut buffer).unwrap(), 2972);
+        assert!(buffer[..2972].iter().all(|b| *b == 9));
+    });
+}
