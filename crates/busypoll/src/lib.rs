@@ -14,11 +14,12 @@
 //!
 //! | it waits in | switch | permission |
 //! |---|---|---|
-//! | `recv`, `read`, `accept`ed or connected, blocking | [`set_busy_poll`](BusyPollExt::set_busy_poll) | none (Linux 6.1 and older: `CAP_NET_ADMIN`) |
+//! | a blocking receive: `recv`, `read`, on UDP or TCP | [`set_busy_poll`](BusyPollExt::set_busy_poll) | none (Linux 6.1 and older: `CAP_NET_ADMIN`) |
 //! | epoll: mio, tokio, most servers | [`set_busy_poll_params`](EpollBusyPollExt::set_busy_poll_params) on the epoll instance (Linux 6.9) | none up to a budget of 64 |
 //! | `poll`, `select` | `set_busy_poll` **and** `net.core.busy_poll`, see [`linux::sysctl`] | root |
 //!
-//! `SO_BUSY_POLL` alone does nothing for a thread that waits in epoll, poll or select.
+//! `SO_BUSY_POLL` alone does nothing for a thread that waits in epoll, poll or select; and nothing polls
+//! in `accept` or `connect`.
 //!
 //! # What has to hold
 //!

@@ -70,7 +70,8 @@ pub(crate) fn ethtool(socket: impl AsFd, device: &str, request: &mut [u32]) -> i
     const SIOCETHTOOL: u32 = 0x8946;
     // SAFETY: `ifreq` is plain data, for which all zeroes is a valid value.
     let mut ifr: libc::ifreq = unsafe { std::mem::zeroed() };
-    if device.len() >= ifr.ifr_name.len() {
+    // The kernel would cut such a name and find another device by what is left.
+    if device.len() >= ifr.ifr_name.len() || device.contains('\0') {
         return Err(io::Error::from_raw_os_error(libc::ENODEV));
     }
     for (to, from) in ifr.ifr_name.iter_mut().zip(device.bytes()) {

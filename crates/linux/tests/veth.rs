@@ -3,10 +3,11 @@
 mod common;
 
 use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use busypoll_lab::Lab;
-use busypoll_linux::ethtool::{CoalesceChange, Ethtool, GRO, TSO};
+use busypoll_linux::ethtool::{Coalesce, CoalesceChange, Ethtool, GRO, TSO};
 use busypoll_linux::link::Links;
 use busypoll_linux::netdev::{Direction, NapiChange, Netdev, Threaded};
 use busypoll_linux::sysctl::Sysctl;
@@ -142,9 +143,45 @@ fn ethtool_sees_and_changes_what_the_device_has() {
         assert!(matches!(veth.coalesce(), Err(Error::DeviceLacks { .. })));
         let change = CoalesceChange { rx_usecs: Some(0), ..Default::default() };
         assert!(matches!(veth.set_coalesce(change), Err(Error::DeviceLacks { .. })));
-        assert!(matches!(Ethtool::open("nosuch0"), Err(Error::NoDevice { .. })));
+        for name in ["nosuch0", "", "a-name-much-too-long", concat!("lo", "\0", "x")] {
+            assert!(matches!(Ethtool::open(name), Err(Error::NoDevice { .. })), "{name:?}");
+        }
     })
     .unwrap();
+}
+
+/// TAP is the one software device that coalesces, by frames only: it hands up packets in batches.
+#[test]
+fn coalescing_changes_only_what_was_named() {
+    busypoll_lab::needs_root!();
+    let namespace = Lab::single().unwrap();
+    namespace
+        .enter(|| {
+            let tap = std::fs::File::options().read(true).write(true).open("/dev/net/tun").unwrap();
+            // SAFETY: `ifreq` is plain data, for which all zeroes is a valid value; its name stays
+            // zero-terminated, and TUNSETIFF only reads it and writes the name back.
+            let created = unsafe {
+                let mut ifr: libc::ifreq = std::mem::zeroed();
+                for (to, from) in ifr.ifr_name.iter_mut().zip(b"tap0") {
+                    *to = *from as libc::c_char;
+                }
+                ifr.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as i16;
+                libc::ioctl(tap.as_raw_fd(), libc::TUNSETIFF, &raw mut ifr)
+            };
+            assert_eq!(created, 0, "{}", std::io::Error::last_os_error());
+            let device = Ethtool::open("tap0").unwrap();
+            assert_eq!(device.driver().unwrap().name, "tun");
+            let before = device.coalesce().unwrap();
+            let frames = CoalesceChange { rx_frames: Some(8), ..Default::default() };
+            device.set_coalesce(frames).unwrap();
+            assert_eq!(device.coalesce().unwrap(), Coalesce { rx_frames: 8, ..before });
+            let denied = without_capabilities(|| device.set_coalesce(frames)).unwrap_err();
+            assert!(denied.is_denied(), "{denied}");
+            let usecs = CoalesceChange { rx_usecs: Some(10), ..Default::default() };
+            assert!(matches!(device.set_coalesce(usecs), Err(Error::DeviceLacks { .. })));
+            assert_eq!(device.coalesce().unwrap().rx_frames, 8);
+        })
+        .unwrap();
 }
 
 #[test]
