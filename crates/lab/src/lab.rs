@@ -1,21 +1,18 @@
 //! The two hosts and how they are put together.
 //!
-//! Owns the order of things: namespaces, the pair, its offloads, its addresses. Touches nothing
+//! Owns the order of things: namespaces, the pair, its two ends. Touches nothing
 //! outside the two namespaces it has just made.
 
 use std::ffi::OsStr;
-use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ops::Deref;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use busypoll_linux::ethtool::{self, Ethtool};
-
 use crate::cpu::{self, Mask};
 use crate::rtnetlink::{self, VethEnd};
-use crate::{LabError, Namespace, PREFIX_V4, PREFIX_V6, Side};
+use crate::{LabError, Namespace, Side, interface};
 
 /// Two hosts joined by a veth pair. Dropping one takes the pair with it.
 #[derive(Debug)]
@@ -75,12 +72,8 @@ impl Lab {
 impl LabHost {
     /// Looks up what differs from lab to lab in a host that stands.
     pub(crate) fn find(namespace: Namespace, side: Side, cpu: u32) -> Result<Self, LabError> {
-        let (ifindex, has_ipv6) = namespace
-            .enter(|| {
-                let ifindex = rtnetlink::Socket::open()?.ifindex(side.interface())?;
-                Ok((ifindex, UdpSocket::bind((side.ipv6(), 0)).is_ok()))
-            })?
-            .map_err(LabError::system(format!("find {}", side.interface())))?;
+        let find = || Ok::<_, LabError>((interface::index(side)?, interface::has_ipv6(side)));
+        let (ifindex, has_ipv6) = namespace.enter(find)??;
         Ok(Self { namespace, side, ifindex, has_ipv6, cpu })
     }
 
@@ -195,12 +188,15 @@ impl LabBuilder {
                 .map_err(LabError::system("make a veth pair"))
         })??;
         let sides = [(&client, Side::Client), (&server, Side::Server)];
-        // A veth has carrier once both ends are up, and IPv6 addresses are usable from then on.
+        // In three steps, because an end is of little use before the other has come as far.
         for (namespace, side) in sides {
-            namespace.enter(|| self.bring_up(side))??;
+            namespace.enter(|| interface::bring_up(side, self.gro, self.tso))??;
         }
         for (namespace, side) in sides {
-            namespace.enter(|| add_addresses(side))??;
+            namespace.enter(|| interface::add_addresses(side))??;
+        }
+        for (namespace, side) in sides {
+            namespace.enter(|| interface::wait_until_ready(side))??;
         }
         Ok(Lab {
             client: LabHost::find(client, Side::Client, client_cpu)?,
@@ -223,41 +219,5 @@ impl LabBuilder {
 
     fn end(&self, side: Side) -> VethEnd {
         VethEnd { name: side.interface(), mac: side.mac(), mtu: self.mtu, queues: self.queues }
-    }
-
-    /// Sets the offloads of the interface in the current namespace and brings it up.
-    fn bring_up(&self, side: Side) -> Result<(), LabError> {
-        let interface = side.interface();
-        // This looks whether the kernel did as told: without GRO there is no NAPI context at all.
-        let device = Ethtool::open(interface)?;
-        device.set_features(ethtool::GRO, self.gro)?;
-        device.set_features(ethtool::TSO, self.tso)?;
-        let up = || {
-            let socket = rtnetlink::Socket::open()?;
-            let ifindex = socket.ifindex(interface)?;
-            unless_ipv6_is_off(socket.no_automatic_ipv6(ifindex))?;
-            socket.set_up(ifindex)
-        };
-        up().map_err(LabError::system(format!("bring {interface} up")))
-    }
-}
-
-/// Adds a side's addresses to its interface in the current namespace.
-fn add_addresses(side: Side) -> Result<(), LabError> {
-    let add = || {
-        let socket = rtnetlink::Socket::open()?;
-        let ifindex = socket.ifindex(side.interface())?;
-        socket.add_address(ifindex, side.ipv4().into(), PREFIX_V4)?;
-        unless_ipv6_is_off(socket.add_address(ifindex, side.ipv6().into(), PREFIX_V6))
-    };
-    add().map_err(LabError::system(format!("give {} its addresses", side.interface())))
-}
-
-/// Forgives what an IPv6 request meets where IPv6 is switched off: by `ipv6.disable=1`, or by a
-/// `disable_ipv6` that new namespaces inherit.
-fn unless_ipv6_is_off(answer: io::Result<()>) -> io::Result<()> {
-    match answer.as_ref().map_err(io::Error::raw_os_error) {
-        Err(Some(libc::EAFNOSUPPORT | libc::EOPNOTSUPP | libc::EACCES)) => Ok(()),
-        _ => answer,
     }
 }

@@ -20,6 +20,7 @@
 mod cpu;
 mod environment;
 mod error;
+mod interface;
 mod lab;
 mod namespace;
 pub mod needs;

@@ -8,7 +8,6 @@ use std::io::{self, Read, Write};
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 const VETH_INFO_PEER: u16 = 1;
@@ -34,11 +33,6 @@ impl Socket {
         let (family, flags) = (AddressFamily::NETLINK, SocketFlags::CLOEXEC);
         let fd = socket_with(family, SocketType::RAW, flags, None)?;
         Ok(Self(fd.into()))
-    }
-
-    /// The index of an interface of the socket's namespace.
-    pub(crate) fn ifindex(&self, name: &str) -> io::Result<u32> {
-        Ok(name_to_index(&self.0, name)?)
     }
 
     /// Makes a veth pair: one end here, the other in `peer_namespace` from its first moment.
