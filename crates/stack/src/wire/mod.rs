@@ -46,7 +46,6 @@ pub mod ipv4;
 pub mod udp;
 
 pub use ethernet::{EtherType, MacAddr};
-pub use ipv4::Protocol;
 
 use std::net::Ipv4Addr;
 
@@ -113,6 +112,19 @@ impl Error {
 
 /// What checking or building a packet returns.
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// What an IP packet carries, under either version of IP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Protocol(pub u8);
+
+impl Protocol {
+    /// ICMP for IPv4.
+    pub const ICMP: Protocol = Protocol(1);
+    /// TCP.
+    pub const TCP: Protocol = Protocol(6);
+    /// UDP.
+    pub const UDP: Protocol = Protocol(17);
+}
 
 // Fields by offset. The views call these only inside the length `new_checked` has verified, so
 // the bounds checks fold into that one test.

@@ -28,7 +28,7 @@ pub struct Packet<T>(T);
 
 impl<T: AsRef<[u8]>> Packet<T> {
     /// Checks the header and its length against the buffer. The buffer, an IP payload, may be
-    /// longer: what is behind the datagram is no data of it (RFC 9868 section 5).
+    /// longer: what is behind the datagram is no data of it (RFC 9868).
     ///
     /// # Errors
     /// [`Error::Truncated`]; [`Error::BadLength`] if the length is below 8.
