@@ -10,6 +10,7 @@ use std::{io, net::SocketAddr, os::fd::BorrowedFd, sync::Arc};
 
 pub mod cable;
 pub mod fault;
+pub mod pcap;
 pub mod tap;
 pub mod xdp;
 

@@ -1,8 +1,8 @@
 //! A bad link in front of any NIC: frames are lost, doubled, swapped, damaged and late, as often as asked
 //! and the same way every time.
 //!
-//! Owns the frames it holds back, per queue and direction; [`line`] decides what becomes of each frame,
-//! [`damage`] alters one, [`alarm`] is the interrupt that also fires when a held frame's time has come.
+//! Owns the frames it holds back, per queue and direction; `line` decides what becomes of each frame,
+//! `damage` alters one, `alarm` is the interrupt that also fires when a held frame's time has come.
 
 mod alarm;
 mod damage;

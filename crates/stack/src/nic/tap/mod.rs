@@ -1,7 +1,7 @@
 //! A NIC with this machine's kernel at the other end: a TAP device
 //! (Documentation/networking/tuntap.rst). What we transmit the kernel receives, and the other way round.
 //!
-//! Owns the device's descriptors, one per queue, and the frames waiting to be written; [`device`] sets up
+//! Owns the device's descriptors, one per queue, and the frames waiting to be written; `device` sets up
 //! the kernel's side.
 //!
 //! Offloads stay off (no `IFF_VNET_HDR`): the kernel completes checksums before we read a frame, and we

@@ -1,0 +1,319 @@
+//! Writes what passes a NIC, both ways, to a capture file for tcpdump and Wireshark: pcap with nanosecond
+//! time stamps (draft-ietf-opsawg-pcap), link type Ethernet.
+//!
+//! Owns the file, a bounded buffer in front of it and the thread that empties one into the other. The data
+//! path only copies into the buffer: a slow or full disk costs frames in the capture, never on the NIC.
+
+use super::{Frame, Info, Nic, Queue, RingFull, RxQueue, Steering, TxQueue};
+use crate::{
+    sync::{Mutex, PoisonError, lock},
+    time::{self, Instant},
+};
+use std::{
+    fs::File,
+    io::{self, Write},
+    mem,
+    path::Path,
+    sync::{
+        Arc, Condvar,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, SystemTime},
+};
+
+/// Bytes waiting for the disk at most. There are two such buffers: one fills while the other is written.
+const BUFFER: usize = 1 << 20;
+/// How long frames are gathered before they are written.
+const GATHER: Duration = Duration::from_millis(50);
+/// Magic number of a file with nanoseconds, in the byte order we write: little endian.
+const MAGIC: u32 = 0xa1b2_3c4d;
+const LINKTYPE_ETHERNET: u32 = 1;
+/// The longest frame a reader has to expect: what tcpdump uses.
+const SNAPLEN: u32 = 262_144;
+
+/// A NIC whose frames are captured.
+///
+/// Time stamps are taken when a frame is polled or pushed. A frame we transmit shows a checksum that the
+/// link is to complete as it left us, incomplete.
+///
+/// The file is some 50 ms behind. Dropping the NIC and its queues completes it, and waits for the disk.
+///
+/// ```
+/// use busypoll_stack::nic::{Nic, cable, pcap::Pcap};
+/// let (a, _b) = cable::pair(cable::Config::default())?;
+/// # let path = std::env::temp_dir().join(format!("busypoll-doc-{}.pcap", std::process::id()));
+/// let mut a = Pcap::create(Box::new(a), &path)?;
+/// let mut queue = a.open(0)?;
+/// queue.tx.push(60, false, &mut |frame| frame.fill(0)).map_err(|_| "the ring is full")?;
+/// queue.tx.flush();
+/// drop((a, queue));
+/// assert_eq!(std::fs::metadata(&path)?.len(), 24 + 16 + 60);
+/// # std::fs::remove_file(&path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Pcap {
+    inner: Box<dyn Nic>,
+    recorder: Arc<Recorder>,
+}
+
+/// How complete a capture is.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Frames written to the file.
+    pub captured: AtomicU64,
+    /// Frames that passed and are not in the file: the buffer was full, or writing failed.
+    pub missed: AtomicU64,
+}
+
+impl Pcap {
+    /// Captures what passes `inner` in the file at `path`, made anew.
+    ///
+    /// # Errors
+    /// If the file cannot be made or written to.
+    pub fn create(inner: Box<dyn Nic>, path: impl AsRef<Path>) -> io::Result<Pcap> {
+        let path = path.as_ref();
+        let because = |error: io::Error| {
+            let line = format!("cannot capture to {}: {error}", path.display());
+            io::Error::new(error.kind(), line)
+        };
+        let file = File::create(path).map_err(because)?;
+        Pcap::to(inner, file, &path.display().to_string()).map_err(because)
+    }
+
+    /// Captures what passes `inner` in anything that can be written to, such as the pipe to a running
+    /// tcpdump. `name` says which it is if writing fails.
+    ///
+    /// # Errors
+    /// If the file header cannot be written.
+    pub fn to(
+        inner: Box<dyn Nic>,
+        mut file: impl Write + Send + 'static,
+        name: &str,
+    ) -> io::Result<Pcap> {
+        file.write_all(&header())?;
+        file.flush()?;
+        let buffer = Buffer { bytes: Vec::with_capacity(BUFFER), frames: 0, state: State::Open };
+        let shared = Arc::new(Shared {
+            buffer: Mutex::new(buffer),
+            work: Condvar::new(),
+            counters: Arc::default(),
+            start: (time::now(), since_1970()),
+        });
+        let writer = {
+            let (shared, name) = (shared.clone(), name.to_owned());
+            thread::Builder::new()
+                .name("pcap".to_owned())
+                .spawn(move || shared.write_to(&mut file, &name))?
+        };
+        Ok(Pcap { inner, recorder: Arc::new(Recorder { shared, writer: Some(writer) }) })
+    }
+
+    /// How complete the capture is; goes on counting after the NIC is handed to a host.
+    pub fn counters(&self) -> Arc<Counters> {
+        self.recorder.shared.counters.clone()
+    }
+}
+
+impl Nic for Pcap {
+    fn info(&self) -> &Info {
+        self.inner.info()
+    }
+
+    fn open(&mut self, index: u32) -> io::Result<Queue> {
+        let Queue { rx, tx, interrupt } = self.inner.open(index)?;
+        Ok(Queue {
+            rx: Box::new(Rx { inner: rx, recorder: self.recorder.clone() }),
+            tx: Box::new(Tx { inner: tx, recorder: self.recorder.clone() }),
+            interrupt,
+        })
+    }
+
+    fn steering(&self) -> Option<Arc<dyn Steering>> {
+        self.inner.steering()
+    }
+}
+
+struct Rx {
+    inner: Box<dyn RxQueue>,
+    recorder: Arc<Recorder>,
+}
+
+impl RxQueue for Rx {
+    fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Frame<'_>)) -> usize {
+        self.inner.poll(budget, &mut |frame| {
+            self.recorder.shared.record(frame.bytes);
+            sink(frame);
+        })
+    }
+}
+
+struct Tx {
+    inner: Box<dyn TxQueue>,
+    recorder: Arc<Recorder>,
+}
+
+impl TxQueue for Tx {
+    fn push(
+        &mut self,
+        len: usize,
+        partial: bool,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), RingFull> {
+        self.inner.push(len, partial, &mut |frame| {
+            fill(frame);
+            self.recorder.shared.record(frame);
+        })
+    }
+
+    fn flush(&mut self) {
+        self.inner.flush();
+    }
+}
+
+/// The capture, held by the NIC and every half of a queue; the last to go completes the file.
+struct Recorder {
+    shared: Arc<Shared>,
+    writer: Option<JoinHandle<()>>,
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        let mut buffer = lock(&self.shared.buffer);
+        if buffer.state == State::Open {
+            buffer.state = State::Closing;
+        }
+        drop(buffer);
+        self.shared.work.notify_one();
+        if let Some(writer) = self.writer.take() {
+            // Nothing to be done here if the writer panicked: its message is out.
+            let _ = writer.join();
+        }
+    }
+}
+
+/// What the data path and the writer share.
+struct Shared {
+    buffer: Mutex<Buffer>,
+    work: Condvar,
+    counters: Arc<Counters>,
+    /// One moment on our clock and as the time since 1970.
+    start: (Instant, Duration),
+}
+
+struct Buffer {
+    bytes: Vec<u8>,
+    /// Frames in it.
+    frames: u64,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Open,
+    /// Everybody is gone: write what is left.
+    Closing,
+    /// Writing failed.
+    Stopped,
+}
+
+impl Shared {
+    /// Copies a frame into the buffer if there is room.
+    fn record(&self, frame: &[u8]) {
+        let mut buffer = lock(&self.buffer);
+        let before = buffer.bytes.len();
+        let after = before + RECORD + frame.len();
+        if buffer.state == State::Stopped || after > BUFFER {
+            self.counters.missed.fetch_add(1, Relaxed);
+            return;
+        }
+        // Under the lock, so that the file is in the order of time.
+        let (start, wall) = self.start;
+        buffer.bytes.extend_from_slice(&record(wall + time::now().since(start), frame.len()));
+        buffer.bytes.extend_from_slice(frame);
+        buffer.frames += 1;
+        // The writer sleeps for the first and gathers until half full; in between it needs no waking.
+        if before == 0 || (before < BUFFER / 2 && after >= BUFFER / 2) {
+            drop(buffer);
+            self.work.notify_one();
+        }
+    }
+
+    /// The writer: empties the buffer into `file` until the capture ends or writing fails.
+    fn write_to(&self, file: &mut impl Write, name: &str) {
+        let mut full = Vec::with_capacity(BUFFER);
+        let recovered = PoisonError::into_inner;
+        loop {
+            let buffer = lock(&self.buffer);
+            let idle = |buffer: &mut Buffer| buffer.bytes.is_empty() && buffer.state == State::Open;
+            let buffer = self.work.wait_while(buffer, idle).unwrap_or_else(recovered);
+            let gathers = |buffer: &mut Buffer| {
+                buffer.bytes.len() < BUFFER / 2 && buffer.state == State::Open
+            };
+            let (mut buffer, _) = self
+                .work
+                .wait_timeout_while(buffer, GATHER, gathers)
+                .unwrap_or_else(|error| error.into_inner());
+            mem::swap(&mut buffer.bytes, &mut full);
+            let frames = mem::take(&mut buffer.frames);
+            let state = buffer.state;
+            drop(buffer);
+
+            match file.write_all(&full).and_then(|()| file.flush()) {
+                Ok(()) => self.counters.captured.fetch_add(frames, Relaxed),
+                Err(error) => {
+                    self.counters.missed.fetch_add(frames, Relaxed);
+                    let captured = self.counters.captured.load(Relaxed);
+                    return self.stop(&format!(
+                        "busypoll: the capture to {name} ended after {captured} frames: {error}; \
+                         the NIC works on without it"
+                    ));
+                }
+            };
+            full.clear();
+            if state != State::Open {
+                return;
+            }
+        }
+    }
+
+    /// Ends the capture and says so, once.
+    fn stop(&self, line: &str) {
+        let mut buffer = lock(&self.buffer);
+        buffer.state = State::Stopped;
+        self.counters.missed.fetch_add(buffer.frames, Relaxed);
+        buffer.bytes = Vec::new();
+        drop(buffer);
+        // Standard error may be closed; the counters tell, too.
+        let _ = writeln!(io::stderr(), "{line}");
+    }
+}
+
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
+/// The file header.
+fn header() -> [u8; 24] {
+    let mut header = [0; 24];
+    header[0..4].copy_from_slice(&MAGIC.to_le_bytes());
+    header[4..6].copy_from_slice(&2u16.to_le_bytes()); // version 2.4
+    header[6..8].copy_from_slice(&4u16.to_le_bytes());
+    header[16..20].copy_from_slice(&SNAPLEN.to_le_bytes());
+    header[20..24].copy_from_slice(&LINKTYPE_ETHERNET.to_le_bytes());
+    header
+}
+
+/// Bytes of a record's header.
+const RECORD: usize = 16;
+
+/// The header of a record. The format has 32 bits of seconds: it ends in 2106.
+fn record(time: Duration, len: usize) -> [u8; RECORD] {
+    let mut record = [0; RECORD];
+    record[0..4].copy_from_slice(&(time.as_secs() as u32).to_le_bytes());
+    record[4..8].copy_from_slice(&time.subsec_nanos().to_le_bytes());
+    record[8..12].copy_from_slice(&(len as u32).to_le_bytes());
+    record[12..16].copy_from_slice(&(len as u32).to_le_bytes());
+    record
+}
