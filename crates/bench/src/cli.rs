@@ -7,6 +7,7 @@ use crate::arm::{self, ARMS, Arm, Protocol};
 use crate::error::Error;
 use crate::run::{Bench, Cpus, Settings};
 use crate::slot::Load;
+use crate::sweep::{self, Sweep};
 use crate::units::{self, Size, UDP_MAX};
 use crate::{json, machine, report, table};
 
@@ -43,9 +44,15 @@ pub struct BenchArgs {
     /// SO_BUSY_POLL of the busy-poll arms [default: 50us, plus the gap]
     #[arg(long, value_name = "TIME", value_parser = units::time)]
     pub busy_poll: Option<Duration>,
+    /// Ask a question instead: at what size, at what rate, with what coalescing?
+    #[arg(long, value_name = "QUESTION")]
+    pub sweep: Option<Sweep>,
     /// Write the report as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Write a chart [default with --sweep: busypoll-QUESTION.svg]
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
 }
 
 /// Runs the benchmark and prints the report.
@@ -63,19 +70,35 @@ pub fn run_bench(args: &BenchArgs) -> Result<(), Error> {
     // What this refuses, the lab refuses again with the same reason, arm by arm.
     let _ = busypoll_lab::enter_user_namespace();
     let bench = Bench::new(cpus, &arms);
+    if let Some(sweep) = args.sweep {
+        let report = sweep::run(sweep, &bench, &arms, &settings)?;
+        print!("{}", report.render());
+        let default = || PathBuf::from(format!("busypoll-{}.svg", sweep.word()));
+        let svg = args.svg.clone().unwrap_or_else(default);
+        report.chart().write(&svg)?;
+        println!("chart: {}", svg.display());
+        return write_json(args, &report);
+    }
     let outcome = bench.measure(&arms, &settings, "bench")?;
     let report = report::build(machine::describe(&bench, &settings), &settings, &outcome);
     print!("{}", table::render(&report));
-    if let Some(path) = &args.json {
-        json::write(path, &report)?;
+    if let Some(svg) = &args.svg {
+        table::chart(&report).write(svg)?;
     }
-    Ok(())
+    write_json(args, &report)
+}
+
+fn write_json(args: &BenchArgs, report: &impl serde::Serialize) -> Result<(), Error> {
+    match &args.json {
+        Some(path) => Ok(json::write(path, report)?),
+        None => Ok(()),
+    }
 }
 
 fn choose_arms(args: &BenchArgs) -> Result<Vec<Arm>, Error> {
     let arms = match &args.arms {
         Some(patterns) => arm::select(patterns, ARMS).map_err(|e| format!("--arms: {e}"))?,
-        None => ARMS.to_vec(),
+        None => args.sweep.map_or_else(|| ARMS.to_vec(), Sweep::default_arms),
     };
     let largest = args.size.request.max(args.size.response);
     if largest > UDP_MAX && arms.iter().any(|a| a.protocol == Protocol::Udp) {

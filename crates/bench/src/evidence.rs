@@ -8,6 +8,7 @@ use busypoll_linux::stat::{self, ContextSwitches, CpuTimes};
 use serde::Serialize;
 
 use crate::arm::{Arm, Mode, Plane};
+use crate::slot::Load;
 use crate::workload::{Polling, Tally};
 
 /// The counters at one moment.
@@ -189,10 +190,15 @@ impl Evidence {
     }
 
     /// Turns the sums into shares, once all rounds are in.
-    pub fn finish(&mut self, transactions: u64) {
+    pub fn finish(&mut self, load: Load, transactions: u64) {
         let polled = self.stack.map_or(self.busy_poll_rx_packets, |s| s.hits);
+        // In the open loop only the server waits in the arm's way.
+        let received = match load {
+            Load::Closed { .. } => 2 * transactions,
+            Load::Open { .. } => transactions,
+        };
         // TCP's acknowledgements are packets too; more than all is all.
-        self.busy_polled_share = (polled as f64 / (2 * transactions).max(1) as f64).min(1.0);
+        self.busy_polled_share = (polled as f64 / received.max(1) as f64).min(1.0);
     }
 
     /// The few words for the table.
@@ -222,9 +228,14 @@ const POLLED_ENOUGH: f64 = 0.5;
 const POLLED_TOO_MUCH: f64 = 0.05;
 
 /// Why an arm's figures are not what its name says; none if they are.
-pub fn objection(arm: &Arm, transactions: u64, evidence: &Evidence) -> Option<String> {
+///
+/// In the open loop a loss is a result, and a server that never waits has nothing to poll for.
+pub fn objection(arm: &Arm, load: Load, transactions: u64, evidence: &Evidence) -> Option<String> {
     if transactions == 0 {
         return Some("no transaction finished".to_owned());
+    }
+    if matches!(load, Load::Open { .. }) {
+        return None;
     }
     if evidence.lost * 100 > transactions {
         return Some(format!(
@@ -265,48 +276,50 @@ mod tests {
     use super::*;
     use crate::arm::ARMS;
 
+    const CLOSED: Load = Load::Closed { gap: Duration::ZERO };
+
     fn arm(name: &str) -> Arm {
         *ARMS.iter().find(|a| a.name == name).expect("in the table")
     }
 
     fn evidence(polled: u64, transactions: u64) -> Evidence {
         let mut e = Evidence { busy_poll_rx_packets: polled, napi_id: 9000, ..Evidence::default() };
-        e.finish(transactions);
+        e.finish(CLOSED, transactions);
         e
     }
 
     #[test]
     fn a_busy_poll_arm_must_have_busy_polled() {
         let busy = arm("kernel-udp-busy-poll");
-        assert_eq!(objection(&busy, 1000, &evidence(1990, 1000)), None);
-        let reason = objection(&busy, 1000, &evidence(0, 1000)).expect("invalid");
+        assert_eq!(objection(&busy, CLOSED, 1000, &evidence(1990, 1000)), None);
+        let reason = objection(&busy, CLOSED, 1000, &evidence(0, 1000)).expect("invalid");
         assert!(reason.contains("BusyPollRxPackets") && reason.contains("0%"), "{reason}");
-        assert!(objection(&busy, 1000, &evidence(999, 1000)).is_some());
+        assert!(objection(&busy, CLOSED, 1000, &evidence(999, 1000)).is_some());
     }
 
     #[test]
     fn the_reason_names_the_cause() {
         let busy = arm("kernel-udp-busy-poll");
         let no_napi = Evidence { napi_id: 0, ..evidence(0, 1000) };
-        assert!(objection(&busy, 1000, &no_napi).expect("invalid").contains("napi id"));
+        assert!(objection(&busy, CLOSED, 1000, &no_napi).expect("invalid").contains("napi id"));
         let slept = Evidence { voluntary_switches: 1900, ..evidence(0, 1000) };
-        assert!(objection(&busy, 1000, &slept).expect("invalid").contains("SO_BUSY_POLL"));
+        assert!(objection(&busy, CLOSED, 1000, &slept).expect("invalid").contains("SO_BUSY_POLL"));
     }
 
     #[test]
     fn a_baseline_must_have_slept() {
         let blocking = arm("kernel-udp-blocking");
-        assert_eq!(objection(&blocking, 1000, &evidence(0, 1000)), None);
-        assert!(objection(&blocking, 1000, &evidence(1900, 1000)).is_some());
+        assert_eq!(objection(&blocking, CLOSED, 1000, &evidence(0, 1000)), None);
+        assert!(objection(&blocking, CLOSED, 1000, &evidence(1900, 1000)).is_some());
     }
 
     #[test]
     fn loss_and_silence_are_invalid() {
         let spin = arm("kernel-udp-spin");
-        assert!(objection(&spin, 0, &evidence(0, 0)).is_some());
+        assert!(objection(&spin, CLOSED, 0, &evidence(0, 0)).is_some());
         let lossy = Evidence { lost: 20, ..evidence(0, 1000) };
-        assert!(objection(&spin, 1000, &lossy).is_some());
-        assert_eq!(objection(&spin, 1000, &evidence(0, 1000)), None);
+        assert!(objection(&spin, CLOSED, 1000, &lossy).is_some());
+        assert_eq!(objection(&spin, CLOSED, 1000, &evidence(0, 1000)), None);
     }
 
     #[test]

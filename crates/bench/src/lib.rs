@@ -5,7 +5,9 @@
 //! readings of the machine's own [counters](evidence). The [report](report) gives medians over rounds and
 //! paired ratios with confidence intervals, and calls an arm invalid that did not do what its name says.
 
+pub mod answer;
 pub mod arm;
+pub mod chart;
 pub mod cli;
 pub mod clock;
 pub mod demand;
@@ -20,6 +22,7 @@ pub mod run;
 pub mod schedule;
 pub mod slot;
 pub mod stats;
+pub mod sweep;
 pub mod table;
 pub mod units;
 pub mod workload;

@@ -42,11 +42,11 @@ pub fn arm_report(run: &ArmRun, settings: &Settings, idle: Usage) -> ArmReport {
         usage.add(slot.window.cpu_used, slot.window.elapsed);
         transactions += slot.tally.transactions;
     }
-    evidence.finish(transactions);
+    evidence.finish(settings.load, transactions);
     let rates: Vec<f64> = slots()
         .map(|s| s.tally.transactions as f64 / s.window.elapsed.as_secs_f64().max(1e-9))
         .collect();
-    let reason = evidence::objection(arm, transactions, &evidence);
+    let reason = evidence::objection(arm, settings.load, transactions, &evidence);
     ArmReport {
         name: arm.name.to_owned(),
         plane: arm.plane,

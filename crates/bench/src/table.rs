@@ -5,6 +5,7 @@ use std::fmt::Write;
 use comfy_table::{CellAlignment, Table, presets};
 
 use crate::arm::{Mode, Plane};
+use crate::chart::{Chart, Series};
 use crate::json::{ArmReport, Comparison, Report};
 use crate::limit;
 use crate::report::best_blocking;
@@ -186,6 +187,23 @@ pub fn verdict(report: &Report) -> String {
 
 fn demand_text(arm: &ArmReport) -> String {
     arm.service_demand_us.map_or("?".to_owned(), us_text)
+}
+
+/// The report as a chart: each valid arm's round trips from the median to the slowest.
+pub fn chart(report: &Report) -> Chart {
+    let valid = report.arms.iter().filter(|a| a.valid);
+    let series = valid.map(|a| {
+        let r = &a.rtt_us;
+        let values = [r.p50, r.p90, r.p99, r.p99_9, r.p99_99, r.max];
+        Series { name: a.name.clone(), values: values.into_iter().map(Some).collect() }
+    });
+    Chart {
+        title: "Round trips by percentile".to_owned(),
+        x_label: "percentile".to_owned(),
+        y_label: "us".to_owned(),
+        points: ["50", "90", "99", "99.9", "99.99", "max"].map(str::to_owned).to_vec(),
+        series: series.collect(),
+    }
 }
 
 /// Microseconds with three significant digits at most.

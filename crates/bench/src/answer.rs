@@ -1,0 +1,235 @@
+//! The sentence on top of each sweep: what the figures below it say, and no more.
+
+use crate::arm::{Mode, Plane};
+use crate::json::ArmReport;
+use crate::report::best_blocking;
+use crate::sweep::{Point, PointArm, Sweep};
+use crate::table::us_text;
+
+/// Below this the gain counts as faded.
+const GAIN: f64 = 1.1;
+/// An arm keeps up with a rate if it loses fewer.
+const LOSS: f64 = 0.01;
+
+/// Answers a sweep's question.
+pub fn to(sweep: Sweep, points: &[Point]) -> String {
+    let answer = match sweep {
+        Sweep::Size => size(points),
+        Sweep::Rate => rate(points),
+        Sweep::Coalesce => coalesce(points),
+    };
+    answer.unwrap_or_else(|| {
+        "No answer: it needs a valid busy-poll arm and a sleeping arm at the same point.".to_owned()
+    })
+}
+
+fn size(points: &[Point]) -> Option<String> {
+    let mut clauses = Vec::new();
+    for name in polling_arms(points) {
+        let gains: Vec<(&str, f64)> = points
+            .iter()
+            .filter_map(|p| {
+                let polling = find(p, &name)?;
+                let sleeping = baseline(p, polling)?;
+                Some((p.label.as_str(), sleeping.rtt_us.p50 / polling.rtt_us.p50))
+            })
+            .collect();
+        let (&(first, gain), &(last, last_gain)) = (gains.first()?, gains.last()?);
+        let at_first = format!("{name} answers {gain:.1} times sooner at {first}");
+        // Faded for good, not for one noisy point.
+        let still = gains.iter().rposition(|(_, g)| *g >= GAIN);
+        clauses.push(match still {
+            None => format!("{name} gains less than 10% at any size ({gain:.2} times at {first})"),
+            Some(i) if i + 1 == gains.len() => {
+                format!("{at_first} and still {last_gain:.1} times at {last}")
+            }
+            Some(i) => format!("{at_first}; the gain is below 10% from {} on", gains[i + 1].0),
+        });
+    }
+    sentence("Against the best blocking arm", clauses)
+}
+
+fn rate(points: &[Point]) -> Option<String> {
+    let mut clauses = Vec::new();
+    for name in polling_arms(points) {
+        let pairs: Vec<(&Point, &PointArm, &PointArm)> = points
+            .iter()
+            .filter_map(|p| {
+                let polling = p.arms.iter().find(|a| a.arm.name == name && a.arm.valid)?;
+                let sleeping = p.arms.iter().find(|a| {
+                    a.arm.valid
+                        && a.arm.plane == polling.arm.plane
+                        && a.arm.nic == polling.arm.nic
+                        && matches!(a.arm.mode, Mode::Blocking | Mode::Interrupt)
+                })?;
+                Some((p, polling, sleeping))
+            })
+            .collect();
+        let (low, polling, sleeping) = pairs.first()?;
+        let mut clause = format!(
+            "at {} {name} answers in {} us instead of {} and costs {} us of server CPU per request \
+             instead of {}",
+            low.label,
+            us_text(polling.arm.rtt_us.p50),
+            us_text(sleeping.arm.rtt_us.p50),
+            demand(polling),
+            demand(sleeping),
+        );
+        let sustained = |which: fn(&(&Point, &PointArm, &PointArm)) -> f64| {
+            pairs.iter().rfind(|pair| which(pair) < LOSS).map(|(p, ..)| *p)
+        };
+        let polled = sustained(|(_, polling, _)| loss(polling));
+        let slept = sustained(|(_, _, sleeping)| loss(sleeping));
+        let both = pairs.iter().rfind(|(_, a, b)| loss(a) < LOSS && loss(b) < LOSS);
+        if let Some((p, polling, sleeping)) = both
+            && p.label != low.label
+        {
+            clause += &format!(
+                ", at {} in {} instead of {} for {} instead of {}",
+                p.label,
+                us_text(polling.arm.rtt_us.p50),
+                us_text(sleeping.arm.rtt_us.p50),
+                demand(polling),
+                demand(sleeping),
+            );
+        }
+        let up_to =
+            |p: Option<&Point>| p.map_or("none of these rates", |p| p.label.as_str()).to_owned();
+        clause += &format!("; it keeps up with {}, asleep with {}", up_to(polled), up_to(slept));
+        clauses.push(clause);
+    }
+    sentence("Counted from the intended send time", clauses)
+}
+
+fn coalesce(points: &[Point]) -> Option<String> {
+    let of = |p: &Point, mode: Mode| {
+        let arm = p.arms.iter().find(|a| a.arm.mode == mode && a.arm.valid)?;
+        Some(arm.arm.rtt_us.p50)
+    };
+    let at = |usecs: f64| {
+        let point = points.iter().find(|p| p.value == usecs)?;
+        Some((of(point, Mode::Interrupt)?, of(point, Mode::BusyPoll)?))
+    };
+    let ((now, polled_now), (late, polled_late)) = (at(0.0)?, at(100.0)?);
+    Some(format!(
+        "rx-usecs 100 instead of 0 takes a sleeping receiver from {} to {} us, and a polling one from {} \
+         to {}: with busy polling the interrupt may be late, so coalescing costs {}.",
+        us_text(now),
+        us_text(late),
+        us_text(polled_now),
+        us_text(polled_late),
+        if polled_late < polled_now * GAIN { "no latency" } else { "latency even so" },
+    ))
+}
+
+fn sentence(opening: &str, clauses: Vec<String>) -> Option<String> {
+    (!clauses.is_empty()).then(|| format!("{opening}: {}.", clauses.join("; ")))
+}
+
+fn polling_arms(points: &[Point]) -> Vec<String> {
+    let mut names = Vec::new();
+    for PointArm { arm, .. } in points.iter().flat_map(|p| &p.arms) {
+        if arm.mode == Mode::BusyPoll && arm.valid && !names.contains(&arm.name) {
+            names.push(arm.name.clone());
+        }
+    }
+    names
+}
+
+fn find<'a>(point: &'a Point, name: &str) -> Option<&'a ArmReport> {
+    point.arms.iter().map(|a| &a.arm).find(|a| a.name == name && a.valid)
+}
+
+/// What a polling arm competes with at this point: the kernel asleep, at its best placement.
+fn baseline(point: &Point, polling: &ArmReport) -> Option<ArmReport> {
+    let arms: Vec<ArmReport> = point.arms.iter().map(|a| a.arm.clone()).collect();
+    // The cable's packets cross no kernel; its own interrupts are what it competes with.
+    if polling.nic == crate::arm::Nic::Cable {
+        let same = |a: &&ArmReport| a.nic == polling.nic && a.mode == Mode::Interrupt && a.valid;
+        return arms
+            .iter()
+            .filter(same)
+            .min_by(|a, b| a.rtt_us.p50.total_cmp(&b.rtt_us.p50))
+            .cloned();
+    }
+    debug_assert!(polling.plane != Plane::Bare);
+    best_blocking(&arms, polling.protocol).cloned()
+}
+
+fn loss(arm: &PointArm) -> f64 {
+    let lost = arm.arm.evidence.lost as f64;
+    lost / (arm.arm.transactions as f64 + lost).max(1.0)
+}
+
+fn demand(arm: &PointArm) -> String {
+    arm.server_cpu_us.map_or("?".to_owned(), us_text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::sample;
+
+    /// A point with one sleeping and one polling arm.
+    fn point(label: &str, value: f64, asleep: f64, polled: f64) -> Point {
+        let report = sample();
+        let arm = |name: &str, p50: f64| {
+            let mut arm =
+                report.arms.iter().find(|a| a.name == name).expect("in the sample").clone();
+            arm.rtt_us.p50 = p50;
+            PointArm { arm, server_cpu_us: Some(p50 / 2.0) }
+        };
+        Point {
+            label: label.into(),
+            value,
+            arms: vec![arm("kernel-udp-blocking", asleep), arm("kernel-udp-busy-poll", polled)],
+        }
+    }
+
+    #[test]
+    fn the_size_at_which_the_gain_fades_is_named() {
+        let points = [
+            point("1 B", 1.0, 20.0, 10.0),
+            point("64 B", 64.0, 20.0, 19.5),
+            point("1 KiB", 1024.0, 20.0, 12.0),
+            point("16 KiB", 16384.0, 40.0, 39.0),
+            point("64 KiB", 65507.0, 80.0, 79.0),
+        ];
+        let text = to(Sweep::Size, &points);
+        assert!(text.contains("2.0 times sooner at 1 B"), "{text}");
+        assert!(text.contains("below 10% from 16 KiB on"), "{text}");
+        let text = to(Sweep::Size, &points[..3]);
+        assert!(text.contains("still 1.7 times at 1 KiB"), "{text}");
+        let text = to(Sweep::Size, &points[3..]);
+        assert!(text.contains("less than 10% at any size"), "{text}");
+    }
+
+    #[test]
+    fn the_rate_answer_names_cost_and_limit() {
+        let mut points = [
+            point("1k/s", 1e3, 40.0, 10.0),
+            point("100k/s", 1e5, 44.0, 12.0),
+            point("400k/s", 4e5, 900.0, 800.0),
+        ];
+        for arm in &mut points[2].arms {
+            arm.arm.evidence.lost = arm.arm.transactions;
+        }
+        let text = to(Sweep::Rate, &points);
+        assert!(
+            text.contains("at 1k/s kernel-udp-busy-poll answers in 10.0 us instead of 40.0"),
+            "{text}"
+        );
+        assert!(text.contains("at 100k/s in 12.0 instead of 44.0"), "{text}");
+        assert!(text.contains("keeps up with 100k/s, asleep with 100k/s"), "{text}");
+    }
+
+    #[test]
+    fn without_a_valid_pair_there_is_no_answer() {
+        let mut invalid = point("1 B", 1.0, 20.0, 10.0);
+        invalid.arms[1].arm.valid = false;
+        for sweep in [Sweep::Size, Sweep::Rate, Sweep::Coalesce] {
+            assert!(to(sweep, &[]).contains("No answer"));
+            assert!(to(sweep, std::slice::from_ref(&invalid)).contains("No answer"));
+        }
+    }
+}

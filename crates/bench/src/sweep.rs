@@ -1,0 +1,296 @@
+//! The questions every user of busy polling asks, each answered by a table and a chart:
+//! at what size does the gain fade, what happens at high packet rates and what does a packet cost,
+//! and what does interrupt coalescing change.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use crate::arm::{ARMS, Arm, Mode, Placement, Plane, Protocol};
+use crate::chart::{Chart, Series};
+use crate::demand;
+use crate::json::{ArmReport, Machine, SkippedReport};
+use crate::report;
+use crate::run::{ArmRun, Bench, Outcome, Settings};
+use crate::slot::Load;
+use crate::table::{self, us_text};
+use crate::units::{Size, UDP_MAX};
+use crate::{answer, machine};
+
+/// Which question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Sweep {
+    /// At what size does the gain fade?
+    Size,
+    /// What happens at high packet rates, and what does each packet cost in CPU?
+    Rate,
+    /// What do rx-usecs change, with and without polling? (cable)
+    Coalesce,
+}
+
+/// A sweep's result.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SweepReport {
+    /// `size`, `rate`, `coalesce`.
+    pub sweep: &'static str,
+    /// The sentence that answers the question.
+    pub answer: String,
+    /// Where and how.
+    pub machine: Machine,
+    /// Left to right.
+    pub points: Vec<Point>,
+    /// Arms that could not be measured at some point.
+    pub skipped: Vec<SkippedReport>,
+}
+
+/// One value of what is swept.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Point {
+    /// As a person writes it.
+    pub label: String,
+    /// Bytes, requests per second, or microseconds.
+    pub value: f64,
+    /// The arms, in table order.
+    pub arms: Vec<PointArm>,
+}
+
+/// One arm at one point.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PointArm {
+    /// Its figures.
+    #[serde(flatten)]
+    pub arm: ArmReport,
+    /// Microseconds on the server's CPU per request it answered; null where other programs hide it.
+    pub server_cpu_us: Option<f64>,
+}
+
+const SIZES: [usize; 8] = [1, 64, 256, 1024, 1472, 4096, 16_384, UDP_MAX];
+const RATES: [u32; 7] = [1_000, 5_000, 20_000, 50_000, 100_000, 200_000, 400_000];
+/// The open loop writes a number into each message.
+const RATE_BYTES: usize = 16;
+
+impl Sweep {
+    /// The word on the command line.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Size => "size",
+            Self::Rate => "rate",
+            Self::Coalesce => "coalesce",
+        }
+    }
+
+    /// The arms that answer the question if the user names none.
+    pub fn default_arms(self) -> Vec<Arm> {
+        let fits = |a: &&Arm| match self {
+            Self::Size => {
+                a.protocol == Protocol::Udp
+                    && matches!(a.mode, Mode::Blocking | Mode::Interrupt | Mode::BusyPoll)
+            }
+            Self::Rate => self.refuses(a).is_none() && a.plane != Plane::Bare,
+            Self::Coalesce => self.refuses(a).is_none(),
+        };
+        ARMS.iter().filter(fits).copied().collect()
+    }
+
+    /// Why an arm has no place in this sweep; none if it has.
+    pub fn refuses(self, arm: &Arm) -> Option<&'static str> {
+        match self {
+            Self::Size => None,
+            Self::Rate if arm.protocol != Protocol::Udp => Some("the open loop needs datagrams"),
+            Self::Rate if arm.placement == Placement::SameCpu => {
+                Some("the open loop's client never sleeps and needs a CPU of its own")
+            }
+            Self::Rate => None,
+            Self::Coalesce if arm.nic != crate::arm::Nic::Cable => {
+                Some("only the cable's coalescing is the benchmark's to set")
+            }
+            Self::Coalesce => None,
+        }
+    }
+
+    fn steps(self, settings: &Settings) -> Vec<(String, f64, Settings)> {
+        match self {
+            Self::Size => SIZES
+                .iter()
+                .map(|&n| {
+                    let size = Size { request: n, response: n };
+                    (bytes_text(n), n as f64, Settings { size, ..*settings })
+                })
+                .collect(),
+            Self::Rate => RATES
+                .iter()
+                .map(|&rate| {
+                    let size = Size {
+                        request: settings.size.request.max(RATE_BYTES),
+                        response: settings.size.response.max(RATE_BYTES),
+                    };
+                    let load = Load::Open { rate: rate.into() };
+                    (
+                        format!("{}k/s", rate / 1000),
+                        rate.into(),
+                        Settings { size, load, ..*settings },
+                    )
+                })
+                .collect(),
+            Self::Coalesce => Vec::new(),
+        }
+    }
+}
+
+/// Measures every point; each gets its share of the duration.
+///
+/// # Errors
+/// As [`Bench::measure`].
+pub fn run(
+    sweep: Sweep,
+    bench: &Bench,
+    arms: &[Arm],
+    settings: &Settings,
+) -> Result<SweepReport, String> {
+    let (arms, refused): (Vec<Arm>, Vec<Arm>) =
+        arms.iter().partition(|a| sweep.refuses(a).is_none());
+    let mut skipped: Vec<SkippedReport> = refused
+        .iter()
+        .filter_map(|a| {
+            Some(SkippedReport { name: a.name.into(), reason: sweep.refuses(a)?.into() })
+        })
+        .collect();
+    if arms.is_empty() {
+        let why = skipped.first().map_or("none is left", |s| &s.reason);
+        return Err(format!("--sweep {} with none of these arms: {why}", sweep.word()));
+    }
+    let steps = sweep.steps(settings);
+    let share = settings.duration / steps.len().max(1) as u32;
+    let mut points = Vec::new();
+    let mut about = machine::describe(bench, settings);
+    for (label, value, settings) in steps {
+        let settings = Settings { duration: share, ..settings };
+        let title = format!("{} {label}", sweep.word());
+        let outcome = bench.measure(&arms, &settings, &title)?;
+        let report = report::build(about.clone(), &settings, &outcome);
+        about.idle_cpu_share = about.idle_cpu_share.max(report.machine.idle_cpu_share);
+        for s in report.skipped {
+            if !skipped.contains(&s) {
+                skipped.push(s);
+            }
+        }
+        let arms = outcome.arms.iter().filter_map(|run| {
+            let arm = report.arms.iter().find(|a| a.name == run.arm.name)?.clone();
+            Some(PointArm { arm, server_cpu_us: server_cpu_us(run, &outcome, about.cpus_online) })
+        });
+        points.push(Point { label, value, arms: arms.collect() });
+    }
+    let answer = answer::to(sweep, &points);
+    Ok(SweepReport { sweep: sweep.word(), answer, machine: about, points, skipped })
+}
+
+/// What a request costs on the CPU that answers it.
+fn server_cpu_us(run: &ArmRun, outcome: &Outcome, cpus: usize) -> Option<f64> {
+    let mut usage = demand::Usage::default();
+    let mut transactions = 0;
+    for slot in run.slots.iter().flatten() {
+        usage.add(slot.window.server_cpu_used, slot.window.elapsed);
+        transactions += slot.tally.transactions;
+    }
+    let idle = demand::Usage { used: outcome.idle.used / cpus.max(1) as u32, ..outcome.idle };
+    demand::service_demand_us(usage, idle, transactions)
+}
+
+/// `16 KiB`, `1472 B`.
+pub fn bytes_text(n: usize) -> String {
+    match n {
+        n if n >= 1024 && n % 1024 == 0 => format!("{} KiB", n / 1024),
+        n => format!("{n} B"),
+    }
+}
+
+impl SweepReport {
+    /// The answer, the table, what was skipped.
+    pub fn render(&self) -> String {
+        let mut out = format!("{}\n\n", self.answer);
+        let mut table = table::plain(&[
+            self.sweep,
+            "arm",
+            "p50",
+            "p99",
+            "p99.9",
+            "trans/s",
+            "lost",
+            "CPU us",
+            "server CPU us",
+            "evidence",
+        ]);
+        if let Some(column) = table.column_mut(1) {
+            column.set_cell_alignment(comfy_table::CellAlignment::Left);
+        }
+        for point in &self.points {
+            for (i, PointArm { arm, server_cpu_us }) in point.arms.iter().enumerate() {
+                let r = &arm.rtt_us;
+                let offered = (arm.transactions + arm.evidence.lost).max(1);
+                let lost = arm.evidence.lost as f64 / offered as f64;
+                let demand = |us: Option<f64>| us.map_or("?".to_owned(), us_text);
+                let invalid = if arm.valid { "" } else { "INVALID; " };
+                table.add_row([
+                    if i == 0 { point.label.clone() } else { String::new() },
+                    arm.name.clone(),
+                    us_text(r.p50),
+                    us_text(r.p99),
+                    us_text(r.p99_9),
+                    format!("{:.0}", arm.transactions_per_second),
+                    if lost > 0.0 { format!("{:.1}%", lost * 100.0) } else { "0".to_owned() },
+                    demand(arm.service_demand_us),
+                    demand(*server_cpu_us),
+                    format!("{invalid}{}", arm.evidence_summary),
+                ]);
+            }
+        }
+        let _ = writeln!(out, "{table}\n");
+        let _ = writeln!(
+            out,
+            "Times in us. CPU us: whole machine per transaction; server CPU us: on the server's CPU alone."
+        );
+        for s in &self.skipped {
+            let _ = writeln!(out, "skipped: {}: {}", s.name, s.reason);
+        }
+        for point in &self.points {
+            for PointArm { arm, .. } in &point.arms {
+                if let Some(reason) = &arm.reason {
+                    let _ = writeln!(out, "invalid: {} at {}: {reason}", arm.name, point.label);
+                }
+            }
+        }
+        out
+    }
+
+    /// The chart: p50 of every valid arm over the points.
+    pub fn chart(&self) -> Chart {
+        let mut names: Vec<&str> = Vec::new();
+        for point in &self.points {
+            for PointArm { arm, .. } in &point.arms {
+                if !names.contains(&arm.name.as_str()) {
+                    names.push(&arm.name);
+                }
+            }
+        }
+        let series = names.into_iter().map(|name| {
+            let value = |p: &Point| {
+                p.arms.iter().find(|a| a.arm.name == name && a.arm.valid).map(|a| a.arm.rtt_us.p50)
+            };
+            Series { name: name.to_owned(), values: self.points.iter().map(value).collect() }
+        });
+        let (title, x_label) = match self.sweep {
+            "size" => ("Round trip by message size", "bytes each way"),
+            "rate" => {
+                ("Latency from the intended send time, by offered rate", "requests per second")
+            }
+            _ => ("Round trip by interrupt coalescing", "rx-usecs"),
+        };
+        Chart {
+            title: title.to_owned(),
+            x_label: x_label.to_owned(),
+            y_label: "p50, us".to_owned(),
+            points: self.points.iter().map(|p| p.label.clone()).collect(),
+            series: series.collect(),
+        }
+    }
+}
