@@ -202,6 +202,9 @@ fn a_device_deleted_under_us_leaves_nobody_spinning() {
         push(&mut *queue.tx, &frame);
         queue.tx.flush();
         assert_eq!(tap.counters().tx_dropped.load(Relaxed), 1);
+        drop(queue);
+        let line = tap.open(0).err().unwrap().to_string();
+        assert!(line.contains("`tap0` was deleted"), "{line}");
     });
 }
 

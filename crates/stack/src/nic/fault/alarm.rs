@@ -48,15 +48,10 @@ impl Alarm {
         let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
         // SAFETY: a plain system call.
         let timer = sys::owned(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })?;
-        // SAFETY: a plain system call.
-        let epoll = sys::owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        let epoll = sys::epoll()?;
         for fd in [inner.fd(), timer.as_fd()] {
-            let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
-            let add = libc::EPOLL_CTL_ADD;
-            // SAFETY: `event` lives through the call.
-            if unsafe { libc::epoll_ctl(epoll.as_raw_fd(), add, fd.as_raw_fd(), &mut event) } < 0 {
-                return Err(io::Error::last_os_error());
-            }
+            let (add, readable) = (libc::EPOLL_CTL_ADD, libc::EPOLLIN as u32);
+            sys::epoll_control(epoll.as_raw_fd(), add, fd.as_raw_fd(), readable, 0)?;
         }
         let due = [AtomicU64::new(NEVER), AtomicU64::new(NEVER)];
         let state = Mutex::new(State { unmasked: false, set: NEVER });

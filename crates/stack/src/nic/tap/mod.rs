@@ -15,11 +15,11 @@ use crate::{
     wire::{MacAddr, ethernet},
 };
 use std::{
-    io,
+    io::{self, Write},
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, Weak,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
 
@@ -45,11 +45,14 @@ pub struct Tap {
 
 /// What a [`Tap`] could not deliver.
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub struct Counters {
     /// Received frames larger than the MTU this NIC was opened with.
     pub rx_oversized: AtomicU64,
     /// Frames the kernel did not take: its end is down (EIO), out of memory (ENOBUFS), gone (EBADFD).
     pub tx_dropped: AtomicU64,
+    /// The device was deleted.
+    deleted: AtomicBool,
 }
 
 /// How a [`Tap`] is to be opened.
@@ -197,12 +200,22 @@ impl Nic for Tap {
                 format!("TAP device `{name}`: queue {index} is open already"),
             ));
         }
-        let one_of_many = (*queues > 1).then(|| name.clone());
-        if one_of_many.is_some() {
+        if self.counters.deleted.load(Relaxed) {
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("TAP device `{name}` was deleted: open the device anew"),
+            ));
+        }
+        let epoll = sys::epoll()?;
+        let readable = libc::EPOLLIN as u32;
+        let add = libc::EPOLL_CTL_ADD;
+        sys::epoll_control(epoll.as_raw_fd(), add, fd.as_raw_fd(), readable, 0)?;
+        let one_of_many = *queues > 1;
+        if one_of_many {
             device::set_queue(fd.as_fd(), name, true)?;
         }
-        let counters = self.counters.clone();
-        let port = Arc::new(Port { fd: fd.clone(), one_of_many, counters });
+        let (name, counters) = (name.clone(), self.counters.clone());
+        let port = Arc::new(Port { fd: fd.clone(), epoll, name, one_of_many, counters });
         *open = Arc::downgrade(&port);
         let largest = self.info.mtu + ethernet::HEADER_LEN + ethernet::MAX_TAGS * ethernet::TAG_LEN;
         Ok(Queue {
@@ -223,22 +236,29 @@ impl Nic for Tap {
 #[derive(Debug)]
 struct Port {
     fd: Arc<OwnedFd>,
-    /// The device's name, if it has several queues and this one is to be detached when closed.
-    one_of_many: Option<String>,
+    /// Holds `fd` alone, and lets go of it when the device is deleted.
+    epoll: OwnedFd,
+    name: String,
+    /// The queue is one of several, to be detached when closed.
+    one_of_many: bool,
     counters: Arc<Counters>,
 }
 
 impl Port {
-    /// The device was deleted. Its descriptor would be readable for good (EPOLLERR) and keep whoever
-    /// waits on it spinning, so one that never becomes ready takes its place.
+    /// The device was deleted. Its descriptor is readable from now on (EPOLLERR) and would keep whoever
+    /// waits on it spinning.
+    #[cold]
     fn retire(&self) {
-        let flags = libc::TFD_NONBLOCK | libc::TFD_CLOEXEC;
-        // SAFETY: timerfd_create touches no memory.
-        let timer = sys::owned(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) });
-        if let Ok(timer) = timer {
-            // SAFETY: both descriptors are ours; the number stays open throughout, so no user of it can
-            // meet a stranger's file.
-            unsafe { libc::dup3(timer.as_raw_fd(), self.fd.as_raw_fd(), libc::O_CLOEXEC) };
+        let delete = libc::EPOLL_CTL_DEL;
+        // It fails only if it was done before.
+        let _ = sys::epoll_control(self.epoll.as_raw_fd(), delete, self.fd.as_raw_fd(), 0, 0);
+        if !self.counters.deleted.swap(true, Relaxed) {
+            let name = &self.name;
+            // Standard error may be closed.
+            let _ = writeln!(
+                io::stderr(),
+                "busypoll: TAP device `{name}` was deleted: nothing comes or goes on it any more"
+            );
         }
     }
 
@@ -259,18 +279,19 @@ impl Port {
 
 impl Drop for Port {
     fn drop(&mut self) {
-        if let Some(name) = &self.one_of_many {
+        if self.one_of_many {
             // It fails only if the device is gone, and then there is nothing to detach from.
-            let _ = device::set_queue(self.fd.as_fd(), name, false);
+            let _ = device::set_queue(self.fd.as_fd(), &self.name, false);
         }
     }
 }
 
 /// The descriptor is readable exactly while frames wait: there is nothing to arm or to take back, and
-/// whoever waits after [`unmask`](Interrupt::unmask) meets frames that came before it, too.
+/// whoever waits after [`unmask`](Interrupt::unmask) meets frames that came before it, too. So it need not
+/// look for them, which would be a system call.
 impl Interrupt for Port {
     fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.epoll.as_fd()
     }
 
     fn unmask(&self) -> bool {
