@@ -102,6 +102,8 @@ pub struct Feature {
     pub name: String,
     /// Whether it is on now.
     pub on: bool,
+    /// Whether it was asked for: on as soon as no other feature holds it off.
+    pub wanted: bool,
     /// Whether this device lets it be changed.
     pub changeable: bool,
 }
@@ -202,7 +204,12 @@ impl Ethtool {
             .into_iter()
             .enumerate()
             .filter(|(_, name)| !name.is_empty())
-            .map(|(i, name)| Feature { name, on: bit(i, 2), changeable: bit(i, 0) && !bit(i, 3) })
+            .map(|(i, name)| Feature {
+                name,
+                on: bit(i, 2),
+                wanted: bit(i, 1),
+                changeable: bit(i, 0) && !bit(i, 3),
+            })
             .collect())
     }
 
@@ -241,30 +248,42 @@ impl Ethtool {
     ///
     /// # Errors
     /// [`Error::Denied`] without `CAP_NET_ADMIN`; [`Error::DeviceLacks`] for an unknown name, and for a
-    /// feature the device holds fixed or switches back because of another one.
+    /// feature the device holds fixed or another feature holds off. What was asked for before is asked
+    /// for again then.
     pub fn set_features(&self, names: &[&str], on: bool) -> Result<()> {
-        if self.pick(names)?.iter().all(|f| f.on == on) {
+        let before = self.pick(names)?;
+        // A wish that is held back today would come true later: it counts as a difference.
+        if before.iter().all(|f| f.on == on && (f.wanted == on || !f.changeable)) {
             return Ok(());
         }
+        self.want(before.iter().map(|f| (f.name.as_str(), on)))?;
+        // The kernel takes a wish it cannot grant without an error: look.
+        let Some(refused) = self.pick(names)?.into_iter().find(|f| f.on != on) else {
+            return Ok(());
+        };
+        self.want(before.iter().map(|f| (f.name.as_str(), f.wanted)))?;
+        let why = if refused.changeable { "while another feature forbids it" } else { "(fixed)" };
+        let state = if on { "on" } else { "off" };
+        Err(Error::DeviceLacks {
+            device: self.device.clone(),
+            what: format!("switching {} {state} {why}", refused.name),
+        })
+    }
+
+    fn want<'a>(&self, wishes: impl Iterator<Item = (&'a str, bool)>) -> Result<()> {
         let all = self.feature_names()?;
         // struct ethtool_sfeatures: cmd, size, then blocks of (valid, requested).
         let blocks = all.len().div_ceil(32);
         let mut request = vec![0; 2 + 2 * blocks];
         (request[0], request[1]) = (SFEATURES, blocks as u32);
-        for (i, _) in all.iter().enumerate().filter(|(_, name)| names.contains(&name.as_str())) {
+        let mut named = Vec::new();
+        for (name, on) in wishes {
+            let Some(i) = all.iter().position(|n| n == name) else { continue };
             request[2 + i / 32 * 2] |= 1 << (i % 32);
             request[3 + i / 32 * 2] |= u32::from(on) << (i % 32);
+            named.push(name);
         }
-        let state = if on { "on" } else { "off" };
-        self.ask(&format!("switching {} {state}", names.join(", ")), &mut request)?;
-        // The kernel takes a wish it cannot grant without an error: look.
-        match self.pick(names)?.into_iter().find(|f| f.on != on) {
-            None => Ok(()),
-            Some(f) => Err(Error::DeviceLacks {
-                device: self.device.clone(),
-                what: format!("switching {} {state}", f.name),
-            }),
-        }
+        self.ask(&format!("switching {}", named.join(", ")), &mut request)
     }
 
     /// The names of all features in the order of their bits; unused bits have an empty one.

@@ -129,6 +129,20 @@ fn ethtool_sees_and_changes_what_the_device_has() {
         veth.set_features(TSO, false).unwrap();
         assert!(veth.all_off(TSO).unwrap() && veth.all_on(GRO).unwrap());
 
+        // What was asked for and what is on are two things: TSO needs scatter-gather.
+        let scatter_gather = ["tx-scatter-gather", "tx-scatter-gather-fraglist"];
+        veth.set_features(&scatter_gather, false).unwrap();
+        let held = veth.set_features(TSO, true).unwrap_err();
+        assert!(held.to_string().contains("while another feature forbids it"), "{held}");
+        veth.set_features(&scatter_gather, true).unwrap();
+        assert!(veth.all_off(TSO).unwrap(), "a refused wish does not come true later");
+        veth.set_features(TSO, true).unwrap();
+        veth.set_features(&scatter_gather, false).unwrap();
+        assert!(veth.all_off(TSO).unwrap());
+        veth.set_features(TSO, false).unwrap();
+        veth.set_features(&scatter_gather, true).unwrap();
+        assert!(veth.all_off(TSO).unwrap(), "switched off for good, not only held off");
+
         let denied = without_capabilities(|| veth.set_features(TSO, true)).unwrap_err();
         assert!(denied.to_string().contains("CAP_NET_ADMIN"), "{denied}");
         assert!(veth.all_off(TSO).unwrap());
