@@ -2,7 +2,7 @@
 
 use busypoll_stack::{
     nic::{
-        Checksum, Interrupt, Nic, Queue, RingFull, cable,
+        Checksum, Frame, Interrupt, Nic, Queue, RingFull, RxQueue, cable,
         fault::{Config, Counters, Fault, Faults},
     },
     time,
@@ -11,7 +11,11 @@ use busypoll_stack::{
 use std::{
     net::Ipv4Addr,
     os::fd::AsRawFd,
-    sync::{Arc, atomic::Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread,
     time::Duration,
 };
 
@@ -286,5 +290,52 @@ fn senseless_faults_are_refused() {
         let (nic, _) = cable::pair(cable::Config::default()).unwrap();
         let line = Fault::new(Box::new(nic), config).err().unwrap().to_string();
         assert!(line.contains(word) && line.contains("choose"), "{line}");
+    }
+}
+
+#[test]
+fn no_held_frame_is_forgotten_between_a_sender_and_a_sleeper() {
+    let faults = Faults {
+        delay: Duration::from_micros(20),
+        reordering: 0.1,
+        duplication: 0.1,
+        ..Faults::default()
+    };
+    let Link { near, mut far, .. } = link(Config { receive: faults, ..transmitting(faults) });
+    let Queue { mut rx, tx, interrupt } = near;
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        // The sleeper has nothing to receive: only the interrupt makes it push what is due.
+        scope.spawn(|| {
+            while !done.load(Relaxed) {
+                if interrupt.unmask() && !fires_within(&*interrupt, 5_000) {
+                    return;
+                }
+                interrupt.mask();
+                rx.poll(8, &mut |_| ());
+            }
+        });
+        let mut sender = Queue { rx: Box::new(Nothing), tx, interrupt: interrupt.clone() };
+        let deadline = time::now() + Duration::from_secs(60);
+        for number in 0..5000 {
+            while push(&mut sender, number).is_err() {}
+            sender.tx.flush();
+            let mut found = Vec::new();
+            while !found.contains(&number) {
+                assert!(time::now() < deadline, "frame {number} was forgotten");
+                found.extend(poll(&mut far, 64));
+            }
+        }
+        done.store(true, Relaxed);
+        send(&mut sender, 0);
+    });
+}
+
+/// The receive half of a queue whose own is elsewhere.
+struct Nothing;
+
+impl RxQueue for Nothing {
+    fn poll(&mut self, _: usize, _: &mut dyn FnMut(Frame<'_>)) -> usize {
+        0
     }
 }
