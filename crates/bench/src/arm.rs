@@ -143,6 +143,7 @@ pub const ARMS: &[Arm] = arms! {
     "kernel-tcp-blocking-same-cpu" Kernel Veth Tcp Blocking SameCpu "kernel TCP asleep in recv, both on one CPU";
     "kernel-tcp-busy-poll"         Kernel Veth Tcp BusyPoll SeparateCpus "kernel TCP with SO_BUSY_POLL";
     "kernel-tcp-spin"              Kernel Veth Tcp Spin SeparateCpus "kernel TCP, application spins on a non-blocking socket";
+    "bare-xdp-spin"                Bare Xdp Udp Spin SeparateCpus "AF_XDP rings alone, no stack: the limit on this NIC";
 };
 
 /// Picks arms by a comma list of names and globs (`*`, `?`), in table order, each once.

@@ -7,6 +7,7 @@
 
 pub mod answer;
 pub mod arm;
+pub mod bare;
 pub mod chart;
 pub mod cli;
 pub mod clock;

@@ -15,7 +15,7 @@ use crate::schedule::{self, Budget};
 use crate::slot::{Load, Plan, Slot};
 use crate::stats::Rtts;
 use crate::units::Size;
-use crate::{kernel, limit};
+use crate::{bare, kernel, limit};
 
 /// The CPUs of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,18 +106,21 @@ pub struct Bench {
     /// The run's CPUs.
     pub cpus: Cpus,
     veth: Result<Lab, String>,
+    // A lab of its own: an XDP program on the kernel arms' veth would change what they measure.
+    xdp: Result<Lab, String>,
 }
 
 impl Bench {
     /// Makes the lab where that is possible; arms that need it are skipped with the reason elsewhere.
     pub fn new(cpus: Cpus, arms: &[Arm]) -> Self {
-        let veth = if arms.iter().any(|a| a.nic == Nic::Veth) {
+        let lab = |nic| {
+            if !arms.iter().any(|a| a.nic == nic) {
+                return Err("no arm needs it".to_owned());
+            }
             let server = cpus.server.unwrap_or(cpus.client);
             Lab::builder().cpus(cpus.client, server).build().map_err(|e| e.to_string())
-        } else {
-            Err("no arm needs it".to_owned())
         };
-        Self { clock: Clock::default(), cpus, veth }
+        Self { clock: Clock::default(), cpus, veth: lab(Nic::Veth), xdp: lab(Nic::Xdp) }
     }
 
     /// Why an arm cannot run here; none if nothing is known against it.
@@ -131,14 +134,16 @@ impl Bench {
         }
         match arm.nic {
             Nic::Veth => self.veth.as_ref().err().cloned(),
-            Nic::Xdp | Nic::Cable | Nic::Device => None,
+            Nic::Xdp => self.xdp.as_ref().err().cloned(),
+            Nic::Cable | Nic::Device => None,
         }
     }
 
     fn run_once(&self, arm: &Arm, plan: &Plan<'_>) -> Result<Slot, String> {
         match arm.nic {
             Nic::Veth => kernel::run(arm, &Plan { lab: self.veth.as_ref().ok(), ..*plan }),
-            Nic::Xdp | Nic::Cable | Nic::Device => Err("not part of a local run".to_owned()),
+            Nic::Xdp => bare::run(&Plan { lab: self.xdp.as_ref().ok(), ..*plan }),
+            Nic::Cable | Nic::Device => Err("not part of a local run".to_owned()),
         }
     }
 
