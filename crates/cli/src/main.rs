@@ -4,12 +4,14 @@ mod lab;
 
 use std::process::ExitCode;
 
+use busypoll_bench::cli::{BenchArgs, run_bench};
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
 /// Sockets that poll the NIC instead of waiting for it.
 #[derive(Debug, Parser)]
 #[command(name = "busypoll", version, arg_required_else_help = true)]
+#[command(after_help = "Start with `busypoll bench`: no configuration, less than a minute.")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -17,6 +19,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Bench(BenchArgs),
     Lab(lab::LabArgs),
 }
 
@@ -29,6 +32,7 @@ fn main() -> ExitCode {
         Err(error) => return not_understood(&error),
     };
     let outcome = match cli.command {
+        Command::Bench(args) => run_bench(&args).map(|()| ExitCode::SUCCESS).map_err(Into::into),
         Command::Lab(args) => lab::run(&args),
     };
     outcome.unwrap_or_else(|error| {

@@ -1,4 +1,4 @@
-//! `busypoll lab` as a user meets it: exit codes, errors in one line, nothing left behind.
+//! The command as a user meets it: exit codes, errors in one line, nothing left behind.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -45,11 +45,26 @@ fn mistakes_get_one_line_with_a_remedy_and_exit_code_2() {
 }
 
 #[test]
+fn the_benchmark_refuses_nonsense_in_one_line() {
+    for (arguments, named) in [
+        (["bench", "--cpus", "0,x"], "--cpus"),
+        (["bench", "--cpus", "0,8191"], "CPU 8191"),
+        (["bench", "--size", "1,big"], "--size"),
+        (["bench", "--rounds", "0"], "--rounds"),
+        (["bench", "--arms", "telepathy"], "telepathy"),
+        (["bench", "--duration", "soon"], "--duration"),
+    ] {
+        let line = one_line(&busypoll(&arguments));
+        assert!(line.starts_with("busypoll: ") && line.contains(named), "{line}");
+    }
+}
+
+#[test]
 fn help_is_there_asked_or_not() {
     let (asked, unasked) = (busypoll(&["--help"]), busypoll(&[]));
     assert!(asked.status.success());
     for help in [text(&asked.stdout), text(&unasked.stderr)] {
-        assert!(help.contains("Usage: busypoll") && help.contains("  lab "), "{help}");
+        assert!(help.contains("Usage: busypoll") && help.contains("  bench "), "{help}");
     }
 }
 
