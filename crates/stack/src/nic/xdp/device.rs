@@ -49,7 +49,7 @@ fn link(name: &str) -> io::Result<Link> {
     request_name.push(0);
     let request = Request::new(RTM_GETLINK, &[0; IFINFO]).attribute(IFLA_IFNAME, &request_name);
     let mut link = Link::default();
-    Socket::open(&[])?.request(request, &mut |message| {
+    Socket::open()?.request(request, &mut |message| {
         let header = message.payload;
         link.kind = super::netlink::u16_at(header, 2).unwrap_or(0);
         link.ifindex = u32_at(header, 4).unwrap_or(0);

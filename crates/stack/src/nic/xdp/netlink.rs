@@ -4,7 +4,10 @@
 //!
 //! [`device`]: super::device
 
-use crate::sys;
+use crate::{
+    sync::{self, Mutex},
+    sys,
+};
 use std::{
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
@@ -22,6 +25,7 @@ const NLMSG_DONE: u16 = 3;
 const BUFFER: usize = 64 * 1024;
 
 /// A message being written: header, family header, attributes.
+#[derive(Clone)]
 pub(crate) struct Request(Vec<u8>);
 
 impl Request {
@@ -142,7 +146,7 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
-/// A route netlink socket in the calling thread's network namespace.
+/// A route netlink socket to ask with.
 pub(crate) struct Socket {
     fd: OwnedFd,
     sequence: u32,
@@ -150,31 +154,12 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// Opens a socket that also hears the multicast `groups` (RTNLGRP_*).
-    pub(crate) fn open(groups: &[u32]) -> io::Result<Socket> {
-        // SAFETY: no pointers.
-        let fd = sys::owned(unsafe {
-            libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_ROUTE)
-        })?;
-        for group in groups {
-            // SAFETY: the option takes an int of this size.
-            let joined = unsafe {
-                libc::setsockopt(
-                    fd.as_raw_fd(),
-                    libc::SOL_NETLINK,
-                    libc::NETLINK_ADD_MEMBERSHIP,
-                    std::ptr::from_ref(group).cast(),
-                    4,
-                )
-            };
-            if joined != 0 {
-                return Err(io::Error::last_os_error());
-            }
-        }
-        Ok(Socket { fd, sequence: 0, buffer: vec![0; BUFFER] })
+    /// Opens a socket in the calling thread's network namespace.
+    pub(crate) fn open() -> io::Result<Socket> {
+        Ok(Socket { fd: open()?, sequence: 0, buffer: vec![0; BUFFER] })
     }
 
-    /// Sends `request` and hands every message of the answer to `each`. Not for a socket with groups.
+    /// Sends `request` and hands every message of the answer to `each`.
     ///
     /// # Errors
     /// What the kernel answered; `Interrupted` if the tables changed under a dump: ask again.
@@ -217,26 +202,74 @@ impl Socket {
             }
         }
     }
+}
 
-    /// Hands over what the groups have announced so far, without blocking.
+/// What multicast groups announce, in a buffer of its own, so that the descriptor can be waited on
+/// while somebody reads.
+pub(crate) struct Announcements {
+    fd: OwnedFd,
+    buffer: Mutex<Vec<u8>>,
+}
+
+impl Announcements {
+    /// Listens to the route netlink `groups` (RTNLGRP_*) of the calling thread's network namespace.
+    pub(crate) fn open(groups: &[u32]) -> io::Result<Announcements> {
+        let fd = open()?;
+        for group in groups {
+            // SAFETY: the option takes an int of this size.
+            let joined = unsafe {
+                libc::setsockopt(
+                    fd.as_raw_fd(),
+                    libc::SOL_NETLINK,
+                    libc::NETLINK_ADD_MEMBERSHIP,
+                    std::ptr::from_ref(group).cast(),
+                    4,
+                )
+            };
+            if joined != 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(Announcements { fd, buffer: Mutex::new(vec![0; BUFFER]) })
+    }
+
+    /// Hands over what was announced so far, in order and to one caller at a time; never blocks for more.
     ///
     /// # Errors
     /// `ENOBUFS` if announcements were lost: dump again.
-    pub(crate) fn drain(&mut self, each: &mut dyn FnMut(Message<'_>)) -> io::Result<()> {
+    pub(crate) fn drain(&self, each: &mut dyn FnMut(Message<'_>)) -> io::Result<()> {
+        let mut buffer = sync::lock(&self.buffer);
         loop {
-            let length = match receive(self.fd.as_fd(), &mut self.buffer, libc::MSG_DONTWAIT) {
+            let length = match receive(self.fd.as_fd(), &mut buffer, libc::MSG_DONTWAIT) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 other => other?,
             };
-            Messages(&self.buffer[..length]).for_each(&mut *each);
+            Messages(&buffer[..length]).for_each(&mut *each);
         }
     }
 }
 
-impl AsFd for Socket {
+impl AsFd for Announcements {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+fn open() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    let fd = sys::owned(unsafe {
+        libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_ROUTE)
+    })?;
+    // An address of its own: a socket without one hears nothing (do_one_broadcast, af_netlink.c).
+    // SAFETY: all zeros is a valid sockaddr_nl: the kernel chooses.
+    let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+    address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
+    let length = size_of::<libc::sockaddr_nl>() as libc::socklen_t;
+    // SAFETY: a valid address of that length.
+    match unsafe { libc::bind(fd.as_raw_fd(), std::ptr::from_ref(&address).cast(), length) } {
+        0 => Ok(fd),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

@@ -1,0 +1,261 @@
+//! The kernel's addresses, routes and neighbours of one interface, for a NIC that shares it. Owns our copy
+//! of them and two netlink sockets: one hears every change, the other asks. Changes nothing in the
+//! kernel but what a sender there would: it starts resolutions and confirms neighbours that answer.
+//!
+//! Addresses and neighbours are copied whole and followed by rtnetlink's announcements ([`tables`]);
+//! routes are asked for one destination at a time ([`route`]), so that policy routing, metrics and next
+//! hop groups count as they do for the kernel's own packets. Whoever keeps an answer takes
+//! [`generation`](KernelView::generation) first and drops the answer when it has moved.
+
+mod receive;
+mod route;
+mod tables;
+
+pub(crate) use receive::recv_with_destination;
+
+use self::tables::{Change, Neighbour, Tables};
+use super::iface::{Hop, KernelTables};
+use crate::{
+    nic::xdp::netlink::{Announcements, Request, Socket},
+    sync::{self, Arc, AtomicU64, Mutex, Ordering},
+    time,
+    wire::MacAddr,
+};
+use std::{
+    collections::HashMap,
+    io,
+    net::{IpAddr, Ipv4Addr},
+    os::fd::{AsFd, BorrowedFd},
+    time::Duration,
+};
+
+// linux/rtnetlink.h, linux/neighbour.h, linux/netlink.h
+const RTNLGRP_LINK: u32 = 1;
+const RTNLGRP_NEIGH: u32 = 3;
+const RTNLGRP_IPV4_IFADDR: u32 = 5;
+const RTNLGRP_IPV4_ROUTE: u32 = 7;
+const RTNLGRP_IPV4_RULE: u32 = 8;
+const RTNLGRP_NEXTHOP: u32 = 32;
+const RTM_NEWNEIGH: u16 = 28;
+const NDA_DST: u16 = 1;
+const NTF_USE: u8 = 1;
+const NLM_F_CREATE: u16 = 0x400;
+
+/// How often one neighbour is confirmed at most. The kernel believes a confirmation for 15 to 45 seconds
+/// (`base_reachable_time`).
+const CONFIRM_EVERY: Duration = Duration::from_secs(1);
+
+/// A dump that changes under the reader is read again so often. Changes go on being announced, so the
+/// copy is right in the end in any case.
+const DUMPS: u32 = 8;
+
+/// Our view of one interface's kernel tables. All methods may be called from any thread.
+///
+/// ```no_run
+/// use busypoll_stack::inet::kernel::KernelView;
+/// let view = KernelView::open(2)?;
+/// let generation = view.generation();
+/// if let Some(hop) = view.route([10, 0, 0, 9].into()) {
+///     match view.neighbour(hop.next_hop) {
+///         Some(mac) => println!("send to {mac} from {} while generation is {generation}", hop.source),
+///         None => view.resolve(hop.next_hop)?, // and look again when `fd` was readable
+///     }
+/// }
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct KernelView {
+    ifindex: u32,
+    announcements: Announcements,
+    questions: Mutex<Socket>,
+    tables: Mutex<Tables>,
+    routes: Mutex<route::Cache>,
+    generation: AtomicU64,
+}
+
+impl KernelView {
+    /// Copies the tables of the interface `ifindex` of the calling thread's network namespace. Needs no
+    /// privilege; [`resolve`](KernelView::resolve) and [`confirm`](KernelView::confirm) do.
+    ///
+    /// # Errors
+    /// No such interface, or no netlink.
+    pub fn open(ifindex: u32) -> io::Result<Arc<KernelView>> {
+        // Listen first, then dump: nothing falls between.
+        let groups = [
+            RTNLGRP_LINK,
+            RTNLGRP_NEIGH,
+            RTNLGRP_IPV4_IFADDR,
+            RTNLGRP_IPV4_ROUTE,
+            RTNLGRP_IPV4_RULE,
+            RTNLGRP_NEXTHOP,
+        ];
+        let view = KernelView {
+            ifindex,
+            announcements: Announcements::open(&groups)?,
+            questions: Mutex::new(Socket::open()?),
+            tables: Mutex::new(Tables::default()),
+            routes: Mutex::new(route::Cache::default()),
+            generation: AtomicU64::new(1),
+        };
+        view.dump()?;
+        Ok(Arc::new(view))
+    }
+
+    /// Readable when there is something to [`process`](KernelView::process).
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.announcements.as_fd()
+    }
+
+    /// Takes in what the kernel announced. Does not block. If announcements were lost, copies all again.
+    pub fn process(&self) {
+        let mut changed = false;
+        let drained = self.announcements.drain(&mut |message| {
+            let change = sync::lock(&self.tables).apply(self.ifindex, message);
+            changed |= change == Change::Paths;
+        });
+        if drained.is_err() {
+            // If this fails as well, the old copy stands until the next announcement.
+            let _ = self.dump();
+        } else if changed {
+            self.bump();
+        }
+    }
+
+    /// Moves whenever addresses, routes or neighbours change so that an earlier answer may be wrong. Take
+    /// it before asking.
+    #[inline]
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    fn bump(&self) {
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// The interface's addresses with their prefix lengths. IPv4.
+    pub fn addresses(&self) -> Vec<(IpAddr, u8)> {
+        let tables = sync::lock(&self.tables);
+        tables.addresses.iter().map(|a| (a.local.into(), a.prefix)).collect()
+    }
+
+    /// The way to `dst`, if the kernel would send there through this interface now. A system call unless
+    /// the answer is known.
+    pub fn route(&self, dst: Ipv4Addr) -> Option<Hop> {
+        let generation = self.generation();
+        if let Some(known) = sync::lock(&self.routes).get(dst, generation) {
+            return known;
+        }
+        let mtu = sync::lock(&self.tables).mtu;
+        let answer = route::ask(&mut sync::lock(&self.questions), dst, self.ifindex, mtu);
+        // Anything but "no route" is the asking that failed: not worth keeping.
+        let Ok(hop) = answer else { return None };
+        sync::lock(&self.routes).insert(dst, generation, hop);
+        hop
+    }
+
+    /// The link-layer address of a next hop on this link: that of the kernel's neighbour, if usable
+    /// (reachable, stale, delay, probe, permanent, noarp), or the one a broadcast or multicast address
+    /// maps to (RFC 1112 section 6.4). `None`: [`resolve`](KernelView::resolve) it.
+    pub fn neighbour(&self, next_hop: Ipv4Addr) -> Option<MacAddr> {
+        if next_hop.is_multicast() {
+            return Some(MacAddr::of_group(next_hop));
+        }
+        let tables = sync::lock(&self.tables);
+        if next_hop.is_broadcast() || tables.is_broadcast(next_hop) {
+            return Some(MacAddr([0xff; 6]));
+        }
+        tables.neighbours.get(&next_hop).and_then(Neighbour::usable)
+    }
+
+    /// The kernel has asked for `next_hop` and got no answer. [`resolve`](KernelView::resolve) asks again.
+    pub fn is_unreachable(&self, next_hop: Ipv4Addr) -> bool {
+        sync::lock(&self.tables).neighbours.get(&next_hop).is_some_and(Neighbour::has_failed)
+    }
+
+    /// Makes the kernel resolve `next_hop` as if it had a packet for it: an unknown one is asked for, a
+    /// stale one is verified. The outcome is announced: see [`fd`](KernelView::fd).
+    ///
+    /// # Errors
+    /// Missing CAP_NET_ADMIN; the interface is gone or down.
+    pub fn resolve(&self, next_hop: Ipv4Addr) -> io::Result<()> {
+        self.tell(next_hop, 0, NTF_USE, NLM_F_CREATE)
+    }
+
+    /// Tells the kernel that `next_hop` answers: what came from it was an answer to what we sent. Costs a
+    /// lookup; a system call at most once a second per neighbour.
+    pub fn confirm(&self, next_hop: Ipv4Addr) {
+        let now = time::now();
+        {
+            let mut tables = sync::lock(&self.tables);
+            let Some(neighbour) = tables.neighbours.get_mut(&next_hop) else { return };
+            if !neighbour.wants_confirmation(now, CONFIRM_EVERY) {
+                return;
+            }
+        }
+        // A neighbour that vanished meanwhile needs none.
+        let _ = self.tell(next_hop, tables::NUD_REACHABLE, 0, 0);
+    }
+
+    /// One RTM_NEWNEIGH.
+    fn tell(&self, next_hop: Ipv4Addr, state: u16, ntf: u8, flags: u16) -> io::Result<()> {
+        let request = Request::new(RTM_NEWNEIGH, &tables::ndmsg(self.ifindex, state, ntf))
+            .flags(flags)
+            .attribute(NDA_DST, &next_hop.octets());
+        sync::lock(&self.questions).request(request, &mut |_| ())
+    }
+
+    /// Copies everything.
+    fn dump(&self) -> io::Result<()> {
+        let mut fresh = Tables::default();
+        for request in tables::dumps(self.ifindex) {
+            let mut left = DUMPS;
+            loop {
+                let mut questions = sync::lock(&self.questions);
+                let result = questions.request(request.clone(), &mut |message| {
+                    fresh.apply(self.ifindex, message);
+                });
+                left -= 1;
+                match result {
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {
+                        if left == 0 {
+                            break;
+                        }
+                    }
+                    other => break other?,
+                }
+            }
+        }
+        *sync::lock(&self.tables) = fresh;
+        self.bump();
+        Ok(())
+    }
+}
+
+impl KernelTables for KernelView {
+    fn generation(&self) -> u64 {
+        KernelView::generation(self)
+    }
+
+    fn addresses(&self) -> Vec<(IpAddr, u8)> {
+        KernelView::addresses(self)
+    }
+
+    fn route(&self, destination: Ipv4Addr) -> Option<Hop> {
+        KernelView::route(self, destination)
+    }
+
+    fn neighbour(&self, address: Ipv4Addr) -> Option<MacAddr> {
+        KernelView::neighbour(self, address)
+    }
+
+    fn resolve(&self, address: Ipv4Addr) {
+        // A neighbour nobody asks for is one that does not answer: the caller's patience decides.
+        let _ = KernelView::resolve(self, address);
+    }
+
+    fn confirm(&self, address: Ipv4Addr) {
+        KernelView::confirm(self, address);
+    }
+}
+
+/// Neighbours by address.
+type Neighbours = HashMap<Ipv4Addr, Neighbour>;

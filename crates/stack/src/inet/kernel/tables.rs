@@ -1,0 +1,248 @@
+//! The copies of the kernel's tables and how announcements change them. Owns the meaning of RTM_*LINK,
+//! RTM_*ADDR and RTM_*NEIGH messages; does no input or output.
+
+use super::Neighbours;
+use crate::{
+    nic::xdp::netlink::{Message, Request, u16_at, u32_at},
+    time::Instant,
+    wire::MacAddr,
+};
+use std::{net::Ipv4Addr, time::Duration};
+
+// linux/rtnetlink.h
+const RTM_NEWLINK: u16 = 16;
+const RTM_DELLINK: u16 = 17;
+const RTM_GETLINK: u16 = 18;
+const RTM_NEWADDR: u16 = 20;
+const RTM_DELADDR: u16 = 21;
+const RTM_GETADDR: u16 = 22;
+const RTM_NEWROUTE: u16 = 24;
+const RTM_DELROUTE: u16 = 25;
+const RTM_NEWNEIGH: u16 = 28;
+const RTM_DELNEIGH: u16 = 29;
+const RTM_GETNEIGH: u16 = 30;
+const RTM_NEWRULE: u16 = 32;
+const RTM_DELRULE: u16 = 33;
+const RTM_NEWNEXTHOP: u16 = 104;
+const RTM_DELNEXTHOP: u16 = 105;
+
+// linux/if_link.h, linux/if_addr.h, linux/neighbour.h
+const IFLA_MTU: u16 = 4;
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const IFA_BROADCAST: u16 = 4;
+const NDA_DST: u16 = 1;
+const NDA_LLADDR: u16 = 2;
+pub(super) const NUD_REACHABLE: u16 = 0x02;
+const NUD_STALE: u16 = 0x04;
+const NUD_DELAY: u16 = 0x08;
+const NUD_PROBE: u16 = 0x10;
+const NUD_FAILED: u16 = 0x20;
+const NUD_NOARP: u16 = 0x40;
+const NUD_PERMANENT: u16 = 0x80;
+/// Learned by asking, and so confirmed by answers.
+const NUD_DYNAMIC: u16 = NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE;
+const NUD_USABLE: u16 = NUD_DYNAMIC | NUD_NOARP | NUD_PERMANENT;
+
+const AF_INET: u8 = libc::AF_INET as u8;
+/// Sizes of `struct ifinfomsg`, `ifaddrmsg`, `ndmsg`.
+const IFINFO: usize = 16;
+const IFADDR: usize = 8;
+const NDMSG: usize = 12;
+
+/// What a message did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// Nothing that matters to a path.
+    None,
+    /// Some path may be another now.
+    Paths,
+}
+
+/// An IPv4 address of the interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Address {
+    pub(super) local: Ipv4Addr,
+    pub(super) prefix: u8,
+    broadcast: Option<Ipv4Addr>,
+}
+
+/// An entry of the kernel's neighbour table.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Neighbour {
+    state: u16,
+    mac: MacAddr,
+    confirmed: Option<Instant>,
+}
+
+impl Neighbour {
+    pub(super) fn usable(&self) -> Option<MacAddr> {
+        (self.state & NUD_USABLE != 0).then_some(self.mac)
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.state & NUD_FAILED != 0
+    }
+
+    /// Whether to confirm it now, and if so notes that. An administrator's entry (permanent, noarp) is
+    /// never confirmed: that would make it an ordinary one.
+    pub(super) fn wants_confirmation(&mut self, now: Instant, every: Duration) -> bool {
+        let due = self.confirmed.is_none_or(|last| now.since(last) >= every);
+        let wants = due && self.state & NUD_DYNAMIC != 0;
+        if wants {
+            self.confirmed = Some(now);
+        }
+        wants
+    }
+
+    /// What a sender sees of it.
+    fn face(&self) -> (Option<MacAddr>, bool) {
+        (self.usable(), self.has_failed())
+    }
+}
+
+/// One interface's tables.
+#[derive(Debug, Default)]
+pub(super) struct Tables {
+    /// The largest IP packet, bytes.
+    pub(super) mtu: u32,
+    flags: u32,
+    pub(super) addresses: Vec<Address>,
+    pub(super) neighbours: Neighbours,
+}
+
+/// What fills empty tables: link, addresses, neighbours.
+pub(super) fn dumps(ifindex: u32) -> [Request; 3] {
+    let mut link = [0; IFINFO];
+    link[4..8].copy_from_slice(&ifindex.to_ne_bytes());
+    let mut address = [0; IFADDR];
+    address[0] = AF_INET;
+    [
+        Request::new(RTM_GETLINK, &link),
+        Request::new(RTM_GETADDR, &address).dump(),
+        Request::new(RTM_GETNEIGH, &ndmsg(ifindex, 0, 0)).dump(),
+    ]
+}
+
+/// A `struct ndmsg` for IPv4.
+pub(super) fn ndmsg(ifindex: u32, state: u16, flags: u8) -> [u8; NDMSG] {
+    let mut header = [0; NDMSG];
+    header[0] = AF_INET;
+    header[4..8].copy_from_slice(&ifindex.to_ne_bytes());
+    header[8..10].copy_from_slice(&state.to_ne_bytes());
+    header[10] = flags;
+    header
+}
+
+impl Tables {
+    /// An address is some subnet's broadcast address.
+    pub(super) fn is_broadcast(&self, address: Ipv4Addr) -> bool {
+        self.addresses.iter().any(|a| a.broadcast == Some(address))
+    }
+
+    /// Takes in one message; those that are about other interfaces or make no sense change no table.
+    pub(super) fn apply(&mut self, ifindex: u32, message: Message<'_>) -> Change {
+        match message.kind {
+            RTM_NEWLINK | RTM_DELLINK => self.link(ifindex, message),
+            RTM_NEWADDR | RTM_DELADDR => self.address(ifindex, message),
+            RTM_NEWNEIGH | RTM_DELNEIGH => self.neighbour(ifindex, message),
+            RTM_NEWROUTE | RTM_DELROUTE | RTM_NEWRULE | RTM_DELRULE | RTM_NEWNEXTHOP
+            | RTM_DELNEXTHOP => Change::Paths,
+            _ => Change::None,
+        }
+    }
+
+    /// An interface that goes down takes its routes with it without a word (fib_sync_down_dev), so
+    /// any interface's change of flags may change a path.
+    fn link(&mut self, ifindex: u32, message: Message<'_>) -> Change {
+        let [Some(index), Some(flags), Some(change)] =
+            [4, 8, 12].map(|at| u32_at(message.payload, at))
+        else {
+            return Change::None;
+        };
+        if index != ifindex {
+            let quiet = message.kind == RTM_NEWLINK && change == 0;
+            return if quiet { Change::None } else { Change::Paths };
+        }
+        if message.kind == RTM_DELLINK {
+            *self = Tables::default();
+            return Change::Paths;
+        }
+        let mtu = message
+            .attributes(IFINFO)
+            .find(|(kind, _)| *kind == IFLA_MTU)
+            .and_then(|(_, value)| u32_at(value, 0))
+            .unwrap_or(self.mtu);
+        let before = (self.mtu, self.flags);
+        (self.mtu, self.flags) = (mtu, flags);
+        if before == (mtu, flags) { Change::None } else { Change::Paths }
+    }
+
+    /// Another interface's addresses matter too: they come and go with routes.
+    fn address(&mut self, ifindex: u32, message: Message<'_>) -> Change {
+        let (Some(&[family, prefix, ..]), Some(index)) =
+            (message.payload.first_chunk::<4>(), u32_at(message.payload, 4))
+        else {
+            return Change::None;
+        };
+        if family != AF_INET || prefix > 32 {
+            return Change::None;
+        }
+        if index != ifindex {
+            return Change::Paths;
+        }
+        let (mut address, mut local, mut broadcast) = (None, None, None);
+        for (kind, value) in message.attributes(IFADDR) {
+            match kind {
+                IFA_ADDRESS => address = ipv4(value),
+                IFA_LOCAL => local = ipv4(value),
+                IFA_BROADCAST => broadcast = ipv4(value),
+                _ => {}
+            }
+        }
+        // On a point-to-point link IFA_ADDRESS is the other end.
+        let Some(local) = local.or(address) else { return Change::None };
+        self.addresses.retain(|a| (a.local, a.prefix) != (local, prefix));
+        if message.kind == RTM_NEWADDR {
+            self.addresses.push(Address { local, prefix, broadcast });
+        }
+        Change::Paths
+    }
+
+    fn neighbour(&mut self, ifindex: u32, message: Message<'_>) -> Change {
+        let (Some(&family), Some(index), Some(state)) =
+            (message.payload.first(), u32_at(message.payload, 4), u16_at(message.payload, 8))
+        else {
+            return Change::None;
+        };
+        if family != AF_INET || index != ifindex {
+            return Change::None;
+        }
+        let (mut destination, mut mac) = (None, None);
+        for (kind, value) in message.attributes(NDMSG) {
+            match kind {
+                NDA_DST => destination = ipv4(value),
+                NDA_LLADDR => mac = value.try_into().ok().map(MacAddr),
+                _ => {}
+            }
+        }
+        let Some(destination) = destination else { return Change::None };
+        let before = self.neighbours.remove(&destination);
+        if message.kind == RTM_NEWNEIGH {
+            let neighbour = Neighbour {
+                // A state that promises an address without one would be none of use.
+                state: if mac.is_some() { state } else { state & NUD_FAILED },
+                mac: mac.unwrap_or(MacAddr([0; 6])),
+                confirmed: before.and_then(|b| b.confirmed),
+            };
+            self.neighbours.insert(destination, neighbour);
+        }
+        let face = |n: Option<&Neighbour>| n.map_or((None, false), Neighbour::face);
+        let same = face(before.as_ref()) == face(self.neighbours.get(&destination));
+        if same { Change::None } else { Change::Paths }
+    }
+}
+
+pub(super) fn ipv4(value: &[u8]) -> Option<Ipv4Addr> {
+    <[u8; 4]>::try_from(value).ok().map(Ipv4Addr::from)
+}

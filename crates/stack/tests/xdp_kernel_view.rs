@@ -1,0 +1,248 @@
+//! The kernel's tables as seen over netlink: what `ip` changes, the view follows.
+
+use busypoll_lab::{Lab, LabHost, needs, needs_root};
+use busypoll_stack::{inet::kernel::KernelView, wire::MacAddr};
+use std::{
+    net::{IpAddr, Ipv4Addr, UdpSocket},
+    os::fd::AsRawFd,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+
+fn lab() -> Lab {
+    Lab::builder().build().unwrap()
+}
+
+fn view(host: &LabHost) -> Arc<KernelView> {
+    host.enter(|| KernelView::open(host.ifindex())).unwrap().unwrap()
+}
+
+fn ip(host: &LabHost, arguments: &str) {
+    let output = host.command("ip").args(arguments.split_whitespace()).output().unwrap();
+    assert!(output.status.success(), "{arguments}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// What `ip` says of a neighbour.
+fn shown(host: &LabHost, address: Ipv4Addr) -> String {
+    let output = host.command("ip").args(["neigh", "show", &address.to_string()]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Follows the announcements until `done`, waiting on the descriptor alone.
+fn follow(view: &KernelView, what: &str, mut done: impl FnMut(&KernelView) -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !done(view) {
+        assert!(Instant::now() < deadline, "waited for {what}");
+        let mut poll = libc::pollfd { fd: view.fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one live pollfd.
+        unsafe { libc::poll(&raw mut poll, 1, 1000) };
+        view.process();
+    }
+}
+
+/// The change must have moved the generation: whoever cached the old answer must look again.
+fn followed(
+    view: &KernelView,
+    what: &str,
+    change: impl FnOnce(),
+    done: impl Fn(&KernelView) -> bool,
+) {
+    assert!(!done(view), "{what} before the change");
+    let before = view.generation();
+    change();
+    follow(view, what, done);
+    assert_ne!(view.generation(), before, "{what}");
+}
+
+#[test]
+fn addresses_are_followed() {
+    needs_root!();
+    needs!(program "ip");
+    let lab = lab();
+    let host = &lab.server;
+    let view = view(host);
+    let name = host.interface();
+    assert_eq!(view.addresses(), [(IpAddr::V4(SERVER), 24)]);
+    let added = (IpAddr::from([10, 99, 0, 1]), 16);
+    let has = |view: &KernelView| view.addresses().contains(&added);
+    followed(&view, "add", || ip(host, &format!("addr add 10.99.0.1/16 brd + dev {name}")), has);
+    assert_eq!(view.neighbour([10, 99, 255, 255].into()), Some(MacAddr([0xff; 6])));
+    let gone = |view: &KernelView| !has(view);
+    followed(&view, "del", || ip(host, &format!("addr del 10.99.0.1/16 dev {name}")), gone);
+    // Another interface's addresses are none of ours.
+    ip(host, "addr add 10.98.0.1/16 dev lo");
+    view.process();
+    assert_eq!(view.addresses(), [(IpAddr::V4(SERVER), 24)]);
+}
+
+#[test]
+fn routes_are_the_kernels_choice() {
+    needs_root!();
+    needs!(program "ip");
+    let lab = lab();
+    let host = &lab.server;
+    let view = view(host);
+    let name = host.interface();
+    let far = Ipv4Addr::new(192, 0, 2, 7);
+    let direct = view.route(CLIENT).unwrap();
+    assert_eq!((direct.next_hop, direct.source, direct.mtu), (CLIENT, SERVER, Some(1500)));
+    assert_eq!(view.route(far), None);
+    assert_eq!(view.route(SERVER), None, "our own address is not on the link");
+    assert_eq!(view.route(Ipv4Addr::LOCALHOST), None);
+
+    let gateway = |view: &KernelView| view.route(far).is_some_and(|h| h.next_hop == CLIENT);
+    let add = || ip(host, &format!("route add 192.0.2.0/24 via {CLIENT} mtu 1280"));
+    followed(&view, "a gateway", add, gateway);
+    assert_eq!(view.route(far).unwrap().mtu, Some(1280));
+
+    // Policy routing counts: the same destination through a table that leads elsewhere.
+    ip(host, "route add default dev lo table 77");
+    let elsewhere = |view: &KernelView| view.route(far).is_none();
+    followed(&view, "a rule", || ip(host, "rule add to 192.0.2.7 table 77"), elsewhere);
+    followed(&view, "no rule", || ip(host, "rule del to 192.0.2.7 table 77"), gateway);
+
+    followed(&view, "unreachable", || ip(host, "route add unreachable 192.0.2.7"), elsewhere);
+    followed(&view, "reachable", || ip(host, "route del unreachable 192.0.2.7"), gateway);
+
+    let lower = |view: &KernelView| view.route(CLIENT).is_some_and(|h| h.mtu == Some(1400));
+    followed(&view, "a lower MTU", || ip(host, &format!("link set {name} mtu 1400")), lower);
+    // The kernel takes the routes of an interface away without announcing each.
+    let none = |view: &KernelView| view.route(far).is_none();
+    followed(&view, "down", || ip(host, &format!("link set {name} down")), none);
+}
+
+#[test]
+fn a_neighbour_is_resolved_followed_and_given_up() {
+    needs_root!();
+    needs!(program "ip");
+    let lab = lab();
+    let host = &lab.server;
+    let view = view(host);
+    let name = host.interface();
+    let client_mac = MacAddr(lab.client.mac());
+    let knows = |view: &KernelView| view.neighbour(CLIENT) == Some(client_mac);
+    followed(&view, "resolution", || view.resolve(CLIENT).unwrap(), knows);
+
+    let moved = MacAddr([2, 0, 0, 0, 0, 9]);
+    let replace = |rest: &str| ip(host, &format!("neigh replace {CLIENT} dev {name} {rest}"));
+    let follows = |view: &KernelView| view.neighbour(CLIENT) == Some(moved);
+    followed(&view, "a new address", || replace("lladdr 02:00:00:00:00:09 nud stale"), follows);
+    // Going from stale to another usable state changes nothing for a sender.
+    let before = view.generation();
+    replace("lladdr 02:00:00:00:00:09 nud reachable");
+    thread::sleep(Duration::from_millis(20));
+    view.process();
+    assert_eq!(view.generation(), before);
+    let gone = |view: &KernelView| view.neighbour(CLIENT).is_none();
+    followed(&view, "removal", || ip(host, &format!("neigh del {CLIENT} dev {name}")), gone);
+
+    // Nobody has this address: the kernel gives up, and says so.
+    let nobody = Ipv4Addr::new(10, 77, 0, 99);
+    let ask = || view.resolve(nobody).unwrap();
+    followed(&view, "giving up", ask, |view| view.is_unreachable(nobody));
+    assert_eq!(view.neighbour(nobody), None);
+}
+
+#[test]
+fn progress_confirms_a_neighbour_but_leaves_an_administrators_alone() {
+    needs_root!();
+    needs!(program "ip");
+    let lab = lab();
+    let host = &lab.server;
+    let name = host.interface();
+    let set = |nud: &str| {
+        ip(host, &format!("neigh replace {CLIENT} dev {name} lladdr 02:00:00:00:00:09 nud {nud}"));
+    };
+    set("stale");
+    let view = view(host);
+    view.confirm(CLIENT);
+    assert!(shown(host, CLIENT).contains("REACHABLE"), "{}", shown(host, CLIENT));
+    // Within the same second it costs nothing and does nothing.
+    set("stale");
+    view.process();
+    view.confirm(CLIENT);
+    assert!(shown(host, CLIENT).contains("STALE"), "{}", shown(host, CLIENT));
+    thread::sleep(Duration::from_millis(1100));
+    view.confirm(CLIENT);
+    assert!(shown(host, CLIENT).contains("REACHABLE"), "{}", shown(host, CLIENT));
+    set("permanent");
+    view.process();
+    thread::sleep(Duration::from_millis(1100));
+    view.confirm(CLIENT);
+    assert!(shown(host, CLIENT).contains("PERMANENT"), "{}", shown(host, CLIENT));
+    view.confirm([10, 77, 0, 50].into()); // unknown: nothing happens
+}
+
+#[test]
+fn groups_need_no_neighbour() {
+    needs_root!();
+    let lab = lab();
+    let view = view(&lab.server);
+    assert_eq!(view.neighbour([224, 0, 0, 251].into()), Some(MacAddr([1, 0, 0x5e, 0, 0, 251])));
+    assert_eq!(view.neighbour(Ipv4Addr::BROADCAST), Some(MacAddr([0xff; 6])));
+}
+
+/// More announcements than the socket can hold: some are lost, the view is right all the same.
+#[test]
+fn lost_announcements_are_made_up_for() {
+    needs_root!();
+    needs!(program "ip");
+    let lab = lab();
+    let host = &lab.server;
+    let name = host.interface();
+    let view = view(host);
+    let script: String = (0..20_000)
+        .map(|i| format!("route add 172.16.{}.{}/32 via {CLIENT}\n", i / 250, i % 250))
+        .chain([format!("addr add 10.99.0.1/16 dev {name}\n")])
+        .collect();
+    let path = std::env::temp_dir().join(format!("busypoll-routes-{}", std::process::id()));
+    std::fs::write(&path, script).unwrap();
+    ip(host, &format!("-batch {}", path.display()));
+    std::fs::remove_file(&path).unwrap();
+    let before = view.generation();
+    view.process();
+    assert_ne!(view.generation(), before);
+    assert_eq!(view.addresses().len(), 2);
+    let hop = view.route([172, 16, 3, 3].into()).unwrap();
+    assert_eq!(hop.next_hop, CLIENT);
+}
+
+#[test]
+fn an_unknown_interface_is_an_error_and_a_vanished_one_is_empty() {
+    needs_root!();
+    needs!(program "ip");
+    let lab = lab();
+    let host = &lab.server;
+    assert!(host.enter(|| KernelView::open(0x7fff_ffff).is_err()).unwrap());
+    let view = view(host);
+    let has_nothing = |view: &KernelView| view.addresses().is_empty();
+    let delete = || ip(host, &format!("link del {}", host.interface()));
+    followed(&view, "deletion", delete, has_nothing);
+    assert_eq!(view.route(CLIENT), None);
+    assert!(view.resolve(CLIENT).is_err());
+}
+
+/// Reading needs no privilege; only telling the kernel something does.
+#[test]
+fn an_unprivileged_reader_sees_it_all() {
+    needs_root!();
+    let lab = lab();
+    let host = &lab.server;
+    host.enter(|| {
+        let header: [u32; 2] = [0x2008_0522, 0];
+        let none = [0u32; 6];
+        // SAFETY: the layouts of capset(2), version 3; it changes this thread alone, which ends here.
+        let dropped = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) };
+        assert_eq!(dropped, 0);
+        let view = KernelView::open(host.ifindex()).unwrap();
+        assert!(view.route(CLIENT).is_some());
+        let refused = view.resolve(CLIENT).unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
+        assert!(UdpSocket::bind(("0.0.0.0", 0)).is_ok());
+    })
+    .unwrap();
+}
