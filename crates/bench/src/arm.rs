@@ -1,8 +1,9 @@
 //! The table of arms: every configuration the benchmark can measure. The list, the help and the
 //! filter all come from [`ARMS`]; a new arm is one new row.
 
-use serde::{Serialize, Serializer};
 use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident => $word:literal),+ $(,)? }) => {
@@ -20,6 +21,15 @@ macro_rules! words {
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(self.word())
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+                match String::deserialize(d)?.as_str() {
+                    $($word => Ok(Self::$variant),)+
+                    other => Err(D::Error::unknown_variant(other, &[$($word),+])),
+                }
             }
         }
 
@@ -145,6 +155,15 @@ pub const ARMS: &[Arm] = arms! {
     "kernel-tcp-spin"              Kernel Veth Tcp Spin SeparateCpus "kernel TCP, application spins on a non-blocking socket";
     "bare-xdp-spin"                Bare Xdp Udp Spin SeparateCpus "AF_XDP rings alone, no stack: the limit on this NIC";
 };
+
+/// The arms that make sense between two machines, which share no CPU and no veth.
+pub fn between_machines() -> Vec<Arm> {
+    let apart = ARMS.iter().filter(|a| a.placement == Placement::SeparateCpus);
+    apart
+        .filter(|a| a.plane == Plane::Kernel)
+        .map(|a| Arm { nic: if a.nic == Nic::Veth { Nic::Device } else { a.nic }, ..*a })
+        .collect()
+}
 
 /// Picks arms by a comma list of names and globs (`*`, `?`), in table order, each once.
 ///

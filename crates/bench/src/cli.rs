@@ -1,11 +1,14 @@
 //! The options of `busypoll bench` and `busypoll serve`, and what they set in motion.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::arm::{self, ARMS, Arm, Protocol};
 use crate::error::Error;
+use crate::remote::{self, Remote};
 use crate::run::{Bench, Cpus, Settings};
+use crate::serve::Server;
 use crate::slot::Load;
 use crate::sweep::{self, Sweep};
 use crate::units::{self, Size, UDP_MAX};
@@ -47,12 +50,57 @@ pub struct BenchArgs {
     /// Ask a question instead: at what size, at what rate, with what coalescing?
     #[arg(long, value_name = "QUESTION")]
     pub sweep: Option<Sweep>,
+    /// Measure against `busypoll serve` on another machine
+    #[arg(long, value_name = "ADDRESS[:PORT]", conflicts_with = "sweep")]
+    pub host: Option<String>,
     /// Write the report as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Write a chart [default with --sweep: busypoll-QUESTION.svg]
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
+}
+
+/// The far end of `busypoll bench --host`.
+///
+/// Serves one bench after another, and only the machine it is controlled from, until it is stopped.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ServeArgs {
+    /// Where to listen; UDP uses the same port, TCP data the next one
+    #[arg(long, value_name = "ADDRESS:PORT", default_value_t = SocketAddr::from(([0, 0, 0, 0], remote::PORT)))]
+    pub listen: SocketAddr,
+    /// The CPU to serve on [default: the bench's choice of a server's CPU]
+    #[arg(long, value_name = "N")]
+    pub cpu: Option<u32>,
+    /// Serve one bench and stop
+    #[arg(long)]
+    pub once: bool,
+}
+
+/// Serves benches until stopped.
+///
+/// # Errors
+/// One line for a mistake in the options.
+pub fn run_serve(args: &ServeArgs) -> Result<(), Error> {
+    let cpu = match args.cpu {
+        Some(cpu) => cpu,
+        None => {
+            let cpus = Cpus::choose(None)?;
+            cpus.server.unwrap_or(cpus.client)
+        }
+    };
+    let server = Server::bind(args.listen, cpu)?;
+    println!("serving on CPU {cpu} at {}; stop with Ctrl-C", server.address()?);
+    loop {
+        match server.serve_one() {
+            Ok(peer) => println!("{peer} has finished"),
+            // One bench's trouble is not the next one's.
+            Err(why) => eprintln!("{why}"),
+        }
+        if args.once {
+            return Ok(());
+        }
+    }
 }
 
 /// Runs the benchmark and prints the report.
@@ -67,6 +115,10 @@ pub fn run_bench(args: &BenchArgs) -> Result<(), Error> {
     let arms = choose_arms(args)?;
     let settings = settings(args, &arms)?;
     let cpus = Cpus::choose(args.cpus)?;
+    if let Some(host) = &args.host {
+        let remote = Remote::connect(host)?;
+        return finish(args, &Bench::with_remote(cpus, remote), &arms, &settings);
+    }
     // What this refuses, the lab refuses again with the same reason, arm by arm.
     let _ = busypoll_lab::enter_user_namespace();
     let bench = Bench::new(cpus, &arms);
@@ -79,8 +131,13 @@ pub fn run_bench(args: &BenchArgs) -> Result<(), Error> {
         println!("chart: {}", svg.display());
         return write_json(args, &report);
     }
-    let outcome = bench.measure(&arms, &settings, "bench")?;
-    let report = report::build(machine::describe(&bench, &settings), &settings, &outcome);
+    finish(args, &bench, &arms, &settings)
+}
+
+/// Measures, reports, writes the files.
+fn finish(args: &BenchArgs, bench: &Bench, arms: &[Arm], settings: &Settings) -> Result<(), Error> {
+    let outcome = bench.measure(arms, settings, "bench")?;
+    let report = report::build(machine::describe(bench, settings), settings, &outcome);
     print!("{}", table::render(&report));
     if let Some(svg) = &args.svg {
         table::chart(&report).write(svg)?;
@@ -96,9 +153,13 @@ fn write_json(args: &BenchArgs, report: &impl serde::Serialize) -> Result<(), Er
 }
 
 fn choose_arms(args: &BenchArgs) -> Result<Vec<Arm>, Error> {
+    let known = match &args.host {
+        Some(_) => arm::between_machines(),
+        None => ARMS.to_vec(),
+    };
     let arms = match &args.arms {
-        Some(patterns) => arm::select(patterns, ARMS).map_err(|e| format!("--arms: {e}"))?,
-        None => args.sweep.map_or_else(|| ARMS.to_vec(), Sweep::default_arms),
+        Some(patterns) => arm::select(patterns, &known).map_err(|e| format!("--arms: {e}"))?,
+        None => args.sweep.map_or(known, Sweep::default_arms),
     };
     let largest = args.size.request.max(args.size.response);
     if largest > UDP_MAX && arms.iter().any(|a| a.protocol == Protocol::Udp) {

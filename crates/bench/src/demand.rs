@@ -4,9 +4,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use busypoll_linux::stat::CpuTimes;
+use serde::{Deserialize, Serialize};
 
 /// CPU time used and the time it took, summed over rounds.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
     /// CPUs x elapsed - idle - iowait.
     pub used: Duration,

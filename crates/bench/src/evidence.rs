@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use busypoll_lab::Lab;
 use busypoll_linux::stat::{self, ContextSwitches, CpuTimes};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::arm::{Arm, Mode, Plane};
 use crate::slot::Load;
@@ -30,7 +30,7 @@ pub struct Watch<'a> {
     /// The CPUs whose interrupts count.
     pub cpus: [u32; 2],
     /// The threads whose switches count.
-    pub threads: [u32; 2],
+    pub threads: &'a [u32],
 }
 
 impl Watch<'_> {
@@ -76,7 +76,7 @@ impl Watch<'_> {
         });
         let mut switches = ContextSwitches::default();
         for thread in self.threads {
-            let one = stat::context_switches_of(thread).map_err(text)?;
+            let one = stat::context_switches_of(*thread).map_err(text)?;
             switches.voluntary += one.voluntary;
             switches.involuntary += one.involuntary;
         }
@@ -116,7 +116,7 @@ impl Snapshot {
 }
 
 /// Differences over one measurement.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Window {
     /// Wall clock.
     pub elapsed: Duration,
@@ -134,6 +134,19 @@ pub struct Window {
     pub voluntary: u64,
     /// Both threads were preempted.
     pub involuntary: u64,
+}
+
+impl Window {
+    /// Adds what the server's machine counted over the same time.
+    pub fn add_remote(&mut self, server: &Self) {
+        self.cpu_used += server.cpu_used;
+        self.server_cpu_used = server.server_cpu_used;
+        self.busy_poll_rx += server.busy_poll_rx;
+        self.interrupts += server.interrupts;
+        self.net_rx += server.net_rx;
+        self.voluntary += server.voluntary;
+        self.involuntary += server.involuntary;
+    }
 }
 
 /// The evidence of one arm, summed over its rounds.
@@ -331,10 +344,10 @@ mod tests {
     fn the_machine_counts_a_sleep() {
         let me = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         let cpu = busypoll_linux::topology::allowed().expect("affinity").iter().next().unwrap_or(0);
-        let watch = Watch { lab: None, cpus: [cpu, cpu], threads: [me, me] };
+        let watch = Watch { lab: None, cpus: [cpu, cpu], threads: &[me] };
         let before = watch.before().expect("/proc");
         std::thread::sleep(Duration::from_millis(30));
         let window = watch.after().expect("/proc").since(&before, cpu);
-        assert!(window.voluntary >= 2 && window.elapsed >= Duration::from_millis(30), "{window:?}");
+        assert!(window.voluntary >= 1 && window.elapsed >= Duration::from_millis(30), "{window:?}");
     }
 }

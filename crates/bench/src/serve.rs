@@ -1,0 +1,217 @@
+//! `busypoll serve`: the far end of a benchmark between two machines. Serves one bench at a time, and
+//! only the machine it is controlled from.
+
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread::{self, Scope, ScopedJoinHandle};
+use std::time::Duration;
+
+use busypoll_linux::topology;
+
+use crate::arm::{Plane, Protocol};
+use crate::clock::Clock;
+use crate::demand;
+use crate::evidence::{Snapshot, Watch};
+use crate::kernel::{Tcp, Udp, Wait};
+use crate::remote::{Ask, Control, Job, Reply, VERSION};
+use crate::slot::{Announce, thread_id};
+use crate::units::{Size, TCP_MAX, UDP_MAX};
+use crate::workload;
+
+/// Longest idle control a peer may ask for.
+const LONGEST_IDLE: Duration = Duration::from_secs(20);
+
+/// A server that listens.
+pub struct Server {
+    listener: TcpListener,
+    cpu: u32,
+    clock: Clock,
+}
+
+/// An arm being served.
+struct Running<'scope> {
+    worker: ScopedJoinHandle<'scope, Result<(), String>>,
+    thread: u32,
+    before: Option<Snapshot>,
+}
+
+impl Server {
+    /// Listens at `address` and will serve on `cpu`.
+    ///
+    /// # Errors
+    /// One line: the address is taken, the CPU cannot be used.
+    pub fn bind(address: SocketAddr, cpu: u32) -> Result<Self, String> {
+        topology::pin(cpu).map(drop).map_err(|e| format!("--cpu: {e}"))?;
+        let listener = TcpListener::bind(address).map_err(|e| {
+            format!("--listen {address}: {e}; is another `busypoll serve` running?")
+        })?;
+        Ok(Self { listener, cpu, clock: Clock::default() })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn address(&self) -> Result<SocketAddr, String> {
+        self.listener.local_addr().map_err(|e| e.to_string())
+    }
+
+    /// Serves the next bench until it leaves. Tells who it was.
+    ///
+    /// # Errors
+    /// One line: what ended it, if it was not the bench's leaving.
+    pub fn serve_one(&self) -> Result<SocketAddr, String> {
+        let (stream, peer) = self.listener.accept().map_err(|e| format!("accept: {e}"))?;
+        self.session(stream, peer).map_err(|e| format!("{peer}: {e}"))?;
+        Ok(peer)
+    }
+
+    fn session(&self, stream: TcpStream, peer: SocketAddr) -> Result<(), String> {
+        let here = stream.local_addr().map_err(|e| e.to_string())?;
+        let control = Control::new(stream)?;
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let mut running: Option<Running<'_>> = None;
+            let mut converse = || -> Result<(), String> {
+                while let Some(ask) = control.receive::<Ask>()? {
+                    let reply = match ask {
+                        Ask::Hello { .. } => Ok(Reply::Hello { version: VERSION }),
+                        Ask::Idle { millis } => {
+                            demand::idle(Duration::from_millis(millis).min(LONGEST_IDLE))
+                                .map(Reply::Idle)
+                        }
+                        Ask::Start(job) => {
+                            end(&stop, running.take());
+                            stop.store(false, Ordering::Release);
+                            self.start(scope, job, here, peer.ip(), &stop).map(|(r, address)| {
+                                running = Some(r);
+                                Reply::Ready(address)
+                            })
+                        }
+                        Ask::Begin => self.begin(running.as_mut()).map(|()| Reply::Done),
+                        Ask::End => self.end(running.as_mut()).map(Reply::Window),
+                        Ask::Stop => {
+                            end(&stop, running.take());
+                            Ok(Reply::Done)
+                        }
+                    };
+                    control.send(&reply.unwrap_or_else(Reply::Refused))?;
+                }
+                Ok(())
+            };
+            let result = converse();
+            end(&stop, running);
+            result
+        })
+    }
+
+    fn start<'scope, 'env>(
+        &'env self,
+        scope: &'scope Scope<'scope, 'env>,
+        job: Job,
+        here: SocketAddr,
+        peer: IpAddr,
+        stop: &'env AtomicBool,
+    ) -> Result<(Running<'scope>, SocketAddr), String> {
+        let size = check(&job)?;
+        let (sender, address) = mpsc::sync_channel(1);
+        let (thread_sender, thread) = mpsc::sync_channel(1);
+        let worker = scope.spawn(move || {
+            let _pinned = topology::pin(self.cpu).map_err(|e| e.to_string())?;
+            // The session reads it before anything else.
+            let _ = thread_sender.send(thread_id());
+            let announce = Announce::new(sender);
+            let wait = Wait::of(job.mode, Duration::from_micros(job.busy_poll_us));
+            let served = match job.protocol {
+                Protocol::Udp => {
+                    let socket = UdpSocket::bind(here).map_err(|e| format!("bind {here}: {e}"))?;
+                    announce.ready(here);
+                    let mut udp = Udp::server(socket, wait, &self.clock)?.only_from(peer);
+                    workload::serve(&mut udp, size, stop)
+                }
+                Protocol::Tcp => {
+                    let at = SocketAddr::new(here.ip(), here.port().wrapping_add(1));
+                    let mut tcp = Tcp::server(at, wait, &self.clock, &announce, Some(peer))?;
+                    workload::serve(&mut tcp, size, stop)
+                }
+            };
+            served.map(drop).map_err(|e| e.to_string())
+        });
+        match (thread.recv(), address.recv()) {
+            (Ok(thread), Ok(address)) => Ok((Running { worker, thread, before: None }, address)),
+            // The worker ended before it was ready and has the reason.
+            _ => match worker.join() {
+                Ok(Err(why)) => Err(why),
+                _ => Err("the server's thread ended early".to_owned()),
+            },
+        }
+    }
+
+    fn watch<'a>(&self, threads: &'a [u32]) -> Watch<'a> {
+        Watch { lab: None, cpus: [self.cpu, self.cpu], threads }
+    }
+
+    fn begin(&self, running: Option<&mut Running<'_>>) -> Result<(), String> {
+        let running = running.ok_or("nothing was started")?;
+        running.before = Some(self.watch(&[running.thread]).before()?);
+        Ok(())
+    }
+
+    fn end(&self, running: Option<&mut Running<'_>>) -> Result<crate::evidence::Window, String> {
+        let running = running.ok_or("nothing was started")?;
+        let before = running.before.take().ok_or("no measurement has begun")?;
+        Ok(self.watch(&[running.thread]).after()?.since(&before, self.cpu))
+    }
+}
+
+/// What a peer may ask for.
+fn check(job: &Job) -> Result<Size, String> {
+    let most = if job.protocol == Protocol::Udp { UDP_MAX } else { TCP_MAX };
+    let fits = |n: usize| (1..=most).contains(&n);
+    if !fits(job.request_bytes) || !fits(job.response_bytes) {
+        return Err(format!("messages must have 1 to {most} bytes"));
+    }
+    if job.plane != Plane::Kernel {
+        return Err("the stack needs an interface: start the server with --dev".to_owned());
+    }
+    Ok(Size { request: job.request_bytes, response: job.response_bytes })
+}
+
+/// Ends a worker: at the next message, or after one patience.
+fn end(stop: &AtomicBool, running: Option<Running<'_>>) {
+    stop.store(true, Ordering::Release);
+    if let Some(running) = running {
+        // Why it ended is the bench's to notice; it has stopped asking.
+        let _ = running.worker.join();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arm::Mode;
+
+    fn job(protocol: Protocol, request_bytes: usize) -> Job {
+        Job {
+            plane: Plane::Kernel,
+            protocol,
+            mode: Mode::Blocking,
+            busy_poll_us: 50,
+            request_bytes,
+            response_bytes: 1,
+        }
+    }
+
+    #[test]
+    fn absurd_jobs_are_refused() {
+        assert!(check(&job(Protocol::Udp, 1)).is_ok());
+        assert!(check(&job(Protocol::Tcp, UDP_MAX + 1)).is_ok());
+        for (protocol, bytes) in
+            [(Protocol::Udp, 0), (Protocol::Udp, UDP_MAX + 1), (Protocol::Tcp, TCP_MAX + 1)]
+        {
+            assert!(check(&job(protocol, bytes)).is_err());
+        }
+        assert!(check(&Job { plane: Plane::Bare, ..job(Protocol::Udp, 1) }).is_err());
+    }
+}

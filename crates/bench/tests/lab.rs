@@ -1,0 +1,148 @@
+//! Short runs on real kernel objects: the limit, the kernel's arms and the bare AF_XDP echo in the lab,
+//! and a bench against a server across it.
+
+use std::time::Duration;
+
+use busypoll_bench::arm::{self, ARMS, Arm, Mode};
+use busypoll_bench::json::Report;
+use busypoll_bench::remote::Remote;
+use busypoll_bench::run::{Bench, Cpus, Settings};
+use busypoll_bench::serve::Server;
+use busypoll_bench::slot::Load;
+use busypoll_bench::sweep::{self, Sweep};
+use busypoll_bench::units::Size;
+use busypoll_bench::{machine, report, table};
+use busypoll_lab::{Lab, needs_root};
+
+fn settings(arms: usize, rounds: usize) -> Settings {
+    Settings {
+        size: Size { request: 1, response: 1 },
+        load: Load::Closed { gap: Duration::ZERO },
+        busy_poll: Duration::from_micros(50),
+        rounds,
+        duration: Duration::from_millis(60) * (arms * rounds + rounds) as u32,
+    }
+}
+
+fn run(bench: &Bench, arms: &[Arm], settings: &Settings) -> Report {
+    let outcome = bench.measure(arms, settings, "test").expect("a short run");
+    report::build(machine::describe(bench, settings), settings, &outcome)
+}
+
+fn two_cpus() -> Option<Cpus> {
+    let cpus = Cpus::choose(None).expect("at least one CPU");
+    cpus.server.is_some().then_some(cpus)
+}
+
+#[test]
+fn the_kernel_arms_give_figures_and_evidence() {
+    needs_root!();
+    let Some(cpus) = two_cpus() else { return };
+    let arms = arm::select("kernel-*", ARMS).expect("known arms");
+    let bench = Bench::new(cpus, &arms);
+    let report = run(&bench, &arms, &settings(arms.len(), 2));
+    assert!(report.skipped.is_empty(), "{:?}", report.skipped);
+    assert_eq!(report.arms.len(), arms.len());
+    for arm in &report.arms {
+        assert!(arm.transactions > 10, "{arm:?}");
+        assert!(arm.rtt_us.min > 0.0 && arm.rtt_us.p50 <= arm.rtt_us.max, "{arm:?}");
+        match arm.mode {
+            // Each blocking transaction is two sleeps, one a side.
+            Mode::Blocking => {
+                assert!(arm.evidence.voluntary_switches >= arm.transactions, "{arm:?}");
+                assert!(arm.evidence.busy_polled_share < 0.05, "{arm:?}");
+            }
+            Mode::BusyPoll => {
+                assert!(arm.evidence.busy_poll_rx_packets > 0, "{arm:?}");
+                assert_ne!(arm.evidence.napi_id, 0, "{arm:?}");
+            }
+            _ => assert!(arm.evidence.voluntary_switches < arm.transactions, "{arm:?}"),
+        }
+    }
+    let text = table::render(&report);
+    assert!(arms.iter().all(|a| text.contains(a.name)), "{text}");
+}
+
+#[test]
+fn a_busy_poll_too_short_for_the_gap_is_called_invalid() {
+    needs_root!();
+    let Some(cpus) = two_cpus() else { return };
+    let arms = arm::select("kernel-udp-busy-poll", ARMS).expect("a known arm");
+    let bench = Bench::new(cpus, &arms);
+    let settings = Settings {
+        load: Load::Closed { gap: Duration::from_millis(2) },
+        busy_poll: Duration::from_micros(1),
+        ..settings(4, 2)
+    };
+    let report = run(&bench, &arms, &settings);
+    let arm = &report.arms[0];
+    assert!(!arm.valid, "{arm:?}");
+    assert!(arm.reason.as_ref().is_some_and(|r| r.contains("did not busy poll")), "{arm:?}");
+    assert!(table::verdict(&report).contains("says nothing"), "{}", table::verdict(&report));
+}
+
+#[test]
+fn the_bare_echo_answers_and_leaves_the_queue_free() {
+    needs_root!();
+    let Some(cpus) = two_cpus() else { return };
+    let arms = arm::select("bare-xdp-spin", ARMS).expect("a known arm");
+    let bench = Bench::new(cpus, &arms);
+    // Several rounds: each must get the queue that the one before has left.
+    for bytes in [1, 1472] {
+        let size = Size { request: bytes, response: bytes };
+        let report = run(&bench, &arms, &Settings { size, ..settings(1, 3) });
+        assert!(report.skipped.is_empty(), "{:?}", report.skipped);
+        assert!(report.arms[0].valid && report.arms[0].transactions > 10, "{:?}", report.arms);
+    }
+    let size = Size { request: 1473, response: 1 };
+    let report = run(&bench, &arms, &Settings { size, ..settings(1, 1) });
+    assert!(report.skipped[0].reason.contains("1472"), "{:?}", report.skipped);
+}
+
+#[test]
+fn the_open_loop_offers_its_rate() {
+    needs_root!();
+    let Some(cpus) = two_cpus() else { return };
+    let arms = arm::select("kernel-udp-busy-poll,kernel-tcp-spin", ARMS).expect("known arms");
+    let bench = Bench::new(cpus, &arms);
+    let report = sweep::run(Sweep::Rate, &bench, &arms, &settings(8, 1)).expect("a short sweep");
+    assert_eq!(report.points.len(), 7);
+    assert!(report.skipped.iter().any(|s| s.name == "kernel-tcp-spin"), "{:?}", report.skipped);
+    for point in &report.points {
+        let arm = &point.arms[0].arm;
+        assert!(arm.transactions + arm.evidence.lost > 0, "{point:?}");
+    }
+    assert!(report.chart().svg().is_ok());
+}
+
+#[test]
+fn a_bench_against_a_server_elsewhere() {
+    needs_root!();
+    let cpus = Cpus::choose(None).expect("a CPU");
+    let lab = Lab::builder().build().expect("a lab");
+    let cpu = cpus.server.unwrap_or(cpus.client);
+    let address = std::net::SocketAddr::from((lab.server.ipv4(), 7117));
+    let server = lab.server.enter(|| Server::bind(address, cpu)).expect("entered").expect("bound");
+    std::thread::scope(|scope| {
+        let served = scope.spawn(|| {
+            lab.server.enter(|| (server.serve_one(), server.serve_one())).expect("entered")
+        });
+        let arms =
+            arm::select("*blocking,*busy-poll", &arm::between_machines()).expect("known arms");
+        let report = lab.client.enter(|| {
+            let remote = Remote::connect(&lab.server.ipv4().to_string()).expect("a server");
+            run(&Bench::with_remote(cpus, remote), &arms, &settings(arms.len(), 2))
+        });
+        let report = report.expect("entered");
+        assert!(report.skipped.is_empty(), "{:?}", report.skipped);
+        assert_eq!(report.arms.len(), 4);
+        for arm in &report.arms {
+            assert!(arm.transactions > 10, "{arm:?}");
+            assert_eq!(arm.nic.word(), "device");
+        }
+        // A bench that just goes away frees the server for the next.
+        lab.client.enter(|| drop(std::net::TcpStream::connect(address))).expect("entered");
+        let (first, second) = served.join().expect("no panic");
+        assert!(first.is_ok() && second.is_ok(), "{first:?} {second:?}");
+    });
+}

@@ -1,0 +1,126 @@
+//! What anybody can run: a server on loopback, mistakes answered in one line, arms skipped with a reason.
+
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use busypoll_bench::arm::{self, ARMS};
+use busypoll_bench::cli::{BenchArgs, run_bench};
+use busypoll_bench::remote::Remote;
+use busypoll_bench::run::{Bench, Cpus, Settings};
+use busypoll_bench::serve::Server;
+use busypoll_bench::slot::Load;
+use busypoll_bench::units::Size;
+use clap::Parser;
+
+#[derive(Parser)]
+struct Command {
+    #[command(flatten)]
+    bench: BenchArgs,
+}
+
+/// What the command says to these options.
+fn bench(options: &[&str]) -> Result<(), String> {
+    let words = std::iter::once(&"bench").chain(options);
+    let command = Command::try_parse_from(words).map_err(|e| {
+        let text = e.to_string();
+        text.lines().next().unwrap_or_default().to_owned()
+    })?;
+    run_bench(&command.bench).map_err(|e| e.to_string())
+}
+
+#[test]
+fn mistakes_are_one_line_that_names_them() {
+    for (options, named) in [
+        (&["--cpus", "0"][..], "'0' is not two CPU numbers"),
+        (&["--cpus", "0,x"], "'0,x'"),
+        (&["--cpus", "0,0"], "twice"),
+        (&["--cpus", "0,8191"], "CPU 8191"),
+        (&["--size", "0,1"], "size 0"),
+        (&["--size", "65508,1"], "65508 bytes do not fit"),
+        (&["--size", "9999999,1", "--arms", "*tcp*"], "9999999"),
+        (&["--arms", "kernel-udp-blockin"], "did you mean 'kernel-udp-blocking'?"),
+        (&["--duration", "10"], "--duration 10us is too short"),
+        (&["--duration", "10 parsecs"], "unknown unit"),
+        (&["--gap", "10s"], "--gap 10s"),
+        (&["--rounds", "0"], "0"),
+        (&["--sweep", "colour"], "colour"),
+    ] {
+        let error = bench(options).expect_err("a mistake");
+        assert!(error.contains(named), "{options:?}: {error}");
+        assert_eq!(error.lines().count(), 1, "{options:?}: {error}");
+    }
+}
+
+#[test]
+fn a_peer_that_never_answers_is_one_line_within_seconds() {
+    // A port that was free a moment ago.
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("loopback");
+    let start = Instant::now();
+    let error = bench(&["--host", &free.to_string()]).expect_err("nobody there");
+    assert!(error.contains("busypoll serve") && error.lines().count() == 1, "{error}");
+    assert!(bench(&["--host", "not a host"]).is_err());
+    assert!(start.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
+fn a_port_that_accepts_and_stays_silent_is_given_up() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let address = listener.local_addr().expect("bound");
+    let start = Instant::now();
+    let error = bench(&["--host", &address.to_string()]).expect_err("no answer");
+    assert!(error.contains("does not answer") && error.lines().count() == 1, "{error}");
+    assert!(start.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
+fn somebody_else_at_the_port_is_told_apart() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let address = listener.local_addr().expect("bound");
+    let other = std::thread::spawn(move || {
+        use std::io::Write;
+        let (mut stream, _) = listener.accept().expect("a client");
+        stream.write_all(b"SSH-2.0-OpenSSH_9.2\r\n").expect("written");
+    });
+    let error = Remote::connect(&address.to_string()).err().expect("no server of ours");
+    assert!(error.contains("does not speak"), "{error}");
+    other.join().expect("no panic");
+}
+
+#[test]
+fn a_server_answers_over_loopback() {
+    let cpus = Cpus::choose(None).expect("a CPU");
+    let server = Server::bind(([127, 0, 0, 1], 0).into(), cpus.client).expect("bound");
+    let address = server.address().expect("bound");
+    let served = std::thread::spawn(move || server.serve_one());
+    let arms = arm::select("kernel-udp-blocking", &arm::between_machines()).expect("a known arm");
+    let settings = Settings {
+        size: Size { request: 64, response: 16 },
+        load: Load::Closed { gap: Duration::ZERO },
+        busy_poll: Duration::from_micros(50),
+        rounds: 2,
+        duration: Duration::from_millis(300),
+    };
+    let remote = Remote::connect(&address.to_string()).expect("a server");
+    let bench = Bench::with_remote(cpus, remote);
+    let outcome = bench.measure(&arms, &settings, "test").expect("a short run");
+    assert!(outcome.skipped.is_empty(), "{:?}", outcome.skipped);
+    assert!(outcome.arms[0].slots.iter().flatten().all(|s| s.tally.transactions > 0));
+    drop(bench);
+    served.join().expect("no panic").expect("served");
+}
+
+#[test]
+fn with_one_cpu_the_rest_still_runs() {
+    let one = Cpus { server: None, ..Cpus::choose(None).expect("a CPU") };
+    let arms = arm::select("kernel-udp-spin", ARMS).expect("a known arm");
+    let settings = Settings {
+        size: Size { request: 1, response: 1 },
+        load: Load::Closed { gap: Duration::ZERO },
+        busy_poll: Duration::from_micros(50),
+        rounds: 1,
+        duration: Duration::from_millis(100),
+    };
+    let outcome = Bench::new(one, &arms).measure(&arms, &settings, "test").expect("nothing to run");
+    assert!(outcome.arms.is_empty() && outcome.limit.is_empty());
+    assert!(outcome.skipped[0].reason.contains("two CPUs"), "{:?}", outcome.skipped);
+}
