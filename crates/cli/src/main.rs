@@ -4,7 +4,7 @@ mod lab;
 
 use std::process::ExitCode;
 
-use busypoll_bench::cli::{BenchArgs, run_bench};
+use busypoll_bench::cli::{BenchArgs, ServeArgs, run_bench, run_serve};
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
@@ -20,6 +20,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Bench(BenchArgs),
+    Serve(ServeArgs),
     Lab(lab::LabArgs),
 }
 
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
     };
     let outcome = match cli.command {
         Command::Bench(args) => run_bench(&args).map(|()| ExitCode::SUCCESS).map_err(Into::into),
+        Command::Serve(args) => run_serve(&args).map(|()| ExitCode::SUCCESS).map_err(Into::into),
         Command::Lab(args) => lab::run(&args),
     };
     outcome.unwrap_or_else(|error| {

@@ -45,7 +45,7 @@ fn mistakes_get_one_line_with_a_remedy_and_exit_code_2() {
 }
 
 #[test]
-fn the_benchmark_refuses_nonsense_in_one_line() {
+fn the_benchmark_refuses_what_cannot_be_in_one_line() {
     for (arguments, named) in [
         (["bench", "--cpus", "0,x"], "--cpus"),
         (["bench", "--cpus", "0,8191"], "CPU 8191"),
@@ -53,6 +53,9 @@ fn the_benchmark_refuses_nonsense_in_one_line() {
         (["bench", "--rounds", "0"], "--rounds"),
         (["bench", "--arms", "telepathy"], "telepathy"),
         (["bench", "--duration", "soon"], "--duration"),
+        (["serve", "--listen", "nowhere"], "--listen"),
+        (["serve", "--listen", "192.0.2.1:7"], "192.0.2.1:7"),
+        (["serve", "--cpu", "8191"], "CPU 8191"),
     ] {
         let line = one_line(&busypoll(&arguments));
         assert!(line.starts_with("busypoll: ") && line.contains(named), "{line}");
@@ -95,6 +98,22 @@ fn a_command_in_a_lab_reaches_the_other_host_of_the_same_lab() {
     assert_ne!(client, here);
     // One lab, one banner.
     assert_eq!(text(&output.stderr).lines().count(), 1, "{output:?}");
+}
+
+#[test]
+fn bench_and_serve_meet_across_the_lab() {
+    needs_root!();
+    let script = format!(
+        "{BUSYPOLL} lab --host server -- {BUSYPOLL} serve --once >&2 &
+         for attempt in $(seq 100); do
+             {BUSYPOLL} bench --host $BUSYPOLL_LAB_PEER --duration 2s --rounds 1 \\
+                 --arms kernel-udp-spin && break
+             sleep 0.1
+         done
+         wait"
+    );
+    let output = busypoll(&["lab", "--", "sh", "-c", &script]);
+    assert!(text(&output.stdout).contains("kernel-udp-spin"), "{output:?}");
 }
 
 #[test]
