@@ -1,0 +1,111 @@
+//! ARP on interfaces whose addresses are ours (RFC 826, RFC 5227).
+
+use super::{Inet, counters::Count, iface::Interface, neighbour::News};
+use crate::{
+    napi::Pass,
+    sync::lock,
+    wire::{EtherType, MacAddr, arp},
+};
+use std::net::Ipv4Addr;
+
+impl Inet {
+    #[cold]
+    pub(super) fn arp_input(
+        &self,
+        iface: &Interface,
+        queue: u32,
+        to_one: bool,
+        bytes: &[u8],
+        pass: &mut Pass,
+    ) {
+        if iface.kernel().is_some() {
+            return;
+        }
+        let Ok(arp) = arp::Packet::new_checked(bytes) else {
+            return self.counters.add(Count::ArpInErrors);
+        };
+        let (mac, sender, target) = (arp.sender_mac(), arp.sender_ip(), arp.target_ip());
+        let known = matches!(arp.operation(), arp::Operation::REQUEST | arp::Operation::REPLY);
+        if !known || !mac.is_unicast() || sender.is_multicast() || sender.is_broadcast() {
+            return self.counters.add(Count::ArpInErrors);
+        }
+        if mac == iface.info().mac {
+            // Our own broadcast, come back.
+            return;
+        }
+        let asked = arp.operation() == arp::Operation::REQUEST && iface.has(target);
+        if iface.has(sender) {
+            // RFC 5227 section 2.4: we keep the address and defend it by answering its asker alone.
+            return self.counters.add(Count::ArpInConflicts);
+        }
+        if !sender.is_unspecified() {
+            let news = match arp.operation() {
+                _ if asked => News::Request,
+                arp::Operation::REPLY if to_one && iface.has(target) => News::Reply,
+                _ => News::Mention,
+            };
+            // Strangers to the link are answered but not remembered: they could fill the table.
+            if iface.own().iter().any(|own| own.contains(sender)) {
+                self.arp_learn(iface, (sender, mac), news, pass);
+            }
+        }
+        if asked {
+            let to = (mac, sender);
+            self.arp_send(iface, queue, arp::Operation::REPLY, mac, target, to);
+        }
+    }
+
+    fn arp_learn(
+        &self,
+        iface: &Interface,
+        (address, mac): (Ipv4Addr, MacAddr),
+        news: News,
+        pass: &mut Pass,
+    ) {
+        let mut neighbours = lock(&iface.neighbours);
+        let (now_known, displaced) =
+            neighbours.table.hear(address, mac, news, pass.now, &self.random);
+        let ready = if now_known { neighbours.parking.take(address) } else { Default::default() };
+        let dropped = displaced.map_or(0, |victim| neighbours.parking.take(victim).len());
+        let next = neighbours.table.next();
+        drop(neighbours);
+        self.counters.add_n(Count::ArpDropped, dropped as u64);
+        self.tick_by(next);
+        self.send_parked(iface, mac, ready);
+    }
+
+    /// Asks who has `address`: everybody, or only `neighbour`, whether it still has it.
+    pub(super) fn arp_request(
+        &self,
+        iface: &Interface,
+        queue: u32,
+        address: Ipv4Addr,
+        neighbour: Option<MacAddr>,
+    ) {
+        let own = iface.own();
+        let Some(source) = own.iter().find(|own| own.contains(address)).or(own.first()) else {
+            return;
+        };
+        let to = neighbour.unwrap_or(MacAddr::BROADCAST);
+        let target = (MacAddr::UNSPECIFIED, address);
+        self.arp_send(iface, queue, arp::Operation::REQUEST, to, source.address(), target);
+    }
+
+    fn arp_send(
+        &self,
+        iface: &Interface,
+        queue: u32,
+        operation: arp::Operation,
+        to: MacAddr,
+        source: Ipv4Addr,
+        target: (MacAddr, Ipv4Addr),
+    ) {
+        let sender = (iface.info().mac, source);
+        let sent = iface.transmit_frame(queue, (to, EtherType::ARP), arp::LEN, &mut |room| {
+            // The room has the packet's length: this cannot fail.
+            let _ = arp::Packet::init(room, operation, sender, target);
+        });
+        // A lost question is asked again, and so is a lost answer's.
+        self.counters.add(if sent.is_ok() { Count::ArpOutPackets } else { Count::IpOutDiscards });
+    }
+}

@@ -1,0 +1,138 @@
+//! What inet counts, under the names `nstat` uses (RFC 4293, RFC 4113 and Linux's TcpExt/IpExt) where it
+//! has one. Every drop has a cause here.
+
+use crate::sync::{AtomicU64, Ordering};
+
+macro_rules! counts {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// One thing counted.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Count { $($(#[$doc])* $name,)* }
+
+        const NAMES: &[&str] = &[$(stringify!($name),)*];
+    };
+}
+
+counts! {
+    /// Frames shorter than their headers.
+    LinkInTruncated,
+    /// Frames for another station.
+    LinkInOtherHost,
+    /// Frames with a VLAN id we have no interface for, or with too many tags.
+    LinkInVlan,
+    /// Frames that carry neither IPv4 nor ARP.
+    LinkInUnknownProtos,
+    /// ARP packets that are malformed or contradict themselves.
+    ArpInErrors,
+    /// Somebody else uses an address of ours.
+    ArpInConflicts,
+    /// Requests and replies sent.
+    ArpOutPackets,
+    /// Neighbours that did not answer.
+    ArpFailed,
+    /// Packets dropped while their neighbour was unresolved: too many waited, or it never answered.
+    ArpDropped,
+    /// IP headers that are malformed.
+    IpInHdrErrors,
+    /// IP headers with a wrong checksum (`IpInHdrErrors` too).
+    IpInCsumErrors,
+    /// Source routes, which hosts must not follow unasked.
+    IpInSourceRoutes,
+    /// Packets for addresses that are not ours.
+    IpInAddrErrors,
+    /// Packets from addresses that cannot send: groups, loopback, our own.
+    IpInMartians,
+    /// Packets of protocols nobody here speaks.
+    IpInUnknownProtos,
+    /// Packets that left in fragments.
+    IpFragOKs,
+    /// Fragments made.
+    IpFragCreates,
+    /// Packets that could not leave in fragments.
+    IpFragFails,
+    /// Fragments received.
+    IpReasmReqds,
+    /// Packets put together.
+    IpReasmOKs,
+    /// Packets never put together.
+    IpReasmFails,
+    /// Of these: the time was over.
+    IpReasmTimeout,
+    /// Of these: fragments overlapped or contradicted each other.
+    IpReasmOverlaps,
+    /// Of these: given up for newer ones.
+    IpReasmEvicted,
+    /// Packets that found the transmit ring full on their way out (replies and parked packets).
+    IpOutDiscards,
+    /// Packets with no way to their destination.
+    IpOutNoRoutes,
+    /// ICMP messages received.
+    IcmpInMsgs,
+    /// Malformed ones, and errors about packets that no socket of ours has sent.
+    IcmpInErrors,
+    /// ICMP messages with a wrong checksum (`IcmpInErrors` too).
+    IcmpInCsumErrors,
+    /// Pings.
+    IcmpInEchos,
+    /// Answers to pings.
+    IcmpOutEchoReps,
+    /// Destination unreachable, received and believed.
+    IcmpInDestUnreachs,
+    /// Time exceeded, received and believed.
+    IcmpInTimeExcds,
+    /// Parameter problem, received and believed.
+    IcmpInParmProbs,
+    /// Destination unreachable, sent.
+    IcmpOutDestUnreachs,
+    /// Time exceeded, sent.
+    IcmpOutTimeExcds,
+    /// Errors not sent, to keep within the rate.
+    IcmpOutRateLimited,
+    /// Datagrams delivered.
+    UdpInDatagrams,
+    /// Of these: with a checksum its sender left to hardware.
+    UdpInPartialCsums,
+    /// Datagrams for ports where nobody listens.
+    UdpNoPorts,
+    /// Datagrams not delivered for any other reason.
+    UdpInErrors,
+    /// Of these: a wrong checksum.
+    UdpInCsumErrors,
+    /// Of these: the socket had no room.
+    UdpRcvbufErrors,
+    /// Datagrams sent.
+    UdpOutDatagrams,
+    /// Datagrams refused for want of room in the transmit ring.
+    UdpSndbufErrors,
+}
+
+/// Counts that several threads raise at once: nothing on the path of a good packet.
+#[derive(Debug)]
+pub(super) struct Counters([AtomicU64; NAMES.len()]);
+
+impl Counters {
+    pub(super) fn new() -> Counters {
+        Counters(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+
+    #[cold]
+    pub(super) fn add(&self, count: Count) {
+        self.add_n(count, 1);
+    }
+
+    pub(super) fn add_n(&self, count: Count, n: u64) {
+        self.0[count as usize].fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub(super) fn get(&self, count: Count) -> u64 {
+        self.0[count as usize].load(Ordering::Relaxed)
+    }
+
+    pub(super) fn names() -> &'static [&'static str] {
+        NAMES
+    }
+
+    pub(super) fn all(&self) -> Vec<u64> {
+        self.0.iter().map(|count| count.load(Ordering::Relaxed)).collect()
+    }
+}

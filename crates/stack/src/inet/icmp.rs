@@ -1,0 +1,260 @@
+//! ICMP: answering pings, telling others what could not be delivered here, and telling sockets what could
+//! not be delivered elsewhere.
+
+use super::{
+    Inet, SocketError,
+    counters::Count,
+    input::{Arrival, Cast, Inbound},
+};
+use crate::{
+    napi::Pass,
+    sync::lock,
+    time::Instant,
+    wire::{
+        Protocol,
+        icmp::{self, Type, code},
+        ipv4, udp,
+    },
+};
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+/// Bytes of an error's IP packet at most (RFC 1812 section 4.3.2.3).
+const MAX_ERROR: usize = 576;
+
+/// Errors sent per second, and at once (Linux's `icmp_msgs_per_sec`, `icmp_msgs_burst`).
+const RATE: u64 = 1000;
+const BURST: u64 = 50;
+
+/// A bucket of tokens, one per error.
+#[derive(Debug, Default)]
+pub(super) struct Limiter {
+    /// When the bucket would have been empty, in nanoseconds.
+    empty: u64,
+}
+
+impl Limiter {
+    fn allow(&mut self, now: Instant) -> bool {
+        const COST: u64 = 1_000_000_000 / RATE;
+        let now = now.nanos().saturating_add(BURST * COST);
+        let empty = self.empty.max(now - BURST * COST);
+        let allowed = empty + COST <= now;
+        if allowed {
+            self.empty = empty + COST;
+        }
+        allowed
+    }
+}
+
+impl Inet {
+    /// An ICMP message in an IP packet that is for us.
+    #[cold]
+    pub(super) fn icmp_input(
+        &self,
+        arrival: &Arrival<'_>,
+        packet: Inbound<'_>,
+        cast: Cast,
+        pass: &mut Pass,
+    ) {
+        self.counters.add(Count::IcmpInMsgs);
+        let message = match icmp::Packet::new_checked(packet.payload()) {
+            Ok(message) if message.verify_checksum().is_ok() => message,
+            Ok(_) => {
+                self.counters.add(Count::IcmpInCsumErrors);
+                return self.counters.add(Count::IcmpInErrors);
+            }
+            Err(_) => return self.counters.add(Count::IcmpInErrors),
+        };
+        match message.kind() {
+            Type::ECHO_REQUEST => {
+                self.counters.add(Count::IcmpInEchos);
+                // RFC 1122 section 3.2.2.6: one sent to many "MAY be silently discarded", as Linux does.
+                let shared = arrival.iface.is_some_and(|iface| iface.kernel().is_some());
+                if cast == Cast::One && !shared {
+                    self.echo_reply(arrival, packet, pass);
+                }
+            }
+            kind if kind.is_error() => self.icmp_error(message, pass),
+            // RFC 1122 section 3.2.2: "If an ICMP message of unknown type is received, it MUST be silently
+            // discarded." Replies to pings are for raw sockets, which there are none of.
+            _ => {}
+        }
+    }
+
+    fn echo_reply(&self, arrival: &Arrival<'_>, packet: Inbound<'_>, pass: &mut Pass) {
+        // RFC 1122 section 3.2.2.6: from the address that was pinged, with the data that came.
+        let to = (packet.dst(), packet.src(), Protocol::ICMP);
+        let message = packet.payload();
+        let sent = self.output(to, message.len(), arrival.queue, pass, |room| {
+            room.copy_from_slice(message);
+            if let Ok(mut reply) = icmp::Packet::new_checked(room) {
+                reply.turn_into_reply();
+            }
+        });
+        if sent {
+            self.counters.add(Count::IcmpOutEchoReps);
+        }
+    }
+
+    /// Takes in an ICMP error that came to the kernel: an IPv4 packet as a raw socket gives it. What is no
+    /// error, or is about no packet of a socket of ours, is counted and has no effect.
+    pub fn icmp_error_input(&self, packet: &[u8], pass: &mut Pass) {
+        let Ok(packet) = ipv4::Packet::new_checked(packet) else {
+            return self.counters.add(Count::IpInHdrErrors);
+        };
+        if packet.protocol() != Protocol::ICMP || packet.is_fragment() {
+            return;
+        }
+        self.counters.add(Count::IcmpInMsgs);
+        match icmp::Packet::new_checked(packet.payload()) {
+            Ok(message) if message.verify_checksum().is_err() => {
+                self.counters.add(Count::IcmpInCsumErrors);
+                self.counters.add(Count::IcmpInErrors);
+            }
+            Ok(message) if message.kind().is_error() => self.icmp_error(message, pass),
+            Ok(_) => {}
+            Err(_) => self.counters.add(Count::IcmpInErrors),
+        }
+    }
+
+    fn icmp_error(&self, message: icmp::Packet<&[u8]>, pass: &mut Pass) {
+        let Ok(quoted) = message.quoted() else {
+            return self.counters.add(Count::IcmpInErrors);
+        };
+        let (mut error, count) = meaning(message);
+        if !self.is_from_a_socket(quoted) {
+            return self.counters.add(Count::IcmpInErrors);
+        }
+        self.counters.add(count);
+        if error.errno == libc::EMSGSIZE {
+            match self.pmtu.learn(quoted.dst(), message.next_hop_mtu(), pass.now) {
+                Some(told) => {
+                    error.mtu = Some(told.mtu);
+                    self.outdate_paths();
+                    self.tick_by(Some(told.until()));
+                }
+                None => error.mtu = self.pmtu.get(quoted.dst()).map(|told| told.mtu),
+            }
+        }
+        self.tell_socket(quoted, error, pass);
+    }
+
+    /// Whether a socket of ours may have sent the packet an error quotes. Anybody can send errors: one is
+    /// believed only about a conversation there is (RFC 5927 section 4.1 in spirit).
+    fn is_from_a_socket(&self, quoted: ipv4::Packet<&[u8]>) -> bool {
+        quoted_ends(quoted)
+            .is_some_and(|(local, remote)| self.demux.find(local, remote, |_| ()).is_some())
+    }
+
+    /// Tells the socket that has sent `packet`, perhaps cut short, what became of it.
+    pub(super) fn tell_socket(
+        &self,
+        packet: ipv4::Packet<&[u8]>,
+        error: SocketError,
+        pass: &mut Pass,
+    ) {
+        if let Some((local, remote)) = quoted_ends(packet) {
+            self.demux.find(local, remote, |endpoint| endpoint.error(error, remote.into(), pass));
+        }
+    }
+
+    #[cold]
+    pub(super) fn icmp_port_unreachable(
+        &self,
+        arrival: &Arrival<'_>,
+        packet: Inbound<'_>,
+        pass: &mut Pass,
+    ) {
+        self.unreachable(arrival, packet, code::PORT_UNREACHABLE, pass);
+    }
+
+    #[cold]
+    pub(super) fn icmp_protocol_unreachable(
+        &self,
+        arrival: &Arrival<'_>,
+        packet: Inbound<'_>,
+        pass: &mut Pass,
+    ) {
+        self.unreachable(arrival, packet, code::PROTOCOL_UNREACHABLE, pass);
+    }
+
+    fn unreachable(&self, arrival: &Arrival<'_>, packet: Inbound<'_>, code: u8, pass: &mut Pass) {
+        // The kernel answers for its addresses. RFC 1122 section 3.2.2: "An ICMP error message MUST NOT be
+        // sent as the result of receiving: [...] a datagram destined to an IP broadcast or IP multicast
+        // address; a datagram sent as a link-layer broadcast".
+        let shared = arrival.iface.is_some_and(|iface| iface.kernel().is_some());
+        if shared || !arrival.to_one || !self.is_ours(packet.dst()) {
+            return;
+        }
+        if self.send_error((Type::UNREACHABLE, code), packet, arrival.queue, pass) {
+            self.counters.add(Count::IcmpOutDestUnreachs);
+        }
+    }
+
+    /// Sends an error about `packet`, which came to one of our addresses, to its sender. Whether it went.
+    pub(super) fn send_error(
+        &self,
+        (kind, code): (Type, u8),
+        packet: Inbound<'_>,
+        queue: u32,
+        pass: &mut Pass,
+    ) -> bool {
+        // RFC 1122 section 3.2.2, continued: nor of "an ICMP error message" or "a non-initial fragment".
+        // Sources that are no single host were dropped on the way in.
+        let about_icmp = packet.protocol() == Protocol::ICMP;
+        if about_icmp || packet.fragment_offset() > 0 {
+            return false;
+        }
+        if !lock(&self.limiter).allow(pass.now) {
+            self.counters.add(Count::IcmpOutRateLimited);
+            return false;
+        }
+        // RFC 1812 section 4.3.2.3: "as much of the original datagram as possible" in 576 bytes.
+        let quote = packet.bytes();
+        let room = MAX_ERROR - ipv4::HEADER_LEN - icmp::HEADER_LEN;
+        let len = icmp::HEADER_LEN + quote.len().min(room);
+        let to = (packet.dst(), packet.src(), Protocol::ICMP);
+        self.output(to, len, queue, pass, |room| {
+            // A quote of a header and 8 bytes at least has found room: this cannot fail.
+            let _ = icmp::Packet::init_error(room, kind, code, 0, quote);
+        })
+    }
+
+    fn is_ours(&self, address: Ipv4Addr) -> bool {
+        address.is_loopback() || self.topology().own(address)
+    }
+}
+
+/// The ends of the UDP conversation a packet of ours belongs to.
+fn quoted_ends(packet: ipv4::Packet<&[u8]>) -> Option<(SocketAddrV4, SocketAddrV4)> {
+    if packet.protocol() != Protocol::UDP || packet.fragment_offset() > 0 {
+        return None;
+    }
+    let (src, dst) = udp::ports(packet.payload()).ok()?;
+    Some((SocketAddrV4::new(packet.src(), src), SocketAddrV4::new(packet.dst(), dst)))
+}
+
+/// What an error means to a socket: Linux's `icmp_err_convert`, and `__udp4_lib_err` for the other types.
+fn meaning(message: icmp::Packet<&[u8]>) -> (SocketError, Count) {
+    let error = match (message.kind(), message.code()) {
+        (Type::TIME_EXCEEDED, _) => {
+            return (SocketError::soft(libc::EHOSTUNREACH), Count::IcmpInTimeExcds);
+        }
+        (Type::PARAMETER_PROBLEM, _) => {
+            return (SocketError::hard(libc::EPROTO), Count::IcmpInParmProbs);
+        }
+        (_, code::NET_UNREACHABLE | 11) => SocketError::soft(libc::ENETUNREACH),
+        (_, code::HOST_UNREACHABLE | 12) => SocketError::soft(libc::EHOSTUNREACH),
+        (_, code::PROTOCOL_UNREACHABLE) => SocketError::hard(libc::ENOPROTOOPT),
+        (_, code::PORT_UNREACHABLE) => SocketError::hard(libc::ECONNREFUSED),
+        (_, code::FRAGMENTATION_NEEDED) => SocketError::soft(libc::EMSGSIZE),
+        // Source route failed (RFC 792).
+        (_, 5) => SocketError::soft(libc::EOPNOTSUPP),
+        // Destination network unknown; network prohibited (RFC 1122 section 3.2.2.1).
+        (_, 6 | code::NET_PROHIBITED) => SocketError::hard(libc::ENETUNREACH),
+        // Destination host unknown; source host isolated.
+        (_, 7) => SocketError::hard(libc::EHOSTDOWN),
+        (_, 8) => SocketError::hard(libc::ENONET),
+        _ => SocketError::hard(libc::EHOSTUNREACH),
+    };
+    (error, Count::IcmpInDestUnreachs)
+}

@@ -1,0 +1,211 @@
+//! The way in, top to bottom: Ethernet, then ARP or IPv4, then reassembly, then UDP or ICMP. Whatever is
+//! wrong with a packet is counted under its cause and the packet dropped.
+
+use super::{Inet, counters::Count, iface::Interface};
+use crate::{
+    napi::Pass,
+    nic::{self, Checksum},
+    wire::{self, EtherType, Protocol, ethernet, ipv4},
+};
+use std::{net::Ipv4Addr, ops::Deref};
+
+/// How a packet came.
+#[derive(Clone, Copy)]
+pub(super) struct Arrival<'a> {
+    /// `None`: from ourselves.
+    pub(super) iface: Option<&'a Interface>,
+    pub(super) queue: u32,
+    /// Its frame was for us alone.
+    pub(super) to_one: bool,
+    pub(super) checksum: Checksum,
+}
+
+/// An IP packet that has been checked, and its bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Inbound<'a> {
+    view: ipv4::Packet<&'a [u8]>,
+    bytes: &'a [u8],
+}
+
+impl<'a> Inbound<'a> {
+    #[inline]
+    pub(super) fn new(bytes: &'a [u8]) -> wire::Result<Inbound<'a>> {
+        Ok(Inbound { view: ipv4::Packet::new_checked(bytes)?, bytes })
+    }
+
+    /// The whole packet, without the link's padding.
+    pub(super) fn bytes(&self) -> &'a [u8] {
+        &self.bytes[..self.view.total_len().min(self.bytes.len())]
+    }
+}
+
+impl<'a> Deref for Inbound<'a> {
+    type Target = ipv4::Packet<&'a [u8]>;
+
+    #[inline]
+    fn deref(&self) -> &ipv4::Packet<&'a [u8]> {
+        &self.view
+    }
+}
+
+/// For how many a packet is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cast {
+    One,
+    /// Broadcast or multicast.
+    Many,
+}
+
+/// The options that give a packet a way of its own (RFC 791 section 3.1).
+const LOOSE_SOURCE_ROUTE: u8 = 131;
+const STRICT_SOURCE_ROUTE: u8 = 137;
+
+impl Inet {
+    /// Takes in one frame from queue `queue` of `iface`. Called by the owner of that queue.
+    #[inline]
+    pub fn receive(&self, iface: &Interface, queue: u32, frame: nic::Frame<'_>, pass: &mut Pass) {
+        let Ok(ethernet) = ethernet::Frame::new_checked(frame.bytes) else {
+            return self.counters.add(Count::LinkInTruncated);
+        };
+        let to = ethernet.dst();
+        let to_one = to == iface.info().mac;
+        if !to_one && !to.is_multicast() {
+            return self.counters.add(Count::LinkInOtherHost);
+        }
+        let inner = match ethernet.untag() {
+            Ok(inner) => inner,
+            Err(wire::Error::TooManyTags) => return self.counters.add(Count::LinkInVlan),
+            Err(_) => return self.counters.add(Count::LinkInTruncated),
+        };
+        // VLAN id 0 is no VLAN, only a priority (IEEE 802.1Q section 9.6).
+        if inner.offset > ethernet::HEADER_LEN && inner.tags().any(|tag| tag.vid() != 0) {
+            return self.counters.add(Count::LinkInVlan);
+        }
+        let arrival = Arrival { iface: Some(iface), queue, to_one, checksum: frame.checksum };
+        match inner.ethertype {
+            EtherType::IPV4 => self.ipv4_input(&arrival, inner.payload, pass),
+            EtherType::ARP => self.arp_input(iface, queue, to_one, inner.payload, pass),
+            _ => self.counters.add(Count::LinkInUnknownProtos),
+        }
+    }
+
+    /// Takes in an IP packet we have sent to ourselves.
+    pub(super) fn local_input(&self, packet: &[u8], pass: &mut Pass) {
+        // It never left memory: nothing can have changed it.
+        let arrival = Arrival { iface: None, queue: 0, to_one: true, checksum: Checksum::Partial };
+        self.ipv4_input(&arrival, packet, pass);
+    }
+
+    #[inline]
+    fn ipv4_input(&self, arrival: &Arrival<'_>, bytes: &[u8], pass: &mut Pass) {
+        let Ok(packet) = Inbound::new(bytes) else {
+            return self.counters.add(Count::IpInHdrErrors);
+        };
+        if packet.verify_checksum().is_err() {
+            self.counters.add(Count::IpInCsumErrors);
+            return self.counters.add(Count::IpInHdrErrors);
+        }
+        if packet.header_len() > ipv4::HEADER_LEN && !self.options_are_harmless(packet.options()) {
+            return;
+        }
+        let Some(cast) = self.accept(arrival, packet.src(), packet.dst()) else { return };
+        if packet.is_fragment() {
+            return self.fragment_input(arrival, packet, cast, pass);
+        }
+        self.deliver(arrival, packet, cast, pass);
+    }
+
+    /// A whole packet for us.
+    #[inline]
+    fn deliver(&self, arrival: &Arrival<'_>, packet: Inbound<'_>, cast: Cast, pass: &mut Pass) {
+        match packet.protocol() {
+            Protocol::UDP => self.udp_input(arrival, packet, cast, pass),
+            Protocol::ICMP => self.icmp_input(arrival, packet, cast, pass),
+            _ => {
+                self.counters.add(Count::IpInUnknownProtos);
+                self.icmp_protocol_unreachable(arrival, packet, pass);
+            }
+        }
+    }
+
+    /// Whether a packet is for us and from somebody who can send; if not, counts why.
+    #[inline]
+    fn accept(&self, arrival: &Arrival<'_>, src: Ipv4Addr, dst: Ipv4Addr) -> Option<Cast> {
+        let Some(iface) = arrival.iface else { return Some(Cast::One) };
+        // RFC 1122 section 3.2.1.3: "When a host sends any datagram, the IP source address MUST be one of
+        // its own IP addresses (but not a broadcast or multicast address)"; 127/8 and 0/8 stay inside.
+        let mut martian = matches!(src.octets()[0], 0 | 127 | 224..);
+        let mut mine = false;
+        let mut everybody = dst.is_broadcast();
+        for own in iface.own() {
+            mine |= own.address() == dst;
+            everybody |= own.broadcast() == Some(dst);
+            martian |= own.address() == src || own.broadcast() == Some(src);
+        }
+        if martian {
+            self.counters.add(Count::IpInMartians);
+            return None;
+        }
+        if mine {
+            // RFC 1122 section 3.3.6: "A host SHOULD silently discard a datagram that is received via a
+            // link-layer broadcast [...] but does not specify an IP multicast or broadcast destination
+            // address."
+            if arrival.to_one {
+                return Some(Cast::One);
+            }
+        } else if everybody {
+            return Some(Cast::Many);
+        } else if iface.kernel().is_some() {
+            // Steering has let through only what is for an address the kernel knows as ours.
+            if arrival.to_one && !dst.is_multicast() && !dst.is_loopback() {
+                return Some(Cast::One);
+            }
+        } else if arrival.to_one && self.topology().own(dst) {
+            // RFC 1122 section 3.3.4.2, the weak host model, as Linux.
+            return Some(Cast::One);
+        }
+        self.counters.add(Count::IpInAddrErrors);
+        None
+    }
+
+    /// Whether a header's options can be passed over (RFC 1122 section 3.2.1.8: unknown ones are ignored);
+    /// if not, counts why.
+    #[cold]
+    fn options_are_harmless(&self, mut options: &[u8]) -> bool {
+        loop {
+            options = match options {
+                // The end of the list.
+                [] | [0, ..] => return true,
+                // No operation.
+                [1, rest @ ..] => rest,
+                [LOOSE_SOURCE_ROUTE | STRICT_SOURCE_ROUTE, ..] => {
+                    self.counters.add(Count::IpInSourceRoutes);
+                    return false;
+                }
+                [_, len, ..] if *len >= 2 && usize::from(*len) <= options.len() => {
+                    &options[usize::from(*len)..]
+                }
+                _ => {
+                    self.counters.add(Count::IpInHdrErrors);
+                    return false;
+                }
+            };
+        }
+    }
+
+    #[cold]
+    fn fragment_input(
+        &self,
+        arrival: &Arrival<'_>,
+        packet: Inbound<'_>,
+        cast: Cast,
+        pass: &mut Pass,
+    ) {
+        let Some(whole) = self.reassemble(*packet, pass) else { return };
+        if let Ok(packet) = Inbound::new(&whole) {
+            // Nothing finishes the checksum of a datagram in pieces: it was made before it was cut.
+            let arrival = Arrival { checksum: Checksum::Unverified, ..*arrival };
+            self.deliver(&arrival, packet, cast, pass);
+        }
+    }
+}

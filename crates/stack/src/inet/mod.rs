@@ -1,0 +1,268 @@
+//! The Internet layer and UDP: one [`Inet`] per Host. Frames come in through [`Inet::receive`] and end at
+//! a [`UdpEndpoint`]; datagrams go out through [`Inet::udp_send`] over a [`Path`].
+//!
+//! Knows NICs and NAPI passes below it and nothing of sockets. Never reads a clock: time comes with the
+//! [`Pass`]. Never draws a number but from its seed. All of it may be called from any thread; but the
+//! frames of one queue come from its owner alone.
+//!
+//! An interface's addresses are either ours, and then ARP, ping and reassembly are done here, or the
+//! kernel's, and then its tables are asked ([`KernelTables`]) and what it does better is left to it
+//! ([`SendError::UseKernel`]).
+
+use crate::{
+    napi::Pass,
+    nic::{self, TxQueue},
+    sync::{Arc, AtomicU64, Mutex, Ordering, PoisonError},
+    time::Instant,
+};
+use std::{
+    net::Ipv4Addr,
+    sync::{RwLock, RwLockReadGuard},
+};
+
+mod arp;
+mod binding;
+mod cidr;
+mod counters;
+mod demux;
+mod error;
+mod icmp;
+mod iface;
+mod input;
+pub mod kernel;
+mod neighbour;
+mod output;
+mod park;
+mod path;
+mod payload;
+mod pmtu;
+mod ports;
+mod random;
+mod reassembly;
+mod route;
+#[cfg(test)]
+mod tests;
+mod udp;
+
+pub use binding::Binding;
+pub use cidr::{Ipv4Cidr, ParseCidrError};
+pub use counters::Count;
+pub use error::{SendError, SocketError};
+pub use iface::{Addressing, Hop, Interface, KernelTables};
+pub use neighbour::NEIGHBOURS;
+pub use park::PARKED_PER_NEIGHBOUR;
+pub use path::{Path, PathOptions};
+pub use payload::Payload;
+pub use ports::EPHEMERAL;
+pub use udp::{Datagram, MAX_PAYLOAD, UdpEndpoint};
+
+use counters::Counters;
+use demux::Demux;
+use pmtu::Pmtu;
+use ports::Ports;
+use random::Random;
+use reassembly::Reassembly;
+use route::{Route, Routes};
+
+/// Called when a deadline is set outside of [`Inet::tick`]: tick by then.
+pub type WakeBy = Box<dyn Fn(Instant) + Send + Sync>;
+
+/// The Internet layer of one Host.
+pub struct Inet {
+    topology: RwLock<Topology>,
+    /// Moves with the topology and the known path MTUs: paths made before look again.
+    generation: AtomicU64,
+    random: Random,
+    counters: Counters,
+    demux: Demux,
+    ports: Mutex<Ports>,
+    bindings: AtomicU64,
+    pmtu: Pmtu,
+    reassembly: Mutex<Reassembly>,
+    limiter: Mutex<icmp::Limiter>,
+    idents: AtomicU64,
+    /// The next deadline in nanoseconds; `u64::MAX`: none.
+    deadline: AtomicU64,
+    wake_by: WakeBy,
+}
+
+#[derive(Debug, Default)]
+struct Topology {
+    interfaces: Vec<Arc<Interface>>,
+    routes: Routes,
+}
+
+impl Topology {
+    /// Whether `address` is ours alone, on whatever interface.
+    fn own(&self, address: Ipv4Addr) -> bool {
+        let mut own = self.interfaces.iter().flat_map(|iface| iface.own());
+        own.any(|cidr| cidr.address() == address)
+    }
+}
+
+impl std::fmt::Debug for Inet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inet").field("topology", &self.topology).finish_non_exhaustive()
+    }
+}
+
+impl Inet {
+    /// An Internet layer without interfaces. Ports, ARP times and IP idents are drawn from `seed`, which
+    /// outsiders must not be able to guess. `wake_by` is called, on any thread and perhaps under locks of
+    /// inet, when [`tick`](Inet::tick) must be called earlier than it said.
+    pub fn new(seed: u64, wake_by: WakeBy) -> Arc<Inet> {
+        let random = Random::new(seed);
+        Arc::new(Inet {
+            topology: RwLock::default(),
+            generation: AtomicU64::new(0),
+            counters: Counters::new(),
+            demux: Demux::new(random.hasher()),
+            ports: Mutex::default(),
+            bindings: AtomicU64::new(0),
+            pmtu: Pmtu::default(),
+            reassembly: Mutex::default(),
+            limiter: Mutex::default(),
+            idents: AtomicU64::new(random.next()),
+            deadline: AtomicU64::new(u64::MAX),
+            random,
+            wake_by,
+        })
+    }
+
+    /// Adds an interface with the transmit halves of its queues, by their numbers, and the routes to the
+    /// networks of its own addresses.
+    ///
+    /// # Panics
+    /// If `tx` is empty.
+    pub fn add_interface(
+        &self,
+        info: nic::Info,
+        tx: Vec<Box<dyn TxQueue>>,
+        addressing: Addressing,
+    ) -> Arc<Interface> {
+        assert!(!tx.is_empty(), "{}: an interface needs at least one transmit queue", info.name);
+        let iface = Arc::new(Interface::new(info, tx, addressing));
+        self.change(|topology| {
+            topology.interfaces.push(iface.clone());
+            for &to in iface.own() {
+                let route = Route { to, iface: iface.clone(), gateway: None, source: to.address() };
+                topology.routes.add(route);
+            }
+        });
+        iface
+    }
+
+    /// Adds a route over `iface`, whose addresses are ours. Without a gateway the destination is on the
+    /// link.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the interface has no address of its own, or the gateway is on none of its networks.
+    pub fn add_route(
+        &self,
+        iface: &Arc<Interface>,
+        to: Ipv4Cidr,
+        gateway: Option<Ipv4Addr>,
+    ) -> std::io::Result<()> {
+        let name = &iface.info().name;
+        let invalid = |why: String| std::io::Error::new(std::io::ErrorKind::InvalidInput, why);
+        let source = match gateway {
+            None => iface.own().first().ok_or_else(|| {
+                invalid(format!("{name}: no address of its own; the kernel keeps its routes"))
+            })?,
+            Some(gateway) => iface.own().iter().find(|own| own.contains(gateway)).ok_or_else(
+                || invalid(format!("{name}: gateway {gateway} is on none of its networks")),
+            )?,
+        };
+        let source = source.address();
+        self.change(|topology| {
+            topology.routes.add(Route { to, iface: iface.clone(), gateway, source });
+        });
+        Ok(())
+    }
+
+    /// The interfaces, in the order they were added.
+    pub fn interfaces(&self) -> Vec<Arc<Interface>> {
+        self.topology().interfaces.clone()
+    }
+
+    fn topology(&self) -> RwLockReadGuard<'_, Topology> {
+        self.topology.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Topology)) {
+        change(&mut self.topology.write().unwrap_or_else(PoisonError::into_inner));
+        self.outdate_paths();
+    }
+
+    fn outdate_paths(&self) {
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    #[inline]
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Does what is due at `pass.now`; when it wants to be called next. A call too early costs two loads.
+    pub fn tick(&self, pass: &mut Pass) -> Option<Instant> {
+        if self.deadline.load(Ordering::Acquire) <= pass.now.nanos() {
+            // Deadlines set from here on count again; those of before are found below.
+            self.deadline.store(u64::MAX, Ordering::SeqCst);
+            self.run_timers(pass);
+        }
+        match self.deadline.load(Ordering::Acquire) {
+            u64::MAX => None,
+            nanos => Some(Instant::from_nanos(nanos)),
+        }
+    }
+
+    #[cold]
+    fn run_timers(&self, pass: &mut Pass) {
+        for iface in self.interfaces() {
+            self.tick_neighbours(&iface, pass);
+        }
+        self.tick_reassembly(pass);
+        let (forgotten, next) = self.pmtu.tick(pass.now);
+        if forgotten {
+            self.outdate_paths();
+        }
+        self.tick_by(next);
+    }
+
+    /// Sees to it that [`tick`](Inet::tick) runs by then.
+    fn tick_by(&self, deadline: Option<Instant>) {
+        let Some(deadline) = deadline else { return };
+        if self.deadline.fetch_min(deadline.nanos(), Ordering::SeqCst) > deadline.nanos() {
+            (self.wake_by)(deadline);
+        }
+    }
+
+    /// Everything counted, by name.
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        let mut all = self.counters.all();
+        let (delivered, partial, sent) = self.count_udp();
+        all[Count::UdpInDatagrams as usize] += delivered;
+        all[Count::UdpInPartialCsums as usize] += partial;
+        all[Count::UdpOutDatagrams as usize] += sent;
+        Counters::names().iter().copied().zip(all).collect()
+    }
+
+    /// One count.
+    pub fn count(&self, count: Count) -> u64 {
+        let (delivered, partial, sent) = self.count_udp();
+        self.counters.get(count)
+            + match count {
+                Count::UdpInDatagrams => delivered,
+                Count::UdpInPartialCsums => partial,
+                Count::UdpOutDatagrams => sent,
+                _ => 0,
+            }
+    }
+
+    fn count_udp(&self) -> (u64, u64, u64) {
+        let topology = self.topology();
+        topology.interfaces.iter().map(|iface| iface.count_udp()).fold((0, 0, 0), |a, b| {
+            (a.0 + b.0, a.1 + b.1, a.2 + b.2)
+        })
+    }
+}

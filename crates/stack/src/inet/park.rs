@@ -1,0 +1,117 @@
+//! Packets that wait for their neighbour's address to become known. Bounded per neighbour in packets, and
+//! over all in bytes; the oldest goes first.
+
+use super::neighbour::earlier;
+use crate::time::Instant;
+use std::{
+    collections::{BTreeMap, VecDeque},
+    net::Ipv4Addr,
+    time::Duration,
+};
+
+/// The most packets that wait for one neighbour.
+pub const PARKED_PER_NEIGHBOUR: usize = 16;
+
+/// The most bytes that wait on one interface.
+const BYTES: usize = 4 << 20;
+
+/// The most neighbours packets wait for.
+const NEIGHBOURS: usize = 1024;
+
+/// A whole IP packet that waits.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Parked {
+    pub(super) packet: Box<[u8]>,
+    pub(super) queue: u32,
+    /// The largest packet its path takes.
+    pub(super) mtu: usize,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Parking {
+    /// Each with the time since when.
+    waiting: BTreeMap<Ipv4Addr, (Instant, VecDeque<Parked>)>,
+    bytes: usize,
+}
+
+impl Parking {
+    /// Parks a packet. How many were dropped, it or older ones.
+    pub(super) fn push(&mut self, neighbour: Ipv4Addr, parked: Parked, now: Instant) -> u64 {
+        let full = self.bytes + parked.packet.len() > BYTES
+            || (self.waiting.len() >= NEIGHBOURS && !self.waiting.contains_key(&neighbour));
+        if full {
+            return 1;
+        }
+        self.bytes += parked.packet.len();
+        let (_, queue) = self.waiting.entry(neighbour).or_insert_with(|| (now, VecDeque::new()));
+        queue.push_back(parked);
+        if queue.len() <= PARKED_PER_NEIGHBOUR {
+            return 0;
+        }
+        let oldest = queue.pop_front().map_or(0, |oldest| oldest.packet.len());
+        self.bytes -= oldest;
+        1
+    }
+
+    /// All that waits for `neighbour`, oldest first.
+    pub(super) fn take(&mut self, neighbour: Ipv4Addr) -> VecDeque<Parked> {
+        let taken = self.waiting.remove(&neighbour).map(|(_, taken)| taken).unwrap_or_default();
+        self.bytes -= taken.iter().map(|parked| parked.packet.len()).sum::<usize>();
+        taken
+    }
+
+    /// Whom packets wait for.
+    pub(super) fn neighbours(&self) -> Vec<Ipv4Addr> {
+        self.waiting.keys().copied().collect()
+    }
+
+    /// For whom packets have waited for `patience`, and when that will be so of the next.
+    pub(super) fn overdue(
+        &self,
+        now: Instant,
+        patience: Duration,
+    ) -> (Vec<Ipv4Addr>, Option<Instant>) {
+        let (mut overdue, mut next) = (Vec::new(), None);
+        for (&neighbour, &(since, _)) in &self.waiting {
+            if since + patience <= now {
+                overdue.push(neighbour);
+            } else {
+                next = earlier(next, Some(since + patience));
+            }
+        }
+        (overdue, next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+
+    fn packet(byte: u8, len: usize) -> Parked {
+        Parked { packet: vec![byte; len].into(), queue: 0, mtu: 1500 }
+    }
+
+    #[test]
+    fn drops_the_oldest_of_one_neighbour() {
+        let mut parking = Parking::default();
+        let dropped: u64 = (0..20).map(|i| parking.push(A, packet(i, 100), Instant::ZERO)).sum();
+        assert_eq!(dropped, 4);
+        let taken = parking.take(A);
+        assert_eq!((taken.len(), taken[0].packet[0]), (PARKED_PER_NEIGHBOUR, 4));
+        assert_eq!(parking.bytes, 0);
+    }
+
+    #[test]
+    fn is_bounded_over_all() {
+        let push = |parking: &mut Parking, i, len| {
+            parking.push(Ipv4Addr::from_bits(i), packet(0, len), Instant::ZERO)
+        };
+        let mut parking = Parking::default();
+        let dropped: u64 = (0..2000).map(|i| push(&mut parking, i, 10)).sum();
+        assert_eq!((dropped, parking.waiting.len()), (2000 - NEIGHBOURS as u64, NEIGHBOURS));
+        let dropped: u64 = (0..500).map(|i| push(&mut parking, i, 60_000)).sum();
+        assert!(dropped > 400 && parking.bytes <= BYTES);
+    }
+}

@@ -1,0 +1,93 @@
+//! What ICMP has told of paths narrower than their first link (RFC 1191). Bounded, and forgotten after
+//! ten minutes, so that a path that has become wider is noticed.
+
+use super::neighbour::earlier;
+use crate::{
+    sync::{AtomicU64, Mutex, Ordering, lock},
+    time::Instant,
+};
+use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
+
+/// Linux's `min_pmtu`: nobody is believed who asks for less, or one forged packet would make us send a
+/// great many.
+const MIN_PMTU: u32 = 552;
+/// RFC 1191 section 5: a router that names no MTU.
+const UNNAMED: u32 = 576;
+/// Linux's `mtu_expires`.
+const LIFETIME: Duration = Duration::from_secs(600);
+/// The most destinations remembered.
+const PATHS: usize = 1024;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Told {
+    /// The largest packet, bytes.
+    pub(super) mtu: u32,
+    /// The path wants less still: let routers fragment.
+    pub(super) locked: bool,
+    until: Instant,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Pmtu {
+    paths: Mutex<BTreeMap<Ipv4Addr, Told>>,
+    /// How many there are: mostly none, and then the lock is not taken.
+    count: AtomicU64,
+}
+
+impl Pmtu {
+    pub(super) fn get(&self, destination: Ipv4Addr) -> Option<Told> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        lock(&self.paths).get(&destination).copied()
+    }
+
+    /// Takes note that the path takes packets of `mtu` bytes only. What it comes to, if that is news.
+    pub(super) fn learn(
+        &self,
+        destination: Ipv4Addr,
+        mtu: Option<u16>,
+        now: Instant,
+    ) -> Option<Told> {
+        let asked = mtu.map_or(UNNAMED, u32::from);
+        let told =
+            Told { mtu: asked.max(MIN_PMTU), locked: asked < MIN_PMTU, until: now + LIFETIME };
+        let mut paths = lock(&self.paths);
+        if paths
+            .get(&destination)
+            .is_some_and(|old| old.mtu <= told.mtu && old.locked >= told.locked)
+        {
+            return None;
+        }
+        if paths.len() >= PATHS
+            && !paths.contains_key(&destination)
+            && let Some(oldest) = paths.iter().min_by_key(|(_, told)| told.until).map(|(a, _)| *a)
+        {
+            paths.remove(&oldest);
+        }
+        paths.insert(destination, told);
+        self.count.store(paths.len() as u64, Ordering::Release);
+        Some(told)
+    }
+
+    /// Forgets what is too old. Whether something was, and when the next will be.
+    pub(super) fn tick(&self, now: Instant) -> (bool, Option<Instant>) {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return (false, None);
+        }
+        let mut paths = lock(&self.paths);
+        let before = paths.len();
+        paths.retain(|_, told| told.until > now);
+        self.count.store(paths.len() as u64, Ordering::Release);
+        (
+            paths.len() < before,
+            paths.values().fold(None, |next, told| earlier(next, Some(told.until))),
+        )
+    }
+}
+
+impl Told {
+    pub(super) fn until(&self) -> Instant {
+        self.until
+    }
+}

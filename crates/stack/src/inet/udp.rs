@@ -1,0 +1,241 @@
+//! UDP: datagrams in to their socket, and out over a [`Path`].
+
+use super::{
+    Inet, Path, Payload, SendError, SocketError,
+    counters::Count,
+    input::{Arrival, Cast, Inbound},
+    path::HEADERS,
+};
+use crate::{
+    napi::Pass,
+    nic::Checksum,
+    wire::{ipv4, udp},
+};
+use std::net::{SocketAddr, SocketAddrV4};
+
+/// The largest payload of a datagram over IPv4.
+pub const MAX_PAYLOAD: usize = ipv4::MAX_LEN - HEADERS;
+
+/// A datagram that has arrived.
+#[derive(Clone, Copy, Debug)]
+pub struct Datagram<'a> {
+    /// Its sender.
+    pub from: SocketAddr,
+    /// The address and port it was sent to.
+    pub to: SocketAddr,
+    /// Its data, in the ring: valid during the call only.
+    pub payload: &'a [u8],
+}
+
+/// Where datagrams end: a socket, seen from below. Called by whoever drives the queue, or sends a datagram
+/// to an address of this Host: hold no lock of the socket while sending.
+pub trait UdpEndpoint: Send + Sync {
+    /// A datagram has come. False: no room; it is dropped and counted.
+    fn datagram(&self, datagram: &Datagram<'_>, pass: &mut Pass) -> bool;
+
+    /// A datagram sent to `remote` earlier came to grief.
+    fn error(&self, error: SocketError, remote: SocketAddr, pass: &mut Pass);
+}
+
+impl Inet {
+    /// A UDP datagram in an IP packet that is for us.
+    #[inline]
+    pub(super) fn udp_input(
+        &self,
+        arrival: &Arrival<'_>,
+        packet: Inbound<'_>,
+        cast: Cast,
+        pass: &mut Pass,
+    ) {
+        let Ok(udp) = udp::Packet::new_checked(packet.payload()) else {
+            return self.counters.add(Count::UdpInErrors);
+        };
+        let mut partial = false;
+        match arrival.checksum {
+            Checksum::Partial => partial = udp.has_checksum(),
+            Checksum::Unverified | Checksum::MaybePartial => {
+                let addresses = packet.address_sum();
+                if udp.verify_checksum(addresses).is_err() {
+                    partial = arrival.checksum == Checksum::MaybePartial
+                        && udp.has_partial_checksum(addresses);
+                    if !partial {
+                        self.counters.add(Count::UdpInCsumErrors);
+                        return self.counters.add(Count::UdpInErrors);
+                    }
+                }
+            }
+        }
+        let from = SocketAddrV4::new(packet.src(), udp.src_port());
+        let to = SocketAddrV4::new(packet.dst(), udp.dst_port());
+        let datagram = Datagram { from: from.into(), to: to.into(), payload: udp.payload() };
+        if cast == Cast::Many {
+            return self.udp_deliver_to_all(arrival, (from, to), &datagram, pass);
+        }
+        match self.demux.find(to, from, |endpoint| endpoint.datagram(&datagram, pass)) {
+            Some(true) => match arrival.iface {
+                Some(iface) => {
+                    let received = iface.received(arrival.queue);
+                    received.udp_datagrams.add(1);
+                    if partial {
+                        received.udp_partial.add(1);
+                    }
+                }
+                None => self.counters.add(Count::UdpInDatagrams),
+            },
+            Some(false) => self.udp_no_room(),
+            None => self.udp_no_port(arrival, packet, pass),
+        }
+    }
+
+    #[cold]
+    fn udp_deliver_to_all(
+        &self,
+        arrival: &Arrival<'_>,
+        (from, to): (SocketAddrV4, SocketAddrV4),
+        datagram: &Datagram<'_>,
+        pass: &mut Pass,
+    ) {
+        let mut taken = 0;
+        let found = self.demux.each(to, from, |endpoint| {
+            if endpoint.datagram(datagram, pass) {
+                taken += 1;
+            } else {
+                self.udp_no_room();
+            }
+        });
+        match arrival.iface {
+            Some(iface) => iface.received(arrival.queue).udp_datagrams.add(taken),
+            None => self.counters.add_n(Count::UdpInDatagrams, taken),
+        }
+        if found == 0 {
+            self.counters.add(Count::UdpNoPorts);
+        }
+    }
+
+    #[cold]
+    fn udp_no_room(&self) {
+        self.counters.add(Count::UdpRcvbufErrors);
+        self.counters.add(Count::UdpInErrors);
+    }
+
+    #[cold]
+    fn udp_no_port(&self, arrival: &Arrival<'_>, packet: Inbound<'_>, pass: &mut Pass) {
+        self.counters.add(Count::UdpNoPorts);
+        self.icmp_port_unreachable(arrival, packet, pass);
+    }
+
+    /// Sends one datagram. `Ok` as from a kernel: it is on the ring, or waits for its neighbour, or was
+    /// delivered on this very thread if the path leads to ourselves.
+    ///
+    /// The path should be current; over one that is not it goes where it would have gone.
+    ///
+    /// # Errors
+    /// `RingFull`, `TooBig`, or `UseKernel` above the MTU of an interface the kernel shares.
+    #[inline]
+    pub fn udp_send<P: Payload + ?Sized>(
+        &self,
+        path: &Path,
+        payload: &P,
+        pass: &mut Pass,
+    ) -> Result<(), SendError> {
+        let Some(iface) = path.direct(payload.len()) else {
+            return self.udp_send_slow(path, payload, pass);
+        };
+        path.remind_kernel(pass.now);
+        let mut sent = 0;
+        iface.transmit(path.queue, |tx| {
+            sent = u64::from(path.push(tx, payload).is_ok());
+            sent
+        });
+        if sent == 0 { Err(self.udp_ring_full()) } else { Ok(()) }
+    }
+
+    /// Sends many datagrams over one path, under one lock and with one doorbell. How many were sent; the
+    /// rest were not, because of one that could not be.
+    ///
+    /// # Errors
+    /// As [`udp_send`](Inet::udp_send), if it befalls the first.
+    pub fn udp_send_many<'a, P: Payload + ?Sized + 'a>(
+        &self,
+        path: &Path,
+        payloads: impl IntoIterator<Item = &'a P>,
+        pass: &mut Pass,
+    ) -> Result<usize, SendError> {
+        path.remind_kernel(pass.now);
+        let mut payloads = payloads.into_iter();
+        let mut sent = 0;
+        loop {
+            // As many as the template serves go under one lock; what it does not serve ends the run.
+            let mut odd = None;
+            let mut full = false;
+            if let Some(iface) = path.direct(0) {
+                iface.transmit(path.queue, |tx| {
+                    let before = sent;
+                    for payload in payloads.by_ref() {
+                        if path.direct(payload.len()).is_none() {
+                            odd = Some(payload);
+                            break;
+                        }
+                        if path.push(tx, payload).is_err() {
+                            full = true;
+                            break;
+                        }
+                        sent += 1;
+                    }
+                    (sent - before) as u64
+                });
+            } else {
+                odd = payloads.next();
+            }
+            let result = match odd {
+                _ if full => Err(self.udp_ring_full()),
+                Some(payload) => self.udp_send_slow(path, payload, pass),
+                None => return Ok(sent),
+            };
+            match result {
+                Ok(()) => sent += 1,
+                Err(error) if sent == 0 => return Err(error),
+                Err(_) => return Ok(sent),
+            }
+        }
+    }
+
+    #[cold]
+    fn udp_ring_full(&self) -> SendError {
+        self.counters.add(Count::UdpSndbufErrors);
+        SendError::RingFull
+    }
+
+    /// To ourselves, to a neighbour not yet known, or in fragments.
+    #[cold]
+    fn udp_send_slow<P: Payload + ?Sized>(
+        &self,
+        path: &Path,
+        payload: &P,
+        pass: &mut Pass,
+    ) -> Result<(), SendError> {
+        let len = payload.len();
+        if let Some(iface) = &path.iface
+            && len.saturating_add(HEADERS) > path.mtu
+        {
+            if iface.kernel().is_some() {
+                return Err(SendError::UseKernel);
+            }
+            if path.options.dont_fragment {
+                return Err(SendError::TooBig);
+            }
+        }
+        if len > MAX_PAYLOAD {
+            return Err(SendError::TooBig);
+        }
+        let packet = path.packet(payload);
+        match &path.iface {
+            None => self.local_input(&packet, pass),
+            Some(iface) => {
+                self.link_output(iface, path.queue, path.next_hop, &packet, path.mtu, pass)?
+            }
+        }
+        self.counters.add(Count::UdpOutDatagrams);
+        Ok(())
+    }
+}
