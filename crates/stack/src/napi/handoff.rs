@@ -95,6 +95,7 @@ impl Handoff {
     pub fn resign(&self) -> bool {
         self.leader.store(0, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        self.take_over()
+        // `ARMED` beside a leader: someone armed after this one took the interrupt, and it has masked since.
+        self.take_over() || self.thread.load(Ordering::SeqCst) == ARMED
     }
 }

@@ -20,7 +20,7 @@ use std::{
 
 /// While pollers keep at it the watchdog's time doubles up to this many times its own: with the default of
 /// 200 us a packet left behind still waits less than 1 ms.
-const WATCHDOG_STRETCH: u32 = 4;
+pub(super) const WATCHDOG_STRETCH: u32 = 4;
 
 const INTERRUPT: u64 = 0;
 const CALL: u64 = 1;
@@ -134,6 +134,8 @@ pub(super) fn serve(context: &Context) {
                 watch = context.watchdog;
                 // A leader that sleeps relies on the interrupt being unmasked, and we may have masked it.
                 if !context.line.interrupt.unmask() {
+                    // Nor leave it to a leader that has not got so far: that would be to spin on it.
+                    fired = false;
                     continue;
                 }
                 if context.handoff.rest() == Rest::Arm {

@@ -110,7 +110,8 @@ impl Word {
 
     /// Opens the queue, after [`Word::new`] or a [`disable`](Word::disable) that returned true.
     pub fn enable(&self) {
-        self.0.store(0, Ordering::Release);
+        // A swap, not a store: a mark that a refused thread sets at this moment is then before it or fails.
+        self.0.swap(0, Ordering::Release);
     }
 
     /// Whether someone owns it at this moment.

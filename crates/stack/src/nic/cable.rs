@@ -6,17 +6,19 @@
 //! does over a NIC that writes the descriptor beside the data.
 
 use super::{Checksum, Coalesce, Frame, Info, Interrupt, Nic, Queue, RingFull, RxQueue, TxQueue};
-use crate::{sys, wire::MacAddr};
+use crate::{
+    sync::{Arc, AtomicU32, Ordering},
+    wire::MacAddr,
+};
+use line::Line;
 use std::{
     alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error},
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::BorrowedFd,
     ptr::NonNull,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU32, AtomicU64, Ordering, fence},
-    },
 };
+
+mod line;
 
 /// What a pair of cable NICs is like.
 #[derive(Clone, Copy, Debug)]
@@ -257,32 +259,18 @@ impl TxQueue for Sender {
 
     #[inline]
     fn flush(&mut self) {
-        // The frames are written, then the line is looked at; `unmask` writes the line, then looks for
-        // frames: one of the two sees the other.
-        fence(Ordering::SeqCst);
-        if self.ring.line.armed.load(Ordering::Relaxed) != MASKED {
-            let waiting = self.position.wrapping_sub(self.ring.consumed.0.load(Ordering::Relaxed));
-            self.ring.line.fire(waiting);
-        }
+        let ring = &*self.ring;
+        ring.line.doorbell(|| self.position.wrapping_sub(ring.consumed.0.load(Ordering::Relaxed)));
     }
 }
 
 impl Interrupt for Ring {
     fn fd(&self) -> BorrowedFd<'_> {
-        self.line.fd.as_fd()
+        self.line.fd()
     }
 
     fn unmask(&self) -> bool {
-        self.line.armed.store(ARMED, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        if !self.is_full(self.consumed.0.load(Ordering::Acquire)) {
-            return true;
-        }
-        // A frame is there. If its sender saw us it has fired; else take the arming back.
-        self.line
-            .armed
-            .compare_exchange(ARMED, MASKED, Ordering::AcqRel, Ordering::Relaxed)
-            .is_err()
+        self.line.unmask(|| self.is_full(self.consumed.0.load(Ordering::Acquire)))
     }
 
     fn mask(&self) {
@@ -291,115 +279,5 @@ impl Interrupt for Ring {
 
     fn set_coalesce(&self, coalesce: Coalesce) -> io::Result<()> {
         self.line.set_coalesce(coalesce)
-    }
-}
-
-const MASKED: u32 = 0;
-const ARMED: u32 = 1;
-/// Frames wait, and a clock runs out at whose end the interrupt fires.
-const HELD: u32 = 2;
-
-/// The interrupt line of one ring. Its descriptor is an eventfd, or, under moderation, a timerfd.
-struct Line {
-    fd: OwnedFd,
-    armed: AtomicU32,
-    moderation: Option<Moderation>,
-}
-
-struct Moderation {
-    coalesce: Mutex<Coalesce>,
-    /// Frames waiting when the last interrupts fired, smoothed (x 16): what adaptive moderation goes by.
-    load: AtomicU64,
-}
-
-impl Line {
-    fn new(coalesce: Coalesce) -> io::Result<Line> {
-        let armed = AtomicU32::new(MASKED);
-        if coalesce == Coalesce::default() {
-            return Ok(Line { fd: sys::eventfd()?, armed, moderation: None });
-        }
-        let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
-        // SAFETY: a plain system call.
-        let fd = sys::owned(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })?;
-        let moderation = Moderation { coalesce: Mutex::new(coalesce), load: AtomicU64::new(0) };
-        Ok(Line { fd, armed, moderation: Some(moderation) })
-    }
-
-    /// `waiting` frames are on the ring and the line is not masked: fires it, or sees to it that it will.
-    #[cold]
-    fn fire(&self, waiting: u32) {
-        let Some(moderation) = &self.moderation else {
-            if self.armed.swap(MASKED, Ordering::AcqRel) != MASKED {
-                sys::signal(self.fd.as_raw_fd());
-            }
-            return;
-        };
-        let coalesce = *moderation.coalesce.lock().unwrap_or_else(PoisonError::into_inner);
-        let usecs = if coalesce.adaptive { moderation.adapted() } else { coalesce.rx_usecs };
-        let enough = coalesce.rx_frames > 0 && waiting >= coalesce.rx_frames;
-        if usecs == 0 || enough {
-            if self.armed.swap(MASKED, Ordering::AcqRel) != MASKED {
-                moderation.fired(waiting);
-                self.set_timer(1);
-            }
-        } else if self
-            .armed
-            .compare_exchange(ARMED, HELD, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
-        {
-            self.set_timer(u64::from(usecs) * 1_000);
-        } else {
-            moderation.fired(waiting);
-        }
-    }
-
-    fn mask(&self) {
-        let was = self.armed.swap(MASKED, Ordering::AcqRel);
-        if self.moderation.is_some() && was == HELD {
-            self.set_timer(0);
-        }
-        if was != ARMED {
-            sys::drain(self.fd.as_raw_fd());
-        }
-    }
-
-    /// Makes the timerfd readable in `nanos` nanoseconds; 0: never.
-    fn set_timer(&self, nanos: u64) {
-        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        let it_value = sys::timespec(std::time::Duration::from_nanos(nanos));
-        let spec = libc::itimerspec { it_interval: zero, it_value };
-        // SAFETY: `spec` is valid for the call; a valid time on our own timerfd cannot fail.
-        unsafe { libc::timerfd_settime(self.fd.as_raw_fd(), 0, &spec, std::ptr::null_mut()) };
-    }
-
-    fn set_coalesce(&self, coalesce: Coalesce) -> io::Result<()> {
-        match &self.moderation {
-            Some(moderation) => {
-                *moderation.coalesce.lock().unwrap_or_else(PoisonError::into_inner) = coalesce;
-                Ok(())
-            }
-            None if coalesce == Coalesce::default() => Ok(()),
-            None => Err(io::Error::new(
-                io::ErrorKind::Unsupported,
-                "cable: made without moderation; set Config::coalesce when making the pair",
-            )),
-        }
-    }
-}
-
-impl Moderation {
-    fn fired(&self, waiting: u32) {
-        let load = self.load.load(Ordering::Relaxed);
-        self.load.store(load - load / 4 + u64::from(waiting.min(1024)) * 4, Ordering::Relaxed);
-    }
-
-    /// The three steps of ixgbe's adaptive moderation (`ixgbe_update_itr`): 100,000, 20,000 and 8,000
-    /// interrupts a second, by how many frames an interrupt brings.
-    fn adapted(&self) -> u32 {
-        match self.load.load(Ordering::Relaxed) / 16 {
-            0..=4 => 10,
-            5..=32 => 50,
-            _ => 125,
-        }
     }
 }

@@ -1,0 +1,156 @@
+//! The interrupt line of a cable's ring: who fires it, when, and that no frame waits on a line that both
+//! sides believe is the other's. Its descriptor is an eventfd, or, under moderation, a timerfd.
+//!
+//! Knows nothing of frames: it is told how many wait. It is model-checked in `tests/loom.rs`.
+
+use crate::{
+    nic::Coalesce,
+    sync::{AtomicU32, AtomicU64, Mutex, Ordering, fence, lock},
+    sys,
+};
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    time::Duration,
+};
+
+const MASKED: u32 = 0;
+const ARMED: u32 = 1;
+/// Frames wait, and a clock runs out at whose end the interrupt fires.
+const HELD: u32 = 2;
+
+/// The interrupt line of one ring.
+pub(crate) struct Line {
+    fd: OwnedFd,
+    armed: AtomicU32,
+    moderation: Option<Moderation>,
+}
+
+struct Moderation {
+    coalesce: Mutex<Coalesce>,
+    /// Frames waiting when the last interrupts fired, smoothed (x 16): what adaptive moderation goes by.
+    load: AtomicU64,
+}
+
+impl Line {
+    pub(crate) fn new(coalesce: Coalesce) -> io::Result<Line> {
+        let armed = AtomicU32::new(MASKED);
+        if coalesce == Coalesce::default() {
+            return Ok(Line { fd: sys::eventfd()?, armed, moderation: None });
+        }
+        let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
+        // SAFETY: a plain system call.
+        let fd = sys::owned(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })?;
+        let moderation = Moderation { coalesce: Mutex::new(coalesce), load: AtomicU64::new(0) };
+        Ok(Line { fd, armed, moderation: Some(moderation) })
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// The sender has written frames; `waiting` tells how many are on the ring.
+    #[inline]
+    pub(crate) fn doorbell(&self, waiting: impl FnOnce() -> u32) {
+        // The frames are written, then the line is looked at; `unmask` writes the line, then looks for
+        // frames: one of the two sees the other.
+        fence(Ordering::SeqCst);
+        if self.armed.load(Ordering::Relaxed) != MASKED {
+            self.fire(waiting());
+        }
+    }
+
+    /// Lets the next frame fire; `frame_waits` tells whether one is on the ring. False if so: then nothing
+    /// is promised to fire.
+    pub(crate) fn unmask(&self, frame_waits: impl FnOnce() -> bool) -> bool {
+        // Never over `HELD`: its clock runs and will fire.
+        let armed = self.armed.compare_exchange(MASKED, ARMED, Ordering::AcqRel, Ordering::Acquire);
+        if armed == Err(HELD) {
+            return true;
+        }
+        fence(Ordering::SeqCst);
+        if !frame_waits() {
+            return true;
+        }
+        // If its sender saw us it has fired; else take the arming back.
+        self.armed.compare_exchange(ARMED, MASKED, Ordering::AcqRel, Ordering::Relaxed).is_err()
+    }
+
+    /// `waiting` frames are on the ring and the line is not masked: fires it, or sees to it that it will.
+    #[cold]
+    fn fire(&self, waiting: u32) {
+        let Some(moderation) = &self.moderation else {
+            if self.armed.swap(MASKED, Ordering::AcqRel) != MASKED {
+                sys::signal(self.fd.as_raw_fd());
+            }
+            return;
+        };
+        let coalesce = *lock(&moderation.coalesce);
+        let usecs = if coalesce.adaptive { moderation.adapted() } else { coalesce.rx_usecs };
+        let enough = coalesce.rx_frames > 0 && waiting >= coalesce.rx_frames;
+        if usecs == 0 || enough {
+            if self.armed.swap(MASKED, Ordering::AcqRel) != MASKED {
+                moderation.fired(waiting);
+                self.set_timer(1);
+            }
+        } else if self
+            .armed
+            .compare_exchange(ARMED, HELD, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+        {
+            self.set_timer(u64::from(usecs) * 1_000);
+        } else {
+            moderation.fired(waiting);
+        }
+    }
+
+    pub(crate) fn mask(&self) {
+        let was = self.armed.swap(MASKED, Ordering::AcqRel);
+        if self.moderation.is_some() && was == HELD {
+            self.set_timer(0);
+        }
+        // Also if it has not fired since it was armed: a sender that was stopped between masking the line
+        // and signalling may have signalled since, and its echo would wake for ever.
+        sys::drain(self.fd.as_raw_fd());
+    }
+
+    /// Makes the timerfd readable in `nanos` nanoseconds; 0: never.
+    fn set_timer(&self, nanos: u64) {
+        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let it_value = sys::timespec(Duration::from_nanos(nanos));
+        let spec = libc::itimerspec { it_interval: zero, it_value };
+        // SAFETY: `spec` is valid for the call; a valid time on our own timerfd cannot fail.
+        unsafe { libc::timerfd_settime(self.fd.as_raw_fd(), 0, &spec, std::ptr::null_mut()) };
+    }
+
+    pub(crate) fn set_coalesce(&self, coalesce: Coalesce) -> io::Result<()> {
+        match &self.moderation {
+            Some(moderation) => {
+                *lock(&moderation.coalesce) = coalesce;
+                Ok(())
+            }
+            None if coalesce == Coalesce::default() => Ok(()),
+            None => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "cable: made without moderation; set Config::coalesce when making the pair",
+            )),
+        }
+    }
+}
+
+impl Moderation {
+    fn fired(&self, waiting: u32) {
+        let load = self.load.load(Ordering::Relaxed);
+        self.load.store(load - load / 4 + u64::from(waiting.min(1024)) * 4, Ordering::Relaxed);
+    }
+
+    /// The three steps of ixgbe's adaptive moderation (`ixgbe_update_itr`): 100,000, 20,000 and 8,000
+    /// interrupts a second, by how many frames an interrupt brings.
+    fn adapted(&self) -> u32 {
+        match self.load.load(Ordering::Relaxed) / 16 {
+            0..=4 => 10,
+            5..=32 => 50,
+            _ => 125,
+        }
+    }
+}
