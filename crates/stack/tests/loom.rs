@@ -1,0 +1,70 @@
+//! Every interleaving of the NAPI protocols, by loom. The product's own files are compiled here a second
+//! time, over loom's atomics (`sync`) and over a kernel that blocks as loom says (`sys`).
+//!
+//! What is not explored: timers (a timed sleep is over as soon as nothing is ready), and, where a model
+//! says so, schedules with more preemptions than its bound.
+
+#[path = "loom/cable.rs"]
+mod cable;
+#[path = "loom/handoff.rs"]
+mod handoff;
+#[path = "loom/napi.rs"]
+mod napi;
+#[path = "loom/nic.rs"]
+mod nic;
+#[path = "loom/sys.rs"]
+mod sys;
+#[path = "loom/table.rs"]
+mod table;
+#[path = "loom/waiter.rs"]
+mod waiter;
+#[path = "loom/word.rs"]
+mod word;
+
+/// `src/sync.rs`, by loom.
+mod sync {
+    pub(crate) use loom::{
+        cell::UnsafeCell,
+        sync::{
+            Arc, Mutex, MutexGuard,
+            atomic::{AtomicU32, AtomicU64, Ordering, fence},
+        },
+        thread::yield_now as spin_wait,
+    };
+
+    pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+        mutex.lock().unwrap()
+    }
+}
+
+/// `src/time.rs` with a clock that stands still until a timed sleep is over.
+mod time {
+    pub use busypoll_stack::time::Instant;
+    use std::{cell::Cell, time::Duration};
+
+    // One model runs on one thread of the system's, whatever loom calls a thread.
+    std::thread_local!(static CLOCK: Cell<Instant> = const { Cell::new(Instant::ZERO) });
+
+    pub(crate) fn now() -> Instant {
+        CLOCK.get()
+    }
+
+    pub(crate) fn pass(span: Duration) {
+        CLOCK.set(now() + span);
+    }
+
+    pub(crate) fn restart() {
+        CLOCK.set(Instant::from_millis(1_000));
+    }
+}
+
+/// Runs a model; `preemptions` bounds how often a thread is stopped where it could go on, `None`: never.
+fn check(preemptions: Option<usize>, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = preemptions;
+    builder.max_branches = 5_000;
+    builder.check(move || {
+        time::restart();
+        model();
+    });
+}

@@ -1,0 +1,96 @@
+//! `src/napi`, compiled over loom. Only the counters are not: they decide nothing, and each would double
+//! the schedules to explore.
+
+#[path = "../../src/napi/context.rs"]
+mod context;
+#[path = "../../src/napi/handoff.rs"]
+mod handoff;
+#[path = "../../src/napi/id.rs"]
+mod id;
+#[path = "../../src/napi/interrupt.rs"]
+mod interrupt;
+#[path = "../../src/napi/pass.rs"]
+mod pass;
+#[path = "../../src/napi/table.rs"]
+pub(crate) mod table;
+#[path = "../../src/napi/wait.rs"]
+mod wait;
+#[path = "../../src/napi/word.rs"]
+pub(crate) mod word;
+
+pub(crate) use context::Context;
+use id::{MIN_NAPI_ID, NapiId};
+use pass::Driver;
+pub(crate) use pass::{Pass, Upper};
+use wait::WakeList;
+pub(crate) use wait::{Waiter, Wake};
+use word::Word;
+
+use crate::{
+    nic::{Ring, RingReceiver},
+    sync::Arc,
+};
+
+/// A context in service over `ring`, its interrupt thread not yet running.
+pub(crate) fn context(ring: &Arc<Ring>, upper: std::sync::Arc<dyn Upper>) -> Arc<Context> {
+    let rx = Box::new(RingReceiver::new(ring.clone()));
+    let interrupt: std::sync::Arc<dyn crate::nic::Interrupt> =
+        std::sync::Arc::new(crate::nic::RingInterrupt(ring.clone()));
+    let context = Context::new(
+        NapiId::new(MIN_NAPI_ID).unwrap(),
+        String::new(),
+        0,
+        rx,
+        Arc::from_std(interrupt),
+        Arc::from_std(upper),
+        std::time::Duration::from_micros(200),
+    )
+    .unwrap();
+    context.enable();
+    Arc::new(context)
+}
+
+/// The interrupt thread's life.
+pub(crate) fn serve(context: &Context) {
+    interrupt::serve(context);
+}
+
+/// Ends it.
+pub(crate) fn stop(context: &Context) {
+    context.line.stop();
+}
+
+/// Closes the context, as dropping `Serving` does.
+pub(crate) fn disable(context: &Context) {
+    context.disable();
+}
+
+mod counters {
+    pub(crate) use busypoll_stack::napi::Stats;
+
+    #[derive(Default)]
+    pub(crate) struct Counter;
+
+    impl Counter {
+        pub(crate) fn add(&self, _n: u64) {}
+        pub(crate) fn add_shared(&self) {}
+    }
+
+    #[derive(Default)]
+    pub(crate) struct Counters {
+        pub(crate) bp_yields: Counter,
+        pub(crate) bp_misses: Counter,
+        pub(crate) bp_cleaned: Counter,
+        pub(crate) napi_yields: Counter,
+        pub(crate) polls: Counter,
+        pub(crate) interrupts: Counter,
+        pub(crate) watchdogs: Counter,
+        pub(crate) packets: Counter,
+    }
+
+    impl Counters {
+        pub(crate) fn snapshot(&self) -> Stats {
+            Stats::default()
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! `src/sys.rs` under loom: the real kernel's descriptors, asked without waiting; only the waiting is
+//! loom's. So loom finds the schedules in which everybody sleeps, and level, edge and one-shot mean what
+//! they mean to the kernel.
+
+use crate::time;
+use std::{os::fd::RawFd, time::Duration};
+
+#[path = "../../src/sys.rs"]
+mod real;
+
+pub(crate) use real::{epoll, eventfd, owned, timespec};
+
+loom::lazy_static! {
+    static ref KERNEL: Kernel = Kernel::default();
+}
+
+#[derive(Default)]
+struct Kernel {
+    entered: loom::sync::Mutex<()>,
+    changed: loom::sync::Condvar,
+}
+
+fn change<R>(call: impl FnOnce() -> R) -> R {
+    let entered = KERNEL.entered.lock().unwrap();
+    let result = call();
+    KERNEL.changed.notify_all();
+    drop(entered);
+    result
+}
+
+fn block(timeout: Option<Duration>, mut ready: impl FnMut() -> usize) -> usize {
+    let mut entered = KERNEL.entered.lock().unwrap();
+    loop {
+        let count = ready();
+        if count > 0 {
+            return count;
+        }
+        if let Some(timeout) = timeout {
+            drop(entered);
+            time::pass(timeout);
+            loom::thread::yield_now();
+            return 0;
+        }
+        entered = KERNEL.changed.wait(entered).unwrap();
+    }
+}
+
+pub(crate) fn signal(event: RawFd) {
+    change(|| real::signal(event));
+}
+
+pub(crate) fn drain(event: RawFd) {
+    let _entered = KERNEL.entered.lock().unwrap();
+    real::drain(event);
+}
+
+pub(crate) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> libc::c_int {
+    block(timeout, || real::poll(fds, Some(Duration::ZERO)) as usize) as libc::c_int
+}
+
+pub(crate) fn epoll_control(
+    epoll: RawFd,
+    op: libc::c_int,
+    fd: RawFd,
+    events: u32,
+    data: u64,
+) -> std::io::Result<()> {
+    change(|| real::epoll_control(epoll, op, fd, events, data))
+}
+
+pub(crate) fn epoll_wait(
+    epoll: RawFd,
+    events: &mut [libc::epoll_event],
+    timeout: Option<Duration>,
+) -> usize {
+    block(timeout, || real::epoll_wait(epoll, events, Some(Duration::ZERO)))
+}

@@ -1,0 +1,153 @@
+//! The ownership word: one owner, a final disable, no refusal forgotten.
+
+use crate::{
+    check,
+    napi::word::{Refused, Word},
+    sync::{Arc, AtomicU32, Ordering, UnsafeCell, spin_wait},
+};
+use loom::thread;
+
+struct Queue {
+    word: Word,
+    /// What the word guards; loom objects to two that touch it at once.
+    taken: UnsafeCell<u32>,
+    ring: AtomicU32,
+}
+
+// SAFETY: `taken` is touched by the owner alone, which is what the models show.
+unsafe impl Sync for Queue {}
+// SAFETY: bound to no thread.
+unsafe impl Send for Queue {}
+
+impl Queue {
+    fn enabled() -> Arc<Queue> {
+        let word = Word::new();
+        word.enable();
+        Arc::new(Queue { word, taken: UnsafeCell::new(0), ring: AtomicU32::new(0) })
+    }
+
+    /// One pass; the caller owns the queue.
+    fn take(&self) {
+        let found = self.ring.swap(0, Ordering::Relaxed);
+        // SAFETY: the caller owns the queue.
+        self.taken.with_mut(|taken| unsafe { *taken += found });
+    }
+
+    fn taken(&self) -> u32 {
+        // SAFETY: every other thread has ended.
+        self.taken.with(|taken| unsafe { *taken })
+    }
+}
+
+#[test]
+fn one_owner_at_a_time_and_no_mark_outlives_them() {
+    check(Some(3), || {
+        let queue = Queue::enabled();
+        let poll = |queue: Arc<Queue>| {
+            move || {
+                if queue.word.lock_poll().is_ok() {
+                    queue.take();
+                    queue.word.unlock();
+                }
+            }
+        };
+        let pollers = [(); 2].map(|()| thread::spawn(poll(queue.clone())));
+        if queue.word.lock_napi().is_ok() {
+            queue.take();
+            queue.word.unlock();
+        }
+        pollers.into_iter().for_each(|poller| poller.join().unwrap());
+        assert!(!queue.word.is_owned());
+        // A mark left behind on the idle word would show in the next release.
+        queue.word.lock_poll().unwrap();
+        let released = queue.word.unlock();
+        assert!(!released.napi_yield && !released.poll_yield, "stale: {released:?}");
+    });
+}
+
+#[test]
+fn disabled_means_no_owner_until_enabled() {
+    check(None, || {
+        let queue = Queue::enabled();
+        let poller = {
+            let queue = queue.clone();
+            thread::spawn(move || {
+                for _ in 0..2 {
+                    if queue.word.lock_poll().is_ok() {
+                        queue.take();
+                        queue.word.unlock();
+                    }
+                }
+            })
+        };
+        while !queue.word.disable() {
+            spin_wait();
+        }
+        // Nobody owns it now: to touch the queue without owning it is safe.
+        queue.take();
+        assert_eq!(queue.word.lock_napi(), Err(Refused::Disabled));
+        queue.take();
+        queue.word.enable();
+        poller.join().unwrap();
+        queue.word.lock_napi().unwrap();
+        let released = queue.word.unlock();
+        assert!(!released.napi_yield && !released.poll_yield, "stale: {released:?}");
+    });
+}
+
+#[test]
+fn a_refused_interrupt_is_served_by_the_owner() {
+    check(None, || {
+        let queue = Queue::enabled();
+        let poller = {
+            let queue = queue.clone();
+            thread::spawn(move || {
+                if queue.word.lock_poll().is_ok() {
+                    queue.take();
+                    if queue.word.unlock().napi_yield && queue.word.lock_poll().is_ok() {
+                        queue.take();
+                        queue.word.unlock();
+                    }
+                }
+            })
+        };
+        // A packet comes, then its interrupt.
+        queue.ring.fetch_add(1, Ordering::Relaxed);
+        if queue.word.lock_napi().is_ok() {
+            queue.take();
+            queue.word.unlock();
+        }
+        poller.join().unwrap();
+        assert_eq!(queue.taken(), 1, "the packet is still on the ring");
+    });
+}
+
+#[test]
+fn a_release_tells_exactly_who_was_refused() {
+    check(None, || {
+        let queue = Queue::enabled();
+        queue.word.lock_poll().unwrap();
+        let napi = {
+            let queue = queue.clone();
+            thread::spawn(move || {
+                let refused = queue.word.lock_napi().is_err();
+                if !refused {
+                    queue.word.unlock();
+                }
+                refused
+            })
+        };
+        let poller = {
+            let queue = queue.clone();
+            thread::spawn(move || {
+                let refused = queue.word.lock_poll().is_err();
+                let told = if refused { false } else { queue.word.unlock().napi_yield };
+                (refused, told)
+            })
+        };
+        let released = queue.word.unlock();
+        let napi_refused = napi.join().unwrap();
+        let (_, told) = poller.join().unwrap();
+        assert_eq!(released.napi_yield || told, napi_refused);
+    });
+}
