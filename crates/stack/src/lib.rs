@@ -1,8 +1,25 @@
-//! Busy Poll Sockets in user space.
+//! Busy Poll Sockets in user space: a thread that waits in `recv` drives the NIC's receive queue itself,
+//! with no interrupt and no context switch.
+//!
+//! A [`Host`] is made of NICs ([`nic`]): two joined in memory ([`nic::cable`]), any Linux interface over
+//! AF_XDP ([`nic::xdp`]), a TAP ([`nic::tap`]). Its sockets ([`UdpSocket`]) wait as Linux's do: what is
+//! there, else busy poll for `SO_BUSY_POLL` microseconds, else sleep.
+//!
+//! The floors, each knowing those below it only: [`socket`](UdpSocket), [`inet`], [`napi`], [`nic`],
+//! [`wire`]. Packets come up through what the upper floor hands down.
 
+mod host;
+pub mod inet;
 pub mod napi;
 pub mod nic;
+mod socket;
 mod sync;
 mod sys;
 pub mod time;
 pub mod wire;
+
+pub use host::{Builder, Host};
+pub use socket::{
+    Epoll, EpollEvent, EpollParams, Events, Incoming, Outgoing, PollFd, SocketStats, UdpSocket,
+    options, poll,
+};

@@ -96,3 +96,22 @@ pub(crate) fn epoll_wait(
     };
     usize::try_from(ready).unwrap_or(0).min(events.len())
 }
+
+/// Binds a thread to one CPU.
+pub(crate) fn pin<T>(thread: &std::thread::JoinHandle<T>, cpu: usize) -> io::Result<()> {
+    use std::os::unix::thread::JoinHandleExt;
+    // SAFETY: an all-zero cpu_set_t is the empty set; CPU_SET ignores CPUs beyond it; the handle keeps the
+    // thread's id valid.
+    let result = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::pthread_setaffinity_np(thread.as_pthread_t(), size_of_val(&set), &raw const set)
+    };
+    match result {
+        0 => Ok(()),
+        code => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("CPU {cpu} is not ours to run on: {}", io::Error::from_raw_os_error(code)),
+        )),
+    }
+}

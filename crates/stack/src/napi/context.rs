@@ -6,7 +6,7 @@ use super::{
     Driver, NapiId, Pass, Upper, Waiter, Wake, Word,
     counters::{Counters, Stats},
     handoff::Handoff,
-    interrupt::Line,
+    interrupt::{self, Line},
     word::Refused,
 };
 use crate::{
@@ -21,6 +21,9 @@ pub const NAPI_POLL_WEIGHT: usize = 64;
 
 /// The most packets one busy-poll pass takes unless told otherwise (`BUSY_POLL_BUDGET`).
 pub const BUSY_POLL_BUDGET: usize = 8;
+
+/// How often one busy-poll pass looks at a ring that stays empty.
+const LOOKS: u32 = 8;
 
 /// What a busy-poll pass came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +40,7 @@ pub enum BusyPoll {
 pub struct Context {
     id: NapiId,
     device: String,
+    queue: u32,
     word: Word,
     rx: UnsafeCell<Box<dyn RxQueue>>,
     upper: Arc<dyn Upper>,
@@ -44,7 +48,7 @@ pub struct Context {
     pub(super) handoff: Handoff,
     pub(super) line: Line,
     pub(super) watchdog: Duration,
-    /// When a busy poll last had the queue, in nanoseconds.
+    /// When a busy poll last had the queue, or until when pollers that are preferred keep it; nanoseconds.
     last_poll: AtomicU64,
 }
 
@@ -61,6 +65,7 @@ impl Context {
     pub(super) fn new(
         id: NapiId,
         device: String,
+        queue: u32,
         rx: Box<dyn RxQueue>,
         interrupt: Arc<dyn Interrupt>,
         upper: Arc<dyn Upper>,
@@ -69,6 +74,7 @@ impl Context {
         Ok(Context {
             id,
             device,
+            queue,
             word: Word::new(),
             rx: UnsafeCell::new(rx),
             upper,
@@ -86,9 +92,14 @@ impl Context {
         self.id
     }
 
-    /// The queue's name: device and queue number.
+    /// The name of the device it belongs to.
     pub fn device(&self) -> &str {
         &self.device
+    }
+
+    /// The number of its queue on that device.
+    pub fn queue(&self) -> u32 {
+        self.queue
     }
 
     /// What it has counted so far.
@@ -117,15 +128,26 @@ impl Context {
     }
 
     /// One pass of a busy poll: at most `budget` packets, delivered on the calling thread. Never blocks.
-    /// `poller` names on whose behalf, so that a socket can tell its own finds.
+    /// `poller` names on whose behalf, so that a socket can tell its own finds; with `prefer` the queue is
+    /// left to its pollers for longer after this one has left.
     #[inline]
-    pub fn busy_poll(&self, budget: usize, now: Instant, poller: usize) -> BusyPoll {
+    pub fn busy_poll(&self, budget: usize, now: Instant, poller: usize, prefer: bool) -> BusyPoll {
         if let Err(refused) = self.word.lock_poll() {
             return self.refused(refused);
         }
-        self.last_poll.store(now.nanos(), Ordering::Relaxed);
+        let stay =
+            if prefer { self.watchdog * (interrupt::WATCHDOG_STRETCH - 1) } else { Duration::ZERO };
+        self.last_poll.store((now + stay).nanos(), Ordering::Relaxed);
         let mut pass = Pass::new(Some(self.id), now, Driver::BusyPoll(poller));
-        let found = self.drive(budget, &mut pass);
+        let mut found = 0;
+        // Looking at an empty ring costs a few instructions, taking and giving up the queue tens of
+        // nanoseconds: look more than once.
+        for _ in 0..LOOKS {
+            found = self.drive(budget, &mut pass);
+            if found > 0 {
+                break;
+            }
+        }
         if found == 0 {
             self.counters.bp_misses.add(1);
         } else {

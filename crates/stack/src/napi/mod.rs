@@ -56,17 +56,18 @@ impl Serving {
     /// No descriptor or thread left, or [`table::CAPACITY`] contexts live already.
     pub fn start(
         device: String,
+        queue: u32,
         rx: Box<dyn RxQueue>,
         interrupt: Arc<dyn Interrupt>,
         upper: Arc<dyn Upper>,
         watchdog: Duration,
     ) -> io::Result<Serving> {
         let mut failed = None;
-        let mut parts = Some((device, rx, interrupt, upper));
+        let mut parts = Some((device, queue, rx, interrupt, upper));
         let context = CONTEXTS.insert_with(|id| {
             let id = NapiId::new(id)?;
-            let (device, rx, interrupt, upper) = parts.take()?;
-            match Context::new(id, device, rx, interrupt, upper, watchdog) {
+            let (device, queue, rx, interrupt, upper) = parts.take()?;
+            match Context::new(id, device, queue, rx, interrupt, upper, watchdog) {
                 Ok(context) => Some(Arc::new(context)),
                 Err(error) => {
                     failed = Some(error);

@@ -114,12 +114,6 @@ impl Word {
         self.0.swap(0, Ordering::Release);
     }
 
-    /// Whether someone owns it at this moment.
-    #[inline]
-    pub fn is_owned(&self) -> bool {
-        self.0.load(Ordering::Relaxed) & OWNED != 0
-    }
-
     /// Whether it is disabled.
     pub fn is_disabled(&self) -> bool {
         self.0.load(Ordering::Relaxed) & DISABLED != 0

@@ -1,0 +1,273 @@
+//! A host: NICs, inet, sockets and the two sysctls, put together. This is where the floors meet: each
+//! queue gets a NAPI context whose floor above is inet, and an interface that shares its addresses with
+//! the kernel gets the service that keeps the two in step ([`shadow`]).
+
+use crate::{
+    inet::{Addressing, Inet, Interface, Ipv4Cidr, WakeBy, kernel::KernelView},
+    napi::{self, Context, Pass, Serving, Upper},
+    nic::{self, Frame, Nic},
+    time::Instant,
+};
+use std::{
+    fmt, io,
+    net::Ipv4Addr,
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+mod shadow;
+pub(crate) use shadow::Shadow;
+
+/// A host in user space. Cheap to clone; it lives as long as a clone or a socket of it does.
+///
+/// ```
+/// use busypoll_stack::{Host, nic::cable};
+/// let (a, b) = cable::pair(cable::Config::default())?;
+/// let host = Host::builder().interface(a, "10.0.0.1/24").busy_read(50).build()?;
+/// assert_eq!(host.busy_read(), 50);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Host {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    inet: Arc<Inet>,
+    contexts: Vec<Serving>,
+    kernel: Option<shadow::Service>,
+    busy_read: AtomicU32,
+    busy_poll: AtomicU32,
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.contexts()).finish()
+    }
+}
+
+/// Puts a [`Host`] together.
+#[derive(Default)]
+pub struct Builder {
+    interfaces: Vec<(Box<dyn Nic>, Option<String>)>,
+    gateway: Option<Ipv4Addr>,
+    busy_read: u32,
+    busy_poll: u32,
+    watchdog: Option<Duration>,
+    interrupt_cpus: Vec<usize>,
+}
+
+impl Builder {
+    /// A NIC whose address is ours, as `10.0.0.1/24` (cable, TAP).
+    #[must_use]
+    pub fn interface(mut self, nic: impl Nic + 'static, address: impl Into<String>) -> Builder {
+        self.interfaces.push((Box::new(nic), Some(address.into())));
+        self
+    }
+
+    /// A NIC that shares an interface with the kernel, whose addresses, routes and neighbours it uses (XDP).
+    #[must_use]
+    pub fn shared_interface(mut self, nic: impl Nic + 'static) -> Builder {
+        self.interfaces.push((Box::new(nic), None));
+        self
+    }
+
+    /// Where packets go that are for no network of our own interfaces.
+    #[must_use]
+    pub fn gateway(mut self, gateway: Ipv4Addr) -> Builder {
+        self.gateway = Some(gateway);
+        self
+    }
+
+    /// `busy_read`, microseconds: what `SO_BUSY_POLL` of new sockets starts with. 0 = off, the default.
+    #[must_use]
+    pub fn busy_read(mut self, micros: u32) -> Builder {
+        self.busy_read = micros;
+        self
+    }
+
+    /// `busy_poll`, microseconds: how long `poll` and `Epoll` may busy poll. 0 = off, the default.
+    #[must_use]
+    pub fn busy_poll(mut self, micros: u32) -> Builder {
+        self.busy_poll = micros;
+        self
+    }
+
+    /// How long a queue that pollers have left is left alone before the interrupt thread takes it; 200 us
+    /// unless set. Bounds what an application that stops calling does to others on the queue.
+    #[must_use]
+    pub fn watchdog(mut self, watchdog: Duration) -> Builder {
+        self.watchdog = Some(watchdog);
+        self
+    }
+
+    /// The CPUs of the interrupt threads, used in turn; the placement that `smp_affinity` is for hardware.
+    /// Not set: anywhere.
+    #[must_use]
+    pub fn interrupt_cpus(mut self, cpus: &[usize]) -> Builder {
+        self.interrupt_cpus = cpus.to_vec();
+        self
+    }
+
+    /// Opens every queue and puts it into service.
+    ///
+    /// # Errors
+    /// What the drivers say, and addresses that make no sense.
+    pub fn build(self) -> io::Result<Host> {
+        let wake = Arc::new(OnceLock::new());
+        let inet = Inet::new(seed(), waker(&wake));
+        let mut contexts = Vec::new();
+        let mut shared = Vec::new();
+        let watchdog = self.watchdog.unwrap_or(napi::WATCHDOG);
+        for (mut nic, address) in self.interfaces {
+            let info = nic.info().clone();
+            let (mut tx, mut rx) = (Vec::new(), Vec::new());
+            for index in 0..info.queues {
+                let nic::Queue { rx: receive, tx: transmit, interrupt } = nic.open(index)?;
+                tx.push(transmit);
+                rx.push((receive, interrupt));
+            }
+            let view = match info.ifindex {
+                Some(ifindex) => Some(KernelView::open(ifindex)?),
+                None => None,
+            };
+            let addressing = addressing(&info, address.as_deref(), view.clone())?;
+            let interface = inet.add_interface(info.clone(), tx, addressing);
+            for (queue, (receive, interrupt)) in (0..).zip(rx) {
+                let upper =
+                    Arc::new(Input { inet: inet.clone(), interface: interface.clone(), queue });
+                let serving =
+                    Serving::start(info.name.clone(), queue, receive, interrupt, upper, watchdog)?;
+                if let (Some(thread), false) = (serving.thread(), self.interrupt_cpus.is_empty()) {
+                    let cpu = self.interrupt_cpus[contexts.len() % self.interrupt_cpus.len()];
+                    crate::sys::pin(thread, cpu)?;
+                }
+                contexts.push(serving);
+            }
+            if let Some(view) = view {
+                let steering = nic.steering();
+                shared.push(shadow::Shared { view, interface, steering, _nic: Mutex::new(nic) });
+            }
+        }
+        if let Some(gateway) = self.gateway {
+            let everywhere: Ipv4Cidr = "0.0.0.0/0".parse().map_err(io::Error::other)?;
+            let interfaces = inet.interfaces();
+            let result = interfaces.iter().map(|on| inet.add_route(on, everywhere, Some(gateway)));
+            result.reduce(|found, next| found.or(next)).unwrap_or(Ok(()))?;
+        }
+        if let Some(first) = contexts.first() {
+            // Timers of inet run on the first queue's interrupt thread.
+            let _ = wake.set(Arc::downgrade(first.context()));
+        }
+        let kernel = match shared.is_empty() {
+            true => None,
+            false => Some(shadow::Service::start(inet.clone(), shared)?),
+        };
+        let busy_read = AtomicU32::new(self.busy_read);
+        let busy_poll = AtomicU32::new(self.busy_poll);
+        Ok(Host { inner: Arc::new(Inner { inet, contexts, kernel, busy_read, busy_poll }) })
+    }
+}
+
+type WakeCell = Arc<OnceLock<std::sync::Weak<Context>>>;
+
+fn waker(cell: &WakeCell) -> WakeBy {
+    let cell = cell.clone();
+    Box::new(move |deadline| {
+        if let Some(context) = cell.get().and_then(std::sync::Weak::upgrade) {
+            context.tick_by(deadline);
+        }
+    })
+}
+
+fn addressing(
+    info: &nic::Info,
+    address: Option<&str>,
+    view: Option<Arc<KernelView>>,
+) -> io::Result<Addressing> {
+    let wrong = |why: &str| {
+        let why = format!("{}: {why}", info.name);
+        Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+    };
+    match (address, view) {
+        (None, Some(view)) => Ok(Addressing::Kernel(view)),
+        (Some(address), None) => match address.parse() {
+            Ok(address) => Ok(Addressing::Own(vec![address])),
+            Err(_) => wrong(&format!("'{address}' is not an address like 10.0.0.1/24")),
+        },
+        (Some(_), Some(_)) => wrong("its addresses are the kernel's; use shared_interface"),
+        (None, None) => wrong("it has no kernel to take addresses from; give one to interface"),
+    }
+}
+
+fn seed() -> u64 {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    RandomState::new().build_hasher().finish()
+}
+
+/// What a queue's frames go up to.
+struct Input {
+    inet: Arc<Inet>,
+    interface: Arc<Interface>,
+    queue: u32,
+}
+
+impl Upper for Input {
+    #[inline]
+    fn receive(&self, frame: Frame<'_>, pass: &mut Pass) {
+        self.inet.receive(&self.interface, self.queue, frame, pass);
+    }
+
+    fn tick(&self, pass: &mut Pass) -> Option<Instant> {
+        self.inet.tick(pass)
+    }
+}
+
+impl Host {
+    /// A host to be put together.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// `busy_read`, microseconds.
+    pub fn busy_read(&self) -> u32 {
+        self.inner.busy_read.load(Ordering::Relaxed)
+    }
+
+    /// Sets `busy_read`, for sockets made from now on.
+    pub fn set_busy_read(&self, micros: u32) {
+        self.inner.busy_read.store(micros, Ordering::Relaxed);
+    }
+
+    /// `busy_poll`, microseconds.
+    pub fn busy_poll(&self) -> u32 {
+        self.inner.busy_poll.load(Ordering::Relaxed)
+    }
+
+    /// Sets `busy_poll`.
+    pub fn set_busy_poll(&self, micros: u32) {
+        self.inner.busy_poll.store(micros, Ordering::Relaxed);
+    }
+
+    /// The NAPI contexts in service, one for each queue of each interface.
+    pub fn contexts(&self) -> impl Iterator<Item = &Arc<Context>> {
+        self.inner.contexts.iter().map(Serving::context)
+    }
+
+    /// What inet has counted, by the names of `nstat`.
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.inner.inet.counters()
+    }
+
+    #[inline]
+    pub(crate) fn inet(&self) -> &Arc<Inet> {
+        &self.inner.inet
+    }
+
+    pub(crate) fn kernel(&self) -> Option<&shadow::Service> {
+        self.inner.kernel.as_ref()
+    }
+}

@@ -1,0 +1,358 @@
+//! The kernel's part of a host that shares an interface with it. Each socket of ours has a kernel socket
+//! beside it, its *shadow*: it reserves the port, receives what does not come over our queues (fragments,
+//! loopback, other interfaces), and sends what our queues cannot carry (datagrams above the MTU, routes over
+//! other interfaces). One thread listens to all shadows, to the kernel's tables and to its ICMP errors.
+
+use crate::{
+    inet::{
+        Datagram, Inet, Interface, SocketError, UdpEndpoint,
+        kernel::{KernelView, recv_with_destination},
+    },
+    napi::{Driver, Pass},
+    nic::{Nic, Steering},
+    sync::lock,
+    sys, time,
+};
+use std::{
+    collections::HashMap,
+    io,
+    net::{IpAddr, SocketAddr, UdpSocket as KernelSocket},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+};
+
+const UDP: u8 = 17;
+
+/// One interface shared with the kernel.
+pub(super) struct Shared {
+    pub(super) view: Arc<KernelView>,
+    pub(super) interface: Arc<Interface>,
+    pub(super) steering: Option<Arc<dyn Steering>>,
+    /// The steering program stays attached as long as the NIC lives.
+    pub(super) _nic: Mutex<Box<dyn Nic>>,
+}
+
+struct State {
+    inet: Arc<Inet>,
+    shared: Vec<Shared>,
+    epoll: OwnedFd,
+    stop: OwnedFd,
+    icmp: OwnedFd,
+    shadows: Mutex<HashMap<u64, Entry>>,
+    next: AtomicU64,
+}
+
+struct Entry {
+    socket: Arc<KernelSocket>,
+    endpoint: Arc<dyn UdpEndpoint>,
+    /// What it is bound to, once our own half is bound too.
+    local: Option<SocketAddr>,
+    steered: Vec<(usize, SocketAddr)>,
+}
+
+/// The thread and what it listens to. Dropping it ends the thread.
+pub(crate) struct Service {
+    state: Arc<State>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+/// The kernel socket beside one of ours. Dropping it frees the port.
+#[derive(Debug)]
+pub(crate) struct Shadow {
+    id: u64,
+    socket: Arc<KernelSocket>,
+    state: Arc<State>,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} shared interfaces", self.shared.len())
+    }
+}
+
+const STOP: u64 = 0;
+const ICMP: u64 = 1;
+const FIRST_VIEW: u64 = 2;
+const FIRST_SHADOW: u64 = 1 << 32;
+
+impl Service {
+    pub(super) fn start(inet: Arc<Inet>, shared: Vec<Shared>) -> io::Result<Service> {
+        // SAFETY: a plain system call.
+        let epoll = sys::owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        let stop = sys::eventfd()?;
+        let icmp = raw_icmp()?;
+        listen(&epoll, stop.as_fd(), STOP)?;
+        listen(&epoll, icmp.as_fd(), ICMP)?;
+        for (token, shared) in (FIRST_VIEW..).zip(&shared) {
+            listen(&epoll, shared.view.fd(), token)?;
+        }
+        let shadows = Mutex::default();
+        let next = AtomicU64::new(FIRST_SHADOW);
+        let state = Arc::new(State { inet, shared, epoll, stop, icmp, shadows, next });
+        let for_thread = state.clone();
+        let thread = thread::Builder::new()
+            .name("busypoll/kernel".into())
+            .spawn(move || for_thread.serve())?;
+        Ok(Service { state, thread: Some(thread) })
+    }
+
+    /// A kernel socket bound to `local` for a socket of ours, and what it is really bound to. None if
+    /// `local` is not the kernel's address.
+    pub(crate) fn reserve(
+        &self,
+        local: SocketAddr,
+        reuse: bool,
+        endpoint: Arc<dyn UdpEndpoint>,
+    ) -> io::Result<Option<(SocketAddr, Shadow)>> {
+        let state = &self.state;
+        if !local.ip().is_unspecified() && !state.addresses().any(|(_, ip)| ip == local.ip()) {
+            return Ok(None);
+        }
+        let socket = Arc::new(bind(local, reuse)?);
+        let local = socket.local_addr()?;
+        let id = state.next.fetch_add(1, Ordering::Relaxed);
+        let entry = Entry { socket: socket.clone(), endpoint, local: None, steered: Vec::new() };
+        lock(&state.shadows).insert(id, entry);
+        let shadow = Shadow { id, socket, state: state.clone() };
+        listen(&state.epoll, shadow.socket.as_fd(), id)?;
+        Ok(Some((local, shadow)))
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        sys::signal(self.state.stop.as_raw_fd());
+        if let Some(thread) = self.thread.take() {
+            // It cannot have panicked with anything to tell us.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shadow {
+    /// From now on packets for `local` come over our queues.
+    pub(crate) fn steer(&self, local: SocketAddr) -> io::Result<()> {
+        let mut shadows = lock(&self.state.shadows);
+        match shadows.get_mut(&self.id) {
+            Some(entry) => {
+                entry.local = Some(local);
+                self.state.steer(entry)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Sends a datagram through the kernel.
+    pub(crate) fn send_to(&self, payload: &[u8], to: SocketAddr) -> io::Result<()> {
+        self.socket.send_to(payload, to).map(drop)
+    }
+
+    /// Only datagrams from `remote` from now on; with `None`, from anyone.
+    pub(crate) fn connect(&self, remote: Option<SocketAddr>) -> io::Result<()> {
+        match remote {
+            Some(remote) => self.socket.connect(remote),
+            None => disconnect(&self.socket),
+        }
+    }
+}
+
+impl Drop for Shadow {
+    fn drop(&mut self) {
+        if let Some(mut entry) = lock(&self.state.shadows).remove(&self.id) {
+            self.state.unsteer(&mut entry);
+        }
+    }
+}
+
+impl State {
+    /// The kernel's addresses on the interfaces we share, each with the interface's number.
+    fn addresses(&self) -> impl Iterator<Item = (usize, IpAddr)> {
+        self.shared.iter().enumerate().flat_map(|(at, shared)| {
+            shared.view.addresses().into_iter().map(move |(address, _)| (at, address))
+        })
+    }
+
+    /// Makes the steering of `entry` what its local address and the interfaces' addresses say. A wildcard
+    /// is every address of every shared interface.
+    fn steer(&self, entry: &mut Entry) -> io::Result<()> {
+        let Some(local) = entry.local else { return Ok(()) };
+        let wanted: Vec<_> = self
+            .addresses()
+            .filter(|(_, ip)| local.ip().is_unspecified() || *ip == local.ip())
+            .map(|(at, ip)| (at, SocketAddr::new(ip, local.port())))
+            .collect();
+        for (at, address) in wanted.iter().filter(|wanted| !entry.steered.contains(wanted)) {
+            if let Some(steering) = &self.shared[*at].steering {
+                steering.add(UDP, *address)?;
+            }
+        }
+        for (at, address) in entry.steered.iter().filter(|old| !wanted.contains(old)) {
+            if let Some(steering) = &self.shared[*at].steering {
+                steering.remove(UDP, *address);
+            }
+        }
+        entry.steered = wanted;
+        Ok(())
+    }
+
+    fn unsteer(&self, entry: &mut Entry) {
+        for (at, address) in entry.steered.drain(..) {
+            if let Some(steering) = &self.shared[at].steering {
+                steering.remove(UDP, address);
+            }
+        }
+    }
+
+    fn serve(&self) {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        let mut buffer = vec![0; 1 << 16];
+        loop {
+            // SAFETY: room for as many events as are asked for.
+            let ready = unsafe {
+                libc::epoll_wait(
+                    self.epoll.as_raw_fd(),
+                    events.as_mut_ptr(),
+                    events.len() as i32,
+                    -1,
+                )
+            };
+            for event in &events[..usize::try_from(ready).unwrap_or(0)] {
+                let mut pass = Pass::new(None, time::now(), Driver::Kernel);
+                let token = event.u64;
+                match token {
+                    STOP => return,
+                    ICMP => self.icmp(&mut buffer, &mut pass),
+                    id if id >= FIRST_SHADOW => self.shadow(id, &mut buffer, &mut pass),
+                    view => self.tables_changed((view - FIRST_VIEW) as usize, &mut pass),
+                }
+                pass.wake.wake_all();
+            }
+        }
+    }
+
+    fn tables_changed(&self, at: usize, pass: &mut Pass) {
+        let Some(shared) = self.shared.get(at) else { return };
+        shared.view.process();
+        for entry in lock(&self.shadows).values_mut() {
+            // A full steering map leaves the address with the kernel, whose shadow still delivers.
+            let _ = self.steer(entry);
+        }
+        self.inet.neighbours_changed(&shared.interface, pass);
+    }
+
+    fn icmp(&self, buffer: &mut [u8], pass: &mut Pass) {
+        while let Some(len) = receive(&self.icmp, buffer) {
+            self.inet.icmp_error_input(&buffer[..len], pass);
+        }
+    }
+
+    fn shadow(&self, id: u64, buffer: &mut [u8], pass: &mut Pass) {
+        let (socket, endpoint, local) = {
+            let shadows = lock(&self.shadows);
+            let Some(entry) = shadows.get(&id) else { return };
+            (entry.socket.clone(), entry.endpoint.clone(), entry.local)
+        };
+        // Bounded, so that a flood to one socket does not starve the others: epoll reports the rest.
+        for _ in 0..64 {
+            match recv_with_destination(socket.as_fd(), buffer) {
+                Ok((len, from, destination)) => {
+                    let port = local.map_or(0, |local| local.port());
+                    let to = SocketAddr::new(destination, port);
+                    let datagram = Datagram { from, to, payload: &buffer[..len] };
+                    endpoint.datagram(&datagram, pass);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    if let (Some(code), Ok(peer)) = (error.raw_os_error(), socket.peer_addr()) {
+                        endpoint.error(
+                            SocketError { errno: code, hard: true, mtu: None },
+                            peer,
+                            pass,
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn listen(epoll: &OwnedFd, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+    let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: token };
+    let (epoll, fd) = (epoll.as_raw_fd(), fd.as_raw_fd());
+    // SAFETY: `event` is valid for the call.
+    match unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A socket that gets every ICMP packet of the namespace.
+fn raw_icmp() -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: a plain system call.
+    sys::owned(unsafe { libc::socket(libc::AF_INET, kind, libc::IPPROTO_ICMP) }).map_err(|error| {
+        io::Error::new(error.kind(), format!("raw ICMP socket: {error} (it needs CAP_NET_RAW)"))
+    })
+}
+
+fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Option<usize> {
+    // SAFETY: the buffer is writable for its length.
+    let len = unsafe {
+        libc::recv(socket.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT)
+    };
+    usize::try_from(len).ok()
+}
+
+/// A kernel UDP socket bound to `local` that tells the destination of what it receives.
+fn bind(local: SocketAddr, reuse: bool) -> io::Result<KernelSocket> {
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: a plain system call.
+    let socket = sys::owned(unsafe { libc::socket(libc::AF_INET, kind, 0) })?;
+    set_option(&socket, libc::IPPROTO_IP, libc::IP_PKTINFO)?;
+    if reuse {
+        set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR)?;
+    }
+    let SocketAddr::V4(local) = local else {
+        return Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT));
+    };
+    let address = libc::sockaddr_in {
+        sin_family: libc::AF_INET as libc::sa_family_t,
+        sin_port: local.port().to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(local.ip().octets()) },
+        sin_zero: [0; 8],
+    };
+    let len = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: `address` is a valid sockaddr_in of that length.
+    match unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) } {
+        0 => Ok(KernelSocket::from(socket)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn set_option(socket: &OwnedFd, level: i32, name: i32) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    let len = size_of_val(&on) as libc::socklen_t;
+    // SAFETY: `on` is valid for the call.
+    match unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const on).cast(), len) }
+    {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn disconnect(socket: &KernelSocket) -> io::Result<()> {
+    let family = libc::AF_UNSPEC as libc::sa_family_t;
+    // SAFETY: an all-zero sockaddr is valid.
+    let mut address: libc::sockaddr = unsafe { std::mem::zeroed() };
+    address.sa_family = family;
+    let len = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: `address` is a valid sockaddr of that length.
+    match unsafe { libc::connect(socket.as_raw_fd(), &raw const address, len) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

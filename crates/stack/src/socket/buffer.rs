@@ -1,0 +1,130 @@
+//! A socket's receive buffer: datagrams in order, each copied in once from the ring. Its memory grows to
+//! what the socket has needed, up to its limit, and an idle socket has none.
+
+use crate::{napi::NapiId, time::Instant};
+use std::{collections::VecDeque, io::Read, net::SocketAddr};
+
+/// What is kept of a datagram beside its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Meta {
+    pub(super) len: u32,
+    pub(super) napi: Option<NapiId>,
+    pub(super) from: SocketAddr,
+    pub(super) to: SocketAddr,
+    pub(super) arrived: Instant,
+}
+
+/// What each datagram counts beside its bytes, so that empty ones are bounded too.
+const OVERHEAD: usize = 64;
+
+/// Datagrams waiting to be received.
+#[derive(Debug, Default)]
+pub(super) struct Buffer {
+    metas: VecDeque<Meta>,
+    bytes: VecDeque<u8>,
+}
+
+impl Buffer {
+    /// How many datagrams wait.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.metas.len()
+    }
+
+    /// Adds a datagram. False if that would take more than `limit` bytes; one always fits.
+    #[inline]
+    pub(super) fn push(&mut self, meta: Meta, payload: &[u8], limit: usize) -> bool {
+        let used = self.bytes.len() + (self.metas.len() + 1) * OVERHEAD;
+        if used + payload.len() > limit && !self.metas.is_empty() {
+            return false;
+        }
+        self.metas.push_back(meta);
+        self.bytes.extend(payload);
+        true
+    }
+
+    /// The oldest datagram.
+    pub(super) fn front(&self) -> Option<&Meta> {
+        self.metas.front()
+    }
+
+    /// Moves the oldest datagram into `into`; what does not fit is lost, as with any datagram socket.
+    /// Returns what is known of it and how many bytes were moved.
+    #[inline]
+    pub(super) fn pop(&mut self, into: &mut [u8]) -> Option<(Meta, usize)> {
+        let meta = self.metas.pop_front()?;
+        let len = meta.len as usize;
+        let copied = len.min(into.len());
+        // Reading from a VecDeque cannot fail.
+        let _ = self.bytes.read_exact(&mut into[..copied]);
+        if copied < len {
+            self.bytes.drain(..len - copied);
+        }
+        Some((meta, copied))
+    }
+
+    /// Copies the oldest datagram without taking it.
+    pub(super) fn peek(&self, into: &mut [u8]) -> Option<(Meta, usize)> {
+        let meta = *self.metas.front()?;
+        let copied = (meta.len as usize).min(into.len());
+        let (head, tail) = self.bytes.as_slices();
+        let first = copied.min(head.len());
+        into[..first].copy_from_slice(&head[..first]);
+        into[first..copied].copy_from_slice(&tail[..copied - first]);
+        Some((meta, copied))
+    }
+
+    /// Gives the memory back.
+    pub(super) fn clear(&mut self) {
+        *self = Buffer::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meta(len: usize) -> Meta {
+        let address = SocketAddr::from(([10, 0, 0, 1], 7));
+        Meta { len: len as u32, napi: None, from: address, to: address, arrived: Instant::ZERO }
+    }
+
+    #[test]
+    fn datagrams_come_out_as_they_went_in_whatever_wraps() {
+        let mut buffer = Buffer::default();
+        let mut into = [0; 300];
+        for round in 0..1000usize {
+            let payload: Vec<u8> = (0..round % 257).map(|i| (i + round) as u8).collect();
+            assert!(buffer.push(meta(payload.len()), &payload, 10_000));
+            assert!(buffer.push(meta(1), &[round as u8], 10_000));
+            let (_, peeked) = buffer.peek(&mut into).unwrap();
+            assert_eq!(into[..peeked], payload);
+            let (_, copied) = buffer.pop(&mut into).unwrap();
+            assert_eq!(into[..copied], payload);
+            assert_eq!(buffer.pop(&mut into).unwrap().1, 1);
+            assert_eq!(into[0], round as u8);
+        }
+        assert!(buffer.pop(&mut into).is_none());
+    }
+
+    #[test]
+    fn a_short_buffer_cuts_one_datagram_and_spares_the_next() {
+        let mut buffer = Buffer::default();
+        buffer.push(meta(5), b"12345", 1000);
+        buffer.push(meta(2), b"67", 1000);
+        let mut into = [0; 3];
+        assert_eq!(buffer.pop(&mut into).unwrap().1, 3);
+        assert_eq!(&into, b"123");
+        assert_eq!(buffer.pop(&mut into).unwrap().1, 2);
+        assert_eq!(&into[..2], b"67");
+    }
+
+    #[test]
+    fn the_limit_holds_for_empty_datagrams_too() {
+        let mut buffer = Buffer::default();
+        let taken = (0..100).filter(|_| buffer.push(meta(0), &[], 640)).count();
+        assert_eq!(taken, 10);
+        let mut one = Buffer::default();
+        assert!(one.push(meta(5), b"large", 1), "a buffer smaller than a datagram still takes one");
+    }
+}

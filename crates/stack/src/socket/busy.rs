@@ -1,0 +1,69 @@
+//! The busy loop: the receiving thread drives the queues itself until what it waits for is there. Linux's
+//! `napi_busy_loop`.
+
+use crate::{
+    napi::{BusyPoll, Context},
+    time::{self, Instant},
+};
+use std::{sync::Arc, time::Duration};
+
+/// How a busy loop ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Busy {
+    /// What was waited for is there.
+    Ready,
+    /// The time is over.
+    TimeOver,
+    /// Every context is gone.
+    Gone,
+}
+
+/// How, and on whose behalf, to busy poll.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    /// How long; no time at all makes exactly one pass over each queue.
+    pub(super) span: Duration,
+    /// Packets a pass.
+    pub(super) budget: usize,
+    /// After it, the queue is left to its pollers for longer.
+    pub(super) prefer: bool,
+    /// Names the one on whose behalf.
+    pub(super) poller: usize,
+    /// The caller itself will not wait longer than this.
+    pub(super) deadline: Option<Instant>,
+}
+
+/// Polls `contexts` in turn until `ready`. Makes no system call and takes no lock. A queue that someone
+/// else owns is passed over: its packets come to us by that owner's hand.
+///
+/// A signal needs no watching for, as it does in the kernel: its handler interrupts this loop by itself.
+#[inline]
+pub(super) fn busy_loop(
+    contexts: &[Arc<Context>],
+    terms: &Terms,
+    ready: impl Fn() -> bool,
+) -> Busy {
+    let mut now = time::now();
+    let end = now + terms.span;
+    let end = terms.deadline.map_or(end, |deadline| end.min(deadline));
+    loop {
+        let mut gone = 0;
+        for context in contexts {
+            match context.busy_poll(terms.budget, now, terms.poller, terms.prefer) {
+                BusyPoll::Found(_) => {}
+                BusyPoll::Refused => std::hint::spin_loop(),
+                BusyPoll::Gone => gone += 1,
+            }
+            if ready() {
+                return Busy::Ready;
+            }
+        }
+        if gone == contexts.len() {
+            return Busy::Gone;
+        }
+        now = time::now();
+        if now >= end {
+            return Busy::TimeOver;
+        }
+    }
+}

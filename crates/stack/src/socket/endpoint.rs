@@ -1,0 +1,297 @@
+//! The receiving end of a UDP socket: where the pass over a queue leaves datagrams and errors, and where
+//! receivers find them. It knows nothing of sending, of its binding or of the host.
+
+use super::{
+    buffer::{Buffer, Meta},
+    options::Options,
+    readiness::{Events, WaitQueue, Watch},
+};
+use crate::{
+    inet::{Datagram, SocketError, UdpEndpoint},
+    napi::{self, Context, Driver, NapiId, Pass, Waiter, WakeList},
+    sync::lock,
+};
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+/// What a socket has counted: how its datagrams found their way in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SocketStats {
+    /// Datagrams found by the socket's own busy poll.
+    pub own_polls: u64,
+    /// Datagrams delivered by another thread's or socket's busy poll.
+    pub other_polls: u64,
+    /// Datagrams delivered by the interrupt's side.
+    pub interrupts: u64,
+    /// Datagrams that came through the kernel (fragments, loopback, other interfaces).
+    pub kernel: u64,
+    /// Datagrams dropped because the receive buffer was full.
+    pub drops: u64,
+}
+
+/// The receiving end.
+#[derive(Debug)]
+pub(super) struct Endpoint {
+    pub(super) options: Options,
+    /// Not zero if a receive would return at once. Written under the lock of `rx`, read without.
+    attention: AtomicU64,
+    rx: Mutex<Receive>,
+    shut_for_writing: AtomicBool,
+    closed: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Receive {
+    buffer: Buffer,
+    wait: WaitQueue,
+    error: Option<i32>,
+    shut: bool,
+    napi: Option<NapiId>,
+    /// The context named `napi`, once it was looked up.
+    context: Option<Arc<Context>>,
+    stats: SocketStats,
+}
+
+impl Receive {
+    fn attention(&self) -> u64 {
+        self.buffer.len() as u64 + u64::from(self.error.is_some()) + u64::from(self.shut)
+    }
+}
+
+impl UdpEndpoint for Endpoint {
+    #[inline]
+    fn datagram(&self, datagram: &Datagram<'_>, pass: &mut Pass) -> bool {
+        let meta = Meta {
+            len: datagram.payload.len() as u32,
+            napi: pass.napi,
+            from: datagram.from,
+            to: datagram.to,
+            arrived: pass.now,
+        };
+        let limit = self.options.receive_buffer.load(Ordering::Relaxed) as usize;
+        let mut rx = lock(&self.rx);
+        if rx.shut {
+            return false;
+        }
+        if !rx.buffer.push(meta, datagram.payload, limit) {
+            rx.stats.drops += 1;
+            return false;
+        }
+        match pass.driver {
+            Driver::BusyPoll(poller) if poller == self.poller() => rx.stats.own_polls += 1,
+            Driver::BusyPoll(_) => rx.stats.other_polls += 1,
+            Driver::Interrupt => rx.stats.interrupts += 1,
+            Driver::Kernel => rx.stats.kernel += 1,
+        }
+        // The socket follows the queue its packets come from, connected or not.
+        if pass.napi.is_some() && rx.napi != pass.napi {
+            rx.napi = pass.napi;
+            rx.context = None;
+        }
+        self.attention.store(rx.attention(), Ordering::Release);
+        let sleeper = rx.wait.next_sleeper();
+        let watchers = rx.wait.watchers();
+        drop(rx);
+        if let Some(sleeper) = sleeper {
+            pass.wake.push(sleeper);
+        }
+        for watch in watchers.iter().flat_map(|watchers| watchers.iter()) {
+            watch.notify(Events::READABLE, pass.napi, &mut pass.wake);
+        }
+        true
+    }
+
+    fn error(&self, error: SocketError, _remote: SocketAddr, pass: &mut Pass) {
+        if !error.hard {
+            return;
+        }
+        self.change(&mut pass.wake, Events::ERROR | Events::READABLE, |rx| {
+            rx.error = Some(error.errno);
+        });
+    }
+}
+
+impl Endpoint {
+    pub(super) fn new(busy_read: u32) -> Endpoint {
+        Endpoint {
+            options: Options::new(busy_read),
+            attention: AtomicU64::new(0),
+            rx: Mutex::default(),
+            shut_for_writing: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    /// The name under which this socket busy polls.
+    #[inline]
+    pub(super) fn poller(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    /// Whether a receive would return at once.
+    #[inline]
+    pub(super) fn has_attention(&self) -> bool {
+        self.attention.load(Ordering::Acquire) != 0
+    }
+
+    /// Changes the receive state and tells everybody.
+    fn change(&self, wake: &mut WakeList, events: Events, change: impl FnOnce(&mut Receive)) {
+        let mut rx = lock(&self.rx);
+        change(&mut rx);
+        self.attention.store(rx.attention(), Ordering::Release);
+        rx.wait.drain_sleepers().for_each(|sleeper| wake.push(sleeper));
+        let (watchers, napi) = (rx.wait.watchers(), rx.napi);
+        drop(rx);
+        for watch in watchers.iter().flat_map(|watchers| watchers.iter()) {
+            watch.notify(events, napi, wake);
+        }
+    }
+
+    /// What there is without waiting: `take` a datagram, else the pending error, else the end.
+    ///
+    /// `None` if there is nothing.
+    pub(super) fn take<T>(
+        &self,
+        take: impl FnOnce(&mut Buffer) -> Option<T>,
+    ) -> Option<io::Result<Option<T>>> {
+        if !self.has_attention() {
+            return None;
+        }
+        let mut rx = lock(&self.rx);
+        let result = if let Some(taken) = take(&mut rx.buffer) {
+            Ok(Some(taken))
+        } else if let Some(errno) = rx.error.take() {
+            Err(io::Error::from_raw_os_error(errno))
+        } else if rx.shut {
+            return Some(Ok(None));
+        } else {
+            return None;
+        };
+        self.attention.store(rx.attention(), Ordering::Release);
+        // A sleeper may have been woken for a datagram that someone else then took, and others for one each:
+        // who leaves data behind passes the word on.
+        let next = if rx.buffer.len() > 0 { rx.wait.next_sleeper() } else { None };
+        drop(rx);
+        if let Some(next) = next {
+            next.wake();
+        }
+        Some(result)
+    }
+
+    /// The pending error, cleared.
+    pub(super) fn take_error(&self) -> Option<i32> {
+        let mut rx = lock(&self.rx);
+        let error = rx.error.take();
+        self.attention.store(rx.attention(), Ordering::Release);
+        error
+    }
+
+    /// The context that packets last came from. A context that has gone is forgotten, and learnt anew from
+    /// the next packet.
+    pub(super) fn context(&self) -> Option<Arc<Context>> {
+        let mut rx = lock(&self.rx);
+        if rx.context.as_ref().is_none_or(|context| context.is_gone()) {
+            rx.context = rx.napi.and_then(napi::by_id);
+            if rx.context.is_none() {
+                rx.napi = None;
+            }
+        }
+        rx.context.clone()
+    }
+
+    pub(super) fn napi(&self) -> Option<NapiId> {
+        lock(&self.rx).napi
+    }
+
+    /// Joins the queue of sleeping receivers, unless there is something to receive.
+    pub(super) fn join(&self, waiter: &Arc<Waiter>) -> bool {
+        let mut rx = lock(&self.rx);
+        let empty = rx.attention() == 0;
+        if empty {
+            rx.wait.sleep(waiter.clone());
+        }
+        empty
+    }
+
+    /// Leaves the queue. If it had been taken off to be woken and leaves without looking, the wake-up
+    /// goes to the next.
+    pub(super) fn leave(&self, waiter: &Arc<Waiter>) {
+        let mut rx = lock(&self.rx);
+        let next = if rx.wait.leave(waiter) || rx.buffer.len() == 0 {
+            None
+        } else {
+            rx.wait.next_sleeper()
+        };
+        drop(rx);
+        if let Some(next) = next {
+            next.wake();
+        }
+    }
+
+    pub(super) fn watch(&self, watch: Arc<dyn Watch>) {
+        lock(&self.rx).wait.watch(watch);
+    }
+
+    pub(super) fn unwatch(&self, watch: &Arc<dyn Watch>) {
+        lock(&self.rx).wait.unwatch(watch);
+    }
+
+    pub(super) fn readiness(&self) -> Events {
+        let rx = lock(&self.rx);
+        let mut events = Events::WRITABLE;
+        if rx.attention() > 0 {
+            events = events | Events::READABLE;
+        }
+        if rx.error.is_some() {
+            events = events | Events::ERROR;
+        }
+        if rx.shut && self.is_shut_for_writing() {
+            events = events | Events::HANGUP;
+        }
+        events
+    }
+
+    pub(super) fn shut_reading(&self) {
+        let mut wake = WakeList::default();
+        self.change(&mut wake, Events::READABLE, |rx| rx.shut = true);
+        wake.wake_all();
+    }
+
+    pub(super) fn shut_writing(&self) {
+        self.shut_for_writing.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_shut_for_writing(&self) -> bool {
+        self.shut_for_writing.load(Ordering::Acquire)
+    }
+
+    /// The end: nothing more comes in, whoever waits is told, the memory is given back.
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.shut_reading();
+        self.shut_writing();
+        let mut rx = lock(&self.rx);
+        rx.buffer.clear();
+        rx.context = None;
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    pub(super) fn stats(&self) -> SocketStats {
+        lock(&self.rx).stats
+    }
+
+    /// How many datagrams wait, and the size of the first.
+    pub(super) fn waiting(&self) -> (usize, usize) {
+        let rx = lock(&self.rx);
+        (rx.buffer.len(), rx.buffer.front().map_or(0, |meta| meta.len as usize))
+    }
+}

@@ -1,0 +1,126 @@
+//! Readiness: what a socket can do now, and telling those who watch for it.
+
+use crate::napi::{NapiId, Waiter, WakeList};
+use std::{
+    collections::VecDeque,
+    ops::{BitAnd, BitOr},
+    sync::Arc,
+};
+
+/// A set of events, with the numbers of poll(2) and epoll(7).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Events(pub u32);
+
+impl Events {
+    /// A receive would not wait: data, an error, or the end (EPOLLIN).
+    pub const READABLE: Events = Events(libc::EPOLLIN as u32);
+    /// A send would not wait (EPOLLOUT).
+    pub const WRITABLE: Events = Events(libc::EPOLLOUT as u32);
+    /// An error is pending (EPOLLERR); reported whether asked for or not.
+    pub const ERROR: Events = Events(libc::EPOLLERR as u32);
+    /// Both directions are shut down (EPOLLHUP); reported whether asked for or not.
+    pub const HANGUP: Events = Events(libc::EPOLLHUP as u32);
+    /// Report when something comes, not as long as something is there (EPOLLET).
+    pub const EDGE: Events = Events(libc::EPOLLET as u32);
+    /// Report once, then not again until modified (EPOLLONESHOT).
+    pub const ONE_SHOT: Events = Events(libc::EPOLLONESHOT as u32);
+
+    /// No event.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Whether one of `events` is in the set.
+    pub const fn has(self, events: Events) -> bool {
+        self.0 & events.0 != 0
+    }
+
+    /// What of `self` is reported to someone who asked for `interest`.
+    pub(super) fn reported(self, interest: Events) -> Events {
+        self & (interest | Events::ERROR | Events::HANGUP)
+    }
+}
+
+impl BitOr for Events {
+    type Output = Events;
+    fn bitor(self, other: Events) -> Events {
+        Events(self.0 | other.0)
+    }
+}
+
+impl BitAnd for Events {
+    type Output = Events;
+    fn bitand(self, other: Events) -> Events {
+        Events(self.0 & other.0)
+    }
+}
+
+/// Someone who wants to know when a socket becomes ready: an epoll's item, a poll in progress.
+pub(super) trait Watch: Send + Sync {
+    /// Something came: `events`, over the NAPI context `napi`. Called without the socket's lock.
+    fn notify(&self, events: Events, napi: Option<NapiId>, wake: &mut WakeList);
+}
+
+/// Who waits for one socket: sleeping receivers, of which a datagram wakes the first, and watchers, which
+/// all are told.
+#[derive(Default)]
+pub(super) struct WaitQueue {
+    sleepers: VecDeque<Arc<Waiter>>,
+    /// Replaced whole when it changes, so that telling them needs neither the socket's lock nor memory.
+    watchers: Option<Watchers>,
+}
+
+/// Those who watch one socket.
+pub(super) type Watchers = Arc<[Arc<dyn Watch>]>;
+
+impl WaitQueue {
+    pub(super) fn sleep(&mut self, waiter: Arc<Waiter>) {
+        self.sleepers.push_back(waiter);
+    }
+
+    /// True if it was still waiting: nobody took it off to wake it.
+    pub(super) fn leave(&mut self, waiter: &Arc<Waiter>) -> bool {
+        match self.sleepers.iter().position(|sleeper| Arc::ptr_eq(sleeper, waiter)) {
+            Some(at) => self.sleepers.remove(at).is_some(),
+            None => false,
+        }
+    }
+
+    #[inline]
+    pub(super) fn next_sleeper(&mut self) -> Option<Arc<Waiter>> {
+        self.sleepers.pop_front()
+    }
+
+    pub(super) fn watch(&mut self, watch: Arc<dyn Watch>) {
+        let others = self.watchers.iter().flat_map(|watchers| watchers.iter().cloned());
+        self.watchers = Some(others.chain([watch]).collect());
+    }
+
+    pub(super) fn unwatch(&mut self, watch: &Arc<dyn Watch>) {
+        let left: Watchers = self
+            .watchers
+            .iter()
+            .flat_map(|watchers| watchers.iter())
+            .filter(|watcher| !Arc::ptr_eq(watcher, watch))
+            .cloned()
+            .collect();
+        self.watchers = (!left.is_empty()).then_some(left);
+    }
+
+    /// The watchers, to be told once the socket's lock is released.
+    #[inline]
+    pub(super) fn watchers(&self) -> Option<Watchers> {
+        self.watchers.clone()
+    }
+
+    /// Everybody, for an event that concerns all.
+    pub(super) fn drain_sleepers(&mut self) -> impl Iterator<Item = Arc<Waiter>> {
+        self.sleepers.drain(..)
+    }
+}
+
+impl std::fmt::Debug for WaitQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} asleep, watched: {}", self.sleepers.len(), self.watchers.is_some())
+    }
+}

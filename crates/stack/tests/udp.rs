@@ -1,0 +1,362 @@
+//! UDP sockets over the cable, by the rules an application relies on.
+
+mod common;
+
+use busypoll_stack::{
+    Host, Incoming, Outgoing, UdpSocket,
+    nic::cable,
+    options::{
+        SO_BUSY_POLL, SO_BUSY_POLL_BUDGET, SO_ERROR, SO_INCOMING_NAPI_ID, SO_PREFER_BUSY_POLL,
+        SO_RCVBUF, SO_SNDBUF,
+    },
+};
+use common::{hosts, sockets};
+use std::{
+    io::ErrorKind,
+    net::{Shutdown, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+#[test]
+fn a_datagram_and_its_answer() {
+    let (one, two) = hosts();
+    let server = UdpSocket::bind(&two, "0.0.0.0:7").unwrap();
+    let client = UdpSocket::bind(&one, "0.0.0.0:0").unwrap();
+    client.send_to(b"hello", "10.0.0.2:7").unwrap();
+    let mut buffer = [0; 64];
+    let (len, from) = server.recv_from(&mut buffer).unwrap();
+    assert_eq!((&buffer[..len], from.ip().to_string().as_str()), (&b"hello"[..], "10.0.0.1"));
+    server.send_to(b"world!", from).unwrap();
+    assert_eq!(client.recv_from(&mut buffer).unwrap(), (6, "10.0.0.2:7".parse().unwrap()));
+    assert_eq!(&buffer[..6], b"world!");
+}
+
+#[test]
+fn every_size_arrives_whole_from_empty_to_the_largest() {
+    let (one, two) = hosts();
+    let (left, right) = sockets(&one, &two);
+    let mut buffer = vec![0; 65_536];
+    for size in [0, 1, 17, 18, 1471, 1472, 1473, 8_000, 32_768, 65_507] {
+        let payload: Vec<u8> = (0..size).map(|i| (i * 7 + size) as u8).collect();
+        left.send(&payload).unwrap();
+        let len = right.recv(&mut buffer).unwrap();
+        assert!(buffer[..len] == payload[..], "{size} bytes");
+    }
+    let error = left.send(&vec![0; 65_508]).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EMSGSIZE));
+}
+
+#[test]
+fn a_busy_polling_receive_finds_its_datagrams_itself() {
+    let (one, two) = hosts();
+    let (left, right) = sockets(&one, &two);
+    let mut buffer = [0; 16];
+    // Without a napi id nothing is polled: the first one comes by the interrupt.
+    left.send(b"first").unwrap();
+    right.recv(&mut buffer).unwrap();
+    let napi = right.incoming_napi_id().expect("learnt from the first datagram");
+    assert_eq!(right.getsockopt(SO_INCOMING_NAPI_ID).unwrap(), napi.get() as i32);
+    right.set_busy_poll(1_000_000).unwrap();
+    let rounds = 100;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut buffer = [0; 16];
+            left.set_busy_poll(1_000_000).unwrap();
+            for _ in 0..rounds {
+                left.send(b"ping").unwrap();
+                left.recv(&mut buffer).unwrap();
+            }
+        });
+        for _ in 0..rounds {
+            right.recv(&mut buffer).unwrap();
+            right.send(b"pong").unwrap();
+        }
+    });
+    let stats = right.stats();
+    assert!(stats.own_polls > rounds / 2, "{stats:?}");
+    let context = two.contexts().next().unwrap().stats();
+    assert!(context.bp_cleaned > rounds / 2, "{context:?}");
+}
+
+#[test]
+fn a_non_blocking_receive_makes_one_pass() {
+    let (one, two) = hosts();
+    let (left, right) = sockets(&one, &two);
+    let mut buffer = [0; 16];
+    left.send(b"x").unwrap();
+    right.recv(&mut buffer).unwrap();
+    right.set_nonblocking(true).unwrap();
+    right.set_busy_poll(50).unwrap();
+    let before = two.contexts().next().unwrap().stats();
+    assert_eq!(right.recv(&mut buffer).unwrap_err().kind(), ErrorKind::WouldBlock);
+    let after = two.contexts().next().unwrap().stats();
+    let passes = |stats: &busypoll_stack::napi::Stats| stats.bp_misses + stats.bp_yields;
+    assert_eq!(passes(&after) - passes(&before), 1);
+}
+
+#[test]
+fn an_application_that_computes_loses_nothing_that_fits() {
+    let (one, two) = hosts();
+    let (left, right) = sockets(&one, &two);
+    right.setsockopt(SO_RCVBUF, 1 << 20).unwrap();
+    // More than the ring holds, with no call by the receiver: its interrupt side must take them.
+    let count = 2_000u32;
+    for n in 0..count {
+        left.send(&n.to_be_bytes()).unwrap();
+    }
+    let mut buffer = [0; 8];
+    for n in 0..count {
+        assert_eq!(right.recv(&mut buffer).unwrap(), 4);
+        assert_eq!(buffer[..4], n.to_be_bytes());
+    }
+    assert_eq!(right.stats().drops, 0);
+}
+
+#[test]
+fn what_does_not_fit_the_receive_buffer_is_dropped_and_counted() {
+    let (one, two) = hosts();
+    let (left, right) = sockets(&one, &two);
+    right.setsockopt(SO_RCVBUF, 10 * (64 + 100)).unwrap();
+    for _ in 0..50 {
+        left.send(&[0; 100]).unwrap();
+    }
+    let settled = Instant::now() + Duration::from_secs(10);
+    while right.stats().drops + (right.waiting().0 as u64) < 50 {
+        assert!(Instant::now() < settled, "{:?} {:?}", right.stats(), right.waiting());
+        thread::yield_now();
+    }
+    assert_eq!((right.waiting(), right.stats().drops), ((10, 100), 40));
+}
+
+#[test]
+fn options_go_by_their_names() {
+    let (one, _two) = hosts();
+    one.set_busy_read(33);
+    let socket = UdpSocket::bind(&one, "10.0.0.1:0").unwrap();
+    assert_eq!(socket.getsockopt(SO_BUSY_POLL).unwrap(), 33);
+    for (name, value) in [
+        (SO_BUSY_POLL, 50),
+        (SO_PREFER_BUSY_POLL, 1),
+        (SO_BUSY_POLL_BUDGET, 16),
+        (SO_RCVBUF, 4096),
+        (SO_SNDBUF, 100),
+    ] {
+        socket.setsockopt(name, value).unwrap();
+        assert_eq!(socket.getsockopt(name).unwrap(), value);
+    }
+    let refused = |name, value| socket.setsockopt(name, value).unwrap_err().raw_os_error().unwrap();
+    assert_eq!(refused(SO_BUSY_POLL, -1), libc::EINVAL);
+    assert_eq!(refused(SO_BUSY_POLL_BUDGET, 65_536), libc::EINVAL);
+    assert_eq!(refused(SO_BUSY_POLL_BUDGET, 0), libc::EINVAL);
+    assert_eq!(refused(SO_INCOMING_NAPI_ID, 1), libc::ENOPROTOOPT);
+    assert_eq!(refused(9999, 1), libc::ENOPROTOOPT);
+    assert_eq!(socket.getsockopt(SO_INCOMING_NAPI_ID).unwrap(), 0, "no packet yet");
+    let error = socket.send_to(&[0; 101], "10.0.0.2:9").unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EMSGSIZE));
+}
+
+#[test]
+fn a_port_can_be_taken_once_and_is_free_again_after() {
+    let (one, _two) = hosts();
+    let first = UdpSocket::bind(&one, "10.0.0.1:5000").unwrap();
+    let taken = UdpSocket::bind(&one, "10.0.0.1:5000").unwrap_err();
+    assert_eq!(taken.raw_os_error(), Some(libc::EADDRINUSE));
+    let wildcard = UdpSocket::bind(&one, "0.0.0.0:5000").unwrap_err();
+    assert_eq!(wildcard.raw_os_error(), Some(libc::EADDRINUSE));
+    drop(first);
+    UdpSocket::bind(&one, "0.0.0.0:5000").unwrap();
+    let foreign = UdpSocket::bind(&one, "10.9.9.9:5000").unwrap_err();
+    assert_eq!(foreign.raw_os_error(), Some(libc::EADDRNOTAVAIL));
+}
+
+#[test]
+fn a_refused_datagram_is_reported_to_a_connected_socket() {
+    let (one, _two) = hosts();
+    let client = UdpSocket::bind(&one, "10.0.0.1:0").unwrap();
+    client.connect("10.0.0.2:9").unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    client.send(b"anyone?").unwrap();
+    let error = client.recv(&mut [0; 8]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+    assert_eq!(client.getsockopt(SO_ERROR).unwrap(), 0, "reported once");
+}
+
+#[test]
+fn a_neighbour_that_does_not_answer_is_unreachable() {
+    let (one, _two) = hosts();
+    let client = UdpSocket::bind(&one, "10.0.0.1:0").unwrap();
+    client.connect("10.0.0.77:9").unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    client.send(b"anyone?").unwrap();
+    let error = client.recv(&mut [0; 8]).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EHOSTUNREACH));
+}
+
+#[test]
+fn a_connected_socket_hears_its_peer_alone() {
+    let (one, two) = hosts();
+    let (left, right) = sockets(&one, &two);
+    let stranger = UdpSocket::bind(&one, "10.0.0.1:0").unwrap();
+    stranger.send_to(b"stranger", right.local_addr().unwrap()).unwrap();
+    left.send(b"peer").unwrap();
+    let mut buffer = [0; 16];
+    let len = right.recv(&mut buffer).unwrap();
+    assert_eq!(&buffer[..len], b"peer");
+    right.disconnect();
+    stranger.send_to(b"stranger", right.local_addr().unwrap()).unwrap();
+    let len = right.recv(&mut buffer).unwrap();
+    assert_eq!(&buffer[..len], b"stranger");
+}
+
+#[test]
+fn timeouts_shutdown_and_close_end_a_wait() {
+    let (one, two) = hosts();
+    let (_left, right) = sockets(&one, &two);
+    for busy_poll in [0, 200] {
+        right.set_busy_poll(busy_poll).unwrap();
+        right.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        assert_eq!(right.recv(&mut [0; 8]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    }
+    right.set_read_timeout(None).unwrap();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| right.recv(&mut [0; 8]));
+        thread::sleep(Duration::from_millis(20));
+        right.shutdown(Shutdown::Read).unwrap();
+        assert_eq!(waiting.join().unwrap().unwrap(), 0);
+    });
+    right.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(right.send(b"x").unwrap_err().raw_os_error(), Some(libc::EPIPE));
+    assert_eq!(right.recv(&mut [0; 8]).unwrap(), 0, "and at once from then on");
+}
+
+#[test]
+fn batches_keep_order_and_tell_where_each_came_from() {
+    let (one, two) = hosts();
+    let (left, right) = sockets(&one, &two);
+    let payloads: Vec<[u8; 2]> = (0..100u16).map(u16::to_be_bytes).collect();
+    let batch: Vec<_> = payloads.iter().map(|p| Outgoing { payload: p, to: None }).collect();
+    assert_eq!(left.send_many(&batch).unwrap(), 100);
+    let mut got = Vec::new();
+    while got.len() < 100 {
+        let mut rooms = [[0u8; 16]; 32];
+        let mut incoming: Vec<_> = rooms.iter_mut().map(|room| Incoming::new(room)).collect();
+        let count = right.recv_many(&mut incoming).unwrap();
+        for one in &incoming[..count] {
+            assert_eq!(one.from, Some(left.local_addr().unwrap()));
+            assert!(one.napi.is_some());
+            got.push([one.buffer[0], one.buffer[1]]);
+        }
+    }
+    assert_eq!(got, payloads);
+}
+
+#[test]
+fn a_burst_larger_than_the_ring_waits_for_room() {
+    let (a, b) = cable::pair(cable::Config { ring: 8, ..cable::Config::default() }).unwrap();
+    let one = Host::builder().interface(a, "10.0.0.1/24").build().unwrap();
+    let two = Host::builder().interface(b, "10.0.0.2/24").build().unwrap();
+    let (left, right) = sockets(&one, &two);
+    right.setsockopt(SO_RCVBUF, 1 << 20).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| (0..1000u32).for_each(|n| assert!(left.send(&n.to_be_bytes()).is_ok())));
+        let mut buffer = [0; 4];
+        for n in 0..1000u32 {
+            right.recv(&mut buffer).unwrap();
+            assert_eq!(buffer, n.to_be_bytes());
+        }
+    });
+}
+
+#[test]
+fn many_threads_share_a_host_a_queue_and_a_socket() {
+    let (one, two) = hosts();
+    let server = UdpSocket::bind(&two, "10.0.0.2:7").unwrap();
+    let shared = UdpSocket::bind(&one, "10.0.0.1:0").unwrap();
+    shared.connect("10.0.0.2:7").unwrap();
+    let stop = AtomicBool::new(false);
+    let answered = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for echo in 0..3 {
+            let (server, stop) = (&server, &stop);
+            scope.spawn(move || {
+                let mut buffer = [0; 64];
+                if echo == 0 {
+                    server.set_busy_poll(20).unwrap();
+                }
+                server.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+                while !stop.load(Ordering::Relaxed) {
+                    if let Ok((len, from)) = server.recv_from(&mut buffer) {
+                        server.send_to(&buffer[..len], from).unwrap();
+                    }
+                }
+            });
+        }
+        let own: Vec<_> = (0..3)
+            .map(|_| {
+                scope.spawn(|| {
+                    let socket = UdpSocket::bind(&one, "10.0.0.1:0").unwrap();
+                    socket.connect("10.0.0.2:7").unwrap();
+                    for n in 0..2_000u32 {
+                        socket.send(&n.to_be_bytes()).unwrap();
+                        let mut buffer = [0; 4];
+                        socket.recv(&mut buffer).unwrap();
+                        assert_eq!(buffer, n.to_be_bytes());
+                    }
+                })
+            })
+            .collect();
+        let together: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(|| {
+                    for _ in 0..1_000 {
+                        shared.send(b"together").unwrap();
+                        let mut buffer = [0; 8];
+                        assert_eq!(shared.recv(&mut buffer).unwrap(), 8);
+                        answered.fetch_add(1, Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        for thread in own.into_iter().chain(together) {
+            thread.join().unwrap();
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(answered.into_inner(), 2_000);
+}
+
+#[test]
+fn a_host_ends_while_its_sockets_are_in_use_elsewhere() {
+    for _ in 0..20 {
+        let (one, two) = hosts();
+        let (left, right) = sockets(&one, &two);
+        let right = Arc::new(right);
+        let waiting = {
+            let right = right.clone();
+            thread::spawn(move || right.recv(&mut [0; 8]))
+        };
+        drop((one, two));
+        left.send(b"still").unwrap();
+        assert_eq!(waiting.join().unwrap().unwrap(), 5);
+    }
+}
+
+#[test]
+fn a_socket_of_its_own_host_is_reached_without_the_wire() {
+    let (one, _two) = hosts();
+    let here = UdpSocket::bind(&one, "10.0.0.1:5000").unwrap();
+    let there = UdpSocket::bind(&one, "10.0.0.1:5001").unwrap();
+    there.send_to(b"next door", "10.0.0.1:5000").unwrap();
+    let mut buffer = [0; 16];
+    let (len, from) = here.recv_from(&mut buffer).unwrap();
+    assert_eq!(
+        (&buffer[..len], from),
+        (&b"next door"[..], SocketAddr::from(([10, 0, 0, 1], 5001)))
+    );
+    assert_eq!(here.stats().kernel, 1);
+}
