@@ -107,7 +107,7 @@ fn coalesce(points: &[Point]) -> Option<String> {
         Some(arm.arm.rtt_us.p50)
     };
     let at = |usecs: f64| {
-        let point = points.iter().find(|p| p.value == usecs)?;
+        let point = points.iter().find(|p| p.value == Some(usecs))?;
         Some((of(point, Mode::Interrupt)?, of(point, Mode::BusyPoll)?))
     };
     let ((now, polled_now), (late, polled_late)) = (at(0.0)?, at(100.0)?);
@@ -181,7 +181,7 @@ mod tests {
         };
         Point {
             label: label.into(),
-            value,
+            value: Some(value),
             arms: vec![arm("kernel-udp-blocking", asleep), arm("kernel-udp-busy-poll", polled)],
         }
     }

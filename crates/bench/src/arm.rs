@@ -154,6 +154,12 @@ pub const ARMS: &[Arm] = arms! {
     "kernel-tcp-busy-poll"         Kernel Veth Tcp BusyPoll SeparateCpus "kernel TCP with SO_BUSY_POLL";
     "kernel-tcp-spin"              Kernel Veth Tcp Spin SeparateCpus "kernel TCP, application spins on a non-blocking socket";
     "bare-xdp-spin"                Bare Xdp Udp Spin SeparateCpus "AF_XDP rings alone, no stack: the limit on this NIC";
+    "stack-xdp-udp-interrupt"            Stack Xdp Udp Interrupt SeparateCpus "our UDP over AF_XDP, interrupt-driven, one CPU each";
+    "stack-xdp-udp-interrupt-same-cpu"   Stack Xdp Udp Interrupt SameCpu "our UDP over AF_XDP, interrupt-driven, both on one CPU";
+    "stack-xdp-udp-busy-poll"            Stack Xdp Udp BusyPoll SeparateCpus "our UDP over AF_XDP, busy polling";
+    "stack-cable-udp-interrupt"          Stack Cable Udp Interrupt SeparateCpus "our UDP over the cable, interrupt-driven, one CPU each";
+    "stack-cable-udp-interrupt-same-cpu" Stack Cable Udp Interrupt SameCpu "our UDP over the cable, interrupt-driven, both on one CPU";
+    "stack-cable-udp-busy-poll"          Stack Cable Udp BusyPoll SeparateCpus "our UDP over the cable, busy polling";
 };
 
 /// The arms that make sense between two machines, which share no CPU and no veth.

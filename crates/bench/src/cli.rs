@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use busypoll_stack::nic::Coalesce;
+
 use crate::arm::{self, ARMS, Arm, Protocol};
 use crate::error::Error;
 use crate::remote::{self, Remote};
@@ -180,6 +182,7 @@ fn settings(args: &BenchArgs, arms: &[Arm]) -> Result<Settings, Error> {
         size: args.size,
         load: Load::Closed { gap },
         busy_poll,
+        coalesce: Coalesce::default(),
         rounds,
         duration: args.duration,
     };

@@ -182,6 +182,8 @@ pub struct StackEvidence {
     pub misses: u64,
     /// Times the queue was somebody else's.
     pub yields: u64,
+    /// Interrupts taken.
+    pub interrupts: u64,
 }
 
 impl Evidence {
@@ -199,6 +201,7 @@ impl Evidence {
             sum.hits += polling.hits;
             sum.misses += polling.misses;
             sum.yields += polling.yields;
+            sum.interrupts += polling.interrupts;
         }
     }
 

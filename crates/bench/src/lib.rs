@@ -24,6 +24,7 @@ pub mod run;
 pub mod schedule;
 pub mod serve;
 pub mod slot;
+pub mod stack;
 pub mod stats;
 pub mod sweep;
 pub mod table;

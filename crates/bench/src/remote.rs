@@ -13,6 +13,7 @@ use crate::arm::{Arm, Mode, Plane, Protocol};
 use crate::demand::Usage;
 use crate::evidence::Window;
 use crate::slot::Plan;
+use crate::workload::Polling;
 
 /// Where `busypoll serve` listens: TCP for control, UDP for datagrams; TCP data on the next port.
 pub const PORT: u16 = 7117;
@@ -71,8 +72,10 @@ pub enum Reply {
     Idle(Usage),
     /// To [`Ask::Start`]: it takes messages.
     Ready(SocketAddr),
-    /// To [`Ask::Begin`] and [`Ask::Stop`].
+    /// To [`Ask::Begin`].
     Done,
+    /// To [`Ask::Stop`]: what the server's socket counted during the measurement.
+    Stopped(Polling),
     /// To [`Ask::End`]: what the server's machine counted since [`Ask::Begin`].
     Window(Window),
     /// It cannot, and why.
@@ -224,7 +227,10 @@ impl Remote {
     /// # Errors
     /// One line.
     pub fn begin(&self) -> Result<(), String> {
-        self.done(&Ask::Begin)
+        match self.ask(&Ask::Begin)? {
+            Reply::Done => Ok(()),
+            other => Err(self.odd(&other)),
+        }
     }
 
     /// The measurement has ended: the server machine's counters.
@@ -242,8 +248,11 @@ impl Remote {
     ///
     /// # Errors
     /// One line.
-    pub fn stop(&self) -> Result<(), String> {
-        self.done(&Ask::Stop)
+    pub fn stop(&self) -> Result<Polling, String> {
+        match self.ask(&Ask::Stop)? {
+            Reply::Stopped(polling) => Ok(polling),
+            other => Err(self.odd(&other)),
+        }
     }
 
     /// Runs an idle control there, and `here` meanwhile.
@@ -257,13 +266,6 @@ impl Remote {
             Some(Reply::Idle(usage)) => Ok((usage, here)),
             Some(other) => Err(self.odd(&other)),
             None => Err(format!("{} closed the connection", self.name)),
-        }
-    }
-
-    fn done(&self, ask: &Ask) -> Result<(), String> {
-        match self.ask(ask)? {
-            Reply::Done => Ok(()),
-            other => Err(self.odd(&other)),
         }
     }
 }

@@ -140,6 +140,7 @@ pub(crate) mod tests {
     use crate::slot::{Load, Slot};
     use crate::units::Size;
     use crate::workload::{Polling, Tally};
+    use busypoll_stack::nic::Coalesce;
     use std::time::Duration;
 
     pub(crate) fn machine() -> Machine {
@@ -217,6 +218,12 @@ pub(crate) mod tests {
                     p50_ratio: 3.33,
                     ci95: Some([3.2, 3.5]),
                 },
+                Comparison {
+                    arm: "kernel-udp-busy-poll".into(),
+                    baseline: "shared-memory".into(),
+                    p50_ratio: 73.5,
+                    ci95: None,
+                },
             ],
         }
     }
@@ -246,6 +253,7 @@ pub(crate) mod tests {
             size: Size { request: 1, response: 1 },
             load: Load::Closed { gap: Duration::ZERO },
             busy_poll: Duration::from_micros(50),
+            coalesce: Coalesce::default(),
             rounds: 3,
             duration: Duration::from_secs(1),
         }

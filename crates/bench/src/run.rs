@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use busypoll_lab::Lab;
 use busypoll_linux::topology;
+use busypoll_stack::nic::Coalesce;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::arm::{Arm, Nic, Placement};
+use crate::arm::{Arm, Nic, Placement, Plane};
 use crate::clock::Clock;
 use crate::demand::{self, Usage};
 use crate::remote::Remote;
@@ -16,7 +17,7 @@ use crate::schedule::{self, Budget};
 use crate::slot::{Load, Plan, Slot};
 use crate::stats::Rtts;
 use crate::units::Size;
-use crate::{bare, kernel, limit};
+use crate::{bare, kernel, limit, stack};
 
 /// The CPUs of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +64,8 @@ pub struct Settings {
     pub load: Load,
     /// `SO_BUSY_POLL` of busy-poll arms.
     pub busy_poll: Duration,
+    /// Interrupt moderation of cable arms.
+    pub coalesce: Coalesce,
     /// Rounds.
     pub rounds: usize,
     /// For all arms and rounds together.
@@ -158,9 +161,15 @@ impl Bench {
     fn run_once(&self, arm: &Arm, plan: &Plan<'_>) -> Result<Slot, String> {
         match arm.nic {
             Nic::Veth => kernel::run(arm, &Plan { lab: self.veth.as_ref().ok(), ..*plan }),
-            Nic::Xdp => bare::run(&Plan { lab: self.xdp.as_ref().ok(), ..*plan }),
+            Nic::Xdp => {
+                let plan = Plan { lab: self.xdp.as_ref().ok(), ..*plan };
+                match arm.plane {
+                    Plane::Bare => bare::run(&plan),
+                    Plane::Stack | Plane::Kernel => stack::run(arm, &plan),
+                }
+            }
+            Nic::Cable => stack::run(arm, plan),
             Nic::Device => kernel::run(arm, plan),
-            Nic::Cable => Err("not part of a local run".to_owned()),
         }
     }
 
@@ -200,6 +209,7 @@ impl Bench {
             size: settings.size,
             load: settings.load,
             busy_poll: settings.busy_poll,
+            coalesce: settings.coalesce,
             warm_up: budget.warm_up,
             measure: budget.measure,
         };

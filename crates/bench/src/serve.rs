@@ -2,8 +2,7 @@
 //! only the machine it is controlled from.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ use crate::kernel::{Tcp, Udp, Wait};
 use crate::remote::{Ask, Control, Job, Reply, VERSION};
 use crate::slot::{Announce, thread_id};
 use crate::units::{Size, TCP_MAX, UDP_MAX};
-use crate::workload;
+use crate::workload::{self, Polling, Stage};
 
 /// Longest idle control a peer may ask for.
 const LONGEST_IDLE: Duration = Duration::from_secs(20);
@@ -31,7 +30,8 @@ pub struct Server {
 
 /// An arm being served.
 struct Running<'scope> {
-    worker: ScopedJoinHandle<'scope, Result<(), String>>,
+    worker: ScopedJoinHandle<'scope, Result<Polling, String>>,
+    stage: Arc<Stage>,
     thread: u32,
     before: Option<Snapshot>,
 }
@@ -70,7 +70,6 @@ impl Server {
     fn session(&self, stream: TcpStream, peer: SocketAddr) -> Result<(), String> {
         let here = stream.local_addr().map_err(|e| e.to_string())?;
         let control = Control::new(stream)?;
-        let stop = AtomicBool::new(false);
         thread::scope(|scope| {
             let mut running: Option<Running<'_>> = None;
             let mut converse = || -> Result<(), String> {
@@ -82,26 +81,22 @@ impl Server {
                                 .map(Reply::Idle)
                         }
                         Ask::Start(job) => {
-                            end(&stop, running.take());
-                            stop.store(false, Ordering::Release);
-                            self.start(scope, job, here, peer.ip(), &stop).map(|(r, address)| {
+                            end(running.take());
+                            self.start(scope, job, here, peer.ip()).map(|(r, address)| {
                                 running = Some(r);
                                 Reply::Ready(address)
                             })
                         }
                         Ask::Begin => self.begin(running.as_mut()).map(|()| Reply::Done),
                         Ask::End => self.end(running.as_mut()).map(Reply::Window),
-                        Ask::Stop => {
-                            end(&stop, running.take());
-                            Ok(Reply::Done)
-                        }
+                        Ask::Stop => Ok(Reply::Stopped(end(running.take()))),
                     };
                     control.send(&reply.unwrap_or_else(Reply::Refused))?;
                 }
                 Ok(())
             };
             let result = converse();
-            end(&stop, running);
+            end(running);
             result
         })
     }
@@ -112,11 +107,12 @@ impl Server {
         job: Job,
         here: SocketAddr,
         peer: IpAddr,
-        stop: &'env AtomicBool,
     ) -> Result<(Running<'scope>, SocketAddr), String> {
         let size = check(&job)?;
         let (sender, address) = mpsc::sync_channel(1);
         let (thread_sender, thread) = mpsc::sync_channel(1);
+        let stage = Arc::new(Stage::default());
+        let signal = stage.clone();
         let worker = scope.spawn(move || {
             let _pinned = topology::pin(self.cpu).map_err(|e| e.to_string())?;
             // The session reads it before anything else.
@@ -128,18 +124,20 @@ impl Server {
                     let socket = UdpSocket::bind(here).map_err(|e| format!("bind {here}: {e}"))?;
                     announce.ready(here);
                     let mut udp = Udp::server(socket, wait, &self.clock)?.only_from(peer);
-                    workload::serve(&mut udp, size, stop)
+                    workload::serve(&mut udp, size, &signal)
                 }
                 Protocol::Tcp => {
                     let at = SocketAddr::new(here.ip(), here.port().wrapping_add(1));
                     let mut tcp = Tcp::server(at, wait, &self.clock, &announce, Some(peer))?;
-                    workload::serve(&mut tcp, size, stop)
+                    workload::serve(&mut tcp, size, &signal)
                 }
             };
-            served.map(drop).map_err(|e| e.to_string())
+            served.map_err(|e| e.to_string())
         });
         match (thread.recv(), address.recv()) {
-            (Ok(thread), Ok(address)) => Ok((Running { worker, thread, before: None }, address)),
+            (Ok(thread), Ok(address)) => {
+                Ok((Running { worker, stage, thread, before: None }, address))
+            }
             // The worker ended before it was ready and has the reason.
             _ => match worker.join() {
                 Ok(Err(why)) => Err(why),
@@ -154,6 +152,7 @@ impl Server {
 
     fn begin(&self, running: Option<&mut Running<'_>>) -> Result<(), String> {
         let running = running.ok_or("nothing was started")?;
+        running.stage.measure();
         running.before = Some(self.watch(&[running.thread]).before()?);
         Ok(())
     }
@@ -178,13 +177,12 @@ fn check(job: &Job) -> Result<Size, String> {
     Ok(Size { request: job.request_bytes, response: job.response_bytes })
 }
 
-/// Ends a worker: at the next message, or after one patience.
-fn end(stop: &AtomicBool, running: Option<Running<'_>>) {
-    stop.store(true, Ordering::Release);
-    if let Some(running) = running {
-        // Why it ended is the bench's to notice; it has stopped asking.
-        let _ = running.worker.join();
-    }
+/// Ends a worker, at its next message or after one patience, and tells what it counted.
+fn end(running: Option<Running<'_>>) -> Polling {
+    let Some(running) = running else { return Polling::default() };
+    running.stage.stop();
+    // Why it ended early, if it did, the bench notices as silence.
+    running.worker.join().ok().and_then(Result::ok).unwrap_or_default()
 }
 
 #[cfg(test)]

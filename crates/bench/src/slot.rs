@@ -2,13 +2,14 @@
 //! evidence, and a reliable end. Everything an arm needs is made here and gone when it returns.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{self, SyncSender};
 use std::thread;
 use std::time::Duration;
 
 use busypoll_lab::{Lab, Namespace};
 use busypoll_linux::topology;
+use busypoll_stack::nic::Coalesce;
 
 use crate::arm::Arm;
 use crate::clock::Clock;
@@ -16,7 +17,7 @@ use crate::evidence::{Watch, Window};
 use crate::remote::Remote;
 use crate::stats::{self, Rtts};
 use crate::units::Size;
-use crate::workload::{self, Client, Endpoint, Polling, Tally};
+use crate::workload::{self, Client, Endpoint, Polling, Stage, Tally};
 
 /// How requests are paced.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -52,6 +53,8 @@ pub struct Plan<'a> {
     pub load: Load,
     /// `SO_BUSY_POLL` of busy-poll arms.
     pub busy_poll: Duration,
+    /// Interrupt moderation of cable arms.
+    pub coalesce: Coalesce,
     /// Before the measurement.
     pub warm_up: Duration,
     /// The measurement.
@@ -96,19 +99,18 @@ pub fn run<S: Endpoint, C: Endpoint>(
     serve: impl FnOnce(&Announce) -> Result<S, String> + Send,
     connect: impl FnOnce(SocketAddr) -> Result<C, String> + Send,
 ) -> Result<Slot, String> {
-    let stop = AtomicBool::new(false);
+    let stage = Stage::default();
     let server_thread = AtomicU32::new(0);
     let (sender, address) = mpsc::sync_channel(1);
     thread::scope(|scope| {
-        let (stop, server_thread) = (&stop, &server_thread);
+        let (stage, server_thread) = (&stage, &server_thread);
         let server = scope.spawn(move || {
             let host = plan.lab.map(|lab| &*lab.server);
             inside(host, plan.server_cpu, || {
                 server_thread.store(thread_id(), Ordering::Release);
                 let mut endpoint = serve(&Announce(sender))?;
-                workload::serve(&mut endpoint, plan.size, stop)
-                    .map_err(|e| format!("the server stopped: {e}"))?;
-                Ok(endpoint.polling())
+                workload::serve(&mut endpoint, plan.size, stage)
+                    .map_err(|e| format!("the server stopped: {e}"))
             })
         });
         let client = scope.spawn(move || {
@@ -124,21 +126,19 @@ pub fn run<S: Endpoint, C: Endpoint>(
                     threads: &[thread_id(), server_thread],
                 };
                 let mut client = Client::new(endpoint, plan.clock, plan.size);
-                let result = measure(plan, &mut client, &watch, None);
-                stop.store(true, Ordering::Release);
+                let result = measure(plan, &mut client, &watch, Far::Thread(stage));
+                stage.stop();
                 // Wakes a server that waits; one that has gone does not matter any more.
                 let _ = client.endpoint().send(&vec![0; plan.size.request]);
                 result
             })
         });
         let client = client.join().unwrap_or_else(|_| Err("the client panicked".to_owned()));
-        stop.store(true, Ordering::Release);
+        stage.stop();
         let server = server.join().unwrap_or_else(|_| Err("the server panicked".to_owned()));
         match (client, server) {
             (Ok(mut slot), Ok(server)) => {
-                slot.polling.hits += server.hits;
-                slot.polling.misses += server.misses;
-                slot.polling.yields += server.yields;
+                slot.polling.add(&server);
                 Ok(slot)
             }
             // What broke the server usually broke the client, not the other way round.
@@ -164,53 +164,50 @@ pub fn run_remote<C: Endpoint>(
         let mut client = Client::new(endpoint, plan.clock, plan.size);
         let cpus = [plan.client_cpu, plan.client_cpu];
         let watch = Watch { lab: None, cpus, threads: &[thread_id()] };
-        measure(plan, &mut client, &watch, Some(remote))
+        measure(plan, &mut client, &watch, Far::Machine(remote))
     });
-    remote.stop()?;
-    client
+    // Also after a failure: the server must not go on spinning.
+    let server = remote.stop();
+    let mut slot = client?;
+    slot.polling.add(&server?);
+    Ok(slot)
+}
+
+/// The server, as the client's thread reaches it.
+#[derive(Clone, Copy)]
+enum Far<'a> {
+    Thread(&'a Stage),
+    Machine(&'a Remote),
 }
 
 /// Warms up, then measures between two readings of the counters.
-///
-/// # Errors
-/// One line when the peer does not answer or the socket fails.
-pub fn measure<E: Endpoint>(
+fn measure<E: Endpoint>(
     plan: &Plan<'_>,
     client: &mut Client<'_, E>,
     watch: &Watch<'_>,
-    remote: Option<&Remote>,
+    server: Far<'_>,
 ) -> Result<Slot, String> {
     let io = |e: std::io::Error| e.to_string();
-    client.greet().map_err(|e| match remote {
-        Some(remote) => format!("{e}; is a firewall before {}?", remote.name),
-        None => e.to_string(),
+    client.greet().map_err(|e| match server {
+        Far::Machine(remote) => format!("{e}; is a firewall before {}?", remote.name),
+        Far::Thread(_) => e.to_string(),
     })?;
     let mut rtts = stats::histogram();
     drive(plan.load, client, plan.warm_up, &mut rtts).map_err(io)?;
     rtts.reset();
-    let earlier = client.endpoint().polling();
-    if let Some(remote) = remote {
-        remote.begin()?;
+    match server {
+        Far::Thread(stage) => stage.measure(),
+        Far::Machine(remote) => remote.begin()?,
     }
     let before = watch.before()?;
+    let earlier = client.endpoint().polling();
     let tally = drive(plan.load, client, plan.measure, &mut rtts).map_err(io)?;
-    let after = watch.after()?;
-    let later = client.endpoint().polling();
-    let mut window = after.since(&before, plan.server_cpu);
-    if let Some(remote) = remote {
+    let polling = client.endpoint().polling().since(&earlier);
+    let mut window = watch.after()?.since(&before, plan.server_cpu);
+    if let Far::Machine(remote) = server {
         window.add_remote(&remote.end()?);
     }
-    Ok(Slot {
-        rtts,
-        tally,
-        window,
-        polling: Polling {
-            napi_id: later.napi_id,
-            hits: later.hits - earlier.hits,
-            misses: later.misses - earlier.misses,
-            yields: later.yields - earlier.yields,
-        },
-    })
+    Ok(Slot { rtts, tally, window, polling })
 }
 
 fn drive<E: Endpoint>(

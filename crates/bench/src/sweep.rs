@@ -4,6 +4,7 @@
 
 use std::fmt::Write;
 
+use busypoll_stack::nic::Coalesce;
 use serde::Serialize;
 
 use crate::arm::{ARMS, Arm, Mode, Placement, Plane, Protocol};
@@ -48,8 +49,8 @@ pub struct SweepReport {
 pub struct Point {
     /// As a person writes it.
     pub label: String,
-    /// Bytes, requests per second, or microseconds.
-    pub value: f64,
+    /// Bytes, requests per second, or microseconds; null for `adaptive`.
+    pub value: Option<f64>,
     /// The arms, in table order.
     pub arms: Vec<PointArm>,
 }
@@ -108,13 +109,13 @@ impl Sweep {
         }
     }
 
-    fn steps(self, settings: &Settings) -> Vec<(String, f64, Settings)> {
+    fn steps(self, settings: &Settings) -> Vec<(String, Option<f64>, Settings)> {
         match self {
             Self::Size => SIZES
                 .iter()
                 .map(|&n| {
                     let size = Size { request: n, response: n };
-                    (bytes_text(n), n as f64, Settings { size, ..*settings })
+                    (bytes_text(n), Some(n as f64), Settings { size, ..*settings })
                 })
                 .collect(),
             Self::Rate => RATES
@@ -127,12 +128,24 @@ impl Sweep {
                     let load = Load::Open { rate: rate.into() };
                     (
                         format!("{}k/s", rate / 1000),
-                        rate.into(),
+                        Some(rate.into()),
                         Settings { size, load, ..*settings },
                     )
                 })
                 .collect(),
-            Self::Coalesce => Vec::new(),
+            Self::Coalesce => {
+                let usecs = |rx_usecs| Coalesce { rx_usecs, ..Coalesce::default() };
+                let adaptive = Coalesce { adaptive: true, ..Coalesce::default() };
+                [
+                    ("0", Some(0.0), usecs(0)),
+                    ("100", Some(100.0), usecs(100)),
+                    ("adaptive", None, adaptive),
+                ]
+                .map(|(label, value, coalesce)| {
+                    (label.to_owned(), value, Settings { coalesce, ..*settings })
+                })
+                .to_vec()
+            }
         }
     }
 }

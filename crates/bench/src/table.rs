@@ -115,14 +115,15 @@ fn notes(report: &Report, out: &mut String) {
     for (reason, names) in skipped {
         let _ = writeln!(out, "skipped: {}: {reason}", names.join(", "));
     }
-    let others: Vec<String> = report
-        .comparisons
-        .iter()
-        .filter(|c| !c.baseline.contains("-blocking") || c.arm.contains("-interrupt"))
-        .map(|c| format!("{} = {} x {}", c.arm, ratio_text(c), c.baseline))
-        .collect();
-    if !others.is_empty() {
-        let _ = writeln!(out, "p50 against each other: {}", others.join("; "));
+    let best = |c: &Comparison| {
+        let arm = report.arms.iter().find(|a| a.name == c.arm);
+        arm.and_then(|a| best_blocking(&report.arms, a.protocol))
+            .is_some_and(|b| b.name == c.baseline)
+    };
+    let mut title = "\np50 against p50, besides the best blocking arm:\n";
+    for c in report.comparisons.iter().filter(|c| !best(c)) {
+        let _ = writeln!(out, "{title}  {} = {} x {}", c.arm, ratio_text(c), c.baseline);
+        title = "";
     }
     let m = &report.machine;
     if m.share_core {

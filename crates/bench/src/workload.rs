@@ -2,9 +2,11 @@
 //! and the open loop. Knows neither kernel nor stack; an arm brings an [`Endpoint`].
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
 use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
 
 use crate::clock::Clock;
 use crate::stats::Rtts;
@@ -34,7 +36,7 @@ pub trait Endpoint {
 }
 
 /// An endpoint's own account of where its packets came from. Counters since it was made.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Polling {
     /// `SO_INCOMING_NAPI_ID`, 0 if unknown.
     pub napi_id: u32,
@@ -44,37 +46,95 @@ pub struct Polling {
     pub misses: u64,
     /// Times the queue was somebody else's (stack).
     pub yields: u64,
+    /// Interrupts taken (stack).
+    pub interrupts: u64,
 }
 
-/// Answers until `stop` is set and one more message or a silence comes by. Returns the answers given.
+impl Polling {
+    /// What was counted since `earlier`; the napi id as it is now.
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            napi_id: self.napi_id,
+            hits: self.hits.saturating_sub(earlier.hits),
+            misses: self.misses.saturating_sub(earlier.misses),
+            yields: self.yields.saturating_sub(earlier.yields),
+            interrupts: self.interrupts.saturating_sub(earlier.interrupts),
+        }
+    }
+
+    /// Adds the other end's counts.
+    pub fn add(&mut self, other: &Self) {
+        self.hits += other.hits;
+        self.misses += other.misses;
+        self.yields += other.yields;
+        self.interrupts += other.interrupts;
+    }
+}
+
+/// How far a run is: the client tells the server.
+#[derive(Debug, Default)]
+pub struct Stage(AtomicU8);
+
+impl Stage {
+    const MEASURE: u8 = 1;
+    const STOP: u8 = 2;
+
+    /// The measurement begins.
+    pub fn measure(&self) {
+        self.0.store(Self::MEASURE, Ordering::Release);
+    }
+
+    /// The server is to end.
+    pub fn stop(&self) {
+        self.0.store(Self::STOP, Ordering::Release);
+    }
+
+    fn is_stop(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == Self::STOP
+    }
+}
+
+/// Answers until told to stop and one more message or a silence comes by. Returns what the endpoint
+/// counted during the measurement.
 ///
 /// A response repeats the first bytes of its request, so that a client can tell a late one.
 ///
 /// # Errors
 /// What the endpoint reports, except that the client left.
-pub fn serve(endpoint: &mut impl Endpoint, size: Size, stop: &AtomicBool) -> io::Result<u64> {
+pub fn serve(endpoint: &mut impl Endpoint, size: Size, stage: &Stage) -> io::Result<Polling> {
     let mut request = vec![0; size.request];
     let mut response = vec![0; size.response];
-    let mut served = 0;
-    loop {
-        match endpoint.recv(&mut request) {
-            Ok(Some(n)) => {
-                if stop.load(Ordering::Relaxed) {
-                    return Ok(served);
-                }
-                let echoed = n.min(8).min(response.len());
-                response[..echoed].copy_from_slice(&request[..echoed]);
-                endpoint.send(&response)?;
-                served += 1;
-            }
-            Ok(None) if stop.load(Ordering::Relaxed) => return Ok(served),
-            Ok(None) => {}
-            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(served),
-            // The client's port is closed: it has finished, or died.
-            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => return Ok(served),
+    let mut start = None;
+    let end = loop {
+        let n = match endpoint.recv(&mut request) {
+            Ok(Some(n)) => n,
+            Ok(None) if stage.is_stop() => break endpoint.polling(),
+            Ok(None) => continue,
+            Err(e) if is_over(&e) => break endpoint.polling(),
+            Err(e) => return Err(e),
+        };
+        match stage.0.load(Ordering::Relaxed) {
+            Stage::STOP => break endpoint.polling(),
+            Stage::MEASURE if start.is_none() => start = Some(endpoint.polling()),
+            _ => {}
+        }
+        let echoed = n.min(8).min(response.len());
+        response[..echoed].copy_from_slice(&request[..echoed]);
+        match endpoint.send(&response) {
+            Ok(()) => {}
+            Err(e) if is_over(&e) => break endpoint.polling(),
+            // The client of an open loop sees the loss.
+            Err(e) if is_full(&e) => {}
             Err(e) => return Err(e),
         }
-    }
+    };
+    Ok(end.since(&start.unwrap_or(end)))
+}
+
+/// The client has closed its end: it has finished, or died.
+fn is_over(e: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, UnexpectedEof};
+    matches!(e.kind(), BrokenPipe | ConnectionRefused | ConnectionReset | UnexpectedEof)
 }
 
 /// What a loop did.

@@ -13,12 +13,14 @@ use busypoll_bench::sweep::{self, Sweep};
 use busypoll_bench::units::Size;
 use busypoll_bench::{machine, report, table};
 use busypoll_lab::{Lab, needs_root};
+use busypoll_stack::nic::Coalesce;
 
 fn settings(arms: usize, rounds: usize) -> Settings {
     Settings {
         size: Size { request: 1, response: 1 },
         load: Load::Closed { gap: Duration::ZERO },
         busy_poll: Duration::from_micros(50),
+        coalesce: Coalesce::default(),
         rounds,
         duration: Duration::from_millis(60) * (arms * rounds + rounds) as u32,
     }

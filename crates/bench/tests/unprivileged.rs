@@ -10,6 +10,7 @@ use busypoll_bench::run::{Bench, Cpus, Settings};
 use busypoll_bench::serve::Server;
 use busypoll_bench::slot::Load;
 use busypoll_bench::units::Size;
+use busypoll_stack::nic::Coalesce;
 use clap::Parser;
 
 #[derive(Parser)]
@@ -97,6 +98,7 @@ fn a_server_answers_over_loopback() {
         size: Size { request: 64, response: 16 },
         load: Load::Closed { gap: Duration::ZERO },
         busy_poll: Duration::from_micros(50),
+        coalesce: Coalesce::default(),
         rounds: 2,
         duration: Duration::from_millis(300),
     };
@@ -117,6 +119,7 @@ fn with_one_cpu_the_rest_still_runs() {
         size: Size { request: 1, response: 1 },
         load: Load::Closed { gap: Duration::ZERO },
         busy_poll: Duration::from_micros(50),
+        coalesce: Coalesce::default(),
         rounds: 1,
         duration: Duration::from_millis(100),
     };
