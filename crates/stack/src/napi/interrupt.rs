@@ -112,6 +112,7 @@ impl Line {
 /// The interrupt thread's whole life.
 pub(super) fn serve(context: &Context) {
     let mut fired = false;
+    let mut watched = false;
     let mut watch = context.watchdog;
     // 1 ns: the default slack of 50 us would add to every watchdog and timer.
     // SAFETY: changes nothing but this thread's timer slack.
@@ -121,7 +122,9 @@ pub(super) fn serve(context: &Context) {
         // From here on a new deadline calls us: we may already have asked for the next one.
         context.line.wakes.store(u64::MAX, Ordering::SeqCst);
         let due = context.tick();
-        match look(context, fired) {
+        let found = look(context, fired, watched);
+        watched = matches!(found, Look::Watch);
+        match found {
             Look::Again => fired = false,
             Look::Watch => {
                 context.handoff.watch();
@@ -159,7 +162,7 @@ enum Look {
     Rest,
 }
 
-fn look(context: &Context, fired: bool) -> Look {
+fn look(context: &Context, fired: bool, watched: bool) -> Look {
     let now = time::now();
     let polled_lately = context.unpolled(now) < context.watchdog;
     if polled_lately {
@@ -179,12 +182,11 @@ fn look(context: &Context, fired: bool) -> Look {
             }
             Look::Watch
         }
-        Some(NAPI_POLL_WEIGHT) => Look::Again,
         Some(found) => {
-            if found > 0 && !fired {
+            if found > 0 && watched {
                 context.counters.watchdogs.add(1);
             }
-            Look::Rest
+            if found == NAPI_POLL_WEIGHT { Look::Again } else { Look::Rest }
         }
     }
 }

@@ -4,7 +4,10 @@
 
 use crate::{
     check,
-    napi::{self, Context, Pass, Upper, Waiter},
+    napi::{
+        self, Context, Pass, Upper, Waiter,
+        handoff::{Handoff, Rest},
+    },
     nic::{Frame, Ring, RingSender},
     sync::Arc,
     time::{self, Instant},
@@ -109,6 +112,20 @@ impl Stage {
         napi::stop(&self.context);
         self.napi.join().unwrap();
     }
+}
+
+#[test]
+fn a_leader_that_leaves_and_a_thread_that_rests_do_not_both_leave_it_to_the_other() {
+    check(None, || {
+        let handoff = Arc::new(Handoff::new());
+        assert!(handoff.lead());
+        let napi = {
+            let handoff = handoff.clone();
+            thread::spawn(move || handoff.rest() == Rest::Arm)
+        };
+        let leader_arms = handoff.resign();
+        assert!(napi.join().unwrap() || leader_arms);
+    });
 }
 
 #[test]

@@ -4,7 +4,7 @@
 #[path = "../../src/napi/context.rs"]
 mod context;
 #[path = "../../src/napi/handoff.rs"]
-mod handoff;
+pub(crate) mod handoff;
 #[path = "../../src/napi/id.rs"]
 mod id;
 #[path = "../../src/napi/interrupt.rs"]

@@ -57,7 +57,6 @@ fn one_owner_at_a_time_and_no_mark_outlives_them() {
             queue.word.unlock();
         }
         pollers.into_iter().for_each(|poller| poller.join().unwrap());
-        assert!(!queue.word.is_owned());
         // A mark left behind on the idle word would show in the next release.
         queue.word.lock_poll().unwrap();
         let released = queue.word.unlock();
@@ -92,6 +91,30 @@ fn disabled_means_no_owner_until_enabled() {
         queue.word.lock_napi().unwrap();
         let released = queue.word.unlock();
         assert!(!released.napi_yield && !released.poll_yield, "stale: {released:?}");
+    });
+}
+
+#[test]
+fn no_new_owner_comes_while_disable_waits_for_the_old_one() {
+    check(None, || {
+        let queue = Queue::enabled();
+        let asked = Arc::new(AtomicU32::new(0));
+        let poller = {
+            let (queue, asked) = (queue.clone(), asked.clone());
+            thread::spawn(move || {
+                for _ in 0..2 {
+                    let too_late = asked.load(Ordering::Acquire) == 1;
+                    if queue.word.lock_poll().is_ok() {
+                        assert!(!too_late);
+                        queue.word.unlock();
+                    }
+                }
+            })
+        };
+        let _ = queue.word.disable();
+        asked.store(1, Ordering::Release);
+        poller.join().unwrap();
+        assert!(queue.word.disable());
     });
 }
 
