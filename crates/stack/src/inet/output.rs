@@ -160,7 +160,8 @@ impl Inet {
     /// notice by themselves.
     pub fn neighbours_changed(&self, iface: &Interface, _pass: &mut Pass) {
         let Some(tables) = iface.kernel() else { return };
-        for address in lock(&iface.neighbours).parking.neighbours() {
+        let waiting = lock(&iface.neighbours).parking.neighbours();
+        for address in waiting {
             if let Some(mac) = tables.neighbour(address) {
                 let ready = lock(&iface.neighbours).parking.take(address);
                 self.send_parked(iface, mac, ready);
