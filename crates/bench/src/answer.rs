@@ -3,7 +3,7 @@
 use crate::arm::{Mode, Plane};
 use crate::json::ArmReport;
 use crate::report::best_blocking;
-use crate::sweep::{Point, PointArm, Sweep};
+use crate::sweep::{Point, PointArm, RX_USECS, Sweep};
 use crate::table::us_text;
 
 /// Below this the gain counts as faded.
@@ -103,22 +103,23 @@ fn rate(points: &[Point]) -> Option<String> {
 
 fn coalesce(points: &[Point]) -> Option<String> {
     let of = |p: &Point, mode: Mode| {
-        let arm = p.arms.iter().find(|a| a.arm.mode == mode && a.arm.valid)?;
-        Some(arm.arm.rtt_us.p50)
+        let arms = p.arms.iter().filter(|a| a.arm.mode == mode && a.arm.valid);
+        arms.map(|a| a.arm.rtt_us.p50).min_by(f64::total_cmp)
     };
     let at = |usecs: f64| {
         let point = points.iter().find(|p| p.value == Some(usecs))?;
         Some((of(point, Mode::Interrupt)?, of(point, Mode::BusyPoll)?))
     };
-    let ((now, polled_now), (late, polled_late)) = (at(0.0)?, at(100.0)?);
+    let ((now, polled_now), (late, polled_late)) = (at(0.0)?, at(RX_USECS.into())?);
+    let hidden = 1.0 - (polled_late - polled_now) / (late - now).max(f64::MIN_POSITIVE);
     Some(format!(
-        "rx-usecs 100 instead of 0 takes a sleeping receiver from {} to {} us, and a polling one from {} \
-         to {}: with busy polling the interrupt may be late, so coalescing costs {}.",
+        "rx-usecs {RX_USECS} instead of 0 takes a sleeping receiver from {} to {} us and a polling one from \
+         {} to {}: busy polling hides {:.0}% of the interrupt's delay.",
         us_text(now),
         us_text(late),
         us_text(polled_now),
         us_text(polled_late),
-        if polled_late < polled_now * GAIN { "no latency" } else { "latency even so" },
+        100.0 * hidden.clamp(0.0, 1.0)
     ))
 }
 
@@ -221,6 +222,17 @@ mod tests {
         );
         assert!(text.contains("at 100k/s in 12.0 instead of 44.0"), "{text}");
         assert!(text.contains("keeps up with 100k/s, asleep with 100k/s"), "{text}");
+    }
+
+    #[test]
+    fn the_coalescing_answer_says_how_much_polling_hides() {
+        let mut points = [point("0", 0.0, 20.0, 10.0), point("100", 100.0, 120.0, 11.0)];
+        for arm in points.iter_mut().map(|p| &mut p.arms[0].arm) {
+            arm.mode = Mode::Interrupt;
+        }
+        let text = to(Sweep::Coalesce, &points);
+        assert!(text.contains("from 20.0 to 120 us and a polling one from 10.0 to 11.0"), "{text}");
+        assert!(text.contains("hides 99%"), "{text}");
     }
 
     #[test]

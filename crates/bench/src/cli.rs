@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use busypoll_stack::nic::Coalesce;
 
-use crate::arm::{self, ARMS, Arm, Protocol};
+use crate::arm::{self, ARMS, Arm, Plane, Protocol};
 use crate::error::Error;
 use crate::remote::{self, Remote};
 use crate::run::{Bench, Cpus, Settings};
@@ -14,7 +14,7 @@ use crate::serve::Server;
 use crate::slot::Load;
 use crate::sweep::{self, Sweep};
 use crate::units::{self, Size, UDP_MAX};
-use crate::{json, machine, report, table};
+use crate::{json, machine, report, stages, table};
 
 /// What waiting for interrupts costs, and what polling the queue saves.
 ///
@@ -46,12 +46,15 @@ pub struct BenchArgs {
     /// Time between requests (50us, 10ms; a bare number is microseconds) [default: flat out]
     #[arg(long, value_name = "TIME", value_parser = units::time)]
     pub gap: Option<Duration>,
-    /// SO_BUSY_POLL of the busy-poll arms [default: 50us, plus the gap]
+    /// SO_BUSY_POLL of the busy-poll arms [default: 50us, plus the gap, plus twice the largest rx-usecs]
     #[arg(long, value_name = "TIME", value_parser = units::time)]
     pub busy_poll: Option<Duration>,
     /// Ask a question instead: at what size, at what rate, with what coalescing?
     #[arg(long, value_name = "QUESTION")]
     pub sweep: Option<Sweep>,
+    /// Show where a receive in the stack spends its time
+    #[arg(long, conflicts_with_all = ["sweep", "host"])]
+    pub stages: bool,
     /// Measure against `busypoll serve` on another machine
     #[arg(long, value_name = "ADDRESS[:PORT]", conflicts_with = "sweep")]
     pub host: Option<String>,
@@ -124,6 +127,11 @@ pub fn run_bench(args: &BenchArgs) -> Result<(), Error> {
     // What this refuses, the lab refuses again with the same reason, arm by arm.
     let _ = busypoll_lab::enter_user_namespace();
     let bench = Bench::new(cpus, &arms);
+    if args.stages {
+        let report = stages::run(&bench, &arms, &settings)?;
+        print!("{}", report.render());
+        return write_json(args, &report);
+    }
     if let Some(sweep) = args.sweep {
         let report = sweep::run(sweep, &bench, &arms, &settings)?;
         print!("{}", report.render());
@@ -161,6 +169,7 @@ fn choose_arms(args: &BenchArgs) -> Result<Vec<Arm>, Error> {
     };
     let arms = match &args.arms {
         Some(patterns) => arm::select(patterns, &known).map_err(|e| format!("--arms: {e}"))?,
+        None if args.stages => known.into_iter().filter(|a| a.plane == Plane::Stack).collect(),
         None => args.sweep.map_or(known, Sweep::default_arms),
     };
     let largest = args.size.request.max(args.size.response);
@@ -175,8 +184,11 @@ fn choose_arms(args: &BenchArgs) -> Result<Vec<Arm>, Error> {
 
 fn settings(args: &BenchArgs, arms: &[Arm]) -> Result<Settings, Error> {
     let gap = args.gap.unwrap_or(Duration::ZERO);
-    // A receiver that is to poll through the gap needs that much time.
-    let busy_poll = args.busy_poll.unwrap_or(Duration::from_micros(50) + gap);
+    // A receiver that is to poll through the gap needs that much time; and so does one whose peer may
+    // have gone to sleep behind a late interrupt, or the two put each other to sleep for ever.
+    let late = if args.sweep == Some(Sweep::Coalesce) { sweep::RX_USECS * 2 } else { 0 };
+    let wait = gap + Duration::from_micros(late.into());
+    let busy_poll = args.busy_poll.unwrap_or(Duration::from_micros(50) + wait);
     let rounds = usize::from(args.rounds);
     let settings = Settings {
         size: args.size,

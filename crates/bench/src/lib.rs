@@ -25,6 +25,7 @@ pub mod schedule;
 pub mod serve;
 pub mod slot;
 pub mod stack;
+pub mod stages;
 pub mod stats;
 pub mod sweep;
 pub mod table;

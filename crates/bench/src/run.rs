@@ -173,6 +173,49 @@ impl Bench {
         }
     }
 
+    fn plan(&self, arm: &Arm, settings: &Settings, budget: &Budget) -> Plan<'_> {
+        let lab = match arm.nic {
+            Nic::Veth => self.veth.as_ref().ok(),
+            Nic::Xdp => self.xdp.as_ref().ok(),
+            Nic::Cable | Nic::Device => None,
+        };
+        let server_cpu = match arm.placement {
+            Placement::SameCpu => self.cpus.client,
+            Placement::SeparateCpus => self.cpus.server.unwrap_or(self.cpus.client),
+        };
+        Plan {
+            clock: &self.clock,
+            lab,
+            remote: self.remote.as_ref(),
+            client_cpu: self.cpus.client,
+            server_cpu,
+            size: settings.size,
+            load: settings.load,
+            busy_poll: settings.busy_poll,
+            coalesce: settings.coalesce,
+            warm_up: budget.warm_up,
+            measure: budget.measure,
+        }
+    }
+
+    /// Gives `run` the plan of one arm out of `arms`, each of which has its share of the duration.
+    ///
+    /// # Errors
+    /// One line when the duration is too short; inside, why this arm cannot run.
+    pub fn once<R>(
+        &self,
+        arm: &Arm,
+        settings: &Settings,
+        arms: usize,
+        run: impl FnOnce(&Plan<'_>) -> Result<R, String>,
+    ) -> Result<Result<R, String>, String> {
+        let budget = Budget::divide(settings.duration, arms, 1)?;
+        Ok(match self.obstacle(arm) {
+            Some(reason) => Err(reason),
+            None => run(&self.plan(arm, settings, &budget)),
+        })
+    }
+
     /// The idle control, on both machines if there are two.
     fn idle(&self, time: Duration) -> Result<Usage, String> {
         let Some(remote) = &self.remote else { return demand::idle(time) };
@@ -200,19 +243,6 @@ impl Bench {
         }
         let runnable: Vec<usize> = (0..arms.len()).filter(|i| !skipped.contains_key(i)).collect();
         let budget = Budget::divide(settings.duration, runnable.len(), settings.rounds)?;
-        let plan = Plan {
-            clock: &self.clock,
-            lab: None,
-            remote: self.remote.as_ref(),
-            client_cpu: self.cpus.client,
-            server_cpu: self.cpus.client,
-            size: settings.size,
-            load: settings.load,
-            busy_poll: settings.busy_poll,
-            coalesce: settings.coalesce,
-            warm_up: budget.warm_up,
-            measure: budget.measure,
-        };
         let progress = progress(runnable.len() * settings.rounds, title);
         let mut outcome = Outcome::default();
         let mut slots: Vec<Vec<Option<Slot>>> = vec![vec![None; settings.rounds]; arms.len()];
@@ -226,13 +256,9 @@ impl Bench {
             for i in order.iter().map(|&position| runnable[position]) {
                 let arm = &arms[i];
                 progress.set_message(arm.name);
-                let server_cpu = match arm.placement {
-                    Placement::SameCpu => self.cpus.client,
-                    Placement::SeparateCpus => self.cpus.server.unwrap_or(self.cpus.client),
-                };
                 // An arm that failed once is left out: half its rounds compare with nothing.
                 if let Entry::Vacant(free) = skipped.entry(i) {
-                    match self.run_once(arm, &Plan { server_cpu, ..plan }) {
+                    match self.run_once(arm, &self.plan(arm, settings, &budget)) {
                         Ok(slot) => slots[i][round] = Some(slot),
                         Err(reason) => drop(free.insert(reason)),
                     }

@@ -11,6 +11,7 @@ use busypoll_stack::{Host, UdpSocket};
 use crate::arm::{self, Arm, Mode};
 use crate::clock::Clock;
 use crate::slot::{self, Load, Plan, Slot};
+use crate::stages::{End, Recorder, Stamped};
 use crate::workload::{Endpoint, PATIENCE, Polling};
 
 const PORT: u16 = 7000;
@@ -23,12 +24,23 @@ const HEADERS: usize = 28;
 /// One line.
 pub fn run(arm: &Arm, plan: &Plan<'_>) -> Result<Slot, String> {
     match arm.nic {
-        arm::Nic::Cable => over_cable(arm, plan),
-        _ => over_xdp(arm, plan),
+        arm::Nic::Cable => over_cable(arm, plan, None),
+        _ => over_xdp(arm, plan, None),
     }
 }
 
-fn over_cable(arm: &Arm, plan: &Plan<'_>) -> Result<Slot, String> {
+/// Runs a stack arm once and records the stages of the client's receives.
+///
+/// # Errors
+/// One line.
+pub fn run_recorded(arm: &Arm, plan: &Plan<'_>, recorder: &Recorder) -> Result<Slot, String> {
+    match arm.nic {
+        arm::Nic::Cable => over_cable(arm, plan, Some(recorder)),
+        _ => over_xdp(arm, plan, Some(recorder)),
+    }
+}
+
+fn over_cable(arm: &Arm, plan: &Plan<'_>, recorder: Option<&Recorder>) -> Result<Slot, String> {
     // A cable is as wide as what is sent over it: nothing here fragments.
     let mtu = (plan.size.request.max(plan.size.response) + HEADERS).max(1500);
     let config = cable::Config { mtu, coalesce: plan.coalesce, ..cable::Config::default() };
@@ -37,36 +49,56 @@ fn over_cable(arm: &Arm, plan: &Plan<'_>) -> Result<Slot, String> {
     slot::run(
         plan,
         |announce| {
-            let host = host(theirs, Some(address(2)), plan.server_cpu)?;
+            let host = host_at(End::Sender, theirs, Some(address(2)), plan, recorder)?;
             let at = SocketAddr::from((address(2), PORT));
             let socket = Stack::server(&host, at, Wait::of(arm, plan), plan.clock)?;
             announce.ready(at);
             Ok(socket)
         },
         |to| {
-            let host = host(ours, Some(address(1)), plan.client_cpu)?;
-            Stack::client(&host, to, Wait::client(arm, plan), plan.clock)
+            let host = host_at(End::Receiver, ours, Some(address(1)), plan, recorder)?;
+            let client = Stack::client(&host, to, Wait::client(arm, plan), plan.clock)?;
+            Ok(client.recorded(recorder))
         },
     )
 }
 
-fn over_xdp(arm: &Arm, plan: &Plan<'_>) -> Result<Slot, String> {
+fn over_xdp(arm: &Arm, plan: &Plan<'_>, recorder: Option<&Recorder>) -> Result<Slot, String> {
     let lab = plan.lab.ok_or("needs the lab")?;
     let open = |at: &LabHost| Xdp::open(at.interface()).map_err(|e| e.to_string());
     slot::run(
         plan,
         |announce| {
-            let host = host(open(&lab.server)?, None, plan.server_cpu)?;
+            let host = host_at(End::Sender, open(&lab.server)?, None, plan, recorder)?;
             let at = SocketAddr::from((lab.server.ipv4(), PORT));
             let socket = Stack::server(&host, at, Wait::of(arm, plan), plan.clock)?;
             announce.ready(at);
             Ok(socket)
         },
         |to| {
-            let host = host(open(&lab.client)?, None, plan.client_cpu)?;
-            Stack::client(&host, to, Wait::client(arm, plan), plan.clock)
+            let host = host_at(End::Receiver, open(&lab.client)?, None, plan, recorder)?;
+            let client = Stack::client(&host, to, Wait::client(arm, plan), plan.clock)?;
+            Ok(client.recorded(recorder))
         },
     )
+}
+
+/// The server's host sends what the client's receives; only that way is looked at.
+fn host_at(
+    end: End,
+    nic: impl Nic + 'static,
+    address: Option<Ipv4Addr>,
+    plan: &Plan<'_>,
+    recorder: Option<&Recorder>,
+) -> Result<Host, String> {
+    let cpu = match end {
+        End::Sender => plan.server_cpu,
+        End::Receiver => plan.client_cpu,
+    };
+    match recorder {
+        None => host(nic, address, cpu),
+        Some(r) => host(Stamped::new(nic, plan.clock, &r.stamps, end), address, cpu),
+    }
 }
 
 /// A host on one NIC, its interrupt on the CPU of the thread that waits. With an address of its own, or
@@ -125,6 +157,7 @@ pub struct Stack<'a> {
     clock: &'a Clock,
     connected: bool,
     only_from: Option<IpAddr>,
+    recorder: Option<Recorder>,
 }
 
 impl<'a> Stack<'a> {
@@ -165,7 +198,15 @@ impl<'a> Stack<'a> {
             socket.set_read_timeout(Some(PATIENCE))
         };
         options().map_err(one_line)?;
-        Ok(Self { socket, host: host.clone(), wait, clock, connected: false, only_from: None })
+        Ok(Self {
+            socket,
+            host: host.clone(),
+            wait,
+            clock,
+            connected: false,
+            only_from: None,
+            recorder: None,
+        })
     }
 
     /// Listens to nobody but `peer`.
@@ -173,11 +214,20 @@ impl<'a> Stack<'a> {
         Self { only_from: Some(peer), ..self }
     }
 
+    fn recorded(self, recorder: Option<&Recorder>) -> Self {
+        Self { recorder: recorder.cloned(), ..self }
+    }
+
     fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         let received = match self.connected {
             true => self.socket.recv(buffer).map(Some),
             false => self.first(buffer),
         };
+        if let Some(recorder) = &self.recorder
+            && received.is_ok()
+        {
+            recorder.returned(self.clock);
+        }
         match received {
             Err(e)
                 if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) =>

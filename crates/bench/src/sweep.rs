@@ -67,6 +67,8 @@ pub struct PointArm {
 
 const SIZES: [usize; 8] = [1, 64, 256, 1024, 1472, 4096, 16_384, UDP_MAX];
 const RATES: [u32; 7] = [1_000, 5_000, 20_000, 50_000, 100_000, 200_000, 400_000];
+/// The interrupt delay that is compared with none.
+pub const RX_USECS: u32 = 100;
 /// The open loop writes a number into each message.
 const RATE_BYTES: usize = 16;
 
@@ -138,7 +140,7 @@ impl Sweep {
                 let adaptive = Coalesce { adaptive: true, ..Coalesce::default() };
                 [
                     ("0", Some(0.0), usecs(0)),
-                    ("100", Some(100.0), usecs(100)),
+                    ("100", Some(f64::from(RX_USECS)), usecs(RX_USECS)),
                     ("adaptive", None, adaptive),
                 ]
                 .map(|(label, value, coalesce)| {
