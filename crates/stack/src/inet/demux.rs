@@ -72,6 +72,11 @@ impl Demux {
         self.kinds[kind].load(Ordering::Acquire) > 0
     }
 
+    #[cfg(test)]
+    pub(super) fn kinds(&self) -> [u64; 3] {
+        [CONNECTED, BOUND, ANY].map(|kind| self.kinds[kind].load(Ordering::Acquire))
+    }
+
     /// Hands the socket that hears `remote` at `local` to `found`: connected ones first, then those bound
     /// to the address, then wildcards.
     #[inline]

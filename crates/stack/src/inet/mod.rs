@@ -169,9 +169,11 @@ impl Inet {
             None => iface.own().first().ok_or_else(|| {
                 invalid(format!("{name}: no address of its own; the kernel keeps its routes"))
             })?,
-            Some(gateway) => iface.own().iter().find(|own| own.contains(gateway)).ok_or_else(
-                || invalid(format!("{name}: gateway {gateway} is on none of its networks")),
-            )?,
+            Some(gateway) => {
+                iface.own().iter().find(|own| own.contains(gateway)).ok_or_else(|| {
+                    invalid(format!("{name}: gateway {gateway} is on none of its networks"))
+                })?
+            }
         };
         let source = source.address();
         self.change(|topology| {
@@ -261,8 +263,10 @@ impl Inet {
 
     fn count_udp(&self) -> (u64, u64, u64) {
         let topology = self.topology();
-        topology.interfaces.iter().map(|iface| iface.count_udp()).fold((0, 0, 0), |a, b| {
-            (a.0 + b.0, a.1 + b.1, a.2 + b.2)
-        })
+        topology
+            .interfaces
+            .iter()
+            .map(|iface| iface.count_udp())
+            .fold((0, 0, 0), |a, b| (a.0 + b.0, a.1 + b.1, a.2 + b.2))
     }
 }

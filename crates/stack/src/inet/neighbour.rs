@@ -226,6 +226,11 @@ impl Table {
         self.next
     }
 
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.neighbours.len()
+    }
+
     fn mind(&mut self, until: Option<Instant>) {
         self.next = earlier(self.next, until);
     }

@@ -242,12 +242,12 @@ impl Inet {
         let Ok(whole) = ipv4::Packet::new_checked(packet) else {
             return failed(SendError::TooBig);
         };
-        let room = mtu.saturating_sub(ipv4::HEADER_LEN) & !7;
-        if room == 0 {
+        let most = mtu.saturating_sub(ipv4::HEADER_LEN) & !7;
+        if most == 0 {
             return failed(SendError::TooBig);
         }
         let ident = self.idents.fetch_add(1, Ordering::Relaxed) as u16;
-        let pieces = whole.payload().chunks(room);
+        let pieces = whole.payload().chunks(most);
         let last = pieces.len() - 1;
         let mut full = false;
         iface.transmit(queue, |tx| {
@@ -261,7 +261,7 @@ impl Inet {
                     ip.set_tos(whole.dscp() << 2 | whole.ecn());
                     ip.set_ident(ident);
                     // Offset and length come from a packet that has been checked: this cannot fail.
-                    let _ = ip.set_fragment(n * (mtu - ipv4::HEADER_LEN & !7), n < last);
+                    let _ = ip.set_fragment(n * most, n < last);
                     ip.payload_mut().copy_from_slice(piece);
                 };
                 full = iface.push_frame(tx, (mac, EtherType::IPV4), len, &mut fill).is_err();

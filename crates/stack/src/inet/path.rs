@@ -112,7 +112,7 @@ impl Inet {
                     local.set_ip(*remote.ip());
                 }
                 let next_hop = NextHop::One(*remote.ip());
-                let mut path = Path::new(local, remote, next_hop, ipv4::MAX_LEN, options);
+                let mut path = Path::new(local, remote, next_hop, ipv4::MAX_LEN, true, options);
                 path.generation = generation;
                 return Ok(path);
             }
@@ -126,10 +126,9 @@ impl Inet {
         let iface = link.iface;
         let kernel_generation = iface.kernel_generation();
         let resolved = self.resolve(&iface, queue, link.next_hop, now);
-        let mut path = Path::new(local, remote, link.next_hop, link.mtu, options);
-        if link.mtu_locked && !options.dont_fragment {
-            path.allow_fragments();
-        }
+        // Fragments that routers make are better than none (RFC 1191 section 3, as Linux).
+        let whole = options.dont_fragment || !link.mtu_locked;
+        let mut path = Path::new(local, remote, link.next_hop, link.mtu, whole, options);
         path.queue = queue;
         path.generation = generation;
         path.kernel_generation = kernel_generation;
@@ -172,6 +171,7 @@ impl Path {
         remote: SocketAddrV4,
         next_hop: NextHop,
         mtu: usize,
+        dont_fragment: bool,
         options: PathOptions,
     ) -> Path {
         let mut headers = [0; HEADERS];
@@ -181,11 +181,14 @@ impl Path {
         {
             ip.set_ttl(options.ttl);
             ip.set_tos(options.tos);
+            ip.set_dont_fragment(dont_fragment);
             // It has room for a header and no payload: this cannot fail.
             let _ = udp::Packet::init(ip.payload_mut(), local.port(), remote.port(), 0);
         }
-        headers[UDP_LEN..UDP_LEN + 2].fill(0);
-        let mut path = Path {
+        for at in [TOTAL_LEN, IP_CHECKSUM, UDP_LEN] {
+            headers[at..at + 2].fill(0);
+        }
+        Path {
             local,
             remote,
             iface: None,
@@ -196,30 +199,15 @@ impl Path {
             ready: None,
             partial: false,
             ethernet: [0; ethernet::HEADER_LEN],
+            ip_sum: Sum::of(&headers[..ipv4::HEADER_LEN]),
             headers,
-            ip_sum: Sum::ZERO,
             pseudo: ipv4::address_sum(src, dst).plus_word(Protocol::UDP.0.into()),
             ports: Sum::ZERO.plus_word(local.port()).plus_word(remote.port()),
             generation: 0,
             kernel_generation: 0,
             neighbour: None,
             reminder: AtomicU64::new(u64::MAX),
-        };
-        path.sum_ip();
-        path
-    }
-
-    fn allow_fragments(&mut self) {
-        if let Ok(mut ip) = ipv4::Packet::new_checked(&mut self.headers[..]) {
-            ip.set_dont_fragment(false);
         }
-        self.sum_ip();
-    }
-
-    fn sum_ip(&mut self) {
-        self.headers[TOTAL_LEN..TOTAL_LEN + 2].fill(0);
-        self.headers[IP_CHECKSUM..IP_CHECKSUM + 2].fill(0);
-        self.ip_sum = Sum::of(&self.headers[..ipv4::HEADER_LEN]);
     }
 
     fn to(&mut self, to: MacAddr, from: MacAddr) {

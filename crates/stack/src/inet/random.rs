@@ -24,7 +24,7 @@ impl Random {
 
     /// A number below `limit`, which is not 0.
     pub(super) fn below(&self, limit: u32) -> u32 {
-        ((self.next() >> 32) * u64::from(limit) >> 32) as u32
+        (((self.next() >> 32) * u64::from(limit)) >> 32) as u32
     }
 
     /// A hash function of its own.

@@ -1,0 +1,180 @@
+//! Which socket a datagram is for, and which binds are refused.
+
+use super::*;
+
+fn bind_error(a: &Station, local: &str, reuse: bool) -> Option<i32> {
+    let result = a.inet.udp_bind(local.parse().unwrap(), reuse, Arc::<Mailbox>::default());
+    result.err().map(|error| error.raw_os_error().unwrap())
+}
+
+#[test]
+fn the_closest_match_gets_it() {
+    let a = Station::a();
+    let (_any, any) = a.bind("0.0.0.0:7");
+    let other = Arc::new(Mailbox::default());
+    // 10.0.0.1:7 beside 0.0.0.0:7 needs the consent of both.
+    assert_eq!(bind_error(&a, "10.0.0.1:7", true), Some(libc::EADDRINUSE));
+    drop(_any);
+    let share = |local: &str, mailbox: &Arc<Mailbox>| {
+        a.inet.udp_bind(local.parse().unwrap(), true, mailbox.clone()).unwrap()
+    };
+    let _any = share("0.0.0.0:7", &any);
+    a.receive(&udp_to_a("10.0.0.2:9", "10.0.0.1:7", b"1"));
+    let _bound = share("10.0.0.1:7", &other);
+    a.receive(&udp_to_a("10.0.0.2:9", "10.0.0.1:7", b"2"));
+    let connected = Arc::new(Mailbox::default());
+    let binding = share("0.0.0.0:7", &connected);
+    binding.connect("10.0.0.2:9".parse().unwrap()).unwrap();
+    assert_eq!(binding.local(), "10.0.0.1:7".parse().unwrap());
+    a.receive(&udp_to_a("10.0.0.2:9", "10.0.0.1:7", b"3"));
+    a.receive(&udp_to_a("10.0.0.2:8", "10.0.0.1:7", b"4"));
+    drop(binding);
+    a.receive(&udp_to_a("10.0.0.2:9", "10.0.0.1:7", b"5"));
+    assert_eq!(any.take(), [data("10.0.0.2:9", "10.0.0.1:7", b"1")]);
+    assert_eq!(connected.take(), [data("10.0.0.2:9", "10.0.0.1:7", b"3")]);
+    let bound = other.take();
+    assert_eq!(bound[0], data("10.0.0.2:9", "10.0.0.1:7", b"2"));
+    assert_eq!(bound[1], data("10.0.0.2:8", "10.0.0.1:7", b"4"));
+    assert_eq!(bound[2], data("10.0.0.2:9", "10.0.0.1:7", b"5"));
+    assert_eq!(a.count(Count::UdpInDatagrams), 5);
+}
+
+#[test]
+fn of_those_that_share_the_newest_gets_it_and_a_broadcast_goes_to_all() {
+    let a = Station::a();
+    let boxes: Vec<_> = (0..3).map(|_| Arc::new(Mailbox::default())).collect();
+    let mut bindings: Vec<_> = boxes
+        .iter()
+        .map(|mailbox| {
+            a.inet.udp_bind("0.0.0.0:7".parse().unwrap(), true, mailbox.clone()).unwrap()
+        })
+        .collect();
+    let got = || boxes.iter().map(|mailbox| mailbox.take().len()).collect::<Vec<_>>();
+    a.receive(&udp_to_a("10.0.0.2:9", "10.0.0.1:7", b""));
+    assert_eq!(got(), [0, 0, 1]);
+    let everybody = udp_packet("10.0.0.2:9", "10.0.0.255:7", b"");
+    a.receive(&frame_of(MacAddr::BROADCAST, MAC_B, EtherType::IPV4, &everybody));
+    assert_eq!(got(), [1, 1, 1]);
+    bindings.pop();
+    a.receive(&udp_to_a("10.0.0.2:9", "10.0.0.1:7", b""));
+    assert_eq!(got(), [0, 1, 0]);
+    bindings.remove(0);
+    a.receive(&udp_to_a("10.0.0.2:9", "10.0.0.1:7", b""));
+    assert_eq!(got(), [0, 1, 0]);
+}
+
+#[test]
+fn disconnecting_hears_everybody_again() {
+    let a = Station::a();
+    let (binding, mailbox) = a.bind("0.0.0.0:7");
+    binding.connect("10.0.0.2:9".parse().unwrap()).unwrap();
+    a.receive(&udp_to_a("10.0.0.3:9", "10.0.0.1:7", b""));
+    assert!(mailbox.take().is_empty());
+    binding.disconnect();
+    assert_eq!(binding.local(), "0.0.0.0:7".parse().unwrap());
+    a.receive(&udp_to_a("10.0.0.3:9", "10.0.0.1:7", b""));
+    assert_eq!(mailbox.take().len(), 1);
+}
+
+#[test]
+fn binds_are_refused_as_linux_refuses_them() {
+    let a = Station::a();
+    assert_eq!(bind_error(&a, "10.0.0.9:7", false), Some(libc::EADDRNOTAVAIL));
+    assert_eq!(bind_error(&a, "[::1]:7", false), Some(libc::EAFNOSUPPORT));
+    let (binding, _) = a.bind("10.0.0.1:7");
+    for other in ["10.0.0.1:7", "0.0.0.0:7"] {
+        assert_eq!(bind_error(&a, other, false), Some(libc::EADDRINUSE), "{other}");
+    }
+    assert_eq!(bind_error(&a, "127.0.0.1:7", false), None);
+    // Connected, it still holds its address.
+    binding.connect("10.0.0.2:9".parse().unwrap()).unwrap();
+    assert_eq!(bind_error(&a, "0.0.0.0:7", false), Some(libc::EADDRINUSE));
+    let out = binding.connect("192.0.2.1:9".parse().unwrap()).unwrap_err();
+    assert_eq!(out.raw_os_error(), Some(libc::ENETUNREACH));
+    drop(binding);
+    assert_eq!(bind_error(&a, "0.0.0.0:7", false), None);
+}
+
+#[test]
+fn port_0_takes_an_ephemeral_one() {
+    let a = Station::a();
+    let bindings: Vec<_> = (0..100).map(|_| a.bind("0.0.0.0:0").0).collect();
+    let mut ports: Vec<u16> = bindings.iter().map(|binding| binding.local().port()).collect();
+    assert!(ports.iter().all(|port| EPHEMERAL.contains(port)));
+    ports.sort_unstable();
+    ports.dedup();
+    assert_eq!(ports.len(), 100);
+}
+
+/// The cost of a lookup is the probes it makes: equal tables but for their size make as many.
+#[test]
+fn ten_thousand_sockets_are_found_each_at_once() {
+    let a = Station::a();
+    let sockets: Vec<_> =
+        (0..10_000u16).map(|n| a.bind(&format!("0.0.0.0:{}", 10_000 + n))).collect();
+    for (binding, mailbox) in &sockets {
+        let to = format!("10.0.0.1:{}", binding.local().port());
+        a.receive(&udp_to_a("10.0.0.2:9", &to, b"x"));
+        assert_eq!(mailbox.take().len(), 1);
+    }
+    assert_eq!(a.inet.demux.kinds(), [0, 0, 10_000]);
+    drop(sockets);
+    assert_eq!(a.inet.demux.kinds(), [0, 0, 0]);
+    a.receive(&udp_to_a("10.0.0.2:9", "10.0.0.1:10000", b"x"));
+    assert_eq!(a.count(Count::UdpNoPorts), 1);
+}
+
+#[test]
+fn an_unbound_endpoint_is_let_go() {
+    let a = Station::a();
+    let (binding, mailbox) = a.bind("0.0.0.0:7");
+    binding.connect("10.0.0.2:9".parse().unwrap()).unwrap();
+    drop(binding);
+    assert_eq!(Arc::strong_count(&mailbox), 1);
+}
+
+#[test]
+fn a_datagram_without_room_is_dropped_and_counted() {
+    let a = Station::a();
+    let full = Arc::new(Mailbox { full: true, ..Mailbox::default() });
+    let _binding = a.inet.udp_bind("0.0.0.0:7".parse().unwrap(), false, full).unwrap();
+    a.receive(&udp_to_a("10.0.0.2:9", "10.0.0.1:7", b"x"));
+    let counts = [Count::UdpRcvbufErrors, Count::UdpInErrors, Count::UdpInDatagrams];
+    assert_eq!(counts.map(|count| a.count(count)), [1, 1, 0]);
+}
+
+#[test]
+fn checksums_are_judged_by_what_the_nic_says() {
+    let a = Station::a();
+    let (_binding, mailbox) = a.bind("0.0.0.0:7");
+    let good = udp_packet("10.0.0.2:9", "10.0.0.1:7", b"x");
+    let change = |change: fn(&mut udp::Packet<&mut [u8]>)| {
+        let mut bytes = good.clone();
+        change(&mut udp::Packet::new_checked(&mut bytes[20..]).unwrap());
+        bytes
+    };
+    let none = change(|udp| udp.clear_checksum());
+    let partial = change(|udp| udp.fill_partial_checksum(ipv4::address_sum(B, A)));
+    let bad = change(|udp| udp.payload_mut()[0] ^= 1);
+    use Checksum::{MaybePartial, Partial, Unverified};
+    let cases = [
+        (&good, Unverified, true),
+        (&good, MaybePartial, true),
+        (&none, Unverified, true),
+        (&none, MaybePartial, true),
+        (&none, Partial, true),
+        (&partial, Unverified, false),
+        (&partial, MaybePartial, true),
+        (&partial, Partial, true),
+        (&bad, Unverified, false),
+        (&bad, MaybePartial, false),
+        (&bad, Partial, true),
+    ];
+    for (packet, checksum, taken) in cases {
+        a.receive_as(&to_a(packet), checksum);
+        assert_eq!(mailbox.take().len(), usize::from(taken), "{packet:02x?} {checksum:?}");
+    }
+    assert_eq!(a.count(Count::UdpInCsumErrors), 3);
+    // What a link that leaves all checksums open delivers counts as partial, if there is one.
+    assert_eq!(a.count(Count::UdpInPartialCsums), 3);
+}

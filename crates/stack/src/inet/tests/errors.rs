@@ -1,0 +1,207 @@
+//! ICMP: what is answered, and whose error messages are believed.
+
+use super::*;
+
+/// The ICMP error `kind`, `code` about `quote`, from B to A.
+fn error_frame(kind: icmp::Type, code: u8, rest: u32, quote: &[u8]) -> Vec<u8> {
+    let mut message = vec![0; 8 + quote.len()];
+    icmp::Packet::init_error(&mut message[..], kind, code, rest, quote).unwrap();
+    to_a(&packet(B, A, Protocol::ICMP, &message))
+}
+
+fn unreachable(code: u8, quote: &[u8]) -> Vec<u8> {
+    error_frame(icmp::Type::UNREACHABLE, code, 0, quote)
+}
+
+fn ping(data: &[u8]) -> Vec<u8> {
+    let mut message = [&[0; 8], data].concat();
+    icmp::Packet::init_echo(&mut message[..], icmp::Type::ECHO_REQUEST, 3, 4).unwrap();
+    icmp::Packet::new_checked(&mut message[..]).unwrap().fill_checksum();
+    packet(B, A, Protocol::ICMP, &message)
+}
+
+fn error(errno: i32, hard: bool) -> Got {
+    Got::Error(SocketError { errno, hard, mtu: None }, "10.0.0.2:9".parse().unwrap())
+}
+
+#[test]
+fn a_ping_is_answered_with_its_data() {
+    let a = Station::a();
+    a.meet(B, MAC_B);
+    a.receive(&to_a(&ping(b"abcde")));
+    let reply = a.sent_packet();
+    let ip = ipv4::Packet::new_checked(&reply[..]).unwrap();
+    assert_eq!((ip.src(), ip.dst()), (A, B));
+    let icmp = icmp::Packet::new_checked(ip.payload()).unwrap();
+    icmp.verify_checksum().unwrap();
+    assert_eq!((icmp.kind(), icmp.ident(), icmp.sequence()), (icmp::Type::ECHO_REPLY, 3, 4));
+    assert_eq!(icmp.payload(), b"abcde");
+    assert_eq!(a.count(Count::IcmpOutEchoReps), 1);
+}
+
+#[test]
+fn a_ping_to_everybody_or_with_a_wrong_checksum_is_not() {
+    let a = Station::a();
+    a.meet(B, MAC_B);
+    let mut bytes = ping(b"abcde");
+    ipv4::Packet::new_checked(&mut bytes[..]).unwrap().set_dst([10, 0, 0, 255].into());
+    a.receive(&frame_of(MacAddr::BROADCAST, MAC_B, EtherType::IPV4, &bytes));
+    let mut bytes = ping(b"abcde");
+    *bytes.last_mut().unwrap() ^= 1;
+    a.receive(&to_a(&bytes));
+    assert!(a.sent().is_empty());
+    assert_eq!(a.count(Count::IcmpInCsumErrors), 1);
+}
+
+#[test]
+fn a_closed_port_is_answered_with_the_packet_quoted() {
+    let a = Station::a();
+    a.meet(B, MAC_B);
+    let bytes = udp_packet("10.0.0.2:9", "10.0.0.1:7", &[1; 600]);
+    a.receive(&to_a(&bytes));
+    let sent = a.sent_packet();
+    assert_eq!(sent.len(), 576);
+    let ip = ipv4::Packet::new_checked(&sent[..]).unwrap();
+    let icmp = icmp::Packet::new_checked(ip.payload()).unwrap();
+    icmp.verify_checksum().unwrap();
+    assert_eq!((icmp.kind(), icmp.code()), (icmp::Type::UNREACHABLE, 3));
+    assert!(bytes.starts_with(icmp.payload()));
+    assert_eq!((a.count(Count::UdpNoPorts), a.count(Count::IcmpOutDestUnreachs)), (1, 1));
+}
+
+#[test]
+fn another_protocol_is_unreachable() {
+    let a = Station::a();
+    a.meet(B, MAC_B);
+    a.receive(&to_a(&packet(B, A, Protocol(132), &[0; 20])));
+    assert_eq!(a.sent_packet()[20..22], [3, 2]);
+    assert_eq!(a.count(Count::IpInUnknownProtos), 1);
+}
+
+#[test]
+fn no_error_about_what_was_for_many_or_is_itself_an_error() {
+    let a = Station::a();
+    a.meet(B, MAC_B);
+    let closed = |to: &str| udp_packet("10.0.0.2:9", to, b"");
+    a.receive(&frame_of(MacAddr::BROADCAST, MAC_B, EtherType::IPV4, &closed("10.0.0.255:7")));
+    a.receive(&frame_of(MacAddr::BROADCAST, MAC_B, EtherType::IPV4, &closed("255.255.255.255:7")));
+    a.receive(&frame_of(MacAddr::BROADCAST, MAC_B, EtherType::IPV4, &closed("10.0.0.1:7")));
+    a.receive(&unreachable(3, &udp_packet("10.0.0.1:7", "10.0.0.2:9", b"")));
+    let mut fragment = closed("10.0.0.1:7");
+    ipv4::Packet::new_checked(&mut fragment[..]).unwrap().set_fragment(64, false).unwrap();
+    a.receive(&to_a(&fragment));
+    assert!(a.sent().is_empty());
+    assert_eq!(a.count(Count::IpInAddrErrors), 1, "a broadcast frame around a packet for one");
+}
+
+#[test]
+fn errors_keep_to_a_rate() {
+    let mut a = Station::a();
+    a.meet(B, MAC_B);
+    let closed = udp_to_a("10.0.0.2:9", "10.0.0.1:7", b"");
+    (0..200).for_each(|_| a.receive(&closed));
+    assert_eq!((a.sent().len(), a.count(Count::IcmpOutRateLimited)), (50, 150));
+    a.wait(Duration::from_millis(10));
+    (0..200).for_each(|_| a.receive(&closed));
+    assert_eq!(a.sent().len(), 10);
+}
+
+#[test]
+fn each_error_has_the_errno_linux_gives_it() {
+    let a = Station::a();
+    let (binding, mailbox) = a.bind("10.0.0.1:7");
+    binding.connect("10.0.0.2:9".parse().unwrap()).unwrap();
+    let quote = udp_packet("10.0.0.1:7", "10.0.0.2:9", b"what we sent");
+    // net/ipv4/icmp.c, icmp_err_convert.
+    let table = [
+        (0, libc::ENETUNREACH, false),
+        (1, libc::EHOSTUNREACH, false),
+        (2, libc::ENOPROTOOPT, true),
+        (3, libc::ECONNREFUSED, true),
+        (5, libc::EOPNOTSUPP, false),
+        (6, libc::ENETUNREACH, true),
+        (7, libc::EHOSTDOWN, true),
+        (8, libc::ENONET, true),
+        (9, libc::ENETUNREACH, true),
+        (10, libc::EHOSTUNREACH, true),
+        (11, libc::ENETUNREACH, false),
+        (12, libc::EHOSTUNREACH, false),
+        (13, libc::EHOSTUNREACH, true),
+        (14, libc::EHOSTUNREACH, true),
+        (15, libc::EHOSTUNREACH, true),
+    ];
+    for (code, errno, hard) in table {
+        a.receive(&unreachable(code, &quote));
+        assert_eq!(mailbox.take(), [error(errno, hard)], "code {code}");
+    }
+    a.receive(&error_frame(icmp::Type::TIME_EXCEEDED, 0, 0, &quote));
+    a.receive(&error_frame(icmp::Type::PARAMETER_PROBLEM, 0, 0, &quote));
+    assert_eq!(mailbox.take(), [error(libc::EHOSTUNREACH, false), error(libc::EPROTO, true)]);
+}
+
+#[test]
+fn an_error_is_believed_only_about_a_conversation_there_is() {
+    let a = Station::a();
+    let (binding, mailbox) = a.bind("10.0.0.1:7");
+    binding.connect("10.0.0.2:9".parse().unwrap()).unwrap();
+    for quote in [
+        udp_packet("10.0.0.1:7", "10.0.0.2:8", b""),
+        udp_packet("10.0.0.1:8", "10.0.0.2:9", b""),
+        udp_packet("10.0.0.2:9", "10.0.0.1:7", b""),
+        packet(A, B, Protocol::TCP, &[0, 7, 0, 9]),
+        udp_packet("10.0.0.1:7", "10.0.0.2:9", b"")[..23].to_vec(),
+    ] {
+        let mut message = [&[0; 8], &quote[..]].concat();
+        icmp::Packet::init_echo(&mut message[..], icmp::Type::UNREACHABLE, 0, 0).unwrap();
+        message[1] = 3;
+        icmp::Packet::new_checked(&mut message[..]).unwrap().fill_checksum();
+        a.receive(&to_a(&packet(B, A, Protocol::ICMP, &message)));
+    }
+    assert!(mailbox.take().is_empty());
+    assert_eq!(a.count(Count::IcmpInErrors), 5);
+}
+
+#[test]
+fn an_unconnected_socket_hears_of_what_it_sent() {
+    let a = Station::a();
+    let (_binding, mailbox) = a.bind("0.0.0.0:7");
+    let quote = udp_packet("10.0.0.1:7", "10.0.0.2:9", b"");
+    a.receive(&unreachable(3, &quote));
+    assert_eq!(mailbox.take(), [error(libc::ECONNREFUSED, true)]);
+    // The same from the kernel's raw socket.
+    a.inet.icmp_error_input(&ip_of(&unreachable(3, &quote)), &mut a.pass());
+    assert_eq!(mailbox.take(), [error(libc::ECONNREFUSED, true)]);
+    a.inet.icmp_error_input(&ping(b""), &mut a.pass());
+    a.inet.icmp_error_input(b"nonsense", &mut a.pass());
+    assert!(mailbox.take().is_empty());
+}
+
+#[test]
+fn a_narrow_path_is_remembered_for_ten_minutes() {
+    let mut a = Station::a();
+    a.meet(B, MAC_B);
+    let (_binding, mailbox) = a.bind("0.0.0.0:7");
+    let path = a.path("0.0.0.0:7", "10.0.0.2:9");
+    let quote = udp_packet("10.0.0.1:7", "10.0.0.2:9", b"");
+    let narrow = |mtu| error_frame(icmp::Type::UNREACHABLE, 4, mtu, &quote);
+    a.receive(&narrow(1000));
+    let told = |mtu| {
+        let error = SocketError { errno: libc::EMSGSIZE, hard: false, mtu: Some(mtu) };
+        [Got::Error(error, "10.0.0.2:9".parse().unwrap())]
+    };
+    assert_eq!(mailbox.take(), told(1000));
+    assert!(!path.is_current(&a.inet));
+    assert_eq!(a.path("0.0.0.0:7", "10.0.0.2:9").mtu(), 1000);
+    // Nobody makes it wider, and nobody makes it absurd.
+    a.receive(&narrow(1400));
+    assert_eq!(mailbox.take(), told(1000));
+    a.receive(&narrow(68));
+    assert_eq!(mailbox.take(), told(552));
+    let path = a.path("0.0.0.0:7", "10.0.0.2:9");
+    a.send(&path, b"x").unwrap();
+    let sent = a.sent_packet();
+    assert!(!ipv4::Packet::new_checked(&sent[..]).unwrap().dont_fragment());
+    a.wait(Duration::from_secs(601));
+    assert!(!path.is_current(&a.inet));
+    assert_eq!(a.path("0.0.0.0:7", "10.0.0.2:9").mtu(), 1500);
+}

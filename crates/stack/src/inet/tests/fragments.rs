@@ -1,0 +1,218 @@
+//! Fragments out, fragments in, and fragments that make no sense.
+
+use super::*;
+use crate::inet::reassembly::{BYTES, DATAGRAMS, FRAGMENTS, Outcome, Reassembly};
+use proptest::prelude::*;
+
+/// The piece of `whole` from `start` to `end` as a packet of its own.
+fn piece(whole: &[u8], ident: u16, start: usize, end: usize) -> Vec<u8> {
+    let mut bytes = packet(B, A, Protocol::UDP, &whole[start..end]);
+    let mut ip = ipv4::Packet::new_checked(&mut bytes[..]).unwrap();
+    ip.set_ident(ident);
+    ip.set_fragment(start, end < whole.len()).unwrap();
+    bytes
+}
+
+fn payload(len: usize) -> Vec<u8> {
+    (0..len).map(|n| (n * 7 + n / 256) as u8).collect()
+}
+
+#[test]
+fn the_largest_datagram_arrives_whole_in_any_order() {
+    let a = Station::a();
+    let b = Station::new("10.0.0.2/24", MAC_B);
+    a.meet(B, MAC_B);
+    let (_binding, mailbox) = b.bind("10.0.0.2:2");
+    let path = a.path("0.0.0.0:1", "10.0.0.2:2");
+    let data_sent = payload(MAX_PAYLOAD);
+    a.send(&path, &data_sent).unwrap();
+    let mut frames = a.sent();
+    assert_eq!(frames.len(), 45);
+    assert!(frames.iter().all(|frame| frame.len() <= 1514));
+    assert_eq!((a.count(Count::IpFragOKs), a.count(Count::IpFragCreates)), (1, 45));
+    frames.reverse();
+    frames.iter().for_each(|frame| b.receive(frame));
+    assert_eq!(mailbox.take(), [data("10.0.0.1:1", "10.0.0.2:2", &data_sent)]);
+    assert_eq!(b.count(Count::IpReasmOKs), 1);
+    assert_eq!(lock(&b.inet.reassembly).size().0, 0);
+}
+
+#[test]
+fn fragmenting_can_be_forbidden_and_has_an_end() {
+    let a = Station::a();
+    a.meet(B, MAC_B);
+    let options = PathOptions { dont_fragment: true, ..PathOptions::default() };
+    let path = a.path_with("0.0.0.0:1", "10.0.0.2:2", options).unwrap();
+    assert_eq!(a.send(&path, &payload(1473)), Err(SendError::TooBig));
+    a.send(&path, &payload(1472)).unwrap();
+    let sent = a.sent_packet();
+    assert!(ipv4::Packet::new_checked(&sent[..]).unwrap().dont_fragment());
+    let path = a.path("0.0.0.0:1", "10.0.0.2:2");
+    assert_eq!(a.send(&path, &payload(MAX_PAYLOAD + 1)), Err(SendError::TooBig));
+}
+
+#[test]
+fn a_ring_that_fills_up_on_the_way_is_reported() {
+    let mut tight = Station::a().tape;
+    tight.room = 3;
+    let own = Addressing::Own(vec!["10.0.0.1/24".parse().unwrap()]);
+    let mut a = Station::a();
+    a.inet = Inet::new(1, Box::new(|_| ()));
+    a.iface = a.inet.add_interface(info(MAC_A), vec![Box::new(tight.clone())], own);
+    a.meet(B, MAC_B);
+    tight.frames.lock().unwrap().clear();
+    let path = a.path("0.0.0.0:1", "10.0.0.2:2");
+    assert_eq!(a.send(&path, &payload(9000)), Err(SendError::RingFull));
+    assert_eq!(a.send(&path, b"x"), Err(SendError::RingFull));
+    assert_eq!((a.count(Count::IpFragFails), a.count(Count::UdpSndbufErrors)), (1, 1));
+}
+
+#[test]
+fn what_is_not_whole_in_30_seconds_is_dropped_and_its_sender_told() {
+    let mut a = Station::a();
+    a.meet(B, MAC_B);
+    let whole = payload(100);
+    a.receive(&to_a(&piece(&whole, 1, 0, 48)));
+    a.receive(&to_a(&piece(&whole, 2, 48, 100)));
+    let deadline = a.now + Duration::from_secs(30);
+    assert_eq!(a.wakes.lock().unwrap().first(), Some(&deadline));
+    assert_eq!(a.wait(Duration::from_secs(29)), Some(deadline));
+    a.wait(Duration::from_secs(1));
+    assert_eq!(a.count(Count::IpReasmTimeout), 2);
+    // Only of the one whose first fragment came is there anything to quote.
+    assert_eq!(a.count(Count::IcmpOutTimeExcds), 1);
+    a.receive(&to_a(&piece(&whole, 1, 48, 100)));
+    assert_eq!(a.count(Count::IpReasmOKs), 0);
+}
+
+#[test]
+fn teardrop_and_its_kin_are_dropped() {
+    let whole = payload(200);
+    let cases: [&[Vec<u8>]; 5] = [
+        // Overlaps from before, from behind, inside, around.
+        &[piece(&whole, 1, 0, 48), piece(&whole, 1, 40, 96)],
+        &[piece(&whole, 1, 48, 96), piece(&whole, 1, 0, 56)],
+        &[piece(&whole, 1, 0, 96), piece(&whole, 1, 8, 16)],
+        // Two ends, and a piece beyond the end.
+        &[piece(&whole, 1, 96, 200), piece(&whole[..80], 1, 48, 80)],
+        &[piece(&whole[..80], 1, 48, 80), piece(&whole, 1, 96, 104)],
+    ];
+    for (n, case) in cases.iter().enumerate() {
+        let a = Station::a();
+        case.iter().for_each(|bytes| a.receive(&to_a(bytes)));
+        assert_eq!(a.count(Count::IpReasmOverlaps), 1, "case {n}");
+        assert_eq!(lock(&a.inet.reassembly).size().0, 0);
+    }
+    // The same fragment twice is the network's doing, no attack.
+    let a = Station::a();
+    [piece(&whole, 1, 0, 48), piece(&whole, 1, 0, 48)].iter().for_each(|p| a.receive(&to_a(p)));
+    assert_eq!(a.count(Count::IpReasmOverlaps), 0);
+}
+
+#[test]
+fn memory_is_bounded_in_every_direction() {
+    let mut reassembly = Reassembly::default();
+    let whole = vec![0; 65_000];
+    let mut evicted = 0;
+    let mut add = |reassembly: &mut Reassembly, bytes: &[u8]| {
+        let packet = ipv4::Packet::new_checked(bytes).unwrap();
+        let (outcome, gone) = reassembly.add(packet, Instant::ZERO);
+        evicted += gone;
+        outcome
+    };
+    for ident in 0..5000 {
+        add(&mut reassembly, &piece(&whole, ident, 8, 16));
+    }
+    assert_eq!(reassembly.size().1, DATAGRAMS);
+    for ident in 0..500 {
+        for start in (0..60_000).step_by(20_000) {
+            add(&mut reassembly, &piece(&whole, ident, start, start + 20_000));
+        }
+    }
+    let (bytes, datagrams, queue) = reassembly.size();
+    assert!(bytes <= BYTES && datagrams <= DATAGRAMS && queue <= 2 * DATAGRAMS + 1);
+    let outcomes: Vec<_> = (0..=FRAGMENTS)
+        .map(|n| add(&mut reassembly, &piece(&whole, 9999, n * 16, n * 16 + 8)))
+        .collect();
+    assert_eq!(outcomes.last(), Some(&Outcome::Nonsense));
+    assert!(evicted > 4000);
+}
+
+/// A datagram is a bitmap: what any implementation must come to for fragments that do not overlap.
+#[derive(Default)]
+struct Model {
+    bytes: Vec<Option<u8>>,
+    ranges: Vec<(usize, usize)>,
+    end: Option<usize>,
+}
+
+impl Model {
+    /// `Err`: nonsense, begin again.
+    fn add(&mut self, start: usize, data: &[u8], more: bool) -> Result<Option<Vec<u8>>, ()> {
+        let end = start + data.len();
+        if self.ranges.contains(&(start, end)) {
+            return Ok(None);
+        }
+        self.bytes.resize(self.bytes.len().max(end), None);
+        let clash = self.bytes[start..end].iter().any(Option::is_some);
+        if !more {
+            if self.end.is_some_and(|old| old != end) {
+                return Err(());
+            }
+            self.end = Some(end);
+        }
+        if clash || self.end.is_some_and(|end| self.bytes.len() > end) {
+            return Err(());
+        }
+        self.ranges.push((start, end));
+        for (slot, byte) in self.bytes[start..end].iter_mut().zip(data) {
+            *slot = Some(*byte);
+        }
+        match self.end {
+            Some(_) => Ok(self.bytes.iter().copied().collect()),
+            None => Ok(None),
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn reassembly_equals_the_model(
+        pieces in prop::collection::vec((0u16..3, 0usize..12, 1usize..5, any::<bool>(), 0usize..8), 1..80)
+    ) {
+        let mut reassembly = Reassembly::default();
+        let mut models: [Model; 3] = Default::default();
+        let mut stamp = 0u8;
+        for (ident, start, len, more, odd) in pieces {
+            stamp = stamp.wrapping_add(1);
+            let len = if more { len * 8 } else { len * 8 - odd };
+            let data = vec![stamp; len];
+            let mut bytes = packet(B, A, Protocol::UDP, &data);
+            let mut ip = ipv4::Packet::new_checked(&mut bytes[..]).unwrap();
+            ip.set_ident(ident);
+            if start == 0 && !more {
+                continue; // no fragment
+            }
+            ip.set_fragment(start * 8, more).unwrap();
+            let packet = ipv4::Packet::new_checked(&bytes[..]).unwrap();
+            let (outcome, evicted) = reassembly.add(packet, Instant::ZERO);
+            prop_assert_eq!(evicted, 0);
+            let model = &mut models[usize::from(ident)];
+            let expected = model.add(start * 8, &data, more);
+            if expected != Ok(None) {
+                *model = Model::default();
+            }
+            match (outcome, expected) {
+                (Outcome::Waiting, Ok(None)) | (Outcome::Nonsense, Err(())) => {}
+                (Outcome::Whole(got), Ok(Some(wanted))) => {
+                    let packet = ipv4::Packet::new_checked(&got[..]).unwrap();
+                    prop_assert!(!packet.is_fragment() && packet.verify_checksum().is_ok());
+                    prop_assert_eq!(packet.payload(), &wanted[..]);
+                }
+                (got, wanted) => prop_assert!(false, "{:?}, not {:?}", got, wanted),
+            }
+        }
+        let left = models.iter().filter(|model| !model.ranges.is_empty()).count();
+        prop_assert_eq!(reassembly.size().1, left);
+    }
+}

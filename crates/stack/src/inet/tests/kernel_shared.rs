@@ -1,0 +1,144 @@
+//! An interface shared with the kernel: its tables are asked, and what is its business left to it.
+
+use super::*;
+use std::{collections::BTreeMap, net::IpAddr, sync::atomic::Ordering};
+
+/// Tables of a kernel that we play ourselves.
+#[derive(Default)]
+struct Tables {
+    generation: AtomicU64,
+    neighbours: Mutex<BTreeMap<Ipv4Addr, MacAddr>>,
+    resolved: Mutex<Vec<Ipv4Addr>>,
+    confirmed: Mutex<Vec<Ipv4Addr>>,
+}
+
+impl Tables {
+    fn learn(&self, address: Ipv4Addr, mac: MacAddr) {
+        self.neighbours.lock().unwrap().insert(address, mac);
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    fn asked(&self) -> Vec<Ipv4Addr> {
+        std::mem::take(&mut self.resolved.lock().unwrap())
+    }
+}
+
+impl KernelTables for Tables {
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    fn addresses(&self) -> Vec<(IpAddr, u8)> {
+        vec![(A.into(), 24)]
+    }
+
+    fn route(&self, destination: Ipv4Addr) -> Option<Hop> {
+        match destination.octets() {
+            [10, 0, 0, _] => Some(Hop { next_hop: destination, source: A, mtu: None }),
+            [192, 0, 2, _] => Some(Hop { next_hop: B, source: A, mtu: Some(1400) }),
+            _ => None,
+        }
+    }
+
+    fn neighbour(&self, address: Ipv4Addr) -> Option<MacAddr> {
+        self.neighbours.lock().unwrap().get(&address).copied()
+    }
+
+    fn resolve(&self, address: Ipv4Addr) {
+        self.resolved.lock().unwrap().push(address);
+    }
+
+    fn confirm(&self, address: Ipv4Addr) {
+        self.confirmed.lock().unwrap().push(address);
+    }
+}
+
+fn shared() -> (Station, Arc<Tables>) {
+    let tables = Arc::new(Tables::default());
+    (Station::with(info(MAC_A), Addressing::Kernel(tables.clone())), tables)
+}
+
+#[test]
+fn what_waits_goes_when_the_kernel_knows_the_neighbour() {
+    let (a, tables) = shared();
+    let path = a.path("0.0.0.0:1", "192.0.2.1:2");
+    assert_eq!((path.local(), path.mtu()), ("10.0.0.1:1".parse().unwrap(), 1400));
+    a.send(&path, b"one").unwrap();
+    assert_eq!(tables.asked(), [B], "one system call, not one for each datagram");
+    assert!(a.sent().is_empty() && path.is_current(&a.inet));
+    a.inet.neighbours_changed(&a.iface, &mut a.pass());
+    assert!(a.sent().is_empty());
+    tables.learn(B, MAC_B);
+    a.inet.neighbours_changed(&a.iface, &mut a.pass());
+    assert_eq!(a.sent_packet()[28..], *b"one");
+    assert!(!path.is_current(&a.inet));
+    let path = a.path("0.0.0.0:1", "192.0.2.1:2");
+    a.send(&path, b"two").unwrap();
+    assert_eq!(a.sent()[0][..6], MAC_B.0);
+    a.inet.confirm(&path, a.now);
+    assert_eq!(*tables.confirmed.lock().unwrap(), [B]);
+}
+
+#[test]
+fn the_kernel_is_reminded_of_a_neighbour_in_use() {
+    let (mut a, tables) = shared();
+    tables.learn(B, MAC_B);
+    let path = a.path("0.0.0.0:1", "10.0.0.2:2");
+    tables.asked();
+    a.send(&path, b"x").unwrap();
+    assert!(tables.asked().is_empty());
+    a.wait(Duration::from_secs(10));
+    a.send(&path, b"x").unwrap();
+    a.send(&path, b"x").unwrap();
+    assert_eq!(tables.asked(), [B]);
+}
+
+#[test]
+fn a_neighbour_the_kernel_does_not_find_is_unreachable() {
+    let (mut a, _tables) = shared();
+    let (binding, mailbox) = a.bind("10.0.0.1:1");
+    binding.connect("10.0.0.2:2".parse().unwrap()).unwrap();
+    a.send(&a.path("10.0.0.1:1", "10.0.0.2:2"), b"lost").unwrap();
+    let deadline = a.now + Duration::from_secs(3);
+    assert_eq!(a.wakes.lock().unwrap()[..], [deadline]);
+    a.wait(Duration::from_secs(3));
+    let error = SocketError { errno: libc::EHOSTUNREACH, hard: true, mtu: None };
+    assert_eq!(mailbox.take(), [Got::Error(error, "10.0.0.2:2".parse().unwrap())]);
+}
+
+#[test]
+fn what_is_the_kernels_business_is_left_to_it() {
+    let (a, tables) = shared();
+    tables.learn(B, MAC_B);
+    let allowed = PathOptions { broadcast: true, ..PathOptions::default() };
+    for remote in [
+        "10.0.0.1:2",
+        "127.0.0.1:2",
+        "0.0.0.0:2",
+        "198.51.100.1:2",
+        "10.0.0.255:2",
+        "255.255.255.255:2",
+        "224.0.0.1:2",
+    ] {
+        let refused = a.path_with("0.0.0.0:1", remote, allowed).unwrap_err();
+        assert_eq!(refused, SendError::UseKernel, "{remote}");
+    }
+    let path = a.path("0.0.0.0:1", "10.0.0.2:2");
+    a.send(&path, &[0; 1472]).unwrap();
+    assert_eq!(a.send(&path, &[0; 1473]), Err(SendError::UseKernel));
+}
+
+#[test]
+fn it_answers_neither_arp_nor_ping_nor_closed_ports() {
+    let (a, tables) = shared();
+    tables.learn(B, MAC_B);
+    a.receive(&arp_frame(arp::Operation::REQUEST, (MAC_B, B), (MacAddr::UNSPECIFIED, A)));
+    a.receive(&udp_to_a("10.0.0.2:9", "10.0.0.1:7", b""));
+    let mut ping = [0; 8];
+    icmp::Packet::init_echo(&mut ping, icmp::Type::ECHO_REQUEST, 1, 1).unwrap().fill_checksum();
+    a.receive(&to_a(&packet(B, A, Protocol::ICMP, &ping)));
+    assert!(a.sent().is_empty());
+    let (_binding, mailbox) = a.bind("10.0.0.1:7");
+    a.receive(&udp_to_a("10.0.0.2:9", "10.0.0.1:7", b"x"));
+    assert_eq!(mailbox.take().len(), 1);
+}
