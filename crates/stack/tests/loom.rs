@@ -4,6 +4,8 @@
 //! What is not explored: timers (a timed sleep is over as soon as nothing is ready), and, where a model
 //! says so, schedules with more preemptions than its bound.
 
+#![allow(dead_code, reason = "product files are compiled whole, models use a part of them")]
+
 #[path = "loom/cable.rs"]
 mod cable;
 #[path = "loom/handoff.rs"]

@@ -4,7 +4,7 @@ use busypoll_stack::{
     napi::{
         self, BUSY_POLL_BUDGET, BusyPoll, Driver, Pass, Serving, Upper, WATCHDOG, Waiter, Wake,
     },
-    nic::{Frame, Nic, TxQueue, cable},
+    nic::{Coalesce, Frame, Nic, TxQueue, cable},
     time::{Instant, now},
 };
 use std::{
@@ -244,6 +244,21 @@ fn a_sleep_ends_by_its_timeout() {
         let wake = bench.serving.context().sleep(&waiter, Some(Duration::from_millis(1)));
         assert_eq!(wake, Wake::Timeout);
     }
+}
+
+#[test]
+fn to_unmask_a_moderated_interrupt_again_keeps_its_clock_running() {
+    let coalesce = Coalesce { rx_usecs: 60_000_000, ..Coalesce::default() };
+    let config = cable::Config { coalesce, ..cable::Config::default() };
+    let (mut near, mut far) = cable::pair(config).unwrap();
+    let queue = near.open(0).unwrap();
+    let mut peer = Peer { tx: far.open(0).unwrap().tx, sent: 0 };
+    assert!(queue.interrupt.unmask());
+    peer.send();
+    // The frame waits for the minute to be over: it has been promised to fire.
+    assert!(queue.interrupt.unmask());
+    queue.interrupt.mask();
+    assert!(!queue.interrupt.unmask(), "a frame waits and nothing is promised any more");
 }
 
 /// Rounds of a ping-pong between two threads that sleep through everything.
