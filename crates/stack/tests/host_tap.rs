@@ -1,0 +1,108 @@
+//! A whole host over a TAP: the kernel at the other end is a stranger to whom we must be a proper host.
+
+use busypoll_lab::{Lab, Namespace, needs, needs_root};
+use busypoll_stack::{Host, UdpSocket, nic::tap::Tap, options::SO_RCVBUF};
+use std::{
+    net::UdpSocket as KernelSocket,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// A namespace whose kernel is 10.0.0.1, and our host, 10.0.0.2.
+fn tap() -> (Namespace, Host) {
+    let namespace = Lab::single().unwrap();
+    let host = namespace
+        .enter(|| {
+            let tap = Tap::builder("tap0").kernel_address("10.0.0.1/24").open()?;
+            Host::builder().interface(tap, "10.0.0.2/24").build()
+        })
+        .unwrap()
+        .unwrap();
+    (namespace, host)
+}
+
+fn ping(namespace: &Namespace, arguments: &[&str]) {
+    let output = namespace.command("ping").args(arguments).arg("10.0.0.2").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
+fn the_kernel_pings_us_in_every_size() {
+    needs_root!();
+    needs!(program "ping");
+    let (namespace, host) = tap();
+    for size in ["0", "56", "1472", "1473", "20000"] {
+        ping(&namespace, &["-c2", "-i0.2", "-W5", "-s", size]);
+    }
+    let counters = host.counters();
+    let of = |name: &str| counters.iter().find(|(known, _)| *known == name).map(|(_, count)| *count);
+    assert_eq!(of("IpReasmOKs"), Some(4), "{counters:?}");
+}
+
+#[test]
+fn datagrams_of_every_size_go_both_ways() {
+    needs_root!();
+    let (namespace, host) = tap();
+    let ours = UdpSocket::bind(&host, "10.0.0.2:7").unwrap();
+    ours.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let kernel = namespace.enter(|| KernelSocket::bind("10.0.0.1:0")).unwrap().unwrap();
+    kernel.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let mut buffer = vec![0; 65_536];
+    for busy_poll in [0, 1_000] {
+        ours.set_busy_poll(busy_poll).unwrap();
+        for size in [0, 1, 1472, 1473, 9_000, 65_507] {
+            let payload: Vec<u8> = (0..size).map(|i| (i % 251) as u8).collect();
+            kernel.send_to(&payload, "10.0.0.2:7").unwrap();
+            let (len, from) = ours.recv_from(&mut buffer).unwrap();
+            assert!(buffer[..len] == payload[..], "{size} in");
+            ours.send_to(&buffer[..len], from).unwrap();
+            let len = kernel.recv(&mut buffer).unwrap();
+            assert!(buffer[..len] == payload[..], "{size} out");
+        }
+    }
+}
+
+/// Five seconds without a socket call: the host still answers ARP and ping, and keeps every datagram that
+/// fits its buffer.
+#[test]
+fn an_application_that_computes_for_five_seconds_is_still_a_host() {
+    needs_root!();
+    needs!(program "ping");
+    needs!(program "ip");
+    let (namespace, host) = tap();
+    let ours = UdpSocket::bind(&host, "10.0.0.2:7").unwrap();
+    ours.setsockopt(SO_RCVBUF, 4 << 20).unwrap();
+    ours.set_busy_poll(50).unwrap();
+    let kernel = namespace.enter(|| KernelSocket::bind("10.0.0.1:0")).unwrap().unwrap();
+    kernel.send_to(b"first", "10.0.0.2:7").unwrap();
+    ours.recv(&mut [0; 8]).unwrap();
+
+    let computing = AtomicBool::new(true);
+    let sent = thread::scope(|scope| {
+        scope.spawn(|| {
+            while computing.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        });
+        let end = Instant::now() + Duration::from_secs(5);
+        let mut sent = 0u32;
+        while Instant::now() < end {
+            for _ in 0..100 {
+                kernel.send_to(&sent.to_be_bytes(), "10.0.0.2:7").unwrap();
+                sent += 1;
+            }
+            let flush = namespace.command("ip").args(["neigh", "flush", "all"]).status().unwrap();
+            assert!(flush.success());
+            ping(&namespace, &["-c1", "-q", "-W5"]);
+        }
+        computing.store(false, Ordering::Relaxed);
+        sent
+    });
+    let mut buffer = [0; 8];
+    for expected in 0..sent {
+        ours.recv(&mut buffer).unwrap();
+        assert_eq!(buffer[..4], expected.to_be_bytes());
+    }
+    assert_eq!(ours.stats().drops, 0);
+}

@@ -1,0 +1,213 @@
+//! A whole host over AF_XDP, beside the kernel on the same interface: what is ours comes over our queue,
+//! what is the kernel's reaches the application all the same, and nothing of anybody else's is touched.
+
+use busypoll_lab::{Lab, LabHost, needs, needs_root};
+use busypoll_stack::{Host, UdpSocket, nic::xdp::Xdp};
+use std::{
+    io::ErrorKind,
+    net::{Ipv4Addr, SocketAddr, UdpSocket as KernelSocket},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Everything a host does to the kernel happens in the namespace of the thread that builds it.
+fn host(on: &LabHost) -> Host {
+    on.enter(|| Host::builder().shared_interface(Xdp::open(on.interface()).unwrap()).build())
+        .unwrap()
+        .unwrap()
+}
+
+fn bind(on: &LabHost, host: &Host, address: &str) -> std::io::Result<UdpSocket> {
+    let socket = on.enter(|| UdpSocket::bind(host, address)).unwrap()?;
+    socket.set_read_timeout(Some(Duration::from_secs(10)))?;
+    Ok(socket)
+}
+
+fn kernel_socket(on: &LabHost, address: SocketAddr) -> KernelSocket {
+    let socket = on.enter(|| KernelSocket::bind(address)).unwrap().unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    socket
+}
+
+fn any(port: u16) -> SocketAddr {
+    (Ipv4Addr::UNSPECIFIED, port).into()
+}
+
+/// One request from `client`, its answer by `server`; the bytes must come back.
+fn exchange(client: &KernelSocket, to: SocketAddr, server: &UdpSocket, payload: &[u8]) {
+    client.send_to(payload, to).unwrap();
+    let mut buffer = vec![0; 65_536];
+    let (len, from) = server.recv_from(&mut buffer).unwrap();
+    assert!(buffer[..len] == *payload);
+    server.send_to(&buffer[..len], from).unwrap();
+    let (len, from) = client.recv_from(&mut buffer).unwrap();
+    assert!(buffer[..len] == *payload);
+    assert_eq!(from, to);
+}
+
+#[test]
+fn a_kernel_client_is_answered_in_every_way_of_waiting() {
+    needs_root!();
+    let lab = Lab::builder().build().unwrap();
+    let server_host = host(&lab.server);
+    let server = bind(&lab.server, &server_host, "0.0.0.0:7").unwrap();
+    let client = kernel_socket(&lab.client, any(0));
+    let to = SocketAddr::from((lab.server.ipv4(), 7));
+    for busy_poll in [0, 100_000] {
+        server.set_busy_poll(busy_poll).unwrap();
+        for size in [0, 1, 17, 1000, 1472] {
+            exchange(&client, to, &server, &vec![size as u8; size]);
+        }
+    }
+    let stats = server.stats();
+    assert_eq!((stats.own_polls + stats.interrupts + stats.other_polls, stats.kernel), (10, 0));
+    assert!(server.incoming_napi_id().is_some());
+}
+
+#[test]
+fn two_hosts_of_ours_talk_over_one_wire() {
+    needs_root!();
+    let lab = Lab::builder().build().unwrap();
+    let (one, two) = (host(&lab.client), host(&lab.server));
+    let server = bind(&lab.server, &two, "10.77.0.2:7").unwrap();
+    let client = bind(&lab.client, &one, "0.0.0.0:0").unwrap();
+    client.connect("10.77.0.2:7").unwrap();
+    for busy_poll in [0, 100_000] {
+        client.set_busy_poll(busy_poll).unwrap();
+        for n in 0..100u32 {
+            client.send(&n.to_be_bytes()).unwrap();
+            let mut buffer = [0; 8];
+            let (len, from) = server.recv_from(&mut buffer).unwrap();
+            server.send_to(&buffer[..len], from).unwrap();
+            assert_eq!(client.recv(&mut buffer).unwrap(), 4);
+            assert_eq!(buffer[..4], n.to_be_bytes());
+        }
+    }
+    assert_eq!(client.stats().kernel + server.stats().kernel, 0);
+}
+
+#[test]
+fn what_the_kernel_gets_reaches_the_application() {
+    needs_root!();
+    let lab = Lab::builder().build().unwrap();
+    let server_host = host(&lab.server);
+    let server = bind(&lab.server, &server_host, "0.0.0.0:7").unwrap();
+    let to = SocketAddr::from((lab.server.ipv4(), 7));
+    // Fragments: the kernel puts them together; the answer is above the MTU and leaves by it, too.
+    let client = kernel_socket(&lab.client, any(0));
+    exchange(&client, to, &server, &[1; 8_000]);
+    assert_eq!(server.stats().kernel, 1);
+    // Loopback.
+    let neighbour = kernel_socket(&lab.server, any(0));
+    exchange(&neighbour, (Ipv4Addr::LOCALHOST, 7).into(), &server, b"from next door");
+    assert_eq!(server.stats().kernel, 2);
+    // The interface's own address, from inside.
+    exchange(&neighbour, to, &server, b"from next door by name");
+    assert_eq!(server.stats().kernel, 3);
+}
+
+#[test]
+fn a_port_is_the_kernels_to_give() {
+    needs_root!();
+    let lab = Lab::builder().build().unwrap();
+    let server_host = host(&lab.server);
+    let taken = kernel_socket(&lab.server, any(7));
+    let error = bind(&lab.server, &server_host, "0.0.0.0:7").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AddrInUse);
+    drop(taken);
+    let ours = bind(&lab.server, &server_host, "0.0.0.0:7").unwrap();
+    let error = lab.server.enter(|| KernelSocket::bind(any(7))).unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AddrInUse);
+    drop(ours);
+    drop(kernel_socket(&lab.server, any(7)));
+}
+
+#[test]
+fn a_refusal_by_the_kernel_at_the_other_end_is_reported() {
+    needs_root!();
+    let lab = Lab::builder().build().unwrap();
+    let one = host(&lab.client);
+    let client = bind(&lab.client, &one, "0.0.0.0:0").unwrap();
+    client.connect((lab.server.ipv4(), 9)).unwrap();
+    client.send(b"anyone?").unwrap();
+    let error = client.recv(&mut [0; 8]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+}
+
+#[test]
+fn a_wildcard_follows_the_interfaces_addresses() {
+    needs_root!();
+    needs!(program "ip");
+    let lab = Lab::builder().build().unwrap();
+    let server_host = host(&lab.server);
+    let server = bind(&lab.server, &server_host, "0.0.0.0:7").unwrap();
+    let name = lab.server.interface();
+    let run = |on: &LabHost, arguments: &str| {
+        let status = on.command("ip").args(arguments.split(' ')).status().unwrap();
+        assert!(status.success(), "ip {arguments}");
+    };
+    run(&lab.server, &format!("addr add 10.77.0.9/24 dev {name}"));
+    let client = kernel_socket(&lab.client, any(0));
+    // Until the news has come the kernel's shadow answers; after it, our queue.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while server.stats().interrupts == 0 {
+        assert!(Instant::now() < deadline, "{:?}", server.stats());
+        client.send_to(b"to the new address", "10.77.0.9:7").unwrap();
+        assert_eq!(server.recv(&mut [0; 32]).unwrap(), 18);
+    }
+    run(&lab.server, &format!("addr del 10.77.0.9/24 dev {name}"));
+    exchange(&client, (lab.server.ipv4(), 7).into(), &server, b"to the old one");
+}
+
+#[test]
+fn the_interface_works_for_everybody_else() {
+    needs_root!();
+    needs!(program "ping");
+    let lab = Lab::builder().build().unwrap();
+    let server_host = host(&lab.server);
+    let server = bind(&lab.server, &server_host, "0.0.0.0:7").unwrap();
+    let other = kernel_socket(&lab.server, any(8));
+    let client = kernel_socket(&lab.client, any(0));
+    thread::scope(|scope| {
+        // Ours is busy all the while.
+        let ours = scope.spawn(|| {
+            let client = kernel_socket(&lab.client, any(0));
+            for _ in 0..2_000 {
+                exchange(&client, (lab.server.ipv4(), 7).into(), &server, b"ours");
+            }
+        });
+        for n in 0..500u32 {
+            client.send_to(&n.to_be_bytes(), (lab.server.ipv4(), 8)).unwrap();
+            let mut buffer = [0; 8];
+            let (len, from) = other.recv_from(&mut buffer).unwrap();
+            other.send_to(&buffer[..len], from).unwrap();
+            assert_eq!(client.recv(&mut buffer).unwrap(), 4);
+        }
+        let address = lab.server.ipv4().to_string();
+        let ping = lab.client.command("ping").args(["-c3", "-i0.2", "-q", &address]).output().unwrap();
+        assert!(ping.status.success(), "{}", String::from_utf8_lossy(&ping.stdout));
+        ours.join().unwrap();
+    });
+    assert_eq!(server.stats().kernel, 0);
+    // And when we are gone it works as if we had never been.
+    drop((server, server_host));
+    let again = kernel_socket(&lab.server, any(7));
+    client.send_to(b"x", (lab.server.ipv4(), 7)).unwrap();
+    assert_eq!(again.recv(&mut [0; 8]).unwrap(), 1);
+}
+
+#[test]
+fn a_host_with_one_queue_stays_small() {
+    needs_root!();
+    let resident = || {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
+    };
+    let lab = Lab::builder().build().unwrap();
+    let before = resident();
+    let server_host = host(&lab.server);
+    let _server = bind(&lab.server, &server_host, "0.0.0.0:7").unwrap();
+    let grown = resident().saturating_sub(before);
+    assert!(grown <= 64 << 10, "{grown} KiB");
+}
