@@ -166,7 +166,7 @@ pub const ARMS: &[Arm] = arms! {
 pub fn between_machines() -> Vec<Arm> {
     let apart = ARMS.iter().filter(|a| a.placement == Placement::SeparateCpus);
     apart
-        .filter(|a| a.plane == Plane::Kernel)
+        .filter(|a| matches!((a.plane, a.nic), (Plane::Kernel, _) | (Plane::Stack, Nic::Xdp)))
         .map(|a| Arm { nic: if a.nic == Nic::Veth { Nic::Device } else { a.nic }, ..*a })
         .collect()
 }

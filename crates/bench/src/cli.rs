@@ -14,7 +14,7 @@ use crate::serve::Server;
 use crate::slot::Load;
 use crate::sweep::{self, Sweep};
 use crate::units::{self, Size, UDP_MAX};
-use crate::{json, machine, report, stages, table};
+use crate::{json, machine, report, stack, stages, table};
 
 /// What waiting for interrupts costs, and what polling the queue saves.
 ///
@@ -58,6 +58,9 @@ pub struct BenchArgs {
     /// Measure against `busypoll serve` on another machine
     #[arg(long, value_name = "ADDRESS[:PORT]", conflicts_with = "sweep")]
     pub host: Option<String>,
+    /// Interface for the stack's arms against another machine; the kernel's run beside its XDP program
+    #[arg(long, value_name = "IF", requires = "host")]
+    pub dev: Option<String>,
     /// Write the report as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -77,6 +80,9 @@ pub struct ServeArgs {
     /// The CPU to serve on [default: the bench's choice of a server's CPU]
     #[arg(long, value_name = "N")]
     pub cpu: Option<u32>,
+    /// Interface for the stack's arms
+    #[arg(long, value_name = "IF")]
+    pub dev: Option<String>,
     /// Serve one bench and stop
     #[arg(long)]
     pub once: bool,
@@ -94,7 +100,7 @@ pub fn run_serve(args: &ServeArgs) -> Result<(), Error> {
             cpus.server.unwrap_or(cpus.client)
         }
     };
-    let server = Server::bind(args.listen, cpu)?;
+    let server = Server::bind(args.listen, cpu, args.dev.as_deref())?;
     println!("serving on CPU {cpu} at {}; stop with Ctrl-C", server.address()?);
     loop {
         match server.serve_one() {
@@ -122,7 +128,8 @@ pub fn run_bench(args: &BenchArgs) -> Result<(), Error> {
     let cpus = Cpus::choose(args.cpus)?;
     if let Some(host) = &args.host {
         let remote = Remote::connect(host)?;
-        return finish(args, &Bench::with_remote(cpus, remote), &arms, &settings);
+        let host = args.dev.as_deref().map(|dev| stack::on_device(dev, cpus.client)).transpose()?;
+        return finish(args, &Bench::with_remote(cpus, remote, host), &arms, &settings);
     }
     // What this refuses, the lab refuses again with the same reason, arm by arm.
     let _ = busypoll_lab::enter_user_namespace();

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use busypoll_lab::Lab;
 use busypoll_linux::topology;
+use busypoll_stack::Host;
 use busypoll_stack::nic::Coalesce;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -113,6 +114,7 @@ pub struct Bench {
     // A lab of its own: an XDP program on the kernel arms' veth would change what they measure.
     xdp: Result<Lab, String>,
     remote: Option<Remote>,
+    host: Option<Host>,
 }
 
 impl Bench {
@@ -131,18 +133,20 @@ impl Bench {
             veth: lab(Nic::Veth),
             xdp: lab(Nic::Xdp),
             remote: None,
+            host: None,
         }
     }
 
-    /// A bench whose server is on another machine.
-    pub fn with_remote(cpus: Cpus, remote: Remote) -> Self {
-        Self { remote: Some(remote), ..Self::new(cpus, &[]) }
+    /// A bench whose server is on another machine; stack arms go over `host`.
+    pub fn with_remote(cpus: Cpus, remote: Remote, host: Option<Host>) -> Self {
+        Self { remote: Some(remote), host, ..Self::new(cpus, &[]) }
     }
 
     /// Why an arm cannot run here; none if nothing is known against it.
     fn obstacle(&self, arm: &Arm) -> Option<String> {
         if self.remote.is_some() {
-            return None;
+            let lacks = arm.plane == Plane::Stack && self.host.is_none();
+            return lacks.then(|| stack::NO_DEVICE.to_owned());
         }
         if arm.placement == Placement::SeparateCpus && self.cpus.server.is_none() {
             return Some(format!(
@@ -187,6 +191,7 @@ impl Bench {
             clock: &self.clock,
             lab,
             remote: self.remote.as_ref(),
+            host: self.host.as_ref(),
             client_cpu: self.cpus.client,
             server_cpu,
             size: settings.size,

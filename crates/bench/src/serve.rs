@@ -7,6 +7,7 @@ use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::Duration;
 
 use busypoll_linux::topology;
+use busypoll_stack::Host;
 
 use crate::arm::{Plane, Protocol};
 use crate::clock::Clock;
@@ -15,6 +16,7 @@ use crate::evidence::{Snapshot, Watch};
 use crate::kernel::{Tcp, Udp, Wait};
 use crate::remote::{Ask, Control, Job, Reply, VERSION};
 use crate::slot::{Announce, thread_id};
+use crate::stack::{self, Stack};
 use crate::units::{Size, TCP_MAX, UDP_MAX};
 use crate::workload::{self, Polling, Stage};
 
@@ -26,6 +28,7 @@ pub struct Server {
     listener: TcpListener,
     cpu: u32,
     clock: Clock,
+    host: Option<Host>,
 }
 
 /// An arm being served.
@@ -37,16 +40,17 @@ struct Running<'scope> {
 }
 
 impl Server {
-    /// Listens at `address` and will serve on `cpu`.
+    /// Listens at `address` and will serve on `cpu`; stack arms on the interface `device`.
     ///
     /// # Errors
-    /// One line: the address is taken, the CPU cannot be used.
-    pub fn bind(address: SocketAddr, cpu: u32) -> Result<Self, String> {
+    /// One line: the address is taken, the CPU or the interface cannot be used.
+    pub fn bind(address: SocketAddr, cpu: u32, device: Option<&str>) -> Result<Self, String> {
         topology::pin(cpu).map(drop).map_err(|e| format!("--cpu: {e}"))?;
         let listener = TcpListener::bind(address).map_err(|e| {
             format!("--listen {address}: {e}; is another `busypoll serve` running?")
         })?;
-        Ok(Self { listener, cpu, clock: Clock::default() })
+        let host = device.map(|name| stack::on_device(name, cpu)).transpose()?;
+        Ok(Self { listener, cpu, clock: Clock::default(), host })
     }
 
     /// Where it listens.
@@ -108,7 +112,7 @@ impl Server {
         here: SocketAddr,
         peer: IpAddr,
     ) -> Result<(Running<'scope>, SocketAddr), String> {
-        let size = check(&job)?;
+        let size = check(&job, self.host.is_some())?;
         let (sender, address) = mpsc::sync_channel(1);
         let (thread_sender, thread) = mpsc::sync_channel(1);
         let stage = Arc::new(Stage::default());
@@ -118,8 +122,16 @@ impl Server {
             // The session reads it before anything else.
             let _ = thread_sender.send(thread_id());
             let announce = Announce::new(sender);
-            let wait = Wait::of(job.mode, Duration::from_micros(job.busy_poll_us));
+            let busy_poll = Duration::from_micros(job.busy_poll_us);
+            let wait = Wait::of(job.mode, busy_poll);
             let served = match job.protocol {
+                Protocol::Udp if job.plane == Plane::Stack => {
+                    let host = self.host.as_ref().ok_or(stack::NO_DEVICE)?;
+                    let wait = stack::Wait::of(job.mode, busy_poll);
+                    let udp = Stack::server(host, here, wait, &self.clock)?;
+                    announce.ready(here);
+                    workload::serve(&mut udp.only_from(peer), size, &signal)
+                }
                 Protocol::Udp => {
                     let socket = UdpSocket::bind(here).map_err(|e| format!("bind {here}: {e}"))?;
                     announce.ready(here);
@@ -165,14 +177,19 @@ impl Server {
 }
 
 /// What a peer may ask for.
-fn check(job: &Job) -> Result<Size, String> {
+fn check(job: &Job, has_device: bool) -> Result<Size, String> {
     let most = if job.protocol == Protocol::Udp { UDP_MAX } else { TCP_MAX };
     let fits = |n: usize| (1..=most).contains(&n);
     if !fits(job.request_bytes) || !fits(job.response_bytes) {
         return Err(format!("messages must have 1 to {most} bytes"));
     }
-    if job.plane != Plane::Kernel {
-        return Err("the stack needs an interface: start the server with --dev".to_owned());
+    match job.plane {
+        Plane::Stack if !has_device => return Err(stack::NO_DEVICE.to_owned()),
+        Plane::Stack if job.protocol == Protocol::Tcp => {
+            return Err("the stack has no TCP yet".to_owned());
+        }
+        Plane::Bare => return Err("a bare arm has no server".to_owned()),
+        Plane::Stack | Plane::Kernel => {}
     }
     Ok(Size { request: job.request_bytes, response: job.response_bytes })
 }
@@ -203,13 +220,17 @@ mod tests {
 
     #[test]
     fn absurd_jobs_are_refused() {
-        assert!(check(&job(Protocol::Udp, 1)).is_ok());
-        assert!(check(&job(Protocol::Tcp, UDP_MAX + 1)).is_ok());
+        assert!(check(&job(Protocol::Udp, 1), false).is_ok());
+        assert!(check(&job(Protocol::Tcp, UDP_MAX + 1), false).is_ok());
         for (protocol, bytes) in
             [(Protocol::Udp, 0), (Protocol::Udp, UDP_MAX + 1), (Protocol::Tcp, TCP_MAX + 1)]
         {
-            assert!(check(&job(protocol, bytes)).is_err());
+            assert!(check(&job(protocol, bytes), true).is_err());
         }
-        assert!(check(&Job { plane: Plane::Bare, ..job(Protocol::Udp, 1) }).is_err());
+        let stack = Job { plane: Plane::Stack, ..job(Protocol::Udp, 1) };
+        assert!(check(&stack, true).is_ok());
+        assert!(check(&stack, false).is_err_and(|why| why.contains("--dev")));
+        assert!(check(&Job { protocol: Protocol::Tcp, ..stack }, true).is_err());
+        assert!(check(&Job { plane: Plane::Bare, ..stack }, true).is_err());
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use busypoll_lab::{Lab, Namespace};
 use busypoll_linux::topology;
+use busypoll_stack::Host;
 use busypoll_stack::nic::Coalesce;
 
 use crate::arm::Arm;
@@ -43,6 +44,8 @@ pub struct Plan<'a> {
     pub lab: Option<&'a Lab>,
     /// The machine the server is on, if it is another.
     pub remote: Option<&'a Remote>,
+    /// The stack's host on this machine's interface, for arms between two machines.
+    pub host: Option<&'a Host>,
     /// The client's CPU.
     pub client_cpu: u32,
     /// The server's CPU; the same for same-cpu arms.

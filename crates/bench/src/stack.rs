@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use busypoll_lab::LabHost;
 use busypoll_stack::nic::{Nic, cable, xdp::Xdp};
@@ -23,6 +24,11 @@ const HEADERS: usize = 28;
 /// # Errors
 /// One line.
 pub fn run(arm: &Arm, plan: &Plan<'_>) -> Result<Slot, String> {
+    if let Some(remote) = plan.remote {
+        let host = plan.host.ok_or(NO_DEVICE)?;
+        let wait = Wait::client(arm, plan);
+        return slot::run_remote(plan, arm, remote, |to| Stack::client(host, to, wait, plan.clock));
+    }
     match arm.nic {
         arm::Nic::Cable => over_cable(arm, plan, None),
         _ => over_xdp(arm, plan, None),
@@ -51,7 +57,7 @@ fn over_cable(arm: &Arm, plan: &Plan<'_>, recorder: Option<&Recorder>) -> Result
         |announce| {
             let host = host_at(End::Sender, theirs, Some(address(2)), plan, recorder)?;
             let at = SocketAddr::from((address(2), PORT));
-            let socket = Stack::server(&host, at, Wait::of(arm, plan), plan.clock)?;
+            let socket = Stack::server(&host, at, Wait::of(arm.mode, plan.busy_poll), plan.clock)?;
             announce.ready(at);
             Ok(socket)
         },
@@ -71,7 +77,7 @@ fn over_xdp(arm: &Arm, plan: &Plan<'_>, recorder: Option<&Recorder>) -> Result<S
         |announce| {
             let host = host_at(End::Sender, open(&lab.server)?, None, plan, recorder)?;
             let at = SocketAddr::from((lab.server.ipv4(), PORT));
-            let socket = Stack::server(&host, at, Wait::of(arm, plan), plan.clock)?;
+            let socket = Stack::server(&host, at, Wait::of(arm.mode, plan.busy_poll), plan.clock)?;
             announce.ready(at);
             Ok(socket)
         },
@@ -119,6 +125,18 @@ fn one_line(e: impl std::fmt::Display) -> String {
     e.to_string()
 }
 
+/// Why a stack arm cannot run between two machines.
+pub const NO_DEVICE: &str =
+    "needs an interface on both machines: `busypoll serve --dev IF` there, --dev IF here";
+
+/// A host on a Linux interface, by AF_XDP, for a whole session: attaching to a real NIC may reset its link.
+///
+/// # Errors
+/// One line.
+pub fn on_device(name: &str, cpu: u32) -> Result<Host, String> {
+    host(Xdp::open(name).map_err(|e| format!("--dev: {e}"))?, None, cpu)
+}
+
 /// How a stack socket waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
@@ -131,19 +149,17 @@ pub enum Wait {
 }
 
 impl Wait {
-    /// The arm's way of waiting.
-    pub fn of(arm: &Arm, plan: &Plan<'_>) -> Self {
-        match arm.mode {
-            Mode::BusyPoll => {
-                Self::BusyPoll(plan.busy_poll.as_micros().try_into().unwrap_or(u32::MAX))
-            }
+    /// The mode's way of waiting.
+    pub fn of(mode: Mode, busy_poll: Duration) -> Self {
+        match mode {
+            Mode::BusyPoll => Self::BusyPoll(busy_poll.as_micros().try_into().unwrap_or(u32::MAX)),
             Mode::Blocking | Mode::Interrupt | Mode::Spin => Self::Sleep,
         }
     }
 
     fn client(arm: &Arm, plan: &Plan<'_>) -> Self {
         match plan.load {
-            Load::Closed { .. } => Self::of(arm, plan),
+            Load::Closed { .. } => Self::of(arm.mode, plan.busy_poll),
             Load::Open { .. } => Self::Pass,
         }
     }

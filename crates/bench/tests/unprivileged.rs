@@ -90,7 +90,7 @@ fn somebody_else_at_the_port_is_told_apart() {
 #[test]
 fn a_server_answers_over_loopback() {
     let cpus = Cpus::choose(None).expect("a CPU");
-    let server = Server::bind(([127, 0, 0, 1], 0).into(), cpus.client).expect("bound");
+    let server = Server::bind(([127, 0, 0, 1], 0).into(), cpus.client, None).expect("bound");
     let address = server.address().expect("bound");
     let served = std::thread::spawn(move || server.serve_one());
     let arms = arm::select("kernel-udp-blocking", &arm::between_machines()).expect("a known arm");
@@ -103,12 +103,29 @@ fn a_server_answers_over_loopback() {
         duration: Duration::from_millis(300),
     };
     let remote = Remote::connect(&address.to_string()).expect("a server");
-    let bench = Bench::with_remote(cpus, remote);
+    let bench = Bench::with_remote(cpus, remote, None);
     let outcome = bench.measure(&arms, &settings, "test").expect("a short run");
     assert!(outcome.skipped.is_empty(), "{:?}", outcome.skipped);
     assert!(outcome.arms[0].slots.iter().flatten().all(|s| s.tally.transactions > 0));
     drop(bench);
     served.join().expect("no panic").expect("served");
+}
+
+#[test]
+fn the_cable_needs_no_rights() {
+    let cpus = Cpus::choose(None).expect("a CPU");
+    let arms = arm::select("stack-cable-udp-interrupt-same-cpu", ARMS).expect("a known arm");
+    let settings = Settings {
+        size: Size { request: 1, response: 3000 },
+        load: Load::Closed { gap: Duration::ZERO },
+        busy_poll: Duration::from_micros(50),
+        coalesce: Coalesce::default(),
+        rounds: 2,
+        duration: Duration::from_millis(300),
+    };
+    let outcome = Bench::new(cpus, &arms).measure(&arms, &settings, "test").expect("a short run");
+    assert!(outcome.skipped.is_empty(), "{:?}", outcome.skipped);
+    assert!(outcome.arms[0].slots.iter().flatten().all(|s| s.tally.transactions > 0));
 }
 
 #[test]
