@@ -30,6 +30,17 @@ pub struct Series {
 
 const SIZE: (u32, u32) = (960, 540);
 
+/// Okabe and Ito's colours, which colour-blind readers can tell apart; yellow, too pale on white, is out.
+const COLORS: [RGBColor; 7] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(230, 159, 0),
+    RGBColor(86, 180, 233),
+    RGBColor(0, 0, 0),
+];
+
 impl Chart {
     /// The chart as SVG text.
     ///
@@ -67,6 +78,7 @@ impl Chart {
         let mut chart = ChartBuilder::on(&area)
             .caption(&self.title, ("sans-serif", 20))
             .margin(16)
+            .margin_right(40)
             .x_label_area_size(44)
             .y_label_area_size(64)
             .build_cartesian_2d(0..last, (low / 1.5..high * 1.5).log_scale())?;
@@ -86,7 +98,7 @@ impl Chart {
             .y_desc(&self.y_label)
             .draw()?;
         for (i, series) in self.series.iter().enumerate() {
-            let color = Palette99::pick(i).to_rgba();
+            let color = COLORS[i % COLORS.len()].to_rgba();
             let points = series.values.iter().enumerate();
             let points: Vec<(i32, f64)> = points
                 .filter_map(|(x, y)| Some((x as i32, (*y).filter(|y| positive(&y))?)))

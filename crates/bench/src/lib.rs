@@ -1,9 +1,26 @@
 //! The benchmark behind `busypoll bench`: workloads, arms, statistics, reports.
 //!
 //! An [arm](arm::Arm) is one way of carrying a request and waiting for its response. Arms run in
-//! interleaved [rounds](schedule), each once per round in a [slot](slot), on pinned CPUs, between two
-//! readings of the machine's own [counters](evidence). The [report](report) gives medians over rounds and
+//! interleaved [rounds](schedule), each once per round in a [slot], on pinned CPUs, between two
+//! readings of the machine's own [counters](evidence). The [report] gives medians over rounds and
 //! paired ratios with confidence intervals, and calls an arm invalid that did not do what its name says.
+//!
+//! What the command does can be done from a program:
+//!
+//! ```no_run
+//! use busypoll_bench::cli::{BenchArgs, run_bench};
+//! use clap::Parser;
+//!
+//! #[derive(Parser)]
+//! struct Command {
+//!     #[command(flatten)]
+//!     bench: BenchArgs,
+//! }
+//!
+//! let options = ["bench", "--arms", "kernel-udp-*", "--json", "udp.json"];
+//! run_bench(&Command::parse_from(options).bench)?;
+//! # Ok::<(), busypoll_bench::Error>(())
+//! ```
 
 pub mod answer;
 pub mod arm;
