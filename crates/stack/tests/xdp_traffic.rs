@@ -345,3 +345,50 @@ fn large_frames_for_a_large_mtu() {
         assert!(buffer[..2972].iter().all(|b| *b == 9));
     });
 }
+
+/// The link goes down and comes back: so does the traffic. The interface vanishes: nothing hangs, and
+/// the descriptor does not cry wolf.
+#[test]
+fn an_interface_may_go_down_and_away() {
+    needs_root!();
+    needs!(program "ip");
+    let lab = lab();
+    let mut station = station(&lab.server);
+    let client = kernel_socket(&lab.client, 0);
+    let name = lab.server.interface();
+    let macs = (MacAddr(lab.server.mac()), MacAddr(lab.client.mac()));
+    let (from, to) = (station.address, client.local_addr().unwrap());
+    let to = SocketAddr::from((lab.client.ipv4(), to.port()));
+    let send = |queue: &mut Queue| {
+        let pushed = queue.tx.push(60, false, &mut |frame| write_udp(frame, macs, from, to, 3));
+        queue.tx.flush();
+        pushed
+    };
+    must_ip(&lab.server, &format!("link set {name} down"));
+    for _ in 0..3000 {
+        let _ = send(&mut station.queue); // until the ring is full, and on
+    }
+    must_ip(&lab.server, &format!("link set {name} up"));
+    let mut sent = false;
+    for _ in 0..500 {
+        // The resolution that the link's fall forgot takes the kernel a moment.
+        let _ = client.send_to(b"back", station.address);
+        sent |= station.queue.rx.poll(64, &mut |f| assert!(f.bytes.ends_with(b"back"))) > 0;
+        if sent {
+            break;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert!(sent, "no packet after the link came back");
+    // What waited on the ring goes with the next flush.
+    let _ = send(&mut station.queue);
+    assert_eq!(client.recv(&mut [0; 64]).unwrap(), 18);
+
+    must_ip(&lab.server, &format!("link del {name}"));
+    for _ in 0..3000 {
+        let _ = send(&mut station.queue);
+    }
+    station.queue.rx.poll(64, &mut |_| ());
+    assert!(station.queue.interrupt.unmask());
+    assert!(!is_readable(station.queue.interrupt.fd(), Duration::ZERO));
+}

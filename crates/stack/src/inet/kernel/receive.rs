@@ -60,3 +60,36 @@ fn destination(message: &libc::msghdr) -> Option<Ipv4Addr> {
 fn address(address: libc::in_addr) -> Ipv4Addr {
     Ipv4Addr::from(address.s_addr.to_ne_bytes())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{net::UdpSocket, os::fd::AsFd};
+
+    #[test]
+    fn the_destination_is_told() {
+        let receiver = UdpSocket::bind("0.0.0.0:0").unwrap();
+        let on: libc::c_int = 1;
+        // SAFETY: an int, and its size.
+        let set = unsafe {
+            libc::setsockopt(
+                receiver.as_raw_fd(),
+                libc::IPPROTO_IP,
+                libc::IP_PKTINFO,
+                (&raw const on).cast(),
+                4,
+            )
+        };
+        assert_eq!(set, 0);
+        let mut buffer = [0; 16];
+        let empty = recv_with_destination(receiver.as_fd(), &mut buffer).unwrap_err();
+        assert_eq!(empty.kind(), io::ErrorKind::WouldBlock);
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let port = receiver.local_addr().unwrap().port();
+        sender.send_to(b"hello", ("127.3.2.1", port)).unwrap();
+        let (length, from, to) = recv_with_destination(receiver.as_fd(), &mut buffer).unwrap();
+        assert_eq!(&buffer[..length], b"hello");
+        assert_eq!(from, sender.local_addr().unwrap());
+        assert_eq!(to, IpAddr::from([127, 3, 2, 1]));
+    }
+}

@@ -339,3 +339,34 @@ fn attach(device: &Device, program: &OwnedFd, native: bool) -> Result<(OwnedFd, 
         return Err(Error::ProgramPresent { device: device.name.clone(), program, id });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use busypoll_lab::{Lab, needs_root};
+
+    /// A program that is there without a lock holder is somebody else's; it is named and left alone.
+    #[test]
+    fn a_program_in_the_way_is_named() {
+        needs_root!();
+        let lab = Lab::builder().build().unwrap();
+        let name = lab.server.interface();
+        let error = lab.server.enter(|| {
+            let device = Device::find(name).unwrap();
+            let ports = sys::hash_map::<Key>("ports", 1).unwrap();
+            let sockets = sys::socket_map("sockets", 1).unwrap();
+            let program = sys::load_steering(ports.as_fd(), sockets.as_fd()).unwrap();
+            let _link = sys::attach(&program, device.ifindex, Hook::Generic).unwrap();
+            Xdp::open(name).err()
+        });
+        match error.unwrap() {
+            Some(Error::ProgramPresent { program, id, .. }) => {
+                assert_eq!(program, sys::PROGRAM_NAME);
+                assert_ne!(id, 0);
+            }
+            other => panic!("{other:?}"),
+        }
+        // With the link gone, so is the program.
+        lab.server.enter(|| Xdp::open(name).map(drop)).unwrap().unwrap();
+    }
+}
