@@ -35,7 +35,7 @@ impl Inet {
         }
         let asked = arp.operation() == arp::Operation::REQUEST && iface.has(target);
         if iface.has(sender) {
-            // RFC 5227 section 2.4: we keep the address and defend it by answering its asker alone.
+            // RFC 5227 section 2.4 (c): a host that cannot do without its address keeps it.
             return self.counters.add(Count::ArpInConflicts);
         }
         if !sender.is_unspecified() {

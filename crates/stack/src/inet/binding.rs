@@ -142,10 +142,8 @@ impl Binding {
             return;
         }
         let mut ports = lock(&self.inet.ports);
-        // In before out: no packet finds the socket in neither place.
         ports.claim(new.local, self.reuse);
-        self.inet.demux.insert(new.key(), self.member.clone());
-        self.inet.demux.remove(old.key(), self.member.id);
+        self.inet.demux.rename(old.key(), new.key(), &self.member);
         ports.release(old.local, self.reuse);
         *state = new;
     }

@@ -57,6 +57,8 @@ pub(super) struct Demux {
     sockets: HashMap<Key, Group, Keyed>,
     /// How many keys of each kind there are: a kind without any needs no probe.
     kinds: [AtomicU64; 3],
+    /// How often a socket has gone from one key to another.
+    moves: AtomicU64,
 }
 
 impl Demux {
@@ -64,7 +66,7 @@ impl Demux {
         // Batches of one: what a closed socket held is let go at once, not after thirty more.
         let collector = Collector::new().batch_size(1);
         let sockets = HashMap::builder().hasher(hasher).collector(collector).build();
-        Demux { sockets, kinds: Default::default() }
+        Demux { sockets, kinds: Default::default(), moves: AtomicU64::new(0) }
     }
 
     #[inline]
@@ -91,10 +93,26 @@ impl Demux {
             if self.has(kind) { self.sockets.get(&key, &guard) } else { None }
         };
         let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, local.port());
-        let group = probe(CONNECTED, Key::new(local, Some(remote)))
-            .or_else(|| probe(BOUND, Key::new(local, None)))
-            .or_else(|| probe(ANY, Key::new(any, None)))?;
-        Some(found(&*group.newest.endpoint))
+        loop {
+            let moves = self.moves.load(Ordering::Acquire);
+            let group = probe(CONNECTED, Key::new(local, Some(remote)))
+                .or_else(|| probe(BOUND, Key::new(local, None)))
+                .or_else(|| probe(ANY, Key::new(any, None)));
+            if let Some(group) = group {
+                return Some(found(&*group.newest.endpoint));
+            }
+            // A socket may have moved from a place not yet looked at to one already passed.
+            if moves == self.moves.load(Ordering::Acquire) {
+                return None;
+            }
+        }
+    }
+
+    /// Moves a socket; whoever looks for it meanwhile finds it. The caller holds the lock of the ports.
+    pub(super) fn rename(&self, from: Key, to: Key, member: &Member) {
+        self.insert(to, member.clone());
+        self.moves.fetch_add(1, Ordering::AcqRel);
+        self.remove(from, member.id);
     }
 
     /// Hands every socket that hears `remote` at the group or broadcast address `local` to `found`

@@ -73,7 +73,7 @@ impl Inet {
                     self.echo_reply(arrival, packet, pass);
                 }
             }
-            kind if kind.is_error() => self.icmp_error(message, pass),
+            kind if kind.is_error() => self.icmp_error(packet.dst(), message, pass),
             // RFC 1122 section 3.2.2: "If an ICMP message of unknown type is received, it MUST be silently
             // discarded." Replies to pings are for raw sockets, which there are none of.
             _ => {}
@@ -110,18 +110,22 @@ impl Inet {
                 self.counters.add(Count::IcmpInCsumErrors);
                 self.counters.add(Count::IcmpInErrors);
             }
-            Ok(message) if message.kind().is_error() => self.icmp_error(message, pass),
+            Ok(message) if message.kind().is_error() => {
+                self.icmp_error(packet.dst(), message, pass);
+            }
             Ok(_) => {}
             Err(_) => self.counters.add(Count::IcmpInErrors),
         }
     }
 
-    fn icmp_error(&self, message: icmp::Packet<&[u8]>, pass: &mut Pass) {
+    /// An error sent to `local`, an address of ours.
+    fn icmp_error(&self, local: Ipv4Addr, message: icmp::Packet<&[u8]>, pass: &mut Pass) {
         let Ok(quoted) = message.quoted() else {
             return self.counters.add(Count::IcmpInErrors);
         };
         let (mut error, count) = meaning(message);
-        if !self.is_from_a_socket(quoted) {
+        // RFC 1122 section 3.2.2: errors go to the source of the packet at fault.
+        if quoted.src() != local || !self.is_from_a_socket(quoted) {
             return self.counters.add(Count::IcmpInErrors);
         }
         self.counters.add(count);

@@ -160,7 +160,8 @@ impl Interface {
     /// `pause`: it is a system call.
     pub(super) fn remind_kernel(&self, address: Ipv4Addr, pause: Duration, now: Instant) {
         let Some(tables) = self.kernel() else { return };
-        let reminded = &mut lock(&self.neighbours).reminded;
+        let mut neighbours = lock(&self.neighbours);
+        let reminded = &mut neighbours.reminded;
         if reminded.get(&address).is_some_and(|last| now < *last + pause) {
             return;
         }
@@ -169,6 +170,7 @@ impl Interface {
             reminded.clear();
         }
         reminded.insert(address, now);
+        drop(neighbours);
         tables.resolve(address);
     }
 
@@ -195,7 +197,7 @@ impl Interface {
 
     fn pair(&self, queue: u32) -> &QueuePair {
         // Whoever made the interface gave it at least one queue.
-        &self.queues[queue as usize % self.queues.len()]
+        self.queues.get(queue as usize).unwrap_or(&self.queues[0])
     }
 
     #[inline]

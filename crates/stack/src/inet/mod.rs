@@ -8,6 +8,54 @@
 //! An interface's addresses are either ours, and then ARP, ping and reassembly are done here, or the
 //! kernel's, and then its tables are asked ([`KernelTables`]) and what it does better is left to it
 //! ([`SendError::UseKernel`]).
+//!
+//! Two of them over a cable, driven by hand:
+//!
+//! ```
+//! use busypoll_stack::{
+//!     inet::{Addressing, Datagram, Inet, PathOptions, SocketError, UdpEndpoint},
+//!     napi::{Driver, Pass},
+//!     nic::{Nic, cable},
+//!     time::Instant,
+//! };
+//! use std::{net::SocketAddr, sync::{Arc, Mutex}};
+//!
+//! #[derive(Default)]
+//! struct Mailbox(Mutex<Vec<u8>>);
+//!
+//! impl UdpEndpoint for Mailbox {
+//!     fn datagram(&self, datagram: &Datagram<'_>, _: &mut Pass) -> bool {
+//!         self.0.lock().unwrap().extend_from_slice(datagram.payload);
+//!         true
+//!     }
+//!     fn error(&self, _: SocketError, _: SocketAddr, _: &mut Pass) {}
+//! }
+//!
+//! let host = |mut nic: cable::Cable, address: &str| {
+//!     let queue = nic.open(0)?;
+//!     let inet = Inet::new(1, Box::new(|_deadline| {}));
+//!     let own = Addressing::Own(vec![address.parse().unwrap()]);
+//!     let iface = inet.add_interface(nic.info().clone(), vec![queue.tx], own);
+//!     Ok::<_, std::io::Error>((inet, iface, queue.rx))
+//! };
+//! let (left, right) = cable::pair(cable::Config::default())?;
+//! let mut hosts = [host(left, "10.0.0.1/24")?, host(right, "10.0.0.2/24")?];
+//!
+//! let mailbox = Arc::new(Mailbox::default());
+//! let _binding = hosts[1].0.udp_bind("10.0.0.2:7".parse().unwrap(), false, mailbox.clone())?;
+//!
+//! let mut pass = Pass::new(None, Instant::ZERO, Driver::Interrupt);
+//! let (from, to) = ("0.0.0.0:4000".parse().unwrap(), "10.0.0.2:7".parse().unwrap());
+//! let path = hosts[0].0.path(from, to, 0, PathOptions::default(), pass.now)?;
+//! hosts[0].0.udp_send(&path, &b"hello"[..], &mut pass)?;
+//! // The question who has 10.0.0.2, the answer, and the datagram that waited for it.
+//! for end in [1, 0, 1] {
+//!     let (inet, iface, rx) = &mut hosts[end];
+//!     rx.poll(8, &mut |frame| inet.receive(iface, 0, frame, &mut pass));
+//! }
+//! assert_eq!(*mailbox.0.lock().unwrap(), b"hello");
+//! # Ok::<(), std::io::Error>(())
+//! ```
 
 use crate::{
     napi::Pass,
@@ -58,6 +106,7 @@ pub use udp::{Datagram, MAX_PAYLOAD, UdpEndpoint};
 
 use counters::Counters;
 use demux::Demux;
+use neighbour::earlier;
 use pmtu::Pmtu;
 use ports::Ports;
 use random::Random;
@@ -108,8 +157,7 @@ impl std::fmt::Debug for Inet {
 
 impl Inet {
     /// An Internet layer without interfaces. Ports, ARP times and IP idents are drawn from `seed`, which
-    /// outsiders must not be able to guess. `wake_by` is called, on any thread and perhaps under locks of
-    /// inet, when [`tick`](Inet::tick) must be called earlier than it said.
+    /// outsiders must not be able to guess. `wake_by` is called, on any thread, when [`tick`](Inet::tick) must be called earlier than it said.
     pub fn new(seed: u64, wake_by: WakeBy) -> Arc<Inet> {
         let random = Random::new(seed);
         Arc::new(Inet {
@@ -220,15 +268,18 @@ impl Inet {
 
     #[cold]
     fn run_timers(&self, pass: &mut Pass) {
+        let mut next = None;
         for iface in self.interfaces() {
-            self.tick_neighbours(&iface, pass);
+            next = earlier(next, self.tick_neighbours(&iface, pass));
         }
-        self.tick_reassembly(pass);
-        let (forgotten, next) = self.pmtu.tick(pass.now);
+        next = earlier(next, self.tick_reassembly(pass));
+        let (forgotten, expiry) = self.pmtu.tick(pass.now);
         if forgotten {
             self.outdate_paths();
         }
-        self.tick_by(next);
+        if let Some(next) = earlier(next, expiry) {
+            self.deadline.fetch_min(next.nanos(), Ordering::SeqCst);
+        }
     }
 
     /// Sees to it that [`tick`](Inet::tick) runs by then.

@@ -156,9 +156,9 @@ impl Inet {
         }
     }
 
-    /// The kernel's tables for `iface` have changed: sends what waited for neighbours now known. Paths
-    /// notice by themselves.
-    pub fn neighbours_changed(&self, iface: &Interface, _pass: &mut Pass) {
+    /// The kernel's tables for `iface` have changed: sends what waited for neighbours now known, and gives
+    /// up on what has waited too long. Paths notice by themselves.
+    pub fn neighbours_changed(&self, iface: &Interface, pass: &mut Pass) {
         let Some(tables) = iface.kernel() else { return };
         let waiting = lock(&iface.neighbours).parking.neighbours();
         for address in waiting {
@@ -167,6 +167,8 @@ impl Inet {
                 self.send_parked(iface, mac, ready);
             }
         }
+        let next = self.tick_neighbours(iface, pass);
+        self.tick_by(next);
     }
 
     pub(super) fn confirm_neighbour(&self, iface: &Interface, address: Ipv4Addr, now: Instant) {
@@ -182,8 +184,9 @@ impl Inet {
         }
     }
 
-    /// Asks again, lets states end, and gives up on neighbours that do not answer.
-    pub(super) fn tick_neighbours(&self, iface: &Interface, pass: &mut Pass) {
+    /// Asks again, lets states end, and gives up on neighbours that do not answer. When it has to look
+    /// again.
+    pub(super) fn tick_neighbours(&self, iface: &Interface, pass: &mut Pass) -> Option<Instant> {
         let mut neighbours = lock(&iface.neighbours);
         let mut due = neighbours.table.tick(pass.now);
         let mut next = neighbours.table.next();
@@ -195,7 +198,6 @@ impl Inet {
         let undeliverable: Vec<Parked> =
             due.failed.iter().flat_map(|&address| neighbours.parking.take(address)).collect();
         drop(neighbours);
-        self.tick_by(next);
         for (address, mac) in due.ask {
             self.arp_request(iface, 0, address, mac);
         }
@@ -203,9 +205,11 @@ impl Inet {
         for parked in undeliverable {
             self.counters.add(Count::ArpDropped);
             if let Ok(packet) = ipv4::Packet::new_quoted(&parked.packet[..]) {
+                // Hard, unlike a router's word for it: this we have seen ourselves.
                 self.tell_socket(packet, SocketError::hard(libc::EHOSTUNREACH), pass);
             }
         }
+        next
     }
 
     /// Sends a whole IP packet to a known address, in fragments if it must be.

@@ -249,12 +249,12 @@ impl Inet {
         }
     }
 
-    pub(super) fn tick_reassembly(&self, pass: &mut Pass) {
+    /// Gives up on what has waited too long. When it has to look again.
+    pub(super) fn tick_reassembly(&self, pass: &mut Pass) -> Option<Instant> {
         let mut reassembly = lock(&self.reassembly);
         let late = reassembly.tick(pass.now);
         let next = reassembly.next();
         drop(reassembly);
-        self.tick_by(next);
         for first in late {
             self.counters.add(Count::IpReasmTimeout);
             self.counters.add(Count::IpReasmFails);
@@ -274,5 +274,6 @@ impl Inet {
                 self.counters.add(Count::IcmpOutTimeExcds);
             }
         }
+        next
     }
 }

@@ -125,6 +125,32 @@ fn ten_thousand_sockets_are_found_each_at_once() {
 }
 
 #[test]
+fn a_socket_is_never_lost_while_it_connects_and_others_come_and_go() {
+    let a = Station::a();
+    let (binding, mailbox) = a.bind("0.0.0.0:7");
+    let frame = udp_to_a("10.0.0.2:9", "10.0.0.1:7", b"x");
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let mut rounds = 0;
+    std::thread::scope(|scope| {
+        let changes = scope.spawn(|| {
+            let mut rounds = 0;
+            while !done.load(Ordering::Relaxed) {
+                binding.connect("10.0.0.2:9".parse().unwrap()).unwrap();
+                drop(a.bind("0.0.0.0:0"));
+                binding.disconnect();
+                rounds += 1;
+            }
+            rounds
+        });
+        (0..100_000).for_each(|_| a.receive(&frame));
+        done.store(true, Ordering::Relaxed);
+        rounds = changes.join().unwrap();
+    });
+    assert_eq!((a.count(Count::UdpNoPorts), mailbox.take().len()), (0, 100_000));
+    assert!(rounds > 0);
+}
+
+#[test]
 fn an_unbound_endpoint_is_let_go() {
     let a = Station::a();
     let (binding, mailbox) = a.bind("0.0.0.0:7");

@@ -40,6 +40,21 @@ fn a_ping_is_answered_with_its_data() {
 }
 
 #[test]
+fn a_ping_in_pieces_is_answered_in_pieces() {
+    let a = Station::a();
+    a.meet(B, MAC_B);
+    let whole = ping(&[9; 3000]);
+    for (start, end) in [(0, 1480), (1480, 2960), (2960, 3008)] {
+        let mut bytes = packet(B, A, Protocol::ICMP, &whole[20 + start..20 + end]);
+        let mut ip = ipv4::Packet::new_checked(&mut bytes[..]).unwrap();
+        ip.set_fragment(start, end < 3008).unwrap();
+        a.receive(&to_a(&bytes));
+    }
+    let lengths: Vec<_> = a.sent().iter().map(|frame| ip_of(frame).len()).collect();
+    assert_eq!(lengths, [1500, 1500, 68]);
+}
+
+#[test]
 fn a_ping_to_everybody_or_with_a_wrong_checksum_is_not() {
     let a = Station::a();
     a.meet(B, MAC_B);
@@ -148,6 +163,7 @@ fn an_error_is_believed_only_about_a_conversation_there_is() {
         udp_packet("10.0.0.1:7", "10.0.0.2:8", b""),
         udp_packet("10.0.0.1:8", "10.0.0.2:9", b""),
         udp_packet("10.0.0.2:9", "10.0.0.1:7", b""),
+        udp_packet("10.0.0.3:7", "10.0.0.2:9", b""),
         packet(A, B, Protocol::TCP, &[0, 7, 0, 9]),
         udp_packet("10.0.0.1:7", "10.0.0.2:9", b"")[..23].to_vec(),
     ] {
@@ -158,7 +174,7 @@ fn an_error_is_believed_only_about_a_conversation_there_is() {
         a.receive(&to_a(&packet(B, A, Protocol::ICMP, &message)));
     }
     assert!(mailbox.take().is_empty());
-    assert_eq!(a.count(Count::IcmpInErrors), 5);
+    assert_eq!(a.count(Count::IcmpInErrors), 6);
 }
 
 #[test]
