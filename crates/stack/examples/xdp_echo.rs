@@ -1,13 +1,19 @@
 //! A UDP echo straight on an AF_XDP queue, no stack between: `xdp_echo eth1 10.0.0.2:9000`.
 //!
-//! What the NIC trait is, in forty lines; and the least a round trip can cost on an interface.
+//! What the NIC trait is, in some fifty lines; and the least a round trip can cost on an interface.
 
 use busypoll_stack::nic::{Nic, Queue, xdp::Xdp};
-use std::{env, error::Error, net::SocketAddr};
+use std::{convert::Infallible, env, error::Error, net::SocketAddr, process::ExitCode};
 
 const UDP: u8 = 17;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    let Err(error) = echo();
+    eprintln!("xdp_echo: {error}");
+    ExitCode::from(2)
+}
+
+fn echo() -> Result<Infallible, Box<dyn Error>> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let [interface, address] = &arguments[..] else {
         return Err("usage: xdp_echo INTERFACE ADDRESS:PORT".into());

@@ -2,8 +2,8 @@
 //! of them and two netlink sockets: one hears every change, the other asks. Changes nothing in the
 //! kernel but what a sender there would: it starts resolutions and confirms neighbours that answer.
 //!
-//! Addresses and neighbours are copied whole and followed by rtnetlink's announcements ([`tables`]);
-//! routes are asked for one destination at a time ([`route`]), so that policy routing, metrics and next
+//! Addresses and neighbours are copied whole and followed by rtnetlink's announcements (`tables.rs`);
+//! routes are asked for one destination at a time (`route.rs`), so that policy routing, metrics and next
 //! hop groups count as they do for the kernel's own packets. Whoever keeps an answer takes
 //! [`generation`](KernelView::generation) first and drops the answer when it has moved.
 

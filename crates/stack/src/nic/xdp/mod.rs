@@ -2,7 +2,7 @@
 //! which an interface is taken: device, lock, program, sockets. What each is, is in the file of that name.
 //!
 //! A small XDP program takes the packets of our own ports off the kernel's path, between the driver and
-//! the kernel's stack, into memory we share ([`bpf::program`]). Everything else goes on untouched: ARP,
+//! the kernel's stack, into memory we share (`bpf/program.rs`). Everything else goes on untouched: ARP,
 //! ICMP, fragments, other programs' traffic, forwarding. Program and sockets go with the last descriptor,
 //! so also by `kill -9`, and the interface is the kernel's alone again.
 //!
