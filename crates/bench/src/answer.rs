@@ -65,40 +65,40 @@ fn rate(points: &[Point]) -> Option<String> {
                 Some((p, polling, sleeping))
             })
             .collect();
-        let (low, polling, sleeping) = pairs.first()?;
-        let mut clause = format!(
-            "at {} {name} answers in {} us instead of {} and costs {} us of server CPU per request \
-             instead of {}",
-            low.label,
-            us_text(polling.arm.rtt_us.p50),
-            us_text(sleeping.arm.rtt_us.p50),
-            demand(polling),
-            demand(sleeping),
-        );
-        let sustained = |which: fn(&(&Point, &PointArm, &PointArm)) -> f64| {
-            pairs.iter().rfind(|pair| which(pair) < LOSS).map(|(p, ..)| *p)
-        };
-        let polled = sustained(|(_, polling, _)| loss(polling));
-        let slept = sustained(|(_, _, sleeping)| loss(sleeping));
-        let both = pairs.iter().rfind(|(_, a, b)| loss(a) < LOSS && loss(b) < LOSS);
-        if let Some((p, polling, sleeping)) = both
-            && p.label != low.label
-        {
-            clause += &format!(
-                ", at {} in {} instead of {} for {} instead of {}",
-                p.label,
+        let at = |(point, polling, sleeping): &(&Point, &PointArm, &PointArm)| {
+            format!(
+                "at {} {} us instead of {} ({:.0}% busy-polled), for {} us of server CPU per request \
+                 instead of {}",
+                point.label,
                 us_text(polling.arm.rtt_us.p50),
                 us_text(sleeping.arm.rtt_us.p50),
+                polling.arm.evidence.busy_polled_share * 100.0,
                 demand(polling),
                 demand(sleeping),
-            );
-        }
-        let up_to =
-            |p: Option<&Point>| p.map_or("none of these rates", |p| p.label.as_str()).to_owned();
-        clause += &format!("; it keeps up with {}, asleep with {}", up_to(polled), up_to(slept));
-        clauses.push(clause);
+            )
+        };
+        let low = pairs.first()?;
+        let high = pairs.iter().rfind(|(p, a, b)| keeps_up(p, a) && keeps_up(p, b));
+        let highest = |pick: fn(&(&Point, &PointArm, &PointArm)) -> bool| {
+            let last = pairs.iter().rfind(|pair| pick(pair));
+            last.map_or("none of these rates".to_owned(), |(p, ..)| p.label.clone())
+        };
+        clauses.push(format!(
+            "{name}: {}{}; keeps up with {}, asleep with {}",
+            at(low),
+            high.filter(|h| h.0.label != low.0.label)
+                .map_or(String::new(), |h| format!("; {}", at(h))),
+            highest(|(p, polling, _)| keeps_up(p, polling)),
+            highest(|(p, _, sleeping)| keeps_up(p, sleeping)),
+        ));
     }
     sentence("Counted from the intended send time", clauses)
+}
+
+/// Whether an arm bears the offered rate: few losses, and no backlog at the end.
+fn keeps_up(point: &Point, arm: &PointArm) -> bool {
+    let offered = point.value.unwrap_or(0.0);
+    loss(arm) < LOSS && arm.arm.transactions_per_second > 0.95 * offered
 }
 
 fn coalesce(points: &[Point]) -> Option<String> {
@@ -124,7 +124,11 @@ fn coalesce(points: &[Point]) -> Option<String> {
 }
 
 fn sentence(opening: &str, clauses: Vec<String>) -> Option<String> {
-    (!clauses.is_empty()).then(|| format!("{opening}: {}.", clauses.join("; ")))
+    match clauses.as_slice() {
+        [] => None,
+        [only] => Some(format!("{opening}: {only}.")),
+        _ => Some(format!("{opening}:\n  {}.", clauses.join(";\n  "))),
+    }
 }
 
 fn polling_arms(points: &[Point]) -> Vec<String> {
@@ -178,6 +182,8 @@ mod tests {
             let mut arm =
                 report.arms.iter().find(|a| a.name == name).expect("in the sample").clone();
             arm.rtt_us.p50 = p50;
+            arm.transactions_per_second = value;
+            arm.evidence.busy_polled_share = 0.9;
             PointArm { arm, server_cpu_us: Some(p50 / 2.0) }
         };
         Point {
@@ -216,11 +222,11 @@ mod tests {
             arm.arm.evidence.lost = arm.arm.transactions;
         }
         let text = to(Sweep::Rate, &points);
-        assert!(
-            text.contains("at 1k/s kernel-udp-busy-poll answers in 10.0 us instead of 40.0"),
-            "{text}"
-        );
-        assert!(text.contains("at 100k/s in 12.0 instead of 44.0"), "{text}");
+        assert!(text.contains("at 1k/s 10.0 us instead of 40.0 (90% busy-polled)"), "{text}");
+        assert!(text.contains("at 100k/s 12.0 us instead of 44.0"), "{text}");
+        // No losses, but a backlog.
+        points[1].arms[0].arm.transactions_per_second = 6e4;
+        assert!(to(Sweep::Rate, &points).contains("100k/s, asleep with 1k/s"));
         assert!(text.contains("keeps up with 100k/s, asleep with 100k/s"), "{text}");
     }
 

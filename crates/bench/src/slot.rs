@@ -141,7 +141,7 @@ pub fn run<S: Endpoint, C: Endpoint>(
         let server = server.join().unwrap_or_else(|_| Err("the server panicked".to_owned()));
         match (client, server) {
             (Ok(mut slot), Ok(server)) => {
-                slot.polling.add(&server);
+                join(plan.load, &mut slot.polling, server);
                 Ok(slot)
             }
             // What broke the server usually broke the client, not the other way round.
@@ -172,8 +172,16 @@ pub fn run_remote<C: Endpoint>(
     // Also after a failure: the server must not go on spinning.
     let server = remote.stop();
     let mut slot = client?;
-    slot.polling.add(&server?);
+    join(plan.load, &mut slot.polling, server?);
     Ok(slot)
+}
+
+/// Both ends' counts in the closed loop; in the open loop only the server waits in the arm's way.
+fn join(load: Load, client: &mut Polling, server: Polling) {
+    match load {
+        Load::Closed { .. } => client.add(&server),
+        Load::Open { .. } => *client = server,
+    }
 }
 
 /// The server, as the client's thread reaches it.

@@ -31,8 +31,12 @@ fn run(bench: &Bench, arms: &[Arm], settings: &Settings) -> Report {
     report::build(machine::describe(bench, settings), settings, &outcome)
 }
 
+/// The pair of CPUs, or a skip that says so.
 fn two_cpus() -> Option<Cpus> {
     let cpus = Cpus::choose(None).expect("at least one CPU");
+    if cpus.server.is_none() {
+        busypoll_lab::needs::skipped(module_path!(), "two CPUs");
+    }
     cpus.server.is_some().then_some(cpus)
 }
 
