@@ -43,13 +43,13 @@ pub(crate) fn timespec(span: Duration) -> libc::timespec {
     }
 }
 
-/// Waits until a descriptor is ready, `timeout` is over (`None`: never) or a signal was handled: what
-/// ppoll(2) returns.
-pub(crate) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> libc::c_int {
+/// Waits until `fd` is readable: 1, 0 when `timeout` (`None`: never) is over, -1 after a signal.
+pub(crate) fn poll(fd: RawFd, timeout: Option<Duration>) -> libc::c_int {
+    let mut fd = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let limit = timeout.map(timespec);
     let limit = limit.as_ref().map_or(std::ptr::null(), |limit| limit as *const libc::timespec);
-    // SAFETY: as many entries as are counted; `limit` is null or outlives the call; no signal mask.
-    unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, limit, std::ptr::null()) }
+    // SAFETY: one entry; `limit` is null or outlives the call; no signal mask.
+    unsafe { libc::ppoll(&raw mut fd, 1, limit, std::ptr::null()) }
 }
 
 /// A new epoll instance.
@@ -74,12 +74,13 @@ pub(crate) fn epoll_control(
     }
 }
 
-/// Waits for events, to the nanosecond. Returns how many there are; none after `timeout` or a signal.
+/// Waits for events, to the nanosecond: how many there are, 0 when `timeout` (`None`: never) is over, -1
+/// after a signal.
 pub(crate) fn epoll_wait(
     epoll: RawFd,
     events: &mut [libc::epoll_event],
     timeout: Option<Duration>,
-) -> usize {
+) -> libc::c_int {
     let limit = timeout.map(timespec);
     let limit = limit.as_ref().map_or(std::ptr::null(), |limit| limit as *const libc::timespec);
     // SAFETY: room for as many events as are counted; `limit` is null or outlives the call; no signal mask.
@@ -94,7 +95,7 @@ pub(crate) fn epoll_wait(
             0usize,
         )
     };
-    usize::try_from(ready).unwrap_or(0).min(events.len())
+    ready as libc::c_int
 }
 
 /// Binds a thread to one CPU.

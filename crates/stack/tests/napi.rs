@@ -56,7 +56,7 @@ impl Inbox {
     }
 
     /// Waits until `count` frames are in, going to sleep by `sleep`.
-    fn wait_for(&self, count: u64, mut sleep: impl FnMut(&Waiter) -> Wake) {
+    fn wait_for(&self, count: u64, mut sleep: impl FnMut(&Arc<Waiter>) -> Wake) {
         let waiter = Waiter::of_this_thread().unwrap();
         while self.count() < count {
             waiter.start();
@@ -73,7 +73,7 @@ impl Inbox {
 
     /// Waits without any help to the context.
     fn await_delivery(&self, count: u64) {
-        self.wait_for(count, |waiter| waiter.sleep(None, Some(NEVER)));
+        self.wait_for(count, |waiter| waiter.sleep(Some(NEVER)));
     }
 
     fn by(&self) -> (ThreadId, Driver) {
@@ -283,7 +283,7 @@ fn no_wake_up_is_lost_in_millions_of_rounds() {
             }
             mine.wait_for(round, |waiter| {
                 dawdle(&mut seed);
-                waiter.sleep(None, Some(NEVER))
+                waiter.sleep(Some(NEVER))
             });
             if !serves {
                 hit(&mut seed);

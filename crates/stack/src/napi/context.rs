@@ -5,13 +5,13 @@
 use super::{
     Driver, NapiId, Pass, Upper, Waiter, Wake, Word,
     counters::{Counters, Stats},
-    handoff::Handoff,
+    handoff::{Handoff, Parting},
     interrupt::{self, Line},
     word::Refused,
 };
 use crate::{
     nic::{Interrupt, RxQueue},
-    sync::{Arc, AtomicU64, Ordering, UnsafeCell, spin_wait},
+    sync::{Arc, AtomicU32, AtomicU64, Ordering, UnsafeCell, spin_wait},
     time::{self, Instant},
 };
 use std::{io, time::Duration};
@@ -48,8 +48,10 @@ pub struct Context {
     pub(super) handoff: Handoff,
     pub(super) line: Line,
     pub(super) watchdog: Duration,
-    /// When a busy poll last had the queue, or until when pollers that are preferred keep it; nanoseconds.
+    /// When a poller last had the queue, in nanoseconds; the lowest bit: it is preferred.
     last_poll: AtomicU64,
+    /// Threads asleep here that do not lead.
+    others: AtomicU32,
 }
 
 // SAFETY: `rx` is the only part that is not Sync, and only the owner by `word` touches it.
@@ -83,6 +85,7 @@ impl Context {
             line: Line::new(interrupt)?,
             watchdog,
             last_poll: AtomicU64::new(0),
+            others: AtomicU32::new(0),
         })
     }
 
@@ -135,9 +138,7 @@ impl Context {
         if let Err(refused) = self.word.lock_poll() {
             return self.refused(refused);
         }
-        let stay =
-            if prefer { self.watchdog * (interrupt::WATCHDOG_STRETCH - 1) } else { Duration::ZERO };
-        self.last_poll.store((now + stay).nanos(), Ordering::Relaxed);
+        self.note_poll(now, prefer);
         let mut pass = Pass::new(Some(self.id), now, Driver::BusyPoll(poller));
         let mut found = 0;
         // Looking at an empty ring costs a few instructions, taking and giving up the queue tens of
@@ -210,31 +211,61 @@ impl Context {
         self.line.call_by(deadline);
     }
 
-    /// How long ago a busy poll last had the queue.
-    pub(super) fn unpolled(&self, now: Instant) -> Duration {
-        now.since(Instant::from_nanos(self.last_poll.load(Ordering::Relaxed)))
+    fn note_poll(&self, now: Instant, prefer: bool) {
+        self.last_poll.store(now.nanos() & !1 | u64::from(prefer), Ordering::Relaxed);
+    }
+
+    /// Whether pollers had the queue a moment ago; then, after how long at the most to look again.
+    pub(super) fn polled_lately(&self, now: Instant) -> Option<Duration> {
+        let noted = self.last_poll.load(Ordering::Relaxed);
+        let unpolled = now.since(Instant::from_nanos(noted));
+        let longest = self.watchdog * interrupt::WATCHDOG_STRETCH;
+        let patience = if noted & 1 != 0 { longest } else { self.watchdog };
+        (unpolled < patience).then(|| longest - unpolled)
     }
 
     /// Puts the calling thread to sleep until `waiter` is woken, `timeout` is over (`None`: never) or a
     /// signal was handled. If nobody else does, it waits on the queue's interrupt itself, as the *leader*:
     /// a packet then wakes the receiver directly, with no hop over the interrupt's thread.
-    pub fn sleep(&self, waiter: &Waiter, timeout: Option<Duration>) -> Wake {
+    pub fn sleep(&self, waiter: &Arc<Waiter>, timeout: Option<Duration>) -> Wake {
         if !self.handoff.lead() {
-            return waiter.sleep(None, timeout);
+            return self.sleep_as_one_of_many(waiter, timeout);
         }
-        let deadline = timeout.map(|timeout| time::now() + timeout);
+        let start = time::now();
+        let deadline = timeout.map(|timeout| start + timeout);
         let wake = self.sleep_as_leader(waiter, deadline);
-        if self.handoff.resign() {
-            self.line.arm();
+        let now = time::now();
+        // Others who sleep here could not lead, for we did: they rely on the interrupt thread now.
+        let others = self.others.load(Ordering::SeqCst) > 0;
+        let back_soon = !others && now.since(start) < self.watchdog;
+        if back_soon {
+            self.note_poll(now, false);
+        } else if others {
+            self.last_poll.store(0, Ordering::Relaxed);
+        }
+        match self.handoff.resign(back_soon) {
+            Parting::Nothing => {}
+            Parting::Arm => self.line.arm(),
+            Parting::Call => self.line.call(),
         }
         match wake {
             Some(wake) => wake,
-            None => waiter.sleep(None, deadline.map(|deadline| deadline - time::now())),
+            None => self.sleep_as_one_of_many(waiter, deadline.map(|deadline| deadline - now)),
         }
     }
 
+    fn sleep_as_one_of_many(&self, waiter: &Waiter, timeout: Option<Duration>) -> Wake {
+        self.others.fetch_add(1, Ordering::SeqCst);
+        let wake = waiter.sleep(timeout);
+        self.others.fetch_sub(1, Ordering::SeqCst);
+        wake
+    }
+
     /// `None`: others drive the queue; sleep without its interrupt.
-    fn sleep_as_leader(&self, waiter: &Waiter, deadline: Option<Instant>) -> Option<Wake> {
+    fn sleep_as_leader(&self, waiter: &Arc<Waiter>, deadline: Option<Instant>) -> Option<Wake> {
+        if self.line.bedside.admit(waiter).is_err() {
+            return None;
+        }
         if self.handoff.take_interrupt() {
             self.line.disarm();
         }
@@ -242,7 +273,7 @@ impl Context {
         loop {
             if self.line.interrupt.unmask() {
                 let left = deadline.map(|deadline| deadline - time::now());
-                match waiter.sleep(Some(self.line.interrupt.fd()), left) {
+                match waiter.sleep_beside(&self.line.bedside, left) {
                     Wake::Readable => self.counters.interrupts.add_shared(),
                     other => return Some(other),
                 }

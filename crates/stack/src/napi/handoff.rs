@@ -34,6 +34,17 @@ pub enum Rest {
     Park,
 }
 
+/// What a leader that leaves must do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parting {
+    /// Nothing: the interrupt thread will look.
+    Nothing,
+    /// Arm the interrupt.
+    Arm,
+    /// Call the interrupt thread.
+    Call,
+}
+
 impl Default for Handoff {
     fn default() -> Self {
         Handoff::new()
@@ -62,12 +73,13 @@ impl Handoff {
         // one of us sees the other.
         self.thread.store(PARKED, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        if self.has_leader() || !self.take_over() { Rest::Park } else { Rest::Arm }
-    }
-
-    /// From `PARKED` to `ARMED`: whoever succeeds must arm the interrupt.
-    fn take_over(&self) -> bool {
-        self.thread.compare_exchange(PARKED, ARMED, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        // Whoever moves it from `PARKED` to `ARMED` must arm the interrupt.
+        let arm = !self.has_leader()
+            && self
+                .thread
+                .compare_exchange(PARKED, ARMED, Ordering::SeqCst, Ordering::SeqCst)
+                .is_ok();
+        if arm { Rest::Arm } else { Rest::Park }
     }
 
     /// Whether a leader waits on the interrupt itself.
@@ -90,12 +102,23 @@ impl Handoff {
                 .is_ok()
     }
 
-    /// The leader leaves. True if it must arm the interrupt on behalf of the sleeping interrupt thread.
+    /// The leader leaves; what it must do on behalf of the interrupt thread. With `back_soon` the queue is
+    /// left to a leader to come, with the interrupt thread watching: a flow of packets then costs neither
+    /// arming nor disarming.
     #[must_use]
-    pub fn resign(&self) -> bool {
+    pub fn resign(&self, back_soon: bool) -> Parting {
         self.leader.store(0, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        // `ARMED` beside a leader: someone armed after this one took the interrupt, and it has masked since.
-        self.take_over() || self.thread.load(Ordering::SeqCst) == ARMED
+        let next = if back_soon { WATCHING } else { ARMED };
+        let thread = self.thread.compare_exchange(PARKED, next, Ordering::SeqCst, Ordering::SeqCst);
+        match thread {
+            Ok(_) if back_soon => Parting::Call,
+            // `ARMED` beside a leader: someone armed after this one took the interrupt, and it has masked
+            // since.
+            Ok(_) | Err(ARMED) => Parting::Arm,
+            // It may have found us about, and would leave the queue alone for longer than others like.
+            Err(WATCHING) if !back_soon => Parting::Call,
+            Err(_) => Parting::Nothing,
+        }
     }
 }

@@ -4,7 +4,7 @@
 //! The same thread is the watchdog: while pollers come and go the interrupt stays masked, and the thread
 //! only looks now and then whether they have gone.
 
-use super::{context::NAPI_POLL_WEIGHT, handoff::Rest};
+use super::{context::NAPI_POLL_WEIGHT, handoff::Rest, wait::Bedside};
 use crate::{
     napi::Context,
     nic::Interrupt,
@@ -18,8 +18,9 @@ use std::{
     time::Duration,
 };
 
-/// While pollers keep at it the watchdog's time doubles up to this many times its own: with the default of
-/// 200 us a packet left behind still waits less than 1 ms.
+/// While pollers keep at it the watchdog's time doubles up to this many times its own, counted from their
+/// last poll; to pollers that are preferred the queue is left for so long. With the default of 200 us a
+/// packet left behind still waits less than 1 ms.
 pub(super) const WATCHDOG_STRETCH: u32 = 4;
 
 const INTERRUPT: u64 = 0;
@@ -28,6 +29,8 @@ const CALL: u64 = 1;
 /// The line from the queue's interrupt to its thread.
 pub(super) struct Line {
     pub(super) interrupt: Arc<dyn Interrupt>,
+    /// Where a leader waits for it.
+    pub(super) bedside: Bedside,
     epoll: OwnedFd,
     call: OwnedFd,
     stop: AtomicU32,
@@ -45,6 +48,7 @@ impl Line {
         add(call.as_raw_fd(), libc::EPOLLIN as u32, CALL)?;
         add(interrupt.fd().as_raw_fd(), 0, INTERRUPT)?;
         Ok(Line {
+            bedside: Bedside::new(interrupt.fd())?,
             interrupt,
             epoll,
             call,
@@ -101,7 +105,7 @@ impl Line {
         self.wakes.store(wakes, Ordering::SeqCst);
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
         let count = sys::epoll_wait(self.epoll.as_raw_fd(), &mut events, timeout);
-        let ready = &events[..count];
+        let ready = &events[..usize::try_from(count).unwrap_or(0)];
         if ready.iter().any(|event| event.u64 == CALL) {
             sys::drain(self.call.as_raw_fd());
         }
@@ -123,15 +127,15 @@ pub(super) fn serve(context: &Context) {
         context.line.wakes.store(u64::MAX, Ordering::SeqCst);
         let due = context.tick();
         let found = look(context, fired, watched);
-        watched = matches!(found, Look::Watch);
+        watched = matches!(found, Look::Watch(_));
         match found {
             Look::Again => fired = false,
-            Look::Watch => {
+            Look::Watch(most) => {
                 context.handoff.watch();
-                context.line.sleep(Some(sooner(Some(watch), due).unwrap_or(watch)));
+                let span = watch.min(most);
+                context.line.sleep(Some(sooner(Some(span), due).unwrap_or(span)));
                 fired = false;
-                let stretched = context.watchdog * WATCHDOG_STRETCH;
-                watch = (watch * 2).min(stretched);
+                watch = (watch * 2).min(context.watchdog * WATCHDOG_STRETCH);
             }
             Look::Rest => {
                 watch = context.watchdog;
@@ -156,17 +160,16 @@ pub(super) fn serve(context: &Context) {
 enum Look {
     /// There may be more: look again at once.
     Again,
-    /// Pollers are about: leave the queue to them and look again later.
-    Watch,
+    /// Pollers are about: leave the queue to them and look again, after this time at the most.
+    Watch(Duration),
     /// The queue is empty.
     Rest,
 }
 
 fn look(context: &Context, fired: bool, watched: bool) -> Look {
     let now = time::now();
-    let polled_lately = context.unpolled(now) < context.watchdog;
-    if polled_lately {
-        return Look::Watch;
+    if let Some(most) = context.polled_lately(now) {
+        return Look::Watch(most);
     }
     if fired && context.handoff.has_leader() {
         // It was woken by the same packet, and takes it.
@@ -180,7 +183,7 @@ fn look(context: &Context, fired: bool, watched: bool) -> Look {
             if context.handoff.has_leader() {
                 context.line.interrupt.unmask();
             }
-            Look::Watch
+            Look::Watch(context.watchdog)
         }
         Some(found) => {
             if found > 0 && watched {

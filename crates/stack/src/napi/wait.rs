@@ -6,8 +6,8 @@
 //! once more, then sleeps; [`wake`](Waiter::wake) in between turns the sleep into a return.
 
 use crate::{
-    sync::{Arc, AtomicU32, Ordering},
-    sys::{drain, eventfd, poll, signal},
+    sync::{Arc, AtomicU32, Mutex, Ordering, lock},
+    sys::{self, drain, eventfd, signal},
 };
 use std::{
     io,
@@ -78,33 +78,87 @@ impl Waiter {
         self.state.load(Ordering::Acquire) == WOKEN
     }
 
-    /// Sleeps until woken (or, rarely, for no reason), `other` is readable, or `timeout` is over (`None`: never). Returns at once if
-    /// it was woken before.
-    pub fn sleep(&self, other: Option<BorrowedFd<'_>>, timeout: Option<Duration>) -> Wake {
+    /// Sleeps until woken (or, rarely, for no reason) or `timeout` is over (`None`: never). Returns at once
+    /// if it was woken before.
+    pub fn sleep(&self, timeout: Option<Duration>) -> Wake {
+        self.asleep(|| match sys::poll(self.event.as_raw_fd(), timeout) {
+            1.. => Wake::Woken,
+            0 => Wake::Timeout,
+            _ => Wake::Interrupted,
+        })
+    }
+
+    /// As [`sleep`](Waiter::sleep), or until what else `bedside` has fires.
+    pub(crate) fn sleep_beside(&self, bedside: &Bedside, timeout: Option<Duration>) -> Wake {
+        self.asleep(|| {
+            let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
+            let count = sys::epoll_wait(bedside.epoll.as_raw_fd(), &mut events, timeout);
+            match usize::try_from(count) {
+                Err(_) => Wake::Interrupted,
+                Ok(0) => Wake::Timeout,
+                Ok(count) if events[..count].iter().any(|event| event.u64 == WAITER) => Wake::Woken,
+                Ok(_) => Wake::Readable,
+            }
+        })
+    }
+
+    fn asleep(&self, wait: impl FnOnce() -> Wake) -> Wake {
         if self.state.compare_exchange(AWAKE, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_err()
         {
             return Wake::Woken;
         }
-        let event = self.event.as_raw_fd();
-        let other = other.map_or(-1, |fd| fd.as_raw_fd());
-        let mut fds =
-            [event, other].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-        let ready = poll(&mut fds, timeout);
-        let signalled = ready > 0 && fds[0].revents != 0;
-        if signalled {
-            drain(event);
+        let wake = wait();
+        if wake == Wake::Woken {
+            // Perhaps the late echo of an earlier wait's wake-up: then the caller looks in vain, once.
+            drain(self.event.as_raw_fd());
         }
         let woken = self
             .state
             .compare_exchange(ASLEEP, AWAKE, Ordering::AcqRel, Ordering::Acquire)
             .is_err();
-        match ready {
-            // A signal without a wake-up is the late echo of an earlier wait's: let the caller look.
-            _ if woken || signalled => Wake::Woken,
-            0 => Wake::Timeout,
-            ready if ready < 0 => Wake::Interrupted,
-            _ => Wake::Readable,
+        if woken { Wake::Woken } else { wake }
+    }
+}
+
+const OTHER: u64 = 0;
+const WAITER: u64 = 1;
+
+/// A descriptor to wait on beside one's own wake-up, by one thread at a time. Both stay registered from
+/// one wait to the next, which makes waiting one call, and half as dear as ppoll(2) on the two.
+#[derive(Debug)]
+pub(crate) struct Bedside {
+    epoll: OwnedFd,
+    waiter: Mutex<Option<Arc<Waiter>>>,
+}
+
+impl Bedside {
+    pub(crate) fn new(other: BorrowedFd<'_>) -> io::Result<Bedside> {
+        let epoll = sys::epoll()?;
+        // Edge-triggered: who waits has looked since, so only what comes from now on counts.
+        let events = (libc::EPOLLIN | libc::EPOLLET) as u32;
+        let other = other.as_raw_fd();
+        sys::epoll_control(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, other, events, OTHER)?;
+        Ok(Bedside { epoll, waiter: Mutex::new(None) })
+    }
+
+    /// Lets `waiter` wait here from now on.
+    ///
+    /// # Errors
+    /// No memory left in the kernel.
+    pub(crate) fn admit(&self, waiter: &Arc<Waiter>) -> io::Result<()> {
+        let mut admitted = lock(&self.waiter);
+        if admitted.as_ref().is_some_and(|known| Arc::ptr_eq(known, waiter)) {
+            return Ok(());
         }
+        let epoll = self.epoll.as_raw_fd();
+        if let Some(before) = admitted.take() {
+            let before = before.event.as_raw_fd();
+            sys::epoll_control(epoll, libc::EPOLL_CTL_DEL, before, 0, WAITER)?;
+        }
+        let event = waiter.event.as_raw_fd();
+        sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, event, libc::EPOLLIN as u32, WAITER)?;
+        *admitted = Some(waiter.clone());
+        Ok(())
     }
 }
 

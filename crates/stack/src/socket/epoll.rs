@@ -375,7 +375,7 @@ impl Epoll {
         }
         let wake = match self.set.contexts().first() {
             Some(context) => context.sleep(&waiter, timeout),
-            None => waiter.sleep(None, timeout),
+            None => waiter.sleep(timeout),
         };
         let mut ready = lock(&self.set.ready);
         ready.sleepers.retain(|sleeper| !Arc::ptr_eq(sleeper, &waiter));

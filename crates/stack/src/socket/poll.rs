@@ -87,7 +87,7 @@ pub fn poll(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<usi
         let left = deadline.map(|deadline| deadline - time::now());
         let wake = match contexts.first() {
             Some(context) => context.sleep(&waiter, left),
-            None => waiter.sleep(None, left),
+            None => waiter.sleep(left),
         };
         match wake {
             Wake::Woken | Wake::Readable => {}

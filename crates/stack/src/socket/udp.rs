@@ -336,7 +336,7 @@ impl UdpSocket {
         let timeout = deadline.map(|deadline| deadline - time::now());
         let wake = match self.endpoint.context() {
             Some(context) => context.sleep(&waiter, timeout),
-            None => waiter.sleep(None, timeout),
+            None => waiter.sleep(timeout),
         };
         self.endpoint.leave(&waiter);
         Ok(wake)

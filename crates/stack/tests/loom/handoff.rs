@@ -6,7 +6,7 @@ use crate::{
     check,
     napi::{
         self, Context, Pass, Upper, Waiter,
-        handoff::{Handoff, Rest},
+        handoff::{Handoff, Parting, Rest},
     },
     nic::{Frame, Ring, RingSender},
     sync::Arc,
@@ -40,7 +40,7 @@ impl Upper for Sockets {
 
 impl Sockets {
     /// A blocking receive; `sleep` is called with the queue empty and the waiter known.
-    fn receive_by(&self, at: usize, waiter: &Arc<Waiter>, sleep: impl Fn(&Waiter)) {
+    fn receive_by(&self, at: usize, waiter: &Arc<Waiter>, sleep: impl Fn(&Arc<Waiter>)) {
         loop {
             waiter.start();
             {
@@ -103,7 +103,7 @@ impl Stage {
     fn await_delivery(&self, at: usize) {
         let waiter = Arc::new(Waiter::new().unwrap());
         self.sockets.receive_by(at, &waiter, |waiter| {
-            waiter.sleep(None, None);
+            waiter.sleep(None);
         });
     }
 
@@ -116,16 +116,18 @@ impl Stage {
 
 #[test]
 fn a_leader_that_leaves_and_a_thread_that_rests_do_not_both_leave_it_to_the_other() {
-    check(None, || {
-        let handoff = Arc::new(Handoff::new());
-        assert!(handoff.lead());
-        let napi = {
-            let handoff = handoff.clone();
-            thread::spawn(move || handoff.rest() == Rest::Arm)
-        };
-        let leader_arms = handoff.resign();
-        assert!(napi.join().unwrap() || leader_arms);
-    });
+    for back_soon in [false, true] {
+        check(None, move || {
+            let handoff = Arc::new(Handoff::new());
+            assert!(handoff.lead());
+            let napi = {
+                let handoff = handoff.clone();
+                thread::spawn(move || handoff.rest() == Rest::Arm)
+            };
+            let parting = handoff.resign(back_soon);
+            assert!(napi.join().unwrap() || parting != Parting::Nothing);
+        });
+    }
 }
 
 #[test]

@@ -23,7 +23,7 @@ use id::{MIN_NAPI_ID, NapiId};
 use pass::Driver;
 pub(crate) use pass::{Pass, Upper};
 use wait::WakeList;
-pub(crate) use wait::{Waiter, Wake};
+pub(crate) use wait::{Bedside, Waiter, Wake};
 use word::Word;
 
 use crate::{

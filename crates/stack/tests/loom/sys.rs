@@ -28,7 +28,7 @@ fn change<R>(call: impl FnOnce() -> R) -> R {
     result
 }
 
-fn block(timeout: Option<Duration>, mut ready: impl FnMut() -> usize) -> usize {
+fn block(timeout: Option<Duration>, mut ready: impl FnMut() -> libc::c_int) -> libc::c_int {
     let mut entered = KERNEL.entered.lock().unwrap();
     loop {
         let count = ready();
@@ -54,8 +54,8 @@ pub(crate) fn drain(event: RawFd) {
     real::drain(event);
 }
 
-pub(crate) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> libc::c_int {
-    block(timeout, || real::poll(fds, Some(Duration::ZERO)) as usize) as libc::c_int
+pub(crate) fn poll(fd: RawFd, timeout: Option<Duration>) -> libc::c_int {
+    block(timeout, || real::poll(fd, Some(Duration::ZERO)))
 }
 
 pub(crate) fn epoll_control(
@@ -72,6 +72,6 @@ pub(crate) fn epoll_wait(
     epoll: RawFd,
     events: &mut [libc::epoll_event],
     timeout: Option<Duration>,
-) -> usize {
+) -> libc::c_int {
     block(timeout, || real::epoll_wait(epoll, events, Some(Duration::ZERO)))
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     check,
-    napi::{Waiter, Wake},
+    napi::{Bedside, Waiter, Wake},
     sync::{Arc, AtomicU32, Ordering},
 };
 use loom::{sync::Mutex, thread};
@@ -54,7 +54,7 @@ fn no_wake_up_is_lost() {
         // Twice: a wake-up that comes late for the first wait must not spoil the second.
         for _ in 0..2 {
             receive(&socket, &waiter, || {
-                waiter.sleep(None, None);
+                waiter.sleep(None);
             });
         }
         senders.into_iter().for_each(|sender| sender.join().unwrap());
@@ -65,7 +65,9 @@ fn no_wake_up_is_lost() {
 fn a_wake_up_and_a_descriptor_at_once_end_the_sleep() {
     check(Some(3), || {
         let event = std::sync::Arc::new(crate::sys::eventfd().unwrap());
+        let bedside = Bedside::new(event.as_fd()).unwrap();
         let waiter = Arc::new(Waiter::new().unwrap());
+        bedside.admit(&waiter).unwrap();
         waiter.start();
         let waker = {
             let waiter = waiter.clone();
@@ -75,7 +77,7 @@ fn a_wake_up_and_a_descriptor_at_once_end_the_sleep() {
             let event = event.clone();
             thread::spawn(move || crate::sys::signal(std::os::fd::AsRawFd::as_raw_fd(&*event)))
         };
-        let woken = matches!(waiter.sleep(Some(event.as_fd()), None), Wake::Woken);
+        let woken = matches!(waiter.sleep_beside(&bedside, None), Wake::Woken);
         waker.join().unwrap();
         device.join().unwrap();
         assert!(woken || waiter.is_woken(), "the wake-up is gone");
@@ -95,7 +97,7 @@ fn a_timeout_against_a_wake_up_forgets_neither() {
                 waiter.wake();
             })
         };
-        match waiter.sleep(None, Some(Duration::from_micros(1))) {
+        match waiter.sleep(Some(Duration::from_micros(1))) {
             Wake::Woken => assert_eq!(said.load(Ordering::Relaxed), 1, "woken before the word"),
             Wake::Timeout => {}
             other => panic!("{other:?}"),
