@@ -8,6 +8,7 @@ use busypoll_linux::stat::{self, ContextSwitches, CpuTimes};
 use serde::{Deserialize, Serialize};
 
 use crate::arm::{Arm, Mode, Plane};
+use crate::demand::Usage;
 use crate::slot::Load;
 use crate::workload::{Polling, Tally};
 
@@ -104,8 +105,11 @@ impl Snapshot {
         let server_idle = server_idle.map_or(0, |(_, time)| time.idle_total_ns());
         Window {
             elapsed,
-            cpu_used: cpu.used(elapsed),
-            server_cpu_used: elapsed.saturating_sub(Duration::from_nanos(server_idle)),
+            cpu: Usage { used: cpu.used(elapsed), capacity: elapsed * cpu.cpus.len() as u32 },
+            server_cpu: Usage {
+                used: elapsed.saturating_sub(Duration::from_nanos(server_idle)),
+                capacity: elapsed,
+            },
             busy_poll_rx: self.busy_poll_rx.saturating_sub(earlier.busy_poll_rx),
             interrupts: self.interrupts.saturating_sub(earlier.interrupts),
             net_rx: self.net_rx.saturating_sub(earlier.net_rx),
@@ -121,9 +125,9 @@ pub struct Window {
     /// Wall clock.
     pub elapsed: Duration,
     /// CPU time of the whole machine.
-    pub cpu_used: Duration,
+    pub cpu: Usage,
     /// CPU time on the server's CPU, whoever used it.
-    pub server_cpu_used: Duration,
+    pub server_cpu: Usage,
     /// `BusyPollRxPackets` of both hosts.
     pub busy_poll_rx: u64,
     /// Interrupts of all kinds on the CPUs used.
@@ -139,8 +143,8 @@ pub struct Window {
 impl Window {
     /// Adds what the server's machine counted over the same time.
     pub fn add_remote(&mut self, server: &Self) {
-        self.cpu_used += server.cpu_used;
-        self.server_cpu_used = server.server_cpu_used;
+        self.cpu.add(server.cpu);
+        self.server_cpu = server.server_cpu;
         self.busy_poll_rx += server.busy_poll_rx;
         self.interrupts += server.interrupts;
         self.net_rx += server.net_rx;

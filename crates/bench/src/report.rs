@@ -11,8 +11,7 @@ use crate::stats::{self, RttUs};
 /// Sums up a run. `machine` is filled in by the caller except for what the run itself found out.
 pub fn build(mut machine: Machine, settings: &Settings, outcome: &Outcome) -> Report {
     let idle = outcome.idle;
-    machine.idle_cpu_share = idle.used.as_secs_f64()
-        / (idle.elapsed.as_secs_f64() * machine.cpus_online as f64).max(f64::MIN_POSITIVE);
+    machine.idle_cpu_share = idle.share();
     let mut arms: Vec<ArmReport> =
         outcome.arms.iter().map(|run| arm_report(run, settings, idle)).collect();
     arms.sort_by(|a, b| a.rtt_us.p50.total_cmp(&b.rtt_us.p50));
@@ -39,7 +38,7 @@ pub fn arm_report(run: &ArmRun, settings: &Settings, idle: Usage) -> ArmReport {
     let mut transactions = 0;
     for slot in slots() {
         evidence.add(arm, &slot.window, slot.tally, slot.polling);
-        usage.add(slot.window.cpu_used, slot.window.elapsed);
+        usage.add(slot.window.cpu);
         transactions += slot.tally.transactions;
     }
     evidence.finish(settings.load, transactions);
@@ -238,7 +237,10 @@ pub(crate) mod tests {
                 tally: Tally { transactions: 1000, lost: 0 },
                 window: evidence::Window {
                     elapsed: Duration::from_micros(us * 1000),
-                    cpu_used: Duration::from_micros(us * 2000),
+                    cpu: Usage {
+                        used: Duration::from_micros(us * 2000),
+                        capacity: Duration::from_micros(us * 2000),
+                    },
                     busy_poll_rx: if polled { 2000 } else { 0 },
                     ..evidence::Window::default()
                 },

@@ -224,9 +224,9 @@ impl Bench {
     /// The idle control, on both machines if there are two.
     fn idle(&self, time: Duration) -> Result<Usage, String> {
         let Some(remote) = &self.remote else { return demand::idle(time) };
-        let (there, here) = remote.idle(time, || demand::idle(time))?;
-        let here = here?;
-        Ok(Usage { used: here.used + there.used, elapsed: here.elapsed })
+        let (mut both, here) = remote.idle(time, || demand::idle(time))?;
+        both.add(here?);
+        Ok(both)
     }
 
     /// Measures `arms` in interleaved rounds.
@@ -253,7 +253,7 @@ impl Bench {
         let mut slots: Vec<Vec<Option<Slot>>> = vec![vec![None; settings.rounds]; arms.len()];
         for (round, order) in schedule::rounds(runnable.len(), settings.rounds).iter().enumerate() {
             let idle = self.idle(budget.idle)?;
-            outcome.idle.add(idle.used, idle.elapsed);
+            outcome.idle.add(idle);
             if let Some(server) = self.cpus.server {
                 let rtts = limit::ping_pong(&self.clock, self.cpus.client, server, budget.limit)?;
                 outcome.limit.push(rtts);

@@ -191,7 +191,7 @@ pub fn run(
         }
         let arms = outcome.arms.iter().filter_map(|run| {
             let arm = report.arms.iter().find(|a| a.name == run.arm.name)?.clone();
-            Some(PointArm { arm, server_cpu_us: server_cpu_us(run, &outcome, about.cpus_online) })
+            Some(PointArm { arm, server_cpu_us: server_cpu_us(run, &outcome) })
         });
         points.push(Point { label, value, arms: arms.collect() });
     }
@@ -200,15 +200,14 @@ pub fn run(
 }
 
 /// What a request costs on the CPU that answers it.
-fn server_cpu_us(run: &ArmRun, outcome: &Outcome, cpus: usize) -> Option<f64> {
+fn server_cpu_us(run: &ArmRun, outcome: &Outcome) -> Option<f64> {
     let mut usage = demand::Usage::default();
     let mut transactions = 0;
     for slot in run.slots.iter().flatten() {
-        usage.add(slot.window.server_cpu_used, slot.window.elapsed);
+        usage.add(slot.window.server_cpu);
         transactions += slot.tally.transactions;
     }
-    let idle = demand::Usage { used: outcome.idle.used / cpus.max(1) as u32, ..outcome.idle };
-    demand::service_demand_us(usage, idle, transactions)
+    demand::service_demand_us(usage, outcome.idle, transactions)
 }
 
 /// `16 KiB`, `1472 B`.

@@ -6,6 +6,7 @@ use comfy_table::{CellAlignment, Table, presets};
 
 use crate::arm::{Mode, Plane};
 use crate::chart::{Chart, Series};
+use crate::demand::DISTURBED;
 use crate::json::{ArmReport, Comparison, Report};
 use crate::limit;
 use crate::report::best_blocking;
@@ -134,7 +135,7 @@ fn notes(report: &Report, out: &mut String) {
             m.server_cpu.unwrap_or(m.client_cpu)
         );
     }
-    if m.idle_cpu_share > 0.1 {
+    if m.idle_cpu_share > DISTURBED {
         let _ = writeln!(
             out,
             "note: other programs used {:.0}% of all CPUs: tails and CPU us are disturbed",
