@@ -262,7 +262,6 @@ impl Inet {
             // zero has been received)".
             let first = first.as_deref().map(Inbound::new);
             if let Some(Ok(packet)) = first
-                && packet.protocol() != Protocol::ICMP
                 && self.topology().own(packet.dst())
                 && self.send_error(
                     (Type::TIME_EXCEEDED, code::REASSEMBLY_EXCEEDED),

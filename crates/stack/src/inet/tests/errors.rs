@@ -187,6 +187,8 @@ fn an_unconnected_socket_hears_of_what_it_sent() {
     // The same from the kernel's raw socket.
     a.inet.icmp_error_input(&ip_of(&unreachable(3, &quote)), &mut a.pass());
     assert_eq!(mailbox.take(), [error(libc::ECONNREFUSED, true)]);
+    let not_ours = udp_packet("10.0.0.3:7", "10.0.0.2:9", b"");
+    a.receive(&unreachable(3, &not_ours));
     a.inet.icmp_error_input(&ping(b""), &mut a.pass());
     a.inet.icmp_error_input(b"nonsense", &mut a.pass());
     assert!(mailbox.take().is_empty());

@@ -83,6 +83,12 @@ fn what_is_not_whole_in_30_seconds_is_dropped_and_its_sender_told() {
     assert_eq!(a.count(Count::IcmpOutTimeExcds), 1);
     a.receive(&to_a(&piece(&whole, 1, 48, 100)));
     assert_eq!(a.count(Count::IpReasmOKs), 0);
+    // RFC 1122 section 3.2.2: no error about ICMP.
+    let mut bytes = packet(B, A, Protocol::ICMP, &whole[..48]);
+    ipv4::Packet::new_checked(&mut bytes[..]).unwrap().set_fragment(0, true).unwrap();
+    a.receive(&to_a(&bytes));
+    a.wait(Duration::from_secs(31));
+    assert_eq!((a.count(Count::IpReasmTimeout), a.count(Count::IcmpOutTimeExcds)), (4, 1));
 }
 
 #[test]
@@ -128,6 +134,10 @@ fn memory_is_bounded_in_every_direction() {
         for start in (0..60_000).step_by(20_000) {
             add(&mut reassembly, &piece(&whole, ident, start, start + 20_000));
         }
+    }
+    for ident in 0..5000 {
+        add(&mut reassembly, &piece(&whole[..16], ident, 0, 8));
+        add(&mut reassembly, &piece(&whole[..16], ident, 8, 16));
     }
     let (bytes, datagrams, queue) = reassembly.size();
     assert!(bytes <= BYTES && datagrams <= DATAGRAMS && queue <= 2 * DATAGRAMS + 1);

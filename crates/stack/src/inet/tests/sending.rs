@@ -26,6 +26,18 @@ fn a_datagram_is_whole_and_right_at_every_length() {
 }
 
 #[test]
+fn a_checksum_that_comes_to_zero_is_sent_as_all_ones() {
+    let a = Station::a();
+    a.meet(B, MAC_B);
+    let path = a.path("0.0.0.0:1", "10.0.0.2:2");
+    a.send(&path, &[0, 0]).unwrap();
+    // Data that is the checksum of all the rest makes the sum all ones.
+    let rest = a.sent_packet()[26..28].to_vec();
+    a.send(&path, &rest).unwrap();
+    assert_eq!(a.sent_packet()[26..28], [0xff, 0xff]);
+}
+
+#[test]
 fn a_checksum_is_left_to_a_link_that_carries_partial_ones() {
     let own = Addressing::Own(vec!["10.0.0.1/24".parse().unwrap()]);
     let a = Station::with(Info { tx_checksum: true, ..info(MAC_A) }, own);
