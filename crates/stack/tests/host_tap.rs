@@ -36,7 +36,8 @@ fn the_kernel_pings_us_in_every_size() {
         ping(&namespace, &["-c2", "-i0.2", "-W5", "-s", size]);
     }
     let counters = host.counters();
-    let of = |name: &str| counters.iter().find(|(known, _)| *known == name).map(|(_, count)| *count);
+    let of =
+        |name: &str| counters.iter().find(|(known, _)| *known == name).map(|(_, count)| *count);
     assert_eq!(of("IpReasmOKs"), Some(4), "{counters:?}");
 }
 

@@ -104,6 +104,16 @@ fn what_the_kernel_gets_reaches_the_application() {
     // The interface's own address, from inside.
     exchange(&neighbour, to, &server, b"from next door by name");
     assert_eq!(server.stats().kernel, 3);
+    // And the other way round, connected.
+    let client = bind(&lab.server, &server_host, "0.0.0.0:0").unwrap();
+    let next_door = kernel_socket(&lab.server, (Ipv4Addr::LOCALHOST, 9).into());
+    lab.server.enter(|| client.connect("127.0.0.1:9")).unwrap().unwrap();
+    client.send(b"hello").unwrap();
+    let mut buffer = [0; 16];
+    let (len, from) = next_door.recv_from(&mut buffer).unwrap();
+    assert_eq!((&buffer[..len], from), (&b"hello"[..], client.local_addr().unwrap()));
+    next_door.send_to(b"you", from).unwrap();
+    assert_eq!(client.recv(&mut buffer).unwrap(), 3);
 }
 
 #[test]
@@ -184,7 +194,8 @@ fn the_interface_works_for_everybody_else() {
             assert_eq!(client.recv(&mut buffer).unwrap(), 4);
         }
         let address = lab.server.ipv4().to_string();
-        let ping = lab.client.command("ping").args(["-c3", "-i0.2", "-q", &address]).output().unwrap();
+        let ping =
+            lab.client.command("ping").args(["-c3", "-i0.2", "-q", &address]).output().unwrap();
         assert!(ping.status.success(), "{}", String::from_utf8_lossy(&ping.stdout));
         ours.join().unwrap();
     });

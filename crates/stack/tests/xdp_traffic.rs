@@ -309,9 +309,9 @@ fn a_burst_goes_out_whole() {
     let mut pushed = 0;
     while client.queue.tx.push(60, false, &mut write).is_ok() {
         pushed += 1;
-        assert!(pushed <= 2048);
+        assert!(pushed <= 1024);
     }
-    assert_eq!(pushed, 2048);
+    assert_eq!(pushed, 1024);
     assert_eq!(client.queue.tx.push(60, false, &mut write), Err(RingFull));
     // veth's own ring holds 256: what it cannot take at once waits on ours for the next flush.
     let mut received = 0;

@@ -146,6 +146,11 @@ impl Shadow {
         }
     }
 
+    /// The kernel's idea of our address.
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
     /// Sends a datagram through the kernel.
     pub(crate) fn send_to(&self, payload: &[u8], to: SocketAddr) -> io::Result<()> {
         self.socket.send_to(payload, to).map(drop)

@@ -50,6 +50,8 @@ pub struct Context {
     pub(super) watchdog: Duration,
     /// When a poller last had the queue, in nanoseconds; the lowest bit: it is preferred.
     last_poll: AtomicU64,
+    /// When a leader last took packets, in nanoseconds: the pace of the flow.
+    last_lead: AtomicU64,
     /// Threads asleep here that do not lead.
     others: AtomicU32,
 }
@@ -85,6 +87,7 @@ impl Context {
             line: Line::new(interrupt)?,
             watchdog,
             last_poll: AtomicU64::new(0),
+            last_lead: AtomicU64::new(0),
             others: AtomicU32::new(0),
         })
     }
@@ -231,15 +234,16 @@ impl Context {
         if !self.handoff.lead() {
             return self.sleep_as_one_of_many(waiter, timeout);
         }
-        let start = time::now();
-        let deadline = timeout.map(|timeout| start + timeout);
+        let deadline = timeout.map(|timeout| time::now() + timeout);
+        let before = self.last_lead.load(Ordering::Relaxed);
         let wake = self.sleep_as_leader(waiter, deadline);
-        let now = time::now();
+        let latest = self.last_lead.load(Ordering::Relaxed);
         // Others who sleep here could not lead, for we did: they rely on the interrupt thread now.
         let others = self.others.load(Ordering::SeqCst) > 0;
-        let back_soon = !others && now.since(start) < self.watchdog;
+        let flow = Duration::from_nanos(latest.wrapping_sub(before)) < self.watchdog;
+        let back_soon = flow && latest != before && !others;
         if back_soon {
-            self.note_poll(now, false);
+            self.note_poll(Instant::from_nanos(latest), false);
         } else if others {
             self.last_poll.store(0, Ordering::Relaxed);
         }
@@ -250,7 +254,10 @@ impl Context {
         }
         match wake {
             Some(wake) => wake,
-            None => self.sleep_as_one_of_many(waiter, deadline.map(|deadline| deadline - now)),
+            None => {
+                let left = deadline.map(|deadline| deadline - time::now());
+                self.sleep_as_one_of_many(waiter, left)
+            }
         }
     }
 
@@ -279,7 +286,9 @@ impl Context {
                 }
                 self.line.interrupt.mask();
             }
-            match self.napi_poll(time::now()) {
+            let now = time::now();
+            self.last_lead.store(now.nanos(), Ordering::Relaxed);
+            match self.napi_poll(now) {
                 None => return None,
                 Some(0) if in_vain == 2 => return None,
                 Some(0) => in_vain += 1,

@@ -58,7 +58,22 @@ struct Receive {
     stats: SocketStats,
 }
 
+/// There is something to receive.
+pub(super) struct Something;
+
 impl Receive {
+    /// The context that packets last came from. One that has gone is forgotten, and learnt anew from the next
+    /// packet.
+    fn context(&mut self) -> Option<Arc<Context>> {
+        if self.context.as_ref().is_none_or(|context| context.is_gone()) {
+            self.context = self.napi.and_then(napi::by_id);
+            if self.context.is_none() {
+                self.napi = None;
+            }
+        }
+        self.context.clone()
+    }
+
     fn attention(&self) -> u64 {
         self.buffer.len() as u64 + u64::from(self.error.is_some()) + u64::from(self.shut)
     }
@@ -192,31 +207,24 @@ impl Endpoint {
         error
     }
 
-    /// The context that packets last came from. A context that has gone is forgotten, and learnt anew from
-    /// the next packet.
+    /// The context that packets last came from.
     pub(super) fn context(&self) -> Option<Arc<Context>> {
-        let mut rx = lock(&self.rx);
-        if rx.context.as_ref().is_none_or(|context| context.is_gone()) {
-            rx.context = rx.napi.and_then(napi::by_id);
-            if rx.context.is_none() {
-                rx.napi = None;
-            }
-        }
-        rx.context.clone()
+        lock(&self.rx).context()
     }
 
     pub(super) fn napi(&self) -> Option<NapiId> {
         lock(&self.rx).napi
     }
 
-    /// Joins the queue of sleeping receivers, unless there is something to receive.
-    pub(super) fn join(&self, waiter: &Arc<Waiter>) -> bool {
+    /// Joins the queue of sleeping receivers, unless there is something to receive. The context to sleep on,
+    /// if one is known.
+    pub(super) fn join(&self, waiter: &Arc<Waiter>) -> Result<Option<Arc<Context>>, Something> {
         let mut rx = lock(&self.rx);
-        let empty = rx.attention() == 0;
-        if empty {
-            rx.wait.sleep(waiter.clone());
+        if rx.attention() > 0 {
+            return Err(Something);
         }
-        empty
+        rx.wait.sleep(waiter.clone());
+        Ok(rx.context())
     }
 
     /// Leaves the queue. If it had been taken off to be woken and leaves without looking, the wake-up

@@ -178,7 +178,13 @@ impl UdpSocket {
                 if let Some(kernel) = &bound.kernel {
                     kernel.connect(Some(remote))?;
                 }
-                bound.inet.connect(remote)?;
+                match (bound.inet.connect(remote), &bound.kernel) {
+                    // The way leads through the kernel, which has just chosen the address it leaves from.
+                    (Err(error), Some(kernel)) if error.kind() == io::ErrorKind::Unsupported => {
+                        bound.inet.connect_from(kernel.local_addr()?.ip(), remote)?;
+                    }
+                    (result, _) => result?,
+                }
                 bound.remote = Some(remote);
                 *lock(&self.path) = None;
                 Ok(())
@@ -330,15 +336,16 @@ impl UdpSocket {
     fn sleep(&self, deadline: Option<Instant>) -> io::Result<Wake> {
         let waiter = Waiter::of_this_thread()?;
         waiter.start();
-        if !self.endpoint.join(&waiter) {
-            return Ok(Wake::Woken);
-        }
+        let Ok(context) = self.endpoint.join(&waiter) else { return Ok(Wake::Woken) };
         let timeout = deadline.map(|deadline| deadline - time::now());
-        let wake = match self.endpoint.context() {
+        let wake = match context {
             Some(context) => context.sleep(&waiter, timeout),
             None => waiter.sleep(timeout),
         };
-        self.endpoint.leave(&waiter);
+        // Who wakes a receiver takes it off the queue.
+        if !waiter.is_woken() {
+            self.endpoint.leave(&waiter);
+        }
         Ok(wake)
     }
 

@@ -75,7 +75,7 @@ struct Shared {
 ///
 /// ```no_run
 /// use busypoll_stack::nic::{Nic, xdp::Xdp};
-/// let mut nic = Xdp::builder("eth1").rx_frames(1024).open()?;
+/// let mut nic = Xdp::builder("eth1").rx_frames(4096).open()?;
 /// let queue = nic.open(0)?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
@@ -89,7 +89,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Frames of each queue to receive into, a power of two from 64 to 8192; 2048 unless told. More ride
+    /// Frames of each queue to receive into, a power of two from 64 to 8192; 1024 unless told. More ride
     /// out longer bursts, fewer stay in the CPU's cache.
     #[must_use]
     pub fn rx_frames(mut self, frames: usize) -> Builder {
@@ -97,7 +97,7 @@ impl Builder {
         self
     }
 
-    /// Frames of each queue to send from, a power of two from 64 to 8192; 2048 unless told.
+    /// Frames of each queue to send from, a power of two from 64 to 8192; 1024 unless told.
     #[must_use]
     pub fn tx_frames(mut self, frames: usize) -> Builder {
         self.tx = frames;
@@ -226,7 +226,7 @@ impl Xdp {
     /// Settings first.
     #[must_use]
     pub fn builder(name: &str) -> Builder {
-        Builder { name: name.to_owned(), rx: 2048, tx: 2048, zero_copy: true, native: true }
+        Builder { name: name.to_owned(), rx: 1024, tx: 1024, zero_copy: true, native: true }
     }
 
     /// A socket to open `queue` once more with.

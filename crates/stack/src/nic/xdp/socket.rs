@@ -122,15 +122,17 @@ impl Xsk {
     /// Makes the kernel send what is on the transmit ring; in copy mode this call is the sending, up to
     /// 32 frames of it.
     pub(super) fn kick_tx(&self) -> io::Result<()> {
+        // Past libc's sendto, which is a cancellation point and pays for that with two atomic operations.
         // SAFETY: no buffer is passed.
         let sent = unsafe {
-            libc::sendto(
+            libc::syscall(
+                libc::SYS_sendto,
                 self.fd.as_raw_fd(),
-                std::ptr::null(),
-                0,
+                std::ptr::null::<u8>(),
+                0usize,
                 libc::MSG_DONTWAIT,
-                std::ptr::null(),
-                0,
+                std::ptr::null::<u8>(),
+                0usize,
             )
         };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
