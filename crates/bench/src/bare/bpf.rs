@@ -23,9 +23,9 @@ pub(super) struct Redirect {
 
 impl Redirect {
     /// Sends every frame that queue 0 of `ifindex` receives to the AF_XDP socket.
-    pub(super) fn attach(ifindex: u32, socket: i32) -> io::Result<Self> {
+    pub(super) fn attach(ifindex: u32, socket: &OwnedFd) -> io::Result<Self> {
         let map = create_map()?;
-        update(&map, 0, socket as u32)?;
+        update(&map, 0, socket.as_raw_fd() as u32)?;
         let program = load(&map)?;
         let link = link(&program, ifindex)?;
         Ok(Self { _link: link, _map: map })

@@ -1,38 +1,26 @@
 //! The bare AF_XDP echo: both ends raw rings in copy mode over the lab's veth, no stack at all. What is
 //! left is descriptors, buffers and the kernel's copy: the limit of anything over AF_XDP on this NIC.
 //!
-//! It stands on a ring implementation that is not ours, so that a flaw of ours cannot raise the limit.
+//! It stands on rings of its own, not on the stack's driver, so that a flaw there cannot raise the limit.
 
 mod bpf;
-mod memory;
+mod rings;
+mod socket;
 
-use std::ffi::CString;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::num::NonZeroU32;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use busypoll_lab::{Lab, LabHost};
-use xdpilone::xdp::XdpDesc;
-use xdpilone::{DeviceQueue, IfInfo, RingRx, RingTx, Socket, SocketConfig, Umem, UmemConfig};
 
 use crate::clock::Clock;
 use crate::slot::{self, Plan, Slot};
 use crate::units::Size;
 use crate::workload::{Endpoint, PATIENCE};
 use bpf::Redirect;
-use memory::Memory;
+use socket::XdpSocket;
 
 const PORT: u16 = 7;
 const HEADERS: usize = 14 + 20 + 8;
-const FRAME: u32 = 2048;
-/// Frames to receive into, and as many to send from.
-const RING: u32 = 64;
-const XDP_COPY: u16 = 1 << 1;
-const XDP_USE_NEED_WAKEUP: u16 = 1 << 3;
-/// The kernel frees a socket's queue some time after its last descriptor is closed.
-const REBIND: Duration = Duration::from_secs(1);
 
 /// The largest message of a bare arm: one frame at the lab's MTU.
 pub const MAX_MESSAGE: usize = 1500 - 20 - 8;
@@ -60,15 +48,10 @@ pub fn run(plan: &Plan<'_>) -> Result<Slot, String> {
     )
 }
 
-/// One end. The fields drop in this order: no more frames, then the rings, then their memory.
+/// One end. The redirection goes first, then the socket it leads to.
 struct Bare<'a> {
     _redirect: Redirect,
-    rx: RingRx,
-    tx: RingTx,
-    device: DeviceQueue,
-    _umem: Umem,
-    memory: Memory,
-    free: Vec<u64>,
+    socket: XdpSocket,
     headers: [u8; HEADERS],
     clock: &'a Clock,
 }
@@ -77,84 +60,21 @@ impl<'a> Bare<'a> {
     /// Takes over queue 0 of `from`'s interface; to be called inside that host.
     fn open(from: &LabHost, to: &LabHost, clock: &'a Clock) -> Result<Self, String> {
         let name = from.interface();
-        let step = |doing: &'static str| {
-            move |e: xdpilone::Errno| {
-                explain(doing, name, &io::Error::from_raw_os_error(e.get_raw()))
-            }
-        };
-        let memory = Memory::new((2 * RING * FRAME) as usize).ok_or("no memory for packets")?;
-        let config = UmemConfig {
-            fill_size: RING,
-            complete_size: RING,
-            frame_size: FRAME,
-            headroom: 0,
-            flags: 0,
-        };
-        // SAFETY: the area is page aligned, and `Bare` keeps it until the rings are gone.
-        let umem = unsafe { Umem::new(config, memory.area()) }.map_err(step("register memory"))?;
-        let mut info = IfInfo::invalid();
-        let c_name = CString::new(name).map_err(|_| format!("{name}: not a name"))?;
-        info.from_name(&c_name).map_err(step("find the interface"))?;
-        let socket = Socket::with_shared(&info, &umem).map_err(step("open an AF_XDP socket"))?;
-        let mut device = umem.fq_cq(&socket).map_err(step("make the fill ring"))?;
-        let rings = SocketConfig {
-            rx_size: NonZeroU32::new(RING),
-            tx_size: NonZeroU32::new(RING),
-            bind_flags: XDP_COPY | XDP_USE_NEED_WAKEUP,
-        };
-        let user = umem.rx_tx(&socket, &rings).map_err(step("make the rings"))?;
-        let give_up = Instant::now() + REBIND;
-        while let Err(e) = umem.bind(&user) {
-            if e.get_raw() != libc::EBUSY || Instant::now() > give_up {
-                return Err(step("bind to the queue")(e));
-            }
-            thread::sleep(Duration::from_millis(1));
-        }
-        let rx = user.map_rx().map_err(step("map the receive ring"))?;
-        let tx = user.map_tx().map_err(step("map the transmit ring"))?;
-        let mut fill = device.fill(RING);
-        fill.insert((0..RING).map(|i| u64::from(i * FRAME)));
-        fill.commit();
-        drop(fill);
-        let redirect = Redirect::attach(from.ifindex(), rx.as_raw_fd())
+        let socket =
+            XdpSocket::open(from.ifindex()).map_err(|(what, e)| explain(what, name, &e))?;
+        let redirect = Redirect::attach(from.ifindex(), socket.fd())
             .map_err(|e| explain("attach an XDP program", name, &e))?;
-        Ok(Self {
-            _redirect: redirect,
-            rx,
-            tx,
-            device,
-            _umem: umem,
-            memory,
-            free: (RING..2 * RING).map(|i| u64::from(i * FRAME)).collect(),
-            headers: headers(from, to),
-            clock,
-        })
+        Ok(Self { _redirect: redirect, socket, headers: headers(from, to), clock })
     }
 
     /// Takes one frame off the ring; its message's length, none if there is none for us.
     fn take(&mut self, buffer: &mut [u8]) -> Option<usize> {
-        let mut reader = self.rx.receive(1);
-        let descriptor = reader.read()?;
-        reader.release();
-        drop(reader);
-        let len = self
-            .memory
-            .piece(descriptor.addr, descriptor.len as usize)
-            .and_then(|frame| message(frame))
-            .map(|message| {
-                let n = message.len().min(buffer.len());
-                buffer[..n].copy_from_slice(&message[..n]);
-                n
-            });
-        let mut fill = self.device.fill(1);
-        // The frame's start: the kernel leaves room for headers before the data.
-        fill.insert_once(descriptor.addr - descriptor.addr % u64::from(FRAME));
-        fill.commit();
-        drop(fill);
-        if self.device.needs_wakeup() {
-            self.device.wake();
-        }
-        len
+        self.socket.receive(|frame| {
+            let message = message(frame)?;
+            let n = message.len().min(buffer.len());
+            buffer[..n].copy_from_slice(&message[..n]);
+            Some(n)
+        })?
     }
 }
 
@@ -202,28 +122,11 @@ fn complete(h: &mut [u8; HEADERS], message: usize) {
 
 impl Endpoint for Bare<'_> {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
-        let mut done = self.device.complete(RING);
-        while let Some(frame) = done.read() {
-            self.free.push(frame);
-        }
-        done.release();
-        drop(done);
-        let addr = self.free.pop().ok_or(io::ErrorKind::WouldBlock)?;
-        let len = HEADERS + message.len();
         complete(&mut self.headers, message.len());
-        let frame = self.memory.piece(addr, len).filter(|_| len <= FRAME as usize);
-        let frame = frame.ok_or(io::ErrorKind::InvalidInput)?;
-        frame[..HEADERS].copy_from_slice(&self.headers);
-        frame[HEADERS..].copy_from_slice(message);
-        let mut writer = self.tx.transmit(1);
-        writer.insert_once(XdpDesc { addr, len: len as u32, options: 0 });
-        writer.commit();
-        drop(writer);
-        // In copy mode this call is the transmission.
-        if self.tx.needs_wakeup() {
-            self.tx.wake();
-        }
-        Ok(())
+        self.socket.transmit(HEADERS + message.len(), |frame| {
+            frame[..HEADERS].copy_from_slice(&self.headers);
+            frame[HEADERS..].copy_from_slice(message);
+        })
     }
 
     fn recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
