@@ -229,6 +229,14 @@ impl Bench {
         Ok(both)
     }
 
+    /// The shared-memory limit; none with one CPU.
+    fn limit(&self, time: Duration) -> Result<Option<Rtts>, String> {
+        let server = self.cpus.server;
+        server
+            .map(|server| limit::ping_pong(&self.clock, self.cpus.client, server, time))
+            .transpose()
+    }
+
     /// Measures `arms` in interleaved rounds.
     ///
     /// # Errors
@@ -254,9 +262,9 @@ impl Bench {
         for (round, order) in schedule::rounds(runnable.len(), settings.rounds).iter().enumerate() {
             let idle = self.idle(budget.idle)?;
             outcome.idle.add(idle);
-            if let Some(server) = self.cpus.server {
-                let rtts = limit::ping_pong(&self.clock, self.cpus.client, server, budget.limit)?;
-                outcome.limit.push(rtts);
+            // Before the arms and after them in turn, as the arms themselves change ends.
+            if round % 2 == 0 {
+                outcome.limit.extend(self.limit(budget.limit)?);
             }
             for i in order.iter().map(|&position| runnable[position]) {
                 let arm = &arms[i];
@@ -269,6 +277,9 @@ impl Bench {
                     }
                 }
                 progress.inc(1);
+            }
+            if round % 2 == 1 {
+                outcome.limit.extend(self.limit(budget.limit)?);
             }
         }
         progress.finish_and_clear();
