@@ -1,0 +1,137 @@
+//! What `--json` writes, held against the published schema: every key there, every value an allowed one.
+
+use busypoll_bench::cli::{BenchArgs, run_bench};
+use clap::Parser;
+use serde_json::Value;
+
+#[derive(Parser)]
+struct Command {
+    #[command(flatten)]
+    bench: BenchArgs,
+}
+
+type Check = fn(&Value) -> bool;
+
+fn positive(v: &Value) -> bool {
+    v.as_f64().is_some_and(|x| x > 0.0)
+}
+
+fn positive_or_null(v: &Value) -> bool {
+    v.is_null() || positive(v)
+}
+
+fn text(v: &Value) -> bool {
+    v.as_str().is_some_and(|s| !s.is_empty() && s.lines().count() == 1)
+}
+
+fn one_of(v: &Value, words: &[&str]) -> bool {
+    v.as_str().is_some_and(|s| words.contains(&s))
+}
+
+fn interval(v: &Value) -> bool {
+    let ends = v.as_array().map(|a| a.iter().filter_map(Value::as_f64).collect::<Vec<_>>());
+    v.is_null() || ends.is_some_and(|e| e.len() == 2 && e[0] <= e[1])
+}
+
+/// Paths as jq writes them; `[]` is every element.
+const SCHEMA: &[(&str, Check)] = &[
+    ("machine", Value::is_object),
+    ("limit.shared_memory_rtt_us", positive_or_null),
+    ("arms", Value::is_array),
+    ("arms[].name", text),
+    ("arms[].plane", |v| one_of(v, &["kernel", "stack", "bare"])),
+    ("arms[].nic", |v| one_of(v, &["veth", "xdp", "cable", "tap"])),
+    ("arms[].protocol", |v| one_of(v, &["udp", "tcp"])),
+    ("arms[].mode", |v| one_of(v, &["blocking", "spin", "interrupt", "busy-poll"])),
+    ("arms[].placement", |v| one_of(v, &["same-cpu", "separate-cpus"])),
+    ("arms[].request_bytes", Value::is_u64),
+    ("arms[].response_bytes", Value::is_u64),
+    ("arms[].transactions", Value::is_u64),
+    ("arms[].rtt_us.min", positive),
+    ("arms[].rtt_us.p50", positive),
+    ("arms[].rtt_us.p90", positive),
+    ("arms[].rtt_us.p99", positive),
+    ("arms[].rtt_us.p99_9", positive),
+    ("arms[].rtt_us.p99_99", positive),
+    ("arms[].rtt_us.max", positive),
+    ("arms[].rtt_us.mean", positive),
+    ("arms[].transactions_per_second", positive),
+    ("arms[].service_demand_us", positive_or_null),
+    ("arms[].evidence", Value::is_object),
+    ("arms[].valid", Value::is_boolean),
+    ("arms[].reason", |v| v.is_null() || text(v)),
+    ("skipped", Value::is_array),
+    ("skipped[].name", text),
+    ("skipped[].reason", text),
+    ("comparisons", Value::is_array),
+    ("comparisons[].arm", text),
+    ("comparisons[].baseline", text),
+    ("comparisons[].p50_ratio", positive),
+    ("comparisons[].ci95", interval),
+];
+
+/// What `path` leads to; none where a key is missing.
+fn at<'a>(root: &'a Value, path: &str) -> Vec<Option<&'a Value>> {
+    let mut found = vec![Some(root)];
+    for key in path.split('.') {
+        let (key, each) = key.strip_suffix("[]").map_or((key, false), |key| (key, true));
+        found = found.into_iter().map(|v| v.and_then(|v| v.get(key))).collect();
+        if each {
+            let elements = found.into_iter().flat_map(|v| match v.and_then(Value::as_array) {
+                Some(list) => list.iter().map(Some).collect(),
+                None => vec![None],
+            });
+            found = elements.collect();
+        }
+    }
+    found
+}
+
+/// Every breach of the schema.
+fn breaches(report: &Value) -> Vec<String> {
+    let mut all = Vec::new();
+    for (path, check) in SCHEMA {
+        for value in at(report, path) {
+            match value {
+                None => all.push(format!("{path} is missing")),
+                Some(v) if !check(v) => all.push(format!("{path} must not be {v}")),
+                Some(_) => {}
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn a_run_writes_what_the_schema_says() {
+    let file = std::env::temp_dir().join(format!("busypoll-schema-{}.json", std::process::id()));
+    let path = file.to_str().expect("a plain path");
+    // Too large for the bare arm's one frame, so that something is skipped everywhere.
+    let words = ["bench", "--arms", "kernel-*,bare-*,stack-*", "--size", "2000,1", "--rounds", "2"];
+    let words = words.into_iter().chain(["--duration", "2s", "--json", path]);
+    let outcome = run_bench(&Command::try_parse_from(words).expect("good options").bench);
+    let written = std::fs::read_to_string(&file);
+    let _ = std::fs::remove_file(&file);
+    outcome.expect("a run");
+    let mut report: Value = serde_json::from_str(&written.expect("written")).expect("JSON");
+    assert_eq!(breaches(&report), [""; 0]);
+    assert!(!at(&report, "arms[].name").is_empty() && !at(&report, "skipped[].name").is_empty());
+    for arm in report["arms"].as_array().expect("checked") {
+        assert_eq!(arm["valid"] == true, arm["reason"].is_null(), "{arm}");
+        let r = |q: &str| arm["rtt_us"][q].as_f64().expect("checked");
+        let quantiles = ["min", "p50", "p90", "p99", "p99_9", "p99_99", "max"].map(r);
+        assert!(quantiles.is_sorted(), "{arm}");
+    }
+    // The check can tell.
+    report["arms"][0]["plane"] = "moon".into();
+    report["limit"] = Value::Null;
+    report["skipped"][0].as_object_mut().expect("checked").remove("reason");
+    assert_eq!(
+        breaches(&report),
+        [
+            "limit.shared_memory_rtt_us is missing",
+            "arms[].plane must not be \"moon\"",
+            "skipped[].reason is missing"
+        ]
+    );
+}
