@@ -4,12 +4,17 @@ use std::fmt::Write;
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use crate::arm::{Mode, Plane};
+use crate::arm::{Mode, Placement, Plane};
 use crate::chart::{Chart, Series};
 use crate::demand::DISTURBED;
 use crate::json::{ArmReport, Comparison, Report};
 use crate::limit;
 use crate::report::best_blocking;
+
+const LEGEND: &str = "\
+p50 to max: round trips in us. CPU us: service demand, CPU time of the whole machine per transaction.
+x best blocking: p50 as a multiple of the best blocking arm's of the same protocol [95% interval].
+busy-polled: share of packets; switches, irqs: per transaction, both ends.";
 
 /// The whole report as text.
 pub fn render(report: &Report) -> String {
@@ -34,11 +39,10 @@ pub fn render(report: &Report) -> String {
     for arm in &report.arms {
         table.add_row(arm_row(report, arm));
     }
-    let _ = writeln!(out, "{table}\n");
-    let _ = writeln!(
-        out,
-        "Round trips in us; CPU us = service demand: CPU time of the whole machine per transaction."
-    );
+    let _ = writeln!(out, "{}\n\n{LEGEND}", table.trim_fmt());
+    if report.arms.iter().any(|a| a.service_demand_us.is_none()) {
+        let _ = writeln!(out, "?: cannot be told apart from what other programs used.");
+    }
     notes(report, &mut out);
     let _ = writeln!(out, "\n{}", verdict(report));
     out
@@ -121,7 +125,7 @@ fn notes(report: &Report, out: &mut String) {
         arm.and_then(|a| best_blocking(&report.arms, a.protocol))
             .is_some_and(|b| b.name == c.baseline)
     };
-    let mut title = "\np50 against p50, besides the best blocking arm:\n";
+    let mut title = "\np50 as a multiple of other arms':\n";
     for c in report.comparisons.iter().filter(|c| !best(c)) {
         let _ = writeln!(out, "{title}  {} = {} x {}", c.arm, ratio_text(c), c.baseline);
         title = "";
@@ -138,7 +142,7 @@ fn notes(report: &Report, out: &mut String) {
     if m.idle_cpu_share > DISTURBED {
         let _ = writeln!(
             out,
-            "note: other programs used {:.0}% of all CPUs: tails and CPU us are disturbed",
+            "note: other programs used {:.0}% of all CPUs: tails and CPU us are disturbed; repeat it on a quiet machine",
             m.idle_cpu_share * 100.0
         );
     }
@@ -182,8 +186,19 @@ pub fn verdict(report: &Report) -> String {
         ),
         _ => "what it costs was hidden by other programs' use of the CPUs".to_owned(),
     };
+    // The best blocking arm often shares a CPU, as client and server on two machines cannot.
+    let apart = report.arms.iter().find(|a| {
+        a.valid
+            && (a.plane, a.mode, a.placement)
+                == (Plane::Kernel, Mode::Blocking, Placement::SeparateCpus)
+            && a.protocol == arm.protocol
+            && a.name != best.name
+    });
+    let apart = apart.map_or(String::new(), |a| {
+        format!(" ({} us with a CPU for each end)", us_text(a.rtt_us.p50))
+    });
     format!(
-        "Busy polling ({}) answers in {} us at the median where the best blocking arm ({}) takes {} us: \
+        "Busy polling ({}) answers in {} us at the median where the best blocking arm ({}) takes {} us{apart}: \
          {gain}; {cost}, and every waiting thread keeps its CPU busy also while nothing arrives.",
         arm.name,
         us_text(arm.rtt_us.p50),
