@@ -196,3 +196,8 @@ impl<T: AsFd + ?Sized> EpollBusyPollExt for T {}
 pub fn epoll_instances() -> Result<Vec<OwnedFd>> {
     linux::epoll::instances()
 }
+
+/// The README's examples are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
