@@ -1,0 +1,240 @@
+//! What the command refuses, and machines that do not allow what it needs: one line with cause and remedy,
+//! exit code 2, nothing left behind.
+
+mod support;
+
+use std::net::{TcpListener, UdpSocket};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use busypoll_lab::{Lab, LabHost, needs, needs_root};
+use support::*;
+
+/// On loopback, at a port of the system's choice.
+const LISTEN: [&str; 2] = ["--listen", "127.0.0.1:0"];
+
+fn serve_with<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&["serve"], &LISTEN[..], more].concat()
+}
+
+fn ip(host: &LabHost, arguments: &str) {
+    assert!(host.command("ip").args(arguments.split(' ')).status().unwrap().success());
+}
+
+#[test]
+fn absurd_figures_are_named_with_what_would_do() {
+    for (arguments, wanted) in [
+        (&["--size", "0,1"][..], &["--size", "0,1", "at least 1 byte"][..]),
+        (&["--size", "65508,1"], &["--size", "65508 bytes", "at most 65507"]),
+        (&["--size", "99999999999999999999,1"], &["--size", "for example 1,1"]),
+        (&["--size", "1,2,3"], &["--size", "more than two sizes"]),
+        (&["--duration", "0"], &["--duration", "too short"]),
+        (&["--duration", "1us"], &["--duration", "too short"]),
+        (&["--duration=-1s"], &["--duration", "'-1s'", "use ns, us, ms, s or m"]),
+        (&["--duration", "400000h"], &["--duration", "unknown unit 'h'"]),
+        (&["--duration", "99999999s"], &["--duration", "longer than a day"]),
+        (&["--rounds", "0"], &["--rounds", "1..=1000"]),
+        (&["--rounds", "-3"], &["-3"]),
+        (&["--rounds", "100000"], &["--rounds", "1..=1000"]),
+        (
+            &["--rounds", "1000", "--duration", "1s"],
+            &["--duration 1s is too short", "1000 rounds", "give at least"],
+        ),
+        (&["--gap", "1h"], &["--gap", "unknown unit 'h'"]),
+        (&["--gap", "20s"], &["--gap 20s", "longer --duration"]),
+        (&["--gap", "soon"], &["--gap", "'soon'"]),
+        (&["--busy-poll", "2000m"], &["--busy-poll", "longer than a day"]),
+        (&["--sweep", "colour"], &["--sweep", "'colour'"]),
+        (&["--arms", "stack-xdp-udp-busypoll"], &["did you mean 'stack-xdp-udp-busy-poll'?"]),
+        (&["--arms", "*-sctp-*"], &["--arms", "'*-sctp-*'", "--list"]),
+        (&["--arms", ","], &["--arms", "--list"]),
+        (&["--host", ""], &["--host"]),
+        (&["--dev", "lo"], &["--host"]),
+    ] {
+        complains(&here(&[&["bench"], arguments].concat()), wanted);
+    }
+}
+
+#[test]
+fn cpus_that_are_malformed_absent_or_forbidden_are_named() {
+    for (cpus, wanted) in [
+        ("", &["write CLIENT,SERVER"][..]),
+        ("0", &["'0'", "write CLIENT,SERVER"]),
+        ("0,1,2", &["'0,1,2'", "write CLIENT,SERVER"]),
+        ("0;1", &["'0;1'"]),
+        ("0,-1", &["'0,-1'"]),
+        ("0,0", &["CPU 0 twice"]),
+        ("0,4294967295", &["CPU 4294967295"]),
+        ("0,99999999999", &["'0,99999999999'"]),
+        ("0,8191", &["CPU 8191"]),
+    ] {
+        let line = one_line(&here(&["bench", "--cpus", cpus]));
+        assert!(line.contains("--cpus"), "{line}");
+        assert!(wanted.iter().all(|wanted| line.contains(wanted)), "{line}");
+    }
+    complains(&here(&serve_with(&["--cpu", "8191"])), &["--cpu", "CPU 8191"]);
+}
+
+#[test]
+fn a_device_that_cannot_serve_is_named() {
+    needs_root!();
+    needs!(program "ip");
+    let lab = Lab::builder().build().unwrap();
+    let server = &lab.server;
+    let serve = |device| on(server, &serve_with(&["--dev", device]));
+    complains(&serve("nosuch0"), &["--dev", "`nosuch0`", "`ip link`"]);
+    complains(&serve("lo"), &["--dev", "lo is not an Ethernet device"]);
+    ip(server, &format!("link set {} down", server.interface()));
+    let remedy = format!("`ip link set {} up`", server.interface());
+    complains(&serve(server.interface()), &["--dev", "is down", &remedy]);
+    // Refused, not half taken: once up it serves.
+    ip(server, &format!("link set {} up", server.interface()));
+    Serving::start(server.command(BUSYPOLL), &serve_with(&["--dev", server.interface()])[1..]);
+}
+
+#[test]
+fn a_device_owned_by_another_process_is_named_with_its_pid() {
+    needs_root!();
+    let lab = Lab::builder().build().unwrap();
+    let device = lab.server.interface();
+    let arguments = serve_with(&["--dev", device]);
+    let owner = Serving::start(lab.server.command(BUSYPOLL), &arguments[1..]);
+    let pid = format!("process {}", owner.child.id());
+    complains(&on(&lab.server, &arguments), &["--dev", device, &pid, "stop that process"]);
+    drop(owner);
+    Serving::start(lab.server.command(BUSYPOLL), &arguments[1..]);
+}
+
+#[test]
+fn a_missing_capability_is_named() {
+    needs_root!();
+    needs!(program "setpriv");
+    let lab = Lab::builder().build().unwrap();
+    let device = lab.server.interface();
+    let without = |set: &str| {
+        lab.server
+            .command("setpriv")
+            .args([&format!("--bounding-set={set}"), "--inh-caps=-all", BUSYPOLL])
+            .args(serve_with(&["--dev", device]))
+            .output()
+            .unwrap()
+    };
+    complains(&without("-all"), &[device, "CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF", "run as root"]);
+    complains(&without("-net_raw"), &[device, "needs CAP_NET_RAW;"]);
+    let output = lab.server.command("ip").args(["link", "show", device]).output().unwrap();
+    assert!(!String::from_utf8_lossy(&output.stdout).contains("xdp"), "{output:?}");
+}
+
+#[test]
+fn a_port_that_is_taken_is_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let serve = here(&["serve", "--listen", &address]);
+    complains(&serve, &["--listen", &address, "another `busypoll serve`"]);
+    for listen in ["nowhere", "127.0.0.1", "127.0.0.1:65536"] {
+        complains(&here(&["serve", "--listen", listen]), &["--listen", listen]);
+    }
+    complains(&here(&["serve", "--listen", "192.0.2.1:0"]), &["--listen", "192.0.2.1:0"]);
+}
+
+/// Somebody else has the UDP port that the bench wants of the server: the arms say so, and the server
+/// serves the next bench.
+#[test]
+fn a_taken_data_port_is_told_to_the_bench() {
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = udp.local_addr().unwrap().to_string();
+    let _server = Serving::start(Command::new(BUSYPOLL), &["--listen", &address]);
+    let bench = || {
+        let run = ["--arms", "kernel-udp-spin", "--duration", "200ms", "--rounds", "1"];
+        here(&[&["bench", "--host", &address], &run[..]].concat())
+    };
+    let refused = bench();
+    assert!(
+        String::from_utf8_lossy(&refused.stdout).contains(&format!("bind {address}")),
+        "{refused:?}"
+    );
+    drop(udp);
+    assert!(bench().status.success());
+}
+
+#[test]
+fn a_peer_that_never_answers_is_named_within_seconds() {
+    needs_root!();
+    let lab = Lab::builder().build().unwrap();
+    let start = Instant::now();
+    // Nobody at the port, nobody at the address, no way to it, no such name.
+    for (host, wanted) in [
+        ("10.77.0.2", "`busypoll serve`"),
+        ("10.77.0.99", "10.77.0.99"),
+        ("192.0.2.1", "192.0.2.1"),
+        ("no-such-host.invalid", "no-such-host.invalid"),
+        ("10.77.0.2:99999", "10.77.0.2:99999"),
+    ] {
+        complains(&on(&lab.client, &["bench", "--host", host]), &["--host", wanted]);
+    }
+    let silent = lab.server.enter(|| TcpListener::bind("10.77.0.2:7117")).unwrap().unwrap();
+    complains(&on(&lab.client, &["bench", "--host", "10.77.0.2"]), &["does not answer"]);
+    drop(silent);
+    assert!(start.elapsed() < Duration::from_secs(60));
+}
+
+/// As on a kernel built without CONFIG_XDP_SOCKETS: socket(AF_XDP, ...) gives EAFNOSUPPORT.
+fn without_af_xdp(command: &mut Command) -> &mut Command {
+    let refuse = libc::SECCOMP_RET_ERRNO | libc::EAFNOSUPPORT as u32;
+    let statement = |code, k| libc::sock_filter { code, jt: 0, jf: 0, k };
+    let unless = |k, skip| libc::sock_filter { code: 0x15, jt: 0, jf: skip, k }; // BPF_JMP | BPF_JEQ | BPF_K
+    let filter = move || {
+        let program = [
+            statement(0x20, 0), // BPF_LD | BPF_W | BPF_ABS: the number of the call
+            unless(libc::SYS_socket as u32, 3),
+            statement(0x20, 16), // the low half of the first argument: the family
+            unless(libc::AF_XDP as u32, 1),
+            statement(0x06, refuse), // BPF_RET | BPF_K
+            statement(0x06, libc::SECCOMP_RET_ALLOW),
+        ];
+        let filter = libc::sock_fprog { len: 6, filter: program.as_ptr().cast_mut() };
+        // SAFETY: the filter is valid for the call, which copies it. (A caller with CAP_SYS_ADMIN needs no
+        // PR_SET_NO_NEW_PRIVS.)
+        match unsafe {
+            libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter)
+        } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: between fork and exec the closure makes one system call and allocates nothing.
+    unsafe { command.pre_exec(filter) }
+}
+
+#[cfg(target_endian = "little")]
+#[test]
+fn a_kernel_without_af_xdp_is_called_that() {
+    needs_root!();
+    let lab = Lab::builder().build().unwrap();
+    let mut serve = lab.server.command(BUSYPOLL);
+    serve.args(serve_with(&["--dev", lab.server.interface()]));
+    complains(
+        &without_af_xdp(&mut serve).output().unwrap(),
+        &["CONFIG_XDP_SOCKETS", "use the `tap` driver or the kernel plane"],
+    );
+    // A benchmark of many arms skips those, with the reason, and runs the rest.
+    let mut bench = Command::new(BUSYPOLL);
+    bench.args([
+        "bench",
+        "--arms",
+        "*xdp*,kernel-udp-blocking",
+        "--duration",
+        "1s",
+        "--rounds",
+        "1",
+    ]);
+    let output = without_af_xdp(&mut bench).stderr(Stdio::null()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("kernel-udp-blocking"), "{output:?}");
+    let skipped =
+        |arm| text.lines().find(|line| line.starts_with("skipped: ") && line.contains(arm));
+    for arm in ["stack-xdp-udp-busy-poll", "bare-xdp-spin"] {
+        assert!(skipped(arm).is_some_and(|line| line.contains("CONFIG_XDP_SOCKETS")), "{text}");
+    }
+}

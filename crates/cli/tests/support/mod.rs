@@ -1,0 +1,101 @@
+//! What tests of the command share: running it, its one line of complaint, a server that has started.
+#![allow(dead_code)] // each test file uses its own part
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use busypoll_lab::LabHost;
+
+pub const BUSYPOLL: &str = env!("CARGO_BIN_EXE_busypoll");
+
+/// The command with these arguments, in the network of the test.
+pub fn here(arguments: &[&str]) -> Output {
+    Command::new(BUSYPOLL).args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+/// The command with these arguments, on a host of a lab.
+pub fn on(host: &LabHost, arguments: &[&str]) -> Output {
+    host.command(BUSYPOLL).args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+/// The one line of complaint; exit code 2 and nothing else on either output.
+pub fn one_line(output: &Output) -> String {
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!((err.lines().count(), out.as_str()), (1, ""), "{output:?}");
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let line = err.trim_end().to_owned();
+    assert!(line.starts_with("busypoll: "), "{line}");
+    line
+}
+
+/// The complaint names everything in `wanted`.
+pub fn complains(output: &Output, wanted: &[&str]) {
+    let line = one_line(output);
+    for wanted in wanted {
+        assert!(line.contains(wanted), "no {wanted:?} in: {line}");
+    }
+}
+
+/// A `busypoll serve` that listens; killed if the test ends before it does.
+pub struct Serving {
+    pub child: Child,
+    /// What it says from now on. Held, so that it can.
+    _output: BufReader<ChildStdout>,
+}
+
+impl Serving {
+    /// `serve` with these arguments more, started by `command`.
+    pub fn start(mut command: Command, arguments: &[&str]) -> Self {
+        command.arg("serve").args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        assert!(line.starts_with("serving on CPU "), "{line}");
+        Self { child, _output: output }
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // Either it has ended or these end it.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !done() {
+        assert!(Instant::now() < deadline, "still waiting: {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The ids of the BPF programs that process `pid` holds.
+pub fn programs_of(pid: u32) -> Vec<u32> {
+    let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fdinfo")) else { return Vec::new() };
+    let texts = descriptors.flatten().filter_map(|entry| fs::read_to_string(entry.path()).ok());
+    let id = |text: String| {
+        text.lines().find_map(|line| line.strip_prefix("prog_id:")?.trim().parse().ok())
+    };
+    texts.filter_map(id).collect()
+}
+
+/// Whether the BPF program `id` is loaded (BPF_PROG_GET_FD_BY_ID of bpf(2)).
+pub fn is_loaded(id: u32) -> bool {
+    const PROG_GET_FD_BY_ID: libc::c_int = 13;
+    let attributes = [id, 0, 0];
+    let size = size_of_val(&attributes);
+    // SAFETY: the attributes are valid for that size; the command reads them alone.
+    let fd = unsafe { libc::syscall(libc::SYS_bpf, PROG_GET_FD_BY_ID, attributes.as_ptr(), size) };
+    if fd >= 0 {
+        // SAFETY: the descriptor was made by the call above and is closed once.
+        unsafe { libc::close(fd as libc::c_int) };
+    }
+    fd >= 0
+}
