@@ -217,11 +217,11 @@ struct Input {
 
 impl Upper for Input {
     #[inline]
-    fn receive(&self, frame: Frame<'_>, pass: &mut Pass) {
+    fn receive(&self, frame: Frame<'_>, pass: &mut Pass<'_>) {
         self.inet.receive(&self.interface, self.queue, frame, pass);
     }
 
-    fn tick(&self, pass: &mut Pass) -> Option<Instant> {
+    fn tick(&self, pass: &mut Pass<'_>) -> Option<Instant> {
         self.inet.tick(pass)
     }
 }

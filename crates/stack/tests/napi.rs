@@ -2,7 +2,8 @@
 
 use busypoll_stack::{
     napi::{
-        self, BUSY_POLL_BUDGET, BusyPoll, Driver, Pass, Serving, Upper, WATCHDOG, Waiter, Wake,
+        self, BUSY_POLL_BUDGET, BusyPoll, Driver, Pass, Poller, Serving, Upper, WATCHDOG, Waiter,
+        Wake,
     },
     nic::{Coalesce, Frame, Nic, TxQueue, cable},
     time::{Instant, now},
@@ -37,7 +38,7 @@ struct Inside {
 }
 
 impl Upper for Inbox {
-    fn receive(&self, frame: Frame<'_>, pass: &mut Pass) {
+    fn receive(&self, frame: Frame<'_>, pass: &mut Pass<'_>) {
         let mut inside = self.inside.lock().unwrap();
         inside.frames.push(u64::from_be_bytes(frame.bytes[14..22].try_into().unwrap()));
         inside.by = Some((thread::current().id(), pass.driver));
@@ -45,7 +46,7 @@ impl Upper for Inbox {
         self.count.fetch_add(1, Ordering::Release);
     }
 
-    fn tick(&self, _pass: &mut Pass) -> Option<Instant> {
+    fn tick(&self, _pass: &mut Pass<'_>) -> Option<Instant> {
         None
     }
 }
@@ -125,7 +126,9 @@ impl Bench {
         while self.serving.context().stats().polls == 0 {
             thread::yield_now();
         }
-        while self.serving.context().busy_poll(1, now(), 0, false) != BusyPoll::Found(0) {}
+        while self.serving.context().busy_poll(1, now(), &mut Poller::new(0)) != BusyPoll::Found(0)
+        {
+        }
     }
 }
 
@@ -151,7 +154,7 @@ fn a_busy_poll_delivers_on_the_calling_thread() {
     bench.keep_to_pollers();
     bench.peer.send();
     while bench.inbox.count() == 0 {
-        assert_ne!(context.busy_poll(BUSY_POLL_BUDGET, now(), 7, false), BusyPoll::Gone);
+        assert_ne!(context.busy_poll(BUSY_POLL_BUDGET, now(), &mut Poller::new(7)), BusyPoll::Gone);
     }
     assert_eq!(bench.inbox.by(), (thread::current().id(), Driver::BusyPoll(7)));
     let stats = context.stats();
@@ -167,7 +170,7 @@ fn the_budget_bounds_a_pass() {
     (0..5).for_each(|_| bench.peer.send());
     let mut found = Vec::new();
     while bench.inbox.count() < 5 {
-        if let BusyPoll::Found(count @ 1..) = context.busy_poll(2, now(), 0, false) {
+        if let BusyPoll::Found(count @ 1..) = context.busy_poll(2, now(), &mut Poller::new(0)) {
             found.push(count);
         }
     }
@@ -198,7 +201,7 @@ fn the_watchdog_takes_a_queue_that_its_pollers_left() {
         // The first frame's interrupt finds the poller about and leaves the line masked.
         for _ in 0..2 {
             bench.peer.send();
-            context.busy_poll(1, now(), 0, false);
+            context.busy_poll(1, now(), &mut Poller::new(0));
             count += 1;
         }
         bench.peer.send();
@@ -310,7 +313,7 @@ fn no_packet_sleeps_in_the_ring_while_a_leader_sleeps() {
             }
             dawdle(&mut seed);
             if random(&mut seed).is_multiple_of(4) {
-                context.busy_poll(1, now(), 0, false);
+                context.busy_poll(1, now(), &mut Poller::new(0));
             }
             bench.inbox.wait_for(round, |waiter| {
                 dawdle(&mut seed);
@@ -339,7 +342,11 @@ fn every_packet_is_delivered_once_whoever_polls() {
             scope.spawn(move || {
                 let mut seed = poller as u64 + 1;
                 while polling.load(Ordering::Relaxed) {
-                    context.busy_poll(BUSY_POLL_BUDGET, now(), poller, poller == 0);
+                    context.busy_poll(
+                        BUSY_POLL_BUDGET,
+                        now(),
+                        &mut Poller { prefer: poller == 0, ..Poller::new(poller) },
+                    );
                     match random(&mut seed) % 64 {
                         // Away long enough for the watchdog to come.
                         0 => thread::sleep(WATCHDOG * 3),
@@ -392,7 +399,7 @@ fn closing_is_final_while_others_look_it_up_and_poll_it() {
                         let after = closed.load(Ordering::Acquire);
                         let Some(context) = napi::by_id(id) else { return };
                         assert!(!after, "found after it was closed");
-                        if context.busy_poll(1, now(), poller, false) == BusyPoll::Gone {
+                        if context.busy_poll(1, now(), &mut Poller::new(poller)) == BusyPoll::Gone {
                             assert!(context.is_gone());
                         }
                     }
@@ -403,7 +410,7 @@ fn closing_is_final_while_others_look_it_up_and_poll_it() {
             drop(bench.serving);
             closed.store(true, Ordering::Release);
             let count = bench.inbox.count();
-            assert_eq!(held.busy_poll(1, now(), 0, false), BusyPoll::Gone);
+            assert_eq!(held.busy_poll(1, now(), &mut Poller::new(0)), BusyPoll::Gone);
             bench.peer.send();
             assert_eq!(bench.inbox.count(), count, "delivered by a closed context");
         });

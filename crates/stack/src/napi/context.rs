@@ -3,7 +3,7 @@
 //! interrupt's thread, and both come down to the same [`Context::drive`].
 
 use super::{
-    Driver, NapiId, Pass, Upper, Waiter, Wake, Word,
+    Driver, NapiId, Pass, Poller, Upper, Waiter, Wake, Word,
     counters::{Counters, Stats},
     handoff::{Handoff, Parting},
     interrupt::{self, Line},
@@ -134,15 +134,16 @@ impl Context {
     }
 
     /// One pass of a busy poll: at most `budget` packets, delivered on the calling thread. Never blocks.
-    /// `poller` names on whose behalf, so that a socket can tell its own finds; with `prefer` the queue is
-    /// left to its pollers for longer after this one has left.
     #[inline]
-    pub fn busy_poll(&self, budget: usize, now: Instant, poller: usize, prefer: bool) -> BusyPoll {
+    pub fn busy_poll(&self, budget: usize, now: Instant, poller: &mut Poller<'_>) -> BusyPoll {
         if let Err(refused) = self.word.lock_poll() {
             return self.refused(refused);
         }
-        self.note_poll(now, prefer);
-        let mut pass = Pass::new(Some(self.id), now, Driver::BusyPoll(poller));
+        self.note_poll(now, poller.prefer);
+        let mut pass = Pass {
+            direct: poller.direct.as_deref_mut(),
+            ..Pass::new(Some(self.id), now, Driver::BusyPoll(poller.name))
+        };
         let mut found = 0;
         // Looking at an empty ring costs a few instructions, taking and giving up the queue tens of
         // nanoseconds: look more than once.
@@ -189,7 +190,7 @@ impl Context {
 
     /// Both ways in come to this: ring, frame, floor above. The caller owns the queue.
     #[inline]
-    fn drive(&self, budget: usize, pass: &mut Pass) -> usize {
+    fn drive(&self, budget: usize, pass: &mut Pass<'_>) -> usize {
         let upper = &*self.upper;
         let found = self.rx.with_mut(|rx| {
             // SAFETY: the caller owns the queue by `word`; nobody else touches `rx` until it is released.

@@ -23,7 +23,7 @@ mod word;
 pub use context::{BUSY_POLL_BUDGET, BusyPoll, Context, NAPI_POLL_WEIGHT};
 pub use counters::{Counter, Stats};
 pub use id::{MIN_NAPI_ID, NapiId};
-pub use pass::{Driver, Pass, Upper};
+pub use pass::{Direct, Driver, Pass, Poller, Upper};
 pub use wait::{Waiter, Wake, WakeList};
 pub(crate) use word::Word;
 

@@ -2,6 +2,7 @@
 
 use super::{NapiId, WakeList};
 use crate::{nic::Frame, time::Instant};
+use std::any::Any;
 
 /// Who drives the queue in a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,32 +15,58 @@ pub enum Driver {
     Kernel,
 }
 
+/// On whose behalf, and how, a thread busy polls.
+pub struct Poller<'a> {
+    /// Tells pollers apart, so that a socket knows its own finds.
+    pub name: usize,
+    /// The queue is left to its pollers for longer after this one has left.
+    pub prefer: bool,
+    /// Where the poller's own find may go.
+    pub direct: Option<&'a mut dyn Direct>,
+}
+
+impl Poller<'_> {
+    /// One that leaves everything on the sockets' queues.
+    pub fn new(name: usize) -> Poller<'static> {
+        Poller { name, prefer: false, direct: None }
+    }
+}
+
+/// A place on the polling thread's stack where its own find may go, past the socket's queue and its locks.
+/// Only the floor above knows what it is.
+pub trait Direct: Any {
+    /// Whether something is in it.
+    fn is_filled(&self) -> bool;
+}
+
 /// What goes up with every packet of a pass.
-pub struct Pass {
+pub struct Pass<'a> {
     /// The context whose queue the packets come from; none for packets the kernel handed over.
     pub napi: Option<NapiId>,
     /// When the pass began: the arrival time of its packets.
     pub now: Instant,
     /// Who makes it.
     pub driver: Driver,
+    /// Where the driver's own find may go.
+    pub direct: Option<&'a mut dyn Direct>,
     /// Threads to wake once the queue is released.
     pub wake: WakeList,
 }
 
-impl Pass {
+impl Pass<'_> {
     /// A pass that begins at `now`.
     #[inline]
-    pub fn new(napi: Option<NapiId>, now: Instant, driver: Driver) -> Pass {
-        Pass { napi, now, driver, wake: WakeList::default() }
+    pub fn new(napi: Option<NapiId>, now: Instant, driver: Driver) -> Pass<'static> {
+        Pass { napi, now, driver, direct: None, wake: WakeList::default() }
     }
 }
 
 /// The floor above: what a context hands its packets to.
 pub trait Upper: Send + Sync {
     /// A frame has come. Called by the owner of the queue, one frame at a time.
-    fn receive(&self, frame: Frame<'_>, pass: &mut Pass);
+    fn receive(&self, frame: Frame<'_>, pass: &mut Pass<'_>);
 
     /// Does what is due at `pass.now` and tells when it wants to be called next. Called by the interrupt
     /// thread, not under the ownership word.
-    fn tick(&self, pass: &mut Pass) -> Option<Instant>;
+    fn tick(&self, pass: &mut Pass<'_>) -> Option<Instant>;
 }

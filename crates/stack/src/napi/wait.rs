@@ -166,24 +166,24 @@ impl Bedside {
 /// woken thread that takes our CPU does not find it owned.
 #[derive(Default)]
 pub struct WakeList {
-    first: [Option<Arc<Waiter>>; 4],
+    first: Option<Arc<Waiter>>,
     more: Vec<Arc<Waiter>>,
 }
 
 impl WakeList {
-    /// Adds a waiter. Allocates only from the fifth on.
+    /// Adds a waiter. Allocates only from the second on.
     pub fn push(&mut self, waiter: Arc<Waiter>) {
-        match self.first.iter_mut().find(|slot| slot.is_none()) {
-            Some(slot) => *slot = Some(waiter),
-            None => self.more.push(waiter),
+        match &self.first {
+            None => self.first = Some(waiter),
+            Some(_) => self.more.push(waiter),
         }
     }
 
     /// Wakes them all.
     #[inline]
     pub fn wake_all(&mut self) {
-        if self.first[0].is_some() {
-            self.first.iter_mut().filter_map(Option::take).for_each(|waiter| waiter.wake());
+        if let Some(first) = self.first.take() {
+            first.wake();
             self.more.drain(..).for_each(|waiter| waiter.wake());
         }
     }

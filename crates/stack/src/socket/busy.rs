@@ -2,7 +2,7 @@
 //! `napi_busy_loop`.
 
 use crate::{
-    napi::{BusyPoll, Context},
+    napi::{BusyPoll, Context, Poller},
     time::{self, Instant},
 };
 use std::{sync::Arc, time::Duration};
@@ -18,29 +18,27 @@ pub(super) enum Busy {
     Gone,
 }
 
-/// How, and on whose behalf, to busy poll.
+/// How long and how much to busy poll.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
     /// How long; no time at all makes exactly one pass over each queue.
     pub(super) span: Duration,
     /// Packets a pass.
     pub(super) budget: usize,
-    /// After it, the queue is left to its pollers for longer.
-    pub(super) prefer: bool,
-    /// Names the one on whose behalf.
-    pub(super) poller: usize,
     /// The caller itself will not wait longer than this.
     pub(super) deadline: Option<Instant>,
 }
 
-/// Polls `contexts` in turn until `ready`. Makes no system call and takes no lock. A queue that someone
-/// else owns is passed over: its packets come to us by that owner's hand.
+/// Polls `contexts` in turn until `ready`, or until the poller has its own find. Makes no system call and
+/// takes no lock. A queue that someone else owns is passed over: its packets come to us by that owner's
+/// hand.
 ///
 /// A signal needs no watching for, as it does in the kernel: its handler interrupts this loop by itself.
 #[inline]
 pub(super) fn busy_loop(
     contexts: &[Arc<Context>],
     terms: &Terms,
+    poller: &mut Poller<'_>,
     ready: impl Fn() -> bool,
 ) -> Busy {
     let mut now = time::now();
@@ -49,12 +47,12 @@ pub(super) fn busy_loop(
     loop {
         let mut gone = 0;
         for context in contexts {
-            match context.busy_poll(terms.budget, now, terms.poller, terms.prefer) {
+            match context.busy_poll(terms.budget, now, poller) {
                 BusyPoll::Found(_) => {}
                 BusyPoll::Refused => std::hint::spin_loop(),
                 BusyPoll::Gone => gone += 1,
             }
-            if ready() {
+            if poller.direct.as_ref().is_some_and(|direct| direct.is_filled()) || ready() {
                 return Busy::Ready;
             }
         }

@@ -8,10 +8,11 @@ use super::{
 };
 use crate::{
     inet::{Datagram, SocketError, UdpEndpoint},
-    napi::{self, Context, Driver, NapiId, Pass, Waiter, WakeList},
+    napi::{self, Context, Direct, Driver, NapiId, Pass, Waiter, WakeList},
     sync::lock,
 };
 use std::{
+    any::Any,
     io,
     net::SocketAddr,
     sync::{
@@ -35,10 +36,55 @@ pub struct SocketStats {
     pub drops: u64,
 }
 
+/// A small datagram that a receiver's own busy poll found while nothing was queued before it. It goes from
+/// the ring to the receiver's stack: the two locks of the way over the queue are a third of what the stack
+/// adds to a round trip.
+pub(super) struct Find {
+    meta: Option<Meta>,
+    payload: [u8; 256],
+}
+
+impl Direct for Find {
+    #[inline]
+    fn is_filled(&self) -> bool {
+        self.meta.is_some()
+    }
+}
+
+impl Find {
+    #[inline]
+    pub(super) fn new() -> Find {
+        Find { meta: None, payload: [0; 256] }
+    }
+
+    /// False if it is full, or the datagram too large for it.
+    #[inline]
+    fn fill(&mut self, meta: Meta, payload: &[u8]) -> bool {
+        let Some(room) = self.payload.get_mut(..payload.len()) else { return false };
+        let empty = self.meta.is_none();
+        if empty {
+            room.copy_from_slice(payload);
+            self.meta = Some(meta);
+        }
+        empty
+    }
+
+    /// What was found, moved into `into` as from the queue.
+    #[inline]
+    pub(super) fn pop(&mut self, into: &mut [u8]) -> Option<(Meta, usize)> {
+        let meta = self.meta.take()?;
+        let copied = into.len().min(meta.len as usize);
+        into[..copied].copy_from_slice(self.payload.get(..copied)?);
+        Some((meta, copied))
+    }
+}
+
 /// The receiving end.
 #[derive(Debug)]
 pub(super) struct Endpoint {
     pub(super) options: Options,
+    /// Datagrams that went past the queue, see [`Find`].
+    direct: AtomicU64,
     /// Not zero if a receive would return at once. Written under the lock of `rx`, read without.
     attention: AtomicU64,
     rx: Mutex<Receive>,
@@ -81,7 +127,7 @@ impl Receive {
 
 impl UdpEndpoint for Endpoint {
     #[inline]
-    fn datagram(&self, datagram: &Datagram<'_>, pass: &mut Pass) -> bool {
+    fn datagram(&self, datagram: &Datagram<'_>, pass: &mut Pass<'_>) -> bool {
         let meta = Meta {
             len: datagram.payload.len() as u32,
             napi: pass.napi,
@@ -89,6 +135,15 @@ impl UdpEndpoint for Endpoint {
             to: datagram.to,
             arrived: pass.now,
         };
+        if let Some(direct) = &mut pass.direct
+            && pass.driver == Driver::BusyPoll(self.poller())
+            && !self.has_attention()
+            && let Some(find) = (&mut **direct as &mut dyn Any).downcast_mut::<Find>()
+            && find.fill(meta, datagram.payload)
+        {
+            self.direct.fetch_add(1, Ordering::Relaxed);
+            return true;
+        }
         let limit = self.options.receive_buffer.load(Ordering::Relaxed) as usize;
         let mut rx = lock(&self.rx);
         if rx.shut {
@@ -122,7 +177,7 @@ impl UdpEndpoint for Endpoint {
         true
     }
 
-    fn error(&self, error: SocketError, _remote: SocketAddr, pass: &mut Pass) {
+    fn error(&self, error: SocketError, _remote: SocketAddr, pass: &mut Pass<'_>) {
         if !error.hard {
             return;
         }
@@ -136,6 +191,7 @@ impl Endpoint {
     pub(super) fn new(busy_read: u32) -> Endpoint {
         Endpoint {
             options: Options::new(busy_read),
+            direct: AtomicU64::new(0),
             attention: AtomicU64::new(0),
             rx: Mutex::default(),
             shut_for_writing: AtomicBool::new(false),
@@ -294,7 +350,9 @@ impl Endpoint {
     }
 
     pub(super) fn stats(&self) -> SocketStats {
-        lock(&self.rx).stats
+        let mut stats = lock(&self.rx).stats;
+        stats.own_polls += self.direct.load(Ordering::Relaxed);
+        stats
     }
 
     /// How many datagrams wait, and the size of the first.

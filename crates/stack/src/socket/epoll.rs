@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     Host,
-    napi::{self, Context, NapiId, Waiter, Wake, WakeList},
+    napi::{self, Context, NapiId, Poller, Waiter, Wake, WakeList},
     sync::lock,
     time,
 };
@@ -351,13 +351,15 @@ impl Epoll {
                 0 => napi::BUSY_POLL_BUDGET,
                 own => own.into(),
             },
-            prefer: params.prefer_busy_poll,
-            poller: Arc::as_ptr(&self.set).addr(),
             deadline,
+        };
+        let mut poller = Poller {
+            prefer: params.prefer_busy_poll,
+            ..Poller::new(Arc::as_ptr(&self.set).addr())
         };
         let contexts = self.set.contexts();
         if !contexts.is_empty()
-            && busy_loop(&contexts, &terms, || self.set.is_ready()) == Busy::Gone
+            && busy_loop(&contexts, &terms, &mut poller, || self.set.is_ready()) == Busy::Gone
         {
             *lock(&self.set.contexts) = Arc::default();
         }

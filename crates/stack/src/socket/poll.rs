@@ -6,7 +6,7 @@ use super::{
     readiness::{Events, Watch},
 };
 use crate::{
-    napi::{BUSY_POLL_BUDGET, Context, NapiId, Waiter, Wake, WakeList},
+    napi::{BUSY_POLL_BUDGET, Context, NapiId, Poller, Waiter, Wake, WakeList},
     time,
 };
 use std::{io, sync::Arc, time::Duration};
@@ -59,11 +59,10 @@ pub fn poll(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<usi
         let terms = Terms {
             span: Duration::from_micros(micros.into()),
             budget: BUSY_POLL_BUDGET,
-            prefer: false,
-            poller: fds.as_ptr().addr(),
             deadline,
         };
-        busy_loop(&contexts, &terms, || fds.iter().any(|fd| is_ready(fd)));
+        let mut poller = Poller::new(fds.as_ptr().addr());
+        busy_loop(&contexts, &terms, &mut poller, || fds.iter().any(|fd| is_ready(fd)));
         let ready = look(fds);
         if ready > 0 {
             return Ok(ready);

@@ -1,21 +1,22 @@
 //! UDP sockets, as an application holds them.
 
 use super::{
+    buffer::Buffer,
     busy::{Busy, Terms, busy_loop},
-    endpoint::{Endpoint, SocketStats},
+    endpoint::{Endpoint, Find, SocketStats},
     options::{SO_BROADCAST, SO_ERROR, SO_INCOMING_NAPI_ID, SO_REUSEADDR},
     readiness::Events,
 };
 use crate::{
     Host,
     inet::{Binding, Path, PathOptions, SendError},
-    napi::{Driver, NapiId, Pass, Waiter, Wake},
+    napi::{Direct, Driver, NapiId, Pass, Poller, Waiter, Wake},
     sync::lock,
     time::{self, Instant},
 };
 use std::{
     io,
-    net::{Ipv4Addr, Shutdown, SocketAddr, ToSocketAddrs},
+    net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, ToSocketAddrs},
     slice,
     sync::{
         Arc, Mutex,
@@ -98,6 +99,9 @@ struct Bound {
     kernel: Option<crate::host::Shadow>,
 }
 
+/// No address.
+const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
 fn errno(code: i32) -> io::Error {
     io::Error::from_raw_os_error(code)
 }
@@ -159,7 +163,7 @@ impl UdpSocket {
     fn with_binding<T>(&self, then: impl FnOnce(&mut Bound) -> io::Result<T>) -> io::Result<T> {
         let mut bound = lock(&self.binding);
         if bound.is_none() {
-            *bound = Some(self.make_binding(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?);
+            *bound = Some(self.make_binding(NOBODY)?);
         }
         match &mut *bound {
             Some(bound) => then(bound),
@@ -211,7 +215,7 @@ impl UdpSocket {
     /// None today; a `Result` as in std.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         let bound = lock(&self.binding);
-        let unbound = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        let unbound = NOBODY;
         Ok(bound.as_ref().map_or(unbound, |bound| bound.inet.local()))
     }
 
@@ -241,9 +245,12 @@ impl UdpSocket {
     /// # Errors
     /// As [`recv`](UdpSocket::recv).
     pub fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        let taken =
-            self.receive(|waiting| waiting.pop(buffer).map(|(meta, len)| (len, meta.from)))?;
-        Ok(taken.unwrap_or((0, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))))
+        let mut find = Find::new();
+        let mut taken = self.receive(Some(&mut find), |waiting| waiting.pop(buffer))?;
+        if taken.is_none() {
+            taken = find.pop(buffer);
+        }
+        Ok(taken.map_or((0, NOBODY), |(meta, len)| (len, meta.from)))
     }
 
     /// As [`recv_from`](UdpSocket::recv_from), but the datagram stays.
@@ -251,9 +258,8 @@ impl UdpSocket {
     /// # Errors
     /// As [`recv`](UdpSocket::recv).
     pub fn peek_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        let seen =
-            self.receive(|waiting| waiting.peek(buffer).map(|(meta, len)| (len, meta.from)))?;
-        Ok(seen.unwrap_or((0, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))))
+        let seen = self.receive(None, |waiting| waiting.peek(buffer))?;
+        Ok(seen.map_or((0, NOBODY), |(meta, len)| (len, meta.from)))
     }
 
     /// Receives up to `into.len()` datagrams: waits for the first as [`recv`](UdpSocket::recv) does, then
@@ -265,7 +271,7 @@ impl UdpSocket {
         if into.is_empty() {
             return Ok(0);
         }
-        let taken = self.receive(|waiting| {
+        let taken = self.receive(None, |waiting| {
             let mut count = 0;
             for room in into.iter_mut() {
                 let Some((meta, len)) = waiting.pop(room.buffer) else { break };
@@ -279,21 +285,26 @@ impl UdpSocket {
         Ok(taken.unwrap_or(0))
     }
 
-    /// The receive path, top to bottom: what is there; else busy poll; else sleep; again.
+    /// The receive path, top to bottom: what is there; else busy poll; else sleep; again. `None` at the end,
+    /// or if the datagram is in `find`.
     #[inline]
     fn receive<T>(
         &self,
-        mut take: impl FnMut(&mut super::buffer::Buffer) -> Option<T>,
+        mut find: Option<&mut Find>,
+        mut take: impl FnMut(&mut Buffer) -> Option<T>,
     ) -> io::Result<Option<T>> {
         if let Some(result) = self.endpoint.take(&mut take) {
             return result;
         }
         let deadline = deadline(&self.read_timeout);
         loop {
-            if self.busy_poll_for(deadline)
-                && let Some(result) = self.endpoint.take(&mut take)
-            {
-                return result;
+            if self.busy_poll_for(find.as_deref_mut(), deadline) {
+                if find.as_ref().is_some_and(|find| find.is_filled()) {
+                    return Ok(None);
+                }
+                if let Some(result) = self.endpoint.take(&mut take) {
+                    return result;
+                }
             }
             if self.nonblocking.load(Ordering::Relaxed) {
                 return Err(io::ErrorKind::WouldBlock.into());
@@ -312,7 +323,7 @@ impl UdpSocket {
 
     /// Busy polls by `SO_BUSY_POLL` if a napi id is known. True if something came.
     #[inline]
-    fn busy_poll_for(&self, deadline: Option<Instant>) -> bool {
+    fn busy_poll_for(&self, find: Option<&mut Find>, deadline: Option<Instant>) -> bool {
         let endpoint = &*self.endpoint;
         let options = &endpoint.options;
         let micros = options.busy_poll.load(Ordering::Relaxed);
@@ -324,12 +335,15 @@ impl UdpSocket {
         let terms = Terms {
             span: Duration::from_micros(if once { 0 } else { micros.into() }),
             budget: options.busy_poll_budget.load(Ordering::Relaxed) as usize,
-            prefer: options.prefer_busy_poll.load(Ordering::Relaxed),
-            poller: endpoint.poller(),
             deadline,
         };
-        let ended = busy_loop(slice::from_ref(&context), &terms, || endpoint.has_attention());
-        ended == Busy::Ready
+        let mut poller = Poller {
+            name: endpoint.poller(),
+            prefer: options.prefer_busy_poll.load(Ordering::Relaxed),
+            direct: find.map(|find| find as &mut dyn Direct),
+        };
+        let contexts = slice::from_ref(&context);
+        busy_loop(contexts, &terms, &mut poller, || endpoint.has_attention()) == Busy::Ready
     }
 
     /// Sleeps until something may have come.

@@ -5,7 +5,7 @@
 use crate::{
     check,
     napi::{
-        self, Context, Pass, Upper, Waiter,
+        self, Context, Pass, Poller, Upper, Waiter,
         handoff::{Handoff, Parting, Rest},
     },
     nic::{Frame, Ring, RingSender},
@@ -25,7 +25,7 @@ struct Socket {
 }
 
 impl Upper for Sockets {
-    fn receive(&self, frame: Frame<'_>, pass: &mut Pass) {
+    fn receive(&self, frame: Frame<'_>, pass: &mut Pass<'_>) {
         let mut socket = self.0[usize::from(frame.bytes[0])].lock().unwrap();
         socket.packets += 1;
         if let Some(waiter) = socket.waiter.take() {
@@ -33,7 +33,7 @@ impl Upper for Sockets {
         }
     }
 
-    fn tick(&self, _pass: &mut Pass) -> Option<Instant> {
+    fn tick(&self, _pass: &mut Pass<'_>) -> Option<Instant> {
         None
     }
 }
@@ -94,7 +94,7 @@ impl Stage {
         let context = self.context.clone();
         thread::spawn(move || {
             for _ in 0..times {
-                context.busy_poll(1, time::now(), 0, false);
+                context.busy_poll(1, time::now(), &mut Poller::new(0));
             }
         })
     }

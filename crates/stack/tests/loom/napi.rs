@@ -21,7 +21,7 @@ pub(crate) mod word;
 pub(crate) use context::Context;
 use id::{MIN_NAPI_ID, NapiId};
 use pass::Driver;
-pub(crate) use pass::{Pass, Upper};
+pub(crate) use pass::{Pass, Poller, Upper};
 use wait::WakeList;
 pub(crate) use wait::{Bedside, Waiter, Wake};
 use word::Word;

@@ -127,7 +127,7 @@ impl Station {
         Station { inet, iface, tape, now: Instant::from_millis(1000), wakes }
     }
 
-    fn pass(&self) -> Pass {
+    fn pass(&self) -> Pass<'static> {
         Pass::new(None, self.now, Driver::Interrupt)
     }
 
