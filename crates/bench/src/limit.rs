@@ -1,18 +1,20 @@
 //! The physical limit: a cache line handed to and fro between two CPUs. No packet can be faster.
 //!
 //! Each round trip is timed and recorded by itself, exactly as the arms' transactions are, so that a
-//! ratio to the limit compares like with like. Measured on a two-CPU Sapphire Rapids guest, ns a round
-//! trip:
+//! ratio to the limit compares like with like. Measured on a two-CPU Sapphire Rapids guest, p50 in ns
+//! a round trip, over several runs of seconds:
 //!
-//! | | timed singly | mean of 32 in a row |
+//! | | one line for both ways (this file) | a line for each way |
 //! |---|---|---|
-//! | one line for both ways (this file) | 205-265 | 105-145 |
-//! | a line for each way | 240-330 | 210-310 |
+//! | each timed and recorded | 200-270 | 240-330 |
+//! | 32 in a row, timed as a whole | 105-145 | 225-315 |
+//! | the same, a clock reading after each | 105-165, without PAUSE 215-255 | 265-320 |
+//! | the same, a clock reading and a recording after each | 200-275 | 260-320 |
 //!
-//! The small figure is not the clock's absence: 32 in a row with a recording after each, timed as a
-//! whole, take 200-245 again. It is that of a reply written in the same instant as the answer is seen,
-//! while the line is still exclusively ours; after any work the other side's polling has made it
-//! shared, and taking it back is one more transfer. Every real exchange has work there.
+//! So back to back the hardware does twice as well, but only while almost nothing happens between an
+//! answer and the next request: some 20 ns of work there cost 90. Probably the other side's polling
+//! has by then taken the line back to shared, and the write must fetch it again. Every transaction of
+//! an arm has such work, so this limit has it too; it is the limit of exchanges, not of wires.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;

@@ -290,7 +290,7 @@ impl StagesReport {
             row.push(us_text(arm.total_us));
             table.add_row(row);
         }
-        let _ = writeln!(out, "{table}\n");
+        let _ = writeln!(out, "{}\n", table.trim_fmt());
         let _ = writeln!(
             out,
             "Medians in us. ring: on the ring until a spinning pass begins; wake-up: the same with the \

@@ -258,10 +258,11 @@ impl SweepReport {
                 ]);
             }
         }
-        let _ = writeln!(out, "{table}\n");
+        let _ = writeln!(out, "{}\n", table.trim_fmt());
         let _ = writeln!(
             out,
-            "Times in us. CPU us: whole machine per transaction; server CPU us: on the server's CPU alone."
+            "Times in us. CPU us: whole machine per transaction; server CPU us: on the server's CPU \
+             alone; ?: hidden by other programs."
         );
         for s in &self.skipped {
             let _ = writeln!(out, "skipped: {}: {}", s.name, s.reason);
