@@ -2,7 +2,7 @@
 //!
 //! Each round trip is timed and recorded by itself, exactly as the arms' transactions are, so that a
 //! ratio to the limit compares like with like. Measured on a two-CPU Sapphire Rapids guest, p50 in ns
-//! a round trip, over several runs of seconds:
+//! a round trip, the range over 100 ms rounds while other programs came and went:
 //!
 //! | | one line for both ways (this file) | a line for each way |
 //! |---|---|---|
