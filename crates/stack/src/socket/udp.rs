@@ -84,8 +84,8 @@ pub struct UdpSocket {
     host: Host,
     endpoint: Arc<Endpoint>,
     binding: Mutex<Option<Bound>>,
-    /// The path last sent over.
-    path: Mutex<Option<(SocketAddr, Path)>>,
+    /// The path last sent over, and the address it was asked for; `None`: the peer's.
+    path: Mutex<Option<(Option<SocketAddr>, Path)>>,
     nonblocking: AtomicBool,
     read_timeout: AtomicU64,
     write_timeout: AtomicU64,
@@ -190,9 +190,10 @@ impl UdpSocket {
                     (result, _) => result?,
                 }
                 bound.remote = Some(remote);
-                *lock(&self.path) = None;
                 Ok(())
-            })
+            })?;
+            self.forget_path();
+            Ok(())
         })
     }
 
@@ -205,8 +206,14 @@ impl UdpSocket {
                 let _ = kernel.connect(None);
             }
             bound.remote = None;
-            *lock(&self.path) = None;
         }
+        self.forget_path();
+    }
+
+    /// After the binding has changed, its lock released: a sender holds the path's lock and then asks for
+    /// the binding's.
+    fn forget_path(&self) {
+        *lock(&self.path) = None;
     }
 
     /// The address it is bound to; 0.0.0.0:0 if it is not.
@@ -421,17 +428,13 @@ impl UdpSocket {
     fn send_one(
         &self,
         datagram: &Outgoing<'_>,
-        cached: &mut Option<(SocketAddr, Path)>,
+        cached: &mut Option<(Option<SocketAddr>, Path)>,
     ) -> io::Result<()> {
         let inet = self.host.inet();
         let mut waited: Option<Option<Instant>> = None;
         loop {
             let path = match &mut *cached {
-                Some((remote, path))
-                    if datagram.to.is_none_or(|to| to == *remote) && path.is_current(inet) =>
-                {
-                    path
-                }
+                Some((to, path)) if *to == datagram.to && path.is_current(inet) => path,
                 _ => match self.find_path(datagram.to, cached)? {
                     Some(path) => path,
                     None => return self.send_by_kernel(datagram),
@@ -452,6 +455,7 @@ impl UdpSocket {
                     // The device is behind and has no interrupt for room on its ring: let it run.
                     std::thread::sleep(Duration::from_micros(20));
                 }
+                Err(SendError::RingFull) => return Err(io::ErrorKind::WouldBlock.into()),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -462,7 +466,7 @@ impl UdpSocket {
     fn find_path<'a>(
         &self,
         to: Option<SocketAddr>,
-        cached: &'a mut Option<(SocketAddr, Path)>,
+        cached: &'a mut Option<(Option<SocketAddr>, Path)>,
     ) -> io::Result<Option<&'a mut Path>> {
         let (local, remote) = self.with_binding(|bound| {
             let remote = to.or(bound.remote).ok_or_else(|| errno(libc::EDESTADDRREQ))?;
@@ -472,7 +476,7 @@ impl UdpSocket {
         let broadcast = self.endpoint.options.get(SO_BROADCAST)? != 0;
         let options = PathOptions { broadcast, ..PathOptions::default() };
         match self.host.inet().path(local, remote, queue, options, time::now()) {
-            Ok(path) => Ok(Some(&mut cached.insert((remote, path)).1)),
+            Ok(path) => Ok(Some(&mut cached.insert((to, path)).1)),
             Err(SendError::UseKernel) => Ok(None),
             Err(error) => Err(error.into()),
         }
