@@ -98,6 +98,12 @@ pub(crate) fn epoll_wait(
     ready as libc::c_int
 }
 
+/// The CPU this thread runs on at this moment.
+pub(crate) fn current_cpu() -> Option<usize> {
+    // SAFETY: a plain call.
+    usize::try_from(unsafe { libc::sched_getcpu() }).ok()
+}
+
 /// Binds a thread to one CPU.
 pub(crate) fn pin<T>(thread: &std::thread::JoinHandle<T>, cpu: usize) -> io::Result<()> {
     use std::os::unix::thread::JoinHandleExt;

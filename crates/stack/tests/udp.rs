@@ -83,6 +83,41 @@ fn a_busy_polling_receive_finds_its_datagrams_itself() {
     assert!(context.bp_cleaned > rounds / 2, "{context:?}");
 }
 
+/// Two spinners on one CPU would hand it over once a time slice: seconds for what takes milliseconds.
+#[test]
+fn one_of_two_spinners_on_one_cpu_sleeps_instead() {
+    let (one, two) = hosts();
+    let (left, right) = sockets(&one, &two);
+    let pin = || {
+        // SAFETY: an empty set with one CPU added, for the calling thread.
+        unsafe {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);
+            libc::sched_setaffinity(0, size_of_val(&set), &set)
+        }
+    };
+    assert_eq!(pin(), 0, "threads started from here on share the CPU");
+    left.set_busy_poll(1_000_000).unwrap();
+    right.set_busy_poll(1_000_000).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut buffer = [0; 8];
+            for _ in 0..1_000 {
+                right.recv(&mut buffer).unwrap();
+                right.send(b"pong").unwrap();
+            }
+        });
+        let mut buffer = [0; 8];
+        for _ in 0..1_000 {
+            left.send(b"ping").unwrap();
+            left.recv(&mut buffer).unwrap();
+        }
+    });
+    let crowded =
+        |host: &Host| host.contexts().map(|context| context.stats().bp_crowded).sum::<u64>();
+    assert!(crowded(&one) + crowded(&two) > 0);
+}
+
 #[test]
 fn a_non_blocking_receive_makes_one_pass() {
     let (one, two) = hosts();

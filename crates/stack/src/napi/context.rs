@@ -174,6 +174,10 @@ impl Context {
         }
     }
 
+    pub(crate) fn count_crowded(&self) {
+        self.counters.bp_crowded.add_shared();
+    }
+
     /// One pass on behalf of the interrupt, by its thread or by a leader in its place. `None` if refused.
     pub(super) fn napi_poll(&self, now: Instant) -> Option<usize> {
         if self.word.lock_napi().is_err() {

@@ -33,6 +33,7 @@ pub(crate) struct Counters {
     pub(crate) bp_yields: Counter,
     pub(crate) bp_misses: Counter,
     pub(crate) bp_cleaned: Counter,
+    pub(crate) bp_crowded: Counter,
     pub(crate) napi_yields: Counter,
     pub(crate) polls: Counter,
     pub(crate) interrupts: Counter,
@@ -49,6 +50,8 @@ pub struct Stats {
     pub bp_misses: u64,
     /// Packets found by busy polls.
     pub bp_cleaned: u64,
+    /// Busy polls given up because another thread was busy polling on the same CPU.
+    pub bp_crowded: u64,
     /// Times the interrupt's side was refused the queue.
     pub napi_yields: u64,
     /// Passes over the queue by the interrupt's side, a sleeper that waits on the interrupt itself included.
@@ -67,6 +70,7 @@ impl Counters {
             bp_yields: self.bp_yields.get(),
             bp_misses: self.bp_misses.get(),
             bp_cleaned: self.bp_cleaned.get(),
+            bp_crowded: self.bp_crowded.get(),
             napi_yields: self.napi_yields.get(),
             polls: self.polls.get(),
             interrupts: self.interrupts.get(),

@@ -1,6 +1,7 @@
 //! The busy loop: the receiving thread drives the queues itself until what it waits for is there. Linux's
 //! `napi_busy_loop`.
 
+use super::crowd::{PATIENCE, Spinner};
 use crate::{
     napi::{BusyPoll, Context, Poller},
     time::{self, Instant},
@@ -12,7 +13,7 @@ use std::{sync::Arc, time::Duration};
 pub(super) enum Busy {
     /// What was waited for is there.
     Ready,
-    /// The time is over.
+    /// The time is over, or another thread busy polls on this CPU.
     TimeOver,
     /// Every context is gone.
     Gone,
@@ -42,6 +43,8 @@ pub(super) fn busy_loop(
     ready: impl Fn() -> bool,
 ) -> Busy {
     let mut now = time::now();
+    let patient_until = now + PATIENCE;
+    let mut spinner = None;
     let end = now + terms.span;
     let end = terms.deadline.map_or(end, |deadline| end.min(deadline));
     loop {
@@ -62,6 +65,13 @@ pub(super) fn busy_loop(
         now = time::now();
         if now >= end {
             return Busy::TimeOver;
+        }
+        if now >= patient_until && spinner.is_none() {
+            spinner = Spinner::enter();
+            if spinner.is_none() {
+                contexts.iter().for_each(|context| context.count_crowded());
+                return Busy::TimeOver;
+            }
         }
     }
 }

@@ -5,6 +5,7 @@
 
 mod buffer;
 mod busy;
+mod crowd;
 mod endpoint;
 mod epoll;
 pub mod options;

@@ -81,6 +81,7 @@ mod counters {
         pub(crate) bp_yields: Counter,
         pub(crate) bp_misses: Counter,
         pub(crate) bp_cleaned: Counter,
+        pub(crate) bp_crowded: Counter,
         pub(crate) napi_yields: Counter,
         pub(crate) polls: Counter,
         pub(crate) interrupts: Counter,
