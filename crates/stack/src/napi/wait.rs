@@ -23,6 +23,8 @@ const WOKEN: u32 = 2;
 #[derive(Debug)]
 pub struct Waiter {
     state: AtomicU32,
+    /// 1: in the queue of those who wait for one thing. Changed under the lock of that queue.
+    queued: AtomicU32,
     event: OwnedFd,
 }
 
@@ -41,7 +43,7 @@ pub enum Wake {
 
 impl Waiter {
     pub(crate) fn new() -> io::Result<Waiter> {
-        Ok(Waiter { state: AtomicU32::new(AWAKE), event: eventfd()? })
+        Ok(Waiter { state: AtomicU32::new(AWAKE), queued: AtomicU32::new(0), event: eventfd()? })
     }
 
     /// The calling thread's own.
@@ -76,6 +78,17 @@ impl Waiter {
     #[inline]
     pub fn is_woken(&self) -> bool {
         self.state.load(Ordering::Acquire) == WOKEN
+    }
+
+    /// Whether it stands in the queue it was put in. To be asked by its own thread, once awake: a wake-up by
+    /// that queue takes it off first.
+    #[inline]
+    pub(crate) fn is_queued(&self) -> bool {
+        self.queued.load(Ordering::Relaxed) != 0
+    }
+
+    pub(crate) fn set_queued(&self, queued: bool) {
+        self.queued.store(queued.into(), Ordering::Relaxed);
     }
 
     /// Sleeps until woken (or, rarely, for no reason) or `timeout` is over (`None`: never). Returns at once

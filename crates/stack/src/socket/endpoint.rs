@@ -17,7 +17,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
 };
 
@@ -88,9 +88,16 @@ pub(super) struct Endpoint {
     /// Not zero if a receive would return at once. Written under the lock of `rx`, read without.
     attention: AtomicU64,
     rx: Mutex<Receive>,
-    shut_for_writing: AtomicBool,
+    /// What a send must look at first, of [`SHUT`] and [`ERROR`]. Written under the lock of `rx`.
+    sending: AtomicU32,
+    connected: AtomicBool,
     closed: AtomicBool,
 }
+
+/// Shut down for writing.
+const SHUT: u32 = 1;
+/// An error is pending.
+const ERROR: u32 = 2;
 
 #[derive(Debug, Default)]
 struct Receive {
@@ -178,11 +185,13 @@ impl UdpEndpoint for Endpoint {
     }
 
     fn error(&self, error: SocketError, _remote: SocketAddr, pass: &mut Pass<'_>) {
-        if !error.hard {
+        // Who sends to many is not told that one is missing (`__udp4_lib_err`, without IP_RECVERR).
+        if !error.hard || !self.connected.load(Ordering::Relaxed) {
             return;
         }
         self.change(&mut pass.wake, Events::ERROR | Events::READABLE, |rx| {
             rx.error = Some(error.errno);
+            self.sending.fetch_or(ERROR, Ordering::Release);
         });
     }
 }
@@ -194,7 +203,8 @@ impl Endpoint {
             direct: AtomicU64::new(0),
             attention: AtomicU64::new(0),
             rx: Mutex::default(),
-            shut_for_writing: AtomicBool::new(false),
+            sending: AtomicU32::new(0),
+            connected: AtomicBool::new(false),
             closed: AtomicBool::new(false),
         }
     }
@@ -224,7 +234,7 @@ impl Endpoint {
         }
     }
 
-    /// What there is without waiting: `take` a datagram, else the pending error, else the end.
+    /// What there is without waiting: the pending error, else `take` a datagram, else the end.
     ///
     /// `None` if there is nothing.
     pub(super) fn take<T>(
@@ -235,10 +245,10 @@ impl Endpoint {
             return None;
         }
         let mut rx = lock(&self.rx);
-        let result = if let Some(taken) = take(&mut rx.buffer) {
-            Ok(Some(taken))
-        } else if let Some(errno) = rx.error.take() {
+        let result = if let Some(errno) = self.take_error_of(&mut rx) {
             Err(io::Error::from_raw_os_error(errno))
+        } else if let Some(taken) = take(&mut rx.buffer) {
+            Ok(Some(taken))
         } else if rx.shut {
             return Some(Ok(None));
         } else {
@@ -258,9 +268,36 @@ impl Endpoint {
     /// The pending error, cleared.
     pub(super) fn take_error(&self) -> Option<i32> {
         let mut rx = lock(&self.rx);
-        let error = rx.error.take();
+        let error = self.take_error_of(&mut rx);
         self.attention.store(rx.attention(), Ordering::Release);
         error
+    }
+
+    #[inline]
+    fn take_error_of(&self, rx: &mut Receive) -> Option<i32> {
+        let error = rx.error.take();
+        if error.is_some() {
+            self.sending.fetch_and(!ERROR, Ordering::Release);
+        }
+        error
+    }
+
+    /// Why a send fails before it begins: the pending error, which it takes, or EPIPE.
+    #[inline]
+    pub(super) fn may_send(&self) -> Result<(), i32> {
+        match self.sending.load(Ordering::Acquire) {
+            0 => Ok(()),
+            _ => self.take_error().map_or_else(|| self.check_open(), Err),
+        }
+    }
+
+    fn check_open(&self) -> Result<(), i32> {
+        if self.is_shut_for_writing() { Err(libc::EPIPE) } else { Ok(()) }
+    }
+
+    /// Whether it has a peer: only then is it told what becomes of its datagrams.
+    pub(super) fn set_connected(&self, connected: bool) {
+        self.connected.store(connected, Ordering::Relaxed);
     }
 
     /// The context that packets last came from.
@@ -321,28 +358,34 @@ impl Endpoint {
         events
     }
 
-    pub(super) fn shut_reading(&self) {
+    /// Ends receiving, sending or both, and tells whoever waits.
+    pub(super) fn shut(&self, reading: bool, writing: bool) {
         let mut wake = WakeList::default();
-        self.change(&mut wake, Events::READABLE, |rx| rx.shut = true);
+        self.change(&mut wake, Events::READABLE | Events::HANGUP, |rx| {
+            rx.shut |= reading;
+            if writing {
+                self.sending.fetch_or(SHUT, Ordering::Release);
+            }
+        });
         wake.wake_all();
     }
 
-    pub(super) fn shut_writing(&self) {
-        self.shut_for_writing.store(true, Ordering::Release);
+    fn is_shut_for_writing(&self) -> bool {
+        self.sending.load(Ordering::Acquire) & SHUT != 0
     }
 
-    pub(super) fn is_shut_for_writing(&self) -> bool {
-        self.shut_for_writing.load(Ordering::Acquire)
-    }
-
-    /// The end: nothing more comes in, whoever waits is told, the memory is given back.
+    /// The end: nothing more comes in, who watches forgets it, the memory is given back.
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        self.shut_reading();
-        self.shut_writing();
         let mut rx = lock(&self.rx);
+        rx.shut = true;
         rx.buffer.clear();
         rx.context = None;
+        let watchers = rx.wait.forget_watchers();
+        drop(rx);
+        for watch in watchers.iter().flat_map(|watchers| watchers.iter()) {
+            watch.closed();
+        }
     }
 
     pub(super) fn is_closed(&self) -> bool {

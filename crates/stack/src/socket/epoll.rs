@@ -120,6 +120,13 @@ impl Watch for Item {
             wake.push(sleeper);
         }
     }
+
+    fn closed(&self) {
+        // A one-shot member that was reported is on no list where a wait would find it closed.
+        if let Some(set) = self.set.upgrade() {
+            lock(&set.items).remove(&self.endpoint.as_ptr().addr());
+        }
+    }
 }
 
 impl Set {

@@ -59,6 +59,9 @@ impl BitAnd for Events {
 pub(super) trait Watch: Send + Sync {
     /// Something came: `events`, over the NAPI context `napi`. Called without the socket's lock.
     fn notify(&self, events: Events, napi: Option<NapiId>, wake: &mut WakeList);
+
+    /// The socket is closed; nothing more comes from it. Called without the socket's lock.
+    fn closed(&self) {}
 }
 
 /// Who waits for one socket: sleeping receivers, of which a datagram wakes the first, and watchers, which
@@ -75,20 +78,21 @@ pub(super) type Watchers = Arc<[Arc<dyn Watch>]>;
 
 impl WaitQueue {
     pub(super) fn sleep(&mut self, waiter: Arc<Waiter>) {
+        waiter.set_queued(true);
         self.sleepers.push_back(waiter);
     }
 
     /// True if it was still waiting: nobody took it off to wake it.
     pub(super) fn leave(&mut self, waiter: &Arc<Waiter>) -> bool {
         match self.sleepers.iter().position(|sleeper| Arc::ptr_eq(sleeper, waiter)) {
-            Some(at) => self.sleepers.remove(at).is_some(),
+            Some(at) => self.sleepers.remove(at).inspect(|off| off.set_queued(false)).is_some(),
             None => false,
         }
     }
 
     #[inline]
     pub(super) fn next_sleeper(&mut self) -> Option<Arc<Waiter>> {
-        self.sleepers.pop_front()
+        self.sleepers.pop_front().inspect(|off| off.set_queued(false))
     }
 
     pub(super) fn watch(&mut self, watch: Arc<dyn Watch>) {
@@ -113,9 +117,14 @@ impl WaitQueue {
         self.watchers.clone()
     }
 
+    /// The watchers, who watch no more.
+    pub(super) fn forget_watchers(&mut self) -> Option<Watchers> {
+        self.watchers.take()
+    }
+
     /// Everybody, for an event that concerns all.
     pub(super) fn drain_sleepers(&mut self) -> impl Iterator<Item = Arc<Waiter>> {
-        self.sleepers.drain(..)
+        self.sleepers.drain(..).inspect(|off| off.set_queued(false))
     }
 }
 

@@ -190,6 +190,7 @@ impl UdpSocket {
                     (result, _) => result?,
                 }
                 bound.remote = Some(remote);
+                self.endpoint.set_connected(true);
                 Ok(())
             })?;
             self.forget_path();
@@ -206,6 +207,7 @@ impl UdpSocket {
                 let _ = kernel.connect(None);
             }
             bound.remote = None;
+            self.endpoint.set_connected(false);
         }
         self.forget_path();
     }
@@ -363,8 +365,9 @@ impl UdpSocket {
             Some(context) => context.sleep(&waiter, timeout),
             None => waiter.sleep(timeout),
         };
-        // Who wakes a receiver takes it off the queue.
-        if !waiter.is_woken() {
+        // Who wakes a receiver takes it off the queue; but it may have been woken by the late echo of an
+        // earlier wait, and an entry left behind would swallow a later wake-up.
+        if waiter.is_queued() || !waiter.is_woken() {
             self.endpoint.leave(&waiter);
         }
         Ok(wake)
@@ -375,8 +378,9 @@ impl UdpSocket {
     /// Sends a datagram to where the socket is connected to.
     ///
     /// # Errors
-    /// EDESTADDRREQ if it is not connected, EMSGSIZE, EPIPE after shutdown, EHOSTUNREACH, ENETUNREACH,
-    /// `WouldBlock` if the ring is full and the socket non-blocking (or the write timeout over).
+    /// EDESTADDRREQ if it is not connected, EMSGSIZE, EPIPE after shutdown, EHOSTUNREACH, ENETUNREACH, a
+    /// pending error (ECONNREFUSED from an earlier datagram), `WouldBlock` if the ring is full and the
+    /// socket non-blocking (or the write timeout over).
     #[inline]
     pub fn send(&self, payload: &[u8]) -> io::Result<usize> {
         self.send_all(&[Outgoing { payload, to: None }]).map(|_| payload.len())
@@ -403,9 +407,7 @@ impl UdpSocket {
 
     #[inline]
     fn send_all(&self, datagrams: &[Outgoing<'_>]) -> io::Result<usize> {
-        if self.endpoint.is_shut_for_writing() {
-            return Err(errno(libc::EPIPE));
-        }
+        self.endpoint.may_send().map_err(errno)?;
         let limit = self.endpoint.options.send_buffer.load(Ordering::Relaxed) as usize;
         let mut cached = lock(&self.path);
         let mut sent = 0;
@@ -497,15 +499,11 @@ impl UdpSocket {
     /// Ends receiving, sending, or both. A receiver that waits returns 0.
     ///
     /// # Errors
-    /// None today; a `Result` as in std.
+    /// ENOTCONN if it is not connected; it is shut down nevertheless.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        if how != Shutdown::Write {
-            self.endpoint.shut_reading();
-        }
-        if how != Shutdown::Read {
-            self.endpoint.shut_writing();
-        }
-        Ok(())
+        self.endpoint.shut(how != Shutdown::Write, how != Shutdown::Read);
+        // As in Linux, which does it all the same (`inet_shutdown`).
+        self.peer_addr().map(drop)
     }
 
     /// Sets an option of [`options`](super::options) by its Linux name.
