@@ -102,6 +102,20 @@ struct Item {
     napi: AtomicU32,
 }
 
+impl Item {
+    fn set_interest(&self, events: Events) {
+        let always = Events::ERROR | Events::HANGUP;
+        self.interest.store((events | always).0, Ordering::Release);
+    }
+
+    /// Takes the one shot. False if another wait was faster, or the member has been modified since and queues
+    /// itself again.
+    fn disarm(&self, interest: Events) -> bool {
+        let (old, none) = (interest.0, Events::default().0);
+        self.interest.compare_exchange(old, none, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+}
+
 impl Watch for Item {
     fn notify(&self, events: Events, napi: Option<NapiId>, wake: &mut WakeList) {
         let Some(set) = self.set.upgrade() else { return };
@@ -150,6 +164,12 @@ impl Set {
         }
     }
 
+    fn forget_the_gone(&self) {
+        let mut contexts = lock(&self.contexts);
+        let live = contexts.iter().filter(|known| !known.is_gone()).cloned();
+        *contexts = Arc::new(live.collect());
+    }
+
     fn contexts(&self) -> Arc<Vec<Arc<Context>>> {
         lock(&self.contexts).clone()
     }
@@ -190,15 +210,18 @@ impl Set {
             if interest.is_empty() || found.is_empty() {
                 continue;
             }
-            events.push(EpollEvent { events: found, data: item.data });
+            let event = EpollEvent { events: found, data: item.data };
             if interest.has(Events::ONE_SHOT) {
-                item.interest.store(0, Ordering::Release);
+                if !item.disarm(interest) {
+                    continue;
+                }
             } else if !interest.has(Events::EDGE) {
                 // Level-triggered members stay on the list for as long as they are ready.
                 if let Some(sleeper) = self.enqueue(item) {
                     sleeper.wake();
                 }
             }
+            events.push(event);
         }
     }
 }
@@ -222,10 +245,11 @@ impl Epoll {
             set: Arc::downgrade(&self.set),
             endpoint: Arc::downgrade(endpoint),
             data,
-            interest: AtomicU32::new(events.0),
+            interest: AtomicU32::new(0),
             queued: AtomicBool::new(false),
             napi: AtomicU32::new(0),
         });
+        item.set_interest(events);
         let mut items = lock(&self.set.items);
         if items.get(&key).is_some_and(|known| known.endpoint.strong_count() > 0) {
             return Err(io::Error::from_raw_os_error(libc::EEXIST));
@@ -247,7 +271,7 @@ impl Epoll {
     /// ENOENT if it is not a member.
     pub fn modify(&self, socket: &UdpSocket, events: Events) -> io::Result<()> {
         let item = self.member(socket)?;
-        item.interest.store(events.0, Ordering::Release);
+        item.set_interest(events);
         self.look_at(&item, socket.endpoint());
         Ok(())
     }
@@ -368,7 +392,7 @@ impl Epoll {
         if !contexts.is_empty()
             && busy_loop(&contexts, &terms, &mut poller, || self.set.is_ready()) == Busy::Gone
         {
-            *lock(&self.set.contexts) = Arc::default();
+            self.set.forget_the_gone();
         }
     }
 

@@ -91,7 +91,10 @@ pub fn poll(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<usi
         match wake {
             Wake::Woken | Wake::Readable => {}
             Wake::Timeout => break Ok(look(fds)),
-            Wake::Interrupted => break Err(io::ErrorKind::Interrupted.into()),
+            Wake::Interrupted => match look(fds) {
+                0 => break Err(io::ErrorKind::Interrupted.into()),
+                ready => break Ok(ready),
+            },
         }
     };
     for fd in &*fds {

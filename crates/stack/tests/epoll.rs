@@ -1,0 +1,323 @@
+//! `Epoll` by the rules of epoll(7), over the cable.
+
+mod common;
+
+use busypoll_stack::{Epoll, EpollEvent, EpollParams, Events, Host, UdpSocket};
+use common::{hosts, sockets};
+use std::{
+    net::Shutdown,
+    sync::{
+        Barrier,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+const SOON: Option<Duration> = Some(Duration::from_secs(10));
+/// Long enough to believe that nothing comes.
+const SHORT: Option<Duration> = Some(Duration::from_millis(30));
+
+/// What a wait reports: each member's number and events.
+fn wait(epoll: &Epoll, timeout: Option<Duration>) -> Vec<(u64, Events)> {
+    let mut events = Vec::new();
+    let count = epoll.wait(&mut events, 16, timeout).unwrap();
+    assert_eq!(count, events.len());
+    events.iter().map(|event: &EpollEvent| (event.data, event.events)).collect()
+}
+
+fn receive(socket: &UdpSocket) {
+    socket.recv(&mut [0; 16]).unwrap();
+}
+
+/// An epoll of `host` with one member, number 7.
+fn watching(host: &Host, socket: &UdpSocket, events: Events) -> Epoll {
+    let epoll = Epoll::new(host);
+    epoll.add(socket, events, 7).unwrap();
+    epoll
+}
+
+#[test]
+fn level_triggered_reports_as_long_as_something_is_there() {
+    let (one, two) = hosts();
+    let (left, right) = sockets(&one, &two);
+    let epoll = watching(&two, &right, Events::READABLE);
+    assert_eq!(wait(&epoll, SHORT), []);
+    left.send(b"a").unwrap();
+    left.send(b"b").unwrap();
+    for _ in 0..3 {
+        assert_eq!(wait(&epoll, SOON), [(7, Events::READABLE)]);
+    }
+    receive(&right);
+    assert_eq!(wait(&epoll, SOON), [(7, Events::READABLE)]);
+    receive(&right);
+    assert_eq!(wait(&epoll, SHORT), []);
+}
+
+#[test]
+fn edge_triggered_reports_what_comes() {
+    let (one, two) = hosts();
+    let (left, right) = sockets(&one, &two);
+    let epoll = watching(&two, &right, Events::READABLE | Events::EDGE);
+    for _ in 0..3 {
+        left.send(b"x").unwrap();
+        assert_eq!(wait(&epoll, SOON), [(7, Events::READABLE)]);
+        assert_eq!(wait(&epoll, SHORT), [], "it is still there, but nothing came");
+    }
+}
+
+#[test]
+fn one_shot_reports_once_until_modified() {
+    let (one, two) = hosts();
+    let (left, right) = sockets(&one, &two);
+    let once = Events::READABLE | Events::ONE_SHOT;
+    let epoll = watching(&two, &right, once);
+    left.send(b"a").unwrap();
+    assert_eq!(wait(&epoll, SOON), [(7, Events::READABLE)]);
+    left.send(b"b").unwrap();
+    assert_eq!(wait(&epoll, SHORT), []);
+    epoll.modify(&right, once).unwrap();
+    assert_eq!(wait(&epoll, SOON), [(7, Events::READABLE)], "armed anew, and something is there");
+    receive(&right);
+    receive(&right);
+    epoll.modify(&right, once).unwrap();
+    assert_eq!(wait(&epoll, SHORT), []);
+}
+
+#[test]
+fn what_is_there_already_is_reported_on_joining() {
+    let (one, two) = hosts();
+    let (left, right) = sockets(&one, &two);
+    left.send(b"x").unwrap();
+    right.peek_from(&mut [0; 4]).unwrap();
+    for trigger in [Events::default(), Events::EDGE, Events::ONE_SHOT] {
+        let epoll = watching(&two, &right, Events::READABLE | trigger);
+        assert_eq!(wait(&epoll, SOON), [(7, Events::READABLE)]);
+        // And to whom it is news after a change of interest.
+        epoll.modify(&right, Events::WRITABLE | trigger).unwrap();
+        assert_eq!(wait(&epoll, SOON), [(7, Events::WRITABLE)]);
+        let both = Events::READABLE | Events::WRITABLE;
+        epoll.modify(&right, both | trigger).unwrap();
+        assert_eq!(wait(&epoll, SOON), [(7, both)]);
+    }
+}
+
+#[test]
+fn a_member_is_a_member_once_and_leaves_also_while_ready() {
+    let (one, two) = hosts();
+    let (left, right) = sockets(&one, &two);
+    let epoll = watching(&two, &right, Events::READABLE);
+    let again = epoll.add(&right, Events::READABLE, 8).unwrap_err();
+    assert_eq!(again.raw_os_error(), Some(libc::EEXIST));
+    left.send(b"x").unwrap();
+    assert_eq!(wait(&epoll, SOON), [(7, Events::READABLE)]);
+    epoll.remove(&right).unwrap();
+    assert_eq!(wait(&epoll, SHORT), []);
+    let gone = epoll.remove(&right).unwrap_err();
+    assert_eq!(gone.raw_os_error(), Some(libc::ENOENT));
+    let gone = epoll.modify(&right, Events::READABLE).unwrap_err();
+    assert_eq!(gone.raw_os_error(), Some(libc::ENOENT));
+    epoll.add(&right, Events::READABLE, 9).unwrap();
+    assert_eq!(wait(&epoll, SOON), [(9, Events::READABLE)]);
+}
+
+#[test]
+fn a_socket_that_is_dropped_leaves_by_itself() {
+    let (one, two) = hosts();
+    let (left, right) = sockets(&one, &two);
+    let epoll = watching(&two, &right, Events::READABLE);
+    left.send(b"x").unwrap();
+    assert_eq!(wait(&epoll, SOON).len(), 1);
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            epoll.modify(&right, Events::default()).unwrap();
+            drop(right);
+            wait(&epoll, SHORT)
+        });
+        assert_eq!(waiting.join().unwrap(), []);
+    });
+    // A new one may live where the old one did.
+    for _ in 0..100 {
+        let socket = UdpSocket::bind(&two, "10.0.0.2:0").unwrap();
+        epoll.add(&socket, Events::READABLE | Events::ONE_SHOT, 1).unwrap();
+    }
+    assert_eq!(wait(&epoll, SHORT), []);
+}
+
+#[test]
+fn errors_and_hang_ups_are_reported_unasked() {
+    let (one, two) = hosts();
+    let (left, right) = sockets(&one, &two);
+    let epoll = watching(&one, &left, Events::default());
+    right.send(b"not asked for").unwrap();
+    assert_eq!(wait(&epoll, SHORT), []);
+    drop(right);
+    left.send(b"anyone?").unwrap();
+    assert_eq!(wait(&epoll, SOON), [(7, Events::ERROR)]);
+    left.take_error().unwrap().unwrap();
+    assert_eq!(wait(&epoll, SHORT), []);
+    epoll.modify(&left, Events::EDGE).unwrap();
+    left.shutdown(Shutdown::Read).unwrap();
+    assert_eq!(wait(&epoll, SHORT), []);
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| wait(&epoll, SOON));
+        thread::sleep(Duration::from_millis(10));
+        left.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(waiting.join().unwrap(), [(7, Events::HANGUP)]);
+    });
+}
+
+#[test]
+fn no_room_no_time_and_fair_turns() {
+    let (one, two) = hosts();
+    let (left, right) = sockets(&one, &two);
+    let epoll = watching(&two, &right, Events::READABLE);
+    let mut events = Vec::new();
+    let error = epoll.wait(&mut events, 0, SHORT).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
+    assert_eq!(epoll.wait(&mut events, 1, Some(Duration::ZERO)).unwrap(), 0);
+    let others: Vec<_> = (0..3).map(|_| UdpSocket::bind(&two, "10.0.0.2:0").unwrap()).collect();
+    for (other, data) in others.iter().zip(100..) {
+        epoll.add(other, Events::READABLE, data).unwrap();
+        left.send_to(b"x", other.local_addr().unwrap()).unwrap();
+    }
+    let all_there = |other: &UdpSocket| other.peek_from(&mut [0; 4]).is_ok();
+    assert!(others.iter().all(all_there));
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        assert_eq!(epoll.wait(&mut events, 1, SOON).unwrap(), 1);
+        seen.push(events[0].data);
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, [100, 101, 102], "with room for one, each has its turn");
+}
+
+#[test]
+fn an_event_wakes_one_of_many_waiters() {
+    let (one, two) = hosts();
+    let (left, right) = sockets(&one, &two);
+    let epoll = watching(&two, &right, Events::READABLE | Events::EDGE);
+    let reported = AtomicU32::new(0);
+    let ready = Barrier::new(5);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                ready.wait();
+                reported.fetch_add(
+                    wait(&epoll, Some(Duration::from_millis(300))).len() as u32,
+                    Ordering::Relaxed,
+                );
+            });
+        }
+        ready.wait();
+        thread::sleep(Duration::from_millis(50));
+        left.send(b"x").unwrap();
+    });
+    assert_eq!(reported.into_inner(), 1);
+}
+
+#[test]
+fn a_one_shot_member_is_in_one_hand_at_a_time() {
+    let (one, two) = hosts();
+    let (left, right) = sockets(&one, &two);
+    left.set_nonblocking(false).unwrap();
+    right.set_nonblocking(true).unwrap();
+    let once = Events::READABLE | Events::ONE_SHOT;
+    let epoll = watching(&two, &right, once);
+    let (holders, received) = (AtomicU32::new(0), AtomicU32::new(0));
+    let stop = AtomicBool::new(false);
+    let rounds = 5_000;
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    if wait(&epoll, SHORT).is_empty() {
+                        continue;
+                    }
+                    assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0, "held by another");
+                    while right.recv(&mut [0; 16]).is_ok() {
+                        received.fetch_add(1, Ordering::SeqCst);
+                    }
+                    holders.fetch_sub(1, Ordering::SeqCst);
+                    epoll.modify(&right, once).unwrap();
+                }
+            });
+        }
+        for n in 0..rounds {
+            // Now a burst, now one at a time.
+            if n % 8 == 0 {
+                while received.load(Ordering::SeqCst) < n {
+                    thread::yield_now();
+                }
+            }
+            left.send(b"x").unwrap();
+        }
+        while received.load(Ordering::SeqCst) < rounds {
+            thread::yield_now();
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+/// Busy-poll passes of `host` so far, found or not.
+fn passes(host: &Host) -> u64 {
+    host.contexts()
+        .map(|context| context.stats())
+        .map(|stats| stats.bp_misses + stats.bp_yields)
+        .sum()
+}
+
+#[test]
+fn busy_polling_by_its_own_parameters_else_by_the_hosts() {
+    let (one, two) = hosts();
+    let (_left, right) = sockets(&one, &two);
+    right.set_busy_poll(1_000).unwrap();
+    let epoll = watching(&two, &right, Events::READABLE);
+    let polls = |usecs, prefer, host| {
+        let params =
+            EpollParams { busy_poll_usecs: usecs, prefer_busy_poll: prefer, busy_poll_budget: 0 };
+        epoll.set_params(params).unwrap();
+        assert_eq!(epoll.params(), params);
+        two.set_busy_poll(host);
+        let before = passes(&two);
+        assert_eq!(wait(&epoll, Some(Duration::from_millis(2))), []);
+        passes(&two) - before
+    };
+    assert_eq!(polls(0, false, 0), 0, "a member's SO_BUSY_POLL is for its own receives");
+    assert!(polls(100, false, 0) > 1);
+    assert!(polls(0, false, 100) > 1);
+    assert!(polls(0, true, 0) > 0, "preferred: a pass even without time");
+    let wrong = EpollParams { busy_poll_usecs: 1 << 31, ..EpollParams::default() };
+    assert_eq!(epoll.set_params(wrong).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+}
+
+#[test]
+fn every_queue_of_its_members_is_polled() {
+    let worlds = [hosts(), hosts()];
+    let pairs = worlds.each_ref().map(|(one, two)| sockets(one, two));
+    let epoll = Epoll::new(&worlds[0].1);
+    epoll.set_params(EpollParams { busy_poll_usecs: 1_000_000, ..EpollParams::default() }).unwrap();
+    for ((_, right), data) in pairs.iter().zip(0..) {
+        epoll.add(right, Events::READABLE, data).unwrap();
+    }
+    thread::scope(|scope| {
+        for (left, right) in &pairs {
+            scope.spawn(|| {
+                for _ in 0..50 {
+                    left.send(b"ping").unwrap();
+                    receive(left);
+                }
+                let _ = right;
+            });
+        }
+        for _ in 0..100 {
+            let data = wait(&epoll, SOON)[0].0;
+            let (_, right) = &pairs[data as usize];
+            receive(right);
+            right.send(b"pong").unwrap();
+        }
+    });
+    for (_, right) in &pairs {
+        assert!(right.stats().other_polls > 0, "{:?}", right.stats());
+    }
+}
