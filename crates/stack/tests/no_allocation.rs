@@ -1,0 +1,160 @@
+//! The hot path asks for no memory: once warm, neither sending nor any way of waiting and receiving
+//! allocates on the calling threads.
+
+mod common;
+
+use busypoll_stack::{Epoll, EpollParams, Events, Incoming, Outgoing, UdpSocket};
+use common::{hosts, sockets};
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
+    thread,
+};
+
+std::thread_local!(static ALLOCATIONS: Cell<u64> = const { Cell::new(0) });
+
+/// Counts what each thread asks for.
+struct Counting;
+
+// SAFETY: everything is the system allocator's; counting touches no memory but a constant thread local,
+// which needs no allocation itself.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // At a thread's end there is nothing left to count with, nor anybody who asks.
+        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+const WARM_UP: usize = 1_000;
+const ROUNDS: usize = 10_000;
+/// What happens once, as a warning, is no part of the path: the rounds are counted so many times.
+const TIMES: usize = 3;
+
+/// Allocations of this thread in each of several times `ROUNDS` rounds after the warm-up, the fewest.
+fn allocations(mut round: impl FnMut()) -> u64 {
+    (0..WARM_UP).for_each(|_| round());
+    let mut count = || {
+        let before = ALLOCATIONS.get();
+        (0..ROUNDS).for_each(|_| round());
+        ALLOCATIONS.get() - before
+    };
+    (0..TIMES).map(|_| count()).min().unwrap_or(u64::MAX)
+}
+
+/// Ping-pong between two connected sockets on two threads; each gets what `waiter` makes of its socket and
+/// receives by it.
+fn ping_pong<'a, R: FnMut()>(
+    pair: &'a (UdpSocket, UdpSocket),
+    waiter: impl Fn(&'a UdpSocket) -> R + Sync,
+) {
+    let (left, right) = pair;
+    let [client, server] = thread::scope(|scope| {
+        let client = scope.spawn(|| {
+            let mut receive = waiter(left);
+            allocations(|| {
+                left.send(b"ping").unwrap();
+                receive();
+            })
+        });
+        let server = scope.spawn(|| {
+            let mut receive = waiter(right);
+            allocations(|| {
+                receive();
+                right.send(b"pong").unwrap();
+            })
+        });
+        [client, server].map(|thread| thread.join().unwrap())
+    });
+    assert_eq!((client, server), (0, 0), "allocations in {ROUNDS} rounds");
+}
+
+#[test]
+fn receiving_busy_polled_and_asleep() {
+    let (one, two) = hosts();
+    let pair = sockets(&one, &two);
+    for busy_poll in [1_000_000, 20, 0] {
+        pair.0.set_busy_poll(busy_poll).unwrap();
+        pair.1.set_busy_poll(busy_poll).unwrap();
+        ping_pong(&pair, |socket| {
+            || {
+                socket.recv(&mut [0; 16]).unwrap();
+            }
+        });
+    }
+}
+
+#[test]
+fn epoll_busy_polled_and_asleep() {
+    let (one, two) = hosts();
+    let pair = sockets(&one, &two);
+    let host = |socket: &UdpSocket| if std::ptr::eq(socket, &pair.0) { &one } else { &two };
+    for busy_poll_usecs in [1_000_000, 20, 0] {
+        for trigger in [Events::default(), Events::EDGE, Events::ONE_SHOT] {
+            ping_pong(&pair, |socket| {
+                let epoll = Epoll::new(host(socket));
+                epoll.set_params(EpollParams { busy_poll_usecs, ..Default::default() }).unwrap();
+                epoll.add(socket, Events::READABLE | trigger, 0).unwrap();
+                let mut events = Vec::with_capacity(4);
+                move || {
+                    epoll.wait(&mut events, 4, None).unwrap();
+                    socket.recv(&mut [0; 16]).unwrap();
+                    if trigger == Events::ONE_SHOT {
+                        epoll.modify(socket, Events::READABLE | trigger).unwrap();
+                    }
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn batches_and_unconnected_sockets() {
+    let (one, two) = hosts();
+    let (left, right) = sockets(&one, &two);
+    right.disconnect();
+    let to = right.local_addr().unwrap();
+    for socket in [&left, &right] {
+        socket.set_busy_poll(50).unwrap();
+    }
+    let batch =
+        [Outgoing { payload: b"one", to: None }, Outgoing { payload: b"two", to: Some(to) }];
+    let [client, server] = thread::scope(|scope| {
+        let client = scope.spawn(|| {
+            allocations(|| {
+                assert_eq!(left.send_many(&batch).unwrap(), 2);
+                left.recv_from(&mut [0; 16]).unwrap();
+            })
+        });
+        let server = scope.spawn(|| {
+            allocations(|| {
+                let (mut first, mut second) = ([0; 16], [0; 16]);
+                let mut from = None;
+                let mut left = 2;
+                while left > 0 {
+                    let mut rooms = [Incoming::new(&mut first), Incoming::new(&mut second)];
+                    left -= right.recv_many(&mut rooms[..left]).unwrap();
+                    from = rooms[0].from;
+                }
+                right.send_to(b"answer", from.unwrap()).unwrap();
+            })
+        });
+        [client, server].map(|thread| thread.join().unwrap())
+    });
+    assert_eq!((client, server), (0, 0), "allocations in {ROUNDS} rounds");
+}
