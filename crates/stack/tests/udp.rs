@@ -4,7 +4,7 @@ mod common;
 
 use busypoll_stack::{
     Host, Incoming, Outgoing, UdpSocket,
-    nic::cable,
+    nic::{Coalesce, cable},
     options::{
         SO_BUSY_POLL, SO_BUSY_POLL_BUDGET, SO_ERROR, SO_INCOMING_NAPI_ID, SO_PREFER_BUSY_POLL,
         SO_RCVBUF, SO_SNDBUF,
@@ -305,6 +305,43 @@ fn a_burst_larger_than_the_ring_waits_for_room() {
             assert_eq!(buffer, n.to_be_bytes());
         }
     });
+}
+
+/// A moderated interrupt may fire beside a wake-up: it must not be lost with it.
+#[test]
+fn a_moderated_line_loses_no_wake_up() {
+    for coalesce in [
+        Coalesce { rx_usecs: 10, ..Coalesce::default() },
+        Coalesce { adaptive: true, ..Coalesce::default() },
+    ] {
+        let (a, b) = cable::pair(cable::Config { coalesce, ..cable::Config::default() }).unwrap();
+        let one = Host::builder().interface(a, "10.0.0.1/24").build().unwrap();
+        let two = Host::builder().interface(b, "10.0.0.2/24").build().unwrap();
+        let (left, right) = sockets(&one, &two);
+        for socket in [&left, &right] {
+            socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        }
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            // Hogs, so that wake-ups come late and together.
+            for _ in 0..2 {
+                scope.spawn(|| while !stop.load(Ordering::Relaxed) {});
+            }
+            scope.spawn(|| {
+                let mut buffer = [0; 8];
+                for _ in 0..2_000 {
+                    right.recv(&mut buffer).expect("a request");
+                    right.send(b"pong").unwrap();
+                }
+            });
+            let mut buffer = [0; 8];
+            for _ in 0..2_000 {
+                left.send(b"ping").unwrap();
+                left.recv(&mut buffer).expect("an answer");
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
 }
 
 #[test]

@@ -285,11 +285,13 @@ impl Context {
         loop {
             if self.line.interrupt.unmask() {
                 let left = deadline.map(|deadline| deadline - time::now());
-                match waiter.sleep_beside(&self.line.bedside, left) {
-                    Wake::Readable => self.counters.interrupts.add_shared(),
-                    other => return Some(other),
-                }
+                let wake = waiter.sleep_beside(&self.line.bedside, left);
+                // It may have fired beside a wake-up, too, and would not say so again.
                 self.line.interrupt.mask();
+                if wake != Wake::Readable {
+                    return Some(wake);
+                }
+                self.counters.interrupts.add_shared();
             }
             let now = time::now();
             self.last_lead.store(now.nanos(), Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! NAPI: what drives a receive queue. A [`Context`] owns one queue of a NIC; its [`Word`] says who may
+//! NAPI: what drives a receive queue. A [`Context`] owns one queue of a NIC; its ownership word says who may
 //! drive it now; its interrupt thread drives it when nobody else does; a busy polling thread drives it
 //! from its own receive call.
 //!
@@ -53,7 +53,7 @@ impl Serving {
     /// Puts a queue into service.
     ///
     /// # Errors
-    /// No descriptor or thread left, or [`table::CAPACITY`] contexts live already.
+    /// No descriptor or thread left, or 1,024 contexts live already.
     pub fn start(
         device: String,
         queue: u32,

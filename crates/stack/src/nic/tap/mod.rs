@@ -21,6 +21,7 @@ use std::{
         Arc, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
 /// Frames that can be pushed between two flushes.
@@ -286,16 +287,14 @@ impl Drop for Port {
     }
 }
 
-/// The descriptor is readable exactly while frames wait: there is nothing to arm or to take back, and
-/// whoever waits after [`unmask`](Interrupt::unmask) meets frames that came before it, too. So it need not
-/// look for them, which would be a system call.
+/// The descriptor is readable exactly while frames wait: there is nothing to arm or to take back.
 impl Interrupt for Port {
     fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 
     fn unmask(&self) -> bool {
-        true
+        sys::poll(self.epoll.as_raw_fd(), Some(Duration::ZERO)) == 0
     }
 
     fn mask(&self) {}

@@ -1,7 +1,7 @@
 //! The steering program: which packets leave the kernel's path. Owns the program and the layout of the
 //! key it looks up; see [`steering`](super::super::steering) for who fills the map.
 //!
-//! In short: a whole IPv4 packet without options, UDP or TCP, with or without VLAN tags, whose (protocol,
+//! In short: a whole IPv4 packet without options, UDP or TCP, without VLAN tags, whose (protocol,
 //! destination address, destination port) is in the map goes to the socket of the queue it came in on.
 //! All else passes to the kernel, as does a hit on a queue without a socket.
 
@@ -50,7 +50,6 @@ const MAP_LOOKUP_ELEM: i32 = 1;
 const REDIRECT_MAP: i32 = 51;
 
 const ETHERNET: i16 = 14;
-const VLAN_TAG: i16 = 4;
 const IPV4: i16 = 20;
 const PORTS: i16 = 4;
 
@@ -76,22 +75,8 @@ pub(super) fn steering(ports: BorrowedFd<'_>, sockets: BorrowedFd<'_>) -> Vec<In
     a.jump_if_reg(R2, If::Above, R8, pass);
     a.load(Size::U16, R3, R7, ETHERNET - 2);
 
-    // Up to two VLAN tags (802.1Q, 802.1ad): move on by one tag, R3 = the EtherType behind it.
-    for _ in 0..2 {
-        let tagged = a.label();
-        let untagged = a.label();
-        a.jump_if(R3, If::Equal, loaded(0x8100), tagged);
-        a.jump_if(R3, If::NotEqual, loaded(0x88a8), untagged);
-        a.place(tagged);
-        a.add(R7, VLAN_TAG.into());
-        a.copy(R2, R7);
-        a.add(R2, ETHERNET.into());
-        a.jump_if_reg(R2, If::Above, R8, pass);
-        a.load(Size::U16, R3, R7, ETHERNET - 2);
-        a.place(untagged);
-    }
-
-    // IPv4 only: ARP and the rest are the kernel's. (IPv6 branches off here.)
+    // IPv4 only: ARP and the rest are the kernel's, and so are tagged frames, whose addresses are those of
+    // its VLAN interfaces. (IPv6 branches off here.)
     a.jump_if(R3, If::NotEqual, loaded(0x0800), pass);
     a.add(R7, ETHERNET.into());
     a.copy(R2, R7);
