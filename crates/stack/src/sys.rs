@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    os::fd::{FromRawFd, OwnedFd, RawFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
     time::Duration,
 };
 
@@ -96,6 +96,41 @@ pub(crate) fn epoll_wait(
         )
     };
     ready as libc::c_int
+}
+
+/// As [`epoll_wait`]. `alarm` tells that one of the instance's descriptors will be readable by itself; the
+/// tests' kernel, whose clock moves only when everybody sleeps, goes by it.
+pub(crate) fn epoll_wait_alarm(
+    epoll: RawFd,
+    events: &mut [libc::epoll_event],
+    _alarm: Option<&Alarm>,
+    timeout: Option<Duration>,
+) -> libc::c_int {
+    epoll_wait(epoll, events, timeout)
+}
+
+/// A clock that runs out, once, and makes its descriptor readable.
+#[derive(Debug)]
+pub(crate) struct Alarm(OwnedFd);
+
+impl Alarm {
+    pub(crate) fn new() -> io::Result<Alarm> {
+        let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
+        // SAFETY: a plain system call.
+        owned(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) }).map(Alarm)
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    /// Starts the clock anew, whether it runs or has run out. No time at all stops it.
+    pub(crate) fn set(&self, span: Duration) {
+        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let spec = libc::itimerspec { it_interval: zero, it_value: timespec(span) };
+        // SAFETY: `spec` is valid for the call; a valid time on our own timerfd cannot fail.
+        unsafe { libc::timerfd_settime(self.0.as_raw_fd(), 0, &spec, std::ptr::null_mut()) };
+    }
 }
 
 /// The CPU this thread runs on at this moment.

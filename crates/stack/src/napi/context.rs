@@ -50,6 +50,8 @@ pub struct Context {
     pub(super) watchdog: Duration,
     /// When a poller last had the queue, in nanoseconds; the lowest bit: it is preferred.
     last_poll: AtomicU64,
+    /// When a poller last put the watchdog off, in nanoseconds.
+    put_off: AtomicU64,
     /// When a leader last took packets, in nanoseconds: the pace of the flow.
     last_lead: AtomicU64,
     /// Threads asleep here that do not lead.
@@ -87,6 +89,7 @@ impl Context {
             line: Line::new(interrupt)?,
             watchdog,
             last_poll: AtomicU64::new(0),
+            put_off: AtomicU64::new(0),
             last_lead: AtomicU64::new(0),
             others: AtomicU32::new(0),
         })
@@ -221,6 +224,12 @@ impl Context {
 
     fn note_poll(&self, now: Instant, prefer: bool) {
         self.last_poll.store(now.nanos() & !1 | u64::from(prefer), Ordering::Relaxed);
+        // The watchdog's clock always runs while it watches; we only set it on now and then.
+        let since = now.nanos().wrapping_sub(self.put_off.load(Ordering::Relaxed));
+        if since > 2 * self.watchdog.as_nanos() as u64 && self.handoff.is_watching() {
+            self.put_off.store(now.nanos(), Ordering::Relaxed);
+            self.line.put_off(self.watchdog * interrupt::WATCHDOG_STRETCH);
+        }
     }
 
     /// Whether pollers had the queue a moment ago; then, after how long at the most to look again.

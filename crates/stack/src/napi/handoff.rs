@@ -67,6 +67,12 @@ impl Handoff {
         self.thread.store(WATCHING, Ordering::SeqCst);
     }
 
+    /// Whether it is going to.
+    #[inline]
+    pub fn is_watching(&self) -> bool {
+        self.thread.load(Ordering::Relaxed) == WATCHING
+    }
+
     /// The interrupt thread, having found the queue empty, is going to sleep until called.
     pub fn rest(&self) -> Rest {
         // A leader that leaves writes `leader`, then reads `thread`; we write `thread`, then read `leader`:

@@ -18,13 +18,14 @@ use std::{
     time::Duration,
 };
 
-/// While pollers keep at it the watchdog's time doubles up to this many times its own, counted from their
-/// last poll; to pollers that are preferred the queue is left for so long. With the default of 200 us a
-/// packet left behind still waits less than 1 ms.
+/// While pollers keep at it they put the watchdog off, by this many times its own time; to pollers that are
+/// preferred the queue is left for so long. With the default of 200 us a packet left behind still waits less
+/// than 1 ms.
 pub(super) const WATCHDOG_STRETCH: u32 = 4;
 
 const INTERRUPT: u64 = 0;
 const CALL: u64 = 1;
+const ALARM: u64 = 2;
 
 /// The line from the queue's interrupt to its thread.
 pub(super) struct Line {
@@ -33,6 +34,9 @@ pub(super) struct Line {
     pub(super) bedside: Bedside,
     epoll: OwnedFd,
     call: OwnedFd,
+    /// The watchdog's. Pollers set it on while they are at it, so that the thread need not wake to see that
+    /// they are: a wake-up beside a spinner costs the spinner tens of microseconds.
+    alarm: sys::Alarm,
     stop: AtomicU32,
     /// When the thread wakes by itself at the latest, in nanoseconds; the end of time while it is awake.
     wakes: AtomicU64,
@@ -42,16 +46,19 @@ impl Line {
     pub(super) fn new(interrupt: Arc<dyn Interrupt>) -> io::Result<Line> {
         let epoll = sys::epoll()?;
         let call = sys::eventfd()?;
+        let alarm = sys::Alarm::new()?;
         let add = |fd: RawFd, events, data| {
             sys::epoll_control(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, events, data)
         };
         add(call.as_raw_fd(), libc::EPOLLIN as u32, CALL)?;
+        add(alarm.fd().as_raw_fd(), libc::EPOLLIN as u32, ALARM)?;
         add(interrupt.fd().as_raw_fd(), 0, INTERRUPT)?;
         Ok(Line {
             bedside: Bedside::new(interrupt.fd())?,
             interrupt,
             epoll,
             call,
+            alarm,
             stop: AtomicU32::new(0),
             wakes: AtomicU64::new(u64::MAX),
         })
@@ -87,6 +94,12 @@ impl Line {
         sys::signal(self.call.as_raw_fd());
     }
 
+    /// The watchdog is to look after `span`, not earlier.
+    #[cold]
+    pub(super) fn put_off(&self, span: Duration) {
+        self.alarm.set(span);
+    }
+
     /// Sees to it that the thread is awake by `deadline`.
     pub(super) fn call_by(&self, deadline: Instant) {
         if deadline.nanos() < self.wakes.load(Ordering::SeqCst) {
@@ -99,15 +112,19 @@ impl Line {
         self.call();
     }
 
-    /// Sleeps until the armed interrupt fires, a call, or `timeout`. True if the interrupt fired.
-    fn sleep(&self, timeout: Option<Duration>) -> bool {
+    /// Sleeps until the armed interrupt fires, a call, the alarm, or `timeout`. True if the interrupt fired.
+    fn sleep(&self, watching: bool, timeout: Option<Duration>) -> bool {
         let wakes = timeout.map_or(u64::MAX, |timeout| (time::now() + timeout).nanos());
         self.wakes.store(wakes, Ordering::SeqCst);
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
-        let count = sys::epoll_wait(self.epoll.as_raw_fd(), &mut events, timeout);
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 3];
+        let alarm = watching.then_some(&self.alarm);
+        let count = sys::epoll_wait_alarm(self.epoll.as_raw_fd(), &mut events, alarm, timeout);
         let ready = &events[..usize::try_from(count).unwrap_or(0)];
         if ready.iter().any(|event| event.u64 == CALL) {
             sys::drain(self.call.as_raw_fd());
+        }
+        if watching || ready.iter().any(|event| event.u64 == ALARM) {
+            self.alarm.set(Duration::ZERO);
         }
         ready.iter().any(|event| event.u64 == INTERRUPT)
     }
@@ -132,8 +149,8 @@ pub(super) fn serve(context: &Context) {
             Look::Again => fired = false,
             Look::Watch(most) => {
                 context.handoff.watch();
-                let span = watch.min(most);
-                context.line.sleep(Some(sooner(Some(span), due).unwrap_or(span)));
+                context.line.alarm.set(watch.min(most));
+                context.line.sleep(true, until(due));
                 fired = false;
                 watch = (watch * 2).min(context.watchdog * WATCHDOG_STRETCH);
             }
@@ -148,7 +165,7 @@ pub(super) fn serve(context: &Context) {
                 if context.handoff.rest() == Rest::Arm {
                     context.line.arm();
                 }
-                fired = context.line.sleep(sooner(None, due));
+                fired = context.line.sleep(false, until(due));
                 if fired {
                     context.counters.interrupts.add_shared();
                 }
@@ -194,11 +211,7 @@ fn look(context: &Context, fired: bool, watched: bool) -> Look {
     }
 }
 
-/// The sooner of a span and a deadline, as a span from now.
-fn sooner(span: Option<Duration>, due: Option<Instant>) -> Option<Duration> {
-    let due = due.map(|due| due - time::now());
-    match (span, due) {
-        (Some(span), Some(due)) => Some(span.min(due)),
-        (span, due) => span.or(due),
-    }
+/// How long it is until a deadline.
+fn until(due: Option<Instant>) -> Option<Duration> {
+    due.map(|due| due - time::now())
 }

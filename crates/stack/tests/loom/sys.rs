@@ -75,3 +75,35 @@ pub(crate) fn epoll_wait(
 ) -> libc::c_int {
     block(timeout, || real::epoll_wait(epoll, events, Some(Duration::ZERO)))
 }
+
+/// A clock that has run out as soon as nobody else has anything to do.
+#[derive(Debug)]
+pub(crate) struct Alarm {
+    real: real::Alarm,
+    span: std::sync::Mutex<Duration>,
+}
+
+impl Alarm {
+    pub(crate) fn new() -> std::io::Result<Alarm> {
+        Ok(Alarm { real: real::Alarm::new()?, span: std::sync::Mutex::default() })
+    }
+
+    pub(crate) fn fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.real.fd()
+    }
+
+    pub(crate) fn set(&self, span: Duration) {
+        *self.span.lock().unwrap() = span;
+    }
+}
+
+pub(crate) fn epoll_wait_alarm(
+    epoll: RawFd,
+    events: &mut [libc::epoll_event],
+    alarm: Option<&Alarm>,
+    timeout: Option<Duration>,
+) -> libc::c_int {
+    let alarm = alarm.map(|alarm| *alarm.span.lock().unwrap());
+    assert_ne!(alarm, Some(Duration::ZERO), "watching with no clock running");
+    epoll_wait(epoll, events, alarm.or(timeout))
+}
