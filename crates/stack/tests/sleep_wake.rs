@@ -1,6 +1,7 @@
-//! Waking a sleeper is right under every race: blocking ping-pong over the cable, with tiny random delays so
-//! that packets come before, while and after their receivers go to sleep. One lost wake-up and the game
-//! stands still for ever; then the test fails and says who waits for what.
+//! Waking a sleeper is right under every race: blocking ping-pong over the cable, with tiny random delays that
+//! each thread aims at the moment when its packet comes, so that packets come before, while and after their
+//! receivers go to sleep. One lost wake-up and the game stands still for ever; then the test fails and says
+//! who waits for what.
 //!
 //! All ways in take part: the interrupt thread, sleepers that wait on the interrupt themselves, busy pollers,
 //! the watchdog; and all ways to wait: receives, polls, epolls, by one thread or by several on one socket.
@@ -49,6 +50,10 @@ enum Busy {
 /// xorshift64: the delays differ from round to round and not from run to run.
 struct Dice(u64);
 
+/// How many spins from sending until the answer comes.
+#[derive(Default)]
+struct Aim(u64);
+
 impl Dice {
     fn below(&mut self, n: u64) -> u64 {
         self.0 ^= self.0 << 13;
@@ -62,9 +67,19 @@ impl Dice {
         match self.below(256) {
             0 => thread::sleep(Duration::from_micros(250)),
             1..=15 => thread::yield_now(),
-            16..=127 => (0..self.below(2_000)).for_each(|_| std::hint::spin_loop()),
+            16..=63 => (0..self.below(500)).for_each(|_| std::hint::spin_loop()),
             _ => {}
         }
+    }
+}
+
+impl Aim {
+    /// Waits for about the moment when something comes to `socket`.
+    fn await_the_moment(&mut self, socket: &UdpSocket, dice: &mut Dice) {
+        (0..self.0).for_each(|_| std::hint::spin_loop());
+        let step = dice.below(8);
+        let late = socket.readiness().has(Events::READABLE);
+        self.0 = if late { self.0.saturating_sub(step) } else { (self.0 + step).min(1_000) };
     }
 }
 
@@ -95,7 +110,7 @@ impl Side {
     }
 
     /// Receives one datagram. False at the end of the game.
-    fn receive(&self, wait: Wait, own: &Epoll, dice: &mut Dice) -> bool {
+    fn receive(&self, wait: Wait, own: &Epoll, dice: &mut Dice, aim: &mut Aim) -> bool {
         if matches!(self.busy, Busy::Sometimes) && dice.below(32) == 0 {
             self.set_busy([0, 1, 5, 50, 300][dice.below(5) as usize]);
         }
@@ -105,6 +120,7 @@ impl Side {
             let mut fds = [PollFd { socket, events: Events::READABLE, revents: Events::default() }];
             poll(&mut fds, timeout).unwrap()
         };
+        aim.await_the_moment(&self.socket, dice);
         match wait {
             Wait::Receive => {}
             Wait::Poll => assert_eq!(poll_once(None), 1),
@@ -115,7 +131,6 @@ impl Side {
             Wait::SharedEpoll => assert_eq!(self.shared.wait(&mut events, 4, None).unwrap(), 1),
             Wait::OneShot => assert_eq!(self.one_shot.wait(&mut events, 4, None).unwrap(), 1),
         }
-        dice.dawdle();
         let len = self.socket.recv(&mut [0; 8]).unwrap();
         if matches!(wait, Wait::OneShot) {
             self.one_shot.modify(&self.socket, ONCE).unwrap();
@@ -161,7 +176,8 @@ impl Game {
             let mut dice = Dice(0x9e37_79b9 + self.servers.len() as u64);
             self.servers.push(thread::spawn(move || {
                 let own = side.epoll(wait);
-                while side.receive(wait, &own, &mut dice) {
+                let mut aim = Aim::default();
+                while side.receive(wait, &own, &mut dice, &mut aim) {
                     dice.dawdle();
                     side.socket.send(b"pong").unwrap();
                 }
@@ -174,14 +190,50 @@ impl Game {
             self.goal += rounds;
             self.clients.push(thread::spawn(move || {
                 let own = side.epoll(wait);
+                let mut aim = Aim::default();
                 for _ in 0..rounds {
                     side.socket.send(b"ping").unwrap();
-                    dice.dawdle();
-                    assert!(side.receive(wait, &own, &mut dice));
+                    assert!(side.receive(wait, &own, &mut dice, &mut aim));
                     played.fetch_add(1, Ordering::Relaxed);
                 }
             }));
         }
+        self.pairs.push([left, right]);
+    }
+
+    /// A sender that hands its datagrams over itself: it drives the receivers' queue right after sending. So
+    /// two threads are enough to meet at the very moment when one goes to sleep.
+    fn hand_over(&mut self, receivers: &[Wait], rounds: u64) {
+        let (left, right) = sockets(&self.one, &self.two);
+        let (_, idle) = sockets(&self.one, &self.two);
+        idle.set_nonblocking(true).unwrap();
+        idle.set_busy_poll(1).unwrap();
+        let left = Side::new(&self.one, left, Busy::Never);
+        let right = Side::new(&self.two, right, Busy::Never);
+        for &wait in receivers {
+            let (side, played) = (right.clone(), self.rounds.clone());
+            let mut dice = Dice(0x9e37_79b9 + self.servers.len() as u64);
+            self.servers.push(thread::spawn(move || {
+                let (own, mut aim) = (side.epoll(wait), Aim::default());
+                while side.receive(wait, &own, &mut dice, &mut aim) {
+                    played.fetch_add(1, Ordering::Release);
+                }
+            }));
+        }
+        let (side, played) = (left.clone(), self.rounds.clone());
+        self.goal += rounds;
+        self.clients.push(thread::spawn(move || {
+            let mut dice = Dice(0x7f4a_7c15);
+            for round in 1..=rounds {
+                (0..dice.below(64)).for_each(|_| std::hint::spin_loop());
+                side.socket.send(b"ping").unwrap();
+                assert!(idle.recv(&mut [0; 8]).is_err(), "it drives the queue, and gets nothing");
+                while played.load(Ordering::Acquire) < round {
+                    (0..64).for_each(|_| std::hint::spin_loop());
+                    thread::yield_now();
+                }
+            }
+        }));
         self.pairs.push([left, right]);
     }
 
@@ -244,14 +296,28 @@ fn duels(rounds: u64) {
     }
 }
 
-/// Many threads on one socket.
-fn crowd(rounds: u64) {
-    for busy in [Busy::Never, Busy::Sometimes, Busy::Always] {
-        for threads in [&EACH[..1], &EACH[..2], &EACH[..]] {
-            let mut game = Game::new();
-            let several = [threads, threads].concat();
-            game.pair(&several, threads, busy, rounds);
-            game.play();
+/// Datagrams handed over at the very moment when their receivers go to sleep.
+fn hand_overs(rounds: u64) {
+    for receivers in
+        EACH.each_ref().map(std::slice::from_ref).into_iter().chain([&EACH[..3], &EACH])
+    {
+        let mut game = Game::new();
+        game.hand_over(receivers, rounds);
+        game.play();
+    }
+}
+
+/// Many threads on one socket, who leave one after the other: in short games, as who leaves must leave nothing
+/// behind that others wait for.
+fn crowd(games: u64) {
+    for _ in 0..games {
+        for busy in [Busy::Never, Busy::Sometimes, Busy::Always] {
+            for threads in [&EACH[..1], &EACH[..3], &EACH[..]] {
+                let mut game = Game::new();
+                let several = [threads, threads].concat();
+                game.pair(&several, threads, busy, 100);
+                game.play();
+            }
         }
     }
 }
@@ -277,8 +343,13 @@ fn two_sleepers() {
 }
 
 #[test]
+fn sleepers_met_on_their_way_to_sleep() {
+    hand_overs(5_000);
+}
+
+#[test]
 fn many_sleepers_on_one_socket() {
-    crowd(600);
+    crowd(6);
 }
 
 #[test]
@@ -290,8 +361,9 @@ fn many_sleepers_on_one_queue() {
 #[ignore = "three million rounds take minutes; run it in release after any change to waiting"]
 fn millions_of_rounds() {
     let begun = Instant::now();
-    duels(40_000);
-    crowd(15_000);
+    duels(30_000);
+    hand_overs(200_000);
+    crowd(200);
     neighbours(50_000);
     println!("{:?}", begun.elapsed());
 }
