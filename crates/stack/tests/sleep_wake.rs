@@ -8,13 +8,14 @@
 
 mod common;
 
-use busypoll_stack::{Epoll, Events, Host, PollFd, UdpSocket, poll};
+use busypoll_stack::{Epoll, Events, Host, PollFd, UdpSocket, napi::Waiter, poll};
 use common::{hosts, sockets};
 use std::{
     net::Shutdown,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
+        mpsc,
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -355,6 +356,38 @@ fn many_sleepers_on_one_socket() {
 #[test]
 fn many_sleepers_on_one_queue() {
     neighbours(3_000);
+}
+
+#[test]
+fn a_late_wake_up_leaves_nothing_behind_that_swallows_the_next() {
+    let (one, two) = hosts();
+    let (left, right) = sockets(&one, &two);
+    let right = Arc::new(right);
+    let (tell, told) = mpsc::channel();
+    let receiver = |tell: mpsc::Sender<Option<Arc<Waiter>>>| {
+        let right = right.clone();
+        thread::spawn(move || {
+            tell.send(Some(Waiter::of_this_thread().unwrap())).unwrap();
+            right.recv(&mut [0; 8]).unwrap();
+            tell.send(None).unwrap();
+            thread::park();
+        })
+    };
+    let next = || told.recv_timeout(STANDSTILL).expect("a wake-up was lost");
+    let asleep = || thread::sleep(Duration::from_millis(30));
+    receiver(tell.clone());
+    let waiter = next().expect("the first thing it tells");
+    asleep();
+    // The echo of an earlier wait: from another socket, or from a poll that has just returned.
+    waiter.wake();
+    asleep();
+    left.send(b"first").unwrap();
+    assert!(next().is_none());
+    receiver(tell);
+    assert!(next().is_some());
+    asleep();
+    left.send(b"second").unwrap();
+    assert!(next().is_none());
 }
 
 #[test]
