@@ -192,7 +192,7 @@ pub fn select(patterns: &str, from: &[Arm]) -> Result<Vec<Arm>, String> {
     }
     let picked: Vec<Arm> = from.iter().zip(wanted).filter(|(_, w)| *w).map(|(a, _)| *a).collect();
     if picked.is_empty() {
-        return Err("--arms names no arm (--list shows all)".to_owned());
+        return Err("no arm is named (--list shows all)".to_owned());
     }
     Ok(picked)
 }

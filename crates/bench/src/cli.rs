@@ -126,7 +126,14 @@ pub fn run_bench(args: &BenchArgs) -> Result<(), Error> {
     let arms = choose_arms(args)?;
     let settings = settings(args, &arms)?;
     let cpus = Cpus::choose(args.cpus)?;
+    // What would fail after the measurement fails now.
+    for file in [args.json.clone(), chart_file(args)].into_iter().flatten() {
+        json::check(&file)?;
+    }
     if let Some(host) = &args.host {
+        if let Some(dev) = &args.dev {
+            stack::check_device(dev)?;
+        }
         let remote = Remote::connect(host)?;
         let host = args.dev.as_deref().map(|dev| stack::on_device(dev, cpus.client)).transpose()?;
         return finish(args, &Bench::with_remote(cpus, remote, host), &arms, &settings);
@@ -142,10 +149,10 @@ pub fn run_bench(args: &BenchArgs) -> Result<(), Error> {
     if let Some(sweep) = args.sweep {
         let report = sweep::run(sweep, &bench, &arms, &settings)?;
         print!("{}", report.render());
-        let default = || PathBuf::from(format!("busypoll-{}.svg", sweep.word()));
-        let svg = args.svg.clone().unwrap_or_else(default);
-        report.chart().write(&svg)?;
-        println!("chart: {}", svg.display());
+        if let Some(svg) = chart_file(args) {
+            report.chart().write(&svg)?;
+            println!("chart: {}", svg.display());
+        }
         return write_json(args, &report);
     }
     finish(args, &bench, &arms, &settings)
@@ -160,6 +167,12 @@ fn finish(args: &BenchArgs, bench: &Bench, arms: &[Arm], settings: &Settings) ->
         table::chart(&report).write(svg)?;
     }
     write_json(args, &report)
+}
+
+/// Where a chart goes; a sweep always has one.
+fn chart_file(args: &BenchArgs) -> Option<PathBuf> {
+    let default = |sweep: Sweep| PathBuf::from(format!("busypoll-{}.svg", sweep.word()));
+    args.svg.clone().or_else(|| args.sweep.map(default))
 }
 
 fn write_json(args: &BenchArgs, report: &impl serde::Serialize) -> Result<(), Error> {

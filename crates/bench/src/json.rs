@@ -1,6 +1,7 @@
 //! The report as data: what `--json` writes and what the table is made from. Field names are the
 //! interface; scripts read them.
 
+use std::fs::{self, OpenOptions};
 use std::path::Path;
 
 use serde::Serialize;
@@ -113,6 +114,27 @@ pub struct Comparison {
     pub ci95: Option<[f64; 2]>,
 }
 
+/// Whether a report could be written to `path`. Leaves no file where there was none.
+///
+/// # Errors
+/// One line naming the file.
+pub fn check(path: &Path) -> Result<(), String> {
+    let is_there = path.metadata();
+    // Opening a pipe and closing it again would end its reader.
+    if is_there.as_ref().is_ok_and(|meta| !meta.is_file() && !meta.is_dir()) {
+        return Ok(());
+    }
+    OpenOptions::new().append(true).create(true).open(path).map_err(|e| {
+        let path = path.display();
+        format!("cannot write {path}: {e}; name a file in a folder where you may write")
+    })?;
+    if is_there.is_err() {
+        // What cannot be removed is empty, and about to be written.
+        let _ = fs::remove_file(path);
+    }
+    Ok(())
+}
+
 /// Writes any report to a file.
 ///
 /// # Errors
@@ -121,7 +143,7 @@ pub fn write(path: &Path, report: &impl Serialize) -> Result<(), String> {
     let wrong = |e: &dyn std::fmt::Display| format!("cannot write {}: {e}", path.display());
     let mut text = serde_json::to_string_pretty(report).map_err(|e| wrong(&e))?;
     text.push('\n');
-    std::fs::write(path, text).map_err(|e| wrong(&e))
+    fs::write(path, text).map_err(|e| wrong(&e))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! each answered by one. It is silent while an arm is measured.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -96,7 +96,10 @@ impl Control {
             // A peer that lost its power must not keep a spinning server here for hours.
             let alive = TcpKeepalive::new().with_time(Duration::from_secs(5));
             let alive = alive.with_interval(Duration::from_secs(1)).with_retries(5);
-            SockRef::from(&stream).set_tcp_keepalive(&alive)
+            let socket = SockRef::from(&stream);
+            socket.set_tcp_keepalive(&alive)?;
+            // And where something is on its way, keepalive does not ask.
+            socket.set_tcp_user_timeout(Some(Duration::from_secs(10)))
         };
         options().map_err(|e| format!("control connection: {e}"))?;
         Ok(Self(Mutex::new(BufReader::new(stream))))
@@ -121,8 +124,14 @@ impl Control {
         let mut guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut line = String::new();
         let n = guard.by_ref().take(LONGEST_LINE).read_line(&mut line);
+        if n.as_ref().is_err_and(|e| e.kind() == ErrorKind::WouldBlock) {
+            // A late answer would be taken for the next one's: there is none.
+            let _ = guard.get_ref().shutdown(Shutdown::Both);
+        }
         let wrong = |e: std::io::Error| match e.kind() {
-            ErrorKind::WouldBlock => "the peer accepts connections but does not answer".to_owned(),
+            ErrorKind::WouldBlock => "the peer accepts connections but does not answer; it may be \
+                 serving another bench"
+                .to_owned(),
             _ => format!("control connection: {e}"),
         };
         match n.map_err(wrong)? {
@@ -191,12 +200,21 @@ impl Remote {
     }
 
     fn ask(&self, ask: &Ask) -> Result<Reply, String> {
-        self.control.send(ask)?;
-        match self.control.receive()? {
+        self.named(self.control.send(ask))?;
+        self.answer()
+    }
+
+    fn answer(&self) -> Result<Reply, String> {
+        match self.named(self.control.receive())? {
             Some(Reply::Refused(why)) => Err(format!("{}: {why}", self.name)),
             Some(reply) => Ok(reply),
-            None => Err(format!("{} closed the connection", self.name)),
+            None => self.named(Err("it closed the connection".to_owned())),
         }
+    }
+
+    /// What went wrong with the connection, with its other end and the remedy.
+    fn named<T>(&self, result: Result<T, String>) -> Result<T, String> {
+        result.map_err(|e| format!("--host {}: {e}; is `busypoll serve` running there?", self.name))
     }
 
     fn odd(&self, reply: &Reply) -> String {
@@ -260,12 +278,11 @@ impl Remote {
     /// # Errors
     /// One line.
     pub fn idle<R>(&self, time: Duration, here: impl FnOnce() -> R) -> Result<(Usage, R), String> {
-        self.control.send(&Ask::Idle { millis: time.as_millis() as u64 })?;
+        self.named(self.control.send(&Ask::Idle { millis: time.as_millis() as u64 }))?;
         let here = here();
-        match self.control.receive()? {
-            Some(Reply::Idle(usage)) => Ok((usage, here)),
-            Some(other) => Err(self.odd(&other)),
-            None => Err(format!("{} closed the connection", self.name)),
+        match self.answer()? {
+            Reply::Idle(usage) => Ok((usage, here)),
+            other => Err(self.odd(&other)),
         }
     }
 }

@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use busypoll_lab::LabHost;
+use busypoll_linux::link::Links;
 use busypoll_stack::nic::{Nic, cable, xdp::Xdp};
 use busypoll_stack::{Host, UdpSocket};
 
@@ -128,6 +129,15 @@ fn one_line(e: impl std::fmt::Display) -> String {
 /// Why a stack arm cannot run between two machines.
 pub const NO_DEVICE: &str =
     "needs an interface on both machines: `busypoll serve --dev IF` there, --dev IF here";
+
+/// Whether there is an interface of this name, before anybody else is troubled.
+///
+/// # Errors
+/// One line.
+pub fn check_device(name: &str) -> Result<(), String> {
+    let found = Links::open().and_then(|mut links| links.get(name));
+    found.map(drop).map_err(|e| format!("--dev: {e}"))
+}
 
 /// A host on a Linux interface, by AF_XDP, for a whole session: attaching to a real NIC may reset its link.
 ///

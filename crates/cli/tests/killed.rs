@@ -9,9 +9,9 @@ use std::net::{TcpListener, UdpSocket};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use busypoll_lab::{Lab, LabHost, needs_root};
+use busypoll_lab::{Lab, LabHost, needs, needs_root};
 use rustix::process::{Pid, Signal, kill_process_group};
 use support::*;
 
@@ -95,6 +95,7 @@ fn a_server_that_is_killed_leaves_the_interface_to_the_kernel() {
         let output = bench.wait_with_output().unwrap();
         let complaint = String::from_utf8_lossy(&output.stderr);
         assert_eq!((output.status.code(), complaint.lines().count()), (Some(2), 1), "{output:?}");
+        assert!(complaint.contains("10.77.0.2:7117") && complaint.contains("serve"), "{complaint}");
         drop(server);
         let _server = serve(&lab);
         a_clean_run(&lab);
@@ -115,6 +116,30 @@ fn a_bench_that_is_killed_leaves_interface_and_server_in_order() {
         kernels_talk(&lab.server, &lab.client);
         a_clean_run(&lab);
     }
+}
+
+/// Neither end waits for ever for the other, and the server serves the next bench.
+#[test]
+fn a_link_that_goes_down_ends_the_bench() {
+    needs_root!();
+    needs!(program "ip");
+    let lab = Lab::builder().build().unwrap();
+    let server = serve(&lab);
+    let bench = in_the_middle(&lab, &server);
+    let link = |state| {
+        let arguments = ["link", "set", lab.client.interface(), state];
+        assert!(lab.client.command("ip").args(arguments).status().unwrap().success());
+    };
+    link("down");
+    let start = Instant::now();
+    let output = bench.wait_with_output().unwrap();
+    assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), complaint.lines().count()), (Some(2), 1), "{output:?}");
+    assert!(complaint.contains("10.77.0.2:7117"), "{complaint}");
+    link("up");
+    wait_until("the server has noticed", || !is_serving(&lab.server));
+    a_clean_run(&lab);
 }
 
 /// The network namespaces that a process lives in or holds, but for the test's own.

@@ -174,7 +174,10 @@ fn a_peer_that_never_answers_is_named_within_seconds() {
         complains(&on(&lab.client, &["bench", "--host", host]), &["--host", wanted]);
     }
     let silent = lab.server.enter(|| TcpListener::bind("10.77.0.2:7117")).unwrap().unwrap();
-    complains(&on(&lab.client, &["bench", "--host", "10.77.0.2"]), &["does not answer"]);
+    complains(
+        &on(&lab.client, &["bench", "--host", "10.77.0.2"]),
+        &["10.77.0.2:7117", "does not answer", "another bench"],
+    );
     drop(silent);
     assert!(start.elapsed() < Duration::from_secs(60));
 }
@@ -237,4 +240,30 @@ fn a_kernel_without_af_xdp_is_called_that() {
     for arm in ["stack-xdp-udp-busy-poll", "bare-xdp-spin"] {
         assert!(skipped(arm).is_some_and(|line| line.contains("CONFIG_XDP_SOCKETS")), "{text}");
     }
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_named_before_anything_is_measured() {
+    let start = Instant::now();
+    let folder = std::env::temp_dir();
+    for (option, file) in [("--json", "/nowhere/at/all.json"), ("--svg", folder.to_str().unwrap())]
+    {
+        complains(&here(&["bench", option, file]), &["cannot write", file, "where you may write"]);
+    }
+    // The chart of a sweep has a place of its own.
+    let mut sweep = Command::new(BUSYPOLL);
+    let output = sweep.args(["bench", "--sweep", "size"]).current_dir("/proc").output().unwrap();
+    complains(&output, &["cannot write busypoll-size.svg"]);
+    assert!(start.elapsed() < Duration::from_secs(20));
+    // Asking whether a file could be written leaves none.
+    let file = folder.join(format!("busypoll-refused-{}.json", std::process::id()));
+    let arguments = ["bench", "--json", file.to_str().unwrap(), "--host", "no-such-host.invalid"];
+    complains(&here(&arguments), &["no-such-host.invalid"]);
+    assert!(!file.exists());
+}
+
+#[test]
+fn an_unknown_device_is_named_before_the_peer_is_asked() {
+    let arguments = ["bench", "--host", "192.0.2.1", "--dev", "nosuch0"];
+    complains(&here(&arguments), &["--dev", "nosuch0"]);
 }
