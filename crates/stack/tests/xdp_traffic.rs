@@ -164,8 +164,12 @@ fn a_full_map_says_so() {
     needs_root!();
     let lab = lab();
     let station = station(&lab.server);
-    let error = (1..=5000u16)
-        .find_map(|port| station.steering.add(6, (lab.server.ipv4(), port).into()).err())
+    let error = [6, UDP]
+        .into_iter()
+        .flat_map(|protocol| (1..=u16::MAX).map(move |port| (protocol, port)))
+        .find_map(|(protocol, port)| {
+            station.steering.add(protocol, (lab.server.ipv4(), port).into()).err()
+        })
         .expect("the map has an end");
     assert!(error.to_string().contains("entries are taken"), "{error}");
 }

@@ -14,9 +14,8 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// Entries of the map: local (protocol, address, port) triples. The kernel allocates them all at once,
-/// some 100 bytes each.
-pub(super) const CAPACITY: u32 = 4096;
+/// The most entries of the map: local (protocol, address, port) triples, some 100 bytes of the kernel's each.
+pub(super) const CAPACITY: u32 = 1 << 16;
 
 /// The map and its users.
 pub(super) struct PortMap {

@@ -61,6 +61,9 @@ fn bpf_fd<T>(command: libc::c_int, attributes: &mut T) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// `BPF_F_NO_PREALLOC`.
+const NO_PREALLOC: u32 = 1;
+
 #[repr(C)]
 struct MapCreate {
     map_type: u32,
@@ -87,7 +90,8 @@ fn map(
             key_size: key as u32,
             value_size: value as u32,
             max_entries,
-            map_flags: 0,
+            // Memory for an entry when it is made: the capacity is a bound, not a reservation.
+            map_flags: if map_type == MAP_TYPE_HASH { NO_PREALLOC } else { 0 },
             inner_map_fd: 0,
             numa_node: 0,
             map_name: name(title),
