@@ -151,6 +151,11 @@ impl Shadow {
         self.socket.local_addr()
     }
 
+    /// Whether what goes through the kernel may go to broadcast addresses.
+    pub(crate) fn set_broadcast(&self, on: bool) -> io::Result<()> {
+        set_option(&*self.socket, libc::SOL_SOCKET, libc::SO_BROADCAST, on)
+    }
+
     /// Sends a datagram through the kernel.
     pub(crate) fn send_to(&self, payload: &[u8], to: SocketAddr) -> io::Result<()> {
         self.socket.send_to(payload, to).map(drop)
@@ -317,9 +322,9 @@ fn bind(local: SocketAddr, reuse: bool) -> io::Result<KernelSocket> {
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: a plain system call.
     let socket = sys::owned(unsafe { libc::socket(libc::AF_INET, kind, 0) })?;
-    set_option(&socket, libc::IPPROTO_IP, libc::IP_PKTINFO)?;
+    set_option(&socket, libc::IPPROTO_IP, libc::IP_PKTINFO, true)?;
     if reuse {
-        set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR)?;
+        set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, true)?;
     }
     let SocketAddr::V4(local) = local else {
         return Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT));
@@ -338,8 +343,8 @@ fn bind(local: SocketAddr, reuse: bool) -> io::Result<KernelSocket> {
     }
 }
 
-fn set_option(socket: &OwnedFd, level: i32, name: i32) -> io::Result<()> {
-    let on: libc::c_int = 1;
+fn set_option(socket: &impl AsRawFd, level: i32, name: i32, on: bool) -> io::Result<()> {
+    let on: libc::c_int = on.into();
     let len = size_of_val(&on) as libc::socklen_t;
     // SAFETY: `on` is valid for the call.
     match unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const on).cast(), len) }

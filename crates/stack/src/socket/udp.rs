@@ -155,6 +155,7 @@ impl UdpSocket {
         };
         let inet = self.host.inet().udp_bind(local, reuse, self.endpoint.clone())?;
         if let Some(kernel) = &kernel {
+            kernel.set_broadcast(self.endpoint.options.get(SO_BROADCAST)? != 0)?;
             kernel.steer(inet.local())?;
         }
         Ok(Bound { inet, remote: None, kernel })
@@ -449,15 +450,7 @@ impl UdpSocket {
             match result {
                 Ok(()) => return Ok(()),
                 Err(SendError::UseKernel) => return self.send_by_kernel(datagram),
-                Err(SendError::RingFull) if !self.nonblocking.load(Ordering::Relaxed) => {
-                    let deadline = *waited.get_or_insert_with(|| deadline(&self.write_timeout));
-                    if deadline.is_some_and(|deadline| now >= deadline) {
-                        return Err(io::ErrorKind::WouldBlock.into());
-                    }
-                    // The device is behind and has no interrupt for room on its ring: let it run.
-                    std::thread::sleep(Duration::from_micros(20));
-                }
-                Err(SendError::RingFull) => return Err(io::ErrorKind::WouldBlock.into()),
+                Err(SendError::RingFull) => self.wait_for_room(&mut waited)?,
                 Err(error) => return Err(error.into()),
             }
         }
@@ -484,14 +477,37 @@ impl UdpSocket {
         }
     }
 
+    /// Lets the device run, which is behind: neither ring nor kernel has an interrupt for room. `waited`
+    /// keeps how long that may go on.
+    #[cold]
+    fn wait_for_room(&self, waited: &mut Option<Option<Instant>>) -> io::Result<()> {
+        let deadline = *waited.get_or_insert_with(|| deadline(&self.write_timeout));
+        if self.nonblocking.load(Ordering::Relaxed)
+            || deadline.is_some_and(|deadline| time::now() >= deadline)
+        {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        std::thread::sleep(Duration::from_micros(20));
+        Ok(())
+    }
+
     fn send_by_kernel(&self, datagram: &Outgoing<'_>) -> io::Result<()> {
-        self.with_binding(|bound| {
-            let to = datagram.to.or(bound.remote).ok_or_else(|| errno(libc::EDESTADDRREQ))?;
-            match &bound.kernel {
-                Some(kernel) => kernel.send_to(datagram.payload, to),
-                None => Err(errno(libc::ENETUNREACH)),
+        let mut waited = None;
+        loop {
+            let result = self.with_binding(|bound| {
+                let to = datagram.to.or(bound.remote).ok_or_else(|| errno(libc::EDESTADDRREQ))?;
+                match &bound.kernel {
+                    Some(kernel) => kernel.send_to(datagram.payload, to),
+                    None => Err(errno(libc::ENETUNREACH)),
+                }
+            });
+            match result {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.wait_for_room(&mut waited)?;
+                }
+                other => return other,
             }
-        })
+        }
     }
 
     // The rest.
@@ -511,7 +527,12 @@ impl UdpSocket {
     /// # Errors
     /// ENOPROTOOPT for one that is unknown or read only, EINVAL for a value out of range.
     pub fn setsockopt(&self, name: i32, value: i32) -> io::Result<()> {
-        self.endpoint.options.set(name, value)
+        self.endpoint.options.set(name, value)?;
+        let bound = lock(&self.binding);
+        match bound.as_ref().and_then(|bound| bound.kernel.as_ref()) {
+            Some(kernel) if name == SO_BROADCAST => kernel.set_broadcast(value != 0),
+            _ => Ok(()),
+        }
     }
 
     /// Reads an option of [`options`](super::options) by its Linux name.
