@@ -18,6 +18,7 @@ use std::{
     time::Duration,
 };
 
+mod firewall;
 mod shadow;
 pub(crate) use shadow::Shadow;
 
@@ -39,6 +40,7 @@ struct Inner {
     inet: Arc<Inet>,
     contexts: Vec<Serving>,
     kernel: Option<shadow::Service>,
+    skipped_rules: usize,
     busy_read: AtomicU32,
     busy_poll: AtomicU32,
 }
@@ -121,6 +123,7 @@ impl Builder {
         let inet = Inet::new(seed(), waker(&wake));
         let mut contexts = Vec::new();
         let mut shared = Vec::new();
+        let mut skipped_rules = 0;
         let watchdog = self.watchdog.unwrap_or(napi::WATCHDOG);
         for (mut nic, address) in self.interfaces {
             let info = nic.info().clone();
@@ -148,6 +151,10 @@ impl Builder {
                 contexts.push(serving);
             }
             if let Some(view) = view {
+                if let (0, Some(rules)) = (skipped_rules, firewall::rules()) {
+                    rules.report(&info.name);
+                    skipped_rules = rules.count();
+                }
                 let steering = nic.steering();
                 shared.push(shadow::Shared { view, interface, steering, _nic: Mutex::new(nic) });
             }
@@ -168,7 +175,8 @@ impl Builder {
         };
         let busy_read = AtomicU32::new(self.busy_read);
         let busy_poll = AtomicU32::new(self.busy_poll);
-        Ok(Host { inner: Arc::new(Inner { inet, contexts, kernel, busy_read, busy_poll }) })
+        let inner = Inner { inet, contexts, kernel, skipped_rules, busy_read, busy_poll };
+        Ok(Host { inner: Arc::new(inner) })
     }
 }
 
@@ -260,6 +268,17 @@ impl Host {
     /// What inet has counted, by the names of `nstat`.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         self.inner.inet.counters()
+    }
+
+    /// How many firewall rules of the kernel were in force when this host was built that packets to and from
+    /// its sockets skip on a shared interface, as XDP comes before them. They are also reported on stderr, once
+    /// per process.
+    ///
+    /// Counted are the rules of every nftables table that hooks into anything but forwarding, a chain's policy
+    /// to drop as one, and each loaded table of legacy iptables as one. 0 also if the rules may not be seen, which
+    /// takes CAP_NET_ADMIN.
+    pub fn skipped_firewall_rules(&self) -> usize {
+        self.inner.skipped_rules
     }
 
     #[inline]

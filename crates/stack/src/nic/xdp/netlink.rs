@@ -1,6 +1,6 @@
-//! rtnetlink messages (RFC 3549; include/uapi/linux/netlink.h): a socket, a request, and readers that
+//! Netlink messages (RFC 3549; include/uapi/linux/netlink.h): a socket, a request, and readers that
 //! accept any bytes. Owns the wire format; what the messages mean is the callers' business: [`device`]
-//! here, and the kernel's tables in `inet::kernel`.
+//! here, the kernel's tables in `inet::kernel`, and the firewall's in `host`.
 //!
 //! [`device`]: super::device
 
@@ -78,7 +78,7 @@ impl Request {
 /// A received message.
 #[derive(Clone, Copy)]
 pub(crate) struct Message<'a> {
-    /// RTM_*.
+    /// RTM_*, NFT_MSG_*.
     pub(crate) kind: u16,
     flags: u16,
     sequence: u32,
@@ -146,7 +146,7 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
-/// A route netlink socket to ask with.
+/// A netlink socket to ask with.
 pub(crate) struct Socket {
     fd: OwnedFd,
     sequence: u32,
@@ -154,9 +154,14 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// Opens a socket in the calling thread's network namespace.
+    /// Opens a route netlink socket in the calling thread's network namespace.
     pub(crate) fn open() -> io::Result<Socket> {
-        Ok(Socket { fd: open()?, sequence: 0, buffer: vec![0; BUFFER] })
+        Socket::of(libc::NETLINK_ROUTE)
+    }
+
+    /// The same for another `protocol` (NETLINK_*).
+    pub(crate) fn of(protocol: libc::c_int) -> io::Result<Socket> {
+        Ok(Socket { fd: open(protocol)?, sequence: 0, buffer: vec![0; BUFFER] })
     }
 
     /// Sends `request` and hands every message of the answer to `each`.
@@ -214,7 +219,7 @@ pub(crate) struct Announcements {
 impl Announcements {
     /// Listens to the route netlink `groups` (RTNLGRP_*) of the calling thread's network namespace.
     pub(crate) fn open(groups: &[u32]) -> io::Result<Announcements> {
-        let fd = open()?;
+        let fd = open(libc::NETLINK_ROUTE)?;
         for group in groups {
             // SAFETY: the option takes an int of this size.
             let joined = unsafe {
@@ -256,10 +261,10 @@ impl AsFd for Announcements {
     }
 }
 
-fn open() -> io::Result<OwnedFd> {
+fn open(protocol: libc::c_int) -> io::Result<OwnedFd> {
     // SAFETY: no pointers.
     let fd = sys::owned(unsafe {
-        libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_ROUTE)
+        libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol)
     })?;
     // An address of its own: a socket without one hears nothing (do_one_broadcast, af_netlink.c).
     // SAFETY: all zeros is a valid sockaddr_nl: the kernel chooses.

@@ -1,0 +1,127 @@
+//! The firewall rules that packets taken over AF_XDP skip: XDP runs before every hook of netfilter. Reads
+//! nftables over netlink (net/netfilter/nf_tables_api.c) and the list of legacy iptables tables; changes
+//! nothing.
+
+use crate::nic::xdp::netlink::{Attributes, Message, Request, Socket, u32_at};
+use std::{collections::HashSet, fmt, fs, io, sync::Once};
+
+// linux/netfilter/nf_tables.h
+const NFTA_CHAIN_TABLE: u16 = 1;
+const NFTA_CHAIN_HOOK: u16 = 4;
+const NFTA_CHAIN_POLICY: u16 = 5;
+const NFTA_HOOK_HOOKNUM: u16 = 1;
+const NFTA_RULE_TABLE: u16 = 1;
+/// Size of `struct nfgenmsg`; its first byte is the family.
+const NFGENMSG: usize = 4;
+
+/// The families whose hooks see our packets, which are IPv4. (netdev is also ingress, before IP.)
+const FAMILIES: [i32; 3] = [libc::NFPROTO_INET, libc::NFPROTO_IPV4, libc::NFPROTO_NETDEV];
+
+/// A dump that rules change under is read again so often.
+const DUMPS: u32 = 8;
+
+/// What was found, never nothing.
+#[derive(Debug)]
+pub(super) struct Rules {
+    nftables: usize,
+    /// Names of the legacy iptables tables in use. How many rules they hold is not to be had from a list.
+    iptables: Vec<String>,
+}
+
+impl Rules {
+    /// A legacy table counts as one.
+    pub(super) fn count(&self) -> usize {
+        self.nftables + self.iptables.len()
+    }
+
+    /// Says on stderr, once per process, that `interface` takes packets past them.
+    pub(super) fn report(&self, interface: &str) {
+        static SAID: Once = Once::new();
+        SAID.call_once(|| {
+            eprintln!(
+                "busypoll: {interface}: firewall rules are in force here ({self}); packets for accelerated \
+                 sockets skip them"
+            );
+        });
+    }
+}
+
+impl fmt::Display for Rules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = if self.nftables == 1 { "" } else { "s" };
+        let tables = self.iptables.join(" ");
+        match (self.nftables, tables.is_empty()) {
+            (rules, true) => write!(f, "nftables: {rules} rule{plural}"),
+            (0, false) => write!(f, "legacy iptables: {tables}"),
+            (rules, false) => {
+                write!(f, "nftables: {rules} rule{plural}, legacy iptables: {tables}")
+            }
+        }
+    }
+}
+
+/// The rules of the calling thread's network namespace. `None` if there are none, or none that may be seen:
+/// looking takes CAP_NET_ADMIN, and a kernel that has nftables.
+pub(super) fn rules() -> Option<Rules> {
+    let nftables = (0..DUMPS).map(|_| nftables()).find(|dump| !changed_under_us(dump));
+    let rules =
+        Rules { nftables: nftables.and_then(Result::ok).unwrap_or(0), iptables: iptables() };
+    (rules.count() > 0).then_some(rules)
+}
+
+fn changed_under_us(dump: &io::Result<usize>) -> bool {
+    dump.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::Interrupted)
+}
+
+/// All rules of tables that hook in where our packets would pass, were they the kernel's. A chain that drops
+/// whatever no rule accepts is a rule, too.
+fn nftables() -> io::Result<usize> {
+    let mut socket = Socket::of(libc::NETLINK_NETFILTER)?;
+    let mut tables = HashSet::new();
+    let mut rules = 0;
+    socket.request(dump(libc::NFT_MSG_GETCHAIN), &mut |chain| {
+        let hook = attribute(chain, NFTA_CHAIN_HOOK)
+            .and_then(|hook| Attributes::nested(hook).find(|(kind, _)| *kind == NFTA_HOOK_HOOKNUM));
+        let Some(hook) = hook.and_then(|(_, number)| be32(number)) else { return };
+        // What a host forwards is never ours.
+        if hook != libc::NF_INET_FORWARD
+            && let Some(table) = table(chain, NFTA_CHAIN_TABLE)
+        {
+            tables.insert(table);
+            let policy = attribute(chain, NFTA_CHAIN_POLICY).and_then(be32);
+            rules += usize::from(policy == Some(libc::NF_DROP));
+        }
+    })?;
+    socket.request(dump(libc::NFT_MSG_GETRULE), &mut |rule| {
+        rules += usize::from(table(rule, NFTA_RULE_TABLE).is_some_and(|of| tables.contains(&of)));
+    })?;
+    Ok(rules)
+}
+
+/// Asks for all objects of all families.
+fn dump(message: libc::c_int) -> Request {
+    let kind = libc::NFNL_SUBSYS_NFTABLES << 8 | message;
+    Request::new(kind as u16, &[0; NFGENMSG]).dump()
+}
+
+/// Family and name of the table that `message` is about, if its family matters here.
+fn table(message: Message<'_>, kind: u16) -> Option<(i32, Vec<u8>)> {
+    let family = i32::from(*message.payload.first()?);
+    let name = attribute(message, kind)?;
+    FAMILIES.contains(&family).then(|| (family, name.to_vec()))
+}
+
+fn attribute(message: Message<'_>, kind: u16) -> Option<&[u8]> {
+    message.attributes(NFGENMSG).find(|(found, _)| *found == kind).map(|(_, value)| value)
+}
+
+/// nftables writes its numbers in network order.
+fn be32(value: &[u8]) -> Option<i32> {
+    u32_at(value, 0).map(|number| u32::from_be(number) as i32)
+}
+
+/// The tables that legacy iptables has registered. The thread's file, as /proc/net is the first thread's.
+fn iptables() -> Vec<String> {
+    let names = fs::read_to_string("/proc/thread-self/net/ip_tables_names").unwrap_or_default();
+    names.lines().map(str::to_owned).collect()
+}
