@@ -10,7 +10,7 @@ use busypoll_stack::{
         SO_RCVBUF, SO_SNDBUF,
     },
 };
-use common::{hosts, sockets};
+use common::{cpus, hosts, pin, sockets};
 use std::{
     io::ErrorKind,
     net::{Shutdown, SocketAddr},
@@ -63,8 +63,13 @@ fn a_busy_polling_receive_finds_its_datagrams_itself() {
     assert_eq!(right.getsockopt(SO_INCOMING_NAPI_ID).unwrap(), napi.get() as i32);
     right.set_busy_poll(1_000_000).unwrap();
     let rounds = 100;
+    let [first, second, ..] = cpus()[..] else {
+        return eprintln!("skipped: two busy polling threads need two CPUs");
+    };
+    pin(first);
     thread::scope(|scope| {
         scope.spawn(|| {
+            pin(second);
             let mut buffer = [0; 16];
             left.set_busy_poll(1_000_000).unwrap();
             for _ in 0..rounds {
@@ -88,15 +93,8 @@ fn a_busy_polling_receive_finds_its_datagrams_itself() {
 fn one_of_two_spinners_on_one_cpu_sleeps_instead() {
     let (one, two) = hosts();
     let (left, right) = sockets(&one, &two);
-    let pin = || {
-        // SAFETY: an empty set with one CPU added, for the calling thread.
-        unsafe {
-            let mut set: libc::cpu_set_t = std::mem::zeroed();
-            libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);
-            libc::sched_setaffinity(0, size_of_val(&set), &set)
-        }
-    };
-    assert_eq!(pin(), 0, "threads started from here on share the CPU");
+    // Threads started from here on share the CPU.
+    pin(cpus()[0]);
     left.set_busy_poll(1_000_000).unwrap();
     right.set_busy_poll(1_000_000).unwrap();
     thread::scope(|scope| {
@@ -325,7 +323,11 @@ fn a_moderated_line_loses_no_wake_up() {
         thread::scope(|scope| {
             // Hogs, so that wake-ups come late and together.
             for _ in 0..2 {
-                scope.spawn(|| while !stop.load(Ordering::Relaxed) {});
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
             }
             scope.spawn(|| {
                 let mut buffer = [0; 8];

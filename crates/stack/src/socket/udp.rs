@@ -412,14 +412,18 @@ impl UdpSocket {
         let limit = self.endpoint.options.send_buffer.load(Ordering::Relaxed) as usize;
         let mut cached = lock(&self.path);
         let mut sent = 0;
-        for datagram in datagrams {
-            let result = if datagram.payload.len() > limit {
-                Err(errno(libc::EMSGSIZE))
-            } else {
-                self.send_one(datagram, &mut cached)
+        while let Some(first) = datagrams.get(sent) {
+            // Those that go the same way go together.
+            let fits = |datagram: &&Outgoing<'_>| {
+                datagram.to == first.to && datagram.payload.len() <= limit
+            };
+            let run = datagrams[sent..].iter().take_while(fits).count();
+            let result = match run {
+                0 => Err(errno(libc::EMSGSIZE)),
+                _ => self.send_run(&datagrams[sent..sent + run], &mut cached),
             };
             match result {
-                Ok(()) => sent += 1,
+                Ok(count) => sent += count,
                 Err(_) if sent > 0 => return Ok(sent),
                 Err(error) => return Err(error),
             }
@@ -427,29 +431,34 @@ impl UdpSocket {
         Ok(sent)
     }
 
+    /// Sends some of `run`, at least one; all are for one address.
     #[inline]
-    fn send_one(
+    fn send_run(
         &self,
-        datagram: &Outgoing<'_>,
+        run: &[Outgoing<'_>],
         cached: &mut Option<(Option<SocketAddr>, Path)>,
-    ) -> io::Result<()> {
+    ) -> io::Result<usize> {
+        let Some(first) = run.first() else { return Ok(0) };
+        let by_kernel = || self.send_by_kernel(first).map(|()| 1);
         let inet = self.host.inet();
         let mut waited: Option<Option<Instant>> = None;
         loop {
             let path = match &mut *cached {
-                Some((to, path)) if *to == datagram.to && path.is_current(inet) => path,
-                _ => match self.find_path(datagram.to, cached)? {
+                Some((to, path)) if *to == first.to && path.is_current(inet) => path,
+                _ => match self.find_path(first.to, cached)? {
                     Some(path) => path,
-                    None => return self.send_by_kernel(datagram),
+                    None => return by_kernel(),
                 },
             };
-            let now = time::now();
-            let mut pass = Pass::new(None, now, Driver::Kernel);
-            let result = inet.udp_send(path, datagram.payload, &mut pass);
+            let mut pass = Pass::new(None, time::now(), Driver::Kernel);
+            let result = match run {
+                [one] => inet.udp_send(path, one.payload, &mut pass).map(|()| 1),
+                many => inet.udp_send_many(path, many.iter().map(|one| one.payload), &mut pass),
+            };
             pass.wake.wake_all();
             match result {
-                Ok(()) => return Ok(()),
-                Err(SendError::UseKernel) => return self.send_by_kernel(datagram),
+                Ok(count) => return Ok(count),
+                Err(SendError::UseKernel) => return by_kernel(),
                 Err(SendError::RingFull) => self.wait_for_room(&mut waited)?,
                 Err(error) => return Err(error.into()),
             }

@@ -1,4 +1,5 @@
-//! Two hosts on a cable.
+//! Two hosts on a cable, and CPUs for their users.
+#![allow(dead_code)] // each test file uses its own part
 
 use busypoll_stack::{Host, UdpSocket, nic::cable};
 
@@ -20,4 +21,27 @@ pub fn sockets(one: &Host, two: &Host) -> (UdpSocket, UdpSocket) {
     left.send(b"who are you").expect("send");
     right.recv(&mut [0; 16]).expect("receive");
     (left, right)
+}
+
+/// The CPUs this process may use.
+pub fn cpus() -> Vec<usize> {
+    // SAFETY: an all-zero set is the empty set; the call fills it for the process's first thread, which no
+    // test pins.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        let result =
+            libc::sched_getaffinity(std::process::id() as i32, size_of_val(&set), &raw mut set);
+        assert_eq!(result, 0, "sched_getaffinity");
+        (0..libc::CPU_SETSIZE as usize).filter(|&cpu| libc::CPU_ISSET(cpu, &set)).collect()
+    }
+}
+
+/// Binds the calling thread, and those it starts, to one CPU.
+pub fn pin(cpu: usize) {
+    // SAFETY: an empty set with one CPU added, for the calling thread.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &raw const set), 0, "CPU {cpu}");
+    }
 }
