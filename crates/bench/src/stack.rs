@@ -8,7 +8,7 @@ use std::time::Duration;
 use busypoll_lab::LabHost;
 use busypoll_linux::link::Links;
 use busypoll_stack::nic::{Nic, cable, xdp::Xdp};
-use busypoll_stack::{Host, UdpSocket};
+use busypoll_stack::{Builder, Host, UdpSocket};
 
 use crate::arm::{self, Arm, Mode};
 use crate::clock::Clock;
@@ -104,7 +104,14 @@ fn host_at(
     };
     match recorder {
         None => host(nic, address, cpu),
-        Some(r) => host(Stamped::new(nic, plan.clock, &r.stamps, end), address, cpu),
+        Some(r) => {
+            let stamped = Stamped::new(nic, plan.clock, &r.stamps, end);
+            let builder = match end {
+                End::Sender => Host::builder(),
+                End::Receiver => Host::builder().on_delivery(r.at_the_socket(plan.clock)),
+            };
+            build(builder, stamped, address, cpu)
+        }
     }
 }
 
@@ -114,7 +121,16 @@ fn host_at(
 /// # Errors
 /// One line.
 pub fn host(nic: impl Nic + 'static, address: Option<Ipv4Addr>, cpu: u32) -> Result<Host, String> {
-    let builder = Host::builder().interrupt_cpus(&[cpu as usize]);
+    build(Host::builder(), nic, address, cpu)
+}
+
+fn build(
+    builder: Builder,
+    nic: impl Nic + 'static,
+    address: Option<Ipv4Addr>,
+    cpu: u32,
+) -> Result<Host, String> {
+    let builder = builder.interrupt_cpus(&[cpu as usize]);
     let builder = match address {
         Some(address) => builder.interface(nic, format!("{address}/24")),
         None => builder.shared_interface(nic),

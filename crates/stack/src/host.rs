@@ -41,6 +41,7 @@ struct Inner {
     contexts: Vec<Serving>,
     kernel: Option<shadow::Service>,
     skipped_rules: usize,
+    delivery_hook: Option<DeliveryHook>,
     busy_read: AtomicU32,
     busy_poll: AtomicU32,
 }
@@ -60,7 +61,11 @@ pub struct Builder {
     busy_poll: u32,
     watchdog: Option<Duration>,
     interrupt_cpus: Vec<usize>,
+    delivery_hook: Option<DeliveryHook>,
 }
+
+/// Called for each datagram as it passes from inet to its socket.
+pub(crate) type DeliveryHook = Arc<dyn Fn() + Send + Sync>;
 
 impl Builder {
     /// A NIC whose address is ours, as `10.0.0.1/24` (cable, TAP).
@@ -111,6 +116,14 @@ impl Builder {
     #[must_use]
     pub fn interrupt_cpus(mut self, cpus: &[usize]) -> Builder {
         self.interrupt_cpus = cpus.to_vec();
+        self
+    }
+
+    /// Has `hook` called for each datagram as it passes from inet to its socket, on the delivering thread and
+    /// before any lock is taken: a place for a measurement's time stamp.
+    #[must_use]
+    pub fn on_delivery(mut self, hook: impl Fn() + Send + Sync + 'static) -> Builder {
+        self.delivery_hook = Some(Arc::new(hook));
         self
     }
 
@@ -175,7 +188,9 @@ impl Builder {
         };
         let busy_read = AtomicU32::new(self.busy_read);
         let busy_poll = AtomicU32::new(self.busy_poll);
-        let inner = Inner { inet, contexts, kernel, skipped_rules, busy_read, busy_poll };
+        let delivery_hook = self.delivery_hook;
+        let inner =
+            Inner { inet, contexts, kernel, skipped_rules, delivery_hook, busy_read, busy_poll };
         Ok(Host { inner: Arc::new(inner) })
     }
 }
@@ -284,6 +299,10 @@ impl Host {
     #[inline]
     pub(crate) fn inet(&self) -> &Arc<Inet> {
         &self.inner.inet
+    }
+
+    pub(crate) fn delivery_hook(&self) -> Option<DeliveryHook> {
+        self.inner.delivery_hook.clone()
     }
 
     pub(crate) fn kernel(&self) -> Option<&shadow::Service> {

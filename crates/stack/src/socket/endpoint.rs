@@ -7,6 +7,7 @@ use super::{
     readiness::{Events, WaitQueue, Watch},
 };
 use crate::{
+    host::DeliveryHook,
     inet::{Datagram, SocketError, UdpEndpoint},
     napi::{self, Context, Direct, Driver, NapiId, Pass, Waiter, WakeList},
     sync::lock,
@@ -80,9 +81,9 @@ impl Find {
 }
 
 /// The receiving end.
-#[derive(Debug)]
 pub(super) struct Endpoint {
     pub(super) options: Options,
+    hook: Option<DeliveryHook>,
     /// Datagrams that went past the queue, see [`Find`].
     direct: AtomicU64,
     /// Not zero if a receive would return at once. Written under the lock of `rx`, read without.
@@ -132,9 +133,18 @@ impl Receive {
     }
 }
 
+impl std::fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Endpoint").field("options", &self.options).field("rx", &self.rx).finish()
+    }
+}
+
 impl UdpEndpoint for Endpoint {
     #[inline]
     fn datagram(&self, datagram: &Datagram<'_>, pass: &mut Pass<'_>) -> bool {
+        if let Some(hook) = &self.hook {
+            hook();
+        }
         let meta = Meta {
             len: datagram.payload.len() as u32,
             napi: pass.napi,
@@ -197,9 +207,10 @@ impl UdpEndpoint for Endpoint {
 }
 
 impl Endpoint {
-    pub(super) fn new(busy_read: u32) -> Endpoint {
+    pub(super) fn new(busy_read: u32, hook: Option<DeliveryHook>) -> Endpoint {
         Endpoint {
             options: Options::new(busy_read),
+            hook,
             direct: AtomicU64::new(0),
             attention: AtomicU64::new(0),
             rx: Mutex::default(),

@@ -110,7 +110,7 @@ impl UdpSocket {
     /// A socket that is not bound yet; sending binds it to a port of the host's choice.
     pub fn new(host: &Host) -> UdpSocket {
         UdpSocket {
-            endpoint: Arc::new(Endpoint::new(host.busy_read())),
+            endpoint: Arc::new(Endpoint::new(host.busy_read(), host.delivery_hook())),
             host: host.clone(),
             binding: Mutex::new(None),
             path: Mutex::new(None),
