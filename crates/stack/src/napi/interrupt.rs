@@ -18,9 +18,8 @@ use std::{
     time::Duration,
 };
 
-/// While pollers keep at it they put the watchdog off, by this many times its own time; to pollers that are
-/// preferred the queue is left for so long. With the default of 200 us a packet left behind still waits less
-/// than 1 ms.
+/// For so many times the watchdog's time the queue is left to pollers that are preferred; no look is later
+/// after their last poll. With the default of 200 us a packet left behind still waits less than 1 ms.
 pub(super) const WATCHDOG_STRETCH: u32 = 4;
 
 const INTERRUPT: u64 = 0;
