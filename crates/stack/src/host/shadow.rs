@@ -81,8 +81,7 @@ const FIRST_SHADOW: u64 = 1 << 32;
 
 impl Service {
     pub(super) fn start(inet: Arc<Inet>, shared: Vec<Shared>) -> io::Result<Service> {
-        // SAFETY: a plain system call.
-        let epoll = sys::owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        let epoll = sys::epoll()?;
         let stop = sys::eventfd()?;
         let icmp = raw_icmp()?;
         listen(&epoll, stop.as_fd(), STOP)?;
@@ -221,15 +220,7 @@ impl State {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
         let mut buffer = vec![0; 1 << 16];
         loop {
-            // SAFETY: room for as many events as are asked for.
-            let ready = unsafe {
-                libc::epoll_wait(
-                    self.epoll.as_raw_fd(),
-                    events.as_mut_ptr(),
-                    events.len() as i32,
-                    -1,
-                )
-            };
+            let ready = sys::epoll_wait(self.epoll.as_raw_fd(), &mut events, None);
             for event in &events[..usize::try_from(ready).unwrap_or(0)] {
                 let mut pass = Pass::new(None, time::now(), Driver::Kernel);
                 let token = event.u64;
@@ -291,13 +282,8 @@ impl State {
 }
 
 fn listen(epoll: &OwnedFd, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
-    let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: token };
     let (epoll, fd) = (epoll.as_raw_fd(), fd.as_raw_fd());
-    // SAFETY: `event` is valid for the call.
-    match unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, token)
 }
 
 /// A socket that gets every ICMP packet of the namespace.
