@@ -88,6 +88,7 @@ mod ports;
 mod random;
 mod reassembly;
 mod route;
+pub mod tcp;
 #[cfg(test)]
 mod tests;
 mod udp;
