@@ -1,10 +1,215 @@
 //! TCP (RFC 9293). Three floors, each to be read and tested alone:
 //!
 //! - the *connection*, which is given segments and the time and says which segments to send: no lock, no
-//!   clock, no I/O;
+//!   clock, no I/O (`connection`, `input`, `output`, `handshake`, `timers`, `challenge`, `info`, and what
+//!   they drive: `recovery`, `receive`, `send_buffer`);
 //! - the *flow*: a connection behind a lock, its path, its place in the tables and on the timer wheel;
 //! - the sockets above, in `socket`, which know how to wait.
+//!
+//! This file holds the settings of both kinds.
 #![allow(dead_code)] // while the folder is being filled
+
+use std::time::Duration;
 
 pub mod segment;
 pub mod seq;
+
+/// Which congestion control a connection uses (`TCP_CONGESTION`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Algorithm {
+    /// RFC 9438.
+    #[default]
+    Cubic,
+    /// RFC 5681 and RFC 6582, `reno` in Linux.
+    NewReno,
+}
+
+/// Who may use explicit congestion notification (RFC 3168), with the numbers of Linux's `tcp_ecn`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ecn {
+    /// 0: nobody.
+    Off,
+    /// 1: connections ask for it and agree to it.
+    On,
+    /// 2: connections agree to it when asked.
+    #[default]
+    Passive,
+}
+
+/// Least, initial and greatest size of a buffer, bytes of payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BufferSizes {
+    /// What a connection keeps even when memory is short.
+    pub min: u32,
+    /// What it starts with.
+    pub initial: u32,
+    /// What it may grow to by itself.
+    pub max: u32,
+}
+
+/// Host-wide settings: the fields have the names and defaults of Linux's `net.ipv4` sysctls.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// How often a SYN is sent again, after the linear ones.
+    pub tcp_syn_retries: u8,
+    /// How many SYNs are sent again at a steady interval before the interval begins to double.
+    pub tcp_syn_linear_timeouts: u8,
+    /// How often a SYN-ACK is sent again.
+    pub tcp_synack_retries: u8,
+    /// Not a count but the time this many retransmissions take from an RTO of `tcp_rto_min` on: 924.6 s by
+    /// default (`tcp_model_timeout` in net/ipv4/tcp_timer.c).
+    pub tcp_retries2: u8,
+    /// As `tcp_retries2`, for connections no socket holds any more; 0 means 8.
+    pub tcp_orphan_retries: u8,
+    /// The most connections no socket holds; one more is reset.
+    pub tcp_max_orphans: u32,
+    /// How long a connection no socket holds waits in FIN_WAIT_2.
+    pub tcp_fin_timeout: Duration,
+    /// The silence before the first keep-alive probe.
+    pub tcp_keepalive_time: Duration,
+    /// The time between keep-alive probes.
+    pub tcp_keepalive_intvl: Duration,
+    /// How many keep-alive probes stay unanswered before the connection is given up.
+    pub tcp_keepalive_probes: u8,
+    /// Explicit congestion notification.
+    pub tcp_ecn: Ecn,
+    /// Offer and accept selective acknowledgements (RFC 2018).
+    pub tcp_sack: bool,
+    /// Report duplicates (RFC 2883).
+    pub tcp_dsack: bool,
+    /// Offer and accept timestamps (RFC 7323).
+    pub tcp_timestamps: bool,
+    /// Offer and accept window scaling (RFC 7323).
+    pub tcp_window_scaling: bool,
+    /// Receive buffers.
+    pub tcp_rmem: BufferSizes,
+    /// Send buffers.
+    pub tcp_wmem: BufferSizes,
+    /// Host-wide bound of all buffers of TCP, bytes.
+    pub tcp_mem: u64,
+    /// Receive buffers grow with the path.
+    pub tcp_moderate_rcvbuf: bool,
+    /// What new sockets start with.
+    pub tcp_congestion_control: Algorithm,
+    /// The least retransmission timeout (`tcp_rto_min_us`); 1 ms at least.
+    pub tcp_rto_min: Duration,
+    /// The greatest retransmission timeout (`tcp_rto_max_ms`).
+    pub tcp_rto_max: Duration,
+    /// Congestion control starts anew after the connection was idle for an RTO (RFC 5681 section 4.1).
+    pub tcp_slow_start_after_idle: bool,
+    /// Duplicates that mean a loss, to begin with.
+    pub tcp_reordering: u8,
+    /// Tail loss probes (RFC 8985 section 7).
+    pub tcp_early_retrans: bool,
+    /// Timeouts are checked for having been needless (RFC 5682).
+    pub tcp_frto: bool,
+    /// Challenge ACKs of the whole host, per second, on average (RFC 5961 section 7).
+    pub tcp_challenge_ack_limit: u32,
+    /// Answers of one connection to segments outside of its window come this far apart.
+    pub tcp_invalid_ratelimit: Duration,
+    /// A RST does not end TIME_WAIT (RFC 1337).
+    pub tcp_rfc1337: bool,
+    /// The most bytes a socket may hold that were not sent yet before it ceases to be writable.
+    pub tcp_notsent_lowat: u32,
+    /// The least MSS believed of a peer.
+    pub tcp_min_snd_mss: u16,
+    /// What a full accept queue does to who completes the handshake: reset (true) or nothing (false).
+    pub tcp_abort_on_overflow: bool,
+    /// Answer with cookies when the SYN queue is full (RFC 4987).
+    pub tcp_syncookies: bool,
+    /// The most half-open connections of a listener.
+    pub tcp_max_syn_backlog: u32,
+    /// The most a listener's backlog can be (`net.core.somaxconn`).
+    pub somaxconn: u32,
+    /// The most TIME_WAIT entries; beyond it connections close without.
+    pub tcp_max_tw_buckets: u32,
+    /// A connect may take the port of a TIME_WAIT whose timestamps lie behind.
+    pub tcp_tw_reuse: bool,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            tcp_syn_retries: 6,
+            tcp_syn_linear_timeouts: 4,
+            tcp_synack_retries: 5,
+            tcp_retries2: 15,
+            tcp_orphan_retries: 0,
+            tcp_max_orphans: 65_536,
+            tcp_fin_timeout: Duration::from_secs(60),
+            tcp_keepalive_time: Duration::from_secs(7_200),
+            tcp_keepalive_intvl: Duration::from_secs(75),
+            tcp_keepalive_probes: 9,
+            tcp_ecn: Ecn::default(),
+            tcp_sack: true,
+            tcp_dsack: true,
+            tcp_timestamps: true,
+            tcp_window_scaling: true,
+            tcp_rmem: BufferSizes { min: 4_096, initial: 131_072, max: 6_291_456 },
+            tcp_wmem: BufferSizes { min: 4_096, initial: 16_384, max: 4_194_304 },
+            tcp_mem: 256 << 20,
+            tcp_moderate_rcvbuf: true,
+            tcp_congestion_control: Algorithm::default(),
+            tcp_rto_min: Duration::from_millis(200),
+            tcp_rto_max: Duration::from_secs(120),
+            tcp_slow_start_after_idle: true,
+            tcp_reordering: 3,
+            tcp_early_retrans: true,
+            tcp_frto: true,
+            tcp_challenge_ack_limit: 1_000,
+            tcp_invalid_ratelimit: Duration::from_millis(500),
+            tcp_rfc1337: false,
+            tcp_notsent_lowat: u32::MAX,
+            tcp_min_snd_mss: 48,
+            tcp_abort_on_overflow: false,
+            tcp_syncookies: true,
+            tcp_max_syn_backlog: 4_096,
+            somaxconn: 4_096,
+            tcp_max_tw_buckets: 262_144,
+            tcp_tw_reuse: true,
+        }
+    }
+}
+
+/// The options of one socket, for TCP. A zero means "as the host" where the field says so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TcpOptions {
+    /// `TCP_NODELAY`: small segments do not wait for acknowledgements (Nagle's algorithm off).
+    pub nodelay: bool,
+    /// `TCP_CORK`: partial segments wait, at most for an RTO (200 ms or more).
+    pub cork: bool,
+    /// `SO_KEEPALIVE`.
+    pub keepalive: bool,
+    /// `TCP_KEEPIDLE`; zero: as the host.
+    pub keep_idle: Duration,
+    /// `TCP_KEEPINTVL`; zero: as the host.
+    pub keep_interval: Duration,
+    /// `TCP_KEEPCNT`; 0: as the host.
+    pub keep_count: u8,
+    /// `TCP_USER_TIMEOUT`: how long data may stay unacknowledged; zero: as `tcp_retries2` says.
+    pub user_timeout: Duration,
+    /// `SO_LINGER`: what close does with unsent data; `Some(0)` resets.
+    pub linger: Option<Duration>,
+    /// `TCP_LINGER2`: how long to wait in FIN_WAIT_2 once closed; `None`: as the host; zero: not at all.
+    pub linger2: Option<Duration>,
+    /// `TCP_MAXSEG`: the largest segment, bytes of data; 0: as the path allows.
+    pub max_segment: u16,
+    /// `TCP_SYNCNT`: how often a SYN is sent again; 0: as the host.
+    pub syn_count: u8,
+    /// `TCP_CONGESTION`; `None`: as the host.
+    pub congestion: Option<Algorithm>,
+    /// `TCP_QUICKACK`: `Some(true)` acknowledges at once for a while, `Some(false)` delays at once.
+    pub quick_ack: Option<bool>,
+    /// `SO_SNDBUF`, bytes of payload; 0: grows by itself as `tcp_wmem` allows.
+    pub send_buffer: u32,
+    /// `SO_RCVBUF`, bytes of payload; 0: grows by itself as `tcp_rmem` allows.
+    pub receive_buffer: u32,
+    /// `TCP_WINDOW_CLAMP`: the largest window offered, bytes; 0: what the buffer has.
+    pub window_clamp: u32,
+    /// `SO_RCVLOWAT`: readable from this many bytes on; 0 means 1.
+    pub receive_low_water: u32,
+    /// `TCP_NOTSENT_LOWAT`, bytes; 0: as the host.
+    pub notsent_low_water: u32,
+    /// `TCP_RTO_MIN_US`: the least retransmission timeout; zero: as the host.
+    pub rto_min: Duration,
+}
