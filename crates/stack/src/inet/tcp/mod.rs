@@ -11,6 +11,7 @@
 
 use std::time::Duration;
 
+pub mod recovery;
 pub mod segment;
 pub mod seq;
 
