@@ -25,6 +25,21 @@ pub enum Algorithm {
     NewReno,
 }
 
+impl Algorithm {
+    /// Linux's name for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Algorithm::Cubic => "cubic",
+            Algorithm::NewReno => "reno",
+        }
+    }
+
+    /// The one Linux calls `name`.
+    pub fn named(name: &str) -> Option<Algorithm> {
+        [Algorithm::Cubic, Algorithm::NewReno].into_iter().find(|a| a.name() == name)
+    }
+}
+
 /// Who may use explicit congestion notification (RFC 3168), with the numbers of Linux's `tcp_ecn`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ecn {

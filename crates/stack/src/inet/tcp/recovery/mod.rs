@@ -4,34 +4,41 @@
 
 pub mod congestion;
 
-use super::{segment::Sacks, seq::Seq};
+use super::{Algorithm, Config, TcpOptions, segment::Sacks, seq::Seq};
 use crate::time::Instant;
-use congestion::Algorithm;
 use std::{ops::Range, time::Duration};
 
 /// What the host and the socket decide.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// `TCP_CONGESTION`.
     pub algorithm: Algorithm,
-    /// No retransmission timeout is shorter than the round trip and this (`TCP_RTO_MIN`): 200 ms, at least 1 ms.
+    /// The retransmission timeout is at least the round trip and this; 1 ms at least.
     pub min_rto: Duration,
-    /// No retransmission timeout is longer: 120 s.
+    /// No retransmission timeout is longer.
     pub max_rto: Duration,
-    /// The first window, segments: 10 (RFC 6928).
-    pub initial_window: u32,
-    /// Whether the window shrinks while nothing is sent (`net.ipv4.tcp_slow_start_after_idle`): yes.
+    /// The window shrinks while nothing is sent.
     pub slow_start_after_idle: bool,
+    /// Duplicates that mean a loss while no reordering has been seen.
+    pub reordering: u8,
+    /// Tail loss probes.
+    pub probes: bool,
+    /// Timeouts are checked for having been needless (RFC 5682).
+    pub frto: bool,
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
+impl Settings {
+    /// Those of a socket on a host.
+    pub fn new(config: &Config, options: &TcpOptions) -> Settings {
+        let min_rto = if options.rto_min.is_zero() { config.tcp_rto_min } else { options.rto_min };
         Settings {
-            algorithm: Algorithm::default(),
-            min_rto: Duration::from_millis(200),
-            max_rto: Duration::from_secs(120),
-            initial_window: 10,
-            slow_start_after_idle: true,
+            algorithm: options.congestion.unwrap_or(config.tcp_congestion_control),
+            min_rto: min_rto.max(Duration::from_millis(1)),
+            max_rto: config.tcp_rto_max.max(min_rto),
+            slow_start_after_idle: config.tcp_slow_start_after_idle,
+            reordering: config.tcp_reordering,
+            probes: config.tcp_early_retrans,
+            frto: config.tcp_frto,
         }
     }
 }
@@ -179,7 +186,7 @@ impl Recovery {
     /// How many bytes of new data the congestion window allows now: whole segments. With nothing in flight
     /// at least one.
     pub fn room(&self) -> u32 {
-        self.settings.initial_window * self.mss - (self.nxt - self.una)
+        10 * self.mss - (self.nxt - self.una)
     }
 
     /// When [`timer`](Self::timer) is due: retransmission timeout, probe, or the end of the reordering window.
