@@ -11,9 +11,16 @@
 
 use std::time::Duration;
 
+mod endpoint;
+mod flow;
+mod listener;
 pub mod recovery;
 pub mod segment;
 pub mod seq;
+
+pub use endpoint::{Hold, Ready, TcpEndpoint};
+pub use flow::{ConnectOptions, Flow};
+pub use listener::{ListenOptions, Listening};
 
 /// Which congestion control a connection uses (`TCP_CONGESTION`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,0 +1,72 @@
+//! What the floor above hands down to TCP: whom to tell, and what to keep alive.
+
+use crate::napi::{NapiId, Pass};
+use std::{any::Any, fmt, ops::BitOr, sync::Arc};
+
+/// What a call on a flow or listener would find, with the meaning poll(2) gives each.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Ready(pub u8);
+
+impl Ready {
+    /// A receive would not wait: data, the end of the stream, or an error. For a listener: a connection to
+    /// accept (`POLLIN`).
+    pub const READABLE: Ready = Ready(1);
+    /// A send would not wait: room, or an error (`POLLOUT`).
+    pub const WRITABLE: Ready = Ready(2);
+    /// The peer sends no more, or receiving was shut down (`POLLRDHUP`).
+    pub const READ_CLOSED: Ready = Ready(4);
+    /// Both directions are closed (`POLLHUP`).
+    pub const HANGUP: Ready = Ready(8);
+    /// [`Flow::take_error`](super::Flow::take_error) has one (`POLLERR`).
+    pub const ERROR: Ready = Ready(16);
+
+    /// Whether all bits of `other` are set.
+    #[inline]
+    pub const fn has(self, other: Ready) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Whether any bit of `other` is set.
+    #[inline]
+    pub const fn any(self, other: Ready) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+impl BitOr for Ready {
+    type Output = Ready;
+
+    #[inline]
+    fn bitor(self, other: Ready) -> Ready {
+        Ready(self.0 | other.0)
+    }
+}
+
+impl fmt::Debug for Ready {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = [
+            (Ready::READABLE, "readable"),
+            (Ready::WRITABLE, "writable"),
+            (Ready::READ_CLOSED, "read-closed"),
+            (Ready::HANGUP, "hangup"),
+            (Ready::ERROR, "error"),
+        ];
+        f.debug_set().entries(names.iter().filter(|(bit, _)| self.has(*bit)).map(|n| n.1)).finish()
+    }
+}
+
+/// A socket, seen from below.
+pub trait TcpEndpoint: Send + Sync {
+    /// Something has happened that a waiter may wait for, and this is how things stand now: new data has
+    /// come (also when there was some already), room has become free, the connection was made, has failed
+    /// or ended; or, for a listener, there is one more connection to accept. `napi` is the queue the last
+    /// packet came from.
+    ///
+    /// Called under the lock of the flow or listener, on whatever thread: note it, put those to be woken on
+    /// `pass.wake`, and call nothing of TCP.
+    fn changed(&self, ready: Ready, napi: Option<NapiId>, pass: &mut Pass<'_>);
+}
+
+/// Something that must live as long as a port is in use: on an interface shared with the kernel its shadow
+/// socket and the steering. Listeners, flows (closed ones until they are done) and TIME_WAIT entries share it.
+pub type Hold = Arc<dyn Any + Send + Sync>;
