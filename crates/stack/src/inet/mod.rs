@@ -123,7 +123,7 @@ pub struct Inet {
     /// Moves with the topology and the known path MTUs: paths made before look again.
     generation: AtomicU64,
     random: Random,
-    counters: Counters,
+    counters: Arc<Counters>,
     demux: Demux,
     ports: Mutex<Ports>,
     bindings: AtomicU64,
@@ -164,7 +164,7 @@ impl Inet {
         Arc::new(Inet {
             topology: RwLock::default(),
             generation: AtomicU64::new(0),
-            counters: Counters::new(),
+            counters: Arc::new(Counters::new()),
             demux: Demux::new(random.hasher()),
             ports: Mutex::default(),
             bindings: AtomicU64::new(0),

@@ -11,12 +11,17 @@
 
 use std::time::Duration;
 
+mod challenge;
+pub mod connection;
 mod endpoint;
 mod flow;
+pub mod handshake;
+pub mod info;
 mod listener;
 pub mod recovery;
 pub mod segment;
 pub mod seq;
+pub mod shared;
 
 pub use endpoint::{Hold, Ready, TcpEndpoint};
 pub use flow::{ConnectOptions, Flow};
