@@ -3,7 +3,7 @@
 //! Owns MAC addresses, EtherTypes and the way from a frame to what it carries.
 
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use super::{Error, Result, be16, put16};
@@ -31,6 +31,14 @@ impl MacAddr {
     pub fn of_group(group: Ipv4Addr) -> MacAddr {
         let [_, b, c, d] = group.octets();
         MacAddr([0x01, 0x00, 0x5e, b & 0x7f, c, d])
+    }
+
+    /// The address an IPv6 multicast group is sent to: 33-33 and the group's low 32 bits
+    /// (RFC 2464 section 7).
+    #[must_use]
+    pub fn of_group6(group: Ipv6Addr) -> MacAddr {
+        let [.., a, b, c, d] = group.octets();
+        MacAddr([0x33, 0x33, a, b, c, d])
     }
 
     /// Whether this is the address of everybody.
@@ -359,5 +367,6 @@ mod tests {
         assert!(MacAddr(SRC).is_unicast() && !MacAddr::UNSPECIFIED.is_unicast());
         let group = MacAddr::of_group(Ipv4Addr::new(239, 255, 0, 1));
         assert_eq!(group, MacAddr([0x01, 0x00, 0x5e, 0x7f, 0, 1]));
+        assert_eq!(MacAddr::of_group6("ff02::fb".parse().unwrap()), MacAddr(DST));
     }
 }

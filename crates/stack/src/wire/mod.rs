@@ -41,13 +41,18 @@
 pub mod arp;
 pub mod checksum;
 pub mod ethernet;
+pub mod extension;
 pub mod icmp;
+pub mod icmpv6;
 pub mod ipv4;
+pub mod ipv6;
+pub mod ndp;
+pub mod tcp;
 pub mod udp;
 
 pub use ethernet::{EtherType, MacAddr};
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// Why bytes are not the packet they claim to be; one variant per cause, so that drops can be
 /// counted by cause: `drops[error as usize] += 1` in an array of [`Error::COUNT`].
@@ -78,11 +83,15 @@ pub enum Error {
     /// More VLAN tags than [`ethernet::MAX_TAGS`].
     #[error("too many VLAN tags")]
     TooManyTags,
+    /// An IPv6 extension header that may not be passed over, or more of them than are looked
+    /// through.
+    #[error("bad extension header: IPv6 forbids to pass over it, or there are too many")]
+    BadExtension,
 }
 
 impl Error {
     /// Every cause, in the order of its number.
-    pub const ALL: [Error; 7] = [
+    pub const ALL: [Error; 8] = [
         Error::Truncated,
         Error::BadLength,
         Error::BadVersion,
@@ -90,6 +99,7 @@ impl Error {
         Error::BadValue,
         Error::BadFragment,
         Error::TooManyTags,
+        Error::BadExtension,
     ];
 
     /// How many causes there are: the size of an array of drop counters.
@@ -106,6 +116,7 @@ impl Error {
             Error::BadValue => "bad_value",
             Error::BadFragment => "bad_fragment",
             Error::TooManyTags => "too_many_tags",
+            Error::BadExtension => "bad_extension",
         }
     }
 }
@@ -118,12 +129,24 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub struct Protocol(pub u8);
 
 impl Protocol {
+    /// IPv6 hop-by-hop options.
+    pub const HOP_BY_HOP: Protocol = Protocol(0);
     /// ICMP for IPv4.
     pub const ICMP: Protocol = Protocol(1);
     /// TCP.
     pub const TCP: Protocol = Protocol(6);
     /// UDP.
     pub const UDP: Protocol = Protocol(17);
+    /// IPv6 routing header.
+    pub const ROUTING: Protocol = Protocol(43);
+    /// IPv6 fragment header.
+    pub const FRAGMENT: Protocol = Protocol(44);
+    /// ICMP for IPv6.
+    pub const ICMPV6: Protocol = Protocol(58);
+    /// Nothing follows (IPv6).
+    pub const NO_NEXT_HEADER: Protocol = Protocol(59);
+    /// IPv6 destination options.
+    pub const DESTINATION_OPTIONS: Protocol = Protocol(60);
 }
 
 // Fields by offset. The views call these only inside the length `new_checked` has verified, so
@@ -140,6 +163,16 @@ fn put16(b: &mut [u8], at: usize, v: u16) {
 }
 
 #[inline]
+fn be32(b: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
+}
+
+#[inline]
+fn put32(b: &mut [u8], at: usize, v: u32) {
+    b[at..at + 4].copy_from_slice(&v.to_be_bytes());
+}
+
+#[inline]
 fn ip4(b: &[u8], at: usize) -> Ipv4Addr {
     Ipv4Addr::new(b[at], b[at + 1], b[at + 2], b[at + 3])
 }
@@ -147,6 +180,18 @@ fn ip4(b: &[u8], at: usize) -> Ipv4Addr {
 #[inline]
 fn put_ip4(b: &mut [u8], at: usize, v: Ipv4Addr) {
     b[at..at + 4].copy_from_slice(&v.octets());
+}
+
+#[inline]
+fn ip6(b: &[u8], at: usize) -> Ipv6Addr {
+    let mut octets = [0; 16];
+    octets.copy_from_slice(&b[at..at + 16]);
+    Ipv6Addr::from(octets)
+}
+
+#[inline]
+fn put_ip6(b: &mut [u8], at: usize, v: Ipv6Addr) {
+    b[at..at + 16].copy_from_slice(&v.octets());
 }
 
 #[cfg(test)]

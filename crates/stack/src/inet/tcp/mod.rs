@@ -18,6 +18,7 @@ mod flow;
 pub mod handshake;
 pub mod info;
 mod listener;
+mod parse;
 pub mod recovery;
 pub mod segment;
 pub mod seq;

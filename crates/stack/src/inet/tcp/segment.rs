@@ -84,6 +84,8 @@ impl Sacks {
     /// Keeps the first `most`.
     pub fn truncate(&mut self, most: usize) {
         self.len = self.len.min(most.min(MAX_SACKS) as u8);
+        let len = self.len();
+        self.blocks.iter_mut().skip(len).for_each(|block| *block = Default::default());
     }
 }
 

@@ -1,0 +1,365 @@
+//! ICMP for IPv6 (RFC 4443).
+//!
+//! Owns echoes and errors as bytes; [`super::ndp`] owns neighbour discovery, which travels in the
+//! same messages. When an error may be sent (RFC 4443 section 2.4) and which socket hears of one
+//! is inet's business.
+
+use super::checksum::{self, Sum};
+use super::{Error, Protocol, Result, be16, be32, ipv6, put16, put32};
+
+/// Bytes of a header: every message here has its first 8 bytes in this form.
+pub const HEADER_LEN: usize = 8;
+/// The longest error. RFC 4443 section 2.4 (c): it holds as much of the packet at fault "as
+/// possible without making the error message packet exceed the minimum IPv6 MTU".
+pub const MAX_ERROR_LEN: usize = ipv6::MIN_MTU - ipv6::HEADER_LEN;
+
+/// The kind of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Type(pub u8);
+
+impl Type {
+    /// A packet could not be delivered; the [`code`] says why.
+    pub const UNREACHABLE: Type = Type(1);
+    /// A packet was too big for the next hop.
+    pub const PACKET_TOO_BIG: Type = Type(2);
+    /// Too many hops, or fragments that never came.
+    pub const TIME_EXCEEDED: Type = Type(3);
+    /// A header field that could not be processed.
+    pub const PARAMETER_PROBLEM: Type = Type(4);
+    /// A ping.
+    pub const ECHO_REQUEST: Type = Type(128);
+    /// The answer to a ping.
+    pub const ECHO_REPLY: Type = Type(129);
+    /// Asks routers to introduce themselves.
+    pub const ROUTER_SOLICITATION: Type = Type(133);
+    /// A router introduces itself.
+    pub const ROUTER_ADVERTISEMENT: Type = Type(134);
+    /// Asks who has an address.
+    pub const NEIGHBOR_SOLICITATION: Type = Type(135);
+    /// Tells who has an address.
+    pub const NEIGHBOR_ADVERTISEMENT: Type = Type(136);
+
+    /// Whether this is an error, which quotes the packet at fault; one of a kind unknown here too.
+    #[inline]
+    #[must_use]
+    pub fn is_error(self) -> bool {
+        // RFC 4443 section 2.1: error messages "are identified as such by a zero in the
+        // high-order bit of their message Type field values".
+        self.0 < 128
+    }
+}
+
+/// The codes of the errors (RFC 4443 section 3, RFC 7112 section 5).
+pub mod code {
+    /// Unreachable: no route.
+    pub const NO_ROUTE: u8 = 0;
+    /// Unreachable: closed by an administrator.
+    pub const PROHIBITED: u8 = 1;
+    /// Unreachable: beyond the scope of the sender's address.
+    pub const BEYOND_SCOPE: u8 = 2;
+    /// Unreachable: the host does not answer.
+    pub const ADDRESS_UNREACHABLE: u8 = 3;
+    /// Unreachable: nobody listens on the port.
+    pub const PORT_UNREACHABLE: u8 = 4;
+    /// Unreachable: the sender's address may not come this way.
+    pub const SOURCE_POLICY: u8 = 5;
+    /// Unreachable: routes to there are rejected.
+    pub const REJECT_ROUTE: u8 = 6;
+    /// Time exceeded: the hop limit ran out.
+    pub const HOP_LIMIT_EXCEEDED: u8 = 0;
+    /// Time exceeded: a fragment is missing.
+    pub const REASSEMBLY_EXCEEDED: u8 = 1;
+    /// Parameter problem: a header field makes no sense.
+    pub const ERRONEOUS_FIELD: u8 = 0;
+    /// Parameter problem: no such protocol here.
+    pub const UNRECOGNIZED_NEXT_HEADER: u8 = 1;
+    /// Parameter problem: no such option here.
+    pub const UNRECOGNIZED_OPTION: u8 = 2;
+    /// Parameter problem: a first fragment without all of the packet's headers.
+    pub const INCOMPLETE_HEADER_CHAIN: u8 = 3;
+}
+
+/// A view of an ICMPv6 message.
+#[derive(Debug, Clone, Copy)]
+pub struct Packet<T>(T);
+
+impl<T: AsRef<[u8]>> Packet<T> {
+    /// Checks that the header is there. The message is as long as the buffer, an IP payload.
+    ///
+    /// # Errors
+    /// [`Error::Truncated`].
+    #[inline]
+    pub fn new_checked(buf: T) -> Result<Packet<T>> {
+        if buf.as_ref().len() < HEADER_LEN {
+            return Err(Error::Truncated);
+        }
+        Ok(Packet(buf))
+    }
+
+    /// The kind of message.
+    #[inline]
+    pub fn kind(&self) -> Type {
+        Type(self.0.as_ref()[0])
+    }
+
+    /// What exactly, within the kind; see [`code`].
+    #[inline]
+    pub fn code(&self) -> u8 {
+        self.0.as_ref()[1]
+    }
+
+    /// The checksum as it stands.
+    #[inline]
+    pub fn checksum(&self) -> u16 {
+        be16(self.0.as_ref(), 2)
+    }
+
+    /// Which pinger an echo belongs to; of other messages, without meaning.
+    #[inline]
+    pub fn ident(&self) -> u16 {
+        be16(self.0.as_ref(), 4)
+    }
+
+    /// Which of its pings an echo is; of other messages, without meaning.
+    #[inline]
+    pub fn sequence(&self) -> u16 {
+        be16(self.0.as_ref(), 6)
+    }
+
+    /// The MTU, in bytes, that a "packet too big" asks for. Not to be believed unseen: anybody may
+    /// send one, and below [`ipv6::MIN_MTU`] no link goes.
+    #[inline]
+    pub fn mtu(&self) -> Option<u32> {
+        (self.kind() == Type::PACKET_TOO_BIG).then(|| self.rest())
+    }
+
+    /// Which byte of the packet at fault a parameter problem is about; it may lie beyond what is
+    /// quoted.
+    #[inline]
+    pub fn pointer(&self) -> Option<u32> {
+        (self.kind() == Type::PARAMETER_PROBLEM).then(|| self.rest())
+    }
+
+    /// The second half of the header.
+    #[inline]
+    pub(super) fn rest(&self) -> u32 {
+        be32(self.0.as_ref(), 4)
+    }
+
+    /// Verifies the checksum, which covers the addresses and the whole message; `addresses` is
+    /// their [`ipv6::address_sum`].
+    ///
+    /// # Errors
+    /// [`Error::BadChecksum`].
+    #[inline]
+    pub fn verify_checksum(&self, addresses: Sum) -> Result<()> {
+        if self.sum(addresses).is_intact() { Ok(()) } else { Err(Error::BadChecksum) }
+    }
+
+    /// The sum of pseudo-header and message, the checksum field as it stands (RFC 4443 2.3).
+    #[inline]
+    fn sum(&self, addresses: Sum) -> Sum {
+        let b = self.0.as_ref();
+        // An IP payload: its length fits the lower word of the pseudo-header's 32 bits.
+        addresses
+            .plus_word(b.len() as u16)
+            .plus_word(u16::from(Protocol::ICMPV6.0))
+            .plus(Sum::of(b))
+    }
+}
+
+impl<'a, T: AsRef<[u8]> + ?Sized> Packet<&'a T> {
+    /// What follows the header: an echo's data or the quoted packet.
+    #[inline]
+    pub fn payload(&self) -> &'a [u8] {
+        &self.0.as_ref()[HEADER_LEN..]
+    }
+
+    /// The packet an error is about: one we sent, if the error is honest. Its payload may be as
+    /// short as the sender of the error liked; [`udp::ports`](super::udp::ports) needs 4 bytes
+    /// of it, behind the extension headers.
+    ///
+    /// # Errors
+    /// [`Error::BadValue`] if the message is no error; else as [`ipv6::Packet::new_quoted`].
+    #[inline]
+    pub fn quoted(&self) -> Result<ipv6::Packet<&'a [u8]>> {
+        if !self.kind().is_error() {
+            return Err(Error::BadValue);
+        }
+        ipv6::Packet::new_quoted(self.payload())
+    }
+}
+
+impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
+    /// Writes an echo's header. The message is as long as the buffer; call
+    /// [`Packet::fill_checksum`] when the data is in place.
+    ///
+    /// # Errors
+    /// [`Error::Truncated`] if the buffer is too short for the header.
+    #[inline]
+    pub fn init_echo(buf: T, kind: Type, ident: u16, sequence: u16) -> Result<Packet<T>> {
+        let rest = u32::from(ident) << 16 | u32::from(sequence);
+        Self::init(buf, kind, 0, rest)
+    }
+
+    /// Writes an error and its checksum. `rest` is the second half of the header: the MTU, or the
+    /// pointer, or 0. `quote` is the IP packet at fault, of which as much is quoted as the buffer
+    /// holds: [`error_len`] says how long it should be.
+    ///
+    /// # Errors
+    /// [`Error::Truncated`] unless all of `quote`, or of its fixed header and 8 bytes more, find
+    /// room. As [`ipv6::Packet::new_quoted`] if `quote` is no IPv6 packet.
+    pub fn init_error(
+        buf: T,
+        addresses: Sum,
+        kind: Type,
+        code: u8,
+        rest: u32,
+        quote: &[u8],
+    ) -> Result<Packet<T>> {
+        ipv6::Packet::new_quoted(quote)?;
+        let mut packet = Self::init(buf, kind, code, rest)?;
+        let room = packet.payload_mut();
+        if room.len() < quote.len().min(ipv6::HEADER_LEN + 8) {
+            return Err(Error::Truncated);
+        }
+        let len = room.len().min(quote.len());
+        room[..len].copy_from_slice(&quote[..len]);
+        // The buffer is the message: what the quote leaves free is part of it.
+        room[len..].fill(0);
+        packet.fill_checksum(addresses);
+        Ok(packet)
+    }
+
+    #[inline]
+    pub(super) fn init(mut buf: T, kind: Type, code: u8, rest: u32) -> Result<Packet<T>> {
+        let b = buf.as_mut();
+        if b.len() < HEADER_LEN {
+            return Err(Error::Truncated);
+        }
+        b[0] = kind.0;
+        b[1] = code;
+        put16(b, 2, 0);
+        put32(b, 4, rest);
+        Ok(Packet(buf))
+    }
+
+    /// Makes an echo request the reply to it, in place: the data goes back as it came (RFC 4443
+    /// section 4.2). The checksum stays right if it was and the addresses merely trade places;
+    /// a reply to a group's ping has another source and needs [`Packet::fill_checksum`].
+    #[inline]
+    pub fn turn_into_reply(&mut self) {
+        let checksum = self.checksum();
+        let b = self.0.as_mut();
+        let old = be16(b, 0);
+        b[0] = Type::ECHO_REPLY.0;
+        b[1] = 0;
+        let new = be16(b, 0);
+        put16(b, 2, checksum::update(checksum, old, new));
+    }
+
+    /// Writes the checksum over the addresses and the whole message.
+    #[inline]
+    pub fn fill_checksum(&mut self, addresses: Sum) {
+        put16(self.0.as_mut(), 2, 0);
+        let checksum = self.sum(addresses).checksum();
+        put16(self.0.as_mut(), 2, checksum);
+    }
+
+    /// What follows the header, to write.
+    #[inline]
+    pub fn payload_mut(&mut self) -> &mut [u8] {
+        &mut self.0.as_mut()[HEADER_LEN..]
+    }
+}
+
+/// Bytes of the error that quotes as much of a packet of `len` bytes as it may.
+#[must_use]
+pub fn error_len(len: usize) -> usize {
+    len.saturating_add(HEADER_LEN).min(MAX_ERROR_LEN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::udp;
+    use super::*;
+    use std::net::Ipv6Addr;
+
+    const A: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
+    const B: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
+
+    fn addresses() -> Sum {
+        ipv6::address_sum(A, B)
+    }
+
+    fn datagram(data: usize) -> Vec<u8> {
+        let mut bytes = vec![0; 48 + data];
+        let mut ip = ipv6::Packet::init(&mut bytes, A, B, Protocol::UDP, 8 + data).unwrap();
+        udp::Packet::init(ip.payload_mut(), 4000, 7, data).unwrap().fill_checksum(addresses());
+        bytes
+    }
+
+    #[test]
+    fn an_echo_and_its_reply() {
+        let mut bytes = [0x5a; 13];
+        let mut echo = Packet::init_echo(&mut bytes[..], Type::ECHO_REQUEST, 0x2296, 1).unwrap();
+        echo.payload_mut().copy_from_slice(b"hello");
+        echo.fill_checksum(addresses());
+        assert_eq!((echo.kind(), echo.code()), (Type::ECHO_REQUEST, 0));
+        assert_eq!((echo.ident(), echo.sequence()), (0x2296, 1));
+        assert_eq!((echo.mtu(), echo.pointer()), (None, None));
+        echo.verify_checksum(addresses()).unwrap();
+        echo.turn_into_reply();
+        echo.verify_checksum(ipv6::address_sum(B, A)).unwrap();
+        let reply = Packet::new_checked(&bytes).unwrap();
+        assert_eq!((reply.kind(), reply.payload()), (Type::ECHO_REPLY, &b"hello"[..]));
+        assert_eq!(reply.quoted().err(), Some(Error::BadValue));
+        for bit in 0..bytes.len() * 8 {
+            let mut bad = bytes;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            let bad = Packet::new_checked(bad).unwrap();
+            assert!(bad.verify_checksum(addresses()).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn an_error_and_what_it_quotes() {
+        let lost = datagram(3);
+        let mut buf = vec![0xee; error_len(lost.len())];
+        let (kind, code) = (Type::UNREACHABLE, code::PORT_UNREACHABLE);
+        Packet::init_error(&mut buf, addresses(), kind, code, 0, &lost).unwrap();
+        let error = Packet::new_checked(&buf).unwrap();
+        error.verify_checksum(addresses()).unwrap();
+        assert_eq!((error.kind(), error.code(), error.payload()), (kind, code, &lost[..]));
+        let quoted = error.quoted().unwrap();
+        assert_eq!((quoted.src(), quoted.dst()), (A, B));
+        assert_eq!(udp::ports(quoted.payload()), Ok((4000, 7)));
+
+        let mut init = |room: usize, quote: &[u8]| {
+            Packet::init_error(&mut buf[..room], addresses(), kind, code, 0, quote).err()
+        };
+        assert_eq!(init(56, &lost), None);
+        assert_eq!(init(55, &lost), Some(Error::Truncated));
+        assert_eq!(init(50, &lost[..42]), None); // a quote that is short itself
+        assert_eq!(init(56, &[0x45; 60]), Some(Error::BadVersion));
+        assert_eq!(init(7, &lost), Some(Error::Truncated));
+    }
+
+    #[test]
+    fn an_error_fits_every_link() {
+        assert_eq!(error_len(51), 59);
+        assert_eq!(error_len(1500) + ipv6::HEADER_LEN, 1280);
+        let mut buf = vec![0; error_len(1500)];
+        let too_big = (Type::PACKET_TOO_BIG, 0, 1400);
+        let (kind, code, rest) = too_big;
+        let error =
+            Packet::init_error(&mut buf, addresses(), kind, code, rest, &datagram(1452)).unwrap();
+        assert_eq!((error.mtu(), error.pointer()), (Some(1400), None));
+        error.verify_checksum(addresses()).unwrap();
+        let buf = &mut buf[..60];
+        let quote = datagram(0);
+        let error =
+            Packet::init_error(buf, addresses(), Type::PARAMETER_PROBLEM, 1, 6, &quote).unwrap();
+        assert_eq!((error.mtu(), error.pointer()), (None, Some(6)));
+    }
+}
