@@ -104,6 +104,16 @@ counts! {
     UdpOutDatagrams,
     /// Datagrams refused for want of room in the transmit ring.
     UdpSndbufErrors,
+    /// Segments received, good ones.
+    TcpInSegs,
+    /// Of these: with a checksum its sender left to hardware.
+    TcpInPartialCsums,
+    /// Segments that are malformed, and those of the next count.
+    TcpInErrs,
+    /// Segments with a wrong checksum.
+    TcpInCsumErrors,
+    /// Segments sent.
+    TcpOutSegs,
 }
 
 /// Counts that several threads raise at once: nothing on the path of a good packet.

@@ -2,7 +2,7 @@
 //! not be delivered elsewhere.
 
 use super::{
-    Inet, SocketError,
+    Inet, SocketError, UdpEndpoint,
     counters::Count,
     input::{Arrival, Cast, Inbound},
 };
@@ -13,7 +13,7 @@ use crate::{
     wire::{
         Protocol,
         icmp::{self, Type, code},
-        ipv4, udp,
+        ipv4,
     },
 };
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -143,10 +143,15 @@ impl Inet {
     }
 
     /// Whether a socket of ours may have sent the packet an error quotes. Anybody can send errors: one is
-    /// believed only about a conversation there is (RFC 5927 section 4.1 in spirit).
+    /// believed only about a conversation there is (RFC 5927 section 4.1).
     fn is_from_a_socket(&self, quoted: ipv4::Packet<&[u8]>) -> bool {
-        quoted_ends(quoted)
-            .is_some_and(|(local, remote)| self.demux.find(local, remote, |_| ()).is_some())
+        match quoted_ends(quoted) {
+            Some((local, remote, None)) => self.demux.find(local, remote, |_| ()).is_some(),
+            Some((local, remote, Some(head))) => {
+                self.tcp_has_sent(local.into(), remote.into(), head)
+            }
+            None => false,
+        }
     }
 
     /// Tells the socket that has sent `packet`, perhaps cut short, what became of it.
@@ -156,8 +161,15 @@ impl Inet {
         error: SocketError,
         pass: &mut Pass,
     ) {
-        if let Some((local, remote)) = quoted_ends(packet) {
-            self.demux.find(local, remote, |endpoint| endpoint.error(error, remote.into(), pass));
+        match quoted_ends(packet) {
+            Some((local, remote, None)) => {
+                let tell = |endpoint: &dyn UdpEndpoint| endpoint.error(error, remote.into(), pass);
+                self.demux.find(local, remote, tell);
+            }
+            Some((local, remote, Some(head))) => {
+                self.tcp_error(local.into(), remote.into(), head, error, pass);
+            }
+            None => {}
         }
     }
 
@@ -228,13 +240,20 @@ impl Inet {
     }
 }
 
-/// The ends of the UDP conversation a packet of ours belongs to.
-fn quoted_ends(packet: ipv4::Packet<&[u8]>) -> Option<(SocketAddrV4, SocketAddrV4)> {
-    if packet.protocol() != Protocol::UDP || packet.fragment_offset() > 0 {
-        return None;
-    }
-    let (src, dst) = udp::ports(packet.payload()).ok()?;
-    Some((SocketAddrV4::new(packet.src(), src), SocketAddrV4::new(packet.dst(), dst)))
+/// The ends of the conversation a packet of ours belongs to, and of a segment the head.
+fn quoted_ends(
+    packet: ipv4::Packet<&[u8]>,
+) -> Option<(SocketAddrV4, SocketAddrV4, Option<&[u8; 8]>)> {
+    // RFC 792: "The internet header plus the first 64 bits of the original datagram's data."
+    let head = packet.payload().first_chunk::<8>().filter(|_| packet.fragment_offset() == 0)?;
+    let segment = match packet.protocol() {
+        Protocol::UDP => None,
+        Protocol::TCP => Some(head),
+        _ => return None,
+    };
+    let port = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
+    let local = SocketAddrV4::new(packet.src(), port(0));
+    Some((local, SocketAddrV4::new(packet.dst(), port(2)), segment))
 }
 
 /// What an error means to a socket: Linux's `icmp_err_convert`, and `__udp4_lib_err` for the other types.

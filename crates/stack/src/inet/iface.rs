@@ -4,13 +4,14 @@
 
 use super::{
     cidr::Ipv4Cidr,
+    counters::Count,
     neighbour::{self, Version},
     park::Parking,
 };
 use crate::{
     napi::Counter,
     nic::{self, RingFull, TxQueue},
-    sync::{Arc, Mutex, lock},
+    sync::{Arc, Mutex, MutexGuard, lock},
     time::Instant,
     wire::{EtherType, MacAddr, ethernet},
 };
@@ -86,6 +87,8 @@ struct QueuePair {
 pub(super) struct Received {
     pub(super) udp_datagrams: Counter,
     pub(super) udp_partial: Counter,
+    pub(super) tcp_segments: Counter,
+    pub(super) tcp_partial: Counter,
 }
 
 #[repr(align(128))]
@@ -93,6 +96,37 @@ struct Sent {
     tx: Mutex<Box<dyn TxQueue>>,
     /// Raised under the lock of `tx`.
     udp_datagrams: Counter,
+    tcp_segments: Counter,
+}
+
+/// A transmit ring, its lock held. Dropping it rings the doorbell and releases it.
+pub(super) struct Transmit<'a> {
+    tx: MutexGuard<'a, Box<dyn TxQueue>>,
+    sent: &'a Sent,
+}
+
+impl Transmit<'_> {
+    #[inline]
+    pub(super) fn ring(&mut self) -> &mut dyn TxQueue {
+        &mut **self.tx
+    }
+
+    #[inline]
+    pub(super) fn count_datagram(&mut self) {
+        self.sent.udp_datagrams.add(1);
+    }
+
+    #[inline]
+    pub(super) fn count_segment(&mut self) {
+        self.sent.tcp_segments.add(1);
+    }
+}
+
+impl Drop for Transmit<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.tx.flush();
+    }
 }
 
 /// Where a packet goes on the link.
@@ -120,7 +154,11 @@ impl Interface {
             .into_iter()
             .map(|tx| QueuePair {
                 received: Received::default(),
-                sent: Sent { tx: Mutex::new(tx), udp_datagrams: Counter::default() },
+                sent: Sent {
+                    tx: Mutex::new(tx),
+                    udp_datagrams: Counter::default(),
+                    tcp_segments: Counter::default(),
+                },
             })
             .collect();
         Interface { info, addressing, queues, neighbours: Mutex::default() }
@@ -205,43 +243,36 @@ impl Interface {
         &self.pair(queue).received
     }
 
-    pub(super) fn count_udp(&self) -> (u64, u64, u64) {
-        self.queues.iter().fold((0, 0, 0), |(delivered, partial, sent), pair| {
-            (
-                delivered + pair.received.udp_datagrams.get(),
-                partial + pair.received.udp_partial.get(),
-                sent + pair.sent.udp_datagrams.get(),
-            )
-        })
+    /// What is counted per queue, all queues together.
+    pub(super) fn totals(&self) -> [(Count, u64); 6] {
+        let sum =
+            |of: fn(&QueuePair) -> &Counter| self.queues.iter().map(|pair| of(pair).get()).sum();
+        [
+            (Count::UdpInDatagrams, sum(|pair| &pair.received.udp_datagrams)),
+            (Count::UdpInPartialCsums, sum(|pair| &pair.received.udp_partial)),
+            (Count::UdpOutDatagrams, sum(|pair| &pair.sent.udp_datagrams)),
+            (Count::TcpInSegs, sum(|pair| &pair.received.tcp_segments)),
+            (Count::TcpInPartialCsums, sum(|pair| &pair.received.tcp_partial)),
+            (Count::TcpOutSegs, sum(|pair| &pair.sent.tcp_segments)),
+        ]
     }
 
-    /// Runs `push` under the lock of transmit queue `queue`, then rings the doorbell once. `push` returns
-    /// how many UDP datagrams it put on the ring.
+    /// Takes the lock of transmit queue `queue`.
     #[inline]
-    pub(super) fn transmit(&self, queue: u32, push: impl FnOnce(&mut dyn TxQueue) -> u64) {
+    pub(super) fn transmit(&self, queue: u32) -> Transmit<'_> {
         let sent = &self.pair(queue).sent;
-        let mut tx = lock(&sent.tx);
-        let datagrams = push(&mut **tx);
-        if datagrams > 0 {
-            sent.udp_datagrams.add(datagrams);
-        }
-        tx.flush();
+        Transmit { tx: lock(&sent.tx), sent }
     }
 
     /// Sends one frame: an Ethernet header before `len` bytes of packet that `fill` writes.
     pub(super) fn transmit_frame(
         &self,
         queue: u32,
-        (to, ethertype): (MacAddr, EtherType),
+        to: (MacAddr, EtherType),
         len: usize,
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> Result<(), RingFull> {
-        let mut result = Err(RingFull);
-        self.transmit(queue, |tx| {
-            result = self.push_frame(tx, (to, ethertype), len, fill);
-            0
-        });
-        result
+        self.push_frame(self.transmit(queue).ring(), to, len, fill)
     }
 
     pub(super) fn push_frame(

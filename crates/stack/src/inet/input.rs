@@ -120,6 +120,7 @@ impl Inet {
     fn deliver(&self, arrival: &Arrival<'_>, packet: Inbound<'_>, cast: Cast, pass: &mut Pass) {
         match packet.protocol() {
             Protocol::UDP => self.udp_input(arrival, packet, cast, pass),
+            Protocol::TCP => self.tcp_input(arrival, packet, cast, pass),
             Protocol::ICMP => self.icmp_input(arrival, packet, cast, pass),
             _ => {
                 self.counters.add(Count::IpInUnknownProtos);

@@ -88,7 +88,9 @@ mod ports;
 mod random;
 mod reassembly;
 mod route;
+mod segments;
 pub mod tcp;
+mod template;
 #[cfg(test)]
 mod tests;
 mod udp;
@@ -113,6 +115,7 @@ use ports::Ports;
 use random::Random;
 use reassembly::Reassembly;
 use route::{Route, Routes};
+use segments::Local;
 
 /// Called when a deadline is set outside of [`Inet::tick`]: tick by then.
 pub type WakeBy = Box<dyn Fn(Instant) + Send + Sync>;
@@ -130,6 +133,7 @@ pub struct Inet {
     pmtu: Pmtu,
     reassembly: Mutex<Reassembly>,
     limiter: Mutex<icmp::Limiter>,
+    local: Local,
     idents: AtomicU64,
     /// The next deadline in nanoseconds; `u64::MAX`: none.
     deadline: AtomicU64,
@@ -171,6 +175,7 @@ impl Inet {
             pmtu: Pmtu::default(),
             reassembly: Mutex::default(),
             limiter: Mutex::default(),
+            local: Local::default(),
             idents: AtomicU64::new(random.next()),
             deadline: AtomicU64::new(u64::MAX),
             random,
@@ -269,6 +274,7 @@ impl Inet {
 
     #[cold]
     fn run_timers(&self, pass: &mut Pass) {
+        self.deliver_local(pass);
         let mut next = None;
         for iface in self.interfaces() {
             next = earlier(next, self.tick_neighbours(&iface, pass));
@@ -294,31 +300,21 @@ impl Inet {
     /// Everything counted, by name.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut all = self.counters.all();
-        let (delivered, partial, sent) = self.count_udp();
-        all[Count::UdpInDatagrams as usize] += delivered;
-        all[Count::UdpInPartialCsums as usize] += partial;
-        all[Count::UdpOutDatagrams as usize] += sent;
+        for (count, total) in self.totals() {
+            all[count as usize] += total;
+        }
         Counters::names().iter().copied().zip(all).collect()
     }
 
     /// One count.
     pub fn count(&self, count: Count) -> u64 {
-        let (delivered, partial, sent) = self.count_udp();
-        self.counters.get(count)
-            + match count {
-                Count::UdpInDatagrams => delivered,
-                Count::UdpInPartialCsums => partial,
-                Count::UdpOutDatagrams => sent,
-                _ => 0,
-            }
+        let totals = self.totals();
+        let per_queue = totals.iter().filter(|(of, _)| *of == count).map(|(_, total)| total);
+        self.counters.get(count) + per_queue.sum::<u64>()
     }
 
-    fn count_udp(&self) -> (u64, u64, u64) {
-        let topology = self.topology();
-        topology
-            .interfaces
-            .iter()
-            .map(|iface| iface.count_udp())
-            .fold((0, 0, 0), |a, b| (a.0 + b.0, a.1 + b.1, a.2 + b.2))
+    /// What is counted per queue.
+    fn totals(&self) -> Vec<(Count, u64)> {
+        self.topology().interfaces.iter().flat_map(|iface| iface.totals()).collect()
     }
 }

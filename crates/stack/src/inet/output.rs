@@ -50,8 +50,14 @@ impl Inet {
         match way {
             Way::Local => self.local_input(&packet, pass),
             Way::Link(link) => {
-                let sent =
-                    self.link_output(&link.iface, queue, link.next_hop, &packet, link.mtu, pass);
+                let sent = self.link_output(
+                    &link.iface,
+                    queue,
+                    link.next_hop,
+                    &packet,
+                    link.mtu,
+                    pass.now,
+                );
                 if sent.is_err() {
                     self.counters.add(Count::IpOutDiscards);
                     return false;
@@ -69,13 +75,13 @@ impl Inet {
         next_hop: NextHop,
         packet: &[u8],
         mtu: usize,
-        pass: &mut Pass,
+        now: Instant,
     ) -> Result<(), SendError> {
-        match (self.resolve(iface, queue, next_hop, pass.now), next_hop) {
+        match (self.resolve(iface, queue, next_hop, now), next_hop) {
             (Resolved::To(mac, _), _) => self.send_packet(iface, queue, mac, packet, mtu),
             (Resolved::Unknown(_), NextHop::One(address)) => {
                 let parked = Parked { packet: packet.into(), queue, mtu };
-                self.park(iface, address, parked, pass);
+                self.park(iface, address, parked, now);
                 Ok(())
             }
             (Resolved::Unknown(_), _) => Err(SendError::HostUnreachable),
@@ -120,9 +126,9 @@ impl Inet {
     }
 
     /// Lets a packet wait for its neighbour, unless that has become known in between.
-    fn park(&self, iface: &Interface, address: Ipv4Addr, parked: Parked, pass: &mut Pass) {
+    fn park(&self, iface: &Interface, address: Ipv4Addr, parked: Parked, now: Instant) {
         let mut neighbours = lock(&iface.neighbours);
-        let mut dropped = neighbours.parking.push(address, parked, pass.now);
+        let mut dropped = neighbours.parking.push(address, parked, now);
         let known = match iface.kernel() {
             Some(tables) => tables.neighbour(address).ok_or(true),
             None => neighbours.table.known(address),
@@ -138,7 +144,7 @@ impl Inet {
         self.counters.add_n(Count::ArpDropped, dropped);
         match known {
             Ok(mac) => self.send_parked(iface, mac, ready),
-            Err(_) if iface.kernel().is_some() => self.tick_by(Some(pass.now + KERNEL_PATIENCE)),
+            Err(_) if iface.kernel().is_some() => self.tick_by(Some(now + KERNEL_PATIENCE)),
             Err(_) => {}
         }
     }
@@ -253,30 +259,23 @@ impl Inet {
         let ident = self.idents.fetch_add(1, Ordering::Relaxed) as u16;
         let pieces = whole.payload().chunks(most);
         let last = pieces.len() - 1;
-        let mut full = false;
-        iface.transmit(queue, |tx| {
-            for (n, piece) in pieces.enumerate() {
-                let len = ipv4::HEADER_LEN + piece.len();
-                let mut fill = |room: &mut [u8]| {
-                    let (src, dst) = (whole.src(), whole.dst());
-                    let ip = ipv4::Packet::init(room, src, dst, whole.protocol(), piece.len());
-                    let Ok(mut ip) = ip else { return };
-                    ip.set_ttl(whole.ttl());
-                    ip.set_tos(whole.dscp() << 2 | whole.ecn());
-                    ip.set_ident(ident);
-                    // Offset and length come from a packet that has been checked: this cannot fail.
-                    let _ = ip.set_fragment(n * most, n < last);
-                    ip.payload_mut().copy_from_slice(piece);
-                };
-                full = iface.push_frame(tx, (mac, EtherType::IPV4), len, &mut fill).is_err();
-                if full {
-                    break;
-                }
+        let mut tx = iface.transmit(queue);
+        for (n, piece) in pieces.enumerate() {
+            let len = ipv4::HEADER_LEN + piece.len();
+            let mut fill = |room: &mut [u8]| {
+                let (src, dst) = (whole.src(), whole.dst());
+                let ip = ipv4::Packet::init(room, src, dst, whole.protocol(), piece.len());
+                let Ok(mut ip) = ip else { return };
+                ip.set_ttl(whole.ttl());
+                ip.set_tos(whole.dscp() << 2 | whole.ecn());
+                ip.set_ident(ident);
+                // Offset and length come from a packet that has been checked: this cannot fail.
+                let _ = ip.set_fragment(n * most, n < last);
+                ip.payload_mut().copy_from_slice(piece);
+            };
+            if iface.push_frame(tx.ring(), (mac, EtherType::IPV4), len, &mut fill).is_err() {
+                return failed(SendError::RingFull);
             }
-            0
-        });
-        if full {
-            return failed(SendError::RingFull);
         }
         self.counters.add(Count::IpFragOKs);
         self.counters.add_n(Count::IpFragCreates, last as u64 + 1);

@@ -1,31 +1,23 @@
 //! A way that has been found, kept by the socket that uses it: the interface, the transmit queue, and the
-//! three headers ready but for lengths and checksums. Sending over it finds nothing out again.
+//! headers ready but for lengths and checksums. Sending over it finds nothing out again.
 
 use super::{
     Inet, Payload, SendError,
     iface::{Interface, Resolved, push},
     neighbour::Version,
     route::{NextHop, Way},
+    template::{Room, Template},
 };
 use crate::{
     nic::{RingFull, TxQueue},
     sync::{Arc, AtomicU64, Ordering},
     time::Instant,
-    wire::{EtherType, MacAddr, Protocol, checksum::Sum, ethernet, ipv4, udp},
+    wire::{MacAddr, Protocol, ethernet, ipv4, udp},
 };
 use std::{
     net::{Ipv4Addr, SocketAddr, SocketAddrV4},
     time::Duration,
 };
-
-/// Bytes of the IPv4 and UDP headers.
-pub(super) const HEADERS: usize = ipv4::HEADER_LEN + udp::HEADER_LEN;
-
-// Where in the template lengths and checksums are.
-const TOTAL_LEN: usize = 2;
-const IP_CHECKSUM: usize = 10;
-const UDP_LEN: usize = ipv4::HEADER_LEN + 4;
-const UDP_CHECKSUM: usize = ipv4::HEADER_LEN + 6;
 
 /// How often the kernel is told that a neighbour it keeps for us is in use.
 pub(super) const KERNEL_REMINDER: Duration = Duration::from_secs(10);
@@ -60,18 +52,12 @@ pub struct Path {
     pub(super) next_hop: NextHop,
     pub(super) mtu: usize,
     pub(super) options: PathOptions,
-    /// The largest payload the template serves; `None` if there is no template to use: the neighbour is
-    /// not known, or it is to ourselves.
+    /// The most bytes after the IP header that the template serves; `None` if there is no template to use:
+    /// the neighbour is not known, or it is to ourselves.
     ready: Option<usize>,
+    /// The link carries partial checksums.
     partial: bool,
-    ethernet: [u8; ethernet::HEADER_LEN],
-    headers: [u8; HEADERS],
-    /// The sum of the IP header with no length.
-    ip_sum: Sum,
-    /// The sum of the pseudo-header with no length.
-    pseudo: Sum,
-    /// The sum of the ports.
-    ports: Sum,
+    template: Template,
     generation: u64,
     kernel_generation: u64,
     neighbour: Option<(Arc<Version>, u32)>,
@@ -80,7 +66,7 @@ pub struct Path {
 }
 
 impl Inet {
-    /// Finds the way from `local`, perhaps of unspecified address, to `remote`. `queue` is the transmit
+    /// Finds the way of datagrams from `local`, perhaps of unspecified address, to `remote`. `queue` is the transmit
     /// queue to use, best the one beside the receive queue of the socket. An unknown neighbour is asked for
     /// at once; until it answers, datagrams sent over the path wait.
     ///
@@ -90,6 +76,18 @@ impl Inet {
         &self,
         local: SocketAddr,
         remote: SocketAddr,
+        queue: u32,
+        options: PathOptions,
+        now: Instant,
+    ) -> Result<Path, SendError> {
+        self.path_of(Protocol::UDP, (local, remote), queue, options, now)
+    }
+
+    /// As [`path`](Inet::path), for packets of any protocol; segments go over it by [`run`](Inet::run).
+    pub(super) fn path_of(
+        &self,
+        protocol: Protocol,
+        (local, remote): (SocketAddr, SocketAddr),
         queue: u32,
         options: PathOptions,
         now: Instant,
@@ -112,7 +110,8 @@ impl Inet {
                     local.set_ip(*remote.ip());
                 }
                 let next_hop = NextHop::One(*remote.ip());
-                let mut path = Path::new(local, remote, next_hop, ipv4::MAX_LEN, true, options);
+                let ends = (local, remote);
+                let mut path = Path::new(protocol, ends, next_hop, ipv4::MAX_LEN, true, options);
                 path.generation = generation;
                 return Ok(path);
             }
@@ -128,7 +127,8 @@ impl Inet {
         let resolved = self.resolve(&iface, queue, link.next_hop, now);
         // Fragments that routers make are better than none (RFC 1191 section 3, as Linux).
         let whole = options.dont_fragment || !link.mtu_locked;
-        let mut path = Path::new(local, remote, link.next_hop, link.mtu, whole, options);
+        let ends = (local, remote);
+        let mut path = Path::new(protocol, ends, link.next_hop, link.mtu, whole, options);
         path.queue = queue;
         path.generation = generation;
         path.kernel_generation = kernel_generation;
@@ -167,27 +167,14 @@ impl Inet {
 
 impl Path {
     fn new(
-        local: SocketAddrV4,
-        remote: SocketAddrV4,
+        protocol: Protocol,
+        (local, remote): (SocketAddrV4, SocketAddrV4),
         next_hop: NextHop,
         mtu: usize,
         dont_fragment: bool,
         options: PathOptions,
     ) -> Path {
-        let mut headers = [0; HEADERS];
-        let (src, dst) = (*local.ip(), *remote.ip());
-        if let Ok(mut ip) =
-            ipv4::Packet::init(&mut headers, src, dst, Protocol::UDP, udp::HEADER_LEN)
-        {
-            ip.set_ttl(options.ttl);
-            ip.set_tos(options.tos);
-            ip.set_dont_fragment(dont_fragment);
-            // It has room for a header and no payload: this cannot fail.
-            let _ = udp::Packet::init(ip.payload_mut(), local.port(), remote.port(), 0);
-        }
-        for at in [TOTAL_LEN, IP_CHECKSUM, UDP_LEN] {
-            headers[at..at + 2].fill(0);
-        }
+        let ends = (local.into(), remote.into());
         Path {
             local,
             remote,
@@ -198,11 +185,7 @@ impl Path {
             options,
             ready: None,
             partial: false,
-            ethernet: [0; ethernet::HEADER_LEN],
-            ip_sum: Sum::of(&headers[..ipv4::HEADER_LEN]),
-            headers,
-            pseudo: ipv4::address_sum(src, dst).plus_word(Protocol::UDP.0.into()),
-            ports: Sum::ZERO.plus_word(local.port()).plus_word(remote.port()),
+            template: Template::new(protocol, ends, dont_fragment, options),
             generation: 0,
             kernel_generation: 0,
             neighbour: None,
@@ -211,9 +194,8 @@ impl Path {
     }
 
     fn to(&mut self, to: MacAddr, from: MacAddr) {
-        // The buffer has the header's size: this cannot fail.
-        let _ = ethernet::Frame::init(&mut self.ethernet, to, from, EtherType::IPV4);
-        self.ready = self.mtu.min(ipv4::MAX_LEN).checked_sub(HEADERS);
+        self.template.address(to, from);
+        self.ready = Some(self.most());
     }
 
     /// Whether nothing has changed since the path was found. If something has, find it again.
@@ -248,7 +230,12 @@ impl Path {
         self.mtu
     }
 
-    /// The interface, if a datagram of `len` bytes can go over it by the template.
+    /// The most bytes of transport header and data that go in one packet.
+    pub(super) fn most(&self) -> usize {
+        self.mtu.min(ipv4::MAX_LEN).saturating_sub(self.template.ip_len())
+    }
+
+    /// The interface, if a packet of `len` bytes after its IP header can go over it by the template.
     #[inline]
     pub(super) fn direct(&self, len: usize) -> Option<&Interface> {
         match (self.ready, &self.iface) {
@@ -273,50 +260,49 @@ impl Path {
         }
     }
 
-    /// Puts one frame on the ring. The payload has passed [`direct`](Path::direct).
+    /// Puts a datagram on the ring. It has passed [`direct`](Path::direct).
     #[inline]
-    pub(super) fn push<P: Payload + ?Sized>(
+    pub(super) fn push_datagram<P: Payload + ?Sized>(
         &self,
         tx: &mut dyn TxQueue,
         payload: &P,
     ) -> Result<(), RingFull> {
-        let len = ethernet::HEADER_LEN + HEADERS + payload.len();
+        let len = self.template.before_transport() + udp::HEADER_LEN + payload.len();
         push(tx, len, self.partial, &mut |frame| {
-            if let Some((ethernet, packet)) = frame.split_first_chunk_mut() {
-                *ethernet = self.ethernet;
-                self.lay(packet, payload, self.partial);
-            }
+            self.template.lay_datagram(frame, payload, self.partial);
         })
     }
 
-    /// The IP packet around `payload`, which is at most [`MAX_PAYLOAD`](super::MAX_PAYLOAD) bytes.
-    pub(super) fn packet<P: Payload + ?Sized>(&self, payload: &P) -> Vec<u8> {
-        let mut packet = vec![0; HEADERS + payload.len()];
-        self.lay(&mut packet, payload, false);
-        packet
+    /// Puts a segment of `len` bytes on the ring. It has passed [`direct`](Path::direct).
+    #[inline]
+    pub(super) fn push_segment(
+        &self,
+        tx: &mut dyn TxQueue,
+        len: usize,
+        ecn: u8,
+        fill: &mut impl FnMut(Room<'_>),
+    ) -> Result<(), RingFull> {
+        push(tx, self.template.before_transport() + len, self.partial, &mut |frame| {
+            self.template.lay_segment(frame, ecn, self.partial, &mut *fill);
+        })
     }
 
-    #[inline]
-    fn lay<P: Payload + ?Sized>(&self, packet: &mut [u8], payload: &P, partial: bool) {
-        let total = packet.len() as u16;
-        let Some((head, body)) = packet.split_first_chunk_mut::<HEADERS>() else { return };
-        let len = total - ipv4::HEADER_LEN as u16;
-        let pseudo = self.pseudo.plus_word(len);
-        let checksum = if partial {
-            pseudo.fold()
-        } else {
-            // RFC 768: "If the computed checksum is zero, it is transmitted as all ones."
-            match pseudo.plus(self.ports).plus_word(len).plus(payload.sum()).checksum() {
-                0 => 0xffff,
-                checksum => checksum,
-            }
-        };
-        *head = self.headers;
-        let mut put = |at: usize, word: u16| head[at..at + 2].copy_from_slice(&word.to_be_bytes());
-        put(TOTAL_LEN, total);
-        put(IP_CHECKSUM, self.ip_sum.plus_word(total).checksum());
-        put(UDP_LEN, len);
-        put(UDP_CHECKSUM, checksum);
-        payload.copy_to(body);
+    /// The IP packet around a datagram, which is at most [`MAX_PAYLOAD`](super::MAX_PAYLOAD) bytes.
+    pub(super) fn datagram<P: Payload + ?Sized>(&self, payload: &P) -> Vec<u8> {
+        self.packet(udp::HEADER_LEN + payload.len(), |frame| {
+            self.template.lay_datagram(frame, payload, false);
+        })
+    }
+
+    /// The IP packet around a segment of `len` bytes.
+    pub(super) fn segment(&self, len: usize, ecn: u8, fill: impl FnOnce(Room<'_>)) -> Vec<u8> {
+        self.packet(len, |frame| self.template.lay_segment(frame, ecn, false, fill))
+    }
+
+    fn packet(&self, len: usize, lay: impl FnOnce(&mut [u8])) -> Vec<u8> {
+        let mut frame = vec![0; self.template.before_transport() + len];
+        lay(&mut frame);
+        frame.drain(..ethernet::HEADER_LEN);
+        frame
     }
 }

@@ -4,7 +4,6 @@ use super::{
     Inet, Path, Payload, SendError, SocketError,
     counters::Count,
     input::{Arrival, Cast, Inbound},
-    path::HEADERS,
 };
 use crate::{
     napi::Pass,
@@ -14,7 +13,7 @@ use crate::{
 use std::net::{SocketAddr, SocketAddrV4};
 
 /// The largest payload of a datagram over IPv4.
-pub const MAX_PAYLOAD: usize = ipv4::MAX_LEN - HEADERS;
+pub const MAX_PAYLOAD: usize = ipv4::MAX_LEN - ipv4::HEADER_LEN - udp::HEADER_LEN;
 
 /// A datagram that has arrived.
 #[derive(Clone, Copy, Debug)]
@@ -138,16 +137,16 @@ impl Inet {
         payload: &P,
         pass: &mut Pass,
     ) -> Result<(), SendError> {
-        let Some(iface) = path.direct(payload.len()) else {
+        let Some(iface) = path.direct(udp::HEADER_LEN + payload.len()) else {
             return self.udp_send_slow(path, payload, pass);
         };
         path.remind_kernel(pass.now);
-        let mut sent = 0;
-        iface.transmit(path.queue, |tx| {
-            sent = u64::from(path.push(tx, payload).is_ok());
-            sent
-        });
-        if sent == 0 { Err(self.udp_ring_full()) } else { Ok(()) }
+        let mut tx = iface.transmit(path.queue);
+        if path.push_datagram(tx.ring(), payload).is_err() {
+            return Err(self.udp_ring_full());
+        }
+        tx.count_datagram();
+        Ok(())
     }
 
     /// Sends many datagrams over one path, under one lock and with one doorbell. How many were sent; the
@@ -169,21 +168,19 @@ impl Inet {
             let mut odd = None;
             let mut full = false;
             if let Some(iface) = path.direct(0) {
-                iface.transmit(path.queue, |tx| {
-                    let before = sent;
-                    for payload in payloads.by_ref() {
-                        if path.direct(payload.len()).is_none() {
-                            odd = Some(payload);
-                            break;
-                        }
-                        if path.push(tx, payload).is_err() {
-                            full = true;
-                            break;
-                        }
-                        sent += 1;
+                let mut tx = iface.transmit(path.queue);
+                for payload in payloads.by_ref() {
+                    if path.direct(udp::HEADER_LEN + payload.len()).is_none() {
+                        odd = Some(payload);
+                        break;
                     }
-                    (sent - before) as u64
-                });
+                    full = path.push_datagram(tx.ring(), payload).is_err();
+                    if full {
+                        break;
+                    }
+                    tx.count_datagram();
+                    sent += 1;
+                }
             } else {
                 odd = payloads.next();
             }
@@ -216,7 +213,7 @@ impl Inet {
     ) -> Result<(), SendError> {
         let len = payload.len();
         if let Some(iface) = &path.iface
-            && len.saturating_add(HEADERS) > path.mtu
+            && len.saturating_add(udp::HEADER_LEN) > path.most()
         {
             if iface.kernel().is_some() {
                 return Err(SendError::UseKernel);
@@ -228,11 +225,11 @@ impl Inet {
         if len > MAX_PAYLOAD {
             return Err(SendError::TooBig);
         }
-        let packet = path.packet(payload);
+        let packet = path.datagram(payload);
         match &path.iface {
             None => self.local_input(&packet, pass),
             Some(iface) => {
-                self.link_output(iface, path.queue, path.next_hop, &packet, path.mtu, pass)?
+                self.link_output(iface, path.queue, path.next_hop, &packet, path.mtu, pass.now)?
             }
         }
         self.counters.add(Count::UdpOutDatagrams);

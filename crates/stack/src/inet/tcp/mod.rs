@@ -13,6 +13,7 @@ use std::time::Duration;
 
 mod challenge;
 pub mod connection;
+pub(super) mod deliver;
 mod endpoint;
 mod flow;
 pub mod handshake;

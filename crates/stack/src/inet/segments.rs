@@ -1,0 +1,209 @@
+//! TCP segments between IP and TCP. In: the checksum. Out: runs of them, laid straight into the frames of one
+//! ring, under one lock and with one doorbell. And packets to ourselves, which wait here until their sender has
+//! let go of its locks.
+
+use super::{
+    Inet, Path, SendError,
+    counters::Count,
+    iface::Transmit,
+    input::{Arrival, Cast, Inbound},
+    tcp::deliver::Ends,
+    template::Room,
+};
+use crate::{
+    napi::Pass,
+    nic::Checksum,
+    sync::{AtomicU64, Mutex, Ordering, lock},
+    time::Instant,
+    wire::{Protocol, checksum::Sum},
+};
+use std::collections::VecDeque;
+
+/// The most packets to ourselves that wait; as the kernel's `netdev_max_backlog`.
+const LOCAL: usize = 1000;
+
+/// Packets to ourselves delivered in one go, before others have their turn.
+const LOCAL_BURST: usize = 256;
+
+/// Bytes of a TCP header without options, and where in it the checksum is (RFC 9293 section 3.1).
+const TCP_HEADER: usize = 20;
+const TCP_CHECKSUM: usize = 16;
+
+/// The two ECN bits of a packet that a router has marked (RFC 3168 section 5).
+const CONGESTION_EXPERIENCED: u8 = 3;
+
+impl Inet {
+    /// A TCP segment in an IP packet that is for us.
+    #[inline]
+    pub(super) fn tcp_input(
+        &self,
+        arrival: &Arrival<'_>,
+        packet: Inbound<'_>,
+        cast: Cast,
+        pass: &mut Pass,
+    ) {
+        let bytes = packet.payload();
+        // RFC 9293 section 3.9.2.3 (MUST-57): "A TCP implementation MUST silently discard an incoming SYN segment
+        // that is addressed to a broadcast or multicast address"; nor can it be of use otherwise.
+        if bytes.len() < TCP_HEADER || cast == Cast::Many || !arrival.to_one {
+            return self.counters.add(Count::TcpInErrs);
+        }
+        let pseudo = packet.address_sum().plus_word(Protocol::TCP.0.into());
+        let pseudo = pseudo.plus_word(bytes.len() as u16);
+        let mut partial = false;
+        match arrival.checksum {
+            Checksum::Partial => partial = true,
+            Checksum::Unverified | Checksum::MaybePartial => {
+                if !pseudo.plus(Sum::of(bytes)).is_intact() {
+                    let field = [bytes[TCP_CHECKSUM], bytes[TCP_CHECKSUM + 1]];
+                    partial = arrival.checksum == Checksum::MaybePartial
+                        && u16::from_be_bytes(field) == pseudo.fold();
+                    if !partial {
+                        self.counters.add(Count::TcpInCsumErrors);
+                        return self.counters.add(Count::TcpInErrs);
+                    }
+                }
+            }
+        }
+        match arrival.iface {
+            Some(iface) => {
+                let received = iface.received(arrival.queue);
+                received.tcp_segments.add(1);
+                if partial {
+                    received.tcp_partial.add(1);
+                }
+            }
+            None => self.counters.add(Count::TcpInSegs),
+        }
+        let ends = Ends { local: packet.dst().into(), remote: packet.src().into() };
+        let congested = packet.ecn() == CONGESTION_EXPERIENCED;
+        self.tcp_deliver(arrival, ends, bytes, congested, pass);
+    }
+}
+
+/// The segments of one path that go out together. The lock of the ring is taken with the first and released,
+/// after the doorbell, when this is dropped: do not keep it, and send nothing else meanwhile.
+pub(super) struct Run<'a> {
+    inet: &'a Inet,
+    path: &'a Path,
+    now: Instant,
+    tx: Option<Transmit<'a>>,
+}
+
+impl Inet {
+    /// Begins a run of segments over `path`. The caller may hold locks of its own: nothing comes back up before
+    /// it calls [`deliver_local`](Inet::deliver_local), which it must, having released them.
+    #[inline]
+    pub(super) fn run<'a>(&'a self, path: &'a Path, now: Instant) -> Run<'a> {
+        Run { inet: self, path, now, tx: None }
+    }
+}
+
+impl Run<'_> {
+    /// Sends one segment of `len` bytes, header included, which `fill` lays; `ecn` goes into the two ECN bits
+    /// of the IP header. If the neighbour is not known yet it waits for it; if the path leads to ourselves it
+    /// waits for [`deliver_local`](Inet::deliver_local).
+    ///
+    /// # Errors
+    /// `RingFull`; `TooBig` above [`Path::most`], as segments are never cut.
+    #[inline]
+    pub(super) fn push(
+        &mut self,
+        len: usize,
+        ecn: u8,
+        mut fill: impl FnMut(Room<'_>),
+    ) -> Result<(), SendError> {
+        let Some(iface) = self.path.direct(len) else { return self.push_slow(len, ecn, fill) };
+        let tx = match &mut self.tx {
+            Some(tx) => tx,
+            none => {
+                self.path.remind_kernel(self.now);
+                none.insert(iface.transmit(self.path.queue))
+            }
+        };
+        self.path.push_segment(tx.ring(), len, ecn, &mut fill).map_err(|_| SendError::RingFull)?;
+        tx.count_segment();
+        Ok(())
+    }
+
+    #[cold]
+    fn push_slow(
+        &mut self,
+        len: usize,
+        ecn: u8,
+        fill: impl FnMut(Room<'_>),
+    ) -> Result<(), SendError> {
+        let path = self.path;
+        if len > path.most() {
+            return Err(SendError::TooBig);
+        }
+        let packet = path.segment(len, ecn, fill);
+        match &path.iface {
+            None => self.inet.queue_local(packet),
+            Some(iface) => {
+                let (queue, mtu) = (path.queue, path.mtu);
+                self.inet.link_output(iface, queue, path.next_hop, &packet, mtu, self.now)?;
+            }
+        }
+        self.inet.counters.add(Count::TcpOutSegs);
+        Ok(())
+    }
+}
+
+/// Packets to ourselves.
+#[derive(Debug, Default)]
+pub(super) struct Local {
+    /// How many wait: mostly none, and then the lock is not taken.
+    count: AtomicU64,
+    queue: Mutex<LocalQueue>,
+}
+
+#[derive(Debug, Default)]
+struct LocalQueue {
+    packets: VecDeque<Vec<u8>>,
+    /// A thread is delivering them; it takes also what comes meanwhile.
+    busy: bool,
+}
+
+impl Inet {
+    /// Has a packet to ourselves wait for [`deliver_local`](Inet::deliver_local).
+    pub(super) fn queue_local(&self, packet: Vec<u8>) {
+        let mut queue = lock(&self.local.queue);
+        if queue.packets.len() >= LOCAL {
+            drop(queue);
+            return self.counters.add(Count::IpOutDiscards);
+        }
+        queue.packets.push_back(packet);
+        self.local.count.store(queue.packets.len() as u64, Ordering::Release);
+    }
+
+    /// Delivers what we have sent to ourselves. Called with no lock held, by whoever may have sent such.
+    #[inline]
+    pub(super) fn deliver_local(&self, pass: &mut Pass) {
+        if self.local.count.load(Ordering::Acquire) > 0 {
+            self.deliver_local_queue(pass);
+        }
+    }
+
+    #[cold]
+    fn deliver_local_queue(&self, pass: &mut Pass) {
+        let mut queue = lock(&self.local.queue);
+        if std::mem::replace(&mut queue.busy, true) {
+            // Below us on this very stack, or on another thread: it is seen to.
+            return;
+        }
+        for _ in 0..LOCAL_BURST {
+            let Some(packet) = queue.packets.pop_front() else { break };
+            self.local.count.store(queue.packets.len() as u64, Ordering::Release);
+            drop(queue);
+            self.local_input(&packet, pass);
+            queue = lock(&self.local.queue);
+        }
+        queue.busy = false;
+        let more = !queue.packets.is_empty();
+        drop(queue);
+        if more {
+            self.tick_by(Some(pass.now));
+        }
+    }
+}
