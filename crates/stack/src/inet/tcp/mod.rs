@@ -19,15 +19,19 @@ mod flow;
 pub mod handshake;
 pub mod info;
 mod listener;
+pub mod memory;
 mod parse;
+mod receive;
 pub mod recovery;
 pub mod segment;
+mod send_buffer;
 pub mod seq;
 pub mod shared;
 
 pub use endpoint::{Hold, Ready, TcpEndpoint};
 pub use flow::{ConnectOptions, Flow};
 pub use listener::{ListenOptions, Listening};
+mod store;
 
 /// Which congestion control a connection uses (`TCP_CONGESTION`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,0 +1,187 @@
+//! The memory that the buffers of all connections share: who has how much of it, and when there is too
+//! little.
+//!
+//! Buffers are made of chunks of one size. A chunk that falls free goes to its thread's spares, so that the
+//! next one is at hand, warm in the cache and without a lock; a thread that fills what another drains trades
+//! with it through a depot, eight at a time.
+
+use crate::sync::{AtomicU64, Mutex, Ordering};
+use std::cell::RefCell;
+
+/// Bytes in a chunk: four full segments and more, so that few of them lie across two chunks.
+pub(super) const CHUNK: usize = 8192;
+
+/// One piece of buffer memory.
+pub(super) type Chunk = [u8; CHUNK];
+
+/// How many chunks a thread keeps at hand, and how many it trades at a time.
+const SPARES: usize = 16;
+const TRADE: usize = SPARES / 2;
+/// How many the depot keeps: 2 MiB.
+const DEPOT: usize = 256;
+
+/// The bound on the memory of all connections of a host: Linux's `tcp_mem`, in bytes.
+///
+/// ```
+/// use busypoll_stack::inet::tcp::{Config, memory::Memory};
+/// let memory = Memory::new(Config::default().tcp_mem);
+/// assert_eq!((memory.used(), memory.pressure(), memory.exhausted()), (0, false, false));
+/// ```
+#[derive(Debug)]
+pub struct Memory {
+    high: u64,
+    used: Padded,
+    /// 1 from pressure on until it has passed. Apart from `used`, which is written for every chunk.
+    pressed: AtomicU64,
+}
+
+#[derive(Debug)]
+#[repr(align(64))]
+struct Padded(AtomicU64);
+
+impl Memory {
+    /// Memory of `bytes`, none of it used.
+    pub fn new(bytes: u64) -> Memory {
+        Memory { high: bytes, used: Padded(AtomicU64::new(0)), pressed: AtomicU64::new(0) }
+    }
+
+    /// From here on there is pressure: two thirds, as in Linux.
+    fn pressure_at(&self) -> u64 {
+        self.high / 3 * 2
+    }
+
+    /// Below this, pressure has passed: half.
+    fn relief_at(&self) -> u64 {
+        self.high / 2
+    }
+
+    /// Bytes in use.
+    pub fn used(&self) -> u64 {
+        self.used.0.load(Ordering::Relaxed)
+    }
+
+    /// Whether memory is scarce: buffers do not grow, and windows are kept small.
+    #[inline]
+    pub fn pressure(&self) -> bool {
+        self.pressed.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether it is used up: a connection gets what keeps it moving and no more, and what came out of order may be
+    /// dropped.
+    #[inline]
+    pub fn exhausted(&self) -> bool {
+        self.pressure() && self.used() >= self.high
+    }
+
+    /// A chunk; what is in it means nothing. Who takes one has asked [`exhausted`](Memory::exhausted).
+    #[inline]
+    pub(super) fn take(&self) -> Box<Chunk> {
+        let used = self.used.0.fetch_add(CHUNK as u64, Ordering::Relaxed) + CHUNK as u64;
+        if used >= self.pressure_at() && !self.pressure() {
+            self.pressed.store(1, Ordering::Relaxed);
+        }
+        SPARE
+            .try_with(|spare| spare.try_borrow_mut().ok()?.take())
+            .ok()
+            .flatten()
+            .unwrap_or_else(new)
+    }
+
+    /// Gives a chunk back.
+    #[inline]
+    pub(super) fn give(&self, chunk: Box<Chunk>) {
+        let used = self.used.0.fetch_sub(CHUNK as u64, Ordering::Relaxed) - CHUNK as u64;
+        if used < self.relief_at() && self.pressure() {
+            self.pressed.store(0, Ordering::Relaxed);
+        }
+        // A thread that is ending has no spares any more: then it is simply freed.
+        let _ = SPARE.try_with(|spare| spare.try_borrow_mut().map(|mut spare| spare.give(chunk)));
+    }
+}
+
+fn new() -> Box<Chunk> {
+    Box::new([0; CHUNK])
+}
+
+thread_local! {
+    static SPARE: RefCell<Spare> = const { RefCell::new(Spare(Vec::new())) };
+}
+
+/// For those who fill on one thread and drain on another.
+static COMMON: Mutex<Vec<Box<Chunk>>> = Mutex::new(Vec::new());
+
+struct Spare(Vec<Box<Chunk>>);
+
+impl Spare {
+    #[inline]
+    fn take(&mut self) -> Option<Box<Chunk>> {
+        self.0.pop().or_else(|| self.fetch())
+    }
+
+    #[inline]
+    fn give(&mut self, chunk: Box<Chunk>) {
+        if self.0.len() >= SPARES {
+            self.deposit();
+        }
+        self.0.push(chunk);
+    }
+
+    /// Nobody waits for the depot: the allocator is there too.
+    #[cold]
+    fn fetch(&mut self) -> Option<Box<Chunk>> {
+        let mut common = COMMON.try_lock().ok()?;
+        let from = common.len().saturating_sub(TRADE);
+        self.0.extend(common.drain(from..));
+        drop(common);
+        self.0.pop()
+    }
+
+    #[cold]
+    fn deposit(&mut self) {
+        let extra = self.0.drain(..TRADE);
+        if let Ok(mut common) = COMMON.try_lock() {
+            let room = DEPOT.saturating_sub(common.len());
+            common.extend(extra.take(room));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pressure_begins_at_its_bound_and_ends_below_the_lower_one() {
+        let chunk = CHUNK as u64;
+        let memory = Memory::new(6 * chunk);
+        let mut taken = Vec::new();
+        for (pressure, exhausted) in
+            [(false, false); 3].into_iter().chain([(true, false), (true, false), (true, true)])
+        {
+            taken.push(memory.take());
+            assert_eq!((memory.pressure(), memory.exhausted()), (pressure, exhausted));
+        }
+        for pressure in [true, true, true, false, false, false] {
+            memory.give(taken.pop().unwrap());
+            assert_eq!(memory.pressure(), pressure, "{} chunks left", taken.len());
+        }
+        assert_eq!(memory.used(), 0);
+    }
+
+    #[test]
+    fn chunks_go_from_the_thread_that_drains_to_the_thread_that_fills() {
+        let memory = Memory::new(1 << 30);
+        let mut seen = std::collections::HashSet::new();
+        for _ in 0..20 {
+            let filled: Vec<_> = (0..64).map(|_| memory.take()).collect();
+            seen.extend(filled.iter().map(|chunk| chunk.as_ptr() as usize));
+            std::thread::scope(|scope| {
+                scope.spawn(|| filled.into_iter().for_each(|chunk| memory.give(chunk)));
+            });
+        }
+        // Without the depot the allocator might still reuse addresses; so only the account is certain.
+        assert_eq!(memory.used(), 0);
+        assert!(COMMON.lock().unwrap().len() <= DEPOT);
+        assert!(seen.len() >= 64);
+    }
+}

@@ -1,0 +1,225 @@
+//! When to acknowledge. RFC 9293 section 3.8.6.3 (delayed acknowledgments), RFC 5681 section 4.2, and what
+//! Linux has learnt about both (`tcp_input.c`, `tcp_output.c`).
+
+use super::super::seq::Seq;
+use crate::time::Instant;
+use std::time::Duration;
+
+/// What is owed to the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AckNeed {
+    /// Nothing.
+    None,
+    /// An acknowledgment, with data or alone, by then.
+    By(Instant),
+    /// An acknowledgment at once.
+    Now,
+}
+
+/// The shortest and the longest delay. RFC 9293 section 3.8.6.3: "MUST be less than 0.5 seconds".
+pub(super) const DELAY_MIN: Duration = Duration::from_millis(40);
+pub(super) const DELAY_MAX: Duration = Duration::from_millis(200);
+/// How many segments are acknowledged at once when a connection is new, or its sender may have started
+/// slowly again: its window then grows with each acknowledgment.
+pub(super) const QUICK: u8 = 16;
+/// Until a larger one has come, this is a full-sized segment.
+const FULL_MIN: u32 = 536;
+/// So much is acknowledged at once however large the segments are: beside it an acknowledgment costs nothing,
+/// and the sender's buffer may hold no second one (asterinas#485: a 64 KiB segment per 10 ms).
+const PLENTY: u32 = 16 << 10;
+
+#[derive(Debug)]
+pub(super) struct Acks {
+    /// What the last acknowledgment said.
+    told: Seq,
+    /// Data, or something else to be acknowledged, has come since.
+    due: bool,
+    /// It must not wait.
+    now: bool,
+    /// If it may wait: until when.
+    by: Instant,
+    /// How many more acknowledgments go out at once.
+    quick: u8,
+    /// We answer what comes: the answer carries the acknowledgment (Linux calls it pingpong).
+    interactive: bool,
+    /// How many short segments have come since the last acknowledgment: the peer has nothing more to send.
+    pushed: u8,
+    /// The size of the peer's full segments, as far as it has shown, and of its last segment.
+    full: u32,
+    last_len: u32,
+    /// When data last came, and the delay that follows from how often it comes.
+    last: Option<Instant>,
+    delay: Duration,
+}
+
+impl Acks {
+    pub(super) fn new(next: Seq, mss: u32) -> Acks {
+        Acks {
+            told: next,
+            due: false,
+            now: false,
+            by: Instant::ZERO,
+            quick: 0,
+            interactive: false,
+            pushed: 0,
+            full: FULL_MIN.min(mss).max(1),
+            last_len: 0,
+            last: None,
+            delay: DELAY_MIN,
+        }
+    }
+
+    #[inline]
+    pub(super) fn need(&self) -> AckNeed {
+        match (self.due, self.now) {
+            (false, _) => AckNeed::None,
+            (true, true) => AckNeed::Now,
+            (true, false) => AckNeed::By(self.by),
+        }
+    }
+
+    /// The peer's full-sized segment.
+    #[inline]
+    pub(super) fn full(&self) -> u32 {
+        self.full
+    }
+
+    /// New data has come in order, up to `next`, in a segment of `len` bytes. `window` is what is announced,
+    /// `limit` what the buffer may hold.
+    #[inline]
+    pub(super) fn data(
+        &mut self,
+        len: u32,
+        next: Seq,
+        window: u32,
+        limit: u32,
+        mss: u32,
+        now: Instant,
+    ) {
+        self.measure(len, mss);
+        self.adapt(window, now);
+        let unacked = next - self.told;
+        // RFC 9293 section 3.8.6.3: "An ACK SHOULD be generated for at least every second full-sized segment
+        // or 2*RMSS bytes of new data".
+        let enough = unacked > self.full || unacked >= PLENTY.min(limit / 2);
+        self.owe(enough || self.quick > 0 && !self.interactive, now);
+    }
+
+    /// Something came that the sender must hear of at once: data out of order, a filled hole, a duplicate
+    /// (RFC 5681 section 4.2).
+    #[inline]
+    pub(super) fn at_once(&mut self, now: Instant) {
+        self.last = Some(now);
+        self.owe(true, now);
+    }
+
+    /// As [`at_once`](Acks::at_once), and the sender may be recovering: the next few go out at once too.
+    pub(super) fn hurry(&mut self, window: u32, now: Instant) {
+        self.interactive = false;
+        self.delay = DELAY_MIN;
+        self.refill(window);
+        self.at_once(now);
+    }
+
+    /// A FIN has come in order. The application is likely to close too, so that one segment can carry both.
+    pub(super) fn fin(&mut self, now: Instant) {
+        self.owe(self.quick > 0 && !self.interactive, now);
+        self.interactive = true;
+    }
+
+    /// A segment with ACK leaves that says `next`.
+    #[inline]
+    pub(super) fn told(&mut self, next: Seq) {
+        self.told = next;
+        self.due = false;
+        self.now = false;
+        self.pushed = 0;
+        self.quick = self.quick.saturating_sub(1);
+    }
+
+    /// We send data: soon after we received some, it is an answer.
+    #[inline]
+    pub(super) fn answered(&mut self, now: Instant) {
+        if self.last.is_some_and(|last| now.since(last) < self.delay) {
+            self.interactive = true;
+        }
+    }
+
+    /// The application has read, perhaps `all` there was. Who sent a short segment waits for nothing but the
+    /// answer; if none is to be expected, he hears now (Linux's `tcp_cleanup_rbuf`).
+    #[inline]
+    pub(super) fn read(&mut self, all: bool, next: Seq) {
+        let answer_unlikely = self.pushed > 1 || self.pushed == 1 && !self.interactive;
+        if self.due && (next - self.told > self.full || all && answer_unlikely) {
+            self.now = true;
+        }
+    }
+
+    /// The delay is over and nothing carried the acknowledgment: none was to be expected.
+    pub(super) fn expired(&mut self, now: Instant) {
+        if self.due && self.by <= now {
+            if self.interactive {
+                self.interactive = false;
+                self.delay = DELAY_MIN;
+            } else {
+                self.delay = (self.delay * 2).min(DELAY_MAX);
+            }
+            self.now = true;
+        }
+    }
+
+    /// `TCP_QUICKACK`: as in Linux, for the time being and not for ever.
+    pub(super) fn set_quick(&mut self, quick: bool) {
+        self.interactive = !quick;
+        self.now |= quick;
+    }
+
+    /// What `TCP_QUICKACK` reads.
+    pub(super) fn is_quick(&self) -> bool {
+        !self.interactive
+    }
+
+    fn owe(&mut self, now: bool, time: Instant) {
+        if !self.due {
+            self.by = time + self.delay;
+        } else {
+            self.by = self.by.min(time + self.delay);
+        }
+        self.due = true;
+        self.now |= now;
+    }
+
+    #[inline]
+    fn measure(&mut self, len: u32, mss: u32) {
+        if len >= self.full {
+            self.full = len.min(mss.max(FULL_MIN));
+        } else {
+            // Smaller ones twice in a row, but not small ones: the path's MTU has become less.
+            if len == self.last_len && len >= FULL_MIN {
+                self.full = len;
+            }
+            self.pushed = self.pushed.saturating_add(1);
+        }
+        self.last_len = len;
+    }
+
+    /// The delay follows the gaps between segments, from 40 ms up.
+    #[inline]
+    fn adapt(&mut self, window: u32, now: Instant) {
+        match self.last.map(|last| now.since(last)) {
+            None => self.refill(window),
+            Some(gap) if gap <= DELAY_MIN / 2 => self.delay = self.delay / 2 + DELAY_MIN / 2,
+            Some(gap) if gap < self.delay => self.delay = self.delay / 2 + gap,
+            // Its sender's window may have been reset meanwhile (RFC 5681 section 4.1).
+            Some(gap) if gap > DELAY_MAX => self.refill(window),
+            Some(_) => {}
+        }
+        self.delay = self.delay.clamp(DELAY_MIN, DELAY_MAX);
+        self.last = Some(now);
+    }
+
+    fn refill(&mut self, window: u32) {
+        let half = (window / (2 * self.full)).clamp(2, QUICK.into()) as u8;
+        self.quick = self.quick.max(half);
+    }
+}

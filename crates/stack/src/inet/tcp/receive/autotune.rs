@@ -1,0 +1,101 @@
+//! How large the receive buffer should be: dynamic right-sizing, as Linux's `tcp_rcv_space_adjust`. What the
+//! application reads within one round trip is what the sender could send in it; the buffer has to hold twice
+//! that, and more while it is growing.
+
+use super::super::seq::Seq;
+use crate::time::Instant;
+use std::time::Duration;
+
+#[derive(Debug)]
+pub(super) struct Autotune {
+    /// What the buffer may grow to.
+    max: u32,
+    /// The most read within one round trip. Bytes.
+    space: u32,
+    /// Where and when the present measurement of that began.
+    from: Seq,
+    since: Instant,
+    rtt: RoundTrip,
+}
+
+/// The round trip as a receiver sees it.
+#[derive(Debug)]
+struct RoundTrip {
+    /// Smoothed; zero while unknown. Nanoseconds.
+    smoothed: u64,
+    /// Without timestamps: when RCV.NXT comes to `until`, one window of data has come since `since`.
+    until: Seq,
+    since: Option<Instant>,
+}
+
+impl Autotune {
+    pub(super) fn new(next: Seq, limit: u32, max: u32, mss: u32, now: Instant) -> Autotune {
+        let rtt = RoundTrip { smoothed: 0, until: next, since: None };
+        // RFC 6928: a sender begins with ten segments.
+        let space = limit.min(mss.saturating_mul(10)).max(1);
+        Autotune { max: max.max(limit), space, from: next, since: now, rtt }
+    }
+
+    pub(super) fn rtt(&self) -> Duration {
+        Duration::from_nanos(self.rtt.smoothed)
+    }
+
+    pub(super) fn space(&self) -> u32 {
+        self.space
+    }
+
+    /// The user has fixed the size.
+    pub(super) fn fix(&mut self) {
+        self.max = 0;
+    }
+
+    /// Data has come up to `next`; the window ends at `edge`.
+    #[inline]
+    pub(super) fn arrived(&mut self, next: Seq, edge: Seq, now: Instant) {
+        if self.rtt.until.at_most(next) {
+            self.rtt.window(edge, now);
+        }
+    }
+
+    /// The timestamp that the peer echoed says that data took this long to come after our segment.
+    #[inline]
+    pub(super) fn sample(&mut self, rtt: Duration) {
+        let sample = (rtt.as_nanos() as u64).max(1);
+        let old = self.rtt.smoothed;
+        self.rtt.smoothed = if old == 0 { sample } else { old - old / 8 + sample / 8 };
+    }
+
+    /// The application has read up to `read`: the limit the buffer should have now, if more than `limit`.
+    #[inline]
+    pub(super) fn read(&mut self, read: Seq, limit: u32, mss: u32, now: Instant) -> u32 {
+        let elapsed = now.since(self.since).as_nanos() as u64;
+        if self.rtt.smoothed == 0 || elapsed < self.rtt.smoothed {
+            return limit;
+        }
+        let copied = read - self.from;
+        self.from = read;
+        self.since = now;
+        if copied <= self.space {
+            return limit;
+        }
+        // Twice what was read: the sender doubles its window each round trip while it starts. And as much
+        // again as the rate has grown by.
+        let want = 2 * u64::from(copied) + 16 * u64::from(mss);
+        let grown = want * u64::from(copied - self.space) / u64::from(self.space.max(1));
+        self.space = copied;
+        limit.max((want + 2 * grown).min(self.max.into()) as u32)
+    }
+}
+
+impl RoundTrip {
+    /// A window's worth takes one round trip if the sender fills the window, and more if not: so the least of
+    /// these counts.
+    fn window(&mut self, edge: Seq, now: Instant) {
+        let sample = self.since.map_or(0, |since| now.since(since).as_nanos() as u64);
+        if sample > 0 && (self.smoothed == 0 || sample < self.smoothed) {
+            self.smoothed = sample;
+        }
+        self.until = edge;
+        self.since = Some(now);
+    }
+}

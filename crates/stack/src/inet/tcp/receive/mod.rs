@@ -1,0 +1,463 @@
+//! The receiving half of a connection: what has come and in which order, what the application may read,
+//! how much more the peer may send, and when and how it is told.
+//!
+//! Knows sequence numbers, bytes and the time it is given; nothing of states, timestamps or the wire.
+
+use super::{
+    BufferSizes,
+    memory::{CHUNK, Memory},
+    segment::Sacks,
+    seq::Seq,
+    store::Store,
+};
+use crate::{sync::Arc, time::Instant};
+use std::{io::IoSliceMut, ops::Range, time::Duration};
+
+mod ack;
+mod autotune;
+mod reassembly;
+#[cfg(test)]
+mod tests;
+mod window;
+
+pub use ack::AckNeed;
+use ack::Acks;
+use autotune::Autotune;
+use reassembly::Reassembly;
+use window::Window;
+
+/// While memory is scarce the window beyond what is buffered is this many segments (Linux's
+/// `tcp_adjust_rcv_ssthresh`).
+const SCARCE: u32 = 4;
+
+/// What came of a segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Arrived {
+    /// By how many bytes RCV.NXT has advanced, a FIN not counted: what the application can read more.
+    pub(super) new_in_order: usize,
+    /// All data up to the peer's FIN has come, with this segment.
+    pub(super) fin_reached: bool,
+    /// It left a hole before it.
+    pub(super) out_of_order: bool,
+    /// Some or all of its data had come before.
+    pub(super) duplicate: bool,
+    /// It filled, or began to fill, the first hole.
+    pub(super) filled_hole: bool,
+    /// Data was dropped because memory is exhausted, or there are too many holes: some of this segment's,
+    /// or what had come out of order before it.
+    pub(super) dropped: bool,
+}
+
+/// See the head of this file.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    /// From what the application has not read yet.
+    store: Store,
+    /// RCV.NXT.
+    next: Seq,
+    /// What has come beyond it.
+    held: Reassembly,
+    /// The number of the peer's FIN, once that has come, in order or not.
+    fin: Option<Seq>,
+    window: Window,
+    autotune: Autotune,
+    acks: Acks,
+    /// What came a second time and was not reported yet.
+    duplicate: Option<(Seq, Seq)>,
+    /// The most data in a segment that the peer may send us.
+    mss: u32,
+}
+
+impl Receiver {
+    /// For a connection whose peer's SYN had number `irs`, and that announced
+    /// [`initial_window`](Receiver::initial_window) and `shift` in its own.
+    pub(super) fn new(
+        irs: Seq,
+        sizes: BufferSizes,
+        shift: u8,
+        mss: u32,
+        memory: Arc<Memory>,
+        now: Instant,
+    ) -> Receiver {
+        let next = irs + 1;
+        let limit = sizes.initial;
+        Receiver {
+            store: Store::new(next, memory),
+            next,
+            held: Reassembly::default(),
+            fin: None,
+            window: Window::new(next, limit, shift),
+            autotune: Autotune::new(next, limit, sizes.max, mss, now),
+            acks: Acks::new(next, mss),
+            duplicate: None,
+            mss: mss.max(1),
+        }
+    }
+
+    /// The window field of our SYN.
+    pub(super) fn initial_window(sizes: BufferSizes) -> u16 {
+        Window::initial(sizes.initial)
+    }
+
+    /// The window scale to offer in our SYN.
+    pub(super) fn shift_for(sizes: BufferSizes) -> u8 {
+        Window::shift_for(sizes.max.max(sizes.initial))
+    }
+
+    /// RCV.NXT.
+    #[inline]
+    pub(super) fn next(&self) -> Seq {
+        self.next
+    }
+
+    /// Whether a segment with this number and SEG.LEN lies in the window, as far as it was ever announced
+    /// (RFC 9293 section 3.10.7.4, first check).
+    #[inline]
+    pub(super) fn acceptable(&self, seq: Seq, len: u32) -> bool {
+        self.window.acceptable(self.next, seq, len)
+    }
+
+    /// A segment came that was not acceptable, with `len` bytes of data: is it old, the acknowledgment that it
+    /// calls for reports it as a duplicate (RFC 2883 section 4).
+    pub(super) fn unacceptable(&mut self, seq: Seq, len: usize, now: Instant) {
+        let end = (seq + len as u32).min(self.next);
+        if seq.before(end) {
+            self.report(seq..end);
+            self.acks.hurry(self.window.edge() - self.next, now);
+        } else {
+            self.acks.at_once(now);
+        }
+    }
+
+    /// Takes in the data, and the FIN, of a segment. Bytes outside the window are left out.
+    #[inline]
+    pub(super) fn segment(&mut self, seq: Seq, payload: &[u8], fin: bool, now: Instant) -> Arrived {
+        let len = payload.len();
+        let next_and_no_other =
+            seq == self.next && !fin && self.fin.is_none() && self.held.is_empty();
+        let room = (self.window.edge() - seq) as usize;
+        if !next_and_no_other || len > room || self.store.allowed(seq, len, self.granted()) < len {
+            return self.arrange(seq, payload, fin, now);
+        }
+        if len > 0 {
+            self.store.write(seq, payload);
+            self.next += len as u32;
+            self.in_order(len, now);
+        }
+        Arrived { new_in_order: len, ..Arrived::default() }
+    }
+
+    /// The rest: old, out of order, the end.
+    fn arrange(&mut self, seq: Seq, payload: &[u8], fin: bool, now: Instant) -> Arrived {
+        let end = seq + payload.len() as u32;
+        let mut arrived = Arrived::default();
+        if fin {
+            self.learn_fin(end);
+        }
+        if let Some(again) = self.find_duplicate(&(seq..end)) {
+            arrived.duplicate = true;
+            self.report(again);
+        }
+        let new = seq.max(self.next)..end.min(self.window.edge()).min(self.fin.unwrap_or(end));
+        let some = new.start.before(new.end);
+        if new.start != self.next {
+            arrived.out_of_order = some || fin;
+            arrived.dropped = some && !self.hold(seq, payload, new);
+        } else if some {
+            self.advance(seq, payload, new, &mut arrived);
+        }
+        if self.fin == Some(self.next) {
+            self.next += 1;
+            arrived.fin_reached = true;
+        }
+        let trimmed = (self.next.max(seq)).before(end);
+        let Arrived { out_of_order, filled_hole, dropped, .. } = arrived;
+        if arrived.duplicate {
+            self.acks.hurry(self.window.edge() - self.next, now);
+        } else if out_of_order || filled_hole || dropped || trimmed {
+            self.acks.at_once(now);
+        } else if arrived.new_in_order > 0 {
+            self.in_order(payload.len(), now);
+        }
+        if arrived.fin_reached {
+            self.acks.fin(now);
+        }
+        arrived
+    }
+
+    /// Data that follows what was there. `new` is not empty.
+    fn advance(&mut self, seq: Seq, payload: &[u8], mut new: Range<Seq>, arrived: &mut Arrived) {
+        let len = (new.end - new.start) as usize;
+        let mut allowed = self.store.allowed(new.start, len, self.granted());
+        if allowed < len && !self.held.is_empty() {
+            // RFC 2018 section 8 lets a receiver that runs out of memory drop what it holds out of order.
+            self.held.clear();
+            self.store.cut(self.next);
+            allowed = self.store.allowed(new.start, len, self.granted());
+            arrived.dropped = true;
+        }
+        arrived.dropped |= allowed < len;
+        new.end = new.start + allowed as u32;
+        arrived.filled_hole = !self.held.is_empty();
+        self.write_new(seq, payload, new.clone());
+        self.next = self.held.advance(new.end);
+        arrived.new_in_order = (self.next - new.start) as usize;
+    }
+
+    /// Data beyond a hole; whether it could be kept. `new` is not empty.
+    fn hold(&mut self, seq: Seq, payload: &[u8], new: Range<Seq>) -> bool {
+        let len = (new.end - new.start) as usize;
+        let fits = self.held.fits(&new);
+        let fits = fits && self.store.allowed(new.start, len, self.granted()) == len;
+        if fits {
+            self.write_new(seq, payload, new.clone());
+            self.held.add(new);
+        }
+        fits
+    }
+
+    /// Writes what of `new` is not there yet; `payload` begins at `seq`.
+    fn write_new(&mut self, seq: Seq, payload: &[u8], new: Range<Seq>) {
+        for gap in self.held.gaps(new) {
+            let bytes = payload.get((gap.start - seq) as usize..(gap.end - seq) as usize);
+            self.store.write(gap.start, bytes.unwrap_or_default());
+        }
+    }
+
+    #[inline]
+    fn in_order(&mut self, len: usize, now: Instant) {
+        let (window, limit) = (self.window.edge() - self.next, self.window.limit());
+        self.autotune.arrived(self.next, self.window.edge(), now);
+        self.acks.data(len as u32, self.next, window, limit, self.mss, now);
+    }
+
+    /// Where the peer's data ends. The first FIN counts, unless data has come that would lie behind it.
+    fn learn_fin(&mut self, at: Seq) {
+        let behind = self.held.end().unwrap_or(self.next).max(self.next);
+        if self.fin.is_none() && behind.at_most(at) && at.at_most(self.window.edge()) {
+            self.fin = Some(at);
+        }
+    }
+
+    /// The first run of bytes in `range` that came before (RFC 2883 section 4).
+    fn find_duplicate(&self, range: &Range<Seq>) -> Option<Range<Seq>> {
+        let old = range.start..range.end.min(self.next);
+        if old.start.before(old.end) { Some(old) } else { self.held.duplicate(range) }
+    }
+
+    /// To be reported with the next acknowledgment, as one block with what is to be already, if they meet
+    /// (Linux's `tcp_dsack_extend`).
+    fn report(&mut self, again: Range<Seq>) {
+        let new = (again.start, again.end);
+        self.duplicate = Some(match self.duplicate {
+            Some((start, end)) if start.at_most(new.1) && new.0.at_most(end) => {
+                (start.min(new.0), end.max(new.1))
+            }
+            Some(old) => old,
+            None => new,
+        });
+    }
+
+    /// How many chunks a connection may always have: enough for the window to move by a segment.
+    fn granted(&self) -> usize {
+        1 + self.mss.max(self.window.unit()) as usize / CHUNK
+    }
+
+    /// How many bytes the application can read now.
+    #[inline]
+    pub(super) fn available(&self) -> usize {
+        (self.data_end() - self.store.start()) as usize
+    }
+
+    /// RCV.NXT, a FIN not counted.
+    #[inline]
+    fn data_end(&self) -> Seq {
+        if self.fin_reached() { self.next - 1u32 } else { self.next }
+    }
+
+    /// Whether all data up to the peer's FIN has come.
+    #[inline]
+    pub(super) fn fin_reached(&self) -> bool {
+        self.fin.is_some_and(|fin| fin.before(self.next))
+    }
+
+    /// Whether the application has read all data up to the peer's FIN.
+    #[inline]
+    pub(super) fn finished(&self) -> bool {
+        self.fin_reached() && self.available() == 0
+    }
+
+    /// Moves what can be read to `into`; how many bytes that was.
+    pub(super) fn read(&mut self, into: &mut [IoSliceMut<'_>], now: Instant) -> usize {
+        let len = self.peek(into);
+        self.discard(len, now);
+        len
+    }
+
+    /// As [`read`](Receiver::read), but all of it stays.
+    pub(super) fn peek(&self, into: &mut [IoSliceMut<'_>]) -> usize {
+        let (mut at, mut left) = (self.store.start(), self.available());
+        for slice in into {
+            let mut room = &mut slice[..];
+            for piece in self.store.pieces(at, left.min(room.len())) {
+                let (here, rest) = room.split_at_mut(piece.len());
+                here.copy_from_slice(piece);
+                room = rest;
+                at += piece.len() as u32;
+                left -= piece.len();
+            }
+        }
+        self.available() - left
+    }
+
+    /// Throws away what can be read, `len` bytes at the most.
+    pub(super) fn discard(&mut self, len: usize, now: Instant) {
+        let len = len.min(self.available());
+        if len == 0 {
+            return;
+        }
+        let read = self.store.start() + len as u32;
+        self.store.discard(read);
+        if !self.store.memory().pressure() {
+            let limit = self.window.limit();
+            let larger = self.autotune.read(read, limit, self.mss, now);
+            if larger > limit {
+                self.window.set_limit(larger);
+            }
+        }
+        self.acks.read(self.available() == 0, self.next);
+    }
+
+    /// The window to announce now, in bytes: a multiple of the unit of our window scale. To be called for
+    /// every segment that leaves, with [`acknowledged`](Receiver::acknowledged).
+    #[inline]
+    pub(super) fn window(&mut self) -> u32 {
+        let window = self.offer();
+        self.window.announced(self.next, window);
+        window
+    }
+
+    fn offer(&self) -> u32 {
+        let memory = self.store.memory();
+        let free = if memory.pressure() { self.scarce() } else { u32::MAX };
+        self.window.offer(self.store.start(), self.next, self.mss, free)
+    }
+
+    #[cold]
+    fn scarce(&self) -> u32 {
+        let few = self.mss.saturating_mul(SCARCE).max(self.window.unit());
+        self.store.allowed(self.next, few as usize, self.granted()) as u32
+    }
+
+    /// Whether the application has read so much that the peer should be told even without any other reason to
+    /// send: the window can be twice what it is (Linux's `tcp_cleanup_rbuf`).
+    pub(super) fn window_update_due(&self) -> bool {
+        let left = self.window.edge() - self.next;
+        if left > self.window.limit() / 2 || self.fin_reached() {
+            return false;
+        }
+        let new = self.offer();
+        new > left && new / 2 >= left
+    }
+
+    /// What to report beyond the acknowledgment: what came twice (RFC 2883), then what is held, newest first
+    /// (RFC 2018 section 4).
+    pub(super) fn sacks(&self) -> Sacks {
+        let mut sacks = Sacks::default();
+        if let Some((start, end)) = self.duplicate {
+            sacks.push(start..end);
+        }
+        if !self.held.is_empty() {
+            for block in self.held.newest() {
+                if !sacks.push(block) {
+                    break;
+                }
+            }
+        }
+        sacks
+    }
+
+    /// When an acknowledgment has to leave.
+    #[inline]
+    pub(super) fn ack_need(&self) -> AckNeed {
+        self.acks.need()
+    }
+
+    /// A segment with ACK leaves, saying [`next`](Receiver::next), [`window`](Receiver::window) and
+    /// [`sacks`](Receiver::sacks).
+    #[inline]
+    pub(super) fn acknowledged(&mut self) {
+        self.acks.told(self.next);
+        self.duplicate = None;
+    }
+
+    /// The moment of [`AckNeed::By`] has come: from here on it is [`AckNeed::Now`].
+    pub(super) fn ack_timer(&mut self, now: Instant) {
+        self.acks.expired(now);
+    }
+
+    /// We are sending data (new data, not again).
+    #[inline]
+    pub(super) fn answered(&mut self, now: Instant) {
+        self.acks.answered(now);
+    }
+
+    /// `TCP_QUICKACK`.
+    pub(super) fn set_quick_ack(&mut self, quick: bool) {
+        self.acks.set_quick(quick);
+    }
+
+    /// What `TCP_QUICKACK` reads.
+    pub(super) fn quick_ack(&self) -> bool {
+        self.acks.is_quick()
+    }
+
+    /// A segment with data echoed a timestamp of ours that is so old: the round trip as the receiver sees it.
+    #[inline]
+    pub(super) fn round_trip(&mut self, rtt: Duration) {
+        self.autotune.sample(rtt);
+    }
+
+    /// The same, smoothed: `tcpi_rcv_rtt`. Zero while unknown.
+    pub(super) fn rtt(&self) -> Duration {
+        self.autotune.rtt()
+    }
+
+    /// The most the application has read in one round trip: `tcpi_rcv_space`. Bytes.
+    pub(super) fn space(&self) -> u32 {
+        self.autotune.space()
+    }
+
+    /// The peer's full-sized segment as it has shown: `tcpi_rcv_mss`.
+    pub(super) fn peer_mss(&self) -> u32 {
+        self.acks.full()
+    }
+
+    /// What the buffer may hold at present: `SO_RCVBUF`.
+    pub(super) fn limit(&self) -> u32 {
+        self.window.limit()
+    }
+
+    /// Bounds the window whatever the buffer holds: `TCP_WINDOW_CLAMP`. Bytes; 0: no bound.
+    pub(super) fn set_window_clamp(&mut self, bytes: u32) {
+        self.window.set_clamp(bytes);
+    }
+
+    /// Fixes the size of the buffer: `SO_RCVBUF`. What was announced stays announced.
+    pub(super) fn set_limit(&mut self, limit: u32) {
+        self.window.set_limit(limit);
+        self.autotune.fix();
+    }
+
+    /// Bytes held out of order.
+    pub(super) fn out_of_order(&self) -> usize {
+        self.held.bytes()
+    }
+
+    /// Forgets all data: the connection is dead.
+    pub(super) fn clear(&mut self) {
+        self.held.clear();
+        self.store.cut(self.next);
+        self.store.clear();
+    }
+}

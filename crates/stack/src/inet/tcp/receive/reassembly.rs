@@ -1,0 +1,177 @@
+//! Which bytes have come out of order: intervals beyond RCV.NXT, none of which touches the next.
+//!
+//! Where the same byte comes twice, the first one counts: what was reported to the sender as held is not
+//! replaced by anything an outsider may send later.
+
+use super::super::seq::Seq;
+use std::ops::Range;
+
+/// The most intervals of one connection. More of them do not help an honest sender, and each segment of a
+/// dishonest one costs a search and a move among this many: some hundred nanoseconds.
+pub(super) const INTERVALS: usize = 512;
+/// The longest list that is kept when it falls empty.
+const KEPT: usize = 8;
+
+/// One interval.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    start: Seq,
+    end: Seq,
+    /// When a segment last fell into it, counted in such segments.
+    stamp: u32,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Reassembly {
+    /// By sequence number.
+    held: Vec<Held>,
+    clock: u32,
+}
+
+impl Reassembly {
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    #[cfg(test)]
+    pub(super) fn iter(&self) -> impl Iterator<Item = Range<Seq>> + '_ {
+        self.held.iter().map(|held| held.start..held.end)
+    }
+
+    /// After the last byte held.
+    pub(super) fn end(&self) -> Option<Seq> {
+        self.held.last().map(|held| held.end)
+    }
+
+    /// Bytes held.
+    pub(super) fn bytes(&self) -> usize {
+        self.held.iter().map(|held| (held.end - held.start) as usize).sum()
+    }
+
+    /// The intervals that `range` overlaps or touches.
+    fn beside(&self, range: &Range<Seq>) -> Range<usize> {
+        let first = self.held.partition_point(|held| held.end.before(range.start));
+        let count = self.held.get(first..).unwrap_or_default();
+        first..first + count.partition_point(|held| held.start.at_most(range.end))
+    }
+
+    /// What of `range` is not held, in order.
+    pub(super) fn gaps(&self, range: Range<Seq>) -> Gaps<'_> {
+        let beside = self.held.get(self.beside(&range)).unwrap_or_default();
+        Gaps { held: beside, at: range.start, end: range.end }
+    }
+
+    /// The first run of bytes in `range` that is held.
+    pub(super) fn duplicate(&self, range: &Range<Seq>) -> Option<Range<Seq>> {
+        self.held
+            .get(self.beside(range))?
+            .iter()
+            .map(|held| held.start.max(range.start)..held.end.min(range.end))
+            .find(|overlap| overlap.start.before(overlap.end))
+    }
+
+    /// Whether `range` can be added: it extends an interval, or there may be one more.
+    pub(super) fn fits(&self, range: &Range<Seq>) -> bool {
+        self.held.len() < INTERVALS || !self.beside(range).is_empty()
+    }
+
+    /// Counts `range`, which is not empty, as held.
+    pub(super) fn add(&mut self, range: Range<Seq>) {
+        let beside = self.beside(&range);
+        self.clock = self.clock.wrapping_add(1);
+        let mut new = Held { start: range.start, end: range.end, stamp: self.clock };
+        match self.held.get(beside.clone()) {
+            Some([first, .., last]) => {
+                new.start = new.start.min(first.start);
+                new.end = new.end.max(last.end);
+            }
+            Some([only]) => {
+                new.start = new.start.min(only.start);
+                new.end = new.end.max(only.end);
+            }
+            _ => {}
+        }
+        let first = beside.start;
+        match self.held.get_mut(first) {
+            Some(held) if !beside.is_empty() => {
+                *held = new;
+                self.held.drain(first + 1..beside.end);
+            }
+            _ => self.held.insert(first, new),
+        }
+    }
+
+    /// All bytes before `next` have come: where that now ends, with what was held.
+    pub(super) fn advance(&mut self, mut next: Seq) -> Seq {
+        let mut gone = 0;
+        for held in &self.held {
+            if next.before(held.start) {
+                break;
+            }
+            next = next.max(held.end);
+            gone += 1;
+        }
+        self.held.drain(..gone);
+        self.shrink();
+        next
+    }
+
+    /// The intervals, those first that a segment fell into last (RFC 2018 section 4).
+    pub(super) fn newest(&self) -> impl Iterator<Item = Range<Seq>> {
+        const MOST: usize = super::super::segment::MAX_SACKS;
+        let mut best: [Option<(u32, Held)>; MOST] = [None; MOST];
+        for &held in &self.held {
+            let age = self.clock.wrapping_sub(held.stamp);
+            let mut new = Some((age, held));
+            for place in &mut best {
+                let (Some((age, _)), old) = (new, *place) else { break };
+                if old.is_none_or(|(older, _)| older > age) {
+                    *place = new;
+                    new = old;
+                }
+            }
+        }
+        best.into_iter().flatten().map(|(_, held)| held.start..held.end)
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&mut self) {
+        self.held.clear();
+        self.shrink();
+    }
+
+    fn shrink(&mut self) {
+        if self.held.is_empty() && self.held.capacity() > KEPT {
+            self.held = Vec::new();
+        }
+    }
+}
+
+/// See [`Reassembly::gaps`].
+pub(super) struct Gaps<'a> {
+    held: &'a [Held],
+    at: Seq,
+    end: Seq,
+}
+
+impl Iterator for Gaps<'_> {
+    type Item = Range<Seq>;
+
+    fn next(&mut self) -> Option<Range<Seq>> {
+        while self.at.before(self.end) {
+            let start = self.at;
+            let Some((held, rest)) = self.held.split_first() else {
+                self.at = self.end;
+                return Some(start..self.end);
+            };
+            self.held = rest;
+            self.at = start.max(held.end);
+            let end = held.start.min(self.end);
+            if start.before(end) {
+                return Some(start..end);
+            }
+        }
+        None
+    }
+}

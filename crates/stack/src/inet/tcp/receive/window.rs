@@ -1,0 +1,111 @@
+//! The receive window: how much the peer may send. Its right edge never moves left.
+
+use super::super::seq::Seq;
+
+#[derive(Debug)]
+pub(super) struct Window {
+    /// The furthest edge ever announced: after the last byte the peer may send.
+    edge: Seq,
+    /// How many bytes the buffer may hold.
+    limit: u32,
+    /// The most to announce, whatever the buffer holds.
+    clamp: u32,
+    /// Our window scale.
+    shift: u8,
+}
+
+/// The greatest shift (RFC 7323 section 2.3: "the shift count MUST be limited to 14").
+pub(super) const MAX_SHIFT: u8 = 14;
+
+impl Window {
+    /// The window as our SYN announced it, not scaled.
+    pub(super) fn new(next: Seq, limit: u32, shift: u8) -> Window {
+        let edge = next + u32::from(Window::initial(limit));
+        let mut window = Window { edge, limit, clamp: u32::MAX, shift: shift.min(MAX_SHIFT) };
+        window.set_limit(limit);
+        window
+    }
+
+    /// What a SYN announces. RFC 7323 section 2.2: "The window field in a segment where the SYN bit is set
+    /// [...] MUST NOT be scaled".
+    pub(super) fn initial(limit: u32) -> u16 {
+        limit.min(u16::MAX.into()) as u16
+    }
+
+    /// The least shift that lets a window of `most` bytes be told.
+    pub(super) fn shift_for(most: u32) -> u8 {
+        (0..MAX_SHIFT).find(|&shift| most <= u32::from(u16::MAX) << shift).unwrap_or(MAX_SHIFT)
+    }
+
+    #[inline]
+    pub(super) fn edge(&self) -> Seq {
+        self.edge
+    }
+
+    /// What the field in the header counts in. Bytes.
+    #[inline]
+    pub(super) fn unit(&self) -> u32 {
+        1 << self.shift
+    }
+
+    #[inline]
+    pub(super) fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// What was announced last cannot be taken back: a smaller limit takes effect as the window is used up.
+    /// It is never less than two units of the window scale, or nothing at all could be announced.
+    #[inline]
+    pub(super) fn set_limit(&mut self, limit: u32) {
+        self.limit = limit.max(2 << self.shift);
+    }
+
+    /// 0: no clamp.
+    pub(super) fn set_clamp(&mut self, bytes: u32) {
+        self.clamp = if bytes == 0 { u32::MAX } else { bytes.max(2 * self.unit()) };
+    }
+
+    /// The least step by which the edge moves. RFC 9293 section 3.8.6.2.2: RCV.NXT + RCV.WND stays "until the
+    /// reduction satisfies: RCV.BUFF - RCV.USER - RCV.WND >= min(Fr * RCV.BUFF, Eff.snd.MSS)", Fr being 1/2.
+    #[inline]
+    fn step(&self, mss: u32) -> u32 {
+        (self.limit.min(self.clamp) / 2).min(mss).max(1)
+    }
+
+    /// The window to announce with `next`, in whole units of 1 << shift. The buffer begins at `base`;
+    /// `free` is the most it may be allowed to take beyond `next`, however much the limit leaves.
+    #[inline]
+    pub(super) fn offer(&self, base: Seq, next: Seq, mss: u32, free: u32) -> u32 {
+        let unit = self.unit();
+        let most = self.clamp.min(u32::from(u16::MAX) << self.shift);
+        let left = self.edge - next;
+        let open = (base + self.limit) - next;
+        let new = open.min(free).min(most) & !(unit - 1);
+        if new > left && new - left >= self.step(mss) {
+            return new;
+        }
+        // Not to take back what was announced, it is rounded up. A peer that sends less than a unit each
+        // time would so be given more and more: not beyond a unit too much. There the field says less than
+        // was announced, by less than a unit, and what was announced is still taken
+        // (RFC 7323 section 2.4, Appendix F).
+        let up = left.saturating_add(unit - 1).min(u32::from(u16::MAX) << self.shift) & !(unit - 1);
+        if up <= left || up <= open.saturating_add(unit) { up } else { left.min(up) & !(unit - 1) }
+    }
+
+    /// `window` has been announced with `next`.
+    #[inline]
+    pub(super) fn announced(&mut self, next: Seq, window: u32) {
+        self.edge = self.edge.max(next + window);
+    }
+
+    /// RFC 9293 section 3.4 table 6, as far as it can be told from one segment. An empty segment may also
+    /// lie on the edge: there a peer that has used up the window sends its acknowledgments.
+    #[inline]
+    pub(super) fn acceptable(&self, next: Seq, seq: Seq, len: u32) -> bool {
+        if len == 0 {
+            return next.at_most(seq) && seq.at_most(self.edge);
+        }
+        let end = seq + len;
+        next.before(end) && seq.before(self.edge) && next != self.edge
+    }
+}
