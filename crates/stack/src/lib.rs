@@ -20,6 +20,6 @@ pub mod wire;
 
 pub use host::{Builder, Host};
 pub use socket::{
-    Epoll, EpollEvent, EpollParams, Events, Incoming, Outgoing, PollFd, SocketStats, UdpSocket,
-    options, poll,
+    Epoll, EpollEvent, EpollParams, Events, Incoming, Outgoing, PollFd, Socket, SocketStats,
+    UdpSocket, options, poll,
 };

@@ -8,7 +8,7 @@ use busypoll_lab::needs_root;
 use busypoll_stack::{
     Host, UdpSocket,
     nic::{Nic, Queue, cable, xdp::Xdp},
-    options::SO_RCVBUF,
+    options::{SO_RCVBUF, SOL_SOCKET},
     wire::{EtherType, MacAddr, Protocol, arp, ethernet, icmp, ipv4, udp},
 };
 use std::{
@@ -257,7 +257,7 @@ fn cabled() -> (Ends, Sender, Host) {
 
 fn bound(host: &Host, address: &str, receive_buffer: i32) -> UdpSocket {
     let socket = UdpSocket::bind(host, address).unwrap();
-    socket.setsockopt(SO_RCVBUF, receive_buffer).unwrap();
+    socket.setsockopt(SOL_SOCKET, SO_RCVBUF, receive_buffer).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket
 }
@@ -417,7 +417,7 @@ fn a_storm_over_af_xdp_does_no_harm() {
         Ok::<_, std::io::Error>((host, socket))
     };
     let (host, socket) = lab.server.enter(build).unwrap().unwrap();
-    socket.setsockopt(SO_RCVBUF, 1 << 20).unwrap();
+    socket.setsockopt(SOL_SOCKET, SO_RCVBUF, 1 << 20).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut sender = Sender { queue: xdp_support::station(&lab.client).queue, sent: 0 };
     let mut noise = Noise(0x5eed);

@@ -1,7 +1,11 @@
 //! A whole host over a TAP: the kernel at the other end is a stranger to whom we must be a proper host.
 
 use busypoll_lab::{Lab, Namespace, needs, needs_root};
-use busypoll_stack::{Host, UdpSocket, nic::tap::Tap, options::SO_RCVBUF};
+use busypoll_stack::{
+    Host, UdpSocket,
+    nic::tap::Tap,
+    options::{SO_RCVBUF, SOL_SOCKET},
+};
 use std::{
     net::UdpSocket as KernelSocket,
     sync::atomic::{AtomicBool, Ordering},
@@ -71,7 +75,7 @@ fn a_burst_for_another_socket_is_not_left_behind() {
     let (namespace, host) = tap();
     let sleeper = UdpSocket::bind(&host, "10.0.0.2:7").unwrap();
     let other = UdpSocket::bind(&host, "10.0.0.2:8").unwrap();
-    other.setsockopt(SO_RCVBUF, 4 << 20).unwrap();
+    other.setsockopt(SOL_SOCKET, SO_RCVBUF, 4 << 20).unwrap();
     let kernel = namespace.enter(|| KernelSocket::bind("10.0.0.1:0")).unwrap().unwrap();
     kernel.send_to(b"first", "10.0.0.2:7").unwrap();
     sleeper.recv(&mut [0; 8]).unwrap();
@@ -104,7 +108,7 @@ fn an_application_that_computes_for_five_seconds_is_still_a_host() {
     let (namespace, host) = tap();
     let ours = UdpSocket::bind(&host, "10.0.0.2:7").unwrap();
     // Room for all that can be sent in that time.
-    ours.setsockopt(SO_RCVBUF, 1 << 30).unwrap();
+    ours.setsockopt(SOL_SOCKET, SO_RCVBUF, 1 << 30).unwrap();
     ours.set_busy_poll(50).unwrap();
     let kernel = namespace.enter(|| KernelSocket::bind("10.0.0.1:0")).unwrap().unwrap();
     kernel.send_to(b"first", "10.0.0.2:7").unwrap();

@@ -3,12 +3,14 @@
 
 mod common;
 
-use busypoll_stack::{Epoll, EpollParams, Events, Incoming, Outgoing, UdpSocket};
+use busypoll_stack::{Epoll, EpollParams, Events, Incoming, Outgoing, PollFd, UdpSocket, poll};
 use common::{hosts, sockets};
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     cell::Cell,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
+    time::Duration,
 };
 
 std::thread_local!(static ALLOCATIONS: Cell<u64> = const { Cell::new(0) });
@@ -121,6 +123,73 @@ fn epoll_busy_polled_and_asleep() {
             });
         }
     }
+}
+
+#[test]
+fn poll_busy_polled_and_asleep() {
+    let (one, two) = hosts();
+    let pair = sockets(&one, &two);
+    let idle = [&one, &two].map(|host| UdpSocket::new(host));
+    let pick = |socket: &UdpSocket| if std::ptr::eq(socket, &pair.0) { &idle[0] } else { &idle[1] };
+    for busy_poll in [1_000_000, 20, 0] {
+        for (host, socket) in [(&one, &pair.0), (&two, &pair.1)] {
+            host.set_busy_poll(busy_poll);
+            socket.set_busy_poll(busy_poll).unwrap();
+        }
+        ping_pong(&pair, |socket| {
+            move || {
+                let fd = |socket| PollFd {
+                    socket,
+                    events: Events::READABLE,
+                    revents: Events::default(),
+                };
+                poll(&mut [fd(pick(socket)), fd(socket)], None).unwrap();
+                socket.recv(&mut [0; 16]).unwrap();
+            }
+        });
+    }
+}
+
+/// One datagram wakes three threads: more than a pass has room for by itself.
+#[test]
+fn waking_many_at_once() {
+    let (one, two) = hosts();
+    let (left, right) = sockets(&one, &two);
+    let (_, idle) = sockets(&one, &two);
+    idle.set_nonblocking(true).unwrap();
+    idle.set_busy_poll(1).unwrap();
+    let (woken, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let epoll = Epoll::new(&two);
+                epoll.add(&right, Events::READABLE | Events::EDGE, 0).unwrap();
+                let mut events = Vec::new();
+                while !stop.load(Ordering::Relaxed) {
+                    let timeout = Some(Duration::from_millis(100));
+                    let count = epoll.wait(&mut events, 1, timeout).unwrap();
+                    woken.fetch_add(count as u64, Ordering::Relaxed);
+                }
+            });
+        }
+        // They all hear of the first.
+        while woken.load(Ordering::Relaxed) < 3 {
+            left.send(b"hello").unwrap();
+            thread::sleep(Duration::from_millis(1));
+        }
+        let allocated = allocations(|| {
+            let before = woken.load(Ordering::Relaxed);
+            left.send(b"all of you").unwrap();
+            // It drives the queue, and so wakes them all.
+            idle.recv(&mut [0; 16]).unwrap_err();
+            while woken.load(Ordering::Relaxed) < before + 2 {
+                thread::yield_now();
+            }
+            right.recv(&mut [0; 16]).unwrap();
+        });
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(allocated, 0, "allocations in {ROUNDS} rounds");
+    });
 }
 
 #[test]

@@ -6,8 +6,9 @@ use busypoll_stack::{
     Host, Incoming, Outgoing, UdpSocket,
     nic::{Coalesce, cable},
     options::{
-        SO_BUSY_POLL, SO_BUSY_POLL_BUDGET, SO_ERROR, SO_INCOMING_NAPI_ID, SO_PREFER_BUSY_POLL,
-        SO_RCVBUF, SO_SNDBUF,
+        IP_TTL, IPPROTO_IP, SO_ACCEPTCONN, SO_BROADCAST, SO_BUSY_POLL, SO_BUSY_POLL_BUDGET,
+        SO_DOMAIN, SO_ERROR, SO_INCOMING_NAPI_ID, SO_PREFER_BUSY_POLL, SO_PROTOCOL, SO_RCVBUF,
+        SO_SNDBUF, SO_TYPE, SOL_SOCKET,
     },
 };
 use common::{cpus, hosts, pin, sockets};
@@ -60,7 +61,7 @@ fn a_busy_polling_receive_finds_its_datagrams_itself() {
     left.send(b"first").unwrap();
     right.recv(&mut buffer).unwrap();
     let napi = right.incoming_napi_id().expect("learnt from the first datagram");
-    assert_eq!(right.getsockopt(SO_INCOMING_NAPI_ID).unwrap(), napi.get() as i32);
+    assert_eq!(right.getsockopt(SOL_SOCKET, SO_INCOMING_NAPI_ID).unwrap(), napi.get() as i32);
     right.set_busy_poll(1_000_000).unwrap();
     let rounds = 100;
     let [first, second, ..] = cpus()[..] else {
@@ -136,7 +137,7 @@ fn a_non_blocking_receive_makes_one_pass() {
 fn an_application_that_computes_loses_nothing_that_fits() {
     let (one, two) = hosts();
     let (left, right) = sockets(&one, &two);
-    right.setsockopt(SO_RCVBUF, 1 << 20).unwrap();
+    right.setsockopt(SOL_SOCKET, SO_RCVBUF, 1 << 20).unwrap();
     // More than the ring holds, with no call by the receiver: its interrupt side must take them.
     let count = 2_000u32;
     for n in 0..count {
@@ -154,7 +155,7 @@ fn an_application_that_computes_loses_nothing_that_fits() {
 fn what_does_not_fit_the_receive_buffer_is_dropped_and_counted() {
     let (one, two) = hosts();
     let (left, right) = sockets(&one, &two);
-    right.setsockopt(SO_RCVBUF, 10 * (64 + 100)).unwrap();
+    right.setsockopt(SOL_SOCKET, SO_RCVBUF, 10 * (64 + 100)).unwrap();
     for _ in 0..50 {
         left.send(&[0; 100]).unwrap();
     }
@@ -171,7 +172,7 @@ fn options_go_by_their_names() {
     let (one, _two) = hosts();
     one.set_busy_read(33);
     let socket = UdpSocket::bind(&one, "10.0.0.1:0").unwrap();
-    assert_eq!(socket.getsockopt(SO_BUSY_POLL).unwrap(), 33);
+    assert_eq!(socket.getsockopt(SOL_SOCKET, SO_BUSY_POLL).unwrap(), 33);
     for (name, value) in [
         (SO_BUSY_POLL, 50),
         (SO_PREFER_BUSY_POLL, 1),
@@ -179,18 +180,81 @@ fn options_go_by_their_names() {
         (SO_RCVBUF, 4096),
         (SO_SNDBUF, 100),
     ] {
-        socket.setsockopt(name, value).unwrap();
-        assert_eq!(socket.getsockopt(name).unwrap(), value);
+        socket.setsockopt(SOL_SOCKET, name, value).unwrap();
+        assert_eq!(socket.getsockopt(SOL_SOCKET, name).unwrap(), value);
     }
-    let refused = |name, value| socket.setsockopt(name, value).unwrap_err().raw_os_error().unwrap();
+    let refused = |name, value| {
+        socket.setsockopt(SOL_SOCKET, name, value).unwrap_err().raw_os_error().unwrap()
+    };
     assert_eq!(refused(SO_BUSY_POLL, -1), libc::EINVAL);
     assert_eq!(refused(SO_BUSY_POLL_BUDGET, 65_536), libc::EINVAL);
     assert_eq!(refused(SO_BUSY_POLL_BUDGET, 0), libc::EINVAL);
     assert_eq!(refused(SO_INCOMING_NAPI_ID, 1), libc::ENOPROTOOPT);
     assert_eq!(refused(9999, 1), libc::ENOPROTOOPT);
-    assert_eq!(socket.getsockopt(SO_INCOMING_NAPI_ID).unwrap(), 0, "no packet yet");
+    assert_eq!(socket.getsockopt(SOL_SOCKET, SO_INCOMING_NAPI_ID).unwrap(), 0, "no packet yet");
     let error = socket.send_to(&[0; 101], "10.0.0.2:9").unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EMSGSIZE));
+}
+
+#[test]
+fn typed_options_are_the_named_ones() {
+    let (one, _two) = hosts();
+    let socket = UdpSocket::bind(&one, "10.0.0.1:0").unwrap();
+    let named = |level, name| socket.getsockopt(level, name).unwrap();
+    socket.set_prefer_busy_poll(true).unwrap();
+    socket.set_busy_poll_budget(12).unwrap();
+    socket.set_broadcast(true).unwrap();
+    socket.set_ttl(3).unwrap();
+    assert_eq!(named(SOL_SOCKET, SO_PREFER_BUSY_POLL), 1);
+    assert_eq!(named(SOL_SOCKET, SO_BUSY_POLL_BUDGET), 12);
+    assert_eq!(named(SOL_SOCKET, SO_BROADCAST), 1);
+    assert_eq!((named(IPPROTO_IP, IP_TTL), socket.ttl().unwrap()), (3, 3));
+    assert!(socket.prefer_busy_poll() && socket.broadcast().unwrap());
+    assert_eq!(socket.set_ttl(256).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+    assert_eq!(named(SOL_SOCKET, SO_DOMAIN), libc::AF_INET);
+    assert_eq!(named(SOL_SOCKET, SO_TYPE), libc::SOCK_DGRAM);
+    assert_eq!(named(SOL_SOCKET, SO_PROTOCOL), libc::IPPROTO_UDP);
+    assert_eq!(named(SOL_SOCKET, SO_ACCEPTCONN), 0);
+    assert_eq!((socket.read_timeout().unwrap(), socket.write_timeout().unwrap()), (None, None));
+    socket.set_read_timeout(Some(Duration::from_micros(7))).unwrap();
+    socket.set_write_timeout(Some(Duration::from_secs(8))).unwrap();
+    assert_eq!(socket.read_timeout().unwrap(), Some(Duration::from_micros(7)));
+    assert_eq!(socket.write_timeout().unwrap(), Some(Duration::from_secs(8)));
+    assert!(!socket.nonblocking());
+    socket.set_nonblocking(true).unwrap();
+    assert!(socket.nonblocking());
+}
+
+#[test]
+fn a_changed_option_holds_for_a_way_already_found() {
+    let (one, _two) = hosts();
+    let socket = UdpSocket::bind(&one, "10.0.0.1:0").unwrap();
+    let everybody = "10.0.0.255:9";
+    let refused = || socket.send_to(b"x", everybody).unwrap_err().raw_os_error();
+    assert_eq!(refused(), Some(libc::EACCES));
+    socket.set_broadcast(true).unwrap();
+    socket.send_to(b"x", everybody).unwrap();
+    socket.set_broadcast(false).unwrap();
+    assert_eq!(refused(), Some(libc::EACCES));
+}
+
+#[test]
+fn a_clone_is_the_same_socket_and_the_last_one_closes_it() {
+    let (one, two) = hosts();
+    let (left, right) = sockets(&one, &two);
+    let port = right.local_addr().unwrap();
+    let clone = right.try_clone().unwrap();
+    clone.set_nonblocking(true).unwrap();
+    assert!(right.nonblocking(), "as file descriptors share O_NONBLOCK");
+    clone.set_nonblocking(false).unwrap();
+    drop(right);
+    left.send(b"still here").unwrap();
+    let mut buffer = [0; 16];
+    assert_eq!(clone.peek(&mut buffer).unwrap(), 10);
+    assert_eq!(clone.recv(&mut buffer).unwrap(), 10);
+    assert!(UdpSocket::bind(&two, port).is_err());
+    drop(clone);
+    UdpSocket::bind(&two, port).unwrap();
 }
 
 #[test]
@@ -216,7 +280,7 @@ fn a_refused_datagram_is_reported_to_a_connected_socket() {
     client.send(b"anyone?").unwrap();
     let error = client.recv(&mut [0; 8]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
-    assert_eq!(client.getsockopt(SO_ERROR).unwrap(), 0, "reported once");
+    assert_eq!(client.getsockopt(SOL_SOCKET, SO_ERROR).unwrap(), 0, "reported once");
 }
 
 #[test]
@@ -294,7 +358,7 @@ fn a_burst_larger_than_the_ring_waits_for_room() {
     let one = Host::builder().interface(a, "10.0.0.1/24").build().unwrap();
     let two = Host::builder().interface(b, "10.0.0.2/24").build().unwrap();
     let (left, right) = sockets(&one, &two);
-    right.setsockopt(SO_RCVBUF, 1 << 20).unwrap();
+    right.setsockopt(SOL_SOCKET, SO_RCVBUF, 1 << 20).unwrap();
     thread::scope(|scope| {
         scope.spawn(|| (0..1000u32).for_each(|n| assert!(left.send(&n.to_be_bytes()).is_ok())));
         let mut buffer = [0; 4];

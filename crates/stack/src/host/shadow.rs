@@ -5,7 +5,7 @@
 
 use crate::{
     inet::{
-        Datagram, Inet, Interface, SocketError, UdpEndpoint,
+        Datagram, Inet, Interface, PathOptions, SocketError, UdpEndpoint,
         kernel::{KernelView, recv_with_destination},
     },
     napi::{Driver, Pass},
@@ -150,9 +150,15 @@ impl Shadow {
         self.socket.local_addr()
     }
 
-    /// Whether what goes through the kernel may go to broadcast addresses.
-    pub(crate) fn set_broadcast(&self, on: bool) -> io::Result<()> {
-        set_option(&*self.socket, libc::SOL_SOCKET, libc::SO_BROADCAST, on)
+    /// What the socket's options say about datagrams that go through the kernel.
+    pub(crate) fn set_options(&self, options: &PathOptions) -> io::Result<()> {
+        let socket = &*self.socket;
+        set_option(socket, libc::SOL_SOCKET, libc::SO_BROADCAST, options.broadcast.into())?;
+        set_option(socket, libc::IPPROTO_IP, libc::IP_TTL, options.ttl.into())?;
+        set_option(socket, libc::IPPROTO_IP, libc::IP_TOS, options.tos.into())?;
+        let discover =
+            if options.dont_fragment { libc::IP_PMTUDISC_DO } else { libc::IP_PMTUDISC_WANT };
+        set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, discover)
     }
 
     /// Sends a datagram through the kernel.
@@ -308,9 +314,9 @@ fn bind(local: SocketAddr, reuse: bool) -> io::Result<KernelSocket> {
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: a plain system call.
     let socket = sys::owned(unsafe { libc::socket(libc::AF_INET, kind, 0) })?;
-    set_option(&socket, libc::IPPROTO_IP, libc::IP_PKTINFO, true)?;
+    set_option(&socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?;
     if reuse {
-        set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, true)?;
+        set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
     }
     let SocketAddr::V4(local) = local else {
         return Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT));
@@ -329,12 +335,12 @@ fn bind(local: SocketAddr, reuse: bool) -> io::Result<KernelSocket> {
     }
 }
 
-fn set_option(socket: &impl AsRawFd, level: i32, name: i32, on: bool) -> io::Result<()> {
-    let on: libc::c_int = on.into();
-    let len = size_of_val(&on) as libc::socklen_t;
-    // SAFETY: `on` is valid for the call.
-    match unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const on).cast(), len) }
-    {
+fn set_option(socket: &impl AsRawFd, level: i32, name: i32, value: i32) -> io::Result<()> {
+    let len = size_of_val(&value) as libc::socklen_t;
+    // SAFETY: `value` is valid for the call.
+    match unsafe {
+        libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), len)
+    } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }

@@ -10,6 +10,7 @@ use crate::{
     sys::{self, drain, eventfd, signal},
 };
 use std::{
+    cell::Cell,
     io,
     os::fd::{AsRawFd, BorrowedFd, OwnedFd},
     time::Duration,
@@ -183,13 +184,28 @@ pub struct WakeList {
     more: Vec<Arc<Waiter>>,
 }
 
+thread_local! {
+    /// The memory of one list, for the next one of this thread that needs some.
+    static SPARE: Cell<Vec<Arc<Waiter>>> = const { Cell::new(Vec::new()) };
+}
+
 impl WakeList {
-    /// Adds a waiter. Allocates only from the second on.
+    /// Adds a waiter. Allocates only for more than this thread has ever had to wake at once.
+    #[inline]
     pub fn push(&mut self, waiter: Arc<Waiter>) {
         match &self.first {
             None => self.first = Some(waiter),
-            Some(_) => self.more.push(waiter),
+            Some(_) => self.push_more(waiter),
         }
+    }
+
+    #[cold]
+    fn push_more(&mut self, waiter: Arc<Waiter>) {
+        if self.more.capacity() == 0 {
+            // At the thread's end there is none.
+            self.more = SPARE.try_with(Cell::take).unwrap_or_default();
+        }
+        self.more.push(waiter);
     }
 
     /// Wakes them all.
@@ -197,7 +213,16 @@ impl WakeList {
     pub fn wake_all(&mut self) {
         if let Some(first) = self.first.take() {
             first.wake();
-            self.more.drain(..).for_each(|waiter| waiter.wake());
+            if self.more.capacity() > 0 {
+                self.wake_more();
+            }
         }
+    }
+
+    #[cold]
+    fn wake_more(&mut self) {
+        self.more.drain(..).for_each(|waiter| waiter.wake());
+        let more = std::mem::take(&mut self.more);
+        let _ = SPARE.try_with(|spare| spare.set(more));
     }
 }

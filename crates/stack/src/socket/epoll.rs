@@ -2,10 +2,9 @@
 //! the ready list; a wait looks at that list only, never at all members.
 
 use super::{
-    UdpSocket,
     busy::{Busy, Terms, busy_loop},
-    endpoint::Endpoint,
     readiness::{Events, Watch},
+    source::{Socket, Source},
 };
 use crate::{
     Host,
@@ -93,7 +92,7 @@ struct Ready {
 struct Item {
     me: Weak<Item>,
     set: Weak<Set>,
-    endpoint: Weak<Endpoint>,
+    source: Weak<dyn Source>,
     data: u64,
     /// What is waited for; nothing, once a one-shot member was reported.
     interest: AtomicU32,
@@ -138,7 +137,7 @@ impl Watch for Item {
     fn closed(&self) {
         // A one-shot member that was reported is on no list where a wait would find it closed.
         if let Some(set) = self.set.upgrade() {
-            lock(&set.items).remove(&self.endpoint.as_ptr().addr());
+            lock(&set.items).remove(&key(&self.source));
         }
     }
 }
@@ -201,12 +200,12 @@ impl Set {
             let Some(item) = item else { return };
             // Off the list before we look: what comes after the look puts it back.
             item.queued.store(false, Ordering::SeqCst);
-            let Some(endpoint) = item.endpoint.upgrade().filter(|end| !end.is_closed()) else {
-                lock(&self.items).remove(&item.endpoint.as_ptr().addr());
+            let Some(source) = item.source.upgrade().filter(|source| !source.is_closed()) else {
+                lock(&self.items).remove(&key(&item.source));
                 continue;
             };
             let interest = Events(item.interest.load(Ordering::Acquire));
-            let found = endpoint.readiness().reported(interest);
+            let found = source.readiness().reported(interest);
             if interest.is_empty() || found.is_empty() {
                 continue;
             }
@@ -237,13 +236,13 @@ impl Epoll {
     ///
     /// # Errors
     /// EEXIST if it is a member.
-    pub fn add(&self, socket: &UdpSocket, events: Events, data: u64) -> io::Result<()> {
-        let endpoint = socket.endpoint();
-        let key = Arc::as_ptr(endpoint).addr();
+    pub fn add(&self, socket: &dyn Socket, events: Events, data: u64) -> io::Result<()> {
+        let source = socket.shared_source();
+        let key = key(&Arc::downgrade(&source));
         let item = Arc::new_cyclic(|me| Item {
             me: me.clone(),
             set: Arc::downgrade(&self.set),
-            endpoint: Arc::downgrade(endpoint),
+            source: Arc::downgrade(&source),
             data,
             interest: AtomicU32::new(0),
             queued: AtomicBool::new(false),
@@ -251,17 +250,17 @@ impl Epoll {
         });
         item.set_interest(events);
         let mut items = lock(&self.set.items);
-        if items.get(&key).is_some_and(|known| known.endpoint.strong_count() > 0) {
+        if items.get(&key).is_some_and(|known| known.source.strong_count() > 0) {
             return Err(io::Error::from_raw_os_error(libc::EEXIST));
         }
         items.insert(key, item.clone());
         drop(items);
-        endpoint.watch(item.clone());
-        if let Some(napi) = endpoint.napi() {
+        source.watch(item.clone());
+        if let Some(napi) = source.napi() {
             item.napi.store(napi.get(), Ordering::Relaxed);
             self.set.learn(napi);
         }
-        self.look_at(&item, endpoint);
+        self.look_at(&item, &*source);
         Ok(())
     }
 
@@ -269,10 +268,10 @@ impl Epoll {
     ///
     /// # Errors
     /// ENOENT if it is not a member.
-    pub fn modify(&self, socket: &UdpSocket, events: Events) -> io::Result<()> {
+    pub fn modify(&self, socket: &dyn Socket, events: Events) -> io::Result<()> {
         let item = self.member(socket)?;
         item.set_interest(events);
-        self.look_at(&item, socket.endpoint());
+        self.look_at(&item, socket.source());
         Ok(())
     }
 
@@ -280,25 +279,25 @@ impl Epoll {
     ///
     /// # Errors
     /// ENOENT if it is not a member.
-    pub fn remove(&self, socket: &UdpSocket) -> io::Result<()> {
+    pub fn remove(&self, socket: &dyn Socket) -> io::Result<()> {
         let item = self.member(socket)?;
         item.interest.store(0, Ordering::Release);
-        lock(&self.set.items).remove(&Arc::as_ptr(socket.endpoint()).addr());
+        lock(&self.set.items).remove(&key(&item.source));
         let watch: Arc<dyn Watch> = item;
-        socket.endpoint().unwatch(&watch);
+        socket.source().unwatch(&watch);
         Ok(())
     }
 
-    fn member(&self, socket: &UdpSocket) -> io::Result<Arc<Item>> {
-        let key = Arc::as_ptr(socket.endpoint()).addr();
+    fn member(&self, socket: &dyn Socket) -> io::Result<Arc<Item>> {
+        let key = key(&Arc::downgrade(&socket.shared_source()));
         let item = lock(&self.set.items).get(&key).cloned();
         item.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))
     }
 
     /// Queues a member that is ready already.
-    fn look_at(&self, item: &Arc<Item>, endpoint: &Endpoint) {
+    fn look_at(&self, item: &Arc<Item>, source: &dyn Source) {
         let interest = Events(item.interest.load(Ordering::Acquire));
-        if !endpoint.readiness().reported(interest).is_empty()
+        if !source.readiness().reported(interest).is_empty()
             && let Some(sleeper) = self.set.enqueue(item.clone())
         {
             sleeper.wake();
@@ -419,10 +418,15 @@ impl Epoll {
 impl Drop for Epoll {
     fn drop(&mut self) {
         for item in std::mem::take(&mut *lock(&self.set.items)).into_values() {
-            if let Some(endpoint) = item.endpoint.upgrade() {
+            if let Some(source) = item.source.upgrade() {
                 let watch: Arc<dyn Watch> = item;
-                endpoint.unwatch(&watch);
+                source.unwatch(&watch);
             }
         }
     }
+}
+
+/// What a member is found by.
+fn key(source: &Weak<dyn Source>) -> usize {
+    source.as_ptr().addr()
 }

@@ -1,20 +1,22 @@
 //! What an application holds: sockets, their options, and waiting for many of them.
 //!
-//! The rules by which a socket waits are in [`udp`]'s receive path: what is there; else busy poll; else
-//! sleep. [`busy`] is the busy loop, [`endpoint`] is where packets meet receivers.
+//! How a call waits is in [`waiting`]: what is there; else the busy loop of [`busy`]; else sleep. The
+//! endpoints (`udp::endpoint`) are where packets meet those who wait; [`poll`] and [`epoll`] see every
+//! socket as a [`Source`](source::Source) of events.
 
-mod buffer;
 mod busy;
+mod common;
 mod crowd;
-mod endpoint;
 mod epoll;
 pub mod options;
 mod poll;
 mod readiness;
+mod source;
 mod udp;
+mod waiting;
 
-pub use endpoint::SocketStats;
 pub use epoll::{Epoll, EpollEvent, EpollParams};
 pub use poll::{PollFd, poll};
 pub use readiness::Events;
-pub use udp::{Incoming, Outgoing, UdpSocket};
+pub use source::Socket;
+pub use udp::{Incoming, Outgoing, SocketStats, UdpSocket};

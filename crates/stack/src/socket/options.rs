@@ -1,12 +1,13 @@
-//! Socket options under Linux's names and numbers, and the values a socket holds of them.
-//!
-//! [`setsockopt`](super::UdpSocket::setsockopt) and [`getsockopt`](super::UdpSocket::getsockopt) take these
-//! names; the common ones have typed methods beside them.
+//! Socket options under Linux's names and numbers. `setsockopt` and `getsockopt` of each socket take these
+//! (level, name) pairs; the common ones have typed methods beside them. What a socket does with them is in
+//! the files of its kind.
 
-use std::{
-    io,
-    sync::atomic::{AtomicBool, AtomicU32, Ordering},
-};
+use std::io;
+
+/// Level of the options of any socket, `SO_...`.
+pub const SOL_SOCKET: i32 = libc::SOL_SOCKET;
+/// Level of the options of IPv4, `IP_...`.
+pub const IPPROTO_IP: i32 = libc::IPPROTO_IP;
 
 /// Microseconds that a receive may busy poll before it sleeps; 0 = off. A new socket starts with the
 /// host's `busy_read`. No privilege is needed, as in Linux since 6.7.
@@ -30,70 +31,36 @@ pub const SO_REUSEADDR: i32 = libc::SO_REUSEADDR;
 pub const SO_BROADCAST: i32 = libc::SO_BROADCAST;
 /// Takes and clears the pending error, an errno. Read only.
 pub const SO_ERROR: i32 = libc::SO_ERROR;
+/// `AF_INET`. Read only.
+pub const SO_DOMAIN: i32 = libc::SO_DOMAIN;
+/// `SOCK_DGRAM` or `SOCK_STREAM`. Read only.
+pub const SO_TYPE: i32 = libc::SO_TYPE;
+/// `IPPROTO_UDP` or `IPPROTO_TCP`. Read only.
+pub const SO_PROTOCOL: i32 = libc::SO_PROTOCOL;
+/// 1 if it listens. Read only.
+pub const SO_ACCEPTCONN: i32 = libc::SO_ACCEPTCONN;
+/// Time to live of packets sent, 1 to 255; 64 unless set, and again with -1.
+pub const IP_TTL: i32 = libc::IP_TTL;
+/// Type of service of packets sent: DSCP and ECN bits, 0 to 255.
+pub const IP_TOS: i32 = libc::IP_TOS;
+/// `IP_PMTUDISC_DO` (2): never fragment, refuse what is too big; `IP_PMTUDISC_WANT` (1), unless set, and
+/// `IP_PMTUDISC_DONT` (0): fragment.
+pub const IP_MTU_DISCOVER: i32 = libc::IP_MTU_DISCOVER;
 
-const BUFFER: u32 = 212_992;
+/// What `SO_RCVBUF` and `SO_SNDBUF` of a datagram socket start with.
+pub(super) const BUFFER: u32 = 212_992;
 
-/// The values a socket holds.
-#[derive(Debug)]
-pub(super) struct Options {
-    pub(super) busy_poll: AtomicU32,
-    pub(super) prefer_busy_poll: AtomicBool,
-    pub(super) busy_poll_budget: AtomicU32,
-    pub(super) receive_buffer: AtomicU32,
-    pub(super) send_buffer: AtomicU32,
-    pub(super) reuse_address: AtomicBool,
-    pub(super) broadcast: AtomicBool,
+pub(super) fn errno(code: i32) -> io::Error {
+    io::Error::from_raw_os_error(code)
 }
 
-impl Options {
-    pub(super) fn new(busy_read: u32) -> Options {
-        Options {
-            busy_poll: AtomicU32::new(busy_read),
-            prefer_busy_poll: AtomicBool::new(false),
-            busy_poll_budget: AtomicU32::new(crate::napi::BUSY_POLL_BUDGET as u32),
-            receive_buffer: AtomicU32::new(BUFFER),
-            send_buffer: AtomicU32::new(BUFFER),
-            reuse_address: AtomicBool::new(false),
-            broadcast: AtomicBool::new(false),
-        }
-    }
-
-    /// # Errors
-    /// ENOPROTOOPT for a name that is unknown or read only, EINVAL for a value out of range.
-    pub(super) fn set(&self, name: i32, value: i32) -> io::Result<()> {
-        let at_least = |least: i32| match u32::try_from(value) {
-            Ok(good) if value >= least => Ok(good),
-            _ => Err(io::Error::from_raw_os_error(libc::EINVAL)),
-        };
-        match name {
-            SO_BUSY_POLL => self.busy_poll.store(at_least(0)?, Ordering::Relaxed),
-            SO_PREFER_BUSY_POLL => self.prefer_busy_poll.store(value != 0, Ordering::Relaxed),
-            SO_BUSY_POLL_BUDGET if value > i32::from(u16::MAX) => {
-                return Err(io::Error::from_raw_os_error(libc::EINVAL));
-            }
-            SO_BUSY_POLL_BUDGET => self.busy_poll_budget.store(at_least(1)?, Ordering::Relaxed),
-            SO_RCVBUF => self.receive_buffer.store(at_least(1)?, Ordering::Relaxed),
-            SO_SNDBUF => self.send_buffer.store(at_least(1)?, Ordering::Relaxed),
-            SO_REUSEADDR => self.reuse_address.store(value != 0, Ordering::Relaxed),
-            SO_BROADCAST => self.broadcast.store(value != 0, Ordering::Relaxed),
-            _ => return Err(io::Error::from_raw_os_error(libc::ENOPROTOOPT)),
-        }
-        Ok(())
-    }
-
-    /// # Errors
-    /// ENOPROTOOPT for an unknown name.
-    pub(super) fn get(&self, name: i32) -> io::Result<i32> {
-        let value = match name {
-            SO_BUSY_POLL => self.busy_poll.load(Ordering::Relaxed),
-            SO_PREFER_BUSY_POLL => self.prefer_busy_poll.load(Ordering::Relaxed).into(),
-            SO_BUSY_POLL_BUDGET => self.busy_poll_budget.load(Ordering::Relaxed),
-            SO_RCVBUF => self.receive_buffer.load(Ordering::Relaxed),
-            SO_SNDBUF => self.send_buffer.load(Ordering::Relaxed),
-            SO_REUSEADDR => self.reuse_address.load(Ordering::Relaxed).into(),
-            SO_BROADCAST => self.broadcast.load(Ordering::Relaxed).into(),
-            _ => return Err(io::Error::from_raw_os_error(libc::ENOPROTOOPT)),
-        };
-        Ok(i32::try_from(value).unwrap_or(i32::MAX))
+/// `value`, if it is not below `least`, which is not below zero.
+///
+/// # Errors
+/// EINVAL.
+pub(super) fn at_least(least: i32, value: i32) -> io::Result<u32> {
+    match u32::try_from(value) {
+        Ok(good) if value >= least => Ok(good),
+        _ => Err(errno(libc::EINVAL)),
     }
 }

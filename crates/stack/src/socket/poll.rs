@@ -1,21 +1,26 @@
 //! `poll`: waiting for any of a few sockets, once.
 
 use super::{
-    UdpSocket,
     busy::{Terms, busy_loop},
     readiness::{Events, Watch},
+    source::Socket,
 };
 use crate::{
     napi::{BUSY_POLL_BUDGET, Context, NapiId, Poller, Waiter, Wake, WakeList},
     time,
 };
-use std::{io, sync::Arc, time::Duration};
+use std::{
+    cell::{Cell, OnceCell},
+    io,
+    sync::Arc,
+    time::Duration,
+};
 
 /// One socket to wait for.
 #[derive(Debug)]
 pub struct PollFd<'a> {
     /// The socket.
-    pub socket: &'a UdpSocket,
+    pub socket: &'a dyn Socket,
     /// What to wait for; errors and hang-ups are always waited for.
     pub events: Events,
     /// What is there; written by [`poll`].
@@ -24,6 +29,14 @@ pub struct PollFd<'a> {
 
 /// Wakes the polling thread.
 struct Alarm(Arc<Waiter>);
+
+impl Alarm {
+    /// The calling thread's own, made once.
+    fn of_this_thread(waiter: &Arc<Waiter>) -> Arc<dyn Watch> {
+        thread_local!(static MINE: OnceCell<Arc<dyn Watch>> = const { OnceCell::new() });
+        MINE.with(|mine| mine.get_or_init(|| Arc::new(Alarm(waiter.clone()))).clone())
+    }
+}
 
 impl Watch for Alarm {
     fn notify(&self, _events: Events, _napi: Option<NapiId>, wake: &mut WakeList) {
@@ -53,8 +66,23 @@ pub fn poll(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<usi
     if ready > 0 {
         return Ok(ready);
     }
+    // The memory of one wait serves the next.
+    thread_local!(static CONTEXTS: Cell<Vec<Arc<Context>>> = const { Cell::new(Vec::new()) });
+    let mut contexts = CONTEXTS.take();
+    learn(fds, &mut contexts);
+    let result = wait(fds, timeout, &contexts);
+    contexts.clear();
+    CONTEXTS.set(contexts);
+    result
+}
+
+/// Busy polls, then sleeps.
+fn wait(
+    fds: &mut [PollFd<'_>],
+    timeout: Option<Duration>,
+    contexts: &[Arc<Context>],
+) -> io::Result<usize> {
     let deadline = timeout.map(|timeout| time::now() + timeout);
-    let contexts = contexts(fds);
     if let Some(micros) = busy_poll_micros(fds) {
         let terms = Terms {
             span: Duration::from_micros(micros.into()),
@@ -62,7 +90,8 @@ pub fn poll(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<usi
             deadline,
         };
         let mut poller = Poller::new(fds.as_ptr().addr());
-        busy_loop(&contexts, &terms, &mut poller, || fds.iter().any(|fd| is_ready(fd)));
+        let any = || fds.iter().any(|fd| fd.socket.source().is_ready_for(fd.events));
+        busy_loop(contexts, &terms, &mut poller, any);
         let ready = look(fds);
         if ready > 0 {
             return Ok(ready);
@@ -72,9 +101,9 @@ pub fn poll(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<usi
         return Ok(0);
     }
     let waiter = Waiter::of_this_thread()?;
-    let alarm: Arc<dyn Watch> = Arc::new(Alarm(waiter.clone()));
+    let alarm = Alarm::of_this_thread(&waiter);
     for fd in &*fds {
-        fd.socket.endpoint().watch(alarm.clone());
+        fd.socket.source().watch(alarm.clone());
     }
     let result = loop {
         waiter.start();
@@ -98,19 +127,15 @@ pub fn poll(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<usi
         }
     };
     for fd in &*fds {
-        fd.socket.endpoint().unwatch(&alarm);
+        fd.socket.source().unwatch(&alarm);
     }
     result
-}
-
-fn is_ready(fd: &PollFd<'_>) -> bool {
-    fd.socket.endpoint().has_attention() && !fd.socket.readiness().reported(fd.events).is_empty()
 }
 
 fn look(fds: &mut [PollFd<'_>]) -> usize {
     let mut ready = 0;
     for fd in fds {
-        fd.revents = fd.socket.readiness().reported(fd.events);
+        fd.revents = fd.socket.source().readiness().reported(fd.events);
         ready += usize::from(!fd.revents.is_empty());
     }
     ready
@@ -123,12 +148,10 @@ fn busy_poll_micros(fds: &[PollFd<'_>]) -> Option<u32> {
 }
 
 /// The contexts that packets for `fds` come from, each once.
-fn contexts(fds: &[PollFd<'_>]) -> Vec<Arc<Context>> {
-    let mut contexts: Vec<Arc<Context>> = Vec::new();
-    for context in fds.iter().filter_map(|fd| fd.socket.endpoint().context()) {
+fn learn(fds: &[PollFd<'_>], contexts: &mut Vec<Arc<Context>>) {
+    for context in fds.iter().filter_map(|fd| fd.socket.source().context()) {
         if !contexts.iter().any(|known| Arc::ptr_eq(known, &context)) {
             contexts.push(context);
         }
     }
-    contexts
 }

@@ -20,6 +20,8 @@ impl Events {
     pub const ERROR: Events = Events(libc::EPOLLERR as u32);
     /// Both directions are shut down (EPOLLHUP); reported whether asked for or not.
     pub const HANGUP: Events = Events(libc::EPOLLHUP as u32);
+    /// The other side sends no more, or receiving is shut down here (EPOLLRDHUP).
+    pub const READ_HANGUP: Events = Events(libc::EPOLLRDHUP as u32);
     /// Report when something comes, not as long as something is there (EPOLLET).
     pub const EDGE: Events = Events(libc::EPOLLET as u32);
     /// Report once, then not again until modified (EPOLLONESHOT).
@@ -56,7 +58,7 @@ impl BitAnd for Events {
 }
 
 /// Someone who wants to know when a socket becomes ready: an epoll's item, a poll in progress.
-pub(super) trait Watch: Send + Sync {
+pub trait Watch: Send + Sync {
     /// Something came: `events`, over the NAPI context `napi`. Called without the socket's lock.
     fn notify(&self, events: Events, napi: Option<NapiId>, wake: &mut WakeList);
 
@@ -64,17 +66,17 @@ pub(super) trait Watch: Send + Sync {
     fn closed(&self) {}
 }
 
-/// Who waits for one socket: sleeping receivers, of which a datagram wakes the first, and watchers, which
+/// Who waits for one socket: sleeping callers, of whom something to take wakes the first, and watchers, who
 /// all are told.
 #[derive(Default)]
 pub(super) struct WaitQueue {
     sleepers: VecDeque<Arc<Waiter>>,
-    /// Replaced whole when it changes, so that telling them needs neither the socket's lock nor memory.
+    /// Shared with those who tell them at this moment, without the socket's lock.
     watchers: Option<Watchers>,
 }
 
 /// Those who watch one socket.
-pub(super) type Watchers = Arc<[Arc<dyn Watch>]>;
+pub(super) type Watchers = Arc<Vec<Arc<dyn Watch>>>;
 
 impl WaitQueue {
     pub(super) fn sleep(&mut self, waiter: Arc<Waiter>) {
@@ -95,26 +97,21 @@ impl WaitQueue {
         self.sleepers.pop_front().inspect(|off| off.set_queued(false))
     }
 
+    /// Needs new memory only for more watchers than ever before, or while they are being told.
     pub(super) fn watch(&mut self, watch: Arc<dyn Watch>) {
-        let others = self.watchers.iter().flat_map(|watchers| watchers.iter().cloned());
-        self.watchers = Some(others.chain([watch]).collect());
+        Arc::make_mut(self.watchers.get_or_insert_default()).push(watch);
     }
 
     pub(super) fn unwatch(&mut self, watch: &Arc<dyn Watch>) {
-        let left: Watchers = self
-            .watchers
-            .iter()
-            .flat_map(|watchers| watchers.iter())
-            .filter(|watcher| !Arc::ptr_eq(watcher, watch))
-            .cloned()
-            .collect();
-        self.watchers = (!left.is_empty()).then_some(left);
+        if let Some(watchers) = &mut self.watchers {
+            Arc::make_mut(watchers).retain(|watcher| !Arc::ptr_eq(watcher, watch));
+        }
     }
 
     /// The watchers, to be told once the socket's lock is released.
     #[inline]
     pub(super) fn watchers(&self) -> Option<Watchers> {
-        self.watchers.clone()
+        self.watchers.as_ref().filter(|watchers| !watchers.is_empty()).cloned()
     }
 
     /// The watchers, who watch no more.

@@ -4,12 +4,16 @@
 use super::{
     buffer::{Buffer, Meta},
     options::Options,
-    readiness::{Events, WaitQueue, Watch},
 };
 use crate::{
     host::DeliveryHook,
     inet::{Datagram, SocketError, UdpEndpoint},
-    napi::{self, Context, Direct, Driver, NapiId, Pass, Waiter, WakeList},
+    napi::{Context, Direct, Driver, NapiId, Pass, Waiter, WakeList},
+    socket::{
+        readiness::{Events, WaitQueue, Watch},
+        source::Source,
+        waiting::{Bed, Followed, Something, Waiting},
+    },
     sync::lock,
 };
 use std::{
@@ -83,6 +87,7 @@ impl Find {
 /// The receiving end.
 pub(super) struct Endpoint {
     pub(super) options: Options,
+    pub(super) waiting: Waiting,
     hook: Option<DeliveryHook>,
     /// Datagrams that went past the queue, see [`Find`].
     direct: AtomicU64,
@@ -106,28 +111,11 @@ struct Receive {
     wait: WaitQueue,
     error: Option<i32>,
     shut: bool,
-    napi: Option<NapiId>,
-    /// The context named `napi`, once it was looked up.
-    context: Option<Arc<Context>>,
+    followed: Followed,
     stats: SocketStats,
 }
 
-/// There is something to receive.
-pub(super) struct Something;
-
 impl Receive {
-    /// The context that packets last came from. One that has gone is forgotten, and learnt anew from the next
-    /// packet.
-    fn context(&mut self) -> Option<Arc<Context>> {
-        if self.context.as_ref().is_none_or(|context| context.is_gone()) {
-            self.context = self.napi.and_then(napi::by_id);
-            if self.context.is_none() {
-                self.napi = None;
-            }
-        }
-        self.context.clone()
-    }
-
     fn attention(&self) -> u64 {
         self.buffer.len() as u64 + u64::from(self.error.is_some()) + u64::from(self.shut)
     }
@@ -176,11 +164,7 @@ impl UdpEndpoint for Endpoint {
             Driver::Interrupt => rx.stats.interrupts += 1,
             Driver::Kernel => rx.stats.kernel += 1,
         }
-        // The socket follows the queue its packets come from, connected or not.
-        if pass.napi.is_some() && rx.napi != pass.napi {
-            rx.napi = pass.napi;
-            rx.context = None;
-        }
+        rx.followed.follow(pass.napi);
         self.attention.store(rx.attention(), Ordering::Release);
         let sleeper = rx.wait.next_sleeper();
         let watchers = rx.wait.watchers();
@@ -209,7 +193,8 @@ impl UdpEndpoint for Endpoint {
 impl Endpoint {
     pub(super) fn new(busy_read: u32, hook: Option<DeliveryHook>) -> Endpoint {
         Endpoint {
-            options: Options::new(busy_read),
+            options: Options::new(),
+            waiting: Waiting::new(busy_read),
             hook,
             direct: AtomicU64::new(0),
             attention: AtomicU64::new(0),
@@ -218,12 +203,6 @@ impl Endpoint {
             connected: AtomicBool::new(false),
             closed: AtomicBool::new(false),
         }
-    }
-
-    /// The name under which this socket busy polls.
-    #[inline]
-    pub(super) fn poller(&self) -> usize {
-        std::ptr::from_ref(self).addr()
     }
 
     /// Whether a receive would return at once.
@@ -238,7 +217,7 @@ impl Endpoint {
         change(&mut rx);
         self.attention.store(rx.attention(), Ordering::Release);
         rx.wait.drain_sleepers().for_each(|sleeper| wake.push(sleeper));
-        let (watchers, napi) = (rx.wait.watchers(), rx.napi);
+        let (watchers, napi) = (rx.wait.watchers(), rx.followed.napi());
         drop(rx);
         for watch in watchers.iter().flat_map(|watchers| watchers.iter()) {
             watch.notify(events, napi, wake);
@@ -311,68 +290,10 @@ impl Endpoint {
         self.connected.store(connected, Ordering::Relaxed);
     }
 
-    /// The context that packets last came from.
-    pub(super) fn context(&self) -> Option<Arc<Context>> {
-        lock(&self.rx).context()
-    }
-
-    pub(super) fn napi(&self) -> Option<NapiId> {
-        lock(&self.rx).napi
-    }
-
-    /// Joins the queue of sleeping receivers, unless there is something to receive. The context to sleep on,
-    /// if one is known.
-    pub(super) fn join(&self, waiter: &Arc<Waiter>) -> Result<Option<Arc<Context>>, Something> {
-        let mut rx = lock(&self.rx);
-        if rx.attention() > 0 {
-            return Err(Something);
-        }
-        rx.wait.sleep(waiter.clone());
-        Ok(rx.context())
-    }
-
-    /// Leaves the queue. If it had been taken off to be woken and leaves without looking, the wake-up
-    /// goes to the next.
-    pub(super) fn leave(&self, waiter: &Arc<Waiter>) {
-        let mut rx = lock(&self.rx);
-        let next = if rx.wait.leave(waiter) || rx.buffer.len() == 0 {
-            None
-        } else {
-            rx.wait.next_sleeper()
-        };
-        drop(rx);
-        if let Some(next) = next {
-            next.wake();
-        }
-    }
-
-    pub(super) fn watch(&self, watch: Arc<dyn Watch>) {
-        lock(&self.rx).wait.watch(watch);
-    }
-
-    pub(super) fn unwatch(&self, watch: &Arc<dyn Watch>) {
-        lock(&self.rx).wait.unwatch(watch);
-    }
-
-    pub(super) fn readiness(&self) -> Events {
-        let rx = lock(&self.rx);
-        let mut events = Events::WRITABLE;
-        if rx.attention() > 0 {
-            events = events | Events::READABLE;
-        }
-        if rx.error.is_some() {
-            events = events | Events::ERROR;
-        }
-        if rx.shut && self.is_shut_for_writing() {
-            events = events | Events::HANGUP;
-        }
-        events
-    }
-
     /// Ends receiving, sending or both, and tells whoever waits.
     pub(super) fn shut(&self, reading: bool, writing: bool) {
         let mut wake = WakeList::default();
-        self.change(&mut wake, Events::READABLE | Events::HANGUP, |rx| {
+        self.change(&mut wake, Events::READABLE | Events::READ_HANGUP | Events::HANGUP, |rx| {
             rx.shut |= reading;
             if writing {
                 self.sending.fetch_or(SHUT, Ordering::Release);
@@ -391,16 +312,12 @@ impl Endpoint {
         let mut rx = lock(&self.rx);
         rx.shut = true;
         rx.buffer.clear();
-        rx.context = None;
+        rx.followed.forget();
         let watchers = rx.wait.forget_watchers();
         drop(rx);
         for watch in watchers.iter().flat_map(|watchers| watchers.iter()) {
             watch.closed();
         }
-    }
-
-    pub(super) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
     }
 
     pub(super) fn stats(&self) -> SocketStats {
@@ -410,8 +327,93 @@ impl Endpoint {
     }
 
     /// How many datagrams wait, and the size of the first.
-    pub(super) fn waiting(&self) -> (usize, usize) {
+    pub(super) fn queued(&self) -> (usize, usize) {
         let rx = lock(&self.rx);
         (rx.buffer.len(), rx.buffer.front().map_or(0, |meta| meta.len as usize))
+    }
+}
+
+impl Bed for Endpoint {
+    #[inline]
+    fn is_ready(&self) -> bool {
+        self.has_attention()
+    }
+
+    #[inline]
+    fn poller(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    #[inline]
+    fn context(&self) -> Option<Arc<Context>> {
+        lock(&self.rx).followed.context()
+    }
+
+    fn join(&self, waiter: &Arc<Waiter>) -> Result<Option<Arc<Context>>, Something> {
+        let mut rx = lock(&self.rx);
+        if rx.attention() > 0 {
+            return Err(Something);
+        }
+        rx.wait.sleep(waiter.clone());
+        Ok(rx.followed.context())
+    }
+
+    fn leave(&self, waiter: &Arc<Waiter>) {
+        let mut rx = lock(&self.rx);
+        // If it had been taken off to be woken and leaves without looking, the wake-up goes to the next.
+        let next = if rx.wait.leave(waiter) || rx.buffer.len() == 0 {
+            None
+        } else {
+            rx.wait.next_sleeper()
+        };
+        drop(rx);
+        if let Some(next) = next {
+            next.wake();
+        }
+    }
+}
+
+impl Source for Endpoint {
+    fn readiness(&self) -> Events {
+        let rx = lock(&self.rx);
+        let mut events = Events::WRITABLE;
+        if rx.attention() > 0 {
+            events = events | Events::READABLE;
+        }
+        if rx.error.is_some() {
+            events = events | Events::ERROR;
+        }
+        if rx.shut {
+            events = events | Events::READ_HANGUP;
+        }
+        if rx.shut && self.is_shut_for_writing() {
+            events = events | Events::HANGUP;
+        }
+        events
+    }
+
+    fn is_ready_for(&self, interest: Events) -> bool {
+        let writable = interest.has(Events::WRITABLE);
+        (writable || self.has_attention()) && !self.readiness().reported(interest).is_empty()
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    fn napi(&self) -> Option<NapiId> {
+        lock(&self.rx).followed.napi()
+    }
+
+    fn context(&self) -> Option<Arc<Context>> {
+        Bed::context(self)
+    }
+
+    fn watch(&self, watch: Arc<dyn Watch>) {
+        lock(&self.rx).wait.watch(watch);
+    }
+
+    fn unwatch(&self, watch: &Arc<dyn Watch>) {
+        lock(&self.rx).wait.unwatch(watch);
     }
 }

@@ -1,0 +1,281 @@
+//! UDP sockets, as an application holds them: making, binding, connecting and closing them. How they
+//! [receive](receive), [send](send) and what [options] they have is in files of their own.
+
+use super::{
+    common::{common_options, timeouts},
+    options::errno,
+    readiness::Events,
+    source::{Sealed, Socket, Source},
+    waiting::Waiting,
+};
+use crate::{
+    Host,
+    inet::{Binding, PathOptions},
+    napi::NapiId,
+    sync::lock,
+};
+use endpoint::Endpoint;
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, ToSocketAddrs},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+mod buffer;
+mod endpoint;
+mod options;
+mod receive;
+mod send;
+
+pub use endpoint::SocketStats;
+pub use receive::Incoming;
+pub use send::Outgoing;
+
+/// A UDP socket on a [`Host`]. Its methods are those of [`std::net::UdpSocket`]; any number of threads may
+/// use it at once. It is closed when the last of its clones ([`try_clone`](UdpSocket::try_clone)) is dropped.
+///
+/// ```
+/// use busypoll_stack::{Host, UdpSocket, nic::cable};
+///
+/// let (a, b) = cable::pair(cable::Config::default())?;
+/// let left = Host::builder().interface(a, "10.0.0.1/24").build()?;
+/// let right = Host::builder().interface(b, "10.0.0.2/24").build()?;
+/// let server = UdpSocket::bind(&right, "10.0.0.2:7")?;
+/// let client = UdpSocket::bind(&left, "10.0.0.1:0")?;
+/// client.connect("10.0.0.2:7")?;
+/// client.set_busy_poll(50)?;
+///
+/// client.send(b"x")?;
+/// let mut buffer = [0; 16];
+/// let (len, from) = server.recv_from(&mut buffer)?;
+/// server.send_to(&buffer[..len], from)?;
+/// assert_eq!(client.recv(&mut buffer)?, 1);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct UdpSocket(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    host: Host,
+    endpoint: Arc<Endpoint>,
+    binding: Mutex<Option<Bound>>,
+    path: Mutex<send::Way>,
+}
+
+/// What a bound socket holds, the kernel's part released after ours.
+#[derive(Debug)]
+struct Bound {
+    inet: Binding,
+    remote: Option<SocketAddr>,
+    kernel: Option<crate::host::Shadow>,
+}
+
+/// No address.
+const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
+common_options!(UdpSocket, UdpSocket::wait_options, UdpSocket::endpoint);
+timeouts!(UdpSocket, UdpSocket::wait_options);
+
+impl UdpSocket {
+    /// A socket that is not bound yet; sending binds it to a port of the host's choice.
+    pub fn new(host: &Host) -> UdpSocket {
+        UdpSocket(Arc::new(Inner {
+            endpoint: Arc::new(Endpoint::new(host.busy_read(), host.delivery_hook())),
+            host: host.clone(),
+            binding: Mutex::new(None),
+            path: Mutex::new(None),
+        }))
+    }
+
+    /// A socket bound to the first of `addresses` that works. Port 0 takes any free port.
+    ///
+    /// # Errors
+    /// EADDRINUSE, EADDRNOTAVAIL, EACCES, as from bind(2).
+    pub fn bind(host: &Host, addresses: impl ToSocketAddrs) -> io::Result<UdpSocket> {
+        let socket = UdpSocket::new(host);
+        each(addresses, |address| socket.bind_to(address))?;
+        Ok(socket)
+    }
+
+    /// Binds a socket made by [`new`](UdpSocket::new), after its options are set.
+    ///
+    /// # Errors
+    /// As [`bind`](UdpSocket::bind), and EINVAL if it is bound already.
+    pub fn bind_to(&self, local: SocketAddr) -> io::Result<()> {
+        let mut bound = lock(&self.0.binding);
+        if bound.is_some() {
+            return Err(errno(libc::EINVAL));
+        }
+        *bound = Some(self.0.make_binding(local)?);
+        Ok(())
+    }
+
+    /// Another handle to the same socket, as from dup(2).
+    ///
+    /// # Errors
+    /// None today; a `Result` as in std.
+    pub fn try_clone(&self) -> io::Result<UdpSocket> {
+        Ok(UdpSocket(self.0.clone()))
+    }
+
+    /// From now on the socket receives only from `addresses` (the first that works), and
+    /// [`send`](UdpSocket::send) sends there.
+    ///
+    /// # Errors
+    /// ENETUNREACH and what binding can fail with.
+    pub fn connect(&self, addresses: impl ToSocketAddrs) -> io::Result<()> {
+        each(addresses, |remote| self.0.connect(remote))
+    }
+
+    /// Takes [`connect`](UdpSocket::connect) back.
+    pub fn disconnect(&self) {
+        let inner = &*self.0;
+        if let Some(bound) = &mut *lock(&inner.binding) {
+            bound.inet.disconnect();
+            if let Some(kernel) = &bound.kernel {
+                // Only forgets its peer; there is nothing in it that could fail.
+                let _ = kernel.connect(None);
+            }
+            bound.remote = None;
+            inner.endpoint.set_connected(false);
+        }
+        inner.forget_path();
+    }
+
+    /// The address it is bound to; 0.0.0.0:0 if it is not.
+    ///
+    /// # Errors
+    /// None today; a `Result` as in std.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(lock(&self.0.binding).as_ref().map_or(NOBODY, |bound| bound.inet.local()))
+    }
+
+    /// The address it is connected to.
+    ///
+    /// # Errors
+    /// ENOTCONN.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        let bound = lock(&self.0.binding);
+        bound.as_ref().and_then(|bound| bound.remote).ok_or_else(|| errno(libc::ENOTCONN))
+    }
+
+    /// Ends receiving, sending, or both. A receiver that waits returns 0.
+    ///
+    /// # Errors
+    /// ENOTCONN if it is not connected; it is shut down nevertheless.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        self.0.endpoint.shut(how != Shutdown::Write, how != Shutdown::Read);
+        // As in Linux, which does it all the same (`inet_shutdown`).
+        self.peer_addr().map(drop)
+    }
+
+    /// The pending error, cleared (`SO_ERROR`).
+    ///
+    /// # Errors
+    /// None today; a `Result` as in std.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        Ok(self.0.endpoint.take_error().map(errno))
+    }
+
+    /// How many datagrams wait, and the size of the first in bytes.
+    pub fn waiting(&self) -> (usize, usize) {
+        self.0.endpoint.queued()
+    }
+
+    /// How its datagrams found their way in, and how many were dropped.
+    pub fn stats(&self) -> SocketStats {
+        self.0.endpoint.stats()
+    }
+
+    fn endpoint(&self) -> &Arc<Endpoint> {
+        &self.0.endpoint
+    }
+
+    fn wait_options(&self) -> &Waiting {
+        &self.0.endpoint.waiting
+    }
+}
+
+impl Inner {
+    fn make_binding(&self, local: SocketAddr) -> io::Result<Bound> {
+        let options = &self.endpoint.options;
+        let reuse = options.reuse_address();
+        let reserved = match self.host.kernel() {
+            Some(kernel) => kernel.reserve(local, reuse, self.endpoint.clone())?,
+            None => None,
+        };
+        let (local, kernel) = match reserved {
+            Some((local, shadow)) => (local, Some(shadow)),
+            None => (local, None),
+        };
+        let inet = self.host.inet().udp_bind(local, reuse, self.endpoint.clone())?;
+        if let Some(kernel) = &kernel {
+            if options.path() != PathOptions::default() {
+                kernel.set_options(&options.path())?;
+            }
+            kernel.steer(inet.local())?;
+        }
+        Ok(Bound { inet, remote: None, kernel })
+    }
+
+    fn with_binding<T>(&self, then: impl FnOnce(&mut Bound) -> io::Result<T>) -> io::Result<T> {
+        let mut bound = lock(&self.binding);
+        if bound.is_none() {
+            *bound = Some(self.make_binding(NOBODY)?);
+        }
+        match &mut *bound {
+            Some(bound) => then(bound),
+            None => Err(errno(libc::EINVAL)),
+        }
+    }
+
+    fn connect(&self, remote: SocketAddr) -> io::Result<()> {
+        self.with_binding(|bound| {
+            if let Some(kernel) = &bound.kernel {
+                kernel.connect(Some(remote))?;
+            }
+            match (bound.inet.connect(remote), &bound.kernel) {
+                // The way leads through the kernel, which has just chosen the address it leaves from.
+                (Err(error), Some(kernel)) if error.kind() == io::ErrorKind::Unsupported => {
+                    bound.inet.connect_from(kernel.local_addr()?.ip(), remote)?;
+                }
+                (result, _) => result?,
+            }
+            bound.remote = Some(remote);
+            self.endpoint.set_connected(true);
+            Ok(())
+        })?;
+        self.forget_path();
+        Ok(())
+    }
+
+    /// After the binding or the options have changed, their locks released: a sender holds the path's lock
+    /// and then asks for the binding's.
+    fn forget_path(&self) {
+        *lock(&self.path) = None;
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        *lock(&self.binding) = None;
+        self.endpoint.close();
+    }
+}
+
+/// The first of `addresses` that `attempt` succeeds with.
+fn each(
+    addresses: impl ToSocketAddrs,
+    mut attempt: impl FnMut(SocketAddr) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut failed = io::Error::new(io::ErrorKind::InvalidInput, "no address given");
+    for address in addresses.to_socket_addrs()? {
+        match attempt(address) {
+            Ok(()) => return Ok(()),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}

@@ -1,0 +1,132 @@
+//! Receiving: what is there, else busy poll, else sleep ([`Waiting::wait`](super::super::waiting)).
+
+use super::{
+    NOBODY, UdpSocket,
+    buffer::{Buffer, Meta},
+    endpoint::{Endpoint, Find},
+};
+use crate::{
+    napi::{Direct, NapiId},
+    socket::waiting::Call,
+    time::Instant,
+};
+use std::{io, net::SocketAddr};
+
+/// Room for a datagram, filled by [`UdpSocket::recv_many`].
+#[derive(Debug)]
+pub struct Incoming<'a> {
+    /// Where its bytes go.
+    pub buffer: &'a mut [u8],
+    /// How many came.
+    pub len: usize,
+    /// Where from.
+    pub from: Option<SocketAddr>,
+    /// The local address that it was sent to.
+    pub to: Option<SocketAddr>,
+    /// The NAPI context whose queue it came over.
+    pub napi: Option<NapiId>,
+    /// When the pass that found it began.
+    pub arrived: Instant,
+}
+
+impl<'a> Incoming<'a> {
+    /// Room for a datagram of up to `buffer.len()` bytes.
+    pub fn new(buffer: &'a mut [u8]) -> Incoming<'a> {
+        Incoming { buffer, len: 0, from: None, to: None, napi: None, arrived: Instant::ZERO }
+    }
+
+    /// Takes a datagram.
+    fn fill(&mut self, waiting: &mut Buffer) -> Option<()> {
+        let (meta, len) = waiting.pop(self.buffer)?;
+        self.len = len;
+        (self.from, self.to) = (Some(meta.from), Some(meta.to));
+        (self.napi, self.arrived) = (meta.napi, meta.arrived);
+        Some(())
+    }
+}
+
+/// Receives one datagram, past the queue if its own poll finds it.
+struct One<'a> {
+    endpoint: &'a Endpoint,
+    buffer: &'a mut [u8],
+    find: Find,
+}
+
+impl Call for One<'_> {
+    type Output = Option<(Meta, usize)>;
+
+    #[inline]
+    fn attempt(&mut self) -> Option<io::Result<Self::Output>> {
+        if let Some(found) = self.find.pop(self.buffer) {
+            return Some(Ok(Some(found)));
+        }
+        self.endpoint.take(|waiting| waiting.pop(self.buffer))
+    }
+
+    #[inline]
+    fn direct(&mut self) -> Option<&mut dyn Direct> {
+        Some(&mut self.find)
+    }
+}
+
+impl UdpSocket {
+    /// Receives a datagram; what does not fit into `buffer` is lost. Busy polls and then sleeps while there
+    /// is none. Returns 0 after [`shutdown`](UdpSocket::shutdown).
+    ///
+    /// # Errors
+    /// `WouldBlock` if non-blocking or the read timeout is over, `Interrupted` by a signal, a pending error
+    /// (ECONNREFUSED and its like).
+    pub fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.recv_from(buffer).map(|(len, _)| len)
+    }
+
+    /// As [`recv`](UdpSocket::recv), and tells who sent it.
+    ///
+    /// # Errors
+    /// As [`recv`](UdpSocket::recv).
+    pub fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let endpoint = &*self.0.endpoint;
+        let taken = self.wait_for(One { endpoint, buffer, find: Find::new() })?;
+        Ok(taken.map_or((0, NOBODY), |(meta, len)| (len, meta.from)))
+    }
+
+    /// As [`recv`](UdpSocket::recv), but the datagram stays.
+    ///
+    /// # Errors
+    /// As [`recv`](UdpSocket::recv).
+    pub fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.peek_from(buffer).map(|(len, _)| len)
+    }
+
+    /// As [`recv_from`](UdpSocket::recv_from), but the datagram stays.
+    ///
+    /// # Errors
+    /// As [`recv`](UdpSocket::recv).
+    pub fn peek_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let seen = self.wait_for(|| self.0.endpoint.take(|waiting| waiting.peek(buffer)))?;
+        Ok(seen.map_or((0, NOBODY), |(meta, len)| (len, meta.from)))
+    }
+
+    /// Receives up to `into.len()` datagrams: waits for the first as [`recv`](UdpSocket::recv) does, then
+    /// takes what is there. Returns how many.
+    ///
+    /// # Errors
+    /// As [`recv`](UdpSocket::recv).
+    pub fn recv_many(&self, into: &mut [Incoming<'_>]) -> io::Result<usize> {
+        if into.is_empty() {
+            return Ok(0);
+        }
+        let mut fill = |waiting: &mut Buffer| {
+            let count = into.iter_mut().map_while(|room| room.fill(waiting)).count();
+            (count > 0).then_some(count)
+        };
+        let taken = self.wait_for(|| self.0.endpoint.take(&mut fill))?;
+        Ok(taken.unwrap_or(0))
+    }
+
+    #[inline]
+    fn wait_for<C: Call>(&self, call: C) -> io::Result<C::Output> {
+        let waiting = &self.0.endpoint.waiting;
+        waiting.wait(&*self.0.endpoint, &waiting.reading, call)
+    }
+}

@@ -1,0 +1,170 @@
+//! Sending: over a path that the socket keeps, or through the kernel where it shares the interface.
+
+use super::{Inner, UdpSocket};
+use crate::{
+    inet::{Path, SendError},
+    napi::{Driver, Pass},
+    socket::{options::errno, waiting::Bed},
+    sync::lock,
+    time::{self, Instant},
+};
+use std::{
+    io,
+    net::{SocketAddr, ToSocketAddrs},
+    sync::atomic::Ordering,
+    time::Duration,
+};
+
+/// A datagram to be sent by [`UdpSocket::send_many`].
+#[derive(Clone, Copy, Debug)]
+pub struct Outgoing<'a> {
+    /// Its bytes.
+    pub payload: &'a [u8],
+    /// Where to; `None`: where the socket is connected to.
+    pub to: Option<SocketAddr>,
+}
+
+/// The path last sent over, and the address it was asked for; `None`: the peer's.
+pub(super) type Way = Option<(Option<SocketAddr>, Path)>;
+
+impl UdpSocket {
+    /// Sends a datagram to where the socket is connected to.
+    ///
+    /// # Errors
+    /// EDESTADDRREQ if it is not connected, EMSGSIZE, EPIPE after shutdown, EHOSTUNREACH, ENETUNREACH, a
+    /// pending error (ECONNREFUSED from an earlier datagram), `WouldBlock` if the ring is full and the
+    /// socket non-blocking (or the write timeout over).
+    #[inline]
+    pub fn send(&self, payload: &[u8]) -> io::Result<usize> {
+        self.0.send_all(&[Outgoing { payload, to: None }]).map(|_| payload.len())
+    }
+
+    /// Sends a datagram to `to`.
+    ///
+    /// # Errors
+    /// As [`send`](UdpSocket::send).
+    #[inline]
+    pub fn send_to(&self, payload: &[u8], to: impl ToSocketAddrs) -> io::Result<usize> {
+        let to = to.to_socket_addrs()?.next().ok_or_else(|| errno(libc::EDESTADDRREQ))?;
+        self.0.send_all(&[Outgoing { payload, to: Some(to) }]).map(|_| payload.len())
+    }
+
+    /// Sends datagrams in order, those that go the same way with one doorbell. Returns how many were sent;
+    /// fewer than asked for only if a later one failed.
+    ///
+    /// # Errors
+    /// As [`send`](UdpSocket::send), if the first one fails.
+    pub fn send_many(&self, datagrams: &[Outgoing<'_>]) -> io::Result<usize> {
+        self.0.send_all(datagrams)
+    }
+}
+
+impl Inner {
+    #[inline]
+    fn send_all(&self, datagrams: &[Outgoing<'_>]) -> io::Result<usize> {
+        self.endpoint.may_send().map_err(errno)?;
+        let limit = self.endpoint.options.send_buffer.load(Ordering::Relaxed) as usize;
+        let mut cached = lock(&self.path);
+        let mut sent = 0;
+        while let Some(first) = datagrams.get(sent) {
+            // Those that go the same way go together.
+            let fits = |datagram: &&Outgoing<'_>| {
+                datagram.to == first.to && datagram.payload.len() <= limit
+            };
+            let run = datagrams[sent..].iter().take_while(fits).count();
+            let result = match run {
+                0 => Err(errno(libc::EMSGSIZE)),
+                _ => self.send_run(&datagrams[sent..sent + run], &mut cached),
+            };
+            match result {
+                Ok(count) => sent += count,
+                Err(_) if sent > 0 => return Ok(sent),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(sent)
+    }
+
+    /// Sends some of `run`, at least one; all are for one address.
+    #[inline]
+    fn send_run(&self, run: &[Outgoing<'_>], cached: &mut Way) -> io::Result<usize> {
+        let Some(first) = run.first() else { return Ok(0) };
+        let by_kernel = || self.send_by_kernel(first).map(|()| 1);
+        let inet = self.host.inet();
+        let mut waited: Option<Option<Instant>> = None;
+        loop {
+            let path = match &mut *cached {
+                Some((to, path)) if *to == first.to && path.is_current(inet) => path,
+                _ => match self.find_path(first.to, cached)? {
+                    Some(path) => path,
+                    None => return by_kernel(),
+                },
+            };
+            let mut pass = Pass::new(None, time::now(), Driver::Kernel);
+            let result = match run {
+                [one] => inet.udp_send(path, one.payload, &mut pass).map(|()| 1),
+                many => inet.udp_send_many(path, many.iter().map(|one| one.payload), &mut pass),
+            };
+            pass.wake.wake_all();
+            match result {
+                Ok(count) => return Ok(count),
+                Err(SendError::UseKernel) => return by_kernel(),
+                Err(SendError::RingFull) => self.wait_for_room(&mut waited)?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Resolves the way to `to` (or the peer) and keeps it. `None`: the kernel's business.
+    #[cold]
+    fn find_path<'a>(
+        &self,
+        to: Option<SocketAddr>,
+        cached: &'a mut Way,
+    ) -> io::Result<Option<&'a mut Path>> {
+        let (local, remote) = self.with_binding(|bound| {
+            let remote = to.or(bound.remote).ok_or_else(|| errno(libc::EDESTADDRREQ))?;
+            Ok((bound.inet.local(), remote))
+        })?;
+        let queue = self.endpoint.context().map_or(0, |context| context.queue());
+        let options = self.endpoint.options.path();
+        match self.host.inet().path(local, remote, queue, options, time::now()) {
+            Ok(path) => Ok(Some(&mut cached.insert((to, path)).1)),
+            Err(SendError::UseKernel) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Lets the device run, which is behind: neither ring nor kernel has an interrupt for room. `waited`
+    /// keeps how long that may go on.
+    #[cold]
+    fn wait_for_room(&self, waited: &mut Option<Option<Instant>>) -> io::Result<()> {
+        let deadline = *waited.get_or_insert_with(|| self.endpoint.waiting.writing.deadline());
+        if self.endpoint.waiting.is_nonblocking()
+            || deadline.is_some_and(|deadline| time::now() >= deadline)
+        {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        std::thread::sleep(Duration::from_micros(20));
+        Ok(())
+    }
+
+    fn send_by_kernel(&self, datagram: &Outgoing<'_>) -> io::Result<()> {
+        let mut waited = None;
+        loop {
+            let result = self.with_binding(|bound| {
+                let to = datagram.to.or(bound.remote).ok_or_else(|| errno(libc::EDESTADDRREQ))?;
+                match &bound.kernel {
+                    Some(kernel) => kernel.send_to(datagram.payload, to),
+                    None => Err(errno(libc::ENETUNREACH)),
+                }
+            });
+            match result {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.wait_for_room(&mut waited)?;
+                }
+                other => return other,
+            }
+        }
+    }
+}
