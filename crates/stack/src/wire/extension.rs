@@ -310,3 +310,189 @@ pub fn put_fragment(
     put32(buf, 4, ident);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Protocol as P;
+
+    const A: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
+    const B: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
+
+    /// A packet to `dst` with these headers, each from its second byte on, then a payload.
+    fn packet(dst: Ipv6Addr, headers: &[(P, &[u8])], last: P, payload: &[u8]) -> Vec<u8> {
+        let mut body = Vec::new();
+        for (i, (_, header)) in headers.iter().enumerate() {
+            body.push(headers.get(i + 1).map_or(last, |h| h.0).0);
+            body.extend_from_slice(header);
+        }
+        body.extend_from_slice(payload);
+        let first = headers.first().map_or(last, |h| h.0);
+        let mut bytes = vec![0; ipv6::HEADER_LEN + body.len()];
+        let mut ip = ipv6::Packet::init(&mut bytes, A, dst, first, body.len()).unwrap();
+        ip.payload_mut().copy_from_slice(&body);
+        bytes
+    }
+
+    fn read(bytes: &[u8]) -> Found<Content<'_>> {
+        ipv6::Packet::new_checked(bytes).unwrap().content()
+    }
+
+    /// The protocol found, or what is refused and told.
+    fn outcome(bytes: &[u8]) -> std::result::Result<P, (Error, Option<(u8, u32)>)> {
+        match read(bytes) {
+            Ok(Content::Whole(upper)) => {
+                assert_eq!(bytes[upper.named_at], upper.protocol.0);
+                assert_eq!(&bytes[upper.offset..], upper.payload);
+                Ok(upper.protocol)
+            }
+            Ok(Content::Fragment(_)) => Ok(P::FRAGMENT),
+            Err(r) => Err((r.error, r.problem.map(|p| (p.code, p.pointer)))),
+        }
+    }
+
+    // Headers without their first byte.
+    const PAD: &[u8] = &[0, 1, 4, 0, 0, 0, 0]; // options: nothing but padding
+    const ROUTING_DONE: &[u8] = &[0, 0, 0, 0, 0, 0, 0]; // type 0, no segments left
+    const ROUTING: &[u8] = &[2, 0, 1, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1];
+    fn option(kind: u8) -> [u8; 7] {
+        [0, kind, 4, 0, 0, 0, 0]
+    }
+    fn fragment(offset: u16, more: bool) -> [u8; 7] {
+        let [a, b] = (offset | u16::from(more)).to_be_bytes();
+        [0, a, b, 0, 0, 0, 9]
+    }
+
+    #[test]
+    fn passes_over_what_it_may() {
+        let all = [(P::HOP_BY_HOP, PAD), (P::DESTINATION_OPTIONS, PAD), (P::ROUTING, ROUTING_DONE)];
+        for n in 0..=all.len() {
+            for last in [P::TCP, P::UDP, P::ICMPV6, P::NO_NEXT_HEADER, P(50)] {
+                let bytes = packet(B, &all[..n], last, b"payload");
+                assert_eq!(outcome(&bytes), Ok(last));
+            }
+        }
+        // An option that says: skip me if you do not know me.
+        let bytes = packet(B, &[(P::DESTINATION_OPTIONS, &option(0x3e))], P::UDP, &[]);
+        assert_eq!(outcome(&bytes), Ok(P::UDP));
+    }
+
+    #[test]
+    fn hop_by_hop_options_come_first_or_not_at_all() {
+        let headers = [(P::DESTINATION_OPTIONS, PAD), (P::HOP_BY_HOP, PAD)];
+        let bytes = packet(B, &headers, P::UDP, &[]);
+        assert_eq!(outcome(&bytes), Err((Error::BadExtension, Some((1, 40)))));
+    }
+
+    #[test]
+    fn a_routing_header_with_segments_left_is_refused() {
+        let bytes = packet(B, &[(P::ROUTING, ROUTING)], P::UDP, &[]);
+        assert_eq!(outcome(&bytes), Err((Error::BadExtension, Some((0, 42)))));
+        let group = packet(ipv6::ALL_NODES, &[(P::ROUTING, ROUTING)], P::UDP, &[]);
+        assert_eq!(outcome(&group), Err((Error::BadExtension, None)));
+    }
+
+    #[test]
+    fn an_unknown_option_says_itself_what_becomes_of_the_packet() {
+        let told = Some((code::UNRECOGNIZED_OPTION, 42));
+        for (kind, one, group) in [(0x7e, None, None), (0xbe, told, told), (0xfe, told, None)] {
+            let to = |dst| packet(dst, &[(P::DESTINATION_OPTIONS, &option(kind))], P::UDP, &[]);
+            assert_eq!(outcome(&to(B)), Err((Error::BadExtension, one)), "{kind:x}");
+            let to_all = to(ipv6::ALL_NODES);
+            assert_eq!(outcome(&to_all), Err((Error::BadExtension, group)), "{kind:x}");
+        }
+    }
+
+    #[test]
+    fn options_do_not_leave_their_header() {
+        let refused = Err((Error::BadExtension, None));
+        for options in [[0, 0, 0, 0, 0, 0, 0x3e], [0, 1, 5, 0, 0, 0, 0], [0, 0x3e, 255, 0, 0, 0, 0]]
+        {
+            let bytes = packet(B, &[(P::DESTINATION_OPTIONS, &options)], P::UDP, &[0; 300]);
+            assert_eq!(outcome(&bytes), refused);
+        }
+        // Eight bytes of padding in a row; nine options.
+        let padding = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0x3e, 4, 0, 0, 0, 0];
+        let many = [[2, 0x3e, 0].as_slice(), &[0x3e, 0].repeat(10), &[0]].concat();
+        for options in [&padding[..], &many] {
+            let bytes = packet(B, &[(P::DESTINATION_OPTIONS, options)], P::UDP, &[]);
+            assert_eq!(outcome(&bytes), refused);
+        }
+    }
+
+    #[test]
+    fn the_chain_is_bounded_and_may_not_end_early() {
+        let chain = |n| packet(B, &vec![(P::DESTINATION_OPTIONS, PAD); n], P::UDP, b"data");
+        assert_eq!(outcome(&chain(MAX_HEADERS)), Ok(P::UDP));
+        assert_eq!(outcome(&chain(MAX_HEADERS + 1)), Err((Error::BadExtension, None)));
+
+        let headers = [(P::DESTINATION_OPTIONS, PAD), (P::ROUTING, ROUTING_DONE)];
+        let whole = packet(B, &headers, P::UDP, &[]);
+        for len in 40..56 {
+            let mut bytes = whole[..len].to_vec();
+            bytes[5] = len as u8 - 40;
+            assert_eq!(outcome(&bytes), Err((Error::Truncated, None)), "{len}");
+        }
+    }
+
+    #[test]
+    fn a_fragment_and_where_it_belongs() {
+        let headers = [(P::HOP_BY_HOP, PAD), (P::FRAGMENT, &fragment(1232, true))];
+        let bytes = packet(B, &headers, P::UDP, &[7; 16]);
+        let want = Fragment {
+            ident: 9,
+            offset: 1232,
+            more: true,
+            next: P::UDP,
+            named_at: 40,
+            header_at: 48,
+            data: &[7; 16],
+        };
+        assert_eq!(read(&bytes), Ok(Content::Fragment(want)));
+        assert_eq!(bytes[want.named_at], P::FRAGMENT.0);
+
+        let mut header = [0xee; FRAGMENT_LEN];
+        put_fragment(&mut header, P::UDP, 1232, true, 9).unwrap();
+        assert_eq!(header, bytes[48..56]);
+        assert_eq!(put_fragment(&mut header, P::UDP, 12, true, 9), Err(Error::BadFragment));
+        assert_eq!(put_fragment(&mut header, P::UDP, 65536, true, 9), Err(Error::BadFragment));
+        assert_eq!(put_fragment(&mut header[..7], P::UDP, 0, true, 9), Err(Error::Truncated));
+    }
+
+    #[test]
+    fn a_fragment_that_is_all_of_its_packet_is_no_fragment() {
+        let bytes = packet(B, &[(P::FRAGMENT, &fragment(0, false))], P::UDP, b"data");
+        assert_eq!(outcome(&bytes), Ok(P::UDP));
+    }
+
+    #[test]
+    fn fragments_that_cannot_be() {
+        let one = |offset, more, next, data: &[u8]| {
+            outcome(&packet(B, &[(P::FRAGMENT, &fragment(offset, more))], next, data))
+        };
+        let bad = |told| Err((Error::BadFragment, told));
+        assert_eq!(one(8, true, P::UDP, &[0; 12]), bad(Some((0, 4))));
+        assert_eq!(one(65528, false, P::UDP, &[0; 8]), bad(Some((0, 42))));
+        assert_eq!(one(65528, false, P::UDP, &[0; 7]), Ok(P::FRAGMENT));
+        assert_eq!(one(8, false, P::UDP, &[]), bad(None));
+        assert_eq!(one(0, true, P::UDP, &[]), bad(None));
+        // A first fragment holds all headers, TCP's or UDP's too (RFC 7112).
+        assert_eq!(one(0, true, P::TCP, &[0; 16]), bad(Some((3, 0))));
+        assert_eq!(one(0, true, P::TCP, &[0; 24]), Ok(P::FRAGMENT));
+        assert_eq!(
+            one(0, true, P::DESTINATION_OPTIONS, &[17, 0, 1, 4, 0, 0, 0, 0]),
+            bad(Some((3, 0)))
+        );
+        // What stands before the fragment header counts against 65535 as well.
+        let headers = [(P::HOP_BY_HOP, PAD), (P::FRAGMENT, &fragment(65520, false))];
+        assert_eq!(outcome(&packet(B, &headers, P::UDP, &[0; 7])), Ok(P::FRAGMENT));
+        assert_eq!(outcome(&packet(B, &headers, P::UDP, &[0; 8])), bad(Some((0, 50))));
+    }
+
+    #[test]
+    fn an_unknown_protocol_is_pointed_at() {
+        let bytes = packet(B, &[(P::DESTINATION_OPTIONS, PAD)], P(200), b"?");
+        let Ok(Content::Whole(upper)) = read(&bytes) else { panic!() };
+        assert_eq!(upper.unknown(), Problem { code: 1, pointer: 40 });
+    }
+}

@@ -306,3 +306,175 @@ fn put(
     icmpv6::Packet::init(buf, kind, 0, first)?.fill_checksum(addresses);
     Ok(len)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Protocol;
+    use super::*;
+
+    const A: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+    const B: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2);
+    const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+
+    /// A packet around the message that `write` lays.
+    fn packet(
+        src: Ipv6Addr,
+        dst: Ipv6Addr,
+        write: impl FnOnce(&mut [u8], Sum) -> usize,
+    ) -> Vec<u8> {
+        let mut body = [0xee; 128];
+        let len = write(&mut body, ipv6::address_sum(src, dst));
+        let mut bytes = vec![0; ipv6::HEADER_LEN + len];
+        let mut ip = ipv6::Packet::init(&mut bytes, src, dst, Protocol::ICMPV6, len).unwrap();
+        ip.set_hop_limit(HOP_LIMIT);
+        ip.payload_mut().copy_from_slice(&body[..len]);
+        bytes
+    }
+
+    fn solicitation(src: Ipv6Addr, dst: Ipv6Addr, source: Option<MacAddr>) -> Vec<u8> {
+        packet(src, dst, |b, sum| put_neighbor_solicitation(b, sum, B, source).unwrap())
+    }
+
+    fn advertisement(dst: Ipv6Addr, solicited: bool) -> Vec<u8> {
+        packet(B, dst, |b, sum| {
+            put_neighbor_advertisement(b, sum, B, MAC, solicited, true).unwrap()
+        })
+    }
+
+    /// A router advertisement with these options.
+    fn router(src: Ipv6Addr, options: &[u8]) -> Vec<u8> {
+        packet(src, ipv6::ALL_NODES, |b, sum| {
+            let len = 16 + options.len();
+            let fixed = [0, 0, 0x75, 0x30, 0, 0, 3, 0xe8]; // reachable 30 s, retransmission 1 s
+            b[8..16].copy_from_slice(&fixed);
+            b[16..len].copy_from_slice(options);
+            let first = 64 << 24 | 1800; // hop limit and lifetime
+            icmpv6::Packet::init(&mut b[..len], Type::ROUTER_ADVERTISEMENT, 0, first)
+                .unwrap()
+                .fill_checksum(sum);
+            len
+        })
+    }
+
+    fn read(bytes: &[u8]) -> Result<Option<Message<'_>>> {
+        let ip = ipv6::Packet::new_checked(bytes)?;
+        let message = icmpv6::Packet::new_checked(ip.payload())?;
+        message.verify_checksum(ip.address_sum())?;
+        parse(&ip, &message)
+    }
+
+    /// What becomes of a good message after a change that keeps its checksum right.
+    fn error(mut bytes: Vec<u8>, change: impl FnOnce(&mut [u8])) -> Option<Error> {
+        change(&mut bytes);
+        let addresses = ipv6::Packet::new_checked(&bytes).unwrap().address_sum();
+        icmpv6::Packet::new_checked(&mut bytes[40..]).unwrap().fill_checksum(addresses);
+        read(&bytes).err()
+    }
+
+    #[test]
+    fn who_has_an_address_and_the_answer() {
+        let bytes = solicitation(A, ipv6::solicited_node(B), Some(MAC));
+        let Ok(Some(Message::NeighborSolicitation { target, source })) = read(&bytes) else {
+            panic!()
+        };
+        assert_eq!((target, source), (B, Some(MAC)));
+
+        let bytes = advertisement(A, true);
+        let Ok(Some(Message::NeighborAdvertisement { target, mac, router, solicited, overrides })) =
+            read(&bytes)
+        else {
+            panic!()
+        };
+        assert_eq!((target, mac, router, solicited, overrides), (B, Some(MAC), false, true, true));
+    }
+
+    #[test]
+    fn routers() {
+        let ask =
+            |mac| packet(A, ipv6::ALL_ROUTERS, |b, s| put_router_solicitation(b, s, mac).unwrap());
+        let bytes = ask(Some(MAC));
+        assert_eq!(bytes.len(), 40 + ROUTER_SOLICITATION_LEN);
+        let Ok(Some(Message::RouterSolicitation { source })) = read(&bytes) else { panic!() };
+        assert_eq!(source, Some(MAC));
+        assert!(matches!(read(&ask(None)), Ok(Some(Message::RouterSolicitation { source: None }))));
+
+        #[rustfmt::skip]
+        let options = [
+            1, 1, 2, 0, 0, 0, 0, 1,
+            5, 1, 0, 0, 0, 0, 0x05, 0xdc,
+            3, 4, 64, 0xc0, 0, 0, 0, 60, 0, 0, 0, 30, 0, 0, 0, 0,
+            0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+            3, 1, 64, 0xc0, 0, 0, 0, 60, // too short for a prefix
+            200, 1, 0, 0, 0, 0, 0, 0,
+        ];
+        let bytes = router(A, &options);
+        let Ok(Some(Message::RouterAdvertisement(ra))) = read(&bytes) else { panic!() };
+        assert_eq!((ra.hop_limit, ra.lifetime), (64, 1800));
+        assert_eq!((ra.reachable_time, ra.retransmission), (30_000, 1_000));
+        assert_eq!((ra.source, ra.mtu), (Some(MAC), Some(1500)));
+        let (prefix, len) = (Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0), 64);
+        let want =
+            Prefix { prefix, len, on_link: true, autonomous: true, valid: 60, preferred: 30 };
+        assert!(ra.prefixes().eq([want]));
+        assert_eq!(
+            read(&router(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1), &[])).err(),
+            Some(Error::BadValue)
+        );
+    }
+
+    #[test]
+    fn what_has_passed_a_router_is_not_believed() {
+        let group = ipv6::solicited_node(B);
+        let all = [
+            solicitation(A, group, Some(MAC)),
+            advertisement(A, true),
+            router(A, &[]),
+            packet(A, ipv6::ALL_ROUTERS, |b, s| put_router_solicitation(b, s, None).unwrap()),
+        ];
+        for bytes in all {
+            assert_eq!(error(bytes.clone(), |_| ()), None);
+            assert_eq!(error(bytes.clone(), |b| b[7] = 254), Some(Error::BadValue));
+            assert_eq!(error(bytes, |b| b[41] = 1), Some(Error::BadValue)); // code
+        }
+    }
+
+    #[test]
+    fn the_rules_of_rfc_4861_section_7_1() {
+        let nobody = Ipv6Addr::UNSPECIFIED;
+        let group = ipv6::solicited_node(B);
+        assert!(read(&solicitation(nobody, group, None)).is_ok());
+        assert_eq!(read(&solicitation(nobody, group, Some(MAC))).err(), Some(Error::BadValue));
+        assert_eq!(read(&solicitation(nobody, B, None)).err(), Some(Error::BadValue));
+        let target_is_a_group = |b: &mut [u8]| b[48] = 0xff;
+        assert_eq!(error(solicitation(A, group, None), target_is_a_group), Some(Error::BadValue));
+        assert_eq!(error(advertisement(A, true), target_is_a_group), Some(Error::BadValue));
+        assert!(read(&advertisement(ipv6::ALL_NODES, false)).is_ok());
+        assert_eq!(read(&advertisement(ipv6::ALL_NODES, true)).err(), Some(Error::BadValue));
+        let no_length = |b: &mut [u8]| b[65] = 0;
+        assert_eq!(error(advertisement(A, true), no_length), Some(Error::BadLength));
+        let too_long = |b: &mut [u8]| b[65] = 2;
+        assert_eq!(error(advertisement(A, true), too_long), Some(Error::Truncated));
+        // A group's MAC address is nobody's.
+        let bytes = solicitation(A, group, Some(MacAddr::BROADCAST));
+        let Ok(Some(Message::NeighborSolicitation { source, .. })) = read(&bytes) else { panic!() };
+        assert_eq!(source, None);
+    }
+
+    #[test]
+    fn short_messages_and_short_buffers() {
+        let whole = solicitation(A, B, Some(MAC));
+        for len in 48..whole.len() {
+            let mut bytes = whole[..len].to_vec();
+            bytes[5] = len as u8 - 40;
+            let want = if len == 64 { None } else { Some(Error::Truncated) };
+            assert_eq!(error(bytes, |_| ()), want, "{len}"); // at 64 there is no option
+        }
+        let sum = ipv6::address_sum(A, B);
+        let mut buf = [0; NEIGHBOR_LEN - 1];
+        let short = Err(Error::Truncated);
+        assert_eq!(put_neighbor_advertisement(&mut buf, sum, B, MAC, true, true), short);
+        assert_eq!(put_neighbor_solicitation(&mut buf, sum, B, Some(MAC)), short);
+        assert_eq!(put_neighbor_solicitation(&mut buf, sum, B, None), Ok(24));
+        assert_eq!(put_router_solicitation(&mut buf[..7], sum, None), short);
+    }
+}
