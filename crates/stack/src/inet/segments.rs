@@ -15,7 +15,7 @@ use crate::{
     nic::Checksum,
     sync::{AtomicU64, Mutex, Ordering, lock},
     time::Instant,
-    wire::{Protocol, checksum::Sum},
+    wire::tcp,
 };
 use std::collections::VecDeque;
 
@@ -24,10 +24,6 @@ const LOCAL: usize = 1000;
 
 /// Packets to ourselves delivered in one go, before others have their turn.
 const LOCAL_BURST: usize = 256;
-
-/// Bytes of a TCP header without options, and where in it the checksum is (RFC 9293 section 3.1).
-const TCP_HEADER: usize = 20;
-const TCP_CHECKSUM: usize = 16;
 
 /// The two ECN bits of a packet that a router has marked (RFC 3168 section 5).
 const CONGESTION_EXPERIENCED: u8 = 3;
@@ -42,22 +38,20 @@ impl Inet {
         cast: Cast,
         pass: &mut Pass,
     ) {
-        let bytes = packet.payload();
         // RFC 9293 section 3.9.2.3 (MUST-57): "A TCP implementation MUST silently discard an incoming SYN segment
         // that is addressed to a broadcast or multicast address"; nor can it be of use otherwise.
-        if bytes.len() < TCP_HEADER || cast == Cast::Many || !arrival.to_one {
-            return self.counters.add(Count::TcpInErrs);
-        }
-        let pseudo = packet.address_sum().plus_word(Protocol::TCP.0.into());
-        let pseudo = pseudo.plus_word(bytes.len() as u16);
+        let segment = match tcp::Packet::new_checked(packet.payload()) {
+            Ok(segment) if cast == Cast::One && arrival.to_one => segment,
+            _ => return self.counters.add(Count::TcpInErrs),
+        };
         let mut partial = false;
         match arrival.checksum {
             Checksum::Partial => partial = true,
             Checksum::Unverified | Checksum::MaybePartial => {
-                if !pseudo.plus(Sum::of(bytes)).is_intact() {
-                    let field = [bytes[TCP_CHECKSUM], bytes[TCP_CHECKSUM + 1]];
+                let addresses = packet.address_sum();
+                if segment.verify_checksum(addresses).is_err() {
                     partial = arrival.checksum == Checksum::MaybePartial
-                        && u16::from_be_bytes(field) == pseudo.fold();
+                        && segment.has_partial_checksum(addresses);
                     if !partial {
                         self.counters.add(Count::TcpInCsumErrors);
                         return self.counters.add(Count::TcpInErrs);
@@ -77,7 +71,7 @@ impl Inet {
         }
         let ends = Ends { local: packet.dst().into(), remote: packet.src().into() };
         let congested = packet.ecn() == CONGESTION_EXPERIENCED;
-        self.tcp_deliver(arrival, ends, bytes, congested, pass);
+        self.tcp_deliver(arrival, ends, &segment, congested, pass);
     }
 }
 

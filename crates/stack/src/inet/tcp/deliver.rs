@@ -2,7 +2,7 @@
 //! families come the same way.
 
 use super::super::{Inet, SocketError, input::Arrival};
-use crate::napi::Pass;
+use crate::{napi::Pass, wire::tcp};
 use std::net::{IpAddr, SocketAddr};
 
 /// Who a segment is for and from.
@@ -14,14 +14,14 @@ pub(in super::super) struct Ends {
 }
 
 impl Inet {
-    /// A segment has come: `bytes` are its header and data, at least 20; its checksum is right, and it came for
-    /// one address of ours from one of somebody's. `congested`: its packet carries ECN CE. No lock is held.
+    /// A segment has come: its checksum is right, and it came for one address of ours from one of somebody's.
+    /// `congested`: its packet carries ECN CE. No lock is held.
     #[inline]
     pub(in super::super) fn tcp_deliver(
         &self,
         _arrival: &Arrival<'_>,
         _ends: Ends,
-        _bytes: &[u8],
+        _segment: &tcp::Packet<&[u8]>,
         _congested: bool,
         _pass: &mut Pass,
     ) {
