@@ -1,0 +1,96 @@
+//! Numbers an outsider must not guess, yet which come out of the two ends of a connection: initial sequence
+//! numbers, timestamp offsets, and where the search for a port begins.
+
+use super::{seq::Seq, tuple::Tuple};
+use crate::time::Instant;
+use std::{
+    hash::{DefaultHasher, Hasher},
+    net::IpAddr,
+};
+
+/// The keys, drawn once.
+#[derive(Clone, Copy)]
+pub(super) struct Secrets {
+    sequence: u64,
+    timestamps: u64,
+    ports: u64,
+}
+
+impl std::fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secrets")
+    }
+}
+
+/// SipHash of a key and the ends of a connection.
+pub(super) fn keyed(key: u64, tuple: &Tuple, more: u64) -> u64 {
+    let mut hash = DefaultHasher::new();
+    hash.write_u64(key);
+    hash.write_u128(tuple.local_bits());
+    hash.write_u128(tuple.remote_bits());
+    hash.write_u32(tuple.ports());
+    hash.write_u64(more);
+    hash.finish()
+}
+
+impl Secrets {
+    /// Keys out of `next`, which is random.
+    pub(super) fn new(mut next: impl FnMut() -> u64) -> Secrets {
+        Secrets { sequence: next(), timestamps: next(), ports: next() }
+    }
+
+    /// RFC 6528 section 3: "ISN = M + F(localip, localport, remoteip, remoteport, secretkey)" where "M is the
+    /// 4 microsecond timer".
+    pub(super) fn isn(&self, tuple: &Tuple, now: Instant) -> Seq {
+        let m = (now.nanos() / 4_000) as u32;
+        Seq(m.wrapping_add(keyed(self.sequence, tuple, 0) as u32))
+    }
+
+    /// What is added to the clock of a connection's timestamps: one number for each pair of hosts, so that they
+    /// only grow from one connection to the next and TIME_WAIT can tell old from new (RFC 7323 section 5.8
+    /// item 4, `secure_tcp_ts_off`).
+    pub(super) fn timestamp_offset(&self, tuple: &Tuple) -> u32 {
+        let hosts = Tuple::new((tuple.local().ip(), 0).into(), (tuple.remote().ip(), 0).into());
+        keyed(self.timestamps, &hosts, 0) as u32
+    }
+
+    /// Where the search for a local port begins: RFC 6056 section 3.3.4, offset by the destination.
+    pub(super) fn port_offset(&self, local: IpAddr, remote: std::net::SocketAddr) -> u32 {
+        keyed(self.ports, &Tuple::new((local, 0).into(), remote), 0) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secrets(mut seed: u64) -> Secrets {
+        Secrets::new(|| {
+            seed += 1;
+            seed
+        })
+    }
+
+    fn tuple(local: &str, remote: &str) -> Tuple {
+        Tuple::new(local.parse().unwrap(), remote.parse().unwrap())
+    }
+
+    #[test]
+    fn the_sequence_moves_with_the_clock_by_4_us_and_differs_by_tuple_and_key() {
+        let tuple_a = tuple("10.0.0.1:1", "10.0.0.2:2");
+        let isn = |s: u64, t: &Tuple, micros| secrets(s).isn(t, Instant::from_micros(micros));
+        assert_eq!(isn(0, &tuple_a, 4_000) - isn(0, &tuple_a, 0), 1_000);
+        assert_ne!(isn(0, &tuple_a, 0), isn(1, &tuple_a, 0));
+        for other in ["10.0.0.1:1 10.0.0.2:3", "10.0.0.1:2 10.0.0.2:2", "10.0.0.1:1 10.0.0.3:2"] {
+            let (local, remote) = other.split_once(' ').unwrap();
+            assert_ne!(isn(0, &tuple_a, 0), isn(0, &tuple(local, remote), 0));
+        }
+    }
+
+    #[test]
+    fn hosts_have_one_offset_of_timestamps_whatever_the_ports() {
+        let of = |local, remote| secrets(0).timestamp_offset(&tuple(local, remote));
+        assert_eq!(of("[fd::1]:1", "[fd::2]:2"), of("[fd::1]:3", "[fd::2]:4"));
+        assert_ne!(of("[fd::1]:1", "[fd::2]:2"), of("[fd::1]:1", "[fd::3]:2"));
+    }
+}

@@ -1,0 +1,336 @@
+//! The timer wheel: a hierarchy of circles of 64 slots, the first a quarter of a millisecond a slot, each
+//! further one 64 times as coarse. Inserting, cancelling and finding the next deadline cost the same however
+//! many timers there are; an entry moves to a finer circle at most seven times in its life.
+//!
+//! Knows nothing of what it times, of clocks or of locks. A timer never fires early, and less than one slot
+//! late.
+
+use crate::time::Instant;
+
+/// Nanoseconds of a slot of the finest circle, as a power of two: 262 us.
+const SHIFT: u32 = 18;
+/// Slots of a circle, as a power of two.
+const BITS: u32 = 6;
+const SLOTS: usize = 1 << BITS;
+/// Enough for every instant there is: 64 bits less those of a slot.
+const LEVELS: usize = 8;
+
+const NONE: u32 = u32::MAX;
+
+/// A timer on the wheel. Once it has fired or was cancelled its name means nothing, also after its place was
+/// taken by another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Handle {
+    index: u32,
+    generation: u32,
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    tick: u64,
+    generation: u32,
+    /// Neighbours in the ring of its slot; `next` alone, in the list of free entries.
+    prev: u32,
+    next: u32,
+    /// Level and slot.
+    place: u16,
+    payload: Option<T>,
+}
+
+#[derive(Debug)]
+pub(super) struct Wheel<T> {
+    /// All before it has fired; what is at it may be about to.
+    now: u64,
+    entries: Vec<Entry<T>>,
+    free: u32,
+    len: usize,
+    /// The first entry of each slot, whose entries are a ring.
+    slots: [[u32; SLOTS]; LEVELS],
+    /// A bit for each slot that is not empty.
+    occupied: [u64; LEVELS],
+}
+
+impl<T> Default for Wheel<T> {
+    fn default() -> Wheel<T> {
+        Wheel {
+            now: 0,
+            entries: Vec::new(),
+            free: NONE,
+            len: 0,
+            slots: [[NONE; SLOTS]; LEVELS],
+            occupied: [0; LEVELS],
+        }
+    }
+}
+
+/// The first tick not before `at`.
+fn tick_of(at: Instant) -> u64 {
+    at.nanos().div_ceil(1 << SHIFT)
+}
+
+impl<T> Wheel<T> {
+    /// Fires `payload` at `at`, or with the next drain if that is over.
+    pub(super) fn insert(&mut self, at: Instant, payload: T) -> Handle {
+        let tick = tick_of(at);
+        let index = match self.entries.get(self.free as usize) {
+            Some(entry) => std::mem::replace(&mut self.free, entry.next),
+            None => {
+                let fresh =
+                    Entry { tick, generation: 0, prev: NONE, next: NONE, place: 0, payload: None };
+                self.entries.push(fresh);
+                self.entries.len() as u32 - 1
+            }
+        };
+        let entry = &mut self.entries[index as usize];
+        entry.tick = tick;
+        entry.payload = Some(payload);
+        let handle = Handle { index, generation: entry.generation };
+        self.len += 1;
+        self.link(index);
+        handle
+    }
+
+    /// Takes a timer off; `None` if it is not on the wheel any more.
+    pub(super) fn cancel(&mut self, handle: Handle) -> Option<T> {
+        self.live(handle)?;
+        self.unlink(handle.index);
+        self.release(handle.index)
+    }
+
+    /// Has a timer fire at another time; false if it is not on the wheel any more.
+    pub(super) fn shift(&mut self, handle: Handle, at: Instant) -> bool {
+        if self.live(handle).is_none() {
+            return false;
+        }
+        self.unlink(handle.index);
+        self.entries[handle.index as usize].tick = tick_of(at);
+        self.link(handle.index);
+        true
+    }
+
+    /// When to drain next: no timer fires before.
+    pub(super) fn next(&self) -> Option<Instant> {
+        let (tick, _) = self.first()?;
+        Some(Instant::from_nanos(tick.checked_shl(SHIFT).unwrap_or(u64::MAX)))
+    }
+
+    /// How many timers there are.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Hands what is due at `now` to `fired`, and does no more than `steps` pieces of work. False: there is
+    /// more to do.
+    pub(super) fn drain(
+        &mut self,
+        now: Instant,
+        steps: usize,
+        mut fired: impl FnMut(Handle, T),
+    ) -> bool {
+        let until = now.nanos() >> SHIFT;
+        for _ in 0..steps {
+            match self.first() {
+                Some((tick, level)) if tick <= until => {
+                    self.now = self.now.max(tick);
+                    let slot = self.occupied[level].trailing_zeros() as usize;
+                    let index = self.slots[level][slot];
+                    self.unlink(index);
+                    if level > 0 {
+                        // To a finer circle, or due.
+                        self.link(index);
+                        continue;
+                    }
+                    let generation = self.entries[index as usize].generation;
+                    if let Some(payload) = self.release(index) {
+                        fired(Handle { index, generation }, payload);
+                    }
+                }
+                _ => {
+                    self.now = self.now.max(until);
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// The first tick at which something is to be done, and on which circle. Slots before the one of `now` are
+    /// empty on every circle; the one of `now` itself may be on its way to the finer ones.
+    fn first(&self) -> Option<(u64, usize)> {
+        let start = |level: usize| {
+            let slot = u64::from(self.occupied[level].trailing_zeros());
+            let shift = BITS * level as u32;
+            let circle = u64::MAX.checked_shl(shift + BITS).unwrap_or(0);
+            (self.now & circle | slot << shift, level)
+        };
+        (0..LEVELS).filter(|&level| self.occupied[level] != 0).map(start).min()
+    }
+
+    fn live(&self, handle: Handle) -> Option<&Entry<T>> {
+        let entry = self.entries.get(handle.index as usize)?;
+        (entry.generation == handle.generation && entry.payload.is_some()).then_some(entry)
+    }
+
+    /// Puts an entry into its slot, behind those already there.
+    fn link(&mut self, index: u32) {
+        let tick = self.entries[index as usize].tick.max(self.now);
+        // The highest bit in which it differs from now says how coarse the circle must be.
+        let level = (tick ^ self.now).checked_ilog2().unwrap_or(0) / BITS;
+        let slot = (tick >> (BITS * level)) as usize % SLOTS;
+        let first = &mut self.slots[level as usize][slot];
+        let (head, tail) = match *first {
+            NONE => {
+                *first = index;
+                self.occupied[level as usize] |= 1 << slot;
+                (index, index)
+            }
+            head => (head, self.entries[head as usize].prev),
+        };
+        let entry = &mut self.entries[index as usize];
+        entry.place = (level as u16) << BITS | slot as u16;
+        (entry.prev, entry.next) = (tail, head);
+        self.entries[tail as usize].next = index;
+        self.entries[head as usize].prev = index;
+    }
+
+    fn unlink(&mut self, index: u32) {
+        let Entry { prev, next, place, .. } = self.entries[index as usize];
+        let (level, slot) = (usize::from(place >> BITS), usize::from(place) % SLOTS);
+        if next == index {
+            self.slots[level][slot] = NONE;
+            self.occupied[level] &= !(1 << slot);
+            return;
+        }
+        self.entries[prev as usize].next = next;
+        self.entries[next as usize].prev = prev;
+        let first = &mut self.slots[level][slot];
+        if *first == index {
+            *first = next;
+        }
+    }
+
+    fn release(&mut self, index: u32) -> Option<T> {
+        let entry = &mut self.entries[index as usize];
+        entry.generation = entry.generation.wrapping_add(1);
+        entry.next = self.free;
+        self.free = index;
+        self.len -= 1;
+        entry.payload.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::time::Duration;
+
+    const SLOT: Duration = Duration::from_nanos(1 << SHIFT);
+
+    fn fired(wheel: &mut Wheel<u32>, now: Instant) -> Vec<u32> {
+        let mut all = Vec::new();
+        while !wheel.drain(now, 3, |_, payload| all.push(payload)) {}
+        all
+    }
+
+    #[test]
+    fn fires_on_time_and_in_order() {
+        let mut wheel = Wheel::default();
+        let ms = Instant::from_millis;
+        for (n, at) in [(1, 200), (2, 1), (3, 60_000), (4, 1), (5, 7_200_000)] {
+            wheel.insert(ms(at), n);
+        }
+        assert_eq!(fired(&mut wheel, Instant::from_micros(999)), []);
+        assert_eq!(fired(&mut wheel, ms(1) + SLOT), [2, 4]);
+        assert_eq!(fired(&mut wheel, ms(59_999)), [1]);
+        assert_eq!(fired(&mut wheel, ms(7_199_999)), [3]);
+        assert_eq!(fired(&mut wheel, ms(7_200_000) + SLOT), [5]);
+        assert_eq!((wheel.len(), wheel.next()), (0, None));
+    }
+
+    #[test]
+    fn an_old_handle_means_nothing() {
+        let mut wheel = Wheel::default();
+        let first = wheel.insert(Instant::from_millis(5), 1);
+        assert_eq!(wheel.cancel(first), Some(1));
+        let second = wheel.insert(Instant::from_millis(6), 2);
+        assert_eq!(wheel.cancel(first), None);
+        assert!(!wheel.shift(first, Instant::ZERO));
+        assert!(wheel.shift(second, Instant::from_millis(1)));
+        assert_eq!(fired(&mut wheel, Instant::from_millis(2)), [2]);
+        assert!(!wheel.shift(second, Instant::ZERO));
+    }
+
+    #[test]
+    fn the_end_of_time_can_be_waited_for() {
+        let mut wheel = Wheel::default();
+        wheel.insert(Instant::from_nanos(u64::MAX), 1);
+        assert!(wheel.next().is_some());
+        assert_eq!(fired(&mut wheel, Instant::from_millis(1)), []);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Insert(u64),
+        Cancel(usize),
+        Shift(usize, u64),
+        Advance(u64),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let span = || prop_oneof![0..3_000_000u64, 0..40_000_000_000, 0..10_000_000_000_000];
+        let step = prop_oneof![
+            4 => span().prop_map(Step::Insert),
+            1 => any::<usize>().prop_map(Step::Cancel),
+            2 => (any::<usize>(), span()).prop_map(|(which, at)| Step::Shift(which, at)),
+            3 => span().prop_map(Step::Advance),
+        ];
+        proptest::collection::vec(step, 1..200)
+    }
+
+    proptest! {
+        // Against a list: what is due fires, within a slot; nothing else does.
+        #[test]
+        fn does_as_a_list_would(steps in steps()) {
+            let mut wheel = Wheel::default();
+            let mut list: Vec<(u64, u32, Handle)> = Vec::new();
+            let (mut now, mut count) = (0, 0);
+            for step in steps {
+                match step {
+                    Step::Insert(span) => {
+                        count += 1;
+                        let at = now + span;
+                        list.push((at, count, wheel.insert(Instant::from_nanos(at), count)));
+                    }
+                    Step::Cancel(which) if !list.is_empty() => {
+                        let (_, n, handle) = list.swap_remove(which % list.len());
+                        prop_assert_eq!(wheel.cancel(handle), Some(n));
+                    }
+                    Step::Shift(which, span) if !list.is_empty() => {
+                        let which = which % list.len();
+                        list[which].0 = now + span;
+                        prop_assert!(wheel.shift(list[which].2, Instant::from_nanos(now + span)));
+                    }
+                    Step::Advance(span) => {
+                        now += span;
+                        let got = fired(&mut wheel, Instant::from_nanos(now));
+                        for n in &got {
+                            let due = list.iter().find(|(_, other, _)| other == n).map(|(at, ..)| *at);
+                            prop_assert!(due.is_some_and(|at| at <= now), "early");
+                        }
+                        list.retain(|(_, n, _)| !got.contains(n));
+                        let slot = SLOT.as_nanos() as u64;
+                        prop_assert!(list.iter().all(|(at, ..)| at + slot > now), "late");
+                    }
+                    _ => {}
+                }
+                prop_assert_eq!(wheel.len(), list.len());
+                let next = wheel.next().map(Instant::nanos);
+                prop_assert_eq!(next.is_some(), !list.is_empty());
+                let earliest = list.iter().map(|(at, ..)| *at).min();
+                let slot = SLOT.as_nanos() as u64;
+                prop_assert!(next.zip(earliest).is_none_or(|(next, at)| next < at.max(now) + slot));
+            }
+        }
+    }
+}
