@@ -13,11 +13,13 @@ use std::time::Duration;
 
 mod challenge;
 pub mod connection;
+mod cookie;
 pub(super) mod deliver;
 mod endpoint;
 mod flow;
 pub mod handshake;
 pub mod info;
+mod isn;
 mod listener;
 pub mod memory;
 mod parse;
@@ -27,6 +29,8 @@ pub mod segment;
 mod send_buffer;
 pub mod seq;
 pub mod shared;
+mod tuple;
+mod wheel;
 
 pub use endpoint::{Hold, Ready, TcpEndpoint};
 pub use flow::{ConnectOptions, Flow};
