@@ -2,11 +2,28 @@
 //! was sent and what came back, and never sees a byte of data. Touches nothing outside its folder but
 //! sequence numbers and time.
 
-pub mod congestion;
+mod ack;
+mod congestion;
+mod prr;
+mod rack;
+mod rtt;
+mod scoreboard;
+mod tlp;
+mod undo;
+
+#[cfg(test)]
+mod tests;
 
 use super::{Algorithm, Config, TcpOptions, segment::Sacks, seq::Seq};
 use crate::time::Instant;
+use congestion::{Congestion, NO_THRESHOLD};
+use prr::Prr;
+use rack::Rack;
+use rtt::Rtt;
+use scoreboard::{Place, Scoreboard};
 use std::{ops::Range, time::Duration};
+use tlp::Tlp;
+use undo::Undo;
 
 /// What the host and the socket decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,95 +162,303 @@ pub struct Figures {
     pub reord_seen: u32,
 }
 
+/// Where the sender stands, with Linux's names but for Disorder, which is `Open` with something SACKed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Open,
+    /// The window shrinks without a loss: ECN.
+    Cwr,
+    /// Fast recovery.
+    Recovery,
+    /// After a timeout.
+    Loss,
+}
+
 /// The sender's memory of one connection. SYN and FIN, if told of, count as bytes.
 #[derive(Debug)]
 pub struct Recovery {
+    settings: Settings,
+    sack: bool,
+    ecn: bool,
+    tick: Option<Duration>,
+    /// SND.UNA and SND.NXT.
     una: Seq,
     nxt: Seq,
-    settings: Settings,
-    mss: u32,
+    board: Scoreboard,
+    rtt: Rtt,
+    rack: Rack,
+    tlp: Tlp,
+    prr: Prr,
+    congestion: Congestion,
+    undo: Undo,
+    phase: Phase,
+    /// The phase ends when this is acknowledged (RecoveryPoint of RFC 6675).
+    high: Seq,
+    /// Duplicate ACKs, from a peer without SACK: so many segments have left the network.
+    dups: u32,
+    /// F-RTO: the last timeout may have been spurious (RFC 5682).
+    frto: bool,
+    /// F-RTO step 2b: new data goes first.
+    new_first: bool,
+    /// The next new segment carries CWR.
+    cwr: bool,
+    /// The window was the limit in this round, which ends at `round`; else `most_out` bytes were out.
+    limited: bool,
+    round: Seq,
+    most_out: u32,
+    /// What the timeout counts from.
+    timeout_from: Instant,
+    /// Timeouts in a row.
+    timeouts: u32,
+    /// The receiver seems to have thrown away what it had SACKed; a timeout by then unless it did not.
+    reneged: Option<Instant>,
+    last_sent: Instant,
+    total_retrans: u32,
+    bytes_retrans: u64,
+    delivered: u64,
+    dsack_dups: u32,
 }
 
-#[expect(unused_variables)]
 impl Recovery {
     /// The state of a connection just established, which has sent everything before `una`. `mss` is what a
     /// segment carries at most, options taken off.
     pub fn new(settings: Settings, agreed: Agreed, mss: u32, una: Seq, now: Instant) -> Recovery {
-        Recovery { una, nxt: una, settings, mss }
+        let mss = mss.max(1);
+        let mut recovery = Recovery {
+            settings,
+            sack: agreed.sack,
+            ecn: agreed.ecn,
+            tick: agreed.timestamps,
+            una,
+            nxt: una,
+            board: Scoreboard::default(),
+            rtt: Rtt::new(now, agreed.retransmissions > 0),
+            rack: Rack::new(una),
+            tlp: Tlp::default(),
+            prr: Prr::default(),
+            // RFC 6928 section 2: the window is one segment only if the SYN was lost more than once.
+            congestion: Congestion::new(settings.algorithm, mss, agreed.retransmissions > 1),
+            undo: Undo::default(),
+            phase: Phase::Open,
+            high: una,
+            dups: 0,
+            frto: false,
+            new_first: false,
+            cwr: false,
+            limited: false,
+            round: una,
+            most_out: 0,
+            timeout_from: now,
+            timeouts: 0,
+            reneged: None,
+            last_sent: now,
+            total_retrans: 0,
+            bytes_retrans: 0,
+            delivered: 0,
+            dsack_dups: 0,
+        };
+        if let Some(rtt) = agreed.rtt {
+            recovery.measured(rtt, Some(rtt), now);
+        }
+        recovery
     }
 
     /// Data went out for the first time: one segment, or several at once.
     pub fn sent(&mut self, range: Range<Seq>, now: Instant) {
-        self.nxt = range.end;
+        let idle = self.board.len() == 0;
+        if idle {
+            self.timeout_from = now;
+            self.congestion.idle(now.since(self.last_sent));
+        }
+        self.board.push(range.start..range.end, self.congestion.mss, now);
+        self.prr.sent(range.end - range.start);
+        self.nxt = self.nxt.max(range.end);
+        self.last_sent = now;
+        if self.tlp.sent(self.nxt, false) {
+            self.timeout_from = now;
+        } else {
+            self.schedule_probe(now);
+        }
     }
 
     /// Data went out again: what [`next_retransmission`](Self::next_retransmission) or a probe asked for.
-    pub fn resent(&mut self, range: Range<Seq>, now: Instant) {}
-
-    /// An acceptable ACK has come, old ones (for their SACK blocks) included.
-    pub fn acked(&mut self, event: &AckEvent<'_>, now: Instant) -> Acked {
-        let newly_acked = event.ack.min(self.nxt) - self.una;
-        self.una += newly_acked;
-        Acked { newly_acked, delivered: newly_acked, rtt: None }
+    pub fn resent(&mut self, range: Range<Seq>, now: Instant) {
+        let bytes = self.board.resent(range.start..range.end, now);
+        self.prr.sent(bytes);
+        self.undo.resent(bytes, now);
+        self.total_retrans = self.total_retrans.wrapping_add(1);
+        self.bytes_retrans += u64::from(bytes);
+        self.last_sent = now;
+        if self.tlp.sent(self.nxt, true) || range.start.at_most(self.una) {
+            self.timeout_from = now;
+        }
     }
 
     /// What to send again now, at most one segment: the most urgent of what is lost. `None`: nothing is, or
     /// the window has no room. Changes nothing until it is [`resent`](Self::resent).
     pub fn next_retransmission(&self) -> Option<Range<Seq>> {
-        None
+        let lost = self.board.next_lost()?;
+        let in_flight = self.in_flight();
+        let fits = in_flight == 0 || in_flight.saturating_add(lost.len()) <= self.congestion.cwnd;
+        (fits && !self.new_first).then_some(lost.start..lost.end)
     }
 
     /// How many bytes of new data the congestion window allows now: whole segments. With nothing in flight
     /// at least one.
     pub fn room(&self) -> u32 {
-        10 * self.mss - (self.nxt - self.una)
+        let (mss, in_flight) = (self.congestion.mss, self.in_flight());
+        let room = self.congestion.cwnd.saturating_sub(in_flight);
+        if in_flight == 0 { room.max(mss) / mss * mss } else { room / mss * mss }
     }
 
     /// When [`timer`](Self::timer) is due: retransmission timeout, probe, or the end of the reordering window.
     pub fn deadline(&self) -> Option<Instant> {
-        None
+        if self.board.len() == 0 {
+            return None;
+        }
+        let others = [self.tlp.deadline, self.rack.deadline, self.reneged];
+        others.into_iter().flatten().fold(Some(self.timeout()), |a, b| a.map(|a| a.min(b)))
     }
 
     /// The deadline has come.
     pub fn timer(&mut self, now: Instant) -> Fired {
-        Fired::Nothing
+        let due = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
+        if self.board.len() == 0 {
+            return Fired::Nothing;
+        }
+        if due(self.reneged) {
+            return self.timed_out(now);
+        }
+        if due(self.rack.deadline) && self.reordering_timer(now) {
+            return Fired::Retransmit;
+        }
+        if due(self.tlp.deadline) {
+            self.timeout_from = now;
+            if let Some(last) = self.board.back().map(|s| s.start..s.end)
+                && self.tlp.fire()
+            {
+                return Fired::Probe(last);
+            }
+        }
+        if self.timeout() <= now { self.timed_out(now) } else { Fired::Nothing }
     }
 
-    /// Before new data is queued for sending: a window not used for a while has shrunk (RFC 5681 section 4.1).
-    pub fn idle_restart(&mut self, now: Instant) {}
+    /// Before new data is queued for sending: a window not used for a while has shrunk. RFC 5681 section 4.1;
+    /// by half per timeout that went by, as RFC 2861 has it.
+    pub fn idle_restart(&mut self, now: Instant) {
+        let rto = self.rto();
+        let mut idle = now.since(self.last_sent);
+        if !self.settings.slow_start_after_idle || self.board.len() > 0 || idle <= rto {
+            return;
+        }
+        let least = self.congestion.restart_window();
+        let cwnd = self.congestion.cwnd;
+        // RFC 2861: ssthresh = max(ssthresh, 3*cwnd/4) keeps the memory of the path.
+        if self.congestion.ssthresh != NO_THRESHOLD {
+            self.congestion.ssthresh = self.congestion.ssthresh.max(cwnd / 4 * 3);
+        }
+        while idle > rto && self.congestion.cwnd > least {
+            self.congestion.cwnd /= 2;
+            idle -= rto;
+        }
+        self.congestion.cwnd = self.congestion.cwnd.max(least);
+        (self.limited, self.most_out, self.last_sent) = (false, 0, now);
+    }
 
     /// The next segment of new data must carry CWR (RFC 3168 section 6.1.2): true once per reduction.
     pub fn take_cwr(&mut self) -> bool {
-        false
+        std::mem::take(&mut self.cwr)
     }
 
-    /// Segments carry another number of bytes from now on (path MTU). What is in flight in larger ones is lost.
+    /// Segments carry another number of bytes from now on (path MTU). What is in flight in larger ones is lost,
+    /// though not by congestion: the window stays.
     pub fn set_mss(&mut self, mss: u32, now: Instant) {
-        self.mss = mss;
+        let mss = mss.max(1);
+        self.congestion.mss = mss;
+        let lost = self.board.bytes(Place::Lost);
+        self.board.shrink(mss);
+        if self.board.bytes(Place::Lost) > lost && self.phase != Phase::Loss {
+            (self.phase, self.high, self.frto) = (Phase::Loss, self.nxt, false);
+            self.undo.close();
+            self.tlp.clear();
+            self.timeout_from = now;
+        }
+        self.congestion.cwnd = self.congestion.cwnd.max(mss);
     }
 
     /// `TCP_CONGESTION` is set.
     pub fn set_algorithm(&mut self, algorithm: Algorithm) {
-        self.settings.algorithm = algorithm;
+        if self.settings.algorithm != algorithm {
+            self.settings.algorithm = algorithm;
+            self.congestion.set_algorithm(algorithm);
+        }
     }
 
     /// The smoothed round trip, once known.
     pub fn srtt(&self) -> Option<Duration> {
-        None
+        self.rtt.srtt()
     }
 
     /// The timeout as it stands, backed off: what a zero-window probe starts from.
     pub fn rto(&self) -> Duration {
-        Duration::from_secs(1)
+        self.rtt.rto(self.settings.max_rto)
     }
 
-    /// Bytes thought to be in the network.
+    /// Bytes thought to be in the network ("pipe" of RFC 6675).
+    #[inline]
     pub fn in_flight(&self) -> u32 {
-        self.nxt - self.una
+        self.board
+            .bytes(Place::Flight)
+            .saturating_sub(self.dups.saturating_mul(self.congestion.mss))
     }
 
     /// For `TCP_INFO`.
     pub fn figures(&self) -> Figures {
-        Figures::default()
+        let lost = self.board.bytes(Place::Lost) + self.board.bytes(Place::LostAgain);
+        let sacked =
+            self.board.bytes(Place::Sacked) + self.dups.saturating_mul(self.congestion.mss);
+        Figures {
+            ca_state: match self.phase {
+                Phase::Open => u8::from(sacked > 0),
+                Phase::Cwr => 2,
+                Phase::Recovery => 3,
+                Phase::Loss => 4,
+            },
+            retransmits: self.timeouts,
+            backoff: self.rtt.backoff,
+            rto: self.rto(),
+            srtt: self.rtt.srtt().unwrap_or_default(),
+            rttvar: self.rtt.variation(),
+            min_rtt: self.rtt.min().unwrap_or_default(),
+            cwnd: self.congestion.cwnd,
+            ssthresh: self.congestion.ssthresh,
+            unacked: self.nxt - self.una,
+            sacked,
+            lost,
+            retrans: self.board.bytes_again(),
+            total_retrans: self.total_retrans,
+            bytes_retrans: self.bytes_retrans,
+            delivered: self.delivered,
+            dsack_dups: self.dsack_dups,
+            reord_seen: self.rack.reorderings,
+        }
+    }
+
+    /// When the retransmission timer is due.
+    fn timeout(&self) -> Instant {
+        self.timeout_from + self.rto()
+    }
+
+    /// After new data, and after an ACK of new data: RFC 8985 section 7.2, "unless [the sender] is already in
+    /// fast recovery, RTO recovery, or segments have been SACKed".
+    fn schedule_probe(&mut self, now: Instant) {
+        let quiet = matches!(self.phase, Phase::Open | Phase::Cwr)
+            && self.board.segments(Place::Sacked) == 0;
+        if self.settings.probes && self.sack && quiet && self.board.len() > 0 {
+            let single = self.board.len() == 1;
+            self.tlp.schedule(self.rtt.srtt(), single, self.settings.min_rto, self.timeout(), now);
+        } else {
+            self.tlp.deadline = None;
+        }
     }
 }

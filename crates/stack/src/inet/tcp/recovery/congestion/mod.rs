@@ -1,1 +1,183 @@
-//! Congestion control: how large the window may be.
+//! Congestion control: how large the window may be. Owns the window, and the choice of the algorithm.
+
+mod cubic;
+mod hystart;
+
+use super::super::{Algorithm, seq::Seq};
+use crate::time::Instant;
+use cubic::Cubic;
+use hystart::HyStart;
+use std::time::Duration;
+
+/// No slow-start threshold yet (RFC 5681 section 3.1: "SHOULD be set arbitrarily high").
+pub(super) const NO_THRESHOLD: u32 = u32::MAX;
+/// A window stays below this, so that bytes may be added without a care.
+const LARGEST: u32 = 1 << 30;
+
+/// What an ACK says to congestion control.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Growth {
+    /// Bytes delivered.
+    pub delivered: u32,
+    /// The smoothed round trip.
+    pub srtt: Duration,
+    /// The round trip it measured.
+    pub rtt: Option<Duration>,
+    pub una: Seq,
+    pub nxt: Seq,
+    pub now: Instant,
+}
+
+/// The window and who moves it.
+#[derive(Debug)]
+pub(super) struct Congestion {
+    /// The congestion window, bytes.
+    pub cwnd: u32,
+    /// Slow start below, congestion avoidance from here on, bytes.
+    pub ssthresh: u32,
+    pub mss: u32,
+    control: Control,
+    hystart: HyStart,
+}
+
+/// What an algorithm remembers.
+#[derive(Debug)]
+enum Control {
+    /// Bytes acknowledged towards the next segment's growth (RFC 3465 section 2.1).
+    NewReno(u32),
+    Cubic(Cubic),
+}
+
+/// What a reduction can be taken back to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Saved {
+    cwnd: u32,
+    ssthresh: u32,
+    cubic: Option<Cubic>,
+}
+
+impl Congestion {
+    /// RFC 6928 section 2: `min(10*MSS, max(2*MSS, 14600))`; one segment if the SYN was lost more than once.
+    pub fn new(algorithm: Algorithm, mss: u32, syn_lost: bool) -> Congestion {
+        let initial = if syn_lost { mss } else { (10 * mss).min((2 * mss).max(14_600)) };
+        let control = Control::new(algorithm);
+        Congestion {
+            cwnd: initial,
+            ssthresh: NO_THRESHOLD,
+            mss,
+            control,
+            hystart: HyStart::default(),
+        }
+    }
+
+    /// RFC 5681 section 4.1: the restart window, `min(IW,cwnd)`.
+    pub fn restart_window(&self) -> u32 {
+        (10 * self.mss).min((2 * self.mss).max(14_600)).min(self.cwnd)
+    }
+
+    pub fn set_algorithm(&mut self, algorithm: Algorithm) {
+        self.control = Control::new(algorithm);
+    }
+
+    /// Whether the window is below the threshold.
+    #[inline]
+    pub fn slow_start(&self) -> bool {
+        self.cwnd < self.ssthresh
+    }
+
+    /// A flow that fills its window had `delivered` bytes delivered: the window grows.
+    pub fn grow(&mut self, growth: &Growth) {
+        let mut delivered = growth.delivered;
+        if self.slow_start() {
+            let part = if self.ssthresh == NO_THRESHOLD {
+                self.hystart.share(delivered)
+            } else {
+                delivered
+            };
+            // RFC 5681 section 3.1: "cwnd += min (N, SMSS)" for each ACK; here min(N, all): an ACK may stand for
+            // many segments (RFC 3465 with no limit, as in Linux), and no burst follows that was not in flight.
+            let target = self.cwnd.saturating_add(part).min(self.ssthresh).min(LARGEST);
+            delivered = delivered.saturating_sub(target - self.cwnd);
+            self.cwnd = target;
+            if self.slow_start() {
+                return;
+            }
+        }
+        match &mut self.control {
+            Control::NewReno(credit) => {
+                *credit = credit.saturating_add(delivered);
+                if *credit >= self.cwnd {
+                    *credit -= self.cwnd;
+                    self.cwnd = (self.cwnd + self.mss).min(LARGEST);
+                }
+            }
+            Control::Cubic(cubic) => {
+                let growth = Growth { delivered, ..*growth };
+                self.cwnd = cubic.avoid(self.cwnd, self.mss, &growth).min(LARGEST);
+            }
+        }
+    }
+
+    /// Each ACK in slow start before the first loss: has the round trip begun to grow (RFC 9406)?
+    pub fn watch(&mut self, growth: &Growth) {
+        if self.ssthresh == NO_THRESHOLD && self.hystart.acked(growth) {
+            self.ssthresh = self.cwnd;
+        }
+    }
+
+    /// Congestion: sets the threshold, and tells how to take that back. The window is for the caller to lead there.
+    pub fn reduce(&mut self) -> Saved {
+        let saved = Saved { cwnd: self.cwnd, ssthresh: self.ssthresh, cubic: self.cubic() };
+        let least = 2 * self.mss;
+        self.ssthresh = match &mut self.control {
+            // RFC 5681 section 3.1: "max (FlightSize / 2, 2*SMSS)", of the window, as in Linux: it does not
+            // grow beyond what is used.
+            Control::NewReno(credit) => {
+                *credit = 0;
+                self.cwnd / 2
+            }
+            Control::Cubic(cubic) => cubic.reduce(self.cwnd),
+        }
+        .max(least);
+        saved
+    }
+
+    /// A timeout: CUBIC starts anew (RFC 9438 section 4.8).
+    pub fn timed_out(&mut self) {
+        if let Control::Cubic(cubic) = &mut self.control {
+            *cubic = Cubic::default();
+        }
+    }
+
+    /// The reduction was for nothing (RFC 9438 section 4.9).
+    pub fn undo(&mut self, saved: &Saved) {
+        self.cwnd = self.cwnd.max(saved.cwnd);
+        self.ssthresh = self.ssthresh.max(saved.ssthresh);
+        if let (Control::Cubic(cubic), Some(saved)) = (&mut self.control, saved.cubic) {
+            *cubic = saved;
+        }
+    }
+
+    /// Nothing was in flight for so long: that time does not count (RFC 9438 section 5.8).
+    pub fn idle(&mut self, span: Duration) {
+        if let Control::Cubic(cubic) = &mut self.control {
+            cubic.idle(span);
+        }
+    }
+
+    fn cubic(&self) -> Option<Cubic> {
+        match &self.control {
+            Control::Cubic(cubic) => Some(*cubic),
+            Control::NewReno(_) => None,
+        }
+    }
+}
+
+impl Control {
+    fn new(algorithm: Algorithm) -> Control {
+        match algorithm {
+            Algorithm::Cubic => Control::Cubic(Cubic::default()),
+            Algorithm::NewReno => Control::NewReno(0),
+        }
+    }
+}

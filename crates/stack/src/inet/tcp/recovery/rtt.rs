@@ -1,0 +1,127 @@
+//! Round trips and the retransmission timeout (RFC 6298), and the shortest round trip of the last minutes
+//! (RFC 8985 section 5.2). Owns the estimators.
+
+use super::super::seq::Seq;
+use crate::time::Instant;
+use std::time::Duration;
+
+/// RFC 6298 section 2.1: "Until a round-trip time (RTT) measurement has been made [...] the sender SHOULD set
+/// RTO <- 1 second".
+const INITIAL: Duration = Duration::from_secs(1);
+/// RFC 6298 section 5.7: after a lost SYN "the RTO MUST be re-initialized to 3 seconds when data transmission
+/// begins".
+const AFTER_LOST_SYN: Duration = Duration::from_secs(3);
+/// How long the shortest round trip counts: half of `net.ipv4.tcp_min_rtt_wlen` up to all of it.
+const HALF_WINDOW: Duration = Duration::from_secs(150);
+
+/// Estimators of one path. As Linux (tcp_rtt_estimator in net/ipv4/tcp_input.c) they differ from RFC 6298 in
+/// that the variation is the largest of each round trip, falls slowly, does not grow when a round trip comes
+/// out shorter than expected, and is at least the minimum RTO: `RTO = SRTT + max(min, variation)`.
+#[derive(Debug)]
+pub(super) struct Rtt {
+    /// Eight times the smoothed round trip, ns; 0: none measured.
+    srtt: i64,
+    /// Four times the mean deviation, ns.
+    deviation: i64,
+    /// The largest of `deviation` in this round.
+    largest: i64,
+    /// What the timeout adds to the round trip.
+    variation: i64,
+    /// The round ends when this is acknowledged.
+    round: Seq,
+    /// The timeout, not backed off.
+    rto: Duration,
+    /// Doublings of it.
+    pub backoff: u32,
+    /// The shortest of this half of the window and of the one before, ns; `u64::MAX`: none.
+    shortest: [u64; 2],
+    half: Instant,
+}
+
+impl Rtt {
+    pub fn new(now: Instant, syn_lost: bool) -> Rtt {
+        Rtt {
+            srtt: 0,
+            deviation: 0,
+            largest: 0,
+            variation: 0,
+            round: Seq(0),
+            rto: if syn_lost { AFTER_LOST_SYN } else { INITIAL },
+            backoff: 0,
+            shortest: [u64::MAX; 2],
+            half: now,
+        }
+    }
+
+    /// Takes a measurement. `una` and `nxt` tell the rounds apart.
+    pub fn sample(&mut self, rtt: Duration, una: Seq, nxt: Seq, min: Duration, max: Duration) {
+        let (rtt, min) = (nanos(rtt).max(1), nanos(min));
+        if self.srtt == 0 {
+            self.srtt = rtt * 8;
+            self.deviation = rtt * 2;
+            self.variation = self.deviation.max(min);
+            self.largest = self.variation;
+            self.round = nxt;
+        } else {
+            let error = rtt - self.srtt / 8;
+            self.srtt = (self.srtt + error).max(8);
+            let mut change = error.abs() - self.deviation / 4;
+            if error < 0 && change > 0 {
+                change /= 8;
+            }
+            self.deviation += change;
+            if self.deviation > self.largest {
+                self.largest = self.deviation;
+                self.variation = self.variation.max(self.largest);
+            }
+            if una.after(self.round) {
+                if self.largest < self.variation {
+                    self.variation -= (self.variation - self.largest) / 4;
+                }
+                self.round = nxt;
+                self.largest = min;
+            }
+        }
+        self.rto = span(self.srtt / 8 + self.variation.max(min)).min(max);
+        self.backoff = 0;
+    }
+
+    /// Takes a measurement that no delayed acknowledgment has lengthened more than need be.
+    pub fn shortest(&mut self, rtt: Duration, now: Instant) {
+        if now.since(self.half) > HALF_WINDOW {
+            self.half = now;
+            self.shortest = [u64::MAX, self.shortest[0]];
+        }
+        self.shortest[0] = self.shortest[0].min(nanos(rtt).max(1) as u64);
+    }
+
+    /// The smoothed round trip.
+    pub fn srtt(&self) -> Option<Duration> {
+        (self.srtt != 0).then(|| span(self.srtt / 8))
+    }
+
+    /// What is added to it.
+    pub fn variation(&self) -> Duration {
+        span(self.variation)
+    }
+
+    /// The shortest round trip.
+    pub fn min(&self) -> Option<Duration> {
+        let shortest = self.shortest[0].min(self.shortest[1]);
+        (shortest != u64::MAX).then(|| Duration::from_nanos(shortest))
+    }
+
+    /// The timeout, doubled as often as it was backed off.
+    pub fn rto(&self, max: Duration) -> Duration {
+        self.rto.saturating_mul(1 << self.backoff.min(20)).min(max)
+    }
+}
+
+fn nanos(span: Duration) -> i64 {
+    // An hour is more than any timeout, and times eight no overflow.
+    span.as_nanos().min(3_600_000_000_000) as i64
+}
+
+fn span(nanos: i64) -> Duration {
+    Duration::from_nanos(nanos.max(0) as u64)
+}

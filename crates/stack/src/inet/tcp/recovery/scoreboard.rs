@@ -1,0 +1,441 @@
+//! The scoreboard: which segments are out, and what became of each (RFC 2018, RFC 6675). Owns the ring of
+//! sent segments and the four lists they stand in; decides nothing.
+//!
+//! Segments lie in the ring in order of sequence, so the front leaves with each cumulative ACK and a SACK
+//! block is found by bisection. Each also stands in one list, linked through the ring: in flight, in order of
+//! sending; lost, in about the order of sequence; lost again; SACKed. What costs:
+//!
+//! - a cumulative ACK: the segments that leave;
+//! - a SACK block: a bisection, and the segments that become SACKed by it. What is SACKed already is jumped
+//!   over: a SACKed segment knows a run of segments from it on that are, and a jump lengthens the runs it used
+//!   (path compression). However a peer cuts its blocks, an ACK costs O(log n) amortised;
+//! - finding what RACK deems lost: those it marks, and one more;
+//! - the next to send again: O(1).
+//!
+//! A timeout, an undo and a change of the MSS go over the whole ring; each happens once per round trip at most.
+
+use super::super::seq::Seq;
+use crate::time::Instant;
+use std::{collections::VecDeque, ops::Range};
+
+/// What became of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Sent, or sent again, and not heard of.
+    Flight,
+    /// Reported by SACK.
+    Sacked,
+    /// Lost as first sent.
+    Lost,
+    /// Sent again, and lost again.
+    LostAgain,
+}
+
+/// A segment that is out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    pub start: Seq,
+    pub end: Seq,
+    /// When it was sent last.
+    pub at: Instant,
+    /// Ring positions from here to its neighbours in its list; 0: there is none.
+    before: i32,
+    next: i32,
+    /// From here on at least so many are SACKed, if this one is.
+    run: u32,
+    pub place: Place,
+    /// It was sent more than once.
+    pub again: bool,
+}
+
+impl Sent {
+    /// Bytes of sequence space.
+    #[inline]
+    pub fn len(&self) -> u32 {
+        self.end - self.start
+    }
+}
+
+/// Where a list begins and ends, by number: positions in the ring counted from the first segment ever sent.
+#[derive(Clone, Copy, Debug, Default)]
+struct List {
+    head: u32,
+    tail: u32,
+    segments: u32,
+    bytes: u32,
+}
+
+/// Segments kept apart however small they are; with more of them in flight, small ones are joined.
+const KEPT_APART: usize = 256;
+/// What the ring may keep allocated while nothing is out, segments of 32 bytes.
+const KEPT_IDLE: usize = 64;
+
+/// See the head of this file.
+#[derive(Debug, Default)]
+pub(super) struct Scoreboard {
+    ring: VecDeque<Sent>,
+    /// The number of the segment at the front.
+    first: u32,
+    lists: [List; 4],
+    /// Of the bytes in flight, those sent again.
+    again: u32,
+}
+
+impl Scoreboard {
+    /// Bytes that stand at `place`.
+    #[inline]
+    pub fn bytes(&self, place: Place) -> u32 {
+        self.lists[place as usize].bytes
+    }
+
+    /// Segments that stand at `place`.
+    #[inline]
+    pub fn segments(&self, place: Place) -> u32 {
+        self.lists[place as usize].segments
+    }
+
+    /// Whether something is lost and not sent again.
+    #[inline]
+    pub fn any_lost(&self) -> bool {
+        self.segments(Place::Lost) + self.segments(Place::LostAgain) > 0
+    }
+
+    /// Bytes in flight that were sent before.
+    #[inline]
+    pub fn bytes_again(&self) -> u32 {
+        self.again
+    }
+
+    /// How many segments are out.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.ring.len()
+    }
+
+    /// The first segment not acknowledged.
+    #[inline]
+    pub fn front(&self) -> Option<&Sent> {
+        self.ring.front()
+    }
+
+    /// The last segment sent.
+    #[inline]
+    pub fn back(&self) -> Option<&Sent> {
+        self.ring.back()
+    }
+
+    /// All of them, in order of sequence.
+    pub fn iter(&self) -> impl Iterator<Item = &Sent> {
+        self.ring.iter()
+    }
+
+    /// Adds what was sent now, in segments of at most `mss` bytes.
+    pub fn push(&mut self, range: Range<Seq>, mss: u32, now: Instant) {
+        let mut start = range.start;
+        if self.ring.len() >= KEPT_APART {
+            self.join(&mut start, range.end, mss, now);
+        }
+        while start.before(range.end) {
+            let end = range.end.min(start + mss.max(1));
+            let place = Place::Flight;
+            let sent =
+                Sent { start, end, at: now, before: 0, next: 0, run: 1, place, again: false };
+            self.ring.push_back(sent);
+            self.link(self.ring.len() - 1, place);
+            start = end;
+        }
+    }
+
+    /// Lets the last segment take what it has room for: a million writes of one byte are no million segments.
+    fn join(&mut self, start: &mut Seq, end: Seq, mss: u32, now: Instant) {
+        let last = self.ring.len().saturating_sub(1);
+        let Some(sent) = self.ring.get(last) else { return };
+        if sent.place == Place::Flight && !sent.again && sent.len() + (end - *start) <= mss {
+            self.unlink(last);
+            if let Some(sent) = self.ring.get_mut(last) {
+                (sent.end, sent.at) = (end, now);
+            }
+            self.link(last, Place::Flight);
+            *start = end;
+        }
+    }
+
+    /// Notes that `range` was sent again now; how many bytes of it are out.
+    pub fn resent(&mut self, range: Range<Seq>, now: Instant) -> u32 {
+        if self.cuts(range.start) || self.cuts(range.end) {
+            self.cut(range.start, range.end);
+        }
+        let mut bytes = 0;
+        let mut position = self.position(range.start);
+        while let Some(&sent) = self.ring.get(position).filter(|s| s.start.before(range.end)) {
+            bytes += sent.len();
+            if sent.place != Place::Sacked {
+                self.unlink(position);
+                if let Some(sent) = self.ring.get_mut(position) {
+                    (sent.at, sent.again) = (now, true);
+                }
+                self.link(position, Place::Flight);
+            }
+            position += 1;
+        }
+        bytes
+    }
+
+    /// Takes out all before `una`, telling of each segment as it stood; `tell` gets what was left of it.
+    pub fn ack(&mut self, una: Seq, mut tell: impl FnMut(&Sent)) {
+        while let Some(&sent) = self.ring.front().filter(|s| s.start.before(una)) {
+            if sent.end.after(una) {
+                tell(&Sent { end: una, ..sent });
+                self.count_out(&sent, una - sent.start);
+                if let Some(front) = self.ring.front_mut() {
+                    front.start = una;
+                }
+                return;
+            }
+            tell(&sent);
+            self.unlink(0);
+            self.ring.pop_front();
+            self.first = self.first.wrapping_add(1);
+        }
+        if self.ring.is_empty() && self.ring.capacity() > KEPT_IDLE {
+            self.ring.shrink_to(KEPT_IDLE);
+        }
+    }
+
+    /// Marks what lies within `block` as SACKed, telling of each segment that was not, as it stood. A segment
+    /// is SACKed whole or not at all: what a receiver holds of it, it holds whole.
+    pub fn sack(&mut self, block: Range<Seq>, mut tell: impl FnMut(&Sent)) {
+        let mut position = self.position(block.start);
+        loop {
+            position = self.skip_sacked(position);
+            let Some(sent) = self.ring.get_mut(position) else { return };
+            if sent.end.after(block.end) {
+                return;
+            }
+            tell(sent);
+            sent.run = 1;
+            self.move_to(position, Place::Sacked);
+            position += 1;
+        }
+    }
+
+    /// The first position at or after `position` that is not SACKed.
+    fn skip_sacked(&mut self, position: usize) -> usize {
+        let mut end = position;
+        while let Some(sent) = self.ring.get(end).filter(|s| s.place == Place::Sacked) {
+            end += sent.run as usize;
+        }
+        let mut at = position;
+        while let Some(sent) = self.ring.get_mut(at).filter(|_| at < end) {
+            let run = std::mem::replace(&mut sent.run, (end - at) as u32);
+            at += run as usize;
+        }
+        end
+    }
+
+    /// The segment in flight that was sent longest ago.
+    #[inline]
+    pub fn oldest(&self) -> Option<&Sent> {
+        self.head(Place::Flight)
+    }
+
+    /// Marks [`oldest`](Self::oldest) as lost.
+    pub fn lose_oldest(&mut self) {
+        if let Some(position) = self.head_position(Place::Flight) {
+            self.lose(position);
+        }
+    }
+
+    /// Marks the first segment not acknowledged as lost, if it is in flight.
+    pub fn lose_front(&mut self) {
+        if self.front().is_some_and(|s| s.place == Place::Flight) {
+            self.lose(0);
+        }
+    }
+
+    /// Marks as lost all in flight for which `lost` holds.
+    pub fn lose_where(&mut self, lost: impl Fn(&Sent) -> bool) {
+        for sent in &mut self.ring {
+            match sent.place {
+                Place::Flight if lost(sent) => sent.place = Place::Lost,
+                Place::LostAgain => sent.place = Place::Lost,
+                _ => {}
+            }
+        }
+        self.relink();
+    }
+
+    /// Forgets all SACKs: the receiver has thrown away what it reported (RFC 2018 section 8).
+    pub fn forget_sacks(&mut self) {
+        for sent in &mut self.ring {
+            if sent.place == Place::Sacked {
+                sent.place = Place::Flight;
+            }
+        }
+        self.relink();
+    }
+
+    /// Takes back that anything is lost.
+    pub fn unlose(&mut self) {
+        for sent in &mut self.ring {
+            if matches!(sent.place, Place::Lost | Place::LostAgain) {
+                sent.place = Place::Flight;
+            }
+        }
+        self.relink();
+    }
+
+    /// What is lost and not sent again: the first in order of sequence, but for the rare case of one that was
+    /// found lost late.
+    pub fn next_lost(&self) -> Option<&Sent> {
+        match (self.head(Place::Lost), self.head(Place::LostAgain)) {
+            (Some(a), Some(b)) => Some(if a.start.before(b.start) { a } else { b }),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Cuts all segments to at most `mss` bytes; those in flight that were larger are lost (RFC 1191 section 6).
+    pub fn shrink(&mut self, mss: u32) {
+        if self.ring.iter().all(|s| s.len() <= mss) {
+            return;
+        }
+        let whole = std::mem::take(&mut self.ring);
+        for sent in whole {
+            let large = sent.len() > mss && sent.place == Place::Flight;
+            let place = if large { Place::Lost } else { sent.place };
+            let mut start = sent.start;
+            while start.before(sent.end) {
+                let end = sent.end.min(start + mss.max(1));
+                self.ring.push_back(Sent { start, end, place, run: 1, ..sent });
+                start = end;
+            }
+        }
+        self.relink();
+    }
+
+    /// Whether `seq` lies within a segment and not at its edge.
+    fn cuts(&self, seq: Seq) -> bool {
+        let position = self.ring.partition_point(|s| s.end.at_most(seq));
+        self.ring.get(position).is_some_and(|s| s.start.before(seq))
+    }
+
+    /// Makes segments begin at `a` and `b`. Only for what was sent again in other portions than before: a
+    /// window that is smaller than a segment.
+    fn cut(&mut self, a: Seq, b: Seq) {
+        let whole = std::mem::take(&mut self.ring);
+        for mut sent in whole {
+            sent.run = 1;
+            for edge in [a, b] {
+                if sent.start.before(edge) && sent.end.after(edge) {
+                    self.ring.push_back(Sent { end: edge, ..sent });
+                    sent.start = edge;
+                }
+            }
+            self.ring.push_back(sent);
+        }
+        self.relink();
+    }
+
+    /// The position of the first segment that begins at or after `seq`.
+    #[inline]
+    fn position(&self, seq: Seq) -> usize {
+        self.ring.partition_point(|s| s.start.before(seq))
+    }
+
+    fn head_position(&self, place: Place) -> Option<usize> {
+        let list = &self.lists[place as usize];
+        (list.segments > 0).then(|| list.head.wrapping_sub(self.first) as usize)
+    }
+
+    fn head(&self, place: Place) -> Option<&Sent> {
+        self.ring.get(self.head_position(place)?)
+    }
+
+    fn lose(&mut self, position: usize) {
+        let again = self.ring.get(position).is_some_and(|s| s.again);
+        self.move_to(position, if again { Place::LostAgain } else { Place::Lost });
+    }
+
+    fn move_to(&mut self, position: usize, place: Place) {
+        self.unlink(position);
+        self.link(position, place);
+    }
+
+    /// Takes a segment out of its list.
+    fn unlink(&mut self, position: usize) {
+        let Some(&sent) = self.ring.get(position) else { return };
+        let Sent { before, next, .. } = sent;
+        let (earlier, later) = (offset(position, before), offset(position, next));
+        if let Some(sent) = self.ring.get_mut(earlier).filter(|_| before != 0) {
+            sent.next = if next == 0 { 0 } else { next.wrapping_sub(before) };
+        }
+        if let Some(sent) = self.ring.get_mut(later).filter(|_| next != 0) {
+            sent.before = if before == 0 { 0 } else { before.wrapping_sub(next) };
+        }
+        let list = &mut self.lists[sent.place as usize];
+        if before == 0 {
+            list.head = self.first.wrapping_add(later as u32);
+        }
+        if next == 0 {
+            list.tail = self.first.wrapping_add(earlier as u32);
+        }
+        list.segments = list.segments.saturating_sub(1);
+        self.count_out(&sent, sent.len());
+    }
+
+    fn count_out(&mut self, sent: &Sent, bytes: u32) {
+        let list = &mut self.lists[sent.place as usize];
+        list.bytes = list.bytes.saturating_sub(bytes);
+        if sent.again && sent.place == Place::Flight {
+            self.again = self.again.saturating_sub(bytes);
+        }
+    }
+
+    /// Adds a segment at the end of a list.
+    fn link(&mut self, position: usize, place: Place) {
+        let number = self.first.wrapping_add(position as u32);
+        let list = &mut self.lists[place as usize];
+        let distance = if list.segments == 0 { 0 } else { number.wrapping_sub(list.tail) as i32 };
+        let Some(sent) = self.ring.get_mut(position) else { return };
+        (sent.place, sent.before, sent.next) = (place, distance.wrapping_neg(), 0);
+        if list.segments == 0 {
+            list.head = number;
+        }
+        list.tail = number;
+        list.segments += 1;
+        list.bytes = list.bytes.wrapping_add(sent.len());
+        if sent.again && place == Place::Flight {
+            self.again = self.again.wrapping_add(sent.len());
+        }
+        if let Some(tail) =
+            self.ring.get_mut(offset(position, distance.wrapping_neg())).filter(|_| distance != 0)
+        {
+            tail.next = distance;
+        }
+    }
+
+    /// Makes the lists anew from the places.
+    fn relink(&mut self) {
+        (self.lists, self.again) = Default::default();
+        let mut flight: Vec<(Instant, usize)> = Vec::new();
+        for position in 0..self.ring.len() {
+            let Some(sent) = self.ring.get_mut(position) else { break };
+            let (place, at) = (sent.place, sent.at);
+            sent.run = 1;
+            match place {
+                Place::Flight => flight.push((at, position)),
+                _ => self.link(position, place),
+            }
+        }
+        flight.sort_unstable();
+        for (_, position) in flight {
+            self.link(position, Place::Flight);
+        }
+    }
+}
+
+/// The position `by` away.
+#[inline]
+fn offset(position: usize, by: i32) -> usize {
+    position.wrapping_add_signed(by as isize)
+}

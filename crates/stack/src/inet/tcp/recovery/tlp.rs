@@ -1,0 +1,96 @@
+//! Tail loss probes (RFC 8985 section 7): if no ACK comes for two round trips, one segment is sent so that one
+//! comes. Owns the probe timer and the probe that is out.
+
+use super::super::seq::Seq;
+use crate::time::Instant;
+use std::{ops::Range, time::Duration};
+
+/// Added where more than one segment is out: timers, the peer's too, are no more exact than this (Linux:
+/// TCP_TIMEOUT_MIN, two jiffies).
+const SLACK: Duration = Duration::from_millis(2);
+/// PTO while no round trip has been measured.
+const UNKNOWN: Duration = Duration::from_secs(1);
+
+/// The probe.
+#[derive(Debug, Default)]
+pub(super) struct Tlp {
+    /// When to probe.
+    pub deadline: Option<Instant>,
+    /// The timer has fired: what goes out next is the probe.
+    armed: bool,
+    /// TLP.end_seq: SND.NXT when a probe went out that has not been answered.
+    end: Option<Seq>,
+    /// TLP.is_retrans.
+    again: bool,
+}
+
+/// What an ACK says about the probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Nothing,
+    /// The probe repaired a loss that nothing else has told of.
+    Repaired,
+}
+
+impl Tlp {
+    /// TLP_calc_PTO (section 7.2), from now on; not after the timeout. `single`: one segment is out, whose ACK
+    /// the peer may delay for `delay`.
+    pub fn schedule(
+        &mut self,
+        srtt: Option<Duration>,
+        single: bool,
+        delay: Duration,
+        timeout: Instant,
+        now: Instant,
+    ) {
+        let wait = match srtt {
+            Some(srtt) => srtt * 2 + if single { delay } else { SLACK },
+            None => UNKNOWN,
+        };
+        self.deadline = Some((now + wait).min(timeout));
+    }
+
+    /// The timer has fired; false if a probe is out already ("TLP.end_seq is None", section 7.3).
+    pub fn fire(&mut self) -> bool {
+        self.deadline = None;
+        self.armed = self.end.is_none();
+        self.armed
+    }
+
+    /// Something went out: if it is the probe, `nxt` is remembered. Whether it was.
+    pub fn sent(&mut self, nxt: Seq, again: bool) -> bool {
+        let probe = std::mem::take(&mut self.armed);
+        if probe {
+            (self.end, self.again) = (Some(nxt), again);
+        }
+        probe
+    }
+
+    /// Forgets the probe: a recovery or a timeout has begun.
+    pub fn clear(&mut self) {
+        *self = Tlp::default();
+    }
+
+    /// Whether a DSACK says that the probe arrived as well as what it repeated.
+    pub fn is_duplicate(&self, block: &Range<Seq>) -> bool {
+        self.again && self.end == Some(block.end)
+    }
+
+    /// TLP_process_ack (section 7.4.2). `duplicate`: a DSACK for the probe; `bare`: nothing new in the ACK.
+    pub fn acked(&mut self, ack: Seq, duplicate: bool, bare: bool) -> Verdict {
+        self.armed = false;
+        let Some(end) = self.end.filter(|&end| ack == end || ack.after(end)) else {
+            return Verdict::Nothing;
+        };
+        if !self.again || duplicate {
+            self.end = None;
+        } else if ack.after(end) {
+            self.end = None;
+            return Verdict::Repaired;
+        } else if bare {
+            // "If the ACK is a duplicate ACK without any SACK option", both copies arrived.
+            self.end = None;
+        }
+        Verdict::Nothing
+    }
+}
