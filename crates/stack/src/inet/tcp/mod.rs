@@ -36,6 +36,8 @@ pub use endpoint::{Hold, Ready, TcpEndpoint};
 pub use flow::{ConnectOptions, Flow};
 pub use listener::{ListenOptions, Listening};
 mod store;
+#[cfg(test)]
+mod tests;
 
 /// Which congestion control a connection uses (`TCP_CONGESTION`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
