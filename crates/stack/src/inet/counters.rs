@@ -114,6 +114,22 @@ counts! {
     TcpInCsumErrors,
     /// Segments sent.
     TcpOutSegs,
+    /// Segments whose timestamp was from before (PAWS).
+    PAWSEstab,
+    /// Challenge ACKs (RFC 5961).
+    TCPChallengeACK,
+    /// SYNs in the midst of a connection.
+    TCPSYNChallenge,
+    /// Connections reset as data came after close, or by a linger of 0.
+    TCPAbortOnData,
+    /// Connections reset as data was left unread.
+    TCPAbortOnClose,
+    /// Connections reset as too many had no socket.
+    TCPAbortOnMemory,
+    /// Connections given up as the peer did not answer.
+    TCPAbortOnTimeout,
+    /// Keep-alive probes sent.
+    TCPKeepAlive,
 }
 
 /// Counts that several threads raise at once: nothing on the path of a good packet.

@@ -1,20 +1,31 @@
 //! One connection (RFC 9293's TCB): what the application does to it, and what it can say about itself.
 //!
-//! Segments come in by [`Connection::segment`], time by [`Connection::timer`], and what is to be sent goes out by
-//! [`Connection::transmit`]. No lock, no clock, no I/O; whoever holds a connection calls `transmit` after each
-//! of the other calls, and looks at [`Connection::ready`] and [`Connection::deadline`] then.
+//! Segments come in by [`Connection::segment`] (`input`), time by [`Connection::timer`] (`timers`), and what is
+//! to be sent goes out by [`Connection::transmit`] (`output`). No lock, no clock, no I/O; whoever holds a
+//! connection calls `transmit` after each of the other calls, and looks at [`Connection::take_news`] and
+//! [`Connection::deadline`] then.
 
 use super::{
-    Ready, TcpOptions,
-    segment::{Flags, Options, Segment},
+    BufferSizes, Ready, TcpOptions,
+    handshake::{Agreed, Opening, Request},
+    receive::Receiver,
+    recovery::{self, Recovery},
+    segment::Segment,
+    send_buffer::SendBuffer,
     seq::Seq,
     shared::Shared,
+    store::Pieces,
 };
-use crate::{inet::SocketError, time::Instant};
+use crate::{
+    inet::{Count, SocketError},
+    sync::Ordering,
+    time::Instant,
+};
 use std::{
     io::{self, IoSlice, IoSliceMut},
     net::Shutdown,
     sync::Arc,
+    time::Duration,
 };
 
 /// The states of RFC 9293 section 3.3.2; a listener is no connection.
@@ -26,7 +37,7 @@ pub enum State {
     SynReceived,
     /// Data flows.
     Established,
-    /// We sent FIN.
+    /// We sent FIN, or will once the data before it is sent.
     FinWait1,
     /// Our FIN is acknowledged.
     FinWait2,
@@ -42,23 +53,15 @@ pub enum State {
     Closed,
 }
 
-/// A segment on its way out: all but addresses, ports and checksum.
+/// A segment on its way out.
 #[derive(Clone, Debug, Default)]
 pub struct Outgoing<'a> {
-    /// The number of its first byte, or of its SYN.
-    pub seq: Seq,
-    /// What we expect next; counts if `flags` has ACK.
-    pub ack: Seq,
-    /// The control bits.
-    pub flags: Flags,
-    /// The window as it goes on the wire, scaled already.
-    pub window: u16,
-    /// The options.
-    pub options: Options,
+    /// Its header; no data. The window is as it goes on the wire, scaled already.
+    pub segment: Segment<'static>,
+    /// Its data.
+    pub payload: Pieces<'a>,
     /// The IP header says ECT(0) (RFC 3168).
     pub ecn_capable: bool,
-    /// The data, in two pieces, either of which may be empty.
-    pub payload: [&'a [u8]; 2],
 }
 
 /// What a connection begins with, besides its options.
@@ -89,158 +92,600 @@ pub struct TimeWait {
     pub until: Instant,
 }
 
-/// One connection.
+/// A RST to be sent: its number, and its acknowledgment if it has one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reset {
+    pub(super) seq: Seq,
+    pub(super) ack: Option<Seq>,
+}
+
+/// What `TCP_INFO` counts.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) segs_in: u32,
+    pub(super) segs_out: u32,
+    pub(super) data_segs_in: u32,
+    pub(super) data_segs_out: u32,
+    pub(super) bytes_acked: u64,
+    pub(super) bytes_received: u64,
+    pub(super) bytes_sent: u64,
+}
+
+/// One connection. Fields with names of RFC 9293 section 3.3.1 mean what they mean there.
+#[derive(Debug)]
 pub struct Connection {
-    state: State,
+    pub(super) shared: Arc<Shared>,
+    pub(super) state: State,
+    /// Agreed: timestamps, SACK, ECN.
+    pub(super) timestamps: bool,
+    pub(super) sack: bool,
+    pub(super) ecn: bool,
+    /// A CE mark has come and its sender has not said CWR: our acknowledgments say ECE.
+    pub(super) echo_ce: bool,
+    /// The next new data says CWR.
+    pub(super) say_cwr: bool,
+    /// An ACK goes out at once, whatever the receiver says.
+    pub(super) ack_now: bool,
+    /// `MSG_MORE`, until the next `transmit` is over.
+    pub(super) more: bool,
+    /// The application found no room: tell it when there is some.
+    pub(super) starved: bool,
+    pub(super) news: bool,
+    /// The halves of Linux's `sk_shutdown`: what the application can do no more.
+    pub(super) read_shut: bool,
+    pub(super) write_shut: bool,
+    /// The peer's FIN has come, and all data before it (`SOCK_DONE`).
+    pub(super) peer_done: bool,
+    /// A FIN follows the data.
+    pub(super) fin_queued: bool,
+    /// No socket holds it any more.
+    pub(super) orphan: bool,
+
+    pub(super) snd_una: Seq,
+    pub(super) snd_nxt: Seq,
+    pub(super) snd_wnd: u32,
+    pub(super) snd_wl1: Seq,
+    /// MAX.SND.WND: the largest window the peer ever offered.
+    pub(super) snd_wnd_max: u32,
+    /// Windows are scaled; the shift of the peer's, and of ours.
+    pub(super) scaled: bool,
+    pub(super) snd_shift: u8,
+    pub(super) rcv_shift: u8,
+    /// Bytes of data per segment: options that every segment carries are taken off.
+    pub(super) snd_mss: u32,
+    /// What the peer takes, and the path, without options.
+    pub(super) peer_mss: u16,
+    pub(super) path_mss: u16,
+    /// What we announced.
+    pub(super) adv_mss: u16,
+    /// Where the last segment of less than the MSS ended (Minshall).
+    pub(super) small_end: Seq,
+    /// Last.ACK.sent of RFC 7323.
+    pub(super) last_ack_sent: Seq,
+    /// TS.Recent, and when it was learnt.
+    pub(super) ts_recent: u32,
+    pub(super) ts_recent_at: Instant,
+    pub(super) ts_offset: u32,
+    /// The TSecr that gave the last round trip to the receiver.
+    pub(super) ts_measured: u32,
+
+    pub(super) buffer: SendBuffer,
+    pub(super) recovery: Recovery,
+    pub(super) receiver: Receiver,
+
+    /// A tail loss probe is due, of this range if there is nothing new.
+    pub(super) tail_probe: Option<std::ops::Range<Seq>>,
+    pub(super) opening: Option<Opening>,
+    pub(super) reset: Option<Reset>,
+    /// An empty segment that calls for an answer is due.
+    pub(super) probe_due: bool,
+    /// What Nagle's algorithm held back goes out.
+    pub(super) push_due: bool,
+    /// What was held back for whatever reason goes out, as far as the window allows.
+    pub(super) forced: bool,
+    /// Probes without an answer, and how often their interval was doubled.
+    pub(super) probes_out: u8,
+    pub(super) probe_backoff: u8,
+    /// The SYN again, or the next zero-window probe.
+    pub(super) probe_at: Option<Instant>,
+    /// Keep-alive, or the end of FIN_WAIT_2 or TIME_WAIT.
+    pub(super) slow_at: Option<Instant>,
+    /// Since when nothing is acknowledged in spite of retransmissions.
+    pub(super) stuck_since: Option<Instant>,
+    /// Since when the window is closed and probed.
+    pub(super) closed_since: Option<Instant>,
+    /// When an answer to an unacceptable segment left last.
+    pub(super) challenged_at: Option<Instant>,
+    pub(super) last_ack_at: Instant,
+    pub(super) last_data_in: Instant,
+    pub(super) last_data_out: Instant,
+
+    pub(super) error: Option<i32>,
+    pub(super) soft_error: Option<i32>,
+    pub(super) options: TcpOptions,
+    pub(super) counts: Counts,
 }
 
 impl Connection {
     /// Opens actively: `transmit` gives the SYN.
     pub fn connect(
-        _shared: &Arc<Shared>,
-        _options: &TcpOptions,
-        _start: Start,
-        _now: Instant,
+        shared: &Arc<Shared>,
+        options: &TcpOptions,
+        start: Start,
+        now: Instant,
     ) -> Connection {
-        todo!()
+        let mut new = Connection::new(shared, options, start, Agreed::default(), Seq(0), now);
+        new.rcv_shift = new.shift_offered().unwrap_or(0);
+        new.opening = Some(Opening::new(now));
+        new
     }
 
-    /// Opens passively: the SYN-ACK of `request` has been answered. To be followed by [`Connection::segment`] with
-    /// that answer, which makes it established.
+    /// Opens passively: the SYN-ACK of `request` has been answered. To be followed by [`Connection::segment`]
+    /// with that answer, which makes it established. `mss` as in [`Start`].
     pub fn accepted(
-        _shared: &Arc<Shared>,
-        _options: &TcpOptions,
-        _request: &super::handshake::Request,
-        _mss: u16,
-        _now: Instant,
+        shared: &Arc<Shared>,
+        options: &TcpOptions,
+        request: &Request,
+        mss: u16,
+        now: Instant,
     ) -> Connection {
-        todo!()
+        let start = Start { iss: request.iss, ts_offset: request.ts_offset, mss };
+        let mut new = Connection::new(shared, options, start, request.agreed, request.irs, now);
+        new.state = State::SynReceived;
+        new.snd_nxt = request.iss + 1;
+        new.ts_recent = request.ts_recent;
+        new.opening = Some(request.opening);
+        new
     }
 
-    /// A segment has come: RFC 9293 section 3.10.7.
-    pub fn segment(&mut self, _segment: &Segment<'_>, _now: Instant) {
-        todo!()
-    }
-
-    /// Does what is due by `now`.
-    pub fn timer(&mut self, _now: Instant) {
-        todo!()
-    }
-
-    /// When [`Connection::timer`] has something to do next, unless something else happens before.
-    pub fn deadline(&self) -> Option<Instant> {
-        todo!()
-    }
-
-    /// Hands all that may be sent now to `out`, segment by segment. `out` returns false if it has no room for
-    /// a segment, which then counts as not sent: ask again later.
-    pub fn transmit(&mut self, _now: Instant, _out: &mut dyn FnMut(&Outgoing<'_>) -> bool) {
-        todo!()
+    fn new(
+        shared: &Arc<Shared>,
+        options: &TcpOptions,
+        start: Start,
+        agreed: Agreed,
+        irs: Seq,
+        now: Instant,
+    ) -> Connection {
+        let config = &shared.config;
+        let Start { iss, ts_offset, mss } = start;
+        let adv_mss = advertised(mss, options);
+        let (snd_shift, rcv_shift) = agreed.window_scale.unwrap_or((0, 0));
+        let send_sizes = sizes(config.tcp_wmem, options.send_buffer);
+        let receive_sizes = sizes(config.tcp_rmem, options.receive_buffer);
+        let memory = shared.memory.clone();
+        let settings = recovery::Settings::new(config, options);
+        let receive_mss = u32::from(adv_mss);
+        let mut new = Connection {
+            state: State::SynSent,
+            timestamps: agreed.timestamps,
+            sack: agreed.sack,
+            ecn: agreed.ecn,
+            echo_ce: false,
+            say_cwr: false,
+            ack_now: false,
+            more: false,
+            starved: false,
+            news: false,
+            read_shut: false,
+            write_shut: false,
+            peer_done: false,
+            fin_queued: false,
+            orphan: false,
+            snd_una: iss,
+            snd_nxt: iss,
+            snd_wnd: 0,
+            snd_wl1: irs,
+            snd_wnd_max: 0,
+            scaled: agreed.window_scale.is_some(),
+            snd_shift,
+            rcv_shift,
+            snd_mss: 0,
+            peer_mss: agreed.mss,
+            path_mss: mss,
+            adv_mss,
+            small_end: iss,
+            last_ack_sent: irs + 1,
+            ts_recent: 0,
+            ts_recent_at: now,
+            ts_offset,
+            ts_measured: 0,
+            buffer: SendBuffer::new(iss + 1, send_sizes, memory.clone()),
+            recovery: Recovery::new(settings, recovery::Agreed::default(), 536, iss + 1, now),
+            receiver: Receiver::new(irs, receive_sizes, rcv_shift, receive_mss, memory, now),
+            tail_probe: None,
+            opening: None,
+            reset: None,
+            probe_due: false,
+            push_due: false,
+            forced: false,
+            probes_out: 0,
+            probe_backoff: 0,
+            probe_at: None,
+            slow_at: None,
+            stuck_since: None,
+            closed_since: None,
+            challenged_at: None,
+            last_ack_at: now,
+            last_data_in: now,
+            last_data_out: now,
+            error: None,
+            soft_error: None,
+            options: *options,
+            counts: Counts::default(),
+            shared: shared.clone(),
+        };
+        new.snd_mss = new.effective_mss();
+        new.apply_receive_options();
+        new
     }
 
     /// Takes bytes to send; `more` (`MSG_MORE`) says that others follow. Returns how many had room.
     ///
     /// # Errors
     /// EAGAIN: no room, or not connected yet. EPIPE: shut down for writing. Else the pending error, once.
-    pub fn send(&mut self, _data: &[IoSlice<'_>], _more: bool, _now: Instant) -> io::Result<usize> {
-        todo!()
+    pub fn send(&mut self, data: &[IoSlice<'_>], more: bool, now: Instant) -> io::Result<usize> {
+        if !matches!(self.state, State::Established | State::CloseWait) || self.error.is_some() {
+            return Err(self.cannot_send());
+        }
+        if self.write_shut {
+            return Err(errno(libc::EPIPE));
+        }
+        if self.snd_una == self.snd_nxt {
+            self.recovery.idle_restart(now);
+        }
+        let taken = self.buffer.push(data);
+        self.more = more;
+        if taken < data.iter().map(|piece| piece.len()).sum() {
+            self.starved = true;
+            if taken == 0 {
+                return Err(errno(libc::EAGAIN));
+            }
+        }
+        Ok(taken)
+    }
+
+    #[cold]
+    fn cannot_send(&mut self) -> io::Error {
+        // sk_stream_error: "EPIPE" gives way to what is pending.
+        let waiting = matches!(self.state, State::SynSent | State::SynReceived) && !self.write_shut;
+        errno(self.error.take().unwrap_or(if waiting { libc::EAGAIN } else { libc::EPIPE }))
     }
 
     /// Reads what has come, and leaves it there if `peek`. 0: the peer has sent all.
     ///
     /// # Errors
-    /// EAGAIN: nothing there. ENOTCONN: the connection is over. Else the pending error, once.
+    /// EAGAIN: nothing there. Else the pending error, once.
     pub fn recv(
         &mut self,
-        _into: &mut [IoSliceMut<'_>],
-        _peek: bool,
-        _now: Instant,
+        into: &mut [IoSliceMut<'_>],
+        peek: bool,
+        now: Instant,
     ) -> io::Result<usize> {
-        todo!()
+        // What came before a reset can still be read, as in Linux.
+        let read = if peek { self.receiver.peek(into) } else { self.receiver.read(into, now) };
+        if read > 0 {
+            if !peek && self.receiver.window_update_due() {
+                self.ack_now = true;
+            }
+            return Ok(read);
+        }
+        if self.receiver.available() > 0 || self.peer_done {
+            return Ok(0);
+        }
+        match self.error.take() {
+            Some(error) => Err(errno(error)),
+            None if self.read_shut || self.state == State::Closed => Ok(0),
+            None => Err(errno(libc::EAGAIN)),
+        }
     }
 
     /// shutdown(2): with `Write` or `Both`, FIN goes out behind what is queued.
     ///
     /// # Errors
     /// ENOTCONN: there is no connection.
-    pub fn shutdown(&mut self, _how: Shutdown, _now: Instant) -> io::Result<()> {
-        todo!()
+    pub fn shutdown(&mut self, how: Shutdown, now: Instant) -> io::Result<()> {
+        match self.state {
+            State::Closed => return Err(errno(libc::ENOTCONN)),
+            // inet_shutdown disconnects it.
+            State::SynSent => {
+                self.fail(libc::ECONNRESET);
+                return Ok(());
+            }
+            _ => {}
+        }
+        self.read_shut |= how != Shutdown::Write;
+        if how != Shutdown::Read {
+            self.write_shut = true;
+            self.queue_fin(now);
+        }
+        self.news = true;
+        Ok(())
     }
 
-    /// The application lets go (close(2)): what is queued is still sent, then FIN; a RST goes out at once if
-    /// data was left unread (RFC 2525 section 2.17) or `SO_LINGER` is 0. To be driven until [`Connection::is_done`].
-    pub fn close(&mut self, _now: Instant) {
-        todo!()
+    /// The application lets go (close(2)): what is queued is still sent, then FIN; a RST goes out at once
+    /// instead if data was left unread or `SO_LINGER` is 0. To be driven until [`Connection::is_done`].
+    pub fn close(&mut self, now: Instant) {
+        if self.orphan {
+            return;
+        }
+        self.orphan = true;
+        (self.read_shut, self.write_shut) = (true, true);
+        let orphans = self.shared.orphans.fetch_add(1, Ordering::Relaxed);
+        let unread = self.receiver.available() > 0;
+        match self.state {
+            State::Closed | State::SynSent => return self.end(),
+            State::TimeWait => {}
+            // RFC 2525 section 2.17: "data being lost [...] should be signaled" by a RST.
+            _ if unread => {
+                self.count(Count::TCPAbortOnClose);
+                return self.end_with_reset();
+            }
+            _ if self.options.linger == Some(Duration::ZERO) => {
+                self.count(Count::TCPAbortOnData);
+                return self.end_with_reset();
+            }
+            _ if orphans >= self.shared.config.tcp_max_orphans => {
+                self.count(Count::TCPAbortOnMemory);
+                return self.end_with_reset();
+            }
+            State::FinWait2 => self.wait_for_fin(now),
+            _ => self.queue_fin(now),
+        }
+        self.receiver.clear();
     }
 
-    /// Resets the connection (RFC 9293 section 3.10.5). What was not sent is lost.
+    /// Resets the connection (RFC 9293 section 3.10.5). What was not sent is lost; ECONNABORTED is pending.
     pub fn abort(&mut self, _now: Instant) {
-        todo!()
+        if self.state != State::Closed {
+            self.end_with_reset();
+            self.error = Some(libc::ECONNABORTED);
+        }
     }
 
     /// The options.
     pub fn options(&self) -> &TcpOptions {
-        todo!()
+        &self.options
     }
 
     /// Changes options; what that lets go is sent by the next `transmit`.
-    pub fn configure(&mut self, _now: Instant, _change: impl FnOnce(&mut TcpOptions)) {
-        todo!()
+    pub fn configure(&mut self, now: Instant, change: impl FnOnce(&mut TcpOptions)) {
+        let old = self.options;
+        change(&mut self.options);
+        let new = self.options;
+        if new == old {
+            return;
+        }
+        // Linux's TCP_NAGLE_PUSH: what waits now waits no longer.
+        self.push_due |= new.nodelay && !old.nodelay && !new.cork;
+        if new.keepalive && (!old.keepalive || new.keep_idle != old.keep_idle) {
+            self.arm_keepalive(now);
+        }
+        if new.send_buffer != old.send_buffer && new.send_buffer > 0 {
+            self.buffer.set_limit(new.send_buffer);
+        }
+        if new.receive_buffer != old.receive_buffer && new.receive_buffer > 0 {
+            self.receiver.set_limit(new.receive_buffer);
+        }
+        if let Some(algorithm) = new.congestion
+            && new.congestion != old.congestion
+        {
+            self.recovery.set_algorithm(algorithm);
+        }
+        if new.quick_ack != old.quick_ack || new.window_clamp != old.window_clamp {
+            self.apply_receive_options();
+        }
+        if new.max_segment != old.max_segment {
+            self.set_effective_mss(now);
+        }
+    }
+
+    pub(super) fn apply_receive_options(&mut self) {
+        self.receiver.set_window_clamp(self.options.window_clamp);
+        if let Some(quick) = self.options.quick_ack {
+            self.receiver.set_quick_ack(quick);
+        }
     }
 
     /// What poll(2) says (`tcp_poll` in net/ipv4/tcp.c).
     pub fn ready(&self) -> Ready {
-        todo!()
+        let mut ready = Ready::default();
+        if self.read_shut && self.write_shut || self.state == State::Closed {
+            ready = ready | Ready::HANGUP;
+        }
+        if self.read_shut {
+            ready = ready | Ready::READABLE | Ready::READ_CLOSED;
+        }
+        if !matches!(self.state, State::SynSent | State::SynReceived) {
+            let enough = self.options.receive_low_water.max(1) as usize;
+            if self.receiver.available() >= enough {
+                ready = ready | Ready::READABLE;
+            }
+            if self.write_shut || self.is_writable() {
+                ready = ready | Ready::WRITABLE;
+            }
+        }
+        if self.error.is_some() {
+            ready = ready | Ready::ERROR;
+        }
+        ready
+    }
+
+    /// `sk_stream_is_writeable`: a third of the buffer is free, and not too much of it waits to be sent.
+    #[inline]
+    pub(super) fn is_writable(&self) -> bool {
+        let low = match self.options.notsent_low_water {
+            0 => self.shared.config.tcp_notsent_lowat,
+            low => low,
+        };
+        self.buffer.is_writable() && (low == u32::MAX || self.buffer.end() - self.snd_nxt < low)
+    }
+
+    /// Something has happened since this was asked last that a waiter may wait for: data or the end has come,
+    /// there is room again, the connection is made or over.
+    #[inline]
+    pub fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.news)
     }
 
     /// The pending errno, which is none afterwards (`SO_ERROR`).
     pub fn take_error(&mut self) -> Option<i32> {
-        todo!()
+        self.error.take()
     }
 
     /// The state.
+    #[inline]
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// `TCP_INFO`.
-    pub fn info(&self, _now: Instant) -> super::info::TcpInfo {
-        todo!()
-    }
-
     /// Bytes there to read (`SIOCINQ`).
     pub fn unread(&self) -> usize {
-        todo!()
+        self.receiver.available()
     }
 
     /// Bytes taken by `send` and not acknowledged yet (`SIOCOUTQ`).
     pub fn unacknowledged(&self) -> usize {
-        todo!()
+        self.buffer.len()
+    }
+
+    /// Bytes taken by `send` and not sent yet (`SIOCOUTQNSD`).
+    pub fn unsent(&self) -> usize {
+        (self.buffer.end() - self.snd_nxt) as usize
     }
 
     /// Closed by the application and not yet sure that the peer has all: what `SO_LINGER` waits for.
     pub fn lingers(&self) -> bool {
-        todo!()
+        self.orphan && matches!(self.state, State::FinWait1 | State::Closing | State::LastAck)
     }
 
     /// Over, and nothing left to send: it can be forgotten once the application lets go.
+    #[inline]
     pub fn is_done(&self) -> bool {
-        todo!()
+        self.state == State::Closed && self.reset.is_none()
     }
 
-    /// Once in TIME_WAIT, with all sent: what a TIME_WAIT entry needs to stand in for the connection, which is
-    /// [`State::Closed`] afterwards.
+    /// Once in TIME_WAIT, with all sent: what a TIME_WAIT entry needs to stand in for the connection, which
+    /// is [`State::Closed`] afterwards.
     pub fn take_time_wait(&mut self) -> Option<TimeWait> {
-        todo!()
+        if self.state != State::TimeWait || self.ack_now {
+            return None;
+        }
+        let until = self.slow_at?;
+        let rcv_window = self.receiver.window();
+        let time_wait = TimeWait {
+            snd_nxt: self.snd_nxt,
+            rcv_nxt: self.receiver.next(),
+            rcv_window,
+            window: self.on_the_wire(rcv_window),
+            timestamps: self.timestamps.then_some((self.ts_recent, self.ts_offset)),
+            until,
+        };
+        self.end();
+        Some(time_wait)
     }
 
-    /// An ICMP error has come about the segment that began at `quoted` (RFC 5927, RFC 5461).
-    pub fn unreachable(&mut self, _error: SocketError, _quoted: Seq, _now: Instant) {
-        todo!()
+    /// An ICMP error has come about the segment that began at `quoted` (RFC 5927 section 4.1, RFC 5461).
+    pub fn unreachable(&mut self, error: SocketError, quoted: Seq) {
+        if !self.is_in_flight(quoted) {
+            return;
+        }
+        match self.state {
+            // As Linux, and against RFC 1122 section 4.2.3.9, a connection being made is given up at once.
+            State::SynSent | State::SynReceived => self.fail(error.errno),
+            // RFC 5461: told only when the connection fails anyway.
+            _ => self.soft_error = Some(error.errno),
+        }
     }
 
-    /// The path takes less than thought: ICMP said so about the segment that began at `quoted`. `mss` as in [`Start`].
-    pub fn path_mss(&mut self, _mss: u16, _quoted: Seq, _now: Instant) {
-        todo!()
+    /// FIN follows the data (RFC 9293 section 3.10.4).
+    fn queue_fin(&mut self, _now: Instant) {
+        self.state = match self.state {
+            State::Established => State::FinWait1,
+            State::CloseWait => State::LastAck,
+            // "queue for processing after entering ESTABLISHED state".
+            State::SynReceived => State::SynReceived,
+            _ => return,
+        };
+        self.fin_queued = true;
     }
+
+    /// In FIN_WAIT_2, and no socket is there to see the peer's FIN: not for ever.
+    pub(super) fn wait_for_fin(&mut self, now: Instant) {
+        let wait = self.options.linger2.unwrap_or(self.shared.config.tcp_fin_timeout);
+        if wait.is_zero() {
+            return self.end_with_reset();
+        }
+        self.slow_at = Some(now + wait);
+    }
+
+    /// An error ends it; what has come can still be read.
+    #[cold]
+    pub(super) fn fail(&mut self, error: i32) {
+        if self.state != State::Closed {
+            self.error = Some(error);
+            self.end();
+        }
+    }
+
+    /// `tcp_done`: no connection any more.
+    pub(super) fn end(&mut self) {
+        self.state = State::Closed;
+        (self.read_shut, self.write_shut, self.news) = (true, true, true);
+        (self.ack_now, self.probe_due) = (false, false);
+        (self.probe_at, self.slow_at, self.tail_probe, self.opening) = (None, None, None, None);
+        self.buffer.clear();
+        if self.orphan {
+            self.receiver.clear();
+        }
+    }
+
+    /// As [`end`](Connection::end), and the peer is told, if it knows of the connection.
+    pub(super) fn end_with_reset(&mut self) {
+        let all_acked = self.fin_queued && self.snd_una == self.buffer.end() + 1;
+        let silent = match self.state {
+            State::SynSent | State::Closed | State::TimeWait => true,
+            // tcp_need_reset: here the peer is done unless it lacks data.
+            State::Closing | State::LastAck => all_acked,
+            _ => false,
+        };
+        if !silent {
+            let ack = Some(self.receiver.next());
+            self.reset = Some(Reset { seq: self.sendable_seq(), ack });
+        }
+        self.end();
+    }
+
+    #[cold]
+    pub(super) fn count(&self, count: Count) {
+        self.shared.counters.add(count);
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if self.orphan {
+            self.shared.orphans.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The sizes of a buffer, which the socket may have fixed.
+pub(super) fn sizes(host: BufferSizes, fixed: u32) -> BufferSizes {
+    match fixed {
+        0 => host,
+        fixed => BufferSizes { min: host.min.min(fixed), initial: fixed, max: fixed },
+    }
+}
+
+/// The MSS option of our SYN.
+pub(super) fn advertised(path: u16, options: &TcpOptions) -> u16 {
+    match options.max_segment {
+        0 => path,
+        most => path.min(most),
+    }
+}
+
+#[inline]
+pub(super) fn errno(number: i32) -> io::Error {
+    io::Error::from_raw_os_error(number)
 }

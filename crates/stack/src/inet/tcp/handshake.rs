@@ -1,13 +1,21 @@
-//! The handshake: which options are offered and agreed, and the embryonic connection of a listener.
+//! The handshake: which options are offered and agreed, our SYN, and the embryonic connection of a listener.
 
 use super::{
-    TcpOptions,
-    connection::{Outgoing, Start},
-    segment::Segment,
+    Config, Ecn, TcpOptions,
+    connection::{Connection, Outgoing, Start, State, advertised, sizes},
+    input::millis,
+    output::{DEFAULT_MSS, Out},
+    receive::Receiver,
+    recovery::{self, Recovery},
+    segment::{Flags, Options, Segment},
     seq::Seq,
     shared::Shared,
 };
-use crate::time::Instant;
+use crate::{inet::Count, time::Instant};
+use std::time::Duration;
+
+/// RFC 6298 section 2.1: the RTO before there is a measurement.
+const FIRST_RTO: Duration = Duration::from_secs(1);
 
 /// What both SYNs together say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,8 +32,221 @@ pub struct Agreed {
     pub ecn: bool,
 }
 
-/// A SYN that was answered and whose answer is not acknowledged: an entry of a listener's SYN queue, or what
-/// a cookie brought back. No larger than it must be.
+/// How our SYN, or our SYN-ACK, fares.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Opening {
+    /// When it went out first, and last.
+    pub(super) first: Instant,
+    pub(super) last: Instant,
+    /// How often it went out, and how often because its time was over.
+    pub(super) sent: u8,
+    pub(super) timeouts: u8,
+    /// The time until the next.
+    pub(super) rto: Duration,
+    /// It is to be sent.
+    pub(super) due: bool,
+}
+
+impl Opening {
+    pub(super) fn new(now: Instant) -> Opening {
+        Opening { first: now, last: now, sent: 0, timeouts: 0, rto: FIRST_RTO, due: true }
+    }
+
+    /// It goes out again; the interval doubles, `linear` times excepted.
+    pub(super) fn again(&mut self, linear: u8, config: &Config) {
+        self.timeouts = self.timeouts.saturating_add(1);
+        if self.timeouts > linear {
+            self.rto = (self.rto * 2).min(config.tcp_rto_max);
+        }
+        self.due = true;
+    }
+
+    fn sent(&mut self, now: Instant) {
+        if self.sent == 0 {
+            self.first = now;
+        }
+        self.last = now;
+        self.sent = self.sent.saturating_add(1);
+        self.due = false;
+    }
+}
+
+impl Connection {
+    /// The window scale our SYN offers.
+    pub(super) fn shift_offered(&self) -> Option<u8> {
+        shift_offered(&self.shared.config, &self.options)
+    }
+
+    /// Our SYN or, when the peer's has come first, our SYN-ACK (simultaneous open); or a RST about a segment
+    /// that answers neither.
+    #[cold]
+    pub(super) fn send_opening(&mut self, now: Instant, out: &mut Out<'_>) {
+        if !self.send_reset(now, out) {
+            return;
+        }
+        let Some(mut opening) = self.opening.filter(|opening| opening.due) else {
+            if self.state == State::SynReceived && self.ack_now {
+                self.send_ack(now, out);
+            }
+            return;
+        };
+        let config = &self.shared.config;
+        let answer = self.state == State::SynReceived;
+        // RFC 3168 section 6.1.1.1: a host that gets no answer to an ECN-setup SYN may try without.
+        let ecn = !answer && config.tcp_ecn == Ecn::On && opening.sent == 0;
+        let shift =
+            if answer { self.scaled.then_some(self.rcv_shift) } else { self.shift_offered() };
+        let timestamps = if answer { self.timestamps } else { config.tcp_timestamps };
+        let options = Options {
+            mss: Some(self.adv_mss),
+            window_scale: shift,
+            sack_permitted: if answer { self.sack } else { config.tcp_sack },
+            timestamps: timestamps.then(|| (self.timestamp(now), self.ts_recent)),
+            ..Options::default()
+        };
+        let mut flags = Flags::SYN;
+        if answer {
+            flags = flags | Flags::ACK;
+        }
+        if ecn {
+            flags = flags | Flags::ECE | Flags::CWR;
+        }
+        let segment = Segment {
+            seq: self.snd_una,
+            ack: if answer { self.receiver.next() } else { Seq(0) },
+            flags,
+            window: Receiver::initial_window(sizes(config.tcp_rmem, self.options.receive_buffer)),
+            options,
+            ..Segment::default()
+        };
+        if !out(&Outgoing { segment, ..Outgoing::default() }) {
+            return;
+        }
+        self.counts.segs_out += 1;
+        self.snd_nxt = self.snd_una + 1;
+        self.ack_now = false;
+        opening.sent(now);
+        self.opening = Some(opening);
+        self.probe_at = Some(self.within_user_timeout(now + opening.rto, opening.first));
+    }
+
+    /// Section 3.10.7.3: a segment in SYN-SENT.
+    #[cold]
+    pub(super) fn answer_to_syn(&mut self, segment: &Segment<'_>, now: Instant) {
+        let ack = segment.flags.has(Flags::ACK);
+        if ack {
+            // "If SEG.ACK =< ISS or SEG.ACK > SND.NXT, send a reset (unless the RST bit is set, if so drop the
+            // segment and return)".
+            let ours = self.snd_una.before(segment.ack) && segment.ack.at_most(self.snd_nxt);
+            if !ours || self.echoes_another(segment, now) {
+                if !segment.flags.has(Flags::RST) {
+                    self.refuse(segment);
+                }
+                return;
+            }
+        }
+        if segment.flags.has(Flags::RST) {
+            if ack {
+                self.fail(libc::ECONNREFUSED);
+            }
+            return;
+        }
+        if !segment.flags.has(Flags::SYN) {
+            return;
+        }
+        self.agree(segment, now);
+        if ack {
+            let asked = self.shared.config.tcp_ecn == Ecn::On;
+            let agrees = segment.flags.has(Flags::ECE) && !segment.flags.has(Flags::CWR);
+            self.ecn = asked && agrees;
+            self.established(segment, now);
+            self.ack_now = true;
+        } else {
+            // Simultaneous open.
+            self.state = State::SynReceived;
+            self.opening = Some(Opening::new(now));
+        }
+    }
+
+    /// RFC 7323 section 5.3: a SYN-ACK that echoes a timestamp from before our first SYN, or from the future,
+    /// answers a connection of the past.
+    fn echoes_another(&self, segment: &Segment<'_>, now: Instant) -> bool {
+        let Some((_, echo)) = segment.options.timestamps else { return false };
+        let Some(opening) = self.opening else { return false };
+        let first = self.timestamp(opening.first);
+        let since_first = self.timestamp(now).wrapping_sub(first);
+        self.shared.config.tcp_timestamps && echo != 0 && echo.wrapping_sub(first) > since_first
+    }
+
+    /// What the peer's SYN says about options.
+    fn agree(&mut self, syn: &Segment<'_>, now: Instant) {
+        let config = &self.shared.config;
+        let options = &syn.options;
+        self.peer_mss = options.mss.unwrap_or(DEFAULT_MSS);
+        let ours = self.shift_offered();
+        let scale = options.window_scale.zip(ours);
+        self.scaled = scale.is_some();
+        (self.snd_shift, self.rcv_shift) = scale.unwrap_or((0, 0));
+        self.sack = config.tcp_sack && options.sack_permitted;
+        self.timestamps = config.tcp_timestamps && options.timestamps.is_some();
+        if let Some((value, _)) = options.timestamps {
+            (self.ts_recent, self.ts_recent_at) = (value, now);
+        }
+        let sizes = sizes(config.tcp_rmem, self.options.receive_buffer);
+        let (mss, memory) = (self.adv_mss.into(), self.shared.memory.clone());
+        self.receiver = Receiver::new(syn.seq, sizes, self.rcv_shift, mss, memory, now);
+        self.last_ack_sent = self.receiver.next();
+        self.apply_receive_options();
+    }
+
+    /// Our SYN is acknowledged by `segment`, whose window counts.
+    pub(super) fn established(&mut self, segment: &Segment<'_>, now: Instant) {
+        let opening = self.opening.take();
+        let retransmissions =
+            opening.map_or(0, |opening| u32::from(opening.sent.saturating_sub(1)));
+        // Karn's rule, unless a timestamp tells which one was answered.
+        let echoed = segment.options.timestamps.filter(|_| self.timestamps);
+        let sent = match (retransmissions, echoed) {
+            (0, _) => opening.map(|opening| opening.last),
+            (_, Some((_, echo))) => self.shown_since(echo, now),
+            _ => None,
+        };
+        self.probe_at = None;
+        self.counts.bytes_acked += 1;
+        self.snd_una = segment.ack;
+        // RFC 7323 section 2.2: the window of a SYN is never scaled.
+        let shift = if segment.flags.has(Flags::SYN) { 0 } else { self.snd_shift };
+        self.snd_wnd = u32::from(segment.window) << shift;
+        self.snd_wnd_max = self.snd_wnd;
+        self.snd_wl1 = segment.seq;
+        self.snd_mss = self.effective_mss();
+        let settings = recovery::Settings::new(&self.shared.config, &self.options);
+        let agreed = recovery::Agreed {
+            sack: self.sack,
+            timestamps: self.timestamps.then_some(Duration::from_millis(1)),
+            ecn: self.ecn,
+            rtt: sent.map(|sent| now - sent),
+            retransmissions,
+        };
+        self.recovery = Recovery::new(settings, agreed, self.snd_mss, self.snd_una, now);
+        self.last_ack_at = now;
+        self.last_data_in = now;
+        self.soft_error = None;
+        self.state = if self.fin_queued { State::FinWait1 } else { State::Established };
+        self.news = true;
+        if self.options.keepalive {
+            self.arm_keepalive(now);
+        }
+    }
+}
+
+fn shift_offered(config: &Config, options: &TcpOptions) -> Option<u8> {
+    let sizes = sizes(config.tcp_rmem, options.receive_buffer);
+    config.tcp_window_scaling.then(|| Receiver::shift_for(sizes))
+}
+
+/// A SYN that was answered and whose answer is not acknowledged: an entry of a listener's SYN queue, or what a
+/// cookie brought back.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Our initial sequence number.
@@ -34,69 +255,196 @@ pub struct Request {
     pub irs: Seq,
     /// What was agreed.
     pub agreed: Agreed,
+    pub(super) ts_offset: u32,
+    pub(super) ts_recent: u32,
+    pub(super) opening: Opening,
+    /// The window we offered, and the MSS.
+    window: u16,
+    mss: u16,
+    answered_at: Option<Instant>,
 }
 
 /// What to do about a segment for a [`Request`].
-#[derive(Debug)]
-pub enum Answer<'a> {
+#[derive(Clone, Debug)]
+pub enum Answer {
     /// The handshake is complete: make a connection of it, give it this segment.
     Accept,
     /// Nothing.
     Ignore,
     /// Send this; the request stands.
-    Send(Outgoing<'a>),
+    Send(Segment<'static>),
     /// Send [`Request::syn_ack`] again.
     SynAck,
-    /// The peer has reset it: forget it.
+    /// It is over: forget it.
     Forget,
 }
 
 impl Request {
-    /// A SYN has come. `start.mss` is what our side announces.
+    /// A SYN has come. `start.mss` is what the path takes.
     pub fn new(
-        _shared: &Shared,
-        _options: &TcpOptions,
-        _syn: &Segment<'_>,
-        _start: Start,
-        _now: Instant,
+        shared: &Shared,
+        options: &TcpOptions,
+        syn: &Segment<'_>,
+        start: Start,
+        now: Instant,
     ) -> Request {
-        todo!()
+        let config = &shared.config;
+        let said = &syn.options;
+        // RFC 3168 section 6.1.1: ECE and CWR both, "an ECN-setup SYN packet".
+        let ecn = config.tcp_ecn != Ecn::Off && syn.flags.has(Flags::ECE | Flags::CWR);
+        let agreed = Agreed {
+            mss: said.mss.unwrap_or(DEFAULT_MSS),
+            window_scale: said.window_scale.zip(shift_offered(config, options)),
+            sack: config.tcp_sack && said.sack_permitted,
+            timestamps: config.tcp_timestamps && said.timestamps.is_some(),
+            ecn,
+        };
+        Request {
+            iss: start.iss,
+            irs: syn.seq,
+            agreed,
+            ts_offset: start.ts_offset,
+            ts_recent: said.timestamps.map_or(0, |(value, _)| value),
+            opening: Opening::new(now),
+            window: Receiver::initial_window(sizes(config.tcp_rmem, options.receive_buffer)),
+            mss: advertised(start.mss, options),
+            answered_at: None,
+        }
     }
 
-    /// A cookie has come back in `ack`, and said what was agreed.
+    /// A cookie has come back in `ack`, and said what the SYN was. `agreed.window_scale` has the peer's shift;
+    /// ours is what we offer anyway.
     pub fn from_cookie(
-        _shared: &Shared,
-        _options: &TcpOptions,
-        _ack: &Segment<'_>,
-        _agreed: Agreed,
-        _start: Start,
-        _now: Instant,
+        shared: &Shared,
+        options: &TcpOptions,
+        ack: &Segment<'_>,
+        agreed: Agreed,
+        start: Start,
+        now: Instant,
     ) -> Request {
-        todo!()
+        let config = &shared.config;
+        let theirs = agreed.window_scale.map(|(theirs, _)| theirs);
+        let window_scale = theirs.zip(shift_offered(config, options));
+        // When the SYN-ACK left is not known.
+        let opening = Opening { sent: 2, due: false, ..Opening::new(now) };
+        Request {
+            iss: start.iss,
+            irs: ack.seq - 1,
+            agreed: Agreed { window_scale, ..agreed },
+            ts_offset: start.ts_offset,
+            ts_recent: ack.options.timestamps.map_or(0, |(value, _)| value),
+            opening,
+            window: Receiver::initial_window(sizes(config.tcp_rmem, options.receive_buffer)),
+            mss: advertised(start.mss, options),
+            answered_at: None,
+        }
     }
 
-    /// The SYN-ACK.
-    pub fn syn_ack(&self, _now: Instant) -> Outgoing<'static> {
-        todo!()
+    /// The SYN-ACK, to be sent now.
+    pub fn syn_ack(&mut self, now: Instant) -> Segment<'static> {
+        self.opening.sent(now);
+        let mut flags = Flags::SYN | Flags::ACK;
+        if self.agreed.ecn {
+            flags = flags | Flags::ECE;
+        }
+        let options = Options {
+            mss: Some(self.mss),
+            window_scale: self.agreed.window_scale.map(|(_, ours)| ours),
+            sack_permitted: self.agreed.sack,
+            ..self.timestamps(now)
+        };
+        Segment {
+            seq: self.iss,
+            ack: self.irs + 1,
+            flags,
+            window: self.window,
+            options,
+            ..Segment::default()
+        }
+    }
+
+    fn timestamps(&self, now: Instant) -> Options {
+        let value = millis(now).wrapping_add(self.ts_offset);
+        let timestamps = self.agreed.timestamps.then_some((value, self.ts_recent));
+        Options { timestamps, ..Options::default() }
     }
 
     /// When the SYN-ACK is due again.
     pub fn deadline(&self) -> Instant {
-        todo!()
+        self.opening.last + self.opening.rto
     }
 
     /// The deadline has come: true if the SYN-ACK is to be sent again, false if the request is over.
-    pub fn timer(&mut self, _shared: &Shared, _now: Instant) -> bool {
-        todo!()
+    pub fn timer(&mut self, shared: &Shared) -> bool {
+        if self.opening.timeouts >= shared.config.tcp_synack_retries {
+            return false;
+        }
+        self.opening.again(0, &shared.config);
+        true
     }
 
-    /// A segment has come for it (RFC 9293 section 3.10.7.4, SYN-RECEIVED; `tcp_check_req`).
-    pub fn segment(
-        &mut self,
-        _shared: &Shared,
-        _segment: &Segment<'_>,
-        _now: Instant,
-    ) -> Answer<'static> {
-        todo!()
+    /// A segment has come for it: RFC 9293 section 3.10.7.4 in SYN-RECEIVED, by the rules of Linux's
+    /// `tcp_check_req`. Changes nothing but what limits answers.
+    pub fn segment(&mut self, shared: &Shared, segment: &Segment<'_>, now: Instant) -> Answer {
+        let flags = segment.flags;
+        let next = self.irs + 1;
+        let old = match segment.options.timestamps {
+            Some((value, _)) if self.agreed.timestamps => {
+                self.ts_recent.wrapping_sub(value) as i32 > 0
+            }
+            _ => false,
+        };
+        let syn_only =
+            Flags::SYN.0 == flags.0 & (Flags::SYN | Flags::ACK | Flags::RST | Flags::FIN).0;
+        if syn_only && segment.seq == self.irs && !old {
+            return if self.may_answer(shared, now) { Answer::SynAck } else { Answer::Ignore };
+        }
+        if flags.has(Flags::RST) {
+            // RFC 5961 section 3.2, for the one number that can be.
+            return if segment.seq == next { Answer::Forget } else { Answer::Ignore };
+        }
+        if flags.has(Flags::ACK) && segment.ack != self.iss + 1 {
+            let seq = segment.ack;
+            return Answer::Send(Segment { seq, flags: Flags::RST, ..Segment::default() });
+        }
+        let edge = next + u32::from(self.window);
+        let within = next.at_most(segment.seq) && segment.seq.at_most(edge);
+        let again = flags.has(Flags::SYN) && segment.seq == self.irs;
+        if old || !(within || again) {
+            if old {
+                shared.counters.add(Count::PAWSEstab);
+            }
+            return if self.may_answer(shared, now) {
+                Answer::Send(self.bare_ack(now))
+            } else {
+                Answer::Ignore
+            };
+        }
+        // A SYN within the window is no part of this connection (RFC 5961 section 4).
+        if flags.has(Flags::SYN) && !again {
+            return Answer::Ignore;
+        }
+        if flags.has(Flags::ACK) { Answer::Accept } else { Answer::Ignore }
+    }
+
+    fn bare_ack(&self, now: Instant) -> Segment<'static> {
+        let shift = self.agreed.window_scale.map_or(0, |(_, ours)| ours);
+        Segment {
+            seq: self.iss + 1,
+            ack: self.irs + 1,
+            flags: Flags::ACK,
+            window: self.window >> shift,
+            options: self.timestamps(now),
+            ..Segment::default()
+        }
+    }
+
+    fn may_answer(&mut self, shared: &Shared, now: Instant) -> bool {
+        let apart = shared.config.tcp_invalid_ratelimit;
+        let may = self.answered_at.is_none_or(|at| now.since(at) >= apart);
+        if may {
+            self.answered_at = Some(now);
+        }
+        may
     }
 }

@@ -1,7 +1,8 @@
 //! `TCP_INFO`: what a connection tells about itself. The fields are those of Linux's `struct tcp_info`, without
 //! the prefix; times are [`Duration`]s, sizes bytes unless they say segments.
 
-use super::connection::State;
+use super::connection::{Connection, State};
+use crate::time::Instant;
 use std::time::Duration;
 
 /// What a connection tells about itself.
@@ -9,6 +10,8 @@ use std::time::Duration;
 pub struct TcpInfo {
     /// The state.
     pub state: State,
+    /// Congestion: open 0, disorder 1, CWR 2, recovery 3, loss 4.
+    pub ca_state: u8,
     /// Retransmission timeouts in a row.
     pub retransmits: u32,
     /// Keep-alive or zero-window probes unanswered.
@@ -25,14 +28,14 @@ pub struct TcpInfo {
     pub window_scale: Option<(u8, u8)>,
     /// The retransmission timeout.
     pub rto: Duration,
-    /// How long an acknowledgement may be put off.
-    pub ato: Duration,
     /// The largest segment sent, bytes of data.
     pub snd_mss: u32,
     /// The largest segment the peer has sent.
     pub rcv_mss: u32,
     /// The MSS we announced.
     pub advmss: u32,
+    /// The largest segment the path is known to take.
+    pub pmtu_mss: u32,
     /// Segments in flight.
     pub unacked: u32,
     /// Of these: selectively acknowledged.
@@ -61,13 +64,11 @@ pub struct TcpInfo {
     pub snd_cwnd: u32,
     /// The window the peer offers, bytes.
     pub snd_wnd: u32,
-    /// The window we offer, bytes.
-    pub rcv_wnd: u32,
-    /// Room of the receive buffer, bytes.
+    /// What the application has read in one round trip at the most, bytes.
     pub rcv_space: u32,
     /// Segments sent again, over the connection's life.
     pub total_retrans: u32,
-    /// Segments sent and received.
+    /// Segments sent.
     pub segs_out: u32,
     /// Segments received.
     pub segs_in: u32,
@@ -89,4 +90,58 @@ pub struct TcpInfo {
     pub dsack_dups: u32,
     /// Segments of ours that overtook others.
     pub reord_seen: u32,
+}
+
+impl Connection {
+    /// `TCP_INFO`.
+    pub fn info(&self, now: Instant) -> TcpInfo {
+        let figures = self.recovery.figures();
+        let mss = self.snd_mss.max(1);
+        TcpInfo {
+            state: self.state,
+            ca_state: figures.ca_state,
+            retransmits: figures.retransmits,
+            probes: self.probes_out.into(),
+            backoff: figures.backoff.max(self.probe_backoff.into()),
+            timestamps: self.timestamps,
+            sack: self.sack,
+            ecn: self.ecn,
+            window_scale: self.scaled.then_some((self.snd_shift, self.rcv_shift)),
+            rto: figures.rto,
+            snd_mss: self.snd_mss,
+            rcv_mss: self.receiver.peer_mss(),
+            advmss: self.adv_mss.into(),
+            pmtu_mss: self.path_mss.into(),
+            unacked: figures.unacked.div_ceil(mss),
+            sacked: figures.sacked.div_ceil(mss),
+            lost: figures.lost.div_ceil(mss),
+            retrans: figures.retrans.div_ceil(mss),
+            last_data_sent: now.since(self.last_data_out),
+            last_data_recv: now.since(self.last_data_in),
+            last_ack_recv: now.since(self.last_ack_at),
+            rtt: figures.srtt,
+            rttvar: figures.rttvar,
+            min_rtt: figures.min_rtt,
+            rcv_rtt: self.receiver.rtt(),
+            snd_ssthresh: match figures.ssthresh {
+                u32::MAX => u32::MAX,
+                bytes => bytes / mss,
+            },
+            snd_cwnd: figures.cwnd / mss,
+            snd_wnd: self.snd_wnd,
+            rcv_space: self.receiver.space(),
+            total_retrans: figures.total_retrans,
+            segs_out: self.counts.segs_out,
+            segs_in: self.counts.segs_in,
+            data_segs_out: self.counts.data_segs_out,
+            data_segs_in: self.counts.data_segs_in,
+            bytes_acked: self.counts.bytes_acked,
+            bytes_received: self.counts.bytes_received,
+            bytes_sent: self.counts.bytes_sent,
+            bytes_retrans: figures.bytes_retrans,
+            notsent_bytes: self.unsent() as u32,
+            dsack_dups: figures.dsack_dups,
+            reord_seen: figures.reord_seen,
+        }
+    }
 }

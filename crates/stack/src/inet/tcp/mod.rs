@@ -19,9 +19,11 @@ mod endpoint;
 mod flow;
 pub mod handshake;
 pub mod info;
+mod input;
 mod isn;
 mod listener;
 pub mod memory;
+mod output;
 mod parse;
 mod receive;
 pub mod recovery;
@@ -29,15 +31,16 @@ pub mod segment;
 mod send_buffer;
 pub mod seq;
 pub mod shared;
+#[cfg(test)]
+mod simulation;
+mod store;
+mod timers;
 mod tuple;
 mod wheel;
 
 pub use endpoint::{Hold, Ready, TcpEndpoint};
 pub use flow::{ConnectOptions, Flow};
 pub use listener::{ListenOptions, Listening};
-mod store;
-#[cfg(test)]
-mod tests;
 
 /// Which congestion control a connection uses (`TCP_CONGESTION`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -131,7 +131,7 @@ impl Store {
     #[inline]
     pub(super) fn pieces(&self, at: Seq, len: usize) -> Pieces<'_> {
         let at = at.max(self.start);
-        Pieces { store: self, at, left: len.min((self.end - at) as usize) }
+        Pieces { store: Some(self), at, left: len.min((self.end - at) as usize) }
     }
 
     /// Forgets what comes before `to`.
@@ -191,9 +191,9 @@ impl Drop for Store {
 }
 
 /// Pieces of memory that, laid end to end, are a run of bytes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Pieces<'a> {
-    store: &'a Store,
+    store: Option<&'a Store>,
     at: Seq,
     left: usize,
 }
@@ -220,7 +220,7 @@ impl<'a> Iterator for Pieces<'a> {
         if self.left == 0 {
             return None;
         }
-        let store = self.store;
+        let store = self.store?;
         let piece = if store.chunks.is_empty() {
             store.small.get(self.at.0 as usize % SMALL..)?
         } else {

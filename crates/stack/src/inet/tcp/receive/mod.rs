@@ -360,6 +360,12 @@ impl Receiver {
         new > left && new / 2 >= left
     }
 
+    /// Whether there is something to report beyond the acknowledgment.
+    #[inline]
+    pub(super) fn has_sacks(&self) -> bool {
+        self.duplicate.is_some() || !self.held.is_empty()
+    }
+
     /// What to report beyond the acknowledgment: what came twice (RFC 2883), then what is held, newest first
     /// (RFC 2018 section 4).
     pub(super) fn sacks(&self) -> Sacks {

@@ -311,6 +311,19 @@ impl Recovery {
         if in_flight == 0 { room.max(mss) / mss * mss } else { room / mss * mss }
     }
 
+    /// Whether one more segment of new data may go: [`room`](Self::room) for one, without a division.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        let in_flight = self.in_flight();
+        in_flight == 0 || self.congestion.cwnd.saturating_sub(in_flight) >= self.congestion.mss
+    }
+
+    /// The congestion window, bytes.
+    #[inline]
+    pub fn congestion_window(&self) -> u32 {
+        self.congestion.cwnd
+    }
+
     /// When [`timer`](Self::timer) is due: retransmission timeout, probe, or the end of the reordering window.
     pub fn deadline(&self) -> Option<Instant> {
         if self.board.len() == 0 {

@@ -1,0 +1,431 @@
+//! A segment arrives: RFC 9293 section 3.10.7, in its order. Most segments are what was expected and take
+//! the short path (Van Jacobson's header prediction).
+
+use super::{
+    connection::{Connection, Reset, State},
+    recovery::AckEvent,
+    segment::{Flags, Segment},
+    seq::Seq,
+};
+use crate::{inet::Count, time::Instant};
+use std::time::Duration;
+
+/// How long TS.Recent is believed: the peer's clock may have gone half round since (RFC 7323 section 5.5).
+const TS_RECENT_LIFE: Duration = Duration::from_secs(24 * 24 * 3_600);
+
+/// 2 MSL: Linux's `TCP_TIMEWAIT_LEN`, where RFC 9293 section 3.4.2 has 4 minutes.
+pub(super) const TIME_WAIT: Duration = Duration::from_secs(60);
+
+/// The control bits that are looked at before the short path is taken.
+const SPECIAL: u8 = Flags::FIN.0
+    | Flags::SYN.0
+    | Flags::RST.0
+    | Flags::ACK.0
+    | Flags::URG.0
+    | Flags::ECE.0
+    | Flags::CWR.0;
+
+impl Connection {
+    /// A segment has come.
+    #[inline]
+    pub fn segment(&mut self, segment: &Segment<'_>, now: Instant) {
+        self.counts.segs_in = self.counts.segs_in.wrapping_add(1);
+        if self.predicted(segment) {
+            self.remember_timestamp(segment, now);
+            self.acknowledged(segment, now);
+            if !segment.payload.is_empty() {
+                self.data(segment, now);
+            }
+        } else {
+            self.unpredicted(segment, now);
+        }
+    }
+
+    /// Whether it is the next data or an acknowledgment of what we sent, with nothing special about it.
+    #[inline]
+    fn predicted(&self, segment: &Segment<'_>) -> bool {
+        let timestamps = match segment.options.timestamps {
+            Some((value, _)) if self.timestamps => self.ts_recent.wrapping_sub(value) as i32 <= 0,
+            _ => true,
+        };
+        segment.flags.0 & SPECIAL == Flags::ACK.0
+            && self.state == State::Established
+            && segment.seq == self.receiver.next()
+            && self.snd_una.at_most(segment.ack)
+            && segment.ack.at_most(self.snd_nxt)
+            && timestamps
+            && !segment.congested
+    }
+
+    #[inline(never)]
+    fn unpredicted(&mut self, segment: &Segment<'_>, now: Instant) {
+        match self.state {
+            State::Closed => {}
+            State::SynSent => self.answer_to_syn(segment, now),
+            _ => self.synchronized(segment, now),
+        }
+    }
+
+    /// Section 3.10.7.4, "Other states".
+    fn synchronized(&mut self, segment: &Segment<'_>, now: Instant) {
+        // Simultaneous open: the peer's SYN again, now with the ACK of ours. Its SYN is not news.
+        let stripped;
+        let crossed = self.state == State::SynReceived
+            && segment.flags.has(Flags::SYN | Flags::ACK)
+            && !segment.flags.has(Flags::RST)
+            && segment.seq + 1 == self.receiver.next();
+        let segment = if crossed {
+            let flags = Flags(segment.flags.0 & !Flags::SYN.0);
+            stripped = Segment { seq: segment.seq + 1, flags, ..segment.clone() };
+            &stripped
+        } else {
+            segment
+        };
+        if !self.valid(segment, now) || !segment.flags.has(Flags::ACK) {
+            return;
+        }
+        if self.state == State::SynReceived {
+            // "SND.UNA < SEG.ACK =< SND.NXT [...] If the segment acknowledgment is not acceptable, form a
+            // reset segment".
+            if !self.snd_una.before(segment.ack) || segment.ack.after(self.snd_nxt) {
+                self.refuse(segment);
+                return;
+            }
+            self.established(segment, now);
+        }
+        if segment.ack.after(self.snd_nxt) {
+            // "If the ACK acks something not yet sent (SEG.ACK > SND.NXT), then send an ACK, drop the
+            // segment, and return."
+            return self.challenge(now);
+        }
+        // RFC 5961 section 5.2: acceptable is "SND.UNA - MAX.SND.WND <= SEG.ACK <= SND.NXT"; nor can be
+        // acknowledged again what never was.
+        let age = self.snd_una - segment.ack;
+        if age > self.snd_wnd_max || u64::from(age) > self.counts.bytes_acked + 1 {
+            return self.challenge(now);
+        }
+        self.remember_timestamp(segment, now);
+        self.acknowledged(segment, now);
+        self.fin_acknowledged(now);
+        // The urgent pointer is not looked at: urgent data is read in line (SO_OOBINLINE).
+        match self.state {
+            State::Established | State::FinWait1 | State::FinWait2 => {
+                if segment.payload.is_empty() && !segment.flags.has(Flags::FIN) {
+                    return;
+                }
+                if self.read_shut && self.state != State::Established && self.brings_data(segment) {
+                    // RFC 1122 section 4.2.2.13: "If [...] new data is received after CLOSE is called, its
+                    // TCP SHOULD send a RST to show that data was lost."
+                    self.count(Count::TCPAbortOnData);
+                    self.refuse(segment);
+                    return self.fail(libc::ECONNRESET);
+                }
+                self.data(segment, now);
+            }
+            // After the peer's FIN there is nothing to come.
+            _ => {}
+        }
+    }
+
+    /// First to fourth check: sequence number, RST, SYN; and PAWS before them all.
+    fn valid(&mut self, segment: &Segment<'_>, now: Instant) -> bool {
+        let rst = segment.flags.has(Flags::RST);
+        let syn = segment.flags.has(Flags::SYN);
+        // RFC 7323 section 5.3 R1: "SEG.TSval < TS.Recent, TS.Recent is valid [...] and if the RST bit is not
+        // set, then treat the arriving segment as not acceptable".
+        if let Some((value, _)) = segment.options.timestamps
+            && self.timestamps
+            && !rst
+            && self.is_old(value, now)
+        {
+            self.count(Count::PAWSEstab);
+            // A pure ACK that was overtaken is no reason to speak.
+            if syn || !segment.is_empty() || segment.seq != self.receiver.next() {
+                self.unacceptable(segment, now);
+            }
+            return false;
+        }
+        // An acknowledgment overtaken by data that we have not acknowledged yet still counts, and so does one
+        // that comes with more than the window takes.
+        let overtaken = segment.is_empty()
+            && !rst
+            && self.last_ack_sent.at_most(segment.seq)
+            && segment.seq.at_most(self.receiver.next());
+        let acceptable = self.receiver.acceptable(segment.seq, segment.len())
+            || self.receiver.acceptable(segment.seq, 0)
+            || overtaken;
+        if rst {
+            // RFC 5961 section 3.2: only the exact number resets; another one in the window is challenged.
+            if segment.seq == self.receiver.next() {
+                self.reset_by_peer();
+            } else if acceptable {
+                self.challenge(now);
+            }
+            return false;
+        }
+        if syn && self.state != State::TimeWait {
+            // RFC 5961 section 4.2: "If the SYN bit is set, irrespective of the sequence number, TCP MUST send
+            // an ACK (also referred to as challenge ACK) to the remote peer".
+            self.count(Count::TCPSYNChallenge);
+            self.challenge(now);
+            return false;
+        }
+        if !acceptable {
+            self.unacceptable(segment, now);
+        }
+        acceptable
+    }
+
+    /// "If an incoming segment is not acceptable, an acknowledgment should be sent in reply".
+    fn unacceptable(&mut self, segment: &Segment<'_>, now: Instant) {
+        // The peer has not heard our last acknowledgment of its FIN: TIME_WAIT begins anew.
+        if self.state == State::TimeWait && segment.flags.has(Flags::FIN) {
+            self.slow_at = Some(now + TIME_WAIT);
+        }
+        // Answers to data cannot go in circles, others can: two confused peers (tcp_oow_rate_limited).
+        let data = !segment.payload.is_empty() && !segment.flags.has(Flags::SYN);
+        if data || self.may_answer(now) {
+            self.receiver.unacceptable(segment.seq, segment.payload.len(), now);
+            self.ack_now = true;
+        }
+    }
+
+    /// A challenge ACK (RFC 5961), if the limits allow one.
+    pub(super) fn challenge(&mut self, now: Instant) {
+        if self.may_answer(now) && self.shared.challenges.allow(now) {
+            self.count(Count::TCPChallengeACK);
+            self.ack_now = true;
+        }
+    }
+
+    fn may_answer(&mut self, now: Instant) -> bool {
+        let apart = self.shared.config.tcp_invalid_ratelimit;
+        let may = self.challenged_at.is_none_or(|at| now.since(at) >= apart);
+        if may {
+            self.challenged_at = Some(now);
+        }
+        may
+    }
+
+    /// Section 3.10.7.1: the RST that answers a segment.
+    pub(super) fn refuse(&mut self, segment: &Segment<'_>) {
+        self.reset = Some(if segment.flags.has(Flags::ACK) {
+            Reset { seq: segment.ack, ack: None }
+        } else {
+            Reset { seq: Seq(0), ack: Some(segment.end()) }
+        });
+    }
+
+    fn reset_by_peer(&mut self) {
+        match self.state {
+            // RFC 1337, fix (1).
+            State::TimeWait if self.shared.config.tcp_rfc1337 => {}
+            State::TimeWait => self.end(),
+            // tcp_reset: the peer has sent all it wanted, so it is writing that fails.
+            State::CloseWait => self.fail(libc::EPIPE),
+            _ => self.fail(libc::ECONNRESET),
+        }
+    }
+
+    /// PAWS: whether a TSval is from before TS.Recent.
+    fn is_old(&self, value: u32, now: Instant) -> bool {
+        self.ts_recent.wrapping_sub(value) as i32 > 0
+            && now.since(self.ts_recent_at) < TS_RECENT_LIFE
+    }
+
+    /// RFC 7323 section 4.3 (2): "If: SEG.TSval >= TS.Recent and SEG.SEQ <= Last.ACK.sent then SEG.TSval is
+    /// copied to TS.Recent".
+    #[inline]
+    fn remember_timestamp(&mut self, segment: &Segment<'_>, now: Instant) {
+        if let Some((value, _)) = segment.options.timestamps
+            && self.timestamps
+            && segment.seq.at_most(self.last_ack_sent)
+        {
+            self.ts_recent = value;
+            self.ts_recent_at = now;
+        }
+    }
+
+    /// Fifth, the ACK field, which lies between SND.UNA less a window and SND.NXT: window and recovery.
+    #[inline]
+    fn acknowledged(&mut self, segment: &Segment<'_>, now: Instant) {
+        self.last_ack_at = now;
+        self.probes_out = 0;
+        let advances = segment.ack.after(self.snd_una);
+        let window = u32::from(segment.window) << self.snd_shift;
+        let same_window = window == self.snd_wnd;
+        // "If SND.WL1 < SEG.SEQ or (SND.WL1 = SEG.SEQ and SND.WL2 =< SEG.ACK)"; of two segments that say the
+        // same but the window, the larger one counts, as they may have changed places (tcp_may_update_window).
+        let newer = advances
+            || segment.ack == self.snd_una
+                && (self.snd_wl1.before(segment.seq)
+                    || self.snd_wl1 == segment.seq && (window > self.snd_wnd || window == 0));
+        if newer {
+            self.snd_wl1 = segment.seq;
+            self.snd_wnd = window;
+            self.snd_wnd_max = self.snd_wnd_max.max(window);
+        }
+        if self.snd_una == self.snd_nxt {
+            // Nothing was in flight, so there is nothing to recover.
+            if self.probe_at.is_some() {
+                self.window_while_probing(now);
+            }
+            return;
+        }
+        let pure = segment.is_empty() && same_window;
+        if !advances && !pure && segment.options.sacks.is_empty() && !segment.flags.has(Flags::ECE)
+        {
+            return;
+        }
+        let echoed = match segment.options.timestamps {
+            Some((_, echo)) if self.timestamps => self.shown_since(echo, now),
+            _ => None,
+        };
+        let edge = self.snd_una.max(segment.ack) + self.snd_wnd;
+        let unsent = self.snd_nxt.before(self.buffer.end()) && self.snd_nxt.before(edge);
+        let event = AckEvent {
+            ack: segment.ack,
+            sacks: &segment.options.sacks,
+            echoed,
+            ece: self.ecn && segment.flags.has(Flags::ECE),
+            pure,
+            unsent,
+        };
+        self.recovery.acked(&event, now);
+        if advances {
+            self.advance(segment.ack);
+        }
+    }
+
+    #[inline]
+    fn advance(&mut self, ack: Seq) {
+        self.counts.bytes_acked += u64::from(ack - self.snd_una);
+        self.snd_una = ack;
+        self.buffer.ack(ack);
+        self.stuck_since = None;
+        if self.tail_probe.is_some() {
+            self.tail_probe = None;
+        }
+        if !self.buffer.is_empty() {
+            self.buffer.grow(self.recovery.congestion_window());
+        }
+        if self.starved && self.is_writable() {
+            self.starved = false;
+            self.news = true;
+        }
+    }
+
+    /// What follows when our FIN is acknowledged.
+    fn fin_acknowledged(&mut self, now: Instant) {
+        if !self.fin_queued || self.snd_una != self.buffer.end() + 1 {
+            return;
+        }
+        match self.state {
+            State::FinWait1 => {
+                self.state = State::FinWait2;
+                self.news = true;
+                if self.orphan {
+                    self.wait_for_fin(now);
+                }
+            }
+            State::Closing => self.time_wait(now),
+            State::LastAck => self.end(),
+            _ => {}
+        }
+    }
+
+    /// Whether it has data that we have not seen.
+    fn brings_data(&self, segment: &Segment<'_>) -> bool {
+        let end = segment.seq + segment.payload.len() as u32;
+        !segment.payload.is_empty() && end.after(self.receiver.next())
+    }
+
+    /// Seventh and eighth: data and FIN.
+    #[inline]
+    fn data(&mut self, segment: &Segment<'_>, now: Instant) {
+        let fin = segment.flags.has(Flags::FIN);
+        if self.ecn {
+            self.congestion_seen(segment);
+        }
+        if segment.payload.len() as u32 >= self.receiver.peer_mss() {
+            self.measure_for_receiver(segment, now);
+        }
+        let arrived = self.receiver.segment(segment.seq, segment.payload, fin, now);
+        self.counts.data_segs_in = self.counts.data_segs_in.wrapping_add(1);
+        self.counts.bytes_received += arrived.new_in_order as u64;
+        self.last_data_in = now;
+        self.news |= arrived.new_in_order > 0;
+        if arrived.fin_reached {
+            self.peer_finished(now);
+        }
+    }
+
+    /// RFC 3168 section 6.1.3: "the TCP data receiver sets the ECN-Echo flag" from a CE mark on, until the
+    /// sender says CWR.
+    fn congestion_seen(&mut self, segment: &Segment<'_>) {
+        if segment.flags.has(Flags::CWR) {
+            self.echo_ce = false;
+            // Its window may be down to one segment: it should not wait for a delayed ACK.
+            self.ack_now = true;
+        }
+        if segment.congested {
+            self.ack_now |= !self.echo_ce;
+            self.echo_ce = true;
+        }
+    }
+
+    #[cold]
+    fn measure_for_receiver(&mut self, segment: &Segment<'_>, now: Instant) {
+        if let Some((_, echo)) = segment.options.timestamps
+            && self.timestamps
+            && echo != self.ts_measured
+            && let Some(at) = self.shown_since(echo, now)
+        {
+            self.ts_measured = echo;
+            self.receiver.round_trip(now - at);
+        }
+    }
+
+    fn peer_finished(&mut self, now: Instant) {
+        (self.peer_done, self.read_shut, self.news) = (true, true, true);
+        match self.state {
+            State::Established => self.state = State::CloseWait,
+            State::FinWait1 => {
+                self.state = State::Closing;
+                self.ack_now = true;
+            }
+            State::FinWait2 => {
+                self.time_wait(now);
+                self.ack_now = true;
+            }
+            _ => {}
+        }
+    }
+
+    fn time_wait(&mut self, now: Instant) {
+        self.state = State::TimeWait;
+        (self.read_shut, self.write_shut, self.news) = (true, true, true);
+        self.probe_at = None;
+        self.slow_at = Some(now + TIME_WAIT);
+    }
+
+    /// Our timestamp clock: milliseconds.
+    #[inline]
+    pub(super) fn timestamp(&self, now: Instant) -> u32 {
+        millis(now).wrapping_add(self.ts_offset)
+    }
+
+    /// When our timestamp clock began to show `echo`, if that can be.
+    #[inline]
+    pub(super) fn shown_since(&self, echo: u32, now: Instant) -> Option<Instant> {
+        let age = self.timestamp(now).wrapping_sub(echo);
+        let ms = now.nanos() / 1_000_000;
+        (age as i32 >= 0 && u64::from(age) <= ms).then(|| Instant::from_millis(ms - u64::from(age)))
+    }
+}
+
+/// Milliseconds, wrapping.
+#[inline]
+pub(super) fn millis(now: Instant) -> u32 {
+    (now.nanos() / 1_000_000) as u32
+}

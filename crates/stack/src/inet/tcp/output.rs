@@ -1,0 +1,352 @@
+//! Which segment goes out next: again what was lost, then what is new as far as both windows and Nagle allow,
+//! then probes, then a bare acknowledgment if nothing carried it.
+
+use super::{
+    connection::{Connection, Outgoing, State},
+    receive::AckNeed,
+    segment::{Flags, Options, Segment},
+    seq::Seq,
+};
+use crate::time::Instant;
+use std::ops::Range;
+
+/// Where segments go: false means that there was no room, and the segment counts as not sent.
+pub(super) type Out<'o> = dyn FnMut(&Outgoing<'_>) -> bool + 'o;
+
+/// The MSS of a peer that names none (RFC 9293 section 3.7.1).
+pub(super) const DEFAULT_MSS: u16 = 536;
+/// Timestamps in every segment, padded (RFC 7323 appendix A).
+const TIMESTAMPS_LEN: u32 = 12;
+/// Options end here (RFC 9293 section 3.1).
+const OPTIONS_MAX: u32 = 40;
+
+/// A segment of what was never sent: it begins with SND.NXT.
+struct Next {
+    end: Seq,
+    small: bool,
+}
+
+impl Connection {
+    /// Hands all that may be sent now to `out`, segment by segment. `out` returns false if it has no room for
+    /// a segment, which then counts as not sent: ask again later.
+    pub fn transmit(&mut self, now: Instant, out: &mut Out<'_>) {
+        match self.state {
+            State::Closed => {
+                self.send_reset(now, out);
+            }
+            State::SynSent | State::SynReceived => self.send_opening(now, out),
+            _ => {
+                let all = self.send_again(now, out)
+                    && self.send_tail_probe(now, out)
+                    && self.send_new(now, out)
+                    && self.send_probe(now, out)
+                    && self.send_ack(now, out);
+                if all {
+                    (self.more, self.push_due, self.forced) = (false, false, false);
+                    self.watch_window(now);
+                }
+            }
+        }
+    }
+
+    /// What recovery says was lost.
+    #[inline]
+    fn send_again(&mut self, now: Instant, out: &mut Out<'_>) -> bool {
+        if self.snd_una == self.snd_nxt {
+            return true;
+        }
+        while let Some(range) = self.recovery.next_retransmission() {
+            // RFC 9293 section 3.8.6: a sender whose window was shrunk "SHOULD retransmit normally the old
+            // unacknowledged data between SND.UNA and SND.UNA+SND.WND"; the head goes in any case, so that
+            // something asks whether the window is open again.
+            if range.end.after(self.snd_una + self.snd_wnd) && range.start != self.snd_una {
+                return true;
+            }
+            if !self.emit(range.clone(), false, now, out) {
+                return false;
+            }
+            self.recovery.resent(range, now);
+        }
+        true
+    }
+
+    /// RFC 8985 section 7.3: a segment of new data, if there is any, else the last again.
+    #[inline]
+    fn send_tail_probe(&mut self, now: Instant, out: &mut Out<'_>) -> bool {
+        let Some(range) = self.tail_probe.take() else { return true };
+        let next = self.next_segment(true);
+        let sent = match &next {
+            Some(next) => self.send_next(next, now, out),
+            None if range.start.before(self.snd_una) => return true,
+            None => self.emit(range.clone(), false, now, out),
+        };
+        match (sent, next) {
+            (false, _) => self.tail_probe = Some(range),
+            (true, None) => self.recovery.resent(range, now),
+            (true, Some(_)) => {}
+        }
+        sent
+    }
+
+    /// New data, as much as may go.
+    #[inline]
+    fn send_new(&mut self, now: Instant, out: &mut Out<'_>) -> bool {
+        while let Some(next) = self.next_segment(false) {
+            if !self.send_next(&next, now, out) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The next segment of what was never sent, if it may go now. `probe`: whatever congestion control and
+    /// Nagle say.
+    #[inline]
+    fn next_segment(&self, probe: bool) -> Option<Next> {
+        let start = self.snd_nxt;
+        let data_end = self.buffer.end();
+        let unsent = data_end - start;
+        let fin_due = self.fin_queued && start.at_most(data_end);
+        if unsent == 0 && !fin_due {
+            return None;
+        }
+        let most = self.segment_limit();
+        let mut len = unsent.min(most);
+        let window = (self.snd_una + self.snd_wnd) - start;
+        if self.forced {
+            len = len.min(window);
+        }
+        let mut fin = fin_due && len == unsent;
+        if fin && window <= len {
+            fin = false;
+        }
+        // Sender-side silly window avoidance (RFC 9293 section 3.8.6.2.1): a segment is sent whole or not at
+        // all, until `forced` by the probe timer.
+        if len > window || len == 0 && !fin {
+            return None;
+        }
+        // The last FIN does not wait for congestion control.
+        if !probe && len > 0 && !self.recovery.has_room() {
+            return None;
+        }
+        let small = len < most;
+        if small && !fin && !probe && !self.push_due && !self.forced && self.holds_back() {
+            return None;
+        }
+        Some(Next { end: start + len + u32::from(fin), small: small && len > 0 })
+    }
+
+    fn send_next(&mut self, next: &Next, now: Instant, out: &mut Out<'_>) -> bool {
+        let range = self.snd_nxt..next.end;
+        if !self.emit(range.clone(), true, now, out) {
+            return false;
+        }
+        self.snd_nxt = next.end;
+        self.recovery.sent(range, now);
+        if next.small {
+            self.small_end = next.end;
+        }
+        self.forced = false;
+        true
+    }
+
+    /// Whether a segment of less than the MSS waits for more data: corked, or Nagle's algorithm in Minshall's
+    /// variant, for which only an earlier small segment is a reason to wait.
+    #[inline]
+    fn holds_back(&self) -> bool {
+        let small_in_flight =
+            self.snd_una.before(self.small_end) && self.small_end.at_most(self.snd_nxt);
+        self.options.cork || self.more || !self.options.nodelay && small_in_flight
+    }
+
+    /// Bytes of data in the next segment at the most: options taken off, and no more than half of the largest
+    /// window, so that a small window is not used up by each segment (`tcp_bound_to_half_wnd`).
+    #[inline]
+    fn segment_limit(&self) -> u32 {
+        let mut most = self.snd_mss;
+        if self.snd_wnd_max < 2 * most {
+            let small = self.snd_wnd_max <= DEFAULT_MSS.into();
+            most = most.min(if small { self.snd_wnd_max } else { self.snd_wnd_max / 2 }).max(1);
+        }
+        if self.receiver.has_sacks() {
+            most = self.limit_beside_sacks(most);
+        }
+        most
+    }
+
+    #[cold]
+    fn limit_beside_sacks(&self, most: u32) -> u32 {
+        let blocks = self.segment_options(OPTIONS_MAX, Instant::ZERO).sacks.len() as u32;
+        let len = if blocks == 0 { 0 } else { 4 + 8 * blocks };
+        most.min(self.snd_mss.saturating_sub(len)).max(1)
+    }
+
+    /// Keep-alive and zero-window probe: as in Linux and BSD an empty segment below the window, which the
+    /// peer cannot but answer.
+    #[inline]
+    fn send_probe(&mut self, now: Instant, out: &mut Out<'_>) -> bool {
+        if self.probe_due {
+            self.probe_due = !self.emit_bare(self.snd_una - 1, Flags::ACK, now, out);
+        }
+        !self.probe_due
+    }
+
+    #[inline]
+    pub(super) fn send_ack(&mut self, now: Instant, out: &mut Out<'_>) -> bool {
+        let due = self.ack_now || self.receiver.ack_need() == AckNeed::Now;
+        !due || self.emit_bare(self.sendable_seq(), Flags::ACK, now, out)
+    }
+
+    /// A number for an empty segment: SND.NXT, unless the window was shrunk to before it, by more than its
+    /// scale rounds off (`tcp_acceptable_seq`).
+    pub(super) fn sendable_seq(&self) -> Seq {
+        let edge = self.snd_una + self.snd_wnd;
+        let within = self.snd_nxt - edge < 1 << self.snd_shift;
+        if within { self.snd_nxt } else { edge }
+    }
+
+    #[cold]
+    pub(super) fn send_reset(&mut self, now: Instant, out: &mut Out<'_>) -> bool {
+        let Some(reset) = self.reset else { return true };
+        let flags = if reset.ack.is_some() { Flags::RST | Flags::ACK } else { Flags::RST };
+        let segment = Segment {
+            seq: reset.seq,
+            ack: reset.ack.unwrap_or_default(),
+            flags,
+            options: self.segment_options(0, now),
+            ..Segment::default()
+        };
+        let sent = out(&Outgoing { segment, ..Outgoing::default() });
+        if sent {
+            self.reset = None;
+            self.counts.segs_out = self.counts.segs_out.wrapping_add(1);
+        }
+        sent
+    }
+
+    /// Sends the numbers of `range`: data, FIN, or both.
+    #[inline]
+    fn emit(&mut self, range: Range<Seq>, new: bool, now: Instant, out: &mut Out<'_>) -> bool {
+        let data_end = self.buffer.end();
+        let mut flags = Flags::ACK;
+        if range.end.after(data_end) && self.fin_queued {
+            flags = flags | Flags::FIN;
+        }
+        let len = range.end.min(data_end) - range.start;
+        if len > 0 && data_end.at_most(range.end) {
+            flags = flags | Flags::PSH;
+        }
+        // RFC 3168 section 6.1.5: ECT codepoints must not be set in retransmissions.
+        let ecn_capable = self.ecn && new && len > 0;
+        if ecn_capable {
+            self.say_cwr |= self.recovery.take_cwr();
+            if self.say_cwr {
+                flags = flags | Flags::CWR;
+            }
+        }
+        let segment = self.header(range.start, flags, self.snd_mss.saturating_sub(len), now);
+        let payload = self.buffer.pieces(range);
+        if !out(&Outgoing { segment, payload, ecn_capable }) {
+            return false;
+        }
+        if len > 0 {
+            self.counts.data_segs_out = self.counts.data_segs_out.wrapping_add(1);
+            self.counts.bytes_sent += u64::from(len);
+            if new {
+                self.last_data_out = now;
+                self.receiver.answered(now);
+            }
+        }
+        self.say_cwr &= !ecn_capable;
+        self.left();
+        true
+    }
+
+    /// Sends an empty segment.
+    fn emit_bare(&mut self, seq: Seq, flags: Flags, now: Instant, out: &mut Out<'_>) -> bool {
+        let segment = self.header(seq, flags, OPTIONS_MAX, now);
+        let sent = out(&Outgoing { segment, ..Outgoing::default() });
+        if sent {
+            self.left();
+        }
+        sent
+    }
+
+    /// The header of any segment of a synchronised connection. `spare`: how many bytes of SACK blocks it may
+    /// have.
+    #[inline]
+    fn header(&mut self, seq: Seq, flags: Flags, spare: u32, now: Instant) -> Segment<'static> {
+        let window = self.receiver.window();
+        Segment {
+            seq,
+            ack: self.receiver.next(),
+            flags: if self.echo_ce { flags | Flags::ECE } else { flags },
+            window: self.on_the_wire(window),
+            options: self.segment_options(spare, now),
+            ..Segment::default()
+        }
+    }
+
+    /// A segment with an acknowledgment is gone.
+    #[inline]
+    fn left(&mut self) {
+        self.counts.segs_out = self.counts.segs_out.wrapping_add(1);
+        self.receiver.acknowledged();
+        self.last_ack_sent = self.receiver.next();
+        self.ack_now = false;
+    }
+
+    #[inline]
+    pub(super) fn on_the_wire(&self, window: u32) -> u16 {
+        (window >> self.rcv_shift).min(u16::MAX.into()) as u16
+    }
+
+    #[inline]
+    fn segment_options(&self, spare: u32, now: Instant) -> Options {
+        let mut options = Options {
+            timestamps: self.timestamps.then(|| (self.timestamp(now), self.ts_recent)),
+            ..Options::default()
+        };
+        if self.sack && self.receiver.has_sacks() {
+            options.sacks = self.receiver.sacks();
+            let taken = if self.timestamps { TIMESTAMPS_LEN } else { 0 };
+            let room = spare.min(OPTIONS_MAX - taken).saturating_sub(4) / 8;
+            options.sacks.truncate(room as usize);
+        }
+        options
+    }
+
+    /// SND.MSS, options taken off: what peer, path and application allow.
+    pub(super) fn effective_mss(&self) -> u32 {
+        let asked = match self.options.max_segment {
+            0 => u16::MAX,
+            most => most,
+        };
+        let least = self.shared.config.tcp_min_snd_mss;
+        let mss = self.peer_mss.min(self.path_mss).min(asked).max(least);
+        u32::from(mss) - if self.timestamps { TIMESTAMPS_LEN } else { 0 }
+    }
+
+    pub(super) fn set_effective_mss(&mut self, now: Instant) {
+        let mss = self.effective_mss();
+        if mss != self.snd_mss {
+            self.snd_mss = mss;
+            self.recovery.set_mss(mss, now);
+        }
+    }
+
+    /// ICMP says that the path takes less than thought, about the segment that began at `quoted`. `mss` as in
+    /// [`Start`](super::connection::Start).
+    pub fn path_mss(&mut self, mss: u16, quoted: Seq, now: Instant) {
+        // RFC 5927 section 4.1: the quoted segment must be one in flight.
+        if self.is_in_flight(quoted) && mss < self.path_mss {
+            self.path_mss = mss;
+            self.set_effective_mss(now);
+        }
+    }
+
+    /// Whether the segment that began at `seq` can be on its way (Linux's `tcp_v4_err`).
+    pub(super) fn is_in_flight(&self, seq: Seq) -> bool {
+        self.state != State::Closed && self.snd_una.at_most(seq) && seq.at_most(self.snd_nxt)
+    }
+}

@@ -1,0 +1,338 @@
+//! What is due, and when: the SYN again, retransmission (whose time recovery knows), zero-window probes,
+//! keep-alive, delayed acknowledgments, the end of FIN_WAIT_2 and TIME_WAIT, and giving up.
+
+use super::{
+    connection::{Connection, State},
+    handshake::Opening,
+    receive::AckNeed,
+    recovery::Fired,
+};
+use crate::{inet::Count, time::Instant};
+use std::time::Duration;
+
+impl Connection {
+    /// When [`Connection::timer`] has something to do next, unless something else happens before.
+    #[inline]
+    pub fn deadline(&self) -> Option<Instant> {
+        if self.state == State::Closed {
+            return None;
+        }
+        let mut first = earlier(self.probe_at, self.slow_at);
+        if self.snd_una != self.snd_nxt {
+            let again = self.recovery.deadline();
+            first = earlier(first, again.map(|at| self.within_user_timeout_if_stuck(at)));
+        }
+        match self.receiver.ack_need() {
+            AckNeed::By(at) => earlier(first, Some(at)),
+            AckNeed::None | AckNeed::Now => first,
+        }
+    }
+
+    /// Does what is due by `now`.
+    pub fn timer(&mut self, now: Instant) {
+        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if self.state == State::Closed {
+            return;
+        }
+        if let AckNeed::By(at) = self.receiver.ack_need()
+            && at <= now
+        {
+            self.receiver.ack_timer(now);
+        }
+        if self.snd_una != self.snd_nxt && self.opening.is_none() {
+            self.retransmission_timer(now);
+        }
+        if due(self.probe_at) {
+            self.probe_at = None;
+            match self.opening {
+                Some(opening) => self.opening_timer(opening, now),
+                None => self.window_timer(now),
+            }
+        }
+        if due(self.slow_at) {
+            self.slow_at = None;
+            match self.state {
+                State::TimeWait => self.end(),
+                State::FinWait2 if self.orphan => self.end(),
+                State::Closed => {}
+                _ => self.keepalive_timer(now),
+            }
+        }
+    }
+
+    /// Recovery's timers, and giving up (RFC 9293 section 3.8.3).
+    fn retransmission_timer(&mut self, now: Instant) {
+        if self.stuck_since.is_some() && self.user_timeout_over(self.stuck_since, now) {
+            return self.give_up();
+        }
+        if self.recovery.deadline().is_none_or(|at| at > now) {
+            return;
+        }
+        match self.recovery.timer(now) {
+            Fired::Nothing | Fired::Retransmit => {}
+            Fired::Probe(range) => self.tail_probe = Some(range),
+            Fired::TimedOut { .. } => {
+                self.tail_probe = None;
+                match self.stuck_since {
+                    None => self.stuck_since = Some(now),
+                    Some(since) if self.is_hopeless(since, now) => self.give_up(),
+                    Some(_) => {}
+                }
+            }
+        }
+    }
+
+    /// Whether what is sent again since `since` will never arrive (`tcp_write_timeout`).
+    fn is_hopeless(&self, since: Instant, now: Instant) -> bool {
+        let config = &self.shared.config;
+        if self.snd_wnd == 0 && !self.orphan {
+            // RFC 9293 section 3.8.6.1: a sender whose window was closed "SHOULD NOT time out" as long as the
+            // peer answers.
+            let patience = self.options.user_timeout.max(config.tcp_rto_max * 2);
+            return now.since(self.last_ack_at) > patience;
+        }
+        if !self.options.user_timeout.is_zero() {
+            return false; // has its own time
+        }
+        let mut retries = config.tcp_retries2;
+        if self.orphan {
+            retries = self.orphan_retries(self.recovery.rto() < config.tcp_rto_max);
+        }
+        now.since(since) >= model_timeout(retries, config.tcp_rto_min, config.tcp_rto_max)
+    }
+
+    /// `tcp_orphan_retries`.
+    fn orphan_retries(&self, alive: bool) -> u8 {
+        match self.shared.config.tcp_orphan_retries {
+            _ if self.soft_error.is_some() && !alive => 0,
+            0 if alive => 8,
+            retries => retries,
+        }
+    }
+
+    fn give_up(&mut self) {
+        self.count(Count::TCPAbortOnTimeout);
+        self.fail(self.soft_error.unwrap_or(libc::ETIMEDOUT));
+    }
+
+    /// The SYN, or SYN-ACK, was not answered.
+    #[cold]
+    fn opening_timer(&mut self, mut opening: Opening, now: Instant) {
+        let config = &self.shared.config;
+        let retries = match self.options.syn_count {
+            0 => config.tcp_syn_retries,
+            count => count,
+        };
+        let linear = match self.state {
+            State::SynSent => config.tcp_syn_linear_timeouts,
+            _ => 0,
+        };
+        let most = u32::from(retries) + u32::from(linear);
+        let too_long = if self.options.user_timeout.is_zero() {
+            let limit = model_timeout(retries, Duration::from_secs(1), config.tcp_rto_max);
+            opening.timeouts > 0 && now.since(opening.first) >= limit
+        } else {
+            self.user_timeout_over(Some(opening.first), now)
+        };
+        if u32::from(opening.timeouts) >= most || too_long {
+            return self.give_up();
+        }
+        opening.again(linear, config);
+        self.opening = Some(opening);
+    }
+
+    /// After everything was sent that may be: if something is left and nothing in flight will bring an
+    /// acknowledgment, ask for one in time (RFC 9293 section 3.8.6.1). This also ends the wait of what is
+    /// corked.
+    #[inline]
+    pub(super) fn watch_window(&mut self, now: Instant) {
+        let waits = self.snd_una == self.snd_nxt && self.has_unsent();
+        if waits && self.probe_at.is_none() {
+            self.probe_at = Some(now + self.probe_interval());
+        } else if !waits && self.probe_at.is_some() {
+            self.stop_probing();
+        }
+    }
+
+    #[inline]
+    fn has_unsent(&self) -> bool {
+        self.snd_nxt.before(self.buffer.end())
+            || self.fin_queued && self.snd_nxt == self.buffer.end()
+    }
+
+    fn stop_probing(&mut self) {
+        (self.probe_at, self.closed_since) = (None, None);
+        (self.probes_out, self.probe_backoff) = (0, 0);
+    }
+
+    /// `tcp_probe0_when`.
+    fn probe_interval(&self) -> Duration {
+        let config = &self.shared.config;
+        let base = self.recovery.rto().max(config.tcp_rto_min);
+        (base * (1 << self.probe_backoff.min(16))).min(config.tcp_rto_max)
+    }
+
+    /// An acknowledgment has come while we wait for the window (`tcp_ack_probe`).
+    #[cold]
+    pub(super) fn window_while_probing(&mut self, now: Instant) {
+        let first = self.buffer.end().min(self.snd_una + self.snd_mss);
+        let sendable = !first.after(self.snd_una + self.snd_wnd) && self.snd_wnd > 0;
+        if sendable {
+            (self.probe_backoff, self.closed_since) = (0, None);
+        }
+        self.probe_at = Some(now + self.probe_interval());
+    }
+
+    /// Time to ask whether the window has opened (`tcp_probe_timer`).
+    #[cold]
+    fn window_timer(&mut self, now: Instant) {
+        if self.snd_una != self.snd_nxt || !self.has_unsent() {
+            return self.stop_probing();
+        }
+        if self.snd_nxt.before(self.snd_una + self.snd_wnd) {
+            // Corked, or less than a segment's room for too long: what fits goes out.
+            self.forced = true;
+            return;
+        }
+        let config = &self.shared.config;
+        let mut most = config.tcp_retries2;
+        if self.orphan {
+            most = self.orphan_retries(self.probe_interval() < config.tcp_rto_max);
+        }
+        // "The probes are answered" is a reason to go on for ever (RFC 1122 section 4.2.2.17), but for
+        // TCP_USER_TIMEOUT.
+        if self.probes_out >= most || self.user_timeout_over(self.closed_since, now) {
+            return self.give_up();
+        }
+        self.closed_since.get_or_insert(now);
+        self.probe_due = true;
+        self.probes_out = self.probes_out.saturating_add(1);
+        self.probe_backoff = (self.probe_backoff + 1).min(config.tcp_retries2);
+        let next = now + self.probe_interval();
+        let since = self.closed_since.unwrap_or(now);
+        self.probe_at = Some(self.within_user_timeout(next, since));
+    }
+
+    /// Starts the keep-alive timer, counting from what was last heard.
+    pub(super) fn arm_keepalive(&mut self, now: Instant) {
+        let ends = matches!(self.state, State::TimeWait | State::Closed | State::SynSent);
+        if !ends && !(self.state == State::FinWait2 && self.orphan) {
+            self.slow_at = Some(self.last_heard().max(now) + self.keep_idle());
+        }
+    }
+
+    /// RFC 1122 section 4.2.3.6, as `tcp_keepalive_timer`. The timer is not moved with each segment: it looks
+    /// when it fires.
+    #[cold]
+    fn keepalive_timer(&mut self, now: Instant) {
+        if !self.options.keepalive || matches!(self.state, State::SynSent | State::SynReceived) {
+            return;
+        }
+        let idle = self.keep_idle();
+        if self.snd_una != self.snd_nxt || self.has_unsent() {
+            // What is in flight shows by itself whether the peer lives.
+            self.slow_at = Some(now + idle);
+            return;
+        }
+        let silent = now.since(self.last_heard());
+        if silent < idle {
+            self.slow_at = Some(self.last_heard() + idle);
+            return;
+        }
+        let config = &self.shared.config;
+        let count = match self.options.keep_count {
+            0 => config.tcp_keepalive_probes,
+            count => count,
+        };
+        let interval = match self.options.keep_interval {
+            Duration::ZERO => config.tcp_keepalive_intvl,
+            interval => interval,
+        };
+        let user = self.options.user_timeout;
+        let dead = if user.is_zero() {
+            self.probes_out >= count
+        } else {
+            silent >= user && self.probes_out > 0
+        };
+        if dead {
+            let error = self.soft_error.unwrap_or(libc::ETIMEDOUT);
+            self.count(Count::TCPAbortOnTimeout);
+            self.end_with_reset();
+            self.error = Some(error);
+            return;
+        }
+        self.count(Count::TCPKeepAlive);
+        self.probes_out = self.probes_out.saturating_add(1);
+        self.probe_due = true;
+        self.slow_at = Some(now + interval);
+    }
+
+    fn keep_idle(&self) -> Duration {
+        match self.options.keep_idle {
+            Duration::ZERO => self.shared.config.tcp_keepalive_time,
+            idle => idle,
+        }
+    }
+
+    /// Since when the peer has been silent.
+    fn last_heard(&self) -> Instant {
+        self.last_ack_at.max(self.last_data_in)
+    }
+
+    /// `TCP_USER_TIMEOUT` (RFC 5482): whether it has passed since.
+    fn user_timeout_over(&self, since: Option<Instant>, now: Instant) -> bool {
+        let limit = self.options.user_timeout;
+        !limit.is_zero() && since.is_some_and(|since| now.since(since) >= limit)
+    }
+
+    /// `at`, but not after the user timeout that runs since `since`.
+    pub(super) fn within_user_timeout(&self, at: Instant, since: Instant) -> Instant {
+        match self.options.user_timeout {
+            Duration::ZERO => at,
+            limit => at.min(since + limit),
+        }
+    }
+
+    #[inline]
+    fn within_user_timeout_if_stuck(&self, at: Instant) -> Instant {
+        match self.stuck_since {
+            None => at,
+            Some(since) => self.within_user_timeout(at, since),
+        }
+    }
+}
+
+#[inline]
+fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, None) => a,
+        (None, b) => b,
+    }
+}
+
+/// How long `retries` retransmissions take if the first comes after `base` (`tcp_model_timeout`).
+fn model_timeout(retries: u8, base: Duration, max: Duration) -> Duration {
+    let retries = u32::from(retries);
+    let ratio = max.as_nanos() / base.as_nanos().max(1);
+    let doublings = ratio.max(1).ilog2().min(30);
+    if retries <= doublings {
+        base * ((2 << retries) - 1)
+    } else {
+        base * ((2 << doublings) - 1) + max * (retries - doublings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fifteen_retries_are_linuxs_924_seconds_and_6_for_a_syn_127() {
+        let max = Duration::from_secs(120);
+        let of = |retries, base| model_timeout(retries, Duration::from_millis(base), max);
+        assert_eq!(of(15, 200), Duration::from_millis(924_600));
+        assert_eq!(of(6, 1_000), Duration::from_secs(127));
+        assert_eq!(of(0, 200), Duration::from_millis(200));
+    }
+}
