@@ -2,7 +2,7 @@
 
 use super::{
     BufferSizes,
-    memory::Memory,
+    memory::{CHUNK, Memory},
     seq::Seq,
     store::{Pieces, Store},
 };
@@ -11,6 +11,9 @@ use std::{io::IoSlice, ops::Range};
 
 /// How many chunks a connection may always have, so that it moves even when memory is exhausted.
 const GRANTED: usize = 1;
+
+/// The longest run of bytes that never lies across more than two pieces: what a segment may hold.
+pub(super) const LONGEST: u32 = CHUNK as u32;
 
 /// Bytes from SND.UNA on.
 #[derive(Debug)]
@@ -95,6 +98,14 @@ impl SendBuffer {
         self.store.pieces(start, (range.end - start) as usize)
     }
 
+    /// The same in two pieces, the second often empty: what lies across more is cut off, so no segment should have
+    /// more than [`LONGEST`] bytes.
+    #[inline]
+    pub(super) fn views(&self, range: Range<Seq>) -> [&[u8]; 2] {
+        let mut pieces = self.pieces(range);
+        [pieces.next().unwrap_or_default(), pieces.next().unwrap_or_default()]
+    }
+
     /// Copies the bytes of a range to the front of `to`; how many, and their sum.
     pub(super) fn copy(&self, range: Range<Seq>, to: &mut [u8]) -> (usize, Sum) {
         let (mut copied, mut sum) = (0, Sum::ZERO);
@@ -133,5 +144,114 @@ impl SendBuffer {
     /// Forgets everything: the connection is dead.
     pub(super) fn clear(&mut self) {
         self.store.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn buffer(first: u32, initial: u32, max: u32, memory: u64) -> SendBuffer {
+        let sizes = BufferSizes { min: 4096, initial, max };
+        SendBuffer::new(Seq(first), sizes, Arc::new(Memory::new(memory)))
+    }
+
+    fn push(buffer: &mut SendBuffer, bytes: &[u8]) -> usize {
+        buffer.push(&[IoSlice::new(bytes)])
+    }
+
+    #[test]
+    fn syn_and_fin_count_and_are_no_bytes() {
+        let iss = Seq(u32::MAX);
+        let mut buffer = buffer((iss + 1).0, 100, 100, 1 << 20);
+        assert_eq!(push(&mut buffer, b"abcdef"), 6);
+        assert_eq!(buffer.views(iss..iss + 4), [&b"abc"[..], b""]);
+        buffer.ack(iss);
+        buffer.ack(iss + 1);
+        assert_eq!((buffer.len(), buffer.start()), (6, iss + 1));
+        buffer.ack(iss + 3);
+        assert_eq!(buffer.views(iss + 4..iss + 8)[0], b"def");
+        buffer.ack(iss + 8);
+        assert!(buffer.is_empty() && buffer.end() == iss + 7);
+    }
+
+    #[test]
+    fn it_takes_what_its_limit_allows_and_grows_with_the_window() {
+        let mut buffer = buffer(1, 1000, 5000, 1 << 20);
+        assert_eq!(buffer.push(&[IoSlice::new(&[1; 700]), IoSlice::new(&[2; 700])]), 1000);
+        assert_eq!((buffer.room(), buffer.is_writable()), (0, false));
+        buffer.grow(100);
+        assert_eq!(buffer.limit(), 1000);
+        buffer.grow(700);
+        assert_eq!((buffer.limit(), buffer.room(), buffer.is_writable()), (1400, 400, false));
+        buffer.grow(u32::MAX);
+        assert_eq!((buffer.limit(), buffer.is_writable()), (5000, true));
+        buffer.set_limit(2000);
+        buffer.grow(u32::MAX);
+        assert_eq!(buffer.limit(), 2000);
+    }
+
+    #[test]
+    fn under_pressure_it_does_not_grow_and_without_memory_it_still_moves() {
+        let chunk = CHUNK as u64;
+        let mut buffer = buffer(1, 1 << 20, 4 << 20, 6 * chunk);
+        // Memory is used up: of a large write goes in what fits; then nothing.
+        assert_eq!(push(&mut buffer, &vec![1; 1 << 20]), 1 << 20);
+        assert!(buffer.store.memory().exhausted());
+        assert_eq!(push(&mut buffer, &[1]), 0);
+        buffer.grow(4 << 20);
+        assert_eq!(buffer.limit(), 1 << 20);
+        // Another connection of the host gets what keeps it moving.
+        let sizes = BufferSizes { min: 4096, initial: 1 << 20, max: 1 << 20 };
+        let mut other = SendBuffer::new(Seq(1), sizes, buffer.store.memory().clone());
+        for _ in 0..10 {
+            assert_eq!(push(&mut other, &vec![2; 3 * CHUNK]), CHUNK);
+            assert_eq!(push(&mut other, &[2]), 0);
+            other.ack(other.end());
+        }
+        // As the first one drains, it is refilled at the rate of its grant.
+        for _ in 0..1000 {
+            let una = buffer.start() + 1000;
+            buffer.ack(una);
+            push(&mut buffer, &[3; 1000]);
+            if buffer.is_empty() {
+                break;
+            }
+        }
+        buffer.ack(buffer.end());
+        assert!(push(&mut buffer, &[3; 1000]) == 1000);
+    }
+
+    proptest! {
+        #[test]
+        fn equals_a_vector(
+            first: u32,
+            steps in prop::collection::vec((0..3000usize, 0..3000u32, 0..20_000usize), 1..60),
+        ) {
+            let mut buffer = buffer(first, 10_000, 10_000, 1 << 20);
+            let mut sent = Vec::new();
+            let mut una = 0;
+            for (n, (len, acked, view)) in steps.into_iter().enumerate() {
+                let bytes: Vec<_> = (0..len).map(|i| (n * 7 + i) as u8).collect();
+                let (left, right) = bytes.split_at(len / 3);
+                let taken = buffer.push(&[IoSlice::new(left), IoSlice::new(&[]), IoSlice::new(right)]);
+                prop_assert_eq!(taken, len.min(10_000 - (sent.len() - una)));
+                sent.extend_from_slice(&bytes[..taken]);
+                una = sent.len().min(una + acked as usize);
+                buffer.ack(Seq(first) + una as u32);
+                prop_assert_eq!(buffer.len(), sent.len() - una);
+                let from = una + view.min(sent.len() - una);
+                let range = Seq(first) + from as u32..Seq(first) + (from + view) as u32;
+                let mut copy = vec![0; view];
+                let (copied, sum) = buffer.copy(range.clone(), &mut copy);
+                let expected = &sent[from..sent.len().min(from + view)];
+                prop_assert_eq!(&copy[..copied], expected);
+                prop_assert_eq!(sum.fold(), Sum::of(expected).fold());
+                if view as u32 <= LONGEST {
+                    prop_assert_eq!(buffer.views(range).concat(), expected);
+                }
+            }
+        }
     }
 }

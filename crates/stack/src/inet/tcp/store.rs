@@ -233,3 +233,115 @@ impl<'a> Iterator for Pieces<'a> {
         Some(piece)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn store(start: u32) -> Store {
+        Store::new(Seq(start), Arc::new(Memory::new(1 << 30)))
+    }
+
+    fn all(store: &Store, at: Seq, len: usize) -> Vec<u8> {
+        store.pieces(at, len).collect::<Vec<_>>().concat()
+    }
+
+    #[test]
+    fn what_is_small_takes_no_chunk_and_what_is_empty_keeps_none() {
+        let mut store = store(u32::MAX - 5);
+        for round in 0..1000u32 {
+            let at = store.end();
+            store.write(at, &[round as u8; SMALL]);
+            assert_eq!(all(&store, at, SMALL), [round as u8; SMALL]);
+            assert_eq!(store.memory().used(), 0);
+            store.discard(at + 100);
+            store.discard(store.end());
+        }
+        let at = store.end();
+        store.write(at, &[1; SMALL]);
+        store.write(at + SMALL as u32, &[2; 1]);
+        assert_eq!(store.memory().used(), CHUNK as u64);
+        assert_eq!(all(&store, at, 1000), [&[1; SMALL][..], &[2]].concat());
+        store.discard(store.end());
+        assert_eq!(store.memory().used(), 0);
+        store.write(store.end(), &vec![3; 100 * CHUNK]);
+        assert_eq!(store.memory().used(), 100 * CHUNK as u64);
+        let memory = store.memory().clone();
+        drop(store);
+        assert_eq!(memory.used(), 0);
+    }
+
+    #[test]
+    fn a_run_of_a_chunk_is_in_two_pieces_at_the_most() {
+        let mut store = store(0);
+        store.write(Seq(0), &vec![0; 10 * CHUNK]);
+        for at in (0..8 * CHUNK as u32).step_by(97) {
+            assert!(store.pieces(Seq(at), CHUNK + 1).count() <= 2);
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Write { ahead: u32, len: usize },
+        Discard(u32),
+        Cut(u32),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let near = prop_oneof![Just(0u32), 0..200u32, 0..3 * CHUNK as u32];
+        let len = prop_oneof![0..150usize, 0..3 * CHUNK];
+        prop_oneof![
+            4 => (near, len).prop_map(|(ahead, len)| Step::Write { ahead, len }),
+            2 => prop_oneof![0..300u32, 0..4 * CHUNK as u32].prop_map(Step::Discard),
+            1 => (0..2 * CHUNK as u32).prop_map(Step::Cut),
+        ]
+    }
+
+    proptest! {
+        /// Against a map from number to byte; writes may overlap and leave holes.
+        #[test]
+        fn equals_a_map_of_bytes(start: u32, steps in prop::collection::vec(step(), 1..40)) {
+            let mut store = store(start);
+            let mut map = BTreeMap::new();
+            let (mut first, mut end) = (0u64, 0u64);
+            for (n, step) in steps.into_iter().enumerate() {
+                match step {
+                    Step::Write { ahead, len } => {
+                        let bytes: Vec<_> = (0..len).map(|i| (n * 31 + i) as u8).collect();
+                        store.write(Seq(start) + first as u32 + ahead, &bytes);
+                        let at = first + u64::from(ahead);
+                        map.extend(bytes.iter().enumerate().map(|(i, byte)| (at + i as u64, *byte)));
+                        end = end.max(at + len as u64);
+                    }
+                    Step::Discard(len) => {
+                        first = end.min(first + u64::from(len));
+                        store.discard(Seq(start) + first as u32);
+                        map = map.split_off(&first);
+                    }
+                    Step::Cut(len) => {
+                        end = end.min(first + u64::from(len));
+                        store.cut(Seq(start) + end as u32);
+                        map.split_off(&end);
+                    }
+                }
+                prop_assert_eq!((store.end() - store.start()) as u64, end - first);
+                // Read each run of bytes that was written.
+                let mut runs: Vec<(u64, Vec<u8>)> = Vec::new();
+                for (&at, &byte) in &map {
+                    match runs.last_mut() {
+                        Some((from, run)) if *from + run.len() as u64 == at => run.push(byte),
+                        _ => runs.push((at, vec![byte])),
+                    }
+                }
+                for (at, run) in runs {
+                    prop_assert_eq!(all(&store, Seq(start) + at as u32, run.len()), run);
+                }
+                let chunks = (end - first).div_ceil(CHUNK as u64) + 1;
+                prop_assert!(store.memory().used() <= chunks * CHUNK as u64);
+                prop_assert!(first < end || store.memory().used() == 0);
+            }
+        }
+    }
+}

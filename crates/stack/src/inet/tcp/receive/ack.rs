@@ -171,7 +171,7 @@ impl Acks {
     /// `TCP_QUICKACK`: as in Linux, for the time being and not for ever.
     pub(super) fn set_quick(&mut self, quick: bool) {
         self.interactive = !quick;
-        self.now |= quick;
+        self.now |= quick && self.due;
     }
 
     /// What `TCP_QUICKACK` reads.

@@ -65,14 +65,23 @@ impl Autotune {
         self.rtt.smoothed = if old == 0 { sample } else { old - old / 8 + sample / 8 };
     }
 
-    /// The application has read up to `read`: the limit the buffer should have now, if more than `limit`.
+    /// The application has read up to `read` and has left `unread` bytes: the limit the buffer should have now,
+    /// if more than `limit`.
     #[inline]
-    pub(super) fn read(&mut self, read: Seq, limit: u32, mss: u32, now: Instant) -> u32 {
+    pub(super) fn read(
+        &mut self,
+        read: Seq,
+        unread: u32,
+        limit: u32,
+        mss: u32,
+        now: Instant,
+    ) -> u32 {
         let elapsed = now.since(self.since).as_nanos() as u64;
         if self.rtt.smoothed == 0 || elapsed < self.rtt.smoothed {
             return limit;
         }
-        let copied = read - self.from;
+        // What lies unread is what the application, and not the buffer, keeps from coming sooner.
+        let copied = (read - self.from).saturating_sub(unread);
         self.from = read;
         self.since = now;
         if copied <= self.space {

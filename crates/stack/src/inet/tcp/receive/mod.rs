@@ -319,8 +319,8 @@ impl Receiver {
         let read = self.store.start() + len as u32;
         self.store.discard(read);
         if !self.store.memory().pressure() {
-            let limit = self.window.limit();
-            let larger = self.autotune.read(read, limit, self.mss, now);
+            let (limit, unread) = (self.window.limit(), self.available() as u32);
+            let larger = self.autotune.read(read, unread, limit, self.mss, now);
             if larger > limit {
                 self.window.set_limit(larger);
             }

@@ -2,6 +2,12 @@
 
 use super::*;
 
+mod acks;
+mod growth;
+mod hostile;
+mod model;
+mod windows;
+
 const MSS: u32 = 1460;
 const MS: Duration = Duration::from_millis(1);
 

@@ -17,6 +17,9 @@ pub(super) struct Window {
 /// The greatest shift (RFC 7323 section 2.3: "the shift count MUST be limited to 14").
 pub(super) const MAX_SHIFT: u8 = 14;
 
+/// The largest buffer: what a window can be (RFC 7323 section 2.3).
+const MOST: u32 = 1 << 30;
+
 impl Window {
     /// The window as our SYN announced it, not scaled.
     pub(super) fn new(next: Seq, limit: u32, shift: u8) -> Window {
@@ -57,7 +60,7 @@ impl Window {
     /// It is never less than two units of the window scale, or nothing at all could be announced.
     #[inline]
     pub(super) fn set_limit(&mut self, limit: u32) {
-        self.limit = limit.max(2 << self.shift);
+        self.limit = limit.clamp(2 << self.shift, MOST);
     }
 
     /// 0: no clamp.
@@ -84,12 +87,13 @@ impl Window {
         if new > left && new - left >= self.step(mss) {
             return new;
         }
-        // Not to take back what was announced, it is rounded up. A peer that sends less than a unit each
-        // time would so be given more and more: not beyond a unit too much. There the field says less than
-        // was announced, by less than a unit, and what was announced is still taken
-        // (RFC 7323 section 2.4, Appendix F).
+        // Not to take back what was announced, it is rounded up. A peer that uses less than a unit each time
+        // would so be given more and more: not beyond an eighth of the buffer. There the field says less than was
+        // announced, by less than a unit, and what was announced is still taken: one of the two it must be
+        // (RFC 7323 section 2.4 and appendix F).
         let up = left.saturating_add(unit - 1).min(u32::from(u16::MAX) << self.shift) & !(unit - 1);
-        if up <= left || up <= open.saturating_add(unit) { up } else { left.min(up) & !(unit - 1) }
+        let bound = base + self.limit + (self.limit / 8).max(unit);
+        if up <= left || (next + up).at_most(bound) { up } else { left.min(up) & !(unit - 1) }
     }
 
     /// `window` has been announced with `next`.

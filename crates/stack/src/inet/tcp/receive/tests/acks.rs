@@ -1,0 +1,209 @@
+//! When it acknowledges.
+
+use super::*;
+
+/// A receiver in the middle of a connection: the quick acknowledgments are used up.
+fn settled() -> (Receiver, Instant) {
+    let mut rx = receiver(1 << 20);
+    let now = Instant::from_millis(1000);
+    rx.window();
+    for _ in 0..ack::QUICK {
+        assert_eq!(data(&mut rx, MSS, now), AckNeed::Now);
+        drain(&mut rx, now);
+        tell(&mut rx);
+    }
+    (rx, now + MS)
+}
+
+fn data(rx: &mut Receiver, len: u32, now: Instant) -> AckNeed {
+    rx.segment(rx.next(), &vec![1; len as usize], false, now);
+    rx.ack_need()
+}
+
+fn drain(rx: &mut Receiver, now: Instant) {
+    rx.discard(usize::MAX, now);
+}
+
+fn tell(rx: &mut Receiver) {
+    rx.window();
+    rx.acknowledged();
+    assert_eq!(rx.ack_need(), AckNeed::None);
+}
+
+#[test]
+fn at_the_start_every_segment_is_acknowledged_at_once_then_every_second() {
+    let (mut rx, now) = settled();
+    for _ in 0..10 {
+        assert_eq!(data(&mut rx, MSS, now), AckNeed::By(now + 40 * MS));
+        assert_eq!(data(&mut rx, MSS, now), AckNeed::Now);
+        drain(&mut rx, now);
+        tell(&mut rx);
+    }
+}
+
+#[test]
+fn a_small_window_is_worth_few_quick_acknowledgments() {
+    let mut rx = receiver(5 * MSS);
+    tell(&mut rx);
+    for _ in 0..2 {
+        assert_eq!(data(&mut rx, 100, Instant::ZERO), AckNeed::Now);
+        tell(&mut rx);
+    }
+    rx.answered(Instant::ZERO);
+    assert!(matches!(data(&mut rx, 100, Instant::ZERO), AckNeed::By(_)));
+}
+
+#[test]
+fn who_answers_lets_the_answer_carry_the_acknowledgment() {
+    let mut rx = receiver(65_535);
+    let mut now = Instant::ZERO;
+    assert_eq!(data(&mut rx, 1, now), AckNeed::Now);
+    tell(&mut rx);
+    for _ in 0..100 {
+        now = now + MS;
+        drain(&mut rx, now);
+        rx.answered(now);
+        tell(&mut rx);
+        assert_eq!(data(&mut rx, 1, now), AckNeed::By(now + 40 * MS));
+        drain(&mut rx, now);
+        assert_eq!(rx.ack_need(), AckNeed::By(now + 40 * MS), "the answer may still come");
+    }
+    // No answer comes: from then on none is expected, and what is read is acknowledged.
+    now = now + 40 * MS;
+    rx.ack_timer(now);
+    assert_eq!(rx.ack_need(), AckNeed::Now);
+    tell(&mut rx);
+    let late = now + MS;
+    assert!(matches!(data(&mut rx, 1, late), AckNeed::By(_)));
+    drain(&mut rx, late);
+    assert_eq!(rx.ack_need(), AckNeed::Now);
+}
+
+#[test]
+fn the_delay_follows_the_gaps_and_stays_between_40_and_200_ms() {
+    let (mut rx, mut now) = settled();
+    // Each delay was in vain: it doubles, and then follows the gap.
+    for expected in [40, 80, 160, 200, 200] {
+        let AckNeed::By(by) = data(&mut rx, 100, now) else { panic!("{:?}", rx.ack_need()) };
+        assert_eq!(by.since(now), expected * MS);
+        rx.ack_timer(now + MS);
+        assert_ne!(rx.ack_need(), AckNeed::Now, "too early");
+        rx.ack_timer(by);
+        assert_eq!(rx.ack_need(), AckNeed::Now);
+        tell(&mut rx);
+        now = by;
+    }
+    // Close together: back to 40 ms.
+    let mut delays = Vec::new();
+    for _ in 0..10 {
+        if let AckNeed::By(by) = data(&mut rx, 100, now) {
+            delays.push(by.since(now));
+        }
+        tell(&mut rx);
+        now = now + MS;
+    }
+    assert_eq!(delays.last(), Some(&(40 * MS)));
+    // After a pause the sender may start slowly again.
+    now = now + 300 * MS;
+    assert_eq!(data(&mut rx, MSS, now), AckNeed::Now);
+}
+
+#[test]
+fn the_second_short_segment_does_not_prolong_the_wait() {
+    let (mut rx, now) = settled();
+    let by = now + 40 * MS;
+    assert_eq!(data(&mut rx, 10, now), AckNeed::By(by));
+    assert_eq!(data(&mut rx, 10, now + 20 * MS), AckNeed::By(by));
+}
+
+#[test]
+fn what_is_out_of_order_or_twice_or_fills_a_hole_is_told_at_once() {
+    let (mut rx, now) = settled();
+    rx.answered(now);
+    let next = rx.next();
+    let mut segment = |seq: Seq, len: usize| {
+        let arrived = rx.segment(seq, &vec![1; len], false, now);
+        let need = rx.ack_need();
+        tell(&mut rx);
+        (arrived, need)
+    };
+    let beyond = segment(next + 100, 100);
+    assert!(beyond.0.out_of_order && beyond.1 == AckNeed::Now);
+    let half = segment(next, 50);
+    assert!(half.0.filled_hole && half.1 == AckNeed::Now, "part of a hole");
+    let rest = segment(next + 50, 50);
+    assert!(rest.0.filled_hole && rest.0.new_in_order == 150 && rest.1 == AckNeed::Now);
+    let again = segment(next, 100);
+    assert!(again.0.duplicate && again.1 == AckNeed::Now);
+    // Where something was lost, the next few are acknowledged at once too.
+    assert_eq!(segment(next + 200, 100).1, AckNeed::Now);
+    let old = rx.next() - 100u32;
+    assert!(!rx.acceptable(old, 100));
+    rx.unacceptable(old, 100, now);
+    assert_eq!((rx.ack_need(), rx.sacks().len()), (AckNeed::Now, 1));
+}
+
+/// asterinas#485: segments as large as the window, 10 ms each; then segments as large as the sender's buffer.
+#[test]
+fn a_segment_that_fills_a_buffer_is_acknowledged_at_once() {
+    for (mss, limit) in [(65_495, 65_535), (30_000, 40_000), (65_495, 6 << 20), (16_384, 1 << 20)] {
+        let sizes = BufferSizes { min: 4096, initial: limit, max: limit };
+        let memory = Arc::new(Memory::new(1 << 30));
+        let shift = Receiver::shift_for(sizes);
+        let mut rx = Receiver::new(Seq(7), sizes, shift, mss, memory, Instant::ZERO);
+        for n in 0..100 {
+            let now = Instant::from_millis(n);
+            rx.answered(now);
+            let len = mss.min(rx.window());
+            assert_eq!(
+                data(&mut rx, len, now),
+                AckNeed::Now,
+                "segment {n} of {len}, buffer {limit}"
+            );
+            drain(&mut rx, now);
+            tell(&mut rx);
+        }
+    }
+}
+
+/// Full-sized means what the peer sends, which may be less than we could take.
+#[test]
+fn every_second_segment_of_a_peer_with_a_small_mss() {
+    let (mut rx, now) = settled();
+    // Its segments have become smaller; that shows with the second of them.
+    for _ in 0..2 {
+        data(&mut rx, 1200, now);
+    }
+    tell(&mut rx);
+    for _ in 0..10 {
+        assert!(matches!(data(&mut rx, 1200, now), AckNeed::By(_)));
+        assert_eq!(data(&mut rx, 1200, now), AckNeed::Now);
+        tell(&mut rx);
+    }
+}
+
+#[test]
+fn a_fin_waits_for_ours_and_not_for_ever() {
+    let (mut rx, now) = settled();
+    assert!(rx.segment(rx.next(), &[], true, now).fin_reached);
+    assert_eq!(rx.ack_need(), AckNeed::By(now + 40 * MS));
+    tell(&mut rx);
+    // It comes again: our acknowledgment was lost.
+    rx.unacceptable(rx.next() - 1u32, 0, now);
+    assert_eq!((rx.ack_need(), rx.sacks().len()), (AckNeed::Now, 0));
+}
+
+#[test]
+fn quickack_can_be_asked_for() {
+    let (mut rx, now) = settled();
+    rx.answered(now);
+    assert!(!rx.quick_ack());
+    assert!(matches!(data(&mut rx, 10, now), AckNeed::By(_)));
+    rx.set_quick_ack(true);
+    assert_eq!((rx.ack_need(), rx.quick_ack()), (AckNeed::Now, true));
+    tell(&mut rx);
+    rx.set_quick_ack(true);
+    assert_eq!(rx.ack_need(), AckNeed::None);
+    rx.set_quick_ack(false);
+    assert!(matches!(data(&mut rx, 10, now), AckNeed::By(_)));
+}
