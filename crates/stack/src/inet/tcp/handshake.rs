@@ -272,7 +272,7 @@ pub enum Answer {
     /// Nothing.
     Ignore,
     /// Send this; the request stands.
-    Send(Segment<'static>),
+    Send(Outgoing<'static>),
     /// Send [`Request::syn_ack`] again.
     SynAck,
     /// It is over: forget it.
@@ -341,7 +341,7 @@ impl Request {
     }
 
     /// The SYN-ACK, to be sent now.
-    pub fn syn_ack(&mut self, now: Instant) -> Segment<'static> {
+    pub fn syn_ack(&mut self, now: Instant) -> Outgoing<'static> {
         self.opening.sent(now);
         let mut flags = Flags::SYN | Flags::ACK;
         if self.agreed.ecn {
@@ -353,14 +353,15 @@ impl Request {
             sack_permitted: self.agreed.sack,
             ..self.timestamps(now)
         };
-        Segment {
+        let segment = Segment {
             seq: self.iss,
             ack: self.irs + 1,
             flags,
             window: self.window,
             options,
             ..Segment::default()
-        }
+        };
+        Outgoing { segment, ..Outgoing::default() }
     }
 
     fn timestamps(&self, now: Instant) -> Options {
@@ -405,7 +406,8 @@ impl Request {
         }
         if flags.has(Flags::ACK) && segment.ack != self.iss + 1 {
             let seq = segment.ack;
-            return Answer::Send(Segment { seq, flags: Flags::RST, ..Segment::default() });
+            let segment = Segment { seq, flags: Flags::RST, ..Segment::default() };
+            return Answer::Send(Outgoing { segment, ..Outgoing::default() });
         }
         let edge = next + u32::from(self.window);
         let within = next.at_most(segment.seq) && segment.seq.at_most(edge);
@@ -427,16 +429,17 @@ impl Request {
         if flags.has(Flags::ACK) { Answer::Accept } else { Answer::Ignore }
     }
 
-    fn bare_ack(&self, now: Instant) -> Segment<'static> {
+    fn bare_ack(&self, now: Instant) -> Outgoing<'static> {
         let shift = self.agreed.window_scale.map_or(0, |(_, ours)| ours);
-        Segment {
+        let segment = Segment {
             seq: self.iss + 1,
             ack: self.irs + 1,
             flags: Flags::ACK,
             window: self.window >> shift,
             options: self.timestamps(now),
             ..Segment::default()
-        }
+        };
+        Outgoing { segment, ..Outgoing::default() }
     }
 
     fn may_answer(&mut self, shared: &Shared, now: Instant) -> bool {

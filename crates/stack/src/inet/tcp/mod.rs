@@ -34,6 +34,8 @@ pub mod shared;
 #[cfg(test)]
 mod simulation;
 mod store;
+#[cfg(test)]
+mod tests;
 mod timers;
 mod tuple;
 mod wheel;

@@ -230,7 +230,7 @@ impl World {
             if segment.flags.has(Flags::SYN) && !segment.flags.has(Flags::ACK) {
                 let start = Start { iss: Seq(u32::MAX - 5_000), ts_offset: 5, mss: 1_460 };
                 let mut request = Request::new(&side.shared, &side.options, &segment, start, now);
-                let segment = request.syn_ack(now);
+                let segment = request.syn_ack(now).segment;
                 side.request = Some(request);
                 self.put(1 - to, Packet { segment, payload: Vec::new(), congested: false });
             }
@@ -245,11 +245,14 @@ impl World {
                 side.connection = Some(connection);
             }
             Answer::SynAck => {
-                let segment = request.syn_ack(now);
+                let segment = request.syn_ack(now).segment;
                 self.put(1 - to, Packet { segment, payload: Vec::new(), congested: false });
             }
-            Answer::Send(segment) => {
-                self.put(1 - to, Packet { segment, payload: Vec::new(), congested: false });
+            Answer::Send(outgoing) => {
+                self.put(
+                    1 - to,
+                    Packet { segment: outgoing.segment, payload: Vec::new(), congested: false },
+                );
             }
             Answer::Ignore => {}
             Answer::Forget => panic!("nobody resets"),
@@ -284,7 +287,7 @@ impl World {
                 && request.deadline() <= self.now
             {
                 if request.timer(&side.shared) {
-                    let segment = request.syn_ack(self.now);
+                    let segment = request.syn_ack(self.now).segment;
                     let packet = Packet { segment, payload: Vec::new(), congested: false };
                     self.put(1 - index, packet);
                 } else {

@@ -1,0 +1,42 @@
+//! Scripts: a connection, its peer played by the test, in virtual time.
+//!
+//! A script is a test function. It says what comes in, what must go out, and how time goes on:
+//!
+//! ```text
+//! #[test]
+//! fn a_lost_segment_is_sent_again_after_the_timeout() {
+//!     let mut t = Script::established();
+//!     t.send(10);                                       // the application writes ten bytes
+//!     t.expect("P. 1:11(10) ack 1");                    // they go out at once
+//!     t.expect_after(200..=300, "P. 1:11(10) ack 1");   // and again when nobody acknowledges
+//!     t.inject(". 1:1(0) ack 11");                      // the peer does
+//!     t.silent(secs(10));                               // and nothing more happens
+//! }
+//! ```
+//!
+//! **Segments** are written as in packetdrill: flags (`S F R P E W U`, `.` for ACK), then
+//! `first:behind(bytes)`, `ack`, `win`, options. Numbers are relative to the initial ones of either side: a
+//! SYN is `S 0:0(0)`, the first byte of data is number 1, a FIN counts (`F. 11:12(0)`). `win` is what is on
+//! the wire, before scaling. Options: `<mss 1000,sackOK,ts 1 0,ws 7,sack 1001:2001 3001:4001>`. TSval of
+//! ours is 1000 at the start and goes on by one per millisecond. `[ce]` before an injected segment: a
+//! router has marked it; `[ect0]` before an expected one: it may be marked.
+//!
+//! **Injected**, a segment without `win` repeats the last window; its data is made up, and checked when the
+//! application reads it. **Expected**, what is not written is not compared (so `<...>` need only name
+//! the option the script is about; `<no ts>` says that there is none). PSH counts only if written. What is
+//! sent must be expected before the next segment comes in, and at the end of the script.
+//!
+//! **To begin**: `Script::established()`; `Setup::new().config(..).options(..).peer("<mss 1000,ts 1 0>")`
+//! and then `.established()` (opened actively), `.accepted()` (passively), `.connect()` or `.listen()` (the
+//! handshake is the script's).
+//!
+//! **The application**: `send`, `try_send`, `recv` (checks every byte), `recv_nothing`, `recv_end`,
+//! `shutdown_write`, `close`, `abort`, `configure`, `ready`, `error`, `info`, `state`; `with` for the rest.
+//! **Time**: `advance`, `silent`, `expect_after`. **The host**: `jam` (transmit ring full), `icmp`.
+//!
+//! Each segment sent is checked besides: the stream's bytes, the peer's window and MSS, that our window's
+//! edge and our acknowledgment never go back. Sequence numbers of both sides wrap early in each script. A
+//! failure prints all that came and went.
+
+mod notation;
+mod script;
