@@ -1,10 +1,11 @@
 //! A flow: a connection behind its lock, with its path, its endpoint, and its places in the table and on
 //! the timer wheel.
 
-use super::{Hold, Ready, TcpEndpoint, TcpOptions};
+use super::{Hold, Ready, TcpEndpoint, TcpOptions, connection::State, info::TcpInfo};
 use crate::{
     inet::{Inet, PathOptions},
     napi::{NapiId, Pass},
+    time::Instant,
 };
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -115,6 +116,17 @@ impl Flow {
 
     /// How things stand.
     pub fn ready(&self) -> Ready {
+        unimplemented!()
+    }
+
+    /// The state of the connection.
+    pub fn state(&self) -> State {
+        unimplemented!()
+    }
+
+    /// `TCP_INFO` at `now`.
+    pub fn info(&self, now: Instant) -> TcpInfo {
+        let _ = now;
         unimplemented!()
     }
 

@@ -66,6 +66,11 @@ impl Listening {
         unimplemented!()
     }
 
+    /// How many connections wait to be accepted.
+    pub fn queued(&self) -> usize {
+        unimplemented!()
+    }
+
     /// `listen` called again: another backlog.
     pub fn set_backlog(&self, backlog: u32) {
         let _ = backlog;
