@@ -102,7 +102,7 @@ fn the_delay_follows_the_gaps_and_stays_between_40_and_200_ms() {
         tell(&mut rx);
         now = now + MS;
     }
-    assert_eq!(delays.last(), Some(&(40 * MS)));
+    assert!(delays.last().is_some_and(|last| *last < 41 * MS), "{delays:?}");
     // After a pause the sender may start slowly again.
     now = now + 300 * MS;
     assert_eq!(data(&mut rx, MSS, now), AckNeed::Now);
