@@ -1,41 +1,34 @@
-//! An ACK, a timeout: what they say about what was sent, and from which phase into which they lead. The order
-//! of things is Linux's (tcp_ack, tcp_fastretrans_alert and tcp_enter_loss in net/ipv4/tcp_input.c).
+//! What an ACK says about what was sent: what arrived, how long it took, how large the window may be then. The
+//! order of things is Linux's (tcp_ack in net/ipv4/tcp_input.c).
 
-use super::super::seq::Seq;
 use super::{
-    AckEvent, Acked, Fired, Phase, Place, Recovery,
-    congestion::{Growth, Saved},
-    prr::Prr,
-    rack::Found,
-    scoreboard::Sent,
-    tlp::Verdict,
+    super::seq::Seq, AckEvent, Acked, Phase, Place, Recovery, congestion::Growth, rack::Found,
+    scoreboard::Sent, tlp::Verdict,
 };
 use crate::time::Instant;
 use std::{ops::Range, time::Duration};
 
 /// What one ACK reported.
 #[derive(Debug)]
-struct Arrival {
+pub(super) struct Arrival {
     /// SND.UNA advanced.
-    advanced: bool,
+    pub advanced: bool,
     /// It could be one of RFC 5681's duplicates: nothing new, data outstanding.
-    duplicate: bool,
+    pub duplicate: bool,
     /// A DSACK block came for what was sent again.
-    dsack: bool,
+    pub dsack: bool,
     /// Bytes delivered, and of these by SACK.
-    delivered: u32,
-    sacked: u32,
+    pub delivered: u32,
+    pub sacked: u32,
     /// When the first and the last of what it acknowledged and what it SACKed had been sent; what was sent more
     /// than once does not count (Karn).
-    acked: Option<(Instant, Instant)>,
-    sacks: Option<(Instant, Instant)>,
+    pub acked: Option<(Instant, Instant)>,
+    pub sacks: Option<(Instant, Instant)>,
     /// It acknowledged something sent again.
-    again: bool,
+    pub again: bool,
     /// Something sent once, before the phase began, arrived.
-    original: bool,
-    /// Something arrived out of order.
-    reordered: bool,
-    highest: Option<Seq>,
+    pub original: bool,
+    pub highest: Option<Seq>,
 }
 
 impl Recovery {
@@ -91,14 +84,13 @@ impl Recovery {
             sacks: None,
             again: false,
             original: false,
-            reordered: false,
             highest: None,
         };
         let Recovery { board, rack, rtt, high, .. } = self;
         let min = rtt.min();
         let mut arrived = |arrival: &mut Arrival, sent: &Sent| {
             rack.arrived(sent, echoed_before, min, now);
-            arrival.reordered |= rack.out_of_order(sent);
+            rack.out_of_order(sent, echoed_before);
             arrival.delivered += sent.len();
             arrival.original |= !sent.again && sent.end.at_most(*high);
             arrival.highest = Some(arrival.highest.map_or(sent.end, |h| h.max(sent.end)));
@@ -139,6 +131,8 @@ impl Recovery {
         if let Some(highest) = arrival.highest {
             rack.highest(highest);
         }
+        // Without SACK, what was sent once may have been waiting for what was sent again.
+        arrival.original &= self.sack || !arrival.again;
         self.una = self.una.max(ack);
         if arrival.dsack && !tlp_duplicate {
             rack.duplicate(self.una, self.nxt);
@@ -189,246 +183,9 @@ impl Recovery {
         }
     }
 
-    /// Loss, congestion, or their end.
-    fn alert(
-        &mut self,
-        event: &AckEvent<'_>,
-        arrival: &Arrival,
-        echoed_before: Option<Instant>,
-        now: Instant,
-    ) -> Found {
-        if event.ece && self.ecn {
-            self.undo.forbid();
-        }
-        self.check_reneging(now);
-        if self.phase == Phase::Open {
-            self.undo.first = None;
-        } else if !self.una.before(self.high) {
-            self.finish(echoed_before);
-        }
-        let found = match self.phase {
-            Phase::Recovery => {
-                if !arrival.advanced {
-                    self.dups += u32::from(arrival.duplicate && !self.sack);
-                } else if self.undo_partly(echoed_before) {
-                    // The hole was filled by what was delayed: send no more of it again.
-                    return Found::default();
-                } else if !self.sack {
-                    // One ACK is for the hole, the others for what the duplicates told of.
-                    let segments = arrival.delivered.div_ceil(self.congestion.mss);
-                    self.dups = self.dups.saturating_sub(segments.saturating_sub(1));
-                }
-                if self.undo.all_duplicates() {
-                    self.take_back(false);
-                    self.phase = Phase::Open;
-                }
-                let found = self.find_losses(arrival.advanced, now);
-                if self.phase != Phase::Recovery && self.board.any_lost() {
-                    self.enter_recovery(event.ece, arrival.delivered);
-                }
-                return found;
-            }
-            Phase::Loss => {
-                self.after_timeout(event, arrival, echoed_before);
-                let found = self.find_losses(arrival.advanced, now);
-                if self.phase != Phase::Open && !found.again {
-                    return found;
-                }
-                found
-            }
-            Phase::Open | Phase::Cwr => {
-                if !self.sack {
-                    self.dups =
-                        if arrival.advanced { 0 } else { self.dups } + u32::from(arrival.duplicate);
-                }
-                if self.phase == Phase::Open && self.undo.all_duplicates() {
-                    self.take_back(false);
-                }
-                self.find_losses(arrival.advanced, now)
-            }
-        };
-        if self.board.any_lost() {
-            self.enter_recovery(event.ece, arrival.delivered);
-        } else if event.ece && self.ecn && self.phase == Phase::Open {
-            self.enter_cwr(arrival.delivered);
-        }
-        found
-    }
-
-    /// The phase's last byte is acknowledged.
-    fn finish(&mut self, echoed_before: Option<Instant>) {
-        match self.phase {
-            // "CWR is to be held [until] something above high_seq is ACKed" (Linux), so that the bit arrives.
-            Phase::Cwr if self.una != self.high => self.end_reduction(),
-            Phase::Recovery => {
-                if self.undo.delayed(echoed_before) || self.undo.all_duplicates() {
-                    self.take_back(false);
-                }
-                if self.sack || self.una != self.high {
-                    self.end_reduction();
-                } else {
-                    // RFC 6582 section 3.2: without SACK, duplicates of `high` would look like a new loss.
-                    self.dups = 0;
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn end_reduction(&mut self) {
-        if self.undo.open() || self.phase == Phase::Cwr {
-            self.congestion.cwnd = self.congestion.ssthresh.max(self.congestion.mss);
-        }
-        if self.phase == Phase::Recovery {
-            self.rack.recovered();
-        }
-        self.dups = 0;
-        self.undo.close();
-        self.phase = Phase::Open;
-    }
-
-    /// An ACK in the phase that follows a timeout: F-RTO (RFC 5682 section 3.1, the version with SACK).
-    fn after_timeout(
-        &mut self,
-        event: &AckEvent<'_>,
-        arrival: &Arrival,
-        echoed_before: Option<Instant>,
-    ) {
-        let recovered = !self.una.before(self.high);
-        if arrival.advanced && (self.undo.delayed(echoed_before) || self.undo.all_duplicates()) {
-            return self.take_back_timeout();
-        }
-        if self.frto {
-            // Step 3b: "the acknowledgment [...] covers data that was not retransmitted": the timeout was
-            // spurious.
-            if arrival.original {
-                return self.take_back_timeout();
-            }
-            if self.nxt.after(self.high) {
-                // Step 3a: a duplicate after new data: the loss was real.
-                self.frto &= !(arrival.sacked > 0 || arrival.duplicate);
-            } else if arrival.advanced && !recovered {
-                // Step 2b: "transmit up to two new (previously unsent) segments".
-                self.high = self.nxt;
-                (self.frto, self.new_first) = (event.unsent, event.unsent);
-                return;
-            }
-        }
-        if recovered {
-            if self.sack || self.una != self.high {
-                self.phase = Phase::Open;
-                self.undo.close();
-            }
-            self.dups = 0;
-        } else if !self.sack {
-            if arrival.advanced {
-                self.dups = 0;
-            } else if arrival.duplicate && self.nxt.after(self.high) {
-                self.dups += 1;
-            }
-        }
-    }
-
-    /// The ACK filled part of the hole: with what was only delayed? Then whether to leave it at that.
-    fn undo_partly(&mut self, echoed_before: Option<Instant>) -> bool {
-        if !self.undo.delayed(echoed_before) {
-            return false;
-        }
-        if self.board.bytes_again() > 0 {
-            return true;
-        }
-        self.take_back(true);
-        self.phase = Phase::Open;
-        false
-    }
-
-    fn take_back_timeout(&mut self) {
-        self.take_back(true);
-        self.timeouts = 0;
-        self.phase = Phase::Open;
-    }
-
-    /// Takes the reduction back, and with `losses` also that anything is lost.
-    fn take_back(&mut self, losses: bool) {
-        if losses {
-            self.board.unlose();
-        }
-        if let Some(saved) = self.undo.take() {
-            self.congestion.undo(&saved);
-            self.cwr = false;
-        }
-        self.undo.close();
-        self.rack.advanced = true;
-    }
-
-    /// Looks for losses: by time with SACK, else by counting duplicates.
-    fn find_losses(&mut self, advanced: bool, now: Instant) -> Found {
-        if self.sack {
-            if !self.rack.advanced {
-                return Found::default();
-            }
-            let certain = matches!(self.phase, Phase::Recovery | Phase::Loss)
-                || self.board.segments(Place::Sacked) >= u32::from(self.settings.reordering);
-            return self.rack.detect(
-                &mut self.board,
-                certain,
-                self.rtt.min(),
-                self.rtt.srtt(),
-                now,
-            );
-        }
-        let lost = match self.phase {
-            // RFC 5681 section 3.2: the third duplicate. RFC 6582 section 3.2 step 3: a partial ACK.
-            Phase::Open | Phase::Cwr => self.dups >= u32::from(self.settings.reordering).max(1),
-            Phase::Recovery => advanced,
-            Phase::Loss => false,
-        };
-        let before = self.board.bytes(Place::Flight);
-        if lost {
-            self.board.lose_front();
-        }
-        Found { bytes: before - self.board.bytes(Place::Flight), again: false }
-    }
-
-    /// Sets the threshold.
-    fn reduce(&mut self) -> Saved {
-        self.cwr = self.ecn;
-        self.tlp.clear();
-        self.congestion.reduce()
-    }
-
-    /// `delivered`: by the ACK that led here.
-    fn begin_reduction(&mut self, delivered: u32) -> Saved {
-        // RFC 9937 section 6: RecoverFS leaves out what was SACKed before this ACK.
-        let sacked = self.board.bytes(Place::Sacked);
-        self.prr =
-            Prr::begin((self.nxt - self.una).saturating_sub(sacked).saturating_add(delivered));
-        self.reduce()
-    }
-
-    fn enter_recovery(&mut self, ece: bool, delivered: u32) {
-        let out = self.board.bytes_again();
-        let saved = match self.phase {
-            Phase::Open | Phase::Loss => {
-                Some(self.begin_reduction(delivered)).filter(|_| !(ece && self.ecn))
-            }
-            Phase::Cwr | Phase::Recovery => None,
-        };
-        self.tlp.clear();
-        self.undo.begin(self.una, out, saved);
-        (self.phase, self.high) = (Phase::Recovery, self.nxt);
-    }
-
-    /// RFC 3168 section 6.1.2: as for a loss, "at most once [per] window of data".
-    fn enter_cwr(&mut self, delivered: u32) {
-        self.begin_reduction(delivered);
-        self.undo.close();
-        (self.phase, self.high) = (Phase::Cwr, self.nxt);
-    }
-
     /// The window after an ACK.
     fn control(&mut self, arrival: &Arrival, found: Found, rtt: Option<Duration>, now: Instant) {
-        let growth = Growth {
+        let mut growth = Growth {
             delivered: arrival.delivered,
             srtt: self.rtt.srtt().unwrap_or_default(),
             rtt,
@@ -444,6 +201,10 @@ impl Recovery {
             self.congestion.cwnd = window.unwrap_or(self.congestion.cwnd);
             return;
         }
+        if !self.sack && self.phase == Phase::Loss {
+            // RFC 3465 section 2.3: after a timeout an ACK may cover what had arrived long before: "L=1*SMSS".
+            growth.delivered = growth.delivered.min(self.congestion.mss);
+        }
         self.congestion.watch(&growth);
         // RFC 7661 in spirit, Linux to the letter (tcp_is_cwnd_limited): a window that was not used up does
         // not grow; in slow start, one that was used by half does.
@@ -456,70 +217,22 @@ impl Recovery {
         }
     }
 
-    /// RFC 2018 section 8 allows a receiver to throw away what it SACKed. The first segment not acknowledged can
-    /// be SACKed only then.
-    fn check_reneging(&mut self, now: Instant) {
-        if self.board.front().is_none_or(|s| s.place != Place::Sacked) {
-            self.reneged = None;
-        } else if self.reneged.is_none() {
-            let wait = (self.rtt.srtt().unwrap_or_default() / 2).max(Duration::from_millis(10));
-            self.reneged = Some(now + wait);
-        }
-    }
-
     /// The timers after an ACK.
     fn rearm(&mut self, advanced: bool, now: Instant) {
         if self.board.len() == 0 {
             (self.tlp.deadline, self.rack.deadline, self.reneged) = (None, None, None);
         } else if advanced {
-            // RFC 6298 section 5.3: "restart the retransmission timer".
-            self.timeout_from = now;
+            // RFC 6298 section 5.3: "restart the retransmission timer". RFC 6582 section 3.2 step 3, without SACK:
+            // in recovery only for "the first partial ACK", as one round trip per hole can be too slow.
+            if !self.impatient {
+                self.timeout_from = now;
+            }
+            self.impatient = !self.sack && self.phase == Phase::Recovery;
             self.schedule_probe(now);
         }
         if matches!(self.phase, Phase::Recovery | Phase::Loss) {
             self.tlp.deadline = None;
         }
-    }
-
-    /// The end of the reordering window; whether anything is lost now.
-    pub(super) fn reordering_timer(&mut self, now: Instant) -> bool {
-        let certain = matches!(self.phase, Phase::Recovery | Phase::Loss)
-            || self.board.segments(Place::Sacked) >= u32::from(self.settings.reordering);
-        let found =
-            self.rack.detect(&mut self.board, certain, self.rtt.min(), self.rtt.srtt(), now);
-        if found.bytes == 0 {
-            return false;
-        }
-        if self.phase != Phase::Recovery {
-            self.enter_recovery(false, 0);
-            // Nothing was delivered; the fast retransmission goes out all the same.
-            self.congestion.cwnd = self.in_flight() + self.congestion.mss;
-        }
-        true
-    }
-
-    /// The retransmission timeout (RFC 6298 section 5.4 on, RFC 5681 section 3.1, RFC 8985 section 6.3).
-    pub(super) fn timed_out(&mut self, now: Instant) -> Fired {
-        let fresh = matches!(self.phase, Phase::Open | Phase::Cwr);
-        self.timeouts += 1;
-        self.rtt.backoff += 1;
-        self.dups = 0;
-        self.reneged = None;
-        self.rack.timed_out(&mut self.board, self.rtt.min(), self.rtt.srtt(), now);
-        // The threshold falls once per window, not with each timeout of the same segment.
-        let first = self.phase == Phase::Loss && self.timeouts == 1;
-        if self.phase == Phase::Open || !self.una.before(self.high) || first {
-            let saved = self.reduce();
-            self.undo.begin(self.una, self.board.bytes_again(), Some(saved));
-        }
-        self.tlp.clear();
-        self.congestion.timed_out();
-        self.congestion.cwnd = self.in_flight() + self.congestion.mss;
-        (self.phase, self.high) = (Phase::Loss, self.nxt);
-        self.frto = self.settings.frto && (fresh || self.timeouts > 1);
-        self.new_first = false;
-        self.timeout_from = now;
-        Fired::TimedOut { times: self.timeouts }
     }
 }
 

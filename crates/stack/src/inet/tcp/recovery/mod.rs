@@ -4,6 +4,7 @@
 
 mod ack;
 mod congestion;
+mod phases;
 mod prr;
 mod rack;
 mod rtt;
@@ -196,6 +197,10 @@ pub struct Recovery {
     high: Seq,
     /// Duplicate ACKs, from a peer without SACK: so many segments have left the network.
     dups: u32,
+    /// So many mean a loss (RFC 5681 section 3.2: three); more, once they turned out to be none.
+    duplicates: u8,
+    /// A partial ACK has restarted the timeout once.
+    impatient: bool,
     /// F-RTO: the last timeout may have been spurious (RFC 5682).
     frto: bool,
     /// F-RTO step 2b: new data goes first.
@@ -242,6 +247,8 @@ impl Recovery {
             phase: Phase::Open,
             high: una,
             dups: 0,
+            duplicates: settings.reordering.max(1),
+            impatient: false,
             frto: false,
             new_first: false,
             cwr: false,
@@ -289,7 +296,8 @@ impl Recovery {
         self.total_retrans = self.total_retrans.wrapping_add(1);
         self.bytes_retrans += u64::from(bytes);
         self.last_sent = now;
-        if self.tlp.sent(self.nxt, true) || range.start.at_most(self.una) {
+        let first = range.start.at_most(self.una) && !self.impatient;
+        if self.tlp.sent(self.nxt, true) || first {
             self.timeout_from = now;
         }
     }
@@ -330,7 +338,7 @@ impl Recovery {
             return None;
         }
         let others = [self.tlp.deadline, self.rack.deadline, self.reneged];
-        others.into_iter().flatten().fold(Some(self.timeout()), |a, b| a.map(|a| a.min(b)))
+        others.into_iter().flatten().chain([self.timeout()]).min()
     }
 
     /// The deadline has come.

@@ -61,13 +61,12 @@ impl Rack {
         }
     }
 
-    /// Section 6.2 step 3, for one segment that arrived and had been sent once; the highest before this ACK
-    /// is what counts.
+    /// Section 6.2 step 3: an original that arrived after one sent later; `fack` is that before this ACK. What
+    /// was sent again counts too if the time stamp shows that the original is answered.
     #[inline]
-    pub fn out_of_order(&mut self, sent: &Sent) -> bool {
-        let late = !sent.again && sent.end.before(self.fack);
-        self.reorderings += u32::from(late);
-        late
+    pub fn out_of_order(&mut self, sent: &Sent, before: Option<Instant>) {
+        let original = !sent.again || before.is_some_and(|before| before <= sent.at);
+        self.reorderings += u32::from(original && sent.end.before(self.fack));
     }
 
     /// The highest of an ACK.

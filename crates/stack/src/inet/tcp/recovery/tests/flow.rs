@@ -18,23 +18,6 @@ fn a_clean_path_is_filled() {
 
 #[test]
 #[ignore = "prints"]
-fn debug() {
-    let mut net = Net { rtt: Duration::from_millis(100), ..Net::default() };
-    net.agreed.sack = false;
-    for t in [1u64, 2, 3, 5, 10] {
-        let out = run(&net, Duration::from_secs(t));
-        println!(
-            "{t} {:?} {} {:?} {:?}",
-            out.elapsed,
-            out.delivered,
-            out.figures,
-            (out.segments, out.resent, out.silence)
-        );
-    }
-}
-
-#[test]
-#[ignore = "prints"]
 fn grid() {
     for rtt in [1u64, 20, 100] {
         for loss in [0u32, 100, 1_000, 10_000, 50_000] {

@@ -31,6 +31,8 @@ pub struct Net {
     pub mark: bool,
     /// How many bytes; then the sender stops.
     pub bytes: u32,
+    /// The receiver's buffer.
+    pub window: u32,
     pub seed: u64,
     /// The receiver waits for a second segment, at most so long.
     pub delayed_ack: Duration,
@@ -52,6 +54,7 @@ impl Default for Net {
             drop: Vec::new(),
             mark: false,
             bytes: u32::MAX,
+            window: 4_000_000,
             seed: 1,
             delayed_ack: Duration::from_millis(40),
             agreed: Agreed {
@@ -142,6 +145,8 @@ struct Sim {
 
 /// Runs for so long, or until all is acknowledged.
 pub fn run(net: &Net, span: Duration) -> Outcome {
+    let mut net = net.clone();
+    net.agreed.rtt = Some(net.rtt);
     let base = Seq(net.seed as u32 ^ 0xffff_0000);
     let start = Instant::from_millis(10_000);
     let mut sim = Sim {
@@ -166,7 +171,7 @@ pub fn run(net: &Net, span: Duration) -> Outcome {
         acked: 0,
         last_progress: start,
         out: Outcome::default(),
-        net: net.clone(),
+        net,
     };
     sim.transmit();
     while let Some(Reverse((at, _, event))) = sim.events.pop() {
@@ -176,7 +181,7 @@ pub fn run(net: &Net, span: Duration) -> Outcome {
         }
         sim.now = at;
         sim.step(event);
-        if sim.acked >= u64::from(net.bytes) {
+        if sim.acked >= u64::from(sim.net.bytes) {
             break;
         }
     }
@@ -224,7 +229,7 @@ impl Sim {
                     echoed: tick.map(|_| Instant::from_nanos(echo)),
                     ece,
                     pure: true,
-                    unsent: self.next < u64::from(self.net.bytes),
+                    unsent: self.unsent(),
                 };
                 self.sender.acked(&event, self.now);
                 if ack > self.acked {
@@ -246,7 +251,7 @@ impl Sim {
                     Fired::TimedOut { .. } => self.out.timeouts += 1,
                     Fired::Probe(last) => {
                         self.out.probes += 1;
-                        if self.next < u64::from(self.net.bytes) {
+                        if self.unsent() {
                             self.send_new();
                         } else {
                             let (start, end) = (self.offset(last.start), self.offset(last.end));
@@ -269,7 +274,7 @@ impl Sim {
             self.out.resent += 1;
             self.sender.resent(range, self.now);
         }
-        while self.sender.room() >= MSS && self.next < u64::from(self.net.bytes) {
+        while self.sender.room() >= MSS && self.unsent() {
             self.send_new();
         }
         self.out.most_segments = self.out.most_segments.max(self.sender.board.len());
@@ -285,6 +290,11 @@ impl Sim {
                 self.at(at.max(self.now), Event::Timer(self.timer_id));
             }
         }
+    }
+
+    fn unsent(&self) -> bool {
+        self.next < u64::from(self.net.bytes)
+            && self.next + u64::from(MSS) - self.acked <= u64::from(self.net.window)
     }
 
     fn send_new(&mut self) {
