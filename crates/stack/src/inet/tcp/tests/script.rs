@@ -759,7 +759,7 @@ impl Script {
     /// An ICMP error comes that quotes our segment at `quoted`.
     pub(super) fn icmp(&mut self, error: SocketError, quoted: i64) {
         self.say(&format!("icmp {error:?} about {quoted}"));
-        let (now, quoted) = (self.now, absolute(quoted, self.start.iss));
+        let quoted = absolute(quoted, self.start.iss);
         self.connection().unreachable(error, quoted);
         self.transmit();
     }
