@@ -14,6 +14,8 @@ use std::time::Duration;
 mod challenge;
 pub mod connection;
 mod cookie;
+#[cfg(test)]
+mod cost;
 pub(super) mod deliver;
 mod endpoint;
 mod flow;
