@@ -244,6 +244,11 @@ impl Upper for Input {
         self.inet.receive(&self.interface, self.queue, frame, pass);
     }
 
+    #[inline]
+    fn end_of_pass(&self, pass: &mut Pass<'_>) {
+        self.inet.end_of_pass(pass);
+    }
+
     fn tick(&self, pass: &mut Pass<'_>) -> Option<Instant> {
         self.inet.tick(pass)
     }

@@ -79,7 +79,7 @@ impl Inet {
     }
 
     /// Linux's `inet_addr_valid_or_nonlocal`.
-    fn can_bind(&self, address: Ipv4Addr) -> bool {
+    pub(super) fn can_bind(&self, address: Ipv4Addr) -> bool {
         if address.is_unspecified() || address.is_broadcast() || address.is_multicast() {
             return true;
         }

@@ -114,6 +114,38 @@ counts! {
     TcpInCsumErrors,
     /// Segments sent.
     TcpOutSegs,
+    /// RSTs for segments of no connection.
+    TcpOutRsts,
+    /// Connections begun here.
+    TcpActiveOpens,
+    /// Connections begun by others.
+    TcpPassiveOpens,
+    /// Handshakes that came to nothing.
+    TcpAttemptFails,
+    /// Segments sent again.
+    TcpRetransSegs,
+    /// SYN-ACKs that are cookies.
+    TcpExtSyncookiesSent,
+    /// Cookies that came back.
+    TcpExtSyncookiesRecv,
+    /// Acknowledgments that looked like cookies, and were none.
+    TcpExtSyncookiesFailed,
+    /// Handshakes complete while the accept queue was full, and SYNs that found it so.
+    TcpExtListenOverflows,
+    /// SYNs and handshakes dropped, for that or another reason.
+    TcpExtListenDrops,
+    /// SYNs that found the SYN queue full and were answered with cookies.
+    TcpExtTCPReqQFullDoCookies,
+    /// SYNs that found the SYN queue full and were dropped.
+    TcpExtTCPReqQFullDrop,
+    /// TIME_WAITs that took their time.
+    TcpExtTW,
+    /// TIME_WAITs that made room for a connection of ours.
+    TcpExtTWRecycled,
+    /// Connections that ended without TIME_WAIT, as there were too many.
+    TcpExtTCPTimeWaitOverflow,
+    /// ICMP errors that quote nothing in flight.
+    TcpExtOutOfWindowIcmps,
     /// Segments whose timestamp was from before (PAWS).
     PAWSEstab,
     /// Challenge ACKs (RFC 5961).

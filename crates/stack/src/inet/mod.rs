@@ -134,6 +134,7 @@ pub struct Inet {
     reassembly: Mutex<Reassembly>,
     limiter: Mutex<icmp::Limiter>,
     local: Local,
+    tcp: tcp::Tcp,
     idents: AtomicU64,
     /// The next deadline in nanoseconds; `u64::MAX`: none.
     deadline: AtomicU64,
@@ -164,11 +165,18 @@ impl Inet {
     /// An Internet layer without interfaces. Ports, ARP times and IP idents are drawn from `seed`, which
     /// outsiders must not be able to guess. `wake_by` is called, on any thread, when [`tick`](Inet::tick) must be called earlier than it said.
     pub fn new(seed: u64, wake_by: WakeBy) -> Arc<Inet> {
+        Inet::with_tcp(seed, tcp::Config::default(), wake_by)
+    }
+
+    /// As [`new`](Inet::new), with settings for TCP.
+    pub fn with_tcp(seed: u64, config: tcp::Config, wake_by: WakeBy) -> Arc<Inet> {
         let random = Random::new(seed);
+        let counters = Arc::new(Counters::new());
+        let tcp = tcp::Tcp::new(config, counters.clone(), &random);
         Arc::new(Inet {
             topology: RwLock::default(),
             generation: AtomicU64::new(0),
-            counters: Arc::new(Counters::new()),
+            counters,
             demux: Demux::new(random.hasher()),
             ports: Mutex::default(),
             bindings: AtomicU64::new(0),
@@ -176,6 +184,7 @@ impl Inet {
             reassembly: Mutex::default(),
             limiter: Mutex::default(),
             local: Local::default(),
+            tcp,
             idents: AtomicU64::new(random.next()),
             deadline: AtomicU64::new(u64::MAX),
             random,
@@ -259,6 +268,13 @@ impl Inet {
         self.generation.load(Ordering::Acquire)
     }
 
+    /// The frames of a pass marked [`batched`](Pass::batched) have all been handed to [`receive`](Inet::receive):
+    /// sends what was put off until now.
+    #[inline]
+    pub fn end_of_pass(&self, pass: &mut Pass) {
+        self.tcp_end_of_pass(pass);
+    }
+
     /// Does what is due at `pass.now`; when it wants to be called next. A call too early costs two loads.
     pub fn tick(&self, pass: &mut Pass) -> Option<Instant> {
         if self.deadline.load(Ordering::Acquire) <= pass.now.nanos() {
@@ -280,6 +296,7 @@ impl Inet {
             next = earlier(next, self.tick_neighbours(&iface, pass));
         }
         next = earlier(next, self.tick_reassembly(pass));
+        next = earlier(next, self.tcp_tick(pass));
         let (forgotten, expiry) = self.pmtu.tick(pass.now);
         if forgotten {
             self.outdate_paths();

@@ -4,6 +4,7 @@
 use super::{
     Inet, Payload, SendError,
     iface::{Interface, Resolved, push},
+    input::Arrival,
     neighbour::Version,
     route::{NextHop, Way},
     template::{Room, Template},
@@ -196,6 +197,16 @@ impl Path {
     fn to(&mut self, to: MacAddr, from: MacAddr) {
         self.template.address(to, from);
         self.ready = Some(self.most());
+    }
+
+    /// Sends beside the queue a packet came from, if that is one of our interface.
+    #[inline]
+    pub(super) fn use_queue(&mut self, arrival: &Arrival<'_>) {
+        if let (Some(ours), Some(theirs)) = (&self.iface, arrival.iface)
+            && std::ptr::eq(&**ours, theirs)
+        {
+            self.queue = arrival.queue;
+        }
     }
 
     /// Whether nothing has changed since the path was found. If something has, find it again.

@@ -199,12 +199,14 @@ impl Context {
     #[inline]
     fn drive(&self, budget: usize, pass: &mut Pass<'_>) -> usize {
         let upper = &*self.upper;
+        pass.batched = true;
         let found = self.rx.with_mut(|rx| {
             // SAFETY: the caller owns the queue by `word`; nobody else touches `rx` until it is released.
             unsafe { &mut *rx }.poll(budget, &mut |frame| upper.receive(frame, pass))
         });
         if found > 0 {
             self.counters.packets.add(found as u64);
+            upper.end_of_pass(pass);
         }
         found
     }

@@ -2,7 +2,7 @@
 
 use super::{NapiId, WakeList};
 use crate::{nic::Frame, time::Instant};
-use std::any::Any;
+use std::{any::Any, sync::Arc};
 
 /// Who drives the queue in a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,13 +51,25 @@ pub struct Pass<'a> {
     pub direct: Option<&'a mut dyn Direct>,
     /// Threads to wake once the queue is released.
     pub wake: WakeList,
+    /// [`Upper::end_of_pass`] will be called: what may wait until then can be put off.
+    pub batched: bool,
+    /// What the floor above has put off; its own business.
+    pub later: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Pass<'_> {
     /// A pass that begins at `now`.
     #[inline]
     pub fn new(napi: Option<NapiId>, now: Instant, driver: Driver) -> Pass<'static> {
-        Pass { napi, now, driver, direct: None, wake: WakeList::default() }
+        Pass {
+            napi,
+            now,
+            driver,
+            direct: None,
+            wake: WakeList::default(),
+            batched: false,
+            later: None,
+        }
     }
 }
 
@@ -65,6 +77,9 @@ impl Pass<'_> {
 pub trait Upper: Send + Sync {
     /// A frame has come. Called by the owner of the queue, one frame at a time.
     fn receive(&self, frame: Frame<'_>, pass: &mut Pass<'_>);
+
+    /// The frames the ring had have all been handed up. Called by the owner of the queue, if there were any.
+    fn end_of_pass(&self, _pass: &mut Pass<'_>) {}
 
     /// Does what is due at `pass.now` and tells when it wants to be called next. Called by the interrupt
     /// thread, not under the ownership word.

@@ -2,7 +2,15 @@
 //! asked, when, and with which MSS, so that a flood of SYNs costs no memory. What else the SYN offered goes
 //! into the low bits of the timestamp, if there is one (net/ipv4/syncookies.c).
 
-use super::{isn::keyed, seq::Seq, tuple::Tuple};
+use super::{
+    connection::Outgoing,
+    handshake::{Agreed, Request},
+    input::millis,
+    isn::keyed,
+    segment::Segment,
+    seq::Seq,
+    tuple::Tuple,
+};
 use crate::time::Instant;
 
 /// The MSS a cookie can say, least first; the same as Linux's for either family.
@@ -72,6 +80,45 @@ impl Cookies {
         let mask = self.mask(tuple, minute(now).wrapping_sub(age));
         let index = (rest & DATA).wrapping_sub(mask) & DATA;
         table(tuple).get(index as usize).copied()
+    }
+
+    /// The SYN-ACK to `request`, which may be forgotten then. Without timestamps there is no place for what the
+    /// SYN offered, and nothing of it is agreed to.
+    pub(super) fn syn_ack(
+        &self,
+        tuple: &Tuple,
+        request: &mut Request,
+        ts_offset: u32,
+        now: Instant,
+    ) -> Outgoing<'static> {
+        request.iss = self.make(tuple, request.irs, request.agreed.mss, now);
+        let agreed = &mut request.agreed;
+        if !agreed.timestamps {
+            *agreed = Agreed { mss: agreed.mss, ..Agreed::default() };
+        }
+        let window_scale = agreed.window_scale.map(|(theirs, _)| theirs);
+        let offered = Offered { window_scale, sack: agreed.sack, ecn: agreed.ecn };
+        let mut syn_ack = request.syn_ack(now);
+        if let Some((value, _)) = &mut syn_ack.segment.options.timestamps {
+            *value = offered.stamp(millis(now)).wrapping_add(ts_offset);
+        }
+        syn_ack
+    }
+
+    /// What was agreed with the peer whose `ack` brings back a cookie; `None` if it is none of ours.
+    pub(super) fn agreed(
+        &self,
+        tuple: &Tuple,
+        ack: &Segment<'_>,
+        ts_offset: u32,
+        now: Instant,
+    ) -> Option<Agreed> {
+        let mss = self.check(tuple, ack.seq - 1, ack.ack - 1, now)?;
+        let echo = ack.options.timestamps.map(|(_, echo)| echo.wrapping_sub(ts_offset));
+        let Offered { window_scale, sack, ecn } =
+            echo.map_or_else(Default::default, Offered::unstamp);
+        let window_scale = window_scale.map(|theirs| (theirs, 0));
+        Some(Agreed { mss, window_scale, sack, timestamps: echo.is_some(), ecn })
     }
 
     fn base(&self, tuple: &Tuple, theirs: Seq) -> u32 {

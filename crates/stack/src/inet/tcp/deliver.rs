@@ -1,53 +1,165 @@
 //! Where IP hands over: segments whose checksum is right, and ICMP errors about segments of ours. Both
 //! families come the same way.
 
-use super::super::{Inet, SocketError, input::Arrival};
-use crate::{napi::Pass, wire::tcp};
-use std::net::{IpAddr, SocketAddr};
+use super::{
+    parse,
+    request::Outcome as Handshake,
+    segment::{Flags, Segment},
+    seq::Seq,
+    table::{Entry, Pick},
+    time_wait::{Outcome as Rest, Resting},
+    tuple::Tuple,
+};
+use crate::{
+    inet::{Count, Inet, PathOptions, input::Arrival},
+    napi::Pass,
+    wire::tcp,
+};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 /// Who a segment is for and from.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Ends {
+pub(in crate::inet) struct Ends {
     /// Ours, or where a segment of ours came from.
-    pub(in super::super) local: IpAddr,
-    pub(in super::super) remote: IpAddr,
+    pub(in crate::inet) local: IpAddr,
+    pub(in crate::inet) remote: IpAddr,
+}
+
+/// How often to look again when a handshake becomes a flow under our eyes.
+const LOOKS: usize = 3;
+
+/// What the table's entry made of a segment.
+enum Found {
+    Taken,
+    /// The entry is on its way out of the table.
+    Gone,
+    /// A SYN for which the entry makes room.
+    Again(Arc<Resting>, Seq),
 }
 
 impl Inet {
     /// A segment has come: its checksum is right, and it came for one address of ours from one of somebody's.
     /// `congested`: its packet carries ECN CE. No lock is held.
     #[inline]
-    pub(in super::super) fn tcp_deliver(
+    pub(in crate::inet) fn tcp_deliver(
         &self,
-        _arrival: &Arrival<'_>,
-        _ends: Ends,
-        _segment: &tcp::Packet<&[u8]>,
-        _congested: bool,
-        _pass: &mut Pass,
+        arrival: &Arrival<'_>,
+        ends: Ends,
+        packet: &tcp::Packet<&[u8]>,
+        congested: bool,
+        pass: &mut Pass<'_>,
     ) {
+        let segment = parse::parse(packet, congested);
+        let local = SocketAddr::new(ends.local, packet.dst_port());
+        let remote = SocketAddr::new(ends.remote, packet.src_port());
+        let tuple = Tuple::new(local, remote);
+        for _ in 0..LOOKS {
+            let found = self.tcp.table.find(&tuple, |entry| match entry {
+                Entry::Flow(core) => {
+                    core.segment(self, &segment, arrival, pass);
+                    Found::Taken
+                }
+                Entry::Pending(pending) => match pending.segment(self, &segment, arrival, pass) {
+                    Handshake::Done => Found::Taken,
+                    Handshake::Gone => Found::Gone,
+                },
+                Entry::Resting(resting) => self.tcp_rest(resting, &segment, arrival, pass),
+            });
+            match found {
+                Some(Found::Taken) => break,
+                Some(Found::Gone) => {}
+                Some(Found::Again(resting, iss)) => {
+                    self.tcp_new(tuple, &segment, Some((&resting, iss)), arrival, pass);
+                    break;
+                }
+                None => {
+                    self.tcp_new(tuple, &segment, None, arrival, pass);
+                    break;
+                }
+            }
+        }
+        self.deliver_local(pass);
     }
 
-    /// Whether a connection may have sent the segment that an ICMP error quotes: there is one between these
-    /// ends, and the sequence number is one of those in flight (RFC 5927 section 4.1). `quoted` are the first 8
-    /// bytes of its header.
-    pub(in super::super) fn tcp_has_sent(
+    #[cold]
+    fn tcp_rest(
         &self,
-        _local: SocketAddr,
-        _remote: SocketAddr,
-        _quoted: &[u8; 8],
-    ) -> bool {
-        false
+        resting: &Arc<Resting>,
+        segment: &Segment<'_>,
+        arrival: &Arrival<'_>,
+        pass: &mut Pass<'_>,
+    ) -> Found {
+        match resting.segment(self, segment, pass.now) {
+            Rest::Nothing => Found::Taken,
+            Rest::Answer(answer) => {
+                resting.answer(self, answer, arrival.queue, pass.now);
+                Found::Taken
+            }
+            Rest::Again(iss) => Found::Again(resting.clone(), iss),
+            Rest::Gone => Found::Gone,
+        }
     }
 
-    /// What became of a segment for which [`tcp_has_sent`](Inet::tcp_has_sent) is true, or that we have given
-    /// up ourselves as its next hop does not answer. With EMSGSIZE, `error.mtu` is what the path takes.
-    pub(in super::super) fn tcp_error(
+    /// A segment of no connection: to a listener, RFC 9293 section 3.10.7.2, or to nobody.
+    #[cold]
+    fn tcp_new(
         &self,
-        _local: SocketAddr,
-        _remote: SocketAddr,
-        _quoted: &[u8; 8],
-        _error: SocketError,
-        _pass: &mut Pass,
+        tuple: Tuple,
+        segment: &Segment<'_>,
+        after: Option<(&Arc<Resting>, Seq)>,
+        arrival: &Arrival<'_>,
+        pass: &mut Pass<'_>,
     ) {
+        let pick = Pick { hash: self.tcp.secrets.pick(&tuple), queue: arrival.queue };
+        let Some(listener) = self.tcp.table.listener(&tuple, pick) else {
+            // TIME_WAIT ends only if the new connection can begin.
+            return self.tcp_refuse(&tuple, segment, arrival, pass);
+        };
+        let control = Flags(segment.flags.0 & (Flags::SYN | Flags::ACK | Flags::RST).0);
+        if control == Flags::SYN {
+            // A connection with oneself takes a connect(2) on both sides.
+            if tuple.local() != tuple.remote() {
+                self.tcp_syn(&listener, tuple, segment, after, arrival, pass);
+            }
+        } else if !self.tcp_cookie_input(&listener, tuple, segment, arrival, pass) {
+            // "Any acknowledgment is bad if it arrives on a connection still in the LISTEN state."
+            self.tcp_refuse(&tuple, segment, arrival, pass);
+        }
+    }
+
+    /// Section 3.10.7.1: "all data in the incoming segment is discarded", and its sender is told.
+    fn tcp_refuse(
+        &self,
+        tuple: &Tuple,
+        segment: &Segment<'_>,
+        arrival: &Arrival<'_>,
+        pass: &mut Pass<'_>,
+    ) {
+        if segment.flags.has(Flags::RST) {
+            return;
+        }
+        let ends = (tuple.local(), tuple.remote());
+        if let Ok(path) = self.tcp_path(ends, arrival.queue, PathOptions::default(), pass.now) {
+            self.tcp_count(Count::TcpOutRsts);
+            self.tcp_send_bare(&path, tuple, refusal(segment), pass.now);
+        }
+    }
+}
+
+/// The RST that answers a segment of no connection (RFC 9293 section 3.10.7.1).
+pub(super) fn refusal(segment: &Segment<'_>) -> Segment<'static> {
+    if segment.flags.has(Flags::ACK) {
+        // "<SEQ=SEG.ACK><CTL=RST>"
+        return Segment { seq: segment.ack, flags: Flags::RST, ..Segment::default() };
+    }
+    // "<SEQ=0><ACK=SEG.SEQ+SEG.LEN><CTL=RST,ACK>"
+    Segment {
+        seq: Seq(0),
+        ack: segment.end(),
+        flags: Flags::RST | Flags::ACK,
+        ..Segment::default()
     }
 }

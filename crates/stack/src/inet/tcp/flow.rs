@@ -1,180 +1,389 @@
-//! A flow: a connection behind its lock, with its path, its endpoint, and its places in the table and on
-//! the timer wheel.
+//! A flow: a connection behind its lock, with its path, its endpoint, and its places in the table and on the
+//! timer wheel. Whoever has the lock does three things in turn: changes the connection (a segment, a timer, a
+//! call), sends what may go, settles what has become of it.
+//!
+//! Locks, in the order in which they may be taken: a handshake's; a flow's; a listener's or an endpoint's; those
+//! of neighbours and of the transmit ring; claims, table and wheel, which are leaves. What we send to ourselves
+//! waits until all are released.
 
-use super::{Hold, Ready, TcpEndpoint, TcpOptions, connection::State, info::TcpInfo};
+use super::{
+    Hold, TcpEndpoint,
+    claims::Claim,
+    connection::{Connection, State as Phase},
+    emit,
+    segment::Segment,
+    state::Timer,
+    table::Entry,
+    time_wait::Resting,
+    tuple::Tuple,
+    wheel::Handle,
+};
 use crate::{
-    inet::{Inet, PathOptions},
+    inet::{Count, Inet, Path, PathOptions, SendError, input::Arrival},
     napi::{NapiId, Pass},
+    sync::{Mutex, MutexGuard, lock},
     time::Instant,
 };
-use std::{
-    io::{self, IoSlice, IoSliceMut},
-    net::{Shutdown, SocketAddr},
-    sync::Arc,
-};
+use std::{any::Any, net::SocketAddr, sync::Arc, time::Duration};
 
-/// What `socket` and `setsockopt` say about a connection to be made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ConnectOptions {
-    /// `SO_REUSEADDR`, for a local port that is named.
-    pub reuse_address: bool,
-    /// `SO_REUSEPORT`, likewise.
-    pub reuse_port: bool,
-    /// `IP_TTL` and `IP_TOS`.
-    pub path: PathOptions,
-    /// TCP's own.
-    pub tcp: TcpOptions,
+/// How soon to try again after a full transmit ring, which empties by itself.
+const RETRY: Duration = Duration::from_millis(1);
+
+/// How often a neighbour is confirmed that acknowledges what we send (RFC 4861 section 7.3.1).
+const CONFIRM: Duration = Duration::from_secs(5);
+
+/// A connection and all that belongs to it. The table, the wheel, the application and a pass that has put off
+/// its answers each may hold it.
+pub(super) struct Core {
+    pub(super) tuple: Tuple,
+    state: Mutex<State>,
 }
 
-/// An application's end of a connection. Dropping it closes the connection; it lives on by itself until what
-/// was sent has arrived and both sides are done, or it has failed.
-#[derive(Debug)]
-pub struct Flow {}
+/// What the application has let go of without saying how; done by the wheel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Dropped {
+    #[default]
+    No,
+    Close,
+    Abort,
+}
+
+pub(super) struct State {
+    pub(super) connection: Connection,
+    pub(super) path: Path,
+    pub(super) endpoint: Option<Arc<dyn TcpEndpoint>>,
+    pub(super) napi: Option<NapiId>,
+    pub(super) dropped: Dropped,
+    claim: Claim,
+    hold: Option<Hold>,
+    /// In the table.
+    listed: bool,
+    /// The transmit ring was full.
+    full: bool,
+    /// On the list of a pass, which will send what is due.
+    put_off: bool,
+    /// The next on that list.
+    later: Option<Arc<dyn Any + Send + Sync>>,
+    /// Our timer on the wheel, and when it fires.
+    timer: Option<(Handle, Instant)>,
+    /// When progress next confirms the neighbour.
+    confirm_at: Instant,
+}
+
+/// What a flow is made of.
+pub(super) struct Parts {
+    pub(super) tuple: Tuple,
+    pub(super) connection: Connection,
+    pub(super) path: Path,
+    pub(super) endpoint: Option<Arc<dyn TcpEndpoint>>,
+    pub(super) napi: Option<NapiId>,
+    pub(super) claim: Claim,
+    pub(super) hold: Option<Hold>,
+}
+
+impl Core {
+    /// A flow that is about to be entered into the table.
+    pub(super) fn new(parts: Parts) -> Arc<Core> {
+        let state = State {
+            connection: parts.connection,
+            path: parts.path,
+            endpoint: parts.endpoint,
+            napi: parts.napi,
+            dropped: Dropped::No,
+            claim: parts.claim,
+            hold: parts.hold,
+            listed: true,
+            full: false,
+            put_off: false,
+            later: None,
+            timer: None,
+            confirm_at: Instant::ZERO,
+        };
+        Arc::new(Core { tuple: parts.tuple, state: Mutex::new(state) })
+    }
+
+    #[inline]
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// A segment has come.
+    #[inline]
+    pub(super) fn segment(
+        self: &Arc<Core>,
+        inet: &Inet,
+        segment: &Segment<'_>,
+        arrival: &Arrival<'_>,
+        pass: &mut Pass<'_>,
+    ) {
+        let mut state = self.lock();
+        let before = state.connection.snd_una;
+        state.connection.segment(segment, pass.now);
+        state.learn(arrival, pass.napi);
+        if before != state.connection.snd_una && state.confirm_at <= pass.now {
+            state.confirm_at = pass.now + CONFIRM;
+            inet.confirm(&state.path, pass.now);
+        }
+        if pass.batched && state.connection.has_to_send() {
+            // What is sent at the end of the pass answers all its segments.
+            state.tell(pass);
+            if !std::mem::replace(&mut state.put_off, true) {
+                state.later = pass.later.replace(self.clone());
+            }
+            return;
+        }
+        self.finish(state, inet, pass);
+    }
+
+    /// The pass that has put us off is over: `rest` gets those put off before us.
+    pub(super) fn catch_up(self: &Arc<Core>, inet: &Inet, pass: &mut Pass<'_>) {
+        let mut state = self.lock();
+        state.put_off = false;
+        pass.later = state.later.take();
+        self.finish(state, inet, pass);
+    }
+
+    /// Our timer has fired.
+    #[cold]
+    pub(super) fn timer(self: &Arc<Core>, handle: Handle, inet: &Inet, pass: &mut Pass<'_>) {
+        let mut state = self.lock();
+        if state.timer.is_some_and(|(ours, _)| ours == handle) {
+            state.timer = None;
+        }
+        let now = pass.now;
+        match std::mem::take(&mut state.dropped) {
+            Dropped::No => {}
+            Dropped::Close => state.connection.close(now),
+            Dropped::Abort => state.connection.abort(now),
+        }
+        if state.connection.deadline().is_some_and(|at| at <= now) {
+            state.connection.timer(now);
+        }
+        self.finish(state, inet, pass);
+    }
+
+    /// Sends what may go and settles the rest.
+    #[inline]
+    pub(super) fn finish(
+        self: &Arc<Core>,
+        mut state: MutexGuard<'_, State>,
+        inet: &Inet,
+        pass: &mut Pass<'_>,
+    ) {
+        state.transmit(&self.tuple, inet, pass.now);
+        state.tell(pass);
+        if state.listed {
+            let over = matches!(state.connection.state(), Phase::TimeWait | Phase::Closed);
+            if over {
+                state.retire(self, inet, pass.now);
+            }
+            state.set_timer(self, inet, pass.now);
+        }
+    }
+
+    /// The application has let go, and has no pass to say goodbye in: the wheel will.
+    pub(super) fn drop_later(self: &Arc<Core>, how: Dropped, inet: &Inet) {
+        let mut state = self.lock();
+        state.endpoint = None;
+        if state.listed {
+            state.dropped = how;
+            let old = state.timer.map(|(handle, _)| handle);
+            let handle = inet.tcp_timer(Instant::ZERO, old, || Timer::Flow(self.clone()));
+            state.timer = Some((handle, Instant::ZERO));
+        }
+    }
+
+    /// The host goes: lets go of everything that may hold the host.
+    pub(super) fn forget(&self, inet: &Inet) {
+        let mut state = self.lock();
+        state.listed = false;
+        state.endpoint = None;
+        let (hold, timer) = (state.hold.take(), state.timer.take());
+        inet.tcp_release(&state.claim);
+        drop(state);
+        if let Some((handle, _)) = timer {
+            inet.tcp_cancel(handle);
+        }
+        drop(hold);
+    }
+}
+
+impl State {
+    /// The queue a packet came from is the one to poll, and the one beside it the one to send on.
+    #[inline]
+    fn learn(&mut self, arrival: &Arrival<'_>, napi: Option<NapiId>) {
+        if napi.is_some() && self.napi != napi {
+            self.napi = napi;
+            self.path.use_queue(arrival);
+        }
+    }
+
+    /// Tells the endpoint, if there is something to tell.
+    #[inline]
+    fn tell(&mut self, pass: &mut Pass<'_>) {
+        if self.connection.take_news()
+            && let Some(endpoint) = &self.endpoint
+        {
+            endpoint.changed(self.connection.ready(), self.napi, pass);
+        }
+    }
+
+    /// Sends all that may go now, under one lock of the ring and with one doorbell.
+    #[inline]
+    fn transmit(&mut self, tuple: &Tuple, inet: &Inet, now: Instant) {
+        if !self.connection.has_to_send() {
+            self.full = false;
+            return;
+        }
+        if !self.path.is_current(inet) {
+            self.renew_path(tuple, inet, now);
+        }
+        let (mut full, mut too_big) = (false, false);
+        let mut run = inet.run(&self.path, now);
+        self.connection.transmit(now, &mut |out| match emit::push(&mut run, tuple, out) {
+            Ok(()) => true,
+            Err(SendError::RingFull) => {
+                full = true;
+                false
+            }
+            Err(error) => {
+                // It counts as sent, and as lost; what does not fit will be cut smaller.
+                too_big |= error == SendError::TooBig;
+                true
+            }
+        });
+        drop(run);
+        self.full = full;
+        if too_big {
+            self.fit_path(now);
+        }
+    }
+
+    /// The way has changed, or what is known of it.
+    #[cold]
+    pub(super) fn renew_path(&mut self, tuple: &Tuple, inet: &Inet, now: Instant) {
+        let options = self.path.options;
+        let found = inet.tcp_path((tuple.local(), tuple.remote()), self.path.queue, options, now);
+        // Without a new way the old one is tried: what is lost will be sent again.
+        if let Ok(path) = found {
+            self.path = path;
+            self.fit_path(now);
+        }
+    }
+
+    /// Segments become no larger than the path takes.
+    pub(super) fn fit_path(&mut self, now: Instant) {
+        let una = self.connection.snd_una;
+        self.connection.path_mss(mss(&self.path), una, now);
+    }
+
+    /// `IP_TTL` and `IP_TOS` have changed.
+    pub(super) fn set_path_options(
+        &mut self,
+        options: PathOptions,
+        tuple: &Tuple,
+        inet: &Inet,
+        now: Instant,
+    ) {
+        self.path.options = options;
+        self.renew_path(tuple, inet, now);
+    }
+
+    /// It is over: out of the table, or a TIME_WAIT entry takes its place there. Waits if the ring was full.
+    #[cold]
+    fn retire(&mut self, core: &Arc<Core>, inet: &Inet, now: Instant) {
+        let ours = Entry::Flow(core.clone());
+        match self.connection.take_time_wait() {
+            Some(wait) => {
+                let hold = self.hold.take();
+                if !Resting::begin(inet, &ours, core.tuple, wait, self.claim, hold, now) {
+                    inet.tcp.table.remove(&core.tuple, &ours);
+                    inet.tcp_release(&self.claim);
+                }
+            }
+            None if self.connection.is_done() => {
+                inet.tcp.table.remove(&core.tuple, &ours);
+                inet.tcp_release(&self.claim);
+                self.hold = None;
+            }
+            None => return,
+        }
+        self.listed = false;
+        if let Some((handle, _)) = self.timer.take() {
+            inet.tcp_cancel(handle);
+        }
+    }
+
+    /// Sees to it that the wheel calls in time. A timer that is there already and earlier stays.
+    #[inline]
+    fn set_timer(&mut self, core: &Arc<Core>, inet: &Inet, now: Instant) {
+        if !self.listed {
+            return;
+        }
+        let deadline = self.connection.deadline();
+        let retry = self.full.then(|| now + RETRY);
+        let due = match (deadline, retry) {
+            (Some(a), Some(b)) => a.min(b),
+            (Some(at), None) | (None, Some(at)) => at,
+            (None, None) => return,
+        };
+        if self.timer.is_none_or(|(_, fires)| fires > due) {
+            let old = self.timer.map(|(handle, _)| handle);
+            let handle = inet.tcp_timer(due, old, || Timer::Flow(core.clone()));
+            self.timer = Some((handle, due));
+        }
+    }
+}
+
+/// The largest segment a path takes, bytes of data without options.
+pub(super) fn mss(path: &Path) -> u16 {
+    const HEADER: usize = crate::wire::tcp::HEADER_LEN;
+    u16::try_from(path.most().saturating_sub(HEADER)).unwrap_or(u16::MAX)
+}
 
 impl Inet {
-    /// Begins to connect to `remote`. Unspecified parts of `local` are chosen: the address by the route, the
-    /// port so that the 4-tuple is free and hard to guess. The flow is writable once connected; before, sends
-    /// and receives are `WouldBlock`. `hold` lives as long as the connection, its TIME_WAIT included.
-    ///
-    /// # Errors
-    /// EADDRNOTAVAIL if no port is left or the 4-tuple is taken; EADDRINUSE if `local` names a port that is
-    /// bound; ENETUNREACH and the like; `Unsupported` ([`SendError::UseKernel`](crate::inet::SendError)) if
-    /// the way leads through the kernel.
-    pub fn tcp_connect(
-        self: &Arc<Inet>,
-        local: SocketAddr,
-        remote: SocketAddr,
-        options: &ConnectOptions,
-        hold: Option<Hold>,
-        endpoint: Arc<dyn TcpEndpoint>,
-        pass: &mut Pass<'_>,
-    ) -> io::Result<Flow> {
-        let _ = (local, remote, options, hold, endpoint, pass);
-        unimplemented!()
-    }
-}
-
-impl Flow {
-    /// Has `endpoint` told of changes from now on, and at once of how things stand.
-    pub fn attach(&self, endpoint: Arc<dyn TcpEndpoint>, pass: &mut Pass<'_>) {
-        let _ = (endpoint, pass);
-        unimplemented!()
-    }
-
-    /// Takes data to be sent; how many bytes it took. `more`: more is to follow at once (`MSG_MORE`).
-    ///
-    /// # Errors
-    /// `WouldBlock` if there is no room or the connection is not made yet; the connection's error, once;
-    /// EPIPE after it or after `shutdown`.
-    pub fn send(&self, data: &[IoSlice<'_>], more: bool, pass: &mut Pass<'_>) -> io::Result<usize> {
-        let _ = (data, more, pass);
-        unimplemented!()
-    }
-
-    /// Copies received data to `into`, and takes it from the buffer unless `peek`; how many bytes. 0 is the
-    /// end of the stream.
-    ///
-    /// # Errors
-    /// `WouldBlock` if there is nothing; the connection's error, once.
-    pub fn recv(
+    /// The way of a connection's segments.
+    pub(super) fn tcp_path(
         &self,
-        into: &mut [IoSliceMut<'_>],
-        peek: bool,
-        pass: &mut Pass<'_>,
-    ) -> io::Result<usize> {
-        let _ = (into, peek, pass);
-        unimplemented!()
+        ends: (SocketAddr, SocketAddr),
+        queue: u32,
+        options: PathOptions,
+        now: Instant,
+    ) -> Result<Path, SendError> {
+        self.path_of(crate::wire::Protocol::TCP, ends, queue, options, now)
     }
 
-    /// shutdown(2).
-    ///
-    /// # Errors
-    /// ENOTCONN.
-    pub fn shutdown(&self, how: Shutdown, pass: &mut Pass<'_>) -> io::Result<()> {
-        let _ = (how, pass);
-        unimplemented!()
+    /// A pass over a queue is over: sends what was put off to its end.
+    #[inline]
+    pub(in crate::inet) fn tcp_end_of_pass(&self, pass: &mut Pass<'_>) {
+        while let Some(next) = pass.later.take() {
+            // Nobody else puts anything there.
+            if let Ok(core) = next.downcast::<Core>() {
+                core.catch_up(self, pass);
+            }
+        }
     }
 
-    /// close(2): resets the connection if received data was not read or `linger` is zero, else ends it in
-    /// order. The flow lives on without us; who lingers waits until [`lingers`](Flow::lingers) is false before
-    /// dropping this.
-    pub fn close(&self, pass: &mut Pass<'_>) {
-        let _ = pass;
-        unimplemented!()
+    /// How many connections there are, from SYN to the end of TIME_WAIT.
+    pub fn tcp_connections(&self) -> usize {
+        self.tcp.table.len()
     }
 
-    /// Whether data, or the FIN, of a closed flow has yet to be acknowledged.
-    pub fn lingers(&self) -> bool {
-        unimplemented!()
+    /// Forgets every connection and all that keeps ports for them, without a word to their peers: the host is
+    /// about to go.
+    pub fn tcp_forget_all(&self) {
+        for (tuple, entry) in self.tcp.table.all() {
+            self.tcp.table.remove(&tuple, &entry);
+            match &entry {
+                Entry::Flow(core) => core.forget(self),
+                Entry::Pending(pending) => pending.forget(self),
+                Entry::Resting(resting) => resting.forget(self),
+            }
+        }
     }
 
-    /// Resets the connection.
-    pub fn abort(&self, pass: &mut Pass<'_>) {
-        let _ = pass;
-        unimplemented!()
-    }
-
-    /// How things stand.
-    pub fn ready(&self) -> Ready {
-        unimplemented!()
-    }
-
-    /// The state of the connection.
-    pub fn state(&self) -> State {
-        unimplemented!()
-    }
-
-    /// `TCP_INFO` at `now`.
-    pub fn info(&self, now: Instant) -> TcpInfo {
-        let _ = now;
-        unimplemented!()
-    }
-
-    /// The queue the last packet came from.
-    pub fn napi(&self) -> Option<NapiId> {
-        unimplemented!()
-    }
-
-    /// Our address and port.
-    pub fn local(&self) -> SocketAddr {
-        unimplemented!()
-    }
-
-    /// The peer's.
-    pub fn remote(&self) -> SocketAddr {
-        unimplemented!()
-    }
-
-    /// `SO_ERROR`: the pending error's errno, once.
-    pub fn take_error(&self) -> Option<i32> {
-        unimplemented!()
-    }
-
-    /// The options as they are.
-    pub fn options(&self) -> TcpOptions {
-        unimplemented!()
-    }
-
-    /// Sets the options that may change on a connection. Those that release data at once (`nodelay`, `cork`
-    /// off) do.
-    pub fn set_options(&self, options: TcpOptions, pass: &mut Pass<'_>) {
-        let _ = (options, pass);
-        unimplemented!()
-    }
-
-    /// `IP_TTL` and `IP_TOS` from now on.
-    pub fn set_path_options(&self, options: PathOptions) {
-        let _ = options;
-        unimplemented!()
-    }
-
-    /// Bytes received and not read yet (`SIOCINQ`).
-    pub fn unread(&self) -> usize {
-        unimplemented!()
-    }
-
-    /// Bytes sent and not acknowledged yet (`SIOCOUTQ`).
-    pub fn unacknowledged(&self) -> usize {
-        unimplemented!()
+    #[cold]
+    pub(super) fn tcp_count(&self, count: Count) {
+        self.counters.add(count);
     }
 }

@@ -5,7 +5,7 @@ use super::{seq::Seq, tuple::Tuple};
 use crate::time::Instant;
 use std::{
     hash::{DefaultHasher, Hasher},
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
 };
 
 /// The keys, drawn once.
@@ -54,9 +54,14 @@ impl Secrets {
         keyed(self.timestamps, &hosts, 0) as u32
     }
 
-    /// Where the search for a local port begins: RFC 6056 section 3.3.4, offset by the destination.
-    pub(super) fn port_offset(&self, local: IpAddr, remote: std::net::SocketAddr) -> u32 {
-        keyed(self.ports, &Tuple::new((local, 0).into(), remote), 0) as u32
+    /// Where the search for a local port begins: RFC 6056 section 3.3.4, by the destination.
+    pub(super) fn port_hash(&self, local: IpAddr, remote: SocketAddr) -> u64 {
+        keyed(self.ports, &Tuple::new((local, 0).into(), remote), 0)
+    }
+
+    /// Which of several listeners a connection goes to.
+    pub(super) fn pick(&self, tuple: &Tuple) -> u32 {
+        keyed(self.ports, tuple, 1) as u32
     }
 }
 

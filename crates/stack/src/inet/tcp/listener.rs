@@ -1,24 +1,48 @@
-//! Listening: who asks for a connection (the SYN queue) and who waits to be accepted (the accept queue).
+//! Listening: a place in the table, and the accept queue. The SYN queue is entries of the table, counted here.
 
-use super::{Flow, Hold, TcpEndpoint, TcpOptions};
-use crate::inet::Inet;
-use std::{io, net::SocketAddr, sync::Arc};
+use super::{
+    Config, Flow, Hold, Ready, TcpEndpoint, TcpOptions,
+    claims::{Claim, Claims, Kind, candidates},
+    flow::{Core, Dropped},
+    tuple::Tuple,
+};
+use crate::{
+    inet::{EPHEMERAL, Inet, PathOptions},
+    napi::Pass,
+    sync::{Mutex, lock},
+    time::Instant,
+};
+use std::{
+    collections::VecDeque,
+    fmt, io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+/// How long after the last cookie went out one may come back (`TCP_SYNCOOKIE_VALID`).
+const COOKIES_VALID: Duration = Duration::from_secs(120);
 
 /// What `socket`, `setsockopt` and `listen` say about a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenOptions {
     /// How many connections may wait to be accepted; `somaxconn` at the most. One more than this is taken, as
-    /// in Linux (`sk_acceptq_is_full`).
+    /// in Linux (`sk_acceptq_is_full`). As many handshakes may be under way.
     pub backlog: u32,
     /// `SO_REUSEADDR`: connections of an earlier listener on the port do not stand in the way.
     pub reuse_address: bool,
     /// `SO_REUSEPORT`: others that set it may listen at the same address; each new connection goes to one of
-    /// them.
+    /// them, by a hash of its ends.
     pub reuse_port: bool,
+    /// With `reuse_port`: a connection goes to the listener whose place in the group, in the order of their
+    /// creation, is the number of the receive queue its SYN came from. What the first of a group says counts.
+    pub by_queue: bool,
     /// `IPV6_V6ONLY`: a listener at `[::]` does not hear IPv4.
     pub only_v6: bool,
     /// What accepted connections start with.
     pub tcp: TcpOptions,
+    /// `IP_TTL` and `IP_TOS`, likewise.
+    pub path: PathOptions,
 }
 
 impl Default for ListenOptions {
@@ -27,15 +51,140 @@ impl Default for ListenOptions {
             backlog: 4096,
             reuse_address: false,
             reuse_port: false,
+            by_queue: false,
             only_v6: false,
             tcp: TcpOptions::default(),
+            path: PathOptions::default(),
         }
     }
 }
 
+/// A listener, seen from below.
+pub(super) struct Listener {
+    claim: Claim,
+    pub(super) by_queue: bool,
+    endpoint: Arc<dyn TcpEndpoint>,
+    state: Mutex<State>,
+}
+
+struct State {
+    tcp: TcpOptions,
+    path: PathOptions,
+    backlog: u32,
+    /// Handshakes under way.
+    expected: u32,
+    /// Connections in the accept queue, or about to be.
+    reserved: u32,
+    queue: VecDeque<Arc<Core>>,
+    cookie_at: Option<Instant>,
+    hold: Option<Hold>,
+    closed: bool,
+}
+
+/// Why the accept queue takes no connection.
+pub(super) enum Refused {
+    Full,
+    Closed,
+}
+
+impl Listener {
+    /// The places it listens at.
+    pub(super) fn places(&self) -> impl Iterator<Item = (IpAddr, u16)> + use<> {
+        let Claim { address, port, only_v6, .. } = self.claim;
+        let dual = address == IpAddr::V6(Ipv6Addr::UNSPECIFIED) && !only_v6;
+        let v4 = dual.then_some(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        [Some(address), v4].into_iter().flatten().map(move |address| (address, port))
+    }
+
+    pub(super) fn options(&self) -> (TcpOptions, PathOptions) {
+        let state = lock(&self.state);
+        (state.tcp, state.path)
+    }
+
+    /// The claim of a connection made through it.
+    pub(super) fn accepted_claim(&self, tuple: &Tuple) -> Claim {
+        Claim { address: tuple.local().ip(), kind: self.claim.kind.connected(), ..self.claim }
+    }
+
+    pub(super) fn hold(&self) -> Option<Hold> {
+        lock(&self.state).hold.clone()
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        lock(&self.state).closed
+    }
+
+    /// Linux's `inet_csk_reqsk_queue_is_full`.
+    pub(super) fn syn_queue_is_full(&self, config: &Config) -> bool {
+        let state = lock(&self.state);
+        state.expected >= state.backlog.min(config.tcp_max_syn_backlog)
+    }
+
+    /// One more handshake is under way; false if nobody listens any more.
+    pub(super) fn expect(&self) -> bool {
+        let mut state = lock(&self.state);
+        state.expected += u32::from(!state.closed);
+        !state.closed
+    }
+
+    pub(super) fn expect_no_more(&self) {
+        lock(&self.state).expected -= 1;
+    }
+
+    pub(super) fn note_cookie(&self, now: Instant) {
+        lock(&self.state).cookie_at = Some(now);
+    }
+
+    /// Whether cookies were sent lately. If not, none can come back, only guesses.
+    pub(super) fn sent_cookies(&self, now: Instant) -> bool {
+        lock(&self.state).cookie_at.is_some_and(|at| now.since(at) <= COOKIES_VALID)
+    }
+
+    pub(super) fn accept_queue_is_full(&self) -> bool {
+        let state = lock(&self.state);
+        state.reserved > state.backlog
+    }
+
+    /// Makes sure of room for one more connection.
+    pub(super) fn reserve(&self) -> Result<(), Refused> {
+        let mut state = lock(&self.state);
+        if state.closed {
+            return Err(Refused::Closed);
+        }
+        if state.reserved > state.backlog {
+            return Err(Refused::Full);
+        }
+        state.reserved += 1;
+        Ok(())
+    }
+
+    pub(super) fn unreserve(&self) {
+        lock(&self.state).reserved -= 1;
+    }
+
+    /// A connection is there to be accepted; there was room.
+    pub(super) fn push(&self, core: Arc<Core>, inet: &Inet, pass: &mut Pass<'_>) {
+        let mut state = lock(&self.state);
+        if state.closed {
+            drop(state);
+            return core.drop_later(Dropped::Abort, inet);
+        }
+        state.queue.push_back(core);
+        self.endpoint.changed(Ready::READABLE, pass.napi, pass);
+    }
+}
+
 /// A listener. Dropping it closes it: connections not yet accepted are reset.
-#[derive(Debug)]
-pub struct Listening {}
+pub struct Listening {
+    listener: Arc<Listener>,
+    inet: Arc<Inet>,
+}
+
+impl fmt::Debug for Listening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listening").field("local", &self.local()).finish_non_exhaustive()
+    }
+}
 
 impl Inet {
     /// Listens at `local`; port 0 takes a free one. `endpoint` is told of each connection that waits to be
@@ -50,41 +199,125 @@ impl Inet {
         hold: Option<Hold>,
         endpoint: Arc<dyn TcpEndpoint>,
     ) -> io::Result<Listening> {
-        let _ = (local, options, hold, endpoint);
-        unimplemented!()
+        let address = local.ip().to_canonical();
+        self.tcp_can_bind(address)?;
+        let ListenOptions { reuse_address, reuse_port, only_v6, .. } = options;
+        let kind = Kind::new(reuse_address, reuse_port).listening();
+        let mut claims = lock(&self.tcp.claims);
+        let named = Claim { address, port: local.port(), only_v6, kind, chosen: false };
+        let claim = self.tcp_claim(&mut claims, named)?;
+        let state = State {
+            tcp: options.tcp,
+            path: options.path,
+            backlog: options.backlog.min(self.tcp.config().somaxconn),
+            expected: 0,
+            reserved: 0,
+            queue: VecDeque::new(),
+            cookie_at: None,
+            hold,
+            closed: false,
+        };
+        let by_queue = options.by_queue;
+        let listener = Arc::new(Listener { claim, by_queue, endpoint, state: Mutex::new(state) });
+        self.tcp.table.listen(&listener);
+        drop(claims);
+        Ok(Listening { listener, inet: self.clone() })
+    }
+
+    /// Enters a claim that is to have its port for itself, of those to choose from if it names none.
+    pub(super) fn tcp_claim(&self, claims: &mut Claims, claim: Claim) -> io::Result<Claim> {
+        let fits = |claims: &Claims, port| {
+            let claim = Claim { port, ..claim };
+            (!claims.conflict(&claim)).then_some(claim)
+        };
+        let found = match claim.port {
+            // bind(2) begins with the odd ones, which connect(2) takes last.
+            0 => candidates(EPHEMERAL, self.random.next() as u32 | 1)
+                .find_map(|port| fits(claims, port ^ 1)),
+            port => fits(claims, port),
+        };
+        let claim = found.ok_or_else(|| io::Error::from_raw_os_error(libc::EADDRINUSE))?;
+        claims.add(&claim);
+        Ok(claim)
+    }
+
+    pub(super) fn tcp_can_bind(&self, address: IpAddr) -> io::Result<()> {
+        let many = match address {
+            IpAddr::V4(address) => address.is_broadcast() || address.is_multicast(),
+            IpAddr::V6(address) => address.is_multicast(),
+        };
+        let can = match address {
+            IpAddr::V4(address) => self.can_bind(address),
+            IpAddr::V6(address) => address.is_unspecified(),
+        };
+        if many || !can {
+            return Err(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL));
+        }
+        Ok(())
     }
 }
 
 impl Listening {
     /// The address and port it listens at.
     pub fn local(&self) -> SocketAddr {
-        unimplemented!()
+        (self.listener.claim.address, self.listener.claim.port).into()
     }
 
     /// The connection that has waited longest. [Attach](Flow::attach) an endpoint to hear of changes.
     pub fn accept(&self) -> Option<Flow> {
-        unimplemented!()
+        let mut state = lock(&self.listener.state);
+        let core = state.queue.pop_front()?;
+        state.reserved -= 1;
+        Some(Flow::new(core, self.inet.clone()))
+    }
+
+    /// Whether a connection waits to be accepted.
+    pub fn ready(&self) -> Ready {
+        match lock(&self.listener.state).queue.is_empty() {
+            true => Ready::default(),
+            false => Ready::READABLE,
+        }
     }
 
     /// How many connections wait to be accepted.
     pub fn queued(&self) -> usize {
-        unimplemented!()
+        lock(&self.listener.state).queue.len()
     }
 
     /// `listen` called again: another backlog.
     pub fn set_backlog(&self, backlog: u32) {
-        let _ = backlog;
-        unimplemented!()
+        lock(&self.listener.state).backlog = backlog.min(self.inet.tcp.config().somaxconn);
     }
 
     /// What accepted connections start with.
     pub fn options(&self) -> TcpOptions {
-        unimplemented!()
+        lock(&self.listener.state).tcp
     }
 
     /// Sets what connections made from now on start with.
     pub fn set_options(&self, options: TcpOptions) {
-        let _ = options;
-        unimplemented!()
+        lock(&self.listener.state).tcp = options;
+    }
+
+    /// `IP_TTL` and `IP_TOS` of connections made from now on.
+    pub fn set_path_options(&self, options: PathOptions) {
+        lock(&self.listener.state).path = options;
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        let mut claims = lock(&self.inet.tcp.claims);
+        self.inet.tcp.table.unlisten(&self.listener);
+        claims.remove(&self.listener.claim);
+        drop(claims);
+        let mut state = lock(&self.listener.state);
+        state.closed = true;
+        let (queue, hold) = (std::mem::take(&mut state.queue), state.hold.take());
+        drop(state);
+        for core in queue {
+            core.drop_later(Dropped::Abort, &self.inet);
+        }
+        drop(hold);
     }
 }

@@ -11,13 +11,16 @@
 
 use std::time::Duration;
 
+mod application;
 mod challenge;
+mod claims;
+mod connect;
 pub mod connection;
 mod cookie;
-#[cfg(test)]
-mod cost;
 pub(super) mod deliver;
+mod emit;
 mod endpoint;
+mod errors;
 mod flow;
 pub mod handshake;
 pub mod info;
@@ -29,22 +32,28 @@ mod output;
 mod parse;
 mod receive;
 pub mod recovery;
+mod request;
 pub mod segment;
 mod send_buffer;
 pub mod seq;
 pub mod shared;
 #[cfg(test)]
 mod simulation;
+mod state;
 mod store;
+mod table;
 #[cfg(test)]
 mod tests;
+mod time_wait;
 mod timers;
 mod tuple;
 mod wheel;
 
+pub use application::Flow;
+pub use connect::ConnectOptions;
 pub use endpoint::{Hold, Ready, TcpEndpoint};
-pub use flow::{ConnectOptions, Flow};
 pub use listener::{ListenOptions, Listening};
+pub(super) use state::Tcp;
 
 /// Which congestion control a connection uses (`TCP_CONGESTION`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

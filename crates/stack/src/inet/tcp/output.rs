@@ -27,6 +27,19 @@ struct Next {
 }
 
 impl Connection {
+    /// Whether [`transmit`](Connection::transmit) may have something to send: never false if it has.
+    #[inline]
+    pub(super) fn has_to_send(&self) -> bool {
+        self.ack_now
+            || self.receiver.ack_need() == AckNeed::Now
+            || self.snd_nxt.before(self.buffer.end() + u32::from(self.fin_queued))
+            || self.probe_due
+            || self.tail_probe.is_some()
+            || self.reset.is_some()
+            || self.opening.is_some_and(|opening| opening.due)
+            || (self.snd_una != self.snd_nxt && self.recovery.next_retransmission().is_some())
+    }
+
     /// Hands all that may be sent now to `out`, segment by segment. `out` returns false if it has no room for
     /// a segment, which then counts as not sent: ask again later.
     pub fn transmit(&mut self, now: Instant, out: &mut Out<'_>) {
@@ -78,10 +91,6 @@ impl Connection {
         let sent = match &next {
             Some(next) => self.send_next(next, now, out),
             None if range.start.before(self.snd_una) => return true,
-            // The window was shrunk to before it: then the timeout must do.
-            None if range.end.after(self.snd_una + self.snd_wnd) && range.start != self.snd_una => {
-                return true;
-            }
             None => self.emit(range.clone(), false, now, out),
         };
         match (sent, next) {

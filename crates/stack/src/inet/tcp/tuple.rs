@@ -50,6 +50,16 @@ impl Tuple {
         SocketAddr::new(address(self.remote), self.ports as u16)
     }
 
+    #[inline]
+    pub(super) fn local_port(&self) -> u16 {
+        (self.ports >> 16) as u16
+    }
+
+    #[inline]
+    pub(super) fn remote_port(&self) -> u16 {
+        self.ports as u16
+    }
+
     pub(super) fn local_bits(&self) -> u128 {
         self.local
     }

@@ -108,10 +108,15 @@ impl<T> Wheel<T> {
         true
     }
 
+    /// When a timer set for `at` fires at the earliest.
+    pub(super) fn fires(at: Instant) -> Instant {
+        // The last tick of all is rounded up beyond the end of time.
+        Instant::from_nanos(tick_of(at).min(u64::MAX >> SHIFT) << SHIFT)
+    }
+
     /// When to drain next: no timer fires before.
     pub(super) fn next(&self) -> Option<Instant> {
         let (tick, _) = self.first()?;
-        // The last tick of all is rounded up beyond the end of time.
         Some(Instant::from_nanos(tick.min(u64::MAX >> SHIFT) << SHIFT))
     }
 

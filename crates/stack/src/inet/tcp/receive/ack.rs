@@ -17,9 +17,8 @@ pub enum AckNeed {
 }
 
 /// The shortest and the longest delay. RFC 9293 section 3.8.6.3: "MUST be less than 0.5 seconds".
-/// Microseconds.
-pub(super) const DELAY_MIN: u32 = 40_000;
-pub(super) const DELAY_MAX: u32 = 200_000;
+pub(super) const DELAY_MIN: Duration = Duration::from_millis(40);
+pub(super) const DELAY_MAX: Duration = Duration::from_millis(200);
 /// How many segments are acknowledged at once when a connection is new, or its sender may have started
 /// slowly again: its window then grows with each acknowledgment.
 pub(super) const QUICK: u8 = 16;
@@ -48,11 +47,9 @@ pub(super) struct Acks {
     /// The size of the peer's full segments, as far as it has shown, and of its last segment.
     full: u32,
     last_len: u32,
-    /// Data has come at all; when it last did, and the delay that follows from how often it does. Microseconds:
-    /// an idle connection keeps all this.
-    heard: bool,
-    last: Instant,
-    delay: u32,
+    /// When data last came, and the delay that follows from how often it comes.
+    last: Option<Instant>,
+    delay: Duration,
 }
 
 impl Acks {
@@ -67,8 +64,7 @@ impl Acks {
             pushed: 0,
             full: FULL_MIN.min(mss).max(1),
             last_len: 0,
-            heard: false,
-            last: Instant::ZERO,
+            last: None,
             delay: DELAY_MIN,
         }
     }
@@ -113,7 +109,7 @@ impl Acks {
     /// (RFC 5681 section 4.2).
     #[inline]
     pub(super) fn at_once(&mut self, now: Instant) {
-        (self.heard, self.last) = (true, now);
+        self.last = Some(now);
         self.owe(true, now);
     }
 
@@ -144,7 +140,7 @@ impl Acks {
     /// We send data: soon after we received some, it is an answer.
     #[inline]
     pub(super) fn answered(&mut self, now: Instant) {
-        if self.heard && self.since_last(now) < self.delay {
+        if self.last.is_some_and(|last| now.since(last) < self.delay) {
             self.interactive = true;
         }
     }
@@ -184,8 +180,11 @@ impl Acks {
     }
 
     fn owe(&mut self, now: bool, time: Instant) {
-        let by = time + Duration::from_micros(self.delay.into());
-        self.by = if self.due { self.by.min(by) } else { by };
+        if !self.due {
+            self.by = time + self.delay;
+        } else {
+            self.by = self.by.min(time + self.delay);
+        }
         self.due = true;
         self.now |= now;
     }
@@ -207,22 +206,16 @@ impl Acks {
     /// The delay follows the gaps between segments, from 40 ms up.
     #[inline]
     fn adapt(&mut self, window: u32, now: Instant) {
-        match self.since_last(now) {
-            _ if !self.heard => self.refill(window),
-            gap if gap <= DELAY_MIN / 2 => self.delay = self.delay / 2 + DELAY_MIN / 2,
-            gap if gap < self.delay => self.delay = self.delay / 2 + gap,
+        match self.last.map(|last| now.since(last)) {
+            None => self.refill(window),
+            Some(gap) if gap <= DELAY_MIN / 2 => self.delay = self.delay / 2 + DELAY_MIN / 2,
+            Some(gap) if gap < self.delay => self.delay = self.delay / 2 + gap,
             // Its sender's window may have been reset meanwhile (RFC 5681 section 4.1).
-            gap if gap > DELAY_MAX => self.refill(window),
-            _ => {}
+            Some(gap) if gap > DELAY_MAX => self.refill(window),
+            Some(_) => {}
         }
         self.delay = self.delay.clamp(DELAY_MIN, DELAY_MAX);
-        (self.heard, self.last) = (true, now);
-    }
-
-    /// Microseconds.
-    #[inline]
-    fn since_last(&self, now: Instant) -> u32 {
-        u32::try_from(now.since(self.last).as_nanos() / 1_000).unwrap_or(u32::MAX)
+        self.last = Some(now);
     }
 
     fn refill(&mut self, window: u32) {

@@ -1,0 +1,183 @@
+//! What an application does to a flow.
+
+use super::{
+    Ready, TcpEndpoint, TcpOptions,
+    connection::{Connection, State},
+    flow::{Core, Dropped},
+    info::TcpInfo,
+};
+use crate::{
+    inet::{Inet, PathOptions},
+    napi::{NapiId, Pass},
+    time::Instant,
+};
+use std::{
+    fmt,
+    io::{self, IoSlice, IoSliceMut},
+    net::{Shutdown, SocketAddr},
+    sync::Arc,
+};
+
+/// An application's end of a connection. Dropping it closes the connection, which lives on by itself until what
+/// was sent has arrived and both sides are done, or it has failed.
+pub struct Flow {
+    core: Arc<Core>,
+    inet: Arc<Inet>,
+}
+
+impl fmt::Debug for Flow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Flow").field(&self.core.tuple).finish()
+    }
+}
+
+impl Flow {
+    pub(super) fn new(core: Arc<Core>, inet: Arc<Inet>) -> Flow {
+        Flow { core, inet }
+    }
+
+    /// Does something to the connection, then sends what may go because of it.
+    #[inline]
+    fn call<R>(&self, pass: &mut Pass<'_>, call: impl FnOnce(&mut Connection, Instant) -> R) -> R {
+        let mut state = self.core.lock();
+        let result = call(&mut state.connection, pass.now);
+        self.core.finish(state, &self.inet, pass);
+        self.inet.deliver_local(pass);
+        result
+    }
+
+    /// Has `endpoint` told of changes from now on, and at once of how things stand.
+    pub fn attach(&self, endpoint: Arc<dyn TcpEndpoint>, pass: &mut Pass<'_>) {
+        let mut state = self.core.lock();
+        // What it would be told of is in what it is told now.
+        state.connection.take_news();
+        endpoint.changed(state.connection.ready(), state.napi, pass);
+        state.endpoint = Some(endpoint);
+    }
+
+    /// Takes data to be sent; how many bytes it took. `more`: more is to follow at once (`MSG_MORE`).
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is no room or the connection is not made yet; the connection's error, once;
+    /// EPIPE after it or after `shutdown`.
+    pub fn send(&self, data: &[IoSlice<'_>], more: bool, pass: &mut Pass<'_>) -> io::Result<usize> {
+        self.call(pass, |connection, now| connection.send(data, more, now))
+    }
+
+    /// Copies received data to `into`, and takes it from the buffer unless `peek`; how many bytes. 0 is the
+    /// end of the stream.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is nothing; the connection's error, once.
+    pub fn recv(
+        &self,
+        into: &mut [IoSliceMut<'_>],
+        peek: bool,
+        pass: &mut Pass<'_>,
+    ) -> io::Result<usize> {
+        self.call(pass, |connection, now| connection.recv(into, peek, now))
+    }
+
+    /// shutdown(2).
+    ///
+    /// # Errors
+    /// ENOTCONN.
+    pub fn shutdown(&self, how: Shutdown, pass: &mut Pass<'_>) -> io::Result<()> {
+        self.call(pass, |connection, now| connection.shutdown(how, now))
+    }
+
+    /// close(2): resets the connection if received data was not read or `linger` is zero, else ends it in
+    /// order. The flow lives on without us; who lingers waits until [`lingers`](Flow::lingers) is false before
+    /// dropping this.
+    pub fn close(&self, pass: &mut Pass<'_>) {
+        self.call(pass, |connection, now| connection.close(now));
+    }
+
+    /// Whether data, or the FIN, of a closed flow has yet to be acknowledged.
+    pub fn lingers(&self) -> bool {
+        self.core.lock().connection.lingers()
+    }
+
+    /// Resets the connection.
+    pub fn abort(&self, pass: &mut Pass<'_>) {
+        self.call(pass, |connection, now| connection.abort(now));
+    }
+
+    /// How things stand.
+    pub fn ready(&self) -> Ready {
+        self.core.lock().connection.ready()
+    }
+
+    /// The queue the last packet came from.
+    pub fn napi(&self) -> Option<NapiId> {
+        self.core.lock().napi
+    }
+
+    /// Our address and port.
+    pub fn local(&self) -> SocketAddr {
+        self.core.tuple.local()
+    }
+
+    /// The peer's.
+    pub fn remote(&self) -> SocketAddr {
+        self.core.tuple.remote()
+    }
+
+    /// `SO_ERROR`: the pending error's errno, once.
+    pub fn take_error(&self) -> Option<i32> {
+        self.core.lock().connection.take_error()
+    }
+
+    /// The options as they are.
+    pub fn options(&self) -> TcpOptions {
+        *self.core.lock().connection.options()
+    }
+
+    /// Sets the options that may change on a connection. What that lets go (`nodelay`, `cork` off) is sent at
+    /// once.
+    pub fn set_options(&self, options: TcpOptions, pass: &mut Pass<'_>) {
+        self.call(pass, |connection, now| connection.configure(now, |mine| *mine = options));
+    }
+
+    /// `IP_TTL` and `IP_TOS`.
+    pub fn path_options(&self) -> PathOptions {
+        self.core.lock().path.options
+    }
+
+    /// Sets them from now on.
+    pub fn set_path_options(&self, options: PathOptions, pass: &mut Pass<'_>) {
+        let mut state = self.core.lock();
+        state.set_path_options(options, &self.core.tuple, &self.inet, pass.now);
+    }
+
+    /// Bytes received and not read yet (`SIOCINQ`).
+    pub fn unread(&self) -> usize {
+        self.core.lock().connection.unread()
+    }
+
+    /// Bytes sent and not acknowledged yet (`SIOCOUTQ`).
+    pub fn unacknowledged(&self) -> usize {
+        self.core.lock().connection.unacknowledged()
+    }
+
+    /// Bytes taken and not sent yet (`SIOCOUTQNSD`).
+    pub fn unsent(&self) -> usize {
+        self.core.lock().connection.unsent()
+    }
+
+    /// The state of the connection.
+    pub fn state(&self) -> State {
+        self.core.lock().connection.state()
+    }
+
+    /// `TCP_INFO` at `now`.
+    pub fn info(&self, now: Instant) -> TcpInfo {
+        self.core.lock().connection.info(now)
+    }
+}
+
+impl Drop for Flow {
+    fn drop(&mut self) {
+        self.core.drop_later(Dropped::Close, &self.inet);
+    }
+}

@@ -1,0 +1,234 @@
+//! Which local ports are taken, by Linux's rules for TCP (net/ipv4/inet_connection_sock.c). Listeners, flows and
+//! TIME_WAIT entries each hold a claim on their address and port; claims of one kind are counted, not listed.
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    ops::RangeInclusive,
+};
+
+/// A kind of claim: its holder's options and whether it listens. Bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Kind(u8);
+
+impl Kind {
+    const LISTENS: u8 = 1;
+    const REUSE_ADDRESS: u8 = 2;
+    const REUSE_PORT: u8 = 4;
+    const COUNT: usize = 8;
+
+    pub(super) fn new(reuse_address: bool, reuse_port: bool) -> Kind {
+        Kind(
+            u8::from(reuse_address) * Kind::REUSE_ADDRESS + u8::from(reuse_port) * Kind::REUSE_PORT,
+        )
+    }
+
+    pub(super) fn listening(self) -> Kind {
+        Kind(self.0 | Kind::LISTENS)
+    }
+
+    /// What a connection that a listener has made is.
+    pub(super) fn connected(self) -> Kind {
+        Kind(self.0 & !Kind::LISTENS)
+    }
+
+    /// Whether a socket of this kind may join one of `other` at the same place (`inet_bind_conflict`): both
+    /// set `SO_REUSEADDR` and the other does not listen, or both set `SO_REUSEPORT`.
+    fn goes_with(self, other: Kind) -> bool {
+        let both = self.0 & other.0;
+        (both & Kind::REUSE_ADDRESS != 0 && other.0 & Kind::LISTENS == 0)
+            || both & Kind::REUSE_PORT != 0
+    }
+}
+
+/// One claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Claim {
+    pub(super) address: IpAddr,
+    pub(super) port: u16,
+    /// `IPV6_V6ONLY`: with `::`, IPv4 is not meant.
+    pub(super) only_v6: bool,
+    pub(super) kind: Kind,
+    /// The port was chosen for one connection: others may use it for theirs, to elsewhere.
+    pub(super) chosen: bool,
+}
+
+impl Claim {
+    /// Whether two claims are about the same packets (`inet_rcv_saddr_equal`).
+    fn meets(&self, address: IpAddr, only_v6: bool) -> bool {
+        let covers = |wide: IpAddr, only_v6: bool, other: IpAddr| match wide {
+            IpAddr::V4(Ipv4Addr::UNSPECIFIED) => other.is_ipv4(),
+            IpAddr::V6(Ipv6Addr::UNSPECIFIED) => other.is_ipv6() || !only_v6,
+            _ => wide == other,
+        };
+        covers(self.address, self.only_v6, address) || covers(address, only_v6, self.address)
+    }
+}
+
+/// The claims on one address of a port.
+#[derive(Debug)]
+struct Holders {
+    address: IpAddr,
+    only_v6: bool,
+    /// How many of each kind.
+    counts: [u32; Kind::COUNT],
+}
+
+#[derive(Debug, Default)]
+struct Port {
+    holders: Vec<Holders>,
+    /// Claims on a port that was named, not chosen.
+    named: u32,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Claims(HashMap<u16, Port>);
+
+impl Claims {
+    /// Whether `claim`, by a `bind` or `listen`, is in conflict with those there are.
+    pub(super) fn conflict(&self, claim: &Claim) -> bool {
+        let Some(port) = self.0.get(&claim.port) else { return false };
+        let meets = |holders: &&Holders| claim.meets(holders.address, holders.only_v6);
+        port.holders.iter().filter(meets).any(|holders| {
+            let others = (0..).zip(holders.counts).filter(|(_, count)| *count > 0);
+            others.map(|(kind, _)| Kind(kind)).any(|other| !claim.kind.goes_with(other))
+        })
+    }
+
+    /// Whether `port` may be chosen for a connection: nobody has named it (`__inet_hash_connect`).
+    pub(super) fn can_choose(&self, port: u16) -> bool {
+        self.0.get(&port).is_none_or(|port| port.named == 0)
+    }
+
+    pub(super) fn add(&mut self, claim: &Claim) {
+        let port = self.0.entry(claim.port).or_default();
+        port.named += u32::from(!claim.chosen);
+        let same = |h: &&mut Holders| h.address == claim.address && h.only_v6 == claim.only_v6;
+        let kind = usize::from(claim.kind.0);
+        match port.holders.iter_mut().find(same) {
+            Some(holders) => holders.counts[kind] += 1,
+            None => {
+                let mut counts = [0; Kind::COUNT];
+                counts[kind] = 1;
+                let Claim { address, only_v6, .. } = *claim;
+                port.holders.reserve_exact(1);
+                port.holders.push(Holders { address, only_v6, counts });
+            }
+        }
+    }
+
+    /// Takes back what [`add`](Claims::add) was given.
+    pub(super) fn remove(&mut self, claim: &Claim) {
+        let Some(port) = self.0.get_mut(&claim.port) else { return };
+        port.named -= u32::from(!claim.chosen);
+        let same = |h: &Holders| h.address == claim.address && h.only_v6 == claim.only_v6;
+        let Some(at) = port.holders.iter().position(same) else { return };
+        let counts = &mut port.holders[at].counts;
+        counts[usize::from(claim.kind.0)] -= 1;
+        if counts.iter().all(|count| *count == 0) {
+            port.holders.swap_remove(at);
+        }
+        if port.holders.is_empty() {
+            self.0.remove(&claim.port);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// The ports of `range`, each once, from one on that depends on `offset`. A step of two, as in Linux: odd ones
+/// last, so that `bind` finds room among them.
+pub(super) fn candidates(range: RangeInclusive<u16>, offset: u32) -> impl Iterator<Item = u16> {
+    let (low, high) = (u32::from(*range.start()), u32::from(*range.end()));
+    let pairs = (high + 1).saturating_sub(low).div_ceil(2).max(1);
+    (0..2).flat_map(move |parity| {
+        let nth = move |n: u32| low + (offset % pairs + n) % pairs * 2 + parity;
+        (0..pairs).map(nth).filter(move |port| *port <= high).map(|port| port as u16)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(address: &str, kind: Kind) -> Claim {
+        let address = address.parse().unwrap();
+        Claim { address, port: 7, only_v6: false, kind, chosen: false }
+    }
+
+    const PLAIN: Kind = Kind(0);
+    const REUSE: Kind = Kind(Kind::REUSE_ADDRESS);
+    const GROUP: Kind = Kind(Kind::REUSE_PORT);
+
+    #[test]
+    fn addresses_meet_as_in_linux() {
+        let mut claims = Claims::default();
+        claims.add(&claim("10.0.0.1", PLAIN));
+        for (address, only_v6, conflict) in [
+            ("10.0.0.1", false, true),
+            ("10.0.0.2", false, false),
+            ("0.0.0.0", false, true),
+            ("::", false, true),
+            ("::", true, false),
+            ("fd::1", false, false),
+        ] {
+            let new = Claim { only_v6, ..claim(address, PLAIN) };
+            assert_eq!(claims.conflict(&new), conflict, "{address} {only_v6}");
+        }
+        claims.remove(&claim("10.0.0.1", PLAIN));
+        assert!(claims.is_empty());
+        claims.add(&claim("::", PLAIN));
+        assert!(claims.conflict(&claim("10.0.0.9", PLAIN)));
+        assert!(claims.conflict(&claim("fd::1", PLAIN)));
+    }
+
+    #[test]
+    fn a_port_is_shared_by_linuxs_rules() {
+        let listens = |kind: Kind| kind.listening();
+        for (there, new, conflict) in [
+            (PLAIN, PLAIN, true),
+            (REUSE, PLAIN, true),
+            (PLAIN, REUSE, true),
+            (REUSE, REUSE, false),
+            (listens(REUSE), REUSE, true),
+            (listens(GROUP), GROUP, false),
+            (listens(GROUP), REUSE, true),
+            (GROUP, PLAIN, true),
+        ] {
+            let mut claims = Claims::default();
+            claims.add(&claim("10.0.0.1", there));
+            let got = claims.conflict(&claim("0.0.0.0", new));
+            assert_eq!(got, conflict, "{there:?} then {new:?}");
+        }
+    }
+
+    #[test]
+    fn a_named_port_is_not_chosen_and_a_chosen_one_is_shared() {
+        let mut claims = Claims::default();
+        let chosen = Claim { chosen: true, ..claim("10.0.0.1", PLAIN) };
+        claims.add(&chosen);
+        assert!(claims.can_choose(7));
+        claims.add(&chosen);
+        claims.add(&claim("10.0.0.2", PLAIN));
+        assert!(!claims.can_choose(7));
+        claims.remove(&claim("10.0.0.2", PLAIN));
+        assert!(claims.can_choose(7));
+        claims.remove(&chosen);
+        claims.remove(&chosen);
+        assert!(claims.is_empty());
+    }
+
+    #[test]
+    fn every_port_is_a_candidate_once() {
+        for (range, offset) in [(10..=19, 7), (10..=20, u32::MAX), (5..=5, 3), (0..=u16::MAX, 1)] {
+            let mut all: Vec<u16> = candidates(range.clone(), offset).collect();
+            let half = all.len().div_ceil(2);
+            assert!(all[..half].iter().all(|port| port % 2 == range.start() % 2));
+            all.sort_unstable();
+            assert!(all.into_iter().eq(range));
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Active opens: which port, and the first SYN.
+
+use super::{
+    Flow, Hold, TcpEndpoint, TcpOptions,
+    claims::{Claim, Kind, candidates},
+    connection::{Connection, Start},
+    flow::{Core, Parts, mss},
+    seq::Seq,
+    table::Entry,
+    tuple::Tuple,
+};
+use crate::{
+    inet::{Count, EPHEMERAL, Inet, PathOptions, SendError},
+    napi::Pass,
+    sync::{Ordering, lock},
+    time::Instant,
+};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+
+/// What `socket` and `setsockopt` say about a connection to be made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConnectOptions {
+    /// `SO_REUSEADDR`, for a local port that is named.
+    pub reuse_address: bool,
+    /// `SO_REUSEPORT`, likewise.
+    pub reuse_port: bool,
+    /// The transmit queue to begin with, best the one beside the receive queue that answers will come from.
+    pub queue: u32,
+    /// `IP_TTL` and `IP_TOS`.
+    pub path: PathOptions,
+    /// TCP's own.
+    pub tcp: TcpOptions,
+}
+
+/// A place in the table for a connection to be made.
+struct Chosen {
+    tuple: Tuple,
+    claim: Claim,
+    /// The earlier connection between these ends that has given way: where our sequence numbers must begin.
+    after: Option<Seq>,
+}
+
+impl Inet {
+    /// Begins to connect to `remote`. Unspecified parts of `local` are chosen: the address by the route, the
+    /// port so that the 4-tuple is free and hard to guess. The flow is writable once connected; before, sends
+    /// and receives are `WouldBlock`. `hold` lives as long as the connection, its TIME_WAIT included.
+    ///
+    /// # Errors
+    /// EADDRNOTAVAIL if no port is left or the 4-tuple is taken; EADDRINUSE if `local` names a port that is
+    /// bound; ENETUNREACH and the like; `Unsupported` ([`SendError::UseKernel`]) if the way leads through the
+    /// kernel.
+    pub fn tcp_connect(
+        self: &Arc<Inet>,
+        local: SocketAddr,
+        remote: SocketAddr,
+        options: &ConnectOptions,
+        hold: Option<Hold>,
+        endpoint: Arc<dyn TcpEndpoint>,
+        pass: &mut Pass<'_>,
+    ) -> io::Result<Flow> {
+        let local = SocketAddr::new(local.ip().to_canonical(), local.port());
+        let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
+        // connect(2) on a TCP socket to many: ENETUNREACH (`tcp_v4_connect`, `tcp_v6_connect`).
+        let many = match remote.ip() {
+            IpAddr::V4(address) => address.is_broadcast() || address.is_multicast(),
+            IpAddr::V6(address) => address.is_multicast(),
+        };
+        if many {
+            return Err(SendError::NoRoute.into());
+        }
+        if !local.ip().is_unspecified() {
+            self.tcp_can_bind(local.ip())?;
+        }
+        let path = match self.tcp_path((local, remote), options.queue, options.path, pass.now) {
+            Ok(path) => path,
+            // A broadcast address of the link.
+            Err(SendError::Broadcast) => return Err(SendError::NoRoute.into()),
+            Err(error) => return Err(error.into()),
+        };
+        // Both ends are known in full now, but perhaps for our port.
+        let (from, to) = (path.local(), path.remote());
+        let Chosen { tuple, claim, after } = self.tcp_choose(from, to, options, pass.now)?;
+        let start = Start {
+            iss: after.unwrap_or_else(|| self.tcp.secrets.isn(&tuple, pass.now)),
+            ts_offset: self.tcp.secrets.timestamp_offset(&tuple),
+            mss: mss(&path),
+        };
+        let connection = Connection::connect(&self.tcp.shared, &options.tcp, start, pass.now);
+        let (endpoint, napi) = (Some(endpoint), None);
+        let core = Core::new(Parts { tuple, connection, path, endpoint, napi, claim, hold });
+        if !self.tcp.table.insert(tuple, Entry::Flow(core.clone())) {
+            // Another thread was as lucky in its choice of a port at the same time.
+            self.tcp_release(&claim);
+            return Err(unavailable());
+        }
+        self.tcp_count(Count::TcpActiveOpens);
+        core.finish(core.lock(), self, pass);
+        self.deliver_local(pass);
+        Ok(Flow::new(core, self.clone()))
+    }
+
+    /// A 4-tuple that is free, and a claim on its port.
+    fn tcp_choose(
+        &self,
+        from: SocketAddr,
+        to: SocketAddr,
+        options: &ConnectOptions,
+        now: Instant,
+    ) -> io::Result<Chosen> {
+        let kind = Kind::new(options.reuse_address, options.reuse_port);
+        let claim = |port, chosen| Claim { address: from.ip(), port, only_v6: true, kind, chosen };
+        if from.port() != 0 {
+            let claim = self.tcp_claim(&mut lock(&self.tcp.claims), claim(from.port(), false))?;
+            let tuple = Tuple::new(from, to);
+            return match self.tcp_is_free(&tuple, now) {
+                Some(after) => Ok(Chosen { tuple, claim, after }),
+                None => {
+                    self.tcp_release(&claim);
+                    Err(unavailable())
+                }
+            };
+        }
+        // RFC 6056 section 3.3.4: each destination has a sequence of ports of its own, which goes on where it
+        // was left.
+        let hash = self.tcp.secrets.port_hash(from.ip(), to);
+        let step = &self.tcp.steps[(hash >> 56) as usize % self.tcp.steps.len()];
+        let offset = (hash as u32).wrapping_add(step.fetch_add(1, Ordering::Relaxed));
+        for port in candidates(EPHEMERAL, offset) {
+            let claim = claim(port, true);
+            {
+                let mut claims = lock(&self.tcp.claims);
+                if !claims.can_choose(port) {
+                    continue;
+                }
+                claims.add(&claim);
+            }
+            let tuple = Tuple::new(SocketAddr::new(from.ip(), port), to);
+            if let Some(after) = self.tcp_is_free(&tuple, now) {
+                return Ok(Chosen { tuple, claim, after });
+            }
+            self.tcp_release(&claim);
+        }
+        Err(unavailable())
+    }
+
+    /// Whether a 4-tuple can be had: nobody has it, or a TIME_WAIT entry that can safely go.
+    fn tcp_is_free(&self, tuple: &Tuple, now: Instant) -> Option<Option<Seq>> {
+        match self.tcp.table.find(tuple, Entry::clone) {
+            None => Some(None),
+            Some(Entry::Resting(resting)) => resting.make_room(self, now).map(Some),
+            Some(_) => None,
+        }
+    }
+}
+
+/// connect(2): "EADDRNOTAVAIL [...] all port numbers in the ephemeral port range are currently in use".
+fn unavailable() -> io::Error {
+    io::Error::from_raw_os_error(libc::EADDRNOTAVAIL)
+}

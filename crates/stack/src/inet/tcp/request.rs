@@ -1,0 +1,317 @@
+//! The SYN queue: connections somebody has asked a listener for and whose handshake is not complete. Each is an
+//! entry of the table, counted by its listener.
+
+use super::{
+    connection::{Connection, Start},
+    deliver::refusal,
+    flow::{Core, Parts, mss},
+    handshake::{Answer, Request},
+    listener::{Listener, Refused},
+    segment::{Flags, Segment},
+    seq::Seq,
+    state::Timer,
+    table::Entry,
+    time_wait::Resting,
+    tuple::Tuple,
+    wheel::Handle,
+};
+use crate::{
+    inet::{Count, Inet, Path, input::Arrival},
+    napi::Pass,
+    sync::{Mutex, lock},
+};
+use std::sync::Arc;
+
+/// One handshake.
+pub(super) struct Pending {
+    tuple: Tuple,
+    listener: Arc<Listener>,
+    state: Mutex<State>,
+}
+
+struct State {
+    request: Request,
+    /// `None` once a flow has taken it over, or it has failed.
+    path: Option<Path>,
+    timer: Option<Handle>,
+}
+
+/// What to do about a segment for a handshake.
+pub(super) enum Outcome {
+    Done,
+    /// It has just become a flow, or has failed: look again.
+    Gone,
+}
+
+impl Inet {
+    /// Somebody asks for a connection. `after`: the entry of an earlier one that makes room, and where our
+    /// sequence numbers must begin then.
+    #[cold]
+    pub(super) fn tcp_syn(
+        &self,
+        listener: &Arc<Listener>,
+        tuple: Tuple,
+        syn: &Segment<'_>,
+        after: Option<(&Arc<Resting>, Seq)>,
+        arrival: &Arrival<'_>,
+        pass: &mut Pass<'_>,
+    ) {
+        let config = self.tcp.config();
+        let full = listener.syn_queue_is_full(config) && after.is_none();
+        if full && !config.tcp_syncookies {
+            self.tcp_count(Count::TcpExtTCPReqQFullDrop);
+            return self.tcp_count(Count::TcpExtListenDrops);
+        }
+        if listener.accept_queue_is_full() {
+            self.tcp_count(Count::TcpExtListenOverflows);
+            return self.tcp_count(Count::TcpExtListenDrops);
+        }
+        let ends = (tuple.local(), tuple.remote());
+        let (options, path_options) = listener.options();
+        let Ok(path) = self.tcp_path(ends, arrival.queue, path_options, pass.now) else {
+            return self.tcp_count(Count::TcpExtListenDrops);
+        };
+        let start = Start {
+            iss: after.map_or_else(|| self.tcp.secrets.isn(&tuple, pass.now), |(_, iss)| iss),
+            ts_offset: self.tcp.secrets.timestamp_offset(&tuple),
+            mss: mss(&path),
+        };
+        let mut request = Request::new(&self.tcp.shared, &options, syn, start, pass.now);
+        if full {
+            self.tcp_count(Count::TcpExtTCPReqQFullDoCookies);
+            self.tcp_count(Count::TcpExtSyncookiesSent);
+            listener.note_cookie(pass.now);
+            let answer = self.tcp.cookies.syn_ack(&tuple, &mut request, start.ts_offset, pass.now);
+            return self.tcp_send_bare(&path, &tuple, answer, pass.now);
+        }
+        if !listener.expect() {
+            return self.tcp_count(Count::TcpExtListenDrops);
+        }
+        let syn_ack = request.syn_ack(pass.now);
+        let deadline = request.deadline();
+        let state = State { request, path: Some(path), timer: None };
+        let listener = listener.clone();
+        let pending = Arc::new(Pending { tuple, listener, state: Mutex::new(state) });
+        let mut state = lock(&pending.state);
+        if let Some((resting, _)) = after {
+            resting.give_way(self);
+        }
+        if !self.tcp.table.insert(tuple, Entry::Pending(pending.clone())) {
+            // The same SYN on another queue came first.
+            state.path = None;
+            return pending.listener.expect_no_more();
+        }
+        if let Some(path) = &state.path {
+            self.tcp_send_bare(path, &tuple, syn_ack, pass.now);
+        }
+        let timer = || Timer::Pending(pending.clone());
+        state.timer = Some(self.tcp_timer(deadline, None, timer));
+    }
+
+    /// A segment that is neither a SYN nor of a connection has come to a listener: the answer to a cookie?
+    /// False if it is not.
+    #[cold]
+    pub(super) fn tcp_cookie_input(
+        &self,
+        listener: &Arc<Listener>,
+        tuple: Tuple,
+        segment: &Segment<'_>,
+        arrival: &Arrival<'_>,
+        pass: &mut Pass<'_>,
+    ) -> bool {
+        let flags = segment.flags;
+        if !flags.has(Flags::ACK) || flags.has(Flags::RST) || flags.has(Flags::SYN) {
+            return false;
+        }
+        if !listener.sent_cookies(pass.now) {
+            return false;
+        }
+        let ts_offset = self.tcp.secrets.timestamp_offset(&tuple);
+        let Some(agreed) = self.tcp.cookies.agreed(&tuple, segment, ts_offset, pass.now) else {
+            self.tcp_count(Count::TcpExtSyncookiesFailed);
+            return false;
+        };
+        self.tcp_count(Count::TcpExtSyncookiesRecv);
+        let (options, path_options) = listener.options();
+        let ends = (tuple.local(), tuple.remote());
+        let Ok(path) = self.tcp_path(ends, arrival.queue, path_options, pass.now) else {
+            return true;
+        };
+        let start = Start { iss: segment.ack - 1, ts_offset, mss: mss(&path) };
+        let shared = &self.tcp.shared;
+        let request = Request::from_cookie(shared, &options, segment, agreed, start, pass.now);
+        match listener.reserve() {
+            Ok(()) => {}
+            Err(Refused::Full) => {
+                self.tcp_count(Count::TcpExtListenOverflows);
+                self.tcp_count(Count::TcpExtListenDrops);
+                return true;
+            }
+            Err(Refused::Closed) => return false,
+        }
+        let core = self.tcp_accepted(listener, tuple, &request, path, pass);
+        if !self.tcp.table.insert(tuple, Entry::Flow(core.clone())) {
+            listener.unreserve();
+            self.tcp_release(&listener.accepted_claim(&tuple));
+            return true;
+        }
+        core.segment(self, segment, arrival, pass);
+        listener.push(core, self, pass);
+        true
+    }
+
+    /// The flow of a handshake that is complete. There is room for it in the accept queue.
+    fn tcp_accepted(
+        &self,
+        listener: &Arc<Listener>,
+        tuple: Tuple,
+        request: &Request,
+        path: Path,
+        pass: &mut Pass<'_>,
+    ) -> Arc<Core> {
+        let (options, _) = listener.options();
+        let shared = &self.tcp.shared;
+        let mss = mss(&path);
+        let connection = Connection::accepted(shared, &options, request, mss, pass.now);
+        let claim = listener.accepted_claim(&tuple);
+        lock(&self.tcp.claims).add(&claim);
+        self.tcp_count(Count::TcpPassiveOpens);
+        let hold = listener.hold();
+        let napi = pass.napi;
+        Core::new(Parts { tuple, connection, path, endpoint: None, napi, claim, hold })
+    }
+}
+
+impl Pending {
+    /// A segment has come.
+    #[cold]
+    pub(super) fn segment(
+        self: &Arc<Pending>,
+        inet: &Inet,
+        segment: &Segment<'_>,
+        arrival: &Arrival<'_>,
+        pass: &mut Pass<'_>,
+    ) -> Outcome {
+        let mut guard = lock(&self.state);
+        let state = &mut *guard;
+        let Some(path) = &mut state.path else { return Outcome::Gone };
+        path.use_queue(arrival);
+        match state.request.segment(&inet.tcp.shared, segment, pass.now) {
+            Answer::Ignore => {}
+            Answer::Send(answer) => inet.tcp_send_bare(path, &self.tuple, answer, pass.now),
+            Answer::SynAck => {
+                let syn_ack = state.request.syn_ack(pass.now);
+                inet.tcp_send_bare(path, &self.tuple, syn_ack, pass.now);
+            }
+            Answer::Forget => {
+                inet.tcp_count(Count::TcpAttemptFails);
+                self.fail(state, inet);
+            }
+            Answer::Accept => match self.listener.reserve() {
+                Ok(()) => {
+                    let Some(path) = state.path.take() else { return Outcome::Gone };
+                    let core =
+                        inet.tcp_accepted(&self.listener, self.tuple, &state.request, path, pass);
+                    let ours = Entry::Pending(self.clone());
+                    let table = &inet.tcp.table;
+                    if !table.replace(self.tuple, &ours, Entry::Flow(core.clone())) {
+                        // The host is about to go.
+                        self.listener.unreserve();
+                        inet.tcp_release(&self.listener.accepted_claim(&self.tuple));
+                        return Outcome::Done;
+                    }
+                    self.over(state, inet);
+                    drop(guard);
+                    core.segment(inet, segment, arrival, pass);
+                    self.listener.push(core, inet, pass);
+                }
+                Err(Refused::Full) => {
+                    inet.tcp_count(Count::TcpExtListenOverflows);
+                    inet.tcp_count(Count::TcpExtListenDrops);
+                    // As Linux: the handshake stays as it is, and its next SYN-ACK asks for this segment again.
+                    if inet.tcp.config().tcp_abort_on_overflow {
+                        inet.tcp_send_bare(path, &self.tuple, refusal(segment), pass.now);
+                        self.fail(state, inet);
+                    }
+                }
+                Err(Refused::Closed) => {
+                    inet.tcp_send_bare(path, &self.tuple, refusal(segment), pass.now);
+                    self.fail(state, inet);
+                }
+            },
+        }
+        Outcome::Done
+    }
+
+    /// The SYN-ACK was not answered in time.
+    #[cold]
+    pub(super) fn timer(self: &Arc<Pending>, inet: &Inet, pass: &mut Pass<'_>) {
+        let mut guard = lock(&self.state);
+        let state = &mut *guard;
+        state.timer = None;
+        if state.path.is_none() {
+            return;
+        }
+        if self.listener.is_closed() {
+            return self.fail(state, inet);
+        }
+        let deadline = state.request.deadline();
+        if deadline <= pass.now {
+            if !state.request.timer(&inet.tcp.shared) {
+                inet.tcp_count(Count::TcpAttemptFails);
+                return self.fail(state, inet);
+            }
+            self.again(state, inet, pass);
+        }
+        let timer = || Timer::Pending(self.clone());
+        state.timer = Some(inet.tcp_timer(state.request.deadline(), None, timer));
+    }
+
+    /// Sends the SYN-ACK again, over a new path if need be.
+    fn again(&self, state: &mut State, inet: &Inet, pass: &mut Pass<'_>) {
+        let Some(path) = &mut state.path else { return };
+        if !path.is_current(inet) {
+            let ends = (self.tuple.local(), self.tuple.remote());
+            if let Ok(new) = inet.tcp_path(ends, path.queue, path.options, pass.now) {
+                *path = new;
+            }
+        }
+        inet.tcp_count(Count::TcpRetransSegs);
+        let syn_ack = state.request.syn_ack(pass.now);
+        inet.tcp_send_bare(path, &self.tuple, syn_ack, pass.now);
+    }
+
+    /// Whether our SYN-ACK has this number.
+    pub(super) fn has_sent(&self, seq: Seq) -> bool {
+        lock(&self.state).request.iss == seq
+    }
+
+    /// An ICMP error about our SYN-ACK: it will not get there.
+    pub(super) fn unreachable(self: &Arc<Pending>, inet: &Inet) {
+        let mut state = lock(&self.state);
+        if state.path.is_some() {
+            inet.tcp_count(Count::TcpAttemptFails);
+            self.fail(&mut state, inet);
+        }
+    }
+
+    pub(super) fn forget(self: &Arc<Pending>, inet: &Inet) {
+        let mut state = lock(&self.state);
+        if state.path.is_some() {
+            self.fail(&mut state, inet);
+        }
+    }
+
+    fn fail(self: &Arc<Pending>, state: &mut State, inet: &Inet) {
+        state.path = None;
+        inet.tcp.table.remove(&self.tuple, &Entry::Pending(self.clone()));
+        self.over(state, inet);
+    }
+
+    fn over(&self, state: &mut State, inet: &Inet) {
+        if let Some(handle) = state.timer.take() {
+            inet.tcp_cancel(handle);
+        }
+        self.listener.expect_no_more();
+    }
+}

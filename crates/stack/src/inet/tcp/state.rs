@@ -1,0 +1,127 @@
+//! What TCP keeps for a whole host besides its connections: the tables, the wheel, the secrets. And turning the
+//! wheel.
+
+use super::{
+    Config,
+    claims::{Claim, Claims},
+    cookie::Cookies,
+    flow::Core,
+    isn::Secrets,
+    request::Pending,
+    shared::Shared,
+    table::Table,
+    time_wait::Resting,
+    wheel::{Handle, Wheel},
+};
+use crate::{
+    inet::{Inet, counters::Counters, random::Random},
+    napi::Pass,
+    sync::{AtomicU32, Mutex, lock},
+    time::Instant,
+};
+use std::sync::Arc;
+
+/// Pieces of work done on the wheel without letting go of its lock.
+const BURST: usize = 64;
+
+/// Bursts of one tick; what is still due then has to wait for the next, which follows at once.
+const BURSTS: usize = 64;
+
+/// Whose a timer is. At most one per connection is on the wheel, perhaps earlier than needed: the hot path moves
+/// deadlines later without touching it.
+pub(super) enum Timer {
+    Flow(Arc<Core>),
+    Pending(Arc<Pending>),
+    Resting(Arc<Resting>),
+}
+
+/// TCP's part of an [`Inet`].
+pub(in crate::inet) struct Tcp {
+    pub(super) shared: Arc<Shared>,
+    pub(super) table: Table,
+    pub(super) claims: Mutex<Claims>,
+    wheel: Mutex<Wheel<Timer>>,
+    pub(super) secrets: Secrets,
+    pub(super) cookies: Cookies,
+    /// How far the choice of ports has gone, for destinations of equal hash.
+    pub(super) steps: Box<[AtomicU32; 256]>,
+    /// TIME_WAIT entries.
+    pub(super) resting: AtomicU32,
+}
+
+impl Tcp {
+    pub(in crate::inet) fn new(config: Config, counters: Arc<Counters>, random: &Random) -> Tcp {
+        Tcp {
+            shared: Shared::new(config, counters, random.next()),
+            table: Table::new(random.hasher()),
+            claims: Mutex::default(),
+            wheel: Mutex::default(),
+            secrets: Secrets::new(|| random.next()),
+            cookies: Cookies::new(|| random.next()),
+            steps: Box::new(std::array::from_fn(|_| AtomicU32::new(random.next() as u32))),
+            resting: AtomicU32::new(0),
+        }
+    }
+
+    /// How many timers are on the wheel.
+    #[cfg(test)]
+    pub(super) fn timers(&self) -> usize {
+        lock(&self.wheel).len()
+    }
+
+    /// The host's settings.
+    #[inline]
+    pub(super) fn config(&self) -> &Config {
+        &self.shared.config
+    }
+}
+
+impl Inet {
+    /// Has `timer` fire at `at`; with the handle of one that may still be on the wheel, that one is moved.
+    pub(super) fn tcp_timer(
+        &self,
+        at: Instant,
+        old: Option<Handle>,
+        timer: impl FnOnce() -> Timer,
+    ) -> Handle {
+        let mut wheel = lock(&self.tcp.wheel);
+        let handle = match old {
+            Some(handle) if wheel.shift(handle, at) => handle,
+            _ => wheel.insert(at, timer()),
+        };
+        drop(wheel);
+        self.tick_by(Some(Wheel::<Timer>::fires(at)));
+        handle
+    }
+
+    pub(super) fn tcp_cancel(&self, handle: Handle) {
+        let cancelled = lock(&self.tcp.wheel).cancel(handle);
+        // The last reference to a connection may go here: not under the lock.
+        drop(cancelled);
+    }
+
+    /// Fires what is due; when to come next.
+    pub(in crate::inet) fn tcp_tick(&self, pass: &mut Pass<'_>) -> Option<Instant> {
+        let mut due = Vec::new();
+        for _ in 0..BURSTS {
+            let done = lock(&self.tcp.wheel)
+                .drain(pass.now, BURST, |handle, timer| due.push((handle, timer)));
+            for (handle, timer) in due.drain(..) {
+                match timer {
+                    Timer::Flow(core) => core.timer(handle, self, pass),
+                    Timer::Pending(pending) => pending.timer(self, pass),
+                    Timer::Resting(resting) => resting.timer(self),
+                }
+            }
+            if done {
+                break;
+            }
+        }
+        self.deliver_local(pass);
+        lock(&self.tcp.wheel).next()
+    }
+
+    pub(super) fn tcp_release(&self, claim: &Claim) {
+        lock(&self.tcp.claims).remove(claim);
+    }
+}

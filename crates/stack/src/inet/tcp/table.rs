@@ -1,0 +1,164 @@
+//! Whose a segment is. One hash table holds every connection, from the first SYN to the end of TIME_WAIT, by its
+//! 4-tuple; another the listeners, by (address, port) and (any, port). Both are read without a lock, whatever
+//! their size. Writers of the second hold the lock of the claims.
+
+use super::{flow::Core, listener::Listener, request::Pending, time_wait::Resting, tuple::Tuple};
+use crate::inet::random::Keyed;
+use papaya::{Guard, HashMap, Operation};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    sync::Arc,
+};
+
+/// A connection at one of its three ages.
+#[derive(Clone)]
+pub(super) enum Entry {
+    /// The handshake of one that a listener makes.
+    Pending(Arc<Pending>),
+    Flow(Arc<Core>),
+    /// TIME_WAIT.
+    Resting(Arc<Resting>),
+}
+
+impl Entry {
+    fn is(&self, other: &Entry) -> bool {
+        match (self, other) {
+            (Entry::Pending(a), Entry::Pending(b)) => Arc::ptr_eq(a, b),
+            (Entry::Flow(a), Entry::Flow(b)) => Arc::ptr_eq(a, b),
+            (Entry::Resting(a), Entry::Resting(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+}
+
+type Place = (IpAddr, u16);
+
+/// Listeners at one place, which share it by `SO_REUSEPORT`.
+#[derive(Clone)]
+struct Group(Vec<Arc<Listener>>);
+
+pub(super) struct Table {
+    entries: HashMap<Tuple, Entry, Keyed>,
+    listeners: HashMap<Place, Group, Keyed>,
+}
+
+impl Table {
+    pub(super) fn new(hasher: Keyed) -> Table {
+        Table {
+            entries: HashMap::builder().hasher(hasher).build(),
+            // What a closed listener held is let go at once, not after more have closed.
+            listeners: HashMap::builder()
+                .hasher(hasher)
+                .collector(seize::Collector::new().batch_size(1))
+                .build(),
+        }
+    }
+
+    /// Hands the connection between these ends to `found`.
+    #[inline]
+    pub(super) fn find<R>(&self, tuple: &Tuple, found: impl FnOnce(&Entry) -> R) -> Option<R> {
+        let guard = self.entries.guard();
+        self.entries.get(tuple, &guard).map(found)
+    }
+
+    pub(super) fn contains(&self, tuple: &Tuple) -> bool {
+        self.find(tuple, |_| ()).is_some()
+    }
+
+    /// Enters a connection; false if there is one already.
+    pub(super) fn insert(&self, tuple: Tuple, entry: Entry) -> bool {
+        let guard = self.entries.guard();
+        self.entries.try_insert(tuple, entry, &guard).is_ok()
+    }
+
+    /// Puts `new` in the place of `old`; false if that was not there any more.
+    pub(super) fn replace(&self, tuple: Tuple, old: &Entry, new: Entry) -> bool {
+        let guard = self.entries.guard();
+        let change = |found: Option<(&Tuple, &Entry)>| match found {
+            Some((_, entry)) if entry.is(old) => Operation::Insert(new.clone()),
+            _ => Operation::Abort(()),
+        };
+        let done = self.entries.compute(tuple, change, &guard);
+        matches!(done, papaya::Compute::Inserted(..) | papaya::Compute::Updated { .. })
+    }
+
+    /// Takes `old` out; false if it was not there any more.
+    pub(super) fn remove(&self, tuple: &Tuple, old: &Entry) -> bool {
+        let guard = self.entries.guard();
+        let removed = self.entries.remove_if(tuple, |_, entry| entry.is(old), &guard);
+        matches!(removed, Ok(Some(_)))
+    }
+
+    /// How many connections there are.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// All of them, as they are.
+    pub(super) fn all(&self) -> Vec<(Tuple, Entry)> {
+        let guard = self.entries.guard();
+        self.entries.iter(&guard).map(|(tuple, entry)| (*tuple, entry.clone())).collect()
+    }
+
+    /// The listener a new connection at `tuple.local` goes to: those at the address itself before those at any,
+    /// and among a group one by `pick`.
+    pub(super) fn listener(&self, tuple: &Tuple, pick: Pick) -> Option<Arc<Listener>> {
+        let local = tuple.local();
+        let any: IpAddr = match local.ip() {
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let guard = self.listeners.guard();
+        let group = self
+            .listeners
+            .get(&(local.ip(), local.port()), &guard)
+            .or_else(|| self.listeners.get(&(any, local.port()), &guard))?;
+        group.pick(pick).cloned()
+    }
+
+    /// Enters a listener. The caller holds the lock of the claims.
+    pub(super) fn listen(&self, listener: &Arc<Listener>) {
+        let guard = self.listeners.guard();
+        for place in listener.places() {
+            let mut group = self.listeners.get(&place, &guard).map_or(Vec::new(), |g| g.0.clone());
+            group.push(listener.clone());
+            self.listeners.insert(place, Group(group), &guard);
+        }
+    }
+
+    /// Takes a listener out. The caller holds the lock of the claims.
+    pub(super) fn unlisten(&self, listener: &Arc<Listener>) {
+        let guard = self.listeners.guard();
+        for place in listener.places() {
+            let Some(group) = self.listeners.get(&place, &guard) else { continue };
+            let mut left = group.0.clone();
+            left.retain(|other| !Arc::ptr_eq(other, listener));
+            match left.is_empty() {
+                true => _ = self.listeners.remove(&place, &guard),
+                false => _ = self.listeners.insert(place, Group(left), &guard),
+            }
+        }
+        guard.flush();
+    }
+}
+
+/// How a group's member is chosen.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pick {
+    /// A hash of the 4-tuple.
+    pub(super) hash: u32,
+    /// The receive queue the SYN came from.
+    pub(super) queue: u32,
+}
+
+impl Group {
+    fn pick(&self, pick: Pick) -> Option<&Arc<Listener>> {
+        let members = self.0.len();
+        match &self.0[..] {
+            [only] => Some(only),
+            [first, ..] if first.by_queue => self.0.get(pick.queue as usize % members),
+            // As `reciprocal_scale`: the upper bits decide.
+            all => all.get(((u64::from(pick.hash) * members as u64) >> 32) as usize),
+        }
+    }
+}

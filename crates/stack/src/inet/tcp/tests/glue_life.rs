@@ -1,0 +1,196 @@
+//! A connection's life, from the first SYN to the last trace of it.
+
+use super::hosts::*;
+use crate::{
+    inet::{
+        Count,
+        tcp::{
+            ListenOptions, Ready,
+            connection::State,
+            segment::{Flags, Segment},
+            seq::Seq,
+        },
+    },
+    sync::lock,
+};
+use std::{
+    io::{IoSlice, IoSliceMut},
+    net::Shutdown,
+    sync::Arc,
+};
+
+#[test]
+fn connect_accept_echo_close() {
+    let mut net = Net::new();
+    let server = net.listen(B, "10.0.0.2:80", ListenOptions::default());
+    let ear = Arc::new(Ear::default());
+    let client =
+        net.connect_with(A, "0.0.0.0:0", "10.0.0.2:80", &Default::default(), ear.clone()).unwrap();
+    assert_eq!(client.local().ip().to_string(), "10.0.0.1");
+    assert!(!client.ready().any(Ready::WRITABLE | Ready::READABLE));
+    assert_eq!(server.ready(), Ready::default());
+    net.settle();
+    assert_eq!(*ear.ready.lock().unwrap(), Ready::WRITABLE);
+    assert_eq!(server.ready(), Ready::READABLE);
+    let served = server.accept().unwrap();
+    assert_eq!((served.local(), served.remote()), (client.remote(), client.local()));
+    assert!(server.accept().is_none());
+
+    net.send(&client, b"ping");
+    assert_eq!(net.recv(&served), b"ping");
+    net.send(&served, b"pong");
+    assert!(ear.ready.lock().unwrap().has(Ready::READABLE));
+    assert_eq!(net.recv(&client), b"pong");
+
+    net.close(&client);
+    assert!(served.ready().has(Ready::READABLE | Ready::READ_CLOSED));
+    assert_eq!(net.recv(&served), b"");
+    net.close(&served);
+    drop((client, served));
+    assert_eq!(net.hosts.each_ref().map(|host| host.inet.tcp_connections()), [1, 0]);
+    net.advance(secs(61));
+    drop(server);
+    for host in &net.hosts {
+        assert_eq!(host.inet.tcp_connections(), 0);
+        assert!(lock(&host.inet.tcp.claims).is_empty());
+        assert_eq!(host.inet.tcp.timers(), 0);
+    }
+    assert_eq!(net.hosts[A].count(Count::TcpActiveOpens), 1);
+    assert_eq!(net.hosts[B].count(Count::TcpPassiveOpens), 1);
+    assert_eq!(net.hosts[A].count(Count::TcpExtTW), 1);
+}
+
+#[test]
+fn what_was_sent_arrives_though_the_application_has_let_go() {
+    let mut net = Net::new();
+    let (client, served, _server) = net.joined();
+    let data: Vec<u8> = (0..100_000u32).map(|n| n as u8).collect();
+    let mut left = &data[..];
+    let mut got = Vec::new();
+    while !left.is_empty() {
+        let sent = client.send(&[IoSlice::new(left)], false, &mut net.pass());
+        left = &left[sent.unwrap_or(0)..];
+        if left.is_empty() {
+            client.close(&mut net.pass());
+        }
+        net.advance(ms(1));
+        got.extend(net.recv(&served));
+    }
+    drop(client);
+    net.advance(secs(1));
+    got.extend(net.recv(&served));
+    assert!(got == data);
+    assert!(served.ready().has(Ready::READ_CLOSED));
+}
+
+#[test]
+fn a_flow_that_is_dropped_without_a_word_is_closed_by_the_wheel() {
+    let mut net = Net::new();
+    let (client, served, _server) = net.joined();
+    drop(client);
+    net.advance(ms(1));
+    assert!(served.ready().has(Ready::READ_CLOSED));
+    assert_eq!(served.state(), State::CloseWait);
+}
+
+#[test]
+fn half_a_close() {
+    let mut net = Net::new();
+    let (client, served, _server) = net.joined();
+    client.shutdown(Shutdown::Write, &mut net.pass()).unwrap();
+    net.settle();
+    assert!(served.ready().has(Ready::READ_CLOSED));
+    net.send(&served, b"still here");
+    assert_eq!(net.recv(&client), b"still here");
+}
+
+#[test]
+fn nobody_listens() {
+    let mut net = Net::new();
+    let client = net.connect("10.0.0.1:0", "10.0.0.2:81").unwrap();
+    net.settle();
+    assert!(client.ready().has(Ready::ERROR | Ready::HANGUP));
+    assert_eq!(client.take_error(), Some(libc::ECONNREFUSED));
+    assert_eq!(net.hosts[A].inet.tcp_connections(), 0);
+    assert_eq!(net.hosts[B].count(Count::TcpOutRsts), 1);
+}
+
+#[test]
+fn the_neighbour_does_not_answer() {
+    let mut net = Net::new();
+    let client = net.connect("10.0.0.1:0", "10.0.0.9:80").unwrap();
+    net.advance(secs(4));
+    assert_eq!(client.take_error(), Some(libc::EHOSTUNREACH));
+    let error = net.connect("0.0.0.0:0", "192.168.0.1:80").unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::ENETUNREACH));
+}
+
+#[test]
+fn nothing_is_answered_for_ever() {
+    let mut net = Net::new();
+    net.lose = Box::new(|from, frame| from == B && Sent::read(frame).is_some());
+    let client = net.connect("10.0.0.1:0", "10.0.0.2:80").unwrap();
+    net.advance(secs(300));
+    assert_eq!(client.take_error(), Some(libc::ETIMEDOUT));
+    assert_eq!(net.hosts[A].inet.tcp_connections(), 0);
+}
+
+#[test]
+fn abort_resets_the_peer() {
+    let mut net = Net::new();
+    let (client, served, _server) = net.joined();
+    client.abort(&mut net.pass());
+    net.settle();
+    let error = served.recv(&mut [IoSliceMut::new(&mut [0; 8])], false, &mut net.pass());
+    assert_eq!(error.unwrap_err().raw_os_error(), Some(libc::ECONNRESET));
+    assert_eq!(net.hosts.each_ref().map(|host| host.inet.tcp_connections()), [0, 0]);
+}
+
+#[test]
+fn segments_of_no_connection_are_refused_by_the_book() {
+    let net = Net::new();
+    let (seq, ack) = (Seq(1000), Seq(77));
+    let refused = |flags, payload| {
+        let segment = Segment { seq, ack, flags, payload, ..Segment::default() };
+        net.inject(B, "10.0.0.1:9", "10.0.0.2:81", &segment);
+        let mut sent = net.segments(B);
+        assert!(sent.len() <= 1);
+        sent.pop().map(|sent| (sent.header.flags, sent.header.seq, sent.header.ack))
+    };
+    let reset = Flags::RST | Flags::ACK;
+    assert_eq!(refused(Flags::SYN, b""), Some((reset, Seq(0), Seq(1001))));
+    assert_eq!(refused(Flags::FIN, b"abc"), Some((reset, Seq(0), Seq(1004))));
+    assert_eq!(refused(Flags::ACK, b"abc"), Some((Flags::RST, Seq(77), Seq(0))));
+    assert_eq!(refused(Flags::SYN | Flags::ACK, b""), Some((Flags::RST, Seq(77), Seq(0))));
+    assert_eq!(refused(Flags::RST, b""), None);
+    assert_eq!(refused(Flags::RST | Flags::ACK, b""), None);
+}
+
+#[test]
+fn a_connection_with_ourselves_needs_no_wire_and_no_recursion() {
+    let mut net = Net::new();
+    let server = net.listen(A, "127.0.0.1:80", ListenOptions::default());
+    let client = net.connect("0.0.0.0:0", "127.0.0.1:80").unwrap();
+    let served = server.accept().expect("connected within the call");
+    let data = vec![7; 300_000];
+    let (mut sent, mut got) = (0, 0);
+    while got < data.len() {
+        sent += client.send(&[IoSlice::new(&data[sent..])], false, &mut net.pass()).unwrap_or(0);
+        got += net.recv(&served).len();
+        net.advance(ms(1));
+    }
+    assert_eq!(got, data.len());
+    net.close(&client);
+    net.close(&served);
+    assert!(net.hosts[A].sent().is_empty());
+}
+
+#[test]
+fn a_connection_of_a_port_with_itself() {
+    let mut net = Net::new();
+    let flow = net.connect("127.0.0.1:4000", "127.0.0.1:4000").unwrap();
+    net.settle();
+    assert_eq!(flow.state(), State::Established);
+    net.send(&flow, b"me");
+    assert_eq!(net.recv(&flow), b"me");
+}

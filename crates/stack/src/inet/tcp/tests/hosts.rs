@@ -1,0 +1,377 @@
+//! Two hosts, each an [`Inet`], joined by tapes, in virtual time: what the glue's tests stand on.
+//!
+//! ```text
+//! let mut net = Net::new();
+//! let server = net.listen(B, "10.0.0.2:80", ListenOptions::default());
+//! let client = net.connect("10.0.0.1:0", "10.0.0.2:80").unwrap();
+//! net.settle();                        // frames go to and fro until there are none
+//! let served = server.accept().unwrap();
+//! net.send(&client, b"hello");         // the application of one end writes, and the frames go
+//! assert_eq!(net.recv(&served), b"hello");
+//! net.advance(secs(60));               // timers fire, when they are due
+//! ```
+
+use crate::{
+    inet::{
+        Addressing, Count, Inet, Interface,
+        tcp::{
+            Config, ConnectOptions, Flow, ListenOptions, Listening, Ready, TcpEndpoint, parse,
+            segment::{Flags, Segment},
+            tuple::Tuple,
+        },
+    },
+    napi::{Driver, NapiId, Pass},
+    nic::{Checksum, Frame, Info, RingFull, TxQueue},
+    time::Instant,
+    wire::{EtherType, MacAddr, Protocol, arp, ethernet, ipv4, tcp},
+};
+use std::{
+    collections::VecDeque,
+    io::{self, IoSlice, IoSliceMut},
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+/// The hosts: 10.0.0.1 and 10.0.0.2.
+pub(super) const A: usize = 0;
+pub(super) const B: usize = 1;
+
+const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
+const MACS: [MacAddr; 2] = [MacAddr([2, 0, 0, 0, 0, 0xa]), MacAddr([2, 0, 0, 0, 0, 0xb])];
+
+pub(super) const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+pub(super) const fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+/// What was sent, in order, and how often the doorbell rang.
+#[derive(Clone, Default)]
+pub(super) struct Tape {
+    pub(super) frames: Arc<Mutex<VecDeque<Vec<u8>>>>,
+    doorbells: Arc<AtomicU64>,
+    pub(super) room: Arc<AtomicU64>,
+}
+
+impl TxQueue for Tape {
+    fn push(
+        &mut self,
+        len: usize,
+        _partial: bool,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), RingFull> {
+        let mut frames = self.frames.lock().unwrap();
+        if frames.len() as u64 >= self.room.load(Ordering::Relaxed) {
+            return Err(RingFull);
+        }
+        let mut frame = vec![0xee; len];
+        fill(&mut frame);
+        frames.push_back(frame);
+        Ok(())
+    }
+
+    fn flush(&mut self) {
+        self.doorbells.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Remembers what it was told last, and how often it was told.
+#[derive(Default)]
+pub(super) struct Ear {
+    pub(super) ready: Mutex<Ready>,
+    pub(super) told: AtomicU64,
+}
+
+impl TcpEndpoint for Ear {
+    fn changed(&self, ready: Ready, _: Option<NapiId>, _: &mut Pass<'_>) {
+        *self.ready.lock().unwrap() = ready;
+        self.told.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+pub(super) struct Host {
+    pub(super) inet: Arc<Inet>,
+    pub(super) iface: Arc<Interface>,
+    pub(super) tape: Tape,
+}
+
+impl Host {
+    fn new(which: usize, config: Config) -> Host {
+        let inet = Inet::with_tcp(which as u64 + 7, config, Box::new(|_| {}));
+        let tape = Tape::default();
+        tape.room.store(u64::MAX, Ordering::Relaxed);
+        let info = Info {
+            name: format!("test{which}"),
+            mode: "test".into(),
+            mac: MACS[which],
+            mtu: 1500,
+            queues: 1,
+            tx_checksum: false,
+            ifindex: None,
+        };
+        let own = Addressing::Own(vec![format!("{}/24", ADDRESSES[which]).parse().unwrap()]);
+        let iface = inet.add_interface(info, vec![Box::new(tape.clone())], own);
+        Host { inet, iface, tape }
+    }
+
+    pub(super) fn sent(&self) -> Vec<Vec<u8>> {
+        self.tape.frames.lock().unwrap().drain(..).collect()
+    }
+
+    pub(super) fn count(&self, count: Count) -> u64 {
+        self.inet.count(count)
+    }
+
+    pub(super) fn doorbells(&self) -> u64 {
+        self.tape.doorbells.swap(0, Ordering::Relaxed)
+    }
+}
+
+pub(super) struct Net {
+    pub(super) hosts: [Host; 2],
+    pub(super) now: Instant,
+    /// Whether a frame from that host is lost.
+    pub(super) lose: Box<dyn FnMut(usize, &[u8]) -> bool>,
+}
+
+impl Net {
+    pub(super) fn new() -> Net {
+        Net::with(Config::default())
+    }
+
+    /// Both hosts have these settings. They know each other's link address.
+    pub(super) fn with(config: Config) -> Net {
+        let hosts = [Host::new(A, config.clone()), Host::new(B, config)];
+        let net = Net { hosts, now: Instant::from_millis(600_000), lose: Box::new(|_, _| false) };
+        for (host, other) in [(A, B), (B, A)] {
+            let mut packet = [0; arp::LEN];
+            let (from, to) = ((MACS[other], ADDRESSES[other]), (MACS[host], ADDRESSES[host]));
+            arp::Packet::init(&mut packet, arp::Operation::REQUEST, from, to).unwrap();
+            net.receive(host, &frame_of(other, EtherType::ARP, &packet));
+            net.hosts[host].sent();
+        }
+        net
+    }
+
+    pub(super) fn pass(&self) -> Pass<'static> {
+        Pass::new(None, self.now, Driver::Interrupt)
+    }
+
+    /// One frame comes in, in a pass of its own.
+    pub(super) fn receive(&self, host: usize, frame: &[u8]) {
+        self.receive_all(host, &[frame.to_vec()]);
+    }
+
+    /// These frames come in, in one pass.
+    pub(super) fn receive_all(&self, host: usize, frames: &[Vec<u8>]) {
+        let Host { inet, iface, .. } = &self.hosts[host];
+        let mut pass = Pass { batched: true, ..self.pass() };
+        for frame in frames {
+            let frame = Frame { bytes: frame, checksum: Checksum::Unverified };
+            inet.receive(iface, 0, frame, &mut pass);
+        }
+        inet.end_of_pass(&mut pass);
+    }
+
+    /// Has frames go to and fro, up to 64 in a pass, until there are none.
+    pub(super) fn settle(&mut self) {
+        loop {
+            let mut moved = false;
+            for (from, to) in [(A, B), (B, A)] {
+                let mut frames = self.hosts[from].sent();
+                moved |= !frames.is_empty();
+                frames.retain(|frame| !(self.lose)(from, frame));
+                frames.chunks(64).for_each(|frames| self.receive_all(to, frames));
+            }
+            if !moved {
+                return;
+            }
+        }
+    }
+
+    /// Lets time pass: timers fire when they are due, and frames go.
+    pub(super) fn advance(&mut self, span: Duration) {
+        let end = self.now + span;
+        loop {
+            let next = self.hosts.iter().filter_map(|host| host.inet.tick(&mut self.pass())).min();
+            self.settle();
+            match next {
+                Some(next) if next <= end && self.now < end => {
+                    self.now = next.max(self.now + Duration::from_micros(100)).min(end);
+                }
+                _ if self.now < end => self.now = end,
+                _ => return,
+            }
+        }
+    }
+
+    pub(super) fn listen(&self, host: usize, at: &str, options: ListenOptions) -> Listening {
+        self.try_listen(host, at, options).unwrap()
+    }
+
+    pub(super) fn try_listen(
+        &self,
+        host: usize,
+        at: &str,
+        options: ListenOptions,
+    ) -> io::Result<Listening> {
+        let ear = Arc::new(Ear::default());
+        self.hosts[host].inet.tcp_listen(at.parse().unwrap(), options, None, ear)
+    }
+
+    pub(super) fn connect(&self, from: &str, to: &str) -> io::Result<Flow> {
+        self.connect_with(A, from, to, &ConnectOptions::default(), Arc::default())
+    }
+
+    pub(super) fn connect_with(
+        &self,
+        host: usize,
+        from: &str,
+        to: &str,
+        options: &ConnectOptions,
+        ear: Arc<Ear>,
+    ) -> io::Result<Flow> {
+        let (from, to) = (from.parse().unwrap(), to.parse().unwrap());
+        self.hosts[host].inet.tcp_connect(from, to, options, None, ear, &mut self.pass())
+    }
+
+    /// A connection from A to a listener, which B has at once.
+    pub(super) fn joined(&mut self) -> (Flow, Flow, Listening) {
+        let server = self.listen(B, "10.0.0.2:80", ListenOptions::default());
+        let client = self.connect("10.0.0.1:0", "10.0.0.2:80").unwrap();
+        self.settle();
+        let served = server.accept().expect("a connection");
+        (client, served, server)
+    }
+
+    pub(super) fn send(&mut self, flow: &Flow, data: &[u8]) -> usize {
+        let sent = flow.send(&[IoSlice::new(data)], false, &mut self.pass()).unwrap();
+        self.settle();
+        sent
+    }
+
+    /// All there is to read.
+    pub(super) fn recv(&mut self, flow: &Flow) -> Vec<u8> {
+        let (mut all, mut some) = (Vec::new(), [0; 4096]);
+        loop {
+            match flow.recv(&mut [IoSliceMut::new(&mut some)], false, &mut self.pass()) {
+                Ok(0) => break,
+                Ok(n) => all.extend_from_slice(&some[..n]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        self.settle();
+        all
+    }
+
+    pub(super) fn close(&mut self, flow: &Flow) {
+        flow.close(&mut self.pass());
+        self.settle();
+    }
+
+    /// A segment of the other host's making comes in.
+    pub(super) fn inject(&self, host: usize, from: &str, to: &str, segment: &Segment<'_>) {
+        self.receive(host, &frame(1 - host, from, to, segment));
+    }
+
+    /// What `host` has sent, told apart.
+    pub(super) fn segments(&self, host: usize) -> Vec<Sent> {
+        self.hosts[host].sent().iter().filter_map(|frame| Sent::read(frame)).collect()
+    }
+}
+
+/// A segment that was sent.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Sent {
+    pub(super) from: SocketAddr,
+    pub(super) to: SocketAddr,
+    pub(super) header: Segment<'static>,
+    pub(super) len: usize,
+}
+
+impl Sent {
+    pub(super) fn read(frame: &[u8]) -> Option<Sent> {
+        let ethernet = ethernet::Frame::new_checked(frame).unwrap().untag().unwrap();
+        if ethernet.ethertype != EtherType::IPV4 {
+            return None;
+        }
+        let ip = ipv4::Packet::new_checked(ethernet.payload).unwrap();
+        ip.verify_checksum().unwrap();
+        let packet = tcp::Packet::new_checked(ip.payload()).ok()?;
+        packet.verify_checksum(ip.address_sum()).unwrap();
+        let segment = parse::parse(&packet, false);
+        Some(Sent {
+            from: SocketAddrV4::new(ip.src(), packet.src_port()).into(),
+            to: SocketAddrV4::new(ip.dst(), packet.dst_port()).into(),
+            len: segment.payload.len(),
+            header: Segment { payload: &[], ..segment.clone() }.clone_static(),
+        })
+    }
+
+    pub(super) fn is(&self, flags: Flags) -> bool {
+        let mask = Flags::SYN | Flags::ACK | Flags::FIN | Flags::RST;
+        self.header.flags.0 & mask.0 == flags.0
+    }
+}
+
+impl Segment<'_> {
+    fn clone_static(self) -> Segment<'static> {
+        Segment { payload: &[], ..Segment::default() }.with(self)
+    }
+}
+
+impl Segment<'static> {
+    fn with(self, other: Segment<'_>) -> Segment<'static> {
+        Segment {
+            seq: other.seq,
+            ack: other.ack,
+            flags: other.flags,
+            window: other.window,
+            urgent: other.urgent,
+            options: other.options,
+            congested: other.congested,
+            payload: self.payload,
+        }
+    }
+}
+
+fn frame_of(from: usize, ethertype: EtherType, packet: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0; 14 + packet.len()];
+    let to = MACS[1 - from];
+    let mut view = ethernet::Frame::init(&mut frame[..], to, MACS[from], ethertype).unwrap();
+    view.payload_mut().copy_from_slice(packet);
+    frame
+}
+
+/// An IP packet of `host`'s in a frame to the other.
+pub(super) fn ip_frame(
+    host: usize,
+    (src, dst): (Ipv4Addr, Ipv4Addr),
+    protocol: Protocol,
+    payload: &[u8],
+) -> Vec<u8> {
+    let mut bytes = vec![0; 20 + payload.len()];
+    let mut ip = ipv4::Packet::init(&mut bytes[..], src, dst, protocol, payload.len()).unwrap();
+    ip.payload_mut().copy_from_slice(payload);
+    frame_of(host, EtherType::IPV4, &bytes)
+}
+
+/// A segment of `host`'s in a frame to the other.
+pub(super) fn frame(host: usize, from: &str, to: &str, segment: &Segment<'_>) -> Vec<u8> {
+    let tuple = Tuple::new(from.parse().unwrap(), to.parse().unwrap());
+    let (SocketAddr::V4(from), SocketAddr::V4(to)) = (tuple.local(), tuple.remote()) else {
+        panic!("IPv4 only")
+    };
+    let mut bytes = vec![0; parse::header_len(&segment.options) + segment.payload.len()];
+    let mut packet = parse::lay(&mut bytes, (from.port(), to.port()), segment).unwrap();
+    packet.payload_mut().copy_from_slice(segment.payload);
+    packet.fill_checksum(ipv4::address_sum(*from.ip(), *to.ip()));
+    ip_frame(host, (*from.ip(), *to.ip()), Protocol::TCP, &bytes)
+}

@@ -1,0 +1,214 @@
+//! TIME_WAIT (RFC 9293 section 3.6): what stays of a connection whose end we have begun, so that its stray
+//! segments find somebody and its last acknowledgment can be given again. A small entry in the table, no
+//! connection; Linux's `tcp_timewait_state_process`.
+
+use super::{
+    Hold,
+    claims::Claim,
+    connection::TimeWait,
+    input::{TIME_WAIT, millis},
+    segment::{Flags, Options, Segment},
+    seq::Seq,
+    state::Timer,
+    table::Entry,
+    tuple::Tuple,
+    wheel::Handle,
+};
+use crate::{
+    inet::{Count, Inet, PathOptions},
+    sync::{Mutex, Ordering, lock},
+    time::Instant,
+};
+use std::{sync::Arc, time::Duration};
+
+/// RFC 6191 section 2: timestamps tell the connections apart once their clock has moved on; a second, as Linux.
+const SAFE: Duration = Duration::from_secs(1);
+
+/// Between the last number of one connection and the first of the next (Linux's 65535 + 2).
+const APART: u32 = 65_537;
+
+/// One TIME_WAIT entry.
+pub(super) struct Resting {
+    tuple: Tuple,
+    claim: Claim,
+    state: Mutex<State>,
+}
+
+struct State {
+    wait: TimeWait,
+    hold: Option<Hold>,
+    timer: Option<Handle>,
+    /// When an answer was last given to what is out of place.
+    answered_at: Option<Instant>,
+    over: bool,
+}
+
+/// What to do about a segment for a TIME_WAIT entry.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Nothing,
+    Answer(Segment<'static>),
+    /// A SYN that is certainly new: to a listener, whose sequence numbers begin here.
+    Again(Seq),
+    /// It is gone.
+    Gone,
+}
+
+impl Resting {
+    /// Puts an entry in the place of a flow; false if there are too many.
+    pub(super) fn begin(
+        inet: &Inet,
+        flow: &Entry,
+        tuple: Tuple,
+        wait: TimeWait,
+        claim: Claim,
+        hold: Option<Hold>,
+        now: Instant,
+    ) -> bool {
+        let tcp = &inet.tcp;
+        if tcp.resting.fetch_add(1, Ordering::Relaxed) >= tcp.config().tcp_max_tw_buckets {
+            tcp.resting.fetch_sub(1, Ordering::Relaxed);
+            inet.tcp_count(Count::TcpExtTCPTimeWaitOverflow);
+            return false;
+        }
+        let state = State { wait, hold, timer: None, answered_at: None, over: false };
+        let resting = Arc::new(Resting { tuple, claim, state: Mutex::new(state) });
+        let until = wait.until.max(now);
+        let handle = inet.tcp_timer(until, None, || Timer::Resting(resting.clone()));
+        lock(&resting.state).timer = Some(handle);
+        tcp.table.replace(tuple, flow, Entry::Resting(resting))
+    }
+
+    /// A segment has come.
+    #[cold]
+    pub(super) fn segment(
+        self: &Arc<Resting>,
+        inet: &Inet,
+        segment: &Segment<'_>,
+        now: Instant,
+    ) -> Outcome {
+        let mut state = lock(&self.state);
+        if state.over {
+            return Outcome::Gone;
+        }
+        let config = inet.tcp.config();
+        let flags = segment.flags;
+        let wait = state.wait;
+        let stamp =
+            segment.options.timestamps.zip(wait.timestamps).map(|(new, old)| (new.0, old.0));
+        // RFC 7323 section 5.3, R1.
+        let old = stamp.is_some_and(|(new, recent)| recent.wrapping_sub(new) as i32 > 0);
+        if !old && segment.seq == wait.rcv_nxt && (segment.is_empty() || flags.has(Flags::RST)) {
+            if flags.has(Flags::RST) {
+                // RFC 1337 section 3: "Ignore RST segments in TIME-WAIT state" is a choice here, as in Linux.
+                if !config.tcp_rfc1337 {
+                    self.end(&mut state, inet);
+                }
+                return Outcome::Nothing;
+            }
+            if let (Some((new, _)), Some(times)) = (stamp, &mut state.wait.timestamps) {
+                times.0 = new;
+            }
+            self.restart(&mut state, inet, now);
+            return Outcome::Nothing;
+        }
+        let control = Flags::SYN | Flags::ACK | Flags::RST;
+        let syn = flags.0 & control.0 == Flags::SYN.0;
+        // RFC 6191 section 2, and RFC 9293 section 3.10.7.4 (MAY-2): a SYN that is newer by number or by
+        // timestamp.
+        let newer = segment.seq.after(wait.rcv_nxt)
+            || stamp.is_some_and(|(new, recent)| (new.wrapping_sub(recent) as i32) > 0);
+        if syn && !old && newer {
+            return Outcome::Again(wait.snd_nxt + APART);
+        }
+        if old {
+            inet.tcp_count(Count::PAWSEstab);
+        }
+        if flags.has(Flags::RST) {
+            return Outcome::Nothing;
+        }
+        // A SYN may be an old duplicate, too: it does not prolong anything.
+        if old || flags.has(Flags::ACK) {
+            self.restart(&mut state, inet, now);
+        }
+        // "When a connection is [...] in TIME-WAIT state": the peer's FIN again, whose acknowledgment was lost,
+        // or something old, which is told where we are.
+        let apart = config.tcp_invalid_ratelimit;
+        let fin = flags.has(Flags::FIN) && !old;
+        if !fin && state.answered_at.is_some_and(|at| now.since(at) < apart) {
+            return Outcome::Nothing;
+        }
+        state.answered_at = Some(now);
+        let timestamps =
+            wait.timestamps.map(|(recent, offset)| (millis(now).wrapping_add(offset), recent));
+        Outcome::Answer(Segment {
+            seq: wait.snd_nxt,
+            ack: wait.rcv_nxt,
+            flags: Flags::ACK,
+            window: wait.window,
+            options: Options { timestamps, ..Options::default() },
+            ..Segment::default()
+        })
+    }
+
+    /// Makes room for a new connection of ours between the same ends, if its segments cannot be mistaken for
+    /// the old one's (RFC 6191; `tcp_twsk_unique`): where its sequence numbers must begin.
+    pub(super) fn make_room(self: &Arc<Resting>, inet: &Inet, now: Instant) -> Option<Seq> {
+        let mut state = lock(&self.state);
+        let left = state.wait.until - now;
+        let safe = inet.tcp.config().tcp_tw_reuse
+            && state.wait.timestamps.is_some()
+            && left + SAFE <= TIME_WAIT;
+        if state.over || !safe {
+            return None;
+        }
+        inet.tcp_count(Count::TcpExtTWRecycled);
+        self.end(&mut state, inet);
+        Some(state.wait.snd_nxt + APART)
+    }
+
+    /// A new connection takes its place.
+    pub(super) fn give_way(self: &Arc<Resting>, inet: &Inet) {
+        self.end(&mut lock(&self.state), inet);
+    }
+
+    /// Its time is over.
+    #[cold]
+    pub(super) fn timer(self: &Arc<Resting>, inet: &Inet) {
+        inet.tcp_count(Count::TcpExtTW);
+        let mut state = lock(&self.state);
+        state.timer = None;
+        self.end(&mut state, inet);
+    }
+
+    pub(super) fn forget(self: &Arc<Resting>, inet: &Inet) {
+        self.end(&mut lock(&self.state), inet);
+    }
+
+    /// What peers do about our segments is for the path alone: default options.
+    pub(super) fn answer(&self, inet: &Inet, segment: Segment<'static>, queue: u32, now: Instant) {
+        let ends = (self.tuple.local(), self.tuple.remote());
+        if let Ok(path) = inet.tcp_path(ends, queue, PathOptions::default(), now) {
+            inet.tcp_send_bare(&path, &self.tuple, segment, now);
+        }
+    }
+
+    fn restart(self: &Arc<Resting>, state: &mut State, inet: &Inet, now: Instant) {
+        state.wait.until = now + TIME_WAIT;
+        let timer = || Timer::Resting(self.clone());
+        state.timer = Some(inet.tcp_timer(state.wait.until, state.timer, timer));
+    }
+
+    fn end(self: &Arc<Resting>, state: &mut State, inet: &Inet) {
+        if std::mem::replace(&mut state.over, true) {
+            return;
+        }
+        if let Some(handle) = state.timer.take() {
+            inet.tcp_cancel(handle);
+        }
+        state.hold = None;
+        inet.tcp.table.remove(&self.tuple, &Entry::Resting(self.clone()));
+        inet.tcp.resting.fetch_sub(1, Ordering::Relaxed);
+        inet.tcp_release(&self.claim);
+    }
+}
