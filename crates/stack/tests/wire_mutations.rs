@@ -2,14 +2,20 @@
 
 mod wire_walk;
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
-use busypoll_stack::wire::{Error, EtherType, MacAddr, Protocol, arp, ethernet, icmp, ipv4, udp};
+use busypoll_stack::wire::extension::put_fragment;
+use busypoll_stack::wire::{
+    Error, EtherType, MacAddr, Protocol, arp, ethernet, icmp, icmpv6, ipv4, ipv6, ndp, tcp, udp,
+};
 use proptest::prelude::*;
 
 const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+
+const A6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+const B6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2);
 
 fn frame(ethertype: EtherType, payload_len: usize, fill: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let mut bytes = vec![0; ethernet::HEADER_LEN + payload_len];
@@ -30,6 +36,91 @@ fn udp_frame(data: &[u8]) -> Vec<u8> {
         udp.payload_mut().copy_from_slice(data);
         udp.fill_checksum(ipv4::address_sum(A, B));
     })
+}
+
+/// What Linux puts behind the header of a SYN.
+const SYN: [u8; 20] = [2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7];
+/// Two NOPs, timestamps, two NOPs, three SACK blocks: all 40 bytes.
+const SACKS: [u8; 40] = [
+    1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2, 1, 1, 5, 26, 0, 0, 0, 9, 0, 0, 0, 11, 0, 0, 0, 13, 0, 0,
+    0, 15, 0, 0, 0, 17, 0, 0, 0, 19,
+];
+
+fn lay_tcp(b: &mut [u8], addresses: busypoll_stack::wire::checksum::Sum, options: &[u8]) {
+    let header = tcp::Header { src_port: 4000, dst_port: 7, flags: 16, ..tcp::Header::default() };
+    let mut segment = tcp::Packet::init(b, &header, options.len()).unwrap();
+    segment.options_mut().copy_from_slice(options);
+    segment.fill_checksum(addresses);
+}
+
+fn tcp_frame(options: &[u8], data: usize) -> Vec<u8> {
+    ip_frame(Protocol::TCP, tcp::HEADER_LEN + options.len() + data, |b| {
+        lay_tcp(b, ipv4::address_sum(A, B), options);
+    })
+}
+
+/// An IPv6 packet whose extension headers are `before`, the first of which is `first`.
+fn six_frame(
+    dst: Ipv6Addr,
+    first: Protocol,
+    before: &[u8],
+    len: usize,
+    fill: impl FnOnce(&mut [u8]),
+) -> Vec<u8> {
+    frame(EtherType::IPV6, ipv6::HEADER_LEN + before.len() + len, |b| {
+        let mut ip = ipv6::Packet::init(b, A6, dst, first, before.len() + len).unwrap();
+        ip.set_hop_limit(255);
+        let (head, rest) = ip.payload_mut().split_at_mut(before.len());
+        head.copy_from_slice(before);
+        fill(rest);
+    })
+}
+
+fn six_udp(first: Protocol, before: &[u8]) -> Vec<u8> {
+    six_frame(B6, first, before, udp::HEADER_LEN + 16, |b| {
+        udp::Packet::init(b, 4000, 7, 16).unwrap().fill_checksum(ipv6::address_sum(A6, B6));
+    })
+}
+
+/// One good frame of each kind of IPv6.
+fn good_six() -> Vec<Vec<u8>> {
+    let sum = ipv6::address_sum(A6, B6);
+    // Hop-by-hop, destination options, routing: each of them 8 bytes.
+    let all = [60, 0, 1, 4, 0, 0, 0, 0, 43, 0, 0x3e, 1, 9, 1, 1, 0, 17, 0, 2, 0, 0, 0, 0, 0];
+    let mut fragment = [0; 8];
+    put_fragment(&mut fragment, Protocol::UDP, 1232, true, 7).unwrap();
+    let mut first = [0; 8];
+    put_fragment(&mut first, Protocol::UDP, 0, true, 7).unwrap();
+    let icmp =
+        |dst, len, fill: &dyn Fn(&mut [u8])| six_frame(dst, Protocol::ICMPV6, &[], len, fill);
+    let group = ipv6::solicited_node(B6);
+    let to_group = ipv6::address_sum(A6, group);
+    vec![
+        six_udp(Protocol::UDP, &[]),
+        six_udp(Protocol::HOP_BY_HOP, &all),
+        six_udp(Protocol::FRAGMENT, &fragment),
+        six_udp(Protocol::FRAGMENT, &first),
+        six_frame(B6, Protocol::TCP, &[], 40, |b| lay_tcp(b, sum, &SYN)),
+        icmp(B6, 24, &|b| {
+            let ping = icmpv6::Type::ECHO_REQUEST;
+            icmpv6::Packet::init_echo(b, ping, 1, 2).unwrap().fill_checksum(sum);
+        }),
+        icmp(B6, 72, &|b| {
+            let quote = &six_udp(Protocol::UDP, &[])[14..];
+            icmpv6::Packet::init_error(b, sum, icmpv6::Type::PACKET_TOO_BIG, 0, 1280, quote)
+                .unwrap();
+        }),
+        icmp(group, ndp::NEIGHBOR_LEN, &|b| {
+            ndp::put_neighbor_solicitation(b, to_group, B6, Some(MAC)).unwrap();
+        }),
+        icmp(B6, ndp::NEIGHBOR_LEN, &|b| {
+            ndp::put_neighbor_advertisement(b, sum, A6, MAC, true, true).unwrap();
+        }),
+        icmp(ipv6::ALL_ROUTERS, ndp::ROUTER_SOLICITATION_LEN, &|b| {
+            let addresses = ipv6::address_sum(A6, ipv6::ALL_ROUTERS);
+            ndp::put_router_solicitation(b, addresses, Some(MAC)).unwrap();
+        }),
+    ]
 }
 
 fn fragment_frame() -> Vec<u8> {
@@ -68,7 +159,7 @@ fn good() -> Vec<Vec<u8>> {
         let nobody = (MacAddr::UNSPECIFIED, B);
         arp::Packet::init(b, arp::Operation::REQUEST, (MAC, A), nobody).unwrap();
     });
-    vec![
+    let mut all = vec![
         udp_frame(b""),
         udp_frame(b"odd"),
         udp_frame(&[0xa5; 300]),
@@ -79,7 +170,12 @@ fn good() -> Vec<Vec<u8>> {
         echo,
         error,
         request,
-    ]
+        tcp_frame(&[], 3),
+        tcp_frame(&SYN, 0),
+        tcp_frame(&SACKS, 7),
+    ];
+    all.extend(good_six());
+    all
 }
 
 #[derive(Debug, Clone)]
@@ -140,12 +236,16 @@ fn mutation() -> impl Strategy<Value = Mutation> {
         any::<u16>()
     ];
     // Version and IHL, total length, fragment field; the same 8 bytes on behind two tags; UDP
-    // length with and without options; the quoted header's.
-    let spots = prop::sample::select(vec![12, 14, 16, 20, 22, 24, 28, 38, 42, 44, 46, 50, 52, 54]);
+    // length with and without options; the quoted header's; IPv6 lengths and extension headers;
+    // TCP's data offset and the lengths of its options, under either version.
+    let spots = prop::sample::select(vec![
+        12, 14, 16, 18, 20, 22, 24, 28, 38, 42, 44, 46, 50, 52, 54, 55, 56, 58, 60, 62, 64, 66, 67,
+        70, 72, 75, 78,
+    ]);
     prop_oneof![
         any::<usize>().prop_map(Mutation::Truncate),
         prop::collection::vec(any::<u8>(), 0..80).prop_map(Mutation::Extend),
-        (0usize..100, any::<u8>()).prop_map(|(i, v)| Mutation::Byte(i, v)),
+        (0usize..130, any::<u8>()).prop_map(|(i, v)| Mutation::Byte(i, v)),
         (spots, edge).prop_map(|(i, v)| Mutation::Word(i, v)),
         prop::sample::select(vec![0x8100, 0x88a8]).prop_map(Mutation::Tag),
         (any::<usize>(), 1usize..40).prop_map(|(i, n)| Mutation::Cut(i, n)),
@@ -196,16 +296,22 @@ fn a_frame_cut_anywhere_is_truncated() {
     }
 }
 
+/// From where on each bit of a frame is covered by some checksum, which neither a link header, nor the start
+/// of an IPv6 header, nor extension headers, nor the payload of a fragment are.
+fn guarded_from(bytes: &[u8]) -> Option<usize> {
+    let whole = |ip: ipv4::Packet<&[u8]>| !ip.is_fragment();
+    match bytes[12..14] {
+        [8, 0] => whole(ipv4::Packet::new_checked(&bytes[14..]).unwrap()).then_some(14),
+        [0x86, 0xdd] if [6, 17, 58].contains(&bytes[20]) => Some(14 + 8),
+        _ => None,
+    }
+}
+
 #[test]
 fn every_bit_of_an_ip_packet_is_guarded() {
-    // From the IP header on, untagged and whole packets only: no checksum covers a link header
-    // or the payload of a fragment.
     for bytes in good() {
-        let is_ip = bytes[12..14] == [8, 0];
-        if !is_ip || ipv4::Packet::new_checked(&bytes[14..]).unwrap().is_fragment() {
-            continue;
-        }
-        for bit in 14 * 8..bytes.len() * 8 {
+        let Some(from) = guarded_from(&bytes) else { continue };
+        for bit in from * 8..bytes.len() * 8 {
             let mut bad = bytes.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
             assert!(wire_walk::frame(&bad).is_err(), "bit {bit} of {bytes:02x?}");

@@ -471,7 +471,7 @@ impl Connection {
         {
             self.recovery.set_algorithm(algorithm);
         }
-        if new.quick_ack != old.quick_ack || new.window_clamp != old.window_clamp {
+        if new.quick_ack.is_some() || new.window_clamp != old.window_clamp {
             self.apply_receive_options();
         }
         if new.max_segment != old.max_segment {
@@ -481,7 +481,9 @@ impl Connection {
 
     pub(super) fn apply_receive_options(&mut self) {
         self.receiver.set_window_clamp(self.options.window_clamp);
-        if let Some(quick) = self.options.quick_ack {
+        self.receiver.set_report_duplicates(self.shared.config.tcp_dsack);
+        // Asked for once, done once: applications ask again after every read.
+        if let Some(quick) = self.options.quick_ack.take() {
             self.receiver.set_quick_ack(quick);
         }
     }
@@ -496,8 +498,7 @@ impl Connection {
             ready = ready | Ready::READABLE | Ready::READ_CLOSED;
         }
         if !matches!(self.state, State::SynSent | State::SynReceived) {
-            let enough = self.options.receive_low_water.max(1) as usize;
-            if self.receiver.available() >= enough {
+            if self.receiver.is_readable(self.options.receive_low_water) {
                 ready = ready | Ready::READABLE;
             }
             if self.write_shut || self.is_writable() {
@@ -536,6 +537,11 @@ impl Connection {
     #[inline]
     pub fn state(&self) -> State {
         self.state
+    }
+
+    /// What `TCP_QUICKACK` reads.
+    pub fn quick_ack(&self) -> bool {
+        self.receiver.quick_ack()
     }
 
     /// Bytes there to read (`SIOCINQ`).

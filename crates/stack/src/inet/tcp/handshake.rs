@@ -194,7 +194,9 @@ impl Connection {
         }
         let sizes = sizes(config.tcp_rmem, self.options.receive_buffer);
         let (mss, memory) = (self.adv_mss.into(), self.shared.memory.clone());
+        let quick = self.receiver.quick_ack();
         self.receiver = Receiver::new(syn.seq, sizes, self.rcv_shift, mss, memory, now);
+        self.receiver.set_quick_ack(quick);
         self.last_ack_sent = self.receiver.next();
         self.apply_receive_options();
     }

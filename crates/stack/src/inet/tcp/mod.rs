@@ -17,6 +17,8 @@ mod claims;
 mod connect;
 pub mod connection;
 mod cookie;
+#[cfg(test)]
+mod cost;
 pub(super) mod deliver;
 mod emit;
 mod endpoint;

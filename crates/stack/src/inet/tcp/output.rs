@@ -91,6 +91,10 @@ impl Connection {
         let sent = match &next {
             Some(next) => self.send_next(next, now, out),
             None if range.start.before(self.snd_una) => return true,
+            // The window was shrunk to before it: then the timeout must do.
+            None if range.end.after(self.snd_una + self.snd_wnd) && range.start != self.snd_una => {
+                return true;
+            }
             None => self.emit(range.clone(), false, now, out),
         };
         match (sent, next) {

@@ -1,7 +1,7 @@
 //! Bytes of a stream by sequence number, from the first that is still needed: what both buffers of a
 //! connection are made of.
 //!
-//! As long as all of it lies within 128 bytes, it is in the connection itself: a small request and its
+//! As long as all of it lies within 64 bytes, it is in the connection itself: a small request and its
 //! response take no memory and make no call. Beyond that it is in chunks that come from the host's
 //! [`Memory`]; they need not follow each other without holes. As soon as nothing is left, all chunks go
 //! back: what an idle connection keeps is nothing, and the next chunk costs some nanoseconds.
@@ -14,7 +14,7 @@ use crate::sync::Arc;
 use std::collections::VecDeque;
 
 /// What fits without a chunk.
-const SMALL: usize = 128;
+const SMALL: usize = 64;
 /// The longest table of chunks that is kept when it falls empty: bytes beside an idle connection.
 const TABLE: usize = 8;
 

@@ -17,8 +17,9 @@ pub enum AckNeed {
 }
 
 /// The shortest and the longest delay. RFC 9293 section 3.8.6.3: "MUST be less than 0.5 seconds".
-pub(super) const DELAY_MIN: Duration = Duration::from_millis(40);
-pub(super) const DELAY_MAX: Duration = Duration::from_millis(200);
+/// Microseconds.
+pub(super) const DELAY_MIN: u32 = 40_000;
+pub(super) const DELAY_MAX: u32 = 200_000;
 /// How many segments are acknowledged at once when a connection is new, or its sender may have started
 /// slowly again: its window then grows with each acknowledgment.
 pub(super) const QUICK: u8 = 16;
@@ -47,9 +48,11 @@ pub(super) struct Acks {
     /// The size of the peer's full segments, as far as it has shown, and of its last segment.
     full: u32,
     last_len: u32,
-    /// When data last came, and the delay that follows from how often it comes.
-    last: Option<Instant>,
-    delay: Duration,
+    /// Data has come at all; when it last did, and the delay that follows from how often it does. Microseconds:
+    /// an idle connection keeps all this.
+    heard: bool,
+    last: Instant,
+    delay: u32,
 }
 
 impl Acks {
@@ -64,7 +67,8 @@ impl Acks {
             pushed: 0,
             full: FULL_MIN.min(mss).max(1),
             last_len: 0,
-            last: None,
+            heard: false,
+            last: Instant::ZERO,
             delay: DELAY_MIN,
         }
     }
@@ -109,7 +113,7 @@ impl Acks {
     /// (RFC 5681 section 4.2).
     #[inline]
     pub(super) fn at_once(&mut self, now: Instant) {
-        self.last = Some(now);
+        (self.heard, self.last) = (true, now);
         self.owe(true, now);
     }
 
@@ -140,7 +144,7 @@ impl Acks {
     /// We send data: soon after we received some, it is an answer.
     #[inline]
     pub(super) fn answered(&mut self, now: Instant) {
-        if self.last.is_some_and(|last| now.since(last) < self.delay) {
+        if self.heard && self.since_last(now) < self.delay {
             self.interactive = true;
         }
     }
@@ -180,11 +184,8 @@ impl Acks {
     }
 
     fn owe(&mut self, now: bool, time: Instant) {
-        if !self.due {
-            self.by = time + self.delay;
-        } else {
-            self.by = self.by.min(time + self.delay);
-        }
+        let by = time + Duration::from_micros(self.delay.into());
+        self.by = if self.due { self.by.min(by) } else { by };
         self.due = true;
         self.now |= now;
     }
@@ -206,16 +207,22 @@ impl Acks {
     /// The delay follows the gaps between segments, from 40 ms up.
     #[inline]
     fn adapt(&mut self, window: u32, now: Instant) {
-        match self.last.map(|last| now.since(last)) {
-            None => self.refill(window),
-            Some(gap) if gap <= DELAY_MIN / 2 => self.delay = self.delay / 2 + DELAY_MIN / 2,
-            Some(gap) if gap < self.delay => self.delay = self.delay / 2 + gap,
+        match self.since_last(now) {
+            _ if !self.heard => self.refill(window),
+            gap if gap <= DELAY_MIN / 2 => self.delay = self.delay / 2 + DELAY_MIN / 2,
+            gap if gap < self.delay => self.delay = self.delay / 2 + gap,
             // Its sender's window may have been reset meanwhile (RFC 5681 section 4.1).
-            Some(gap) if gap > DELAY_MAX => self.refill(window),
-            Some(_) => {}
+            gap if gap > DELAY_MAX => self.refill(window),
+            _ => {}
         }
         self.delay = self.delay.clamp(DELAY_MIN, DELAY_MAX);
-        self.last = Some(now);
+        (self.heard, self.last) = (true, now);
+    }
+
+    /// Microseconds.
+    #[inline]
+    fn since_last(&self, now: Instant) -> u32 {
+        u32::try_from(now.since(self.last).as_nanos() / 1_000).unwrap_or(u32::MAX)
     }
 
     fn refill(&mut self, window: u32) {

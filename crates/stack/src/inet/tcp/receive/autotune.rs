@@ -18,26 +18,27 @@ pub(super) struct Autotune {
     rtt: RoundTrip,
 }
 
-/// The round trip as a receiver sees it.
+/// The round trip as a receiver sees it. Microseconds: an idle connection keeps all this.
 #[derive(Debug)]
 struct RoundTrip {
-    /// Smoothed; zero while unknown. Nanoseconds.
-    smoothed: u64,
-    /// Without timestamps: when RCV.NXT comes to `until`, one window of data has come since `since`.
+    /// Smoothed; zero while unknown.
+    smoothed: u32,
+    /// When RCV.NXT comes to `until`, one window of data has come since `since`; if that has been measured at all.
     until: Seq,
-    since: Option<Instant>,
+    since: Instant,
+    measuring: bool,
 }
 
 impl Autotune {
     pub(super) fn new(next: Seq, limit: u32, max: u32, mss: u32, now: Instant) -> Autotune {
-        let rtt = RoundTrip { smoothed: 0, until: next, since: None };
+        let rtt = RoundTrip { smoothed: 0, until: next, since: now, measuring: false };
         // RFC 6928: a sender begins with ten segments.
         let space = limit.min(mss.saturating_mul(10)).max(1);
         Autotune { max: max.max(limit), space, from: next, since: now, rtt }
     }
 
     pub(super) fn rtt(&self) -> Duration {
-        Duration::from_nanos(self.rtt.smoothed)
+        Duration::from_micros(self.rtt.smoothed.into())
     }
 
     pub(super) fn space(&self) -> u32 {
@@ -60,7 +61,7 @@ impl Autotune {
     /// The timestamp that the peer echoed says that data took this long to come after our segment.
     #[inline]
     pub(super) fn sample(&mut self, rtt: Duration) {
-        let sample = (rtt.as_nanos() as u64).max(1);
+        let sample = micros(rtt);
         let old = self.rtt.smoothed;
         self.rtt.smoothed = if old == 0 { sample } else { old - old / 8 + sample / 8 };
     }
@@ -76,8 +77,7 @@ impl Autotune {
         mss: u32,
         now: Instant,
     ) -> u32 {
-        let elapsed = now.since(self.since).as_nanos() as u64;
-        if self.rtt.smoothed == 0 || elapsed < self.rtt.smoothed {
+        if self.rtt.smoothed == 0 || micros(now.since(self.since)) < self.rtt.smoothed {
             return limit;
         }
         // What lies unread is what the application, and not the buffer, keeps from coming sooner.
@@ -100,11 +100,16 @@ impl RoundTrip {
     /// A window's worth takes one round trip if the sender fills the window, and more if not: so the least of
     /// these counts.
     fn window(&mut self, edge: Seq, now: Instant) {
-        let sample = self.since.map_or(0, |since| now.since(since).as_nanos() as u64);
-        if sample > 0 && (self.smoothed == 0 || sample < self.smoothed) {
+        let sample = micros(now.since(self.since));
+        if self.measuring && (self.smoothed == 0 || sample < self.smoothed) {
             self.smoothed = sample;
         }
-        self.until = edge;
-        self.since = Some(now);
+        (self.until, self.since, self.measuring) = (edge, now, true);
     }
+}
+
+/// One at least.
+#[inline]
+fn micros(span: Duration) -> u32 {
+    u32::try_from(span.as_nanos() / 1_000).unwrap_or(u32::MAX).max(1)
 }

@@ -64,6 +64,8 @@ pub(super) struct Receiver {
     acks: Acks,
     /// What came a second time and was not reported yet.
     duplicate: Option<(Seq, Seq)>,
+    /// Whether to report that at all.
+    reports_duplicates: bool,
     /// The most data in a segment that the peer may send us.
     mss: u32,
 }
@@ -90,6 +92,7 @@ impl Receiver {
             autotune: Autotune::new(next, limit, sizes.max, mss, now),
             acks: Acks::new(next, mss),
             duplicate: None,
+            reports_duplicates: true,
             mss: mss.max(1),
         }
     }
@@ -248,6 +251,9 @@ impl Receiver {
     /// To be reported with the next acknowledgment, as one block with what is to be already, if they meet
     /// (Linux's `tcp_dsack_extend`).
     fn report(&mut self, again: Range<Seq>) {
+        if !self.reports_duplicates {
+            return;
+        }
         let new = (again.start, again.end);
         self.duplicate = Some(match self.duplicate {
             Some((start, end)) if start.at_most(new.1) && new.0.at_most(end) => {
@@ -267,6 +273,15 @@ impl Receiver {
     #[inline]
     pub(super) fn available(&self) -> usize {
         (self.data_end() - self.store.start()) as usize
+    }
+
+    /// Whether a reader who waits for `low` bytes (`SO_RCVLOWAT`) should look: they are there, or no more can
+    /// come before he reads (Linux's `tcp_epollin_ready`).
+    #[inline]
+    pub(super) fn is_readable(&self, low: u32) -> bool {
+        let available = self.available();
+        available >= low.max(1) as usize
+            || available > 0 && self.window.edge() - self.next <= self.acks.full()
     }
 
     /// RCV.NXT, a FIN not counted.
@@ -406,6 +421,11 @@ impl Receiver {
     #[inline]
     pub(super) fn answered(&mut self, now: Instant) {
         self.acks.answered(now);
+    }
+
+    /// `tcp_dsack`: whether [`sacks`](Receiver::sacks) reports what came twice; it does unless told otherwise.
+    pub(super) fn set_report_duplicates(&mut self, report: bool) {
+        self.reports_duplicates = report;
     }
 
     /// `TCP_QUICKACK`.

@@ -38,7 +38,9 @@
 //! edge and our acknowledgment never go back. Sequence numbers of both sides wrap early in each script. A
 //! failure prints all that came and went.
 
+mod faults;
 mod glue_life;
 mod hosts;
 mod notation;
 mod script;
+mod states;

@@ -167,13 +167,9 @@ impl Setup {
 /// A segment that was sent.
 struct Sent {
     at: Instant,
-    seq: Seq,
-    ack: Seq,
-    flags: Flags,
-    window: u16,
-    options: Options,
-    ecn_capable: bool,
+    segment: Segment<'static>,
     payload: Vec<u8>,
+    ecn_capable: bool,
 }
 
 /// One connection and its peer.
@@ -265,6 +261,12 @@ impl Script {
         self.transmit();
     }
 
+    /// As `inject`; what was sent before it and not expected is forgotten.
+    pub(super) fn inject_quietly(&mut self, text: &str) {
+        self.ignore();
+        self.inject(text);
+    }
+
     fn options_of(&self, line: &Line) -> Options {
         let mut options = Options::default();
         for word in &line.options {
@@ -349,27 +351,16 @@ impl Script {
 
     fn note(&mut self, outgoing: &Outgoing<'_>) {
         let payload = outgoing.payload.clone().collect::<Vec<_>>().concat();
-        let segment = Segment {
-            seq: outgoing.segment.seq,
-            ack: outgoing.segment.ack,
-            flags: outgoing.segment.flags,
-            window: outgoing.segment.window,
-            options: outgoing.segment.options.clone(),
-            payload: &payload,
-            ..Segment::default()
-        };
-        let mut bytes = vec![0; parse::header_len(&segment.options)];
-        let packet = parse::lay(&mut bytes, (9, 9), &segment);
+        // Through the bytes and back: what goes on the wire is what counts.
+        let mut bytes = vec![0; parse::header_len(&outgoing.segment.options)];
+        let packet = parse::lay(&mut bytes, (9, 9), &outgoing.segment);
         packet.expect("what is sent fits a segment");
         let packet = Packet::new_checked(&bytes[..]).expect("as it was laid");
-        let options = parse::parse(&packet, false).options;
+        let segment = parse::parse(&packet, false);
+        assert_eq!(segment, outgoing.segment, "the wire says something else");
         let sent = Sent {
             at: self.now,
-            seq: outgoing.segment.seq,
-            ack: outgoing.segment.ack,
-            flags: outgoing.segment.flags,
-            window: outgoing.segment.window,
-            options,
+            segment: outgoing.segment.clone(),
             ecn_capable: outgoing.ecn_capable,
             payload,
         };
@@ -382,28 +373,28 @@ impl Script {
 
     /// What holds for each segment, in every script.
     fn keep_the_rules(&mut self, sent: &Sent, header: usize) {
-        let seq = relative(sent.seq, self.start.iss);
+        let seq = relative(sent.segment.seq, self.start.iss);
         let len = sent.payload.len();
         let log = &self.log;
         assert_eq!(sent.payload, stream(seq - 1, len, true), "not the stream's bytes\n{log}");
-        if sent.flags.has(Flags::RST) {
+        if sent.segment.flags.has(Flags::RST) {
             return;
         }
         // RFC 6691: the peer's MSS does not count options; our segments do.
         let mss = usize::from(self.peer_mss.unwrap_or(536));
         assert!(len == 0 || header - 20 + len <= mss, "more than the peer's MSS\n{log}");
         assert!(len == 0 || seq + len as i64 <= self.room, "beyond the peer's window\n{log}");
-        if sent.flags.has(Flags::SYN) {
-            self.our_shift = sent.options.window_scale;
+        if sent.segment.flags.has(Flags::SYN) {
+            self.our_shift = sent.segment.options.window_scale;
         }
-        if !sent.flags.has(Flags::ACK) {
+        if !sent.segment.flags.has(Flags::ACK) {
             self.offered.get_or_insert(0);
             return;
         }
-        let scales = self.peer_shift.is_some() && !sent.flags.has(Flags::SYN);
+        let scales = self.peer_shift.is_some() && !sent.segment.flags.has(Flags::SYN);
         let shift = if scales { self.our_shift.unwrap_or(0) } else { 0 };
-        let ack = relative(sent.ack, IRS);
-        let edge = ack + (i64::from(sent.window) << shift);
+        let ack = relative(sent.segment.ack, IRS);
+        let edge = ack + (i64::from(sent.segment.window) << shift);
         // RFC 9293 section 3.8.6: "A TCP receiver SHOULD NOT shrink the window".
         assert!(self.offered.is_none_or(|was| edge >= was), "the window's edge moved left\n{log}");
         assert!(self.acked.is_none_or(|was| ack >= was), "an acknowledgment taken back\n{log}");
@@ -429,18 +420,18 @@ impl Script {
     fn compare(&self, line: &Line, sent: &Sent) -> Result<(), &'static str> {
         let same = |is: bool, what| if is { Ok(()) } else { Err(what) };
         let ignored = if line.flags.has(Flags::PSH) { 0 } else { Flags::PSH.0 };
-        same(line.flags.0 & !ignored == sent.flags.0 & !ignored, "a flag")?;
-        let start = relative(sent.seq, self.start.iss);
-        let end = start + sent.payload.len() as i64 + i64::from(sent.flags.has(Flags::FIN));
+        same(line.flags.0 & !ignored == sent.segment.flags.0 & !ignored, "a flag")?;
+        let start = relative(sent.segment.seq, self.start.iss);
+        let end = start + sent.payload.len() as i64 + i64::from(sent.segment.flags.has(Flags::FIN));
         let range = (start, end, sent.payload.len());
         same(line.range.is_none_or(|want| want == range), "the range")?;
-        same(line.ack.is_none_or(|ack| ack == relative(sent.ack, IRS)), "ack")?;
-        same(line.window.is_none_or(|window| window == sent.window), "win")?;
+        same(line.ack.is_none_or(|ack| ack == relative(sent.segment.ack, IRS)), "ack")?;
+        same(line.window.is_none_or(|window| window == sent.segment.window), "win")?;
         same(
             line.ecn.is_none() || (line.ecn.as_deref() == Some("ect0")) == sent.ecn_capable,
             "ECN",
         )?;
-        let options = &sent.options;
+        let options = &sent.segment.options;
         for word in &line.options {
             match *word {
                 Word::Mss(mss) => same(options.mss == Some(mss), "mss")?,
@@ -464,16 +455,16 @@ impl Script {
 
     /// A segment in the words of `notation`.
     fn text(&self, sent: &Sent) -> String {
-        let start = relative(sent.seq, self.start.iss);
+        let start = relative(sent.segment.seq, self.start.iss);
         let len = sent.payload.len();
-        let end = start + len as i64 + i64::from(sent.flags.has(Flags::FIN));
+        let end = start + len as i64 + i64::from(sent.segment.flags.has(Flags::FIN));
         let mut text = if sent.ecn_capable { "[ect0] ".to_owned() } else { String::new() };
-        let _ = write!(text, "{} {start}:{end}({len})", letters(sent.flags));
-        if sent.flags.has(Flags::ACK) {
-            let _ = write!(text, " ack {}", relative(sent.ack, IRS));
+        let _ = write!(text, "{} {start}:{end}({len})", letters(sent.segment.flags));
+        if sent.segment.flags.has(Flags::ACK) {
+            let _ = write!(text, " ack {}", relative(sent.segment.ack, IRS));
         }
-        let _ = write!(text, " win {}", sent.window);
-        let options = &sent.options;
+        let _ = write!(text, " win {}", sent.segment.window);
+        let options = &sent.segment.options;
         let mut words = Vec::new();
         words.extend(options.mss.map(|mss| format!("mss {mss}")));
         words.extend(options.sack_permitted.then(|| "sackOK".to_owned()));
@@ -498,7 +489,7 @@ impl Script {
             let Some(sent) = self.sent.pop_front() else {
                 panic!("expected data from {at} to {to}, but nothing more was sent\n{log}");
             };
-            let start = relative(sent.seq, self.start.iss);
+            let start = relative(sent.segment.seq, self.start.iss);
             assert_eq!(start, at, "expected data from {at} on\n{log}");
             assert!(!sent.payload.is_empty(), "expected data from {at} on\n{log}");
             at += sent.payload.len() as i64;
@@ -512,6 +503,11 @@ impl Script {
         if let Some(sent) = self.sent.front() {
             panic!("sent and not expected: {}\n{}", self.text(sent), self.log);
         }
+    }
+
+    /// How many bytes our last acknowledgment lets the peer send.
+    pub(super) fn offers(&self) -> i64 {
+        self.offered.unwrap_or(0) - self.acked.unwrap_or(0)
     }
 
     /// Forgets what was sent and not expected; tells how many segments that were.
@@ -580,7 +576,9 @@ impl Script {
     /// afterwards.
     #[track_caller]
     pub(super) fn expect_after(&mut self, millis: RangeInclusive<u64>, text: &str) {
-        self.expect_nothing();
+        if *millis.start() > 0 {
+            self.expect_nothing();
+        }
         let start = self.now;
         let end = start + ms(*millis.end());
         while self.sent.is_empty() && self.step(end) {}
@@ -759,7 +757,7 @@ impl Script {
     /// An ICMP error comes that quotes our segment at `quoted`.
     pub(super) fn icmp(&mut self, error: SocketError, quoted: i64) {
         self.say(&format!("icmp {error:?} about {quoted}"));
-        let (now, quoted) = (self.now, absolute(quoted, self.start.iss));
+        let quoted = absolute(quoted, self.start.iss);
         self.connection().unreachable(error, quoted);
         self.transmit();
     }

@@ -1,0 +1,321 @@
+//! Faults that other stacks in user space are known for: the audit of smoltcp's TCP that came with xarxa, and
+//! what users of mTCP, gVisor and Asterinas complain about. One script each; the feature's other scripts are
+//! in the file named after it. That initial numbers have a clock component is `isn`'s to test.
+
+use super::super::connection::State::*;
+use super::script::{Script, Setup, ms, secs};
+use crate::inet::SocketError;
+
+#[test]
+fn an_ack_of_data_not_sent_is_answered_and_nothing_else() {
+    let mut t = Script::established();
+    t.send(10);
+    t.expect("P. 1:11(10) ack 1");
+    t.inject("P. 1:101(100) ack 500");
+    t.expect(". 11:11(0) ack 1"); // its data is dropped with it
+    t.recv_nothing();
+    t.inject(". 1:1(0) ack 11");
+    t.silent(secs(5));
+}
+
+#[test]
+fn a_syn_in_the_window_is_challenged_and_changes_nothing() {
+    // RFC 5961 section 4.
+    let mut t = Script::established();
+    t.inject("S 100:100(0) win 65535 <mss 1000>");
+    t.expect(". 1:1(0) ack 1");
+    t.check_state(Established);
+    t.inject("P. 1:101(100) ack 1");
+    t.expect_after(0..=40, ". 1:1(0) ack 101");
+    t.recv(100);
+}
+
+#[test]
+fn a_reset_in_the_window_but_not_at_its_edge_is_challenged() {
+    // RFC 5961 section 3.2: a blind attacker hits the window, not the edge.
+    let mut t = Script::established();
+    t.inject("R 1001:1001(0)");
+    t.expect(". 1:1(0) ack 1");
+    t.check_state(Established);
+    t.inject("R 1:1(0)"); // the true peer answers the challenge like this
+    t.check_state(Closed);
+}
+
+#[test]
+fn a_reset_outside_of_the_window_is_not_even_answered() {
+    let mut t = Script::established();
+    t.inject("R 70001:70001(0)");
+    t.inject("R 0:0(0)");
+    t.inject("R. -70000:-70000(0) ack 1");
+    t.check_state(Established);
+    t.silent(secs(1));
+}
+
+#[test]
+fn data_injected_with_an_ack_out_of_range_is_dropped() {
+    // RFC 5961 section 5: a blind attacker must guess the acknowledgment too.
+    let mut t = Script::established();
+    t.inject("P. 1:101(100) ack -100000");
+    t.expect(". 1:1(0) ack 1");
+    t.recv_nothing();
+}
+
+#[test]
+fn challenges_are_few() {
+    let mut t = Script::established();
+    for _ in 0..100 {
+        t.inject_quietly("S 100:100(0) win 65535 <mss 1000>");
+        t.inject_quietly("R 1001:1001(0)");
+        t.advance(ms(10));
+    }
+    t.ignore();
+    assert!(t.info().segs_out < 10, "{} in a second", t.info().segs_out);
+}
+
+#[test]
+fn the_right_edge_stands_when_the_window_is_rounded_to_its_scale() {
+    // Whatever is in the buffer, whatever the scale: `script` looks at the edge of each segment.
+    let mut t = Setup::new().peer("<mss 1000,sackOK,ws 7>").established();
+    let mut at = 1;
+    for len in [1, 127, 128, 129, 1000, 999, 3, 500, 63] {
+        t.inject(&format!("P. {at}:{}({len}) ack 1", at + len));
+        at += len;
+        t.advance(ms(50));
+        t.ignore();
+    }
+    t.recv((at - 1) as usize);
+    t.ignore();
+}
+
+#[test]
+fn a_fin_out_of_order_is_not_forgotten() {
+    let mut t = Script::established();
+    t.inject("F. 1001:1002(0) ack 1"); // its data is under way still
+    t.expect(". 1:1(0) ack 1");
+    t.check_state(Established);
+    t.inject(". 1:1001(1000) ack 1");
+    t.expect(". 1:1(0) ack 1002");
+    t.check_state(CloseWait);
+    t.recv(1000);
+    t.recv_end();
+}
+
+#[test]
+fn a_fin_with_data_out_of_order_is_not_forgotten() {
+    let mut t = Script::established();
+    t.inject("PF. 1001:1502(500) ack 1");
+    t.expect(". 1:1(0) ack 1 <sack 1001:1501>");
+    t.inject(". 1:1001(1000) ack 1");
+    t.expect(". 1:1(0) ack 1502");
+    t.check_state(CloseWait);
+    t.recv(1500);
+    t.recv_end();
+}
+
+#[test]
+fn duplicate_acks_let_new_data_out() {
+    // Limited transmit, RFC 3042: without it a small window has too few duplicates to show a loss.
+    let mut t = Setup::new().peer("<mss 1000>").established();
+    t.send(14_000);
+    t.expect_data(1, 10_001);
+    t.inject(". 1:1(0) ack 1");
+    t.expect(". 10001:11001(1000) ack 1");
+    t.inject(". 1:1(0) ack 1");
+    t.expect(". 11001:12001(1000) ack 1");
+    t.inject(". 1:1(0) ack 1");
+    t.expect(". 1:1001(1000) ack 1"); // and the third is fast retransmit
+    t.ignore();
+}
+
+#[test]
+fn a_partial_ack_sends_the_next_hole_at_once() {
+    // NewReno, RFC 6582: two losses in one window, no SACK, no timeout.
+    let mut t = Setup::new().peer("<mss 1000>").established();
+    t.send(10_000);
+    t.expect_data(1, 10_001);
+    for _ in 0..3 {
+        t.inject(". 1:1(0) ack 1");
+    }
+    t.expect(". 1:1001(1000) ack 1");
+    t.inject(". 1:1(0) ack 4001");
+    t.expect(". 4001:5001(1000) ack 1");
+    t.inject(". 1:1(0) ack 10001");
+    t.silent(secs(5));
+}
+
+#[test]
+fn fin_wait_2_of_a_closed_socket_ends() {
+    let mut t = Script::established();
+    t.close();
+    t.expect("F. 1:2(0) ack 1");
+    t.inject(". 1:1(0) ack 2");
+    t.check_state(FinWait2);
+    t.silent(secs(59));
+    t.check_state(FinWait2);
+    t.advance(secs(2));
+    t.check_state(Closed);
+}
+
+#[test]
+fn fin_wait_2_of_a_socket_that_still_reads_does_not_end() {
+    let mut t = Script::established();
+    t.shutdown_write();
+    t.expect("F. 1:2(0) ack 1");
+    t.inject(". 1:1(0) ack 2");
+    t.silent(secs(3_600));
+    t.check_state(FinWait2);
+}
+
+#[test]
+fn a_reader_in_small_bites_does_not_open_a_silly_window() {
+    // Receiver side, RFC 9293 section 3.8.6.2.2.
+    let mut t = Setup::new().options(|o| o.receive_buffer = 8_000).established();
+    let mut at = 1;
+    while t.offers() > 0 {
+        let len = t.offers().min(1_000);
+        t.inject(&format!(". {at}:{}({len}) ack 1", at + len));
+        at += len;
+        t.advance(ms(50));
+        t.ignore();
+    }
+    for _ in 0..9 {
+        t.recv(100); // less than a segment is no news
+        t.expect_nothing();
+    }
+    t.inject(&format!(". {at}:{}(1) ack 1", at + 1)); // a probe: still closed
+    t.expect(". 1:1(0) win 0");
+    t.recv(3_000);
+    t.expect(". 1:1(0)");
+    assert!(t.offers() >= 3_000, "{}", t.offers());
+}
+
+#[test]
+fn a_window_less_than_a_segment_is_not_filled_with_crumbs() {
+    // Sender side, RFC 9293 section 3.8.6.2.1.
+    let mut t = Setup::new().peer("win 4000 <mss 1000,sackOK>").established();
+    t.inject(". 1:1(0) ack 1 win 4000");
+    t.send(10_000);
+    t.expect_data(1, 4_001);
+    t.inject(". 1:1(0) ack 4001 win 100");
+    t.silent(ms(150)); // not 100 bytes
+    t.inject(". 1:1(0) ack 4001 win 4000");
+    t.expect_data(4_001, 8_001);
+}
+
+#[test]
+fn a_window_that_shrank_below_what_was_sent_does_not_stall() {
+    let setup = Setup::new().peer("win 4000 <mss 1000,sackOK>").config(|c| c.tcp_frto = false);
+    let mut t = setup.established();
+    t.send(8_000);
+    t.expect_data(1, 4_001);
+    t.inject(". 1:1(0) ack 2001 win 0");
+    // What was sent is now beyond the window; its first segment asks whether that is still so.
+    t.expect_after(100..=1_000, ". 2001:3001(1000) ack 1");
+    t.expect_after(100..=2_000, ". 2001:3001(1000) ack 1");
+    t.inject(". 1:1(0) ack 3001 win 4000");
+    t.expect(". 3001:4001(1000) ack 1");
+    t.expect(". 4001:5001(1000) ack 1");
+    t.inject(". 1:1(0) ack 5001 win 4000");
+    t.expect_data(5_001, 8_001);
+}
+
+#[test]
+fn a_fin_alone_in_flight_keeps_its_timeout_through_duplicate_acks() {
+    let mut t = Script::established();
+    t.close();
+    t.expect("F. 1:2(0) ack 1");
+    for _ in 0..4 {
+        t.inject_quietly(". 1:1(0) ack 1");
+    }
+    t.ignore();
+    t.expect_after(1..=1_500, "F. 1:2(0) ack 1");
+}
+
+#[test]
+fn one_pass_sends_no_more_than_the_window() {
+    // However much there is to send, and however often it is asked.
+    let mut t = Script::established();
+    let _ = t.try_send(1 << 20, false);
+    let sent = t.ignore();
+    assert!(sent <= 10, "{sent} segments, the initial window is ten");
+    for _ in 0..10 {
+        t.with(|_, _| ());
+    }
+    t.expect_nothing();
+}
+
+#[test]
+fn icmp_about_data_not_in_flight_is_not_believed() {
+    // RFC 5927 section 4.1.
+    let mut t = Script::established();
+    t.send(10);
+    t.expect("P. 1:11(10) ack 1");
+    t.icmp_too_big(300, 5_000);
+    t.icmp_too_big(300, -5_000);
+    t.icmp(SocketError::hard(libc::ECONNREFUSED), 5_000);
+    assert_eq!((t.error(), t.info().snd_mss), (None, 1_000));
+    t.check_state(Established);
+}
+
+#[test]
+fn icmp_about_data_in_flight_does_not_end_a_connection_at_once() {
+    // RFC 5461: a hard error is soft once the connection stands.
+    let mut t = Script::established();
+    t.send(10);
+    t.expect("P. 1:11(10) ack 1");
+    t.icmp(SocketError::hard(libc::EHOSTUNREACH), 1);
+    t.check_state(Established);
+    t.inject(". 1:1(0) ack 11");
+    t.silent(secs(5));
+    assert_eq!(t.error(), None);
+}
+
+#[test]
+fn data_behind_a_hole_is_kept() {
+    // A stack without reassembly drops it and asks for all of it again.
+    let mut t = Script::established();
+    t.inject(". 1001:2001(1000) ack 1");
+    t.expect(". 1:1(0) ack 1 <sack 1001:2001>");
+    t.inject(". 3001:4001(1000) ack 1");
+    t.expect(". 1:1(0) ack 1 <sack 3001:4001 1001:2001>");
+    t.inject(". 1:1001(1000) ack 1");
+    t.expect(". 1:1(0) ack 2001 <sack 3001:4001>");
+    t.inject(". 2001:3001(1000) ack 1");
+    t.expect(". 1:1(0) ack 4001 <no sack>");
+    t.recv(4_000);
+}
+
+#[test]
+fn large_segments_are_not_waited_for() {
+    // gVisor and Asterinas: a delayed acknowledgment for each segment of a large MTU brings 26 Mb/s.
+    let mut t = Setup::new().mss(8_960).peer("<mss 8960,sackOK>").established();
+    let mut at = 1;
+    for _ in 0..40 {
+        t.inject(&format!(". {at}:{}(8960) ack 1", at + 8_960));
+        let first = t.ignore();
+        at += 8_960;
+        t.inject(&format!(". {at}:{}(8960) ack 1", at + 8_960));
+        at += 8_960;
+        assert!(first + t.ignore() >= 1, "two full segments, no acknowledgment");
+        t.recv(2 * 8_960);
+        t.ignore();
+    }
+}
+
+#[test]
+fn an_urgent_flag_confuses_nobody() {
+    let mut t = Script::established();
+    t.inject("PU. 1:101(100) ack 1");
+    t.expect_after(0..=40, ". 1:1(0) ack 101");
+    t.recv(100);
+}
+
+#[test]
+fn segments_without_ack_are_dropped() {
+    let mut t = Script::established();
+    t.inject("P 1:101(100)");
+    t.inject("F 1:2(0)");
+    t.recv_nothing();
+    t.check_state(Established);
+    t.silent(secs(1));
+}

@@ -1,0 +1,305 @@
+//! One script per transition of RFC 9293 figure 5, and per state what a reset does there.
+
+use super::super::connection::State::*;
+use super::script::{Script, Setup, ms, secs};
+
+// -- opening
+
+#[test]
+fn closed_to_syn_sent_by_an_active_open() {
+    let mut t = Setup::new().connect();
+    t.expect("S 0:0(0) <mss 1000,sackOK,ts 1000 0>");
+    t.check_state(SynSent);
+}
+
+#[test]
+fn listen_to_syn_received_by_a_syn() {
+    let mut t = Setup::new().listen();
+    t.inject("S 0:0(0) win 65535 <mss 1000,sackOK>");
+    t.expect("S. 0:0(0) ack 1 <mss 1000,sackOK,no ts,no ws>");
+    assert!(!t.is_listening());
+}
+
+#[test]
+fn syn_sent_to_established_by_a_syn_ack() {
+    let mut t = Setup::new().connect();
+    t.expect("S 0:0(0)");
+    t.inject("S. 0:0(0) ack 1 win 65535 <mss 1000,sackOK>");
+    t.expect(". 1:1(0) ack 1");
+    t.check_state(Established);
+}
+
+#[test]
+fn syn_sent_to_syn_received_by_a_syn_and_on_to_established() {
+    // Simultaneous open, RFC 9293 figure 7.
+    let mut t = Setup::new().connect();
+    t.expect("S 0:0(0)");
+    t.inject("S 0:0(0) win 65535 <mss 1000,sackOK>");
+    t.expect("S. 0:0(0) ack 1 <mss 1000,sackOK>");
+    t.check_state(SynReceived);
+    t.inject("S. 0:0(0) ack 1 win 65535 <mss 1000,sackOK>");
+    t.check_state(Established);
+    t.ignore(); // acknowledging it once more does no harm
+    t.send(10);
+    t.expect("P. 1:11(10) ack 1");
+}
+
+#[test]
+fn syn_sent_to_closed_by_close() {
+    let mut t = Setup::new().connect();
+    t.expect("S 0:0(0)");
+    t.close();
+    t.check_state(Closed);
+    t.silent(secs(10));
+}
+
+#[test]
+fn syn_received_to_established_by_the_ack_of_our_syn() {
+    let mut t = Setup::new().listen();
+    t.inject("S 0:0(0) win 65535 <mss 1000,sackOK>");
+    t.expect("S. 0:0(0) ack 1");
+    t.inject(". 1:1(0) ack 1");
+    t.check_state(Established);
+}
+
+#[test]
+fn syn_received_to_fin_wait_1_by_close() {
+    let mut t = Setup::new().connect();
+    t.expect("S 0:0(0)");
+    t.inject("S 0:0(0) win 65535 <mss 1000,sackOK>");
+    t.expect("S. 0:0(0) ack 1");
+    t.close(); // RFC 9293 section 3.10.4: "queue for processing after entering ESTABLISHED state"
+    t.inject(". 1:1(0) ack 1");
+    t.expect("F. 1:2(0) ack 1");
+    t.check_state(FinWait1);
+}
+
+#[test]
+fn syn_received_to_listen_by_a_reset() {
+    let mut t = Setup::new().listen();
+    t.inject("S 0:0(0) win 65535 <mss 1000,sackOK>");
+    t.expect("S. 0:0(0) ack 1");
+    t.inject("R 1:1(0)");
+    assert!(t.is_listening());
+    t.silent(secs(10));
+}
+
+// -- closing
+
+#[test]
+fn established_to_fin_wait_1_by_close() {
+    let mut t = Script::established();
+    t.close();
+    t.expect("F. 1:2(0) ack 1");
+    t.check_state(FinWait1);
+}
+
+#[test]
+fn fin_wait_1_to_fin_wait_2_by_the_ack_of_our_fin() {
+    let mut t = Script::established();
+    t.shutdown_write();
+    t.expect("F. 1:2(0) ack 1");
+    t.inject(". 1:1(0) ack 2");
+    t.check_state(FinWait2);
+}
+
+#[test]
+fn fin_wait_2_to_time_wait_by_a_fin_and_to_closed_a_minute_later() {
+    let mut t = Script::established();
+    t.close();
+    t.expect("F. 1:2(0) ack 1");
+    t.inject(". 1:1(0) ack 2");
+    t.inject("F. 1:2(0) ack 2");
+    t.expect(". 2:2(0) ack 2");
+    t.check_state(TimeWait);
+    t.silent(ms(59_900));
+    t.check_state(TimeWait);
+    t.silent(ms(200));
+    t.check_state(Closed);
+}
+
+#[test]
+fn fin_wait_1_to_closing_by_a_fin_and_to_time_wait_by_the_ack() {
+    let mut t = Script::established();
+    t.close();
+    t.expect("F. 1:2(0) ack 1");
+    t.inject("F. 1:2(0) ack 1");
+    t.expect(". 2:2(0) ack 2");
+    t.check_state(Closing);
+    t.inject(". 2:2(0) ack 2");
+    t.check_state(TimeWait);
+}
+
+#[test]
+fn fin_wait_1_to_time_wait_by_a_fin_that_acknowledges_ours() {
+    let mut t = Script::established();
+    t.close();
+    t.expect("F. 1:2(0) ack 1");
+    t.inject("F. 1:2(0) ack 2");
+    t.expect(". 2:2(0) ack 2");
+    t.check_state(TimeWait);
+}
+
+#[test]
+fn established_to_close_wait_by_a_fin() {
+    let mut t = Script::established();
+    t.inject("F. 1:2(0) ack 1");
+    t.expect_after(0..=40, ". 1:1(0) ack 2");
+    t.check_state(CloseWait);
+    t.recv_end();
+}
+
+#[test]
+fn close_wait_to_last_ack_by_close_and_to_closed_by_the_ack() {
+    let mut t = Script::established();
+    t.inject("F. 1:2(0) ack 1");
+    t.expect_after(0..=40, ". 1:1(0) ack 2");
+    t.close();
+    t.expect("F. 1:2(0) ack 2");
+    t.check_state(LastAck);
+    t.inject(". 2:2(0) ack 2");
+    t.check_state(Closed);
+    t.silent(secs(100));
+}
+
+#[test]
+fn time_wait_answers_the_fin_again_and_begins_anew() {
+    let mut t = Script::established();
+    t.close();
+    t.expect("F. 1:2(0) ack 1");
+    t.inject("F. 1:2(0) ack 2");
+    t.expect(". 2:2(0) ack 2");
+    t.silent(secs(50));
+    t.inject("F. 1:2(0) ack 2");
+    t.expect(". 2:2(0) ack 2");
+    t.silent(secs(50));
+    t.check_state(TimeWait);
+    t.silent(secs(11));
+    t.check_state(Closed);
+}
+
+// -- data on the way through the states
+
+#[test]
+fn half_closed_the_other_way_still_carries_data() {
+    let mut t = Script::established();
+    t.shutdown_write();
+    t.expect("F. 1:2(0) ack 1");
+    t.inject(". 1:1(0) ack 2");
+    t.inject("P. 1:501(500) ack 2");
+    t.expect_after(0..=40, ". 2:2(0) ack 501");
+    t.recv(500);
+    t.inject("F. 501:502(0) ack 2");
+    t.expect(". 2:2(0) ack 502");
+    t.recv_end();
+    t.check_state(TimeWait);
+}
+
+#[test]
+fn after_the_peers_fin_we_still_send() {
+    let mut t = Script::established();
+    t.inject("F. 1:2(0) ack 1");
+    t.expect_after(0..=40, ". 1:1(0) ack 2");
+    t.send(500);
+    t.expect("P. 1:501(500) ack 2");
+    t.inject(". 2:2(0) ack 501");
+    t.close();
+    t.expect("F. 501:502(0) ack 2");
+}
+
+#[test]
+fn close_sends_what_is_queued_before_its_fin() {
+    let mut t = Setup::new().peer("win 1000 <mss 1000,sackOK>").established();
+    t.inject(". 1:1(0) ack 1 win 1000");
+    t.send(2500);
+    t.ignore();
+    t.close();
+    t.check_state(FinWait1);
+    t.inject(". 1:1(0) ack 1001 win 65535");
+    t.expect_data(1001, 2501);
+    t.inject(". 1:1(0) ack 2502");
+    t.check_state(FinWait2);
+}
+
+#[test]
+fn a_fin_goes_with_the_last_data() {
+    let mut t = Script::established();
+    t.send_more(10);
+    t.expect_nothing();
+    t.shutdown_write();
+    t.expect("PF. 1:12(10) ack 1");
+}
+
+#[test]
+fn a_fin_with_data_is_taken_with_it() {
+    let mut t = Script::established();
+    t.inject("PF. 1:502(500) ack 1");
+    t.expect_after(0..=40, ". 1:1(0) ack 502");
+    t.check_state(CloseWait);
+    t.recv(500);
+    t.recv_end();
+}
+
+#[test]
+fn a_lost_fin_is_sent_again() {
+    let mut t = Script::established();
+    t.close();
+    t.expect("F. 1:2(0) ack 1");
+    t.expect_after(1..=1_100, "F. 1:2(0) ack 1");
+    t.inject(". 1:1(0) ack 2");
+    t.check_state(FinWait2);
+}
+
+// -- resets
+
+/// What a reset with the exact number does in the state `reach` leads to.
+fn reset_ends(reach: impl FnOnce(&mut Script), seq: i64, error: Option<i32>) {
+    let mut t = Script::established();
+    reach(&mut t);
+    t.ignore();
+    t.inject(&format!("R {seq}:{seq}(0)"));
+    t.check_state(Closed);
+    assert_eq!(t.error(), error);
+    t.silent(secs(100));
+}
+
+#[test]
+fn a_reset_ends_every_state() {
+    let reset = Some(libc::ECONNRESET);
+    reset_ends(|_| (), 1, reset);
+    reset_ends(|t| t.shutdown_write(), 1, reset);
+    let fin_wait_2 = |t: &mut Script| {
+        t.shutdown_write();
+        t.ignore();
+        t.inject(". 1:1(0) ack 2");
+    };
+    reset_ends(fin_wait_2, 1, reset);
+    // The peer had said all: what fails is writing.
+    reset_ends(|t| t.inject("F. 1:2(0) ack 1"), 2, Some(libc::EPIPE));
+    let last_ack = |t: &mut Script| {
+        t.inject("F. 1:2(0) ack 1");
+        t.shutdown_write();
+    };
+    reset_ends(last_ack, 2, reset);
+    let closing = |t: &mut Script| {
+        t.shutdown_write();
+        t.ignore();
+        t.inject("F. 1:2(0) ack 1");
+    };
+    reset_ends(closing, 2, reset);
+    let time_wait = |t: &mut Script| {
+        t.shutdown_write();
+        t.ignore();
+        t.inject("F. 1:2(0) ack 2");
+    };
+    reset_ends(time_wait, 2, None);
+}
+
+#[test]
+fn a_refused_connect_says_so() {
+    let mut t = Setup::new().connect();
+    t.expect("S 0:0(0)");
+    t.inject("R. 0:0(0) ack 1");
+    t.check_state(Closed);
+    assert_eq!(t.error(), Some(libc::ECONNREFUSED));
+}
