@@ -231,6 +231,8 @@ impl Connection {
             retransmissions,
         };
         self.recovery = Recovery::new(settings, agreed, self.snd_mss, self.snd_una, now);
+        // tcp_init_buffer_space: room for the first windows.
+        self.buffer.grow(self.recovery.congestion_window());
         self.last_ack_at = now;
         self.last_data_in = now;
         self.soft_error = None;

@@ -72,7 +72,7 @@ impl Connection {
             // RFC 9293 section 3.8.6: a sender whose window was shrunk "SHOULD retransmit normally the old
             // unacknowledged data between SND.UNA and SND.UNA+SND.WND"; the head goes in any case, so that
             // something asks whether the window is open again.
-            if range.end.after(self.snd_una + self.snd_wnd) && range.start != self.snd_una {
+            if range.end.after(self.snd_edge()) && range.start != self.snd_una {
                 return true;
             }
             if !self.emit(range.clone(), false, now, out) {
@@ -92,7 +92,7 @@ impl Connection {
             Some(next) => self.send_next(next, now, out),
             None if range.start.before(self.snd_una) => return true,
             // The window was shrunk to before it: then the timeout must do.
-            None if range.end.after(self.snd_una + self.snd_wnd) && range.start != self.snd_una => {
+            None if range.end.after(self.snd_edge()) && range.start != self.snd_una => {
                 return true;
             }
             None => self.emit(range.clone(), false, now, out),
@@ -129,7 +129,7 @@ impl Connection {
         }
         let most = self.segment_limit();
         let mut len = unsent.min(most);
-        let window = (self.snd_una + self.snd_wnd) - start;
+        let window = self.snd_edge() - start;
         if self.forced {
             len = len.min(window);
         }
@@ -214,10 +214,16 @@ impl Connection {
         !due || self.emit_bare(self.sendable_seq(), Flags::ACK, now, out)
     }
 
+    /// Behind the last byte the peer's window takes.
+    #[inline]
+    pub(super) fn snd_edge(&self) -> Seq {
+        self.snd_una + self.snd_wnd
+    }
+
     /// A number for an empty segment: SND.NXT, unless the window was shrunk to before it, by more than its
     /// scale rounds off (`tcp_acceptable_seq`).
     pub(super) fn sendable_seq(&self) -> Seq {
-        let edge = self.snd_una + self.snd_wnd;
+        let edge = self.snd_edge();
         let within = self.snd_nxt - edge < 1 << self.snd_shift;
         if within { self.snd_nxt } else { edge }
     }

@@ -176,7 +176,7 @@ impl Connection {
     #[cold]
     pub(super) fn window_while_probing(&mut self, now: Instant) {
         let first = self.buffer.end().min(self.snd_una + self.snd_mss);
-        let sendable = !first.after(self.snd_una + self.snd_wnd) && self.snd_wnd > 0;
+        let sendable = !first.after(self.snd_edge()) && self.snd_wnd > 0;
         if sendable {
             (self.probe_backoff, self.closed_since) = (0, None);
         }
@@ -189,7 +189,7 @@ impl Connection {
         if self.snd_una != self.snd_nxt || !self.has_unsent() {
             return self.stop_probing();
         }
-        if self.snd_nxt.before(self.snd_una + self.snd_wnd) {
+        if self.snd_nxt.before(self.snd_edge()) {
             // Corked, or less than a segment's room for too long: what fits goes out.
             self.forced = true;
             return;
