@@ -3,7 +3,7 @@
 //! the kernel gets the service that keeps the two in step ([`shadow`]).
 
 use crate::{
-    inet::{Addressing, Inet, Interface, Ipv4Cidr, WakeBy, kernel::KernelView},
+    inet::{Addressing, Inet, Interface, Ipv4Cidr, WakeBy, kernel::KernelView, tcp},
     napi::{self, Context, Pass, Serving, Upper},
     nic::{self, Frame, Nic},
     time::Instant,
@@ -19,7 +19,9 @@ use std::{
 };
 
 mod firewall;
+mod hold;
 mod shadow;
+pub(crate) use hold::{Hold, HoldOptions};
 pub(crate) use shadow::Shadow;
 
 /// A host in user space. Cheap to clone; it lives as long as a clone or a socket of it does.
@@ -42,8 +44,16 @@ struct Inner {
     kernel: Option<shadow::Service>,
     skipped_rules: usize,
     delivery_hook: Option<DeliveryHook>,
+    tcp: tcp::Config,
     busy_read: AtomicU32,
     busy_poll: AtomicU32,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Connections that nobody holds any more hold the kernel's sockets of their ports, which hold inet.
+        self.inet.tcp_forget_all();
+    }
 }
 
 impl fmt::Debug for Host {
@@ -62,6 +72,7 @@ pub struct Builder {
     watchdog: Option<Duration>,
     interrupt_cpus: Vec<usize>,
     delivery_hook: Option<DeliveryHook>,
+    tcp: tcp::Config,
 }
 
 /// Called for each datagram as it passes from inet to its socket.
@@ -103,6 +114,23 @@ impl Builder {
         self
     }
 
+    /// TCP's settings, under Linux's names. Not called: Linux's defaults, but for congestion control, which is
+    /// CUBIC.
+    ///
+    /// ```
+    /// use busypoll_stack::{Host, TcpConfig, nic::cable};
+    /// use std::time::Duration;
+    /// # let (a, b) = cable::pair(cable::Config::default())?;
+    /// let config = TcpConfig { tcp_rto_min: Duration::from_millis(1), ..TcpConfig::default() };
+    /// let host = Host::builder().interface(a, "10.0.0.1/24").tcp(config).build()?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    #[must_use]
+    pub fn tcp(mut self, config: tcp::Config) -> Builder {
+        self.tcp = config;
+        self
+    }
+
     /// How long a queue that pollers have left is left alone before the interrupt thread takes it; 200 us
     /// unless set. Bounds what an application that stops calling does to others on the queue.
     #[must_use]
@@ -133,7 +161,7 @@ impl Builder {
     /// What the drivers say, and addresses that make no sense.
     pub fn build(self) -> io::Result<Host> {
         let wake = Arc::new(OnceLock::new());
-        let inet = Inet::new(seed(), waker(&wake));
+        let inet = Inet::with_tcp(seed(), self.tcp.clone(), waker(&wake));
         let mut contexts = Vec::new();
         let mut shared = Vec::new();
         let mut skipped_rules = 0;
@@ -188,9 +216,17 @@ impl Builder {
         };
         let busy_read = AtomicU32::new(self.busy_read);
         let busy_poll = AtomicU32::new(self.busy_poll);
-        let delivery_hook = self.delivery_hook;
-        let inner =
-            Inner { inet, contexts, kernel, skipped_rules, delivery_hook, busy_read, busy_poll };
+        let (delivery_hook, tcp) = (self.delivery_hook, self.tcp);
+        let inner = Inner {
+            inet,
+            contexts,
+            kernel,
+            skipped_rules,
+            delivery_hook,
+            tcp,
+            busy_read,
+            busy_poll,
+        };
         Ok(Host { inner: Arc::new(inner) })
     }
 }
@@ -304,6 +340,10 @@ impl Host {
     #[inline]
     pub(crate) fn inet(&self) -> &Arc<Inet> {
         &self.inner.inet
+    }
+
+    pub(crate) fn tcp_config(&self) -> &tcp::Config {
+        &self.inner.tcp
     }
 
     pub(crate) fn delivery_hook(&self) -> Option<DeliveryHook> {

@@ -19,7 +19,10 @@ pub mod time;
 pub mod wire;
 
 pub use host::{Builder, Host};
+pub use inet::tcp::{
+    Algorithm as Congestion, BufferSizes, Config as TcpConfig, Ecn, info::TcpInfo,
+};
 pub use socket::{
-    Epoll, EpollEvent, EpollParams, Events, Incoming, Outgoing, PollFd, Socket, SocketStats,
-    UdpSocket, options, poll,
+    Epoll, EpollEvent, EpollParams, Events, Incoming, IncomingStreams, Outgoing, PollFd, Socket,
+    SocketStats, TcpListener, TcpStream, UdpSocket, options, poll,
 };

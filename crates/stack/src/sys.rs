@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    net::SocketAddr,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
     time::Duration,
 };
@@ -13,6 +14,39 @@ pub(crate) fn owned(fd: RawFd) -> io::Result<OwnedFd> {
     }
     // SAFETY: by the caller's word a fresh descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// bind(2).
+pub(crate) fn bind(socket: RawFd, local: SocketAddr) -> io::Result<()> {
+    let result = match local {
+        SocketAddr::V4(local) => {
+            let address = libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: local.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(local.ip().octets()) },
+                sin_zero: [0; 8],
+            };
+            let len = size_of_val(&address) as libc::socklen_t;
+            // SAFETY: `address` is a valid sockaddr_in of that length.
+            unsafe { libc::bind(socket, (&raw const address).cast(), len) }
+        }
+        SocketAddr::V6(local) => {
+            let address = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: local.port().to_be(),
+                sin6_flowinfo: local.flowinfo(),
+                sin6_addr: libc::in6_addr { s6_addr: local.ip().octets() },
+                sin6_scope_id: local.scope_id(),
+            };
+            let len = size_of_val(&address) as libc::socklen_t;
+            // SAFETY: `address` is a valid sockaddr_in6 of that length.
+            unsafe { libc::bind(socket, (&raw const address).cast(), len) }
+        }
+    };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// A new non-blocking eventfd.

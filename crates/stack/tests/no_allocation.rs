@@ -129,7 +129,7 @@ fn epoll_busy_polled_and_asleep() {
 fn poll_busy_polled_and_asleep() {
     let (one, two) = hosts();
     let pair = sockets(&one, &two);
-    let idle = [&one, &two].map(|host| UdpSocket::new(host));
+    let idle = [&one, &two].map(UdpSocket::new);
     let pick = |socket: &UdpSocket| if std::ptr::eq(socket, &pair.0) { &idle[0] } else { &idle[1] };
     for busy_poll in [1_000_000, 20, 0] {
         for (host, socket) in [(&one, &pair.0), (&two, &pair.1)] {

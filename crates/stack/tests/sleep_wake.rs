@@ -1,361 +1,70 @@
-//! Waking a sleeper is right under every race: blocking ping-pong over the cable, with tiny random delays that
-//! each thread aims at the moment when its packet comes, so that packets come before, while and after their
-//! receivers go to sleep. One lost wake-up and the game stands still for ever; then the test fails and says
-//! who waits for what.
-//!
-//! All ways in take part: the interrupt thread, sleepers that wait on the interrupt themselves, busy pollers,
-//! the watchdog; and all ways to wait: receives, polls, epolls, by one thread or by several on one socket.
+//! Waking a sleeper is right under every race, with UDP: see [`wake_game`].
 
 mod common;
+mod wake_game;
 
-use busypoll_stack::{Epoll, Events, Host, PollFd, UdpSocket, napi::Waiter, poll};
+use busypoll_stack::{Host, UdpSocket, napi::Waiter};
 use common::{hosts, sockets};
 use std::{
     net::Shutdown,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-        mpsc,
-    },
-    thread::{self, JoinHandle},
+    sync::{Arc, mpsc},
+    thread,
     time::{Duration, Instant},
 };
+use wake_game::{Player, STANDSTILL, crowd, duels, hand_overs, neighbours};
 
-/// A game that has not moved for so long never will.
-const STANDSTILL: Duration = Duration::from_secs(20);
-
-/// How a thread waits before it receives.
-#[derive(Clone, Copy, Debug)]
-enum Wait {
-    /// Not at all: the receive waits.
-    Receive,
-    Poll,
-    /// Gives up and comes back all the time, so that wake-ups meet a thread that has just left.
-    PollBriefly,
-    /// On an epoll of its own.
-    Epoll,
-    /// On an epoll shared with the others of its side.
-    SharedEpoll,
-    /// The same, one-shot.
-    OneShot,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Busy {
-    Never,
-    Always,
-    /// On and off, for spans from too short to longer than a round.
-    Sometimes,
-}
-
-/// xorshift64: the delays differ from round to round and not from run to run.
-struct Dice(u64);
-
-/// How many spins from sending until the answer comes.
-#[derive(Default)]
-struct Aim(u64);
-
-impl Dice {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % n
+impl Player for UdpSocket {
+    fn pair(one: &Host, two: &Host) -> (UdpSocket, UdpSocket) {
+        sockets(one, two)
     }
 
-    /// From nothing to a few microseconds; rarely longer than the watchdog's time.
-    fn dawdle(&mut self) {
-        match self.below(256) {
-            0 => thread::sleep(Duration::from_micros(250)),
-            1..=15 => thread::yield_now(),
-            16..=63 => (0..self.below(500)).for_each(|_| std::hint::spin_loop()),
-            _ => {}
-        }
-    }
-}
-
-impl Aim {
-    /// Waits for about the moment when something comes to `socket`.
-    fn await_the_moment(&mut self, socket: &UdpSocket, dice: &mut Dice) {
-        (0..self.0).for_each(|_| std::hint::spin_loop());
-        let step = dice.below(8);
-        let late = socket.readiness().has(Events::READABLE);
-        self.0 = if late { self.0.saturating_sub(step) } else { (self.0 + step).min(1_000) };
-    }
-}
-
-/// One end of the game: a socket, and how each of its threads waits.
-struct Side {
-    host: Host,
-    socket: UdpSocket,
-    shared: Epoll,
-    one_shot: Epoll,
-    busy: Busy,
-}
-
-const ONCE: Events = Events(Events::READABLE.0 | Events::ONE_SHOT.0);
-
-impl Side {
-    fn new(host: &Host, socket: UdpSocket, busy: Busy) -> Arc<Side> {
-        let (shared, one_shot) = (Epoll::new(host), Epoll::new(host));
-        shared.add(&socket, Events::READABLE, 0).unwrap();
-        one_shot.add(&socket, ONCE, 0).unwrap();
-        let side = Side { host: host.clone(), socket, shared, one_shot, busy };
-        side.set_busy(if matches!(busy, Busy::Never) { 0 } else { 50 });
-        Arc::new(side)
+    fn send(&self) {
+        self.send(b"ball").unwrap();
     }
 
-    fn set_busy(&self, micros: u32) {
-        self.socket.set_busy_poll(micros).unwrap();
-        self.host.set_busy_poll(micros);
+    fn receive(&self) -> bool {
+        self.recv(&mut [0; 8]).unwrap() > 0
     }
 
-    /// Receives one datagram. False at the end of the game.
-    fn receive(&self, wait: Wait, own: &Epoll, dice: &mut Dice, aim: &mut Aim) -> bool {
-        if matches!(self.busy, Busy::Sometimes) && dice.below(32) == 0 {
-            self.set_busy([0, 1, 5, 50, 300][dice.below(5) as usize]);
-        }
-        let mut events = Vec::new();
-        let poll_once = |timeout| {
-            let socket = &self.socket;
-            let mut fds = [PollFd { socket, events: Events::READABLE, revents: Events::default() }];
-            poll(&mut fds, timeout).unwrap()
-        };
-        aim.await_the_moment(&self.socket, dice);
-        match wait {
-            Wait::Receive => {}
-            Wait::Poll => assert_eq!(poll_once(None), 1),
-            Wait::PollBriefly => {
-                while poll_once(Some(Duration::from_micros(dice.below(60)))) == 0 {}
-            }
-            Wait::Epoll => assert_eq!(own.wait(&mut events, 4, None).unwrap(), 1),
-            Wait::SharedEpoll => assert_eq!(self.shared.wait(&mut events, 4, None).unwrap(), 1),
-            Wait::OneShot => assert_eq!(self.one_shot.wait(&mut events, 4, None).unwrap(), 1),
-        }
-        let len = self.socket.recv(&mut [0; 8]).unwrap();
-        if matches!(wait, Wait::OneShot) {
-            self.one_shot.modify(&self.socket, ONCE).unwrap();
-        }
-        len > 0
+    fn end(&self) {
+        self.shutdown(Shutdown::Both).unwrap();
     }
 
-    /// An epoll of one thread's own.
-    fn epoll(&self, wait: Wait) -> Epoll {
-        let epoll = Epoll::new(&self.host);
-        if matches!(wait, Wait::Epoll) {
-            epoll.add(&self.socket, Events::READABLE, 0).unwrap();
-        }
-        epoll
-    }
-}
-
-/// A game between two hosts: every thread of one side sends a ping and waits for a pong, whosever.
-struct Game {
-    one: Host,
-    two: Host,
-    rounds: Arc<AtomicU64>,
-    goal: u64,
-    pairs: Vec<[Arc<Side>; 2]>,
-    servers: Vec<JoinHandle<()>>,
-    clients: Vec<JoinHandle<()>>,
-}
-
-impl Game {
-    fn new() -> Game {
-        let (one, two) = hosts();
-        let (rounds, pairs, servers, clients) = Default::default();
-        Game { one, two, rounds, goal: 0, pairs, servers, clients }
+    fn set_busy_poll(&self, micros: u32) {
+        self.set_busy_poll(micros).unwrap();
     }
 
-    /// A pair of sockets, with a thread for each of `clients` and `servers`; each client plays `rounds`.
-    fn pair(&mut self, clients: &[Wait], servers: &[Wait], busy: Busy, rounds: u64) {
-        let (left, right) = sockets(&self.one, &self.two);
-        let left = Side::new(&self.one, left, busy);
-        let right = Side::new(&self.two, right, busy);
-        for &wait in servers {
-            let side = right.clone();
-            let mut dice = Dice(0x9e37_79b9 + self.servers.len() as u64);
-            self.servers.push(thread::spawn(move || {
-                let own = side.epoll(wait);
-                let mut aim = Aim::default();
-                while side.receive(wait, &own, &mut dice, &mut aim) {
-                    dice.dawdle();
-                    side.socket.send(b"pong").unwrap();
-                }
-            }));
-        }
-        for &wait in clients {
-            let side = left.clone();
-            let played = self.rounds.clone();
-            let mut dice = Dice(0x7f4a_7c15 + self.clients.len() as u64);
-            self.goal += rounds;
-            self.clients.push(thread::spawn(move || {
-                let own = side.epoll(wait);
-                let mut aim = Aim::default();
-                for _ in 0..rounds {
-                    side.socket.send(b"ping").unwrap();
-                    assert!(side.receive(wait, &own, &mut dice, &mut aim));
-                    played.fetch_add(1, Ordering::Relaxed);
-                }
-            }));
-        }
-        self.pairs.push([left, right]);
+    fn drive(&self) {
+        assert!(self.recv(&mut [0; 8]).is_err());
     }
 
-    /// A sender that hands its datagrams over itself: it drives the receivers' queue right after sending. So
-    /// two threads are enough to meet at the very moment when one goes to sleep.
-    fn hand_over(&mut self, receivers: &[Wait], rounds: u64) {
-        let (left, right) = sockets(&self.one, &self.two);
-        let (_, idle) = sockets(&self.one, &self.two);
-        idle.set_nonblocking(true).unwrap();
-        idle.set_busy_poll(1).unwrap();
-        let left = Side::new(&self.one, left, Busy::Never);
-        let right = Side::new(&self.two, right, Busy::Never);
-        for &wait in receivers {
-            let (side, played) = (right.clone(), self.rounds.clone());
-            let mut dice = Dice(0x9e37_79b9 + self.servers.len() as u64);
-            self.servers.push(thread::spawn(move || {
-                let (own, mut aim) = (side.epoll(wait), Aim::default());
-                while side.receive(wait, &own, &mut dice, &mut aim) {
-                    played.fetch_add(1, Ordering::Release);
-                }
-            }));
-        }
-        let (side, played) = (left.clone(), self.rounds.clone());
-        self.goal += rounds;
-        self.clients.push(thread::spawn(move || {
-            let mut dice = Dice(0x7f4a_7c15);
-            for round in 1..=rounds {
-                (0..dice.below(64)).for_each(|_| std::hint::spin_loop());
-                side.socket.send(b"ping").unwrap();
-                assert!(idle.recv(&mut [0; 8]).is_err(), "it drives the queue, and gets nothing");
-                while played.load(Ordering::Acquire) < round {
-                    (0..64).for_each(|_| std::hint::spin_loop());
-                    thread::yield_now();
-                }
-            }
-        }));
-        self.pairs.push([left, right]);
-    }
-
-    /// Waits for the end of the game, which comes for everybody.
-    fn play(self) -> [Host; 2] {
-        let mut last = (0, Instant::now());
-        let mut moves = |what: &str, over: &dyn Fn() -> bool| {
-            while !over() {
-                thread::sleep(Duration::from_millis(5));
-                let rounds = self.rounds.load(Ordering::Relaxed);
-                if rounds != last.0 {
-                    last = (rounds, Instant::now());
-                }
-                assert!(last.1.elapsed() < STANDSTILL, "{what}: {}", self.report());
-            }
-        };
-        let over = |threads: &[JoinHandle<()>]| threads.iter().all(JoinHandle::is_finished);
-        moves("a wake-up was lost", &|| over(&self.clients));
-        for [_, right] in &self.pairs {
-            right.socket.shutdown(Shutdown::Both).unwrap();
-        }
-        moves("a shutdown woke not everybody", &|| over(&self.servers));
-        for thread in self.clients.into_iter().chain(self.servers) {
-            thread.join().unwrap();
-        }
-        assert_eq!(self.rounds.load(Ordering::Relaxed), self.goal);
-        [self.one, self.two]
+    fn set_nonblocking(&self) {
+        self.set_nonblocking(true).unwrap();
     }
 
     fn report(&self) -> String {
-        let mut report = format!("{} of {} rounds", self.rounds.load(Ordering::Relaxed), self.goal);
-        for (side, name) in self.pairs.iter().flat_map(|pair| pair.iter().zip(["client", "server"]))
-        {
-            let socket = &side.socket;
-            let busy = socket.busy_poll();
-            let (waiting, _) = socket.waiting();
-            report +=
-                &format!("\n{name}: {waiting} waiting, SO_BUSY_POLL {busy}, {:?}", socket.stats());
-        }
-        for host in [&self.one, &self.two] {
-            host.contexts().for_each(|context| report += &format!("\n{:?}", context.stats()));
-        }
-        report
-    }
-}
-
-const EACH: [Wait; 6] =
-    [Wait::Receive, Wait::Poll, Wait::PollBriefly, Wait::Epoll, Wait::SharedEpoll, Wait::OneShot];
-
-/// One thread on each side, every way of waiting against every other.
-fn duels(rounds: u64) {
-    for client in EACH {
-        for (server, busy) in
-            EACH.into_iter().zip([Busy::Never, Busy::Sometimes, Busy::Always].into_iter().cycle())
-        {
-            let mut game = Game::new();
-            game.pair(&[client], &[server], busy, rounds);
-            game.play();
-        }
-    }
-}
-
-/// Datagrams handed over at the very moment when their receivers go to sleep.
-fn hand_overs(rounds: u64) {
-    for receivers in
-        EACH.each_ref().map(std::slice::from_ref).into_iter().chain([&EACH[..3], &EACH])
-    {
-        let mut game = Game::new();
-        game.hand_over(receivers, rounds);
-        game.play();
-    }
-}
-
-/// Many threads on one socket, who leave one after the other: in short games, as who leaves must leave nothing
-/// behind that others wait for.
-fn crowd(games: u64) {
-    for _ in 0..games {
-        for busy in [Busy::Never, Busy::Sometimes, Busy::Always] {
-            for threads in [&EACH[..1], &EACH[..3], &EACH[..]] {
-                let mut game = Game::new();
-                let several = [threads, threads].concat();
-                game.pair(&several, threads, busy, 100);
-                game.play();
-            }
-        }
-    }
-}
-
-/// Many sockets on one queue: sleepers lead and follow, and a busy poller finds what is others'.
-fn neighbours(rounds: u64) {
-    let mut game = Game::new();
-    for (wait, busy) in
-        EACH.into_iter().zip([Busy::Never, Busy::Sometimes, Busy::Never].into_iter().cycle())
-    {
-        game.pair(&[wait], &[wait], busy, rounds);
-        game.pair(&[wait], &[Wait::Receive, Wait::Receive], busy, rounds);
-    }
-    for host in game.play() {
-        let stats = host.contexts().next().unwrap().stats();
-        assert!(stats.interrupts > 0 && stats.bp_cleaned > 0 && stats.polls > 0, "{stats:?}");
+        format!("{:?} waiting, {:?}", self.waiting(), self.stats())
     }
 }
 
 #[test]
 fn two_sleepers() {
-    duels(1_500);
+    duels::<UdpSocket>(1_500);
 }
 
 #[test]
 fn sleepers_met_on_their_way_to_sleep() {
-    hand_overs(5_000);
+    hand_overs::<UdpSocket>(5_000);
 }
 
 #[test]
 fn many_sleepers_on_one_socket() {
-    crowd(6);
+    crowd::<UdpSocket>(6);
 }
 
 #[test]
 fn many_sleepers_on_one_queue() {
-    neighbours(3_000);
+    neighbours::<UdpSocket>(3_000);
 }
 
 #[test]
@@ -394,9 +103,9 @@ fn a_late_wake_up_leaves_nothing_behind_that_swallows_the_next() {
 #[ignore = "three million rounds take minutes; run it in release after any change to waiting"]
 fn millions_of_rounds() {
     let begun = Instant::now();
-    duels(30_000);
-    hand_overs(200_000);
-    crowd(200);
-    neighbours(50_000);
+    duels::<UdpSocket>(30_000);
+    hand_overs::<UdpSocket>(200_000);
+    crowd::<UdpSocket>(200);
+    neighbours::<UdpSocket>(50_000);
     println!("{:?}", begun.elapsed());
 }

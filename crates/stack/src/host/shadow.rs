@@ -3,6 +3,7 @@
 //! loopback, other interfaces), and sends what our queues cannot carry (datagrams above the MTU, routes over
 //! other interfaces). One thread listens to all shadows, to the kernel's tables and to its ICMP errors.
 
+use super::hold::{Held, Hold, HoldOptions};
 use crate::{
     inet::{
         Datagram, Inet, Interface, PathOptions, SocketError, UdpEndpoint,
@@ -25,7 +26,7 @@ use std::{
     thread,
 };
 
-const UDP: u8 = 17;
+pub(super) const UDP: u8 = 17;
 
 /// One interface shared with the kernel.
 pub(super) struct Shared {
@@ -36,22 +37,47 @@ pub(super) struct Shared {
     pub(super) _nic: Mutex<Box<dyn Nic>>,
 }
 
-struct State {
+pub(super) struct State {
     inet: Arc<Inet>,
     shared: Vec<Shared>,
     epoll: OwnedFd,
     stop: OwnedFd,
     icmp: OwnedFd,
     shadows: Mutex<HashMap<u64, Entry>>,
+    /// TCP's ports that are steered.
+    ports: Mutex<HashMap<u64, Steered>>,
+    pub(super) held: Held,
     next: AtomicU64,
 }
 
 struct Entry {
     socket: Arc<KernelSocket>,
     endpoint: Arc<dyn UdpEndpoint>,
-    /// What it is bound to, once our own half is bound too.
-    local: Option<SocketAddr>,
-    steered: Vec<(usize, SocketAddr)>,
+    /// Once our own half is bound too.
+    steered: Option<Steered>,
+}
+
+/// A local address whose packets come to our queues, on whatever interfaces have it.
+pub(super) struct Steered {
+    protocol: u8,
+    local: SocketAddr,
+    only_v6: bool,
+    at: Vec<(usize, SocketAddr)>,
+}
+
+impl Steered {
+    pub(super) fn new(protocol: u8, local: SocketAddr, only_v6: bool) -> Steered {
+        Steered { protocol, local, only_v6, at: Vec::new() }
+    }
+
+    /// Whether what comes for `address` is for it.
+    fn hears(&self, address: IpAddr) -> bool {
+        match self.local.ip() {
+            IpAddr::V4(local) if local.is_unspecified() => address.is_ipv4(),
+            IpAddr::V6(local) if local.is_unspecified() => address.is_ipv6() || !self.only_v6,
+            local => local == address,
+        }
+    }
 }
 
 /// The thread and what it listens to. Dropping it ends the thread.
@@ -91,7 +117,8 @@ impl Service {
         }
         let shadows = Mutex::default();
         let next = AtomicU64::new(FIRST_SHADOW);
-        let state = Arc::new(State { inet, shared, epoll, stop, icmp, shadows, next });
+        let (ports, held) = Default::default();
+        let state = Arc::new(State { inet, shared, epoll, stop, icmp, shadows, ports, held, next });
         let for_thread = state.clone();
         let thread = thread::Builder::new()
             .name("busypoll/kernel".into())
@@ -114,11 +141,27 @@ impl Service {
         let socket = Arc::new(bind(local, reuse)?);
         let local = socket.local_addr()?;
         let id = state.next.fetch_add(1, Ordering::Relaxed);
-        let entry = Entry { socket: socket.clone(), endpoint, local: None, steered: Vec::new() };
+        let entry = Entry { socket: socket.clone(), endpoint, steered: None };
         lock(&state.shadows).insert(id, entry);
         let shadow = Shadow { id, socket, state: state.clone() };
         listen(&state.epoll, shadow.socket.as_fd(), id)?;
         Ok(Some((local, shadow)))
+    }
+}
+
+impl Service {
+    /// The kernel's hold on a TCP port, see [`Hold::named`].
+    pub(crate) fn hold(
+        &self,
+        local: SocketAddr,
+        options: HoldOptions,
+    ) -> io::Result<Option<Arc<Hold>>> {
+        Hold::named(&self.state, local, options)
+    }
+
+    /// The kernel's hold on any TCP port, for a connection, see [`Hold::any`].
+    pub(crate) fn hold_any(&self, like: SocketAddr) -> io::Result<Hold> {
+        Hold::any(&self.state, like)
     }
 }
 
@@ -138,8 +181,8 @@ impl Shadow {
         let mut shadows = lock(&self.state.shadows);
         match shadows.get_mut(&self.id) {
             Some(entry) => {
-                entry.local = Some(local);
-                self.state.steer(entry)
+                let steered = entry.steered.insert(Steered::new(UDP, local, true));
+                self.state.steer(steered)
             }
             None => Ok(()),
         }
@@ -177,48 +220,67 @@ impl Shadow {
 
 impl Drop for Shadow {
     fn drop(&mut self) {
-        if let Some(mut entry) = lock(&self.state.shadows).remove(&self.id) {
-            self.state.unsteer(&mut entry);
+        let entry = lock(&self.state.shadows).remove(&self.id);
+        if let Some(steered) = entry.and_then(|entry| entry.steered) {
+            self.state.unsteer(steered);
         }
     }
 }
 
 impl State {
     /// The kernel's addresses on the interfaces we share, each with the interface's number.
-    fn addresses(&self) -> impl Iterator<Item = (usize, IpAddr)> {
+    pub(super) fn addresses(&self) -> impl Iterator<Item = (usize, IpAddr)> {
         self.shared.iter().enumerate().flat_map(|(at, shared)| {
             shared.view.addresses().into_iter().map(move |(address, _)| (at, address))
         })
     }
 
-    /// Makes the steering of `entry` what its local address and the interfaces' addresses say. A wildcard
-    /// is every address of every shared interface.
-    fn steer(&self, entry: &mut Entry) -> io::Result<()> {
-        let Some(local) = entry.local else { return Ok(()) };
+    /// Makes the steering of `port` what its local address and the interfaces' addresses say. A wildcard is
+    /// every address of every shared interface.
+    fn steer(&self, port: &mut Steered) -> io::Result<()> {
         let wanted: Vec<_> = self
             .addresses()
-            .filter(|(_, ip)| local.ip().is_unspecified() || *ip == local.ip())
-            .map(|(at, ip)| (at, SocketAddr::new(ip, local.port())))
+            .filter(|(_, ip)| port.hears(*ip))
+            .map(|(at, ip)| (at, SocketAddr::new(ip, port.local.port())))
             .collect();
-        for (at, address) in wanted.iter().filter(|wanted| !entry.steered.contains(wanted)) {
+        for (at, address) in wanted.iter().filter(|wanted| !port.at.contains(wanted)) {
             if let Some(steering) = &self.shared[*at].steering {
-                steering.add(UDP, *address)?;
+                steering.add(port.protocol, *address)?;
             }
         }
-        for (at, address) in entry.steered.iter().filter(|old| !wanted.contains(old)) {
+        for (at, address) in port.at.iter().filter(|old| !wanted.contains(old)) {
             if let Some(steering) = &self.shared[*at].steering {
-                steering.remove(UDP, *address);
+                steering.remove(port.protocol, *address);
             }
         }
-        entry.steered = wanted;
+        port.at = wanted;
         Ok(())
     }
 
-    fn unsteer(&self, entry: &mut Entry) {
-        for (at, address) in entry.steered.drain(..) {
+    fn unsteer(&self, port: Steered) {
+        for (at, address) in port.at {
             if let Some(steering) = &self.shared[at].steering {
-                steering.remove(UDP, address);
+                steering.remove(port.protocol, address);
             }
+        }
+    }
+
+    /// Steers a port of TCP from now on; by what number to [`remove`](State::remove) it.
+    pub(super) fn add(&self, mut port: Steered) -> io::Result<u64> {
+        let mut ports = lock(&self.ports);
+        if let Err(error) = self.steer(&mut port) {
+            self.unsteer(port);
+            return Err(error);
+        }
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        ports.insert(id, port);
+        Ok(id)
+    }
+
+    pub(super) fn remove(&self, id: u64) {
+        let port = lock(&self.ports).remove(&id);
+        if let Some(port) = port {
+            self.unsteer(port);
         }
     }
 
@@ -244,9 +306,12 @@ impl State {
     fn tables_changed(&self, at: usize, pass: &mut Pass) {
         let Some(shared) = self.shared.get(at) else { return };
         shared.view.process();
+        // A full steering map leaves the address with the kernel, whose shadow still delivers.
         for entry in lock(&self.shadows).values_mut() {
-            // A full steering map leaves the address with the kernel, whose shadow still delivers.
-            let _ = self.steer(entry);
+            let _ = entry.steered.as_mut().map(|port| self.steer(port));
+        }
+        for port in lock(&self.ports).values_mut() {
+            let _ = self.steer(port);
         }
         self.inet.neighbours_changed(&shared.interface, pass);
     }
@@ -261,7 +326,8 @@ impl State {
         let (socket, endpoint, local) = {
             let shadows = lock(&self.shadows);
             let Some(entry) = shadows.get(&id) else { return };
-            (entry.socket.clone(), entry.endpoint.clone(), entry.local)
+            let local = entry.steered.as_ref().map(|port| port.local);
+            (entry.socket.clone(), entry.endpoint.clone(), local)
         };
         // Bounded, so that a flood to one socket does not starve the others: epoll reports the rest.
         for _ in 0..64 {
@@ -318,24 +384,19 @@ fn bind(local: SocketAddr, reuse: bool) -> io::Result<KernelSocket> {
     if reuse {
         set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
     }
-    let SocketAddr::V4(local) = local else {
+    if !local.is_ipv4() {
         return Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT));
-    };
-    let address = libc::sockaddr_in {
-        sin_family: libc::AF_INET as libc::sa_family_t,
-        sin_port: local.port().to_be(),
-        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(local.ip().octets()) },
-        sin_zero: [0; 8],
-    };
-    let len = size_of_val(&address) as libc::socklen_t;
-    // SAFETY: `address` is a valid sockaddr_in of that length.
-    match unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) } {
-        0 => Ok(KernelSocket::from(socket)),
-        _ => Err(io::Error::last_os_error()),
     }
+    sys::bind(socket.as_raw_fd(), local)?;
+    Ok(KernelSocket::from(socket))
 }
 
-fn set_option(socket: &impl AsRawFd, level: i32, name: i32, value: i32) -> io::Result<()> {
+pub(super) fn set_option(
+    socket: &impl AsRawFd,
+    level: i32,
+    name: i32,
+    value: i32,
+) -> io::Result<()> {
     let len = size_of_val(&value) as libc::socklen_t;
     // SAFETY: `value` is valid for the call.
     match unsafe {

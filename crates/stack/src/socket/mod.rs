@@ -12,6 +12,7 @@ pub mod options;
 mod poll;
 mod readiness;
 mod source;
+mod tcp;
 mod udp;
 mod waiting;
 
@@ -19,4 +20,25 @@ pub use epoll::{Epoll, EpollEvent, EpollParams};
 pub use poll::{PollFd, poll};
 pub use readiness::Events;
 pub use source::Socket;
+pub use tcp::{IncomingStreams, TcpListener, TcpStream};
 pub use udp::{Incoming, Outgoing, SocketStats, UdpSocket};
+
+use std::{
+    io,
+    net::{SocketAddr, ToSocketAddrs},
+};
+
+/// The first of `addresses` that `attempt` succeeds with.
+fn each(
+    addresses: impl ToSocketAddrs,
+    mut attempt: impl FnMut(SocketAddr) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut failed = io::Error::new(io::ErrorKind::InvalidInput, "no address given");
+    for address in addresses.to_socket_addrs()? {
+        match attempt(address) {
+            Ok(()) => return Ok(()),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}

@@ -79,6 +79,11 @@ pub(super) struct WaitQueue {
 pub(super) type Watchers = Arc<Vec<Arc<dyn Watch>>>;
 
 impl WaitQueue {
+    /// How many sleep and watch.
+    pub(super) fn len(&self) -> usize {
+        self.sleepers.len() + self.watchers.as_ref().map_or(0, |watchers| watchers.len())
+    }
+
     pub(super) fn sleep(&mut self, waiter: Arc<Waiter>) {
         waiter.set_queued(true);
         self.sleepers.push_back(waiter);

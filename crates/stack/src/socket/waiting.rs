@@ -91,6 +91,17 @@ impl Waiting {
         }
     }
 
+    /// What a connection has from the listener that it is accepted from, and a listener from the socket it was
+    /// made of: all but whether it blocks.
+    pub(super) fn handed_on(&self) -> Waiting {
+        let heir = Waiting::new(self.busy_poll());
+        heir.set_prefer_busy_poll(self.prefers_busy_poll());
+        heir.set_budget(self.budget());
+        heir.reading.0.store(self.reading.0.load(Ordering::Relaxed), Ordering::Relaxed);
+        heir.writing.0.store(self.writing.0.load(Ordering::Relaxed), Ordering::Relaxed);
+        heir
+    }
+
     /// Sets an option of `SOL_SOCKET`. `None`: it is not one of these.
     pub(super) fn set(&self, name: i32, value: i32) -> Option<io::Result<()>> {
         let stored = match name {

@@ -62,6 +62,19 @@ impl Inet {
         endpoint: Arc<dyn TcpEndpoint>,
         pass: &mut Pass<'_>,
     ) -> io::Result<Flow> {
+        self.tcp_connect_from((local, None), remote, options, hold, endpoint, pass)
+    }
+
+    /// The claim beside `local` is that of the socket that is about to connect.
+    pub(super) fn tcp_connect_from(
+        self: &Arc<Inet>,
+        (local, own): (SocketAddr, Option<&Claim>),
+        remote: SocketAddr,
+        options: &ConnectOptions,
+        hold: Option<Hold>,
+        endpoint: Arc<dyn TcpEndpoint>,
+        pass: &mut Pass<'_>,
+    ) -> io::Result<Flow> {
         let local = SocketAddr::new(local.ip().to_canonical(), local.port());
         let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
         // connect(2) on a TCP socket to many: ENETUNREACH (`tcp_v4_connect`, `tcp_v6_connect`).
@@ -83,7 +96,7 @@ impl Inet {
         };
         // Both ends are known in full now, but perhaps for our port.
         let (from, to) = (path.local(), path.remote());
-        let Chosen { tuple, claim, after } = self.tcp_choose(from, to, options, pass.now)?;
+        let Chosen { tuple, claim, after } = self.tcp_choose((from, own), to, options, pass.now)?;
         let start = Start {
             iss: after.unwrap_or_else(|| self.tcp.secrets.isn(&tuple, pass.now)),
             ts_offset: self.tcp.secrets.timestamp_offset(&tuple),
@@ -106,7 +119,7 @@ impl Inet {
     /// A 4-tuple that is free, and a claim on its port.
     fn tcp_choose(
         &self,
-        from: SocketAddr,
+        (from, own): (SocketAddr, Option<&Claim>),
         to: SocketAddr,
         options: &ConnectOptions,
         now: Instant,
@@ -114,7 +127,8 @@ impl Inet {
         let kind = Kind::new(options.reuse_address, options.reuse_port);
         let claim = |port, chosen| Claim { address: from.ip(), port, only_v6: true, kind, chosen };
         if from.port() != 0 {
-            let claim = self.tcp_claim(&mut lock(&self.tcp.claims), claim(from.port(), false))?;
+            let claim =
+                self.tcp_claim(&mut lock(&self.tcp.claims), claim(from.port(), false), own)?;
             let tuple = Tuple::new(from, to);
             return match self.tcp_is_free(&tuple, now) {
                 Some(after) => Ok(Chosen { tuple, claim, after }),

@@ -199,13 +199,25 @@ impl Inet {
         hold: Option<Hold>,
         endpoint: Arc<dyn TcpEndpoint>,
     ) -> io::Result<Listening> {
+        self.tcp_listen_at(local, None, options, hold, endpoint)
+    }
+
+    /// `own`: the claim of the socket that is about to listen.
+    pub(super) fn tcp_listen_at(
+        self: &Arc<Inet>,
+        local: SocketAddr,
+        own: Option<&Claim>,
+        options: ListenOptions,
+        hold: Option<Hold>,
+        endpoint: Arc<dyn TcpEndpoint>,
+    ) -> io::Result<Listening> {
         let address = local.ip().to_canonical();
         self.tcp_can_bind(address)?;
         let ListenOptions { reuse_address, reuse_port, only_v6, .. } = options;
         let kind = Kind::new(reuse_address, reuse_port).listening();
         let mut claims = lock(&self.tcp.claims);
         let named = Claim { address, port: local.port(), only_v6, kind, chosen: false };
-        let claim = self.tcp_claim(&mut claims, named)?;
+        let claim = self.tcp_claim(&mut claims, named, own)?;
         let state = State {
             tcp: options.tcp,
             path: options.path,
@@ -224,8 +236,15 @@ impl Inet {
         Ok(Listening { listener, inet: self.clone() })
     }
 
-    /// Enters a claim that is to have its port for itself, of those to choose from if it names none.
-    pub(super) fn tcp_claim(&self, claims: &mut Claims, claim: Claim) -> io::Result<Claim> {
+    /// Enters a claim that is to have its port for itself, of those to choose from if it names none. `own`, the
+    /// claim the same socket has already, is no hindrance.
+    pub(super) fn tcp_claim(
+        &self,
+        claims: &mut Claims,
+        claim: Claim,
+        own: Option<&Claim>,
+    ) -> io::Result<Claim> {
+        own.into_iter().for_each(|own| claims.remove(own));
         let fits = |claims: &Claims, port| {
             let claim = Claim { port, ..claim };
             (!claims.conflict(&claim)).then_some(claim)
@@ -236,6 +255,7 @@ impl Inet {
                 .find_map(|port| fits(claims, port ^ 1)),
             port => fits(claims, port),
         };
+        own.into_iter().for_each(|own| claims.add(own));
         let claim = found.ok_or_else(|| io::Error::from_raw_os_error(libc::EADDRINUSE))?;
         claims.add(&claim);
         Ok(claim)

@@ -12,6 +12,7 @@
 use std::time::Duration;
 
 mod application;
+mod bound;
 mod challenge;
 mod claims;
 mod connect;
@@ -52,6 +53,7 @@ mod tuple;
 mod wheel;
 
 pub use application::Flow;
+pub use bound::TcpBound;
 pub use connect::ConnectOptions;
 pub use endpoint::{Hold, Ready, TcpEndpoint};
 pub use listener::{ListenOptions, Listening};

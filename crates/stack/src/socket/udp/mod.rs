@@ -3,6 +3,7 @@
 
 use super::{
     common::{common_options, timeouts},
+    each,
     options::errno,
     readiness::Events,
     source::{Sealed, Socket, Source},
@@ -263,19 +264,4 @@ impl Drop for Inner {
         *lock(&self.binding) = None;
         self.endpoint.close();
     }
-}
-
-/// The first of `addresses` that `attempt` succeeds with.
-fn each(
-    addresses: impl ToSocketAddrs,
-    mut attempt: impl FnMut(SocketAddr) -> io::Result<()>,
-) -> io::Result<()> {
-    let mut failed = io::Error::new(io::ErrorKind::InvalidInput, "no address given");
-    for address in addresses.to_socket_addrs()? {
-        match attempt(address) {
-            Ok(()) => return Ok(()),
-            Err(error) => failed = error,
-        }
-    }
-    Err(failed)
 }

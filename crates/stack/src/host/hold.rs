@@ -1,0 +1,197 @@
+//! The kernel's hold on a TCP port of ours, on an interface shared with it: a kernel socket that is bound to the
+//! port and does nothing else, so that nobody else gets it, and the steering that brings the port's packets to our
+//! queues. A listener has one, shared with all its connections, TIME_WAIT included; a connection made from here
+//! has one of its own.
+//!
+//! The socket does not listen: who connects to a port of ours over loopback, or over an interface that is not
+//! shared, is refused by the kernel.
+
+use super::shadow::{State, Steered, set_option};
+use crate::{sync::lock, sys};
+use std::{
+    collections::{HashMap, VecDeque},
+    io,
+    net::{SocketAddr, TcpStream as KernelSocket},
+    os::fd::{AsRawFd, OwnedFd},
+    sync::{Arc, Mutex, Weak},
+    thread,
+};
+
+pub(super) const TCP: u8 = 6;
+
+/// A port of a connection that is over rests while this many others do, so that it is not used again at once
+/// while the peer remembers it; then it serves the next connection, with no system call.
+const RESTING: usize = 128;
+
+/// What bind(2) is to be told.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct HoldOptions {
+    pub(crate) reuse_address: bool,
+    pub(crate) reuse_port: bool,
+    pub(crate) only_v6: bool,
+}
+
+/// A port held. Dropping it lets go of it.
+pub(crate) struct Hold {
+    port: Option<Port>,
+    state: Arc<State>,
+    /// It was chosen by the kernel for whatever address: the next connection may have it.
+    any: bool,
+}
+
+/// The parts of a hold.
+#[derive(Debug)]
+struct Port {
+    _socket: OwnedFd,
+    local: SocketAddr,
+    /// The number of its entry among those steered.
+    steered: u64,
+}
+
+/// The ports a host holds.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    /// Those asked for by name, or chosen for a socket that is not connected: who asks again for one that is held
+    /// shares it, and inet says who may have it. So a server may start again while connections of its former
+    /// life are in TIME_WAIT.
+    named: Mutex<HashMap<SocketAddr, Weak<Hold>>>,
+    /// Those that rest, by family.
+    resting: [Mutex<VecDeque<Port>>; 2],
+}
+
+impl std::fmt::Debug for Hold {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}", self.port)
+    }
+}
+
+impl Held {
+    fn resting(&self, local: SocketAddr) -> &Mutex<VecDeque<Port>> {
+        let [v4, v6] = &self.resting;
+        if local.is_ipv4() { v4 } else { v6 }
+    }
+}
+
+impl Hold {
+    /// Holds `local`, port 0 for any; `None` if it is no address of the kernel's.
+    ///
+    /// # Errors
+    /// As bind(2); a full steering map.
+    pub(super) fn named(
+        state: &Arc<State>,
+        local: SocketAddr,
+        options: HoldOptions,
+    ) -> io::Result<Option<Arc<Hold>>> {
+        if !local.ip().is_unspecified() && !state.addresses().any(|(_, ip)| ip == local.ip()) {
+            return Ok(None);
+        }
+        loop {
+            let mut named = lock(&state.held.named);
+            match named.get(&local).map(Weak::upgrade) {
+                Some(Some(hold)) => return Ok(Some(hold)),
+                // Somebody is about to let go of it.
+                Some(None) => {
+                    drop(named);
+                    thread::yield_now();
+                }
+                None => {
+                    let hold = Arc::new(Hold::new(state, local, options, false)?);
+                    named.extend(hold.local().map(|local| (local, Arc::downgrade(&hold))));
+                    return Ok(Some(hold));
+                }
+            }
+        }
+    }
+
+    fn new(
+        state: &Arc<State>,
+        local: SocketAddr,
+        options: HoldOptions,
+        any: bool,
+    ) -> io::Result<Hold> {
+        let (socket, local) = bind(local, options)?;
+        let steered = state.add(Steered::new(TCP, local, options.only_v6))?;
+        let port = Some(Port { _socket: socket, local, steered });
+        Ok(Hold { port, state: state.clone(), any })
+    }
+
+    /// Holds any port of the wildcard address of the family of `like`, for a connection.
+    ///
+    /// # Errors
+    /// EADDRNOTAVAIL if there is none left; no descriptor left; a full steering map.
+    pub(super) fn any(state: &Arc<State>, like: SocketAddr) -> io::Result<Hold> {
+        let resting = state.held.resting(like);
+        let rested = |least| {
+            let mut resting = lock(resting);
+            if resting.len() > least { resting.pop_front() } else { None }
+        };
+        let again = |port| Hold { port: Some(port), state: state.clone(), any: true };
+        if let Some(port) = rested(RESTING) {
+            return Ok(again(port));
+        }
+        let options = HoldOptions { only_v6: true, ..HoldOptions::default() };
+        match Hold::new(state, like, options, true) {
+            Ok(hold) => Ok(hold),
+            // Rather one that has not rested for long.
+            Err(error) => rested(0).map(again).ok_or_else(|| match error.raw_os_error() {
+                Some(libc::EADDRINUSE) => io::Error::from_raw_os_error(libc::EADDRNOTAVAIL),
+                _ => error,
+            }),
+        }
+    }
+
+    /// What is held.
+    pub(crate) fn local(&self) -> Option<SocketAddr> {
+        self.port.as_ref().map(|port| port.local)
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let Some(port) = self.port.take() else { return };
+        if self.any {
+            let mut resting = lock(self.state.held.resting(port.local));
+            if resting.len() <= RESTING {
+                return resting.push_back(port);
+            }
+        }
+        // Under the lock, so that who asks for it again finds it held or free.
+        let mut named = lock(&self.state.held.named);
+        if !self.any {
+            named.remove(&port.local);
+        }
+        self.state.remove(port.steered);
+        drop(port);
+    }
+}
+
+/// A kernel socket bound to `local`, and what it is bound to.
+fn bind(local: SocketAddr, options: HoldOptions) -> io::Result<(OwnedFd, SocketAddr)> {
+    let family = if local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
+    // SAFETY: a plain system call.
+    let socket = sys::owned(unsafe { libc::socket(family, kind, 0) })?;
+    if options.reuse_port {
+        set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+    }
+    if local.is_ipv6() {
+        set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, options.only_v6.into())?;
+    }
+    let bound = sys::bind(socket.as_raw_fd(), local);
+    match bound {
+        // What the kernel's own connections left in TIME_WAIT stands in the way only without it. It is not set
+        // from the start, as others who set it could then listen beside a socket that does not.
+        Err(error) if options.reuse_address && error.raw_os_error() == Some(libc::EADDRINUSE) => {
+            set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+            sys::bind(socket.as_raw_fd(), local)?;
+            set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, 0)?;
+        }
+        other => other?,
+    }
+    if local.port() != 0 {
+        return Ok((socket, local));
+    }
+    let socket = KernelSocket::from(socket);
+    let local = socket.local_addr()?;
+    Ok((socket.into(), local))
+}

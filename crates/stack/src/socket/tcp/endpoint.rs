@@ -1,0 +1,288 @@
+//! The upper end of a connection or a listener: what has happened below, in one word that is read without a
+//! lock, and who waits for it. Told under the lock of what it belongs to, it calls nothing of TCP.
+
+use crate::{
+    inet::tcp::{Ready, TcpEndpoint},
+    napi::{Context, Driver, NapiId, Pass, Waiter},
+    socket::{
+        readiness::{Events, WaitQueue, Watch},
+        udp::SocketStats,
+        waiting::{Bed, Followed, Something, Waiting},
+    },
+    sync::lock,
+};
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
+};
+
+/// What a socket of TCP waits by.
+#[derive(Debug)]
+pub(super) struct Endpoint {
+    pub(super) waiting: Waiting,
+    /// Whether one thing that happens is for one sleeper: connections to accept are, data is for all.
+    each: bool,
+    /// How things stood when last seen, as [`Ready`] in the lowest byte; above it, how often something has
+    /// happened.
+    word: AtomicU64,
+    /// The napi id last followed.
+    napi: AtomicU32,
+    /// How many wait, so that what happens need not lock for nobody.
+    waiters: AtomicUsize,
+    waits: Mutex<Waits>,
+    found: [AtomicU64; 3],
+}
+
+#[derive(Debug, Default)]
+struct Waits {
+    /// Those asleep until they can receive or accept, and all who watch.
+    reading: WaitQueue,
+    /// Those asleep until they can send, or are connected.
+    writing: WaitQueue,
+    followed: Followed,
+}
+
+/// A moment in the life of an endpoint.
+#[derive(Clone, Copy)]
+pub(super) struct Moment(u64);
+
+const READY: u64 = 0xff;
+const ONCE: u64 = 0x100;
+
+impl Endpoint {
+    /// Of a stream.
+    pub(super) fn new(waiting: Waiting) -> Endpoint {
+        Endpoint {
+            waiting,
+            each: false,
+            word: AtomicU64::new(0),
+            napi: AtomicU32::new(0),
+            waiters: AtomicUsize::new(0),
+            waits: Mutex::default(),
+            found: Default::default(),
+        }
+    }
+
+    /// Of a listener.
+    pub(super) fn of_listener(waiting: Waiting) -> Endpoint {
+        Endpoint { each: true, ..Endpoint::new(waiting) }
+    }
+
+    /// How things were when something last happened, less what was found to have passed since.
+    #[inline]
+    pub(super) fn ready(&self) -> Ready {
+        Ready((self.word.load(Ordering::Acquire) & READY) as u8)
+    }
+
+    /// Now. To be taken before looking below at how things stand.
+    #[inline]
+    pub(super) fn moment(&self) -> Moment {
+        Moment(self.word.load(Ordering::Acquire))
+    }
+
+    /// As seen below since `moment`, things stand like this: noted, unless something has happened meanwhile.
+    pub(super) fn stands(&self, moment: Moment, ready: Ready) {
+        let seen = moment.0 & !READY | u64::from(ready.0);
+        if seen != moment.0 {
+            let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+            let _ = self.word.compare_exchange(moment.0, seen, done, failed);
+        }
+    }
+
+    /// Below was none of `ready` any more since `moment`.
+    #[inline]
+    pub(super) fn passed(&self, moment: Moment, ready: Ready) {
+        self.stands(moment, Ready((moment.0 & READY) as u8 & !ready.0));
+    }
+
+    pub(super) fn napi(&self) -> Option<NapiId> {
+        lock(&self.waits).followed.napi()
+    }
+
+    pub(super) fn context(&self) -> Option<Arc<Context>> {
+        lock(&self.waits).followed.context()
+    }
+
+    pub(super) fn watch(&self, watch: Arc<dyn Watch>) {
+        let mut waits = lock(&self.waits);
+        waits.reading.watch(watch);
+        self.count(&waits);
+    }
+
+    pub(super) fn unwatch(&self, watch: &Arc<dyn Watch>) {
+        let mut waits = lock(&self.waits);
+        waits.reading.unwatch(watch);
+        self.count(&waits);
+    }
+
+    /// The socket is closed: who watches forgets it.
+    pub(super) fn close(&self) {
+        let mut waits = lock(&self.waits);
+        let watchers = waits.reading.forget_watchers();
+        self.count(&waits);
+        drop(waits);
+        for watch in watchers.iter().flat_map(|watchers| watchers.iter()) {
+            watch.closed();
+        }
+    }
+
+    /// Wakes one more sleeper: there is more than one thing to take.
+    pub(super) fn pass_on(&self) {
+        if self.waiters.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let mut waits = lock(&self.waits);
+        let next = waits.reading.next_sleeper();
+        self.count(&waits);
+        drop(waits);
+        if let Some(next) = next {
+            next.wake();
+        }
+    }
+
+    pub(super) fn stats(&self) -> SocketStats {
+        let [own_polls, other_polls, interrupts] =
+            self.found.each_ref().map(|count| count.load(Ordering::Relaxed));
+        SocketStats { own_polls, other_polls, interrupts, ..SocketStats::default() }
+    }
+
+    /// The name under which it busy polls.
+    #[inline]
+    fn name(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    fn count(&self, waits: &Waits) {
+        let count = waits.reading.len() + waits.writing.len();
+        self.waiters.store(count, Ordering::SeqCst);
+    }
+
+    #[inline]
+    fn note_driver(&self, pass: &Pass<'_>) {
+        let by = match pass.driver {
+            Driver::BusyPoll(poller) if poller == self.name() => 0,
+            Driver::BusyPoll(_) => 1,
+            Driver::Interrupt => 2,
+            Driver::Kernel => return,
+        };
+        // One writer at a time, under the lock below.
+        let count = self.found[by].load(Ordering::Relaxed);
+        self.found[by].store(count + 1, Ordering::Relaxed);
+    }
+
+    #[cold]
+    fn follow(&self, napi: NapiId) {
+        let mut waits = lock(&self.waits);
+        waits.followed.follow(Some(napi));
+        self.napi.store(napi.get(), Ordering::Relaxed);
+    }
+
+    /// Wakes and tells those for whom this is.
+    #[cold]
+    fn tell(&self, before: Ready, ready: Ready, napi: Option<NapiId>, pass: &mut Pass<'_>) {
+        let mut waits = lock(&self.waits);
+        if ready.any(Ready::READABLE) {
+            if self.each {
+                waits.reading.next_sleeper().into_iter().for_each(|one| pass.wake.push(one));
+            } else {
+                waits.reading.drain_sleepers().for_each(|one| pass.wake.push(one));
+            }
+        }
+        if ready.any(Ready::WRITABLE) {
+            waits.writing.drain_sleepers().for_each(|one| pass.wake.push(one));
+        }
+        let watchers = waits.reading.watchers();
+        self.count(&waits);
+        drop(waits);
+        // More data is news also where there was some; that there still is room is not.
+        let news = Ready(ready.0 & !before.0 | ready.0 & Ready::READABLE.0);
+        for watch in watchers.iter().flat_map(|watchers| watchers.iter()) {
+            watch.notify(events(news), napi, &mut pass.wake);
+        }
+    }
+}
+
+impl TcpEndpoint for Endpoint {
+    #[inline]
+    fn changed(&self, ready: Ready, napi: Option<NapiId>, pass: &mut Pass<'_>) {
+        let before = self.word.load(Ordering::Relaxed);
+        let after = (before & !READY).wrapping_add(ONCE) | u64::from(ready.0);
+        // A full barrier: who sleeps counts himself and then reads the word, we do the reverse.
+        self.word.swap(after, Ordering::SeqCst);
+        self.note_driver(pass);
+        if let Some(napi) = napi
+            && self.napi.load(Ordering::Relaxed) != napi.get()
+        {
+            self.follow(napi);
+        }
+        if self.waiters.load(Ordering::SeqCst) != 0 {
+            self.tell(Ready((before & READY) as u8), ready, napi, pass);
+        }
+    }
+}
+
+/// Readiness by the names of poll(2).
+pub(super) fn events(ready: Ready) -> Events {
+    let names = [
+        (Ready::READABLE, Events::READABLE),
+        (Ready::WRITABLE, Events::WRITABLE),
+        (Ready::READ_CLOSED, Events::READ_HANGUP),
+        (Ready::HANGUP, Events::HANGUP),
+        (Ready::ERROR, Events::ERROR),
+    ];
+    let there = names.iter().filter(|(bit, _)| ready.has(*bit));
+    there.fold(Events::default(), |events, (_, event)| events | *event)
+}
+
+/// Where those wait who receive or accept.
+pub(super) struct Reading<'a>(pub(super) &'a Endpoint);
+
+/// Where those wait who send or connect.
+pub(super) struct Writing<'a>(pub(super) &'a Endpoint);
+
+macro_rules! bed {
+    ($bed:ident, $queue:ident, $ready:expr) => {
+        impl Bed for $bed<'_> {
+            #[inline]
+            fn is_ready(&self) -> bool {
+                self.0.ready().any($ready)
+            }
+
+            #[inline]
+            fn poller(&self) -> usize {
+                self.0.name()
+            }
+
+            #[inline]
+            fn context(&self) -> Option<Arc<Context>> {
+                self.0.context()
+            }
+
+            fn join(&self, waiter: &Arc<Waiter>) -> Result<Option<Arc<Context>>, Something> {
+                let mut waits = lock(&self.0.waits);
+                waits.$queue.sleep(waiter.clone());
+                self.0.count(&waits);
+                if self.0.word.load(Ordering::SeqCst) & u64::from($ready.0) != 0 {
+                    waits.$queue.leave(waiter);
+                    self.0.count(&waits);
+                    return Err(Something);
+                }
+                Ok(waits.followed.context())
+            }
+
+            fn leave(&self, waiter: &Arc<Waiter>) {
+                let mut waits = lock(&self.0.waits);
+                let waited = waits.$queue.leave(waiter);
+                self.0.count(&waits);
+                drop(waits);
+                // It had been taken off to be woken, and leaves without looking.
+                if !waited && self.0.each {
+                    self.0.pass_on();
+                }
+            }
+        }
+    };
+}
+
+bed!(Reading, reading, Ready::READABLE);
+bed!(Writing, writing, Ready::WRITABLE);

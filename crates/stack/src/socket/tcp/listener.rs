@@ -1,0 +1,253 @@
+//! Listening, and accepting what has come.
+
+use super::{
+    endpoint::{Endpoint, Reading, events},
+    options::Values,
+    stream::{Bound, TcpStream},
+};
+use crate::{
+    Host,
+    inet::tcp::{Listening, Ready},
+    napi::{Context, NapiId},
+    socket::{
+        common::common_options,
+        each,
+        options::errno,
+        readiness::{Events, Watch},
+        source::{Sealed, Socket, Source},
+        udp::SocketStats,
+        waiting::Waiting,
+    },
+    sync::lock,
+};
+use std::{
+    io,
+    net::{SocketAddr, ToSocketAddrs},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+/// How many connections may wait to be accepted unless it is said, as in std.
+const BACKLOG: u32 = 128;
+
+/// A TCP socket that listens. Its methods are those of [`std::net::TcpListener`]; any number of threads may
+/// accept at once. When the last of its clones is dropped, connections not yet accepted are reset.
+///
+/// For options that come before listening, make a [`TcpStream::new`], set them, and
+/// [`listen`](TcpStream::listen). Accepted connections begin with the listener's options: busy polling, timeouts,
+/// buffer sizes, and those of TCP.
+///
+/// ```
+/// use busypoll_stack::{Host, TcpListener, TcpStream, nic::cable};
+/// # let (a, _b) = cable::pair(cable::Config::default())?;
+/// # let host = Host::builder().interface(a, "10.0.0.1/24").build()?;
+/// let socket = TcpStream::new(&host);
+/// socket.set_reuse_port(true)?;
+/// socket.bind_to("10.0.0.1:7".parse().unwrap())?;
+/// let listener = socket.listen(1024)?;
+/// listener.set_busy_poll(50)?; // accept busy polls, and so do the accepted connections
+/// # let client = TcpStream::connect(&host, "10.0.0.1:7")?;
+/// let (stream, peer) = listener.accept()?;
+/// assert_eq!(stream.busy_poll(), 50);
+/// assert_eq!(client.local_addr()?, peer);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct TcpListener(pub(super) Arc<Inner>);
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) host: Host,
+    pub(super) endpoint: Arc<Endpoint>,
+    pub(super) listening: Listening,
+    pub(super) values: Mutex<Values>,
+    closed: AtomicBool,
+}
+
+common_options!(TcpListener, TcpListener::wait_options, TcpListener::inner);
+
+impl TcpListener {
+    /// Listens at the first of `addresses` that works, with `SO_REUSEADDR` set and a backlog of 128, as std
+    /// does. Port 0 takes any free port.
+    ///
+    /// # Errors
+    /// EADDRINUSE, EADDRNOTAVAIL, EACCES, as from bind(2) and listen(2).
+    pub fn bind(host: &Host, addresses: impl ToSocketAddrs) -> io::Result<TcpListener> {
+        let mut listener = None;
+        each(addresses, |address| {
+            let socket = TcpStream::new(host);
+            socket.set_reuse_address(true)?;
+            socket.bind_to(address)?;
+            listener = Some(socket.listen(BACKLOG)?);
+            Ok(())
+        })?;
+        listener.ok_or_else(|| errno(libc::EINVAL))
+    }
+
+    pub(super) fn new(
+        host: &Host,
+        bound: Bound,
+        waiting: Waiting,
+        values: Values,
+        backlog: u32,
+    ) -> io::Result<TcpListener> {
+        let endpoint = Arc::new(Endpoint::of_listener(waiting));
+        let hold = bound.hold.map(|hold| hold as crate::inet::tcp::Hold);
+        let options = values.listen(backlog);
+        let listening = bound.inet.listen(options, hold, endpoint.clone())?;
+        Ok(TcpListener(Arc::new(Inner {
+            host: host.clone(),
+            endpoint,
+            listening,
+            values: Mutex::new(values),
+            closed: AtomicBool::new(false),
+        })))
+    }
+
+    /// The connection that has waited longest, and who made it. Busy polls the queue that the last one came
+    /// over, and then sleeps, while there is none.
+    ///
+    /// # Errors
+    /// `WouldBlock` if non-blocking or the read timeout is over, `Interrupted` by a signal.
+    pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        let inner = &*self.0;
+        let endpoint = &*inner.endpoint;
+        let waiting = &endpoint.waiting;
+        let flow = waiting.wait(&Reading(endpoint), &waiting.reading, || {
+            let moment = endpoint.moment();
+            if !endpoint.ready().any(Ready::READABLE) {
+                return None;
+            }
+            let flow = inner.listening.accept();
+            if inner.listening.queued() == 0 {
+                endpoint.passed(moment, Ready::READABLE);
+            } else {
+                endpoint.pass_on();
+            }
+            flow.map(Ok)
+        })?;
+        let remote = flow.remote();
+        let values = lock(&inner.values).clone();
+        Ok((TcpStream::accepted(&inner.host, flow, waiting.handed_on(), values), remote))
+    }
+
+    /// The connections as they come, for ever.
+    pub fn incoming(&self) -> Incoming<'_> {
+        Incoming { listener: self }
+    }
+
+    /// The address it listens at.
+    ///
+    /// # Errors
+    /// None today; a `Result` as in std.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.0.listening.local())
+    }
+
+    /// How many connections may wait to be accepted, at most the host's `somaxconn` (listen(2) called again).
+    pub fn set_backlog(&self, backlog: u32) {
+        self.0.listening.set_backlog(backlog);
+    }
+
+    /// How many connections wait to be accepted.
+    pub fn queued(&self) -> usize {
+        self.0.listening.queued()
+    }
+
+    /// How long an accept may wait; `None`: for ever (`SO_RCVTIMEO`).
+    ///
+    /// # Errors
+    /// `InvalidInput` for zero.
+    pub fn set_accept_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.0.endpoint.waiting.reading.set(timeout)
+    }
+
+    /// Another handle to the same socket, as from dup(2).
+    ///
+    /// # Errors
+    /// None today; a `Result` as in std.
+    pub fn try_clone(&self) -> io::Result<TcpListener> {
+        Ok(TcpListener(self.0.clone()))
+    }
+
+    /// The pending error; a listener has none.
+    ///
+    /// # Errors
+    /// None today; a `Result` as in std.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        Ok(None)
+    }
+
+    /// How often a connection came, by who found it.
+    pub fn stats(&self) -> SocketStats {
+        self.0.endpoint.stats()
+    }
+
+    fn wait_options(&self) -> &Waiting {
+        &self.0.endpoint.waiting
+    }
+
+    fn inner(&self) -> &Arc<Inner> {
+        &self.0
+    }
+}
+
+/// The connections of a listener as they come: [`TcpListener::incoming`].
+#[derive(Debug)]
+pub struct Incoming<'a> {
+    listener: &'a TcpListener,
+}
+
+impl Iterator for Incoming<'_> {
+    type Item = io::Result<TcpStream>;
+
+    fn next(&mut self) -> Option<io::Result<TcpStream>> {
+        Some(self.listener.accept().map(|(stream, _)| stream))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.closed.store(true, Ordering::Release);
+        self.endpoint.close();
+    }
+}
+
+impl Source for Inner {
+    fn readiness(&self) -> Events {
+        let moment = self.endpoint.moment();
+        if self.listening.queued() == 0 {
+            self.endpoint.passed(moment, Ready::READABLE);
+            return Events::default();
+        }
+        Events::READABLE
+    }
+
+    fn is_ready_for(&self, interest: Events) -> bool {
+        !events(self.endpoint.ready()).reported(interest).is_empty()
+            && !self.readiness().reported(interest).is_empty()
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    fn napi(&self) -> Option<NapiId> {
+        self.endpoint.napi()
+    }
+
+    fn context(&self) -> Option<Arc<Context>> {
+        self.endpoint.context()
+    }
+
+    fn watch(&self, watch: Arc<dyn Watch>) {
+        self.endpoint.watch(watch);
+    }
+
+    fn unwatch(&self, watch: &Arc<dyn Watch>) {
+        self.endpoint.unwatch(watch);
+    }
+}

@@ -1,0 +1,19 @@
+//! TCP sockets, as an application holds them. [`stream`] makes, connects and closes them, [`transfer`] moves
+//! data, [`listener`] listens, [`options`] says what can be set; [`endpoint`] is where a connection tells them
+//! what has happened.
+
+mod endpoint;
+mod listener;
+mod options;
+mod stream;
+mod transfer;
+
+pub use listener::{Incoming as IncomingStreams, TcpListener};
+pub use stream::TcpStream;
+
+use crate::inet::tcp::{Flow, connection::State};
+
+/// Whether the flow has a peer, as getpeername(2) sees it (`inet_getname`).
+fn is_connected(flow: &Flow) -> bool {
+    !matches!(flow.state(), State::SynSent | State::Closed)
+}

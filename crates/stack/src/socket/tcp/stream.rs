@@ -1,0 +1,496 @@
+//! A TCP socket from its making to its end: bound, connected, shut down, closed.
+
+use super::{
+    endpoint::{Endpoint, Writing, events},
+    is_connected,
+    listener::TcpListener,
+    options::Values,
+};
+use crate::{
+    Host,
+    host::Hold,
+    inet::{
+        self,
+        tcp::{Flow, Ready, TcpBound},
+    },
+    napi::{Context, Driver, NapiId, Pass, Waiter},
+    socket::{
+        common::{common_options, timeouts},
+        each,
+        options::errno,
+        readiness::{Events, Watch},
+        source::{Sealed, Socket, Source},
+        udp::SocketStats,
+        waiting::{Timeout, Waiting},
+    },
+    sync::lock,
+    time,
+};
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, ToSocketAddrs},
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+/// A TCP connection on a [`Host`]. Its methods are those of [`std::net::TcpStream`]; any number of threads
+/// may use it at once. It is closed when the last of its clones ([`try_clone`](TcpStream::try_clone)) is
+/// dropped; what was written before still arrives.
+///
+/// ```
+/// use busypoll_stack::{Host, TcpListener, TcpStream, nic::cable};
+/// use std::{io::{Read, Write}, thread};
+///
+/// let (a, b) = cable::pair(cable::Config::default())?;
+/// let left = Host::builder().interface(a, "10.0.0.1/24").busy_read(50).build()?;
+/// let right = Host::builder().interface(b, "10.0.0.2/24").busy_read(50).build()?;
+///
+/// let listener = TcpListener::bind(&right, "10.0.0.2:7")?;
+/// let echo = thread::spawn(move || {
+///     let (mut stream, _peer) = listener.accept()?;
+///     let mut request = Vec::new();
+///     stream.read_to_end(&mut request)?;
+///     stream.write_all(&request)
+/// });
+///
+/// let mut stream = TcpStream::connect(&left, "10.0.0.2:7")?;
+/// stream.write_all(b"hello")?;
+/// stream.shutdown(std::net::Shutdown::Write)?;
+/// let mut answer = String::new();
+/// stream.read_to_string(&mut answer)?;
+/// assert_eq!(answer, "hello");
+/// # echo.join().unwrap()?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct TcpStream(pub(super) Arc<Inner>);
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) host: Host,
+    pub(super) endpoint: Arc<Endpoint>,
+    /// The connection, from the first attempt to make one on.
+    flow: OnceLock<Flow>,
+    /// What calls of `connect` have told.
+    told: AtomicU8,
+    /// What was shut down before there was a connection, of [`Events`].
+    shut: AtomicU32,
+    closed: AtomicBool,
+    pub(super) values: Mutex<Values>,
+    /// What it is bound to as long as it has no connection.
+    bound: Mutex<Option<Bound>>,
+}
+
+/// A local address without a connection yet. Let go of in this order.
+#[derive(Debug)]
+pub(super) struct Bound {
+    pub(super) inet: TcpBound,
+    pub(super) hold: Option<Arc<Hold>>,
+}
+
+const NOTHING: u8 = 0;
+const CONNECTED: u8 = 1;
+/// The socket is as if it had never been connected (`inet_stream_connect`).
+const FAILED: u8 = 2;
+
+/// No address, of the family of `like`.
+fn nobody(like: SocketAddr) -> SocketAddr {
+    match like {
+        SocketAddr::V4(_) => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0),
+        SocketAddr::V6(_) => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0),
+    }
+}
+
+/// A pass of the application's own.
+pub(super) fn pass() -> Pass<'static> {
+    Pass::new(None, time::now(), Driver::Kernel)
+}
+
+common_options!(TcpStream, TcpStream::wait_options, TcpStream::inner);
+timeouts!(TcpStream, TcpStream::wait_options);
+
+impl TcpStream {
+    /// A socket that is not connected yet, for those who set options before
+    /// [`bind_to`](TcpStream::bind_to), [`connect_to`](TcpStream::connect_to) or [`listen`](TcpStream::listen).
+    pub fn new(host: &Host) -> TcpStream {
+        TcpStream::with(host, Waiting::new(host.busy_read()), Values::new())
+    }
+
+    fn with(host: &Host, waiting: Waiting, values: Values) -> TcpStream {
+        TcpStream(Arc::new(Inner {
+            host: host.clone(),
+            endpoint: Arc::new(Endpoint::new(waiting)),
+            flow: OnceLock::new(),
+            told: AtomicU8::new(NOTHING),
+            shut: AtomicU32::new(0),
+            closed: AtomicBool::new(false),
+            values: Mutex::new(values),
+            bound: Mutex::new(None),
+        }))
+    }
+
+    /// The socket of an accepted connection.
+    pub(super) fn accepted(host: &Host, flow: Flow, waiting: Waiting, values: Values) -> TcpStream {
+        let stream = TcpStream::with(host, waiting, values);
+        let flow = stream.0.flow.get_or_init(|| flow);
+        let mut pass = pass();
+        flow.attach(stream.0.endpoint.clone(), &mut pass);
+        pass.wake.wake_all();
+        stream.0.told.store(CONNECTED, Ordering::Relaxed);
+        stream
+    }
+
+    /// Connects to the first of `addresses` that works.
+    ///
+    /// # Errors
+    /// ECONNREFUSED, ETIMEDOUT, EHOSTUNREACH, ENETUNREACH, EADDRNOTAVAIL (out of ports), as from connect(2).
+    pub fn connect(host: &Host, addresses: impl ToSocketAddrs) -> io::Result<TcpStream> {
+        let mut connected = None;
+        each(addresses, |address| {
+            let stream = TcpStream::new(host);
+            stream.connect_to(address)?;
+            connected = Some(stream);
+            Ok(())
+        })?;
+        connected.ok_or_else(|| errno(libc::EINVAL))
+    }
+
+    /// Connects to `address`, for at most `timeout`.
+    ///
+    /// # Errors
+    /// As [`connect`](TcpStream::connect), and `TimedOut`; `InvalidInput` for no time.
+    pub fn connect_timeout(
+        host: &Host,
+        address: &SocketAddr,
+        timeout: Duration,
+    ) -> io::Result<TcpStream> {
+        let limit = Timeout::default();
+        limit.set(Some(timeout))?;
+        let stream = TcpStream::new(host);
+        stream.0.begin(*address)?;
+        stream.0.await_connection(&limit).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => {
+                io::Error::new(io::ErrorKind::TimedOut, "connection timed out")
+            }
+            _ => error,
+        })?;
+        Ok(stream)
+    }
+
+    /// Binds a socket made by [`new`](TcpStream::new); port 0 takes any free one.
+    ///
+    /// # Errors
+    /// EADDRINUSE, EADDRNOTAVAIL, EACCES, as from bind(2); EINVAL if it is bound already.
+    pub fn bind_to(&self, local: SocketAddr) -> io::Result<()> {
+        let mut bound = lock(&self.0.bound);
+        if bound.is_some() || self.0.flow.get().is_some() {
+            return Err(errno(libc::EINVAL));
+        }
+        *bound = Some(self.0.bind(local)?);
+        Ok(())
+    }
+
+    /// Connects a socket made by [`new`](TcpStream::new). If it is non-blocking the answer is EINPROGRESS: it
+    /// will be writable once connected, or has an error ([`take_error`](TcpStream::take_error)).
+    ///
+    /// # Errors
+    /// As [`connect`](TcpStream::connect); EINPROGRESS also if the write timeout is over; EALREADY while an
+    /// earlier call goes on, EISCONN after it was told. After a failure a new socket is needed: ECONNABORTED.
+    pub fn connect_to(&self, remote: SocketAddr) -> io::Result<()> {
+        let inner = &*self.0;
+        let begun = inner.flow.get().is_some();
+        if !begun {
+            inner.begin(remote)?;
+        }
+        match inner.told.load(Ordering::Relaxed) {
+            CONNECTED => return Err(errno(libc::EISCONN)),
+            FAILED => return Err(errno(libc::ECONNABORTED)),
+            _ => {}
+        }
+        let waiting = &inner.endpoint.waiting;
+        if !begun && waiting.is_nonblocking() {
+            return Err(errno(libc::EINPROGRESS));
+        }
+        inner.await_connection(&waiting.writing).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock if begun => errno(libc::EALREADY),
+            io::ErrorKind::WouldBlock => errno(libc::EINPROGRESS),
+            _ => error,
+        })
+    }
+
+    /// Makes a listener of a socket that is not connected. `backlog`: how many connections may wait to be
+    /// accepted, at most the host's `somaxconn`.
+    ///
+    /// # Errors
+    /// EADDRINUSE as from listen(2); EINVAL if it has been connected.
+    pub fn listen(self, backlog: u32) -> io::Result<TcpListener> {
+        let inner = &*self.0;
+        if inner.flow.get().is_some() {
+            return Err(errno(libc::EINVAL));
+        }
+        let bound = match lock(&inner.bound).take() {
+            Some(bound) => bound,
+            None => inner.bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))?,
+        };
+        let values = lock(&inner.values).clone();
+        let waiting = inner.endpoint.waiting.handed_on();
+        waiting.set_nonblocking(self.nonblocking());
+        TcpListener::new(&inner.host, bound, waiting, values, backlog)
+    }
+
+    /// Another handle to the same socket, as from dup(2).
+    ///
+    /// # Errors
+    /// None today; a `Result` as in std.
+    pub fn try_clone(&self) -> io::Result<TcpStream> {
+        Ok(TcpStream(self.0.clone()))
+    }
+
+    /// The local address; 0.0.0.0:0 if it is not bound.
+    ///
+    /// # Errors
+    /// None today; a `Result` as in std.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        let bound = || lock(&self.0.bound).as_ref().map(|bound| bound.inet.local());
+        let local = self.0.flow.get().map(Flow::local).or_else(bound);
+        Ok(local.unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0)))
+    }
+
+    /// The peer's address.
+    ///
+    /// # Errors
+    /// ENOTCONN if it is not connected (any more).
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        match self.0.connection() {
+            Some(flow) if is_connected(flow) => Ok(flow.remote()),
+            _ => Err(errno(libc::ENOTCONN)),
+        }
+    }
+
+    /// Ends receiving, sending, or both: the peer reads all that was written, then the end.
+    ///
+    /// # Errors
+    /// ENOTCONN.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        let Some(flow) = self.0.connection() else {
+            self.0.shut_unconnected(how);
+            return Err(errno(libc::ENOTCONN));
+        };
+        let mut pass = pass();
+        let result = flow.shutdown(how, &mut pass);
+        pass.wake.wake_all();
+        result
+    }
+
+    /// The pending error, cleared (`SO_ERROR`).
+    ///
+    /// # Errors
+    /// None today; a `Result` as in std.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        Ok(self.0.take_error().map(errno))
+    }
+
+    /// Bytes received and not read yet (`SIOCINQ`).
+    pub fn unread(&self) -> usize {
+        self.0.connection().map_or(0, Flow::unread)
+    }
+
+    /// Bytes written and not acknowledged by the peer yet (`SIOCOUTQ`).
+    pub fn unacknowledged(&self) -> usize {
+        self.0.connection().map_or(0, Flow::unacknowledged)
+    }
+
+    /// How often something happened to it, by who found it.
+    pub fn stats(&self) -> SocketStats {
+        self.0.endpoint.stats()
+    }
+
+    fn wait_options(&self) -> &Waiting {
+        &self.0.endpoint.waiting
+    }
+
+    fn inner(&self) -> &Arc<Inner> {
+        &self.0
+    }
+}
+
+impl Inner {
+    /// # Errors
+    /// ENOTCONN.
+    #[inline]
+    pub(super) fn flow(&self) -> io::Result<&Flow> {
+        self.connection().ok_or_else(|| errno(libc::ENOTCONN))
+    }
+
+    /// As [`flow`](Inner::flow), for who would not have it as an error.
+    #[inline]
+    pub(super) fn connection(&self) -> Option<&Flow> {
+        self.flow.get().filter(|_| self.told.load(Ordering::Relaxed) != FAILED)
+    }
+
+    pub(super) fn take_error(&self) -> Option<i32> {
+        self.connection().and_then(Flow::take_error)
+    }
+
+    /// As Linux, which has the next poll tell of it (`inet_shutdown`).
+    fn shut_unconnected(&self, how: Shutdown) {
+        if how != Shutdown::Write {
+            let events = Events::READABLE | Events::READ_HANGUP;
+            self.shut.fetch_or(events.0, Ordering::Relaxed);
+        }
+    }
+
+    fn bind(&self, local: SocketAddr) -> io::Result<Bound> {
+        let values = lock(&self.values).clone();
+        let hold = match self.host.kernel() {
+            Some(kernel) => kernel.hold(local, values.hold())?,
+            None => None,
+        };
+        let local = hold.as_ref().and_then(|hold| hold.local()).unwrap_or(local);
+        let inet = self.host.inet().tcp_bind(local, &values.listen(0))?;
+        Ok(Bound { inet, hold })
+    }
+
+    /// Sends the SYN.
+    fn begin(&self, remote: SocketAddr) -> io::Result<()> {
+        let mut bound = lock(&self.bound);
+        if self.flow.get().is_some() {
+            return Err(errno(libc::EALREADY));
+        }
+        let options = lock(&self.values).connect();
+        let endpoint = self.endpoint.clone();
+        let mut pass = pass();
+        let begun = match &*bound {
+            Some(Bound { inet, hold }) => {
+                let hold = hold.clone().map(|hold| hold as inet::tcp::Hold);
+                inet.connect(remote, &options, hold, endpoint, &mut pass)
+            }
+            None => {
+                // Where the kernel shares the interface it chooses the port.
+                let nobody = nobody(remote);
+                let hold = self.host.kernel().map(|kernel| kernel.hold_any(nobody)).transpose()?;
+                let local = hold.as_ref().and_then(Hold::local).unwrap_or(nobody);
+                let hold = hold.map(|hold| Arc::new(hold) as inet::tcp::Hold);
+                let inet = self.host.inet();
+                inet.tcp_connect(local, remote, &options, hold, endpoint, &mut pass)
+            }
+        };
+        let _ = self.flow.set(begun.map_err(explain)?);
+        *bound = None;
+        drop(bound);
+        pass.wake.wake_all();
+        Ok(())
+    }
+
+    /// Waits until the connection is made, or is not.
+    fn await_connection(&self, limit: &Timeout) -> io::Result<()> {
+        let endpoint = &*self.endpoint;
+        let Some(flow) = self.flow.get() else { return Ok(()) };
+        endpoint.waiting.wait(&Writing(endpoint), limit, || {
+            let moment = endpoint.moment();
+            let ready = flow.ready();
+            endpoint.stands(moment, ready);
+            if !ready.any(Ready::WRITABLE | Ready::ERROR | Ready::HANGUP) {
+                return None;
+            }
+            let failed = match flow.take_error() {
+                Some(code) => Some(code),
+                // Somebody else was told why.
+                None => (!is_connected(flow)).then_some(libc::ECONNABORTED),
+            };
+            self.told.store(failed.map_or(CONNECTED, |_| FAILED), Ordering::Relaxed);
+            Some(failed.map_or(Ok(()), |code| Err(errno(code))))
+        })
+    }
+
+    /// `SO_LINGER`: waits until the peer has all, or time is over.
+    fn linger(&self, flow: &Flow, limit: Duration) {
+        let deadline = time::now() + limit;
+        let Ok(waiter) = Waiter::of_this_thread() else { return };
+        while flow.lingers() {
+            let left = deadline - time::now();
+            if left.is_zero() {
+                return;
+            }
+            // The last acknowledgement is no event for a socket that is closed: look now and then.
+            let nap = Some(left.min(Duration::from_millis(1)));
+            waiter.start();
+            match self.endpoint.context() {
+                Some(context) => context.sleep(&waiter, nap),
+                None => waiter.sleep(nap),
+            };
+        }
+    }
+}
+
+/// What a connect that did not begin came to, as a kernel would put it.
+fn explain(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::Unsupported => io::Error::new(
+            io::ErrorKind::Unsupported,
+            "the way leads over an interface of the kernel's; connect a kernel socket instead",
+        ),
+        // Port 0: nobody can listen there.
+        io::ErrorKind::InvalidInput => errno(libc::ECONNREFUSED),
+        _ => error,
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.closed.store(true, Ordering::Release);
+        self.endpoint.close();
+        if let Some(flow) = self.flow.get() {
+            let mut pass = pass();
+            flow.close(&mut pass);
+            pass.wake.wake_all();
+            match lock(&self.values).tcp.linger {
+                Some(limit) if !limit.is_zero() => self.linger(flow, limit),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Source for Inner {
+    fn readiness(&self) -> Events {
+        let Some(flow) = self.connection() else {
+            // `tcp_poll` on a socket in state CLOSE.
+            let shut = Events(self.shut.load(Ordering::Relaxed));
+            return Events::WRITABLE | Events::HANGUP | shut;
+        };
+        let moment = self.endpoint.moment();
+        let ready = flow.ready();
+        self.endpoint.stands(moment, ready);
+        events(ready)
+    }
+
+    fn is_ready_for(&self, interest: Events) -> bool {
+        let noted = events(self.endpoint.ready()).reported(interest);
+        (!noted.is_empty() || self.connection().is_none())
+            && !self.readiness().reported(interest).is_empty()
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    fn napi(&self) -> Option<NapiId> {
+        self.endpoint.napi()
+    }
+
+    fn context(&self) -> Option<Arc<Context>> {
+        self.endpoint.context()
+    }
+
+    fn watch(&self, watch: Arc<dyn Watch>) {
+        self.endpoint.watch(watch);
+    }
+
+    fn unwatch(&self, watch: &Arc<dyn Watch>) {
+        self.endpoint.unwatch(watch);
+    }
+}

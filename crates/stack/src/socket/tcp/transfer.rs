@@ -1,0 +1,213 @@
+//! Moving data over a connection.
+
+use super::{
+    endpoint::{Reading, Writing},
+    stream::{Inner, TcpStream, pass},
+};
+use crate::inet::tcp::{Flow, Ready};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+
+/// The most pieces handed down at once.
+const PIECES: usize = 16;
+
+impl TcpStream {
+    /// As [`read`](Read::read), but the data stays.
+    ///
+    /// # Errors
+    /// As [`read`](Read::read).
+    pub fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.receive(&mut [IoSliceMut::new(buffer)], true)
+    }
+
+    /// As [`write`](Write::write), and says that more follows at once (`MSG_MORE`): a last, partial segment
+    /// waits for it, for up to 200 ms.
+    ///
+    /// # Errors
+    /// As [`write`](Write::write).
+    pub fn write_more(&self, data: &[u8]) -> io::Result<usize> {
+        self.0.send(&[IoSlice::new(data)], true)
+    }
+}
+
+impl Inner {
+    /// What is there, else busy poll, else sleep. 0 at the end of the stream.
+    fn receive(&self, into: &mut [IoSliceMut<'_>], peek: bool) -> io::Result<usize> {
+        let flow = self.flow()?;
+        if into.iter().all(|room| room.is_empty()) {
+            return Ok(0);
+        }
+        let endpoint = &*self.endpoint;
+        let waiting = &endpoint.waiting;
+        waiting.wait(&Reading(endpoint), &waiting.reading, || {
+            let moment = endpoint.moment();
+            if !endpoint.ready().any(Ready::READABLE) {
+                return None;
+            }
+            let mut pass = pass();
+            let result = flow.recv(into, peek, &mut pass);
+            pass.wake.wake_all();
+            match result {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    endpoint.passed(moment, Ready::READABLE);
+                    None
+                }
+                done => Some(done),
+            }
+        })
+    }
+
+    /// Hands `data` down; a blocking call returns when all of it has found room.
+    fn send(&self, data: &[IoSlice<'_>], more: bool) -> io::Result<usize> {
+        let flow = self.flow().map_err(|_| crate::socket::options::errno(libc::EPIPE))?;
+        let endpoint = &*self.endpoint;
+        let waiting = &endpoint.waiting;
+        let len = data.iter().map(|piece| piece.len()).sum();
+        let mut sent = 0;
+        let result = waiting.wait(&Writing(endpoint), &waiting.writing, || {
+            // An error that ends a call half done is the next call's.
+            if sent > 0 && endpoint.ready().any(Ready::ERROR | Ready::HANGUP) {
+                return Some(Ok(()));
+            }
+            let moment = endpoint.moment();
+            match push(flow, (data, len), more, &mut sent) {
+                Ok(()) if sent == len || waiting.is_nonblocking() => {
+                    if sent < len {
+                        endpoint.passed(moment, Ready::WRITABLE);
+                    }
+                    Some(Ok(()))
+                }
+                Ok(()) => {
+                    endpoint.passed(moment, Ready::WRITABLE);
+                    None
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    endpoint.passed(moment, Ready::WRITABLE);
+                    (sent > 0 && waiting.is_nonblocking()).then_some(Ok(()))
+                }
+                Err(error) => Some(Err(error)),
+            }
+        });
+        match result {
+            Err(error) if sent == 0 => Err(error),
+            _ => Ok(sent),
+        }
+    }
+}
+
+/// Hands down what of `data`, `len` bytes in all, is after the first `sent` bytes, until there is no room; `sent` grows. `Ok` also if
+/// only a part had room.
+fn push(
+    flow: &Flow,
+    (data, len): (&[IoSlice<'_>], usize),
+    more: bool,
+    sent: &mut usize,
+) -> io::Result<()> {
+    let mut pass = pass();
+    let result = loop {
+        let mut pieces = [IoSlice::new(&[]); PIECES];
+        let (count, wanted) = rest(data, *sent, &mut pieces);
+        let more = more || *sent + wanted < len;
+        match flow.send(&pieces[..count], more, &mut pass) {
+            Ok(taken) => {
+                *sent += taken;
+                if taken < wanted || *sent == len {
+                    break Ok(());
+                }
+            }
+            Err(error) => break Err(error),
+        }
+    };
+    pass.wake.wake_all();
+    result
+}
+
+/// Writes to `pieces` what of `data` is after its first `skip` bytes, as far as there is room: how many pieces
+/// and bytes.
+fn rest<'a>(
+    data: &'a [IoSlice<'_>],
+    mut skip: usize,
+    pieces: &mut [IoSlice<'a>; PIECES],
+) -> (usize, usize) {
+    let (mut count, mut bytes) = (0, 0);
+    for piece in data {
+        if skip >= piece.len() {
+            skip -= piece.len();
+            continue;
+        }
+        let Some(room) = pieces.get_mut(count) else { break };
+        *room = IoSlice::new(piece.get(skip..).unwrap_or_default());
+        bytes += room.len();
+        count += 1;
+        skip = 0;
+    }
+    (count, bytes)
+}
+
+impl Read for &TcpStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.receive(&mut [IoSliceMut::new(buffer)], false)
+    }
+
+    fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        self.0.receive(buffers, false)
+    }
+}
+
+impl Write for &TcpStream {
+    /// Returns when all of `data` has found room, unless non-blocking; the write timeout, an error or a signal
+    /// may end it earlier.
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.0.send(&[IoSlice::new(data)], false)
+    }
+
+    fn write_vectored(&mut self, data: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.0.send(data, false)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for TcpStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        (&*self).read(buffer)
+    }
+
+    fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        (&*self).read_vectored(buffers)
+    }
+}
+
+impl Write for TcpStream {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        (&*self).write(data)
+    }
+
+    fn write_vectored(&mut self, data: &[IoSlice<'_>]) -> io::Result<usize> {
+        (&*self).write_vectored(data)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rest_of_many_pieces_begins_in_the_right_one() {
+        let text: Vec<u8> = (0..100).collect();
+        let data: Vec<IoSlice> = text.chunks(3).map(IoSlice::new).collect();
+        for skip in 0..=100 {
+            let mut pieces = [IoSlice::new(&[]); PIECES];
+            let (count, bytes) = rest(&data, skip, &mut pieces);
+            let got: Vec<u8> =
+                pieces[..count].iter().flat_map(|piece| piece.iter().copied()).collect();
+            assert_eq!(got, &text[skip..skip + bytes], "{skip}");
+            assert!(count == PIECES || skip + bytes == 100, "{skip}");
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! The same scripts on the kernel's TCP sockets over loopback and on ours over the cable: every result, every
+//! errno and every event of poll(2) must be the same. Linux is the oracle; nothing here says what is right.
+
+mod common;
+mod like_linux;
+
+use busypoll_stack::options::*;
+use like_linux::{Log, Tcp, World, script};
+use std::{net::Shutdown, time::Duration};
+
+/// Long enough to believe that nothing comes.
+const SHORT: Option<Duration> = Some(Duration::from_millis(30));
+
+/// A listener on host 1.
+fn listener<W: World>(world: &W) -> W::Socket {
+    let listener = world.socket(1);
+    listener.bind(world.at(1, 0)).unwrap();
+    listener.listen(16).unwrap();
+    listener
+}
+
+/// Both ends of a connection.
+fn pair<W: World>(world: &W) -> (W::Socket, W::Socket) {
+    let listener = listener(world);
+    let client = world.socket(0);
+    client.connect(listener.local_addr().unwrap()).unwrap();
+    (client, listener.accept().unwrap())
+}
+
+/// An address of host 1 where nobody listens.
+fn nobody<W: World>(world: &W) -> std::net::SocketAddr {
+    listener(world).local_addr().unwrap()
+}
+
+script!(a_socket_that_is_not_connected, idle);
+fn idle<W: World>(world: &W, log: &mut Log) {
+    let socket = world.socket(0);
+    log.events("poll", &socket, 0);
+    log.recv("recv", &socket);
+    log.note("send", socket.send(b"x"));
+    log.note("peer", socket.peer_addr());
+    log.note("local", socket.local_addr());
+    log.note("shutdown", socket.shutdown(Shutdown::Both));
+    log.note("error", socket.take_error());
+    log.note("bind", socket.bind(world.at(0, 0)));
+    log.note("bind again", socket.bind(world.at(0, 0)));
+    log.note("port", socket.local_addr().map(|address| address.port() != 0));
+    log.events("poll", &socket, 0);
+    log.note("foreign", world.socket(0).bind("192.0.2.1:0".parse().unwrap()));
+}
+
+script!(connecting_and_waiting, blocking);
+fn blocking<W: World>(world: &W, log: &mut Log) {
+    let nobody = nobody(world);
+    let refused = world.socket(0);
+    log.note("nobody there", refused.connect(nobody));
+    log.note("told once", refused.take_error());
+    log.events("poll", &refused, 0);
+    log.note("peer", refused.peer_addr());
+    log.recv("recv", &refused);
+    log.note("send", refused.send(b"x"));
+    let (client, server) = pair(world);
+    log.note("again", client.connect(nobody));
+    log.note("accepted", server.connect(nobody));
+    log.note("peer", client.peer_addr().map(|peer| peer == server.local_addr().unwrap()));
+    log.note("local", client.local_addr().map(|local| local == server.peer_addr().unwrap()));
+    log.events("client", &client, POLLOUT);
+    log.events("server", &server, POLLOUT);
+    log.note("everybody", world.socket(0).connect("255.255.255.255:9".parse().unwrap()));
+    log.note("many", world.socket(0).connect("224.0.0.1:9".parse().unwrap()));
+    log.note("port 0", world.socket(0).connect(world.at(1, 0)));
+}
+
+script!(connecting_without_waiting, nonblocking);
+fn nonblocking<W: World>(world: &W, log: &mut Log) {
+    let listener = listener(world);
+    let to = listener.local_addr().unwrap();
+    let client = world.socket(0);
+    client.set_nonblocking(true).unwrap();
+    log.note("connect", client.connect(to));
+    log.events("made", &client, POLLOUT);
+    log.note("error", client.take_error());
+    log.note("first to ask", client.connect(to));
+    log.note("second to ask", client.connect(to));
+    let refused = world.socket(0);
+    refused.set_nonblocking(true).unwrap();
+    log.note("nobody there", refused.connect(nobody(world)));
+    log.events("refused", &refused, POLLERR);
+    log.note("error", refused.take_error());
+    log.events("told", &refused, POLLHUP);
+    log.note("error", refused.take_error());
+    log.recv("recv", &refused);
+    log.note("send", refused.send(b"x"));
+    let refused = world.socket(0);
+    refused.set_nonblocking(true).unwrap();
+    log.note("nobody there", refused.connect(nobody(world)));
+    log.events("refused", &refused, POLLERR);
+    log.recv("a receive is told", &refused);
+    log.recv("once", &refused);
+    let refused = world.socket(0);
+    refused.set_nonblocking(true).unwrap();
+    log.note("nobody there", refused.connect(nobody(world)));
+    log.events("refused", &refused, POLLERR);
+    log.note("a send is told", refused.send(b"x"));
+    log.note("once", refused.send(b"x"));
+}
+
+script!(talking, data);
+fn data<W: World>(world: &W, log: &mut Log) {
+    let (client, server) = pair(world);
+    log.note("send", client.send(b"hello"));
+    log.events("there", &server, POLLIN);
+    let mut few = [0; 2];
+    log.note("peek", server.peek(&mut few));
+    log.note("no room", server.recv(&mut []));
+    log.note("few", server.recv(&mut few));
+    log.events("left over", &server, POLLIN);
+    log.recv("rest", &server);
+    log.events("nothing", &server, POLLOUT);
+    server.set_nonblocking(true).unwrap();
+    log.recv("non-blocking", &server);
+    log.note("peek", server.peek(&mut few));
+    server.set_nonblocking(false).unwrap();
+    server.set_read_timeout(SHORT).unwrap();
+    log.recv("timeout", &server);
+    log.note("nothing", client.send(b""));
+    log.recv("is nothing", &server);
+    log.note("no time", server.set_read_timeout(Some(Duration::ZERO)));
+}
+
+script!(one_side_ends, half_close);
+fn half_close<W: World>(world: &W, log: &mut Log) {
+    let (client, server) = pair(world);
+    log.note("send", client.send(b"last words"));
+    log.note("shutdown", client.shutdown(Shutdown::Write));
+    log.note("send", client.send(b"x"));
+    log.events("client", &client, POLLOUT);
+    log.events("server", &server, POLLRDHUP);
+    log.recv("last words", &server);
+    log.recv("the end", &server);
+    log.recv("for good", &server);
+    log.events("server", &server, POLLRDHUP);
+    log.note("answer", server.send(b"answer"));
+    log.recv("answer", &client);
+    log.note("shutdown", server.shutdown(Shutdown::Write));
+    log.recv("the end", &client);
+    log.events("client", &client, POLLHUP);
+    log.events("server", &server, POLLHUP);
+    log.note("send", server.send(b"x"));
+    while server.peer_addr().is_ok() {
+        std::thread::yield_now(); // its FIN is on the way
+    }
+    log.note("shutdown again", server.shutdown(Shutdown::Both));
+    log.note("peer", server.peer_addr().map(drop));
+    log.recv("the end", &server);
+}
+
+script!(one_side_listens_no_more, shut_for_reading);
+fn shut_for_reading<W: World>(world: &W, log: &mut Log) {
+    let (client, server) = pair(world);
+    log.note("shutdown", server.shutdown(Shutdown::Read));
+    log.events("server", &server, POLLRDHUP);
+    log.recv("the end", &server);
+    log.note("send", server.send(b"still sends"));
+    log.recv("still sends", &client);
+    log.note("shutdown", client.shutdown(Shutdown::Both));
+    log.events("client", &client, POLLHUP);
+    log.recv("the end", &client);
+    log.events("server", &server, POLLRDHUP);
+}
+
+script!(a_reset, reset);
+fn reset<W: World>(world: &W, log: &mut Log) {
+    let (client, server) = pair(world);
+    log.note("left behind", client.send(b"left behind"));
+    log.events("there", &server, POLLIN);
+    client.set_linger(Some(0)).unwrap();
+    drop(client);
+    log.events("reset", &server, POLLERR);
+    log.recv("what came before", &server);
+    log.recv("reset", &server);
+    log.recv("once", &server);
+    log.note("send", server.send(b"x"));
+    log.events("over", &server, POLLHUP);
+    log.note("peer", server.peer_addr().map(drop));
+    log.note("shutdown", server.shutdown(Shutdown::Write));
+    let (client, server) = pair(world);
+    client.set_linger(Some(0)).unwrap();
+    drop(client);
+    log.events("reset", &server, POLLERR);
+    log.note("a send is told", server.send(b"x"));
+    log.note("once", server.send(b"x"));
+    log.recv("recv", &server);
+    let (client, server) = pair(world);
+    client.set_linger(Some(0)).unwrap();
+    drop(client);
+    log.events("reset", &server, POLLERR);
+    log.note("asked", server.take_error());
+    log.note("once", server.take_error());
+    log.recv("recv", &server);
+}
+
+script!(the_peer_closes, close);
+fn close<W: World>(world: &W, log: &mut Log) {
+    let (client, server) = pair(world);
+    log.note("send", client.send(b"bye"));
+    drop(client);
+    log.events("server", &server, POLLRDHUP);
+    log.recv("bye", &server);
+    log.recv("the end", &server);
+    log.note("to nobody", server.send(b"x"));
+    log.events("reset", &server, POLLHUP);
+    log.note("broken pipe", server.send(b"x"));
+    log.recv("recv", &server);
+    // Data that was not read is a reset (RFC 2525 section 2.17).
+    let (client, server) = pair(world);
+    log.note("send", server.send(b"never read"));
+    log.events("there", &client, POLLIN);
+    drop(client);
+    log.events("reset", &server, POLLERR);
+    log.recv("reset", &server);
+}
+
+script!(listening, listen);
+fn listen<W: World>(world: &W, log: &mut Log) {
+    let socket = listener(world);
+    let to = socket.local_addr().unwrap();
+    log.events("listener", &socket, 0);
+    socket.set_nonblocking(true).unwrap();
+    log.note("accept", socket.accept().map(drop));
+    log.note("peer", socket.peer_addr());
+    log.note("accepting", socket.getsockopt(SOL_SOCKET, SO_ACCEPTCONN));
+    let (first, second) = (world.socket(0), world.socket(0));
+    first.connect(to).unwrap();
+    second.connect(to).unwrap();
+    log.events("two", &socket, POLLIN);
+    log.note(
+        "first",
+        socket.accept().map(|one| one.peer_addr().unwrap() == first.local_addr().unwrap()),
+    );
+    log.events("one", &socket, POLLIN);
+    log.note(
+        "second",
+        socket.accept().map(|one| one.peer_addr().unwrap() == second.local_addr().unwrap()),
+    );
+    log.note("none", socket.accept().map(drop));
+    log.events("none", &socket, 0);
+    let hasty = world.socket(0);
+    hasty.connect(to).unwrap();
+    log.note("send", hasty.send(b"in advance"));
+    log.events("there", &socket, POLLIN);
+    log.recv("in advance", &socket.accept().unwrap());
+    socket.set_nonblocking(false).unwrap();
+    socket.set_read_timeout(SHORT).unwrap();
+    log.note("timeout", socket.accept().map(drop));
+    let waiting = world.socket(0);
+    waiting.connect(to).unwrap();
+    log.events("there", &socket, POLLIN);
+    drop(socket);
+    log.events("reset", &waiting, POLLERR);
+    log.recv("reset", &waiting);
+    let late = world.socket(0);
+    log.note("nobody there", late.connect(to));
+}
+
+script!(who_gets_a_port, ports);
+fn ports<W: World>(world: &W, log: &mut Log) {
+    for (first, second) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
+        let one = world.socket(1);
+        one.setsockopt(SOL_SOCKET, SO_REUSEADDR, first).unwrap();
+        one.bind(world.at(1, 0)).unwrap();
+        let taken = one.local_addr().unwrap();
+        let any = world.any(1, taken.port());
+        let other = |local| {
+            let socket = world.socket(1);
+            socket.setsockopt(SOL_SOCKET, SO_REUSEADDR, second).unwrap();
+            socket.bind(local).map(|()| socket)
+        };
+        log.note("bound", other(taken).map(drop));
+        log.note("bound, any", other(any).map(drop));
+        let before = other(taken);
+        log.note("listens", one.listen(1));
+        log.note("listens", before.and_then(|socket| socket.listen(1)));
+        log.note("after", other(taken).map(drop));
+        log.note("after, any", other(any).map(drop));
+    }
+    // Connections that are over do not keep a server from starting again.
+    let first = listener(world);
+    let to = first.local_addr().unwrap();
+    let client = world.socket(0);
+    client.connect(to).unwrap();
+    let server = first.accept().unwrap();
+    drop(first);
+    drop(server);
+    log.events("over", &client, POLLRDHUP);
+    drop(client);
+    for reuse in [0, 1] {
+        let again = world.socket(1);
+        again.setsockopt(SOL_SOCKET, SO_REUSEADDR, reuse).unwrap();
+        log.note("again", again.bind(to));
+    }
+}
+
+script!(a_full_pipe, full);
+fn full<W: World>(world: &W, log: &mut Log) {
+    let (client, server) = pair(world);
+    client.set_nonblocking(true).unwrap();
+    let block = [7; 1 << 16];
+    let mut sent = 0;
+    // Until it stays full.
+    for _ in 0..20 {
+        while let Ok(len) = client.send(&block) {
+            sent += len;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    log.note("would block", client.send(&block));
+    log.events("full", &client, 0);
+    client.set_nonblocking(false).unwrap();
+    client.set_write_timeout(SHORT).unwrap();
+    // A little may still have found room.
+    let late = loop {
+        match client.send(&block) {
+            Ok(len) => sent += len,
+            Err(error) => break error,
+        }
+    };
+    log.note("timeout", Err::<(), _>(late));
+    client.set_write_timeout(None).unwrap();
+    let mut got = 0;
+    let mut room = vec![0; 1 << 20];
+    while got < sent {
+        got += server.recv(&mut room).unwrap();
+    }
+    log.events("room", &client, POLLOUT);
+    log.note("whole", Ok::<_, std::io::Error>(got == sent));
+}
+
+script!(options_and_their_values, options);
+fn options<W: World>(world: &W, log: &mut Log) {
+    let socket = world.socket(0);
+    let names = [
+        ("SO_TYPE", SOL_SOCKET, SO_TYPE),
+        ("SO_PROTOCOL", SOL_SOCKET, SO_PROTOCOL),
+        ("SO_DOMAIN", SOL_SOCKET, SO_DOMAIN),
+        ("SO_ACCEPTCONN", SOL_SOCKET, SO_ACCEPTCONN),
+        ("SO_ERROR", SOL_SOCKET, SO_ERROR),
+        ("SO_REUSEADDR", SOL_SOCKET, SO_REUSEADDR),
+        ("SO_REUSEPORT", SOL_SOCKET, SO_REUSEPORT),
+        ("SO_KEEPALIVE", SOL_SOCKET, SO_KEEPALIVE),
+        ("SO_RCVLOWAT", SOL_SOCKET, SO_RCVLOWAT),
+        ("TCP_NODELAY", IPPROTO_TCP, TCP_NODELAY),
+        ("TCP_CORK", IPPROTO_TCP, TCP_CORK),
+        ("TCP_MAXSEG", IPPROTO_TCP, TCP_MAXSEG),
+        ("TCP_KEEPIDLE", IPPROTO_TCP, TCP_KEEPIDLE),
+        ("TCP_KEEPINTVL", IPPROTO_TCP, TCP_KEEPINTVL),
+        ("TCP_KEEPCNT", IPPROTO_TCP, TCP_KEEPCNT),
+        ("TCP_SYNCNT", IPPROTO_TCP, TCP_SYNCNT),
+        ("TCP_LINGER2", IPPROTO_TCP, TCP_LINGER2),
+        ("TCP_USER_TIMEOUT", IPPROTO_TCP, TCP_USER_TIMEOUT),
+        ("TCP_NOTSENT_LOWAT", IPPROTO_TCP, TCP_NOTSENT_LOWAT),
+        ("TCP_QUICKACK", IPPROTO_TCP, TCP_QUICKACK),
+        ("IP_TTL", IPPROTO_IP, IP_TTL),
+        ("IP_TOS", IPPROTO_IP, IP_TOS),
+        ("unknown", SOL_SOCKET, 9999),
+        ("unknown", IPPROTO_TCP, 9999),
+    ];
+    let read_only = ["SO_TYPE", "SO_PROTOCOL", "SO_DOMAIN", "SO_ACCEPTCONN", "SO_ERROR"];
+    for (name, level, number) in names {
+        log.note(name, socket.getsockopt(level, number));
+        for value in [-1, 0, 1, 2, 60, 88, 127, 128, 255, 256, 32_767, 32_768] {
+            if (name, value) == ("SO_RCVLOWAT", -1) {
+                continue; // half of tcp_rmem, which is the administrator's to say
+            }
+            log.note(&format!("{name} = {value}"), socket.setsockopt(level, number, value));
+            if !read_only.contains(&name) {
+                log.note(name, socket.getsockopt(level, number));
+            }
+        }
+    }
+}
+
+const POLLIN: u32 = libc::POLLIN as u32;
+const POLLOUT: u32 = libc::POLLOUT as u32;
+const POLLERR: u32 = libc::POLLERR as u32;
+const POLLHUP: u32 = libc::POLLHUP as u32;
+const POLLRDHUP: u32 = libc::POLLRDHUP as u32;
