@@ -17,6 +17,31 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// For connections that belong to no [`Inet`](crate::inet::Inet): simulations and tests drive them by hand.
+    /// `seed`: what nobody outside can guess.
+    ///
+    /// ```
+    /// use busypoll_stack::{inet::tcp::{Config, TcpOptions, connection::{Connection, Start, State}, seq::Seq,
+    ///     shared::Shared}, time::Instant};
+    /// let shared = Shared::alone(Config::default(), 7);
+    /// let start = Start { iss: Seq(1), ts_offset: 0, mss: 1460 };
+    /// let now = Instant::from_millis(1);
+    /// let mut connection = Connection::connect(&shared, &TcpOptions::default(), start, now);
+    /// connection.transmit(now, &mut |syn| {
+    ///     assert_eq!(syn.segment.options.mss, Some(1460));
+    ///     true
+    /// });
+    /// assert_eq!(connection.state(), State::SynSent);
+    /// ```
+    pub fn alone(config: Config, seed: u64) -> Arc<Shared> {
+        Shared::new(config, Arc::new(Counters::new()), seed)
+    }
+
+    /// What their buffers are made of.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
     /// `seed`: what nobody outside can guess.
     pub(in crate::inet) fn new(config: Config, counters: Arc<Counters>, seed: u64) -> Arc<Shared> {
         let challenges = Challenges::new(config.tcp_challenge_ack_limit, seed);

@@ -29,6 +29,8 @@ use window::Window;
 /// While memory is scarce the window beyond what is buffered is this many segments (Linux's
 /// `tcp_adjust_rcv_ssthresh`).
 const SCARCE: u32 = 4;
+/// How far back from RCV.NXT a number is taken for one that came before.
+const PAST: u32 = 1 << 30;
 
 /// What came of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,6 +66,8 @@ pub(super) struct Receiver {
     acks: Acks,
     /// What came a second time and was not reported yet.
     duplicate: Option<(Seq, Seq)>,
+    /// What lies before this is no duplicate of ours: the first byte of all, or 2^30 before RCV.NXT.
+    floor: Seq,
     /// Whether to report that at all.
     reports_duplicates: bool,
     /// The most data in a segment that the peer may send us.
@@ -92,6 +96,7 @@ impl Receiver {
             autotune: Autotune::new(next, limit, sizes.max, mss, now),
             acks: Acks::new(next, mss),
             duplicate: None,
+            floor: next,
             reports_duplicates: true,
             mss: mss.max(1),
         }
@@ -123,9 +128,8 @@ impl Receiver {
     /// A segment came that was not acceptable, with `len` bytes of data: is it old, the acknowledgment that it
     /// calls for reports it as a duplicate (RFC 2883 section 4).
     pub(super) fn unacceptable(&mut self, seq: Seq, len: usize, now: Instant) {
-        let end = (seq + len as u32).min(self.next);
-        if seq.before(end) {
-            self.report(seq..end);
+        if let Some(again) = self.find_duplicate(&(seq..seq + len as u32)) {
+            self.report(again);
             self.acks.hurry(self.window.edge() - self.next, now);
         } else {
             self.acks.at_once(now);
@@ -244,8 +248,11 @@ impl Receiver {
 
     /// The first run of bytes in `range` that came before (RFC 2883 section 4).
     fn find_duplicate(&self, range: &Range<Seq>) -> Option<Range<Seq>> {
-        let old = range.start..range.end.min(self.next);
-        if old.start.before(old.end) { Some(old) } else { self.held.duplicate(range) }
+        let old = range.start..range.end.min(self.data_end());
+        if self.floor.at_most(old.start) && old.start.before(old.end) {
+            return Some(old);
+        }
+        self.held.duplicate(range)
     }
 
     /// To be reported with the next acknowledgment, as one block with what is to be already, if they meet
@@ -410,6 +417,9 @@ impl Receiver {
     pub(super) fn acknowledged(&mut self) {
         self.acks.told(self.next);
         self.duplicate = None;
+        if self.next - self.floor > PAST {
+            self.floor = self.next - PAST;
+        }
     }
 
     /// The moment of [`AckNeed::By`] has come: from here on it is [`AckNeed::Now`].
