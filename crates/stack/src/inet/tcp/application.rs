@@ -130,7 +130,7 @@ impl Flow {
 
     /// The options as they are.
     pub fn options(&self) -> TcpOptions {
-        *self.core.lock().connection.options()
+        self.core.lock().connection.options()
     }
 
     /// Sets the options that may change on a connection. What that lets go (`nodelay`, `cork` off) is sent at

@@ -6,8 +6,9 @@
 //! [`Connection::deadline`] then.
 
 use super::{
-    BufferSizes, Ready, TcpOptions,
+    BufferSizes, TcpOptions,
     handshake::{Agreed, Opening, Request},
+    options::Own,
     receive::Receiver,
     recovery::{self, Recovery},
     segment::Segment,
@@ -21,12 +22,7 @@ use crate::{
     sync::Ordering,
     time::Instant,
 };
-use std::{
-    io::{self, IoSlice, IoSliceMut},
-    net::Shutdown,
-    sync::Arc,
-    time::Duration,
-};
+use std::{io, sync::Arc};
 
 /// The states of RFC 9293 section 3.3.2; a listener is no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +94,10 @@ pub(super) struct Reset {
     pub(super) seq: Seq,
     pub(super) ack: Option<Seq>,
 }
+
+/// A time that does not come: there is no such timer, or it has not happened. Not an `Option`, which would be
+/// twice as large, and slower to compare.
+pub(super) const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
 /// What `TCP_INFO` counts.
 #[derive(Clone, Copy, Debug, Default)]
@@ -187,22 +187,22 @@ pub struct Connection {
     pub(super) probes_out: u8,
     pub(super) probe_backoff: u8,
     /// The SYN again, or the next zero-window probe.
-    pub(super) probe_at: Option<Instant>,
+    pub(super) probe_at: Instant,
     /// Keep-alive, or the end of FIN_WAIT_2 or TIME_WAIT.
-    pub(super) slow_at: Option<Instant>,
+    pub(super) slow_at: Instant,
     /// Since when nothing is acknowledged in spite of retransmissions.
-    pub(super) stuck_since: Option<Instant>,
+    pub(super) stuck_since: Instant,
     /// Since when the window is closed and probed.
-    pub(super) closed_since: Option<Instant>,
+    pub(super) closed_since: Instant,
     /// When an answer to an unacceptable segment left last.
-    pub(super) challenged_at: Option<Instant>,
+    pub(super) challenged_at: Instant,
     pub(super) last_ack_at: Instant,
     pub(super) last_data_in: Instant,
     pub(super) last_data_out: Instant,
 
     pub(super) error: Option<i32>,
     pub(super) soft_error: Option<i32>,
-    pub(super) options: TcpOptions,
+    pub(super) options: Own,
     pub(super) counts: Counts,
 }
 
@@ -300,225 +300,23 @@ impl Connection {
             forced: false,
             probes_out: 0,
             probe_backoff: 0,
-            probe_at: None,
-            slow_at: None,
-            stuck_since: None,
-            closed_since: None,
-            challenged_at: None,
+            probe_at: NEVER,
+            slow_at: NEVER,
+            stuck_since: NEVER,
+            closed_since: NEVER,
+            challenged_at: NEVER,
             last_ack_at: now,
             last_data_in: now,
             last_data_out: now,
             error: None,
             soft_error: None,
-            options: *options,
+            options: Own::new(options),
             counts: Counts::default(),
             shared: shared.clone(),
         };
         new.snd_mss = new.effective_mss();
         new.apply_receive_options();
         new
-    }
-
-    /// Takes bytes to send; `more` (`MSG_MORE`) says that others follow. Returns how many had room.
-    ///
-    /// # Errors
-    /// EAGAIN: no room, or not connected yet. EPIPE: shut down for writing. Else the pending error, once.
-    pub fn send(&mut self, data: &[IoSlice<'_>], more: bool, now: Instant) -> io::Result<usize> {
-        if !matches!(self.state, State::Established | State::CloseWait) || self.error.is_some() {
-            return Err(self.cannot_send());
-        }
-        if self.write_shut {
-            return Err(errno(libc::EPIPE));
-        }
-        if self.snd_una == self.snd_nxt {
-            self.recovery.idle_restart(now);
-        }
-        let taken = self.buffer.push(data);
-        self.more = more;
-        if taken < data.iter().map(|piece| piece.len()).sum() {
-            self.starved = true;
-            if taken == 0 {
-                return Err(errno(libc::EAGAIN));
-            }
-        }
-        Ok(taken)
-    }
-
-    #[cold]
-    fn cannot_send(&mut self) -> io::Error {
-        // sk_stream_error: "EPIPE" gives way to what is pending.
-        let waiting = matches!(self.state, State::SynSent | State::SynReceived) && !self.write_shut;
-        errno(self.error.take().unwrap_or(if waiting { libc::EAGAIN } else { libc::EPIPE }))
-    }
-
-    /// Reads what has come, and leaves it there if `peek`. 0: the peer has sent all.
-    ///
-    /// # Errors
-    /// EAGAIN: nothing there. Else the pending error, once.
-    pub fn recv(
-        &mut self,
-        into: &mut [IoSliceMut<'_>],
-        peek: bool,
-        now: Instant,
-    ) -> io::Result<usize> {
-        // What came before a reset can still be read, as in Linux.
-        let read = if peek { self.receiver.peek(into) } else { self.receiver.read(into, now) };
-        if read > 0 {
-            if !peek && self.receiver.window_update_due() {
-                self.ack_now = true;
-            }
-            return Ok(read);
-        }
-        if self.receiver.available() > 0 || self.peer_done {
-            return Ok(0);
-        }
-        match self.error.take() {
-            Some(error) => Err(errno(error)),
-            None if self.read_shut || self.state == State::Closed => Ok(0),
-            None => Err(errno(libc::EAGAIN)),
-        }
-    }
-
-    /// shutdown(2): with `Write` or `Both`, FIN goes out behind what is queued.
-    ///
-    /// # Errors
-    /// ENOTCONN: there is no connection.
-    pub fn shutdown(&mut self, how: Shutdown, now: Instant) -> io::Result<()> {
-        match self.state {
-            State::Closed => return Err(errno(libc::ENOTCONN)),
-            // inet_shutdown disconnects it.
-            State::SynSent => {
-                self.fail(libc::ECONNRESET);
-                return Ok(());
-            }
-            _ => {}
-        }
-        self.read_shut |= how != Shutdown::Write;
-        if how != Shutdown::Read {
-            self.write_shut = true;
-            self.queue_fin(now);
-        }
-        self.news = true;
-        Ok(())
-    }
-
-    /// The application lets go (close(2)): what is queued is still sent, then FIN; a RST goes out at once
-    /// instead if data was left unread or `SO_LINGER` is 0. To be driven until [`Connection::is_done`].
-    pub fn close(&mut self, now: Instant) {
-        if self.orphan {
-            return;
-        }
-        self.orphan = true;
-        (self.read_shut, self.write_shut) = (true, true);
-        let orphans = self.shared.orphans.fetch_add(1, Ordering::Relaxed);
-        let unread = self.receiver.available() > 0;
-        match self.state {
-            State::Closed | State::SynSent => return self.end(),
-            State::TimeWait => {}
-            // RFC 2525 section 2.17: "data being lost [...] should be signaled" by a RST.
-            _ if unread => {
-                self.count(Count::TCPAbortOnClose);
-                return self.end_with_reset();
-            }
-            _ if self.options.linger == Some(Duration::ZERO) => {
-                self.count(Count::TCPAbortOnData);
-                return self.end_with_reset();
-            }
-            _ if orphans >= self.shared.config.tcp_max_orphans => {
-                self.count(Count::TCPAbortOnMemory);
-                return self.end_with_reset();
-            }
-            State::FinWait2 => self.wait_for_fin(now),
-            _ => self.queue_fin(now),
-        }
-        self.receiver.clear();
-    }
-
-    /// Resets the connection (RFC 9293 section 3.10.5). What was not sent is lost; ECONNABORTED is pending.
-    pub fn abort(&mut self, _now: Instant) {
-        if self.state != State::Closed {
-            self.end_with_reset();
-            self.error = Some(libc::ECONNABORTED);
-        }
-    }
-
-    /// The options.
-    pub fn options(&self) -> &TcpOptions {
-        &self.options
-    }
-
-    /// Changes options; what that lets go is sent by the next `transmit`.
-    pub fn configure(&mut self, now: Instant, change: impl FnOnce(&mut TcpOptions)) {
-        let old = self.options;
-        change(&mut self.options);
-        let new = self.options;
-        if new == old {
-            return;
-        }
-        // Linux's TCP_NAGLE_PUSH: what waits now waits no longer.
-        self.push_due |= new.nodelay && !old.nodelay && !new.cork;
-        if new.keepalive && (!old.keepalive || new.keep_idle != old.keep_idle) {
-            self.arm_keepalive(now);
-        }
-        if new.send_buffer != old.send_buffer && new.send_buffer > 0 {
-            self.buffer.set_limit(new.send_buffer);
-        }
-        if new.receive_buffer != old.receive_buffer && new.receive_buffer > 0 {
-            self.receiver.set_limit(new.receive_buffer);
-        }
-        if let Some(algorithm) = new.congestion
-            && new.congestion != old.congestion
-        {
-            self.recovery.set_algorithm(algorithm);
-        }
-        if new.quick_ack.is_some() || new.window_clamp != old.window_clamp {
-            self.apply_receive_options();
-        }
-        if new.max_segment != old.max_segment {
-            self.set_effective_mss(now);
-        }
-    }
-
-    pub(super) fn apply_receive_options(&mut self) {
-        self.receiver.set_window_clamp(self.options.window_clamp);
-        self.receiver.set_report_duplicates(self.shared.config.tcp_dsack);
-        // Asked for once, done once: applications ask again after every read.
-        if let Some(quick) = self.options.quick_ack.take() {
-            self.receiver.set_quick_ack(quick);
-        }
-    }
-
-    /// What poll(2) says (`tcp_poll` in net/ipv4/tcp.c).
-    pub fn ready(&self) -> Ready {
-        let mut ready = Ready::default();
-        if self.read_shut && self.write_shut || self.state == State::Closed {
-            ready = ready | Ready::HANGUP;
-        }
-        if self.read_shut {
-            ready = ready | Ready::READABLE | Ready::READ_CLOSED;
-        }
-        if !matches!(self.state, State::SynSent | State::SynReceived) {
-            if self.receiver.is_readable(self.options.receive_low_water) {
-                ready = ready | Ready::READABLE;
-            }
-            if self.write_shut || self.is_writable() {
-                ready = ready | Ready::WRITABLE;
-            }
-        }
-        if self.error.is_some() {
-            ready = ready | Ready::ERROR;
-        }
-        ready
-    }
-
-    /// `sk_stream_is_writeable`: a third of the buffer is free, and not too much of it waits to be sent.
-    #[inline]
-    pub(super) fn is_writable(&self) -> bool {
-        let low = match self.options.notsent_low_water {
-            0 => self.shared.config.tcp_notsent_lowat,
-            low => low,
-        };
-        self.buffer.is_writable() && (low == u32::MAX || self.buffer.end() - self.snd_nxt < low)
     }
 
     /// Something has happened since this was asked last that a waiter may wait for: data or the end has come,
@@ -576,7 +374,7 @@ impl Connection {
         if self.state != State::TimeWait || self.ack_now {
             return None;
         }
-        let until = self.slow_at?;
+        let until = self.slow_at;
         let rcv_window = self.receiver.window();
         let time_wait = TimeWait {
             snd_nxt: self.snd_nxt,
@@ -603,25 +401,13 @@ impl Connection {
         }
     }
 
-    /// FIN follows the data (RFC 9293 section 3.10.4).
-    fn queue_fin(&mut self, _now: Instant) {
-        self.state = match self.state {
-            State::Established => State::FinWait1,
-            State::CloseWait => State::LastAck,
-            // "queue for processing after entering ESTABLISHED state".
-            State::SynReceived => State::SynReceived,
-            _ => return,
-        };
-        self.fin_queued = true;
-    }
-
     /// In FIN_WAIT_2, and no socket is there to see the peer's FIN: not for ever.
     pub(super) fn wait_for_fin(&mut self, now: Instant) {
         let wait = self.options.linger2.unwrap_or(self.shared.config.tcp_fin_timeout);
         if wait.is_zero() {
             return self.end_with_reset();
         }
-        self.slow_at = Some(now + wait);
+        self.slow_at = now + wait;
     }
 
     /// An error ends it; what has come can still be read.
@@ -638,7 +424,7 @@ impl Connection {
         self.state = State::Closed;
         (self.read_shut, self.write_shut, self.news) = (true, true, true);
         (self.ack_now, self.probe_due) = (false, false);
-        (self.probe_at, self.slow_at, self.tail_probe, self.opening) = (None, None, None, None);
+        (self.probe_at, self.slow_at, self.tail_probe, self.opening) = (NEVER, NEVER, None, None);
         self.buffer.clear();
         if self.orphan {
             self.receiver.clear();

@@ -2,7 +2,7 @@
 
 use super::{
     Config, Ecn, TcpOptions,
-    connection::{Connection, Outgoing, Start, State, advertised, sizes},
+    connection::{Connection, NEVER, Outgoing, Start, State, advertised, sizes},
     input::millis,
     output::{DEFAULT_MSS, Out},
     receive::Receiver,
@@ -127,7 +127,7 @@ impl Connection {
         self.ack_now = false;
         opening.sent(now);
         self.opening = Some(opening);
-        self.probe_at = Some(self.within_user_timeout(now + opening.rto, opening.first));
+        self.probe_at = self.within_user_timeout(now + opening.rto, opening.first);
     }
 
     /// Section 3.10.7.3: a segment in SYN-SENT.
@@ -213,7 +213,7 @@ impl Connection {
             (_, Some((_, echo))) => self.shown_since(echo, now),
             _ => None,
         };
-        self.probe_at = None;
+        self.probe_at = NEVER;
         self.counts.bytes_acked += 1;
         self.snd_una = segment.ack;
         // RFC 7323 section 2.2: the window of a SYN is never scaled.

@@ -2,7 +2,7 @@
 //! the short path (Van Jacobson's header prediction).
 
 use super::{
-    connection::{Connection, Reset, State},
+    connection::{Connection, NEVER, Reset, State},
     recovery::AckEvent,
     segment::{Flags, Segment},
     seq::Seq,
@@ -180,7 +180,7 @@ impl Connection {
     fn unacceptable(&mut self, segment: &Segment<'_>, now: Instant) {
         // The peer has not heard our last acknowledgment of its FIN: TIME_WAIT begins anew.
         if self.state == State::TimeWait && segment.flags.has(Flags::FIN) {
-            self.slow_at = Some(now + TIME_WAIT);
+            self.slow_at = now + TIME_WAIT;
         }
         // Answers to data cannot go in circles, others can: two confused peers (tcp_oow_rate_limited).
         let data = !segment.payload.is_empty() && !segment.flags.has(Flags::SYN);
@@ -200,9 +200,9 @@ impl Connection {
 
     fn may_answer(&mut self, now: Instant) -> bool {
         let apart = self.shared.config.tcp_invalid_ratelimit;
-        let may = self.challenged_at.is_none_or(|at| now.since(at) >= apart);
+        let may = self.challenged_at == NEVER || now.since(self.challenged_at) >= apart;
         if may {
-            self.challenged_at = Some(now);
+            self.challenged_at = now;
         }
         may
     }
@@ -267,7 +267,7 @@ impl Connection {
         }
         if self.snd_una == self.snd_nxt {
             // Nothing was in flight, so there is nothing to recover.
-            if self.probe_at.is_some() {
+            if self.probe_at != NEVER {
                 self.window_while_probing(now);
             }
             return;
@@ -302,7 +302,7 @@ impl Connection {
         self.counts.bytes_acked += u64::from(ack - self.snd_una);
         self.snd_una = ack;
         self.buffer.ack(ack);
-        self.stuck_since = None;
+        self.stuck_since = NEVER;
         if self.tail_probe.is_some() {
             self.tail_probe = None;
         }
@@ -405,8 +405,8 @@ impl Connection {
     fn time_wait(&mut self, now: Instant) {
         self.state = State::TimeWait;
         (self.read_shut, self.write_shut, self.news) = (true, true, true);
-        self.probe_at = None;
-        self.slow_at = Some(now + TIME_WAIT);
+        self.probe_at = NEVER;
+        self.slow_at = now + TIME_WAIT;
     }
 
     /// Our timestamp clock: milliseconds.

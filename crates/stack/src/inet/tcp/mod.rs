@@ -13,6 +13,7 @@ use std::time::Duration;
 
 mod application;
 mod bound;
+mod calls;
 mod challenge;
 mod claims;
 mod connect;
@@ -31,6 +32,7 @@ mod input;
 mod isn;
 mod listener;
 pub mod memory;
+mod options;
 mod output;
 mod parse;
 mod receive;

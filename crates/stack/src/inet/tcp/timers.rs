@@ -2,7 +2,7 @@
 //! keep-alive, delayed acknowledgments, the end of FIN_WAIT_2 and TIME_WAIT, and giving up.
 
 use super::{
-    connection::{Connection, State},
+    connection::{Connection, NEVER, State},
     handshake::Opening,
     receive::AckNeed,
     recovery::Fired,
@@ -17,20 +17,23 @@ impl Connection {
         if self.state == State::Closed {
             return None;
         }
-        let mut first = earlier(self.probe_at, self.slow_at);
-        if self.snd_una != self.snd_nxt {
-            let again = self.recovery.deadline();
-            first = earlier(first, again.map(|at| self.within_user_timeout_if_stuck(at)));
+        let mut first = self.probe_at.min(self.slow_at);
+        if self.snd_una != self.snd_nxt
+            && let Some(again) = self.recovery.deadline()
+        {
+            first = first.min(again);
+            if self.stuck_since != NEVER {
+                first = self.within_user_timeout(first, self.stuck_since);
+            }
         }
-        match self.receiver.ack_need() {
-            AckNeed::By(at) => earlier(first, Some(at)),
-            AckNeed::None | AckNeed::Now => first,
+        if let AckNeed::By(at) = self.receiver.ack_need() {
+            first = first.min(at);
         }
+        (first != NEVER).then_some(first)
     }
 
     /// Does what is due by `now`.
     pub fn timer(&mut self, now: Instant) {
-        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if self.state == State::Closed {
             return;
         }
@@ -42,15 +45,15 @@ impl Connection {
         if self.snd_una != self.snd_nxt && self.opening.is_none() {
             self.retransmission_timer(now);
         }
-        if due(self.probe_at) {
-            self.probe_at = None;
+        if self.probe_at <= now {
+            self.probe_at = NEVER;
             match self.opening {
                 Some(opening) => self.opening_timer(opening, now),
                 None => self.window_timer(now),
             }
         }
-        if due(self.slow_at) {
-            self.slow_at = None;
+        if self.slow_at <= now {
+            self.slow_at = NEVER;
             match self.state {
                 State::TimeWait => self.end(),
                 State::FinWait2 if self.orphan => self.end(),
@@ -62,7 +65,7 @@ impl Connection {
 
     /// Recovery's timers, and giving up (RFC 9293 section 3.8.3).
     fn retransmission_timer(&mut self, now: Instant) {
-        if self.stuck_since.is_some() && self.user_timeout_over(self.stuck_since, now) {
+        if self.user_timeout_over(self.stuck_since, now) {
             return self.give_up();
         }
         if self.recovery.deadline().is_none_or(|at| at > now) {
@@ -73,17 +76,17 @@ impl Connection {
             Fired::Probe(range) => self.tail_probe = Some(range),
             Fired::TimedOut { .. } => {
                 self.tail_probe = None;
-                match self.stuck_since {
-                    None => self.stuck_since = Some(now),
-                    Some(since) if self.is_hopeless(since, now) => self.give_up(),
-                    Some(_) => {}
+                if self.stuck_since == NEVER {
+                    self.stuck_since = now;
+                } else if self.is_hopeless(now) {
+                    self.give_up();
                 }
             }
         }
     }
 
-    /// Whether what is sent again since `since` will never arrive (`tcp_write_timeout`).
-    fn is_hopeless(&self, since: Instant, now: Instant) -> bool {
+    /// Whether what is sent again and again will never arrive (`tcp_write_timeout`).
+    fn is_hopeless(&self, now: Instant) -> bool {
         let config = &self.shared.config;
         if self.snd_wnd == 0 && !self.orphan {
             // RFC 9293 section 3.8.6.1: a sender whose window was closed "SHOULD NOT time out" as long as the
@@ -98,7 +101,8 @@ impl Connection {
         if self.orphan {
             retries = self.orphan_retries(self.recovery.rto() < config.tcp_rto_max);
         }
-        now.since(since) >= model_timeout(retries, config.tcp_rto_min, config.tcp_rto_max)
+        now.since(self.stuck_since)
+            >= model_timeout(retries, config.tcp_rto_min, config.tcp_rto_max)
     }
 
     /// `tcp_orphan_retries`.
@@ -132,7 +136,7 @@ impl Connection {
             let limit = model_timeout(retries, Duration::from_secs(1), config.tcp_rto_max);
             opening.timeouts > 0 && now.since(opening.first) >= limit
         } else {
-            self.user_timeout_over(Some(opening.first), now)
+            self.user_timeout_over(opening.first, now)
         };
         if u32::from(opening.timeouts) >= most || too_long {
             return self.give_up();
@@ -147,9 +151,9 @@ impl Connection {
     #[inline]
     pub(super) fn watch_window(&mut self, now: Instant) {
         let waits = self.snd_una == self.snd_nxt && self.has_unsent();
-        if waits && self.probe_at.is_none() {
-            self.probe_at = Some(now + self.probe_interval());
-        } else if !waits && self.probe_at.is_some() {
+        if waits && self.probe_at == NEVER {
+            self.probe_at = now + self.probe_interval();
+        } else if !waits && self.probe_at != NEVER {
             self.stop_probing();
         }
     }
@@ -161,7 +165,7 @@ impl Connection {
     }
 
     fn stop_probing(&mut self) {
-        (self.probe_at, self.closed_since) = (None, None);
+        (self.probe_at, self.closed_since) = (NEVER, NEVER);
         (self.probes_out, self.probe_backoff) = (0, 0);
     }
 
@@ -178,9 +182,9 @@ impl Connection {
         let first = self.buffer.end().min(self.snd_una + self.snd_mss);
         let sendable = !first.after(self.snd_edge()) && self.snd_wnd > 0;
         if sendable {
-            (self.probe_backoff, self.closed_since) = (0, None);
+            (self.probe_backoff, self.closed_since) = (0, NEVER);
         }
-        self.probe_at = Some(now + self.probe_interval());
+        self.probe_at = now + self.probe_interval();
     }
 
     /// Time to ask whether the window has opened (`tcp_probe_timer`).
@@ -204,20 +208,19 @@ impl Connection {
         if self.probes_out >= most || self.user_timeout_over(self.closed_since, now) {
             return self.give_up();
         }
-        self.closed_since.get_or_insert(now);
+        self.closed_since = self.closed_since.min(now);
         self.probe_due = true;
         self.probes_out = self.probes_out.saturating_add(1);
         self.probe_backoff = (self.probe_backoff + 1).min(config.tcp_retries2);
         let next = now + self.probe_interval();
-        let since = self.closed_since.unwrap_or(now);
-        self.probe_at = Some(self.within_user_timeout(next, since));
+        self.probe_at = self.within_user_timeout(next, self.closed_since);
     }
 
     /// Starts the keep-alive timer, counting from what was last heard.
     pub(super) fn arm_keepalive(&mut self, now: Instant) {
         let ends = matches!(self.state, State::TimeWait | State::Closed | State::SynSent);
         if !ends && !(self.state == State::FinWait2 && self.orphan) {
-            self.slow_at = Some(self.last_heard().max(now) + self.keep_idle());
+            self.slow_at = self.last_heard().max(now) + self.keep_idle();
         }
     }
 
@@ -231,12 +234,12 @@ impl Connection {
         let idle = self.keep_idle();
         if self.snd_una != self.snd_nxt || self.has_unsent() {
             // What is in flight shows by itself whether the peer lives.
-            self.slow_at = Some(now + idle);
+            self.slow_at = now + idle;
             return;
         }
         let silent = now.since(self.last_heard());
         if silent < idle {
-            self.slow_at = Some(self.last_heard() + idle);
+            self.slow_at = self.last_heard() + idle;
             return;
         }
         let config = &self.shared.config;
@@ -264,7 +267,7 @@ impl Connection {
         self.count(Count::TCPKeepAlive);
         self.probes_out = self.probes_out.saturating_add(1);
         self.probe_due = true;
-        self.slow_at = Some(now + interval);
+        self.slow_at = now + interval;
     }
 
     fn keep_idle(&self) -> Duration {
@@ -279,10 +282,10 @@ impl Connection {
         self.last_ack_at.max(self.last_data_in)
     }
 
-    /// `TCP_USER_TIMEOUT` (RFC 5482): whether it has passed since.
-    fn user_timeout_over(&self, since: Option<Instant>, now: Instant) -> bool {
+    /// `TCP_USER_TIMEOUT` (RFC 5482): whether it has passed since `since`.
+    fn user_timeout_over(&self, since: Instant, now: Instant) -> bool {
         let limit = self.options.user_timeout;
-        !limit.is_zero() && since.is_some_and(|since| now.since(since) >= limit)
+        since != NEVER && !limit.is_zero() && now.since(since) >= limit
     }
 
     /// `at`, but not after the user timeout that runs since `since`.
@@ -291,23 +294,6 @@ impl Connection {
             Duration::ZERO => at,
             limit => at.min(since + limit),
         }
-    }
-
-    #[inline]
-    fn within_user_timeout_if_stuck(&self, at: Instant) -> Instant {
-        match self.stuck_since {
-            None => at,
-            Some(since) => self.within_user_timeout(at, since),
-        }
-    }
-}
-
-#[inline]
-fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, None) => a,
-        (None, b) => b,
     }
 }
 

@@ -1,0 +1,72 @@
+//! A connection's options, kept small: what its segments ask for is at hand, the rest takes memory only where a
+//! program has set something.
+
+use super::TcpOptions;
+use std::{ops::Deref, time::Duration};
+
+static DEFAULT: TcpOptions = TcpOptions {
+    nodelay: false,
+    cork: false,
+    keepalive: false,
+    keep_idle: Duration::ZERO,
+    keep_interval: Duration::ZERO,
+    keep_count: 0,
+    user_timeout: Duration::ZERO,
+    linger: None,
+    linger2: None,
+    max_segment: 0,
+    syn_count: 0,
+    congestion: None,
+    quick_ack: None,
+    send_buffer: 0,
+    receive_buffer: 0,
+    window_clamp: 0,
+    receive_low_water: 0,
+    notsent_low_water: 0,
+    rto_min: Duration::ZERO,
+};
+
+#[derive(Debug)]
+pub(super) struct Own {
+    pub(super) nodelay: bool,
+    pub(super) cork: bool,
+    rest: Option<Box<TcpOptions>>,
+}
+
+impl Own {
+    pub(super) fn new(options: &TcpOptions) -> Own {
+        let TcpOptions { nodelay, cork, .. } = *options;
+        let rest = TcpOptions { nodelay: false, cork: false, ..*options };
+        Own { nodelay, cork, rest: (rest != DEFAULT).then(|| Box::new(rest)) }
+    }
+
+    pub(super) fn get(&self) -> TcpOptions {
+        TcpOptions { nodelay: self.nodelay, cork: self.cork, ..**self }
+    }
+}
+
+/// All but `nodelay` and `cork`.
+impl Deref for Own {
+    type Target = TcpOptions;
+
+    #[inline]
+    fn deref(&self) -> &TcpOptions {
+        self.rest.as_deref().unwrap_or(&DEFAULT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_set_is_read_and_the_default_takes_no_memory() {
+        assert_eq!(DEFAULT, TcpOptions::default());
+        let often = TcpOptions { nodelay: true, ..DEFAULT };
+        let rare = TcpOptions { cork: true, syn_count: 3, ..DEFAULT };
+        for (options, boxed) in [(DEFAULT, false), (often, false), (rare, true)] {
+            let own = Own::new(&options);
+            assert_eq!((own.get(), own.rest.is_some()), (options, boxed));
+        }
+    }
+}
