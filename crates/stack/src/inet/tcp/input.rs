@@ -251,6 +251,8 @@ impl Connection {
     fn acknowledged(&mut self, segment: &Segment<'_>, now: Instant) {
         self.last_ack_at = now;
         self.probes_out = 0;
+        // tcp_ack: "Something worked..."
+        self.soft_error = None;
         let advances = segment.ack.after(self.snd_una);
         let window = u32::from(segment.window) << self.snd_shift;
         let same_window = window == self.snd_wnd;

@@ -26,8 +26,8 @@
 //! the option the script is about; `<no ts>` says that there is none). PSH counts only if written. What is
 //! sent must be expected before the next segment comes in, and at the end of the script.
 //!
-//! **To begin**: `Script::established()`; `Setup::new().config(..).options(..).peer("<mss 1000,ts 1 0>")`
-//! and then `.established()` (opened actively), `.accepted()` (passively), `.connect()` or `.listen()` (the
+//! **To begin**: `Script::established()`; `Setup::new().config(..).options(..).peer("<mss 1000,ts 1 1000>")
+//! .round_trip(ms(50))` and then `.established()` (opened actively), `.accepted()` (passively), `.connect()` or `.listen()` (the
 //! handshake is the script's).
 //!
 //! **The application**: `send`, `try_send`, `recv` (checks every byte), `recv_nothing`, `recv_end`,
@@ -38,9 +38,18 @@
 //! edge and our acknowledgment never go back. Sequence numbers of both sides wrap early in each script. A
 //! failure prints all that came and went.
 
+mod acks;
+mod alive;
+mod congestion;
 mod faults;
 mod glue_life;
+mod handshake;
 mod hosts;
+mod loss;
+mod nagle;
 mod notation;
+mod path;
 mod script;
 mod states;
+mod timestamps;
+mod windows;

@@ -59,6 +59,7 @@ pub(super) struct Setup {
     options: TcpOptions,
     mss: u16,
     peer: String,
+    round_trip: Duration,
 }
 
 impl Setup {
@@ -68,6 +69,7 @@ impl Setup {
             options: TcpOptions::default(),
             mss: OUR_MSS,
             peer: PEER_OPTIONS.to_owned(),
+            round_trip: Duration::ZERO,
         }
     }
 
@@ -92,6 +94,12 @@ impl Setup {
     /// What the peer's SYN says in `established`: `"win 8000 <mss 1000,sackOK,ts 1 0,ws 7>"`.
     pub(super) fn peer(mut self, options: &str) -> Setup {
         self.peer = options.to_owned();
+        self
+    }
+
+    /// How long the handshake of `established` takes; none if not said.
+    pub(super) fn round_trip(mut self, round_trip: Duration) -> Setup {
+        self.round_trip = round_trip;
         self
     }
 
@@ -140,11 +148,13 @@ impl Setup {
         self.script()
     }
 
-    /// A connection opened actively, its handshake done, time and numbers where they began.
+    /// A connection opened actively, its handshake done, numbers where they began.
     pub(super) fn established(self) -> Script {
         let syn_ack = format!("S. 0:0(0) ack 1 {}", self.peer);
+        let round_trip = self.round_trip;
         let mut t = self.connect();
         t.expect("S 0:0(0)");
+        t.advance(round_trip);
         t.inject(&syn_ack);
         t.expect(". 1:1(0) ack 1");
         t.check_state(State::Established);
@@ -508,6 +518,27 @@ impl Script {
     /// How many bytes our last acknowledgment lets the peer send.
     pub(super) fn offers(&self) -> i64 {
         self.offered.unwrap_or(0) - self.acked.unwrap_or(0)
+    }
+
+    /// What we acknowledged last.
+    pub(super) fn acked(&self) -> i64 {
+        self.acked.unwrap_or(0)
+    }
+
+    /// Whether something was sent that is to be expected.
+    pub(super) fn sent_some(&self) -> bool {
+        !self.sent.is_empty()
+    }
+
+    /// The ranges of data sent and not expected, which is forgotten.
+    pub(super) fn take(&mut self) -> Vec<(i64, i64)> {
+        let range = |sent: &Sent| {
+            let start = relative(sent.segment.seq, self.start.iss);
+            (start, start + sent.payload.len() as i64)
+        };
+        let ranges = self.sent.iter().map(range).filter(|(start, end)| start < end).collect();
+        self.sent.clear();
+        ranges
     }
 
     /// Forgets what was sent and not expected; tells how many segments that were.

@@ -1,0 +1,210 @@
+//! When what has come is acknowledged: at once at the start and out of order, else every second segment or a
+//! little later; and what an acknowledgment says (SACK, DSACK).
+
+use super::super::TcpOptions;
+use super::script::{Script, Setup, ms, secs};
+
+/// A connection past its first, quick acknowledgments, and the number its peer goes on with.
+fn settled() -> (Script, i64) {
+    let mut t = Script::established();
+    // It answers, so it is interactive: no more quick acknowledgments.
+    for i in 0..20 {
+        let (from, to) = (1 + i * 10, 11 + i * 10);
+        t.inject_quietly(&format!("P. {from}:{to}(10) ack {}", 1 + i * 10));
+        t.recv(10);
+        t.send(10);
+    }
+    t.inject_quietly(". 201:201(0) ack 201");
+    t.advance(secs(2));
+    t.expect_nothing();
+    (t, 201)
+}
+
+#[test]
+fn the_first_segments_are_acknowledged_at_once() {
+    // Slow start of the peer must not wait for us (Linux's quick-ACK mode).
+    let mut t = Script::established();
+    for i in 0..8 {
+        let (from, to) = (1 + i * 1_000, 1_001 + i * 1_000);
+        t.inject(&format!(". {from}:{to}(1000) ack 1"));
+        t.expect(&format!(". 1:1(0) ack {to}"));
+        t.recv(1_000);
+        t.ignore();
+    }
+}
+
+#[test]
+fn an_answer_carries_the_acknowledgment() {
+    let (mut t, at) = settled();
+    t.inject(&format!("P. {at}:{}(10) ack 201", at + 10));
+    t.expect_nothing();
+    t.advance(ms(5));
+    t.recv(10);
+    t.send(10);
+    t.expect(&format!("P. 201:211(10) ack {}", at + 10));
+    t.inject(&format!(". {}:{}(0) ack 211", at + 10, at + 10));
+    t.silent(secs(1));
+}
+
+#[test]
+fn without_an_answer_the_acknowledgment_comes_after_40_ms() {
+    // RFC 9293 section 3.8.6.3: "MUST be less than 0.5 seconds"; Linux's TCP_ATO_MIN.
+    let (mut t, at) = settled();
+    t.inject(&format!("P. {at}:{}(10) ack 201", at + 10));
+    t.expect_after(1..=200, &format!(". 201:201(0) ack {}", at + 10));
+}
+
+#[test]
+fn every_second_full_segment_is_acknowledged_at_once() {
+    // RFC 9293 section 3.8.6.3: "a stream of full-sized segments […] an ACK for at least every second".
+    let (mut t, mut at) = settled();
+    for _ in 0..20 {
+        t.inject_quietly(&format!(". {at}:{}(1000) ack 201", at + 1_000));
+        at += 1_000;
+        t.recv(1_000);
+        t.inject_quietly(&format!(". {at}:{}(1000) ack 201", at + 1_000));
+        at += 1_000;
+        t.recv(1_000);
+        assert!(t.acked() >= at - 1_000, "two segments without acknowledgment");
+    }
+    t.ignore();
+}
+
+#[test]
+fn quick_ack_switches_delays_off_and_on() {
+    let (mut t, at) = settled();
+    t.configure(|o: &mut TcpOptions| o.quick_ack = Some(true));
+    t.inject(&format!("P. {at}:{}(10) ack 201", at + 10));
+    t.expect(&format!(". 201:201(0) ack {}", at + 10));
+    let mut t = Setup::new().options(|o| o.quick_ack = Some(false)).established();
+    t.inject("P. 1:11(10) ack 1");
+    t.expect_after(1..=200, ". 1:1(0) ack 11");
+}
+
+#[test]
+fn out_of_order_and_hole_filled_are_acknowledged_at_once() {
+    // RFC 5681 section 4.2.
+    let (mut t, at) = settled();
+    let sack = format!("{}:{}", at + 1_000, at + 2_000);
+    t.inject(&format!(". {sack}(1000) ack 201"));
+    t.expect(&format!(". 201:201(0) ack {at} <sack {sack}>"));
+    t.inject(&format!(". {at}:{}(1000) ack 201", at + 1_000));
+    t.expect(&format!(". 201:201(0) ack {} <no sack>", at + 2_000));
+}
+
+#[test]
+fn the_newest_block_comes_first() {
+    // RFC 2018 section 4.
+    let mut t = Script::established();
+    t.inject(". 2001:3001(1000) ack 1");
+    t.expect(". 1:1(0) ack 1 <sack 2001:3001>");
+    t.inject(". 6001:7001(1000) ack 1");
+    t.expect(". 1:1(0) ack 1 <sack 6001:7001 2001:3001>");
+    t.inject(". 4001:5001(1000) ack 1");
+    t.expect(". 1:1(0) ack 1 <sack 4001:5001 6001:7001 2001:3001>");
+    t.inject(". 3001:4001(1000) ack 1");
+    t.expect(". 1:1(0) ack 1 <sack 2001:5001 6001:7001>");
+}
+
+#[test]
+fn beside_timestamps_three_blocks_find_room() {
+    let mut t = Setup::new().peer("<mss 1000,sackOK,ts 1 1000>").established();
+    for (i, from) in [9_001, 7_001, 5_001, 3_001].into_iter().enumerate() {
+        t.inject_quietly(&format!(". {from}:{}(988) ack 1 <ts {} 1000>", from + 988, i + 2));
+    }
+    t.expect(". 1:1(0) ack 1 <sack 3001:3989 5001:5989 7001:7989>");
+}
+
+#[test]
+fn a_duplicate_is_reported() {
+    // RFC 2883 section 4: "The first block of the SACK option specifies the […] duplicate".
+    let mut t = Script::established();
+    t.inject(". 1:1001(1000) ack 1");
+    t.expect(". 1:1(0) ack 1001");
+    t.inject(". 1:1001(1000) ack 1");
+    t.expect(". 1:1(0) ack 1001 <sack 1:1001>");
+    t.inject(". 3001:4001(1000) ack 1");
+    t.expect(". 1:1(0) ack 1001 <sack 3001:4001>");
+    t.inject(". 3001:4001(1000) ack 1");
+    t.expect(". 1:1(0) ack 1001 <sack 3001:4001 3001:4001>");
+    t.inject(". 501:1001(500) ack 1");
+    t.expect(". 1:1(0) ack 1001 <sack 501:1001 3001:4001>");
+}
+
+#[test]
+fn duplicates_are_not_reported_if_switched_off() {
+    let mut t = Setup::new().config(|c| c.tcp_dsack = false).established();
+    t.inject(". 1:1001(1000) ack 1");
+    t.expect(". 1:1(0) ack 1001");
+    t.inject(". 1:1001(1000) ack 1");
+    t.expect(". 1:1(0) ack 1001 <no sack>");
+}
+
+#[test]
+fn a_segment_partly_old_brings_its_new_part() {
+    let mut t = Script::established();
+    t.inject(". 1:1001(1000) ack 1");
+    t.expect(". 1:1(0) ack 1001");
+    t.inject(". 501:1501(1000) ack 1");
+    t.expect_after(0..=40, ". 1:1(0) ack 1501");
+    t.recv(1_500);
+}
+
+#[test]
+fn segments_that_overlap_make_one_stream() {
+    let mut t = Script::established();
+    t.inject(". 501:1501(1000) ack 1");
+    t.inject_quietly(". 1001:2001(1000) ack 1");
+    t.inject_quietly(". 301:901(600) ack 1");
+    t.expect(". 1:1(0) ack 1 <sack 501:901 301:2001>"); // what came twice, and all there is
+    t.inject(". 1:1001(1000) ack 1");
+    t.expect(". 1:1(0) ack 2001");
+    t.recv(2_000);
+}
+
+#[test]
+fn without_sack_an_acknowledgment_out_of_order_says_only_what_is_missing() {
+    let mut t = Setup::new().peer("<mss 1000>").established();
+    t.inject(". 1001:2001(1000) ack 1");
+    t.expect(". 1:1(0) ack 1 <no sack>");
+    t.inject(". 2001:3001(1000) ack 1");
+    t.expect(". 1:1(0) ack 1 <no sack>");
+}
+
+#[test]
+fn what_lies_beyond_the_window_is_dropped_and_answered() {
+    let mut t = Setup::new().options(|o| o.receive_buffer = 4_000).established();
+    let edge = t.acked() + t.offers();
+    t.inject(&format!("P. {}:{}(100) ack 1", edge + 1, edge + 101));
+    t.expect(". 1:1(0) ack 1 <no sack>");
+    t.inject(". 1:1001(1000) ack 1");
+    t.ignore();
+    t.recv(1_000);
+    t.ignore();
+    t.recv_nothing();
+}
+
+#[test]
+fn old_acks_are_not_answered() {
+    let mut t = Script::established();
+    t.send(20);
+    t.expect("P. 1:21(20) ack 1");
+    t.inject(". 1:1(0) ack 21");
+    for _ in 0..10 {
+        t.inject(". 1:1(0) ack 1");
+    }
+    t.silent(secs(5));
+}
+
+#[test]
+fn two_confused_peers_do_not_answer_each_other_for_ever() {
+    // Linux's tcp_invalid_ratelimit: an empty segment out of window is answered twice a second.
+    let mut t = Script::established();
+    let mut answers = 0;
+    for _ in 0..100 {
+        t.inject(". -5:-5(0) ack 1");
+        answers += t.ignore();
+        t.advance(ms(10));
+    }
+    assert!((1..=3).contains(&answers), "{answers} answers in a second");
+}

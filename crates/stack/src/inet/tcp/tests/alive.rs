@@ -1,0 +1,221 @@
+//! How long to wait for a peer that says nothing: keep-alive, retransmissions in vain, `TCP_USER_TIMEOUT`,
+//! and what lingers after close.
+
+use super::super::connection::State::*;
+use super::script::{Script, Setup, ms, secs};
+use crate::inet::SocketError;
+use std::time::Duration;
+
+fn keeping() -> Setup {
+    Setup::new().options(|o| {
+        o.keepalive = true;
+        o.keep_idle = secs(10);
+        o.keep_interval = secs(3);
+        o.keep_count = 4;
+    })
+}
+
+#[test]
+fn an_idle_connection_is_not_touched() {
+    let mut t = Script::established();
+    t.silent(secs(100_000));
+    t.check_state(Established);
+}
+
+#[test]
+fn keep_alive_asks_after_silence_and_is_content_with_an_answer() {
+    // RFC 9293 section 3.8.4.
+    let mut t = keeping().established();
+    for _ in 0..3 {
+        t.expect_after(10_000..=10_000, ". 0:0(0) ack 1");
+        t.inject(". 1:1(0) ack 1");
+    }
+    t.check_state(Established);
+}
+
+#[test]
+fn keep_alive_gives_up_and_resets() {
+    let mut t = keeping().established();
+    t.expect_after(10_000..=10_000, ". 0:0(0) ack 1");
+    for _ in 0..3 {
+        t.expect_after(3_000..=3_000, ". 0:0(0) ack 1");
+    }
+    t.expect_after(3_000..=3_000, "R. 1:1(0) ack 1");
+    t.check_state(Closed);
+    assert_eq!(t.error(), Some(libc::ETIMEDOUT));
+}
+
+#[test]
+fn data_from_the_peer_puts_keep_alive_off() {
+    let mut t = keeping().established();
+    t.advance(secs(8));
+    t.inject("P. 1:11(10) ack 1");
+    t.advance(ms(50));
+    t.ignore();
+    t.silent(secs(9));
+    t.expect_after(500..=1_100, ". 0:0(0) ack 11");
+    t.inject(". 11:11(0) ack 1");
+}
+
+#[test]
+fn keep_alive_switched_on_later_works_too() {
+    let mut t = Script::established();
+    t.silent(secs(100));
+    t.configure(|o| {
+        o.keepalive = true;
+        o.keep_idle = secs(10);
+    });
+    t.advance(secs(11));
+    t.expect(". 0:0(0) ack 1");
+    t.inject(". 1:1(0) ack 1");
+}
+
+#[test]
+fn a_peer_that_does_not_acknowledge_is_given_up_after_fifteen_minutes() {
+    // RFC 9293 section 3.8.3 R2: "at least 100 seconds"; Linux's 924.6 s.
+    let mut t = Script::established();
+    t.send(10);
+    t.expect("P. 1:11(10) ack 1");
+    t.advance(secs(900));
+    t.check_state(Established);
+    t.advance(secs(300));
+    assert!((12..=20).contains(&t.ignore()));
+    t.check_state(Closed);
+    assert_eq!(t.error(), Some(libc::ETIMEDOUT));
+}
+
+#[test]
+fn an_icmp_error_meanwhile_says_why() {
+    let mut t = Script::established();
+    t.send(10);
+    t.expect("P. 1:11(10) ack 1");
+    t.advance(secs(600));
+    t.icmp(SocketError::hard(libc::EHOSTUNREACH), 1);
+    t.advance(secs(600));
+    t.ignore();
+    assert_eq!(t.error(), Some(libc::EHOSTUNREACH));
+}
+
+#[test]
+fn user_timeout_gives_up_when_it_says() {
+    let mut t = Setup::new().options(|o| o.user_timeout = secs(5)).established();
+    t.send(10);
+    t.expect("P. 1:11(10) ack 1");
+    t.advance(ms(4_900));
+    t.ignore();
+    t.check_state(Established);
+    t.advance(ms(600));
+    t.ignore();
+    t.check_state(Closed);
+    assert_eq!(t.error(), Some(libc::ETIMEDOUT));
+}
+
+#[test]
+fn retransmissions_double_their_distance() {
+    // RFC 6298 section 5.5.
+    let config = |c: &mut super::super::Config| c.tcp_early_retrans = false;
+    let mut t = Setup::new().config(config).established();
+    t.send(10);
+    t.expect("P. 1:11(10) ack 1");
+    let mut wait = 200;
+    for _ in 0..6 {
+        t.expect_after(wait * 9 / 10..=wait * 11 / 10 + 10, "P. 1:11(10) ack 1");
+        wait *= 2;
+    }
+    t.inject(". 1:1(0) ack 11");
+}
+
+#[test]
+fn the_least_timeout_may_be_a_millisecond() {
+    let setup = Setup::new().config(|c| c.tcp_early_retrans = false);
+    let mut t = setup.options(|o| o.rto_min = ms(1)).established();
+    t.send(10);
+    t.expect("P. 1:11(10) ack 1");
+    t.expect_after(1..=10, "P. 1:11(10) ack 1");
+    t.inject(". 1:1(0) ack 11");
+}
+
+// -- after close
+
+#[test]
+fn linger_of_zero_resets() {
+    let mut t = Setup::new().options(|o| o.linger = Some(Duration::ZERO)).established();
+    t.send(10);
+    t.expect("P. 1:11(10) ack 1");
+    t.close();
+    t.expect("R. 11:11(0) ack 1");
+    t.check_state(Closed);
+}
+
+#[test]
+fn close_with_data_unread_resets() {
+    // RFC 2525 section 2.17.
+    let mut t = Script::established();
+    t.inject("P. 1:11(10) ack 1");
+    t.ignore();
+    t.close();
+    t.expect("R. 1:1(0) ack 11");
+    t.check_state(Closed);
+}
+
+#[test]
+fn data_that_comes_after_close_is_answered_with_a_reset() {
+    // RFC 9293 section 3.6.1.
+    let mut t = Script::established();
+    t.close();
+    t.expect("F. 1:2(0) ack 1");
+    t.inject(". 1:1(0) ack 2");
+    t.inject("P. 1:11(10) ack 2");
+    t.expect("R 2:2(0)");
+    t.check_state(Closed);
+}
+
+#[test]
+fn abort_resets_and_says_so() {
+    let mut t = Script::established();
+    t.send(10);
+    t.expect("P. 1:11(10) ack 1");
+    t.abort();
+    t.expect("R. 11:11(0) ack 1");
+    t.check_state(Closed);
+    t.silent(secs(100));
+}
+
+#[test]
+fn linger2_of_zero_does_not_wait_in_fin_wait_2() {
+    let mut t = Setup::new().options(|o| o.linger2 = Some(Duration::ZERO)).established();
+    t.close();
+    t.expect("F. 1:2(0) ack 1");
+    t.inject(". 1:1(0) ack 2");
+    t.ignore();
+    t.check_state(Closed);
+}
+
+#[test]
+fn a_closed_connection_whose_peer_vanished_does_not_live_for_ever() {
+    let mut t = Script::established();
+    t.send(10);
+    t.expect("P. 1:11(10) ack 1");
+    t.close();
+    t.advance(secs(2_000));
+    t.ignore();
+    t.check_state(Closed);
+}
+
+#[test]
+fn a_closed_connection_whose_peer_keeps_its_window_shut_does_not_live_for_ever() {
+    // CVE-2009-1926, "sockstress": the peer answers every probe and never opens.
+    let mut t = Setup::new().peer("win 1000 <mss 1000,sackOK>").established();
+    t.send(5_000);
+    t.ignore();
+    t.inject(". 1:1(0) ack 1001 win 0");
+    t.close();
+    for _ in 0..2_000 {
+        t.advance(secs(1));
+        if t.ignore() > 0 {
+            t.inject_quietly(". 1:1(0) ack 1001 win 0");
+        }
+    }
+    t.check_state(Closed);
+    t.ignore();
+}

@@ -1,0 +1,180 @@
+//! How fast it sends when nothing is lost: initial window, slow start, idleness; and ECN.
+
+use super::super::{Algorithm, Ecn};
+use super::script::{Script, Setup, ms, secs};
+
+/// A path of 50 ms and a buffer that holds all that is written.
+fn wide() -> Script {
+    Setup::new().options(|o| o.send_buffer = 200_000).round_trip(ms(50)).established()
+}
+
+#[test]
+fn the_initial_window_is_ten_segments() {
+    // RFC 6928.
+    let mut t = Script::established();
+    t.send(16_000);
+    t.expect_data(1, 10_001);
+    t.expect_nothing();
+}
+
+#[test]
+fn slow_start_doubles_the_window_each_round_trip() {
+    // RFC 5681 section 3.1.
+    let mut t = wide();
+    let _ = t.try_send(200_000, false);
+    t.expect_data(1, 10_001);
+    t.advance(ms(50));
+    t.inject(". 1:1(0) ack 10001");
+    t.expect_data(10_001, 30_001);
+}
+
+#[test]
+fn one_ack_for_many_opens_the_window_by_what_it_acknowledges() {
+    // Appropriate byte counting, RFC 3465: Linux counts segments, not acknowledgments.
+    let mut t = wide();
+    let _ = t.try_send(200_000, false);
+    t.expect_data(1, 10_001);
+    t.advance(ms(50));
+    for i in 1..=10 {
+        t.inject(&format!(". 1:1(0) ack {}", i * 1_000 + 1));
+        assert_eq!(t.ignore(), 2);
+    }
+}
+
+#[test]
+fn acks_of_parts_of_segments_do_not_open_the_window_faster() {
+    // ACK division, RFC 3465 section 2.3: a peer acknowledges each byte apart.
+    let mut t = wide();
+    let _ = t.try_send(200_000, false);
+    t.expect_data(1, 10_001);
+    t.advance(ms(50));
+    let mut sent = 0;
+    for i in 1..=100 {
+        t.inject(&format!(". 1:1(0) ack {}", i * 10 + 1));
+        sent += t.ignore();
+    }
+    assert!(sent <= 3, "{sent} segments for one acknowledged");
+}
+
+#[test]
+fn an_application_that_sends_little_does_not_open_the_window() {
+    // RFC 7661, RFC 9438 section 5.8: what is not used proves nothing.
+    let mut t = Script::established();
+    let before = t.info().snd_cwnd;
+    let mut at = 1;
+    for _ in 0..50 {
+        t.send(100);
+        t.ignore();
+        at += 100;
+        t.advance(ms(50));
+        t.inject(&format!(". 1:1(0) ack {at}"));
+    }
+    assert!(t.info().snd_cwnd <= 2 * before, "{} of {before}", t.info().snd_cwnd);
+}
+
+#[test]
+fn after_idleness_it_starts_slowly_again() {
+    // RFC 5681 section 4.1.
+    let mut t = wide();
+    let _ = t.try_send(30_000, false);
+    t.expect_data(1, 10_001);
+    t.advance(ms(50));
+    t.inject(". 1:1(0) ack 10001");
+    t.expect_data(10_001, 30_001);
+    t.advance(ms(50));
+    t.inject(". 1:1(0) ack 30001");
+    assert!(t.info().snd_cwnd >= 30);
+    t.silent(secs(10));
+    let _ = t.try_send(50_000, false);
+    let burst = t.ignore();
+    assert_eq!(burst, 10, "a burst of {burst} after ten seconds");
+    t.inject_quietly(". 1:1(0) ack 40001");
+    t.ignore();
+}
+
+#[test]
+fn the_algorithm_may_be_changed_on_the_way() {
+    for algorithm in [Algorithm::NewReno, Algorithm::Cubic] {
+        let mut t = Script::established();
+        t.send(5_000);
+        t.expect_data(1, 5_001);
+        t.configure(|o| o.congestion = Some(algorithm));
+        t.inject(". 1:1(0) ack 5001");
+        t.send(5_000);
+        t.expect_data(5_001, 10_001);
+    }
+}
+
+// -- ECN, RFC 3168
+
+fn ecn() -> Script {
+    let mut t = Setup::new().config(|c| c.tcp_ecn = Ecn::On).connect();
+    t.expect("SEW 0:0(0)");
+    t.inject("SE. 0:0(0) ack 1 win 65535 <mss 1000,sackOK>");
+    t.expect("[not-ect] . 1:1(0) ack 1");
+    t
+}
+
+#[test]
+fn data_may_be_marked_and_nothing_else() {
+    // Section 6.1.4: not pure acknowledgments; 6.1.5: not retransmissions.
+    let mut t = ecn();
+    t.send(10);
+    t.expect("[ect0] P. 1:11(10) ack 1");
+    t.advance(secs(1));
+    while t.sent_some() {
+        t.expect("[not-ect] P. 1:11(10) ack 1");
+    }
+    t.inject("P. 1:11(10) ack 11");
+    t.expect_after(0..=40, "[not-ect] . 11:11(0) ack 11");
+}
+
+#[test]
+fn a_mark_is_echoed_until_the_sender_says_it_has_heard() {
+    // Section 6.1.3.
+    let mut t = ecn();
+    t.inject("[ce] . 1:1001(1000) ack 1");
+    t.expect("E. 1:1(0) ack 1001");
+    t.inject_quietly(". 1001:2001(1000) ack 1");
+    t.advance(ms(50));
+    t.expect("E. 1:1(0) ack 2001");
+    t.ignore();
+    t.inject("W. 2001:3001(1000) ack 1");
+    t.expect(". 1:1(0) ack 3001");
+}
+
+#[test]
+fn an_echo_halves_the_window_once_per_round_trip_and_is_confirmed() {
+    // Section 6.1.2.
+    let setup = Setup::new().config(|c| c.tcp_ecn = Ecn::On);
+    let mut t = setup.options(|o| o.congestion = Some(Algorithm::NewReno)).connect();
+    t.expect("SEW 0:0(0)");
+    t.advance(ms(50));
+    t.inject("SE. 0:0(0) ack 1 win 65535 <mss 1000,sackOK>");
+    t.expect(". 1:1(0) ack 1");
+    t.send(10_000);
+    t.expect_data(1, 10_001);
+    t.advance(ms(50));
+    t.inject("E. 1:1(0) ack 2001");
+    t.ignore();
+    t.inject("E. 1:1(0) ack 4001");
+    t.ignore();
+    let ssthresh = t.info().snd_ssthresh;
+    assert!((4..=6).contains(&ssthresh), "{ssthresh}");
+    t.inject_quietly("E. 1:1(0) ack 10001");
+    t.send(1_000);
+    t.expect("PW. 10001:11001(1000) ack 1");
+    t.send(1_000);
+    t.expect("P. 11001:12001(1000) ack 1"); // said once
+    t.inject(". 1:1(0) ack 12001");
+}
+
+#[test]
+fn an_echo_without_agreement_means_nothing() {
+    let mut t = Script::established();
+    t.send(10_000);
+    t.expect_data(1, 10_001);
+    let before = t.info().snd_cwnd;
+    t.inject("E. 1:1(0) ack 5001");
+    assert!(t.info().snd_cwnd >= before);
+}

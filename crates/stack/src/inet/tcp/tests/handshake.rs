@@ -1,0 +1,301 @@
+//! Opening: the SYN and its answer, what they agree on, what happens to those that get lost or are wrong.
+
+use super::super::{Ecn, connection::State::*};
+use super::script::{Setup, ms, secs};
+use crate::inet::SocketError;
+
+// -- options
+
+#[test]
+fn a_syn_offers_all_that_the_host_allows() {
+    let mut t = Setup::new().mss(1_460).connect();
+    t.expect("S 0:0(0) win 65535 <mss 1460,sackOK,ts 1000 0,ws 7>");
+}
+
+#[test]
+fn a_syn_offers_nothing_that_is_switched_off() {
+    let setup = Setup::new().config(|c| {
+        c.tcp_sack = false;
+        c.tcp_timestamps = false;
+        c.tcp_window_scaling = false;
+    });
+    let mut t = setup.connect();
+    t.expect("S 0:0(0) <mss 1000,no sackOK,no ts,no ws>");
+    t.inject("S. 0:0(0) ack 1 win 65535 <mss 1000,sackOK,ts 1 1000,ws 7>"); // takes it nevertheless
+    t.expect(". 1:1(0) ack 1 <no ts>");
+    let info = t.info();
+    assert!(!info.sack && !info.timestamps && info.window_scale.is_none());
+}
+
+#[test]
+fn a_syn_ack_takes_only_what_the_syn_offered() {
+    let offers = [
+        ("<mss 1000>", "<mss 1000,no sackOK,no ts,no ws>"),
+        ("<mss 1000,sackOK>", "<mss 1000,sackOK,no ts,no ws>"),
+        ("<mss 1000,ts 5 0>", "<mss 1000,no sackOK,ts 1000 5,no ws>"),
+        ("<mss 1000,ws 7>", "<mss 1000,no sackOK,no ts,ws 7>"),
+        ("<mss 1000,sackOK,ts 5 0,ws 0>", "<mss 1000,sackOK,ts 1000 5,ws 7>"),
+    ];
+    for (offer, answer) in offers {
+        let mut t = Setup::new().listen();
+        t.inject(&format!("S 0:0(0) win 65535 {offer}"));
+        t.expect(&format!("S. 0:0(0) ack 1 {answer}"));
+    }
+}
+
+#[test]
+fn a_peer_that_names_no_mss_gets_536() {
+    // RFC 9293 section 3.7.1.
+    let mut t = Setup::new().peer("").established();
+    t.send(1_000);
+    t.expect(". 1:537(536) ack 1");
+    t.ignore();
+}
+
+#[test]
+fn an_mss_too_small_to_be_true_is_not_believed() {
+    // Linux's tcp_min_snd_mss: CVE-2019-11479.
+    let mut t = Setup::new().peer("<mss 48>").established();
+    t.send(96);
+    t.expect(". 1:49(48) ack 1");
+    t.ignore();
+    assert_eq!(t.info().snd_mss, 48);
+}
+
+#[test]
+fn maxseg_makes_both_directions_smaller() {
+    let mut t = Setup::new().options(|o| o.max_segment = 600).connect();
+    t.expect("S 0:0(0) <mss 600>");
+    t.inject("S. 0:0(0) ack 1 win 65535 <mss 1000,sackOK>");
+    t.expect(". 1:1(0) ack 1");
+    t.send(600);
+    t.expect("P. 1:601(600) ack 1");
+}
+
+#[test]
+fn segments_leave_room_for_timestamps() {
+    let mut t = Setup::new().peer("<mss 1000,sackOK,ts 1 1000>").established();
+    t.send(2_000);
+    t.expect(". 1:989(988) ack 1 <ts 1000 1>");
+    t.expect(". 989:1977(988) ack 1 <ts 1000 1>");
+    t.expect("P. 1977:2001(24) ack 1 <ts 1000 1>");
+}
+
+#[test]
+fn the_window_of_a_syn_is_not_scaled_and_those_after_it_are() {
+    let mut t = Setup::new().peer("win 2000 <mss 1000,sackOK,ws 3>").established();
+    t.send(9_000);
+    t.expect_data(1, 2_001); // not 16000
+    t.inject(". 1:1(0) ack 2001 win 500"); // 4000
+    t.expect_data(2_001, 6_001);
+}
+
+// -- lost and late
+
+#[test]
+fn a_syn_is_sent_again_four_times_a_second_apart_and_then_ever_rarer() {
+    let mut t = Setup::new().connect();
+    t.expect("S 0:0(0)");
+    for seconds in [1, 1, 1, 1, 1, 2, 4, 8, 16, 32] {
+        t.expect_after(seconds * 1_000..=seconds * 1_000, "S 0:0(0)");
+    }
+    t.silent(secs(63));
+    t.advance(secs(2));
+    t.check_state(Closed);
+    assert_eq!(t.error(), Some(libc::ETIMEDOUT));
+}
+
+#[test]
+fn syncnt_and_user_timeout_give_up_sooner() {
+    let mut t = Setup::new().options(|o| o.user_timeout = ms(2_500)).connect();
+    t.expect("S 0:0(0)");
+    t.advance(ms(2_499));
+    t.check_state(SynSent);
+    t.advance(ms(1));
+    t.check_state(Closed);
+    assert_eq!(t.error(), Some(libc::ETIMEDOUT));
+    t.ignore();
+}
+
+#[test]
+fn a_syn_ack_is_sent_again_and_given_up() {
+    let mut t = Setup::new().listen();
+    t.inject("S 0:0(0) win 65535 <mss 1000,sackOK>");
+    t.expect("S. 0:0(0) ack 1");
+    for seconds in [1, 2, 4, 8, 16] {
+        t.expect_after(seconds * 1_000..=seconds * 1_000, "S. 0:0(0) ack 1");
+    }
+    t.silent(secs(31));
+    t.advance(secs(2));
+    assert!(t.is_listening());
+}
+
+#[test]
+fn a_syn_that_comes_twice_is_answered_twice() {
+    let mut t = Setup::new().listen();
+    t.inject("S 0:0(0) win 65535 <mss 1000,sackOK>");
+    t.expect("S. 0:0(0) ack 1");
+    t.silent(ms(600));
+    t.inject("S 0:0(0) win 65535 <mss 1000,sackOK>");
+    t.expect("S. 0:0(0) ack 1");
+}
+
+#[test]
+fn a_syn_ack_that_comes_twice_is_acknowledged_twice() {
+    // Ours was lost.
+    let mut t = Setup::new().established();
+    t.silent(secs(1));
+    t.inject("S. 0:0(0) ack 1 win 65535 <mss 1000,sackOK>");
+    t.expect(". 1:1(0) ack 1");
+    t.check_state(Established);
+}
+
+#[test]
+fn the_third_ack_may_be_lost_if_data_follows_it() {
+    let mut t = Setup::new().listen();
+    t.inject("S 0:0(0) win 65535 <mss 1000,sackOK>");
+    t.expect("S. 0:0(0) ack 1");
+    t.inject("P. 1:101(100) ack 1");
+    t.expect_after(0..=40, ". 1:1(0) ack 101");
+    t.check_state(Established);
+    t.recv(100);
+}
+
+#[test]
+fn the_third_ack_may_carry_a_fin() {
+    let mut t = Setup::new().listen();
+    t.inject("S 0:0(0) win 65535 <mss 1000,sackOK>");
+    t.expect("S. 0:0(0) ack 1");
+    t.inject("F. 1:2(0) ack 1");
+    t.expect_after(0..=40, ". 1:1(0) ack 2");
+    t.check_state(CloseWait);
+}
+
+#[test]
+fn a_connection_without_a_round_trip_measured_starts_with_a_second() {
+    // RFC 6298 section 5.7: SYNs that were lost leave an RTO of 3 s in the RFC, of 1 s in Linux.
+    let mut t = Setup::new().connect();
+    t.expect("S 0:0(0)");
+    t.expect_after(1_000..=1_000, "S 0:0(0)");
+    t.inject("S. 0:0(0) ack 1 win 65535 <mss 1000>");
+    t.expect(". 1:1(0) ack 1");
+    t.send(10);
+    t.expect("P. 1:11(10) ack 1");
+    t.silent(ms(900));
+    t.expect_after(0..=2_200, "P. 1:11(10) ack 1");
+}
+
+// -- wrong
+
+#[test]
+fn a_syn_ack_of_another_number_is_reset() {
+    // RFC 9293 section 3.10.7.3, and figure 9: it belongs to a connection of the past.
+    let mut t = Setup::new().connect();
+    t.expect("S 0:0(0)");
+    t.inject("S. 0:0(0) ack 100 win 65535 <mss 1000>");
+    t.expect("R 100:100(0)");
+    t.check_state(SynSent);
+    t.inject("S. 0:0(0) ack 1 win 65535 <mss 1000>");
+    t.expect(". 1:1(0) ack 1");
+}
+
+#[test]
+fn an_ack_of_another_number_is_reset_too() {
+    // Figure 10: the peer believes in an old connection.
+    let mut t = Setup::new().connect();
+    t.expect("S 0:0(0)");
+    t.inject(". 500:500(0) ack 300");
+    t.expect("R 300:300(0)");
+    t.check_state(SynSent);
+}
+
+#[test]
+fn a_reset_without_the_right_ack_does_not_refuse_a_connect() {
+    let mut t = Setup::new().connect();
+    t.expect("S 0:0(0)");
+    t.inject("R 0:0(0)");
+    t.inject("R. 0:0(0) ack 77");
+    t.check_state(SynSent);
+    assert_eq!(t.error(), None);
+}
+
+#[test]
+fn data_does_not_end_a_handshake_nor_does_a_fin() {
+    let mut t = Setup::new().connect();
+    t.expect("S 0:0(0)");
+    t.inject("F 0:1(0)");
+    t.inject("P 1:101(100)");
+    t.check_state(SynSent);
+}
+
+#[test]
+fn an_ack_of_another_number_in_syn_received_is_reset() {
+    let mut t = Setup::new().listen();
+    t.inject("S 0:0(0) win 65535 <mss 1000,sackOK>");
+    t.expect("S. 0:0(0) ack 1");
+    t.inject(". 1:1(0) ack 999");
+    t.expect("R 999:999(0)");
+    t.inject(". 1:1(0) ack 1");
+    t.check_state(Established);
+}
+
+#[test]
+fn icmp_refuses_a_connect_in_flight_and_no_other() {
+    let mut t = Setup::new().connect();
+    t.expect("S 0:0(0)");
+    t.icmp(SocketError::hard(libc::EHOSTUNREACH), 5);
+    t.check_state(SynSent);
+    t.icmp(SocketError::hard(libc::EHOSTUNREACH), 0);
+    t.check_state(Closed);
+    assert_eq!(t.error(), Some(libc::EHOSTUNREACH));
+}
+
+#[test]
+fn bytes_written_before_the_handshake_is_over_have_to_wait() {
+    let mut t = Setup::new().connect();
+    t.expect("S 0:0(0)");
+    let early = t.try_send(10, false).map_err(|e| e.raw_os_error());
+    assert_eq!(early, Err(Some(libc::EAGAIN)));
+    t.inject("S. 0:0(0) ack 1 win 65535 <mss 1000>");
+    t.expect(". 1:1(0) ack 1");
+    t.send(10);
+    t.expect("P. 1:11(10) ack 1");
+}
+
+// -- ECN, RFC 3168 section 6.1.1
+
+#[test]
+fn ecn_is_asked_for_only_if_on_and_agreed_to_if_asked() {
+    let mut t = Setup::new().connect();
+    t.expect("S 0:0(0)"); // no E, no W
+    t.close();
+    let mut t = Setup::new().config(|c| c.tcp_ecn = Ecn::On).connect();
+    t.expect("SEW 0:0(0)");
+    t.inject("SE. 0:0(0) ack 1 win 65535 <mss 1000>");
+    t.expect(". 1:1(0) ack 1");
+    assert!(t.info().ecn);
+
+    let mut t = Setup::new().listen();
+    t.inject("SEW 0:0(0) win 65535 <mss 1000>");
+    t.expect("SE. 0:0(0) ack 1");
+    let mut t = Setup::new().config(|c| c.tcp_ecn = Ecn::Off).listen();
+    t.inject("SEW 0:0(0) win 65535 <mss 1000>");
+    t.expect("S. 0:0(0) ack 1");
+}
+
+#[test]
+fn a_peer_that_mirrors_the_flags_does_not_speak_ecn() {
+    // RFC 3168 section 6.1.1: some hosts reflect reserved bits.
+    let mut t = Setup::new().config(|c| c.tcp_ecn = Ecn::On).connect();
+    t.expect("SEW 0:0(0)");
+    t.inject("SEW. 0:0(0) ack 1 win 65535 <mss 1000>");
+    t.expect(". 1:1(0) ack 1");
+    assert!(!t.info().ecn);
+}
+
+#[test]
+fn a_syn_that_is_not_answered_goes_without_ecn_the_next_time() {
+    let mut t = Setup::new().config(|c| c.tcp_ecn = Ecn::On).connect();
+    t.expect("SEW 0:0(0)");
+    t.expect_after(1_000..=1_000, "S 0:0(0)");
+}

@@ -1,0 +1,285 @@
+//! What is done about lost segments: SACK and RACK, tail loss probes, fast retransmit without SACK, the
+//! timeout, and what turns out not to have been lost.
+
+use super::super::Algorithm;
+use super::script::{Script, Setup, ms, secs};
+
+/// Ten segments are in flight over a path of 100 ms, whose round trip is known. They begin with 1001.
+fn ten() -> Script {
+    ten_of(Setup::new())
+}
+
+fn ten_of(setup: Setup) -> Script {
+    let mut t = setup.round_trip(ms(100)).established();
+    t.send(1_000);
+    t.expect("P. 1:1001(1000) ack 1");
+    t.advance(ms(100));
+    t.inject(". 1:1(0) ack 1001");
+    t.send(10_000);
+    t.expect_data(1_001, 11_001);
+    t.advance(ms(100));
+    t
+}
+
+// -- SACK, RFC 2018, RFC 6675, RFC 8985
+
+#[test]
+fn three_segments_sacked_beyond_a_hole_fill_it() {
+    let mut t = ten();
+    t.inject(". 1:1(0) ack 1001 <sack 2001:3001>");
+    t.inject(". 1:1(0) ack 1001 <sack 2001:4001>");
+    t.expect_nothing();
+    t.inject(". 1:1(0) ack 1001 <sack 2001:5001>");
+    t.expect(". 1001:2001(1000) ack 1");
+    t.inject(". 1:1(0) ack 11001");
+    t.silent(secs(5));
+}
+
+#[test]
+fn one_ack_may_tell_of_all_three() {
+    let mut t = ten();
+    t.inject(". 1:1(0) ack 1001 <sack 3001:6001>");
+    t.expect(". 1001:2001(1000) ack 1");
+    t.expect(". 2001:3001(1000) ack 1");
+    t.ignore();
+    t.inject(". 1:1(0) ack 11001");
+    t.silent(secs(5));
+}
+
+#[test]
+fn several_holes_are_filled_in_one_round_trip() {
+    let mut t = ten();
+    t.inject(". 1:1(0) ack 1001 <sack 4001:5001 2001:3001>");
+    t.ignore();
+    t.inject(". 1:1(0) ack 1001 <sack 10001:11001 6001:9001 4001:5001 2001:3001>");
+    t.advance(ms(60)); // RACK waits a quarter of a round trip for those near the end
+    let mut holes = t.take();
+    holes.sort_unstable();
+    let want = [(1_001, 2_001), (3_001, 4_001), (5_001, 6_001), (9_001, 10_001)];
+    assert_eq!(holes, want, "each hole once");
+    t.inject(". 1:1(0) ack 11001");
+    t.silent(secs(5));
+}
+
+#[test]
+fn a_retransmission_that_is_lost_is_sent_again_without_a_timeout() {
+    // RACK, RFC 8985 section 3: RFC 6675 has to wait for the timeout.
+    let mut t = ten();
+    t.inject(". 1:1(0) ack 1001 <sack 2001:5001>");
+    t.expect(". 1001:2001(1000) ack 1"); // lost again
+    t.send(3_000);
+    t.ignore();
+    t.advance(ms(50));
+    t.inject_quietly(". 1:1(0) ack 1001 <sack 2001:11001>");
+    t.ignore();
+    t.advance(ms(60));
+    t.inject_quietly(". 1:1(0) ack 1001 <sack 2001:12001>"); // sent after the retransmission
+    let before = t.info().retransmits;
+    t.advance(ms(60));
+    assert!(t.take().contains(&(1_001, 2_001)), "not sent again");
+    assert_eq!(t.info().retransmits, before, "by timeout");
+    t.inject(". 1:1(0) ack 14001");
+    t.ignore();
+}
+
+#[test]
+fn reordering_by_less_than_a_quarter_of_a_round_trip_is_no_loss() {
+    let mut t = ten();
+    t.inject(". 1:1(0) ack 1001 <sack 2001:3001>");
+    t.advance(ms(5));
+    t.inject(". 1:1(0) ack 3001");
+    t.inject(". 1:1(0) ack 11001");
+    t.silent(secs(5));
+}
+
+#[test]
+fn blocks_that_cannot_be_are_not_believed() {
+    // Below SND.UNA, above SND.NXT, backwards, empty: CVE-2019-11477 and its like.
+    let mut t = ten();
+    for sack in ["20001:21001", "900:950", "5001:4001", "3001:3001", "-70000:5001", "10001:90001"] {
+        t.inject(&format!(". 1:1(0) ack 1001 <sack {sack}>"));
+        t.advance(ms(1));
+    }
+    t.ignore();
+    assert_eq!(t.info().sacked, 0);
+    t.inject(". 1:1(0) ack 11001");
+    t.silent(secs(5));
+}
+
+#[test]
+fn a_peer_may_take_back_what_it_sacked() {
+    // RFC 2018 section 8: reneging. What was only SACKed is kept until it is acknowledged.
+    let mut t = ten();
+    t.inject(". 1:1(0) ack 1001 <sack 2001:11001>");
+    t.expect(". 1001:2001(1000) ack 1");
+    t.advance(ms(100));
+    t.inject_quietly(". 1:1(0) ack 2001"); // and the rest is gone
+    let mut sent = Vec::new();
+    for _ in 0..20 {
+        t.advance(ms(500));
+        sent.extend(t.take());
+        if let Some((_, end)) = sent.iter().max_by_key(|(_, end)| *end) {
+            let end = *end;
+            t.inject_quietly(&format!(". 1:1(0) ack {end}"));
+            sent.extend(t.take());
+        }
+    }
+    sent.sort_unstable();
+    sent.dedup();
+    let want: Vec<(i64, i64)> = (2..11).map(|i| (i * 1_000 + 1, i * 1_000 + 1_001)).collect();
+    assert_eq!(sent, want);
+}
+
+// -- tail loss probes, RFC 8985 section 7
+
+#[test]
+fn the_last_segment_is_probed_for_before_the_timeout() {
+    let mut t = ten();
+    t.inject(". 1:1(0) ack 9001"); // the last two are lost
+    t.expect_after(150..=260, "P. 10001:11001(1000) ack 1");
+    t.advance(ms(100));
+    t.inject(". 1:1(0) ack 9001 <sack 10001:11001>");
+    t.expect_after(0..=60, ". 9001:10001(1000) ack 1");
+    t.inject(". 1:1(0) ack 11001");
+    t.silent(secs(5));
+}
+
+#[test]
+fn a_probe_takes_new_data_if_there_is_some() {
+    let mut t = Setup::new().peer("<mss 1000,sackOK>").established();
+    t.send(12_000);
+    t.expect_data(1, 10_001); // the initial window
+    t.expect_after(1..=1_000, ". 10001:11001(1000) ack 1");
+    t.ignore();
+    t.inject(". 1:1(0) ack 11001");
+    t.ignore();
+    t.inject(". 1:1(0) ack 12001");
+}
+
+#[test]
+fn one_probe_is_enough() {
+    let mut t = ten();
+    t.expect_after(1..=300, "P. 10001:11001(1000) ack 1");
+    t.expect_after(100..=600, ". 1001:2001(1000) ack 1"); // then it is the timeout's turn
+    t.inject(". 1:1(0) ack 11001");
+}
+
+#[test]
+fn probes_may_be_switched_off() {
+    let mut t = ten_of(Setup::new().config(|c| c.tcp_early_retrans = false));
+    t.expect_after(190..=500, ". 1001:2001(1000) ack 1");
+    t.inject(". 1:1(0) ack 11001");
+}
+
+// -- the timeout, RFC 6298
+
+#[test]
+fn after_a_timeout_all_that_was_out_is_sent_again_slowly() {
+    let setup = Setup::new().config(|c| (c.tcp_early_retrans, c.tcp_frto) = (false, false));
+    let mut t = ten_of(setup);
+    t.expect_after(190..=500, ". 1001:2001(1000) ack 1");
+    t.advance(ms(100));
+    t.inject(". 1:1(0) ack 2001");
+    t.expect(". 2001:3001(1000) ack 1"); // slow start from one segment
+    t.expect(". 3001:4001(1000) ack 1");
+    t.expect_nothing();
+    t.advance(ms(100));
+    t.inject(". 1:1(0) ack 4001");
+    t.expect_data(4_001, 8_001);
+    t.inject(". 1:1(0) ack 11001");
+}
+
+#[test]
+fn a_needless_timeout_is_undone() {
+    // F-RTO, RFC 5682: the acknowledgments were late, nothing was lost.
+    let mut t = ten_of(Setup::new().config(|c| c.tcp_early_retrans = false));
+    t.send(5_000);
+    t.ignore();
+    let before = t.info().snd_cwnd;
+    t.expect_after(100..=500, ". 1001:2001(1000) ack 1");
+    t.advance(ms(10));
+    t.inject(". 1:1(0) ack 2001"); // of the first transmission
+    t.ignore(); // new data, to see
+    t.inject(". 1:1(0) ack 3001");
+    t.ignore();
+    t.inject(". 1:1(0) ack 11001");
+    t.ignore();
+    let after = t.info().snd_cwnd;
+    assert!(after >= before, "cwnd {before} before, {after} after");
+    t.inject(". 1:1(0) ack 16001");
+    t.ignore();
+}
+
+#[test]
+fn a_needless_retransmission_is_undone_when_the_peer_says_so() {
+    // DSACK, RFC 3708 and Linux: both copies arrived.
+    let mut t = ten();
+    let before = t.info().snd_cwnd;
+    t.inject(". 1:1(0) ack 1001 <sack 2001:5001>");
+    t.expect(". 1001:2001(1000) ack 1");
+    t.advance(ms(10));
+    t.inject_quietly(". 1:1(0) ack 5001"); // it was only late
+    t.advance(ms(90));
+    t.inject_quietly(". 1:1(0) ack 11001 <sack 1001:2001>");
+    let after = t.info().snd_cwnd;
+    assert!(after >= before, "cwnd {before} before, {after} after");
+    t.ignore();
+}
+
+#[test]
+fn the_round_trip_is_not_measured_from_what_was_sent_twice() {
+    // Karn's algorithm, RFC 6298 section 3; no timestamps here.
+    let mut t = Setup::new().config(|c| c.tcp_early_retrans = false).established();
+    t.send(10);
+    t.expect("P. 1:11(10) ack 1");
+    let before = t.info().rtt;
+    t.advance(ms(250));
+    assert_eq!(t.ignore(), 1);
+    t.inject(". 1:1(0) ack 11");
+    assert_eq!(t.info().rtt, before);
+}
+
+#[test]
+fn the_timeout_follows_the_round_trip() {
+    let mut t = ten();
+    t.inject(". 1:1(0) ack 11001");
+    let info = t.info();
+    assert!((90..=110).contains(&info.rtt.as_millis()), "{:?}", info.rtt);
+    assert!((200..=400).contains(&info.rto.as_millis()), "{:?}", info.rto);
+}
+
+// -- how much is sent meanwhile
+
+#[test]
+fn a_loss_halves_the_window_or_nearly() {
+    // RFC 5681 section 3.1 for NewReno, RFC 9438 section 4.6 for CUBIC: 0.7.
+    for (algorithm, part) in [(Algorithm::NewReno, 5..=6), (Algorithm::Cubic, 7..=8)] {
+        let mut t = ten_of(Setup::new().options(|o| o.congestion = Some(algorithm)));
+        let before = t.info().snd_cwnd;
+        t.inject(". 1:1(0) ack 1001 <sack 2001:5001>");
+        t.expect(". 1001:2001(1000) ack 1");
+        t.advance(ms(100));
+        t.inject_quietly(". 1:1(0) ack 11001");
+        let after = t.info().snd_ssthresh;
+        assert!(part.contains(&(after * 10 / before)), "{algorithm:?}: {after} of {before}");
+    }
+}
+
+#[test]
+fn recovery_sends_about_one_segment_for_two_that_arrive() {
+    // Proportional rate reduction, RFC 6937: no burst, no silence.
+    let mut t = ten_of(Setup::new().options(|o| o.congestion = Some(Algorithm::NewReno)));
+    t.send(6_000);
+    t.ignore();
+    t.inject(". 1:1(0) ack 1001 <sack 2001:5001>");
+    let mut sent = t.ignore();
+    for end in [6_001, 7_001, 8_001, 9_001, 10_001, 11_001] {
+        t.inject(&format!(". 1:1(0) ack 1001 <sack 2001:{end}>"));
+        let now = t.ignore();
+        assert!(now <= 3, "a burst of {now}");
+        sent += now;
+    }
+    assert!((3..=8).contains(&sent), "{sent} segments for nine that arrived");
+    t.inject_quietly(". 1:1(0) ack 17001");
+    t.ignore();
+}

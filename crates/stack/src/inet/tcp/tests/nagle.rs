@@ -1,0 +1,122 @@
+//! What is held back until more comes: Nagle's algorithm in Minshall's variant, corks, `MSG_MORE`; and a
+//! full transmit ring.
+
+use super::super::connection::State::*;
+use super::script::{Script, Setup, ms};
+
+#[test]
+fn a_small_segment_goes_out_when_nothing_is_in_flight() {
+    let mut t = Script::established();
+    t.send(10);
+    t.expect("P. 1:11(10) ack 1");
+}
+
+#[test]
+fn a_second_small_segment_waits_for_the_ack_of_the_first() {
+    // RFC 9293 section 3.7.4.
+    let mut t = Script::established();
+    t.send(10);
+    t.expect("P. 1:11(10) ack 1");
+    t.send(10);
+    t.send(10);
+    t.expect_nothing();
+    t.inject(". 1:1(0) ack 11");
+    t.expect("P. 11:31(20) ack 1");
+}
+
+#[test]
+fn a_small_segment_does_not_wait_for_full_ones() {
+    // Minshall: or the end of each large write would wait for a delayed acknowledgment.
+    let mut t = Script::established();
+    t.send(1_500);
+    t.expect(". 1:1001(1000) ack 1");
+    t.expect("P. 1001:1501(500) ack 1");
+    t.send(500);
+    t.expect_nothing();
+    t.send(500);
+    t.expect("P. 1501:2501(1000) ack 1");
+}
+
+#[test]
+fn nodelay_sends_each_write() {
+    let mut t = Setup::new().options(|o| o.nodelay = true).established();
+    for i in 0..5 {
+        t.send(10);
+        t.expect(&format!("P. {}:{}(10) ack 1", 1 + i * 10, 11 + i * 10));
+    }
+}
+
+#[test]
+fn nodelay_set_later_lets_out_what_waits() {
+    let mut t = Script::established();
+    t.send(10);
+    t.expect("P. 1:11(10) ack 1");
+    t.send(10);
+    t.expect_nothing();
+    t.configure(|o| o.nodelay = true);
+    t.expect("P. 11:21(10) ack 1");
+}
+
+#[test]
+fn a_cork_lets_out_full_segments_only_until_it_is_pulled() {
+    let mut t = Setup::new().options(|o| (o.cork, o.nodelay) = (true, true)).established();
+    t.send(600);
+    t.expect_nothing();
+    t.send(600);
+    t.expect(". 1:1001(1000) ack 1");
+    t.expect_nothing();
+    t.configure(|o| o.cork = false);
+    t.expect("P. 1001:1201(200) ack 1");
+}
+
+#[test]
+fn a_cork_does_not_hold_back_for_ever() {
+    let mut t = Setup::new().options(|o| o.cork = true).established();
+    t.send(10);
+    t.silent(ms(150));
+    t.expect_after(0..=1_000, "P. 1:11(10) ack 1");
+}
+
+#[test]
+fn more_is_waited_for_until_it_comes() {
+    let mut t = Setup::new().options(|o| o.nodelay = true).established();
+    t.send_more(10);
+    t.expect_nothing();
+    t.send(10);
+    t.expect("P. 1:21(20) ack 1");
+}
+
+#[test]
+fn a_fin_takes_what_was_held_back_with_it() {
+    let mut t = Setup::new().options(|o| o.cork = true).established();
+    t.send(10);
+    t.expect_nothing();
+    t.close();
+    t.expect("FP. 1:12(10) ack 1");
+    t.check_state(FinWait1);
+}
+
+#[test]
+fn a_full_ring_loses_nothing_and_reorders_nothing() {
+    let mut t = Script::established();
+    t.jam(true);
+    t.send(5_000);
+    t.inject("P. 1:101(100) ack 1");
+    t.expect_nothing();
+    t.jam(false);
+    t.expect_data(1, 5_001);
+    assert_eq!(t.acked(), 101, "the data carried the acknowledgment");
+}
+
+#[test]
+fn a_retransmission_that_found_the_ring_full_is_made_up_for() {
+    let mut t = Script::established();
+    t.send(10);
+    t.expect("P. 1:11(10) ack 1");
+    t.jam(true);
+    t.silent(ms(3_000));
+    t.jam(false);
+    t.advance(ms(3_000));
+    assert!(t.ignore() > 0, "nobody sent it again");
+    t.inject(". 1:1(0) ack 11");
+}

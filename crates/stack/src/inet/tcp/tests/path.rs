@@ -1,0 +1,67 @@
+//! What the network says by ICMP, as far as it may be believed (RFC 5927), and path MTU discovery.
+
+use super::super::connection::State::*;
+use super::script::{Script, Setup, ms, secs};
+use crate::inet::SocketError;
+
+#[test]
+fn a_packet_too_big_is_sent_again_in_smaller_pieces() {
+    // RFC 1191 section 6.5: at once, not after a timeout.
+    let mut t = Script::established();
+    t.send(2_000);
+    t.expect_data(1, 2_001);
+    t.icmp_too_big(600, 1);
+    assert_eq!(t.info().snd_mss, 600);
+    t.advance(ms(1));
+    t.expect_data(1, 601);
+    t.ignore();
+    t.inject_quietly(". 1:1(0) ack 2001");
+    t.send(1_200);
+    t.expect_data(2_001, 3_201);
+}
+
+#[test]
+fn a_path_does_not_become_wider_by_icmp() {
+    let mut t = Script::established();
+    t.send(10);
+    t.expect("P. 1:11(10) ack 1");
+    t.icmp_too_big(5_000, 1);
+    assert_eq!(t.info().snd_mss, 1_000);
+    t.inject(". 1:1(0) ack 11");
+}
+
+#[test]
+fn a_smaller_path_does_not_halve_the_window() {
+    // RFC 1191 section 6.5: "the retransmission […] should not change the congestion window".
+    let mut t = Script::established();
+    t.send(10_000);
+    t.expect_data(1, 10_001);
+    let before = t.info().snd_ssthresh;
+    t.icmp_too_big(500, 1);
+    t.ignore();
+    assert_eq!(t.info().snd_ssthresh, before);
+}
+
+#[test]
+fn while_nothing_is_in_flight_no_error_is_believed() {
+    let mut t = Script::established();
+    t.icmp_too_big(300, 0);
+    t.icmp_too_big(300, 2);
+    t.icmp_too_big(300, -100);
+    assert_eq!(t.info().snd_mss, 1_000);
+}
+
+#[test]
+fn a_hard_error_is_remembered_only_until_there_is_progress() {
+    let mut t = Script::established();
+    t.send(10);
+    t.expect("P. 1:11(10) ack 1");
+    t.icmp(SocketError::hard(libc::ENETUNREACH), 1);
+    t.inject(". 1:1(0) ack 11");
+    t.send(10);
+    t.expect("P. 11:21(10) ack 1");
+    t.advance(secs(2_000));
+    t.ignore();
+    t.check_state(Closed);
+    assert_eq!(t.error(), Some(libc::ETIMEDOUT), "the old error had passed");
+}

@@ -1,0 +1,214 @@
+//! The peer's window: closed, probed, opened, shrunk; and ours.
+
+use super::super::connection::State::*;
+use super::script::{Script, Setup, ms, secs};
+
+/// The peer's window is full and closed.
+fn closed() -> Script {
+    let mut t = Setup::new().peer("win 2000 <mss 1000,sackOK>").established();
+    t.send(5_000);
+    t.expect_data(1, 2_001);
+    t.inject(". 1:1(0) ack 2001 win 0");
+    t
+}
+
+#[test]
+fn a_closed_window_is_probed_ever_more_rarely() {
+    // RFC 9293 section 3.8.6.1; an empty segment below the window, as Linux and BSD do it.
+    let mut t = closed();
+    for wait in [200, 400, 800, 1_600, 3_200, 6_400] {
+        t.expect_after(wait / 2..=wait * 2, ". 2000:2000(0) ack 1");
+        t.inject(". 1:1(0) ack 2001 win 0");
+    }
+}
+
+#[test]
+fn probes_go_on_as_long_as_they_are_answered() {
+    let mut t = closed();
+    for _ in 0..40 {
+        t.advance(secs(60));
+        if t.ignore() > 0 {
+            t.inject(". 1:1(0) ack 2001 win 0");
+        }
+    }
+    t.check_state(Established);
+    t.inject_quietly(". 1:1(0) ack 2001 win 65535");
+    t.expect_data(2_001, 5_001);
+}
+
+#[test]
+fn probes_that_nobody_answers_end_in_a_timeout() {
+    let mut t = closed();
+    t.advance(secs(3_600));
+    assert!(t.ignore() >= 10);
+    t.check_state(Closed);
+    assert_eq!(t.error(), Some(libc::ETIMEDOUT));
+}
+
+#[test]
+fn a_window_that_opens_lets_data_out_at_once() {
+    let mut t = closed();
+    t.inject(". 1:1(0) ack 2001 win 1500");
+    t.expect(". 2001:3001(1000) ack 1");
+    t.expect_nothing();
+    t.inject(". 1:1(0) ack 3001 win 65535");
+    t.expect_data(3_001, 5_001);
+}
+
+#[test]
+fn a_window_that_opens_by_less_than_a_segment_is_used_when_the_probe_is_due() {
+    let mut t = closed();
+    t.inject(". 1:1(0) ack 2001 win 100");
+    t.silent(ms(100));
+    t.expect_after(0..=2_000, ". 2001:2101(100) ack 1");
+}
+
+#[test]
+fn an_older_segment_does_not_bring_its_window_back() {
+    // SND.WL1 and SND.WL2, RFC 9293 section 3.10.7.4.
+    let mut t = Setup::new().peer("win 4000 <mss 1000,sackOK>").established();
+    t.inject("P. 1:101(100) ack 1 win 2000");
+    t.ignore();
+    t.inject(". 1:1(0) ack 1 win 60000"); // overtaken
+    t.expect(". 1:1(0) ack 101");
+    t.send(5_000);
+    t.expect_data(1, 2_001);
+}
+
+#[test]
+fn a_window_that_closes_is_believed() {
+    let mut t = Setup::new().peer("win 4000 <mss 1000,sackOK>").established();
+    t.inject(". 1:1(0) ack 1 win 0");
+    t.send(1_000);
+    t.expect_nothing();
+    t.inject(". 1:1(0) ack 1 win 1000");
+    t.expect("P. 1:1001(1000) ack 1");
+}
+
+#[test]
+fn a_tail_probe_stays_within_a_window_that_shrank() {
+    let mut t = Setup::new().peer("win 4000 <mss 1000,sackOK>").established();
+    t.send(4_000);
+    t.expect_data(1, 4_001);
+    t.inject(". 1:1(0) ack 2001 win 0");
+    t.silent(ms(150)); // the probe would be due, of 3001:4001
+    t.expect_after(10..=500, ". 2001:3001(1000) ack 1"); // by timeout
+}
+
+#[test]
+fn a_small_window_is_used_in_halves() {
+    // Linux's tcp_bound_to_half_wnd: a window of less than two segments would be used up by each.
+    let mut t = Setup::new().peer("win 1200 <mss 1000,sackOK>").established();
+    t.send(1_200);
+    t.expect(". 1:601(600) ack 1");
+    t.expect("P. 601:1201(600) ack 1");
+}
+
+#[test]
+fn a_fin_waits_for_the_window_and_is_probed_for() {
+    let mut t = Setup::new().peer("win 1000 <mss 500,sackOK>").established();
+    t.send(1_000);
+    t.expect_data(1, 1_001);
+    t.inject(". 1:1(0) ack 1001 win 0");
+    t.close();
+    t.check_state(FinWait1);
+    t.expect_after(50..=2_000, ". 1000:1000(0) ack 1");
+    t.inject(". 1:1(0) ack 1001 win 1000");
+    t.expect("F. 1001:1002(0) ack 1");
+}
+
+// -- ours
+
+#[test]
+fn a_reader_that_stops_closes_our_window_and_one_that_starts_opens_it() {
+    let mut t = Setup::new().options(|o| o.receive_buffer = 4_000).established();
+    let all = t.offers();
+    let mut at = 1;
+    while t.offers() > 0 {
+        let len = t.offers().min(1_000);
+        t.inject(&format!(". {at}:{}({len}) ack 1", at + len));
+        at += len;
+        t.advance(ms(300));
+        t.ignore();
+    }
+    assert_eq!(at, all + 1, "all that was offered found room");
+    t.recv(all as usize);
+    t.expect(&format!(". 1:1(0) ack {at}")); // at once, or the peer would wait for its probe
+    assert!(t.offers() >= all / 2);
+}
+
+#[test]
+fn a_probe_of_our_closed_window_is_answered_and_its_byte_not_kept() {
+    let mut t = Setup::new().options(|o| o.receive_buffer = 2_000).established();
+    let mut at = 1;
+    while t.offers() > 0 {
+        let len = t.offers().min(1_000);
+        t.inject(&format!(". {at}:{}({len}) ack 1", at + len));
+        at += len;
+        t.advance(ms(300));
+        t.ignore();
+    }
+    for _ in 0..3 {
+        t.inject(&format!("P. {at}:{}(1) ack 1", at + 1));
+        t.expect(&format!(". 1:1(0) ack {at} win 0"));
+        t.inject(&format!(". {}:{}(0) ack 1", at - 1, at - 1)); // Linux's kind of probe
+        t.advance(secs(1));
+        t.ignore();
+    }
+    t.recv((at - 1) as usize);
+    t.ignore();
+    t.recv_nothing();
+}
+
+#[test]
+fn acknowledgments_that_come_while_our_window_is_closed_still_count() {
+    // RFC 9293 section 3.10.7.4: "If the RCV.WND is zero, no segments will be acceptable, but special
+    // allowance should be made to accept valid ACKs".
+    let mut t = Setup::new().options(|o| o.receive_buffer = 2_000).established();
+    t.send(10);
+    t.expect("P. 1:11(10) ack 1");
+    let mut at = 1;
+    while t.offers() > 0 {
+        let len = t.offers().min(1_000);
+        t.inject_quietly(&format!(". {at}:{}({len}) ack 1", at + len));
+        at += len;
+    }
+    t.inject_quietly(&format!(". {at}:{}(1000) ack 11", at + 1_000));
+    t.ignore();
+    assert_eq!(t.with(|c, _| c.unacknowledged()), 0);
+}
+
+#[test]
+fn the_window_grows_while_a_stream_is_read() {
+    // Autotuning: the window follows what the application takes per round trip.
+    let mut t = Setup::new().peer("<mss 1000,sackOK,ws 7>").established();
+    let before = t.offers();
+    let mut at = 1;
+    for _ in 0..60 {
+        for _ in 0..(t.offers() / 1_000).min(64) {
+            t.inject_quietly(&format!(". {at}:{}(1000) ack 1", at + 1_000));
+            at += 1_000;
+            t.recv(1_000);
+        }
+        t.advance(ms(10));
+    }
+    t.ignore();
+    assert!(t.offers() > 2 * before, "from {before} to {}", t.offers());
+}
+
+#[test]
+fn a_fixed_buffer_does_not_grow() {
+    let setup = Setup::new().options(|o| o.receive_buffer = 20_000);
+    let mut t = setup.peer("<mss 1000,sackOK,ws 7>").established();
+    let mut at = 1;
+    for _ in 0..30 {
+        for _ in 0..(t.offers() / 1_000).min(64) {
+            t.inject_quietly(&format!(". {at}:{}(1000) ack 1", at + 1_000));
+            at += 1_000;
+            t.recv(1_000);
+        }
+        t.advance(ms(10));
+    }
+    t.ignore();
+    assert!(t.offers() <= 20_000, "{}", t.offers());
+}
