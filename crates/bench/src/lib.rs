@@ -46,6 +46,7 @@ pub mod stages;
 pub mod stats;
 pub mod sweep;
 pub mod table;
+pub mod throughput;
 pub mod units;
 pub mod workload;
 

@@ -294,7 +294,7 @@ impl Bench {
 }
 
 /// A bar on a terminal's stderr, nothing elsewhere. It is drawn between measurements only.
-fn progress(steps: usize, title: &str) -> ProgressBar {
+pub(crate) fn progress(steps: usize, title: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(steps as u64), ProgressDrawTarget::stderr());
     if let Ok(style) = ProgressStyle::with_template("{prefix} [{bar:30}] {eta} left  {msg}") {
         bar.set_style(style.progress_chars("=> "));

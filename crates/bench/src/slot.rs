@@ -234,7 +234,7 @@ fn drive<E: Endpoint>(
 }
 
 /// Runs `work` on one CPU, inside `host` if there is one.
-fn inside<R: Send>(
+pub(crate) fn inside<R: Send>(
     host: Option<&Namespace>,
     cpu: u32,
     work: impl FnOnce() -> Result<R, String> + Send,

@@ -19,8 +19,10 @@ use crate::workload::{Endpoint, PATIENCE};
 use bpf::Redirect;
 use socket::XdpSocket;
 
-const PORT: u16 = 7;
+pub(crate) const PORT: u16 = 7;
 const HEADERS: usize = 14 + 20 + 8;
+/// One message is under way at a time: few frames stay in the caches.
+const RING: u32 = 64;
 
 /// The largest message of a bare arm: one frame at the lab's MTU.
 pub const MAX_MESSAGE: usize = 1500 - 20 - 8;
@@ -40,41 +42,65 @@ pub fn run(plan: &Plan<'_>) -> Result<Slot, String> {
     slot::run(
         plan,
         |announce| {
-            let end = Bare::open(&lab.server, &lab.client, plan.clock)?;
+            let end = Bare::open(&lab.server, &lab.client, RING)?;
             announce.ready(SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT)));
-            Ok(end)
+            Ok(Echo { end, clock: plan.clock })
         },
-        |_| Bare::open(&lab.client, &lab.server, plan.clock),
+        |_| Ok(Echo { end: Bare::open(&lab.client, &lab.server, RING)?, clock: plan.clock }),
     )
 }
 
 /// One end. The redirection goes first, then the socket it leads to.
-struct Bare<'a> {
+pub(crate) struct Bare {
     _redirect: Redirect,
     socket: XdpSocket,
     headers: [u8; HEADERS],
-    clock: &'a Clock,
 }
 
-impl<'a> Bare<'a> {
-    /// Takes over queue 0 of `from`'s interface; to be called inside that host.
-    fn open(from: &LabHost, to: &LabHost, clock: &'a Clock) -> Result<Self, String> {
+impl Bare {
+    /// Takes over queue 0 of `from`'s interface with `ring` frames each way; to be called inside that host.
+    pub(crate) fn open(from: &LabHost, to: &LabHost, ring: u32) -> Result<Self, String> {
         let name = from.interface();
         let socket =
-            XdpSocket::open(from.ifindex()).map_err(|(what, e)| explain(what, name, &e))?;
+            XdpSocket::open(from.ifindex(), ring).map_err(|(what, e)| explain(what, name, &e))?;
         let redirect = Redirect::attach(from.ifindex(), socket.fd())
             .map_err(|e| explain("attach an XDP program", name, &e))?;
-        Ok(Self { _redirect: redirect, socket, headers: headers(from, to), clock })
+        Ok(Self { _redirect: redirect, socket, headers: headers(from, to) })
     }
 
     /// Takes one frame off the ring; its message's length, none if there is none for us.
-    fn take(&mut self, buffer: &mut [u8]) -> Option<usize> {
+    pub(crate) fn take(&mut self, buffer: &mut [u8]) -> Option<usize> {
         self.socket.receive(|frame| {
             let message = message(frame)?;
             let n = message.len().min(buffer.len());
             buffer[..n].copy_from_slice(&message[..n]);
             Some(n)
         })?
+    }
+
+    fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        self.push(message)?;
+        self.socket.kick()
+    }
+
+    /// Sends `message` as often as there are free frames, with one call.
+    pub(crate) fn send_run(&mut self, message: &[u8]) -> io::Result<()> {
+        loop {
+            match self.push(message) {
+                Ok(()) => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return self.socket.kick(),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    #[inline]
+    fn push(&mut self, message: &[u8]) -> io::Result<()> {
+        complete(&mut self.headers, message.len());
+        self.socket.push(HEADERS + message.len(), |frame| {
+            frame[..HEADERS].copy_from_slice(&self.headers);
+            frame[HEADERS..].copy_from_slice(message);
+        })
     }
 }
 
@@ -120,19 +146,21 @@ fn complete(h: &mut [u8; HEADERS], message: usize) {
     h[24..26].copy_from_slice(&(!sum as u16).to_be_bytes());
 }
 
-impl Endpoint for Bare<'_> {
+/// An end that waits for the other's message.
+struct Echo<'a> {
+    end: Bare,
+    clock: &'a Clock,
+}
+
+impl Endpoint for Echo<'_> {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
-        complete(&mut self.headers, message.len());
-        self.socket.transmit(HEADERS + message.len(), |frame| {
-            frame[..HEADERS].copy_from_slice(&self.headers);
-            frame[HEADERS..].copy_from_slice(message);
-        })
+        self.end.send(message)
     }
 
     fn recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         let give_up = self.clock.now() + self.clock.ticks(PATIENCE);
         loop {
-            if let Some(n) = self.take(buffer) {
+            if let Some(n) = self.end.take(buffer) {
                 return Ok(Some(n));
             }
             if self.clock.now() > give_up {
@@ -142,7 +170,7 @@ impl Endpoint for Bare<'_> {
     }
 
     fn try_recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        Ok(self.take(buffer))
+        Ok(self.end.take(buffer))
     }
 }
 

@@ -22,8 +22,6 @@ use super::rings::{FromKernel, Mapping, ToKernel};
 
 /// Bytes of a frame.
 const FRAME: u32 = 2048;
-/// Frames to receive into, and as many to send from.
-const RING: u32 = 64;
 /// The kernel frees a socket's queue some time after its last descriptor is closed.
 const REBIND: Duration = Duration::from_secs(1);
 
@@ -39,16 +37,17 @@ pub(super) struct XdpSocket {
 }
 
 impl XdpSocket {
-    /// A socket on queue 0 of `ifindex` that is ready to receive.
+    /// A socket on queue 0 of `ifindex` that is ready to receive into `ring` frames, with as many to send
+    /// from.
     ///
     /// # Errors
     /// What was being done, and the system's answer.
-    pub(super) fn open(ifindex: u32) -> Result<Self, (&'static str, io::Error)> {
+    pub(super) fn open(ifindex: u32, ring: u32) -> Result<Self, (&'static str, io::Error)> {
         let failed = |doing| move |e: io::Error| (doing, e);
         let errno = |doing| move |e: Errno| (doing, e.into());
         let fd = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)
             .map_err(errno("open an AF_XDP socket"))?;
-        let bytes = 2 * RING * FRAME;
+        let bytes = 2 * ring * FRAME;
         let memory =
             Mapping::anonymous(bytes as usize).map_err(failed("get memory for packets"))?;
         let umem = XdpUmemReg {
@@ -60,20 +59,20 @@ impl XdpSocket {
             tx_metadata_len: 0,
         };
         sockopt::set_xdp_umem_reg(&fd, umem).map_err(errno("register memory"))?;
-        sockopt::set_xdp_umem_fill_ring_size(&fd, RING)
-            .and_then(|()| sockopt::set_xdp_umem_completion_ring_size(&fd, RING))
-            .and_then(|()| sockopt::set_xdp_rx_ring_size(&fd, RING))
-            .and_then(|()| sockopt::set_xdp_tx_ring_size(&fd, RING))
+        sockopt::set_xdp_umem_fill_ring_size(&fd, ring)
+            .and_then(|()| sockopt::set_xdp_umem_completion_ring_size(&fd, ring))
+            .and_then(|()| sockopt::set_xdp_rx_ring_size(&fd, ring))
+            .and_then(|()| sockopt::set_xdp_tx_ring_size(&fd, ring))
             .map_err(errno("make the rings"))?;
         let at = sockopt::xdp_mmap_offsets(&fd).map_err(errno("find the rings"))?;
         let (shared, map) = (fd.as_fd(), failed("map the rings"));
-        let rx = FromKernel::map(shared, XDP_PGOFF_RX_RING, RING, &at.rx).map_err(map)?;
-        let tx = ToKernel::map(shared, XDP_PGOFF_TX_RING, RING, &at.tx).map_err(map)?;
+        let rx = FromKernel::map(shared, XDP_PGOFF_RX_RING, ring, &at.rx).map_err(map)?;
+        let tx = ToKernel::map(shared, XDP_PGOFF_TX_RING, ring, &at.tx).map_err(map)?;
         let mut fill =
-            ToKernel::map(shared, XDP_UMEM_PGOFF_FILL_RING, RING, &at.fr).map_err(map)?;
+            ToKernel::map(shared, XDP_UMEM_PGOFF_FILL_RING, ring, &at.fr).map_err(map)?;
         let completion =
-            FromKernel::map(shared, XDP_UMEM_PGOFF_COMPLETION_RING, RING, &at.cr).map_err(map)?;
-        for frame in 0..RING {
+            FromKernel::map(shared, XDP_UMEM_PGOFF_COMPLETION_RING, ring, &at.cr).map_err(map)?;
+        for frame in 0..ring {
             fill.push(u64::from(frame * FRAME));
         }
         let address = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_COPY, ifindex, 0);
@@ -84,7 +83,7 @@ impl XdpSocket {
             }
             thread::sleep(Duration::from_millis(1));
         }
-        let free = (RING..2 * RING).map(|frame| u64::from(frame * FRAME)).collect();
+        let free = (ring..2 * ring).map(|frame| u64::from(frame * FRAME)).collect();
         Ok(Self { fd, rx, tx, fill, completion, memory, free })
     }
 
@@ -104,12 +103,12 @@ impl XdpSocket {
         Some(result)
     }
 
-    /// Sends a frame of `len` bytes that `write` fills in.
+    /// Puts a frame of `len` bytes that `write` fills in on the ring.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] while all frames are on their way; the device's refusal.
+    /// [`io::ErrorKind::WouldBlock`] while all frames are on their way.
     #[inline]
-    pub(super) fn transmit(&mut self, len: usize, write: impl FnOnce(&mut [u8])) -> io::Result<()> {
+    pub(super) fn push(&mut self, len: usize, write: impl FnOnce(&mut [u8])) -> io::Result<()> {
         if len > FRAME as usize {
             return Err(io::ErrorKind::InvalidInput.into());
         }
@@ -120,6 +119,15 @@ impl XdpSocket {
         let addr = self.free.pop().ok_or(io::ErrorKind::WouldBlock)?;
         write(self.memory.piece(addr, len).ok_or(io::ErrorKind::InvalidInput)?);
         self.tx.push(XdpDesc { addr, len: len as u32, options: XdpDescOptions::empty() });
+        Ok(())
+    }
+
+    /// Sends what is on the ring.
+    ///
+    /// # Errors
+    /// The device's refusal.
+    #[inline]
+    pub(super) fn kick(&mut self) -> io::Result<()> {
         // In copy mode this call is the transmission. What it leaves goes with the next.
         match send(&self.fd, &[], SendFlags::DONTWAIT) {
             Ok(_) | Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS) => Ok(()),

@@ -1,0 +1,38 @@
+//! Full frames over AF_XDP one way, as fast as the rings take them: no stack, no acknowledgments.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use super::{Place, Shot};
+use crate::bare::{Bare, MAX_MESSAGE, PORT};
+
+/// What a frame of the lab's MTU carries of a TCP stream with timestamps: both arms count the same bytes.
+const SEGMENT: u64 = 1500 - 20 - 20 - 12;
+
+/// Larger rings carry no more.
+const RING: u32 = 512;
+
+pub(super) fn stream(place: &Place<'_>) -> Result<Shot, String> {
+    let lab = place.lab.ok_or("needs the lab")?;
+    super::stream(
+        place,
+        |announce, gauge| {
+            let mut end = Bare::open(&lab.server, &lab.client, RING)?;
+            announce.ready(SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT)));
+            let mut message = vec![0; MAX_MESSAGE];
+            while !gauge.is_over() {
+                if end.take(&mut message).is_some() {
+                    gauge.add(SEGMENT);
+                }
+            }
+            Ok(())
+        },
+        |_, gauge| {
+            let mut end = Bare::open(&lab.client, &lab.server, RING)?;
+            let message = vec![7; MAX_MESSAGE];
+            while !gauge.is_over() {
+                end.send_run(&message).map_err(|e| format!("send: {e}"))?;
+            }
+            Ok(())
+        },
+    )
+}

@@ -1,0 +1,399 @@
+//! netperf's TCP_STREAM and TCP_CRR: how much a connection carries, and how fast connections are made.
+//! One CPU a side; arms in interleaved rounds like the round trips'.
+//!
+//! [`LINES`] is the table of what can be measured; [`pump`] has the loops, the other files the ends.
+
+mod bare;
+mod kernel;
+mod pump;
+mod report;
+mod smoltcp;
+
+use std::collections::{BTreeMap, btree_map::Entry};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use busypoll_lab::Lab;
+use busypoll_linux::stat::CpuTimes;
+
+use crate::arm::{self, Arm, Mode, Nic, Placement, Plane, Protocol};
+use crate::demand::{self, Usage};
+use crate::run::{Cpus, Skipped, progress};
+use crate::schedule::{self, Budget};
+use crate::slot::{Announce, inside};
+use crate::stats::Rtts;
+
+pub use report::{Report, build};
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Workload {
+    /// Request and response on a standing socket: latency
+    #[default]
+    Rr,
+    /// One TCP connection, flat out: throughput
+    Stream,
+    /// Connect, one request, one response, close: connections per second
+    Crr,
+}
+
+impl Workload {
+    /// The word used in reports.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Rr => "rr",
+            Self::Stream => "stream",
+            Self::Crr => "crr",
+        }
+    }
+}
+
+/// One thing that can be measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Line {
+    /// What it is and what it runs over.
+    pub arm: Arm,
+    /// How it is loaded.
+    pub workload: Workload,
+    /// The interface cuts and joins segments for the kernel (TSO, GSO, GRO).
+    pub offloads: bool,
+    /// It is smoltcp's, for comparison.
+    pub smoltcp: bool,
+}
+
+const fn line(
+    name: &'static str,
+    workload: Workload,
+    (plane, nic, mode, placement): (Plane, Nic, Mode, Placement),
+    about: &'static str,
+) -> Line {
+    let protocol = Protocol::Tcp;
+    let arm = Arm { name, plane, nic, protocol, mode, placement, about };
+    Line { arm, workload, offloads: false, smoltcp: false }
+}
+
+use {
+    Mode::{Blocking, BusyPoll, Interrupt, Spin},
+    Nic::{Cable, Veth, Xdp},
+    Placement::{SameCpu, SeparateCpus},
+    Plane::{Bare, Kernel, Stack},
+    Workload::{Crr, Stream},
+};
+
+/// Everything that can be measured. Streams of one CPU would measure the scheduler.
+pub const LINES: &[Line] = &[
+    Line {
+        offloads: true,
+        ..line(
+            "kernel-tcp-stream",
+            Stream,
+            (Kernel, Veth, Blocking, SeparateCpus),
+            "kernel TCP, TSO, GSO and GRO on: segments of 64 KiB cross the veth whole",
+        )
+    },
+    line(
+        "kernel-tcp-stream-no-offload",
+        Stream,
+        (Kernel, Veth, Blocking, SeparateCpus),
+        "kernel TCP, a packet for each 1500 bytes",
+    ),
+    line(
+        "bare-xdp-stream",
+        Stream,
+        (Bare, Xdp, Spin, SeparateCpus),
+        "AF_XDP rings alone, full frames one way: the limit on this NIC",
+    ),
+    line(
+        "stack-xdp-tcp-stream",
+        Stream,
+        (Stack, Xdp, BusyPoll, SeparateCpus),
+        "our TCP over AF_XDP, busy polling",
+    ),
+    line(
+        "stack-cable-tcp-stream",
+        Stream,
+        (Stack, Cable, BusyPoll, SeparateCpus),
+        "our TCP over the cable, busy polling",
+    ),
+    Line {
+        smoltcp: true,
+        ..line(
+            "smoltcp-cable-tcp-stream",
+            Stream,
+            (Bare, Cable, Spin, SeparateCpus),
+            "smoltcp over the same cable, polled in a loop",
+        )
+    },
+    line(
+        "kernel-tcp-crr",
+        Crr,
+        (Kernel, Veth, Blocking, SeparateCpus),
+        "kernel TCP asleep, one CPU each",
+    ),
+    line(
+        "kernel-tcp-crr-same-cpu",
+        Crr,
+        (Kernel, Veth, Blocking, SameCpu),
+        "kernel TCP asleep, both on one CPU",
+    ),
+    line(
+        "kernel-tcp-crr-busy-poll",
+        Crr,
+        (Kernel, Veth, BusyPoll, SeparateCpus),
+        "kernel TCP with SO_BUSY_POLL",
+    ),
+    line(
+        "stack-xdp-tcp-crr-interrupt",
+        Crr,
+        (Stack, Xdp, Interrupt, SeparateCpus),
+        "our TCP over AF_XDP, interrupt-driven, one CPU each",
+    ),
+    line(
+        "stack-xdp-tcp-crr",
+        Crr,
+        (Stack, Xdp, BusyPoll, SeparateCpus),
+        "our TCP over AF_XDP, busy polling",
+    ),
+];
+
+/// Chooses lines of a workload by names and globs; all of it without.
+///
+/// # Errors
+/// One line with the nearest known name.
+pub fn select(workload: Workload, patterns: Option<&str>) -> Result<Vec<Line>, String> {
+    let lines: Vec<Line> = LINES.iter().filter(|l| l.workload == workload).copied().collect();
+    let Some(patterns) = patterns else { return Ok(lines) };
+    let arms: Vec<Arm> = lines.iter().map(|line| line.arm).collect();
+    let picked = arm::select(patterns, &arms)?;
+    Ok(lines.into_iter().filter(|line| picked.contains(&line.arm)).collect())
+}
+
+/// The lines as text, one each, for `--list`.
+pub fn list() -> String {
+    let width = LINES.iter().map(|line| line.arm.name.len()).max().unwrap_or(0);
+    LINES.iter().map(|line| format!("  {:width$}  {}\n", line.arm.name, line.arm.about)).collect()
+}
+
+/// Connections of one round at the most: each leaves a TIME_WAIT behind.
+const CONNECTIONS: u64 = 10_000;
+
+/// Where and how long one line runs once.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    line: &'a Line,
+    lab: Option<&'a Lab>,
+    client_cpu: u32,
+    server_cpu: u32,
+    busy_poll: Duration,
+    warm_up: Duration,
+    measure: Duration,
+}
+
+impl Place<'_> {
+    /// `SO_BUSY_POLL` in microseconds; 0: sleep.
+    fn busy_poll_micros(&self) -> u32 {
+        match self.line.arm.mode {
+            BusyPoll => self.busy_poll.as_micros().try_into().unwrap_or(i32::MAX as u32),
+            Blocking | Spin | Interrupt => 0,
+        }
+    }
+}
+
+/// What one run gave.
+#[derive(Debug, Clone)]
+pub(crate) struct Shot {
+    /// Bytes, or connections.
+    count: u64,
+    elapsed: Duration,
+    usage: Usage,
+    /// Of each connection, nanoseconds.
+    times: Option<Rtts>,
+}
+
+/// What the ends of a run and its observer share.
+#[derive(Default)]
+pub(crate) struct Gauge {
+    count: AtomicU64,
+    stop: AtomicBool,
+}
+
+impl Gauge {
+    /// Counts bytes or connections.
+    fn add(&self, count: u64) {
+        // One writer: the end that receives.
+        self.count.store(self.count.load(Ordering::Relaxed) + count, Ordering::Relaxed);
+    }
+
+    fn is_over(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// Runs the two ends on their CPUs and in their hosts while this thread reads the gauge.
+fn stream(
+    place: &Place<'_>,
+    receive: impl FnOnce(&Announce, &Gauge) -> Result<(), String> + Send,
+    send: impl FnOnce(SocketAddr, &Gauge) -> Result<(), String> + Send,
+) -> Result<Shot, String> {
+    let gauge = Gauge::default();
+    let (announce, address) = mpsc::sync_channel(1);
+    thread::scope(|scope| {
+        let gauge = &gauge;
+        let receiver = scope.spawn(move || {
+            let host = place.lab.map(|lab| &*lab.server);
+            inside(host, place.server_cpu, || receive(&Announce::new(announce), gauge))
+        });
+        let sender = scope.spawn(move || {
+            let host = place.lab.map(|lab| &*lab.client);
+            inside(host, place.client_cpu, move || {
+                // A closed channel: the receiver failed, and has the reason.
+                address.recv().map_err(|_| String::new()).and_then(|to| send(to, gauge))
+            })
+        });
+        let shot = observe(place, gauge, || receiver.is_finished() || sender.is_finished());
+        gauge.stop.store(true, Ordering::Relaxed);
+        let sent = sender.join().unwrap_or_else(|_| Err("the sender panicked".to_owned()));
+        let received = receiver.join().unwrap_or_else(|_| Err("the receiver panicked".to_owned()));
+        received?;
+        sent?;
+        shot
+    })
+}
+
+/// Reads the gauge at the beginning and at the end of the measurement.
+fn observe(place: &Place<'_>, gauge: &Gauge, ended: impl Fn() -> bool) -> Result<Shot, String> {
+    let read = || {
+        let cpu = CpuTimes::now().map_err(|e| e.to_string())?;
+        Ok::<_, String>((Instant::now(), gauge.count.load(Ordering::Relaxed), cpu))
+    };
+    let begin = Instant::now();
+    while gauge.count.load(Ordering::Relaxed) == 0 && begin.elapsed() < Duration::from_secs(2) {
+        if ended() {
+            return Err("it ended before it had begun".to_owned());
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    thread::sleep(place.warm_up);
+    let (start, first, before) = read()?;
+    thread::sleep(place.measure);
+    let (end, last, after) = read()?;
+    let elapsed = end - start;
+    let times = after.since(&before);
+    let usage = Usage { used: times.used(elapsed), capacity: elapsed * times.cpus.len() as u32 };
+    match last - first {
+        0 => Err("nothing came through".to_owned()),
+        count => Ok(Shot { count, elapsed, usage, times: None }),
+    }
+}
+
+/// A line's rounds; none where a round failed.
+pub(crate) struct LineRun {
+    pub(crate) line: Line,
+    pub(crate) shots: Vec<Option<Shot>>,
+}
+
+/// What a measurement gave.
+#[derive(Default)]
+pub struct Outcome {
+    pub(crate) lines: Vec<LineRun>,
+    pub(crate) skipped: Vec<Skipped>,
+    pub(crate) idle: Usage,
+}
+
+/// Measures `lines` in interleaved rounds.
+///
+/// # Errors
+/// One line when the duration is too short, or the machine's counters do not answer.
+pub fn measure(
+    lines: &[Line],
+    cpus: Cpus,
+    busy_poll: Duration,
+    (duration, rounds): (Duration, usize),
+) -> Result<Outcome, String> {
+    let mut skipped: BTreeMap<usize, String> = BTreeMap::new();
+    let mut shots: Vec<Vec<Option<Shot>>> = lines.iter().map(|_| vec![None; rounds]).collect();
+    let mut idle = Usage::default();
+    let budget = Budget::divide(duration, lines.len(), rounds)?;
+    let word = lines.first().map_or("", |line| line.workload.word());
+    let progress = progress(lines.len() * rounds, word);
+    for (round, order) in schedule::rounds(lines.len(), rounds).into_iter().enumerate() {
+        idle.add(demand::idle(budget.idle)?);
+        for i in order {
+            let line = &lines[i];
+            progress.set_message(line.arm.name);
+            // As with round trips, one that failed once is left out.
+            if let Entry::Vacant(free) = skipped.entry(i) {
+                match once(line, cpus, busy_poll, &budget) {
+                    Ok(shot) => shots[i][round] = Some(shot),
+                    Err(reason) => drop(free.insert(reason)),
+                }
+            }
+            progress.inc(1);
+        }
+    }
+    progress.finish_and_clear();
+    let mut outcome = Outcome { idle, ..Outcome::default() };
+    for (i, shots) in shots.into_iter().enumerate() {
+        let line = lines[i];
+        match skipped.remove(&i) {
+            Some(reason) => outcome.skipped.push(Skipped { name: line.arm.name, reason }),
+            None => outcome.lines.push(LineRun { line, shots }),
+        }
+    }
+    Ok(outcome)
+}
+
+/// Runs a line once, on a lab of its own: connections of one round leave nothing to the next.
+fn once(line: &Line, cpus: Cpus, busy_poll: Duration, budget: &Budget) -> Result<Shot, String> {
+    let server = cpus.server.ok_or("needs two CPUs: widen its affinity (taskset, cpuset)")?;
+    let server_cpu = if line.arm.placement == SameCpu { cpus.client } else { server };
+    let needs_lab = line.arm.nic != Cable;
+    let lab = needs_lab
+        .then(|| {
+            let gro = line.offloads || line.workload == Crr || line.arm.nic == Xdp;
+            let lab = Lab::builder().cpus(cpus.client, server).gro(gro).tso(line.offloads);
+            lab.build().map_err(|e| e.to_string())
+        })
+        .transpose()?;
+    let place = Place {
+        line,
+        lab: lab.as_ref(),
+        client_cpu: cpus.client,
+        server_cpu,
+        busy_poll,
+        warm_up: budget.warm_up,
+        measure: budget.measure,
+    };
+    match (line.arm.plane, line.workload) {
+        _ if line.smoltcp => smoltcp::stream(&place),
+        (Kernel, Crr) => kernel::crr(&place),
+        (Kernel, _) => kernel::stream(&place),
+        (Bare, _) => bare::stream(&place),
+        (Stack, _) => Err("the stack's TCP is not there yet".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_say_the_workload() {
+        for (i, line) in LINES.iter().enumerate() {
+            let name = line.arm.name;
+            assert!(name.contains(line.workload.word()), "{name}");
+            assert!(LINES[..i].iter().all(|other| other.arm.name != name), "{name}");
+        }
+    }
+
+    #[test]
+    fn lines_are_chosen_among_their_workload() {
+        assert!(select(Workload::Crr, None).is_ok_and(|lines| lines.len() == 5));
+        assert!(select(Workload::Crr, Some("*-stream")).is_err());
+        let kernel = select(Workload::Stream, Some("kernel-*")).unwrap_or_default();
+        assert_eq!(kernel.len(), 2);
+    }
+}

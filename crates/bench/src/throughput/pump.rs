@@ -1,0 +1,115 @@
+//! The loops of both workloads, over anything that reads and writes.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::time::{Duration, Instant};
+
+use super::{CONNECTIONS, Gauge, Place, Shot};
+use crate::demand::Usage;
+use crate::stats;
+use busypoll_linux::stat::CpuTimes;
+
+/// Bytes of one write and one read: large enough that the calls themselves cost little.
+const CHUNK: usize = 64 * 1024;
+
+/// How long a read waits before it looks whether the run is over.
+pub(super) const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Writes until the run is over.
+pub(super) fn pour(mut to: impl Write, gauge: &Gauge) -> Result<(), String> {
+    let chunk: Vec<u8> = (0..CHUNK).map(|i| i as u8).collect();
+    while !gauge.is_over() {
+        match to.write(&chunk) {
+            Ok(_) => {}
+            Err(e) if is_pause(&e) => {}
+            Err(e) => return Err(format!("send: {e}")),
+        }
+    }
+    Ok(())
+}
+
+/// Reads to the end, or until the run is over.
+pub(super) fn drain(mut from: impl Read, gauge: &Gauge) -> Result<(), String> {
+    let mut chunk = vec![0; CHUNK];
+    while !gauge.is_over() {
+        match from.read(&mut chunk) {
+            Ok(0) => return Ok(()),
+            Ok(n) => gauge.add(n as u64),
+            Err(e) if is_pause(&e) => {}
+            Err(e) => return Err(format!("receive: {e}")),
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn is_pause(e: &io::Error) -> bool {
+    matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}
+
+/// The client of TCP_CRR: connects, asks, is answered and hears the end; again and again.
+pub(super) fn connections<S: Read + Write>(
+    place: &Place<'_>,
+    gauge: &Gauge,
+    mut connect: impl FnMut() -> io::Result<S>,
+) -> Result<Shot, String> {
+    let mut once = || -> io::Result<()> {
+        let mut peer = connect()?;
+        let mut byte = [1];
+        peer.write_all(&byte)?;
+        peer.read_exact(&mut byte)?;
+        match peer.read(&mut byte)? {
+            0 => Ok(()),
+            _ => Err(io::Error::other("more than one byte came back")),
+        }
+    };
+    let mut run = || {
+        let warm = Instant::now();
+        for _ in 0..CONNECTIONS / 10 {
+            once()?;
+            if warm.elapsed() > place.warm_up {
+                break;
+            }
+        }
+        let mut times = stats::histogram();
+        let counters = |e: busypoll_linux::Error| io::Error::other(e.to_string());
+        let before = CpuTimes::now().map_err(counters)?;
+        let start = Instant::now();
+        let mut from = start;
+        while times.len() < CONNECTIONS * 9 / 10 && from - start < place.measure {
+            once()?;
+            let to = Instant::now();
+            times.saturating_record((to - from).as_nanos() as u64);
+            from = to;
+        }
+        let elapsed = from - start;
+        let cpu = CpuTimes::now().map_err(counters)?.since(&before);
+        let usage = Usage { used: cpu.used(elapsed), capacity: elapsed * cpu.cpus.len() as u32 };
+        Ok(Shot { count: times.len(), elapsed, usage, times: Some(times) })
+    };
+    let shot = run().map_err(|e: io::Error| format!("connection: {e}"));
+    gauge.stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    // Wakes a server that waits; one that has gone does not matter any more.
+    drop(connect());
+    shot
+}
+
+/// The server of TCP_CRR: accepts, hears, answers and closes first.
+pub(super) fn answers<S: Read + Write>(
+    gauge: &Gauge,
+    mut accept: impl FnMut() -> io::Result<S>,
+) -> Result<(), String> {
+    while !gauge.is_over() {
+        let mut peer = match accept() {
+            Ok(peer) => peer,
+            Err(e) if is_pause(&e) => continue,
+            Err(e) => return Err(format!("accept: {e}")),
+        };
+        let mut byte = [0];
+        // The last client says nothing: it only wakes us.
+        if let Err(e) = peer.read_exact(&mut byte).and_then(|()| peer.write_all(&byte))
+            && !gauge.is_over()
+        {
+            return Err(format!("answer: {e}"));
+        }
+    }
+    Ok(())
+}

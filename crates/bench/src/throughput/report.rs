@@ -1,0 +1,270 @@
+//! What was measured, for people and for scripts.
+
+use std::fmt::Write;
+
+use comfy_table::CellAlignment;
+use serde::Serialize;
+
+use super::{Line, LineRun, Outcome, Workload};
+use crate::arm::{Mode, Nic, Placement, Plane, Protocol};
+use crate::demand::{self, Usage};
+use crate::json::{Machine, SkippedReport};
+use crate::stats::{self, RttUs};
+use crate::table::{plain, us_text};
+
+/// A whole run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    /// Where and how.
+    pub machine: Machine,
+    /// `tcp-stream` or `tcp-crr`.
+    pub workload: String,
+    /// By rate, the highest first.
+    pub arms: Vec<LineReport>,
+    /// What could not be measured.
+    pub skipped: Vec<SkippedReport>,
+    /// Arms against arms, within this run.
+    pub comparisons: Vec<RateComparison>,
+}
+
+/// One measured arm.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LineReport {
+    /// Its name.
+    pub name: String,
+    /// Whose code.
+    pub plane: Plane,
+    /// Over what.
+    pub nic: Nic,
+    /// Always TCP; the bare arm carries as many bytes a frame as TCP would.
+    pub protocol: Protocol,
+    /// How both ends wait.
+    pub mode: Mode,
+    /// Where they run.
+    pub placement: Placement,
+    /// Bits of data, or connections, per second: the median over rounds.
+    pub per_second: f64,
+    /// `bit/s` or `connections/s`.
+    pub unit: &'static str,
+    /// Microseconds of CPU, whole machine, per MiB or per connection; null where others hide it.
+    pub service_demand_us: Option<f64>,
+    /// How long a connection took; null for streams.
+    pub connection_us: Option<RttUs>,
+}
+
+/// One arm's rate as a multiple of another's.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RateComparison {
+    /// The arm.
+    pub arm: String,
+    /// What it is compared with.
+    pub baseline: String,
+    /// Above 1: the arm is faster.
+    pub rate_ratio: f64,
+    /// 95 % confidence interval; null with a single round.
+    pub ci95: Option<[f64; 2]>,
+}
+
+const MIB: f64 = 1024.0 * 1024.0;
+
+/// Sums up a run.
+pub fn build(mut machine: Machine, workload: Workload, outcome: &Outcome) -> Report {
+    machine.idle_cpu_share = outcome.idle.share();
+    let mut arms: Vec<LineReport> =
+        outcome.lines.iter().map(|run| line_report(run, outcome.idle)).collect();
+    arms.sort_by(|a, b| b.per_second.total_cmp(&a.per_second));
+    let skipped = outcome.skipped.iter();
+    let skipped =
+        skipped.map(|s| SkippedReport { name: s.name.to_owned(), reason: s.reason.clone() });
+    Report {
+        machine,
+        workload: format!("tcp-{}", workload.word()),
+        arms,
+        skipped: skipped.collect(),
+        comparisons: comparisons(outcome),
+    }
+}
+
+fn rates(run: &LineRun) -> Vec<Option<f64>> {
+    let unit = if run.line.workload == Workload::Stream { 8.0 } else { 1.0 };
+    let rate = |shot: &super::Shot| unit * shot.count as f64 / shot.elapsed.as_secs_f64().max(1e-9);
+    run.shots.iter().map(|shot| shot.as_ref().map(rate)).collect()
+}
+
+fn line_report(run: &LineRun, idle: Usage) -> LineReport {
+    let Line { arm, workload, .. } = run.line;
+    let shots = || run.shots.iter().flatten();
+    let mut usage = Usage::default();
+    let mut count = 0;
+    for shot in shots() {
+        usage.add(shot.usage);
+        count += shot.count;
+    }
+    let is_stream = workload == Workload::Stream;
+    let demand = demand::service_demand_us(usage, idle, count);
+    let times: Vec<_> = shots().filter_map(|shot| shot.times.as_ref()).collect();
+    let rates: Vec<f64> = rates(run).into_iter().flatten().collect();
+    LineReport {
+        name: arm.name.to_owned(),
+        plane: arm.plane,
+        nic: arm.nic,
+        protocol: arm.protocol,
+        mode: arm.mode,
+        placement: arm.placement,
+        per_second: stats::median(&rates),
+        unit: if is_stream { "bit/s" } else { "connections/s" },
+        service_demand_us: demand.map(|us| if is_stream { us * MIB } else { us }),
+        connection_us: (!times.is_empty()).then(|| RttUs::over_rounds(times.iter().copied())),
+    }
+}
+
+/// What each arm is held against: a stream of the stack against its limit, the kernel both ways and
+/// smoltcp; connections against the kernel's best placement.
+fn comparisons(outcome: &Outcome) -> Vec<RateComparison> {
+    let median =
+        |run: &LineRun| stats::median(&rates(run).into_iter().flatten().collect::<Vec<_>>());
+    let best_kernel = outcome
+        .lines
+        .iter()
+        .filter(|run| run.line.workload == Workload::Crr && run.line.arm.is_baseline())
+        .max_by(|a, b| median(a).total_cmp(&median(b)));
+    let mut all = Vec::new();
+    for run in outcome.lines.iter().filter(|run| run.line.arm.plane != Plane::Bare) {
+        for base in &outcome.lines {
+            let held = match (run.line.workload, run.line.arm.plane) {
+                (Workload::Crr, _) => best_kernel.is_some_and(|best| std::ptr::eq(best, base)),
+                (_, Plane::Stack) => {
+                    let same_nic = base.line.arm.nic == run.line.arm.nic;
+                    (base.line.arm.plane == Plane::Bare && same_nic)
+                        || (base.line.arm.plane == Plane::Kernel && run.line.arm.nic == Nic::Xdp)
+                }
+                _ => false,
+            };
+            if !held || std::ptr::eq(run, base) {
+                continue;
+            }
+            let (ours, theirs) = (rates(run), rates(base));
+            let rounds = ours.iter().zip(&theirs).filter_map(|(a, b)| Some(((*a)?, (*b)?)));
+            let (a, b): (Vec<f64>, Vec<f64>) = rounds.unzip();
+            if let Some(ratio) = stats::paired_ratio(&a, &b) {
+                all.push(RateComparison {
+                    arm: run.line.arm.name.to_owned(),
+                    baseline: base.line.arm.name.to_owned(),
+                    rate_ratio: ratio.ratio,
+                    ci95: ratio.ci95,
+                });
+            }
+        }
+    }
+    all
+}
+
+impl Report {
+    /// The report as a person reads it.
+    pub fn render(&self) -> String {
+        let m = &self.machine;
+        let mut out = format!(
+            "{}, Linux {}{}; {}, {} rounds\n\n",
+            m.cpu_model,
+            m.kernel,
+            if m.virtual_machine { " (virtual machine)" } else { "" },
+            self.workload,
+            m.rounds
+        );
+        let is_stream = self.workload == "tcp-stream";
+        let (rate, demand) =
+            if is_stream { ("Gbit/s", "CPU us/MiB") } else { ("conn/s", "CPU us/conn") };
+        let mut columns = vec!["arm", rate, demand];
+        if !is_stream {
+            columns.extend(["p50 us", "p99 us"]);
+        }
+        let mut table = plain(&columns);
+        for arm in &self.arms {
+            let rate = match is_stream {
+                true => format!("{:.2}", arm.per_second / 1e9),
+                false => format!("{:.0}", arm.per_second),
+            };
+            let demand =
+                arm.service_demand_us.map_or_else(|| "?".to_owned(), |us| format!("{us:.0}"));
+            let mut row = vec![arm.name.clone(), rate, demand];
+            if let Some(times) = &arm.connection_us {
+                row.extend([us_text(times.p50), us_text(times.p99)]);
+            }
+            table.add_row(row);
+        }
+        for i in 1..columns.len() {
+            if let Some(column) = table.column_mut(i) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        let _ = writeln!(out, "{}", table.trim_fmt());
+        for s in &self.skipped {
+            let _ = writeln!(out, "skipped: {}: {}", s.name, s.reason);
+        }
+        let mut title = "\nrates as multiples of other arms' [95% interval]:\n";
+        for c in &self.comparisons {
+            let interval = c.ci95.map_or(String::new(), |[lo, hi]| format!(" [{lo:.2}-{hi:.2}]"));
+            let _ = writeln!(
+                out,
+                "{title}  {} = {:.2}{interval} x {}",
+                c.arm, c.rate_ratio, c.baseline
+            );
+            title = "";
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{LINES, Shot};
+    use super::*;
+    use crate::report::tests::machine;
+    use std::time::Duration;
+
+    fn run(name: &str, counts: &[u64]) -> LineRun {
+        let line = *LINES.iter().find(|l| l.arm.name == name).expect("in the table");
+        let shots = counts.iter().map(|&count| {
+            Some(Shot {
+                count,
+                elapsed: Duration::from_secs(1),
+                usage: Usage { used: Duration::from_secs(2), capacity: Duration::from_secs(2) },
+                times: None,
+            })
+        });
+        LineRun { line, shots: shots.collect() }
+    }
+
+    #[test]
+    fn streams_are_bits_and_compared_with_their_limit() {
+        let outcome = Outcome {
+            lines: vec![
+                run("bare-xdp-stream", &[1_000_000_000; 3]),
+                run("stack-xdp-tcp-stream", &[800_000_000; 3]),
+                run("smoltcp-cable-tcp-stream", &[100; 3]),
+            ],
+            ..Outcome::default()
+        };
+        let report = build(machine(), Workload::Stream, &outcome);
+        assert_eq!(report.arms[0].per_second, 8e9);
+        assert_eq!(report.comparisons.len(), 1);
+        assert!((report.comparisons[0].rate_ratio - 0.8).abs() < 1e-9);
+        assert!(report.render().contains("= 0.80 [0.80-0.80] x bare-xdp-stream"));
+    }
+
+    #[test]
+    fn connections_are_compared_with_the_best_placement() {
+        let outcome = Outcome {
+            lines: vec![
+                run("kernel-tcp-crr", &[10, 11, 12]),
+                run("kernel-tcp-crr-same-cpu", &[20, 22, 24]),
+                run("stack-xdp-tcp-crr", &[40, 44, 48]),
+            ],
+            ..Outcome::default()
+        };
+        let report = build(machine(), Workload::Crr, &outcome);
+        let ours = report.comparisons.iter().find(|c| c.arm == "stack-xdp-tcp-crr");
+        let ours = ours.expect("compared");
+        assert_eq!((ours.baseline.as_str(), ours.rate_ratio), ("kernel-tcp-crr-same-cpu", 2.0));
+    }
+}
