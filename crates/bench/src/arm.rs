@@ -61,6 +61,8 @@ words! {
         Xdp => "xdp",
         /// Two queues joined in memory.
         Cable => "cable",
+        /// A TAP, the far end of which is ours.
+        Tap => "tap",
         /// A real interface driven by the kernel (`--host` only).
         Device => "device",
     }

@@ -13,7 +13,7 @@ use crate::run::{Bench, Cpus, Settings};
 use crate::serve::Server;
 use crate::slot::Load;
 use crate::sweep::{self, Sweep};
-use crate::throughput::{self, Workload};
+use crate::throughput::{self, Losses, Workload};
 use crate::units::{self, Size, UDP_MAX};
 use crate::{json, machine, report, stack, stages, table};
 
@@ -28,6 +28,12 @@ pub struct BenchArgs {
     /// What to measure
     #[arg(long, value_enum, default_value_t, conflicts_with_all = ["sweep", "stages", "host", "gap"])]
     pub workload: Workload,
+    /// Of --workload loss: packets lost each way, per cent
+    #[arg(long, value_name = "PERCENT", default_value_t = 1.0, value_parser = units::percent)]
+    pub loss: f64,
+    /// Of --workload loss: the round trip
+    #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = units::time)]
+    pub rtt: Duration,
     /// Arms to run: names or globs, comma separated
     #[arg(long, value_name = "NAMES")]
     pub arms: Option<String>,
@@ -177,10 +183,11 @@ fn run_throughput(args: &BenchArgs) -> Result<(), Error> {
     }
     // What this refuses, the lab refuses again with the same reason, arm by arm.
     let _ = busypoll_lab::enter_user_namespace();
+    let losses = Losses { loss: args.loss / 100.0, rtt: args.rtt };
     let outcome = throughput::measure(
         &lines,
         cpus,
-        settings.busy_poll,
+        (settings.busy_poll, losses),
         (settings.duration, settings.rounds),
     )?;
     let machine = machine::describe(&Bench::new(cpus, &[]), &settings);

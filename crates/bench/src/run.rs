@@ -158,7 +158,7 @@ impl Bench {
         match arm.nic {
             Nic::Veth => self.veth.as_ref().err().cloned(),
             Nic::Xdp => self.xdp.as_ref().err().cloned(),
-            Nic::Cable | Nic::Device => None,
+            Nic::Cable | Nic::Tap | Nic::Device => None,
         }
     }
 
@@ -173,7 +173,7 @@ impl Bench {
                 }
             }
             Nic::Cable => stack::run(arm, plan),
-            Nic::Device => kernel::run(arm, plan),
+            Nic::Tap | Nic::Device => kernel::run(arm, plan),
         }
     }
 
@@ -181,7 +181,7 @@ impl Bench {
         let lab = match arm.nic {
             Nic::Veth => self.veth.as_ref().ok(),
             Nic::Xdp => self.xdp.as_ref().ok(),
-            Nic::Cable | Nic::Device => None,
+            Nic::Cable | Nic::Tap | Nic::Device => None,
         };
         let server_cpu = match arm.placement {
             Placement::SameCpu => self.cpus.client,

@@ -39,6 +39,15 @@ pub fn time(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_nanos(nanos.round() as u64))
 }
 
+/// Reads a share in per cent, 0 to 100, with or without the sign.
+pub fn percent(text: &str) -> Result<f64, String> {
+    let number = text.trim().trim_end_matches('%').trim_end().parse();
+    match number {
+        Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent),
+        _ => Err(format!("'{text}' is no share; write 0 to 100, for example 1%")),
+    }
+}
+
 /// Request and response sizes in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Size {

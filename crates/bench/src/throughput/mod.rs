@@ -5,7 +5,9 @@
 
 mod bare;
 mod kernel;
+mod loss;
 mod pump;
+mod relay;
 mod report;
 mod smoltcp;
 
@@ -16,7 +18,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use busypoll_lab::Lab;
+use busypoll_lab::{Lab, Namespace};
 use busypoll_linux::stat::CpuTimes;
 
 use crate::arm::{self, Arm, Mode, Nic, Placement, Plane, Protocol};
@@ -26,6 +28,7 @@ use crate::schedule::{self, Budget};
 use crate::slot::{Announce, inside};
 use crate::stats::Rtts;
 
+pub use loss::Losses;
 pub use report::{Report, build};
 
 /// What is measured.
@@ -38,6 +41,8 @@ pub enum Workload {
     Stream,
     /// Connect, one request, one response, close: connections per second
     Crr,
+    /// One TCP connection over a long way with losses: throughput
+    Loss,
 }
 
 impl Workload {
@@ -47,6 +52,7 @@ impl Workload {
             Self::Rr => "rr",
             Self::Stream => "stream",
             Self::Crr => "crr",
+            Self::Loss => "loss",
         }
     }
 }
@@ -80,7 +86,7 @@ use {
     Nic::{Cable, Veth, Xdp},
     Placement::{SameCpu, SeparateCpus},
     Plane::{Bare, Kernel, Stack},
-    Workload::{Crr, Stream},
+    Workload::{Crr, Loss, Stream},
 };
 
 /// Everything that can be measured. Streams of one CPU would measure the scheduler.
@@ -157,6 +163,18 @@ pub const LINES: &[Line] = &[
         (Stack, Xdp, BusyPoll, SeparateCpus),
         "our TCP over AF_XDP, busy polling",
     ),
+    line(
+        "kernel-tcp-loss",
+        Loss,
+        (Kernel, Nic::Tap, Blocking, SeparateCpus),
+        "kernel TCP at both ends, CUBIC",
+    ),
+    line(
+        "stack-tcp-loss",
+        Loss,
+        (Stack, Cable, Interrupt, SeparateCpus),
+        "our TCP sends to the kernel's, CUBIC",
+    ),
 ];
 
 /// Chooses lines of a workload by names and globs; all of it without.
@@ -232,9 +250,20 @@ impl Gauge {
     }
 }
 
-/// Runs the two ends on their CPUs and in their hosts while this thread reads the gauge.
+/// One connection between the hosts of the lab, if there is one.
 fn stream(
     place: &Place<'_>,
+    receive: impl FnOnce(&Announce, &Gauge) -> Result<(), String> + Send,
+    send: impl FnOnce(SocketAddr, &Gauge) -> Result<(), String> + Send,
+) -> Result<Shot, String> {
+    let hosts = (place.lab.map(|lab| &*lab.client), place.lab.map(|lab| &*lab.server));
+    stream_between(place, hosts, receive, send)
+}
+
+/// Runs the two ends on their CPUs and in their hosts while this thread reads the gauge.
+fn stream_between(
+    place: &Place<'_>,
+    (client, server): (Option<&Namespace>, Option<&Namespace>),
     receive: impl FnOnce(&Announce, &Gauge) -> Result<(), String> + Send,
     send: impl FnOnce(SocketAddr, &Gauge) -> Result<(), String> + Send,
 ) -> Result<Shot, String> {
@@ -243,12 +272,10 @@ fn stream(
     thread::scope(|scope| {
         let gauge = &gauge;
         let receiver = scope.spawn(move || {
-            let host = place.lab.map(|lab| &*lab.server);
-            inside(host, place.server_cpu, || receive(&Announce::new(announce), gauge))
+            inside(server, place.server_cpu, || receive(&Announce::new(announce), gauge))
         });
         let sender = scope.spawn(move || {
-            let host = place.lab.map(|lab| &*lab.client);
-            inside(host, place.client_cpu, move || {
+            inside(client, place.client_cpu, move || {
                 // A closed channel: the receiver failed, and has the reason.
                 address.recv().map_err(|_| String::new()).and_then(|to| send(to, gauge))
             })
@@ -310,9 +337,12 @@ pub struct Outcome {
 pub fn measure(
     lines: &[Line],
     cpus: Cpus,
-    busy_poll: Duration,
+    (busy_poll, losses): (Duration, Losses),
     (duration, rounds): (Duration, usize),
 ) -> Result<Outcome, String> {
+    if lines.iter().any(|line| line.workload == Loss) {
+        return loss::measure(lines, cpus, losses, (duration, rounds));
+    }
     let mut skipped: BTreeMap<usize, String> = BTreeMap::new();
     let mut shots: Vec<Vec<Option<Shot>>> = lines.iter().map(|_| vec![None; rounds]).collect();
     let mut idle = Usage::default();

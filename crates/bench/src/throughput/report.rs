@@ -17,7 +17,7 @@ use crate::table::{plain, us_text};
 pub struct Report {
     /// Where and how.
     pub machine: Machine,
-    /// `tcp-stream` or `tcp-crr`.
+    /// `tcp-stream`, `tcp-crr` or `tcp-loss`.
     pub workload: String,
     /// By rate, the highest first.
     pub arms: Vec<LineReport>,
@@ -86,7 +86,7 @@ pub fn build(mut machine: Machine, workload: Workload, outcome: &Outcome) -> Rep
 }
 
 fn rates(run: &LineRun) -> Vec<Option<f64>> {
-    let unit = if run.line.workload == Workload::Stream { 8.0 } else { 1.0 };
+    let unit = if run.line.workload == Workload::Crr { 1.0 } else { 8.0 };
     let rate = |shot: &super::Shot| unit * shot.count as f64 / shot.elapsed.as_secs_f64().max(1e-9);
     run.shots.iter().map(|shot| shot.as_ref().map(rate)).collect()
 }
@@ -100,7 +100,7 @@ fn line_report(run: &LineRun, idle: Usage) -> LineReport {
         usage.add(shot.usage);
         count += shot.count;
     }
-    let is_stream = workload == Workload::Stream;
+    let is_stream = workload != Workload::Crr;
     let demand = demand::service_demand_us(usage, idle, count);
     let times: Vec<_> = shots().filter_map(|shot| shot.times.as_ref()).collect();
     let rates: Vec<f64> = rates(run).into_iter().flatten().collect();
@@ -133,6 +133,7 @@ fn comparisons(outcome: &Outcome) -> Vec<RateComparison> {
         for base in &outcome.lines {
             let held = match (run.line.workload, run.line.arm.plane) {
                 (Workload::Crr, _) => best_kernel.is_some_and(|best| std::ptr::eq(best, base)),
+                (Workload::Loss, Plane::Stack) => base.line.arm.plane == Plane::Kernel,
                 (_, Plane::Stack) => {
                     let same_nic = base.line.arm.nic == run.line.arm.nic;
                     (base.line.arm.plane == Plane::Bare && same_nic)
@@ -171,7 +172,7 @@ impl Report {
             self.workload,
             m.rounds
         );
-        let is_stream = self.workload == "tcp-stream";
+        let is_stream = self.workload != "tcp-crr";
         let (rate, demand) =
             if is_stream { ("Gbit/s", "CPU us/MiB") } else { ("conn/s", "CPU us/conn") };
         let mut columns = vec!["arm", rate, demand];
@@ -181,7 +182,7 @@ impl Report {
         let mut table = plain(&columns);
         for arm in &self.arms {
             let rate = match is_stream {
-                true => format!("{:.2}", arm.per_second / 1e9),
+                true => format!("{:.3}", arm.per_second / 1e9),
                 false => format!("{:.0}", arm.per_second),
             };
             let demand =
