@@ -162,6 +162,10 @@ pub const ARMS: &[Arm] = arms! {
     "stack-cable-udp-interrupt"          Stack Cable Udp Interrupt SeparateCpus "our UDP over the cable, interrupt-driven, one CPU each";
     "stack-cable-udp-interrupt-same-cpu" Stack Cable Udp Interrupt SameCpu "our UDP over the cable, interrupt-driven, both on one CPU";
     "stack-cable-udp-busy-poll"          Stack Cable Udp BusyPoll SeparateCpus "our UDP over the cable, busy polling";
+    "stack-xdp-tcp-interrupt"            Stack Xdp Tcp Interrupt SeparateCpus "our TCP over AF_XDP, interrupt-driven, one CPU each";
+    "stack-xdp-tcp-interrupt-same-cpu"   Stack Xdp Tcp Interrupt SameCpu "our TCP over AF_XDP, interrupt-driven, both on one CPU";
+    "stack-xdp-tcp-busy-poll"            Stack Xdp Tcp BusyPoll SeparateCpus "our TCP over AF_XDP, busy polling";
+    "stack-cable-tcp-busy-poll"          Stack Cable Tcp BusyPoll SeparateCpus "our TCP over the cable, busy polling";
 };
 
 /// The arms that make sense between two machines, which share no CPU and no veth.

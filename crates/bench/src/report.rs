@@ -90,7 +90,9 @@ fn yardsticks(arm: &Arm) -> Vec<&'static str> {
     if arm.plane != Plane::Stack {
         return Vec::new();
     }
-    let same = ARMS.iter().filter(|a| a.protocol == arm.protocol && counterpart(a)).map(|a| a.name);
+    // The bare echo is the limit of any protocol on its NIC.
+    let comparable = |a: &Arm| a.plane == Plane::Bare || a.protocol == arm.protocol;
+    let same = ARMS.iter().filter(|a| comparable(a) && counterpart(a)).map(|a| a.name);
     let memory = (arm.mode == Mode::BusyPoll).then_some(limit::NAME);
     same.chain(memory).collect()
 }

@@ -16,7 +16,7 @@ use crate::evidence::{Snapshot, Watch};
 use crate::kernel::{Tcp, Udp, Wait};
 use crate::remote::{Ask, Control, Job, Reply, VERSION};
 use crate::slot::{Announce, thread_id};
-use crate::stack::{self, Stack};
+use crate::stack;
 use crate::units::{Size, TCP_MAX, UDP_MAX};
 use crate::workload::{self, Polling, Stage};
 
@@ -128,7 +128,7 @@ impl Server {
                 Protocol::Udp if job.plane == Plane::Stack => {
                     let host = self.host.as_ref().ok_or(stack::NO_DEVICE)?;
                     let wait = stack::Wait::of(job.mode, busy_poll);
-                    let udp = Stack::server(host, here, wait, &self.clock)?;
+                    let udp = stack::Udp::server(host, here, wait, &self.clock)?;
                     announce.ready(here);
                     workload::serve(&mut udp.only_from(peer), size, &signal)
                 }
@@ -137,6 +137,14 @@ impl Server {
                     announce.ready(here);
                     let mut udp = Udp::server(socket, wait, &self.clock)?.only_from(peer);
                     workload::serve(&mut udp, size, &signal)
+                }
+                Protocol::Tcp if job.plane == Plane::Stack => {
+                    let host = self.host.as_ref().ok_or(stack::NO_DEVICE)?;
+                    let wait = stack::Wait::of(job.mode, busy_poll);
+                    let at = SocketAddr::new(here.ip(), here.port().wrapping_add(1));
+                    let mut tcp =
+                        stack::Tcp::server(host, at, wait, &self.clock, &announce, Some(peer))?;
+                    workload::serve(&mut tcp, size, &signal)
                 }
                 Protocol::Tcp => {
                     let at = SocketAddr::new(here.ip(), here.port().wrapping_add(1));
@@ -185,9 +193,6 @@ fn check(job: &Job, has_device: bool) -> Result<Size, String> {
     }
     match job.plane {
         Plane::Stack if !has_device => return Err(stack::NO_DEVICE.to_owned()),
-        Plane::Stack if job.protocol == Protocol::Tcp => {
-            return Err("the stack has no TCP yet".to_owned());
-        }
         Plane::Bare => return Err("a bare arm has no server".to_owned()),
         Plane::Stack | Plane::Kernel => {}
     }
@@ -230,7 +235,7 @@ mod tests {
         let stack = Job { plane: Plane::Stack, ..job(Protocol::Udp, 1) };
         assert!(check(&stack, true).is_ok());
         assert!(check(&stack, false).is_err_and(|why| why.contains("--dev")));
-        assert!(check(&Job { protocol: Protocol::Tcp, ..stack }, true).is_err());
+        assert!(check(&Job { protocol: Protocol::Tcp, ..stack }, true).is_ok());
         assert!(check(&Job { plane: Plane::Bare, ..stack }, true).is_err());
     }
 }

@@ -13,9 +13,10 @@ use busypoll_stack::nic::{Nic, Queue};
 use indicatif::ProgressBar;
 use rustix::net::sockopt::set_tcp_congestion;
 
-use super::{Gauge, Line, LineRun, Outcome, Place, Shot, pump, relay};
+use super::{Gauge, Line, LineRun, Outcome, Place, Shot, pump, relay, stack};
 use crate::arm::Plane;
 use crate::run::{Cpus, Skipped, progress};
+use crate::slot::Announce;
 
 /// The algorithm of both ends, whatever the kernel's default.
 const CONGESTION: &str = "cubic";
@@ -108,54 +109,50 @@ fn kernel_end(address: Ipv4Addr) -> Result<(Namespace, Queue), String> {
 }
 
 fn once(place: &Place<'_>, way: relay::Way, ready: &Barrier) -> Result<Shot, String> {
+    let receiver = kernel_end(RECEIVER);
     match place.line.arm.plane {
         Plane::Kernel => {
-            let made = kernel_end(SENDER);
-            let (namespace, near) = match made {
-                Ok((namespace, near)) => (Some(namespace), Ok(near)),
-                Err(why) => (None, Err(why)),
-            };
-            over(place, way, ready, (namespace.as_ref(), near), |to, gauge| {
+            let sender = kernel_end(SENDER);
+            ready.wait();
+            let ((sender, near), (receiver, far)) = (sender?, receiver?);
+            carry(place, way, (Some(&sender), &receiver), [near, far], |to, gauge| {
                 let peer = TcpStream::connect(to).map_err(|e| format!("connect: {e}"))?;
                 set_tcp_congestion(&peer, CONGESTION).map_err(|e| format!("{CONGESTION}: {e}"))?;
                 peer.set_write_timeout(Some(pump::PATIENCE)).map_err(|e| e.to_string())?;
                 pump::pour(peer, gauge)
             })
         }
-        Plane::Stack | Plane::Bare => Err("the stack's TCP is not there yet".to_owned()),
+        Plane::Stack | Plane::Bare => {
+            let sender = stack::Sender::new(SENDER, place.client_cpu);
+            ready.wait();
+            let ((near, pour), (receiver, far)) = (sender?.split(), receiver?);
+            carry(place, way, (None, &receiver), [near, far], pour)
+        }
     }
 }
 
-/// From the sender at the near end of the way to a kernel at the far end.
-fn over(
+/// Sends from one end of the way to the kernel at the other.
+fn carry(
     place: &Place<'_>,
     way: relay::Way,
-    ready: &Barrier,
-    (sender, near): (Option<&Namespace>, Result<Queue, String>),
+    (sender, receiver): (Option<&Namespace>, &Namespace),
+    ends: [Queue; 2],
     send: impl FnOnce(SocketAddr, &Gauge) -> Result<(), String> + Send,
 ) -> Result<Shot, String> {
-    let made = kernel_end(RECEIVER);
-    ready.wait();
-    let ((receiver, far), near) = (made?, near?);
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let stop = &over;
-        scope.spawn(move || relay::run([near, far], way, stop));
-        let shot = super::stream_between(
-            place,
-            (sender, Some(&receiver)),
-            |announce, gauge| {
-                let at = SocketAddr::from((RECEIVER, PORT));
-                let listener = TcpListener::bind(at).map_err(|e| format!("listen: {e}"))?;
-                set_tcp_congestion(&listener, CONGESTION)
-                    .map_err(|e| format!("{CONGESTION}: {e}"))?;
-                announce.ready(at);
-                let (peer, _) = listener.accept().map_err(|e| format!("accept: {e}"))?;
-                peer.set_read_timeout(Some(pump::PATIENCE)).map_err(|e| e.to_string())?;
-                pump::drain(peer, gauge)
-            },
-            send,
-        );
+        scope.spawn(move || relay::run(ends, way, stop));
+        let receive = |announce: &Announce, gauge: &Gauge| {
+            let at = SocketAddr::from((RECEIVER, PORT));
+            let listener = TcpListener::bind(at).map_err(|e| format!("listen: {e}"))?;
+            set_tcp_congestion(&listener, CONGESTION).map_err(|e| format!("{CONGESTION}: {e}"))?;
+            announce.ready(at);
+            let (peer, _) = listener.accept().map_err(|e| format!("accept: {e}"))?;
+            peer.set_read_timeout(Some(pump::PATIENCE)).map_err(|e| e.to_string())?;
+            pump::drain(peer, gauge)
+        };
+        let shot = super::stream_between(place, (sender, Some(receiver)), receive, send);
         over.store(true, Ordering::Relaxed);
         shot
     })

@@ -10,6 +10,7 @@ mod pump;
 mod relay;
 mod report;
 mod smoltcp;
+mod stack;
 
 use std::collections::{BTreeMap, btree_map::Entry};
 use std::net::SocketAddr;
@@ -402,7 +403,8 @@ fn once(line: &Line, cpus: Cpus, busy_poll: Duration, budget: &Budget) -> Result
         (Kernel, Crr) => kernel::crr(&place),
         (Kernel, _) => kernel::stream(&place),
         (Bare, _) => bare::stream(&place),
-        (Stack, _) => Err("the stack's TCP is not there yet".to_owned()),
+        (Stack, Crr) => stack::crr(&place),
+        (Stack, _) => stack::stream(&place),
     }
 }
 

@@ -1,0 +1,124 @@
+//! A TCP connection of the stack as an endpoint.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use busypoll_stack::{Host, TcpListener, TcpStream};
+
+use super::{Wait, one_line};
+use crate::clock::Clock;
+use crate::slot::Announce;
+use crate::workload::{Endpoint, PATIENCE, Polling};
+
+/// A TCP connection with `TCP_NODELAY`.
+pub struct Tcp<'a> {
+    stream: TcpStream,
+    host: Host,
+    wait: Wait,
+    clock: &'a Clock,
+}
+
+impl<'a> Tcp<'a> {
+    /// Connects to the server.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn client(
+        host: &Host,
+        server: SocketAddr,
+        wait: Wait,
+        clock: &'a Clock,
+    ) -> Result<Self, String> {
+        let stream = TcpStream::connect_timeout(host, &server, Duration::from_secs(2))
+            .map_err(|e| format!("cannot connect to {server}: {e}"))?;
+        Self::new(stream, host, wait, clock)
+    }
+
+    /// Listens, announces, and takes the first connection.
+    ///
+    /// # Errors
+    /// One line; also when nobody connects within five seconds.
+    pub fn server(
+        host: &Host,
+        at: SocketAddr,
+        wait: Wait,
+        clock: &'a Clock,
+        announce: &Announce,
+        only_from: Option<IpAddr>,
+    ) -> Result<Self, String> {
+        let listener = TcpListener::bind(host, at).map_err(|e| format!("listen at {at}: {e}"))?;
+        listener.set_accept_timeout(Some(PATIENCE)).map_err(one_line)?;
+        announce.ready(at);
+        let give_up = Instant::now() + Duration::from_secs(5);
+        loop {
+            match listener.accept() {
+                Ok((_, peer)) if only_from.is_some_and(|only| only != peer.ip()) => {}
+                Ok((stream, _)) => return Self::new(stream, host, wait, clock),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock && Instant::now() < give_up => {}
+                Err(e) => return Err(format!("no client connected: {e}")),
+            }
+        }
+    }
+
+    fn new(stream: TcpStream, host: &Host, wait: Wait, clock: &'a Clock) -> Result<Self, String> {
+        let options = || {
+            stream.set_nodelay(true)?;
+            stream.set_busy_poll(wait.busy_poll())?;
+            stream.set_nonblocking(wait == Wait::Pass)?;
+            stream.set_read_timeout(Some(PATIENCE))
+        };
+        options().map_err(one_line)?;
+        Ok(Self { stream, host: host.clone(), wait, clock })
+    }
+
+    /// Receives once; none after [`PATIENCE`].
+    fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        let give_up = self.clock.now() + self.clock.ticks(PATIENCE);
+        loop {
+            match once(&self.stream, buffer)? {
+                None if self.wait == Wait::Pass && self.clock.now() < give_up => {}
+                other => return Ok(other),
+            }
+        }
+    }
+}
+
+fn once(mut stream: &TcpStream, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+    match stream.read(buffer) {
+        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Ok(n) => Ok(Some(n)),
+        Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+            Ok(None)
+        }
+        Err(e) => Err(e),
+    }
+}
+
+impl Endpoint for Tcp<'_> {
+    fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        (&self.stream).write_all(message)
+    }
+
+    fn recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        let mut filled = 0;
+        while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+            match self.receive(rest)? {
+                Some(n) => filled += n,
+                None if filled == 0 => return Ok(None),
+                // Half a message: the rest is on its way or the connection ends.
+                None => {}
+            }
+        }
+        Ok(Some(filled))
+    }
+
+    fn try_recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        once(&self.stream, buffer)
+    }
+
+    fn polling(&self) -> Polling {
+        let napi_id = self.stream.incoming_napi_id().map_or(0, |id| id.get());
+        super::polling(&self.host, napi_id, self.stream.stats().own_polls)
+    }
+}

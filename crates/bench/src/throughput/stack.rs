@@ -1,0 +1,163 @@
+//! The stack's ends.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use busypoll_lab::Lab;
+use busypoll_stack::nic::{self, Info, Nic as _, Queue, cable, xdp::Xdp};
+use busypoll_stack::{Host, TcpListener, TcpStream};
+
+use super::{Gauge, Place, Shot, pump};
+use crate::arm::Nic;
+use crate::slot::inside;
+use crate::stack::{host, one_line};
+
+const PORT: u16 = 7000;
+/// Frames of the cable, as for smoltcp.
+const RING: u32 = 1024;
+const CONNECT: Duration = Duration::from_secs(2);
+
+/// A stream over the cable or AF_XDP.
+pub(super) fn stream(place: &Place<'_>) -> Result<Shot, String> {
+    if place.line.arm.nic == Nic::Cable {
+        let config = cable::Config { ring: RING, ..cable::Config::default() };
+        let (ours, theirs) = cable::pair(config).map_err(one_line)?;
+        let [one, two] = [1, 2].map(|last| Ipv4Addr::new(10, 0, 0, last));
+        return between(
+            place,
+            (two, PORT).into(),
+            || host(theirs, Some(two), place.server_cpu),
+            || host(ours, Some(one), place.client_cpu),
+        );
+    }
+    let lab = place.lab.ok_or("needs the lab")?;
+    between(place, at(lab), || server(place, lab), || client(place, lab))
+}
+
+fn at(lab: &Lab) -> SocketAddr {
+    (lab.server.ipv4(), PORT).into()
+}
+
+fn server(place: &Place<'_>, lab: &Lab) -> Result<Host, String> {
+    host(Xdp::open(lab.server.interface()).map_err(one_line)?, None, place.server_cpu)
+}
+
+fn client(place: &Place<'_>, lab: &Lab) -> Result<Host, String> {
+    host(Xdp::open(lab.client.interface()).map_err(one_line)?, None, place.client_cpu)
+}
+
+fn between(
+    place: &Place<'_>,
+    at: SocketAddr,
+    server: impl FnOnce() -> Result<Host, String> + Send,
+    client: impl FnOnce() -> Result<Host, String> + Send,
+) -> Result<Shot, String> {
+    let busy_poll = place.busy_poll_micros();
+    super::stream(
+        place,
+        |announce, gauge| {
+            let host = server()?;
+            let listener = TcpListener::bind(&host, at).map_err(|e| format!("listen: {e}"))?;
+            announce.ready(at);
+            let (peer, _) = listener.accept().map_err(|e| format!("accept: {e}"))?;
+            peer.set_busy_poll(busy_poll).map_err(one_line)?;
+            peer.set_read_timeout(Some(pump::PATIENCE)).map_err(one_line)?;
+            pump::drain(&peer, gauge)
+        },
+        |to, gauge| pour(&client()?, to, busy_poll, gauge),
+    )
+}
+
+fn pour(host: &Host, to: SocketAddr, busy_poll: u32, gauge: &Gauge) -> Result<(), String> {
+    let peer =
+        TcpStream::connect_timeout(host, &to, CONNECT).map_err(|e| format!("connect: {e}"))?;
+    peer.set_busy_poll(busy_poll).map_err(one_line)?;
+    peer.set_write_timeout(Some(pump::PATIENCE)).map_err(one_line)?;
+    pump::pour(&peer, gauge)
+}
+
+/// A sender with one address over a cable, and the cable's other end.
+pub(super) struct Sender {
+    host: Host,
+    far: Queue,
+}
+
+impl Sender {
+    pub(super) fn new(address: Ipv4Addr, cpu: u32) -> Result<Self, String> {
+        let config = cable::Config { ring: RING, ..cable::Config::default() };
+        let (ours, mut theirs) = cable::pair(config).map_err(one_line)?;
+        let far = theirs.open(0).map_err(one_line)?;
+        Ok(Self { host: host(Complete::new(ours), Some(address), cpu)?, far })
+    }
+
+    /// What leads away from it, and what pours a stream into that.
+    pub(super) fn split(
+        self,
+    ) -> (Queue, impl FnOnce(SocketAddr, &Gauge) -> Result<(), String> + Send) {
+        let host = self.host;
+        (self.far, move |to: SocketAddr, gauge: &Gauge| pour(&host, to, 0, gauge))
+    }
+}
+
+/// A cable that leads to something that does not take partial checksums.
+struct Complete {
+    cable: cable::Cable,
+    info: Info,
+}
+
+impl Complete {
+    fn new(cable: cable::Cable) -> Self {
+        let info = Info { tx_checksum: false, ..cable.info().clone() };
+        Self { cable, info }
+    }
+}
+
+impl nic::Nic for Complete {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn open(&mut self, index: u32) -> io::Result<Queue> {
+        self.cable.open(index)
+    }
+}
+
+/// One connection after another over AF_XDP.
+pub(super) fn crr(place: &Place<'_>) -> Result<Shot, String> {
+    let lab = place.lab.ok_or("needs the lab")?;
+    let busy_poll = place.busy_poll_micros();
+    let gauge = Gauge::default();
+    let (announce, address) = mpsc::sync_channel(1);
+    thread::scope(|scope| {
+        let gauge = &gauge;
+        let server = scope.spawn(move || {
+            inside(Some(&*lab.server), place.server_cpu, || {
+                let host = server(place, lab)?;
+                let listener =
+                    TcpListener::bind(&host, at(lab)).map_err(|e| format!("listen: {e}"))?;
+                // Accepted connections inherit it.
+                listener.set_busy_poll(busy_poll).map_err(one_line)?;
+                // The client is gone only if it failed, and then says why itself.
+                let _ = announce.send(at(lab));
+                pump::answers(gauge, || Ok(listener.accept()?.0))
+            })
+        });
+        let client = inside(Some(&*lab.client), place.client_cpu, move || {
+            let host = client(place, lab)?;
+            let to = address.recv().map_err(|_| String::new())?;
+            pump::connections(place, gauge, || connect(&host, to, busy_poll))
+        });
+        let server = server.join().unwrap_or_else(|_| Err("the server panicked".to_owned()));
+        server.and(client)
+    })
+}
+
+fn connect(host: &Host, to: SocketAddr, busy_poll: u32) -> io::Result<TcpStream> {
+    let stream = TcpStream::new(host);
+    stream.set_busy_poll(busy_poll)?;
+    stream.connect_to(to)?;
+    Ok(stream)
+}
