@@ -267,14 +267,17 @@ impl Connection {
             self.snd_wnd = window;
             self.snd_wnd_max = self.snd_wnd_max.max(window);
         }
+        let pure = segment.is_empty() && same_window;
         if self.snd_una == self.snd_nxt {
-            // Nothing was in flight, so there is nothing to recover.
             if self.probe_at != NEVER {
                 self.window_while_probing(now);
             }
-            return;
+            // Nothing was in flight, so there is nothing to recover; but a duplicate may say that what was sent
+            // again had arrived before.
+            if !pure && segment.options.sacks.is_empty() {
+                return;
+            }
         }
-        let pure = segment.is_empty() && same_window;
         if !advances && !pure && segment.options.sacks.is_empty() && !segment.flags.has(Flags::ECE)
         {
             return;

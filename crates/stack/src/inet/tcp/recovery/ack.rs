@@ -137,7 +137,7 @@ impl Recovery {
         if arrival.dsack && !tlp_duplicate {
             rack.duplicate(self.una, self.nxt);
         }
-        let bare = arrival.duplicate && arrival.sacked == 0;
+        let bare = !advanced && event.pure && event.sacks.is_empty();
         if self.tlp.acked(ack, tlp_duplicate, bare) == Verdict::Repaired {
             // RFC 8985 section 7.4.2: "invoke a congestion control response".
             self.reduce();

@@ -23,8 +23,8 @@ impl Recovery {
         self.check_reneging(now);
         if self.phase == Phase::Open {
             self.undo.first = None;
-        } else if !self.una.before(self.high) {
-            self.finish(echoed_before);
+        } else if !self.una.before(self.high) && self.holds_on(echoed_before) {
+            return Found::default();
         }
         let found = match self.phase {
             Phase::Recovery => {
@@ -75,24 +75,25 @@ impl Recovery {
         found
     }
 
-    /// The phase's last byte is acknowledged.
-    fn finish(&mut self, echoed_before: Option<Instant>) {
+    /// The phase's last byte is acknowledged; whether it goes on all the same.
+    fn holds_on(&mut self, echoed_before: Option<Instant>) -> bool {
         match self.phase {
-            // "CWR is to be held [until] something above high_seq is ACKed" (Linux), so that the bit arrives.
+            // Held "until something above high_seq is ACKed" (Linux), so that the CWR bit arrives.
             Phase::Cwr if self.una != self.high => self.end_reduction(),
             Phase::Recovery => {
                 if self.undo.delayed(echoed_before) || self.undo.all_duplicates() {
                     self.take_back(false);
                 }
-                if self.sack || self.una != self.high {
-                    self.end_reduction();
-                } else {
+                if !self.sack && self.una == self.high {
                     // RFC 6582 section 3.2: without SACK, duplicates of `high` would look like a new loss.
                     self.dups = 0;
+                    return true;
                 }
+                self.end_reduction();
             }
             _ => {}
         }
+        false
     }
 
     fn end_reduction(&mut self) {
@@ -138,6 +139,7 @@ impl Recovery {
             if self.sack || self.una != self.high {
                 self.phase = Phase::Open;
                 self.undo.close();
+                self.rack.recovered();
             }
             self.dups = 0;
         } else if !self.sack {

@@ -91,7 +91,6 @@ impl Rack {
         if self.persist == 0 {
             self.quarters = 1;
         }
-        self.dsack_round = None;
     }
 
     /// RACK_update_reo_wnd: how much later than expected is not lost yet. `certain`: in recovery, or enough

@@ -79,6 +79,9 @@ pub(super) struct Scoreboard {
     lists: [List; 4],
     /// Of the bytes in flight, those sent again.
     again: u32,
+    /// Segments looked at while jumping over what is SACKed.
+    #[cfg(test)]
+    pub looks: u64,
 }
 
 impl Scoreboard {
@@ -224,6 +227,10 @@ impl Scoreboard {
         let mut end = position;
         while let Some(sent) = self.ring.get(end).filter(|s| s.place == Place::Sacked) {
             end += sent.run as usize;
+            #[cfg(test)]
+            {
+                self.looks += 1;
+            }
         }
         let mut at = position;
         while let Some(sent) = self.ring.get_mut(at).filter(|_| at < end) {

@@ -1,5 +1,7 @@
-//! Recovery alone: against models, against the RFCs' examples, and in a simulated network of one flow.
+//! Recovery alone: against models, by examples, and in a simulated network of one flow.
 
+mod board;
 mod examples;
 mod flow;
+mod rack;
 mod sim;

@@ -25,8 +25,10 @@ pub struct Net {
     pub duplicate: u32,
     /// Of a million ACKs.
     pub ack_loss: u32,
-    /// Segments lost, by number, counted from 1 over all that is sent.
+    /// Segments lost when sent for the first time, by their place in the stream, from 1.
     pub drop: Vec<u64>,
+    /// Nothing gets through in this time, but waits: (from, for how long).
+    pub pause: Option<(Duration, Duration)>,
     /// A mark of ECN instead of a loss.
     pub mark: bool,
     /// How many bytes; then the sender stops.
@@ -52,6 +54,7 @@ impl Default for Net {
             duplicate: 0,
             ack_loss: 0,
             drop: Vec::new(),
+            pause: None,
             mark: false,
             bytes: u32::MAX,
             window: 4_000_000,
@@ -92,6 +95,7 @@ pub struct Outcome {
     /// (time, cwnd) at each ACK.
     pub windows: Vec<(Instant, u32)>,
     pub queue_drops: u64,
+    /// The most segments the scoreboard has held, and its capacity when all was acknowledged.
     pub most_segments: usize,
 }
 
@@ -120,13 +124,13 @@ impl Dice {
 struct Sim {
     net: Net,
     dice: Dice,
+    start: Instant,
     now: Instant,
     events: BinaryHeap<Reverse<(Instant, u64, Event)>>,
     count: u64,
     sender: Recovery,
     base: Seq,
     next: u64,
-    sent_count: u64,
     link_free: Instant,
     timer: Option<Instant>,
     timer_id: u64,
@@ -151,13 +155,13 @@ pub fn run(net: &Net, span: Duration) -> Outcome {
     let start = Instant::from_millis(10_000);
     let mut sim = Sim {
         dice: Dice(net.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1),
+        start,
         now: start,
         events: BinaryHeap::new(),
         count: 0,
         sender: Recovery::new(net.settings, net.agreed, MSS, base, start),
         base,
         next: 0,
-        sent_count: 0,
         link_free: start,
         timer: None,
         timer_id: 0,
@@ -229,7 +233,7 @@ impl Sim {
                     echoed: tick.map(|_| Instant::from_nanos(echo)),
                     ece,
                     pure: true,
-                    unsent: self.unsent(),
+                    unsent: self.unsent(ack),
                 };
                 self.sender.acked(&event, self.now);
                 if ack > self.acked {
@@ -251,7 +255,7 @@ impl Sim {
                     Fired::TimedOut { .. } => self.out.timeouts += 1,
                     Fired::Probe(last) => {
                         self.out.probes += 1;
-                        if self.unsent() {
+                        if self.unsent(self.acked) {
                             self.send_new();
                         } else {
                             let (start, end) = (self.offset(last.start), self.offset(last.end));
@@ -274,7 +278,7 @@ impl Sim {
             self.out.resent += 1;
             self.sender.resent(range, self.now);
         }
-        while self.sender.room() >= MSS && self.unsent() {
+        while self.sender.room() >= MSS && self.unsent(self.acked) {
             self.send_new();
         }
         self.out.most_segments = self.out.most_segments.max(self.sender.board.len());
@@ -292,9 +296,9 @@ impl Sim {
         }
     }
 
-    fn unsent(&self) -> bool {
+    fn unsent(&self, acked: u64) -> bool {
         self.next < u64::from(self.net.bytes)
-            && self.next + u64::from(MSS) - self.acked <= u64::from(self.net.window)
+            && self.next + u64::from(MSS) - acked.max(self.acked) <= u64::from(self.net.window)
     }
 
     fn send_new(&mut self) {
@@ -306,9 +310,8 @@ impl Sim {
     }
 
     fn put(&mut self, start: u64, end: u64) {
-        self.sent_count += 1;
         self.out.segments += 1;
-        let chosen = self.net.drop.contains(&self.sent_count);
+        let chosen = start == self.next && self.net.drop.contains(&(start / u64::from(MSS) + 1));
         let lost = chosen || self.dice.chance(self.net.loss);
         if lost && !self.net.mark {
             return;
@@ -323,6 +326,12 @@ impl Sim {
         let busy = Duration::from_nanos(size * 1_000_000_000 / self.net.rate);
         self.link_free = self.link_free.max(self.now) + busy;
         let mut arrival = self.link_free + self.net.rtt / 2;
+        if let Some((from, span)) = self.net.pause {
+            let from = self.start + from;
+            if (from..from + span).contains(&arrival) {
+                arrival = from + span + (arrival - from) / 1_000;
+            }
+        }
         if self.dice.chance(self.net.reorder) {
             arrival = arrival + self.net.rtt / 4;
         }
