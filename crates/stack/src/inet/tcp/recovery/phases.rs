@@ -103,8 +103,8 @@ impl Recovery {
         if self.phase == Phase::Recovery {
             self.rack.recovered();
         }
+        // A DSACK may still show that there was no loss.
         self.dups = 0;
-        self.undo.close();
         self.phase = Phase::Open;
     }
 
@@ -138,7 +138,6 @@ impl Recovery {
         if recovered {
             if self.sack || self.una != self.high {
                 self.phase = Phase::Open;
-                self.undo.close();
                 self.rack.recovered();
             }
             self.dups = 0;

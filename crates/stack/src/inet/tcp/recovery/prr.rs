@@ -38,10 +38,11 @@ impl Prr {
         }
         self.delivered = self.delivered.saturating_add(delivered);
         let mut send = if in_flight > ssthresh {
-            // "SndCnt = CEIL(prr_delivered * ssthresh / RecoverFS) - prr_out"
-            let share =
-                (u64::from(self.delivered) * u64::from(ssthresh)).div_ceil(u64::from(self.flight));
-            u32::try_from(share).unwrap_or(u32::MAX).saturating_sub(self.out)
+            // "SndCnt = CEIL(prr_delivered * ssthresh / RecoverFS) - prr_out", rounded up to whole segments: a part
+            // of one cannot be sent.
+            let share = u64::from(self.delivered) * u64::from(ssthresh) / u64::from(self.flight);
+            let share = u32::try_from(share).unwrap_or(u32::MAX / 2);
+            share.div_ceil(mss).saturating_mul(mss).saturating_sub(self.out)
         } else {
             // "PRR-CRB by default", "PRR-SSRB when recovery is in good progress"
             let bound = self.delivered.saturating_sub(self.out).max(delivered);

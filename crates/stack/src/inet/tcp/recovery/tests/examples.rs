@@ -1,0 +1,599 @@
+//! By example: one rule of an RFC, or of Linux, per test. Segments are numbered from 1; the clock only moves
+//! when told to.
+
+use super::super::*;
+
+const MSS: u32 = 1_000;
+const RTT: u64 = 20;
+const BASE: Seq = Seq(u32::MAX - 20_000);
+
+struct Flow {
+    recovery: Recovery,
+    now: u64,
+    sent: u32,
+    echo: Option<u64>,
+    unsent: bool,
+}
+
+fn seq(segment: u32) -> Seq {
+    BASE + segment * MSS
+}
+
+impl Flow {
+    fn new() -> Flow {
+        Flow::with(|_, _| {})
+    }
+
+    fn with(change: impl Fn(&mut Settings, &mut Agreed)) -> Flow {
+        let mut settings = Settings::new(&Config::default(), &TcpOptions::default());
+        let rtt = Some(Duration::from_millis(RTT));
+        let mut agreed = Agreed { sack: true, rtt, ..Agreed::default() };
+        change(&mut settings, &mut agreed);
+        let now = Instant::from_millis(1_000);
+        let recovery = Recovery::new(settings, agreed, MSS, BASE, now);
+        Flow { recovery, now: 1_000, sent: 0, echo: None, unsent: true }
+    }
+
+    /// In congestion avoidance by Reno, with a window of so many segments, all of them out.
+    fn reno(window: u32) -> Flow {
+        let mut flow = Flow::with(|settings, _| settings.algorithm = Algorithm::NewReno);
+        flow.recovery.congestion.cwnd = window * MSS;
+        flow.recovery.congestion.ssthresh = window * MSS;
+        assert_eq!(flow.fill(), window);
+        flow
+    }
+
+    fn at(&self) -> Instant {
+        Instant::from_millis(self.now)
+    }
+
+    fn wait(&mut self, ms: u64) -> &mut Flow {
+        self.now += ms;
+        self
+    }
+
+    fn send(&mut self, segments: u32) {
+        for _ in 0..segments {
+            self.sent += 1;
+            let at = self.at();
+            self.recovery.sent(seq(self.sent - 1)..seq(self.sent), at);
+        }
+    }
+
+    /// Sends new data as long as there is room; how many segments.
+    fn fill(&mut self) -> u32 {
+        let before = self.sent;
+        while self.recovery.has_room() {
+            self.send(1);
+        }
+        self.sent - before
+    }
+
+    /// Sends again what it may; which segments.
+    fn repair(&mut self) -> Vec<u32> {
+        let mut which = Vec::new();
+        while let Some(range) = self.recovery.next_retransmission() {
+            which.push((range.start - BASE) / MSS + 1);
+            let at = self.at();
+            self.recovery.resent(range, at);
+        }
+        which
+    }
+
+    /// What both give, as letters: R for each sent again, N for each new one.
+    fn go(&mut self) -> String {
+        let again = self.repair().len();
+        "R".repeat(again) + &"N".repeat(self.fill() as usize)
+    }
+
+    /// An ACK of all up to and with segment `up_to`, with blocks of segments.
+    fn ack(&mut self, up_to: u32, blocks: &[(u32, u32)]) -> Acked {
+        self.ack_with(up_to, blocks, false)
+    }
+
+    fn ack_all(&mut self) -> Acked {
+        self.ack(self.sent, &[])
+    }
+
+    fn ack_with(&mut self, up_to: u32, blocks: &[(u32, u32)], ece: bool) -> Acked {
+        let mut sacks = Sacks::default();
+        for &(first, last) in blocks {
+            sacks.push(seq(first - 1)..seq(last));
+        }
+        let echoed = self.echo.map(Instant::from_millis);
+        let (ack, unsent) = (seq(up_to), self.unsent);
+        let event = AckEvent { ack, sacks: &sacks, echoed, ece, pure: true, unsent };
+        let at = self.at();
+        self.recovery.acked(&event, at)
+    }
+
+    /// Lets the next timer fire.
+    fn fire(&mut self) -> Fired {
+        let at = self.recovery.deadline().expect("a timer runs");
+        self.now = at.nanos().div_ceil(1_000_000).max(self.now);
+        self.recovery.timer(Instant::from_millis(self.now))
+    }
+
+    fn cwnd(&self) -> u32 {
+        self.recovery.congestion.cwnd / MSS
+    }
+
+    fn phase(&self) -> Phase {
+        self.recovery.phase
+    }
+}
+
+// --- the window at the start, and when not used
+
+#[test]
+fn the_first_window_is_ten_segments_and_one_after_lost_syns() {
+    assert_eq!(Flow::new().fill(), 10);
+    assert_eq!(Flow::with(|_, agreed| agreed.retransmissions = 1).fill(), 10);
+    assert_eq!(Flow::with(|_, agreed| agreed.retransmissions = 2).fill(), 1);
+    // RFC 6928 section 2: min(10*MSS, max(2*MSS, 14600)).
+    let settings = Settings::new(&Config::default(), &TcpOptions::default());
+    let of = |mss| Recovery::new(settings, Agreed::default(), mss, BASE, Instant::ZERO).room();
+    assert_eq!((of(1_460), of(536), of(8_948), of(4_000)), (14_600, 5_360, 17_896, 12_000));
+}
+
+#[test]
+fn slow_start_grows_by_what_is_delivered() {
+    let mut flow = Flow::new();
+    flow.fill();
+    flow.wait(RTT).ack(4, &[]);
+    assert_eq!((flow.cwnd(), flow.fill()), (14, 8));
+}
+
+#[test]
+fn a_window_that_is_not_used_does_not_grow() {
+    let mut flow = Flow::new();
+    for i in 1..50 {
+        flow.send(1);
+        flow.wait(RTT).ack(i, &[]);
+    }
+    assert_eq!(flow.cwnd(), 10);
+    // Linux (tcp_is_cwnd_limited): in slow start, use of more than half is enough.
+    flow.send(6);
+    flow.wait(RTT).ack(55, &[]);
+    assert_eq!(flow.cwnd(), 16);
+}
+
+#[test]
+fn an_idle_window_halves_with_each_timeout_that_goes_by() {
+    let mut flow = Flow::new();
+    flow.recovery.congestion.cwnd = 100 * MSS;
+    flow.send(1);
+    flow.wait(RTT).ack(1, &[]);
+    let rto = flow.recovery.rto().as_millis() as u64;
+    let at = flow.wait(rto + 100).at();
+    flow.recovery.idle_restart(at);
+    assert_eq!(flow.cwnd(), 50);
+    let at = flow.wait(3_600_000).at();
+    flow.recovery.idle_restart(at);
+    assert_eq!(flow.cwnd(), 10);
+}
+
+// --- round trips and the timeout
+
+#[test]
+fn the_timeout_is_the_round_trip_and_at_least_200_ms() {
+    let mut flow = Flow::new();
+    assert_eq!(flow.recovery.rto(), Duration::from_millis(220));
+    for i in 1..200 {
+        flow.send(1);
+        flow.wait(RTT).ack(i, &[]);
+    }
+    assert_eq!(flow.recovery.rto(), Duration::from_millis(220));
+    // RFC 6298 section 2: 1 s if nothing is known; section 5.7: 3 s after a lost SYN.
+    let of = |retransmissions| {
+        Flow::with(|_, agreed| (agreed.rtt, agreed.retransmissions) = (None, retransmissions))
+    };
+    assert_eq!(of(0).recovery.rto(), Duration::from_secs(1));
+    assert_eq!(of(1).recovery.rto(), Duration::from_secs(3));
+    // And no less than asked for.
+    let quick = Flow::with(|settings, agreed| {
+        settings.min_rto = Duration::from_millis(1);
+        agreed.rtt = Some(Duration::from_micros(100));
+    });
+    assert_eq!(quick.recovery.rto(), Duration::from_micros(1_100));
+}
+
+#[test]
+fn the_timeout_follows_a_longer_round_trip() {
+    let mut flow = Flow::new();
+    for i in 1..100 {
+        flow.send(1);
+        flow.wait(300).ack(i, &[]);
+    }
+    let rto = flow.recovery.rto().as_millis();
+    assert!((495..520).contains(&rto), "{rto}");
+}
+
+#[test]
+fn what_was_sent_again_is_not_measured_but_by_time_stamps() {
+    for stamps in [false, true] {
+        let mut flow = Flow::with(|_, agreed| {
+            agreed.timestamps = Some(Duration::from_millis(1)).filter(|_| stamps);
+        });
+        flow.send(1);
+        assert!(matches!(flow.fire(), Fired::Probe(_)));
+        let at = flow.at();
+        flow.recovery.resent(seq(0)..seq(1), at);
+        assert_eq!(flow.fire(), Fired::TimedOut { times: 1 });
+        assert_eq!(flow.repair(), [1]);
+        assert_eq!(flow.recovery.figures().backoff, 1);
+        flow.echo = Some(flow.now).filter(|_| stamps);
+        let acked = flow.wait(30).ack(1, &[]);
+        let expected = stamps.then(|| Duration::from_millis(30));
+        assert_eq!(acked.rtt, expected);
+        // RFC 6298 section 5.7, Karn: the backoff stays until something is measured.
+        assert_eq!(flow.recovery.figures().backoff, u32::from(!stamps));
+    }
+}
+
+#[test]
+fn timeouts_double_up_to_the_longest() {
+    let mut flow = Flow::with(|settings, _| settings.probes = false);
+    flow.send(1);
+    let mut waits = Vec::new();
+    for times in 1..=12 {
+        let before = flow.now;
+        assert_eq!(flow.fire(), Fired::TimedOut { times });
+        flow.repair();
+        waits.push(flow.now - before);
+    }
+    let expected: Vec<u64> = (0..12).map(|i| (220 << i).min(120_000)).collect();
+    assert_eq!(waits, expected);
+}
+
+// --- fast retransmit, PRR
+
+/// RFC 6937 section 3, first figure (RFC 9937 keeps it): 20 segments out, the first is lost, Reno halves. Per
+/// ACK of the others, what goes out: one for every two.
+#[test]
+fn prr_halves_the_flight_evenly_over_one_round_trip() {
+    let mut flow = Flow::reno(20);
+    flow.wait(RTT);
+    let sent: Vec<String> = (2..=20)
+        .map(|i| {
+            flow.wait(1).ack(0, &[(2, i)]);
+            flow.go()
+        })
+        .collect();
+    let sent: Vec<&str> = sent.iter().map(String::as_str).collect();
+    assert_eq!(sent[..3], ["N", "N", "R"]);
+    assert_eq!(sent[3..18].concat().len(), 7);
+    assert!(sent[3..18].chunks(2).all(|pair| pair.concat().len() <= 1), "{sent:?}");
+    // RFC 9937 section 1: "as close as possible to the slow start threshold".
+    assert_eq!(flow.recovery.in_flight(), 10 * MSS);
+    flow.wait(RTT).ack_all();
+    assert_eq!((flow.cwnd(), flow.phase()), (10, Phase::Open));
+}
+
+/// RFC 6937 section 3, second figure: 15 of 20 are lost, so that the flight falls below the new threshold at
+/// once; then two go out per delivered one, as what is delivered makes good progress.
+#[test]
+fn prr_after_a_burst_of_losses_grows_back_as_in_slow_start() {
+    let mut flow = Flow::reno(20);
+    flow.wait(RTT);
+    let mut sent = Vec::new();
+    for i in 17..=20 {
+        flow.wait(1).ack(0, &[(17, i)]);
+        sent.push(flow.go());
+    }
+    // The first two extend the window (limited transmit), the third shows the loss.
+    assert_eq!(sent, ["N", "N", "R", "R"]);
+    flow.wait(RTT);
+    // In good progress each ACK lets two go, until the flight is at the threshold.
+    flow.ack(1, &[(17, 22)]);
+    assert_eq!(flow.go(), "RRRR");
+    assert!(flow.recovery.in_flight() <= 10 * MSS);
+}
+
+#[test]
+fn duplicates_without_sack_first_let_new_data_go_then_repair() {
+    let mut flow = Flow::with(|settings, agreed| {
+        (settings.algorithm, agreed.sack) = (Algorithm::NewReno, false);
+    });
+    flow.fill();
+    flow.wait(RTT);
+    // RFC 3042: one new segment for each of the first two duplicates. RFC 5681: the third repairs.
+    let sent: Vec<String> = (0..9)
+        .map(|_| {
+            flow.ack(0, &[]);
+            flow.go()
+        })
+        .collect();
+    let sent: Vec<&str> = sent.iter().map(String::as_str).collect();
+    assert_eq!(sent[..3], ["N", "N", "R"]);
+    assert_eq!(flow.phase(), Phase::Recovery);
+    // RFC 6582: a partial ACK repairs the next hole; one above `recover` ends it.
+    flow.wait(RTT).ack(4, &[]);
+    assert_eq!(flow.repair(), [5]);
+    // At `recover` itself (two were sent before the third duplicate) it is held, lest later duplicates look
+    // like a loss.
+    flow.wait(RTT).ack(12, &[]);
+    assert_eq!(flow.phase(), Phase::Recovery);
+    for _ in 0..3 {
+        flow.ack(12, &[]);
+    }
+    assert_eq!(flow.repair(), [0u32; 0]);
+    flow.send(1);
+    flow.wait(RTT).ack_all();
+    assert_eq!((flow.phase(), flow.cwnd()), (Phase::Open, 5));
+}
+
+// --- RACK and TLP
+
+/// RFC 8985 section 3.1, example 1: of three segments the first and the last are lost.
+#[test]
+fn a_lost_tail_is_found_by_what_was_sent_after_it() {
+    let mut flow = Flow::new();
+    flow.send(3);
+    flow.wait(RTT).ack(0, &[(2, 2)]);
+    // Below three duplicates, a quarter of the round trip is waited for the first to come.
+    assert_eq!(flow.repair(), [0u32; 0]);
+    assert_eq!(flow.fire(), Fired::Retransmit);
+    assert_eq!((flow.repair(), flow.now - 1_000), (vec![1], RTT + RTT / 4));
+    flow.wait(RTT).ack(2, &[]);
+    // The first, sent again, was sent after the third: that is lost too.
+    assert_eq!(flow.repair(), [3]);
+    flow.wait(RTT).ack(3, &[]);
+    assert_eq!(flow.phase(), Phase::Open);
+}
+
+/// RFC 8985 section 3.1, example 2: a retransmission is lost.
+#[test]
+fn a_lost_retransmission_is_found_by_what_was_sent_after_it() {
+    let mut flow = Flow::new();
+    flow.send(10);
+    flow.wait(RTT).ack(0, &[(2, 10)]);
+    assert_eq!(flow.repair(), [1]);
+    flow.wait(1).send(2);
+    flow.wait(RTT).ack(0, &[(2, 12)]);
+    assert_eq!(flow.repair(), [1]);
+    assert_eq!(flow.recovery.figures().total_retrans, 2);
+    flow.wait(RTT).ack(12, &[]);
+    assert_eq!((flow.phase(), flow.recovery.timeouts), (Phase::Open, 0));
+}
+
+/// RFC 8985 section 3.1, example 3: the first two arrive after the third, within a quarter of a round trip.
+#[test]
+fn a_little_reordering_repairs_nothing() {
+    let mut flow = Flow::new();
+    flow.send(3);
+    flow.wait(RTT).ack(0, &[(3, 3)]);
+    flow.wait(2).ack(0, &[(1, 1), (3, 3)]);
+    flow.wait(2).ack(3, &[]);
+    assert_eq!(flow.recovery.figures().total_retrans, 0);
+    assert!(flow.recovery.rack.reorderings > 0);
+    // From now on three duplicates wait as well.
+    flow.send(8);
+    flow.wait(RTT).ack(3, &[(5, 11)]);
+    assert_eq!(flow.repair(), [0u32; 0]);
+    assert_eq!(flow.fire(), Fired::Retransmit);
+    assert_eq!(flow.repair(), [4]);
+}
+
+#[test]
+fn a_probe_is_new_data_if_there_is_any_and_needs_no_room() {
+    let mut flow = Flow::new();
+    flow.fill();
+    assert_eq!(flow.fire(), Fired::Probe(seq(9)..seq(10)));
+    assert_eq!(flow.now - 1_000, 2 * RTT + 2);
+    flow.send(1);
+    assert_eq!(flow.recovery.room(), 0);
+    // One probe at a time (section 7.3); then the timeout.
+    assert_eq!(flow.fire(), Fired::TimedOut { times: 1 });
+}
+
+#[test]
+fn a_probe_that_repaired_a_loss_costs_the_window_its_share() {
+    let mut flow = Flow::reno(10);
+    flow.wait(RTT).ack(9, &[]);
+    assert!(matches!(flow.fire(), Fired::Probe(_)));
+    let at = flow.at();
+    flow.recovery.resent(seq(9)..seq(10), at);
+    flow.wait(RTT).ack(10, &[]);
+    let cwnd = flow.cwnd();
+    assert!(
+        cwnd >= 10,
+        "whether the probe or the original is acknowledged is not known yet: {cwnd}"
+    );
+    // Section 7.4.2: neither DSACK nor duplicate came, and the next is acknowledged: the original was lost.
+    flow.send(1);
+    flow.wait(RTT).ack(11, &[]);
+    assert_eq!(flow.cwnd(), 5);
+}
+
+#[test]
+fn a_probe_that_was_not_needed_costs_nothing() {
+    for dsack in [true, false] {
+        let mut flow = Flow::reno(10);
+        flow.wait(RTT).ack(9, &[]);
+        assert!(matches!(flow.fire(), Fired::Probe(_)));
+        let at = flow.at();
+        flow.recovery.resent(seq(9)..seq(10), at);
+        flow.wait(RTT).ack(10, &[]);
+        // Both copies arrived: a DSACK says so, or a second ACK that is bare.
+        let duplicate: &[(u32, u32)] = if dsack { &[(10, 10)] } else { &[] };
+        flow.ack(10, duplicate);
+        flow.send(1);
+        flow.wait(RTT).ack(11, &[]);
+        assert!(flow.cwnd() >= 10, "dsack {dsack}: {}", flow.cwnd());
+    }
+}
+
+// --- timeouts, and what is taken back
+
+#[test]
+fn a_timeout_takes_all_older_than_a_round_trip_for_lost_and_starts_with_one_segment() {
+    let mut flow = Flow::with(|settings, _| settings.probes = false);
+    flow.fill();
+    flow.fire();
+    assert_eq!((flow.phase(), flow.repair()), (Phase::Loss, vec![1]));
+    let figures = flow.recovery.figures();
+    assert_eq!((figures.lost, figures.ssthresh), (9 * MSS, 7 * MSS));
+    // Acknowledged one by one, the others follow as in slow start.
+    flow.unsent = false;
+    flow.wait(RTT).ack(1, &[]);
+    assert_eq!(flow.repair(), [2, 3]);
+    flow.wait(RTT).ack(3, &[]);
+    assert_eq!(flow.repair(), [4, 5, 6, 7]);
+    flow.wait(RTT).ack(10, &[]);
+    assert_eq!(flow.phase(), Phase::Open);
+}
+
+/// RFC 5682 section 3.1: after a timeout two new segments go out; if then the originals are acknowledged, the
+/// timeout was spurious and everything is as before.
+#[test]
+fn a_spurious_timeout_is_taken_back() {
+    for (sack, frto) in [(true, true), (false, true), (true, false)] {
+        let mut flow = Flow::with(|settings, agreed| {
+            (settings.probes, settings.frto, agreed.sack) = (false, frto, sack);
+        });
+        flow.fill();
+        flow.fire();
+        assert_eq!(flow.repair(), [1]);
+        flow.wait(1).ack(1, &[]);
+        if !frto {
+            assert_eq!(flow.repair(), [2, 3]);
+            continue;
+        }
+        assert_eq!((flow.repair(), flow.fill()), (vec![], 2), "sack {sack}");
+        flow.wait(1).ack(3, &[]);
+        assert_eq!((flow.phase(), flow.repair()), (Phase::Open, vec![]), "sack {sack}");
+        assert!(flow.cwnd() >= 10 && flow.recovery.congestion.ssthresh == u32::MAX);
+    }
+}
+
+#[test]
+fn a_real_timeout_is_not_taken_back() {
+    let mut flow = Flow::with(|settings, _| settings.probes = false);
+    flow.fill();
+    flow.fire();
+    flow.repair();
+    // Only the first had survived; the new segments arrive out of order.
+    flow.wait(RTT).ack(1, &[]);
+    flow.fill();
+    flow.wait(RTT).ack(1, &[(11, 12)]);
+    assert_eq!(flow.phase(), Phase::Loss);
+    assert!(!flow.repair().is_empty());
+}
+
+/// RFC 3522: the ACK echoes a time stamp older than the first retransmission.
+#[test]
+fn time_stamps_show_that_the_original_was_only_late() {
+    let mut flow = Flow::with(|_, agreed| agreed.timestamps = Some(Duration::from_millis(1)));
+    flow.fill();
+    flow.echo = Some(1_000);
+    flow.wait(RTT).ack(0, &[(2, 10)]);
+    assert_eq!((flow.repair(), flow.phase()), (vec![1], Phase::Recovery));
+    assert!(flow.cwnd() < 10);
+    flow.wait(2).ack(10, &[]);
+    assert_eq!(flow.phase(), Phase::Open);
+    assert!(flow.cwnd() >= 10 && flow.recovery.congestion.ssthresh == u32::MAX);
+}
+
+/// RFC 3708: all that was sent again arrived twice.
+#[test]
+fn duplicate_reports_show_that_nothing_was_lost() {
+    let mut late = Flow::new();
+    late.fill();
+    late.wait(RTT).ack(0, &[(2, 10)]);
+    assert_eq!(late.repair(), [1]);
+    late.send(1);
+    // The original comes, then the repair, whose DSACK arrives before the end of the recovery.
+    late.wait(2).ack(10, &[]);
+    late.wait(RTT).ack(10, &[(1, 1)]);
+    assert_eq!(late.phase(), Phase::Open);
+    assert!(late.cwnd() >= 10, "{}", late.cwnd());
+    assert_eq!(late.recovery.figures().dsack_dups, 1);
+}
+
+#[test]
+fn sacks_that_the_receiver_takes_back_are_forgotten() {
+    let mut flow = Flow::new();
+    flow.fill();
+    flow.wait(RTT).ack(0, &[(2, 10)]);
+    assert_eq!(flow.repair(), [1]);
+    // The receiver takes the first and has thrown the others away: the next was SACKed but is expected.
+    flow.wait(RTT).ack(1, &[]);
+    let before = flow.now;
+    assert!(matches!(flow.fire(), Fired::TimedOut { .. }));
+    assert!(flow.now - before <= RTT);
+    assert_eq!(flow.recovery.figures().sacked, 0);
+    assert_eq!(flow.repair(), [2]);
+}
+
+// --- ECN, path MTU
+
+#[test]
+fn congestion_marks_shrink_the_window_once_per_window_of_data() {
+    let mut flow = Flow::with(|_, agreed| agreed.ecn = true);
+    flow.fill();
+    flow.wait(RTT).ack_with(1, &[], true);
+    assert!(flow.recovery.take_cwr() && !flow.recovery.take_cwr());
+    for i in 2..=10 {
+        flow.ack_with(i, &[], true);
+        flow.fill();
+    }
+    assert!(!flow.recovery.take_cwr());
+    assert_eq!((flow.phase(), flow.recovery.congestion.ssthresh), (Phase::Cwr, 7 * MSS));
+    flow.wait(RTT).ack_all();
+    assert_eq!(flow.phase(), Phase::Open);
+    flow.fill();
+    flow.ack_with(flow.sent, &[], true);
+    assert!(flow.recovery.take_cwr());
+}
+
+#[test]
+fn a_smaller_mss_sends_again_what_was_too_large_and_keeps_the_window() {
+    let mut flow = Flow::new();
+    flow.fill();
+    let at = flow.at();
+    let cwnd = flow.recovery.congestion.cwnd;
+    flow.recovery.set_mss(600, at);
+    let mut ranges = Vec::new();
+    while let Some(range) = flow.recovery.next_retransmission() {
+        assert!(range.end - range.start <= 600);
+        ranges.push(range.end - range.start);
+        flow.recovery.resent(range, at);
+    }
+    assert_eq!(ranges.iter().sum::<u32>(), 10 * MSS);
+    assert_eq!(flow.recovery.congestion.cwnd, cwnd);
+    flow.wait(RTT).ack(10, &[]);
+    assert_eq!(flow.phase(), Phase::Open);
+}
+
+// --- names, and no nonsense taken
+
+#[test]
+fn algorithms_have_linuxs_names() {
+    assert_eq!(Algorithm::named("cubic"), Some(Algorithm::Cubic));
+    assert_eq!(Algorithm::named("reno"), Some(Algorithm::NewReno));
+    assert_eq!(Algorithm::named("bbr"), None);
+}
+
+#[test]
+fn blocks_that_cannot_be_are_not_believed() {
+    let mut flow = Flow::new();
+    flow.fill();
+    flow.wait(RTT);
+    // Beyond what was sent, backwards, from below the ACK to above it.
+    for block in [(9, 12), (5, 3), (2_000_000, 2_000_001)] {
+        flow.ack(0, &[(2, 2), block]);
+    }
+    assert_eq!(flow.recovery.figures().sacked, MSS);
+    assert_eq!(flow.recovery.dsack_dups, 0);
+}
+
+#[test]
+fn idle_memory_is_small() {
+    let mut flow = Flow::new();
+    flow.recovery.congestion.cwnd = 4_000 * MSS;
+    flow.fill();
+    flow.wait(RTT).ack(4_000, &[]);
+    let size = size_of::<Recovery>();
+    assert!(size <= 672, "{size}");
+}
