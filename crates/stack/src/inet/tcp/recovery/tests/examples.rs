@@ -267,7 +267,8 @@ fn prr_halves_the_flight_evenly_over_one_round_trip() {
     // RFC 9937 section 1: "as close as possible to the slow start threshold".
     assert_eq!(flow.recovery.in_flight(), 10 * MSS);
     flow.wait(RTT).ack_all();
-    assert_eq!((flow.cwnd(), flow.phase()), (10, Phase::Open));
+    assert_eq!((flow.cwnd(), flow.phase()), (11, Phase::Open));
+    assert_eq!(flow.recovery.congestion.ssthresh, 10 * MSS);
 }
 
 /// RFC 6937 section 3, second figure: 15 of 20 are lost, so that the flight falls below the new threshold at
