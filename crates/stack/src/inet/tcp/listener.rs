@@ -250,9 +250,9 @@ impl Inet {
             (!claims.conflict(&claim)).then_some(claim)
         };
         let found = match claim.port {
-            // bind(2) begins with the odd ones, which connect(2) takes last.
-            0 => candidates(EPHEMERAL, self.random.next() as u32 | 1)
-                .find_map(|port| fits(claims, port ^ 1)),
+            0 => {
+                candidates(EPHEMERAL, self.random.next() as u32).find_map(|port| fits(claims, port))
+            }
             port => fits(claims, port),
         };
         own.into_iter().for_each(|own| claims.add(own));

@@ -133,11 +133,13 @@ impl Host {
     }
 }
 
+type Lose = Box<dyn FnMut(usize, &[u8]) -> bool>;
+
 pub(super) struct Net {
     pub(super) hosts: [Host; 2],
     pub(super) now: Instant,
     /// Whether a frame from that host is lost.
-    pub(super) lose: Box<dyn FnMut(usize, &[u8]) -> bool>,
+    pub(super) lose: Lose,
 }
 
 impl Net {
@@ -306,12 +308,13 @@ impl Sent {
         ip.verify_checksum().unwrap();
         let packet = tcp::Packet::new_checked(ip.payload()).ok()?;
         packet.verify_checksum(ip.address_sum()).unwrap();
-        let segment = parse::parse(&packet, false);
+        let len = packet.payload().len();
+        let header = without_data(parse::parse(&packet, false));
         Some(Sent {
             from: SocketAddrV4::new(ip.src(), packet.src_port()).into(),
             to: SocketAddrV4::new(ip.dst(), packet.dst_port()).into(),
-            len: segment.payload.len(),
-            header: Segment { payload: &[], ..segment.clone() }.clone_static(),
+            len,
+            header,
         })
     }
 
@@ -321,25 +324,9 @@ impl Sent {
     }
 }
 
-impl Segment<'_> {
-    fn clone_static(self) -> Segment<'static> {
-        Segment { payload: &[], ..Segment::default() }.with(self)
-    }
-}
-
-impl Segment<'static> {
-    fn with(self, other: Segment<'_>) -> Segment<'static> {
-        Segment {
-            seq: other.seq,
-            ack: other.ack,
-            flags: other.flags,
-            window: other.window,
-            urgent: other.urgent,
-            options: other.options,
-            congested: other.congested,
-            payload: self.payload,
-        }
-    }
+fn without_data(segment: Segment<'_>) -> Segment<'static> {
+    let Segment { seq, ack, flags, window, urgent, options, congested, .. } = segment;
+    Segment { seq, ack, flags, window, urgent, options, congested, payload: &[] }
 }
 
 fn frame_of(from: usize, ethertype: EtherType, packet: &[u8]) -> Vec<u8> {

@@ -1,0 +1,215 @@
+//! Local ports, TIME_WAIT, and connections by the thousand.
+
+use super::hosts::*;
+use crate::inet::{
+    Count, EPHEMERAL,
+    tcp::{
+        Config, ConnectOptions, Flow, ListenOptions,
+        connection::State,
+        segment::{Flags, Options, Segment},
+    },
+};
+use std::{collections::HashSet, io};
+
+fn errno<T>(result: io::Result<T>) -> Option<i32> {
+    result.err().and_then(|error| error.raw_os_error())
+}
+
+#[test]
+fn a_destination_takes_every_port_and_another_takes_them_again() {
+    let mut net = Net::new();
+    let mut flows = Vec::new();
+    let mut connect = |to: &str| {
+        let result = net.connect("10.0.0.1:0", to);
+        net.hosts[A].sent();
+        result.map(|flow| flows.push(flow))
+    };
+    let all = EPHEMERAL.len();
+    for _ in 0..all {
+        connect("10.0.0.2:80").unwrap();
+    }
+    assert_eq!(errno(connect("10.0.0.2:80")), Some(libc::EADDRNOTAVAIL));
+    for _ in 0..100 {
+        connect("10.0.0.2:81").unwrap();
+    }
+    let ports: HashSet<u16> = flows[..all].iter().map(|flow| flow.local().port()).collect();
+    assert_eq!(ports.len(), all);
+    // Hard to guess: the ports of one destination tell nothing of another's.
+    let near = |a: &Flow, b: &Flow| a.local().port().abs_diff(b.local().port()) < 1000;
+    assert!(!near(&flows[0], &flows[all]));
+    drop(flows);
+    net.advance(ms(10));
+    assert_eq!(net.hosts[A].inet.tcp_connections(), 0);
+    assert!(crate::sync::lock(&net.hosts[A].inet.tcp.claims).is_empty());
+}
+
+#[test]
+fn a_port_that_is_named_is_ones_own() {
+    let net = Net::new();
+    let (plain, reuse) =
+        (ConnectOptions::default(), ConnectOptions { reuse_address: true, ..Default::default() });
+    let connect = |from: &str, to: &str, options: &ConnectOptions| {
+        net.connect_with(A, from, to, options, Default::default())
+    };
+    let first = connect("10.0.0.1:4000", "10.0.0.2:80", &reuse).unwrap();
+    assert_eq!(errno(connect("10.0.0.1:4000", "10.0.0.2:81", &plain)), Some(libc::EADDRINUSE));
+    assert_eq!(errno(connect("10.0.0.1:4000", "10.0.0.2:80", &reuse)), Some(libc::EADDRNOTAVAIL));
+    let _second = connect("10.0.0.1:4000", "10.0.0.2:81", &reuse).unwrap();
+    drop(first);
+    let _listener = net.listen(A, "10.0.0.1:5000", ListenOptions::default());
+    assert_eq!(errno(connect("10.0.0.1:5000", "10.0.0.2:80", &reuse)), Some(libc::EADDRINUSE));
+    assert_eq!(errno(connect("10.0.0.9:0", "10.0.0.2:80", &plain)), Some(libc::EADDRNOTAVAIL));
+    for to in ["255.255.255.255:1", "10.0.0.255:1", "224.0.0.1:1"] {
+        assert_eq!(errno(connect("10.0.0.1:0", to, &plain)), Some(libc::ENETUNREACH), "{to}");
+    }
+}
+
+/// A connection whose TIME_WAIT is at A, with port 4000 there.
+fn resting(net: &mut Net) -> (Sent, Sent) {
+    let server = net.listen(B, "10.0.0.2:80", ListenOptions::default());
+    let options = ConnectOptions { reuse_address: true, ..Default::default() };
+    let client =
+        net.connect_with(A, "10.0.0.1:4000", "10.0.0.2:80", &options, Default::default()).unwrap();
+    net.settle();
+    let served = server.accept().unwrap();
+    net.close(&client);
+    served.close(&mut net.pass());
+    let frames = net.hosts[B].sent();
+    let fin = frames.iter().filter_map(|frame| Sent::read(frame)).next_back().unwrap();
+    assert!(fin.is(Flags::FIN | Flags::ACK));
+    net.receive_all(A, &frames);
+    let ack = net.segments(A).pop().unwrap();
+    net.inject(B, "10.0.0.1:4000", "10.0.0.2:80", &ack.header);
+    assert_eq!(net.hosts.each_ref().map(|host| host.inet.tcp_connections()), [1, 0]);
+    (fin, ack)
+}
+
+#[test]
+fn time_wait_answers_what_is_old_and_begins_anew() {
+    let mut net = Net::new();
+    let (fin, ack) = resting(&mut net);
+    net.now = net.now + secs(40);
+    // The peer has not heard our acknowledgment.
+    net.inject(A, "10.0.0.2:80", "10.0.0.1:4000", &fin.header);
+    let again = net.segments(A).pop().unwrap();
+    assert_eq!((again.header.seq, again.header.ack), (ack.header.seq, ack.header.ack));
+    net.advance(secs(59));
+    assert_eq!(net.hosts[A].inet.tcp_connections(), 1);
+    net.advance(secs(2));
+    assert_eq!(net.hosts[A].inet.tcp_connections(), 0);
+}
+
+#[test]
+fn a_reset_ends_time_wait_unless_rfc_1337_is_asked_for() {
+    for tcp_rfc1337 in [false, true] {
+        let mut net = Net::with(Config { tcp_rfc1337, ..Config::default() });
+        let (fin, _) = resting(&mut net);
+        let seq = fin.header.seq + 1;
+        let reset = Segment { seq, flags: Flags::RST, ..Segment::default() };
+        net.inject(A, "10.0.0.2:80", "10.0.0.1:4000", &Segment { seq: seq + 1, ..reset.clone() });
+        assert_eq!(net.hosts[A].inet.tcp_connections(), 1);
+        net.inject(A, "10.0.0.2:80", "10.0.0.1:4000", &reset);
+        assert_eq!(net.hosts[A].inet.tcp_connections(), usize::from(tcp_rfc1337));
+    }
+}
+
+#[test]
+fn a_new_syn_takes_the_place_of_time_wait_and_an_old_one_does_not() {
+    let mut net = Net::new();
+    let (fin, ack) = resting(&mut net);
+    let server = net.listen(A, "10.0.0.1:4000", reusing());
+    let (value, _) = fin.header.options.timestamps.unwrap();
+    let syn = |seq, stamp: u32| {
+        let options =
+            Options { timestamps: Some((stamp, 0)), mss: Some(1460), ..Options::default() };
+        Segment { seq, flags: Flags::SYN, options, ..Segment::default() }
+    };
+    // Older by both: an old duplicate, which is told where we are.
+    let stale = syn(fin.header.seq - 10, value);
+    net.inject(A, "10.0.0.2:80", "10.0.0.1:4000", &stale);
+    let answers = net.segments(A);
+    assert!(answers.iter().all(|sent| sent.is(Flags::ACK)), "{answers:?}");
+    // Newer by its timestamp, although its number is less.
+    net.inject(A, "10.0.0.2:80", "10.0.0.1:4000", &syn(fin.header.seq - 10, value + 1));
+    let answer = net.segments(A).pop().unwrap();
+    assert!(answer.is(Flags::SYN | Flags::ACK));
+    assert!(answer.header.seq.after(ack.header.seq + 65_535), "beyond the old connection's window");
+    let third = Segment {
+        seq: fin.header.seq - 9,
+        ack: answer.header.seq + 1,
+        flags: Flags::ACK,
+        options: Options {
+            timestamps: Some((value + 2, answer.header.options.timestamps.unwrap().0)),
+            ..Options::default()
+        },
+        ..Segment::default()
+    };
+    net.inject(A, "10.0.0.2:80", "10.0.0.1:4000", &third);
+    assert_eq!(server.accept().unwrap().state(), State::Established);
+}
+
+fn reusing() -> ListenOptions {
+    ListenOptions { reuse_address: true, ..ListenOptions::default() }
+}
+
+#[test]
+fn connect_takes_the_place_of_time_wait_once_timestamps_have_moved_on() {
+    let mut net = Net::new();
+    let (_, ack) = resting(&mut net);
+    let options = ConnectOptions { reuse_address: true, ..Default::default() };
+    let connect = |net: &Net| {
+        net.connect_with(A, "10.0.0.1:4000", "10.0.0.2:80", &options, Default::default())
+    };
+    assert_eq!(errno(connect(&net)), Some(libc::EADDRNOTAVAIL));
+    net.now = net.now + ms(1100);
+    let again = connect(&net).unwrap();
+    let syn = net.segments(A).pop().unwrap();
+    assert!(syn.header.seq.after(ack.header.seq + 65_535));
+    assert_eq!(again.state(), State::SynSent);
+    assert_eq!(net.hosts[A].count(Count::TcpExtTWRecycled), 1);
+    let careful = Config { tcp_tw_reuse: false, ..Config::default() };
+    let mut net = Net::with(careful);
+    resting(&mut net);
+    net.now = net.now + secs(30);
+    assert_eq!(errno(connect(&net)), Some(libc::EADDRNOTAVAIL));
+}
+
+#[test]
+fn time_wait_entries_are_bounded() {
+    let mut net = Net::with(Config { tcp_max_tw_buckets: 3, ..Config::default() });
+    let server = net.listen(B, "10.0.0.2:80", ListenOptions::default());
+    for _ in 0..5 {
+        let client = net.connect("10.0.0.1:0", "10.0.0.2:80").unwrap();
+        net.settle();
+        let served = server.accept().unwrap();
+        net.close(&client);
+        net.close(&served);
+    }
+    assert_eq!(net.hosts[A].inet.tcp_connections(), 3);
+    assert_eq!(net.hosts[A].count(Count::TcpExtTCPTimeWaitOverflow), 2);
+    net.advance(secs(61));
+    assert_eq!(net.hosts[A].inet.tcp_connections(), 0);
+}
+
+#[test]
+fn ten_thousand_connections() {
+    let mut net = Net::new();
+    let server = net.listen(B, "10.0.0.2:80", ListenOptions::default());
+    let mut pairs = Vec::new();
+    for _ in 0..10_000 {
+        let client = net.connect("10.0.0.1:0", "10.0.0.2:80").unwrap();
+        net.settle();
+        pairs.push((client, server.accept().unwrap()));
+    }
+    assert_eq!(net.hosts[B].inet.tcp_connections(), 10_000);
+    for (client, served) in pairs.iter().step_by(97) {
+        net.send(client, b"one");
+        assert_eq!(net.recv(served), b"one");
+    }
+    // What is idle needs no timer.
+    net.advance(secs(5));
+    assert_eq!(net.hosts.each_ref().map(|host| host.inet.tcp.timers()), [0, 0]);
+    drop(pairs);
+    net.advance(secs(62));
+    assert_eq!(net.hosts.each_ref().map(|host| host.inet.tcp_connections()), [0, 0]);
+}

@@ -1,0 +1,203 @@
+//! Data under way: recovery while nobody calls, passes, doorbells, full rings, and ICMP errors.
+
+use super::hosts::*;
+use crate::{
+    inet::{
+        Count,
+        tcp::{ConnectOptions, Flow, connection::State, segment::Flags},
+    },
+    wire::{Protocol, icmp},
+};
+use std::{
+    io::{IoSlice, IoSliceMut},
+    sync::atomic::Ordering,
+};
+
+#[test]
+fn a_lost_segment_is_made_good_while_neither_application_calls() {
+    let mut net = Net::new();
+    let (client, served, _server) = net.joined();
+    let mut count = 0;
+    net.lose = Box::new(move |from, frame| {
+        count += usize::from(from == A && frame.len() > 1000);
+        from == A && frame.len() > 1000 && count == 4
+    });
+    let data = vec![9; 14_000];
+    let sent = client.send(&[IoSlice::new(&data)], false, &mut net.pass()).unwrap();
+    assert_eq!(sent, data.len());
+    net.settle();
+    net.advance(ms(500));
+    assert_eq!(served.unread(), data.len());
+    assert_eq!(client.unacknowledged(), 0);
+    assert_eq!(net.recv(&served), data);
+}
+
+#[test]
+fn the_last_segment_lost_is_made_good_too() {
+    let mut net = Net::new();
+    let (client, served, _server) = net.joined();
+    let mut once = true;
+    net.lose =
+        Box::new(move |from, frame| from == A && frame.len() > 60 && std::mem::take(&mut once));
+    net.send(&client, &[5; 100]);
+    assert_eq!(served.unread(), 0);
+    net.advance(ms(500));
+    assert_eq!(served.unread(), 100);
+}
+
+/// Data segments of the client's, not delivered.
+fn stream(net: &Net, client: &Flow, len: usize) -> Vec<Vec<u8>> {
+    client.send(&[IoSlice::new(&vec![1; len])], false, &mut net.pass()).unwrap();
+    net.hosts[A].sent()
+}
+
+#[test]
+fn the_segments_of_a_pass_are_answered_at_its_end_with_one_doorbell() {
+    let mut net = Net::new();
+    let (client, served, _server) = net.joined();
+    net.hosts.iter().for_each(|host| _ = host.doorbells());
+    let frames = stream(&net, &client, 10 * 1448);
+    assert_eq!((frames.len(), net.hosts[A].doorbells()), (10, 1));
+    net.receive_all(B, &frames);
+    let acks = net.segments(B);
+    assert_eq!(net.hosts[B].doorbells(), 1);
+    assert_eq!(acks.len(), 1, "{acks:?}");
+    assert_eq!(served.unread(), 10 * 1448);
+    // In passes of their own: at least every second one is acknowledged.
+    net.inject(A, "10.0.0.2:80", &client.local().to_string(), &acks[0].header);
+    let frames = stream(&net, &client, 10 * 1448);
+    frames.iter().for_each(|frame| net.receive(B, frame));
+    assert!(net.segments(B).len() >= 5);
+}
+
+#[test]
+fn many_flows_in_one_pass_are_each_answered() {
+    let mut net = Net::new();
+    let (first, served, server) = net.joined();
+    let mut pairs = vec![(first, served)];
+    for _ in 0..5 {
+        let client = net.connect("10.0.0.1:0", "10.0.0.2:80").unwrap();
+        net.settle();
+        pairs.push((client, server.accept().unwrap()));
+    }
+    let mut frames = Vec::new();
+    for (client, _) in &pairs {
+        frames.extend(stream(&net, client, 2 * 1448));
+    }
+    frames.sort_by_key(|frame| frame.len() ^ usize::from(frame[35]));
+    net.receive_all(B, &frames);
+    let acks = net.segments(B);
+    assert_eq!(acks.len(), pairs.len());
+    assert!(pairs.iter().all(|(_, served)| served.unread() == 2 * 1448));
+}
+
+#[test]
+fn a_full_ring_is_tried_again() {
+    let mut net = Net::new();
+    let (client, served, _server) = net.joined();
+    net.hosts[A].tape.room.store(3, Ordering::Relaxed);
+    client.send(&[IoSlice::new(&[1; 10 * 1448])], false, &mut net.pass()).unwrap();
+    assert_eq!(net.hosts[A].tape.frames.lock().unwrap().len(), 3);
+    net.hosts[A].tape.room.store(u64::MAX, Ordering::Relaxed);
+    let before = net.now;
+    net.now = net.now + ms(2);
+    net.hosts[A].inet.tick(&mut net.pass());
+    assert_eq!(net.hosts[A].tape.frames.lock().unwrap().len(), 10);
+    net.settle();
+    assert_eq!(served.unread(), 10 * 1448);
+    assert!(net.now - before < ms(200), "not by the retransmission timer");
+}
+
+#[test]
+fn a_reader_that_comes_late_opens_the_window_again() {
+    let mut net = Net::new();
+    let (client, served, _server) = net.joined();
+    let data = vec![1; 1 << 20];
+    let mut sent = 0;
+    for _ in 0..3000 {
+        let result = client.send(&[IoSlice::new(&data[sent..])], false, &mut net.pass());
+        sent += result.unwrap_or(0);
+        net.advance(ms(1));
+    }
+    assert!(sent < data.len(), "the reader does not read");
+    let mut got = 0;
+    while got < data.len() {
+        got += net.recv(&served).len();
+        if sent < data.len() {
+            let result = client.send(&[IoSlice::new(&data[sent..])], false, &mut net.pass());
+            sent += result.unwrap_or(0);
+        }
+        net.advance(ms(1));
+    }
+}
+
+/// An ICMP error from B about a frame of A's.
+fn icmp_about(frame: &[u8], code: u8, word: u32) -> Vec<u8> {
+    let quote = &frame[14..];
+    let mut message = vec![0; 8 + 28];
+    icmp::Packet::init_error(&mut message[..], icmp::Type::UNREACHABLE, code, word, &quote[..28])
+        .unwrap();
+    let [a, b] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(std::net::Ipv4Addr::from);
+    ip_frame(B, (b, a), Protocol::ICMP, &message)
+}
+
+#[test]
+fn an_icmp_error_counts_only_if_it_quotes_what_is_in_flight() {
+    let net = Net::new();
+    let flow = net.connect("10.0.0.1:0", "10.0.0.2:80").unwrap();
+    let syn = net.hosts[A].sent().pop().unwrap();
+    let mut guess = syn.clone();
+    guess[14 + 20 + 4] ^= 1;
+    net.receive(A, &icmp_about(&guess, icmp::code::HOST_UNREACHABLE, 0));
+    assert_eq!(flow.state(), State::SynSent);
+    assert_eq!(net.hosts[A].count(Count::TcpExtOutOfWindowIcmps), 1);
+    net.receive(A, &icmp_about(&syn, icmp::code::HOST_UNREACHABLE, 0));
+    assert_eq!(flow.take_error(), Some(libc::EHOSTUNREACH));
+}
+
+#[test]
+fn a_path_that_takes_less_gets_smaller_segments() {
+    let mut net = Net::new();
+    let (client, served, _server) = net.joined();
+    let frames = stream(&net, &client, 3 * 1448);
+    // A forged one first: it must not even change what is known of the path.
+    let mut guess = frames[0].clone();
+    guess[14 + 20 + 4] ^= 0x40;
+    net.receive(A, &icmp_about(&guess, icmp::code::FRAGMENTATION_NEEDED, 600));
+    assert_eq!(client.info(net.now).snd_mss, 1448);
+    net.receive(A, &icmp_about(&frames[0], icmp::code::FRAGMENTATION_NEEDED, 1000));
+    net.advance(ms(300));
+    assert_eq!(served.unread(), 3 * 1448);
+    assert_eq!(client.info(net.now).snd_mss, 1000 - 40 - 12);
+    let fresh = net.connect_with(
+        A,
+        "10.0.0.1:0",
+        "10.0.0.2:81",
+        &ConnectOptions::default(),
+        Default::default(),
+    );
+    let syn = net.segments(A).pop().unwrap();
+    assert!(fresh.is_ok() && syn.is(Flags::SYN));
+    assert_eq!(syn.header.options.mss, Some(960));
+}
+
+#[test]
+fn the_host_forgets_everything_when_it_goes() {
+    let mut net = Net::new();
+    let (client, served, _server) = net.joined();
+    net.inject(
+        B,
+        "10.0.0.1:9",
+        "10.0.0.2:80",
+        &crate::inet::tcp::segment::Segment { flags: Flags::SYN, ..Default::default() },
+    );
+    let inet = &net.hosts[B].inet;
+    assert_eq!(inet.tcp_connections(), 2);
+    inet.tcp_forget_all();
+    assert_eq!((inet.tcp_connections(), inet.tcp.timers()), (0, 0));
+    // Calls are harmless.
+    let _ = served.recv(&mut [IoSliceMut::new(&mut [0; 8])], false, &mut net.pass());
+    served.close(&mut net.pass());
+    drop((client, served));
+    net.advance(secs(1));
+}
