@@ -5,7 +5,7 @@ mod common;
 mod wake_game;
 
 use busypoll_stack::{Epoll, Events, Host, PollFd, TcpListener, TcpStream, poll};
-use common::hosts;
+use common::{hosts, streams};
 use std::{
     io::{Read, Write},
     net::Shutdown,
@@ -21,12 +21,7 @@ use wake_game::{Player, STANDSTILL, crowd, duels, hand_overs, neighbours};
 
 impl Player for TcpStream {
     fn pair(one: &Host, two: &Host) -> (TcpStream, TcpStream) {
-        let listener = TcpListener::bind(two, "10.0.0.2:0").unwrap();
-        let left = TcpStream::connect(one, listener.local_addr().unwrap()).unwrap();
-        let right = listener.accept().unwrap().0;
-        left.set_nodelay(true).unwrap();
-        right.set_nodelay(true).unwrap();
-        (left, right)
+        streams(one, two)
     }
 
     fn send(&self) {

@@ -1,7 +1,9 @@
 //! Two hosts on a cable, and CPUs for their users.
 #![allow(dead_code)] // each test file uses its own part
 
-use busypoll_stack::{Host, UdpSocket, nic::cable};
+use busypoll_stack::{Host, TcpListener, TcpStream, UdpSocket, nic::cable};
+
+pub mod filter;
 
 /// Hosts 10.0.0.1 and 10.0.0.2.
 pub fn hosts() -> (Host, Host) {
@@ -20,6 +22,16 @@ pub fn sockets(one: &Host, two: &Host) -> (UdpSocket, UdpSocket) {
     right.connect(left.local_addr().expect("bound")).expect("connect");
     left.send(b"who are you").expect("send");
     right.recv(&mut [0; 16]).expect("receive");
+    (left, right)
+}
+
+/// Both ends of a TCP connection, without Nagle's algorithm.
+pub fn streams(one: &Host, two: &Host) -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind(two, "10.0.0.2:0").expect("bind");
+    let left = TcpStream::connect(one, listener.local_addr().expect("bound")).expect("connect");
+    let right = listener.accept().expect("accept").0;
+    left.set_nodelay(true).expect("nodelay");
+    right.set_nodelay(true).expect("nodelay");
     (left, right)
 }
 

@@ -4,7 +4,11 @@ use super::{
     endpoint::{Reading, Writing},
     stream::{Inner, TcpStream, pass},
 };
-use crate::inet::tcp::{Flow, Ready};
+use crate::{
+    inet::tcp::{Flow, Ready},
+    napi::Pass,
+    socket::options::errno,
+};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 
 /// The most pieces handed down at once.
@@ -58,7 +62,7 @@ impl Inner {
 
     /// Hands `data` down; a blocking call returns when all of it has found room.
     fn send(&self, data: &[IoSlice<'_>], more: bool) -> io::Result<usize> {
-        let flow = self.flow().map_err(|_| crate::socket::options::errno(libc::EPIPE))?;
+        let flow = self.connection().ok_or_else(|| errno(libc::EPIPE))?;
         let endpoint = &*self.endpoint;
         let waiting = &endpoint.waiting;
         let len = data.iter().map(|piece| piece.len()).sum();
@@ -94,8 +98,9 @@ impl Inner {
     }
 }
 
-/// Hands down what of `data`, `len` bytes in all, is after the first `sent` bytes, until there is no room; `sent` grows. `Ok` also if
-/// only a part had room.
+/// Hands down what of `data`, `len` bytes in all, is after the first `sent` bytes, until there is no room; `sent`
+/// grows. `Ok` also if only a part had room.
+#[inline]
 fn push(
     flow: &Flow,
     (data, len): (&[IoSlice<'_>], usize),
@@ -103,22 +108,34 @@ fn push(
     sent: &mut usize,
 ) -> io::Result<()> {
     let mut pass = pass();
-    let result = loop {
-        let mut pieces = [IoSlice::new(&[]); PIECES];
-        let (count, wanted) = rest(data, *sent, &mut pieces);
-        let more = more || *sent + wanted < len;
-        match flow.send(&pieces[..count], more, &mut pass) {
-            Ok(taken) => {
-                *sent += taken;
-                if taken < wanted || *sent == len {
-                    break Ok(());
-                }
-            }
-            Err(error) => break Err(error),
+    let result = match data {
+        [one] => {
+            let rest = IoSlice::new(one.get(*sent..).unwrap_or_default());
+            flow.send(&[rest], more, &mut pass).map(|taken| *sent += taken)
         }
+        many => push_many(flow, (many, len), more, sent, &mut pass),
     };
     pass.wake.wake_all();
     result
+}
+
+fn push_many(
+    flow: &Flow,
+    (data, len): (&[IoSlice<'_>], usize),
+    more: bool,
+    sent: &mut usize,
+    pass: &mut Pass<'_>,
+) -> io::Result<()> {
+    loop {
+        let mut pieces = [IoSlice::new(&[]); PIECES];
+        let (count, wanted) = rest(data, *sent, &mut pieces);
+        let more = more || *sent + wanted < len;
+        let taken = flow.send(&pieces[..count], more, pass)?;
+        *sent += taken;
+        if taken < wanted || *sent == len {
+            return Ok(());
+        }
+    }
 }
 
 /// Writes to `pieces` what of `data` is after its first `skip` bytes, as far as there is room: how many pieces

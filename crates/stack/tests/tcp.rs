@@ -1,0 +1,502 @@
+//! TCP sockets over the cable, by the rules an application relies on.
+
+mod common;
+
+use busypoll_stack::{
+    Host, IncomingStreams, TcpConfig, TcpListener, TcpStream, nic::cable, options::*,
+};
+use common::{
+    cpus,
+    filter::{Filter, tcp_payload},
+    hosts, pin, streams,
+};
+use std::{
+    io::{ErrorKind, IoSlice, IoSliceMut, Read, Write},
+    net::{Shutdown, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Long enough for whatever will come.
+const SOON: Option<Duration> = Some(Duration::from_secs(20));
+
+fn errno(result: std::io::Result<impl Sized>) -> i32 {
+    result.map(drop).expect_err("it fails").raw_os_error().expect("an errno")
+}
+
+/// Bytes that tell where they stand.
+fn pattern(range: std::ops::Range<usize>) -> Vec<u8> {
+    range.map(|at| (at * 31 + at / 251) as u8).collect()
+}
+
+/// Two hosts of which the first sends only what `verdict` lets through.
+fn filtered(
+    config: TcpConfig,
+    verdict: impl Fn(&[u8]) -> bool + Send + Sync + 'static,
+) -> (Host, Host) {
+    let (a, b) = cable::pair(cable::Config::default()).unwrap();
+    let a = Filter::new(a, verdict);
+    let one = Host::builder().interface(a, "10.0.0.1/24").tcp(config).build().unwrap();
+    let two = Host::builder().interface(b, "10.0.0.2/24").build().unwrap();
+    (one, two)
+}
+
+#[test]
+fn every_size_arrives_whole_and_in_order() {
+    let (one, two) = hosts();
+    let (left, right) = streams(&one, &two);
+    let sizes = [1, 2, 1447, 1448, 1449, 65_535, 65_536, 1 << 20, 5_000_003];
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for size in sizes {
+                (&left).write_all(&pattern(0..size)).unwrap();
+            }
+            left.shutdown(Shutdown::Write).unwrap();
+        });
+        for size in sizes {
+            let mut got = vec![0; size];
+            (&right).read_exact(&mut got).unwrap();
+            assert!(got == pattern(0..size), "{size} bytes");
+        }
+        assert_eq!((&right).read(&mut [0]).unwrap(), 0);
+    });
+}
+
+#[test]
+fn pieces_are_gathered_and_scattered() {
+    let (one, two) = hosts();
+    let (mut left, mut right) = streams(&one, &two);
+    let text = pattern(0..40_000);
+    let pieces: Vec<IoSlice> = text.chunks(997).map(IoSlice::new).collect();
+    assert_eq!(
+        left.write_vectored(&pieces).unwrap(),
+        text.len(),
+        "more pieces than go down at once"
+    );
+    drop(left);
+    let mut got: Vec<u8> = Vec::new();
+    loop {
+        let (mut head, mut none, mut tail) = ([0; 10], [0; 0], [0; 3000]);
+        let rooms = &mut [&mut head[..], &mut none, &mut tail].map(IoSliceMut::new);
+        let len = right.read_vectored(rooms).unwrap();
+        got.extend(head.iter().chain(&tail).take(len));
+        if len == 0 {
+            break;
+        }
+    }
+    assert!(got == text);
+}
+
+#[test]
+fn a_blocking_write_returns_when_all_of_it_has_found_room() {
+    let (one, two) = hosts();
+    let (left, right) = streams(&one, &two);
+    left.set_send_buffer_size(10_000).unwrap();
+    right.set_recv_buffer_size(10_000).unwrap();
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| (&left).write(&pattern(0..1_000_000)).unwrap());
+        thread::sleep(Duration::from_millis(50));
+        assert!(!writer.is_finished(), "nobody has read a byte yet");
+        let mut got = vec![0; 1_000_000];
+        (&right).read_exact(&mut got).unwrap();
+        assert!(got == pattern(0..1_000_000));
+        assert_eq!(writer.join().unwrap(), 1_000_000);
+    });
+    left.set_write_timeout(Some(Duration::from_millis(30))).unwrap();
+    let part = (&left).write(&[0; 1_000_000]).unwrap();
+    assert!(part > 0 && part < 1_000_000, "{part} bytes in 30 ms, and nobody reads");
+    // A little may have found room since.
+    let full = loop {
+        if let Err(error) = (&left).write(&[0; 1_000_000]) {
+            break error;
+        }
+    };
+    assert_eq!(full.kind(), ErrorKind::WouldBlock);
+}
+
+#[test]
+fn what_cannot_be_connected_to_says_why_as_a_kernel_does() {
+    let (one, two) = hosts();
+    let address = |text: &str| text.parse::<SocketAddr>().unwrap();
+    let refused = TcpStream::connect(&one, "10.0.0.2:9").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    let nowhere = TcpStream::connect(&one, "192.0.2.1:9");
+    assert_eq!(errno(nowhere), libc::ENETUNREACH);
+    let nobody = TcpStream::connect(&one, "10.0.0.77:9");
+    assert_eq!(errno(nobody), libc::EHOSTUNREACH, "it does not answer ARP");
+    let soon = Duration::from_millis(20);
+    let late = TcpStream::connect_timeout(&one, &address("10.0.0.77:9"), soon).unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::TimedOut);
+    let socket = TcpStream::new(&one);
+    socket.set_write_timeout(Some(soon)).unwrap();
+    assert_eq!(errno(socket.connect_to(address("10.0.0.77:9"))), libc::EINPROGRESS);
+    let _listener = TcpListener::bind(&two, "10.0.0.2:9").unwrap();
+    let foreign = TcpStream::new(&one).bind_to(address("10.0.0.2:0"));
+    assert_eq!(errno(foreign), libc::EADDRNOTAVAIL);
+    // The first address that works.
+    let several = [address("10.0.0.2:8"), address("10.0.0.2:9")];
+    let stream = TcpStream::connect(&one, &several[..]).unwrap();
+    assert_eq!(stream.peer_addr().unwrap(), several[1]);
+    assert_eq!(TcpStream::connect(&one, &[][..]).unwrap_err().kind(), ErrorKind::InvalidInput);
+}
+
+#[test]
+fn a_peer_that_has_vanished_is_timed_out() {
+    let cut = Arc::new(AtomicBool::new(false));
+    let line = cut.clone();
+    let (one, two) = filtered(TcpConfig::default(), move |_| !line.load(Ordering::Relaxed));
+    let (left, right) = streams(&one, &two);
+    cut.store(true, Ordering::Relaxed);
+    let unheard = TcpStream::new(&one);
+    unheard.setsockopt(IPPROTO_TCP, TCP_SYNCNT, 1).unwrap();
+    let to = "10.0.0.2:9".parse().unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let begun = Instant::now();
+            assert_eq!(errno(unheard.connect_to(to)), libc::ETIMEDOUT);
+            assert!(begun.elapsed() > Duration::from_millis(1500), "{:?}", begun.elapsed());
+        });
+        left.set_user_timeout(Some(Duration::from_millis(400))).unwrap();
+        left.set_read_timeout(SOON).unwrap();
+        (&left).write_all(b"anybody there?").unwrap();
+        assert_eq!(errno((&left).read(&mut [0])), libc::ETIMEDOUT);
+        assert_eq!(errno((&left).write(b"x")), libc::EPIPE);
+    });
+    drop(right);
+}
+
+#[test]
+fn keep_alive_notices_a_peer_that_has_vanished() {
+    let cut = Arc::new(AtomicBool::new(false));
+    let line = cut.clone();
+    let (one, two) = filtered(TcpConfig::default(), move |_| !line.load(Ordering::Relaxed));
+    let (left, _right) = streams(&one, &two);
+    let second = Duration::from_secs(1);
+    left.set_keepalive_times(second, second, 1).unwrap();
+    assert!(left.keepalive().unwrap());
+    cut.store(true, Ordering::Relaxed);
+    left.set_read_timeout(SOON).unwrap();
+    assert_eq!(errno((&left).read(&mut [0])), libc::ETIMEDOUT);
+}
+
+#[test]
+fn closing_waits_for_the_peer_or_resets_as_linger_says() {
+    let cut = Arc::new(AtomicBool::new(false));
+    let line = cut.clone();
+    let (one, two) = filtered(TcpConfig::default(), move |_| !line.load(Ordering::Relaxed));
+    let (left, right) = streams(&one, &two);
+    assert_eq!(left.linger().unwrap(), None);
+    left.set_linger(Some(Duration::from_secs(20))).unwrap();
+    (&left).write_all(&[7; 100_000]).unwrap();
+    let begun = Instant::now();
+    drop(left);
+    assert!(begun.elapsed() < Duration::from_secs(10), "the peer has it all in no time");
+    let mut got = Vec::new();
+    (&right).read_to_end(&mut got).unwrap();
+    assert_eq!(got.len(), 100_000);
+
+    let (left, right) = streams(&one, &two);
+    left.set_linger(Some(Duration::ZERO)).unwrap();
+    drop(left);
+    right.set_read_timeout(SOON).unwrap();
+    assert_eq!(errno((&right).read(&mut [0])), libc::ECONNRESET);
+
+    let (left, _right) = streams(&one, &two);
+    left.set_linger(Some(Duration::from_millis(300))).unwrap();
+    cut.store(true, Ordering::Relaxed);
+    (&left).write_all(b"never arrives").unwrap();
+    let begun = Instant::now();
+    drop(left);
+    assert!(begun.elapsed() >= Duration::from_millis(300), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_listener_hands_on_its_options_and_accepts_in_order() {
+    let (one, two) = hosts();
+    let socket = TcpStream::new(&two);
+    socket.set_recv_buffer_size(33_333).unwrap();
+    socket.set_busy_poll(44).unwrap();
+    socket.bind_to("10.0.0.2:80".parse().unwrap()).unwrap();
+    let listener = socket.listen(16).unwrap();
+    assert_eq!(listener.busy_poll(), 44);
+    for (level, name, value) in [
+        (SOL_SOCKET, SO_BUSY_POLL, 55),
+        (SOL_SOCKET, SO_KEEPALIVE, 1),
+        (IPPROTO_TCP, TCP_NODELAY, 1),
+        (IPPROTO_IP, IP_TTL, 3),
+    ] {
+        listener.setsockopt(level, name, value).unwrap();
+        assert_eq!(listener.getsockopt(level, name).unwrap(), value);
+    }
+    let clients: Vec<_> =
+        (0..3).map(|_| TcpStream::connect(&one, "10.0.0.2:80").unwrap()).collect();
+    for (client, accepted) in clients.iter().zip(listener.incoming()) {
+        let accepted = accepted.unwrap();
+        assert_eq!(accepted.peer_addr().unwrap(), client.local_addr().unwrap());
+        assert!(accepted.nodelay().unwrap() && accepted.keepalive().unwrap());
+        assert_eq!((accepted.busy_poll(), accepted.ttl().unwrap()), (55, 3));
+        assert_eq!(accepted.recv_buffer_size().unwrap(), 33_333);
+        assert_eq!(accepted.incoming_napi_id(), two.contexts().next().map(|context| context.id()));
+        assert!(!accepted.nonblocking());
+    }
+    let _: IncomingStreams<'_> = listener.incoming();
+    listener.set_nonblocking(true).unwrap();
+    assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
+}
+
+#[test]
+fn a_full_backlog_makes_clients_wait_and_loses_none() {
+    let (one, two) = hosts();
+    let socket = TcpStream::new(&two);
+    socket.bind_to("10.0.0.2:80".parse().unwrap()).unwrap();
+    let listener = socket.listen(2).unwrap();
+    thread::scope(|scope| {
+        for n in 0..12u8 {
+            let one = &one;
+            scope.spawn(move || {
+                let mut stream = TcpStream::connect(one, "10.0.0.2:80").unwrap();
+                stream.write_all(&[n]).unwrap();
+                let mut answer = [0];
+                stream.read_exact(&mut answer).unwrap();
+                assert_eq!(answer, [n]);
+            });
+        }
+        thread::sleep(Duration::from_millis(100));
+        assert!(listener.queued() <= 3, "{}", listener.queued());
+        for stream in listener.incoming().take(12) {
+            let mut stream = stream.unwrap();
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            stream.write_all(&byte).unwrap();
+        }
+    });
+}
+
+#[test]
+fn listeners_that_share_a_port_share_what_comes() {
+    let (one, two) = hosts();
+    let listen = || {
+        let socket = TcpStream::new(&two);
+        socket.set_reuse_port(true).unwrap();
+        socket.bind_to("10.0.0.2:80".parse().unwrap()).unwrap();
+        let listener = socket.listen(128).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        listener
+    };
+    let listeners = [listen(), listen()];
+    let _clients: Vec<_> =
+        (0..40).map(|_| TcpStream::connect(&one, "10.0.0.2:80").unwrap()).collect();
+    let mut accepted = [0; 2];
+    while accepted.iter().sum::<usize>() < 40 {
+        for (listener, count) in listeners.iter().zip(&mut accepted) {
+            *count += std::iter::from_fn(|| listener.accept().ok()).count();
+        }
+    }
+    assert!(accepted.iter().all(|count| *count > 0), "{accepted:?}");
+}
+
+#[test]
+fn a_clone_is_the_same_socket_and_the_last_one_closes_it() {
+    let (one, two) = hosts();
+    let (left, right) = streams(&one, &two);
+    let clone = left.try_clone().unwrap();
+    drop(left);
+    (&clone).write_all(b"still open").unwrap();
+    let mut buffer = [0; 10];
+    (&right).read_exact(&mut buffer).unwrap();
+    drop(clone);
+    assert_eq!((&right).read(&mut buffer).unwrap(), 0);
+    let listener = TcpListener::bind(&two, "10.0.0.2:80").unwrap();
+    let clone = listener.try_clone().unwrap();
+    drop(listener);
+    let _stream = TcpStream::connect(&one, "10.0.0.2:80").unwrap();
+    drop(clone);
+    let refused = TcpStream::connect(&one, "10.0.0.2:80").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+}
+
+#[test]
+fn a_connection_tells_about_itself() {
+    let (one, two) = hosts();
+    let (left, right) = streams(&one, &two);
+    (&left).write_all(&[0; 100_000]).unwrap();
+    (&right).read_exact(&mut [0; 100_000]).unwrap();
+    let (info, theirs) = (left.info().unwrap(), right.info().unwrap());
+    assert_eq!((info.bytes_sent, theirs.bytes_received), (100_000, 100_000));
+    assert!(info.timestamps && info.sack && info.window_scale.is_some(), "{info:?}");
+    assert_eq!((info.snd_mss, info.total_retrans), (1448, 0), "{info:?}");
+    assert_eq!(left.max_segment().unwrap(), 1448);
+    assert!(info.rtt > Duration::ZERO && info.snd_cwnd >= 10, "{info:?}");
+    assert_eq!(right.unread(), 0);
+    left.set_congestion("reno").unwrap();
+    assert_eq!(left.congestion().unwrap(), "reno");
+    assert_eq!(errno(left.set_congestion("vegas")), libc::ENOENT);
+    assert_eq!(right.congestion().unwrap(), "cubic");
+}
+
+#[test]
+fn corked_data_goes_in_full_segments_or_when_uncorked() {
+    let segments = Arc::new(AtomicU32::new(0));
+    let count = segments.clone();
+    let (one, two) = filtered(TcpConfig::default(), move |frame| {
+        count.fetch_add(u32::from(!tcp_payload(frame).is_empty()), Ordering::Relaxed);
+        true
+    });
+    let (left, right) = streams(&one, &two);
+    left.set_cork(true).unwrap();
+    for _ in 0..10 {
+        (&left).write_all(&[1; 100]).unwrap();
+    }
+    left.set_cork(false).unwrap();
+    (&right).read_exact(&mut [0; 1000]).unwrap();
+    left.write_more(&[2; 10]).unwrap();
+    (&left).write_all(&[3; 10]).unwrap();
+    (&right).read_exact(&mut [0; 20]).unwrap();
+    // Two, unless this thread was kept from the CPU for the 200 ms that a cork holds.
+    let segments = segments.load(Ordering::Relaxed);
+    assert!(segments <= 4, "{segments} segments of 12 writes");
+}
+
+/// Two threads that poll must not share a CPU; and other tests are about.
+#[test]
+fn a_busy_polling_caller_finds_what_it_waits_for_itself() {
+    let (one, two) = hosts();
+    let (left, right) = streams(&one, &two);
+    let cpus = cpus();
+    let rounds = 2_000;
+    for socket in [&left, &right] {
+        socket.set_busy_poll(1_000_000).unwrap();
+    }
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            pin(cpus[0]);
+            for _ in 0..rounds {
+                (&right).read_exact(&mut [0]).unwrap();
+                (&right).write_all(b"x").unwrap();
+            }
+        });
+        pin(cpus[cpus.len() - 1]);
+        for _ in 0..rounds {
+            (&left).write_all(b"x").unwrap();
+            (&left).read_exact(&mut [0]).unwrap();
+        }
+    });
+    let found = [left.stats(), right.stats()].map(|stats| stats.own_polls);
+    assert!(found.iter().all(|own| *own > rounds / 2), "{:?} {:?}", left.stats(), right.stats());
+
+    let listener = TcpListener::bind(&two, "10.0.0.2:80").unwrap();
+    listener.set_busy_poll(1_000_000).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            pin(cpus[0]);
+            (0..200).for_each(|_| drop(TcpStream::connect(&one, "10.0.0.2:80").unwrap()));
+        });
+        (0..200).for_each(|_| drop(listener.accept().unwrap()));
+    });
+    let stats = listener.stats();
+    assert!(stats.own_polls > 100, "{stats:?}");
+}
+
+#[test]
+fn a_non_blocking_call_makes_one_pass() {
+    let (one, two) = hosts();
+    let (left, right) = streams(&one, &two);
+    right.set_nonblocking(true).unwrap();
+    right.set_busy_poll(1).unwrap();
+    let passes = || {
+        let stats = two.contexts().next().unwrap().stats();
+        stats.bp_misses + stats.bp_yields
+    };
+    thread::sleep(Duration::from_millis(50));
+    let before = passes();
+    assert_eq!((&right).read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    assert_eq!(passes() - before, 1);
+    drop(left);
+}
+
+#[test]
+fn a_thousand_connections_come_and_go() {
+    let (one, two) = hosts();
+    let listener = TcpListener::bind(&two, "10.0.0.2:80").unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for stream in listener.incoming().take(1000) {
+                let mut stream = stream.unwrap();
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                stream.write_all(&byte).unwrap();
+            }
+        });
+        for n in 0..1000 {
+            let mut stream = TcpStream::connect(&one, "10.0.0.2:80").unwrap();
+            stream.write_all(&[n as u8]).unwrap();
+            let mut answer = [0];
+            stream.read_exact(&mut answer).unwrap();
+            assert_eq!(answer, [n as u8]);
+            assert_eq!(stream.read(&mut answer).unwrap(), 0, "the server closes first");
+        }
+    });
+}
+
+/// Both ends on one host: nothing reaches a wire, and no lock may meet itself.
+#[test]
+fn a_host_talks_to_itself() {
+    let (one, _two) = hosts();
+    let listener = TcpListener::bind(&one, "10.0.0.1:80").unwrap();
+    let mut client = TcpStream::connect(&one, "10.0.0.1:80").unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    for round in 0..100usize {
+        client.write_all(&pattern(round..round + 2000)).unwrap();
+        let mut got = vec![0; 2000];
+        server.read_exact(&mut got).unwrap();
+        assert!(got == pattern(round..round + 2000));
+        server.write_all(&got[..1]).unwrap();
+        client.read_exact(&mut got[..1]).unwrap();
+    }
+    drop(server);
+    assert_eq!(client.read(&mut [0]).unwrap(), 0);
+}
+
+/// Nobody calls the sending host for five seconds, and one of its segments is lost meanwhile: acknowledgements
+/// and the retransmission happen all the same.
+#[test]
+fn an_application_that_computes_recovers_from_a_loss_meanwhile() {
+    let sent = Arc::new(AtomicU32::new(0));
+    let count = sent.clone();
+    let (one, two) = filtered(TcpConfig::default(), move |frame| {
+        // The hundredth segment with data, once.
+        tcp_payload(frame).is_empty() || count.fetch_add(1, Ordering::Relaxed) != 100
+    });
+    let (left, right) = streams(&one, &two);
+    left.set_send_buffer_size(4 << 20).unwrap();
+    right.set_recv_buffer_size(4 << 20).unwrap();
+    let size = 2 << 20;
+    (&left).write_all(&pattern(0..size)).unwrap();
+    // Both applications are busy with something else.
+    thread::sleep(Duration::from_secs(5));
+    assert_eq!((right.unread(), left.unacknowledged()), (size, 0));
+    let info = left.info().unwrap();
+    assert!(info.total_retrans >= 1 && info.bytes_retrans < 100_000, "{info:?}");
+    let mut got = vec![0; size];
+    (&right).read_exact(&mut got).unwrap();
+    assert!(got == pattern(0..size));
+}
+
+#[test]
+fn a_host_ends_while_its_connections_are_in_use_elsewhere() {
+    let (one, two) = hosts();
+    let (left, right) = streams(&one, &two);
+    drop(one);
+    let (dropped, there) = (left, right);
+    let waiting = thread::spawn(move || {
+        there.set_read_timeout(SOON).unwrap();
+        (&there).read(&mut [0]).map(drop).map_err(|error| error.kind())
+    });
+    thread::sleep(Duration::from_millis(20));
+    drop(dropped);
+    waiting.join().unwrap().unwrap();
+}
