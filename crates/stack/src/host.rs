@@ -3,14 +3,14 @@
 //! the kernel gets the service that keeps the two in step ([`shadow`]).
 
 use crate::{
-    inet::{Addressing, Inet, Interface, Ipv4Cidr, WakeBy, kernel::KernelView, tcp},
+    inet::{Addressing, Cidr, Inet, Interface, WakeBy, kernel::KernelView, tcp},
     napi::{self, Context, Pass, Serving, Upper},
     nic::{self, Frame, Nic},
     time::Instant,
 };
 use std::{
     fmt, io,
-    net::Ipv4Addr,
+    net::IpAddr,
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicU32, Ordering},
@@ -66,7 +66,7 @@ impl fmt::Debug for Host {
 #[derive(Default)]
 pub struct Builder {
     interfaces: Vec<(Box<dyn Nic>, Option<String>)>,
-    gateway: Option<Ipv4Addr>,
+    gateways: Vec<IpAddr>,
     busy_read: u32,
     busy_poll: u32,
     watchdog: Option<Duration>,
@@ -79,7 +79,8 @@ pub struct Builder {
 pub(crate) type DeliveryHook = Arc<dyn Fn() + Send + Sync>;
 
 impl Builder {
-    /// A NIC whose address is ours, as `10.0.0.1/24` (cable, TAP).
+    /// A NIC whose address is ours, as `10.0.0.1/24` (cable, TAP); or addresses, of both families, with commas
+    /// or spaces between them: `10.0.0.1/24, fd00::1/64`. With an IPv6 address it has a link-local one as well.
     #[must_use]
     pub fn interface(mut self, nic: impl Nic + 'static, address: impl Into<String>) -> Builder {
         self.interfaces.push((Box::new(nic), Some(address.into())));
@@ -93,10 +94,10 @@ impl Builder {
         self
     }
 
-    /// Where packets go that are for no network of our own interfaces.
+    /// Where packets of its family go that are for no network of our own interfaces.
     #[must_use]
-    pub fn gateway(mut self, gateway: Ipv4Addr) -> Builder {
-        self.gateway = Some(gateway);
+    pub fn gateway(mut self, gateway: impl Into<IpAddr>) -> Builder {
+        self.gateways.push(gateway.into());
         self
     }
 
@@ -200,8 +201,9 @@ impl Builder {
                 shared.push(shadow::Shared { view, interface, steering, _nic: Mutex::new(nic) });
             }
         }
-        if let Some(gateway) = self.gateway {
-            let everywhere: Ipv4Cidr = "0.0.0.0/0".parse().map_err(io::Error::other)?;
+        for gateway in self.gateways {
+            let everywhere = if gateway.is_ipv4() { "0.0.0.0/0" } else { "::/0" };
+            let everywhere: Cidr = everywhere.parse().map_err(io::Error::other)?;
             let interfaces = inet.interfaces();
             let result = interfaces.iter().map(|on| inet.add_route(on, everywhere, Some(gateway)));
             result.reduce(|found, next| found.or(next)).unwrap_or(Ok(()))?;
@@ -253,10 +255,22 @@ fn addressing(
     };
     match (address, view) {
         (None, Some(view)) => Ok(Addressing::Kernel(view)),
-        (Some(address), None) => match address.parse() {
-            Ok(address) => Ok(Addressing::Own(vec![address])),
-            Err(_) => wrong(&format!("'{address}' is not an address like 10.0.0.1/24")),
-        },
+        (Some(text), None) => {
+            let mut addresses = Vec::new();
+            for address in text.split([',', ' ']).filter(|address| !address.is_empty()) {
+                match address.parse() {
+                    Ok(address) => addresses.push(address),
+                    Err(_) => {
+                        let why = "is not an address like 10.0.0.1/24 or fd00::1/64";
+                        return wrong(&format!("'{address}' {why}"));
+                    }
+                }
+            }
+            match addresses.is_empty() {
+                true => wrong("it needs an address like 10.0.0.1/24 or fd00::1/64"),
+                false => Ok(Addressing::Own(addresses)),
+            }
+        }
         (Some(_), Some(_)) => wrong("its addresses are the kernel's; use shared_interface"),
         (None, None) => wrong("it has no kernel to take addresses from; give one to interface"),
     }

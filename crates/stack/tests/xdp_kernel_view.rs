@@ -10,8 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
-const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2));
+const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1));
 
 fn lab() -> Lab {
     Lab::builder().build().unwrap()
@@ -27,7 +27,7 @@ fn ip(host: &LabHost, arguments: &str) {
 }
 
 /// What `ip` says of a neighbour.
-fn shown(host: &LabHost, address: Ipv4Addr) -> String {
+fn shown(host: &LabHost, address: IpAddr) -> String {
     let output = host.command("ip").args(["neigh", "show", &address.to_string()]).output().unwrap();
     String::from_utf8(output.stdout).unwrap()
 }
@@ -66,7 +66,7 @@ fn addresses_are_followed() {
     let host = &lab.server;
     let view = view(host);
     let name = host.interface();
-    assert_eq!(view.addresses(), [(IpAddr::V4(SERVER), 24)]);
+    assert_eq!(view.addresses(), [(SERVER, 24)]);
     let added = (IpAddr::from([10, 99, 0, 1]), 16);
     let has = |view: &KernelView| view.addresses().contains(&added);
     followed(&view, "add", || ip(host, &format!("addr add 10.99.0.1/16 brd + dev {name}")), has);
@@ -76,7 +76,7 @@ fn addresses_are_followed() {
     // Another interface's addresses are none of ours.
     ip(host, "addr add 10.98.0.1/16 dev lo");
     view.process();
-    assert_eq!(view.addresses(), [(IpAddr::V4(SERVER), 24)]);
+    assert_eq!(view.addresses(), [(SERVER, 24)]);
 }
 
 #[test]
@@ -87,12 +87,12 @@ fn routes_are_the_kernels_choice() {
     let host = &lab.server;
     let view = view(host);
     let name = host.interface();
-    let far = Ipv4Addr::new(192, 0, 2, 7);
+    let far = IpAddr::from([192, 0, 2, 7]);
     let direct = view.route(CLIENT).unwrap();
     assert_eq!((direct.next_hop, direct.source, direct.mtu), (CLIENT, SERVER, Some(1500)));
     assert_eq!(view.route(far), None);
     assert_eq!(view.route(SERVER), None, "our own address is not on the link");
-    assert_eq!(view.route(Ipv4Addr::LOCALHOST), None);
+    assert_eq!(view.route(Ipv4Addr::LOCALHOST.into()), None);
 
     let gateway = |view: &KernelView| view.route(far).is_some_and(|h| h.next_hop == CLIENT);
     let add = || ip(host, &format!("route add 192.0.2.0/24 via {CLIENT} mtu 1280"));
@@ -141,7 +141,7 @@ fn a_neighbour_is_resolved_followed_and_given_up() {
     followed(&view, "removal", || ip(host, &format!("neigh del {CLIENT} dev {name}")), gone);
 
     // Nobody has this address: the kernel gives up, and says so.
-    let nobody = Ipv4Addr::new(10, 77, 0, 99);
+    let nobody = IpAddr::from([10, 77, 0, 99]);
     let ask = || view.resolve(nobody).unwrap();
     followed(&view, "giving up", ask, |view| view.is_unreachable(nobody));
     assert_eq!(view.neighbour(nobody), None);
@@ -183,7 +183,7 @@ fn groups_need_no_neighbour() {
     let lab = lab();
     let view = view(&lab.server);
     assert_eq!(view.neighbour([224, 0, 0, 251].into()), Some(MacAddr([1, 0, 0x5e, 0, 0, 251])));
-    assert_eq!(view.neighbour(Ipv4Addr::BROADCAST), Some(MacAddr([0xff; 6])));
+    assert_eq!(view.neighbour(Ipv4Addr::BROADCAST.into()), Some(MacAddr([0xff; 6])));
 }
 
 /// More announcements than the socket can hold: some are lost, the view is right all the same.

@@ -332,7 +332,7 @@ impl State {
         // Bounded, so that a flood to one socket does not starve the others: epoll reports the rest.
         for _ in 0..64 {
             match recv_with_destination(socket.as_fd(), buffer) {
-                Ok((len, from, destination)) => {
+                Ok((len, from, destination, _)) => {
                     let port = local.map_or(0, |local| local.port());
                     let to = SocketAddr::new(destination, port);
                     let datagram = Datagram { from, to, payload: &buffer[..len] };

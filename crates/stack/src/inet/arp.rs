@@ -3,7 +3,6 @@
 use super::{Inet, counters::Count, iface::Interface, neighbour::News};
 use crate::{
     napi::Pass,
-    sync::lock,
     wire::{EtherType, MacAddr, arp},
 };
 use std::net::Ipv4Addr;
@@ -33,45 +32,28 @@ impl Inet {
             // Our own broadcast, come back.
             return;
         }
-        let asked = arp.operation() == arp::Operation::REQUEST && iface.has(target);
-        if iface.has(sender) {
+        let asked = arp.operation() == arp::Operation::REQUEST && iface.has(target.into());
+        if iface.has(sender.into()) {
             // RFC 5227 section 2.4 (c): a host that cannot do without its address keeps it.
             return self.counters.add(Count::ArpInConflicts);
         }
         if !sender.is_unspecified() {
             let news = match arp.operation() {
                 _ if asked => News::Request,
-                arp::Operation::REPLY if to_one && iface.has(target) => News::Reply,
+                arp::Operation::REPLY if to_one && iface.has(target.into()) => News::Reply,
                 _ => News::Mention,
             };
             // Strangers to the link are answered but not remembered: they could fill the table.
             if iface.own().iter().any(|own| own.contains(sender)) {
-                self.arp_learn(iface, (sender, mac), news, pass);
+                self.learn(iface, sender.into(), |table| {
+                    table.hear(sender.into(), mac, news, pass.now, &self.random)
+                });
             }
         }
         if asked {
             let to = (mac, sender);
             self.arp_send(iface, queue, arp::Operation::REPLY, mac, target, to);
         }
-    }
-
-    fn arp_learn(
-        &self,
-        iface: &Interface,
-        (address, mac): (Ipv4Addr, MacAddr),
-        news: News,
-        pass: &mut Pass,
-    ) {
-        let mut neighbours = lock(&iface.neighbours);
-        let (now_known, displaced) =
-            neighbours.table.hear(address, mac, news, pass.now, &self.random);
-        let ready = if now_known { neighbours.parking.take(address) } else { Default::default() };
-        let dropped = displaced.map_or(0, |victim| neighbours.parking.take(victim).len());
-        let next = neighbours.table.next();
-        drop(neighbours);
-        self.counters.add_n(Count::ArpDropped, dropped as u64);
-        self.tick_by(next);
-        self.send_parked(iface, mac, ready);
     }
 
     /// Asks who has `address`: everybody, or only `neighbour`, whether it still has it.

@@ -2,34 +2,74 @@
 
 use super::{
     Inet, SendError, UdpEndpoint,
-    demux::{Key, Member},
+    demux::{Member, Place},
+    dual::{Mapped, mapped, unmapped},
+    ports::Claim,
 };
 use crate::sync::{Arc, Mutex, Ordering, lock};
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
 };
 
 /// A bound UDP socket. Dropping it unbinds; a packet in flight may reach the endpoint a moment later, and
 /// the tables may hold on to it until another socket is closed, so let no descriptor hang on that.
 pub struct Binding {
     inet: Arc<Inet>,
+    /// In the table of its own family.
     member: Member,
-    reuse: bool,
+    /// Of an IPv6 socket, in the table of IPv4.
+    mapped: Option<Member>,
+    options: BindOptions,
     /// The address `bind` was given.
-    bound: Ipv4Addr,
+    bound: IpAddr,
     state: Mutex<State>,
 }
 
+/// What a socket's options say about its port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BindOptions {
+    /// `SO_REUSEADDR`: the port may be shared with others that set it, and the newest gets what is sent to one.
+    pub reuse: bool,
+    /// `IPV6_V6ONLY`: a socket of IPv6 does not hear IPv4. Without it, one bound to `::` hears both, and shows
+    /// peers of IPv4 as `::ffff:10.0.0.1`.
+    pub only_v6: bool,
+}
+
+/// As the application sees it: of an IPv6 socket all addresses are IPv6's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct State {
-    local: SocketAddrV4,
-    remote: Option<SocketAddrV4>,
+    local: SocketAddr,
+    remote: Option<SocketAddr>,
 }
 
 impl State {
-    fn key(self) -> Key {
-        Key::new(self.local, self.remote)
+    fn claim(&self, options: BindOptions) -> Claim {
+        Claim::new(self.local.ip(), options.only_v6)
+    }
+
+    /// Where it is found in the tables of both families.
+    fn places(&self, only_v6: bool) -> (Option<Place<Ipv4Addr>>, Option<Place<Ipv6Addr>>) {
+        let (local, remote) = (unmapped(self.local), self.remote.map(unmapped));
+        let port = local.port();
+        let v4 = match (local.ip(), remote.map(|r| (r.ip(), r.port()))) {
+            (IpAddr::V4(local), None) => Some(Place { local: (local, port), remote: None }),
+            (IpAddr::V4(local), Some((IpAddr::V4(remote), to))) => {
+                Some(Place { local: (local, port), remote: Some((remote, to)) })
+            }
+            (IpAddr::V6(any), None) if any.is_unspecified() && !only_v6 => {
+                Some(Place { local: (Ipv4Addr::UNSPECIFIED, port), remote: None })
+            }
+            _ => None,
+        };
+        let v6 = match (local.ip(), remote.map(|r| (r.ip(), r.port()))) {
+            (IpAddr::V6(local), None) => Some(Place { local: (local, port), remote: None }),
+            (IpAddr::V6(local), Some((IpAddr::V6(remote), to))) => {
+                Some(Place { local: (local, port), remote: Some((remote, to)) })
+            }
+            _ => None,
+        };
+        (v4, v6)
     }
 }
 
@@ -40,67 +80,91 @@ impl std::fmt::Debug for Binding {
 }
 
 impl Inet {
-    /// Binds a UDP socket to `local`; port 0 takes a free one of [`EPHEMERAL`](super::EPHEMERAL). `reuse`
-    /// is `SO_REUSEADDR`: the port may be shared with others that set it, and the newest gets what is sent
-    /// to one.
-    ///
-    /// Where the kernel shares an interface the address is not checked: its own bind has done that.
+    /// As [`udp_bind_with`](Inet::udp_bind_with), by `SO_REUSEADDR` alone.
     ///
     /// # Errors
-    /// EADDRINUSE, EADDRNOTAVAIL, EAFNOSUPPORT, as Linux.
+    /// As it.
     pub fn udp_bind(
         self: &Arc<Inet>,
         local: SocketAddr,
         reuse: bool,
         endpoint: Arc<dyn UdpEndpoint>,
     ) -> io::Result<Binding> {
-        let SocketAddr::V4(mut local) = local else {
-            return Err(SendError::Family.into());
-        };
-        if !self.can_bind(*local.ip()) {
-            return Err(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL));
-        }
-        let id = self.bindings.fetch_add(1, Ordering::Relaxed);
-        let member = Member { id, endpoint };
-        let in_use = || io::Error::from_raw_os_error(libc::EADDRINUSE);
-        let mut ports = lock(&self.ports);
-        if local.port() == 0 {
-            let port = ports.ephemeral(*local.ip(), reuse, &self.random).ok_or_else(in_use)?;
-            local.set_port(port);
-        } else if ports.is_taken(local, reuse) {
-            return Err(in_use());
-        }
-        ports.claim(local, reuse);
-        let state = State { local, remote: None };
-        self.demux.insert(state.key(), member.clone());
-        drop(ports);
-        let bound = *local.ip();
-        Ok(Binding { inet: self.clone(), member, reuse, bound, state: Mutex::new(state) })
+        self.udp_bind_with(local, BindOptions { reuse, only_v6: false }, endpoint)
     }
 
-    /// Linux's `inet_addr_valid_or_nonlocal`.
-    pub(super) fn can_bind(&self, address: Ipv4Addr) -> bool {
-        if address.is_unspecified() || address.is_broadcast() || address.is_multicast() {
+    /// Binds a UDP socket to `local`; port 0 takes a free one of [`EPHEMERAL`](super::EPHEMERAL).
+    ///
+    /// Where the kernel shares an interface the address is not checked: its own bind has done that.
+    ///
+    /// # Errors
+    /// EADDRINUSE; EADDRNOTAVAIL; EINVAL for `::ffff:10.0.0.1` with `IPV6_V6ONLY`, as Linux.
+    pub fn udp_bind_with(
+        self: &Arc<Inet>,
+        mut local: SocketAddr,
+        options: BindOptions,
+        endpoint: Arc<dyn UdpEndpoint>,
+    ) -> io::Result<Binding> {
+        let failed = |errno| Err(io::Error::from_raw_os_error(errno));
+        if options.only_v6 && local.is_ipv6() && unmapped(local).is_ipv4() {
+            return failed(libc::EINVAL);
+        }
+        if !self.can_bind(unmapped(local).ip()) {
+            return failed(libc::EADDRNOTAVAIL);
+        }
+        let id = self.bindings.fetch_add(1, Ordering::Relaxed);
+        let wrapped = local.is_ipv6().then(|| Arc::new(Mapped(endpoint.clone())));
+        let mapped = wrapped.map(|endpoint| Member { id, endpoint });
+        let member = Member { id, endpoint };
+        let claim = Claim::new(local.ip(), options.only_v6);
+        let mut ports = lock(&self.ports);
+        if local.port() == 0 {
+            let Some(port) = ports.ephemeral(claim, options.reuse, &self.random) else {
+                return failed(libc::EADDRINUSE);
+            };
+            local.set_port(port);
+        } else if ports.is_taken(claim, local.port(), options.reuse) {
+            return failed(libc::EADDRINUSE);
+        }
+        ports.claim(claim, local.port(), options.reuse);
+        let (bound, state) = (local.ip(), State { local, remote: None });
+        let state = Mutex::new(state);
+        let binding = Binding { inet: self.clone(), member, mapped, options, bound, state };
+        binding.enter((None, None), lock(&binding.state).places(options.only_v6));
+        drop(ports);
+        Ok(binding)
+    }
+
+    /// Linux's `inet_addr_valid_or_nonlocal`, `inet6_bind`.
+    pub(super) fn can_bind(&self, address: IpAddr) -> bool {
+        if address.is_unspecified() || address.is_multicast() || address.is_loopback() {
             return true;
         }
         let topology = self.topology();
+        let broadcast = |iface: &super::Interface| matches!(address, IpAddr::V4(v4) if v4.is_broadcast() || iface.is_broadcast(v4));
         let mut interfaces = topology.interfaces.iter();
-        address.is_loopback()
-            || interfaces.any(|iface| {
-                iface.kernel().is_some() || iface.has(address) || iface.is_broadcast(address)
-            })
+        interfaces.any(|iface| iface.kernel().is_some() || iface.has(address) || broadcast(iface))
     }
 }
 
+type Places = (Option<Place<Ipv4Addr>>, Option<Place<Ipv6Addr>>);
+
 impl Binding {
+    /// Moves it in the tables. The caller holds the lock of the ports.
+    fn enter(&self, from: Places, to: Places) {
+        let in_v4 = self.mapped.as_ref().unwrap_or(&self.member);
+        self.inet.demux.rename(from.0, to.0, in_v4);
+        self.inet.demux6.rename(from.1, to.1, &self.member);
+    }
+
     /// The local address and port.
     pub fn local(&self) -> SocketAddr {
-        lock(&self.state).local.into()
+        lock(&self.state).local
     }
 
     /// The peer, if connected.
     pub fn remote(&self) -> Option<SocketAddr> {
-        lock(&self.state).remote.map(SocketAddr::V4)
+        lock(&self.state).remote
     }
 
     /// From now on hears `remote` alone. An unspecified local address becomes the one the route prefers.
@@ -109,24 +173,39 @@ impl Binding {
     /// As a send to it would fail; `Unsupported` ([`SendError::UseKernel`]) if only the kernel knows the
     /// way: ask it for the source address, then [`connect_from`](Binding::connect_from).
     pub fn connect(&self, remote: SocketAddr) -> io::Result<()> {
-        let IpAddr::V4(address) = remote.ip() else { return Err(SendError::Family.into()) };
-        let source = self.inet.source(self.bound, address)?;
-        self.connect_from(source.into(), remote)
+        let remote = self.shown(remote)?;
+        let bound = SocketAddr::new(self.bound, 0);
+        let source = self.inet.source(bound, remote)?;
+        self.connect_from(source, remote)
     }
 
     /// As [`connect`](Binding::connect) with a local address that is known, in place of the one bound to.
     ///
     /// # Errors
-    /// EAFNOSUPPORT.
+    /// EAFNOSUPPORT; ENETUNREACH for a peer of IPv4 with `IPV6_V6ONLY`.
     pub fn connect_from(&self, local: IpAddr, remote: SocketAddr) -> io::Result<()> {
-        let (IpAddr::V4(local), SocketAddr::V4(mut remote)) = (local, remote) else {
+        let mut remote = self.shown(remote)?;
+        let local = self.shown(SocketAddr::new(local, 0))?;
+        if unmapped(local).is_ipv4() != unmapped(remote).is_ipv4() {
             return Err(SendError::Family.into());
-        };
-        if remote.ip().is_unspecified() {
-            remote.set_ip(local);
         }
-        self.move_to(local, Some(remote));
+        if remote.ip().is_unspecified() {
+            remote.set_ip(local.ip());
+        }
+        self.move_to(local.ip(), Some(remote));
         Ok(())
+    }
+
+    /// An address as this socket shows it.
+    fn shown(&self, address: SocketAddr) -> io::Result<SocketAddr> {
+        match (self.bound, address) {
+            (IpAddr::V4(_), SocketAddr::V6(_)) => Err(SendError::Family.into()),
+            (IpAddr::V4(_), v4) => Ok(v4),
+            (IpAddr::V6(_), address) if self.options.only_v6 && unmapped(address).is_ipv4() => {
+                Err(SendError::NoRoute.into())
+            }
+            (IpAddr::V6(_), address) => Ok(mapped(address)),
+        }
     }
 
     /// Hears everybody again, at the address first bound to.
@@ -134,17 +213,19 @@ impl Binding {
         self.move_to(self.bound, None);
     }
 
-    fn move_to(&self, local: Ipv4Addr, remote: Option<SocketAddrV4>) {
+    fn move_to(&self, local: IpAddr, remote: Option<SocketAddr>) {
         let mut state = lock(&self.state);
         let old = *state;
-        let new = State { local: SocketAddrV4::new(local, old.local.port()), remote };
+        let port = old.local.port();
+        let new = State { local: SocketAddr::new(local, port), remote };
         if new == old {
             return;
         }
+        let BindOptions { reuse, only_v6 } = self.options;
         let mut ports = lock(&self.inet.ports);
-        ports.claim(new.local, self.reuse);
-        self.inet.demux.rename(old.key(), new.key(), &self.member);
-        ports.release(old.local, self.reuse);
+        ports.claim(new.claim(self.options), port, reuse);
+        self.enter(old.places(only_v6), new.places(only_v6));
+        ports.release(old.claim(self.options), port, reuse);
         *state = new;
     }
 }
@@ -153,7 +234,7 @@ impl Drop for Binding {
     fn drop(&mut self) {
         let state = *lock(&self.state);
         let mut ports = lock(&self.inet.ports);
-        self.inet.demux.remove(state.key(), self.member.id);
-        ports.release(state.local, self.reuse);
+        self.enter(state.places(self.options.only_v6), (None, None));
+        ports.release(state.claim(self.options), state.local.port(), self.options.reuse);
     }
 }

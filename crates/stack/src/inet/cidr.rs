@@ -1,6 +1,10 @@
 //! An address and how many of its bits name the network.
 
-use std::{fmt, net::Ipv4Addr, str::FromStr};
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    str::FromStr,
+};
 
 /// `10.0.0.1/24`: an address on a network, or with the host bits ignored, the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -64,19 +68,102 @@ impl fmt::Display for Ipv4Cidr {
     }
 }
 
+/// As [`Ipv4Cidr`], of either family: `10.0.0.1/24`, `fd00::1/64`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Cidr {
+    address: IpAddr,
+    prefix: u8,
+}
+
+impl Cidr {
+    /// `None` if `prefix` is longer than the address.
+    #[must_use]
+    pub const fn new(address: IpAddr, prefix: u8) -> Option<Cidr> {
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        if prefix > most { None } else { Some(Cidr { address, prefix }) }
+    }
+
+    /// The address, host bits included.
+    #[must_use]
+    pub const fn address(self) -> IpAddr {
+        self.address
+    }
+
+    /// How many bits name the network.
+    #[must_use]
+    pub const fn prefix(self) -> u8 {
+        self.prefix
+    }
+
+    /// This, if it is of IPv4.
+    pub(super) fn v4(self) -> Option<Ipv4Cidr> {
+        match self.address {
+            IpAddr::V4(address) => Ipv4Cidr::new(address, self.prefix),
+            IpAddr::V6(_) => None,
+        }
+    }
+
+    /// Address and prefix length, if it is of IPv6.
+    pub(super) fn v6(self) -> Option<(Ipv6Addr, u8)> {
+        match self.address {
+            IpAddr::V4(_) => None,
+            IpAddr::V6(address) => Some((address, self.prefix)),
+        }
+    }
+
+    /// Whether `address` is on this network.
+    #[must_use]
+    pub fn contains(self, address: IpAddr) -> bool {
+        match (self.address, address) {
+            (IpAddr::V4(own), IpAddr::V4(address)) => {
+                Ipv4Cidr { address: own, prefix: self.prefix }.contains(address)
+            }
+            (IpAddr::V6(own), IpAddr::V6(address)) => {
+                common_prefix(own, address) >= self.prefix.into()
+            }
+            _ => false,
+        }
+    }
+}
+
+/// How many bits two addresses have in common from the first on.
+pub(super) fn common_prefix(a: Ipv6Addr, b: Ipv6Addr) -> u32 {
+    (a.to_bits() ^ b.to_bits()).leading_zeros()
+}
+
+impl From<Ipv4Cidr> for Cidr {
+    fn from(cidr: Ipv4Cidr) -> Cidr {
+        Cidr { address: cidr.address.into(), prefix: cidr.prefix }
+    }
+}
+
+impl fmt::Display for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
+}
+
 /// Text that is no address with a prefix length.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not an IPv4 address with a prefix length: {0:?}; write it as in 10.0.0.1/24")]
+#[error("not an address with a prefix length: {0:?}; write it as in 10.0.0.1/24 or fd00::1/64")]
 pub struct ParseCidrError(String);
 
 impl FromStr for Ipv4Cidr {
     type Err = ParseCidrError;
 
     fn from_str(text: &str) -> Result<Ipv4Cidr, ParseCidrError> {
+        text.parse::<Cidr>()?.v4().ok_or_else(|| ParseCidrError(text.to_owned()))
+    }
+}
+
+impl FromStr for Cidr {
+    type Err = ParseCidrError;
+
+    fn from_str(text: &str) -> Result<Cidr, ParseCidrError> {
         text.split_once('/')
             .filter(|(_, prefix)| prefix.bytes().all(|b| b.is_ascii_digit()))
             .and_then(|(address, prefix)| Some((address.parse().ok()?, prefix.parse().ok()?)))
-            .and_then(|(address, prefix)| Ipv4Cidr::new(address, prefix))
+            .and_then(|(address, prefix)| Cidr::new(address, prefix))
             .ok_or_else(|| ParseCidrError(text.to_owned()))
     }
 }
@@ -95,9 +182,20 @@ mod tests {
     }
 
     #[test]
+    fn knows_its_network_in_either_family() {
+        let cidr: Cidr = "fd00:0:0:1::1/64".parse().unwrap();
+        let on = |text: &str| cidr.contains(text.parse().unwrap());
+        assert!(on("fd00:0:0:1:ffff::") && !on("fd00:0:0:2::1") && !on("10.0.0.1"));
+        assert!("::/0".parse::<Cidr>().unwrap().contains("2001:db8::1".parse().unwrap()));
+        assert!(!"fd00::1/128".parse::<Cidr>().unwrap().contains("fd00::".parse().unwrap()));
+        assert!("10.0.0.1/8".parse::<Cidr>().unwrap().contains("10.9.9.9".parse().unwrap()));
+    }
+
+    #[test]
     fn refuses_other_text() {
-        for text in ["10.0.0.1", "10.0.0.1/33", "10.0.0/8", "10.0.0.1/", "10.0.0.1/+8", "::1/64"] {
-            assert!(text.parse::<Ipv4Cidr>().is_err(), "{text}");
+        for text in ["10.0.0.1", "10.0.0.1/33", "10.0.0/8", "10.0.0.1/", "10.0.0.1/+8", "::1/129"] {
+            assert!(text.parse::<Cidr>().is_err(), "{text}");
         }
+        assert!("::1/64".parse::<Ipv4Cidr>().is_err());
     }
 }

@@ -20,7 +20,7 @@ counts! {
     LinkInOtherHost,
     /// Frames with a VLAN id we have no interface for, or with too many tags.
     LinkInVlan,
-    /// Frames that carry neither IPv4 nor ARP.
+    /// Frames that carry neither IP nor ARP, or IPv6 where the interface has no address of it.
     LinkInUnknownProtos,
     /// ARP packets that are malformed or contradict themselves.
     ArpInErrors,
@@ -29,9 +29,9 @@ counts! {
     /// Requests and replies sent.
     ArpOutPackets,
     /// Neighbours that did not answer.
-    ArpFailed,
+    NeighFailed,
     /// Packets dropped while their neighbour was unresolved: too many waited, or it never answered.
-    ArpDropped,
+    NeighDropped,
     /// IP headers that are malformed.
     IpInHdrErrors,
     /// IP headers with a wrong checksum (`IpInHdrErrors` too).
@@ -66,6 +66,38 @@ counts! {
     IpOutDiscards,
     /// Packets with no way to their destination.
     IpOutNoRoutes,
+    /// IPv6 headers that are malformed, and packets that must be refused for what they ask.
+    Ip6InHdrErrors,
+    /// IPv6 packets shorter than they say, or than their headers.
+    Ip6InTruncatedPkts,
+    /// IPv6 packets for addresses that are not ours.
+    Ip6InAddrErrors,
+    /// IPv6 packets from addresses that cannot send: groups, loopback, mapped ones, our own.
+    Ip6InMartians,
+    /// IPv6 packets of protocols nobody here speaks.
+    Ip6InUnknownProtos,
+    /// Somebody else uses an IPv6 address of ours, or wants to.
+    Ip6AddrConflicts,
+    /// Our IPv6 addresses that somebody else had first, and that are given up.
+    Ip6AddrDuplicates,
+    /// IPv6 packets that left in fragments.
+    Ip6FragOKs,
+    /// Fragments made.
+    Ip6FragCreates,
+    /// IPv6 packets that could not leave in fragments.
+    Ip6FragFails,
+    /// Fragments received over IPv6.
+    Ip6ReasmReqds,
+    /// IPv6 packets put together.
+    Ip6ReasmOKs,
+    /// IPv6 packets never put together.
+    Ip6ReasmFails,
+    /// Of these: the time was over.
+    Ip6ReasmTimeout,
+    /// Of these: fragments overlapped or contradicted each other.
+    Ip6ReasmOverlaps,
+    /// Of these: given up for newer ones.
+    Ip6ReasmEvicted,
     /// ICMP messages received.
     IcmpInMsgs,
     /// Malformed ones, and errors about packets that no socket of ours has sent.
@@ -88,7 +120,43 @@ counts! {
     IcmpOutTimeExcds,
     /// Errors not sent, to keep within the rate.
     IcmpOutRateLimited,
-    /// Datagrams delivered.
+    /// ICMPv6 messages received.
+    Icmp6InMsgs,
+    /// Malformed ones, and errors about packets that no socket of ours has sent.
+    Icmp6InErrors,
+    /// ICMPv6 messages with a wrong checksum (`Icmp6InErrors` too).
+    Icmp6InCsumErrors,
+    /// Pings over IPv6.
+    Icmp6InEchos,
+    /// Answers to them.
+    Icmp6OutEchoReplies,
+    /// Destination unreachable, received and believed.
+    Icmp6InDestUnreachs,
+    /// Packet too big, received and believed.
+    Icmp6InPktTooBigs,
+    /// Time exceeded, received and believed.
+    Icmp6InTimeExcds,
+    /// Parameter problem, received and believed.
+    Icmp6InParmProblems,
+    /// Errors of kinds unknown here, received and believed.
+    Icmp6InUnknownErrors,
+    /// Destination unreachable, sent.
+    Icmp6OutDestUnreachs,
+    /// Time exceeded, sent.
+    Icmp6OutTimeExcds,
+    /// Parameter problem, sent.
+    Icmp6OutParmProblems,
+    /// Errors not sent, to keep within the rate.
+    Icmp6OutRateLimited,
+    /// Who has this address? Received.
+    Icmp6InNeighborSolicits,
+    /// I have this address. Received.
+    Icmp6InNeighborAdvertisements,
+    /// Who has this address? Sent.
+    Icmp6OutNeighborSolicits,
+    /// I have this address. Sent.
+    Icmp6OutNeighborAdvertisements,
+    /// Datagrams delivered, of both families, as in all that follows.
     UdpInDatagrams,
     /// Of these: with a checksum its sender left to hardware.
     UdpInPartialCsums,

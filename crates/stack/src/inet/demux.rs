@@ -1,36 +1,114 @@
-//! Whose a datagram is. One hash table holds the full 4-tuples of connected sockets, the (address, port)
+//! Whose a datagram is. One hash table for each family holds the full 4-tuples of connected sockets, the (address, port)
 //! of bound ones and the (any, port) of wildcards, so a packet costs at most three probes, however many
 //! sockets are open. It is read without a lock; writers hold the lock of the ports.
 
-use super::{UdpEndpoint, random::Keyed};
+use super::{
+    UdpEndpoint,
+    own6::needs_scope,
+    random::{Keyed, Random},
+};
 use crate::sync::{Arc, AtomicU64, Ordering};
 use papaya::HashMap;
 use seize::{Collector, Guard};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::{
+    hash::{Hash, Hasher},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6},
+};
 
-/// What a socket is found by. Unspecified parts are zero.
+/// An address of one family; the two have tables of their own, so that neither pays for the other.
+pub(super) trait Address: Copy + Eq + Into<IpAddr> {
+    /// Two of these addresses and their ports.
+    type Key: Copy + Eq + Hash;
+    const UNSPECIFIED: Self;
+
+    fn key(local: (Self, u16), remote: (Self, u16)) -> Self::Key;
+
+    /// With a port; a link-local one is meant on the interface `scope`.
+    fn socket(self, port: u16, scope: u32) -> SocketAddr;
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Key {
+pub(super) struct Key4 {
     addresses: u64,
     ports: u32,
 }
 
-impl Key {
-    /// Of a socket at `local` that hears everybody, or only `remote`.
+impl Address for Ipv4Addr {
+    type Key = Key4;
+    const UNSPECIFIED: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
+
     #[inline]
-    pub(super) fn new(local: SocketAddrV4, remote: Option<SocketAddrV4>) -> Key {
-        let (address, port) = remote.map_or((0, 0), |r| (r.ip().to_bits(), r.port()));
-        Key {
-            addresses: u64::from(local.ip().to_bits()) << 32 | u64::from(address),
-            ports: u32::from(local.port()) << 16 | u32::from(port),
+    fn key(local: (Ipv4Addr, u16), remote: (Ipv4Addr, u16)) -> Key4 {
+        Key4 {
+            addresses: u64::from(local.0.to_bits()) << 32 | u64::from(remote.0.to_bits()),
+            ports: u32::from(local.1) << 16 | u32::from(remote.1),
         }
     }
 
+    #[inline]
+    fn socket(self, port: u16, _scope: u32) -> SocketAddr {
+        SocketAddr::new(self.into(), port)
+    }
+}
+
+/// On which interface a link-local address is meant is no part of it: hardly two peers on two links have one
+/// address and one port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Key6 {
+    local: u128,
+    remote: u128,
+    ports: u32,
+}
+
+impl Hash for Key6 {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        for address in [self.local, self.remote] {
+            state.write_u64((address >> 64) as u64);
+            state.write_u64(address as u64);
+        }
+        state.write_u32(self.ports);
+    }
+}
+
+impl Address for Ipv6Addr {
+    type Key = Key6;
+    const UNSPECIFIED: Ipv6Addr = Ipv6Addr::UNSPECIFIED;
+
+    #[inline]
+    fn key(local: (Ipv6Addr, u16), remote: (Ipv6Addr, u16)) -> Key6 {
+        Key6 {
+            local: local.0.to_bits(),
+            remote: remote.0.to_bits(),
+            ports: u32::from(local.1) << 16 | u32::from(remote.1),
+        }
+    }
+
+    #[inline]
+    fn socket(self, port: u16, scope: u32) -> SocketAddr {
+        let scope = if needs_scope(self) { scope } else { 0 };
+        SocketAddrV6::new(self, port, 0, scope).into()
+    }
+}
+
+/// Where a socket is found: at `local` by everybody, or by `remote` alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place<A> {
+    pub(super) local: (A, u16),
+    pub(super) remote: Option<(A, u16)>,
+}
+
+impl<A: Address> Place<A> {
+    #[inline]
+    fn key(self) -> A::Key {
+        A::key(self.local, self.remote.unwrap_or((A::UNSPECIFIED, 0)))
+    }
+
     fn kind(self) -> usize {
-        match (self.addresses, self.ports as u16) {
-            (0, 0) => ANY,
-            (_, 0) => BOUND,
-            _ => CONNECTED,
+        match self.remote {
+            Some(_) => CONNECTED,
+            None if self.local.0 == A::UNSPECIFIED => ANY,
+            None => BOUND,
         }
     }
 }
@@ -53,19 +131,19 @@ struct Group {
     older: Vec<Member>,
 }
 
-pub(super) struct Demux {
-    sockets: HashMap<Key, Group, Keyed>,
+pub(super) struct Demux<A: Address> {
+    sockets: HashMap<A::Key, Group, Keyed>,
     /// How many keys of each kind there are: a kind without any needs no probe.
     kinds: [AtomicU64; 3],
     /// How often a socket has gone from one key to another.
     moves: AtomicU64,
 }
 
-impl Demux {
-    pub(super) fn new(hasher: Keyed) -> Demux {
+impl<A: Address> Demux<A> {
+    pub(super) fn new(random: &Random) -> Demux<A> {
         // Batches of one: what a closed socket held is let go at once, not after thirty more.
         let collector = Collector::new().batch_size(1);
-        let sockets = HashMap::builder().hasher(hasher).collector(collector).build();
+        let sockets = HashMap::builder().hasher(random.hasher()).collector(collector).build();
         Demux { sockets, kinds: Default::default(), moves: AtomicU64::new(0) }
     }
 
@@ -79,25 +157,34 @@ impl Demux {
         [CONNECTED, BOUND, ANY].map(|kind| self.kinds[kind].load(Ordering::Acquire))
     }
 
+    #[inline(always)] // three times in every packet's way
+    fn probe<'g>(
+        &'g self,
+        kind: usize,
+        local: (A, u16),
+        remote: (A, u16),
+        guard: &'g impl Guard,
+    ) -> Option<&'g Group> {
+        if self.has(kind) { self.sockets.get(&A::key(local, remote), guard) } else { None }
+    }
+
     /// Hands the socket that hears `remote` at `local` to `found`: connected ones first, then those bound
     /// to the address, then wildcards.
     #[inline]
     pub(super) fn find<R>(
         &self,
-        local: SocketAddrV4,
-        remote: SocketAddrV4,
+        local: (A, u16),
+        remote: (A, u16),
         found: impl FnOnce(&dyn UdpEndpoint) -> R,
     ) -> Option<R> {
         let guard = self.sockets.guard();
-        let probe = |kind: usize, key: Key| {
-            if self.has(kind) { self.sockets.get(&key, &guard) } else { None }
-        };
-        let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, local.port());
+        let (nobody, any) = ((A::UNSPECIFIED, 0), (A::UNSPECIFIED, local.1));
         loop {
             let moves = self.moves.load(Ordering::Acquire);
-            let group = probe(CONNECTED, Key::new(local, Some(remote)))
-                .or_else(|| probe(BOUND, Key::new(local, None)))
-                .or_else(|| probe(ANY, Key::new(any, None)));
+            let group = self
+                .probe(CONNECTED, local, remote, &guard)
+                .or_else(|| self.probe(BOUND, local, nobody, &guard))
+                .or_else(|| self.probe(ANY, any, nobody, &guard));
             if let Some(group) = group {
                 return Some(found(&*group.newest.endpoint));
             }
@@ -108,24 +195,31 @@ impl Demux {
         }
     }
 
-    /// Moves a socket; whoever looks for it meanwhile finds it. The caller holds the lock of the ports.
-    pub(super) fn rename(&self, from: Key, to: Key, member: &Member) {
-        self.insert(to, member.clone());
+    /// Moves a socket, in or out if it had or has no place; whoever looks for it meanwhile finds it. The caller holds the lock of the ports.
+    pub(super) fn rename(&self, from: Option<Place<A>>, to: Option<Place<A>>, member: &Member) {
+        if from == to {
+            return;
+        }
+        if let Some(to) = to {
+            self.insert(to, member.clone());
+        }
         self.moves.fetch_add(1, Ordering::AcqRel);
-        self.remove(from, member.id);
+        if let Some(from) = from {
+            self.remove(from, member.id);
+        }
     }
 
     /// Hands every socket that hears `remote` at the group or broadcast address `local` to `found`
     /// (`__udp4_lib_mcast_deliver`). How many there were.
     pub(super) fn each(
         &self,
-        local: SocketAddrV4,
-        remote: SocketAddrV4,
+        local: (A, u16),
+        remote: (A, u16),
         mut found: impl FnMut(&dyn UdpEndpoint),
     ) -> usize {
         let guard = self.sockets.guard();
-        let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, local.port());
-        let keys = [Key::new(local, Some(remote)), Key::new(local, None), Key::new(any, None)];
+        let (nobody, any) = ((A::UNSPECIFIED, 0), (A::UNSPECIFIED, local.1));
+        let keys = [A::key(local, remote), A::key(local, nobody), A::key(any, nobody)];
         let groups = keys.iter().filter_map(|key| self.sockets.get(key, &guard));
         let mut count = 0;
         for member in groups.flat_map(|group| group.older.iter().chain([&group.newest])) {
@@ -136,11 +230,11 @@ impl Demux {
     }
 
     /// Enters a socket. The caller holds the lock of the ports.
-    pub(super) fn insert(&self, key: Key, member: Member) {
-        let guard = self.sockets.guard();
+    pub(super) fn insert(&self, place: Place<A>, member: Member) {
+        let (key, guard) = (place.key(), self.sockets.guard());
         let group = match self.sockets.get(&key, &guard) {
             None => {
-                self.kinds[key.kind()].fetch_add(1, Ordering::Release);
+                self.kinds[place.kind()].fetch_add(1, Ordering::Release);
                 Group { newest: member, older: Vec::new() }
             }
             Some(group) => {
@@ -153,8 +247,8 @@ impl Demux {
 
     /// Takes a socket out. A packet in flight may still reach it a moment later. The caller holds the
     /// lock of the ports.
-    pub(super) fn remove(&self, key: Key, id: u64) {
-        let guard = self.sockets.guard();
+    fn remove(&self, place: Place<A>, id: u64) {
+        let (key, guard) = (place.key(), self.sockets.guard());
         let Some(group) = self.sockets.get(&key, &guard) else { return };
         let mut left: Vec<Member> = group.older.iter().chain([&group.newest]).cloned().collect();
         left.retain(|member| member.id != id);
@@ -164,7 +258,7 @@ impl Demux {
             }
             None => {
                 if self.sockets.remove(&key, &guard).is_some() {
-                    self.kinds[key.kind()].fetch_sub(1, Ordering::Release);
+                    self.kinds[place.kind()].fetch_sub(1, Ordering::Release);
                 }
             }
         }

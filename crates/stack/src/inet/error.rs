@@ -16,7 +16,7 @@ pub enum SendError {
     /// EHOSTUNREACH: the next hop does not answer.
     #[error("the next hop does not answer; check that the host is up and on this link")]
     HostUnreachable,
-    /// EMSGSIZE: above 65,507 bytes, or above the path's MTU where fragmenting is forbidden.
+    /// EMSGSIZE: above 65,507 bytes (65,527 over IPv6), or above the path's MTU where fragmenting is forbidden.
     #[error("the datagram is too big; send less, or allow fragments")]
     TooBig,
     /// ENOBUFS: the transmit ring is full. It empties by itself: try again.
@@ -28,8 +28,8 @@ pub enum SendError {
     /// EINVAL: port 0.
     #[error("port 0 cannot be sent to; name a port")]
     InvalidPort,
-    /// EAFNOSUPPORT: not an IPv4 address.
-    #[error("not an IPv4 address; only IPv4 is supported")]
+    /// EAFNOSUPPORT: an address of the other family than the socket's.
+    #[error("the address is of the other family; use an address of the socket's")]
     Family,
 }
 

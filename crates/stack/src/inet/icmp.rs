@@ -1,49 +1,25 @@
-//! ICMP: answering pings, telling others what could not be delivered here, and telling sockets what could
+//! ICMP for IPv4: answering pings, telling others what could not be delivered here, and telling sockets what could
 //! not be delivered elsewhere.
 
 use super::{
-    Inet, SocketError, UdpEndpoint,
+    Inet, SocketError,
     counters::Count,
-    input::{Arrival, Cast, Inbound},
+    icmp_error::Quoted,
+    input::{Arrival, Cast, Inbound4},
 };
 use crate::{
     napi::Pass,
     sync::lock,
-    time::Instant,
     wire::{
         Protocol,
         icmp::{self, Type, code},
         ipv4,
     },
 };
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::Ipv4Addr;
 
 /// Bytes of an error's IP packet at most (RFC 1812 section 4.3.2.3).
 const MAX_ERROR: usize = 576;
-
-/// Errors sent per second, and at once (Linux's `icmp_msgs_per_sec`, `icmp_msgs_burst`).
-const RATE: u64 = 1000;
-const BURST: u64 = 50;
-
-/// A bucket of tokens, one per error.
-#[derive(Debug, Default)]
-pub(super) struct Limiter {
-    /// When the bucket would have been empty, in nanoseconds.
-    empty: u64,
-}
-
-impl Limiter {
-    fn allow(&mut self, now: Instant) -> bool {
-        const COST: u64 = 1_000_000_000 / RATE;
-        let now = now.nanos().saturating_add(BURST * COST);
-        let empty = self.empty.max(now - BURST * COST);
-        let allowed = empty + COST <= now;
-        if allowed {
-            self.empty = empty + COST;
-        }
-        allowed
-    }
-}
 
 impl Inet {
     /// An ICMP message in an IP packet that is for us.
@@ -51,7 +27,7 @@ impl Inet {
     pub(super) fn icmp_input(
         &self,
         arrival: &Arrival<'_>,
-        packet: Inbound<'_>,
+        packet: Inbound4<'_>,
         cast: Cast,
         pass: &mut Pass,
     ) {
@@ -80,7 +56,7 @@ impl Inet {
         }
     }
 
-    fn echo_reply(&self, arrival: &Arrival<'_>, packet: Inbound<'_>, pass: &mut Pass) {
+    fn echo_reply(&self, arrival: &Arrival<'_>, packet: Inbound4<'_>, pass: &mut Pass) {
         // RFC 1122 section 3.2.2.6: from the address that was pinged, with the data that came.
         let to = (packet.dst(), packet.src(), Protocol::ICMP);
         let message = packet.payload();
@@ -120,56 +96,14 @@ impl Inet {
 
     /// An error sent to `local`, an address of ours.
     fn icmp_error(&self, local: Ipv4Addr, message: icmp::Packet<&[u8]>, pass: &mut Pass) {
-        let Ok(quoted) = message.quoted() else {
-            return self.counters.add(Count::IcmpInErrors);
-        };
-        let (mut error, count) = meaning(message);
-        // RFC 1122 section 3.2.2: errors go to the source of the packet at fault.
-        if quoted.src() != local || !self.is_from_a_socket(quoted) {
-            return self.counters.add(Count::IcmpInErrors);
-        }
-        self.counters.add(count);
-        if error.errno == libc::EMSGSIZE {
-            match self.pmtu.learn(quoted.dst(), message.next_hop_mtu(), pass.now) {
-                Some(told) => {
-                    error.mtu = Some(told.mtu);
-                    self.outdate_paths();
-                    self.tick_by(Some(told.until()));
-                }
-                None => error.mtu = self.pmtu.get(quoted.dst()).map(|told| told.mtu),
-            }
-        }
-        self.tell_socket(quoted, error, pass);
-    }
-
-    /// Whether a socket of ours may have sent the packet an error quotes. Anybody can send errors: one is
-    /// believed only about a conversation there is (RFC 5927 section 4.1).
-    fn is_from_a_socket(&self, quoted: ipv4::Packet<&[u8]>) -> bool {
-        match quoted_ends(quoted) {
-            Some((local, remote, None)) => self.demux.find(local, remote, |_| ()).is_some(),
-            Some((local, remote, Some(head))) => {
-                self.tcp_has_sent(local.into(), remote.into(), head)
-            }
-            None => false,
-        }
-    }
-
-    /// Tells the socket that has sent `packet`, perhaps cut short, what became of it.
-    pub(super) fn tell_socket(
-        &self,
-        packet: ipv4::Packet<&[u8]>,
-        error: SocketError,
-        pass: &mut Pass,
-    ) {
-        match quoted_ends(packet) {
-            Some((local, remote, None)) => {
-                let tell = |endpoint: &dyn UdpEndpoint| endpoint.error(error, remote.into(), pass);
-                self.demux.find(local, remote, tell);
-            }
-            Some((local, remote, Some(head))) => {
-                self.tcp_error(local.into(), remote.into(), head, error, pass);
-            }
-            None => {}
+        let believed = message.quoted().is_ok_and(|quoted| {
+            // RFC 1122 section 3.2.2: errors go to the source of the packet at fault.
+            let quoted = Quoted::v4(&quoted).filter(|_| quoted.src() == local);
+            let mtu = message.next_hop_mtu().map(u32::from);
+            self.believe(quoted, meaning(message), mtu, pass)
+        });
+        if !believed {
+            self.counters.add(Count::IcmpInErrors);
         }
     }
 
@@ -177,7 +111,7 @@ impl Inet {
     pub(super) fn icmp_port_unreachable(
         &self,
         arrival: &Arrival<'_>,
-        packet: Inbound<'_>,
+        packet: Inbound4<'_>,
         pass: &mut Pass,
     ) {
         self.unreachable(arrival, packet, code::PORT_UNREACHABLE, pass);
@@ -187,13 +121,13 @@ impl Inet {
     pub(super) fn icmp_protocol_unreachable(
         &self,
         arrival: &Arrival<'_>,
-        packet: Inbound<'_>,
+        packet: Inbound4<'_>,
         pass: &mut Pass,
     ) {
         self.unreachable(arrival, packet, code::PROTOCOL_UNREACHABLE, pass);
     }
 
-    fn unreachable(&self, arrival: &Arrival<'_>, packet: Inbound<'_>, code: u8, pass: &mut Pass) {
+    fn unreachable(&self, arrival: &Arrival<'_>, packet: Inbound4<'_>, code: u8, pass: &mut Pass) {
         // The kernel answers for its addresses. RFC 1122 section 3.2.2: "An ICMP error message MUST NOT be
         // sent as the result of receiving: [...] a datagram destined to an IP broadcast or IP multicast
         // address; a datagram sent as a link-layer broadcast".
@@ -210,7 +144,7 @@ impl Inet {
     pub(super) fn send_error(
         &self,
         (kind, code): (Type, u8),
-        packet: Inbound<'_>,
+        packet: Inbound4<'_>,
         queue: u32,
         pass: &mut Pass,
     ) -> bool {
@@ -236,24 +170,8 @@ impl Inet {
     }
 
     fn is_ours(&self, address: Ipv4Addr) -> bool {
-        address.is_loopback() || self.topology().own(address)
+        address.is_loopback() || self.topology().own(address.into())
     }
-}
-
-/// The ends of the conversation a packet of ours belongs to, and of a segment the head.
-fn quoted_ends(
-    packet: ipv4::Packet<&[u8]>,
-) -> Option<(SocketAddrV4, SocketAddrV4, Option<&[u8; 8]>)> {
-    // RFC 792: "The internet header plus the first 64 bits of the original datagram's data."
-    let head = packet.payload().first_chunk::<8>().filter(|_| packet.fragment_offset() == 0)?;
-    let segment = match packet.protocol() {
-        Protocol::UDP => None,
-        Protocol::TCP => Some(head),
-        _ => return None,
-    };
-    let port = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
-    let local = SocketAddrV4::new(packet.src(), port(0));
-    Some((local, SocketAddrV4::new(packet.dst(), port(2)), segment))
 }
 
 /// What an error means to a socket: Linux's `icmp_err_convert`, and `__udp4_lib_err` for the other types.

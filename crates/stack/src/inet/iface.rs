@@ -3,9 +3,10 @@
 //! Owns the lock of each transmit half and what is counted per queue.
 
 use super::{
-    cidr::Ipv4Cidr,
+    cidr::{Cidr, Ipv4Cidr},
     counters::Count,
     neighbour::{self, Version},
+    own6::{self, Own6},
     park::Parking,
 };
 use crate::{
@@ -25,9 +26,9 @@ use std::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hop {
     /// Whom on the link to hand the packet to: a gateway, or the destination.
-    pub next_hop: Ipv4Addr,
+    pub next_hop: IpAddr,
     /// The source address the kernel prefers on that way.
-    pub source: Ipv4Addr,
+    pub source: IpAddr,
     /// The path's MTU in bytes where it is below the interface's.
     pub mtu: Option<u32>,
 }
@@ -39,20 +40,21 @@ pub trait KernelTables: Send + Sync {
     /// The interface's addresses and prefix lengths.
     fn addresses(&self) -> Vec<(IpAddr, u8)>;
     /// The way to `destination` if it leads out of this interface.
-    fn route(&self, destination: Ipv4Addr) -> Option<Hop>;
+    fn route(&self, destination: IpAddr) -> Option<Hop>;
     /// The link-layer address of a neighbour, also one that is stale.
-    fn neighbour(&self, address: Ipv4Addr) -> Option<MacAddr>;
+    fn neighbour(&self, address: IpAddr) -> Option<MacAddr>;
     /// Has the kernel see to the neighbour: find it, or make sure of it (`NTF_USE`).
-    fn resolve(&self, address: Ipv4Addr);
+    fn resolve(&self, address: IpAddr);
     /// Tells the kernel that the neighbour hears us.
-    fn confirm(&self, address: Ipv4Addr);
+    fn confirm(&self, address: IpAddr);
 }
 
 /// Whose an interface's addresses are.
 #[derive(Clone)]
 pub enum Addressing {
-    /// Ours: inet answers ARP and ping for them.
-    Own(Vec<Ipv4Cidr>),
+    /// Ours, of either family: inet answers ARP, neighbour solicitations and ping for them. With an IPv6
+    /// address among them the interface has a link-local one as well.
+    Own(Vec<Cidr>),
     /// The kernel's, who shares the interface and keeps its routes and neighbours.
     Kernel(Arc<dyn KernelTables>),
 }
@@ -60,7 +62,12 @@ pub enum Addressing {
 /// One interface.
 pub struct Interface {
     info: nic::Info,
-    addressing: Addressing,
+    scope: u32,
+    kernel: Option<Arc<dyn KernelTables>>,
+    own: Box<[Ipv4Cidr]>,
+    /// Each with its broadcast address, for every packet to be compared with; without one, everybody's.
+    hears: Box<[(Ipv4Addr, Ipv4Addr)]>,
+    own6: Box<[Own6]>,
     queues: Box<[QueuePair]>,
     pub(super) neighbours: Mutex<Neighbours>,
 }
@@ -72,7 +79,9 @@ pub(super) struct Neighbours {
     pub(super) table: neighbour::Table,
     pub(super) parking: Parking,
     /// When the kernel was last told that a neighbour of its table is in use.
-    reminded: BTreeMap<Ipv4Addr, Instant>,
+    reminded: BTreeMap<IpAddr, Instant>,
+    /// When duplicate address detection is over; `None` before it begins and after it.
+    pub(super) probing: Option<Instant>,
 }
 
 /// What belongs to queue pair n. The halves are on cache lines of their own.
@@ -147,6 +156,7 @@ impl std::fmt::Debug for Interface {
 impl Interface {
     pub(super) fn new(
         info: nic::Info,
+        number: u32,
         tx: Vec<Box<dyn TxQueue>>,
         addressing: Addressing,
     ) -> Interface {
@@ -161,7 +171,27 @@ impl Interface {
                 },
             })
             .collect();
-        Interface { info, addressing, queues, neighbours: Mutex::default() }
+        let (kernel, addresses) = match addressing {
+            Addressing::Own(addresses) => (None, addresses),
+            Addressing::Kernel(tables) => (Some(tables), Vec::new()),
+        };
+        let own: Box<[Ipv4Cidr]> = addresses.iter().filter_map(|cidr| cidr.v4()).collect();
+        let everybody = |own: &Ipv4Cidr| own.broadcast().unwrap_or(Ipv4Addr::BROADCAST);
+        let hears = own.iter().map(|own| (own.address(), everybody(own))).collect();
+        let mut own6: Vec<_> = addresses.iter().filter_map(|cidr| cidr.v6()).collect();
+        // RFC 4291 section 2.1: "All interfaces are required to have at least one Link-Local unicast address".
+        if !own6.is_empty() && !own6.iter().any(|(address, _)| address.is_unicast_link_local()) {
+            own6.push((own6::link_local(info.mac), 64));
+        }
+        let own6 = own6.into_iter().map(|(address, prefix)| Own6::new(address, prefix)).collect();
+        let scope = info.ifindex.unwrap_or(number);
+        Interface { info, scope, kernel, own, hears, own6, queues, neighbours: Mutex::default() }
+    }
+
+    /// The number by which link-local addresses name it, as `sin6_scope_id` does: the kernel's where it shares
+    /// the interface, else the place in which it was added, from 1.
+    pub fn scope_id(&self) -> u32 {
+        self.scope
     }
 
     /// The NIC's description.
@@ -170,22 +200,34 @@ impl Interface {
         &self.info
     }
 
-    /// Our own addresses; none where they are the kernel's.
+    /// Our own IPv4 addresses; none where they are the kernel's.
     #[inline]
     pub(super) fn own(&self) -> &[Ipv4Cidr] {
-        match &self.addressing {
-            Addressing::Own(addresses) => addresses,
-            Addressing::Kernel(_) => &[],
-        }
+        &self.own
+    }
+
+    /// Our own IPv4 addresses, each with everybody's on its network.
+    #[inline]
+    pub(super) fn hears(&self) -> &[(Ipv4Addr, Ipv4Addr)] {
+        &self.hears
+    }
+
+    /// Our own IPv6 addresses, those that are duplicates included.
+    #[inline]
+    pub(super) fn own6(&self) -> &[Own6] {
+        &self.own6
+    }
+
+    /// The networks of our own addresses, of both families.
+    pub(super) fn networks(&self) -> impl Iterator<Item = Cidr> {
+        let v6 = self.own6.iter().filter_map(|own| Cidr::new(own.address.into(), own.prefix));
+        self.own.iter().map(|&own| own.into()).chain(v6)
     }
 
     /// The kernel's tables where it shares the interface.
     #[inline]
     pub(super) fn kernel(&self) -> Option<&Arc<dyn KernelTables>> {
-        match &self.addressing {
-            Addressing::Own(_) => None,
-            Addressing::Kernel(tables) => Some(tables),
-        }
+        self.kernel.as_ref()
     }
 
     /// The kernel's generation; 0 where the addresses are ours.
@@ -196,7 +238,7 @@ impl Interface {
 
     /// Has the kernel see to its neighbour `address`, if that was not asked of it within the last
     /// `pause`: it is a system call.
-    pub(super) fn remind_kernel(&self, address: Ipv4Addr, pause: Duration, now: Instant) {
+    pub(super) fn remind_kernel(&self, address: IpAddr, pause: Duration, now: Instant) {
         let Some(tables) = self.kernel() else { return };
         let mut neighbours = lock(&self.neighbours);
         let reminded = &mut neighbours.reminded;
@@ -213,20 +255,21 @@ impl Interface {
     }
 
     /// Whether `address` is an address of this interface.
-    pub(super) fn has(&self, address: Ipv4Addr) -> bool {
-        match &self.addressing {
-            Addressing::Own(own) => own.iter().any(|cidr| cidr.address() == address),
-            Addressing::Kernel(tables) => {
-                tables.addresses().iter().any(|(mine, _)| *mine == IpAddr::V4(address))
+    pub(super) fn has(&self, address: IpAddr) -> bool {
+        match (&self.kernel, address) {
+            (Some(tables), _) => tables.addresses().iter().any(|(mine, _)| *mine == address),
+            (None, IpAddr::V4(address)) => self.own.iter().any(|own| own.address() == address),
+            (None, IpAddr::V6(address)) => {
+                self.own6.iter().any(|own| own.address == address && own.is_usable())
             }
         }
     }
 
     /// Whether `address` is everybody on one of this interface's networks.
     pub(super) fn is_broadcast(&self, address: Ipv4Addr) -> bool {
-        match &self.addressing {
-            Addressing::Own(own) => own.iter().any(|cidr| cidr.broadcast() == Some(address)),
-            Addressing::Kernel(tables) => tables.addresses().iter().any(|(mine, prefix)| {
+        match &self.kernel {
+            None => self.own.iter().any(|cidr| cidr.broadcast() == Some(address)),
+            Some(tables) => tables.addresses().iter().any(|(mine, prefix)| {
                 let IpAddr::V4(mine) = mine else { return false };
                 Ipv4Cidr::new(*mine, *prefix).and_then(Ipv4Cidr::broadcast) == Some(address)
             }),

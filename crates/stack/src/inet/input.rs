@@ -1,11 +1,18 @@
-//! The way in, top to bottom: Ethernet, then ARP or IPv4, then reassembly, then UDP or ICMP. Whatever is
-//! wrong with a packet is counted under its cause and the packet dropped.
+//! The way in, top to bottom: Ethernet, then ARP, IPv4 or IPv6 (`input6.rs`), then reassembly, then UDP, TCP or
+//! ICMP. Whatever is wrong with a packet is counted under its cause and the packet dropped.
 
-use super::{Inet, counters::Count, iface::Interface};
+use super::{
+    Inet,
+    counters::Count,
+    demux::{Address, Demux},
+    iface::Interface,
+    output::ethertype,
+    reassembly::Piece,
+};
 use crate::{
     napi::Pass,
     nic::{self, Checksum},
-    wire::{self, EtherType, Protocol, ethernet, ipv4},
+    wire::{self, EtherType, Protocol, checksum::Sum, ethernet, ipv4},
 };
 use std::{net::Ipv4Addr, ops::Deref};
 
@@ -20,17 +27,44 @@ pub(super) struct Arrival<'a> {
     pub(super) checksum: Checksum,
 }
 
-/// An IP packet that has been checked, and its bytes.
+impl Arrival<'_> {
+    /// The interface that link-local addresses are meant on.
+    #[inline]
+    pub(super) fn scope(&self) -> u32 {
+        self.iface.map_or(0, Interface::scope_id)
+    }
+}
+
+/// A packet for us, as the transports see it, whichever IP it came by.
+pub(super) trait Inbound<'a>: Copy {
+    type Address: Address;
+    /// A datagram may come without a checksum.
+    const CHECKSUM_OPTIONAL: bool;
+
+    fn src(&self) -> Self::Address;
+    fn dst(&self) -> Self::Address;
+    /// Of the pseudo-header.
+    fn address_sum(&self) -> Sum;
+    fn ecn(&self) -> u8;
+    /// What the transport has laid.
+    fn payload(&self) -> &'a [u8];
+    /// Whose a datagram to this packet's addresses is.
+    fn demux(inet: &Inet) -> &Demux<Self::Address>;
+    /// Tells the sender that nobody listens.
+    fn refuse(self, inet: &Inet, arrival: &Arrival<'_>, pass: &mut Pass);
+}
+
+/// An IPv4 packet that has been checked, and its bytes.
 #[derive(Clone, Copy)]
-pub(super) struct Inbound<'a> {
+pub(super) struct Inbound4<'a> {
     view: ipv4::Packet<&'a [u8]>,
     bytes: &'a [u8],
 }
 
-impl<'a> Inbound<'a> {
+impl<'a> Inbound4<'a> {
     #[inline]
-    pub(super) fn new(bytes: &'a [u8]) -> wire::Result<Inbound<'a>> {
-        Ok(Inbound { view: ipv4::Packet::new_checked(bytes)?, bytes })
+    pub(super) fn new(bytes: &'a [u8]) -> wire::Result<Inbound4<'a>> {
+        Ok(Inbound4 { view: ipv4::Packet::new_checked(bytes)?, bytes })
     }
 
     /// The whole packet, without the link's padding.
@@ -39,7 +73,46 @@ impl<'a> Inbound<'a> {
     }
 }
 
-impl<'a> Deref for Inbound<'a> {
+impl<'a> Inbound<'a> for Inbound4<'a> {
+    type Address = Ipv4Addr;
+    const CHECKSUM_OPTIONAL: bool = true;
+
+    #[inline]
+    fn src(&self) -> Ipv4Addr {
+        self.view.src()
+    }
+
+    #[inline]
+    fn dst(&self) -> Ipv4Addr {
+        self.view.dst()
+    }
+
+    #[inline]
+    fn address_sum(&self) -> Sum {
+        self.view.address_sum()
+    }
+
+    #[inline]
+    fn ecn(&self) -> u8 {
+        self.view.ecn()
+    }
+
+    #[inline]
+    fn payload(&self) -> &'a [u8] {
+        self.view.payload()
+    }
+
+    #[inline]
+    fn demux(inet: &Inet) -> &Demux<Ipv4Addr> {
+        &inet.demux
+    }
+
+    fn refuse(self, inet: &Inet, arrival: &Arrival<'_>, pass: &mut Pass) {
+        inet.icmp_port_unreachable(arrival, self, pass);
+    }
+}
+
+impl<'a> Deref for Inbound4<'a> {
     type Target = ipv4::Packet<&'a [u8]>;
 
     #[inline]
@@ -84,6 +157,7 @@ impl Inet {
         let arrival = Arrival { iface: Some(iface), queue, to_one, checksum: frame.checksum };
         match inner.ethertype {
             EtherType::IPV4 => self.ipv4_input(&arrival, inner.payload, pass),
+            EtherType::IPV6 => self.ipv6_frame_input(&arrival, ethernet, inner.payload, pass),
             EtherType::ARP => self.arp_input(iface, queue, to_one, inner.payload, pass),
             _ => self.counters.add(Count::LinkInUnknownProtos),
         }
@@ -93,12 +167,15 @@ impl Inet {
     pub(super) fn local_input(&self, packet: &[u8], pass: &mut Pass) {
         // It never left memory: nothing can have changed it.
         let arrival = Arrival { iface: None, queue: 0, to_one: true, checksum: Checksum::Partial };
-        self.ipv4_input(&arrival, packet, pass);
+        match ethertype(packet) {
+            EtherType::IPV6 => self.ipv6_input(&arrival, packet, pass),
+            _ => self.ipv4_input(&arrival, packet, pass),
+        }
     }
 
     #[inline]
     fn ipv4_input(&self, arrival: &Arrival<'_>, bytes: &[u8], pass: &mut Pass) {
-        let Ok(packet) = Inbound::new(bytes) else {
+        let Ok(packet) = Inbound4::new(bytes) else {
             return self.counters.add(Count::IpInHdrErrors);
         };
         if packet.verify_checksum().is_err() {
@@ -117,7 +194,7 @@ impl Inet {
 
     /// A whole packet for us.
     #[inline]
-    fn deliver(&self, arrival: &Arrival<'_>, packet: Inbound<'_>, cast: Cast, pass: &mut Pass) {
+    fn deliver(&self, arrival: &Arrival<'_>, packet: Inbound4<'_>, cast: Cast, pass: &mut Pass) {
         match packet.protocol() {
             Protocol::UDP => self.udp_input(arrival, packet, cast, pass),
             Protocol::TCP => self.tcp_input(arrival, packet, cast, pass),
@@ -138,10 +215,10 @@ impl Inet {
         let mut martian = matches!(src.octets()[0], 0 | 127 | 224..);
         let mut mine = false;
         let mut everybody = dst.is_broadcast();
-        for own in iface.own() {
-            mine |= own.address() == dst;
-            everybody |= own.broadcast() == Some(dst);
-            martian |= own.address() == src || own.broadcast() == Some(src);
+        for &(own, broadcast) in iface.hears() {
+            mine |= own == dst;
+            everybody |= broadcast == dst;
+            martian |= own == src || broadcast == src;
         }
         if martian {
             self.counters.add(Count::IpInMartians);
@@ -161,7 +238,7 @@ impl Inet {
             if arrival.to_one && !dst.is_multicast() && !dst.is_loopback() {
                 return Some(Cast::One);
             }
-        } else if arrival.to_one && self.topology().own(dst) {
+        } else if arrival.to_one && self.topology().own(dst.into()) {
             // RFC 1122 section 3.3.4.2, the weak host model, as Linux.
             return Some(Cast::One);
         }
@@ -198,12 +275,12 @@ impl Inet {
     fn fragment_input(
         &self,
         arrival: &Arrival<'_>,
-        packet: Inbound<'_>,
+        packet: Inbound4<'_>,
         cast: Cast,
         pass: &mut Pass,
     ) {
-        let Some(whole) = self.reassemble(*packet, pass) else { return };
-        if let Ok(packet) = Inbound::new(&whole) {
+        let Some(whole) = self.reassemble(&Piece::v4(&packet), pass) else { return };
+        if let Ok(packet) = Inbound4::new(&whole) {
             // Nothing finishes the checksum of a datagram in pieces: it was made before it was cut.
             let arrival = Arrival { checksum: Checksum::Unverified, ..*arrival };
             self.deliver(&arrival, packet, cast, pass);

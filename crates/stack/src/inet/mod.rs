@@ -64,7 +64,7 @@ use crate::{
     time::Instant,
 };
 use std::{
-    net::Ipv4Addr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     sync::{RwLock, RwLockReadGuard},
 };
 
@@ -73,13 +73,20 @@ mod binding;
 mod cidr;
 mod counters;
 mod demux;
+mod dual;
 mod error;
+mod fragment;
 mod icmp;
+mod icmp6;
+mod icmp_error;
 mod iface;
 mod input;
+mod input6;
 pub mod kernel;
+mod ndp;
 mod neighbour;
 mod output;
+mod own6;
 mod park;
 mod path;
 mod payload;
@@ -95,8 +102,8 @@ mod template;
 mod tests;
 mod udp;
 
-pub use binding::Binding;
-pub use cidr::{Ipv4Cidr, ParseCidrError};
+pub use binding::{BindOptions, Binding};
+pub use cidr::{Cidr, Ipv4Cidr, ParseCidrError};
 pub use counters::Count;
 pub use error::{SendError, SocketError};
 pub use iface::{Addressing, Hop, Interface, KernelTables};
@@ -127,18 +134,20 @@ pub struct Inet {
     generation: AtomicU64,
     random: Random,
     counters: Arc<Counters>,
-    demux: Demux,
+    demux: Demux<Ipv4Addr>,
+    demux6: Demux<Ipv6Addr>,
     ports: Mutex<Ports>,
     bindings: AtomicU64,
     pmtu: Pmtu,
     reassembly: Mutex<Reassembly>,
-    limiter: Mutex<icmp::Limiter>,
+    reassembly6: Mutex<Reassembly>,
+    limiter: Mutex<icmp_error::Limiter>,
     local: Local,
     tcp: tcp::Tcp,
-    idents: AtomicU64,
     /// The next deadline in nanoseconds; `u64::MAX`: none.
     deadline: AtomicU64,
     wake_by: WakeBy,
+    idents: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -149,9 +158,9 @@ struct Topology {
 
 impl Topology {
     /// Whether `address` is ours alone, on whatever interface.
-    fn own(&self, address: Ipv4Addr) -> bool {
-        let mut own = self.interfaces.iter().flat_map(|iface| iface.own());
-        own.any(|cidr| cidr.address() == address)
+    fn own(&self, address: IpAddr) -> bool {
+        let mut own = self.interfaces.iter().filter(|iface| iface.kernel().is_none());
+        own.any(|iface| iface.has(address))
     }
 }
 
@@ -177,16 +186,18 @@ impl Inet {
             topology: RwLock::default(),
             generation: AtomicU64::new(0),
             counters,
-            demux: Demux::new(random.hasher()),
+            demux: Demux::new(&random),
+            demux6: Demux::new(&random),
             ports: Mutex::default(),
             bindings: AtomicU64::new(0),
             pmtu: Pmtu::default(),
-            reassembly: Mutex::default(),
+            reassembly: Mutex::new(Reassembly::v4()),
+            reassembly6: Mutex::new(Reassembly::v6()),
             limiter: Mutex::default(),
             local: Local::default(),
             tcp,
-            idents: AtomicU64::new(random.next()),
             deadline: AtomicU64::new(u64::MAX),
+            idents: AtomicU64::new(random.next()),
             random,
             wake_by,
         })
@@ -204,14 +215,20 @@ impl Inet {
         addressing: Addressing,
     ) -> Arc<Interface> {
         assert!(!tx.is_empty(), "{}: an interface needs at least one transmit queue", info.name);
-        let iface = Arc::new(Interface::new(info, tx, addressing));
-        self.change(|topology| {
+        let iface = self.change(|topology| {
+            let number = topology.interfaces.len() as u32 + 1;
+            let iface = Arc::new(Interface::new(info, number, tx, addressing));
             topology.interfaces.push(iface.clone());
-            for &to in iface.own() {
+            for to in iface.networks() {
                 let route = Route { to, iface: iface.clone(), gateway: None, source: to.address() };
                 topology.routes.add(route);
             }
+            iface
         });
+        if !iface.own6().is_empty() {
+            // Whether the addresses are ours alone is asked with the first tick.
+            self.tick_by(Some(Instant::ZERO));
+        }
         iface
     }
 
@@ -223,17 +240,19 @@ impl Inet {
     pub fn add_route(
         &self,
         iface: &Arc<Interface>,
-        to: Ipv4Cidr,
-        gateway: Option<Ipv4Addr>,
+        to: Cidr,
+        gateway: Option<IpAddr>,
     ) -> std::io::Result<()> {
         let name = &iface.info().name;
         let invalid = |why: String| std::io::Error::new(std::io::ErrorKind::InvalidInput, why);
+        let family = |own: &Cidr| own.address().is_ipv4() == to.address().is_ipv4();
+        let networks: Vec<_> = iface.networks().filter(family).collect();
         let source = match gateway {
-            None => iface.own().first().ok_or_else(|| {
+            None => networks.first().ok_or_else(|| {
                 invalid(format!("{name}: no address of its own; the kernel keeps its routes"))
             })?,
             Some(gateway) => {
-                iface.own().iter().find(|own| own.contains(gateway)).ok_or_else(|| {
+                networks.iter().find(|own| own.contains(gateway)).ok_or_else(|| {
                     invalid(format!("{name}: gateway {gateway} is on none of its networks"))
                 })?
             }
@@ -254,9 +273,10 @@ impl Inet {
         self.topology.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change(&self, change: impl FnOnce(&mut Topology)) {
-        change(&mut self.topology.write().unwrap_or_else(PoisonError::into_inner));
+    fn change<R>(&self, change: impl FnOnce(&mut Topology) -> R) -> R {
+        let result = change(&mut self.topology.write().unwrap_or_else(PoisonError::into_inner));
         self.outdate_paths();
+        result
     }
 
     fn outdate_paths(&self) {
@@ -294,6 +314,7 @@ impl Inet {
         let mut next = None;
         for iface in self.interfaces() {
             next = earlier(next, self.tick_neighbours(&iface, pass));
+            next = earlier(next, self.tick_probes(&iface, pass.now));
         }
         next = earlier(next, self.tick_reassembly(pass));
         next = earlier(next, self.tcp_tick(pass));

@@ -1,5 +1,5 @@
-//! The neighbour table: which link-layer address an IPv4 address on the link has, and how sure we are of
-//! it. The states and times of RFC 4861 section 7.3 as Linux uses them for ARP (net/core/neighbour.c).
+//! The neighbour table: which link-layer address an IP address on the link has, and how sure we are of
+//! it. The states and times of RFC 4861 section 7.3 as Linux uses them for both families (net/core/neighbour.c).
 //!
 //! Owns no NIC: it says what is to be asked, the caller asks. A path over a neighbour keeps the
 //! neighbour's [`Version`] and is good while that stands still, so that sending takes no lock here.
@@ -10,7 +10,7 @@ use crate::{
     time::Instant,
     wire::MacAddr,
 };
-use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 /// The most neighbours one interface knows (Linux's `gc_thresh3`).
 pub const NEIGHBOURS: usize = 1024;
@@ -87,6 +87,8 @@ pub(super) enum News {
     Reply,
     /// It asked for one of our addresses.
     Request,
+    /// It asked for one of our addresses, over IPv6.
+    Solicitation,
     /// Any other mention: a reply to all, a gratuitous announcement, a request to others.
     Mention,
 }
@@ -95,25 +97,21 @@ pub(super) enum News {
 #[derive(Debug, Default)]
 pub(super) struct Due {
     /// Questions to ask: of whom, and its address if only it is to hear.
-    pub(super) ask: Vec<(Ipv4Addr, Option<MacAddr>)>,
+    pub(super) ask: Vec<(IpAddr, Option<MacAddr>)>,
     /// Neighbours that did not answer.
-    pub(super) failed: Vec<Ipv4Addr>,
+    pub(super) failed: Vec<IpAddr>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    neighbours: BTreeMap<Ipv4Addr, Neighbour>,
+    neighbours: BTreeMap<IpAddr, Neighbour>,
     /// No state ends before this.
     next: Option<Instant>,
 }
 
 impl Table {
     /// Looks `address` up to send to it. The second value is whom it displaced from a full table.
-    pub(super) fn look_up(
-        &mut self,
-        address: Ipv4Addr,
-        now: Instant,
-    ) -> (Lookup, Option<Ipv4Addr>) {
+    pub(super) fn look_up(&mut self, address: IpAddr, now: Instant) -> (Lookup, Option<IpAddr>) {
         let displaced = self.make_room(address);
         let neighbour = self.neighbours.entry(address).or_insert_with(|| Neighbour::new(now));
         neighbour.used = now;
@@ -138,20 +136,20 @@ impl Table {
         (lookup, displaced)
     }
 
-    /// Takes in what an ARP packet says. True if packets parked for `address` can go now.
+    /// Takes in what an ARP packet or a solicitation says. True if packets parked for `address` can go now.
     pub(super) fn hear(
         &mut self,
-        address: Ipv4Addr,
+        address: IpAddr,
         mac: MacAddr,
         news: News,
         now: Instant,
         random: &Random,
-    ) -> (bool, Option<Ipv4Addr>) {
+    ) -> (bool, Option<IpAddr>) {
         let mut displaced = None;
         if !self.neighbours.contains_key(&address) {
             // RFC 826, Packet Reception: a new entry only "if I am the target protocol address", and
             // an answer is about something we asked, so it has an entry.
-            if news != News::Request {
+            if !matches!(news, News::Request | News::Solicitation) {
                 return (false, None);
             }
             displaced = self.make_room(address);
@@ -159,7 +157,8 @@ impl Table {
         let neighbour = self.neighbours.entry(address).or_insert_with(|| Neighbour::new(now));
         let was_unknown = neighbour.address().is_none();
         if !was_unknown && neighbour.mac != mac {
-            if now.since(neighbour.updated) < LOCK_TIME {
+            // RFC 4861 section 7.2.3 has a solicitation change an entry at once.
+            if news != News::Solicitation && now.since(neighbour.updated) < LOCK_TIME {
                 return (false, displaced);
             }
             neighbour.version.bump();
@@ -173,8 +172,7 @@ impl Table {
         neighbour.updated = now;
         // Only the answer to a question proves that the neighbour hears us, too (RFC 4861 7.2.5).
         if news == News::Reply && (asked || neighbour.state == State::Stale) {
-            let believed = REACHABLE_MS / 2 + random.below(REACHABLE_MS);
-            let until = now + Duration::from_millis(believed.into());
+            let until = now + believed(random);
             neighbour.enter(State::Reachable, Some(until));
         } else if was_unknown {
             neighbour.enter(State::Stale, None);
@@ -187,14 +185,53 @@ impl Table {
         (was_unknown, displaced)
     }
 
+    /// Takes in an advertisement that `address` has the MAC address, if there is one in it; whether it answers a
+    /// question, and overrides what was known (RFC 4861 section 7.2.5). True if packets parked for `address` can
+    /// go now.
+    pub(super) fn advertise(
+        &mut self,
+        address: IpAddr,
+        (mac, solicited, overrides): (Option<MacAddr>, bool, bool),
+        now: Instant,
+        random: &Random,
+    ) -> bool {
+        // "If no entry exists, the advertisement SHOULD be silently discarded."
+        let Some(neighbour) = self.neighbours.get_mut(&address) else { return false };
+        let known = neighbour.address();
+        let Some(mac) = mac.or(known) else { return false };
+        let changed = known != Some(mac);
+        if changed && known.is_some() && !overrides {
+            // "If the state of the entry is REACHABLE, set it to STALE, but do not update the entry in any other
+            // way."
+            if neighbour.state == State::Reachable {
+                neighbour.enter(State::Stale, None);
+                neighbour.version.bump();
+            }
+            return false;
+        }
+        if changed {
+            neighbour.mac = mac;
+            neighbour.updated = now;
+            neighbour.version.bump();
+        }
+        if solicited {
+            let until = now + believed(random);
+            neighbour.enter(State::Reachable, Some(until));
+            self.mind(Some(until));
+        } else if changed {
+            neighbour.enter(State::Stale, None);
+        }
+        known.is_none()
+    }
+
     /// The neighbour's address; `Err` if it is not known: whether it is being asked for.
-    pub(super) fn known(&self, address: Ipv4Addr) -> Result<MacAddr, bool> {
+    pub(super) fn known(&self, address: IpAddr) -> Result<MacAddr, bool> {
         let Some(neighbour) = self.neighbours.get(&address) else { return Err(false) };
         neighbour.address().ok_or(neighbour.state != State::Failed)
     }
 
     /// A floor above has proof that `address` hears us: an answer came (RFC 4861 section 7.3.1).
-    pub(super) fn confirm(&mut self, address: Ipv4Addr, now: Instant) {
+    pub(super) fn confirm(&mut self, address: IpAddr, now: Instant) {
         let Some(neighbour) = self.neighbours.get_mut(&address) else { return };
         if neighbour.address().is_some() {
             let until = now + Duration::from_millis(REACHABLE_MS.into());
@@ -237,11 +274,11 @@ impl Table {
 
     /// Lets a neighbour go if `address` is new and the table full: best one that has failed, else the one
     /// unused for longest.
-    fn make_room(&mut self, address: Ipv4Addr) -> Option<Ipv4Addr> {
+    fn make_room(&mut self, address: IpAddr) -> Option<IpAddr> {
         if self.neighbours.len() < NEIGHBOURS || self.neighbours.contains_key(&address) {
             return None;
         }
-        let least = |(_, neighbour): &(&Ipv4Addr, &Neighbour)| {
+        let least = |(_, neighbour): &(&IpAddr, &Neighbour)| {
             (neighbour.state != State::Failed, neighbour.used)
         };
         let victim = self.neighbours.iter().min_by_key(least).map(|(address, _)| *address)?;
@@ -276,7 +313,7 @@ impl Neighbour {
         }
     }
 
-    fn time_out(&mut self, address: Ipv4Addr, now: Instant, due: &mut Due) {
+    fn time_out(&mut self, address: IpAddr, now: Instant, due: &mut Due) {
         let again = Some(now + RETRANSMIT);
         match self.state {
             State::Incomplete { asked } if asked < ATTEMPTS => {
@@ -308,6 +345,11 @@ impl Neighbour {
             State::Stale | State::Failed => self.until = None,
         }
     }
+}
+
+/// How long this answer is believed (RFC 4861 section 6.3.2: evenly between 0.5 and 1.5 times the base).
+fn believed(random: &Random) -> Duration {
+    Duration::from_millis((REACHABLE_MS / 2 + random.below(REACHABLE_MS)).into())
 }
 
 /// The earlier of two instants that may never come.

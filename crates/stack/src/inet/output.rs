@@ -4,18 +4,23 @@
 use super::{
     Inet, SendError, SocketError,
     counters::Count,
+    icmp_error::Quoted,
     iface::{Interface, Resolved},
+    neighbour,
     park::Parked,
     path::KERNEL_REMINDER,
     route::{NextHop, Way},
 };
 use crate::{
     napi::Pass,
-    sync::{Ordering, lock},
+    sync::lock,
     time::Instant,
     wire::{EtherType, MacAddr, Protocol, ipv4},
 };
-use std::{net::Ipv4Addr, time::Duration};
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    time::Duration,
+};
 
 /// How long packets wait for a neighbour the kernel is to find; it gives up itself by then.
 const KERNEL_PATIENCE: Duration = Duration::from_secs(3);
@@ -40,7 +45,19 @@ impl Inet {
             return false;
         };
         fill(ip.payload_mut());
-        let way = match self.way(src, dst) {
+        self.send_whole((src.into(), dst.into(), 0), &packet, queue, pass)
+    }
+
+    /// Sends a whole IP packet of our own making from `src` to `dst`, which is meant on the interface `scope` if
+    /// it is link-local.
+    pub(super) fn send_whole(
+        &self,
+        (src, dst, scope): (IpAddr, IpAddr, u32),
+        packet: &[u8],
+        queue: u32,
+        pass: &mut Pass,
+    ) -> bool {
+        let way = match self.way(src, dst, scope) {
             Ok(way) => way,
             Err(_) => {
                 self.counters.add(Count::IpOutNoRoutes);
@@ -48,7 +65,7 @@ impl Inet {
             }
         };
         match way {
-            Way::Local => self.local_input(&packet, pass),
+            Way::Local => self.local_input(packet, pass),
             Way::Link(link) => {
                 let sent = self.link_output(
                     &link.iface,
@@ -97,8 +114,13 @@ impl Inet {
         now: Instant,
     ) -> Resolved {
         let address = match next_hop {
-            // RFC 1112 section 6.4; broadcast is the link's own.
-            NextHop::Group(group) => return Resolved::To(MacAddr::of_group(group), None),
+            // RFC 1112 section 6.4, RFC 2464 section 7; broadcast is the link's own.
+            NextHop::Group(IpAddr::V4(group)) => {
+                return Resolved::To(MacAddr::of_group(group), None);
+            }
+            NextHop::Group(IpAddr::V6(group)) => {
+                return Resolved::To(MacAddr::of_group6(group), None);
+            }
             NextHop::Everybody => return Resolved::To(MacAddr::BROADCAST, None),
             NextHop::One(address) => address,
         };
@@ -113,10 +135,10 @@ impl Inet {
         let dropped = displaced.map_or(0, |victim| neighbours.parking.take(victim).len());
         let next = neighbours.table.next();
         drop(neighbours);
-        self.counters.add_n(Count::ArpDropped, dropped as u64);
+        self.counters.add_n(Count::NeighDropped, dropped as u64);
         self.tick_by(next);
         if lookup.ask {
-            self.arp_request(iface, queue, address, None);
+            self.ask_for(iface, queue, address, None);
         }
         let version = Some((lookup.version, lookup.seen));
         match lookup.mac {
@@ -126,7 +148,7 @@ impl Inet {
     }
 
     /// Lets a packet wait for its neighbour, unless that has become known in between.
-    fn park(&self, iface: &Interface, address: Ipv4Addr, parked: Parked, now: Instant) {
+    fn park(&self, iface: &Interface, address: IpAddr, parked: Parked, now: Instant) {
         let mut neighbours = lock(&iface.neighbours);
         let mut dropped = neighbours.parking.push(address, parked, now);
         let known = match iface.kernel() {
@@ -141,11 +163,33 @@ impl Inet {
             Err(false) => dropped += neighbours.parking.take(address).len() as u64,
         }
         drop(neighbours);
-        self.counters.add_n(Count::ArpDropped, dropped);
+        self.counters.add_n(Count::NeighDropped, dropped);
         match known {
             Ok(mac) => self.send_parked(iface, mac, ready),
             Err(_) if iface.kernel().is_some() => self.tick_by(Some(now + KERNEL_PATIENCE)),
             Err(_) => {}
+        }
+    }
+
+    /// Takes news of `address` into the table of neighbours, by `hear`: whether packets that wait for it can go
+    /// now, and whom it displaced.
+    pub(super) fn learn(
+        &self,
+        iface: &Interface,
+        address: IpAddr,
+        hear: impl FnOnce(&mut neighbour::Table) -> (bool, Option<IpAddr>),
+    ) {
+        let mut neighbours = lock(&iface.neighbours);
+        let (now_known, displaced) = hear(&mut neighbours.table);
+        let known = neighbours.table.known(address).ok().filter(|_| now_known);
+        let ready = known.map(|mac| (mac, neighbours.parking.take(address)));
+        let dropped = displaced.map_or(0, |victim| neighbours.parking.take(victim).len());
+        let next = neighbours.table.next();
+        drop(neighbours);
+        self.counters.add_n(Count::NeighDropped, dropped as u64);
+        self.tick_by(next);
+        if let Some((mac, ready)) = ready {
+            self.send_parked(iface, mac, ready);
         }
     }
 
@@ -177,7 +221,7 @@ impl Inet {
         self.tick_by(next);
     }
 
-    pub(super) fn confirm_neighbour(&self, iface: &Interface, address: Ipv4Addr, now: Instant) {
+    pub(super) fn confirm_neighbour(&self, iface: &Interface, address: IpAddr, now: Instant) {
         match iface.kernel() {
             Some(tables) => tables.confirm(address),
             None => {
@@ -187,6 +231,14 @@ impl Inet {
                 drop(neighbours);
                 self.tick_by(next);
             }
+        }
+    }
+
+    /// Asks who has `address`: everybody, or only `neighbour`, whether it still has it.
+    fn ask_for(&self, iface: &Interface, queue: u32, address: IpAddr, neighbour: Option<MacAddr>) {
+        match address {
+            IpAddr::V4(address) => self.arp_request(iface, queue, address, neighbour),
+            IpAddr::V6(address) => self.solicit(iface, queue, address, neighbour),
         }
     }
 
@@ -205,14 +257,15 @@ impl Inet {
             due.failed.iter().flat_map(|&address| neighbours.parking.take(address)).collect();
         drop(neighbours);
         for (address, mac) in due.ask {
-            self.arp_request(iface, 0, address, mac);
+            self.ask_for(iface, 0, address, mac);
         }
-        self.counters.add_n(Count::ArpFailed, due.failed.len() as u64);
+        self.counters.add_n(Count::NeighFailed, due.failed.len() as u64);
         for parked in undeliverable {
-            self.counters.add(Count::ArpDropped);
-            if let Ok(packet) = ipv4::Packet::new_quoted(&parked.packet[..]) {
-                // Hard, unlike a router's word for it: this we have seen ourselves.
-                self.tell_socket(packet, SocketError::hard(libc::EHOSTUNREACH), pass);
+            self.counters.add(Count::NeighDropped);
+            // Hard, unlike a router's word for it: this we have seen ourselves.
+            let error = SocketError::hard(libc::EHOSTUNREACH);
+            if let Some(quoted) = Quoted::new(&parked.packet, iface.scope_id()) {
+                self.tell_socket(&quoted, error, pass);
             }
         }
         next
@@ -230,55 +283,18 @@ impl Inet {
         if packet.len() > mtu {
             return self.send_fragments(iface, queue, mac, packet, mtu);
         }
-        let to = (mac, EtherType::IPV4);
+        let to = (mac, ethertype(packet));
         iface
             .transmit_frame(queue, to, packet.len(), &mut |room| room.copy_from_slice(packet))
             .map_err(|_| SendError::RingFull)
     }
+}
 
-    /// RFC 791 section 3.2: all fragments but the last carry a multiple of 8 bytes.
-    fn send_fragments(
-        &self,
-        iface: &Interface,
-        queue: u32,
-        mac: MacAddr,
-        packet: &[u8],
-        mtu: usize,
-    ) -> Result<(), SendError> {
-        let failed = |error| {
-            self.counters.add(Count::IpFragFails);
-            Err(error)
-        };
-        let Ok(whole) = ipv4::Packet::new_checked(packet) else {
-            return failed(SendError::TooBig);
-        };
-        let most = mtu.saturating_sub(ipv4::HEADER_LEN) & !7;
-        if most == 0 {
-            return failed(SendError::TooBig);
-        }
-        let ident = self.idents.fetch_add(1, Ordering::Relaxed) as u16;
-        let pieces = whole.payload().chunks(most);
-        let last = pieces.len() - 1;
-        let mut tx = iface.transmit(queue);
-        for (n, piece) in pieces.enumerate() {
-            let len = ipv4::HEADER_LEN + piece.len();
-            let mut fill = |room: &mut [u8]| {
-                let (src, dst) = (whole.src(), whole.dst());
-                let ip = ipv4::Packet::init(room, src, dst, whole.protocol(), piece.len());
-                let Ok(mut ip) = ip else { return };
-                ip.set_ttl(whole.ttl());
-                ip.set_tos(whole.dscp() << 2 | whole.ecn());
-                ip.set_ident(ident);
-                // Offset and length come from a packet that has been checked: this cannot fail.
-                let _ = ip.set_fragment(n * most, n < last);
-                ip.payload_mut().copy_from_slice(piece);
-            };
-            if iface.push_frame(tx.ring(), (mac, EtherType::IPV4), len, &mut fill).is_err() {
-                return failed(SendError::RingFull);
-            }
-        }
-        self.counters.add(Count::IpFragOKs);
-        self.counters.add_n(Count::IpFragCreates, last as u64 + 1);
-        Ok(())
+/// What a frame says that carries an IP packet.
+pub(super) fn ethertype(packet: &[u8]) -> EtherType {
+    // RFC 8200 section 3, RFC 791 section 3.1: the version is the first four bits.
+    match packet.first().map(|first| first >> 4) {
+        Some(6) => EtherType::IPV6,
+        _ => EtherType::IPV4,
     }
 }

@@ -5,7 +5,7 @@ use super::neighbour::earlier;
 use crate::time::Instant;
 use std::{
     collections::{BTreeMap, VecDeque},
-    net::Ipv4Addr,
+    net::IpAddr,
     time::Duration,
 };
 
@@ -30,13 +30,13 @@ pub(super) struct Parked {
 #[derive(Debug, Default)]
 pub(super) struct Parking {
     /// Each with the time since when.
-    waiting: BTreeMap<Ipv4Addr, (Instant, VecDeque<Parked>)>,
+    waiting: BTreeMap<IpAddr, (Instant, VecDeque<Parked>)>,
     bytes: usize,
 }
 
 impl Parking {
     /// Parks a packet. How many were dropped, it or older ones.
-    pub(super) fn push(&mut self, neighbour: Ipv4Addr, parked: Parked, now: Instant) -> u64 {
+    pub(super) fn push(&mut self, neighbour: IpAddr, parked: Parked, now: Instant) -> u64 {
         let full = self.bytes + parked.packet.len() > BYTES
             || (self.waiting.len() >= NEIGHBOURS && !self.waiting.contains_key(&neighbour));
         if full {
@@ -54,14 +54,14 @@ impl Parking {
     }
 
     /// All that waits for `neighbour`, oldest first.
-    pub(super) fn take(&mut self, neighbour: Ipv4Addr) -> VecDeque<Parked> {
+    pub(super) fn take(&mut self, neighbour: IpAddr) -> VecDeque<Parked> {
         let taken = self.waiting.remove(&neighbour).map(|(_, taken)| taken).unwrap_or_default();
         self.bytes -= taken.iter().map(|parked| parked.packet.len()).sum::<usize>();
         taken
     }
 
     /// Whom packets wait for.
-    pub(super) fn neighbours(&self) -> Vec<Ipv4Addr> {
+    pub(super) fn neighbours(&self) -> Vec<IpAddr> {
         self.waiting.keys().copied().collect()
     }
 
@@ -70,7 +70,7 @@ impl Parking {
         &self,
         now: Instant,
         patience: Duration,
-    ) -> (Vec<Ipv4Addr>, Option<Instant>) {
+    ) -> (Vec<IpAddr>, Option<Instant>) {
         let (mut overdue, mut next) = (Vec::new(), None);
         for (&neighbour, &(since, _)) in &self.waiting {
             if since + patience <= now {
@@ -86,8 +86,9 @@ impl Parking {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::Ipv4Addr;
 
-    const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+    const A: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 
     fn packet(byte: u8, len: usize) -> Parked {
         Parked { packet: vec![byte; len].into(), queue: 0, mtu: 1500 }
@@ -106,7 +107,7 @@ mod tests {
     #[test]
     fn is_bounded_over_all() {
         let push = |parking: &mut Parking, i, len| {
-            parking.push(Ipv4Addr::from_bits(i), packet(0, len), Instant::ZERO)
+            parking.push(Ipv4Addr::from_bits(i).into(), packet(0, len), Instant::ZERO)
         };
         let mut parking = Parking::default();
         let dropped: u64 = (0..2000).map(|i| push(&mut parking, i, 10)).sum();

@@ -2,10 +2,11 @@
 //! headers ready but for lengths and checksums. Sending over it finds nothing out again.
 
 use super::{
-    Inet, Payload, SendError,
+    Inet, Payload, SendError, dual,
     iface::{Interface, Resolved, push},
     input::Arrival,
     neighbour::Version,
+    own6::needs_scope,
     route::{NextHop, Way},
     template::{Room, Template},
 };
@@ -16,7 +17,7 @@ use crate::{
     wire::{MacAddr, Protocol, ethernet, ipv4, udp},
 };
 use std::{
-    net::{Ipv4Addr, SocketAddr, SocketAddrV4},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     time::Duration,
 };
 
@@ -28,11 +29,11 @@ pub(super) const KERNEL_REMINDER: Duration = Duration::from_secs(10);
 pub struct PathOptions {
     /// `SO_BROADCAST`: broadcast addresses may be sent to.
     pub broadcast: bool,
-    /// `IP_MTU_DISCOVER` is `IP_PMTUDISC_DO`: never fragment here, refuse what is too big.
+    /// `IP_MTU_DISCOVER` is `IP_PMTUDISC_DO`, or `IPV6_DONTFRAG` is set: never fragment here, refuse what is too big.
     pub dont_fragment: bool,
-    /// `IP_TTL`.
+    /// `IP_TTL`, `IPV6_UNICAST_HOPS`.
     pub ttl: u8,
-    /// `IP_TOS`.
+    /// `IP_TOS`, `IPV6_TCLASS`.
     pub tos: u8,
 }
 
@@ -45,17 +46,17 @@ impl Default for PathOptions {
 /// A way from a local to a remote address and port. Good while [`is_current`](Path::is_current).
 #[derive(Debug)]
 pub struct Path {
-    pub(super) local: SocketAddrV4,
-    pub(super) remote: SocketAddrV4,
+    pub(super) local: SocketAddr,
+    pub(super) remote: SocketAddr,
     /// `None`: to ourselves.
     pub(super) iface: Option<Arc<Interface>>,
     pub(super) queue: u32,
     pub(super) next_hop: NextHop,
     pub(super) mtu: usize,
     pub(super) options: PathOptions,
-    /// The most bytes after the IP header that the template serves; `None` if there is no template to use:
-    /// the neighbour is not known, or it is to ourselves.
-    ready: Option<usize>,
+    /// The most bytes after the IP header that the template serves; 0 if there is no template to use: the
+    /// neighbour is not known, or it is to ourselves.
+    ready: usize,
     /// The link carries partial checksums.
     partial: bool,
     template: Template,
@@ -93,26 +94,25 @@ impl Inet {
         options: PathOptions,
         now: Instant,
     ) -> Result<Path, SendError> {
-        let (SocketAddr::V4(mut local), SocketAddr::V4(mut remote)) = (local, remote) else {
-            return Err(SendError::Family);
-        };
+        let (mut local, mut remote) = dual::ends(local, remote).ok_or(SendError::Family)?;
         if remote.port() == 0 {
             return Err(SendError::InvalidPort);
         }
+        let flow = self.random.hash((protocol.0, local, remote)) as u32;
         // Read before what they stand for, so that a change in between shows.
         let generation = self.generation();
-        let link = match self.way(*local.ip(), *remote.ip())? {
+        let link = match self.way(local.ip(), remote.ip(), scope_of(local, remote))? {
             Way::Link(link) => link,
             Way::Local => {
                 if remote.ip().is_unspecified() {
-                    remote.set_ip(Ipv4Addr::LOCALHOST);
+                    remote.set_ip(loopback(remote));
                 }
                 if local.ip().is_unspecified() {
-                    local.set_ip(*remote.ip());
+                    local.set_ip(remote.ip());
                 }
-                let next_hop = NextHop::One(*remote.ip());
-                let ends = (local, remote);
-                let mut path = Path::new(protocol, ends, next_hop, ipv4::MAX_LEN, true, options);
+                let next_hop = NextHop::One(remote.ip());
+                let template = Template::new(protocol, (local, remote), true, options, flow);
+                let mut path = Path::new(template, (local, remote), next_hop, options);
                 path.generation = generation;
                 return Ok(path);
             }
@@ -124,12 +124,20 @@ impl Inet {
             local.set_ip(link.source);
         }
         let iface = link.iface;
+        for end in [&mut local, &mut remote] {
+            if let SocketAddr::V6(end) = end
+                && needs_scope(*end.ip())
+            {
+                end.set_scope_id(iface.scope_id());
+            }
+        }
         let kernel_generation = iface.kernel_generation();
         let resolved = self.resolve(&iface, queue, link.next_hop, now);
         // Fragments that routers make are better than none (RFC 1191 section 3, as Linux).
         let whole = options.dont_fragment || !link.mtu_locked;
-        let ends = (local, remote);
-        let mut path = Path::new(protocol, ends, link.next_hop, link.mtu, whole, options);
+        let template = Template::new(protocol, (local, remote), whole, options, flow);
+        let mut path = Path::new(template, (local, remote), link.next_hop, options);
+        path.mtu = link.mtu;
         path.queue = queue;
         path.generation = generation;
         path.kernel_generation = kernel_generation;
@@ -148,13 +156,18 @@ impl Inet {
         Ok(path)
     }
 
-    /// The source address of datagrams to `remote`.
-    pub(super) fn source(&self, local: Ipv4Addr, remote: Ipv4Addr) -> Result<Ipv4Addr, SendError> {
-        Ok(match self.way(local, remote)? {
-            _ if !local.is_unspecified() => local,
+    /// The source address of packets from `local`, perhaps of unspecified address, to `remote`.
+    pub(super) fn source(
+        &self,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Result<IpAddr, SendError> {
+        let (local, remote) = dual::ends(local, remote).ok_or(SendError::Family)?;
+        Ok(match self.way(local.ip(), remote.ip(), scope_of(local, remote))? {
+            _ if !local.ip().is_unspecified() => local.ip(),
             Way::Link(link) => link.source,
-            Way::Local if remote.is_unspecified() => Ipv4Addr::LOCALHOST,
-            Way::Local => remote,
+            Way::Local if remote.ip().is_unspecified() => loopback(remote),
+            Way::Local => remote.ip(),
         })
     }
 
@@ -166,27 +179,44 @@ impl Inet {
     }
 }
 
+/// The interface that link-local addresses of a conversation are meant on, if one of them says.
+fn scope_of(local: SocketAddr, remote: SocketAddr) -> u32 {
+    let said = |end| match end {
+        SocketAddr::V6(end) if needs_scope(*end.ip()) => end.scope_id(),
+        _ => 0,
+    };
+    match said(remote) {
+        0 => said(local),
+        scope => scope,
+    }
+}
+
+/// What the unspecified address of its family stands for as a destination.
+fn loopback(unspecified: SocketAddr) -> IpAddr {
+    match unspecified {
+        SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+        SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+    }
+}
+
 impl Path {
     fn new(
-        protocol: Protocol,
-        (local, remote): (SocketAddrV4, SocketAddrV4),
+        template: Template,
+        (local, remote): (SocketAddr, SocketAddr),
         next_hop: NextHop,
-        mtu: usize,
-        dont_fragment: bool,
         options: PathOptions,
     ) -> Path {
-        let ends = (local.into(), remote.into());
         Path {
             local,
             remote,
             iface: None,
             queue: 0,
             next_hop,
-            mtu,
+            mtu: template.ip_len() + template.most(),
             options,
-            ready: None,
+            ready: 0,
             partial: false,
-            template: Template::new(protocol, ends, dont_fragment, options),
+            template,
             generation: 0,
             kernel_generation: 0,
             neighbour: None,
@@ -196,7 +226,7 @@ impl Path {
 
     fn to(&mut self, to: MacAddr, from: MacAddr) {
         self.template.address(to, from);
-        self.ready = Some(self.most());
+        self.ready = self.most();
     }
 
     /// Sends beside the queue a packet came from, if that is one of our interface.
@@ -222,13 +252,13 @@ impl Path {
 
     /// The local address and port, the address found if it was unspecified.
     pub fn local(&self) -> SocketAddr {
-        self.local.into()
+        self.local
     }
 
     /// The remote address and port.
     #[inline]
     pub fn remote(&self) -> SocketAddr {
-        self.remote.into()
+        self.remote
     }
 
     /// The interface; `None` if the path leads to ourselves.
@@ -243,16 +273,18 @@ impl Path {
 
     /// The most bytes of transport header and data that go in one packet.
     pub(super) fn most(&self) -> usize {
-        self.mtu.min(ipv4::MAX_LEN).saturating_sub(self.template.ip_len())
+        self.mtu.saturating_sub(self.template.ip_len()).min(self.template.most())
+    }
+
+    /// The most bytes of data in a datagram, cut or not.
+    pub(super) fn largest_datagram(&self) -> usize {
+        self.template.most() - udp::HEADER_LEN
     }
 
     /// The interface, if a packet of `len` bytes after its IP header can go over it by the template.
     #[inline]
     pub(super) fn direct(&self, len: usize) -> Option<&Interface> {
-        match (self.ready, &self.iface) {
-            (Some(most), Some(iface)) if len <= most => Some(iface),
-            _ => None,
-        }
+        if len <= self.ready { self.iface.as_deref() } else { None }
     }
 
     /// Tells the kernel now and then that its neighbour is in use, so that it keeps sure of it.
@@ -298,7 +330,7 @@ impl Path {
         })
     }
 
-    /// The IP packet around a datagram, which is at most [`MAX_PAYLOAD`](super::MAX_PAYLOAD) bytes.
+    /// The IP packet around a datagram, which is at most [`largest_datagram`](Path::largest_datagram) bytes.
     pub(super) fn datagram<P: Payload + ?Sized>(&self, payload: &P) -> Vec<u8> {
         self.packet(udp::HEADER_LEN + payload.len(), |frame| {
             self.template.lay_datagram(frame, payload, false);

@@ -1,12 +1,13 @@
-//! What ICMP has told of paths narrower than their first link (RFC 1191). Bounded, and forgotten after
+//! What ICMP has told of paths narrower than their first link (RFC 1191, RFC 8201). Bounded, and forgotten after
 //! ten minutes, so that a path that has become wider is noticed.
 
 use super::neighbour::earlier;
 use crate::{
     sync::{AtomicU64, Mutex, Ordering, lock},
     time::Instant,
+    wire::ipv6,
 };
-use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 /// Linux's `min_pmtu`: nobody is believed who asks for less, or one forged packet would make us send a
 /// great many.
@@ -29,13 +30,13 @@ pub(super) struct Told {
 
 #[derive(Debug, Default)]
 pub(super) struct Pmtu {
-    paths: Mutex<BTreeMap<Ipv4Addr, Told>>,
+    paths: Mutex<BTreeMap<IpAddr, Told>>,
     /// How many there are: mostly none, and then the lock is not taken.
     count: AtomicU64,
 }
 
 impl Pmtu {
-    pub(super) fn get(&self, destination: Ipv4Addr) -> Option<Told> {
+    pub(super) fn get(&self, destination: IpAddr) -> Option<Told> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
         }
@@ -45,13 +46,19 @@ impl Pmtu {
     /// Takes note that the path takes packets of `mtu` bytes only. What it comes to, if that is news.
     pub(super) fn learn(
         &self,
-        destination: Ipv4Addr,
-        mtu: Option<u16>,
+        destination: IpAddr,
+        mtu: Option<u32>,
         now: Instant,
     ) -> Option<Told> {
-        let asked = mtu.map_or(UNNAMED, u32::from);
-        let told =
-            Told { mtu: asked.max(MIN_PMTU), locked: asked < MIN_PMTU, until: now + LIFETIME };
+        let asked = mtu.unwrap_or(UNNAMED);
+        let until = now + LIFETIME;
+        let told = match destination {
+            IpAddr::V4(_) => Told { mtu: asked.max(MIN_PMTU), locked: asked < MIN_PMTU, until },
+            // RFC 8201 section 4: "If a node receives a Packet Too Big message reporting a next-hop MTU that is
+            // less than the IPv6 minimum link MTU, it must discard it."
+            IpAddr::V6(_) if asked < ipv6::MIN_MTU as u32 => return None,
+            IpAddr::V6(_) => Told { mtu: asked, locked: false, until },
+        };
         let mut paths = lock(&self.paths);
         if paths
             .get(&destination)

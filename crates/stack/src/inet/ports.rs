@@ -5,17 +5,43 @@
 use super::random::Random;
 use std::{
     collections::HashMap,
-    net::{Ipv4Addr, SocketAddrV4},
+    net::{IpAddr, Ipv6Addr},
     ops::RangeInclusive,
 };
 
 /// Ports for sockets that named none (`ip_local_port_range`).
 pub const EPHEMERAL: RangeInclusive<u16> = 32_768..=60_999;
 
-/// The sockets at one address of one port.
+/// What a socket binds to, apart from the port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Claim {
+    /// Never a mapped one: who binds to `::ffff:10.0.0.1` claims 10.0.0.1.
+    pub(super) address: IpAddr,
+    /// The address is `::`, and IPv4 is claimed as well.
+    pub(super) dual: bool,
+}
+
+impl Claim {
+    /// Of an address, with `IPV6_V6ONLY` or without.
+    pub(super) fn new(address: IpAddr, only_v6: bool) -> Claim {
+        let address = address.to_canonical();
+        let dual = address == IpAddr::V6(Ipv6Addr::UNSPECIFIED) && !only_v6;
+        Claim { address, dual }
+    }
+
+    /// Whether two cannot have the same port each to itself (`inet_rcv_saddr_equal` with wildcards matching in
+    /// net/ipv4/inet_connection_sock.c).
+    pub(super) fn meets(&self, other: &Claim) -> bool {
+        let (a, b) = (self.address, other.address);
+        let both = a.is_ipv4() == b.is_ipv4() || self.dual || other.dual;
+        both && (a == b || a.is_unspecified() || b.is_unspecified())
+    }
+}
+
+/// The sockets with one claim to one port.
 #[derive(Debug)]
 struct Holders {
-    address: Ipv4Addr,
+    claim: Claim,
     sockets: u32,
     /// Of these: without `SO_REUSEADDR`.
     exclusive: u32,
@@ -25,48 +51,46 @@ struct Holders {
 pub(super) struct Ports(HashMap<u16, Vec<Holders>>);
 
 impl Ports {
-    /// Whether `local` is taken for a socket that sets `SO_REUSEADDR` or not.
-    pub(super) fn is_taken(&self, local: SocketAddrV4, reuse: bool) -> bool {
-        let Some(holders) = self.0.get(&local.port()) else { return false };
-        let any = Ipv4Addr::UNSPECIFIED;
-        let meets =
-            |h: &&Holders| *local.ip() == any || h.address == any || h.address == *local.ip();
-        holders.iter().filter(meets).any(|holders| !reuse || holders.exclusive > 0)
+    /// Whether `port` is taken for a socket that sets `SO_REUSEADDR` or not.
+    pub(super) fn is_taken(&self, claim: Claim, port: u16, reuse: bool) -> bool {
+        let Some(holders) = self.0.get(&port) else { return false };
+        let mut met = holders.iter().filter(|holders| holders.claim.meets(&claim));
+        met.any(|holders| !reuse || holders.exclusive > 0)
     }
 
-    pub(super) fn claim(&mut self, local: SocketAddrV4, reuse: bool) {
-        let port = self.0.entry(local.port()).or_default();
+    pub(super) fn claim(&mut self, claim: Claim, port: u16, reuse: bool) {
+        let port = self.0.entry(port).or_default();
         let exclusive = u32::from(!reuse);
-        match port.iter_mut().find(|holders| holders.address == *local.ip()) {
+        match port.iter_mut().find(|holders| holders.claim == claim) {
             Some(holders) => {
                 holders.sockets += 1;
                 holders.exclusive += exclusive;
             }
-            None => port.push(Holders { address: *local.ip(), sockets: 1, exclusive }),
+            None => port.push(Holders { claim, sockets: 1, exclusive }),
         }
     }
 
-    pub(super) fn release(&mut self, local: SocketAddrV4, reuse: bool) {
-        let Some(port) = self.0.get_mut(&local.port()) else { return };
-        if let Some(holders) = port.iter_mut().find(|holders| holders.address == *local.ip()) {
+    pub(super) fn release(&mut self, claim: Claim, port: u16, reuse: bool) {
+        let Some(holders) = self.0.get_mut(&port) else { return };
+        if let Some(holders) = holders.iter_mut().find(|holders| holders.claim == claim) {
             holders.sockets -= 1;
             holders.exclusive -= u32::from(!reuse);
         }
-        port.retain(|holders| holders.sockets > 0);
-        if port.is_empty() {
-            self.0.remove(&local.port());
+        holders.retain(|holders| holders.sockets > 0);
+        if holders.is_empty() {
+            self.0.remove(&port);
         }
     }
 
     /// A free ephemeral port, hard to guess (RFC 6056 section 3.3.2: random, then the next ones).
-    pub(super) fn ephemeral(&self, address: Ipv4Addr, reuse: bool, random: &Random) -> Option<u16> {
+    pub(super) fn ephemeral(&self, claim: Claim, reuse: bool, random: &Random) -> Option<u16> {
         let count = EPHEMERAL.end() - EPHEMERAL.start() + 1;
         let first = random.below(count.into()) as u16;
         (0..count)
             .map(|step| {
                 EPHEMERAL.start() + ((u32::from(first) + u32::from(step)) % u32::from(count)) as u16
             })
-            .find(|port| !self.is_taken(SocketAddrV4::new(address, *port), reuse))
+            .find(|port| !self.is_taken(claim, *port, reuse))
     }
 }
 
@@ -74,41 +98,55 @@ impl Ports {
 mod tests {
     use super::*;
 
-    fn at(text: &str) -> SocketAddrV4 {
-        text.parse().unwrap()
+    fn at(text: &str) -> Claim {
+        Claim::new(text.parse().unwrap(), false)
     }
 
     #[test]
     fn a_wildcard_meets_every_address() {
         let mut ports = Ports::default();
-        ports.claim(at("10.0.0.1:7"), false);
-        assert!(ports.is_taken(at("10.0.0.1:7"), true));
-        assert!(ports.is_taken(at("0.0.0.0:7"), true));
-        assert!(!ports.is_taken(at("10.0.0.2:7"), false));
-        assert!(!ports.is_taken(at("10.0.0.1:8"), false));
-        ports.release(at("10.0.0.1:7"), false);
+        ports.claim(at("10.0.0.1"), 7, false);
+        assert!(ports.is_taken(at("10.0.0.1"), 7, true));
+        assert!(ports.is_taken(at("0.0.0.0"), 7, true));
+        assert!(!ports.is_taken(at("10.0.0.2"), 7, false));
+        assert!(!ports.is_taken(at("10.0.0.1"), 8, false));
+        ports.release(at("10.0.0.1"), 7, false);
         assert!(ports.0.is_empty());
+    }
+
+    /// As tried on Linux: rows against columns.
+    #[test]
+    fn families_meet_in_the_dual_wildcard_alone() {
+        let only = Claim::new("::".parse().unwrap(), true);
+        let all =
+            [at("10.0.0.1"), at("0.0.0.0"), at("fd00::1"), only, at("::"), at("::ffff:10.0.0.1")];
+        let table = ["xx..xx", "xx..xx", "..xxx.", "..xxx.", "xxxxxx", "xx..xx"];
+        for (a, row) in all.iter().zip(table) {
+            for (b, mark) in all.iter().zip(row.chars()) {
+                assert_eq!(a.meets(b), mark == 'x', "{a:?} {b:?}");
+            }
+        }
     }
 
     #[test]
     fn a_port_is_shared_only_if_all_agree() {
         let mut ports = Ports::default();
-        ports.claim(at("0.0.0.0:7"), true);
-        assert!(ports.is_taken(at("0.0.0.0:7"), false));
-        assert!(!ports.is_taken(at("0.0.0.0:7"), true));
-        ports.claim(at("10.0.0.1:7"), true);
-        ports.claim(at("0.0.0.0:7"), true);
-        ports.release(at("0.0.0.0:7"), true);
-        assert!(ports.is_taken(at("10.0.0.2:7"), false));
+        ports.claim(at("0.0.0.0"), 7, true);
+        assert!(ports.is_taken(at("0.0.0.0"), 7, false));
+        assert!(!ports.is_taken(at("0.0.0.0"), 7, true));
+        ports.claim(at("10.0.0.1"), 7, true);
+        ports.claim(at("0.0.0.0"), 7, true);
+        ports.release(at("0.0.0.0"), 7, true);
+        assert!(ports.is_taken(at("10.0.0.2"), 7, false));
     }
 
     #[test]
     fn ephemeral_ports_are_scattered_and_run_out() {
         let (mut ports, random) = (Ports::default(), Random::new(1));
-        let any = Ipv4Addr::UNSPECIFIED;
+        let any = at("::");
         let mut seen = Vec::new();
         while let Some(port) = ports.ephemeral(any, false, &random) {
-            ports.claim(SocketAddrV4::new(any, port), false);
+            ports.claim(any, port, false);
             seen.push(port);
         }
         assert!(seen.windows(2).take(100).filter(|w| w[1] == w[0] + 1).count() < 5);

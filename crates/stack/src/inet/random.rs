@@ -1,7 +1,7 @@
 //! Numbers an outsider cannot guess, all from one seed, so that a test can repeat a run.
 
 use crate::sync::{AtomicU64, Ordering};
-use std::hash::{BuildHasher, DefaultHasher, Hasher};
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher};
 
 /// A stream of numbers: SipHash of the seed and a count.
 #[derive(Debug)]
@@ -25,6 +25,13 @@ impl Random {
     /// A number below `limit`, which is not 0.
     pub(super) fn below(&self, limit: u32) -> u32 {
         (((self.next() >> 32) * u64::from(limit)) >> 32) as u32
+    }
+
+    /// The same number for the same value, as long as the seed is the same.
+    pub(super) fn hash(&self, value: impl Hash) -> u64 {
+        let mut hash = DefaultHasher::new();
+        (self.seed, value).hash(&mut hash);
+        hash.finish()
     }
 
     /// A hash function of its own.

@@ -1,26 +1,35 @@
-//! Putting fragments together (RFC 791 section 3.2, RFC 815). Bounded in bytes, in datagrams and in
+//! Putting fragments together (RFC 791 section 3.2, RFC 815; RFC 8200 section 4.5). Bounded in bytes, in datagrams and in
 //! fragments of one datagram; the oldest datagram goes first. Fragments that overlap drop their datagram,
-//! as Linux does in the spirit of RFC 5722: no honest sender makes them.
+//! as RFC 5722 demands over IPv6 and Linux does over both: no honest sender makes them.
 
-use super::{Inet, counters::Count, input::Inbound};
+use super::{
+    Inet,
+    counters::Count,
+    input::{Inbound, Inbound4},
+    input6::Inbound6,
+    neighbour::earlier,
+};
 use crate::{
     napi::Pass,
-    sync::lock,
+    sync::{Mutex, lock},
     time::Instant,
     wire::{
         Protocol,
+        extension::{self, FRAGMENT_LEN, Fragment},
         icmp::{Type, code},
-        ipv4,
+        icmpv6, ipv4, ipv6,
     },
 };
 use std::{
     collections::{BTreeMap, VecDeque},
-    net::Ipv4Addr,
+    net::IpAddr,
     time::Duration,
 };
 
-/// How long a datagram may take to become whole (Linux's `ipfrag_time`).
+/// How long a datagram of IPv4 may take to become whole (Linux's `ipfrag_time`).
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// RFC 8200 section 4.5: "within 60 seconds of the reception of the first-arriving fragment".
+const TIMEOUT6: Duration = Duration::from_secs(60);
 /// The most bytes kept, overhead included (`ipfrag_high_thresh`).
 pub(super) const BYTES: usize = 4 << 20;
 /// The most datagrams begun and not whole.
@@ -30,21 +39,69 @@ pub(super) const FRAGMENTS: usize = 256;
 /// What a fragment costs beside its bytes.
 const OVERHEAD: usize = 64;
 
-/// RFC 791 section 3.2: the fields that say that fragments belong together.
+/// RFC 791 section 3.2, RFC 8200 section 4.5: the fields that say that fragments belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
-    src: Ipv4Addr,
-    dst: Ipv4Addr,
-    ident: u16,
+    src: IpAddr,
+    dst: IpAddr,
+    ident: u32,
+    /// Over IPv4; over IPv6 fragments of one packet may contradict each other in it.
     protocol: u8,
+}
+
+/// A fragment.
+#[derive(Clone, Debug)]
+pub(super) struct Piece<'a> {
+    key: Key,
+    offset: usize,
+    more: bool,
+    data: &'a [u8],
+    head: Head<&'a [u8]>,
+}
+
+/// What the whole packet has from the headers of its first fragment.
+#[derive(Clone, Debug)]
+enum Head<B> {
+    V4 {
+        tos: u8,
+        ttl: u8,
+    },
+    V6 {
+        /// The packet before its fragment header.
+        before: B,
+        /// Where in that the fragment header is named, and what stands behind it.
+        named_at: usize,
+        next: Protocol,
+    },
+}
+
+impl<'a> Piece<'a> {
+    pub(super) fn v4(packet: &ipv4::Packet<&'a [u8]>) -> Piece<'a> {
+        let (src, dst) = (packet.src().into(), packet.dst().into());
+        Piece {
+            key: Key { src, dst, ident: packet.ident().into(), protocol: packet.protocol().0 },
+            offset: packet.fragment_offset(),
+            more: packet.more_fragments(),
+            data: packet.payload(),
+            head: Head::V4 { tos: packet.dscp() << 2 | packet.ecn(), ttl: packet.ttl() },
+        }
+    }
+
+    pub(super) fn v6(packet: &ipv6::Packet<&'a [u8]>, fragment: &Fragment<'a>) -> Piece<'a> {
+        let &Fragment { ident, offset, more, next, named_at, header_at, data } = fragment;
+        let before = packet.bytes().get(..header_at).unwrap_or_default();
+        let (src, dst) = (packet.src().into(), packet.dst().into());
+        let key = Key { src, dst, ident, protocol: 0 };
+        Piece { key, offset, more, data, head: Head::V6 { before, named_at, next } }
+    }
 }
 
 #[derive(Debug)]
 struct Partial {
     serial: u64,
     key: Key,
-    /// Type of service and time to live of the first fragment, once it has come.
-    first: Option<(u8, u8)>,
+    /// From the first fragment, once it has come.
+    head: Option<Head<Box<[u8]>>>,
     /// By offset; none overlaps the next.
     pieces: Vec<(usize, Box<[u8]>)>,
     /// Bytes in `pieces`.
@@ -54,8 +111,10 @@ struct Partial {
     cost: usize,
 }
 
-#[derive(Debug, Default)]
+/// The datagrams of one family that are not whole.
+#[derive(Debug)]
 pub(super) struct Reassembly {
+    timeout: Duration,
     partials: BTreeMap<Key, Partial>,
     /// Every datagram begun, oldest first, some of them gone since.
     begun: VecDeque<(Instant, Key, u64)>,
@@ -75,22 +134,30 @@ pub(super) enum Outcome {
 }
 
 impl Reassembly {
+    pub(super) fn v4() -> Reassembly {
+        Reassembly::new(TIMEOUT)
+    }
+
+    pub(super) fn v6() -> Reassembly {
+        Reassembly::new(TIMEOUT6)
+    }
+
+    fn new(timeout: Duration) -> Reassembly {
+        let (partials, begun) = Default::default();
+        Reassembly { timeout, partials, begun, serial: 0, bytes: 0 }
+    }
+
     /// Takes in a fragment. The second value is how many datagrams were given up to make room.
-    pub(super) fn add(&mut self, packet: ipv4::Packet<&[u8]>, now: Instant) -> (Outcome, u64) {
-        let key = Key {
-            src: packet.src(),
-            dst: packet.dst(),
-            ident: packet.ident(),
-            protocol: packet.protocol().0,
-        };
+    pub(super) fn add(&mut self, piece: &Piece<'_>, now: Instant) -> (Outcome, u64) {
+        let key = piece.key;
         if !self.partials.contains_key(&key) {
             self.serial += 1;
-            self.begun.push_back((now + TIMEOUT, key, self.serial));
+            self.begun.push_back((now + self.timeout, key, self.serial));
             self.partials.insert(key, Partial::new(self.serial, key));
         }
         let Some(partial) = self.partials.get_mut(&key) else { return (Outcome::Waiting, 0) };
         let before = if partial.pieces.is_empty() { 0 } else { partial.cost };
-        let outcome = partial.add(packet);
+        let outcome = partial.add(piece);
         self.bytes += partial.cost - before;
         if outcome != Outcome::Waiting {
             self.remove(key);
@@ -148,12 +215,12 @@ impl Reassembly {
 impl Partial {
     fn new(serial: u64, key: Key) -> Partial {
         let cost = 2 * OVERHEAD;
-        Partial { serial, key, first: None, pieces: Vec::new(), have: 0, total: None, cost }
+        Partial { serial, key, head: None, pieces: Vec::new(), have: 0, total: None, cost }
     }
 
-    fn add(&mut self, packet: ipv4::Packet<&[u8]>) -> Outcome {
-        let data = packet.payload();
-        let (start, end) = (packet.fragment_offset(), packet.fragment_offset() + data.len());
+    fn add(&mut self, piece: &Piece<'_>) -> Outcome {
+        let data = piece.data;
+        let (start, end) = (piece.offset, piece.offset + data.len());
         let at = self.pieces.partition_point(|(offset, _)| *offset < start);
         if self
             .pieces
@@ -167,83 +234,150 @@ impl Partial {
         let overlaps = before.is_some_and(|(offset, piece)| offset + piece.len() > start)
             || self.pieces.get(at).is_some_and(|(offset, _)| *offset < end);
         let reaches = self.pieces.last().map_or(0, |(offset, piece)| offset + piece.len()).max(end);
-        let total = if packet.more_fragments() { self.total } else { Some(end) };
+        let total = if piece.more { self.total } else { Some(end) };
         let contradicts = self.total.is_some_and(|old| total != Some(old))
             || total.is_some_and(|total| reaches > total);
         if overlaps || contradicts || self.pieces.len() >= FRAGMENTS {
             return Outcome::Nonsense;
         }
         if start == 0 {
-            self.first = Some((packet.dscp() << 2 | packet.ecn(), packet.ttl()));
+            self.head = Some(match piece.head {
+                Head::V4 { tos, ttl } => Head::V4 { tos, ttl },
+                Head::V6 { before, named_at, next } => {
+                    self.cost += before.len();
+                    Head::V6 { before: before.into(), named_at, next }
+                }
+            });
         }
         self.total = total;
         self.have += data.len();
         self.cost += data.len() + OVERHEAD;
         self.pieces.insert(at, (start, data.into()));
-        if self.total == Some(self.have) { self.whole() } else { Outcome::Waiting }
+        if self.total == Some(self.have) {
+            self.whole().map_or(Outcome::Nonsense, Outcome::Whole)
+        } else {
+            Outcome::Waiting
+        }
     }
 
     /// All pieces are there: they do not overlap and their lengths add up to the whole.
-    fn whole(&mut self) -> Outcome {
-        let mut bytes = vec![0; ipv4::HEADER_LEN + self.have];
-        let Some(mut packet) = self.lay_header(&mut bytes) else { return Outcome::Nonsense };
-        packet.set_dont_fragment(false);
-        let mut room = packet.payload_mut();
-        for (_, piece) in &self.pieces {
-            let (here, rest) = room.split_at_mut(piece.len());
-            here.copy_from_slice(piece);
-            room = rest;
-        }
-        Outcome::Whole(bytes)
+    fn whole(&self) -> Option<Vec<u8>> {
+        let mut bytes = match self.head.as_ref()? {
+            Head::V4 { .. } => {
+                let mut bytes = vec![0; ipv4::HEADER_LEN + self.have];
+                self.lay_v4(&mut bytes)?.set_dont_fragment(false);
+                bytes.truncate(ipv4::HEADER_LEN);
+                bytes
+            }
+            Head::V6 { before, named_at, next } => {
+                let mut bytes = before.to_vec();
+                *bytes.get_mut(*named_at)? = next.0;
+                set_payload_len(&mut bytes, self.have)?;
+                bytes
+            }
+        };
+        bytes.reserve_exact(self.have);
+        self.pieces.iter().for_each(|(_, piece)| bytes.extend_from_slice(piece));
+        Some(bytes)
     }
 
     /// The first fragment's header, its options left out, for as much data as there is room.
-    fn lay_header<'a>(&self, bytes: &'a mut [u8]) -> Option<ipv4::Packet<&'a mut [u8]>> {
-        let Key { src, dst, ident, protocol } = self.key;
-        let (tos, ttl) = self.first?;
+    fn lay_v4<'a>(&self, bytes: &'a mut [u8]) -> Option<ipv4::Packet<&'a mut [u8]>> {
+        let (IpAddr::V4(src), IpAddr::V4(dst)) = (self.key.src, self.key.dst) else { return None };
+        let Head::V4 { tos, ttl } = *self.head.as_ref()? else { return None };
         let len = bytes.len() - ipv4::HEADER_LEN;
-        let mut packet = ipv4::Packet::init(bytes, src, dst, Protocol(protocol), len).ok()?;
+        let protocol = Protocol(self.key.protocol);
+        let mut packet = ipv4::Packet::init(bytes, src, dst, protocol, len).ok()?;
         packet.set_tos(tos);
         packet.set_ttl(ttl);
-        packet.set_ident(ident);
+        packet.set_ident(self.key.ident as u16);
         Some(packet)
     }
 
     /// The first fragment, its options left out.
     fn first(&self) -> Option<Vec<u8>> {
         let (0, data) = self.pieces.first()? else { return None };
-        let mut bytes = vec![0; ipv4::HEADER_LEN + data.len()];
-        let mut packet = self.lay_header(&mut bytes)?;
-        packet.set_fragment(0, true).ok()?;
-        packet.payload_mut().copy_from_slice(data);
-        Some(bytes)
+        match self.head.as_ref()? {
+            Head::V4 { .. } => {
+                let mut bytes = vec![0; ipv4::HEADER_LEN + data.len()];
+                let mut packet = self.lay_v4(&mut bytes)?;
+                packet.set_fragment(0, true).ok()?;
+                packet.payload_mut().copy_from_slice(data);
+                Some(bytes)
+            }
+            Head::V6 { before, next, .. } => {
+                let mut bytes = before.to_vec();
+                set_payload_len(&mut bytes, FRAGMENT_LEN + data.len())?;
+                let mut header = [0; FRAGMENT_LEN];
+                extension::put_fragment(&mut header, *next, 0, true, self.key.ident).ok()?;
+                bytes.extend_from_slice(&header);
+                bytes.extend_from_slice(data);
+                Some(bytes)
+            }
+        }
     }
 }
 
+/// States in the headers of an IPv6 packet that `more` bytes follow them; `None` if those are too many.
+fn set_payload_len(headers: &mut [u8], more: usize) -> Option<()> {
+    let len = headers.len().checked_sub(ipv6::HEADER_LEN)? + more;
+    let len = u16::try_from(len).ok()?;
+    headers.get_mut(4..6)?.copy_from_slice(&len.to_be_bytes());
+    Some(())
+}
+
+/// What is counted of one family.
+struct Counts {
+    received: Count,
+    whole: Count,
+    failed: Count,
+    timeout: Count,
+    overlap: Count,
+    evicted: Count,
+}
+
+const COUNTS: Counts = Counts {
+    received: Count::IpReasmReqds,
+    whole: Count::IpReasmOKs,
+    failed: Count::IpReasmFails,
+    timeout: Count::IpReasmTimeout,
+    overlap: Count::IpReasmOverlaps,
+    evicted: Count::IpReasmEvicted,
+};
+
+const COUNTS6: Counts = Counts {
+    received: Count::Ip6ReasmReqds,
+    whole: Count::Ip6ReasmOKs,
+    failed: Count::Ip6ReasmFails,
+    timeout: Count::Ip6ReasmTimeout,
+    overlap: Count::Ip6ReasmOverlaps,
+    evicted: Count::Ip6ReasmEvicted,
+};
+
 impl Inet {
-    /// The whole packet, if `fragment` was the last piece missing.
-    pub(super) fn reassemble(
-        &self,
-        fragment: ipv4::Packet<&[u8]>,
-        pass: &mut Pass,
-    ) -> Option<Vec<u8>> {
-        self.counters.add(Count::IpReasmReqds);
-        let mut reassembly = lock(&self.reassembly);
-        let (outcome, evicted) = reassembly.add(fragment, pass.now);
+    /// The whole packet, if `piece` was the last one missing.
+    pub(super) fn reassemble(&self, piece: &Piece<'_>, pass: &mut Pass) -> Option<Vec<u8>> {
+        let (reassembly, counts) = match piece.head {
+            Head::V4 { .. } => (&self.reassembly, COUNTS),
+            Head::V6 { .. } => (&self.reassembly6, COUNTS6),
+        };
+        self.counters.add(counts.received);
+        let mut reassembly = lock(reassembly);
+        let (outcome, evicted) = reassembly.add(piece, pass.now);
         let next = reassembly.next();
         drop(reassembly);
         self.tick_by(next);
-        self.counters.add_n(Count::IpReasmEvicted, evicted);
-        self.counters.add_n(Count::IpReasmFails, evicted);
+        self.counters.add_n(counts.evicted, evicted);
+        self.counters.add_n(counts.failed, evicted);
         match outcome {
             Outcome::Waiting => None,
             Outcome::Whole(packet) => {
-                self.counters.add(Count::IpReasmOKs);
+                self.counters.add(counts.whole);
                 Some(packet)
             }
             Outcome::Nonsense => {
-                self.counters.add(Count::IpReasmOverlaps);
-                self.counters.add(Count::IpReasmFails);
+                self.counters.add(counts.overlap);
+                self.counters.add(counts.failed);
                 None
             }
         }
@@ -251,18 +385,12 @@ impl Inet {
 
     /// Gives up on what has waited too long. When it has to look again.
     pub(super) fn tick_reassembly(&self, pass: &mut Pass) -> Option<Instant> {
-        let mut reassembly = lock(&self.reassembly);
-        let late = reassembly.tick(pass.now);
-        let next = reassembly.next();
-        drop(reassembly);
+        let (late, next) = self.late(&self.reassembly, COUNTS, pass);
         for first in late {
-            self.counters.add(Count::IpReasmTimeout);
-            self.counters.add(Count::IpReasmFails);
             // RFC 1122 section 3.3.2: "an ICMP Time Exceeded message sent to the source host (if fragment
             // zero has been received)".
-            let first = first.as_deref().map(Inbound::new);
-            if let Some(Ok(packet)) = first
-                && self.topology().own(packet.dst())
+            if let Ok(packet) = Inbound4::new(&first)
+                && self.topology().own(packet.dst().into())
                 && self.send_error(
                     (Type::TIME_EXCEEDED, code::REASSEMBLY_EXCEEDED),
                     packet,
@@ -273,6 +401,32 @@ impl Inet {
                 self.counters.add(Count::IcmpOutTimeExcds);
             }
         }
-        next
+        let (late, next6) = self.late(&self.reassembly6, COUNTS6, pass);
+        for first in late {
+            // RFC 8200 section 4.5 wants the same.
+            if let Ok(packet) = Inbound6::new(&first)
+                && self.topology().own(packet.dst().into())
+            {
+                let kind = (icmpv6::Type::TIME_EXCEEDED, icmpv6::code::REASSEMBLY_EXCEEDED, 0);
+                self.send_error6(kind, &packet, 0, pass);
+            }
+        }
+        earlier(next, next6)
+    }
+
+    /// The first fragments, as far as they have come, of what has waited too long.
+    fn late(
+        &self,
+        reassembly: &Mutex<Reassembly>,
+        counts: Counts,
+        pass: &Pass,
+    ) -> (impl Iterator<Item = Vec<u8>> + use<>, Option<Instant>) {
+        let mut reassembly = lock(reassembly);
+        let late = reassembly.tick(pass.now);
+        let next = reassembly.next();
+        drop(reassembly);
+        self.counters.add_n(counts.timeout, late.len() as u64);
+        self.counters.add_n(counts.failed, late.len() as u64);
+        (late.into_iter().flatten(), next)
     }
 }

@@ -1,18 +1,22 @@
 //! Where to: routes of our own, the longest prefix first, and which floor below takes a packet.
 
-use super::{Inet, Ipv4Cidr, SendError, iface::Interface};
+use super::{
+    Cidr, Inet, SendError, Topology,
+    iface::Interface,
+    own6::{self, needs_scope},
+};
 use crate::sync::Arc;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// One route over an interface whose addresses are ours.
 #[derive(Clone, Debug)]
 pub(super) struct Route {
-    pub(super) to: Ipv4Cidr,
+    pub(super) to: Cidr,
     pub(super) iface: Arc<Interface>,
     /// `None`: the destination is on the link.
-    pub(super) gateway: Option<Ipv4Addr>,
-    /// Our address on the way.
-    pub(super) source: Ipv4Addr,
+    pub(super) gateway: Option<IpAddr>,
+    /// Our address on the way. Over IPv6 it is chosen anew for each destination.
+    pub(super) source: IpAddr,
 }
 
 /// All routes, the longest prefix first.
@@ -27,7 +31,7 @@ impl Routes {
         self.0.insert(at, route);
     }
 
-    pub(super) fn find(&self, destination: Ipv4Addr) -> Option<&Route> {
+    pub(super) fn find(&self, destination: IpAddr) -> Option<&Route> {
         self.0.iter().find(|route| route.to.contains(destination))
     }
 }
@@ -46,7 +50,7 @@ pub(super) struct Link {
     pub(super) iface: Arc<Interface>,
     pub(super) next_hop: NextHop,
     /// The source address if the sender has named none.
-    pub(super) source: Ipv4Addr,
+    pub(super) source: IpAddr,
     /// The largest packet the way takes.
     pub(super) mtu: usize,
     /// The way's MTU was told to be so low that fragmenting by routers is allowed.
@@ -56,51 +60,50 @@ pub(super) struct Link {
 /// Whom on the link a packet goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NextHop {
-    One(Ipv4Addr),
-    Group(Ipv4Addr),
+    One(IpAddr),
+    Group(IpAddr),
     Everybody,
 }
 
+impl Topology {
+    fn shared(&self) -> impl Iterator<Item = &Arc<Interface>> {
+        self.interfaces.iter().filter(|iface| iface.kernel().is_some())
+    }
+}
+
 impl Inet {
-    /// The way to `destination` from `local`, unspecified if the sender has named no address.
-    pub(super) fn way(&self, local: Ipv4Addr, destination: Ipv4Addr) -> Result<Way, SendError> {
+    /// The way to `destination` from `local`, unspecified if the sender has named no address. `scope` is the
+    /// interface that link-local addresses are meant on; 0 if it was not said.
+    pub(super) fn way(
+        &self,
+        local: IpAddr,
+        destination: IpAddr,
+        scope: u32,
+    ) -> Result<Way, SendError> {
         let topology = self.topology();
-        let kernel = || topology.interfaces.iter().filter(|iface| iface.kernel().is_some());
-        let shared = kernel().next().is_some();
-        // RFC 1122 section 3.2.1.3 (g): 127/8 never leaves the host; 0.0.0.0 is ourselves (ip(7)).
+        let shared = topology.shared().next().is_some();
+        // RFC 1122 section 3.2.1.3 (g): 127/8 never leaves the host, nor does ::1 (RFC 4291 section 2.5.3);
+        // 0.0.0.0 and :: are ourselves (ip(7)).
         let inside = destination.is_loopback() || destination.is_unspecified();
         if topology.own(destination) || (inside && !shared) {
             return Ok(Way::Local);
         }
-        if inside || kernel().any(|iface| iface.has(destination)) {
+        if inside || topology.shared().any(|iface| iface.has(destination)) {
             return Err(SendError::UseKernel);
         }
-        if destination.is_broadcast() || destination.is_multicast() {
-            // Without a route it leaves where its source address is, else over the first interface.
-            let from_here = topology.interfaces.iter().find(|iface| iface.has(local));
-            let routed = topology.routes.find(destination).map(|route| &route.iface);
-            let iface = from_here.or(routed).or(topology.interfaces.first());
-            let iface = iface.ok_or(SendError::NoRoute)?;
-            let source = match iface.own().first() {
-                Some(cidr) => cidr.address(),
-                // Which groups and networks the kernel's interface is on is the kernel's to say.
-                None => return Err(SendError::UseKernel),
-            };
-            let next_hop = if destination.is_broadcast() {
-                NextHop::Everybody
-            } else {
-                NextHop::Group(destination)
-            };
-            return Ok(Way::Link(self.link(iface, next_hop, source, None, destination)));
+        let many = destination.is_multicast() || destination == Ipv4Addr::BROADCAST;
+        let linked = matches!(destination, IpAddr::V6(address) if needs_scope(address));
+        if many || linked {
+            return self.link_way(&topology, local, destination, scope);
         }
         let own = topology.routes.find(destination);
         let specific = own.filter(|route| route.to.prefix() > 0);
         if let (None, true) = (specific, shared) {
-            for iface in kernel() {
+            for iface in topology.shared() {
                 let Some(hop) = iface.kernel().and_then(|tables| tables.route(destination)) else {
                     continue;
                 };
-                if iface.is_broadcast(destination) {
+                if matches!(destination, IpAddr::V4(address) if iface.is_broadcast(address)) {
                     return Err(SendError::UseKernel);
                 }
                 let next_hop = NextHop::One(hop.next_hop);
@@ -110,21 +113,70 @@ impl Inet {
         let Some(route) = specific.or(own) else {
             return Err(if shared { SendError::UseKernel } else { SendError::NoRoute });
         };
-        let next_hop = match route.gateway {
-            _ if route.iface.is_broadcast(destination) => NextHop::Everybody,
-            Some(gateway) => NextHop::One(gateway),
-            None => NextHop::One(destination),
+        let source = match destination {
+            IpAddr::V4(address) if route.iface.is_broadcast(address) => {
+                let link =
+                    self.link(&route.iface, NextHop::Everybody, route.source, None, destination);
+                return Ok(Way::Link(link));
+            }
+            IpAddr::V4(_) => route.source,
+            IpAddr::V6(address) => source6(&route.iface, address)?,
         };
-        Ok(Way::Link(self.link(&route.iface, next_hop, route.source, None, destination)))
+        let next_hop = NextHop::One(route.gateway.unwrap_or(destination));
+        Ok(Way::Link(self.link(&route.iface, next_hop, source, None, destination)))
+    }
+
+    /// The way to an address that names no network: broadcast, groups, link-local ones. It leaves over the
+    /// interface `scope`, else where its source address is, else where a route leads, else over the first.
+    fn link_way(
+        &self,
+        topology: &Topology,
+        local: IpAddr,
+        destination: IpAddr,
+        scope: u32,
+    ) -> Result<Way, SendError> {
+        let speaks = |iface: &&Arc<Interface>| destination.is_ipv4() || !iface.own6().is_empty();
+        let mut ours = topology.interfaces.iter();
+        let iface = if scope != 0 {
+            ours.find(|iface| iface.scope_id() == scope)
+        } else {
+            let routed = || topology.routes.find(destination).map(|route| &route.iface);
+            let from_here = ours.find(|iface| iface.has(local));
+            from_here
+                .or_else(routed)
+                .or_else(|| topology.interfaces.iter().find(speaks).or(topology.interfaces.first()))
+        };
+        let iface = iface.ok_or(SendError::NoRoute)?;
+        // Which groups and networks the kernel's interface is on is the kernel's to say.
+        if let Some(tables) = iface.kernel() {
+            let IpAddr::V6(address) = destination else { return Err(SendError::UseKernel) };
+            let hop = tables.route(destination).filter(|_| !address.is_multicast());
+            let Some(hop) = hop else { return Err(SendError::UseKernel) };
+            let next_hop = NextHop::One(hop.next_hop);
+            return Ok(Way::Link(self.link(iface, next_hop, hop.source, hop.mtu, destination)));
+        }
+        let source = match destination {
+            IpAddr::V4(_) => match iface.own().first() {
+                Some(cidr) => cidr.address().into(),
+                None => return Err(SendError::NoRoute),
+            },
+            IpAddr::V6(address) => source6(iface, address)?,
+        };
+        let next_hop = match destination {
+            _ if destination.is_multicast() => NextHop::Group(destination),
+            IpAddr::V4(_) => NextHop::Everybody,
+            IpAddr::V6(_) => NextHop::One(destination),
+        };
+        Ok(Way::Link(self.link(iface, next_hop, source, None, destination)))
     }
 
     fn link(
         &self,
         iface: &Arc<Interface>,
         next_hop: NextHop,
-        source: Ipv4Addr,
+        source: IpAddr,
         mtu: Option<u32>,
-        destination: Ipv4Addr,
+        destination: IpAddr,
     ) -> Link {
         let told = self.pmtu.get(destination);
         let mtu = [mtu, told.map(|told| told.mtu)]
@@ -135,4 +187,8 @@ impl Inet {
         let mtu_locked = told.is_some_and(|told| told.locked);
         Link { iface: iface.clone(), next_hop, source, mtu, mtu_locked }
     }
+}
+
+fn source6(iface: &Interface, destination: Ipv6Addr) -> Result<IpAddr, SendError> {
+    own6::source(iface.own6().iter(), destination).map(IpAddr::V6).ok_or(SendError::NoRoute)
 }

@@ -31,10 +31,10 @@ const CONGESTION_EXPERIENCED: u8 = 3;
 impl Inet {
     /// A TCP segment in an IP packet that is for us.
     #[inline]
-    pub(super) fn tcp_input(
+    pub(super) fn tcp_input<'a, P: Inbound<'a>>(
         &self,
         arrival: &Arrival<'_>,
-        packet: Inbound<'_>,
+        packet: P,
         cast: Cast,
         pass: &mut Pass,
     ) {

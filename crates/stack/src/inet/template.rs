@@ -2,16 +2,22 @@
 //! datagrams, UDP, end to end in one array. A packet is that array copied and a few words put right.
 
 use super::{Payload, path::PathOptions};
-use crate::wire::{EtherType, MacAddr, Protocol, checksum::Sum, ethernet, ipv4, udp};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use crate::wire::{EtherType, MacAddr, Protocol, checksum::Sum, ethernet, ipv4, ipv6, udp};
+use std::net::{IpAddr, SocketAddr};
 
 const LINK: usize = ethernet::HEADER_LEN;
 const V4: usize = LINK + ipv4::HEADER_LEN;
+const V6: usize = LINK + ipv6::HEADER_LEN;
 const V4_UDP: usize = V4 + udp::HEADER_LEN;
+const V6_UDP: usize = V6 + udp::HEADER_LEN;
 
 // Where in the array lengths and checksums are.
 const TOTAL_LEN: usize = LINK + 2;
 const IP_CHECKSUM: usize = LINK + 10;
+const PAYLOAD_LEN: usize = LINK + 4;
+// Behind the IP header.
+const UDP_LEN: usize = 4;
+const UDP_CHECKSUM: usize = 6;
 
 /// Where a transport header and its data go.
 pub(super) struct Room<'a> {
@@ -32,7 +38,10 @@ impl Room<'_> {
 
 #[derive(Debug)]
 pub(super) struct Template {
-    bytes: [u8; V4_UDP],
+    /// As many of them as the family and the protocol need.
+    bytes: [u8; V6_UDP],
+    /// Where the transport's header begins: [`V4`] or [`V6`].
+    transport: usize,
     /// The sum of the IPv4 header with no length.
     ip_sum: Sum,
     /// The sum of the pseudo-header with no length.
@@ -42,35 +51,58 @@ pub(super) struct Template {
 }
 
 impl Template {
+    /// Of packets between two ends of one family. `flow` is their label, over IPv6 (RFC 6437).
     pub(super) fn new(
         protocol: Protocol,
         (local, remote): (SocketAddr, SocketAddr),
         dont_fragment: bool,
         options: PathOptions,
+        flow: u32,
     ) -> Template {
-        let mut bytes = [0; V4_UDP];
-        let mut pseudo = Sum::ZERO;
-        if let (IpAddr::V4(src), IpAddr::V4(dst)) = (local.ip(), remote.ip()) {
-            pseudo = ipv4::address_sum(src, dst).plus_word(protocol.0.into());
-            lay_ipv4(&mut bytes[LINK..], protocol, (src, dst), dont_fragment, options);
+        // The ECN bits of TCP are TCP's own (RFC 3168 section 6.1; Linux's `ip_sock_set_tos`).
+        let tos = if protocol == Protocol::TCP { options.tos & !3 } else { options.tos };
+        let mut bytes = [0; V6_UDP];
+        let (mut pseudo, is_v6) = (Sum::ZERO, local.is_ipv6());
+        // There is room for the headers: none of this can fail.
+        match (local.ip(), remote.ip()) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                pseudo = ipv4::address_sum(src, dst);
+                if let Ok(mut ip) = ipv4::Packet::init(&mut bytes[LINK..], src, dst, protocol, 0) {
+                    ip.set_ttl(options.ttl);
+                    ip.set_tos(tos);
+                    ip.set_dont_fragment(dont_fragment);
+                }
+            }
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                pseudo = ipv6::address_sum(src, dst);
+                if let Ok(mut ip) = ipv6::Packet::init(&mut bytes[LINK..], src, dst, protocol, 0) {
+                    ip.set_hop_limit(options.ttl);
+                    ip.set_traffic_class(tos);
+                    ip.set_flow_label(flow);
+                }
+            }
+            _ => {}
         }
-        // It has room for the header: this cannot fail.
-        let _ = udp::Packet::init(&mut bytes[V4..], local.port(), remote.port(), 0);
-        for at in [TOTAL_LEN, IP_CHECKSUM, V4 + 4] {
+        let transport = if is_v6 { V6 } else { V4 };
+        let _ = udp::Packet::init(&mut bytes[transport..], local.port(), remote.port(), 0);
+        let lengths: &[usize] = if is_v6 { &[] } else { &[TOTAL_LEN, IP_CHECKSUM] };
+        for at in lengths.iter().copied().chain([transport + UDP_LEN]) {
             bytes[at..at + 2].fill(0);
         }
         Template {
             ip_sum: Sum::of(&bytes[LINK..V4]),
             bytes,
-            pseudo,
+            transport,
+            pseudo: pseudo.plus_word(protocol.0.into()),
             ports: Sum::ZERO.plus_word(local.port()).plus_word(remote.port()),
         }
     }
 
     /// Writes the link's header.
     pub(super) fn address(&mut self, to: MacAddr, from: MacAddr) {
+        let ethertype = if self.transport == V6 { EtherType::IPV6 } else { EtherType::IPV4 };
         // The buffer has the header's size: this cannot fail.
-        let _ = ethernet::Frame::init(&mut self.bytes[..LINK], to, from, EtherType::IPV4);
+        let _ = ethernet::Frame::init(&mut self.bytes[..LINK], to, from, ethertype);
     }
 
     /// Bytes of the IP header.
@@ -78,10 +110,15 @@ impl Template {
         self.before_transport() - LINK
     }
 
+    /// The most bytes that an IP header can say follow it.
+    pub(super) fn most(&self) -> usize {
+        if self.transport == V6 { ipv6::MAX_PAYLOAD } else { ipv4::MAX_LEN - ipv4::HEADER_LEN }
+    }
+
     /// Bytes of a frame before the transport header.
     #[inline]
     pub(super) fn before_transport(&self) -> usize {
-        V4
+        self.transport
     }
 
     /// A frame around the datagram `payload`, which fits `frame` exactly. With `partial` the checksum is left
@@ -93,9 +130,22 @@ impl Template {
         payload: &P,
         partial: bool,
     ) {
-        let total = (frame.len() - LINK) as u16;
-        let Some((head, body)) = frame.split_first_chunk_mut::<V4_UDP>() else { return };
-        let len = total - ipv4::HEADER_LEN as u16;
+        if self.transport == V6 {
+            self.lay_datagram_behind::<V6, V6_UDP, P>(frame, payload, partial);
+        } else {
+            self.lay_datagram_behind::<V4, V4_UDP, P>(frame, payload, partial);
+        }
+    }
+
+    #[inline]
+    fn lay_datagram_behind<const IP: usize, const UDP: usize, P: Payload + ?Sized>(
+        &self,
+        frame: &mut [u8],
+        payload: &P,
+        partial: bool,
+    ) {
+        let len = (frame.len() - IP) as u16;
+        let Some((head, body)) = frame.split_first_chunk_mut::<UDP>() else { return };
         let pseudo = self.pseudo.plus_word(len);
         let checksum = if partial {
             pseudo.fold()
@@ -106,11 +156,9 @@ impl Template {
                 checksum => checksum,
             }
         };
-        *head = self.bytes;
-        put(head, TOTAL_LEN, total);
-        put(head, IP_CHECKSUM, self.ip_sum.plus_word(total).checksum());
-        put(head, V4 + 4, len);
-        put(head, V4 + 6, checksum);
+        self.lay_ip::<IP, UDP>(head, len, 0);
+        put(head, IP + UDP_LEN, len);
+        put(head, IP + UDP_CHECKSUM, checksum);
         payload.copy_to(body);
     }
 
@@ -123,34 +171,47 @@ impl Template {
         partial: bool,
         fill: impl FnOnce(Room<'_>),
     ) {
-        let total = (frame.len() - LINK) as u16;
-        let Some((head, bytes)) = frame.split_first_chunk_mut::<V4>() else { return };
-        *head = self.bytes[..V4].try_into().unwrap_or([0; V4]);
-        head[LINK + 1] |= ecn;
-        put(head, TOTAL_LEN, total);
-        let ip_sum = self.ip_sum.plus_word(total).plus_word(ecn.into());
-        put(head, IP_CHECKSUM, ip_sum.checksum());
-        let pseudo = self.pseudo.plus_word(bytes.len() as u16);
-        fill(Room { bytes, pseudo, partial });
+        if self.transport == V6 {
+            self.lay_segment_behind::<V6>(frame, ecn, partial, fill);
+        } else {
+            self.lay_segment_behind::<V4>(frame, ecn, partial, fill);
+        }
+    }
+
+    #[inline]
+    fn lay_segment_behind<const IP: usize>(
+        &self,
+        frame: &mut [u8],
+        ecn: u8,
+        partial: bool,
+        fill: impl FnOnce(Room<'_>),
+    ) {
+        let Some((head, bytes)) = frame.split_first_chunk_mut::<IP>() else { return };
+        let len = bytes.len() as u16;
+        self.lay_ip::<IP, IP>(head, len, ecn);
+        fill(Room { bytes, pseudo: self.pseudo.plus_word(len), partial });
+    }
+
+    /// The first `ALL` bytes of the template, with the IP header's words for `len` bytes behind it.
+    #[inline]
+    fn lay_ip<const IP: usize, const ALL: usize>(&self, head: &mut [u8; ALL], len: u16, ecn: u8) {
+        if let Some(ready) = self.bytes.first_chunk::<ALL>() {
+            *head = *ready;
+        }
+        if IP == V6 {
+            head[LINK + 1] |= ecn << 4;
+            put(head, PAYLOAD_LEN, len);
+        } else {
+            let total = len + ipv4::HEADER_LEN as u16;
+            head[LINK + 1] |= ecn;
+            put(head, TOTAL_LEN, total);
+            let sum = self.ip_sum.plus_word(total).plus_word(ecn.into());
+            put(head, IP_CHECKSUM, sum.checksum());
+        }
     }
 }
 
 #[inline]
 fn put(bytes: &mut [u8], at: usize, word: u16) {
     bytes[at..at + 2].copy_from_slice(&word.to_be_bytes());
-}
-
-fn lay_ipv4(
-    bytes: &mut [u8],
-    protocol: Protocol,
-    (src, dst): (Ipv4Addr, Ipv4Addr),
-    dont_fragment: bool,
-    options: PathOptions,
-) {
-    // There is room for a header: this cannot fail.
-    let Ok(mut ip) = ipv4::Packet::init(bytes, src, dst, protocol, 0) else { return };
-    ip.set_ttl(options.ttl);
-    // The ECN bits of TCP are TCP's own (RFC 3168 section 6.1; Linux's `ip_sock_set_tos`).
-    ip.set_tos(if protocol == Protocol::TCP { options.tos & !3 } else { options.tos });
-    ip.set_dont_fragment(dont_fragment);
 }

@@ -3,6 +3,7 @@
 use super::{
     Inet, Path, Payload, SendError, SocketError,
     counters::Count,
+    demux::Address,
     input::{Arrival, Cast, Inbound},
 };
 use crate::{
@@ -10,9 +11,9 @@ use crate::{
     nic::Checksum,
     wire::{ipv4, udp},
 };
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 
-/// The largest payload of a datagram over IPv4.
+/// The largest payload of a datagram over IPv4. Over IPv6 it may be longer by the IPv4 header, 20 bytes.
 pub const MAX_PAYLOAD: usize = ipv4::MAX_LEN - ipv4::HEADER_LEN - udp::HEADER_LEN;
 
 /// A datagram that has arrived.
@@ -39,16 +40,20 @@ pub trait UdpEndpoint: Send + Sync {
 impl Inet {
     /// A UDP datagram in an IP packet that is for us.
     #[inline]
-    pub(super) fn udp_input(
+    pub(super) fn udp_input<'a, P: Inbound<'a>>(
         &self,
         arrival: &Arrival<'_>,
-        packet: Inbound<'_>,
+        packet: P,
         cast: Cast,
         pass: &mut Pass,
     ) {
         let Ok(udp) = udp::Packet::new_checked(packet.payload()) else {
             return self.counters.add(Count::UdpInErrors);
         };
+        if !P::CHECKSUM_OPTIONAL && !udp.has_checksum() {
+            self.counters.add(Count::UdpInCsumErrors);
+            return self.counters.add(Count::UdpInErrors);
+        }
         let mut partial = false;
         match arrival.checksum {
             Checksum::Partial => partial = udp.has_checksum(),
@@ -64,13 +69,18 @@ impl Inet {
                 }
             }
         }
-        let from = SocketAddrV4::new(packet.src(), udp.src_port());
-        let to = SocketAddrV4::new(packet.dst(), udp.dst_port());
-        let datagram = Datagram { from: from.into(), to: to.into(), payload: udp.payload() };
+        let scope = arrival.scope();
+        let (from, to) = ((packet.src(), udp.src_port()), (packet.dst(), udp.dst_port()));
+        let datagram = Datagram {
+            from: from.0.socket(from.1, scope),
+            to: to.0.socket(to.1, scope),
+            payload: udp.payload(),
+        };
         if cast == Cast::Many {
-            return self.udp_deliver_to_all(arrival, (from, to), &datagram, pass);
+            return self.udp_deliver_to_all::<P>(arrival, (from, to), &datagram, pass);
         }
-        match self.demux.find(to, from, |endpoint| endpoint.datagram(&datagram, pass)) {
+        let deliver = |endpoint: &dyn UdpEndpoint| endpoint.datagram(&datagram, pass);
+        match P::demux(self).find(to, from, deliver) {
             Some(true) => match arrival.iface {
                 Some(iface) => {
                     let received = iface.received(arrival.queue);
@@ -82,20 +92,23 @@ impl Inet {
                 None => self.counters.add(Count::UdpInDatagrams),
             },
             Some(false) => self.udp_no_room(),
-            None => self.udp_no_port(arrival, packet, pass),
+            None => {
+                self.counters.add(Count::UdpNoPorts);
+                packet.refuse(self, arrival, pass);
+            }
         }
     }
 
     #[cold]
-    fn udp_deliver_to_all(
+    fn udp_deliver_to_all<'a, P: Inbound<'a>>(
         &self,
         arrival: &Arrival<'_>,
-        (from, to): (SocketAddrV4, SocketAddrV4),
+        (from, to): ((P::Address, u16), (P::Address, u16)),
         datagram: &Datagram<'_>,
         pass: &mut Pass,
     ) {
         let mut taken = 0;
-        let found = self.demux.each(to, from, |endpoint| {
+        let found = P::demux(self).each(to, from, |endpoint| {
             if endpoint.datagram(datagram, pass) {
                 taken += 1;
             } else {
@@ -117,10 +130,23 @@ impl Inet {
         self.counters.add(Count::UdpInErrors);
     }
 
-    #[cold]
-    fn udp_no_port(&self, arrival: &Arrival<'_>, packet: Inbound<'_>, pass: &mut Pass) {
-        self.counters.add(Count::UdpNoPorts);
-        self.icmp_port_unreachable(arrival, packet, pass);
+    /// Hands the socket that hears `remote` at `local` to `found`.
+    pub(super) fn udp_find<R>(
+        &self,
+        local: SocketAddr,
+        remote: SocketAddr,
+        found: impl FnOnce(&dyn UdpEndpoint) -> R,
+    ) -> Option<R> {
+        let ports = (local.port(), remote.port());
+        match (local.ip(), remote.ip()) {
+            (IpAddr::V4(local), IpAddr::V4(remote)) => {
+                self.demux.find((local, ports.0), (remote, ports.1), found)
+            }
+            (IpAddr::V6(local), IpAddr::V6(remote)) => {
+                self.demux6.find((local, ports.0), (remote, ports.1), found)
+            }
+            _ => None,
+        }
     }
 
     /// Sends one datagram. `Ok` as from a kernel: it is on the ring, or waits for its neighbour, or was
@@ -167,7 +193,7 @@ impl Inet {
             // As many as the template serves go under one lock; what it does not serve ends the run.
             let mut odd = None;
             let mut full = false;
-            if let Some(iface) = path.direct(0) {
+            if let Some(iface) = path.direct(udp::HEADER_LEN) {
                 let mut tx = iface.transmit(path.queue);
                 for payload in payloads.by_ref() {
                     if path.direct(udp::HEADER_LEN + payload.len()).is_none() {
@@ -222,7 +248,7 @@ impl Inet {
                 return Err(SendError::TooBig);
             }
         }
-        if len > MAX_PAYLOAD {
+        if len > path.largest_datagram() {
             return Err(SendError::TooBig);
         }
         let packet = path.datagram(payload);

@@ -24,7 +24,7 @@ use crate::{
 use std::{
     collections::HashMap,
     io,
-    net::{IpAddr, Ipv4Addr},
+    net::IpAddr,
     os::fd::{AsFd, BorrowedFd},
     time::Duration,
 };
@@ -35,6 +35,9 @@ const RTNLGRP_NEIGH: u32 = 3;
 const RTNLGRP_IPV4_IFADDR: u32 = 5;
 const RTNLGRP_IPV4_ROUTE: u32 = 7;
 const RTNLGRP_IPV4_RULE: u32 = 8;
+const RTNLGRP_IPV6_IFADDR: u32 = 9;
+const RTNLGRP_IPV6_ROUTE: u32 = 11;
+const RTNLGRP_IPV6_RULE: u32 = 19;
 const RTNLGRP_NEXTHOP: u32 = 32;
 const RTM_NEWNEIGH: u16 = 28;
 const NDA_DST: u16 = 1;
@@ -86,6 +89,9 @@ impl KernelView {
             RTNLGRP_IPV4_IFADDR,
             RTNLGRP_IPV4_ROUTE,
             RTNLGRP_IPV4_RULE,
+            RTNLGRP_IPV6_IFADDR,
+            RTNLGRP_IPV6_ROUTE,
+            RTNLGRP_IPV6_RULE,
             RTNLGRP_NEXTHOP,
         ];
         let view = KernelView {
@@ -131,15 +137,15 @@ impl KernelView {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// The interface's addresses with their prefix lengths. IPv4.
+    /// The interface's addresses with their prefix lengths; of IPv6 those that may be used.
     pub fn addresses(&self) -> Vec<(IpAddr, u8)> {
         let tables = sync::lock(&self.tables);
-        tables.addresses.iter().map(|a| (a.local.into(), a.prefix)).collect()
+        tables.addresses.iter().map(|a| (a.local, a.prefix)).collect()
     }
 
     /// The way to `dst`, if the kernel would send there through this interface now. A system call unless
     /// the answer is known.
-    pub fn route(&self, dst: Ipv4Addr) -> Option<Hop> {
+    pub fn route(&self, dst: IpAddr) -> Option<Hop> {
         let generation = self.generation();
         if let Some(known) = sync::lock(&self.routes).get(dst, generation) {
             return known;
@@ -154,20 +160,24 @@ impl KernelView {
 
     /// The link-layer address of a next hop on this link: that of the kernel's neighbour, if usable
     /// (reachable, stale, delay, probe, permanent, noarp), or the one a broadcast or multicast address
-    /// maps to (RFC 1112 section 6.4). `None`: [`resolve`](KernelView::resolve) it.
-    pub fn neighbour(&self, next_hop: Ipv4Addr) -> Option<MacAddr> {
-        if next_hop.is_multicast() {
-            return Some(MacAddr::of_group(next_hop));
+    /// maps to (RFC 1112 section 6.4, RFC 2464 section 7). `None`: [`resolve`](KernelView::resolve) it.
+    pub fn neighbour(&self, next_hop: IpAddr) -> Option<MacAddr> {
+        match next_hop {
+            IpAddr::V4(group) if group.is_multicast() => return Some(MacAddr::of_group(group)),
+            IpAddr::V6(group) if group.is_multicast() => return Some(MacAddr::of_group6(group)),
+            _ => {}
         }
         let tables = sync::lock(&self.tables);
-        if next_hop.is_broadcast() || tables.is_broadcast(next_hop) {
-            return Some(MacAddr([0xff; 6]));
+        if let IpAddr::V4(address) = next_hop
+            && (address.is_broadcast() || tables.is_broadcast(address))
+        {
+            return Some(MacAddr::BROADCAST);
         }
         tables.neighbours.get(&next_hop).and_then(Neighbour::usable)
     }
 
     /// The kernel has asked for `next_hop` and got no answer. [`resolve`](KernelView::resolve) asks again.
-    pub fn is_unreachable(&self, next_hop: Ipv4Addr) -> bool {
+    pub fn is_unreachable(&self, next_hop: IpAddr) -> bool {
         sync::lock(&self.tables).neighbours.get(&next_hop).is_some_and(Neighbour::has_failed)
     }
 
@@ -176,13 +186,13 @@ impl KernelView {
     ///
     /// # Errors
     /// Missing CAP_NET_ADMIN; the interface is gone or down.
-    pub fn resolve(&self, next_hop: Ipv4Addr) -> io::Result<()> {
+    pub fn resolve(&self, next_hop: IpAddr) -> io::Result<()> {
         self.tell(next_hop, 0, NTF_USE, NLM_F_CREATE)
     }
 
     /// Tells the kernel that `next_hop` answers: what came from it was an answer to what we sent. Costs a
     /// lookup; a system call at most once a second per neighbour.
-    pub fn confirm(&self, next_hop: Ipv4Addr) {
+    pub fn confirm(&self, next_hop: IpAddr) {
         let now = time::now();
         {
             let mut tables = sync::lock(&self.tables);
@@ -196,10 +206,13 @@ impl KernelView {
     }
 
     /// One RTM_NEWNEIGH.
-    fn tell(&self, next_hop: Ipv4Addr, state: u16, ntf: u8, flags: u16) -> io::Result<()> {
-        let request = Request::new(RTM_NEWNEIGH, &tables::ndmsg(self.ifindex, state, ntf))
-            .flags(flags)
-            .attribute(NDA_DST, &next_hop.octets());
+    fn tell(&self, next_hop: IpAddr, state: u16, ntf: u8, flags: u16) -> io::Result<()> {
+        let request = Request::new(
+            RTM_NEWNEIGH,
+            &tables::ndmsg(tables::family(next_hop), self.ifindex, state, ntf),
+        )
+        .flags(flags)
+        .attribute(NDA_DST, &tables::octets(next_hop));
         sync::lock(&self.questions).request(request, &mut |_| ())
     }
 
@@ -239,23 +252,23 @@ impl KernelTables for KernelView {
         KernelView::addresses(self)
     }
 
-    fn route(&self, destination: Ipv4Addr) -> Option<Hop> {
+    fn route(&self, destination: IpAddr) -> Option<Hop> {
         KernelView::route(self, destination)
     }
 
-    fn neighbour(&self, address: Ipv4Addr) -> Option<MacAddr> {
+    fn neighbour(&self, address: IpAddr) -> Option<MacAddr> {
         KernelView::neighbour(self, address)
     }
 
-    fn resolve(&self, address: Ipv4Addr) {
+    fn resolve(&self, address: IpAddr) {
         // A neighbour nobody asks for is one that does not answer: the caller's patience decides.
         let _ = KernelView::resolve(self, address);
     }
 
-    fn confirm(&self, address: Ipv4Addr) {
+    fn confirm(&self, address: IpAddr) {
         KernelView::confirm(self, address);
     }
 }
 
 /// Neighbours by address.
-type Neighbours = HashMap<Ipv4Addr, Neighbour>;
+type Neighbours = HashMap<IpAddr, Neighbour>;

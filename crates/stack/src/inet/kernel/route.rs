@@ -1,9 +1,12 @@
 //! The kernel's answer to "how would you send this?", and a small memory of such answers. Owns
-//! RTM_GETROUTE (net/ipv4/route.c, `inet_rtm_getroute`) and the cache.
+//! RTM_GETROUTE (`inet_rtm_getroute`, `inet6_rtm_getroute`) and the cache.
 
-use super::{super::iface::Hop, tables::ipv4};
+use super::{
+    super::iface::Hop,
+    tables::{family, ip, octets},
+};
 use crate::nic::xdp::netlink::{Attributes, Request, Socket, u32_at};
-use std::{collections::HashMap, io, net::Ipv4Addr};
+use std::{collections::HashMap, io, net::IpAddr};
 
 // linux/rtnetlink.h
 const RTM_GETROUTE: u16 = 26;
@@ -12,6 +15,7 @@ const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
 const RTA_PREFSRC: u16 = 7;
 const RTA_METRICS: u16 = 8;
+const RTA_VIA: u16 = 18;
 const RTAX_MTU: u16 = 2;
 const RTN_UNICAST: u8 = 1;
 const RTN_BROADCAST: u8 = 3;
@@ -25,15 +29,15 @@ const KEPT: usize = 1024;
 
 /// Answers by destination, each with the generation it was asked in.
 #[derive(Default)]
-pub(super) struct Cache(HashMap<Ipv4Addr, (u64, Option<Hop>)>);
+pub(super) struct Cache(HashMap<IpAddr, (u64, Option<Hop>)>);
 
 impl Cache {
     /// What is known: outer `None` if nothing.
-    pub(super) fn get(&self, dst: Ipv4Addr, generation: u64) -> Option<Option<Hop>> {
+    pub(super) fn get(&self, dst: IpAddr, generation: u64) -> Option<Option<Hop>> {
         self.0.get(&dst).filter(|(asked, _)| *asked == generation).map(|(_, hop)| *hop)
     }
 
-    pub(super) fn insert(&mut self, dst: Ipv4Addr, generation: u64, hop: Option<Hop>) {
+    pub(super) fn insert(&mut self, dst: IpAddr, generation: u64, hop: Option<Hop>) {
         if self.0.len() >= KEPT {
             self.0.clear();
         }
@@ -46,14 +50,18 @@ impl Cache {
 /// interface's may have been lowered since the NIC was opened.
 pub(super) fn ask(
     socket: &mut Socket,
-    dst: Ipv4Addr,
+    dst: IpAddr,
     ifindex: u32,
     mtu: u32,
 ) -> io::Result<Option<Hop>> {
     let mut header = [0; RTMSG];
-    header[0] = libc::AF_INET as u8;
-    header[1] = 32;
-    let request = Request::new(RTM_GETROUTE, &header).attribute(RTA_DST, &dst.octets());
+    header[0] = family(dst);
+    header[1] = if dst.is_ipv4() { 32 } else { 128 };
+    let mut request = Request::new(RTM_GETROUTE, &header).attribute(RTA_DST, &octets(dst));
+    if matches!(dst, IpAddr::V6(v6) if v6.is_unicast_link_local()) {
+        // Such an address means something on one link only: this one.
+        request = request.attribute(RTA_OIF, &ifindex.to_ne_bytes());
+    }
     let mut hop = None;
     let answered = socket.request(request, &mut |message| {
         let kind = message.payload.get(RTMSG_TYPE).copied().unwrap_or(0);
@@ -61,8 +69,10 @@ pub(super) fn ask(
         for (attribute, value) in message.attributes(RTMSG) {
             match attribute {
                 RTA_OIF => oif = u32_at(value, 0),
-                RTA_GATEWAY => gateway = ipv4(value),
-                RTA_PREFSRC => source = ipv4(value),
+                RTA_GATEWAY => gateway = ip(value),
+                // The gateway is of the other family (RFC 5549): two bytes say which, then comes the address.
+                RTA_VIA => gateway = value.get(2..).and_then(ip),
+                RTA_PREFSRC => source = ip(value),
                 RTA_METRICS => {
                     route_mtu = Attributes::nested(value)
                         .find(|(metric, _)| *metric == RTAX_MTU)

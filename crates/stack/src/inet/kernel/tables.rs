@@ -7,7 +7,10 @@ use crate::{
     time::Instant,
     wire::MacAddr,
 };
-use std::{net::Ipv4Addr, time::Duration};
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    time::Duration,
+};
 
 // linux/rtnetlink.h
 const RTM_NEWLINK: u16 = 16;
@@ -45,6 +48,11 @@ const NUD_DYNAMIC: u16 = NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE;
 const NUD_USABLE: u16 = NUD_DYNAMIC | NUD_NOARP | NUD_PERMANENT;
 
 const AF_INET: u8 = libc::AF_INET as u8;
+const AF_INET6: u8 = libc::AF_INET6 as u8;
+/// Nobody may use the address yet, or ever: another host may have it, or has it (RFC 4862 section 5.4).
+const IFA_F_TENTATIVE: u8 = 0x40;
+const IFA_F_DADFAILED: u8 = 0x08;
+const IFA_F_OPTIMISTIC: u8 = 0x04;
 /// Sizes of `struct ifinfomsg`, `ifaddrmsg`, `ndmsg`.
 const IFINFO: usize = 16;
 const IFADDR: usize = 8;
@@ -59,12 +67,12 @@ pub(super) enum Change {
     Paths,
 }
 
-/// An IPv4 address of the interface.
+/// An address of the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Address {
-    pub(super) local: Ipv4Addr,
+    pub(super) local: IpAddr,
     pub(super) prefix: u8,
-    broadcast: Option<Ipv4Addr>,
+    broadcast: Option<IpAddr>,
 }
 
 /// An entry of the kernel's neighbour table.
@@ -112,22 +120,28 @@ pub(super) struct Tables {
 }
 
 /// What fills empty tables: link, addresses, neighbours.
-pub(super) fn dumps(ifindex: u32) -> [Request; 3] {
+pub(super) fn dumps(ifindex: u32) -> [Request; 5] {
     let mut link = [0; IFINFO];
     link[4..8].copy_from_slice(&ifindex.to_ne_bytes());
-    let mut address = [0; IFADDR];
-    address[0] = AF_INET;
+    let address = |family| {
+        let mut address = [0; IFADDR];
+        address[0] = family;
+        Request::new(RTM_GETADDR, &address).dump()
+    };
+    let neighbours = |family| Request::new(RTM_GETNEIGH, &ndmsg(family, ifindex, 0, 0)).dump();
     [
         Request::new(RTM_GETLINK, &link),
-        Request::new(RTM_GETADDR, &address).dump(),
-        Request::new(RTM_GETNEIGH, &ndmsg(ifindex, 0, 0)).dump(),
+        address(AF_INET),
+        address(AF_INET6),
+        neighbours(AF_INET),
+        neighbours(AF_INET6),
     ]
 }
 
-/// A `struct ndmsg` for IPv4.
-pub(super) fn ndmsg(ifindex: u32, state: u16, flags: u8) -> [u8; NDMSG] {
+/// A `struct ndmsg`.
+pub(super) fn ndmsg(family: u8, ifindex: u32, state: u16, flags: u8) -> [u8; NDMSG] {
     let mut header = [0; NDMSG];
-    header[0] = AF_INET;
+    header[0] = family;
     header[4..8].copy_from_slice(&ifindex.to_ne_bytes());
     header[8..10].copy_from_slice(&state.to_ne_bytes());
     header[10] = flags;
@@ -137,7 +151,7 @@ pub(super) fn ndmsg(ifindex: u32, state: u16, flags: u8) -> [u8; NDMSG] {
 impl Tables {
     /// An address is some subnet's broadcast address.
     pub(super) fn is_broadcast(&self, address: Ipv4Addr) -> bool {
-        self.addresses.iter().any(|a| a.broadcast == Some(address))
+        self.addresses.iter().any(|a| a.broadcast == Some(address.into()))
     }
 
     /// Takes in one message; those that are about other interfaces or make no sense change no table.
@@ -180,12 +194,17 @@ impl Tables {
 
     /// Another interface's addresses matter too: they come and go with routes.
     fn address(&mut self, ifindex: u32, message: Message<'_>) -> Change {
-        let (Some(&[family, prefix, ..]), Some(index)) =
+        let (Some(&[family, prefix, flags, _]), Some(index)) =
             (message.payload.first_chunk::<4>(), u32_at(message.payload, 4))
         else {
             return Change::None;
         };
-        if family != AF_INET || prefix > 32 {
+        let most = match family {
+            AF_INET => 32,
+            AF_INET6 => 128,
+            _ => return Change::None,
+        };
+        if prefix > most {
             return Change::None;
         }
         if index != ifindex {
@@ -194,16 +213,18 @@ impl Tables {
         let (mut address, mut local, mut broadcast) = (None, None, None);
         for (kind, value) in message.attributes(IFADDR) {
             match kind {
-                IFA_ADDRESS => address = ipv4(value),
-                IFA_LOCAL => local = ipv4(value),
-                IFA_BROADCAST => broadcast = ipv4(value),
+                IFA_ADDRESS => address = ip(value),
+                IFA_LOCAL => local = ip(value),
+                IFA_BROADCAST => broadcast = ip(value),
                 _ => {}
             }
         }
         // On a point-to-point link IFA_ADDRESS is the other end.
         let Some(local) = local.or(address) else { return Change::None };
         self.addresses.retain(|a| (a.local, a.prefix) != (local, prefix));
-        if message.kind == RTM_NEWADDR {
+        let unsure = flags & IFA_F_TENTATIVE != 0 && flags & IFA_F_OPTIMISTIC == 0;
+        let usable = !unsure && flags & IFA_F_DADFAILED == 0;
+        if message.kind == RTM_NEWADDR && usable {
             self.addresses.push(Address { local, prefix, broadcast });
         }
         Change::Paths
@@ -215,13 +236,13 @@ impl Tables {
         else {
             return Change::None;
         };
-        if family != AF_INET || index != ifindex {
+        if !matches!(family, AF_INET | AF_INET6) || index != ifindex {
             return Change::None;
         }
         let (mut destination, mut mac) = (None, None);
         for (kind, value) in message.attributes(NDMSG) {
             match kind {
-                NDA_DST => destination = ipv4(value),
+                NDA_DST => destination = ip(value),
                 NDA_LLADDR => mac = value.try_into().ok().map(MacAddr),
                 _ => {}
             }
@@ -243,6 +264,23 @@ impl Tables {
     }
 }
 
-pub(super) fn ipv4(value: &[u8]) -> Option<Ipv4Addr> {
-    <[u8; 4]>::try_from(value).ok().map(Ipv4Addr::from)
+/// An address as an attribute holds it.
+pub(super) fn ip(value: &[u8]) -> Option<IpAddr> {
+    match value.len() {
+        4 => <[u8; 4]>::try_from(value).ok().map(IpAddr::from),
+        16 => <[u8; 16]>::try_from(value).ok().map(IpAddr::from),
+        _ => None,
+    }
+}
+
+/// An address as an attribute wants it.
+pub(super) fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(v4) => v4.octets().into(),
+        IpAddr::V6(v6) => v6.octets().into(),
+    }
+}
+
+pub(super) fn family(address: IpAddr) -> u8 {
+    if address.is_ipv4() { AF_INET } else { AF_INET6 }
 }

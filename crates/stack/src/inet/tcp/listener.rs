@@ -266,11 +266,7 @@ impl Inet {
             IpAddr::V4(address) => address.is_broadcast() || address.is_multicast(),
             IpAddr::V6(address) => address.is_multicast(),
         };
-        let can = match address {
-            IpAddr::V4(address) => self.can_bind(address),
-            IpAddr::V6(address) => address.is_unspecified(),
-        };
-        if many || !can {
+        if many || !self.can_bind(address) {
             return Err(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL));
         }
         Ok(())

@@ -61,7 +61,7 @@ fn three_questions_a_second_apart_then_the_socket_hears() {
     assert_eq!(a.wait(second()), None);
     let error = SocketError { errno: libc::EHOSTUNREACH, hard: true, mtu: None };
     assert_eq!(mailbox.take(), [Got::Error(error, "10.0.0.2:2".parse().unwrap())]);
-    assert_eq!((a.count(Count::ArpFailed), a.count(Count::ArpDropped)), (1, 1));
+    assert_eq!((a.count(Count::NeighFailed), a.count(Count::NeighDropped)), (1, 1));
     // Wanted again, it is asked for again.
     a.path("10.0.0.1:1", "10.0.0.2:2");
     assert_eq!(a.sent(), [ask_for_b()]);
@@ -78,7 +78,7 @@ fn only_so_many_packets_wait() {
     let sent = a.sent();
     assert_eq!(sent.len(), 1 + PARKED_PER_NEIGHBOUR);
     assert_eq!(ip_of(&sent[1])[28], 4);
-    assert_eq!(a.count(Count::ArpDropped), 4);
+    assert_eq!(a.count(Count::NeighDropped), 4);
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_used_neighbour_is_made_sure_of_and_a_silent_one_lost() {
     }
     assert_eq!(a.sent(), [probe_b(), probe_b(), probe_b()]);
     assert!(!path.is_current(&a.inet));
-    assert_eq!(a.count(Count::ArpFailed), 1);
+    assert_eq!(a.count(Count::NeighFailed), 1);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Fragments out, fragments in, and fragments that make no sense.
 
 use super::*;
-use crate::inet::reassembly::{BYTES, DATAGRAMS, FRAGMENTS, Outcome, Reassembly};
+use crate::inet::reassembly::{BYTES, DATAGRAMS, FRAGMENTS, Outcome, Piece, Reassembly};
 use proptest::prelude::*;
 
 /// The piece of `whole` from `start` to `end` as a packet of its own.
@@ -117,12 +117,12 @@ fn teardrop_and_its_kin_are_dropped() {
 
 #[test]
 fn memory_is_bounded_in_every_direction() {
-    let mut reassembly = Reassembly::default();
+    let mut reassembly = Reassembly::v4();
     let whole = vec![0; 65_000];
     let mut evicted = 0;
     let mut add = |reassembly: &mut Reassembly, bytes: &[u8]| {
         let packet = ipv4::Packet::new_checked(bytes).unwrap();
-        let (outcome, gone) = reassembly.add(packet, Instant::ZERO);
+        let (outcome, gone) = reassembly.add(&Piece::v4(&packet), Instant::ZERO);
         evicted += gone;
         outcome
     };
@@ -190,7 +190,7 @@ proptest! {
     fn reassembly_equals_the_model(
         pieces in prop::collection::vec((0u16..3, 0usize..12, 1usize..5, any::<bool>(), 0usize..8), 1..80)
     ) {
-        let mut reassembly = Reassembly::default();
+        let mut reassembly = Reassembly::v4();
         let mut models: [Model; 3] = Default::default();
         let mut stamp = 0u8;
         for (ident, start, len, more, odd) in pieces {
@@ -205,7 +205,7 @@ proptest! {
             }
             ip.set_fragment(start * 8, more).unwrap();
             let packet = ipv4::Packet::new_checked(&bytes[..]).unwrap();
-            let (outcome, evicted) = reassembly.add(packet, Instant::ZERO);
+            let (outcome, evicted) = reassembly.add(&Piece::v4(&packet), Instant::ZERO);
             prop_assert_eq!(evicted, 0);
             let model = &mut models[usize::from(ident)];
             let expected = model.add(start * 8, &data, more);

@@ -101,5 +101,5 @@ fn a_flood_of_fragments_and_strangers_stays_in_its_bounds() {
         a.sent();
     }
     check(&a);
-    assert!(a.count(Count::IpReasmEvicted) > 0 && a.count(Count::ArpDropped) > 0);
+    assert!(a.count(Count::IpReasmEvicted) > 0 && a.count(Count::NeighDropped) > 0);
 }

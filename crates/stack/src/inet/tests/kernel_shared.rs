@@ -7,18 +7,18 @@ use std::{collections::BTreeMap, net::IpAddr, sync::atomic::Ordering};
 #[derive(Default)]
 struct Tables {
     generation: AtomicU64,
-    neighbours: Mutex<BTreeMap<Ipv4Addr, MacAddr>>,
-    resolved: Mutex<Vec<Ipv4Addr>>,
-    confirmed: Mutex<Vec<Ipv4Addr>>,
+    neighbours: Mutex<BTreeMap<IpAddr, MacAddr>>,
+    resolved: Mutex<Vec<IpAddr>>,
+    confirmed: Mutex<Vec<IpAddr>>,
 }
 
 impl Tables {
     fn learn(&self, address: Ipv4Addr, mac: MacAddr) {
-        self.neighbours.lock().unwrap().insert(address, mac);
+        self.neighbours.lock().unwrap().insert(address.into(), mac);
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    fn asked(&self) -> Vec<Ipv4Addr> {
+    fn asked(&self) -> Vec<IpAddr> {
         std::mem::take(&mut self.resolved.lock().unwrap())
     }
 }
@@ -32,23 +32,25 @@ impl KernelTables for Tables {
         vec![(A.into(), 24)]
     }
 
-    fn route(&self, destination: Ipv4Addr) -> Option<Hop> {
-        match destination.octets() {
-            [10, 0, 0, _] => Some(Hop { next_hop: destination, source: A, mtu: None }),
-            [192, 0, 2, _] => Some(Hop { next_hop: B, source: A, mtu: Some(1400) }),
+    fn route(&self, destination: IpAddr) -> Option<Hop> {
+        let IpAddr::V4(v4) = destination else { return None };
+        let source = A.into();
+        match v4.octets() {
+            [10, 0, 0, _] => Some(Hop { next_hop: destination, source, mtu: None }),
+            [192, 0, 2, _] => Some(Hop { next_hop: B.into(), source, mtu: Some(1400) }),
             _ => None,
         }
     }
 
-    fn neighbour(&self, address: Ipv4Addr) -> Option<MacAddr> {
+    fn neighbour(&self, address: IpAddr) -> Option<MacAddr> {
         self.neighbours.lock().unwrap().get(&address).copied()
     }
 
-    fn resolve(&self, address: Ipv4Addr) {
+    fn resolve(&self, address: IpAddr) {
         self.resolved.lock().unwrap().push(address);
     }
 
-    fn confirm(&self, address: Ipv4Addr) {
+    fn confirm(&self, address: IpAddr) {
         self.confirmed.lock().unwrap().push(address);
     }
 }
@@ -64,7 +66,7 @@ fn what_waits_goes_when_the_kernel_knows_the_neighbour() {
     let path = a.path("0.0.0.0:1", "192.0.2.1:2");
     assert_eq!((path.local(), path.mtu()), ("10.0.0.1:1".parse().unwrap(), 1400));
     a.send(&path, b"one").unwrap();
-    assert_eq!(tables.asked(), [B], "one system call, not one for each datagram");
+    assert_eq!(tables.asked(), [IpAddr::from(B)], "one system call, not one for each datagram");
     assert!(a.sent().is_empty() && path.is_current(&a.inet));
     a.inet.neighbours_changed(&a.iface, &mut a.pass());
     assert!(a.sent().is_empty());
@@ -76,7 +78,7 @@ fn what_waits_goes_when_the_kernel_knows_the_neighbour() {
     a.send(&path, b"two").unwrap();
     assert_eq!(a.sent()[0][..6], MAC_B.0);
     a.inet.confirm(&path, a.now);
-    assert_eq!(*tables.confirmed.lock().unwrap(), [B]);
+    assert_eq!(*tables.confirmed.lock().unwrap(), [IpAddr::from(B)]);
 }
 
 #[test]
@@ -90,7 +92,7 @@ fn the_kernel_is_reminded_of_a_neighbour_in_use() {
     a.wait(Duration::from_secs(10));
     a.send(&path, b"x").unwrap();
     a.send(&path, b"x").unwrap();
-    assert_eq!(tables.asked(), [B]);
+    assert_eq!(tables.asked(), [IpAddr::from(B)]);
 }
 
 #[test]

@@ -100,5 +100,5 @@ fn smoltcp_and_we_understand_each_other() {
         echoed += 1;
     }
     assert_eq!((echoed, a.count(Count::UdpInErrors)), (200, 0));
-    assert_eq!(a.count(Count::ArpFailed), 0);
+    assert_eq!(a.count(Count::NeighFailed), 0);
 }

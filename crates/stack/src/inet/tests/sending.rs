@@ -106,7 +106,7 @@ fn the_longest_prefix_leads_the_way() {
     assert_eq!(asked("198.51.100.1:2"), 254);
     assert_eq!(asked("192.0.2.1:2"), 253);
     assert_eq!(asked("10.0.0.9:2"), 9);
-    let lost = a.inet.add_route(&a.iface, Ipv4Cidr::DEFAULT, Some([10, 9, 0, 1].into()));
+    let lost = a.inet.add_route(&a.iface, Ipv4Cidr::DEFAULT.into(), Some([10, 9, 0, 1].into()));
     assert!(lost.unwrap_err().to_string().contains("gateway 10.9.0.1"));
 }
 
@@ -114,7 +114,7 @@ fn the_longest_prefix_leads_the_way() {
 fn a_new_route_outdates_paths() {
     let a = Station::a();
     let path = a.path("0.0.0.0:1", "10.0.0.2:2");
-    a.inet.add_route(&a.iface, Ipv4Cidr::DEFAULT, Some(B)).unwrap();
+    a.inet.add_route(&a.iface, Ipv4Cidr::DEFAULT.into(), Some(B.into())).unwrap();
     assert!(!path.is_current(&a.inet));
 }
 

@@ -1,0 +1,132 @@
+//! Cutting packets that are too big for their way (RFC 791 section 3.2, RFC 8200 section 4.5). Only datagrams and
+//! pings come here: segments are never cut.
+
+use super::{Inet, SendError, counters::Count, iface::Interface, output::ethertype};
+use crate::{
+    sync::Ordering,
+    wire::{MacAddr, Protocol, extension, ipv4, ipv6},
+};
+
+/// Bytes before the data of a fragment over IPv6.
+const HEADERS6: usize = ipv6::HEADER_LEN + extension::FRAGMENT_LEN;
+
+/// A packet to be cut: one of our own, so without options or extension headers.
+enum Whole<'a> {
+    V4(ipv4::Packet<&'a [u8]>),
+    V6(ipv6::Packet<&'a [u8]>),
+}
+
+/// What the fragments of one packet differ in.
+struct Piece<'a> {
+    data: &'a [u8],
+    offset: usize,
+    more: bool,
+}
+
+impl<'a> Whole<'a> {
+    fn new(packet: &'a [u8]) -> Option<Whole<'a>> {
+        match ipv4::Packet::new_checked(packet) {
+            Ok(packet) => Some(Whole::V4(packet)),
+            Err(_) => ipv6::Packet::new_checked(packet).ok().map(Whole::V6),
+        }
+    }
+
+    fn payload(&self) -> &'a [u8] {
+        match self {
+            Whole::V4(packet) => packet.payload(),
+            Whole::V6(packet) => packet.payload(),
+        }
+    }
+
+    fn headers(&self) -> usize {
+        match self {
+            Whole::V4(_) => ipv4::HEADER_LEN,
+            Whole::V6(_) => HEADERS6,
+        }
+    }
+
+    /// What is counted: packets cut, pieces made, packets that could not be.
+    fn counts(&self) -> [Count; 3] {
+        match self {
+            Whole::V4(_) => [Count::IpFragOKs, Count::IpFragCreates, Count::IpFragFails],
+            Whole::V6(_) => [Count::Ip6FragOKs, Count::Ip6FragCreates, Count::Ip6FragFails],
+        }
+    }
+
+    /// Lays one fragment. Lengths and offsets come from a packet that has been checked: none of this can fail.
+    fn lay(&self, room: &mut [u8], piece: &Piece<'_>, ident: u32) {
+        match self {
+            Whole::V4(whole) => {
+                let (src, dst, protocol) = (whole.src(), whole.dst(), whole.protocol());
+                let Ok(mut ip) = ipv4::Packet::init(room, src, dst, protocol, piece.data.len())
+                else {
+                    return;
+                };
+                ip.set_ttl(whole.ttl());
+                ip.set_tos(whole.dscp() << 2 | whole.ecn());
+                ip.set_ident(ident as u16);
+                let _ = ip.set_fragment(piece.offset, piece.more);
+                ip.payload_mut().copy_from_slice(piece.data);
+            }
+            Whole::V6(whole) => {
+                let (src, dst, next) = (whole.src(), whole.dst(), whole.next_header());
+                let len = extension::FRAGMENT_LEN + piece.data.len();
+                let Ok(mut ip) = ipv6::Packet::init(room, src, dst, Protocol::FRAGMENT, len) else {
+                    return;
+                };
+                ip.set_hop_limit(whole.hop_limit());
+                ip.set_traffic_class(whole.traffic_class());
+                ip.set_flow_label(whole.flow_label());
+                let (head, data) = ip.payload_mut().split_at_mut(extension::FRAGMENT_LEN);
+                let _ = extension::put_fragment(head, next, piece.offset, piece.more, ident);
+                data.copy_from_slice(piece.data);
+            }
+        }
+    }
+}
+
+impl Inet {
+    /// Sends a whole IP packet to a known address in pieces of at most `mtu` bytes.
+    pub(super) fn send_fragments(
+        &self,
+        iface: &Interface,
+        queue: u32,
+        mac: MacAddr,
+        packet: &[u8],
+        mtu: usize,
+    ) -> Result<(), SendError> {
+        let Some(whole) = Whole::new(packet) else {
+            self.counters.add(Count::IpFragFails);
+            return Err(SendError::TooBig);
+        };
+        let [done, made, failed] = whole.counts();
+        // All fragments but the last carry a multiple of 8 bytes.
+        let most = mtu.saturating_sub(whole.headers()) & !7;
+        if most == 0 {
+            self.counters.add(failed);
+            return Err(SendError::TooBig);
+        }
+        let ident = match whole {
+            // With 16 bits the next one is the one used longest ago (RFC 6864 section 4.3).
+            Whole::V4(_) => self.idents.fetch_add(1, Ordering::Relaxed) as u32,
+            // With 32, one that nobody can guess (RFC 7739 section 5).
+            Whole::V6(_) => self.random.next() as u32,
+        };
+        let pieces = whole.payload().chunks(most);
+        let last = pieces.len() - 1;
+        let to = (mac, ethertype(packet));
+        let mut tx = iface.transmit(queue);
+        for (n, data) in pieces.enumerate() {
+            let piece = Piece { data, offset: n * most, more: n < last };
+            let len = whole.headers() + data.len();
+            let mut fill = |room: &mut [u8]| whole.lay(room, &piece, ident);
+            if iface.push_frame(tx.ring(), to, len, &mut fill).is_err() {
+                self.counters.add(failed);
+                return Err(SendError::RingFull);
+            }
+        }
+        self.counters.add(done);
+        self.counters.add_n(made, last as u64 + 1);
+        Ok(())
+    }
+}

@@ -1,0 +1,286 @@
+//! ICMP for IPv6 (RFC 4443): answering pings, telling others what could not be delivered here, and telling sockets
+//! what could not be delivered elsewhere.
+
+use super::{
+    Inet, SocketError,
+    counters::Count,
+    icmp_error::Quoted,
+    input::{Arrival, Cast, Inbound},
+    input6::Inbound6,
+    own6,
+};
+use crate::{
+    napi::Pass,
+    sync::lock,
+    wire::{
+        Protocol,
+        icmpv6::{self, Type, code},
+        ipv6,
+    },
+};
+use std::net::{IpAddr, Ipv6Addr};
+
+/// A router's word on a better way (RFC 4861 section 4.5).
+const REDIRECT: Type = Type(137);
+
+impl Inet {
+    /// An ICMPv6 message in a packet that is for us.
+    #[cold]
+    pub(super) fn icmpv6_input(
+        &self,
+        arrival: &Arrival<'_>,
+        packet: Inbound6<'_>,
+        cast: Cast,
+        pass: &mut Pass,
+    ) {
+        self.counters.add(Count::Icmp6InMsgs);
+        let message = match icmpv6::Packet::new_checked(packet.payload) {
+            Ok(message) if message.verify_checksum(packet.address_sum()).is_ok() => message,
+            Ok(_) => {
+                self.counters.add(Count::Icmp6InCsumErrors);
+                return self.counters.add(Count::Icmp6InErrors);
+            }
+            Err(_) => return self.counters.add(Count::Icmp6InErrors),
+        };
+        let shared = arrival.iface.is_some_and(|iface| iface.kernel().is_some());
+        match message.kind() {
+            Type::ECHO_REQUEST => {
+                self.counters.add(Count::Icmp6InEchos);
+                if !shared {
+                    self.echo_reply6(arrival, packet, cast, pass);
+                }
+            }
+            kind if kind.is_error() => {
+                self.icmpv6_error(packet.dst(), message, arrival.scope(), pass);
+            }
+            // RFC 4443 section 2.4 (b): "If an ICMPv6 informational message of unknown type is received, it MUST be
+            // silently discarded." Replies to pings are for raw sockets, which there are none of; redirects a host
+            // may ignore (RFC 4861 section 8.3 has it that it SHOULD not; here routes are the user's alone).
+            _ if !shared => self.ndp_input(arrival, &packet, &message, pass),
+            _ => {}
+        }
+    }
+
+    fn echo_reply6(
+        &self,
+        arrival: &Arrival<'_>,
+        packet: Inbound6<'_>,
+        cast: Cast,
+        pass: &mut Pass,
+    ) {
+        // RFC 4443 section 4.2: from the address that was pinged; of a group's ping from an address of ours, and
+        // an answer to nobody is none.
+        let (src, dst) = (self.answer_source(arrival, &packet, cast), packet.src());
+        let Some(src) = src.filter(|_| !dst.is_unspecified()) else { return };
+        let message = packet.payload;
+        let sent =
+            self.output6((src, dst, arrival.scope()), message.len(), arrival.queue, pass, |room| {
+                room.copy_from_slice(message);
+                if let Ok(mut reply) = icmpv6::Packet::new_checked(room) {
+                    reply.turn_into_reply();
+                    reply.fill_checksum(ipv6::address_sum(src, dst));
+                }
+            });
+        if sent {
+            self.counters.add(Count::Icmp6OutEchoReplies);
+        }
+    }
+
+    /// Which address of ours answers a packet.
+    fn answer_source(
+        &self,
+        arrival: &Arrival<'_>,
+        packet: &Inbound6<'_>,
+        cast: Cast,
+    ) -> Option<Ipv6Addr> {
+        match (cast, arrival.iface) {
+            (Cast::One, _) => Some(packet.dst()),
+            (Cast::Many, Some(iface)) => own6::source(iface.own6().iter(), packet.src()),
+            (Cast::Many, None) => None,
+        }
+    }
+
+    /// Takes in an ICMPv6 error that came to the kernel: the message as a raw socket gives it, without the IPv6
+    /// header, its checksum checked by the kernel (RFC 3542 section 3.1), sent to `local` over the interface
+    /// `scope`. What is no error, or is about no packet of a socket of ours, is counted and has no effect.
+    pub fn icmpv6_error_input(&self, message: &[u8], local: Ipv6Addr, scope: u32, pass: &mut Pass) {
+        self.counters.add(Count::Icmp6InMsgs);
+        match icmpv6::Packet::new_checked(message) {
+            Ok(message) if message.kind().is_error() => {
+                self.icmpv6_error(local, message, scope, pass);
+            }
+            Ok(_) => {}
+            Err(_) => self.counters.add(Count::Icmp6InErrors),
+        }
+    }
+
+    /// An error sent to `local`, an address of ours.
+    fn icmpv6_error(
+        &self,
+        local: Ipv6Addr,
+        message: icmpv6::Packet<&[u8]>,
+        scope: u32,
+        pass: &mut Pass,
+    ) {
+        let believed = message.quoted().is_ok_and(|quoted| {
+            // RFC 4443 section 2.2: errors go to the source of the packet at fault.
+            let quoted = Quoted::v6(&quoted, scope).filter(|_| quoted.src() == local);
+            self.believe(quoted, meaning(message), message.mtu(), pass)
+        });
+        if !believed {
+            self.counters.add(Count::Icmp6InErrors);
+        }
+    }
+
+    /// Tells the sender of a packet to one of our addresses that it could not be delivered.
+    #[cold]
+    pub(super) fn refuse6(
+        &self,
+        arrival: &Arrival<'_>,
+        packet: &Inbound6<'_>,
+        code: u8,
+        pass: &mut Pass,
+    ) {
+        self.answer_with_error6(arrival, (Type::UNREACHABLE, code, 0), packet, pass);
+    }
+
+    /// Sends an error of `kind`, code and second word about a packet that has come, unless it must not be.
+    #[cold]
+    pub(super) fn answer_with_error6(
+        &self,
+        arrival: &Arrival<'_>,
+        kind: (Type, u8, u32),
+        packet: &Inbound6<'_>,
+        pass: &mut Pass,
+    ) {
+        // The kernel answers for its addresses. RFC 4443 section 2.4 (e): not about "a packet destined to an IPv6
+        // multicast address" but for unrecognized options, nor "a packet sent as a link-layer multicast" or
+        // broadcast, with the same exception.
+        let shared = arrival.iface.is_some_and(|iface| iface.kernel().is_some());
+        let many = packet.dst().is_multicast() || !arrival.to_one;
+        let option = (kind.0, kind.1) == (Type::PARAMETER_PROBLEM, code::UNRECOGNIZED_OPTION);
+        if shared || (many && !option) {
+            return;
+        }
+        let cast = if packet.dst().is_multicast() { Cast::Many } else { Cast::One };
+        let Some(src) = self.answer_source(arrival, packet, cast) else { return };
+        self.send_error_from(src, kind, packet, (arrival.scope(), arrival.queue), pass);
+    }
+
+    /// Sends an error about a packet to one of our addresses, to its sender.
+    pub(super) fn send_error6(
+        &self,
+        kind: (Type, u8, u32),
+        packet: &Inbound6<'_>,
+        queue: u32,
+        pass: &mut Pass,
+    ) {
+        self.send_error_from(packet.dst(), kind, packet, (0, queue), pass);
+    }
+
+    fn send_error_from(
+        &self,
+        src: Ipv6Addr,
+        (kind, code, word): (Type, u8, u32),
+        packet: &Inbound6<'_>,
+        (scope, queue): (u32, u32),
+        pass: &mut Pass,
+    ) {
+        // RFC 4443 section 2.4 (e), continued: nor about "an ICMPv6 error message", "an ICMPv6 redirect message",
+        // "a packet whose source address does not uniquely identify a single node".
+        let dst = packet.src();
+        if dst.is_unspecified() || dst.is_multicast() || is_about_error(&packet.view) {
+            return;
+        }
+        // (f): "an IPv6 node MUST limit the rate of ICMPv6 error messages it originates."
+        if !lock(&self.limiter).allow(pass.now) {
+            return self.counters.add(Count::Icmp6OutRateLimited);
+        }
+        let quote = packet.view.bytes();
+        let len = icmpv6::error_len(quote.len());
+        let sent = self.output6((src, dst, scope), len, queue, pass, |room| {
+            let addresses = ipv6::address_sum(src, dst);
+            // A quote of a header and 8 bytes at least has found room: this cannot fail.
+            let _ = icmpv6::Packet::init_error(room, addresses, kind, code, word, quote);
+        });
+        if sent {
+            self.counters.add(match kind {
+                Type::TIME_EXCEEDED => Count::Icmp6OutTimeExcds,
+                Type::PARAMETER_PROBLEM => Count::Icmp6OutParmProblems,
+                _ => Count::Icmp6OutDestUnreachs,
+            });
+        }
+    }
+
+    /// Sends an ICMPv6 message of our own making, as [`output`](Inet::output); `scope` is the interface that
+    /// link-local addresses are meant on.
+    pub(super) fn output6(
+        &self,
+        (src, dst, scope): (Ipv6Addr, Ipv6Addr, u32),
+        len: usize,
+        queue: u32,
+        pass: &mut Pass,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> bool {
+        let mut packet = vec![0; ipv6::HEADER_LEN + len];
+        let Ok(mut ip) = ipv6::Packet::init(&mut packet[..], src, dst, Protocol::ICMPV6, len)
+        else {
+            self.counters.add(Count::Ip6FragFails);
+            return false;
+        };
+        fill(ip.payload_mut());
+        self.send_whole((IpAddr::V6(src), IpAddr::V6(dst), scope), &packet, queue, pass)
+    }
+}
+
+/// Whether a packet is an ICMPv6 error or redirect, also behind extension headers.
+fn is_about_error(view: &ipv6::Packet<&[u8]>) -> bool {
+    let (mut next, mut rest) = (view.next_header(), view.payload());
+    loop {
+        let len = match (next, rest) {
+            (Protocol::ICMPV6, [kind, ..]) => {
+                return Type(*kind).is_error() || Type(*kind) == REDIRECT;
+            }
+            (
+                Protocol::HOP_BY_HOP | Protocol::DESTINATION_OPTIONS | Protocol::ROUTING,
+                [_, len, ..],
+            ) => (usize::from(*len) + 1) * 8,
+            (Protocol::FRAGMENT, [_, _, ..]) => 8,
+            _ => return false,
+        };
+        next = Protocol(rest[0]);
+        match rest.get(len..) {
+            Some(behind) => rest = behind,
+            None => return false,
+        }
+    }
+}
+
+/// What an error means to a socket: Linux's `icmpv6_err_convert` and `tab_unreach`.
+fn meaning(message: icmpv6::Packet<&[u8]>) -> (SocketError, Count) {
+    match (message.kind(), message.code()) {
+        (Type::PACKET_TOO_BIG, _) => (SocketError::soft(libc::EMSGSIZE), Count::Icmp6InPktTooBigs),
+        (Type::TIME_EXCEEDED, _) => {
+            (SocketError::soft(libc::EHOSTUNREACH), Count::Icmp6InTimeExcds)
+        }
+        (Type::PARAMETER_PROBLEM, _) => {
+            (SocketError::hard(libc::EPROTO), Count::Icmp6InParmProblems)
+        }
+        (Type::UNREACHABLE, code) => {
+            let error = match code {
+                code::NO_ROUTE => SocketError::soft(libc::ENETUNREACH),
+                code::PROHIBITED | code::SOURCE_POLICY | code::REJECT_ROUTE => {
+                    SocketError::hard(libc::EACCES)
+                }
+                code::BEYOND_SCOPE | code::ADDRESS_UNREACHABLE => {
+                    SocketError::soft(libc::EHOSTUNREACH)
+                }
+                code::PORT_UNREACHABLE => SocketError::hard(libc::ECONNREFUSED),
+                _ => SocketError::hard(libc::EPROTO),
+            };
+            (error, Count::Icmp6InDestUnreachs)
+        }
+        // RFC 4443 section 2.4 (a): one "of unknown type" is passed on as well.
+        _ => (SocketError::soft(libc::EPROTO), Count::Icmp6InUnknownErrors),
+    }
+}

@@ -1,0 +1,227 @@
+//! The way in for IPv6: whether a packet is for us, its extension headers, fragments, and what its sender is told if
+//! it is refused (RFC 8200, RFC 4443).
+
+use super::{
+    Inet,
+    counters::Count,
+    demux::Demux,
+    input::{Arrival, Cast, Inbound},
+    reassembly::Piece,
+};
+use crate::{
+    napi::Pass,
+    nic::Checksum,
+    wire::{
+        self, Protocol,
+        checksum::Sum,
+        ethernet,
+        extension::{Content, Refused, Upper},
+        icmpv6::{self, code},
+        ipv6,
+    },
+};
+use std::net::Ipv6Addr;
+
+/// An IPv6 packet that has been checked, and what it carries.
+#[derive(Clone, Copy)]
+pub(super) struct Inbound6<'a> {
+    pub(super) view: ipv6::Packet<&'a [u8]>,
+    pub(super) payload: &'a [u8],
+}
+
+impl<'a> Inbound6<'a> {
+    /// Of a packet whose content is not looked at.
+    pub(super) fn new(bytes: &'a [u8]) -> wire::Result<Inbound6<'a>> {
+        let view = ipv6::Packet::new_checked(bytes)?;
+        Ok(Inbound6 { view, payload: view.payload() })
+    }
+}
+
+impl<'a> Inbound<'a> for Inbound6<'a> {
+    type Address = Ipv6Addr;
+    // RFC 8200 section 8.1: "IPv6 receivers must discard UDP packets containing a zero checksum"; the exceptions
+    // of RFC 6936 are for tunnels.
+    const CHECKSUM_OPTIONAL: bool = false;
+
+    #[inline]
+    fn src(&self) -> Ipv6Addr {
+        self.view.src()
+    }
+
+    #[inline]
+    fn dst(&self) -> Ipv6Addr {
+        self.view.dst()
+    }
+
+    #[inline]
+    fn address_sum(&self) -> Sum {
+        self.view.address_sum()
+    }
+
+    #[inline]
+    fn ecn(&self) -> u8 {
+        self.view.ecn()
+    }
+
+    #[inline]
+    fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+
+    #[inline]
+    fn demux(inet: &Inet) -> &Demux<Ipv6Addr> {
+        &inet.demux6
+    }
+
+    fn refuse(self, inet: &Inet, arrival: &Arrival<'_>, pass: &mut Pass) {
+        inet.refuse6(arrival, &self, code::PORT_UNREACHABLE, pass);
+    }
+}
+
+impl Inet {
+    /// An IPv6 packet in a frame. Out of line, so that it costs IPv4 no more than the call it does not make.
+    #[inline(never)]
+    pub(super) fn ipv6_frame_input(
+        &self,
+        arrival: &Arrival<'_>,
+        frame: ethernet::Frame<&[u8]>,
+        bytes: &[u8],
+        pass: &mut Pass,
+    ) {
+        let Some(iface) = arrival.iface else { return };
+        if iface.kernel().is_none() && iface.own6().is_empty() {
+            return self.counters.add(Count::LinkInUnknownProtos);
+        }
+        // A question of our own to everybody, come back, is no sign that somebody else has our address.
+        if arrival.to_one || frame.src() != iface.info().mac {
+            self.ipv6_input(arrival, bytes, pass);
+        }
+    }
+
+    #[inline]
+    pub(super) fn ipv6_input(&self, arrival: &Arrival<'_>, bytes: &[u8], pass: &mut Pass) {
+        let view = match ipv6::Packet::new_checked(bytes) {
+            Ok(view) => view,
+            Err(wire::Error::Truncated) => return self.counters.add(Count::Ip6InTruncatedPkts),
+            Err(_) => return self.counters.add(Count::Ip6InHdrErrors),
+        };
+        let Some(cast) = self.accept6(arrival, view.src(), view.dst()) else { return };
+        match view.content() {
+            Ok(Content::Whole(upper)) => self.deliver6(arrival, view, upper, cast, pass),
+            Ok(Content::Fragment(fragment)) => {
+                self.fragment_input6(arrival, &Piece::v6(&view, &fragment), cast, pass);
+            }
+            Err(refused) => self.refused6(arrival, view, refused, pass),
+        }
+    }
+
+    /// A whole packet for us.
+    #[inline]
+    fn deliver6(
+        &self,
+        arrival: &Arrival<'_>,
+        view: ipv6::Packet<&[u8]>,
+        upper: Upper<'_>,
+        cast: Cast,
+        pass: &mut Pass,
+    ) {
+        let packet = Inbound6 { view, payload: upper.payload };
+        match upper.protocol {
+            Protocol::UDP => self.udp_input(arrival, packet, cast, pass),
+            Protocol::TCP => self.tcp_input(arrival, packet, cast, pass),
+            Protocol::ICMPV6 => self.icmpv6_input(arrival, packet, cast, pass),
+            // RFC 8200 section 4.7: "there is nothing following that header".
+            Protocol::NO_NEXT_HEADER => {}
+            _ => {
+                self.counters.add(Count::Ip6InUnknownProtos);
+                let problem = upper.unknown();
+                let kind = (icmpv6::Type::PARAMETER_PROBLEM, problem.code, problem.pointer);
+                self.answer_with_error6(arrival, kind, &packet, pass);
+            }
+        }
+    }
+
+    /// Whether a packet is for us and from somebody who can send; if not, counts why.
+    #[inline]
+    fn accept6(&self, arrival: &Arrival<'_>, src: Ipv6Addr, dst: Ipv6Addr) -> Option<Cast> {
+        let Some(iface) = arrival.iface else { return Some(Cast::One) };
+        // RFC 4291 sections 2.5.3 and 2.7: loopback addresses do not come in over links, groups do not send; nor
+        // do IPv4 addresses in IPv6's clothes (`ip6_rcv_core` in net/ipv6/ip6_input.c), which sockets would take
+        // for peers of IPv4.
+        let mapped = |address: Ipv6Addr| address.to_ipv4_mapped().is_some();
+        let mut martian = src.is_multicast() || src.is_loopback() || mapped(src) || mapped(dst);
+        let mut cast = None;
+        for own in iface.own6() {
+            martian |= own.address == src;
+            if own.address == dst && own.is_usable() {
+                cast = Some(Cast::One);
+            } else if own.group == dst {
+                cast = Some(Cast::Many);
+            }
+        }
+        if martian {
+            self.counters.add(Count::Ip6InMartians);
+            return None;
+        }
+        if cast.is_none() {
+            cast = match dst {
+                // RFC 4291 section 2.8: a group every host is in.
+                ipv6::ALL_NODES if iface.kernel().is_none() => Some(Cast::Many),
+                _ if dst.is_multicast() || dst.is_loopback() => None,
+                // Steering has let through only what is for an address the kernel knows as ours.
+                _ if iface.kernel().is_some() => Some(Cast::One),
+                // The weak host model, as over IPv4.
+                _ if self.topology().own(dst.into()) => Some(Cast::One),
+                _ => None,
+            };
+        }
+        // A packet for one that came in a frame for many is nobody's (`ip6_input_finish` leaves that to the upper
+        // layers; RFC 1122 section 3.3.6 says it of IPv4).
+        match cast {
+            Some(Cast::One) if !arrival.to_one => {}
+            Some(cast) => return Some(cast),
+            None => {}
+        }
+        self.counters.add(Count::Ip6InAddrErrors);
+        None
+    }
+
+    #[cold]
+    fn fragment_input6(
+        &self,
+        arrival: &Arrival<'_>,
+        piece: &Piece<'_>,
+        cast: Cast,
+        pass: &mut Pass,
+    ) {
+        let Some(whole) = self.reassemble(piece, pass) else { return };
+        let Ok(view) = ipv6::Packet::new_checked(&whole[..]) else { return };
+        // Nothing finishes the checksum of a datagram in pieces: it was made before it was cut.
+        let arrival = Arrival { checksum: Checksum::Unverified, ..*arrival };
+        match view.content() {
+            Ok(Content::Whole(upper)) => self.deliver6(&arrival, view, upper, cast, pass),
+            // A fragment of fragments: nobody honest makes those.
+            Ok(Content::Fragment(_)) => self.counters.add(Count::Ip6InHdrErrors),
+            Err(refused) => self.refused6(&arrival, view, refused, pass),
+        }
+    }
+
+    #[cold]
+    fn refused6(
+        &self,
+        arrival: &Arrival<'_>,
+        view: ipv6::Packet<&[u8]>,
+        refused: Refused,
+        pass: &mut Pass,
+    ) {
+        self.counters.add(match refused.error {
+            wire::Error::Truncated => Count::Ip6InTruncatedPkts,
+            _ => Count::Ip6InHdrErrors,
+        });
+        if let Some(problem) = refused.problem {
+            let kind = (icmpv6::Type::PARAMETER_PROBLEM, problem.code, problem.pointer);
+            let packet = Inbound6 { view, payload: view.payload() };
+            self.answer_with_error6(arrival, kind, &packet, pass);
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Neighbour discovery on interfaces whose addresses are ours (RFC 4861), and making sure that nobody else has
+//! them (RFC 4862 section 5.4).
+//!
+//! Routers are not discovered and make us no addresses: routes are given by the user, as IPv4's are. Groups are
+//! not reported to routers (MLD): where a switch forwards by such reports, solicitations may not get here.
+
+use super::{
+    Inet,
+    counters::Count,
+    iface::Interface,
+    input::{Arrival, Inbound},
+    input6::Inbound6,
+    neighbour::News,
+    own6::{self, Own6},
+    route::NextHop,
+};
+use crate::{
+    napi::Pass,
+    sync::lock,
+    time::Instant,
+    wire::{
+        EtherType, MacAddr, Protocol, icmpv6, ipv6,
+        ndp::{self, Message, NEIGHBOR_LEN},
+    },
+};
+use std::{net::Ipv6Addr, time::Duration};
+
+/// How long the answer to a probe is waited for (RFC 4861 section 10, RETRANS_TIMER).
+const PROBE: Duration = Duration::from_secs(1);
+
+impl Inet {
+    /// An ICMPv6 message that is neither error nor ping.
+    #[cold]
+    pub(super) fn ndp_input(
+        &self,
+        arrival: &Arrival<'_>,
+        packet: &Inbound6<'_>,
+        message: &icmpv6::Packet<&[u8]>,
+        pass: &mut Pass,
+    ) {
+        let Some(iface) = arrival.iface else { return };
+        match ndp::parse(&packet.view, message) {
+            Ok(Some(Message::NeighborSolicitation { target, source })) => {
+                self.counters.add(Count::Icmp6InNeighborSolicits);
+                self.solicited(iface, arrival.queue, packet.src(), target, source, pass);
+            }
+            Ok(Some(Message::NeighborAdvertisement {
+                target, mac, solicited, overrides, ..
+            })) => {
+                self.counters.add(Count::Icmp6InNeighborAdvertisements);
+                if let Some(own) = iface.own6().iter().find(|own| own.address == target) {
+                    return self.claimed_by_another(own);
+                }
+                let told = (mac, solicited, overrides);
+                self.learn(iface, target.into(), |table| {
+                    (table.advertise(target.into(), told, pass.now, &self.random), None)
+                });
+            }
+            Ok(_) => {}
+            Err(_) => self.counters.add(Count::Icmp6InErrors),
+        }
+    }
+
+    /// `asker` wants to know who has `target`.
+    fn solicited(
+        &self,
+        iface: &Interface,
+        queue: u32,
+        asker: Ipv6Addr,
+        target: Ipv6Addr,
+        mac: Option<MacAddr>,
+        pass: &mut Pass,
+    ) {
+        let own = iface.own6().iter().find(|own| own.address == target && own.is_usable());
+        let probed = asker.is_unspecified();
+        if let Some(own) = own.filter(|own| probed && own.is_probing()) {
+            // RFC 4862 section 5.4.3: two that probe for one address at once both give it up.
+            return self.claimed_by_another(own);
+        }
+        // Strangers to the link are answered but not remembered: they could fill the table.
+        let near = iface.own6().iter().any(|own| own.contains(asker));
+        if let Some(mac) = mac.filter(|_| near) {
+            // RFC 4861 section 7.2.3: "the recipient SHOULD create or update the Neighbor Cache entry" of who asks
+            // for it; mere mentions make no entry.
+            let news = if own.is_some() { News::Solicitation } else { News::Mention };
+            self.learn(iface, asker.into(), |table| {
+                table.hear(asker.into(), mac, news, pass.now, &self.random)
+            });
+        }
+        let Some(own) = own else { return };
+        // "If the source of the solicitation is the unspecified address, the node MUST set the Solicited flag to
+        // zero and multicast the advertisement to the all-nodes address."
+        let dst = if probed { ipv6::ALL_NODES } else { asker };
+        let mut packet = [0; ipv6::HEADER_LEN + NEIGHBOR_LEN];
+        let laid = lay(&mut packet, (own.address, dst), NEIGHBOR_LEN, |room, addresses| {
+            // RFC 4429 section 3.3: an address not yet sure to be ours overrides nobody's entry.
+            let overrides = !own.is_probing();
+            let (target, mac) = (own.address, iface.info().mac);
+            ndp::put_neighbor_advertisement(room, addresses, target, mac, !probed, overrides)
+        });
+        let next_hop = if probed { NextHop::Group(dst.into()) } else { NextHop::One(dst.into()) };
+        let mtu = iface.info().mtu;
+        let sent = laid.is_some()
+            && self.link_output(iface, queue, next_hop, &packet, mtu, pass.now).is_ok();
+        self.count_sent(sent, Count::Icmp6OutNeighborAdvertisements);
+    }
+
+    /// Somebody else says that an address of ours is his.
+    fn claimed_by_another(&self, own: &Own6) {
+        self.counters.add(Count::Ip6AddrConflicts);
+        if own.give_up() {
+            self.counters.add(Count::Ip6AddrDuplicates);
+            self.outdate_paths();
+        }
+    }
+
+    /// Asks who has `address`: everybody, or only `neighbour`, whether it still has it.
+    pub(super) fn solicit(
+        &self,
+        iface: &Interface,
+        queue: u32,
+        address: Ipv6Addr,
+        neighbour: Option<MacAddr>,
+    ) {
+        let Some(src) = own6::source(iface.own6().iter(), address) else { return };
+        self.send_solicitation(iface, queue, src, address, neighbour);
+    }
+
+    fn send_solicitation(
+        &self,
+        iface: &Interface,
+        queue: u32,
+        src: Ipv6Addr,
+        target: Ipv6Addr,
+        neighbour: Option<MacAddr>,
+    ) {
+        let group = ipv6::solicited_node(target);
+        let (dst, to) = match neighbour {
+            Some(mac) => (target, mac),
+            None => (group, MacAddr::of_group6(group)),
+        };
+        // RFC 4861 section 4.3: no source address, no MAC address.
+        let mac = Some(iface.info().mac).filter(|_| !src.is_unspecified());
+        let len = if mac.is_some() { NEIGHBOR_LEN } else { NEIGHBOR_LEN - 8 };
+        let mut packet = [0; ipv6::HEADER_LEN + NEIGHBOR_LEN];
+        let packet = &mut packet[..ipv6::HEADER_LEN + len];
+        let laid = lay(packet, (src, dst), len, |room, addresses| {
+            ndp::put_neighbor_solicitation(room, addresses, target, mac)
+        });
+        let to = (to, EtherType::IPV6);
+        let sent = laid.is_some()
+            && iface
+                .transmit_frame(queue, to, packet.len(), &mut |room| room.copy_from_slice(packet))
+                .is_ok();
+        self.count_sent(sent, Count::Icmp6OutNeighborSolicits);
+    }
+
+    /// A lost question is asked again, and so is a lost answer's.
+    fn count_sent(&self, sent: bool, count: Count) {
+        self.counters.add(if sent { count } else { Count::IpOutDiscards });
+    }
+
+    /// Asks once for each address of ours whether somebody has it; who has not answered within a second has not.
+    /// When it has to look again.
+    pub(super) fn tick_probes(&self, iface: &Interface, now: Instant) -> Option<Instant> {
+        let probing = || iface.own6().iter().filter(|own| own.is_probing());
+        let mut neighbours = lock(&iface.neighbours);
+        match neighbours.probing {
+            Some(until) if now < until => return Some(until),
+            Some(_) => {
+                neighbours.probing = None;
+                probing().for_each(Own6::confirm);
+                None
+            }
+            None if probing().next().is_none() => None,
+            None => {
+                neighbours.probing = Some(now + PROBE);
+                drop(neighbours);
+                // RFC 4862 section 5.4.2: DupAddrDetectTransmits 1, from the unspecified address.
+                for own in probing() {
+                    self.send_solicitation(iface, 0, Ipv6Addr::UNSPECIFIED, own.address, None);
+                }
+                Some(now + PROBE)
+            }
+        }
+    }
+}
+
+/// Lays an ICMPv6 message of neighbour discovery and its IP header. The room has its length: it cannot fail.
+fn lay(
+    packet: &mut [u8],
+    (src, dst): (Ipv6Addr, Ipv6Addr),
+    len: usize,
+    put: impl FnOnce(&mut [u8], crate::wire::checksum::Sum) -> crate::wire::Result<usize>,
+) -> Option<()> {
+    let mut ip = ipv6::Packet::init(packet, src, dst, Protocol::ICMPV6, len).ok()?;
+    ip.set_hop_limit(ndp::HOP_LIMIT);
+    put(ip.payload_mut(), ipv6::address_sum(src, dst)).ok().map(drop)
+}
