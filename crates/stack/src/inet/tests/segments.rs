@@ -8,6 +8,8 @@ fn segment(data: &[u8]) -> Vec<u8> {
     bytes[1] = 1;
     bytes[3] = 2;
     bytes[12] = 0x50;
+    // A reset, which nobody answers.
+    bytes[13] = 4;
     bytes[20..].copy_from_slice(data);
     bytes
 }
