@@ -1,7 +1,7 @@
 //! What the network says by ICMP, as far as it may be believed (RFC 5927), and path MTU discovery.
 
 use super::super::connection::State::*;
-use super::script::{Script, Setup, ms, secs};
+use super::script::{Script, ms, secs};
 use crate::inet::SocketError;
 
 #[test]

@@ -1,34 +1,25 @@
 //! One connection, its peer played by the test, and time that stands still unless told to go on. What can
 //! be said in a test is on the page of `tests`.
 //!
-//! Whatever a script asks for, some things are seen to all the time ([`Script::keep_the_rules`]): the
-//! stream's every byte, windows, the MSS.
+//! Owns setting up, the way of segments and time; what is expected, what the application does and what always
+//! holds are in the files below.
+
+mod application;
+mod expect;
+mod rules;
 
 use super::super::{
-    Config, Ready, TcpOptions,
+    Config, TcpOptions,
     connection::{Connection, Outgoing, Start, State},
     handshake::{Answer, Request},
-    info::TcpInfo,
     parse,
     segment::{Flags, Options, Sacks, Segment},
     seq::Seq,
     shared::Shared,
 };
-use super::notation::{Line, Word, letters};
-use crate::{
-    inet::{SocketError, counters::Counters},
-    time::Instant,
-    wire::tcp::Packet,
-};
-use std::{
-    collections::VecDeque,
-    fmt::Write,
-    io::{self, IoSlice, IoSliceMut},
-    net::Shutdown,
-    ops::RangeInclusive,
-    sync::Arc,
-    time::Duration,
-};
+use super::notation::{Line, Word};
+use crate::{inet::counters::Counters, time::Instant, wire::tcp::Packet};
+use std::{collections::VecDeque, fmt::Write, ops::RangeInclusive, sync::Arc, time::Duration};
 
 /// Our initial sequence number: both sides' numbers wrap within each script, ours over zero, the peer's over
 /// the sign bit.
@@ -299,23 +290,6 @@ impl Script {
         options
     }
 
-    /// What the peer has promised, for [`Script::keep_the_rules`].
-    fn note_peer(&mut self, segment: &Segment<'_>) {
-        let mut shift = self.peer_shift.unwrap_or(0);
-        if segment.flags.has(Flags::SYN) {
-            self.peer_shift = segment.options.window_scale;
-            self.peer_mss = segment.options.mss;
-            shift = 0;
-        }
-        if self.our_shift.is_none() && self.offered.is_some() {
-            shift = 0; // we did not offer to scale, or have not been asked
-        }
-        let edge = (i64::from(segment.window)) << shift;
-        let ack =
-            if segment.flags.has(Flags::ACK) { relative(segment.ack, self.start.iss) } else { 1 };
-        self.room = self.room.max(ack + edge);
-    }
-
     fn arrive(&mut self, segment: &Segment<'_>) {
         if let Some(connection) = &mut self.connection {
             connection.segment(segment, self.now);
@@ -379,171 +353,6 @@ impl Script {
         self.keep_the_rules(&sent, bytes.len());
         self.sent.push_back(sent);
         assert!(self.sent.len() < 10_000, "it does not stop sending:\n{}", self.log);
-    }
-
-    /// What holds for each segment, in every script.
-    fn keep_the_rules(&mut self, sent: &Sent, header: usize) {
-        let seq = relative(sent.segment.seq, self.start.iss);
-        let len = sent.payload.len();
-        let log = &self.log;
-        assert_eq!(sent.payload, stream(seq - 1, len, true), "not the stream's bytes\n{log}");
-        if sent.segment.flags.has(Flags::RST) {
-            return;
-        }
-        // RFC 6691: the peer's MSS does not count options; our segments do.
-        let mss = usize::from(self.peer_mss.unwrap_or(536));
-        assert!(len == 0 || header - 20 + len <= mss, "more than the peer's MSS\n{log}");
-        assert!(len == 0 || seq + len as i64 <= self.room, "beyond the peer's window\n{log}");
-        if sent.segment.flags.has(Flags::SYN) {
-            self.our_shift = sent.segment.options.window_scale;
-        }
-        if !sent.segment.flags.has(Flags::ACK) {
-            self.offered.get_or_insert(0);
-            return;
-        }
-        let scales = self.peer_shift.is_some() && !sent.segment.flags.has(Flags::SYN);
-        let shift = if scales { self.our_shift.unwrap_or(0) } else { 0 };
-        let ack = relative(sent.segment.ack, IRS);
-        let edge = ack + (i64::from(sent.segment.window) << shift);
-        // RFC 9293 section 3.8.6: "A TCP receiver SHOULD NOT shrink the window".
-        assert!(self.offered.is_none_or(|was| edge >= was), "the window's edge moved left\n{log}");
-        assert!(self.acked.is_none_or(|was| ack >= was), "an acknowledgment taken back\n{log}");
-        (self.offered, self.acked) = (Some(edge), Some(ack));
-    }
-
-    /// The next segment sent is this. Only what is written is compared, and PSH only if written.
-    #[track_caller]
-    pub(super) fn expect(&mut self, text: &str) {
-        let line = Line::read(text);
-        let Some(sent) = self.sent.pop_front() else {
-            panic!("expected {text}\n     but nothing was sent\n{}", self.log);
-        };
-        if let Err(what) = self.compare(&line, &sent) {
-            panic!(
-                "expected {text}\n     got {}\n     {what} differs\n{}",
-                self.text(&sent),
-                self.log
-            );
-        }
-    }
-
-    fn compare(&self, line: &Line, sent: &Sent) -> Result<(), &'static str> {
-        let same = |is: bool, what| if is { Ok(()) } else { Err(what) };
-        let ignored = if line.flags.has(Flags::PSH) { 0 } else { Flags::PSH.0 };
-        same(line.flags.0 & !ignored == sent.segment.flags.0 & !ignored, "a flag")?;
-        let start = relative(sent.segment.seq, self.start.iss);
-        let end = start + sent.payload.len() as i64 + i64::from(sent.segment.flags.has(Flags::FIN));
-        let range = (start, end, sent.payload.len());
-        same(line.range.is_none_or(|want| want == range), "the range")?;
-        same(line.ack.is_none_or(|ack| ack == relative(sent.segment.ack, IRS)), "ack")?;
-        same(line.window.is_none_or(|window| window == sent.segment.window), "win")?;
-        same(
-            line.ecn.is_none() || (line.ecn.as_deref() == Some("ect0")) == sent.ecn_capable,
-            "ECN",
-        )?;
-        let options = &sent.segment.options;
-        for word in &line.options {
-            match *word {
-                Word::Mss(mss) => same(options.mss == Some(mss), "mss")?,
-                Word::SackPermitted => same(options.sack_permitted, "sackOK")?,
-                Word::Timestamps(v, e) => same(options.timestamps == Some((v, e)), "ts")?,
-                Word::WindowScale(shift) => same(options.window_scale == Some(shift), "ws")?,
-                Word::Sacks(ref want) => same(*want == self.sacks(options), "sack")?,
-                Word::No("mss") => same(options.mss.is_none(), "mss")?,
-                Word::No("sackOK") => same(!options.sack_permitted, "sackOK")?,
-                Word::No("ts") => same(options.timestamps.is_none(), "ts")?,
-                Word::No("ws") => same(options.window_scale.is_none(), "ws")?,
-                Word::No(_) => same(options.sacks.is_empty(), "sack")?,
-            }
-        }
-        Ok(())
-    }
-
-    fn sacks(&self, options: &Options) -> Vec<(i64, i64)> {
-        options.sacks.iter().map(|b| (relative(b.start, IRS), relative(b.end, IRS))).collect()
-    }
-
-    /// A segment in the words of `notation`.
-    fn text(&self, sent: &Sent) -> String {
-        let start = relative(sent.segment.seq, self.start.iss);
-        let len = sent.payload.len();
-        let end = start + len as i64 + i64::from(sent.segment.flags.has(Flags::FIN));
-        let mut text = if sent.ecn_capable { "[ect0] ".to_owned() } else { String::new() };
-        let _ = write!(text, "{} {start}:{end}({len})", letters(sent.segment.flags));
-        if sent.segment.flags.has(Flags::ACK) {
-            let _ = write!(text, " ack {}", relative(sent.segment.ack, IRS));
-        }
-        let _ = write!(text, " win {}", sent.segment.window);
-        let options = &sent.segment.options;
-        let mut words = Vec::new();
-        words.extend(options.mss.map(|mss| format!("mss {mss}")));
-        words.extend(options.sack_permitted.then(|| "sackOK".to_owned()));
-        words.extend(options.timestamps.map(|(value, echo)| format!("ts {value} {echo}")));
-        words.extend(options.window_scale.map(|shift| format!("ws {shift}")));
-        if !options.sacks.is_empty() {
-            let blocks = self.sacks(options).into_iter().map(|(from, to)| format!(" {from}:{to}"));
-            words.push(format!("sack{}", blocks.collect::<String>()));
-        }
-        if !words.is_empty() {
-            let _ = write!(text, " <{}>", words.join(","));
-        }
-        text
-    }
-
-    /// The data from `from` to `to` is sent next, in order, in segments of any size.
-    #[track_caller]
-    pub(super) fn expect_data(&mut self, from: i64, to: i64) {
-        let mut at = from;
-        while at < to {
-            let log = &self.log;
-            let Some(sent) = self.sent.pop_front() else {
-                panic!("expected data from {at} to {to}, but nothing more was sent\n{log}");
-            };
-            let start = relative(sent.segment.seq, self.start.iss);
-            assert_eq!(start, at, "expected data from {at} on\n{log}");
-            assert!(!sent.payload.is_empty(), "expected data from {at} on\n{log}");
-            at += sent.payload.len() as i64;
-        }
-        assert_eq!(at, to, "more data than expected\n{}", self.log);
-    }
-
-    /// Nothing was sent beyond what was expected.
-    #[track_caller]
-    pub(super) fn expect_nothing(&mut self) {
-        if let Some(sent) = self.sent.front() {
-            panic!("sent and not expected: {}\n{}", self.text(sent), self.log);
-        }
-    }
-
-    /// How many bytes our last acknowledgment lets the peer send.
-    pub(super) fn offers(&self) -> i64 {
-        self.offered.unwrap_or(0) - self.acked.unwrap_or(0)
-    }
-
-    /// What we acknowledged last.
-    pub(super) fn acked(&self) -> i64 {
-        self.acked.unwrap_or(0)
-    }
-
-    /// Whether something was sent that is to be expected.
-    pub(super) fn sent_some(&self) -> bool {
-        !self.sent.is_empty()
-    }
-
-    /// The ranges of data sent and not expected, which is forgotten.
-    pub(super) fn take(&mut self) -> Vec<(i64, i64)> {
-        let range = |sent: &Sent| {
-            let start = relative(sent.segment.seq, self.start.iss);
-            (start, start + sent.payload.len() as i64)
-        };
-        let ranges = self.sent.iter().map(range).filter(|(start, end)| start < end).collect();
-        self.sent.clear();
-        ranges
-    }
-
-    /// Forgets what was sent and not expected; tells how many segments that were.
-    pub(super) fn ignore(&mut self) -> usize {
-        self.sent.drain(..).count()
     }
 
     // -- time
@@ -624,181 +433,6 @@ impl Script {
 
     fn clock(&self) -> String {
         format!("{:.3}", self.now.since(START).as_secs_f64())
-    }
-
-    // -- the application
-
-    #[track_caller]
-    fn connection(&mut self) -> &mut Connection {
-        self.connection.as_mut().expect("there is a connection")
-    }
-
-    fn say(&mut self, what: &str) {
-        let _ = writeln!(self.log, "{:>9} - {what}", self.clock());
-    }
-
-    /// Writes `len` bytes, which all find room.
-    #[track_caller]
-    pub(super) fn send(&mut self, len: usize) {
-        let sent = self.try_send(len, false);
-        assert!(matches!(sent, Ok(n) if n == len), "send({len}) = {sent:?}\n{}", self.log);
-    }
-
-    /// Writes `len` bytes with `MSG_MORE`.
-    #[track_caller]
-    pub(super) fn send_more(&mut self, len: usize) {
-        let sent = self.try_send(len, true);
-        assert!(matches!(sent, Ok(n) if n == len), "send({len}) = {sent:?}\n{}", self.log);
-    }
-
-    /// Writes up to `len` bytes.
-    pub(super) fn try_send(&mut self, len: usize, more: bool) -> io::Result<usize> {
-        self.say(&format!("send {len}"));
-        let now = self.now;
-        let data = stream(self.written as i64, len, true);
-        let sent = self.connection().send(&[IoSlice::new(&data)], more, now);
-        self.written += sent.as_ref().copied().unwrap_or(0);
-        self.transmit();
-        sent
-    }
-
-    /// Reads exactly `len` bytes, and they are the peer's.
-    #[track_caller]
-    pub(super) fn recv(&mut self, len: usize) {
-        let mut left = len;
-        while left > 0 {
-            match self.try_recv(left) {
-                Ok(n) if n > 0 => left -= n,
-                other => panic!("recv({len}): {other:?} with {left} to go\n{}", self.log),
-            }
-        }
-    }
-
-    /// Reads up to `len` bytes.
-    #[track_caller]
-    pub(super) fn try_recv(&mut self, len: usize) -> io::Result<usize> {
-        self.say(&format!("recv {len}"));
-        let now = self.now;
-        let mut into = vec![0; len];
-        let got = self.connection().recv(&mut [IoSliceMut::new(&mut into)], false, now);
-        if let Ok(n) = got {
-            let want = stream(self.read as i64, n, false);
-            assert_eq!(into[..n], want, "not the bytes the peer sent\n{}", self.log);
-            self.read += n;
-        }
-        self.transmit();
-        got
-    }
-
-    /// There is nothing to read now, and more may come.
-    #[track_caller]
-    pub(super) fn recv_nothing(&mut self) {
-        let got = self.try_recv(1).map_err(|e| e.kind());
-        assert_eq!(got, Err(io::ErrorKind::WouldBlock), "\n{}", self.log);
-    }
-
-    /// The peer has sent all.
-    #[track_caller]
-    pub(super) fn recv_end(&mut self) {
-        let got = self.try_recv(1).map_err(|e| e.kind());
-        assert_eq!(got, Ok(0), "the end of the stream\n{}", self.log);
-    }
-
-    pub(super) fn shutdown_write(&mut self) {
-        self.say("shutdown(write)");
-        let now = self.now;
-        self.connection().shutdown(Shutdown::Write, now).expect("connected");
-        self.transmit();
-    }
-
-    pub(super) fn shutdown_read(&mut self) {
-        self.say("shutdown(read)");
-        let now = self.now;
-        self.connection().shutdown(Shutdown::Read, now).expect("connected");
-        self.transmit();
-    }
-
-    pub(super) fn close(&mut self) {
-        self.say("close");
-        let now = self.now;
-        self.connection().close(now);
-        self.transmit();
-    }
-
-    pub(super) fn abort(&mut self) {
-        self.say("abort");
-        let now = self.now;
-        self.connection().abort(now);
-        self.transmit();
-    }
-
-    pub(super) fn configure(&mut self, change: impl FnOnce(&mut TcpOptions)) {
-        self.say("setsockopt");
-        let now = self.now;
-        self.connection().configure(now, change);
-        self.transmit();
-    }
-
-    pub(super) fn state(&mut self) -> State {
-        self.connection().state()
-    }
-
-    #[track_caller]
-    pub(super) fn check_state(&mut self, want: State) {
-        let is = self.state();
-        assert_eq!(is, want, "\n{}", self.log);
-    }
-
-    pub(super) fn ready(&mut self) -> Ready {
-        self.connection().ready()
-    }
-
-    /// `SO_ERROR`: the errno, none afterwards.
-    pub(super) fn error(&mut self) -> Option<i32> {
-        self.connection().take_error()
-    }
-
-    pub(super) fn info(&mut self) -> TcpInfo {
-        let now = self.now;
-        self.connection().info(now)
-    }
-
-    /// Everything else a connection can be asked.
-    pub(super) fn with<T>(&mut self, ask: impl FnOnce(&mut Connection, Instant) -> T) -> T {
-        let now = self.now;
-        let answer = ask(self.connection(), now);
-        self.transmit();
-        answer
-    }
-
-    /// Whether the SYN was forgotten, or never came.
-    pub(super) fn is_listening(&self) -> bool {
-        self.request.is_none() && self.connection.is_none()
-    }
-
-    // -- the host
-
-    /// The transmit ring is full from now on, or has room again.
-    pub(super) fn jam(&mut self, jammed: bool) {
-        self.say(if jammed { "ring full" } else { "ring empty" });
-        self.jammed = jammed;
-        self.transmit();
-    }
-
-    /// An ICMP error comes that quotes our segment at `quoted`.
-    pub(super) fn icmp(&mut self, error: SocketError, quoted: i64) {
-        self.say(&format!("icmp {error:?} about {quoted}"));
-        let quoted = absolute(quoted, self.start.iss);
-        self.connection().unreachable(error, quoted);
-        self.transmit();
-    }
-
-    /// ICMP says about our segment at `quoted` that the path takes `mss` bytes.
-    pub(super) fn icmp_too_big(&mut self, mss: u16, quoted: i64) {
-        self.say(&format!("icmp too big: {mss} about {quoted}"));
-        let (now, quoted) = (self.now, absolute(quoted, self.start.iss));
-        self.connection().path_mss(mss, quoted, now);
-        self.transmit();
     }
 }
 

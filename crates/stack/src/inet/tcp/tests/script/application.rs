@@ -1,0 +1,197 @@
+//! What the application and the host do.
+
+use super::{Script, absolute, stream};
+use crate::{
+    inet::{
+        SocketError,
+        tcp::{
+            Ready, TcpOptions,
+            connection::{Connection, State},
+            info::TcpInfo,
+        },
+    },
+    time::Instant,
+};
+use std::{
+    fmt::Write,
+    io::{self, IoSlice, IoSliceMut},
+    net::Shutdown,
+};
+
+impl Script {
+    #[track_caller]
+    pub(super) fn connection(&mut self) -> &mut Connection {
+        self.connection.as_mut().expect("there is a connection")
+    }
+
+    pub(super) fn say(&mut self, what: &str) {
+        let _ = writeln!(self.log, "{:>9} - {what}", self.clock());
+    }
+
+    /// Writes `len` bytes, which all find room.
+    #[track_caller]
+    pub(in super::super) fn send(&mut self, len: usize) {
+        let sent = self.try_send(len, false);
+        assert!(matches!(sent, Ok(n) if n == len), "send({len}) = {sent:?}\n{}", self.log);
+    }
+
+    /// Writes `len` bytes with `MSG_MORE`.
+    #[track_caller]
+    pub(in super::super) fn send_more(&mut self, len: usize) {
+        let sent = self.try_send(len, true);
+        assert!(matches!(sent, Ok(n) if n == len), "send({len}) = {sent:?}\n{}", self.log);
+    }
+
+    /// Writes up to `len` bytes.
+    pub(in super::super) fn try_send(&mut self, len: usize, more: bool) -> io::Result<usize> {
+        self.say(&format!("send {len}"));
+        let now = self.now;
+        let data = stream(self.written as i64, len, true);
+        let sent = self.connection().send(&[IoSlice::new(&data)], more, now);
+        self.written += sent.as_ref().copied().unwrap_or(0);
+        self.transmit();
+        sent
+    }
+
+    /// Reads exactly `len` bytes, and they are the peer's.
+    #[track_caller]
+    pub(in super::super) fn recv(&mut self, len: usize) {
+        let mut left = len;
+        while left > 0 {
+            match self.try_recv(left) {
+                Ok(n) if n > 0 => left -= n,
+                other => panic!("recv({len}): {other:?} with {left} to go\n{}", self.log),
+            }
+        }
+    }
+
+    /// Reads up to `len` bytes.
+    #[track_caller]
+    pub(in super::super) fn try_recv(&mut self, len: usize) -> io::Result<usize> {
+        self.say(&format!("recv {len}"));
+        let now = self.now;
+        let mut into = vec![0; len];
+        let got = self.connection().recv(&mut [IoSliceMut::new(&mut into)], false, now);
+        if let Ok(n) = got {
+            let want = stream(self.read as i64, n, false);
+            assert_eq!(into[..n], want, "not the bytes the peer sent\n{}", self.log);
+            self.read += n;
+        }
+        self.transmit();
+        got
+    }
+
+    /// There is nothing to read now, and more may come.
+    #[track_caller]
+    pub(in super::super) fn recv_nothing(&mut self) {
+        let got = self.try_recv(1).map_err(|e| e.kind());
+        assert_eq!(got, Err(io::ErrorKind::WouldBlock), "\n{}", self.log);
+    }
+
+    /// The peer has sent all.
+    #[track_caller]
+    pub(in super::super) fn recv_end(&mut self) {
+        let got = self.try_recv(1).map_err(|e| e.kind());
+        assert_eq!(got, Ok(0), "the end of the stream\n{}", self.log);
+    }
+
+    pub(in super::super) fn shutdown_write(&mut self) {
+        self.say("shutdown(write)");
+        let now = self.now;
+        self.connection().shutdown(Shutdown::Write, now).expect("connected");
+        self.transmit();
+    }
+
+    pub(in super::super) fn shutdown_read(&mut self) {
+        self.say("shutdown(read)");
+        let now = self.now;
+        self.connection().shutdown(Shutdown::Read, now).expect("connected");
+        self.transmit();
+    }
+
+    pub(in super::super) fn close(&mut self) {
+        self.say("close");
+        let now = self.now;
+        self.connection().close(now);
+        self.transmit();
+    }
+
+    pub(in super::super) fn abort(&mut self) {
+        self.say("abort");
+        let now = self.now;
+        self.connection().abort(now);
+        self.transmit();
+    }
+
+    pub(in super::super) fn configure(&mut self, change: impl FnOnce(&mut TcpOptions)) {
+        self.say("setsockopt");
+        let now = self.now;
+        self.connection().configure(now, change);
+        self.transmit();
+    }
+
+    pub(in super::super) fn state(&mut self) -> State {
+        self.connection().state()
+    }
+
+    #[track_caller]
+    pub(in super::super) fn check_state(&mut self, want: State) {
+        let is = self.state();
+        assert_eq!(is, want, "\n{}", self.log);
+    }
+
+    pub(in super::super) fn ready(&mut self) -> Ready {
+        self.connection().ready()
+    }
+
+    /// `SO_ERROR`: the errno, none afterwards.
+    pub(in super::super) fn error(&mut self) -> Option<i32> {
+        self.connection().take_error()
+    }
+
+    pub(in super::super) fn info(&mut self) -> TcpInfo {
+        let now = self.now;
+        self.connection().info(now)
+    }
+
+    /// Everything else a connection can be asked.
+    pub(in super::super) fn with<T>(
+        &mut self,
+        ask: impl FnOnce(&mut Connection, Instant) -> T,
+    ) -> T {
+        let now = self.now;
+        let answer = ask(self.connection(), now);
+        self.transmit();
+        answer
+    }
+
+    /// Whether the SYN was forgotten, or never came.
+    pub(in super::super) fn is_listening(&self) -> bool {
+        self.request.is_none() && self.connection.is_none()
+    }
+
+    // -- the host
+
+    /// The transmit ring is full from now on, or has room again.
+    pub(in super::super) fn jam(&mut self, jammed: bool) {
+        self.say(if jammed { "ring full" } else { "ring empty" });
+        self.jammed = jammed;
+        self.transmit();
+    }
+
+    /// An ICMP error comes that quotes our segment at `quoted`.
+    pub(in super::super) fn icmp(&mut self, error: SocketError, quoted: i64) {
+        self.say(&format!("icmp {error:?} about {quoted}"));
+        let quoted = absolute(quoted, self.start.iss);
+        self.connection().unreachable(error, quoted);
+        self.transmit();
+    }
+
+    /// ICMP says about our segment at `quoted` that the path takes `mss` bytes.
+    pub(in super::super) fn icmp_too_big(&mut self, mss: u16, quoted: i64) {
+        self.say(&format!("icmp too big: {mss} about {quoted}"));
+        let (now, quoted) = (self.now, absolute(quoted, self.start.iss));
+        self.connection().path_mss(mss, quoted, now);
+        self.transmit();
+    }
+}
