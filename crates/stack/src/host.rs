@@ -186,6 +186,7 @@ impl Builder {
                     Arc::new(Input { inet: inet.clone(), interface: interface.clone(), queue });
                 let serving =
                     Serving::start(info.name.clone(), queue, receive, interrupt, upper, watchdog)?;
+                interface.set_napi(queue, serving.context().id());
                 if let (Some(thread), false) = (serving.thread(), self.interrupt_cpus.is_empty()) {
                     let cpu = self.interrupt_cpus[contexts.len() % self.interrupt_cpus.len()];
                     crate::sys::pin(thread, cpu)?;

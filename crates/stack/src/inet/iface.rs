@@ -10,7 +10,7 @@ use super::{
     park::Parking,
 };
 use crate::{
-    napi::Counter,
+    napi::{Counter, NapiId},
     nic::{self, RingFull, TxQueue},
     sync::{Arc, Mutex, MutexGuard, lock},
     time::Instant,
@@ -19,6 +19,7 @@ use crate::{
 use std::{
     collections::BTreeMap,
     net::{IpAddr, Ipv4Addr},
+    sync::OnceLock,
     time::Duration,
 };
 
@@ -88,6 +89,8 @@ pub(super) struct Neighbours {
 struct QueuePair {
     received: Received,
     sent: Sent,
+    /// The context that polls the receive half.
+    napi: OnceLock<NapiId>,
 }
 
 /// Raised by the owner of the receive queue.
@@ -169,6 +172,7 @@ impl Interface {
                     udp_datagrams: Counter::default(),
                     tcp_segments: Counter::default(),
                 },
+                napi: OnceLock::new(),
             })
             .collect();
         let (kernel, addresses) = match addressing {
@@ -274,6 +278,16 @@ impl Interface {
                 Ipv4Cidr::new(*mine, *prefix).and_then(Ipv4Cidr::broadcast) == Some(address)
             }),
         }
+    }
+
+    /// Tells which context polls queue `queue`. The first word counts.
+    pub fn set_napi(&self, queue: u32, napi: NapiId) {
+        let _ = self.pair(queue).napi.set(napi);
+    }
+
+    /// The context whose queue lies beside transmit queue `queue`.
+    pub(super) fn napi(&self, queue: u32) -> Option<NapiId> {
+        self.pair(queue).napi.get().copied()
     }
 
     fn pair(&self, queue: u32) -> &QueuePair {

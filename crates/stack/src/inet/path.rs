@@ -11,6 +11,7 @@ use super::{
     template::{Room, Template},
 };
 use crate::{
+    napi::NapiId,
     nic::{RingFull, TxQueue},
     sync::{Arc, AtomicU64, Ordering},
     time::Instant,
@@ -237,6 +238,11 @@ impl Path {
         {
             self.queue = arrival.queue;
         }
+    }
+
+    /// The context whose queue lies beside the one it sends on.
+    pub(super) fn napi(&self) -> Option<NapiId> {
+        self.iface.as_ref().and_then(|iface| iface.napi(self.queue))
     }
 
     /// Whether nothing has changed since the path was found. If something has, find it again.

@@ -103,7 +103,8 @@ impl Inet {
             mss: mss(&path),
         };
         let connection = Connection::connect(&self.tcp.shared, &options.tcp, start, pass.now);
-        let (endpoint, napi) = (Some(endpoint), None);
+        // The answer to the SYN most likely comes back beside it.
+        let (endpoint, napi) = (Some(endpoint), path.napi());
         let core = Core::new(Parts { tuple, connection, path, endpoint, napi, claim, hold });
         if !self.tcp.table.insert(tuple, Entry::Flow(core.clone())) {
             // Another thread was as lucky in its choice of a port at the same time.

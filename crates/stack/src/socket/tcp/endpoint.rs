@@ -170,8 +170,9 @@ impl Endpoint {
         self.found[by].store(count + 1, Ordering::Relaxed);
     }
 
+    /// From now on polls this context's queue.
     #[cold]
-    fn follow(&self, napi: NapiId) {
+    pub(super) fn follow(&self, napi: NapiId) {
         let mut waits = lock(&self.waits);
         waits.followed.follow(Some(napi));
         self.napi.store(napi.get(), Ordering::Relaxed);

@@ -378,7 +378,11 @@ impl Inner {
                 inet.tcp_connect(local, remote, &options, hold, endpoint, &mut pass)
             }
         };
-        let _ = self.flow.set(begun.map_err(explain)?);
+        let flow = begun.map_err(explain)?;
+        if let Some(napi) = flow.napi() {
+            self.endpoint.follow(napi);
+        }
+        let _ = self.flow.set(flow);
         *bound = None;
         drop(bound);
         pass.wake.wake_all();
