@@ -132,8 +132,9 @@ impl Builder {
         self
     }
 
-    /// How long a queue that pollers have left is left alone before the interrupt thread takes it; 200 us
-    /// unless set. Bounds what an application that stops calling does to others on the queue.
+    /// How long a queue that pollers have left is left alone, at the least, before the interrupt thread takes
+    /// it; 200 us unless set. At the most it is four times as long: what an application that stops calling does
+    /// to others on the queue.
     #[must_use]
     pub fn watchdog(mut self, watchdog: Duration) -> Builder {
         self.watchdog = Some(watchdog);

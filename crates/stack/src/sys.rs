@@ -3,7 +3,7 @@
 use std::{
     io,
     net::SocketAddr,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+    os::fd::{FromRawFd, OwnedFd, RawFd},
     time::Duration,
 };
 
@@ -132,41 +132,6 @@ pub(crate) fn epoll_wait(
     ready as libc::c_int
 }
 
-/// As [`epoll_wait`]. `alarm` tells that one of the instance's descriptors will be readable by itself; the
-/// tests' kernel, whose clock moves only when everybody sleeps, goes by it.
-pub(crate) fn epoll_wait_alarm(
-    epoll: RawFd,
-    events: &mut [libc::epoll_event],
-    _alarm: Option<&Alarm>,
-    timeout: Option<Duration>,
-) -> libc::c_int {
-    epoll_wait(epoll, events, timeout)
-}
-
-/// A clock that runs out, once, and makes its descriptor readable.
-#[derive(Debug)]
-pub(crate) struct Alarm(OwnedFd);
-
-impl Alarm {
-    pub(crate) fn new() -> io::Result<Alarm> {
-        let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
-        // SAFETY: a plain system call.
-        owned(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) }).map(Alarm)
-    }
-
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-
-    /// Starts the clock anew, whether it runs or has run out. No time at all stops it.
-    pub(crate) fn set(&self, span: Duration) {
-        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        let spec = libc::itimerspec { it_interval: zero, it_value: timespec(span) };
-        // SAFETY: `spec` is valid for the call; a valid time on our own timerfd cannot fail.
-        unsafe { libc::timerfd_settime(self.0.as_raw_fd(), 0, &spec, std::ptr::null_mut()) };
-    }
-}
-
 /// The CPU this thread runs on at this moment.
 pub(crate) fn current_cpu() -> Option<usize> {
     // SAFETY: a plain call.
@@ -189,5 +154,18 @@ pub(crate) fn pin<T>(thread: &std::thread::JoinHandle<T>, cpu: usize) -> io::Res
             io::ErrorKind::InvalidInput,
             format!("CPU {cpu} is not ours to run on: {}", io::Error::from_raw_os_error(code)),
         )),
+    }
+}
+
+/// Lets the calling thread run wherever the process's first thread may. Left where it is if that cannot be
+/// told.
+pub(crate) fn unpin_this_thread() {
+    // SAFETY: an all-zero cpu_set_t is the empty set, written and read within its size.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        let size = size_of_val(&set);
+        if libc::sched_getaffinity(libc::getpid(), size, &raw mut set) == 0 {
+            libc::sched_setaffinity(0, size, &raw const set);
+        }
     }
 }

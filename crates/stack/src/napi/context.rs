@@ -5,8 +5,8 @@
 use super::{
     Driver, NapiId, Pass, Poller, Upper, Waiter, Wake, Word,
     counters::{Counters, Stats},
-    handoff::{Handoff, Parting},
-    interrupt::{self, Line},
+    handoff::{Handoff, Heir, Parting},
+    interrupt::Line,
     word::Refused,
 };
 use crate::{
@@ -21,6 +21,10 @@ pub const NAPI_POLL_WEIGHT: usize = 64;
 
 /// The most packets one busy-poll pass takes unless told otherwise (`BUSY_POLL_BUDGET`).
 pub const BUSY_POLL_BUDGET: usize = 8;
+
+/// After so many times the watchdog's time from their last poll it is seen whether pollers have gone. With
+/// the default of 200 us a packet left behind waits less than 1 ms. Preferred pollers are waited for as long.
+const WATCHDOG_STRETCH: u32 = 4;
 
 /// How often one busy-poll pass looks at a ring that stays empty.
 const LOOKS: u32 = 8;
@@ -47,11 +51,9 @@ pub struct Context {
     pub(super) counters: Counters,
     pub(super) handoff: Handoff,
     pub(super) line: Line,
-    pub(super) watchdog: Duration,
+    watchdog: Duration,
     /// When a poller last had the queue, in nanoseconds; the lowest bit: it is preferred.
     last_poll: AtomicU64,
-    /// When a poller last put the watchdog off, in nanoseconds.
-    put_off: AtomicU64,
     /// When a leader last took packets, in nanoseconds: the pace of the flow.
     last_lead: AtomicU64,
     /// Threads asleep here that do not lead.
@@ -89,7 +91,6 @@ impl Context {
             line: Line::new(interrupt)?,
             watchdog,
             last_poll: AtomicU64::new(0),
-            put_off: AtomicU64::new(0),
             last_lead: AtomicU64::new(0),
             others: AtomicU32::new(0),
         })
@@ -163,6 +164,9 @@ impl Context {
         }
         self.word.unlock();
         pass.wake.wake_all();
+        if found > 0 && self.handoff.interrupt_in_vain() {
+            self.line.call();
+        }
         BusyPoll::Found(found)
     }
 
@@ -224,26 +228,49 @@ impl Context {
         self.line.call_by(deadline);
     }
 
-    fn note_poll(&self, now: Instant, prefer: bool) {
+    /// A poller has the queue at `now`.
+    #[inline]
+    pub(super) fn note_poll(&self, now: Instant, prefer: bool) {
         self.last_poll.store(now.nanos() & !1 | u64::from(prefer), Ordering::Relaxed);
-        // The watchdog's clock always runs while it watches; we only set it on now and then. That is a
-        // system call, and where a hypervisor sees every timer set it takes 20 us: rare enough to stay out
-        // of the 99th percentile, often enough to keep the bound of 1 ms.
-        let since = now.nanos().wrapping_sub(self.put_off.load(Ordering::Relaxed));
-        let watchdog = self.watchdog.as_nanos() as u64;
-        if since > 3 * watchdog && self.handoff.is_watching() {
-            self.put_off.store(now.nanos(), Ordering::Relaxed);
-            self.line.put_off(Duration::from_nanos(watchdog * 9 / 2));
-        }
     }
 
-    /// Whether pollers had the queue a moment ago; then, after how long at the most to look again.
-    pub(super) fn polled_lately(&self, now: Instant) -> Option<Duration> {
+    /// When a poller last had the queue, and for how long after that it is left to pollers.
+    fn polled(&self) -> (Instant, Duration) {
         let noted = self.last_poll.load(Ordering::Relaxed);
-        let unpolled = now.since(Instant::from_nanos(noted));
-        let longest = self.watchdog * interrupt::WATCHDOG_STRETCH;
-        let patience = if noted & 1 != 0 { longest } else { self.watchdog };
-        (unpolled < patience).then(|| longest - unpolled)
+        let preferred = noted & 1 != 0;
+        let patience = if preferred { self.longest() } else { self.watchdog };
+        (Instant::from_nanos(noted & !1), patience)
+    }
+
+    /// Whether pollers had the queue a moment ago.
+    pub(super) fn is_polled(&self, now: Instant) -> bool {
+        let (last, patience) = self.polled();
+        now.since(last) < patience
+    }
+
+    /// When the watchdog must look at the latest.
+    pub(super) fn look_due(&self) -> Instant {
+        self.polled().0 + self.longest()
+    }
+
+    fn longest(&self) -> Duration {
+        self.watchdog.saturating_mul(WATCHDOG_STRETCH)
+    }
+
+    /// The watchdog's look. False: there is nothing to watch any more, or pollers have gone and the
+    /// interrupt thread was called.
+    pub(super) fn look_after_pollers(&self, now: Instant) -> bool {
+        if !self.handoff.is_watching() {
+            return false;
+        }
+        let polled = self.is_polled(now);
+        if polled {
+            // A poller may have slept in between.
+            self.line.bedside.detach(|| self.handoff.has_leader());
+        } else {
+            self.line.call();
+        }
+        polled
     }
 
     /// Puts the calling thread to sleep until `waiter` is woken, `timeout` is over (`None`: never) or a
@@ -254,19 +281,21 @@ impl Context {
             return self.sleep_as_one_of_many(waiter, timeout);
         }
         let deadline = timeout.map(|timeout| time::now() + timeout);
-        let before = self.last_lead.load(Ordering::Relaxed);
+        let before = self.last_lead.load(Ordering::Relaxed).max(self.polled().0.nanos());
         let wake = self.sleep_as_leader(waiter, deadline);
         let latest = self.last_lead.load(Ordering::Relaxed);
+        let flows = latest.saturating_sub(before) < self.watchdog.as_nanos() as u64;
         // Others who sleep here could not lead, for we did: they rely on the interrupt thread now.
-        let others = self.others.load(Ordering::SeqCst) > 0;
-        let flow = Duration::from_nanos(latest.wrapping_sub(before)) < self.watchdog;
-        let back_soon = flow && latest != before && !others;
-        if back_soon {
-            self.note_poll(Instant::from_nanos(latest), false);
-        } else if others {
+        let heir = if self.others.load(Ordering::SeqCst) > 0 {
             self.last_poll.store(0, Ordering::Relaxed);
-        }
-        match self.handoff.resign(back_soon) {
+            Heir::Sleepers
+        } else if flows && latest > before {
+            self.note_poll(Instant::from_nanos(latest), false);
+            Heir::Leader
+        } else {
+            Heir::Nobody
+        };
+        match self.handoff.resign(heir) {
             Parting::Nothing => {}
             Parting::Arm => self.line.arm(),
             Parting::Call => self.line.call(),
@@ -289,7 +318,7 @@ impl Context {
 
     /// `None`: others drive the queue; sleep without its interrupt.
     fn sleep_as_leader(&self, waiter: &Arc<Waiter>, deadline: Option<Instant>) -> Option<Wake> {
-        if self.line.bedside.admit(waiter).is_err() {
+        if self.line.bedside.admit(waiter, self.line.interrupt.fd()).is_err() {
             return None;
         }
         if self.handoff.take_interrupt() {

@@ -3,8 +3,8 @@
 //!
 //! - `RUNNING`: the interrupt thread is awake and will look.
 //! - `ARMED`: the interrupt is unmasked and wakes the interrupt thread.
-//! - `WATCHING`: the interrupt is masked because pollers come and go; the interrupt thread looks at the
-//!   latest after the watchdog's time.
+//! - `WATCHING`: the interrupt is masked because pollers come and go; the interrupt thread sleeps until the
+//!   [watchdog](super::watchdog) sees that they have gone.
 //! - `PARKED`: a sleeping receiver, the *leader*, waits on the interrupt itself; the interrupt thread
 //!   sleeps without a clock. A leader that leaves arms the interrupt on its behalf.
 //!
@@ -32,6 +32,18 @@ pub enum Rest {
     Arm,
     /// Sleep; the leader, or who it hands over to, arms the interrupt if need be.
     Park,
+}
+
+/// Whom a leader that leaves leaves the queue to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heir {
+    /// A leader or poller soon to come: packets flow. With the watchdog watching, that costs neither arming
+    /// nor disarming.
+    Leader,
+    /// The interrupt thread, for others who sleep here.
+    Sleepers,
+    /// The interrupt thread.
+    Nobody,
 }
 
 /// What a leader that leaves must do.
@@ -62,12 +74,12 @@ impl Handoff {
         self.thread.store(RUNNING, Ordering::SeqCst);
     }
 
-    /// The interrupt thread is going to look again after the watchdog's time.
+    /// The interrupt thread is going to sleep until the watchdog calls it.
     pub fn watch(&self) {
         self.thread.store(WATCHING, Ordering::SeqCst);
     }
 
-    /// Whether it is going to.
+    /// Whether the queue is left to pollers and the watchdog.
     #[inline]
     pub fn is_watching(&self) -> bool {
         self.thread.load(Ordering::Relaxed) == WATCHING
@@ -108,22 +120,32 @@ impl Handoff {
                 .is_ok()
     }
 
-    /// The leader leaves; what it must do on behalf of the interrupt thread. With `back_soon` the queue is
-    /// left to a leader to come, with the interrupt thread watching: a flow of packets then costs neither
-    /// arming nor disarming.
+    /// A poller has found packets. True if their interrupt was armed: call the thread, so that it sees that
+    /// pollers are about. Else it would wake for every packet, find nothing, and sleep on.
+    #[inline]
+    pub fn interrupt_in_vain(&self) -> bool {
+        self.thread.load(Ordering::Relaxed) == ARMED
+            && self
+                .thread
+                .compare_exchange(ARMED, RUNNING, Ordering::SeqCst, Ordering::Relaxed)
+                .is_ok()
+    }
+
+    /// The leader leaves, to `heir`; what it must do on behalf of the interrupt thread.
     #[must_use]
-    pub fn resign(&self, back_soon: bool) -> Parting {
+    pub fn resign(&self, heir: Heir) -> Parting {
         self.leader.store(0, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        let next = if back_soon { WATCHING } else { ARMED };
+        let next = if heir == Heir::Leader { WATCHING } else { ARMED };
         let thread = self.thread.compare_exchange(PARKED, next, Ordering::SeqCst, Ordering::SeqCst);
         match thread {
-            Ok(_) if back_soon => Parting::Call,
+            // It has the watchdog watch.
+            Ok(_) if heir == Heir::Leader => Parting::Call,
             // `ARMED` beside a leader: someone armed after this one took the interrupt, and it has masked
             // since.
             Ok(_) | Err(ARMED) => Parting::Arm,
-            // It may have found us about, and would leave the queue alone for longer than others like.
-            Err(WATCHING) if !back_soon => Parting::Call,
+            // The watchdog would leave them alone for longer than they like.
+            Err(WATCHING) if heir == Heir::Sleepers => Parting::Call,
             Err(_) => Parting::Nothing,
         }
     }

@@ -6,9 +6,15 @@
 
 use crate::{
     nic::{Interrupt, RxQueue},
-    sync::Arc,
+    sync::{Arc, Mutex, lock},
+    sys,
 };
-use std::{io, sync::LazyLock, thread, time::Duration};
+use std::{
+    io,
+    sync::{LazyLock, Weak},
+    thread,
+    time::Duration,
+};
 
 mod context;
 mod counters;
@@ -18,6 +24,7 @@ mod interrupt;
 mod pass;
 mod table;
 pub(crate) mod wait;
+mod watchdog;
 mod word;
 
 pub use context::{BUSY_POLL_BUDGET, BusyPoll, Context, NAPI_POLL_WEIGHT};
@@ -28,8 +35,10 @@ pub use wait::{Waiter, Wake, WakeList};
 pub(crate) use word::Word;
 
 use table::Table;
+use watchdog::Watchdog;
 
-/// How long a queue that pollers have left is left alone before the interrupt thread takes it.
+/// How long a queue that pollers have left is left alone, at the least, before the interrupt thread takes
+/// it; at the most it is four times as long.
 pub const WATCHDOG: Duration = Duration::from_micros(200);
 
 static CONTEXTS: LazyLock<Table<Context>> =
@@ -47,6 +56,48 @@ pub fn by_id(id: NapiId) -> Option<Arc<Context>> {
 pub struct Serving {
     context: Arc<Context>,
     thread: Option<thread::JoinHandle<()>>,
+    guard: Arc<Guard>,
+}
+
+/// The watchdog's thread, which lives while a context is in service.
+#[derive(Debug)]
+struct Guard {
+    watchdog: Arc<Watchdog>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Guard {
+    /// The process's one, started if need be.
+    fn get() -> io::Result<Arc<Guard>> {
+        static ON_DUTY: Mutex<Weak<Guard>> = Mutex::new(Weak::new());
+        let mut on_duty = lock(&ON_DUTY);
+        if let Some(guard) = on_duty.upgrade() {
+            return Ok(guard);
+        }
+        let watchdog = Arc::new(Watchdog::new()?);
+        let run = {
+            let watchdog = watchdog.clone();
+            move || {
+                // Whoever starts it may be bound to a CPU; it serves the whole process.
+                sys::unpin_this_thread();
+                watchdog.run();
+            }
+        };
+        let thread = thread::Builder::new().name("napi/watchdog".to_owned()).spawn(run)?;
+        let guard = Arc::new(Guard { watchdog, thread: Some(thread) });
+        *on_duty = Arc::downgrade(&guard);
+        Ok(guard)
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.watchdog.stop();
+        if let Some(thread) = self.thread.take() {
+            // As for an interrupt thread below.
+            let _ = thread.join();
+        }
+    }
 }
 
 impl Serving {
@@ -62,6 +113,7 @@ impl Serving {
         upper: Arc<dyn Upper>,
         watchdog: Duration,
     ) -> io::Result<Serving> {
+        let guard = Guard::get()?;
         let mut failed = None;
         let mut parts = Some((device, queue, rx, interrupt, upper));
         let context = CONTEXTS.insert_with(|id| {
@@ -87,10 +139,11 @@ impl Serving {
             }));
         };
         context.enable();
-        let mut serving = Serving { context: context.clone(), thread: None };
+        let watchdog = guard.watchdog.clone();
+        let mut serving = Serving { context: context.clone(), thread: None, guard };
         let thread = thread::Builder::new()
             .name(format!("napi/{}", context.id()))
-            .spawn(move || interrupt::serve(&context))?;
+            .spawn(move || interrupt::serve(&context, &watchdog))?;
         serving.thread = Some(thread);
         Ok(serving)
     }
@@ -115,5 +168,6 @@ impl Drop for Serving {
             // It cannot have panicked with anything to tell us; closing goes on.
             let _ = thread.join();
         }
+        self.guard.watchdog.forget(&self.context);
     }
 }

@@ -12,7 +12,7 @@ use crate::{
 use std::{
     cell::Cell,
     io,
-    os::fd::{AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd},
     time::Duration,
 };
 
@@ -142,37 +142,59 @@ const WAITER: u64 = 1;
 #[derive(Debug)]
 pub(crate) struct Bedside {
     epoll: OwnedFd,
-    waiter: Mutex<Option<Arc<Waiter>>>,
+    inside: Mutex<Inside>,
+}
+
+/// What is registered.
+#[derive(Debug, Default)]
+struct Inside {
+    waiter: Option<Arc<Waiter>>,
+    other: Option<RawFd>,
 }
 
 impl Bedside {
-    pub(crate) fn new(other: BorrowedFd<'_>) -> io::Result<Bedside> {
-        let epoll = sys::epoll()?;
-        // Edge-triggered: who waits has looked since, so only what comes from now on counts.
-        let events = (libc::EPOLLIN | libc::EPOLLET) as u32;
-        let other = other.as_raw_fd();
-        sys::epoll_control(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, other, events, OTHER)?;
-        Ok(Bedside { epoll, waiter: Mutex::new(None) })
+    pub(crate) fn new() -> io::Result<Bedside> {
+        Ok(Bedside { epoll: sys::epoll()?, inside: Mutex::default() })
     }
 
-    /// Lets `waiter` wait here from now on.
+    /// Lets `waiter` wait here from now on, beside `other`: always the same descriptor.
     ///
     /// # Errors
     /// No memory left in the kernel.
-    pub(crate) fn admit(&self, waiter: &Arc<Waiter>) -> io::Result<()> {
-        let mut admitted = lock(&self.waiter);
-        if admitted.as_ref().is_some_and(|known| Arc::ptr_eq(known, waiter)) {
-            return Ok(());
+    pub(crate) fn admit(&self, waiter: &Arc<Waiter>, other: BorrowedFd<'_>) -> io::Result<()> {
+        let mut inside = lock(&self.inside);
+        if !inside.waiter.as_ref().is_some_and(|known| Arc::ptr_eq(known, waiter)) {
+            if let Some(before) = inside.waiter.take() {
+                self.control(libc::EPOLL_CTL_DEL, before.event.as_raw_fd(), 0, WAITER)?;
+            }
+            let event = waiter.event.as_raw_fd();
+            self.control(libc::EPOLL_CTL_ADD, event, libc::EPOLLIN, WAITER)?;
+            inside.waiter = Some(waiter.clone());
         }
-        let epoll = self.epoll.as_raw_fd();
-        if let Some(before) = admitted.take() {
-            let before = before.event.as_raw_fd();
-            sys::epoll_control(epoll, libc::EPOLL_CTL_DEL, before, 0, WAITER)?;
+        if inside.other.is_none() {
+            // Edge-triggered: who waits has looked since, so only what comes from now on counts.
+            let events = libc::EPOLLIN | libc::EPOLLET;
+            self.control(libc::EPOLL_CTL_ADD, other.as_raw_fd(), events, OTHER)?;
+            inside.other = Some(other.as_raw_fd());
         }
-        let event = waiter.event.as_raw_fd();
-        sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, event, libc::EPOLLIN as u32, WAITER)?;
-        *admitted = Some(waiter.clone());
         Ok(())
+    }
+
+    /// Takes the other descriptor out until somebody is admitted again, unless somebody is about to wait:
+    /// what is registered is called back by the kernel for every packet, asleep or not. Who asks makes
+    /// himself known to `is_wanted` before he is admitted.
+    pub(crate) fn detach(&self, is_wanted: impl FnOnce() -> bool) {
+        let mut inside = lock(&self.inside);
+        if !is_wanted()
+            && let Some(other) = inside.other.take()
+        {
+            // It is registered; there is nothing in taking it out that could fail.
+            let _ = self.control(libc::EPOLL_CTL_DEL, other, 0, OTHER);
+        }
+    }
+
+    fn control(&self, op: i32, fd: RawFd, events: i32, data: u64) -> io::Result<()> {
+        sys::epoll_control(self.epoll.as_raw_fd(), op, fd, events as u32, data)
     }
 }
 

@@ -5,8 +5,8 @@
 use crate::{
     check,
     napi::{
-        self, Context, Pass, Poller, Upper, Waiter,
-        handoff::{Handoff, Parting, Rest},
+        self, Context, Pass, Poller, Upper, Waiter, Watchdog,
+        handoff::{Handoff, Heir, Parting, Rest},
     },
     nic::{Frame, Ring, RingSender},
     sync::Arc,
@@ -62,6 +62,8 @@ struct Stage {
     sockets: Sockets,
     sender: RingSender,
     napi: thread::JoinHandle<()>,
+    watchdog: Arc<Watchdog>,
+    guard: thread::JoinHandle<()>,
 }
 
 impl Stage {
@@ -69,11 +71,16 @@ impl Stage {
         let ring = Ring::new(4);
         let sockets = Sockets::default();
         let context = napi::context(&ring, std::sync::Arc::new(sockets.clone()));
-        let napi = {
-            let context = context.clone();
-            thread::spawn(move || napi::serve(&context))
+        let watchdog = napi::watchdog();
+        let guard = {
+            let watchdog = watchdog.clone();
+            thread::spawn(move || napi::guard(&watchdog))
         };
-        Stage { context, sockets, sender: RingSender::new(ring), napi }
+        let napi = {
+            let (context, watchdog) = (context.clone(), watchdog.clone());
+            thread::spawn(move || napi::serve(&context, &watchdog))
+        };
+        Stage { context, sockets, sender: RingSender::new(ring), napi, watchdog, guard }
     }
 
     /// A thread that receives so many packets of a socket, asleep as the context has it sleep.
@@ -111,12 +118,14 @@ impl Stage {
         napi::disable(&self.context);
         napi::stop(&self.context);
         self.napi.join().unwrap();
+        napi::dismiss(&self.watchdog, &self.context);
+        self.guard.join().unwrap();
     }
 }
 
 #[test]
 fn a_leader_that_leaves_and_a_thread_that_rests_do_not_both_leave_it_to_the_other() {
-    for back_soon in [false, true] {
+    for heir in [Heir::Leader, Heir::Sleepers, Heir::Nobody] {
         check(None, move || {
             let handoff = Arc::new(Handoff::new());
             assert!(handoff.lead());
@@ -124,7 +133,7 @@ fn a_leader_that_leaves_and_a_thread_that_rests_do_not_both_leave_it_to_the_othe
                 let handoff = handoff.clone();
                 thread::spawn(move || handoff.rest() == Rest::Arm)
             };
-            let parting = handoff.resign(back_soon);
+            let parting = handoff.resign(heir);
             assert!(napi.join().unwrap() || parting != Parting::Nothing);
         });
     }
@@ -144,7 +153,7 @@ fn the_interrupt_thread_delivers_alone() {
 
 #[test]
 fn what_a_leaving_poller_left_is_delivered() {
-    check(Some(2), || {
+    check(Some(1), || {
         let mut stage = Stage::set();
         let poller = stage.poller(1);
         stage.sender.send(0);

@@ -15,6 +15,8 @@ mod pass;
 pub(crate) mod table;
 #[path = "../../src/napi/wait.rs"]
 mod wait;
+#[path = "../../src/napi/watchdog.rs"]
+mod watchdog;
 #[path = "../../src/napi/word.rs"]
 pub(crate) mod word;
 
@@ -24,6 +26,7 @@ use pass::Driver;
 pub(crate) use pass::{Pass, Poller, Upper};
 use wait::WakeList;
 pub(crate) use wait::{Bedside, Waiter, Wake};
+pub(crate) use watchdog::Watchdog;
 use word::Word;
 
 use crate::{
@@ -50,14 +53,30 @@ pub(crate) fn context(ring: &Arc<Ring>, upper: std::sync::Arc<dyn Upper>) -> Arc
     Arc::new(context)
 }
 
+/// A watchdog whose thread is not yet running.
+pub(crate) fn watchdog() -> Arc<Watchdog> {
+    Arc::new(Watchdog::new().unwrap())
+}
+
+/// The watchdog thread's life.
+pub(crate) fn guard(watchdog: &Watchdog) {
+    watchdog.run();
+}
+
 /// The interrupt thread's life.
-pub(crate) fn serve(context: &Context) {
-    interrupt::serve(context);
+pub(crate) fn serve(context: &Arc<Context>, watchdog: &Watchdog) {
+    interrupt::serve(context, watchdog);
 }
 
 /// Ends it.
 pub(crate) fn stop(context: &Context) {
     context.line.stop();
+}
+
+/// Ends the watchdog.
+pub(crate) fn dismiss(watchdog: &Watchdog, context: &Arc<Context>) {
+    watchdog.forget(context);
+    watchdog.stop();
 }
 
 /// Closes the context, as dropping `Serving` does.

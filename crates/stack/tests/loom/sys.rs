@@ -16,32 +16,47 @@ loom::lazy_static! {
 
 #[derive(Default)]
 struct Kernel {
-    entered: loom::sync::Mutex<()>,
-    changed: loom::sync::Condvar,
+    /// Threads asleep, each on a descriptor: an epoll instance is readable if it has events.
+    asleep: loom::sync::Mutex<Vec<Sleeper>>,
 }
 
+struct Sleeper {
+    fd: RawFd,
+    bell: std::sync::Arc<loom::sync::Condvar>,
+}
+
+/// A call that may make descriptors readable. It wakes whom the kernel would wake and nobody else: a thread
+/// that woke for nothing would be one more to choose from at every step.
 fn change<R>(call: impl FnOnce() -> R) -> R {
-    let entered = KERNEL.entered.lock().unwrap();
+    let mut asleep = KERNEL.asleep.lock().unwrap();
     let result = call();
-    KERNEL.changed.notify_all();
-    drop(entered);
+    asleep.retain(|sleeper| {
+        let stays = real::poll(sleeper.fd, Some(Duration::ZERO)) == 0;
+        if !stays {
+            sleeper.bell.notify_one();
+        }
+        stays
+    });
+    drop(asleep);
     result
 }
 
-fn block(timeout: Option<Duration>, mut ready: impl FnMut() -> libc::c_int) -> libc::c_int {
-    let mut entered = KERNEL.entered.lock().unwrap();
+fn block(fd: RawFd, timeout: Option<Duration>, mut ready: impl FnMut() -> i32) -> i32 {
+    let mut asleep = KERNEL.asleep.lock().unwrap();
+    let bell = std::sync::Arc::new(loom::sync::Condvar::new());
     loop {
         let count = ready();
         if count > 0 {
             return count;
         }
         if let Some(timeout) = timeout {
-            drop(entered);
+            drop(asleep);
             time::pass(timeout);
             loom::thread::yield_now();
             return 0;
         }
-        entered = KERNEL.changed.wait(entered).unwrap();
+        asleep.push(Sleeper { fd, bell: bell.clone() });
+        asleep = bell.wait(asleep).unwrap();
     }
 }
 
@@ -50,12 +65,12 @@ pub(crate) fn signal(event: RawFd) {
 }
 
 pub(crate) fn drain(event: RawFd) {
-    let _entered = KERNEL.entered.lock().unwrap();
+    let _asleep = KERNEL.asleep.lock().unwrap();
     real::drain(event);
 }
 
 pub(crate) fn poll(fd: RawFd, timeout: Option<Duration>) -> libc::c_int {
-    block(timeout, || real::poll(fd, Some(Duration::ZERO)))
+    block(fd, timeout, || real::poll(fd, Some(Duration::ZERO)))
 }
 
 pub(crate) fn epoll_control(
@@ -73,37 +88,5 @@ pub(crate) fn epoll_wait(
     events: &mut [libc::epoll_event],
     timeout: Option<Duration>,
 ) -> libc::c_int {
-    block(timeout, || real::epoll_wait(epoll, events, Some(Duration::ZERO)))
-}
-
-/// A clock that has run out as soon as nobody else has anything to do.
-#[derive(Debug)]
-pub(crate) struct Alarm {
-    real: real::Alarm,
-    span: std::sync::Mutex<Duration>,
-}
-
-impl Alarm {
-    pub(crate) fn new() -> std::io::Result<Alarm> {
-        Ok(Alarm { real: real::Alarm::new()?, span: std::sync::Mutex::default() })
-    }
-
-    pub(crate) fn fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.real.fd()
-    }
-
-    pub(crate) fn set(&self, span: Duration) {
-        *self.span.lock().unwrap() = span;
-    }
-}
-
-pub(crate) fn epoll_wait_alarm(
-    epoll: RawFd,
-    events: &mut [libc::epoll_event],
-    alarm: Option<&Alarm>,
-    timeout: Option<Duration>,
-) -> libc::c_int {
-    let alarm = alarm.map(|alarm| *alarm.span.lock().unwrap());
-    assert_ne!(alarm, Some(Duration::ZERO), "watching with no clock running");
-    epoll_wait(epoll, events, alarm.or(timeout))
+    block(epoll, timeout, || real::epoll_wait(epoll, events, Some(Duration::ZERO)))
 }

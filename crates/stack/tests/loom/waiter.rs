@@ -65,9 +65,9 @@ fn no_wake_up_is_lost() {
 fn a_wake_up_and_a_descriptor_at_once_end_the_sleep() {
     check(Some(3), || {
         let event = std::sync::Arc::new(crate::sys::eventfd().unwrap());
-        let bedside = Bedside::new(event.as_fd()).unwrap();
+        let bedside = Bedside::new().unwrap();
         let waiter = Arc::new(Waiter::new().unwrap());
-        bedside.admit(&waiter).unwrap();
+        bedside.admit(&waiter, event.as_fd()).unwrap();
         waiter.start();
         let waker = {
             let waiter = waiter.clone();
