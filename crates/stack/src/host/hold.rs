@@ -20,7 +20,8 @@ use std::{
 pub(super) const TCP: u8 = 6;
 
 /// A port of a connection that is over rests while this many others do, so that it is not used again at once
-/// while the peer remembers it; then it serves the next connection, with no system call.
+/// while the peer remembers it; then it serves the next connection, with no system call. Up to twice as many
+/// rest, so that the coming and going of several at once takes none either.
 const RESTING: usize = 128;
 
 /// What bind(2) is to be told.
@@ -151,7 +152,7 @@ impl Drop for Hold {
         let Some(port) = self.port.take() else { return };
         if self.any {
             let mut resting = lock(self.state.held.resting(port.local));
-            if resting.len() <= RESTING {
+            if resting.len() < 2 * RESTING {
                 return resting.push_back(port);
             }
         }

@@ -17,7 +17,7 @@ use crate::{
 use std::{
     collections::HashMap,
     io,
-    net::{IpAddr, SocketAddr, UdpSocket as KernelSocket},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as KernelSocket},
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, Mutex,
@@ -157,6 +157,16 @@ impl Service {
         options: HoldOptions,
     ) -> io::Result<Option<Arc<Hold>>> {
         Hold::named(&self.state, local, options)
+    }
+
+    /// Whether the kernel would send to `remote`, and if not, why.
+    #[cold]
+    pub(crate) fn knows_way(&self, remote: SocketAddr) -> io::Result<()> {
+        let any: SocketAddr = match remote {
+            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        };
+        KernelSocket::bind(any)?.connect(remote)
     }
 
     /// The kernel's hold on any TCP port, for a connection, see [`Hold::any`].

@@ -378,7 +378,7 @@ impl Inner {
                 inet.tcp_connect(local, remote, &options, hold, endpoint, &mut pass)
             }
         };
-        let flow = begun.map_err(explain)?;
+        let flow = begun.map_err(|error| explain(&self.host, remote, error))?;
         if let Some(napi) = flow.napi() {
             self.endpoint.follow(napi);
         }
@@ -431,12 +431,16 @@ impl Inner {
 }
 
 /// What a connect that did not begin came to, as a kernel would put it.
-fn explain(error: io::Error) -> io::Error {
+fn explain(host: &Host, remote: SocketAddr, error: io::Error) -> io::Error {
     match error.kind() {
-        io::ErrorKind::Unsupported => io::Error::new(
-            io::ErrorKind::Unsupported,
-            "the way leads over an interface of the kernel's; connect a kernel socket instead",
-        ),
+        // Only the kernel knows the way; perhaps it knows that there is none.
+        io::ErrorKind::Unsupported => match host.kernel().map(|kernel| kernel.knows_way(remote)) {
+            Some(Err(none)) => none,
+            _ => io::Error::new(
+                io::ErrorKind::Unsupported,
+                "the way leads over an interface of the kernel's; connect a kernel socket instead",
+            ),
+        },
         // Port 0: nobody can listen there.
         io::ErrorKind::InvalidInput => errno(libc::ECONNREFUSED),
         _ => error,

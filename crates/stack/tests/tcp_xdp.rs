@@ -1,0 +1,209 @@
+//! TCP over AF_XDP, beside the kernel on the same interface and against the kernel on the other end.
+
+mod tcp_kernel;
+
+use busypoll_lab::{Lab, LabHost, needs, needs_root};
+use busypoll_stack::{Host, TcpListener, TcpStream, nic::xdp::Xdp};
+use std::{
+    collections::HashSet,
+    io::{self, ErrorKind, Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpListener as KernelListener, TcpStream as KernelStream},
+    thread,
+    time::Duration,
+};
+use tcp_kernel::{converse, echo};
+
+fn host(on: &LabHost) -> Host {
+    on.enter(|| Host::builder().shared_interface(Xdp::open(on.interface()).unwrap()).build())
+        .unwrap()
+        .unwrap()
+}
+
+fn listen(on: &LabHost, host: &Host, address: &str) -> io::Result<TcpListener> {
+    on.enter(|| TcpListener::bind(host, address)).unwrap()
+}
+
+fn connect(on: &LabHost, host: &Host, to: SocketAddr) -> io::Result<TcpStream> {
+    on.enter(|| TcpStream::connect(host, to)).unwrap()
+}
+
+fn kernel_listen(on: &LabHost, port: u16) -> io::Result<KernelListener> {
+    on.enter(|| KernelListener::bind((Ipv4Addr::UNSPECIFIED, port))).unwrap()
+}
+
+fn kernel_connect(on: &LabHost, to: SocketAddr) -> io::Result<KernelStream> {
+    on.enter(|| KernelStream::connect(to)).unwrap()
+}
+
+fn at(on: &LabHost, port: u16) -> SocketAddr {
+    (on.ipv4(), port).into()
+}
+
+#[test]
+fn a_kernel_client_is_served_in_every_way_of_waiting() {
+    needs_root!();
+    let lab = Lab::builder().build().unwrap();
+    let server_host = host(&lab.server);
+    let listener = listen(&lab.server, &server_host, "0.0.0.0:7").unwrap();
+    for busy_poll in [0, 100_000] {
+        listener.set_busy_poll(busy_poll).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| echo(listener.accept().unwrap().0));
+            let client = kernel_connect(&lab.client, at(&lab.server, 7)).unwrap();
+            client.set_nodelay(true).unwrap();
+            converse(client);
+        });
+    }
+    assert!(listener.incoming_napi_id().is_some());
+}
+
+#[test]
+fn a_kernel_server_serves_us() {
+    needs_root!();
+    let lab = Lab::builder().build().unwrap();
+    let client_host = host(&lab.client);
+    let listener = kernel_listen(&lab.server, 7).unwrap();
+    for busy_poll in [0, 100_000] {
+        client_host.set_busy_read(busy_poll);
+        thread::scope(|scope| {
+            scope.spawn(|| echo(listener.accept().unwrap().0));
+            let client = connect(&lab.client, &client_host, at(&lab.server, 7)).unwrap();
+            client.set_nodelay(true).unwrap();
+            converse(client);
+        });
+    }
+    let refused = connect(&lab.client, &client_host, at(&lab.server, 9)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    let itself = connect(&lab.client, &client_host, at(&lab.client, 9)).unwrap_err();
+    assert_eq!(itself.kind(), ErrorKind::Unsupported, "{itself}");
+}
+
+#[test]
+fn two_hosts_of_ours_talk_over_one_wire() {
+    needs_root!();
+    let lab = Lab::builder().build().unwrap();
+    let (one, two) = (host(&lab.client), host(&lab.server));
+    let listener = listen(&lab.server, &two, "10.77.0.2:7").unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| echo(listener.accept().unwrap().0));
+        converse(connect(&lab.client, &one, at(&lab.server, 7)).unwrap());
+    });
+}
+
+#[test]
+fn a_port_is_the_kernels_to_give() {
+    needs_root!();
+    let lab = Lab::builder().build().unwrap();
+    let server_host = host(&lab.server);
+    let taken = kernel_listen(&lab.server, 7).unwrap();
+    let error = listen(&lab.server, &server_host, "0.0.0.0:7").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AddrInUse);
+    drop(taken);
+    let ours = listen(&lab.server, &server_host, "0.0.0.0:7").unwrap();
+    // std sets SO_REUSEADDR, which must not let it in.
+    let error = kernel_listen(&lab.server, 7).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AddrInUse);
+    let error = listen(&lab.server, &server_host, "0.0.0.0:7").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AddrInUse);
+    drop(ours);
+    drop(kernel_listen(&lab.server, 7).unwrap());
+}
+
+#[test]
+fn a_server_starts_again_while_connections_of_its_former_life_rest() {
+    needs_root!();
+    let lab = Lab::builder().build().unwrap();
+    let server_host = host(&lab.server);
+    for _ in 0..3 {
+        let listener = listen(&lab.server, &server_host, "0.0.0.0:7").unwrap();
+        let mut client = kernel_connect(&lab.client, at(&lab.server, 7)).unwrap();
+        drop(listener.accept().unwrap());
+        assert_eq!(client.read(&mut [0]).unwrap(), 0, "the server closes first");
+    }
+    // The connections, in TIME_WAIT, keep the port from the kernel.
+    let error = kernel_listen(&lab.server, 7).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AddrInUse);
+}
+
+#[test]
+fn many_short_connections_take_few_ports() {
+    needs_root!();
+    let lab = Lab::builder().build().unwrap();
+    let client_host = host(&lab.client);
+    let listener = kernel_listen(&lab.server, 7).unwrap();
+    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let mut ports = HashSet::new();
+    let mut last = Vec::new();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for stream in listener.incoming().take(1_000) {
+                stream.unwrap().write_all(b"x").unwrap();
+            }
+        });
+        let before = descriptors();
+        for n in 0..1_000 {
+            let mut client = connect(&lab.client, &client_host, at(&lab.server, 7)).unwrap();
+            let port = client.local_addr().unwrap().port();
+            assert!(!last.contains(&port), "a port rests before it is used again");
+            last.push(port);
+            if n >= 100 {
+                last.remove(0);
+            }
+            ports.insert(port);
+            let mut all = Vec::new();
+            client.read_to_end(&mut all).unwrap();
+            assert_eq!(all, b"x");
+        }
+        assert!(descriptors() < before + 200);
+    });
+    let counters = client_host.counters();
+    let tcp = counters.iter().filter(|(name, count)| name.starts_with("Tcp") && *count > 0);
+    assert!(ports.len() < 200, "{} ports, {:?}", ports.len(), tcp.collect::<Vec<_>>());
+}
+
+#[test]
+fn what_routers_say_is_heard() {
+    needs_root!();
+    needs!(program "ip");
+    let lab = Lab::builder().build().unwrap();
+    let client_host = host(&lab.client);
+    let run = |on: &LabHost, arguments: &str| {
+        let status = on.command("ip").args(arguments.split(' ')).status().unwrap();
+        assert!(status.success(), "ip {arguments}");
+    };
+    run(&lab.client, &format!("route add 10.88.0.0/16 via {}", lab.server.ipv4()));
+    let forward = "echo 1 > /proc/sys/net/ipv4/ip_forward";
+    assert!(lab.server.command("sh").args(["-c", forward]).status().unwrap().success());
+    run(&lab.server, "route add unreachable 10.88.1.0/24");
+    run(&lab.server, "route add prohibit 10.88.2.0/24");
+    let errno = |to: &str| {
+        let error = connect(&lab.client, &client_host, to.parse().unwrap()).unwrap_err();
+        error.raw_os_error()
+    };
+    assert_eq!(errno("10.88.1.1:9"), Some(libc::EHOSTUNREACH));
+    assert_eq!(errno("10.88.2.1:9"), Some(libc::EHOSTUNREACH));
+    assert_eq!(errno("10.99.0.1:9"), Some(libc::ENETUNREACH));
+}
+
+#[test]
+fn the_kernels_own_connections_go_on_beside_ours() {
+    needs_root!();
+    let lab = Lab::builder().build().unwrap();
+    let server_host = host(&lab.server);
+    let ours = listen(&lab.server, &server_host, "0.0.0.0:7").unwrap();
+    let theirs = kernel_listen(&lab.server, 8).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| echo(ours.accept().unwrap().0));
+        scope.spawn(|| echo(theirs.accept().unwrap().0));
+        let other = kernel_connect(&lab.client, at(&lab.server, 8)).unwrap();
+        scope.spawn(move || (0..5).for_each(|_| converse(other.try_clone().unwrap())));
+        converse(kernel_connect(&lab.client, at(&lab.server, 7)).unwrap());
+    });
+    // And when we are gone it works as if we had never been.
+    let sleeper = kernel_connect(&lab.client, at(&lab.server, 7)).unwrap();
+    sleeper.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    drop((ours, server_host));
+    let again = kernel_listen(&lab.server, 7).unwrap();
+    let _client = kernel_connect(&lab.client, at(&lab.server, 7)).unwrap();
+    again.accept().unwrap();
+}
