@@ -152,7 +152,8 @@ impl Inet {
         let mut martian = src.is_multicast() || src.is_loopback() || mapped(src) || mapped(dst);
         let mut cast = None;
         for own in iface.own6() {
-            martian |= own.address == src;
+            // While it is not yet sure to be ours, who has it may say so.
+            martian |= own.address == src && !own.is_probing();
             if own.address == dst && own.is_usable() {
                 cast = Some(Cast::One);
             } else if own.group == dst {

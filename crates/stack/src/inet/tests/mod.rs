@@ -19,6 +19,7 @@ mod kernel_shared;
 mod oracle;
 mod segments;
 mod sending;
+mod v6;
 
 const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
@@ -47,9 +48,10 @@ impl TxQueue for Tape {
         fill(&mut frame);
         if partial {
             let ip = &mut frame[14..];
-            let at = if ip[9] == Protocol::TCP.0 { 16 } else { 6 };
-            let sum = Sum::of(&ip[20..]).checksum();
-            ip[20 + at..][..2].copy_from_slice(&sum.to_be_bytes());
+            let (protocol, transport) = if ip[0] >> 4 == 4 { (ip[9], 20) } else { (ip[6], 40) };
+            let at = transport + if protocol == Protocol::TCP.0 { 16 } else { 6 };
+            let sum = Sum::of(&ip[transport..]).checksum();
+            ip[at..at + 2].copy_from_slice(&sum.to_be_bytes());
         }
         frames.push_back(frame);
         Ok(())

@@ -1,0 +1,171 @@
+//! Who has an address: asking, answering, and giving way to who had it first.
+
+use super::*;
+
+fn second() -> Duration {
+    Duration::from_secs(1)
+}
+
+#[test]
+fn our_addresses_are_asked_for_once_and_are_ours_a_second_later() {
+    let mut a = fresh("10.0.0.1/24", "fd00::1/64", MAC_A);
+    assert_eq!(a.wakes.lock().unwrap()[..], [Instant::ZERO], "it wants to be called at once");
+    a.wait(Duration::ZERO);
+    let asked: Vec<_> = a.sent().iter().map(|frame| discovery_of(frame)).collect();
+    assert_eq!(asked.len(), 2);
+    for ((src, dst, message), own) in asked.iter().zip([A6, LINK_A]) {
+        assert_eq!((*src, *dst), (Ipv6Addr::UNSPECIFIED, ipv6::solicited_node(own)));
+        assert_eq!(*message, format!("NeighborSolicitation {{ target: {own}, source: None }}"));
+    }
+    assert_eq!(a.wait(second()), None);
+    assert!(a.sent().is_empty());
+    assert_eq!(a.count(Count::Ip6AddrDuplicates), 0);
+}
+
+#[test]
+fn an_address_that_somebody_has_is_given_up() {
+    let claims = [
+        advertisement(ipv6::ALL_NODES, (A6, MAC_B), false, true),
+        // Somebody else who asks for it.
+        solicitation(Ipv6Addr::UNSPECIFIED, ipv6::solicited_node(A6), A6, None),
+    ];
+    for claim in claims {
+        let mut a = fresh("10.0.0.1/24", "fd00::1/64", MAC_A);
+        let path = a.path("[::]:1", "[fd00::2]:2");
+        a.wait(Duration::ZERO);
+        a.sent();
+        a.receive(&claim);
+        assert_eq!(a.count(Count::Ip6AddrDuplicates), 1);
+        assert!(!path.is_current(&a.inet));
+        let other = a.path_with("[::]:1", "[fd00::2]:2", PathOptions::default());
+        assert_eq!(other.unwrap().local().ip(), LINK_A, "it is not used");
+        a.sent();
+        a.receive(&solicitation(B6, ipv6::solicited_node(A6), A6, Some(MAC_B)));
+        assert!(a.sent().is_empty(), "nor answered for");
+        a.receive(&to_a6(&udp6_packet("[fd00::2]:9", "[fd00::1]:7", b"")));
+        assert_eq!(a.count(Count::Ip6InMartians) + a.count(Count::Ip6InAddrErrors), 1, "nor heard");
+    }
+}
+
+#[test]
+fn our_own_question_come_back_is_no_claim() {
+    let mut a = fresh("10.0.0.1/24", "fd00::1/64", MAC_A);
+    a.wait(Duration::ZERO);
+    for frame in a.sent() {
+        a.receive(&frame);
+    }
+    assert_eq!(a.count(Count::Ip6AddrConflicts), 0);
+}
+
+#[test]
+fn an_address_that_is_ours_is_defended() {
+    let a = a();
+    a.receive(&solicitation(Ipv6Addr::UNSPECIFIED, ipv6::solicited_node(A6), A6, None));
+    let (src, dst, message) = discovery_of(&a.sent()[0]);
+    assert_eq!((src, dst), (A6, ipv6::ALL_NODES));
+    assert!(message.contains("solicited: false, overrides: true"), "{message}");
+    a.receive(&advertisement(ipv6::ALL_NODES, (A6, MAC_B), false, true));
+    assert_eq!(a.count(Count::Ip6AddrDuplicates), 0);
+    let binding = a.bind("[fd00::1]:7");
+    a.receive(&to_a6(&udp6_packet("[fd00::2]:9", "[fd00::1]:7", b"")));
+    assert_eq!(binding.1.take().len(), 1);
+}
+
+#[test]
+fn who_asks_is_answered_and_remembered_if_near() {
+    let a = a();
+    a.receive(&solicitation(B6, ipv6::solicited_node(A6), A6, Some(MAC_B)));
+    let frame = &a.sent()[0];
+    assert_eq!(frame[..6], MAC_B.0);
+    let (src, dst, message) = discovery_of(frame);
+    assert_eq!((src, dst), (A6, B6));
+    let told = format!("target: {A6}, mac: Some({MAC_A:?}), router: false, solicited: true");
+    assert!(message.contains(&told) && message.contains("overrides: true"), "{message}");
+    a.send(&a.path("[::]:1", "[fd00::2]:2"), b"x").unwrap();
+    assert_eq!(ip6_of(&a.sent()[0])[48..], *b"x", "B needs not be asked");
+    // A stranger to the link is not remembered, and no route leads to him.
+    let known = || lock(&a.iface.neighbours).table.len();
+    let before = known();
+    let far = "2001:db8::1".parse().unwrap();
+    a.receive(&solicitation(far, A6, A6, Some(MAC_B)));
+    assert_eq!(lock(&a.iface.neighbours).table.known(far.into()).ok(), None);
+    a.sent();
+    // Who asks for another is not even that.
+    let (before, other) = (before.max(known()), "fd00::9".parse().unwrap());
+    let asker = "fd00::8".parse().unwrap();
+    a.receive(&solicitation(asker, ipv6::solicited_node(other), other, Some(MAC_B)));
+    assert_eq!((a.sent().len(), known()), (0, before));
+}
+
+#[test]
+fn an_unknown_neighbour_is_asked_for_and_gets_what_waited() {
+    let a = a();
+    let path = a.path("[::]:1", "[fd00::2]:2");
+    a.send(&path, b"one").unwrap();
+    a.send(&path, b"two").unwrap();
+    let asked = a.sent();
+    assert_eq!(asked.len(), 1);
+    assert_eq!(asked[0][..6], [0x33, 0x33, 0xff, 0, 0, 2]);
+    let (src, dst, message) = discovery_of(&asked[0]);
+    assert_eq!((src, dst), (A6, ipv6::solicited_node(B6)));
+    assert!(message.contains(&format!("source: Some({MAC_A:?})")));
+    a.receive(&advertisement(A6, (B6, MAC_B), true, true));
+    let sent: Vec<_> = a.sent().iter().map(|frame| ip6_of(frame)[48..].to_vec()).collect();
+    assert_eq!(sent, [b"one", b"two"]);
+    assert!(!path.is_current(&a.inet));
+    let path = a.path("[::]:1", "[fd00::2]:2");
+    assert!(path.is_current(&a.inet));
+    a.send(&path, b"three").unwrap();
+    assert_eq!(a.sent()[0][..12], [MAC_B.0, MAC_A.0].concat());
+}
+
+#[test]
+fn three_questions_a_second_apart_then_the_socket_hears() {
+    let mut a = a();
+    let (binding, mailbox) = a.bind("[fd00::1]:1");
+    binding.connect("[fd00::2]:2".parse().unwrap()).unwrap();
+    a.send(&a.path("[fd00::1]:1", "[fd00::2]:2"), b"lost").unwrap();
+    let mut questions = a.sent().len();
+    for _ in 0..3 {
+        a.wait(second());
+        questions += a.sent().len();
+    }
+    assert_eq!(questions, 3);
+    let error = SocketError { errno: libc::EHOSTUNREACH, hard: true, mtu: None };
+    assert_eq!(mailbox.take(), [Got::Error(error, "[fd00::2]:2".parse().unwrap())]);
+}
+
+/// RFC 4861 section 7.2.5.
+#[test]
+fn an_advertisement_changes_what_it_may() {
+    const MAC_C: MacAddr = MacAddr([2, 0, 0, 0, 0, 0xc]);
+    // Unasked for, it makes no entry.
+    let stranger = a();
+    stranger.receive(&advertisement(ipv6::ALL_NODES, (B6, MAC_B), false, true));
+    assert_eq!(lock(&stranger.iface.neighbours).table.len(), 0);
+    for (solicited, overrides, believed) in
+        [(false, false, false), (true, false, false), (false, true, true), (true, true, true)]
+    {
+        let a = a();
+        meet(&a);
+        let dst = if solicited { A6 } else { ipv6::ALL_NODES };
+        a.receive(&advertisement(dst, (B6, MAC_C), solicited, overrides));
+        let expected = if believed { MAC_C } else { MAC_B };
+        a.send(&a.path("[::]:1", "[fd00::2]:2"), b"x").unwrap();
+        let frame = &a.sent()[0];
+        assert_eq!(frame[..6], expected.0, "solicited {solicited}, override {overrides}");
+    }
+}
+
+#[test]
+fn messages_from_beyond_the_link_are_not_believed() {
+    let a = a();
+    let frames =
+        [solicitation(B6, A6, A6, Some(MAC_B)), advertisement(A6, (B6, MAC_B), true, true)];
+    for mut frame in frames {
+        frame[14 + 7] = 254;
+        a.receive(&frame);
+    }
+    assert_eq!(a.count(Count::Icmp6InErrors), 2);
+    assert!(a.sent().is_empty() && lock(&a.iface.neighbours).table.len() == 0);
+}

@@ -1,0 +1,125 @@
+//! Sockets of one family and of both, and who may have a port.
+
+use super::*;
+use std::{
+    net::UdpSocket,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+};
+
+fn bind(a: &Station, local: &str, only_v6: bool) -> Result<(Binding, Arc<Mailbox>), Option<i32>> {
+    let mailbox = Arc::new(Mailbox::default());
+    let options = BindOptions { reuse: false, only_v6 };
+    let bound = a.inet.udp_bind_with(local.parse().unwrap(), options, mailbox.clone());
+    bound.map(|binding| (binding, mailbox)).map_err(|error| error.raw_os_error())
+}
+
+fn from_v4(a: &Station) {
+    a.receive(&udp_to_a("10.0.0.2:9", "10.0.0.1:7", b"four"));
+}
+
+fn from_v6(a: &Station) {
+    a.receive(&to_a6(&udp6_packet("[fd00::2]:9", "[fd00::1]:7", b"six")));
+}
+
+#[test]
+fn a_dual_socket_hears_both_and_shows_ipv4_mapped() {
+    let a = a();
+    let (binding, mailbox) = bind(&a, "[::]:7", false).unwrap();
+    let hear = || {
+        from_v4(&a);
+        from_v6(&a);
+        mailbox.take()
+    };
+    let four = data("[::ffff:10.0.0.2]:9", "[::ffff:10.0.0.1]:7", b"four");
+    let six = data("[fd00::2]:9", "[fd00::1]:7", b"six");
+    assert_eq!(hear(), [four.clone(), six.clone()]);
+    // Connected to a peer of one family it hears that one alone.
+    binding.connect("[::ffff:10.0.0.2]:9".parse().unwrap()).unwrap();
+    assert_eq!(binding.local(), "[::ffff:10.0.0.1]:7".parse().unwrap());
+    assert_eq!(hear(), [four.clone()]);
+    binding.connect("[fd00::2]:9".parse().unwrap()).unwrap();
+    assert_eq!(binding.local(), "[fd00::1]:7".parse().unwrap());
+    assert_eq!(hear(), [six.clone()]);
+    binding.disconnect();
+    assert_eq!(hear(), [four, six]);
+    drop(binding);
+    assert!(hear().is_empty());
+    assert_eq!((a.count(Count::UdpNoPorts), Arc::strong_count(&mailbox)), (4, 1));
+    assert_eq!((a.inet.demux.kinds(), a.inet.demux6.kinds()), ([0; 3], [0; 3]));
+}
+
+#[test]
+fn a_socket_of_one_family_hears_that_one() {
+    let a = a();
+    let (six, six_box) = bind(&a, "[::]:7", true).unwrap();
+    let (four, four_box) = bind(&a, "0.0.0.0:7", false).unwrap();
+    from_v4(&a);
+    from_v6(&a);
+    assert_eq!(four_box.take(), [data("10.0.0.2:9", "10.0.0.1:7", b"four")]);
+    assert_eq!(six_box.take(), [data("[fd00::2]:9", "[fd00::1]:7", b"six")]);
+    let refused = six.connect("[::ffff:10.0.0.2]:9".parse().unwrap()).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::ENETUNREACH));
+    let refused = four.connect("[fd00::2]:9".parse().unwrap()).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EAFNOSUPPORT));
+}
+
+#[test]
+fn a_mapped_address_is_bound_to_ipv4() {
+    let a = a();
+    let (_binding, mailbox) = bind(&a, "[::ffff:10.0.0.1]:7", false).unwrap();
+    from_v6(&a);
+    from_v4(&a);
+    assert_eq!(mailbox.take(), [data("[::ffff:10.0.0.2]:9", "[::ffff:10.0.0.1]:7", b"four")]);
+    assert_eq!(bind(&a, "10.0.0.1:7", false).err(), Some(Some(libc::EADDRINUSE)));
+    assert_eq!(bind(&a, "[::ffff:10.0.0.1]:8", true).err(), Some(Some(libc::EINVAL)));
+}
+
+/// A socket of this machine's kernel, bound.
+fn kernel(local: SocketAddr, only_v6: bool) -> std::io::Result<OwnedFd> {
+    let family = if local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    // SAFETY: a plain system call; the descriptor is ours alone.
+    let socket = unsafe {
+        OwnedFd::from_raw_fd(libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0))
+    };
+    let on = libc::c_int::from(only_v6);
+    let (level, name) = (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY);
+    // SAFETY: `on` is valid for the call. A socket of IPv4 refuses it, as it may.
+    unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const on).cast(), 4) };
+    crate::sys::bind(socket.as_raw_fd(), local).map(|()| socket)
+}
+
+/// The kernel and inet, asked the same.
+#[test]
+fn ports_are_refused_as_linux_refuses_them() {
+    let claims = [
+        ("127.0.0.1", false),
+        ("0.0.0.0", false),
+        ("[::1]", false),
+        ("[::]", true),
+        ("[::]", false),
+        ("[::ffff:127.0.0.1]", false),
+    ];
+    let port = UdpSocket::bind("[::]:0").unwrap().local_addr().unwrap().port();
+    for (first, first_only) in claims {
+        for (second, second_only) in claims {
+            let at = |text: &str| format!("{text}:{port}").parse::<SocketAddr>().unwrap();
+            let held = kernel(at(first), first_only).unwrap();
+            let expected = kernel(at(second), second_only).err().and_then(|e| e.raw_os_error());
+            drop(held);
+            let a = a();
+            let _held = bind(&a, &at(first).to_string(), first_only).unwrap();
+            let ours = bind(&a, &at(second).to_string(), second_only).err().flatten();
+            assert_eq!(ours, expected, "{first} {first_only}, then {second} {second_only}");
+        }
+    }
+}
+
+#[test]
+fn a_group_is_heard_with_the_interface_it_is_on() {
+    let a = a();
+    let (_one, mailbox) = bind(&a, "[::]:7", false).unwrap();
+    let to = MacAddr::of_group6(ipv6::ALL_NODES);
+    let all = udp6_packet("[fd00::2]:9", "[ff02::1]:7", b"all");
+    a.receive(&frame_of(to, MAC_B, EtherType::IPV6, &all));
+    assert_eq!(mailbox.take(), [data("[fd00::2]:9", "[ff02::1%1]:7", b"all")]);
+}

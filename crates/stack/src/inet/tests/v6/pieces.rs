@@ -1,0 +1,96 @@
+//! Fragments over IPv6.
+
+use super::*;
+
+/// The piece of a datagram from `start` to `end`, from B to A.
+fn piece(whole: &[u8], ident: u32, start: usize, end: usize) -> Vec<u8> {
+    let mut bytes = vec![0; 8 + end - start];
+    let more = end < whole.len();
+    extension::put_fragment(&mut bytes, Protocol::UDP, start, more, ident).unwrap();
+    bytes[8..].copy_from_slice(&whole[start..end]);
+    to_a6(&packet6(B6, A6, Protocol::FRAGMENT, &bytes))
+}
+
+fn payload(len: usize) -> Vec<u8> {
+    (0..len).map(|n| (n * 7 + n / 256) as u8).collect()
+}
+
+#[test]
+fn the_largest_datagram_arrives_whole_in_any_order() {
+    let a = a();
+    meet(&a);
+    let mut b = fresh("10.0.0.2/24", "fd00::2/64", MAC_B);
+    b.wait(Duration::ZERO);
+    let (_binding, mailbox) = b.bind("[::]:2");
+    let path = a.path("[::]:1", "[fd00::2]:2");
+    let sent = payload(MAX_PAYLOAD + 20);
+    a.send(&path, &sent).unwrap();
+    let mut frames = a.sent();
+    assert!(frames.iter().all(|frame| frame.len() <= 1514));
+    assert_eq!((a.count(Count::Ip6FragOKs), a.count(Count::Ip6FragCreates)), (1, 46));
+    frames.reverse();
+    frames.iter().for_each(|frame| b.receive(frame));
+    assert_eq!(mailbox.take(), [data("[fd00::1]:1", "[fd00::2]:2", &sent)]);
+    assert_eq!(b.count(Count::Ip6ReasmOKs), 1);
+    assert_eq!(lock(&b.inet.reassembly6).size().0, 0);
+    assert_eq!(a.send(&path, &payload(MAX_PAYLOAD + 21)), Err(SendError::TooBig));
+    let whole = PathOptions { dont_fragment: true, ..PathOptions::default() };
+    let path = a.path_with("[::]:1", "[fd00::2]:2", whole).unwrap();
+    assert_eq!(a.send(&path, &payload(1453)), Err(SendError::TooBig));
+    assert_eq!(a.send(&path, &payload(1452)), Ok(()));
+}
+
+#[test]
+fn pieces_that_overlap_drop_their_packet() {
+    let a = a();
+    let (_binding, mailbox) = a.bind("[::]:7");
+    let (_, _, whole) = udp6("[fd00::2]:9", "[fd00::1]:7", &payload(100));
+    // RFC 5722 section 4; an exact copy is none (RFC 8200 section 4.5).
+    for (ident, overlap) in [(1, (8, 32)), (2, (0, 16)), (3, (16, 48))] {
+        a.receive(&piece(&whole, ident, 0, 24));
+        a.receive(&piece(&whole, ident, overlap.0, overlap.1));
+        a.receive(&piece(&whole, ident, 24, 108));
+    }
+    assert!(mailbox.take().is_empty());
+    assert_eq!(a.count(Count::Ip6ReasmOverlaps), 3);
+    a.receive(&piece(&whole, 9, 0, 24));
+    a.receive(&piece(&whole, 9, 0, 24));
+    a.receive(&piece(&whole, 9, 24, 108));
+    assert_eq!(mailbox.take().len(), 1);
+}
+
+#[test]
+fn a_packet_that_never_becomes_whole_is_given_up_after_a_minute() {
+    let mut a = a();
+    meet(&a);
+    let (_, _, whole) = udp6("[fd00::2]:9", "[fd00::1]:7", &payload(100));
+    a.receive(&piece(&whole, 1, 0, 24));
+    a.receive(&piece(&whole, 2, 24, 48));
+    a.wait(Duration::from_secs(59));
+    assert_eq!(a.count(Count::Ip6ReasmTimeout), 0);
+    a.wait(Duration::from_secs(1));
+    assert_eq!((a.count(Count::Ip6ReasmTimeout), a.count(Count::Ip6ReasmFails)), (2, 2));
+    // Only who sent a first fragment is told (RFC 8200 section 4.5), and is shown it.
+    let mut sent = a.sent();
+    sent.retain(|frame| ip6_of(frame)[40] == 3);
+    assert_eq!(sent.len(), 1);
+    let packet = ip6_of(&sent[0]);
+    assert_eq!((packet[41], a.count(Count::Icmp6OutTimeExcds)), (1, 1));
+    assert_eq!(packet[48..], piece(&whole, 1, 0, 24)[14..]);
+}
+
+#[test]
+fn a_fragment_of_fragments_is_refused() {
+    let a = a();
+    let (_binding, mailbox) = a.bind("[::]:7");
+    let (_, _, udp) = udp6("[fd00::2]:9", "[fd00::1]:7", &payload(100));
+    let inner = piece(&udp, 5, 0, 24)[14 + 40..].to_vec();
+    for (start, end) in [(0, 16), (16, 32)] {
+        let mut bytes = vec![0; 8 + end - start];
+        extension::put_fragment(&mut bytes, Protocol::FRAGMENT, start, end < 32, 6).unwrap();
+        bytes[8..].copy_from_slice(&inner[start..end]);
+        a.receive(&to_a6(&packet6(B6, A6, Protocol::FRAGMENT, &bytes)));
+    }
+    assert!(mailbox.take().is_empty());
+    assert_eq!(a.count(Count::Ip6InHdrErrors), 1);
+}
