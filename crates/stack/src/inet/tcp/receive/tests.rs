@@ -3,6 +3,7 @@
 use super::*;
 
 mod acks;
+mod cost;
 mod growth;
 mod hostile;
 mod model;
