@@ -15,6 +15,7 @@ mod application;
 mod bound;
 mod calls;
 mod challenge;
+mod chunks;
 mod claims;
 mod connect;
 pub mod connection;

@@ -1,22 +1,20 @@
 //! Bytes of a stream by sequence number, from the first that is still needed: what both buffers of a
 //! connection are made of.
 //!
-//! As long as all of it lies within 64 bytes, it is in the connection itself: a small request and its
+//! As long as all of it lies within 32 bytes, it is in the connection itself: a small request and its
 //! response take no memory and make no call. Beyond that it is in chunks that come from the host's
 //! [`Memory`]; they need not follow each other without holes. As soon as nothing is left, all chunks go
 //! back: what an idle connection keeps is nothing, and the next chunk costs some nanoseconds.
 
 use super::{
-    memory::{CHUNK, Chunk, Memory},
+    chunks::Chunks,
+    memory::{CHUNK, Memory},
     seq::Seq,
 };
 use crate::sync::Arc;
-use std::collections::VecDeque;
 
 /// What fits without a chunk.
-const SMALL: usize = 64;
-/// The longest table of chunks that is kept when it falls empty: bytes beside an idle connection.
-const TABLE: usize = 8;
+const SMALL: usize = 32;
 
 #[derive(Debug)]
 pub(super) struct Store {
@@ -25,7 +23,7 @@ pub(super) struct Store {
     end: Seq,
     /// Where the first chunk begins.
     origin: Seq,
-    chunks: VecDeque<Option<Box<Chunk>>>,
+    chunks: Chunks,
     /// While there is no chunk: byte `seq` is at `seq % SMALL`.
     small: [u8; SMALL],
 }
@@ -33,7 +31,7 @@ pub(super) struct Store {
 impl Store {
     /// An empty store whose first byte will be number `start`.
     pub(super) fn new(start: Seq, memory: Arc<Memory>) -> Store {
-        let chunks = VecDeque::new();
+        let chunks = Chunks::default();
         Store { memory, start, end: start, origin: start, chunks, small: [0; SMALL] }
     }
 
@@ -65,10 +63,10 @@ impl Store {
     fn rationed(&self, at: Seq, len: usize, granted: usize) -> usize {
         let origin = if self.chunks.is_empty() { self.start } else { self.origin };
         let from = (at - origin) as usize;
-        let mut chunks = self.chunks.iter().filter(|chunk| chunk.is_some()).count();
+        let mut chunks = self.chunks.present();
         let mut end = from;
         while end < from + len {
-            if self.chunks.get(end / CHUNK).is_none_or(Option::is_none) {
+            if self.chunks.get(end / CHUNK).is_none() {
                 chunks += 1;
                 if chunks > granted {
                     break;
@@ -107,7 +105,9 @@ impl Store {
             let turn = self.start.0 as usize % SMALL;
             chunk[..SMALL - turn].copy_from_slice(&self.small[turn..]);
             chunk[SMALL - turn..SMALL].copy_from_slice(&self.small[..turn]);
-            self.chunks.push_back(Some(chunk));
+            if let Some(place) = self.chunks.place(0) {
+                *place = Some(chunk);
+            }
         }
     }
 
@@ -115,11 +115,8 @@ impl Store {
         let mut offset = (at - self.origin) as usize;
         while !bytes.is_empty() {
             let (index, within) = (offset / CHUNK, offset % CHUNK);
-            if index >= self.chunks.len() {
-                self.chunks.resize_with(index + 1, || None);
-            }
-            let Some(slot) = self.chunks.get_mut(index) else { return };
-            let chunk = slot.get_or_insert_with(|| self.memory.take());
+            let Some(place) = self.chunks.place(index) else { return };
+            let chunk = place.get_or_insert_with(|| self.memory.take());
             let (here, rest) = bytes.split_at(bytes.len().min(CHUNK - within));
             chunk[within..within + here.len()].copy_from_slice(here);
             offset += here.len();
@@ -145,7 +142,7 @@ impl Store {
             return self.release();
         }
         while (self.start - self.origin) as usize >= CHUNK {
-            if let Some(Some(chunk)) = self.chunks.pop_front() {
+            if let Some(chunk) = self.chunks.pop_front() {
                 self.memory.give(chunk);
             }
             self.origin += CHUNK as u32;
@@ -160,7 +157,7 @@ impl Store {
         }
         let keep = ((self.end - self.origin) as usize).div_ceil(CHUNK);
         while self.chunks.len() > keep {
-            if let Some(Some(chunk)) = self.chunks.pop_back() {
+            if let Some(chunk) = self.chunks.pop_back() {
                 self.memory.give(chunk);
             }
         }
@@ -173,13 +170,10 @@ impl Store {
     }
 
     fn release(&mut self) {
-        while let Some(chunk) = self.chunks.pop_front() {
-            if let Some(chunk) = chunk {
+        while !self.chunks.is_empty() {
+            if let Some(chunk) = self.chunks.pop_front() {
                 self.memory.give(chunk);
             }
-        }
-        if self.chunks.capacity() > TABLE {
-            self.chunks = VecDeque::new();
         }
     }
 }
@@ -225,7 +219,7 @@ impl<'a> Iterator for Pieces<'a> {
             store.small.get(self.at.0 as usize % SMALL..)?
         } else {
             let offset = (self.at - store.origin) as usize;
-            store.chunks.get(offset / CHUNK)?.as_deref()?.get(offset % CHUNK..)?
+            store.chunks.get(offset / CHUNK)?.get(offset % CHUNK..)?
         };
         let piece = piece.get(..self.left).unwrap_or(piece);
         self.at += piece.len() as u32;

@@ -7,10 +7,8 @@ use super::super::seq::Seq;
 use std::ops::Range;
 
 /// The most intervals of one connection. More of them do not help an honest sender, and each segment of a
-/// dishonest one costs a search and a move among this many: some hundred nanoseconds.
+/// dishonest one costs a search and a move among this many: a microsecond or two.
 pub(super) const INTERVALS: usize = 512;
-/// The longest list that is kept when it falls empty.
-const KEPT: usize = 8;
 
 /// One interval.
 #[derive(Clone, Copy, Debug)]
@@ -21,8 +19,13 @@ struct Held {
     stamp: u32,
 }
 
+/// Nothing but a word while all is in order.
 #[derive(Debug, Default)]
-pub(super) struct Reassembly {
+pub(super) struct Reassembly(Option<Box<List>>);
+
+/// Not empty, but while it is being changed.
+#[derive(Debug, Default)]
+struct List {
     /// By sequence number.
     held: Vec<Held>,
     clock: u32,
@@ -31,40 +34,45 @@ pub(super) struct Reassembly {
 impl Reassembly {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.held.is_empty()
+        self.0.is_none()
+    }
+
+    #[inline]
+    fn held(&self) -> &[Held] {
+        self.0.as_ref().map_or(&[], |list| &list.held)
     }
 
     #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = Range<Seq>> + '_ {
-        self.held.iter().map(|held| held.start..held.end)
+        self.held().iter().map(|held| held.start..held.end)
     }
 
     /// After the last byte held.
     pub(super) fn end(&self) -> Option<Seq> {
-        self.held.last().map(|held| held.end)
+        self.held().last().map(|held| held.end)
     }
 
     /// Bytes held.
     pub(super) fn bytes(&self) -> usize {
-        self.held.iter().map(|held| (held.end - held.start) as usize).sum()
+        self.held().iter().map(|held| (held.end - held.start) as usize).sum()
     }
 
     /// The intervals that `range` overlaps or touches.
     fn beside(&self, range: &Range<Seq>) -> Range<usize> {
-        let first = self.held.partition_point(|held| held.end.before(range.start));
-        let count = self.held.get(first..).unwrap_or_default();
+        let first = self.held().partition_point(|held| held.end.before(range.start));
+        let count = self.held().get(first..).unwrap_or_default();
         first..first + count.partition_point(|held| held.start.at_most(range.end))
     }
 
     /// What of `range` is not held, in order.
     pub(super) fn gaps(&self, range: Range<Seq>) -> Gaps<'_> {
-        let beside = self.held.get(self.beside(&range)).unwrap_or_default();
+        let beside = self.held().get(self.beside(&range)).unwrap_or_default();
         Gaps { held: beside, at: range.start, end: range.end }
     }
 
     /// The first run of bytes in `range` that is held.
     pub(super) fn duplicate(&self, range: &Range<Seq>) -> Option<Range<Seq>> {
-        self.held
+        self.held()
             .get(self.beside(range))?
             .iter()
             .map(|held| held.start.max(range.start)..held.end.min(range.end))
@@ -73,15 +81,16 @@ impl Reassembly {
 
     /// Whether `range` can be added: it extends an interval, or there may be one more.
     pub(super) fn fits(&self, range: &Range<Seq>) -> bool {
-        self.held.len() < INTERVALS || !self.beside(range).is_empty()
+        self.held().len() < INTERVALS || !self.beside(range).is_empty()
     }
 
     /// Counts `range`, which is not empty, as held.
     pub(super) fn add(&mut self, range: Range<Seq>) {
         let beside = self.beside(&range);
-        self.clock = self.clock.wrapping_add(1);
-        let mut new = Held { start: range.start, end: range.end, stamp: self.clock };
-        match self.held.get(beside.clone()) {
+        let List { held, clock } = &mut **self.0.get_or_insert_default();
+        *clock = clock.wrapping_add(1);
+        let mut new = Held { start: range.start, end: range.end, stamp: *clock };
+        match held.get(beside.clone()) {
             Some([first, .., last]) => {
                 new.start = new.start.min(first.start);
                 new.end = new.end.max(last.end);
@@ -93,27 +102,30 @@ impl Reassembly {
             _ => {}
         }
         let first = beside.start;
-        match self.held.get_mut(first) {
-            Some(held) if !beside.is_empty() => {
-                *held = new;
-                self.held.drain(first + 1..beside.end);
+        match held.get_mut(first) {
+            Some(old) if !beside.is_empty() => {
+                *old = new;
+                held.drain(first + 1..beside.end);
             }
-            _ => self.held.insert(first, new),
+            _ => held.insert(first, new),
         }
     }
 
     /// All bytes before `next` have come: where that now ends, with what was held.
     pub(super) fn advance(&mut self, mut next: Seq) -> Seq {
+        let Some(list) = &mut self.0 else { return next };
         let mut gone = 0;
-        for held in &self.held {
+        for held in &list.held {
             if next.before(held.start) {
                 break;
             }
             next = next.max(held.end);
             gone += 1;
         }
-        self.held.drain(..gone);
-        self.shrink();
+        list.held.drain(..gone);
+        if list.held.is_empty() {
+            self.0 = None;
+        }
         next
     }
 
@@ -121,8 +133,9 @@ impl Reassembly {
     pub(super) fn newest(&self) -> impl Iterator<Item = Range<Seq>> {
         const MOST: usize = super::super::segment::MAX_SACKS;
         let mut best: [Option<(u32, Held)>; MOST] = [None; MOST];
-        for &held in &self.held {
-            let age = self.clock.wrapping_sub(held.stamp);
+        let clock = self.0.as_ref().map_or(0, |list| list.clock);
+        for &held in self.held() {
+            let age = clock.wrapping_sub(held.stamp);
             let mut new = Some((age, held));
             for place in &mut best {
                 let (Some((age, _)), old) = (new, *place) else { break };
@@ -137,14 +150,7 @@ impl Reassembly {
 
     /// Forgets everything.
     pub(super) fn clear(&mut self) {
-        self.held.clear();
-        self.shrink();
-    }
-
-    fn shrink(&mut self) {
-        if self.held.is_empty() && self.held.capacity() > KEPT {
-            self.held = Vec::new();
-        }
+        self.0 = None;
     }
 }
 

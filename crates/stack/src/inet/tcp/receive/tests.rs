@@ -48,9 +48,9 @@ fn a_hole_is_filled_and_the_fin_that_came_before_counts() {
 /// What an idle connection keeps of these: its share of 2 KiB.
 #[test]
 fn they_are_small() {
-    assert!(size_of::<Receiver>() <= 288, "{}", size_of::<Receiver>());
+    assert!(size_of::<Receiver>() <= 232, "{}", size_of::<Receiver>());
     let send = size_of::<super::super::send_buffer::SendBuffer>();
-    assert!(send <= 136, "{send}");
+    assert!(send <= 88, "{send}");
 }
 
 /// RFC 2883's examples 4.1 to 4.3.2, with one segment of 500 bytes less before each.

@@ -23,12 +23,14 @@ impl Model {
         if fin && self.fin.is_none() && end >= last && end <= self.edge {
             self.fin = Some(end);
         }
-        let had = |at: &i64| *at < self.next || self.bytes.contains_key(at);
+        // Numbers before the first byte, and the FIN's, are no data that came before.
+        let read_on = if seq < 0 { self.next } else { 0 };
+        let old = |at: &i64| (read_on..self.data_end()).contains(at);
+        let had = |at: &i64| old(at) || *at >= self.next && self.bytes.contains_key(at);
         if let Some(first) = (seq..end).find(had) {
-            let run = first..(first..end).find(|at| !had(at) || *at == self.next).unwrap_or(end);
             // Below and above RCV.NXT are two runs.
-            let run = if first < self.next { first..end.min(self.next) } else { run };
-            self.report(run);
+            let same = |at: &i64| if old(&first) { old(at) } else { had(at) };
+            self.report(first..(first..end).find(|at| !same(at)).unwrap_or(end));
         }
         for (at, &byte) in (seq..end).zip(payload) {
             if at >= self.next && at < self.edge && self.fin.is_none_or(|fin| at < fin) {

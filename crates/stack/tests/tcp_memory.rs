@@ -1,0 +1,113 @@
+//! What a TCP connection takes: how much while it is idle, and that nothing of it stays.
+
+mod common;
+
+use busypoll_stack::{Host, TcpListener, TcpStream};
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    io::{Read, Write},
+    sync::{
+        Mutex,
+        atomic::{AtomicIsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// Counts the bytes in use, each with what the system's allocator adds to it.
+struct Counting;
+
+static LIVE: AtomicIsize = AtomicIsize::new(0);
+
+/// glibc: eight bytes before, in steps of sixteen, 24 usable at least.
+fn cost(layout: Layout) -> isize {
+    ((layout.size() + 8).next_multiple_of(16)).max(32) as isize
+}
+
+// SAFETY: everything is the system allocator's.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LIVE.fetch_add(cost(layout), Ordering::Relaxed);
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(cost(layout), Ordering::Relaxed);
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Two tests at once would count each other's.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn live() -> isize {
+    LIVE.load(Ordering::Relaxed)
+}
+
+/// Connects and exchanges a byte each way.
+fn connect(one: &Host, listener: &TcpListener) -> (TcpStream, TcpStream) {
+    let mut client = TcpStream::connect(one, listener.local_addr().unwrap()).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    let mut byte = [0];
+    client.write_all(b"?").unwrap();
+    server.read_exact(&mut byte).unwrap();
+    server.write_all(b"!").unwrap();
+    client.read_exact(&mut byte).unwrap();
+    (client, server)
+}
+
+/// Waits until at most `most` bytes are in use more than `before`; how many are.
+fn falls_to(before: isize, most: isize) -> isize {
+    let give_up = Instant::now() + Duration::from_secs(20);
+    while live() - before > most && Instant::now() < give_up {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    live() - before
+}
+
+/// Both ends are in this process, so one connection is counted twice.
+#[test]
+fn an_idle_connection_is_small() {
+    const CONNECTIONS: usize = 5_000;
+    const MOST: isize = 2_600;
+    let _alone = ALONE.lock();
+    let (one, two) = common::hosts();
+    let listener = TcpListener::bind(&two, "10.0.0.2:80").unwrap();
+    // Threads have their own, neighbours are known.
+    let _first = connect(&one, &listener);
+    let before = live();
+    let pairs: Vec<_> = (0..CONNECTIONS).map(|_| connect(&one, &listener)).collect();
+    let each = (live() - before) / (2 * CONNECTIONS as isize);
+    println!("{each} bytes for an idle end of a connection");
+    assert!(each <= MOST, "{each} bytes");
+    drop(pairs);
+}
+
+/// Reset, so that no TIME_WAIT stays.
+#[test]
+fn a_connection_that_is_over_leaves_nothing() {
+    let _alone = ALONE.lock();
+    let (one, two) = common::hosts();
+    let listener = TcpListener::bind(&two, "10.0.0.2:80").unwrap();
+    let storm = |count| {
+        for n in 0..count {
+            let (mut client, mut server) = connect(&one, &listener);
+            if n % 2 == 0 {
+                // With data on its way in either direction, and unread.
+                client.write_all(&[1; 50_000]).unwrap();
+                server.write_all(&[1; 10_000]).unwrap();
+            }
+            client.set_linger(Some(Duration::ZERO)).unwrap();
+            drop(client);
+        }
+    };
+    storm(500);
+    let before = live();
+    storm(2_000);
+    let left = falls_to(before, 64 << 10);
+    assert!(left <= 64 << 10, "{left} bytes stay of 2000 connections");
+}
