@@ -21,6 +21,7 @@ use std::{
 mod firewall;
 mod hold;
 mod shadow;
+mod sockets;
 pub(crate) use hold::{Hold, HoldOptions};
 pub(crate) use shadow::Shadow;
 

@@ -6,7 +6,10 @@
 //! The socket does not listen: who connects to a port of ours over loopback, or over an interface that is not
 //! shared, is refused by the kernel.
 
-use super::shadow::{State, Steered, set_option};
+use super::{
+    shadow::{State, Steered},
+    sockets::set_option,
+};
 use crate::{sync::lock, sys};
 use std::{
     collections::{HashMap, VecDeque},
@@ -83,7 +86,7 @@ impl Hold {
         local: SocketAddr,
         options: HoldOptions,
     ) -> io::Result<Option<Arc<Hold>>> {
-        if !local.ip().is_unspecified() && !state.addresses().any(|(_, ip)| ip == local.ip()) {
+        if !state.is_kernels(local) {
             return Ok(None);
         }
         loop {
@@ -176,7 +179,7 @@ fn bind(local: SocketAddr, options: HoldOptions) -> io::Result<(OwnedFd, SocketA
         set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
     }
     if local.is_ipv6() {
-        set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, options.only_v6.into())?;
+        set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, i32::from(options.only_v6))?;
     }
     let bound = sys::bind(socket.as_raw_fd(), local);
     match bound {

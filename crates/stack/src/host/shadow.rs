@@ -3,10 +3,13 @@
 //! loopback, other interfaces), and sends what our queues cannot carry (datagrams above the MTU, routes over
 //! other interfaces). One thread listens to all shadows, to the kernel's tables and to its ICMP errors.
 
-use super::hold::{Held, Hold, HoldOptions};
+use super::{
+    hold::{Held, Hold, HoldOptions},
+    sockets::{bind, disconnect, raw_icmp, raw_icmpv6, receive, set_option},
+};
 use crate::{
     inet::{
-        Datagram, Inet, Interface, PathOptions, SocketError, UdpEndpoint,
+        BindOptions, Datagram, Inet, Interface, PathOptions, SocketError, UdpEndpoint,
         kernel::{KernelView, recv_with_destination},
     },
     napi::{Driver, Pass},
@@ -43,6 +46,8 @@ pub(super) struct State {
     epoll: OwnedFd,
     stop: OwnedFd,
     icmp: OwnedFd,
+    /// None where the kernel has no IPv6.
+    icmpv6: Option<OwnedFd>,
     shadows: Mutex<HashMap<u64, Entry>>,
     /// TCP's ports that are steered.
     ports: Mutex<HashMap<u64, Steered>>,
@@ -72,7 +77,7 @@ impl Steered {
 
     /// Whether what comes for `address` is for it.
     fn hears(&self, address: IpAddr) -> bool {
-        match self.local.ip() {
+        match self.local.ip().to_canonical() {
             IpAddr::V4(local) if local.is_unspecified() => address.is_ipv4(),
             IpAddr::V6(local) if local.is_unspecified() => address.is_ipv6() || !self.only_v6,
             local => local == address,
@@ -91,6 +96,7 @@ pub(crate) struct Service {
 pub(crate) struct Shadow {
     id: u64,
     socket: Arc<KernelSocket>,
+    only_v6: bool,
     state: Arc<State>,
 }
 
@@ -102,7 +108,8 @@ impl std::fmt::Debug for State {
 
 const STOP: u64 = 0;
 const ICMP: u64 = 1;
-const FIRST_VIEW: u64 = 2;
+const ICMPV6: u64 = 2;
+const FIRST_VIEW: u64 = 3;
 const FIRST_SHADOW: u64 = 1 << 32;
 
 impl Service {
@@ -110,15 +117,20 @@ impl Service {
         let epoll = sys::epoll()?;
         let stop = sys::eventfd()?;
         let icmp = raw_icmp()?;
+        let icmpv6 = raw_icmpv6()?;
         listen(&epoll, stop.as_fd(), STOP)?;
         listen(&epoll, icmp.as_fd(), ICMP)?;
+        if let Some(icmpv6) = &icmpv6 {
+            listen(&epoll, icmpv6.as_fd(), ICMPV6)?;
+        }
         for (token, shared) in (FIRST_VIEW..).zip(&shared) {
             listen(&epoll, shared.view.fd(), token)?;
         }
         let shadows = Mutex::default();
         let next = AtomicU64::new(FIRST_SHADOW);
         let (ports, held) = Default::default();
-        let state = Arc::new(State { inet, shared, epoll, stop, icmp, shadows, ports, held, next });
+        let state =
+            Arc::new(State { inet, shared, epoll, stop, icmp, icmpv6, shadows, ports, held, next });
         let for_thread = state.clone();
         let thread = thread::Builder::new()
             .name("busypoll/kernel".into())
@@ -131,19 +143,20 @@ impl Service {
     pub(crate) fn reserve(
         &self,
         local: SocketAddr,
-        reuse: bool,
+        options: BindOptions,
         endpoint: Arc<dyn UdpEndpoint>,
     ) -> io::Result<Option<(SocketAddr, Shadow)>> {
         let state = &self.state;
-        if !local.ip().is_unspecified() && !state.addresses().any(|(_, ip)| ip == local.ip()) {
+        if !state.is_kernels(local) {
             return Ok(None);
         }
-        let socket = Arc::new(bind(local, reuse)?);
+        let socket = Arc::new(bind(local, options)?);
         let local = socket.local_addr()?;
         let id = state.next.fetch_add(1, Ordering::Relaxed);
         let entry = Entry { socket: socket.clone(), endpoint, steered: None };
         lock(&state.shadows).insert(id, entry);
-        let shadow = Shadow { id, socket, state: state.clone() };
+        let only_v6 = options.only_v6;
+        let shadow = Shadow { id, socket, only_v6, state: state.clone() };
         listen(&state.epoll, shadow.socket.as_fd(), id)?;
         Ok(Some((local, shadow)))
     }
@@ -191,7 +204,7 @@ impl Shadow {
         let mut shadows = lock(&self.state.shadows);
         match shadows.get_mut(&self.id) {
             Some(entry) => {
-                let steered = entry.steered.insert(Steered::new(UDP, local, true));
+                let steered = entry.steered.insert(Steered::new(UDP, local, self.only_v6));
                 self.state.steer(steered)
             }
             None => Ok(()),
@@ -206,12 +219,20 @@ impl Shadow {
     /// What the socket's options say about datagrams that go through the kernel.
     pub(crate) fn set_options(&self, options: &PathOptions) -> io::Result<()> {
         let socket = &*self.socket;
-        set_option(socket, libc::SOL_SOCKET, libc::SO_BROADCAST, options.broadcast.into())?;
-        set_option(socket, libc::IPPROTO_IP, libc::IP_TTL, options.ttl.into())?;
-        set_option(socket, libc::IPPROTO_IP, libc::IP_TOS, options.tos.into())?;
+        set_option(socket, libc::SOL_SOCKET, libc::SO_BROADCAST, i32::from(options.broadcast))?;
+        set_option(socket, libc::IPPROTO_IP, libc::IP_TTL, i32::from(options.ttl))?;
+        set_option(socket, libc::IPPROTO_IP, libc::IP_TOS, i32::from(options.tos))?;
         let discover =
             if options.dont_fragment { libc::IP_PMTUDISC_DO } else { libc::IP_PMTUDISC_WANT };
-        set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, discover)
+        set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, discover)?;
+        if socket.local_addr()?.is_ipv6() {
+            let set = |name, value| set_option(socket, libc::IPPROTO_IPV6, name, value);
+            set(libc::IPV6_UNICAST_HOPS, options.ttl.into())?;
+            set(libc::IPV6_TCLASS, options.tos.into())?;
+            // The same numbers as IPv4's.
+            set(libc::IPV6_MTU_DISCOVER, discover)?;
+        }
+        Ok(())
     }
 
     /// Sends a datagram through the kernel.
@@ -243,6 +264,12 @@ impl State {
         self.shared.iter().enumerate().flat_map(|(at, shared)| {
             shared.view.addresses().into_iter().map(move |(address, _)| (at, address))
         })
+    }
+
+    /// Whether the kernel can bind `local` on an interface we share: to its address there, or to all.
+    pub(super) fn is_kernels(&self, local: SocketAddr) -> bool {
+        let local = local.ip().to_canonical();
+        local.is_unspecified() || self.addresses().any(|(_, ip)| ip == local)
     }
 
     /// Makes the steering of `port` what its local address and the interfaces' addresses say. A wildcard is
@@ -305,6 +332,7 @@ impl State {
                 match token {
                     STOP => return,
                     ICMP => self.icmp(&mut buffer, &mut pass),
+                    ICMPV6 => self.icmpv6(&mut buffer, &mut pass),
                     id if id >= FIRST_SHADOW => self.shadow(id, &mut buffer, &mut pass),
                     view => self.tables_changed((view - FIRST_VIEW) as usize, &mut pass),
                 }
@@ -329,6 +357,15 @@ impl State {
     fn icmp(&self, buffer: &mut [u8], pass: &mut Pass) {
         while let Some(len) = receive(&self.icmp, buffer) {
             self.inet.icmp_error_input(&buffer[..len], pass);
+        }
+    }
+
+    fn icmpv6(&self, buffer: &mut [u8], pass: &mut Pass) {
+        let Some(socket) = &self.icmpv6 else { return };
+        while let Ok((len, _, to, interface)) = recv_with_destination(socket.as_fd(), buffer) {
+            if let IpAddr::V6(local) = to {
+                self.inet.icmpv6_error_input(&buffer[..len], local, interface, pass);
+            }
         }
     }
 
@@ -366,66 +403,4 @@ impl State {
 fn listen(epoll: &OwnedFd, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
     let (epoll, fd) = (epoll.as_raw_fd(), fd.as_raw_fd());
     sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, token)
-}
-
-/// A socket that gets every ICMP packet of the namespace.
-fn raw_icmp() -> io::Result<OwnedFd> {
-    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: a plain system call.
-    sys::owned(unsafe { libc::socket(libc::AF_INET, kind, libc::IPPROTO_ICMP) }).map_err(|error| {
-        io::Error::new(error.kind(), format!("raw ICMP socket: {error} (it needs CAP_NET_RAW)"))
-    })
-}
-
-fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Option<usize> {
-    // SAFETY: the buffer is writable for its length.
-    let len = unsafe {
-        libc::recv(socket.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT)
-    };
-    usize::try_from(len).ok()
-}
-
-/// A kernel UDP socket bound to `local` that tells the destination of what it receives.
-fn bind(local: SocketAddr, reuse: bool) -> io::Result<KernelSocket> {
-    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: a plain system call.
-    let socket = sys::owned(unsafe { libc::socket(libc::AF_INET, kind, 0) })?;
-    set_option(&socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?;
-    if reuse {
-        set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
-    }
-    if !local.is_ipv4() {
-        return Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT));
-    }
-    sys::bind(socket.as_raw_fd(), local)?;
-    Ok(KernelSocket::from(socket))
-}
-
-pub(super) fn set_option(
-    socket: &impl AsRawFd,
-    level: i32,
-    name: i32,
-    value: i32,
-) -> io::Result<()> {
-    let len = size_of_val(&value) as libc::socklen_t;
-    // SAFETY: `value` is valid for the call.
-    match unsafe {
-        libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), len)
-    } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-fn disconnect(socket: &KernelSocket) -> io::Result<()> {
-    let family = libc::AF_UNSPEC as libc::sa_family_t;
-    // SAFETY: an all-zero sockaddr is valid.
-    let mut address: libc::sockaddr = unsafe { std::mem::zeroed() };
-    address.sa_family = family;
-    let len = size_of_val(&address) as libc::socklen_t;
-    // SAFETY: `address` is a valid sockaddr of that length.
-    match unsafe { libc::connect(socket.as_raw_fd(), &raw const address, len) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
 }

@@ -25,8 +25,19 @@ pub use udp::{Incoming, Outgoing, SocketStats, UdpSocket};
 
 use std::{
     io,
-    net::{SocketAddr, ToSocketAddrs},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs},
 };
+
+/// No address.
+const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
+/// No address of the family of `like`.
+fn nobody(like: SocketAddr) -> SocketAddr {
+    match like {
+        SocketAddr::V4(_) => NOBODY,
+        SocketAddr::V6(_) => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0),
+    }
+}
 
 /// The first of `addresses` that `attempt` succeeds with.
 fn each(

@@ -2,7 +2,7 @@
 //! (level, name) pairs; the common ones have typed methods beside them. What a socket does with them is in
 //! the files of its kind.
 
-use std::io;
+use std::{io, net::SocketAddr};
 
 /// Level of the options of any socket, `SO_...`.
 pub const SOL_SOCKET: i32 = libc::SOL_SOCKET;
@@ -43,7 +43,7 @@ pub const SO_RCVLOWAT: i32 = libc::SO_RCVLOWAT;
 pub const SO_BROADCAST: i32 = libc::SO_BROADCAST;
 /// Takes and clears the pending error, an errno. Read only.
 pub const SO_ERROR: i32 = libc::SO_ERROR;
-/// `AF_INET`. Read only.
+/// `AF_INET` or `AF_INET6`. Read only.
 pub const SO_DOMAIN: i32 = libc::SO_DOMAIN;
 /// `SOCK_DGRAM` or `SOCK_STREAM`. Read only.
 pub const SO_TYPE: i32 = libc::SO_TYPE;
@@ -61,6 +61,12 @@ pub const IP_MTU_DISCOVER: i32 = libc::IP_MTU_DISCOVER;
 
 /// 1: a socket at `[::]` does not hear IPv4.
 pub const IPV6_V6ONLY: i32 = libc::IPV6_V6ONLY;
+/// As [`IP_TTL`], of which it is another name here.
+pub const IPV6_UNICAST_HOPS: i32 = libc::IPV6_UNICAST_HOPS;
+/// As [`IP_TOS`], of which it is another name here.
+pub const IPV6_TCLASS: i32 = libc::IPV6_TCLASS;
+/// As [`IP_MTU_DISCOVER`], of which it is another name here.
+pub const IPV6_MTU_DISCOVER: i32 = libc::IPV6_MTU_DISCOVER;
 /// 1: small segments do not wait for acknowledgements.
 pub const TCP_NODELAY: i32 = libc::TCP_NODELAY;
 /// Largest segment, bytes of data, 88 to 32,767; 0: as the path allows.
@@ -90,6 +96,11 @@ pub const TCP_RTO_MIN_US: i32 = 45;
 
 /// What `SO_RCVBUF` and `SO_SNDBUF` of a datagram socket start with.
 pub(super) const BUFFER: u32 = 212_992;
+
+/// `SO_DOMAIN` of a socket at `local`.
+pub(super) fn domain(local: SocketAddr) -> i32 {
+    if local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }
+}
 
 pub(super) fn errno(code: i32) -> io::Error {
     io::Error::from_raw_os_error(code)

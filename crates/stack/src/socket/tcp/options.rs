@@ -122,10 +122,14 @@ impl Values {
             (IPPROTO_TCP, TCP_RTO_MIN_US) => {
                 tcp.rto_min = Duration::from_micros(within(1_000, 120_000_000)?.into());
             }
-            (IPPROTO_IP, IP_TTL) if value == -1 => self.path.ttl = PathOptions::default().ttl,
-            (IPPROTO_IP, IP_TTL) => self.path.ttl = within(1, 255)? as u8,
+            (IPPROTO_IP, IP_TTL) | (IPPROTO_IPV6, IPV6_UNICAST_HOPS) if value == -1 => {
+                self.path.ttl = PathOptions::default().ttl;
+            }
+            (IPPROTO_IP, IP_TTL) | (IPPROTO_IPV6, IPV6_UNICAST_HOPS) => {
+                self.path.ttl = within(1, 255)? as u8;
+            }
             // ECN is TCP's own business (`do_ip_setsockopt`).
-            (IPPROTO_IP, IP_TOS) => self.path.tos = value as u8 & !3,
+            (IPPROTO_IP, IP_TOS) | (IPPROTO_IPV6, IPV6_TCLASS) => self.path.tos = value as u8 & !3,
             (IPPROTO_IPV6, IPV6_V6ONLY) => self.only_v6 = on,
             _ => return Err(errno(libc::ENOPROTOOPT)),
         }
@@ -172,8 +176,8 @@ impl Values {
                 let own = if tcp.rto_min.is_zero() { config.tcp_rto_min } else { tcp.rto_min };
                 u32::try_from(own.as_micros()).unwrap_or(u32::MAX)
             }
-            (IPPROTO_IP, IP_TTL) => self.path.ttl.into(),
-            (IPPROTO_IP, IP_TOS) => self.path.tos.into(),
+            (IPPROTO_IP, IP_TTL) | (IPPROTO_IPV6, IPV6_UNICAST_HOPS) => self.path.ttl.into(),
+            (IPPROTO_IP, IP_TOS) | (IPPROTO_IPV6, IPV6_TCLASS) => self.path.tos.into(),
             (IPPROTO_IPV6, IPV6_V6ONLY) => self.only_v6.into(),
             _ => return Err(errno(libc::ENOPROTOOPT)),
         };
@@ -209,7 +213,7 @@ impl TcpStream {
             }
             (SOL_SOCKET, SO_ERROR) => return Ok(inner.take_error().unwrap_or(0)),
             (SOL_SOCKET, SO_ACCEPTCONN) => return Ok(0),
-            (SOL_SOCKET, SO_DOMAIN) => return Ok(domain(&self.local_addr()?)),
+            (SOL_SOCKET, SO_DOMAIN) => return Ok(domain(self.local_addr()?)),
             (IPPROTO_TCP, TCP_MAXSEG) if self.is_connected() => {
                 return Ok(self.info()?.snd_mss.cast_signed());
             }
@@ -377,17 +381,13 @@ impl TcpListener {
             }
             (SOL_SOCKET, SO_ERROR) => Ok(0),
             (SOL_SOCKET, SO_ACCEPTCONN) => Ok(1),
-            (SOL_SOCKET, SO_DOMAIN) => Ok(domain(&inner.listening.local())),
+            (SOL_SOCKET, SO_DOMAIN) => Ok(domain(inner.listening.local())),
             (SOL_SOCKET, name) if let Some(value) = inner.endpoint.waiting.get(name) => {
                 Ok(value.cast_signed())
             }
             _ => lock(&inner.values).get(level, name, inner.host.tcp_config()),
         }
     }
-}
-
-fn domain(local: &std::net::SocketAddr) -> i32 {
-    if local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }
 }
 
 /// Typed methods for options that are one number each.

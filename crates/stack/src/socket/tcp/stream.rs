@@ -15,8 +15,9 @@ use crate::{
     },
     napi::{Context, Driver, NapiId, Pass, Waiter},
     socket::{
+        NOBODY,
         common::{common_options, timeouts},
-        each,
+        each, nobody,
         options::errno,
         readiness::{Events, Watch},
         source::{Sealed, Socket, Source},
@@ -28,7 +29,7 @@ use crate::{
 };
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, ToSocketAddrs},
+    net::{Shutdown, SocketAddr, ToSocketAddrs},
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering},
@@ -95,14 +96,6 @@ const NOTHING: u8 = 0;
 const CONNECTED: u8 = 1;
 /// The socket is as if it had never been connected (`inet_stream_connect`).
 const FAILED: u8 = 2;
-
-/// No address, of the family of `like`.
-fn nobody(like: SocketAddr) -> SocketAddr {
-    match like {
-        SocketAddr::V4(_) => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0),
-        SocketAddr::V6(_) => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0),
-    }
-}
 
 /// A pass of the application's own.
 pub(super) fn pass() -> Pass<'static> {
@@ -233,7 +226,7 @@ impl TcpStream {
         }
         let bound = match lock(&inner.bound).take() {
             Some(bound) => bound,
-            None => inner.bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))?,
+            None => inner.bind(NOBODY)?,
         };
         let values = lock(&inner.values).clone();
         let waiting = inner.endpoint.waiting.handed_on();
@@ -256,7 +249,7 @@ impl TcpStream {
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         let bound = || lock(&self.0.bound).as_ref().map(|bound| bound.inet.local());
         let local = self.0.flow.get().map(Flow::local).or_else(bound);
-        Ok(local.unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0)))
+        Ok(local.unwrap_or(NOBODY))
     }
 
     /// The peer's address.
@@ -370,7 +363,7 @@ impl Inner {
             }
             None => {
                 // Where the kernel shares the interface it chooses the port.
-                let nobody = nobody(remote);
+                let nobody = nobody(SocketAddr::new(remote.ip().to_canonical(), 0));
                 let hold = self.host.kernel().map(|kernel| kernel.hold_any(nobody)).transpose()?;
                 let local = hold.as_ref().and_then(Hold::local).unwrap_or(nobody);
                 let hold = hold.map(|hold| Arc::new(hold) as inet::tcp::Hold);

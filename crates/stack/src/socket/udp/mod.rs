@@ -2,8 +2,9 @@
 //! [receive](receive), [send](send) and what [options] they have is in files of their own.
 
 use super::{
+    NOBODY,
     common::{common_options, timeouts},
-    each,
+    each, nobody,
     options::errno,
     readiness::Events,
     source::{Sealed, Socket, Source},
@@ -18,7 +19,7 @@ use crate::{
 use endpoint::Endpoint;
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, ToSocketAddrs},
+    net::{Shutdown, SocketAddr, ToSocketAddrs},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -33,8 +34,8 @@ pub use endpoint::SocketStats;
 pub use receive::Incoming;
 pub use send::Outgoing;
 
-/// A UDP socket on a [`Host`]. Its methods are those of [`std::net::UdpSocket`]; any number of threads may
-/// use it at once. It is closed when the last of its clones ([`try_clone`](UdpSocket::try_clone)) is dropped.
+/// A UDP socket on a [`Host`], of IPv4, of IPv6, or bound to `[::]` of both. Its methods are those of
+/// [`std::net::UdpSocket`]; any number of threads may use it at once. It is closed when the last of its clones ([`try_clone`](UdpSocket::try_clone)) is dropped.
 ///
 /// ```
 /// use busypoll_stack::{Host, UdpSocket, nic::cable};
@@ -73,14 +74,11 @@ struct Bound {
     kernel: Option<crate::host::Shadow>,
 }
 
-/// No address.
-const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
-
 common_options!(UdpSocket, UdpSocket::wait_options, UdpSocket::endpoint);
 timeouts!(UdpSocket, UdpSocket::wait_options);
 
 impl UdpSocket {
-    /// A socket that is not bound yet; sending binds it to a port of the host's choice.
+    /// A socket that is not bound yet; sending binds it to a port of the host's choice, of the family sent to.
     pub fn new(host: &Host) -> UdpSocket {
         UdpSocket(Arc::new(Inner {
             endpoint: Arc::new(Endpoint::new(host.busy_read(), host.delivery_hook())),
@@ -201,30 +199,35 @@ impl UdpSocket {
 
 impl Inner {
     fn make_binding(&self, local: SocketAddr) -> io::Result<Bound> {
-        let options = &self.endpoint.options;
-        let reuse = options.reuse_address();
+        let path = self.endpoint.options.path();
+        let options = self.endpoint.options.bind();
         let reserved = match self.host.kernel() {
-            Some(kernel) => kernel.reserve(local, reuse, self.endpoint.clone())?,
+            Some(kernel) => kernel.reserve(local, options, self.endpoint.clone())?,
             None => None,
         };
         let (local, kernel) = match reserved {
             Some((local, shadow)) => (local, Some(shadow)),
             None => (local, None),
         };
-        let inet = self.host.inet().udp_bind(local, reuse, self.endpoint.clone())?;
+        let inet = self.host.inet().udp_bind_with(local, options, self.endpoint.clone())?;
         if let Some(kernel) = &kernel {
-            if options.path() != PathOptions::default() {
-                kernel.set_options(&options.path())?;
+            if path != PathOptions::default() {
+                kernel.set_options(&path)?;
             }
             kernel.steer(inet.local())?;
         }
         Ok(Bound { inet, remote: None, kernel })
     }
 
-    fn with_binding<T>(&self, then: impl FnOnce(&mut Bound) -> io::Result<T>) -> io::Result<T> {
+    /// Binds it, if it is not, to any port of the family of `like`.
+    fn with_binding<T>(
+        &self,
+        like: SocketAddr,
+        then: impl FnOnce(&mut Bound) -> io::Result<T>,
+    ) -> io::Result<T> {
         let mut bound = lock(&self.binding);
         if bound.is_none() {
-            *bound = Some(self.make_binding(NOBODY)?);
+            *bound = Some(self.make_binding(nobody(like))?);
         }
         match &mut *bound {
             Some(bound) => then(bound),
@@ -233,7 +236,7 @@ impl Inner {
     }
 
     fn connect(&self, remote: SocketAddr) -> io::Result<()> {
-        self.with_binding(|bound| {
+        self.with_binding(remote, |bound| {
             if let Some(kernel) = &bound.kernel {
                 kernel.connect(Some(remote))?;
             }

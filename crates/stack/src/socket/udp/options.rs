@@ -2,12 +2,8 @@
 
 use super::UdpSocket;
 use crate::{
-    inet::PathOptions,
-    socket::options::{
-        BUFFER, IP_MTU_DISCOVER, IP_TOS, IP_TTL, IPPROTO_IP, SO_ACCEPTCONN, SO_BROADCAST,
-        SO_DOMAIN, SO_ERROR, SO_INCOMING_NAPI_ID, SO_PROTOCOL, SO_RCVBUF, SO_REUSEADDR, SO_SNDBUF,
-        SO_TYPE, SOL_SOCKET, at_least, errno,
-    },
+    inet::{BindOptions, PathOptions},
+    socket::options::*,
     sync::lock,
 };
 use std::{
@@ -21,6 +17,7 @@ pub(super) struct Options {
     pub(super) receive_buffer: AtomicU32,
     pub(super) send_buffer: AtomicU32,
     reuse_address: AtomicBool,
+    only_v6: AtomicBool,
     broadcast: AtomicBool,
     ttl: AtomicU8,
     tos: AtomicU8,
@@ -34,6 +31,7 @@ impl Options {
             receive_buffer: AtomicU32::new(BUFFER),
             send_buffer: AtomicU32::new(BUFFER),
             reuse_address: AtomicBool::new(false),
+            only_v6: AtomicBool::new(false),
             broadcast: AtomicBool::new(path.broadcast),
             ttl: AtomicU8::new(path.ttl),
             tos: AtomicU8::new(path.tos),
@@ -41,8 +39,10 @@ impl Options {
         }
     }
 
-    pub(super) fn reuse_address(&self) -> bool {
-        self.reuse_address.load(Relaxed)
+    /// What they say about binding.
+    pub(super) fn bind(&self) -> BindOptions {
+        let reuse = self.reuse_address.load(Relaxed);
+        BindOptions { reuse, only_v6: self.only_v6.load(Relaxed) }
     }
 
     pub(super) fn broadcast(&self) -> bool {
@@ -71,13 +71,18 @@ impl Options {
             (SOL_SOCKET, SO_SNDBUF) => self.send_buffer.store(at_least(1, value)?, Relaxed),
             (SOL_SOCKET, SO_REUSEADDR) => self.reuse_address.store(value != 0, Relaxed),
             (SOL_SOCKET, SO_BROADCAST) => self.broadcast.store(value != 0, Relaxed),
-            (IPPROTO_IP, IP_TTL) if value == -1 => {
+            (IPPROTO_IPV6, IPV6_V6ONLY) => self.only_v6.store(value != 0, Relaxed),
+            (IPPROTO_IP, IP_TTL) | (IPPROTO_IPV6, IPV6_UNICAST_HOPS) if value == -1 => {
                 self.ttl.store(PathOptions::default().ttl, Relaxed);
             }
-            (IPPROTO_IP, IP_TTL) => self.ttl.store(within(1..=255)?, Relaxed),
+            (IPPROTO_IP, IP_TTL) | (IPPROTO_IPV6, IPV6_UNICAST_HOPS) => {
+                self.ttl.store(within(1..=255)?, Relaxed);
+            }
             // Linux takes the lowest byte of whatever it is given.
-            (IPPROTO_IP, IP_TOS) => self.tos.store(value as u8, Relaxed),
-            (IPPROTO_IP, IP_MTU_DISCOVER) => {
+            (IPPROTO_IP, IP_TOS) | (IPPROTO_IPV6, IPV6_TCLASS) => {
+                self.tos.store(value as u8, Relaxed);
+            }
+            (IPPROTO_IP, IP_MTU_DISCOVER) | (IPPROTO_IPV6, IPV6_MTU_DISCOVER) => {
                 self.mtu_discover.store(within(0..=libc::IP_PMTUDISC_DO as u8)?, Relaxed);
             }
             _ => return Err(errno(libc::ENOPROTOOPT)),
@@ -91,11 +96,16 @@ impl Options {
         Ok(match (level, name) {
             (SOL_SOCKET, SO_RCVBUF) => self.receive_buffer.load(Relaxed),
             (SOL_SOCKET, SO_SNDBUF) => self.send_buffer.load(Relaxed),
-            (SOL_SOCKET, SO_REUSEADDR) => self.reuse_address().into(),
+            (SOL_SOCKET, SO_REUSEADDR) => self.bind().reuse.into(),
             (SOL_SOCKET, SO_BROADCAST) => self.broadcast().into(),
-            (IPPROTO_IP, IP_TTL) => self.ttl.load(Relaxed).into(),
-            (IPPROTO_IP, IP_TOS) => self.tos.load(Relaxed).into(),
-            (IPPROTO_IP, IP_MTU_DISCOVER) => self.mtu_discover.load(Relaxed).into(),
+            (IPPROTO_IPV6, IPV6_V6ONLY) => self.bind().only_v6.into(),
+            (IPPROTO_IP, IP_TTL) | (IPPROTO_IPV6, IPV6_UNICAST_HOPS) => {
+                self.ttl.load(Relaxed).into()
+            }
+            (IPPROTO_IP, IP_TOS) | (IPPROTO_IPV6, IPV6_TCLASS) => self.tos.load(Relaxed).into(),
+            (IPPROTO_IP, IP_MTU_DISCOVER) | (IPPROTO_IPV6, IPV6_MTU_DISCOVER) => {
+                self.mtu_discover.load(Relaxed).into()
+            }
             _ => return Err(errno(libc::ENOPROTOOPT)),
         })
     }
@@ -138,7 +148,7 @@ impl UdpSocket {
                 self.incoming_napi_id().map_or(0, |id| id.get().cast_signed())
             }
             (SOL_SOCKET, SO_ERROR) => endpoint.take_error().unwrap_or(0),
-            (SOL_SOCKET, SO_DOMAIN) => libc::AF_INET,
+            (SOL_SOCKET, SO_DOMAIN) => domain(self.local_addr()?),
             (SOL_SOCKET, SO_TYPE) => libc::SOCK_DGRAM,
             (SOL_SOCKET, SO_PROTOCOL) => libc::IPPROTO_UDP,
             (SOL_SOCKET, SO_ACCEPTCONN) => 0,
@@ -166,7 +176,7 @@ impl UdpSocket {
         Ok(self.0.endpoint.options.broadcast())
     }
 
-    /// `IP_TTL`: the time to live of datagrams sent, 1 to 255.
+    /// `IP_TTL` and `IPV6_UNICAST_HOPS`, which are one here: the time to live of datagrams sent, 1 to 255.
     ///
     /// # Errors
     /// EINVAL out of that range.
@@ -181,5 +191,13 @@ impl UdpSocket {
     /// None today; a `Result` as in std.
     pub fn ttl(&self) -> io::Result<u32> {
         Ok(self.0.endpoint.options.path().ttl.into())
+    }
+
+    /// `IPV6_V6ONLY`: bound to `[::]` it does not hear IPv4. Before [`bind_to`](UdpSocket::bind_to).
+    ///
+    /// # Errors
+    /// None today; a `Result` as in std.
+    pub fn set_only_v6(&self, on: bool) -> io::Result<()> {
+        self.setsockopt(IPPROTO_IPV6, IPV6_V6ONLY, on.into())
     }
 }

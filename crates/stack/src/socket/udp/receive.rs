@@ -1,13 +1,13 @@
 //! Receiving: what is there, else busy poll, else sleep ([`Waiting::wait`](super::super::waiting)).
 
 use super::{
-    NOBODY, UdpSocket,
+    UdpSocket,
     buffer::{Buffer, Meta},
     endpoint::{Endpoint, Find},
 };
 use crate::{
     napi::{Direct, NapiId},
-    socket::waiting::Call,
+    socket::{NOBODY, waiting::Call},
     time::Instant,
 };
 use std::{io, net::SocketAddr};

@@ -4,7 +4,7 @@ use super::{Inner, UdpSocket};
 use crate::{
     inet::{Path, SendError},
     napi::{Driver, Pass},
-    socket::{options::errno, waiting::Bed},
+    socket::{NOBODY, options::errno, waiting::Bed},
     sync::lock,
     time::{self, Instant},
 };
@@ -122,7 +122,7 @@ impl Inner {
         to: Option<SocketAddr>,
         cached: &'a mut Way,
     ) -> io::Result<Option<&'a mut Path>> {
-        let (local, remote) = self.with_binding(|bound| {
+        let (local, remote) = self.with_binding(to.unwrap_or(NOBODY), |bound| {
             let remote = to.or(bound.remote).ok_or_else(|| errno(libc::EDESTADDRREQ))?;
             Ok((bound.inet.local(), remote))
         })?;
@@ -152,7 +152,7 @@ impl Inner {
     fn send_by_kernel(&self, datagram: &Outgoing<'_>) -> io::Result<()> {
         let mut waited = None;
         loop {
-            let result = self.with_binding(|bound| {
+            let result = self.with_binding(datagram.to.unwrap_or(NOBODY), |bound| {
                 let to = datagram.to.or(bound.remote).ok_or_else(|| errno(libc::EDESTADDRREQ))?;
                 match &bound.kernel {
                     Some(kernel) => kernel.send_to(datagram.payload, to),

@@ -1,0 +1,99 @@
+//! The kernel sockets that a host makes where it shares an interface: raw ones that hear ICMP errors, and shadows
+//! of UDP sockets. System calls alone.
+
+use crate::{inet::BindOptions, sys};
+use std::{
+    io,
+    net::{SocketAddr, UdpSocket},
+    os::fd::{AsRawFd, OwnedFd},
+};
+
+/// A socket that gets every ICMP packet of the namespace.
+pub(super) fn raw_icmp() -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: a plain system call.
+    sys::owned(unsafe { libc::socket(libc::AF_INET, kind, libc::IPPROTO_ICMP) }).map_err(|error| {
+        io::Error::new(error.kind(), format!("raw ICMP socket: {error} (it needs CAP_NET_RAW)"))
+    })
+}
+
+pub(super) fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Option<usize> {
+    // SAFETY: the buffer is writable for its length.
+    let len = unsafe {
+        libc::recv(socket.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT)
+    };
+    usize::try_from(len).ok()
+}
+
+/// A socket that gets the ICMPv6 errors of the namespace; none where the kernel has no IPv6.
+pub(super) fn raw_icmpv6() -> io::Result<Option<OwnedFd>> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: a plain system call.
+    let socket = unsafe { libc::socket(libc::AF_INET6, kind, libc::IPPROTO_ICMPV6) };
+    let socket = match sys::owned(socket) {
+        Ok(socket) => socket,
+        Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => return Ok(None),
+        Err(error) => {
+            let why = format!("raw ICMPv6 socket: {error} (it needs CAP_NET_RAW)");
+            return Err(io::Error::new(error.kind(), why));
+        }
+    };
+    set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
+    // `struct icmp6_filter`: a bit that is set keeps its type out. Errors are types 1 to 4.
+    let mut filter = [u32::MAX; 8];
+    filter[0] = !0b1_1110;
+    set_option(&socket, libc::IPPROTO_ICMPV6, ICMPV6_FILTER, filter)?;
+    Ok(Some(socket))
+}
+
+/// include/uapi/linux/icmpv6.h.
+const ICMPV6_FILTER: i32 = 1;
+
+/// A kernel UDP socket bound to `local` that tells the destination of what it receives.
+pub(super) fn bind(local: SocketAddr, options: BindOptions) -> io::Result<UdpSocket> {
+    let family = if local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: a plain system call.
+    let socket = sys::owned(unsafe { libc::socket(family, kind, 0) })?;
+    if local.is_ipv4() {
+        set_option(&socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?;
+    } else {
+        set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
+        let only_v6 = i32::from(options.only_v6);
+        set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, only_v6)?;
+    }
+    if options.reuse {
+        set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+    }
+    sys::bind(socket.as_raw_fd(), local)?;
+    Ok(UdpSocket::from(socket))
+}
+
+pub(super) fn set_option<T: Copy>(
+    socket: &impl AsRawFd,
+    level: i32,
+    name: i32,
+    value: T,
+) -> io::Result<()> {
+    let len = size_of_val(&value) as libc::socklen_t;
+    // SAFETY: `value` is valid for the call.
+    match unsafe {
+        libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), len)
+    } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+pub(super) fn disconnect(socket: &UdpSocket) -> io::Result<()> {
+    let family = libc::AF_UNSPEC as libc::sa_family_t;
+    // SAFETY: an all-zero sockaddr is valid.
+    let mut address: libc::sockaddr = unsafe { std::mem::zeroed() };
+    address.sa_family = family;
+    let len = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: `address` is a valid sockaddr of that length.
+    match unsafe { libc::connect(socket.as_raw_fd(), &raw const address, len) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
