@@ -42,6 +42,7 @@ mod acks;
 mod alive;
 mod congestion;
 mod faults;
+mod glue_cost;
 mod glue_life;
 mod glue_listen;
 mod glue_ports;
