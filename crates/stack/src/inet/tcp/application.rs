@@ -141,7 +141,7 @@ impl Flow {
 
     /// `IP_TTL` and `IP_TOS`.
     pub fn path_options(&self) -> PathOptions {
-        self.core.lock().path.options
+        self.core.lock().path_options
     }
 
     /// Sets them from now on.

@@ -1,6 +1,7 @@
 //! Which local ports are taken, by Linux's rules for TCP (net/ipv4/inet_connection_sock.c). Listeners, flows and
 //! TIME_WAIT entries each hold a claim on their address and port; claims of one kind are counted, not listed.
 
+use super::tuple::Tuple;
 use std::{
     collections::HashMap,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -51,6 +52,21 @@ pub(super) struct Claim {
     pub(super) kind: Kind,
     /// The port was chosen for one connection: others may use it for theirs, to elsewhere.
     pub(super) chosen: bool,
+}
+
+/// A connection's claim, without what its 4-tuple says anyway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Share {
+    pub(super) kind: Kind,
+    pub(super) chosen: bool,
+}
+
+impl Share {
+    pub(super) fn of(self, tuple: &Tuple) -> Claim {
+        let Share { kind, chosen } = self;
+        let local = tuple.local();
+        Claim { address: local.ip(), port: local.port(), only_v6: true, kind, chosen }
+    }
 }
 
 impl Claim {

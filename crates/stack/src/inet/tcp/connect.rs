@@ -2,7 +2,7 @@
 
 use super::{
     Flow, Hold, TcpEndpoint, TcpOptions,
-    claims::{Claim, Kind, candidates},
+    claims::{Claim, Kind, Share, candidates},
     connection::{Connection, Start},
     flow::{Core, Parts, mss},
     seq::Seq,
@@ -39,7 +39,7 @@ pub struct ConnectOptions {
 /// A place in the table for a connection to be made.
 struct Chosen {
     tuple: Tuple,
-    claim: Claim,
+    share: Share,
     /// The earlier connection between these ends that has given way: where our sequence numbers must begin.
     after: Option<Seq>,
 }
@@ -96,7 +96,7 @@ impl Inet {
         };
         // Both ends are known in full now, but perhaps for our port.
         let (from, to) = (path.local(), path.remote());
-        let Chosen { tuple, claim, after } = self.tcp_choose((from, own), to, options, pass.now)?;
+        let Chosen { tuple, share, after } = self.tcp_choose((from, own), to, options, pass.now)?;
         let start = Start {
             iss: after.unwrap_or_else(|| self.tcp.secrets.isn(&tuple, pass.now)),
             ts_offset: self.tcp.secrets.timestamp_offset(&tuple),
@@ -105,10 +105,10 @@ impl Inet {
         let connection = Connection::connect(&self.tcp.shared, &options.tcp, start, pass.now);
         // The answer to the SYN most likely comes back beside it.
         let (endpoint, napi) = (Some(endpoint), path.napi());
-        let core = Core::new(Parts { tuple, connection, path, endpoint, napi, claim, hold });
+        let core = Core::new(Parts { tuple, connection, path, endpoint, napi, share, hold });
         if !self.tcp.table.insert(tuple, Entry::Flow(core.clone())) {
             // Another thread was as lucky in its choice of a port at the same time.
-            self.tcp_release(&claim);
+            self.tcp_release(&share.of(&tuple));
             return Err(unavailable());
         }
         self.tcp_count(Count::TcpActiveOpens);
@@ -126,13 +126,11 @@ impl Inet {
         now: Instant,
     ) -> io::Result<Chosen> {
         let kind = Kind::new(options.reuse_address, options.reuse_port);
-        let claim = |port, chosen| Claim { address: from.ip(), port, only_v6: true, kind, chosen };
         if from.port() != 0 {
-            let claim =
-                self.tcp_claim(&mut lock(&self.tcp.claims), claim(from.port(), false), own)?;
-            let tuple = Tuple::new(from, to);
+            let (tuple, share) = (Tuple::new(from, to), Share { kind, chosen: false });
+            let claim = self.tcp_claim(&mut lock(&self.tcp.claims), share.of(&tuple), own)?;
             return match self.tcp_is_free(&tuple, now) {
-                Some(after) => Ok(Chosen { tuple, claim, after }),
+                Some(after) => Ok(Chosen { tuple, share, after }),
                 None => {
                     self.tcp_release(&claim);
                     Err(unavailable())
@@ -145,7 +143,9 @@ impl Inet {
         let step = &self.tcp.steps[(hash >> 56) as usize % self.tcp.steps.len()];
         let offset = (hash as u32).wrapping_add(step.fetch_add(1, Ordering::Relaxed));
         for port in candidates(EPHEMERAL, offset) {
-            let claim = claim(port, true);
+            let tuple = Tuple::new(SocketAddr::new(from.ip(), port), to);
+            let share = Share { kind, chosen: true };
+            let claim = share.of(&tuple);
             {
                 let mut claims = lock(&self.tcp.claims);
                 if !claims.can_choose(port) {
@@ -153,9 +153,8 @@ impl Inet {
                 }
                 claims.add(&claim);
             }
-            let tuple = Tuple::new(SocketAddr::new(from.ip(), port), to);
             if let Some(after) = self.tcp_is_free(&tuple, now) {
-                return Ok(Chosen { tuple, claim, after });
+                return Ok(Chosen { tuple, share, after });
             }
             self.tcp_release(&claim);
         }

@@ -8,7 +8,7 @@
 
 use super::{
     Hold, TcpEndpoint,
-    claims::Claim,
+    claims::Share,
     connection::{Connection, State as Phase},
     emit,
     segment::Segment,
@@ -50,11 +50,15 @@ pub(super) enum Dropped {
 
 pub(super) struct State {
     pub(super) connection: Connection,
-    pub(super) path: Path,
+    /// `None` while idle, or if there is no way: then what is sent is lost, and sent again.
+    path: Option<Box<Path>>,
+    pub(super) path_options: PathOptions,
+    /// The transmit queue, beside the receive queue the last packet came from.
+    queue: u32,
     pub(super) endpoint: Option<Arc<dyn TcpEndpoint>>,
     pub(super) napi: Option<NapiId>,
     pub(super) dropped: Dropped,
-    claim: Claim,
+    share: Share,
     hold: Option<Hold>,
     /// In the table.
     listed: bool,
@@ -63,7 +67,7 @@ pub(super) struct State {
     /// On the list of a pass, which will send what is due.
     put_off: bool,
     /// The next on that list.
-    later: Option<Arc<dyn Any + Send + Sync>>,
+    later: Option<Arc<Core>>,
     /// Our timer on the wheel, and when it fires.
     timer: Option<(Handle, Instant)>,
     /// When progress next confirms the neighbour.
@@ -77,7 +81,7 @@ pub(super) struct Parts {
     pub(super) path: Path,
     pub(super) endpoint: Option<Arc<dyn TcpEndpoint>>,
     pub(super) napi: Option<NapiId>,
-    pub(super) claim: Claim,
+    pub(super) share: Share,
     pub(super) hold: Option<Hold>,
 }
 
@@ -86,11 +90,13 @@ impl Core {
     pub(super) fn new(parts: Parts) -> Arc<Core> {
         let state = State {
             connection: parts.connection,
-            path: parts.path,
+            path_options: parts.path.options,
+            queue: parts.path.queue,
+            path: Some(Box::new(parts.path)),
             endpoint: parts.endpoint,
             napi: parts.napi,
             dropped: Dropped::No,
-            claim: parts.claim,
+            share: parts.share,
             hold: parts.hold,
             listed: true,
             full: false,
@@ -122,13 +128,17 @@ impl Core {
         state.learn(arrival, pass.napi);
         if before != state.connection.snd_una && state.confirm_at <= pass.now {
             state.confirm_at = pass.now + CONFIRM;
-            inet.confirm(&state.path, pass.now);
+            if let Some(path) = &state.path {
+                inet.confirm(path, pass.now);
+            }
         }
         if pass.batched && state.connection.has_to_send() {
             // What is sent at the end of the pass answers all its segments.
             state.tell(pass);
             if !std::mem::replace(&mut state.put_off, true) {
-                state.later = pass.later.replace(self.clone());
+                // Nobody else puts anything there.
+                state.later =
+                    pass.later.replace(self.clone()).and_then(|next| next.downcast().ok());
             }
             return;
         }
@@ -139,7 +149,7 @@ impl Core {
     pub(super) fn catch_up(self: &Arc<Core>, inet: &Inet, pass: &mut Pass<'_>) {
         let mut state = self.lock();
         state.put_off = false;
-        pass.later = state.later.take();
+        pass.later = state.later.take().map(|next| next as Arc<dyn Any + Send + Sync>);
         self.finish(state, inet, pass);
     }
 
@@ -156,8 +166,11 @@ impl Core {
             Dropped::Close => state.connection.close(now),
             Dropped::Abort => state.connection.abort(now),
         }
-        if state.connection.deadline().is_some_and(|at| at <= now) {
-            state.connection.timer(now);
+        match state.connection.deadline() {
+            Some(at) if at <= now => state.connection.timer(now),
+            Some(_) => {}
+            // Nothing has been under way for a while: what an idle connection can do without goes.
+            None => state.path = None,
         }
         self.finish(state, inet, pass);
     }
@@ -199,7 +212,7 @@ impl Core {
         state.listed = false;
         state.endpoint = None;
         let (hold, timer) = (state.hold.take(), state.timer.take());
-        inet.tcp_release(&state.claim);
+        inet.tcp_release(&state.share.of(&self.tuple));
         drop(state);
         if let Some((handle, _)) = timer {
             inet.tcp_cancel(handle);
@@ -214,7 +227,10 @@ impl State {
     fn learn(&mut self, arrival: &Arrival<'_>, napi: Option<NapiId>) {
         if napi.is_some() && self.napi != napi {
             self.napi = napi;
-            self.path.use_queue(arrival);
+            self.queue = arrival.queue;
+            if let Some(path) = &mut self.path {
+                path.use_queue(arrival);
+            }
         }
     }
 
@@ -235,11 +251,14 @@ impl State {
             self.full = false;
             return;
         }
-        if !self.path.is_current(inet) {
+        if !self.path.as_ref().is_some_and(|path| path.is_current(inet)) {
             self.renew_path(tuple, inet, now);
         }
+        let Some(path) = &self.path else {
+            return self.connection.transmit(now, &mut |_| true);
+        };
         let (mut full, mut too_big) = (false, false);
-        let mut run = inet.run(&self.path, now);
+        let mut run = inet.run(path, now);
         self.connection.transmit(now, &mut |out| match emit::push(&mut run, tuple, out) {
             Ok(()) => true,
             Err(SendError::RingFull) => {
@@ -262,11 +281,13 @@ impl State {
     /// The way has changed, or what is known of it.
     #[cold]
     pub(super) fn renew_path(&mut self, tuple: &Tuple, inet: &Inet, now: Instant) {
-        let options = self.path.options;
-        let found = inet.tcp_path((tuple.local(), tuple.remote()), self.path.queue, options, now);
-        // Without a new way the old one is tried: what is lost will be sent again.
-        if let Ok(path) = found {
-            self.path = path;
+        let ends = (tuple.local(), tuple.remote());
+        // Without a new way the old one, if there is one, is tried.
+        if let Ok(path) = inet.tcp_path(ends, self.queue, self.path_options, now) {
+            match &mut self.path {
+                Some(old) => **old = path,
+                none => *none = Some(Box::new(path)),
+            }
             self.fit_path(now);
         }
     }
@@ -274,7 +295,9 @@ impl State {
     /// Segments become no larger than the path takes.
     pub(super) fn fit_path(&mut self, now: Instant) {
         let una = self.connection.snd_una;
-        self.connection.path_mss(mss(&self.path), una, now);
+        if let Some(path) = &self.path {
+            self.connection.path_mss(mss(path), una, now);
+        }
     }
 
     /// `IP_TTL` and `IP_TOS` have changed.
@@ -285,7 +308,7 @@ impl State {
         inet: &Inet,
         now: Instant,
     ) {
-        self.path.options = options;
+        self.path_options = options;
         self.renew_path(tuple, inet, now);
     }
 
@@ -296,14 +319,14 @@ impl State {
         match self.connection.take_time_wait() {
             Some(wait) => {
                 let hold = self.hold.take();
-                if !Resting::begin(inet, &ours, core.tuple, wait, self.claim, hold, now) {
+                if !Resting::begin(inet, &ours, core.tuple, wait, self.share, hold, now) {
                     inet.tcp.table.remove(&core.tuple, &ours);
-                    inet.tcp_release(&self.claim);
+                    inet.tcp_release(&self.share.of(&core.tuple));
                 }
             }
             None if self.connection.is_done() => {
                 inet.tcp.table.remove(&core.tuple, &ours);
-                inet.tcp_release(&self.claim);
+                inet.tcp_release(&self.share.of(&core.tuple));
                 self.hold = None;
             }
             None => return,

@@ -26,10 +26,7 @@ impl std::fmt::Debug for Secrets {
 pub(super) fn keyed(key: u64, tuple: &Tuple, more: u64) -> u64 {
     let mut hash = DefaultHasher::new();
     hash.write_u64(key);
-    hash.write_u128(tuple.local_bits());
-    hash.write_u128(tuple.remote_bits());
-    hash.write_u32(tuple.ports());
-    hash.write_u64(more);
+    tuple.words().into_iter().chain([more]).for_each(|word| hash.write_u64(word));
     hash.finish()
 }
 

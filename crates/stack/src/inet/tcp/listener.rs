@@ -2,9 +2,8 @@
 
 use super::{
     Config, Flow, Hold, Ready, TcpEndpoint, TcpOptions,
-    claims::{Claim, Claims, Kind, candidates},
+    claims::{Claim, Claims, Kind, Share, candidates},
     flow::{Core, Dropped},
-    tuple::Tuple,
 };
 use crate::{
     inet::{EPHEMERAL, Inet, PathOptions},
@@ -101,9 +100,9 @@ impl Listener {
         (state.tcp, state.path)
     }
 
-    /// The claim of a connection made through it.
-    pub(super) fn accepted_claim(&self, tuple: &Tuple) -> Claim {
-        Claim { address: tuple.local().ip(), kind: self.claim.kind.connected(), ..self.claim }
+    /// What a connection made through it has of its port.
+    pub(super) fn share(&self) -> Share {
+        Share { kind: self.claim.kind.connected(), chosen: false }
     }
 
     pub(super) fn hold(&self) -> Option<Hold> {

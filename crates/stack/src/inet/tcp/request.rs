@@ -152,7 +152,7 @@ impl Inet {
         let core = self.tcp_accepted(listener, tuple, &request, path, pass);
         if !self.tcp.table.insert(tuple, Entry::Flow(core.clone())) {
             listener.unreserve();
-            self.tcp_release(&listener.accepted_claim(&tuple));
+            self.tcp_release(&listener.share().of(&tuple));
             return true;
         }
         core.segment(self, segment, arrival, pass);
@@ -173,12 +173,12 @@ impl Inet {
         let shared = &self.tcp.shared;
         let mss = mss(&path);
         let connection = Connection::accepted(shared, &options, request, mss, pass.now);
-        let claim = listener.accepted_claim(&tuple);
-        lock(&self.tcp.claims).add(&claim);
+        let share = listener.share();
+        lock(&self.tcp.claims).add(&share.of(&tuple));
         self.tcp_count(Count::TcpPassiveOpens);
         let hold = listener.hold();
         let napi = pass.napi;
-        Core::new(Parts { tuple, connection, path, endpoint: None, napi, claim, hold })
+        Core::new(Parts { tuple, connection, path, endpoint: None, napi, share, hold })
     }
 }
 
@@ -217,7 +217,7 @@ impl Pending {
                     if !table.replace(self.tuple, &ours, Entry::Flow(core.clone())) {
                         // The host is about to go.
                         self.listener.unreserve();
-                        inet.tcp_release(&self.listener.accepted_claim(&self.tuple));
+                        inet.tcp_release(&self.listener.share().of(&self.tuple));
                         return Outcome::Done;
                     }
                     self.over(state, inet);

@@ -4,7 +4,7 @@
 
 use super::{
     Hold,
-    claims::Claim,
+    claims::Share,
     connection::TimeWait,
     input::{TIME_WAIT, millis},
     segment::{Flags, Options, Segment},
@@ -30,7 +30,7 @@ const APART: u32 = 65_537;
 /// One TIME_WAIT entry.
 pub(super) struct Resting {
     tuple: Tuple,
-    claim: Claim,
+    share: Share,
     state: Mutex<State>,
 }
 
@@ -61,7 +61,7 @@ impl Resting {
         flow: &Entry,
         tuple: Tuple,
         wait: TimeWait,
-        claim: Claim,
+        share: Share,
         hold: Option<Hold>,
         now: Instant,
     ) -> bool {
@@ -72,7 +72,7 @@ impl Resting {
             return false;
         }
         let state = State { wait, hold, timer: None, answered_at: None, over: false };
-        let resting = Arc::new(Resting { tuple, claim, state: Mutex::new(state) });
+        let resting = Arc::new(Resting { tuple, share, state: Mutex::new(state) });
         let until = wait.until.max(now);
         let handle = inet.tcp_timer(until, None, || Timer::Resting(resting.clone()));
         lock(&resting.state).timer = Some(handle);
@@ -209,6 +209,6 @@ impl Resting {
         state.hold = None;
         inet.tcp.table.remove(&self.tuple, &Entry::Resting(self.clone()));
         inet.tcp.resting.fetch_sub(1, Ordering::Relaxed);
-        inet.tcp_release(&self.claim);
+        inet.tcp_release(&self.share.of(&self.tuple));
     }
 }

@@ -9,21 +9,30 @@ use std::{
 /// equal to those.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tuple {
-    local: u128,
-    remote: u128,
+    local: Bits,
+    remote: Bits,
     ports: u32,
 }
 
-const V4: u128 = 0xffff << 32;
+/// The upper and the lower half of an IPv6 address.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Bits(u64, u64);
 
-fn bits(address: IpAddr) -> u128 {
+const V4: u64 = 0xffff << 32;
+
+#[inline]
+fn bits(address: IpAddr) -> Bits {
     match address {
-        IpAddr::V4(address) => V4 | u128::from(address.to_bits()),
-        IpAddr::V6(address) => address.to_bits(),
+        IpAddr::V4(address) => Bits(0, V4 | u64::from(address.to_bits())),
+        IpAddr::V6(address) => {
+            let bits = address.to_bits();
+            Bits((bits >> 64) as u64, bits as u64)
+        }
     }
 }
 
-fn address(bits: u128) -> IpAddr {
+fn address(Bits(upper, lower): Bits) -> IpAddr {
+    let bits = u128::from(upper) << 64 | u128::from(lower);
     IpAddr::V6(Ipv6Addr::from_bits(bits)).to_canonical()
 }
 
@@ -39,7 +48,7 @@ impl Tuple {
 
     #[inline]
     pub(super) fn is_v4(&self) -> bool {
-        self.remote >> 32 == V4 >> 32
+        self.remote.0 == 0 && self.remote.1 >> 32 == V4 >> 32
     }
 
     pub(super) fn local(&self) -> SocketAddr {
@@ -60,16 +69,9 @@ impl Tuple {
         self.ports as u16
     }
 
-    pub(super) fn local_bits(&self) -> u128 {
-        self.local
-    }
-
-    pub(super) fn remote_bits(&self) -> u128 {
-        self.remote
-    }
-
-    pub(super) fn ports(&self) -> u32 {
-        self.ports
+    /// All of it.
+    pub(super) fn words(&self) -> [u64; 5] {
+        [self.local.0, self.local.1, self.remote.0, self.remote.1, self.ports.into()]
     }
 }
 
@@ -77,11 +79,11 @@ impl Hash for Tuple {
     #[inline]
     fn hash<H: Hasher>(&self, hash: &mut H) {
         if self.is_v4() {
-            hash.write_u64(self.local as u32 as u64 | (self.remote as u64) << 32);
+            hash.write_u64(u64::from(self.local.1 as u32) | self.remote.1 << 32);
         } else {
-            for address in [self.local, self.remote] {
-                hash.write_u64((address >> 64) as u64);
-                hash.write_u64(address as u64);
+            for Bits(upper, lower) in [self.local, self.remote] {
+                hash.write_u64(upper);
+                hash.write_u64(lower);
             }
         }
         hash.write_u32(self.ports);

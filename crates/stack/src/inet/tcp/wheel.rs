@@ -6,6 +6,7 @@
 //! late.
 
 use crate::time::Instant;
+use std::num::NonZeroU32;
 
 /// Nanoseconds of a slot of the finest circle, as a power of two: 262 us.
 const SHIFT: u32 = 18;
@@ -22,13 +23,13 @@ const NONE: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Handle {
     index: u32,
-    generation: u32,
+    generation: NonZeroU32,
 }
 
 #[derive(Debug)]
 struct Entry<T> {
     tick: u64,
-    generation: u32,
+    generation: NonZeroU32,
     /// Neighbours in the ring of its slot; `next` alone, in the list of free entries.
     prev: u32,
     next: u32,
@@ -75,9 +76,9 @@ impl<T> Wheel<T> {
         let index = match self.entries.get(self.free as usize) {
             Some(entry) => std::mem::replace(&mut self.free, entry.next),
             None => {
-                let fresh =
-                    Entry { tick, generation: 0, prev: NONE, next: NONE, place: 0, payload: None };
-                self.entries.push(fresh);
+                let generation = NonZeroU32::MIN;
+                let (prev, next) = (NONE, NONE);
+                self.entries.push(Entry { tick, generation, prev, next, place: 0, payload: None });
                 self.entries.len() as u32 - 1
             }
         };
@@ -217,7 +218,7 @@ impl<T> Wheel<T> {
 
     fn release(&mut self, index: u32) -> Option<T> {
         let entry = &mut self.entries[index as usize];
-        entry.generation = entry.generation.wrapping_add(1);
+        entry.generation = entry.generation.checked_add(1).unwrap_or(NonZeroU32::MIN);
         entry.next = self.free;
         self.free = index;
         self.len -= 1;

@@ -27,7 +27,10 @@ use std::{
 
 /// A ring of 64 frames, without an allocation on the way.
 #[derive(Clone)]
-struct Ring(Arc<Mutex<(Vec<[u8; 1600]>, Vec<usize>)>>);
+struct Ring(Arc<Mutex<Frames>>);
+
+/// Room, and the lengths of the frames in it.
+type Frames = (Vec<[u8; 1600]>, Vec<usize>);
 
 impl Ring {
     fn new() -> Ring {
@@ -183,7 +186,7 @@ fn memory_of_an_idle_connection() {
     let ends = ends();
     let [a, b] = &ends;
     let server = listen(b);
-    let now = Instant::from_millis(1000);
+    let mut now = Instant::from_millis(1000);
     let mut flows = Vec::with_capacity(20_000);
     let mut grow = |to: usize| {
         while flows.len() < to {
@@ -191,6 +194,10 @@ fn memory_of_an_idle_connection() {
             transfer((a, b), (&client, &served), b"?", now);
             transfer((b, a), (&served, &client), b"!", now);
             flows.push((client, served));
+            now = now + Duration::from_millis(1);
+            for end in &ends {
+                end.inet.tick(&mut Pass::new(None, now, Driver::Interrupt));
+            }
         }
     };
     grow(1_000);

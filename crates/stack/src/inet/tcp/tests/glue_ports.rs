@@ -209,6 +209,10 @@ fn ten_thousand_connections() {
     // What is idle needs no timer.
     net.advance(secs(5));
     assert_eq!(net.hosts.each_ref().map(|host| host.inet.tcp.timers()), [0, 0]);
+    for (client, served) in pairs.iter().step_by(97) {
+        net.send(served, b"two");
+        assert_eq!(net.recv(client), b"two");
+    }
     drop(pairs);
     net.advance(secs(62));
     assert_eq!(net.hosts.each_ref().map(|host| host.inet.tcp_connections()), [0, 0]);
