@@ -2,7 +2,7 @@
 //! then probes, then a bare acknowledgment if nothing carried it.
 
 use super::{
-    connection::{Connection, Outgoing, State},
+    connection::{Connection, NEVER, Outgoing, State},
     receive::AckNeed,
     segment::{Flags, Options, Segment},
     seq::Seq,
@@ -42,7 +42,14 @@ impl Connection {
 
     /// Hands all that may be sent now to `out`, segment by segment. `out` returns false if it has no room for
     /// a segment, which then counts as not sent: ask again later.
+    #[inline]
     pub fn transmit(&mut self, now: Instant, out: &mut Out<'_>) {
+        if self.has_to_send() || self.probe_at != NEVER {
+            self.transmit_some(now, out);
+        }
+    }
+
+    fn transmit_some(&mut self, now: Instant, out: &mut Out<'_>) {
         match self.state {
             State::Closed => {
                 self.send_reset(now, out);

@@ -34,6 +34,10 @@ pub(super) struct Arrival {
 impl Recovery {
     /// An acceptable ACK has come, old ones (for their SACK blocks) included.
     pub fn acked(&mut self, event: &AckEvent<'_>, now: Instant) -> Acked {
+        if self.is_plain(event) { self.acked_plainly(now) } else { self.acked_anyhow(event, now) }
+    }
+
+    fn acked_anyhow(&mut self, event: &AckEvent<'_>, now: Instant) -> Acked {
         self.note_usage();
         self.new_first = false;
         let before = self.una;
@@ -57,9 +61,10 @@ impl Recovery {
     }
 
     /// Was the window full when the last round of sending ended (tcp_cwnd_validate in net/ipv4/tcp_output.c)?
-    fn note_usage(&mut self) {
+    #[inline]
+    pub(super) fn note_usage(&mut self) {
         let out = self.nxt - self.una;
-        let full = self.room() == 0;
+        let full = !self.has_room();
         if full || !self.una.before(self.round) || out > self.most_out {
             (self.limited, self.most_out, self.round) = (full, out, self.nxt);
         }

@@ -5,6 +5,7 @@
 mod ack;
 mod congestion;
 mod phases;
+mod plain;
 mod prr;
 mod rack;
 mod rtt;
@@ -337,8 +338,13 @@ impl Recovery {
         if self.board.len() == 0 {
             return None;
         }
-        let others = [self.tlp.deadline, self.rack.deadline, self.reneged];
-        others.into_iter().flatten().chain([self.timeout()]).min()
+        let mut first = self.timeout();
+        for other in [self.tlp.deadline, self.rack.deadline, self.reneged] {
+            if let Some(at) = other {
+                first = first.min(at);
+            }
+        }
+        Some(first)
     }
 
     /// The deadline has come.

@@ -61,6 +61,14 @@ impl Rack {
         }
     }
 
+    /// All that was out has arrived, `sent` last.
+    #[inline]
+    pub fn newest(&mut self, sent: &Sent, rtt: Duration) {
+        (self.rtt, self.xmit, self.end) = (rtt, sent.at, sent.end);
+        (self.advanced, self.deadline) = (false, None);
+        self.highest(sent.end);
+    }
+
     /// Section 6.2 step 3: an original that arrived after one sent later; `fack` is that before this ACK. What
     /// was sent again counts too if the time stamp shows that the original is answered.
     #[inline]

@@ -113,7 +113,10 @@ impl Rtt {
 
     /// The timeout, doubled as often as it was backed off.
     pub fn rto(&self, max: Duration) -> Duration {
-        self.rto.saturating_mul(1 << self.backoff.min(20)).min(max)
+        match self.backoff {
+            0 => self.rto,
+            backoff => self.rto.saturating_mul(1 << backoff.min(20)).min(max),
+        }
     }
 }
 

@@ -127,6 +127,21 @@ impl Scoreboard {
         self.ring.back()
     }
 
+    /// Whether one segment is out, in flight, and was sent once.
+    #[inline]
+    pub fn is_one_in_flight(&self) -> bool {
+        self.ring.len() == 1 && self.segments(Place::Flight) == 1 && self.again == 0
+    }
+
+    /// Takes out the only segment.
+    #[inline]
+    pub fn take_one(&mut self) -> Option<Sent> {
+        debug_assert!(self.is_one_in_flight());
+        self.first = self.first.wrapping_add(1);
+        self.lists[Place::Flight as usize] = List::default();
+        self.ring.pop_front()
+    }
+
     /// All of them, in order of sequence.
     pub fn iter(&self) -> impl Iterator<Item = &Sent> {
         self.ring.iter()

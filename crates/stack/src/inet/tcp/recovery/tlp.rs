@@ -50,6 +50,12 @@ impl Tlp {
         self.deadline = Some((now + wait).min(timeout));
     }
 
+    /// Whether no probe is due or out.
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        self.end.is_none() && !self.armed
+    }
+
     /// The timer has fired; false if a probe is out already ("TLP.end_seq is None", section 7.3).
     pub fn fire(&mut self) -> bool {
         self.deadline = None;

@@ -1,0 +1,48 @@
+//! The plain case: one segment was out, sent once, nothing was amiss, and it is acknowledged. Every request and
+//! response of a program that takes turns is of this kind. Does what [`Recovery::acked`] would do, without asking
+//! what cannot be.
+
+use super::{AckEvent, Acked, Phase, Recovery, congestion::Growth};
+use crate::time::Instant;
+
+impl Recovery {
+    #[inline]
+    pub(super) fn is_plain(&self, event: &AckEvent<'_>) -> bool {
+        self.phase == Phase::Open
+            && event.ack == self.nxt
+            && event.sacks.is_empty()
+            && !event.ece
+            && self.board.is_one_in_flight()
+            && self.tlp.is_quiet()
+            && self.reneged.is_none()
+            && !self.undo.open()
+    }
+
+    pub(super) fn acked_plainly(&mut self, now: Instant) -> Acked {
+        self.note_usage();
+        (self.new_first, self.timeouts, self.dups) = (false, 0, 0);
+        let Some(sent) = self.board.take_one() else { return Acked::default() };
+        let (len, rtt) = (sent.len(), now.since(sent.at));
+        self.rack.newest(&sent, rtt);
+        (self.tlp.deadline, self.undo.first) = (None, None);
+        self.una = sent.end;
+        self.delivered += u64::from(len);
+        self.measured(rtt, Some(rtt), now);
+        // A window that nobody uses does not grow, so there is no slow start to watch either.
+        let used = self.limited
+            || self.congestion.slow_start() && self.congestion.cwnd / 2 < self.most_out;
+        if used {
+            let growth = Growth {
+                delivered: len,
+                srtt: self.rtt.srtt().unwrap_or_default(),
+                rtt: Some(rtt),
+                una: self.una,
+                nxt: self.nxt,
+                now,
+            };
+            self.congestion.watch(&growth);
+            self.congestion.grow(&growth);
+        }
+        Acked { newly_acked: len, delivered: len, rtt: Some(rtt) }
+    }
+}
