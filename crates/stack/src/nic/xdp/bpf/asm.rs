@@ -140,6 +140,12 @@ impl Assembler {
         self.places[label.0] = Some(self.code.len());
     }
 
+    /// Jumps to `label`.
+    pub(super) fn jump(&mut self, label: Label) {
+        self.jumps.push((self.code.len(), label));
+        self.emit(JMP, Reg::R0, 0, 0, 0);
+    }
+
     /// Jumps to `label` if `left` compares so with the value.
     pub(super) fn jump_if(&mut self, left: Reg, condition: If, value: i32, label: Label) {
         self.jumps.push((self.code.len(), label));
@@ -157,7 +163,7 @@ impl Assembler {
         for (at, label) in self.jumps {
             let target = self.places[label.0].unwrap_or(self.code.len());
             debug_assert!(target > at, "only forward jumps, to placed labels");
-            // A program here has some sixty instructions.
+            // A program here has some ninety instructions.
             self.code[at].offset = (target - at - 1) as i16;
         }
         self.code

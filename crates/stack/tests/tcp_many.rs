@@ -1,0 +1,132 @@
+//! Requests and responses over a thousand connections at once on a link that loses one packet in twenty:
+//! not one byte wrong. `BUSYPOLL_TRANSACTIONS` sets how many in all; 50,000 unless set.
+
+use busypoll_stack::{
+    Epoll, EpollEvent, Events, Host, TcpListener, TcpStream,
+    nic::{
+        cable,
+        fault::{Config, Fault, Faults},
+    },
+};
+use std::{
+    env,
+    io::{ErrorKind, Read, Write},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+const CONNECTIONS: usize = 1_000;
+const REQUEST: usize = 16;
+
+/// What request `n` of connection `of` says.
+fn request(of: usize, n: usize) -> [u8; REQUEST] {
+    let mut bytes = [0; REQUEST];
+    bytes[..8].copy_from_slice(&(of as u64).to_le_bytes());
+    bytes[8..].copy_from_slice(&(n as u64).to_le_bytes());
+    bytes
+}
+
+/// The answer to it: every byte turned round.
+fn response(request: &[u8]) -> Vec<u8> {
+    request.iter().map(|byte| !byte).collect()
+}
+
+fn hosts() -> (Host, Host) {
+    let (ours, theirs) = cable::pair(cable::Config::default()).unwrap();
+    let lossy = Faults { loss: 0.05, ..Faults::default() };
+    let config = Config { seed: 5, receive: lossy, transmit: lossy, ..Config::default() };
+    let bad = Fault::new(Box::new(theirs), config).unwrap();
+    let server = Host::builder().interface(bad, "10.0.0.2/24").build().unwrap();
+    (Host::builder().interface(ours, "10.0.0.1/24").build().unwrap(), server)
+}
+
+/// Takes connections and answers whatever is whole, until told to stop.
+fn serve(host: &Host, listener: &TcpListener, stop: &AtomicBool) {
+    let epoll = Epoll::new(host);
+    let mut peers: Vec<(TcpStream, Vec<u8>)> = Vec::new();
+    listener.set_nonblocking(true).unwrap();
+    let listening = u64::MAX;
+    epoll.add(listener, Events::READABLE, listening).unwrap();
+    let mut events: Vec<EpollEvent> = Vec::new();
+    let mut chunk = [0; 4096];
+    while !stop.load(Ordering::Relaxed) {
+        let patience = Some(std::time::Duration::from_millis(100));
+        epoll.wait(&mut events, 256, patience).unwrap();
+        for event in &events {
+            if event.data == listening {
+                while let Ok((stream, _)) = listener.accept() {
+                    stream.set_nonblocking(true).unwrap();
+                    epoll.add(&stream, Events::READABLE, peers.len() as u64).unwrap();
+                    peers.push((stream, Vec::new()));
+                }
+                continue;
+            }
+            let (stream, pending) = &mut peers[event.data as usize];
+            let mut stream = &*stream;
+            while let Ok(n @ 1..) = stream.read(&mut chunk) {
+                pending.extend_from_slice(&chunk[..n]);
+            }
+            let whole = pending.len() - pending.len() % REQUEST;
+            let answers = response(&pending[..whole]);
+            pending.drain(..whole);
+            // A buffer that has no room for one answer per connection is no buffer.
+            stream.write_all(&answers).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_thousand_connections_on_a_bad_link_and_not_one_byte_wrong() {
+    let total = env::var("BUSYPOLL_TRANSACTIONS").ok().and_then(|n| n.parse().ok());
+    let each = total.unwrap_or(50_000usize).div_ceil(CONNECTIONS);
+    let (client, server) = hosts();
+    let listener = TcpListener::bind(&server, "10.0.0.2:7").unwrap();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let serving = scope.spawn(|| serve(&server, &listener, &stop));
+        let epoll = Epoll::new(&client);
+        let mut streams = Vec::new();
+        for of in 0..CONNECTIONS {
+            // All at once: one SYN in ten comes to grief, and waits for a second.
+            let stream = TcpStream::new(&client);
+            stream.set_nonblocking(true).unwrap();
+            let begun = stream.connect_to("10.0.0.2:7".parse().unwrap());
+            assert_eq!(begun.unwrap_err().raw_os_error(), Some(libc::EINPROGRESS));
+            epoll.add(&stream, Events::WRITABLE, of as u64).unwrap();
+            streams.push((stream, 0, Vec::new()));
+        }
+        let mut events: Vec<EpollEvent> = Vec::new();
+        let mut finished = 0;
+        while finished < CONNECTIONS {
+            epoll.wait(&mut events, 256, None).unwrap();
+            for event in &events {
+                let of = event.data as usize;
+                let (socket, done, got) = &mut streams[of];
+                let mut stream = &*socket;
+                if event.events.has(Events::WRITABLE) {
+                    stream.write_all(&request(of, 0)).unwrap();
+                    epoll.modify(socket, Events::READABLE).unwrap();
+                    continue;
+                }
+                let mut chunk = [0; 64];
+                match stream.read(&mut chunk) {
+                    Ok(n) => got.extend_from_slice(&chunk[..n]),
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+                }
+                if got.len() < REQUEST {
+                    continue;
+                }
+                assert_eq!(*got, response(&request(of, *done)), "connection {of}, answer {done}");
+                got.clear();
+                *done += 1;
+                if *done < each {
+                    stream.write_all(&request(of, *done)).unwrap();
+                } else {
+                    finished += 1;
+                }
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        serving.join().unwrap();
+    });
+}
