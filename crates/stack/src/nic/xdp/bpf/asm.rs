@@ -21,6 +21,8 @@ pub(super) enum Reg {
     R1,
     R2,
     R3,
+    R4,
+    R5,
     R6 = 6,
     R7,
     R8,

@@ -1,10 +1,9 @@
 //! The steering program: which packets leave the kernel's path. Owns the program and the layout of the
 //! key it looks up; see [`steering`](super::super::steering) for who fills the map.
 //!
-//! In short: a whole IPv4 packet without options or IPv6 packet without extension headers, UDP or TCP,
-//! without VLAN tags, whose (protocol, destination address, destination port) is in the map goes to the
-//! socket of the queue it came in on. All else passes to the kernel, as does a hit on a queue without a
-//! socket.
+//! In short: a whole IPv4 packet without options, or IPv6 packet without extension headers, UDP or TCP, without
+//! VLAN tags, whose (protocol, destination address, destination port) is in the map goes to the socket of the
+//! queue it came in on. All else passes to the kernel, as does a hit on a queue without a socket.
 
 use super::asm::{Assembler, If, Instruction, Reg, Size};
 use std::{
@@ -62,7 +61,7 @@ const fn loaded(network: u16) -> i32 {
 
 /// The program over `ports` (a hash map with [`Key`] keys) and `sockets` (an XSKMAP by queue).
 pub(super) fn steering(ports: BorrowedFd<'_>, sockets: BorrowedFd<'_>) -> Vec<Instruction> {
-    use Reg::{R0, R1, R2, R3, R6, R7, R8, R10};
+    use Reg::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R10};
     let mut a = Assembler::default();
     let pass = a.label();
 
@@ -77,13 +76,13 @@ pub(super) fn steering(ports: BorrowedFd<'_>, sockets: BorrowedFd<'_>) -> Vec<In
     a.jump_if_reg(R2, If::Above, R8, pass);
     a.load(Size::U16, R3, R7, ETHERNET - 2);
 
-    // IP only: ARP and the rest are the kernel's, and so are tagged frames, whose addresses are those of
-    // its VLAN interfaces.
+    // IP only: ARP and the rest are the kernel's, and so are tagged frames, whose addresses are those of its
+    // VLAN interfaces.
     let (ipv6, look_up) = (a.label(), a.label());
     a.add(R7, ETHERNET.into());
+    a.copy(R2, R7);
     a.jump_if(R3, If::Equal, loaded(0x86dd), ipv6);
     a.jump_if(R3, If::NotEqual, loaded(0x0800), pass);
-    a.copy(R2, R7);
     a.add(R2, (IPV4 + PORTS).into());
     a.jump_if_reg(R2, If::Above, R8, pass);
 
@@ -96,49 +95,42 @@ pub(super) fn steering(ports: BorrowedFd<'_>, sockets: BorrowedFd<'_>) -> Vec<In
     a.and(R3, loaded(0x3fff));
     a.jump_if(R3, If::NotEqual, 0, pass);
 
-    // UDP or TCP: ICMP, IGMP and the rest are the kernel's.
-    let ports_follow = a.label();
-    a.load(Size::U8, R3, R7, 9);
-    a.jump_if(R3, If::Equal, 17, ports_follow);
-    a.jump_if(R3, If::NotEqual, 6, pass);
-    a.place(ports_follow);
-
     // The key: protocol, destination port, destination address as ::ffff:a.b.c.d.
-    a.store(Size::U8, R10, KEY_PROTOCOL, R3);
-    a.store_value(Size::U8, R10, KEY_ZERO, 0);
-    a.load(Size::U16, R3, R7, IPV4 + 2);
-    a.store(Size::U16, R10, KEY_PORT, R3);
+    a.load(Size::U8, R4, R7, 9);
+    a.load(Size::U16, R5, R7, IPV4 + 2);
     a.store_value(Size::U64, R10, KEY_ADDRESS, 0);
     a.store_value(Size::U32, R10, KEY_ADDRESS + 8, 0x0000_ffff_u32.to_be() as i32);
     a.load(Size::U32, R3, R7, 16);
     a.store(Size::U32, R10, KEY_ADDRESS + 12, R3);
     a.jump(look_up);
 
-    // IPv6, UDP or TCP at once: fragments and other extension headers are the kernel's, as is ICMPv6.
     a.place(ipv6);
-    a.copy(R2, R7);
     a.add(R2, (IPV6 + PORTS).into());
     a.jump_if_reg(R2, If::Above, R8, pass);
+
+    // Version 6.
     a.load(Size::U8, R3, R7, 0);
     a.and(R3, 0xf0);
     a.jump_if(R3, If::NotEqual, 0x60, pass);
-    let ports_follow = a.label();
-    a.load(Size::U8, R3, R7, 6);
-    a.jump_if(R3, If::Equal, 17, ports_follow);
-    a.jump_if(R3, If::NotEqual, 6, pass);
-    a.place(ports_follow);
 
-    // The key: the same, with the destination address as it is.
-    a.store(Size::U8, R10, KEY_PROTOCOL, R3);
-    a.store_value(Size::U8, R10, KEY_ZERO, 0);
-    a.load(Size::U16, R3, R7, IPV6 + 2);
-    a.store(Size::U16, R10, KEY_PORT, R3);
+    // The key. Fragments and extension headers stand where the protocol is looked for, and are refused below.
+    a.load(Size::U8, R4, R7, 6);
+    a.load(Size::U16, R5, R7, IPV6 + 2);
     for word in [0, 4, 8, 12] {
         a.load(Size::U32, R3, R7, 24 + word);
         a.store(Size::U32, R10, KEY_ADDRESS + word, R3);
     }
 
+    // UDP or TCP: ICMP, IGMP and the rest are the kernel's.
     a.place(look_up);
+    let ports_follow = a.label();
+    a.jump_if(R4, If::Equal, 17, ports_follow);
+    a.jump_if(R4, If::NotEqual, 6, pass);
+    a.place(ports_follow);
+    a.store(Size::U8, R10, KEY_PROTOCOL, R4);
+    a.store_value(Size::U8, R10, KEY_ZERO, 0);
+    a.store(Size::U16, R10, KEY_PORT, R5);
+
     // Is it ours?
     a.set_map(R1, ports);
     a.copy(R2, R10);
