@@ -3,11 +3,15 @@
 
 mod common;
 
-use busypoll_stack::{Epoll, EpollParams, Events, Incoming, Outgoing, PollFd, UdpSocket, poll};
-use common::{hosts, sockets};
+use busypoll_stack::{
+    Epoll, EpollParams, Events, Host, Incoming, Outgoing, PollFd, Socket, TcpStream, UdpSocket,
+    poll,
+};
+use common::{hosts, sockets, streams};
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     cell::Cell,
+    io::{Read, Write},
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
     time::Duration,
@@ -59,18 +63,50 @@ fn allocations(mut round: impl FnMut()) -> u64 {
     (0..TIMES).map(|_| count()).min().unwrap_or(u64::MAX)
 }
 
+/// A connected socket of either kind.
+trait Talk: Socket + Sync {
+    fn say(&self);
+    fn hear(&self);
+    fn set_busy_poll(&self, micros: u32);
+}
+
+impl Talk for UdpSocket {
+    fn say(&self) {
+        self.send(b"word").unwrap();
+    }
+
+    fn hear(&self) {
+        self.recv(&mut [0; 16]).unwrap();
+    }
+
+    fn set_busy_poll(&self, micros: u32) {
+        self.set_busy_poll(micros).unwrap();
+    }
+}
+
+impl Talk for TcpStream {
+    fn say(&self) {
+        assert_eq!((&mut &*self).write(b"word").unwrap(), 4);
+    }
+
+    fn hear(&self) {
+        assert_eq!((&mut &*self).read(&mut [0; 16]).unwrap(), 4);
+    }
+
+    fn set_busy_poll(&self, micros: u32) {
+        self.set_busy_poll(micros).unwrap();
+    }
+}
+
 /// Ping-pong between two connected sockets on two threads; each gets what `waiter` makes of its socket and
 /// receives by it.
-fn ping_pong<'a, R: FnMut()>(
-    pair: &'a (UdpSocket, UdpSocket),
-    waiter: impl Fn(&'a UdpSocket) -> R + Sync,
-) {
+fn ping_pong<'a, S: Talk, R: FnMut()>(pair: &'a (S, S), waiter: impl Fn(&'a S) -> R + Sync) {
     let (left, right) = pair;
     let [client, server] = thread::scope(|scope| {
         let client = scope.spawn(|| {
             let mut receive = waiter(left);
             allocations(|| {
-                left.send(b"ping").unwrap();
+                left.say();
                 receive();
             })
         });
@@ -78,7 +114,7 @@ fn ping_pong<'a, R: FnMut()>(
             let mut receive = waiter(right);
             allocations(|| {
                 receive();
-                right.send(b"pong").unwrap();
+                right.say();
             })
         });
         [client, server].map(|thread| thread.join().unwrap())
@@ -86,36 +122,26 @@ fn ping_pong<'a, R: FnMut()>(
     assert_eq!((client, server), (0, 0), "allocations in {ROUNDS} rounds");
 }
 
-#[test]
-fn receiving_busy_polled_and_asleep() {
-    let (one, two) = hosts();
-    let pair = sockets(&one, &two);
+fn receiving<S: Talk>(pair: &(S, S)) {
     for busy_poll in [1_000_000, 20, 0] {
-        pair.0.set_busy_poll(busy_poll).unwrap();
-        pair.1.set_busy_poll(busy_poll).unwrap();
-        ping_pong(&pair, |socket| {
-            || {
-                socket.recv(&mut [0; 16]).unwrap();
-            }
-        });
+        pair.0.set_busy_poll(busy_poll);
+        pair.1.set_busy_poll(busy_poll);
+        ping_pong(pair, |socket| || socket.hear());
     }
 }
 
-#[test]
-fn epoll_busy_polled_and_asleep() {
-    let (one, two) = hosts();
-    let pair = sockets(&one, &two);
-    let host = |socket: &UdpSocket| if std::ptr::eq(socket, &pair.0) { &one } else { &two };
+fn epoll_waiting<S: Talk>(one: &Host, two: &Host, pair: &(S, S)) {
+    let host = |socket: &S| if std::ptr::eq(socket, &pair.0) { one } else { two };
     for busy_poll_usecs in [1_000_000, 20, 0] {
         for trigger in [Events::default(), Events::EDGE, Events::ONE_SHOT] {
-            ping_pong(&pair, |socket| {
+            ping_pong(pair, |socket| {
                 let epoll = Epoll::new(host(socket));
                 epoll.set_params(EpollParams { busy_poll_usecs, ..Default::default() }).unwrap();
                 epoll.add(socket, Events::READABLE | trigger, 0).unwrap();
                 let mut events = Vec::with_capacity(4);
                 move || {
                     epoll.wait(&mut events, 4, None).unwrap();
-                    socket.recv(&mut [0; 16]).unwrap();
+                    socket.hear();
                     if trigger == Events::ONE_SHOT {
                         epoll.modify(socket, Events::READABLE | trigger).unwrap();
                     }
@@ -125,29 +151,44 @@ fn epoll_busy_polled_and_asleep() {
     }
 }
 
-#[test]
-fn poll_busy_polled_and_asleep() {
-    let (one, two) = hosts();
-    let pair = sockets(&one, &two);
-    let idle = [&one, &two].map(UdpSocket::new);
-    let pick = |socket: &UdpSocket| if std::ptr::eq(socket, &pair.0) { &idle[0] } else { &idle[1] };
+fn polling<S: Talk>(one: &Host, two: &Host, pair: &(S, S)) {
+    let idle = [one, two].map(UdpSocket::new);
+    let pick = |socket: &S| if std::ptr::eq(socket, &pair.0) { &idle[0] } else { &idle[1] };
     for busy_poll in [1_000_000, 20, 0] {
-        for (host, socket) in [(&one, &pair.0), (&two, &pair.1)] {
+        for (host, socket) in [(one, &pair.0), (two, &pair.1)] {
             host.set_busy_poll(busy_poll);
-            socket.set_busy_poll(busy_poll).unwrap();
+            socket.set_busy_poll(busy_poll);
         }
-        ping_pong(&pair, |socket| {
+        ping_pong(pair, |socket| {
             move || {
-                let fd = |socket| PollFd {
-                    socket,
-                    events: Events::READABLE,
-                    revents: Events::default(),
-                };
-                poll(&mut [fd(pick(socket)), fd(socket)], None).unwrap();
-                socket.recv(&mut [0; 16]).unwrap();
+                let events = Events::READABLE;
+                let other = PollFd { socket: pick(socket), events, revents: events };
+                poll(&mut [other, PollFd { socket, events, revents: events }], None).unwrap();
+                socket.hear();
             }
         });
     }
+}
+
+#[test]
+fn receiving_busy_polled_and_asleep() {
+    let (one, two) = hosts();
+    receiving(&sockets(&one, &two));
+    receiving(&streams(&one, &two));
+}
+
+#[test]
+fn epoll_busy_polled_and_asleep() {
+    let (one, two) = hosts();
+    epoll_waiting(&one, &two, &sockets(&one, &two));
+    epoll_waiting(&one, &two, &streams(&one, &two));
+}
+
+#[test]
+fn poll_busy_polled_and_asleep() {
+    let (one, two) = hosts();
+    polling(&one, &two, &sockets(&one, &two));
+    polling(&one, &two, &streams(&one, &two));
 }
 
 /// One datagram wakes three threads: more than a pass has room for by itself.
