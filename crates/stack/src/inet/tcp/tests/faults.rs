@@ -61,6 +61,31 @@ fn data_injected_with_an_ack_out_of_range_is_dropped() {
 }
 
 #[test]
+fn data_injected_with_an_ack_from_before_the_connection_is_dropped() {
+    // Within the window of RFC 5961, but nothing was ever sent there.
+    let mut t = Script::established();
+    t.inject("P. 1:101(100) ack -10");
+    t.expect(". 1:1(0) ack 1");
+    t.recv_nothing();
+}
+
+#[test]
+fn data_injected_with_an_ack_older_than_the_window_is_dropped() {
+    let mut t = Setup::new().peer("win 2000 <mss 1000,sackOK>").established();
+    t.send(4_000);
+    t.expect_data(1, 2_001);
+    t.inject(". 1:1(0) ack 2001 win 2000");
+    t.expect_data(2_001, 4_001);
+    t.inject(". 1:1(0) ack 4001 win 2000");
+    t.inject("P. 1:101(100) ack 2000");
+    t.expect(". 4001:4001(0) ack 1");
+    t.recv_nothing();
+    t.inject("P. 1:101(100) ack 2001"); // this may be an old segment of the peer's
+    t.expect_after(0..=40, ". 4001:4001(0) ack 101");
+    t.recv(100);
+}
+
+#[test]
 fn challenges_are_few() {
     let mut t = Script::established();
     for _ in 0..100 {

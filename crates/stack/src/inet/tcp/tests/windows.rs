@@ -65,14 +65,25 @@ fn a_window_that_opens_by_less_than_a_segment_is_used_when_the_probe_is_due() {
 
 #[test]
 fn an_older_segment_does_not_bring_its_window_back() {
-    // SND.WL1 and SND.WL2, RFC 9293 section 3.10.7.4.
+    // SND.WL1, RFC 9293 section 3.10.7.4: "to prevent using old segments to update the window".
     let mut t = Setup::new().peer("win 4000 <mss 1000,sackOK>").established();
-    t.inject("P. 1:101(100) ack 1 win 2000");
+    t.inject(". 1001:2001(1000) ack 1 win 2000");
+    t.inject_quietly(". 1:1001(1000) ack 1 win 60000"); // overtaken
     t.ignore();
-    t.inject(". 1:1(0) ack 1 win 60000"); // overtaken
-    t.expect(". 1:1(0) ack 101");
     t.send(5_000);
     t.expect_data(1, 2_001);
+}
+
+#[test]
+fn an_older_acknowledgment_does_not_bring_its_window_back() {
+    // SND.WL2.
+    let mut t = Setup::new().peer("win 4000 <mss 1000,sackOK>").established();
+    t.send(8_000);
+    t.expect_data(1, 4_001);
+    t.inject(". 1:1(0) ack 3001 win 1000");
+    t.inject(". 1:1(0) ack 1001 win 60000"); // overtaken
+    t.inject(". 1:1(0) ack 4001 win 1000");
+    t.expect_data(4_001, 5_001);
 }
 
 #[test]
