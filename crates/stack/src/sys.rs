@@ -3,7 +3,7 @@
 use std::{
     io,
     net::SocketAddr,
-    os::fd::{FromRawFd, OwnedFd, RawFd},
+    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
     time::Duration,
 };
 
@@ -130,6 +130,30 @@ pub(crate) fn epoll_wait(
         )
     };
     ready as libc::c_int
+}
+
+/// A clock that runs out, once, and makes its descriptor readable.
+#[derive(Debug)]
+pub(crate) struct Alarm(OwnedFd);
+
+impl Alarm {
+    pub(crate) fn new() -> io::Result<Alarm> {
+        let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
+        // SAFETY: a plain system call.
+        owned(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) }).map(Alarm)
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// Starts the clock anew, whether it runs or has run out. No time at all stops it.
+    pub(crate) fn set(&self, span: Duration) {
+        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let spec = libc::itimerspec { it_interval: zero, it_value: timespec(span) };
+        // SAFETY: `spec` is valid for the call; a valid time on our own timerfd cannot fail.
+        unsafe { libc::timerfd_settime(self.0.as_raw_fd(), 0, &spec, std::ptr::null_mut()) };
+    }
 }
 
 /// The CPU this thread runs on at this moment.

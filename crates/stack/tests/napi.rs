@@ -242,10 +242,38 @@ fn a_packet_wakes_the_leader_itself() {
 fn a_sleep_ends_by_its_timeout() {
     let bench = bench(WATCHDOG);
     let waiter = Waiter::of_this_thread().unwrap();
-    for _ in 0..3 {
+    // Shorter and longer by turns: an alarm that was set for one must neither cut short nor outlast the next.
+    for millis in [1, 30, 3, 0, 20, 40, 2] {
+        let timeout = Duration::from_millis(millis);
+        let start = now();
         waiter.start();
-        let wake = bench.serving.context().sleep(&waiter, Some(Duration::from_millis(1)));
+        let wake = bench.serving.context().sleep(&waiter, Some(timeout));
         assert_eq!(wake, Wake::Timeout);
+        assert!(now() - start >= timeout, "{:?} instead of {timeout:?}", now() - start);
+    }
+}
+
+#[test]
+fn an_alarm_left_by_an_earlier_sleep_wakes_nobody() {
+    let mut bench = bench(WATCHDOG);
+    let context = bench.serving.context().clone();
+    let inbox = bench.inbox.clone();
+    // The first sleep ends by a frame, long before its alarm would ring within the second.
+    for (count, timeout) in [(1, 50), (2, 5_000)] {
+        let peer = &mut bench.peer;
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                thread::sleep(Duration::from_millis(count * count * 40 - 20));
+                peer.send();
+            });
+            let timeout = Duration::from_millis(timeout);
+            inbox.wait_for(count, |waiter| match context.sleep(waiter, Some(timeout)) {
+                // On a machine so busy that the first frame was late.
+                Wake::Timeout if count == 1 => Wake::Woken,
+                wake => wake,
+            });
+        });
+        assert_eq!(inbox.count(), count);
     }
 }
 

@@ -327,8 +327,7 @@ impl Context {
         let mut in_vain = 0;
         loop {
             if self.line.interrupt.unmask() {
-                let left = deadline.map(|deadline| deadline - time::now());
-                let wake = waiter.sleep_beside(&self.line.bedside, left);
+                let wake = waiter.sleep_beside(&self.line.bedside, deadline);
                 // It may have fired beside a wake-up, too, and would not say so again.
                 self.line.interrupt.mask();
                 if wake != Wake::Readable {

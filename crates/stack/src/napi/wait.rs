@@ -6,8 +6,9 @@
 //! once more, then sleeps; [`wake`](Waiter::wake) in between turns the sleep into a return.
 
 use crate::{
-    sync::{Arc, AtomicU32, Mutex, Ordering, lock},
+    sync::{Arc, AtomicU32, AtomicU64, Mutex, Ordering, lock},
     sys::{self, drain, eventfd, signal},
+    time::{self, Instant},
 };
 use std::{
     cell::Cell,
@@ -102,16 +103,23 @@ impl Waiter {
         })
     }
 
-    /// As [`sleep`](Waiter::sleep), or until what else `bedside` has fires.
-    pub(crate) fn sleep_beside(&self, bedside: &Bedside, timeout: Option<Duration>) -> Wake {
+    /// As [`sleep`](Waiter::sleep), but until `deadline`, or until what else `bedside` has fires.
+    pub(crate) fn sleep_beside(&self, bedside: &Bedside, deadline: Option<Instant>) -> Wake {
         self.asleep(|| {
-            let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
-            let count = sys::epoll_wait(bedside.epoll.as_raw_fd(), &mut events, timeout);
-            match usize::try_from(count) {
-                Err(_) => Wake::Interrupted,
-                Ok(0) => Wake::Timeout,
-                Ok(count) if events[..count].iter().any(|event| event.u64 == WAITER) => Wake::Woken,
-                Ok(_) => Wake::Readable,
+            loop {
+                let mut events = [libc::epoll_event { events: 0, u64: 0 }; 3];
+                let limit = bedside.limit(deadline);
+                let count = sys::epoll_wait(bedside.epoll.as_raw_fd(), &mut events, limit);
+                let Ok(count) = usize::try_from(count) else { return Wake::Interrupted };
+                let has = |what| events[..count].iter().any(|event| event.u64 == what);
+                if count == 0 {
+                    return Wake::Timeout;
+                } else if has(WAITER) {
+                    return Wake::Woken;
+                } else if has(OTHER) {
+                    return Wake::Readable;
+                }
+                bedside.rang();
             }
         })
     }
@@ -136,6 +144,10 @@ impl Waiter {
 
 const OTHER: u64 = 0;
 const WAITER: u64 = 1;
+const ALARM: u64 = 2;
+
+/// Waits that end sooner have the kernel's own timer, which is started and stopped with each.
+const SHORT: Duration = Duration::from_millis(1);
 
 /// A descriptor to wait on beside one's own wake-up, by one thread at a time. Both stay registered from
 /// one wait to the next, which makes waiting one call, and half as dear as ppoll(2) on the two.
@@ -143,6 +155,9 @@ const WAITER: u64 = 1;
 pub(crate) struct Bedside {
     epoll: OwnedFd,
     inside: Mutex<Inside>,
+    alarm: sys::Alarm,
+    /// When the alarm rings, in nanoseconds; the end of time if it is not set. Of one sleeper at a time.
+    rings: AtomicU64,
 }
 
 /// What is registered.
@@ -154,7 +169,37 @@ struct Inside {
 
 impl Bedside {
     pub(crate) fn new() -> io::Result<Bedside> {
-        Ok(Bedside { epoll: sys::epoll()?, inside: Mutex::default() })
+        let bedside = Bedside {
+            epoll: sys::epoll()?,
+            inside: Mutex::default(),
+            alarm: sys::Alarm::new()?,
+            rings: AtomicU64::new(u64::MAX),
+        };
+        let alarm = bedside.alarm.fd();
+        bedside.control(libc::EPOLL_CTL_ADD, alarm, libc::EPOLLIN, ALARM)?;
+        Ok(bedside)
+    }
+
+    /// How long the kernel is to wait at the most. A wait with a timeout seldom ends by it: the alarm of an
+    /// earlier one serves, and is set anew only once it has rung.
+    fn limit(&self, deadline: Option<Instant>) -> Option<Duration> {
+        let deadline = deadline?;
+        if self.rings.load(Ordering::Relaxed) <= deadline.nanos() {
+            return None;
+        }
+        let left = deadline - time::now();
+        if left < SHORT {
+            return Some(left);
+        }
+        self.rings.store(deadline.nanos(), Ordering::Relaxed);
+        self.alarm.set(left);
+        None
+    }
+
+    /// The alarm has rung.
+    fn rang(&self) {
+        drain(self.alarm.fd());
+        self.rings.store(u64::MAX, Ordering::Relaxed);
     }
 
     /// Lets `waiter` wait here from now on, beside `other`: always the same descriptor.

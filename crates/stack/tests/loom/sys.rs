@@ -8,7 +8,7 @@ use std::{os::fd::RawFd, time::Duration};
 #[path = "../../src/sys.rs"]
 mod real;
 
-pub(crate) use real::{epoll, eventfd, owned, timespec};
+pub(crate) use real::{Alarm, epoll, eventfd, owned, timespec};
 
 loom::lazy_static! {
     static ref KERNEL: Kernel = Kernel::default();
