@@ -1,7 +1,7 @@
 //! netperf's TCP_STREAM and TCP_CRR: how much a connection carries, and how fast connections are made.
 //! One CPU a side; arms in interleaved rounds like the round trips'.
 //!
-//! [`LINES`] is the table of what can be measured; [`pump`] has the loops, the other files the ends.
+//! [`LINES`] is the table of what can be measured; `pump` has the loops, the other files the ends.
 
 mod bare;
 mod kernel;

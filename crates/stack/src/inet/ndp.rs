@@ -166,7 +166,7 @@ impl Inet {
         let probing = || iface.own6().iter().filter(|own| own.is_probing());
         let mut neighbours = lock(&iface.neighbours);
         match neighbours.probing {
-            Some(until) if now < until => return Some(until),
+            Some(until) if now < until => Some(until),
             Some(_) => {
                 neighbours.probing = None;
                 probing().for_each(Own6::confirm);

@@ -67,14 +67,8 @@ impl Inet {
         match way {
             Way::Local => self.local_input(packet, pass),
             Way::Link(link) => {
-                let sent = self.link_output(
-                    &link.iface,
-                    queue,
-                    link.next_hop,
-                    &packet,
-                    link.mtu,
-                    pass.now,
-                );
+                let sent =
+                    self.link_output(&link.iface, queue, link.next_hop, packet, link.mtu, pass.now);
                 if sent.is_err() {
                     self.counters.add(Count::IpOutDiscards);
                     return false;

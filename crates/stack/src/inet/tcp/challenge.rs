@@ -41,7 +41,7 @@ impl Challenges {
         let mut hash = DefaultHasher::new();
         hash.write_u64(self.seed);
         hash.write_u64(second);
-        let part = (hash.finish() >> 32) * u64::from(self.limit) >> 32;
+        let part = ((hash.finish() >> 32) * u64::from(self.limit)) >> 32;
         (self.limit / 2).saturating_add(part as u32)
     }
 }

@@ -7,7 +7,7 @@
 //! - the sockets above, in `socket`, which know how to wait.
 //!
 //! This file holds the settings of both kinds.
-#![allow(dead_code)] // while the folder is being filled
+
 
 use std::time::Duration;
 

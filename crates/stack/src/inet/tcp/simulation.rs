@@ -31,7 +31,7 @@ impl Rng {
     }
 
     fn below(&mut self, limit: u64) -> u64 {
-        (self.next() >> 32) * limit >> 32
+        ((self.next() >> 32) * limit) >> 32
     }
 
     fn chance(&mut self, per_mille: u64) -> bool {

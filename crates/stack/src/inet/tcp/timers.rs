@@ -219,7 +219,7 @@ impl Connection {
     /// Starts the keep-alive timer, counting from what was last heard.
     pub(super) fn arm_keepalive(&mut self, now: Instant) {
         let ends = matches!(self.state, State::TimeWait | State::Closed | State::SynSent);
-        if !ends && !(self.state == State::FinWait2 && self.orphan) {
+        if !(ends || self.state == State::FinWait2 && self.orphan) {
             self.slow_at = self.last_heard().max(now) + self.keep_idle();
         }
     }

@@ -339,10 +339,8 @@ impl Recovery {
             return None;
         }
         let mut first = self.timeout();
-        for other in [self.tlp.deadline, self.rack.deadline, self.reneged] {
-            if let Some(at) = other {
-                first = first.min(at);
-            }
+        for at in [self.tlp.deadline, self.rack.deadline, self.reneged].into_iter().flatten() {
+            first = first.min(at);
         }
         Some(first)
     }
