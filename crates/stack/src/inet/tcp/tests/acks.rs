@@ -21,7 +21,7 @@ fn settled() -> (Script, i64) {
 }
 
 #[test]
-fn the_first_segments_are_acknowledged_at_once() {
+pub(super) fn the_first_segments_are_acknowledged_at_once() {
     // Slow start of the peer must not wait for us (Linux's quick-ACK mode).
     let mut t = Script::established();
     for i in 0..8 {
@@ -34,7 +34,7 @@ fn the_first_segments_are_acknowledged_at_once() {
 }
 
 #[test]
-fn an_answer_carries_the_acknowledgment() {
+pub(super) fn an_answer_carries_the_acknowledgment() {
     let (mut t, at) = settled();
     t.inject(&format!("P. {at}:{}(10) ack 201", at + 10));
     t.expect_nothing();
@@ -47,7 +47,7 @@ fn an_answer_carries_the_acknowledgment() {
 }
 
 #[test]
-fn without_an_answer_the_acknowledgment_comes_after_40_ms() {
+pub(super) fn without_an_answer_the_acknowledgment_comes_after_40_ms() {
     // RFC 9293 section 3.8.6.3: "MUST be less than 0.5 seconds"; Linux's TCP_ATO_MIN.
     let (mut t, at) = settled();
     t.inject(&format!("P. {at}:{}(10) ack 201", at + 10));
@@ -55,7 +55,7 @@ fn without_an_answer_the_acknowledgment_comes_after_40_ms() {
 }
 
 #[test]
-fn every_second_full_segment_is_acknowledged_at_once() {
+pub(super) fn every_second_full_segment_is_acknowledged_at_once() {
     // RFC 9293 section 3.8.6.3: "a stream of full-sized segments […] an ACK for at least every second".
     let (mut t, mut at) = settled();
     for _ in 0..20 {
@@ -71,7 +71,7 @@ fn every_second_full_segment_is_acknowledged_at_once() {
 }
 
 #[test]
-fn quick_ack_switches_delays_off_and_on() {
+pub(super) fn quick_ack_switches_delays_off_and_on() {
     let (mut t, at) = settled();
     t.configure(|o: &mut TcpOptions| o.quick_ack = Some(true));
     t.inject(&format!("P. {at}:{}(10) ack 201", at + 10));
@@ -82,7 +82,7 @@ fn quick_ack_switches_delays_off_and_on() {
 }
 
 #[test]
-fn out_of_order_and_hole_filled_are_acknowledged_at_once() {
+pub(super) fn out_of_order_and_hole_filled_are_acknowledged_at_once() {
     // RFC 5681 section 4.2.
     let (mut t, at) = settled();
     let sack = format!("{}:{}", at + 1_000, at + 2_000);
@@ -93,7 +93,7 @@ fn out_of_order_and_hole_filled_are_acknowledged_at_once() {
 }
 
 #[test]
-fn the_newest_block_comes_first() {
+pub(super) fn the_newest_block_comes_first() {
     // RFC 2018 section 4.
     let mut t = Script::established();
     t.inject(". 2001:3001(1000) ack 1");
@@ -107,7 +107,7 @@ fn the_newest_block_comes_first() {
 }
 
 #[test]
-fn beside_timestamps_three_blocks_find_room() {
+pub(super) fn beside_timestamps_three_blocks_find_room() {
     let mut t = Setup::new().peer("<mss 1000,sackOK,ts 1 1000>").established();
     for (i, from) in [9_001, 7_001, 5_001, 3_001].into_iter().enumerate() {
         t.inject_quietly(&format!(". {from}:{}(988) ack 1 <ts {} 1000>", from + 988, i + 2));
@@ -116,7 +116,7 @@ fn beside_timestamps_three_blocks_find_room() {
 }
 
 #[test]
-fn a_duplicate_is_reported() {
+pub(super) fn a_duplicate_is_reported() {
     // RFC 2883 section 4: "The first block of the SACK option specifies the […] duplicate".
     let mut t = Script::established();
     t.inject(". 1:1001(1000) ack 1");
@@ -132,7 +132,7 @@ fn a_duplicate_is_reported() {
 }
 
 #[test]
-fn duplicates_are_not_reported_if_switched_off() {
+pub(super) fn duplicates_are_not_reported_if_switched_off() {
     let mut t = Setup::new().config(|c| c.tcp_dsack = false).established();
     t.inject(". 1:1001(1000) ack 1");
     t.expect(". 1:1(0) ack 1001");
@@ -141,7 +141,7 @@ fn duplicates_are_not_reported_if_switched_off() {
 }
 
 #[test]
-fn a_segment_partly_old_brings_its_new_part() {
+pub(super) fn a_segment_partly_old_brings_its_new_part() {
     let mut t = Script::established();
     t.inject(". 1:1001(1000) ack 1");
     t.expect(". 1:1(0) ack 1001");
@@ -151,7 +151,7 @@ fn a_segment_partly_old_brings_its_new_part() {
 }
 
 #[test]
-fn segments_that_overlap_make_one_stream() {
+pub(super) fn segments_that_overlap_make_one_stream() {
     let mut t = Script::established();
     t.inject(". 501:1501(1000) ack 1");
     t.inject_quietly(". 1001:2001(1000) ack 1");
@@ -163,7 +163,7 @@ fn segments_that_overlap_make_one_stream() {
 }
 
 #[test]
-fn without_sack_an_acknowledgment_out_of_order_says_only_what_is_missing() {
+pub(super) fn without_sack_an_acknowledgment_out_of_order_says_only_what_is_missing() {
     let mut t = Setup::new().peer("<mss 1000>").established();
     t.inject(". 1001:2001(1000) ack 1");
     t.expect(". 1:1(0) ack 1 <no sack>");
@@ -172,7 +172,7 @@ fn without_sack_an_acknowledgment_out_of_order_says_only_what_is_missing() {
 }
 
 #[test]
-fn what_lies_beyond_the_window_is_dropped_and_answered() {
+pub(super) fn what_lies_beyond_the_window_is_dropped_and_answered() {
     let mut t = Setup::new().options(|o| o.receive_buffer = 4_000).established();
     let edge = t.acked() + t.offers();
     t.inject(&format!("P. {}:{}(100) ack 1", edge + 1, edge + 101));
@@ -185,7 +185,7 @@ fn what_lies_beyond_the_window_is_dropped_and_answered() {
 }
 
 #[test]
-fn old_acks_are_not_answered() {
+pub(super) fn old_acks_are_not_answered() {
     let mut t = Script::established();
     t.send(20);
     t.expect("P. 1:21(20) ack 1");
@@ -197,7 +197,7 @@ fn old_acks_are_not_answered() {
 }
 
 #[test]
-fn two_confused_peers_do_not_answer_each_other_for_ever() {
+pub(super) fn two_confused_peers_do_not_answer_each_other_for_ever() {
     // Linux's tcp_invalid_ratelimit: an empty segment out of window is answered twice a second.
     let mut t = Script::established();
     let mut answers = 0;

@@ -16,14 +16,14 @@ fn keeping() -> Setup {
 }
 
 #[test]
-fn an_idle_connection_is_not_touched() {
+pub(super) fn an_idle_connection_is_not_touched() {
     let mut t = Script::established();
     t.silent(secs(100_000));
     t.check_state(Established);
 }
 
 #[test]
-fn keep_alive_asks_after_silence_and_is_content_with_an_answer() {
+pub(super) fn keep_alive_asks_after_silence_and_is_content_with_an_answer() {
     // RFC 9293 section 3.8.4.
     let mut t = keeping().established();
     for _ in 0..3 {
@@ -34,7 +34,7 @@ fn keep_alive_asks_after_silence_and_is_content_with_an_answer() {
 }
 
 #[test]
-fn keep_alive_gives_up_and_resets() {
+pub(super) fn keep_alive_gives_up_and_resets() {
     let mut t = keeping().established();
     t.expect_after(10_000..=10_000, ". 0:0(0) ack 1");
     for _ in 0..3 {
@@ -46,7 +46,7 @@ fn keep_alive_gives_up_and_resets() {
 }
 
 #[test]
-fn data_from_the_peer_puts_keep_alive_off() {
+pub(super) fn data_from_the_peer_puts_keep_alive_off() {
     let mut t = keeping().established();
     t.advance(secs(8));
     t.inject("P. 1:11(10) ack 1");
@@ -58,7 +58,7 @@ fn data_from_the_peer_puts_keep_alive_off() {
 }
 
 #[test]
-fn keep_alive_switched_on_later_works_too() {
+pub(super) fn keep_alive_switched_on_later_works_too() {
     let mut t = Script::established();
     t.silent(secs(100));
     t.configure(|o| {
@@ -71,7 +71,7 @@ fn keep_alive_switched_on_later_works_too() {
 }
 
 #[test]
-fn a_peer_that_does_not_acknowledge_is_given_up_after_fifteen_minutes() {
+pub(super) fn a_peer_that_does_not_acknowledge_is_given_up_after_fifteen_minutes() {
     // RFC 9293 section 3.8.3 R2: "at least 100 seconds"; Linux's 924.6 s.
     let mut t = Script::established();
     t.send(10);
@@ -85,7 +85,7 @@ fn a_peer_that_does_not_acknowledge_is_given_up_after_fifteen_minutes() {
 }
 
 #[test]
-fn an_icmp_error_meanwhile_says_why() {
+pub(super) fn an_icmp_error_meanwhile_says_why() {
     let mut t = Script::established();
     t.send(10);
     t.expect("P. 1:11(10) ack 1");
@@ -97,7 +97,7 @@ fn an_icmp_error_meanwhile_says_why() {
 }
 
 #[test]
-fn user_timeout_gives_up_when_it_says() {
+pub(super) fn user_timeout_gives_up_when_it_says() {
     let mut t = Setup::new().options(|o| o.user_timeout = secs(5)).established();
     t.send(10);
     t.expect("P. 1:11(10) ack 1");
@@ -111,7 +111,7 @@ fn user_timeout_gives_up_when_it_says() {
 }
 
 #[test]
-fn retransmissions_double_their_distance() {
+pub(super) fn retransmissions_double_their_distance() {
     // RFC 6298 section 5.5.
     let config = |c: &mut super::super::Config| c.tcp_early_retrans = false;
     let mut t = Setup::new().config(config).established();
@@ -126,7 +126,7 @@ fn retransmissions_double_their_distance() {
 }
 
 #[test]
-fn the_least_timeout_may_be_a_millisecond() {
+pub(super) fn the_least_timeout_may_be_a_millisecond() {
     let setup = Setup::new().config(|c| c.tcp_early_retrans = false);
     let mut t = setup.options(|o| o.rto_min = ms(1)).established();
     t.send(10);
@@ -138,7 +138,7 @@ fn the_least_timeout_may_be_a_millisecond() {
 // -- after close
 
 #[test]
-fn linger_of_zero_resets() {
+pub(super) fn linger_of_zero_resets() {
     let mut t = Setup::new().options(|o| o.linger = Some(Duration::ZERO)).established();
     t.send(10);
     t.expect("P. 1:11(10) ack 1");
@@ -148,7 +148,7 @@ fn linger_of_zero_resets() {
 }
 
 #[test]
-fn close_with_data_unread_resets() {
+pub(super) fn close_with_data_unread_resets() {
     // RFC 2525 section 2.17.
     let mut t = Script::established();
     t.inject("P. 1:11(10) ack 1");
@@ -159,7 +159,7 @@ fn close_with_data_unread_resets() {
 }
 
 #[test]
-fn data_that_comes_after_close_is_answered_with_a_reset() {
+pub(super) fn data_that_comes_after_close_is_answered_with_a_reset() {
     // RFC 9293 section 3.6.1.
     let mut t = Script::established();
     t.close();
@@ -171,7 +171,7 @@ fn data_that_comes_after_close_is_answered_with_a_reset() {
 }
 
 #[test]
-fn abort_resets_and_says_so() {
+pub(super) fn abort_resets_and_says_so() {
     let mut t = Script::established();
     t.send(10);
     t.expect("P. 1:11(10) ack 1");
@@ -182,7 +182,7 @@ fn abort_resets_and_says_so() {
 }
 
 #[test]
-fn linger2_of_zero_does_not_wait_in_fin_wait_2() {
+pub(super) fn linger2_of_zero_does_not_wait_in_fin_wait_2() {
     let mut t = Setup::new().options(|o| o.linger2 = Some(Duration::ZERO)).established();
     t.close();
     t.expect("F. 1:2(0) ack 1");
@@ -192,7 +192,7 @@ fn linger2_of_zero_does_not_wait_in_fin_wait_2() {
 }
 
 #[test]
-fn a_closed_connection_whose_peer_vanished_does_not_live_for_ever() {
+pub(super) fn a_closed_connection_whose_peer_vanished_does_not_live_for_ever() {
     let mut t = Script::established();
     t.send(10);
     t.expect("P. 1:11(10) ack 1");
@@ -203,7 +203,7 @@ fn a_closed_connection_whose_peer_vanished_does_not_live_for_ever() {
 }
 
 #[test]
-fn a_closed_connection_whose_peer_keeps_its_window_shut_does_not_live_for_ever() {
+pub(super) fn a_closed_connection_whose_peer_keeps_its_window_shut_does_not_live_for_ever() {
     // CVE-2009-1926, "sockstress": the peer answers every probe and never opens.
     let mut t = Setup::new().peer("win 1000 <mss 1000,sackOK>").established();
     t.send(5_000);

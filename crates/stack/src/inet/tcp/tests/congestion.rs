@@ -9,7 +9,7 @@ fn wide() -> Script {
 }
 
 #[test]
-fn the_initial_window_is_ten_segments() {
+pub(super) fn the_initial_window_is_ten_segments() {
     // RFC 6928.
     let mut t = Script::established();
     t.send(16_000);
@@ -18,7 +18,7 @@ fn the_initial_window_is_ten_segments() {
 }
 
 #[test]
-fn slow_start_doubles_the_window_each_round_trip() {
+pub(super) fn slow_start_doubles_the_window_each_round_trip() {
     // RFC 5681 section 3.1.
     let mut t = wide();
     let _ = t.try_send(200_000, false);
@@ -29,7 +29,7 @@ fn slow_start_doubles_the_window_each_round_trip() {
 }
 
 #[test]
-fn one_ack_for_many_opens_the_window_by_what_it_acknowledges() {
+pub(super) fn one_ack_for_many_opens_the_window_by_what_it_acknowledges() {
     // Appropriate byte counting, RFC 3465: Linux counts segments, not acknowledgments.
     let mut t = wide();
     let _ = t.try_send(200_000, false);
@@ -42,7 +42,7 @@ fn one_ack_for_many_opens_the_window_by_what_it_acknowledges() {
 }
 
 #[test]
-fn acks_of_parts_of_segments_do_not_open_the_window_faster() {
+pub(super) fn acks_of_parts_of_segments_do_not_open_the_window_faster() {
     // ACK division, RFC 3465 section 2.3: a peer acknowledges each byte apart.
     let mut t = wide();
     let _ = t.try_send(200_000, false);
@@ -57,7 +57,7 @@ fn acks_of_parts_of_segments_do_not_open_the_window_faster() {
 }
 
 #[test]
-fn an_application_that_sends_little_does_not_open_the_window() {
+pub(super) fn an_application_that_sends_little_does_not_open_the_window() {
     // RFC 7661, RFC 9438 section 5.8: what is not used proves nothing.
     let mut t = Script::established();
     let before = t.info().snd_cwnd;
@@ -73,7 +73,7 @@ fn an_application_that_sends_little_does_not_open_the_window() {
 }
 
 #[test]
-fn after_idleness_it_starts_slowly_again() {
+pub(super) fn after_idleness_it_starts_slowly_again() {
     // RFC 5681 section 4.1.
     let mut t = wide();
     let _ = t.try_send(30_000, false);
@@ -93,7 +93,7 @@ fn after_idleness_it_starts_slowly_again() {
 }
 
 #[test]
-fn the_algorithm_may_be_changed_on_the_way() {
+pub(super) fn the_algorithm_may_be_changed_on_the_way() {
     for algorithm in [Algorithm::NewReno, Algorithm::Cubic] {
         let mut t = Script::established();
         t.send(5_000);
@@ -116,7 +116,7 @@ fn ecn() -> Script {
 }
 
 #[test]
-fn data_may_be_marked_and_nothing_else() {
+pub(super) fn data_may_be_marked_and_nothing_else() {
     // Section 6.1.4: not pure acknowledgments; 6.1.5: not retransmissions.
     let mut t = ecn();
     t.send(10);
@@ -130,7 +130,7 @@ fn data_may_be_marked_and_nothing_else() {
 }
 
 #[test]
-fn a_mark_is_echoed_until_the_sender_says_it_has_heard() {
+pub(super) fn a_mark_is_echoed_until_the_sender_says_it_has_heard() {
     // Section 6.1.3.
     let mut t = ecn();
     t.inject("[ce] . 1:1001(1000) ack 1");
@@ -144,7 +144,24 @@ fn a_mark_is_echoed_until_the_sender_says_it_has_heard() {
 }
 
 #[test]
-fn an_echo_halves_the_window_once_per_round_trip_and_is_confirmed() {
+pub(super) fn a_mark_is_told_at_once_when_it_is_the_first() {
+    // RFC 3168 leaves it open; Linux does not have the sender wait for a delayed acknowledgment.
+    let mut t = ecn();
+    let mut at = 1;
+    for _ in 0..40 {
+        t.inject_quietly(&format!("P. {at}:{}(10) ack {at}", at + 10));
+        at += 10;
+        t.recv(10);
+        t.send(10);
+    }
+    t.inject_quietly(&format!(". {at}:{at}(0) ack {at}"));
+    t.advance(secs(1));
+    t.inject(&format!("[ce] P. {at}:{}(10) ack {at}", at + 10));
+    t.expect(&format!("E. {at}:{at}(0) ack {}", at + 10));
+}
+
+#[test]
+pub(super) fn an_echo_halves_the_window_once_per_round_trip_and_is_confirmed() {
     // Section 6.1.2.
     let setup = Setup::new().config(|c| c.tcp_ecn = Ecn::On);
     let mut t = setup.options(|o| o.congestion = Some(Algorithm::NewReno)).connect();
@@ -170,7 +187,7 @@ fn an_echo_halves_the_window_once_per_round_trip_and_is_confirmed() {
 }
 
 #[test]
-fn an_echo_without_agreement_means_nothing() {
+pub(super) fn an_echo_without_agreement_means_nothing() {
     let mut t = Script::established();
     t.send(10_000);
     t.expect_data(1, 10_001);

@@ -24,7 +24,7 @@ fn ten_of(setup: Setup) -> Script {
 // -- SACK, RFC 2018, RFC 6675, RFC 8985
 
 #[test]
-fn three_segments_sacked_beyond_a_hole_fill_it() {
+pub(super) fn three_segments_sacked_beyond_a_hole_fill_it() {
     let mut t = ten();
     t.inject(". 1:1(0) ack 1001 <sack 2001:3001>");
     t.inject(". 1:1(0) ack 1001 <sack 2001:4001>");
@@ -36,7 +36,7 @@ fn three_segments_sacked_beyond_a_hole_fill_it() {
 }
 
 #[test]
-fn one_ack_may_tell_of_all_three() {
+pub(super) fn one_ack_may_tell_of_all_three() {
     let mut t = ten();
     t.inject(". 1:1(0) ack 1001 <sack 3001:6001>");
     t.expect(". 1001:2001(1000) ack 1");
@@ -47,7 +47,7 @@ fn one_ack_may_tell_of_all_three() {
 }
 
 #[test]
-fn several_holes_are_filled_in_one_round_trip() {
+pub(super) fn several_holes_are_filled_in_one_round_trip() {
     let mut t = ten();
     t.inject(". 1:1(0) ack 1001 <sack 4001:5001 2001:3001>");
     t.ignore();
@@ -62,7 +62,7 @@ fn several_holes_are_filled_in_one_round_trip() {
 }
 
 #[test]
-fn a_retransmission_that_is_lost_is_sent_again_without_a_timeout() {
+pub(super) fn a_retransmission_that_is_lost_is_sent_again_without_a_timeout() {
     // RACK, RFC 8985 section 3: RFC 6675 has to wait for the timeout.
     let mut t = ten();
     t.inject(". 1:1(0) ack 1001 <sack 2001:5001>");
@@ -83,7 +83,7 @@ fn a_retransmission_that_is_lost_is_sent_again_without_a_timeout() {
 }
 
 #[test]
-fn reordering_by_less_than_a_quarter_of_a_round_trip_is_no_loss() {
+pub(super) fn reordering_by_less_than_a_quarter_of_a_round_trip_is_no_loss() {
     let mut t = ten();
     t.inject(". 1:1(0) ack 1001 <sack 2001:3001>");
     t.advance(ms(5));
@@ -93,7 +93,7 @@ fn reordering_by_less_than_a_quarter_of_a_round_trip_is_no_loss() {
 }
 
 #[test]
-fn blocks_that_cannot_be_are_not_believed() {
+pub(super) fn blocks_that_cannot_be_are_not_believed() {
     // Below SND.UNA, above SND.NXT, backwards, empty: CVE-2019-11477 and its like.
     let mut t = ten();
     for sack in ["20001:21001", "900:950", "5001:4001", "3001:3001", "-70000:5001", "10001:90001"] {
@@ -107,7 +107,7 @@ fn blocks_that_cannot_be_are_not_believed() {
 }
 
 #[test]
-fn a_peer_may_take_back_what_it_sacked() {
+pub(super) fn a_peer_may_take_back_what_it_sacked() {
     // RFC 2018 section 8: reneging. What was only SACKed is kept until it is acknowledged.
     let mut t = ten();
     t.inject(". 1:1(0) ack 1001 <sack 2001:11001>");
@@ -133,7 +133,7 @@ fn a_peer_may_take_back_what_it_sacked() {
 // -- tail loss probes, RFC 8985 section 7
 
 #[test]
-fn the_last_segment_is_probed_for_before_the_timeout() {
+pub(super) fn the_last_segment_is_probed_for_before_the_timeout() {
     let mut t = ten();
     t.inject(". 1:1(0) ack 9001"); // the last two are lost
     t.expect_after(150..=260, "P. 10001:11001(1000) ack 1");
@@ -145,7 +145,7 @@ fn the_last_segment_is_probed_for_before_the_timeout() {
 }
 
 #[test]
-fn a_probe_takes_new_data_if_there_is_some() {
+pub(super) fn a_probe_takes_new_data_if_there_is_some() {
     let mut t = Setup::new().peer("<mss 1000,sackOK>").established();
     t.send(12_000);
     t.expect_data(1, 10_001); // the initial window
@@ -157,7 +157,7 @@ fn a_probe_takes_new_data_if_there_is_some() {
 }
 
 #[test]
-fn one_probe_is_enough() {
+pub(super) fn one_probe_is_enough() {
     let mut t = ten();
     t.expect_after(1..=300, "P. 10001:11001(1000) ack 1");
     t.expect_after(100..=600, ". 1001:2001(1000) ack 1"); // then it is the timeout's turn
@@ -165,7 +165,7 @@ fn one_probe_is_enough() {
 }
 
 #[test]
-fn probes_may_be_switched_off() {
+pub(super) fn probes_may_be_switched_off() {
     let mut t = ten_of(Setup::new().config(|c| c.tcp_early_retrans = false));
     t.expect_after(190..=500, ". 1001:2001(1000) ack 1");
     t.inject(". 1:1(0) ack 11001");
@@ -174,7 +174,7 @@ fn probes_may_be_switched_off() {
 // -- the timeout, RFC 6298
 
 #[test]
-fn after_a_timeout_all_that_was_out_is_sent_again_slowly() {
+pub(super) fn after_a_timeout_all_that_was_out_is_sent_again_slowly() {
     let setup = Setup::new().config(|c| (c.tcp_early_retrans, c.tcp_frto) = (false, false));
     let mut t = ten_of(setup);
     t.expect_after(190..=500, ". 1001:2001(1000) ack 1");
@@ -190,7 +190,7 @@ fn after_a_timeout_all_that_was_out_is_sent_again_slowly() {
 }
 
 #[test]
-fn a_needless_timeout_is_undone() {
+pub(super) fn a_needless_timeout_is_undone() {
     // F-RTO, RFC 5682: the acknowledgments were late, nothing was lost.
     let mut t = ten_of(Setup::new().config(|c| c.tcp_early_retrans = false));
     t.send(5_000);
@@ -211,7 +211,7 @@ fn a_needless_timeout_is_undone() {
 }
 
 #[test]
-fn a_needless_retransmission_is_undone_when_the_peer_says_so() {
+pub(super) fn a_needless_retransmission_is_undone_when_the_peer_says_so() {
     // DSACK, RFC 3708 and Linux: both copies arrived.
     let mut t = ten();
     let before = t.info().snd_cwnd;
@@ -227,7 +227,7 @@ fn a_needless_retransmission_is_undone_when_the_peer_says_so() {
 }
 
 #[test]
-fn the_round_trip_is_not_measured_from_what_was_sent_twice() {
+pub(super) fn the_round_trip_is_not_measured_from_what_was_sent_twice() {
     // Karn's algorithm, RFC 6298 section 3; no timestamps here.
     let mut t = Setup::new().config(|c| c.tcp_early_retrans = false).established();
     t.send(10);
@@ -240,7 +240,7 @@ fn the_round_trip_is_not_measured_from_what_was_sent_twice() {
 }
 
 #[test]
-fn the_timeout_follows_the_round_trip() {
+pub(super) fn the_timeout_follows_the_round_trip() {
     let mut t = ten();
     t.inject(". 1:1(0) ack 11001");
     let info = t.info();
@@ -251,7 +251,7 @@ fn the_timeout_follows_the_round_trip() {
 // -- how much is sent meanwhile
 
 #[test]
-fn a_loss_halves_the_window_or_nearly() {
+pub(super) fn a_loss_halves_the_window_or_nearly() {
     // RFC 5681 section 3.1 for NewReno, RFC 9438 section 4.6 for CUBIC: 0.7.
     for (algorithm, part) in [(Algorithm::NewReno, 5..=6), (Algorithm::Cubic, 7..=8)] {
         let mut t = ten_of(Setup::new().options(|o| o.congestion = Some(algorithm)));
@@ -266,7 +266,7 @@ fn a_loss_halves_the_window_or_nearly() {
 }
 
 #[test]
-fn recovery_sends_about_one_segment_for_two_that_arrive() {
+pub(super) fn recovery_sends_about_one_segment_for_two_that_arrive() {
     // Proportional rate reduction, RFC 6937: no burst, no silence.
     let mut t = ten_of(Setup::new().options(|o| o.congestion = Some(Algorithm::NewReno)));
     t.send(6_000);

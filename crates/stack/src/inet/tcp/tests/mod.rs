@@ -27,12 +27,15 @@
 //! sent must be expected before the next segment comes in, and at the end of the script.
 //!
 //! **To begin**: `Script::established()`; `Setup::new().config(..).options(..).peer("<mss 1000,ts 1 1000>")
-//! .round_trip(ms(50))` and then `.established()` (opened actively), `.accepted()` (passively), `.connect()` or `.listen()` (the
-//! handshake is the script's).
+//! .round_trip(ms(50))` and then `.established()` (opened actively), `.accepted()` (passively), `.connect()` or
+//! `.listen()` (the handshake is the script's).
 //!
 //! **The application**: `send`, `try_send`, `recv` (checks every byte), `recv_nothing`, `recv_end`,
-//! `shutdown_write`, `close`, `abort`, `configure`, `ready`, `error`, `info`, `state`; `with` for the rest.
+//! `shutdown_write`, `close`, `abort`, `configure`, `ready`, `error`, `info`, `state`.
 //! **Time**: `advance`, `silent`, `expect_after`. **The host**: `jam` (transmit ring full), `icmp`.
+//!
+//! Each script runs on a bare connection and, listed in `over_inet`, over a whole host with IPv4 and with
+//! IPv6: as `pub(super) fn`, in the file of its feature. There timers may be a quarter of a millisecond late.
 //!
 //! Each segment sent is checked besides: the stream's bytes, the peer's window and MSS, that our window's
 //! edge and our acknowledgment never go back. Sequence numbers of both sides wrap early in each script. A
@@ -42,6 +45,7 @@ mod acks;
 mod alive;
 mod congestion;
 mod faults;
+mod floor;
 mod glue_cost;
 mod glue_life;
 mod glue_listen;
@@ -52,6 +56,7 @@ mod hosts;
 mod loss;
 mod nagle;
 mod notation;
+mod over_inet;
 mod path;
 mod script;
 mod states;

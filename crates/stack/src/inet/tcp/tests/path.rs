@@ -5,7 +5,7 @@ use super::script::{Script, ms, secs};
 use crate::inet::SocketError;
 
 #[test]
-fn a_packet_too_big_is_sent_again_in_smaller_pieces() {
+pub(super) fn a_packet_too_big_is_sent_again_in_smaller_pieces() {
     // RFC 1191 section 6.5: at once, not after a timeout.
     let mut t = Script::established();
     t.send(2_000);
@@ -21,7 +21,7 @@ fn a_packet_too_big_is_sent_again_in_smaller_pieces() {
 }
 
 #[test]
-fn a_path_does_not_become_wider_by_icmp() {
+pub(super) fn a_path_does_not_become_wider_by_icmp() {
     let mut t = Script::established();
     t.send(10);
     t.expect("P. 1:11(10) ack 1");
@@ -31,7 +31,7 @@ fn a_path_does_not_become_wider_by_icmp() {
 }
 
 #[test]
-fn a_smaller_path_does_not_halve_the_window() {
+pub(super) fn a_smaller_path_does_not_halve_the_window() {
     // RFC 1191 section 6.5: "the retransmission […] should not change the congestion window".
     let mut t = Script::established();
     t.send(10_000);
@@ -43,7 +43,7 @@ fn a_smaller_path_does_not_halve_the_window() {
 }
 
 #[test]
-fn while_nothing_is_in_flight_no_error_is_believed() {
+pub(super) fn while_nothing_is_in_flight_no_error_is_believed() {
     let mut t = Script::established();
     t.icmp_too_big(300, 0);
     t.icmp_too_big(300, 2);
@@ -52,7 +52,7 @@ fn while_nothing_is_in_flight_no_error_is_believed() {
 }
 
 #[test]
-fn a_hard_error_is_remembered_only_until_there_is_progress() {
+pub(super) fn a_hard_error_is_remembered_only_until_there_is_progress() {
     let mut t = Script::established();
     t.send(10);
     t.expect("P. 1:11(10) ack 1");

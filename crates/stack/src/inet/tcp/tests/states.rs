@@ -6,14 +6,14 @@ use super::script::{Script, Setup, ms, secs};
 // -- opening
 
 #[test]
-fn closed_to_syn_sent_by_an_active_open() {
+pub(super) fn closed_to_syn_sent_by_an_active_open() {
     let mut t = Setup::new().connect();
     t.expect("S 0:0(0) <mss 1000,sackOK,ts 1000 0>");
     t.check_state(SynSent);
 }
 
 #[test]
-fn listen_to_syn_received_by_a_syn() {
+pub(super) fn listen_to_syn_received_by_a_syn() {
     let mut t = Setup::new().listen();
     t.inject("S 0:0(0) win 65535 <mss 1000,sackOK>");
     t.expect("S. 0:0(0) ack 1 <mss 1000,sackOK,no ts,no ws>");
@@ -21,7 +21,7 @@ fn listen_to_syn_received_by_a_syn() {
 }
 
 #[test]
-fn syn_sent_to_established_by_a_syn_ack() {
+pub(super) fn syn_sent_to_established_by_a_syn_ack() {
     let mut t = Setup::new().connect();
     t.expect("S 0:0(0)");
     t.inject("S. 0:0(0) ack 1 win 65535 <mss 1000,sackOK>");
@@ -30,7 +30,7 @@ fn syn_sent_to_established_by_a_syn_ack() {
 }
 
 #[test]
-fn syn_sent_to_syn_received_by_a_syn_and_on_to_established() {
+pub(super) fn syn_sent_to_syn_received_by_a_syn_and_on_to_established() {
     // Simultaneous open, RFC 9293 figure 7.
     let mut t = Setup::new().connect();
     t.expect("S 0:0(0)");
@@ -45,7 +45,7 @@ fn syn_sent_to_syn_received_by_a_syn_and_on_to_established() {
 }
 
 #[test]
-fn syn_sent_to_closed_by_close() {
+pub(super) fn syn_sent_to_closed_by_close() {
     let mut t = Setup::new().connect();
     t.expect("S 0:0(0)");
     t.close();
@@ -54,7 +54,7 @@ fn syn_sent_to_closed_by_close() {
 }
 
 #[test]
-fn syn_received_to_established_by_the_ack_of_our_syn() {
+pub(super) fn syn_received_to_established_by_the_ack_of_our_syn() {
     let mut t = Setup::new().listen();
     t.inject("S 0:0(0) win 65535 <mss 1000,sackOK>");
     t.expect("S. 0:0(0) ack 1");
@@ -63,7 +63,7 @@ fn syn_received_to_established_by_the_ack_of_our_syn() {
 }
 
 #[test]
-fn syn_received_to_fin_wait_1_by_close() {
+pub(super) fn syn_received_to_fin_wait_1_by_close() {
     let mut t = Setup::new().connect();
     t.expect("S 0:0(0)");
     t.inject("S 0:0(0) win 65535 <mss 1000,sackOK>");
@@ -75,7 +75,7 @@ fn syn_received_to_fin_wait_1_by_close() {
 }
 
 #[test]
-fn syn_received_to_listen_by_a_reset() {
+pub(super) fn syn_received_to_listen_by_a_reset() {
     let mut t = Setup::new().listen();
     t.inject("S 0:0(0) win 65535 <mss 1000,sackOK>");
     t.expect("S. 0:0(0) ack 1");
@@ -87,7 +87,7 @@ fn syn_received_to_listen_by_a_reset() {
 // -- closing
 
 #[test]
-fn established_to_fin_wait_1_by_close() {
+pub(super) fn established_to_fin_wait_1_by_close() {
     let mut t = Script::established();
     t.close();
     t.expect("F. 1:2(0) ack 1");
@@ -95,7 +95,7 @@ fn established_to_fin_wait_1_by_close() {
 }
 
 #[test]
-fn fin_wait_1_to_fin_wait_2_by_the_ack_of_our_fin() {
+pub(super) fn fin_wait_1_to_fin_wait_2_by_the_ack_of_our_fin() {
     let mut t = Script::established();
     t.shutdown_write();
     t.expect("F. 1:2(0) ack 1");
@@ -104,7 +104,7 @@ fn fin_wait_1_to_fin_wait_2_by_the_ack_of_our_fin() {
 }
 
 #[test]
-fn fin_wait_2_to_time_wait_by_a_fin_and_to_closed_a_minute_later() {
+pub(super) fn fin_wait_2_to_time_wait_by_a_fin_and_to_closed_a_minute_later() {
     let mut t = Script::established();
     t.close();
     t.expect("F. 1:2(0) ack 1");
@@ -119,7 +119,7 @@ fn fin_wait_2_to_time_wait_by_a_fin_and_to_closed_a_minute_later() {
 }
 
 #[test]
-fn fin_wait_1_to_closing_by_a_fin_and_to_time_wait_by_the_ack() {
+pub(super) fn fin_wait_1_to_closing_by_a_fin_and_to_time_wait_by_the_ack() {
     let mut t = Script::established();
     t.close();
     t.expect("F. 1:2(0) ack 1");
@@ -131,7 +131,7 @@ fn fin_wait_1_to_closing_by_a_fin_and_to_time_wait_by_the_ack() {
 }
 
 #[test]
-fn fin_wait_1_to_time_wait_by_a_fin_that_acknowledges_ours() {
+pub(super) fn fin_wait_1_to_time_wait_by_a_fin_that_acknowledges_ours() {
     let mut t = Script::established();
     t.close();
     t.expect("F. 1:2(0) ack 1");
@@ -141,7 +141,7 @@ fn fin_wait_1_to_time_wait_by_a_fin_that_acknowledges_ours() {
 }
 
 #[test]
-fn established_to_close_wait_by_a_fin() {
+pub(super) fn established_to_close_wait_by_a_fin() {
     let mut t = Script::established();
     t.inject("F. 1:2(0) ack 1");
     t.expect_after(0..=40, ". 1:1(0) ack 2");
@@ -150,7 +150,7 @@ fn established_to_close_wait_by_a_fin() {
 }
 
 #[test]
-fn close_wait_to_last_ack_by_close_and_to_closed_by_the_ack() {
+pub(super) fn close_wait_to_last_ack_by_close_and_to_closed_by_the_ack() {
     let mut t = Script::established();
     t.inject("F. 1:2(0) ack 1");
     t.expect_after(0..=40, ". 1:1(0) ack 2");
@@ -163,7 +163,7 @@ fn close_wait_to_last_ack_by_close_and_to_closed_by_the_ack() {
 }
 
 #[test]
-fn time_wait_answers_the_fin_again_and_begins_anew() {
+pub(super) fn time_wait_answers_the_fin_again_and_begins_anew() {
     let mut t = Script::established();
     t.close();
     t.expect("F. 1:2(0) ack 1");
@@ -181,7 +181,7 @@ fn time_wait_answers_the_fin_again_and_begins_anew() {
 // -- data on the way through the states
 
 #[test]
-fn half_closed_the_other_way_still_carries_data() {
+pub(super) fn half_closed_the_other_way_still_carries_data() {
     let mut t = Script::established();
     t.shutdown_write();
     t.expect("F. 1:2(0) ack 1");
@@ -196,7 +196,7 @@ fn half_closed_the_other_way_still_carries_data() {
 }
 
 #[test]
-fn after_the_peers_fin_we_still_send() {
+pub(super) fn after_the_peers_fin_we_still_send() {
     let mut t = Script::established();
     t.inject("F. 1:2(0) ack 1");
     t.expect_after(0..=40, ". 1:1(0) ack 2");
@@ -208,7 +208,7 @@ fn after_the_peers_fin_we_still_send() {
 }
 
 #[test]
-fn close_sends_what_is_queued_before_its_fin() {
+pub(super) fn close_sends_what_is_queued_before_its_fin() {
     let mut t = Setup::new().peer("win 1000 <mss 1000,sackOK>").established();
     t.inject(". 1:1(0) ack 1 win 1000");
     t.send(2500);
@@ -222,7 +222,7 @@ fn close_sends_what_is_queued_before_its_fin() {
 }
 
 #[test]
-fn a_fin_goes_with_the_last_data() {
+pub(super) fn a_fin_goes_with_the_last_data() {
     let mut t = Script::established();
     t.send_more(10);
     t.expect_nothing();
@@ -231,7 +231,7 @@ fn a_fin_goes_with_the_last_data() {
 }
 
 #[test]
-fn a_fin_with_data_is_taken_with_it() {
+pub(super) fn a_fin_with_data_is_taken_with_it() {
     let mut t = Script::established();
     t.inject("PF. 1:502(500) ack 1");
     t.expect_after(0..=40, ". 1:1(0) ack 502");
@@ -241,7 +241,7 @@ fn a_fin_with_data_is_taken_with_it() {
 }
 
 #[test]
-fn a_lost_fin_is_sent_again() {
+pub(super) fn a_lost_fin_is_sent_again() {
     let mut t = Script::established();
     t.close();
     t.expect("F. 1:2(0) ack 1");
@@ -264,7 +264,7 @@ fn reset_ends(reach: impl FnOnce(&mut Script), seq: i64, error: Option<i32>) {
 }
 
 #[test]
-fn a_reset_ends_every_state() {
+pub(super) fn a_reset_ends_every_state() {
     let reset = Some(libc::ECONNRESET);
     reset_ends(|_| (), 1, reset);
     reset_ends(|t| t.shutdown_write(), 1, reset);
@@ -296,7 +296,7 @@ fn a_reset_ends_every_state() {
 }
 
 #[test]
-fn a_refused_connect_says_so() {
+pub(super) fn a_refused_connect_says_so() {
     let mut t = Setup::new().connect();
     t.expect("S 0:0(0)");
     t.inject("R. 0:0(0) ack 1");

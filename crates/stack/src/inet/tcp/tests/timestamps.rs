@@ -8,7 +8,7 @@ fn stamped() -> Script {
 }
 
 #[test]
-fn every_segment_has_ours_and_echoes_the_peers() {
+pub(super) fn every_segment_has_ours_and_echoes_the_peers() {
     let mut t = stamped();
     t.advance(ms(7));
     t.send(10);
@@ -23,7 +23,7 @@ fn every_segment_has_ours_and_echoes_the_peers() {
 }
 
 #[test]
-fn the_echo_is_of_the_segment_that_made_the_acknowledgment_move() {
+pub(super) fn the_echo_is_of_the_segment_that_made_the_acknowledgment_move() {
     // Section 4.3, example A: with delayed ACKs the earlier of two.
     let mut t = stamped();
     for i in 0..20 {
@@ -46,7 +46,7 @@ fn the_echo_is_of_the_segment_that_made_the_acknowledgment_move() {
 }
 
 #[test]
-fn a_hole_keeps_the_echo_from_before_it() {
+pub(super) fn a_hole_keeps_the_echo_from_before_it() {
     // Example B: the echo of what came out of order would make the round trip too short.
     let mut t = stamped();
     t.inject(". 1:101(100) ack 1 <ts 110 1000>");
@@ -58,7 +58,7 @@ fn a_hole_keeps_the_echo_from_before_it() {
 }
 
 #[test]
-fn an_old_segment_is_dropped_and_answered() {
+pub(super) fn an_old_segment_is_dropped_and_answered() {
     // PAWS, section 5.3: its number is right, its time is not.
     let mut t = stamped();
     t.inject("P. 1:11(10) ack 1 <ts 99 1000>");
@@ -70,7 +70,7 @@ fn an_old_segment_is_dropped_and_answered() {
 }
 
 #[test]
-fn the_peers_clock_may_wrap() {
+pub(super) fn the_peers_clock_may_wrap() {
     let mut t = Setup::new().peer("<mss 1000,sackOK,ts 4294967290 1000>").established();
     t.inject("P. 1:11(10) ack 1 <ts 5 1000>");
     t.ignore();
@@ -81,7 +81,7 @@ fn the_peers_clock_may_wrap() {
 }
 
 #[test]
-fn a_reset_is_not_held_against_its_timestamp() {
+pub(super) fn a_reset_is_not_held_against_its_timestamp() {
     // Section 5.2: "an <RST> segment […] MUST NOT be subjected to the PAWS check".
     let mut t = stamped();
     t.inject("R 1:1(0) <ts 1 1000>");
@@ -89,7 +89,7 @@ fn a_reset_is_not_held_against_its_timestamp() {
 }
 
 #[test]
-fn after_24_days_the_last_timestamp_means_nothing() {
+pub(super) fn after_24_days_the_last_timestamp_means_nothing() {
     // Section 5.5: an idle connection whose peer's clock has gone half round.
     let mut t = stamped();
     t.silent(secs(25 * 86_400));
@@ -99,7 +99,7 @@ fn after_24_days_the_last_timestamp_means_nothing() {
 }
 
 #[test]
-fn the_round_trip_is_measured_also_from_what_was_sent_again() {
+pub(super) fn the_round_trip_is_measured_also_from_what_was_sent_again() {
     // Section 3.2: Karn's algorithm is not needed where the echo tells which one was acknowledged.
     let mut t = stamped();
     t.send(10);
@@ -114,7 +114,7 @@ fn the_round_trip_is_measured_also_from_what_was_sent_again() {
 }
 
 #[test]
-fn a_segment_without_timestamps_is_taken_as_linux_does() {
+pub(super) fn a_segment_without_timestamps_is_taken_as_linux_does() {
     // RFC 7323 section 3.2 would have it dropped; middleboxes strip options, and Linux takes it.
     let mut t = stamped();
     t.inject("P. 1:11(10) ack 1");
@@ -123,7 +123,7 @@ fn a_segment_without_timestamps_is_taken_as_linux_does() {
 }
 
 #[test]
-fn an_echo_from_the_future_measures_nothing() {
+pub(super) fn an_echo_from_the_future_measures_nothing() {
     let mut t = stamped();
     let before = t.info().rtt;
     t.send(10);

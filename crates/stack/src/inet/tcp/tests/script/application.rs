@@ -1,29 +1,13 @@
 //! What the application and the host do.
 
 use super::{Script, absolute, stream};
-use crate::{
-    inet::{
-        SocketError,
-        tcp::{
-            Ready, TcpOptions,
-            connection::{Connection, State},
-            info::TcpInfo,
-        },
-    },
-    time::Instant,
+use crate::inet::{
+    SocketError,
+    tcp::{Ready, TcpOptions, connection::State, info::TcpInfo},
 };
-use std::{
-    fmt::Write,
-    io::{self, IoSlice, IoSliceMut},
-    net::Shutdown,
-};
+use std::{fmt::Write, io, net::Shutdown};
 
 impl Script {
-    #[track_caller]
-    pub(super) fn connection(&mut self) -> &mut Connection {
-        self.connection.as_mut().expect("there is a connection")
-    }
-
     pub(super) fn say(&mut self, what: &str) {
         let _ = writeln!(self.log, "{:>9} - {what}", self.clock());
     }
@@ -47,7 +31,7 @@ impl Script {
         self.say(&format!("send {len}"));
         let now = self.now;
         let data = stream(self.written as i64, len, true);
-        let sent = self.connection().send(&[IoSlice::new(&data)], more, now);
+        let sent = self.floor.send(&data, more, now);
         self.written += sent.as_ref().copied().unwrap_or(0);
         self.transmit();
         sent
@@ -71,7 +55,7 @@ impl Script {
         self.say(&format!("recv {len}"));
         let now = self.now;
         let mut into = vec![0; len];
-        let got = self.connection().recv(&mut [IoSliceMut::new(&mut into)], false, now);
+        let got = self.floor.recv(&mut into, now);
         if let Ok(n) = got {
             let want = stream(self.read as i64, n, false);
             assert_eq!(into[..n], want, "not the bytes the peer sent\n{}", self.log);
@@ -98,40 +82,42 @@ impl Script {
     pub(in super::super) fn shutdown_write(&mut self) {
         self.say("shutdown(write)");
         let now = self.now;
-        self.connection().shutdown(Shutdown::Write, now).expect("connected");
+        self.floor.shutdown(Shutdown::Write, now);
         self.transmit();
     }
 
     pub(in super::super) fn shutdown_read(&mut self) {
         self.say("shutdown(read)");
         let now = self.now;
-        self.connection().shutdown(Shutdown::Read, now).expect("connected");
+        self.floor.shutdown(Shutdown::Read, now);
         self.transmit();
     }
 
     pub(in super::super) fn close(&mut self) {
         self.say("close");
         let now = self.now;
-        self.connection().close(now);
+        self.floor.close(now);
         self.transmit();
     }
 
     pub(in super::super) fn abort(&mut self) {
         self.say("abort");
         let now = self.now;
-        self.connection().abort(now);
+        self.floor.abort(now);
         self.transmit();
     }
 
     pub(in super::super) fn configure(&mut self, change: impl FnOnce(&mut TcpOptions)) {
         self.say("setsockopt");
         let now = self.now;
-        self.connection().configure(now, change);
+        let mut options = self.floor.options();
+        change(&mut options);
+        self.floor.set_options(options, now);
         self.transmit();
     }
 
     pub(in super::super) fn state(&mut self) -> State {
-        self.connection().state()
+        self.floor.state()
     }
 
     #[track_caller]
@@ -141,33 +127,32 @@ impl Script {
     }
 
     pub(in super::super) fn ready(&mut self) -> Ready {
-        self.connection().ready()
+        self.floor.ready()
     }
 
     /// `SO_ERROR`: the errno, none afterwards.
     pub(in super::super) fn error(&mut self) -> Option<i32> {
-        self.connection().take_error()
+        self.floor.take_error()
     }
 
     pub(in super::super) fn info(&mut self) -> TcpInfo {
         let now = self.now;
-        self.connection().info(now)
+        self.floor.info(now)
     }
 
-    /// Everything else a connection can be asked.
-    pub(in super::super) fn with<T>(
-        &mut self,
-        ask: impl FnOnce(&mut Connection, Instant) -> T,
-    ) -> T {
-        let now = self.now;
-        let answer = ask(self.connection(), now);
+    /// Bytes written and not acknowledged (`SIOCOUTQ`).
+    pub(in super::super) fn unacknowledged(&self) -> usize {
+        self.floor.unacknowledged()
+    }
+
+    /// Has it look again whether something may be sent.
+    pub(in super::super) fn look_again(&mut self) {
         self.transmit();
-        answer
     }
 
     /// Whether the SYN was forgotten, or never came.
     pub(in super::super) fn is_listening(&self) -> bool {
-        self.request.is_none() && self.connection.is_none()
+        self.floor.is_listening()
     }
 
     // -- the host
@@ -175,23 +160,23 @@ impl Script {
     /// The transmit ring is full from now on, or has room again.
     pub(in super::super) fn jam(&mut self, jammed: bool) {
         self.say(if jammed { "ring full" } else { "ring empty" });
-        self.jammed = jammed;
+        self.floor.jam(jammed);
         self.transmit();
     }
 
     /// An ICMP error comes that quotes our segment at `quoted`.
     pub(in super::super) fn icmp(&mut self, error: SocketError, quoted: i64) {
         self.say(&format!("icmp {error:?} about {quoted}"));
-        let quoted = absolute(quoted, self.start.iss);
-        self.connection().unreachable(error, quoted);
+        let quoted = absolute(quoted, self.iss());
+        self.floor.unreachable(error, quoted, self.now);
         self.transmit();
     }
 
     /// ICMP says about our segment at `quoted` that the path takes `mss` bytes.
     pub(in super::super) fn icmp_too_big(&mut self, mss: u16, quoted: i64) {
         self.say(&format!("icmp too big: {mss} about {quoted}"));
-        let (now, quoted) = (self.now, absolute(quoted, self.start.iss));
-        self.connection().path_mss(mss, quoted, now);
+        let (now, quoted) = (self.now, absolute(quoted, self.iss()));
+        self.floor.too_big(mss, quoted, now);
         self.transmit();
     }
 }

@@ -1,7 +1,7 @@
 //! What is expected, and what was sent, in the same words.
 
 use super::super::notation::letters;
-use super::{IRS, Line, Script, Sent, Word, relative};
+use super::{super::floor::Sent, IRS, Line, Script, Word, relative};
 use crate::inet::tcp::segment::{Flags, Options};
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ impl Script {
     #[track_caller]
     pub(in super::super) fn expect(&mut self, text: &str) {
         let line = Line::read(text);
-        let Some(sent) = self.sent.pop_front() else {
+        let Some((_, sent)) = self.sent.pop_front() else {
             panic!("expected {text}\n     but nothing was sent\n{}", self.log);
         };
         if let Err(what) = self.compare(&line, &sent) {
@@ -26,7 +26,7 @@ impl Script {
         let same = |is: bool, what| if is { Ok(()) } else { Err(what) };
         let ignored = if line.flags.has(Flags::PSH) { 0 } else { Flags::PSH.0 };
         same(line.flags.0 & !ignored == sent.segment.flags.0 & !ignored, "a flag")?;
-        let start = relative(sent.segment.seq, self.start.iss);
+        let start = relative(sent.segment.seq, self.iss());
         let end = start + sent.payload.len() as i64 + i64::from(sent.segment.flags.has(Flags::FIN));
         let range = (start, end, sent.payload.len());
         same(line.range.is_none_or(|want| want == range), "the range")?;
@@ -60,7 +60,7 @@ impl Script {
 
     /// A segment in the words of `notation`.
     pub(super) fn text(&self, sent: &Sent) -> String {
-        let start = relative(sent.segment.seq, self.start.iss);
+        let start = relative(sent.segment.seq, self.iss());
         let len = sent.payload.len();
         let end = start + len as i64 + i64::from(sent.segment.flags.has(Flags::FIN));
         let mut text = if sent.ecn_capable { "[ect0] ".to_owned() } else { String::new() };
@@ -91,10 +91,10 @@ impl Script {
         let mut at = from;
         while at < to {
             let log = &self.log;
-            let Some(sent) = self.sent.pop_front() else {
+            let Some((_, sent)) = self.sent.pop_front() else {
                 panic!("expected data from {at} to {to}, but nothing more was sent\n{log}");
             };
-            let start = relative(sent.segment.seq, self.start.iss);
+            let start = relative(sent.segment.seq, self.iss());
             assert_eq!(start, at, "expected data from {at} on\n{log}");
             assert!(!sent.payload.is_empty(), "expected data from {at} on\n{log}");
             at += sent.payload.len() as i64;
@@ -105,7 +105,7 @@ impl Script {
     /// Nothing was sent beyond what was expected.
     #[track_caller]
     pub(in super::super) fn expect_nothing(&mut self) {
-        if let Some(sent) = self.sent.front() {
+        if let Some((_, sent)) = self.sent.front() {
             panic!("sent and not expected: {}\n{}", self.text(sent), self.log);
         }
     }
@@ -127,8 +127,8 @@ impl Script {
 
     /// The ranges of data sent and not expected, which is forgotten.
     pub(in super::super) fn take(&mut self) -> Vec<(i64, i64)> {
-        let range = |sent: &Sent| {
-            let start = relative(sent.segment.seq, self.start.iss);
+        let range = |(_, sent): &(_, Sent)| {
+            let start = relative(sent.segment.seq, self.iss());
             (start, start + sent.payload.len() as i64)
         };
         let ranges = self.sent.iter().map(range).filter(|(start, end)| start < end).collect();

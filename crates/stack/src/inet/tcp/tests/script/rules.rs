@@ -1,7 +1,7 @@
 //! What holds for each segment of ours, in every script: the stream's bytes, the peer's window and MSS, that
 //! our window's edge and our acknowledgment never go back.
 
-use super::{IRS, Script, Sent, relative, stream};
+use super::{super::floor::Sent, IRS, Script, relative, stream};
 use crate::inet::tcp::segment::{Flags, Segment};
 
 impl Script {
@@ -17,14 +17,13 @@ impl Script {
             shift = 0; // we did not offer to scale, or have not been asked
         }
         let edge = (i64::from(segment.window)) << shift;
-        let ack =
-            if segment.flags.has(Flags::ACK) { relative(segment.ack, self.start.iss) } else { 1 };
+        let ack = if segment.flags.has(Flags::ACK) { relative(segment.ack, self.iss()) } else { 1 };
         self.room = self.room.max(ack + edge);
     }
 
     /// What holds for each segment, in every script.
-    pub(super) fn keep_the_rules(&mut self, sent: &Sent, header: usize) {
-        let seq = relative(sent.segment.seq, self.start.iss);
+    pub(super) fn keep_the_rules(&mut self, sent: &Sent) {
+        let seq = relative(sent.segment.seq, self.iss());
         let len = sent.payload.len();
         let log = &self.log;
         assert_eq!(sent.payload, stream(seq - 1, len, true), "not the stream's bytes\n{log}");
@@ -33,7 +32,7 @@ impl Script {
         }
         // RFC 6691: the peer's MSS does not count options; our segments do.
         let mss = usize::from(self.peer_mss.unwrap_or(536));
-        assert!(len == 0 || header - 20 + len <= mss, "more than the peer's MSS\n{log}");
+        assert!(len == 0 || sent.header - 20 + len <= mss, "more than the peer's MSS\n{log}");
         assert!(len == 0 || seq + len as i64 <= self.room, "beyond the peer's window\n{log}");
         if sent.segment.flags.has(Flags::SYN) {
             self.our_shift = sent.segment.options.window_scale;

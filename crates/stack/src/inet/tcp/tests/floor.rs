@@ -1,0 +1,255 @@
+//! What a script stands on: a bare connection, or a whole host with the connection inside (`over_inet`). The
+//! script says the same to both.
+
+use crate::{
+    inet::{
+        SocketError,
+        counters::Counters,
+        tcp::{
+            Config, Ready, TcpOptions,
+            connection::{Connection, Outgoing, Start, State},
+            handshake::{Answer, Request},
+            info::TcpInfo,
+            parse,
+            segment::Segment,
+            seq::Seq,
+            shared::Shared,
+        },
+    },
+    time::Instant,
+    wire::tcp::Packet,
+};
+use std::{
+    io::{self, IoSlice, IoSliceMut},
+    net::Shutdown,
+    sync::Arc,
+};
+
+/// Our initial sequence number on a bare connection: it wraps within each script.
+const ISS: Seq = Seq(0xffff_fc00);
+
+/// A segment that was sent: as it was read from its bytes.
+#[derive(Debug)]
+pub(super) struct Sent {
+    pub(super) segment: Segment<'static>,
+    /// Bytes of header, and the data.
+    pub(super) header: usize,
+    pub(super) payload: Vec<u8>,
+    pub(super) ecn_capable: bool,
+}
+
+/// One end of a connection, the application's calls and the clock of which are the script's.
+pub(super) trait Floor {
+    fn connect(&mut self, now: Instant);
+    fn listen(&mut self);
+    /// A segment has come: header and data, without ports and checksum, which the floor sees to.
+    fn segment(&mut self, bytes: &mut [u8], congested: bool, now: Instant);
+    /// Sends what may go; what has gone since this was asked last.
+    fn sent(&mut self, now: Instant) -> Vec<Sent>;
+    fn deadline(&mut self, now: Instant) -> Option<Instant>;
+    fn timer(&mut self, now: Instant);
+    /// The transmit ring has room, or has not.
+    fn jam(&mut self, jammed: bool);
+    /// An ICMP error about the segment at `quoted`.
+    fn unreachable(&mut self, error: SocketError, quoted: Seq, now: Instant);
+    fn too_big(&mut self, mss: u16, quoted: Seq, now: Instant);
+    /// Nobody is connected, or about to be.
+    fn is_listening(&self) -> bool;
+
+    fn send(&mut self, data: &[u8], more: bool, now: Instant) -> io::Result<usize>;
+    fn recv(&mut self, into: &mut [u8], now: Instant) -> io::Result<usize>;
+    fn shutdown(&mut self, how: Shutdown, now: Instant);
+    fn close(&mut self, now: Instant);
+    fn abort(&mut self, now: Instant);
+    fn options(&self) -> TcpOptions;
+    fn set_options(&mut self, options: TcpOptions, now: Instant);
+    fn state(&self) -> State;
+    fn ready(&self) -> Ready;
+    fn take_error(&mut self) -> Option<i32>;
+    fn info(&self, now: Instant) -> TcpInfo;
+    fn unacknowledged(&self) -> usize;
+}
+
+/// A connection, and what becomes one.
+pub(super) struct Bare {
+    start: Start,
+    shared: Arc<Shared>,
+    options: TcpOptions,
+    request: Option<Request>,
+    connection: Option<Connection>,
+    sent: Vec<Sent>,
+    jammed: bool,
+}
+
+impl Bare {
+    pub(super) fn new(config: Config, options: TcpOptions, mss: u16) -> Bare {
+        Bare {
+            start: Start { iss: ISS, ts_offset: 0x8000_0000, mss },
+            shared: Shared::new(config, Arc::new(Counters::new()), 7),
+            options,
+            request: None,
+            connection: None,
+            sent: Vec::new(),
+            jammed: false,
+        }
+    }
+
+    fn note(&mut self, outgoing: &Outgoing<'_>) {
+        // Through the bytes and back: what goes on the wire is what counts.
+        let mut bytes = vec![0; parse::header_len(&outgoing.segment.options)];
+        parse::lay(&mut bytes, (9, 9), &outgoing.segment).expect("what is sent fits a segment");
+        let packet = Packet::new_checked(&bytes[..]).expect("as it was laid");
+        let segment = parse::parse(&packet, false);
+        assert_eq!(segment, outgoing.segment, "the wire says something else");
+        self.sent.push(Sent {
+            segment: outgoing.segment.clone(),
+            header: bytes.len(),
+            payload: outgoing.payload.clone().collect::<Vec<_>>().concat(),
+            ecn_capable: outgoing.ecn_capable,
+        });
+    }
+
+    fn made(&self) -> &Connection {
+        self.connection.as_ref().expect("there is a connection")
+    }
+
+    fn made_mut(&mut self) -> &mut Connection {
+        self.connection.as_mut().expect("there is a connection")
+    }
+}
+
+impl Floor for Bare {
+    fn connect(&mut self, now: Instant) {
+        self.connection = Some(Connection::connect(&self.shared, &self.options, self.start, now));
+    }
+
+    fn listen(&mut self) {}
+
+    fn segment(&mut self, bytes: &mut [u8], congested: bool, now: Instant) {
+        let packet = Packet::new_checked(&*bytes).expect("as it was laid");
+        let segment = &parse::parse(&packet, congested);
+        if let Some(connection) = &mut self.connection {
+            return connection.segment(segment, now);
+        }
+        let Some(request) = &mut self.request else {
+            let mut request = Request::new(&self.shared, &self.options, segment, self.start, now);
+            self.note(&request.syn_ack(now));
+            self.request = Some(request);
+            return;
+        };
+        match request.segment(&self.shared, segment, now) {
+            Answer::Accept => {
+                let (shared, mss) = (&self.shared, self.start.mss);
+                let mut connection = Connection::accepted(shared, &self.options, request, mss, now);
+                connection.segment(segment, now);
+                (self.request, self.connection) = (None, Some(connection));
+            }
+            Answer::Ignore => {}
+            Answer::Send(outgoing) => self.note(&outgoing),
+            Answer::SynAck => {
+                let syn_ack = request.syn_ack(now);
+                self.note(&syn_ack);
+            }
+            Answer::Forget => self.request = None,
+        }
+    }
+
+    fn sent(&mut self, now: Instant) -> Vec<Sent> {
+        if let Some(mut connection) = self.connection.take() {
+            let jammed = self.jammed;
+            connection.transmit(now, &mut |outgoing| {
+                if !jammed {
+                    self.note(outgoing);
+                }
+                !jammed
+            });
+            self.connection = Some(connection);
+        }
+        std::mem::take(&mut self.sent)
+    }
+
+    fn deadline(&mut self, _: Instant) -> Option<Instant> {
+        match (&self.connection, &self.request) {
+            (Some(connection), _) => connection.deadline(),
+            (None, Some(request)) => Some(request.deadline()),
+            (None, None) => None,
+        }
+    }
+
+    fn timer(&mut self, now: Instant) {
+        if let Some(connection) = &mut self.connection {
+            connection.timer(now);
+        } else if let Some(request) = &mut self.request {
+            if request.timer(&self.shared) {
+                let syn_ack = request.syn_ack(now);
+                self.note(&syn_ack);
+            } else {
+                self.request = None;
+            }
+        }
+    }
+
+    fn jam(&mut self, jammed: bool) {
+        self.jammed = jammed;
+    }
+
+    fn unreachable(&mut self, error: SocketError, quoted: Seq, _: Instant) {
+        self.made_mut().unreachable(error, quoted);
+    }
+
+    fn too_big(&mut self, mss: u16, quoted: Seq, now: Instant) {
+        self.made_mut().path_mss(mss, quoted, now);
+    }
+
+    fn is_listening(&self) -> bool {
+        self.request.is_none() && self.connection.is_none()
+    }
+
+    fn send(&mut self, data: &[u8], more: bool, now: Instant) -> io::Result<usize> {
+        self.made_mut().send(&[IoSlice::new(data)], more, now)
+    }
+
+    fn recv(&mut self, into: &mut [u8], now: Instant) -> io::Result<usize> {
+        self.made_mut().recv(&mut [IoSliceMut::new(into)], false, now)
+    }
+
+    fn shutdown(&mut self, how: Shutdown, now: Instant) {
+        self.made_mut().shutdown(how, now).expect("connected");
+    }
+
+    fn close(&mut self, now: Instant) {
+        self.made_mut().close(now);
+    }
+
+    fn abort(&mut self, now: Instant) {
+        self.made_mut().abort(now);
+    }
+
+    fn options(&self) -> TcpOptions {
+        self.made().options()
+    }
+
+    fn set_options(&mut self, options: TcpOptions, now: Instant) {
+        self.made_mut().configure(now, |mine| *mine = options);
+    }
+
+    fn state(&self) -> State {
+        self.made().state()
+    }
+
+    fn ready(&self) -> Ready {
+        self.made().ready()
+    }
+
+    fn take_error(&mut self) -> Option<i32> {
+        self.made_mut().take_error()
+    }
+
+    fn info(&self, now: Instant) -> TcpInfo {
+        self.made().info(now)
+    }
+
+    fn unacknowledged(&self) -> usize {
+        self.made().unacknowledged()
+    }
+}
