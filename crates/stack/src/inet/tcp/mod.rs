@@ -8,7 +8,6 @@
 //!
 //! This file holds the settings of both kinds.
 
-
 use std::time::Duration;
 
 mod application;

@@ -6,7 +6,9 @@ use super::{
     seq::Seq,
     store::{Pieces, Store},
 };
-use crate::{sync::Arc, wire::checksum::Sum};
+use crate::sync::Arc;
+#[cfg(test)]
+use crate::wire::checksum::Sum;
 use std::{io::IoSlice, ops::Range};
 
 /// How many chunks a connection may always have, so that it moves even when memory is exhausted.
@@ -97,6 +99,7 @@ impl SendBuffer {
     }
 
     /// Copies the bytes of a range to the front of `to`; how many, and their sum.
+    #[cfg(test)]
     pub(super) fn copy(&self, range: Range<Seq>, to: &mut [u8]) -> (usize, Sum) {
         let (mut copied, mut sum) = (0, Sum::ZERO);
         for piece in self.pieces(range) {
@@ -110,6 +113,7 @@ impl SendBuffer {
     }
 
     /// The most it holds at present: `SO_SNDBUF`.
+    #[cfg(test)]
     #[inline]
     pub(super) fn limit(&self) -> u32 {
         self.limit

@@ -345,11 +345,6 @@ fn clean() -> Link {
     Link { delay, jitter: Duration::ZERO, loss: 0, duplicate: 0, marked: 0 }
 }
 
-fn rough(loss: u64) -> Link {
-    let (delay, jitter) = (Duration::from_millis(5), Duration::from_millis(2));
-    Link { delay, jitter, loss, duplicate: 10, marked: 20 }
-}
-
 #[test]
 fn a_clean_link_carries_both_directions() {
     let config = Config::default();

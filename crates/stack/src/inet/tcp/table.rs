@@ -61,10 +61,6 @@ impl Table {
         self.entries.get(tuple, &guard).map(found)
     }
 
-    pub(super) fn contains(&self, tuple: &Tuple) -> bool {
-        self.find(tuple, |_| ()).is_some()
-    }
-
     /// Enters a connection; false if there is one already.
     pub(super) fn insert(&self, tuple: Tuple, entry: Entry) -> bool {
         let guard = self.entries.guard();

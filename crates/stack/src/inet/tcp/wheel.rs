@@ -122,6 +122,7 @@ impl<T> Wheel<T> {
     }
 
     /// How many timers there are.
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.len
     }

@@ -304,6 +304,7 @@ impl Receiver {
     }
 
     /// Whether the application has read all data up to the peer's FIN.
+    #[cfg(test)]
     #[inline]
     pub(super) fn finished(&self) -> bool {
         self.fin_reached() && self.available() == 0
@@ -470,6 +471,7 @@ impl Receiver {
     }
 
     /// What the buffer may hold at present: `SO_RCVBUF`.
+    #[cfg(test)]
     pub(super) fn limit(&self) -> u32 {
         self.window.limit()
     }
@@ -483,11 +485,6 @@ impl Receiver {
     pub(super) fn set_limit(&mut self, limit: u32) {
         self.window.set_limit(limit);
         self.autotune.fix();
-    }
-
-    /// Bytes held out of order.
-    pub(super) fn out_of_order(&self) -> usize {
-        self.held.bytes()
     }
 
     /// Forgets all data: the connection is dead.

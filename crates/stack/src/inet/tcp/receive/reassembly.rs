@@ -52,11 +52,6 @@ impl Reassembly {
         self.held().last().map(|held| held.end)
     }
 
-    /// Bytes held.
-    pub(super) fn bytes(&self) -> usize {
-        self.held().iter().map(|held| (held.end - held.start) as usize).sum()
-    }
-
     /// The intervals that `range` overlaps or touches.
     fn beside(&self, range: &Range<Seq>) -> Range<usize> {
         let first = self.held().partition_point(|held| held.end.before(range.start));

@@ -143,6 +143,7 @@ impl Scoreboard {
     }
 
     /// All of them, in order of sequence.
+    #[cfg(test)]
     pub fn iter(&self) -> impl Iterator<Item = &Sent> {
         self.ring.iter()
     }

@@ -6,7 +6,7 @@ use crate::{
         SocketError,
         counters::Counters,
         tcp::{
-            Config, Ready, TcpOptions,
+            Config, TcpOptions,
             connection::{Connection, Outgoing, Start, State},
             handshake::{Answer, Request},
             info::TcpInfo,
@@ -64,7 +64,6 @@ pub(super) trait Floor {
     fn options(&self) -> TcpOptions;
     fn set_options(&mut self, options: TcpOptions, now: Instant);
     fn state(&self) -> State;
-    fn ready(&self) -> Ready;
     fn take_error(&mut self) -> Option<i32>;
     fn info(&self, now: Instant) -> TcpInfo;
     fn unacknowledged(&self) -> usize;
@@ -235,10 +234,6 @@ impl Floor for Bare {
 
     fn state(&self) -> State {
         self.made().state()
-    }
-
-    fn ready(&self) -> Ready {
-        self.made().ready()
     }
 
     fn take_error(&mut self) -> Option<i32> {

@@ -12,8 +12,8 @@ use crate::{
     inet::{
         Addressing, Inet, Interface, SocketError,
         tcp::{
-            Config, ConnectOptions, Flow, ListenOptions, Listening, Ready, TcpOptions,
-            connection::State, info::TcpInfo, parse, seq::Seq,
+            Config, ConnectOptions, Flow, ListenOptions, Listening, TcpOptions, connection::State,
+            info::TcpInfo, parse, seq::Seq,
         },
     },
     napi::{Driver, Pass},
@@ -353,10 +353,6 @@ impl Floor for OverInet {
             State::Closed if self.inet.tcp_connections() > 0 => State::TimeWait,
             state => state,
         }
-    }
-
-    fn ready(&self) -> Ready {
-        self.flow().ready()
     }
 
     fn take_error(&mut self) -> Option<i32> {

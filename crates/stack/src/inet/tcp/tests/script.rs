@@ -148,18 +148,6 @@ impl Setup {
         t.check_state(State::Established);
         t
     }
-
-    /// A connection opened passively, its handshake done.
-    pub(super) fn accepted(self) -> Script {
-        let syn = format!("S 0:0(0) {}", self.peer);
-        let echo = if syn.contains("ts ") { format!(" <ts 2 {TS_START}>") } else { String::new() };
-        let mut t = self.listen();
-        t.inject(&syn);
-        t.expect("S. 0:0(0) ack 1");
-        t.inject(&format!(". 1:1(0) ack 1{echo}"));
-        t.check_state(State::Established);
-        t
-    }
 }
 
 thread_local! {

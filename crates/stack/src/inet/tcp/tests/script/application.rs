@@ -3,7 +3,7 @@
 use super::{Script, absolute, stream};
 use crate::inet::{
     SocketError,
-    tcp::{Ready, TcpOptions, connection::State, info::TcpInfo},
+    tcp::{TcpOptions, connection::State, info::TcpInfo},
 };
 use std::{fmt::Write, io, net::Shutdown};
 
@@ -86,13 +86,6 @@ impl Script {
         self.transmit();
     }
 
-    pub(in super::super) fn shutdown_read(&mut self) {
-        self.say("shutdown(read)");
-        let now = self.now;
-        self.floor.shutdown(Shutdown::Read, now);
-        self.transmit();
-    }
-
     pub(in super::super) fn close(&mut self) {
         self.say("close");
         let now = self.now;
@@ -124,10 +117,6 @@ impl Script {
     pub(in super::super) fn check_state(&mut self, want: State) {
         let is = self.state();
         assert_eq!(is, want, "\n{}", self.log);
-    }
-
-    pub(in super::super) fn ready(&mut self) -> Ready {
-        self.floor.ready()
     }
 
     /// `SO_ERROR`: the errno, none afterwards.
