@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use busypoll_stack::nic::Coalesce;
 
-use crate::arm::{self, ARMS, Arm, Plane, Protocol};
+use crate::arm::{self, ARMS, Arm, Protocol};
 use crate::error::Error;
 use crate::remote::{self, Remote};
 use crate::run::{Bench, Cpus, Settings};
@@ -227,7 +227,7 @@ fn choose_arms(args: &BenchArgs) -> Result<Vec<Arm>, Error> {
     };
     let arms = match &args.arms {
         Some(patterns) => arm::select(patterns, &known).map_err(|e| format!("--arms: {e}"))?,
-        None if args.stages => known.into_iter().filter(|a| a.plane == Plane::Stack).collect(),
+        None if args.stages => known.into_iter().filter(stages::is_staged).collect(),
         None => args.sweep.map_or(known, Sweep::default_arms),
     };
     let largest = args.size.request.max(args.size.response);

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use busypoll_stack::nic::{Frame, Info, Nic, Queue, RingFull, RxQueue, Steering, TxQueue};
 use serde::Serialize;
 
-use crate::arm::{Arm, Mode, Plane};
+use crate::arm::{Arm, Mode, Plane, Protocol};
 use crate::clock::Clock;
 use crate::json::SkippedReport;
 use crate::run::{Bench, Settings};
@@ -222,19 +222,24 @@ pub struct Stage {
     pub p99: f64,
 }
 
+/// Whether an arm has stages: a datagram is one packet, a TCP message need not be.
+pub fn is_staged(arm: &Arm) -> bool {
+    arm.plane == Plane::Stack && arm.protocol == Protocol::Udp
+}
+
 /// Measures the stages of the stack's arms.
 ///
 /// # Errors
 /// One line when no arm is the stack's or the duration is too short.
 pub fn run(bench: &Bench, arms: &[Arm], settings: &Settings) -> Result<StagesReport, String> {
-    let (stack, others): (Vec<Arm>, Vec<Arm>) = arms.iter().partition(|a| a.plane == Plane::Stack);
+    let (stack, others): (Vec<Arm>, Vec<Arm>) = arms.iter().partition(|a| is_staged(a));
     if stack.is_empty() {
-        return Err("--stages looks into the stack: name at least one stack arm".to_owned());
+        return Err("--stages looks into the stack's UDP: name at least one such arm".to_owned());
     }
     let skip =
         |arm: &Arm, reason: &str| SkippedReport { name: arm.name.into(), reason: reason.into() };
     let mut skipped: Vec<SkippedReport> =
-        others.iter().map(|a| skip(a, "only the stack shows its stages")).collect();
+        others.iter().map(|a| skip(a, "only the stack's UDP shows its stages")).collect();
     let mut reports = Vec::new();
     for arm in &stack {
         let recorder = Recorder::new(arm.mode != Mode::BusyPoll);
