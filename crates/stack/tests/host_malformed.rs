@@ -284,6 +284,8 @@ fn accounted_for(host: &Host) -> u64 {
         "UdpInDatagrams",
         "UdpNoPorts",
         "UdpInErrors",
+        "TcpInSegs",
+        "TcpInErrs",
     ];
     ends.iter().map(|name| count(host, name)).sum::<u64>() - count(host, "IpReasmOKs")
 }
