@@ -21,6 +21,8 @@ pub(super) fn pour(mut to: impl Write, gauge: &Gauge) -> Result<(), String> {
         match to.write(&chunk) {
             Ok(_) => {}
             Err(e) if is_pause(&e) => {}
+            // The receiver was the first to see that it is over.
+            Err(_) if gauge.is_over() => {}
             Err(e) => return Err(format!("send: {e}")),
         }
     }
