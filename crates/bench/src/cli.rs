@@ -26,7 +26,7 @@ use crate::{json, machine, report, stack, stages, table};
 #[command(after_long_help = format!("Arms:\n{}", arm::list()))]
 pub struct BenchArgs {
     /// What to measure
-    #[arg(long, value_enum, default_value_t, conflicts_with_all = ["sweep", "stages", "host", "gap"])]
+    #[arg(long, value_enum, default_value_t, conflicts_with_all = ["sweep", "stages", "host", "gap", "size", "svg"])]
     pub workload: Workload,
     /// Of --workload loss: packets lost each way, per cent
     #[arg(long, value_name = "PERCENT", default_value_t = 1.0, value_parser = units::percent)]

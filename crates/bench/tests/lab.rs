@@ -10,6 +10,7 @@ use busypoll_bench::run::{Bench, Cpus, Settings};
 use busypoll_bench::serve::Server;
 use busypoll_bench::slot::Load;
 use busypoll_bench::sweep::{self, Sweep};
+use busypoll_bench::throughput::{self, Losses, Workload};
 use busypoll_bench::units::Size;
 use busypoll_bench::{machine, report, stack, stages, table};
 use busypoll_lab::{Lab, needs_root};
@@ -186,4 +187,23 @@ fn a_bench_against_a_server_elsewhere() {
         let (first, second) = served.join().expect("no panic");
         assert!(first.is_ok() && second.is_ok(), "{first:?} {second:?}");
     });
+}
+
+#[test]
+fn streams_connections_and_losses_give_figures() {
+    needs_root!();
+    let Some(cpus) = two_cpus() else { return };
+    let losses = Losses { loss: 0.01, rtt: Duration::from_millis(5) };
+    let busy_poll = Duration::from_micros(50);
+    for workload in [Workload::Stream, Workload::Crr, Workload::Loss] {
+        let lines = throughput::select(workload, None).expect("lines");
+        let time = (Duration::from_millis(200) * lines.len() as u32, 1);
+        let outcome =
+            throughput::measure(&lines, cpus, (busy_poll, losses), time).expect("a short run");
+        let machine = machine::describe(&Bench::new(cpus, &[]), &settings(1, 1));
+        let report = throughput::build(machine, workload, &outcome);
+        assert!(report.skipped.is_empty(), "{:?}", report.skipped);
+        assert_eq!(report.arms.len(), lines.len());
+        assert!(report.arms.iter().all(|arm| arm.per_second > 0.0), "{:?}", report.arms);
+    }
 }

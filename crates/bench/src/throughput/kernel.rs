@@ -3,15 +3,12 @@
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::mpsc;
-use std::thread;
 
 use busypoll_lab::LabHost;
 use busypoll_linux::{ethtool::Ethtool, sockopt};
 use socket2::{Domain, Socket, Type};
 
-use super::{Gauge, Place, Shot, pump};
-use crate::slot::inside;
+use super::{Place, Shot, pump};
 
 /// All ports but the privileged ones: 10,000 connections must find one each.
 const PORTS: &str = "1024 65535";
@@ -53,31 +50,22 @@ fn without_segmentation(host: &LabHost) -> Result<(), String> {
 pub(super) fn crr(place: &Place<'_>) -> Result<Shot, String> {
     let lab = place.lab.ok_or("needs the lab")?;
     let busy_poll = place.busy_poll_micros();
-    let gauge = Gauge::default();
-    let (announce, address) = mpsc::sync_channel(1);
-    thread::scope(|scope| {
-        let gauge = &gauge;
-        let server = scope.spawn(move || {
-            inside(Some(&*lab.server), place.server_cpu, || {
-                let listener = TcpListener::bind((lab.server.ipv4(), 0))
-                    .map_err(|e| format!("listen: {e}"))?;
-                // Accepted connections inherit it.
-                sockopt::set_busy_poll(&listener, busy_poll).map_err(|e| e.to_string())?;
-                let at = listener.local_addr().map_err(|e| e.to_string())?;
-                // The client is gone only if it failed, and then says why itself.
-                let _ = announce.send(at);
-                pump::answers(gauge, || Ok(listener.accept()?.0))
-            })
-        });
-        let client = inside(Some(&*lab.client), place.client_cpu, move || {
+    super::connections(
+        place,
+        |announce, gauge| {
+            let listener =
+                TcpListener::bind((lab.server.ipv4(), 0)).map_err(|e| format!("listen: {e}"))?;
+            // Accepted connections inherit it.
+            sockopt::set_busy_poll(&listener, busy_poll).map_err(|e| e.to_string())?;
+            announce.ready(listener.local_addr().map_err(|e| e.to_string())?);
+            pump::answers(gauge, || Ok(listener.accept()?.0))
+        },
+        |to, gauge| {
             fs::write("/proc/sys/net/ipv4/ip_local_port_range", PORTS)
                 .map_err(|e| format!("ip_local_port_range: {e}"))?;
-            let to = address.recv().map_err(|_| String::new())?;
             pump::connections(place, gauge, || connect(to, busy_poll))
-        });
-        let server = server.join().unwrap_or_else(|_| Err("the server panicked".to_owned()));
-        server.and(client)
-    })
+        },
+    )
 }
 
 fn connect(to: SocketAddr, busy_poll: u32) -> io::Result<TcpStream> {

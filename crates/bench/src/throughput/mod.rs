@@ -291,6 +291,30 @@ fn stream_between(
     })
 }
 
+/// One connection after another between the hosts of the lab. `serve` announces its listener and answers,
+/// `dial` makes a way to connect to it and measures.
+fn connections(
+    place: &Place<'_>,
+    serve: impl FnOnce(&Announce, &Gauge) -> Result<(), String> + Send,
+    dial: impl FnOnce(SocketAddr, &Gauge) -> Result<Shot, String> + Send,
+) -> Result<Shot, String> {
+    let lab = place.lab.ok_or("needs the lab")?;
+    let gauge = Gauge::default();
+    let (announce, address) = mpsc::sync_channel(1);
+    thread::scope(|scope| {
+        let gauge = &gauge;
+        let server = scope.spawn(move || {
+            inside(Some(&*lab.server), place.server_cpu, || serve(&Announce::new(announce), gauge))
+        });
+        let client = inside(Some(&*lab.client), place.client_cpu, move || {
+            // A closed channel: the server failed, and has the reason.
+            address.recv().map_err(|_| String::new()).and_then(|to| dial(to, gauge))
+        });
+        let server = server.join().unwrap_or_else(|_| Err("the server panicked".to_owned()));
+        server.and(client)
+    })
+}
+
 /// Reads the gauge at the beginning and at the end of the measurement.
 fn observe(place: &Place<'_>, gauge: &Gauge, ended: impl Fn() -> bool) -> Result<Shot, String> {
     let read = || {

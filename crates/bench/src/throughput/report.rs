@@ -101,7 +101,10 @@ fn line_report(run: &LineRun, idle: Usage) -> LineReport {
         count += shot.count;
     }
     let is_stream = workload != Workload::Crr;
-    let demand = demand::service_demand_us(usage, idle, count);
+    // Lines of a lossy round run at once: whose CPU time it was cannot be told.
+    let demand = (workload != Workload::Loss)
+        .then(|| demand::service_demand_us(usage, idle, count))
+        .flatten();
     let times: Vec<_> = shots().filter_map(|shot| shot.times.as_ref()).collect();
     let rates: Vec<f64> = rates(run).into_iter().flatten().collect();
     LineReport {

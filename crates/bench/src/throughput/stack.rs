@@ -2,8 +2,6 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::mpsc;
-use std::thread;
 use std::time::Duration;
 
 use busypoll_lab::Lab;
@@ -12,7 +10,6 @@ use busypoll_stack::{Host, TcpListener, TcpStream};
 
 use super::{Gauge, Place, Shot, pump};
 use crate::arm::Nic;
-use crate::slot::inside;
 use crate::stack::{host, one_line};
 
 const PORT: u16 = 7000;
@@ -129,30 +126,21 @@ impl nic::Nic for Complete {
 pub(super) fn crr(place: &Place<'_>) -> Result<Shot, String> {
     let lab = place.lab.ok_or("needs the lab")?;
     let busy_poll = place.busy_poll_micros();
-    let gauge = Gauge::default();
-    let (announce, address) = mpsc::sync_channel(1);
-    thread::scope(|scope| {
-        let gauge = &gauge;
-        let server = scope.spawn(move || {
-            inside(Some(&*lab.server), place.server_cpu, || {
-                let host = server(place, lab)?;
-                let listener =
-                    TcpListener::bind(&host, at(lab)).map_err(|e| format!("listen: {e}"))?;
-                // Accepted connections inherit it.
-                listener.set_busy_poll(busy_poll).map_err(one_line)?;
-                // The client is gone only if it failed, and then says why itself.
-                let _ = announce.send(at(lab));
-                pump::answers(gauge, || Ok(listener.accept()?.0))
-            })
-        });
-        let client = inside(Some(&*lab.client), place.client_cpu, move || {
+    super::connections(
+        place,
+        |announce, gauge| {
+            let host = server(place, lab)?;
+            let listener = TcpListener::bind(&host, at(lab)).map_err(|e| format!("listen: {e}"))?;
+            // Accepted connections inherit it.
+            listener.set_busy_poll(busy_poll).map_err(one_line)?;
+            announce.ready(at(lab));
+            pump::answers(gauge, || Ok(listener.accept()?.0))
+        },
+        |to, gauge| {
             let host = client(place, lab)?;
-            let to = address.recv().map_err(|_| String::new())?;
             pump::connections(place, gauge, || connect(&host, to, busy_poll))
-        });
-        let server = server.join().unwrap_or_else(|_| Err("the server panicked".to_owned()));
-        server.and(client)
-    })
+        },
+    )
 }
 
 fn connect(host: &Host, to: SocketAddr, busy_poll: u32) -> io::Result<TcpStream> {
