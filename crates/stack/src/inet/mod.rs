@@ -1,5 +1,6 @@
-//! The Internet layer and UDP: one [`Inet`] per Host. Frames come in through [`Inet::receive`] and end at
-//! a [`UdpEndpoint`]; datagrams go out through [`Inet::udp_send`] over a [`Path`].
+//! The Internet layer, UDP and TCP ([`tcp`]): one [`Inet`] per Host. Frames come in through
+//! [`Inet::receive`] and end at a [`UdpEndpoint`] or a [`tcp::Flow`]; datagrams go out through
+//! [`Inet::udp_send`] over a [`Path`].
 //!
 //! Knows NICs and NAPI passes below it and nothing of sockets. Never reads a clock: time comes with the
 //! [`Pass`]. Never draws a number but from its seed. All of it may be called from any thread; but the
