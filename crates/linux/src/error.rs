@@ -38,6 +38,12 @@ pub enum Error {
         /// The name, or `ifindex N`.
         name: String,
     },
+    /// No way to an address.
+    #[error("no route to {address} from here; `ip route get {address}` says why")]
+    NoRoute {
+        /// The address.
+        address: std::net::IpAddr,
+    },
     /// The device lacks a facility that others have.
     #[error("{device}: {what} is not supported by this device")]
     DeviceLacks {
@@ -81,6 +87,14 @@ pub enum Error {
         "the descriptor is not an epoll instance; busy-poll parameters belong to epoll_create1(2)'s"
     )]
     NotEpoll,
+    /// No process of that number.
+    #[error(
+        "no process {pid}: it has ended, or there never was one (`ps -e` lists those there are)"
+    )]
+    NoProcess {
+        /// The number.
+        pid: u32,
+    },
     /// A value the kernel would refuse.
     #[error("{what}: {value} is out of range; allowed is {allowed}")]
     OutOfRange {
@@ -179,9 +193,10 @@ impl From<Error> for io::Error {
         let kind = match &e {
             Error::Denied { .. } => io::ErrorKind::PermissionDenied,
             Error::Unsupported { .. } | Error::DeviceLacks { .. } => io::ErrorKind::Unsupported,
-            Error::NoDevice { .. } | Error::NoNapi { .. } | Error::NotInitialNetns { .. } => {
-                io::ErrorKind::NotFound
-            }
+            Error::NoDevice { .. }
+            | Error::NoRoute { .. }
+            | Error::NoNapi { .. }
+            | Error::NotInitialNetns { .. } => io::ErrorKind::NotFound,
             Error::Malformed { .. } => io::ErrorKind::InvalidData,
             Error::Os { source, .. } => source.kind(),
             _ => io::ErrorKind::InvalidInput,

@@ -1,4 +1,4 @@
-//! Driver, features, interrupt coalescing and channels of a device: the `SIOCETHTOOL` ioctl. Touches
+//! Driver, features, interrupt coalescing, channels and rings of a device: the `SIOCETHTOOL` ioctl. Touches
 //! only the device it was opened for.
 //!
 //! Kernel source: `net/ethtool/ioctl.c`, `include/uapi/linux/ethtool.h`. Reading needs no permission;
@@ -12,6 +12,10 @@ use crate::caps::Capability;
 use crate::error::{Error, Result};
 use crate::sys;
 
+mod queues;
+
+pub use queues::{ChannelChange, Channels, RingChange, Rings};
+
 // Commands of include/uapi/linux/ethtool.h.
 const GDRVINFO: u32 = 0x03;
 const GCOALESCE: u32 = 0x0e;
@@ -20,7 +24,6 @@ const GSTRINGS: u32 = 0x1b;
 const GSSET_INFO: u32 = 0x37;
 const GFEATURES: u32 = 0x3a;
 const SFEATURES: u32 = 0x3b;
-const GCHANNELS: u32 = 0x3c;
 const SS_FEATURES: u32 = 4;
 const STRING_LEN: usize = 32;
 
@@ -69,30 +72,6 @@ pub struct CoalesceChange {
     pub rx_frames: Option<u32>,
     /// See [`Coalesce::adaptive_rx`].
     pub adaptive_rx: Option<bool>,
-}
-
-/// How many queues a device has, as `ethtool -l` counts them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Channels {
-    /// Receive-only queues.
-    pub rx: u32,
-    /// Transmit-only queues.
-    pub tx: u32,
-    /// Pairs of both.
-    pub combined: u32,
-    /// The most receive-only queues the device can have.
-    pub max_rx: u32,
-    /// The most transmit-only queues the device can have.
-    pub max_tx: u32,
-    /// The most pairs the device can have.
-    pub max_combined: u32,
-}
-
-impl Channels {
-    /// Queues that receive.
-    pub fn receiving(&self) -> u32 {
-        self.rx + self.combined
-    }
 }
 
 /// One offload feature, as `ethtool -k` lists it.
@@ -181,19 +160,6 @@ impl Ethtool {
         Ok(request)
     }
 
-    /// How many queues the device has.
-    ///
-    /// # Errors
-    /// [`Error::DeviceLacks`] where the driver does not tell.
-    pub fn channels(&self) -> Result<Channels> {
-        // struct ethtool_channels: cmd, max_{rx,tx,other,combined}, {rx,tx,other,combined}_count.
-        let mut request = [0; 9];
-        request[0] = GCHANNELS;
-        self.ask("channel counts", &mut request)?;
-        let [_, max_rx, max_tx, _, max_combined, rx, tx, _, combined] = request;
-        Ok(Channels { rx, tx, combined, max_rx, max_tx, max_combined })
-    }
-
     /// Every offload feature this kernel knows, on or off.
     pub fn features(&self) -> Result<Vec<Feature>> {
         let names = self.feature_names()?;
@@ -267,6 +233,25 @@ impl Ethtool {
         Err(Error::DeviceLacks {
             device: self.device.clone(),
             what: format!("switching {} {state} {why}", refused.name),
+        })
+    }
+
+    /// Asks for a feature, or no longer asks for it, and tells what came of that: a wish that another
+    /// feature forbids is kept, and comes true when that one goes.
+    ///
+    /// # Errors
+    /// [`Error::Denied`] without `CAP_NET_ADMIN`; [`Error::DeviceLacks`] for an unknown name and for a
+    /// feature that is fixed.
+    pub fn wish(&self, name: &str, on: bool) -> Result<Feature> {
+        let before = self.pick(&[name])?;
+        if before.iter().any(|f| !f.changeable) {
+            let what = format!("changing feature {name}, which is fixed");
+            return Err(Error::DeviceLacks { device: self.device.clone(), what });
+        }
+        self.want([(name, on)].into_iter())?;
+        self.pick(&[name])?.pop().ok_or_else(|| Error::DeviceLacks {
+            device: self.device.clone(),
+            what: format!("feature {name}"),
         })
     }
 

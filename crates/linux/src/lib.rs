@@ -4,12 +4,25 @@
 //! |---|---|---|
 //! | [`sockopt`] | `SO_BUSY_POLL` and its three companions | `net/core/sock.c` |
 //! | [`epoll`] | `EPIOCSPARAMS`, `EPIOCGPARAMS` | `fs/eventpoll.c` |
+//! | [`cgroup`] | the CPU quota of this process's control group | `kernel/sched/core.c` |
+//! | [`spinners`] | memory shared between processes: who spins on which CPU | - |
 //! | [`sysctl`] | `net.core.busy_read`, `net.core.busy_poll` | `net/core/sysctl_net_core.c` |
 //! | [`netdev`] | NAPI instances and queues: generic netlink `netdev` | `net/core/netdev-genl.c` |
-//! | [`ethtool`] | driver, features, coalescing, channels: `SIOCETHTOOL` | `net/ethtool/ioctl.c` |
+//! | [`ethtool`] | driver, features, coalescing, channels, rings: `SIOCETHTOOL` | `net/ethtool/ioctl.c` |
 //! | [`link`] | devices and their addresses: rtnetlink | `net/core/rtnetlink.c` |
+//! | [`route`] | the way to an address: rtnetlink | `net/ipv4/route.c` |
+//! | [`netns`] | the network namespace behind a number | `net/core/net_namespace.c` |
+//! | [`sysfs`] | the attributes of devices, of the right network namespace | `net/core/net-sysfs.c` |
+//! | [`irq`] | a device's interrupts and the CPUs they go to | `kernel/irq/proc.c` |
+//! | [`process`] | another process: its descriptors, epoll lists and waits | `kernel/pid.c`, `fs/proc/fd.c` |
+//! | [`socket`] | what a socket is: cookie, protocol, addresses | `net/core/sock.c` |
 //! | [`stat`] | `BusyPollRxPackets`, interrupts, context switches, CPU time | `/proc` |
+//! | [`power`] | frequency governors, idle states | `/sys/devices/system/cpu` |
+//! | [`clocksource`] | the clock behind clock_gettime | `kernel/time/clocksource.c` |
+//! | [`numa`] | nodes, and how fast memory is copied | `drivers/base/node.c` |
+//! | [`machine`] | hypervisor, isolated CPUs, SMT, IOMMU | `/sys` |
 //! | [`topology`] | CPUs, SMT siblings, NUMA nodes, pinning | `/sys/devices/system/cpu` |
+//! | `bpf` (feature) | BPF programs that look: open files, threads, NAPI passes | `kernel/bpf`, `net/core/dev.c` |
 //! | [`caps`] | what this thread is allowed to do | `kernel/capability.c` |
 //!
 //! Every call speaks of the **calling thread's** network namespace; a handle ([`netdev::Netdev`],
@@ -20,17 +33,31 @@
 //!
 //! Times are microseconds, except where the kernel's own unit is kept and the name ends in `_ns`.
 
+#[cfg(feature = "bpf")]
+pub mod bpf;
 pub mod caps;
+pub mod cgroup;
+pub mod clocksource;
 pub mod epoll;
 mod error;
 pub mod ethtool;
+pub mod irq;
 pub mod link;
+pub mod machine;
 pub mod netdev;
 mod netlink;
+pub mod netns;
+pub mod numa;
+pub mod power;
+pub mod process;
+pub mod route;
+pub mod socket;
 pub mod sockopt;
+pub mod spinners;
 pub mod stat;
 mod sys;
 pub mod sysctl;
+pub mod sysfs;
 pub mod topology;
 
 pub use caps::Capability;

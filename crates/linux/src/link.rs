@@ -9,7 +9,7 @@ use netlink_bindings::rt_addr::{self, Ifaddrmsg};
 use netlink_bindings::rt_link::{self, Ifinfomsg, IterableLinkAttrs};
 
 use crate::error::{Error, Result};
-use crate::netlink::Socket;
+use crate::netlink::{self, Socket};
 
 /// One network device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +32,44 @@ pub struct Link {
     pub kind: Option<String>,
     /// How many receive queues it was made with.
     pub rx_queues: u32,
+    /// The device it stands on or, for veth, its other end; see [`Lower`].
+    pub lower: Option<Lower>,
+    /// The bridge, bond or team it is a port of.
+    pub master: Option<u32>,
+    /// The XDP program attached to it.
+    pub xdp: Option<Xdp>,
+}
+
+/// The device below a VLAN, macvlan or tunnel, or the other end of a veth pair (`IFLA_LINK`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lower {
+    /// Its index **in its own** network namespace.
+    pub ifindex: u32,
+    /// That namespace, where it is another one: see [`crate::netns::find`]. Negative when the kernel
+    /// has no name for it here.
+    pub netns: Option<i32>,
+}
+
+/// An attached XDP program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Xdp {
+    /// Where it runs.
+    pub mode: XdpMode,
+    /// Its id, as bpftool lists it; where several are attached, the kernel gives none.
+    pub program: Option<u32>,
+}
+
+/// Where an XDP program runs (`XDP_ATTACHED_*`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XdpMode {
+    /// In the driver.
+    Driver,
+    /// After the kernel has made a packet buffer: any device, slower.
+    Generic,
+    /// In the hardware.
+    Hardware,
+    /// In several places.
+    Several,
 }
 
 /// An address of a device.
@@ -129,7 +167,10 @@ fn read_link(header: &Ifinfomsg, attributes: IterableLinkAttrs<'_>) -> Result<Li
         path: "rtnetlink RTM_NEWLINK".into(),
         why: e.to_string(),
     })?;
-    let kind = attributes.get_linkinfo().ok().and_then(|info| info.get_kind().ok());
+    let info = attributes.get_linkinfo().ok();
+    let kind = info.as_ref().and_then(|info| info.get_kind().ok());
+    let lower = attributes.get_link().ok();
+    let lower = lower.or_else(|| vxlan_lower(info.as_ref()?.get_buf()));
     Ok(Link {
         ifindex: header.ifi_index as u32,
         name: name.to_string_lossy().into_owned(),
@@ -140,5 +181,33 @@ fn read_link(header: &Ifinfomsg, attributes: IterableLinkAttrs<'_>) -> Result<Li
         mac: attributes.get_address().ok().and_then(|mac| mac.try_into().ok()),
         kind: kind.map(|k| k.to_string_lossy().into_owned()),
         rx_queues: attributes.get_num_rx_queues().unwrap_or(1),
+        lower: lower
+            .filter(|index| *index != 0)
+            .map(|ifindex| Lower { ifindex, netns: attributes.get_link_netnsid().ok() }),
+        master: attributes.get_master().ok(),
+        xdp: attributes.get_xdp().ok().and_then(read_xdp),
     })
+}
+
+/// VXLAN keeps its device among its own attributes.
+fn vxlan_lower(info: &[u8]) -> Option<u32> {
+    const IFLA_VXLAN_LINK: u16 = 3;
+    if netlink::attribute(info, libc::IFLA_INFO_KIND)? != b"vxlan\0" {
+        return None;
+    }
+    let data = netlink::attribute(info, libc::IFLA_INFO_DATA)?;
+    let index = netlink::attribute(data, IFLA_VXLAN_LINK)?;
+    Some(u32::from_ne_bytes(index.try_into().ok()?))
+}
+
+fn read_xdp(xdp: rt_link::IterableXdpAttrs<'_>) -> Option<Xdp> {
+    // XDP_ATTACHED_* of include/uapi/linux/if_link.h.
+    let mode = match xdp.get_attached().ok()? {
+        1 => XdpMode::Driver,
+        2 => XdpMode::Generic,
+        3 => XdpMode::Hardware,
+        4 => XdpMode::Several,
+        _ => return None,
+    };
+    Some(Xdp { mode, program: xdp.get_prog_id().ok().filter(|id| *id != 0) })
 }

@@ -8,7 +8,7 @@
 //! A device that is down has no NAPI instances; veth has some only while GRO is on or an XDP program
 //! is attached; loopback never has any.
 
-use netlink_bindings::netdev::{IterableNapi, IterableQueue, Request};
+use netlink_bindings::netdev::{IterableDev, IterableNapi, IterableQueue, Request};
 use netlink_bindings::traits::NetlinkRequest;
 
 use crate::caps::Capability;
@@ -108,6 +108,24 @@ pub struct Queue {
     pub direction: Direction,
     /// The NAPI instance that serves it, where the driver tells; veth, ixgbe, i40e and tun do not.
     pub napi: Option<NapiId>,
+    /// Whether an AF_XDP socket is bound to it (Linux 6.14).
+    pub xsk: bool,
+}
+
+/// What a device's driver can do with XDP (`enum netdev_xdp_act`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct XdpFeatures(u64);
+
+impl XdpFeatures {
+    /// XDP programs run in the driver.
+    pub fn native(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    /// AF_XDP sockets get the packet itself, not a copy of it.
+    pub fn zero_copy(self) -> bool {
+        self.0 & 8 != 0
+    }
 }
 
 /// A connection to the `netdev` family, in the network namespace it was opened in.
@@ -232,9 +250,23 @@ impl Netdev {
                     _ => Direction::Tx,
                 },
                 napi: queue.get_napi_id().ok().and_then(NapiId::new),
+                xsk: queue.get_xsk().is_ok(),
             })
         };
         self.ask(&request, read).map_err(|e| no_device(e, "queue-get", ifindex))?
+    }
+
+    /// What the driver can do with XDP (dev-get).
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`].
+    pub fn xdp_features(&mut self, ifindex: u32) -> Result<XdpFeatures> {
+        let mut request = Request::new().op_dev_get_do();
+        request.encode().push_ifindex(ifindex);
+        let read = |device: IterableDev<'_>| Ok(device.get_xdp_features().unwrap_or(0));
+        let found: Vec<u64> =
+            self.ask(&request, read).map_err(|e| no_device(e, "dev-get", ifindex))??;
+        Ok(XdpFeatures(found.into_iter().next().unwrap_or(0)))
     }
 
     /// Sends a request and reads every reply.

@@ -4,6 +4,7 @@
 //! All are counters since boot (context switches: since the thread began): take them twice and
 //! subtract.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
@@ -20,6 +21,20 @@ pub fn busy_poll_rx_packets() -> Result<u64> {
         path: path.into(),
         why: "no TcpExt counter BusyPollRxPackets".into(),
     })
+}
+
+/// Packets that each device of the calling thread's network namespace has received, by name
+/// (`/proc/net/dev`).
+pub fn received_packets() -> Result<BTreeMap<String, u64>> {
+    let text = read("/proc/thread-self/net/dev")?;
+    Ok(text.lines().filter_map(received).collect())
+}
+
+/// `  eth0: BYTES PACKETS …`
+fn received(line: &str) -> Option<(String, u64)> {
+    let (name, counters) = line.split_once(':')?;
+    let packets = counters.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    Some((name.trim().to_owned(), packets))
 }
 
 /// A counter of `/proc/net/netstat`: a line of names, then a line of values, with the same prefix.
@@ -308,6 +323,12 @@ mod tests {
         assert_eq!(netstat_counter(text, "IpExt:", "B"), Some(9));
         assert_eq!(netstat_counter(text, "IpExt:", "C"), None);
         assert_eq!(netstat_counter("TcpExt: A B\nTcpExt: 1\n", "TcpExt:", "B"), None);
+    }
+
+    #[test]
+    fn received_packets_stand_behind_the_bytes() {
+        assert_eq!(received("  eth0: 1500 7 0 0"), Some(("eth0".into(), 7)));
+        assert_eq!(received(" face |bytes    packets errs"), None);
     }
 
     #[test]

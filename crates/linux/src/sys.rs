@@ -26,6 +26,44 @@ pub(crate) fn get_socket_option(fd: BorrowedFd<'_>, name: c_int) -> io::Result<c
     Ok(value)
 }
 
+/// The cookie of the network namespace of a socket (`SO_NETNS_COOKIE`, Linux 5.14).
+pub(crate) fn get_netns_cookie(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    const SO_NETNS_COOKIE: c_int = 71;
+    let mut value: u64 = 0;
+    let mut len = size_of::<u64>() as socklen_t;
+    // SAFETY: `value` and `len` outlive the call and `len` is the size of `value`.
+    check(unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_NETNS_COOKIE,
+            (&raw mut value).cast::<c_void>(),
+            &raw mut len,
+        )
+    })?;
+    Ok(value)
+}
+
+/// `TCP_ULP`: what is stacked on a TCP socket; none where nothing is.
+pub(crate) fn get_tcp_ulp(fd: BorrowedFd<'_>) -> Option<String> {
+    // TCP_ULP_NAME_MAX (include/net/tcp.h).
+    let mut name = [0_u8; 16];
+    let mut len = name.len() as socklen_t;
+    // SAFETY: `name` and `len` outlive the call and `len` is the size of `name`.
+    check(unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_ULP,
+            name.as_mut_ptr().cast::<c_void>(),
+            &raw mut len,
+        )
+    })
+    .ok()?;
+    let text: Vec<u8> = name.into_iter().take(len as usize).take_while(|b| *b != 0).collect();
+    String::from_utf8(text).ok().filter(|text| !text.is_empty())
+}
+
 /// Sets an integer option.
 pub(crate) fn set_option(
     fd: BorrowedFd<'_>,
@@ -104,4 +142,18 @@ pub(crate) fn set_affinity(mask: &[c_ulong; MASK_WORDS]) -> io::Result<()> {
     check(unsafe {
         libc::sched_setaffinity(0, size_of_val(mask), (&raw const *mask).cast::<libc::cpu_set_t>())
     })
+}
+
+/// An io_uring with one entry that nobody uses.
+#[cfg(feature = "bpf")]
+pub(crate) fn io_uring() -> io::Result<std::os::fd::OwnedFd> {
+    use std::os::fd::FromRawFd;
+    // struct io_uring_params of include/uapi/linux/io_uring.h: 120 bytes, all zero = no wish.
+    let mut params = [0u64; 15];
+    // SAFETY: the kernel reads and writes one `io_uring_params`, which `params` is as long as.
+    let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, params.as_mut_ptr()) };
+    let fd = c_int::try_from(fd).unwrap_or(-1);
+    check(fd)?;
+    // SAFETY: the kernel has just made this descriptor and nobody else knows it.
+    Ok(unsafe { std::os::fd::OwnedFd::from_raw_fd(fd) })
 }

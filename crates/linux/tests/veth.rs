@@ -7,11 +7,12 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use busypoll_lab::Lab;
-use busypoll_linux::ethtool::{Coalesce, CoalesceChange, Ethtool, GRO, TSO};
+use busypoll_linux::ethtool::{ChannelChange, Coalesce, CoalesceChange, Ethtool, GRO, TSO};
 use busypoll_linux::link::Links;
 use busypoll_linux::netdev::{Direction, NapiChange, Netdev, Threaded};
 use busypoll_linux::sysctl::Sysctl;
-use busypoll_linux::{Error, NapiId, sockopt, stat};
+use busypoll_linux::sysfs::Sysfs;
+use busypoll_linux::{Error, NapiId, irq, netns, sockopt, stat};
 use common::without_capabilities;
 
 #[test]
@@ -283,4 +284,57 @@ fn busy_polling_shows_in_the_receivers_counter() {
         .unwrap();
     receiver.join().unwrap();
     assert!(count() > before, "busy polling found no packet");
+}
+
+#[test]
+fn attributes_and_wishes_can_be_written_and_say_what_they_became() {
+    busypoll_lab::needs_root!();
+    let lab = Lab::builder().queues(2).build().unwrap();
+    let host = &lab.server;
+    let outside = netns::cookie().unwrap();
+    host.enter(|| {
+        assert_ne!(netns::cookie().unwrap(), outside);
+        let (device, sysfs) = (host.interface(), Sysfs::open().unwrap());
+        for (name, value) in [("gro_flush_timeout", "20000"), ("queues/rx-1/rps_flow_cnt", "64")] {
+            let before = sysfs.attribute(device, name).unwrap();
+            assert_ne!(before, value);
+            sysfs.set_attribute(device, name, value).unwrap();
+            assert_eq!(sysfs.attribute(device, name).unwrap(), value);
+        }
+        assert_eq!((sysfs.tx_queues(device), irq::of_device(&sysfs, device)), (vec![0, 1], vec![]));
+        let error = sysfs.set_attribute(device, "nosuch", "1").unwrap_err();
+        assert!(matches!(error, Error::DeviceLacks { .. }), "{error}");
+        let error = without_capabilities(|| sysfs.set_attribute(device, "threaded", "1"));
+        assert!(error.unwrap_err().to_string().contains("CAP_NET_ADMIN"));
+
+        let veth = Ethtool::open(device).unwrap();
+        // TSO needs scatter-gather: the wish is kept and comes true with it.
+        let gather = "tx-scatter-gather";
+        assert!(!veth.wish(gather, false).unwrap().on);
+        let tso = veth.wish(TSO[0], true).unwrap();
+        assert!(tso.wanted && !tso.on);
+        assert!(veth.wish(gather, true).unwrap().on);
+        assert!(veth.all_on(&TSO[..1]).unwrap());
+        let error = veth.wish("netns-local", true).unwrap_err().to_string();
+        assert!(error.contains("netns-local"), "{error}");
+        assert_eq!(veth.permanent_address().unwrap(), None);
+
+        let one = ChannelChange { rx: Some(1), ..Default::default() };
+        veth.set_channels(one).unwrap();
+        assert_eq!(veth.channels().unwrap().rx, 1);
+        assert!(veth.rings().is_err());
+    })
+    .unwrap();
+}
+
+#[test]
+fn an_interrupt_has_names_and_cpus() {
+    // Of the machine, so looked at only.
+    for irq in stat::interrupts().unwrap().rows.iter().filter_map(|r| r.name.parse().ok()) {
+        let cpus = irq::affinity(irq).unwrap();
+        assert!(cpus.iter().count() > 0, "interrupt {irq}");
+        irq::effective_affinity(irq).unwrap();
+    }
+    let error = irq::affinity(4_000_000).unwrap_err().to_string();
+    assert!(error.contains("/proc/irq/4000000"), "{error}");
 }

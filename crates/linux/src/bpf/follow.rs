@@ -1,0 +1,187 @@
+//! What chosen processes open, as they open it: sockets, accepted connections, epoll instances, io_urings;
+//! and their children, if wanted. Program: `bpf/follow.bpf.c`.
+//!
+//! While this value lives every system call on the machine costs some tens of nanoseconds more. On
+//! processors other than x86-64 openings are not told.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+
+use aya::include_bytes_aligned;
+use aya::maps::{Array, HashMap, MapData, RingBuf};
+
+use super::{Programs, Record, failed, missing};
+use crate::error::Result;
+
+/// Something a followed process did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// The process, in the initial PID namespace.
+    pub pid: u32,
+    /// The thread of it.
+    pub tid: u32,
+    /// What it did.
+    pub what: What,
+}
+
+/// What a followed process did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// It has a new descriptor. It may be closed, or another file, by the time this is read.
+    Opened {
+        /// The descriptor.
+        fd: i32,
+        /// What kind of call made it.
+        by: Opener,
+    },
+    /// It has a child, which is followed from here on.
+    Forked {
+        /// The child.
+        child: u32,
+    },
+    /// It is now another program; its descriptors but for those closed on exec remain.
+    Executed,
+    /// It is gone, and no longer followed.
+    Exited,
+}
+
+/// The calls that make what busy polling can be switched on for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opener {
+    /// socket(2), of any family.
+    Socket,
+    /// accept(2), accept4(2). Busy-poll options are inherited from the listener.
+    Accept,
+    /// epoll_create(2), epoll_create1(2).
+    Epoll,
+    /// io_uring_setup(2).
+    Uring,
+}
+
+const OPENED: u32 = 1;
+const FORKED: u32 = 2;
+const EXITED: u32 = 3;
+const EXECUTED: u32 = 4;
+static OBJECT: &[u8] = include_bytes_aligned!("../../bpf/follow.bpf.o");
+
+const CALLS: [(i64, Opener); 6] = [
+    (libc::SYS_socket, Opener::Socket),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_accept, Opener::Accept),
+    (libc::SYS_accept4, Opener::Accept),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_epoll_create, Opener::Epoll),
+    (libc::SYS_epoll_create1, Opener::Epoll),
+    (libc::SYS_io_uring_setup, Opener::Uring),
+];
+
+/// A feed of what the followed processes do, from its making on.
+///
+/// ```no_run
+/// use busypoll_linux::bpf::follow::{Follow, What};
+/// let mut follow = Follow::start(&[1234], true)?;
+/// // poll(2) or epoll on `follow` sleeps until there is something
+/// while let Some(event) = follow.next_event() {
+///     if let What::Opened { fd, by } = event.what {
+///         println!("{} has a new descriptor {fd} by {by:?}", event.pid);
+///     }
+/// }
+/// # Ok::<(), busypoll_linux::Error>(())
+/// ```
+pub struct Follow {
+    programs: Programs,
+    events: RingBuf<MapData>,
+}
+
+impl Follow {
+    /// Follows these processes, and with `children` those they make from now on.
+    ///
+    /// What they have open already is not told: look *after* this returns, and nothing is missed.
+    ///
+    /// # Errors
+    /// As [`super::available`].
+    pub fn start(pids: &[u32], children: bool) -> Result<Self> {
+        let children = u32::from(children).to_ne_bytes();
+        let mut programs = Programs::load("follow", OBJECT, &[("children", &children)])?;
+        let mut calls: HashMap<_, i64, u32> = programs.map("calls")?;
+        for (number, _) in CALLS {
+            calls.insert(number, 1, 0).map_err(|e| failed("follow", "filling calls", &e))?;
+        }
+        let events = programs.ebpf.take_map("events").ok_or_else(|| missing("follow", "events"))?;
+        let events = RingBuf::try_from(events).map_err(|e| failed("follow", "events", &e))?;
+        let mut follow = Follow { programs, events };
+        for pid in pids {
+            follow.add(*pid)?;
+        }
+        for tracepoint in
+            ["sched_process_exit", "sched_process_fork", "sched_process_exec", "sys_exit"]
+        {
+            follow.programs.attach_tracepoint(tracepoint)?;
+        }
+        Ok(follow)
+    }
+
+    /// Follows one more process.
+    ///
+    /// # Errors
+    /// [`crate::Error::Os`] with more than 16,384 of them.
+    pub fn add(&mut self, pid: u32) -> Result<()> {
+        let mut pids: HashMap<_, u32, u32> = self.programs.map("pids")?;
+        pids.insert(pid, 1, 0).map_err(|e| failed("follow", "one more process", &e))
+    }
+
+    /// Follows a process no longer.
+    pub fn remove(&mut self, pid: u32) -> Result<()> {
+        let mut pids: HashMap<_, u32, u32> = self.programs.map("pids")?;
+        // One that has ended is out already.
+        let _ = pids.remove(&pid);
+        Ok(())
+    }
+
+    /// The next event, if there is one; does not wait. A descriptor of this value, which poll(2) and
+    /// epoll tell readable, is [`Follow::as_fd`].
+    pub fn next_event(&mut self) -> Option<Event> {
+        loop {
+            let item = self.events.next()?;
+            // An event of a newer object's kind is left out.
+            if let Some(event) = read(&item) {
+                return Some(event);
+            }
+        }
+    }
+
+    /// Events that were lost because nobody read the feed in time; when it grows, look at everything
+    /// anew.
+    pub fn lost(&mut self) -> Result<u64> {
+        let lost: Array<_, u64> = self.programs.map("lost")?;
+        lost.get(&0, 0).map_err(|e| failed("follow", "reading lost", &e))
+    }
+}
+
+impl AsFd for Follow {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+}
+
+impl AsRawFd for Follow {
+    fn as_raw_fd(&self) -> RawFd {
+        self.events.as_raw_fd()
+    }
+}
+
+fn read(item: &[u8]) -> Option<Event> {
+    let mut r = Record(item);
+    let [what, pid, tid, fd] = [r.u32(), r.u32(), r.u32(), r.u32()];
+    let call = i64::from_ne_bytes(r.bytes());
+    let what = match what {
+        OPENED => {
+            let (_, by) = CALLS.iter().find(|(number, _)| *number == call)?;
+            What::Opened { fd: i32::try_from(fd).ok()?, by: *by }
+        }
+        FORKED => What::Forked { child: fd },
+        EXECUTED => What::Executed,
+        EXITED => What::Exited,
+        _ => return None,
+    };
+    Some(Event { pid, tid, what })
+}

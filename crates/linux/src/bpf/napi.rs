@@ -1,0 +1,197 @@
+//! Who drove each receive queue over a time, and what was found: passes over NAPI instances, by kind.
+//! Program: `bpf/napi.bpf.c`.
+//!
+//! While this value lives every pass costs its CPU some hundred nanoseconds more.
+
+use std::collections::BTreeMap;
+
+use aya::include_bytes_aligned;
+use aya::maps::{MapError, PerCpuHashMap};
+
+use super::{Programs, btf, failed, text};
+use crate::error::{Error, Result};
+use crate::sockopt::NapiId;
+
+/// The passes over one NAPI instance by one thread, or by softirqs and kernel threads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Passes {
+    /// The process whose busy polls these were; `None`: softirqs and kernel threads.
+    pub pid: Option<u32>,
+    /// Its thread.
+    pub tid: Option<u32>,
+    /// `None`: the per-CPU backlog (loopback, RPS, veth without GRO), tunnels and transmit queues, all
+    /// of which cannot be busy polled.
+    pub napi: Option<NapiId>,
+    /// The device's name, ifindex and network namespace (the inode of `/proc/PID/ns/net`).
+    pub device: Option<Device>,
+    /// Passes of busy polls that found packets, and how many packets.
+    pub spin_hits: u64,
+    /// See [`Passes::spin_hits`].
+    pub spin_packets: u64,
+    /// Passes of busy polls that found nothing.
+    pub spin_empty: u64,
+    /// Last passes of busy polls that gave up: each gives the queue back to its interrupt.
+    pub rearm: u64,
+    /// What those found.
+    pub rearm_packets: u64,
+    /// Passes by softirqs: the interrupt-driven way.
+    pub softirq: u64,
+    /// What those found.
+    pub softirq_packets: u64,
+    /// Passes by the instance's kernel thread.
+    pub threaded: u64,
+    /// What those found.
+    pub threaded_packets: u64,
+    /// The CPUs it spun on, with the number of passes there.
+    pub cpus: Vec<(u32, u64)>,
+    /// The CPUs on which softirqs polled it, with the number of passes there.
+    pub softirq_cpus: Vec<(u32, u64)>,
+    /// Threads woken while softirqs or the kernel thread processed this queue.
+    pub wakeups: u64,
+}
+
+/// The device of a NAPI instance.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Device {
+    /// Its name in its network namespace.
+    pub name: String,
+    /// Its index there.
+    pub ifindex: u32,
+    /// The network namespace: the inode of `/proc/PID/ns/net`.
+    pub netns: u32,
+}
+
+impl Passes {
+    /// Packets that came by this queue, whoever took them.
+    pub fn packets(&self) -> u64 {
+        self.spin_packets + self.rearm_packets + self.softirq_packets + self.threaded_packets
+    }
+
+    /// Adds another row's counts and CPUs; whose they are and where is left.
+    pub fn add(&mut self, other: &Passes) {
+        self.cpus.extend(&other.cpus);
+        self.softirq_cpus.extend(&other.softirq_cpus);
+        self.spin_hits += other.spin_hits;
+        self.spin_packets += other.spin_packets;
+        self.spin_empty += other.spin_empty;
+        self.rearm += other.rearm;
+        self.rearm_packets += other.rearm_packets;
+        self.softirq += other.softirq;
+        self.softirq_packets += other.softirq_packets;
+        self.threaded += other.threaded;
+        self.threaded_packets += other.threaded_packets;
+        self.wakeups += other.wakeups;
+    }
+}
+
+/// `sizeof(struct counts)` in words.
+const WORDS: usize = 13;
+static OBJECT: &[u8] = include_bytes_aligned!("../../bpf/napi.bpf.o");
+
+/// Counts from its making on.
+pub struct Counter(Programs);
+
+impl Counter {
+    /// Loads and attaches the programs.
+    ///
+    /// ```no_run
+    /// let mut counter = busypoll_linux::bpf::napi::Counter::start()?;
+    /// std::thread::sleep(std::time::Duration::from_secs(2));
+    /// for row in counter.read()? {
+    ///     println!("{:?} {:?}: {} hits, {} empty", row.napi, row.pid, row.spin_hits, row.spin_empty);
+    /// }
+    /// # Ok::<(), busypoll_linux::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`super::available`]; [`Error::Unsupported`] on a kernel without busy polling.
+    pub fn start() -> Result<Self> {
+        let bit = btf::enumerator("NAPI_STATE_IN_BUSY_POLL")?.ok_or(Error::Unsupported {
+            what: "busy polling",
+            since: "4.10",
+            with: " built with CONFIG_NET_RX_BUSY_POLL",
+        })?;
+        let mask = 1u64.checked_shl(bit).unwrap_or(0).to_ne_bytes();
+        let mut programs = Programs::load("napi", OBJECT, &[("in_busy_poll", &mask)])?;
+        // The flags of a CPU first, what reads them last.
+        for tracepoint in ["softirq_entry", "softirq_exit", "sched_waking", "napi_poll"] {
+            programs.attach_tracepoint(tracepoint)?;
+        }
+        Ok(Counter(programs))
+    }
+
+    /// What was counted so far, one row for each NAPI instance and spinning thread.
+    pub fn read(&mut self) -> Result<Vec<Passes>> {
+        let map: PerCpuHashMap<_, [u32; 3], [u64; WORDS]> = self.0.map("passes")?;
+        let mut rows = BTreeMap::new();
+        for entry in map.iter() {
+            let (key, values) = match entry {
+                Ok(found) => found,
+                // Nothing is ever taken out: the kernel says so of a map that grows meanwhile.
+                Err(MapError::KeyNotFound) => continue,
+                Err(e) => return Err(failed("napi", "reading passes", &e)),
+            };
+            // One value for each possible CPU, in the order of their numbers.
+            for (cpu, counts) in (0u32..).zip(values.iter()) {
+                let row = of_cpu(key, counts);
+                let sum: &mut Passes = rows.entry(key).or_insert_with(|| Passes {
+                    pid: row.pid,
+                    tid: row.tid,
+                    napi: row.napi,
+                    ..Passes::default()
+                });
+                // Only the CPU that came first knows the device.
+                sum.device = sum.device.take().or(row.device.clone());
+                let spins = row.spin_hits + row.spin_empty;
+                if spins > 0 {
+                    sum.cpus.push((cpu, spins));
+                }
+                if row.softirq > 0 {
+                    sum.softirq_cpus.push((cpu, row.softirq));
+                }
+                sum.add(&row);
+            }
+        }
+        Ok(rows.into_values().collect())
+    }
+}
+
+fn of_cpu([napi, pid, tid]: [u32; 3], counts: &[u64; WORDS]) -> Passes {
+    let [
+        spin_hits,
+        spin_packets,
+        spin_empty,
+        rearm,
+        rearm_packets,
+        softirq,
+        softirq_packets,
+        threaded,
+        threaded_packets,
+        wakeups,
+        device,
+        name @ ..,
+    ] = *counts;
+    let name: Vec<u8> = name.iter().flat_map(|w| w.to_ne_bytes()).collect();
+    Passes {
+        pid: (pid != 0).then_some(pid),
+        tid: (tid != 0).then_some(tid),
+        cpus: Vec::new(),
+        softirq_cpus: Vec::new(),
+        napi: NapiId::new(napi),
+        device: (device != 0).then(|| Device {
+            name: text(&name),
+            ifindex: (device & 0xffff_ffff) as u32,
+            netns: (device >> 32) as u32,
+        }),
+        spin_hits,
+        spin_packets,
+        spin_empty,
+        rearm,
+        rearm_packets,
+        softirq,
+        softirq_packets,
+        threaded,
+        threaded_packets,
+        wakeups,
+    }
+}

@@ -1,0 +1,312 @@
+//! Another process: its sockets and epoll instances, taken by pidfd_getfd(2), and how its threads wait.
+//! Changes nothing in it; what is done to a descriptor that was taken is done to the process's too.
+//!
+//! Who may look is decided by `ptrace_may_access` (`kernel/ptrace.c`): the same user, of a process that is
+//! dumpable, or `CAP_SYS_PTRACE` in the process's user namespace.
+//!
+//! Kernel source: `kernel/pid.c` (`pidfd_getfd`), `fs/proc/fd.c`, `fs/eventpoll.c` (`ep_show_fdinfo`).
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, geteuid, pidfd_getfd, pidfd_open};
+
+use crate::caps::Capability;
+use crate::error::{Error, Result};
+use crate::stat::status_field;
+use crate::topology::CpuList;
+
+mod waits;
+mod watch;
+
+pub use waits::{Thread, Wait};
+pub use watch::Watch;
+
+/// A process, held by a pidfd: whatever else gets its number later is not taken for it.
+#[derive(Debug)]
+pub struct Process {
+    pid: u32,
+    pidfd: OwnedFd,
+    start_time: u64,
+}
+
+/// A descriptor that busy polling has to do with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Descriptor {
+    /// Its number in the process.
+    pub fd: RawFd,
+    /// What it is.
+    pub kind: Kind,
+}
+
+/// What a descriptor is, by its link in `/proc/PID/fd`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A socket of any family, with the number in `socket:[…]`.
+    Socket {
+        /// The same for every descriptor of the socket; used again only after it has gone.
+        inode: u64,
+    },
+    /// An epoll instance.
+    Epoll,
+    /// An io_uring.
+    Uring,
+}
+
+impl Process {
+    /// Takes hold of a process.
+    ///
+    /// ```
+    /// use busypoll_linux::process::{Kind, Process};
+    /// let socket = std::net::UdpSocket::bind("127.0.0.1:0")?;
+    /// let myself = Process::open(std::process::id())?;
+    /// for found in myself.descriptors()? {
+    ///     if let (Kind::Socket { .. }, Some(fd)) = (found.kind, myself.take(found.fd)?) {
+    ///         println!("fd {}: {} us", found.fd, busypoll_linux::sockopt::busy_poll(&fd)?);
+    ///     }
+    /// }
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NoProcess`], also for the number of a thread that leads no process and for a process
+    /// that has ended and waits for its parent.
+    pub fn open(pid: u32) -> Result<Self> {
+        let gone = || Error::NoProcess { pid };
+        let number = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
+        let pidfd = pidfd_open(number, PidfdFlags::empty()).map_err(|e| match e {
+            rustix::io::Errno::SRCH | rustix::io::Errno::INVAL | rustix::io::Errno::NOENT => gone(),
+            rustix::io::Errno::NOSYS => {
+                Error::Unsupported { what: "pidfd_open(2)", since: "5.3", with: "" }
+            }
+            e => Error::os(format!("opening a pidfd of process {pid}"), e.into()),
+        })?;
+        let start_time = stat(pid).ok_or_else(gone)?.start_time;
+        let process = Process { pid, pidfd, start_time };
+        // The number could have passed to another process before its time was read.
+        if process.is_alive() { Ok(process) } else { Err(gone()) }
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// When it started, in clock ticks since boot (`/proc/PID/stat`): with the number this names a
+    /// process for the time the machine runs.
+    pub fn start_time(&self) -> u64 {
+        self.start_time
+    }
+
+    /// Whether it has not ended.
+    pub fn is_alive(&self) -> bool {
+        let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        matches!(poll(&mut fds, Some(&Timespec::default())), Ok(0) | Err(rustix::io::Errno::INTR))
+    }
+
+    /// The sockets, epoll instances and io_urings it has open, by ascending number.
+    ///
+    /// # Errors
+    /// [`Error::Denied`] where this user may not look; [`Error::NoProcess`] once it has ended.
+    pub fn descriptors(&self) -> Result<Vec<Descriptor>> {
+        let folder = self.path("fd");
+        let entries = fs::read_dir(&folder).map_err(|e| self.explain("listing", e))?;
+        let mut found = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|e| self.explain("listing", e))?;
+            let number = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            // One that was closed meanwhile has no link any more.
+            let link = fs::read_link(entry.path());
+            if let (Some(fd), Ok(link)) = (number, link)
+                && let Some(kind) = kind_of(&link)
+            {
+                found.push(Descriptor { fd, kind });
+            }
+        }
+        // It ends a process to lose the folder, but a folder of one that ends reads as empty.
+        if found.is_empty() && !self.is_alive() {
+            return Err(Error::NoProcess { pid: self.pid });
+        }
+        found.sort_unstable_by_key(|descriptor| descriptor.fd);
+        Ok(found)
+    }
+
+    /// What the descriptor is now; `None` if it is closed or of no kind that matters.
+    pub fn kind(&self, fd: RawFd) -> Option<Kind> {
+        kind_of(&fs::read_link(self.path("fd").join(fd.to_string())).ok()?)
+    }
+
+    /// A descriptor of ours for the same open file; `None` if it is closed there.
+    ///
+    /// The number may have passed to another file since it was listed: whoever cares compares what was
+    /// taken, a socket by [`crate::socket::cookie`] and [`kind_of_own`], an epoll by [`watches_of_own`].
+    ///
+    /// # Errors
+    /// [`Error::Denied`], [`Error::NoProcess`]; [`Error::Unsupported`] before Linux 5.6.
+    pub fn take(&self, fd: RawFd) -> Result<Option<OwnedFd>> {
+        match pidfd_getfd(&self.pidfd, fd, PidfdGetfdFlags::empty()) {
+            Ok(taken) => Ok(Some(taken)),
+            Err(rustix::io::Errno::BADF) => Ok(None),
+            Err(rustix::io::Errno::NOSYS) => {
+                Err(Error::Unsupported { what: "pidfd_getfd(2)", since: "5.6", with: "" })
+            }
+            Err(e) => Err(self.explain("taking", e.into())),
+        }
+    }
+
+    /// What one of its epoll instances watches, by ascending number; `None` if the descriptor is closed.
+    /// One that is no epoll instance has an empty list, as has an instance that watches nothing.
+    pub fn watches(&self, fd: RawFd) -> Option<Vec<Watch>> {
+        watch::read(&self.path("fdinfo").join(fd.to_string()))
+    }
+
+    /// Its threads and how each waits at this moment.
+    ///
+    /// # Errors
+    /// [`Error::NoProcess`] once it has ended.
+    pub fn threads(&self) -> Result<Vec<Thread>> {
+        waits::of(&self.path(""))
+            .ok()
+            .filter(|threads| !threads.is_empty())
+            .ok_or(Error::NoProcess { pid: self.pid })
+    }
+
+    /// How a thread of it waits that is in a system call with these arguments, whoever told so
+    /// (`linux::bpf::threads`).
+    pub fn wait_in(&self, number: i64, args: &[u64; 6]) -> Wait {
+        waits::of_call(&self.path(""), number, args)
+    }
+
+    /// The program it runs: its executable; without permission its name alone.
+    pub fn program(&self) -> PathBuf {
+        let name = || fs::read_to_string(self.path("comm")).unwrap_or_default().trim_end().into();
+        fs::read_link(self.path("exe")).unwrap_or_else(|_| name())
+    }
+
+    /// The CPUs its main thread may run on; `None` once it has ended.
+    pub fn allowed_cpus(&self) -> Option<CpuList> {
+        let status = self.path("status");
+        status_field(&status.to_string_lossy(), "Cpus_allowed_list").ok()?.parse().ok()
+    }
+
+    /// Its child processes.
+    pub fn children(&self) -> Vec<u32> {
+        let ours = |pid: &u32| stat(*pid).is_some_and(|stat| stat.parent == self.pid);
+        all().into_iter().filter(ours).collect()
+    }
+
+    /// The network namespace of its main thread; what it has opened elsewhere before stays elsewhere.
+    ///
+    /// # Errors
+    /// [`Error::Denied`], [`Error::NoProcess`].
+    pub fn netns(&self) -> Result<File> {
+        let e = |e| self.explain("looking up the network namespace of", e);
+        File::open(self.path("ns/net")).map_err(e)
+    }
+
+    /// Whether its main thread is in the calling thread's network namespace; `None` if this user may
+    /// not know.
+    pub fn shares_our_netns(&self) -> Option<bool> {
+        let theirs = fs::metadata(self.path("ns/net")).ok()?;
+        let ours = fs::metadata("/proc/thread-self/ns/net").ok()?;
+        Some((theirs.dev(), theirs.ino()) == (ours.dev(), ours.ino()))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        Path::new("/proc").join(self.pid.to_string()).join(name)
+    }
+
+    fn explain(&self, doing: &str, e: io::Error) -> Error {
+        let pid = self.pid;
+        if !self.is_alive() {
+            return Error::NoProcess { pid };
+        }
+        let doing = format!("{doing} descriptors of process {pid}");
+        match e.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => Error::Denied {
+                doing,
+                capability: Capability::SysPtrace,
+                scope: " in the process's user namespace",
+                remedy: self.remedy(),
+            },
+            Some(libc::ESRCH | libc::ENOENT) => Error::NoProcess { pid },
+            _ => Error::os(doing, e),
+        }
+    }
+
+    fn remedy(&self) -> &'static str {
+        let status = self.path("status");
+        let uid = status_field(&status.to_string_lossy(), "Uid").unwrap_or_default();
+        let ours = geteuid().as_raw().to_string();
+        if uid.split_whitespace().any(|uid| uid != ours) {
+            return "it belongs to another user: run as that user or as root";
+        }
+        // The files of a process that is not dumpable belong to root.
+        if fs::metadata(self.path("fd")).is_ok_and(|m| m.uid() != geteuid().as_raw()) {
+            return "it has made itself not dumpable (prctl PR_SET_DUMPABLE, or set-id): run as root";
+        }
+        "a security module (Yama's kernel.yama.ptrace_scope, SELinux, AppArmor) forbids it: run as root"
+    }
+}
+
+impl AsFd for Process {
+    /// The pidfd: readable once the process has ended.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+}
+
+/// What a descriptor of our own is.
+pub fn kind_of_own(fd: impl AsFd) -> Option<Kind> {
+    let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
+    kind_of(&fs::read_link(path).ok()?)
+}
+
+/// What an epoll instance of our own watches; one taken from another process watches what it did there,
+/// by that process's numbers.
+pub fn watches_of_own(fd: impl AsFd) -> Option<Vec<Watch>> {
+    let path = format!("/proc/self/fdinfo/{}", fd.as_fd().as_raw_fd());
+    watch::read(Path::new(&path))
+}
+
+/// The processes of this machine that can be seen here, by ascending number.
+pub fn all() -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut pids: Vec<u32> =
+        entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    pids.sort_unstable();
+    pids
+}
+
+/// What is read of `/proc/PID/stat`.
+struct Stat {
+    parent: u32,
+    start_time: u64,
+}
+
+/// `None` of a process that has ended, reaped or not.
+fn stat(pid: u32) -> Option<Stat> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name may hold anything, also parentheses. Fields 3, 4 and 22.
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut fields = fields.split(' ');
+    if matches!(fields.next()?, "Z" | "X") {
+        return None;
+    }
+    Some(Stat { parent: fields.next()?.parse().ok()?, start_time: fields.nth(17)?.parse().ok()? })
+}
+
+fn kind_of(link: &Path) -> Option<Kind> {
+    match link.to_str()? {
+        "anon_inode:[eventpoll]" => Some(Kind::Epoll),
+        "anon_inode:[io_uring]" => Some(Kind::Uring),
+        link => {
+            let inode = link.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()?;
+            Some(Kind::Socket { inode })
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Who spins on which CPU, in memory that processes share: so that no two wait for packets by
+//! spinning on one CPU, where each would keep the other from the work it waits for.
+//!
+//! A file of [`CPUS`] words, one cache line each: until when the CPU is taken, in nanoseconds of
+//! `CLOCK_MONOTONIC`. An entry ends by itself, so nobody has to tidy up after who was killed.
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::{io, ptr};
+
+use rustix::fs::OFlags;
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
+
+/// CPUs there is room for. Who runs on one beyond it spins unseen.
+pub const CPUS: usize = 1024;
+
+const BYTES: usize = CPUS * size_of::<Slot>();
+
+#[repr(C, align(64))]
+struct Slot {
+    taken_until: AtomicU64,
+}
+
+/// The table, mapped until the process ends.
+#[derive(Clone, Copy)]
+pub struct Spinners(&'static [Slot]);
+
+/// A CPU taken: given back with [`Spinners::leave`], or lost when its time is over.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub struct Turn {
+    cpu: usize,
+    until: u64,
+}
+
+impl Spinners {
+    /// Makes the file of a table, unless it is there.
+    ///
+    /// # Errors
+    /// The system's; `PermissionDenied` where the file is not this user's alone.
+    pub fn create(path: &Path) -> io::Result<()> {
+        let options = options();
+        let file = match options.clone().create_new(true).mode(0o600).open(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => options.open(path)?,
+            made => made?,
+        };
+        check(&file)?;
+        // Growing what is there to its own size changes nothing.
+        file.set_len(BYTES as u64)
+    }
+
+    /// Maps a table that [`Spinners::create`] made.
+    ///
+    /// # Errors
+    /// The system's; `PermissionDenied` where the file is not this user's alone; `InvalidData` where
+    /// it is too short.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let file = options().open(path)?;
+        check(&file)?;
+        if file.metadata()?.len() < BYTES as u64 {
+            return Err(io::Error::from(io::ErrorKind::InvalidData));
+        }
+        // SAFETY: a new mapping, of no memory in use, never unmapped.
+        let memory = unsafe {
+            let both = ProtFlags::READ | ProtFlags::WRITE;
+            mmap(ptr::null_mut(), BYTES, both, MapFlags::SHARED, file.as_fd(), 0)?
+        };
+        Ok(Self::at(memory))
+    }
+
+    /// A table for this process and its forked children.
+    ///
+    /// # Errors
+    /// `OutOfMemory`.
+    pub fn private() -> io::Result<Self> {
+        // SAFETY: as in `open`.
+        let memory = unsafe {
+            let both = ProtFlags::READ | ProtFlags::WRITE;
+            mmap_anonymous(ptr::null_mut(), BYTES, both, MapFlags::SHARED)?
+        };
+        Ok(Self::at(memory))
+    }
+
+    fn at(memory: *mut std::ffi::c_void) -> Self {
+        // SAFETY: a mapping of `BYTES` bytes that stays, page-aligned; any bytes are a valid `Slot`,
+        // which other processes change as atomically as this one.
+        Self(unsafe { std::slice::from_raw_parts(memory.cast::<Slot>(), CPUS) })
+    }
+
+    /// Takes `cpu` from `now` `until` a time; `None` if somebody has it.
+    #[inline]
+    pub fn enter(&self, cpu: usize, now: u64, until: u64) -> Option<Turn> {
+        let Some(slot) = self.0.get(cpu) else { return Some(Turn { cpu, until }) };
+        let taken = slot.taken_until.load(Ordering::Relaxed);
+        if now < taken {
+            return None;
+        }
+        slot.taken_until
+            .compare_exchange(taken, until, Ordering::Relaxed, Ordering::Relaxed)
+            .ok()
+            .map(|_| Turn { cpu, until })
+    }
+
+    /// Gives the CPU back before its time.
+    #[inline]
+    pub fn leave(&self, turn: Turn) {
+        if let Some(slot) = self.0.get(turn.cpu)
+            && slot.taken_until.load(Ordering::Relaxed) == turn.until
+        {
+            slot.taken_until.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// How many of the first `cpus` CPUs are taken at a time.
+    #[must_use]
+    pub fn count(&self, cpus: usize, now: u64) -> usize {
+        let taken = |slot: &&Slot| now < slot.taken_until.load(Ordering::Relaxed);
+        self.0.iter().take(cpus).filter(taken).count()
+    }
+}
+
+fn options() -> OpenOptions {
+    let mut options = File::options();
+    options.read(true).write(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    options
+}
+
+/// What others could write to is not believed.
+fn check(file: &File) -> io::Result<()> {
+    let metadata = file.metadata()?;
+    let own = metadata.uid() == rustix::process::geteuid().as_raw();
+    if !own || !metadata.is_file() || metadata.mode() & 0o022 != 0 {
+        return Err(io::Error::from(io::ErrorKind::PermissionDenied));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn path(name: &str) -> std::path::PathBuf {
+        std::env::temp_dir().join(format!("busypoll-spinners-{}-{name}", std::process::id()))
+    }
+
+    #[test]
+    fn one_spinner_per_cpu_in_all_processes() {
+        let path = path("shared");
+        Spinners::create(&path).unwrap();
+        // Mapped twice, as two processes would.
+        let (a, b) = (Spinners::open(&path).unwrap(), Spinners::open(&path).unwrap());
+        Spinners::create(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        let turn = a.enter(1, 100, 150).unwrap();
+        assert!(b.enter(1, 120, 170).is_none());
+        let other = b.enter(0, 120, 170).unwrap();
+        assert_eq!((b.count(2, 120), b.count(1, 120), b.count(2, 160)), (2, 1, 1));
+        a.leave(turn);
+        let again = b.enter(1, 130, 180).unwrap();
+        // What was given back late takes nobody's turn away.
+        a.leave(turn);
+        assert!(a.enter(1, 140, 190).is_none());
+        // Who never comes back loses the CPU in time.
+        assert!(a.enter(1, 180, 230).is_some());
+        b.leave(again);
+        b.leave(other);
+        assert!(a.enter(CPUS + 1, 0, 1).is_some(), "a CPU beyond the table is nobody's");
+    }
+
+    #[test]
+    fn a_file_of_somebody_elses_is_refused() {
+        let (file, link) = (path("open"), path("link"));
+        Spinners::create(&file).unwrap();
+        symlink(&file, &link).unwrap();
+        assert!(Spinners::open(&link).is_err());
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+        assert!(Spinners::open(&file).is_err());
+        assert!(Spinners::create(&file).is_err());
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::File::options().write(true).open(&file).unwrap().set_len(10).unwrap();
+        assert!(Spinners::open(&file).is_err());
+        fs::remove_file(file).unwrap();
+        fs::remove_file(link).unwrap();
+    }
+}

@@ -1,0 +1,211 @@
+//! Processes as they are: this one, and children that wait in every way there is.
+
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::thread::JoinHandleExt;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use busypoll_linux::process::{self, Kind, Process, Wait};
+use busypoll_linux::{Error, socket, sockopt};
+use rustix::event::{PollFd, PollFlags, epoll, poll};
+
+fn myself() -> Process {
+    Process::open(std::process::id()).unwrap()
+}
+
+/// What some thread of this process does, once `is_it`.
+fn some_thread(is_it: impl Fn(&Wait) -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let threads = myself().threads().unwrap();
+        if threads.iter().any(|thread| is_it(&thread.wait)) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{threads:?}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn what_is_taken_is_the_same_socket() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    let me = myself();
+    let found = me.descriptors().unwrap();
+    let of = |fd: i32| found.iter().find(|d| d.fd == fd).unwrap().kind;
+    assert!(matches!(of(listener.as_raw_fd()), Kind::Socket { .. }));
+    let taken = me.take(stream.as_raw_fd()).unwrap().unwrap();
+    assert_eq!(process::kind_of_own(&taken), Some(of(stream.as_raw_fd())));
+    let (one, other) = (socket::info(&stream).unwrap(), socket::info(&taken).unwrap());
+    assert_eq!(one, other);
+    assert_eq!((one.family, one.kind), (libc::AF_INET as u16, libc::SOCK_STREAM as u32));
+    assert_eq!(one.protocol, libc::IPPROTO_TCP as u32);
+    assert_eq!(one.local, stream.local_addr().ok());
+    assert_eq!(one.peer, listener.local_addr().ok());
+    assert!(one.nonblocking && !one.listening && one.ulp.is_none());
+    let heard = socket::info(&listener).unwrap();
+    assert!(heard.listening && !heard.nonblocking && heard.peer.is_none());
+    assert_ne!(heard.cookie, one.cookie);
+    sockopt::set_busy_poll(&taken, 77).unwrap();
+    drop(taken);
+    assert_eq!(sockopt::busy_poll(&stream).unwrap(), 77, "it stays when the taker has let go");
+}
+
+#[test]
+fn an_unbound_socket_has_no_address_and_a_closed_number_no_file() {
+    let unbound =
+        rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)
+            .unwrap();
+    let info = socket::info(&unbound).unwrap();
+    assert_eq!((info.local, info.peer), (None, None));
+    // Far above any number this process gets.
+    assert!(myself().take(1_000_000).unwrap().is_none());
+    assert_eq!(myself().kind(1_000_000), None);
+    assert_eq!(myself().watches(1_000_000), None);
+}
+
+#[test]
+fn an_epoll_is_known_by_what_it_watches() {
+    let (one, two) =
+        (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+    let instance = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    let me = myself();
+    assert_eq!(me.kind(instance.as_raw_fd()), Some(Kind::Epoll));
+    assert_eq!(me.watches(instance.as_raw_fd()), Some(vec![]));
+    for socket in [&one, &two] {
+        let events = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&instance, socket, epoll::EventData::new_u64(9), events).unwrap();
+    }
+    let watches = me.watches(instance.as_raw_fd()).unwrap();
+    for (watch, socket) in watches.iter().zip([&one, &two]) {
+        assert_eq!(watch.fd, socket.as_raw_fd());
+        assert_eq!(me.kind(watch.fd), Some(Kind::Socket { inode: watch.inode }));
+        assert!(watch.socket && watch.events & libc::EPOLLIN as u32 != 0);
+    }
+    assert_eq!(watches.len(), 2);
+    let taken = me.take(instance.as_raw_fd()).unwrap().unwrap();
+    assert_eq!(process::watches_of_own(&taken), Some(watches));
+}
+
+#[test]
+fn every_way_of_waiting_is_seen() {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let instance = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    let (fd, lfd, efd) = (socket.as_raw_fd(), listener.as_raw_fd(), instance.as_raw_fd());
+    thread::scope(|scope| {
+        let wake = || socket.send_to(b"x", socket.local_addr().unwrap()).unwrap();
+        let receiver = scope.spawn(|| socket.recv(&mut [0; 8]).unwrap());
+        some_thread(|wait| *wait == Wait::Receive { fd });
+        wake();
+        receiver.join().unwrap();
+        let poller = scope.spawn(|| {
+            let mut fds =
+                [PollFd::new(&socket, PollFlags::IN), PollFd::new(&listener, PollFlags::IN)];
+            poll(&mut fds, None).unwrap()
+        });
+        some_thread(|wait| *wait == Wait::Poll { fds: vec![fd, lfd] });
+        wake();
+        poller.join().unwrap();
+        let selecting = scope.spawn(|| {
+            // SAFETY: the set is plain memory of the right size, and outlives the call.
+            unsafe {
+                let mut set: libc::fd_set = std::mem::zeroed();
+                libc::FD_SET(lfd, &raw mut set);
+                let null = std::ptr::null_mut();
+                libc::select(lfd + 1, &raw mut set, null, null, null.cast())
+            }
+        });
+        some_thread(|wait| *wait == Wait::Poll { fds: vec![lfd] });
+        let accepting = scope.spawn(|| listener.accept().map(drop).unwrap());
+        some_thread(|wait| *wait == Wait::Accept { fd: lfd });
+        let first = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        accepting.join().unwrap();
+        let second = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert_eq!(selecting.join().unwrap(), 1);
+        drop((first, second));
+        epoll::add(
+            &instance,
+            listener.as_fd(),
+            epoll::EventData::new_u64(0),
+            epoll::EventFlags::ET,
+        )
+        .unwrap();
+        let waiting = scope.spawn(|| {
+            let mut events = Vec::with_capacity(4);
+            epoll::wait(&instance, rustix::buffer::spare_capacity(&mut events), None).unwrap();
+            events.len()
+        });
+        some_thread(|wait| *wait == Wait::Epoll { fd: efd });
+        epoll::modify(
+            &instance,
+            listener.as_fd(),
+            epoll::EventData::new_u64(0),
+            epoll::EventFlags::IN,
+        )
+        .unwrap();
+        let _third = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert_eq!(waiting.join().unwrap(), 1);
+    });
+}
+
+#[test]
+fn a_process_that_has_ended_is_gone_whoever_gets_its_number() {
+    let mut child = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap();
+    let held = Process::open(child.id()).unwrap();
+    assert!(held.is_alive() && held.start_time() >= myself().start_time());
+    assert!(held.program().ends_with("sleep") || held.program().ends_with("coreutils"));
+    assert_eq!(held.shares_our_netns(), Some(true));
+    child.kill().unwrap();
+    // Dead, and not yet reaped.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while held.is_alive() {
+        assert!(Instant::now() < deadline);
+    }
+    assert!(matches!(Process::open(child.id()), Err(Error::NoProcess { .. })));
+    assert!(matches!(held.descriptors(), Err(Error::NoProcess { .. })));
+    assert!(matches!(held.take(0), Err(Error::NoProcess { .. })));
+    child.wait().unwrap();
+    assert!(matches!(held.descriptors(), Err(Error::NoProcess { .. })));
+    assert!(matches!(held.threads(), Err(Error::NoProcess { .. })));
+    for pid in [0, u32::MAX, child.id()] {
+        assert!(matches!(Process::open(pid), Err(Error::NoProcess { .. })), "{pid}");
+    }
+}
+
+#[test]
+fn a_thread_is_no_process() {
+    let (tell, told) = std::sync::mpsc::channel();
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let thread = thread::spawn(move || {
+        tell.send(rustix::thread::gettid().as_raw_nonzero().get() as u32).unwrap();
+        let _ = ended.recv();
+    });
+    let tid = told.recv().unwrap();
+    assert!(thread.as_pthread_t() != 0);
+    assert!(matches!(Process::open(tid), Err(Error::NoProcess { .. })));
+    drop(end);
+    thread.join().unwrap();
+}
+
+#[test]
+fn what_may_not_be_looked_at_is_named_with_the_capability() {
+    busypoll_lab::needs_root!();
+    let mut child = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap();
+    let pid = child.id();
+    let refused = thread::spawn(move || {
+        rustix::thread::set_thread_uid(rustix::thread::Uid::from_raw(65_534)).unwrap();
+        let process = Process::open(pid).unwrap();
+        [process.descriptors().unwrap_err(), process.take(0).unwrap_err()]
+    });
+    for error in refused.join().unwrap() {
+        let text = error.to_string();
+        assert!(error.is_denied() && text.contains("CAP_SYS_PTRACE"), "{text}");
+        assert!(text.contains("another user"), "{text}");
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
