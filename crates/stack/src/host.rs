@@ -4,6 +4,7 @@
 
 use crate::{
     inet::{Addressing, Cidr, Inet, Interface, WakeBy, kernel::KernelView, tcp},
+    ledger::Ledger,
     napi::{self, Context, Pass, Serving, Upper},
     nic::{self, Frame, Nic},
     time::Instant,
@@ -18,12 +19,17 @@ use std::{
     time::Duration,
 };
 
+mod beside;
+mod existing;
 mod firewall;
 mod hold;
 mod shadow;
 mod sockets;
+pub(crate) use beside::{Beside, BesideEndpoint};
 pub(crate) use hold::{Hold, HoldOptions};
 pub(crate) use shadow::Shadow;
+pub use sockets::IcmpSockets;
+pub(crate) use sockets::get_option;
 
 /// A host in user space. Cheap to clone; it lives as long as a clone or a socket of it does.
 ///
@@ -74,6 +80,8 @@ pub struct Builder {
     interrupt_cpus: Vec<usize>,
     delivery_hook: Option<DeliveryHook>,
     tcp: tcp::Config,
+    ledger: Option<Arc<Ledger>>,
+    icmp: Option<IcmpSockets>,
 }
 
 /// Called for each datagram as it passes from inet to its socket.
@@ -158,6 +166,20 @@ impl Builder {
         self
     }
 
+    /// Lists its TCP connections and listeners in `ledger`, for other processes to read.
+    #[must_use]
+    pub fn ledger(mut self, ledger: Arc<Ledger>) -> Builder {
+        self.ledger = Some(ledger);
+        self
+    }
+
+    /// Hears ICMP errors by these sockets, where an interface is shared with the kernel. Not called: it makes its own.
+    #[must_use]
+    pub fn icmp_sockets(mut self, sockets: IcmpSockets) -> Builder {
+        self.icmp = Some(sockets);
+        self
+    }
+
     /// Opens every queue and puts it into service.
     ///
     /// # Errors
@@ -165,6 +187,7 @@ impl Builder {
     pub fn build(self) -> io::Result<Host> {
         let wake = Arc::new(OnceLock::new());
         let inet = Inet::with_tcp(seed(), self.tcp.clone(), waker(&wake));
+        self.ledger.into_iter().for_each(|ledger| inet.keep_ledger(ledger));
         let mut contexts = Vec::new();
         let mut shared = Vec::new();
         let mut skipped_rules = 0;
@@ -217,7 +240,10 @@ impl Builder {
         }
         let kernel = match shared.is_empty() {
             true => None,
-            false => Some(shadow::Service::start(inet.clone(), shared)?),
+            false => {
+                let icmp = self.icmp.map_or_else(IcmpSockets::open, Ok)?;
+                Some(shadow::Service::start(inet.clone(), shared, icmp)?)
+            }
         };
         let busy_read = AtomicU32::new(self.busy_read);
         let busy_poll = AtomicU32::new(self.busy_poll);

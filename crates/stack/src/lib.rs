@@ -10,19 +10,25 @@
 
 mod host;
 pub mod inet;
+pub mod lease;
+pub mod ledger;
 pub mod napi;
 pub mod nic;
+pub mod process;
+pub mod signal;
 mod socket;
 mod sync;
 mod sys;
+pub mod thread;
 pub mod time;
 pub mod wire;
 
-pub use host::{Builder, Host};
+pub use host::{Builder, Host, IcmpSockets};
 pub use inet::tcp::{
     Algorithm as Congestion, BufferSizes, Config as TcpConfig, Ecn, info::TcpInfo,
 };
 pub use socket::{
-    Epoll, EpollEvent, EpollParams, Events, Incoming, IncomingStreams, Outgoing, PollFd, Socket,
-    SocketStats, TcpListener, TcpStream, UdpSocket, options, poll,
+    Accepted, Beside, Entry, Epoll, EpollEvent, EpollParams, Events, Incoming, IncomingStreams,
+    Message, Outgoing, PollFd, ReceiveFlags, SendFlags, Socket, SocketStats, Source, TcpListener,
+    TcpStream, UdpSocket, Watch, options, poll, poll_beside,
 };

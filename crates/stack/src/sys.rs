@@ -18,7 +18,29 @@ pub(crate) fn owned(fd: RawFd) -> io::Result<OwnedFd> {
 
 /// bind(2).
 pub(crate) fn bind(socket: RawFd, local: SocketAddr) -> io::Result<()> {
-    let result = match local {
+    // SAFETY: a valid address of the length beside it.
+    match with_address(local, |address, len| unsafe { libc::bind(socket, address, len) }) {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// sendto(2), without waiting.
+pub(crate) fn send_to(socket: RawFd, payload: &[u8], to: SocketAddr) -> io::Result<()> {
+    let (data, len) = (payload.as_ptr().cast(), payload.len());
+    // SAFETY: readable bytes, and a valid address, of the lengths beside them.
+    let sent = with_address(to, |address, size| unsafe {
+        libc::sendto(socket, data, len, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL, address, size)
+    });
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Hands `call` an address as the kernel takes it.
+fn with_address<T>(
+    address: SocketAddr,
+    call: impl FnOnce(*const libc::sockaddr, libc::socklen_t) -> T,
+) -> T {
+    match address {
         SocketAddr::V4(local) => {
             let address = libc::sockaddr_in {
                 sin_family: libc::AF_INET as libc::sa_family_t,
@@ -26,9 +48,7 @@ pub(crate) fn bind(socket: RawFd, local: SocketAddr) -> io::Result<()> {
                 sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(local.ip().octets()) },
                 sin_zero: [0; 8],
             };
-            let len = size_of_val(&address) as libc::socklen_t;
-            // SAFETY: `address` is a valid sockaddr_in of that length.
-            unsafe { libc::bind(socket, (&raw const address).cast(), len) }
+            call((&raw const address).cast(), size_of_val(&address) as libc::socklen_t)
         }
         SocketAddr::V6(local) => {
             let address = libc::sockaddr_in6 {
@@ -38,14 +58,8 @@ pub(crate) fn bind(socket: RawFd, local: SocketAddr) -> io::Result<()> {
                 sin6_addr: libc::in6_addr { s6_addr: local.ip().octets() },
                 sin6_scope_id: local.scope_id(),
             };
-            let len = size_of_val(&address) as libc::socklen_t;
-            // SAFETY: `address` is a valid sockaddr_in6 of that length.
-            unsafe { libc::bind(socket, (&raw const address).cast(), len) }
+            call((&raw const address).cast(), size_of_val(&address) as libc::socklen_t)
         }
-    };
-    match result {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
     }
 }
 
@@ -79,11 +93,16 @@ pub(crate) fn timespec(span: Duration) -> libc::timespec {
 
 /// Waits until `fd` is readable: 1, 0 when `timeout` (`None`: never) is over, -1 after a signal.
 pub(crate) fn poll(fd: RawFd, timeout: Option<Duration>) -> libc::c_int {
-    let mut fd = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    poll_all(&mut [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }], timeout)
+}
+
+/// poll(2): how many of `fds` are ready, 0 when `timeout` (`None`: never) is over, -1 after a signal.
+pub(crate) fn poll_all(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> libc::c_int {
     let limit = timeout.map(timespec);
     let limit = limit.as_ref().map_or(std::ptr::null(), |limit| limit as *const libc::timespec);
-    // SAFETY: one entry; `limit` is null or outlives the call; no signal mask.
-    unsafe { libc::ppoll(&raw mut fd, 1, limit, std::ptr::null()) }
+    let count = fds.len() as libc::nfds_t;
+    // SAFETY: as many entries as are counted; `limit` is null or outlives the call; no signal mask.
+    unsafe { libc::ppoll(fds.as_mut_ptr(), count, limit, std::ptr::null()) }
 }
 
 /// A new epoll instance.

@@ -46,7 +46,8 @@ pub(crate) struct Hold {
 /// The parts of a hold.
 #[derive(Debug)]
 struct Port {
-    _socket: OwnedFd,
+    /// None: the kernel's socket is held by others.
+    _socket: Option<OwnedFd>,
     local: SocketAddr,
     /// The number of its entry among those steered.
     steered: u64,
@@ -115,8 +116,30 @@ impl Hold {
     ) -> io::Result<Hold> {
         let (socket, local) = bind(local, options)?;
         let steered = state.add(Steered::new(TCP, local, options.only_v6))?;
-        let port = Some(Port { _socket: socket, local, steered });
+        let port = Some(Port { _socket: Some(socket), local, steered });
         Ok(Hold { port, state: state.clone(), any })
+    }
+
+    /// Steers the port of a kernel socket that others have bound, and keeps `socket` as long; `None` if it is no
+    /// address of the kernel's.
+    ///
+    /// # Errors
+    /// A full steering map.
+    pub(super) fn adopt(
+        state: &Arc<State>,
+        local: SocketAddr,
+        only_v6: bool,
+        socket: Option<OwnedFd>,
+    ) -> io::Result<Option<Hold>> {
+        if !state.is_kernels(local) {
+            return Ok(None);
+        }
+        state.leave_existing(local.port());
+        let steered = state.add(Steered::new(TCP, local, only_v6))?;
+        // And those that have come between the two.
+        state.leave_existing(local.port());
+        let port = Some(Port { _socket: socket, local, steered });
+        Ok(Some(Hold { port, state: state.clone(), any: false }))
     }
 
     /// Holds any port of the wildcard address of the family of `like`, for a connection.
@@ -161,7 +184,8 @@ impl Drop for Hold {
         }
         // Under the lock, so that who asks for it again finds it held or free.
         let mut named = lock(&self.state.held.named);
-        if !self.any {
+        // One that was adopted is not among them, though another of its name may be.
+        if !self.any && named.get(&port.local).is_some_and(|hold| hold.strong_count() == 0) {
             named.remove(&port.local);
         }
         self.state.remove(port.steered);

@@ -4,8 +4,10 @@
 //! other interfaces). One thread listens to all shadows, to the kernel's tables and to its ICMP errors.
 
 use super::{
+    beside::BesideEndpoint,
+    existing,
     hold::{Held, Hold, HoldOptions},
-    sockets::{bind, disconnect, raw_icmp, raw_icmpv6, receive, set_option},
+    sockets::{IcmpSockets, bind, disconnect, receive, set_option, tell_destination},
 };
 use crate::{
     inet::{
@@ -15,7 +17,9 @@ use crate::{
     napi::{Driver, Pass},
     nic::{Nic, Steering},
     sync::lock,
-    sys, time,
+    sys,
+    thread::spawn,
+    time,
 };
 use std::{
     collections::HashMap,
@@ -43,21 +47,25 @@ pub(super) struct Shared {
 pub(super) struct State {
     inet: Arc<Inet>,
     shared: Vec<Shared>,
-    epoll: OwnedFd,
+    pub(super) epoll: OwnedFd,
     stop: OwnedFd,
     icmp: OwnedFd,
     /// None where the kernel has no IPv6.
     icmpv6: Option<OwnedFd>,
     shadows: Mutex<HashMap<u64, Entry>>,
+    /// The kernel's listeners beside ours.
+    pub(super) beside: Mutex<HashMap<u64, Arc<dyn BesideEndpoint>>>,
     /// TCP's ports that are steered.
     ports: Mutex<HashMap<u64, Steered>>,
     pub(super) held: Held,
-    next: AtomicU64,
+    pub(super) next: AtomicU64,
 }
 
 struct Entry {
     socket: Arc<KernelSocket>,
     endpoint: Arc<dyn UdpEndpoint>,
+    /// Its port.
+    port: u16,
     /// Once our own half is bound too.
     steered: Option<Steered>,
 }
@@ -113,11 +121,14 @@ const FIRST_VIEW: u64 = 3;
 const FIRST_SHADOW: u64 = 1 << 32;
 
 impl Service {
-    pub(super) fn start(inet: Arc<Inet>, shared: Vec<Shared>) -> io::Result<Service> {
+    pub(super) fn start(
+        inet: Arc<Inet>,
+        shared: Vec<Shared>,
+        icmp: IcmpSockets,
+    ) -> io::Result<Service> {
         let epoll = sys::epoll()?;
         let stop = sys::eventfd()?;
-        let icmp = raw_icmp()?;
-        let icmpv6 = raw_icmpv6()?;
+        let IcmpSockets { v4: icmp, v6: icmpv6 } = icmp;
         listen(&epoll, stop.as_fd(), STOP)?;
         listen(&epoll, icmp.as_fd(), ICMP)?;
         if let Some(icmpv6) = &icmpv6 {
@@ -126,16 +137,57 @@ impl Service {
         for (token, shared) in (FIRST_VIEW..).zip(&shared) {
             listen(&epoll, shared.view.fd(), token)?;
         }
-        let shadows = Mutex::default();
+        let (shadows, beside) = (Mutex::default(), Mutex::default());
         let next = AtomicU64::new(FIRST_SHADOW);
         let (ports, held) = Default::default();
-        let state =
-            Arc::new(State { inet, shared, epoll, stop, icmp, icmpv6, shadows, ports, held, next });
+        let state = Arc::new(State {
+            inet,
+            shared,
+            epoll,
+            stop,
+            icmp,
+            icmpv6,
+            shadows,
+            beside,
+            ports,
+            held,
+            next,
+        });
         let for_thread = state.clone();
-        let thread = thread::Builder::new()
-            .name("busypoll/kernel".into())
-            .spawn(move || for_thread.serve())?;
+        let thread = spawn("busypoll/kernel", move || for_thread.serve())?;
         Ok(Service { state, thread: Some(thread) })
+    }
+
+    /// Makes the kernel socket `kernel`, which is bound, the shadow of a socket of ours; what has come to it before
+    /// is delivered. It may be the application's, too: its flags stay as they are. None if it is bound to no
+    /// address of an interface we share.
+    pub(crate) fn adopt(
+        &self,
+        kernel: KernelSocket,
+        only_v6: bool,
+        endpoint: Arc<dyn UdpEndpoint>,
+    ) -> io::Result<Option<Shadow>> {
+        if !self.state.is_kernels(kernel.local_addr()?) {
+            return Ok(None);
+        }
+        tell_destination(&kernel)?;
+        self.enter(Arc::new(kernel), only_v6, endpoint).map(Some)
+    }
+
+    fn enter(
+        &self,
+        socket: Arc<KernelSocket>,
+        only_v6: bool,
+        endpoint: Arc<dyn UdpEndpoint>,
+    ) -> io::Result<Shadow> {
+        let state = &self.state;
+        let id = state.next.fetch_add(1, Ordering::Relaxed);
+        let port = socket.local_addr()?.port();
+        let entry = Entry { socket: socket.clone(), endpoint, port, steered: None };
+        lock(&state.shadows).insert(id, entry);
+        let shadow = Shadow { id, socket, only_v6, state: state.clone() };
+        listen(&state.epoll, shadow.socket.as_fd(), id)?;
+        Ok(shadow)
     }
 
     /// A kernel socket bound to `local` for a socket of ours, and what it is really bound to. None if
@@ -152,17 +204,15 @@ impl Service {
         }
         let socket = Arc::new(bind(local, options)?);
         let local = socket.local_addr()?;
-        let id = state.next.fetch_add(1, Ordering::Relaxed);
-        let entry = Entry { socket: socket.clone(), endpoint, steered: None };
-        lock(&state.shadows).insert(id, entry);
-        let only_v6 = options.only_v6;
-        let shadow = Shadow { id, socket, only_v6, state: state.clone() };
-        listen(&state.epoll, shadow.socket.as_fd(), id)?;
-        Ok(Some((local, shadow)))
+        Ok(Some((local, self.enter(socket, options.only_v6, endpoint)?)))
     }
 }
 
 impl Service {
+    pub(super) fn state(&self) -> &Arc<State> {
+        &self.state
+    }
+
     /// The kernel's hold on a TCP port, see [`Hold::named`].
     pub(crate) fn hold(
         &self,
@@ -237,7 +287,7 @@ impl Shadow {
 
     /// Sends a datagram through the kernel.
     pub(crate) fn send_to(&self, payload: &[u8], to: SocketAddr) -> io::Result<()> {
-        self.socket.send_to(payload, to).map(drop)
+        sys::send_to(self.socket.as_raw_fd(), payload, to)
     }
 
     /// Only datagrams from `remote` from now on; with `None`, from anyone.
@@ -252,6 +302,14 @@ impl Shadow {
 impl Drop for Shadow {
     fn drop(&mut self) {
         let entry = lock(&self.state.shadows).remove(&self.id);
+        // It may live on by other descriptors, and would be reported for ever. It is registered: nothing can fail.
+        let _ = sys::epoll_control(
+            self.state.epoll.as_raw_fd(),
+            libc::EPOLL_CTL_DEL,
+            self.socket.as_raw_fd(),
+            0,
+            self.id,
+        );
         if let Some(steered) = entry.and_then(|entry| entry.steered) {
             self.state.unsteer(steered);
         }
@@ -298,6 +356,18 @@ impl State {
         for (at, address) in port.at {
             if let Some(steering) = &self.shared[at].steering {
                 steering.remove(port.protocol, address);
+            }
+        }
+    }
+
+    /// Leaves the connections there are at a port with the kernel, which has made them.
+    pub(super) fn leave_existing(&self, port: u16) {
+        // Without the answer they would be reset, which is no reason not to go on.
+        for (local, remote) in existing::connections(port).unwrap_or_default() {
+            let has = |at: &usize| self.addresses().any(|(on, ip)| on == *at && ip == local.ip());
+            for at in (0..self.shared.len()).filter(has) {
+                let steering = self.shared.get(at).and_then(|shared| shared.steering.as_ref());
+                let _ = steering.map(|steering| steering.leave(local, remote));
             }
         }
     }
@@ -369,18 +439,26 @@ impl State {
         }
     }
 
+    fn beside(&self, id: u64, pass: &mut Pass) {
+        let endpoint = lock(&self.beside).get(&id).cloned();
+        if let Some(endpoint) = endpoint {
+            endpoint.readable(pass);
+        }
+    }
+
     fn shadow(&self, id: u64, buffer: &mut [u8], pass: &mut Pass) {
-        let (socket, endpoint, local) = {
+        let (socket, endpoint, port) = {
             let shadows = lock(&self.shadows);
-            let Some(entry) = shadows.get(&id) else { return };
-            let local = entry.steered.as_ref().map(|port| port.local);
-            (entry.socket.clone(), entry.endpoint.clone(), local)
+            let Some(entry) = shadows.get(&id) else {
+                drop(shadows);
+                return self.beside(id, pass);
+            };
+            (entry.socket.clone(), entry.endpoint.clone(), entry.port)
         };
         // Bounded, so that a flood to one socket does not starve the others: epoll reports the rest.
         for _ in 0..64 {
             match recv_with_destination(socket.as_fd(), buffer) {
                 Ok((len, from, destination, _)) => {
-                    let port = local.map_or(0, |local| local.port());
                     let to = SocketAddr::new(destination, port);
                     let datagram = Datagram { from, to, payload: &buffer[..len] };
                     endpoint.datagram(&datagram, pass);

@@ -8,8 +8,27 @@ use std::{
     os::fd::{AsRawFd, OwnedFd},
 };
 
+/// Raw sockets that hear the ICMP errors of a network namespace. Making them takes CAP_NET_RAW; using them nothing.
+#[derive(Debug)]
+pub struct IcmpSockets {
+    /// For ICMP.
+    pub v4: OwnedFd,
+    /// For ICMPv6; none where the kernel has no IPv6.
+    pub v6: Option<OwnedFd>,
+}
+
+impl IcmpSockets {
+    /// Of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// Missing CAP_NET_RAW; no descriptor left.
+    pub fn open() -> io::Result<IcmpSockets> {
+        Ok(IcmpSockets { v4: raw_icmp()?, v6: raw_icmpv6()? })
+    }
+}
+
 /// A socket that gets every ICMP packet of the namespace.
-pub(super) fn raw_icmp() -> io::Result<OwnedFd> {
+fn raw_icmp() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: a plain system call.
     sys::owned(unsafe { libc::socket(libc::AF_INET, kind, libc::IPPROTO_ICMP) }).map_err(|error| {
@@ -26,7 +45,7 @@ pub(super) fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Option<usize> {
 }
 
 /// A socket that gets the ICMPv6 errors of the namespace; none where the kernel has no IPv6.
-pub(super) fn raw_icmpv6() -> io::Result<Option<OwnedFd>> {
+fn raw_icmpv6() -> io::Result<Option<OwnedFd>> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: a plain system call.
     let socket = unsafe { libc::socket(libc::AF_INET6, kind, libc::IPPROTO_ICMPV6) };
@@ -55,10 +74,7 @@ pub(super) fn bind(local: SocketAddr, options: BindOptions) -> io::Result<UdpSoc
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: a plain system call.
     let socket = sys::owned(unsafe { libc::socket(family, kind, 0) })?;
-    if local.is_ipv4() {
-        set_option(&socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?;
-    } else {
-        set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
+    if local.is_ipv6() {
         let only_v6 = i32::from(options.only_v6);
         set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, only_v6)?;
     }
@@ -66,7 +82,30 @@ pub(super) fn bind(local: SocketAddr, options: BindOptions) -> io::Result<UdpSoc
         set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
     }
     sys::bind(socket.as_raw_fd(), local)?;
-    Ok(UdpSocket::from(socket))
+    let socket = UdpSocket::from(socket);
+    tell_destination(&socket)?;
+    Ok(socket)
+}
+
+/// From now on `socket` tells where what it receives was sent to.
+pub(super) fn tell_destination(socket: &UdpSocket) -> io::Result<()> {
+    if socket.local_addr()?.is_ipv4() {
+        set_option(socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)
+    } else {
+        set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)
+    }
+}
+
+/// An option of a kernel socket that is one number.
+pub(crate) fn get_option(socket: &impl AsRawFd, level: i32, name: i32) -> io::Result<i32> {
+    let mut value = 0;
+    let mut len = size_of_val(&value) as libc::socklen_t;
+    let to = (&raw mut value).cast();
+    // SAFETY: `value` and `len` are valid for the call.
+    match unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, to, &raw mut len) } {
+        0 => Ok(value),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 pub(super) fn set_option<T: Copy>(

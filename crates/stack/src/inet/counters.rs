@@ -190,6 +190,8 @@ counts! {
     TcpPassiveOpens,
     /// Handshakes that came to nothing.
     TcpAttemptFails,
+    /// Connections that ended otherwise than by FINs.
+    TcpEstabResets,
     /// Segments sent again.
     TcpRetransSegs,
     /// SYN-ACKs that are cookies.

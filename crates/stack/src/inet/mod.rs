@@ -59,6 +59,7 @@
 //! ```
 
 use crate::{
+    ledger::Ledger,
     napi::Pass,
     nic::{self, TxQueue},
     sync::{Arc, AtomicU64, Mutex, Ordering, PoisonError},
@@ -66,7 +67,7 @@ use crate::{
 };
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    sync::{RwLock, RwLockReadGuard},
+    sync::{OnceLock, RwLock, RwLockReadGuard},
 };
 
 mod arp;
@@ -148,6 +149,8 @@ pub struct Inet {
     /// The next deadline in nanoseconds; `u64::MAX`: none.
     deadline: AtomicU64,
     wake_by: WakeBy,
+    /// Where connections are listed for other processes.
+    ledger: OnceLock<Arc<Ledger>>,
     idents: AtomicU64,
 }
 
@@ -201,7 +204,18 @@ impl Inet {
             idents: AtomicU64::new(random.next()),
             random,
             wake_by,
+            ledger: OnceLock::new(),
         })
+    }
+
+    /// From now on lists connections and listeners in `ledger`. The first that is given stays.
+    pub fn keep_ledger(&self, ledger: Arc<Ledger>) {
+        let _ = self.ledger.set(ledger);
+    }
+
+    #[inline]
+    fn ledger(&self) -> Option<&Arc<Ledger>> {
+        self.ledger.get()
     }
 
     /// Adds an interface with the transmit halves of its queues, by their numbers, and the routes to the

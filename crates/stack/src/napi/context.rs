@@ -3,7 +3,7 @@
 //! interrupt's thread, and both come down to the same [`Context::drive`].
 
 use super::{
-    Driver, NapiId, Pass, Poller, Upper, Waiter, Wake, Word,
+    Driver, NapiId, Outside, Pass, Poller, Upper, Waiter, Wake, Word,
     counters::{Counters, Stats},
     handoff::{Handoff, Heir, Parting},
     interrupt::Line,
@@ -277,12 +277,22 @@ impl Context {
     /// signal was handled. If nobody else does, it waits on the queue's interrupt itself, as the *leader*:
     /// a packet then wakes the receiver directly, with no hop over the interrupt's thread.
     pub fn sleep(&self, waiter: &Arc<Waiter>, timeout: Option<Duration>) -> Wake {
+        self.sleep_minding(waiter, timeout, &mut Outside::nothing())
+    }
+
+    /// As [`sleep`](Context::sleep), and until something of `outside` is there.
+    pub fn sleep_minding(
+        &self,
+        waiter: &Arc<Waiter>,
+        timeout: Option<Duration>,
+        outside: &mut Outside,
+    ) -> Wake {
         if !self.handoff.lead() {
-            return self.sleep_as_one_of_many(waiter, timeout);
+            return self.sleep_as_one_of_many(waiter, timeout, outside);
         }
         let deadline = timeout.map(|timeout| time::now() + timeout);
         let before = self.last_lead.load(Ordering::Relaxed).max(self.polled().0.nanos());
-        let wake = self.sleep_as_leader(waiter, deadline);
+        let wake = self.sleep_as_leader(waiter, deadline, outside);
         let latest = self.last_lead.load(Ordering::Relaxed);
         let flows = latest.saturating_sub(before) < self.watchdog.as_nanos() as u64;
         // Others who sleep here could not lead, for we did: they rely on the interrupt thread now.
@@ -304,20 +314,30 @@ impl Context {
             Some(wake) => wake,
             None => {
                 let left = deadline.map(|deadline| deadline - time::now());
-                self.sleep_as_one_of_many(waiter, left)
+                self.sleep_as_one_of_many(waiter, left, outside)
             }
         }
     }
 
-    fn sleep_as_one_of_many(&self, waiter: &Waiter, timeout: Option<Duration>) -> Wake {
+    fn sleep_as_one_of_many(
+        &self,
+        waiter: &Waiter,
+        timeout: Option<Duration>,
+        outside: &mut Outside,
+    ) -> Wake {
         self.others.fetch_add(1, Ordering::SeqCst);
-        let wake = waiter.sleep(timeout);
+        let wake = waiter.sleep_minding(timeout, outside);
         self.others.fetch_sub(1, Ordering::SeqCst);
         wake
     }
 
     /// `None`: others drive the queue; sleep without its interrupt.
-    fn sleep_as_leader(&self, waiter: &Arc<Waiter>, deadline: Option<Instant>) -> Option<Wake> {
+    fn sleep_as_leader(
+        &self,
+        waiter: &Arc<Waiter>,
+        deadline: Option<Instant>,
+        outside: &mut Outside,
+    ) -> Option<Wake> {
         if self.line.bedside.admit(waiter, self.line.interrupt.fd()).is_err() {
             return None;
         }
@@ -327,7 +347,7 @@ impl Context {
         let mut in_vain = 0;
         loop {
             if self.line.interrupt.unmask() {
-                let wake = waiter.sleep_beside(&self.line.bedside, deadline);
+                let wake = waiter.sleep_beside(&self.line.bedside, deadline, outside);
                 // It may have fired beside a wake-up, too, and would not say so again.
                 self.line.interrupt.mask();
                 if wake != Wake::Readable {

@@ -6,8 +6,9 @@
 
 use crate::{
     nic::{Interrupt, RxQueue},
-    sync::{Arc, Mutex, lock},
+    sync::{Arc, Mutex, MutexGuard, lock},
     sys,
+    thread::spawn,
 };
 use std::{
     io,
@@ -31,7 +32,7 @@ pub use context::{BUSY_POLL_BUDGET, BusyPoll, Context, NAPI_POLL_WEIGHT};
 pub use counters::{Counter, Stats};
 pub use id::{MIN_NAPI_ID, NapiId};
 pub use pass::{Direct, Driver, Pass, Poller, Upper};
-pub use wait::{Waiter, Wake, WakeList};
+pub use wait::{Outside, Waiter, Wake, WakeList};
 pub(crate) use word::Word;
 
 use table::Table;
@@ -66,10 +67,26 @@ struct Guard {
     thread: Option<thread::JoinHandle<()>>,
 }
 
+static ON_DUTY: Mutex<Weak<Guard>> = Mutex::new(Weak::new());
+
+/// The watchdog of this process, for a fork: nobody starts or ends one meanwhile. A child is to leave it behind.
+pub(crate) struct OnDuty(MutexGuard<'static, Weak<Guard>>);
+
+impl OnDuty {
+    pub(crate) fn hold() -> OnDuty {
+        OnDuty(lock(&ON_DUTY))
+    }
+
+    /// There is no watchdog in this process.
+    pub(crate) fn forget(mut self) {
+        // Not dropped: the last count may be the parent's thread's, which would be joined.
+        std::mem::forget(std::mem::take(&mut *self.0));
+    }
+}
+
 impl Guard {
     /// The process's one, started if need be.
     fn get() -> io::Result<Arc<Guard>> {
-        static ON_DUTY: Mutex<Weak<Guard>> = Mutex::new(Weak::new());
         let mut on_duty = lock(&ON_DUTY);
         if let Some(guard) = on_duty.upgrade() {
             return Ok(guard);
@@ -83,7 +100,7 @@ impl Guard {
                 watchdog.run();
             }
         };
-        let thread = thread::Builder::new().name("napi/watchdog".to_owned()).spawn(run)?;
+        let thread = spawn("napi/watchdog", run)?;
         let guard = Arc::new(Guard { watchdog, thread: Some(thread) });
         *on_duty = Arc::downgrade(&guard);
         Ok(guard)
@@ -141,9 +158,8 @@ impl Serving {
         context.enable();
         let watchdog = guard.watchdog.clone();
         let mut serving = Serving { context: context.clone(), thread: None, guard };
-        let thread = thread::Builder::new()
-            .name(format!("napi/{}", context.id()))
-            .spawn(move || interrupt::serve(&context, &watchdog))?;
+        let name = format!("napi/{}", context.id());
+        let thread = spawn(name, move || interrupt::serve(&context, &watchdog))?;
         serving.thread = Some(thread);
         Ok(serving)
     }

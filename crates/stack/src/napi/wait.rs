@@ -11,7 +11,7 @@ use crate::{
     time::{self, Instant},
 };
 use std::{
-    cell::Cell,
+    cell::{Cell, RefCell},
     io,
     os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd},
     time::Duration,
@@ -37,10 +37,17 @@ pub enum Wake {
     Woken,
     /// The other descriptor is readable.
     Readable,
+    /// Something of [`Outside`] is there.
+    Outside,
     /// The time is over.
     Timeout,
     /// A signal was handled.
     Interrupted,
+}
+
+thread_local! {
+    static MINE: RefCell<Option<Arc<Waiter>>> = const { RefCell::new(None) };
+    static HAS_ONE: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Waiter {
@@ -53,14 +60,31 @@ impl Waiter {
     /// # Errors
     /// No descriptor is left (EMFILE, ENFILE).
     pub fn of_this_thread() -> io::Result<Arc<Waiter>> {
-        thread_local!(static MINE: std::cell::OnceCell<Arc<Waiter>> = const { std::cell::OnceCell::new() });
-        MINE.with(|mine| match mine.get() {
-            Some(waiter) => Ok(waiter.clone()),
-            None => {
-                let waiter = Arc::new(Waiter::new()?);
-                Ok(mine.get_or_init(|| waiter).clone())
+        MINE.with(|mine| {
+            if let Some(waiter) = &*mine.borrow() {
+                return Ok(waiter.clone());
             }
+            let waiter = Arc::new(Waiter::new()?);
+            *mine.borrow_mut() = Some(waiter.clone());
+            HAS_ONE.set(true);
+            Ok(waiter)
         })
+    }
+
+    /// Wakes the calling thread's own, if it has one: for a signal's handler.
+    pub(crate) fn wake_this_thread() {
+        // Not looked at before it was made: to do so for the first time takes memory.
+        if HAS_ONE.get() {
+            let wake = |waiter: &Option<Arc<Waiter>>| waiter.iter().for_each(|it| it.wake());
+            let _ = MINE.try_with(|mine| mine.try_borrow().map(|waiter| wake(&waiter)));
+        }
+    }
+
+    /// In a child after fork(2): the calling thread's is its parent's, and is left behind.
+    pub(crate) fn forget_of_this_thread() {
+        // Not dropped: its descriptor is closed already, or another's by now.
+        HAS_ONE.set(false);
+        let _ = MINE.try_with(|mine| std::mem::forget(mine.borrow_mut().take()));
     }
 
     /// Starts a new wait: forgets wake-ups meant for earlier ones. Call it before making the waiter known
@@ -96,30 +120,50 @@ impl Waiter {
     /// Sleeps until woken (or, rarely, for no reason) or `timeout` is over (`None`: never). Returns at once
     /// if it was woken before.
     pub fn sleep(&self, timeout: Option<Duration>) -> Wake {
-        self.asleep(|| match sys::poll(self.event.as_raw_fd(), timeout) {
-            1.. => Wake::Woken,
-            0 => Wake::Timeout,
-            _ => Wake::Interrupted,
+        self.sleep_minding(timeout, &mut Outside::nothing())
+    }
+
+    /// As [`sleep`](Waiter::sleep), and until something of `outside` is there.
+    pub fn sleep_minding(&self, timeout: Option<Duration>, outside: &mut Outside) -> Wake {
+        self.asleep(|| match outside.poll_with(self.event.as_raw_fd(), timeout) {
+            Polled::Own => Wake::Woken,
+            Polled::Outside => Wake::Outside,
+            Polled::Timeout => Wake::Timeout,
+            Polled::Interrupted => Wake::Interrupted,
         })
     }
 
     /// As [`sleep`](Waiter::sleep), but until `deadline`, or until what else `bedside` has fires.
-    pub(crate) fn sleep_beside(&self, bedside: &Bedside, deadline: Option<Instant>) -> Wake {
+    pub(crate) fn sleep_beside(
+        &self,
+        bedside: &Bedside,
+        deadline: Option<Instant>,
+        outside: &mut Outside,
+    ) -> Wake {
         self.asleep(|| {
             loop {
+                let mut limit = bedside.limit(deadline);
+                if !outside.is_empty() {
+                    match outside.poll_with(bedside.epoll.as_raw_fd(), limit) {
+                        Polled::Own => limit = Some(Duration::ZERO),
+                        Polled::Outside => return Wake::Outside,
+                        Polled::Timeout => return Wake::Timeout,
+                        Polled::Interrupted => return Wake::Interrupted,
+                    }
+                }
                 let mut events = [libc::epoll_event { events: 0, u64: 0 }; 3];
-                let limit = bedside.limit(deadline);
                 let count = sys::epoll_wait(bedside.epoll.as_raw_fd(), &mut events, limit);
                 let Ok(count) = usize::try_from(count) else { return Wake::Interrupted };
                 let has = |what| events[..count].iter().any(|event| event.u64 == what);
-                if count == 0 {
-                    return Wake::Timeout;
-                } else if has(WAITER) {
+                if has(WAITER) {
                     return Wake::Woken;
                 } else if has(OTHER) {
                     return Wake::Readable;
+                } else if has(ALARM) {
+                    bedside.rang();
+                } else if outside.is_empty() {
+                    return Wake::Timeout;
                 }
-                bedside.rang();
             }
         })
     }
@@ -139,6 +183,79 @@ impl Waiter {
             .compare_exchange(ASLEEP, AWAKE, Ordering::AcqRel, Ordering::Acquire)
             .is_err();
         if woken { Wake::Woken } else { wake }
+    }
+}
+
+/// Descriptors of the kernel's that a sleep minds as well: what poll(2) reports of them ends it.
+#[derive(Debug, Default)]
+pub struct Outside {
+    /// The first place is the sleeper's own, filled in when it sleeps.
+    fds: Vec<libc::pollfd>,
+}
+
+/// What ended a poll(2).
+enum Polled {
+    /// The descriptor of the sleeper's own is readable, whatever else is.
+    Own,
+    /// Others alone.
+    Outside,
+    Timeout,
+    Interrupted,
+}
+
+impl Outside {
+    /// None.
+    pub const fn nothing() -> Outside {
+        Outside { fds: Vec::new() }
+    }
+
+    /// Whether there are none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.fds.len() < 2
+    }
+
+    /// Adds one. `events` as in poll(2).
+    pub fn push(&mut self, fd: RawFd, events: i16) {
+        if self.fds.is_empty() {
+            self.fds.push(libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 });
+        }
+        self.fds.push(libc::pollfd { fd, events, revents: 0 });
+    }
+
+    /// Removes all, and keeps the memory.
+    pub fn clear(&mut self) {
+        self.fds.clear();
+    }
+
+    /// What was last found of them, in the order they were added in.
+    pub fn found(&self) -> &[libc::pollfd] {
+        self.fds.get(1..).unwrap_or_default()
+    }
+
+    /// Minds the one at `at` no more, in the order they were added in.
+    pub fn pass_over(&mut self, at: usize) {
+        if let Some(fd) = self.fds.get_mut(at + 1) {
+            fd.fd = -1;
+        }
+    }
+
+    /// Looks at them without waiting: whether something is there.
+    pub fn look(&mut self) -> bool {
+        !self.is_empty() && matches!(self.poll_with(-1, Some(Duration::ZERO)), Polled::Outside)
+    }
+
+    /// Polls them and `own`.
+    fn poll_with(&mut self, own: RawFd, timeout: Option<Duration>) -> Polled {
+        let mut alone = [libc::pollfd { fd: own, events: libc::POLLIN, revents: 0 }];
+        let fds = if self.fds.is_empty() { &mut alone[..] } else { &mut self.fds[..] };
+        fds[0].fd = own;
+        match sys::poll_all(fds, timeout) {
+            0 => Polled::Timeout,
+            1.. if fds[0].revents != 0 => Polled::Own,
+            1.. => Polled::Outside,
+            _ => Polled::Interrupted,
+        }
     }
 }
 

@@ -156,6 +156,16 @@ pub trait Steering: Send + Sync {
     /// The map is full.
     fn add(&self, protocol: u8, local: SocketAddr) -> io::Result<()>;
 
+    /// Leaves a connection from `remote` to `local` with the kernel, whatever is steered, for as long as `local` is:
+    /// one that the kernel has made before.
+    ///
+    /// # Errors
+    /// The map is full.
+    fn leave(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
+        let _ = (local, remote);
+        Ok(())
+    }
+
     /// Takes one [`add`](Steering::add) back.
     fn remove(&self, protocol: u8, local: SocketAddr);
 }

@@ -7,6 +7,7 @@
 use super::{Frame, Info, Nic, Queue, RingFull, RxQueue, Steering, TxQueue};
 use crate::{
     sync::{Mutex, PoisonError, lock},
+    thread,
     time::{self, Instant},
 };
 use std::{
@@ -18,7 +19,7 @@ use std::{
         Arc, Condvar,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    thread::{self, JoinHandle},
+    thread::JoinHandle,
     time::{Duration, SystemTime},
 };
 
@@ -103,9 +104,7 @@ impl Pcap {
         });
         let writer = {
             let (shared, name) = (shared.clone(), name.to_owned());
-            thread::Builder::new()
-                .name("pcap".to_owned())
-                .spawn(move || shared.write_to(&mut file, &name))?
+            thread::spawn("pcap", move || shared.write_to(&mut file, &name))?
         };
         Ok(Pcap { inner, recorder: Arc::new(Recorder { shared, writer: Some(writer) }) })
     }

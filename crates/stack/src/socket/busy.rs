@@ -4,6 +4,7 @@
 use super::crowd::{PATIENCE, Spinner};
 use crate::{
     napi::{BusyPoll, Context, Poller},
+    signal,
     time::{self, Instant},
 };
 use std::{sync::Arc, time::Duration};
@@ -30,17 +31,17 @@ pub(super) struct Terms {
     pub(super) deadline: Option<Instant>,
 }
 
-/// Polls `contexts` in turn until `ready`, or until the poller has its own find. Makes no system call and
+/// Polls `contexts` in turn until `ready`, which is told the time, or until the poller has its own find. Makes no system call and
 /// takes no lock. A queue that someone else owns is passed over: its packets come to us by that owner's
 /// hand.
 ///
-/// A signal needs no watching for, as it does in the kernel: its handler interrupts this loop by itself.
+/// A signal's handler interrupts it by itself; one that was put off ends it.
 #[inline]
 pub(super) fn busy_loop(
     contexts: &[Arc<Context>],
     terms: &Terms,
     poller: &mut Poller<'_>,
-    ready: impl Fn() -> bool,
+    mut ready: impl FnMut(Instant) -> bool,
 ) -> Busy {
     let mut now = time::now();
     let patient_until = now + PATIENCE;
@@ -55,7 +56,7 @@ pub(super) fn busy_loop(
                 BusyPoll::Refused => std::hint::spin_loop(),
                 BusyPoll::Gone => gone += 1,
             }
-            if poller.direct.as_ref().is_some_and(|direct| direct.is_filled()) || ready() {
+            if poller.direct.as_ref().is_some_and(|direct| direct.is_filled()) || ready(now) {
                 return Busy::Ready;
             }
         }
@@ -63,7 +64,7 @@ pub(super) fn busy_loop(
             return Busy::Gone;
         }
         now = time::now();
-        if now >= end {
+        if now >= end || signal::is_put_off() {
             return Busy::TimeOver;
         }
         if now >= patient_until && spinner.is_none() {

@@ -21,6 +21,11 @@ const CPUS: usize = 1024;
 /// Which thread busy polls on a CPU, by a number of its own; 0: none.
 static SPINNING: [AtomicUsize; CPUS] = [const { AtomicUsize::new(0) }; CPUS];
 
+/// In a child after fork(2): nobody polls yet.
+pub(crate) fn forget_all() {
+    SPINNING.iter().for_each(|slot| slot.store(0, Ordering::Relaxed));
+}
+
 /// A thread that has polled past its [`PATIENCE`]. It may be moved to another CPU and is then not noticed
 /// there: the rule is for threads that stay where they are.
 pub(super) struct Spinner {

@@ -4,9 +4,10 @@
 //! endpoints (`udp::endpoint`) are where packets meet those who wait; [`poll`] and [`epoll`] see every
 //! socket as a [`Source`](source::Source) of events.
 
+mod beside;
 mod busy;
 mod common;
-mod crowd;
+pub(crate) mod crowd;
 mod epoll;
 pub mod options;
 mod poll;
@@ -16,12 +17,13 @@ mod tcp;
 mod udp;
 mod waiting;
 
+pub use beside::Beside;
 pub use epoll::{Epoll, EpollEvent, EpollParams};
-pub use poll::{PollFd, poll};
-pub use readiness::Events;
-pub use source::Socket;
-pub use tcp::{IncomingStreams, TcpListener, TcpStream};
-pub use udp::{Incoming, Outgoing, SocketStats, UdpSocket};
+pub use poll::{Entry, PollFd, poll, poll_beside};
+pub use readiness::{Events, Watch};
+pub use source::{Socket, Source};
+pub use tcp::{Accepted, IncomingStreams, SendFlags, TcpListener, TcpStream};
+pub use udp::{Incoming, Message, Outgoing, ReceiveFlags, SocketStats, UdpSocket};
 
 use std::{
     io,

@@ -1,16 +1,17 @@
 //! `poll`: waiting for any of a few sockets, once.
 
 use super::{
+    beside::{Beside, Look},
     busy::{Terms, busy_loop},
     readiness::{Events, Watch},
-    source::Socket,
+    source::{Socket, Source},
 };
 use crate::{
-    napi::{BUSY_POLL_BUDGET, Context, NapiId, Poller, Waiter, Wake, WakeList},
-    time,
+    napi::{BUSY_POLL_BUDGET, Context, NapiId, Outside, Poller, Waiter, Wake, WakeList},
+    signal, time,
 };
 use std::{
-    cell::{Cell, OnceCell},
+    cell::{Cell, RefCell},
     io,
     sync::Arc,
     time::Duration,
@@ -27,20 +28,59 @@ pub struct PollFd<'a> {
     pub revents: Events,
 }
 
+/// One source to wait for.
+pub trait Entry {
+    /// Where its events come from.
+    fn source(&self) -> &dyn Source;
+
+    /// What to wait for.
+    fn events(&self) -> Events;
+
+    /// Takes note of what is there.
+    fn report(&mut self, found: Events);
+}
+
+impl Entry for PollFd<'_> {
+    fn source(&self) -> &dyn Source {
+        self.socket.source()
+    }
+
+    fn events(&self) -> Events {
+        self.events
+    }
+
+    fn report(&mut self, found: Events) {
+        self.revents = found;
+    }
+}
+
 /// Wakes the polling thread.
 struct Alarm(Arc<Waiter>);
 
 impl Alarm {
     /// The calling thread's own, made once.
     fn of_this_thread(waiter: &Arc<Waiter>) -> Arc<dyn Watch> {
-        thread_local!(static MINE: OnceCell<Arc<dyn Watch>> = const { OnceCell::new() });
-        MINE.with(|mine| mine.get_or_init(|| Arc::new(Alarm(waiter.clone()))).clone())
+        MINE.with(|mine| match &mut *mine.borrow_mut() {
+            Some((of, alarm)) if Arc::ptr_eq(of, waiter) => alarm.clone(),
+            other => {
+                let alarm: Arc<dyn Watch> = Arc::new(Alarm(waiter.clone()));
+                other.insert((waiter.clone(), alarm)).1.clone()
+            }
+        })
     }
 }
 
+/// A waiter, and what wakes it.
+type OfWaiter = (Arc<Waiter>, Arc<dyn Watch>);
+
+thread_local! {
+    static MINE: RefCell<Option<OfWaiter>> = const { RefCell::new(None) };
+}
+
 impl Watch for Alarm {
-    fn notify(&self, _events: Events, _napi: Option<NapiId>, wake: &mut WakeList) {
+    fn notify(&self, _events: Events, _napi: Option<NapiId>, wake: &mut WakeList) -> bool {
         wake.push(self.0.clone());
+        true
     }
 }
 
@@ -62,6 +102,22 @@ impl Watch for Alarm {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn poll(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<usize> {
+    let willing = fds.iter().filter(|fd| fd.socket.busy_poll() > 0);
+    let micros = willing.map(|fd| fd.socket.host().busy_poll()).max().unwrap_or(0);
+    poll_beside(fds, micros, timeout, &mut Outside::nothing())
+}
+
+/// As [`poll`], for any sources, and until `beside` has something; busy polls for `micros` microseconds. Returns
+/// how many of `fds` are ready; 0 also if `beside` alone has something.
+///
+/// # Errors
+/// As [`poll`].
+pub fn poll_beside<E: Entry>(
+    fds: &mut [E],
+    micros: u32,
+    timeout: Option<Duration>,
+    beside: &mut dyn Beside,
+) -> io::Result<usize> {
     let ready = look(fds);
     if ready > 0 {
         return Ok(ready);
@@ -70,30 +126,37 @@ pub fn poll(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<usi
     thread_local!(static CONTEXTS: Cell<Vec<Arc<Context>>> = const { Cell::new(Vec::new()) });
     let mut contexts = CONTEXTS.take();
     learn(fds, &mut contexts);
-    let result = wait(fds, timeout, &contexts);
+    let result = wait(fds, micros, timeout, &contexts, beside);
     contexts.clear();
     CONTEXTS.set(contexts);
     result
 }
 
 /// Busy polls, then sleeps.
-fn wait(
-    fds: &mut [PollFd<'_>],
+fn wait<E: Entry>(
+    fds: &mut [E],
+    micros: u32,
     timeout: Option<Duration>,
     contexts: &[Arc<Context>],
+    beside: &mut dyn Beside,
 ) -> io::Result<usize> {
-    let deadline = timeout.map(|timeout| time::now() + timeout);
-    if let Some(micros) = busy_poll_micros(fds) {
+    let begun = time::now();
+    let deadline = timeout.map(|timeout| begun + timeout);
+    if micros > 0 {
         let terms = Terms {
             span: Duration::from_micros(micros.into()),
             budget: BUSY_POLL_BUDGET,
             deadline,
         };
         let mut poller = Poller::new(fds.as_ptr().addr());
-        let any = || fds.iter().any(|fd| fd.socket.source().is_ready_for(fd.events));
-        busy_loop(contexts, &terms, &mut poller, any);
+        let mut kernel = Look::new(begun, beside);
+        let any = || fds.iter().any(|fd| fd.source().is_ready_for(fd.events()));
+        busy_loop(contexts, &terms, &mut poller, |now| {
+            any() || kernel.is_due(now) && kernel.found()
+        });
+        let found = kernel.has_found();
         let ready = look(fds);
-        if ready > 0 {
+        if ready > 0 || found {
             return Ok(ready);
         }
     }
@@ -103,7 +166,7 @@ fn wait(
     let waiter = Waiter::of_this_thread()?;
     let alarm = Alarm::of_this_thread(&waiter);
     for fd in &*fds {
-        fd.socket.source().watch(alarm.clone());
+        fd.source().watch(alarm.clone());
     }
     let result = loop {
         waiter.start();
@@ -112,14 +175,17 @@ fn wait(
         if ready > 0 {
             break Ok(ready);
         }
+        if signal::is_put_off() {
+            break Err(io::ErrorKind::Interrupted.into());
+        }
         let left = deadline.map(|deadline| deadline - time::now());
         let wake = match contexts.first() {
-            Some(context) => context.sleep(&waiter, left),
-            None => waiter.sleep(left),
+            Some(context) => context.sleep_minding(&waiter, left, beside.outside()),
+            None => waiter.sleep_minding(left, beside.outside()),
         };
         match wake {
             Wake::Woken | Wake::Readable => {}
-            Wake::Timeout => break Ok(look(fds)),
+            Wake::Timeout | Wake::Outside => break Ok(look(fds)),
             Wake::Interrupted => match look(fds) {
                 0 => break Err(io::ErrorKind::Interrupted.into()),
                 ready => break Ok(ready),
@@ -127,29 +193,24 @@ fn wait(
         }
     };
     for fd in &*fds {
-        fd.socket.source().unwatch(&alarm);
+        fd.source().unwatch(&alarm);
     }
     result
 }
 
-fn look(fds: &mut [PollFd<'_>]) -> usize {
+fn look<E: Entry>(fds: &mut [E]) -> usize {
     let mut ready = 0;
     for fd in fds {
-        fd.revents = fd.socket.source().readiness().reported(fd.events);
-        ready += usize::from(!fd.revents.is_empty());
+        let found = fd.source().readiness().reported(fd.events());
+        fd.report(found);
+        ready += usize::from(!found.is_empty());
     }
     ready
 }
 
-/// How long to busy poll; `None`: no member asks for it, or its host does not allow it.
-fn busy_poll_micros(fds: &[PollFd<'_>]) -> Option<u32> {
-    let willing = fds.iter().filter(|fd| fd.socket.busy_poll() > 0);
-    willing.map(|fd| fd.socket.host().busy_poll()).max().filter(|micros| *micros > 0)
-}
-
 /// The contexts that packets for `fds` come from, each once.
-fn learn(fds: &[PollFd<'_>], contexts: &mut Vec<Arc<Context>>) {
-    for context in fds.iter().filter_map(|fd| fd.socket.source().context()) {
+fn learn<E: Entry>(fds: &[E], contexts: &mut Vec<Arc<Context>>) {
+    for context in fds.iter().filter_map(|fd| fd.source().context()) {
         if !contexts.iter().any(|known| Arc::ptr_eq(known, &context)) {
             contexts.push(context);
         }

@@ -26,6 +26,12 @@ impl Events {
     pub const EDGE: Events = Events(libc::EPOLLET as u32);
     /// Report once, then not again until modified (EPOLLONESHOT).
     pub const ONE_SHOT: Events = Events(libc::EPOLLONESHOT as u32);
+    /// Of several sets that watch a socket so, wake one that waits (EPOLLEXCLUSIVE).
+    pub const EXCLUSIVE: Events = Events(libc::EPOLLEXCLUSIVE as u32);
+    /// EPOLLRDNORM: with [`READABLE`](Events::READABLE), always.
+    const READ_NORMAL: Events = Events(libc::EPOLLRDNORM as u32);
+    /// EPOLLWRNORM: with [`WRITABLE`](Events::WRITABLE), always.
+    const WRITE_NORMAL: Events = Events(libc::EPOLLWRNORM as u32);
 
     /// No event.
     pub const fn is_empty(self) -> bool {
@@ -38,8 +44,15 @@ impl Events {
     }
 
     /// What of `self` is reported to someone who asked for `interest`.
-    pub(super) fn reported(self, interest: Events) -> Events {
-        self & (interest | Events::ERROR | Events::HANGUP)
+    pub fn reported(self, interest: Events) -> Events {
+        let mut there = self;
+        if self.has(Events::READABLE) {
+            there = there | Events::READ_NORMAL;
+        }
+        if self.has(Events::WRITABLE) {
+            there = there | Events::WRITE_NORMAL;
+        }
+        there & (interest | Events::ERROR | Events::HANGUP)
     }
 }
 
@@ -60,17 +73,44 @@ impl BitAnd for Events {
 /// Someone who wants to know when a socket becomes ready: an epoll's item, a poll in progress.
 pub trait Watch: Send + Sync {
     /// Something came: `events`, over the NAPI context `napi`. Called without the socket's lock.
-    fn notify(&self, events: Events, napi: Option<NapiId>, wake: &mut WakeList);
+    /// True if somebody waits here who will see to it.
+    fn notify(&self, events: Events, napi: Option<NapiId>, wake: &mut WakeList) -> bool;
 
     /// The socket is closed; nothing more comes from it. Called without the socket's lock.
     fn closed(&self) {}
+
+    /// Whether it is enough that one such watcher is told, if that one sees to it ([`Events::EXCLUSIVE`]).
+    fn is_exclusive(&self) -> bool {
+        false
+    }
+}
+
+/// Tells `watchers` of `events`: all, but of those that are exclusive only until one sees to it.
+pub(super) fn tell(
+    watchers: Option<&Watchers>,
+    events: Events,
+    napi: Option<NapiId>,
+    wake: &mut WakeList,
+) {
+    let mut seen_to = false;
+    for watch in watchers.iter().flat_map(|watchers| watchers.iter()) {
+        if watch.is_exclusive() {
+            seen_to = seen_to || watch.notify(events, napi, wake);
+        } else {
+            watch.notify(events, napi, wake);
+        }
+    }
 }
 
 /// Who waits for one socket: sleeping callers, of whom something to take wakes the first, and watchers, who
 /// all are told.
 #[derive(Default)]
 pub(super) struct WaitQueue {
-    sleepers: VecDeque<Arc<Waiter>>,
+    /// The one asleep longest. Most often there is no other.
+    first: Option<Arc<Waiter>>,
+    /// Those behind it. Boxed, because an idle socket pays for what is not there.
+    #[allow(clippy::box_collection)]
+    rest: Option<Box<VecDeque<Arc<Waiter>>>>,
     /// Shared with those who tell them at this moment, without the socket's lock.
     watchers: Option<Watchers>,
 }
@@ -81,25 +121,37 @@ pub(super) type Watchers = Arc<Vec<Arc<dyn Watch>>>;
 impl WaitQueue {
     /// How many sleep and watch.
     pub(super) fn len(&self) -> usize {
-        self.sleepers.len() + self.watchers.as_ref().map_or(0, |watchers| watchers.len())
+        self.asleep() + self.watchers.as_ref().map_or(0, |watchers| watchers.len())
+    }
+
+    fn asleep(&self) -> usize {
+        usize::from(self.first.is_some()) + self.rest.as_ref().map_or(0, |rest| rest.len())
     }
 
     pub(super) fn sleep(&mut self, waiter: Arc<Waiter>) {
         waiter.set_queued(true);
-        self.sleepers.push_back(waiter);
+        match &self.first {
+            None => self.first = Some(waiter),
+            Some(_) => self.rest.get_or_insert_default().push_back(waiter),
+        }
     }
 
     /// True if it was still waiting: nobody took it off to wake it.
     pub(super) fn leave(&mut self, waiter: &Arc<Waiter>) -> bool {
-        match self.sleepers.iter().position(|sleeper| Arc::ptr_eq(sleeper, waiter)) {
-            Some(at) => self.sleepers.remove(at).inspect(|off| off.set_queued(false)).is_some(),
-            None => false,
+        let is = |sleeper: &Arc<Waiter>| Arc::ptr_eq(sleeper, waiter);
+        if self.first.as_ref().is_some_and(is) {
+            return self.next_sleeper().is_some();
         }
+        let off = self.rest.as_mut().and_then(|rest| rest.remove(rest.iter().position(is)?));
+        off.inspect(|off| off.set_queued(false)).is_some()
     }
 
     #[inline]
     pub(super) fn next_sleeper(&mut self) -> Option<Arc<Waiter>> {
-        self.sleepers.pop_front().inspect(|off| off.set_queued(false))
+        let off = self.first.take()?;
+        self.first = self.rest.as_mut().and_then(|rest| rest.pop_front());
+        off.set_queued(false);
+        Some(off)
     }
 
     /// Needs new memory only for more watchers than ever before, or while they are being told.
@@ -126,12 +178,12 @@ impl WaitQueue {
 
     /// Everybody, for an event that concerns all.
     pub(super) fn drain_sleepers(&mut self) -> impl Iterator<Item = Arc<Waiter>> {
-        self.sleepers.drain(..).inspect(|off| off.set_queued(false))
+        std::iter::from_fn(|| self.next_sleeper())
     }
 }
 
 impl std::fmt::Debug for WaitQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} asleep, watched: {}", self.sleepers.len(), self.watchers.is_some())
+        write!(f, "{} asleep, watched: {}", self.asleep(), self.watchers.is_some())
     }
 }

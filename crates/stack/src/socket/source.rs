@@ -18,6 +18,11 @@ pub trait Socket: fmt::Debug + Sealed {
     /// `SO_BUSY_POLL`: microseconds that a call may busy poll before it sleeps; 0 = off.
     fn busy_poll(&self) -> u32;
 
+    /// Where its events come from, for waits that take any source.
+    fn events(&self) -> Arc<dyn Source> {
+        self.shared_source()
+    }
+
     /// `SO_INCOMING_NAPI_ID`: the context that the last packet came from.
     fn incoming_napi_id(&self) -> Option<NapiId> {
         self.source().napi()

@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{
     napi::{self, Context, Direct, NapiId, Poller, Waiter, Wake},
+    signal,
     time::{self, Instant},
 };
 use std::{
@@ -181,6 +182,21 @@ impl Waiting {
         &self,
         bed: &impl Bed,
         timeout: &Timeout,
+        call: C,
+    ) -> io::Result<C::Output> {
+        self.wait_unless(self.is_nonblocking(), bed, timeout, call)
+    }
+
+    /// As [`wait`](Waiting::wait), non-blocking if `at_once`, whatever the socket is (`MSG_DONTWAIT`).
+    ///
+    /// # Errors
+    /// As [`wait`](Waiting::wait).
+    #[inline]
+    pub(super) fn wait_unless<C: Call>(
+        &self,
+        at_once: bool,
+        bed: &impl Bed,
+        timeout: &Timeout,
         mut call: C,
     ) -> io::Result<C::Output> {
         if let Some(result) = call.attempt() {
@@ -188,12 +204,12 @@ impl Waiting {
         }
         let deadline = timeout.deadline();
         loop {
-            if self.poll(bed, &mut call, deadline)
+            if self.poll(at_once, bed, &mut call, deadline)
                 && let Some(result) = call.attempt()
             {
                 return result;
             }
-            if self.is_nonblocking() {
+            if at_once {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
             let wake = sleep(bed, deadline)?;
@@ -203,20 +219,29 @@ impl Waiting {
             match wake {
                 Wake::Timeout => return Err(io::ErrorKind::WouldBlock.into()),
                 Wake::Interrupted => return Err(io::ErrorKind::Interrupted.into()),
-                Wake::Woken | Wake::Readable => {}
+                Wake::Woken | Wake::Readable | Wake::Outside => {
+                    if signal::is_put_off() {
+                        return Err(io::ErrorKind::Interrupted.into());
+                    }
+                }
             }
         }
     }
 
     /// Busy polls by `SO_BUSY_POLL` if a napi id is known. True if something came.
     #[inline]
-    fn poll(&self, bed: &impl Bed, call: &mut impl Call, deadline: Option<Instant>) -> bool {
+    fn poll(
+        &self,
+        once: bool,
+        bed: &impl Bed,
+        call: &mut impl Call,
+        deadline: Option<Instant>,
+    ) -> bool {
         let micros = self.busy_poll();
         if micros == 0 {
             return false;
         }
         let Some(context) = bed.context() else { return false };
-        let once = self.is_nonblocking();
         let terms = Terms {
             span: Duration::from_micros(if once { 0 } else { micros.into() }),
             budget: self.budget().into(),
@@ -225,7 +250,7 @@ impl Waiting {
         let mut poller =
             Poller { name: bed.poller(), prefer: self.prefers_busy_poll(), direct: call.direct() };
         let contexts = slice::from_ref(&context);
-        busy_loop(contexts, &terms, &mut poller, || bed.is_ready()) == Busy::Ready
+        busy_loop(contexts, &terms, &mut poller, |_| bed.is_ready()) == Busy::Ready
     }
 }
 
@@ -233,6 +258,9 @@ impl Waiting {
 fn sleep(bed: &impl Bed, deadline: Option<Instant>) -> io::Result<Wake> {
     let waiter = Waiter::of_this_thread()?;
     waiter.start();
+    if signal::is_put_off() {
+        return Ok(Wake::Interrupted);
+    }
     let Ok(context) = bed.join(&waiter) else { return Ok(Wake::Woken) };
     let timeout = deadline.map(|deadline| deadline - time::now());
     let wake = match context {

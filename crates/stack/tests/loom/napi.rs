@@ -25,7 +25,7 @@ use id::{MIN_NAPI_ID, NapiId};
 use pass::Driver;
 pub(crate) use pass::{Pass, Poller, Upper};
 use wait::WakeList;
-pub(crate) use wait::{Bedside, Waiter, Wake};
+pub(crate) use wait::{Bedside, Outside, Waiter, Wake};
 pub(crate) use watchdog::Watchdog;
 use word::Word;
 

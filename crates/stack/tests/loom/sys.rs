@@ -16,12 +16,12 @@ loom::lazy_static! {
 
 #[derive(Default)]
 struct Kernel {
-    /// Threads asleep, each on a descriptor: an epoll instance is readable if it has events.
+    /// Threads asleep, each on descriptors: an epoll instance is readable if it has events.
     asleep: loom::sync::Mutex<Vec<Sleeper>>,
 }
 
 struct Sleeper {
-    fd: RawFd,
+    fds: Vec<RawFd>,
     bell: std::sync::Arc<loom::sync::Condvar>,
 }
 
@@ -31,7 +31,7 @@ fn change<R>(call: impl FnOnce() -> R) -> R {
     let mut asleep = KERNEL.asleep.lock().unwrap();
     let result = call();
     asleep.retain(|sleeper| {
-        let stays = real::poll(sleeper.fd, Some(Duration::ZERO)) == 0;
+        let stays = sleeper.fds.iter().all(|fd| real::poll(*fd, Some(Duration::ZERO)) == 0);
         if !stays {
             sleeper.bell.notify_one();
         }
@@ -41,7 +41,7 @@ fn change<R>(call: impl FnOnce() -> R) -> R {
     result
 }
 
-fn block(fd: RawFd, timeout: Option<Duration>, mut ready: impl FnMut() -> i32) -> i32 {
+fn block(fds: &[RawFd], timeout: Option<Duration>, mut ready: impl FnMut() -> i32) -> i32 {
     let mut asleep = KERNEL.asleep.lock().unwrap();
     let bell = std::sync::Arc::new(loom::sync::Condvar::new());
     loop {
@@ -55,7 +55,7 @@ fn block(fd: RawFd, timeout: Option<Duration>, mut ready: impl FnMut() -> i32) -
             loom::thread::yield_now();
             return 0;
         }
-        asleep.push(Sleeper { fd, bell: bell.clone() });
+        asleep.push(Sleeper { fds: fds.to_vec(), bell: bell.clone() });
         asleep = bell.wait(asleep).unwrap();
     }
 }
@@ -70,7 +70,12 @@ pub(crate) fn drain(event: RawFd) {
 }
 
 pub(crate) fn poll(fd: RawFd, timeout: Option<Duration>) -> libc::c_int {
-    block(fd, timeout, || real::poll(fd, Some(Duration::ZERO)))
+    block(&[fd], timeout, || real::poll(fd, Some(Duration::ZERO)))
+}
+
+pub(crate) fn poll_all(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> libc::c_int {
+    let asleep_on: Vec<_> = fds.iter().map(|fd| fd.fd).collect();
+    block(&asleep_on, timeout, || real::poll_all(fds, Some(Duration::ZERO)))
 }
 
 pub(crate) fn epoll_control(
@@ -88,5 +93,5 @@ pub(crate) fn epoll_wait(
     events: &mut [libc::epoll_event],
     timeout: Option<Duration>,
 ) -> libc::c_int {
-    block(epoll, timeout, || real::epoll_wait(epoll, events, Some(Duration::ZERO)))
+    block(&[epoll], timeout, || real::epoll_wait(epoll, events, Some(Duration::ZERO)))
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     check,
-    napi::{Bedside, Waiter, Wake},
+    napi::{Bedside, Outside, Waiter, Wake},
     sync::{Arc, AtomicU32, Ordering},
 };
 use loom::{sync::Mutex, thread};
@@ -77,10 +77,32 @@ fn a_wake_up_and_a_descriptor_at_once_end_the_sleep() {
             let event = event.clone();
             thread::spawn(move || crate::sys::signal(std::os::fd::AsRawFd::as_raw_fd(&*event)))
         };
-        let woken = matches!(waiter.sleep_beside(&bedside, None), Wake::Woken);
+        let woken =
+            matches!(waiter.sleep_beside(&bedside, None, &mut Outside::nothing()), Wake::Woken);
         waker.join().unwrap();
         device.join().unwrap();
         assert!(woken || waiter.is_woken(), "the wake-up is gone");
+    });
+}
+
+#[test]
+fn a_wake_up_and_something_outside_at_once_are_both_seen() {
+    check(Some(3), || {
+        let event = std::sync::Arc::new(crate::sys::eventfd().unwrap());
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&*event);
+        let waiter = Arc::new(Waiter::new().unwrap());
+        let mut outside = Outside::nothing();
+        outside.push(fd, libc::POLLIN);
+        waiter.start();
+        let waker = {
+            let waiter = waiter.clone();
+            thread::spawn(move || waiter.wake())
+        };
+        crate::sys::signal(fd);
+        let wake = waiter.sleep_minding(None, &mut outside);
+        waker.join().unwrap();
+        assert!(matches!(wake, Wake::Woken | Wake::Outside));
+        assert!(waiter.is_woken() && outside.look(), "one of the two is gone");
     });
 }
 

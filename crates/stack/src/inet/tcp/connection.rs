@@ -49,6 +49,24 @@ pub enum State {
     Closed,
 }
 
+impl State {
+    /// As Linux numbers them (include/net/tcp_states.h), in `struct tcp_info` and elsewhere.
+    pub fn number(self) -> u8 {
+        match self {
+            State::Established => 1,
+            State::SynSent => 2,
+            State::SynReceived => 3,
+            State::FinWait1 => 4,
+            State::FinWait2 => 5,
+            State::TimeWait => 6,
+            State::Closed => 7,
+            State::CloseWait => 8,
+            State::LastAck => 9,
+            State::Closing => 11,
+        }
+    }
+}
+
 /// A segment on its way out.
 #[derive(Clone, Debug, Default)]
 pub struct Outgoing<'a> {
@@ -126,6 +144,8 @@ pub struct Connection {
     pub(super) say_cwr: bool,
     /// An ACK goes out at once, whatever the receiver says.
     pub(super) ack_now: bool,
+    /// So many duplicate ACKs are due, one for each segment out of order: a peer without SACK counts them.
+    pub(super) duplicate_acks: u8,
     /// `MSG_MORE`, until the next `transmit` is over.
     pub(super) more: bool,
     /// The application found no room: tell it when there is some.
@@ -263,6 +283,7 @@ impl Connection {
             echo_ce: false,
             say_cwr: false,
             ack_now: false,
+            duplicate_acks: 0,
             more: false,
             starved: false,
             news: false,
@@ -319,6 +340,11 @@ impl Connection {
         new
     }
 
+    /// Nothing is under way: memory that an idle connection can do without goes back.
+    pub(super) fn rest(&mut self) {
+        self.recovery.rest();
+    }
+
     /// Something has happened since this was asked last that a waiter may wait for: data or the end has come,
     /// there is room again, the connection is made or over.
     #[inline]
@@ -335,6 +361,12 @@ impl Connection {
     #[inline]
     pub fn state(&self) -> State {
         self.state
+    }
+
+    /// The next sequence number expected.
+    #[inline]
+    pub(super) fn rcv_nxt(&self) -> Seq {
+        self.receiver.next()
     }
 
     /// What `TCP_QUICKACK` reads.
@@ -421,6 +453,11 @@ impl Connection {
 
     /// `tcp_done`: no connection any more.
     pub(super) fn end(&mut self) {
+        match self.state {
+            State::SynSent | State::SynReceived => self.count(Count::TcpAttemptFails),
+            State::Established | State::CloseWait => self.count(Count::TcpEstabResets),
+            _ => {}
+        }
         self.state = State::Closed;
         (self.read_shut, self.write_shut, self.news) = (true, true, true);
         (self.ack_now, self.probe_due) = (false, false);

@@ -20,6 +20,7 @@ use super::{
 };
 use crate::{
     inet::{Count, Inet, Path, PathOptions, SendError, input::Arrival},
+    ledger::Place,
     napi::{NapiId, Pass},
     sync::{Mutex, MutexGuard, lock},
     time::Instant,
@@ -72,6 +73,8 @@ pub(super) struct State {
     timer: Option<(Handle, Instant)>,
     /// When progress next confirms the neighbour.
     confirm_at: Instant,
+    /// Its line in the host's ledger.
+    place: Option<Place>,
 }
 
 /// What a flow is made of.
@@ -104,6 +107,7 @@ impl Core {
             later: None,
             timer: None,
             confirm_at: Instant::ZERO,
+            place: None,
         };
         Arc::new(Core { tuple: parts.tuple, state: Mutex::new(state) })
     }
@@ -170,7 +174,10 @@ impl Core {
             Some(at) if at <= now => state.connection.timer(now),
             Some(_) => {}
             // Nothing has been under way for a while: what an idle connection can do without goes.
-            None => state.path = None,
+            None => {
+                state.path = None;
+                state.connection.rest();
+            }
         }
         self.finish(state, inet, pass);
     }
@@ -185,20 +192,24 @@ impl Core {
     ) {
         state.transmit(&self.tuple, inet, pass.now);
         state.tell(pass);
-        if state.listed {
-            let over = matches!(state.connection.state(), Phase::TimeWait | Phase::Closed);
-            if over {
-                state.retire(self, inet, pass.now);
-            }
-            state.set_timer(self, inet, pass.now);
+        if !state.listed {
+            return;
         }
+        state.note(&self.tuple, inet);
+        let over = matches!(state.connection.state(), Phase::TimeWait | Phase::Closed);
+        let hold = if over { state.retire(self, inet, pass.now) } else { None };
+        state.set_timer(self, inet, pass.now);
+        // Letting go of the kernel's socket takes system calls: not under our lock.
+        drop(state);
+        drop(hold);
     }
 
     /// The application has let go, and has no pass to say goodbye in: the wheel will.
     pub(super) fn drop_later(self: &Arc<Core>, how: Dropped, inet: &Inet) {
         let mut state = self.lock();
         state.endpoint = None;
-        if state.listed {
+        // What was closed already needs no goodbye.
+        if state.listed && (how == Dropped::Abort || !state.connection.orphan) {
             state.dropped = how;
             let old = state.timer.map(|(handle, _)| handle);
             let handle = inet.tcp_timer(Instant::ZERO, old, || Timer::Flow(self.clone()));
@@ -210,6 +221,7 @@ impl Core {
     pub(super) fn forget(&self, inet: &Inet) {
         let mut state = self.lock();
         state.listed = false;
+        state.place = None;
         state.endpoint = None;
         let (hold, timer) = (state.hold.take(), state.timer.take());
         inet.tcp_release(&state.share.of(&self.tuple));
@@ -313,27 +325,49 @@ impl State {
     }
 
     /// It is over: out of the table, or a TIME_WAIT entry takes its place there. Waits if the ring was full.
+    /// What holds the port, if nobody needs it any more.
     #[cold]
-    fn retire(&mut self, core: &Arc<Core>, inet: &Inet, now: Instant) {
+    fn retire(&mut self, core: &Arc<Core>, inet: &Inet, now: Instant) -> Option<Hold> {
         let ours = Entry::Flow(core.clone());
-        match self.connection.take_time_wait() {
+        let hold = match self.connection.take_time_wait() {
             Some(wait) => {
                 let hold = self.hold.take();
                 if !Resting::begin(inet, &ours, core.tuple, wait, self.share, hold, now) {
                     inet.tcp.table.remove(&core.tuple, &ours);
                     inet.tcp_release(&self.share.of(&core.tuple));
                 }
+                None
             }
             None if self.connection.is_done() => {
                 inet.tcp.table.remove(&core.tuple, &ours);
                 inet.tcp_release(&self.share.of(&core.tuple));
-                self.hold = None;
+                self.hold.take()
             }
-            None => return,
-        }
+            None => return None,
+        };
         self.listed = false;
+        self.place = None;
         if let Some((handle, _)) = self.timer.take() {
             inet.tcp_cancel(handle);
+        }
+        hold
+    }
+
+    /// Keeps the ledger, if there is one.
+    #[inline]
+    fn note(&mut self, tuple: &Tuple, inet: &Inet) {
+        let Some(ledger) = inet.ledger() else { return };
+        if self.place.is_none() {
+            self.place = ledger.enter(tuple.local(), tuple.remote());
+        }
+        if let Some(place) = &self.place {
+            let connection = &self.connection;
+            let next = (connection.snd_nxt.0, connection.rcv_nxt().0);
+            place.note(
+                connection.state().number(),
+                next,
+                (connection.unread(), connection.unacknowledged()),
+            );
         }
     }
 

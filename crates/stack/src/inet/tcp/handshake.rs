@@ -123,6 +123,9 @@ impl Connection {
             return;
         }
         self.counts.segs_out += 1;
+        if self.snd_nxt != self.snd_una {
+            self.count(Count::TcpRetransSegs);
+        }
         self.snd_nxt = self.snd_una + 1;
         self.ack_now = false;
         opening.sent(now);

@@ -360,6 +360,11 @@ impl Connection {
         self.counts.bytes_received += arrived.new_in_order as u64;
         self.last_data_in = now;
         self.news |= arrived.new_in_order > 0;
+        if arrived.out_of_order && !self.sack {
+            self.duplicate_acks = self.duplicate_acks.saturating_add(1);
+        } else if arrived.new_in_order > 0 {
+            self.duplicate_acks = 0;
+        }
         if arrived.fin_reached {
             self.peer_finished(now);
         }

@@ -59,6 +59,7 @@ pub use bound::TcpBound;
 pub use connect::ConnectOptions;
 pub use endpoint::{Hold, Ready, TcpEndpoint};
 pub use listener::{ListenOptions, Listening};
+pub use options::Own;
 pub(super) use state::Tcp;
 
 /// Which congestion control a connection uses (`TCP_CONGESTION`).

@@ -1,4 +1,4 @@
-//! A connection's options, kept small: what its segments ask for is at hand, the rest takes memory only where a
+//! A socket's options, kept small: what its segments ask for is at hand, the rest takes memory only where a
 //! program has set something.
 
 use super::TcpOptions;
@@ -26,21 +26,24 @@ static DEFAULT: TcpOptions = TcpOptions {
     rto_min: Duration::ZERO,
 };
 
-#[derive(Debug)]
-pub(super) struct Own {
+/// Options as a connection or an idle socket keeps them.
+#[derive(Clone, Debug, Default)]
+pub struct Own {
     pub(super) nodelay: bool,
     pub(super) cork: bool,
     rest: Option<Box<TcpOptions>>,
 }
 
 impl Own {
-    pub(super) fn new(options: &TcpOptions) -> Own {
+    /// From what a program has set.
+    pub fn new(options: &TcpOptions) -> Own {
         let TcpOptions { nodelay, cork, .. } = *options;
         let rest = TcpOptions { nodelay: false, cork: false, ..*options };
         Own { nodelay, cork, rest: (rest != DEFAULT).then(|| Box::new(rest)) }
     }
 
-    pub(super) fn get(&self) -> TcpOptions {
+    /// All of them.
+    pub fn get(&self) -> TcpOptions {
         TcpOptions { nodelay: self.nodelay, cork: self.cork, ..**self }
     }
 }

@@ -7,7 +7,7 @@ use super::{
     segment::{Flags, Options, Segment},
     seq::Seq,
 };
-use crate::time::Instant;
+use crate::{inet::Count, time::Instant};
 use std::ops::Range;
 
 /// Where segments go: false means that there was no room, and the segment counts as not sent.
@@ -85,6 +85,7 @@ impl Connection {
             if !self.emit(range.clone(), false, now, out) {
                 return false;
             }
+            self.count(Count::TcpRetransSegs);
             self.recovery.resent(range, now);
         }
         true
@@ -106,7 +107,10 @@ impl Connection {
         };
         match (sent, next) {
             (false, _) => self.tail_probe = Some(range),
-            (true, None) => self.recovery.resent(range, now),
+            (true, None) => {
+                self.count(Count::TcpRetransSegs);
+                self.recovery.resent(range, now);
+            }
             (true, Some(_)) => {}
         }
         sent
@@ -217,6 +221,15 @@ impl Connection {
 
     #[inline]
     pub(super) fn send_ack(&mut self, now: Instant, out: &mut Out<'_>) -> bool {
+        // Segments that came together are answered together, but for a peer that needs three duplicates to see
+        // a loss. RFC 5681 section 4.2: "a TCP receiver SHOULD send an immediate duplicate ACK when an
+        // out-of-order segment arrives".
+        while self.duplicate_acks > 0 {
+            if !self.emit_bare(self.sendable_seq(), Flags::ACK, now, out) {
+                return false;
+            }
+            self.duplicate_acks -= 1;
+        }
         let due = self.ack_now || self.receiver.ack_need() == AckNeed::Now;
         !due || self.emit_bare(self.sendable_seq(), Flags::ACK, now, out)
     }

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     inet::{Count, Inet, PathOptions},
-    sync::{Mutex, Ordering, lock},
+    sync::{Mutex, MutexGuard, Ordering, lock},
     time::Instant,
 };
 use std::{sync::Arc, time::Duration};
@@ -102,7 +102,7 @@ impl Resting {
             if flags.has(Flags::RST) {
                 // RFC 1337 section 3: "Ignore RST segments in TIME-WAIT state" is a choice here, as in Linux.
                 if !config.tcp_rfc1337 {
-                    self.end(&mut state, inet);
+                    self.end(state, inet);
                 }
                 return Outcome::Nothing;
             }
@@ -154,7 +154,7 @@ impl Resting {
     /// Makes room for a new connection of ours between the same ends, if its segments cannot be mistaken for
     /// the old one's (RFC 6191; `tcp_twsk_unique`): where its sequence numbers must begin.
     pub(super) fn make_room(self: &Arc<Resting>, inet: &Inet, now: Instant) -> Option<Seq> {
-        let mut state = lock(&self.state);
+        let state = lock(&self.state);
         let left = state.wait.until - now;
         let safe = inet.tcp.config().tcp_tw_reuse
             && state.wait.timestamps.is_some()
@@ -163,13 +163,14 @@ impl Resting {
             return None;
         }
         inet.tcp_count(Count::TcpExtTWRecycled);
-        self.end(&mut state, inet);
-        Some(state.wait.snd_nxt + APART)
+        let next = state.wait.snd_nxt + APART;
+        self.end(state, inet);
+        Some(next)
     }
 
     /// A new connection takes its place.
     pub(super) fn give_way(self: &Arc<Resting>, inet: &Inet) {
-        self.end(&mut lock(&self.state), inet);
+        self.end(lock(&self.state), inet);
     }
 
     /// Its time is over.
@@ -178,11 +179,11 @@ impl Resting {
         inet.tcp_count(Count::TcpExtTW);
         let mut state = lock(&self.state);
         state.timer = None;
-        self.end(&mut state, inet);
+        self.end(state, inet);
     }
 
     pub(super) fn forget(self: &Arc<Resting>, inet: &Inet) {
-        self.end(&mut lock(&self.state), inet);
+        self.end(lock(&self.state), inet);
     }
 
     /// What peers do about our segments is for the path alone: default options.
@@ -199,14 +200,17 @@ impl Resting {
         state.timer = Some(inet.tcp_timer(state.wait.until, state.timer, timer));
     }
 
-    fn end(self: &Arc<Resting>, state: &mut State, inet: &Inet) {
+    fn end(self: &Arc<Resting>, mut state: MutexGuard<'_, State>, inet: &Inet) {
         if std::mem::replace(&mut state.over, true) {
             return;
         }
         if let Some(handle) = state.timer.take() {
             inet.tcp_cancel(handle);
         }
-        state.hold = None;
+        // Letting go of the kernel's socket takes system calls: not under our lock.
+        let hold = state.hold.take();
+        drop(state);
+        drop(hold);
         inet.tcp.table.remove(&self.tuple, &Entry::Resting(self.clone()));
         inet.tcp.resting.fetch_sub(1, Ordering::Relaxed);
         inet.tcp_release(&self.share.of(&self.tuple));

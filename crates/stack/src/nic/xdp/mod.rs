@@ -23,6 +23,8 @@
 mod bpf;
 mod device;
 mod error;
+mod grant;
+mod holding;
 pub(crate) mod netlink;
 mod owner;
 mod queue;
@@ -32,14 +34,12 @@ mod steering;
 mod umem;
 
 pub use error::Error;
+pub use grant::Grant;
+pub use holding::Holding;
 
 use self::{
-    bpf::{
-        program::Key,
-        sys::{self, Hook},
-    },
+    bpf::sys::{self, Hook},
     device::Device,
-    owner::{Denied, Lock},
     socket::{Rings, Sizes, Xsk},
     steering::PortMap,
 };
@@ -49,8 +49,6 @@ use std::{
     io,
     os::fd::{AsFd, AsRawFd, OwnedFd},
     sync::{Arc, Weak},
-    thread,
-    time::{Duration, Instant},
 };
 
 /// Bytes the kernel keeps free before a received packet (XDP_PACKET_HEADROOM).
@@ -62,13 +60,20 @@ const LARGE_FRAME: usize = 4096;
 const MIN_FRAMES: usize = 64;
 const MAX_FRAMES: usize = 8192;
 
-/// What every queue of the interface shares. Fields end in this order: first no more packets are taken,
-/// then the next owner may come.
+/// What every queue of the interface shares: the interface is held, and packets come, for as long as it lives.
 struct Shared {
-    _link: OwnedFd,
     /// The sockets by queue, as the program sees them.
     sockets: OwnedFd,
-    _lock: Lock,
+    _held: Held,
+}
+
+/// By whom the interface is held.
+enum Held {
+    /// By us.
+    Here(#[allow(dead_code)] Holding),
+    /// By another process, which has granted it to us; what it is to know that we live, and the steering program's
+    /// place, which stays ours if that process ends.
+    Elsewhere(#[allow(dead_code)] Vec<OwnedFd>),
 }
 
 /// Settings of an [`Xdp`] before it is opened.
@@ -128,25 +133,37 @@ impl Builder {
                 return Err(Error::RingSize { frames, min: MIN_FRAMES, max: MAX_FRAMES });
             }
         }
-        let device = Device::find(&self.name)?;
+        let holding = Holding::take(&self.name, self.native)?;
+        let grant = holding.grant()?;
+        self.open_as(grant, Held::Here(holding))
+    }
+
+    /// Opens an interface that another process holds and has granted to this one. `keep`: descriptors that are to
+    /// stay open as long as the interface is used.
+    ///
+    /// # Errors
+    /// As [`open`](Builder::open).
+    pub fn open_granted(self, grant: Grant, keep: Vec<OwnedFd>) -> Result<Xdp, Error> {
+        let mut keep = keep;
+        let (grant, link) = grant.without_link();
+        keep.extend(link);
+        self.open_as(grant, Held::Elsewhere(keep))
+    }
+
+    fn open_as(self, grant: Grant, held: Held) -> Result<Xdp, Error> {
+        let Grant { device, hook, ports, sockets, mut unbound, .. } = grant;
         let sizes = Sizes { rx: self.rx, tx: self.tx, frame: frame_size(&device)? };
-        let lock = take(&device)?;
         let at = |step| {
             let name = device.name.clone();
             move |e: io::Error| Error::os(&name, step, e)
         };
-        let ports = sys::hash_map::<Key>("busypoll_ports", steering::CAPACITY)
-            .map_err(at("make a BPF map"))?;
-        let sockets =
-            sys::socket_map("busypoll_xsks", device.queues).map_err(at("make a BPF map"))?;
-        let program = sys::load_steering(ports.as_fd(), sockets.as_fd())
-            .map_err(at("load the XDP program"))?;
-        let (link, hook) = attach(&device, &program, self.native)?;
-        let shared = Arc::new(Shared { _link: link, sockets, _lock: lock });
-        let mut unbound: Vec<OwnedFd> =
-            (0..device.queues).map(|_| socket::make(&device.name)).collect::<Result<_, Error>>()?;
+        let shared = Arc::new(Shared { sockets, _held: held });
+        let Some(first) = unbound.first() else {
+            let queues = device.queues;
+            return Err(Error::NoQueue { device: device.name, queue: 0, queues });
+        };
         let namespace =
-            socket::namespace(unbound[0].as_fd()).map_err(at("tell the network namespace"))?;
+            socket::namespace(first.as_fd()).map_err(at("tell the network namespace"))?;
         let may_zero_copy = self.zero_copy && hook == Hook::Native;
         let probe = Xsk::bind(unbound.swap_remove(0), &device, 0, sizes, may_zero_copy)?;
         let zero_copy = probe.0.zero_copy;
@@ -293,56 +310,9 @@ fn frame_size(device: &Device) -> Result<usize, Error> {
     }
 }
 
-fn take(device: &Device) -> Result<Lock, Error> {
-    // An owner that ends between our two questions is a reason to ask again.
-    let mut tries = 3;
-    loop {
-        match Lock::take(device.ifindex) {
-            Ok(lock) => return Ok(lock),
-            Err(Denied::OwnedBy(pid)) => {
-                return Err(Error::Owned { device: device.name.clone(), pid });
-            }
-            Err(Denied::Failed(e)) => {
-                tries -= 1;
-                if tries == 0 {
-                    return Err(Error::os(&device.name, "take the device's lock", e));
-                }
-            }
-        }
-    }
-}
-
-/// Attaches natively, else generically.
-fn attach(device: &Device, program: &OwnedFd, native: bool) -> Result<(OwnedFd, Hook), Error> {
-    let deadline = Instant::now() + socket::CLEANUP;
-    let hooks: &[Hook] = if native { &[Hook::Native, Hook::Generic] } else { &[Hook::Generic] };
-    loop {
-        let mut error = io::Error::from(io::ErrorKind::Unsupported);
-        for hook in hooks {
-            match sys::attach(program, device.ifindex, *hook) {
-                Ok(link) => return Ok((link, *hook)),
-                Err(e) => error = e,
-            }
-            if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST | libc::EPERM)) {
-                break;
-            }
-        }
-        let Some(id) = device.program() else {
-            return Err(Error::os(&device.name, "attach the XDP program", error));
-        };
-        let program = sys::program_name(id);
-        // One of ours without a lock holder is on its way out.
-        if program == sys::PROGRAM_NAME && Instant::now() < deadline {
-            thread::sleep(Duration::from_millis(5));
-            continue;
-        }
-        return Err(Error::ProgramPresent { device: device.name.clone(), program, id });
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{bpf::program::Key, *};
     use busypoll_lab::{Lab, needs_root};
 
     /// A program that is there without a lock holder is somebody else's; it is named and left alone.

@@ -57,6 +57,9 @@ impl<T: Copy> Ring<T> {
             return Err(io::Error::last_os_error());
         }
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        // A forked child has no business with the ring. Failure only leaves it there.
+        // SAFETY: advice on our own mapping.
+        unsafe { libc::madvise(base.as_ptr().cast(), bytes, libc::MADV_DONTFORK) };
         // SAFETY: the kernel's offsets lie inside the mapping and are aligned for what they name.
         let (producer, consumer, flags, entries) = unsafe {
             (

@@ -3,7 +3,10 @@
 
 use super::{
     Shared,
-    bpf::{program::Key, sys},
+    bpf::{
+        program::{Key, OURS, SOME_LEFT},
+        sys,
+    },
 };
 use crate::nic::Steering;
 use std::{
@@ -20,8 +23,23 @@ pub(super) const CAPACITY: u32 = 1 << 16;
 /// The map and its users.
 pub(super) struct PortMap {
     map: OwnedFd,
-    users: Mutex<HashMap<Key, u32>>,
+    users: Mutex<HashMap<Key, Users>>,
     _shared: Arc<Shared>,
+}
+
+/// What there is to an entry.
+#[derive(Default)]
+struct Users {
+    /// How many have it steered.
+    count: u32,
+    /// Entries of connections that are left to the kernel.
+    left: Vec<Key>,
+}
+
+impl Users {
+    fn value(&self) -> u8 {
+        if self.left.is_empty() { OURS } else { OURS | SOME_LEFT }
+    }
 }
 
 impl PortMap {
@@ -29,7 +47,14 @@ impl PortMap {
         PortMap { map, users: Mutex::new(HashMap::new()), _shared: shared }
     }
 
-    fn users(&self) -> MutexGuard<'_, HashMap<Key, u32>> {
+    /// Nobody has the port steered: what was left of it needs no saying.
+    fn forget(&self, users: &mut HashMap<Key, Users>, port: &Key) {
+        for left in users.remove(port).into_iter().flat_map(|users| users.left) {
+            let _ = sys::delete(&self.map, &left);
+        }
+    }
+
+    fn users(&self) -> MutexGuard<'_, HashMap<Key, Users>> {
         self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -38,30 +63,48 @@ impl Steering for PortMap {
     fn add(&self, protocol: u8, local: SocketAddr) -> io::Result<()> {
         let key = Key::new(protocol, local);
         let mut users = self.users();
-        if let Some(count) = users.get_mut(&key) {
-            *count += 1;
-            return Ok(());
+        let entry = users.entry(key).or_default();
+        if entry.count == 0
+            && let Err(error) = sys::update(&self.map, &key, &entry.value())
+        {
+            self.forget(&mut users, &key);
+            return Err(match error.raw_os_error() {
+                Some(libc::E2BIG) => io::Error::new(
+                    io::ErrorKind::StorageFull,
+                    format!(
+                        "cannot steer packets for {local}: all {CAPACITY} entries are taken; close a socket"
+                    ),
+                ),
+                _ => error,
+            });
         }
-        sys::update(&self.map, &key, &1u8).map_err(|e| match e.raw_os_error() {
-            Some(libc::E2BIG) => io::Error::new(
-                io::ErrorKind::StorageFull,
-                format!("cannot steer packets for {local}: all {CAPACITY} entries are taken; close a socket"),
-            ),
-            _ => e,
-        })?;
-        users.insert(key, 1);
+        entry.count += 1;
+        Ok(())
+    }
+
+    fn leave(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
+        let (port, key) = (Key::new(libc::IPPROTO_TCP as u8, local), Key::left(local, remote));
+        let mut users = self.users();
+        let entry = users.entry(port).or_default();
+        if !entry.left.contains(&key) {
+            sys::update(&self.map, &key, &OURS)?;
+            entry.left.push(key);
+            if entry.count > 0 {
+                sys::update(&self.map, &port, &entry.value())?;
+            }
+        }
         Ok(())
     }
 
     fn remove(&self, protocol: u8, local: SocketAddr) {
         let key = Key::new(protocol, local);
         let mut users = self.users();
-        let Some(count) = users.get_mut(&key) else { return };
-        *count -= 1;
-        if *count == 0 {
-            users.remove(&key);
+        let Some(entry) = users.get_mut(&key) else { return };
+        entry.count = entry.count.saturating_sub(1);
+        if entry.count == 0 {
             // The entry is there; and if it were not, the packets would go to the kernel, as they shall.
             let _ = sys::delete(&self.map, &key);
+            self.forget(&mut users, &key);
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::{
     inet::tcp::{Ready, TcpEndpoint},
     napi::{Context, Driver, NapiId, Pass, Waiter},
     socket::{
-        readiness::{Events, WaitQueue, Watch},
+        readiness::{Events, WaitQueue, Watch, tell},
         udp::SocketStats,
         waiting::{Bed, Followed, Something, Waiting},
     },
@@ -178,6 +178,13 @@ impl Endpoint {
         self.napi.store(napi.get(), Ordering::Relaxed);
     }
 
+    /// Tells whoever waits how things stand, though nothing has happened.
+    pub(super) fn remind(&self, pass: &mut Pass<'_>) {
+        if self.waiters.load(Ordering::SeqCst) != 0 {
+            self.tell(Ready(0), self.ready(), None, pass);
+        }
+    }
+
     /// Wakes and tells those for whom this is.
     #[cold]
     fn tell(&self, before: Ready, ready: Ready, napi: Option<NapiId>, pass: &mut Pass<'_>) {
@@ -197,19 +204,24 @@ impl Endpoint {
         drop(waits);
         // More data is news also where there was some; that there still is room is not.
         let news = Ready(ready.0 & !before.0 | ready.0 & Ready::READABLE.0);
-        for watch in watchers.iter().flat_map(|watchers| watchers.iter()) {
-            watch.notify(events(news), napi, &mut pass.wake);
-        }
+        tell(watchers.as_ref(), events(news), napi, &mut pass.wake);
     }
 }
 
 impl TcpEndpoint for Endpoint {
     #[inline]
     fn changed(&self, ready: Ready, napi: Option<NapiId>, pass: &mut Pass<'_>) {
-        let before = self.word.load(Ordering::Relaxed);
-        let after = (before & !READY).wrapping_add(ONCE) | u64::from(ready.0);
-        // A full barrier: who sleeps counts himself and then reads the word, we do the reverse.
-        self.word.swap(after, Ordering::SeqCst);
+        let mut before = self.word.load(Ordering::Relaxed);
+        // A full barrier: who sleeps counts himself and then reads the word, we do the reverse. Of a listener the
+        // kernel's connections tell, too, and not under its lock: each must count.
+        loop {
+            let after = (before & !READY).wrapping_add(ONCE) | u64::from(ready.0);
+            let (done, failed) = (Ordering::SeqCst, Ordering::Relaxed);
+            match self.word.compare_exchange_weak(before, after, done, failed) {
+                Ok(_) => break,
+                Err(now) => before = now,
+            }
+        }
         self.note_driver(pass);
         if let Some(napi) = napi
             && self.napi.load(Ordering::Relaxed) != napi.get()

@@ -1,13 +1,14 @@
 //! Listening, and accepting what has come.
 
 use super::{
+    adopt::{Accepted, KernelHalf},
     endpoint::{Endpoint, Reading, events},
     options::Values,
     stream::{Bound, TcpStream},
 };
 use crate::{
     Host,
-    inet::tcp::{Listening, Ready},
+    inet::tcp::{Flow, Listening, Ready},
     napi::{Context, NapiId},
     socket::{
         common::common_options,
@@ -65,6 +66,8 @@ pub(super) struct Inner {
     pub(super) listening: Listening,
     pub(super) values: Mutex<Values>,
     closed: AtomicBool,
+    /// The kernel's socket that listens beside it.
+    kernel: Option<KernelHalf>,
 }
 
 common_options!(TcpListener, TcpListener::wait_options, TcpListener::inner);
@@ -93,10 +96,12 @@ impl TcpListener {
         waiting: Waiting,
         values: Values,
         backlog: u32,
+        kernel: impl FnOnce(&Arc<Endpoint>) -> io::Result<Option<KernelHalf>>,
     ) -> io::Result<TcpListener> {
         let endpoint = Arc::new(Endpoint::of_listener(waiting));
         let hold = bound.hold.map(|hold| hold as crate::inet::tcp::Hold);
         let options = values.listen(backlog);
+        let kernel = kernel(&endpoint)?;
         let listening = bound.inet.listen(options, hold, endpoint.clone())?;
         Ok(TcpListener(Arc::new(Inner {
             host: host.clone(),
@@ -104,6 +109,7 @@ impl TcpListener {
             listening,
             values: Mutex::new(values),
             closed: AtomicBool::new(false),
+            kernel,
         })))
     }
 
@@ -113,25 +119,45 @@ impl TcpListener {
     /// # Errors
     /// `WouldBlock` if non-blocking or the read timeout is over, `Interrupted` by a signal.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        loop {
+            // A connection of the kernel's is for those who ask for it.
+            if let Accepted::Ours(stream, remote) = self.accept_from_both(false)? {
+                return Ok((stream, remote));
+            }
+        }
+    }
+
+    pub(super) fn accept_from_both(&self, dont_wait: bool) -> io::Result<Accepted> {
         let inner = &*self.0;
         let endpoint = &*inner.endpoint;
         let waiting = &endpoint.waiting;
-        let flow = waiting.wait(&Reading(endpoint), &waiting.reading, || {
+        let at_once = dont_wait || waiting.is_nonblocking();
+        waiting.wait_unless(at_once, &Reading(endpoint), &waiting.reading, || {
             let moment = endpoint.moment();
+            let kernel = inner.kernel.as_ref();
             if !endpoint.ready().any(Ready::READABLE) {
                 return None;
             }
             let flow = inner.listening.accept();
-            if inner.listening.queued() == 0 {
+            let accepted = match flow {
+                Some(flow) => Some(Ok(self.accepted(flow))),
+                None => kernel.and_then(KernelHalf::accept).map(|it| it.map(Accepted::Kernel)),
+            };
+            if inner.listening.queued() == 0 && !kernel.is_some_and(KernelHalf::has_some) {
                 endpoint.passed(moment, Ready::READABLE);
             } else {
                 endpoint.pass_on();
             }
-            flow.map(Ok)
-        })?;
+            accepted
+        })
+    }
+
+    fn accepted(&self, flow: Flow) -> Accepted {
+        let inner = &*self.0;
         let remote = flow.remote();
         let values = lock(&inner.values).clone();
-        Ok((TcpStream::accepted(&inner.host, flow, waiting.handed_on(), values), remote))
+        let waiting = inner.endpoint.waiting.handed_on();
+        Accepted::Ours(TcpStream::accepted(&inner.host, flow, waiting, values), remote)
     }
 
     /// The connections as they come, for ever.
@@ -163,6 +189,11 @@ impl TcpListener {
     /// `InvalidInput` for zero.
     pub fn set_accept_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.0.endpoint.waiting.reading.set(timeout)
+    }
+
+    /// How long [`accept`](TcpListener::accept) may wait; `None`: for ever.
+    pub fn accept_timeout(&self) -> Option<Duration> {
+        self.0.endpoint.waiting.reading.get()
     }
 
     /// Another handle to the same socket, as from dup(2).
@@ -219,7 +250,7 @@ impl Drop for Inner {
 impl Source for Inner {
     fn readiness(&self) -> Events {
         let moment = self.endpoint.moment();
-        if self.listening.queued() == 0 {
+        if self.listening.queued() == 0 && !self.kernel.as_ref().is_some_and(KernelHalf::has_some) {
             self.endpoint.passed(moment, Ready::READABLE);
             return Events::default();
         }

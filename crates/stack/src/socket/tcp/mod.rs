@@ -2,13 +2,17 @@
 //! data, [`listener`] listens, [`options`] says what can be set; [`endpoint`] is where a connection tells them
 //! what has happened.
 
+mod adopt;
 mod endpoint;
 mod listener;
+mod message;
 mod options;
 mod stream;
 mod transfer;
 
+pub use adopt::Accepted;
 pub use listener::{Incoming as IncomingStreams, TcpListener};
+pub use message::SendFlags;
 pub use stream::TcpStream;
 
 use crate::inet::tcp::{Flow, connection::State};

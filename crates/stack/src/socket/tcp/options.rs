@@ -8,7 +8,9 @@ use crate::{
     host::HoldOptions,
     inet::{
         PathOptions,
-        tcp::{Algorithm, Config, ConnectOptions, Flow, ListenOptions, TcpOptions, info::TcpInfo},
+        tcp::{
+            Algorithm, Config, ConnectOptions, Flow, ListenOptions, Own, TcpOptions, info::TcpInfo,
+        },
     },
     socket::options::*,
     sync::lock,
@@ -19,7 +21,7 @@ use std::{io, time::Duration};
 /// The values a socket holds; of a connection, TCP's own are the flow's.
 #[derive(Clone, Debug)]
 pub(super) struct Values {
-    pub(super) tcp: TcpOptions,
+    pub(super) tcp: Own,
     pub(super) path: PathOptions,
     pub(super) reuse_address: bool,
     pub(super) reuse_port: bool,
@@ -38,7 +40,7 @@ const DEFAULT_SEGMENT: u16 = 536;
 impl Values {
     pub(super) fn new() -> Values {
         Values {
-            tcp: TcpOptions::default(),
+            tcp: Own::default(),
             path: PathOptions { dont_fragment: true, ..PathOptions::default() },
             reuse_address: false,
             reuse_port: false,
@@ -59,7 +61,7 @@ impl Values {
             reuse_address: self.reuse_address,
             reuse_port: self.reuse_port,
             only_v6: self.only_v6,
-            tcp: self.tcp,
+            tcp: self.tcp.get(),
             path: self.path,
             ..ListenOptions::default()
         }
@@ -72,7 +74,7 @@ impl Values {
             reuse_port: self.reuse_port,
             queue: 0,
             path: self.path,
-            tcp: self.tcp,
+            tcp: self.tcp.get(),
         }
     }
 
@@ -87,7 +89,7 @@ impl Values {
         let seconds = || -> io::Result<Duration> {
             Ok(Duration::from_secs(within(1, MAX_KEEP_SECONDS)?.into()))
         };
-        let tcp = &mut self.tcp;
+        let mut tcp = self.tcp.get();
         match (level, name) {
             (SOL_SOCKET, SO_REUSEADDR) => self.reuse_address = on,
             (SOL_SOCKET, SO_REUSEPORT) => self.reuse_port = on,
@@ -133,13 +135,14 @@ impl Values {
             (IPPROTO_IPV6, IPV6_V6ONLY) => self.only_v6 = on,
             _ => return Err(errno(libc::ENOPROTOOPT)),
         }
+        self.tcp = Own::new(&tcp);
         Ok(())
     }
 
     /// # Errors
     /// ENOPROTOOPT for an unknown name.
     fn get(&self, level: i32, name: i32, config: &Config) -> io::Result<i32> {
-        let tcp = &self.tcp;
+        let tcp = self.tcp.get();
         let or = |own: u32, host: u32| if own == 0 { host } else { own };
         let seconds = |own: Duration, host: Duration| {
             u32::try_from(if own.is_zero() { host } else { own }.as_secs()).unwrap_or(u32::MAX)
@@ -224,7 +227,7 @@ impl TcpStream {
         }
         let mut values = lock(&inner.values).clone();
         if let Some(flow) = inner.connection() {
-            values.tcp = flow.options();
+            values.tcp = Own::new(&flow.options());
         }
         values.get(level, name, inner.host.tcp_config())
     }
@@ -237,13 +240,13 @@ impl TcpStream {
         let mut values = lock(&self.0.values);
         let flow = self.0.connection();
         if let Some(flow) = flow {
-            values.tcp = flow.options();
+            values.tcp = Own::new(&flow.options());
         }
         let path = values.path;
         change(&mut values)?;
         if let Some(flow) = flow {
             let mut pass = pass();
-            flow.set_options(values.tcp, &mut pass);
+            flow.set_options(values.tcp.get(), &mut pass);
             if values.path != path {
                 flow.set_path_options(values.path, &mut pass);
             }
@@ -256,7 +259,7 @@ impl TcpStream {
     fn tcp(&self) -> TcpOptions {
         match self.0.connection().map(Flow::options) {
             Some(options) => options,
-            None => lock(&self.0.values).tcp,
+            None => lock(&self.0.values).tcp.get(),
         }
     }
 
@@ -275,7 +278,7 @@ impl TcpStream {
     /// None today; a `Result` as in std.
     pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
         self.change(|values| {
-            values.tcp.linger = linger;
+            values.tcp = Own::new(&TcpOptions { linger, ..values.tcp.get() });
             Ok(())
         })
     }
@@ -295,7 +298,8 @@ impl TcpStream {
     pub fn set_congestion(&self, name: &str) -> io::Result<()> {
         let algorithm = Algorithm::named(name).ok_or_else(|| errno(libc::ENOENT))?;
         self.change(|values| {
-            values.tcp.congestion = Some(algorithm);
+            let congestion = Some(algorithm);
+            values.tcp = Own::new(&TcpOptions { congestion, ..values.tcp.get() });
             Ok(())
         })
     }
@@ -364,7 +368,7 @@ impl TcpListener {
         }
         let mut values = lock(&self.0.values);
         values.set(level, name, value)?;
-        self.0.listening.set_options(values.tcp);
+        self.0.listening.set_options(values.tcp.get());
         self.0.listening.set_path_options(values.path);
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! A TCP socket from its making to its end: bound, connected, shut down, closed.
 
 use super::{
+    adopt::KernelHalf,
     endpoint::{Endpoint, Writing, events},
     is_connected,
     listener::TcpListener,
@@ -14,6 +15,7 @@ use crate::{
         tcp::{Flow, Ready, TcpBound},
     },
     napi::{Context, Driver, NapiId, Pass, Waiter},
+    signal,
     socket::{
         NOBODY,
         common::{common_options, timeouts},
@@ -220,6 +222,22 @@ impl TcpStream {
     /// # Errors
     /// EADDRINUSE as from listen(2); EINVAL if it has been connected.
     pub fn listen(self, backlog: u32) -> io::Result<TcpListener> {
+        self.listen_with(backlog, |_| Ok(None))
+    }
+
+    pub(super) fn listen_beside(
+        self,
+        backlog: u32,
+        kernel: impl FnOnce(&Arc<Endpoint>) -> io::Result<KernelHalf>,
+    ) -> io::Result<TcpListener> {
+        self.listen_with(backlog, |endpoint| kernel(endpoint).map(Some))
+    }
+
+    fn listen_with(
+        self,
+        backlog: u32,
+        kernel: impl FnOnce(&Arc<Endpoint>) -> io::Result<Option<KernelHalf>>,
+    ) -> io::Result<TcpListener> {
         let inner = &*self.0;
         if inner.flow.get().is_some() {
             return Err(errno(libc::EINVAL));
@@ -231,7 +249,7 @@ impl TcpStream {
         let values = lock(&inner.values).clone();
         let waiting = inner.endpoint.waiting.handed_on();
         waiting.set_nonblocking(self.nonblocking());
-        TcpListener::new(&inner.host, bound, waiting, values, backlog)
+        TcpListener::new(&inner.host, bound, waiting, values, backlog, kernel)
     }
 
     /// Another handle to the same socket, as from dup(2).
@@ -274,6 +292,10 @@ impl TcpStream {
         };
         let mut pass = pass();
         let result = flow.shutdown(how, &mut pass);
+        if result.is_err() {
+            // Linux wakes those who wait for the end all the same (`inet_shutdown`).
+            self.0.endpoint.remind(&mut pass);
+        }
         pass.wake.wake_all();
         result
     }
@@ -334,6 +356,10 @@ impl Inner {
             let events = Events::READABLE | Events::READ_HANGUP;
             self.shut.fetch_or(events.0, Ordering::Relaxed);
         }
+    }
+
+    pub(super) fn set_bound(&self, bound: Bound) {
+        *lock(&self.bound) = Some(bound);
     }
 
     fn bind(&self, local: SocketAddr) -> io::Result<Bound> {
@@ -415,6 +441,9 @@ impl Inner {
             // The last acknowledgement is no event for a socket that is closed: look now and then.
             let nap = Some(left.min(Duration::from_millis(1)));
             waiter.start();
+            if signal::is_put_off() {
+                return;
+            }
             match self.endpoint.context() {
                 Some(context) => context.sleep(&waiter, nap),
                 None => waiter.sleep(nap),

@@ -2,12 +2,13 @@
 
 use super::{
     endpoint::{Reading, Writing},
+    message::SendFlags,
     stream::{Inner, TcpStream, pass},
 };
 use crate::{
     inet::tcp::{Flow, Ready},
     napi::Pass,
-    socket::options::errno,
+    socket::{options::errno, udp::ReceiveFlags},
 };
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 
@@ -20,7 +21,8 @@ impl TcpStream {
     /// # Errors
     /// As [`read`](Read::read).
     pub fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.0.receive(&mut [IoSliceMut::new(buffer)], true)
+        let flags = ReceiveFlags { peek: true, ..ReceiveFlags::default() };
+        self.0.receive(&mut [IoSliceMut::new(buffer)], flags)
     }
 
     /// As [`write`](Write::write), and says that more follows at once (`MSG_MORE`): a last, partial segment
@@ -29,26 +31,31 @@ impl TcpStream {
     /// # Errors
     /// As [`write`](Write::write).
     pub fn write_more(&self, data: &[u8]) -> io::Result<usize> {
-        self.0.send(&[IoSlice::new(data)], true)
+        self.0.send(&[IoSlice::new(data)], SendFlags { more: true, ..SendFlags::default() })
     }
 }
 
 impl Inner {
     /// What is there, else busy poll, else sleep. 0 at the end of the stream.
-    fn receive(&self, into: &mut [IoSliceMut<'_>], peek: bool) -> io::Result<usize> {
+    pub(super) fn receive(
+        &self,
+        into: &mut [IoSliceMut<'_>],
+        flags: ReceiveFlags,
+    ) -> io::Result<usize> {
         let flow = self.flow()?;
         if into.iter().all(|room| room.is_empty()) {
             return Ok(0);
         }
         let endpoint = &*self.endpoint;
         let waiting = &endpoint.waiting;
-        waiting.wait(&Reading(endpoint), &waiting.reading, || {
+        let at_once = flags.dont_wait || waiting.is_nonblocking();
+        waiting.wait_unless(at_once, &Reading(endpoint), &waiting.reading, || {
             let moment = endpoint.moment();
             if !endpoint.ready().any(Ready::READABLE) {
                 return None;
             }
             let mut pass = pass();
-            let result = flow.recv(into, peek, &mut pass);
+            let result = flow.recv(into, flags.peek, &mut pass);
             pass.wake.wake_all();
             match result {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -61,20 +68,21 @@ impl Inner {
     }
 
     /// Hands `data` down; a blocking call returns when all of it has found room.
-    fn send(&self, data: &[IoSlice<'_>], more: bool) -> io::Result<usize> {
+    pub(super) fn send(&self, data: &[IoSlice<'_>], flags: SendFlags) -> io::Result<usize> {
         let flow = self.connection().ok_or_else(|| errno(libc::EPIPE))?;
         let endpoint = &*self.endpoint;
         let waiting = &endpoint.waiting;
         let len = data.iter().map(|piece| piece.len()).sum();
         let mut sent = 0;
-        let result = waiting.wait(&Writing(endpoint), &waiting.writing, || {
+        let at_once = flags.dont_wait || waiting.is_nonblocking();
+        let result = waiting.wait_unless(at_once, &Writing(endpoint), &waiting.writing, || {
             // An error that ends a call half done is the next call's.
             if sent > 0 && endpoint.ready().any(Ready::ERROR | Ready::HANGUP) {
                 return Some(Ok(()));
             }
             let moment = endpoint.moment();
-            match push(flow, (data, len), more, &mut sent) {
-                Ok(()) if sent == len || waiting.is_nonblocking() => {
+            match push(flow, (data, len), flags.more, &mut sent) {
+                Ok(()) if sent == len || at_once => {
                     if sent < len {
                         endpoint.passed(moment, Ready::WRITABLE);
                     }
@@ -86,7 +94,7 @@ impl Inner {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     endpoint.passed(moment, Ready::WRITABLE);
-                    (sent > 0 && waiting.is_nonblocking()).then_some(Ok(()))
+                    (sent > 0 && at_once).then_some(Ok(()))
                 }
                 Err(error) => Some(Err(error)),
             }
@@ -162,11 +170,11 @@ fn rest<'a>(
 
 impl Read for &TcpStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.0.receive(&mut [IoSliceMut::new(buffer)], false)
+        self.0.receive(&mut [IoSliceMut::new(buffer)], ReceiveFlags::default())
     }
 
     fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        self.0.receive(buffers, false)
+        self.0.receive(buffers, ReceiveFlags::default())
     }
 }
 
@@ -174,11 +182,11 @@ impl Write for &TcpStream {
     /// Returns when all of `data` has found room, unless non-blocking; the write timeout, an error or a signal
     /// may end it earlier.
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        self.0.send(&[IoSlice::new(data)], false)
+        self.0.send(&[IoSlice::new(data)], SendFlags::default())
     }
 
     fn write_vectored(&mut self, data: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.0.send(data, false)
+        self.0.send(data, SendFlags::default())
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -2,7 +2,11 @@
 //! what the socket has needed, up to its limit, and an idle socket has none.
 
 use crate::{napi::NapiId, time::Instant};
-use std::{collections::VecDeque, io::Read, net::SocketAddr};
+use std::{
+    collections::VecDeque,
+    io::{IoSliceMut, Read},
+    net::SocketAddr,
+};
 
 /// What is kept of a datagram beside its bytes.
 #[derive(Clone, Copy, Debug)]
@@ -74,10 +78,55 @@ impl Buffer {
         Some((meta, copied))
     }
 
+    /// As [`pop`](Buffer::pop), into several pieces, one after the other.
+    pub(super) fn pop_pieces(&mut self, into: &mut [IoSliceMut<'_>]) -> Option<(Meta, usize)> {
+        if let [one] = into {
+            return self.pop(one);
+        }
+        let found = self.peek_pieces(into)?;
+        self.metas.pop_front();
+        self.bytes.drain(..found.0.len as usize);
+        Some(found)
+    }
+
+    /// As [`peek`](Buffer::peek), into several pieces, one after the other.
+    pub(super) fn peek_pieces(&self, into: &mut [IoSliceMut<'_>]) -> Option<(Meta, usize)> {
+        let meta = *self.metas.front()?;
+        let (head, tail) = self.bytes.as_slices();
+        let first = (meta.len as usize).min(head.len());
+        let second = (meta.len as usize - first).min(tail.len());
+        let copied = scatter([&head[..first], &tail[..second]], into);
+        Some((meta, copied))
+    }
+
     /// Gives the memory back.
     pub(super) fn clear(&mut self) {
         *self = Buffer::default();
     }
+}
+
+/// Copies `from` into the pieces of `into`, one after the other: how many bytes had room.
+pub(super) fn scatter(from: [&[u8]; 2], into: &mut [IoSliceMut<'_>]) -> usize {
+    let mut from = from.into_iter();
+    let mut rest = from.next().unwrap_or_default();
+    let mut copied = 0;
+    for piece in into {
+        let mut at = 0;
+        while at < piece.len() {
+            if rest.is_empty() {
+                match from.next() {
+                    Some(next) => rest = next,
+                    None => return copied,
+                }
+            }
+            let len = rest.len().min(piece.len() - at);
+            piece[at..at + len].copy_from_slice(&rest[..len]);
+            rest = &rest[len..];
+            at += len;
+            copied += len;
+        }
+    }
+    copied
 }
 
 #[cfg(test)]
@@ -117,6 +166,33 @@ mod tests {
         assert_eq!(&into, b"123");
         assert_eq!(buffer.pop(&mut into).unwrap().1, 2);
         assert_eq!(&into[..2], b"67");
+    }
+
+    #[test]
+    fn pieces_take_what_one_buffer_would_whatever_wraps() {
+        let mut buffer = Buffer::default();
+        for round in 0..600usize {
+            let payload: Vec<u8> = (0..round % 97).map(|i| (i + round) as u8).collect();
+            buffer.push(meta(payload.len()), &payload, 100_000);
+            buffer.push(meta(2), &[1, 2], 100_000);
+            let (mut a, mut b, mut c) = ([0; 7], [0; 0], [0; 61]);
+            let take =
+                |buffer: &mut Buffer, peek: bool, a: &mut [u8], b: &mut [u8], c: &mut [u8]| {
+                    let mut pieces = [IoSliceMut::new(a), IoSliceMut::new(b), IoSliceMut::new(c)];
+                    match peek {
+                        true => buffer.peek_pieces(&mut pieces).unwrap(),
+                        false => buffer.pop_pieces(&mut pieces).unwrap(),
+                    }
+                };
+            for peek in [true, false] {
+                let (meta, copied) = take(&mut buffer, peek, &mut a, &mut b, &mut c);
+                assert_eq!((meta.len as usize, copied), (payload.len(), payload.len().min(68)));
+                let got = [&a[..], &c[..]].concat();
+                assert_eq!(got[..copied], payload[..copied]);
+            }
+            let (_, copied) = take(&mut buffer, false, &mut a, &mut b, &mut c);
+            assert_eq!((copied, &a[..2]), (2, &[1, 2][..]));
+        }
     }
 
     #[test]

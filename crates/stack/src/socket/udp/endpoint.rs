@@ -2,7 +2,7 @@
 //! receivers find them. It knows nothing of sending, of its binding or of the host.
 
 use super::{
-    buffer::{Buffer, Meta},
+    buffer::{Buffer, Meta, scatter},
     options::Options,
 };
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
     inet::{Datagram, SocketError, UdpEndpoint},
     napi::{Context, Direct, Driver, NapiId, Pass, Waiter, WakeList},
     socket::{
-        readiness::{Events, WaitQueue, Watch},
+        readiness::{Events, WaitQueue, Watch, tell},
         source::Source,
         waiting::{Bed, Followed, Something, Waiting},
     },
@@ -18,7 +18,7 @@ use crate::{
 };
 use std::{
     any::Any,
-    io,
+    io::{self, IoSliceMut},
     net::SocketAddr,
     sync::{
         Arc, Mutex,
@@ -80,6 +80,16 @@ impl Find {
         let meta = self.meta.take()?;
         let copied = into.len().min(meta.len as usize);
         into[..copied].copy_from_slice(self.payload.get(..copied)?);
+        Some((meta, copied))
+    }
+}
+
+impl Find {
+    /// As [`pop`](Find::pop), into pieces.
+    #[inline]
+    pub(super) fn pop_pieces(&mut self, into: &mut [IoSliceMut<'_>]) -> Option<(Meta, usize)> {
+        let meta = self.meta.take()?;
+        let copied = scatter([self.payload.get(..meta.len as usize)?, &[]], into);
         Some((meta, copied))
     }
 }
@@ -172,9 +182,7 @@ impl UdpEndpoint for Endpoint {
         if let Some(sleeper) = sleeper {
             pass.wake.push(sleeper);
         }
-        for watch in watchers.iter().flat_map(|watchers| watchers.iter()) {
-            watch.notify(Events::READABLE, pass.napi, &mut pass.wake);
-        }
+        tell(watchers.as_ref(), Events::READABLE, pass.napi, &mut pass.wake);
         true
     }
 
@@ -219,9 +227,7 @@ impl Endpoint {
         rx.wait.drain_sleepers().for_each(|sleeper| wake.push(sleeper));
         let (watchers, napi) = (rx.wait.watchers(), rx.followed.napi());
         drop(rx);
-        for watch in watchers.iter().flat_map(|watchers| watchers.iter()) {
-            watch.notify(events, napi, wake);
-        }
+        tell(watchers.as_ref(), events, napi, wake);
     }
 
     /// What there is without waiting: the pending error, else `take` a datagram, else the end.

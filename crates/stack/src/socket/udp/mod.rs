@@ -24,13 +24,16 @@ use std::{
     time::Duration,
 };
 
+mod adopt;
 mod buffer;
 mod endpoint;
+mod message;
 mod options;
 mod receive;
 mod send;
 
 pub use endpoint::SocketStats;
+pub use message::{Message, ReceiveFlags};
 pub use receive::Incoming;
 pub use send::Outgoing;
 

@@ -9,7 +9,7 @@ use crate::{
     time::{self, Instant},
 };
 use std::{
-    io,
+    io::{self, IoSlice},
     net::{SocketAddr, ToSocketAddrs},
     sync::atomic::Ordering,
     time::Duration,
@@ -60,6 +60,51 @@ impl UdpSocket {
 }
 
 impl Inner {
+    /// As [`send_all`](Inner::send_all) with one datagram, whose bytes lie in pieces.
+    pub(super) fn send_pieces(
+        &self,
+        pieces: &[IoSlice<'_>],
+        to: Option<SocketAddr>,
+        dont_wait: bool,
+    ) -> io::Result<usize> {
+        let len = pieces.iter().map(|piece| piece.len()).fold(0, usize::saturating_add);
+        self.endpoint.may_send().map_err(errno)?;
+        if len > self.endpoint.options.send_buffer.load(Ordering::Relaxed) as usize {
+            return Err(errno(libc::EMSGSIZE));
+        }
+        let inet = self.host.inet();
+        let mut waited: Option<Option<Instant>> = dont_wait.then_some(Some(Instant::ZERO));
+        let mut cached = lock(&self.path);
+        let by_kernel = |waited| match pieces {
+            [one] => self.send_by_kernel(&Outgoing { payload: one, to }, waited),
+            many => {
+                let whole: Vec<u8> = many.iter().flat_map(|piece| piece.iter().copied()).collect();
+                self.send_by_kernel(&Outgoing { payload: &whole, to }, waited)
+            }
+        };
+        loop {
+            let path = match &mut *cached {
+                Some((asked, path)) if *asked == to && path.is_current(inet) => path,
+                _ => match self.find_path(to, &mut cached)? {
+                    Some(path) => path,
+                    None => return by_kernel(&mut waited).map(|()| len),
+                },
+            };
+            let mut pass = Pass::new(None, time::now(), Driver::Kernel);
+            let result = match pieces {
+                [one] => inet.udp_send(path, &**one, &mut pass),
+                many => inet.udp_send(path, many, &mut pass),
+            };
+            pass.wake.wake_all();
+            match result {
+                Ok(()) => return Ok(len),
+                Err(SendError::UseKernel) => return by_kernel(&mut waited).map(|()| len),
+                Err(SendError::RingFull) => self.wait_for_room(&mut waited)?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
     #[inline]
     fn send_all(&self, datagrams: &[Outgoing<'_>]) -> io::Result<usize> {
         self.endpoint.may_send().map_err(errno)?;
@@ -89,7 +134,7 @@ impl Inner {
     #[inline]
     fn send_run(&self, run: &[Outgoing<'_>], cached: &mut Way) -> io::Result<usize> {
         let Some(first) = run.first() else { return Ok(0) };
-        let by_kernel = || self.send_by_kernel(first).map(|()| 1);
+        let by_kernel = || self.send_by_kernel(first, &mut None).map(|()| 1);
         let inet = self.host.inet();
         let mut waited: Option<Option<Instant>> = None;
         loop {
@@ -149,8 +194,11 @@ impl Inner {
         Ok(())
     }
 
-    fn send_by_kernel(&self, datagram: &Outgoing<'_>) -> io::Result<()> {
-        let mut waited = None;
+    fn send_by_kernel(
+        &self,
+        datagram: &Outgoing<'_>,
+        waited: &mut Option<Option<Instant>>,
+    ) -> io::Result<()> {
         loop {
             let result = self.with_binding(datagram.to.unwrap_or(NOBODY), |bound| {
                 let to = datagram.to.or(bound.remote).ok_or_else(|| errno(libc::EDESTADDRREQ))?;
@@ -161,7 +209,7 @@ impl Inner {
             });
             match result {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.wait_for_room(&mut waited)?;
+                    self.wait_for_room(waited)?;
                 }
                 other => return other,
             }

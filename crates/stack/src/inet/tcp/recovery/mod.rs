@@ -271,6 +271,11 @@ impl Recovery {
         recovery
     }
 
+    /// Nothing is out, and nothing will be soon: gives back what was allocated for it.
+    pub fn rest(&mut self) {
+        self.board.rest();
+    }
+
     /// Data went out for the first time: one segment, or several at once.
     pub fn sent(&mut self, range: Range<Seq>, now: Instant) {
         let idle = self.board.len() == 0;

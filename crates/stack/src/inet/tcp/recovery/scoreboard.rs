@@ -85,6 +85,11 @@ pub(super) struct Scoreboard {
 }
 
 impl Scoreboard {
+    /// Gives back what the ring has allocated and does not need.
+    pub fn rest(&mut self) {
+        self.ring.shrink_to_fit();
+    }
+
     /// Bytes that stand at `place`.
     #[inline]
     pub fn bytes(&self, place: Place) -> u32 {

@@ -208,3 +208,25 @@ pub(super) fn two_confused_peers_do_not_answer_each_other_for_ever() {
     }
     assert!((1..=3).contains(&answers), "{answers} answers in a second");
 }
+
+#[test]
+pub(super) fn who_counts_duplicates_gets_one_for_each_even_of_segments_that_came_together() {
+    // RFC 5681 section 3.2: fast retransmit needs three. With SACK, one says it all.
+    for (peer, duplicates) in [("<mss 1000>", 3), ("<mss 1000,sackOK>", 1)] {
+        let mut t = Setup::new().peer(peer).established();
+        t.jam(true);
+        for from in [1_001, 2_001, 3_001] {
+            t.inject(&format!(". {from}:{}(1000) ack 1", from + 1_000));
+        }
+        t.jam(false);
+        t.advance(ms(5)); // a host looks again by itself
+        for _ in 0..duplicates {
+            t.expect(". 1:1(0) ack 1");
+        }
+        t.expect_nothing();
+        t.inject(". 1:1001(1000) ack 1");
+        t.expect(". 1:1(0) ack 4001");
+        t.recv(4_000);
+        t.silent(secs(1));
+    }
+}

@@ -113,6 +113,7 @@ fn nobody_listens() {
     assert_eq!(client.take_error(), Some(libc::ECONNREFUSED));
     assert_eq!(net.hosts[A].inet.tcp_connections(), 0);
     assert_eq!(net.hosts[B].count(Count::TcpOutRsts), 1);
+    assert_eq!(net.hosts[A].count(Count::TcpAttemptFails), 1);
 }
 
 #[test]
@@ -133,6 +134,9 @@ fn nothing_is_answered_for_ever() {
     net.advance(secs(300));
     assert_eq!(client.take_error(), Some(libc::ETIMEDOUT));
     assert_eq!(net.hosts[A].inet.tcp_connections(), 0);
+    let config = net.hosts[A].inet.tcp.config();
+    let again = config.tcp_syn_linear_timeouts + config.tcp_syn_retries;
+    assert_eq!(net.hosts[A].count(Count::TcpRetransSegs), again.into());
 }
 
 #[test]
@@ -144,6 +148,7 @@ fn abort_resets_the_peer() {
     let error = served.recv(&mut [IoSliceMut::new(&mut [0; 8])], false, &mut net.pass());
     assert_eq!(error.unwrap_err().raw_os_error(), Some(libc::ECONNRESET));
     assert_eq!(net.hosts.each_ref().map(|host| host.inet.tcp_connections()), [0, 0]);
+    assert_eq!(net.hosts.each_ref().map(|host| host.count(Count::TcpEstabResets)), [1, 1]);
 }
 
 #[test]

@@ -390,6 +390,7 @@ const SCRIPTS: &[(&str, fn())] = scripts![
     acks::what_lies_beyond_the_window_is_dropped_and_answered,
     acks::old_acks_are_not_answered,
     acks::two_confused_peers_do_not_answer_each_other_for_ever,
+    acks::who_counts_duplicates_gets_one_for_each_even_of_segments_that_came_together,
     alive::an_idle_connection_is_not_touched,
     alive::keep_alive_asks_after_silence_and_is_content_with_an_answer,
     alive::keep_alive_gives_up_and_resets,

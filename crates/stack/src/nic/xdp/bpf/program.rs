@@ -3,7 +3,8 @@
 //!
 //! In short: a whole IPv4 packet without options, or IPv6 packet without extension headers, UDP or TCP, without
 //! VLAN tags, whose (protocol, destination address, destination port) is in the map goes to the socket of the
-//! queue it came in on. All else passes to the kernel, as does a hit on a queue without a socket.
+//! queue it came in on, unless it is of a connection that the kernel keeps. All else passes to the kernel, as does a
+//! hit on a queue without a socket.
 
 use super::asm::{Assembler, If, Instruction, Reg, Size};
 use std::{
@@ -31,7 +32,22 @@ impl Key {
         };
         Key { port: local.port().to_be_bytes(), protocol, zero: 0, address: address.octets() }
     }
+
+    /// Of a TCP connection from `remote` to `local` that the kernel keeps: the remote end, with the local port where
+    /// the address begins. A few addresses share a key, which costs a connection of theirs our care, no more.
+    pub(in super::super) fn left(local: SocketAddr, remote: SocketAddr) -> Key {
+        let mut key = Key::new(LEFT, remote);
+        key.address[..2].copy_from_slice(&local.port().to_be_bytes());
+        key
+    }
 }
+
+/// What stands for a port in the map: it is ours.
+pub(in super::super) const OURS: u8 = 1;
+/// And: some connections of it are the kernel's, see [`Key::left`].
+pub(in super::super) const SOME_LEFT: u8 = 2;
+/// In place of a protocol: TCP, but the kernel's.
+const LEFT: u8 = 0x86;
 
 /// Where the key lies on the program's stack, and its fields there.
 const KEY: i16 = -(size_of::<Key>() as i16);
@@ -137,6 +153,41 @@ pub(super) fn steering(ports: BorrowedFd<'_>, sockets: BorrowedFd<'_>) -> Vec<In
     a.add(R2, KEY.into());
     a.call(MAP_LOOKUP_ELEM);
     a.jump_if(R0, If::Equal, 0, pass);
+
+    // Is this connection of it the kernel's?
+    let (six, look_again, ours) = (a.label(), a.label(), a.label());
+    a.load(Size::U8, R1, R0, 0);
+    a.and(R1, SOME_LEFT.into());
+    a.jump_if(R1, If::Equal, 0, ours);
+    a.load(Size::U8, R3, R7, 0);
+    a.and(R3, 0xf0);
+    a.jump_if(R3, If::Equal, 0x60, six);
+    a.load(Size::U32, R3, R7, 12);
+    a.store(Size::U32, R10, KEY_ADDRESS + 12, R3);
+    a.load(Size::U16, R4, R7, IPV4 + 2);
+    a.load(Size::U16, R5, R7, IPV4);
+    a.jump(look_again);
+    a.place(six);
+    // The verifier has forgotten that it is as long as that.
+    a.copy(R2, R7);
+    a.add(R2, (IPV6 + PORTS).into());
+    a.jump_if_reg(R2, If::Above, R8, pass);
+    for word in [0, 4, 8, 12] {
+        a.load(Size::U32, R3, R7, 8 + word);
+        a.store(Size::U32, R10, KEY_ADDRESS + word, R3);
+    }
+    a.load(Size::U16, R4, R7, IPV6 + 2);
+    a.load(Size::U16, R5, R7, IPV6);
+    a.place(look_again);
+    a.store(Size::U16, R10, KEY_ADDRESS, R4);
+    a.store(Size::U16, R10, KEY_PORT, R5);
+    a.store_value(Size::U8, R10, KEY_PROTOCOL, LEFT.into());
+    a.set_map(R1, ports);
+    a.copy(R2, R10);
+    a.add(R2, KEY.into());
+    a.call(MAP_LOOKUP_ELEM);
+    a.jump_if(R0, If::NotEqual, 0, pass);
+    a.place(ours);
 
     // Yes: to this queue's socket; to the kernel if the queue has none.
     a.set_map(R1, sockets);

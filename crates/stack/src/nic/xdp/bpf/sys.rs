@@ -14,6 +14,7 @@ const PROG_LOAD: libc::c_int = 5;
 const PROG_GET_FD_BY_ID: libc::c_int = 13;
 const OBJ_GET_INFO_BY_FD: libc::c_int = 15;
 const LINK_CREATE: libc::c_int = 28;
+const LINK_DETACH: libc::c_int = 34;
 
 const MAP_TYPE_HASH: u32 = 1;
 const MAP_TYPE_XSKMAP: u32 = 17;
@@ -214,6 +215,17 @@ pub(in super::super) fn attach(program: &OwnedFd, ifindex: u32, hook: Hook) -> i
             flags,
         },
     )
+}
+
+#[repr(C)]
+struct LinkDetach {
+    link_fd: u32,
+}
+
+/// Takes the program of `link` off its interface, whoever else has the link.
+pub(in super::super) fn detach(link: &OwnedFd) {
+    // It can only fail by being off already: the interface is gone.
+    let _ = bpf(LINK_DETACH, &mut LinkDetach { link_fd: link.as_raw_fd() as u32 });
 }
 
 #[repr(C)]

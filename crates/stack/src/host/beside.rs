@@ -1,0 +1,86 @@
+//! A kernel socket that listens beside one of ours: whoever comes over loopback, or over an interface that is not
+//! shared, connects to it. The host's thread hears when somebody has come.
+
+use super::{hold::Hold, shadow::Service};
+use crate::{napi::Pass, sync::lock, sys};
+use std::{
+    fmt, io,
+    net::{SocketAddr, TcpListener as KernelListener, TcpStream as KernelStream},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    sync::{Arc, atomic::Ordering},
+};
+
+use super::shadow::State;
+
+/// Who is told that somebody has come.
+pub(crate) trait BesideEndpoint: Send + Sync {
+    fn readable(&self, pass: &mut Pass<'_>);
+}
+
+/// The kernel socket, which is non-blocking. Dropping it leaves it to those who have descriptors of it.
+pub(crate) struct Beside {
+    id: u64,
+    socket: KernelListener,
+    state: Arc<State>,
+}
+
+impl fmt::Debug for Beside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.socket.fmt(f)
+    }
+}
+
+impl Service {
+    /// Tells `endpoint` of every connection that comes to `socket`.
+    pub(crate) fn beside(
+        &self,
+        socket: KernelListener,
+        endpoint: Arc<dyn BesideEndpoint>,
+    ) -> io::Result<Beside> {
+        let state = self.state().clone();
+        let id = state.next.fetch_add(1, Ordering::Relaxed);
+        lock(&state.beside).insert(id, endpoint);
+        let beside = Beside { id, socket, state };
+        // Edge-triggered: whoever accepts looks until there is none.
+        let events = (libc::EPOLLIN | libc::EPOLLET) as u32;
+        let (epoll, fd) = (beside.state.epoll.as_raw_fd(), beside.socket.as_raw_fd());
+        sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, fd, events, id)?;
+        Ok(beside)
+    }
+
+    /// A hold on a port that a kernel socket is bound to already: on `socket`, if given, and the steering. `None` if
+    /// it is no address of an interface we share.
+    pub(crate) fn adopt_hold(
+        &self,
+        local: SocketAddr,
+        only_v6: bool,
+        socket: Option<OwnedFd>,
+    ) -> io::Result<Option<Hold>> {
+        Hold::adopt(self.state(), local, only_v6, socket)
+    }
+}
+
+impl Beside {
+    /// The next connection; `None` if there is none.
+    pub(crate) fn accept(&self) -> Option<io::Result<KernelStream>> {
+        match self.socket.accept() {
+            Ok((stream, _)) => Some(Ok(stream)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    /// Whether there is one.
+    pub(crate) fn is_readable(&self) -> bool {
+        sys::poll(self.socket.as_fd().as_raw_fd(), Some(std::time::Duration::ZERO)) > 0
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        lock(&self.state.beside).remove(&self.id);
+        let (epoll, fd) = (self.state.epoll.as_raw_fd(), self.socket.as_raw_fd());
+        // It may live on by other descriptors, and would be reported for ever. It is registered: nothing can fail.
+        let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_DEL, fd, 0, self.id);
+    }
+}

@@ -1,0 +1,358 @@
+//! The ledger: a host's TCP connections and listeners in memory that another process can read, also after this one
+//! was killed. A guard resets from it what is left of a program; `busypoll ss` lists it.
+//!
+//! One line of 64 bytes for each, which only this process writes: who enters it takes it off a list, and from then on
+//! the connection, under its own lock, stores a few words when something has changed. A reader takes what it finds: a
+//! line that was changed under it is told by its count.
+
+use crate::{sync::lock, sys};
+use std::{
+    io,
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    ptr::NonNull,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering, fence},
+    },
+};
+
+/// What its memory begins with, so that nobody takes anything else for one; the last byte is the version.
+const MAGIC: u32 = 0x6270_6c01;
+
+/// Lines unless it is said: 2 MiB, of which only what is used takes memory.
+pub const LINES: u32 = 1 << 15;
+
+/// A line that is being entered.
+const ENTERING: u32 = u32::MAX;
+
+/// One line. All zero: free.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+struct Line {
+    /// The state of TCP as `ss` numbers it (include/net/tcp_states.h); 0: free.
+    state: AtomicU32,
+    /// Moves with each who enters the line.
+    count: AtomicU32,
+    /// Local above, remote below.
+    ports: AtomicU32,
+    snd_nxt: AtomicU32,
+    rcv_nxt: AtomicU32,
+    unread: AtomicU32,
+    unacknowledged: AtomicU32,
+    _spare: AtomicU32,
+    local: [AtomicU32; 4],
+    remote: [AtomicU32; 4],
+}
+
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Head {
+    magic: AtomicU32,
+    lines: AtomicU32,
+    /// Lines from here on were never entered.
+    used: AtomicU32,
+    /// Connections that found no line.
+    left_out: AtomicU32,
+}
+
+/// What stands in one line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// The state of TCP as `ss` numbers it (include/net/tcp_states.h).
+    pub state: u8,
+    /// Where it is here.
+    pub local: SocketAddr,
+    /// Where it leads; unspecified for a listener.
+    pub remote: SocketAddr,
+    /// The next sequence number we send.
+    pub snd_nxt: u32,
+    /// The next we expect.
+    pub rcv_nxt: u32,
+    /// Bytes received and not read; connections that wait to be accepted.
+    pub unread: u32,
+    /// Bytes sent and not acknowledged; the most that may wait to be accepted.
+    pub unacknowledged: u32,
+}
+
+/// `TCP_LISTEN`.
+pub const LISTEN: u8 = 10;
+
+/// The memory.
+#[derive(Debug)]
+pub struct Ledger {
+    head: NonNull<Head>,
+    lines: NonNull<Line>,
+    count: u32,
+    /// Lines given back.
+    free: Mutex<Vec<u32>>,
+    memory: OwnedFd,
+}
+
+// SAFETY: all that is shared is atomic, and mapped for as long as it lives.
+unsafe impl Send for Ledger {}
+// SAFETY: as above.
+unsafe impl Sync for Ledger {}
+
+impl Ledger {
+    /// A new one, with so many lines.
+    ///
+    /// # Errors
+    /// No memory or descriptor left.
+    pub fn create(lines: u32) -> io::Result<Ledger> {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // SAFETY: a C string.
+        let memory = sys::owned(unsafe { libc::memfd_create(c"busypoll-ledger".as_ptr(), flags) })?;
+        let bytes = size_of::<Head>() + lines as usize * size_of::<Line>();
+        // SAFETY: plain system calls.
+        let made = unsafe {
+            libc::ftruncate(memory.as_raw_fd(), bytes as libc::off_t) == 0
+                && libc::fcntl(
+                    memory.as_raw_fd(),
+                    libc::F_ADD_SEALS,
+                    libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL,
+                ) == 0
+        };
+        if !made {
+            return Err(io::Error::last_os_error());
+        }
+        let ledger = Ledger::map(memory, lines)?;
+        ledger.head().lines.store(lines, Ordering::Relaxed);
+        ledger.head().magic.store(MAGIC, Ordering::Release);
+        Ok(ledger)
+    }
+
+    /// Another process's.
+    ///
+    /// # Errors
+    /// `InvalidData` if it is none, or could be cut short under us; no memory left.
+    pub fn open(memory: OwnedFd) -> io::Result<Ledger> {
+        let none = || io::Error::new(io::ErrorKind::InvalidData, "this is no ledger of busypoll's");
+        // SAFETY: all zeros is a valid stat; plain system calls.
+        let (sealed, stat) = unsafe {
+            let mut stat: libc::stat = std::mem::zeroed();
+            let seals = libc::fcntl(memory.as_raw_fd(), libc::F_GET_SEALS);
+            let told = libc::fstat(memory.as_raw_fd(), &raw mut stat) == 0;
+            (told && seals & libc::F_SEAL_SHRINK != 0, stat)
+        };
+        let bytes = usize::try_from(stat.st_size).unwrap_or(0).saturating_sub(size_of::<Head>());
+        let lines = u32::try_from(bytes / size_of::<Line>()).unwrap_or(0);
+        if !sealed || lines == 0 {
+            return Err(none());
+        }
+        let ledger = Ledger::map(memory, lines)?;
+        let head = ledger.head();
+        if head.magic.load(Ordering::Acquire) != MAGIC
+            || head.lines.load(Ordering::Relaxed) != lines
+        {
+            return Err(none());
+        }
+        Ok(ledger)
+    }
+
+    fn map(memory: OwnedFd, lines: u32) -> io::Result<Ledger> {
+        let bytes = size_of::<Head>() + lines as usize * size_of::<Line>();
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping of a file of that size, which cannot shrink.
+        let start = unsafe {
+            libc::mmap(std::ptr::null_mut(), bytes, access, libc::MAP_SHARED, memory.as_raw_fd(), 0)
+        };
+        let head = NonNull::new(start.cast::<Head>()).filter(|_| start != libc::MAP_FAILED);
+        let head = head.ok_or_else(io::Error::last_os_error)?;
+        // SAFETY: within the mapping: the lines follow the head.
+        let lines_start = unsafe { head.add(1) }.cast();
+        Ok(Ledger { head, lines: lines_start, count: lines, free: Mutex::default(), memory })
+    }
+
+    /// Its memory, for another process to [`open`](Ledger::open).
+    pub fn memory(&self) -> BorrowedFd<'_> {
+        self.memory.as_fd()
+    }
+
+    fn head(&self) -> &Head {
+        // SAFETY: mapped for as long as `self`.
+        unsafe { self.head.as_ref() }
+    }
+
+    fn line(&self, at: u32) -> Option<&Line> {
+        // SAFETY: within the mapping, which lives as long as `self`.
+        (at < self.count).then(|| unsafe { self.lines.add(at as usize).as_ref() })
+    }
+
+    /// Enters a connection or listener. `None` if there is no line left, which is counted.
+    pub(crate) fn enter(
+        self: &Arc<Ledger>,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Option<Place> {
+        let head = self.head();
+        let again = lock(&self.free).pop();
+        let at = again.or_else(|| {
+            let step = |used| (used < self.count).then_some(used + 1);
+            head.used.fetch_update(Ordering::AcqRel, Ordering::Relaxed, step).ok()
+        });
+        let Some(line) = at.and_then(|at| self.line(at)) else {
+            head.left_out.fetch_add(1, Ordering::Relaxed);
+            return None;
+        };
+        line.state.store(ENTERING, Ordering::Relaxed);
+        line.count.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        let ports = u32::from(local.port()) << 16 | u32::from(remote.port());
+        line.ports.store(ports, Ordering::Relaxed);
+        put(&line.local, local.ip());
+        put(&line.remote, remote.ip());
+        Some(Place { ledger: self.clone(), at: at? })
+    }
+
+    /// What stands in it now.
+    pub fn list(&self) -> Vec<Listed> {
+        let used = self.head().used.load(Ordering::Acquire).min(self.count);
+        (0..used).filter_map(|at| self.line(at)?.read()).collect()
+    }
+
+    /// Connections that found no line.
+    pub fn left_out(&self) -> u32 {
+        self.head().left_out.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Ledger {
+    fn drop(&mut self) {
+        let bytes = size_of::<Head>() + self.count as usize * size_of::<Line>();
+        // SAFETY: our own mapping, which nobody borrows any more.
+        unsafe { libc::munmap(self.head.as_ptr().cast(), bytes) };
+    }
+}
+
+impl Line {
+    fn read(&self) -> Option<Listed> {
+        let count = self.count.load(Ordering::Acquire);
+        let state = u8::try_from(self.state.load(Ordering::Acquire)).ok().filter(|it| *it != 0)?;
+        let ports = self.ports.load(Ordering::Relaxed);
+        let (local, remote) = (get(&self.local), get(&self.remote));
+        let listed = Listed {
+            state,
+            local: SocketAddr::new(local, (ports >> 16) as u16),
+            remote: SocketAddr::new(remote, ports as u16),
+            snd_nxt: self.snd_nxt.load(Ordering::Relaxed),
+            rcv_nxt: self.rcv_nxt.load(Ordering::Relaxed),
+            unread: self.unread.load(Ordering::Relaxed),
+            unacknowledged: self.unacknowledged.load(Ordering::Relaxed),
+        };
+        fence(Ordering::Acquire);
+        (self.count.load(Ordering::Relaxed) == count).then_some(listed)
+    }
+}
+
+fn put(words: &[AtomicU32; 4], address: IpAddr) {
+    let octets = match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    };
+    for (word, bytes) in words.iter().zip(octets.as_chunks::<4>().0) {
+        word.store(u32::from_ne_bytes(*bytes), Ordering::Relaxed);
+    }
+}
+
+fn get(words: &[AtomicU32; 4]) -> IpAddr {
+    let mut octets = [0; 16];
+    for (bytes, word) in octets.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+        *bytes = word.load(Ordering::Relaxed).to_ne_bytes();
+    }
+    Ipv6Addr::from(octets).to_canonical()
+}
+
+/// A line that is taken. Dropping it gives it back.
+#[derive(Debug)]
+pub(crate) struct Place {
+    ledger: Arc<Ledger>,
+    at: u32,
+}
+
+impl Place {
+    /// Notes how things stand: plain stores to one cache line.
+    #[inline]
+    pub(crate) fn note(&self, state: u8, next: (u32, u32), queued: (usize, usize)) {
+        let Some(line) = self.ledger.line(self.at) else { return };
+        line.snd_nxt.store(next.0, Ordering::Relaxed);
+        line.rcv_nxt.store(next.1, Ordering::Relaxed);
+        line.unread.store(queued.0 as u32, Ordering::Relaxed);
+        line.unacknowledged.store(queued.1 as u32, Ordering::Relaxed);
+        // Last: until then the line is not read.
+        line.state.store(state.into(), Ordering::Release);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(line) = self.ledger.line(self.at) {
+            line.count.fetch_add(1, Ordering::Relaxed);
+            line.state.store(0, Ordering::Release);
+        }
+        lock(&self.ledger.free).push(self.at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn another_process_reads_what_was_noted() {
+        let ours = Arc::new(Ledger::create(4).unwrap());
+        let theirs = Ledger::open(ours.memory().try_clone_to_owned().unwrap()).unwrap();
+        let (local, remote) = (address("10.0.0.1:80"), address("10.0.0.2:40000"));
+        let place = ours.enter(local, remote).unwrap();
+        assert_eq!(theirs.list(), [], "entered, and nothing noted yet");
+        place.note(1, (7, 9), (11, 13));
+        let mut expected = Listed {
+            state: 1,
+            local,
+            remote,
+            snd_nxt: 7,
+            rcv_nxt: 9,
+            unread: 11,
+            unacknowledged: 13,
+        };
+        assert_eq!(theirs.list(), [expected]);
+        let (local, remote) = (address("[fd00::1]:80"), address("[fd00::2]:1"));
+        let second = ours.enter(local, remote).unwrap();
+        second.note(1, (7, 9), (11, 13));
+        drop(place);
+        (expected.local, expected.remote) = (local, remote);
+        assert_eq!(theirs.list(), [expected]);
+    }
+
+    #[test]
+    fn it_is_full_when_it_is_full() {
+        let ledger = Arc::new(Ledger::create(2).unwrap());
+        let any = address("10.0.0.1:1");
+        let places: Vec<_> = (0..2).map(|_| ledger.enter(any, any).unwrap()).collect();
+        assert!(ledger.enter(any, any).is_none());
+        assert_eq!(ledger.left_out(), 1);
+        drop(places);
+        assert!(ledger.enter(any, any).is_some());
+    }
+
+    #[test]
+    fn what_is_no_ledger_is_refused() {
+        let memory = |lines: i64| {
+            // SAFETY: a C string.
+            let fd = unsafe { libc::memfd_create(c"other".as_ptr(), libc::MFD_ALLOW_SEALING) };
+            let fd = sys::owned(fd).unwrap();
+            // SAFETY: a plain call on our own descriptor.
+            assert_eq!(unsafe { libc::ftruncate(fd.as_raw_fd(), 64 + 64 * lines) }, 0);
+            fd
+        };
+        assert!(Ledger::open(memory(4)).is_err(), "it could be cut short");
+        let sealed = memory(4);
+        // SAFETY: as above.
+        unsafe { libc::fcntl(sealed.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) };
+        assert!(Ledger::open(sealed).is_err(), "it does not begin as one");
+    }
+}

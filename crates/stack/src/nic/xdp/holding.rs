@@ -1,0 +1,130 @@
+//! Holding an interface: its lock, the steering program on it, the maps the program looks into. Whoever holds it may
+//! drive it, or grant that to another process and see to it that the interface is the kernel's again when that one has
+//! ended, however it ended.
+
+use super::{
+    Error,
+    bpf::{
+        program::Key,
+        sys::{self, Hook},
+    },
+    device::Device,
+    grant::Grant,
+    owner::{Denied, Lock},
+    socket, steering,
+};
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// An interface that this process holds. Let go of in this order: first no more packets are taken, then the next
+/// owner may come.
+pub struct Holding {
+    link: OwnedFd,
+    hook: Hook,
+    ports: OwnedFd,
+    /// The sockets by queue, as the program sees them.
+    sockets: OwnedFd,
+    device: Device,
+    _lock: Lock,
+}
+
+impl std::fmt::Debug for Holding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.device.fmt(f)
+    }
+}
+
+impl Holding {
+    /// Takes the interface `name` of the calling thread's network namespace. `native`: in the driver if it can.
+    ///
+    /// # Errors
+    /// See [`Error`]; each is one line with its remedy.
+    pub fn take(name: &str, native: bool) -> Result<Holding, Error> {
+        let device = Device::find(name)?;
+        let lock = take(&device)?;
+        let at = |e: io::Error| Error::os(&device.name, "make a BPF map", e);
+        let ports = sys::hash_map::<Key>("busypoll_ports", steering::CAPACITY).map_err(at)?;
+        let sockets = sys::socket_map("busypoll_xsks", device.queues).map_err(at)?;
+        let program = sys::load_steering(ports.as_fd(), sockets.as_fd())
+            .map_err(|e| Error::os(&device.name, "load the XDP program", e))?;
+        let (link, hook) = attach(&device, &program, native)?;
+        Ok(Holding { link, hook, ports, sockets, device, _lock: lock })
+    }
+
+    /// What a process needs to drive all its queues: made with the rights of this one.
+    ///
+    /// # Errors
+    /// No descriptor left, missing CAP_NET_RAW.
+    pub fn grant(&self) -> Result<Grant, Error> {
+        let copy = |fd: &OwnedFd| {
+            fd.try_clone().map_err(|e| Error::os(&self.device.name, "copy a descriptor", e))
+        };
+        let sockets = || socket::make(&self.device.name);
+        Ok(Grant {
+            device: self.device.clone(),
+            hook: self.hook,
+            ports: copy(&self.ports)?,
+            sockets: copy(&self.sockets)?,
+            link: Some(copy(&self.link)?),
+            unbound: (0..self.device.queues).map(|_| sockets()).collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+impl Drop for Holding {
+    /// The interface is the kernel's again, even if others still have the link.
+    fn drop(&mut self) {
+        sys::detach(&self.link);
+    }
+}
+
+fn take(device: &Device) -> Result<Lock, Error> {
+    // An owner that ends between our two questions is a reason to ask again.
+    let mut tries = 3;
+    loop {
+        match Lock::take(device.ifindex) {
+            Ok(lock) => return Ok(lock),
+            Err(Denied::OwnedBy(pid)) => {
+                return Err(Error::Owned { device: device.name.clone(), pid });
+            }
+            Err(Denied::Failed(e)) => {
+                tries -= 1;
+                if tries == 0 {
+                    return Err(Error::os(&device.name, "take the device's lock", e));
+                }
+            }
+        }
+    }
+}
+
+/// Attaches natively, else generically.
+fn attach(device: &Device, program: &OwnedFd, native: bool) -> Result<(OwnedFd, Hook), Error> {
+    let deadline = Instant::now() + socket::CLEANUP;
+    let hooks: &[Hook] = if native { &[Hook::Native, Hook::Generic] } else { &[Hook::Generic] };
+    loop {
+        let mut error = io::Error::from(io::ErrorKind::Unsupported);
+        for hook in hooks {
+            match sys::attach(program, device.ifindex, *hook) {
+                Ok(link) => return Ok((link, *hook)),
+                Err(e) => error = e,
+            }
+            if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST | libc::EPERM)) {
+                break;
+            }
+        }
+        let Some(id) = device.program() else {
+            return Err(Error::os(&device.name, "attach the XDP program", error));
+        };
+        let program = sys::program_name(id);
+        // One of ours without a lock holder is on its way out.
+        if program == sys::PROGRAM_NAME && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(5));
+            continue;
+        }
+        return Err(Error::ProgramPresent { device: device.name.clone(), program, id });
+    }
+}

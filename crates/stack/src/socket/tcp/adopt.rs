@@ -1,0 +1,156 @@
+//! TCP sockets of ours made of the kernel's: for those who bring existing programs' sockets here, after bind(2) and
+//! listen(2) have said all that is to be said about the port.
+
+use super::{
+    endpoint::Endpoint,
+    listener::TcpListener,
+    stream::{Bound, TcpStream},
+};
+use crate::{
+    Host,
+    host::{Beside, BesideEndpoint, get_option},
+    inet::tcp::{Ready, TcpEndpoint},
+    napi::Pass,
+    socket::options::{IPPROTO_IPV6, IPV6_V6ONLY, SO_REUSEADDR, SO_REUSEPORT, SOL_SOCKET, errno},
+    sync::lock,
+};
+use std::{
+    io,
+    net::{SocketAddr, TcpListener as KernelListener, TcpStream as KernelStream},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+/// What a listener accepts that listens beside one of the kernel's.
+#[derive(Debug)]
+pub enum Accepted {
+    /// A connection over our queues, and who made it.
+    Ours(TcpStream, SocketAddr),
+    /// A connection that the kernel has made (loopback, other interfaces), as accept(2) returns it.
+    Kernel(KernelStream),
+}
+
+/// The kernel's half of a listener.
+#[derive(Debug)]
+pub(super) struct KernelHalf {
+    /// Perhaps connections wait at the kernel's socket.
+    waiting: Arc<Waiting>,
+    kernel: Beside,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    some: AtomicBool,
+    endpoint: Arc<Endpoint>,
+}
+
+impl BesideEndpoint for Waiting {
+    fn readable(&self, pass: &mut Pass<'_>) {
+        self.some.store(true, Ordering::SeqCst);
+        self.endpoint.changed(Ready::READABLE, None, pass);
+    }
+}
+
+impl KernelHalf {
+    /// The next of the kernel's connections.
+    pub(super) fn accept(&self) -> Option<io::Result<KernelStream>> {
+        // Forgotten before we look: what comes after the look is remembered.
+        if !self.waiting.some.swap(false, Ordering::SeqCst) {
+            return None;
+        }
+        let accepted = self.kernel.accept();
+        if accepted.is_some() {
+            self.waiting.some.store(true, Ordering::SeqCst);
+        }
+        accepted
+    }
+
+    /// Whether there is one.
+    pub(super) fn has_some(&self) -> bool {
+        if !self.waiting.some.swap(false, Ordering::SeqCst) {
+            return false;
+        }
+        let some = self.kernel.is_readable();
+        if some {
+            self.waiting.some.store(true, Ordering::SeqCst);
+        }
+        some
+    }
+}
+
+impl TcpStream {
+    /// A socket at the address that `kernel` is bound to, for [`connect_to`](TcpStream::connect_to). It takes its
+    /// own hold of `kernel`, which keeps the port until the last connection from it is over.
+    ///
+    /// Options are not taken over but for those that bind(2) looks at.
+    ///
+    /// # Errors
+    /// EADDRNOTAVAIL if it is bound to no address of an interface that `host` shares, and what binding can fail
+    /// with; no descriptor left.
+    pub fn adopt(host: &Host, kernel: &KernelStream) -> io::Result<TcpStream> {
+        let own = kernel.as_fd().try_clone_to_owned()?;
+        adopted(host, kernel.local_addr()?, kernel, Some(own))
+    }
+}
+
+impl TcpListener {
+    /// Listens where `kernel` does, beside it: whoever comes over our queues connects to us, whoever comes another
+    /// way to the kernel's socket, and [`accept_any`](TcpListener::accept_any) accepts from both. Others may hold
+    /// descriptors of `kernel`; it becomes non-blocking.
+    ///
+    /// Options are not taken over but for those that bind(2) looks at. `backlog` as in
+    /// [`listen`](TcpStream::listen).
+    ///
+    /// # Errors
+    /// EADDRNOTAVAIL if it is bound to no address of an interface that `host` shares, and what listening can fail
+    /// with; no descriptor left.
+    pub fn beside(host: &Host, kernel: &KernelListener, backlog: u32) -> io::Result<TcpListener> {
+        let own = KernelListener::from(kernel.as_fd().try_clone_to_owned()?);
+        own.set_nonblocking(true)?;
+        let stream = adopted(host, own.local_addr()?, &own, None)?;
+        stream.listen_beside(backlog, |endpoint| {
+            let waiting = Waiting { some: AtomicBool::new(true), endpoint: endpoint.clone() };
+            let waiting = Arc::new(waiting);
+            let service = host.kernel().ok_or_else(|| errno(libc::EADDRNOTAVAIL))?;
+            Ok(KernelHalf { kernel: service.beside(own, waiting.clone())?, waiting })
+        })
+    }
+
+    /// As [`accept`](TcpListener::accept), also of those that have come to the kernel's socket, for a listener that
+    /// listens [`beside`](TcpListener::beside) one. Non-blocking if `dont_wait`, whatever the socket is.
+    ///
+    /// # Errors
+    /// As [`accept`](TcpListener::accept), and what accept(2) says.
+    pub fn accept_any(&self, dont_wait: bool) -> io::Result<Accepted> {
+        self.accept_from_both(dont_wait)
+    }
+}
+
+/// A socket of ours that is bound where `kernel` is; it steers the port, and holds it if given something to hold.
+fn adopted(
+    host: &Host,
+    local: SocketAddr,
+    kernel: &impl AsRawFd,
+    hold: Option<OwnedFd>,
+) -> io::Result<TcpStream> {
+    let stream = TcpStream::new(host);
+    let on = |level, name| get_option(kernel, level, name).is_ok_and(|on| on != 0);
+    for (level, name) in
+        [(SOL_SOCKET, SO_REUSEADDR), (SOL_SOCKET, SO_REUSEPORT), (IPPROTO_IPV6, IPV6_V6ONLY)]
+    {
+        if on(level, name) {
+            stream.setsockopt(level, name, 1)?;
+        }
+    }
+    let options = lock(&stream.0.values).clone();
+    let Some(service) = host.kernel() else { return Err(errno(libc::EADDRNOTAVAIL)) };
+    let hold = service
+        .adopt_hold(local, options.only_v6, hold)?
+        .ok_or_else(|| errno(libc::EADDRNOTAVAIL))?;
+    let inet = host.inet().tcp_bind(local, &options.listen(0))?;
+    stream.0.set_bound(Bound { inet, hold: Some(Arc::new(hold)) });
+    Ok(stream)
+}

@@ -1,0 +1,200 @@
+//! Waits that mind the kernel's things beside sockets, sets within sets, and exclusive members, over the cable.
+
+mod common;
+
+use busypoll_stack::{
+    Epoll, EpollParams, Events, Socket, Source, UdpSocket, napi::Outside, poll_beside,
+};
+use common::{hosts, sockets};
+use std::{
+    io::{PipeWriter, Write, pipe},
+    os::fd::AsRawFd,
+    sync::{Arc, mpsc},
+    thread,
+    time::Duration,
+};
+
+const SOON: Option<Duration> = Some(Duration::from_secs(10));
+/// Long enough to believe that nothing comes.
+const SHORT: Option<Duration> = Some(Duration::from_millis(30));
+
+/// The reading end of a pipe as something outside; and its writing end.
+fn outside() -> (Outside, std::io::PipeReader, PipeWriter) {
+    let (reader, writer) = pipe().unwrap();
+    let mut outside = Outside::nothing();
+    outside.push(reader.as_raw_fd(), libc::POLLIN);
+    (outside, reader, writer)
+}
+
+/// A set of one socket, which busy polls for so long.
+fn set(socket: &UdpSocket, micros: u32) -> Epoll {
+    let epoll = Epoll::detached();
+    epoll.set_params(EpollParams { busy_poll_usecs: micros, ..EpollParams::default() }).unwrap();
+    epoll.add(socket, Events::READABLE, 7).unwrap();
+    epoll
+}
+
+fn later(act: impl FnOnce() + Send + 'static) -> thread::JoinHandle<()> {
+    thread::spawn(move || {
+        thread::sleep(Duration::from_millis(20));
+        act();
+    })
+}
+
+#[test]
+fn a_sleep_ends_for_the_kernel_and_for_a_socket() {
+    let (one, two) = hosts();
+    let (left, right) = sockets(&one, &two);
+    let (mut outside, _reader, mut writer) = outside();
+    let epoll = set(&right, 0);
+    let sender = later(move || drop(left.send(b"x")));
+    assert!(epoll.wait_beside(SOON, &mut outside).unwrap());
+    assert_eq!(outside.found()[0].revents, 0);
+    let mut events = Vec::new();
+    epoll.take(&mut events, 4);
+    assert_eq!(events.len(), 1);
+    sender.join().unwrap();
+    right.recv(&mut [0; 16]).unwrap();
+    epoll.take(&mut events, 4);
+
+    let writing = later(move || writer.write_all(b"x").unwrap());
+    assert!(epoll.wait_beside(SOON, &mut outside).unwrap());
+    assert_ne!(outside.found()[0].revents & libc::POLLIN, 0);
+    writing.join().unwrap();
+}
+
+#[test]
+fn a_spinner_looks_at_the_kernel() {
+    let (one, two) = hosts();
+    let (left, right) = sockets(&one, &two);
+    let epoll = set(&right, 60_000_000);
+    // Known by its first packet is the queue to spin on.
+    left.send(b"x").unwrap();
+    let mut events = Vec::new();
+    epoll.wait(&mut events, 4, SOON).unwrap();
+    right.recv(&mut [0; 16]).unwrap();
+    let (mut outside, _reader, mut writer) = outside();
+    let writing = later(move || writer.write_all(b"x").unwrap());
+    while !outside.look() {
+        assert!(epoll.wait_beside(SOON, &mut outside).unwrap(), "it spun for ten seconds");
+    }
+    writing.join().unwrap();
+}
+
+#[test]
+fn a_spinner_polls_the_queues_of_members_that_come_later() {
+    let ((one, two), (three, four)) = (hosts(), hosts());
+    let ((left, right), (up, down)) = (sockets(&one, &two), sockets(&three, &four));
+    let epoll = Arc::new(set(&right, 60_000_000));
+    for (from, to) in [(&left, &right), (&up, &down)] {
+        from.send(b"x").unwrap();
+        to.recv(&mut [0; 16]).unwrap();
+    }
+    epoll.take(&mut Vec::new(), 4);
+    let joining = {
+        let (epoll, down) = (epoll.clone(), down.try_clone().unwrap());
+        later(move || {
+            epoll.add(&down, Events::READABLE, 8).unwrap();
+            up.send(b"x").unwrap();
+        })
+    };
+    let mut events = Vec::new();
+    epoll.wait(&mut events, 4, SOON).unwrap();
+    assert_eq!(events[0].data, 8);
+    joining.join().unwrap();
+}
+
+#[test]
+fn poll_minds_the_kernel() {
+    let (one, two) = hosts();
+    let (_left, right) = sockets(&one, &two);
+    let (mut outside, _reader, mut writer) = outside();
+    let entry = || {
+        [busypoll_stack::PollFd {
+            socket: &right,
+            events: Events::READABLE,
+            revents: Events::default(),
+        }]
+    };
+    assert_eq!(poll_beside(&mut entry(), 0, SHORT, &mut outside).unwrap(), 0);
+    assert_eq!(outside.found()[0].revents, 0);
+    let writing = later(move || writer.write_all(b"x").unwrap());
+    assert_eq!(poll_beside(&mut entry(), 0, SOON, &mut outside).unwrap(), 0);
+    assert_ne!(outside.found()[0].revents & libc::POLLIN, 0);
+    writing.join().unwrap();
+}
+
+#[test]
+fn a_set_in_a_set_is_readable_while_a_wait_would_find_something() {
+    let (one, two) = hosts();
+    let (left, right) = sockets(&one, &two);
+    let inner = set(&right, 0);
+    let outer = Epoll::detached();
+    outer.add_source(&inner.as_source(), 0, Events::READABLE, 9).unwrap();
+    let mut events = Vec::new();
+    assert_eq!(outer.wait(&mut events, 4, SHORT).unwrap(), 0);
+    let sender = later(move || drop(left.send(b"x")));
+    for _ in 0..2 {
+        assert_eq!(outer.wait(&mut events, 4, SOON).unwrap(), 1);
+        assert_eq!((events[0].data, events[0].events), (9, Events::READABLE));
+    }
+    sender.join().unwrap();
+    assert_eq!(inner.wait(&mut events, 4, SOON).unwrap(), 1);
+    right.recv(&mut [0; 16]).unwrap();
+    assert_eq!(outer.wait(&mut events, 4, SHORT).unwrap(), 0, "the datagram is gone");
+    drop(inner);
+    assert_eq!(outer.wait(&mut events, 4, SHORT).unwrap(), 0);
+}
+
+#[test]
+fn a_source_is_a_member_once_a_tag() {
+    let (one, two) = hosts();
+    let (left, right) = sockets(&one, &two);
+    let source = right.events();
+    let epoll = Epoll::detached();
+    epoll.add_source(&source, 5, Events::READABLE, 50).unwrap();
+    epoll.add_source(&source, 6, Events::READABLE, 60).unwrap();
+    let again = epoll.add_source(&source, 5, Events::READABLE, 51);
+    assert_eq!(again.err().unwrap().raw_os_error(), Some(libc::EEXIST));
+    epoll.modify_source(&source, 6, Events::READABLE, Some(61)).unwrap();
+    left.send(b"x").unwrap();
+    let mut events = Vec::new();
+    while events.len() < 2 {
+        epoll.wait(&mut events, 4, SOON).unwrap();
+    }
+    let mut data: Vec<_> = events.iter().map(|event| event.data).collect();
+    data.sort_unstable();
+    assert_eq!(data, [50, 61]);
+    epoll.remove_source(&source, 5).unwrap();
+    let gone = epoll.remove_source(&source, 5);
+    assert_eq!(gone.unwrap_err().raw_os_error(), Some(libc::ENOENT));
+}
+
+#[test]
+fn an_exclusive_event_wakes_one_set_of_many() {
+    let (one, two) = hosts();
+    let (left, right) = sockets(&one, &two);
+    let right = Arc::new(right);
+    let (said, says) = mpsc::channel();
+    let waits: Vec<_> = (0..4)
+        .map(|at| {
+            let (right, said) = (right.clone(), said.clone());
+            thread::spawn(move || {
+                let epoll = Epoll::detached();
+                let events = Events::READABLE | Events::EXCLUSIVE;
+                epoll.add(&*right, events, at).unwrap();
+                let wrong = epoll.modify(&*right, Events::READABLE).unwrap_err();
+                assert_eq!(wrong.raw_os_error(), Some(libc::EINVAL));
+                let mut found = Vec::new();
+                let count = epoll.wait(&mut found, 4, Some(Duration::from_millis(500))).unwrap();
+                said.send(count).unwrap();
+            })
+        })
+        .collect();
+    thread::sleep(Duration::from_millis(100));
+    left.send(b"x").unwrap();
+    waits.into_iter().for_each(|wait| wait.join().unwrap());
+    drop(said);
+    assert_eq!(says.iter().sum::<usize>(), 1);
+    let _: &dyn Source = &*right.events();
+}

@@ -1,0 +1,226 @@
+//! Sockets of ours made of the kernel's: what had come to them is not lost, what comes over our queues is ours, and
+//! what comes another way is delivered or accepted too.
+
+use busypoll_lab::{Lab, LabHost, needs_root};
+use busypoll_stack::{
+    Accepted, Host, ReceiveFlags, TcpListener, TcpStream, UdpSocket, nic::xdp::Xdp,
+};
+use std::{
+    io::{ErrorKind, IoSlice, IoSliceMut, Read, Write},
+    net::{
+        Ipv4Addr, SocketAddr, TcpListener as KernelListener, TcpStream as KernelStream,
+        UdpSocket as KernelSocket,
+    },
+    os::fd::AsRawFd,
+    time::Duration,
+};
+
+fn host(on: &LabHost) -> Host {
+    on.enter(|| Host::builder().shared_interface(Xdp::open(on.interface()).unwrap()).build())
+        .unwrap()
+        .unwrap()
+}
+
+fn any(port: u16) -> SocketAddr {
+    (Ipv4Addr::UNSPECIFIED, port).into()
+}
+
+fn kernel_socket(on: &LabHost, address: SocketAddr) -> KernelSocket {
+    let socket = on.enter(|| KernelSocket::bind(address)).unwrap().unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    socket
+}
+
+fn adopt(on: &LabHost, host: &Host, kernel: &KernelSocket) -> UdpSocket {
+    let socket = on.enter(|| UdpSocket::adopt(host, kernel)).unwrap().unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    socket
+}
+
+#[test]
+fn a_datagram_socket_goes_on_where_the_kernels_was() {
+    needs_root!();
+    let lab = Lab::builder().build().unwrap();
+    let kernel = kernel_socket(&lab.server, any(7));
+    let client = kernel_socket(&lab.client, any(0));
+    let to = SocketAddr::from((lab.server.ipv4(), 7));
+    client.send_to(b"early", to).unwrap();
+    let ours = host(&lab.server);
+    let server = adopt(&lab.server, &ours, &kernel);
+    let (mut a, mut b) = ([0; 3], [0; 8]);
+    let mut pieces = [IoSliceMut::new(&mut a), IoSliceMut::new(&mut b)];
+    let early = server.recv_message(&mut pieces, ReceiveFlags::default()).unwrap();
+    assert_eq!((early.copied, early.len, early.to), (5, 5, to));
+    assert_eq!((&a, &b[..2]), (b"ear", &b"ly"[..]));
+    // From now on over our queue.
+    client.send_to(b"later", to).unwrap();
+    let peek = ReceiveFlags { peek: true, dont_wait: false };
+    let mut short = [0; 2];
+    let seen = server.recv_message(&mut [IoSliceMut::new(&mut short)], peek).unwrap();
+    assert_eq!((seen.copied, seen.len), (2, 5));
+    let dont_wait = ReceiveFlags { peek: false, dont_wait: true };
+    let seen = server.recv_message(&mut [IoSliceMut::new(&mut b)], dont_wait).unwrap();
+    assert!(seen.napi.is_some());
+    let empty = server.recv_message(&mut [IoSliceMut::new(&mut b)], dont_wait).unwrap_err();
+    assert_eq!(empty.kind(), ErrorKind::WouldBlock);
+    let answer = [IoSlice::new(b"an"), IoSlice::new(b"swer")];
+    assert_eq!(server.send_message(&answer, Some(seen.from), false).unwrap(), 6);
+    let (len, from) = client.recv_from(&mut b).unwrap();
+    assert_eq!((&b[..len], from), (&b"answer"[..], to));
+    // Too long for our queue: through the kernel.
+    let long = vec![7; 5_000];
+    let pieces = [IoSlice::new(&long[..10]), IoSlice::new(&long[10..])];
+    server.send_message(&pieces, Some(seen.from), true).unwrap();
+    let mut room = vec![0; 6_000];
+    assert_eq!(client.recv(&mut room).unwrap(), 5_000);
+    assert!(room[..5_000] == long);
+    // And when ours is gone the kernel's is as it was.
+    drop((server, ours));
+    client.send_to(b"last", to).unwrap();
+    assert_eq!(kernel.recv(&mut room).unwrap(), 4);
+}
+
+#[test]
+fn a_connected_datagram_socket_stays_connected() {
+    needs_root!();
+    let lab = Lab::builder().build().unwrap();
+    let server = kernel_socket(&lab.server, any(7));
+    let kernel = kernel_socket(&lab.client, any(0));
+    kernel.connect((lab.server.ipv4(), 7)).unwrap();
+    let ours = host(&lab.client);
+    let client = adopt(&lab.client, &ours, &kernel);
+    assert_eq!(client.local_addr().unwrap(), kernel.local_addr().unwrap());
+    assert_eq!(client.peer_addr().unwrap(), kernel.peer_addr().unwrap());
+    client.send(b"hello").unwrap();
+    let mut buffer = [0; 8];
+    let (len, from) = server.recv_from(&mut buffer).unwrap();
+    assert_eq!((len, from), (5, client.local_addr().unwrap()));
+    server.send_to(b"you", from).unwrap();
+    assert_eq!(client.recv(&mut buffer).unwrap(), 3);
+    assert_eq!(client.stats().kernel, 0);
+}
+
+#[test]
+fn a_listener_accepts_what_comes_to_it_and_to_the_kernels() {
+    needs_root!();
+    let lab = Lab::builder().build().unwrap();
+    let kernel = lab.server.enter(|| KernelListener::bind(any(7))).unwrap().unwrap();
+    let early = lab.server.enter(|| KernelStream::connect("127.0.0.1:7")).unwrap().unwrap();
+    let ours = host(&lab.server);
+    let listener = lab.server.enter(|| TcpListener::beside(&ours, &kernel, 16)).unwrap().unwrap();
+    let who = |accepted: Accepted| match accepted {
+        Accepted::Ours(stream, remote) => (Some(stream), remote),
+        Accepted::Kernel(stream) => (None, stream.peer_addr().unwrap()),
+    };
+    assert_eq!(who(listener.accept_any(false).unwrap()).1, early.local_addr().unwrap());
+    let empty = listener.accept_any(true).unwrap_err();
+    assert_eq!(empty.kind(), ErrorKind::WouldBlock);
+    for round in 0..20 {
+        let to = SocketAddr::from((lab.server.ipv4(), 7));
+        let far = lab.client.enter(|| KernelStream::connect(to)).unwrap().unwrap();
+        let near = lab.server.enter(|| KernelStream::connect("127.0.0.1:7")).unwrap().unwrap();
+        let (first, second) =
+            (who(listener.accept_any(false).unwrap()), who(listener.accept_any(false).unwrap()));
+        let (far_end, near_end) = if first.0.is_some() { (first, second) } else { (second, first) };
+        assert_eq!(near_end.1, near.local_addr().unwrap(), "round {round}");
+        assert_eq!(far_end.1, far.local_addr().unwrap(), "round {round}");
+        let mut stream = far_end.0.unwrap();
+        stream.write_all(b"welcome").unwrap();
+        let mut buffer = [0; 7];
+        (&far).read_exact(&mut buffer).unwrap();
+        assert_eq!(&buffer, b"welcome");
+    }
+}
+
+#[test]
+fn connections_of_before_stay_with_the_kernel_and_go_on() {
+    needs_root!();
+    let lab = Lab::builder().build().unwrap();
+    let kernel = lab.server.enter(|| KernelListener::bind("[::]:7")).unwrap().unwrap();
+    let mut addresses = vec![SocketAddr::from((lab.server.ipv4(), 7))];
+    addresses.extend(lab.server.ipv6().map(|ip| SocketAddr::from((ip, 7))));
+    let connect =
+        |to: &SocketAddr| lab.client.enter(|| KernelStream::connect(to)).unwrap().unwrap();
+    // One is accepted before, one is not.
+    for to in &addresses {
+        let (early, waiting) = (connect(to), connect(to));
+        let (accepted, _) = kernel.accept().unwrap();
+        let ours = host(&lab.server);
+        let listener =
+            lab.server.enter(|| TcpListener::beside(&ours, &kernel, 16)).unwrap().unwrap();
+        let Accepted::Kernel(second) = listener.accept_any(false).unwrap() else {
+            panic!("it was the kernel's")
+        };
+        for (near, far) in [(&accepted, &early), (&second, &waiting)] {
+            far.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+            near.set_nonblocking(false).unwrap();
+            near.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+            for (mut one, mut other) in [(near, far), (far, near)] {
+                one.write_all(&[7; 5_000]).unwrap();
+                let mut room = [0; 5_000];
+                other.read_exact(&mut room).unwrap();
+                assert_eq!(room, [7; 5_000]);
+            }
+        }
+        // Who comes now is ours.
+        let late = connect(to);
+        let Accepted::Ours(mut stream, from) = listener.accept_any(false).unwrap() else {
+            panic!("it is ours")
+        };
+        assert_eq!(from, late.local_addr().unwrap());
+        stream.write_all(b"x").unwrap();
+        assert_eq!((&late).read(&mut [0; 8]).unwrap(), 1);
+    }
+}
+
+#[test]
+fn a_connection_leaves_from_where_the_kernels_socket_is_bound() {
+    needs_root!();
+    let lab = Lab::builder().build().unwrap();
+    let server = lab.server.enter(|| KernelListener::bind(any(7))).unwrap().unwrap();
+    let kernel = lab.client.enter(|| bound_stream(any(0))).unwrap();
+    let port = kernel.local_addr().unwrap().port();
+    let ours = host(&lab.client);
+    let stream = lab.client.enter(|| TcpStream::adopt(&ours, &kernel)).unwrap().unwrap();
+    let to = SocketAddr::from((lab.server.ipv4(), 7));
+    lab.client.enter(|| stream.connect_to(to)).unwrap().unwrap();
+    let (peer, from) = server.accept().unwrap();
+    assert_eq!(from, SocketAddr::from((lab.client.ipv4(), port)));
+    assert_eq!(stream.local_addr().unwrap(), from);
+    (&stream).write_all(b"x").unwrap();
+    assert_eq!((&peer).read(&mut [0; 8]).unwrap(), 1);
+}
+
+/// A TCP socket of the kernel's that is bound and no more.
+fn bound_stream(local: SocketAddr) -> KernelStream {
+    let socket = stream_socket();
+    let SocketAddr::V4(local) = local else { panic!("IPv4 only") };
+    let address = libc::sockaddr_in {
+        sin_family: libc::AF_INET as libc::sa_family_t,
+        sin_port: local.port().to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(local.ip().octets()) },
+        sin_zero: [0; 8],
+    };
+    // SAFETY: a valid sockaddr_in of that length.
+    let bound = unsafe {
+        libc::bind(
+            socket.as_raw_fd(),
+            (&raw const address).cast(),
+            size_of_val(&address) as libc::socklen_t,
+        )
+    };
+    assert_eq!(bound, 0);
+    socket
+}
+
+fn stream_socket() -> KernelStream {
+    use std::os::fd::FromRawFd;
+    // SAFETY: a fresh descriptor that nobody else owns.
+    unsafe {
+        KernelStream::from_raw_fd(libc::socket(
+            libc::AF_INET,
+            libc::SOCK_STREAM | libc::SOCK_CLOEXEC,
+            0,
+        ))
+    }
+}
