@@ -1,0 +1,32 @@
+//! `busypoll policy`.
+
+use std::path::PathBuf;
+
+use crate::file::FileError;
+use crate::rules::Policy;
+
+/// Policy files: which programs and sockets busy poll, and how.
+#[derive(Clone, Debug, clap::Args)]
+pub struct PolicyArgs {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Clone, Debug, clap::Subcommand)]
+enum Command {
+    /// Reads a policy file and says in words what it means
+    Check {
+        /// The file
+        file: PathBuf,
+    },
+}
+
+/// Explains the file on standard output.
+///
+/// # Errors
+/// One line with the file, the line in it and what would do.
+pub fn run_policy(args: &PolicyArgs) -> Result<(), FileError> {
+    let Command::Check { file } = &args.command;
+    print!("{}", Policy::read(file)?.explain());
+    Ok(())
+}

@@ -1,0 +1,201 @@
+//! What `busypoll run` has resolved for a program, in the one environment variable that survives
+//! fork, exec and daemon.
+//!
+//! The form is one line of `name=value` separated by `;`; a bare `rule` begins a rule, and the
+//! settings of the policy file keep their names. What could be taken for punctuation is written
+//! `%XX`. It is read once in every process of a run, at its start, so it needs no general parser.
+
+use std::env;
+use std::fmt::Write;
+
+use crate::rules::{Policy, Rule};
+use crate::settings::{Change, word};
+
+/// What may be traded for speed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Profile {
+    /// Nothing: every call means what it means without us.
+    #[default]
+    Safe,
+    /// What the documentation of `--profile latency` lists, line by line.
+    Latency,
+}
+
+impl Profile {
+    const WORDS: [(&'static str, Self); 2] =
+        [("safe", Profile::Safe), ("latency", Profile::Latency)];
+
+    /// As it is written.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Profile::Safe => "safe",
+            Profile::Latency => "latency",
+        }
+    }
+
+    /// Reads [`Profile::word`].
+    ///
+    /// # Errors
+    /// One line with the words there are.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        word(text, &Self::WORDS)
+    }
+}
+
+/// Everything a process of a run must know.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Launch {
+    /// The policy; `--plane`, `--busy-poll` and their like are in its defaults.
+    pub policy: Policy,
+    /// The interface of the stack plane.
+    pub dev: Option<String>,
+    /// What may be traded for speed.
+    pub profile: Profile,
+    /// Refuse to start rather than go without acceleration.
+    pub strict: bool,
+    /// Steer packets past the firewall's rules.
+    pub bypass_firewall: bool,
+    /// The abstract unix socket of the guard.
+    pub guard: Option<String>,
+    /// The path of the memory that the processes of the run share, such as `/proc/PID/fd/N`.
+    pub shared: Option<String>,
+}
+
+/// Told first, so that a library of another version leaves the rest alone.
+const VERSION: &str = "1";
+
+impl Launch {
+    /// The name of the environment variable.
+    pub const ENV: &str = "BUSYPOLL_RUN";
+
+    /// The text for the variable. It holds no NUL, no line break and no blank.
+    #[must_use]
+    pub fn to_env(&self) -> String {
+        let mut out = VERSION.to_owned();
+        let mut put = |name: &str, value: &str| put(&mut out, name, value);
+        Change::from(self.policy.defaults).each(&mut put);
+        if let Some(most) = self.policy.max_spinning_threads {
+            put("spinning", &most.to_string());
+        }
+        for (name, value) in [("dev", &self.dev), ("guard", &self.guard), ("shared", &self.shared)]
+        {
+            if let Some(value) = value {
+                put(name, value);
+            }
+        }
+        put("profile", self.profile.word());
+        for (name, on) in [("strict", self.strict), ("bypass_firewall", self.bypass_firewall)] {
+            if on {
+                put(name, "");
+            }
+        }
+        for rule in &self.policy.rules {
+            put("rule", "");
+            rule.sockets.each(&mut put);
+            rule.change.each(&mut put);
+        }
+        out
+    }
+
+    /// Reads what [`Launch::to_env`] wrote; any other text is an error, none a panic.
+    ///
+    /// # Errors
+    /// One line that names the part which is wrong.
+    pub fn from_env(text: &str) -> Result<Self, String> {
+        let mut parts = text.split(';');
+        let version = parts.next().unwrap_or_default();
+        if version != VERSION {
+            return Err(format!("written by another version of busypoll ({version:.20})"));
+        }
+        let mut launch = Launch::default();
+        let mut defaults = Change::default();
+        for part in parts {
+            let (name, value) = part.split_once('=').unwrap_or((part, ""));
+            let value = unescape(value).ok_or_else(|| format!("{name}: bad escape"))?;
+            let read = match launch.policy.rules.last_mut() {
+                _ if name == "rule" => {
+                    launch.policy.rules.push(Rule::default());
+                    Some(Ok(()))
+                }
+                Some(rule) => {
+                    rule.sockets.set(name, &value).or_else(|| rule.change.set(name, &value))
+                }
+                None => defaults.set(name, &value).or_else(|| launch.set(name, &value)),
+            };
+            match read {
+                Some(Ok(())) => {}
+                Some(Err(why)) => return Err(format!("{name}: {why}")),
+                None => return Err(format!("'{name:.40}' is unknown")),
+            }
+        }
+        launch.policy.defaults = defaults.apply(launch.policy.defaults);
+        Ok(launch)
+    }
+
+    /// Reads this process's [`Launch::ENV`]; `None` if it has none.
+    #[must_use]
+    pub fn of_this_process() -> Option<Result<Self, String>> {
+        let text = env::var_os(Self::ENV)?;
+        let read = text.to_str().ok_or_else(|| "not UTF-8".to_owned()).and_then(Self::from_env);
+        Some(read.map_err(|why| format!("{}: {why}", Self::ENV)))
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Option<Result<(), String>> {
+        match name {
+            "spinning" => match value.parse() {
+                Ok(most) => self.policy.max_spinning_threads = Some(most),
+                Err(_) => return Some(Err(format!("'{value}' is no number"))),
+            },
+            "dev" => self.dev = Some(value.to_owned()),
+            "guard" => self.guard = Some(value.to_owned()),
+            "shared" => self.shared = Some(value.to_owned()),
+            "profile" => match Profile::parse(value) {
+                Ok(profile) => self.profile = profile,
+                Err(why) => return Some(Err(why)),
+            },
+            "strict" => self.strict = true,
+            "bypass_firewall" => self.bypass_firewall = true,
+            _ => return None,
+        }
+        Some(Ok(()))
+    }
+}
+
+fn put(out: &mut String, name: &str, value: &str) {
+    out.push(';');
+    out.push_str(name);
+    if value.is_empty() {
+        return;
+    }
+    out.push('=');
+    for byte in value.bytes() {
+        match byte {
+            b';' | b'=' | b'%' | 0..=0x20 | 0x7f.. => {
+                // Writing to a String does not fail.
+                let _ = write!(out, "%{byte:02X}");
+            }
+            _ => out.push(char::from(byte)),
+        }
+    }
+}
+
+/// `None` for an escape that is none, or bytes that are no text.
+fn unescape(text: &str) -> Option<String> {
+    if !text.contains('%') {
+        return Some(text.to_owned());
+    }
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut parts = text.split('%');
+    bytes.extend_from_slice(parts.next()?.as_bytes());
+    for part in parts {
+        let (code, rest) = part.split_at_checked(2)?;
+        bytes.push(u8::from_str_radix(code, 16).ok()?);
+        bytes.extend_from_slice(rest.as_bytes());
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+#[path = "launch_tests.rs"]
+mod tests;

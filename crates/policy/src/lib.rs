@@ -1,0 +1,41 @@
+//! Which programs and sockets busy poll, and how: the policy file, and its compact form in the
+//! environment of a program that runs under it.
+//!
+//! Touches nothing but the one file it is asked to read. The way from [`Launch::from_env`] to
+//! [`Policy::for_socket`] is walked inside other people's programs: it never panics, and
+//! `for_socket` neither allocates nor locks.
+//!
+//! ```
+//! use busypoll_policy::{Policy, Protocol, Receive};
+//!
+//! let policy = Policy::parse(
+//!     r#"
+//!     busy_poll = "50us"
+//!
+//!     [[rule]]
+//!     program = "redis-server"
+//!     local_port = 6379
+//!     receive = "aggressive"
+//!     "#,
+//! )?;
+//! let local = "10.0.0.1:6379".parse().ok();
+//! let settings = policy.for_socket("/usr/bin/redis-server".as_ref(), Protocol::Tcp, local, None);
+//! assert_eq!((settings.busy_poll, settings.receive), (50, Receive::Aggressive));
+//! # Ok::<(), busypoll_policy::Mistake>(())
+//! ```
+
+pub mod cli;
+mod explain;
+mod file;
+mod launch;
+mod matcher;
+mod rules;
+mod settings;
+pub mod text;
+pub mod units;
+
+pub use file::{FileError, Mistake};
+pub use launch::{Launch, Profile};
+pub use matcher::{Match, Network, Ports, Protocol};
+pub use rules::{Policy, Rule};
+pub use settings::{Change, Plane, Receive, Settings};

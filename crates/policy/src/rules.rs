@@ -1,0 +1,67 @@
+//! The rules in their order, and what they say about one socket.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use crate::matcher::{Match, Protocol};
+use crate::settings::{Change, Settings};
+
+/// One rule: which sockets, and what is different for them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rule {
+    /// Which sockets.
+    pub sockets: Match,
+    /// What is different for them from [`Policy::defaults`].
+    pub change: Change,
+    /// The line of the file where the rule begins; 0 where it came from no file.
+    pub line: usize,
+}
+
+/// A policy: the defaults, and rules of which the first that fits a socket decides.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// The settings of sockets no rule fits, and of what a rule leaves out.
+    pub defaults: Settings,
+    /// The rules, first one first.
+    pub rules: Vec<Rule>,
+    /// The greatest number of threads of one run that may spin at once; `None` = as many as there
+    /// are CPUs for them.
+    pub max_spinning_threads: Option<u32>,
+}
+
+impl Policy {
+    /// The settings of one socket, by the path of its program's executable and the addresses it has
+    /// so far. Neither allocates nor locks: cheap enough to ask again after bind and connect.
+    #[must_use]
+    pub fn for_socket(
+        &self,
+        program: &Path,
+        protocol: Protocol,
+        local: Option<SocketAddr>,
+        remote: Option<SocketAddr>,
+    ) -> Settings {
+        let rule = self.rules.iter().find(|r| r.sockets.fits(program, protocol, local, remote));
+        rule.map_or(self.defaults, |rule| rule.change.apply(self.defaults))
+    }
+
+    /// The settings of what belongs to no single socket, such as an epoll instance: those of the
+    /// first rule that names this program and no address or protocol, else the defaults.
+    #[must_use]
+    pub fn for_program(&self, program: &Path) -> Settings {
+        let fits = |rule: &&Rule| {
+            rule.sockets.protocol.is_none()
+                && !rule.sockets.by_address()
+                && rule.sockets.fits_program(program)
+        };
+        let rule = self.rules.iter().find(fits);
+        rule.map_or(self.defaults, |rule| rule.change.apply(self.defaults))
+    }
+
+    /// Leaves out the rules that no socket of this program can fit, so that each socket is held
+    /// against fewer.
+    #[must_use]
+    pub fn narrowed_to(mut self, program: &Path) -> Self {
+        self.rules.retain(|rule| rule.sockets.fits_program(program));
+        self
+    }
+}

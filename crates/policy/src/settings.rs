@@ -1,0 +1,239 @@
+//! What a rule sets: the settings of one socket, under the names the policy file and the
+//! environment share.
+
+use crate::text::nearest;
+use crate::units;
+
+/// Who runs the socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Plane {
+    /// The kernel's own busy polling, switched on properly.
+    #[default]
+    Kernel,
+    /// Our stack in user space.
+    Stack,
+    /// Left as the program made it.
+    Off,
+}
+
+/// How a receiver that finds nothing waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Receive {
+    /// It sleeps until the interrupt; no busy polling.
+    Interrupt,
+    /// It polls the queue for `busy_poll`, then sleeps.
+    #[default]
+    BusyPoll,
+    /// It spins in the library for `aggressive_receive_delay` before it waits at all.
+    Aggressive,
+}
+
+/// The resolved settings of one socket. Times in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Who runs it.
+    pub plane: Plane,
+    /// How long a wait may poll before it sleeps, in microseconds; 0 = off.
+    pub busy_poll: u32,
+    /// Keep the interrupt masked between polls.
+    pub prefer_busy_poll: bool,
+    /// The most packets a pass may take; 0 = the kernel's 8.
+    pub busy_poll_budget: u16,
+    /// How a receiver waits.
+    pub receive: Receive,
+    /// How long [`Receive::Aggressive`] spins, in microseconds.
+    pub aggressive_receive_delay: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            plane: Plane::Kernel,
+            busy_poll: 50,
+            prefer_busy_poll: false,
+            busy_poll_budget: 0,
+            receive: Receive::BusyPoll,
+            aggressive_receive_delay: 1000,
+        }
+    }
+}
+
+impl Settings {
+    /// How long a wait polls, in microseconds: `busy_poll`, or 0 where it is not to poll at all.
+    #[must_use]
+    pub fn polls_for(&self) -> u32 {
+        match (self.plane, self.receive) {
+            (Plane::Off, _) | (_, Receive::Interrupt) => 0,
+            _ => self.busy_poll,
+        }
+    }
+}
+
+impl Settings {
+    /// How long the kernel is to poll in a wait, in microseconds; 0 where this is not for the kernel
+    /// plane.
+    ///
+    /// What an aggressive receiver spins before it waits, the kernel does better than a loop of calls
+    /// could: it sees signals, and whether another thread needs the CPU.
+    #[must_use]
+    pub fn kernel_micros(&self) -> u32 {
+        let micros = match (self.plane, self.receive) {
+            (Plane::Kernel, Receive::Aggressive) => {
+                self.aggressive_receive_delay.saturating_add(self.busy_poll)
+            }
+            (Plane::Kernel, _) => self.polls_for(),
+            _ => 0,
+        };
+        micros.min(i32::MAX.unsigned_abs())
+    }
+}
+
+/// What a rule changes of the settings; `None` leaves the default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// [`Settings::plane`].
+    pub plane: Option<Plane>,
+    /// [`Settings::busy_poll`].
+    pub busy_poll: Option<u32>,
+    /// [`Settings::prefer_busy_poll`].
+    pub prefer_busy_poll: Option<bool>,
+    /// [`Settings::busy_poll_budget`].
+    pub busy_poll_budget: Option<u16>,
+    /// [`Settings::receive`].
+    pub receive: Option<Receive>,
+    /// [`Settings::aggressive_receive_delay`].
+    pub aggressive_receive_delay: Option<u32>,
+}
+
+pub(crate) const PLANE: &str = "plane";
+pub(crate) const BUSY_POLL: &str = "busy_poll";
+pub(crate) const PREFER_BUSY_POLL: &str = "prefer_busy_poll";
+pub(crate) const BUSY_POLL_BUDGET: &str = "busy_poll_budget";
+pub(crate) const RECEIVE: &str = "receive";
+pub(crate) const AGGRESSIVE_RECEIVE_DELAY: &str = "aggressive_receive_delay";
+
+/// The names of the settings.
+pub(crate) const SETTINGS: [&str; 6] =
+    [PLANE, BUSY_POLL, PREFER_BUSY_POLL, BUSY_POLL_BUDGET, RECEIVE, AGGRESSIVE_RECEIVE_DELAY];
+
+impl Change {
+    /// Sets what is called `key`; `None` if nothing is.
+    pub(crate) fn set(&mut self, key: &str, value: &str) -> Option<Result<(), String>> {
+        fn into<T>(field: &mut Option<T>, value: Result<T, String>) -> Result<(), String> {
+            *field = Some(value?);
+            Ok(())
+        }
+        Some(match key {
+            PLANE => into(&mut self.plane, word(value, &Plane::WORDS)),
+            BUSY_POLL => into(&mut self.busy_poll, units::micros(value)),
+            PREFER_BUSY_POLL => into(&mut self.prefer_busy_poll, word(value, &YES_NO)),
+            BUSY_POLL_BUDGET => into(&mut self.busy_poll_budget, budget(value)),
+            RECEIVE => into(&mut self.receive, word(value, &Receive::WORDS)),
+            AGGRESSIVE_RECEIVE_DELAY => {
+                into(&mut self.aggressive_receive_delay, units::micros(value))
+            }
+            _ => return None,
+        })
+    }
+
+    /// The settings with this change made.
+    #[must_use]
+    pub fn apply(&self, to: Settings) -> Settings {
+        Settings {
+            plane: self.plane.unwrap_or(to.plane),
+            busy_poll: self.busy_poll.unwrap_or(to.busy_poll),
+            prefer_busy_poll: self.prefer_busy_poll.unwrap_or(to.prefer_busy_poll),
+            busy_poll_budget: self.busy_poll_budget.unwrap_or(to.busy_poll_budget),
+            receive: self.receive.unwrap_or(to.receive),
+            aggressive_receive_delay: self
+                .aggressive_receive_delay
+                .unwrap_or(to.aggressive_receive_delay),
+        }
+    }
+
+    /// Calls `each` with the name and the value of what is set, as [`Change::set`] reads them.
+    pub(crate) fn each(&self, mut each: impl FnMut(&str, &str)) {
+        if let Some(plane) = self.plane {
+            each(PLANE, plane.word());
+        }
+        if let Some(us) = self.busy_poll {
+            each(BUSY_POLL, &us.to_string());
+        }
+        if let Some(on) = self.prefer_busy_poll {
+            each(PREFER_BUSY_POLL, if on { "true" } else { "false" });
+        }
+        if let Some(packets) = self.busy_poll_budget {
+            each(BUSY_POLL_BUDGET, &packets.to_string());
+        }
+        if let Some(receive) = self.receive {
+            each(RECEIVE, receive.word());
+        }
+        if let Some(us) = self.aggressive_receive_delay {
+            each(AGGRESSIVE_RECEIVE_DELAY, &us.to_string());
+        }
+    }
+}
+
+impl From<Settings> for Change {
+    fn from(s: Settings) -> Self {
+        Change {
+            plane: Some(s.plane),
+            busy_poll: Some(s.busy_poll),
+            prefer_busy_poll: Some(s.prefer_busy_poll),
+            busy_poll_budget: Some(s.busy_poll_budget),
+            receive: Some(s.receive),
+            aggressive_receive_delay: Some(s.aggressive_receive_delay),
+        }
+    }
+}
+
+impl Plane {
+    const WORDS: [(&'static str, Self); 3] =
+        [("kernel", Plane::Kernel), ("stack", Plane::Stack), ("off", Plane::Off)];
+
+    /// As it is written.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Plane::Kernel => "kernel",
+            Plane::Stack => "stack",
+            Plane::Off => "off",
+        }
+    }
+}
+
+impl Receive {
+    const WORDS: [(&'static str, Self); 3] = [
+        ("interrupt", Receive::Interrupt),
+        ("busy-poll", Receive::BusyPoll),
+        ("aggressive", Receive::Aggressive),
+    ];
+
+    /// As it is written.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Receive::Interrupt => "interrupt",
+            Receive::BusyPoll => "busy-poll",
+            Receive::Aggressive => "aggressive",
+        }
+    }
+}
+
+const YES_NO: [(&str, bool); 2] = [("true", true), ("false", false)];
+
+/// One of a few words.
+pub(crate) fn word<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
+    if let Some((_, value)) = words.iter().find(|(word, _)| *word == text) {
+        return Ok(*value);
+    }
+    let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+    Err(match nearest(text, names.iter().copied()) {
+        Some(near) => format!("'{text}' is unknown; did you mean '{near}'?"),
+        None => format!("'{text}' is unknown; it is one of {}", names.join(", ")),
+    })
+}
+
+fn budget(text: &str) -> Result<u16, String> {
+    text.parse().map_err(|_| format!("'{text}' is no number of packets; write 0 to 65535"))
+}

@@ -1,0 +1,106 @@
+//! Times a user types and reads. A bare number is microseconds, everywhere in the product.
+
+use std::time::Duration;
+
+/// Reads a time: a number with `ns`, `us`, `ms`, `s` or `m`; a bare number is microseconds.
+///
+/// ```
+/// use busypoll_policy::units::time;
+/// use std::time::Duration;
+/// assert_eq!(time("50"), Ok(Duration::from_micros(50)));
+/// assert_eq!(time("10ms"), Ok(Duration::from_millis(10)));
+/// ```
+///
+/// # Errors
+/// One line that says what would do.
+pub fn time(text: &str) -> Result<Duration, String> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let no_time = || format!("'{text}' is not a time; write for example 50us, 10ms or 40s");
+    if number.is_empty() {
+        return Err(no_time());
+    }
+    let nanos_per = match unit.trim() {
+        "" | "us" | "µs" => 1e3,
+        "ns" => 1.0,
+        "ms" => 1e6,
+        "s" => 1e9,
+        "m" | "min" => 60e9,
+        other => return Err(format!("unknown unit '{other}' in '{text}'; use ns, us, ms, s or m")),
+    };
+    let number: f64 = number.parse().map_err(|_| no_time())?;
+    let nanos = number * nanos_per;
+    // A day is longer than any run; the bound keeps every later conversion exact.
+    if nanos > 86_400e9 {
+        return Err(format!("'{text}' is longer than a day"));
+    }
+    Ok(Duration::from_nanos(nanos.round() as u64))
+}
+
+/// Reads a time that the kernel counts in whole microseconds: 0, or 1 us to `i32::MAX` us.
+///
+/// # Errors
+/// One line; also for a time between 0 and 1 us, which would otherwise turn into "off".
+pub fn micros(text: &str) -> Result<u32, String> {
+    let time = time(text)?;
+    let micros = time.as_micros();
+    if micros == 0 && !time.is_zero() {
+        return Err(format!("'{}' is below 1us, the smallest there is (0 = off)", text.trim()));
+    }
+    i32::try_from(micros)
+        .map(i32::unsigned_abs)
+        .map_err(|_| format!("'{}' is above 2147483647us, the largest there is", text.trim()))
+}
+
+/// A duration as a person writes it: `50us`, `10ms`, `1.5s`.
+#[must_use]
+pub fn show(d: Duration) -> String {
+    let us = d.as_nanos() as f64 / 1e3;
+    if us >= 1e6 {
+        format!("{}s", short(us / 1e6))
+    } else if us >= 1e3 {
+        format!("{}ms", short(us / 1e3))
+    } else {
+        format!("{}us", short(us))
+    }
+}
+
+fn short(x: f64) -> String {
+    let text = format!("{x:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_with_and_without_unit() {
+        assert_eq!(time("50"), Ok(Duration::from_micros(50)));
+        assert_eq!(time("1.5ms"), Ok(Duration::from_micros(1500)));
+        assert_eq!(time("40s"), Ok(Duration::from_secs(40)));
+        assert_eq!(time(" 700 ns"), Ok(Duration::from_nanos(700)));
+        for wrong in ["", "ms", "-5", "5h", "1.2.3s", "1e9", "inf", "NaN", "99999999s"] {
+            let error = time(wrong).expect_err(wrong);
+            assert_eq!(error.lines().count(), 1, "{wrong}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_time_too_small_to_count_is_not_taken_for_off() {
+        assert_eq!(micros("0"), Ok(0));
+        assert_eq!(micros("1us"), Ok(1));
+        assert_eq!(micros("2147483647us"), Ok(i32::MAX as u32));
+        for wrong in ["500ns", "0.4us", "2147483648us", "1h", "soon"] {
+            assert!(micros(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn durations_read_back() {
+        assert_eq!(show(Duration::from_micros(50)), "50us");
+        assert_eq!(show(Duration::from_micros(1500)), "1.5ms");
+        assert_eq!(show(Duration::from_secs(40)), "40s");
+    }
+}
