@@ -27,6 +27,7 @@ pub mod needs;
 mod rtnetlink;
 mod side;
 mod user_namespace;
+pub mod vm;
 
 pub use error::LabError;
 pub use lab::{Lab, LabBuilder, LabHost};
