@@ -1,0 +1,195 @@
+//! Whether a device's packets can be busy polled: which devices are meant, and what each kind means.
+
+mod facts;
+mod napi;
+mod pollers;
+mod stacked;
+mod steering;
+mod veth;
+mod xdp;
+
+use std::collections::HashSet;
+
+use busypoll_linux::ethtool::Ethtool;
+use busypoll_linux::link::{Link, Links};
+use busypoll_linux::netdev::Netdev;
+use busypoll_linux::route::{RouteKind, route_to};
+use busypoll_linux::sysfs::Sysfs;
+
+use crate::rules;
+use crate::{Error, Report, Scope, Subject};
+
+/// The kernel's interfaces to devices, each opened once; what could not be is told once.
+pub(crate) struct Sources {
+    links: Vec<Link>,
+    /// None before Linux 6.8, which the check of the kernel tells.
+    netdev: Option<Netdev>,
+    sysfs: Option<Sysfs>,
+}
+
+impl Sources {
+    fn open(report: &mut Report) -> Result<Self, Error> {
+        let links = Links::open()?.all()?;
+        let sysfs = Sysfs::open()
+            .map_err(|e| report.not_seen(Subject::Machine, "RPS and TUN flags", "sysfs", e))
+            .ok();
+        Ok(Sources { links, netdev: Netdev::open().ok(), sysfs })
+    }
+
+    fn by_index(&self, ifindex: u32) -> Option<&Link> {
+        self.links.iter().find(|l| l.ifindex == ifindex)
+    }
+
+    /// A command that writes a device's sysfs attribute, from here. `queues/*/rps_cpus` will do.
+    fn sysfs_command(&self, device: &str, attribute: &str, value: &str) -> String {
+        let path = format!("/sys/class/net/{device}/{attribute}");
+        let write = match attribute.contains('*') {
+            true => format!("for f in {path}; do echo {value} > $f; done"),
+            false => format!("echo {value} > {path}"),
+        };
+        match &self.sysfs {
+            // Commands would reach another namespace's devices.
+            Some(sysfs) if !sysfs.is_mounted() => {
+                format!("unshare -m sh -c 'mount -t sysfs sysfs /sys && {write}'")
+            }
+            _ => write,
+        }
+    }
+}
+
+pub(crate) fn check(scope: &Scope, report: &mut Report) -> Result<(), Error> {
+    let mut sources = Sources::open(report)?;
+    let mut waiting = meant(scope, &mut sources, report)?;
+    let mut seen = HashSet::new();
+    let mut all = Vec::new();
+    while let Some(link) = waiting.pop() {
+        if seen.insert(link.ifindex) {
+            // The devices below are looked at as well: they are what sockets poll.
+            waiting.extend(look_at(&link, &mut sources, report, &mut all));
+        }
+    }
+    all.reverse();
+    facts::tell(&all, report);
+    Ok(())
+}
+
+/// The devices asked for, last first.
+fn meant(scope: &Scope, sources: &mut Sources, report: &mut Report) -> Result<Vec<Link>, Error> {
+    let mut links = Vec::new();
+    let mut asked = Links::open()?;
+    for name in &scope.devices {
+        links.push(asked.get(name)?);
+    }
+    if let Some(address) = scope.peer {
+        let subject = Subject::Peer { address };
+        let route = route_to(address)?;
+        let through = sources.by_index(route.ifindex).cloned();
+        let name = through.as_ref().map_or("?", |l| l.name.as_str());
+        let read = format!("ip route get {address}");
+        if route.kind == RouteKind::Local {
+            let found = rules::PEER_LOCAL.finding(subject, "the address is this machine's own");
+            report.add(found.evidence(read, format!("local, over {name}")));
+        } else {
+            let next = route.gateway.map_or(String::new(), |via| format!(" via {via}"));
+            let what = format!("packets leave by {name}{next}");
+            report.add(rules::PEER_ROUTE.finding(subject, what).evidence(read, name));
+            links.extend(through);
+        }
+    } else if scope.devices.is_empty() && scope.pids.is_empty() {
+        links.extend(sources.links.iter().filter(|l| l.up && !l.loopback).cloned());
+    }
+    links.reverse();
+    Ok(links)
+}
+
+/// Looks at one device; what it stands on is returned.
+fn look_at(
+    link: &Link,
+    sources: &mut Sources,
+    report: &mut Report,
+    all: &mut Vec<facts::Device>,
+) -> Vec<Link> {
+    let subject = || Subject::device(&link.name);
+    let before = report.faults();
+    let device = facts::Device::collect(link, sources, report);
+    let below = 'judged: {
+        if link.loopback {
+            let found = rules::LOOPBACK.finding(subject(), "loopback can never be busy polled");
+            report.add(found.evidence("ip link show lo", "LOOPBACK"));
+            break 'judged Vec::new();
+        }
+        if !link.up {
+            let found = rules::DEVICE_DOWN.finding(subject(), "the device is down");
+            let found = found.evidence(format!("ip link show {}", link.name), "no UP flag");
+            report.add(found.remedy(format!("ip link set {} up", link.name)));
+            break 'judged Vec::new();
+        }
+        if let Some(below) = stacked::below(link, sources, report) {
+            break 'judged below;
+        }
+        match link.kind.as_deref() {
+            Some("veth") => veth::check(link, &device, sources, report),
+            Some("tun") => tun(link, sources, report),
+            Some("wireguard") => {
+                let found = rules::WIREGUARD.finding(subject(), "WireGuard erases NAPI ids");
+                report.add(found.evidence(format!("ip -d link show {}", link.name), "wireguard"));
+            }
+            _ => hardware(link, &device, report),
+        }
+        napi::check(link, &device, sources, report);
+        Vec::new()
+    };
+    if below.is_empty() {
+        steering::check(link, sources, report);
+    }
+    xdp::check(link, &device, report);
+    if report.faults() == before && below.is_empty() && !device.napis.is_empty() {
+        let s = if device.napis.len() == 1 { "" } else { "s" };
+        let what = format!("packets carry the ids of {} NAPI instance{s}", device.napis.len());
+        report.add(rules::DEVICE_OK.finding(subject(), what));
+    }
+    all.push(device);
+    below
+}
+
+fn tun(link: &Link, sources: &Sources, report: &mut Report) {
+    let found = rules::TUN.finding(
+        Subject::device(&link.name),
+        "packets written into a TUN or TAP device carry no NAPI id",
+    );
+    const IFF_NAPI: u32 = 0x10;
+    let flags = sources.sysfs.as_ref().and_then(|s| s.attribute(&link.name, "tun_flags"));
+    let number = flags.as_deref().and_then(|f| f.strip_prefix("0x"));
+    let number = number.and_then(|f| u32::from_str_radix(f, 16).ok());
+    let said = match number {
+        Some(flags) if flags & IFF_NAPI != 0 => format!("{flags:#x}, with IFF_NAPI"),
+        Some(flags) => format!("{flags:#x}, without IFF_NAPI"),
+        None => "unknown".into(),
+    };
+    report.add(found.evidence(format!("/sys/class/net/{}/tun_flags", link.name), said));
+}
+
+/// Drivers whose source hands packets up without marking them.
+const UNMARKED: &[&str] =
+    &["fsl_dpa", "fsl_dpaa2_eth", "smsc911x", "typhoon", "vif", "via-rhine", "via-velocity"];
+
+fn hardware(link: &Link, device: &facts::Device, report: &mut Report) {
+    let subject = || Subject::device(&link.name);
+    let driver = device.driver.as_deref().unwrap_or_default();
+    if UNMARKED.contains(&driver) {
+        let what = format!("the driver {driver} does not mark packets");
+        let found = rules::DRIVER_SKIPS_NAPI_ID.finding(subject(), what);
+        report.add(found.evidence(format!("ethtool -i {}", link.name), driver));
+    } else if device.napis_listed && device.napis.is_empty() {
+        let found = rules::NO_NAPI.finding(subject(), "it has no NAPI instance to poll");
+        let found = found.evidence("netdev netlink napi-get", "none");
+        report.add(found.evidence(format!("ethtool -i {}", link.name), driver));
+    }
+}
+
+/// Opens a device for ethtool, or says that it could not.
+fn ethtool(name: &str, report: &mut Report) -> Option<Ethtool> {
+    Ethtool::open(name)
+        .map_err(|e| report.not_seen(Subject::device(name), "driver and features", "ethtool", e))
+        .ok()
+}

@@ -1,0 +1,76 @@
+//! Deferral and suspension of a device's interrupts: settings that do nothing alone, or harm.
+
+use busypoll_linux::link::Link;
+
+use super::Sources;
+use super::facts::{Device, Instance};
+use super::pollers::Pollers;
+use crate::rules::{DEFER_WITHOUT_FLUSH, GRO_FLUSH_NO_POLLER, SUSPEND_WITHOUT_FLUSH};
+use crate::{Report, Subject};
+
+const FLUSH: &str = "gro_flush_timeout";
+const DEFER: &str = "napi_defer_hard_irqs";
+
+pub(super) fn check(link: &Link, device: &Device, sources: &Sources, report: &mut Report) {
+    // Before Linux 6.13 the device has one value for all its instances.
+    let sysfs = |name| {
+        let sysfs = sources.sysfs.as_ref()?;
+        sysfs.attribute(&link.name, name)?.parse::<u64>().ok()
+    };
+    let of_device = [sysfs(FLUSH).unwrap_or(0), sysfs(DEFER).unwrap_or(0), 0];
+    let of_instances = device.napis.iter().map(|n| settings(n, of_device));
+    // One finding for all instances: one command cures them.
+    let all: Vec<[u64; 3]> = of_instances.chain([of_device]).collect();
+    let any = |rule: fn(&[u64; 3]) -> bool| all.iter().find(|s| rule(s)).copied();
+    let subject = || Subject::device(&link.name);
+    let read = |name: &str| format!("/sys/class/net/{}/{name}, napi-get", link.name);
+
+    if let Some([flush, ..]) = any(|[flush, ..]| *flush > 0)
+        && let pollers = Pollers::of(device)
+        && !pollers.any
+    {
+        let what = format!("packets may wait {}us for a timer", flush as f64 / 1e3);
+        let found = GRO_FLUSH_NO_POLLER.finding(subject(), what);
+        let found = found.evidence(read(FLUSH), format!("{flush} ns"));
+        let [read, said] = pollers.evidence;
+        let found = found.evidence(read, said);
+        // A deferral left behind would be the next finding.
+        let mut command = sources.sysfs_command(&link.name, FLUSH, "0");
+        if any(|[_, defer, _]| *defer > 0).is_some() {
+            command += &format!(" && {}", sources.sysfs_command(&link.name, DEFER, "0"));
+        }
+        report.add(found.remedy(command));
+    }
+    if let Some([_, defer, _]) = any(|[flush, defer, _]| *flush == 0 && *defer > 0) {
+        let what = format!("defer-hard-irqs is {defer} and gro-flush-timeout 0");
+        let found = DEFER_WITHOUT_FLUSH.finding(subject(), what).evidence(read(DEFER), defer);
+        let found = found.evidence(read(FLUSH), "0 ns");
+        report.add(found.remedy(sources.sysfs_command(&link.name, DEFER, "0")));
+    }
+    if let Some([flush, defer, suspend]) =
+        any(|[flush, defer, suspend]| *suspend > 0 && (*flush == 0 || *defer == 0))
+    {
+        let what = format!(
+            "irq-suspend-timeout is {}us, gro-flush-timeout {flush} ns, defer-hard-irqs {defer}",
+            suspend as f64 / 1e3
+        );
+        let found = SUSPEND_WITHOUT_FLUSH.finding(subject(), what);
+        let found = found.evidence("napi-get irq-suspend-timeout", format!("{suspend} ns"));
+        // The values of the kernel's own test, tools/testing/selftests/net/busy_poll_test.sh.
+        let command = format!(
+            "{} && {}",
+            sources.sysfs_command(&link.name, FLUSH, "50000"),
+            sources.sysfs_command(&link.name, DEFER, "100")
+        );
+        report.add(found.remedy(command));
+    }
+}
+
+/// gro-flush-timeout, defer-hard-irqs and irq-suspend-timeout of an instance.
+fn settings(napi: &Instance, of_device: [u64; 3]) -> [u64; 3] {
+    [
+        napi.gro_flush_timeout_ns.unwrap_or(of_device[0]),
+        napi.defer_hard_irqs.map_or(of_device[1], u64::from),
+        napi.irq_suspend_timeout_ns.unwrap_or(of_device[2]),
+    ]
+}

@@ -1,0 +1,64 @@
+//! Whether anybody polls a device's queues: sockets, epoll instances and io_urings of all processes.
+
+use busypoll_linux::bpf::files::Kind;
+use busypoll_linux::{EpollParams, NapiId, bpf, stat};
+
+use super::facts::Device;
+use crate::process::{Census, Process};
+use crate::{Report, Scope};
+
+/// What was seen of pollers.
+pub(super) struct Pollers {
+    /// Whether there is one, as far as can be told.
+    pub(super) any: bool,
+    /// What was read, and what it said.
+    pub(super) evidence: [String; 2],
+}
+
+impl Pollers {
+    pub(super) fn of(device: &Device) -> Self {
+        if bpf::available().is_ok()
+            && let Ok(census) = Census::take(&Scope::default(), &mut Report::default())
+        {
+            return Self::in_census(device, &census);
+        }
+        // Without the right to look at others' sockets: what the queues of this namespace have seen.
+        let packets = stat::busy_poll_rx_packets().unwrap_or(0);
+        let read = "nstat -az TcpExtBusyPollRxPackets".into();
+        Pollers { any: packets > 0, evidence: [read, packets.to_string()] }
+    }
+
+    fn in_census(device: &Device, census: &Census) -> Self {
+        // Before Linux 6.8 nobody says whose an id is.
+        let of_device =
+            |id: NapiId| !device.napis_listed || device.napis.iter().any(|n| n.id == id.get());
+        let polls = |process: &Process, kind: &Kind| match kind {
+            Kind::Socket(s) => {
+                (s.busy_poll_usecs > 0 || s.prefer_busy_poll) && s.napi.is_some_and(of_device)
+            }
+            // An epoll forgets its queue when it has spun in vain, and an io_uring tells none.
+            Kind::Epoll { params, napi } => {
+                is_on(params) && napi.map_or_else(|| receives(process, of_device), of_device)
+            }
+            Kind::Uring(ring) => ring.busy_poll_ns > 0 && receives(process, of_device),
+        };
+        let named: Vec<String> = census
+            .processes
+            .values()
+            .filter(|p| p.files.iter().any(|file| polls(p, &file.kind)))
+            .map(|p| format!("{}[{}]", p.name, p.pid))
+            .collect();
+        let said = if named.is_empty() { "nobody polls it".into() } else { named.join(", ") };
+        let read = "sockets and epoll instances of all processes".into();
+        Pollers { any: !named.is_empty(), evidence: [read, said] }
+    }
+}
+
+/// Whether a socket of the process takes packets from the device.
+fn receives(process: &Process, of_device: impl Fn(NapiId) -> bool) -> bool {
+    process.sockets().any(|(_, socket)| socket.napi.is_some_and(&of_device))
+}
+
+fn is_on(params: &EpollParams) -> bool {
+    params.busy_poll_usecs > 0 || params.prefer_busy_poll
+}

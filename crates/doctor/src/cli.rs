@@ -1,0 +1,78 @@
+//! The options of `busypoll doctor`, and what they set in motion.
+
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::report::Style;
+use crate::{Error, Scope, diagnose, rules};
+
+/// Can busy polling work here, does it, and what to do about it.
+///
+/// Looks and changes nothing. Exit code 0: working or fine; 1: there are findings; 2: could not look.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "Examples:
+  busypoll doctor                     this machine and every device that is up
+  busypoll doctor --pid 1234          a process: its sockets, how they wait, what is wrong
+  busypoll doctor --pid 1234 --prove 2s   and whether its packets are found by busy polling
+  busypoll doctor eth0 --json         one device, for a program
+  busypoll doctor --peer 10.0.0.2     the way to a peer and the device behind it")]
+pub struct DoctorArgs {
+    /// Devices to look at [default: all that are up, but loopback]
+    #[arg(value_name = "IF")]
+    pub devices: Vec<String>,
+    /// The way to this address, and the device behind it
+    #[arg(long, value_name = "ADDRESS")]
+    pub peer: Option<IpAddr>,
+    /// These processes: each socket and epoll instance, and what keeps it from busy polling
+    #[arg(long, value_name = "PID", value_delimiter = ',')]
+    pub pid: Vec<u32>,
+    /// Watch for so long (2s, 500ms) how packets are really found
+    #[arg(long, value_name = "TIME", value_parser = busypoll_policy::units::time)]
+    pub prove: Option<Duration>,
+    /// Print the report as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// List every code with its meaning and source, and stop
+    #[arg(long)]
+    pub list: bool,
+}
+
+/// Looks and prints the report.
+///
+/// # Errors
+/// One line where the question cannot be answered: exit code 2.
+pub fn run_doctor(args: &DoctorArgs) -> Result<ExitCode, Error> {
+    let mut out = io::stdout().lock();
+    let shown = if args.list {
+        list(&mut out).map(|()| ExitCode::SUCCESS)
+    } else {
+        let scope = Scope {
+            devices: args.devices.clone(),
+            peer: args.peer,
+            pids: args.pid.clone(),
+            prove: args.prove,
+        };
+        let report = diagnose(&scope)?;
+        let written = match args.json {
+            true => report.write_json(&mut out),
+            false => report.write_text(&mut out, Style::of_stdout()),
+        };
+        written.map(|()| report.exit_code())
+    };
+    match shown.and_then(|code| out.flush().map(|()| code)) {
+        // `busypoll doctor | head` has read what it wanted.
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+        other => Ok(other?),
+    }
+}
+
+fn list(out: &mut impl Write) -> io::Result<()> {
+    for rule in rules::all() {
+        writeln!(out, "{}  ({})  {}", rule.code, rule.verdict, rule.meaning)?;
+        writeln!(out, "    why     {}", rule.why)?;
+        writeln!(out, "    source  {}", rule.source)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,188 @@
+//! Who is looked at: processes with their sockets, epoll instances and threads, and how each thread
+//! waits. Reads BPF iterators where they are allowed, else `/proc` and duplicated descriptors.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::fd::RawFd;
+use std::thread;
+use std::time::Duration;
+
+use busypoll_linux::bpf;
+use busypoll_linux::bpf::files::{Files, Kind, OpenFile, Socket, Uring};
+use busypoll_linux::bpf::threads::Threads;
+use busypoll_linux::stat::ContextSwitches;
+
+use crate::{Error, Report, Scope, Subject};
+use busypoll_linux::process::{self, Wait, Watch};
+
+/// The processes that have something to do with busy polling.
+#[derive(Debug, Default)]
+pub(crate) struct Census {
+    pub(crate) processes: BTreeMap<u32, Process>,
+}
+
+/// A process.
+#[derive(Debug, Default)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    pub(crate) name: String,
+    pub(crate) files: Vec<OpenFile>,
+    pub(crate) threads: BTreeMap<u32, Thread>,
+    /// What each epoll instance watches, by its descriptor; missing where it could not be read.
+    pub(crate) watches: BTreeMap<RawFd, Vec<Watch>>,
+    /// Held, so that nothing is read of another process that gets its number.
+    handle: Option<process::Process>,
+}
+
+/// A thread and how it was seen to wait.
+#[derive(Debug, Default)]
+pub(crate) struct Thread {
+    pub(crate) waits: BTreeSet<Wait>,
+    pub(crate) switches: ContextSwitches,
+}
+
+/// Long enough to meet a thread that works between two waits in one of them.
+const SAMPLES: u32 = 4;
+const BETWEEN: Duration = Duration::from_millis(5);
+
+impl Census {
+    /// Looks, and says in the report what could not be seen.
+    pub(crate) fn take(scope: &Scope, report: &mut Report) -> Result<Self, Error> {
+        for pid in &scope.pids {
+            if fs::metadata(format!("/proc/{pid}")).is_err() {
+                let why = "no such process; ps lists those there are".to_owned();
+                return Err(Error::Process { pid: *pid, why });
+            }
+        }
+        let mut census = match Self::by_bpf(scope) {
+            Ok(census) => census,
+            Err(why) => super::own::census(scope, report, &why)?,
+        };
+        census.processes.retain(|_, p| p.sockets().next().is_some() || scope.pids.contains(&p.pid));
+        for process in census.processes.values_mut() {
+            process.read_watches();
+        }
+        Ok(census)
+    }
+
+    fn by_bpf(scope: &Scope) -> busypoll_linux::Result<Self> {
+        bpf::available()?;
+        let only = match scope.pids[..] {
+            [pid] => Some(pid),
+            _ => None,
+        };
+        let mut census = Census::default();
+        for file in Files::load()?.of(only)? {
+            if scope.wants(file.pid) {
+                census.process(file.pid).files.push(file);
+            }
+        }
+        for pid in &scope.pids {
+            census.process(*pid);
+        }
+        let mut threads = Threads::load(only)?;
+        census.sample(|census| {
+            for thread in threads.now()? {
+                let Some(process) = census.processes.get_mut(&thread.pid) else { continue };
+                let seen = process.threads.entry(thread.tid).or_default();
+                seen.switches = thread.switches;
+                if let (Some(call), Some(handle)) = (thread.syscall, &process.handle) {
+                    seen.waits.insert(handle.wait_in(call.number, &call.args));
+                }
+            }
+            Ok(())
+        })?;
+        Ok(census)
+    }
+
+    /// Looks at the threads several times.
+    pub(super) fn sample<E>(
+        &mut self,
+        mut look: impl FnMut(&mut Self) -> Result<(), E>,
+    ) -> Result<(), E> {
+        for sample in 0..SAMPLES {
+            if sample > 0 {
+                thread::sleep(BETWEEN);
+            }
+            look(self)?;
+        }
+        Ok(())
+    }
+
+    /// The process of that number, made if it is new.
+    pub(super) fn process(&mut self, pid: u32) -> &mut Process {
+        self.processes.entry(pid).or_insert_with(|| Process {
+            pid,
+            name: super::name(pid),
+            handle: process::Process::open(pid).ok(),
+            ..Process::default()
+        })
+    }
+
+    /// The sockets of all processes.
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = &Socket> {
+        self.processes.values().flat_map(|p| p.sockets().map(|(_, s)| s))
+    }
+}
+
+impl Process {
+    fn read_watches(&mut self) {
+        let Some(handle) = &self.handle else { return };
+        for file in &self.files {
+            // An instance that may not be read looks like one that watches nothing.
+            if matches!(file.kind, Kind::Epoll { .. })
+                && let Some(watched) = handle.watches(file.fd)
+            {
+                self.watches.insert(file.fd, watched);
+            }
+        }
+    }
+
+    /// Its sockets with their descriptors.
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = (RawFd, &Socket)> {
+        self.files.iter().filter_map(|f| match &f.kind {
+            Kind::Socket(socket) => Some((f.fd, &**socket)),
+            _ => None,
+        })
+    }
+
+    /// Its io_urings.
+    pub(crate) fn rings(&self) -> impl Iterator<Item = Uring> {
+        self.files.iter().filter_map(|f| match f.kind {
+            Kind::Uring(ring) => Some(ring),
+            _ => None,
+        })
+    }
+
+    /// Whether somebody has switched busy polling on for anything of it.
+    pub(crate) fn has_switched_on(&self) -> bool {
+        self.files.iter().any(|file| match &file.kind {
+            Kind::Socket(socket) => socket.busy_poll_usecs > 0 || socket.prefer_busy_poll,
+            Kind::Epoll { params, .. } => params.busy_poll_usecs > 0 || params.prefer_busy_poll,
+            Kind::Uring(ring) => ring.busy_poll_ns > 0,
+        })
+    }
+
+    /// The process itself, unless it has ended.
+    pub(super) fn handle(&self) -> Option<&process::Process> {
+        self.handle.as_ref()
+    }
+
+    /// As the subject of a finding.
+    pub(crate) fn subject(&self) -> Subject {
+        Subject::Process { pid: self.pid, name: self.name.clone() }
+    }
+
+    /// One of its descriptors as the subject of a finding.
+    pub(crate) fn descriptor(&self, fd: RawFd, what: impl Into<String>) -> Subject {
+        let fd = fd.unsigned_abs();
+        Subject::Descriptor { pid: self.pid, name: self.name.clone(), fd, what: what.into() }
+    }
+}
+
+impl Scope {
+    /// Whether a process was asked for.
+    pub(crate) fn wants(&self, pid: u32) -> bool {
+        self.pids.is_empty() || self.pids.contains(&pid)
+    }
+}

@@ -1,0 +1,119 @@
+//! What keeps an epoll instance, or an io_uring, from busy polling.
+
+use std::collections::BTreeMap;
+use std::os::fd::RawFd;
+
+use busypoll_linux::EpollParams;
+use busypoll_linux::bpf::files::{Socket, Uring};
+use busypoll_linux::process::Wait;
+
+use super::descriptors::{Class, class};
+use super::judge::Judge;
+use super::napis::Place;
+use super::sockets::{defer, defers, not_deferred};
+use super::{Life, Process};
+use crate::rules::{
+    EPOLL_NO_NAPI, EPOLL_OFF, EPOLL_READY, EPOLL_SEVERAL, PREFER_NO_DEFER, URING_OFF,
+};
+use crate::{Finding, Rule};
+
+impl Judge<'_> {
+    pub(super) fn epoll(&mut self, process: &Process, fd: RawFd, params: EpollParams) {
+        let members = process.members(fd);
+        if members.is_empty() {
+            return;
+        }
+        let say = |rule: &'static Rule, what: String| -> Finding {
+            let EpollParams { busy_poll_usecs, busy_poll_budget, prefer_busy_poll } = params;
+            let settings = format!(
+                "usecs {busy_poll_usecs}, budget {busy_poll_budget}, prefer {}",
+                u8::from(prefer_busy_poll)
+            );
+            rule.finding(process.descriptor(fd, "epoll"), what)
+                .evidence("EPIOCGPARAMS", settings)
+                .evidence(format!("/proc/{}/fdinfo/{fd}", process.pid), count(members.len()))
+        };
+        if !self.epoll_is_on(params) {
+            // Where a member has SO_BUSY_POLL, that is the finding.
+            if self.asked && members.iter().all(|s| s.busy_poll_usecs == 0) {
+                let what = format!("waits for {} and sleeps at once", count(members.len()));
+                let found =
+                    say(&EPOLL_OFF, what).evidence("net.core.busy_poll", self.host_evidence());
+                self.add(process.pid, found.remedy(format!("busypoll attach {}", process.pid)));
+            }
+            return;
+        }
+        let mut alive: BTreeMap<u32, &Place> = BTreeMap::new();
+        let mut unknown = false;
+        for socket in &members {
+            match socket.napi.map(|id| (id, self.napis.life(id))) {
+                Some((id, Life::Alive(place))) => drop(alive.insert(id.get(), place)),
+                Some((_, Life::Unknown)) => unknown = true,
+                _ => {}
+            }
+        }
+        let places: Vec<&Place> = alive.values().copied().collect();
+        let finding = match places[..] {
+            _ if unknown => return,
+            [] => {
+                let here = members.iter().all(|s| self.napis.is_local(s));
+                let why = if here { ": all peers are on this host" } else { "" };
+                say(&EPOLL_NO_NAPI, format!("none of {} has one{why}", count(members.len())))
+            }
+            [place] if params.prefer_busy_poll && !defers(place) => {
+                let what = format!("prefer_busy_poll, but {}", not_deferred(place));
+                say(&PREFER_NO_DEFER, what).remedy(defer(process, place))
+            }
+            [place] => say(&EPOLL_READY, format!("{} of {place}", count(members.len()))),
+            [first, ..] => {
+                let list: Vec<String> = alive.iter().map(|(id, p)| format!("{id} ({p})")).collect();
+                let shown = list.get(..6).map_or_else(|| list.join(", "), |l| l.join(", ") + ", …");
+                let what =
+                    format!("{} on {} NAPI instances: {shown}", count(members.len()), list.len());
+                let finding = say(&EPOLL_SEVERAL, what);
+                match one_queue(&places, process, first) {
+                    Some(command) => finding.remedy(command),
+                    None => finding,
+                }
+            }
+        };
+        self.add(process.pid, finding);
+    }
+
+    pub(super) fn uring(&mut self, process: &Process, fd: RawFd, uring: Uring) {
+        let waits = process.threads.values().any(|t| t.waits.contains(&Wait::Uring { fd }));
+        if self.asked && waits && uring.busy_poll_ns == 0 && process.sockets().next().is_some() {
+            let finding = URING_OFF
+                .finding(process.descriptor(fd, "io_uring"), "its waits sleep at once")
+                .evidence("napi_busy_poll_dt of the ring", "0");
+            self.add(process.pid, finding);
+        }
+    }
+}
+
+/// The command that leaves the device one queue: of use only where all are one device's.
+fn one_queue(places: &[&Place], process: &Process, first: &Place) -> Option<String> {
+    let same = places.iter().all(|p| (p.netns, &p.device) == (first.netns, &first.device));
+    let channels = first.one_channel?;
+    same.then(|| {
+        process.in_its_namespace(first, format!("ethtool -L {} {channels} 1", first.device))
+    })
+}
+
+fn count(members: usize) -> String {
+    if members == 1 { "one socket".into() } else { format!("{members} sockets") }
+}
+
+impl Process {
+    /// The sockets an epoll instance watches whose packets carry NAPI ids.
+    pub(super) fn members(&self, epoll: RawFd) -> Vec<&Socket> {
+        let watched = self.watches.get(&epoll).map_or(&[][..], Vec::as_slice);
+        let learns = |s: &&Socket| {
+            use Class::{Connected, Ktls, Tcp, Unconnected};
+            matches!(class(s), Tcp | Ktls | Connected | Unconnected)
+        };
+        let by_inode: BTreeMap<u64, &Socket> = self.sockets().map(|(_, s)| (s.inode, s)).collect();
+        let found = watched.iter().filter_map(|w| by_inode.get(&w.inode).copied());
+        found.filter(learns).collect()
+    }
+}

@@ -1,0 +1,142 @@
+//! How every looked-at socket and epoll instance stands, without judging: the report's facts.
+
+use busypoll_linux::bpf::files::{Kind, Socket};
+use busypoll_linux::process::Wait;
+use serde::Serialize;
+use std::os::fd::RawFd;
+
+use super::descriptors::words;
+use super::{Census, Life, Napis, Process};
+use crate::{Report, Scope};
+
+/// A process in the JSON report.
+#[derive(Serialize)]
+struct ProcessFacts<'a> {
+    pid: u32,
+    name: &'a str,
+    descriptors: Vec<DescriptorFacts>,
+}
+
+#[derive(Serialize)]
+struct DescriptorFacts {
+    fd: RawFd,
+    what: String,
+    waits: String,
+    /// Microseconds; of an io_uring, rounded down.
+    busy_poll_usecs: u64,
+    prefer_busy_poll: bool,
+    busy_poll_budget: u16,
+    napi_id: Option<u32>,
+    /// `alive`, `dead`, `unknown`; none without an id.
+    napi: Option<&'static str>,
+    device: Option<String>,
+    queue: Option<u32>,
+}
+
+/// The text report shows so many descriptors of a process.
+const SHOWN: usize = 20;
+
+pub(super) fn tell(scope: &Scope, census: &Census, napis: &Napis, report: &mut Report) {
+    let mut lines = Vec::new();
+    let mut facts = Vec::new();
+    for process in census.processes.values() {
+        let descriptors: Vec<DescriptorFacts> =
+            process.files.iter().filter_map(|f| of_file(process, f.fd, &f.kind, napis)).collect();
+        let on = |d: &DescriptorFacts| d.busy_poll_usecs > 0 || d.prefer_busy_poll;
+        // Of all the machine's processes, those that somebody has switched something on for.
+        if scope.pids.is_empty() && !descriptors.iter().any(on) {
+            continue;
+        }
+        lines.push(format!("{}", process.subject()));
+        lines.extend(descriptors.iter().take(SHOWN).map(|d| format!("  {}", d.line())));
+        if descriptors.len() > SHOWN {
+            lines.push(format!("  and {} more (--json has all)", descriptors.len() - SHOWN));
+        }
+        facts.push(ProcessFacts { pid: process.pid, name: &process.name, descriptors });
+    }
+    report.facts("processes", facts, lines);
+}
+
+fn of_file(process: &Process, fd: RawFd, kind: &Kind, napis: &Napis) -> Option<DescriptorFacts> {
+    let seen = process.watches.contains_key(&fd);
+    Some(match kind {
+        Kind::Socket(socket) => of_socket(process, fd, socket, napis),
+        Kind::Epoll { params, napi } => {
+            let members = process.members(fd).len();
+            // An instance that watches timers and pipes is nobody's business here.
+            if seen && members == 0 {
+                return None;
+            }
+            let what = if seen { format!("epoll of {members} sockets") } else { "epoll".into() };
+            let waiting = process.threads.values().any(|t| t.waits.contains(&Wait::Epoll { fd }));
+            DescriptorFacts {
+                waits: if waiting { "a thread waits" } else { "nobody waits" }.into(),
+                busy_poll_usecs: params.busy_poll_usecs.into(),
+                prefer_busy_poll: params.prefer_busy_poll,
+                busy_poll_budget: params.busy_poll_budget,
+                ..DescriptorFacts::of_napi(fd, what, *napi, napis)
+            }
+        }
+        Kind::Uring(ring) => DescriptorFacts {
+            busy_poll_usecs: ring.busy_poll_ns / 1000,
+            prefer_busy_poll: ring.prefer_busy_poll,
+            ..DescriptorFacts::of_napi(fd, "io_uring".into(), None, napis)
+        },
+    })
+}
+
+fn of_socket(process: &Process, fd: RawFd, socket: &Socket, napis: &Napis) -> DescriptorFacts {
+    DescriptorFacts {
+        waits: process.waiting(fd, socket).words(),
+        busy_poll_usecs: socket.busy_poll_usecs.into(),
+        prefer_busy_poll: socket.prefer_busy_poll,
+        busy_poll_budget: socket.busy_poll_budget,
+        ..DescriptorFacts::of_napi(fd, words(socket), socket.napi, napis)
+    }
+}
+
+impl DescriptorFacts {
+    fn of_napi(fd: RawFd, what: String, id: Option<busypoll_linux::NapiId>, napis: &Napis) -> Self {
+        let life = id.map(|id| napis.life(id));
+        let place = match life {
+            Some(Life::Alive(place)) => Some(place),
+            _ => None,
+        };
+        DescriptorFacts {
+            fd,
+            what,
+            waits: String::new(),
+            busy_poll_usecs: 0,
+            prefer_busy_poll: false,
+            busy_poll_budget: 0,
+            napi_id: id.map(|id| id.get()),
+            napi: life.map(|life| match life {
+                Life::Alive(_) => "alive",
+                Life::Dead => "dead",
+                Life::Unknown => "unknown",
+            }),
+            device: place.map(|p| p.device.clone()),
+            queue: place.and_then(|p| p.queue),
+        }
+    }
+
+    fn line(&self) -> String {
+        let mut line = format!("fd {} {}", self.fd, self.what);
+        if !self.waits.is_empty() {
+            line += &format!("; {}", self.waits);
+        }
+        line += &format!("; busy poll {} us", self.busy_poll_usecs);
+        if self.prefer_busy_poll {
+            line += ", preferred";
+        }
+        match (self.napi_id, self.napi, &self.device, self.queue) {
+            (Some(id), _, Some(device), Some(queue)) => {
+                line += &format!("; napi {id} {device} queue {queue}");
+            }
+            (Some(id), _, Some(device), None) => line += &format!("; napi {id} {device}"),
+            (Some(id), Some(life), ..) => line += &format!("; napi {id} {life}"),
+            _ => line += "; no napi",
+        }
+        line
+    }
+}

@@ -1,0 +1,169 @@
+//! Collects what is wrong with descriptors, and makes findings of it: one for each, or one for many of a
+//! process that have the same fault.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::RawFd;
+
+use busypoll_linux::bpf::files::{Kind, Socket};
+use busypoll_linux::process::Wait;
+use busypoll_linux::{EpollParams, NapiId};
+
+use super::{Life, Napis, Process};
+use crate::finding::Finding;
+use crate::{Report, Scope, Subject};
+
+/// The case so far.
+pub(crate) struct Judge<'a> {
+    pub(crate) napis: &'a Napis,
+    /// `net.core.busy_poll`, if it can be seen.
+    pub(crate) host_busy_poll: Option<u32>,
+    /// Processes were asked for by number: also what is merely off is told.
+    pub(crate) asked: bool,
+    /// Ids that are polled, and of which nothing is known.
+    pub(super) unknown: BTreeSet<NapiId>,
+    /// By process and code.
+    found: BTreeMap<(u32, &'static str), Vec<Finding>>,
+}
+
+/// So many descriptors of a process with one fault are told one by one.
+const ONE_BY_ONE: usize = 3;
+
+impl<'a> Judge<'a> {
+    pub(crate) fn new(scope: &Scope, napis: &'a Napis, host_busy_poll: Option<u32>) -> Self {
+        let asked = !scope.pids.is_empty();
+        Judge { napis, host_busy_poll, asked, unknown: BTreeSet::new(), found: BTreeMap::new() }
+    }
+
+    /// Judges the descriptors of a process.
+    pub(crate) fn process(&mut self, process: &Process) {
+        for (fd, socket) in process.sockets() {
+            self.socket(process, fd, socket);
+        }
+        for file in &process.files {
+            match &file.kind {
+                Kind::Epoll { params, .. } => self.epoll(process, file.fd, *params),
+                Kind::Uring(uring) => self.uring(process, file.fd, *uring),
+                Kind::Socket(_) => {}
+            }
+        }
+    }
+
+    pub(crate) fn add(&mut self, pid: u32, finding: Finding) {
+        self.found.entry((pid, finding.rule.code)).or_default().push(finding);
+    }
+
+    /// Whether an epoll instance busy polls at all.
+    pub(crate) fn epoll_is_on(&self, params: EpollParams) -> bool {
+        params.busy_poll_usecs > 0
+            || params.prefer_busy_poll
+            || self.host_busy_poll.is_some_and(|usecs| usecs > 0)
+    }
+
+    pub(crate) fn is_alive(&self, socket: &Socket) -> bool {
+        socket.napi.is_some_and(|id| matches!(self.napis.life(id), Life::Alive(_)))
+    }
+
+    /// What is said of `net.core.busy_poll` as evidence.
+    pub(crate) fn host_evidence(&self) -> String {
+        self.host_busy_poll.map_or_else(|| "cannot be seen from here".into(), |v| v.to_string())
+    }
+
+    /// Puts the findings into the report.
+    pub(crate) fn report(self, report: &mut Report) {
+        if !self.unknown.is_empty() {
+            let ids: Vec<String> = self.unknown.iter().map(ToString::to_string).collect();
+            let what = format!("whether NAPI id {} is alive", ids.join(", "));
+            let why = "of a device in another network namespace, or dead; root outside any container sees it";
+            report.not_seen(Subject::Machine, what, "napi-get", why);
+        }
+        for ((_, _), mut findings) in self.found {
+            if findings.len() <= ONE_BY_ONE {
+                findings.into_iter().for_each(|f| report.add(f));
+                continue;
+            }
+            let count = findings.len();
+            let fds: Vec<String> = findings.iter().filter_map(descriptor).collect();
+            let mut shown = fds.get(..8).unwrap_or(&fds).join(", ");
+            if fds.len() > 8 {
+                shown += ", …";
+            }
+            let mut first = findings.swap_remove(0);
+            first.subject = process_of(first.subject);
+            first.what = format!("{count} descriptors ({shown}): {}", first.what);
+            report.add(first);
+        }
+    }
+}
+
+fn descriptor(finding: &Finding) -> Option<String> {
+    match &finding.subject {
+        Subject::Descriptor { fd, .. } => Some(fd.to_string()),
+        _ => None,
+    }
+}
+
+fn process_of(subject: Subject) -> Subject {
+    match subject {
+        Subject::Descriptor { pid, name, .. } => Subject::Process { pid, name },
+        other => other,
+    }
+}
+
+/// How a socket is waited for.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Waiting {
+    pub(crate) receive: bool,
+    pub(crate) poll: bool,
+    /// The epoll instances that watch it.
+    pub(crate) epolls: Vec<RawFd>,
+    /// Perhaps: a ring does not tell which sockets it serves.
+    pub(crate) uring: bool,
+}
+
+impl Process {
+    /// How one of its sockets is waited for.
+    pub(crate) fn waiting(&self, fd: RawFd, socket: &Socket) -> Waiting {
+        let mut waiting = Waiting::default();
+        for wait in self.threads.values().flat_map(|t| &t.waits) {
+            match wait {
+                Wait::Receive { fd: on } => waiting.receive |= *on == fd,
+                Wait::Poll { fds } => waiting.poll |= fds.contains(&fd),
+                Wait::Uring { .. } => waiting.uring = true,
+                _ => {}
+            }
+        }
+        for (epoll, watched) in &self.watches {
+            if watched.iter().any(|w| w.inode == socket.inode) {
+                waiting.epolls.push(*epoll);
+            }
+        }
+        waiting.uring &= !waiting.receive && !waiting.poll && waiting.epolls.is_empty();
+        waiting
+    }
+
+    /// The parameters of one of its epoll instances.
+    pub(crate) fn epoll_params(&self, epoll: RawFd) -> Option<EpollParams> {
+        self.files.iter().find(|f| f.fd == epoll).and_then(|f| match f.kind {
+            Kind::Epoll { params, .. } => Some(params),
+            _ => None,
+        })
+    }
+}
+
+impl Waiting {
+    /// In words.
+    pub(crate) fn words(&self) -> String {
+        let mut ways: Vec<String> = Vec::new();
+        if self.receive {
+            ways.push("receive call".into());
+        }
+        if self.poll {
+            ways.push("poll or select".into());
+        }
+        ways.extend(self.epolls.iter().map(|e| format!("epoll fd {e}")));
+        if self.uring {
+            ways.push("io_uring".into());
+        }
+        if ways.is_empty() { "nobody waits".into() } else { ways.join(", ") }
+    }
+}

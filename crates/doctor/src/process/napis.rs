@@ -1,0 +1,191 @@
+//! Where a NAPI id lives: alive on which device, or dead. Reads netlink, in the network namespaces that
+//! can be entered.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fmt;
+use std::fs;
+use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
+
+use busypoll_linux::bpf::files::Socket;
+use busypoll_linux::caps::{Capability, Caps};
+use busypoll_linux::ethtool::{Channels, Ethtool};
+use busypoll_linux::link::Links;
+use busypoll_linux::netdev::{Direction, Napi, Netdev};
+use busypoll_linux::route::{RouteKind, route_to};
+use busypoll_linux::{NapiId, netns};
+
+use super::Process;
+
+/// A NAPI instance that is alive.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) device: String,
+    /// The inode of the device's network namespace.
+    pub(crate) netns: u32,
+    /// The receive queue, where the driver tells.
+    pub(crate) queue: Option<u32>,
+    pub(crate) napi: Napi,
+    /// What `ethtool -L` calls the queues that can be set to one, if there are more.
+    pub(crate) one_channel: Option<&'static str>,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.queue {
+            Some(queue) => write!(f, "{} queue {queue}", self.device),
+            None => f.write_str(&self.device),
+        }
+    }
+}
+
+/// What is known of a NAPI id.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Life<'a> {
+    Alive(&'a Place),
+    Dead,
+    /// Not found, but not every network namespace could be looked into.
+    Unknown,
+}
+
+/// The NAPI instances that sockets name, and which peers are at home.
+#[derive(Debug, Default)]
+pub(crate) struct Napis {
+    alive: HashMap<NapiId, Place>,
+    local: HashSet<(u32, IpAddr)>,
+    complete: bool,
+}
+
+/// What is asked of one network namespace.
+#[derive(Default)]
+struct Questions {
+    ids: BTreeSet<NapiId>,
+    peers: BTreeSet<IpAddr>,
+}
+
+/// So many peers of sockets without an id are asked for.
+const MOST_PEERS: usize = 64;
+
+impl Napis {
+    /// Looks into the namespaces of sockets first. A packet keeps the id that its first device gave it, so an
+    /// id that is not found there may be that of a device in any other namespace.
+    pub(crate) fn find<'a>(sockets: impl Iterator<Item = &'a Socket>) -> Self {
+        let mut by_netns: BTreeMap<u32, Questions> = BTreeMap::new();
+        for socket in sockets {
+            let questions = by_netns.entry(socket.netns).or_default();
+            match (socket.napi, socket.peer) {
+                (Some(id), _) => drop(questions.ids.insert(id)),
+                (None, Some(peer)) if questions.peers.len() < MOST_PEERS => {
+                    questions.peers.insert(peer.ip().to_canonical());
+                }
+                (None, _) => {}
+            }
+        }
+        // Who may not look everywhere does not even know of other namespaces: in a container the id may be
+        // that of the host's device.
+        let everywhere = [Capability::SysAdmin, Capability::SysPtrace];
+        let complete =
+            Caps::current().is_ok_and(|caps| everywhere.iter().all(|c| caps.has_globally(*c)));
+        let mut napis = Napis { complete, ..Napis::default() };
+        for (inode, questions) in &by_netns {
+            napis.look_into(*inode, questions);
+        }
+        let all = by_netns.values().flat_map(|q| q.ids.iter().copied());
+        let missing: BTreeSet<NapiId> = all.filter(|id| !napis.alive.contains_key(id)).collect();
+        if !missing.is_empty() {
+            let looked: HashSet<u32> = by_netns.keys().copied().collect();
+            let questions = Questions { ids: missing, ..Questions::default() };
+            for inode in netns::inhabited().difference(&looked) {
+                napis.look_into(*inode, &questions);
+            }
+        }
+        napis
+    }
+
+    fn look_into(&mut self, inode: u32, questions: &Questions) {
+        let found = netns::with_inode(inode)
+            .and_then(|path| netns::enter(&path, || look(inode, questions)).ok().flatten());
+        let Some((places, local)) = found else {
+            self.complete = false;
+            return;
+        };
+        self.alive.extend(places.into_iter().map(|p| (p.napi.id, p)));
+        self.local.extend(local.into_iter().map(|peer| (inode, peer)));
+    }
+
+    /// Whether it is alive, and where.
+    pub(crate) fn life(&self, id: NapiId) -> Life<'_> {
+        match self.alive.get(&id) {
+            Some(place) => Life::Alive(place),
+            None if self.complete => Life::Dead,
+            None => Life::Unknown,
+        }
+    }
+
+    /// Whether packets from a socket's peer never leave the namespace: they come over loopback.
+    pub(crate) fn is_local(&self, socket: &Socket) -> bool {
+        let peer = socket.peer.map(|p| p.ip().to_canonical());
+        peer.is_some_and(|p| p.is_loopback() || self.local.contains(&(socket.netns, p)))
+    }
+}
+
+/// Inside the namespace: the wanted instances, and which of the peers are the host's own addresses.
+fn look(inode: u32, questions: &Questions) -> Option<(Vec<Place>, Vec<IpAddr>)> {
+    let is_local =
+        |peer: &&IpAddr| route_to(**peer).is_ok_and(|route| route.kind == RouteKind::Local);
+    let local = questions.peers.iter().filter(is_local).copied().collect();
+    let mut places = Vec::new();
+    if !questions.ids.is_empty() {
+        let mut netdev = Netdev::open().ok()?;
+        let mut napis = netdev.all_napis().ok()?;
+        napis.retain(|n| questions.ids.contains(&n.id));
+        let devices: BTreeSet<u32> = napis.iter().map(|n| n.ifindex).collect();
+        let links = if devices.is_empty() { Vec::new() } else { Links::open().ok()?.all().ok()? };
+        let mut queues = HashMap::new();
+        for ifindex in devices {
+            for queue in netdev.queues(ifindex).unwrap_or_default() {
+                if let (Direction::Rx, Some(napi)) = (queue.direction, queue.napi) {
+                    queues.insert(napi, queue.id);
+                }
+            }
+        }
+        places.extend(napis.into_iter().map(|napi| {
+            let link = links.iter().find(|l| l.ifindex == napi.ifindex);
+            Place {
+                device: link.map_or_else(|| "?".into(), |l| l.name.clone()),
+                one_channel: link.and_then(|l| one_channel(&l.name)),
+                netns: inode,
+                queue: queues.get(&napi.id).copied(),
+                napi,
+            }
+        }));
+    }
+    Some((places, local))
+}
+
+fn one_channel(device: &str) -> Option<&'static str> {
+    let channels = Ethtool::open(device).ok()?.channels().ok()?;
+    match channels {
+        Channels { combined: 2.., .. } => Some("combined"),
+        Channels { rx: 2.., .. } => Some("rx"),
+        _ => None,
+    }
+}
+
+impl Process {
+    /// A command about a device, run where the device is.
+    pub(crate) fn in_its_namespace(&self, place: &Place, command: String) -> String {
+        let ours = fs::metadata("/proc/self/ns/net").map(|m| m.ino()).ok();
+        let its = fs::metadata(format!("/proc/{}/ns/net", self.pid)).map(|m| m.ino()).ok();
+        match place.netns {
+            there if ours == Some(there.into()) => command,
+            there if its == Some(there.into()) => {
+                format!("nsenter --net=/proc/{}/ns/net {command}", self.pid)
+            }
+            there => match netns::with_inode(there) {
+                Some(path) => format!("nsenter --net={} {command}", path.display()),
+                None => command,
+            },
+        }
+    }
+}

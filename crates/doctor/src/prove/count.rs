@@ -1,0 +1,134 @@
+//! Counting, over a time: passes by BPF, the kernel's own counters in each device's network namespace,
+//! interrupts, how busy the CPUs were, and how often threads were switched.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::thread;
+use std::time::Duration;
+
+use busypoll_linux::bpf::napi::{Counter, Passes};
+use busypoll_linux::link::Links;
+use busypoll_linux::netdev::Netdev;
+use busypoll_linux::netns;
+use busypoll_linux::stat::{self, CpuTimes};
+
+use super::{Device, Target};
+use crate::{Error, Report, Subject};
+
+/// What was counted.
+#[derive(Default)]
+pub(super) struct Counts {
+    pub(super) devices: BTreeMap<Device, DeviceCounts>,
+    /// Every row of passes, also of devices that nobody asked for; `None` without BPF.
+    pub(super) rows: Option<Vec<Passes>>,
+    /// How busy each CPU was, in percent.
+    pub(super) busy: BTreeMap<u32, u64>,
+    /// How often the threads of each process asked for went to sleep.
+    pub(super) sleeps: BTreeMap<u32, u64>,
+}
+
+/// What was counted of one device.
+#[derive(Default)]
+pub(super) struct DeviceCounts {
+    /// One row for each NAPI instance and spinning thread, one for softirqs and kernel threads.
+    pub(super) rows: Vec<Passes>,
+    /// Growth of `BusyPollRxPackets` of its network namespace: of all its devices.
+    pub(super) busy_poll_rx: Option<u64>,
+    /// Packets it received, by its own counter.
+    pub(super) received: Option<u64>,
+    /// Interrupts of its NAPI instances; none where the driver does not tell which they are.
+    pub(super) interrupts: Option<u64>,
+}
+
+/// What is read before and after in one network namespace.
+#[derive(Default)]
+struct Namespace {
+    busy_poll_rx: Option<u64>,
+    received: BTreeMap<String, u64>,
+    interrupts: BTreeMap<String, u64>,
+}
+
+pub(super) fn over(time: Duration, target: &Target, report: &mut Report) -> Result<Counts, Error> {
+    let inodes: BTreeSet<u32> = target.devices.iter().map(|(inode, _)| *inode).collect();
+    let read_all =
+        || inodes.iter().filter_map(|i| Some((*i, read(*i)?))).collect::<BTreeMap<_, _>>();
+    let sleeps_of_all =
+        || target.pids.iter().map(|pid| (*pid, sleeps(*pid))).collect::<BTreeMap<_, _>>();
+    let counter = Counter::start();
+    let (before, slept, cpus) = (read_all(), sleeps_of_all(), CpuTimes::now()?);
+    thread::sleep(time);
+    let rows = counter.and_then(|mut counter| counter.read());
+    let (after, spent) = (read_all(), CpuTimes::now()?.since(&cpus));
+    let mut counts = Counts::default();
+    for (pid, now) in sleeps_of_all() {
+        let before = slept.get(&pid).copied().unwrap_or_default();
+        counts.sleeps.insert(pid, now.saturating_sub(before));
+    }
+    for (cpu, spent) in spent.cpus {
+        let all = spent.busy_ns() + spent.idle_total_ns();
+        counts.busy.insert(cpu, 100 * spent.busy_ns() / all.max(1));
+    }
+    for device in &target.devices {
+        let (Some(before), Some(after)) = (before.get(&device.0), after.get(&device.0)) else {
+            continue;
+        };
+        let of = |map: &BTreeMap<String, u64>| map.get(&device.1).copied();
+        let grown = DeviceCounts {
+            rows: Vec::new(),
+            busy_poll_rx: growth(before.busy_poll_rx, after.busy_poll_rx),
+            received: growth(of(&before.received), of(&after.received)),
+            interrupts: growth(of(&before.interrupts), of(&after.interrupts)),
+        };
+        counts.devices.insert(device.clone(), grown);
+    }
+    match rows {
+        Ok(rows) => {
+            for row in &rows {
+                let device = row.device.as_ref().map(|d| (d.netns, d.name.clone()));
+                if let Some(of) = device.and_then(|device| counts.devices.get_mut(&device)) {
+                    of.rows.push(row.clone());
+                }
+            }
+            counts.rows = Some(rows);
+        }
+        Err(e) => {
+            let what = "who polled each queue, and how much was found";
+            report.not_seen(Subject::Machine, what, "tracepoint napi:napi_poll", e);
+        }
+    }
+    Ok(counts)
+}
+
+fn growth(before: Option<u64>, after: Option<u64>) -> Option<u64> {
+    Some(after?.saturating_sub(before?))
+}
+
+/// Voluntary context switches of all threads of a process.
+fn sleeps(pid: u32) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let tids = tasks.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    tids.filter_map(|tid| stat::context_switches_of(tid).ok()).map(|s| s.voluntary).sum()
+}
+
+fn read(inode: u32) -> Option<Namespace> {
+    let inside = || {
+        let links = Links::open().and_then(|mut links| links.all()).unwrap_or_default();
+        let name = |ifindex| links.iter().find(|l| l.ifindex == ifindex).map(|l| l.name.clone());
+        let mut found = Namespace {
+            busy_poll_rx: stat::busy_poll_rx_packets().ok(),
+            received: stat::received_packets().unwrap_or_default(),
+            interrupts: BTreeMap::new(),
+        };
+        let Ok(table) = stat::interrupts() else { return found };
+        let napis = Netdev::open().and_then(|mut netdev| netdev.all_napis()).unwrap_or_default();
+        for napi in napis {
+            if let Some(row) = napi.irq.and_then(|irq| table.irq(irq))
+                && let Some(name) = name(napi.ifindex)
+            {
+                *found.interrupts.entry(name).or_default() += row.total();
+            }
+        }
+        found
+    };
+    netns::enter(&netns::with_inode(inode)?, inside).ok()
+}

@@ -1,0 +1,31 @@
+//! The report for programs. The keys are stable; new ones may come.
+
+use std::io::{self, Write};
+
+use serde_json::{Map, Value, json};
+
+use super::Report;
+
+impl Report {
+    /// As one JSON object: `summary`, `verdict`, `findings`, `facts`.
+    pub fn to_json(&self) -> Value {
+        let facts: Map<String, Value> =
+            self.facts.iter().map(|f| (f.key.to_owned(), f.value.clone())).collect();
+        json!({
+            "busypoll": env!("CARGO_PKG_VERSION"),
+            "summary": self.summary(),
+            "verdict": self.verdict(),
+            "findings": self.findings(),
+            "facts": facts,
+        })
+    }
+
+    /// Writes [`Report::to_json`], indented.
+    ///
+    /// # Errors
+    /// Of the writer.
+    pub fn write_json(&self, mut out: impl Write) -> io::Result<()> {
+        serde_json::to_writer_pretty(&mut out, &self.to_json())?;
+        writeln!(out)
+    }
+}

@@ -1,0 +1,136 @@
+//! What the checks have found, put together: the summary, the order, the exit code.
+
+mod json;
+mod text;
+
+use std::process::ExitCode;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::rules;
+use crate::{Finding, Subject, Verdict};
+
+pub use text::Style;
+
+/// Everything that was found, and the facts it was found in.
+#[derive(Debug, Default)]
+pub struct Report {
+    findings: Vec<Finding>,
+    facts: Vec<Facts>,
+}
+
+/// A part of the report that says how things are, without judging.
+#[derive(Debug)]
+struct Facts {
+    /// Its key in the JSON report.
+    key: &'static str,
+    value: Value,
+    /// Its lines in the text report.
+    lines: Vec<String>,
+}
+
+impl Report {
+    /// Adds a finding, unless the same rule was found of the same subject before: both ends of a cable
+    /// may say so.
+    pub fn add(&mut self, finding: Finding) {
+        let same = |f: &Finding| {
+            (f.rule.code, &f.subject, &f.what)
+                == (finding.rule.code, &finding.subject, &finding.what)
+        };
+        if !self.findings.iter().any(same) {
+            self.findings.push(finding);
+        }
+    }
+
+    /// Adds facts: `value` under `key` in the JSON report, `lines` in the text report.
+    pub fn facts(&mut self, key: &'static str, value: impl Serialize, lines: Vec<String>) {
+        // Only a map with keys that are no text could fail; then the text report has it still.
+        let value = serde_json::to_value(value).unwrap_or_default();
+        self.facts.push(Facts { key, value, lines });
+    }
+
+    /// Says what could not be looked at, where, and why.
+    pub fn not_seen(
+        &mut self,
+        subject: Subject,
+        what: impl Into<String>,
+        read: impl Into<String>,
+        why: impl std::fmt::Display,
+    ) {
+        self.add(rules::NOT_SEEN.finding(subject, what).evidence(read, why));
+    }
+
+    /// All findings, the worst first; within one verdict by subject, then as they were found.
+    pub fn findings(&self) -> Vec<&Finding> {
+        let mut sorted: Vec<&Finding> = self.findings.iter().collect();
+        sorted.sort_by(|a, b| (a.verdict(), &a.subject).cmp(&(b.verdict(), &b.subject)));
+        sorted
+    }
+
+    /// How many findings are faults.
+    pub fn faults(&self) -> usize {
+        self.findings.iter().filter(|f| f.verdict().is_fault()).count()
+    }
+
+    /// The worst verdict there is, [`Verdict::Fine`] where there is none.
+    pub fn verdict(&self) -> Verdict {
+        let seen = self.findings.iter().map(Finding::verdict).filter(|v| *v != Verdict::NotSeen);
+        seen.min().unwrap_or(Verdict::Fine)
+    }
+
+    /// One sentence: how it stands, and the first thing to look at.
+    pub fn summary(&self) -> String {
+        let sorted = self.findings();
+        let faults = self.faults();
+        let unseen = sorted.iter().filter(|f| f.verdict() == Verdict::NotSeen).count();
+        let unseen = match unseen {
+            0 => String::new(),
+            1 => "; one thing could not be looked at".to_owned(),
+            n => format!("; {n} things could not be looked at"),
+        };
+        match sorted.first() {
+            Some(worst) if faults > 0 => {
+                let count =
+                    if faults == 1 { "One finding".into() } else { format!("{faults} findings") };
+                format!("{count}, first {}: {}{unseen}.", worst.subject, worst.what)
+            }
+            _ => match self.findings.iter().find(|f| f.verdict() == Verdict::Working) {
+                Some(working) => {
+                    format!("Busy polling works: {}: {}{unseen}.", working.subject, working.what)
+                }
+                None => format!("Nothing stands in the way of busy polling{unseen}."),
+            },
+        }
+    }
+
+    /// 0: working or fine; 1: there are findings. (2, could not look, is an [`crate::Error`].)
+    pub fn exit_code(&self) -> ExitCode {
+        ExitCode::from(u8::from(self.verdict().is_fault()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::{KERNEL_NO_BUSY_POLL, KERNEL_OK};
+
+    #[test]
+    fn the_worst_comes_first_and_decides() {
+        let mut report = Report::default();
+        assert_eq!(report.summary(), "Nothing stands in the way of busy polling.");
+        report.not_seen(Subject::Machine, "the coffee", "/dev/coffee", "cold");
+        report.add(KERNEL_OK.finding(Subject::Machine, "all there"));
+        assert_eq!(report.verdict(), Verdict::Fine);
+        assert_eq!(report.exit_code(), ExitCode::SUCCESS);
+        let device = Subject::Device { name: "eth9".into() };
+        report.add(KERNEL_NO_BUSY_POLL.finding(device, "no").remedy("true"));
+        assert_eq!(report.exit_code(), ExitCode::from(1));
+        assert_eq!(
+            report.summary(),
+            "One finding, first eth9: no; one thing could not be looked at."
+        );
+        let words: Vec<_> = report.findings().iter().map(|f| f.verdict().word()).collect();
+        assert_eq!(words, ["impossible", "not seen", "fine"]);
+    }
+}

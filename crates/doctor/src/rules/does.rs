@@ -1,0 +1,108 @@
+//! Rules of "does it": sockets, epoll instances and threads of processes.
+
+super::rules! { DOES;
+SOCK_READY "BP-SOCK-READY" Fine,
+    "receive calls on this socket busy poll, as far as can be seen without measuring",
+    "SO_BUSY_POLL is set, a thread waits in a receive call, and the NAPI id is alive",
+    "net/core/sock.c, sk_can_busy_loop and sk_busy_loop in include/net/busy_poll.h";
+
+SOCK_OFF "BP-SOCK-OFF" Off,
+    "a thread waits in a receive call on a socket without SO_BUSY_POLL",
+    "the receive call sleeps until an interrupt; with SO_BUSY_POLL it would poll the device first",
+    "socket(7), SO_BUSY_POLL";
+
+SOCK_IN_EPOLL "BP-SOCK-IN-EPOLL" NoEffect,
+    "SO_BUSY_POLL on a socket that is waited for in epoll",
+    "epoll never reads a member's SO_BUSY_POLL: it polls by parameters of its own (EPIOCSPARAMS) or net.core.busy_poll, and here neither is set",
+    "fs/eventpoll.c, ep_busy_loop_on";
+
+SOCK_IN_POLL "BP-SOCK-IN-POLL" NoEffect,
+    "SO_BUSY_POLL on a socket that is waited for in poll or select, while net.core.busy_poll is 0",
+    "poll and select busy poll only where both SO_BUSY_POLL and net.core.busy_poll are above zero",
+    "fs/select.c, net_busy_loop_on; net/socket.c, sock_poll";
+
+SOCK_IN_URING "BP-SOCK-IN-URING" NoEffect,
+    "SO_BUSY_POLL on a socket of a program that waits in io_uring without IORING_REGISTER_NAPI",
+    "io_uring's waits poll only the NAPI instances of a ring registered with IORING_REGISTER_NAPI; SO_BUSY_POLL gives a single pass per receive",
+    "io_uring/napi.c";
+
+SOCK_NO_NAPI "BP-SOCK-NO-NAPI" NoEffect,
+    "busy polling is switched on, but the socket has no NAPI id",
+    "a socket learns which queue to poll from the packets it receives: it has received none yet, or its device gives packets no NAPI id",
+    "include/net/busy_poll.h, sk_mark_napi_id; `busypoll doctor IF` tells about the device";
+
+SOCK_LOOPBACK "BP-SOCK-LOOPBACK" Impossible,
+    "busy polling is switched on for a connection within this host",
+    "packets of a host to itself go by the loopback device and the per-CPU backlog, which cannot be busy polled",
+    "drivers/net/loopback.c, net/core/dev.c (process_backlog)";
+
+SOCK_STALE "BP-SOCK-STALE-NAPI" NoEffect,
+    "the socket's NAPI id is dead; the next packet brings a new one",
+    "the device was reset or reconfigured: until a packet comes every receive sleeps at once",
+    "include/net/busy_poll.h, sk_mark_napi_id; net/core/dev.c, napi_by_id";
+
+SOCK_STALE_FOREVER "BP-SOCK-STALE-NAPI-UDP" NoEffect,
+    "an unconnected UDP socket keeps a dead NAPI id for ever",
+    "such a socket takes its NAPI id from its first packet only, and the device was reset or reconfigured since: a new socket (restart the program) or connect(2) cures it",
+    "include/net/busy_poll.h, sk_mark_napi_id_once";
+
+SOCK_KTLS "BP-SOCK-KTLS" NoEffect,
+    "SO_BUSY_POLL on a kTLS connection that is read by receive calls",
+    "receiving through kTLS never busy polls; epoll with parameters of its own does, also for kTLS members",
+    "net/tls/tls_sw.c, which has no busy loop";
+
+SOCK_MPTCP "BP-SOCK-MPTCP" Impossible,
+    "busy polling is switched on for an MPTCP socket",
+    "packets mark the subflows, never the MPTCP socket itself, so it has no NAPI id to poll",
+    "net/mptcp/protocol.c, net/mptcp/sockopt.c";
+
+SOCK_RAW "BP-SOCK-RAW" Impossible,
+    "busy polling is switched on for a raw or packet socket",
+    "raw and AF_PACKET sockets never learn a NAPI id and their receive calls have no busy loop",
+    "net/ipv4/raw.c, net/packet/af_packet.c";
+
+XDP_NO_NAPI "BP-XDP-SOCK-NO-NAPI" NoEffect,
+    "busy polling is switched on for an AF_XDP socket without NAPI id",
+    "since Linux 6.13 an AF_XDP socket has a NAPI id only on devices whose driver tells which queue belongs to which NAPI instance; elsewhere the option does nothing",
+    "net/xdp/xsk.c, xsk_bind; netif_queue_set_napi";
+
+PREFER_NO_DEFER "BP-PREFER-NO-DEFER" NoEffect,
+    "busy polling is preferred, but the queue's interrupts are not deferred",
+    "prefer_busy_poll keeps interrupts masked only where the NAPI instance has both defer-hard-irqs and gro-flush-timeout above zero",
+    "net/core/dev.c, busy_poll_stop; Documentation/networking/napi.rst";
+
+EPOLL_READY "BP-EPOLL-READY" Fine,
+    "waits on this epoll instance busy poll, as far as can be seen without measuring",
+    "it has busy-poll parameters, and all its members' packets come from one living NAPI instance",
+    "fs/eventpoll.c, ep_busy_loop";
+
+EPOLL_OFF "BP-EPOLL-OFF" Off,
+    "an epoll instance without busy-poll parameters waits for sockets",
+    "epoll_wait sleeps until an interrupt; with EPIOCSPARAMS it would poll the device first",
+    "ioctl_eventpoll(2)";
+
+EPOLL_NO_NAPI "BP-EPOLL-NO-NAPI" NoEffect,
+    "an epoll instance with busy-poll parameters, none of whose members has a living NAPI id",
+    "epoll polls the NAPI instance of the last member that had data: here it knows none",
+    "fs/eventpoll.c, ep_set_busy_poll_napi_id";
+
+EPOLL_SEVERAL "BP-EPOLL-SEVERAL-NAPI" NoEffect,
+    "one epoll instance whose members' packets come from several NAPI instances",
+    "epoll polls one NAPI instance at a time, that of the last member that had data: the others' packets wait for an interrupt",
+    "fs/eventpoll.c, struct eventpoll (napi_id)";
+
+URING_OFF "BP-URING-OFF" Off,
+    "a program waits in an io_uring without busy polling",
+    "io_uring busy polls only where the program registers it (IORING_REGISTER_NAPI) or net.core.busy_poll was set when the ring was made",
+    "io_uring/napi.c; io_uring_register_napi(3)";
+
+SPINNERS_ONE_CPU "BP-SPINNERS-ONE-CPU" Harmful,
+    "several threads that busy poll are bound to one CPU",
+    "while one spins the other cannot run, also when it is the one whose packet would end the spin: much slower than no busy polling",
+    "net/core/dev.c, busy_poll_stop and need_resched; measured with `busypoll bench`";
+
+SPINNERS_TOO_MANY "BP-SPINNERS-TOO-MANY" Harmful,
+    "more threads busy poll than there are CPUs for them",
+    "spinners take turns on a CPU in time slices of milliseconds, and each waits for the others' empty spins",
+    "Documentation/networking/napi.rst, busy polling";
+}

@@ -1,0 +1,98 @@
+//! Rules of "is the machine fit": coalescing, interrupts, CPUs, power, memory, clock.
+
+super::rules! { FIT;
+COALESCE_ADAPTIVE "BP-COALESCE-ADAPTIVE" Harmful,
+    "adaptive interrupt coalescing is on",
+    "the driver stretches the time to an interrupt by load, so whatever busy polling does not catch waits for an unknown time",
+    "ethtool(8), adaptive-rx; drivers/net/ethernet, net_dim";
+
+COALESCE_LONG "BP-COALESCE-LONG" Harmful,
+    "the interrupt may wait more than 100 us for more packets",
+    "a receiver that sleeps hears of its packet so much later; 100 us is what the authors of busy polling recommend beside pollers, 0 without",
+    "Intel white paper on busy poll sockets, 2013; ethtool(8), rx-usecs";
+
+COALESCE_FRAMES_ONLY "BP-COALESCE-FRAMES-ONLY" Harmful,
+    "interrupts wait for a number of packets and for no time",
+    "a single packet is announced only when others have followed it",
+    "include/uapi/linux/ethtool.h, struct ethtool_coalesce: rx_coalesce_usecs 0";
+
+LRO_ON "BP-LRO-ON" Harmful,
+    "the device gathers packets before it hands them up (LRO)",
+    "a packet of a latency-bound connection waits for followers, in the device, where no busy poll sees it",
+    "Documentation/networking/netdev-features.rst, NETIF_F_LRO";
+
+IRQ_FAR_NODE "BP-IRQ-FAR-NODE" Harmful,
+    "an interrupt of the device goes to a CPU of another NUMA node",
+    "descriptors and packets cross the interconnect before anybody has read them",
+    "Documentation/core-api/irq/irq-affinity.rst; /sys/class/net/IF/device/numa_node";
+
+IRQ_ISOLATED "BP-IRQ-ISOLATED" Harmful,
+    "an interrupt of the device goes to an isolated CPU",
+    "the CPU was set apart for a spinning thread, and the interrupt takes it away from it",
+    "Documentation/admin-guide/kernel-parameters.txt, isolcpus";
+
+IRQ_APP_CPU "BP-IRQ-APP-CPU" Harmful,
+    "the device's interrupt goes to the only CPU the process may run on, or to that core's other thread",
+    "interrupt work and the polling thread take the CPU from each other: one of them always waits",
+    "Intel white paper on busy poll sockets, 2013: interrupts and application on separate cores of the NIC's node";
+
+APP_FAR_NODE "BP-APP-FAR-NODE" Harmful,
+    "the process may run only on CPUs of another NUMA node than the device's",
+    "every poll of the queue reads memory and registers across the interconnect",
+    "Intel white paper on busy poll sockets, 2013; /sys/class/net/IF/device/numa_node";
+
+IRQBALANCE "BP-IRQBALANCE" Harmful,
+    "irqbalance is running",
+    "every ten seconds it may move the device's interrupts, also onto the CPUs of spinning threads",
+    "irqbalance(1)";
+
+GOVERNOR "BP-GOVERNOR" Harmful,
+    "CPUs run under a frequency governor other than performance",
+    "a CPU that slept starts slow and takes milliseconds to reach its full frequency",
+    "Documentation/admin-guide/pm/cpufreq.rst";
+
+DEEP_IDLE "BP-DEEP-IDLE" Harmful,
+    "CPUs may fall into deep idle states",
+    "whoever sleeps longer than he polls pays the wake-up of the state, tens to hundreds of microseconds, on top of the interrupt",
+    "Documentation/admin-guide/pm/cpuidle.rst; lkml 27 Feb 2013, busy polling with C-states on and off";
+
+STEAL "BP-STEAL" Harmful,
+    "the hypervisor takes CPU time away",
+    "a spinning virtual CPU that is not running polls nothing, and its spinning may be why it is taken away",
+    "proc_stat(5), steal";
+
+VIRTUAL "BP-VIRTUAL" Fine,
+    "this is a virtual machine",
+    "idle states, frequencies, interrupts' true cost and neighbours are the host's: they cannot be seen or set from here",
+    "/proc/cpuinfo, flag hypervisor";
+
+MEMORY_SLOW "BP-MEMORY-SLOW" Harmful,
+    "memory of a CPU's own NUMA node is copied at less than 8 GB/s",
+    "every packet is copied at least once; below that rate memory and not the network sets the latency",
+    "numademo 128m memcpy, as the authors of busy polling advise: local above 8 GB/s";
+
+MEMORY_OK "BP-MEMORY-OK" Fine,
+    "memory is copied fast enough",
+    "every packet is copied at least once",
+    "measured: the fastest quarter of 96 copies of 1 MiB per node";
+
+CLOCKSOURCE "BP-CLOCKSOURCE" Harmful,
+    "reading the clock is slow",
+    "programs that poll read the clock at every turn, and each reading is a trip to a chip or a hypervisor",
+    "Documentation/timers/timekeeping.rst";
+
+IOMMU_STRICT "BP-IOMMU-STRICT" Harmful,
+    "the IOMMU invalidates every mapping at once",
+    "each packet's buffer costs the driver a synchronous command to the IOMMU",
+    "Documentation/ABI/testing/sysfs-kernel-iommu_groups; iommu.strict";
+
+FIT_OK "BP-FIT-OK" Fine,
+    "nothing of CPUs, power and clock is in the way",
+    "busy polling trades CPU time for latency, so the CPU must be there at full speed",
+    "/sys/devices/system/cpu, /proc/stat";
+
+ONE_CPU "BP-ONE-CPU" Harmful,
+    "there is one CPU only",
+    "a thread that polls keeps everybody else from running, the sender of what it waits for included, if that is on this machine",
+    "net/core/dev.c, busy_loop: need_resched";
+}

@@ -1,0 +1,72 @@
+//! The table of everything the doctor can say: one rule per row, one code per rule, one verdict per
+//! code. Codes are stable: scripts and tests go by them.
+
+mod can;
+mod does;
+mod fit;
+mod prove;
+
+pub use can::*;
+pub use does::*;
+pub use fit::*;
+pub use prove::*;
+
+use crate::Verdict;
+
+/// One row of the table.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Its stable name, `BP-…`.
+    pub code: &'static str,
+    /// What it says about busy polling.
+    pub verdict: Verdict,
+    /// What is the case when it applies.
+    pub meaning: &'static str,
+    /// Why that matters, in one sentence.
+    pub why: &'static str,
+    /// Where the rule comes from.
+    pub source: &'static str,
+}
+
+/// Rows `NAME "code" Verdict, "meaning", "why", "source";` become constants and the section's list.
+macro_rules! rules {
+    ($list:ident; $($name:ident $code:literal $verdict:ident, $meaning:literal, $why:literal, $source:literal;)*) => {
+        $(
+            #[doc = $meaning]
+            pub const $name: $crate::Rule = $crate::Rule {
+                code: $code,
+                verdict: $crate::Verdict::$verdict,
+                meaning: $meaning,
+                why: $why,
+                source: $source,
+            };
+        )*
+        pub(super) const $list: &[&$crate::Rule] = &[$(&$name),*];
+    };
+}
+use rules;
+
+/// Every rule, section after section.
+pub fn all() -> impl Iterator<Item = &'static Rule> {
+    [can::CAN, fit::FIT, does::DOES, prove::PROVE].into_iter().flatten().copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn codes_are_unique_and_every_cell_is_filled() {
+        let mut seen = HashSet::new();
+        for rule in all() {
+            assert!(seen.insert(rule.code), "{} twice", rule.code);
+            let tail = rule.code.strip_prefix("BP-").unwrap_or_else(|| panic!("{}", rule.code));
+            assert!(tail.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '-'));
+            for cell in [rule.meaning, rule.why, rule.source] {
+                assert!(!cell.is_empty() && !cell.contains('\n'), "{}", rule.code);
+            }
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The doctor without privileges: one's own processes are seen, what is not seen is said in one line.
+
+mod programs;
+
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+use busypoll_doctor::{Finding, Report, Scope, Verdict, diagnose};
+use busypoll_lab::{Lab, LabHost, needs, needs_root};
+use programs::Program;
+use rustix::process::{Gid, Uid};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+
+const NOBODY: u32 = 65534;
+
+/// Runs `work` in the host as an ordinary user, on a thread that ends with it.
+fn as_nobody<R: Send>(host: &LabHost, work: impl FnOnce() -> R + Send) -> R {
+    host.enter(|| {
+        let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+        // Unlike libc's calls of these names they change the calling thread alone.
+        set_thread_groups(&[]).unwrap();
+        set_thread_res_gid(gid, gid, gid).unwrap();
+        set_thread_res_uid(uid, uid, uid).unwrap();
+        work()
+    })
+    .unwrap()
+}
+
+/// A program of that user's in the host. The system's Python: others may lie in folders of root's.
+fn program(host: &LabHost, script: &str) -> Program {
+    let mut python = host.command("setpriv");
+    let user = ["--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/python3"];
+    python.args(user).current_dir("/");
+    Program::start(python, script)
+}
+
+macro_rules! needs_all {
+    () => {
+        needs_root!();
+        needs!(program "/usr/bin/python3", program "setpriv");
+    };
+}
+
+fn finding<'a>(report: &'a Report, code: &str) -> Option<&'a Finding> {
+    report.findings().into_iter().find(|f| f.rule.code == code)
+}
+
+/// A packet from the client.
+fn packet(lab: &Lab) {
+    lab.client
+        .enter(|| {
+            let socket = UdpSocket::bind((lab.client.ipv4(), 0)).unwrap();
+            socket.send_to(b"x", (lab.server.ipv4(), 7000)).unwrap();
+        })
+        .unwrap();
+}
+
+#[test]
+fn ones_own_processes_are_seen() {
+    needs_all!();
+    let lab = Lab::builder().build().unwrap();
+    let mut own = program(
+        &lab.server,
+        "s = udp(7000, 50); e = epoll([s]); say(s.fileno()); s.recv(9); e.poll(60)",
+    );
+    let fd = own.hear();
+    packet(&lab);
+    let scope = Scope { pids: vec![own.pid()], ..Scope::default() };
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let report = as_nobody(&lab.server, || diagnose(&scope)).unwrap();
+        let Some(found) = finding(&report, "BP-SOCK-IN-EPOLL") else {
+            assert!(Instant::now() < deadline, "{:#?}", report.findings());
+            continue;
+        };
+        assert!(found.subject.to_string().contains(&format!("fd {fd} udp")), "{}", found.subject);
+        let napi = found.evidence.iter().find(|e| e.read == "SO_INCOMING_NAPI_ID");
+        assert!(napi.is_some(), "{found:#?}");
+        break;
+    }
+}
+
+#[test]
+fn others_are_counted_in_one_line_and_asking_for_one_is_an_error() {
+    needs_all!();
+    let lab = Lab::builder().build().unwrap();
+    let mut roots = Program::start(lab.server.command("/usr/bin/python3"), "say(); heard()");
+    roots.hear();
+    let report = as_nobody(&lab.server, || diagnose(&Scope::default())).unwrap();
+    let unseen: Vec<_> = report
+        .findings()
+        .into_iter()
+        .filter(|f| f.what.contains("processes of other users"))
+        .collect();
+    let [one] = unseen[..] else { panic!("{unseen:#?}") };
+    assert_eq!(one.verdict(), Verdict::NotSeen);
+    assert!(one.evidence[0].said.contains("CAP_BPF"), "{one:#?}");
+    let scope = Scope { pids: vec![roots.pid()], ..Scope::default() };
+    let error = as_nobody(&lab.server, || diagnose(&scope)).unwrap_err().to_string();
+    assert!(error.contains(&format!("process {}", roots.pid())), "{error}");
+    assert!(error.contains("CAP_SYS_PTRACE"), "{error}");
+}
+
+#[test]
+fn no_such_process() {
+    let error = diagnose(&Scope { pids: vec![u32::MAX / 2], ..Scope::default() }).unwrap_err();
+    assert_eq!(error.to_string(), "process 2147483647: no such process; ps lists those there are");
+}
+
+#[test]
+fn the_kernels_own_counters_prove_it_too() {
+    needs_all!();
+    let lab = Lab::builder().build().unwrap();
+    let mut server = program(
+        &lab.server,
+        "s = udp(7000, 5000); say()\nwhile True:\n    d, a = s.recvfrom(9); s.sendto(d, a)",
+    );
+    server.hear();
+    let mut client = Program::start(
+        lab.client.command("/usr/bin/python3"),
+        "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.setsockopt(1, BUSY_POLL, 5000)\n\
+         s.connect(('10.77.0.2', 7000)); say()\nwhile True: s.send(b'x'); s.recv(9)",
+    );
+    client.hear();
+    let scope = Scope {
+        devices: vec![lab.server.interface().into()],
+        prove: Some(Duration::from_millis(500)),
+        ..Scope::default()
+    };
+    let report = as_nobody(&lab.server, || diagnose(&scope)).unwrap();
+    let proof = finding(&report, "BP-PROVE-WORKING");
+    assert!(proof.is_some(), "{:#?}", report.findings());
+    let unseen = report.findings().into_iter().find(|f| f.what.contains("who polled")).cloned();
+    assert!(unseen.unwrap().evidence[0].said.contains("CAP_BPF"));
+}

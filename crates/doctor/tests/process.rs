@@ -1,0 +1,362 @@
+//! Does it: programs with every mismatch there is, made on purpose.
+
+mod programs;
+
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+use busypoll_doctor::{Finding, Report, Scope, Subject, Verdict, diagnose};
+use busypoll_lab::{Lab, LabHost, needs, needs_root};
+use busypoll_linux::ethtool::{Ethtool, GRO};
+use busypoll_linux::netdev::{NapiChange, Netdev};
+use programs::{Program, cure};
+
+fn lab() -> Lab {
+    Lab::builder().build().unwrap()
+}
+
+/// A packet from the client to a port of the server.
+fn packet(lab: &Lab, to: u16) {
+    packet_from(lab, to, 0);
+}
+
+fn packet_from(lab: &Lab, to: u16, from: u16) {
+    lab.client
+        .enter(|| {
+            let socket = UdpSocket::bind((lab.client.ipv4(), from)).unwrap();
+            socket.send_to(b"x", (lab.server.ipv4(), to)).unwrap();
+        })
+        .unwrap();
+}
+
+fn python(host: &LabHost, script: &str) -> Program {
+    Program::start(host.command("python3"), script)
+}
+
+/// The report on these processes.
+fn report(pids: &[u32]) -> Report {
+    diagnose(&Scope { pids: pids.to_vec(), ..Scope::default() }).unwrap()
+}
+
+/// The finding of that code about these processes, once there is one: a program may not yet wait.
+fn found(pids: &[u32], code: &str) -> Finding {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let report = report(pids);
+        if let Some(found) = of(&report, pids).into_iter().find(|f| f.rule.code == code) {
+            return found.clone();
+        }
+        assert!(Instant::now() < deadline, "no {code} in {:#?}", report.findings());
+    }
+}
+
+/// Waits until nothing is wrong with these processes.
+fn no_fault(pids: &[u32]) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let report = report(pids);
+        let faults: Vec<_> =
+            of(&report, pids).into_iter().filter(|f| f.verdict() < Verdict::NotSeen).collect();
+        if faults.is_empty() {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{faults:#?}");
+    }
+}
+
+/// The findings about these processes.
+fn of<'a>(report: &'a Report, pids: &[u32]) -> Vec<&'a Finding> {
+    let about = |f: &&Finding| match &f.subject {
+        Subject::Process { pid, .. } | Subject::Descriptor { pid, .. } => pids.contains(pid),
+        _ => false,
+    };
+    report.findings().into_iter().filter(about).collect()
+}
+
+/// The descriptor a finding is about.
+fn descriptor(finding: &Finding) -> u32 {
+    match finding.subject {
+        Subject::Descriptor { fd, .. } => fd,
+        ref other => panic!("about {other}"),
+    }
+}
+
+macro_rules! needs_all {
+    () => {
+        needs_root!();
+        needs!(program "python3");
+    };
+}
+
+#[test]
+fn receive_calls_with_and_without_the_option() {
+    needs_all!();
+    let lab = lab();
+    let mut program = python(
+        &lab.server,
+        "s = udp(700); say(s.fileno())\nheard()\ns.recv(9); s.recv(9)\n\
+         s.setsockopt(1, BUSY_POLL, 50); s.recv(9)",
+    );
+    let fd: u32 = program.hear().parse().unwrap();
+    program.tell("go");
+    let off = found(&[program.pid()], "BP-SOCK-OFF");
+    assert_eq!((descriptor(&off), off.verdict()), (fd, Verdict::Off));
+    assert_eq!(off.remedy, Some(format!("busypoll attach {}", program.pid())));
+    packet(&lab, 700);
+    packet(&lab, 700);
+    let ready = found(&[program.pid()], "BP-SOCK-READY");
+    assert_eq!((descriptor(&ready), ready.verdict()), (fd, Verdict::Fine));
+    assert!(ready.what.contains(&format!("({}", lab.server.interface())), "{}", ready.what);
+    assert!(ready.subject.to_string().ends_with("udp 10.77.0.2:700"), "{}", ready.subject);
+}
+
+#[test]
+fn the_option_without_a_napi_id() {
+    needs_all!();
+    let lab = lab();
+    let mut program = python(&lab.server, "s = udp(700, 50); say(); s.recv(9)");
+    program.hear();
+    assert_eq!(found(&[program.pid()], "BP-SOCK-NO-NAPI").remedy, None);
+    let mut program =
+        python(&lab.server, "s = udp(701, 50); s.connect(('10.77.0.2', 702)); say(); s.recv(9)");
+    program.hear();
+    let found = found(&[program.pid()], "BP-SOCK-LOOPBACK");
+    assert_eq!((found.verdict(), found.remedy), (Verdict::Impossible, None));
+}
+
+#[test]
+fn the_option_on_a_program_that_waits_in_epoll() {
+    needs_all!();
+    let lab = lab();
+    let mut program = python(
+        &lab.server,
+        "s = udp(700, 50); e = epoll([s]); say(s.fileno(), e.fileno()); heard()\n\
+         s.recv(9); e.poll(60)",
+    );
+    let said = program.hear();
+    let (socket, epoll) = said.split_once(' ').unwrap();
+    packet(&lab, 700);
+    program.tell("go");
+    let finding = found(&[program.pid()], "BP-SOCK-IN-EPOLL");
+    assert_eq!(descriptor(&finding).to_string(), socket);
+    assert!(finding.what.contains(&format!("epoll fd {epoll}")), "{}", finding.what);
+}
+
+#[test]
+fn an_epoll_with_parameters_and_without() {
+    needs_all!();
+    let lab = lab();
+    let mut program = python(&lab.server, "s = udp(700); e = epoll([s]); say(); e.poll(60)");
+    program.hear();
+    assert_eq!(found(&[program.pid()], "BP-EPOLL-OFF").verdict(), Verdict::Off);
+    let mut program =
+        python(&lab.server, "s = udp(701); e = epoll([s], 50); say(); s.recv(9); e.poll(60)");
+    program.hear();
+    assert_eq!(found(&[program.pid()], "BP-EPOLL-NO-NAPI").verdict(), Verdict::NoEffect);
+    packet(&lab, 701);
+    found(&[program.pid()], "BP-EPOLL-READY");
+    no_fault(&[program.pid()]);
+}
+
+#[test]
+fn the_option_on_a_program_that_waits_in_poll_or_select() {
+    needs_all!();
+    let lab = lab();
+    for (port, wait) in [
+        (700, "p = select.poll(); p.register(s, 1); p.poll()"),
+        (701, "select.select([s], [], [])"),
+    ] {
+        let script = format!("s = udp({port}, 50); say(s.fileno()); s.recv(9); {wait}");
+        let mut program = python(&lab.server, &script);
+        let fd: u32 = program.hear().parse().unwrap();
+        packet(&lab, port);
+        let finding = found(&[program.pid()], "BP-SOCK-IN-POLL");
+        assert_eq!(descriptor(&finding), fd);
+        assert_eq!(finding.remedy.as_deref(), Some("sysctl -w net.core.busy_poll=50"));
+    }
+}
+
+/// Off and on again: the device's NAPI instances are new ones.
+fn reset(host: &LabHost) {
+    host.enter(|| {
+        let device = Ethtool::open(host.interface()).unwrap();
+        device.set_features(GRO, false).unwrap();
+        device.set_features(GRO, true).unwrap();
+    })
+    .unwrap();
+}
+
+#[test]
+fn napi_ids_that_have_died() {
+    needs_all!();
+    let lab = lab();
+    let mut free = python(&lab.server, "s = udp(700, 50); say()\nwhile True: s.recv(9)");
+    let mut bound = python(
+        &lab.server,
+        "s = udp(701, 50); s.connect(('10.77.0.1', 701)); say()\nwhile True: s.recv(9)",
+    );
+    free.hear();
+    bound.hear();
+    packet(&lab, 700);
+    packet_from(&lab, 701, 701);
+    found(&[free.pid()], "BP-SOCK-READY");
+    found(&[bound.pid()], "BP-SOCK-READY");
+    reset(&lab.server);
+    found(&[free.pid()], "BP-SOCK-STALE-NAPI-UDP");
+    found(&[bound.pid()], "BP-SOCK-STALE-NAPI");
+    // One more packet heals the connected one only.
+    packet(&lab, 700);
+    packet_from(&lab, 701, 701);
+    found(&[bound.pid()], "BP-SOCK-READY");
+    no_fault(&[bound.pid()]);
+    let still = found(&[free.pid()], "BP-SOCK-STALE-NAPI-UDP");
+    assert_eq!((still.verdict(), still.remedy), (Verdict::NoEffect, None));
+}
+
+#[test]
+fn one_epoll_over_several_queues() {
+    needs_all!();
+    let lab = Lab::builder().queues(2).build().unwrap();
+    let mut program = python(
+        &lab.server,
+        "import selectors\nss = [udp(700 + i) for i in range(16)]\ne = epoll(ss, 50)\nsay()\nheard()\n\
+         for s in ss: s.recv(9)\n\
+         while True: e.poll(60)",
+    );
+    program.hear();
+    for port in 700..716 {
+        packet(&lab, port);
+    }
+    program.tell("go");
+    let finding = found(&[program.pid()], "BP-EPOLL-SEVERAL-NAPI");
+    assert!(finding.what.starts_with("16 sockets on 2 NAPI instances"), "{}", finding.what);
+    needs!(program "ethtool");
+    cure(&finding);
+    // The sockets are unconnected: those that named the other queue stay with a dead id.
+    let left = lab.server.enter(|| Netdev::open().unwrap().napis(lab.server.ifindex()).unwrap());
+    assert_eq!(left.unwrap().len(), 1);
+}
+
+#[test]
+fn sockets_that_never_busy_poll() {
+    needs_all!();
+    let lab = lab();
+    let cases = [
+        ("BP-SOCK-MPTCP", "s = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)"),
+        ("BP-SOCK-RAW", "s = socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)"),
+        ("BP-SOCK-RAW", "s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))"),
+        ("BP-XDP-SOCK-NO-NAPI", "s = socket.socket(44, socket.SOCK_RAW, 0)"),
+    ];
+    for (code, make) in cases {
+        let script = format!("{make}\ns.setsockopt(1, BUSY_POLL, 50)\nsay(s.fileno()); heard()");
+        let mut program = python(&lab.server, &script);
+        let fd: u32 = program.hear().parse().unwrap();
+        let finding = found(&[program.pid()], code);
+        assert_eq!(descriptor(&finding), fd);
+        assert_eq!(finding.remedy, None);
+    }
+}
+
+#[test]
+fn preferred_without_deferred_interrupts() {
+    needs_all!();
+    let lab = lab();
+    let mut socket = python(
+        &lab.server,
+        "s = udp(700, 50); s.setsockopt(1, PREFER, 1); say()\nwhile True: s.recv(9)",
+    );
+    let mut epoll =
+        python(&lab.server, "s = udp(701); e = epoll([s], 50, 8, 1); say(); s.recv(9); e.poll(60)");
+    socket.hear();
+    epoll.hear();
+    packet(&lab, 700);
+    packet(&lab, 701);
+    for program in [&socket, &epoll] {
+        let finding = found(&[program.pid()], "BP-PREFER-NO-DEFER");
+        let device = lab.server.interface();
+        let pid = program.pid();
+        let command = format!(
+            "nsenter --net=/proc/{pid}/ns/net busypoll tune apply prefer-busy-poll --dev {device} --poller {pid}"
+        );
+        assert_eq!(finding.remedy, Some(command));
+    }
+    lab.server
+        .enter(|| {
+            let mut netdev = Netdev::open().unwrap();
+            for napi in netdev.napis(lab.server.ifindex()).unwrap() {
+                let change = NapiChange {
+                    defer_hard_irqs: Some(2),
+                    gro_flush_timeout_ns: Some(200_000),
+                    ..NapiChange::default()
+                };
+                netdev.set_napi(lab.server.ifindex(), napi.id, change).unwrap();
+            }
+        })
+        .unwrap();
+    no_fault(&[socket.pid()]);
+    no_fault(&[epoll.pid()]);
+}
+
+#[test]
+fn a_program_that_waits_in_io_uring() {
+    needs_all!();
+    let lab = lab();
+    let mut program = python(
+        &lab.server,
+        "s = udp(700, 50)\nlibc = ctypes.CDLL(None)\np = ctypes.create_string_buffer(120)\n\
+         ring = libc.syscall(425, 4, p)\nsay(ring, s.fileno()); s.recv(9)\n\
+         libc.syscall(426, ring, 0, 1, 1, None, 0)",
+    );
+    let said = program.hear();
+    let (ring, socket) = said.split_once(' ').unwrap();
+    packet(&lab, 700);
+    let finding = found(&[program.pid()], "BP-URING-OFF");
+    assert_eq!(descriptor(&finding).to_string(), ring);
+    let finding = found(&[program.pid()], "BP-SOCK-IN-URING");
+    assert_eq!(descriptor(&finding).to_string(), socket);
+}
+
+#[test]
+fn two_spinners_on_one_cpu() {
+    needs_all!();
+    needs!(program "taskset");
+    let lab = lab();
+    if lab.server.cpu() == lab.client.cpu() {
+        busypoll_lab::needs::skipped(module_path!(), "two CPUs");
+        return;
+    }
+    let script = |port| format!("s = udp({port}, 50); say()\nwhile True: s.recv(9)");
+    let (mut one, mut other) =
+        (python(&lab.server, &script(700)), python(&lab.server, &script(701)));
+    one.hear();
+    other.hear();
+    packet(&lab, 700);
+    packet(&lab, 701);
+    let pids = [one.pid(), other.pid()];
+    let finding = found(&pids, "BP-SPINNERS-ONE-CPU");
+    assert_eq!(finding.verdict(), Verdict::Harmful);
+    assert!(finding.what.contains(&format!("CPU {}", lab.server.cpu())), "{}", finding.what);
+    cure(&finding);
+    no_fault(&pids);
+}
+
+#[test]
+fn a_thousand_sockets_in_one_epoll_take_no_two_seconds() {
+    needs_all!();
+    let lab = lab();
+    let mut program = python(
+        &lab.server,
+        "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))\n\
+         ss = [udp(2000 + i, 50) for i in range(1000)]\ne = epoll(ss)\nsay(); e.poll(60)",
+    );
+    program.hear();
+    let finding = found(&[program.pid()], "BP-SOCK-IN-EPOLL");
+    assert!(finding.what.starts_with("1000 descriptors"), "{}", finding.what);
+    // The fastest of several: other tests run beside this one.
+    let fastest = (0..5).map(|_| {
+        let start = Instant::now();
+        report(&[]);
+        start.elapsed()
+    });
+    assert!(fastest.min().unwrap() < Duration::from_secs(2));
+}
