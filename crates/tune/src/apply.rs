@@ -1,0 +1,293 @@
+//! Making the system as a plan says: journal, write, read back.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use busypoll_linux::Error as Linux;
+use busypoll_linux::caps::{Capability, Caps};
+use busypoll_linux::stat::busy_poll_rx_packets;
+use serde::Serialize;
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::key::Key;
+use crate::machine::{Knob, Machine};
+use crate::plan::{Line, Options, Plan, State};
+use crate::profile::Profile;
+use crate::record::{Begin, Process, Record, Standing, TuneJournal};
+use crate::undo::undo;
+use crate::value::Value;
+use crate::{Step, Steps};
+
+/// What to apply and for whom.
+#[derive(Debug)]
+pub struct Request<'a> {
+    /// The profile.
+    pub profile: &'a Profile,
+    /// The user's options.
+    pub options: &'a Options,
+    /// Who rolls back by itself.
+    pub guard: Option<Process>,
+    /// In how many seconds that happens unless a person confirms.
+    pub confirm_within: Option<u64>,
+    /// Whose polling it is for.
+    pub pollers: Vec<Process>,
+}
+
+/// What became of a plan.
+#[derive(Debug, Serialize)]
+pub struct Applied {
+    /// The number of the apply; none if there was nothing to do.
+    pub number: Option<u32>,
+    /// The plan, as it was before.
+    pub plan: Plan,
+    /// What became of each change, in the order of writing.
+    pub outcomes: Vec<Outcome>,
+}
+
+/// What became of one change.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// The change.
+    pub line: Line,
+    /// What became of it.
+    pub result: Written,
+}
+
+/// What became of a write.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Written {
+    /// It reads back as written.
+    AsPlanned,
+    /// The kernel or the driver made something else of it.
+    Became(Value),
+    /// The kernel or the driver refused it.
+    Refused(String),
+}
+
+impl Applied {
+    /// The changes that were refused.
+    pub fn refused(&self) -> usize {
+        self.outcomes.iter().filter(|o| matches!(o.result, Written::Refused(_))).count()
+    }
+}
+
+/// Applies a profile. Before each write the value that stands is on the disk; a device that refuses one
+/// setting keeps the others; whatever else fails takes everything back.
+///
+/// # Errors
+/// As [`Plan::make`]; [`Error::NeedsPoller`], [`Error::Impossible`], a missing privilege, the journal's:
+/// nothing was changed. [`Error::Undone`], [`Error::HalfDone`].
+pub fn apply(
+    machine: &mut Machine,
+    mut journal: TuneJournal,
+    request: &Request<'_>,
+    steps: Steps<'_>,
+) -> Result<Applied> {
+    let devices = open(&request.options.devices)?;
+    let plan = check(machine, &devices, request)?;
+    let number = Standing::next_number(journal.entries());
+    let mut work = Work { machine, journal: &mut journal, devices: &devices, number, steps };
+    match work.all(request, &plan) {
+        Ok(outcomes) => Ok(Applied { number: Some(number), plan, outcomes }),
+        Err(cause) => {
+            let steps = work.steps;
+            let left = undo(machine, journal, |n| n == number, steps)?
+                .iter()
+                .filter(|p| !p.how.is_settled())
+                .count();
+            let cause = cause.to_string();
+            Err(match left {
+                0 => Error::Undone { cause },
+                left => Error::HalfDone { cause, left },
+            })
+        }
+    }
+}
+
+/// Opens the devices named.
+///
+/// # Errors
+/// No such device; one named twice; loopback.
+pub fn open(names: &[String]) -> Result<Vec<Device>> {
+    for (i, name) in names.iter().enumerate() {
+        if names[..i].contains(name) {
+            return Err(Error::Option(format!("--dev {name}: named twice")));
+        }
+    }
+    names.iter().map(|name| Device::open(name)).collect()
+}
+
+/// Makes the plan and whatever can be known before the first change.
+///
+/// # Errors
+/// As [`apply`], without having changed anything.
+pub fn check(machine: &mut Machine, devices: &[Device], request: &Request<'_>) -> Result<Plan> {
+    let plan = Plan::make(machine, devices, request.profile, request.options)?;
+    if let Some(why) = &plan.impossible {
+        return Err(Error::Impossible { profile: plan.profile, why: why.clone() });
+    }
+    if plan.needs_poller && request.pollers.is_empty() {
+        return Err(Error::NeedsPoller);
+    }
+    if let Some(missing) = Caps::current()?.missing(&[Capability::NetAdmin]) {
+        return Err(Error::Option(format!("tune apply: {missing}")));
+    }
+    Ok(plan)
+}
+
+struct Work<'a, 's> {
+    machine: &'a mut Machine,
+    journal: &'a mut TuneJournal,
+    devices: &'a [Device],
+    number: u32,
+    steps: Steps<'s>,
+}
+
+impl Work<'_, '_> {
+    fn all(&mut self, request: &Request<'_>, plan: &Plan) -> Result<Vec<Outcome>> {
+        let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        let begin = Begin {
+            apply: self.number,
+            profile: request.profile.name.clone(),
+            at,
+            guard: request.guard,
+            confirm_within: request.confirm_within,
+            pollers: request.pollers.clone(),
+            busy_polled: busy_poll_rx_packets().unwrap_or(0),
+            received: self.machine.received(self.devices),
+        };
+        // What reshapes the device goes first; what belongs to its queues is looked at again after it.
+        let is_first = |line: &&Line| line.knob.key.reshapes();
+        let first: Vec<&Line> = plan.changes().filter(is_first).collect();
+        let mut records = vec![Record::Begin(begin)];
+        records.extend(self.disturbed(&first)?);
+        let mut outcomes = self.write(records, &first)?;
+        let again;
+        let plan = match first.is_empty() {
+            true => plan,
+            false => {
+                again = Plan::make(self.machine, self.devices, request.profile, request.options)?;
+                &again
+            }
+        };
+        let second: Vec<&Line> = plan.changes().filter(|line| !is_first(line)).collect();
+        outcomes.extend(self.write(Vec::new(), &second)?);
+        self.journal.append(&[Record::Applied { apply: self.number }])?;
+        (self.steps)(Step::Complete);
+        Ok(outcomes)
+    }
+
+    fn device(&self, line: &Line) -> Option<&Device> {
+        self.devices.iter().find(|d| Some(d.name()) == line.device.as_deref())
+    }
+
+    /// What reshaping a device may lose: all that belongs to its queues, NAPI instances and interrupts.
+    fn disturbed(&mut self, first: &[&Line]) -> Result<Vec<Record>> {
+        const AT_RISK: [Key; 10] = [
+            Key::RxUsecs,
+            Key::RxFrames,
+            Key::AdaptiveRx,
+            Key::RpsCpus,
+            Key::RpsFlowCnt,
+            Key::XpsCpus,
+            Key::InterruptCpus,
+            Key::Threaded,
+            Key::IrqSuspendTimeout,
+            Key::DeferHardIrqs,
+        ];
+        let mut records = Vec::new();
+        for device in self.devices {
+            if !first.iter().any(|line| line.device.as_deref() == Some(device.name())) {
+                continue;
+            }
+            for key in AT_RISK.into_iter().chain([Key::GroFlushTimeout]) {
+                for at in self.machine.places(Some(device), &key)? {
+                    let knob = Knob { key: key.clone(), at };
+                    // What cannot be read cannot have been set.
+                    let Ok(old) = self.machine.read(Some(device), &knob) else { continue };
+                    records.push(self.old(Some(device), knob, old, None));
+                }
+            }
+        }
+        Ok(records)
+    }
+
+    fn old(
+        &self,
+        device: Option<&Device>,
+        knob: Knob,
+        old: Value,
+        wanted: Option<Value>,
+    ) -> Record {
+        let device = device.map(|d| d.identity.clone());
+        Record::Old { apply: self.number, device, knob, old, wanted }
+    }
+
+    /// Journals all old values, then writes.
+    fn write(&mut self, mut records: Vec<Record>, lines: &[&Line]) -> Result<Vec<Outcome>> {
+        for line in lines {
+            if let (Some(now), Some(then)) = (&line.now, &line.then) {
+                let (device, knob) = (self.device(line), line.knob.clone());
+                records.push(self.old(device, knob, now.clone(), Some(then.clone())));
+            }
+        }
+        if !records.is_empty() {
+            (self.steps)(Step::Journalling);
+            self.journal.append(&records)?;
+            (self.steps)(Step::Journalled);
+        }
+        lines.iter().map(|line| self.one(line)).collect()
+    }
+
+    fn one(&mut self, line: &Line) -> Result<Outcome> {
+        let device = self.devices.iter().find(|d| Some(d.name()) == line.device.as_deref());
+        let Some(then) = &line.then else {
+            let result = Written::Refused("no value for it".into());
+            return Ok(Outcome { line: line.clone(), result });
+        };
+        (self.steps)(Step::Writing(&line.knob));
+        let result = match self.machine.write(device, &line.knob, then) {
+            Ok(()) => match self.machine.read(device, &line.knob)? {
+                now if now == *then => self.held_off(device, line, then)?,
+                now => Written::Became(now),
+            },
+            // Without the right nothing of this will work: take everything back.
+            Err(e) if is_forbidden(&e) => return Err(e.into()),
+            Err(e) => Written::Refused(e.to_string()),
+        };
+        (self.steps)(Step::Written(&line.knob));
+        Ok(Outcome { line: line.clone(), result })
+    }
+
+    /// A feature may be asked for and yet be held off by another.
+    fn held_off(&self, device: Option<&Device>, line: &Line, then: &Value) -> Result<Written> {
+        let (Some(device), Key::Feature(name)) = (device, &line.knob.key) else {
+            return Ok(Written::AsPlanned);
+        };
+        let features = device.ethtool.features()?;
+        let on = features.iter().find(|f| f.name == *name).map(|f| Value::Switch(f.on));
+        Ok(match on {
+            Some(on) if on != *then => Written::Became(on),
+            _ => Written::AsPlanned,
+        })
+    }
+}
+
+/// Whether it is the system that refuses, and not the device.
+fn is_forbidden(e: &Linux) -> bool {
+    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    match e {
+        Linux::Denied { .. } => true,
+        Linux::Os { source, .. } => matches!(source.kind(), PermissionDenied | ReadOnlyFilesystem),
+        _ => false,
+    }
+}
+
+/// The lines a plan leaves out, and why.
+pub fn left_out(plan: &Plan) -> impl Iterator<Item = (&Line, &str)> {
+    plan.lines.iter().filter_map(|line| match &line.state {
+        State::NotHere(why) => Some((line, why.as_str())),
+        _ => None,
+    })
+}

@@ -1,0 +1,328 @@
+//! The options of `busypoll tune`, and what they set in motion.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use busypoll_linux::topology::CpuList;
+use busypoll_policy::units;
+use clap::{Args, Subcommand, ValueEnum};
+use serde::Serialize;
+
+use crate::apply::{Request, apply, check, open};
+use crate::error::{Error, Result};
+use crate::export::{Export, Format};
+use crate::machine::Machine;
+use crate::plan::{Options, Plan};
+use crate::profile::Profile;
+use crate::record::{Process, Record, Standing};
+use crate::status::{Status, journal};
+use crate::undo::{How, undo};
+use crate::{guard, text};
+
+/// Make the system fit for busy polling, reversibly.
+///
+/// Every old value is written down before it is changed; rollback restores them exactly, also after a
+/// crash. Only devices named with --dev are touched.
+#[derive(Debug, Clone, Args)]
+#[command(
+    after_help = "Profiles: busy-poll, lowest-latency, prefer-busy-poll, irq-suspend, or a file (./mine.toml)
+
+Examples:
+  busypoll tune plan busy-poll --dev eth1                    what would change, why, and at what cost
+  busypoll tune apply busy-poll --dev eth1 --confirm 60s     rolled back in a minute unless confirmed
+  busypoll tune confirm
+  busypoll tune apply irq-suspend --dev eth1 --poller 4711   while process 4711 lives
+  busypoll tune rollback"
+)]
+pub struct TuneArgs {
+    #[command(subcommand)]
+    command: TuneCommand,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+enum TuneCommand {
+    /// Show what a profile would change, line by line; changes nothing
+    Plan(PlanArgs),
+    /// Apply a profile: journal, write, read back
+    Apply(ApplyArgs),
+    /// Keep what was applied with --confirm
+    Confirm,
+    /// Show what is applied and whether it still is so
+    Status(Json),
+    /// Put everything back as it was before the first apply
+    Rollback(RollbackArgs),
+    /// Write a profile as files for other tools to install
+    Export(ExportArgs),
+    #[command(hide = true)]
+    Guard(GuardArgs),
+}
+
+#[derive(Debug, Clone, Args)]
+struct Which {
+    /// busy-poll, lowest-latency, prefer-busy-poll, irq-suspend, or a file of your own
+    #[arg(value_name = "PROFILE")]
+    profile: String,
+    /// A device to tune; may be given several times
+    #[arg(long, value_name = "IF")]
+    dev: Vec<String>,
+    /// How many sockets one poll or select waits for
+    #[arg(long, value_name = "N")]
+    sockets: Option<u32>,
+    /// The CPUs the application runs on: interrupts are put beside them
+    #[arg(long, value_name = "LIST")]
+    app_cpus: Option<CpuList>,
+}
+
+impl Which {
+    fn options(&self) -> Options {
+        Options {
+            devices: self.dev.clone(),
+            sockets: self.sockets,
+            app_cpus: self.app_cpus.clone(),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Args)]
+struct Json {
+    /// Print it as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+struct PlanArgs {
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    json: Json,
+}
+
+#[derive(Debug, Clone, Args)]
+struct ApplyArgs {
+    #[command(flatten)]
+    which: Which,
+    /// Roll back by itself after this time unless `busypoll tune confirm` comes first
+    #[arg(long, value_name = "TIME", value_parser = confirm_time)]
+    confirm: Option<Duration>,
+    /// The process that polls, which gro-flush-timeout is for: all is rolled back when it ends
+    #[arg(long, value_name = "PID")]
+    poller: Vec<u32>,
+    #[command(flatten)]
+    json: Json,
+}
+
+#[derive(Debug, Clone, Args)]
+struct RollbackArgs {
+    /// Forget what cannot be put back because its device is not here
+    #[arg(long)]
+    forget: bool,
+    #[command(flatten)]
+    json: Json,
+}
+
+#[derive(Debug, Clone, Args)]
+#[group(required = true, multiple = true, id = "where", args = ["format", "dir"])]
+struct ExportArgs {
+    #[command(flatten)]
+    which: Which,
+    /// Print one format
+    #[arg(long, value_enum, conflicts_with = "dir")]
+    format: Option<Format>,
+    /// Write all formats below this directory, each where it belongs
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+/// Of the process that rolls back by itself.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct GuardArgs {
+    pub(crate) number: u32,
+    #[arg(long)]
+    pub(crate) within: Option<u64>,
+    #[arg(long)]
+    pub(crate) poller: Vec<u32>,
+}
+
+fn confirm_time(text: &str) -> Result<Duration, String> {
+    let time = units::time(text)?;
+    if time < Duration::from_secs(1) {
+        return Err(format!("'{text}' is too short to confirm in; give at least 1s"));
+    }
+    Ok(time)
+}
+
+/// Exit code of a report that is not all good: something was refused, left over, or needs a look.
+const NOT_ALL: u8 = 1;
+
+/// Does as told and prints the report. Exit code 0: all as wished; 1: something was refused by a device,
+/// could not be put back, or needs a look.
+///
+/// # Errors
+/// One line where nothing was done: exit code 2.
+pub fn run_tune(args: &TuneArgs) -> Result<ExitCode> {
+    let mut out = Vec::new();
+    let done = run(&args.command, &mut out);
+    // What was done is told also when the rest failed.
+    match io::stdout().lock().write_all(&out) {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => return Err(print(e)),
+        _ => {}
+    }
+    done
+}
+
+fn run(command: &TuneCommand, out: &mut Vec<u8>) -> Result<ExitCode> {
+    match command {
+        TuneCommand::Plan(args) => {
+            let profile = Profile::find(&args.which.profile)?;
+            let options = args.which.options();
+            let devices = open(&options.devices)?;
+            let plan = Plan::make(&mut Machine::open()?, &devices, &profile, &options)?;
+            show(&args.json, &plan, out, |out| text::plan(&plan, out))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        TuneCommand::Apply(args) => run_apply(args, out),
+        TuneCommand::Confirm => confirm(out),
+        TuneCommand::Status(json) => {
+            let status = Status::look(&mut Machine::open()?)?;
+            show(json, &status, out, |out| text::status(&status, out))?;
+            if let (Some(last), false) = (&status.last, json.json) {
+                eprintln!("busypoll: {last}");
+            }
+            Ok(code(status.warnings.is_empty()))
+        }
+        TuneCommand::Rollback(args) => rollback(args, out),
+        TuneCommand::Export(args) => export(args, out),
+        TuneCommand::Guard(args) => guard::run(args).map(|()| ExitCode::SUCCESS),
+    }
+}
+
+fn run_apply(args: &ApplyArgs, out: &mut Vec<u8>) -> Result<ExitCode> {
+    let profile = Profile::find(&args.which.profile)?;
+    let options = args.which.options();
+    let pollers = args.poller.iter().map(|pid| Process::find(*pid).ok_or(Error::NoProcess(*pid)));
+    let mut request = Request {
+        profile: &profile,
+        options: &options,
+        guard: None,
+        confirm_within: args.confirm.map(|d| d.as_secs()),
+        pollers: pollers.collect::<Result<_>>()?,
+    };
+    let mut machine = Machine::open()?;
+    let plan = check(&mut machine, &open(&options.devices)?, &request)?;
+    let mut applied = crate::Applied { number: None, plan, outcomes: Vec::new() };
+    if !applied.plan.is_empty() {
+        let journal = journal()?;
+        crate::status::clear_word();
+        if request.confirm_within.is_some() || !request.pollers.is_empty() {
+            let number = Standing::next_number(journal.entries());
+            let guard = guard::start(number, request.confirm_within, &request.pollers)?;
+            request.guard = Some(guard);
+        }
+        applied = apply(&mut machine, journal, &request, &mut |_| ())?;
+    }
+    show(&args.json, &applied, out, |out| {
+        text::applied(&applied, out)?;
+        match args.confirm {
+            Some(time) if applied.number.is_some() => writeln!(
+                out,
+                "Rolled back in {} unless `busypoll tune confirm` comes first.",
+                units::show(time)
+            ),
+            _ => Ok(()),
+        }
+    })?;
+    Ok(code(applied.refused() == 0))
+}
+
+fn confirm(out: &mut Vec<u8>) -> Result<ExitCode> {
+    let mut journal = journal()?;
+    let standing = Standing::of(journal.entries());
+    let open = standing
+        .applies
+        .iter()
+        .filter(|a| a.begin.confirm_within.is_some() && !a.confirmed && a.complete);
+    let confirmed: Vec<Record> = open.map(|a| Record::Confirmed { apply: a.begin.apply }).collect();
+    if confirmed.is_empty() {
+        let last = crate::status::last().map_or(String::new(), |last| format!(": {last}"));
+        return Err(Error::NothingToConfirm(last));
+    }
+    journal.append(&confirmed)?;
+    writeln!(out, "Kept; `busypoll tune rollback` still puts everything back.").map_err(print)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn rollback(args: &RollbackArgs, out: &mut Vec<u8>) -> Result<ExitCode> {
+    let journal = journal()?;
+    let mut machine = Machine::open()?;
+    let report = undo(&mut machine, journal, |_| true, &mut |_| ())?;
+    crate::status::clear_word();
+    show(&args.json, &report, out, |out| text::put_back(&report, out))?;
+    let stays = |how: &How| !how.is_settled();
+    if args.forget && report.iter().any(|p| stays(&p.how)) {
+        crate::status::journal()?.finish()?;
+        writeln!(out, "Forgotten.").map_err(print)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    Ok(code(!report.iter().any(|p| stays(&p.how))))
+}
+
+fn export(args: &ExportArgs, out: &mut Vec<u8>) -> Result<ExitCode> {
+    let profile = Profile::find(&args.which.profile)?;
+    let options = args.which.options();
+    let export = Export::make(&mut Machine::open()?, &open(&options.devices)?, &profile, &options);
+    if let Some(format) = args.format {
+        let files = export.files(format)?;
+        for file in &files {
+            if files.len() > 1 {
+                writeln!(out, "# {}", file.path).map_err(print)?;
+            }
+            out.extend_from_slice(file.text.as_bytes());
+        }
+    }
+    if let Some(dir) = &args.dir {
+        let formats = Format::value_variants().iter();
+        let files: Vec<_> =
+            formats.filter_map(|format| export.files(*format).ok()).flatten().collect();
+        if files.is_empty() {
+            export.files(Format::Sysctl)?;
+        }
+        for file in files {
+            let path = dir.join(file.path.trim_start_matches('/'));
+            let written = path.parent().map_or(Ok(()), fs::create_dir_all);
+            written
+                .and_then(|()| fs::write(&path, &file.text))
+                .map_err(Error::io(format!("writing {}", path.display())))?;
+            writeln!(out, "{}", path.display()).map_err(print)?;
+        }
+        for (key, why) in &export.left_out {
+            writeln!(out, "left out: {key}: {why}").map_err(print)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(
+    json: &Json,
+    value: &impl Serialize,
+    out: &mut Vec<u8>,
+    text: impl FnOnce(&mut Vec<u8>) -> io::Result<()>,
+) -> Result<()> {
+    if json.json {
+        serde_json::to_writer_pretty(&mut *out, value).map_err(|e| print(e.into()))?;
+        out.push(b'\n');
+        return Ok(());
+    }
+    text(out).map_err(print)
+}
+
+fn print(e: io::Error) -> Error {
+    Error::io("printing the report")(e)
+}
+
+fn code(fine: bool) -> ExitCode {
+    if fine { ExitCode::SUCCESS } else { ExitCode::from(NOT_ALL) }
+}

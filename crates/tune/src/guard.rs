@@ -1,0 +1,171 @@
+//! The process that rolls an apply back by itself: when nobody confirms it in time, when those it was made
+//! for have ended. It outlives the terminal, and works on the journal like anybody else.
+//!
+//! It is started and has taken hold of the pollers (pidfd) before the first change is made, so from then
+//! on only its own death by SIGKILL leaves the apply standing; `status` tells that.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use busypoll_journal::{Error as JournalError, state_dir};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::cli::GuardArgs;
+use crate::error::{Error, Result};
+use crate::machine::Machine;
+use crate::record::{Process, Standing};
+use crate::status::{journal, leave_word, records};
+use crate::undo::undo;
+
+const READY: &str = "ready\n";
+/// How long a guard that should act waits for whoever holds the journal before it asks again.
+const BUSY: Duration = Duration::from_millis(100);
+
+/// Starts the guard of apply `number` and waits until it is on its post.
+///
+/// # Errors
+/// [`Error::Guard`].
+pub(crate) fn start(number: u32, within: Option<u64>, pollers: &[Process]) -> Result<Process> {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("busypoll").args(["tune", "guard", &number.to_string()]);
+    if let Some(seconds) = within {
+        command.args(["--within", &seconds.to_string()]);
+    }
+    for poller in pollers {
+        command.args(["--poller", &poller.pid.to_string()]);
+    }
+    command.current_dir("/").stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::piped());
+    // SAFETY: between fork and exec the closure makes one system call and allocates nothing.
+    unsafe {
+        command.pre_exec(|| {
+            // A session of its own: no hang-up when the terminal closes, no Ctrl-C.
+            rustix::process::setsid().map(drop).map_err(io::Error::from)
+        });
+    }
+    let mut child = command.spawn().map_err(Error::Guard)?;
+    let mut word = String::new();
+    if let Some(mut out) = child.stdout.take() {
+        out.read_to_string(&mut word).map_err(Error::Guard)?;
+    }
+    let guard = Process::find(child.id());
+    match guard {
+        Some(guard) if word == READY => Ok(guard),
+        _ => {
+            let _ = child.kill();
+            let _ = child.wait();
+            Err(Error::Guard(io::Error::other("it ended at once")))
+        }
+    }
+}
+
+/// The guard itself.
+///
+/// # Errors
+/// What keeps it from its post, or from putting things back.
+pub(crate) fn run(args: &GuardArgs) -> Result<()> {
+    let pidfds = args.poller.iter().map(|pid| pidfd(*pid)).collect::<Result<Vec<_>>>()?;
+    let maker = pidfd(rustix::process::getppid().map_or(0, |p| p.as_raw_nonzero().get() as u32));
+    let dir = state_dir()?;
+    let changes = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)
+        .map_err(|e| Error::io("watching the journal")(e.into()))?;
+    use inotify::WatchFlags as W;
+    inotify::add_watch(&changes, &dir, W::MODIFY | W::DELETE | W::CREATE | W::MOVED_TO)
+        .map_err(|e| Error::io("watching the journal")(e.into()))?;
+    let deadline = args.within.map(|s| now() + Duration::from_secs(s));
+    // The last word to whoever started us; then its pipe is closed.
+    let mut out = io::stdout();
+    out.write_all(READY.as_bytes()).and_then(|()| out.flush()).map_err(Error::io("reporting"))?;
+    let null = File::options().write(true).open("/dev/null").map_err(Error::io("/dev/null"))?;
+    rustix::stdio::dup2_stdout(&null).map_err(|e| Error::io("reporting")(e.into()))?;
+
+    let mut pollers: Vec<OwnedFd> = pidfds;
+    let had_pollers = !pollers.is_empty();
+    let mut began = false;
+    loop {
+        // Looked at before the journal: what it wrote, it wrote before it ended.
+        let maker_lives = maker.as_ref().is_ok_and(|fd| !has_ended(fd));
+        let standing = Standing::of(&records()?);
+        let apply = standing.apply(args.number);
+        began |= apply.is_some();
+        let confirmed = apply.is_some_and(|a| a.confirmed);
+        match apply {
+            // Rolled back by hand, or never begun.
+            None if began || !maker_lives => return Ok(()),
+            Some(_) if confirmed && !had_pollers => return Ok(()),
+            _ => {}
+        }
+        pollers.retain(|fd| !has_ended(fd));
+        let left = deadline.filter(|_| !confirmed).map(|d| d.saturating_sub(now()));
+        let over = left.is_some_and(|left| left.is_zero());
+        let ended = had_pollers && pollers.is_empty();
+        let due = apply.is_some() && (over || ended);
+        let why =
+            if ended { "because nobody polls any more" } else { "because nobody confirmed it" };
+        if due && roll_back(args.number, why)? {
+            return Ok(());
+        }
+        let mut fds = vec![PollFd::new(&changes, PollFlags::IN)];
+        fds.extend(pollers.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
+        if let (Ok(maker), false) = (&maker, began) {
+            fds.push(PollFd::from_borrowed_fd(maker.as_fd(), PollFlags::IN));
+        }
+        let wait = if due { Some(BUSY) } else { left.filter(|left| !left.is_zero()) };
+        let wait = wait.and_then(|w| Timespec::try_from(w).ok());
+        match poll(&mut fds, wait.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(Error::io("waiting")(e.into())),
+        }
+        // Only that something happened counts; the journal says what.
+        let mut buffer = [0; 4096];
+        while rustix::io::read(&changes, &mut buffer).is_ok_and(|n| n > 0) {}
+    }
+}
+
+/// Puts the apply back; false if somebody else holds the journal.
+fn roll_back(number: u32, why: &str) -> Result<bool> {
+    let journal = match journal() {
+        Err(Error::Journal(JournalError::Locked { .. })) => return Ok(false),
+        journal => journal?,
+    };
+    // It may have been confirmed just now.
+    let standing = Standing::of(journal.entries());
+    let Some(apply) = standing.apply(number) else { return Ok(true) };
+    if apply.confirmed && apply.begin.pollers.is_empty() {
+        return Ok(true);
+    }
+    let what = format!("{} (apply {number}) was rolled back {why}", apply.begin.profile);
+    let mut machine = Machine::open()?;
+    let report = undo(&mut machine, journal, |n| n == number, &mut |_| ())?;
+    let left = report.iter().filter(|p| !p.how.is_settled()).count();
+    let left =
+        if left > 0 { format!("; {left} settings could not be put back") } else { String::new() };
+    // The rollback counts; word of it is for convenience.
+    let _ = leave_word(&format!("{what}{left}\n"));
+    Ok(true)
+}
+
+fn pidfd(pid: u32) -> Result<OwnedFd> {
+    let pid_ = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let fd = pid_.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    fd.ok_or(Error::NoProcess(pid))
+}
+
+/// Whether the process behind a pidfd has ended.
+fn has_ended(fd: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(fd, PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut fds, Some(&now)).is_ok_and(|n| n > 0)
+}
+
+/// Time that goes on while the machine sleeps.
+fn now() -> Duration {
+    let now = clock_gettime(ClockId::Boottime);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
+}

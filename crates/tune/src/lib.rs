@@ -1,0 +1,69 @@
+//! Settings for busy polling: planned, applied, rolled back.
+//!
+//! A [`Profile`] names settings with reason, cost and source. [`Plan`] compares it with the running system
+//! and changes nothing. [`apply()`] writes each old value to the journal before it changes it, and reads
+//! back what became of it. [`undo`] puts everything back, after a crash too. Only devices that were named
+//! are touched.
+//!
+//! ```no_run
+//! use busypoll_tune::{Device, Machine, Options, Plan, Profile};
+//! let mut machine = Machine::open()?;
+//! let options = Options { devices: vec!["eth1".into()], ..Options::default() };
+//! let devices = [Device::open("eth1")?];
+//! let plan = Plan::make(&mut machine, &devices, &Profile::find("busy-poll")?, &options)?;
+//! for line in plan.changes() {
+//!     println!("{}: {:?} -> {:?}, because {}", line.setting, line.now, line.then, line.reason);
+//! }
+//! # Ok::<(), busypoll_tune::Error>(())
+//! ```
+
+mod apply;
+pub mod cli;
+mod device;
+mod error;
+mod export;
+mod guard;
+mod key;
+mod machine;
+mod plan;
+mod profile;
+mod record;
+mod status;
+mod text;
+mod undo;
+mod value;
+
+pub use apply::{Applied, Outcome, Request, Written, apply};
+pub use device::{Device, Identity};
+pub use error::{Error, Result};
+pub use export::{Export, ExportedFile, Format};
+pub use key::{About, Key, Unit};
+pub use machine::{At, Knob, Machine};
+pub use plan::{Line, Options, Plan, State};
+pub use profile::{Profile, ProfileError, Setting, Want, built_in};
+pub use record::{Begin, Process, Record, Standing, TuneJournal};
+pub use status::{Status, journal};
+pub use undo::{How, PutBack, undo};
+pub use value::Value;
+
+/// A moment in [`apply()`] or [`undo`], for whoever follows it.
+#[derive(Clone, Copy, Debug)]
+pub enum Step<'a> {
+    /// Old values are about to be written down.
+    Journalling,
+    /// They are on the disk.
+    Journalled,
+    /// A setting is about to be changed.
+    Writing(&'a Knob),
+    /// It was, and was read back.
+    Written(&'a Knob),
+    /// All changes are made.
+    Complete,
+    /// A setting is about to be put back.
+    Restoring(&'a Knob),
+    /// What was put back is struck from the journal.
+    Struck,
+}
+
+/// Who follows the steps.
+pub type Steps<'a> = &'a mut dyn FnMut(Step<'_>);

@@ -1,0 +1,239 @@
+//! What is applied here, and whether it still is as it should be. Reads only.
+
+use std::path::PathBuf;
+
+use busypoll_journal::{Journal, state_dir};
+use busypoll_linux::stat::busy_poll_rx_packets;
+use serde::Serialize;
+
+use crate::device::{Device, Identity};
+use crate::error::{Error, Result};
+use crate::key::Key;
+use crate::machine::Machine;
+use crate::record::{Apply, Begin, Process, Record, Standing, TuneJournal, journal_name, kind};
+use crate::value::Value;
+
+/// Takes this network namespace's journal, so that nobody else tunes meanwhile.
+///
+/// # Errors
+/// [`busypoll_journal::Error`]: somebody else holds it, a newer version wrote it, …
+pub fn journal() -> Result<TuneJournal> {
+    Ok(Journal::open(&state_dir()?, kind(&journal_name()?))?)
+}
+
+/// The journal as it is, without taking it; whoever has no state directory looks at root's.
+pub(crate) fn records() -> Result<Vec<Record>> {
+    Ok(busypoll_journal::read(&dir()?, kind(&journal_name()?))?)
+}
+
+fn dir() -> Result<PathBuf> {
+    match state_dir() {
+        Err(busypoll_journal::Error::NoDirectory) => Ok("/run/busypoll".into()),
+        dir => Ok(dir?),
+    }
+}
+
+/// Where a guard leaves word of what it has done, when the journal is gone.
+fn last_word() -> Result<PathBuf> {
+    Ok(dir()?.join(format!("{}.last", journal_name()?)))
+}
+
+/// What was last rolled back by itself, and why.
+pub(crate) fn last() -> Option<String> {
+    let text = std::fs::read_to_string(last_word().ok()?).ok()?;
+    Some(text.trim().to_owned())
+}
+
+/// Leaves word for whoever asks for the status next.
+pub(crate) fn leave_word(text: &str) -> Result<()> {
+    let path = last_word()?;
+    std::fs::write(&path, text).map_err(Error::io(format!("writing {}", path.display())))
+}
+
+/// Takes the word away: something new is applied.
+pub(crate) fn clear_word() {
+    // It is gone already, or nobody can; then it is told once more.
+    let _ = last_word().map(std::fs::remove_file);
+}
+
+/// What is applied in this network namespace.
+#[derive(Debug, Serialize)]
+pub struct Status {
+    /// Oldest first.
+    pub applies: Vec<AppliedProfile>,
+    /// Every setting that was changed, once.
+    pub settings: Vec<Setting>,
+    /// What is not as it should be.
+    pub warnings: Vec<String>,
+    /// What was last rolled back by itself, and why.
+    pub last: Option<String>,
+    /// Other network namespaces with a journal, by their numbers.
+    pub elsewhere: Vec<String>,
+}
+
+/// An applied profile.
+#[derive(Debug, Serialize)]
+pub struct AppliedProfile {
+    /// Its number.
+    pub number: u32,
+    /// The profile.
+    pub profile: String,
+    /// When it was applied, in seconds since 1970.
+    pub at: u64,
+    /// It was cut off before its last change.
+    pub interrupted: bool,
+    /// It is rolled back in so many seconds from then, unless it is confirmed; none once it is.
+    pub confirm_within: Option<u64>,
+    /// The process that rolls it back by itself.
+    pub guard: Option<u32>,
+    /// Whose polling it is for.
+    pub pollers: Vec<u32>,
+}
+
+/// A setting that was changed.
+#[derive(Debug, Serialize)]
+pub struct Setting {
+    /// The device; none for a setting of the machine.
+    pub device: Option<String>,
+    /// The setting, for a person.
+    pub setting: String,
+    /// The setting's name.
+    pub key: Key,
+    /// Its value before all.
+    pub before: Value,
+    /// What it was set to last.
+    pub set: Value,
+    /// Its value now; none where it cannot be read.
+    pub now: Option<Value>,
+}
+
+impl Status {
+    /// Looks.
+    ///
+    /// # Errors
+    /// The journal's, and those of looking.
+    pub fn look(machine: &mut Machine) -> Result<Self> {
+        let standing = Standing::of(&records()?);
+        let mut status = Status {
+            applies: Vec::new(),
+            settings: Vec::new(),
+            warnings: Vec::new(),
+            last: last(),
+            elsewhere: elsewhere()?,
+        };
+        for apply in &standing.applies {
+            let begin = &apply.begin;
+            let shown = AppliedProfile {
+                number: begin.apply,
+                profile: begin.profile.clone(),
+                at: begin.at,
+                interrupted: !apply.complete,
+                confirm_within: begin.confirm_within.filter(|_| !apply.confirmed),
+                guard: begin.guard.map(|g| g.pid),
+                pollers: begin.pollers.iter().map(|p| p.pid).collect(),
+            };
+            status.warn(machine, &standing, apply, &shown);
+            status.applies.push(shown);
+        }
+        for old in &standing.olds {
+            let Some(wanted) = &old.wanted else { continue };
+            let device = old.device.as_ref().map(Device::find);
+            let now = match &device {
+                Some(Err(_)) => None,
+                Some(Ok(device)) => machine.read(Some(device), &old.knob).ok(),
+                None => machine.read(None, &old.knob).ok(),
+            };
+            let name = old.device.as_ref().map(|d| d.name.clone());
+            let known = status.settings.iter_mut().find(|s| {
+                s.device == name && s.setting == old.knob.show() && s.key == old.knob.key
+            });
+            match known {
+                Some(known) => known.set = wanted.clone(),
+                None => status.settings.push(Setting {
+                    device: name,
+                    setting: old.knob.show(),
+                    key: old.knob.key.clone(),
+                    before: old.old.clone(),
+                    set: wanted.clone(),
+                    now,
+                }),
+            }
+        }
+        Ok(status)
+    }
+
+    fn warn(
+        &mut self,
+        machine: &Machine,
+        standing: &Standing,
+        apply: &Apply,
+        shown: &AppliedProfile,
+    ) {
+        let begin = &apply.begin;
+        let name = format!("{} (apply {})", begin.profile, begin.apply);
+        if shown.interrupted {
+            self.warnings.push(format!(
+                "{name} is under way or was cut off: if nobody works on it, `busypoll tune rollback`"
+            ));
+        }
+        let guarded = begin.guard.is_some_and(|g| g.lives());
+        if !guarded && shown.confirm_within.is_some() {
+            self.warnings.push(format!(
+                "{name} waits to be confirmed and nobody is left to roll it back: `busypoll tune confirm` or \
+                 `busypoll tune rollback`"
+            ));
+        }
+        let delays = standing.olds.iter().any(|o| {
+            o.apply == begin.apply
+                && o.knob.key == Key::GroFlushTimeout
+                && o.wanted.as_ref().and_then(Value::number).is_some_and(|ns| ns > 0)
+        });
+        if !delays {
+            return;
+        }
+        if !begin.pollers.iter().any(Process::lives) {
+            self.warnings.push(format!(
+                "{name} has left gro-flush-timeout set and nobody polls any more: every packet waits for the \
+                 timer: `busypoll tune rollback`"
+            ));
+            return;
+        }
+        if !guarded {
+            self.warnings.push(format!(
+                "{name}: nobody is left to roll it back when the poller ends: roll it back by then"
+            ));
+        }
+        let received = received(machine, standing, begin).saturating_sub(begin.received);
+        if received >= ENOUGH && busy_poll_rx_packets().is_ok_and(|n| n == begin.busy_polled) {
+            self.warnings.push(format!(
+                "{name}: of {received} packets since not one was busy polled, so each waits for the timer: \
+                 `busypoll doctor --pid {}` tells why",
+                begin.pollers.first().map_or(0, |p| p.pid)
+            ));
+        }
+    }
+}
+
+/// So many packets are no accident of an idle line.
+const ENOUGH: u64 = 100;
+
+/// What the devices of an apply have received.
+fn received(machine: &Machine, standing: &Standing, begin: &Begin) -> u64 {
+    let mut known: Vec<&Identity> = Vec::new();
+    for old in standing.olds.iter().filter(|o| o.apply == begin.apply) {
+        known.extend(old.device.as_ref().filter(|d| !known.contains(d)));
+    }
+    let devices: Vec<Device> = known.into_iter().filter_map(|d| Device::find(d).ok()).collect();
+    machine.received(&devices)
+}
+
+fn elsewhere() -> Result<Vec<String>> {
+    let (dir, own) = (dir()?, journal_name()?);
+    let files = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut names: Vec<String> = files
+        .filter_map(|f| f.file_name().to_str()?.strip_suffix(".journal").map(str::to_owned))
+        .filter(|name| name.starts_with("tune-") && *name != own)
+        .collect();
+    names.sort_unstable();
+    Ok(names)
+}

@@ -1,0 +1,191 @@
+//! Plans, reports and status for a person: plain lines, cut to nothing.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use crate::apply::{Applied, Written};
+use crate::plan::{Line, Plan, State};
+use crate::status::Status;
+use crate::undo::{How, PutBack};
+use crate::value::Value;
+
+/// Prints a plan line by line.
+pub(crate) fn plan(plan: &Plan, out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "{}: {}", plan.profile, plan.summary)?;
+    let mut device = None;
+    let mut lines: Vec<&Line> = plan.lines.iter().collect();
+    lines.sort_by_key(|line| &line.device);
+    for line in lines {
+        if device != Some(&line.device) {
+            device = Some(&line.device);
+            writeln!(out, "\n{}", line.device.as_deref().unwrap_or("this machine"))?;
+        }
+        writeln!(out, "{} {:<34} {}", mark(&line.state), line.setting, difference(line))?;
+        if matches!(line.state, State::Change | State::Later(_)) {
+            writeln!(out, "      why    {}", line.reason)?;
+            writeln!(out, "      cost   {}", line.cost)?;
+            writeln!(out, "      source {}", line.source)?;
+        }
+    }
+    writeln!(out)?;
+    if let Some(companion) = &plan.companion {
+        writeln!(out, "Besides: {companion}.")?;
+    }
+    for note in &plan.notes {
+        writeln!(out, "Note: {note}.")?;
+    }
+    if plan.needs_poller {
+        writeln!(
+            out,
+            "Note: gro-flush-timeout is set only while somebody polls: apply needs --poller PID."
+        )?;
+    }
+    if let Some(why) = &plan.impossible {
+        writeln!(out, "It cannot be applied: {why}.")?;
+    }
+    let count = |wanted: fn(&State) -> bool| plan.lines.iter().filter(|l| wanted(&l.state)).count();
+    writeln!(
+        out,
+        "{} to change, {} already so, {} not to be had here. Nothing was changed.",
+        count(|s| matches!(s, State::Change | State::Later(_))),
+        count(|s| *s == State::Same),
+        count(|s| matches!(s, State::NotHere(_))),
+    )
+}
+
+fn mark(state: &State) -> char {
+    match state {
+        State::Change => '~',
+        State::Later(_) => '+',
+        State::Same => '=',
+        State::NotHere(_) => '-',
+    }
+}
+
+fn difference(line: &Line) -> String {
+    let unit = line.knob.key.about().unit;
+    let show = |value: &Option<Value>| value.as_ref().map_or("?".into(), |v| v.show(unit));
+    match &line.state {
+        State::Change => format!("{} -> {}", show(&line.now), show(&line.then)),
+        State::Same => format!("{} already", show(&line.now)),
+        State::Later(why) => format!("-> {} {why}", show(&line.then)),
+        State::NotHere(why) => {
+            let now = line.now.as_ref().map(|v| format!("stays {}: ", v.show(unit)));
+            format!("{}{why}", now.unwrap_or_default())
+        }
+    }
+}
+
+/// Prints what an apply did.
+pub(crate) fn applied(applied: &Applied, out: &mut impl Write) -> io::Result<()> {
+    for outcome in &applied.outcomes {
+        let line = &outcome.line;
+        let unit = line.knob.key.about().unit;
+        let mut text = format!("{}: {} {}", place(&line.device), line.setting, difference(line));
+        match &outcome.result {
+            Written::AsPlanned => {}
+            Written::Became(value) => write!(text, ", the driver made it {}", value.show(unit))
+                .map_err(io::Error::other)?,
+            Written::Refused(why) => {
+                text = format!(
+                    "{}: {} stays {}: refused: {why}",
+                    place(&line.device),
+                    line.setting,
+                    line.now.as_ref().map_or("?".into(), |v| v.show(unit)),
+                );
+            }
+        }
+        writeln!(out, "{text}")?;
+    }
+    for (line, why) in crate::apply::left_out(&applied.plan) {
+        writeln!(out, "{}: {} left out: {why}", place(&line.device), line.setting)?;
+    }
+    if let Some(companion) = &applied.plan.companion {
+        writeln!(out, "Besides: {companion}.")?;
+    }
+    for note in &applied.plan.notes {
+        writeln!(out, "Note: {note}.")?;
+    }
+    let refused = applied.refused();
+    let done = applied.outcomes.len() - refused;
+    match (applied.outcomes.len(), refused) {
+        (0, _) => writeln!(out, "Nothing to do: all of it is so already, or not to be had here."),
+        (_, 0) => writeln!(out, "{done} changed; `busypoll tune rollback` puts them back."),
+        _ => writeln!(
+            out,
+            "{done} changed, {refused} refused; `busypoll tune rollback` puts everything back."
+        ),
+    }
+}
+
+/// Prints what a rollback did.
+pub(crate) fn put_back(report: &[PutBack], out: &mut impl Write) -> io::Result<()> {
+    for p in report {
+        let what = match &p.how {
+            How::Already => continue,
+            How::PutBack => format!("back to {}", p.shown),
+            How::Gone(why) => format!("was {}: {why}", p.shown),
+            How::NoDevice(why) => format!("not put back to {}: the device is {why}", p.shown),
+            How::Failed(why) => format!("NOT put back to {}: {why}", p.shown),
+        };
+        writeln!(out, "{}: {} {what}", place(&p.device), p.setting)?;
+    }
+    let left = report.iter().filter(|p| !p.how.is_settled()).count();
+    match (report.len(), left) {
+        (0, _) => writeln!(out, "Nothing is applied here."),
+        (_, 0) => writeln!(out, "Everything is as it was before."),
+        _ => writeln!(
+            out,
+            "{left} settings are still to be put back: `busypoll tune rollback` again, or \
+             `busypoll tune rollback --forget` if they need not be."
+        ),
+    }
+}
+
+/// Prints what is applied.
+pub(crate) fn status(status: &Status, out: &mut impl Write) -> io::Result<()> {
+    if status.applies.is_empty() {
+        writeln!(out, "Nothing is applied here.")?;
+    }
+    for apply in &status.applies {
+        let mut text = format!("apply {}: {}", apply.number, apply.profile);
+        if !apply.pollers.is_empty() {
+            let pids: Vec<String> = apply.pollers.iter().map(u32::to_string).collect();
+            text += &format!(", until PID {} ends", pids.join(", "));
+        }
+        if let Some(seconds) = apply.confirm_within {
+            text += &format!(", rolled back {seconds}s after it was applied unless confirmed");
+        }
+        if let Some(guard) = apply.guard {
+            text += &format!(" (PID {guard} sees to that)");
+        }
+        writeln!(out, "{text}")?;
+    }
+    for s in &status.settings {
+        let unit = s.key.about().unit;
+        let now = match &s.now {
+            None => ", cannot be read now".into(),
+            Some(now) if *now == s.set => String::new(),
+            Some(now) => format!(", now {}", now.show(unit)),
+        };
+        writeln!(
+            out,
+            "  {}: {} was {}, set to {}{now}",
+            place(&s.device),
+            s.setting,
+            s.before.show(unit),
+            s.set.show(unit)
+        )?;
+    }
+    for warning in &status.warnings {
+        writeln!(out, "Warning: {warning}.")?;
+    }
+    if !status.elsewhere.is_empty() {
+        writeln!(out, "Other network namespaces have journals: {}.", status.elsewhere.join(", "))?;
+    }
+    Ok(())
+}
+
+fn place(device: &Option<String>) -> &str {
+    device.as_deref().unwrap_or("this machine")
+}

@@ -1,0 +1,219 @@
+//! Devices that vanish, come back with another index, or are replaced by a stranger of the same name; a
+//! second apply; one of two applies taken out.
+
+mod common;
+
+use std::process::Stdio;
+
+use busypoll_lab::{Lab, Namespace};
+use busypoll_linux::sysfs::Sysfs;
+use busypoll_tune::{
+    How, Machine, Options, Plan, Process, Profile, PutBack, Request, Status, apply, journal, undo,
+};
+use common::{State, everything};
+
+/// The one test at a time whose state directory the variable names.
+static STATE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+/// Runs `work` in a namespace with a state directory of its own.
+fn tuned<R: Send>(namespace: &Namespace, state: &State, work: impl FnOnce() -> R + Send) -> R {
+    // SAFETY: tests of this file that read or write the environment hold `STATE`.
+    unsafe { std::env::set_var("BUSYPOLL_STATE", &state.0) };
+    namespace.enter(work).unwrap()
+}
+
+fn ip(namespace: &Namespace, arguments: &str) {
+    let mut ip = namespace.command("ip");
+    let status = ip.args(arguments.split(' ')).stdin(Stdio::null()).status().unwrap();
+    assert!(status.success(), "ip {arguments}");
+}
+
+fn pair(namespace: &Namespace, index: u32, mac: &str) {
+    ip(
+        namespace,
+        &format!(
+            "link add tuned0 index {index} address {mac} numrxqueues 2 numtxqueues 2 type veth peer name far0"
+        ),
+    );
+    ip(namespace, "link set tuned0 up");
+    ip(namespace, "link set far0 up");
+}
+
+fn profile(state: &State, text: &str) -> Profile {
+    let path = state.0.join("p.toml");
+    std::fs::write(&path, text).unwrap();
+    Profile::find(path.to_str().unwrap()).unwrap()
+}
+
+fn apply_to(device: &str, profile: &Profile) -> u32 {
+    let options = Options { devices: vec![device.into()], ..Options::default() };
+    let request = Request {
+        profile,
+        options: &options,
+        guard: None,
+        confirm_within: None,
+        pollers: vec![Process::find(std::process::id()).unwrap()],
+    };
+    let mut machine = Machine::open().unwrap();
+    let applied = apply(&mut machine, journal().unwrap(), &request, &mut |_| ()).unwrap();
+    assert_eq!(applied.refused(), 0, "{applied:#?}");
+    applied.number.unwrap()
+}
+
+fn roll_back(which: impl Fn(u32) -> bool) -> Vec<PutBack> {
+    undo(&mut Machine::open().unwrap(), journal().unwrap(), which, &mut |_| ()).unwrap()
+}
+
+const STEERING: &str = "[queues]\nrps-cpus = \"0\"\nrps-flow-cnt = 32\n[features]\ntso = false\n";
+
+#[test]
+fn a_device_that_came_back_with_another_index_is_known_again() {
+    busypoll_lab::needs_root!();
+    busypoll_lab::needs!(program "ip");
+    let _one = STATE.lock();
+    let (namespace, state) = (Lab::single().unwrap(), State::new("back"));
+    pair(&namespace, 10, "02:00:00:00:00:01");
+    let fresh = everything(&namespace, "tuned0");
+    tuned(&namespace, &state, || apply_to("tuned0", &profile(&state, STEERING)));
+
+    ip(&namespace, "link del tuned0");
+    let report = tuned(&namespace, &state, || roll_back(|_| true));
+    assert!(report.iter().all(|p| matches!(p.how, How::NoDevice(_))), "{report:#?}");
+    assert_eq!(state.journals().len(), 1, "it may come back");
+
+    // A stranger of the same name and index is left alone.
+    pair(&namespace, 10, "02:00:00:00:00:99");
+    ip(&namespace, "link set tuned0 txqueuelen 77");
+    tuned(&namespace, &state, || {
+        Sysfs::open().unwrap().set_attribute("tuned0", "queues/rx-0/rps_flow_cnt", "64").unwrap();
+    });
+    let stranger = everything(&namespace, "tuned0");
+    let report = tuned(&namespace, &state, || roll_back(|_| true));
+    assert!(report.iter().all(|p| matches!(p.how, How::NoDevice(_))), "{report:#?}");
+    assert_eq!(everything(&namespace, "tuned0"), stranger);
+    ip(&namespace, "link del tuned0");
+
+    // It is back, with another index and values somebody has set again.
+    pair(&namespace, 20, "02:00:00:00:00:01");
+    tuned(&namespace, &state, || {
+        let sysfs = Sysfs::open().unwrap();
+        sysfs.set_attribute("tuned0", "queues/rx-0/rps_flow_cnt", "32").unwrap();
+        sysfs.set_attribute("tuned0", "queues/rx-1/rps_cpus", "1").unwrap();
+    });
+    let report = tuned(&namespace, &state, || roll_back(|_| true));
+    assert!(report.iter().any(|p| p.how == How::PutBack), "{report:#?}");
+    assert!(report.iter().all(|p| p.how.is_settled()), "{report:#?}");
+    assert_eq!(everything(&namespace, "tuned0"), fresh);
+    assert!(state.journals().is_empty());
+}
+
+#[test]
+fn a_second_apply_goes_back_to_before_the_first() {
+    busypoll_lab::needs_root!();
+    let _one = STATE.lock();
+    let (lab, state) = (Lab::builder().queues(2).build().unwrap(), State::new("second"));
+    let (host, device) = (&lab.server, lab.server.interface());
+    let before = everything(host, device);
+    tuned(host, &state, || {
+        apply_to(device, &profile(&state, STEERING));
+        apply_to(
+            device,
+            &profile(&state, "[queues]\nrps-flow-cnt = 128\n[napi]\nthreaded = true\n"),
+        );
+        apply_to(device, &Profile::find("irq-suspend").unwrap());
+    });
+    assert_eq!(everything(host, device).iter().filter(|l| l.contains("20000000")).count(), 2);
+    let report = tuned(host, &state, || roll_back(|_| true));
+    assert!(report.iter().all(|p| p.how.is_settled()), "{report:#?}");
+    assert_eq!(everything(host, device), before);
+}
+
+#[test]
+fn one_of_several_applies_is_taken_out_and_the_others_stand() {
+    busypoll_lab::needs_root!();
+    let _one = STATE.lock();
+    let (lab, state) = (Lab::builder().queues(1).build().unwrap(), State::new("one"));
+    let (host, device) = (&lab.server, lab.server.interface());
+    let before = everything(host, device);
+    let flows = |of: &str| {
+        let line =
+            everything(host, device).into_iter().find(|l| l.contains("rps_flow_cnt")).unwrap();
+        assert!(line.ends_with(&format!("Some(\"{of}\")")), "{line}, not {of}");
+    };
+    let first = tuned(host, &state, || {
+        let first =
+            apply_to(device, &profile(&state, "[queues]\nrps-flow-cnt = 32\nrps-cpus = \"0\"\n"));
+        apply_to(device, &profile(&state, "[queues]\nrps-flow-cnt = 64\n"));
+        first
+    });
+    // The second has the flows now: only what the first alone has set goes back.
+    let report = tuned(host, &state, || roll_back(|n| n == first));
+    assert_eq!(report.iter().filter(|p| p.how == How::PutBack).count(), 1, "{report:#?}");
+    flows("64");
+    // And the second does not go back to the first one's value.
+    tuned(host, &state, || roll_back(|_| true));
+    flows("0");
+    assert_eq!(everything(host, device), before);
+    assert!(state.journals().is_empty());
+}
+
+#[test]
+fn a_plan_and_a_status_change_nothing_and_say_what_is() {
+    busypoll_lab::needs_root!();
+    let _one = STATE.lock();
+    let (lab, state) =
+        (Lab::builder().queues(2).gro(false).tso(true).build().unwrap(), State::new("plan"));
+    let (host, device) = (&lab.server, lab.server.interface());
+    let before = everything(host, device);
+    tuned(host, &state, || {
+        let devices = busypoll_tune::Device::open(device).unwrap();
+        let options = Options { devices: vec![device.into()], ..Options::default() };
+        let mut machine = Machine::open().unwrap();
+        for name in busypoll_tune::built_in() {
+            let profile = Profile::find(name).unwrap();
+            let plan = Plan::make(&mut machine, std::slice::from_ref(&devices), &profile, &options)
+                .unwrap();
+            assert!(plan.impossible.is_none(), "{name}: {:?}", plan.impossible);
+            assert!(plan.changes().any(|l| l.setting == "rx-gro"), "{plan:#?}");
+        }
+    });
+    assert_eq!(everything(host, device), before);
+    assert!(state.journals().is_empty());
+
+    tuned(host, &state, || {
+        apply_to(device, &profile(&state, "[queues]\nrps-flow-cnt = 32\n"));
+        let mut machine = Machine::open().unwrap();
+        let status = Status::look(&mut machine).unwrap();
+        assert_eq!((status.applies.len(), status.settings.len()), (1, 2));
+        assert!(status.warnings.is_empty(), "{:?}", status.warnings);
+        assert!(status.settings.iter().all(|s| s.now.as_ref() == Some(&s.set)));
+        // Somebody else's change shows.
+        Sysfs::open().unwrap().set_attribute(device, "queues/rx-0/rps_flow_cnt", "8").unwrap();
+        let status = Status::look(&mut machine).unwrap();
+        assert_eq!(status.settings.iter().filter(|s| s.now.as_ref() != Some(&s.set)).count(), 1);
+        roll_back(|_| true);
+        assert!(Status::look(&mut machine).unwrap().applies.is_empty());
+    });
+    assert_eq!(everything(host, device), before);
+}
+
+/// Some drivers keep NAPI settings while the device is down: they are put back when it is up.
+#[test]
+fn a_device_that_is_down_keeps_its_journal() {
+    busypoll_lab::needs_root!();
+    busypoll_lab::needs!(program "ip");
+    let _one = STATE.lock();
+    let (lab, state) = (Lab::builder().queues(1).build().unwrap(), State::new("down"));
+    let (host, device) = (&lab.server, lab.server.interface());
+    let before = everything(host, device);
+    tuned(host, &state, || apply_to(device, &Profile::find("irq-suspend").unwrap()));
+    ip(host, &format!("link set {device} down"));
+    let report = tuned(host, &state, || roll_back(|_| true));
+    assert!(report.iter().all(|p| matches!(&p.how, How::NoDevice(why) if why.contains("down"))));
+    assert_eq!(state.journals().len(), 1);
+    ip(host, &format!("link set {device} up"));
+    let report = tuned(host, &state, || roll_back(|_| true));
+    assert!(report.iter().all(|p| p.how.is_settled()), "{report:#?}");
+    assert_eq!(everything(host, device), before);
+    assert!(state.journals().is_empty());
+}
