@@ -1,0 +1,111 @@
+//! What `busypoll run` has resolved for this program, read once from its environment variable.
+
+use std::ffi::{CStr, OsStr};
+use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use busypoll_policy::{Launch, Protocol, Settings};
+
+use crate::say::Once;
+
+/// The run this process is part of.
+pub struct Config {
+    /// What the launcher resolved, with the rules this program can fit.
+    pub launch: Launch,
+    /// The variable's text, as children must find it again.
+    pub text: &'static CStr,
+    /// The path of this program's executable, by which the policy knows it.
+    pub program: PathBuf,
+    /// All settings a socket of this program can have, the defaults first: what is known of a
+    /// descriptor names one by its place.
+    pub settings: Vec<Settings>,
+}
+
+/// As many settings as a byte can tell apart; who has more rules has the defaults for the rest.
+const MOST: usize = 256;
+
+impl Config {
+    /// The place of a socket's settings, by the addresses it has so far. Does not allocate.
+    pub fn settings_of(
+        &self,
+        protocol: Protocol,
+        local: Option<SocketAddr>,
+        remote: Option<SocketAddr>,
+    ) -> usize {
+        self.place(self.launch.policy.for_socket(&self.program, protocol, local, remote))
+    }
+
+    /// The place of the settings of what belongs to no single socket.
+    pub fn settings_of_program(&self) -> usize {
+        self.place(self.launch.policy.for_program(&self.program))
+    }
+
+    /// Whether any socket of this program may be on the stack plane.
+    pub fn is_stack(&self) -> bool {
+        self.launch.dev.is_some()
+            && self.settings.iter().any(|s| s.plane == busypoll_policy::Plane::Stack)
+    }
+
+    fn place(&self, settings: Settings) -> usize {
+        self.settings.iter().position(|s| *s == settings).unwrap_or(0)
+    }
+
+    /// How long a wait with the settings in this place has the kernel poll, in microseconds: 0 where
+    /// that is not for the kernel plane.
+    pub fn kernel_micros(&self, place: usize) -> u32 {
+        self.settings.get(place).map_or(0, Settings::kernel_micros)
+    }
+}
+
+static CONFIG: AtomicPtr<Option<Config>> = AtomicPtr::new(ptr::null_mut());
+static BAD: Once = Once::new();
+
+/// The configuration; `None` in a process that is not part of a run, or whose variable is spoilt.
+///
+/// Lives as long as the process. Two threads that come first both read it, and one forgets.
+pub fn get() -> Option<&'static Config> {
+    let mut config = CONFIG.load(Ordering::Acquire);
+    if config.is_null() {
+        let read = Box::into_raw(Box::new(read()));
+        match CONFIG.compare_exchange(ptr::null_mut(), read, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => config = read,
+            // The first reading stays; this one is leaked, once.
+            Err(first) => config = first,
+        }
+    }
+    // SAFETY: not null, from `Box::into_raw`, never freed, and never changed.
+    unsafe { &*config }.as_ref()
+}
+
+fn read() -> Option<Config> {
+    // SAFETY: the name is a C string. At load time no other thread changes the environment.
+    let text = unsafe { libc::getenv(c"BUSYPOLL_RUN".as_ptr()) };
+    if text.is_null() {
+        return None;
+    }
+    // SAFETY: getenv returned a C string.
+    let text: &'static CStr =
+        Box::leak(unsafe { CStr::from_ptr(text) }.to_owned().into_boxed_c_str());
+    let launch = match text.to_str().map_err(|e| e.to_string()).and_then(Launch::from_env) {
+        Ok(launch) => launch,
+        Err(why) => {
+            BAD.say(format_args!("BUSYPOLL_RUN: {why}: this program runs without busy polling"));
+            return None;
+        }
+    };
+    let program = rustix::fs::readlink("/proc/self/exe", Vec::new())
+        .map_or_else(|_| PathBuf::new(), |path| PathBuf::from(OsStr::from_bytes(path.as_bytes())));
+    let launch = Launch { policy: launch.policy.narrowed_to(&program), ..launch };
+    let policy = &launch.policy;
+    let mut settings = vec![policy.defaults];
+    for rule in &policy.rules {
+        let these = rule.change.apply(policy.defaults);
+        if settings.len() < MOST && !settings.contains(&these) {
+            settings.push(these);
+        }
+    }
+    Some(Config { launch, text, program, settings })
+}

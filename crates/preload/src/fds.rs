@@ -1,0 +1,248 @@
+//! Which descriptors are sockets of the stack plane, and which the library's own. One atomic load tells that a
+//! descriptor is neither; no lock is taken to find what it is, so a signal's handler may ask.
+//!
+//! Two levels: 2,048 pointers to pages of 512 descriptors each, a page being made when a descriptor of it is first
+//! entered. So memory goes by the highest descriptor in use, whatever RLIMIT_NOFILE says. What an entry points to
+//! is a [`Cell`] that is never given back to the allocator but used again (the kernel's files are of that kind,
+//! SLAB_TYPESAFE_BY_RCU): who has loaded the pointer counts itself in, and then looks whether it still stands.
+
+use crate::stack::File;
+use libc::c_int;
+use std::{
+    cell::UnsafeCell,
+    mem::MaybeUninit,
+    ops::Deref,
+    ptr,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicPtr, AtomicUsize, Ordering, fence},
+    },
+};
+
+const PAGE: usize = 512;
+const PAGES: usize = 2048;
+
+type Slot = AtomicPtr<Cell>;
+type Page = [Slot; PAGE];
+
+static TABLE: [AtomicPtr<Page>; PAGES] = [const { AtomicPtr::new(ptr::null_mut()) }; PAGES];
+
+/// The entry of a descriptor that the library holds for itself.
+const OWN: *mut Cell = ptr::without_provenance_mut(1);
+
+/// Cells to be used again.
+static SPARE: Mutex<Vec<&'static Cell>> = Mutex::new(Vec::new());
+
+/// A file and how many hold it: descriptors, and calls in progress.
+pub struct Cell {
+    holders: AtomicUsize,
+    /// Valid while there are holders.
+    file: UnsafeCell<MaybeUninit<File>>,
+}
+
+// SAFETY: `file` is written only while nobody is counted in `holders` by whoever took the cell off SPARE, and taken
+// out only by the last holder.
+unsafe impl Sync for Cell {}
+// SAFETY: as above.
+unsafe impl Send for Cell {}
+
+/// A file that is held.
+pub struct Ref(&'static Cell);
+
+impl Ref {
+    /// A new file, held once.
+    pub fn new(file: File) -> Ref {
+        let spare = spare().pop();
+        let cell = spare.unwrap_or_else(|| {
+            let file = UnsafeCell::new(MaybeUninit::uninit());
+            Box::leak(Box::new(Cell { holders: AtomicUsize::new(0), file }))
+        });
+        // SAFETY: off the list, with no holders: nobody else looks at it.
+        unsafe { (*cell.file.get()).write(file) };
+        cell.holders.store(1, Ordering::Release);
+        Ref(cell)
+    }
+
+    fn into_raw(self) -> *mut Cell {
+        let cell = ptr::from_ref(self.0).cast_mut();
+        std::mem::forget(self);
+        cell
+    }
+}
+
+impl Clone for Ref {
+    fn clone(&self) -> Ref {
+        self.0.holders.fetch_add(1, Ordering::Relaxed);
+        Ref(self.0)
+    }
+}
+
+impl Deref for Ref {
+    type Target = File;
+
+    #[inline]
+    fn deref(&self) -> &File {
+        // SAFETY: held, so it is there and nobody writes it.
+        unsafe { (*self.0.file.get()).assume_init_ref() }
+    }
+}
+
+impl Drop for Ref {
+    fn drop(&mut self) {
+        if self.0.holders.fetch_sub(1, Ordering::Release) != 1 {
+            return;
+        }
+        fence(Ordering::Acquire);
+        // SAFETY: the last holder: who still has the pointer finds no holders and leaves.
+        unsafe { (*self.0.file.get()).assume_init_drop() };
+        spare().push(self.0);
+    }
+}
+
+/// The list of spare cells; held across a fork, so that the child finds it free.
+pub fn spare() -> MutexGuard<'static, Vec<&'static Cell>> {
+    SPARE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[inline]
+fn slot(fd: c_int) -> Option<&'static Slot> {
+    let fd = usize::try_from(fd).ok()?;
+    let page = TABLE.get(fd / PAGE)?.load(Ordering::Acquire);
+    // SAFETY: null, or a page that was leaked to be here.
+    let page = unsafe { page.as_ref() }?;
+    page.get(fd % PAGE)
+}
+
+/// The same, its page made if need be; `None` beyond a million descriptors.
+fn make_slot(fd: c_int) -> Option<&'static Slot> {
+    if let Some(slot) = slot(fd) {
+        return Some(slot);
+    }
+    let entry = TABLE.get(usize::try_from(fd).ok()? / PAGE)?;
+    let page: Box<Page> = Box::new([const { AtomicPtr::new(ptr::null_mut()) }; PAGE]);
+    let page = Box::into_raw(page);
+    if entry.compare_exchange(ptr::null_mut(), page, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        // SAFETY: ours alone: another thread was faster.
+        drop(unsafe { Box::from_raw(page) });
+    }
+    slot(fd)
+}
+
+/// The socket of the stack plane that `fd` is.
+#[inline]
+pub fn get(fd: c_int) -> Option<Ref> {
+    let slot = slot(fd)?;
+    let mut at = slot.load(Ordering::Acquire);
+    loop {
+        if at.is_null() || at == OWN {
+            return None;
+        }
+        // SAFETY: cells live for ever.
+        let cell: &'static Cell = unsafe { &*at };
+        let mut holders = cell.holders.load(Ordering::Relaxed);
+        while holders != 0 {
+            let (done, failed) = (Ordering::Acquire, Ordering::Relaxed);
+            match cell.holders.compare_exchange_weak(holders, holders + 1, done, failed) {
+                Ok(_) => {
+                    let held = Ref(cell);
+                    if slot.load(Ordering::Acquire) == at {
+                        return Some(held);
+                    }
+                    // It has become another's meanwhile, who may be gone by now, too.
+                    break;
+                }
+                Err(now) => holders = now,
+            }
+        }
+        at = slot.load(Ordering::Acquire);
+    }
+}
+
+/// From now on `fd` is `file`. False if the number is too great; then it is nothing.
+pub fn set(fd: c_int, file: Ref) -> bool {
+    let Some(slot) = make_slot(fd) else { return false };
+    release(slot.swap(file.into_raw(), Ordering::AcqRel));
+    true
+}
+
+/// `fd` is no longer ours.
+pub fn clear(fd: c_int) {
+    if let Some(slot) = slot(fd) {
+        release(slot.swap(ptr::null_mut(), Ordering::AcqRel));
+    }
+}
+
+/// `fd` is no longer `file`, unless it has become another already.
+pub fn clear_if(fd: c_int, file: &Ref) {
+    let mine = ptr::from_ref(file.0).cast_mut();
+    if let Some(slot) = slot(fd)
+        && slot.compare_exchange(mine, ptr::null_mut(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    {
+        release(mine);
+    }
+}
+
+fn release(cell: *mut Cell) {
+    if !cell.is_null() && cell != OWN {
+        // SAFETY: it stood in the table, which held it once, by our hand no longer.
+        drop(Ref(unsafe { &*cell }));
+    }
+}
+
+/// `fd` is one of the library's own: not to be closed by the program.
+pub fn set_own(fd: c_int) {
+    if let Some(slot) = make_slot(fd) {
+        release(slot.swap(OWN, Ordering::AcqRel));
+    }
+}
+
+/// Whether `fd` is one of the library's own.
+#[inline]
+pub fn is_own(fd: c_int) -> bool {
+    slot(fd).is_some_and(|slot| slot.load(Ordering::Relaxed) == OWN)
+}
+
+/// Every descriptor that is ours, from the lowest, with its file; `None` for the library's own.
+pub fn all() -> impl Iterator<Item = (c_int, Option<Ref>)> {
+    let pages = (0..).zip(&TABLE).filter(|(_, page)| !page.load(Ordering::Acquire).is_null());
+    pages.flat_map(|(page, _)| (page * PAGE as c_int..).take(PAGE)).filter_map(|fd| {
+        if is_own(fd) { Some((fd, None)) } else { get(fd).map(|file| (fd, Some(file))) }
+    })
+}
+
+/// In a child after fork(2), when no other thread is there: every socket becomes what `heir` makes of it, one for
+/// all its descriptors; the old ones are left as they are, not dropped. Descriptors that were the library's own are
+/// handed to `own` and are nothing from now on.
+pub fn inherit(mut heir: impl FnMut(&File) -> Option<File>, mut own: impl FnMut(c_int)) {
+    let mut seen: Vec<(*mut Cell, Option<Ref>)> = Vec::new();
+    for (page, entry) in (0..).zip(&TABLE) {
+        // SAFETY: null, or a page that was leaked to be here.
+        let Some(slots) = (unsafe { entry.load(Ordering::Acquire).as_ref() }) else { continue };
+        for (fd, slot) in (page * PAGE as c_int..).zip(slots) {
+            let at = slot.load(Ordering::Relaxed);
+            if at.is_null() {
+                continue;
+            }
+            if at == OWN {
+                slot.store(ptr::null_mut(), Ordering::Relaxed);
+                own(fd);
+                continue;
+            }
+            // SAFETY: the table holds it, so it is there; it is held on for ever.
+            let (file, shared) = unsafe {
+                let shared = (*at).holders.load(Ordering::Relaxed) > 1;
+                ((*(*at).file.get()).assume_init_ref(), shared)
+            };
+            let known = seen.iter().find(|(old, _)| *old == at).map(|(_, new)| new.clone());
+            let new = known.unwrap_or_else(|| {
+                let new = heir(file).map(Ref::new);
+                if shared {
+                    seen.push((at, new.clone()));
+                }
+                new
+            });
+            let new = new.map_or(ptr::null_mut(), Ref::into_raw);
+            slot.store(new, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Being inside the library. A hook enters first and leaves last; between the two the thread may hold locks of
+//! ours and of the C library's memory allocator, so that
+//!
+//! - the library's own calls of the C library, which come to our hooks like the program's, go straight to the
+//!   real functions ([`Inside::enter`] says no to them);
+//! - a signal that the program handles is put off until the thread leaves ([`put_off`], called by the handler
+//!   that stands in front of the program's). It ends what the thread waits for; then the program's handler runs,
+//!   by the kernel's own delivery, before the call returns. So a handler may call any socket function, and may
+//!   longjmp.
+//!
+//! Owns nothing but the thread's own state: taking no lock, it may be used in a signal's handler.
+
+use crate::errno;
+use busypoll_stack::signal;
+use std::{cell::Cell, io, marker::PhantomData, mem, ptr};
+
+thread_local! {
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+    /// What signals were blocked before the one that was put off came, and whether calls go on after it.
+    static PUT_OFF: Cell<Option<PutOff>> = const { Cell::new(None) };
+}
+
+#[derive(Clone, Copy)]
+struct PutOff {
+    mask: libc::sigset_t,
+    restart: bool,
+}
+
+/// A thread that is inside. Declared first in a hook, so that it is dropped after all that the hook holds.
+pub(crate) struct Inside(PhantomData<*const ()>);
+
+/// What becomes of a call that a signal interrupts (signal(7)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Restart {
+    /// It goes on if the handler was installed with `SA_RESTART`: transfers, accept, connect.
+    BySignal,
+    /// It fails with EINTR after any handler: poll, select, and transfers with a timeout.
+    Never,
+    /// As well after the process was stopped and continued, with no handler: epoll_wait.
+    NeverNorAfterStop,
+}
+
+impl Inside {
+    /// Enters. `None` if the thread is inside already: the call is the library's own, and is for the real
+    /// function.
+    #[inline]
+    pub(crate) fn enter() -> Option<Inside> {
+        match INSIDE.try_with(|inside| inside.replace(true)) {
+            Ok(false) => Some(Inside(PhantomData)),
+            _ => None,
+        }
+    }
+
+    /// Makes `call`, which may wait, and again as often as signals interrupt it and it is to go on; handlers run
+    /// in between. The call itself keeps to its deadline.
+    ///
+    /// # Errors
+    /// Its own; EINTR as `restart` says.
+    pub(crate) fn wait<T>(
+        &self,
+        restart: Restart,
+        mut call: impl FnMut() -> io::Result<T>,
+    ) -> io::Result<T> {
+        loop {
+            match call() {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                done => return done,
+            }
+            if !goes_on(restart, self.handle_signals()) {
+                return Err(io::Error::from_raw_os_error(libc::EINTR));
+            }
+        }
+    }
+
+    /// As [`wait`](Inside::wait), with the signals in `mask` blocked and no others for as long as it takes, as
+    /// ppoll(2) does. `ready` looks first without waiting: what is there wins over a signal.
+    ///
+    /// # Errors
+    /// As [`wait`](Inside::wait).
+    pub(crate) fn wait_masked<T>(
+        &self,
+        mask: Option<&libc::sigset_t>,
+        restart: Restart,
+        mut ready: impl FnMut() -> io::Result<Option<T>>,
+        mut call: impl FnMut() -> io::Result<T>,
+    ) -> io::Result<T> {
+        let Some(mask) = mask else { return self.wait(restart, call) };
+        if let Some(there) = ready()? {
+            return Ok(there);
+        }
+        loop {
+            let before = set_mask(mask);
+            let result = call();
+            let handled = match &result {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => self.handle_signals(),
+                // A signal that only `mask` let through waits on, for the mask to come.
+                _ => {
+                    PUT_OFF.take();
+                    signal::settle();
+                    set_mask(&before);
+                    return result;
+                }
+            };
+            set_mask(&before);
+            if !goes_on(restart, handled) {
+                return Err(io::Error::from_raw_os_error(libc::EINTR));
+            }
+        }
+    }
+
+    /// Lets the handlers of signals that were put off run, the thread being outside meanwhile. Whether calls go
+    /// on after the first of them; `None` if there was none.
+    fn handle_signals(&self) -> Option<bool> {
+        let restart = PUT_OFF.get()?.restart;
+        INSIDE.set(false);
+        deliver();
+        INSIDE.set(true);
+        Some(restart)
+    }
+}
+
+impl Drop for Inside {
+    #[inline]
+    fn drop(&mut self) {
+        INSIDE.set(false);
+        if signal::is_put_off() {
+            deliver();
+        }
+    }
+}
+
+fn goes_on(restart: Restart, handled: Option<bool>) -> bool {
+    match (restart, handled) {
+        (Restart::BySignal, Some(restart)) => restart,
+        (Restart::Never, Some(_)) | (Restart::NeverNorAfterStop, _) => false,
+        (_, None) => true,
+    }
+}
+
+/// Whether the calling thread is inside.
+#[inline]
+pub(crate) fn is_inside() -> bool {
+    INSIDE.try_with(Cell::get).unwrap_or(true)
+}
+
+/// The calling thread is one of the library's own, inside for good.
+pub(crate) fn stay() {
+    INSIDE.set(true);
+}
+
+/// Puts off `signal`, which has just come to the calling thread, until it leaves: it is made pending again, with
+/// all that came with it, behind a mask that lets only faults through. False if the kernel takes no more.
+///
+/// # Safety
+/// `info` and `context` as the kernel gave them to the signal's handler, which calls this.
+pub(crate) unsafe fn put_off(
+    signal: libc::c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+    restart: bool,
+) -> bool {
+    let all = all_but_faults();
+    let inside_handler = set_mask(&all);
+    // SAFETY: plain calls; `info` is valid by the caller's word.
+    let queued = unsafe {
+        libc::syscall(
+            libc::SYS_rt_tgsigqueueinfo,
+            libc::getpid(),
+            libc::syscall(libc::SYS_gettid),
+            signal,
+            info,
+        )
+    };
+    if queued != 0 {
+        set_mask(&inside_handler);
+        return false;
+    }
+    // SAFETY: valid by the caller's word; the kernel reads the mask back when the handler returns.
+    let mask = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_sigmask };
+    // A signal that came while we were on our way here has done all this; the outer mask counts, which is ours.
+    PUT_OFF.set(Some(PutOff { mask: mem::replace(mask, all), restart }));
+    signal::put_off();
+    true
+}
+
+/// The signals that were put off are handled now.
+///
+/// What they leave in `errno` is not the program's to see: to it they ran before the call returned.
+#[cold]
+fn deliver() {
+    let _errno = errno::Kept::new();
+    signal::settle();
+    if let Some(put_off) = PUT_OFF.take() {
+        set_mask(&put_off.mask);
+    }
+}
+
+/// Blocks the signals in `mask` and no others; what was blocked before.
+fn set_mask(mask: &libc::sigset_t) -> libc::sigset_t {
+    // SAFETY: sets are plain data, both valid for the call.
+    unsafe {
+        let mut before = mem::zeroed();
+        libc::pthread_sigmask(libc::SIG_SETMASK, ptr::from_ref(mask), &raw mut before);
+        before
+    }
+}
+
+/// Signals that tell of what the thread itself has just done, and cannot wait.
+pub(crate) const FAULTS: [libc::c_int; 7] = [
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGSYS,
+    libc::SIGABRT,
+];
+
+fn all_but_faults() -> libc::sigset_t {
+    // SAFETY: a set is plain data.
+    unsafe {
+        let mut all = mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        FAULTS.iter().for_each(|fault| {
+            libc::sigdelset(&raw mut all, *fault);
+        });
+        all
+    }
+}

@@ -1,0 +1,39 @@
+//! What the kernel is asked for, past our own hooks, which take such calls for the program's.
+
+use std::io;
+
+use busypoll_linux::EpollParams;
+use libc::{c_int, c_ulong};
+
+use crate::real;
+use crate::say::Once;
+
+/// `SO_BUSY_POLL`, `SO_PREFER_BUSY_POLL` or `SO_BUSY_POLL_BUDGET` of a socket.
+pub fn set_option(fd: c_int, name: c_int, value: u32) -> io::Result<()> {
+    let len = size_of::<u32>() as libc::socklen_t;
+    // SAFETY: the kernel reads one int, which `value` is.
+    let result =
+        unsafe { real::setsockopt(fd, libc::SOL_SOCKET, name, (&raw const value).cast(), len) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// `EPIOCSPARAMS` of an epoll instance.
+pub fn set_params(fd: c_int, params: EpollParams) -> io::Result<()> {
+    let params = libc::epoll_params {
+        busy_poll_usecs: params.busy_poll_usecs,
+        busy_poll_budget: params.busy_poll_budget,
+        prefer_busy_poll: params.prefer_busy_poll.into(),
+        __pad: 0,
+    };
+    // SAFETY: the kernel reads one such struct.
+    let result =
+        unsafe { real::ioctl(fd, libc::EPIOCSPARAMS as c_ulong, (&raw const params).addr()) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+static REFUSED: Once = Once::new();
+
+/// Says what the kernel refused. What every socket is refused, the launcher has told already.
+pub fn refused(what: &str, error: &io::Error) {
+    REFUSED.say(format_args!("{what}: {error}: such sockets wait as ever"));
+}

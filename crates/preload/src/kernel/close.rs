@@ -1,0 +1,101 @@
+//! Descriptors that go or get a second number: what was known of them goes with them. The library's
+//! own descriptors are not the program's to close; to it they are numbers that are not open.
+
+use libc::c_int;
+
+use super::seen::{self, Kind, Word};
+use crate::{errno, real};
+
+/// # Safety
+/// That of close(2).
+pub unsafe fn close(fd: c_int) -> c_int {
+    match seen::get(fd).kind() {
+        Kind::Internal => {
+            errno::set(libc::EBADF);
+            return -1;
+        }
+        Kind::Unknown => {}
+        // Before the close: another thread may get the number the moment it is free.
+        _ => seen::forget(fd),
+    }
+    // SAFETY: the caller's contract.
+    unsafe { real::close(fd) }
+}
+
+/// # Safety
+/// That of close_range(2).
+pub unsafe fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
+    let only_on_exec = flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0;
+    let mut from = first;
+    let mut at = first;
+    while !only_on_exec && let Some((fd, kind)) = seen::next_known(at, last) {
+        let number = fd.cast_unsigned();
+        if kind == Kind::Internal {
+            // SAFETY: a part of what the caller asked for.
+            if number > from && unsafe { real::close_range(from, number - 1, flags) } != 0 {
+                return -1;
+            }
+            from = number + 1;
+        } else {
+            seen::forget(fd);
+        }
+        at = number + 1;
+    }
+    if from > last && first <= last {
+        return 0;
+    }
+    // SAFETY: what is left of what the caller asked for.
+    unsafe { real::close_range(from, last, flags) }
+}
+
+/// # Safety
+/// That of dup(2).
+pub unsafe fn dup(fd: c_int) -> c_int {
+    // SAFETY: the caller's contract.
+    doubled(fd, unsafe { real::dup(fd) })
+}
+
+/// # Safety
+/// That of dup2(2).
+pub unsafe fn dup2(fd: c_int, to: c_int) -> c_int {
+    if fd != to {
+        // Closed by the call. Where that is the library's own, it is found out by the generation.
+        seen::forget(to);
+    }
+    // SAFETY: the caller's contract.
+    let new = unsafe { real::dup2(fd, to) };
+    if fd == to { new } else { doubled(fd, new) }
+}
+
+/// # Safety
+/// That of dup3(2).
+pub unsafe fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+    if fd != to {
+        seen::forget(to);
+    }
+    // SAFETY: the caller's contract.
+    doubled(fd, unsafe { real::dup3(fd, to, flags) })
+}
+
+/// # Safety
+/// That of fcntl(2), with one argument of a machine word.
+pub unsafe fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    // SAFETY: the caller's contract.
+    let result = unsafe { real::fcntl(fd, command, argument) };
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => doubled(fd, result),
+        libc::F_SETFL if result == 0 && seen::get(fd).kind() == Kind::Socket => {
+            let nonblocking = argument as c_int & libc::O_NONBLOCK != 0;
+            seen::mark(fd, Word::NONBLOCKING, nonblocking);
+            result
+        }
+        _ => result,
+    }
+}
+
+fn doubled(from: c_int, to: c_int) -> c_int {
+    if to >= 0 {
+        seen::copy(from, to);
+    }
+    to
+}

@@ -1,0 +1,183 @@
+//! Waiting in epoll: the kernel polls if the instance's parameters say so (`EPIOCSPARAMS`), which
+//! every instance is given when it is made.
+
+use busypoll_linux::EpollParams;
+use libc::{c_int, c_ulong, epoll_event, sigset_t, timespec};
+
+use super::harm::{self, Wait};
+use super::seen::{self, Kind, Word};
+use super::{active, ask, make};
+use crate::config::Config;
+use crate::errno::Kept;
+use crate::real;
+
+/// # Safety
+/// That of epoll_create(2).
+pub unsafe fn epoll_create(size: c_int) -> c_int {
+    // SAFETY: the caller's contract.
+    made(unsafe { real::epoll_create(size) })
+}
+
+/// # Safety
+/// That of epoll_create1(2).
+pub unsafe fn epoll_create1(flags: c_int) -> c_int {
+    // SAFETY: the caller's contract.
+    made(unsafe { real::epoll_create1(flags) })
+}
+
+fn made(fd: c_int) -> c_int {
+    if fd >= 0
+        && let Some(config) = active()
+    {
+        let settings = config.settings_of_program();
+        seen::put(fd, Kind::Epoll, 0, settings);
+        switch(config, fd, true);
+    }
+    fd
+}
+
+/// The parameters of an instance that polls as the settings in this place say.
+pub fn params(config: &Config, place: usize) -> EpollParams {
+    config.settings.get(place).map_or_else(EpollParams::default, |settings| EpollParams {
+        busy_poll_usecs: config.kernel_micros(place),
+        busy_poll_budget: settings.busy_poll_budget,
+        prefer_busy_poll: settings.prefer_busy_poll,
+    })
+}
+
+/// Has the kernel poll for an instance, or not.
+fn switch(config: &Config, fd: c_int, on: bool) {
+    let place = seen::get(fd).settings();
+    if config.kernel_micros(place) == 0 {
+        return;
+    }
+    let _errno = Kept::new();
+    let wanted = if on { params(config, place) } else { EpollParams::default() };
+    match ask::set_params(fd, wanted) {
+        Ok(()) => seen::mark(fd, Word::ON, on),
+        // A budget above 64 is not for everyone; the rest is.
+        Err(_) if on && wanted.busy_poll_budget > 0 => {
+            let less = EpollParams { busy_poll_budget: 0, ..wanted };
+            let less = ask::set_params(fd, less);
+            seen::mark(fd, if less.is_ok() { Word::ON } else { Word::THEIRS }, true);
+        }
+        // Closed where no hook sees it, and another thing now.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => seen::forget(fd),
+        Err(error) => {
+            seen::mark(fd, Word::THEIRS, true);
+            ask::refused("EPIOCSPARAMS", &error);
+        }
+    }
+}
+
+/// # Safety
+/// That of epoll_ctl(2).
+pub unsafe fn epoll_ctl(
+    epoll: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> c_int {
+    if operation == libc::EPOLL_CTL_ADD
+        && let Some(config) = active()
+        && make::learn(config, fd).kind() == Kind::Socket
+    {
+        seen::mark(epoll, Word::WATCHES, true);
+    }
+    // SAFETY: the caller's contract.
+    unsafe { real::epoll_ctl(epoll, operation, fd, event) }
+}
+
+/// Before a wait that is not over at once. `None` where there is nothing to decide.
+#[inline]
+fn before(epoll: c_int, at_once: bool) -> Option<Wait> {
+    let word = seen::get(epoll);
+    if at_once || word.kind() != Kind::Epoll || !word.has(Word::WATCHES) || word.has(Word::THEIRS) {
+        return None;
+    }
+    let config = active()?;
+    let micros = config.kernel_micros(word.settings());
+    if micros == 0 {
+        return None;
+    }
+    if harm::rests() {
+        if word.has(Word::ON) {
+            switch(config, epoll, false);
+        }
+        return None;
+    }
+    let wait = Wait::begin(micros);
+    if wait.spins() != word.has(Word::ON) {
+        switch(config, epoll, wait.spins());
+    }
+    Some(wait)
+}
+
+#[inline]
+fn after(wait: Option<Wait>, result: c_int) -> c_int {
+    if let Some(wait) = wait {
+        let _errno = Kept::new();
+        wait.end();
+    }
+    result
+}
+
+/// # Safety
+/// That of epoll_wait(2).
+pub unsafe fn epoll_wait(
+    epoll: c_int,
+    events: *mut epoll_event,
+    room: c_int,
+    timeout: c_int,
+) -> c_int {
+    let wait = before(epoll, timeout == 0);
+    // SAFETY: the caller's contract.
+    after(wait, unsafe { real::epoll_wait(epoll, events, room, timeout) })
+}
+
+/// # Safety
+/// That of epoll_pwait(2).
+pub unsafe fn epoll_pwait(
+    epoll: c_int,
+    events: *mut epoll_event,
+    room: c_int,
+    timeout: c_int,
+    mask: *const sigset_t,
+) -> c_int {
+    let wait = before(epoll, timeout == 0);
+    // SAFETY: the caller's contract.
+    after(wait, unsafe { real::epoll_pwait(epoll, events, room, timeout, mask) })
+}
+
+/// # Safety
+/// That of epoll_pwait2(2).
+pub unsafe fn epoll_pwait2(
+    epoll: c_int,
+    events: *mut epoll_event,
+    room: c_int,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: the caller's contract: null or a time.
+    let at_once = unsafe { timeout.as_ref() }.is_some_and(|t| t.tv_sec == 0 && t.tv_nsec == 0);
+    let wait = before(epoll, at_once);
+    // SAFETY: the caller's contract.
+    after(wait, unsafe { real::epoll_pwait2(epoll, events, room, timeout, mask) })
+}
+
+/// # Safety
+/// That of ioctl(2), with one argument of a machine word.
+pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
+    if request == libc::EPIOCSPARAMS as c_ulong {
+        // What the program wants for itself stands.
+        seen::mark(fd, Word::THEIRS, true);
+    }
+    // SAFETY: the caller's contract.
+    let result = unsafe { real::ioctl(fd, request, argument) };
+    if request == libc::FIONBIO as c_ulong && result == 0 && seen::get(fd).kind() == Kind::Socket {
+        // SAFETY: FIONBIO takes a pointer to an int, which the kernel has just read.
+        let on = unsafe { *(argument as *const c_int) } != 0;
+        seen::mark(fd, Word::NONBLOCKING, on);
+    }
+    result
+}

@@ -1,0 +1,200 @@
+//! Sockets as they appear and get addresses: each is given the settings the policy has for it.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use busypoll_policy::Protocol;
+use libc::{c_int, c_void, sockaddr, socklen_t};
+use rustix::net::sockopt as ask;
+
+use super::seen::{self, Kind, Word};
+use super::{active, ask as request};
+use crate::config::Config;
+use crate::errno::Kept;
+use crate::real;
+
+/// # Safety
+/// That of socket(2).
+pub unsafe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    // SAFETY: the caller's contract.
+    let fd = unsafe { real::socket(domain, kind, protocol) };
+    if fd >= 0
+        && let Some(config) = active()
+    {
+        match known(domain, kind) {
+            Some(protocol) => {
+                let settings = config.settings_of(protocol, None, None);
+                configure(config, fd, settings, kind & libc::SOCK_NONBLOCK != 0);
+            }
+            None => seen::forget(fd),
+        }
+    }
+    fd
+}
+
+/// # Safety
+/// That of accept4(2).
+pub unsafe fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+    // SAFETY: the caller's contract.
+    accepted(fd, unsafe { real::accept4(fd, addr, len, flags) }, flags)
+}
+
+/// What is accepted has the option as its listener had it; rules may know better, by its addresses.
+fn accepted(listener: c_int, fd: c_int, flags: c_int) -> c_int {
+    if fd < 0 {
+        return fd;
+    }
+    let Some(config) = active() else { return fd };
+    let known = learn(config, listener);
+    if known.kind() != Kind::Socket {
+        seen::forget(fd);
+        return fd;
+    }
+    let nonblocking = if flags & libc::SOCK_NONBLOCK != 0 { Word::NONBLOCKING } else { 0 };
+    let inherited = if known.has(Word::ON) { Word::ON } else { 0 };
+    let theirs = if known.has(Word::THEIRS) { Word::THEIRS } else { 0 };
+    seen::put(fd, Kind::Socket, nonblocking | inherited | theirs, known.settings());
+    again(config, fd);
+    fd
+}
+
+/// # Safety
+/// That of bind(2).
+pub unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+    // SAFETY: the caller's contract.
+    let result = unsafe { real::bind(fd, addr, len) };
+    if let Some(config) = active()
+        && result == 0
+    {
+        again(config, fd);
+    }
+    result
+}
+
+/// # Safety
+/// That of connect(2).
+pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+    // SAFETY: the caller's contract.
+    let result = unsafe { real::connect(fd, addr, len) };
+    if let Some(config) = active()
+        && (result == 0 || crate::errno::get() == libc::EINPROGRESS)
+    {
+        again(config, fd);
+    }
+    result
+}
+
+/// # Safety
+/// That of setsockopt(2).
+pub unsafe fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    if level == libc::SOL_SOCKET && name == libc::SO_BUSY_POLL {
+        // What the program wants for itself stands.
+        seen::mark(fd, Word::THEIRS, true);
+    }
+    // SAFETY: the caller's contract.
+    unsafe { real::setsockopt(fd, level, name, value, len) }
+}
+
+/// Looks what a descriptor is that no hook has seen being made: one inherited over an exec.
+pub fn learn(config: &Config, fd: c_int) -> Word {
+    let word = seen::get(fd);
+    if word.kind() != Kind::Unknown || fd < 0 {
+        return word;
+    }
+    // SAFETY: a number that is not open is an error of the calls below and nothing else.
+    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+    let Some(protocol) = protocol_of(socket) else {
+        return seen::put(fd, Kind::Other, 0, 0);
+    };
+    let nonblocking =
+        rustix::fs::fcntl_getfl(socket).is_ok_and(|f| f.contains(rustix::fs::OFlags::NONBLOCK));
+    let settings = config.settings_of(protocol, local(socket), remote(socket));
+    configure(config, fd, settings, nonblocking)
+}
+
+/// Asks the policy again, of a socket that has got an address.
+fn again(config: &Config, fd: c_int) {
+    let word = seen::get(fd);
+    if config.launch.policy.rules.is_empty() || word.kind() != Kind::Socket {
+        return;
+    }
+    // SAFETY: as in `learn`.
+    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+    let Some(protocol) = protocol_of(socket) else { return };
+    let settings = config.settings_of(protocol, local(socket), remote(socket));
+    if settings != word.settings() {
+        seen::set_settings(fd, settings);
+        if !word.has(Word::THEIRS) {
+            apply(config, fd, settings);
+        }
+    }
+}
+
+/// Gives a socket its settings.
+fn configure(config: &Config, fd: c_int, settings: usize, nonblocking: bool) -> Word {
+    let bits = if nonblocking { Word::NONBLOCKING } else { 0 };
+    seen::put(fd, Kind::Socket, bits, settings);
+    apply(config, fd, settings);
+    seen::get(fd)
+}
+
+fn apply(config: &Config, fd: c_int, place: usize) {
+    let micros = config.kernel_micros(place);
+    let Some(settings) = config.settings.get(place) else { return };
+    if micros == 0 && !seen::get(fd).has(Word::ON) {
+        return;
+    }
+    let _errno = Kept::new();
+    switch(fd, micros);
+    // The launcher has said what the user may not; here it is tried, not mourned.
+    if settings.prefer_busy_poll && micros > 0 {
+        let _ = request::set_option(fd, libc::SO_PREFER_BUSY_POLL, 1);
+    }
+    if settings.busy_poll_budget > 0 && micros > 0 {
+        let budget = settings.busy_poll_budget.into();
+        let _ = request::set_option(fd, libc::SO_BUSY_POLL_BUDGET, budget);
+    }
+}
+
+/// Has the kernel poll for a socket this long, 0: not at all.
+pub fn switch(fd: c_int, micros: u32) {
+    match request::set_option(fd, libc::SO_BUSY_POLL, micros) {
+        Ok(()) => seen::mark(fd, Word::ON, micros > 0),
+        // Closed where no hook sees it, and another thing now.
+        Err(error) if error.raw_os_error() == Some(libc::ENOTSOCK) => seen::forget(fd),
+        Err(error) => {
+            // Nothing is tried a second time.
+            seen::mark(fd, Word::THEIRS, true);
+            request::refused("SO_BUSY_POLL", &error);
+        }
+    }
+}
+
+/// The protocols whose sockets keep the NAPI id of their packets.
+fn known(domain: c_int, kind: c_int) -> Option<Protocol> {
+    match (domain, kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC)) {
+        (libc::AF_INET | libc::AF_INET6, libc::SOCK_STREAM) => Some(Protocol::Tcp),
+        (libc::AF_INET | libc::AF_INET6, libc::SOCK_DGRAM) => Some(Protocol::Udp),
+        _ => None,
+    }
+}
+
+fn protocol_of(socket: BorrowedFd<'_>) -> Option<Protocol> {
+    let domain = ask::socket_domain(socket).ok()?;
+    let kind = ask::socket_type(socket).ok()?;
+    known(domain.as_raw().into(), kind.as_raw().cast_signed())
+}
+
+fn local(socket: impl AsFd) -> Option<SocketAddr> {
+    rustix::net::getsockname(socket).ok()?.try_into().ok()
+}
+
+fn remote(socket: impl AsFd) -> Option<SocketAddr> {
+    rustix::net::getpeername(socket).ok()??.try_into().ok()
+}

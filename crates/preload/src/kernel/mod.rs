@@ -1,0 +1,54 @@
+//! The kernel plane: Linux's own busy polling, switched on by how the program waits.
+//!
+//! | where it waits | what makes the kernel poll | module |
+//! |---|---|---|
+//! | recv and its like | `SO_BUSY_POLL` of the socket | [`make`], [`receive`] |
+//! | epoll | `EPIOCSPARAMS` of the instance | [`make`], [`epoll`] |
+//! | poll, select | `EPIOCSPARAMS` of a private instance, waited on first | [`poll`], [`set`] |
+//!
+//! Changes sockets and epoll instances of this program alone, nothing of the system. [`harm`] decides
+//! wait by wait whether polling is allowed; [`seen`] is what is known of each descriptor.
+
+mod ask;
+mod close;
+mod epoll;
+mod harm;
+mod make;
+mod poll;
+mod receive;
+mod seen;
+mod set;
+
+pub use close::{close, close_range, dup, dup2, dup3, fcntl};
+pub use epoll::{
+    epoll_create, epoll_create1, epoll_ctl, epoll_pwait, epoll_pwait2, epoll_wait, ioctl,
+};
+pub use make::{accept4, bind, connect, setsockopt, socket};
+pub use poll::{__poll_chk, __ppoll_chk, poll, ppoll, pselect, select};
+pub use receive::{
+    __read_chk, __recv_chk, __recvfrom_chk, read, readv, recv, recvfrom, recvmmsg, recvmsg,
+};
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::config::{self, Config};
+use crate::inside::is_inside;
+
+/// Whether any socket of this program is for this plane: read by every hook first.
+static ACTIVE: AtomicBool = AtomicBool::new(false);
+
+/// Called at load time.
+pub fn prepare(config: &'static Config) {
+    if (0..config.settings.len()).any(|place| config.kernel_micros(place) > 0) {
+        harm::prepare(config);
+        set::prepare();
+        ACTIVE.store(true, Ordering::Release);
+    }
+}
+
+/// The configuration, if this plane has anything to do.
+#[inline]
+fn active() -> Option<&'static Config> {
+    // The library's own calls are not the program's.
+    if ACTIVE.load(Ordering::Relaxed) && !is_inside() { config::get() } else { None }
+}

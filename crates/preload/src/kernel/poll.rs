@@ -1,0 +1,264 @@
+//! Waiting in poll and select: first a spin on a private epoll instance ([`set`]), then the real call
+//! with what is left of the time. The real call alone says what is ready, so that all it says is exact.
+//!
+//! A spin is entered only where the program is ready to wait, ends early for a signal, with `EINTR`
+//! as the real call would, and takes the signal mask along.
+
+use std::ptr;
+
+use libc::{c_int, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
+
+use super::active;
+use super::harm::{self, Wait};
+use super::set::{self, Member};
+use crate::errno::{self, Kept};
+use crate::{inside, real};
+
+/// What comes before the real call.
+enum Spin {
+    /// Nothing, as no socket of the set polls.
+    None,
+    /// A wait, to be ended after the real call, of which so many nanoseconds are over.
+    Wait(Wait, u64),
+    /// A signal, which ends it all.
+    Interrupted,
+}
+
+impl Spin {
+    /// What is left of a time.
+    fn left(&self, limit: u64) -> timespec {
+        let spent = if let Spin::Wait(_, spent) = self { *spent } else { 0 };
+        let left = limit.saturating_sub(spent);
+        timespec { tv_sec: (left / SECOND).cast_signed(), tv_nsec: (left % SECOND).cast_signed() }
+    }
+
+    /// After the real call.
+    fn end(self, result: c_int) -> c_int {
+        if let Spin::Wait(wait, _) = self {
+            let _errno = Kept::new();
+            wait.end();
+        }
+        result
+    }
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Spins for a set of descriptors, at most `limit` nanoseconds, with `mask` in force if not null.
+fn spin(
+    members: impl Iterator<Item = Member> + Clone,
+    limit: Option<u64>,
+    mask: *const sigset_t,
+) -> Spin {
+    let Some(config) = active() else { return Spin::None };
+    if limit == Some(0) || harm::rests() || inside::is_inside() {
+        return Spin::None;
+    }
+    let kept = Kept::new();
+    let Some(set) = set::find(config, members) else { return Spin::None };
+    let wait = Wait::begin(set.micros);
+    if !wait.spins() {
+        return Spin::Wait(wait, 0);
+    }
+    let began = wait.began();
+    let length = (u64::from(set.micros) * 1024).min(limit.unwrap_or(u64::MAX));
+    let time = Spin::None.left(length);
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    // SAFETY: one event, a time and a mask that outlive the call.
+    let result = unsafe { real::epoll_pwait2(set.epoll, &raw mut event, 1, &raw const time, mask) };
+    if result < 0 && errno::get() == libc::EINTR {
+        wait.end();
+        drop(kept);
+        errno::set(libc::EINTR);
+        return Spin::Interrupted;
+    }
+    Spin::Wait(wait, harm::now().saturating_sub(began))
+}
+
+/// # Safety
+/// That of poll(2): `fds` points to `count` entries.
+unsafe fn members(fds: *const pollfd, count: nfds_t) -> impl Iterator<Item = Member> + Clone {
+    let fds = if fds.is_null() { ptr::NonNull::dangling().as_ptr() } else { fds.cast_mut() };
+    // SAFETY: the caller's contract; nothing is read of no entries.
+    let fds = unsafe { std::slice::from_raw_parts(fds, usize::try_from(count).unwrap_or(0)) };
+    fds.iter().filter(|f| f.fd >= 0).map(|f| (f.fd, f.events.cast_unsigned()))
+}
+
+/// # Safety
+/// That of poll(2).
+pub unsafe fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+    let limit = u64::try_from(timeout).ok().map(|ms| ms * 1_000_000);
+    // SAFETY: the caller's contract.
+    unsafe {
+        let spin = spin_poll(fds, count, limit, ptr::null());
+        let result = match (&spin, limit) {
+            (Spin::Interrupted, _) => -1,
+            (Spin::Wait(..), Some(limit)) => {
+                real::ppoll(fds, count, &spin.left(limit), ptr::null())
+            }
+            _ => real::poll(fds, count, timeout),
+        };
+        spin.end(result)
+    }
+}
+
+/// # Safety
+/// That of ppoll(2).
+pub unsafe fn ppoll(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let limit = timeout.as_ref().map(|t| nanos(t.tv_sec, t.tv_nsec));
+        let spin = spin_poll(fds, count, limit, mask);
+        let result = match (&spin, limit) {
+            (Spin::Interrupted, _) => -1,
+            (Spin::Wait(..), Some(limit)) => real::ppoll(fds, count, &spin.left(limit), mask),
+            _ => real::ppoll(fds, count, timeout, mask),
+        };
+        spin.end(result)
+    }
+}
+
+/// # Safety
+/// That of ppoll(2), but for a bad pointer where entries should be.
+unsafe fn spin_poll(
+    fds: *const pollfd,
+    count: nfds_t,
+    limit: Option<u64>,
+    mask: *const sigset_t,
+) -> Spin {
+    // The kernel's to refuse.
+    if fds.is_null() || count > 65_536 {
+        return Spin::None;
+    }
+    // SAFETY: the caller's contract.
+    spin(unsafe { members(fds, count) }, limit, mask)
+}
+
+/// # Safety
+/// That of poll(2), in an array of `room` bytes.
+pub unsafe fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, room: size_t) -> c_int {
+    // SAFETY: the caller's contract; the real one ends the program where `count` exceeds `room`.
+    unsafe {
+        if room / size_of::<pollfd>() < usize::try_from(count).unwrap_or(usize::MAX) {
+            return real::__poll_chk(fds, count, timeout, room);
+        }
+        poll(fds, count, timeout)
+    }
+}
+
+/// # Safety
+/// That of ppoll(2), in an array of `room` bytes.
+pub unsafe fn __ppoll_chk(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+    room: size_t,
+) -> c_int {
+    // SAFETY: as in `__poll_chk`.
+    unsafe {
+        if room / size_of::<pollfd>() < usize::try_from(count).unwrap_or(usize::MAX) {
+            return real::__ppoll_chk(fds, count, timeout, mask, room);
+        }
+        ppoll(fds, count, timeout, mask)
+    }
+}
+
+/// # Safety
+/// That of select(2).
+pub unsafe fn select(
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *mut timeval,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let limit = timeout.as_ref().map(|t| nanos(t.tv_sec, t.tv_usec.saturating_mul(1000)));
+        let spin = spin(selected(count, [read, write, except]), limit, ptr::null());
+        if let Spin::Interrupted = spin {
+            return -1;
+        }
+        // As Linux does: the program finds there what is left of the time.
+        if let (Spin::Wait(..), Some(limit), Some(timeout)) = (&spin, limit, timeout.as_mut()) {
+            let left = spin.left(limit);
+            *timeout = timeval { tv_sec: left.tv_sec, tv_usec: left.tv_nsec / 1000 };
+        }
+        spin.end(real::select(count, read, write, except, timeout))
+    }
+}
+
+/// # Safety
+/// That of pselect(2).
+pub unsafe fn pselect(
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let limit = timeout.as_ref().map(|t| nanos(t.tv_sec, t.tv_nsec));
+        let spin = spin(selected(count, [read, write, except]), limit, mask);
+        let result = match (&spin, limit) {
+            (Spin::Interrupted, _) => -1,
+            (Spin::Wait(..), Some(limit)) => {
+                real::pselect(count, read, write, except, &spin.left(limit), mask)
+            }
+            _ => real::pselect(count, read, write, except, timeout, mask),
+        };
+        spin.end(result)
+    }
+}
+
+/// What select waits for, as poll says it: the kernel's `POLLIN_SET`, `POLLOUT_SET` and
+/// `POLLEX_SET` (`fs/select.c`).
+///
+/// # Safety
+/// The sets are null or have a bit for each descriptor below `count`.
+unsafe fn selected(count: c_int, sets: [*mut fd_set; 3]) -> impl Iterator<Item = Member> + Clone {
+    const EVENTS: [c_int; 3] = [
+        (libc::POLLIN | libc::POLLRDNORM | libc::POLLRDBAND) as c_int,
+        (libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND) as c_int,
+        libc::POLLPRI as c_int,
+    ];
+    let words = usize::try_from(count).unwrap_or(0).div_ceil(64);
+    (0..words).flat_map(move |index| {
+        // SAFETY: the sets are arrays of words, as many as hold `count` bits.
+        let bits = sets
+            .map(|set| unsafe { if set.is_null() { 0 } else { *set.cast::<u64>().add(index) } });
+        let within = count - index as c_int * 64;
+        let mask = if within >= 64 { u64::MAX } else { (1 << within) - 1 };
+        let mut any = (bits[0] | bits[1] | bits[2]) & mask;
+        std::iter::from_fn(move || {
+            if any == 0 {
+                return None;
+            }
+            let bit = any.trailing_zeros();
+            any &= any - 1;
+            let mut events = 0;
+            for (set, wanted) in bits.iter().zip(EVENTS) {
+                if set >> bit & 1 == 1 {
+                    events |= wanted;
+                }
+            }
+            Some((index as c_int * 64 + bit.cast_signed(), events as u16))
+        })
+    })
+}
+
+/// A time in nanoseconds; 0 for one the real call will refuse, so that nothing comes before it.
+fn nanos(seconds: i64, nanos: i64) -> u64 {
+    match (u64::try_from(seconds), u64::try_from(nanos)) {
+        (Ok(seconds), Ok(nanos)) => seconds.saturating_mul(SECOND).saturating_add(nanos),
+        _ => 0,
+    }
+}

@@ -1,0 +1,163 @@
+//! Waiting in recv and its like: the kernel polls if `SO_BUSY_POLL` says so, and whether it does is
+//! set before the wait, where that has changed.
+
+use libc::{c_int, c_void, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
+
+use super::harm::{self, Wait};
+use super::seen::{self, Kind, Word};
+use super::{active, make};
+use crate::errno::Kept;
+use crate::real;
+
+/// Before a call that may wait for `fd`. `None` where there is nothing to decide.
+#[inline]
+fn before(fd: c_int, flags: c_int) -> Option<Wait> {
+    let word = seen::get(fd);
+    if word.kind() != Kind::Socket
+        || word.has(Word::NONBLOCKING)
+        || word.has(Word::THEIRS)
+        || flags & libc::MSG_DONTWAIT != 0
+    {
+        return None;
+    }
+    begin(fd, word)
+}
+
+fn begin(fd: c_int, word: Word) -> Option<Wait> {
+    let micros = active()?.kernel_micros(word.settings());
+    if micros == 0 {
+        return None;
+    }
+    if harm::rests() {
+        if word.has(Word::ON) {
+            let _errno = Kept::new();
+            make::switch(fd, 0);
+        }
+        return None;
+    }
+    let wait = Wait::begin(micros);
+    if wait.spins() != word.has(Word::ON) {
+        let _errno = Kept::new();
+        make::switch(fd, if wait.spins() { micros } else { 0 });
+    }
+    Some(wait)
+}
+
+/// A socket that came over an exec is found out when it is first received from.
+#[inline]
+fn before_recv(fd: c_int, flags: c_int) -> Option<Wait> {
+    if seen::get(fd).kind() == Kind::Unknown
+        && let Some(config) = active()
+    {
+        make::learn(config, fd);
+    }
+    before(fd, flags)
+}
+
+#[inline]
+fn after<T>(wait: Option<Wait>, result: T) -> T {
+    if let Some(wait) = wait {
+        let _errno = Kept::new();
+        wait.end();
+    }
+    result
+}
+
+/// # Safety
+/// That of read(2).
+pub unsafe fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
+    let wait = before(fd, 0);
+    // SAFETY: the caller's contract.
+    after(wait, unsafe { real::read(fd, buf, len) })
+}
+
+/// # Safety
+/// That of readv(2).
+pub unsafe fn readv(fd: c_int, iov: *const libc::iovec, count: c_int) -> ssize_t {
+    let wait = before(fd, 0);
+    // SAFETY: the caller's contract.
+    after(wait, unsafe { real::readv(fd, iov, count) })
+}
+
+/// # Safety
+/// That of recv(2).
+pub unsafe fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+    let wait = before_recv(fd, flags);
+    // SAFETY: the caller's contract.
+    after(wait, unsafe { real::recv(fd, buf, len, flags) })
+}
+
+/// # Safety
+/// That of recvfrom(2).
+pub unsafe fn recvfrom(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    addr: *mut sockaddr,
+    addr_len: *mut socklen_t,
+) -> ssize_t {
+    let wait = before_recv(fd, flags);
+    // SAFETY: the caller's contract.
+    after(wait, unsafe { real::recvfrom(fd, buf, len, flags, addr, addr_len) })
+}
+
+/// # Safety
+/// That of recvmsg(2).
+pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    let wait = before_recv(fd, flags);
+    // SAFETY: the caller's contract.
+    after(wait, unsafe { real::recvmsg(fd, message, flags) })
+}
+
+/// # Safety
+/// That of recvmmsg(2).
+pub unsafe fn recvmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: u32,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    let wait = before_recv(fd, flags);
+    // SAFETY: the caller's contract.
+    after(wait, unsafe { real::recvmmsg(fd, messages, count, flags, timeout) })
+}
+
+/// # Safety
+/// That of read(2), in a buffer of `room` bytes.
+pub unsafe fn __read_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t) -> ssize_t {
+    let wait = before(fd, 0);
+    // SAFETY: the caller's contract; the real one ends the program where `len` exceeds `room`.
+    after(wait, unsafe { real::__read_chk(fd, buf, len, room) })
+}
+
+/// # Safety
+/// That of recv(2), in a buffer of `room` bytes.
+pub unsafe fn __recv_chk(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+) -> ssize_t {
+    let wait = before_recv(fd, flags);
+    // SAFETY: as in `__read_chk`.
+    after(wait, unsafe { real::__recv_chk(fd, buf, len, room, flags) })
+}
+
+/// # Safety
+/// That of recvfrom(2), in a buffer of `room` bytes.
+pub unsafe fn __recvfrom_chk(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+    addr: *mut sockaddr,
+    addr_len: *mut socklen_t,
+) -> ssize_t {
+    let wait = before_recv(fd, flags);
+    // SAFETY: as in `__read_chk`.
+    after(wait, unsafe { real::__recvfrom_chk(fd, buf, len, room, flags, addr, addr_len) })
+}

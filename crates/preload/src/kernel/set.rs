@@ -1,0 +1,261 @@
+//! Private epoll instances: one for each set of descriptors that a thread waits for in poll or
+//! select, made when the set first comes and kept while it comes again.
+//!
+//! They are for spinning only. What is ready is told by the real poll and select, and they do the
+//! sleeping: an instance that is stale, because a descriptor was closed where no hook sees it, costs
+//! a spin in vain and nothing else.
+//!
+//! A thread's instances stand in memory of its own, mapped at its first such wait and given back by
+//! the thread's end. A forked child has none.
+
+use std::cell::Cell;
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use libc::{c_int, c_void};
+use rustix::event::epoll as instance;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+use super::epoll::params;
+use super::seen::{self, Kind};
+use super::{ask, make};
+use crate::config::Config;
+
+/// Descriptors in a set. Who waits for more sleeps as ever.
+const MOST: usize = 1024;
+/// Sets per thread.
+const SETS: usize = 4;
+
+/// A descriptor and the events waited for, as poll(2) has them.
+pub type Member = (c_int, u16);
+
+struct Kept {
+    member: Member,
+    generation: u16,
+}
+
+struct Set {
+    /// 0: none. The library's descriptors are never as low.
+    epoll: c_int,
+    epoll_generation: u16,
+    /// How long to spin, in microseconds.
+    micros: u32,
+    last_used: u32,
+    len: usize,
+    members: [Kept; MOST],
+}
+
+/// Zeroed memory is an empty one.
+struct Cache {
+    /// Of which process: another after a fork.
+    process: u32,
+    uses: u32,
+    /// Goes down with every set that is new. Below zero, sets change too often to be kept.
+    credit: i32,
+    sets: [Set; SETS],
+}
+
+thread_local! {
+    static CACHE: Cell<*mut Cache> = const { Cell::new(ptr::null_mut()) };
+}
+
+/// Goes up with every fork, in the child.
+static PROCESS: AtomicU32 = AtomicU32::new(1);
+/// The key that frees a thread's cache at its end.
+static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
+
+/// Called at load time.
+pub fn prepare() {
+    let mut key = 0;
+    // SAFETY: plain calls with functions that live as long as the library, which is never unloaded.
+    unsafe {
+        if libc::pthread_key_create(&raw mut key, Some(thread_ends)) == 0 {
+            KEY.store(key, Ordering::Relaxed);
+        }
+        libc::pthread_atfork(None, None, Some(in_child));
+    }
+}
+
+/// A child does not wait with its parent's instances: they are the same ones.
+extern "C" fn in_child() {
+    PROCESS.fetch_add(1, Ordering::Relaxed);
+    let mut at = 0;
+    while let Some((fd, kind)) = seen::next_known(at, u32::MAX) {
+        if kind == Kind::Internal {
+            drop_internal(fd);
+        }
+        at = fd.cast_unsigned() + 1;
+    }
+}
+
+extern "C" fn thread_ends(cache: *mut c_void) {
+    // A handler of the thread's that waits later begins with a new one.
+    let _ = CACHE.try_with(|cell| cell.set(ptr::null_mut()));
+    let cache = cache.cast::<Cache>();
+    // SAFETY: `current` made it for this thread, which uses it no more.
+    unsafe {
+        if (*cache).process == PROCESS.load(Ordering::Relaxed) {
+            (*cache).sets.iter_mut().for_each(Set::close);
+        }
+        let _ = munmap(cache.cast(), size_of::<Cache>());
+    }
+}
+
+fn drop_internal(fd: c_int) {
+    seen::forget(fd);
+    // SAFETY: the library's own descriptor, not used after this.
+    unsafe { rustix::io::close(fd) };
+}
+
+/// A set that can be spun for.
+pub struct Spun {
+    /// The instance; the thread's own, until its next wait.
+    pub epoll: c_int,
+    /// How long, in microseconds.
+    pub micros: u32,
+}
+
+/// The instance for a set of descriptors; `None` where spinning for it is no use, or not possible.
+pub fn find(config: &Config, members: impl Iterator<Item = Member> + Clone) -> Option<Spun> {
+    // The quick answer to most waits: none of them is a socket that polls.
+    let mut count = 0;
+    let mut any = false;
+    for (fd, _) in members.clone() {
+        count += 1;
+        let word = make::learn(config, fd);
+        any |= word.kind() == Kind::Socket && config.kernel_micros(word.settings()) > 0;
+    }
+    if !any || count > MOST {
+        return None;
+    }
+    let cache = current()?;
+    cache.uses = cache.uses.wrapping_add(1);
+    let uses = cache.uses;
+    if let Some(set) = cache.sets.iter_mut().find(|set| set.is(members.clone(), count)) {
+        cache.credit = (cache.credit + 1).min(64);
+        set.last_used = uses;
+        return Some(Spun { epoll: set.epoll, micros: set.micros });
+    }
+    if cache.credit < 0 {
+        cache.credit += 1;
+        return None;
+    }
+    // As costly as sixteen waits.
+    cache.credit -= 16;
+    let oldest = cache.sets.iter_mut().max_by_key(|s| uses.wrapping_sub(s.last_used))?;
+    oldest.close();
+    oldest.make(config, members)?;
+    oldest.last_used = uses;
+    Some(Spun { epoll: oldest.epoll, micros: oldest.micros })
+}
+
+/// The calling thread's cache.
+fn current() -> Option<&'static mut Cache> {
+    let mut cache = CACHE.try_with(Cell::get).ok()?;
+    let process = PROCESS.load(Ordering::Relaxed);
+    if cache.is_null() {
+        // SAFETY: new anonymous memory, zeroed, page-aligned.
+        let memory = unsafe {
+            let both = ProtFlags::READ | ProtFlags::WRITE;
+            mmap_anonymous(ptr::null_mut(), size_of::<Cache>(), both, MapFlags::PRIVATE).ok()?
+        };
+        cache = memory.cast();
+        // SAFETY: just mapped, and this thread's alone.
+        unsafe {
+            (*cache).process = process;
+            (*cache).credit = 64;
+            libc::pthread_setspecific(KEY.load(Ordering::Relaxed), memory);
+        }
+        CACHE.try_with(|cell| cell.set(cache)).ok()?;
+    }
+    // SAFETY: this thread's own memory, of which one reference is used at a time: a wait in a
+    // signal's handler that comes between finds a set or makes one, and leaves both valid.
+    let cache = unsafe { &mut *cache };
+    if cache.process != process {
+        // Forked: the instances were closed in the child.
+        cache.process = process;
+        cache.sets.iter_mut().for_each(|set| set.epoll = 0);
+    }
+    Some(cache)
+}
+
+impl Set {
+    /// Whether it is this set, unchanged.
+    fn is(&self, members: impl Iterator<Item = Member>, count: usize) -> bool {
+        self.epoll != 0
+            && self.len == count
+            && self.alive()
+            && self.members.iter().zip(members).all(|(kept, member)| {
+                kept.member == member && kept.generation == seen::get(member.0).generation()
+            })
+    }
+
+    /// Whether the number still is its instance: the program can take it by dup2.
+    fn alive(&self) -> bool {
+        let word = seen::get(self.epoll);
+        word.kind() == Kind::Internal && word.generation() == self.epoll_generation
+    }
+
+    fn close(&mut self) {
+        if self.epoll != 0 && self.alive() {
+            drop_internal(self.epoll);
+        }
+        self.epoll = 0;
+    }
+
+    fn make(&mut self, config: &Config, members: impl Iterator<Item = Member>) -> Option<()> {
+        let epoll = instance::create(instance::CreateFlags::CLOEXEC).ok()?;
+        // The place of the settings that poll longest.
+        let mut most: Option<usize> = None;
+        self.len = 0;
+        for ((fd, events), kept) in members.zip(&mut self.members) {
+            let word = seen::get(fd);
+            *kept = Kept { member: (fd, events), generation: word.generation() };
+            self.len += 1;
+            // SAFETY: a number that is not open is an error of the call below.
+            let watched = unsafe { BorrowedFd::borrow_raw(fd) };
+            let flags = instance::EventFlags::from_bits_retain(events.into());
+            let data = instance::EventData::new_u64(0);
+            match instance::add(&epoll, watched, data, flags) {
+                Ok(()) => {}
+                // Twice in the set, say with other events: both count.
+                Err(rustix::io::Errno::EXIST) => {
+                    let all = instance::EventFlags::IN
+                        | instance::EventFlags::PRI
+                        | instance::EventFlags::OUT
+                        | flags;
+                    instance::modify(&epoll, watched, data, all).ok()?;
+                }
+                // A regular file (always ready) or no file (an error): the real poll is over at once.
+                Err(_) => return None,
+            }
+            let place = word.settings();
+            let longer = |m| config.kernel_micros(m) < config.kernel_micros(place);
+            if word.kind() == Kind::Socket && most.is_none_or(longer) {
+                most = Some(place);
+            }
+        }
+        let wanted = params(config, most?);
+        let less = busypoll_linux::EpollParams { busy_poll_budget: 0, ..wanted };
+        ask::set_params(epoll.as_raw_fd(), wanted)
+            .or_else(|_| ask::set_params(epoll.as_raw_fd(), less))
+            .map_err(|error| ask::refused("EPIOCSPARAMS", &error))
+            .ok()?;
+        let epoll = out_of_the_way(epoll);
+        self.epoll_generation = seen::put(epoll, Kind::Internal, 0, 0).generation();
+        self.epoll = epoll;
+        self.micros = wanted.busy_poll_usecs;
+        Some(())
+    }
+}
+
+/// Moves a descriptor to a number that programs do not count on: they use the lowest free ones.
+fn out_of_the_way(fd: OwnedFd) -> c_int {
+    for least in [900, 200] {
+        if let Ok(moved) = rustix::io::fcntl_dupfd_cloexec(&fd, least) {
+            return moved.into_raw_fd();
+        }
+    }
+    fd.into_raw_fd()
+}

@@ -1,0 +1,47 @@
+//! The library that is loaded before a program: its socket calls, busy polling.
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`table`] | the names this library puts in front of the C library's, and who answers each |
+//! | [`real`] | the way to the C library's own functions |
+//! | [`kernel`] | the kernel plane: Linux's own busy polling, switched on as the program waits |
+//! | [`stack`] | the stack plane: sockets of the chosen interface, run in this process |
+//! | [`fds`] | which descriptors are sockets of the stack plane |
+//! | [`process`] | exec and spawn: children are part of the run |
+//! | [`raw`] | system calls by number |
+//! | [`signals`] | the program's signal handlers |
+//! | [`inside`] | being inside the library: no hooks then, and no signals |
+//! | [`config`] | what `busypoll run` has resolved |
+//! | [`say`] | one line to the user, once per cause |
+//!
+//! The rules inside: no panic, as it would end somebody else's program; `errno` is the program's;
+//! own system calls go through rustix, past the hooks; nothing the program does before [`load`] ran
+//! starts anything; nothing allocates or locks where a signal handler could have interrupted the same.
+
+mod config;
+mod errno;
+mod fds;
+#[allow(dead_code, reason = "until signals are hooked")]
+mod inside;
+mod kernel;
+mod process;
+mod raw;
+mod real;
+mod say;
+mod signals;
+mod stack;
+mod table;
+
+/// Runs when the library is loaded, before `main` and all threads.
+extern "C" fn load() {
+    table::resolve_all();
+    if let Some(config) = config::get() {
+        process::prepare(config);
+        kernel::prepare(config);
+        stack::prepare(config);
+    }
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOAD: extern "C" fn() = load;

@@ -1,0 +1,235 @@
+//! exec and spawn: a child is part of the run, also where the program gives it an environment of
+//! its own making.
+//!
+//! Children are found by two variables, `LD_PRELOAD` and `BUSYPOLL_RUN`. Where the environment given
+//! lacks the second, both are added in memory mapped for the purpose: the caller may be the child
+//! of a fork in a threaded program, where allocating could wait for ever.
+
+use std::ffi::{CStr, c_char};
+use std::ptr;
+use std::sync::OnceLock;
+
+use libc::{c_int, c_void, pid_t};
+
+use crate::config::Config;
+use crate::real;
+
+type Strings = *const *const c_char;
+
+const RUN: &[u8] = b"BUSYPOLL_RUN=";
+const PRELOAD: &[u8] = b"LD_PRELOAD=";
+
+unsafe extern "C" {
+    /// The program's environment (environ(7)).
+    static environ: Strings;
+}
+
+/// # Safety
+/// That of execv(3).
+pub unsafe fn execv(path: *const c_char, argv: Strings) -> c_int {
+    // SAFETY: the caller's contract; the C library keeps `environ` as the program left it.
+    unsafe { execve(path, argv, environ) }
+}
+
+/// # Safety
+/// That of execvp(3).
+pub unsafe fn execvp(file: *const c_char, argv: Strings) -> c_int {
+    // SAFETY: as in `execv`.
+    unsafe { execvpe(file, argv, environ) }
+}
+
+/// # Safety
+/// That of execve(2).
+pub unsafe fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
+    // SAFETY: the caller's contract; the environment is one too.
+    unsafe { real::execve(path, argv, Environment::with_run(envp).pointer()) }
+}
+
+/// # Safety
+/// That of execvpe(3).
+pub unsafe fn execvpe(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
+    // SAFETY: as in `execve`.
+    unsafe { real::execvpe(path, argv, Environment::with_run(envp).pointer()) }
+}
+
+/// # Safety
+/// That of fexecve(3).
+pub unsafe fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_int {
+    // SAFETY: as in `execve`.
+    unsafe { real::fexecve(fd, argv, Environment::with_run(envp).pointer()) }
+}
+
+/// # Safety
+/// That of execveat(2).
+pub unsafe fn execveat(
+    dir: c_int,
+    path: *const c_char,
+    argv: Strings,
+    envp: Strings,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: as in `execve`.
+    unsafe { real::execveat(dir, path, argv, Environment::with_run(envp).pointer(), flags) }
+}
+
+/// # Safety
+/// That of posix_spawn(3).
+pub unsafe fn posix_spawn(
+    pid: *mut pid_t,
+    path: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    argv: Strings,
+    envp: Strings,
+) -> c_int {
+    // SAFETY: as in `execve`.
+    unsafe {
+        let environment = Environment::with_run(envp);
+        real::posix_spawn(pid, path, actions, attributes, argv, environment.pointer())
+    }
+}
+
+/// # Safety
+/// That of posix_spawnp(3).
+pub unsafe fn posix_spawnp(
+    pid: *mut pid_t,
+    path: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    argv: Strings,
+    envp: Strings,
+) -> c_int {
+    // SAFETY: as in `execve`.
+    unsafe {
+        let environment = Environment::with_run(envp);
+        real::posix_spawnp(pid, path, actions, attributes, argv, environment.pointer())
+    }
+}
+
+/// What this library adds to an environment: written at load time, when it may still allocate.
+pub struct Ours {
+    /// `LD_PRELOAD=` and the path of this library.
+    preload: Vec<u8>,
+    /// `BUSYPOLL_RUN=` and its text.
+    run: Vec<u8>,
+}
+
+static OURS: OnceLock<Option<Ours>> = OnceLock::new();
+
+/// Prepares what children get. Called once, at load time.
+pub fn prepare(config: &Config) {
+    OURS.get_or_init(|| {
+        let mut about = libc::Dl_info {
+            dli_fname: ptr::null(),
+            dli_fbase: ptr::null_mut(),
+            dli_sname: ptr::null(),
+            dli_saddr: ptr::null_mut(),
+        };
+        let here: fn(&Config) = prepare;
+        // SAFETY: `about` is valid for writes; the address is one of this library.
+        let found = unsafe { libc::dladdr(here as *const c_void, &raw mut about) };
+        if found == 0 || about.dli_fname.is_null() {
+            return None;
+        }
+        // SAFETY: dladdr gave a C string that lives as long as the library.
+        let path = unsafe { CStr::from_ptr(about.dli_fname) };
+        let variable = |name: &[u8], value: &CStr| [name, value.to_bytes_with_nul()].concat();
+        Some(Ours { preload: variable(PRELOAD, path), run: variable(RUN, config.text) })
+    });
+}
+
+/// The environment a child gets.
+enum Environment {
+    /// As the caller made it.
+    Theirs(Strings),
+    /// With ours, in a mapping of its own: the array of pointers, then the joined `LD_PRELOAD`.
+    Mapped { start: *mut c_void, len: usize },
+}
+
+impl Environment {
+    /// # Safety
+    /// `envp` is an environment or null.
+    unsafe fn with_run(envp: Strings) -> Self {
+        let Some(Some(ours)) = OURS.get() else { return Self::Theirs(envp) };
+        let mut count = 0;
+        let mut theirs: Option<&CStr> = None;
+        if !envp.is_null() {
+            // SAFETY: an environment ends with a null pointer, which is not passed.
+            while let Some(variable) = unsafe { string(*envp.add(count)) } {
+                if variable.to_bytes().starts_with(RUN) {
+                    return Self::Theirs(envp);
+                }
+                if variable.to_bytes().starts_with(PRELOAD) {
+                    theirs = Some(variable);
+                }
+                count += 1;
+            }
+        }
+        // Their LD_PRELOAD, behind ours.
+        let rest = theirs.map_or(&b""[..], |t| t.to_bytes().get(PRELOAD.len()..).unwrap_or(b""));
+        let pointers = count + 3;
+        let len = pointers * size_of::<*const c_char>() + ours.preload.len() + rest.len() + 1;
+        // SAFETY: a new private mapping.
+        let start = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Self::Theirs(envp);
+        }
+        // SAFETY: the mapping has room for `pointers` pointers and after them for both texts, the
+        // `:` between them and the final zero, with which it was filled; it is page-aligned.
+        unsafe {
+            let array = start.cast::<*const c_char>();
+            let text = array.add(pointers).cast::<u8>();
+            let own = ours.preload.len() - 1;
+            ptr::copy_nonoverlapping(ours.preload.as_ptr(), text, own);
+            if !rest.is_empty() {
+                *text.add(own) = b':';
+                ptr::copy_nonoverlapping(rest.as_ptr(), text.add(own + 1), rest.len());
+            }
+            let mut at = 0;
+            for index in 0..count {
+                let variable = *envp.add(index);
+                if theirs.is_none_or(|t| t.as_ptr() != variable) {
+                    *array.add(at) = variable;
+                    at += 1;
+                }
+            }
+            *array.add(at) = text.cast();
+            *array.add(at + 1) = ours.run.as_ptr().cast();
+        }
+        Self::Mapped { start, len }
+    }
+
+    fn pointer(&self) -> Strings {
+        match *self {
+            Self::Theirs(envp) => envp,
+            Self::Mapped { start, .. } => start.cast_const().cast(),
+        }
+    }
+}
+
+impl Drop for Environment {
+    /// After an exec that failed, or a spawn.
+    fn drop(&mut self) {
+        if let Self::Mapped { start, len } = *self {
+            let _errno = crate::errno::Kept::new();
+            // SAFETY: the mapping is this value's own, and nobody reads it any more.
+            unsafe { libc::munmap(start, len) };
+        }
+    }
+}
+
+/// # Safety
+/// `text` is a C string or null.
+unsafe fn string<'a>(text: *const c_char) -> Option<&'a CStr> {
+    // SAFETY: not null; a C string by this function's contract.
+    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) })
+}

@@ -1,0 +1,75 @@
+//! The way to the C library's functions: the next definition of a name after ours.
+//!
+//! Owns the slots in which the addresses stand. Found at load time by [`crate::load`], or at the
+//! first call where another library's constructor comes before ours.
+
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use libc::c_void;
+
+pub use crate::table::functions::*;
+
+/// One function's address.
+pub struct Slot {
+    /// Its name, with the zero that ends it for C.
+    name: &'static str,
+    address: AtomicPtr<c_void>,
+}
+
+/// Marks a name that no library defines: no function is at an odd address this low.
+const ABSENT: *mut c_void = ptr::without_provenance_mut(1);
+
+impl Slot {
+    pub const fn new(name: &'static str) -> Self {
+        Self { name, address: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// The address, `None` where the C library is older than the function.
+    pub fn address(&self) -> Option<*mut c_void> {
+        let mut address = self.address.load(Ordering::Relaxed);
+        if address.is_null() {
+            // SAFETY: the name ends with a zero; RTLD_NEXT asks for the definition after this
+            // library's.
+            address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr().cast()) };
+            if address.is_null() {
+                address = ABSENT;
+            }
+            // Whoever resolves it a second time finds the same address.
+            self.address.store(address, Ordering::Relaxed);
+        }
+        (address != ABSENT).then_some(address)
+    }
+}
+
+/// What a call of a function that does not exist answers: -1 and `ENOSYS`.
+pub fn absent<T: Failed>() -> T {
+    crate::errno::set(libc::ENOSYS);
+    T::FAILED
+}
+
+/// The value by which a C function says that it failed.
+pub trait Failed {
+    const FAILED: Self;
+}
+
+impl Failed for i32 {
+    const FAILED: Self = -1;
+}
+
+impl Failed for isize {
+    const FAILED: Self = -1;
+}
+
+impl Failed for i64 {
+    const FAILED: Self = -1;
+}
+
+/// `SIG_ERR`.
+impl Failed for usize {
+    const FAILED: Self = usize::MAX;
+}
+
+impl Failed for () {
+    const FAILED: Self = ();
+}

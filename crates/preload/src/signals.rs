@@ -1,0 +1,275 @@
+//! The program's signal handlers. Each is called by one of ours, which puts the signal off while the thread is
+//! [`inside`] the library. Owns what the program has installed; to the program it looks as if the kernel had it.
+//!
+//! Not seen: handlers installed by the system call itself, as the Go runtime does.
+
+use crate::{
+    config::{self, Config},
+    inside::{self, FAULTS},
+    real,
+};
+use std::{
+    mem, ptr,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering},
+    },
+};
+
+type Handler = unsafe extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
+
+/// One signal's handler; 0: the kernel has all there is to know.
+struct Slot {
+    handler: AtomicUsize,
+    flags: AtomicI32,
+}
+
+/// Signals are numbered from 1 to 64.
+const SIGNALS: usize = 65;
+
+static SLOTS: [Slot; SIGNALS] =
+    [const { Slot { handler: AtomicUsize::new(0), flags: AtomicI32::new(0) } }; SIGNALS];
+
+/// Held while a handler is changed. Handlers themselves take no lock.
+static CHANGING: Mutex<()> = Mutex::new(());
+
+/// What siginterrupt(3) has said of handlers that signal(2) will install.
+static INTERRUPTS: [AtomicBool; SIGNALS] = [const { AtomicBool::new(false) }; SIGNALS];
+
+fn slot(signal: libc::c_int) -> Option<&'static Slot> {
+    SLOTS.get(usize::try_from(signal).ok()?)
+}
+
+/// Whether handlers need ours in front of them: only the stack plane has locks.
+fn are_ours() -> bool {
+    config::get().is_some_and(Config::is_stack) && !inside::is_inside()
+}
+
+/// sigaction(2).
+///
+/// # Safety
+/// As sigaction(2): each pointer is null or valid.
+pub(crate) unsafe fn sigaction(
+    signal: libc::c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> libc::c_int {
+    let Some(slot) = slot(signal).filter(|_| are_ours()) else {
+        // SAFETY: as our caller says.
+        return unsafe { real::sigaction(signal, new, old) };
+    };
+    // SAFETY: a mask and the caller's pointers; nothing is handled on this thread while the lock is held.
+    unsafe {
+        let (mut all, mut mask): (libc::sigset_t, libc::sigset_t) = (mem::zeroed(), mem::zeroed());
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut mask);
+        let changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = change(signal, slot, new, old);
+        drop(changing);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, ptr::null_mut());
+        result
+    }
+}
+
+/// # Safety
+/// As [`sigaction`].
+unsafe fn change(
+    signal: libc::c_int,
+    slot: &Slot,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> libc::c_int {
+    let before = (slot.handler.load(Ordering::Relaxed), slot.flags.load(Ordering::Relaxed));
+    // SAFETY: null or valid, as the caller says; `ours` and `kernels` are our own.
+    unsafe {
+        let new = new.as_ref().copied();
+        let mut kernels: libc::sigaction = mem::zeroed();
+        let result = match new {
+            None => real::sigaction(signal, ptr::null(), &raw mut kernels),
+            Some(action) if [libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction) => {
+                let result = real::sigaction(signal, &raw const action, &raw mut kernels);
+                if result == 0 {
+                    slot.handler.store(0, Ordering::Release);
+                }
+                result
+            }
+            Some(action) => {
+                let mut ours = action;
+                ours.sa_sigaction = on_signal as *const () as usize;
+                // The kernel would go back to the default for a signal that is only put off.
+                ours.sa_flags = ours.sa_flags & !libc::SA_RESETHAND | libc::SA_SIGINFO;
+                slot.flags.store(action.sa_flags, Ordering::Relaxed);
+                slot.handler.store(action.sa_sigaction, Ordering::Release);
+                let result = real::sigaction(signal, &raw const ours, &raw mut kernels);
+                if result != 0 {
+                    slot.flags.store(before.1, Ordering::Relaxed);
+                    slot.handler.store(before.0, Ordering::Release);
+                }
+                result
+            }
+        };
+        if result == 0
+            && let Some(old) = old.as_mut()
+        {
+            if before.0 != 0 {
+                (kernels.sa_sigaction, kernels.sa_flags) = before;
+            }
+            *old = kernels;
+        }
+        result
+    }
+}
+
+/// signal(2), with the meaning it has in glibc: calls go on, the handler stays.
+///
+/// # Safety
+/// As signal(2): `handler` is a function, or one of the two constants.
+pub(crate) unsafe fn signal(
+    signal: libc::c_int,
+    handler: libc::sighandler_t,
+) -> libc::sighandler_t {
+    let interrupts = usize::try_from(signal).ok().and_then(|signal| INTERRUPTS.get(signal));
+    let restart = !interrupts.is_some_and(|interrupts| interrupts.load(Ordering::Relaxed));
+    // SAFETY: as our caller says.
+    unsafe { install(signal, handler, if restart { libc::SA_RESTART } else { 0 }, true) }
+}
+
+/// sysv_signal(3): once, and interrupted by itself.
+///
+/// # Safety
+/// As [`signal`].
+pub(crate) unsafe fn sysv_signal(
+    signal: libc::c_int,
+    handler: libc::sighandler_t,
+) -> libc::sighandler_t {
+    // SAFETY: as our caller says.
+    unsafe { install(signal, handler, libc::SA_RESETHAND | libc::SA_NODEFER, false) }
+}
+
+/// # Safety
+/// As [`signal`].
+unsafe fn install(
+    signal: libc::c_int,
+    handler: libc::sighandler_t,
+    flags: libc::c_int,
+    blocks_itself: bool,
+) -> libc::sighandler_t {
+    // SAFETY: our own two; the handler is one by the caller's word.
+    unsafe {
+        let (mut new, mut old): (libc::sigaction, libc::sigaction) = (mem::zeroed(), mem::zeroed());
+        new.sa_sigaction = handler;
+        new.sa_flags = flags;
+        if blocks_itself {
+            libc::sigaddset(&raw mut new.sa_mask, signal);
+        }
+        match sigaction(signal, &raw const new, &raw mut old) {
+            0 => old.sa_sigaction,
+            _ => libc::SIG_ERR,
+        }
+    }
+}
+
+/// sigset(3): installs a handler, or blocks the signal, which it else unblocks.
+///
+/// # Safety
+/// As [`signal`].
+pub(crate) unsafe fn sigset(
+    signal: libc::c_int,
+    handler: libc::sighandler_t,
+) -> libc::sighandler_t {
+    /// `SIG_HOLD` of glibc's bits/signum-generic.h.
+    const HOLD: libc::sighandler_t = 2;
+    // SAFETY: our own sets; the handler is one by the caller's word.
+    unsafe {
+        let (mut one, mut before): (libc::sigset_t, libc::sigset_t) =
+            (mem::zeroed(), mem::zeroed());
+        if libc::sigaddset(&raw mut one, signal) != 0 {
+            return libc::SIG_ERR;
+        }
+        let how = if handler == HOLD { libc::SIG_BLOCK } else { libc::SIG_UNBLOCK };
+        let old = match handler {
+            HOLD => {
+                let mut action: libc::sigaction = mem::zeroed();
+                if sigaction(signal, ptr::null(), &raw mut action) != 0 {
+                    return libc::SIG_ERR;
+                }
+                action.sa_sigaction
+            }
+            handler => install(signal, handler, 0, false),
+        };
+        libc::pthread_sigmask(how, &raw const one, &raw mut before);
+        if libc::sigismember(&raw const before, signal) == 1 { HOLD } else { old }
+    }
+}
+
+/// sigignore(3).
+///
+/// # Safety
+/// None beyond what sigaction(2) asks.
+pub(crate) unsafe fn sigignore(signal: libc::c_int) -> libc::c_int {
+    // SAFETY: our own action.
+    unsafe {
+        let mut ignore: libc::sigaction = mem::zeroed();
+        ignore.sa_sigaction = libc::SIG_IGN;
+        sigaction(signal, &raw const ignore, ptr::null_mut())
+    }
+}
+
+/// siginterrupt(3): whether calls go on after `signal`.
+///
+/// # Safety
+/// None beyond what sigaction(2) asks.
+pub(crate) unsafe fn siginterrupt(signal: libc::c_int, interrupt: libc::c_int) -> libc::c_int {
+    // SAFETY: our own action, as it was but for the flag.
+    unsafe {
+        let mut action: libc::sigaction = mem::zeroed();
+        if sigaction(signal, ptr::null(), &raw mut action) != 0 {
+            return -1;
+        }
+        if let Some(interrupts) = usize::try_from(signal).ok().and_then(|at| INTERRUPTS.get(at)) {
+            interrupts.store(interrupt != 0, Ordering::Relaxed);
+        }
+        match interrupt {
+            0 => action.sa_flags |= libc::SA_RESTART,
+            _ => action.sa_flags &= !libc::SA_RESTART,
+        }
+        sigaction(signal, &raw const action, ptr::null_mut())
+    }
+}
+
+/// What the kernel calls for every signal that the program handles.
+unsafe extern "C" fn on_signal(
+    signal: libc::c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) {
+    let Some(slot) = slot(signal) else { return };
+    let flags = slot.flags.load(Ordering::Relaxed);
+    if inside::is_inside() && !FAULTS.contains(&signal) {
+        // SAFETY: the thread's own errno.
+        let errno = unsafe { *libc::__errno_location() };
+        // SAFETY: as the kernel gave them to us.
+        let put_off =
+            unsafe { inside::put_off(signal, info, context, flags & libc::SA_RESTART != 0) };
+        // SAFETY: the thread's own errno.
+        unsafe { *libc::__errno_location() = errno };
+        if put_off {
+            return;
+        }
+    }
+    let handler = slot.handler.load(Ordering::Acquire);
+    if handler == 0 {
+        // It was taken back after the kernel had chosen us.
+        return;
+    }
+    if flags & libc::SA_RESETHAND != 0 {
+        slot.handler.store(0, Ordering::Release);
+        // SAFETY: our own action: the default, as the kernel would have set it.
+        unsafe {
+            let default: libc::sigaction = mem::zeroed();
+            real::sigaction(signal, &raw const default, ptr::null_mut());
+        }
+    }
+    // SAFETY: the program's own handler, called as the kernel would: one that takes less finds it in front.
+    unsafe { mem::transmute::<usize, Handler>(handler)(signal, info, context) };
+}

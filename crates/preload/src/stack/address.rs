@@ -1,0 +1,131 @@
+//! Addresses as C has them, in and out.
+
+use super::error;
+use libc::{c_int, sockaddr, sockaddr_storage, socklen_t};
+use std::{
+    io,
+    mem::MaybeUninit,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6},
+    ptr,
+};
+
+/// Reads an address of IPv4 or IPv6.
+///
+/// # Errors
+/// EINVAL for one too short for its family, EAFNOSUPPORT for another family.
+///
+/// # Safety
+/// `from` points to `len` readable bytes, or is null.
+pub unsafe fn read(from: *const sockaddr, len: socklen_t) -> io::Result<SocketAddr> {
+    let len = len as usize;
+    if from.is_null() || len < size_of::<libc::sa_family_t>() {
+        return Err(error(libc::EINVAL));
+    }
+    // SAFETY: as many bytes are readable; a family stands first in every address.
+    let family = c_int::from(unsafe { from.cast::<libc::sa_family_t>().read_unaligned() });
+    match family {
+        libc::AF_INET if len >= size_of::<libc::sockaddr_in>() => {
+            // SAFETY: long enough; any bytes make one.
+            let from = unsafe { from.cast::<libc::sockaddr_in>().read_unaligned() };
+            let address = Ipv4Addr::from(from.sin_addr.s_addr.to_ne_bytes());
+            Ok(SocketAddrV4::new(address, u16::from_be(from.sin_port)).into())
+        }
+        // SIN6_LEN_RFC2133: the kernel takes one without its scope.
+        libc::AF_INET6 if len >= 24 => {
+            let mut whole = MaybeUninit::<libc::sockaddr_in6>::zeroed();
+            let take = len.min(size_of::<libc::sockaddr_in6>());
+            // SAFETY: `take` bytes are readable and fit; any bytes make one.
+            let from = unsafe {
+                ptr::copy_nonoverlapping(from.cast::<u8>(), whole.as_mut_ptr().cast(), take);
+                whole.assume_init()
+            };
+            let address = Ipv6Addr::from(from.sin6_addr.s6_addr);
+            let (port, flow) = (u16::from_be(from.sin6_port), from.sin6_flowinfo);
+            Ok(SocketAddrV6::new(address, port, flow, from.sin6_scope_id).into())
+        }
+        libc::AF_INET | libc::AF_INET6 => Err(error(libc::EINVAL)),
+        _ => Err(error(libc::EAFNOSUPPORT)),
+    }
+}
+
+/// An address as the kernel writes it for a socket of `domain`: to one of IPv6 all addresses are IPv6's.
+pub fn laid_out(address: SocketAddr, domain: c_int) -> (sockaddr_storage, socklen_t) {
+    let mut storage = MaybeUninit::<sockaddr_storage>::zeroed();
+    let address = match address {
+        SocketAddr::V4(v4) if domain == libc::AF_INET6 => {
+            SocketAddrV6::new(v4.ip().to_ipv6_mapped(), v4.port(), 0, 0).into()
+        }
+        other => other,
+    };
+    let len = match address {
+        SocketAddr::V4(v4) => {
+            let name = libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: v4.port().to_be(),
+                sin_addr: in_addr(*v4.ip()),
+                sin_zero: [0; 8],
+            };
+            // SAFETY: an address of any family fits.
+            unsafe { storage.as_mut_ptr().cast::<libc::sockaddr_in>().write(name) };
+            size_of_val(&name)
+        }
+        SocketAddr::V6(v6) => {
+            let name = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: v6.port().to_be(),
+                sin6_flowinfo: v6.flowinfo(),
+                sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
+                sin6_scope_id: v6.scope_id(),
+            };
+            // SAFETY: an address of any family fits.
+            unsafe { storage.as_mut_ptr().cast::<libc::sockaddr_in6>().write(name) };
+            size_of_val(&name)
+        }
+    };
+    // SAFETY: all zeros is valid, and so is what was written over them.
+    (unsafe { storage.assume_init() }, len as socklen_t)
+}
+
+pub fn in_addr(address: Ipv4Addr) -> libc::in_addr {
+    libc::in_addr { s_addr: u32::from_ne_bytes(address.octets()) }
+}
+
+/// Writes an address to where a C program wants it, cut if there is not enough room, and its full length.
+///
+/// # Errors
+/// EINVAL for room below zero, as the kernel.
+///
+/// # Safety
+/// `to` is null or points to `*len` writable bytes.
+pub unsafe fn write(
+    address: SocketAddr,
+    domain: c_int,
+    to: *mut sockaddr,
+    len: *mut socklen_t,
+) -> io::Result<()> {
+    if to.is_null() || len.is_null() {
+        return Ok(());
+    }
+    // SAFETY: `len` is valid by the caller's word.
+    let room = unsafe { *len };
+    if c_int::try_from(room).is_err() {
+        return Err(error(libc::EINVAL));
+    }
+    let (storage, full) = laid_out(address, domain);
+    // SAFETY: no more than there is room for, and than there is.
+    unsafe {
+        let copied = room.min(full) as usize;
+        ptr::copy_nonoverlapping((&raw const storage).cast::<u8>(), to.cast::<u8>(), copied);
+        *len = full;
+    }
+    Ok(())
+}
+
+/// The unspecified address of a family, any port.
+pub fn any(domain: c_int) -> SocketAddr {
+    let ip: IpAddr = match domain {
+        libc::AF_INET6 => Ipv6Addr::UNSPECIFIED.into(),
+        _ => Ipv4Addr::UNSPECIFIED.into(),
+    };
+    (ip, 0).into()
+}

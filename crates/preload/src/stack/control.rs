@@ -1,0 +1,149 @@
+//! Ancillary data: what recvmsg(2) tells beside the bytes. What a program has asked for is kept in
+//! [`File::tells`](super::file::File::tells).
+
+use super::{address::in_addr, place};
+use busypoll_stack::{Message, time};
+use libc::{c_int, cmsghdr, msghdr};
+use std::{
+    net::{IpAddr, SocketAddr},
+    ptr,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+const PACKET_INFO: u32 = 1;
+const PACKET_INFO_6: u32 = 2;
+const TIMESTAMP: u32 = 4;
+const TIMESTAMP_NANOS: u32 = 8;
+const OVERFLOW: u32 = 16;
+const TIMESTAMPING: u32 = 32;
+
+// include/uapi/asm-generic/socket.h: the same layout on 64-bit machines, under a newer number.
+const SO_TIMESTAMP_NEW: c_int = 63;
+const SO_TIMESTAMPNS_NEW: c_int = 64;
+const SO_TIMESTAMPING_NEW: c_int = 65;
+
+/// The bit of `tells` that an option switches, if it does.
+pub fn bit(level: c_int, name: c_int) -> Option<u32> {
+    Some(match (level, name) {
+        (libc::IPPROTO_IP, libc::IP_PKTINFO) => PACKET_INFO,
+        (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO) => PACKET_INFO_6,
+        (libc::SOL_SOCKET, libc::SO_TIMESTAMP | SO_TIMESTAMP_NEW) => TIMESTAMP,
+        (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS | SO_TIMESTAMPNS_NEW) => TIMESTAMP_NANOS,
+        (libc::SOL_SOCKET, libc::SO_TIMESTAMPING | SO_TIMESTAMPING_NEW) => TIMESTAMPING,
+        (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => OVERFLOW,
+        _ => return None,
+    })
+}
+
+/// Of the options that `bit` knows, those that `SO_TIMESTAMP` and `SO_TIMESTAMPNS` switch off when the other is
+/// switched on (`sock_set_timestamp`).
+pub fn excludes(bit: u32) -> u32 {
+    match bit {
+        TIMESTAMP => TIMESTAMP_NANOS,
+        TIMESTAMP_NANOS => TIMESTAMP,
+        _ => 0,
+    }
+}
+
+/// A message's room for ancillary data, filled from its beginning.
+struct Room {
+    at: *mut u8,
+    left: usize,
+    used: usize,
+    cut: bool,
+}
+
+impl Room {
+    /// `put_cmsg`: what does not fit is cut, or left out.
+    fn put<T: Copy>(&mut self, level: c_int, kind: c_int, value: T) {
+        let header = size_of::<cmsghdr>();
+        if self.left < header {
+            self.cut = true;
+            return;
+        }
+        let whole = header + size_of::<T>();
+        let len = whole.min(self.left);
+        self.cut |= len < whole;
+        // SAFETY: `left` bytes are writable, by the word of who made this, and `len` is not more.
+        unsafe {
+            let head = cmsghdr { cmsg_len: len as _, cmsg_level: level, cmsg_type: kind };
+            self.at.cast::<cmsghdr>().write_unaligned(head);
+            let from = (&raw const value).cast::<u8>();
+            ptr::copy_nonoverlapping(from, self.at.add(header), len - header);
+        }
+        let step = whole.next_multiple_of(size_of::<usize>()).min(self.left);
+        // SAFETY: not beyond the room.
+        self.at = unsafe { self.at.add(step) };
+        self.left -= step;
+        self.used += step;
+    }
+}
+
+/// Tells of a datagram what the program has asked for, and how much that was. Returns `MSG_CTRUNC` if there was not
+/// enough room.
+///
+/// # Safety
+/// `message` has room for ancillary data as it says.
+pub unsafe fn tell(
+    tells: u32,
+    datagram: &Message,
+    drops: u64,
+    domain: c_int,
+    message: &mut msghdr,
+) -> c_int {
+    let left = if message.msg_control.is_null() { 0 } else { message.msg_controllen };
+    let mut room = Room { at: message.msg_control.cast(), left, used: 0, cut: false };
+    if tells & (TIMESTAMP | TIMESTAMP_NANOS | TIMESTAMPING) != 0 {
+        let at = arrival(datagram);
+        let seconds = at.as_secs() as libc::time_t;
+        let nanos = libc::timespec { tv_sec: seconds, tv_nsec: at.subsec_nanos().into() };
+        if tells & TIMESTAMP != 0 {
+            let micros = libc::timeval { tv_sec: seconds, tv_usec: at.subsec_micros().into() };
+            room.put(libc::SOL_SOCKET, libc::SO_TIMESTAMP, micros);
+        }
+        if tells & TIMESTAMP_NANOS != 0 {
+            room.put(libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, nanos);
+        }
+        if tells & TIMESTAMPING != 0 {
+            let none = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            room.put(libc::SOL_SOCKET, libc::SO_TIMESTAMPING, [nanos, none, none]);
+        }
+    }
+    if tells & OVERFLOW != 0 && drops > 0 {
+        room.put(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, drops as u32);
+    }
+    if tells & (PACKET_INFO | PACKET_INFO_6) != 0 {
+        packet_info(tells, datagram.to, domain, &mut room);
+    }
+    message.msg_controllen = room.used as _;
+    if room.cut { libc::MSG_CTRUNC } else { 0 }
+}
+
+fn packet_info(tells: u32, to: SocketAddr, domain: c_int, room: &mut Room) {
+    let index = place::index();
+    let ip = to.ip().to_canonical();
+    if let (IpAddr::V4(v4), true) = (ip, tells & PACKET_INFO != 0) {
+        let address = in_addr(v4);
+        let info = libc::in_pktinfo {
+            ipi_ifindex: index.cast_signed(),
+            ipi_spec_dst: address,
+            ipi_addr: address,
+        };
+        room.put(libc::IPPROTO_IP, libc::IP_PKTINFO, info);
+    }
+    if domain == libc::AF_INET6 && tells & PACKET_INFO_6 != 0 {
+        let v6 = match ip {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            IpAddr::V6(v6) => v6,
+        };
+        let address = libc::in6_addr { s6_addr: v6.octets() };
+        let info = libc::in6_pktinfo { ipi6_addr: address, ipi6_ifindex: index };
+        room.put(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, info);
+    }
+}
+
+/// When a datagram arrived, by the clock on the wall.
+fn arrival(datagram: &Message) -> Duration {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    now.saturating_sub(time::now() - datagram.arrived)
+}

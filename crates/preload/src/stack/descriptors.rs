@@ -1,0 +1,289 @@
+//! What happens to descriptors: close, dup and their like, fcntl, ioctl.
+
+use super::{
+    answer, enter,
+    file::{File, Live},
+    own, wait,
+};
+use crate::{
+    errno,
+    fds::{self, Ref},
+    inside::{Inside, is_inside},
+    kernel, real,
+};
+use libc::c_int;
+
+/// # Safety
+/// That of close(2).
+pub unsafe fn close(file: Ref, fd: c_int) -> c_int {
+    let inside = Inside::enter();
+    // No longer ours before the number can be another's. The last one closes the socket here.
+    fds::clear(fd);
+    drop(file);
+    // SAFETY: the caller's contract.
+    let closed = unsafe { real::close(fd) };
+    drop(inside);
+    closed
+}
+
+/// close(2) of what is no socket of ours. The library's own are none of the program's business.
+///
+/// # Safety
+/// That of close(2).
+pub unsafe fn close_other(fd: c_int) -> c_int {
+    if fds::is_own(fd) {
+        if !is_inside() {
+            errno::set(libc::EBADF);
+            return -1;
+        }
+        fds::clear(fd);
+    }
+    // SAFETY: the caller's contract.
+    unsafe { kernel::close(fd) }
+}
+
+/// # Safety
+/// That of close_range(2).
+pub unsafe fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
+    let Some(_inside) = Inside::enter() else {
+        // SAFETY: the caller's contract.
+        return unsafe { kernel::close_range(first, last, flags) };
+    };
+    let only_marks = flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0;
+    let mut from = first;
+    if first <= last {
+        for (fd, file) in fds::all() {
+            let Ok(number) = u32::try_from(fd) else { continue };
+            if !(first..=last).contains(&number) {
+                continue;
+            }
+            match file {
+                // A socket goes with the range it is in.
+                Some(file) if !only_marks => {
+                    fds::clear_if(fd, &file);
+                }
+                Some(_) => {}
+                None => {
+                    if from < number {
+                        // SAFETY: the caller's contract, for a part of the range.
+                        let closed = unsafe { kernel::close_range(from, number - 1, flags) };
+                        if closed != 0 {
+                            return closed;
+                        }
+                    }
+                    from = number + 1;
+                    if number == last {
+                        return 0;
+                    }
+                }
+            }
+        }
+    }
+    // SAFETY: the caller's contract, for what is left of the range.
+    unsafe { kernel::close_range(from, last, flags) }
+}
+
+/// # Safety
+/// That of closefrom(3).
+pub unsafe fn closefrom(first: c_int) {
+    // SAFETY: the caller's contract.
+    unsafe { close_range(first.max(0).cast_unsigned(), u32::MAX, 0) };
+}
+
+/// `fd` has become a descriptor of `file`.
+fn copied(fd: c_int, file: &Ref) -> c_int {
+    if fd >= 0
+        && (!file.is_kernels() || file.set().is_some())
+        && let Some(_inside) = Inside::enter()
+    {
+        fds::set(fd, file.clone());
+    }
+    fd
+}
+
+/// # Safety
+/// That of dup(2).
+pub unsafe fn dup(file: Ref, fd: c_int) -> c_int {
+    // SAFETY: the caller's contract.
+    copied(unsafe { real::dup(fd) }, &file)
+}
+
+/// What `to` was is no longer ours.
+fn replaced(to: c_int) {
+    if let Some(_inside) = Inside::enter() {
+        fds::clear(to);
+    }
+}
+
+/// # Safety
+/// That of dup2(2).
+pub unsafe fn dup2(file: Ref, fd: c_int, to: c_int) -> c_int {
+    if fd == to {
+        return fd;
+    }
+    // SAFETY: the caller's contract.
+    unsafe { dup3(file, fd, to, 0) }
+}
+
+/// # Safety
+/// That of dup3(2).
+pub unsafe fn dup3(file: Ref, fd: c_int, to: c_int, flags: c_int) -> c_int {
+    if fds::is_own(to) {
+        errno::set(libc::EBUSY);
+        return -1;
+    }
+    // SAFETY: the caller's contract.
+    let copy = unsafe { real::dup3(fd, to, flags) };
+    if copy >= 0 && file.is_kernels() {
+        replaced(to);
+    }
+    copied(copy, &file)
+}
+
+/// dup2(2) of what is no socket of ours.
+///
+/// # Safety
+/// That of dup2(2).
+pub unsafe fn dup2_other(fd: c_int, to: c_int) -> c_int {
+    if fds::is_own(to) && !is_inside() {
+        errno::set(libc::EBUSY);
+        return -1;
+    }
+    // SAFETY: the caller's contract.
+    let copy = unsafe { kernel::dup2(fd, to) };
+    if copy >= 0 && fd != to {
+        replaced(to);
+    }
+    copy
+}
+
+/// dup3(2) of what is no socket of ours.
+///
+/// # Safety
+/// That of dup3(2).
+pub unsafe fn dup3_other(fd: c_int, to: c_int, flags: c_int) -> c_int {
+    if fds::is_own(to) && !is_inside() {
+        errno::set(libc::EBUSY);
+        return -1;
+    }
+    // SAFETY: the caller's contract.
+    let copy = unsafe { kernel::dup3(fd, to, flags) };
+    if copy >= 0 {
+        // Inside, it is the library that gives a number it holds another's meaning.
+        match is_inside() {
+            true => fds::clear(to),
+            false => replaced(to),
+        }
+    }
+    copy
+}
+
+/// # Safety
+/// That of fcntl(2).
+pub unsafe fn fcntl(file: Ref, fd: c_int, command: c_int, argument: usize) -> c_int {
+    // SAFETY: the caller's contract, here and below.
+    match command {
+        // The stack takes its own hold of a companion.
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC if is_inside() => {
+            // SAFETY: the caller's contract.
+            own::keep(unsafe { real::fcntl(fd, command, argument) })
+        }
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
+            // SAFETY: the caller's contract.
+            copied(unsafe { real::fcntl(fd, command, argument) }, &file)
+        }
+        libc::F_GETFL => {
+            // SAFETY: the caller's contract.
+            let flags = unsafe { real::fcntl(fd, command, argument) };
+            match flags {
+                0.. if file.is_nonblocking() => flags | libc::O_NONBLOCK,
+                0.. => flags & !libc::O_NONBLOCK,
+                _ => flags,
+            }
+        }
+        libc::F_SETFL => {
+            let on = argument as c_int & libc::O_NONBLOCK != 0;
+            // A listener's companion is non-blocking in any case.
+            let kept =
+                if is_listener(&file) { argument | libc::O_NONBLOCK as usize } else { argument };
+            // SAFETY: the caller's contract.
+            let result = unsafe { real::fcntl(fd, command, kept) };
+            if result == 0 {
+                set_nonblocking(&file, on);
+            }
+            result
+        }
+        // SAFETY: the caller's contract.
+        _ => unsafe { real::fcntl(fd, command, argument) },
+    }
+}
+
+fn set_nonblocking(file: &Ref, on: bool) {
+    let _inside = Inside::enter();
+    file.set_nonblocking(on);
+}
+
+fn is_listener(file: &File) -> bool {
+    matches!(file.live(), Some(Live::Listener(_)))
+}
+
+/// fcntl(2) of what is no socket of ours.
+///
+/// # Safety
+/// That of fcntl(2).
+pub unsafe fn fcntl_other(fd: c_int, command: c_int, argument: usize) -> c_int {
+    // SAFETY: the caller's contract.
+    let result = unsafe { kernel::fcntl(fd, command, argument) };
+    if result >= 0 && matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) && is_inside() {
+        return own::keep(result);
+    }
+    result
+}
+
+/// # Safety
+/// That of ioctl(2).
+pub unsafe fn ioctl(file: Ref, fd: c_int, request: libc::c_ulong, argument: usize) -> c_int {
+    if let Some(set) = file.set() {
+        // SAFETY: the caller's contract.
+        return unsafe { wait::ioctl(set, fd, request, argument) };
+    }
+    // SAFETY: the caller's contract, here and below.
+    let by_kernel = || unsafe { real::ioctl(fd, request, argument) };
+    let place = std::ptr::with_exposed_provenance_mut::<c_int>(argument);
+    if request == libc::FIONBIO {
+        // SAFETY: the caller's contract.
+        let Some(on) = (unsafe { place.as_ref() }) else { return by_kernel() };
+        if !is_listener(&file) {
+            let result = by_kernel();
+            if result != 0 {
+                return result;
+            }
+        }
+        set_nonblocking(&file, *on != 0);
+        return 0;
+    }
+    // SIOCINQ is FIONREAD, SIOCOUTQ is TIOCOUTQ (include/uapi/linux/sockios.h).
+    if !matches!(request, libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD) {
+        return by_kernel();
+    }
+    let Some((_inside, file)) = enter(file) else { return by_kernel() };
+    let count = match (file.live(), request) {
+        (Some(Live::Udp(udp)), libc::FIONREAD) => udp.waiting().1,
+        (Some(Live::Udp(_)), _) => 0,
+        (Some(Live::Stream(stream)), libc::FIONREAD) => stream.unread(),
+        (Some(Live::Stream(stream)), libc::TIOCOUTQ) => stream.unacknowledged(),
+        (Some(Live::Stream(stream)), _) => {
+            stream.info().map_or(0, |info| info.notsent_bytes as usize)
+        }
+        _ => return by_kernel(),
+    };
+    // SAFETY: the caller's contract.
+    match unsafe { place.as_mut() } {
+        Some(place) => *place = c_int::try_from(count).unwrap_or(c_int::MAX),
+        None => return answer(Err(super::error(libc::EFAULT))),
+    }
+    0
+}
+
+/// include/uapi/linux/sockios.h.
+const SIOCOUTQNSD: libc::c_ulong = 0x894b;

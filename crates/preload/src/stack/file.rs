@@ -1,0 +1,331 @@
+//! What a descriptor of ours stands for (the kernel's open file description), shared by those that dup(2) and
+//! its like have made of it; and how it comes to life.
+//!
+//! A socket begins as its companion alone. It is bound and made to listen there, so errors are the kernel's. It comes
+//! to life when it first connects, receives, sends, accepts or is waited for, in the process that does so; if that
+//! cannot be, it is the kernel's for good, and the library lets it alone.
+
+use super::{
+    host, names, options, place,
+    wait::{Joined, Set},
+};
+use crate::{
+    config,
+    fds::{self, Ref},
+    say::Once,
+};
+use busypoll_policy::{Plane, Protocol};
+use busypoll_stack::{Socket, TcpListener, TcpStream, UdpSocket};
+use libc::c_int;
+use std::{
+    io,
+    mem::ManuallyDrop,
+    net::{self, SocketAddr},
+    os::fd::FromRawFd,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+/// A socket of ours.
+#[derive(Debug)]
+pub struct File {
+    pub protocol: Protocol,
+    pub domain: c_int,
+    live: OnceLock<Live>,
+    /// It has turned out to be the kernel's, or was inherited by a child whose kernel serves it.
+    kernels: AtomicBool,
+    /// `O_NONBLOCK`, as the program has it. The companion of a listener is non-blocking in any case.
+    nonblocking: AtomicBool,
+    /// Connecting has failed, and may be tried anew.
+    failed: AtomicBool,
+    /// What listen(2) was told; below zero: it does not listen.
+    backlog: AtomicI32,
+    /// What `SOL_SOCKET` and `IP` options say about what recvmsg(2) tells: of [`super::control`].
+    pub tells: AtomicU32,
+    /// Options set before it came to life: level, name, value.
+    set: Mutex<Vec<(c_int, c_int, c_int)>>,
+    /// Held by who brings it to life.
+    making: Mutex<()>,
+    /// The sets it is a member of.
+    pub joined: Joined,
+    /// It is no socket, but such a set itself; in all else it is the kernel's.
+    epoll: Option<Arc<Set>>,
+}
+
+/// A socket that has come to life.
+#[derive(Debug)]
+pub enum Live {
+    Udp(UdpSocket),
+    Stream(TcpStream),
+    Listener(TcpListener),
+}
+
+impl Live {
+    /// As what it is waited for.
+    pub fn socket(&self) -> &dyn Socket {
+        match self {
+            Live::Udp(udp) => udp,
+            Live::Stream(stream) => stream,
+            Live::Listener(listener) => listener,
+        }
+    }
+
+    pub fn set_nonblocking(&self, on: bool) {
+        // None of them can fail.
+        let _ = match self {
+            Live::Udp(udp) => udp.set_nonblocking(on),
+            Live::Stream(stream) => stream.set_nonblocking(on),
+            Live::Listener(listener) => listener.set_nonblocking(on),
+        };
+    }
+}
+
+static NOT_ACCELERATED: Once = Once::new();
+
+impl File {
+    /// Of a companion made just now.
+    pub fn new(protocol: Protocol, domain: c_int) -> File {
+        File {
+            protocol,
+            domain,
+            live: OnceLock::new(),
+            kernels: AtomicBool::new(false),
+            nonblocking: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+            backlog: AtomicI32::new(-1),
+            tells: AtomicU32::new(0),
+            set: Mutex::default(),
+            making: Mutex::default(),
+            joined: Joined::default(),
+            epoll: None,
+        }
+    }
+
+    /// Of an instance of epoll.
+    pub fn of_set(set: Arc<Set>) -> File {
+        let file = File { epoll: Some(set), ..File::new(Protocol::Tcp, libc::AF_UNSPEC) };
+        file.give_up();
+        file
+    }
+
+    /// The set that it is.
+    #[inline]
+    pub fn set(&self) -> Option<&Arc<Set>> {
+        self.epoll.as_ref()
+    }
+
+    /// Of a connection that was accepted.
+    pub fn accepted(domain: c_int, stream: TcpStream) -> File {
+        let file = File::new(Protocol::Tcp, domain);
+        let _ = file.live.set(Live::Stream(stream));
+        file
+    }
+
+    /// What a child has of it after fork(2). A listener may come to life there; what lives in the parent stays
+    /// there, and the child has the companion.
+    pub fn inherited(&self) -> Option<File> {
+        if let Some(set) = &self.epoll {
+            return Some(File::of_set(set.inherited()));
+        }
+        let file = self.again();
+        match self.live.get() {
+            None if self.is_kernels() && self.backlog() < 0 => None,
+            // A connection is nothing without its parent: reading it fails, closing it is harmless.
+            Some(Live::Stream(_)) => None,
+            _ => Some(file),
+        }
+    }
+
+    /// The same, without the life it may have had.
+    pub fn again(&self) -> File {
+        let file = File::new(self.protocol, self.domain);
+        file.tells.store(self.tells.load(Ordering::Relaxed), Ordering::Relaxed);
+        file.backlog.store(self.backlog.load(Ordering::Relaxed), Ordering::Relaxed);
+        file.set_nonblocking(self.is_nonblocking());
+        // Not waited for: in a child of a fork nobody may be there to let go of it.
+        if let Ok(set) = self.set.try_lock() {
+            *lock(&file.set) = set.clone();
+        }
+        file
+    }
+
+    /// `O_NONBLOCK`, as the program has it.
+    pub fn is_nonblocking(&self) -> bool {
+        self.nonblocking.load(Ordering::Relaxed)
+    }
+
+    pub fn set_nonblocking(&self, on: bool) {
+        self.nonblocking.store(on, Ordering::Relaxed);
+        if let Some(live) = self.live.get() {
+            live.set_nonblocking(on);
+        }
+    }
+
+    /// Whether connecting has failed.
+    pub fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    pub fn set_failed(&self) {
+        self.failed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the library lets it alone.
+    #[inline]
+    pub fn is_kernels(&self) -> bool {
+        self.kernels.load(Ordering::Relaxed)
+    }
+
+    /// It is the kernel's from now on.
+    pub fn give_up(&self) {
+        self.kernels.store(true, Ordering::Relaxed);
+    }
+
+    /// The socket, if it has come to life.
+    #[inline]
+    pub fn live(&self) -> Option<&Live> {
+        self.live.get()
+    }
+
+    /// The socket, brought to life if it can be: it is bound, or listens. `fd` is one of its descriptors. `None`: the
+    /// call is for the companion.
+    pub fn activate(&self, fd: c_int) -> Option<&Live> {
+        if let Some(live) = self.live.get() {
+            return Some(live);
+        }
+        if self.is_kernels() {
+            return None;
+        }
+        let listens = self.backlog() >= 0;
+        match self.protocol {
+            Protocol::Tcp if !listens => return None,
+            Protocol::Udp if names::local(fd).is_ok_and(|local| local.port() == 0) => return None,
+            _ => {}
+        }
+        self.make(fd, |host| {
+            Ok(match self.protocol {
+                Protocol::Udp => {
+                    let companion = companion::<net::UdpSocket>(fd);
+                    Live::Udp(UdpSocket::adopt(host, &companion)?)
+                }
+                Protocol::Tcp => {
+                    let companion = companion::<net::TcpListener>(fd);
+                    let backlog = self.backlog().cast_unsigned();
+                    Live::Listener(TcpListener::beside(host, &companion, backlog)?)
+                }
+            })
+        })
+    }
+
+    /// A socket of TCP to connect with, on the companion's port if it is bound. `None`: connecting is the
+    /// companion's business.
+    pub fn stream(&self, fd: c_int) -> Option<&TcpStream> {
+        let live = self.make(fd, |host| {
+            let bound = names::local(fd)?.port() != 0;
+            let companion = companion::<net::TcpStream>(fd);
+            let stream =
+                if bound { TcpStream::adopt(host, &companion)? } else { TcpStream::new(host) };
+            Ok(Live::Stream(stream))
+        });
+        match live? {
+            Live::Stream(stream) => Some(stream),
+            _ => None,
+        }
+    }
+
+    /// Brings it to life by `make`, once.
+    fn make(
+        &self,
+        fd: c_int,
+        make: impl FnOnce(&busypoll_stack::Host) -> io::Result<Live>,
+    ) -> Option<&Live> {
+        let _making = lock(&self.making);
+        if let Some(live) = self.live.get() {
+            return Some(live);
+        }
+        let host = host::get()?;
+        let made = make(&host).inspect(|live| {
+            live.set_nonblocking(self.is_nonblocking());
+            for (level, name, value) in lock(&self.set).iter() {
+                // What the kernel has taken, and we do not know, we do without.
+                let _ = options::set_number(live, *level, *name, *value);
+            }
+            for (name, timeout) in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO]
+                .map(|name| (name, options::timeout(fd, name)))
+            {
+                options::set_timeout(live, name, timeout);
+            }
+            options::take_linger(fd, live);
+        });
+        match made {
+            Ok(live) => {
+                let live = self.live.get_or_init(|| live);
+                self.joined.came_to_life(&live.socket().events());
+                Some(live)
+            }
+            Err(error) => {
+                NOT_ACCELERATED.say(format_args!(
+                    "{}: a {} socket stays with the kernel: {error}",
+                    host::device(),
+                    self.protocol.word(),
+                ));
+                self.give_up();
+                None
+            }
+        }
+    }
+
+    /// Remembers an option for when it comes to life.
+    pub fn remember(&self, level: c_int, name: c_int, value: c_int) {
+        let mut set = lock(&self.set);
+        set.retain(|(l, n, _)| (*l, *n) != (level, name));
+        set.push((level, name, value));
+    }
+
+    pub fn set_backlog(&self, backlog: c_int) {
+        self.backlog.store(backlog.max(0), Ordering::Relaxed);
+    }
+
+    /// What listen(2) was told, below zero if it was not called.
+    pub fn backlog(&self) -> c_int {
+        self.backlog.load(Ordering::Relaxed)
+    }
+
+    /// Whether the policy has it on the stack plane, with these addresses.
+    pub fn is_for_stack(&self, local: Option<SocketAddr>, remote: Option<SocketAddr>) -> bool {
+        let Some(config) = config::get() else { return false };
+        let policy = &config.launch.policy;
+        let settings = policy.for_socket(&config.program, self.protocol, local, remote);
+        settings.plane == Plane::Stack && local.is_none_or(|local| place::is_ours(local.ip()))
+    }
+}
+
+/// `file`, which `fd` is, is the kernel's from now on. A listener stays known: its companion may be shared with a
+/// process where it lives.
+pub fn let_go(fd: c_int, file: &Ref) {
+    file.give_up();
+    if file.backlog() < 0 {
+        fds::clear_if(fd, file);
+    }
+}
+
+/// A companion, to be looked at: it stays open.
+pub fn companion<T: FromRawFd>(fd: c_int) -> ManuallyDrop<T> {
+    // SAFETY: open, by the word of the program whose call this is; not closed by us.
+    ManuallyDrop::new(unsafe { T::from_raw_fd(fd) })
+}
+
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A time span as setsockopt(2) has it; no time at all is no limit.
+pub fn span(time: libc::timeval) -> Option<Duration> {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let micros = u64::try_from(time.tv_usec).unwrap_or(0);
+    let span = Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros));
+    (!span.is_zero()).then_some(span)
+}

@@ -1,0 +1,140 @@
+//! The process's Host: made when a socket first needs it, in the process that needs it, and left behind by a child of
+//! that process before any code of the program runs there.
+
+use super::file::{File, lock};
+use crate::{
+    config::{self, Config},
+    fds, inside, real,
+    say::Once,
+};
+use busypoll_policy::Plane;
+use busypoll_stack::{Host, nic::xdp::Xdp, process, thread};
+use std::{
+    cell::RefCell,
+    io, mem,
+    sync::{Mutex, MutexGuard},
+};
+
+/// The Host, and whether one was refused.
+#[derive(Default)]
+struct Slot {
+    host: Option<Host>,
+    refused: bool,
+}
+
+static HOST: Mutex<Slot> = Mutex::new(Slot { host: None, refused: false });
+
+static REFUSED: Once = Once::new();
+
+/// The interface the run is about.
+pub fn device() -> &'static str {
+    config::get().and_then(|config| config.launch.dev.as_deref()).unwrap_or("?")
+}
+
+/// The Host, made if need be. `None` if there can be none: the sockets of this process are the kernel's.
+pub fn get() -> Option<Host> {
+    let mut slot = lock(&HOST);
+    if let Some(host) = &slot.host {
+        return Some(host.clone());
+    }
+    if slot.refused {
+        return None;
+    }
+    match make() {
+        Ok(host) => {
+            slot.host = Some(host.clone());
+            Some(host)
+        }
+        Err(error) => {
+            slot.refused = true;
+            let strict = config::get().is_some_and(|config| config.launch.strict);
+            let then = if strict {
+                "the program ends, as --strict says"
+            } else {
+                "its sockets are the kernel's"
+            };
+            REFUSED.say(format_args!("{error}; {then}"));
+            if strict {
+                // SAFETY: ends the process, as was asked for.
+                unsafe { libc::_exit(2) };
+            }
+            None
+        }
+    }
+}
+
+/// The Host, if there is one.
+pub fn made() -> Option<Host> {
+    lock(&HOST).host.clone()
+}
+
+fn make() -> io::Result<Host> {
+    let Some(config) = config::get() else { return Err(io::ErrorKind::NotFound.into()) };
+    let Some(device) = &config.launch.dev else {
+        return Err(io::Error::other("the stack plane needs an interface; give --dev"));
+    };
+    thread::on_start(inside::stay);
+    let polls_for = polls_for(config);
+    let nic = Xdp::open(device)?;
+    let host =
+        Host::builder().shared_interface(nic).busy_read(polls_for).busy_poll(polls_for).build()?;
+    if host.skipped_firewall_rules() > 0 && !config.launch.bypass_firewall {
+        return Err(io::Error::other(format!(
+            "{device}: packets would skip its firewall's rules; allow it with --bypass-firewall"
+        )));
+    }
+    Ok(host)
+}
+
+/// How long waits of this program's sockets poll, in microseconds.
+pub fn polls_for(config: &Config) -> u32 {
+    let settings = config.launch.policy.for_program(&config.program);
+    match settings.plane {
+        Plane::Stack => settings.polls_for(),
+        _ => config.launch.policy.defaults.polls_for(),
+    }
+}
+
+/// What is held across a fork, so that the child finds it whole.
+struct Held {
+    slot: MutexGuard<'static, Slot>,
+    spare: MutexGuard<'static, Vec<&'static fds::Cell>>,
+    stack: process::Fork,
+}
+
+thread_local! {
+    static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
+}
+
+/// To be called when the library is loaded: has every fork come by here, also those that the C library makes itself
+/// (daemon, forkpty).
+pub fn prepare(config: &Config) {
+    if config.launch.dev.is_none() {
+        return;
+    }
+    // SAFETY: three functions that live as long as the library, which is never unloaded.
+    unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+}
+
+extern "C" fn before() {
+    let held = Held { slot: lock(&HOST), spare: fds::spare(), stack: process::before_fork() };
+    let _ = HELD.try_with(|cell| cell.replace(Some(held)));
+}
+
+extern "C" fn in_parent() {
+    let _ = HELD.try_with(RefCell::take);
+}
+
+extern "C" fn in_child() {
+    let Ok(Some(held)) = HELD.try_with(RefCell::take) else { return };
+    let Held { mut slot, spare, stack } = held;
+    drop(spare);
+    stack.in_child();
+    // Not dropped: its threads are not here, and its rings are the parent's.
+    mem::forget(mem::take(&mut *slot));
+    drop(slot);
+    fds::inherit(File::inherited, |own| {
+        // SAFETY: a descriptor of the library's, of no use here.
+        unsafe { real::close(own) };
+    });
+}

@@ -1,0 +1,412 @@
+//! Sockets come and are named: socket, bind, connect, listen, accept, shutdown, and who is at either end.
+
+use super::{
+    address, answer, code, enter, error,
+    file::{File, Live, companion, let_go},
+    host, own, place, said,
+};
+use crate::{
+    config, errno,
+    fds::{self, Ref},
+    inside::{Inside, Restart, is_inside},
+    kernel, real,
+};
+use busypoll_policy::Protocol;
+use busypoll_stack::{Accepted, Events, TcpListener, TcpStream};
+use libc::{c_int, sockaddr, socklen_t};
+use std::{
+    io,
+    net::{self, Shutdown, SocketAddr},
+    os::fd::AsRawFd,
+};
+
+const FLAGS: c_int = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+
+/// The protocol of a socket that could be ours.
+fn protocol_of(domain: c_int, kind: c_int, protocol: c_int) -> Option<Protocol> {
+    match (domain, kind & !FLAGS, protocol) {
+        (libc::AF_INET | libc::AF_INET6, libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => {
+            Some(Protocol::Tcp)
+        }
+        (libc::AF_INET | libc::AF_INET6, libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => {
+            Some(Protocol::Udp)
+        }
+        _ => None,
+    }
+}
+
+/// Whether sockets of this run live in our stack at all.
+fn is_in_use() -> bool {
+    config::get().is_some_and(|config| config.launch.dev.is_some())
+}
+
+/// # Safety
+/// That of socket(2).
+pub unsafe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    if is_inside() {
+        // SAFETY: the caller's contract.
+        return own::keep(unsafe { real::socket(domain, kind, protocol) });
+    }
+    let ours = protocol_of(domain, kind, protocol).filter(|_| is_in_use());
+    let Some(protocol_is) = ours.filter(|ours| could_be_ours(*ours, domain)) else {
+        // SAFETY: the caller's contract.
+        return unsafe { kernel::socket(domain, kind, protocol) };
+    };
+    // SAFETY: the caller's contract.
+    let fd = unsafe { real::socket(domain, kind, protocol) };
+    if fd >= 0
+        && let Some(_inside) = Inside::enter()
+    {
+        let file = File::new(protocol_is, domain);
+        file.set_nonblocking(kind & libc::SOCK_NONBLOCK != 0);
+        fds::set(fd, Ref::new(file));
+    }
+    fd
+}
+
+/// Whether some rule of the policy may yet have a new socket on the stack plane.
+fn could_be_ours(protocol: Protocol, domain: c_int) -> bool {
+    let Some(config) = config::get() else { return false };
+    let policy = &config.launch.policy;
+    policy.rules.iter().any(|rule| rule.change.plane == Some(busypoll_policy::Plane::Stack))
+        || File::new(protocol, domain).is_for_stack(None, None)
+}
+
+/// # Safety
+/// That of bind(2).
+pub unsafe fn bind(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+    // SAFETY: the caller's contract.
+    let bound = unsafe { real::bind(fd, addr, len) };
+    if bound == 0
+        && let Some((_inside, file)) = enter(file)
+        && let Ok(local) = local(fd)
+    {
+        match file.is_for_stack(Some(local), None) {
+            false => let_go(fd, &file),
+            true => live_at_once(&file, fd),
+        }
+    }
+    bound
+}
+
+/// # Safety
+/// That of listen(2).
+pub unsafe fn listen(file: Ref, fd: c_int, backlog: c_int) -> c_int {
+    // SAFETY: the caller's contract.
+    let listens = unsafe { real::listen(fd, backlog) };
+    if listens == 0
+        && let Some((_inside, file)) = enter(file)
+    {
+        file.set_backlog(backlog);
+        if let Some(Live::Listener(listener)) = file.live() {
+            listener.set_backlog(backlog.max(0).cast_unsigned());
+        }
+        live_at_once(&file, fd);
+    }
+    listens
+}
+
+/// Where this process has the queues already, nobody has to be waited for to tell whose the socket is.
+fn live_at_once(file: &File, fd: c_int) {
+    if host::made().is_some() {
+        file.activate(fd);
+    }
+}
+
+/// # Safety
+/// That of connect(2).
+pub unsafe fn connect(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+    // SAFETY: the caller's contract.
+    let by_kernel = || unsafe { real::connect(fd, addr, len) };
+    let Some((inside, file)) = enter(file) else { return by_kernel() };
+    // SAFETY: the caller's contract.
+    let remote = match unsafe { address::read(addr, len) } {
+        Ok(remote) => remote,
+        Err(_) => {
+            // To disconnect, or wrong: the kernel says which.
+            let result = by_kernel();
+            if result == 0
+                && let Some(Live::Udp(udp)) = file.live()
+            {
+                udp.disconnect();
+            }
+            return result;
+        }
+    };
+    match file.protocol {
+        Protocol::Udp => connect_udp(&file, fd, remote, by_kernel),
+        Protocol::Tcp => match connect_tcp(&inside, file, fd, remote) {
+            Some(result) => answer(result.map(|()| 0)),
+            None => {
+                // A connection that the kernel makes may take its time.
+                drop(inside);
+                by_kernel()
+            }
+        },
+    }
+}
+
+fn connect_udp(file: &Ref, fd: c_int, remote: SocketAddr, by_kernel: impl Fn() -> c_int) -> c_int {
+    if let Some(Live::Udp(udp)) = file.live() {
+        return answer(udp.connect(remote).map(|()| 0));
+    }
+    let bound = local(fd).unwrap_or(address::any(file.domain));
+    let result = by_kernel();
+    if result == 0
+        && !(file.is_for_stack(None, Some(remote)) && place::leads_to(remote, bound.ip()))
+    {
+        let_go(fd, file);
+    }
+    result
+}
+
+/// `None`: it is for the kernel to connect.
+fn connect_tcp(
+    inside: &Inside,
+    file: Ref,
+    fd: c_int,
+    remote: SocketAddr,
+) -> Option<io::Result<()>> {
+    let file = match file.has_failed() {
+        // As if it had never been connected.
+        true => {
+            let again = Ref::new(file.again());
+            fds::set(fd, again.clone());
+            again
+        }
+        false => file,
+    };
+    if file.backlog() >= 0 {
+        return None;
+    }
+    let stream: &TcpStream = match file.live() {
+        Some(Live::Stream(live)) => live,
+        _ => {
+            let bound = local(fd).unwrap_or(address::any(file.domain));
+            if file.domain == libc::AF_INET && remote.is_ipv6() {
+                return None;
+            }
+            let ours = file.is_for_stack((bound.port() != 0).then_some(bound), Some(remote))
+                && place::leads_to(remote, bound.ip());
+            match ours.then(|| file.stream(fd)).flatten() {
+                Some(stream) => stream,
+                None => {
+                    let_go(fd, &file);
+                    return None;
+                }
+            }
+        }
+    };
+    let result =
+        inside.wait(restart_unless_limited(fd, libc::SO_SNDTIMEO), || stream.connect_to(remote));
+    if let Err(failed) = &result {
+        match code(failed) {
+            libc::EINPROGRESS | libc::EALREADY | libc::EISCONN | libc::EINTR => {}
+            // The way leads elsewhere after all.
+            libc::EOPNOTSUPP => {
+                let_go(fd, &file);
+                return None;
+            }
+            _ => file.set_failed(),
+        }
+    }
+    Some(result)
+}
+
+/// A call with a timeout of its socket's is not gone on with after a signal (signal(7)).
+pub fn restart_unless_limited(fd: c_int, which: c_int) -> Restart {
+    match super::options::timeout(fd, which) {
+        Some(_) => Restart::Never,
+        None => Restart::BySignal,
+    }
+}
+
+/// # Safety
+/// That of accept(2).
+pub unsafe fn accept(file: Ref, fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { accept4(file, fd, addr, len, 0) }
+}
+
+/// # Safety
+/// That of accept4(2).
+pub unsafe fn accept4(
+    file: Ref,
+    fd: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
+    let by_kernel = |file: &File| {
+        loop {
+            // SAFETY: the caller's contract.
+            let accepted = unsafe { kernel::accept4(fd, addr, len, flags) };
+            // Another process may have made the companion non-blocking, to which the program's flag is nothing.
+            if accepted >= 0 || errno::get() != libc::EAGAIN || file.is_nonblocking() {
+                return accepted;
+            }
+            let mut fds = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            // SAFETY: one entry.
+            if unsafe { real::poll(&raw mut fds, 1, -1) } < 0 {
+                return -1;
+            }
+        }
+    };
+    let kept = file.clone();
+    let Some((inside, file)) = enter(file) else { return by_kernel(&kept) };
+    drop(kept);
+    let Some(Live::Listener(listener)) = file.activate(fd) else {
+        drop(inside);
+        return by_kernel(&file);
+    };
+    if flags & !FLAGS != 0 {
+        return answer(Err(error(libc::EINVAL)));
+    }
+    let accepted = accept_from(&inside, &file, listener, flags);
+    if let Ok((_, remote)) = &accepted
+        && let Some(remote) = remote
+        // SAFETY: the caller's contract.
+        && let Err(wrong) = unsafe { address::write(*remote, file.domain, addr, len) }
+    {
+        return answer(Err(wrong));
+    }
+    answer(accepted.and_then(|(fd, _)| usize::try_from(fd).map_err(|_| error(libc::EMFILE))))
+}
+
+/// A number first, as the kernel does it: without one no connection is taken.
+fn accept_from(
+    inside: &Inside,
+    file: &File,
+    listener: &TcpListener,
+    flags: c_int,
+) -> io::Result<(c_int, Option<SocketAddr>)> {
+    if listener.nonblocking()
+        && !listener.readiness().has(Events::READABLE)
+        && listener.busy_poll() == 0
+    {
+        return Err(error(libc::EAGAIN));
+    }
+    // SAFETY: a plain system call.
+    let fd = said(unsafe { real::socket(file.domain, libc::SOCK_STREAM | flags, 0) })?;
+    let restart = match listener.accept_timeout() {
+        Some(_) => Restart::Never,
+        None => Restart::BySignal,
+    };
+    match inside.wait(restart, || listener.accept_any(false)) {
+        Ok(Accepted::Ours(stream, remote)) => {
+            let nonblocking = flags & libc::SOCK_NONBLOCK != 0;
+            // It cannot fail.
+            let _ = stream.set_nonblocking(nonblocking);
+            let file = File::accepted(file.domain, stream);
+            file.set_nonblocking(nonblocking);
+            if fds::set(fd, Ref::new(file)) {
+                return Ok((fd, Some(remote)));
+            }
+            // SAFETY: made above.
+            unsafe { real::close(fd) };
+            Err(error(libc::EMFILE))
+        }
+        Ok(Accepted::Kernel(stream)) => {
+            let remote = stream.peer_addr().ok();
+            let cloexec = flags & libc::SOCK_CLOEXEC;
+            let blocking = stream.set_nonblocking(flags & libc::SOCK_NONBLOCK != 0);
+            // SAFETY: two descriptors of ours; SOCK_CLOEXEC is O_CLOEXEC.
+            blocking.and_then(|()| said(unsafe { real::dup3(stream.as_raw_fd(), fd, cloexec) }))?;
+            Ok((fd, remote))
+        }
+        Err(error) => {
+            // SAFETY: made above.
+            unsafe { real::close(fd) };
+            Err(error)
+        }
+    }
+}
+
+/// accept(2) of a listener that is none of ours.
+///
+/// # Safety
+/// That of accept(2).
+pub unsafe fn accept_other(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { accept4_other(fd, addr, len, 0) }
+}
+
+/// # Safety
+/// That of accept4(2).
+pub unsafe fn accept4_other(
+    fd: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
+    if is_inside() {
+        // SAFETY: the caller's contract.
+        return own::keep(unsafe { real::accept4(fd, addr, len, flags) });
+    }
+    // SAFETY: the caller's contract.
+    unsafe { kernel::accept4(fd, addr, len, flags) }
+}
+
+/// # Safety
+/// That of shutdown(2).
+pub unsafe fn shutdown(file: Ref, fd: c_int, how: c_int) -> c_int {
+    // SAFETY: a plain system call.
+    let by_kernel = || unsafe { real::shutdown(fd, how) };
+    let Some((_inside, file)) = enter(file) else { return by_kernel() };
+    let direction = match how {
+        libc::SHUT_RD => Shutdown::Read,
+        libc::SHUT_WR => Shutdown::Write,
+        libc::SHUT_RDWR => Shutdown::Both,
+        _ => return by_kernel(),
+    };
+    let live = match file.protocol {
+        // What it shuts is what will be waited for.
+        Protocol::Udp => file.activate(fd),
+        Protocol::Tcp => file.live(),
+    };
+    match live {
+        Some(Live::Stream(stream)) => answer(stream.shutdown(direction).map(|()| 0)),
+        Some(Live::Udp(udp)) => answer(udp.shutdown(direction).map(|()| 0)),
+        _ => by_kernel(),
+    }
+}
+
+/// # Safety
+/// That of getsockname(2).
+pub unsafe fn getsockname(file: Ref, fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    // SAFETY: the caller's contract.
+    let by_kernel = || unsafe { real::getsockname(fd, addr, len) };
+    let Some((_inside, file)) = enter(file) else { return by_kernel() };
+    match file.live() {
+        Some(Live::Stream(stream)) => match stream.local_addr() {
+            // SAFETY: the caller's contract.
+            Ok(local) if local.port() != 0 => {
+                // SAFETY: the caller's contract.
+                answer(unsafe { address::write(local, file.domain, addr, len).map(|()| 0) })
+            }
+            _ => by_kernel(),
+        },
+        _ => by_kernel(),
+    }
+}
+
+/// # Safety
+/// That of getpeername(2).
+pub unsafe fn getpeername(file: Ref, fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    // SAFETY: the caller's contract.
+    let by_kernel = || unsafe { real::getpeername(fd, addr, len) };
+    let Some((_inside, file)) = enter(file) else { return by_kernel() };
+    match file.live() {
+        Some(Live::Stream(stream)) => answer(stream.peer_addr().and_then(|peer| {
+            // SAFETY: the caller's contract.
+            unsafe { address::write(peer, file.domain, addr, len) }.map(|()| 0)
+        })),
+        _ => by_kernel(),
+    }
+}
+
+/// Where a companion is bound; port 0: it is not.
+pub fn local(fd: c_int) -> io::Result<SocketAddr> {
+    // Of any kind: its name is all that is asked.
+    companion::<net::UdpSocket>(fd).local_addr()
+}

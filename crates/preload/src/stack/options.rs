@@ -1,0 +1,362 @@
+//! getsockopt(2) and setsockopt(2). The companion is told of every option, and says what it says to any program; what
+//! our stack knows it does as well.
+
+use super::{
+    answer, control, enter, error,
+    file::{File, Live, span},
+    said,
+};
+use crate::{fds::Ref, real};
+use busypoll_stack::{TcpInfo, options as known};
+use libc::{c_int, c_void, socklen_t};
+use std::{io, ptr, sync::atomic::Ordering, time::Duration};
+
+/// Sets an option that is one number.
+///
+/// # Errors
+/// ENOPROTOOPT for one our stack does not know.
+pub fn set_number(live: &Live, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+    if let Some(result) = set_buffer(live, level, name, value) {
+        return result;
+    }
+    match live {
+        Live::Udp(udp) => udp.setsockopt(level, name, value),
+        Live::Stream(stream) => stream.setsockopt(level, name, value),
+        Live::Listener(listener) => listener.setsockopt(level, name, value),
+    }
+}
+
+fn set_buffer(live: &Live, level: c_int, name: c_int, value: c_int) -> Option<io::Result<()>> {
+    let plain = match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_RCVBUFFORCE) => libc::SO_RCVBUF,
+        (libc::SOL_SOCKET, libc::SO_SNDBUFFORCE) => libc::SO_SNDBUF,
+        _ => return None,
+    };
+    Some(set_number(live, level, plain, value))
+}
+
+fn get_number(live: &Live, level: c_int, name: c_int) -> io::Result<c_int> {
+    let value = match live {
+        Live::Udp(udp) => udp.getsockopt(level, name),
+        Live::Stream(stream) => stream.getsockopt(level, name),
+        Live::Listener(listener) => listener.getsockopt(level, name),
+    }?;
+    // Linux doubles what it was given, and tells that.
+    Ok(match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF) => value.saturating_mul(2),
+        _ => value,
+    })
+}
+
+/// `SO_RCVTIMEO` or `SO_SNDTIMEO` of a companion.
+pub fn timeout(fd: c_int, name: c_int) -> Option<Duration> {
+    let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    let mut len = size_of_val(&time) as socklen_t;
+    let to = (&raw mut time).cast();
+    // SAFETY: valid places for the answer.
+    let told = unsafe { real::getsockopt(fd, libc::SOL_SOCKET, name, to, &raw mut len) };
+    if told == 0 { span(time) } else { None }
+}
+
+/// Has calls on `live` wait as long as its companion's would.
+pub fn set_timeout(live: &Live, name: c_int, timeout: Option<Duration>) {
+    let receiving = name == libc::SO_RCVTIMEO;
+    // They fail only for no time at all, which is not a limit.
+    let _ = match live {
+        Live::Udp(udp) if receiving => udp.set_read_timeout(timeout),
+        Live::Udp(udp) => udp.set_write_timeout(timeout),
+        Live::Stream(stream) if receiving => stream.set_read_timeout(timeout),
+        Live::Stream(stream) => stream.set_write_timeout(timeout),
+        Live::Listener(listener) if receiving => listener.set_accept_timeout(timeout),
+        Live::Listener(_) => Ok(()),
+    };
+}
+
+/// Takes `SO_LINGER` over from the companion.
+pub fn take_linger(fd: c_int, live: &Live) {
+    let Live::Stream(stream) = live else { return };
+    let mut linger = libc::linger { l_onoff: 0, l_linger: 0 };
+    let mut len = size_of_val(&linger) as socklen_t;
+    let to = (&raw mut linger).cast();
+    // SAFETY: valid places for the answer.
+    if unsafe { real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, to, &raw mut len) } == 0 {
+        let seconds = Duration::from_secs(linger.l_linger.unsigned_abs().into());
+        // It cannot fail.
+        let _ = stream.set_linger((linger.l_onoff != 0).then_some(seconds));
+    }
+}
+
+/// # Safety
+/// That of setsockopt(2).
+pub unsafe fn setsockopt(
+    file: Ref,
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    let result = unsafe { real::setsockopt(fd, level, name, value, len) };
+    if result != 0 {
+        return result;
+    }
+    let Some((_inside, file)) = enter(file) else { return result };
+    // SAFETY: the kernel has read as much.
+    answer(unsafe { took(&file, fd, level, name, value, len) }.map(|()| 0))
+}
+
+/// The kernel has taken an option.
+///
+/// # Safety
+/// `value` points to `len` readable bytes.
+unsafe fn took(
+    file: &File,
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> io::Result<()> {
+    let number = (len as usize >= size_of::<c_int>())
+        // SAFETY: long enough.
+        .then(|| unsafe { value.cast::<c_int>().read_unaligned() });
+    if let (Some(bit), Some(number)) = (control::bit(level, name), number) {
+        if number != 0 {
+            file.tells.fetch_and(!control::excludes(bit), Ordering::Relaxed);
+            file.tells.fetch_or(bit, Ordering::Relaxed);
+        } else {
+            file.tells.fetch_and(!bit, Ordering::Relaxed);
+        }
+        // The companion tells our stack its own way: what it needs for that stays on.
+        return match file.live() {
+            Some(Live::Udp(_)) if number == 0 => keep_destination(fd, level, name),
+            _ => Ok(()),
+        };
+    }
+    match (level, name, file.live()) {
+        (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO, Some(live)) => {
+            set_timeout(live, name, timeout(fd, name));
+        }
+        (libc::SOL_SOCKET, libc::SO_LINGER, Some(live)) => take_linger(fd, live),
+        (libc::IPPROTO_TCP, libc::TCP_CONGESTION, Some(Live::Stream(stream))) => {
+            // SAFETY: the kernel has read as much.
+            let text = unsafe { super::pieces::bytes(value.cast(), len as usize) };
+            let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
+            // What the kernel has and we have not: we keep to ours.
+            let _ = std::str::from_utf8(text).map(|name| stream.set_congestion(name));
+        }
+        (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO | libc::SO_LINGER, None) => {}
+        (_, _, live) => {
+            // One byte will do for many of IP's.
+            // SAFETY: long enough.
+            let number = number
+                .or_else(|| (len > 0).then(|| c_int::from(unsafe { value.cast::<u8>().read() })));
+            if let Some(number) = number {
+                file.remember(level, name, number);
+                if let Some(live) = live {
+                    // What the kernel takes and we do not know is harmless to ignore.
+                    let _ = set_number(live, level, name, number);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn keep_destination(fd: c_int, level: c_int, name: c_int) -> io::Result<()> {
+    if !matches!(
+        (level, name),
+        (libc::IPPROTO_IP, libc::IP_PKTINFO) | (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO)
+    ) {
+        return Ok(());
+    }
+    let on: c_int = 1;
+    let len = size_of_val(&on) as socklen_t;
+    // SAFETY: a number, and its size.
+    said(unsafe { real::setsockopt(fd, level, name, (&raw const on).cast(), len) }).map(drop)
+}
+
+/// # Safety
+/// That of getsockopt(2).
+pub unsafe fn getsockopt(
+    file: Ref,
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    // SAFETY: the caller's contract, here and below.
+    let by_kernel = || unsafe { real::getsockopt(fd, level, name, value, len) };
+    let Some((_inside, file)) = enter(file) else { return by_kernel() };
+    if let Some(bit) = control::bit(level, name)
+        && name != libc::SO_TIMESTAMPING
+    {
+        let on = c_int::from(file.tells.load(Ordering::Relaxed) & bit != 0);
+        // SAFETY: the caller's contract.
+        return answer(unsafe { give(&on, value, len) });
+    }
+    let Some(live) = file.live() else { return by_kernel() };
+    match (level, name, live) {
+        (libc::IPPROTO_TCP, libc::TCP_INFO, Live::Stream(stream)) => match stream.info() {
+            // SAFETY: the caller's contract.
+            Ok(info) => answer(unsafe { give(&laid_out(&info), value, len) }),
+            Err(_) => by_kernel(),
+        },
+        (libc::IPPROTO_TCP, libc::TCP_CONGESTION, Live::Stream(stream)) => {
+            let mut text = [0u8; 16];
+            let name = stream.congestion().unwrap_or_default();
+            text.iter_mut().zip(name.bytes()).for_each(|(to, from)| *to = from);
+            // SAFETY: the caller's contract.
+            answer(unsafe { give(&text, value, len) })
+        }
+        (libc::SOL_SOCKET, libc::SO_LINGER, Live::Stream(stream)) => {
+            let linger = stream.linger().ok().flatten();
+            let seconds =
+                linger.map_or(0, |span| i32::try_from(span.as_secs()).unwrap_or(i32::MAX));
+            let linger = libc::linger { l_onoff: linger.is_some().into(), l_linger: seconds };
+            // SAFETY: the caller's contract.
+            answer(unsafe { give(&linger, value, len) })
+        }
+        (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO, Live::Stream(stream)) => {
+            let limit = match name {
+                libc::SO_RCVTIMEO => stream.read_timeout(),
+                _ => stream.write_timeout(),
+            };
+            let limit = limit.ok().flatten().unwrap_or_default();
+            let time = libc::timeval {
+                tv_sec: libc::time_t::try_from(limit.as_secs()).unwrap_or(libc::time_t::MAX),
+                tv_usec: limit.subsec_micros().into(),
+            };
+            // SAFETY: the caller's contract.
+            answer(unsafe { give(&time, value, len) })
+        }
+        // Its own are not all known to it, and the companion is a socket of the same kind.
+        (libc::SOL_SOCKET, libc::SO_DOMAIN | libc::SO_TYPE | libc::SO_PROTOCOL, _) => by_kernel(),
+        (libc::IPPROTO_IPV6, known::IPV6_V6ONLY, _) => by_kernel(),
+        (_, _, live) => match get_number(live, level, name) {
+            // SAFETY: the caller's contract.
+            Ok(number) => answer(unsafe { give(&number, value, len) }),
+            Err(_) => by_kernel(),
+        },
+    }
+}
+
+/// Writes an option's value to where the program wants it, cut if there is less room.
+///
+/// # Safety
+/// `to` points to `*len` writable bytes.
+unsafe fn give<T>(value: &T, to: *mut c_void, len: *mut socklen_t) -> io::Result<usize> {
+    if to.is_null() || len.is_null() {
+        return Err(error(libc::EFAULT));
+    }
+    // SAFETY: the caller's word, here and below.
+    let room = unsafe { *len };
+    if c_int::try_from(room).is_err() {
+        return Err(error(libc::EINVAL));
+    }
+    let size = (room as usize).min(size_of::<T>());
+    // SAFETY: the caller's contract.
+    unsafe {
+        ptr::copy_nonoverlapping(ptr::from_ref(value).cast::<u8>(), to.cast::<u8>(), size);
+        *len = size as socklen_t;
+    }
+    Ok(0)
+}
+
+/// `struct tcp_info`, include/uapi/linux/tcp.h, up to `tcpi_reord_seen`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Info {
+    bytes: [u8; 8],
+    words: [u32; 24],
+    pacing_rate: u64,
+    max_pacing_rate: u64,
+    bytes_acked: u64,
+    bytes_received: u64,
+    segs_out: u32,
+    segs_in: u32,
+    notsent_bytes: u32,
+    min_rtt: u32,
+    data_segs_in: u32,
+    data_segs_out: u32,
+    delivery_rate: u64,
+    busy_time: u64,
+    rwnd_limited: u64,
+    sndbuf_limited: u64,
+    delivered: u32,
+    delivered_ce: u32,
+    bytes_sent: u64,
+    bytes_retrans: u64,
+    dsack_dups: u32,
+    reord_seen: u32,
+}
+
+const TCPI_OPT_TIMESTAMPS: u8 = 1;
+const TCPI_OPT_SACK: u8 = 2;
+const TCPI_OPT_WSCALE: u8 = 4;
+const TCPI_OPT_ECN: u8 = 8;
+
+fn laid_out(info: &TcpInfo) -> Info {
+    let micros = |span: Duration| u32::try_from(span.as_micros()).unwrap_or(u32::MAX);
+    let millis = |span: Duration| u32::try_from(span.as_millis()).unwrap_or(u32::MAX);
+    let flag = |on: bool, bit: u8| if on { bit } else { 0 };
+    let options = flag(info.timestamps, TCPI_OPT_TIMESTAMPS)
+        | flag(info.sack, TCPI_OPT_SACK)
+        | flag(info.window_scale.is_some(), TCPI_OPT_WSCALE)
+        | flag(info.ecn, TCPI_OPT_ECN);
+    let (send, receive) = info.window_scale.unwrap_or_default();
+    let low = |count: u32| u8::try_from(count).unwrap_or(u8::MAX);
+    Info {
+        bytes: [
+            info.state.number(),
+            info.ca_state,
+            low(info.retransmits),
+            low(info.probes),
+            low(info.backoff),
+            options,
+            send & 15 | receive << 4,
+            0,
+        ],
+        words: [
+            micros(info.rto),
+            0,
+            info.snd_mss,
+            info.rcv_mss,
+            info.unacked,
+            info.sacked,
+            info.lost,
+            info.retrans,
+            0,
+            millis(info.last_data_sent),
+            0,
+            millis(info.last_data_recv),
+            millis(info.last_ack_recv),
+            info.pmtu_mss + 40,
+            0,
+            micros(info.rtt),
+            micros(info.rttvar),
+            info.snd_ssthresh,
+            info.snd_cwnd,
+            info.advmss,
+            0,
+            micros(info.rcv_rtt),
+            info.rcv_space,
+            info.total_retrans,
+        ],
+        bytes_acked: info.bytes_acked,
+        bytes_received: info.bytes_received,
+        segs_out: info.segs_out,
+        segs_in: info.segs_in,
+        notsent_bytes: info.notsent_bytes,
+        min_rtt: micros(info.min_rtt),
+        data_segs_in: info.data_segs_in,
+        data_segs_out: info.data_segs_out,
+        bytes_sent: info.bytes_sent,
+        bytes_retrans: info.bytes_retrans,
+        dsack_dups: info.dsack_dups,
+        reord_seen: info.reord_seen,
+        ..Info::default()
+    }
+}

@@ -1,0 +1,91 @@
+//! Which addresses are on the chosen interface, and which peers are reached by it. Asks the kernel each time: it is
+//! asked once in a socket's life.
+
+use super::{file::lock, host};
+use std::{
+    ffi::{CStr, CString},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    ptr,
+    sync::{
+        Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+/// The addresses of this machine: on the chosen interface, or elsewhere.
+fn addresses() -> Vec<(IpAddr, bool)> {
+    let mut found = Vec::new();
+    let mut list = ptr::null_mut();
+    // SAFETY: a valid place for the list, which is freed below.
+    if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
+        return found;
+    }
+    let mut at = list;
+    // SAFETY: entries of the list are valid until it is freed.
+    while let Some(entry) = unsafe { at.as_ref() } {
+        at = entry.ifa_next;
+        // SAFETY: a name and an address of the list; the address, if any, is whole.
+        let (name, address) = unsafe {
+            let len = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
+            (CStr::from_ptr(entry.ifa_name), super::address::read(entry.ifa_addr, len))
+        };
+        if let Ok(address) = address {
+            found.push((address.ip(), name.to_bytes() == host::device().as_bytes()));
+        }
+    }
+    // SAFETY: made by getifaddrs.
+    unsafe { libc::freeifaddrs(list) };
+    found
+}
+
+/// Whether a socket bound to `local` hears the chosen interface.
+pub fn is_ours(local: IpAddr) -> bool {
+    let local = local.to_canonical();
+    local.is_unspecified() || !local.is_loopback() && addresses().contains(&(local, true))
+}
+
+/// Whether the way to `remote` leads over the chosen interface, and to another machine. `local`: where it is bound.
+pub fn leads_to(remote: SocketAddr, local: IpAddr) -> bool {
+    let to = remote.ip().to_canonical();
+    if to.is_loopback() || to.is_unspecified() || to.is_multicast() {
+        return false;
+    }
+    /// The last answer: programs connect to one place again and again.
+    static LAST: Mutex<Option<(IpAddr, IpAddr)>> = Mutex::new(None);
+    if host::made().is_some() && *lock(&LAST) == Some((to, local)) {
+        return true;
+    }
+    let from: SocketAddr = match (to, local.to_canonical()) {
+        (IpAddr::V4(_), IpAddr::V4(from)) => (from, 0).into(),
+        (IpAddr::V4(_), IpAddr::V6(_)) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        (IpAddr::V6(_), IpAddr::V6(from)) => (from, 0).into(),
+        (IpAddr::V6(_), IpAddr::V4(_)) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let probe = UdpSocket::bind(from).and_then(|probe| {
+        probe.connect(SocketAddr::new(to, remote.port().max(1)))?;
+        probe.local_addr()
+    });
+    let Ok(source) = probe else { return false };
+    let addresses = addresses();
+    // A scope is no part of what is compared.
+    let leads = addresses.contains(&(source.ip(), true))
+        && !addresses.iter().any(|(address, _)| *address == to);
+    if leads {
+        *lock(&LAST) = Some((to, local));
+    }
+    leads
+}
+
+/// The number of the chosen interface; 0: there is none of that name.
+pub fn index() -> u32 {
+    static INDEX: AtomicU32 = AtomicU32::new(0);
+    let known = INDEX.load(Ordering::Relaxed);
+    if known != 0 {
+        return known;
+    }
+    let Ok(name) = CString::new(host::device()) else { return 0 };
+    // SAFETY: a string of C.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    INDEX.store(index, Ordering::Relaxed);
+    index
+}

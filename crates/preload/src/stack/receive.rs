@@ -1,0 +1,453 @@
+//! Data in, in all the shapes C has for it.
+
+use super::{
+    address, answer, control, enter, error,
+    file::{File, Live},
+    names::restart_unless_limited,
+    pieces,
+};
+use crate::{fds::Ref, inside::Inside, real};
+use busypoll_stack::{Message, ReceiveFlags, TcpStream, UdpSocket};
+use libc::{
+    c_int, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
+};
+use std::{
+    io::{self, IoSliceMut},
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+/// What was received.
+struct Got {
+    /// What the call returns.
+    len: usize,
+    from: Option<SocketAddr>,
+    /// Of a datagram.
+    message: Option<Message>,
+    /// `MSG_TRUNC`, of a datagram.
+    flags: c_int,
+}
+
+/// Receives with `flags`; `None`: it is for the companion.
+fn receive(
+    inside: &Inside,
+    file: &File,
+    fd: c_int,
+    pieces: &mut [IoSliceMut<'_>],
+    flags: c_int,
+) -> Option<io::Result<Got>> {
+    // Errors queued for it are the kernel's business.
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        return None;
+    }
+    match file.activate(fd)? {
+        Live::Udp(udp) => Some(receive_datagram(inside, udp, fd, pieces, flags)),
+        Live::Stream(stream) => Some(receive_stream(inside, stream, fd, pieces, flags)),
+        Live::Listener(_) => None,
+    }
+}
+
+fn receive_datagram(
+    inside: &Inside,
+    udp: &UdpSocket,
+    fd: c_int,
+    pieces: &mut [IoSliceMut<'_>],
+    flags: c_int,
+) -> io::Result<Got> {
+    if flags & libc::MSG_OOB != 0 {
+        return Err(error(libc::EOPNOTSUPP));
+    }
+    let how = how(flags);
+    let message = match udp.recv_message(pieces, how) {
+        Err(stopped) if stopped.kind() == io::ErrorKind::Interrupted => inside
+            .wait(restart_unless_limited(fd, libc::SO_RCVTIMEO), || udp.recv_message(pieces, how)),
+        other => other,
+    }?;
+    let cut = message.len > message.copied;
+    let len = if flags & libc::MSG_TRUNC != 0 { message.len } else { message.copied };
+    let from = (message.from.port() != 0).then_some(message.from);
+    let flags = if cut { libc::MSG_TRUNC } else { 0 };
+    Ok(Got { len, from, message: Some(message), flags })
+}
+
+fn how(flags: c_int) -> ReceiveFlags {
+    ReceiveFlags { peek: flags & libc::MSG_PEEK != 0, dont_wait: flags & libc::MSG_DONTWAIT != 0 }
+}
+
+fn receive_stream(
+    inside: &Inside,
+    stream: &TcpStream,
+    fd: c_int,
+    pieces: &mut [IoSliceMut<'_>],
+    flags: c_int,
+) -> io::Result<Got> {
+    // There is no urgent data.
+    if flags & libc::MSG_OOB != 0 {
+        return Err(error(libc::EINVAL));
+    }
+    let how = how(flags);
+    let once = |pieces: &mut [IoSliceMut<'_>]| match stream.recv_message(pieces, how) {
+        Err(stopped) if stopped.kind() == io::ErrorKind::Interrupted => inside
+            .wait(restart_unless_limited(fd, libc::SO_RCVTIMEO), || {
+                stream.recv_message(pieces, how)
+            }),
+        other => other,
+    };
+    let mut len = if flags & libc::MSG_TRUNC != 0 { discard(pieces, once)? } else { once(pieces)? };
+    if flags & (libc::MSG_WAITALL | libc::MSG_PEEK | libc::MSG_DONTWAIT) == libc::MSG_WAITALL {
+        let wanted: usize = pieces.iter().map(|piece| piece.len()).sum();
+        let mut rest: Vec<IoSliceMut<'_>> =
+            pieces.iter_mut().map(|piece| IoSliceMut::new(piece)).collect();
+        let mut rest = &mut rest[..];
+        let mut more = len;
+        while more > 0 && len < wanted && !stream.nonblocking() {
+            IoSliceMut::advance_slices(&mut rest, more);
+            // What has come is returned, whatever ends the wait.
+            more = once(rest).unwrap_or(0);
+            len += more;
+        }
+    }
+    Ok(Got { len, from: None, message: None, flags: 0 })
+}
+
+/// `MSG_TRUNC` of TCP: as many bytes as there is room for are read, and not copied.
+fn discard(
+    pieces: &[IoSliceMut<'_>],
+    mut read: impl FnMut(&mut [IoSliceMut<'_>]) -> io::Result<usize>,
+) -> io::Result<usize> {
+    let wanted: usize = pieces.iter().map(|piece| piece.len()).sum();
+    let mut scratch = [0; 4096];
+    let room = scratch.get_mut(..wanted.min(4096)).unwrap_or_default();
+    read(&mut [IoSliceMut::new(room)])
+}
+
+/// The calls that take one buffer.
+///
+/// # Safety
+/// `buf` points to `len` writable bytes.
+unsafe fn into_buffer(
+    (inside, file): (Inside, Ref),
+    fd: c_int,
+    (buf, len): (*mut c_void, size_t),
+    flags: c_int,
+    by_kernel: impl Fn() -> ssize_t,
+) -> ssize_t {
+    // SAFETY: the caller's word.
+    let room = unsafe { pieces::room(buf.cast(), len) };
+    match receive(&inside, &file, fd, &mut [IoSliceMut::new(room)], flags) {
+        Some(got) => {
+            let result = answer(got.map(|got| got.len));
+            drop(file);
+            result
+        }
+        None => {
+            drop(file);
+            drop(inside);
+            by_kernel()
+        }
+    }
+}
+
+/// # Safety
+/// That of read(2).
+pub unsafe fn read(file: Ref, fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
+    // SAFETY: the caller's contract, here and below.
+    let by_kernel = || unsafe { real::read(fd, buf, len) };
+    match enter(file) {
+        // SAFETY: the caller's contract.
+        Some(entered) if len > 0 => unsafe { into_buffer(entered, fd, (buf, len), 0, by_kernel) },
+        // read(2) of nothing waits for nothing.
+        Some((_, file)) if file.live().is_some() => 0,
+        _ => by_kernel(),
+    }
+}
+
+/// # Safety
+/// That of recv(2).
+pub unsafe fn recv(file: Ref, fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+    // SAFETY: the caller's contract.
+    let by_kernel = || unsafe { real::recv(fd, buf, len, flags) };
+    let Some(entered) = enter(file) else { return by_kernel() };
+    // SAFETY: the caller's contract.
+    unsafe { into_buffer(entered, fd, (buf, len), flags, by_kernel) }
+}
+
+/// # Safety
+/// That of recvfrom(2).
+pub unsafe fn recvfrom(
+    file: Ref,
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    addr: *mut sockaddr,
+    addr_len: *mut socklen_t,
+) -> ssize_t {
+    // SAFETY: the caller's contract, here and below.
+    let by_kernel = || unsafe { real::recvfrom(fd, buf, len, flags, addr, addr_len) };
+    let Some((inside, file)) = enter(file) else { return by_kernel() };
+    // SAFETY: the caller's contract.
+    let room = unsafe { pieces::room(buf.cast(), len) };
+    let Some(got) = receive(&inside, &file, fd, &mut [IoSliceMut::new(room)], flags) else {
+        drop(inside);
+        return by_kernel();
+    };
+    answer(got.and_then(|got| {
+        match got.from {
+            // SAFETY: the caller's contract.
+            Some(from) => unsafe { address::write(from, file.domain, addr, addr_len) }?,
+            // SAFETY: the caller's contract.
+            None if !addr_len.is_null() => unsafe { *addr_len = 0 },
+            None => {}
+        }
+        Ok(got.len)
+    }))
+}
+
+/// # Safety
+/// That of readv(2).
+pub unsafe fn readv(file: Ref, fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+    // SAFETY: the caller's contract, here and below.
+    let by_kernel = || unsafe { real::readv(fd, iov, count) };
+    let Some((inside, file)) = enter(file) else { return by_kernel() };
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    // SAFETY: the caller's contract.
+    let got = unsafe {
+        pieces::with_room(iov, count, libc::EINVAL, |pieces| {
+            let nothing = pieces.iter().all(|piece| piece.is_empty());
+            Ok(match nothing && file.live().is_some() {
+                true => Some(0),
+                false => receive(&inside, &file, fd, pieces, 0).transpose()?.map(|got| got.len),
+            })
+        })
+    };
+    match got {
+        Ok(None) => {
+            drop(inside);
+            by_kernel()
+        }
+        Ok(Some(len)) => answer(Ok(len)),
+        Err(error) => answer(Err(error)),
+    }
+}
+
+/// # Safety
+/// That of preadv2(2).
+pub unsafe fn preadv2(
+    file: Ref,
+    fd: c_int,
+    iov: *const iovec,
+    count: c_int,
+    at: off_t,
+    flags: c_int,
+) -> ssize_t {
+    // A socket has no places; with none named it is read as ever. Flags but RWF_NOWAIT are nothing to it.
+    if at == -1 && flags & !libc::RWF_NOWAIT == 0 {
+        if flags == 0 {
+            // SAFETY: the caller's contract.
+            return unsafe { readv(file, fd, iov, count) };
+        }
+        // SAFETY: all zeros is valid; then the caller's contract.
+        unsafe {
+            let mut message: msghdr = std::mem::zeroed();
+            message.msg_iov = iov.cast_mut();
+            message.msg_iovlen = usize::try_from(count).unwrap_or(usize::MAX) as _;
+            return recvmsg(file, fd, &raw mut message, libc::MSG_DONTWAIT);
+        }
+    }
+    // SAFETY: the caller's contract. ESPIPE, or what else the kernel says.
+    unsafe { real::preadv2(fd, iov, count, at, flags) }
+}
+
+/// # Safety
+/// That of recvmsg(2).
+pub unsafe fn recvmsg(file: Ref, fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the caller's contract, here and below.
+    let by_kernel = || unsafe { real::recvmsg(fd, message, flags) };
+    let Some((inside, file)) = enter(file) else { return by_kernel() };
+    // SAFETY: the caller's contract.
+    match unsafe { one_message(&inside, &file, fd, message, flags) } {
+        Some(result) => answer(result),
+        None => {
+            drop(inside);
+            by_kernel()
+        }
+    }
+}
+
+/// # Safety
+/// That of recvmsg(2).
+unsafe fn one_message(
+    inside: &Inside,
+    file: &File,
+    fd: c_int,
+    message: *mut msghdr,
+    flags: c_int,
+) -> Option<io::Result<usize>> {
+    // SAFETY: the caller's contract, here and below.
+    let Some(message) = (unsafe { message.as_mut() }) else {
+        return Some(Err(error(libc::EFAULT)));
+    };
+    let (iov, count) = (message.msg_iov, message.msg_iovlen);
+    // SAFETY: the caller's contract.
+    let got = unsafe {
+        pieces::with_room(iov, count, libc::EMSGSIZE, |pieces| {
+            receive(inside, file, fd, pieces, flags).transpose()
+        })
+    };
+    let got = match got {
+        Ok(None) => return None,
+        Ok(Some(got)) => got,
+        Err(error) => return Some(Err(error)),
+    };
+    message.msg_flags = got.flags;
+    match got.from {
+        Some(from) => {
+            let (name, len) = (message.msg_name.cast(), &raw mut message.msg_namelen);
+            // SAFETY: the caller's contract.
+            if let Err(error) = unsafe { address::write(from, file.domain, name, len) } {
+                return Some(Err(error));
+            }
+        }
+        None => message.msg_namelen = 0,
+    }
+    let tells = file.tells.load(std::sync::atomic::Ordering::Relaxed);
+    match got.message {
+        Some(datagram) if tells != 0 => {
+            let drops = match file.live() {
+                Some(Live::Udp(udp)) => udp.stats().drops,
+                _ => 0,
+            };
+            message.msg_flags |=
+                // SAFETY: the caller's contract.
+                unsafe { control::tell(tells, &datagram, drops, file.domain, message) };
+        }
+        _ => message.msg_controllen = 0,
+    }
+    Some(Ok(got.len))
+}
+
+/// # Safety
+/// That of recvmmsg(2).
+pub unsafe fn recvmmsg(
+    file: Ref,
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: u32,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    // SAFETY: the caller's contract, here and below.
+    let by_kernel = || unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
+    let Some((inside, file)) = enter(file) else { return by_kernel() };
+    // SAFETY: the caller's contract.
+    let limit = match unsafe { timeout.as_ref() } {
+        None => None,
+        Some(time) => match (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec)) {
+            (Ok(seconds), Ok(nanos @ ..=999_999_999)) => Some(Duration::new(seconds, nanos)),
+            _ => return answer(Err(error(libc::EINVAL))),
+        },
+    };
+    let begun = Instant::now();
+    let wait_for_one = flags & libc::MSG_WAITFORONE != 0;
+    let mut flags = flags & !libc::MSG_WAITFORONE;
+    let mut received = 0;
+    let mut failed = None;
+    // As many as the kernel takes at once.
+    for at in 0..(count as usize).min(pieces::MOST) {
+        // SAFETY: the caller's contract.
+        let entry = unsafe { &mut *messages.add(at) };
+        // SAFETY: the caller's contract.
+        match unsafe { one_message(&inside, &file, fd, &raw mut entry.msg_hdr, flags) } {
+            None if received == 0 => {
+                drop(inside);
+                return by_kernel();
+            }
+            None => break,
+            Some(Ok(len)) => entry.msg_len = len as u32,
+            Some(Err(error)) => {
+                failed = Some(error);
+                break;
+            }
+        }
+        received += 1;
+        if wait_for_one {
+            flags |= libc::MSG_DONTWAIT;
+        }
+        if limit.is_some_and(|limit| begun.elapsed() >= limit) {
+            break;
+        }
+    }
+    // SAFETY: the caller's contract.
+    if let (Some(limit), Some(timeout)) = (limit, unsafe { timeout.as_mut() }) {
+        let left = limit.saturating_sub(begun.elapsed());
+        timeout.tv_sec = left.as_secs() as _;
+        timeout.tv_nsec = left.subsec_nanos().into();
+    }
+    match failed {
+        Some(error) if received == 0 => answer(Err(error)),
+        _ => answer(Ok(received)),
+    }
+}
+
+/// `read` as `-D_FORTIFY_SOURCE` calls it: with the size of what the buffer points to.
+///
+/// # Safety
+/// That of read(2).
+pub unsafe fn read_chk(
+    file: Ref,
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    room: size_t,
+) -> ssize_t {
+    if len > room {
+        // SAFETY: the caller's contract; it ends the program, with the right words.
+        return unsafe { real::__read_chk(fd, buf, len, room) };
+    }
+    // SAFETY: the caller's contract.
+    unsafe { read(file, fd, buf, len) }
+}
+
+/// `recv`, likewise.
+///
+/// # Safety
+/// That of recv(2).
+pub unsafe fn recv_chk(
+    file: Ref,
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+) -> ssize_t {
+    if len > room {
+        // SAFETY: as in `read_chk`.
+        return unsafe { real::__recv_chk(fd, buf, len, room, flags) };
+    }
+    // SAFETY: the caller's contract.
+    unsafe { recv(file, fd, buf, len, flags) }
+}
+
+/// `recvfrom`, likewise.
+///
+/// # Safety
+/// That of recvfrom(2).
+#[expect(clippy::too_many_arguments, reason = "as many as the C library's")]
+pub unsafe fn recvfrom_chk(
+    file: Ref,
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+    addr: *mut sockaddr,
+    addr_len: *mut socklen_t,
+) -> ssize_t {
+    if len > room {
+        // SAFETY: as in `read_chk`.
+        return unsafe { real::__recvfrom_chk(fd, buf, len, room, flags, addr, addr_len) };
+    }
+    // SAFETY: the caller's contract.
+    unsafe { recvfrom(file, fd, buf, len, flags, addr, addr_len) }
+}

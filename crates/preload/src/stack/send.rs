@@ -1,0 +1,392 @@
+//! Data out, in all the shapes C has for it.
+
+use super::{
+    address, answer, code, enter, error,
+    file::{File, Live, let_go},
+    names, own_port, pieces, place,
+};
+use crate::{fds::Ref, inside::Inside, real};
+use busypoll_policy::Protocol;
+use busypoll_stack::{Outgoing, SendFlags, TcpStream, UdpSocket};
+use libc::{c_int, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
+use std::{
+    io::{self, IoSlice},
+    net::SocketAddr,
+};
+
+/// What is sent to, as C says it.
+#[derive(Clone, Copy)]
+struct Name {
+    address: *const sockaddr,
+    len: socklen_t,
+}
+
+const NOBODY: Name = Name { address: std::ptr::null(), len: 0 };
+
+impl Name {
+    /// # Safety
+    /// As made.
+    unsafe fn read(self, file: &File) -> io::Result<Option<SocketAddr>> {
+        if self.address.is_null() || self.len == 0 {
+            return Ok(None);
+        }
+        // SAFETY: the caller's word.
+        let to = unsafe { address::read(self.address, self.len) }?;
+        // A socket of IPv4 refuses others' addresses (`udp_sendmsg`).
+        match file.domain == libc::AF_INET && to.is_ipv6() {
+            true => Err(error(libc::EAFNOSUPPORT)),
+            false => Ok(Some(to)),
+        }
+    }
+}
+
+/// Sends `pieces`; `None`: it is for the companion.
+///
+/// # Safety
+/// `to` as made.
+unsafe fn send_pieces(
+    inside: &Inside,
+    file: &Ref,
+    fd: c_int,
+    pieces: &[IoSlice<'_>],
+    to: Name,
+    flags: c_int,
+) -> Option<io::Result<usize>> {
+    let live = match file.live() {
+        Some(live) => live,
+        None => {
+            // SAFETY: the caller's word.
+            let to = unsafe { to.read(file) }.ok()?;
+            first_send(file, fd, to)?
+        }
+    };
+    Some(match live {
+        Live::Udp(udp) => {
+            // SAFETY: the caller's word.
+            let to = match unsafe { to.read(file) } {
+                Ok(to) => to,
+                Err(error) => return Some(Err(error)),
+            };
+            send_datagram(inside, udp, fd, pieces, to, flags)
+        }
+        Live::Stream(stream) => send_stream(inside, stream, fd, pieces, flags),
+        Live::Listener(_) => return None,
+    })
+}
+
+/// A socket that has not come to life sends to `to`, or to its peer. `None`: by its companion.
+fn first_send(file: &Ref, fd: c_int, to: Option<SocketAddr>) -> Option<&Live> {
+    if file.protocol == Protocol::Tcp || file.is_kernels() {
+        return None;
+    }
+    let local = names::local(fd).ok()?;
+    if local.port() == 0 {
+        // Unbound, so not connected either.
+        let to = to?;
+        if !(file.is_for_stack(None, Some(to)) && place::leads_to(to, local.ip())) {
+            let_go(fd, file);
+            return None;
+        }
+        own_port(fd, file.domain).ok()?;
+    }
+    file.activate(fd)
+}
+
+fn send_datagram(
+    inside: &Inside,
+    udp: &UdpSocket,
+    fd: c_int,
+    pieces: &[IoSlice<'_>],
+    to: Option<SocketAddr>,
+    flags: c_int,
+) -> io::Result<usize> {
+    if flags & libc::MSG_OOB != 0 {
+        return Err(error(libc::EOPNOTSUPP));
+    }
+    let dont_wait = flags & libc::MSG_DONTWAIT != 0;
+    match udp.send_message(pieces, to, dont_wait) {
+        Err(stopped) if stopped.kind() == io::ErrorKind::Interrupted => {
+            let restart = names::restart_unless_limited(fd, libc::SO_SNDTIMEO);
+            inside.wait(restart, || udp.send_message(pieces, to, dont_wait))
+        }
+        other => other,
+    }
+}
+
+fn send_stream(
+    inside: &Inside,
+    stream: &TcpStream,
+    fd: c_int,
+    pieces: &[IoSlice<'_>],
+    flags: c_int,
+) -> io::Result<usize> {
+    if flags & libc::MSG_OOB != 0 {
+        return Err(error(libc::EOPNOTSUPP));
+    }
+    let how =
+        SendFlags { more: flags & libc::MSG_MORE != 0, dont_wait: flags & libc::MSG_DONTWAIT != 0 };
+    let sent = match stream.send_message(pieces, how) {
+        Err(stopped) if stopped.kind() == io::ErrorKind::Interrupted => {
+            let restart = names::restart_unless_limited(fd, libc::SO_SNDTIMEO);
+            inside.wait(restart, || stream.send_message(pieces, how))
+        }
+        other => other,
+    };
+    if flags & libc::MSG_NOSIGNAL == 0
+        && sent.as_ref().is_err_and(|error| code(error) == libc::EPIPE)
+    {
+        // SAFETY: a signal to ourselves, handled once we are outside.
+        unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGPIPE) };
+    }
+    sent
+}
+
+/// The calls that take one buffer.
+///
+/// # Safety
+/// `buf` points to `len` readable bytes; `to` as made.
+unsafe fn from_buffer(
+    file: Ref,
+    fd: c_int,
+    (buf, len): (*const c_void, size_t),
+    to: Name,
+    flags: c_int,
+    by_kernel: impl Fn() -> ssize_t,
+) -> ssize_t {
+    let Some((inside, file)) = enter(file) else { return by_kernel() };
+    // SAFETY: the caller's word.
+    let sent = unsafe {
+        let bytes = pieces::bytes(buf.cast(), len);
+        send_pieces(&inside, &file, fd, &[IoSlice::new(bytes)], to, flags)
+    };
+    match sent {
+        Some(result) => answer(result),
+        None => {
+            drop(inside);
+            by_kernel()
+        }
+    }
+}
+
+/// # Safety
+/// That of write(2).
+pub unsafe fn write(file: Ref, fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
+    // SAFETY: the caller's contract.
+    unsafe { from_buffer(file, fd, (buf, len), NOBODY, 0, || real::write(fd, buf, len)) }
+}
+
+/// # Safety
+/// That of send(2).
+pub unsafe fn send(file: Ref, fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t {
+    // SAFETY: the caller's contract.
+    unsafe { from_buffer(file, fd, (buf, len), NOBODY, flags, || real::send(fd, buf, len, flags)) }
+}
+
+/// # Safety
+/// That of sendto(2).
+pub unsafe fn sendto(
+    file: Ref,
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+    flags: c_int,
+    addr: *const sockaddr,
+    addr_len: socklen_t,
+) -> ssize_t {
+    let to = Name { address: addr, len: addr_len };
+    // SAFETY: the caller's contract.
+    unsafe {
+        from_buffer(file, fd, (buf, len), to, flags, || {
+            real::sendto(fd, buf, len, flags, addr, addr_len)
+        })
+    }
+}
+
+/// # Safety
+/// That of writev(2).
+pub unsafe fn writev(file: Ref, fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+    // SAFETY: the caller's contract.
+    unsafe { from_vector(file, fd, (iov, count), 0, || real::writev(fd, iov, count)) }
+}
+
+/// # Safety
+/// That of pwritev2(2).
+pub unsafe fn pwritev2(
+    file: Ref,
+    fd: c_int,
+    iov: *const iovec,
+    count: c_int,
+    at: off_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: the caller's contract. A socket has no places: ESPIPE, or what else the kernel says.
+    let by_kernel = || unsafe { real::pwritev2(fd, iov, count, at, flags) };
+    if at != -1 || flags & !libc::RWF_NOWAIT != 0 {
+        return by_kernel();
+    }
+    let flags = if flags == 0 { 0 } else { libc::MSG_DONTWAIT };
+    // SAFETY: the caller's contract.
+    unsafe { from_vector(file, fd, (iov, count), flags, by_kernel) }
+}
+
+/// # Safety
+/// `iov` points to `count` vectors of readable memory.
+unsafe fn from_vector(
+    file: Ref,
+    fd: c_int,
+    (iov, count): (*const iovec, c_int),
+    flags: c_int,
+    by_kernel: impl Fn() -> ssize_t,
+) -> ssize_t {
+    let Some((inside, file)) = enter(file) else { return by_kernel() };
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    // SAFETY: the caller's word.
+    let sent = unsafe {
+        pieces::with_bytes(iov, count, libc::EINVAL, |pieces| {
+            send_pieces(&inside, &file, fd, pieces, NOBODY, flags).transpose()
+        })
+    };
+    match sent.transpose() {
+        Some(result) => answer(result),
+        None => {
+            drop(inside);
+            by_kernel()
+        }
+    }
+}
+
+/// # Safety
+/// That of sendmsg(2).
+pub unsafe fn sendmsg(file: Ref, fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the caller's contract, here and below.
+    let by_kernel = || unsafe { real::sendmsg(fd, message, flags) };
+    let Some((inside, file)) = enter(file) else { return by_kernel() };
+    // SAFETY: the caller's contract.
+    match unsafe { one_message(&inside, &file, fd, message, flags) } {
+        Some(result) => answer(result),
+        None => {
+            drop(inside);
+            by_kernel()
+        }
+    }
+}
+
+/// # Safety
+/// That of sendmsg(2).
+unsafe fn one_message(
+    inside: &Inside,
+    file: &Ref,
+    fd: c_int,
+    message: *const msghdr,
+    flags: c_int,
+) -> Option<io::Result<usize>> {
+    // SAFETY: the caller's contract, here and below.
+    let message = unsafe { message.as_ref() }?;
+    let (iov, count) = (message.msg_iov, message.msg_iovlen);
+    let to = Name { address: message.msg_name.cast_const().cast(), len: message.msg_namelen };
+    // What a datagram's ancillary data asks for (a source address, segments, a time to live) the kernel does.
+    if file.protocol == Protocol::Udp && message.msg_controllen > 0 {
+        if file.live().is_none() {
+            // SAFETY: the caller's contract.
+            let to = unsafe { to.read(file) }.ok()?;
+            first_send(file, fd, to)?;
+        }
+        return None;
+    }
+    // SAFETY: the caller's contract.
+    let sent = unsafe {
+        pieces::with_bytes(iov, count, libc::EMSGSIZE, |pieces| {
+            send_pieces(inside, file, fd, pieces, to, flags).transpose()
+        })
+    };
+    sent.transpose()
+}
+
+/// # Safety
+/// That of sendmmsg(2).
+pub unsafe fn sendmmsg(
+    file: Ref,
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: u32,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the caller's contract, here and below.
+    let by_kernel = |done: usize| unsafe {
+        real::sendmmsg(fd, messages.add(done), count.saturating_sub(done as u32), flags)
+    };
+    let Some((inside, file)) = enter(file) else { return by_kernel(0) };
+    let count = (count as usize).min(pieces::MOST);
+    let mut sent = 0;
+    while sent < count {
+        if let Some(Live::Udp(udp)) = file.live()
+            // SAFETY: the caller's contract.
+            && let Some(batch) = unsafe { batch(udp, &file, messages.wrapping_add(sent), count - sent) }
+            && flags == 0
+        {
+            sent += batch;
+            continue;
+        }
+        // SAFETY: the caller's contract.
+        let entry = unsafe { &mut *messages.add(sent) };
+        // SAFETY: the caller's contract.
+        match unsafe { one_message(&inside, &file, fd, &raw const entry.msg_hdr, flags) } {
+            Some(Ok(len)) => entry.msg_len = len as u32,
+            Some(Err(_)) if sent > 0 => break,
+            Some(Err(error)) => return answer(Err(error)),
+            None => {
+                drop(inside);
+                let more = by_kernel(sent);
+                return if more < 0 && sent > 0 {
+                    sent as c_int
+                } else {
+                    more.max(-1) + if more < 0 { 0 } else { sent as c_int }
+                };
+            }
+        }
+        sent += 1;
+    }
+    answer(Ok(sent))
+}
+
+/// The most datagrams that go with one doorbell.
+const BATCH: usize = 64;
+
+/// Sends the first of `messages` that are each in one piece and have no ancillary data, together. How many; `None` if
+/// that is none, or one of them fails.
+///
+/// # Safety
+/// `messages` points to `count` messages.
+unsafe fn batch(
+    udp: &UdpSocket,
+    file: &File,
+    messages: *mut mmsghdr,
+    count: usize,
+) -> Option<usize> {
+    let mut outgoing = [Outgoing { payload: &[], to: None }; BATCH];
+    let mut ready = 0;
+    for (at, place) in outgoing.iter_mut().enumerate().take(count) {
+        // SAFETY: the caller's word, here and below.
+        let header = unsafe { &(*messages.add(at)).msg_hdr };
+        if header.msg_iovlen != 1 || header.msg_controllen != 0 {
+            break;
+        }
+        let name = Name { address: header.msg_name.cast_const().cast(), len: header.msg_namelen };
+        // SAFETY: the caller's contract.
+        let Ok(to) = (unsafe { name.read(file) }) else { break };
+        let payload =
+            // SAFETY: the caller's contract.
+            unsafe { pieces::bytes((*header.msg_iov).iov_base.cast(), (*header.msg_iov).iov_len) };
+        *place = Outgoing { payload, to };
+        ready += 1;
+    }
+    if ready < 2 {
+        return None;
+    }
+    let sent = udp.send_many(outgoing.get(..ready)?).ok()?;
+    for (at, one) in outgoing.iter().enumerate().take(sent) {
+        // SAFETY: the caller's word.
+        unsafe { (*messages.add(at)).msg_len = one.payload.len() as u32 };
+    }
+    Some(sent)
+}

@@ -1,0 +1,94 @@
+//! News from the kernel's halves of inner sets. A set that has others as members hears of their sockets of ours from
+//! the stack; of what the kernel watches for them, by an instance of its own that has theirs as members,
+//! edge-triggered: it says that there is something new, and the inner set is asked what.
+
+use super::set::Set;
+use crate::{
+    real,
+    stack::{file::lock, own, said},
+};
+use busypoll_stack::{Events, Watch, napi::WakeList};
+use libc::{c_int, epoll_event};
+use std::{
+    collections::HashMap,
+    io,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    sync::{Arc, Mutex, OnceLock, Weak},
+};
+
+/// Who is told of one inner set's news.
+type Told = Vec<Weak<dyn Watch>>;
+
+/// The bells of one set.
+#[derive(Default)]
+pub struct Bells {
+    epoll: OnceLock<OwnedFd>,
+    told: Mutex<HashMap<u64, Told>>,
+}
+
+impl std::fmt::Debug for Bells {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.epoll.fmt(f)
+    }
+}
+
+impl Bells {
+    /// What becomes readable when one has rung; `None` if there are none.
+    pub fn fd(&self) -> Option<c_int> {
+        self.epoll.get().map(AsRawFd::as_raw_fd)
+    }
+
+    fn make(&self) -> io::Result<c_int> {
+        if let Some(known) = self.fd() {
+            return Ok(known);
+        }
+        // SAFETY: a plain system call.
+        let epoll = said(own::keep(unsafe { real::epoll_create1(libc::EPOLL_CLOEXEC) }))?;
+        // SAFETY: made just now, and ours.
+        let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
+        Ok(self.epoll.get_or_init(|| epoll).as_raw_fd())
+    }
+
+    /// From now on tells `watch` of what is new in the kernel's half of `inner`, which is `kernel`, and in those of
+    /// its inner sets.
+    ///
+    /// # Errors
+    /// No descriptor or memory left.
+    pub fn hear(&self, inner: &Set, kernel: c_int, watch: &Arc<dyn Watch>) -> io::Result<()> {
+        let epoll = self.make()?;
+        let name = inner.joined.id() as u64;
+        lock(&self.told).entry(name).or_default().push(Arc::downgrade(watch));
+        for fd in [kernel, inner.bells().make()?] {
+            let mut event =
+                epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: name };
+            // SAFETY: valid for the call.
+            let added = unsafe { real::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+            match said(added) {
+                Err(error) if error.raw_os_error() != Some(libc::EEXIST) => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Passes on what has rung.
+    pub fn ring(&self) {
+        let Some(epoll) = self.fd() else { return };
+        let mut events = [epoll_event { events: 0, u64: 0 }; 16];
+        // SAFETY: room for as many events.
+        let rung = unsafe { real::epoll_wait(epoll, events.as_mut_ptr(), 16, 0) };
+        let mut wake = WakeList::default();
+        for event in events.iter().take(usize::try_from(rung).unwrap_or(0)) {
+            let name = event.u64;
+            let mut told = lock(&self.told);
+            let Some(list) = told.get_mut(&name) else { continue };
+            list.retain(|watch| watch.strong_count() > 0);
+            let watches: Vec<_> = list.iter().filter_map(Weak::upgrade).collect();
+            drop(told);
+            for watch in watches {
+                watch.notify(Events::READABLE, None, &mut wake);
+            }
+        }
+        wake.wake_all();
+    }
+}

@@ -1,0 +1,346 @@
+//! The calls of epoll. A set that has no socket of ours that has come to life is the kernel's to wait for.
+
+use super::{Deadline, Joined, Set};
+use crate::{
+    config,
+    fds::{self, Ref},
+    inside::{Inside, Restart},
+    kernel, real,
+    stack::{File, answer, error, host, own, said},
+};
+use busypoll_stack::{EpollParams, Source};
+use libc::{c_int, epoll_event, sigset_t, timespec};
+use std::{
+    io, slice,
+    sync::{Arc, OnceLock},
+};
+
+/// The kernel's own bound of events a wait may ask for (EP_MAX_EVENTS).
+const MOST: usize = c_int::MAX as usize / size_of::<epoll_event>();
+
+/// What may stand beside EPOLLEXCLUSIVE (EPOLLEXCLUSIVE_OK_BITS).
+const EXCLUSIVE_OK: u32 = (libc::EPOLLIN
+    | libc::EPOLLOUT
+    | libc::EPOLLRDNORM
+    | libc::EPOLLWRNORM
+    | libc::EPOLLERR
+    | libc::EPOLLHUP
+    | libc::EPOLLWAKEUP
+    | libc::EPOLLET
+    | libc::EPOLLEXCLUSIVE) as u32;
+
+/// Notes an instance that the program has made.
+fn made(fd: c_int) -> c_int {
+    if fd >= 0
+        && config::get().is_some_and(config::Config::is_stack)
+        && let Some(_inside) = Inside::enter()
+    {
+        fds::set(fd, Ref::new(File::of_set(Set::new(micros()))));
+    }
+    fd
+}
+
+/// How long waits for sets spin, by the policy.
+fn micros() -> u32 {
+    static MICROS: OnceLock<u32> = OnceLock::new();
+    *MICROS.get_or_init(|| config::get().map_or(0, host::polls_for))
+}
+
+/// # Safety
+/// That of epoll_create(2).
+pub unsafe fn epoll_create(size: c_int) -> c_int {
+    // SAFETY: the caller's contract.
+    made(unsafe { kernel::epoll_create(size) })
+}
+
+/// # Safety
+/// That of epoll_create1(2).
+pub unsafe fn epoll_create1(flags: c_int) -> c_int {
+    // SAFETY: the caller's contract.
+    made(unsafe { own::epoll_create1_other(flags) })
+}
+
+/// On an instance of no set of ours: one made before the library was there, or inherited.
+///
+/// # Safety
+/// That of epoll_ctl(2).
+pub unsafe fn epoll_ctl_other(
+    epoll: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> c_int {
+    if fds::get(fd).is_none_or(|file| !file.is_member()) {
+        // SAFETY: the caller's contract.
+        return unsafe { kernel::epoll_ctl(epoll, operation, fd, event) };
+    }
+    let is_set = is_epoll(epoll);
+    match Inside::enter().filter(|_| is_set) {
+        Some(inside) => {
+            let set = Set::new(micros());
+            set.has_kernels();
+            fds::set(epoll, Ref::new(File::of_set(set)));
+            drop(inside);
+            match fds::get(epoll) {
+                // SAFETY: the caller's contract.
+                Some(file) => unsafe { epoll_ctl(file, epoll, operation, fd, event) },
+                // SAFETY: the caller's contract.
+                None => unsafe { kernel::epoll_ctl(epoll, operation, fd, event) },
+            }
+        }
+        // SAFETY: the caller's contract.
+        None => unsafe { kernel::epoll_ctl(epoll, operation, fd, event) },
+    }
+}
+
+/// Whether it is an instance of epoll.
+fn is_epoll(fd: c_int) -> bool {
+    let path = format!("/proc/self/fd/{fd}");
+    let link = rustix::fs::readlink(path, Vec::new());
+    link.is_ok_and(|link| link.as_bytes() == b"anon_inode:[eventpoll]")
+}
+
+/// # Safety
+/// That of epoll_ctl(2).
+pub unsafe fn epoll_ctl(
+    file: Ref,
+    epoll: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> c_int {
+    let member = fds::get(fd).filter(|member| member.is_member());
+    // SAFETY: the caller's contract.
+    let other = || unsafe { kernel::epoll_ctl(epoll, operation, fd, event) };
+    let (Some(set), Some(member)) = (file.set(), member) else {
+        let result = other();
+        if result == 0 && operation == libc::EPOLL_CTL_ADD {
+            file.set().into_iter().for_each(|set| set.has_kernels());
+        }
+        return result;
+    };
+    let Some(_inside) = Inside::enter() else { return other() };
+    // SAFETY: the caller's contract.
+    answer(unsafe { control(set, epoll, operation, fd, &member, event) }.map(|()| 0))
+}
+
+/// # Safety
+/// That of epoll_ctl(2).
+unsafe fn control(
+    set: &Arc<Set>,
+    epoll: c_int,
+    operation: c_int,
+    fd: c_int,
+    member: &Ref,
+    event: *mut epoll_event,
+) -> io::Result<()> {
+    let joined = member.membership();
+    let given = || match event.is_null() {
+        // SAFETY: the caller's contract.
+        false => Ok(unsafe { event.read_unaligned() }),
+        true => Err(error(libc::EFAULT)),
+    };
+    let done = match operation {
+        libc::EPOLL_CTL_ADD => {
+            // Held from the start, so that sets around and members that come to life find it.
+            set.hold(epoll);
+            member.set().into_iter().for_each(|inner| inner.hold(fd));
+            let given = given()?;
+            match source_of(member) {
+                None => {
+                    // SAFETY: the caller's contract.
+                    unsafe { set.add_dormant(epoll, fd, joined, member.set(), event) }?;
+                    // It may have come to life meanwhile, and did not find it.
+                    source_of(member)
+                        .into_iter()
+                        .for_each(|source| set.adopt(joined.id(), &source));
+                    return Ok(());
+                }
+                Some(source) => {
+                    check(set, member, given.events)?;
+                    return set.add(fd, joined, member.set(), &source, given);
+                }
+            }
+        }
+        libc::EPOLL_CTL_MOD => set.modify(fd, joined.id(), given()?),
+        libc::EPOLL_CTL_DEL => set.remove(fd, joined.id()),
+        _ => return Err(error(libc::EINVAL)),
+    };
+    match done {
+        Some(done) => done,
+        None if source_of(member).is_some() => Err(error(libc::ENOENT)),
+        None => {
+            // SAFETY: the caller's contract.
+            let result = unsafe { real::epoll_ctl(epoll, operation, fd, event) };
+            said(result).map(drop)
+        }
+    }
+}
+
+/// What the kernel would refuse.
+fn check(set: &Arc<Set>, member: &Ref, events: u32) -> io::Result<()> {
+    let is_itself = member.set().is_some_and(|inner| Arc::ptr_eq(inner, set));
+    let exclusive = events & libc::EPOLLEXCLUSIVE as u32 != 0;
+    if is_itself || exclusive && (member.set().is_some() || events & !EXCLUSIVE_OK != 0) {
+        return Err(error(libc::EINVAL));
+    }
+    Ok(())
+}
+
+/// Where the events of a member come from, once it has come to life.
+fn source_of(member: &Ref) -> Option<Arc<dyn Source>> {
+    match member.set() {
+        Some(inner) => inner.is_mixed().then(|| inner.source()),
+        None => member.live().map(|live| live.socket().events()),
+    }
+}
+
+/// ioctl(2) on a set: what `EPIOCSPARAMS` sets is for our half, too.
+///
+/// # Safety
+/// That of ioctl(2).
+pub unsafe fn ioctl(set: &Set, epoll: c_int, request: libc::c_ulong, argument: usize) -> c_int {
+    // SAFETY: the caller's contract.
+    let result = unsafe { kernel::ioctl(epoll, request, argument) };
+    if result == 0
+        && request == libc::EPIOCSPARAMS as libc::c_ulong
+        && let Some(_inside) = Inside::enter()
+    {
+        let given = std::ptr::with_exposed_provenance::<libc::epoll_params>(argument);
+        // SAFETY: the kernel has just read it.
+        let given = unsafe { given.read_unaligned() };
+        set.set_params(EpollParams {
+            busy_poll_usecs: given.busy_poll_usecs,
+            busy_poll_budget: given.busy_poll_budget,
+            prefer_busy_poll: given.prefer_busy_poll != 0,
+        });
+    }
+    result
+}
+
+/// # Safety
+/// That of epoll_wait(2).
+pub unsafe fn epoll_wait(
+    file: Ref,
+    epoll: c_int,
+    events: *mut epoll_event,
+    room: c_int,
+    timeout: c_int,
+) -> c_int {
+    let deadline = || Ok(Deadline::from_millis(timeout));
+    // SAFETY: the caller's contract.
+    unsafe { wait(file, epoll, events, room, deadline, std::ptr::null()) }
+        // SAFETY: the caller's contract.
+        .unwrap_or_else(|| unsafe { kernel::epoll_wait(epoll, events, room, timeout) })
+}
+
+/// # Safety
+/// That of epoll_pwait(2).
+pub unsafe fn epoll_pwait(
+    file: Ref,
+    epoll: c_int,
+    events: *mut epoll_event,
+    room: c_int,
+    timeout: c_int,
+    mask: *const sigset_t,
+) -> c_int {
+    let deadline = || Ok(Deadline::from_millis(timeout));
+    // SAFETY: the caller's contract.
+    unsafe { wait(file, epoll, events, room, deadline, mask) }
+        // SAFETY: the caller's contract.
+        .unwrap_or_else(|| unsafe { kernel::epoll_pwait(epoll, events, room, timeout, mask) })
+}
+
+/// # Safety
+/// That of epoll_pwait2(2).
+pub unsafe fn epoll_pwait2(
+    file: Ref,
+    epoll: c_int,
+    events: *mut epoll_event,
+    room: c_int,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    let deadline = || unsafe { Deadline::from_timespec(timeout) };
+    // SAFETY: the caller's contract.
+    unsafe { wait(file, epoll, events, room, deadline, mask) }
+        // SAFETY: the caller's contract.
+        .unwrap_or_else(|| unsafe { kernel::epoll_pwait2(epoll, events, room, timeout, mask) })
+}
+
+/// `None`: the wait is the kernel's.
+///
+/// # Safety
+/// `events` has room for so many; `mask` is null or valid.
+unsafe fn wait(
+    file: Ref,
+    epoll: c_int,
+    events: *mut epoll_event,
+    room: c_int,
+    deadline: impl FnOnce() -> io::Result<Deadline>,
+    mask: *const sigset_t,
+) -> Option<c_int> {
+    let set = file.set()?.clone();
+    let inside = Inside::enter()?;
+    set.wake_up();
+    if !set.is_mixed() {
+        return None;
+    }
+    let room = usize::try_from(room).ok().filter(|room| (1..=MOST).contains(room));
+    // SAFETY: the caller's contract.
+    let mask = unsafe { mask.as_ref() };
+    let result = match (room, deadline()) {
+        (None, _) => Err(error(libc::EINVAL)),
+        (_, Err(error)) => Err(error),
+        (Some(room), Ok(deadline)) => {
+            // SAFETY: the caller's contract: writable, and only written.
+            let out = unsafe { slice::from_raw_parts_mut(events, room) };
+            wait_for(&inside, &set, epoll, out, deadline, mask)
+        }
+    };
+    drop((set, file));
+    Some(answer(result))
+}
+
+fn wait_for(
+    inside: &Inside,
+    set: &Arc<Set>,
+    epoll: c_int,
+    out: &mut [epoll_event],
+    deadline: Deadline,
+    mask: Option<&sigset_t>,
+) -> io::Result<usize> {
+    let found = set.take(epoll, out)?;
+    if found > 0 {
+        return Ok(found);
+    }
+    inside.wait_masked(
+        mask,
+        Restart::NeverNorAfterStop,
+        || Ok(None),
+        || {
+            loop {
+                let may = set.wait(epoll, deadline.left())?;
+                set.wake_up();
+                let found = set.take(epoll, out)?;
+                if found > 0 || !may && deadline.is_over() {
+                    return Ok(found);
+                }
+            }
+        },
+    )
+}
+
+/// What a set knows its members by.
+impl File {
+    /// Its name among members, and the sets it is in.
+    pub(super) fn membership(&self) -> &Joined {
+        self.set().map_or(&self.joined, |set| &set.joined)
+    }
+
+    /// Whether sets are to know of it: it is a set itself, or a socket that may come to life.
+    fn is_member(&self) -> bool {
+        self.set().is_some() || !self.is_kernels()
+    }
+}

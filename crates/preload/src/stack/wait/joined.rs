@@ -1,0 +1,58 @@
+//! Which sets a file is a member of, for the moments that concern them: it comes to life, it is closed.
+
+use super::set::Set;
+use crate::stack::file::lock;
+use busypoll_stack::Source;
+use std::sync::{
+    Arc, Mutex, Weak,
+    atomic::{AtomicBool, Ordering},
+};
+
+/// The sets that one file is a member of. Where it stands in memory is the file's name among them.
+#[derive(Debug, Default)]
+pub struct Joined {
+    sets: Mutex<Vec<Weak<Set>>>,
+    any: AtomicBool,
+}
+
+impl Joined {
+    /// The file's name.
+    pub fn id(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    /// It is a member of `set` from now on.
+    pub fn join(&self, set: &Arc<Set>) {
+        let mut sets = lock(&self.sets);
+        sets.retain(|known| {
+            known.strong_count() > 0 && !std::ptr::eq(known.as_ptr(), &raw const **set)
+        });
+        sets.push(Arc::downgrade(set));
+        self.any.store(true, Ordering::Release);
+    }
+
+    /// Those sets.
+    pub fn sets(&self) -> Vec<Arc<Set>> {
+        match self.any.load(Ordering::Acquire) {
+            true => lock(&self.sets).iter().filter_map(Weak::upgrade).collect(),
+            false => Vec::new(),
+        }
+    }
+
+    /// The file has come to life, and its events come from `source` from now on: it goes over to our half of each
+    /// set.
+    pub fn came_to_life(&self, source: &Arc<dyn Source>) {
+        for set in self.sets() {
+            set.adopt(self.id(), source);
+        }
+    }
+}
+
+impl Drop for Joined {
+    /// The file is closed: it is a member of nothing.
+    fn drop(&mut self) {
+        for set in self.sets() {
+            set.forget(self.id());
+        }
+    }
+}

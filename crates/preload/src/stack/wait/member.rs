@@ -1,0 +1,39 @@
+//! One file in one set: what epoll_ctl(2) has said of it, and in which half it is.
+
+use super::set::Set;
+use busypoll_stack::Source;
+use std::sync::Weak;
+
+/// What a member is found by, as in the kernel: the file, and the descriptor it was added by.
+pub type Key = (usize, libc::c_int);
+
+/// A member of a set.
+pub struct Member {
+    pub events: u32,
+    pub data: u64,
+    pub half: Half,
+    /// It is a set itself.
+    pub inner: Option<Weak<Set>>,
+}
+
+/// Where its events come from.
+pub enum Half {
+    /// The kernel's instance, by its companion: it has not come to life.
+    Kernel,
+    /// Nowhere yet: inherited over fork, it is to come to life in this process.
+    Nowhere,
+    /// Ours.
+    Ours(Weak<dyn Source>),
+}
+
+impl Half {
+    pub fn is_dormant(&self) -> bool {
+        !matches!(self, Half::Ours(_))
+    }
+}
+
+impl std::fmt::Debug for Member {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:#x} for {:#x}, dormant: {}", self.events, self.data, self.half.is_dormant())
+    }
+}

@@ -1,0 +1,304 @@
+//! poll(2) and ppoll(2) of mixed sets. What is the kernel's in them is asked by poll(2) itself, so that all it says
+//! is exact; a set without anything of ours is the kernel plane's.
+
+use super::Deadline;
+use crate::{
+    fds::{self, Ref},
+    inside::{Inside, Restart},
+    kernel,
+    stack::{answer, host},
+};
+use busypoll_stack::{Entry, Events, Source, napi::Outside, poll_beside};
+use libc::{c_int, nfds_t, pollfd, sigset_t, size_t, timespec};
+use std::{cell::Cell, io, slice, sync::Arc};
+
+/// Something of ours that is waited for.
+pub struct Ours {
+    /// Which of the caller's entries it is.
+    at: usize,
+    source: Arc<dyn Source>,
+    events: Events,
+    found: Events,
+    /// Held, as the kernel holds what it waits for.
+    file: Ref,
+}
+
+impl Entry for Ours {
+    fn source(&self) -> &dyn Source {
+        &*self.source
+    }
+
+    fn events(&self) -> Events {
+        self.events
+    }
+
+    fn report(&mut self, found: Events) {
+        self.found = found;
+    }
+}
+
+/// A mixed set. Its memory serves one wait of a thread after the other.
+#[derive(Default)]
+pub struct Mixed {
+    ours: Vec<Ours>,
+    /// Which of the caller's entries each of the first ones outside is.
+    places: Vec<usize>,
+    outside: Outside,
+    micros: u32,
+    counts: Option<Counts>,
+}
+
+/// What counts of all that poll(2) would report to who asks for something; in general all of it.
+pub type Counts = fn(asked: i16) -> i16;
+
+thread_local!(static SPARE: Cell<Mixed> = const { Cell::new(Mixed::nothing()) });
+
+/// The entry of the caller's that an event is for, and what is there.
+pub type Found = (usize, i16);
+
+/// Whether anything among `fds` is ours. Costs one atomic load for each that is not.
+pub fn has_ours(mut fds: impl Iterator<Item = c_int>) -> bool {
+    fds.any(|fd| fd >= 0 && fds::get(fd).is_some())
+}
+
+impl Mixed {
+    /// The calling thread's, of these entries. `None` if none of them is ours after all.
+    pub fn of(
+        entries: impl Iterator<Item = (c_int, i16)>,
+        counts: Option<Counts>,
+    ) -> Option<Mixed> {
+        let mut mixed = SPARE.try_with(Cell::take).unwrap_or_default();
+        mixed.counts = counts;
+        for (at, (fd, events)) in entries.enumerate() {
+            match fds::get(fd).and_then(|file| source_of(file, fd)) {
+                Some((file, source)) => {
+                    let events = Events(u32::from(events.cast_unsigned()));
+                    mixed.micros = mixed.micros.max(busy_poll(&file));
+                    mixed.ours.push(Ours { at, source, events, found: Events::default(), file });
+                }
+                None => {
+                    mixed.places.push(at);
+                    mixed.outside.push(fd, events);
+                }
+            }
+        }
+        if mixed.ours.is_empty() {
+            mixed.give_back();
+            return None;
+        }
+        // Behind the caller's: what tells of the kernel's half of sets.
+        for set in mixed.ours.iter().filter_map(|ours| ours.file.set()) {
+            set.mind_by_own(&mut mixed.outside);
+        }
+        Some(mixed)
+    }
+
+    const fn nothing() -> Mixed {
+        Mixed {
+            ours: Vec::new(),
+            places: Vec::new(),
+            outside: Outside::nothing(),
+            micros: 0,
+            counts: None,
+        }
+    }
+
+    /// Waits until something is there, or time is over; signals as ppoll(2) has them.
+    ///
+    /// # Errors
+    /// EINTR; no descriptor left.
+    pub fn wait(
+        &mut self,
+        inside: &Inside,
+        deadline: Deadline,
+        mask: Option<&sigset_t>,
+    ) -> io::Result<()> {
+        if self.look() {
+            return Ok(());
+        }
+        let micros = match self.micros {
+            0 => 0,
+            _ => host::made().map_or(0, |host| host.busy_poll()),
+        };
+        inside.wait_masked(
+            mask,
+            Restart::Never,
+            || Ok(None),
+            || {
+                loop {
+                    poll_beside(&mut self.ours, micros, deadline.left(), &mut self.outside)?;
+                    if self.look() || deadline.is_over() {
+                        return Ok(());
+                    }
+                    self.pass_over_what_does_not_count();
+                }
+            },
+        )
+    }
+
+    /// Looks at everything, without waiting: whether something is there.
+    pub fn look(&mut self) -> bool {
+        self.outside.look();
+        for ours in &mut self.ours {
+            ours.found = ours.source.readiness().reported(ours.events);
+        }
+        self.found().next().is_some()
+    }
+
+    /// What was last found.
+    pub fn found(&self) -> impl Iterator<Item = Found> {
+        let kernels = self.places.iter().zip(self.outside.found());
+        let kernels = kernels.map(|(at, fd)| (*at, fd.revents & self.counting(fd.events)));
+        let ours = self
+            .ours
+            .iter()
+            .map(|ours| (ours.at, ours.found.0 as i16 & self.counting(ours.events.0 as i16)));
+        kernels.chain(ours).filter(|(_, events)| *events != 0)
+    }
+
+    fn counting(&self, asked: i16) -> i16 {
+        self.counts.map_or(!0, |counts| counts(asked))
+    }
+
+    /// What is there and does not count would end every sleep at once.
+    fn pass_over_what_does_not_count(&mut self) {
+        let Some(counts) = self.counts else { return };
+        for at in 0..self.places.len() {
+            let fd = self.outside.found().get(at);
+            if fd.is_some_and(|fd| fd.revents != 0 && fd.revents & counts(fd.events) == 0) {
+                self.outside.pass_over(at);
+            }
+        }
+    }
+
+    /// Lets go of everything, and keeps the memory for the thread's next wait.
+    pub fn give_back(mut self) {
+        self.ours.clear();
+        self.places.clear();
+        self.outside.clear();
+        self.micros = 0;
+        let _ = SPARE.try_with(|spare| spare.set(self));
+    }
+}
+
+/// Where the events of `file` come from, if they are ours to tell.
+fn source_of(file: Ref, fd: c_int) -> Option<(Ref, Arc<dyn Source>)> {
+    let source = match file.set() {
+        Some(set) => {
+            set.hold(fd);
+            set.wake_up();
+            set.is_mixed().then(|| set.source())?
+        }
+        None => file.activate(fd)?.socket().events(),
+    };
+    Some((file, source))
+}
+
+/// `SO_BUSY_POLL` of a socket.
+fn busy_poll(file: &Ref) -> u32 {
+    file.live().map_or(0, |live| live.socket().busy_poll())
+}
+
+/// # Safety
+/// That of poll(2).
+pub unsafe fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { wait(fds, count, || Ok(Deadline::from_millis(timeout)), std::ptr::null()) }
+        // SAFETY: the caller's contract.
+        .unwrap_or_else(|| unsafe { kernel::poll(fds, count, timeout) })
+}
+
+/// # Safety
+/// That of ppoll(2).
+pub unsafe fn ppoll(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { wait(fds, count, || Deadline::from_timespec(timeout), mask) }
+        // SAFETY: the caller's contract.
+        .unwrap_or_else(|| unsafe { kernel::ppoll(fds, count, timeout, mask) })
+}
+
+/// # Safety
+/// That of poll(2), for an array of `room` bytes.
+pub unsafe fn poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, room: size_t) -> c_int {
+    let fits = room / size_of::<pollfd>() >= count as usize;
+    // SAFETY: the caller's contract.
+    match fits.then(|| unsafe {
+        wait(fds, count, || Ok(Deadline::from_millis(timeout)), std::ptr::null())
+    }) {
+        Some(Some(result)) => result,
+        // SAFETY: the caller's contract; it ends a program whose array is too small.
+        _ => unsafe { kernel::__poll_chk(fds, count, timeout, room) },
+    }
+}
+
+/// # Safety
+/// That of ppoll(2), for an array of `room` bytes.
+pub unsafe fn ppoll_chk(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+    room: size_t,
+) -> c_int {
+    let fits = room / size_of::<pollfd>() >= count as usize;
+    // SAFETY: the caller's contract.
+    match fits.then(|| unsafe { wait(fds, count, || Deadline::from_timespec(timeout), mask) }) {
+        Some(Some(result)) => result,
+        // SAFETY: the caller's contract; it ends a program whose array is too small.
+        _ => unsafe { kernel::__ppoll_chk(fds, count, timeout, mask, room) },
+    }
+}
+
+/// So many descriptors every process may have, but for one that has asked for less.
+const SURELY_ALLOWED: usize = 1024;
+
+/// `RLIMIT_NOFILE`.
+fn most_descriptors() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.map_or(usize::MAX, |limit| limit as usize)
+}
+
+/// `None`: nothing in it is ours.
+///
+/// # Safety
+/// `fds` points to `count` entries; `mask` is null or valid.
+unsafe fn wait(
+    fds: *mut pollfd,
+    count: nfds_t,
+    deadline: impl FnOnce() -> io::Result<Deadline>,
+    mask: *const sigset_t,
+) -> Option<c_int> {
+    let count = usize::try_from(count).ok().filter(|count| *count > 0 && !fds.is_null())?;
+    // More entries than descriptors: the kernel refuses them without a look, and there may be none.
+    if count > SURELY_ALLOWED && count > most_descriptors() {
+        return None;
+    }
+    // SAFETY: the caller's contract.
+    let entries = unsafe { slice::from_raw_parts_mut(fds, count) };
+    if !has_ours(entries.iter().map(|entry| entry.fd)) {
+        return None;
+    }
+    let inside = Inside::enter()?;
+    let mut mixed = Mixed::of(entries.iter().map(|entry| (entry.fd, entry.events)), None)?;
+    // SAFETY: the caller's contract.
+    let mask = unsafe { mask.as_ref() };
+    let result = deadline().and_then(|deadline| mixed.wait(&inside, deadline, mask));
+    let result = result.map(|()| {
+        entries.iter_mut().for_each(|entry| entry.revents = 0);
+        let mut ready = 0;
+        for (at, events) in mixed.found() {
+            if let Some(entry) = entries.get_mut(at) {
+                entry.revents = events;
+                ready += 1;
+            }
+        }
+        ready
+    });
+    mixed.give_back();
+    Some(answer(result))
+}

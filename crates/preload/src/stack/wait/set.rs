@@ -1,0 +1,487 @@
+//! An epoll of the program. The kernel's instance, which the program's descriptor is of, has the kernel's descriptors
+//! and the companions of sockets that have not come to life; our half, a set of the stack, has those that have. A
+//! set comes to life itself, as a member of others, when its first member does.
+
+use super::{
+    bells::Bells,
+    joined::Joined,
+    member::{Half, Key, Member},
+};
+use crate::{
+    fds, real,
+    stack::{error, file::lock, own, said},
+};
+use busypoll_stack::{
+    Epoll, EpollEvent, EpollParams, Events, Source, Watch,
+    napi::{Context, NapiId, Outside},
+};
+use libc::{c_int, epoll_event};
+use std::{
+    cell::Cell,
+    collections::HashMap,
+    io,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    ptr,
+    sync::{
+        Arc, Mutex, OnceLock, Weak,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+};
+
+/// How deep sets may stand in sets (EP_MAX_NESTS).
+const NESTS: usize = 4;
+
+/// An epoll of the program.
+#[derive(Debug)]
+pub struct Set {
+    ours: Epoll,
+    members: Mutex<HashMap<Key, Member>>,
+    /// Members that have not come to life.
+    dormant: AtomicUsize,
+    /// Some member has come to life: waits are ours.
+    is_mixed: AtomicBool,
+    /// The kernel's instance may have something to report.
+    has_kernels: AtomicBool,
+    /// Whose events come first when there is not room for all, so that neither half starves.
+    kernels_turn: AtomicBool,
+    /// A descriptor of the kernel's instance of our own: the program's may be closed while others of it are open.
+    kernel: OnceLock<OwnedFd>,
+    /// What tells when the kernel's half of an inner set has something new.
+    bells: Bells,
+    /// The set as a member of others.
+    source: OnceLock<Arc<dyn Source>>,
+    pub joined: Joined,
+}
+
+impl Set {
+    /// Of an instance made just now, whose waits spin for so many microseconds.
+    pub fn new(micros: u32) -> Arc<Set> {
+        let ours = Epoll::detached();
+        // Less than 2^31, as settings are.
+        let _ = ours.set_params(EpollParams { busy_poll_usecs: micros, ..EpollParams::default() });
+        Arc::new(Set {
+            ours,
+            members: Mutex::default(),
+            dormant: AtomicUsize::new(0),
+            is_mixed: AtomicBool::new(false),
+            has_kernels: AtomicBool::new(false),
+            kernels_turn: AtomicBool::new(false),
+            kernel: OnceLock::new(),
+            bells: Bells::default(),
+            source: OnceLock::new(),
+            joined: Joined::default(),
+        })
+    }
+
+    /// What a child has of it after fork(2): the kernel's half, which it shares; of ours, those that may come to life
+    /// there.
+    pub fn inherited(&self) -> Arc<Set> {
+        let heir = Set::new(self.ours.params().busy_poll_usecs);
+        heir.has_kernels.store(self.has_kernels.load(Ordering::Relaxed), Ordering::Relaxed);
+        if let Ok(members) = self.members.try_lock() {
+            let mut theirs = lock(&heir.members);
+            for (key, member) in members.iter().filter(|(_, member)| member.inner.is_none()) {
+                let half = match member.half {
+                    Half::Kernel => Half::Kernel,
+                    _ => Half::Nowhere,
+                };
+                let (events, data) = (member.events, member.data);
+                // Known by the descriptor alone until the new file is seen.
+                theirs.insert((0, key.1), Member { events, data, half, inner: None });
+            }
+            heir.dormant.store(theirs.len(), Ordering::Relaxed);
+        }
+        heir
+    }
+
+    /// The busy-poll parameters of our half, as the program has set them on the kernel's (`EPIOCSPARAMS`).
+    pub fn set_params(&self, params: EpollParams) {
+        // The kernel has accepted them.
+        let _ = self.ours.set_params(params);
+    }
+
+    /// Whether waits are ours.
+    pub fn is_mixed(&self) -> bool {
+        self.is_mixed.load(Ordering::Acquire)
+    }
+
+    /// The kernel's half has a member from now on.
+    pub fn has_kernels(&self) {
+        self.has_kernels.store(true, Ordering::Release);
+    }
+
+    /// Takes a descriptor of our own of the kernel's instance; `by`, one of the program's.
+    pub fn hold(&self, by: c_int) {
+        if self.kernel.get().is_some() {
+            return;
+        }
+        // SAFETY: a plain system call.
+        let copy = own::keep(unsafe { real::dup(by) });
+        if copy >= 0 {
+            // SAFETY: made just now, and ours.
+            let _ = self.kernel.set(unsafe { OwnedFd::from_raw_fd(copy) });
+        }
+    }
+
+    fn kernel(&self) -> Option<c_int> {
+        self.kernel.get().map(AsRawFd::as_raw_fd)
+    }
+
+    /// Adds a file that has not come to life: its companion, by the kernel's own rules.
+    ///
+    /// # Errors
+    /// As epoll_ctl(2).
+    ///
+    /// # Safety
+    /// `event` as for epoll_ctl(2).
+    pub unsafe fn add_dormant(
+        self: &Arc<Set>,
+        epoll: c_int,
+        fd: c_int,
+        joined: &Joined,
+        inner: Option<&Arc<Set>>,
+        event: *mut epoll_event,
+    ) -> io::Result<()> {
+        self.hold(epoll);
+        let mut members = lock(&self.members);
+        // SAFETY: the caller's word.
+        said(unsafe { real::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, event) })?;
+        // SAFETY: the kernel has read it.
+        let epoll_event { events, u64: data } = unsafe { event.read_unaligned() };
+        let inner = inner.map(Arc::downgrade);
+        members.insert((joined.id(), fd), Member { events, data, half: Half::Kernel, inner });
+        self.dormant.fetch_add(1, Ordering::Relaxed);
+        self.has_kernels();
+        drop(members);
+        joined.join(self);
+        Ok(())
+    }
+
+    /// Adds a file that has come to life.
+    ///
+    /// # Errors
+    /// As epoll_ctl(2).
+    pub fn add(
+        self: &Arc<Set>,
+        fd: c_int,
+        joined: &Joined,
+        inner: Option<&Arc<Set>>,
+        source: &Arc<dyn Source>,
+        event: epoll_event,
+    ) -> io::Result<()> {
+        if let Some(inner) = inner {
+            let deep = inner.depth_without(self).ok_or_else(|| error(libc::ELOOP))?;
+            if deep + 1 + self.height() > NESTS {
+                return Err(error(libc::ELOOP));
+            }
+        }
+        let mut members = lock(&self.members);
+        let key = (joined.id(), fd);
+        if members.contains_key(&key) {
+            return Err(error(libc::EEXIST));
+        }
+        let half = self.enter(fd, source, event.events, event.u64, inner)?;
+        let inner = inner.map(Arc::downgrade);
+        members.insert(key, Member { events: event.events, data: event.u64, half, inner });
+        drop(members);
+        joined.join(self);
+        self.come_to_life();
+        Ok(())
+    }
+
+    /// Puts a source into our half.
+    fn enter(
+        &self,
+        fd: c_int,
+        source: &Arc<dyn Source>,
+        events: u32,
+        data: u64,
+        inner: Option<&Arc<Set>>,
+    ) -> io::Result<Half> {
+        let watch = self.ours.add_source(source, tag(fd), Events(events), data)?;
+        if let Some(inner) = inner {
+            inner.kernel().map_or(Ok(()), |kernel| self.bells.hear(inner, kernel, &watch))?;
+        }
+        Ok(Half::Ours(Arc::downgrade(source)))
+    }
+
+    /// Changes what is waited for. `None`: the kernel is to say.
+    ///
+    /// # Errors
+    /// As epoll_ctl(2).
+    pub fn modify(&self, fd: c_int, id: usize, event: epoll_event) -> Option<io::Result<()>> {
+        let mut members = lock(&self.members);
+        let member = members.get_mut(&(id, fd))?;
+        let Half::Ours(source) = &member.half else {
+            (member.events, member.data) = (event.events, event.u64);
+            return None;
+        };
+        let Some(source) = source.upgrade() else { return Some(Err(error(libc::ENOENT))) };
+        if event.events & libc::EPOLLEXCLUSIVE as u32 != 0 {
+            return Some(Err(error(libc::EINVAL)));
+        }
+        let (events, data) = (Events(event.events), Some(event.u64));
+        Some(self.ours.modify_source(&source, tag(fd), events, data))
+    }
+
+    /// Removes a member. `None`: the kernel is to say, and has it no longer.
+    ///
+    /// # Errors
+    /// As epoll_ctl(2).
+    pub fn remove(&self, fd: c_int, id: usize) -> Option<io::Result<()>> {
+        let member = lock(&self.members).remove(&(id, fd))?;
+        match member.half {
+            Half::Ours(source) => Some(match source.upgrade() {
+                Some(source) => self.ours.remove_source(&source, tag(fd)),
+                None => Err(error(libc::ENOENT)),
+            }),
+            Half::Nowhere | Half::Kernel => {
+                self.dormant.fetch_sub(1, Ordering::Relaxed);
+                None
+            }
+        }
+    }
+
+    /// The file `id` has come to life: its members go over to our half.
+    pub fn adopt(self: &Arc<Set>, id: usize, source: &Arc<dyn Source>) {
+        let mut members = lock(&self.members);
+        let mut adopted = false;
+        for ((of, fd), member) in members.iter_mut() {
+            if *of != id || !member.half.is_dormant() {
+                continue;
+            }
+            if let (Half::Kernel, Some(kernel)) = (&member.half, self.kernel()) {
+                // If the descriptor is closed, it was the last that could have named it.
+                // SAFETY: a plain system call.
+                unsafe { real::epoll_ctl(kernel, libc::EPOLL_CTL_DEL, *fd, ptr::null_mut()) };
+            }
+            let inner = member.inner.as_ref().and_then(Weak::upgrade);
+            if let Ok(half) = self.enter(*fd, source, member.events, member.data, inner.as_ref()) {
+                member.half = half;
+                self.dormant.fetch_sub(1, Ordering::Relaxed);
+                adopted = true;
+            }
+        }
+        drop(members);
+        if adopted {
+            self.come_to_life();
+        }
+    }
+
+    /// The file `id` is closed.
+    pub fn forget(&self, id: usize) {
+        let mut members = lock(&self.members);
+        members.retain(|(of, _), member| {
+            let stays = *of != id;
+            if !stays && member.half.is_dormant() {
+                self.dormant.fetch_sub(1, Ordering::Relaxed);
+            }
+            stays
+        });
+    }
+
+    /// Waits are ours from now on, and those of the sets around.
+    fn come_to_life(self: &Arc<Set>) {
+        if !self.is_mixed.swap(true, Ordering::AcqRel) {
+            self.joined.came_to_life(&self.source());
+        }
+    }
+
+    /// Brings to life what can be: whoever waits for a socket needs it.
+    pub fn wake_up(self: &Arc<Set>) {
+        if self.dormant.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let dormant: Vec<Key> = lock(&self.members)
+            .iter()
+            .filter(|(_, member)| member.half.is_dormant())
+            .map(|(key, _)| *key)
+            .collect();
+        for (id, fd) in dormant {
+            let file = fds::get(fd).filter(|file| id == 0 || file.membership().id() == id);
+            if let Some(inner) = file.as_ref().and_then(|file| file.set()) {
+                inner.wake_up();
+                continue;
+            }
+            let Some(file) = file.filter(|file| !file.is_kernels()) else {
+                // It has turned out to be the kernel's.
+                if lock(&self.members).remove(&(id, fd)).is_some() {
+                    self.dormant.fetch_sub(1, Ordering::Relaxed);
+                }
+                continue;
+            };
+            if id == 0 {
+                let mut members = lock(&self.members);
+                if let Some(member) = members.remove(&(id, fd)) {
+                    members.insert((file.joined.id(), fd), member);
+                }
+                drop(members);
+                file.joined.join(self);
+            }
+            if let Some(live) = file.activate(fd) {
+                self.adopt(file.joined.id(), &live.socket().events());
+            }
+        }
+    }
+
+    /// Writes what is there to `out`, without waiting.
+    ///
+    /// # Errors
+    /// As epoll_wait(2).
+    pub fn take(&self, epoll: c_int, out: &mut [epoll_event]) -> io::Result<usize> {
+        self.bells.ring();
+        if !self.has_kernels.load(Ordering::Acquire) {
+            return Ok(self.take_ours(out));
+        }
+        let kernels_first = self.kernels_turn.load(Ordering::Relaxed);
+        let mut found = 0;
+        for kernels in [kernels_first, !kernels_first] {
+            let room = out.get_mut(found..).unwrap_or_default();
+            if !room.is_empty() {
+                found += if kernels { take_kernels(epoll, room)? } else { self.take_ours(room) };
+            }
+        }
+        if found == out.len() {
+            self.kernels_turn.store(!kernels_first, Ordering::Relaxed);
+        }
+        Ok(found)
+    }
+
+    fn take_ours(&self, out: &mut [epoll_event]) -> usize {
+        // The memory of one wait serves the next.
+        thread_local!(static FOUND: Cell<Vec<EpollEvent>> = const { Cell::new(Vec::new()) });
+        let mut found = FOUND.try_with(Cell::take).unwrap_or_default();
+        found.clear();
+        self.ours.take(&mut found, out.len());
+        for (to, event) in out.iter_mut().zip(&found) {
+            *to = epoll_event { events: event.events.0, u64: event.data };
+        }
+        let count = found.len().min(out.len());
+        let _ = FOUND.try_with(|spare| spare.set(found));
+        count
+    }
+
+    /// Waits until there may be something to take. False when time is over.
+    ///
+    /// # Errors
+    /// `Interrupted`; no descriptor left.
+    pub fn wait(&self, epoll: c_int, timeout: Option<std::time::Duration>) -> io::Result<bool> {
+        thread_local!(static OUTSIDE: Cell<Outside> = const { Cell::new(Outside::nothing()) });
+        let mut outside = OUTSIDE.try_with(Cell::take).unwrap_or_default();
+        outside.clear();
+        self.mind(epoll, &mut outside);
+        let result = self.ours.wait_beside(timeout, &mut outside);
+        let _ = OUTSIDE.try_with(|spare| spare.set(outside));
+        result
+    }
+
+    /// Adds to `outside` the descriptors that tell of the kernel's half; `epoll`, one of the program's.
+    pub fn mind(&self, epoll: c_int, outside: &mut Outside) {
+        if self.has_kernels.load(Ordering::Acquire) {
+            outside.push(epoll, libc::POLLIN);
+        }
+        if let Some(bells) = self.bells.fd() {
+            outside.push(bells, libc::POLLIN);
+        }
+    }
+
+    /// The same by a descriptor of our own.
+    pub fn mind_by_own(&self, outside: &mut Outside) {
+        if let Some(kernel) = self.kernel() {
+            self.mind(kernel, outside);
+        }
+    }
+
+    /// The set as a source of events, for those around it and for poll.
+    pub fn source(self: &Arc<Set>) -> Arc<dyn Source> {
+        let around = || -> Arc<dyn Source> {
+            Arc::new(Around { set: Arc::downgrade(self), ours: self.ours.as_source() })
+        };
+        self.source.get_or_init(around).clone()
+    }
+
+    /// Whether a wait would find something in the kernel's half.
+    fn kernel_is_ready(&self) -> bool {
+        let Some(kernel) = self.kernel().filter(|_| self.has_kernels.load(Ordering::Acquire))
+        else {
+            return false;
+        };
+        let mut fd = libc::pollfd { fd: kernel, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry.
+        unsafe { real::poll(&raw mut fd, 1, 0) > 0 }
+    }
+
+    /// How deep sets stand in it; `None` if `other` is among them, or it is `other`.
+    fn depth_without(&self, other: &Set) -> Option<usize> {
+        if ptr::eq(self, other) {
+            return None;
+        }
+        let inner: Vec<Arc<Set>> = lock(&self.members)
+            .values()
+            .filter_map(|member| member.inner.as_ref()?.upgrade())
+            .collect();
+        inner
+            .iter()
+            .try_fold(0, |deepest, inner| Some(deepest.max(1 + inner.depth_without(other)?)))
+    }
+
+    pub fn bells(&self) -> &Bells {
+        &self.bells
+    }
+
+    /// How many sets stand around it.
+    fn height(&self) -> usize {
+        self.joined.sets().iter().map(|around| 1 + around.height()).max().unwrap_or(0)
+    }
+}
+
+/// A set as a source of events. Readable while a wait for it would find something in either half.
+struct Around {
+    set: Weak<Set>,
+    ours: Arc<dyn Source>,
+}
+
+impl Source for Around {
+    fn readiness(&self) -> Events {
+        let Some(set) = self.set.upgrade() else { return Events::default() };
+        set.bells.ring();
+        let ready = self.ours.readiness();
+        if ready.is_empty() && set.kernel_is_ready() { Events::READABLE } else { ready }
+    }
+
+    fn is_ready_for(&self, interest: Events) -> bool {
+        // The kernel's half is minded by those who wait.
+        self.ours.is_ready_for(interest)
+    }
+
+    fn is_closed(&self) -> bool {
+        self.ours.is_closed()
+    }
+
+    fn napi(&self) -> Option<NapiId> {
+        self.ours.napi()
+    }
+
+    fn context(&self) -> Option<Arc<Context>> {
+        self.ours.context()
+    }
+
+    fn watch(&self, watch: Arc<dyn Watch>) {
+        self.ours.watch(watch);
+    }
+
+    fn unwatch(&self, watch: &Arc<dyn Watch>) {
+        self.ours.unwatch(watch);
+    }
+}
+
+fn tag(fd: c_int) -> u64 {
+    u64::from(fd.cast_unsigned())
+}
+
+fn take_kernels(epoll: c_int, out: &mut [epoll_event]) -> io::Result<usize> {
+    let room = c_int::try_from(out.len()).unwrap_or(c_int::MAX);
+    // SAFETY: room for as many events.
+    let found = said(unsafe { real::epoll_wait(epoll, out.as_mut_ptr(), room, 0) })?;
+    Ok(usize::try_from(found).unwrap_or(0))
+}

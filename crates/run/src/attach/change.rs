@@ -1,0 +1,170 @@
+//! Making a change: written down, made on the very socket or epoll instance that was looked at, read back.
+
+use std::os::fd::{AsFd, RawFd};
+
+use busypoll_journal::Journal;
+use busypoll_linux::bpf::files::{Files, Kind as FileKind};
+use busypoll_linux::caps::Caps;
+use busypoll_linux::process::{Kind, Process};
+use busypoll_linux::{Capability, EpollParams, Error, epoll, socket, sockopt};
+
+use super::decide::SocketWish;
+use super::entry::{Change, Entry, SocketOption, marks};
+use super::error::AttachError;
+use super::look::{self, Epoll, Socket};
+use super::row::State;
+
+/// What came of a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Outcome {
+    pub now: State,
+    /// What of it could not be made.
+    pub why: Vec<String>,
+}
+
+/// Changes a socket; `None` if it is gone.
+pub(super) fn socket(
+    process: &Process,
+    journal: &mut Journal<Entry>,
+    found: &Socket,
+    wish: SocketWish,
+) -> Result<Option<Outcome>, AttachError> {
+    let mut why = Vec::new();
+    let changes = wanted(process, found, wish, &mut why);
+    let entries: Vec<Entry> = changes
+        .iter()
+        .map(|(option, before, after)| Entry {
+            fd: found.fd,
+            change: Change::Socket {
+                cookie: found.info.cookie,
+                inode: found.inode,
+                option: *option,
+                before: *before,
+                after: *after,
+            },
+        })
+        .collect();
+    if !entries.is_empty() {
+        journal.append(&entries)?;
+    }
+    let Some(taken) = take_socket(process, found.fd, found.inode, found.info.cookie)? else {
+        return Ok(None);
+    };
+    let mut budget = None;
+    for (option, before, after) in changes {
+        match set(&taken, option, after) {
+            Ok(()) if option == SocketOption::BusyPollBudget => {
+                budget = u16::try_from(after).ok();
+                if before.is_none() {
+                    why.push(
+                        "the budget that stood cannot be read, and detach will leave it".into(),
+                    );
+                }
+            }
+            Ok(()) => {}
+            Err(error) => why.push(error.to_string()),
+        }
+    }
+    let now = State {
+        busy_poll: Some(sockopt::busy_poll(&taken)?),
+        prefer_busy_poll: sockopt::prefer_busy_poll(&taken).unwrap_or(false),
+        busy_poll_budget: budget,
+    };
+    Ok(Some(Outcome { now, why }))
+}
+
+/// Option, what stands there, what is to stand there.
+type Wanted = (SocketOption, Option<u32>, u32);
+
+fn wanted(
+    process: &Process,
+    found: &Socket,
+    wish: SocketWish,
+    why: &mut Vec<String>,
+) -> Vec<Wanted> {
+    let mut changes = Vec::new();
+    if found.busy_poll != wish.busy_poll {
+        changes.push((SocketOption::BusyPoll, Some(found.busy_poll), wish.busy_poll));
+    }
+    let able = Caps::current().is_ok_and(|caps| caps.has_globally(Capability::NetAdmin));
+    let lacks = |what: &str| format!("{what} needs CAP_NET_ADMIN; run as root");
+    if found.prefer != wish.prefer {
+        // To switch it off needs nothing.
+        if able || !wish.prefer {
+            let (before, after) = (u32::from(found.prefer), u32::from(wish.prefer));
+            changes.push((SocketOption::PreferBusyPoll, Some(before), after));
+        } else {
+            why.push(lacks("SO_PREFER_BUSY_POLL"));
+        }
+    }
+    if wish.budget > 0 {
+        let before = able.then(|| budget(process, found.fd)).flatten();
+        if !able {
+            why.push(lacks("SO_BUSY_POLL_BUDGET"));
+        } else if before != Some(wish.budget) {
+            changes.push((SocketOption::BusyPollBudget, before.map(u32::from), wish.budget.into()));
+        }
+    }
+    changes
+}
+
+/// `SO_BUSY_POLL_BUDGET`, which only a BPF program can read.
+pub(super) fn budget(process: &Process, fd: RawFd) -> Option<u16> {
+    let files = Files::load().and_then(|mut files| files.of(Some(process.pid()))).ok()?;
+    let file = files.into_iter().find(|file| i64::from(file.fd) == i64::from(fd))?;
+    match file.kind {
+        FileKind::Socket(socket) => Some(socket.busy_poll_budget),
+        _ => None,
+    }
+}
+
+/// Takes a socket if it is the one with this cookie.
+pub(super) fn take_socket(
+    process: &Process,
+    fd: RawFd,
+    inode: u64,
+    cookie: u64,
+) -> Result<Option<std::os::fd::OwnedFd>, Error> {
+    let taken = look::take(process, fd, Kind::Socket { inode })?;
+    Ok(taken.filter(|taken| socket::cookie(taken).is_ok_and(|found| found == cookie)))
+}
+
+/// Sets an option; switches are 0 and 1.
+pub(super) fn set(socket: impl AsFd, option: SocketOption, value: u32) -> Result<(), Error> {
+    match option {
+        SocketOption::BusyPoll => sockopt::set_busy_poll(socket, value),
+        SocketOption::PreferBusyPoll => sockopt::set_prefer_busy_poll(socket, value != 0),
+        SocketOption::BusyPollBudget => {
+            sockopt::set_busy_poll_budget(socket, u16::try_from(value).unwrap_or(u16::MAX))
+        }
+    }
+}
+
+/// Changes the parameters of an epoll instance; `None` if it is gone, or watches other things than when
+/// it was looked at, so that it may be another one.
+pub(super) fn epoll(
+    process: &Process,
+    journal: &mut Journal<Entry>,
+    found: &Epoll,
+    before: EpollParams,
+    wish: EpollParams,
+) -> Result<Option<Outcome>, AttachError> {
+    let change =
+        Change::Epoll { watches: marks(&found.watches), before: before.into(), after: wish.into() };
+    journal.append(&[Entry { fd: found.fd, change }])?;
+    let Some((taken, watches)) = look::take_epoll(process, found.fd)? else { return Ok(None) };
+    if epoll::params(&taken)? != before || !same(&marks(&found.watches), &marks(&watches)) {
+        return Ok(None);
+    }
+    let mut why = Vec::new();
+    if let Err(error) = epoll::set_params(&taken, wish) {
+        why.push(error.to_string());
+    }
+    Ok(Some(Outcome { now: epoll::params(&taken)?.into(), why }))
+}
+
+/// Whether two lists are of one epoll instance, as far as lists tell: a program adds and removes, but
+/// what it listens on or wakes itself by stays.
+pub(super) fn same(one: &[(i32, u64)], other: &[(i32, u64)]) -> bool {
+    one.is_empty() || one.iter().any(|mark| other.contains(mark))
+}

@@ -1,0 +1,141 @@
+//! The report of an attach: a table for people, JSON for programs.
+
+use std::io::{self, Write};
+
+use comfy_table::{Table, presets};
+use serde::Serialize;
+
+use super::row::Row;
+use super::target::Target;
+
+/// What is told of one process.
+#[derive(Serialize)]
+struct Report<'a> {
+    pid: u32,
+    program: String,
+    threads: usize,
+    rows: &'a [Row],
+}
+
+/// Everything about one process.
+pub(super) fn process(
+    out: &mut impl Write,
+    target: &Target,
+    rows: &[Row],
+    json: bool,
+) -> io::Result<()> {
+    let (pid, program) = (target.process.pid(), target.program.display().to_string());
+    let waits = &target.waits;
+    if json {
+        let report = Report { pid, program, threads: waits.threads, rows };
+        return line(out, &report);
+    }
+    let count = |waiters: &std::collections::HashMap<i32, usize>| waiters.values().sum::<usize>();
+    let mut ways = Vec::new();
+    for (threads, way) in [
+        (count(&waits.epoll), "in epoll_wait"),
+        (count(&waits.receive), "reading"),
+        (waits.poll.values().copied().max().unwrap_or(0), "in poll or select"),
+        (waits.running, "running"),
+        (waits.unknown, "unknown"),
+    ] {
+        if threads > 0 {
+            ways.push(format!("{threads} {way}"));
+        }
+    }
+    let ways = if ways.is_empty() { String::new() } else { format!(" ({})", ways.join(", ")) };
+    let threads = if waits.threads == 1 { "thread" } else { "threads" };
+    writeln!(out, "process {pid}, {program}: {} {threads}{ways}\n", waits.threads)?;
+    if rows.is_empty() {
+        return writeln!(out, "It has no socket and no epoll instance.");
+    }
+    writeln!(out, "{}", table(rows).trim_fmt())?;
+    let changed = rows.iter().filter(|row| row.changed).count();
+    let of = rows.len();
+    match changed {
+        0 if target.has_changes() => {
+            writeln!(
+                out,
+                "\nNothing of {of} changed now. `busypoll detach {pid}` undoes what was changed before."
+            )
+        }
+        0 => writeln!(out, "\nNothing of {of} changed."),
+        n => writeln!(out, "\n{n} of {of} changed. `busypoll detach {pid}` puts back what stood."),
+    }
+}
+
+/// What is new in a process that is followed: a line each.
+pub(super) fn news(
+    out: &mut impl Write,
+    target: &Target,
+    rows: &[Row],
+    json: bool,
+) -> io::Result<()> {
+    let pid = target.process.pid();
+    if json {
+        let program = target.program.display().to_string();
+        return line(out, &Report { pid, program, threads: target.waits.threads, rows });
+    }
+    for row in rows {
+        let state =
+            if row.changed { format!("{} -> {}", row.was, row.now) } else { row.now.to_string() };
+        let why = if row.why.is_empty() { String::new() } else { format!("  {}", row.why) };
+        writeln!(out, "{pid}  fd {}  {}  {}  {state}{why}", row.fd, row.what, ends(row))?;
+    }
+    out.flush()
+}
+
+fn line(out: &mut impl Write, report: &Report<'_>) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, report).map_err(io::Error::from)?;
+    writeln!(out)?;
+    out.flush()
+}
+
+fn table(rows: &[Row]) -> Table {
+    let mut table = Table::new();
+    table
+        .load_style(presets::NOTHING)
+        .set_header(["fd", "what", "where", "queue", "was", "now", ""]);
+    for row in rows {
+        let also: String = row.also.iter().map(|fd| format!(", {fd}")).collect();
+        table.add_row([
+            format!("{}{also}", row.fd),
+            row.what.clone(),
+            ends(row),
+            queue(row),
+            row.was.to_string(),
+            if row.changed { row.now.to_string() } else { "same".to_owned() },
+            row.why.clone(),
+        ]);
+    }
+    table
+}
+
+/// Addresses, or what an epoll instance watches.
+fn ends(row: &Row) -> String {
+    let waiting = match row.waiting_threads {
+        0 => String::new(),
+        1 => ", 1 thread waits".to_owned(),
+        n => format!(", {n} threads wait"),
+    };
+    if let Some(watches) = &row.watches {
+        let count = watches.len();
+        let things = if count == 1 { "thing" } else { "things" };
+        return format!("watches {count} {things}{waiting}");
+    }
+    match (&row.local, &row.peer) {
+        (None, None) => String::new(),
+        (Some(local), None) => format!("{local}{waiting}"),
+        (local, Some(peer)) => {
+            format!("{} to {peer}{waiting}", local.as_deref().unwrap_or("?"))
+        }
+    }
+}
+
+fn queue(row: &Row) -> String {
+    match (row.napi_id, &row.device) {
+        (None, _) => "-".to_owned(),
+        (Some(id), Some(device)) => format!("{id} {device}"),
+        (Some(id), None) => format!("{id} ?"),
+    }
+}

@@ -1,0 +1,380 @@
+//! One process that is attached to: a pass over all it has, and what has come to be known of it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::RawFd;
+use std::path::{Path, PathBuf};
+
+use busypoll_journal::Journal;
+use busypoll_linux::NapiId;
+use busypoll_linux::process::{Descriptor, Kind, Process};
+use busypoll_linux::sysctl::Sysctl;
+use busypoll_policy::Policy;
+
+use super::change;
+use super::decide::{Around, Decision, Watchers};
+use super::device::{Device, Devices};
+use super::entry::{self, Entry};
+use super::error::AttachError;
+use super::look::{self, Epoll, Socket, Waits};
+use super::row::{Row, State, socket_kind};
+use super::undo::undo;
+
+/// How many threads may spin, of all processes attached to together.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    pub most: usize,
+    pub used: usize,
+}
+
+/// A process that is attached to.
+pub(super) struct Target {
+    pub process: Process,
+    pub program: PathBuf,
+    /// Of the last pass.
+    pub waits: Waits,
+    journal: Journal<Entry>,
+    devices: Devices,
+    /// Sockets that will not become anything else, by number.
+    settled: HashMap<RawFd, Socket>,
+    /// What was told of each number.
+    told: HashMap<RawFd, Row>,
+    spinners: usize,
+}
+
+impl Target {
+    /// Takes hold of a process and of the journal for it.
+    pub fn open(pid: u32, dir: &Path) -> Result<Self, AttachError> {
+        let process = Process::open(pid)?;
+        // Refused here, and not after a journal has been made.
+        process.descriptors()?;
+        let name = entry::name(pid, process.start_time());
+        let journal = Journal::open(dir, entry::kind(&name))?;
+        Ok(Target {
+            program: process.program(),
+            process,
+            waits: Waits::default(),
+            journal,
+            devices: Devices::default(),
+            settled: HashMap::new(),
+            told: HashMap::new(),
+            spinners: 0,
+        })
+    }
+
+    /// Whether anything is written down to be put back.
+    pub fn has_changes(&self) -> bool {
+        !self.journal.entries().is_empty()
+    }
+
+    /// The process has ended: puts back what others have inherited from it, and closes the journal.
+    pub fn leave(self, room: &mut Room, dir: &Path) -> Result<(), AttachError> {
+        room.used = room.used.saturating_sub(self.spinners);
+        let pid = self.process.pid();
+        let changed = self.has_changes();
+        drop(self);
+        if changed {
+            undo(pid, dir, |_, _| {})?;
+        }
+        Ok(())
+    }
+
+    /// Looks at everything, changes what is to be changed, and returns the rows that are new or other
+    /// than before.
+    pub fn pass(&mut self, policy: &Policy, room: &mut Room) -> Result<Vec<Row>, AttachError> {
+        let descriptors = self.process.descriptors()?;
+        self.waits = Waits::of(&self.process)?;
+        let waits = self.waits.clone();
+        let epolls = self.epolls(&descriptors)?;
+        let (sockets, others) = self.sockets(&descriptors)?;
+        let watchers = Watchers::of(&epolls);
+        let program = self.program.clone();
+        let around = Around {
+            policy,
+            program: &program,
+            waits: &waits,
+            watchers: &watchers,
+            // Where it cannot be seen poll(2) cannot be relied upon to spin.
+            host_busy_poll: Sysctl::BusyPoll.get().unwrap_or(0),
+        };
+        let by_inode: HashMap<u64, Socket> =
+            sockets.iter().map(|socket| (socket.inode, socket.clone())).collect();
+        room.used = room.used.saturating_sub(self.spinners);
+        self.spinners = 0;
+        // What polls already comes first, or a new one would take its place.
+        let polling = |cost: usize| {
+            room.used += cost;
+            self.spinners += cost;
+        };
+        epolls
+            .iter()
+            .filter(|epoll| epoll.params.as_ref().is_ok_and(|params| params.busy_poll_usecs > 0))
+            .map(|epoll| cost(epoll, &by_inode, &waits))
+            .for_each(polling);
+        let mut rows = Vec::new();
+        for socket in &sockets {
+            let mut row = self.socket(&around, socket, room)?;
+            row.also = others.get(&socket.inode).cloned().unwrap_or_default();
+            rows.push(row);
+        }
+        for epoll in &epolls {
+            rows.push(self.epoll(&around, epoll, &by_inode, room)?);
+        }
+        for ring in descriptors.iter().filter(|found| found.kind == Kind::Uring) {
+            rows.push(uring(ring.fd));
+        }
+        rows.sort_by_key(|row| row.fd);
+        Ok(self.news(rows))
+    }
+
+    /// The rows that are new or other than what was told.
+    fn news(&mut self, rows: Vec<Row>) -> Vec<Row> {
+        let same = |row: &Row, told: &Row| {
+            (&row.what, &row.local, &row.peer, row.now)
+                == (&told.what, &told.local, &told.peer, told.now)
+        };
+        let mut news = Vec::new();
+        let mut told = HashMap::new();
+        for row in rows {
+            match self.told.remove(&row.fd) {
+                Some(before) if same(&row, &before) => {
+                    told.insert(row.fd, before);
+                }
+                _ => {
+                    told.insert(row.fd, row.clone());
+                    news.push(row);
+                }
+            }
+        }
+        self.told = told;
+        news
+    }
+
+    fn epolls(&self, descriptors: &[Descriptor]) -> Result<Vec<Epoll>, AttachError> {
+        let mut epolls = Vec::new();
+        for found in descriptors.iter().filter(|found| found.kind == Kind::Epoll) {
+            epolls.extend(look::epoll(&self.process, found.fd)?);
+        }
+        Ok(epolls)
+    }
+
+    /// Each socket once, and by inode the other numbers it has.
+    #[allow(clippy::type_complexity)] // a pair of what one pass finds
+    fn sockets(
+        &mut self,
+        descriptors: &[Descriptor],
+    ) -> Result<(Vec<Socket>, HashMap<u64, Vec<RawFd>>), AttachError> {
+        let mut sockets = Vec::new();
+        let mut others: HashMap<u64, Vec<RawFd>> = HashMap::new();
+        let mut settled = HashMap::new();
+        for found in descriptors {
+            let Kind::Socket { inode } = found.kind else { continue };
+            if let Some(others) = others.get_mut(&inode) {
+                others.push(found.fd);
+                continue;
+            }
+            others.insert(inode, Vec::new());
+            let known = self.settled.remove(&found.fd).filter(|socket| socket.inode == inode);
+            let socket = match known {
+                Some(known) => Some(known),
+                None => look::socket(&self.process, found.fd)?,
+            };
+            let Some(socket) = socket else { continue };
+            if socket.info.listening || socket.info.peer.is_some() {
+                settled.insert(found.fd, socket.clone());
+            }
+            sockets.push(socket);
+        }
+        self.settled = settled;
+        Ok((sockets, others))
+    }
+
+    fn socket(
+        &mut self,
+        around: &Around<'_>,
+        socket: &Socket,
+        room: &mut Room,
+    ) -> Result<Row, AttachError> {
+        let was = State::of_socket(socket);
+        let receiving = around.waits.receive.get(&socket.fd).copied().unwrap_or(0);
+        let mut why = Vec::new();
+        let mut now = was;
+        match around.socket(socket) {
+            Decision::Leave(reason) => why.push(reason),
+            Decision::Set(wish) => {
+                let more = socket.busy_poll == 0 && wish.busy_poll > 0;
+                let spins = if more { receiving } else { 0 };
+                if (more && room.most == 0) || !self.fits(room, spins) {
+                    why.push(room.full());
+                } else {
+                    match change::socket(&self.process, &mut self.journal, socket, wish)? {
+                        Some(outcome) => {
+                            now = outcome.now;
+                            why.extend(outcome.why);
+                            if now == was && why.is_empty() {
+                                why.push("already so".to_owned());
+                            }
+                        }
+                        None => why.push("was closed meanwhile".to_owned()),
+                    }
+                }
+            }
+        }
+        let device = self.devices.of(&self.process, socket);
+        if device == Some(Device::Gone) {
+            why.push(
+                "the NAPI instance it learnt is gone; it polls nothing until it learns another"
+                    .to_owned(),
+            );
+        }
+        if let Some(known) = self.settled.get_mut(&socket.fd) {
+            known.busy_poll = now.busy_poll.unwrap_or_default();
+            known.prefer = now.prefer_busy_poll;
+        }
+        Ok(Row {
+            fd: socket.fd,
+            also: Vec::new(),
+            what: socket_kind(socket),
+            local: socket.info.local.map(|a| a.to_string()),
+            peer: socket.info.peer.map(|a| a.to_string()),
+            watches: None,
+            waiting_threads: receiving + around.waits.poll.get(&socket.fd).copied().unwrap_or(0),
+            napi_id: socket.napi.map(|id| id.get()),
+            device: device.and_then(Device::name),
+            was,
+            now,
+            changed: now != was,
+            why: why.join("; "),
+        })
+    }
+
+    fn epoll(
+        &mut self,
+        around: &Around<'_>,
+        epoll: &Epoll,
+        sockets: &HashMap<u64, Socket>,
+        room: &mut Room,
+    ) -> Result<Row, AttachError> {
+        let was = epoll.params.as_ref().map_or(State::default(), |params| (*params).into());
+        let mut now = was;
+        let mut why = Vec::new();
+        match (&epoll.params, around.epoll(epoll, sockets)) {
+            (Err(error), _) => why.push(error.clone()),
+            (_, Decision::Leave(reason)) => why.push(reason),
+            (Ok(params), Decision::Set(wish)) if *params == wish => {
+                why.push("already so".to_owned());
+            }
+            (Ok(params), Decision::Set(wish)) => {
+                let more = params.busy_poll_usecs == 0 && wish.busy_poll_usecs > 0;
+                let spins = if more { cost(epoll, sockets, around.waits) } else { 0 };
+                if (more && room.most == 0) || !self.fits(room, spins) {
+                    why.push(room.full());
+                } else {
+                    match change::epoll(&self.process, &mut self.journal, epoll, *params, wish)? {
+                        Some(outcome) => {
+                            now = outcome.now;
+                            why.extend(outcome.why);
+                        }
+                        None => why.push("was closed, or became another, meanwhile".to_owned()),
+                    }
+                }
+            }
+        }
+        let queues = self.queues(epoll, sockets);
+        if now.busy_poll > Some(0) && queues.len() > 1 {
+            why.push(format!(
+                "its packets come over {} queues, and it polls one at a time",
+                queues.len()
+            ));
+        }
+        let queue = queues.into_iter().next();
+        Ok(Row {
+            fd: epoll.fd,
+            also: Vec::new(),
+            what: "epoll".to_owned(),
+            local: None,
+            peer: None,
+            watches: Some(epoll.watches.iter().map(|watch| watch.fd).collect()),
+            waiting_threads: around.waits.epoll.get(&epoll.fd).copied().unwrap_or(0),
+            napi_id: queue.as_ref().map(|(id, _)| id.get()),
+            device: queue.and_then(|(_, device)| device.name()),
+            was,
+            now,
+            changed: now != was,
+            why: why.join("; "),
+        })
+    }
+
+    /// The queues that the packets of an epoll instance's members come over.
+    fn queues(
+        &mut self,
+        epoll: &Epoll,
+        sockets: &HashMap<u64, Socket>,
+    ) -> BTreeMap<NapiId, Device> {
+        let members = epoll.watches.iter().filter(|watch| watch.socket);
+        members
+            .filter_map(|watch| sockets.get(&watch.inode))
+            .filter_map(|member| Some((member.napi?, self.devices.of(&self.process, member)?)))
+            .filter(|(_, device)| *device != Device::Gone)
+            .collect()
+    }
+
+    /// Whether so many more may spin; if so they are counted.
+    fn fits(&mut self, room: &mut Room, spinners: usize) -> bool {
+        if room.used + spinners > room.most && spinners > 0 {
+            return false;
+        }
+        room.used += spinners;
+        self.spinners += spinners;
+        true
+    }
+}
+
+impl Room {
+    /// As many as the policy says, else as there are CPUs for the process.
+    pub fn for_process(policy: &Policy, process: &Process) -> Self {
+        let cpus = || process.allowed_cpus().map_or(1, |cpus| cpus.len());
+        let most = policy.max_spinning_threads.map_or_else(cpus, |most| most as usize);
+        Room { most, used: 0 }
+    }
+
+    fn full(&self) -> String {
+        format!(
+            "one spinner too many: {} of {} already; see max_spinning_threads of the policy",
+            self.used, self.most
+        )
+    }
+}
+
+/// How many threads spin on an epoll instance that polls: those that wait on it, once it has a member
+/// with a queue. A listener has none.
+fn cost(epoll: &Epoll, sockets: &HashMap<u64, Socket>, waits: &Waits) -> usize {
+    let has_queue =
+        |socket: &Socket| !socket.info.listening && super::decide::protocol(socket).is_some();
+    let mut members = epoll
+        .watches
+        .iter()
+        .filter(|watch| watch.socket)
+        .filter_map(|watch| sockets.get(&watch.inode));
+    if !members.any(has_queue) {
+        return 0;
+    }
+    waits.epoll.get(&epoll.fd).copied().unwrap_or(1)
+}
+
+fn uring(fd: RawFd) -> Row {
+    Row {
+        fd,
+        also: Vec::new(),
+        what: "io_uring".to_owned(),
+        local: None,
+        peer: None,
+        watches: None,
+        waiting_threads: 0,
+        napi_id: None,
+        device: None,
+        was: State::default(),
+        now: State::default(),
+        changed: false,
+        why: "only the program itself can register busy polling (IORING_REGISTER_NAPI)".to_owned(),
+    }
+}

@@ -1,0 +1,187 @@
+//! Putting back what stood: only where what we wrote still stands, and only what could be read.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use busypoll_journal::Journal;
+use busypoll_linux::process::{self, Kind, Process};
+use busypoll_linux::{EpollParams, Error, epoll, sockopt};
+
+use super::change::{budget, same, set, take_socket};
+use super::entry::{self, Change, Entry, Params, SocketOption, marks};
+use super::error::AttachError;
+use super::look;
+
+/// What became of one change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Undone {
+    /// What stood before stands again.
+    Back(String),
+    /// It was left as it is, because.
+    Left(String),
+    /// It should have been put back and was not.
+    Failed(String),
+}
+
+/// Puts back what was changed in a process, which may have ended; tells `each` of every change.
+/// False if nothing was written down.
+///
+/// # Errors
+/// Also if some values could not be put back; the journal then stays.
+pub(super) fn undo(
+    pid: u32,
+    dir: &Path,
+    mut each: impl FnMut(i32, Undone),
+) -> Result<bool, AttachError> {
+    let process = match Process::open(pid) {
+        Ok(process) => Some(process),
+        Err(Error::NoProcess { .. }) => None,
+        Err(error) => return Err(error.into()),
+    };
+    let names = match &process {
+        Some(process) => vec![entry::name(pid, process.start_time())],
+        None => names_of(pid, dir),
+    };
+    if process.is_none() && names.is_empty() {
+        return Err(AttachError::NothingKnown { pid, dir: dir.to_owned() });
+    }
+    let mut known = false;
+    let mut holders = Holders::default();
+    for name in names {
+        let journal = Journal::<Entry>::open(dir, entry::kind(&name))?;
+        known |= !journal.entries().is_empty();
+        let mut failed = 0;
+        for entry in journal.entries().iter().rev() {
+            let undone = one(process.as_ref(), &mut holders, entry)
+                .unwrap_or_else(|error| Undone::Failed(error.to_string()));
+            failed += usize::from(matches!(undone, Undone::Failed(_)));
+            each(entry.fd, undone);
+        }
+        if failed > 0 {
+            return Err(AttachError::NotPutBack { pid, count: failed });
+        }
+        journal.finish()?;
+    }
+    Ok(known)
+}
+
+/// The journals of a process that has ended.
+fn names_of(pid: u32, dir: &Path) -> Vec<String> {
+    let prefix = format!("attach-{pid}-");
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let name = |entry: fs::DirEntry| {
+        let name = entry.file_name().into_string().ok()?;
+        Some(name.strip_suffix(".journal")?.to_owned())
+    };
+    entries.filter_map(name).filter(|name| name.starts_with(&prefix)).collect()
+}
+
+fn one(process: Option<&Process>, holders: &mut Holders, entry: &Entry) -> Result<Undone, Error> {
+    match &entry.change {
+        Change::Socket { cookie, inode, option, before, after } => {
+            let name = option.name();
+            let Some(before) = *before else {
+                return Ok(Undone::Left(format!("{name}: what stood before could not be read")));
+            };
+            let Some((holder, fd, taken)) = holders.find(process, entry.fd, *inode, *cookie)?
+            else {
+                return Ok(Undone::Left(format!("{name}: the socket is closed")));
+            };
+            let now = match option {
+                SocketOption::BusyPoll => Some(sockopt::busy_poll(&taken)?),
+                SocketOption::PreferBusyPoll => Some(sockopt::prefer_busy_poll(&taken)?.into()),
+                SocketOption::BusyPollBudget => budget_of(process, holder, fd),
+            };
+            if now != Some(*after) {
+                let now = now.map_or("cannot be read".to_owned(), |now| format!("is {now}"));
+                return Ok(Undone::Left(format!("{name} {now}, not the {after} we wrote")));
+            }
+            set(&taken, *option, before)?;
+            Ok(Undone::Back(format!("{name} is {before} again")))
+        }
+        Change::Epoll { watches, before, after } => {
+            let gone = || Ok(Undone::Left("the epoll instance is closed".to_owned()));
+            let Some(process) = process else { return gone() };
+            let found = match look::take_epoll(process, entry.fd) {
+                Err(Error::NoProcess { .. }) => None,
+                found => found?,
+            };
+            let Some((taken, now)) = found else { return gone() };
+            if !same(watches, &marks(&now)) {
+                return Ok(Undone::Left(
+                    "the epoll instance watches nothing it did: it may be another".to_owned(),
+                ));
+            }
+            put_back_epoll(&taken, *before, *after)
+        }
+    }
+}
+
+fn put_back_epoll(taken: &OwnedFd, before: Params, after: Params) -> Result<Undone, Error> {
+    let now = epoll::params(taken)?;
+    if now != EpollParams::from(after) {
+        return Ok(Undone::Left(format!(
+            "the epoll instance polls for {} us, not as we wrote it",
+            now.busy_poll_usecs
+        )));
+    }
+    let before = EpollParams::from(before);
+    epoll::set_params(taken, before)?;
+    Ok(Undone::Back(format!("the epoll instance polls for {} us again", before.busy_poll_usecs)))
+}
+
+fn budget_of(process: Option<&Process>, holder: Option<Process>, fd: i32) -> Option<u32> {
+    let process = holder.as_ref().or(process)?;
+    budget(process, fd).map(u32::from)
+}
+
+/// Who holds which socket, looked up once and only if it is needed.
+#[derive(Default)]
+struct Holders(Option<HashMap<u64, Vec<(u32, i32)>>>);
+
+/// The process that holds a socket if not the one we attached to, the number there, and the socket.
+type Found = (Option<Process>, i32, OwnedFd);
+
+impl Holders {
+    /// Finds a socket by its old number, under another in the same process, or in another process, which
+    /// has inherited it or was sent it.
+    fn find(
+        &mut self,
+        process: Option<&Process>,
+        fd: i32,
+        inode: u64,
+        cookie: u64,
+    ) -> Result<Option<Found>, Error> {
+        if let Some(process) = process {
+            match take_socket(process, fd, inode, cookie) {
+                Ok(Some(taken)) => return Ok(Some((None, fd, taken))),
+                Ok(None) | Err(Error::NoProcess { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let holders = self.0.get_or_insert_with(holders).get(&inode);
+        for (pid, fd) in holders.into_iter().flatten() {
+            let Ok(holder) = Process::open(*pid) else { continue };
+            if let Ok(Some(taken)) = take_socket(&holder, *fd, inode, cookie) {
+                return Ok(Some((Some(holder), *fd, taken)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Every socket of every process that may be looked at, by inode.
+fn holders() -> HashMap<u64, Vec<(u32, i32)>> {
+    let mut holders: HashMap<u64, Vec<(u32, i32)>> = HashMap::new();
+    for pid in process::all() {
+        let descriptors = Process::open(pid).and_then(|process| process.descriptors());
+        for found in descriptors.unwrap_or_default() {
+            if let Kind::Socket { inode } = found.kind {
+                holders.entry(inode).or_default().push((pid, found.fd));
+            }
+        }
+    }
+    holders
+}

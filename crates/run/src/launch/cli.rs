@@ -1,0 +1,84 @@
+//! `busypoll run`.
+
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use busypoll_policy::text::nearest;
+use busypoll_policy::{Launch, Plane, Policy, Profile, units};
+
+use super::{LaunchError, execute};
+
+/// Runs a program, unchanged, with busy polling sockets.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+The kernel plane changes nothing but the program's own sockets and epoll instances, and those of its
+children. Options before the program are busypoll's, those after it the program's.")]
+pub struct RunArgs {
+    /// Who runs the sockets: the kernel, or busypoll's own stack on the interface --dev
+    #[arg(long, value_name = "kernel|stack", value_parser = plane)]
+    plane: Option<Plane>,
+    /// The interface of the stack plane; needed only where there are several
+    #[arg(long, value_name = "INTERFACE")]
+    dev: Option<String>,
+    /// How long a wait polls before it sleeps [default: 50us, or what the policy says]
+    #[arg(long, value_name = "TIME", value_parser = units::micros)]
+    busy_poll: Option<u32>,
+    /// Which programs and sockets busy poll, and how; `busypoll policy check FILE` explains it
+    #[arg(long, value_name = "FILE")]
+    policy: Option<PathBuf>,
+    /// Whether anything may be traded for speed
+    #[arg(long, value_name = "safe|latency", value_parser = Profile::parse, default_value = "safe")]
+    profile: Profile,
+    /// Refuse to start where a part would go without acceleration
+    #[arg(long)]
+    strict: bool,
+    /// Let the stack plane take packets past firewall and NAT rules
+    #[arg(long)]
+    bypass_firewall: bool,
+    /// The name the program is told it was called by
+    #[arg(long, hide = true, value_name = "NAME")]
+    argv0: Option<OsString>,
+    /// The program and its arguments
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required = true,
+        value_name = "PROGRAM"
+    )]
+    command: Vec<OsString>,
+}
+
+/// Becomes the program.
+///
+/// # Errors
+/// One line: what was wrong and what to do.
+pub fn run_program(args: &RunArgs) -> Result<Infallible, LaunchError> {
+    let policy = match &args.policy {
+        Some(file) => Policy::read(file)?,
+        None => Policy::default(),
+    };
+    let mut launch = Launch {
+        policy,
+        dev: args.dev.clone(),
+        profile: args.profile,
+        strict: args.strict,
+        bypass_firewall: args.bypass_firewall,
+        ..Launch::default()
+    };
+    let defaults = &mut launch.policy.defaults;
+    defaults.plane = args.plane.unwrap_or(defaults.plane);
+    defaults.busy_poll = args.busy_poll.unwrap_or(defaults.busy_poll);
+    execute(launch, &args.command, args.argv0.as_deref())
+}
+
+fn plane(text: &str) -> Result<Plane, String> {
+    match text {
+        "kernel" => Ok(Plane::Kernel),
+        "stack" => Ok(Plane::Stack),
+        _ => Err(match nearest(text, ["kernel", "stack"]) {
+            Some(near) => format!("did you mean '{near}'?"),
+            None => "it is kernel or stack".to_owned(),
+        }),
+    }
+}

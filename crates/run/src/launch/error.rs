@@ -1,0 +1,47 @@
+//! Why a program is not started.
+
+use std::io;
+use std::path::PathBuf;
+
+use busypoll_policy::FileError;
+
+/// Why a program is not started.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// No such program.
+    #[error("{0}: no such program in PATH; give its path, as in ./{0}")]
+    NotInPath(String),
+    /// No such file.
+    #[error("{}: no such program", .0.display())]
+    NotFound(PathBuf),
+    /// It cannot be started.
+    #[error("{}: not executable; make it so with chmod +x", .0.display())]
+    NotExecutable(PathBuf),
+    /// The system's answer to an attempt.
+    #[error("{}: cannot be started: {source}", path.display())]
+    Refused {
+        /// The program.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The library is not where it should be.
+    #[error(
+        "libbusypoll_preload.so is neither beside this command nor in ../lib/busypoll; \
+         name it in {}",
+        crate::launch::library::OVERRIDE
+    )]
+    NoLibrary,
+    /// The loader would take its path for two.
+    #[error("{}: the loader takes no library whose path has a blank or a colon; move it", .0.display())]
+    BadLibraryPath(PathBuf),
+    /// The policy file.
+    #[error(transparent)]
+    Policy(#[from] FileError),
+    /// `--strict`, and something would go without.
+    #[error("{0}; without --strict it would start all the same")]
+    Strict(String),
+    /// The stack plane needs an interface.
+    #[error("--dev: {0}")]
+    Device(String),
+}

@@ -1,0 +1,41 @@
+//! Where the preload library is: beside this command as it is built, or where it is installed.
+
+use std::env;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::LaunchError;
+
+/// Names the library where it is elsewhere.
+pub(super) const OVERRIDE: &str = "BUSYPOLL_PRELOAD_LIBRARY";
+
+const NAME: &str = "libbusypoll_preload.so";
+
+/// Finds the library.
+pub(super) fn find() -> Result<PathBuf, LaunchError> {
+    let found = match env::var_os(OVERRIDE) {
+        Some(path) => {
+            let path = PathBuf::from(path);
+            if !path.is_file() {
+                return Err(LaunchError::NotFound(path));
+            }
+            path
+        }
+        None => {
+            let command = env::current_exe().unwrap_or_default();
+            let folder = command.parent().unwrap_or(Path::new("."));
+            // First where cargo builds it for us: what lies beside may be of an earlier build.
+            ["deps", "", "../lib/busypoll"]
+                .iter()
+                .map(|place| folder.join(place).join(NAME))
+                .find(|path| path.is_file())
+                .ok_or(LaunchError::NoLibrary)?
+        }
+    };
+    // A child in another folder must find it too.
+    let found = found.canonicalize().unwrap_or(found);
+    if found.as_os_str().as_bytes().iter().any(|b| b" :\t\n".contains(b)) {
+        return Err(LaunchError::BadLibraryPath(found));
+    }
+    Ok(found)
+}

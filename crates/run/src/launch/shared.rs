@@ -1,0 +1,17 @@
+//! The memory in which a user's runs count their spinners: `/dev/shm/busypoll-UID`.
+//!
+//! One file per user, made at the first run and left for the next: two runs on one machine, a server
+//! and its client say, must know of each other. It holds nothing but who spins on which CPU now, and
+//! entries of the dead are told from those of the living ([`busypoll_linux::spinners`]).
+
+use std::path::PathBuf;
+
+use busypoll_linux::spinners::Spinners;
+
+/// Makes the file where there is none, and says where it is. `None` where it cannot be had: then
+/// each process counts by itself.
+pub(super) fn prepare() -> Option<String> {
+    let path = PathBuf::from(format!("/dev/shm/busypoll-{}", rustix::process::geteuid().as_raw()));
+    Spinners::create(&path).ok()?;
+    path.to_str().map(str::to_owned)
+}

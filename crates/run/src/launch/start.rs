@@ -1,0 +1,134 @@
+//! The environment of a run, and the exec.
+
+use std::convert::Infallible;
+use std::env;
+use std::ffi::{CString, OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::{io, ptr};
+
+use busypoll_policy::{Launch, Plane};
+
+use super::program::{Kind, Program, Reach, Why};
+use super::{LaunchError, able, library, shared, supervise};
+
+/// Becomes the program `command[0]` with the arguments that follow it, called `argv0` if given.
+///
+/// # Errors
+/// One line: what was wrong and what to do.
+pub fn execute(
+    mut launch: Launch,
+    command: &[OsString],
+    argv0: Option<&OsStr>,
+) -> Result<Infallible, LaunchError> {
+    let Some((name, arguments)) = command.split_first() else {
+        return Err(LaunchError::NotInPath(String::new()));
+    };
+    let program = Program::find(name)?;
+    let missing = able::missing(&launch.policy);
+    if !missing.is_empty() {
+        say_or_refuse(&launch, format!("not to be had here: {}", missing.join("; ")))?;
+    }
+    match program.reach {
+        Reach::Preload => {}
+        Reach::Raw(_) if launch.policy.defaults.plane == Plane::Kernel => {
+            if let Err(error) = supervise::begin(&launch) {
+                say_or_refuse(&launch, unsupervised(&program.path, &error))?;
+            }
+        }
+        Reach::Raw(kind) => say_or_refuse(&launch, beyond_preload(&program.path, kind))?,
+        Reach::Out(why) => say_or_refuse(&launch, out_of_reach(&program.path, why))?,
+    }
+    let library = library::find()?;
+    launch.shared = shared::prepare();
+
+    let mut preload = library.into_os_string();
+    if let Some(theirs) = env::var_os("LD_PRELOAD").filter(|theirs| !theirs.is_empty()) {
+        preload.push(":");
+        preload.push(theirs);
+    }
+    let environment = [("LD_PRELOAD", preload), (Launch::ENV, launch.to_env().into())];
+    let argv: Vec<&OsStr> = [argv0.unwrap_or(name)]
+        .into_iter()
+        .chain(arguments.iter().map(OsString::as_os_str))
+        .collect();
+    let mut source = exec(&program.path, &argv, &environment);
+    if source.raw_os_error() == Some(libc::ENOEXEC) {
+        // A script without a first line that says whose: the shell's, as with execvp(3).
+        let shell = [OsStr::new("sh"), program.path.as_os_str()];
+        let argv: Vec<&OsStr> = shell.into_iter().chain(argv.into_iter().skip(1)).collect();
+        source = exec(Path::new("/bin/sh"), &argv, &environment);
+    }
+    Err(LaunchError::Refused { path: program.path, source })
+}
+
+/// Says in one line what goes without, or refuses if nothing may.
+fn say_or_refuse(launch: &Launch, what: String) -> Result<(), LaunchError> {
+    if launch.strict {
+        return Err(LaunchError::Strict(what));
+    }
+    eprintln!("busypoll: {what}");
+    Ok(())
+}
+
+fn beyond_preload(path: &Path, kind: Kind) -> String {
+    let how = match kind {
+        Kind::Static => "is statically linked",
+        Kind::Go => "is a Go program, which makes its system calls itself",
+        Kind::OtherLibc => "is linked with a C library other than glibc",
+    };
+    format!("{} {how}: no library sees its sockets", path.display())
+}
+
+fn unsupervised(path: &Path, error: &io::Error) -> String {
+    let why = match error.raw_os_error() {
+        Some(libc::EBUSY) => "it is under a supervisor of this kind already".to_owned(),
+        _ => error.to_string(),
+    };
+    format!("{}: cannot be supervised ({why}): its sockets wait as ever", path.display())
+}
+
+fn out_of_reach(path: &Path, why: Why) -> String {
+    let how = match why {
+        Why::Privileged => {
+            "runs with other rights than yours (setuid, setgid or capabilities), so the loader \
+             leaves busypoll out of it"
+        }
+        Why::OtherMachine => "is made for another processor",
+    };
+    format!("{} {how}: its sockets wait as ever", path.display())
+}
+
+/// Becomes a program, with these variables set. Returns only if that fails.
+///
+/// Not by `std::process::Command`, which would empty the signal mask that the program inherits.
+fn exec(path: &Path, argv: &[&OsStr], set: &[(&str, OsString)]) -> io::Error {
+    let c = |bytes: Vec<u8>| CString::new(bytes).map_err(io::Error::from);
+    let joined = |name: &OsStr, value: &OsStr| [name.as_bytes(), b"=", value.as_bytes()].concat();
+    let kept = env::vars_os().filter(|(name, _)| set.iter().all(|(s, _)| name != s));
+    let built = (|| {
+        let path = c(path.as_os_str().as_bytes().to_vec())?;
+        let argv: Vec<CString> =
+            argv.iter().map(|a| c(a.as_bytes().to_vec())).collect::<io::Result<_>>()?;
+        let environment: Vec<CString> = kept
+            .map(|(name, value)| c(joined(&name, &value)))
+            .chain(set.iter().map(|(name, value)| c(joined(OsStr::new(name), value))))
+            .collect::<io::Result<_>>()?;
+        io::Result::Ok((path, argv, environment))
+    })();
+    let (path, argv, environment) = match built {
+        Ok(built) => built,
+        Err(error) => return error,
+    };
+    let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
+        strings.iter().map(|s| s.as_ptr()).chain([ptr::null()]).collect()
+    };
+    let (argv, environment) = (pointers(&argv), pointers(&environment));
+    // SAFETY: plain calls; the strings and the arrays, which end with a null pointer, outlive them.
+    unsafe {
+        // Rust's start-up ignores it, which the program must not inherit.
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        libc::execve(path.as_ptr(), argv.as_ptr(), environment.as_ptr());
+    }
+    io::Error::last_os_error()
+}

@@ -1,0 +1,164 @@
+//! The seccomp filter: which calls the supervisor is told of.
+//!
+//! Kernel source: `Documentation/userspace-api/seccomp_filter.rst`, `kernel/seccomp.c`.
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
+
+use libc::{
+    BPF_ABS, BPF_ALU, BPF_AND, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W, sock_filter,
+};
+
+/// `AUDIT_ARCH_…` of the calls we know the numbers of.
+#[cfg(target_arch = "x86_64")]
+const ARCH: u32 = 0xC000_003E;
+#[cfg(target_arch = "aarch64")]
+const ARCH: u32 = 0xC000_00B7;
+
+/// Where `struct seccomp_data` has its fields; of an argument the lower half.
+const NUMBER: u32 = 0;
+const ARCHITECTURE: u32 = 4;
+const fn argument(index: u32) -> u32 {
+    16 + 8 * index
+}
+
+const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
+const TELL: u32 = libc::SECCOMP_RET_USER_NOTIF;
+
+/// The size of `sockaddr_un`, by which connections to local services are told.
+const UNIX_ADDRESS: u32 = size_of::<libc::sockaddr_un>() as u32;
+
+fn load(at: u32) -> sock_filter {
+    sock_filter { code: (BPF_LD | BPF_W | BPF_ABS) as u16, jt: 0, jf: 0, k: at }
+}
+
+fn and(mask: u32) -> sock_filter {
+    sock_filter { code: (BPF_ALU | BPF_AND | BPF_K) as u16, jt: 0, jf: 0, k: mask }
+}
+
+/// Goes on with the instruction after the next `yes` ones if equal, after the next `no` if not.
+fn equal(k: u32, yes: u8, no: u8) -> sock_filter {
+    sock_filter { code: (BPF_JMP | BPF_JEQ | BPF_K) as u16, jt: yes, jf: no, k }
+}
+
+fn answer(k: u32) -> sock_filter {
+    sock_filter { code: (BPF_RET | BPF_K) as u16, jt: 0, jf: 0, k }
+}
+
+fn program() -> Vec<sock_filter> {
+    let number = |n: libc::c_long| n as u32;
+    let mut tell_always = vec![number(libc::SYS_epoll_create1), number(libc::SYS_listen)];
+    #[cfg(target_arch = "x86_64")]
+    tell_always.push(number(libc::SYS_epoll_create));
+
+    let mut program = vec![load(ARCHITECTURE), equal(ARCH, 1, 0), answer(ALLOW), load(NUMBER)];
+    for call in tell_always {
+        program.extend([equal(call, 0, 1), answer(TELL)]);
+    }
+    // Addresses, but for those of local services.
+    for call in [number(libc::SYS_bind), number(libc::SYS_connect)] {
+        program.extend([
+            equal(call, 0, 4),
+            load(argument(2)),
+            equal(UNIX_ADDRESS, 0, 1),
+            answer(ALLOW),
+            answer(TELL),
+        ]);
+    }
+    // Datagram sockets, which may never get an address.
+    program.extend([
+        equal(number(libc::SYS_socket), 0, 7),
+        load(argument(0)),
+        equal(libc::AF_INET as u32, 1, 0),
+        equal(libc::AF_INET6 as u32, 0, 4),
+        load(argument(1)),
+        and(0xf),
+        equal(libc::SOCK_DGRAM as u32, 0, 1),
+        answer(TELL),
+        answer(ALLOW),
+    ]);
+    program
+}
+
+/// Puts the calling thread under the filter, for good; where the supervisor is told.
+///
+/// Without `CAP_SYS_ADMIN` this takes a promise that no exec gains rights (`no_new_privs`).
+pub(super) fn install() -> io::Result<OwnedFd> {
+    let mut program = program();
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    let apply = || {
+        // SAFETY: the filter outlives the call, which reads it.
+        unsafe {
+            libc::syscall(
+                libc::SYS_seccomp,
+                libc::SECCOMP_SET_MODE_FILTER,
+                libc::SECCOMP_FILTER_FLAG_NEW_LISTENER,
+                &raw const filter,
+            )
+        }
+    };
+    let mut fd = apply();
+    if fd < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EACCES) {
+        // SAFETY: sets a flag of this thread.
+        unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+        fd = apply();
+    }
+    let fd = i32::try_from(fd).unwrap_or(-1);
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor, close-on-exec, that nobody else knows.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the filter says of a call, by running it.
+    fn says(arch: u32, number: libc::c_long, arguments: [u32; 3]) -> u32 {
+        let mut data = [0_u32; 16];
+        data[0] = number as u32;
+        data[1] = arch;
+        for (index, value) in arguments.into_iter().enumerate() {
+            data[4 + 2 * index] = value;
+        }
+        let program = program();
+        let (mut at, mut a) = (0, 0);
+        loop {
+            let i = program[at];
+            at += 1;
+            match u32::from(i.code) {
+                c if c == BPF_LD | BPF_W | BPF_ABS => a = data[i.k as usize / 4],
+                c if c == BPF_ALU | BPF_AND | BPF_K => a &= i.k,
+                c if c == BPF_JMP | BPF_JEQ | BPF_K => {
+                    at += usize::from(if a == i.k { i.jt } else { i.jf });
+                }
+                c if c == BPF_RET | BPF_K => return i.k,
+                other => panic!("instruction {other}"),
+            }
+        }
+    }
+
+    #[test]
+    fn few_calls_are_told_of() {
+        let socket =
+            |family: i32, kind: i32| says(ARCH, libc::SYS_socket, [family as u32, kind as u32, 0]);
+        let dgram = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        assert_eq!(socket(libc::AF_INET, dgram), TELL);
+        assert_eq!(socket(libc::AF_INET6, libc::SOCK_DGRAM), TELL);
+        assert_eq!(socket(libc::AF_INET, libc::SOCK_STREAM), ALLOW);
+        assert_eq!(socket(libc::AF_UNIX, libc::SOCK_DGRAM), ALLOW);
+        assert_eq!(says(ARCH, libc::SYS_epoll_create1, [0; 3]), TELL);
+        assert_eq!(says(ARCH, libc::SYS_listen, [3, 8, 0]), TELL);
+        for call in [libc::SYS_bind, libc::SYS_connect] {
+            assert_eq!(says(ARCH, call, [3, 0, 16]), TELL);
+            assert_eq!(says(ARCH, call, [3, 0, 28]), TELL);
+            assert_eq!(says(ARCH, call, [3, 0, 110]), ALLOW);
+        }
+        for call in [libc::SYS_read, libc::SYS_recvfrom, libc::SYS_epoll_pwait, libc::SYS_close] {
+            assert_eq!(says(ARCH, call, [3, 0, 16]), ALLOW);
+        }
+        assert_eq!(says(0x4000_0003, libc::SYS_listen, [0; 3]), ALLOW, "of another architecture");
+    }
+}

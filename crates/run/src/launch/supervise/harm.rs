@@ -1,0 +1,148 @@
+//! Do no harm, seen from outside. A wait that ends in sleep is one voluntary context switch, polled for
+//! or not. Where a process has many although its sockets poll, polling is left out for a moment: if it
+//! then gets on clearly faster, two spinners share a CPU, or the spinner and whom it waits for, and
+//! polling stays off, for a second at first and longer each time.
+
+use std::time::{Duration, Instant};
+
+use busypoll_linux::process::{Kind, Process};
+use busypoll_linux::{EpollParams, sockopt};
+use busypoll_policy::Policy;
+
+use super::serve::{params, set_params, settings_of};
+
+const TRIAL: Duration = Duration::from_millis(40);
+const PERIOD: Duration = Duration::from_millis(40);
+const PERIOD_AT_MOST: Duration = Duration::from_secs(2);
+const REST: Duration = Duration::from_secs(1);
+const REST_AT_MOST: Duration = Duration::from_secs(60);
+/// Sleeps per second below which a process is quiet rather than kept from working.
+const QUIET: f64 = 500.0;
+
+enum State {
+    Polling,
+    /// Polling is off for a moment; sleeps per second with it on.
+    Trial(f64),
+    Off,
+}
+
+/// A process with sockets that poll.
+pub(super) struct Watched {
+    process: Process,
+    state: State,
+    due: Instant,
+    since: Instant,
+    sleeps: u64,
+    period: Duration,
+    rest: Duration,
+    /// Trials in a row that found polling harmful.
+    strikes: u32,
+}
+
+impl Watched {
+    pub fn new(process: Process) -> Self {
+        let now = Instant::now();
+        let sleeps = sleeps(process.pid());
+        Self {
+            process,
+            state: State::Polling,
+            due: now + PERIOD,
+            since: now,
+            sleeps,
+            period: PERIOD,
+            rest: Duration::ZERO,
+            strikes: 0,
+        }
+    }
+
+    /// When it is to be looked at.
+    pub fn due(&self) -> Instant {
+        self.due
+    }
+
+    /// Looks at it; false once it has ended. What is to be said goes to `said`.
+    pub fn check(&mut self, policy: &Policy, said: &mut Vec<String>) -> bool {
+        if !self.process.is_alive() {
+            return false;
+        }
+        let (now, sleeps) = (Instant::now(), sleeps(self.process.pid()));
+        let rate = sleeps.saturating_sub(self.sleeps) as f64 / (now - self.since).as_secs_f64();
+        (self.sleeps, self.since) = (sleeps, now);
+        let wait = match self.state {
+            State::Trial(polling) if rate > polling * 1.25 && self.strikes < 2 => {
+                self.strikes += 1;
+                self.switch(policy, true);
+                self.state = State::Polling;
+                PERIOD
+            }
+            State::Polling if rate > QUIET => {
+                self.switch(policy, false);
+                self.state = State::Trial(rate);
+                TRIAL
+            }
+            State::Polling => self.longer(),
+            State::Trial(polling) if rate > polling * 1.25 => {
+                self.strikes = 0;
+                said.push(format!(
+                    "busy polling kept {} from its work, so it stops: are there enough CPUs for it and \
+                     its peer?",
+                    self.process.program().display()
+                ));
+                self.state = State::Off;
+                self.rest = (self.rest * 2).clamp(REST, REST_AT_MOST);
+                self.rest
+            }
+            State::Trial(_) => {
+                self.switch(policy, true);
+                self.state = State::Polling;
+                self.rest = Duration::ZERO;
+                self.strikes = 0;
+                self.longer()
+            }
+            State::Off => {
+                self.switch(policy, true);
+                self.state = State::Polling;
+                PERIOD
+            }
+        };
+        self.due = now + wait;
+        true
+    }
+
+    fn longer(&mut self) -> Duration {
+        self.period = (self.period * 2).min(PERIOD_AT_MOST);
+        self.period
+    }
+
+    /// Switches the polling of all its sockets and epoll instances.
+    fn switch(&self, policy: &Policy, on: bool) {
+        for descriptor in self.process.descriptors().unwrap_or_default() {
+            let Ok(Some(taken)) = self.process.take(descriptor.fd) else { continue };
+            match descriptor.kind {
+                Kind::Socket { .. } => {
+                    if let Some((_, settings)) = settings_of(policy, &self.process, &taken) {
+                        let micros = if on { settings.kernel_micros() } else { 0 };
+                        let _ = sockopt::set_busy_poll(&taken, micros);
+                    }
+                }
+                Kind::Epoll => {
+                    let wanted = params(policy.for_program(&self.process.program()));
+                    set_params(&taken, if on { wanted } else { EpollParams::default() });
+                }
+                Kind::Uring => {}
+            }
+        }
+    }
+}
+
+/// Voluntary context switches of all threads of a process.
+fn sleeps(pid: u32) -> u64 {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    threads
+        .filter_map(|thread| {
+            let status = std::fs::read_to_string(thread.path().join("status")).ok()?;
+            let count = status.lines().find_map(|l| l.strip_prefix("voluntary_ctxt_switches:"))?;
+            count.trim().parse::<u64>().ok()
+        })
+        .sum()
+}

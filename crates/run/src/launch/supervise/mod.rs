@@ -1,0 +1,133 @@
+//! The supervisor of programs that no library sees: static ones, and Go's.
+//!
+//! A seccomp filter has the kernel tell a process beside the program, the supervisor, of the few calls
+//! that make sockets and epoll instances or give them addresses; all others run as ever. An epoll
+//! instance is made by the supervisor, with its parameters, and handed over. A socket is not: one made
+//! outside would belong to the maker's network namespace. It is taken (pidfd_getfd) and set when its
+//! address is, before that call goes on; a datagram socket that never gets one, shortly after it
+//! appeared. Accepted ones inherit.
+//!
+//! The program is no child of the supervisor, nor the other way round: signals, job control and the
+//! exit status are the program's own. The supervisor ends with the last process under the filter. It is
+//! kept by a second process, as calls under a filter whose supervisor is gone fail with `ENOSYS`.
+
+mod filter;
+mod harm;
+mod serve;
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+
+use busypoll_policy::Launch;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+
+/// Puts this process, what it becomes by exec, and all its children under a supervisor.
+///
+/// # Errors
+/// The system's; `EBUSY` where a supervisor of this kind is there already.
+pub(super) fn begin(launch: &Launch) -> io::Result<()> {
+    let flags = SocketFlags::CLOEXEC;
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // SAFETY: this process has one thread, so its child may do all that it may.
+    match unsafe { libc::fork() } {
+        -1 => return Err(io::Error::last_os_error()),
+        0 => {
+            drop(ours);
+            apart(theirs, launch);
+        }
+        // SAFETY: the child ends at once; nobody else waits for it.
+        child => unsafe {
+            libc::waitpid(child, std::ptr::null_mut(), 0);
+        },
+    }
+    drop(theirs);
+    let notifications = filter::install()?;
+    hand_over(&ours, &notifications)
+}
+
+/// The first child: leaves the program's session, and a grandchild behind.
+fn apart(from: OwnedFd, launch: &Launch) -> ! {
+    // SAFETY: plain calls in a process of one thread.
+    unsafe {
+        libc::setsid();
+        if libc::fork() != 0 {
+            libc::_exit(0);
+        }
+        for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
+            libc::signal(signal, libc::SIG_IGN);
+        }
+    }
+    keep(from, launch);
+    // SAFETY: nothing of the parent's is to be undone here.
+    unsafe { libc::_exit(0) }
+}
+
+/// Serves in a child, and in another should that one be killed.
+fn keep(from: OwnedFd, launch: &Launch) {
+    let Ok(Some(notifications)) = receive(&from) else { return };
+    drop(from);
+    // What is the program's stays with the program alone: whoever reads its output sees it end.
+    if let Ok(null) = std::fs::File::options().read(true).write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stdin(&null);
+        let _ = rustix::stdio::dup2_stdout(&null);
+    }
+    let _ = std::env::set_current_dir("/");
+    only_keep(&notifications);
+    loop {
+        // SAFETY: as in `begin`.
+        match unsafe { libc::fork() } {
+            0 => {
+                serve::serve(&notifications, launch);
+                // SAFETY: as in `apart`.
+                unsafe { libc::_exit(0) }
+            }
+            -1 => return,
+            worker => {
+                let mut status = 0;
+                // SAFETY: `status` is valid for writes.
+                let waited = unsafe { libc::waitpid(worker, &raw mut status, 0) };
+                if waited < 0 || libc::WIFEXITED(status) {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Closes what else this process has inherited.
+fn only_keep(kept: &OwnedFd) {
+    use std::os::fd::AsRawFd;
+    let kept = kept.as_raw_fd().cast_unsigned();
+    // SAFETY: descriptors from 3 on, but for the one: this process uses no other.
+    unsafe {
+        if kept > 3 {
+            libc::close_range(3, kept - 1, 0);
+        }
+        libc::close_range(kept + 1, u32::MAX, 0);
+    }
+}
+
+fn hand_over(to: &OwnedFd, fd: &OwnedFd) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds = [fd.as_fd()];
+    control.push(SendAncillaryMessage::ScmRights(&fds));
+    sendmsg(to, &[IoSlice::new(b"!")], &mut control, SendFlags::empty())?;
+    Ok(())
+}
+
+fn receive(from: &OwnedFd) -> io::Result<Option<OwnedFd>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let mut into = [IoSliceMut::new(&mut byte)];
+    recvmsg(from, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    Ok(control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    }))
+}
