@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use busypoll_policy::text::{distance, glob};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 macro_rules! words {
@@ -209,47 +210,6 @@ pub fn list() -> String {
     ARMS.iter().map(|a| format!("  {:width$}  {}\n", a.name, a.about)).collect()
 }
 
-/// Shell-style match with `*` and `?`; linear, by remembering the last star only.
-fn glob(pattern: &[u8], text: &[u8]) -> bool {
-    let (mut p, mut t) = (0, 0);
-    let mut star: Option<(usize, usize)> = None;
-    while t < text.len() {
-        match pattern.get(p) {
-            Some(b'*') => {
-                star = Some((p, t));
-                p += 1;
-            }
-            Some(&c) if c == b'?' || c == text[t] => {
-                p += 1;
-                t += 1;
-            }
-            _ => match star {
-                Some((star_p, star_t)) => {
-                    p = star_p + 1;
-                    t = star_t + 1;
-                    star = Some((star_p, star_t + 1));
-                }
-                None => return false,
-            },
-        }
-    }
-    pattern[p..].iter().all(|&c| c == b'*')
-}
-
-/// Levenshtein distance in bytes.
-fn distance(a: &str, b: &str) -> usize {
-    let b = b.as_bytes();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, ca) in a.bytes().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, &cb) in b.iter().enumerate() {
-            let cost = if ca == cb { diagonal } else { 1 + diagonal.min(row[j]).min(row[j + 1]) };
-            diagonal = std::mem::replace(&mut row[j + 1], cost);
-        }
-    }
-    row[b.len()]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -300,27 +260,5 @@ mod tests {
         assert!(error.contains("'kernel-udp-busy-poll'"), "{error}");
         assert!(select("", ARMS).is_err());
         assert!(select(" , ", ARMS).is_err());
-    }
-
-    #[test]
-    fn globs() {
-        for (pattern, text, want) in [
-            ("*", "", true),
-            ("a*c", "abbc", true),
-            ("a*b*c", "aXbYbZc", true),
-            ("a?c", "abc", true),
-            ("a?c", "ac", false),
-            ("*a", "ab", false),
-            ("", "a", false),
-        ] {
-            assert_eq!(glob(pattern.as_bytes(), text.as_bytes()), want, "{pattern} {text}");
-        }
-    }
-
-    #[test]
-    fn edit_distance_known_answers() {
-        assert_eq!(distance("kitten", "sitting"), 3);
-        assert_eq!(distance("", "abc"), 3);
-        assert_eq!(distance("same", "same"), 0);
     }
 }

@@ -1,43 +1,12 @@
 //! What a user types: times, sizes, CPU pairs. Total parsers, one line per mistake.
 
-use std::time::Duration;
+pub use busypoll_policy::units::{show, time};
 
 /// The largest UDP payload IPv4 can carry (65535 less 20 and 8 bytes of headers).
 pub const UDP_MAX: usize = 65_507;
 
 /// The largest request or response of a TCP arm.
 pub const TCP_MAX: usize = 1 << 20;
-
-/// Reads a time: a number with `ns`, `us`, `ms`, `s` or `m`; a bare number is microseconds.
-///
-/// ```
-/// use busypoll_bench::units::time;
-/// use std::time::Duration;
-/// assert_eq!(time("50"), Ok(Duration::from_micros(50)));
-/// assert_eq!(time("10ms"), Ok(Duration::from_millis(10)));
-/// ```
-pub fn time(text: &str) -> Result<Duration, String> {
-    let text = text.trim();
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let nanos_per = match unit.trim() {
-        "" | "us" | "µs" => 1e3,
-        "ns" => 1.0,
-        "ms" => 1e6,
-        "s" => 1e9,
-        "m" | "min" => 60e9,
-        other => return Err(format!("unknown unit '{other}' in '{text}'; use ns, us, ms, s or m")),
-    };
-    let number: f64 = number
-        .parse()
-        .map_err(|_| format!("'{text}' is not a time; write for example 50us, 10ms or 40s"))?;
-    let nanos = number * nanos_per;
-    // A day is longer than any run; the bound keeps every later conversion exact.
-    if nanos > 86_400e9 {
-        return Err(format!("'{text}' is longer than a day"));
-    }
-    Ok(Duration::from_nanos(nanos.round() as u64))
-}
 
 /// Reads a share in per cent, 0 to 100, with or without the sign.
 pub fn percent(text: &str) -> Result<f64, String> {
@@ -102,38 +71,9 @@ pub fn cpu_pair(text: &str) -> Result<(u32, u32), String> {
     Ok((a, b))
 }
 
-/// A duration as a person writes it: `50us`, `10ms`, `1.5s`.
-pub fn show(d: Duration) -> String {
-    let us = d.as_nanos() as f64 / 1e3;
-    if us >= 1e6 {
-        format!("{}s", short(us / 1e6))
-    } else if us >= 1e3 {
-        format!("{}ms", short(us / 1e3))
-    } else {
-        format!("{}us", short(us))
-    }
-}
-
-fn short(x: f64) -> String {
-    let text = format!("{x:.2}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_with_and_without_unit() {
-        assert_eq!(time("50"), Ok(Duration::from_micros(50)));
-        assert_eq!(time("1.5ms"), Ok(Duration::from_micros(1500)));
-        assert_eq!(time("40s"), Ok(Duration::from_secs(40)));
-        assert_eq!(time(" 700 ns"), Ok(Duration::from_nanos(700)));
-        for wrong in ["", "ms", "-5", "5h", "1.2.3s", "1e9", "inf", "NaN", "99999999s"] {
-            let error = time(wrong).expect_err(wrong);
-            assert_eq!(error.lines().count(), 1, "{wrong}: {error}");
-        }
-    }
 
     #[test]
     fn sizes_are_bounded() {
@@ -153,12 +93,5 @@ mod tests {
         for wrong in ["", "0", "0,", "a,b", "0,1,2", "1,1", "-1,0", "0-1"] {
             assert!(cpu_pair(wrong).is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn durations_read_back() {
-        assert_eq!(show(Duration::from_micros(50)), "50us");
-        assert_eq!(show(Duration::from_micros(1500)), "1.5ms");
-        assert_eq!(show(Duration::from_secs(40)), "40s");
     }
 }

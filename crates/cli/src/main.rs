@@ -5,6 +5,11 @@ mod lab;
 use std::process::ExitCode;
 
 use busypoll_bench::cli::{BenchArgs, ServeArgs, run_bench, run_serve};
+use busypoll_doctor::cli::{DoctorArgs, run_doctor};
+use busypoll_policy::cli::{PolicyArgs, run_policy};
+use busypoll_run::attach::cli::{AttachArgs, DetachArgs, run_attach, run_detach};
+use busypoll_run::launch::cli::{RunArgs, run_program};
+use busypoll_tune::cli::{TuneArgs, run_tune};
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
@@ -22,6 +27,12 @@ enum Command {
     Bench(BenchArgs),
     Serve(ServeArgs),
     Lab(lab::LabArgs),
+    Doctor(DoctorArgs),
+    Policy(PolicyArgs),
+    Run(RunArgs),
+    Tune(TuneArgs),
+    Attach(AttachArgs),
+    Detach(DetachArgs),
 }
 
 /// A user's mistake, or a machine that does not allow what was asked.
@@ -36,10 +47,23 @@ fn main() -> ExitCode {
         Command::Bench(args) => run_bench(&args).map(|()| ExitCode::SUCCESS).map_err(Into::into),
         Command::Serve(args) => run_serve(&args).map(|()| ExitCode::SUCCESS).map_err(Into::into),
         Command::Lab(args) => lab::run(&args),
+        Command::Doctor(args) => run_doctor(&args).map_err(Into::into),
+        Command::Run(args) => run_program(&args).map(|never| match never {}).map_err(Into::into),
+        Command::Tune(args) => run_tune(&args).map_err(Into::into),
+        Command::Attach(args) => run_attach(&args).map(|()| ExitCode::SUCCESS).map_err(Into::into),
+        Command::Detach(args) => run_detach(&args).map(|()| ExitCode::SUCCESS).map_err(Into::into),
+        Command::Policy(args) => run_policy(&args).map(|()| ExitCode::SUCCESS).map_err(Into::into),
     };
     outcome.unwrap_or_else(|error| {
-        eprintln!("busypoll: {error:#}");
+        eprintln!("busypoll: {}", in_one_line(&error));
         ExitCode::from(REFUSED)
+    })
+}
+
+/// The error and its causes, without those whose words it repeats already.
+fn in_one_line(error: &anyhow::Error) -> String {
+    error.chain().skip(1).map(ToString::to_string).fold(error.to_string(), |line, cause| {
+        if line.contains(&cause) { line } else { format!("{line}: {cause}") }
     })
 }
 

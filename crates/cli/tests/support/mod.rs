@@ -1,6 +1,11 @@
 //! What tests of the command share: running it, its one line of complaint, a server that has started.
 #![allow(dead_code)] // each test file uses its own part
 
+pub mod faults;
+pub mod lab_place;
+pub mod vm_place;
+pub mod waiter;
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};

@@ -1,0 +1,144 @@
+//! The same socket calls on three planes: what each returns, errno by errno, must be the same. The calls are
+//! in `programs/conformance`; they talk to a peer on another host.
+
+#[path = "support/echo.rs"]
+mod echo;
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use busypoll_lab::{Lab, needs, needs_root};
+use echo::*;
+use support::*;
+
+/// Where the peer serves.
+const PORT: &str = "7000";
+/// A call that hangs ends the program; a run takes two seconds.
+const LIMIT: &str = "60";
+
+fn program() -> PathBuf {
+    let program = place("conformance").join("conformance");
+    let folder = std::fs::read_dir(source("conformance")).unwrap();
+    let sources = folder.map(|entry| entry.unwrap().path());
+    let sources = sources.filter(|path| path.extension().is_some_and(|ending| ending == "c"));
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O1", "-w", "-pthread", "-o"]).arg(&program).args(sources);
+    build(&mut compiler);
+    program
+}
+
+/// What the program says, started by the words of `how` on the server of a lab; IPv4, then IPv6. And how
+/// many connections the kernel has made there.
+fn transcripts(program: &Path, how: &[&str]) -> (Vec<String>, u64) {
+    let lab = Lab::builder().build().unwrap();
+    let _peer = Running::start(lab.client.command(program).args(["peer", PORT]));
+    let (own, peer) = (&lab.server, &lab.client);
+    let mut pairs = vec![(own.ipv4().to_string(), peer.ipv4().to_string())];
+    if let (Some(own), Some(peer)) = (own.ipv6(), peer.ipv6()) {
+        pairs.push((own.to_string(), peer.to_string()));
+    }
+    let run = |(own, peer): (String, String)| {
+        let mut command = lab.server.command("timeout");
+        command.arg(LIMIT).args(how).arg(program).args([&own, &peer, PORT]);
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{:?} {said}\n{text}", output.status);
+        text
+    };
+    let transcripts = pairs.into_iter().map(run).collect();
+    (transcripts, lab.server.enter(active_opens).unwrap())
+}
+
+/// `ActiveOpens` of /proc/net/snmp, in the namespace of the calling thread.
+fn active_opens() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
+    let mut rows = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
+    let (names, values) = (rows.next().unwrap(), rows.next().unwrap());
+    let at = names.split(' ').position(|name| name == "ActiveOpens").unwrap();
+    values.split(' ').nth(at).unwrap().parse().unwrap()
+}
+
+/// The cases of a transcript: name and lines.
+fn cases(text: &str) -> Vec<(&str, Vec<&str>)> {
+    let mut cases: Vec<(&str, Vec<&str>)> = Vec::new();
+    for line in text.lines() {
+        match cases.last_mut() {
+            Some((_, lines)) if line.starts_with(' ') => lines.push(line.trim()),
+            _ => cases.push((line, Vec::new())),
+        }
+    }
+    cases
+}
+
+/// The lines that differ, with the case each is in.
+fn differences(plain: &str, other: &str) -> Vec<String> {
+    let (plain, other) = (cases(plain), cases(other));
+    let mut found = Vec::new();
+    for (n, (case, lines)) in plain.iter().enumerate() {
+        let Some((_, others)) = other.get(n).filter(|(name, _)| name == case) else {
+            found.push(format!("{case}: not reached"));
+            break;
+        };
+        for n in 0..lines.len().max(others.len()) {
+            let (plain, here) = (lines.get(n), others.get(n));
+            if plain != here {
+                let text = |line: Option<&&str>| line.map_or("(nothing)", |line| line).to_owned();
+                found.push(format!("{case}:\n  plain {}\n  here  {}", text(plain), text(here)));
+            }
+        }
+    }
+    found.extend(other.iter().skip(plain.len()).map(|(case, _)| format!("{case}: is too much")));
+    found
+}
+
+/// Runs the program both ways; on the stack plane `connections` says that the kernel has made none.
+fn is_as_plain(how: &[&str], kernel_connections: bool) {
+    let _one = alone();
+    let program = program();
+    let (plain, _) = transcripts(&program, &[]);
+    let (here, made) = transcripts(&program, how);
+    assert!(plain[0].lines().count() > 700 && plain.iter().all(|text| text.ends_with("end\n")));
+    for (plain, here) in plain.iter().zip(&here) {
+        let found = differences(plain, here);
+        assert!(found.is_empty(), "{} differences\n{}", found.len(), found.join("\n"));
+    }
+    assert_eq!(made > 20, kernel_connections, "{made} connections made by the kernel");
+}
+
+#[test]
+fn the_kernel_is_as_it_was_the_last_time() {
+    needs_root!();
+    needs!(program "cc", program "timeout");
+    is_as_plain(&[], true);
+}
+
+#[test]
+fn the_kernel_plane_is_as_the_kernel() {
+    needs_root!();
+    needs!(program "cc", program "timeout");
+    is_as_plain(&[BUSYPOLL, "run"], true);
+}
+
+#[test]
+#[ignore = "the stack plane does not wait in poll and epoll yet"]
+fn the_stack_plane_is_as_the_kernel() {
+    needs_root!();
+    needs!(program "cc", program "timeout");
+    is_as_plain(&[BUSYPOLL, "run", "--plane", "stack", "--dev", "lab-server"], false);
+}
+
+#[test]
+fn a_difference_is_seen() {
+    let plain = "one\n    a = 1\n    b = 2\nend\n";
+    assert!(differences(plain, plain).is_empty());
+    for other in [
+        "one\n    a = 1\n    b = 3\nend\n",
+        "one\n    a = 1\n",
+        "one\n    a = 1\n    b = 2\nend\nmore\n",
+    ] {
+        assert!(!differences(plain, other).is_empty(), "{other}");
+    }
+    assert!(differences(plain, "one\n    a = 2\n    b = 2\nend\n")[0].starts_with("one:"));
+}

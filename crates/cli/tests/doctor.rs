@@ -1,0 +1,200 @@
+//! `busypoll doctor` as a user meets it: exit codes, one line where it cannot look, a report for people
+//! and one for programs, for root and for everybody.
+
+mod support;
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::{env, fs};
+
+use busypoll_lab::{Lab, needs, needs_root};
+use serde_json::Value;
+use support::{BUSYPOLL, complains, here, on};
+
+waiter_test!();
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The report as programs read it; its exit code says whether there are faults.
+fn report(output: &Output) -> Value {
+    let report: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"));
+    let faults = support::faults::faults_found(&busypoll_lab::vm::Ran {
+        status: 0,
+        stdout: text(output),
+        stderr: String::new(),
+    });
+    let expected = i32::from(!faults.unwrap().is_empty());
+    assert_eq!(output.status.code(), Some(expected), "{output:?}");
+    report
+}
+
+fn codes(report: &Value) -> Vec<&str> {
+    let findings = report["findings"].as_array().unwrap();
+    findings.iter().map(|f| f["code"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn what_it_cannot_look_at_gets_one_line() {
+    complains(&here(&["doctor", "nosuch0"]), &["nosuch0", "ip link"]);
+    complains(&here(&["doctor", "lo", "nosuch0", "--json"]), &["nosuch0"]);
+    complains(&here(&["doctor", "--peer", "300.0.0.1"]), &["300.0.0.1"]);
+    complains(&here(&["doctor", "--pid", "4294967295"]), &["4294967295", "no such process"]);
+    complains(&here(&["doctor", "--pid", "x"]), &["'x'"]);
+}
+
+#[test]
+fn every_rule_is_listed_with_its_source() {
+    let listed = text(&here(&["doctor", "--list"]));
+    for code in ["BP-VETH-GRO-OFF", "BP-RPS", "BP-GOVERNOR", "BP-SOCK-IN-EPOLL"] {
+        assert!(listed.contains(code), "{code}");
+    }
+    let sources = listed.lines().filter(|l| l.starts_with("    source  ")).count();
+    assert_eq!(sources, listed.lines().filter(|l| l.starts_with("BP-")).count());
+}
+
+#[test]
+fn the_two_reports_say_the_same() {
+    needs_root!();
+    let lab = Lab::builder().gro(false).build().unwrap();
+    let device = lab.client.interface();
+    let output = on(&lab.client, &["doctor", device]);
+    assert_eq!(output.status.code(), Some(1));
+    let told = text(&output);
+    assert!(!told.contains('\x1b'), "colour into a pipe: {told}");
+    let remedy = format!("remedy  ethtool -K {device} gro on");
+    assert!(told.contains(&remedy) && told.contains("[BP-VETH-GRO-OFF]"), "{told}");
+
+    let report = report(&on(&lab.client, &["doctor", device, "--json"]));
+    assert_eq!(report["verdict"], "impossible");
+    let finding = &report["findings"][0];
+    assert_eq!(finding["code"], "BP-VETH-GRO-OFF");
+    assert_eq!(finding["subject"], serde_json::json!({ "kind": "device", "name": device }));
+    assert_eq!(finding["remedy"], format!("ethtool -K {device} gro on"));
+    assert!(finding["evidence"][0]["said"].as_str().unwrap().contains("rx-gro off"));
+    assert_eq!(report["facts"]["devices"][0]["name"], device);
+    // The summary is the first line; how much else is found may change from one look to the next.
+    let first = |line: &str| line.split_once(", ").unwrap_or_else(|| panic!("{line}")).1.to_owned();
+    assert_eq!(first(report["summary"].as_str().unwrap()), first(told.lines().next().unwrap()));
+}
+
+/// The command where any user may run it, however private the build folder is.
+struct PublicCopy(PathBuf);
+
+impl PublicCopy {
+    fn new() -> Self {
+        let path = env::temp_dir().join(format!("busypoll-doctor-{}", std::process::id()));
+        fs::copy(BUSYPOLL, &path).unwrap();
+        PublicCopy(path)
+    }
+}
+
+impl Drop for PublicCopy {
+    fn drop(&mut self) {
+        // Scratch.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn everybody_may_ask_and_is_told_what_is_not_for_him() {
+    needs_root!();
+    needs!(program "setpriv", program "unshare");
+    let copy = PublicCopy::new();
+    let nobody = |words: &[&str]| {
+        let drop_root = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+        let mut command = Command::new("setpriv");
+        command.args(drop_root).args(words).arg(&copy.0).args(["doctor", "lo", "--json"]);
+        command.output().unwrap()
+    };
+    let plain = report(&nobody(&[]));
+    let facilities = plain["facts"]["kernel"]["facilities"].as_array().unwrap();
+    let usable = |name: &str| {
+        let found = facilities.iter().find(|f| f["name"] == name).unwrap();
+        found["usable"].as_bool().unwrap()
+    };
+    assert!(!usable("SO_PREFER_BUSY_POLL") && !usable("napi-set"), "{facilities:?}");
+    assert!(!codes(&plain).contains(&"BP-USER-NAMESPACE"), "{plain}");
+    assert!(codes(&plain).contains(&"BP-LOOPBACK"), "{plain}");
+
+    // Root in there, and nobody where it counts.
+    let inside = report(&nobody(&["unshare", "--user", "--map-root-user"]));
+    assert!(codes(&inside).contains(&"BP-USER-NAMESPACE"), "{inside}");
+}
+
+#[test]
+fn a_read_only_proc_and_sys_are_enough() {
+    needs_root!();
+    needs!(program "unshare");
+    let lab = Lab::builder().gro(false).build().unwrap();
+    let script = format!(
+        "mount -o remount,ro,bind /proc; mount -t sysfs -o ro sysfs /sys;
+         exec {BUSYPOLL} doctor {} --json",
+        lab.client.interface()
+    );
+    let output = lab.client.command("unshare").args(["-m", "sh", "-c", &script]).output().unwrap();
+    assert_eq!(codes(&report(&output)).iter().filter(|c| **c == "BP-VETH-GRO-OFF").count(), 2);
+}
+
+#[test]
+fn without_proc_it_says_so_in_one_line() {
+    needs_root!();
+    needs!(program "unshare");
+    let script = format!("mount -t tmpfs tmpfs /proc && exec {BUSYPOLL} doctor");
+    let output = Command::new("unshare").args(["-m", "sh", "-c", &script]).output().unwrap();
+    complains(&output, &["/proc"]);
+}
+
+#[test]
+fn without_sys_the_rest_is_looked_at() {
+    needs_root!();
+    needs!(program "unshare");
+    let lab = Lab::builder().gro(false).build().unwrap();
+    let device = lab.client.interface();
+    // No right to mount one either.
+    let script = format!(
+        "mount -t tmpfs tmpfs /sys && exec setpriv --bounding-set=-sys_admin --inh-caps=-sys_admin \
+         {BUSYPOLL} doctor {device} --json"
+    );
+    let output = lab.client.command("unshare").args(["-m", "sh", "-c", &script]).output().unwrap();
+    let report = report(&output);
+    assert!(codes(&report).contains(&"BP-VETH-GRO-OFF"), "{report}");
+    assert!(codes(&report).contains(&"BP-NOT-SEEN"), "{report}");
+}
+
+#[test]
+fn a_container_without_netlink_gets_one_line() {
+    let mut command = Command::new(BUSYPOLL);
+    command.args(["doctor", "lo"]);
+    // SAFETY: between fork and exec the closure makes two system calls and allocates nothing.
+    unsafe { command.pre_exec(refuse_netlink) };
+    complains(&command.output().unwrap(), &["netlink"]);
+}
+
+/// Has the kernel refuse this process every AF_NETLINK socket, as strict containers do.
+fn refuse_netlink() -> io::Result<()> {
+    let op = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    let leave = libc::BPF_RET | libc::BPF_K;
+    // struct seccomp_data: the call's number at 0, its first argument at 16.
+    let mut program = [
+        op(load, 0, 0, 0),
+        op(equal, 0, 3, libc::SYS_socket as u32),
+        op(load, 0, 0, 16),
+        op(equal, 0, 1, libc::AF_NETLINK as u32),
+        op(leave, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        op(leave, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: both calls take numbers, and the second a filter that outlives it.
+    let done = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &filter, 0, 0) == 0
+    };
+    if done { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

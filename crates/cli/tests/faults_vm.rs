@@ -1,0 +1,188 @@
+//! Faults of configuration on real drivers, two NUMA nodes and an older kernel, in the test machine: each found
+//! by its code and cured by the command the doctor prints; and what has no cure, told as such.
+
+mod support;
+
+use busypoll_lab::{needs, needs_vm};
+use support::faults::{FAULT, Fault, Place, faults_found, find_and_cure_all, has_no_cure};
+use support::vm_place::{Vm, builder};
+
+waiter_test!();
+
+#[test]
+fn faults_of_drivers_cpus_and_programs_are_found_and_cured() {
+    needs_vm!();
+    needs!(program "ip", program "ethtool", program "setpriv", program "strace");
+    let vm = Vm::of(builder().command_line("isolcpus=3"));
+    // CPU 3 is set apart, and vmxnet3 comes with LRO on: faults to be made, not found.
+    vm.says(&format!("{TO_CPU_2} ip link set vmxnet30 up; ethtool -K vmxnet30 lro off"));
+    old_kernel(&vm);
+    find_and_cure_all(&vm, FAULTS);
+}
+
+/// On its node, and not the CPU set apart.
+const TO_CPU_2: &str = "for i in $irqs; do echo 2 > /proc/irq/$i/smp_affinity_list; done;";
+
+/// Linux 6.1 lacks what came with 6.8, 6.9 and 6.13, and there is no command for that.
+fn old_kernel(vm: &Vm) {
+    has_no_cure(vm, "BP-KERNEL-NO-EPOLL-PARAMS", "", "intel0");
+    has_no_cure(vm, "BP-KERNEL-NO-NAPI-SETTINGS", "", "intel0");
+    // It lets no ordinary user raise SO_BUSY_POLL.
+    let user = "/programs/setpriv --reuid=65534 --regid=65534 --clear-groups";
+    let ran = vm.sh(&format!("{user} busypoll doctor --json intel0"));
+    let found = faults_found(&ran).unwrap();
+    let old = found.iter().find(|(code, _)| code == "BP-OLD-PRIVILEGE");
+    assert!(old.is_some_and(|(_, finding)| finding["remedy"].is_null()), "{found:?}");
+    // Idle states are the host's: nothing is said of them, but why.
+    let ran = vm.sh("busypoll doctor --json intel0");
+    assert!(ran.stdout.contains("BP-VIRTUAL") && !ran.stdout.contains("BP-DEEP-IDLE"), "{ran:?}");
+}
+
+const FAULTS: &[Fault] = &[
+    Fault {
+        name: "an interrupt that may wait a millisecond",
+        code: "BP-COALESCE-LONG",
+        make: "ethtool -C $DEV rx-usecs 1000",
+        tidy: "ethtool -C $DEV rx-usecs 3",
+        ..FAULT
+    },
+    Fault {
+        name: "large receive offload",
+        code: "BP-LRO-ON",
+        make: "ethtool -K vmxnet30 lro on",
+        ask: "vmxnet30",
+        ..FAULT
+    },
+    Fault {
+        name: "the receive interrupt on another NUMA node",
+        code: "BP-IRQ-FAR-NODE",
+        make: "echo 0 > /proc/irq/$irq/smp_affinity_list",
+        says: &["node 1"],
+        ..FAULT
+    },
+    Fault {
+        name: "the receive interrupt on an isolated CPU",
+        code: "BP-IRQ-ISOLATED",
+        make: "echo 3 > /proc/irq/$irq/smp_affinity_list",
+        ..FAULT
+    },
+    Fault {
+        name: "the interrupt on the program's only CPU",
+        code: "BP-IRQ-APP-CPU",
+        waiter: "recv so=50",
+        make: "taskset -p 4 $PID >/dev/null",
+        ask: "--pid $PID $DEV",
+        tidy: "echo 2 > /proc/irq/$irq/smp_affinity_list",
+        ..FAULT
+    },
+    Fault {
+        name: "the program on another NUMA node than its NIC",
+        code: "BP-APP-FAR-NODE",
+        waiter: "recv so=50",
+        make: "taskset -p 1 $PID >/dev/null",
+        ask: "--pid $PID $DEV",
+        ..FAULT
+    },
+    Fault {
+        name: "a process called irqbalance",
+        code: "BP-IRQBALANCE",
+        make: "sh -c 'printf irqbalance > /proc/$$/comm; while :; do sleep 1; done' >/dev/null 2>&1 & \
+            until pidof irqbalance || grep -q irqbalance /proc/$!/comm; do usleep 10000; done",
+        ..FAULT
+    },
+    Fault {
+        name: "every CPU under the powersave governor",
+        code: "BP-GOVERNOR",
+        make: "for g in /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor; do echo powersave > $g; done",
+        ..FAULT
+    },
+    Fault {
+        name: "one CPU under schedutil",
+        code: "BP-GOVERNOR",
+        make: "echo schedutil > /sys/devices/system/cpu/cpu2/cpufreq/scaling_governor",
+        says: &["CPU 2", "schedutil"],
+        ..FAULT
+    },
+    Fault {
+        name: "the HPET for a clock",
+        code: "BP-CLOCKSOURCE",
+        make: "echo hpet > /sys/devices/system/clocksource/clocksource0/current_clocksource",
+        ..FAULT
+    },
+    Fault {
+        name: "the ACPI timer for a clock",
+        code: "BP-CLOCKSOURCE",
+        make: "echo acpi_pm > /sys/devices/system/clocksource/clocksource0/current_clocksource",
+        ..FAULT
+    },
+    Fault {
+        name: "RPS on a NIC",
+        code: "BP-RPS",
+        make: "echo f > /sys/class/net/$DEV/queues/rx-0/rps_cpus",
+        ..FAULT
+    },
+    Fault {
+        name: "RFS on a NIC",
+        code: "BP-RFS",
+        make: "echo 4096 > /proc/sys/net/core/rps_sock_flow_entries; \
+            echo 4096 > /sys/class/net/$DEV/queues/rx-0/rps_flow_cnt",
+        tidy: "echo 0 > /proc/sys/net/core/rps_sock_flow_entries",
+        ..FAULT
+    },
+    Fault {
+        name: "busy_poll without busy_read",
+        code: "BP-SYSCTL-POLL-WITHOUT-READ",
+        make: "echo 50 > /proc/sys/net/core/busy_poll",
+        tidy: "echo 0 > /proc/sys/net/core/busy_poll; echo 0 > /proc/sys/net/core/busy_read",
+        ..FAULT
+    },
+    Fault {
+        name: "busy_read of a hundred milliseconds",
+        code: "BP-SYSCTL-LONG",
+        make: "echo 100000 > /proc/sys/net/core/busy_read",
+        tidy: "echo 0 > /proc/sys/net/core/busy_poll; echo 0 > /proc/sys/net/core/busy_read",
+        ..FAULT
+    },
+    Fault {
+        name: "gro_flush_timeout on a NIC, and nobody polls",
+        code: "BP-GRO-FLUSH-NO-POLLER",
+        make: "echo 1000000 > /sys/class/net/$DEV/gro_flush_timeout",
+        ..FAULT
+    },
+    Fault {
+        name: "napi_defer_hard_irqs on a NIC without a timer",
+        code: "BP-DEFER-WITHOUT-FLUSH",
+        make: "echo 2 > /sys/class/net/$DEV/napi_defer_hard_irqs",
+        ..FAULT
+    },
+    Fault {
+        name: "a NIC that is down",
+        code: "BP-DEVICE-DOWN",
+        make: "ip link set virtio0 down",
+        ask: "virtio0",
+        ..FAULT
+    },
+    Fault {
+        name: "SO_BUSY_POLL on a program that waits in poll, without net.core.busy_poll",
+        code: "BP-SOCK-IN-POLL",
+        waiter: "poll so=50",
+        ask: "--pid $PID",
+        tidy: "echo 0 > /proc/sys/net/core/busy_poll",
+        ..FAULT
+    },
+    Fault {
+        name: "SO_BUSY_POLL on a program that waits in select, without net.core.busy_poll",
+        code: "BP-SOCK-IN-POLL",
+        waiter: "select so=50",
+        ask: "--pid $PID",
+        tidy: "echo 0 > /proc/sys/net/core/busy_poll",
+        ..FAULT
+    },
+    Fault {
+        name: "a program that waits in recv without SO_BUSY_POLL, on Linux 6.1",
+        code: "BP-SOCK-OFF",
+        waiter: "recv",
+        ask: "--pid $PID",
+        ..FAULT
+    },
+];

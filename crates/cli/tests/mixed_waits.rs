@@ -1,0 +1,127 @@
+//! poll, select and epoll of one program, run on the plain kernel and on the stack plane: what they say must be the
+//! same, word for word (`programs/mixed.c`); so must what signals do to calls that wait.
+
+#[path = "support/echo.rs"]
+mod echo;
+mod support;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::thread;
+use std::time::Duration;
+
+use busypoll_lab::{Lab, LabHost, needs, needs_root};
+use echo::{build, place, source};
+use support::BUSYPOLL;
+#[allow(unused_imports, reason = "support/echo.rs")]
+use support::wait_until;
+
+/// `mixed.c`, built once.
+fn program() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let program = place("mixed-c").join("mixed");
+        build(Command::new("cc").args(["-O1", "-w", "-o"]).arg(&program).arg(source("mixed.c")));
+        program
+    })
+}
+
+/// Serves what the program asks of its peer, as long as the test runs.
+fn serve(host: &LabHost) {
+    let here = host.ipv4();
+    host.enter(move || {
+        let udp = UdpSocket::bind((here, 7)).unwrap();
+        let tcp = TcpListener::bind((here, 7)).unwrap();
+        thread::spawn(move || {
+            let mut datagram = [0; 2048];
+            while let Ok((len, from)) = udp.recv_from(&mut datagram) {
+                let _ = udp.send_to(&datagram[..len], from);
+            }
+        });
+        thread::spawn(move || {
+            for stream in tcp.incoming().flatten() {
+                thread::spawn(move || oblige(stream));
+            }
+        });
+    })
+    .unwrap();
+}
+
+fn oblige(mut stream: TcpStream) -> Option<()> {
+    let mut first = [0];
+    loop {
+        stream.read_exact(&mut first).ok()?;
+        match first[0] {
+            b'q' => return None,
+            b'r' => {
+                let socket = socket2::SockRef::from(&stream);
+                socket.set_linger(Some(Duration::ZERO)).ok()?;
+                return None;
+            }
+            b'h' => {
+                stream.shutdown(std::net::Shutdown::Write).ok()?;
+                // Until the other side ends it.
+                while stream.read(&mut first).ok()? > 0 {}
+                return None;
+            }
+            b'c' => {
+                let mut line = String::new();
+                BufReader::new(&stream).read_line(&mut line).ok()?;
+                let port = line.trim().parse().ok()?;
+                let to = SocketAddr::new(stream.peer_addr().ok()?.ip(), port);
+                let mut other = TcpStream::connect(to).ok()?;
+                other.write_all(b"hello").ok()?;
+                // Until the other side ends it.
+                while other.read(&mut first).ok()? > 0 {}
+            }
+            _ => stream.write_all(&first).ok()?,
+        }
+    }
+}
+
+/// What the program says in one case, by the plain kernel or on the stack plane.
+fn transcript(lab: &Lab, case: &str, stack: bool) -> String {
+    let mut command = if stack {
+        let mut command = lab.server.command(BUSYPOLL);
+        command.args(["run", "--plane", "stack", "--strict", "--dev", lab.server.interface()]);
+        command.args(["--busy-poll", "20us", "--"]).arg(program());
+        command
+    } else {
+        lab.server.command(program())
+    };
+    command.arg(lab.client.ipv4().to_string()).arg(case);
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    // Whatever stays with the kernel is said.
+    let silent = output.stderr.is_empty();
+    assert!(silent && output.status.success(), "{case}, stack {stack}: {output:?}\n{said}");
+    said
+}
+
+/// Runs one case both ways.
+fn same(case: &str) {
+    let lab = Lab::builder().build().unwrap();
+    serve(&lab.client);
+    let (plain, stack) = (transcript(&lab, case, false), transcript(&lab, case, true));
+    let differ = plain.lines().zip(stack.lines()).find(|(plain, stack)| plain != stack);
+    assert!(plain == stack, "{differ:?}\nplain:\n{plain}\nstack:\n{stack}");
+}
+
+macro_rules! cases {
+    ($($case:ident)*) => { $(
+        #[test]
+        fn $case() {
+            needs_root!();
+            needs!(program "cc");
+            same(stringify!($case));
+        }
+    )* };
+}
+
+cases! {
+    level edge one_shot errors exclusive fresh endings connecting listening duplicates mixed nested polls selects
+    signals storm
+}

@@ -1,0 +1,30 @@
+//! Real programs as Debian ships them, under `busypoll run`: each does its work correctly, and its waits
+//! busy poll. One table, run once for each plane.
+
+#[path = "support/echo.rs"]
+mod echo;
+mod support;
+#[path = "programs/table.rs"]
+mod table;
+
+use support::*;
+
+/// The table under one plane.
+macro_rules! plane {
+    ($name:ident: $($case:ident)+) => {
+        mod $name {
+            $(
+                #[test]
+                fn $case() {
+                    super::table::$case(stringify!($name));
+                }
+            )+
+        }
+    };
+}
+
+plane! { kernel:
+    sockperf_udp_ping_pong sockperf_tcp_ping_pong sockperf_under_load sockperf_throughput
+    redis redis_saves_in_the_background memcached nginx iperf3
+    python_asyncio java_nio go_echo quickfix
+}

@@ -1,0 +1,176 @@
+/* Descriptors: copies, flags, what a socket is to the file system, children. */
+#include "conformance.h"
+
+static void copies(void)
+{
+    struct stat status;
+    int s = connected('e'), copy, other = open("/proc/self/exe", O_RDONLY), at;
+
+    begin("copies share flags but not close-on-exec");
+    copy = FD(dup(s));
+    SAY(copy > s);
+    DO(fcntl(copy, F_SETFL, O_NONBLOCK));
+    SAY(!!(fcntl(s, F_GETFL) & O_NONBLOCK));
+    DO(fcntl(copy, F_SETFD, FD_CLOEXEC));
+    SAY(fcntl(s, F_GETFD));
+    DO(fcntl(copy, F_SETFL, 0));
+    DO(close(s));
+    DO(write(copy, "abc", 3));
+    SAY(drain(copy, 3));
+    at = dup2(copy, other);
+    SAY(at == other);
+    DO(fstat(other, &status));
+    SAY(!!S_ISSOCK(status.st_mode));
+    SAY(fcntl(other, F_GETFD));
+    DO(close(copy));
+    DO(write(other, "abc", 3));
+    SAY(drain(other, 3));
+    DO(dup2(other, other) == other);
+    DO(dup3(other, other, 0));
+    DO(dup2(99999, other));
+    DO(dup2(other, -1));
+    copy = FD(fcntl(other, F_DUPFD, 500));
+    SAY(copy);
+    copy = FD(fcntl(other, F_DUPFD_CLOEXEC, 500));
+    SAY(copy);
+    SAY(fcntl(copy, F_GETFD));
+    copy = FD(dup3(other, 600, O_CLOEXEC));
+    SAY(fcntl(copy, F_GETFD));
+    DO(dup(99999));
+    DO(fcntl(99999, F_GETFL));
+    DO(fcntl(other, 9999, 0));
+    DO(close_range(500, 700, 0));
+    DO(close(500));
+    DO(write(other, "abc", 3));
+    SAY(drain(other, 3));
+    DO(close(other));
+    DO(close(other));
+    DO(read(other, &status, 1));
+
+    begin("the lowest free number");
+    s = tcp();
+    copy = tcp();
+    close(s);
+    other = tcp();
+    SAY(other == s);
+    close(other);
+    other = connected('e');
+    SAY(other == s);
+    close(other);
+    close(copy);
+}
+
+static void files(void)
+{
+    struct stat status;
+    char data[4];
+    int s = connected('e'), pipes[2], file = open("/proc/self/exe", O_RDONLY);
+    off_t from = 0;
+
+    if (pipe(pipes))
+        return;
+    begin("a socket as a file");
+    DO(fstat(s, &status));
+    SAY(!!S_ISSOCK(status.st_mode));
+    DO(lseek(s, 1, SEEK_SET));
+    DO(ftruncate(s, 1));
+    DO(fsync(s));
+    DO(isatty(s));
+    DO(fcntl(s, F_GETOWN));
+    DO(fcntl(s, F_GETFL) & O_ACCMODE);
+    begin("sendfile and splice");
+    DO(sendfile(s, file, &from, 3));
+    SAY(from);
+    DO(recv(s, data, 3, MSG_WAITALL));
+    SAY(data[1] == 'E');
+    DO(sendfile(s, 99999, &from, 3));
+    DO(write(pipes[1], "abcd", 4));
+    DO(splice(pipes[0], NULL, s, NULL, 4, 0));
+    await(s, POLLIN);
+    DO(splice(s, NULL, pipes[1], NULL, 4, 0));
+    SAY(drain(pipes[0], 4));
+    fcntl(s, F_SETFL, O_NONBLOCK);
+    DO(splice(s, NULL, pipes[1], NULL, 4, 0));
+    DO(splice(s, NULL, s, NULL, 4, 0));
+    close(s);
+    close(file);
+    close(pipes[0]);
+    close(pipes[1]);
+}
+
+static void children(void)
+{
+    struct address at;
+    int l, c, status, s;
+    pid_t child;
+
+    begin("a child that touches nothing");
+    s = connected('e');
+    fflush(stdout);
+    child = fork();
+    if (child == 0)
+        _exit(7);
+    DO(waitpid(child, &status, 0) == child);
+    SAY(WEXITSTATUS(status));
+    DO(write(s, "abc", 3));
+    SAY(drain(s, 3));
+    close(s);
+
+    begin("a child that accepts on an inherited listener");
+    l = listening(&at);
+    fflush(stdout);
+    child = fork();
+    if (child == 0) {
+        char data[2];
+
+        s = FD(accept(l, NULL, NULL));
+        DO(recv(s, data, 2, MSG_WAITALL));
+        close(s);
+        fflush(stdout);
+        _exit(8);
+    }
+    c = called('b', &at);
+    DO(waitpid(child, &status, 0) == child);
+    SAY(WEXITSTATUS(status));
+    close(c);
+    close(l);
+
+    begin("a child with sockets of its own");
+    fflush(stdout);
+    child = fork();
+    if (child == 0) {
+        s = connected('e');
+        DO(write(s, "abc", 3));
+        SAY(drain(s, 3));
+        close(s);
+        fflush(stdout);
+        _exit(9);
+    }
+    DO(waitpid(child, &status, 0) == child);
+    SAY(WEXITSTATUS(status));
+
+    begin("a child that becomes another program");
+    s = connected('e');
+    fcntl(s, F_SETFD, FD_CLOEXEC);
+    fflush(stdout);
+    child = fork();
+    if (child == 0) {
+        char command[64];
+
+        snprintf(command, sizeof command, "test -e /proc/self/fd/%d", s);
+        execl("/bin/sh", "sh", "-c", command, (char *)NULL);
+        _exit(127);
+    }
+    DO(waitpid(child, &status, 0) == child);
+    SAY(WEXITSTATUS(status));
+    DO(write(s, "abc", 3));
+    SAY(drain(s, 3));
+    close(s);
+}
+
+void cases_descriptors(void)
+{
+    copies();
+    files();
+    children();
+}

@@ -1,0 +1,250 @@
+/* Connections: made, refused, accepted, ended. */
+#include "conformance.h"
+
+static void connecting(void)
+{
+    struct address nowhere = with_port(peer, 9), at, name;
+    struct sockaddr_storage nothing = { .ss_family = AF_UNSPEC };
+    int s, l, error;
+    socklen_t len = sizeof error;
+
+    begin("connect");
+    s = tcp();
+    DO(connect(s, SA(peer), 3));
+    DO(connect(s, NULL, peer.len));
+    DO(connect(s, SA(nowhere), nowhere.len));
+    DO(getpeername(s, SA(at), (at.len = sizeof at.at, &at.len)));
+    /* The same socket may try again. */
+    DO(connect(s, SA(peer), peer.len));
+    DO(connect(s, SA(peer), peer.len));
+    DO(bind(s, SA(own), own.len));
+    DO(listen(s, 1));
+    name = name_of(s);
+    SAY(port_of(&name) > 0);
+    DO(connect(s, (struct sockaddr *)&nothing, sizeof nothing));
+    DO(getpeername(s, SA(at), (at.len = sizeof at.at, &at.len)));
+    close(s);
+    DO(connect(s, SA(peer), peer.len));
+    DO(connect(STDERR_FILENO, SA(peer), peer.len));
+
+    begin("connect a listener");
+    l = listening(&at);
+    DO(connect(l, SA(peer), peer.len));
+    close(l);
+
+    begin("connect without waiting");
+    s = tcp();
+    fcntl(s, F_SETFL, O_NONBLOCK);
+    DO(connect(s, SA(peer), peer.len));
+    await(s, POLLOUT);
+    DO(getsockopt(s, SOL_SOCKET, SO_ERROR, &error, &len));
+    SAY(error);
+    DO(connect(s, SA(peer), peer.len));
+    DO(connect(s, SA(peer), peer.len));
+    close(s);
+    s = tcp();
+    fcntl(s, F_SETFL, O_NONBLOCK);
+    DO(connect(s, SA(nowhere), nowhere.len));
+    await(s, POLLIN);
+    DO(getsockopt(s, SOL_SOCKET, SO_ERROR, &error, &len));
+    SAY(error == ECONNREFUSED);
+    DO(getsockopt(s, SOL_SOCKET, SO_ERROR, &error, &len));
+    SAY(error);
+    close(s);
+
+    begin("connect from a bound port");
+    s = bound(SOCK_STREAM);
+    name = name_of(s);
+    DO(connect(s, SA(peer), peer.len));
+    at = name_of(s);
+    say_same("the port stays", &at, &name);
+    close(s);
+}
+
+static void accepting(void)
+{
+    struct address at, from = { .len = sizeof from.at }, name;
+    struct sockaddr_storage nothing = { .ss_family = AF_UNSPEC };
+    char data[8];
+    int l, s, c, u = bound(SOCK_DGRAM);
+
+    begin("listen and accept");
+    s = bound(SOCK_STREAM);
+    DO(accept(s, NULL, NULL));
+    DO(listen(u, 1));
+    DO(accept(u, NULL, NULL));
+    DO(listen(STDERR_FILENO, 1));
+    close(u);
+    DO(listen(u, 1));
+    DO(listen(s, 1));
+    DO(listen(s, 5));
+    close(s);
+    l = tcp();
+    DO(listen(l, 1));
+    name = name_of(l);
+    SAY(port_of(&name) > 0);
+    close(l);
+
+    l = listening(&at);
+    fcntl(l, F_SETFL, O_NONBLOCK);
+    DO(accept(l, NULL, NULL));
+    c = called('b', &at);
+    await(l, POLLIN);
+    s = FD(accept(l, SA(from), &from.len));
+    SAY(from.len);
+    SAY(port_of(&from) > 0);
+    name = name_of(s);
+    say_same("our name is the listener's", &name, &at);
+    getpeername(s, SA(name), &name.len);
+    say_same("the peer's name is the one accept told", &name, &from);
+    SAY(!!(fcntl(s, F_GETFL) & O_NONBLOCK));
+    DO(recv(s, data, sizeof data, 0));
+    DO(accept(s, NULL, NULL));
+    DO(accept(l, NULL, NULL));
+    close(s);
+    close(c);
+
+    c = called('b', &at);
+    await(l, POLLIN);
+    from.len = 2;
+    s = FD(accept4(l, SA(from), &from.len, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    SAY(from.len);
+    SAY(!!(fcntl(s, F_GETFL) & O_NONBLOCK));
+    SAY(fcntl(s, F_GETFD));
+    close(s);
+    close(c);
+    DO(accept4(l, NULL, NULL, 0x40000000));
+    c = called('b', &at);
+    await(l, POLLIN);
+    from.len = -1;
+    DO(accept(l, SA(from), &from.len));
+    close(c);
+    DO(recv(l, data, sizeof data, 0));
+    DO(send(l, data, sizeof data, 0));
+    DO(shutdown(l, SHUT_WR));
+    /* A listener can be taken back. */
+    DO(connect(l, (struct sockaddr *)&nothing, sizeof nothing));
+    DO(accept(l, NULL, NULL));
+    close(l);
+
+    begin("a closed listener refuses");
+    l = listening(&at);
+    close(l);
+    DO(accept(l, NULL, NULL));
+    /* Its port is free again. */
+    s = tcp();
+    DO(bind(s, SA(at), at.len));
+    close(s);
+}
+
+static void ending(void)
+{
+    char data[64];
+    int s, on = 1, left;
+
+    begin("the peer closes");
+    s = connected('c');
+    DO(recv(s, data, sizeof data, 0));
+    DO(recv(s, data, sizeof data, 0));
+    DO(read(s, data, 0));
+    close(s);
+
+    begin("the peer resets");
+    s = connected('r');
+    await(s, POLLERR);
+    DO(recv(s, data, sizeof data, 0));
+    DO(recv(s, data, sizeof data, 0));
+    DO(send(s, data, 1, 0));
+    SAY(sigpipes);
+    DO(send(s, data, 1, MSG_NOSIGNAL));
+    SAY(sigpipes);
+    DO(shutdown(s, SHUT_WR));
+    DO(getpeername(s, NULL, NULL));
+    close(s);
+
+    begin("the peer ends its half");
+    s = connected('h');
+    DO(recv(s, data, sizeof data, MSG_WAITALL));
+    DO(recv(s, data, sizeof data, 0));
+    DO(send(s, data, 5, 0));
+    close(s);
+
+    begin("we end our half");
+    s = connected('e');
+    DO(send(s, "12345", 5, 0));
+    DO(shutdown(s, SHUT_WR));
+    DO(send(s, "6", 1, 0));
+    SAY(sigpipes);
+    DO(write(s, "6", 1));
+    SAY(sigpipes);
+    SAY(drain(s, 99));
+    DO(shutdown(s, SHUT_WR));
+    close(s);
+
+    begin("we stop reading");
+    s = connected('e');
+    DO(shutdown(s, SHUT_RD));
+    DO(recv(s, data, sizeof data, 0));
+    DO(recv(s, data, sizeof data, MSG_DONTWAIT));
+    DO(send(s, "1", 1, 0));
+    DO(shutdown(s, 7));
+    DO(shutdown(s, SHUT_RDWR));
+    close(s);
+
+    begin("shutdown of what is not connected");
+    s = tcp();
+    DO(shutdown(s, SHUT_RD));
+    DO(shutdown(s, SHUT_WR));
+    close(s);
+    DO(shutdown(s, SHUT_RD));
+    DO(shutdown(STDERR_FILENO, SHUT_RD));
+
+    begin("calls on what is not connected");
+    s = tcp();
+    DO(recv(s, data, sizeof data, 0));
+    DO(send(s, data, 1, 0));
+    SAY(sigpipes);
+    DO(sendto(s, data, 1, MSG_NOSIGNAL, SA(peer), peer.len));
+    close(s);
+
+    begin("much data");
+    s = connected('s');
+    SAY(drain(s, 1L << 40));
+    close(s);
+    s = connected('e');
+    setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    static char big[60000], back[60000];
+    for (unsigned i = 0; i < sizeof big; i++)
+        big[i] = i * 7;
+    left = sizeof big;
+    while (left > 0) {
+        ssize_t n = write(s, big + sizeof big - left, left);
+
+        if (n <= 0)
+            break;
+        left -= n;
+    }
+    SAY(left);
+    DO(recv(s, back, sizeof back, MSG_WAITALL));
+    SAY(memcmp(big, back, sizeof big));
+    close(s);
+
+    begin("a full send buffer");
+    s = connected('d');
+    fcntl(s, F_SETFL, O_NONBLOCK);
+    /* The peer reads on, so it may take a while, but a socket cannot take 1 GiB at once. */
+    static char huge[1 << 20];
+    for (left = 1024; left > 0 && write(s, huge, sizeof huge) > 0; left--)
+        ;
+    SAY(left > 0);
+    SAY(errno == EAGAIN);
+    await(s, POLLOUT);
+    close(s);
+}
+
+void cases_tcp(void)
+{
+    connecting();
+    accepting();
+    ending();
+}

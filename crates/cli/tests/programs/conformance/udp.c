@@ -1,0 +1,146 @@
+/* Datagrams. */
+#include "conformance.h"
+
+static void connected_or_not(void)
+{
+    struct address from = { .len = sizeof from.at }, name;
+    struct sockaddr_storage nothing = { .ss_family = AF_UNSPEC };
+    char data[64];
+    int s = udp();
+
+    begin("datagrams to an address");
+    DO(send(s, "x", 1, 0));
+    DO(recv(s, data, sizeof data, MSG_DONTWAIT));
+    DO(sendto(s, "hello", 5, 0, SA(peer), 3));
+    DO(sendto(s, "hello", 5, 0, SA(peer), peer.len));
+    name = name_of(s);
+    SAY(port_of(&name) > 0);
+    DO(recvfrom(s, data, sizeof data, 0, SA(from), &from.len));
+    SAY(from.len);
+    say_same("it came from the peer", &from, &peer);
+    DO(sendto(s, "", 0, 0, SA(peer), peer.len));
+    DO(recv(s, data, sizeof data, 0));
+    DO(sendto(s, "hello", 5, 0, NULL, 0));
+    from = with_port(peer, 0);
+    DO(sendto(s, "hello", 5, 0, SA(from), from.len));
+    DO(shutdown(s, SHUT_RD));
+    close(s);
+
+    begin("connected datagram socket");
+    s = udp();
+    DO(connect(s, SA(peer), peer.len));
+    name = name_of(s);
+    name = with_port(name, 0);
+    say_same("its name", &name, &own);
+    name.len = sizeof name.at;
+    DO(getpeername(s, SA(name), &name.len));
+    say_same("its peer", &name, &peer);
+    DO(send(s, "hello", 5, 0));
+    from.len = sizeof from.at;
+    DO(recvfrom(s, data, sizeof data, 0, SA(from), &from.len));
+    DO(sendto(s, "again", 5, 0, SA(peer), peer.len));
+    DO(read(s, data, sizeof data));
+    DO(write(s, "more", 4));
+    DO(read(s, data, sizeof data));
+    DO(connect(s, (struct sockaddr *)&nothing, sizeof nothing));
+    DO(getpeername(s, SA(name), &name.len));
+    DO(send(s, "hello", 5, 0));
+    DO(connect(s, SA(peer), peer.len));
+    DO(shutdown(s, SHUT_RD));
+    DO(recv(s, data, sizeof data, 0));
+    DO(shutdown(s, SHUT_WR));
+    DO(send(s, "x", 1, 0));
+    SAY(sigpipes);
+    DO(accept(s, NULL, NULL));
+    close(s);
+}
+
+static void nobody_there(void)
+{
+    struct address nowhere = with_port(peer, 9);
+    char data[8];
+    int s = udp(), error;
+    socklen_t len = sizeof error;
+
+    begin("a port where nobody is");
+    DO(connect(s, SA(nowhere), nowhere.len));
+    DO(send(s, "x", 1, 0));
+    await(s, POLLERR);
+    DO(recv(s, data, sizeof data, MSG_DONTWAIT));
+    DO(recv(s, data, sizeof data, MSG_DONTWAIT));
+    DO(send(s, "x", 1, 0));
+    await(s, POLLERR);
+    DO(send(s, "x", 1, 0));
+    DO(send(s, "x", 1, 0));
+    await(s, POLLERR);
+    DO(getsockopt(s, SOL_SOCKET, SO_ERROR, &error, &len));
+    SAY(error == ECONNREFUSED);
+    close(s);
+}
+
+static void sizes(void)
+{
+    static char big[70000], back[70000];
+    struct iovec parts[2] = { { back, 3 }, { back + 10, 2 } };
+    struct msghdr m = { .msg_iov = parts, .msg_iovlen = 2 };
+    int s = udp(), most = family == AF_INET ? 65507 : 65527;
+
+    connect(s, SA(peer), peer.len);
+    begin("sizes of datagrams");
+    DO(send(s, big, most + 1, 0));
+    DO(send(s, big, 1400, 0));
+    DO(recv(s, back, sizeof back, 0));
+    DO(send(s, "0123456789", 10, 0));
+    DO(recv(s, back, 4, 0));
+    DO(recv(s, back, 4, MSG_DONTWAIT));
+    DO(send(s, "0123456789", 10, 0));
+    DO(recv(s, back, 4, MSG_TRUNC));
+    DO(send(s, "0123456789", 10, 0));
+    DO(recvmsg(s, &m, 0));
+    SAY(m.msg_flags == MSG_TRUNC);
+    SAY(back[10] - '0');
+    DO(send(s, "0123456789", 10, 0));
+    DO(recv(s, back, 0, 0));
+    DO(recv(s, back, sizeof back, MSG_DONTWAIT));
+    DO(send(s, NULL, 5, 0));
+    DO(send(s, "abc", 3, 0));
+    await(s, POLLIN);
+    DO(recv(s, NULL, 5, 0));
+    close(s);
+}
+
+static void several_at_once(void)
+{
+    char data[3][8];
+    struct iovec parts[3] = { { data[0], 8 }, { data[1], 8 }, { data[2], 8 } };
+    struct iovec out[2] = { { "one", 3 }, { "three", 5 } };
+    struct mmsghdr in[3] = { 0 }, sent[2] = { 0 };
+    struct timespec soon = { 0, 50000000 };
+    int s = udp();
+
+    connect(s, SA(peer), peer.len);
+    for (int i = 0; i < 3; i++)
+        in[i].msg_hdr = (struct msghdr){ .msg_iov = &parts[i], .msg_iovlen = 1 };
+    for (int i = 0; i < 2; i++)
+        sent[i].msg_hdr = (struct msghdr){ .msg_iov = &out[i], .msg_iovlen = 1 };
+    begin("sendmmsg and recvmmsg");
+    DO(recvmmsg(s, in, 3, MSG_DONTWAIT, NULL));
+    DO(sendmmsg(s, sent, 2, 0));
+    SAY(sent[1].msg_len);
+    DO(recvmmsg(s, in, 2, 0, NULL));
+    SAY(in[0].msg_len + in[1].msg_len);
+    DO(sendmmsg(s, sent, 0, 0));
+    DO(sendmmsg(s, sent, 1, 0));
+    DO(recvmmsg(s, in, 3, MSG_WAITFORONE, NULL));
+    SAY(in[0].msg_len);
+    (void)soon;
+    close(s);
+}
+
+void cases_udp(void)
+{
+    connected_or_not();
+    nobody_there();
+    sizes();
+    several_at_once();
+}

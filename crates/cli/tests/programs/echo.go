@@ -1,0 +1,27 @@
+// Echoes TCP on the port given, as Go's runtime does it: one epoll instance for everything.
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+)
+
+func main() {
+	listener, err := net.Listen("tcp4", "0.0.0.0:"+os.Args[1])
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println("ready")
+	for {
+		connection, err := listener.Accept()
+		if err != nil {
+			panic(err)
+		}
+		go func() {
+			defer connection.Close()
+			io.Copy(struct{ io.Writer }{connection}, struct{ io.Reader }{connection})
+		}()
+	}
+}

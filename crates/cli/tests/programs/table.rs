@@ -1,0 +1,459 @@
+//! What each program is asked to do, and how one sees that it was done.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use busypoll_lab::{Lab, LabHost, needs, needs_root};
+
+use super::echo::*;
+use super::support::*;
+
+const PORT: u16 = 7300;
+
+/// A lab, and the plane the programs in it run under.
+struct Place {
+    lab: Lab,
+    plane: &'static str,
+    /// More words for `busypoll run`.
+    options: Vec<String>,
+    _one: std::sync::MutexGuard<'static, ()>,
+}
+
+/// A daemon; ended by its end.
+struct Daemon(Child);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = rustix::process::kill_process(
+            rustix::process::Pid::from_child(&self.0),
+            rustix::process::Signal::TERM,
+        );
+        let _ = self.0.wait();
+    }
+}
+
+impl Place {
+    fn new(plane: &'static str) -> Self {
+        Self { _one: alone(), lab: Lab::builder().build().unwrap(), plane, options: Vec::new() }
+    }
+
+    fn under(&self, host: &LabHost, program: &str) -> Command {
+        let mut command = host.command(BUSYPOLL);
+        command.args(["run", "--plane", self.plane]);
+        if self.plane == "stack" {
+            command.args(["--dev", host.interface()]);
+        }
+        command.args(&self.options).args(["--", program]).stdin(Stdio::null());
+        command
+    }
+
+    /// A program on the server, under the plane.
+    fn server(&self, program: &str) -> Command {
+        self.under(&self.lab.server, program)
+    }
+
+    /// One on the client, under the plane too.
+    fn client(&self, program: &str) -> Command {
+        self.under(&self.lab.client, program)
+    }
+
+    /// One on the client, as it is.
+    fn plain(&self, program: &str) -> Command {
+        let mut command = self.lab.client.command(program);
+        command.stdin(Stdio::null());
+        command
+    }
+
+    fn address(&self) -> String {
+        self.lab.server.ipv4().to_string()
+    }
+
+    /// Starts a daemon, and waits until it takes connections.
+    fn daemon(&self, command: &mut Command, port: u16) -> Daemon {
+        let mut daemon = Daemon(command.stdout(Stdio::null()).spawn().unwrap());
+        let address = SocketAddr::from((self.lab.server.ipv4(), port));
+        wait_until("it listens", || {
+            assert!(daemon.0.try_wait().unwrap().is_none(), "it ended: {command:?}");
+            self.lab.client.enter(|| TcpStream::connect(address)).unwrap().is_ok()
+        });
+        daemon
+    }
+
+    /// Does `work`, in which the server's busy polling finds packets.
+    fn polls(&self, mut work: impl FnMut()) {
+        if self.plane == "kernel" {
+            finds_packets(&self.lab, work);
+        } else {
+            work();
+        }
+    }
+}
+
+fn number_after<'t>(text: &'t str, name: &str) -> &'t str {
+    let (_, after) = text.split_once(name).unwrap_or_else(|| panic!("no {name} in {text}"));
+    let after = after.trim_start_matches([' ', '=', ':']);
+    after.split(|c: char| !c.is_ascii_digit() && c != '.').next().unwrap()
+}
+
+/// sockperf at both ends, in the way of waiting that `how` is its letter for; `b` blocks.
+fn sockperf(place: &Place, tcp: bool, mode: &str, how: &str, options: &[&str]) {
+    let port = PORT.to_string();
+    let list = self::place("sockperf").join("sockets");
+    let kind = if tcp { 'T' } else { 'U' };
+    fs::write(&list, format!("{kind}:{}:{port}\n", place.address())).unwrap();
+    let address = place.address();
+    let mut sockets: Vec<&str> = match how {
+        "b" => vec!["-i", &address, "-p", &port],
+        _ => vec!["-f", list.to_str().unwrap(), "-F", how],
+    };
+    if tcp && how == "b" {
+        sockets.push("--tcp");
+    }
+    let mut server = place.server("sockperf");
+    let mut server = server.arg("sr").args(&sockets).stdout(Stdio::piped()).spawn().unwrap();
+    let mut ready = String::new();
+    let mut output = std::io::BufReader::new(server.stdout.take().unwrap());
+    while !ready.contains("Warmup stage")
+        && !ready.contains("server is running")
+        && !ready.contains("to terminate")
+    {
+        ready.clear();
+        assert!(std::io::BufRead::read_line(&mut output, &mut ready).unwrap() > 0, "it ended");
+    }
+    let _server = Daemon(server);
+    place.polls(|| {
+        let mut client = place.client("sockperf");
+        client.arg(mode).args(&sockets).args(["-t", "1"]).args(options);
+        let output = client.output().unwrap();
+        let said = text(&output);
+        assert!(output.status.success() && !said.contains("ERROR"), "{how}: {said}");
+        if mode != "tp" {
+            let received: u64 = number_after(&said, "ReceivedMessages").parse().unwrap();
+            assert!(received > 100, "{how}: {said}");
+            // Datagrams of a load may find no room, here as with the kernel alone.
+            let dropped = (tcp || mode == "pp").then_some("# dropped messages");
+            let never = ["# duplicated messages", "# out-of-order messages"];
+            for wrong in never.into_iter().chain(dropped) {
+                assert_eq!(number_after(&said, wrong), "0", "{how}: {said}");
+            }
+        }
+    });
+}
+
+pub fn sockperf_udp_ping_pong(plane: &'static str) {
+    needs_root!();
+    needs!(program "sockperf");
+    for how in ["b", "p", "s", "e"] {
+        sockperf(&Place::new(plane), false, "pp", how, &[]);
+    }
+}
+
+pub fn sockperf_tcp_ping_pong(plane: &'static str) {
+    needs_root!();
+    needs!(program "sockperf");
+    for how in ["b", "p", "s", "e"] {
+        sockperf(&Place::new(plane), true, "pp", how, &[]);
+    }
+}
+
+pub fn sockperf_under_load(plane: &'static str) {
+    needs_root!();
+    needs!(program "sockperf");
+    // A message every 25 us: within the 50 us that a wait polls.
+    for (tcp, how) in [(false, "b"), (false, "e"), (true, "b")] {
+        sockperf(&Place::new(plane), tcp, "ul", how, &["--mps", "40000", "--reply-every", "5"]);
+    }
+}
+
+pub fn sockperf_throughput(plane: &'static str) {
+    needs_root!();
+    needs!(program "sockperf");
+    for (tcp, size) in [(false, "1400"), (true, "1400")] {
+        sockperf(&Place::new(plane), tcp, "tp", "b", &["-m", size]);
+    }
+}
+
+fn redis_server(place: &Place, folder: &std::path::Path) -> Daemon {
+    let mut redis = place.server("redis-server");
+    redis.args(["--port", &PORT.to_string(), "--protected-mode", "no", "--save", ""]);
+    redis.arg("--dir").arg(folder);
+    place.daemon(&mut redis, PORT)
+}
+
+fn redis_cli(place: &Place, arguments: &[&str]) -> String {
+    let mut cli = place.plain("redis-cli");
+    cli.args(["-h", &place.address(), "-p", &PORT.to_string()]).args(arguments);
+    succeeds(&mut cli)
+}
+
+pub fn redis(plane: &'static str) {
+    needs_root!();
+    needs!(program "redis-server", program "redis-benchmark", program "redis-cli");
+    let place = Place::new(plane);
+    let _redis = redis_server(&place, &self::place("redis"));
+    for (clients, pipeline) in [("1", "1"), ("50", "16")] {
+        place.polls(|| {
+            let mut load = place.client("redis-benchmark");
+            load.args([
+                "-h",
+                &place.address(),
+                "-p",
+                &PORT.to_string(),
+                "-n",
+                "5000",
+                "-t",
+                "set,get,lpush",
+            ]);
+            let said = succeeds(load.args(["-c", clients, "-P", pipeline, "-q"]));
+            assert_eq!(said.matches("requests per second").count(), 3, "{said}");
+            assert!(!said.to_lowercase().contains("error"), "{said}");
+        });
+    }
+    // Rounded up to whole pipelines.
+    assert!(redis_cli(&place, &["LLEN", "mylist"]).trim().parse::<u64>().unwrap() >= 10_000);
+}
+
+pub fn redis_saves_in_the_background(plane: &'static str) {
+    needs_root!();
+    needs!(program "redis-server", program "redis-benchmark", program "redis-cli");
+    let (place, folder) = (Place::new(plane), self::place("redis"));
+    let redis = redis_server(&place, &folder);
+    redis_cli(&place, &["EVAL", "for i=1,20000 do redis.call('SET', 'k'..i, i) end", "0"]);
+    let mut load = place.plain("redis-benchmark");
+    load.args(["-h", &place.address(), "-p", &PORT.to_string(), "-n", "20000", "-t", "get", "-q"]);
+    let mut load = load.stdout(Stdio::null()).spawn().unwrap();
+    assert!(redis_cli(&place, &["BGSAVE"]).contains("Background saving started"));
+    assert!(load.wait().unwrap().success());
+    wait_until("it has saved", || {
+        redis_cli(&place, &["INFO", "persistence"]).contains("rdb_bgsave_in_progress:0")
+    });
+    assert!(redis_cli(&place, &["INFO", "persistence"]).contains("rdb_last_bgsave_status:ok"));
+    drop(redis);
+    let _redis = redis_server(&place, &folder);
+    assert_eq!(redis_cli(&place, &["GET", "k19999"]).trim(), "19999");
+    assert_eq!(redis_cli(&place, &["DBSIZE"]).trim(), "20000");
+}
+
+pub fn memcached(plane: &'static str) {
+    needs_root!();
+    needs!(program "memcached");
+    let place = Place::new(plane);
+    let mut memcached = place.server("memcached");
+    memcached.args([
+        "-u",
+        "root",
+        "-l",
+        &place.address(),
+        "-p",
+        &PORT.to_string(),
+        "-t",
+        "4",
+        "-U",
+        "0",
+    ]);
+    let _memcached = place.daemon(&mut memcached, PORT);
+    let address = SocketAddr::from((place.lab.server.ipv4(), PORT));
+    place.polls(|| {
+        let connections: Vec<TcpStream> = (0..8)
+            .map(|_| place.lab.client.enter(|| TcpStream::connect(address)).unwrap().unwrap())
+            .collect();
+        std::thread::scope(|scope| {
+            for (index, mut connection) in connections.into_iter().enumerate() {
+                scope.spawn(move || {
+                    connection.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+                    for n in 0..200 {
+                        let value = format!("{index}-{n}-{}", "v".repeat(n));
+                        let set = format!("set k{index} 0 0 {}\r\n{value}\r\n", value.len());
+                        asks(&mut connection, &set, "STORED\r\n");
+                        let wanted =
+                            format!("VALUE k{index} 0 {}\r\n{value}\r\nEND\r\n", value.len());
+                        asks(&mut connection, &format!("get k{index}\r\n"), &wanted);
+                    }
+                });
+            }
+        });
+    });
+}
+
+fn asks(connection: &mut TcpStream, what: &str, wanted: &str) {
+    connection.write_all(what.as_bytes()).unwrap();
+    let mut came = vec![0; wanted.len()];
+    connection.read_exact(&mut came).unwrap();
+    assert_eq!(String::from_utf8(came).unwrap(), wanted);
+}
+
+pub fn nginx(plane: &'static str) {
+    needs_root!();
+    needs!(program "nginx", program "wrk", program "curl", program "sha256sum");
+    let place = Place::new(plane);
+    let folder = self::place("nginx");
+    let mut file = Vec::new();
+    for n in 0..500_000_u32 {
+        file.extend(n.wrapping_mul(2_654_435_761).to_le_bytes());
+    }
+    fs::write(folder.join("file"), &file).unwrap();
+    fs::write(folder.join("small"), "small\n").unwrap();
+    let here = folder.display();
+    // As Debian ships it: a master that becomes a daemon, and a worker of another user.
+    let configuration = format!(
+        "user www-data; worker_processes 1; pid {here}/pid; error_log {here}/error.log;\n\
+         events {{ worker_connections 768; }}\n\
+         http {{ sendfile on; tcp_nopush on; access_log off; keepalive_requests 1000000;\n\
+         server {{ listen {}:{PORT}; root {here}; }} }}\n",
+        place.address()
+    );
+    fs::write(folder.join("nginx.conf"), configuration).unwrap();
+    readable(&folder);
+    let mut nginx = place.server("nginx");
+    assert!(nginx.arg("-c").arg(folder.join("nginx.conf")).status().unwrap().success());
+    let master =
+        || fs::read_to_string(folder.join("pid")).unwrap_or_default().trim().parse::<i32>().ok();
+    wait_until("the master has its number", || master().is_some());
+    let master = Master(rustix::process::Pid::from_raw(master().unwrap()).unwrap());
+    let url = |name: &str| format!("http://{}:{PORT}/{name}", place.address());
+    let sum = succeeds(Command::new("sha256sum").arg(folder.join("file")));
+    for _ in 0..3 {
+        let got = folder.join("got");
+        let mut curl = place.plain("curl");
+        succeeds(curl.args(["-sf", "--max-time", "20", "-o"]).arg(&got).arg(url("file")));
+        let got = succeeds(Command::new("sha256sum").arg(got));
+        assert_eq!(sum.split(' ').next(), got.split(' ').next());
+    }
+    place.polls(|| {
+        let mut load = place.plain("wrk");
+        let said = succeeds(load.args(["-t1", "-c32", "-d1s", &url("small")]));
+        assert!(!said.contains("Socket errors") && !said.contains("Non-2xx"), "{said}");
+        assert!(number_after(&said, "Requests/sec").parse::<f64>().unwrap() > 10.0, "{said}");
+    });
+    drop(master);
+    let errors = fs::read_to_string(folder.join("error.log")).unwrap();
+    assert!(!errors.contains("[alert]") && !errors.contains("[crit]"), "{errors}");
+}
+
+/// nginx's master, which has made itself nobody's child.
+struct Master(rustix::process::Pid);
+
+impl Drop for Master {
+    fn drop(&mut self) {
+        let _ = rustix::process::kill_process(self.0, rustix::process::Signal::TERM);
+        wait_until("nginx has ended", || rustix::process::test_kill_process(self.0).is_err());
+    }
+}
+
+/// Lets other users find what is in a folder.
+fn readable(folder: &std::path::Path) {
+    use std::os::unix::fs::PermissionsExt;
+    for place in folder.ancestors() {
+        if let Ok(metadata) = fs::metadata(place)
+            && metadata.permissions().mode() & 0o001 == 0
+        {
+            fs::set_permissions(
+                place,
+                fs::Permissions::from_mode(metadata.permissions().mode() | 0o011),
+            )
+            .unwrap();
+        }
+    }
+}
+
+pub fn iperf3(plane: &'static str) {
+    needs_root!();
+    needs!(program "iperf3");
+    let place = Place::new(plane);
+    let mut iperf = place.server("iperf3");
+    let _iperf = place.daemon(iperf.args(["-s", "-p", &PORT.to_string()]), PORT);
+    for options in [&[][..], &["-R"], &["-u", "-b", "20M", "-l", "1200"]] {
+        let mut client = place.client("iperf3");
+        client
+            .args(["-c", &place.address(), "-p", &PORT.to_string(), "-t", "1", "-J"])
+            .args(options);
+        let result: serde_json::Value = serde_json::from_str(&succeeds(&mut client)).unwrap();
+        assert!(result.get("error").is_none(), "{options:?}: {result}");
+        let end = &result["end"];
+        let sum = if end["sum_received"].is_null() { &end["sum"] } else { &end["sum_received"] };
+        assert!(sum["bytes"].as_f64().unwrap() > 1e6, "{options:?}: {end}");
+    }
+}
+
+/// An echo server, asked over some connections at once.
+fn echo_server(place: &Place, command: &mut Command) {
+    let _server = Running::start(command.arg(PORT.to_string()));
+    let mut clients: Vec<Client> = (0..4).map(|_| Client::connect(&place.lab, PORT)).collect();
+    place.polls(|| clients.iter_mut().for_each(|client| client.exchange(200)));
+}
+
+pub fn python_asyncio(plane: &'static str) {
+    needs_root!();
+    needs!(program "python3");
+    let place = Place::new(plane);
+    echo_server(&place, place.server("python3").arg(source("echo.py")));
+}
+
+pub fn java_nio(plane: &'static str) {
+    needs_root!();
+    needs!(program "java");
+    let place = Place::new(plane);
+    echo_server(&place, place.server("java").arg(source("Echo.java")));
+}
+
+pub fn go_echo(plane: &'static str) {
+    needs_root!();
+    needs!(program "go");
+    let place = Place::new(plane);
+    let (program, cache) = (self::place("go").join("echo"), self::place("go-cache"));
+    build(
+        Command::new("go")
+            .env("GOCACHE", &cache)
+            .env("GOPATH", &cache)
+            .env("GO111MODULE", "off")
+            .args(["build", "-o"])
+            .arg(&program)
+            .arg(source("echo.go")),
+    );
+    echo_server(&place, &mut place.server(program.to_str().unwrap()));
+}
+
+/// A session of FIX over QuickFIX, quiet for 10 ms between orders and flat out, in the three ways to
+/// receive.
+pub fn quickfix(plane: &'static str) {
+    needs_root!();
+    needs!(program "g++");
+    if !std::path::Path::new("/usr/include/quickfix/Application.h").exists() {
+        return busypoll_lab::needs::skipped(module_path!(), "the package libquickfix-dev");
+    }
+    let program = self::place("fix").join("fix");
+    let mut compiler = Command::new("g++");
+    compiler.args(["-std=c++14", "-O1", "-w", "-o"]).arg(&program).arg(source("fix.cpp"));
+    build(compiler.args(["-lquickfix", "-pthread"]));
+    let program = program.to_str().unwrap();
+    for receive in ["interrupt", "busy-poll", "aggressive"] {
+        let policy = self::place("policy").join("policy.toml");
+        fs::write(
+            &policy,
+            format!("receive = \"{receive}\"\naggressive_receive_delay = \"2ms\"\n"),
+        )
+        .unwrap();
+        let mut place = Place::new(plane);
+        place.options = vec!["--policy".into(), policy.to_str().unwrap().into()];
+        let port = PORT.to_string();
+        let _acceptor = Running::start(place.server(program).args(["acceptor", &port]));
+        for (orders, gap) in [("50", "10000"), ("500", "0")] {
+            let session = || {
+                let mut initiator = place.client(program);
+                initiator.args(["initiator", &port, &place.address(), orders, gap]);
+                let said = succeeds(&mut initiator);
+                assert!(said.contains(&format!("done {orders} ")), "{receive}: {said}");
+            };
+            match receive {
+                "interrupt" if plane == "kernel" => {
+                    assert_eq!(busy_polled(&place.lab.server, session), 0, "{receive}");
+                }
+                _ if gap == "0" => place.polls(session),
+                _ => session(),
+            }
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! `busypoll run`: what it refuses, that the program is otherwise itself, and that its waits busy poll.
+
+#[path = "support/echo.rs"]
+mod echo;
+mod support;
+
+use std::fs;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::Instant;
+
+use busypoll_lab::{Lab, LabHost, needs, needs_root};
+use echo::*;
+use support::*;
+
+const PORT: u16 = 7200;
+
+/// A program under `busypoll run`.
+fn run(options: &[&str]) -> Command {
+    let mut command = Command::new(BUSYPOLL);
+    command.arg("run").args(options).arg("--").stdin(Stdio::null());
+    command
+}
+
+fn run_on(host: &LabHost, options: &[&str]) -> Command {
+    let mut command = host.command(BUSYPOLL);
+    command.arg("run").args(options).arg("--").stdin(Stdio::null());
+    command
+}
+
+fn sh(script: &str) -> Command {
+    let mut command = run(&[]);
+    command.args(["sh", "-c", script]);
+    command
+}
+
+fn output(command: &mut Command) -> Output {
+    command.output().unwrap()
+}
+
+/// A program of `tests/programs`, compiled.
+fn compiled(name: &str, options: &[&str]) -> PathBuf {
+    let program = place(name).join(name);
+    let source = source(&format!("{name}.c"));
+    build(Command::new("cc").args(["-O1", "-w"]).args(options).arg("-o").arg(&program).arg(source));
+    program
+}
+
+#[test]
+fn mistakes_are_one_line() {
+    let refused = |arguments: &[&str], wanted: &[&str]| {
+        complains(&here(&[&["run"], arguments].concat()), wanted);
+    };
+    refused(&["no-such-program"], &["no-such-program", "PATH"]);
+    refused(&["./no/such"], &["./no/such", "no such program"]);
+    refused(&["/etc/passwd"], &["/etc/passwd", "chmod +x"]);
+    refused(&["/tmp"], &["/tmp", "not executable"]);
+    refused(&["--plane", "kernl", "--", "true"], &["--plane", "kernel"]);
+    refused(&["--profile", "fast", "--", "true"], &["--profile", "safe", "latency"]);
+    refused(&["--busy-poll", "5x", "--", "true"], &["--busy-poll", "5x"]);
+    refused(&["--policy", "/no/such.toml", "--", "true"], &["/no/such.toml"]);
+    refused(&[], &["PROGRAM"]);
+    let policy = place("policy").join("p.toml");
+    fs::write(&policy, "busy_pol = 5\n").unwrap();
+    refused(
+        &["--policy", policy.to_str().unwrap(), "--", "true"],
+        &["busy_pol", "busy_poll", ":1"],
+    );
+    let mut elsewhere = run(&[]);
+    elsewhere.arg("true").env("BUSYPOLL_PRELOAD_LIBRARY", "/no/library.so");
+    complains(&output(&mut elsewhere), &["/no/library.so"]);
+}
+
+#[test]
+fn the_program_is_this_process_with_its_own_status() {
+    assert_eq!(output(&mut sh("exit 37")).status.code(), Some(37));
+    for signal in [libc::SIGTERM, libc::SIGSEGV, libc::SIGKILL, libc::SIGINT] {
+        let status = output(&mut sh(&format!("ulimit -c 0; kill -{signal} $$"))).status;
+        assert_eq!(status.signal(), Some(signal));
+    }
+    let child = sh("echo $$").stdout(Stdio::piped()).spawn().unwrap();
+    let pid = child.id();
+    let said = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
+    assert_eq!(said.trim(), pid.to_string());
+}
+
+#[test]
+fn what_a_program_inherits_is_what_it_inherits_without() {
+    let script =
+        "grep -E '^Sig(Blk|Ign|Cgt)' /proc/self/status; ulimit -n; umask; pwd; ls /proc/self/fd";
+    let mut plain = Command::new("sh");
+    plain.args(["-c", script]).stdin(Stdio::null());
+    // Something blocked and something ignored, which must come through.
+    let odd = || {
+        // SAFETY: plain calls between fork and exec.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            libc::sigaddset(&raw mut set, libc::SIGUSR2);
+            libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+            libc::signal(libc::SIGUSR1, libc::SIG_IGN);
+        }
+        Ok(())
+    };
+    // SAFETY: `odd` allocates nothing.
+    let (plain, run) = unsafe { (output(plain.pre_exec(odd)), output(sh(script).pre_exec(odd))) };
+    assert_eq!(text(&plain), text(&run));
+    assert!(run.stderr.is_empty(), "{run:?}");
+}
+
+#[test]
+fn the_environment_keeps_what_was_there() {
+    let said = text(&output(
+        sh("echo $LD_PRELOAD; echo $OTHER").env("OTHER", "a b").env("LD_PRELOAD", "libm.so.6"),
+    ));
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(lines[0].ends_with("libbusypoll_preload.so:libm.so.6"), "{said}");
+    assert_eq!(lines[1], "a b");
+    // A script without a first line that says whose.
+    let script = place("script").join("s");
+    fs::write(&script, "echo \"$1\"\n").unwrap();
+    fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    assert_eq!(text(&output(run(&[]).arg(&script).arg("x y"))), "x y\n");
+}
+
+#[test]
+fn a_child_is_part_of_the_run_whatever_its_environment() {
+    needs!(program "python3");
+    let probe =
+        "import socket; print(socket.socket(socket.AF_INET, socket.SOCK_DGRAM).getsockopt(1, 46))";
+    for start in [
+        "subprocess.run([sys.executable, '-c', probe], env={})",
+        "subprocess.run([sys.executable, '-c', probe], env={'LD_PRELOAD': 'libm.so.6'}, close_fds=False)",
+        "os.waitpid(os.posix_spawn(sys.executable, [sys.executable, '-c', probe], {}), 0)",
+        "os.fork() or os.execve(sys.executable, [sys.executable, '-c', probe], {}); os.wait()",
+        "os.environ.clear(); os.execv(sys.executable, [sys.executable, '-c', probe])",
+        "os.system(f'{sys.executable} -c \"{probe}\"')",
+    ] {
+        let program = format!("import os, subprocess, sys\nprobe = \"{probe}\"\n{start}");
+        let output = output(run(&["--busy-poll", "77us"]).args(["python3", "-c", &program]));
+        assert_eq!(text(&output), "77\n", "{start}: {output:?}");
+    }
+}
+
+#[test]
+fn the_policy_decides_socket_by_socket_and_the_program_s_own_wish_stands() {
+    needs!(program "python3");
+    let policy = place("policy").join("p.toml");
+    let text_of_policy = "busy_poll = '30us'\n[[rule]]\nlocal_port = 7209\nbusy_poll = '90us'\n\
+        [[rule]]\nremote_port = 7210\nreceive = 'interrupt'\n\
+        [[rule]]\nprotocol = 'tcp'\nreceive = 'aggressive'\naggressive_receive_delay = '200us'\n";
+    fs::write(&policy, text_of_policy).unwrap();
+    let program = r#"
+import socket
+get = lambda s: s.getsockopt(socket.SOL_SOCKET, 46)
+udp = lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+a = udp(); print(get(a)); a.bind(("127.0.0.1", 7209)); print(get(a))
+b = udp(); b.connect(("127.0.0.1", 7210)); print(get(b))
+c = socket.socket(); print(get(c))
+d = udp(); d.setsockopt(socket.SOL_SOCKET, 46, 5); d.bind(("127.0.0.1", 0)); print(get(d))
+d.settimeout(0.01)
+try: d.recv(1)
+except TimeoutError: print(get(d))
+e = socket.socket(socket.AF_UNIX); print(get(e))
+"#;
+    let options = ["--policy", policy.to_str().unwrap()];
+    let output = output(run(&options).args(["python3", "-c", program]));
+    assert_eq!(text(&output), "30\n90\n0\n230\n5\n5\n0\n", "{output:?}");
+}
+
+#[test]
+fn poll_and_select_answer_as_ever() {
+    needs!(program "cc");
+    let program = compiled("waits", &[]);
+    let plain = text(&output(Command::new(&program).arg("transcript")));
+    assert!(plain.lines().count() > 40, "{plain}");
+    for busy_poll in ["50us", "20ms"] {
+        let run = output(run(&["--busy-poll", busy_poll]).arg(&program).arg("transcript"));
+        assert_eq!(text(&run), plain, "{busy_poll}");
+        assert!(run.stderr.is_empty(), "{run:?}");
+    }
+}
+
+/// A server that waits like this finds its packets by polling, and did not before.
+fn polls(program: &PathBuf, how: &str) {
+    let lab = Lab::builder().build().unwrap();
+    let port = PORT.to_string();
+    let plain = Running::start(lab.server.command(program).args([&port, how]));
+    assert_eq!(busy_polled(&lab.server, || exchange_udp(&lab, PORT, 200)), 0, "{how}, plain");
+    plain.end();
+    let _run =
+        Running::start(run_on(&lab.server, &["--busy-poll", LONG]).arg(program).args([&port, how]));
+    finds_packets(&lab, || exchange_udp(&lab, PORT, 200));
+}
+
+#[test]
+fn whatever_it_waits_in_the_kernel_polls() {
+    needs_root!();
+    needs!(program "cc");
+    let _one = alone();
+    let program = compiled("waits", &[]);
+    for how in ["recv", "poll", "ppoll", "select", "pselect", "epoll"] {
+        polls(&program, how);
+    }
+}
+
+#[test]
+fn a_static_program_too_but_for_poll() {
+    needs_root!();
+    needs!(program "cc");
+    let _one = alone();
+    let program = compiled("waits", &["-static"]);
+    for how in ["recv", "epoll"] {
+        polls(&program, how);
+    }
+    let lab = Lab::builder().build().unwrap();
+    let log = place("log").join("stderr");
+    let mut command = run_on(&lab.server, &[]);
+    command.arg(&program).args([&PORT.to_string(), "poll"]).stderr(fs::File::create(&log).unwrap());
+    let _server = Running::start(&mut command);
+    exchange_udp(&lab, PORT, 10);
+    wait_until("it is said to be impossible", || {
+        fs::read_to_string(&log).unwrap().contains("impossible in a program that no library sees")
+    });
+}
+
+#[test]
+fn a_go_server_too() {
+    needs_root!();
+    needs!(program "go");
+    let _one = alone();
+    let program = place("echo-go").join("echo");
+    let cache = place("go-cache");
+    build(
+        Command::new("go")
+            .env("GOCACHE", &cache)
+            .env("GOPATH", &cache)
+            .env("GO111MODULE", "off")
+            .args(["build", "-o"])
+            .arg(&program)
+            .arg(source("echo.go")),
+    );
+    let lab = Lab::builder().build().unwrap();
+    let server = Running::start(
+        run_on(&lab.server, &["--busy-poll", LONG]).arg(&program).arg(PORT.to_string()),
+    );
+    let mut client = Client::connect(&lab, PORT);
+    finds_packets(&lab, || client.exchange(200));
+    // Its supervisor is nobody's child and ends with it.
+    let parent = fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+    assert!(parent.contains(&format!("PPid:\t{}\n", std::process::id())), "{parent}");
+    assert_eq!(children_of(server.pid()), 0);
+}
+
+fn children_of(pid: u32) -> usize {
+    fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))
+        .unwrap()
+        .split_whitespace()
+        .count()
+}
+
+#[test]
+fn a_supervised_program_has_its_own_status_and_outlives_a_killed_worker() {
+    needs_root!();
+    needs!(program "cc");
+    let _one = alone();
+    let program = compiled("waits", &["-static"]);
+    assert_eq!(output(run(&[]).arg(&program)).status.code(), Some(2));
+    let lab = Lab::builder().build().unwrap();
+    let mut server =
+        Running::start(run_on(&lab.server, &[]).arg(&program).args([&PORT.to_string(), "recv"]));
+    exchange_udp(&lab, PORT, 10);
+    server.child.kill().unwrap();
+    assert_eq!(server.child.wait().unwrap().signal(), Some(libc::SIGKILL));
+}
+
+#[test]
+fn two_spinners_on_one_cpu_come_to_an_end_of_it() {
+    needs_root!();
+    needs!(program "cc", program "python3");
+    let _one = alone();
+    let program = compiled("waits", &[]);
+    let client = "import socket, sys\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
+        s.connect(('10.77.0.2', 7200))\nfor i in range(20000):\n s.send(b'x'); s.recv(9)\n";
+    for how in ["recv", "poll", "epoll"] {
+        // Both hosts have the same CPU.
+        let lab = Lab::builder().cpus(0, 0).build().unwrap();
+        let port = PORT.to_string();
+        let time = |server: &mut Command, client: &mut Command| {
+            let _server = Running::start(server.args([&port, how]));
+            let began = Instant::now();
+            assert!(client.status().unwrap().success());
+            began.elapsed()
+        };
+        let plain = time(
+            lab.server.command(&program).stdin(Stdio::null()),
+            lab.client.command("python3").args(["-c", client]),
+        );
+        let both = time(
+            run_on(&lab.server, &[]).arg(&program).stderr(Stdio::null()),
+            run_on(&lab.client, &[]).args(["python3", "-c", client]).stderr(Stdio::null()),
+        );
+        // Without an end of it, each round trip would take 100 us more: ten times as long.
+        assert!(both < plain * 3, "{how}: {plain:?} without, {both:?} with");
+    }
+}

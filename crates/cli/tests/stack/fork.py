@@ -1,0 +1,145 @@
+"""What children have of sockets, against peer.py, under our stack."""
+import errno, os, socket, sys, time
+
+HERE, PEER = sys.argv[1], sys.argv[2]
+
+def order(port):
+    with socket.create_connection((PEER, 6999)) as orders:
+        orders.sendall(b"connect %d\n" % port)
+        # It is closed when the order is read.
+        time.sleep(0.1)
+
+def echoed(stream, data):
+    stream.sendall(data)
+    got = b""
+    while len(got) < len(data):
+        more = stream.recv(len(data))
+        assert more
+        got += more
+    assert got == data
+
+def is_kernels(port):
+    with open("/proc/self/net/tcp") as table:
+        rows = [row.split() for row in table]
+    return any(row[1].endswith(":%04X" % port) and row[3] == "01" for row in rows)
+
+def listener():
+    one = socket.socket()
+    one.bind(("", 0))
+    one.listen(8)
+    return one, one.getsockname()[1]
+
+def in_child(work):
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+            os._exit(0)
+        except BaseException:
+            __import__("traceback").print_exc()
+        os._exit(1)
+    return child
+
+def ended(child):
+    assert os.waitpid(child, 0)[1] == 0
+
+def a_listener_moves_to_the_child_that_accepts():
+    one, port = listener()
+    def accept():
+        kept = []
+        for count in range(3):
+            os.write(told, b"x")
+            stream, _ = one.accept()
+            echoed(stream, b"in the child")
+            kept.append(stream)
+            # The first may have come before the child was there.
+            assert count == 0 or not is_kernels(port) or kept[0]
+        kept[0].close()
+        time.sleep(0.2)
+        assert not is_kernels(port)
+    tell, told = os.pipe()
+    child = in_child(accept)
+    for _ in range(3):
+        os.read(tell, 1)
+        # From outside: this process is to make no stack of its own.
+        os.spawnlp(os.P_WAIT, "env", "env", "-u", "LD_PRELOAD", sys.executable, __file__, HERE, PEER, "order", str(port))
+    ended(child)
+
+def what_a_child_does_is_nothing_to_its_parent():
+    one, port = listener()
+    udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    udp.bind(("", 0))
+    udp.sendto(b"mine", (PEER, 7000))
+    assert udp.recv(10) == b"mine"
+    stream = socket.create_connection((PEER, 7000))
+    echoed(stream, b"before")
+    def child():
+        numbers = [int(number) for number in os.listdir("/proc/self/fd")]
+        assert max(numbers) < 1000, numbers
+        for number in numbers:
+            if number < 1000:
+                continue
+        # A connection is the parent's alone.
+        try:
+            stream.recv(1)
+            raise AssertionError
+        except OSError as error:
+            assert error.errno == errno.ENOTCONN, error
+        stream.close()
+        # A datagram socket sends and is the kernel's; what comes is the parent's.
+        udp.sendto(b"the child's", (PEER, 7000))
+        # New sockets are the kernel's: the parent has the queue.
+        new = socket.create_connection((PEER, 7000))
+        echoed(new, b"new")
+        # So are connections to an inherited listener that the kernel makes.
+        near = socket.create_connection(("127.0.0.1", port))
+        far, _ = one.accept()
+        near.sendall(b"next door")
+        assert far.recv(10) == b"next door"
+    for _ in range(3):
+        ended(in_child(child))
+        assert udp.recv(20) == b"the child's"
+        echoed(stream, b"after")
+    order(port)
+    other, _ = one.accept()
+    echoed(other, b"ours")
+    assert not is_kernels(port)
+
+def a_daemon_is_the_program_it_was():
+    one, port = listener()
+    tell, told = os.pipe()
+    def daemon():
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        os.write(told, b"x")
+        stream, _ = one.accept()
+        echoed(stream, b"far from home")
+        os.write(told, b"y")
+    ended(in_child(daemon))
+    os.read(tell, 1)
+    os.spawnlp(os.P_WAIT, "env", "env", "-u", "LD_PRELOAD", sys.executable, __file__, HERE, PEER, "order", str(port))
+    assert os.read(tell, 1) == b"y"
+
+def what_is_inherited_over_exec_is_the_kernels():
+    one, port = listener()
+    os.set_inheritable(one.fileno(), True)
+    order(port)
+    first, _ = one.accept()
+    echoed(first, b"ours")
+    child = os.spawnl(os.P_NOWAIT, sys.executable, sys.executable, __file__, HERE, PEER, "accept", str(one.fileno()))
+    near = socket.create_connection(("127.0.0.1", port))
+    near.sendall(b"who")
+    assert near.recv(10) == b"who"
+    ended(child)
+    echoed(first, b"still ours")
+
+what = sys.argv[3]
+if what == "order":
+    order(int(sys.argv[4]))
+elif what == "accept":
+    stream, _ = socket.socket(fileno=int(sys.argv[4])).accept()
+    stream.sendall(stream.recv(10))
+else:
+    globals()[what]()
+    print(what, flush=True)

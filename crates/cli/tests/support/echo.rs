@@ -1,0 +1,192 @@
+//! Programs that echo, in a lab, and a client that counts what their busy polling finds.
+#![allow(dead_code)] // each test file uses its own part
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use busypoll_lab::{Lab, LabHost};
+use busypoll_linux::process::{Kind, Process};
+use busypoll_linux::{EpollParams, epoll, stat};
+
+use super::BUSYPOLL;
+
+/// How long each wait polls: far longer than a round trip.
+pub const LONG: &str = "20ms";
+
+/// The source of a program of `tests/programs`.
+pub fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name)
+}
+
+/// A place of this test's own, made empty.
+pub fn place(name: &str) -> PathBuf {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let unique = format!("{name}-{}-{number}", std::process::id());
+    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join(unique);
+    let _ = fs::remove_dir_all(&place);
+    fs::create_dir_all(&place).unwrap();
+    place
+}
+
+/// Runs a compiler; its complaints go to the test's output.
+pub fn build(compiler: &mut Command) {
+    assert!(compiler.status().unwrap().success(), "{compiler:?}");
+}
+
+/// `echo.c`, linked statically.
+pub fn static_c() -> PathBuf {
+    let program = place("echo-c").join("echo");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-static", "-O1", "-pthread", "-o"]).arg(&program).arg(source("echo.c"));
+    build(&mut compiler);
+    program
+}
+
+/// A program that has said it is ready; killed at the end of the test.
+pub struct Running {
+    pub child: Child,
+    pub input: ChildStdin,
+    pub output: BufReader<ChildStdout>,
+}
+
+impl Running {
+    pub fn start(command: &mut Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let mut running = Running { child, input, output: BufReader::new(output) };
+        running.wait_for("ready");
+        running
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn say(&mut self, line: &str) {
+        writeln!(self.input, "{line}").unwrap();
+    }
+
+    pub fn wait_for(&mut self, wanted: &str) {
+        let mut line = String::new();
+        while self.output.read_line(&mut line).unwrap() > 0 {
+            if line.contains(wanted) {
+                return;
+            }
+            line.clear();
+        }
+        panic!("it ended without {wanted:?}");
+    }
+
+    pub fn end(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A connection that sends a byte and waits for it to come back.
+pub struct Client {
+    stream: TcpStream,
+}
+
+impl Client {
+    pub fn connect(lab: &Lab, port: u16) -> Self {
+        let address = SocketAddr::from((lab.server.ipv4(), port));
+        let stream = lab.client.enter(|| TcpStream::connect(address)).unwrap().unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let mut client = Client { stream };
+        client.exchange(1);
+        client
+    }
+
+    pub fn exchange(&mut self, times: u32) {
+        for n in 0..times {
+            let sent = [n as u8; 1];
+            self.stream.write_all(&sent).unwrap();
+            let mut came = [0; 1];
+            self.stream.read_exact(&mut came).unwrap();
+            assert_eq!(sent, came);
+        }
+    }
+}
+
+/// A datagram there and back, so often.
+pub fn exchange_udp(lab: &Lab, port: u16, times: u32) {
+    let socket = lab.client.enter(|| UdpSocket::bind("0.0.0.0:0")).unwrap().unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    socket.connect((lab.server.ipv4(), port)).unwrap();
+    for n in 0..times {
+        socket.send(&n.to_ne_bytes()).unwrap();
+        let mut came = [0; 8];
+        let len = socket.recv(&mut came).unwrap();
+        assert_eq!(came[..len], n.to_ne_bytes());
+    }
+}
+
+/// The packets that busy polling takes from the server's device while `work` is done.
+pub fn busy_polled(host: &LabHost, work: impl FnOnce()) -> u64 {
+    let count = || host.enter(stat::busy_poll_rx_packets).unwrap().unwrap();
+    let before = count();
+    work();
+    count() - before
+}
+
+/// Does `work` until busy polling has found packets on the server, which it may only try to: a program
+/// that wants the CPU ends a poll.
+pub fn finds_packets(lab: &Lab, mut work: impl FnMut()) {
+    let mut found = 0;
+    super::wait_until("packets found by busy polling", || {
+        found += busy_polled(&lab.server, &mut work);
+        found >= 10
+    });
+}
+
+/// One test at a time: two spinners on a CPU find nothing.
+pub fn alone() -> std::sync::MutexGuard<'static, ()> {
+    static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// The command on the server, with a state directory of the test's own.
+pub fn busypoll(lab: &Lab, state: &Path, arguments: &[&str]) -> Command {
+    let mut command = lab.server.command(BUSYPOLL);
+    command.env("BUSYPOLL_STATE", state).args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// Its output, of a command that succeeds.
+pub fn succeeds(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    text(&output)
+}
+
+pub fn text(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// The parameters of each epoll instance of a process.
+pub fn epolls(pid: u32) -> Vec<EpollParams> {
+    let process = Process::open(pid).unwrap();
+    let found = process.descriptors().unwrap();
+    found
+        .into_iter()
+        .filter(|found| found.kind == Kind::Epoll)
+        .filter_map(|found| process.take(found.fd).unwrap())
+        .map(|taken| epoll::params(taken).unwrap())
+        .collect()
+}

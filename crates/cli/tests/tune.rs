@@ -1,0 +1,404 @@
+//! `busypoll tune` as it is typed, on one end of a lab: mistakes, confirmation, pollers that end, a closed
+//! terminal, a full disk, two at once.
+
+mod support;
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use busypoll_journal::Lock;
+use busypoll_lab::{Lab, LabHost, needs, needs_root};
+use busypoll_linux::netdev::Netdev;
+use busypoll_linux::sysfs::Sysfs;
+use support::*;
+
+/// A host, a state directory of its own, and files beside it.
+struct Bench {
+    lab: Lab,
+    dir: PathBuf,
+}
+
+impl Bench {
+    fn new(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("busypoll-cli-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir(&dir).unwrap();
+        Bench { lab: Lab::builder().queues(2).build().unwrap(), dir }
+    }
+
+    fn host(&self) -> &LabHost {
+        &self.lab.server
+    }
+
+    fn state(&self) -> PathBuf {
+        self.dir.join("state")
+    }
+
+    fn command(&self, arguments: &str) -> Command {
+        let mut command = self.host().command(BUSYPOLL);
+        let arguments = arguments.replace("IF", self.host().interface());
+        command.arg("tune").args(arguments.split_whitespace());
+        command.env("BUSYPOLL_STATE", self.state()).current_dir(&self.dir).stdin(Stdio::null());
+        command
+    }
+
+    fn tune(&self, arguments: &str) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    /// Succeeds with this exit code; what it printed.
+    fn says(&self, arguments: &str, code: i32) -> String {
+        let output = self.tune(arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// A profile with one setting, in the file `small.toml`.
+    fn small(&self) {
+        fs::write(self.dir.join("small.toml"), "[queues]\nrps-flow-cnt = 32\n").unwrap();
+    }
+
+    fn flows(&self) -> String {
+        let read = || {
+            Sysfs::open().unwrap().attribute(self.host().interface(), "queues/rx-0/rps_flow_cnt")
+        };
+        self.host().enter(read).unwrap().unwrap()
+    }
+
+    /// gro_flush_timeout of the first NAPI instance, in nanoseconds.
+    fn flush_timeout(&self) -> u64 {
+        let read = || Netdev::open().unwrap().napis(self.host().ifindex()).unwrap();
+        self.host().enter(read).unwrap()[0].gro_flush_timeout_ns.unwrap()
+    }
+
+    /// The journal's path without its ending.
+    fn journal(&self) -> Option<PathBuf> {
+        let files = fs::read_dir(self.state()).into_iter().flatten().flatten();
+        let mut paths = files.map(|f| f.path());
+        paths.find(|p| p.extension().is_some_and(|e| e == "journal")).map(|p| p.with_extension(""))
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// A process that lives until it is dropped.
+struct Sleeper(Child);
+
+impl Sleeper {
+    fn new() -> Self {
+        Sleeper(Command::new("sleep").arg("600").spawn().unwrap())
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn mistakes_are_told_in_one_line_and_change_nothing() {
+    needs_root!();
+    let bench = Bench::new("mistakes");
+    let file = |text: &str| fs::write(bench.dir.join("my.toml"), text).unwrap();
+    for (arguments, wanted) in [
+        ("plan busypoll", &["unknown profile 'busypoll'", "did you mean 'busy-poll'?"][..]),
+        ("plan ./none.toml --dev IF", &["./none.toml"]),
+        ("plan busy-poll --dev nosuch0", &["\"nosuch0\"", "ip link"]),
+        ("plan busy-poll --dev lo", &["lo is the loopback device"]),
+        ("plan busy-poll --dev IF --dev IF", &["named twice"]),
+        ("plan busy-poll --dev IF --app-cpus 0-x", &["--app-cpus", "\"x\" is not a CPU number"]),
+        ("plan busy-poll --dev IF --app-cpus 4000", &["CPU 4000", "online are"]),
+        ("plan prefer-busy-poll", &["prefer-busy-poll", "--dev"]),
+        ("apply prefer-busy-poll --dev IF", &["gro-flush-timeout", "--poller PID"]),
+        ("apply prefer-busy-poll --dev IF --poller 4194399", &["4194399", "no such process"]),
+        ("apply busy-poll --dev IF --confirm 10us", &["--confirm", "at least 1s"]),
+        ("apply busy-poll --dev IF --confirm soon", &["--confirm", "'soon'"]),
+        ("confirm", &["nothing waits to be confirmed"]),
+        ("export busy-poll --format yaml", &["--format", "ansible"]),
+        ("export irq-suspend --format sysctl", &["irq-suspend", "--format sysctl"]),
+    ] {
+        complains(&bench.tune(arguments), wanted);
+    }
+    for (text, wanted) in [
+        ("[coalesce]\nrx-usec = 1\n", &["my.toml:2", "did you mean 'rx-usecs'?"][..]),
+        ("[features]\nrx-gor = false\n", &["no feature 'rx-gor'", "did you mean 'rx-gro'?"]),
+        ("[napi]\nirq-suspend-timeout = \"10h\"\n", &["my.toml:2", "unknown unit 'h'"]),
+        ("[napi]\ngro-flush-timeout = \"1ms\"\n", &["--poller PID"]),
+    ] {
+        file(text);
+        complains(&bench.tune("apply ./my.toml --dev IF"), wanted);
+    }
+    assert!(bench.journal().is_none());
+    assert_eq!((bench.flows().as_str(), bench.flush_timeout()), ("0", 0));
+}
+
+#[test]
+fn a_plan_and_a_status_are_json_too() {
+    needs_root!();
+    let bench = Bench::new("json");
+    let json = |arguments: &str| -> serde_json::Value {
+        serde_json::from_str(&bench.says(arguments, 0)).unwrap()
+    };
+    let plan = json("plan irq-suspend --dev IF --json");
+    let lines = plan["lines"].as_array().unwrap();
+    let suspend = lines.iter().find(|l| l["knob"]["key"] == "napi.irq-suspend-timeout").unwrap();
+    assert_eq!((&suspend["now"], &suspend["then"]), (&0.into(), &20_000_000.into()));
+    assert_eq!((&suspend["state"], &plan["needs_poller"]), (&"change".into(), &true.into()));
+    assert!(lines.iter().all(|l| l["reason"] != "" && l["cost"] != "" && l["source"] != ""));
+    assert!(bench.journal().is_none());
+
+    bench.small();
+    let applied = json("apply small.toml --dev IF --json".replace("small", "./small").as_str());
+    assert_eq!(applied["outcomes"][0]["result"], "as-planned");
+    let status = json("status --json");
+    assert_eq!(status["settings"][0]["now"], 32);
+    assert_eq!(json("rollback --json")[0]["how"], "put-back");
+    assert_eq!(bench.flows(), "0");
+}
+
+#[test]
+fn gro_flush_timeout_goes_with_its_poller() {
+    needs_root!();
+    needs!(program "python3");
+    let bench = Bench::new("poller");
+    let (first, second) = (Sleeper::new(), Sleeper::new());
+    let (a, b) = (first.0.id(), second.0.id());
+    bench.says(&format!("apply prefer-busy-poll --dev IF --poller {a} --poller {b}"), 0);
+    assert_eq!(bench.flush_timeout(), 200_000);
+    let status = bench.says("status", 0);
+    assert!(status.contains(&format!("until PID {a}, {b} ends")), "{status}");
+    // Neither of them polls, which shows once there is traffic.
+    let traffic = "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
+                   for i in range(200): s.sendto(b'x', ('10.77.0.2', 9))";
+    let client = &bench.lab.client;
+    assert!(client.command("python3").args(["-c", traffic]).status().unwrap().success());
+    wait_until("warned", || bench.tune("status").status.code() == Some(1));
+    let status = bench.says("status", 1);
+    assert!(status.contains("not one was busy polled"), "{status}");
+    drop(first);
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(bench.flush_timeout(), 200_000, "one still polls");
+    drop(second);
+    wait_until("rolled back", || bench.flush_timeout() == 0 && bench.journal().is_none());
+    // The guard's last word comes after its work.
+    wait_until("the last word", || {
+        let output = bench.tune("status");
+        String::from_utf8_lossy(&output.stderr).contains("nobody polls any more")
+    });
+}
+
+#[test]
+fn a_guard_that_was_killed_is_missed() {
+    needs_root!();
+    let bench = Bench::new("guard");
+    let poller = Sleeper::new();
+    bench.says(&format!("apply irq-suspend --dev IF --poller {}", poller.0.id()), 0);
+    let status: serde_json::Value = serde_json::from_str(&bench.says("status --json", 0)).unwrap();
+    let guard = status["applies"][0]["guard"].as_i64().unwrap();
+    assert!(Command::new("kill").args(["-9", &guard.to_string()]).status().unwrap().success());
+    wait_until("the guard is gone", || bench.tune("status").status.code() == Some(1));
+    assert!(bench.says("status", 1).contains("nobody is left to roll it back"));
+    drop(poller);
+    let status = bench.says("status", 1);
+    assert!(status.contains("gro-flush-timeout set and nobody polls"), "{status}");
+    bench.says("rollback", 0);
+    assert_eq!(bench.flush_timeout(), 0);
+}
+
+#[test]
+fn what_nobody_confirms_is_rolled_back_also_when_the_terminal_has_closed() {
+    needs_root!();
+    let bench = Bench::new("confirm");
+    bench.small();
+    bench.says("apply ./small.toml --dev IF --confirm 1s", 0);
+    assert_eq!(bench.flows(), "32");
+    bench.says("confirm", 0);
+    thread::sleep(Duration::from_millis(1500));
+    assert_eq!(bench.flows(), "32", "it was confirmed");
+    bench.says("rollback", 0);
+
+    // A shell with its own process group, hung up with everything in it.
+    let mut shell = bench.host().command("sh");
+    let apply = format!("tune apply ./small.toml --dev {} --confirm 2s", bench.host().interface());
+    shell.args(["-c", &format!("{BUSYPOLL} {apply}; echo applied; sleep 600")]);
+    shell.env("BUSYPOLL_STATE", bench.state()).current_dir(&bench.dir).process_group(0);
+    let mut shell = shell.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    wait_until("applied", || bench.flows() == "32");
+    let group = format!("-{}", shell.id());
+    assert!(Command::new("kill").args(["-HUP", "--", &group]).status().unwrap().success());
+    shell.wait().unwrap();
+    wait_until("rolled back", || bench.flows() == "0" && bench.journal().is_none());
+    // The guard's last word comes after its work.
+    wait_until("the last word", || !one_line(&bench.tune("confirm")).contains("in use by"));
+    complains(&bench.tune("confirm"), &["nothing waits", "nobody confirmed it"]);
+}
+
+#[test]
+fn a_guard_also_cleans_up_after_an_apply_that_was_killed() {
+    needs_root!();
+    let bench = Bench::new("killed");
+    bench.small();
+    for micros in [0, 500, 1000, 2000, 3000, 5000, 8000] {
+        let mut apply = bench.command("apply ./small.toml --dev IF --confirm 1s");
+        let mut apply = apply.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        thread::sleep(Duration::from_micros(micros));
+        apply.kill().unwrap();
+        apply.wait().unwrap();
+        wait_until("rolled back", || bench.flows() == "0" && bench.journal().is_none());
+    }
+}
+
+#[test]
+fn two_at_once_are_told_of_each_other() {
+    needs_root!();
+    let bench = Bench::new("two");
+    bench.small();
+    bench.says("apply ./small.toml --dev IF", 0);
+    let name = bench.journal().unwrap();
+    let lock = Lock::take(&bench.state(), name.file_name().unwrap().to_str().unwrap()).unwrap();
+    let pid = format!("PID {} (", std::process::id());
+    for arguments in ["rollback", "apply irq-suspend --dev IF --poller 1", "confirm"] {
+        complains(&bench.tune(arguments), &[&pid, "in use by"]);
+    }
+    assert_eq!(bench.flows(), "32");
+    drop(lock);
+    bench.says("rollback", 0);
+    assert_eq!(bench.flows(), "0");
+}
+
+#[test]
+fn a_newer_or_damaged_journal_is_left_alone() {
+    needs_root!();
+    let bench = Bench::new("newer");
+    bench.small();
+    bench.says("apply ./small.toml --dev IF", 0);
+    let file = bench.journal().unwrap().with_extension("journal");
+    let good = fs::read_to_string(&file).unwrap();
+    for (text, wanted) in [
+        (good.replacen("busypoll-journal 1", "busypoll-journal 2", 1), "newer busypoll"),
+        (good.replace("rps-flow-cnt", "rps-flow-cnx"), "the checksum does not fit"),
+        ("root:x:0:0\n".into(), "line 1: not the first line"),
+    ] {
+        fs::write(&file, &text).unwrap();
+        for arguments in ["status", "rollback", "apply ./small.toml --dev IF"] {
+            if arguments == "apply ./small.toml --dev IF" {
+                fs::write(bench.dir.join("small.toml"), "[queues]\nrps-flow-cnt = 64\n").unwrap();
+            }
+            complains(&bench.tune(arguments), &[file.to_str().unwrap(), wanted]);
+        }
+        assert_eq!(fs::read_to_string(&file).unwrap(), text);
+    }
+    fs::write(&file, good).unwrap();
+    bench.says("rollback", 0);
+    assert_eq!(bench.flows(), "0");
+}
+
+#[test]
+fn on_a_full_disk_nothing_is_changed_and_what_was_is_put_back() {
+    needs_root!();
+    needs!(program "unshare", program "mount");
+    let bench = Bench::new("full");
+    bench.small();
+    fs::create_dir(bench.state()).unwrap();
+    let script = "mount -t tmpfs -o size=8k none $BUSYPOLL_STATE; cd $BUSYPOLL_STATE/..; \
+                  head -c 9000 /dev/zero > state/full; $1 && exit 8; $2 && exit 9; rm state/full; \
+                  $1 && { head -c 9000 /dev/zero > state/full; $3; }";
+    let line = |arguments: &str| {
+        let arguments = arguments.replace("IF", bench.host().interface());
+        format!("{BUSYPOLL} tune {arguments}")
+    };
+    let output = bench
+        .host()
+        .command("unshare")
+        .args(["-m", "sh", "-c", script, "sh"])
+        .arg(line("apply ./small.toml --dev IF"))
+        .arg(line(&format!("apply irq-suspend --dev IF --poller {}", std::process::id())))
+        .arg(line("rollback"))
+        .env("BUSYPOLL_STATE", bench.state())
+        .current_dir(&bench.dir)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("no space left") && said.contains("nothing was changed"), "{output:?}");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!((bench.flows().as_str(), bench.flush_timeout()), ("0", 0));
+}
+
+#[test]
+fn a_read_only_sys_takes_everything_back() {
+    needs_root!();
+    needs!(program "unshare", program "mount");
+    let bench = Bench::new("readonly");
+    // GRO goes off by ioctl, which works; then the queues' files cannot be written.
+    fs::write(
+        bench.dir.join("p.toml"),
+        "[features]\nrx-gro-list = true\n[queues]\nrps-flow-cnt = 32\n",
+    )
+    .unwrap();
+    let apply = format!("exec {BUSYPOLL} tune apply ./p.toml --dev {}", bench.host().interface());
+    let output = bench
+        .host()
+        .command("unshare")
+        .args(["-m", "sh", "-c", &format!("mount -t sysfs -o ro none /sys && {apply}")])
+        .env("BUSYPOLL_STATE", bench.state())
+        .current_dir(&bench.dir)
+        .output()
+        .unwrap();
+    complains(&output, &["Read-only file system", "as it was before"]);
+    assert!(bench.journal().is_none());
+    let list = bench
+        .host()
+        .enter(|| {
+            let features =
+                busypoll_linux::ethtool::Ethtool::open(bench.host().interface()).unwrap();
+            features.all_off(&["rx-gro-list"]).unwrap()
+        })
+        .unwrap();
+    assert!(list && bench.flows() == "0");
+}
+
+/// Root of a user namespace owns its network namespace, but per-NAPI settings want the real root.
+#[test]
+fn root_of_a_user_namespace_is_told_what_it_lacks_and_nothing_stays() {
+    needs_root!();
+    needs!(program "setpriv", program "unshare");
+    let bench = Bench::new("userns");
+    let user = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+    let can =
+        Command::new("setpriv").args(user).args(["unshare", "--user", "true"]).output().unwrap();
+    if !can.status.success() {
+        return busypoll_lab::needs::skipped(module_path!(), "user namespaces for everybody");
+    }
+    // The command where everybody can read it, and a directory the user may write.
+    let (program, state) = (bench.dir.join("busypoll"), bench.dir.join("open"));
+    fs::copy(BUSYPOLL, &program).unwrap();
+    fs::create_dir(&state).unwrap();
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    fs::set_permissions(&state, open).unwrap();
+    let script = "\"$0\" tune apply irq-suspend --dev lab-client --poller $$; echo code $?; \
+                  \"$0\" tune plan irq-suspend --dev lab-client; ls \"$BUSYPOLL_STATE\"";
+    let output = Command::new("setpriv")
+        .args(user)
+        .arg(&program)
+        .args(["lab", "--", "sh", "-c", script])
+        .arg(&program)
+        .env("BUSYPOLL_STATE", &state)
+        .output()
+        .unwrap();
+    let out = String::from_utf8_lossy(&output.stdout);
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(out.contains("code 2"), "{output:?}");
+    assert!(err.contains("CAP_NET_ADMIN") && err.contains("initial user namespace"), "{output:?}");
+    assert!(out.contains("0us -> 20ms"), "nothing stayed: {out}");
+    assert!(!out.contains(".journal"), "{out}");
+}

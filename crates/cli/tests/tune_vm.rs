@@ -1,0 +1,393 @@
+//! `busypoll tune` on real drivers, in the test machine: planned, applied, checked by ethtool, sysfs and
+//! /proc, killed in the middle, rolled back, compared bit for bit; and what it refuses.
+//!
+//! One machine for all of it: a step leaves the machine as it found it, and a step that fails is named.
+//! `VM_STEP=` runs the steps whose names contain that alone.
+
+mod support;
+
+use std::time::Instant;
+
+use busypoll_lab::vm::Ran;
+use busypoll_lab::{needs, needs_vm};
+use support::faults::Place;
+use support::vm_place::{Vm, builder};
+
+waiter_test!();
+
+/// Everything that tune can touch, as others see it.
+const SNAPSHOT: &str = "
+for device in intel0 virtio0; do
+    for question in -c -k -l -g; do ethtool $question $device 2>/dev/null; done
+done
+cd /sys/class/net
+for file in gro_flush_timeout napi_defer_hard_irqs threaded queues/*/*_cpus queues/*/rps_flow_cnt; do
+    grep -s '' intel0/$file virtio0/$file
+done
+cd /proc
+grep '' irq/*/smp_affinity irq/default_smp_affinity sys/net/core/busy_* sys/net/core/rps_sock_flow_entries
+";
+
+#[test]
+fn tune_changes_what_it_says_and_puts_everything_back() {
+    needs_vm!();
+    needs!(program "ip", program "ethtool", program "setpriv", program "strace");
+    let vm = Vm::boot();
+    let wanted = std::env::var("VM_STEP").unwrap_or_default();
+    for (name, step) in STEPS.iter().filter(|(name, _)| name.contains(&wanted)) {
+        let before = vm.says(SNAPSHOT);
+        let start = Instant::now();
+        step(&vm);
+        println!("{name}: {:.1?}", start.elapsed());
+        let after = vm.says(SNAPSHOT);
+        assert_eq!(before, after, "{name}: the machine is not as it was");
+        let status = vm.says("busypoll tune status");
+        assert_eq!(status, "Nothing is applied here.\n", "{name}");
+    }
+}
+
+type Step = (&'static str, fn(&Vm));
+
+const STEPS: &[Step] = &[
+    ("a plan changes nothing and says what it costs", plan),
+    ("an apply is seen by ethtool and in /proc", apply_and_roll_back),
+    ("two applies are put back as one", second_apply),
+    ("kill -9 at any time", killed),
+    ("kill -9 of a rollback", rollback_killed),
+    ("what the driver has not is told", not_to_be_had),
+    ("gro_flush_timeout lives as long as the poller", poller_ends),
+    ("unconfirmed", unconfirmed),
+    ("a device that comes back with another index", comes_back),
+    ("a device that is gone", gone),
+    ("refusals", refusals),
+    ("without privileges", unprivileged),
+    ("read-only /proc and /sys", read_only),
+    ("two at once", two_at_once),
+    ("a journal from a newer version", newer_journal),
+];
+
+/// One line of complaint. That nothing has changed is seen when the step is over.
+fn refused(vm: &Vm, command: &str, wanted: &[&str]) {
+    let ran = vm.sh(command);
+    assert_eq!(ran.status, 2, "{command}: {ran:?}");
+    let lines: Vec<&str> = ran.stderr.lines().collect();
+    let [line] = lines[..] else { panic!("{command}: not one line: {ran:?}") };
+    assert!(line.starts_with("busypoll: "), "{command}: {ran:?}");
+    for wanted in wanted {
+        assert!(line.contains(wanted), "{command}: no {wanted:?} in: {line}");
+    }
+}
+
+fn contains(ran: &Ran, wanted: &[&str]) {
+    for wanted in wanted {
+        assert!(ran.stdout.contains(wanted), "no {wanted:?} in: {ran:?}");
+    }
+}
+
+fn roll_back(vm: &Vm) {
+    let ran = vm.sh("busypoll tune rollback");
+    assert_eq!(ran.status, 0, "{ran:?}");
+}
+
+fn plan(vm: &Vm) {
+    let before = vm.says(SNAPSHOT);
+    let ran = vm.sh("busypoll tune plan lowest-latency --dev intel0 --app-cpus 2");
+    assert_eq!(ran.status, 0, "{ran:?}");
+    contains(&ran, &["rx-usecs", "3us -> 0us", "busy_read", "0us -> 50us", "cost", "source"]);
+    assert_eq!(before, vm.says(SNAPSHOT));
+    assert_eq!(vm.says("ls /run/busypoll 2>/dev/null | grep -v lock; true"), "");
+}
+
+fn apply_and_roll_back(vm: &Vm) {
+    let ran = vm.sh("busypoll tune apply lowest-latency --dev intel0 --app-cpus 2");
+    assert!(ran.status < 2, "{ran:?}");
+    let says = |script: &str, wanted: &str| {
+        let said = vm.says(script);
+        assert!(said.lines().any(|line| line.trim() == wanted), "{script}: {wanted:?}: {said}");
+    };
+    says("ethtool -c intel0", "rx-usecs: 0");
+    says("ethtool -k intel0", "generic-receive-offload: off");
+    says("cat /proc/sys/net/core/busy_read", "50");
+    says("cat /proc/sys/net/core/busy_poll", "50");
+    // On the NIC's node, beside the application's CPU.
+    says("cat /proc/irq/$irq/smp_affinity_list", "3");
+    let status = vm.sh("busypoll tune status");
+    contains(&status, &["apply 1: lowest-latency", "rx-usecs was 3us, set to 0us"]);
+    roll_back(vm);
+}
+
+fn second_apply(vm: &Vm) {
+    vm.sh("busypoll tune apply lowest-latency --dev intel0");
+    vm.sh("busypoll tune apply busy-poll --sockets 300 --dev intel0");
+    let read = vm.says("ethtool -c intel0; cat /proc/sys/net/core/busy_poll");
+    assert!(read.contains("rx-usecs: 100") && read.ends_with("\n100\n"), "{read}");
+    roll_back(vm);
+}
+
+/// What tune writes to the system and to its journal, all but ioctls, which come between.
+const CALLS: &str = "write,pwrite64,fsync,fdatasync,renameat,unlink,unlinkat";
+
+/// The calls that the command makes, in their order.
+fn calls(vm: &Vm, command: &str) -> Vec<String> {
+    vm.sh(&format!("strace -f --seccomp-bpf -o /tmp/calls -e trace={CALLS} {command}"));
+    let name = |line: &str| Some(line.split_whitespace().nth(1)?.split_once('(')?.0.to_owned());
+    vm.says("cat /tmp/calls").lines().filter_map(name).collect()
+}
+
+/// Kills the command as it enters the `at`th of these calls, where strace(1) holds it up. (strace counts
+/// each kind for itself.)
+fn kill_at(vm: &Vm, calls: &[String], at: usize, command: &str) {
+    let call = &calls[at];
+    let when = calls[..=at].iter().filter(|other| *other == call).count();
+    vm.says(&format!(
+        "strace -f --seccomp-bpf -o /dev/null -e trace={call} \
+             -e inject={call}:delay_enter=100s:when={when} {command} >/dev/null 2>&1 &
+         strace=$!
+         held() {{
+             for i in 1 2 3 4; do
+                 grep -q '^State:.t' /proc/$(pidof busypoll)/status || return 1
+                 usleep 20000
+             done 2>/dev/null
+         }}
+         until held; do [ -e /proc/$strace/exe ] || exit 1; usleep 20000; done
+         kill -9 $(pidof busypoll)
+         kill -9 $strace
+         while pidof busypoll; do usleep 10000; done"
+    ));
+}
+
+const APPLY: &str = "busypoll tune apply lowest-latency --dev intel0 --dev virtio0 --app-cpus 2";
+
+/// Wherever it was, a rollback puts everything back.
+fn killed(vm: &Vm) {
+    let before = vm.says(SNAPSHOT);
+    // The first apply of all makes directories besides.
+    vm.sh(APPLY);
+    roll_back(vm);
+    let calls = calls(vm, APPLY);
+    let whole = vm.says(SNAPSHOT);
+    roll_back(vm);
+    let mut middle = 0;
+    for at in spread(calls.len(), 6) {
+        kill_at(vm, &calls, at, APPLY);
+        let now = vm.says(SNAPSHOT);
+        middle += u32::from(now != before && now != whole);
+        roll_back(vm);
+        assert_eq!(before, vm.says(SNAPSHOT), "killed at call {at} of {calls:?}");
+    }
+    assert!(middle > 2, "{middle} kills came between two writes");
+}
+
+fn rollback_killed(vm: &Vm) {
+    let before = vm.says(SNAPSHOT);
+    vm.sh(APPLY);
+    let calls = calls(vm, "busypoll tune rollback");
+    for at in spread(calls.len(), 3) {
+        vm.sh(APPLY);
+        kill_at(vm, &calls, at, "busypoll tune rollback");
+        roll_back(vm);
+        assert_eq!(before, vm.says(SNAPSHOT), "killed at call {at} of {calls:?}");
+    }
+}
+
+/// So many of the first `length` numbers, the ends among them.
+fn spread(length: usize, count: usize) -> impl Iterator<Item = usize> {
+    (0..count).map(move |i| i * (length - 1) / (count - 1))
+}
+
+/// virtio_net of Linux 6.1 on this QEMU has no interrupt coalescing to set.
+fn not_to_be_had(vm: &Vm) {
+    let ran = vm.sh("busypoll tune plan busy-poll --dev virtio0");
+    assert_eq!(ran.status, 0, "{ran:?}");
+    let ran = vm.sh("busypoll tune apply busy-poll --dev virtio0");
+    let line = ran.stdout.lines().find(|line| line.contains("virtio0: rx-usecs"));
+    assert!(line.is_some_and(|l| l.contains("left out") || l.contains("refused")), "{ran:?}");
+    assert!(vm.says("ethtool -c virtio0").contains("rx-usecs: 0"));
+    roll_back(vm);
+    // Without irq-suspend-timeout (Linux 6.13) the profile is about nothing.
+    refused(
+        vm,
+        "busypoll tune apply irq-suspend --dev intel0 --poller 1",
+        &["irq-suspend", "cannot be applied"],
+    );
+}
+
+fn poller_ends(vm: &Vm) {
+    refused(
+        vm,
+        "busypoll tune apply prefer-busy-poll --dev intel0",
+        &["gro-flush-timeout", "--poller"],
+    );
+    refused(
+        vm,
+        "busypoll tune apply prefer-busy-poll --dev intel0 --poller 99999",
+        &["99999", "no such process"],
+    );
+    let before = vm.says(SNAPSHOT);
+    let pid = vm.start("recv so=50");
+    let ran = vm.sh(&format!("busypoll tune apply prefer-busy-poll --dev intel0 --poller {pid}"));
+    assert!(ran.status < 2, "{ran:?}");
+    assert_eq!(vm.says("cat /sys/class/net/intel0/gro_flush_timeout"), "200000\n");
+    vm.stop(pid);
+    as_before(vm, &before);
+}
+
+fn unconfirmed(vm: &Vm) {
+    let before = vm.says(SNAPSHOT);
+    let ran = vm.sh("busypoll tune apply busy-poll --dev intel0 --confirm 2s");
+    contains(&ran, &["confirm"]);
+    as_before(vm, &before);
+    vm.sh("busypoll tune apply busy-poll --dev intel0 --confirm 2s");
+    assert_eq!(vm.sh("busypoll tune confirm").status, 0);
+    vm.says("sleep 4");
+    assert!(vm.says("ethtool -c intel0").contains("rx-usecs: 100"), "rolled back though confirmed");
+    roll_back(vm);
+}
+
+/// By itself, within seconds.
+fn as_before(vm: &Vm, before: &str) {
+    support::wait_until("rolled back by itself", || {
+        vm.says(SNAPSHOT) == before && vm.says("busypoll tune status").starts_with("Nothing")
+    });
+}
+
+/// The driver lets go of the device and takes it again: another index, and the driver's own defaults.
+fn comes_back(vm: &Vm) {
+    let index = || vm.says("cat /sys/class/net/intel0/ifindex");
+    vm.sh("busypoll tune apply busy-poll --dev intel0");
+    let first = index();
+    vm.says(AGAIN);
+    assert_ne!(first, index());
+    vm.says("ethtool -C intel0 rx-usecs 50");
+    roll_back(vm);
+    assert!(vm.says("ethtool -c intel0").contains("rx-usecs: 3\n"));
+}
+
+/// Unbinds and binds the Intel NIC, whose new interface gets its old name and address.
+const AGAIN: &str = "
+pci=$(basename $(readlink /sys/class/net/intel0/device))
+driver=/sys/bus/pci/drivers/e1000e
+echo $pci > $driver/unbind
+echo $pci > $driver/bind
+ip link set eth0 name intel0
+ip address add 10.78.0.2/24 dev intel0
+ip link set intel0 up
+until [ $(cat /sys/class/net/intel0/carrier) = 1 ]; do sleep 0.1; done
+";
+
+fn gone(vm: &Vm) {
+    vm.sh("busypoll tune apply busy-poll --dev intel0");
+    let pci = vm.says("basename $(readlink /sys/class/net/intel0/device)");
+    let driver = "/sys/bus/pci/drivers/e1000e";
+    vm.says(&format!("echo {} > {driver}/unbind", pci.trim()));
+    let ran = vm.sh("busypoll tune rollback");
+    assert_eq!(ran.status, 1, "{ran:?}");
+    contains(&ran, &["rx-usecs", "not put back", "--forget"]);
+    assert_eq!(vm.says("cat /proc/sys/net/core/busy_read"), "0\n", "the rest is put back");
+    let back = AGAIN.replace("echo $pci > $driver/unbind", "").replace(
+        "pci=$(basename $(readlink /sys/class/net/intel0/device))",
+        &format!("pci={}", pci.trim()),
+    );
+    vm.says(&back);
+    roll_back(vm);
+}
+
+fn refusals(vm: &Vm) {
+    for (command, wanted) in [
+        ("apply busy-pol --dev intel0", &["busy-pol", "busy-poll"][..]),
+        ("plan latency --dev intel0", &["latency", "lowest-latency"]),
+        ("apply busy-poll --dev intel1", &["intel1"]),
+        ("apply busy-poll --dev lo", &["lo", "loopback"]),
+        ("apply busy-poll --dev intel0 --dev intel0", &["intel0", "twice"]),
+        ("apply busy-poll --dev intel0 --confirm 0", &["--confirm"]),
+        ("apply busy-poll --dev intel0 --app-cpus 99", &["99"]),
+        ("apply /tmp/none.toml --dev intel0", &["/tmp/none.toml"]),
+        ("confirm", &["nothing waits"]),
+    ] {
+        refused(vm, &format!("busypoll tune {command}"), wanted);
+    }
+    for (text, wanted) in [
+        ("[coalesce.rx-usec]\nvalue = 1", &["rx-usec", "rx-usecs"][..]),
+        ("[coalesces.rx-usecs]\nvalue = 1", &["coalesces", "coalesce"]),
+        ("[coalesce.rx-usecs]\nvalue = -1", &["rx-usecs", "-1"]),
+        ("[coalesce.rx-usecs]\nvalue = \"soon\"", &["rx-usecs", "soon"]),
+        ("[coalesce.rx-usecs]\nvalue = ", &["mine.toml"]),
+        ("[features.rx-gor]\nvalue = false", &["rx-gor", "rx-gro"]),
+    ] {
+        vm.says(&format!("printf '%s\\n' '{text}' > /tmp/mine.toml"));
+        refused(vm, "busypoll tune apply /tmp/mine.toml --dev intel0", wanted);
+    }
+}
+
+/// A process of another user has no capability and no state directory.
+fn unprivileged(vm: &Vm) {
+    let user = "/programs/setpriv --reuid=65534 --regid=65534 --clear-groups";
+    refused(vm, &format!("{user} busypoll tune apply busy-poll --dev intel0"), &[]);
+    let bare = "/programs/setpriv --bounding-set=-net_admin --inh-caps=-net_admin";
+    refused(vm, &format!("{bare} busypoll tune apply busy-poll --dev intel0"), &["CAP_NET_ADMIN"]);
+}
+
+fn read_only(vm: &Vm) {
+    for (folder, profile) in [
+        ("/proc/sys", "busy-poll"),
+        ("/sys", "prefer-busy-poll --poller 1"),
+        ("/proc/irq", "busy-poll"),
+    ] {
+        let command = format!(
+            "unshare -m sh -c 'mount -o bind {folder} {folder} && mount -o remount,ro,bind {folder} && \
+             exec busypoll tune apply {profile} --dev intel0 --app-cpus 2'"
+        );
+        refused(vm, &command, &["Read-only file system", "as it was before"]);
+    }
+}
+
+/// The first is held up by strace(1) as it writes its journal.
+fn two_at_once(vm: &Vm) {
+    vm.says(
+        "strace -f --seccomp-bpf -o /dev/null -e trace=fsync,fdatasync \
+             -e inject=fsync,fdatasync:delay_enter=60s:when=1 \
+             busypoll tune apply busy-poll --dev intel0 >/dev/null 2>&1 & \
+         until pidof busypoll >/dev/null && ! flock -n $(echo /run/busypoll/tune*.lock) true; do \
+             usleep 50000; \
+         done",
+    );
+    let pid = vm.says("pidof busypoll");
+    refused(vm, "busypoll tune apply lowest-latency --dev intel0", &[pid.trim()]);
+    refused(vm, "busypoll tune rollback", &[pid.trim()]);
+    vm.sh("kill -9 $(pidof strace busypoll); while pidof busypoll; do usleep 10000; done");
+    roll_back(vm);
+}
+
+fn newer_journal(vm: &Vm) {
+    vm.sh("busypoll tune apply busy-poll --dev intel0");
+    let journal = vm.says("ls /run/busypoll/*tune* | grep -v lock");
+    let journal = journal.trim();
+    vm.says(&format!(
+        "cp {journal} /tmp/kept; sed -i '1s/^busypoll-journal 1 /busypoll-journal 2 /' {journal}"
+    ));
+    for command in ["apply lowest-latency --dev intel0", "rollback", "status"] {
+        refused(vm, &format!("busypoll tune {command}"), &[journal, "newer"]);
+    }
+    vm.says(&format!("cat /tmp/kept > {journal}"));
+    roll_back(vm);
+}
+
+/// What was applied went with the power; its journal is told from one of this boot.
+#[test]
+fn a_power_cut_ends_what_was_applied() {
+    needs_vm!();
+    needs!(program "ip", program "ethtool", program "setpriv", program "strace");
+    let state = "export BUSYPOLL_STATE=/var/lib/busypoll;";
+    let vm = Vm::boot();
+    vm.sh(&format!("{state} busypoll tune apply busy-poll --dev intel0; sync"));
+    assert!(vm.says("ethtool -c intel0").contains("rx-usecs: 100"));
+    let kept = vm.machine.power_cut();
+    let vm = Vm::of(builder().state(kept));
+    assert_ne!(vm.says("ls /var/lib/busypoll"), "");
+    vm.says("ethtool -C intel0 rx-usecs 50");
+    assert_eq!(vm.sh(&format!("{state} busypoll tune rollback")).status, 0);
+    // Somebody has set it since: it is theirs.
+    assert!(vm.says("ethtool -c intel0").contains("rx-usecs: 50\n"));
+    let ran = vm.sh(&format!("{state} busypoll tune apply busy-poll --dev intel0"));
+    assert!(ran.status < 2, "{ran:?}");
+}
