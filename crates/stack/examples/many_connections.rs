@@ -17,7 +17,6 @@
 
 use busypoll_stack::{Host, TcpListener, TcpStream, nic::cable, time};
 use std::{
-    env,
     error::Error,
     io::{self, Read, Write},
     process::ExitCode,
@@ -26,24 +25,10 @@ use std::{
 
 const MOST: usize = 60_000;
 
-fn main() -> ExitCode {
-    match measure() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("many_connections: {error}");
-            ExitCode::from(2)
-        }
-    }
-}
+mod many;
 
-fn number(word: Option<String>, default: usize, most: usize) -> Result<usize, String> {
-    let Some(word) = word else { return Ok(default) };
-    let number = word.parse().ok().filter(|number| (1..=most).contains(number));
-    number.ok_or_else(|| {
-        format!(
-            "'{word}' is not a number from 1 to {most}; usage: many_connections [CONNECTIONS [ROUNDS]]"
-        )
-    })
+fn main() -> ExitCode {
+    many::run("many_connections [CONNECTIONS [ROUNDS]]", MOST, measure)
 }
 
 /// What is measured; a function of its own for callgrind to find.
@@ -83,11 +68,7 @@ fn connect(one: &Host, listener: &TcpListener) -> io::Result<(TcpStream, TcpStre
     }
 }
 
-fn measure() -> Result<(), Box<dyn Error>> {
-    let mut words = env::args().skip(1);
-    let count = number(words.next(), 10_000, MOST)?;
-    let rounds = number(words.next(), 1_000_000, 1 << 32)?;
-
+fn measure(count: usize, rounds: usize) -> Result<(), Box<dyn Error>> {
     let (a, b) = cable::pair(cable::Config::default())?;
     // The watchdog would look in between round trips, on another thread: not now.
     let host = || Host::builder().busy_read(1_000_000).watchdog(Duration::from_secs(3600));

@@ -15,30 +15,16 @@
 //! The toggle leaves the set-up out; `-01` is the thread that does the work; 20,000 packets share the total.
 
 use busypoll_stack::{Host, UdpSocket, nic::cable, time};
-use std::{env, error::Error, io, process::ExitCode, time::Duration};
+use std::{error::Error, io, process::ExitCode, time::Duration};
 
 /// Sockets take the ports from here on.
 const FIRST_PORT: u16 = 1024;
 const MOST: usize = (u16::MAX - FIRST_PORT) as usize;
 
-fn main() -> ExitCode {
-    match measure() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("many_sockets: {error}");
-            ExitCode::from(2)
-        }
-    }
-}
+mod many;
 
-fn number(word: Option<String>, default: usize, most: usize) -> Result<usize, String> {
-    let Some(word) = word else { return Ok(default) };
-    let number = word.parse().ok().filter(|number| (1..=most).contains(number));
-    number.ok_or_else(|| {
-        format!(
-            "'{word}' is not a number from 1 to {most}; usage: many_sockets [SOCKETS [PACKETS]]"
-        )
-    })
+fn main() -> ExitCode {
+    many::run("many_sockets [SOCKETS [PACKETS]]", MOST, measure)
 }
 
 /// What is measured; a function of its own for callgrind to find.
@@ -51,11 +37,7 @@ fn exchange(client: &UdpSocket, server: &UdpSocket, packets: usize) -> io::Resul
     Ok(())
 }
 
-fn measure() -> Result<(), Box<dyn Error>> {
-    let mut words = env::args().skip(1);
-    let count = number(words.next(), 10_000, MOST)?;
-    let packets = number(words.next(), 1_000_000, 1 << 32)?;
-
+fn measure(count: usize, packets: usize) -> Result<(), Box<dyn Error>> {
     let (a, b) = cable::pair(cable::Config::default())?;
     // The watchdog would look in between packets, on another thread: not now.
     let host = || Host::builder().busy_read(1_000_000).watchdog(Duration::from_secs(3600));
