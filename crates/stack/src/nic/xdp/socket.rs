@@ -14,8 +14,8 @@ use std::{
 };
 
 /// How long the kernel may take to clean up after a queue's previous owner: it frees a socket's pool on a
-/// work queue.
-pub(super) const CLEANUP: Duration = Duration::from_secs(1);
+/// work queue, on a machine with something else to do after more than a second.
+pub(super) const CLEANUP: Duration = Duration::from_secs(4);
 
 /// Microseconds per call and frames the kernel may poll a zero-copy queue for us (`SO_BUSY_POLL`,
 /// `SO_BUSY_POLL_BUDGET`). The call returns after one pass, whatever the time.
