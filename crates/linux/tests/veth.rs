@@ -4,6 +4,8 @@ mod common;
 
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use busypoll_lab::Lab;
@@ -273,16 +275,22 @@ fn busy_polling_shows_in_the_receivers_counter() {
             }
         })
         .unwrap();
-    lab.client
-        .enter(|| {
-            while !receiver.is_finished() {
+    // On a CPU of its own: nothing is left to poll for where the sender had to stop for the receiver to run.
+    client.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    let over = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&over);
+    let sender = lab
+        .client
+        .spawn_thread(lab.client.cpu(), move || {
+            while !seen.load(Relaxed) {
                 client.send(b"x").unwrap();
-                client.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
                 let _ = client.recv(&mut [0; 8]);
             }
         })
         .unwrap();
     receiver.join().unwrap();
+    over.store(true, Relaxed);
+    sender.join().unwrap();
     assert!(count() > before, "busy polling found no packet");
 }
 
