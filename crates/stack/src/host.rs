@@ -4,9 +4,10 @@
 
 use crate::{
     inet::{Addressing, Cidr, Inet, Interface, WakeBy, kernel::KernelView, tcp},
+    lease::Lease,
     ledger::Ledger,
     napi::{self, Context, Pass, Serving, Upper},
-    nic::{self, Frame, Nic},
+    nic::{self, Frame, Nic, xdp::Xdp},
     time::Instant,
 };
 use std::{
@@ -21,7 +22,7 @@ use std::{
 
 mod beside;
 mod existing;
-mod firewall;
+pub mod firewall;
 mod hold;
 mod shadow;
 mod sockets;
@@ -166,18 +167,16 @@ impl Builder {
         self
     }
 
-    /// Lists its TCP connections and listeners in `ledger`, for other processes to read.
-    #[must_use]
-    pub fn ledger(mut self, ledger: Arc<Ledger>) -> Builder {
-        self.ledger = Some(ledger);
-        self
-    }
-
-    /// Hears ICMP errors by these sockets, where an interface is shared with the kernel. Not called: it makes its own.
-    #[must_use]
-    pub fn icmp_sockets(mut self, sockets: IcmpSockets) -> Builder {
-        self.icmp = Some(sockets);
-        self
+    /// An interface that another process holds and has granted to this one, which shares it with the kernel. Its
+    /// connections and listeners stand in the lease's ledger; the firewall's rules are the business of who grants.
+    ///
+    /// # Errors
+    /// As [`Xdp::open`].
+    pub fn leased(mut self, lease: Lease) -> io::Result<Builder> {
+        let nic = Xdp::open_granted(lease.grant)?;
+        self.ledger = Some(lease.ledger);
+        self.icmp = Some(lease.icmp);
+        Ok(self.shared_interface(nic))
     }
 
     /// Opens every queue and puts it into service.
@@ -219,7 +218,10 @@ impl Builder {
                 contexts.push(serving);
             }
             if let Some(view) = view {
-                if let (0, Some(rules)) = (skipped_rules, firewall::rules()) {
+                if skipped_rules == 0
+                    && self.icmp.is_none()
+                    && let Some(rules) = firewall::rules()
+                {
                     rules.report(&info.name);
                     skipped_rules = rules.count();
                 }

@@ -1,14 +1,14 @@
-//! The ledger: a host's TCP connections and listeners in memory that another process can read, also after this one
-//! was killed. A guard resets from it what is left of a program; `busypoll ss` lists it.
+//! The ledger: a host's sockets in memory that another process can read, also after this one was killed: TCP
+//! connections and listeners, and UDP sockets. A guard resets from it what is left of a program; `busypoll ss` lists it.
 //!
 //! One line of 64 bytes for each, which only this process writes: who enters it takes it off a list, and from then on
 //! the connection, under its own lock, stores a few words when something has changed. A reader takes what it finds: a
 //! line that was changed under it is told by its count.
 
-use crate::{sync::lock, sys};
+use crate::{napi::NapiId, sync::lock, sys, wire::Protocol};
 use std::{
     io,
-    net::{IpAddr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     ptr::NonNull,
     sync::{
@@ -18,7 +18,7 @@ use std::{
 };
 
 /// What its memory begins with, so that nobody takes anything else for one; the last byte is the version.
-const MAGIC: u32 = 0x6270_6c01;
+const MAGIC: u32 = 0x6270_6c02;
 
 /// Lines unless it is said: 2 MiB, of which only what is used takes memory.
 pub const LINES: u32 = 1 << 15;
@@ -30,7 +30,7 @@ const ENTERING: u32 = u32::MAX;
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 struct Line {
-    /// The state of TCP as `ss` numbers it (include/net/tcp_states.h); 0: free.
+    /// The state as `ss` numbers it (include/net/tcp_states.h), and above it the protocol; 0: free.
     state: AtomicU32,
     /// Moves with each who enters the line.
     count: AtomicU32,
@@ -40,7 +40,8 @@ struct Line {
     rcv_nxt: AtomicU32,
     unread: AtomicU32,
     unacknowledged: AtomicU32,
-    _spare: AtomicU32,
+    /// The queue its last packet came from; 0: none yet.
+    napi: AtomicU32,
     local: [AtomicU32; 4],
     remote: [AtomicU32; 4],
 }
@@ -59,11 +60,13 @@ struct Head {
 /// What stands in one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// The state of TCP as `ss` numbers it (include/net/tcp_states.h).
+    /// TCP or UDP.
+    pub protocol: Protocol,
+    /// The state as `ss` numbers it (include/net/tcp_states.h).
     pub state: u8,
     /// Where it is here.
     pub local: SocketAddr,
-    /// Where it leads; unspecified for a listener.
+    /// Where it leads; unspecified if it has no peer.
     pub remote: SocketAddr,
     /// The next sequence number we send.
     pub snd_nxt: u32,
@@ -73,10 +76,37 @@ pub struct Listed {
     pub unread: u32,
     /// Bytes sent and not acknowledged; the most that may wait to be accepted.
     pub unacknowledged: u32,
+    /// The NAPI id of the queue its last packet came from; 0 if none has come.
+    pub napi: u32,
 }
+
+impl Listed {
+    /// Whether it is a connection whose peer waits for a word: not once the peer knows that nothing more comes.
+    pub fn is_live(&self) -> bool {
+        // Established, the halves of a handshake, FIN-WAIT-1, CLOSE-WAIT, LAST-ACK, CLOSING.
+        self.protocol == Protocol::TCP && matches!(self.state, 1..=4 | 8 | 9 | 11)
+    }
+}
+
+/// `TCP_ESTABLISHED`; of UDP: connected.
+pub const ESTABLISHED: u8 = 1;
+
+/// `TCP_CLOSE`; of UDP: not connected.
+pub const CLOSE: u8 = 7;
 
 /// `TCP_LISTEN`.
 pub const LISTEN: u8 = 10;
+
+/// How a socket stands.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Standing {
+    pub(crate) state: u8,
+    pub(crate) snd_nxt: u32,
+    pub(crate) rcv_nxt: u32,
+    pub(crate) unread: usize,
+    pub(crate) unacknowledged: usize,
+    pub(crate) napi: Option<NapiId>,
+}
 
 /// The memory.
 #[derive(Debug)]
@@ -179,12 +209,18 @@ impl Ledger {
         (at < self.count).then(|| unsafe { self.lines.add(at as usize).as_ref() })
     }
 
-    /// Enters a connection or listener. `None` if there is no line left, which is counted.
+    /// Enters a socket; `remote`: its peer, if it has one. `None` if there is no line left, which is counted.
     pub(crate) fn enter(
         self: &Arc<Ledger>,
+        protocol: Protocol,
         local: SocketAddr,
-        remote: SocketAddr,
+        remote: Option<SocketAddr>,
     ) -> Option<Place> {
+        let nobody = match local.ip().to_canonical() {
+            IpAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+            IpAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        };
+        let remote = remote.unwrap_or(nobody);
         let head = self.head();
         let again = lock(&self.free).pop();
         let at = again.or_else(|| {
@@ -202,7 +238,7 @@ impl Ledger {
         line.ports.store(ports, Ordering::Relaxed);
         put(&line.local, local.ip());
         put(&line.remote, remote.ip());
-        Some(Place { ledger: self.clone(), at: at? })
+        Some(Place { ledger: self.clone(), at: at?, protocol })
     }
 
     /// What stands in it now.
@@ -228,10 +264,16 @@ impl Drop for Ledger {
 impl Line {
     fn read(&self) -> Option<Listed> {
         let count = self.count.load(Ordering::Acquire);
-        let state = u8::try_from(self.state.load(Ordering::Acquire)).ok().filter(|it| *it != 0)?;
+        let [state, protocol, 0, 0] = self.state.load(Ordering::Acquire).to_le_bytes() else {
+            return None;
+        };
+        if state == 0 {
+            return None;
+        }
         let ports = self.ports.load(Ordering::Relaxed);
         let (local, remote) = (get(&self.local), get(&self.remote));
         let listed = Listed {
+            protocol: Protocol(protocol),
             state,
             local: SocketAddr::new(local, (ports >> 16) as u16),
             remote: SocketAddr::new(remote, ports as u16),
@@ -239,6 +281,7 @@ impl Line {
             rcv_nxt: self.rcv_nxt.load(Ordering::Relaxed),
             unread: self.unread.load(Ordering::Relaxed),
             unacknowledged: self.unacknowledged.load(Ordering::Relaxed),
+            napi: self.napi.load(Ordering::Relaxed),
         };
         fence(Ordering::Acquire);
         (self.count.load(Ordering::Relaxed) == count).then_some(listed)
@@ -268,19 +311,22 @@ fn get(words: &[AtomicU32; 4]) -> IpAddr {
 pub(crate) struct Place {
     ledger: Arc<Ledger>,
     at: u32,
+    protocol: Protocol,
 }
 
 impl Place {
     /// Notes how things stand: plain stores to one cache line.
     #[inline]
-    pub(crate) fn note(&self, state: u8, next: (u32, u32), queued: (usize, usize)) {
+    pub(crate) fn note(&self, now: &Standing) {
         let Some(line) = self.ledger.line(self.at) else { return };
-        line.snd_nxt.store(next.0, Ordering::Relaxed);
-        line.rcv_nxt.store(next.1, Ordering::Relaxed);
-        line.unread.store(queued.0 as u32, Ordering::Relaxed);
-        line.unacknowledged.store(queued.1 as u32, Ordering::Relaxed);
+        line.snd_nxt.store(now.snd_nxt, Ordering::Relaxed);
+        line.rcv_nxt.store(now.rcv_nxt, Ordering::Relaxed);
+        line.unread.store(now.unread as u32, Ordering::Relaxed);
+        line.unacknowledged.store(now.unacknowledged as u32, Ordering::Relaxed);
+        line.napi.store(now.napi.map_or(0, NapiId::get), Ordering::Relaxed);
         // Last: until then the line is not read.
-        line.state.store(state.into(), Ordering::Release);
+        let state = u32::from_le_bytes([now.state, self.protocol.0, 0, 0]);
+        line.state.store(state, Ordering::Release);
     }
 }
 
@@ -302,15 +348,25 @@ mod tests {
         text.parse().unwrap()
     }
 
+    const STANDING: Standing = Standing {
+        state: ESTABLISHED,
+        snd_nxt: 7,
+        rcv_nxt: 9,
+        unread: 11,
+        unacknowledged: 13,
+        napi: None,
+    };
+
     #[test]
     fn another_process_reads_what_was_noted() {
         let ours = Arc::new(Ledger::create(4).unwrap());
         let theirs = Ledger::open(ours.memory().try_clone_to_owned().unwrap()).unwrap();
         let (local, remote) = (address("10.0.0.1:80"), address("10.0.0.2:40000"));
-        let place = ours.enter(local, remote).unwrap();
+        let place = ours.enter(Protocol::TCP, local, Some(remote)).unwrap();
         assert_eq!(theirs.list(), [], "entered, and nothing noted yet");
-        place.note(1, (7, 9), (11, 13));
+        place.note(&STANDING);
         let mut expected = Listed {
+            protocol: Protocol::TCP,
             state: 1,
             local,
             remote,
@@ -318,25 +374,29 @@ mod tests {
             rcv_nxt: 9,
             unread: 11,
             unacknowledged: 13,
+            napi: 0,
         };
         assert_eq!(theirs.list(), [expected]);
+        assert!(expected.is_live());
         let (local, remote) = (address("[fd00::1]:80"), address("[fd00::2]:1"));
-        let second = ours.enter(local, remote).unwrap();
-        second.note(1, (7, 9), (11, 13));
+        let second = ours.enter(Protocol::UDP, local, Some(remote)).unwrap();
+        second.note(&STANDING);
         drop(place);
-        (expected.local, expected.remote) = (local, remote);
+        (expected.protocol, expected.local, expected.remote) = (Protocol::UDP, local, remote);
         assert_eq!(theirs.list(), [expected]);
+        assert!(!expected.is_live());
     }
 
     #[test]
     fn it_is_full_when_it_is_full() {
         let ledger = Arc::new(Ledger::create(2).unwrap());
         let any = address("10.0.0.1:1");
-        let places: Vec<_> = (0..2).map(|_| ledger.enter(any, any).unwrap()).collect();
-        assert!(ledger.enter(any, any).is_none());
+        let places: Vec<_> =
+            (0..2).map(|_| ledger.enter(Protocol::UDP, any, None).unwrap()).collect();
+        assert!(ledger.enter(Protocol::UDP, any, None).is_none());
         assert_eq!(ledger.left_out(), 1);
         drop(places);
-        assert!(ledger.enter(any, any).is_some());
+        assert!(ledger.enter(Protocol::UDP, any, None).is_some());
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub mod thread;
 pub mod time;
 pub mod wire;
 
-pub use host::{Builder, Host, IcmpSockets};
+pub use host::{Builder, Host, IcmpSockets, firewall};
 pub use inet::tcp::{
     Algorithm as Congestion, BufferSizes, Config as TcpConfig, Ecn, info::TcpInfo,
 };

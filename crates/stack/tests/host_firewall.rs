@@ -36,12 +36,20 @@ fn rules_in_our_packets_way_are_counted() {
     // No packet of ours would have met these.
     table(&server, "ip loose", rule);
     table(&server, "ip on", &format!("type filter hook forward priority 0; policy drop; {rule}"));
-    table(&server, "ip6 six", &format!("{input}; {rule}"));
+    table(&server, "arp other", "type filter hook input priority 0; accept");
     assert_eq!(skipped(&server), 0);
     table(&server, "ip guard", &format!("{input}; {rule}; {rule}"));
     assert_eq!(skipped(&server), 2);
     table(&server, "inet shut", &format!("{input}; policy drop;"));
     assert_eq!(skipped(&server), 3);
+    // Addresses translated on their way in are rules, too.
+    table(
+        &server,
+        "ip6 six",
+        "type nat hook prerouting priority -100; udp dport 9 redirect to :10",
+    );
+    assert_eq!(skipped(&server), 4);
+    nft(&server, "delete table ip6 six");
     // More than the kernel says in one datagram.
     table(&server, "inet large", &format!("{input}{}", format!("; {rule}").repeat(2000)));
     assert_eq!(skipped(&server), 2003);
@@ -110,5 +118,5 @@ fn legacy_iptables_counts_too() {
     }
     assert_eq!(skipped(&server), 1);
     let said = said(&server);
-    assert!(said.len() == 1 && said[0].contains("(legacy iptables: filter)"), "{said:?}");
+    assert!(said.len() == 1 && said[0].contains("(legacy iptables: ip:filter)"), "{said:?}");
 }

@@ -14,15 +14,16 @@ const NFTA_RULE_TABLE: u16 = 1;
 /// Size of `struct nfgenmsg`; its first byte is the family.
 const NFGENMSG: usize = 4;
 
-/// The families whose hooks see our packets, which are IPv4. (netdev is also ingress, before IP.)
-const FAMILIES: [i32; 3] = [libc::NFPROTO_INET, libc::NFPROTO_IPV4, libc::NFPROTO_NETDEV];
+/// The families whose hooks see our packets. (netdev is also ingress, before IP.)
+const FAMILIES: [i32; 4] =
+    [libc::NFPROTO_INET, libc::NFPROTO_IPV4, libc::NFPROTO_IPV6, libc::NFPROTO_NETDEV];
 
 /// A dump that rules change under is read again so often.
 const DUMPS: u32 = 8;
 
 /// What was found, never nothing.
 #[derive(Debug)]
-pub(super) struct Rules {
+pub struct Rules {
     nftables: usize,
     /// Names of the legacy iptables tables in use. How many rules they hold is not to be had from a list.
     iptables: Vec<String>,
@@ -30,12 +31,12 @@ pub(super) struct Rules {
 
 impl Rules {
     /// A legacy table counts as one.
-    pub(super) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.nftables + self.iptables.len()
     }
 
     /// Says on stderr, once per process, that `interface` takes packets past them.
-    pub(super) fn report(&self, interface: &str) {
+    pub fn report(&self, interface: &str) {
         static SAID: Once = Once::new();
         SAID.call_once(|| {
             eprintln!(
@@ -62,7 +63,7 @@ impl fmt::Display for Rules {
 
 /// The rules of the calling thread's network namespace. `None` if there are none, or none that may be seen:
 /// looking takes CAP_NET_ADMIN, and a kernel that has nftables.
-pub(super) fn rules() -> Option<Rules> {
+pub fn rules() -> Option<Rules> {
     let nftables = (0..DUMPS).map(|_| nftables()).find(|dump| !changed_under_us(dump));
     let rules =
         Rules { nftables: nftables.and_then(Result::ok).unwrap_or(0), iptables: iptables() };
@@ -122,6 +123,10 @@ fn be32(value: &[u8]) -> Option<i32> {
 
 /// The tables that legacy iptables has registered. The thread's file, as /proc/net is the first thread's.
 fn iptables() -> Vec<String> {
-    let names = fs::read_to_string("/proc/thread-self/net/ip_tables_names").unwrap_or_default();
-    names.lines().map(str::to_owned).collect()
+    let tables = |command: &str| {
+        let names = fs::read_to_string(format!("/proc/thread-self/net/{command}_tables_names"));
+        let names = names.unwrap_or_default();
+        names.lines().map(|name| format!("{command}:{name}")).collect::<Vec<_>>()
+    };
+    [tables("ip"), tables("ip6")].concat()
 }

@@ -214,7 +214,7 @@ impl Inet {
     }
 
     #[inline]
-    fn ledger(&self) -> Option<&Arc<Ledger>> {
+    pub(crate) fn ledger(&self) -> Option<&Arc<Ledger>> {
         self.ledger.get()
     }
 

@@ -20,10 +20,11 @@ use super::{
 };
 use crate::{
     inet::{Count, Inet, Path, PathOptions, SendError, input::Arrival},
-    ledger::Place,
+    ledger::{Place, Standing},
     napi::{NapiId, Pass},
     sync::{Mutex, MutexGuard, lock},
     time::Instant,
+    wire::Protocol,
 };
 use std::{any::Any, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -358,16 +359,18 @@ impl State {
     fn note(&mut self, tuple: &Tuple, inet: &Inet) {
         let Some(ledger) = inet.ledger() else { return };
         if self.place.is_none() {
-            self.place = ledger.enter(tuple.local(), tuple.remote());
+            self.place = ledger.enter(Protocol::TCP, tuple.local(), Some(tuple.remote()));
         }
         if let Some(place) = &self.place {
             let connection = &self.connection;
-            let next = (connection.snd_nxt.0, connection.rcv_nxt().0);
-            place.note(
-                connection.state().number(),
-                next,
-                (connection.unread(), connection.unacknowledged()),
-            );
+            place.note(&Standing {
+                state: connection.state().number(),
+                snd_nxt: connection.snd_nxt.0,
+                rcv_nxt: connection.rcv_nxt().0,
+                unread: connection.unread(),
+                unacknowledged: connection.unacknowledged(),
+                napi: self.napi,
+            });
         }
     }
 
@@ -407,7 +410,7 @@ impl Inet {
         options: PathOptions,
         now: Instant,
     ) -> Result<Path, SendError> {
-        self.path_of(crate::wire::Protocol::TCP, ends, queue, options, now)
+        self.path_of(Protocol::TCP, ends, queue, options, now)
     }
 
     /// A pass over a queue is over: sends what was put off to its end.

@@ -7,9 +7,11 @@ use super::{
 };
 use crate::{
     inet::{EPHEMERAL, Inet, PathOptions},
+    ledger::{LISTEN, Place, Standing},
     napi::Pass,
     sync::{Mutex, lock},
     time::Instant,
+    wire::Protocol,
 };
 use std::{
     collections::VecDeque,
@@ -78,6 +80,21 @@ struct State {
     cookie_at: Option<Instant>,
     hold: Option<Hold>,
     closed: bool,
+    /// Its line in the host's ledger.
+    place: Option<Place>,
+}
+
+impl State {
+    fn note(&self) {
+        if let Some(place) = &self.place {
+            place.note(&Standing {
+                state: LISTEN,
+                unread: self.queue.len(),
+                unacknowledged: self.backlog as usize,
+                ..Standing::default()
+            });
+        }
+    }
 }
 
 /// Why the accept queue takes no connection.
@@ -169,6 +186,7 @@ impl Listener {
             return core.drop_later(Dropped::Abort, inet);
         }
         state.queue.push_back(core);
+        state.note();
         self.endpoint.changed(Ready::READABLE, pass.napi, pass);
     }
 }
@@ -217,6 +235,8 @@ impl Inet {
         let mut claims = lock(&self.tcp.claims);
         let named = Claim { address, port: local.port(), only_v6, kind, chosen: false };
         let claim = self.tcp_claim(&mut claims, named, own)?;
+        let at = SocketAddr::new(claim.address, claim.port);
+        let place = self.ledger().and_then(|ledger| ledger.enter(Protocol::TCP, at, None));
         let state = State {
             tcp: options.tcp,
             path: options.path,
@@ -227,7 +247,9 @@ impl Inet {
             cookie_at: None,
             hold,
             closed: false,
+            place,
         };
+        state.note();
         let by_queue = options.by_queue;
         let listener = Arc::new(Listener { claim, by_queue, endpoint, state: Mutex::new(state) });
         self.tcp.table.listen(&listener);
@@ -283,6 +305,7 @@ impl Listening {
         let mut state = lock(&self.listener.state);
         let core = state.queue.pop_front()?;
         state.reserved -= 1;
+        state.note();
         Some(Flow::new(core, self.inet.clone()))
     }
 
@@ -301,7 +324,9 @@ impl Listening {
 
     /// `listen` called again: another backlog.
     pub fn set_backlog(&self, backlog: u32) {
-        lock(&self.listener.state).backlog = backlog.min(self.inet.tcp.config().somaxconn);
+        let mut state = lock(&self.listener.state);
+        state.backlog = backlog.min(self.inet.tcp.config().somaxconn);
+        state.note();
     }
 
     /// What accepted connections start with.
@@ -328,6 +353,7 @@ impl Drop for Listening {
         drop(claims);
         let mut state = lock(&self.listener.state);
         state.closed = true;
+        state.place = None;
         let (queue, hold) = (std::mem::take(&mut state.queue), state.hold.take());
         drop(state);
         for core in queue {

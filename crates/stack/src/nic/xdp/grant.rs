@@ -1,7 +1,7 @@
 //! An interface granted by one process to another: all that it takes to drive its queues, as bytes and descriptors that
 //! go over a unix socket. The one that is granted it needs no rights of its own.
 
-use super::{Error, bpf::sys::Hook, device::Device};
+use super::{bpf::sys::Hook, device::Device};
 use crate::wire::MacAddr;
 use std::os::fd::OwnedFd;
 
@@ -12,24 +12,20 @@ pub struct Grant {
     pub(super) hook: Hook,
     pub(super) ports: OwnedFd,
     pub(super) sockets: OwnedFd,
-    /// The steering program's place: while it is open the program stays, also without its owner.
+    /// The interface's lock and the steering program's place: while they are open nobody else takes it, and packets
+    /// come, also without who granted it.
+    pub(super) lock: Option<OwnedFd>,
     pub(super) link: Option<OwnedFd>,
     /// Sockets of AF_XDP, one for each queue, made where the interface is.
     pub(super) unbound: Vec<OwnedFd>,
 }
 
 impl Grant {
-    pub(super) fn without_link(mut self) -> (Grant, Option<OwnedFd>) {
-        let link = self.link.take();
-        (self, link)
-    }
-
     /// As bytes and descriptors.
     pub fn into_parts(self) -> (Vec<u8>, Vec<OwnedFd>) {
         let device = &self.device;
         let hook = u8::from(self.hook == Hook::Native);
-        let linked = u8::from(self.link.is_some());
-        let mut bytes = vec![hook, linked];
+        let mut bytes = vec![hook];
         bytes.extend_from_slice(&device.mac.0);
         for number in [device.ifindex, device.mtu as u32, device.queues] {
             bytes.extend_from_slice(&number.to_ne_bytes());
@@ -40,7 +36,7 @@ impl Grant {
             bytes.extend(text.bytes().take(usize::from(u8::MAX)));
         }
         let mut descriptors = vec![self.ports, self.sockets];
-        descriptors.extend(self.link);
+        descriptors.extend([self.lock, self.link].into_iter().flatten());
         descriptors.extend(self.unbound);
         (bytes, descriptors)
     }
@@ -48,7 +44,7 @@ impl Grant {
     /// What another process has sent. `None` if it is not whole.
     pub fn from_parts(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Option<Grant> {
         let mut bytes = Bytes(bytes);
-        let [hook, linked] = bytes.take()?;
+        let [hook] = bytes.take()?;
         let mac = MacAddr(bytes.take()?);
         let mut number = || bytes.take().map(u32::from_ne_bytes);
         let (ifindex, mtu, queues) = (number()?, number()?, number()?);
@@ -60,25 +56,11 @@ impl Grant {
             hook: if hook == 1 { Hook::Native } else { Hook::Generic },
             ports: descriptors.next()?,
             sockets: descriptors.next()?,
-            link: if linked == 1 { Some(descriptors.next()?) } else { None },
+            lock: Some(descriptors.next()?),
+            link: Some(descriptors.next()?),
             unbound: Some(descriptors.collect::<Vec<_>>())
                 .filter(|unbound| unbound.len() == queues as usize)?,
         })
-    }
-
-    /// The interface's name.
-    pub fn device(&self) -> &str {
-        &self.device.name
-    }
-
-    /// How many queues it has.
-    pub fn queues(&self) -> u32 {
-        self.device.queues
-    }
-
-    /// The error of a device that is held by the process `pid`.
-    pub fn owned(device: &str, pid: i32) -> Error {
-        Error::Owned { device: device.to_owned(), pid }
     }
 }
 

@@ -15,7 +15,7 @@ use super::{
 };
 use std::{
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     thread,
     time::{Duration, Instant},
 };
@@ -29,7 +29,7 @@ pub struct Holding {
     /// The sockets by queue, as the program sees them.
     sockets: OwnedFd,
     device: Device,
-    _lock: Lock,
+    lock: Lock,
 }
 
 impl std::fmt::Debug for Holding {
@@ -52,7 +52,7 @@ impl Holding {
         let program = sys::load_steering(ports.as_fd(), sockets.as_fd())
             .map_err(|e| Error::os(&device.name, "load the XDP program", e))?;
         let (link, hook) = attach(&device, &program, native)?;
-        Ok(Holding { link, hook, ports, sockets, device, _lock: lock })
+        Ok(Holding { link, hook, ports, sockets, device, lock })
     }
 
     /// What a process needs to drive all its queues: made with the rights of this one.
@@ -60,16 +60,18 @@ impl Holding {
     /// # Errors
     /// No descriptor left, missing CAP_NET_RAW.
     pub fn grant(&self) -> Result<Grant, Error> {
-        let copy = |fd: &OwnedFd| {
-            fd.try_clone().map_err(|e| Error::os(&self.device.name, "copy a descriptor", e))
+        let copy = |fd: BorrowedFd<'_>| {
+            let copy = fd.try_clone_to_owned();
+            copy.map_err(|e| Error::os(&self.device.name, "copy a descriptor", e))
         };
         let sockets = || socket::make(&self.device.name);
         Ok(Grant {
             device: self.device.clone(),
             hook: self.hook,
-            ports: copy(&self.ports)?,
-            sockets: copy(&self.sockets)?,
-            link: Some(copy(&self.link)?),
+            ports: copy(self.ports.as_fd())?,
+            sockets: copy(self.sockets.as_fd())?,
+            lock: Some(copy(self.lock.as_fd())?),
+            link: Some(copy(self.link.as_fd())?),
             unbound: (0..self.device.queues).map(|_| sockets()).collect::<Result<_, _>>()?,
         })
     }

@@ -71,9 +71,9 @@ struct Shared {
 enum Held {
     /// By us.
     Here(#[allow(dead_code)] Holding),
-    /// By another process, which has granted it to us; what it is to know that we live, and the steering program's
-    /// place, which stays ours if that process ends.
-    Elsewhere(#[allow(dead_code)] Vec<OwnedFd>),
+    /// By another process, which has granted it to us: its lock and the steering program's place, which stay ours if
+    /// that process ends.
+    Elsewhere(#[allow(dead_code)] [Option<OwnedFd>; 2]),
 }
 
 /// Settings of an [`Xdp`] before it is opened.
@@ -136,18 +136,6 @@ impl Builder {
         let holding = Holding::take(&self.name, self.native)?;
         let grant = holding.grant()?;
         self.open_as(grant, Held::Here(holding))
-    }
-
-    /// Opens an interface that another process holds and has granted to this one. `keep`: descriptors that are to
-    /// stay open as long as the interface is used.
-    ///
-    /// # Errors
-    /// As [`open`](Builder::open).
-    pub fn open_granted(self, grant: Grant, keep: Vec<OwnedFd>) -> Result<Xdp, Error> {
-        let mut keep = keep;
-        let (grant, link) = grant.without_link();
-        keep.extend(link);
-        self.open_as(grant, Held::Elsewhere(keep))
     }
 
     fn open_as(self, grant: Grant, held: Held) -> Result<Xdp, Error> {
@@ -238,6 +226,20 @@ impl Xdp {
     /// See [`Error`]; each is one line with its remedy.
     pub fn open(name: &str) -> Result<Xdp, Error> {
         Xdp::builder(name).open()
+    }
+
+    /// Opens an interface that another process holds and has granted to this one: from now on it is this one's, also
+    /// by name, and without that process. The usual settings.
+    ///
+    /// # Errors
+    /// As [`open`](Xdp::open).
+    pub fn open_granted(mut grant: Grant) -> Result<Xdp, Error> {
+        let keep = [grant.lock.take(), grant.link.take()];
+        if let [Some(lock), _] = &keep {
+            owner::name_this_process(lock.as_fd())
+                .map_err(|e| Error::os(&grant.device.name, "take the device's lock over", e))?;
+        }
+        Xdp::builder(&grant.device.name).open_as(grant, Held::Elsewhere(keep))
     }
 
     /// Settings first.

@@ -8,14 +8,23 @@ use crate::sys;
 use std::{
     io,
     os::{
-        fd::AsRawFd,
+        fd::{AsFd, AsRawFd, BorrowedFd},
         linux::net::SocketAddrExt,
         unix::net::{SocketAddr, UnixListener},
     },
 };
 
+/// As many may ask at once.
+const BACKLOG: libc::c_int = 128;
+
 /// Held as long as this process drives the device.
-pub(super) struct Lock(#[allow(dead_code)] UnixListener);
+pub(super) struct Lock(UnixListener);
+
+impl AsFd for Lock {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
 
 /// Why there was no lock to be had.
 pub(super) enum Denied {
@@ -39,6 +48,16 @@ impl Lock {
                 .map_or_else(|e| Err(Denied::Failed(e)), |pid| Err(Denied::OwnedBy(pid))),
             Err(e) => Err(Denied::Failed(e)),
         }
+    }
+}
+
+/// From now on this process is the one that `lock`, handed over by another, names.
+pub(super) fn name_this_process(lock: BorrowedFd<'_>) -> io::Result<()> {
+    // The kernel notes who listens at each listen(2) anew (`unix_listen`, net/unix/af_unix.c).
+    // SAFETY: a plain system call.
+    match unsafe { libc::listen(lock.as_raw_fd(), BACKLOG) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

@@ -46,7 +46,8 @@ impl UdpSocket {
             inner.endpoint.set_connected(true);
         }
         shadow.steer(local)?;
-        *lock(&inner.binding) = Some(Bound { inet, remote, kernel: Some(shadow) });
+        let bound = Bound { inet, remote, kernel: Some(shadow) };
+        inner.enlist(lock(&inner.binding).insert(bound));
         Ok(socket)
     }
 }

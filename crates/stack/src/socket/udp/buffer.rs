@@ -35,6 +35,12 @@ impl Buffer {
         self.metas.len()
     }
 
+    /// How many bytes they have.
+    #[inline]
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Adds a datagram. False if that would take more than `limit` bytes; one always fits.
     #[inline]
     pub(super) fn push(&mut self, meta: Meta, payload: &[u8], limit: usize) -> bool {

@@ -8,6 +8,7 @@ use super::{
 use crate::{
     host::DeliveryHook,
     inet::{Datagram, SocketError, UdpEndpoint},
+    ledger::{CLOSE, ESTABLISHED, Place, Standing},
     napi::{Context, Direct, Driver, NapiId, Pass, Waiter, WakeList},
     socket::{
         readiness::{Events, WaitQueue, Watch, tell},
@@ -123,9 +124,20 @@ struct Receive {
     shut: bool,
     followed: Followed,
     stats: SocketStats,
+    /// Its line in the host's ledger, and whether it is connected.
+    place: Option<(Place, u8)>,
 }
 
 impl Receive {
+    /// Keeps the ledger, if there is one.
+    #[inline]
+    fn note(&self) {
+        if let Some((place, state)) = &self.place {
+            let (unread, napi) = (self.buffer.bytes(), self.followed.napi());
+            place.note(&Standing { state: *state, unread, napi, ..Standing::default() });
+        }
+    }
+
     fn attention(&self) -> u64 {
         self.buffer.len() as u64 + u64::from(self.error.is_some()) + u64::from(self.shut)
     }
@@ -175,6 +187,7 @@ impl UdpEndpoint for Endpoint {
             Driver::Kernel => rx.stats.kernel += 1,
         }
         rx.followed.follow(pass.napi);
+        rx.note();
         self.attention.store(rx.attention(), Ordering::Release);
         let sleeper = rx.wait.next_sleeper();
         let watchers = rx.wait.watchers();
@@ -250,6 +263,7 @@ impl Endpoint {
         } else {
             return None;
         };
+        rx.note();
         self.attention.store(rx.attention(), Ordering::Release);
         // A sleeper may have been woken for a datagram that someone else then took, and others for one each:
         // who leaves data behind passes the word on.
@@ -296,6 +310,14 @@ impl Endpoint {
         self.connected.store(connected, Ordering::Relaxed);
     }
 
+    /// It stands in the host's ledger from now on; `connected`: with a peer.
+    pub(super) fn enlist(&self, place: Option<Place>, connected: bool) {
+        let state = if connected { ESTABLISHED } else { CLOSE };
+        let mut rx = lock(&self.rx);
+        rx.place = place.map(|place| (place, state));
+        rx.note();
+    }
+
     /// Ends receiving, sending or both, and tells whoever waits.
     pub(super) fn shut(&self, reading: bool, writing: bool) {
         let mut wake = WakeList::default();
@@ -318,6 +340,7 @@ impl Endpoint {
         let mut rx = lock(&self.rx);
         rx.shut = true;
         rx.buffer.clear();
+        rx.place = None;
         rx.followed.forget();
         let watchers = rx.wait.forget_watchers();
         drop(rx);

@@ -15,6 +15,7 @@ use crate::{
     inet::{Binding, PathOptions},
     napi::NapiId,
     sync::lock,
+    wire::Protocol,
 };
 use endpoint::Endpoint;
 use std::{
@@ -110,7 +111,7 @@ impl UdpSocket {
         if bound.is_some() {
             return Err(errno(libc::EINVAL));
         }
-        *bound = Some(self.0.make_binding(local)?);
+        self.0.enlist(bound.insert(self.0.make_binding(local)?));
         Ok(())
     }
 
@@ -142,6 +143,7 @@ impl UdpSocket {
             }
             bound.remote = None;
             inner.endpoint.set_connected(false);
+            inner.enlist(bound);
         }
         inner.forget_path();
     }
@@ -230,7 +232,7 @@ impl Inner {
     ) -> io::Result<T> {
         let mut bound = lock(&self.binding);
         if bound.is_none() {
-            *bound = Some(self.make_binding(nobody(like))?);
+            self.enlist(bound.insert(self.make_binding(nobody(like))?));
         }
         match &mut *bound {
             Some(bound) => then(bound),
@@ -252,10 +254,19 @@ impl Inner {
             }
             bound.remote = Some(remote);
             self.endpoint.set_connected(true);
+            self.enlist(bound);
             Ok(())
         })?;
         self.forget_path();
         Ok(())
+    }
+
+    /// Enters it into the host's ledger, if there is one, in place of what stood there.
+    fn enlist(&self, bound: &Bound) {
+        if let Some(ledger) = self.host.inet().ledger() {
+            let place = ledger.enter(Protocol::UDP, bound.inet.local(), bound.remote);
+            self.endpoint.enlist(place, bound.remote.is_some());
+        }
     }
 
     /// After the binding or the options have changed, their locks released: a sender holds the path's lock

@@ -1,0 +1,176 @@
+//! Messages with descriptors over abstract unix sockets, each whole or not at all (SOCK_SEQPACKET). Says nothing about
+//! what is in them.
+
+use crate::sys;
+use std::{
+    io, mem,
+    os::{
+        fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+        linux::net::SocketAddrExt,
+        unix::net::SocketAddr,
+    },
+    ptr,
+};
+
+/// The most descriptors in one message: the kernel takes 253 (SCM_MAX_FD).
+const DESCRIPTORS: usize = 250;
+
+/// The longest message.
+pub(super) const BYTES: usize = 1024;
+
+/// A socket that listens at an abstract name. It and what it accepts do not wait.
+///
+/// # Errors
+/// The name is taken; no descriptor left.
+pub fn listen(name: &str) -> io::Result<OwnedFd> {
+    let socket = socket(libc::SOCK_NONBLOCK)?;
+    let (address, len) = address(name)?;
+    // SAFETY: a valid address of that length.
+    let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) };
+    // SAFETY: a plain system call.
+    if bound != 0 || unsafe { libc::listen(socket.as_raw_fd(), 128) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(socket)
+}
+
+/// The next connection to `listener`.
+///
+/// # Errors
+/// `WouldBlock` if there is none.
+pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: no address is wanted.
+    sys::owned(unsafe {
+        libc::accept4(listener.as_raw_fd(), ptr::null_mut(), ptr::null_mut(), flags)
+    })
+}
+
+/// Who is at the other end: the PID, 0 if out of sight, and the user.
+///
+/// # Errors
+/// It is no unix socket.
+pub fn peer(connection: BorrowedFd<'_>) -> io::Result<(i32, u32)> {
+    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: room for a ucred, and its length.
+    let got = unsafe {
+        libc::getsockopt(
+            connection.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut credentials).cast(),
+            &raw mut len,
+        )
+    };
+    if got == 0 { Ok((credentials.pid, credentials.uid)) } else { Err(io::Error::last_os_error()) }
+}
+
+fn socket(flags: libc::c_int) -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | flags;
+    // SAFETY: a plain system call.
+    sys::owned(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })
+}
+
+fn address(name: &str) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
+    // Checks the length.
+    SocketAddr::from_abstract_name(name)?;
+    // SAFETY: all zeros is a valid sockaddr_un.
+    let mut address: libc::sockaddr_un = unsafe { mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    for (to, from) in address.sun_path.iter_mut().skip(1).zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    let len = mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len();
+    Ok((address, len as libc::socklen_t))
+}
+
+pub(super) fn connect(name: &str) -> io::Result<OwnedFd> {
+    let socket = socket(0)?;
+    let (address, len) = address(name)?;
+    // SAFETY: a valid address of that length.
+    match unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) } {
+        0 => Ok(socket),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Room for the descriptors of one message, as the kernel lays them out.
+#[repr(C, align(8))]
+struct Control([u8; 64 + DESCRIPTORS * size_of::<RawFd>()]);
+
+pub(super) fn send(connection: &OwnedFd, bytes: &[u8], descriptors: &[RawFd]) -> io::Result<()> {
+    if descriptors.len() > DESCRIPTORS {
+        return Err(io::Error::other(
+            "the interface has more queues than one process can be given",
+        ));
+    }
+    let mut control = Control([0; _]);
+    let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let size = size_of_val(descriptors) as u32;
+    // SAFETY: `control` has room for the descriptors and their header; all that the message points to outlives the
+    // call, which only reads it.
+    let sent = unsafe {
+        let mut message: libc::msghdr = mem::zeroed();
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        if !descriptors.is_empty() {
+            message.msg_control = (&raw mut control).cast();
+            message.msg_controllen = libc::CMSG_SPACE(size) as _;
+            let header = libc::CMSG_FIRSTHDR(&raw const message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(size) as _;
+            let to = libc::CMSG_DATA(header);
+            ptr::copy_nonoverlapping(descriptors.as_ptr().cast(), to, size_of_val(descriptors));
+        }
+        libc::sendmsg(connection.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL)
+    };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// One message; nothing if the other has gone.
+pub(super) fn receive(connection: &OwnedFd) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+    let mut bytes = vec![0; BYTES];
+    let mut control = Control([0; _]);
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let mut descriptors = Vec::new();
+    // SAFETY: all that the message points to is writable for the length given, and outlives the call; the control
+    // messages are read as the kernel laid them out, and each descriptor is taken once.
+    let received = unsafe {
+        let mut message: libc::msghdr = mem::zeroed();
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = (&raw mut control).cast();
+        message.msg_controllen = size_of_val(&control) as _;
+        let received = loop {
+            let flags = libc::MSG_CMSG_CLOEXEC;
+            let received = libc::recvmsg(connection.as_raw_fd(), &raw mut message, flags);
+            let interrupted =
+                received < 0 && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted;
+            if !interrupted {
+                break received;
+            }
+        };
+        let mut header = libc::CMSG_FIRSTHDR(&raw const message);
+        while received >= 0 && !header.is_null() {
+            if ((*header).cmsg_level, (*header).cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+                let bytes = (*header).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
+                let first = libc::CMSG_DATA(header).cast::<RawFd>();
+                for at in 0..bytes / size_of::<RawFd>() {
+                    let fd = first.add(at).read_unaligned();
+                    descriptors.push(OwnedFd::from_raw_fd(fd));
+                }
+            }
+            header = libc::CMSG_NXTHDR(&raw const message, header);
+        }
+        received
+    };
+    match usize::try_from(received) {
+        Ok(len) => {
+            bytes.truncate(len);
+            Ok((bytes, descriptors))
+        }
+        Err(_) => Err(io::Error::last_os_error()),
+    }
+}
