@@ -9,6 +9,7 @@ use busypoll_doctor::cli::{DoctorArgs, run_doctor};
 use busypoll_policy::cli::{PolicyArgs, run_policy};
 use busypoll_run::attach::cli::{AttachArgs, DetachArgs, run_attach, run_detach};
 use busypoll_run::launch::cli::{RunArgs, run_program};
+use busypoll_run::ss::{SsArgs, run_ss};
 use busypoll_tune::cli::{TuneArgs, run_tune};
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
@@ -30,6 +31,7 @@ enum Command {
     Doctor(DoctorArgs),
     Policy(PolicyArgs),
     Run(RunArgs),
+    Ss(SsArgs),
     Tune(TuneArgs),
     Attach(AttachArgs),
     Detach(DetachArgs),
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
         Command::Lab(args) => lab::run(&args),
         Command::Doctor(args) => run_doctor(&args).map_err(Into::into),
         Command::Run(args) => run_program(&args).map(|never| match never {}).map_err(Into::into),
+        Command::Ss(args) => run_ss(&args).map(|()| ExitCode::SUCCESS).map_err(Into::into),
         Command::Tune(args) => run_tune(&args).map_err(Into::into),
         Command::Attach(args) => run_attach(&args).map(|()| ExitCode::SUCCESS).map_err(Into::into),
         Command::Detach(args) => run_detach(&args).map(|()| ExitCode::SUCCESS).map_err(Into::into),

@@ -45,3 +45,12 @@ extern "C" fn load() {
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOAD: extern "C" fn() = load;
+
+/// Runs when the process ends by exit(3), after what the program has registered for that.
+extern "C" fn end() {
+    stack::close_all();
+}
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;

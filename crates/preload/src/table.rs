@@ -246,6 +246,7 @@ hooks! {
     fork, __fork: () -> libc::pid_t = real::fork;
     // The child of a real one would change this library's memory under its parent.
     vfork, __vfork: () -> libc::pid_t = real::fork;
+    _exit, _Exit: (status: c_int) -> c_int = stack::exit;
     execv: (path: *const libc::c_char, argv: Strings) -> c_int = process::execv;
     execvp: (path: *const libc::c_char, argv: Strings) -> c_int = process::execvp;
     execve: (path: *const libc::c_char, argv: Strings, envp: Strings) -> c_int = process::execve;

@@ -1,4 +1,7 @@
 //! Busy polling for programs nobody changes: run, attach, detach.
 
+mod apart;
 pub mod attach;
+pub mod guard;
 pub mod launch;
+pub mod ss;

@@ -57,12 +57,22 @@ pub struct Running {
 
 impl Running {
     pub fn start(command: &mut Command) -> Self {
+        let mut running = Running::spawn(command);
+        running.wait_for("ready");
+        running
+    }
+
+    pub fn spawn(command: &mut Command) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        let mut running = Running { child, input, output: BufReader::new(output) };
-        running.wait_for("ready");
-        running
+        Running { child, input, output: BufReader::new(output) }
+    }
+
+    /// The process that says it is ready, by its number.
+    pub fn pid_of_ready(&mut self) -> u32 {
+        let line = self.wait_for("ready ");
+        line.trim_end().rsplit(' ').next().unwrap().parse().unwrap()
     }
 
     pub fn pid(&self) -> u32 {
@@ -73,11 +83,11 @@ impl Running {
         writeln!(self.input, "{line}").unwrap();
     }
 
-    pub fn wait_for(&mut self, wanted: &str) {
+    pub fn wait_for(&mut self, wanted: &str) -> String {
         let mut line = String::new();
         while self.output.read_line(&mut line).unwrap() > 0 {
             if line.contains(wanted) {
-                return;
+                return line;
             }
             line.clear();
         }

@@ -1,30 +1,51 @@
 //! The process's Host: made when a socket first needs it, in the process that needs it, and left behind by a child of
 //! that process before any code of the program runs there.
 
-use super::file::{File, lock};
+use super::{
+    file::{File, lock},
+    own,
+};
 use crate::{
     config::{self, Config},
     fds, inside, real,
     say::Once,
 };
 use busypoll_policy::Plane;
-use busypoll_stack::{Host, nic::xdp::Xdp, process, thread};
+use busypoll_stack::{
+    Host,
+    lease::{self, Answer},
+    ledger::Ledger,
+    nic::xdp,
+    process, thread,
+};
+use rustix::process::{Pid, getpid};
 use std::{
     cell::RefCell,
     io, mem,
-    sync::{Mutex, MutexGuard},
+    os::fd::{FromRawFd, IntoRawFd, OwnedFd},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 /// The Host, and whether one was refused.
 #[derive(Default)]
 struct Slot {
-    host: Option<Host>,
+    made: Option<Made>,
     refused: bool,
 }
 
-static HOST: Mutex<Slot> = Mutex::new(Slot { host: None, refused: false });
+/// The Host, with what stands in shared memory about it, and the process it is of.
+#[derive(Clone)]
+pub struct Made {
+    host: Host,
+    pub ledger: Arc<Ledger>,
+    process: Pid,
+}
+
+static HOST: Mutex<Slot> = Mutex::new(Slot { made: None, refused: false });
 
 static REFUSED: Once = Once::new();
+
+static UNGUARDED: Once = Once::new();
 
 /// The interface the run is about.
 pub fn device() -> &'static str {
@@ -34,17 +55,14 @@ pub fn device() -> &'static str {
 /// The Host, made if need be. `None` if there can be none: the sockets of this process are the kernel's.
 pub fn get() -> Option<Host> {
     let mut slot = lock(&HOST);
-    if let Some(host) = &slot.host {
-        return Some(host.clone());
+    if let Some(made) = &slot.made {
+        return Some(made.host.clone());
     }
     if slot.refused {
         return None;
     }
     match make() {
-        Ok(host) => {
-            slot.host = Some(host.clone());
-            Some(host)
-        }
+        Ok(made) => Some(slot.made.insert(made).host.clone()),
         Err(error) => {
             slot.refused = true;
             let strict = config::get().is_some_and(|config| config.launch.strict);
@@ -65,25 +83,44 @@ pub fn get() -> Option<Host> {
 
 /// The Host, if there is one.
 pub fn made() -> Option<Host> {
-    lock(&HOST).host.clone()
+    lock(&HOST).made.as_ref().map(|made| made.host.clone())
 }
 
-fn make() -> io::Result<Host> {
+/// The Host, if there is one and this process made it: not in a child that shares its parent's memory.
+pub fn made_here() -> Option<Made> {
+    lock(&HOST).made.clone().filter(|made| made.process == getpid())
+}
+
+fn make() -> io::Result<Made> {
     let Some(config) = config::get() else { return Err(io::ErrorKind::NotFound.into()) };
-    let Some(device) = &config.launch.dev else {
+    let Some(guard) = &config.launch.guard else {
         return Err(io::Error::other("the stack plane needs an interface; give --dev"));
     };
+    let said = |why: String| Err(io::Error::other(format!("{}: {why}", device())));
     thread::on_start(inside::stay);
-    let polls_for = polls_for(config);
-    let nic = Xdp::open(device)?;
-    let host =
-        Host::builder().shared_interface(nic).busy_read(polls_for).busy_poll(polls_for).build()?;
-    if host.skipped_firewall_rules() > 0 && !config.launch.bypass_firewall {
-        return Err(io::Error::other(format!(
-            "{device}: packets would skip its firewall's rules; allow it with --bypass-firewall"
-        )));
-    }
-    Ok(host)
+    let (lease, connection) = match lease::claim(guard, kept) {
+        Ok(Answer::Granted(lease, connection)) => (lease, connection),
+        Ok(Answer::OwnedBy(pid)) => {
+            return Err(xdp::Error::Owned { device: device().to_owned(), pid }.into());
+        }
+        Ok(Answer::Refused(why)) => return Err(io::Error::other(why)),
+        Err(error) => return said(format!("its guard does not answer ({error})")),
+    };
+    let (polls_for, ledger) = (polls_for(config), lease.ledger.clone());
+    let host = Host::builder().leased(*lease)?.busy_read(polls_for).busy_poll(polls_for).build()?;
+    lease::when_it_ends(connection, || {
+        UNGUARDED.say(format_args!(
+            "{}: the guard of this run is gone; all goes on, but if this process is killed its peers are told by nobody",
+            device()
+        ));
+    })?;
+    Ok(Made { host, ledger, process: getpid() })
+}
+
+/// A descriptor that the guard has sent, as one of the library's own.
+fn kept(fd: OwnedFd) -> OwnedFd {
+    // SAFETY: what `keep` returns is the same descriptor under the number it has from now on.
+    unsafe { OwnedFd::from_raw_fd(own::keep(fd.into_raw_fd())) }
 }
 
 /// How long waits of this program's sockets poll, in microseconds.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`file`](self::file) | what a descriptor of ours stands for, and how it comes to life |
 //! | [`host`](self::host) | the process's Host, made when it is first needed; fork |
+//! | [`end`](self::end) | exit |
 //! | [`own`](self::own) | the descriptors the library holds for itself |
 //! | [`place`](self::place) | which addresses are on the chosen interface |
 //! | [`names`](self::names) | socket, bind, connect, listen, accept, shutdown, names |
@@ -23,6 +24,7 @@ mod address;
 mod control;
 mod copy;
 mod descriptors;
+mod end;
 mod file;
 mod host;
 mod names;
@@ -39,6 +41,7 @@ pub use descriptors::{
     close, close_other, close_range, closefrom, dup, dup2, dup2_other, dup3, dup3_other, fcntl,
     fcntl_other, ioctl,
 };
+pub use end::{close_all, exit};
 pub use file::File;
 pub use host::prepare;
 pub use names::{

@@ -11,6 +11,7 @@ use busypoll_policy::{Launch, Plane};
 
 use super::program::{Kind, Program, Reach, Why};
 use super::{LaunchError, able, library, shared, supervise};
+use crate::guard;
 
 /// Becomes the program `command[0]` with the arguments that follow it, called `argv0` if given.
 ///
@@ -40,6 +41,9 @@ pub fn execute(
         Reach::Out(why) => say_or_refuse(&launch, out_of_reach(&program.path, why))?,
     }
     let library = library::find()?;
+    if let (Reach::Preload, Some(device)) = (program.reach, stack_device(&launch)) {
+        guard::begin(&mut launch, &device).map_err(|why| LaunchError::Device(why.to_string()))?;
+    }
     launch.shared = shared::prepare();
 
     let mut preload = library.into_os_string();
@@ -60,6 +64,14 @@ pub fn execute(
         source = exec(Path::new("/bin/sh"), &argv, &environment);
     }
     Err(LaunchError::Refused { path: program.path, source })
+}
+
+/// The interface, if sockets of the program may be on the stack plane.
+fn stack_device(launch: &Launch) -> Option<String> {
+    let policy = &launch.policy;
+    let of_rules = policy.rules.iter().filter_map(|rule| rule.change.plane);
+    let stack = of_rules.chain([policy.defaults.plane]).any(|plane| plane == Plane::Stack);
+    launch.dev.clone().filter(|_| stack)
 }
 
 /// Says in one line what goes without, or refuses if nothing may.

@@ -25,6 +25,8 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 
+use crate::apart;
+
 /// Puts this process, what it becomes by exec, and all its children under a supervisor.
 ///
 /// # Errors
@@ -32,57 +34,22 @@ use rustix::net::{
 pub(super) fn begin(launch: &Launch) -> io::Result<()> {
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // SAFETY: this process has one thread, so its child may do all that it may.
-    match unsafe { libc::fork() } {
-        -1 => return Err(io::Error::last_os_error()),
-        0 => {
-            drop(ours);
-            apart(theirs, launch);
-        }
-        // SAFETY: the child ends at once; nobody else waits for it.
-        child => unsafe {
-            libc::waitpid(child, std::ptr::null_mut(), 0);
-        },
-    }
-    drop(theirs);
+    apart::leave_behind(move || keep(theirs, launch))?;
     let notifications = filter::install()?;
     hand_over(&ours, &notifications)
-}
-
-/// The first child: leaves the program's session, and a grandchild behind.
-fn apart(from: OwnedFd, launch: &Launch) -> ! {
-    // SAFETY: plain calls in a process of one thread.
-    unsafe {
-        libc::setsid();
-        if libc::fork() != 0 {
-            libc::_exit(0);
-        }
-        for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
-            libc::signal(signal, libc::SIG_IGN);
-        }
-    }
-    keep(from, launch);
-    // SAFETY: nothing of the parent's is to be undone here.
-    unsafe { libc::_exit(0) }
 }
 
 /// Serves in a child, and in another should that one be killed.
 fn keep(from: OwnedFd, launch: &Launch) {
     let Ok(Some(notifications)) = receive(&from) else { return };
     drop(from);
-    // What is the program's stays with the program alone: whoever reads its output sees it end.
-    if let Ok(null) = std::fs::File::options().read(true).write(true).open("/dev/null") {
-        let _ = rustix::stdio::dup2_stdin(&null);
-        let _ = rustix::stdio::dup2_stdout(&null);
-    }
-    let _ = std::env::set_current_dir("/");
-    only_keep(&notifications);
+    apart::only_keep(&[notifications.as_fd()]);
     loop {
-        // SAFETY: as in `begin`.
+        // SAFETY: this process has one thread, so its child may do all that it may.
         match unsafe { libc::fork() } {
             0 => {
                 serve::serve(&notifications, launch);
-                // SAFETY: as in `apart`.
+                // SAFETY: nothing of the parent's is to be undone here.
                 unsafe { libc::_exit(0) }
             }
             -1 => return,
@@ -95,19 +62,6 @@ fn keep(from: OwnedFd, launch: &Launch) {
                 }
             }
         }
-    }
-}
-
-/// Closes what else this process has inherited.
-fn only_keep(kept: &OwnedFd) {
-    use std::os::fd::AsRawFd;
-    let kept = kept.as_raw_fd().cast_unsigned();
-    // SAFETY: descriptors from 3 on, but for the one: this process uses no other.
-    unsafe {
-        if kept > 3 {
-            libc::close_range(3, kept - 1, 0);
-        }
-        libc::close_range(kept + 1, u32::MAX, 0);
     }
 }
 

@@ -1,0 +1,305 @@
+//! What becomes of a run on the stack plane whose program, child or guard is killed: peers are told, the interface is
+//! the kernel's, and the next run is clean.
+
+#[path = "support/echo.rs"]
+mod echo;
+mod support;
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use busypoll_lab::{Lab, LabHost, needs, needs_root};
+use echo::*;
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use support::*;
+
+const PORT: u16 = 7300;
+
+/// The server of `programs/serve.py` on the server of a lab, on the stack plane.
+struct Server {
+    run: Running,
+    /// Who serves.
+    pid: u32,
+    stderr: PathBuf,
+}
+
+impl Server {
+    fn start(lab: &Lab, options: &[&str], words: &[&str]) -> Server {
+        let stderr = place("log").join("stderr");
+        let mut command = lab.server.command(BUSYPOLL);
+        command.args(["run", "--plane", "stack", "--dev", lab.server.interface()]).args(options);
+        command.args(["--", "python3"]).arg(source("serve.py")).arg(PORT.to_string()).args(words);
+        command.stderr(File::create(&stderr).unwrap());
+        let mut run = Running::spawn(&mut command);
+        let pid = run.pid_of_ready();
+        Server { run, pid, stderr }
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(&self.stderr).unwrap()
+    }
+
+    /// Until it listens on the stack plane.
+    fn listens(&self, lab: &Lab) -> Vec<u32> {
+        wait_until("it listens on the stack plane", || sockets(lab).contains("LISTEN"));
+        let programs = programs_of(self.pid);
+        assert!(!programs.is_empty(), "{}", self.said());
+        programs
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may be no child of ours, and have ended.
+        let _ = kill_process(Pid::from_raw(self.pid.cast_signed()).unwrap(), Signal::KILL);
+    }
+}
+
+fn kill(pid: u32) {
+    kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
+}
+
+fn is_alive(pid: u32) -> bool {
+    test_kill_process(Pid::from_raw(pid.cast_signed()).unwrap()).is_ok()
+}
+
+/// What `busypoll ss` lists on the server.
+fn sockets(lab: &Lab) -> String {
+    text(&on(&lab.server, &["ss"]))
+}
+
+/// A connection to the server that has said this much, on the stack plane.
+fn connect(lab: &Lab, address: IpAddr, first: &[u8]) -> TcpStream {
+    let address = SocketAddr::new(address, PORT);
+    let mut stream = lab.client.enter(|| TcpStream::connect(address)).unwrap().unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream.write_all(first).unwrap();
+    stream.read_exact(&mut vec![0; first.len()]).unwrap();
+    let own = stream.local_addr().unwrap().to_string();
+    wait_until("the connection is listed", || {
+        sockets(lab).lines().any(|line| line.contains("ESTAB") && line.contains(&own))
+    });
+    stream
+}
+
+/// Connections of both families, quiet ones and one in the middle of a transfer.
+fn connections(lab: &Lab) -> Vec<TcpStream> {
+    let v4 = IpAddr::from(lab.server.ipv4());
+    let mut all = vec![connect(lab, v4, b"hello"), connect(lab, v4, b"t")];
+    all.extend(lab.server.ipv6().map(|v6| connect(lab, v6.into(), b"hello")));
+    all
+}
+
+/// A peer that only listens is told: it would wait for ever.
+fn are_reset(streams: Vec<TcpStream>) {
+    for mut stream in streams {
+        let error = loop {
+            match stream.read(&mut [0; 4096]) {
+                Ok(0) => panic!("told that all was well"),
+                Ok(_) => {}
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+    }
+}
+
+/// The interface works for the kernel, with nothing of ours on it.
+fn is_the_kernels(lab: &Lab, programs: &[u32]) {
+    wait_until("the XDP program is unloaded", || !programs.iter().any(|id| is_loaded(*id)));
+    let ping = |host: &LabHost, to: String| {
+        let output = host.command("ping").args(["-c", "1", "-W", "20", &to]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    };
+    ping(&lab.client, lab.server.ipv4().to_string());
+    let at = SocketAddr::new(lab.server.ipv4().into(), PORT);
+    let listener = lab.server.enter(|| TcpListener::bind(at)).unwrap().unwrap();
+    let mut one = lab.client.enter(|| TcpStream::connect(at)).unwrap().unwrap();
+    let (mut other, _) = listener.accept().unwrap();
+    one.write_all(b"kernel").unwrap();
+    other.read_exact(&mut [0; 6]).unwrap();
+}
+
+fn the_next_run_is_clean(lab: &Lab) {
+    let server = Server::start(lab, &["--strict"], &[]);
+    server.listens(lab);
+    connect(lab, lab.server.ipv4().into(), b"again");
+    assert_eq!(server.said(), "");
+}
+
+/// The process beside `pid` that holds its XDP program, too.
+fn guard_of(pid: u32) -> u32 {
+    let programs = programs_of(pid);
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let mut others =
+        processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(|other| {
+            *other != pid && programs_of(*other).iter().any(|id| programs.contains(id))
+        });
+    others.next().expect("no guard")
+}
+
+#[test]
+fn the_peers_of_a_killed_program_are_told() {
+    needs_root!();
+    needs!(program "python3", program "ping");
+    let lab = Lab::builder().build().unwrap();
+    let server = Server::start(&lab, &[], &[]);
+    let programs = server.listens(&lab);
+    let (connections, guard) = (connections(&lab), guard_of(server.pid));
+    assert_eq!(server.pid, server.run.pid(), "the program is the process that was started");
+    kill(server.pid);
+    are_reset(connections);
+    is_the_kernels(&lab, &programs);
+    drop(server);
+    wait_until("the guard has gone, too", || !is_alive(guard));
+    the_next_run_is_clean(&lab);
+}
+
+#[test]
+fn those_of_a_killed_child_are_told_and_the_next_child_serves() {
+    needs_root!();
+    needs!(program "python3");
+    let lab = Lab::builder().build().unwrap();
+    let mut server = Server::start(&lab, &[], &["worker"]);
+    for _ in 0..2 {
+        assert_ne!(server.pid, server.run.pid());
+        server.listens(&lab);
+        let connections = connections(&lab);
+        kill(server.pid);
+        are_reset(connections);
+        server.pid = server.run.pid_of_ready();
+    }
+    server.listens(&lab);
+}
+
+#[test]
+fn a_daemon_is_guarded_when_the_run_has_returned() {
+    needs_root!();
+    needs!(program "python3", program "ping");
+    let lab = Lab::builder().build().unwrap();
+    let mut server = Server::start(&lab, &[], &["daemon"]);
+    assert!(server.run.child.wait().unwrap().success());
+    let programs = server.listens(&lab);
+    let (connections, guard) = (connections(&lab), guard_of(server.pid));
+    kill(server.pid);
+    are_reset(connections);
+    is_the_kernels(&lab, &programs);
+    wait_until("the guard has gone, too", || !is_alive(guard));
+}
+
+#[test]
+fn without_its_guard_a_program_goes_on_and_says_so() {
+    needs_root!();
+    needs!(program "python3", program "ping");
+    let lab = Lab::builder().build().unwrap();
+    let server = Server::start(&lab, &[], &[]);
+    let programs = server.listens(&lab);
+    let mut connection = connect(&lab, lab.server.ipv4().into(), b"hello");
+    kill(guard_of(server.pid));
+    wait_until("it is told", || server.said().contains("guard"));
+    assert_eq!(server.said().lines().count(), 1, "{}", server.said());
+    connection.write_all(b"and on").unwrap();
+    connection.read_exact(&mut [0; 6]).unwrap();
+    // The interface is still its own.
+    is_refused_for(&lab, server.pid);
+    drop(server);
+    is_the_kernels(&lab, &programs);
+    the_next_run_is_clean(&lab);
+}
+
+/// `--strict` does not start on an interface that another process has, which is named.
+fn is_refused_for(lab: &Lab, owner: u32) {
+    let device = lab.server.interface();
+    let run = ["run", "--plane", "stack", "--dev", device, "--strict", "--", "true"];
+    complains(&on(&lab.server, &run), &[device, &format!("process {owner},")]);
+}
+
+#[test]
+fn an_interface_has_one_owner_who_is_named() {
+    needs_root!();
+    needs!(program "python3");
+    let lab = Lab::builder().build().unwrap();
+    let owner = Server::start(&lab, &[], &[]);
+    owner.listens(&lab);
+    is_refused_for(&lab, owner.pid);
+    // Another one goes to the kernel and works.
+    let socket = "import socket\ns = socket.create_server(('', 7301))\n\
+        c = socket.create_connection(('10.77.0.2', 7301))\ns.accept()[0].send(b'kernel')\n\
+        print(c.recv(9))";
+    let mut command = lab.server.command(BUSYPOLL);
+    command.args([
+        "run",
+        "--plane",
+        "stack",
+        "--dev",
+        lab.server.interface(),
+        "--",
+        "python3",
+        "-c",
+    ]);
+    let output = command.arg(socket).stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(text(&output), "b'kernel'\n", "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    for wanted in [&format!("process {},", owner.pid), "its sockets are the kernel's"] {
+        assert!(said.contains(wanted), "{said}");
+    }
+}
+
+#[test]
+fn a_firewall_is_not_passed_by_without_leave() {
+    needs_root!();
+    needs!(program "python3", program "nft");
+    let lab = Lab::builder().build().unwrap();
+    let nat = "table inet here { chain only { type nat hook prerouting priority -100; \
+        tcp dport 9 redirect to :10; }; }";
+    assert!(lab.server.command("nft").arg(nat).status().unwrap().success());
+    let device = lab.server.interface();
+    let run = ["run", "--plane", "stack", "--dev", device, "--strict", "--", "true"];
+    complains(&on(&lab.server, &run), &[device, "1 rule", "--bypass-firewall"]);
+    let server = Server::start(&lab, &[], &[]);
+    wait_until("it is refused", || server.said().contains("--bypass-firewall"));
+    assert!(programs_of(server.pid).is_empty());
+    drop(server);
+    let server = Server::start(&lab, &["--bypass-firewall"], &[]);
+    server.listens(&lab);
+    let said = server.said();
+    assert!(said.lines().count() == 1 && said.contains("(nftables: 1 rule)"), "{said}");
+}
+
+/// Data and the end, as the kernel would have seen to.
+#[test]
+fn who_ends_by_itself_has_its_last_word() {
+    needs_root!();
+    needs!(program "python3");
+    let lab = Lab::builder().build().unwrap();
+    for how in ["exit", "_exit"] {
+        let mut server = Server::start(&lab, &[], &["last", how]);
+        server.listens(&lab);
+        let at = SocketAddr::new(lab.server.ipv4().into(), PORT);
+        let mut stream = lab.client.enter(|| TcpStream::connect(at)).unwrap().unwrap();
+        let mut heard = Vec::new();
+        stream.read_to_end(&mut heard).unwrap();
+        assert_eq!(heard.len(), 256 * 2000, "{how}");
+        assert_eq!(server.run.child.wait().unwrap().code(), Some(7));
+        assert_eq!(server.said(), "");
+    }
+}
+
+#[test]
+fn what_stands_in_the_way_is_one_line() {
+    needs_root!();
+    let lab = Lab::builder().build().unwrap();
+    for (device, wanted) in [("lo", "Ethernet"), ("nosuch0", "ip link")] {
+        let run = ["run", "--plane", "stack", "--dev", device, "--strict", "--", "true"];
+        complains(&on(&lab.server, &run), &["--dev", device, wanted]);
+    }
+    // A program that opens no socket changes nothing, and needs nothing.
+    let run = ["run", "--plane", "stack", "--dev", "lo", "--", "true"];
+    let output = on(&lab.server, &run);
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+}

@@ -1,0 +1,56 @@
+"""A server of TCP on the port given: echoes, or sends without end to a client whose first byte is "t".
+
+More words: "worker": a child serves, and another one when that has ended; "daemon": a daemon does; "last": says a
+long last word to its first client and ends, as the word after that says. Each server prints its process number.
+"""
+import os
+import socket
+import sys
+import threading
+
+LAST = bytes(range(256)) * 2000
+
+
+def serve(client):
+    data = client.recv(4096)
+    while data[:1] == b"t":
+        client.sendall(bytes(65536))
+    while data:
+        client.sendall(data)
+        data = client.recv(4096)
+    client.close()
+
+
+def accept(listener):
+    print("ready", os.getpid(), flush=True)
+    while True:
+        client, _ = listener.accept()
+        threading.Thread(target=serve, args=(client,), daemon=True).start()
+
+
+def last_word(listener, how):
+    print("ready", os.getpid(), flush=True)
+    client, _ = listener.accept()
+    client.sendall(LAST)
+    if how == "_exit":
+        os._exit(7)
+    sys.exit(7)
+
+
+port, words = int(sys.argv[1]), sys.argv[2:]
+listener = socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True)
+if words == ["worker"]:
+    while True:
+        if os.fork() == 0:
+            accept(listener)
+        os.wait()
+elif words == ["daemon"]:
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            accept(listener)
+    os._exit(0)
+elif words[:1] == ["last"]:
+    last_word(listener, words[1])
+else:
+    accept(listener)

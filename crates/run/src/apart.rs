@@ -1,0 +1,63 @@
+//! A process beside a program: nobody's child, in a session of its own, with nothing of the program's. So signals, job
+//! control and the exit status stay the program's own, and whoever reads its output sees it end.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Leaves a process behind that does `work` and ends. The calling process must have one thread.
+///
+/// # Errors
+/// No process to be had.
+pub(crate) fn leave_behind(work: impl FnOnce()) -> io::Result<()> {
+    // SAFETY: this process has one thread, so its child may do all that it may.
+    match unsafe { libc::fork() } {
+        -1 => return Err(io::Error::last_os_error()),
+        0 => {}
+        // SAFETY: the child ends at once; nobody else waits for it.
+        child => unsafe {
+            libc::waitpid(child, std::ptr::null_mut(), 0);
+            return Ok(());
+        },
+    }
+    // SAFETY: plain calls in a process of one thread.
+    unsafe {
+        libc::setsid();
+        if libc::fork() != 0 {
+            libc::_exit(0);
+        }
+        for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
+            libc::signal(signal, libc::SIG_IGN);
+        }
+    }
+    work();
+    // SAFETY: nothing of the parent's is to be undone here.
+    unsafe { libc::_exit(0) }
+}
+
+/// Lets go of what this process has inherited: folder, input, output, and descriptors but for `kept` and standard
+/// error. Nothing may own the others any more that closes them later.
+pub(crate) fn only_keep(kept: &[BorrowedFd<'_>]) {
+    if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stdin(&null);
+        let _ = rustix::stdio::dup2_stdout(&null);
+    }
+    let _ = std::env::set_current_dir("/");
+    let mut kept: Vec<u32> = kept.iter().map(|fd| fd.as_raw_fd().cast_unsigned()).collect();
+    kept.sort_unstable();
+    let mut from = 3;
+    for fd in kept.into_iter().chain([u32::MAX]) {
+        if fd > from {
+            // SAFETY: descriptors that this process does not use.
+            unsafe { libc::close_range(from, fd - 1, 0) };
+        }
+        from = fd.saturating_add(1);
+    }
+}
+
+/// Lets go of standard error, too.
+pub(crate) fn fall_silent() {
+    if let Ok(null) = File::options().write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stderr(&null);
+    }
+}

@@ -1,0 +1,65 @@
+//! Taking the interface, and what stands in the way. Whoever holds it, packets for our ports come past the kernel; who
+//! lets go of it gives them back.
+
+use std::fmt;
+
+use busypoll_stack::firewall;
+use busypoll_stack::nic::xdp::{Error, Holding};
+
+/// The interface of a run.
+pub(super) struct Interface {
+    device: String,
+    bypass_firewall: bool,
+    held: Option<Holding>,
+}
+
+/// Why it cannot be had.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// As the system says.
+    System(Error),
+    /// In words.
+    Other(String),
+}
+
+impl Interface {
+    pub(super) fn new(device: &str, bypass_firewall: bool) -> Self {
+        Self { device: device.to_owned(), bypass_firewall, held: None }
+    }
+
+    /// Takes it, unless it is held already.
+    pub(super) fn take(&mut self) -> Result<&Holding, Refusal> {
+        let held = match self.held.take() {
+            Some(held) => held,
+            None => {
+                self.check_firewall()?;
+                Holding::take(&self.device, true).map_err(Refusal::System)?
+            }
+        };
+        Ok(self.held.insert(held))
+    }
+
+    /// It is the kernel's again.
+    pub(super) fn release(&mut self) {
+        self.held = None;
+    }
+
+    fn check_firewall(&self) -> Result<(), Refusal> {
+        match firewall::rules() {
+            Some(rules) if !self.bypass_firewall => Err(Refusal::Other(format!(
+                "{}: packets would skip the firewall's rules ({rules}); allow it with --bypass-firewall",
+                self.device
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::System(error) => error.fmt(f),
+            Refusal::Other(why) => f.write_str(why),
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Telling peers of connections whose program is gone: from the kernel's own raw sockets, as the rings went with the
+//! program.
+//!
+//! Each gets a reset with the number that the program would have sent next. It is taken if the peer expects exactly
+//! that (RFC 5961, section 3.2); a peer that is behind, as a segment was lost, answers with what it expects, and that
+//! answer comes to the kernel, which knows no such connection and resets it. A peer that is ahead, as the program was
+//! killed between sending a segment and noting it, would drop the reset: so an old number follows, as of a keep-alive
+//! probe, which it answers likewise.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use busypoll_stack::ledger::Listed;
+use busypoll_stack::wire::{ipv4, ipv6, tcp};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
+use rustix::net::{bind, ipproto, sendto, socket_with};
+
+const RST: u8 = 4;
+const ACK: u8 = 16;
+
+/// Tells each peer. One that cannot be reached is left out.
+pub(super) fn all(lines: &[Listed]) {
+    for line in lines {
+        let _ = reset(line);
+    }
+}
+
+fn reset(line: &Listed) -> io::Result<()> {
+    let (from, to) = (line.local.ip(), line.remote.ip());
+    let family = if from.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, Some(ipproto::TCP))?;
+    bind(&socket, &SocketAddr::new(from, 0))?;
+    let to_host = SocketAddr::new(to, 0);
+    for (flags, seq) in [(RST | ACK, line.snd_nxt), (ACK, line.snd_nxt.wrapping_sub(1))] {
+        let header = tcp::Header {
+            src_port: line.local.port(),
+            dst_port: line.remote.port(),
+            seq,
+            ack: line.rcv_nxt,
+            flags,
+            ..tcp::Header::default()
+        };
+        sendto(&socket, &segment(&header, from, to)?, SendFlags::empty(), &to_host)?;
+    }
+    Ok(())
+}
+
+fn segment(header: &tcp::Header, from: IpAddr, to: IpAddr) -> io::Result<[u8; tcp::HEADER_LEN]> {
+    let addresses = match (from, to) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => ipv4::address_sum(from, to),
+        (IpAddr::V6(from), IpAddr::V6(to)) => ipv6::address_sum(from, to),
+        _ => return Err(io::ErrorKind::InvalidInput.into()),
+    };
+    let mut bytes = [0; tcp::HEADER_LEN];
+    let mut packet = tcp::Packet::init(&mut bytes, header, 0).map_err(io::Error::other)?;
+    packet.fill_checksum(addresses);
+    Ok(bytes)
+}

@@ -1,0 +1,183 @@
+//! The guard at work: who asks is answered, who has the interface is watched, and when that one has gone its
+//! connections are reset.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use busypoll_stack::IcmpSockets;
+use busypoll_stack::lease::{self, Request};
+use busypoll_stack::ledger::{self, Ledger, Listed};
+use busypoll_stack::nic::xdp::Error;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, getuid, pidfd_open};
+
+use super::interface::{Interface, Refusal};
+use super::{kin, reset};
+
+/// When peers are told a second time: some answer an unexpected segment only twice a second (`tcp_invalid_ratelimit` of
+/// Linux).
+const AGAIN: Duration = Duration::from_millis(600);
+
+/// How often it is looked whether anybody of the run is left, once the program has gone.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// What a guard is made of.
+pub(super) struct Guard {
+    /// Where processes of the run ask.
+    pub(super) listener: OwnedFd,
+    /// What they say to show that they are of the run.
+    pub(super) word: String,
+    /// The program, by pidfd.
+    pub(super) program: OwnedFd,
+    pub(super) interface: Interface,
+    /// Listener and word, as they stand in the environment of the run.
+    pub(super) address: String,
+}
+
+/// Who has the interface.
+struct Owner {
+    pid: i32,
+    /// By pidfd; none if it is out of sight.
+    process: Option<OwnedFd>,
+    connection: OwnedFd,
+    ledger: Ledger,
+}
+
+/// Who is to be watched at the moment.
+#[derive(Default)]
+struct Watched {
+    owner: Option<Owner>,
+    /// They have connected and said nothing yet.
+    asking: Vec<OwnedFd>,
+    /// Connections whose peers are to be told again.
+    again: Option<(Instant, Vec<Listed>)>,
+}
+
+impl Guard {
+    /// Until nobody of the run is left.
+    pub(super) fn serve(mut self) {
+        let mut watched = Watched::default();
+        loop {
+            let program_has_gone = self.wait(&watched);
+            self.see_to_owner(&mut watched);
+            self.see_to_again(&mut watched);
+            while let Ok(connection) = lease::accept(self.listener.as_fd()) {
+                watched.asking.push(connection);
+            }
+            for connection in std::mem::take(&mut watched.asking) {
+                match lease::asked(&connection) {
+                    Ok(Some(request)) => self.answer(connection, &request, &mut watched.owner),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        watched.asking.push(connection);
+                    }
+                    _ => {}
+                }
+            }
+            let idle = watched.owner.is_none() && watched.again.is_none();
+            if program_has_gone && idle && !kin::is_left(&self.address) {
+                return;
+            }
+        }
+    }
+
+    /// Until there is something to see to; whether the program has gone.
+    fn wait(&self, watched: &Watched) -> bool {
+        let has_gone = is_readable(self.program.as_fd());
+        let mut fds = vec![self.listener.as_fd()];
+        // Once it has gone that is no news any more.
+        fds.extend((!has_gone).then_some(self.program.as_fd()));
+        if let Some(owner) = &watched.owner {
+            fds.push(owner.connection.as_fd());
+            fds.extend(owner.process.as_ref().map(AsFd::as_fd));
+        }
+        fds.extend(watched.asking.iter().map(AsFd::as_fd));
+        let again =
+            watched.again.as_ref().map(|(at, _)| at.saturating_duration_since(Instant::now()));
+        let look = (has_gone && watched.owner.is_none()).then_some(LOOK);
+        let limit = again.into_iter().chain(look).min();
+        poll_for(&fds, limit);
+        has_gone
+    }
+
+    /// Takes the interface back from an owner that has gone.
+    fn see_to_owner(&mut self, watched: &mut Watched) {
+        let Some(owner) = &watched.owner else { return };
+        // By itself or by exec, which closes the connection.
+        let process = owner.process.as_ref().is_some_and(|process| is_readable(process.as_fd()));
+        if !process && !is_readable(owner.connection.as_fd()) {
+            return;
+        }
+        // First the interface: what peers answer is for the kernel.
+        self.interface.release();
+        let mut lines = owner.ledger.list();
+        lines.retain(Listed::is_live);
+        reset::all(&lines);
+        watched.owner = None;
+        watched.again =
+            Some((Instant::now() + AGAIN, lines)).filter(|(_, lines)| !lines.is_empty());
+    }
+
+    fn see_to_again(&self, watched: &mut Watched) {
+        if let Some((_, lines)) = watched.again.take_if(|(at, _)| *at <= Instant::now()) {
+            reset::all(&lines);
+        }
+    }
+
+    /// Answers, and makes who was granted the interface its owner. Who does not listen goes without an answer.
+    fn answer(&mut self, connection: OwnedFd, request: &Request, owner: &mut Option<Owner>) {
+        let Ok((pid, user)) = lease::peer(connection.as_fd()) else { return };
+        match request {
+            Request::List => {
+                let may = user == 0 || user == getuid().as_raw();
+                if let Some(owner) = owner.as_ref().filter(|_| may) {
+                    let _ = lease::answer_listed(&connection, owner.pid, &owner.ledger);
+                }
+            }
+            Request::Claim(word) if *word != self.word => {}
+            Request::Claim(_) => {
+                let _ = match owner {
+                    Some(owner) => lease::answer_owned(&connection, owner.pid),
+                    None => match self.grant(&connection) {
+                        Ok(ledger) => {
+                            let process = Pid::from_raw(pid)
+                                .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+                            *owner = Some(Owner { pid, process, connection, ledger });
+                            Ok(())
+                        }
+                        Err(Refusal::System(Error::Owned { pid, .. })) => {
+                            lease::answer_owned(&connection, pid)
+                        }
+                        Err(refusal) => lease::answer_refused(&connection, &refusal.to_string()),
+                    },
+                };
+            }
+        }
+    }
+
+    fn grant(&mut self, connection: &OwnedFd) -> Result<Ledger, Refusal> {
+        let grant = self.interface.take()?.grant().map_err(Refusal::System)?;
+        let granted = (|| {
+            let ledger = Ledger::create(ledger::LINES)?;
+            lease::answer_granted(connection, grant, &ledger, &IcmpSockets::open()?)?;
+            io::Result::Ok(ledger)
+        })();
+        granted.map_err(|error| {
+            self.interface.release();
+            Refusal::Other(error.to_string())
+        })
+    }
+}
+
+/// Whether there is something to be read, or nobody any more at the other end.
+fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    poll_for(&[fd], Some(Duration::ZERO))
+}
+
+/// Waits until one of them is readable, for so long at the most; whether one is.
+fn poll_for(fds: &[BorrowedFd<'_>], limit: Option<Duration>) -> bool {
+    let mut fds: Vec<_> =
+        fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+    let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+    poll(&mut fds, limit.as_ref()).is_ok_and(|ready| ready > 0)
+}

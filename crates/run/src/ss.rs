@@ -1,0 +1,148 @@
+//! `busypoll ss`: the sockets of the stack plane, of all runs of this user in this network namespace, as ss(8) lists the
+//! kernel's. Reads what the runs keep in shared memory; asks no program.
+
+use std::fs;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+
+use busypoll_stack::lease;
+use busypoll_stack::ledger::Listed;
+use busypoll_stack::wire::Protocol;
+use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
+
+use crate::guard;
+
+/// Lists the sockets of the stack plane, as ss lists the kernel's.
+///
+/// Those of all runs of this user, or of everybody's for root, in this network namespace: TCP connections and
+/// listeners, UDP sockets. A listener's queues are connections that wait to be accepted, and how many may.
+#[derive(Clone, Debug, clap::Args)]
+pub struct SsArgs {
+    /// In JSON, one line per socket
+    #[arg(long)]
+    json: bool,
+}
+
+/// A socket, as it is told.
+#[derive(Serialize)]
+struct Row {
+    netid: &'static str,
+    state: &'static str,
+    recv_q: u32,
+    send_q: u32,
+    local: SocketAddr,
+    peer: Option<SocketAddr>,
+    napi_id: Option<u32>,
+    process: String,
+    pid: i32,
+}
+
+/// Lists them.
+///
+/// # Errors
+/// Nobody reads the list.
+pub fn run_ss(args: &SsArgs) -> io::Result<()> {
+    let mut rows = Vec::new();
+    for name in guards() {
+        // One that has gone meanwhile, or is another user's, lists nothing.
+        for (pid, ledger) in lease::list(&name).unwrap_or_default() {
+            let process = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            rows.extend(ledger.list().iter().map(|line| row(line, pid, process.trim_end())));
+            match ledger.left_out() {
+                0 => {}
+                more => {
+                    eprintln!("busypoll: process {pid} had {more} sockets more than a list holds")
+                }
+            }
+        }
+    }
+    rows.sort_by_key(|row| (row.netid, row.pid, row.local, row.peer));
+    let mut out = io::stdout().lock();
+    if args.json {
+        for row in &rows {
+            serde_json::to_writer(&mut out, row)?;
+            writeln!(out)?;
+        }
+        return Ok(());
+    }
+    writeln!(out, "{}", table(&rows).trim_fmt())
+}
+
+/// The abstract names of the guards in this network namespace (proc(5), /proc/net/unix).
+fn guards() -> Vec<String> {
+    let sockets = fs::read_to_string("/proc/thread-self/net/unix").unwrap_or_default();
+    let name = |line: &str| line.rsplit(' ').next()?.strip_prefix('@').map(str::to_owned);
+    let mut names: Vec<String> =
+        sockets.lines().filter_map(name).filter(|name| name.starts_with(guard::NAME)).collect();
+    // What a guard has accepted has its name, too.
+    names.sort();
+    names.dedup();
+    names
+}
+
+fn row(line: &Listed, pid: i32, process: &str) -> Row {
+    Row {
+        netid: if line.protocol == Protocol::UDP { "udp" } else { "tcp" },
+        state: state(line.state),
+        recv_q: line.unread,
+        send_q: line.unacknowledged,
+        local: line.local,
+        peer: Some(line.remote).filter(|peer| peer.port() != 0),
+        napi_id: Some(line.napi).filter(|id| *id != 0),
+        process: process.to_owned(),
+        pid,
+    }
+}
+
+/// As `ss` calls them (`sstate_name`, misc/ss.c of iproute2).
+fn state(number: u8) -> &'static str {
+    const NAMES: [&str; 12] = [
+        "UNKNOWN",
+        "ESTAB",
+        "SYN-SENT",
+        "SYN-RECV",
+        "FIN-WAIT-1",
+        "FIN-WAIT-2",
+        "TIME-WAIT",
+        "UNCONN",
+        "CLOSE-WAIT",
+        "LAST-ACK",
+        "LISTEN",
+        "CLOSING",
+    ];
+    NAMES.get(usize::from(number)).copied().unwrap_or("UNKNOWN")
+}
+
+fn table(rows: &[Row]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header([
+        "Netid",
+        "State",
+        "Recv-Q",
+        "Send-Q",
+        "Local Address:Port",
+        "Peer Address:Port",
+        "NAPI",
+        "Process",
+    ]);
+    for row in rows {
+        let nobody = if row.local.is_ipv4() { "0.0.0.0:*" } else { "[::]:*" };
+        table.add_row([
+            row.netid.to_owned(),
+            row.state.to_owned(),
+            row.recv_q.to_string(),
+            row.send_q.to_string(),
+            row.local.to_string(),
+            row.peer.map_or_else(|| nobody.to_owned(), |peer| peer.to_string()),
+            row.napi_id.map_or_else(|| "-".to_owned(), |id| id.to_string()),
+            format!("{} {}", row.pid, row.process),
+        ]);
+    }
+    for column in [2, 3] {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
