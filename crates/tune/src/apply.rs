@@ -173,9 +173,31 @@ impl Work<'_, '_> {
         };
         let second: Vec<&Line> = plan.changes().filter(|line| !is_first(line)).collect();
         outcomes.extend(self.write(Vec::new(), &second)?);
-        self.journal.append(&[Record::Applied { apply: self.number }])?;
+        let mut records = self.became(&outcomes);
+        records.push(Record::Applied { apply: self.number });
+        self.journal.append(&records)?;
         (self.steps)(Step::Complete);
         Ok(outcomes)
+    }
+
+    /// What was rounded, or changed along with another setting: a rollback does not take it for somebody
+    /// else's change.
+    fn became(&mut self, outcomes: &[Outcome]) -> Vec<Record> {
+        let apply = self.number;
+        let of = |outcome: &Outcome| {
+            let Outcome { line, .. } = outcome;
+            let device = self.devices.iter().find(|d| Some(d.name()) == line.device.as_deref());
+            let value = self.machine.read(device, &line.knob).ok()?;
+            let device = device.map(|d| d.identity.clone());
+            let knob = line.knob.clone();
+            (line.then.as_ref() != Some(&value)).then_some(Record::Became {
+                apply,
+                device,
+                knob,
+                value,
+            })
+        };
+        outcomes.iter().filter_map(of).collect()
     }
 
     fn device(&self, line: &Line) -> Option<&Device> {

@@ -46,6 +46,17 @@ pub enum Record {
         /// What it is to become; none if it is not itself changed.
         wanted: Option<Value>,
     },
+    /// The kernel or the driver made something else of what was wanted.
+    Became {
+        /// The apply that wanted it.
+        apply: u32,
+        /// The device; none for a setting of the machine.
+        device: Option<Identity>,
+        /// The setting.
+        knob: Knob,
+        /// Its value.
+        value: Value,
+    },
     /// An apply has made all its changes.
     Applied {
         /// Which.
@@ -175,6 +186,17 @@ impl Standing {
                     old: old.clone(),
                     wanted: wanted.clone(),
                 }),
+                Record::Became { apply, device, knob, value } => {
+                    let is = |o: &&mut Old| {
+                        o.apply == *apply
+                            && o.device == *device
+                            && o.knob == *knob
+                            && o.wanted.is_some()
+                    };
+                    if let Some(old) = standing.olds.iter_mut().find(is) {
+                        old.wanted = Some(value.clone());
+                    }
+                }
                 Record::Applied { apply } => {
                     standing.each(*apply, |a| a.complete = true);
                 }

@@ -123,7 +123,12 @@ pub(crate) fn put_back(report: &[PutBack], out: &mut impl Write) -> io::Result<(
     for p in report {
         let what = match &p.how {
             How::Already => continue,
-            How::PutBack => format!("back to {}", p.shown),
+            How::PutBack => match &p.found {
+                None => format!("back to {}", p.shown),
+                Some(found) => {
+                    format!("back to {} from {found}, to which it was changed since", p.shown)
+                }
+            },
             How::Gone(why) => format!("was {}: {why}", p.shown),
             How::NoDevice(why) => format!("not put back to {}: the device is {why}", p.shown),
             How::Failed(why) => format!("NOT put back to {}: {why}", p.shown),

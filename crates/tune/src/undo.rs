@@ -23,6 +23,10 @@ pub struct PutBack {
     pub value: Value,
     /// The same, for a person.
     pub shown: String,
+    /// What it was found at instead of what had been set, for a person: somebody or the driver has changed
+    /// it since. It is put back all the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub found: Option<String>,
     /// What became of it.
     pub how: How,
 }
@@ -83,7 +87,7 @@ fn put_back(
     steps: Steps<'_>,
 ) -> Vec<PutBack> {
     let mut devices = Devices::default();
-    let mut done: Vec<(&Old, How)> = Vec::new();
+    let mut done: Vec<Done<'_>> = Vec::new();
     for (at, old) in standing.olds.iter().enumerate().rev() {
         if !which(old.apply) {
             continue;
@@ -93,56 +97,80 @@ fn put_back(
         if later.filter(|o| !which(o.apply)).any(|o| o.same(old)) {
             continue;
         }
-        let how = one(machine, &mut devices, old, steps);
-        done.push((old, how));
+        let (how, found) = one(machine, &mut devices, old, steps);
+        done.push(Done { old, how, found });
     }
     // A setting changed twice is told once: its oldest value, put back last, is the one that counts.
-    let mut told: Vec<(&Old, How)> = Vec::new();
-    for (old, how) in done.into_iter().rev() {
-        match told.iter_mut().find(|(o, _)| o.same(old)) {
-            Some((_, first)) if *first == How::Already && how == How::PutBack => *first = how,
-            Some(_) => {}
-            None => told.push((old, how)),
+    let mut told: Vec<Done<'_>> = Vec::new();
+    for next in done.into_iter().rev() {
+        match told.iter_mut().find(|first| first.old.same(next.old)) {
+            Some(first) => {
+                if first.how == How::Already && next.how == How::PutBack {
+                    first.how = next.how;
+                }
+                first.found = next.found.or(first.found.take());
+            }
+            None => told.push(next),
         }
     }
-    let shown = |(old, how): (&Old, How)| PutBack {
-        device: old.device.as_ref().map(|d| d.name.clone()),
-        setting: old.knob.show(),
-        value: old.old.clone(),
-        shown: old.old.show(old.knob.key.about().unit),
-        how,
-    };
-    told.into_iter().map(shown).collect()
+    told.into_iter().map(Done::told).collect()
 }
 
-fn one(machine: &mut Machine, devices: &mut Devices, old: &Old, steps: Steps<'_>) -> How {
+/// An old value and what became of it.
+struct Done<'a> {
+    old: &'a Old,
+    how: How,
+    found: Option<Value>,
+}
+
+impl Done<'_> {
+    fn told(self) -> PutBack {
+        let unit = self.old.knob.key.about().unit;
+        PutBack {
+            device: self.old.device.as_ref().map(|d| d.name.clone()),
+            setting: self.old.knob.show(),
+            value: self.old.old.clone(),
+            shown: self.old.old.show(unit),
+            found: self.found.map(|value| value.show(unit)),
+            how: self.how,
+        }
+    }
+}
+
+/// What became of a setting, and the value it was found at, if neither the old one nor the one set.
+fn one(
+    machine: &mut Machine,
+    devices: &mut Devices,
+    old: &Old,
+    steps: Steps<'_>,
+) -> (How, Option<Value>) {
     let device = match old.device.as_ref().map(|identity| devices.find(identity)) {
         None => None,
         Some(Ok(device)) => Some(device),
-        Some(Err(why)) => return How::NoDevice(why),
+        Some(Err(why)) => return (How::NoDevice(why), None),
     };
-    let now = |machine: &mut Machine| machine.read(device, &old.knob);
-    match now(machine) {
-        Ok(now) if now == old.old => return How::Already,
-        Ok(_) => {}
+    let found = match machine.read(device, &old.knob) {
+        Ok(now) if now == old.old => return (How::Already, None),
+        Ok(now) => old.wanted.as_ref().is_some_and(|wanted| now != *wanted).then_some(now),
         // Drivers with lasting NAPI settings bring them back when the device is up again.
         Err(Linux::NoNapi { .. }) if device.is_some_and(|d| !d.up) => {
-            return How::NoDevice("down: it has no NAPI instance until it is up".into());
+            return (How::NoDevice("down: it has no NAPI instance until it is up".into()), None);
         }
-        Err(e) => return lost(e),
-    }
+        Err(e) => return (lost(e), None),
+    };
     steps(Step::Restoring(&old.knob));
-    if let Err(e) = machine.write(device, &old.knob, &old.old) {
-        return lost(e);
-    }
-    match now(machine) {
-        Ok(now) if now == old.old => How::PutBack,
-        Ok(now) => {
-            let unit = old.knob.key.about().unit;
-            How::Failed(format!("it became {} instead", now.show(unit)))
-        }
-        Err(e) => lost(e),
-    }
+    (write(machine, device, old).unwrap_or_else(lost), found)
+}
+
+/// Writes the old value and reads it back.
+fn write(machine: &mut Machine, device: Option<&Device>, old: &Old) -> busypoll_linux::Result<How> {
+    machine.write(device, &old.knob, &old.old)?;
+    let now = machine.read(device, &old.knob)?;
+    let unit = old.knob.key.about().unit;
+    Ok(match now == old.old {
+        true => How::PutBack,
+        false => How::Failed(format!("it became {} instead", now.show(unit))),
+    })
 }
 
 fn lost(e: Linux) -> How {
