@@ -20,6 +20,8 @@ pub enum Verdict {
     NoEffect,
     /// It could work and is not switched on.
     Off,
+    /// The machine is what keeps it from working better, and no setting changes that.
+    Limited,
     /// Could not be looked at; the evidence says why.
     #[serde(rename = "not seen")]
     NotSeen,
@@ -32,7 +34,7 @@ pub enum Verdict {
 impl Verdict {
     /// Whether this is something to act upon (exit code 1).
     pub fn is_fault(self) -> bool {
-        self < Verdict::NotSeen
+        self < Verdict::Limited
     }
 
     /// The word.
@@ -42,6 +44,7 @@ impl Verdict {
             Verdict::Harmful => "harmful",
             Verdict::NoEffect => "on but no effect",
             Verdict::Off => "off",
+            Verdict::Limited => "limited",
             Verdict::NotSeen => "not seen",
             Verdict::Working => "working",
             Verdict::Fine => "fine",

@@ -340,6 +340,51 @@ fn two_spinners_on_one_cpu() {
     no_fault(&pids);
 }
 
+/// One process, none of whose threads is bound to a CPU.
+#[test]
+fn more_spinners_than_cpus() {
+    needs_all!();
+    let lab = lab();
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    let mut program = python(
+        &lab.server,
+        &format!(
+            "os.sched_setaffinity(0, range({cpus}))\nss = [udp(700 + i, 50) for i in range({cpus} + 1)]\n\
+             say()\n\
+             def wait(s):\n\
+             \x20   while True: s.recv(9)\n\
+             for s in ss[1:]: threading.Thread(target=wait, args=[s], daemon=True).start()\n\
+             heard(); wait(ss[0])"
+        ),
+    );
+    program.hear();
+    for port in (700..).take(cpus + 1) {
+        packet(&lab, port);
+    }
+    let (pid, code) = (program.pid(), "BP-SPINNERS-TOO-MANY");
+    let seen = |ready: usize| {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let report = report(&[pid]);
+            let facts = report.to_json()["facts"]["processes"].to_string();
+            let found = report.findings().into_iter().find(|f| f.rule.code == code).cloned();
+            // All that are to wait do so, each on a queue that is known.
+            if facts.matches("receive call").count() == ready
+                && facts.matches("alive").count() > cpus
+            {
+                break found;
+            }
+            assert!(Instant::now() < deadline, "{facts}");
+        }
+    };
+    // As many as there are CPUs may spin.
+    assert!(seen(cpus).is_none());
+    program.tell("go");
+    let found = seen(cpus + 1).unwrap();
+    assert_eq!((found.verdict(), found.remedy), (Verdict::Harmful, None));
+    assert!(found.what.ends_with(&format!("busy poll on {cpus} CPUs")), "{}", found.what);
+}
+
 #[test]
 fn a_thousand_sockets_in_one_epoll_take_no_two_seconds() {
     needs_all!();

@@ -1,8 +1,7 @@
-//! What kind of machine this is: virtual or not, what CPUs are set apart, SMT, how DMA is translated, how
-//! the kernel was built. Reads only.
+//! What kind of machine this is: virtual or not, what CPUs are set apart, SMT, how DMA is translated. Reads
+//! only.
 //!
-//! Kernel source: `drivers/base/cpu.c`, `Documentation/ABI/testing/sysfs-kernel-iommu_groups`,
-//! `init/Kconfig` (`IKCONFIG_PROC`).
+//! Kernel source: `drivers/base/cpu.c`, `Documentation/ABI/testing/sysfs-kernel-iommu_groups`.
 
 use std::fs;
 
@@ -61,17 +60,6 @@ pub fn iommu_group(sysfs: &Sysfs, device: &str) -> Option<IommuGroup> {
         .find_map(|name| fs::read_link(sysfs.path(device, name)).ok())?;
     let id: u32 = link.file_name()?.to_str()?.parse().ok()?;
     Some(IommuGroup { id, mode: line(&format!("/sys/kernel/iommu_groups/{id}/type"))? })
-}
-
-/// A build option of the running kernel, such as `CONFIG_NET_RX_BUSY_POLL`, from `/boot/config-RELEASE`:
-/// `y`, `m`, a value; none where the file is missing or says it is not set. Evidence only: what the
-/// kernel does when asked counts.
-pub fn build_option(name: &str) -> Option<String> {
-    let release = rustix::system::uname();
-    let path = format!("/boot/config-{}", release.release().to_string_lossy());
-    let config = fs::read_to_string(path).ok()?;
-    let value = config.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='))?;
-    Some(value.to_owned())
 }
 
 fn line(path: &str) -> Option<String> {

@@ -6,22 +6,19 @@ use busypoll_linux::topology::{self, CpuList};
 use busypoll_linux::{irq, machine, numa};
 use serde::Serialize;
 
-use crate::rules::{
-    COALESCE_ADAPTIVE, COALESCE_FRAMES_ONLY, COALESCE_LONG, IOMMU_STRICT, IRQ_FAR_NODE,
-    IRQ_ISOLATED, LRO_ON,
-};
+use crate::rules::{IOMMU_STRICT, IRQ_FAR_NODE, IRQ_ISOLATED, LRO_ON};
 use crate::{Report, Subject};
 
 /// What a device's interrupts are like.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Nic {
-    node: Option<u32>,
-    rx_usecs: Option<u32>,
-    rx_frames: Option<u32>,
-    adaptive_rx: Option<bool>,
-    gro: Option<bool>,
-    lro: Option<bool>,
-    iommu: Option<String>,
+    pub(super) node: Option<u32>,
+    pub(super) rx_usecs: Option<u32>,
+    pub(super) rx_frames: Option<u32>,
+    pub(super) adaptive_rx: Option<bool>,
+    pub(super) gro: Option<bool>,
+    pub(super) lro: Option<bool>,
+    pub(super) iommu: Option<String>,
     pub(crate) interrupts: Vec<Interrupt>,
 }
 
@@ -36,15 +33,12 @@ pub(crate) struct Interrupt {
     pub(crate) effective: String,
 }
 
-/// Rx-usecs beyond which a sleeper waits too long.
-const LONG_USECS: u32 = 100;
-
 impl Nic {
     /// Looks at a device and reports what is amiss.
     pub(crate) fn check(name: &str, sysfs: Option<&Sysfs>, report: &mut Report) -> Self {
         let mut nic = Nic::default();
         if let Ok(ethtool) = Ethtool::open(name) {
-            nic.coalescing(name, &ethtool, report);
+            nic.coalescing(&ethtool);
             nic.offloads(name, &ethtool, report);
         }
         let Some(sysfs) = sysfs else { return nic };
@@ -55,31 +49,12 @@ impl Nic {
         nic
     }
 
-    fn coalescing(&mut self, name: &str, ethtool: &Ethtool, report: &mut Report) {
+    fn coalescing(&mut self, ethtool: &Ethtool) {
         // Software devices have none.
         let Ok(found) = ethtool.coalesce() else { return };
         self.rx_usecs = Some(found.rx_usecs);
         self.rx_frames = Some(found.rx_frames);
         self.adaptive_rx = Some(found.adaptive_rx);
-        let subject = || Subject::device(name);
-        let read = format!("ethtool -c {name}");
-        if found.adaptive_rx {
-            let told = COALESCE_ADAPTIVE.finding(subject(), "adaptive-rx is on");
-            let told = told.evidence(&read, "Adaptive RX: on");
-            report.add(told.remedy(format!("ethtool -C {name} adaptive-rx off")));
-        }
-        if found.rx_usecs > LONG_USECS {
-            let what = format!("an interrupt may wait {} us", found.rx_usecs);
-            let told = COALESCE_LONG.finding(subject(), what);
-            let told = told.evidence(&read, format!("rx-usecs: {}", found.rx_usecs));
-            report.add(told.remedy(format!("ethtool -C {name} rx-usecs {LONG_USECS}")));
-        }
-        if found.rx_usecs == 0 && found.rx_frames > 1 {
-            let what = format!("an interrupt waits for {} packets", found.rx_frames);
-            let told = COALESCE_FRAMES_ONLY.finding(subject(), what);
-            let said = format!("rx-usecs: 0, rx-frames: {}", found.rx_frames);
-            report.add(told.evidence(&read, said).remedy(format!("ethtool -C {name} rx-frames 1")));
-        }
     }
 
     fn offloads(&mut self, name: &str, ethtool: &Ethtool, report: &mut Report) {

@@ -73,10 +73,11 @@ impl Report {
         self.findings.iter().filter(|f| f.verdict().is_fault()).count()
     }
 
-    /// The worst verdict there is, [`Verdict::Fine`] where there is none.
+    /// The worst verdict there is on what is set, [`Verdict::Fine`] where there is none.
     pub fn verdict(&self) -> Verdict {
-        let seen = self.findings.iter().map(Finding::verdict).filter(|v| *v != Verdict::NotSeen);
-        seen.min().unwrap_or(Verdict::Fine)
+        let others = [Verdict::Limited, Verdict::NotSeen];
+        let all = self.findings.iter().map(Finding::verdict).filter(|v| !others.contains(v));
+        all.min().unwrap_or(Verdict::Fine)
     }
 
     /// One sentence: how it stands, and the first thing to look at.
@@ -89,6 +90,8 @@ impl Report {
             1 => "; one thing could not be looked at".to_owned(),
             n => format!("; {n} things could not be looked at"),
         };
+        let limit = sorted.iter().find(|f| f.verdict() == Verdict::Limited);
+        let limit = limit.map_or(String::new(), |f| format!("; the machine limits it: {}", f.what));
         match sorted.first() {
             Some(worst) if faults > 0 => {
                 let count =
@@ -97,9 +100,10 @@ impl Report {
             }
             _ => match self.findings.iter().find(|f| f.verdict() == Verdict::Working) {
                 Some(working) => {
-                    format!("Busy polling works: {}: {}{unseen}.", working.subject, working.what)
+                    let Finding { subject, what, .. } = working;
+                    format!("Busy polling works: {subject}: {what}{limit}{unseen}.")
                 }
-                None => format!("Nothing stands in the way of busy polling{unseen}."),
+                None => format!("Nothing stands in the way of busy polling{limit}{unseen}."),
             },
         }
     }
@@ -113,7 +117,20 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::{KERNEL_NO_BUSY_POLL, KERNEL_OK};
+    use crate::rules::{KERNEL_NO_BUSY_POLL, KERNEL_OK, MEMORY_SLOW};
+
+    /// Scripts go by the exit code: what nobody can set must not stop them.
+    #[test]
+    fn a_limit_is_told_and_is_no_fault() {
+        let mut report = Report::default();
+        report.add(KERNEL_OK.finding(Subject::Machine, "all there"));
+        report.add(MEMORY_SLOW.finding(Subject::Machine, "node 0 copies at 6 GB/s"));
+        assert_eq!((report.faults(), report.verdict()), (0, Verdict::Fine));
+        assert_eq!(report.exit_code(), ExitCode::SUCCESS);
+        let summary = "Nothing stands in the way of busy polling; the machine limits it: node 0 copies at 6 GB/s.";
+        assert_eq!(report.summary(), summary);
+        assert_eq!(report.findings()[0].verdict().word(), "limited");
+    }
 
     #[test]
     fn the_worst_comes_first_and_decides() {

@@ -30,7 +30,7 @@ impl Style {
         let code = match verdict {
             Verdict::Impossible | Verdict::Harmful => "1;31",
             Verdict::NoEffect | Verdict::Off => "1;33",
-            Verdict::NotSeen => "1;36",
+            Verdict::Limited | Verdict::NotSeen => "1;36",
             Verdict::Working | Verdict::Fine => "1;32",
         };
         self.paint(code, verdict.word())

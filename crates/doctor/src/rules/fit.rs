@@ -16,6 +16,11 @@ COALESCE_FRAMES_ONLY "BP-COALESCE-FRAMES-ONLY" Harmful,
     "a single packet is announced only when others have followed it",
     "include/uapi/linux/ethtool.h, struct ethtool_coalesce: rx_coalesce_usecs 0";
 
+COALESCE_UNPOLLED "BP-COALESCE-UNPOLLED" Fine,
+    "interrupts are coalesced, and nothing is seen to busy poll",
+    "coalescing is for throughput and in the way of latency alone: it becomes a fault when somebody polls, or when the device is asked about by name",
+    "ethtool(8), -C";
+
 LRO_ON "BP-LRO-ON" Harmful,
     "the device gathers packets before it hands them up (LRO)",
     "a packet of a latency-bound connection waits for followers, in the device, where no busy poll sees it",
@@ -56,7 +61,7 @@ DEEP_IDLE "BP-DEEP-IDLE" Harmful,
     "whoever sleeps longer than he polls pays the wake-up of the state, tens to hundreds of microseconds, on top of the interrupt",
     "Documentation/admin-guide/pm/cpuidle.rst; lkml 27 Feb 2013, busy polling with C-states on and off";
 
-STEAL "BP-STEAL" Harmful,
+STEAL "BP-STEAL" Limited,
     "the hypervisor takes CPU time away",
     "a spinning virtual CPU that is not running polls nothing, and its spinning may be why it is taken away",
     "proc_stat(5), steal";
@@ -66,7 +71,7 @@ VIRTUAL "BP-VIRTUAL" Fine,
     "idle states, frequencies, interrupts' true cost and neighbours are the host's: they cannot be seen or set from here",
     "/proc/cpuinfo, flag hypervisor";
 
-MEMORY_SLOW "BP-MEMORY-SLOW" Harmful,
+MEMORY_SLOW "BP-MEMORY-SLOW" Limited,
     "memory of a CPU's own NUMA node is copied at less than 8 GB/s",
     "every packet is copied at least once; below that rate memory and not the network sets the latency",
     "numademo 128m memcpy, as the authors of busy polling advise: local above 8 GB/s";

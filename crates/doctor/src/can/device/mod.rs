@@ -16,6 +16,8 @@ use busypoll_linux::netdev::Netdev;
 use busypoll_linux::route::{RouteKind, route_to};
 use busypoll_linux::sysfs::Sysfs;
 
+use self::pollers::Pollers;
+use crate::fit::coalesce;
 use crate::rules;
 use crate::{Error, Report, Scope, Subject};
 
@@ -65,7 +67,7 @@ pub(crate) fn check(scope: &Scope, report: &mut Report) -> Result<(), Error> {
     while let Some(link) = waiting.pop() {
         if seen.insert(link.ifindex) {
             // The devices below are looked at as well: they are what sockets poll.
-            waiting.extend(look_at(&link, &mut sources, report, &mut all));
+            waiting.extend(look_at(&link, scope, &mut sources, report, &mut all));
         }
     }
     all.reverse();
@@ -105,6 +107,7 @@ fn meant(scope: &Scope, sources: &mut Sources, report: &mut Report) -> Result<Ve
 /// Looks at one device; what it stands on is returned.
 fn look_at(
     link: &Link,
+    scope: &Scope,
     sources: &mut Sources,
     report: &mut Report,
     all: &mut Vec<facts::Device>,
@@ -112,6 +115,8 @@ fn look_at(
     let subject = || Subject::device(&link.name);
     let before = report.faults();
     let device = facts::Device::collect(link, sources, report);
+    let latency_counts = || scope.devices.contains(&link.name) || Pollers::of(&device).any;
+    coalesce::check(&link.name, &device.nic, latency_counts, report);
     let below = 'judged: {
         if link.loopback {
             let found = rules::LOOPBACK.finding(subject(), "loopback can never be busy polled");
