@@ -70,21 +70,24 @@ impl Settings {
 }
 
 impl Settings {
-    /// How long the kernel is to poll in a wait, in microseconds; 0 where this is not for the kernel
-    /// plane.
+    /// How long a wait under `plane` is to poll, in microseconds; 0 where these are not for that plane.
     ///
-    /// What an aggressive receiver spins before it waits, the kernel does better than a loop of calls
-    /// could: it sees signals, and whether another thread needs the CPU.
+    /// What an aggressive receiver spins before it waits, a wait that polls does better than a loop of
+    /// calls could: it sees signals, and whether another thread needs the CPU.
     #[must_use]
-    pub fn kernel_micros(&self) -> u32 {
-        let micros = match (self.plane, self.receive) {
-            (Plane::Kernel, Receive::Aggressive) => {
-                self.aggressive_receive_delay.saturating_add(self.busy_poll)
-            }
-            (Plane::Kernel, _) => self.polls_for(),
-            _ => 0,
+    pub fn micros_on(&self, plane: Plane) -> u32 {
+        let micros = match self.receive {
+            _ if self.plane != plane => 0,
+            Receive::Aggressive => self.aggressive_receive_delay.saturating_add(self.polls_for()),
+            _ => self.polls_for(),
         };
         micros.min(i32::MAX.unsigned_abs())
+    }
+
+    /// How long the kernel is to poll in a wait, in microseconds.
+    #[must_use]
+    pub fn kernel_micros(&self) -> u32 {
+        self.micros_on(Plane::Kernel)
     }
 }
 

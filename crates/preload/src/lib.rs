@@ -7,6 +7,7 @@
 //! | [`kernel`] | the kernel plane: Linux's own busy polling, switched on as the program waits |
 //! | [`stack`] | the stack plane: sockets of the chosen interface, run in this process |
 //! | [`fds`] | which descriptors are sockets of the stack plane |
+//! | [`harm`] | whether a wait may spin |
 //! | [`process`] | exec and spawn: children are part of the run |
 //! | [`raw`] | system calls by number |
 //! | [`signals`] | the program's signal handlers |
@@ -21,6 +22,7 @@
 mod config;
 mod errno;
 mod fds;
+mod harm;
 #[allow(dead_code, reason = "until signals are hooked")]
 mod inside;
 mod kernel;

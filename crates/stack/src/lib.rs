@@ -17,6 +17,7 @@ pub mod nic;
 pub mod process;
 pub mod signal;
 mod socket;
+pub mod spin;
 mod sync;
 mod sys;
 pub mod thread;

@@ -4,11 +4,11 @@
 use busypoll_linux::EpollParams;
 use libc::{c_int, c_ulong, epoll_event, sigset_t, timespec};
 
-use super::harm::{self, Wait};
 use super::seen::{self, Kind, Word};
 use super::{active, ask, make};
 use crate::config::Config;
 use crate::errno::Kept;
+use crate::harm::{self, Wait};
 use crate::real;
 
 /// # Safety

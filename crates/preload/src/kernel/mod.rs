@@ -6,13 +6,12 @@
 //! | epoll | `EPIOCSPARAMS` of the instance | [`make`], [`epoll`] |
 //! | poll, select | `EPIOCSPARAMS` of a private instance, waited on first | [`poll`], [`set`] |
 //!
-//! Changes sockets and epoll instances of this program alone, nothing of the system. [`harm`] decides
+//! Changes sockets and epoll instances of this program alone, nothing of the system. [`harm`](crate::harm) decides
 //! wait by wait whether polling is allowed; [`seen`] is what is known of each descriptor.
 
 mod ask;
 mod close;
 mod epoll;
-mod harm;
 mod make;
 mod poll;
 mod receive;
@@ -40,7 +39,7 @@ static ACTIVE: AtomicBool = AtomicBool::new(false);
 /// Called at load time.
 pub fn prepare(config: &'static Config) {
     if (0..config.settings.len()).any(|place| config.kernel_micros(place) > 0) {
-        harm::prepare(config);
+        crate::harm::prepare(config);
         set::prepare();
         ACTIVE.store(true, Ordering::Release);
     }

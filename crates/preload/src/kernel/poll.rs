@@ -9,9 +9,9 @@ use std::ptr;
 use libc::{c_int, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
 use super::active;
-use super::harm::{self, Wait};
 use super::set::{self, Member};
 use crate::errno::{self, Kept};
+use crate::harm::{self, Wait};
 use crate::{inside, real};
 
 /// What comes before the real call.

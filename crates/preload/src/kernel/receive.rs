@@ -3,10 +3,10 @@
 
 use libc::{c_int, c_void, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
-use super::harm::{self, Wait};
 use super::seen::{self, Kind, Word};
 use super::{active, make};
 use crate::errno::Kept;
+use crate::harm::{self, Wait};
 use crate::real;
 
 /// Before a call that may wait for `fd`. `None` where there is nothing to decide.

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     config::{self, Config},
-    fds, inside, real,
+    fds, harm, inside, real,
     say::Once,
 };
 use busypoll_policy::Plane;
@@ -16,7 +16,7 @@ use busypoll_stack::{
     lease::{self, Answer},
     ledger::Ledger,
     nic::xdp,
-    process, thread,
+    process, spin, thread,
 };
 use rustix::process::{Pid, getpid};
 use std::{
@@ -98,6 +98,7 @@ fn make() -> io::Result<Made> {
     };
     let said = |why: String| Err(io::Error::other(format!("{}: {why}", device())));
     thread::on_start(inside::stay);
+    spin::set_rule(harm::RULE);
     let (lease, connection) = match lease::claim(guard, kept) {
         Ok(Answer::Granted(lease, connection)) => (lease, connection),
         Ok(Answer::OwnedBy(pid)) => {
@@ -127,8 +128,8 @@ fn kept(fd: OwnedFd) -> OwnedFd {
 pub fn polls_for(config: &Config) -> u32 {
     let settings = config.launch.policy.for_program(&config.program);
     match settings.plane {
-        Plane::Stack => settings.polls_for(),
-        _ => config.launch.policy.defaults.polls_for(),
+        Plane::Stack => settings.micros_on(Plane::Stack),
+        _ => config.launch.policy.defaults.micros_on(Plane::Stack),
     }
 }
 
@@ -149,6 +150,7 @@ pub fn prepare(config: &Config) {
     if config.launch.dev.is_none() {
         return;
     }
+    harm::prepare(config);
     // SAFETY: three functions that live as long as the library, which is never unloaded.
     unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
 }

@@ -8,7 +8,9 @@ use super::{
 };
 use crate::{
     napi::{BUSY_POLL_BUDGET, Context, NapiId, Outside, Poller, Waiter, Wake, WakeList},
-    signal, time,
+    signal,
+    spin::Turn,
+    time,
 };
 use std::{
     cell::{Cell, RefCell},
@@ -142,7 +144,9 @@ fn wait<E: Entry>(
 ) -> io::Result<usize> {
     let begun = time::now();
     let deadline = timeout.map(|timeout| begun + timeout);
-    if micros > 0 {
+    let at_once = timeout == Some(Duration::ZERO);
+    let turn = Turn::begin(Duration::from_micros(if at_once { 0 } else { micros.into() }));
+    if micros > 0 && turn.may_poll() {
         let terms = Terms {
             span: Duration::from_micros(micros.into()),
             budget: BUSY_POLL_BUDGET,
@@ -160,7 +164,7 @@ fn wait<E: Entry>(
             return Ok(ready);
         }
     }
-    if timeout == Some(Duration::ZERO) {
+    if at_once {
         return Ok(0);
     }
     let waiter = Waiter::of_this_thread()?;

@@ -8,6 +8,7 @@ use super::{
 use crate::{
     napi::{self, Context, Direct, NapiId, Poller, Waiter, Wake},
     signal,
+    spin::Turn,
     time::{self, Instant},
 };
 use std::{
@@ -203,8 +204,11 @@ impl Waiting {
             return result;
         }
         let deadline = timeout.deadline();
+        let micros = if at_once { 0 } else { self.busy_poll() };
+        let turn = Turn::begin(Duration::from_micros(micros.into()));
         loop {
-            if self.poll(at_once, bed, &mut call, deadline)
+            if turn.may_poll()
+                && self.poll(at_once, bed, &mut call, deadline)
                 && let Some(result) = call.attempt()
             {
                 return result;

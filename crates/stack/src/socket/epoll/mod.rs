@@ -11,6 +11,7 @@ use crate::{
     Host,
     napi::{self, Outside, Poller, Waiter, Wake},
     signal,
+    spin::Turn,
     sync::lock,
     time,
 };
@@ -250,11 +251,13 @@ impl Epoll {
         beside: &mut dyn Beside,
     ) -> io::Result<bool> {
         let deadline = timeout.map(|timeout| time::now() + timeout);
+        let at_once = timeout == Some(Duration::ZERO);
+        let turn = Turn::begin(if at_once { Duration::ZERO } else { self.span() });
         loop {
-            if self.busy_poll(deadline, beside) || self.set.is_ready() {
+            if turn.may_poll() && self.busy_poll(deadline, beside) || self.set.is_ready() {
                 return Ok(true);
             }
-            if timeout == Some(Duration::ZERO) {
+            if at_once {
                 return Ok(false);
             }
             let left = deadline.map(|deadline| deadline - time::now());
@@ -272,18 +275,23 @@ impl Epoll {
         }
     }
 
-    /// True if `beside` has something.
-    fn busy_poll(&self, deadline: Option<time::Instant>, beside: &mut dyn Beside) -> bool {
-        let params = self.params();
-        let micros = match params.busy_poll_usecs {
+    /// How long a wait busy polls.
+    fn span(&self) -> Duration {
+        let micros = match self.set.usecs.load(Ordering::Relaxed) {
             0 => self.host.as_ref().map_or(0, Host::busy_poll),
             own => own,
         };
-        if micros == 0 && !params.prefer_busy_poll {
+        Duration::from_micros(micros.into())
+    }
+
+    /// True if `beside` has something.
+    fn busy_poll(&self, deadline: Option<time::Instant>, beside: &mut dyn Beside) -> bool {
+        let (params, span) = (self.params(), self.span());
+        if span.is_zero() && !params.prefer_busy_poll {
             return false;
         }
         let begun = time::now();
-        let end = begun + Duration::from_micros(micros.into());
+        let end = begun + span;
         let mut look = Look::new(begun, beside);
         let _spinning = Spinning::enter(&self.set);
         loop {

@@ -10,8 +10,10 @@
 use std::cell::Cell;
 use std::path::Path;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use busypoll_linux::spinners::{Spinners, Turn};
+use busypoll_stack::spin::Rule;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::config::Config;
@@ -143,6 +145,29 @@ impl Wait {
             limits.spinners.leave(turn);
         }
         let _ = RECORD.try_with(|record| record.ended(spun, self.began));
+    }
+}
+
+/// The same for waits in the stack, which has no place for what belongs to one.
+pub const RULE: Rule = Rule { begin: begin_in_stack, end: end_in_stack };
+
+thread_local! {
+    static IN_STACK: Cell<Option<Wait>> = const { Cell::new(None) };
+}
+
+fn begin_in_stack(span: Duration) -> bool {
+    if rests() {
+        return false;
+    }
+    let wait = Wait::begin(u32::try_from(span.as_micros()).unwrap_or(u32::MAX));
+    let spins = wait.spins();
+    let _ = IN_STACK.try_with(|current| current.set(Some(wait)));
+    spins
+}
+
+fn end_in_stack() {
+    if let Ok(Some(wait)) = IN_STACK.try_with(Cell::take) {
+        wait.end();
     }
 }
 
