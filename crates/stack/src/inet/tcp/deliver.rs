@@ -138,7 +138,7 @@ impl Inet {
         arrival: &Arrival<'_>,
         pass: &mut Pass<'_>,
     ) {
-        if segment.flags.has(Flags::RST) {
+        if segment.flags.has(Flags::RST) || self.tcp_is_taking_over(pass.now) {
             return;
         }
         let ends = (tuple.local(), tuple.remote());

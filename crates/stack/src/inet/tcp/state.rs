@@ -16,7 +16,7 @@ use super::{
 use crate::{
     inet::{Inet, counters::Counters, random::Random},
     napi::Pass,
-    sync::{AtomicU32, Mutex, lock},
+    sync::{AtomicU32, AtomicU64, Mutex, Ordering, lock},
     time::Instant,
 };
 use std::sync::Arc;
@@ -47,6 +47,8 @@ pub(in crate::inet) struct Tcp {
     pub(super) steps: Box<[AtomicU32; 256]>,
     /// TIME_WAIT entries.
     pub(super) resting: AtomicU32,
+    /// Until when segments of no connection stay unanswered, in nanoseconds.
+    silent_until: AtomicU64,
 }
 
 impl Tcp {
@@ -60,6 +62,7 @@ impl Tcp {
             cookies: Cookies::new(|| random.next()),
             steps: Box::new(std::array::from_fn(|_| AtomicU32::new(random.next() as u32))),
             resting: AtomicU32::new(0),
+            silent_until: AtomicU64::new(0),
         }
     }
 
@@ -77,6 +80,17 @@ impl Tcp {
 }
 
 impl Inet {
+    /// A port is being taken over from the kernel: until `end`, segments of no connection stay unanswered, as
+    /// they may be of one that the kernel has. Their senders repeat them.
+    pub(crate) fn tcp_take_over_until(&self, end: Instant) {
+        self.tcp.silent_until.fetch_max(end.nanos(), Ordering::Relaxed);
+    }
+
+    /// Whether a port is being taken over.
+    pub(super) fn tcp_is_taking_over(&self, now: Instant) -> bool {
+        now.nanos() < self.tcp.silent_until.load(Ordering::Relaxed)
+    }
+
     /// Has `timer` fire at `at`; with the handle of one that may still be on the wheel, that one is moved.
     pub(super) fn tcp_timer(
         &self,

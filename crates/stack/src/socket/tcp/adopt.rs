@@ -13,16 +13,22 @@ use crate::{
     napi::Pass,
     socket::options::{IPPROTO_IPV6, IPV6_V6ONLY, SO_REUSEADDR, SO_REUSEPORT, SOL_SOCKET, errno},
     sync::lock,
+    sys, time,
 };
 use std::{
     io,
     net::{SocketAddr, TcpListener as KernelListener, TcpStream as KernelStream},
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, OwnedFd, RawFd},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
+
+/// So long after a port was taken over from the kernel, what was on its way to the kernel's connections has been
+/// taken from our rings.
+const TAKE_OVER: Duration = Duration::from_millis(200);
 
 /// What a listener accepts that listens beside one of the kernel's.
 #[derive(Debug)]
@@ -45,12 +51,19 @@ pub(super) struct KernelHalf {
 struct Waiting {
     some: AtomicBool,
     endpoint: Arc<Endpoint>,
+    /// The kernel's socket, to be looked at.
+    kernel: RawFd,
+    /// Held to look at it or to accept from it, so that nobody is told of a connection that was accepted already.
+    looking: Mutex<()>,
 }
 
 impl BesideEndpoint for Waiting {
     fn readable(&self, pass: &mut Pass<'_>) {
-        self.some.store(true, Ordering::SeqCst);
-        self.endpoint.changed(Ready::READABLE, None, pass);
+        let _looking = lock(&self.looking);
+        if sys::poll(self.kernel, Some(Duration::ZERO)) > 0 {
+            self.some.store(true, Ordering::SeqCst);
+            self.endpoint.changed(Ready::READABLE, None, pass);
+        }
     }
 }
 
@@ -61,6 +74,7 @@ impl KernelHalf {
         if !self.waiting.some.swap(false, Ordering::SeqCst) {
             return None;
         }
+        let _looking = lock(&self.waiting.looking);
         let accepted = self.kernel.accept();
         if accepted.is_some() {
             self.waiting.some.store(true, Ordering::SeqCst);
@@ -110,10 +124,18 @@ impl TcpListener {
     pub fn beside(host: &Host, kernel: &KernelListener, backlog: u32) -> io::Result<TcpListener> {
         let own = KernelListener::from(kernel.as_fd().try_clone_to_owned()?);
         own.set_nonblocking(true)?;
+        // What comes before we listen, or know which connections the kernel has, is not to be refused.
+        let taking_over = || host.inet().tcp_take_over_until(time::now() + TAKE_OVER);
+        taking_over();
         let stream = adopted(host, own.local_addr()?, &own, None)?;
+        taking_over();
         stream.listen_beside(backlog, |endpoint| {
-            let waiting = Waiting { some: AtomicBool::new(true), endpoint: endpoint.clone() };
-            let waiting = Arc::new(waiting);
+            let waiting = Arc::new(Waiting {
+                some: AtomicBool::new(true),
+                endpoint: endpoint.clone(),
+                kernel: own.as_raw_fd(),
+                looking: Mutex::new(()),
+            });
             let service = host.kernel().ok_or_else(|| errno(libc::EADDRNOTAVAIL))?;
             Ok(KernelHalf { kernel: service.beside(own, waiting.clone())?, waiting })
         })
