@@ -1,5 +1,6 @@
 //! poll, select and epoll of one program, run on the plain kernel and on the stack plane: what they say must be the
-//! same, word for word (`programs/mixed.c`); so must what signals do to calls that wait.
+//! same, word for word (`programs/mixed.c`); so must what signals do to calls that wait, and what becomes of threads
+//! that wait before their socket comes to life (`programs/late.c`).
 
 #[path = "support/echo.rs"]
 mod echo;
@@ -19,12 +20,14 @@ use support::BUSYPOLL;
 #[allow(unused_imports, reason = "support/echo.rs")]
 use support::wait_until;
 
-/// `mixed.c`, built once.
-fn program() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let program = place("mixed-c").join("mixed");
-        build(Command::new("cc").args(["-O1", "-w", "-o"]).arg(&program).arg(source("mixed.c")));
+/// `mixed.c` or `late.c`, built once.
+fn program(name: &str) -> &'static Path {
+    static BUILT: [OnceLock<PathBuf>; 2] = [const { OnceLock::new() }; 2];
+    BUILT[usize::from(name == "late")].get_or_init(|| {
+        let program = place(name).join(name);
+        let mut compiler = Command::new("cc");
+        compiler.args(["-O1", "-w", "-pthread", "-o"]).arg(&program);
+        build(compiler.arg(source(&format!("{name}.c"))));
         program
     })
 }
@@ -83,14 +86,14 @@ fn oblige(mut stream: TcpStream) -> Option<()> {
 }
 
 /// What the program says in one case, by the plain kernel or on the stack plane.
-fn transcript(lab: &Lab, case: &str, stack: bool) -> String {
+fn transcript(lab: &Lab, name: &str, case: &str, stack: bool) -> String {
     let mut command = if stack {
         let mut command = lab.server.command(BUSYPOLL);
         command.args(["run", "--plane", "stack", "--strict", "--dev", lab.server.interface()]);
-        command.args(["--busy-poll", "20us", "--"]).arg(program());
+        command.args(["--busy-poll", "20us", "--"]).arg(program(name));
         command
     } else {
-        lab.server.command(program())
+        lab.server.command(program(name))
     };
     command.arg(lab.client.ipv4().to_string()).arg(case);
     let output = command.stdin(Stdio::null()).output().unwrap();
@@ -101,27 +104,29 @@ fn transcript(lab: &Lab, case: &str, stack: bool) -> String {
     said
 }
 
-/// Runs one case both ways.
-fn same(case: &str) {
+/// Runs one case of a program both ways.
+fn same(name: &str, case: &str) {
     let lab = Lab::builder().build().unwrap();
     serve(&lab.client);
-    let (plain, stack) = (transcript(&lab, case, false), transcript(&lab, case, true));
+    let (plain, stack) = (transcript(&lab, name, case, false), transcript(&lab, name, case, true));
     let differ = plain.lines().zip(stack.lines()).find(|(plain, stack)| plain != stack);
     assert!(plain == stack, "{differ:?}\nplain:\n{plain}\nstack:\n{stack}");
 }
 
 macro_rules! cases {
-    ($($case:ident)*) => { $(
+    ($name:ident: $($case:ident)*) => { $(
         #[test]
         fn $case() {
             needs_root!();
             needs!(program "cc");
-            same(stringify!($case));
+            same(stringify!($name), stringify!($case));
         }
     )* };
 }
 
-cases! {
+cases! { mixed:
     level edge one_shot errors exclusive fresh endings connecting listening duplicates mixed nested polls selects
     signals storm
 }
+
+cases! { late: called_out unnamed }

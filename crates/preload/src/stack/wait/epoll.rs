@@ -1,8 +1,8 @@
 //! The calls of epoll. A set that has no socket of ours that has come to life is the kernel's to wait for.
 
-use super::{Deadline, Joined, Set};
+use super::{Deadline, Joined, Set, set};
 use crate::{
-    config,
+    config, errno,
     fds::{self, Ref},
     inside::{Inside, Restart},
     kernel, real,
@@ -227,11 +227,11 @@ pub unsafe fn epoll_wait(
     room: c_int,
     timeout: c_int,
 ) -> c_int {
-    let deadline = || Ok(Deadline::from_millis(timeout));
+    let deadline = Ok(Deadline::from_millis(timeout));
     // SAFETY: the caller's contract.
-    unsafe { wait(file, epoll, events, room, deadline, std::ptr::null()) }
-        // SAFETY: the caller's contract.
-        .unwrap_or_else(|| unsafe { kernel::epoll_wait(epoll, events, room, timeout) })
+    let by_kernel = || unsafe { kernel::epoll_wait(epoll, events, room, timeout) };
+    // SAFETY: the caller's contract.
+    unsafe { wait(file, epoll, events, room, deadline, std::ptr::null(), by_kernel) }
 }
 
 /// # Safety
@@ -244,11 +244,11 @@ pub unsafe fn epoll_pwait(
     timeout: c_int,
     mask: *const sigset_t,
 ) -> c_int {
-    let deadline = || Ok(Deadline::from_millis(timeout));
+    let deadline = Ok(Deadline::from_millis(timeout));
     // SAFETY: the caller's contract.
-    unsafe { wait(file, epoll, events, room, deadline, mask) }
-        // SAFETY: the caller's contract.
-        .unwrap_or_else(|| unsafe { kernel::epoll_pwait(epoll, events, room, timeout, mask) })
+    let by_kernel = || unsafe { kernel::epoll_pwait(epoll, events, room, timeout, mask) };
+    // SAFETY: the caller's contract.
+    unsafe { wait(file, epoll, events, room, deadline, mask, by_kernel) }
 }
 
 /// # Safety
@@ -262,35 +262,52 @@ pub unsafe fn epoll_pwait2(
     mask: *const sigset_t,
 ) -> c_int {
     // SAFETY: the caller's contract.
-    let deadline = || unsafe { Deadline::from_timespec(timeout) };
+    let deadline = unsafe { Deadline::from_timespec(timeout) };
     // SAFETY: the caller's contract.
-    unsafe { wait(file, epoll, events, room, deadline, mask) }
-        // SAFETY: the caller's contract.
-        .unwrap_or_else(|| unsafe { kernel::epoll_pwait2(epoll, events, room, timeout, mask) })
+    let by_kernel = || unsafe { kernel::epoll_pwait2(epoll, events, room, timeout, mask) };
+    // SAFETY: the caller's contract.
+    unsafe { wait(file, epoll, events, room, deadline, mask, by_kernel) }
 }
 
-/// `None`: the wait is the kernel's.
+/// Waits in our half, or by the kernel's own call while none of ours lives in the set.
 ///
 /// # Safety
-/// `events` has room for so many; `mask` is null or valid.
+/// `events` has room for so many; `mask` is null or valid; `by_kernel` writes to `events` what it returns.
 unsafe fn wait(
     file: Ref,
     epoll: c_int,
     events: *mut epoll_event,
     room: c_int,
-    deadline: impl FnOnce() -> io::Result<Deadline>,
+    deadline: io::Result<Deadline>,
     mask: *const sigset_t,
-) -> Option<c_int> {
-    let set = file.set()?.clone();
-    let inside = Inside::enter()?;
+    by_kernel: impl Fn() -> c_int,
+) -> c_int {
+    let (Some(set), Some(mut inside)) = (file.set().cloned(), Inside::enter()) else {
+        return by_kernel();
+    };
+    drop(file);
     set.wake_up();
-    if !set.is_mixed() {
-        return None;
+    while set.waits_in_kernel() {
+        drop(inside);
+        let found = by_kernel();
+        let failed = errno::Kept::new();
+        let Some(again) = Inside::enter() else { return found };
+        inside = again;
+        set.has_waited_in_kernel();
+        let left = match usize::try_from(found) {
+            // SAFETY: the kernel has written as many.
+            Ok(written @ 1..) => set::but_calls(unsafe { slice::from_raw_parts_mut(events, written) }),
+            _ => found,
+        };
+        if left != 0 || found == 0 {
+            drop((set, inside, failed));
+            return left;
+        }
     }
     let room = usize::try_from(room).ok().filter(|room| (1..=MOST).contains(room));
     // SAFETY: the caller's contract.
     let mask = unsafe { mask.as_ref() };
-    let result = match (room, deadline()) {
+    let result = match (room, deadline) {
         (None, _) => Err(error(libc::EINVAL)),
         (_, Err(error)) => Err(error),
         (Some(room), Ok(deadline)) => {
@@ -299,8 +316,8 @@ unsafe fn wait(
             wait_for(&inside, &set, epoll, out, deadline, mask)
         }
     };
-    drop((set, file));
-    Some(answer(result))
+    drop(set);
+    answer(result)
 }
 
 fn wait_for(

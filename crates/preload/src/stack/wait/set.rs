@@ -40,6 +40,10 @@ pub struct Set {
     dormant: AtomicUsize,
     /// Some member has come to life: waits are ours.
     is_mixed: AtomicBool,
+    /// Threads that wait in the kernel's half alone, from before that.
+    in_kernel: AtomicUsize,
+    /// What calls them out.
+    call: OnceLock<OwnedFd>,
     /// The kernel's instance may have something to report.
     has_kernels: AtomicBool,
     /// Whose events come first when there is not room for all, so that neither half starves.
@@ -64,6 +68,8 @@ impl Set {
             members: Mutex::default(),
             dormant: AtomicUsize::new(0),
             is_mixed: AtomicBool::new(false),
+            in_kernel: AtomicUsize::new(0),
+            call: OnceLock::new(),
             has_kernels: AtomicBool::new(false),
             kernels_turn: AtomicBool::new(false),
             kernel: OnceLock::new(),
@@ -103,6 +109,46 @@ impl Set {
     /// Whether waits are ours.
     pub fn is_mixed(&self) -> bool {
         self.is_mixed.load(Ordering::Acquire)
+    }
+
+    /// The calling thread may wait by the kernel's own call, and says when it [has](Set::has_waited_in_kernel);
+    /// false if a member lives.
+    pub fn waits_in_kernel(&self) -> bool {
+        self.in_kernel.fetch_add(1, Ordering::SeqCst);
+        // It comes after us, and calls, or we see it.
+        let waits = !self.is_mixed.load(Ordering::SeqCst);
+        if !waits {
+            self.has_waited_in_kernel();
+        }
+        waits
+    }
+
+    /// It has; and if it was called out, the next one is.
+    pub fn has_waited_in_kernel(&self) {
+        let others = self.in_kernel.fetch_sub(1, Ordering::SeqCst) > 1;
+        if others && self.is_mixed() {
+            self.call_out();
+        }
+    }
+
+    /// Ends the wait of a thread in the kernel's half. Edge-triggered: each call is for one of them.
+    fn call_out(&self) {
+        let Some(kernel) = self.kernel() else { return };
+        if self.call.get().is_none() {
+            // SAFETY: a plain system call.
+            let made = own::keep(unsafe { real::eventfd(0, libc::EFD_NONBLOCK) });
+            let mut event =
+                epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: call() };
+            // SAFETY: valid for the call. Without a descriptor it fails, and the thread waits on.
+            if unsafe { real::epoll_ctl(kernel, libc::EPOLL_CTL_ADD, made, &raw mut event) } != 0 {
+                return;
+            }
+            // SAFETY: made just now, and ours. Another thread's stays if it was first.
+            let _ = self.call.set(unsafe { OwnedFd::from_raw_fd(made) });
+        }
+        let Some(call) = self.call.get() else { return };
+        // It fails only when it is full of calls that nobody has heard.
+        let _ = rustix::io::write(call, &1_u64.to_ne_bytes());
     }
 
     /// The kernel's half has a member from now on.
@@ -282,7 +328,10 @@ impl Set {
 
     /// Waits are ours from now on, and those of the sets around.
     fn come_to_life(self: &Arc<Set>) {
-        if !self.is_mixed.swap(true, Ordering::AcqRel) {
+        if !self.is_mixed.swap(true, Ordering::SeqCst) {
+            if self.in_kernel.load(Ordering::SeqCst) > 0 {
+                self.call_out();
+            }
             self.joined.came_to_life(&self.source());
         }
     }
@@ -338,13 +387,26 @@ impl Set {
         for kernels in [kernels_first, !kernels_first] {
             let room = out.get_mut(found..).unwrap_or_default();
             if !room.is_empty() {
-                found += if kernels { take_kernels(epoll, room)? } else { self.take_ours(room) };
+                found += if kernels { self.take_kernels(epoll, room)? } else { self.take_ours(room) };
             }
         }
         if found == out.len() {
             self.kernels_turn.store(!kernels_first, Ordering::Relaxed);
         }
         Ok(found)
+    }
+
+    fn take_kernels(&self, epoll: c_int, out: &mut [epoll_event]) -> io::Result<usize> {
+        let room = c_int::try_from(out.len()).unwrap_or(c_int::MAX);
+        // SAFETY: room for as many events.
+        let found = said(unsafe { real::epoll_wait(epoll, out.as_mut_ptr(), room, 0) })?;
+        let found = out.get_mut(..usize::try_from(found).unwrap_or(0)).unwrap_or_default();
+        let left = usize::try_from(but_calls(found)).unwrap_or(0);
+        // It was for another thread, which has found nothing and sleeps again.
+        if left < found.len() && self.in_kernel.load(Ordering::SeqCst) > 0 {
+            self.call_out();
+        }
+        Ok(left)
     }
 
     fn take_ours(&self, out: &mut [epoll_event]) -> usize {
@@ -479,9 +541,18 @@ fn tag(fd: c_int) -> u64 {
     u64::from(fd.cast_unsigned())
 }
 
-fn take_kernels(epoll: c_int, out: &mut [epoll_event]) -> io::Result<usize> {
-    let room = c_int::try_from(out.len()).unwrap_or(c_int::MAX);
-    // SAFETY: room for as many events.
-    let found = said(unsafe { real::epoll_wait(epoll, out.as_mut_ptr(), room, 0) })?;
-    Ok(usize::try_from(found).unwrap_or(0))
+/// What a call out is known by among events: an address that is no one else's.
+fn call() -> u64 {
+    static CALL: u8 = 0;
+    (&raw const CALL).addr() as u64
+}
+
+/// Takes a call out from among `events`; how many are left.
+pub fn but_calls(events: &mut [epoll_event]) -> c_int {
+    let mut left = events.len();
+    if let Some(at) = events.iter().position(|event| event.u64 == call()) {
+        left -= 1;
+        events.swap(at, left);
+    }
+    c_int::try_from(left).unwrap_or(c_int::MAX)
 }
