@@ -28,3 +28,10 @@ plane! { kernel:
     redis redis_saves_in_the_background memcached nginx iperf3
     python_asyncio java_nio go_echo quickfix
 }
+
+// Go makes its system calls itself: no library can put a stack below it.
+plane! { stack:
+    sockperf_udp_ping_pong sockperf_tcp_ping_pong sockperf_under_load sockperf_throughput
+    redis redis_saves_in_the_background memcached nginx iperf3
+    python_asyncio java_nio quickfix
+}

@@ -30,6 +30,16 @@ pub fn received_packets() -> Result<BTreeMap<String, u64>> {
     Ok(text.lines().filter_map(received).collect())
 }
 
+/// `Ip: InReceives` of the calling thread's network namespace: packets that its IPv4 has seen
+/// (`/proc/net/snmp`). What a device has received beyond it never came to the kernel's stack.
+pub fn ip_received() -> Result<u64> {
+    let path = "/proc/thread-self/net/snmp";
+    netstat_counter(&read(path)?, "Ip:", "InReceives").ok_or_else(|| Error::Malformed {
+        path: path.into(),
+        why: "no Ip counter InReceives".into(),
+    })
+}
+
 /// `  eth0: BYTES PACKETS …`
 fn received(line: &str) -> Option<(String, u64)> {
     let (name, counters) = line.split_once(':')?;

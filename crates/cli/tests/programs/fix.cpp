@@ -89,6 +89,8 @@ int main(int argc, char **argv)
     std::stringstream text;
     text << "[DEFAULT]\nConnectionType=" << argv[1] << "\nHeartBtInt=1\nReconnectInterval=1\n"
          << "StartTime=00:00:00\nEndTime=00:00:00\nUseDataDictionary=N\nSocketNodelay=Y\n"
+         // Each run of the initiator begins with number 1.
+         << "ResetOnLogon=Y\n"
          << (acceptor ? "SocketAcceptPort=" : "SocketConnectPort=") << argv[2] << "\n"
          << (acceptor ? "" : "SocketConnectHost=") << (acceptor ? "" : argv[3]) << "\n"
          << "[SESSION]\nBeginString=FIX.4.2\nSenderCompID=" << (acceptor ? "SELL" : "BUY")

@@ -74,20 +74,30 @@ impl Place {
     /// Starts a daemon, and waits until it takes connections.
     fn daemon(&self, command: &mut Command, port: u16) -> Daemon {
         let mut daemon = Daemon(command.stdout(Stdio::null()).spawn().unwrap());
-        let address = SocketAddr::from((self.lab.server.ipv4(), port));
-        wait_until("it listens", || {
+        self.listens(port, || {
             assert!(daemon.0.try_wait().unwrap().is_none(), "it ended: {command:?}");
-            self.lab.client.enter(|| TcpStream::connect(address)).unwrap().is_ok()
         });
         daemon
     }
 
-    /// Does `work`, in which the server's busy polling finds packets.
-    fn polls(&self, mut work: impl FnMut()) {
-        if self.plane == "kernel" {
-            finds_packets(&self.lab, work);
-        } else {
-            work();
+    /// Waits until connections are taken by the plane. Those from before a process first waits are its kernel's.
+    fn listens(&self, port: u16, mut still: impl FnMut()) {
+        let address = SocketAddr::from((self.lab.server.ipv4(), port));
+        let seen = || self.lab.server.enter(busypoll_linux::stat::ip_received).unwrap().unwrap();
+        wait_until("it listens", || {
+            still();
+            let before = seen();
+            let connected = self.lab.client.enter(|| TcpStream::connect(address)).unwrap().is_ok();
+            connected && (self.plane == "kernel" || seen() == before)
+        });
+    }
+
+    /// Does `work`, in which the server's packets come as the plane says: its busy polling finds them, or
+    /// they never reach its kernel.
+    fn polls(&self, work: impl FnMut()) {
+        match self.plane {
+            "kernel" => finds_packets(&self.lab, work),
+            _ => passes_by_the_kernel(&self.lab.server, work),
         }
     }
 }
@@ -297,9 +307,11 @@ pub fn nginx(plane: &'static str) {
     fs::write(folder.join("file"), &file).unwrap();
     fs::write(folder.join("small"), "small\n").unwrap();
     let here = folder.display();
-    // As Debian ships it: a master that becomes a daemon, and a worker of another user.
+    // As Debian ships it: a master that becomes a daemon, and a worker of another user; but on the stack plane
+    // it is the worker who opens the queues, so it keeps the right to.
+    let user = if plane == "stack" { "root" } else { "www-data" };
     let configuration = format!(
-        "user www-data; worker_processes 1; pid {here}/pid; error_log {here}/error.log;\n\
+        "user {user}; worker_processes 1; pid {here}/pid; error_log {here}/error.log;\n\
          events {{ worker_connections 768; }}\n\
          http {{ sendfile on; tcp_nopush on; access_log off; keepalive_requests 1000000;\n\
          server {{ listen {}:{PORT}; root {here}; }} }}\n",
@@ -313,6 +325,7 @@ pub fn nginx(plane: &'static str) {
         || fs::read_to_string(folder.join("pid")).unwrap_or_default().trim().parse::<i32>().ok();
     wait_until("the master has its number", || master().is_some());
     let master = Master(rustix::process::Pid::from_raw(master().unwrap()).unwrap());
+    place.listens(PORT, || {});
     let url = |name: &str| format!("http://{}:{PORT}/{name}", place.address());
     let sum = succeeds(Command::new("sha256sum").arg(folder.join("file")));
     for _ in 0..3 {
@@ -381,6 +394,7 @@ pub fn iperf3(plane: &'static str) {
 /// An echo server, asked over some connections at once.
 fn echo_server(place: &Place, command: &mut Command) {
     let _server = Running::start(command.arg(PORT.to_string()));
+    place.listens(PORT, || {});
     let mut clients: Vec<Client> = (0..4).map(|_| Client::connect(&place.lab, PORT)).collect();
     place.polls(|| clients.iter_mut().for_each(|client| client.exchange(200)));
 }

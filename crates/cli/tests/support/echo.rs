@@ -165,6 +165,19 @@ pub fn finds_packets(lab: &Lab, mut work: impl FnMut()) {
     });
 }
 
+/// Does `work`, in which packets come to `host`, and its kernel's stack sees next to none of them.
+pub fn passes_by_the_kernel(host: &LabHost, work: impl FnOnce()) {
+    let count = || {
+        let came = stat::received_packets().unwrap()[host.interface()];
+        (came, stat::ip_received().unwrap())
+    };
+    let before = host.enter(count).unwrap();
+    work();
+    let after = host.enter(count).unwrap();
+    let (came, seen) = (after.0 - before.0, after.1 - before.1);
+    assert!(came >= 100 && seen * 20 <= came, "the kernel has seen {seen} of {came} packets");
+}
+
 /// One test at a time: two spinners on a CPU find nothing.
 pub fn alone() -> std::sync::MutexGuard<'static, ()> {
     static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
