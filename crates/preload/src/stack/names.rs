@@ -12,7 +12,7 @@ use crate::{
     kernel, real,
 };
 use busypoll_policy::Protocol;
-use busypoll_stack::{Accepted, Events, TcpListener, TcpStream};
+use busypoll_stack::{Accepted, TcpListener, TcpStream};
 use libc::{c_int, sockaddr, socklen_t};
 use std::{
     io,
@@ -280,12 +280,6 @@ fn accept_from(
     listener: &TcpListener,
     flags: c_int,
 ) -> io::Result<(c_int, Option<SocketAddr>)> {
-    if listener.nonblocking()
-        && !listener.readiness().has(Events::READABLE)
-        && listener.busy_poll() == 0
-    {
-        return Err(error(libc::EAGAIN));
-    }
     // SAFETY: a plain system call.
     let fd = said(unsafe { real::socket(file.domain, libc::SOCK_STREAM | flags, 0) })?;
     let restart = match listener.accept_timeout() {

@@ -82,6 +82,11 @@ impl KernelHalf {
         accepted
     }
 
+    /// Whether one was heard of and not taken; at first, nobody has looked yet.
+    pub(super) fn may_have_some(&self) -> bool {
+        self.waiting.some.load(Ordering::SeqCst)
+    }
+
     /// Whether there is one.
     pub(super) fn has_some(&self) -> bool {
         if !self.waiting.some.swap(false, Ordering::SeqCst) {

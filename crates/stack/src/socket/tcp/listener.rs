@@ -135,7 +135,8 @@ impl TcpListener {
         waiting.wait_unless(at_once, &Reading(endpoint), &waiting.reading, || {
             let moment = endpoint.moment();
             let kernel = inner.kernel.as_ref();
-            if !endpoint.ready().any(Ready::READABLE) {
+            let ready = endpoint.ready().any(Ready::READABLE);
+            if !ready && !kernel.is_some_and(KernelHalf::may_have_some) {
                 return None;
             }
             let flow = inner.listening.accept();
