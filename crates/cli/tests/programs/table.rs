@@ -142,7 +142,8 @@ fn sockperf(place: &Place, tcp: bool, mode: &str, how: &str, options: &[&str]) {
         assert!(output.status.success() && !said.contains("ERROR"), "{how}: {said}");
         if mode != "tp" {
             let received: u64 = number_after(&said, "ReceivedMessages").parse().unwrap();
-            assert!(received > 100, "{how}: {said}");
+            // On a busy machine a spinner comes to run as rarely as anybody.
+            assert!(received > 10, "{how}: {said}");
             // Datagrams of a load may find no room, here as with the kernel alone.
             let dropped = (tcp || mode == "pp").then_some("# dropped messages");
             let never = ["# duplicated messages", "# out-of-order messages"];

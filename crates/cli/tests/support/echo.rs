@@ -175,7 +175,7 @@ pub fn passes_by_the_kernel(host: &LabHost, work: impl FnOnce()) {
     work();
     let after = host.enter(count).unwrap();
     let (came, seen) = (after.0 - before.0, after.1 - before.1);
-    assert!(came >= 100 && seen * 20 <= came, "the kernel has seen {seen} of {came} packets");
+    assert!(came >= 20 && seen * 10 <= came, "the kernel has seen {seen} of {came} packets");
 }
 
 /// One test at a time: two spinners on a CPU find nothing.
