@@ -1,0 +1,285 @@
+//! What `busypoll run` makes of real programs: not tests that pass or fail, but tables to be read. Release build:
+//!
+//!   cargo test --release -p busypoll-cli --test speed -- --ignored --nocapture --test-threads=1 [PROGRAM]
+//!
+//! Both ends run plain, on the kernel plane and on the stack plane, each way in a lab of its own; rounds interleave
+//! the ways, and ratios are paired by round with a 95% interval. `ROUNDS` rounds (20) for each placement: both ends
+//! pinned to a CPU each, to one CPU, or not at all.
+
+#[path = "support/echo.rs"]
+mod echo;
+mod support;
+
+use std::fmt::Write as _;
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Instant;
+use std::{env, fs};
+
+use busypoll_bench::schedule;
+use busypoll_bench::stats::{Ratio, median, paired_ratio};
+use busypoll_lab::{Lab, LabHost, Namespace, needs, needs_root};
+use echo::*;
+use support::*;
+
+const PORT: u16 = 7300;
+const PLANES: [&str; 3] = ["plain", "kernel", "stack"];
+
+/// Where the ends run: the server's CPU and the client's.
+const PLACEMENTS: [(&str, Option<[&str; 2]>); 3] =
+    [("a CPU each", Some(["1", "0"])), ("one CPU", Some(["1", "1"])), ("unpinned", None)];
+
+/// A way to run both ends.
+struct Way {
+    lab: Lab,
+    plane: &'static str,
+    cpus: Option<[&'static str; 2]>,
+    server: Option<Child>,
+}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+    }
+}
+
+impl Way {
+    fn command(&self, host: &LabHost, program: &str) -> Command {
+        let server = std::ptr::eq(host, &raw const self.lab.server);
+        let mut words: Vec<&str> = Vec::new();
+        if let Some([servers, clients]) = self.cpus {
+            words.extend(["taskset", "-c", if server { servers } else { clients }]);
+        }
+        if self.plane != "plain" {
+            words.extend([BUSYPOLL, "run", "--plane", self.plane]);
+            if self.plane == "stack" {
+                words.extend(["--dev", host.interface()]);
+            }
+            words.push("--");
+        }
+        words.push(program);
+        // The host's own command would be pinned to the host's CPU.
+        let mut command = Namespace::command(host, words[0]);
+        command.args(&words[1..]).stdin(Stdio::null()).stderr(Stdio::null());
+        command
+    }
+
+    fn client(&self, program: &str) -> Command {
+        self.command(&self.lab.client, program)
+    }
+
+    fn address(&self) -> String {
+        self.lab.server.ipv4().to_string()
+    }
+
+    fn serve(&mut self, program: &str, arguments: &[&str], tcp: bool) {
+        let mut command = self.command(&self.lab.server, program);
+        self.server = Some(command.args(arguments).stdout(Stdio::null()).spawn().unwrap());
+        let address = SocketAddr::from((self.lab.server.ipv4(), PORT));
+        wait_until("it serves", || {
+            !tcp || self.lab.client.enter(|| TcpStream::connect(address)).unwrap().is_ok()
+        });
+        // So that the stack has the queues, and sockperf its socket.
+        std::thread::sleep(std::time::Duration::from_millis(500));
+    }
+}
+
+/// One figure of a round, from what a client has printed.
+type Figure = fn(&Way) -> f64;
+
+fn measure(what: &str, serve: impl Fn(&mut Way), figure: Figure) {
+    let rounds = env::var("ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(20);
+    let mut table = format!("\n{what}, {rounds} rounds\n");
+    for (placement, cpus) in PLACEMENTS {
+        let mut ways = PLANES.map(|plane| {
+            let lab = Lab::builder().build().unwrap();
+            Way { lab, plane, cpus, server: None }
+        });
+        ways.iter_mut().for_each(&serve);
+        let mut figures = [const { Vec::new() }; PLANES.len()];
+        for order in schedule::rounds(ways.len(), rounds) {
+            for way in order {
+                figures[way].push(figure(&ways[way]));
+            }
+        }
+        let [plain, kernel, stack] = &figures;
+        let _ = write!(table, " {placement:<10}");
+        for (plane, figures) in PLANES.iter().zip(&figures) {
+            let _ = write!(table, "  {plane} {:>9.1}", median(figures));
+        }
+        for (name, ratio) in [
+            ("kernel/plain", paired_ratio(kernel, plain)),
+            ("stack/plain", paired_ratio(stack, plain)),
+            ("stack/kernel", paired_ratio(stack, kernel)),
+        ] {
+            let _ = write!(table, "  {name} {}", shown(ratio));
+        }
+        table.push('\n');
+    }
+    println!("{table}");
+}
+
+fn shown(ratio: Option<Ratio>) -> String {
+    match ratio {
+        Some(Ratio { ratio, ci95: Some([low, high]) }) => {
+            format!("{ratio:.2} [{low:.2}-{high:.2}]")
+        }
+        Some(Ratio { ratio, ci95: None }) => format!("{ratio:.2}"),
+        None => "-".to_owned(),
+    }
+}
+
+/// The number that follows `name` in what a client prints.
+fn number(command: &mut Command, name: &str) -> f64 {
+    let said = succeeds(command);
+    let (_, after) = said.rsplit_once(name).unwrap_or_else(|| panic!("no {name} in {said}"));
+    let after = after.trim_start_matches([' ', '=', ':']);
+    let digits = after.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(after.len());
+    let scale = if after[digits..].starts_with("ms") { 1000.0 } else { 1.0 };
+    after[..digits].parse::<f64>().unwrap() * scale
+}
+
+fn sockperf(kind: &'static [&'static str]) -> impl Fn(&mut Way) {
+    move |way| {
+        let address = way.address();
+        way.serve("sockperf", &[&["sr", "-i", &address, "-p", "7300"], kind].concat(), false);
+    }
+}
+
+fn ping_pong(way: &Way, kind: &[&str]) -> f64 {
+    let mut client = way.client("sockperf");
+    client.args(["pp", "-t", "1", "-i", &way.address(), "-p", "7300"]).args(kind);
+    number(&mut client, "percentile 50.000")
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn sockperf_udp() {
+    needs_root!();
+    needs!(program "sockperf");
+    measure("sockperf UDP ping-pong, p50 one way in us", sockperf(&[]), |way| ping_pong(way, &[]));
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn sockperf_tcp() {
+    needs_root!();
+    needs!(program "sockperf");
+    measure("sockperf TCP ping-pong, p50 one way in us", sockperf(&["--tcp"]), |way| {
+        ping_pong(way, &["--tcp"])
+    });
+}
+
+fn redis(way: &mut Way) {
+    way.serve("redis-server", &["--port", "7300", "--protected-mode", "no", "--save", ""], true);
+}
+
+fn gets(way: &Way, load: &[&str]) -> f64 {
+    let mut client = way.client("redis-benchmark");
+    client.args(["-h", &way.address(), "-p", "7300", "-t", "get", "--csv"]).args(load);
+    number(&mut client, "\"GET\",\"")
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn redis_one() {
+    needs_root!();
+    needs!(program "redis-server", program "redis-benchmark");
+    measure("redis-benchmark -c 1 GET a second", redis, |way| {
+        gets(way, &["-c", "1", "-n", "10000"])
+    });
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn redis_many() {
+    needs_root!();
+    needs!(program "redis-server", program "redis-benchmark");
+    measure("redis-benchmark -c 50 -P 16 GET a second", redis, |way| {
+        gets(way, &["-c", "50", "-P", "16", "-n", "200000"])
+    });
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn nginx() {
+    needs_root!();
+    needs!(program "nginx", program "wrk");
+    let serve = |way: &mut Way| {
+        let folder = place("nginx");
+        let here = folder.display();
+        fs::write(folder.join("small"), "small\n").unwrap();
+        let configuration = format!(
+            "daemon off; master_process off; pid {here}/pid; error_log {here}/error.log;\n\
+             events {{ worker_connections 768; }}\n\
+             http {{ access_log off; keepalive_requests 1000000;\n\
+             server {{ listen {}:{PORT}; root {here}; }} }}\n",
+            way.address()
+        );
+        fs::write(folder.join("nginx.conf"), configuration).unwrap();
+        way.serve("nginx", &["-c", folder.join("nginx.conf").to_str().unwrap()], true);
+    };
+    measure("wrk, 32 connections to nginx, p50 in us", serve, |way| {
+        let mut wrk = way.client("wrk");
+        wrk.args(["-t1", "-c32", "-d1s", "--latency"]);
+        number(wrk.arg(format!("http://{}:{PORT}/small", way.address())), "50%")
+    });
+}
+
+/// QuickFIX at both ends.
+fn fix(gap: &'static str, orders: Figure) {
+    needs_root!();
+    needs!(program "g++");
+    if !std::path::Path::new("/usr/include/quickfix/Application.h").exists() {
+        return busypoll_lab::needs::skipped(module_path!(), "the package libquickfix-dev");
+    }
+    let serve = |way: &mut Way| way.serve(fix_program(), &["acceptor", "7300"], true);
+    measure(&format!("QuickFIX, {gap} us between orders, p50 in us"), serve, orders);
+}
+
+fn fix_program() -> &'static str {
+    static BUILT: OnceLock<String> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let program = place("fix").join("fix");
+        let mut compiler = Command::new("g++");
+        compiler.args(["-std=c++14", "-O1", "-w", "-o"]).arg(&program).arg(source("fix.cpp"));
+        build(compiler.args(["-lquickfix", "-pthread"]));
+        program.to_str().unwrap().to_owned()
+    })
+}
+
+fn orders(way: &Way, count: &str, gap: &str) -> f64 {
+    let mut client = way.client(fix_program());
+    number(client.args(["initiator", "7300", &way.address(), count, gap]), "p50")
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn quickfix_quiet() {
+    fix("10000", |way| orders(way, "50", "10000"));
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn quickfix_flat_out() {
+    fix("0", |way| orders(way, "1000", "0"));
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn start_up() {
+    needs_root!();
+    measure(
+        "start-up of a program without sockets, ms",
+        |_: &mut Way| {},
+        |way| {
+            let begun = Instant::now();
+            assert!(way.client("true").status().unwrap().success());
+            begun.elapsed().as_secs_f64() * 1e3
+        },
+    );
+}
