@@ -1,6 +1,7 @@
 //! The `busypoll` command: parses the words, hands them to a subcommand, words the errors.
 
 mod lab;
+mod soak;
 
 use std::process::ExitCode;
 
@@ -28,6 +29,7 @@ enum Command {
     Bench(BenchArgs),
     Serve(ServeArgs),
     Lab(lab::LabArgs),
+    Soak(soak::SoakArgs),
     Doctor(DoctorArgs),
     Policy(PolicyArgs),
     Run(RunArgs),
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => run_bench(&args).map(|()| ExitCode::SUCCESS).map_err(Into::into),
         Command::Serve(args) => run_serve(&args).map(|()| ExitCode::SUCCESS).map_err(Into::into),
         Command::Lab(args) => lab::run(&args),
+        Command::Soak(args) => soak::run(&args),
         Command::Doctor(args) => run_doctor(&args).map_err(Into::into),
         Command::Run(args) => run_program(&args).map(|never| match never {}).map_err(Into::into),
         Command::Ss(args) => run_ss(&args).map(|()| ExitCode::SUCCESS).map_err(Into::into),

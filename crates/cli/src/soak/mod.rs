@@ -1,0 +1,145 @@
+//! `busypoll soak`: connections opened, used and ended at random between two hosts of a lab, for as long as one
+//! likes, while their link and their processes are disturbed. All that comes back is compared with what was sent.
+//!
+//! The ends are this command once more, under `busypoll run` like anybody's program: [`end`].
+
+mod end;
+
+use std::env;
+use std::process::{Child, ExitCode, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use busypoll_lab::{Lab, LabHost};
+use busypoll_policy::units;
+use clap::Args;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Opens, uses and ends connections at random for a long time, with faults, and checks every byte.
+///
+/// Two hosts that exist only for it (as `busypoll lab` makes them) run a server and clients of TCP and UDP under
+/// `busypoll run`. Meanwhile the link goes down and up, neighbours are forgotten, and either end is stopped for a
+/// while. It ends with the first byte that is wrong, or that does not come within a minute.
+#[derive(Debug, Args)]
+pub(crate) struct SoakArgs {
+    /// How long it runs
+    #[arg(long, default_value = "30m", value_name = "TIME", value_parser = units::time)]
+    duration: Duration,
+    /// The plane both ends are on
+    #[arg(long, default_value = "stack", value_parser = ["kernel", "stack"])]
+    plane: String,
+    /// How many clients there are at once
+    #[arg(long, default_value_t = 16)]
+    clients: u32,
+    /// The beginning of chance
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// The end of it that this process is
+    #[arg(long, hide = true, value_parser = ["server", "client"])]
+    end: Option<String>,
+}
+
+pub(crate) fn run(args: &SoakArgs) -> Result<ExitCode> {
+    match args.end.as_deref() {
+        Some("server") => end::serve(),
+        Some(_) => end::exercise(args),
+        None => soak(args),
+    }?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// An end of it; ended by its end.
+struct End(Child);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl End {
+    fn start(args: &SoakArgs, host: &LabHost, name: &str) -> Result<End> {
+        let busypoll = env::current_exe()?;
+        let mut command = host.command(&busypoll);
+        command.args(["run", "--plane", &args.plane]);
+        if args.plane == "stack" {
+            command.args(["--dev", host.interface()]);
+        }
+        command.arg("--").arg(busypoll).args(["soak", "--end", name]);
+        command.args(["--duration", &format!("{}ms", args.duration.as_millis())]);
+        command.args(["--clients", &args.clients.to_string(), "--seed", &args.seed.to_string()]);
+        let child = command.stdin(Stdio::null()).spawn();
+        Ok(End(child.with_context(|| format!("cannot start the {name}"))?))
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        Ok(kill_process(Pid::from_child(&self.0), signal)?)
+    }
+}
+
+fn soak(args: &SoakArgs) -> Result<()> {
+    let lab = Lab::builder().build()?;
+    let server = End::start(args, &lab.server, "server")?;
+    let mut client = End::start(args, &lab.client, "client")?;
+    let mut chance = Chance(args.seed);
+    let mut faults = 0;
+    let status = loop {
+        thread::sleep(Duration::from_millis(200 + chance.below(1800)));
+        if let Some(status) = client.0.try_wait()? {
+            break status;
+        }
+        disturb(&lab, [&server, &client], &mut chance)?;
+        faults += 1;
+    };
+    if !status.success() {
+        bail!("it failed after {faults} faults, with --seed {}", args.seed);
+    }
+    println!("{faults} faults on the way, and every byte was right");
+    Ok(())
+}
+
+/// One fault: short enough for what is on the way to come in time.
+fn disturb(lab: &Lab, ends: [&End; 2], chance: &mut Chance) -> Result<()> {
+    let span = Duration::from_millis(5 + chance.below(300));
+    let host = [&lab.server, &lab.client][chance.below(2) as usize];
+    let ip = |words: &[&str]| -> Result<()> {
+        let status = host.command("ip").args(words).stderr(Stdio::null()).status();
+        status.context("cannot run ip (package iproute2)").map(drop)
+    };
+    match chance.below(4) {
+        0 => {
+            ip(&["link", "set", host.interface(), "down"])?;
+            thread::sleep(span);
+            ip(&["link", "set", host.interface(), "up"])
+        }
+        1 => ip(&["neigh", "flush", "dev", host.interface()]),
+        _ => {
+            let end = ends[chance.below(2) as usize];
+            end.signal(Signal::STOP)?;
+            thread::sleep(span);
+            end.signal(Signal::CONT)
+        }
+    }
+}
+
+/// Chance that can be had again: xorshift (Marsaglia 2003).
+pub(crate) struct Chance(u64);
+
+impl Chance {
+    /// Of a thread's own.
+    pub(crate) fn of(seed: u64, thread: u32) -> Self {
+        Chance(seed.wrapping_add(u64::from(thread)).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// A number below `end`.
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        let mut x = self.0 | 1;
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        self.0 = x;
+        (x >> 11) % end
+    }
+}

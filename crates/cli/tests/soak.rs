@@ -1,0 +1,30 @@
+//! A soak of some seconds; `busypoll soak` is one of half an hour.
+
+mod support;
+
+use std::process::{Command, Stdio};
+
+use busypoll_lab::{needs, needs_root};
+use support::BUSYPOLL;
+
+fn soak(plane: &str) {
+    needs_root!();
+    needs!(program "ip");
+    let mut soak = Command::new(BUSYPOLL);
+    soak.args(["soak", "--plane", plane, "--duration", "4s", "--clients", "4"]);
+    let output = soak.stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("every byte was right"), "{output:?}");
+    // The client's sum is the proof that there was something to be wrong.
+    assert!(said.contains(" connections, ") && !said.starts_with("0 "), "{said}");
+}
+
+#[test]
+fn the_kernel_plane_stands_some_seconds_of_faults() {
+    soak("kernel");
+}
+
+#[test]
+fn the_stack_plane_stands_some_seconds_of_faults() {
+    soak("stack");
+}
