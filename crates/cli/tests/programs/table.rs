@@ -308,11 +308,9 @@ pub fn nginx(plane: &'static str) {
     fs::write(folder.join("file"), &file).unwrap();
     fs::write(folder.join("small"), "small\n").unwrap();
     let here = folder.display();
-    // As Debian ships it: a master that becomes a daemon, and a worker of another user; but on the stack plane
-    // it is the worker who opens the queues, so it keeps the right to.
-    let user = if plane == "stack" { "root" } else { "www-data" };
+    // As Debian ships it: a master that becomes a daemon, and a worker of another user.
     let configuration = format!(
-        "user {user}; worker_processes 1; pid {here}/pid; error_log {here}/error.log;\n\
+        "user www-data; worker_processes 1; pid {here}/pid; error_log {here}/error.log;\n\
          events {{ worker_connections 768; }}\n\
          http {{ sendfile on; tcp_nopush on; access_log off; keepalive_requests 1000000;\n\
          server {{ listen {}:{PORT}; root {here}; }} }}\n",

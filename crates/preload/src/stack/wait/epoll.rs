@@ -295,8 +295,10 @@ unsafe fn wait(
         inside = again;
         set.has_waited_in_kernel();
         let left = match usize::try_from(found) {
-            // SAFETY: the kernel has written as many.
-            Ok(written @ 1..) => set::but_calls(unsafe { slice::from_raw_parts_mut(events, written) }),
+            Ok(written @ 1..) => {
+                // SAFETY: the kernel has written as many.
+                set::but_calls(unsafe { slice::from_raw_parts_mut(events, written) })
+            }
             _ => found,
         };
         if left != 0 || found == 0 {

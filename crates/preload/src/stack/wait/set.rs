@@ -387,7 +387,8 @@ impl Set {
         for kernels in [kernels_first, !kernels_first] {
             let room = out.get_mut(found..).unwrap_or_default();
             if !room.is_empty() {
-                found += if kernels { self.take_kernels(epoll, room)? } else { self.take_ours(room) };
+                found +=
+                    if kernels { self.take_kernels(epoll, room)? } else { self.take_ours(room) };
             }
         }
         if found == out.len() {
