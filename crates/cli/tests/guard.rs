@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use busypoll_lab::{Lab, LabHost, needs, needs_root};
 use echo::*;
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use support::*;
 
 const PORT: u16 = 7300;
@@ -63,8 +63,9 @@ fn kill(pid: u32) {
     kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
 }
 
+/// One that nobody has waited for has no command line any more.
 fn is_alive(pid: u32) -> bool {
-    test_kill_process(Pid::from_raw(pid.cast_signed()).unwrap()).is_ok()
+    fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
 }
 
 /// What `busypoll ss` lists on the server.
@@ -174,6 +175,20 @@ fn those_of_a_killed_child_are_told_and_the_next_child_serves() {
         server.pid = server.run.pid_of_ready();
     }
     server.listens(&lab);
+}
+
+/// The rights are the guard's: nginx's workers have none.
+#[test]
+fn a_server_that_gives_up_its_rights_is_guarded_too() {
+    needs_root!();
+    needs!(program "python3");
+    let lab = Lab::builder().build().unwrap();
+    let server = Server::start(&lab, &[], &["nobody"]);
+    server.listens(&lab);
+    let connections = connections(&lab);
+    kill(server.pid);
+    are_reset(connections);
+    assert_eq!(server.said(), "");
 }
 
 #[test]

@@ -1,7 +1,8 @@
 """A server of TCP on the port given: echoes, or sends without end to a client whose first byte is "t".
 
-More words: "worker": a child serves, and another one when that has ended; "daemon": a daemon does; "last": says a
-long last word to its first client and ends, as the word after that says. Each server prints its process number.
+More words: "nobody": it gives up its rights first; "worker": a child serves, and another one when that has ended;
+"daemon": a daemon does; "last": says a long last word to its first client and ends, as the word after that says. Each
+server prints its process number.
 """
 import os
 import socket
@@ -39,7 +40,12 @@ def last_word(listener, how):
 
 port, words = int(sys.argv[1]), sys.argv[2:]
 listener = socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True)
-if words == ["worker"]:
+if words == ["nobody"]:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+    accept(listener)
+elif words == ["worker"]:
     while True:
         if os.fork() == 0:
             accept(listener)

@@ -1,0 +1,93 @@
+//! `busypoll ss`: the sockets of a program on the stack plane, as `ss` lists the kernel's, and to whom.
+
+#[path = "support/echo.rs"]
+mod echo;
+mod support;
+
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::process::Stdio;
+
+use busypoll_lab::{Lab, needs, needs_root};
+use echo::*;
+use serde_json::Value;
+use support::*;
+
+/// A listener that accepts nobody, a UDP socket that receives nothing, and one that is connected.
+const PROGRAM: &str = "
+import socket, sys
+def look(call):
+    try: call()
+    except BlockingIOError: pass
+listener = socket.create_server(('', 7310), backlog=5)
+listener.setblocking(False)
+look(listener.accept)
+quiet, asking = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2)]
+for udp in quiet, asking: udp.setblocking(False)
+quiet.bind(('10.77.0.2', 7311))
+look(lambda: quiet.recv(1))
+asking.bind(('10.77.0.2', 7312))
+asking.connect(('10.77.0.1', 7313))
+asking.send(b'?')
+print('ready', flush=True)
+sys.stdin.read()
+";
+
+fn start(lab: &Lab) -> Running {
+    let mut command = lab.server.command(BUSYPOLL);
+    command.args(["run", "--plane", "stack", "--dev", lab.server.interface(), "--strict", "--"]);
+    Running::start(command.args(["python3", "-c", PROGRAM]))
+}
+
+fn rows(lab: &Lab) -> Vec<Value> {
+    let listed = text(&on(&lab.server, &["ss", "--json"]));
+    listed.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn at(rows: &[Value], local: &str) -> Value {
+    let found = rows.iter().find(|row| row["local"] == local && row["state"] != "ESTAB");
+    found.or_else(|| rows.iter().find(|row| row["local"] == local)).cloned().unwrap_or_default()
+}
+
+#[test]
+fn it_lists_what_there_is() {
+    needs_root!();
+    needs!(program "python3", program "setpriv");
+    let lab = Lab::builder().build().unwrap();
+    assert_eq!(rows(&lab), [] as [Value; 0]);
+    let program = start(&lab);
+    let client = lab.client.enter(|| UdpSocket::bind("10.77.0.1:7313")).unwrap().unwrap();
+    let to = |port| SocketAddr::new(lab.server.ipv4().into(), port);
+    for _ in 0..3 {
+        client.send_to(b"hello", to(7311)).unwrap();
+    }
+    let _connections =
+        [(); 2].map(|()| lab.client.enter(|| TcpStream::connect(to(7310))).unwrap().unwrap());
+    wait_until("it has come", || {
+        let rows = rows(&lab);
+        at(&rows, "10.77.0.2:7311")["recv_q"] == 15 && at(&rows, "0.0.0.0:7310")["recv_q"] == 2
+    });
+    let rows = rows(&lab);
+    for row in &rows {
+        assert_eq!((&row["pid"], &row["process"]), (&program.pid().into(), &"python3".into()));
+    }
+    let told =
+        |local, what: &[&str]| what.iter().map(|what| at(&rows, local)[what].clone()).collect();
+    let of = |values: &str| -> Vec<Value> { serde_json::from_str(values).unwrap() };
+    let listener: Vec<Value> = told("0.0.0.0:7310", &["netid", "state", "send_q", "peer"]);
+    assert_eq!(listener, of(r#"["tcp", "LISTEN", 5, null]"#));
+    let quiet: Vec<Value> = told("10.77.0.2:7311", &["netid", "state", "send_q", "peer"]);
+    assert_eq!(quiet, of(r#"["udp", "UNCONN", 0, null]"#));
+    assert!(at(&rows, "10.77.0.2:7311")["napi_id"].as_u64() > Some(0), "{rows:?}");
+    let asking: Vec<Value> = told("10.77.0.2:7312", &["netid", "state", "recv_q", "peer"]);
+    assert_eq!(asking, of(r#"["udp", "ESTAB", 0, "10.77.0.1:7313"]"#));
+    let connections = rows.iter().filter(|row| row["netid"] == "tcp" && row["state"] == "ESTAB");
+    assert_eq!(connections.count(), 2, "{rows:?}");
+    // As a table: a line each, and its header.
+    assert_eq!(text(&on(&lab.server, &["ss"])).lines().count(), rows.len() + 1);
+    // To others it tells nothing. They may not enter the folder of the command, which root opens for them.
+    let script = "exec 9<$0; exec setpriv --reuid=65534 --clear-groups /proc/self/fd/9 ss --json";
+    let mut other = lab.server.command("sh");
+    assert_eq!(succeeds(other.args(["-c", script, BUSYPOLL]).stdin(Stdio::null())), "");
+    drop(program);
+    wait_until("nothing is listed any more", || self::rows(&lab).is_empty());
+}
