@@ -5,6 +5,7 @@
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::{env, fs, thread};
 
 use busypoll_linux::caps::{Capability, Caps};
@@ -70,6 +71,14 @@ pub fn has_program(name: &str) -> bool {
         fs::metadata(folder.join(name))
             .is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
     })
+}
+
+/// A folder of the build's target folder, where a script of `.ci` has unpacked what is not installed.
+#[must_use]
+pub fn unpacked(name: &str) -> Option<PathBuf> {
+    // target/debug/deps/test-0123 or target/debug/busypoll
+    let program = env::current_exe().ok()?;
+    program.ancestors().map(|above| above.join(name)).find(|folder| folder.is_dir())
 }
 
 /// Reports a skipped test on standard error, past the test harness's capture.

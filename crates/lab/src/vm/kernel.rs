@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
-use crate::LabError;
+use crate::{LabError, needs};
 
 /// An unpacked kernel package.
 #[derive(Debug)]
@@ -19,12 +19,8 @@ pub(super) struct Kernel {
 impl Kernel {
     /// The folder `vm-kernel` of the build's target folder, or `BUSYPOLL_VM_KERNEL`.
     pub(super) fn folder() -> Option<PathBuf> {
-        if let Some(folder) = env::var_os("BUSYPOLL_VM_KERNEL") {
-            return Some(folder.into());
-        }
-        // target/debug/deps/test-0123 or target/debug/busypoll
-        let program = env::current_exe().ok()?;
-        program.ancestors().map(|above| above.join("vm-kernel")).find(|folder| folder.is_dir())
+        let elsewhere = env::var_os("BUSYPOLL_VM_KERNEL").map(PathBuf::from);
+        elsewhere.or_else(|| needs::unpacked("vm-kernel"))
     }
 
     pub(super) fn open() -> Result<Self, LabError> {

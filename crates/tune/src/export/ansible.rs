@@ -18,7 +18,7 @@ pub(super) fn files(export: &Export) -> Vec<ExportedFile> {
         text += "# Its files know a device by its address: export one play per machine.\n";
     }
     text += &format!(
-        "---\n- name: {}\n  hosts: all\n  become: true\n  tasks:\n",
+        "---\n- name: {}\n  hosts: all\n  become: true\n  gather_facts: false\n  tasks:\n",
         quoted(&format!("busypoll {}", export.profile))
     );
     for (handler, file) in &files {

@@ -38,7 +38,12 @@ fn net(device: &ForDevice) -> String {
         return String::new();
     }
     let name = device.name();
-    format!("\n[net_{name}]\ntype=net\ndevices={}\n{}", device.identity.name, lines.concat())
+    // Left on, tuned would lower the link's speed while little comes.
+    format!(
+        "\n[net_{name}]\ntype=net\ndynamic=0\ndevices={}\n{}",
+        device.identity.name,
+        lines.concat()
+    )
 }
 
 fn word(option: &str, key: &Key, value: &Value) -> Option<String> {

@@ -11,6 +11,8 @@ use busypoll_linux::ethtool::Ethtool;
 use busypoll_linux::link::Links;
 use busypoll_linux::netdev::Netdev;
 use busypoll_linux::sysfs::Sysfs;
+use busypoll_linux::topology::CpuList;
+use busypoll_tune::{Device, Export, Machine, Options, Profile};
 
 /// A state directory of one test's own, gone with it.
 pub struct State(pub PathBuf);
@@ -77,6 +79,14 @@ fn look(device: &str) -> Vec<String> {
         lines.push(format!("{file} {:?}", sysfs.attribute(device, &file)));
     }
     lines
+}
+
+/// A profile for a program on CPU 0, as files.
+pub fn export(device: Option<&str>, profile: &Profile) -> Export {
+    let devices: Vec<Device> = device.into_iter().map(|d| Device::open(d).unwrap()).collect();
+    let app_cpus = Some("0".parse::<CpuList>().unwrap());
+    let options = Options { app_cpus, ..Options::default() };
+    Export::make(&mut Machine::open().unwrap(), &devices, profile, &options)
 }
 
 /// This test program, running the ignored test `child` on a host with these variables.

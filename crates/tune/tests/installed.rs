@@ -1,0 +1,218 @@
+//! Exported files, installed by the tools they are for, make of one veth what apply makes of another.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use busypoll_lab::{Lab, needs, needs_root};
+use busypoll_tune::{
+    ExportedFile, Format, Machine, Options, Process, Profile, Request, apply, journal,
+};
+use common::{State, everything, export};
+
+const PROFILE: &str = "[features]\ngso = false\nrx-udp-gro-forwarding = true\n[channels]\nrx = 1\n\
+                       [queues]\nrps-cpus = \"0-1\"\nrps-flow-cnt = 64\nxps-cpus = \"1\"\n\
+                       [napi]\nthreaded = true\ngro-flush-timeout = \"20us\"\n[interrupts]\ncpus = \"0\"\n\
+                       [coalesce]\nrx-usecs = 7\n";
+
+/// Held by the test whose state directory the environment names.
+static STATE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+fn lab() -> Lab {
+    Lab::builder().queues(2).build().unwrap()
+}
+
+fn profile(state: &State, text: &str) -> Profile {
+    let path = state.0.join("p.toml");
+    fs::write(&path, text).unwrap();
+    Profile::find(path.to_str().unwrap()).unwrap()
+}
+
+/// What apply makes of a device of its own.
+fn applied(state: &State) -> Vec<String> {
+    let _one = STATE.lock();
+    // SAFETY: whoever reads or writes the environment in this file holds `STATE`.
+    unsafe { std::env::set_var("BUSYPOLL_STATE", &state.0) };
+    let (lab, profile) = (lab(), profile(state, PROFILE));
+    let (host, device) = (&lab.server, lab.server.interface());
+    let fresh = everything(host, device);
+    host.enter(|| {
+        let options = Options { devices: vec![device.into()], ..Options::default() };
+        let request = Request {
+            profile: &profile,
+            options: &options,
+            guard: None,
+            confirm_within: None,
+            pollers: vec![Process::find(std::process::id()).unwrap()],
+        };
+        let mut machine = Machine::open().unwrap();
+        apply(&mut machine, journal().unwrap(), &request, &mut |_| ()).unwrap();
+    })
+    .unwrap();
+    let want = everything(host, device);
+    assert_ne!(want, fresh);
+    want
+}
+
+/// Writes a profile's files of these formats below the state directory.
+fn exported(lab: &Lab, state: &State, text: &str, formats: &[Format]) -> Vec<ExportedFile> {
+    let profile = profile(state, text);
+    let files: Vec<ExportedFile> = lab
+        .server
+        .enter(|| {
+            let export = export(Some(lab.server.interface()), &profile);
+            formats.iter().flat_map(|format| export.files(*format).unwrap()).collect()
+        })
+        .unwrap();
+    for file in &files {
+        let path = state.0.join(file.path.trim_start_matches('/'));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, &file.text).unwrap();
+    }
+    files
+}
+
+/// What needs a poller is not exported, and threads are switched on for the device by files, for each NAPI
+/// instance by apply.
+fn plain(lines: &[String]) -> Vec<String> {
+    let other = |l: &&String| !l.starts_with("napi ") && !l.starts_with("threaded");
+    let threads = lines.iter().filter(|l| l.starts_with("napi")).map(|l| l.contains("Some(On)"));
+    let threads = format!("{:?}", threads.collect::<Vec<_>>());
+    lines.iter().filter(other).cloned().chain([threads]).collect()
+}
+
+/// A shell on the server, in a mount namespace of its own with that network namespace's sysfs and a copy of
+/// `/etc`: `$1` is the state directory, `$2` the device.
+fn shell(lab: &Lab, state: &State, script: &str) -> Command {
+    let mut command = lab.server.command("unshare");
+    let script = format!(
+        "set -e; mount -t tmpfs none /run; mount -t sysfs none /sys; \
+         cp -a /etc /run; mount --bind /run/etc /etc; {script}"
+    );
+    command.args(["-m", "sh", "-c", &script, "sh"]).arg(&state.0).arg(lab.server.interface());
+    command.env("LC_ALL", "C.UTF-8").env("HOME", &state.0).stdin(Stdio::null());
+    command
+}
+
+fn said(output: &Output) -> String {
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    text(&output.stdout) + &text(&output.stderr)
+}
+
+/// `udevadm test` writes attributes and lists what it would run, which is then run; nobody's database is
+/// touched.
+#[test]
+fn by_udev() {
+    needs_root!();
+    needs!(program "udevadm", program "unshare", program "mount", program "ethtool");
+    let (lab, state) = (lab(), State::new("udev"));
+    exported(&lab, &state, PROFILE, &[Format::Link, Format::Udev]);
+    let script = "cp -a $1/etc/. /etc; udevadm test-builtin net_setup_link /sys/class/net/$2; \
+                  udevadm test --action=add /sys/class/net/$2 > /run/out; cat /run/out; \
+                  sed -n \"s/^run: '\\(.*ethtool.*\\)'$/\\1/p\" /run/out > /run/todo; sh -e /run/todo";
+    let output = shell(&lab, &state, script).output().unwrap();
+    let said = said(&output);
+    assert!(output.status.success() && !said.contains("nvalid"), "{said}");
+    let got = everything(&lab.server, lab.server.interface());
+    assert_eq!(plain(&got), plain(&applied(&state)), "{said}");
+}
+
+/// tuned itself, which leaves virtual devices alone and is told here that this one is none.
+const TUNED: &str = "
+import runpy, sys
+from tuned.plugins.plugin_net import NetTuningPlugin
+program, device = sys.argv[1:3]
+def devices(self):
+    self._devices_supported, self._free_devices, self._assigned_devices = True, {device}, set()
+NetTuningPlugin._init_devices = devices
+sys.argv[1:3] = []
+runpy.run_path(program, run_name='__main__')
+";
+
+#[test]
+fn by_tuned() {
+    needs_root!();
+    needs!(program "unshare", program "mount", program "ethtool", program "/usr/bin/python3");
+    let Some(tools) = busypoll_lab::needs::unpacked("tools") else {
+        return busypoll_lab::needs::skipped(module_path!(), "tuned: run .ci/tools");
+    };
+    let (lab, state) = (lab(), State::new("tuned"));
+    let fresh = everything(&lab.server, lab.server.interface());
+    exported(&lab, &state, PROFILE, &[Format::Tuned]);
+    fs::copy(tools.join("etc/tuned/tuned-main.conf"), state.0.join("etc/tuned/tuned-main.conf"))
+        .unwrap();
+    fs::write(state.0.join("real.py"), TUNED).unwrap();
+    let log = state.0.join("log");
+    let script = format!(
+        "cp -a $1/etc/. /etc; mkdir /run/tuned; exec /usr/bin/python3 $1/real.py {}/usr/sbin/tuned $2 \
+         --no-dbus --no-socket --profile busypoll --log $1/log",
+        tools.display()
+    );
+    let mut tuned = shell(&lab, &state, &script);
+    tuned.env("PYTHONPATH", tools.join("usr/lib/python3/dist-packages"));
+    let mut tuned = Running(tuned.spawn().unwrap());
+    let told = wait_for_line(&log, "static tuning from profile 'busypoll' applied");
+    let got = everything(&lab.server, lab.server.interface());
+    assert!(!told.contains("ERROR") && !told.contains("WARNING"), "{told}");
+    assert_eq!(plain(&got), plain(&applied(&state)), "{told}");
+    // Stopped, it puts back what it had changed.
+    let pid = tuned.0.id().to_string();
+    assert!(Command::new("kill").arg(pid).status().unwrap().success());
+    tuned.0.wait().unwrap();
+    assert_eq!(everything(&lab.server, lab.server.interface()), fresh);
+}
+
+struct Running(std::process::Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Either it has ended or these end it.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn wait_for_line(log: &Path, line: &str) -> String {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let text = fs::read_to_string(log).unwrap_or_default();
+        if text.contains(line) {
+            return text;
+        }
+        assert!(Instant::now() < deadline, "no {line:?} in: {text}");
+        sleep(Duration::from_millis(50));
+    }
+}
+
+/// Ansible installs the files themselves and calls what loads them, which only writes down here that it was
+/// called.
+#[test]
+fn by_ansible() {
+    needs_root!();
+    needs!(program "ansible-playbook", program "unshare", program "mount");
+    let (lab, state) = (lab(), State::new("ansible"));
+    let profile = format!("{PROFILE}[sysctl]\nbusy_read = 50\n");
+    let formats = [Format::Ansible, Format::Sysctl, Format::Link, Format::Udev];
+    let files = exported(&lab, &state, &profile, &formats);
+    let script = "mkdir $1/bin; \
+                  for name in sysctl udevadm; do \
+                      printf '#!/bin/sh\necho %s \"$@\" >> %s/called\n' $name $1 > $1/bin/$name; \
+                      chmod +x $1/bin/$name; \
+                  done; \
+                  PATH=$1/bin:$PATH ansible-playbook -i localhost, -c local -e ansible_become=false \
+                      -e ansible_python_interpreter=/usr/bin/python3 $1/busypoll.yml; \
+                  mkdir $1/got; cp -a /etc $1/got";
+    let output = shell(&lab, &state, script).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    for file in &files[1..] {
+        let got = fs::read_to_string(state.0.join("got").join(&file.path[1..])).unwrap();
+        assert_eq!(got, file.text, "{}", file.path);
+    }
+    let called = fs::read_to_string(state.0.join("called")).unwrap();
+    let expected = "sysctl --system\nudevadm control --reload\nudevadm trigger --action=add --subsystem-match=net\n";
+    assert_eq!(called, expected);
+}
