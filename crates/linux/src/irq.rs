@@ -1,4 +1,4 @@
-//! Which interrupts a device has, which CPUs they go to, and who else moves them. Touches what
+//! Which interrupts a device has and which CPUs they go to. Touches what
 //! [`set_affinity`] is told to change.
 //!
 //! Kernel source: `kernel/irq/proc.c`, `Documentation/core-api/irq/irq-affinity.rst`. Reading needs
@@ -80,14 +80,4 @@ pub fn set_affinity(irq: u32, cpus: &CpuList) -> Result<()> {
         };
         Error::os(format!("moving interrupt {irq} to CPU {cpus}{why}: writing {path}"), e)
     })
-}
-
-/// The PID of irqbalance(1), if it runs: unless told otherwise it moves interrupts back within 10 s.
-pub fn irqbalance() -> Option<u32> {
-    let processes = fs::read_dir("/proc").ok()?.flatten();
-    let pids = processes.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
-    let mut named = pids.filter(|pid| {
-        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|c| c.trim() == "irqbalance")
-    });
-    named.next()
 }

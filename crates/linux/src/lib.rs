@@ -42,6 +42,7 @@ pub mod epoll;
 mod error;
 pub mod ethtool;
 pub mod irq;
+pub mod irqbalance;
 pub mod link;
 pub mod machine;
 pub mod netdev;

@@ -94,6 +94,11 @@ impl Export {
                 export.left_out.push((key.to_string(), why.into()));
                 continue;
             }
+            if *key == Key::IrqbalanceBan {
+                let why = "its numbers are this boot's: see irqbalance(1), --banirq and --banmod";
+                export.left_out.push((key.to_string(), why.into()));
+                continue;
+            }
             if key.is_system_wide() {
                 match resolve(machine, None, &setting.want, 0, options) {
                     Ok(value) => export.machine.push((key.clone(), value)),

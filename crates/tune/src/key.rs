@@ -48,6 +48,8 @@ pub enum Key {
     XpsCpus,
     /// The CPUs of the device's interrupts.
     InterruptCpus,
+    /// The interrupts that irqbalance leaves alone.
+    IrqbalanceBan,
 }
 
 /// How a setting's value is counted.
@@ -63,6 +65,8 @@ pub enum Unit {
     Switch,
     /// A list of CPUs.
     Cpus,
+    /// A list of interrupts.
+    Interrupts,
 }
 
 /// What holds for a setting in general; a profile may say more.
@@ -268,6 +272,18 @@ const KEYS: &[(Key, &str, &str, About)] = {
             ),
         ),
         (
+            Key::IrqbalanceBan,
+            "interrupts",
+            "irqbalance-ban",
+            about(
+                Unit::Interrupts,
+                0,
+                "irqbalance would move these interrupts back within ten seconds",
+                "it no longer spreads them; it forgets this when it is started again",
+                "irqbalance(1), --banirq",
+            ),
+        ),
+        (
             Key::Threaded,
             "napi",
             "threaded",
@@ -376,7 +392,7 @@ impl Key {
 
     /// Whether it belongs to the machine and not to a device.
     pub fn is_system_wide(&self) -> bool {
-        matches!(self, Key::BusyRead | Key::BusyPoll)
+        matches!(self, Key::BusyRead | Key::BusyPoll | Key::IrqbalanceBan)
     }
 
     /// The keys behind a section and a name of a profile: several for `features.tso`. None for a name
@@ -466,7 +482,7 @@ mod tests {
             assert!(!about.reason.is_empty() && !about.cost.is_empty() && !about.source.is_empty());
         }
         // Every variant but Feature: a new one without a row changes this number.
-        assert_eq!(KEYS.len(), 18);
+        assert_eq!(KEYS.len(), 19);
         let gro = Key::Feature("rx-gro".into());
         assert_eq!(Key::lookup("features", "gro"), Some(vec![gro.clone()]));
         assert_eq!("features.rx-gro".parse::<Key>(), Ok(gro));

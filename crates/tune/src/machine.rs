@@ -1,6 +1,7 @@
 //! Reading and writing one setting at one place. Touches what [`Machine::write`] is told to.
 
 use busypoll_linux::ethtool::{ChannelChange, CoalesceChange, RingChange};
+use busypoll_linux::irqbalance::Irqbalance;
 use busypoll_linux::netdev::{Napi, NapiChange, Netdev, Threaded};
 use busypoll_linux::sysctl::Sysctl;
 use busypoll_linux::sysfs::Sysfs;
@@ -63,6 +64,7 @@ impl Knob {
     pub fn show(&self) -> String {
         let (section, name) = self.key.names();
         match (&self.at, &self.key) {
+            (At::Whole, Key::IrqbalanceBan) => "left alone by irqbalance".into(),
             (At::Whole, _) if self.key.is_system_wide() => format!("net.core.{name}"),
             (At::Whole, Key::Combined | Key::RxChannels | Key::TxChannels) => {
                 format!("{section} {name}")
@@ -145,9 +147,12 @@ impl Machine {
     pub fn read(&mut self, device: Option<&Device>, knob: &Knob) -> Result<Value> {
         let number = |n: u32| Ok(Value::Number(n.into()));
         let Some(device) = device else {
-            return match sysctl(&knob.key) {
-                Some(sysctl) => number(sysctl.get()?),
-                None => Err(lacks("this machine", &knob.key)),
+            return match (sysctl(&knob.key), &knob.key) {
+                (Some(sysctl), _) => number(sysctl.get()?),
+                (None, Key::IrqbalanceBan) => {
+                    Ok(Value::cpus(&irqbalance()?.banned()?.into_iter().collect()))
+                }
+                (None, key) => Err(lacks("this machine", key)),
             };
         };
         match (&knob.key, &knob.at) {
@@ -213,9 +218,10 @@ impl Machine {
             _ => Err(wrong()),
         };
         let Some(device) = device else {
-            return match sysctl(&knob.key) {
-                Some(sysctl) => sysctl.set(number()?),
-                None => Err(lacks("this machine", &knob.key)),
+            return match (sysctl(&knob.key), &knob.key) {
+                (Some(sysctl), _) => sysctl.set(number()?),
+                (None, Key::IrqbalanceBan) => irqbalance()?.ban(&cpus()?.iter().collect()),
+                (None, key) => Err(lacks("this machine", key)),
             };
         };
         let coalesce = |change| device.ethtool.set_coalesce(change);
@@ -294,6 +300,11 @@ impl Machine {
             what: format!("interrupt {number} ({name})"),
         })
     }
+}
+
+/// What it was told ends with it.
+fn irqbalance() -> Result<Irqbalance> {
+    Irqbalance::find().ok_or_else(|| lacks("this machine", &Key::IrqbalanceBan))
 }
 
 fn sysctl(key: &Key) -> Option<Sysctl> {

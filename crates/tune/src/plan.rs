@@ -1,7 +1,8 @@
 //! What a profile would change here. Reads only.
 
+use busypoll_linux::Error as Linux;
+use busypoll_linux::irqbalance::Irqbalance;
 use busypoll_linux::topology::{self, CpuList};
-use busypoll_linux::{Error as Linux, irq};
 use busypoll_policy::text::nearest;
 use serde::{Serialize, Serializer};
 
@@ -146,6 +147,7 @@ impl Plan {
                 plan.impossible = Some(format!("{}: {why}", setting.key));
             }
         }
+        plan.keep_from_irqbalance(machine, options)?;
         plan.lines.sort_by_key(|line| order(&line.knob.key));
         plan.needs_poller = plan.lines.iter().any(|line| {
             line.knob.key == Key::GroFlushTimeout
@@ -234,21 +236,43 @@ impl Plan {
         }
     }
 
-    fn warn(&mut self, devices: &[Device]) {
-        let moves = self.changes().any(|l| l.knob.key == Key::InterruptCpus);
-        if let Some(pid) = irq::irqbalance().filter(|_| moves) {
-            let irqs: Vec<String> = self
-                .changes()
-                .filter_map(|l| match &l.knob.at {
-                    At::Irq { number, .. } => Some(format!("--banirq={number}")),
-                    _ => None,
-                })
-                .collect();
-            self.notes.push(format!(
-                "irqbalance runs (PID {pid}) and will move the interrupts back: stop it, or start it with {}",
-                irqs.join(" ")
-            ));
+    /// Whatever is done with interrupts, irqbalance is to leave it.
+    fn keep_from_irqbalance(&mut self, machine: &mut Machine, options: &Options) -> Result<()> {
+        let moved = |l: &Line| match (&l.state, &l.knob.key, &l.knob.at) {
+            (State::Change | State::Same, Key::InterruptCpus, At::Irq { number, .. }) => {
+                Some(*number)
+            }
+            _ => None,
+        };
+        let mut irqs: Vec<u32> = self.lines.iter().filter_map(moved).collect();
+        let Some(irqbalance) = Irqbalance::find().filter(|_| !irqs.is_empty()) else {
+            return Ok(());
+        };
+        match irqbalance.banned() {
+            Ok(banned) => irqs.extend(banned),
+            Err(e) => {
+                let list: Vec<String> = irqs.iter().map(|irq| format!("--banirq={irq}")).collect();
+                self.notes.push(format!(
+                    "irqbalance will move the interrupts back: stop it, or start it with {} ({e})",
+                    list.join(" ")
+                ));
+                return Ok(());
+            }
         }
+        let key = Key::IrqbalanceBan;
+        let about = key.about();
+        let ban = Setting {
+            key,
+            want: Want::Is(Value::cpus(&irqs.into_iter().collect())),
+            reason: about.reason.into(),
+            cost: about.cost.into(),
+            source: about.source.into(),
+            essential: false,
+        };
+        self.add(machine, None, &ban, options)
+    }
+
+    fn warn(&mut self, devices: &[Device]) {
         for device in devices.iter().filter(|d| d.is_veth()) {
             self.notes.push(format!(
                 "{} is one end of a veth pair: packets carry a NAPI id only if the other end sends with \
@@ -301,6 +325,8 @@ fn line(
 fn order(key: &Key) -> u8 {
     match key {
         key if key.reshapes() => 0,
+        // Before they are moved.
+        Key::IrqbalanceBan => 0,
         Key::GroFlushTimeout => 3,
         key if key.is_napi() => 2,
         _ => 1,

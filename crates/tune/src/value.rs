@@ -16,7 +16,7 @@ pub enum Value {
     Switch(bool),
     /// A number: microseconds, nanoseconds, or a count.
     Number(u64),
-    /// CPUs as Linux writes a list of them; empty for none.
+    /// CPUs, or interrupts, as Linux writes a list of them; empty for none.
     Cpus(String),
 }
 
@@ -48,10 +48,10 @@ impl Value {
                     _ => Err(format!("'{text}' is neither true nor false")),
                 };
             }
-            Unit::Cpus if text.is_empty() || text == "none" => {
+            Unit::Cpus | Unit::Interrupts if text.is_empty() || text == "none" => {
                 return Ok(Value::Cpus(String::new()));
             }
-            Unit::Cpus => {
+            Unit::Cpus | Unit::Interrupts => {
                 let list: CpuList = text.parse().map_err(|e| format!("{e}"))?;
                 return Ok(Value::cpus(&list));
             }
@@ -74,6 +74,7 @@ impl Value {
             Value::Switch(true) => "on".into(),
             Value::Switch(false) => "off".into(),
             Value::Cpus(list) if list.is_empty() => "none".into(),
+            Value::Cpus(list) if unit == Unit::Interrupts => format!("interrupts {list}"),
             Value::Cpus(list) => format!("CPU {list}"),
             Value::Number(n) => match unit {
                 Unit::Micros => format!("{n}us"),

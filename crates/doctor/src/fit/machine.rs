@@ -1,10 +1,14 @@
 //! The machine as a whole: CPUs, power, steal, clock, memory.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
 use busypoll_linux::clocksource::ClockSource;
+use busypoll_linux::irqbalance::Irqbalance;
+use busypoll_linux::link::Links;
 use busypoll_linux::stat::CpuTimes;
+use busypoll_linux::sysfs::Sysfs;
 use busypoll_linux::{irq, machine, topology};
 
 use super::{memory, power};
@@ -87,7 +91,13 @@ fn steal(report: &mut Report) -> Option<f64> {
 }
 
 fn irqbalance(report: &mut Report) {
-    let Some(pid) = irq::irqbalance() else { return };
+    let Some(irqbalance) = Irqbalance::find() else { return };
+    let pid = irqbalance.pid;
+    let banned = irqbalance.banned().unwrap_or_default();
+    let devices = interrupts_of_devices();
+    if !banned.is_empty() && devices.is_subset(&banned) {
+        return;
+    }
     let found = IRQBALANCE.finding(Subject::Machine, "irqbalance moves interrupts");
     let found = found.evidence(format!("/proc/{pid}/comm"), "irqbalance");
     let systemd = fs::exists("/run/systemd/system").unwrap_or(false);
@@ -95,6 +105,13 @@ fn irqbalance(report: &mut Report) {
         true => "systemctl stop irqbalance".to_owned(),
         false => format!("kill {pid}"),
     }));
+}
+
+/// The interrupts of network devices.
+fn interrupts_of_devices() -> BTreeSet<u32> {
+    let (Ok(sysfs), Ok(mut links)) = (Sysfs::open(), Links::open()) else { return BTreeSet::new() };
+    let links = links.all().unwrap_or_default();
+    links.iter().flat_map(|link| irq::of_device(&sysfs, &link.name)).collect()
 }
 
 fn clock(report: &mut Report) -> Option<String> {

@@ -47,8 +47,8 @@ APP_FAR_NODE "BP-APP-FAR-NODE" Harmful,
     "Intel white paper on busy poll sockets, 2013; /sys/class/net/IF/device/numa_node";
 
 IRQBALANCE "BP-IRQBALANCE" Harmful,
-    "irqbalance is running",
-    "every ten seconds it may move the device's interrupts, also onto the CPUs of spinning threads",
+    "irqbalance is running and was not told to leave the devices' interrupts alone",
+    "every ten seconds it may move the device's interrupts, also onto the CPUs of spinning threads; `busypoll tune` has it leave those alone that it moves",
     "irqbalance(1)";
 
 GOVERNOR "BP-GOVERNOR" Harmful,
