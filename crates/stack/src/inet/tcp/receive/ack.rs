@@ -3,7 +3,6 @@
 
 use super::super::seq::Seq;
 use crate::time::Instant;
-use std::time::Duration;
 
 /// What is owed to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,7 +183,7 @@ impl Acks {
     }
 
     fn owe(&mut self, now: bool, time: Instant) {
-        let by = time + Duration::from_micros(self.delay.into());
+        let by = Instant::from_nanos(time.nanos().saturating_add(u64::from(self.delay) * 1_000));
         self.by = if self.due { self.by.min(by) } else { by };
         self.due = true;
         self.now |= now;
@@ -222,7 +221,8 @@ impl Acks {
     /// Microseconds.
     #[inline]
     fn since_last(&self, now: Instant) -> u32 {
-        u32::try_from(now.since(self.last).as_nanos() / 1_000).unwrap_or(u32::MAX)
+        let nanos = now.nanos().saturating_sub(self.last.nanos());
+        u32::try_from(nanos / 1_000).unwrap_or(u32::MAX)
     }
 
     fn refill(&mut self, window: u32) {

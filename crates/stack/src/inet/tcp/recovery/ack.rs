@@ -34,7 +34,11 @@ pub(super) struct Arrival {
 impl Recovery {
     /// An acceptable ACK has come, old ones (for their SACK blocks) included.
     pub fn acked(&mut self, event: &AckEvent<'_>, now: Instant) -> Acked {
-        if self.is_plain(event) { self.acked_plainly(now) } else { self.acked_anyhow(event, now) }
+        let plain = event.sacks.is_empty() && !event.ece;
+        plain
+            .then(|| self.acked_plainly(event.ack, now))
+            .flatten()
+            .unwrap_or_else(|| self.acked_anyhow(event, now))
     }
 
     fn acked_anyhow(&mut self, event: &AckEvent<'_>, now: Instant) -> Acked {

@@ -343,11 +343,9 @@ impl Recovery {
         if self.board.len() == 0 {
             return None;
         }
-        let mut first = self.timeout();
-        for at in [self.tlp.deadline, self.rack.deadline, self.reneged].into_iter().flatten() {
-            first = first.min(at);
-        }
-        Some(first)
+        let sooner = |first: Instant, at: Option<Instant>| at.map_or(first, |at| first.min(at));
+        let first = sooner(sooner(self.timeout(), self.tlp.deadline), self.rack.deadline);
+        Some(sooner(first, self.reneged))
     }
 
     /// The deadline has come.
@@ -475,8 +473,9 @@ impl Recovery {
     }
 
     /// When the retransmission timer is due.
+    #[inline]
     fn timeout(&self) -> Instant {
-        self.timeout_from + self.rto()
+        self.rtt.timeout(self.timeout_from, self.settings.max_rto)
     }
 
     /// After new data, and after an ACK of new data: RFC 8985 section 7.2, "unless [the sender] is already in

@@ -2,26 +2,30 @@
 //! response of a program that takes turns is of this kind. Does what [`Recovery::acked`] would do, without asking
 //! what cannot be.
 
-use super::{AckEvent, Acked, Phase, Recovery, congestion::Growth};
+use super::{super::seq::Seq, Acked, Phase, Recovery, congestion::Growth};
 use crate::time::Instant;
 
 impl Recovery {
     #[inline]
-    pub(super) fn is_plain(&self, event: &AckEvent<'_>) -> bool {
+    fn is_plain(&self, ack: Seq) -> bool {
         self.phase == Phase::Open
-            && event.ack == self.nxt
-            && event.sacks.is_empty()
-            && !event.ece
+            && ack == self.nxt
             && self.board.is_one_in_flight()
             && self.tlp.is_quiet()
             && self.reneged.is_none()
             && !self.undo.open()
     }
 
-    pub(super) fn acked_plainly(&mut self, now: Instant) -> Acked {
+    /// An ACK without SACK blocks and ECE has come; `None`: this is no plain case, ask
+    /// [`acked`](Recovery::acked).
+    #[inline]
+    pub fn acked_plainly(&mut self, ack: Seq, now: Instant) -> Option<Acked> {
+        if !self.is_plain(ack) {
+            return None;
+        }
         self.note_usage();
         (self.new_first, self.timeouts, self.dups) = (false, 0, 0);
-        let Some(sent) = self.board.take_one() else { return Acked::default() };
+        let sent = self.board.take_one()?;
         let (len, rtt) = (sent.len(), now.since(sent.at));
         self.rack.newest(&sent, rtt);
         (self.tlp.deadline, self.undo.first) = (None, None);
@@ -43,6 +47,6 @@ impl Recovery {
             self.congestion.watch(&growth);
             self.congestion.grow(&growth);
         }
-        Acked { newly_acked: len, delivered: len, rtt: Some(rtt) }
+        Some(Acked { newly_acked: len, delivered: len, rtt: Some(rtt) })
     }
 }

@@ -29,8 +29,8 @@ pub(super) struct Rtt {
     variation: i64,
     /// The round ends when this is acknowledged.
     round: Seq,
-    /// The timeout, not backed off.
-    rto: Duration,
+    /// The timeout, not backed off, ns.
+    rto: i64,
     /// Doublings of it.
     pub backoff: u32,
     /// The shortest of this half of the window and of the one before, ns; `u64::MAX`: none.
@@ -46,7 +46,7 @@ impl Rtt {
             largest: 0,
             variation: 0,
             round: Seq(0),
-            rto: if syn_lost { AFTER_LOST_SYN } else { INITIAL },
+            rto: nanos(if syn_lost { AFTER_LOST_SYN } else { INITIAL }),
             backoff: 0,
             shortest: [u64::MAX; 2],
             half: now,
@@ -82,7 +82,7 @@ impl Rtt {
                 self.largest = min;
             }
         }
-        self.rto = span(self.srtt / 8 + self.variation.max(min)).min(max);
+        self.rto = (self.srtt / 8 + self.variation.max(min)).min(nanos(max));
         self.backoff = 0;
     }
 
@@ -96,6 +96,7 @@ impl Rtt {
     }
 
     /// The smoothed round trip.
+    #[inline]
     pub fn srtt(&self) -> Option<Duration> {
         (self.srtt != 0).then(|| span(self.srtt / 8))
     }
@@ -114,17 +115,28 @@ impl Rtt {
     /// The timeout, doubled as often as it was backed off.
     pub fn rto(&self, max: Duration) -> Duration {
         match self.backoff {
-            0 => self.rto,
-            backoff => self.rto.saturating_mul(1 << backoff.min(20)).min(max),
+            0 => span(self.rto),
+            backoff => span(self.rto).saturating_mul(1 << backoff.min(20)).min(max),
+        }
+    }
+
+    /// When the timeout that counts from `from` is over.
+    #[inline]
+    pub fn timeout(&self, from: Instant, max: Duration) -> Instant {
+        match self.backoff {
+            0 => Instant::from_nanos(from.nanos().saturating_add(self.rto as u64)),
+            _ => from + self.rto(max),
         }
     }
 }
 
+#[inline]
 fn nanos(span: Duration) -> i64 {
     // An hour is more than any timeout, and times eight no overflow.
-    span.as_nanos().min(3_600_000_000_000) as i64
+    span.as_secs().min(3_600) as i64 * 1_000_000_000 + i64::from(span.subsec_nanos())
 }
 
+#[inline]
 fn span(nanos: i64) -> Duration {
     Duration::from_nanos(nanos.max(0) as u64)
 }

@@ -43,11 +43,13 @@ impl Tlp {
         timeout: Instant,
         now: Instant,
     ) {
+        // In nanoseconds, as this is done for every segment.
+        let nanos = |span: Duration| span.as_nanos() as u64;
         let wait = match srtt {
-            Some(srtt) => srtt * 2 + if single { delay } else { SLACK },
-            None => UNKNOWN,
+            Some(srtt) => nanos(srtt) * 2 + nanos(if single { delay } else { SLACK }),
+            None => nanos(UNKNOWN),
         };
-        self.deadline = Some((now + wait).min(timeout));
+        self.deadline = Some(Instant::from_nanos(now.nanos().saturating_add(wait)).min(timeout));
     }
 
     /// Whether no probe is due or out.
