@@ -7,7 +7,7 @@ use super::{
     counters::Count,
     iface::Transmit,
     input::{Arrival, Cast, Inbound},
-    tcp::deliver::Ends,
+    tcp::tuple::Tuple,
     template::Room,
 };
 use crate::{
@@ -69,9 +69,10 @@ impl Inet {
             }
             None => self.counters.add(Count::TcpInSegs),
         }
-        let ends = Ends { local: packet.dst().into(), remote: packet.src().into() };
+        let local = (packet.dst().into(), segment.dst_port());
+        let tuple = Tuple::of(local, (packet.src().into(), segment.src_port()));
         let congested = packet.ecn() == CONGESTION_EXPERIENCED;
-        self.tcp_deliver(arrival, ends, &segment, congested, pass);
+        self.tcp_deliver(arrival, tuple, &segment, congested, pass);
     }
 }
 

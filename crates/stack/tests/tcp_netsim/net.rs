@@ -317,7 +317,8 @@ impl World<'_> {
         let (flow, to) = (packet.flow, packet.to);
         let host = &mut self.flows[flow].hosts[to];
         if let Some(connection) = &mut host.connection {
-            return connection.segment(&segment, now);
+            connection.segment(&segment, now);
+            return;
         }
         let options = &self.net.options;
         let mut answer = None;

@@ -75,7 +75,14 @@ impl Flow {
         peek: bool,
         pass: &mut Pass<'_>,
     ) -> io::Result<usize> {
-        self.call(pass, |connection, now| connection.recv(into, peek, now))
+        let mut state = self.core.lock();
+        let result = state.connection.recv(into, peek, pass.now);
+        // Reading moves no timer, and seldom is there something to say.
+        if state.connection.has_to_send() || self.inet.ledger().is_some() {
+            self.core.finish(state, &self.inet, pass);
+            self.inet.deliver_local(pass);
+        }
+        result
     }
 
     /// shutdown(2).

@@ -73,6 +73,15 @@ impl Connection {
         }
     }
 
+    /// All that a reader would be told of, if `room` has room for it: how many bytes.
+    pub(super) fn recv_all(&mut self, room: &mut [u8], now: Instant) -> usize {
+        let some = self.receiver.is_readable(self.options.receive_low_water);
+        if !some || self.receiver.available() > room.len() {
+            return 0;
+        }
+        self.recv(&mut [IoSliceMut::new(room)], false, now).unwrap_or(0)
+    }
+
     /// shutdown(2): with `Write` or `Both`, FIN goes out behind what is queued.
     ///
     /// # Errors

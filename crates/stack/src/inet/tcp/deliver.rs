@@ -2,6 +2,7 @@
 //! families come the same way.
 
 use super::{
+    flow::Core,
     parse,
     request::Outcome as Handshake,
     segment::{Flags, Segment},
@@ -15,18 +16,7 @@ use crate::{
     napi::Pass,
     wire::tcp,
 };
-use std::{
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
-};
-
-/// Who a segment is for and from.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::inet) struct Ends {
-    /// Ours, or where a segment of ours came from.
-    pub(in crate::inet) local: IpAddr,
-    pub(in crate::inet) remote: IpAddr,
-}
+use std::sync::Arc;
 
 /// How often to look again when a handshake becomes a flow under our eyes.
 const LOOKS: usize = 3;
@@ -47,15 +37,15 @@ impl Inet {
     pub(in crate::inet) fn tcp_deliver(
         &self,
         arrival: &Arrival<'_>,
-        ends: Ends,
+        tuple: Tuple,
         packet: &tcp::Packet<&[u8]>,
         congested: bool,
         pass: &mut Pass<'_>,
     ) {
         let segment = parse::parse(packet, congested);
-        let local = SocketAddr::new(ends.local, packet.dst_port());
-        let remote = SocketAddr::new(ends.remote, packet.src_port());
-        let tuple = Tuple::new(local, remote);
+        if self.tcp_again(&tuple, &segment, arrival, pass) {
+            return;
+        }
         for _ in 0..LOOKS {
             let found = self.tcp.table.find(&tuple, |entry| match entry {
                 Entry::Flow(core) => {
@@ -82,6 +72,25 @@ impl Inet {
             }
         }
         self.deliver_local(pass);
+    }
+
+    /// Segments of a flow come in runs: the one last put off to the end of this pass is asked before the table.
+    /// Whether it is its.
+    #[inline]
+    fn tcp_again(
+        &self,
+        tuple: &Tuple,
+        segment: &Segment<'_>,
+        arrival: &Arrival<'_>,
+        pass: &mut Pass<'_>,
+    ) -> bool {
+        let Some(last) = pass.later.take() else { return false };
+        let taken = match last.downcast_ref::<Core>() {
+            Some(core) if core.tuple == *tuple => core.segment_again(self, segment, arrival, pass),
+            _ => false,
+        };
+        pass.later = Some(last);
+        taken
     }
 
     #[cold]

@@ -65,6 +65,19 @@ pub trait TcpEndpoint: Send + Sync {
     /// Called under the lock of the flow or listener, on whatever thread: note it, put those to be woken on
     /// `pass.wake`, and call nothing of TCP.
     fn changed(&self, ready: Ready, napi: Option<NapiId>, pass: &mut Pass<'_>);
+
+    /// Data has come, and nothing else has happened. If the pass is a busy poll by a receiver of this very
+    /// socket, `read` may be given room, which it fills with all the data there is, or not at all: how many bytes.
+    /// Whether that came to something; else [`changed`](TcpEndpoint::changed) is to follow, under whose terms
+    /// this is called.
+    fn take(
+        &self,
+        _napi: Option<NapiId>,
+        _pass: &mut Pass<'_>,
+        _read: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> bool {
+        false
+    }
 }
 
 /// Something that must live as long as a port is in use: on an interface shared with the kernel its shadow

@@ -128,18 +128,9 @@ impl Core {
         pass: &mut Pass<'_>,
     ) {
         let mut state = self.lock();
-        let before = state.connection.snd_una;
-        state.connection.segment(segment, pass.now);
-        state.learn(arrival, pass.napi);
-        if before != state.connection.snd_una && state.confirm_at <= pass.now {
-            state.confirm_at = pass.now + CONFIRM;
-            if let Some(path) = &state.path {
-                inet.confirm(path, pass.now);
-            }
-        }
+        state.take_in(inet, segment, arrival, pass);
         if pass.batched && state.connection.has_to_send() {
             // What is sent at the end of the pass answers all its segments.
-            state.tell(pass);
             if !std::mem::replace(&mut state.put_off, true) {
                 // Nobody else puts anything there.
                 state.later =
@@ -148,6 +139,22 @@ impl Core {
             return;
         }
         self.finish(state, inet, pass);
+    }
+
+    /// A segment has come for a flow that is on the list of this pass. False if it has left the table since.
+    #[inline]
+    pub(super) fn segment_again(
+        &self,
+        inet: &Inet,
+        segment: &Segment<'_>,
+        arrival: &Arrival<'_>,
+        pass: &mut Pass<'_>,
+    ) -> bool {
+        let mut state = self.lock();
+        if state.listed {
+            state.take_in(inet, segment, arrival, pass);
+        }
+        state.listed
     }
 
     /// The pass that has put us off is over: `rest` gets those put off before us.
@@ -235,6 +242,29 @@ impl Core {
 }
 
 impl State {
+    /// The connection is given a segment.
+    #[inline]
+    fn take_in(
+        &mut self,
+        inet: &Inet,
+        segment: &Segment<'_>,
+        arrival: &Arrival<'_>,
+        pass: &mut Pass<'_>,
+    ) {
+        let before = self.connection.snd_una;
+        let brought_data = self.connection.segment(segment, pass.now);
+        self.learn(arrival, pass.napi);
+        if brought_data {
+            self.hand_over(pass);
+        }
+        if before != self.connection.snd_una && self.confirm_at <= pass.now {
+            self.confirm_at = pass.now + CONFIRM;
+            if let Some(path) = &self.path {
+                inet.confirm(path, pass.now);
+            }
+        }
+    }
+
     /// The queue a packet came from is the one to poll, and the one beside it the one to send on.
     #[inline]
     fn learn(&mut self, arrival: &Arrival<'_>, napi: Option<NapiId>) {
@@ -244,6 +274,17 @@ impl State {
             if let Some(path) = &mut self.path {
                 path.use_queue(arrival);
             }
+        }
+    }
+
+    /// Data is the only news: who polls for it may take it at once.
+    #[inline]
+    fn hand_over(&mut self, pass: &mut Pass<'_>) {
+        let (connection, now) = (&mut self.connection, pass.now);
+        if let Some(endpoint) = &self.endpoint
+            && endpoint.take(self.napi, pass, &mut |room| connection.recv_all(room, now))
+        {
+            connection.take_news();
         }
     }
 

@@ -26,19 +26,21 @@ const SPECIAL: u8 = Flags::FIN.0
     | Flags::CWR.0;
 
 impl Connection {
-    /// A segment has come.
+    /// A segment has come. Whether it brought data and no other [news](Connection::take_news).
     #[inline]
-    pub fn segment(&mut self, segment: &Segment<'_>, now: Instant) {
+    pub fn segment(&mut self, segment: &Segment<'_>, now: Instant) -> bool {
         self.counts.segs_in = self.counts.segs_in.wrapping_add(1);
-        if self.predicted(segment) {
-            self.remember_timestamp(segment, now);
-            self.acknowledged(segment, now);
-            if !segment.payload.is_empty() {
-                self.data(segment, now);
-            }
-        } else {
+        if !self.predicted(segment) {
             self.unpredicted(segment, now);
+            return false;
         }
+        self.remember_timestamp(segment, now);
+        self.acknowledged(segment, now);
+        let other = self.news;
+        if !segment.payload.is_empty() {
+            self.data(segment, now);
+        }
+        self.news && !other
     }
 
     /// Whether it is the next data or an acknowledgment of what we sent, with nothing special about it.
@@ -282,24 +284,27 @@ impl Connection {
         {
             return;
         }
+        let ece = self.ecn && segment.flags.has(Flags::ECE);
+        let plain = segment.options.sacks.is_empty() && !ece;
+        if !plain || self.recovery.acked_plainly(segment.ack, now).is_none() {
+            self.acknowledged_anyhow(segment, pure, ece, now);
+        }
+        if advances {
+            self.advance(segment.ack);
+        }
+    }
+
+    /// Recovery is told all about it.
+    fn acknowledged_anyhow(&mut self, segment: &Segment<'_>, pure: bool, ece: bool, now: Instant) {
         let echoed = match segment.options.timestamps {
             Some((_, echo)) if self.timestamps => self.shown_since(echo, now),
             _ => None,
         };
         let edge = self.snd_una.max(segment.ack) + self.snd_wnd;
         let unsent = self.snd_nxt.before(self.buffer.end()) && self.snd_nxt.before(edge);
-        let event = AckEvent {
-            ack: segment.ack,
-            sacks: &segment.options.sacks,
-            echoed,
-            ece: self.ecn && segment.flags.has(Flags::ECE),
-            pure,
-            unsent,
-        };
+        let sacks = &segment.options.sacks;
+        let event = AckEvent { ack: segment.ack, sacks, echoed, ece, pure, unsent };
         self.recovery.acked(&event, now);
-        if advances {
-            self.advance(segment.ack);
-        }
     }
 
     #[inline]

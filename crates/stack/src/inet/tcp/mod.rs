@@ -51,7 +51,7 @@ mod table;
 mod tests;
 mod time_wait;
 mod timers;
-mod tuple;
+pub(super) mod tuple;
 mod wheel;
 
 pub use application::Flow;

@@ -231,7 +231,8 @@ impl World {
         let now = self.now;
         let side = &mut self.sides[to];
         if let Some(connection) = &mut side.connection {
-            return connection.segment(&segment, now);
+            connection.segment(&segment, now);
+            return;
         }
         let Some(request) = &mut side.request else {
             if segment.flags.has(Flags::SYN) && !segment.flags.has(Flags::ACK) {

@@ -8,7 +8,7 @@ use std::{
 /// Local and remote address and port. IPv4 addresses are kept as IPv6 has them (`::ffff:a.b.c.d`), and are
 /// equal to those.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Tuple {
+pub(in crate::inet) struct Tuple {
     local: Bits,
     remote: Bits,
     ports: u32,
@@ -39,10 +39,15 @@ fn address(Bits(upper, lower): Bits) -> IpAddr {
 impl Tuple {
     #[inline]
     pub(super) fn new(local: SocketAddr, remote: SocketAddr) -> Tuple {
+        Tuple::of((local.ip(), local.port()), (remote.ip(), remote.port()))
+    }
+
+    #[inline]
+    pub(in crate::inet) fn of(local: (IpAddr, u16), remote: (IpAddr, u16)) -> Tuple {
         Tuple {
-            local: bits(local.ip()),
-            remote: bits(remote.ip()),
-            ports: u32::from(local.port()) << 16 | u32::from(remote.port()),
+            local: bits(local.0),
+            remote: bits(remote.0),
+            ports: u32::from(local.1) << 16 | u32::from(remote.1),
         }
     }
 

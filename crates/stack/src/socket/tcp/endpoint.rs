@@ -1,6 +1,7 @@
 //! The upper end of a connection or a listener: what has happened below, in one word that is read without a
 //! lock, and who waits for it. Told under the lock of what it belongs to, it calls nothing of TCP.
 
+use super::find::Find;
 use crate::{
     inet::tcp::{Ready, TcpEndpoint},
     napi::{Context, Driver, NapiId, Pass, Waiter},
@@ -49,6 +50,14 @@ pub(super) struct Moment(u64);
 const READY: u64 = 0xff;
 const ONCE: u64 = 0x100;
 
+impl Moment {
+    /// How things were.
+    #[inline]
+    pub(super) fn ready(self) -> Ready {
+        Ready((self.0 & READY) as u8)
+    }
+}
+
 impl Endpoint {
     /// Of a stream.
     pub(super) fn new(waiting: Waiting) -> Endpoint {
@@ -71,7 +80,7 @@ impl Endpoint {
     /// How things were when something last happened, less what was found to have passed since.
     #[inline]
     pub(super) fn ready(&self) -> Ready {
-        Ready((self.word.load(Ordering::Acquire) & READY) as u8)
+        self.moment().ready()
     }
 
     /// Now. To be taken before looking below at how things stand.
@@ -231,6 +240,22 @@ impl TcpEndpoint for Endpoint {
         if self.waiters.load(Ordering::SeqCst) != 0 {
             self.tell(Ready((before & READY) as u8), ready, napi, pass);
         }
+    }
+
+    #[inline]
+    fn take(
+        &self,
+        napi: Option<NapiId>,
+        pass: &mut Pass<'_>,
+        read: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> bool {
+        // Of a queue not followed yet it is told in the ordinary way.
+        let known = napi.is_some_and(|napi| self.napi.load(Ordering::Relaxed) == napi.get());
+        let taken = known && Find::of(pass, self.name()).is_some_and(|find| find.fill(read));
+        if taken {
+            self.note_driver(pass);
+        }
+        taken
     }
 }
 

@@ -1,9 +1,10 @@
 //! TCP sockets, as an application holds them. [`stream`] makes, connects and closes them, [`transfer`] moves
 //! data, [`listener`] listens, [`options`] says what can be set; [`endpoint`] is where a connection tells them
-//! what has happened.
+//! what has happened, [`find`] the short way of what a receiver's own poll has found.
 
 mod adopt;
 mod endpoint;
+mod find;
 mod listener;
 mod message;
 mod options;

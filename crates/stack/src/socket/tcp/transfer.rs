@@ -1,14 +1,15 @@
 //! Moving data over a connection.
 
 use super::{
-    endpoint::{Reading, Writing},
+    endpoint::{Endpoint, Reading, Writing},
+    find::Find,
     message::SendFlags,
     stream::{Inner, TcpStream, pass},
 };
 use crate::{
     inet::tcp::{Flow, Ready},
-    napi::Pass,
-    socket::{options::errno, udp::ReceiveFlags},
+    napi::{Direct, Pass},
+    socket::{options::errno, udp::ReceiveFlags, waiting::Call},
 };
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 
@@ -49,22 +50,9 @@ impl Inner {
         let endpoint = &*self.endpoint;
         let waiting = &endpoint.waiting;
         let at_once = flags.dont_wait || waiting.is_nonblocking();
-        waiting.wait_unless(at_once, &Reading(endpoint), &waiting.reading, || {
-            let moment = endpoint.moment();
-            if !endpoint.ready().any(Ready::READABLE) {
-                return None;
-            }
-            let mut pass = pass();
-            let result = flow.recv(into, flags.peek, &mut pass);
-            pass.wake.wake_all();
-            match result {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    endpoint.passed(moment, Ready::READABLE);
-                    None
-                }
-                done => Some(done),
-            }
-        })
+        let find = Find::new(into);
+        let call = Receiving { endpoint, flow, into, peek: flags.peek, find };
+        waiting.wait_unless(at_once, &Reading(endpoint), &waiting.reading, call)
     }
 
     /// Hands `data` down; a blocking call returns when all of it has found room.
@@ -103,6 +91,45 @@ impl Inner {
             Err(error) if sent == 0 => Err(error),
             _ => Ok(sent),
         }
+    }
+}
+
+/// A receive.
+struct Receiving<'a, 'b> {
+    endpoint: &'a Endpoint,
+    flow: &'a Flow,
+    into: &'a mut [IoSliceMut<'b>],
+    peek: bool,
+    find: Find,
+}
+
+impl Call for Receiving<'_, '_> {
+    type Output = usize;
+
+    #[inline]
+    fn attempt(&mut self) -> Option<io::Result<usize>> {
+        if let Some(found) = self.find.take(self.into) {
+            return Some(Ok(found));
+        }
+        let moment = self.endpoint.moment();
+        if !moment.ready().any(Ready::READABLE) {
+            return None;
+        }
+        let mut pass = pass();
+        let result = self.flow.recv(self.into, self.peek, &mut pass);
+        pass.wake.wake_all();
+        match result {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.endpoint.passed(moment, Ready::READABLE);
+                None
+            }
+            done => Some(done),
+        }
+    }
+
+    #[inline]
+    fn direct(&mut self) -> Option<&mut dyn Direct> {
+        if self.peek { None } else { Some(&mut self.find) }
     }
 }
 

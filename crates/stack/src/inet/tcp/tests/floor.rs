@@ -128,7 +128,8 @@ impl Floor for Bare {
         let packet = Packet::new_checked(&*bytes).expect("as it was laid");
         let segment = &parse::parse(&packet, congested);
         if let Some(connection) = &mut self.connection {
-            return connection.segment(segment, now);
+            connection.segment(segment, now);
+            return;
         }
         let Some(request) = &mut self.request else {
             let mut request = Request::new(&self.shared, &self.options, segment, self.start, now);

@@ -4,13 +4,14 @@ use super::hosts::*;
 use crate::{
     inet::{
         Count,
-        tcp::{ConnectOptions, Flow, connection::State, segment::Flags},
+        tcp::{ConnectOptions, Flow, Ready, TcpOptions, connection::State, segment::Flags},
     },
     wire::{Protocol, icmp},
 };
 use std::{
     io::{IoSlice, IoSliceMut},
-    sync::atomic::Ordering,
+    net::Shutdown,
+    sync::{Arc, atomic::Ordering},
 };
 
 #[test]
@@ -200,4 +201,48 @@ fn the_host_forgets_everything_when_it_goes() {
     served.close(&mut net.pass());
     drop((client, served));
     net.advance(secs(1));
+}
+
+#[test]
+fn a_poller_takes_data_as_it_comes_if_it_can_take_all_and_there_is_no_other_news() {
+    let mut net = Net::new();
+    let (client, served, _server) = net.joined();
+    let ear = Arc::new(Ear::default());
+    served.attach(ear.clone(), &mut net.pass());
+    ear.room.store(10, Ordering::Relaxed);
+    let told = || ear.told.swap(0, Ordering::Relaxed);
+    let taken = || std::mem::take(&mut *ear.taken.lock().unwrap());
+    told();
+
+    net.send(&client, b"0123456789");
+    assert_eq!((taken(), told(), served.unread()), (b"0123456789".to_vec(), 0, 0));
+    // Behind what it cannot take it takes nothing.
+    net.send(&client, b"eleven byte");
+    net.send(&client, b"!");
+    assert_eq!((taken(), told(), net.recv(&served)), (vec![], 2, b"eleven byte!".to_vec()));
+    let low = TcpOptions { receive_low_water: 4, ..served.options() };
+    served.set_options(low, &mut net.pass());
+    net.send(&client, b"low");
+    assert_eq!((taken(), told(), served.unread()), (vec![], 1, 3));
+    net.send(&client, b"er");
+    assert_eq!((taken(), told(), served.unread()), (b"lower".to_vec(), 0, 0));
+
+    // Who waits to send hears that there is room.
+    let full = vec![7; 1 << 20];
+    assert!(served.send(&[IoSlice::new(&full)], false, &mut net.pass()).unwrap() < full.len());
+    net.receive_all(A, &net.hosts[B].sent());
+    net.hosts[A].sent();
+    client.send(&[IoSlice::new(b"data")], false, &mut net.pass()).unwrap();
+    net.receive_all(B, &net.hosts[A].sent());
+    assert!(ear.ready.lock().unwrap().has(Ready::WRITABLE));
+    assert_eq!((taken(), told(), net.recv(&served)), (vec![], 1, b"data".to_vec()));
+    net.recv(&client);
+
+    // And who waits for the end hears of it.
+    told();
+    client.send(&[IoSlice::new(b"last")], true, &mut net.pass()).unwrap();
+    client.shutdown(Shutdown::Write, &mut net.pass()).unwrap();
+    net.settle();
+    assert!(told() > 0 && ear.ready.lock().unwrap().has(Ready::READ_CLOSED));
+    assert_eq!((taken(), net.recv(&served)), (vec![], b"last".to_vec()));
 }

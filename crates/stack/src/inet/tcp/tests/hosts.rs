@@ -31,7 +31,7 @@ use std::{
     net::{Ipv4Addr, SocketAddr, SocketAddrV4},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -81,17 +81,31 @@ impl TxQueue for Tape {
     }
 }
 
-/// Remembers what it was told last, and how often it was told.
+/// Remembers what it was told last, and how often it was told; takes data that fits its room, if it has any.
 #[derive(Default)]
 pub(super) struct Ear {
     pub(super) ready: Mutex<Ready>,
     pub(super) told: AtomicU64,
+    pub(super) room: AtomicUsize,
+    pub(super) taken: Mutex<Vec<u8>>,
 }
 
 impl TcpEndpoint for Ear {
     fn changed(&self, ready: Ready, _: Option<NapiId>, _: &mut Pass<'_>) {
         *self.ready.lock().unwrap() = ready;
         self.told.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn take(
+        &self,
+        _: Option<NapiId>,
+        _: &mut Pass<'_>,
+        read: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> bool {
+        let mut room = vec![0; self.room.load(Ordering::Relaxed)];
+        let taken = read(&mut room);
+        self.taken.lock().unwrap().extend_from_slice(&room[..taken]);
+        taken > 0
     }
 }
 
