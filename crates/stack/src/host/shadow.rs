@@ -12,7 +12,7 @@ use super::{
 use crate::{
     inet::{
         BindOptions, Datagram, Inet, Interface, PathOptions, SocketError, UdpEndpoint,
-        kernel::{KernelView, recv_with_destination},
+        kernel::{KernelView, Received, recv_with_destination},
     },
     napi::{Driver, Pass},
     nic::{Nic, Steering},
@@ -432,9 +432,10 @@ impl State {
 
     fn icmpv6(&self, buffer: &mut [u8], pass: &mut Pass) {
         let Some(socket) = &self.icmpv6 else { return };
-        while let Ok((len, _, to, interface)) = recv_with_destination(socket.as_fd(), buffer) {
-            if let IpAddr::V6(local) = to {
-                self.inet.icmpv6_error_input(&buffer[..len], local, interface, pass);
+        while let Ok(received) = recv_with_destination(socket.as_fd(), buffer) {
+            if let IpAddr::V6(local) = received.to {
+                let message = &buffer[..received.len];
+                self.inet.icmpv6_error_input(message, local, received.interface, pass);
             }
         }
     }
@@ -458,9 +459,9 @@ impl State {
         // Bounded, so that a flood to one socket does not starve the others: epoll reports the rest.
         for _ in 0..64 {
             match recv_with_destination(socket.as_fd(), buffer) {
-                Ok((len, from, destination, _)) => {
-                    let to = SocketAddr::new(destination, port);
-                    let datagram = Datagram { from, to, payload: &buffer[..len] };
+                Ok(Received { len, from, to, ttl, tos, .. }) => {
+                    let (to, payload) = (SocketAddr::new(to, port), &buffer[..len]);
+                    let datagram = Datagram { from, to, ttl, tos, payload };
                     endpoint.datagram(&datagram, pass);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,

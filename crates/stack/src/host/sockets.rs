@@ -89,11 +89,17 @@ pub(super) fn bind(local: SocketAddr, options: BindOptions) -> io::Result<UdpSoc
 
 /// From now on `socket` tells where what it receives was sent to.
 pub(super) fn tell_destination(socket: &UdpSocket) -> io::Result<()> {
+    let set = |level, name| set_option(socket, level, name, 1);
     if socket.local_addr()?.is_ipv4() {
-        set_option(socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)
+        set(libc::IPPROTO_IP, libc::IP_PKTINFO)?;
     } else {
-        set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)
+        for name in [libc::IPV6_RECVPKTINFO, libc::IPV6_RECVHOPLIMIT, libc::IPV6_RECVTCLASS] {
+            set(libc::IPPROTO_IPV6, name)?;
+        }
     }
+    // A socket of IPv6 may hear IPv4, too.
+    set(libc::IPPROTO_IP, libc::IP_RECVTTL)?;
+    set(libc::IPPROTO_IP, libc::IP_RECVTOS)
 }
 
 /// An option of a kernel socket that is one number.

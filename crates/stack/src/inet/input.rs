@@ -45,7 +45,13 @@ pub(super) trait Inbound<'a>: Copy {
     fn dst(&self) -> Self::Address;
     /// Of the pseudo-header.
     fn address_sum(&self) -> Sum;
-    fn ecn(&self) -> u8;
+    /// IPv4's type of service, IPv6's traffic class.
+    fn tos(&self) -> u8;
+    /// The hops it had left.
+    fn ttl(&self) -> u8;
+    fn ecn(&self) -> u8 {
+        self.tos() & 3
+    }
     /// What the transport has laid.
     fn payload(&self) -> &'a [u8];
     /// Whose a datagram to this packet's addresses is.
@@ -93,8 +99,13 @@ impl<'a> Inbound<'a> for Inbound4<'a> {
     }
 
     #[inline]
-    fn ecn(&self) -> u8 {
-        self.view.ecn()
+    fn tos(&self) -> u8 {
+        self.view.dscp() << 2 | self.view.ecn()
+    }
+
+    #[inline]
+    fn ttl(&self) -> u8 {
+        self.view.ttl()
     }
 
     #[inline]

@@ -59,8 +59,13 @@ impl<'a> Inbound<'a> for Inbound6<'a> {
     }
 
     #[inline]
-    fn ecn(&self) -> u8 {
-        self.view.ecn()
+    fn tos(&self) -> u8 {
+        self.view.traffic_class()
+    }
+
+    #[inline]
+    fn ttl(&self) -> u8 {
+        self.view.hop_limit()
     }
 
     #[inline]

@@ -23,6 +23,10 @@ pub struct Datagram<'a> {
     pub from: SocketAddr,
     /// The address and port it was sent to.
     pub to: SocketAddr,
+    /// The hops it had left (IPv4's time to live, IPv6's hop limit).
+    pub ttl: u8,
+    /// IPv4's type of service, IPv6's traffic class.
+    pub tos: u8,
     /// Its data, in the ring: valid during the call only.
     pub payload: &'a [u8],
 }
@@ -74,6 +78,8 @@ impl Inet {
         let datagram = Datagram {
             from: from.0.socket(from.1, scope),
             to: to.0.socket(to.1, scope),
+            ttl: packet.ttl(),
+            tos: packet.tos(),
             payload: udp.payload(),
         };
         if cast == Cast::Many {

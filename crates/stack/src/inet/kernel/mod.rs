@@ -11,7 +11,7 @@ mod receive;
 mod route;
 mod tables;
 
-pub(crate) use receive::recv_with_destination;
+pub(crate) use receive::{Received, recv_with_destination};
 
 use self::tables::{Change, Neighbour, Tables};
 use super::iface::{Hop, KernelTables};
@@ -24,7 +24,7 @@ use crate::{
 use std::{
     collections::HashMap,
     io,
-    net::IpAddr,
+    net::{IpAddr, Ipv6Addr, SocketAddrV6, UdpSocket},
     os::fd::{AsFd, BorrowedFd},
     time::Duration,
 };
@@ -42,6 +42,8 @@ const RTNLGRP_NEXTHOP: u32 = 32;
 const RTM_NEWNEIGH: u16 = 28;
 const NDA_DST: u16 = 1;
 const NTF_USE: u8 = 1;
+/// RFC 863: what comes there is thrown away.
+const DISCARD: u16 = 9;
 const NLM_F_CREATE: u16 = 0x400;
 
 /// How often one neighbour is confirmed at most. The kernel believes a confirmation for 15 to 45 seconds
@@ -187,7 +189,17 @@ impl KernelView {
     /// # Errors
     /// Missing CAP_NET_ADMIN; the interface is gone or down.
     pub fn resolve(&self, next_hop: IpAddr) -> io::Result<()> {
-        self.tell(next_hop, 0, NTF_USE, NLM_F_CREATE)
+        let has_own =
+            |(own, _): &(IpAddr, u8)| matches!(own, IpAddr::V6(own) if own.is_unicast_link_local());
+        match next_hop {
+            // For its own sake the kernel asks from its link-local address, and without one not at all
+            // (`ndisc_solicit`): it is given a packet.
+            IpAddr::V6(next_hop) if !self.addresses().iter().any(has_own) => {
+                let to = SocketAddrV6::new(next_hop, DISCARD, 0, self.ifindex);
+                UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?.send_to(&[], to).map(drop)
+            }
+            _ => self.tell(next_hop, 0, NTF_USE, NLM_F_CREATE),
+        }
     }
 
     /// Tells the kernel that `next_hop` answers: what came from it was an answer to what we sent. Costs a

@@ -1,4 +1,4 @@
-//! Receiving from a kernel socket with the address the datagram was sent to. Owns the control message.
+//! Receiving from a kernel socket with what its control messages tell of the datagram.
 
 use std::{
     io,
@@ -6,20 +6,35 @@ use std::{
     os::fd::{AsRawFd, BorrowedFd},
 };
 
-/// Room for one IP_PKTINFO or IPV6_PKTINFO, aligned as control messages must be.
+/// Room for the control messages of [`Received`], of IPv4 and IPv6, aligned as they must be.
 #[repr(C, align(8))]
-struct Control([u8; 64]);
+struct Control([u8; 192]);
 
-/// Takes one datagram off a `socket` that has IP_PKTINFO or IPV6_RECVPKTINFO set: its length, sender, destination
-/// address, and the interface it came over, 0 if that is not told. What `buffer` cannot hold is lost. Does not block.
+/// A datagram that has come to a kernel socket.
+#[derive(Debug)]
+pub(crate) struct Received {
+    /// How many bytes were written.
+    pub(crate) len: usize,
+    pub(crate) from: SocketAddr,
+    /// Where it was sent to, and over which interface it came; 0 if that is not told.
+    pub(crate) to: IpAddr,
+    pub(crate) interface: u32,
+    /// IPv4's time to live or IPv6's hop limit, and type of service or traffic class; 0 where the socket does not
+    /// tell (`IP_RECVTTL`, `IP_RECVTOS` and their like).
+    pub(crate) ttl: u8,
+    pub(crate) tos: u8,
+}
+
+/// Takes one datagram off a `socket` that has IP_PKTINFO or IPV6_RECVPKTINFO set. What `buffer` cannot hold is lost.
+/// Does not block.
 ///
 /// # Errors
 /// `WouldBlock` if there is none; a pending error of the socket.
 pub(crate) fn recv_with_destination(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
-) -> io::Result<(usize, SocketAddr, IpAddr, u32)> {
-    let mut control = Control([0; 64]);
+) -> io::Result<Received> {
+    let mut control = Control([0; 192]);
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     // SAFETY: all zeros is valid for both.
     let (mut name, mut message): (libc::sockaddr_in6, libc::msghdr) =
@@ -31,10 +46,13 @@ pub(crate) fn recv_with_destination(
     message.msg_control = control.0.as_mut_ptr().cast();
     message.msg_controllen = control.0.len() as _;
     // SAFETY: every pointer in `message` is to live memory of the length beside it.
-    let length = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
-    let length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
-    let (to, interface) = destination(&message).unwrap_or((Ipv4Addr::UNSPECIFIED.into(), 0));
-    Ok((length, sender(&name), to, interface))
+    let len = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
+    let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
+    let nowhere = Ipv4Addr::UNSPECIFIED.into();
+    let mut received =
+        Received { len, from: sender(&name), to: nowhere, interface: 0, ttl: 0, tos: 0 };
+    take_control(&message, &mut received);
+    Ok(received)
 }
 
 /// The address in a name that recvmsg has written: both families begin alike, and the smaller fits the larger.
@@ -48,33 +66,41 @@ fn sender(name: &libc::sockaddr_in6) -> SocketAddr {
     SocketAddrV4::new(address(name.sin_addr), u16::from_be(name.sin_port)).into()
 }
 
-fn destination(message: &libc::msghdr) -> Option<(IpAddr, u32)> {
+fn take_control(message: &libc::msghdr, received: &mut Received) {
     // SAFETY: `message` was filled in by recvmsg and its control buffer is live; the CMSG macros stay
     // inside it.
     let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
     while !header.is_null() {
-        // SAFETY: a header inside the control buffer.
-        let found = unsafe { *header };
+        // SAFETY: a header inside the control buffer, and where its data is.
+        let (found, data) = unsafe { (*header, libc::CMSG_DATA(header)) };
         match (found.cmsg_level, found.cmsg_type) {
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
                 // SAFETY: the data of an IP_PKTINFO message is an in_pktinfo, of any alignment.
-                let info: libc::in_pktinfo =
-                    unsafe { libc::CMSG_DATA(header).cast::<libc::in_pktinfo>().read_unaligned() };
-                return Some((address(info.ipi_addr).into(), info.ipi_ifindex.cast_unsigned()));
+                let info = unsafe { data.cast::<libc::in_pktinfo>().read_unaligned() };
+                received.to = address(info.ipi_addr).into();
+                received.interface = info.ipi_ifindex.cast_unsigned();
             }
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
                 // SAFETY: the data of an IPV6_PKTINFO message is an in6_pktinfo, of any alignment.
-                let info: libc::in6_pktinfo =
-                    unsafe { libc::CMSG_DATA(header).cast::<libc::in6_pktinfo>().read_unaligned() };
-                let address = Ipv6Addr::from(info.ipi6_addr.s6_addr);
-                return Some((address.into(), info.ipi6_ifindex));
+                let info = unsafe { data.cast::<libc::in6_pktinfo>().read_unaligned() };
+                received.to = Ipv6Addr::from(info.ipi6_addr.s6_addr).into();
+                received.interface = info.ipi6_ifindex;
             }
+            (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
+                // SAFETY: their data is a number.
+                received.ttl = unsafe { data.cast::<libc::c_int>().read_unaligned() } as u8;
+            }
+            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                // SAFETY: its data is a number.
+                received.tos = unsafe { data.cast::<libc::c_int>().read_unaligned() } as u8;
+            }
+            // SAFETY: its data is one byte.
+            (libc::IPPROTO_IP, libc::IP_TOS) => received.tos = unsafe { data.read() },
             _ => {}
         }
         // SAFETY: as above.
         header = unsafe { libc::CMSG_NXTHDR(message, header) };
     }
-    None
 }
 
 fn address(address: libc::in_addr) -> Ipv4Addr {
@@ -89,27 +115,26 @@ mod tests {
     #[test]
     fn the_destination_is_told() {
         let receiver = UdpSocket::bind("0.0.0.0:0").unwrap();
-        let on: libc::c_int = 1;
-        // SAFETY: an int, and its size.
-        let set = unsafe {
-            libc::setsockopt(
-                receiver.as_raw_fd(),
-                libc::IPPROTO_IP,
-                libc::IP_PKTINFO,
-                (&raw const on).cast(),
-                4,
-            )
+        let set = |socket: &UdpSocket, name, value: libc::c_int| {
+            let (fd, value) = (socket.as_raw_fd(), (&raw const value).cast());
+            // SAFETY: an int, and its size.
+            assert_eq!(unsafe { libc::setsockopt(fd, libc::IPPROTO_IP, name, value, 4) }, 0);
         };
-        assert_eq!(set, 0);
+        for name in [libc::IP_PKTINFO, libc::IP_RECVTTL, libc::IP_RECVTOS] {
+            set(&receiver, name, 1);
+        }
         let mut buffer = [0; 16];
         let empty = recv_with_destination(receiver.as_fd(), &mut buffer).unwrap_err();
         assert_eq!(empty.kind(), io::ErrorKind::WouldBlock);
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        set(&sender, libc::IP_TTL, 77);
+        set(&sender, libc::IP_TOS, 16);
         let port = receiver.local_addr().unwrap().port();
         sender.send_to(b"hello", ("127.3.2.1", port)).unwrap();
-        let (length, from, to, _) = recv_with_destination(receiver.as_fd(), &mut buffer).unwrap();
-        assert_eq!(&buffer[..length], b"hello");
-        assert_eq!(from, sender.local_addr().unwrap());
-        assert_eq!(to, IpAddr::from([127, 3, 2, 1]));
+        let received = recv_with_destination(receiver.as_fd(), &mut buffer).unwrap();
+        assert_eq!(&buffer[..received.len], b"hello");
+        assert_eq!(received.from, sender.local_addr().unwrap());
+        assert_eq!(received.to, IpAddr::from([127, 3, 2, 1]));
+        assert_eq!((received.ttl, received.tos), (77, 16));
     }
 }

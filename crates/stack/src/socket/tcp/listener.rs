@@ -4,11 +4,11 @@ use super::{
     adopt::{Accepted, KernelHalf},
     endpoint::{Endpoint, Reading, events},
     options::Values,
-    stream::{Bound, TcpStream},
+    stream::{Bound, TcpStream, pass},
 };
 use crate::{
     Host,
-    inet::tcp::{Flow, Listening, Ready},
+    inet::tcp::{Flow, Listening, Ready, TcpEndpoint},
     napi::{Context, NapiId},
     socket::{
         common::common_options,
@@ -66,6 +66,8 @@ pub(super) struct Inner {
     pub(super) listening: Listening,
     pub(super) values: Mutex<Values>,
     closed: AtomicBool,
+    /// Nobody is to accept any more.
+    stopped: AtomicBool,
     /// The kernel's socket that listens beside it.
     kernel: Option<KernelHalf>,
 }
@@ -109,6 +111,7 @@ impl TcpListener {
             listening,
             values: Mutex::new(values),
             closed: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
             kernel,
         })))
     }
@@ -135,6 +138,11 @@ impl TcpListener {
         waiting.wait_unless(at_once, &Reading(endpoint), &waiting.reading, || {
             let moment = endpoint.moment();
             let kernel = inner.kernel.as_ref();
+            if inner.stopped.load(Ordering::Acquire) {
+                // The others are to know it, too.
+                endpoint.pass_on();
+                return Some(Err(errno(libc::EINVAL)));
+            }
             let ready = endpoint.ready().any(Ready::READABLE);
             if !ready && !kernel.is_some_and(KernelHalf::may_have_some) {
                 return None;
@@ -159,6 +167,16 @@ impl TcpListener {
         let values = lock(&inner.values).clone();
         let waiting = inner.endpoint.waiting.handed_on();
         Accepted::Ours(TcpStream::accepted(&inner.host, flow, waiting, values), remote)
+    }
+
+    /// Ends accepting, as shutdown(2) does: who waits in [`accept`](TcpListener::accept), or calls it, has EINVAL.
+    /// Connections are still made and wait until the listener is dropped, which resets them.
+    pub fn stop(&self) {
+        let inner = &*self.0;
+        inner.stopped.store(true, Ordering::Release);
+        let mut pass = pass();
+        inner.endpoint.changed(Ready::READABLE, None, &mut pass);
+        pass.wake.wake_all();
     }
 
     /// The connections as they come, for ever.
@@ -250,6 +268,9 @@ impl Drop for Inner {
 
 impl Source for Inner {
     fn readiness(&self) -> Events {
+        if self.stopped.load(Ordering::Acquire) {
+            return Events::WRITABLE | Events::HANGUP;
+        }
         let moment = self.endpoint.moment();
         if self.listening.queued() == 0 && !self.kernel.as_ref().is_some_and(KernelHalf::has_some) {
             self.endpoint.passed(moment, Ready::READABLE);

@@ -15,6 +15,8 @@ pub(super) struct Meta {
     pub(super) napi: Option<NapiId>,
     pub(super) from: SocketAddr,
     pub(super) to: SocketAddr,
+    pub(super) ttl: u8,
+    pub(super) tos: u8,
     pub(super) arrived: Instant,
 }
 
@@ -141,7 +143,8 @@ mod tests {
 
     fn meta(len: usize) -> Meta {
         let address = SocketAddr::from(([10, 0, 0, 1], 7));
-        Meta { len: len as u32, napi: None, from: address, to: address, arrived: Instant::ZERO }
+        let (len, arrived) = (len as u32, Instant::ZERO);
+        Meta { len, napi: None, from: address, to: address, ttl: 64, tos: 0, arrived }
     }
 
     #[test]

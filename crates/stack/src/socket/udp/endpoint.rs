@@ -160,6 +160,8 @@ impl UdpEndpoint for Endpoint {
             napi: pass.napi,
             from: datagram.from,
             to: datagram.to,
+            ttl: datagram.ttl,
+            tos: datagram.tos,
             arrived: pass.now,
         };
         if let Some(direct) = &mut pass.direct

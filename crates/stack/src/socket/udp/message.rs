@@ -36,6 +36,10 @@ pub struct Message {
     pub from: SocketAddr,
     /// The local address that it was sent to.
     pub to: SocketAddr,
+    /// The hops it had left (IPv4's time to live, IPv6's hop limit).
+    pub ttl: u8,
+    /// IPv4's type of service, IPv6's traffic class.
+    pub tos: u8,
     /// The NAPI context whose queue it came over; `None`: through the kernel.
     pub napi: Option<NapiId>,
     /// When the pass that found it began.
@@ -44,8 +48,8 @@ pub struct Message {
 
 impl Message {
     fn new((meta, copied): (Meta, usize)) -> Message {
-        let Meta { len, napi, from, to, arrived } = meta;
-        Message { copied, len: len as usize, from, to, napi, arrived }
+        let Meta { len, napi, from, to, ttl, tos, arrived } = meta;
+        Message { copied, len: len as usize, from, to, ttl, tos, napi, arrived }
     }
 }
 
@@ -100,6 +104,8 @@ impl UdpSocket {
             len: 0,
             from: NOBODY,
             to: NOBODY,
+            ttl: 0,
+            tos: 0,
             napi: None,
             arrived: Instant::ZERO,
         };
