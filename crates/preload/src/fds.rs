@@ -30,6 +30,9 @@ static TABLE: [AtomicPtr<Page>; PAGES] = [const { AtomicPtr::new(ptr::null_mut()
 /// The entry of a descriptor that the library holds for itself.
 const OWN: *mut Cell = ptr::without_provenance_mut(1);
 
+/// One more than the greatest descriptor that was ever a socket of the stack plane.
+static END: AtomicUsize = AtomicUsize::new(0);
+
 /// Cells to be used again.
 static SPARE: Mutex<Vec<&'static Cell>> = Mutex::new(Vec::new());
 
@@ -158,9 +161,16 @@ pub fn get(fd: c_int) -> Option<Ref> {
     }
 }
 
+/// No descriptor from here on is a socket of the stack plane; 0: none ever was.
+#[inline]
+pub fn end() -> usize {
+    END.load(Ordering::Relaxed)
+}
+
 /// From now on `fd` is `file`. False if the number is too great; then it is nothing.
 pub fn set(fd: c_int, file: Ref) -> bool {
     let Some(slot) = make_slot(fd) else { return false };
+    END.fetch_max(fd.unsigned_abs() as usize + 1, Ordering::Relaxed);
     release(slot.swap(file.into_raw(), Ordering::AcqRel));
     true
 }
@@ -179,6 +189,24 @@ pub fn clear_if(fd: c_int, file: &Ref) {
         && slot.compare_exchange(mine, ptr::null_mut(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
     {
         release(mine);
+    }
+}
+
+/// Every descriptor that is `old` is `new` from now on.
+pub fn replace(old: &Ref, new: &Ref) {
+    let old = ptr::from_ref(old.0).cast_mut();
+    for page in &TABLE {
+        // SAFETY: null, or a page that was leaked to be here.
+        let slots = unsafe { page.load(Ordering::Acquire).as_ref() };
+        for slot in slots.into_iter().flatten() {
+            if slot.load(Ordering::Relaxed) != old {
+                continue;
+            }
+            let next = new.clone().into_raw();
+            let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+            let swapped = slot.compare_exchange(old, next, done, failed);
+            release(if swapped.is_ok() { old } else { next });
+        }
     }
 }
 

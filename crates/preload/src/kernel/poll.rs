@@ -230,6 +230,9 @@ unsafe fn selected(count: c_int, sets: [*mut fd_set; 3]) -> impl Iterator<Item =
         (libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND) as c_int,
         libc::POLLPRI as c_int,
     ];
+    // The kernel looks at no more than its table has room for, so a program may name any number. What is
+    // not looked at here is not spun for; the real call says all the same what is there.
+    let count = count.min(libc::FD_SETSIZE as c_int);
     let words = usize::try_from(count).unwrap_or(0).div_ceil(64);
     (0..words).flat_map(move |index| {
         // SAFETY: the sets are arrays of words, as many as hold `count` bits.

@@ -90,35 +90,61 @@ pub fn in_addr(address: Ipv4Addr) -> libc::in_addr {
     libc::in_addr { s_addr: u32::from_ne_bytes(address.octets()) }
 }
 
-/// Writes an address to where a C program wants it, cut if there is not enough room, and its full length.
+/// Writes an address to where a C program wants it, cut if there is not enough room, and its full length; of nobody,
+/// the length 0 alone.
 ///
 /// # Errors
-/// EINVAL for room below zero, as the kernel.
+/// As `move_addr_to_user`: EINVAL for room below zero, EFAULT for null pointers.
 ///
 /// # Safety
 /// `to` is null or points to `*len` writable bytes.
 pub unsafe fn write(
-    address: SocketAddr,
+    address: Option<SocketAddr>,
     domain: c_int,
     to: *mut sockaddr,
     len: *mut socklen_t,
 ) -> io::Result<()> {
-    if to.is_null() || len.is_null() {
-        return Ok(());
-    }
-    // SAFETY: `len` is valid by the caller's word.
-    let room = unsafe { *len };
-    if c_int::try_from(room).is_err() {
+    // SAFETY: null or valid, by the caller's word.
+    let Some(len) = (unsafe { len.as_mut() }) else { return Err(error(libc::EFAULT)) };
+    if c_int::try_from(*len).is_err() {
         return Err(error(libc::EINVAL));
     }
-    let (storage, full) = laid_out(address, domain);
-    // SAFETY: no more than there is room for, and than there is.
-    unsafe {
-        let copied = room.min(full) as usize;
-        ptr::copy_nonoverlapping((&raw const storage).cast::<u8>(), to.cast::<u8>(), copied);
-        *len = full;
+    let laid_out = address.map(|address| laid_out(address, domain));
+    let full = laid_out.map_or(0, |(_, full)| full);
+    let copied = (*len).min(full) as usize;
+    if let Some((storage, _)) = laid_out
+        && copied > 0
+    {
+        if to.is_null() {
+            return Err(error(libc::EFAULT));
+        }
+        // SAFETY: no more than there is room for, and than there is.
+        unsafe {
+            ptr::copy_nonoverlapping((&raw const storage).cast::<u8>(), to.cast::<u8>(), copied);
+        }
     }
+    *len = full;
     Ok(())
+}
+
+/// The same for the calls that may be told nothing: to a null pointer nothing is written.
+///
+/// # Errors
+/// As [`write`].
+///
+/// # Safety
+/// That of [`write`].
+pub unsafe fn write_if_asked(
+    address: Option<SocketAddr>,
+    domain: c_int,
+    to: *mut sockaddr,
+    len: *mut socklen_t,
+) -> io::Result<()> {
+    if to.is_null() {
+        return Ok(());
+    }
+    // SAFETY: the caller's contract.
+    unsafe { write(address, domain, to, len) }
 }
 
 /// The unspecified address of a family, any port.

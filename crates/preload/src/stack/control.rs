@@ -5,7 +5,7 @@ use super::{address::in_addr, place};
 use busypoll_stack::{Message, time};
 use libc::{c_int, cmsghdr, msghdr};
 use std::{
-    net::{IpAddr, SocketAddr},
+    net::IpAddr,
     ptr,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -16,17 +16,29 @@ const TIMESTAMP: u32 = 4;
 const TIMESTAMP_NANOS: u32 = 8;
 const OVERFLOW: u32 = 16;
 const TIMESTAMPING: u32 = 32;
+const TIME_TO_LIVE: u32 = 64;
+const TYPE_OF_SERVICE: u32 = 128;
+const HOP_LIMIT: u32 = 256;
+const TRAFFIC_CLASS: u32 = 512;
 
 // include/uapi/asm-generic/socket.h: the same layout on 64-bit machines, under a newer number.
 const SO_TIMESTAMP_NEW: c_int = 63;
 const SO_TIMESTAMPNS_NEW: c_int = 64;
 const SO_TIMESTAMPING_NEW: c_int = 65;
 
+/// Those that IP's header answers.
+const OF_IP: u32 =
+    PACKET_INFO | PACKET_INFO_6 | TIME_TO_LIVE | TYPE_OF_SERVICE | HOP_LIMIT | TRAFFIC_CLASS;
+
 /// The bit of `tells` that an option switches, if it does.
 pub fn bit(level: c_int, name: c_int) -> Option<u32> {
     Some(match (level, name) {
         (libc::IPPROTO_IP, libc::IP_PKTINFO) => PACKET_INFO,
+        (libc::IPPROTO_IP, libc::IP_RECVTTL) => TIME_TO_LIVE,
+        (libc::IPPROTO_IP, libc::IP_RECVTOS) => TYPE_OF_SERVICE,
         (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO) => PACKET_INFO_6,
+        (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT) => HOP_LIMIT,
+        (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS) => TRAFFIC_CLASS,
         (libc::SOL_SOCKET, libc::SO_TIMESTAMP | SO_TIMESTAMP_NEW) => TIMESTAMP,
         (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS | SO_TIMESTAMPNS_NEW) => TIMESTAMP_NANOS,
         (libc::SOL_SOCKET, libc::SO_TIMESTAMPING | SO_TIMESTAMPING_NEW) => TIMESTAMPING,
@@ -112,24 +124,33 @@ pub unsafe fn tell(
     if tells & OVERFLOW != 0 && drops > 0 {
         room.put(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, drops as u32);
     }
-    if tells & (PACKET_INFO | PACKET_INFO_6) != 0 {
-        packet_info(tells, datagram.to, domain, &mut room);
+    if tells & OF_IP != 0 {
+        of_ip(tells, datagram, domain, &mut room);
     }
     message.msg_controllen = room.used as _;
     if room.cut { libc::MSG_CTRUNC } else { 0 }
 }
 
-fn packet_info(tells: u32, to: SocketAddr, domain: c_int, room: &mut Room) {
+/// What IP's header says, in the kernel's order (`ip_cmsg_recv_offset`, `ip6_datagram_recv_ctl`).
+fn of_ip(tells: u32, datagram: &Message, domain: c_int, room: &mut Room) {
     let index = place::index();
-    let ip = to.ip().to_canonical();
-    if let (IpAddr::V4(v4), true) = (ip, tells & PACKET_INFO != 0) {
-        let address = in_addr(v4);
-        let info = libc::in_pktinfo {
-            ipi_ifindex: index.cast_signed(),
-            ipi_spec_dst: address,
-            ipi_addr: address,
-        };
-        room.put(libc::IPPROTO_IP, libc::IP_PKTINFO, info);
+    let ip = datagram.to.ip().to_canonical();
+    if let IpAddr::V4(v4) = ip {
+        if tells & PACKET_INFO != 0 {
+            let address = in_addr(v4);
+            let info = libc::in_pktinfo {
+                ipi_ifindex: index.cast_signed(),
+                ipi_spec_dst: address,
+                ipi_addr: address,
+            };
+            room.put(libc::IPPROTO_IP, libc::IP_PKTINFO, info);
+        }
+        if tells & TIME_TO_LIVE != 0 {
+            room.put(libc::IPPROTO_IP, libc::IP_TTL, c_int::from(datagram.ttl));
+        }
+        if tells & TYPE_OF_SERVICE != 0 {
+            room.put(libc::IPPROTO_IP, libc::IP_TOS, datagram.tos);
+        }
     }
     if domain == libc::AF_INET6 && tells & PACKET_INFO_6 != 0 {
         let v6 = match ip {
@@ -139,6 +160,14 @@ fn packet_info(tells: u32, to: SocketAddr, domain: c_int, room: &mut Room) {
         let address = libc::in6_addr { s6_addr: v6.octets() };
         let info = libc::in6_pktinfo { ipi6_addr: address, ipi6_ifindex: index };
         room.put(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, info);
+    }
+    if ip.is_ipv6() {
+        if tells & HOP_LIMIT != 0 {
+            room.put(libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, c_int::from(datagram.ttl));
+        }
+        if tells & TRAFFIC_CLASS != 0 {
+            room.put(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, c_int::from(datagram.tos));
+        }
     }
 }
 

@@ -41,6 +41,8 @@ pub struct File {
     nonblocking: AtomicBool,
     /// Connecting has failed, and may be tried anew.
     failed: AtomicBool,
+    /// It is a listener, and lives only because its process has the queues: nobody has waited for it here.
+    early: AtomicBool,
     /// What listen(2) was told; below zero: it does not listen.
     backlog: AtomicI32,
     /// What `SOL_SOCKET` and `IP` options say about what recvmsg(2) tells: of [`super::control`].
@@ -95,6 +97,7 @@ impl File {
             kernels: AtomicBool::new(false),
             nonblocking: AtomicBool::new(false),
             failed: AtomicBool::new(false),
+            early: AtomicBool::new(false),
             backlog: AtomicI32::new(-1),
             tells: AtomicU32::new(0),
             set: Mutex::default(),
@@ -131,6 +134,7 @@ impl File {
             return Some(File::of_set(set.inherited()));
         }
         let file = self.again();
+        file.backlog.store(self.backlog(), Ordering::Relaxed);
         match self.live.get() {
             None if self.is_kernels() && self.backlog() < 0 => None,
             // A connection is nothing without its parent: reading it fails, closing it is harmless.
@@ -140,10 +144,9 @@ impl File {
     }
 
     /// The same, without the life it may have had.
-    pub fn again(&self) -> File {
+    fn again(&self) -> File {
         let file = File::new(self.protocol, self.domain);
         file.tells.store(self.tells.load(Ordering::Relaxed), Ordering::Relaxed);
-        file.backlog.store(self.backlog.load(Ordering::Relaxed), Ordering::Relaxed);
         file.set_nonblocking(self.is_nonblocking());
         // Not waited for: in a child of a fork nobody may be there to let go of it.
         if let Ok(set) = self.set.try_lock() {
@@ -194,6 +197,9 @@ impl File {
     /// call is for the companion.
     pub fn activate(&self, fd: c_int) -> Option<&Live> {
         if let Some(live) = self.live.get() {
+            if self.early.load(Ordering::Relaxed) {
+                self.early.store(false, Ordering::Relaxed);
+            }
             return Some(live);
         }
         if self.is_kernels() {
@@ -218,6 +224,25 @@ impl File {
                 }
             })
         })
+    }
+
+    /// Brings it to life before anybody waits for it, as this process has the queues already.
+    pub fn activate_early(&self, fd: c_int) {
+        if let Some(Live::Listener(_)) = self.activate(fd) {
+            self.early.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it is to begin anew before a fork: a listener that this process does not wait for may be the child's.
+    fn is_for_a_child(&self) -> bool {
+        match self.live.get() {
+            Some(Live::Listener(listener)) => {
+                self.early.load(Ordering::Relaxed)
+                    && listener.queued() == 0
+                    && self.joined.sets().is_empty()
+            }
+            _ => false,
+        }
     }
 
     /// A socket of TCP to connect with, on the companion's port if it is bound. `None`: connecting is the
@@ -286,7 +311,7 @@ impl File {
     }
 
     pub fn set_backlog(&self, backlog: c_int) {
-        self.backlog.store(backlog.max(0), Ordering::Relaxed);
+        self.backlog.store(backlog, Ordering::Relaxed);
     }
 
     /// What listen(2) was told, below zero if it was not called.
@@ -300,6 +325,25 @@ impl File {
         let policy = &config.launch.policy;
         let settings = policy.for_socket(&config.program, self.protocol, local, remote);
         settings.plane == Plane::Stack && local.is_none_or(|local| place::is_ours(local.ip()))
+    }
+}
+
+/// `file` is what socket(2) made it: its companion alone, with the options it has. What all its descriptors are from
+/// now on.
+pub fn begin_anew(file: &Ref) -> Ref {
+    let again = Ref::new(file.again());
+    fds::replace(file, &again);
+    file.joined.hand_on(&again.joined);
+    again
+}
+
+/// Before a fork: listeners that nobody has waited for yet are their companions alone, so that whoever accepts first,
+/// here or in the child, has the connections.
+pub fn let_children_choose() {
+    for (_, file) in fds::all() {
+        if let Some(file) = file.filter(|file| file.is_for_a_child()) {
+            begin_anew(&file).set_backlog(file.backlog());
+        }
     }
 }
 

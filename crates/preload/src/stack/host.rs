@@ -2,12 +2,14 @@
 //! that process before any code of the program runs there.
 
 use super::{
-    file::{File, lock},
+    file::{self, File, lock},
     own,
 };
 use crate::{
     config::{self, Config},
-    fds, harm, inside, real,
+    fds, harm,
+    inside::{self, Inside},
+    real,
     say::Once,
 };
 use busypoll_policy::Plane;
@@ -156,6 +158,9 @@ pub fn prepare(config: &Config) {
 }
 
 extern "C" fn before() {
+    if let Some(_inside) = Inside::enter() {
+        file::let_children_choose();
+    }
     let held = Held { slot: lock(&HOST), spare: fds::spare(), stack: process::before_fork() };
     let _ = HELD.try_with(|cell| cell.replace(Some(held)));
 }

@@ -7,8 +7,10 @@
 //! | [`end`](self::end) | exit |
 //! | [`own`](self::own) | the descriptors the library holds for itself |
 //! | [`place`](self::place) | which addresses are on the chosen interface |
-//! | [`names`](self::names) | socket, bind, connect, listen, accept, shutdown, names |
+//! | [`names`](self::names) | socket, bind, connect, listen, shutdown, names |
+//! | [`accept`](mod@self::accept) | accept, of ours and of the kernel's |
 //! | [`receive`](self::receive), [`send`](self::send) | data in and out, in all the shapes C has for it |
+//! | [`take`](self::take) | what a receive finds, and how long it waits |
 //! | [`control`](self::control) | ancillary data |
 //! | [`copy`](self::copy) | sendfile, splice |
 //! | [`options`](self::options) | getsockopt, setsockopt |
@@ -20,6 +22,7 @@
 //! comes to life: it is bound, listens and has its options set like any other; so errors are the kernel's own, and
 //! what cannot be accelerated simply stays with it.
 
+mod accept;
 mod address;
 mod control;
 mod copy;
@@ -34,8 +37,10 @@ mod pieces;
 mod place;
 mod receive;
 mod send;
+mod take;
 mod wait;
 
+pub use accept::{accept, accept_other, accept4, accept4_other};
 pub use copy::{sendfile, sendfile_to_other, splice, splice_to_other};
 pub use descriptors::{
     close, close_other, close_range, closefrom, dup, dup2, dup2_other, dup3, dup3_other, fcntl,
@@ -44,10 +49,7 @@ pub use descriptors::{
 pub use end::{close_all, exit};
 pub use file::File;
 pub use host::prepare;
-pub use names::{
-    accept, accept_other, accept4, accept4_other, bind, connect, getpeername, getsockname, listen,
-    shutdown, socket,
-};
+pub use names::{bind, connect, getpeername, getsockname, listen, shutdown, socket};
 pub use options::{getsockopt, setsockopt};
 pub use own::{eventfd, syscall_made, timerfd_create};
 pub use receive::{

@@ -1,26 +1,27 @@
-//! Sockets come and are named: socket, bind, connect, listen, accept, shutdown, and who is at either end.
+//! Sockets come and are named: socket, bind, connect, listen, shutdown, and who is at either end.
 
 use super::{
     address, answer, code, enter, error,
-    file::{File, Live, companion, let_go},
-    host, own, place, said,
+    file::{File, Live, begin_anew, companion, let_go},
+    host, own, place,
 };
 use crate::{
-    config, errno,
+    config,
     fds::{self, Ref},
     inside::{Inside, Restart, is_inside},
     kernel, real,
 };
 use busypoll_policy::Protocol;
-use busypoll_stack::{Accepted, TcpListener, TcpStream};
+use busypoll_stack::TcpStream;
 use libc::{c_int, sockaddr, socklen_t};
 use std::{
     io,
     net::{self, Shutdown, SocketAddr},
-    os::fd::AsRawFd,
+    time::Duration,
 };
 
-const FLAGS: c_int = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+/// What socket(2) and accept4(2) take with a kind.
+pub const FLAGS: c_int = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
 
 /// The protocol of a socket that could be ours.
 fn protocol_of(domain: c_int, kind: c_int, protocol: c_int) -> Option<Protocol> {
@@ -72,9 +73,17 @@ fn could_be_ours(protocol: Protocol, domain: c_int) -> bool {
         || File::new(protocol, domain).is_for_stack(None, None)
 }
 
+/// Whether it is a connection, or is becoming one: its companion does not know.
+fn is_stream(file: &File) -> bool {
+    matches!(file.live(), Some(Live::Stream(_))) && !file.has_failed()
+}
+
 /// # Safety
 /// That of bind(2).
 pub unsafe fn bind(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+    if is_stream(&file) {
+        return answer(Err(error(libc::EINVAL)));
+    }
     // SAFETY: the caller's contract.
     let bound = unsafe { real::bind(fd, addr, len) };
     if bound == 0
@@ -92,12 +101,15 @@ pub unsafe fn bind(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_t) 
 /// # Safety
 /// That of listen(2).
 pub unsafe fn listen(file: Ref, fd: c_int, backlog: c_int) -> c_int {
+    if is_stream(&file) {
+        return answer(Err(error(libc::EINVAL)));
+    }
     // SAFETY: the caller's contract.
     let listens = unsafe { real::listen(fd, backlog) };
     if listens == 0
         && let Some((_inside, file)) = enter(file)
     {
-        file.set_backlog(backlog);
+        file.set_backlog(backlog.max(0));
         if let Some(Live::Listener(listener)) = file.live() {
             listener.set_backlog(backlog.max(0).cast_unsigned());
         }
@@ -109,7 +121,7 @@ pub unsafe fn listen(file: Ref, fd: c_int, backlog: c_int) -> c_int {
 /// Where this process has the queues already, nobody has to be waited for to tell whose the socket is.
 fn live_at_once(file: &File, fd: c_int) {
     if host::made().is_some() {
-        file.activate(fd);
+        file.activate_early(fd);
     }
 }
 
@@ -125,10 +137,8 @@ pub unsafe fn connect(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_
         Err(_) => {
             // To disconnect, or wrong: the kernel says which.
             let result = by_kernel();
-            if result == 0
-                && let Some(Live::Udp(udp)) = file.live()
-            {
-                udp.disconnect();
+            if result == 0 {
+                disconnect(&file, fd);
             }
             return result;
         }
@@ -143,6 +153,29 @@ pub unsafe fn connect(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_
                 by_kernel()
             }
         },
+    }
+}
+
+/// Its companion has no peer and does not listen any more (`tcp_disconnect`, `__udp_disconnect`).
+fn disconnect(file: &Ref, fd: c_int) {
+    match file.live() {
+        // The kernel chose its port, and has taken it back.
+        Some(Live::Udp(_)) if local(fd).is_ok_and(|local| local.port() == 0) => {
+            begin_anew(file);
+        }
+        Some(Live::Udp(udp)) => udp.disconnect(),
+        Some(Live::Stream(stream)) => {
+            // The peer is told by a reset. It cannot fail.
+            let _ = stream.set_linger(Some(Duration::ZERO));
+            begin_anew(file);
+        }
+        Some(Live::Listener(listener)) => {
+            listener.stop();
+            let file = begin_anew(file);
+            // It cannot fail on a socket.
+            let _ = companion::<net::TcpStream>(fd).set_nonblocking(file.is_nonblocking());
+        }
+        None => file.set_backlog(-1),
     }
 }
 
@@ -169,11 +202,7 @@ fn connect_tcp(
 ) -> Option<io::Result<()>> {
     let file = match file.has_failed() {
         // As if it had never been connected.
-        true => {
-            let again = Ref::new(file.again());
-            fds::set(fd, again.clone());
-            again
-        }
+        true => begin_anew(&file),
         false => file,
     };
     if file.backlog() >= 0 {
@@ -222,126 +251,6 @@ pub fn restart_unless_limited(fd: c_int, which: c_int) -> Restart {
 }
 
 /// # Safety
-/// That of accept(2).
-pub unsafe fn accept(file: Ref, fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
-    // SAFETY: the caller's contract.
-    unsafe { accept4(file, fd, addr, len, 0) }
-}
-
-/// # Safety
-/// That of accept4(2).
-pub unsafe fn accept4(
-    file: Ref,
-    fd: c_int,
-    addr: *mut sockaddr,
-    len: *mut socklen_t,
-    flags: c_int,
-) -> c_int {
-    let by_kernel = |file: &File| {
-        loop {
-            // SAFETY: the caller's contract.
-            let accepted = unsafe { kernel::accept4(fd, addr, len, flags) };
-            // Another process may have made the companion non-blocking, to which the program's flag is nothing.
-            if accepted >= 0 || errno::get() != libc::EAGAIN || file.is_nonblocking() {
-                return accepted;
-            }
-            let mut fds = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-            // SAFETY: one entry.
-            if unsafe { real::poll(&raw mut fds, 1, -1) } < 0 {
-                return -1;
-            }
-        }
-    };
-    let kept = file.clone();
-    let Some((inside, file)) = enter(file) else { return by_kernel(&kept) };
-    drop(kept);
-    let Some(Live::Listener(listener)) = file.activate(fd) else {
-        drop(inside);
-        return by_kernel(&file);
-    };
-    if flags & !FLAGS != 0 {
-        return answer(Err(error(libc::EINVAL)));
-    }
-    let accepted = accept_from(&inside, &file, listener, flags);
-    if let Ok((_, remote)) = &accepted
-        && let Some(remote) = remote
-        // SAFETY: the caller's contract.
-        && let Err(wrong) = unsafe { address::write(*remote, file.domain, addr, len) }
-    {
-        return answer(Err(wrong));
-    }
-    answer(accepted.and_then(|(fd, _)| usize::try_from(fd).map_err(|_| error(libc::EMFILE))))
-}
-
-/// A number first, as the kernel does it: without one no connection is taken.
-fn accept_from(
-    inside: &Inside,
-    file: &File,
-    listener: &TcpListener,
-    flags: c_int,
-) -> io::Result<(c_int, Option<SocketAddr>)> {
-    // SAFETY: a plain system call.
-    let fd = said(unsafe { real::socket(file.domain, libc::SOCK_STREAM | flags, 0) })?;
-    let restart = match listener.accept_timeout() {
-        Some(_) => Restart::Never,
-        None => Restart::BySignal,
-    };
-    match inside.wait(restart, || listener.accept_any(false)) {
-        Ok(Accepted::Ours(stream, remote)) => {
-            let nonblocking = flags & libc::SOCK_NONBLOCK != 0;
-            // It cannot fail.
-            let _ = stream.set_nonblocking(nonblocking);
-            let file = File::accepted(file.domain, stream);
-            file.set_nonblocking(nonblocking);
-            if fds::set(fd, Ref::new(file)) {
-                return Ok((fd, Some(remote)));
-            }
-            // SAFETY: made above.
-            unsafe { real::close(fd) };
-            Err(error(libc::EMFILE))
-        }
-        Ok(Accepted::Kernel(stream)) => {
-            let remote = stream.peer_addr().ok();
-            let cloexec = flags & libc::SOCK_CLOEXEC;
-            let blocking = stream.set_nonblocking(flags & libc::SOCK_NONBLOCK != 0);
-            // SAFETY: two descriptors of ours; SOCK_CLOEXEC is O_CLOEXEC.
-            blocking.and_then(|()| said(unsafe { real::dup3(stream.as_raw_fd(), fd, cloexec) }))?;
-            Ok((fd, remote))
-        }
-        Err(error) => {
-            // SAFETY: made above.
-            unsafe { real::close(fd) };
-            Err(error)
-        }
-    }
-}
-
-/// accept(2) of a listener that is none of ours.
-///
-/// # Safety
-/// That of accept(2).
-pub unsafe fn accept_other(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
-    // SAFETY: the caller's contract.
-    unsafe { accept4_other(fd, addr, len, 0) }
-}
-
-/// # Safety
-/// That of accept4(2).
-pub unsafe fn accept4_other(
-    fd: c_int,
-    addr: *mut sockaddr,
-    len: *mut socklen_t,
-    flags: c_int,
-) -> c_int {
-    if is_inside() {
-        // SAFETY: the caller's contract.
-        return own::keep(unsafe { real::accept4(fd, addr, len, flags) });
-    }
-    // SAFETY: the caller's contract.
-    unsafe { kernel::accept4(fd, addr, len, flags) }
-}
-
-/// # Safety
 /// That of shutdown(2).
 pub unsafe fn shutdown(file: Ref, fd: c_int, how: c_int) -> c_int {
     // SAFETY: a plain system call.
@@ -361,7 +270,14 @@ pub unsafe fn shutdown(file: Ref, fd: c_int, how: c_int) -> c_int {
     match live {
         Some(Live::Stream(stream)) => answer(stream.shutdown(direction).map(|()| 0)),
         Some(Live::Udp(udp)) => answer(udp.shutdown(direction).map(|()| 0)),
-        _ => by_kernel(),
+        _ => {
+            let result = by_kernel();
+            // `inet_shutdown`: it listens no more.
+            if result == 0 && file.backlog() >= 0 && how != libc::SHUT_WR {
+                disconnect(&file, fd);
+            }
+            result
+        }
     }
 }
 
@@ -376,7 +292,7 @@ pub unsafe fn getsockname(file: Ref, fd: c_int, addr: *mut sockaddr, len: *mut s
             // SAFETY: the caller's contract.
             Ok(local) if local.port() != 0 => {
                 // SAFETY: the caller's contract.
-                answer(unsafe { address::write(local, file.domain, addr, len).map(|()| 0) })
+                answer(unsafe { address::write(Some(local), file.domain, addr, len).map(|()| 0) })
             }
             _ => by_kernel(),
         },
@@ -393,7 +309,7 @@ pub unsafe fn getpeername(file: Ref, fd: c_int, addr: *mut sockaddr, len: *mut s
     match file.live() {
         Some(Live::Stream(stream)) => answer(stream.peer_addr().and_then(|peer| {
             // SAFETY: the caller's contract.
-            unsafe { address::write(peer, file.domain, addr, len) }.map(|()| 0)
+            unsafe { address::write(Some(peer), file.domain, addr, len) }.map(|()| 0)
         })),
         _ => by_kernel(),
     }

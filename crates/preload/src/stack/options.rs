@@ -130,7 +130,7 @@ unsafe fn took(
         }
         // The companion tells our stack its own way: what it needs for that stays on.
         return match file.live() {
-            Some(Live::Udp(_)) if number == 0 => keep_destination(fd, level, name),
+            Some(Live::Udp(_)) if number == 0 => keep_telling(fd, level, name),
             _ => Ok(()),
         };
     }
@@ -141,7 +141,7 @@ unsafe fn took(
         (libc::SOL_SOCKET, libc::SO_LINGER, Some(live)) => take_linger(fd, live),
         (libc::IPPROTO_TCP, libc::TCP_CONGESTION, Some(Live::Stream(stream))) => {
             // SAFETY: the kernel has read as much.
-            let text = unsafe { super::pieces::bytes(value.cast(), len as usize) };
+            let text = unsafe { super::pieces::bytes(value.cast(), len as usize) }?;
             let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
             // What the kernel has and we have not: we keep to ours.
             let _ = std::str::from_utf8(text).map(|name| stream.set_congestion(name));
@@ -164,11 +164,8 @@ unsafe fn took(
     Ok(())
 }
 
-fn keep_destination(fd: c_int, level: c_int, name: c_int) -> io::Result<()> {
-    if !matches!(
-        (level, name),
-        (libc::IPPROTO_IP, libc::IP_PKTINFO) | (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO)
-    ) {
+fn keep_telling(fd: c_int, level: c_int, name: c_int) -> io::Result<()> {
+    if !matches!(level, libc::IPPROTO_IP | libc::IPPROTO_IPV6) {
         return Ok(());
     }
     let on: c_int = 1;

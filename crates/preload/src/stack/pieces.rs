@@ -13,8 +13,10 @@ const FEW: usize = 8;
 /// UIO_MAXIOV.
 pub const MOST: usize = 1024;
 
+/// What can be filled; of a null pointer nothing.
+///
 /// # Safety
-/// `buf` points to `len` writable bytes that nobody else uses, or `len` is 0.
+/// `buf` points to `len` writable bytes that nobody else uses, or is null.
 pub unsafe fn room<'a>(buf: *mut u8, len: size_t) -> &'a mut [u8] {
     if buf.is_null() || len == 0 {
         return &mut [];
@@ -23,17 +25,24 @@ pub unsafe fn room<'a>(buf: *mut u8, len: size_t) -> &'a mut [u8] {
     unsafe { slice::from_raw_parts_mut(buf, len.min(isize::MAX as usize)) }
 }
 
+/// # Errors
+/// EFAULT for bytes at a null pointer.
+///
 /// # Safety
-/// `buf` points to `len` readable bytes, or `len` is 0.
-pub unsafe fn bytes<'a>(buf: *const u8, len: size_t) -> &'a [u8] {
-    if buf.is_null() || len == 0 {
-        return &[];
+/// `buf` points to `len` readable bytes, or is null.
+pub unsafe fn bytes<'a>(buf: *const u8, len: size_t) -> io::Result<&'a [u8]> {
+    match (buf.is_null(), len) {
+        (_, 0) => Ok(&[]),
+        (true, _) => Err(error(libc::EFAULT)),
+        // SAFETY: the caller's word; no object is larger than isize::MAX.
+        (false, _) => Ok(unsafe { slice::from_raw_parts(buf, len.min(isize::MAX as usize)) }),
     }
-    // SAFETY: the caller's word; no object is larger than isize::MAX.
-    unsafe { slice::from_raw_parts(buf, len.min(isize::MAX as usize)) }
 }
 
 /// Checks a vector and finds it in memory.
+///
+/// # Errors
+/// `too_many` for more than 1024, EINVAL for more bytes than can be counted, EFAULT for bytes at a null pointer.
 ///
 /// # Safety
 /// `iov` points to `count` vectors, or `count` is 0.
@@ -46,6 +55,9 @@ unsafe fn vectors<'a>(iov: *const iovec, count: usize, too_many: i32) -> io::Res
     }
     // SAFETY: the caller's word.
     let vectors = unsafe { slice::from_raw_parts(iov, count) };
+    if vectors.iter().any(|one| one.iov_base.is_null() && one.iov_len > 0) {
+        return Err(error(libc::EFAULT));
+    }
     let total = vectors.iter().try_fold(0usize, |sum, one| sum.checked_add(one.iov_len));
     match total {
         Some(total) if isize::try_from(total).is_ok() => Ok(vectors),
@@ -56,7 +68,7 @@ unsafe fn vectors<'a>(iov: *const iovec, count: usize, too_many: i32) -> io::Res
 /// Hands `then` the pieces of a vector to fill.
 ///
 /// # Errors
-/// `too_many` for more than 1024, EINVAL for more bytes than can be counted.
+/// As [`vectors`].
 ///
 /// # Safety
 /// `iov` points to `count` vectors of writable memory that nobody else uses.
@@ -95,12 +107,14 @@ pub unsafe fn with_bytes<T>(
     // SAFETY: the caller's word, here and below.
     let vectors = unsafe { vectors(iov, count, too_many) }?;
     // SAFETY: the caller's contract.
-    let piece = |one: &iovec| IoSlice::new(unsafe { bytes(one.iov_base.cast(), one.iov_len) });
+    let piece = |one: &iovec| unsafe { bytes(one.iov_base.cast(), one.iov_len) }.map(IoSlice::new);
     if vectors.len() <= FEW {
         let mut few = [IoSlice::new(&[]); FEW];
-        few.iter_mut().zip(vectors).for_each(|(to, from)| *to = piece(from));
+        for (to, from) in few.iter_mut().zip(vectors) {
+            *to = piece(from)?;
+        }
         return then(few.get(..vectors.len()).unwrap_or_default());
     }
-    let many: Vec<_> = vectors.iter().map(piece).collect();
+    let many: Vec<_> = vectors.iter().map(piece).collect::<io::Result<_>>()?;
     then(&many)
 }

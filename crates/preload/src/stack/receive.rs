@@ -3,146 +3,49 @@
 use super::{
     address, answer, control, enter, error,
     file::{File, Live},
-    names::{self, restart_unless_limited},
-    own_port, pieces,
+    pieces,
+    take::{Got, receive},
 };
 use crate::{fds::Ref, inside::Inside, real};
 use busypoll_policy::Protocol;
-use busypoll_stack::{Message, ReceiveFlags, TcpStream, UdpSocket};
 use libc::{
     c_int, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
 };
 use std::{
     io::{self, IoSliceMut},
-    net::SocketAddr,
     time::{Duration, Instant},
 };
 
-/// What was received.
-struct Got {
-    /// What the call returns.
-    len: usize,
-    from: Option<SocketAddr>,
-    /// Of a datagram.
-    message: Option<Message>,
-    /// `MSG_TRUNC`, of a datagram.
-    flags: c_int,
-}
-
-/// Receives with `flags`; `None`: it is for the companion.
-fn receive(
-    inside: &Inside,
-    file: &File,
+/// Receives into one buffer. `None`: it is for the companion.
+///
+/// # Safety
+/// `buf` points to `len` writable bytes, or is null.
+unsafe fn receive_into(
+    (inside, file): (&Inside, &File),
     fd: c_int,
-    pieces: &mut [IoSliceMut<'_>],
+    (buf, len): (*mut c_void, size_t),
     flags: c_int,
 ) -> Option<io::Result<Got>> {
-    // Errors queued for it are the kernel's business.
-    if flags & libc::MSG_ERRQUEUE != 0 {
-        return None;
-    }
-    if file.live().is_none() && flags & libc::MSG_DONTWAIT == 0 {
-        name_to_wait(file, fd);
-    }
-    match file.activate(fd)? {
-        Live::Udp(udp) => Some(receive_datagram(inside, udp, fd, pieces, flags)),
-        Live::Stream(stream) => Some(receive_stream(inside, stream, fd, pieces, flags)),
-        Live::Listener(_) => None,
-    }
-}
-
-/// Who waits for datagrams on a socket without a port waits for the answer to what another thread will send. It is
-/// given its port now: later that thread would bring it to life, and this one sleep on in the kernel.
-fn name_to_wait(file: &File, fd: c_int) {
-    if file.protocol == Protocol::Udp
-        && !file.is_nonblocking()
-        && !file.is_kernels()
-        && names::local(fd).is_ok_and(|local| local.port() == 0)
-        && file.is_for_stack(None, None)
-    {
-        // Whoever was first has bound it.
-        let _ = own_port(fd, file.domain);
-    }
-}
-
-fn receive_datagram(
-    inside: &Inside,
-    udp: &UdpSocket,
-    fd: c_int,
-    pieces: &mut [IoSliceMut<'_>],
-    flags: c_int,
-) -> io::Result<Got> {
-    if flags & libc::MSG_OOB != 0 {
-        return Err(error(libc::EOPNOTSUPP));
-    }
-    let how = how(flags);
-    let message = match udp.recv_message(pieces, how) {
-        Err(stopped) if stopped.kind() == io::ErrorKind::Interrupted => inside
-            .wait(restart_unless_limited(fd, libc::SO_RCVTIMEO), || udp.recv_message(pieces, how)),
-        other => other,
-    }?;
-    let cut = message.len > message.copied;
-    let len = if flags & libc::MSG_TRUNC != 0 { message.len } else { message.copied };
-    let from = (message.from.port() != 0).then_some(message.from);
-    let flags = if cut { libc::MSG_TRUNC } else { 0 };
-    Ok(Got { len, from, message: Some(message), flags })
-}
-
-fn how(flags: c_int) -> ReceiveFlags {
-    ReceiveFlags { peek: flags & libc::MSG_PEEK != 0, dont_wait: flags & libc::MSG_DONTWAIT != 0 }
-}
-
-fn receive_stream(
-    inside: &Inside,
-    stream: &TcpStream,
-    fd: c_int,
-    pieces: &mut [IoSliceMut<'_>],
-    flags: c_int,
-) -> io::Result<Got> {
-    // There is no urgent data.
-    if flags & libc::MSG_OOB != 0 {
-        return Err(error(libc::EINVAL));
-    }
-    let how = how(flags);
-    let once = |pieces: &mut [IoSliceMut<'_>]| match stream.recv_message(pieces, how) {
-        Err(stopped) if stopped.kind() == io::ErrorKind::Interrupted => inside
-            .wait(restart_unless_limited(fd, libc::SO_RCVTIMEO), || {
-                stream.recv_message(pieces, how)
-            }),
-        other => other,
-    };
-    let mut len = if flags & libc::MSG_TRUNC != 0 { discard(pieces, once)? } else { once(pieces)? };
-    if flags & (libc::MSG_WAITALL | libc::MSG_PEEK | libc::MSG_DONTWAIT) == libc::MSG_WAITALL {
-        let wanted: usize = pieces.iter().map(|piece| piece.len()).sum();
-        let mut rest: Vec<IoSliceMut<'_>> =
-            pieces.iter_mut().map(|piece| IoSliceMut::new(piece)).collect();
-        let mut rest = &mut rest[..];
-        let mut more = len;
-        while more > 0 && len < wanted && !stream.nonblocking() {
-            IoSliceMut::advance_slices(&mut rest, more);
-            // What has come is returned, whatever ends the wait.
-            more = once(rest).unwrap_or(0);
-            len += more;
-        }
-    }
-    Ok(Got { len, from: None, message: None, flags: 0 })
-}
-
-/// `MSG_TRUNC` of TCP: as many bytes as there is room for are read, and not copied.
-fn discard(
-    pieces: &[IoSliceMut<'_>],
-    mut read: impl FnMut(&mut [IoSliceMut<'_>]) -> io::Result<usize>,
-) -> io::Result<usize> {
-    let wanted: usize = pieces.iter().map(|piece| piece.len()).sum();
     let mut scratch = [0; 4096];
-    let room = scratch.get_mut(..wanted.min(4096)).unwrap_or_default();
-    read(&mut [IoSliceMut::new(room)])
+    let nowhere = buf.is_null() && len > 0;
+    // What TCP is to discard needs no room.
+    let discards = flags & libc::MSG_TRUNC != 0 && file.protocol == Protocol::Tcp;
+    let room = match scratch.get_mut(..len.min(4096)) {
+        Some(scratch) if nowhere && discards => scratch,
+        // SAFETY: the caller's word.
+        _ => unsafe { pieces::room(buf.cast(), len) },
+    };
+    let got = receive(inside, file, fd, &mut [IoSliceMut::new(room)], flags)?;
+    Some(got.and_then(|got| match nowhere && got.any && !discards {
+        true => Err(error(libc::EFAULT)),
+        false => Ok(got),
+    }))
 }
 
 /// The calls that take one buffer.
 ///
 /// # Safety
-/// `buf` points to `len` writable bytes.
+/// `buf` points to `len` writable bytes, or is null.
 unsafe fn into_buffer(
     (inside, file): (Inside, Ref),
     fd: c_int,
@@ -151,8 +54,7 @@ unsafe fn into_buffer(
     by_kernel: impl Fn() -> ssize_t,
 ) -> ssize_t {
     // SAFETY: the caller's word.
-    let room = unsafe { pieces::room(buf.cast(), len) };
-    match receive(&inside, &file, fd, &mut [IoSliceMut::new(room)], flags) {
+    match unsafe { receive_into((&inside, &file), fd, (buf, len), flags) } {
         Some(got) => {
             let result = answer(got.map(|got| got.len));
             drop(file);
@@ -205,19 +107,13 @@ pub unsafe fn recvfrom(
     let by_kernel = || unsafe { real::recvfrom(fd, buf, len, flags, addr, addr_len) };
     let Some((inside, file)) = enter(file) else { return by_kernel() };
     // SAFETY: the caller's contract.
-    let room = unsafe { pieces::room(buf.cast(), len) };
-    let Some(got) = receive(&inside, &file, fd, &mut [IoSliceMut::new(room)], flags) else {
+    let Some(got) = (unsafe { receive_into((&inside, &file), fd, (buf, len), flags) }) else {
         drop(inside);
         return by_kernel();
     };
     answer(got.and_then(|got| {
-        match got.from {
-            // SAFETY: the caller's contract.
-            Some(from) => unsafe { address::write(from, file.domain, addr, addr_len) }?,
-            // SAFETY: the caller's contract.
-            None if !addr_len.is_null() => unsafe { *addr_len = 0 },
-            None => {}
-        }
+        // SAFETY: the caller's contract.
+        unsafe { address::write_if_asked(got.from, file.domain, addr, addr_len) }?;
         Ok(got.len)
     }))
 }
@@ -319,15 +215,10 @@ unsafe fn one_message(
         Err(error) => return Some(Err(error)),
     };
     message.msg_flags = got.flags;
-    match got.from {
-        Some(from) => {
-            let (name, len) = (message.msg_name.cast(), &raw mut message.msg_namelen);
-            // SAFETY: the caller's contract.
-            if let Err(error) = unsafe { address::write(from, file.domain, name, len) } {
-                return Some(Err(error));
-            }
-        }
-        None => message.msg_namelen = 0,
+    let (name, len) = (message.msg_name.cast(), &raw mut message.msg_namelen);
+    // SAFETY: the caller's contract.
+    if let Err(error) = unsafe { address::write_if_asked(got.from, file.domain, name, len) } {
+        return Some(Err(error));
     }
     let tells = file.tells.load(std::sync::atomic::Ordering::Relaxed);
     match got.message {

@@ -155,9 +155,10 @@ unsafe fn from_buffer(
 ) -> ssize_t {
     let Some((inside, file)) = enter(file) else { return by_kernel() };
     // SAFETY: the caller's word.
-    let sent = unsafe {
-        let bytes = pieces::bytes(buf.cast(), len);
-        send_pieces(&inside, &file, fd, &[IoSlice::new(bytes)], to, flags)
+    let sent = match unsafe { pieces::bytes(buf.cast(), len) } {
+        // SAFETY: the caller's word.
+        Ok(bytes) => unsafe { send_pieces(&inside, &file, fd, &[IoSlice::new(bytes)], to, flags) },
+        Err(error) => Some(Err(error)),
     };
     match sent {
         Some(result) => answer(result),
@@ -243,6 +244,10 @@ unsafe fn from_vector(
     // SAFETY: the caller's word.
     let sent = unsafe {
         pieces::with_bytes(iov, count, libc::EINVAL, |pieces| {
+            // writev(2) of nothing writes nothing, not even an empty datagram (`vfs_writev`).
+            if file.live().is_some() && pieces.iter().all(|piece| piece.is_empty()) {
+                return Ok(Some(0));
+            }
             send_pieces(&inside, &file, fd, pieces, NOBODY, flags).transpose()
         })
     };
@@ -374,9 +379,10 @@ unsafe fn batch(
         let name = Name { address: header.msg_name.cast_const().cast(), len: header.msg_namelen };
         // SAFETY: the caller's contract.
         let Ok(to) = (unsafe { name.read(file) }) else { break };
-        let payload =
-            // SAFETY: the caller's contract.
+        // SAFETY: the caller's contract.
+        let bytes =
             unsafe { pieces::bytes((*header.msg_iov).iov_base.cast(), (*header.msg_iov).iov_len) };
+        let Ok(payload) = bytes else { break };
         *place = Outgoing { payload, to };
         ready += 1;
     }

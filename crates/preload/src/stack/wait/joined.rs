@@ -39,6 +39,14 @@ impl Joined {
         }
     }
 
+    /// Another file begins anew in this one's place: it is a member wherever this one was, with its companion.
+    pub fn hand_on(&self, heir: &Joined) {
+        for set in self.sets() {
+            set.rename(self.id(), heir.id());
+            heir.join(&set);
+        }
+    }
+
     /// The file has come to life, and its events come from `source` from now on: it goes over to our half of each
     /// set.
     pub fn came_to_life(&self, source: &Arc<dyn Source>) {

@@ -56,9 +56,10 @@ thread_local!(static SPARE: Cell<Mixed> = const { Cell::new(Mixed::nothing()) })
 /// The entry of the caller's that an event is for, and what is there.
 pub type Found = (usize, i16);
 
-/// Whether anything among `fds` is ours. Costs one atomic load for each that is not.
+/// Whether anything among `fds` is ours. Costs one atomic load for each that is not, and does not look at them where
+/// nothing ever was.
 pub fn has_ours(mut fds: impl Iterator<Item = c_int>) -> bool {
-    fds.any(|fd| fd >= 0 && fds::get(fd).is_some())
+    fds::end() > 0 && fds.any(|fd| fd >= 0 && fds::get(fd).is_some())
 }
 
 impl Mixed {
@@ -255,7 +256,7 @@ pub unsafe fn ppoll_chk(
 }
 
 /// So many descriptors every process may have, but for one that has asked for less.
-const SURELY_ALLOWED: usize = 1024;
+pub const SURELY_ALLOWED: usize = 1024;
 
 /// `RLIMIT_NOFILE`.
 fn most_descriptors() -> usize {

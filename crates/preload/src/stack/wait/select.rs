@@ -3,9 +3,10 @@
 
 use super::{
     Deadline,
-    poll::{Mixed, has_ours},
+    poll::{Mixed, SURELY_ALLOWED, has_ours},
 };
 use crate::{
+    fds,
     inside::Inside,
     kernel,
     stack::{answer, error},
@@ -101,6 +102,7 @@ pub unsafe fn select(
     except: *mut fd_set,
     timeout: *mut timeval,
 ) -> c_int {
+    let count = looked_at(count);
     // SAFETY: null or valid, by the caller's word.
     let given = unsafe { timeout.as_ref() }.copied();
     let deadline = || match given {
@@ -131,6 +133,7 @@ pub unsafe fn pselect(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
+    let count = looked_at(count);
     // SAFETY: the caller's contract.
     let deadline = || unsafe { Deadline::from_timespec(timeout) };
     // SAFETY: the caller's contract.
@@ -144,6 +147,21 @@ fn span(given: timeval) -> io::Result<Duration> {
     let seconds = u64::try_from(given.tv_sec).map_err(|_| error(libc::EINVAL))?;
     let micros = u64::try_from(given.tv_usec).map_err(|_| error(libc::EINVAL))?;
     Ok(Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros)))
+}
+
+/// How many of `count` descriptors are looked at. The kernel looks at no more than its table has room for
+/// (`core_sys_select`), so a program may name any number, its sets being as large as the descriptors it has. It must
+/// not see that the library's own, which stand high, have made that table larger.
+fn looked_at(count: c_int) -> c_int {
+    let surely = SURELY_ALLOWED as c_int;
+    if count <= surely || fds::end() == 0 {
+        return count;
+    }
+    let Some(_inside) = Inside::enter() else { return count };
+    let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let numbers = open.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let highest = numbers.filter(|fd| !fds::is_own(*fd)).max().unwrap_or(0);
+    count.min(surely.max(highest + 1))
 }
 
 /// `None`: nothing in the sets is ours.

@@ -267,7 +267,11 @@ impl Set {
             return Some(Err(error(libc::EINVAL)));
         }
         let (events, data) = (Events(event.events), Some(event.u64));
-        Some(self.ours.modify_source(&source, tag(fd), events, data))
+        let modified = self.ours.modify_source(&source, tag(fd), events, data);
+        if modified.is_ok() {
+            (member.events, member.data) = (event.events, event.u64);
+        }
+        Some(modified)
     }
 
     /// Removes a member. `None`: the kernel is to say, and has it no longer.
@@ -285,6 +289,33 @@ impl Set {
                 self.dormant.fetch_sub(1, Ordering::Relaxed);
                 None
             }
+        }
+    }
+
+    /// The file `id` begins anew as `new`: its members go back to the kernel's half, with its companion.
+    pub fn rename(&self, id: usize, new: usize) {
+        let mut members = lock(&self.members);
+        let renamed: Vec<Key> = members.keys().filter(|key| key.0 == id).copied().collect();
+        for key in renamed {
+            let Some(mut member) = members.remove(&key) else { continue };
+            if let Half::Ours(source) = &member.half {
+                if let Some(source) = source.upgrade() {
+                    // It is there, as it is a member.
+                    let _ = self.ours.remove_source(&source, tag(key.1));
+                }
+                self.dormant.fetch_add(1, Ordering::Relaxed);
+                let mut event = epoll_event { events: member.events, u64: member.data };
+                if let Some(kernel) = self.kernel() {
+                    // If the descriptor is closed, it was the last that could have named it.
+                    // SAFETY: valid for the call.
+                    unsafe {
+                        real::epoll_ctl(kernel, libc::EPOLL_CTL_ADD, key.1, &raw mut event);
+                    }
+                    self.has_kernels();
+                }
+                member.half = Half::Kernel;
+            }
+            members.insert((new, key.1), member);
         }
     }
 

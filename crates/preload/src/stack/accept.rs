@@ -1,0 +1,144 @@
+//! Accepting: a connection over our queues, or one that the kernel has made.
+
+use super::{
+    address, answer, enter, error,
+    file::{File, Live},
+    names::FLAGS,
+    own, said,
+};
+use crate::{
+    errno,
+    fds::{self, Ref},
+    inside::{Inside, Restart, is_inside},
+    kernel, real,
+};
+use busypoll_stack::{Accepted, TcpListener};
+use libc::{c_int, sockaddr, socklen_t};
+use std::{io, net::SocketAddr, os::fd::AsRawFd};
+
+/// # Safety
+/// That of accept(2).
+pub unsafe fn accept(file: Ref, fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { accept4(file, fd, addr, len, 0) }
+}
+
+/// # Safety
+/// That of accept4(2).
+pub unsafe fn accept4(
+    file: Ref,
+    fd: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
+    let by_kernel = |file: &File| {
+        loop {
+            // SAFETY: the caller's contract.
+            let accepted = unsafe { kernel::accept4(fd, addr, len, flags) };
+            // Another process may have made the companion non-blocking, to which the program's flag is nothing.
+            if accepted >= 0 || errno::get() != libc::EAGAIN || file.is_nonblocking() {
+                return accepted;
+            }
+            let limit = super::options::timeout(fd, libc::SO_RCVTIMEO);
+            let millis = limit.map_or(-1, |limit| limit.as_millis().try_into().unwrap_or(-1));
+            let mut fds = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            // SAFETY: one entry.
+            match unsafe { real::poll(&raw mut fds, 1, millis) } {
+                1.. => {}
+                0 => return answer(Err(error(libc::EAGAIN))),
+                _ => return -1,
+            }
+        }
+    };
+    let kept = file.clone();
+    let Some((inside, file)) = enter(file) else { return by_kernel(&kept) };
+    drop(kept);
+    let Some(Live::Listener(listener)) = file.activate(fd) else {
+        drop(inside);
+        return by_kernel(&file);
+    };
+    if flags & !FLAGS != 0 {
+        return answer(Err(error(libc::EINVAL)));
+    }
+    let accepted = accept_from(&inside, &file, listener, flags);
+    if let Ok((new, remote)) = &accepted
+        // SAFETY: the caller's contract.
+        && let Err(wrong) = unsafe { address::write_if_asked(*remote, file.domain, addr, len) }
+    {
+        // The kernel, too, has taken the connection by then, and ends it.
+        fds::clear(*new);
+        // SAFETY: made above.
+        unsafe { real::close(*new) };
+        return answer(Err(wrong));
+    }
+    answer(accepted.and_then(|(fd, _)| usize::try_from(fd).map_err(|_| error(libc::EMFILE))))
+}
+
+/// A number first, as the kernel does it: without one no connection is taken.
+fn accept_from(
+    inside: &Inside,
+    file: &File,
+    listener: &TcpListener,
+    flags: c_int,
+) -> io::Result<(c_int, Option<SocketAddr>)> {
+    // SAFETY: a plain system call.
+    let fd = said(unsafe { real::socket(file.domain, libc::SOCK_STREAM | flags, 0) })?;
+    let restart = match listener.accept_timeout() {
+        Some(_) => Restart::Never,
+        None => Restart::BySignal,
+    };
+    match inside.wait(restart, || listener.accept_any(false)) {
+        Ok(Accepted::Ours(stream, remote)) => {
+            let nonblocking = flags & libc::SOCK_NONBLOCK != 0;
+            // It cannot fail.
+            let _ = stream.set_nonblocking(nonblocking);
+            let file = File::accepted(file.domain, stream);
+            file.set_nonblocking(nonblocking);
+            if fds::set(fd, Ref::new(file)) {
+                return Ok((fd, Some(remote)));
+            }
+            // SAFETY: made above.
+            unsafe { real::close(fd) };
+            Err(error(libc::EMFILE))
+        }
+        Ok(Accepted::Kernel(stream)) => {
+            let remote = stream.peer_addr().ok();
+            let cloexec = flags & libc::SOCK_CLOEXEC;
+            let blocking = stream.set_nonblocking(flags & libc::SOCK_NONBLOCK != 0);
+            // SAFETY: two descriptors of ours; SOCK_CLOEXEC is O_CLOEXEC.
+            blocking.and_then(|()| said(unsafe { real::dup3(stream.as_raw_fd(), fd, cloexec) }))?;
+            Ok((fd, remote))
+        }
+        Err(error) => {
+            // SAFETY: made above.
+            unsafe { real::close(fd) };
+            Err(error)
+        }
+    }
+}
+
+/// accept(2) of a listener that is none of ours.
+///
+/// # Safety
+/// That of accept(2).
+pub unsafe fn accept_other(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { accept4_other(fd, addr, len, 0) }
+}
+
+/// # Safety
+/// That of accept4(2).
+pub unsafe fn accept4_other(
+    fd: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
+    if is_inside() {
+        // SAFETY: the caller's contract.
+        return own::keep(unsafe { real::accept4(fd, addr, len, flags) });
+    }
+    // SAFETY: the caller's contract.
+    unsafe { kernel::accept4(fd, addr, len, flags) }
+}

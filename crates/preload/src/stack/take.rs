@@ -1,0 +1,185 @@
+//! What a receive finds: a datagram, or what is there of a stream; and how long it waits for it.
+
+use super::{
+    error,
+    file::{File, Live},
+    names::{self, restart_unless_limited},
+    own_port,
+};
+use crate::inside::Inside;
+use busypoll_policy::Protocol;
+use busypoll_stack::{Events, Message, ReceiveFlags, TcpStream, UdpSocket, signal};
+use libc::c_int;
+use std::{
+    io::{self, IoSliceMut},
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+/// What was received.
+pub struct Got {
+    /// What the call returns.
+    pub len: usize,
+    /// Something was there, though perhaps there was no room for it.
+    pub any: bool,
+    pub from: Option<SocketAddr>,
+    /// Of a datagram.
+    pub message: Option<Message>,
+    /// `MSG_TRUNC`, of a datagram.
+    pub flags: c_int,
+}
+
+/// Receives with `flags`; `None`: it is for the companion.
+pub fn receive(
+    inside: &Inside,
+    file: &File,
+    fd: c_int,
+    pieces: &mut [IoSliceMut<'_>],
+    flags: c_int,
+) -> Option<io::Result<Got>> {
+    // Errors queued for it are the kernel's business.
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        return None;
+    }
+    if file.live().is_none() && flags & libc::MSG_DONTWAIT == 0 {
+        name_to_wait(file, fd);
+    }
+    match file.activate(fd)? {
+        Live::Udp(udp) => Some(receive_datagram(inside, udp, fd, pieces, flags)),
+        Live::Stream(stream) => Some(receive_stream(inside, stream, fd, pieces, flags)),
+        Live::Listener(_) => None,
+    }
+}
+
+/// Who waits for datagrams on a socket without a port waits for the answer to what another thread will send. It is
+/// given its port now: later that thread would bring it to life, and this one sleep on in the kernel.
+fn name_to_wait(file: &File, fd: c_int) {
+    if file.protocol == Protocol::Udp
+        && !file.is_nonblocking()
+        && !file.is_kernels()
+        && names::local(fd).is_ok_and(|local| local.port() == 0)
+        && file.is_for_stack(None, None)
+    {
+        // Whoever was first has bound it.
+        let _ = own_port(fd, file.domain);
+    }
+}
+
+fn receive_datagram(
+    inside: &Inside,
+    udp: &UdpSocket,
+    fd: c_int,
+    pieces: &mut [IoSliceMut<'_>],
+    flags: c_int,
+) -> io::Result<Got> {
+    if flags & libc::MSG_OOB != 0 {
+        return Err(error(libc::EOPNOTSUPP));
+    }
+    let how = how(flags);
+    let message = match udp.recv_message(pieces, how) {
+        Err(stopped) if stopped.kind() == io::ErrorKind::Interrupted => inside
+            .wait(restart_unless_limited(fd, libc::SO_RCVTIMEO), || udp.recv_message(pieces, how)),
+        other => other,
+    }?;
+    let cut = message.len > message.copied;
+    let len = if flags & libc::MSG_TRUNC != 0 { message.len } else { message.copied };
+    let from = (message.from.port() != 0).then_some(message.from);
+    let flags = if cut { libc::MSG_TRUNC } else { 0 };
+    Ok(Got { len, any: message.len > 0, from, message: Some(message), flags })
+}
+
+fn how(flags: c_int) -> ReceiveFlags {
+    ReceiveFlags { peek: flags & libc::MSG_PEEK != 0, dont_wait: flags & libc::MSG_DONTWAIT != 0 }
+}
+
+fn receive_stream(
+    inside: &Inside,
+    stream: &TcpStream,
+    fd: c_int,
+    pieces: &mut [IoSliceMut<'_>],
+    flags: c_int,
+) -> io::Result<Got> {
+    // There is no urgent data.
+    if flags & libc::MSG_OOB != 0 {
+        return Err(error(libc::EINVAL));
+    }
+    let how = how(flags);
+    if pieces.iter().all(|piece| piece.is_empty()) {
+        // recv(2) of nothing waits for something all the same (`tcp_recvmsg_locked`).
+        let peek = ReceiveFlags { peek: true, ..how };
+        let any = receive_once(inside, stream, fd, &mut [IoSliceMut::new(&mut [0])], peek)? > 0;
+        return Ok(Got { len: 0, any, from: None, message: None, flags: 0 });
+    }
+    let once = |pieces: &mut [IoSliceMut<'_>]| receive_once(inside, stream, fd, pieces, how);
+    let mut len = if flags & libc::MSG_TRUNC != 0 { discard(pieces, once)? } else { once(pieces)? };
+    let wanted: usize = pieces.iter().map(|piece| piece.len()).sum();
+    let waits = flags & libc::MSG_DONTWAIT == 0 && !stream.nonblocking();
+    if waits && flags & libc::MSG_WAITALL != 0 {
+        match how.peek {
+            true => len = look_again(stream, pieces, how, (len, wanted)),
+            false => {
+                let mut rest: Vec<IoSliceMut<'_>> =
+                    pieces.iter_mut().map(|piece| IoSliceMut::new(piece)).collect();
+                let mut rest = &mut rest[..];
+                let mut more = len;
+                while more > 0 && len < wanted {
+                    IoSliceMut::advance_slices(&mut rest, more);
+                    // What has come is returned, whatever ends the wait.
+                    more = once(rest).unwrap_or(0);
+                    len += more;
+                }
+            }
+        }
+    }
+    Ok(Got { len, any: len > 0, from: None, message: None, flags: 0 })
+}
+
+/// `MSG_PEEK` with `MSG_WAITALL`: looks until all that is `wanted` is there, `len` being there now, or until the end,
+/// a signal, or the time limit. What is there already ends every sleep on the socket, so it looks now and then.
+fn look_again(
+    stream: &TcpStream,
+    pieces: &mut [IoSliceMut<'_>],
+    how: ReceiveFlags,
+    (mut len, wanted): (usize, usize),
+) -> usize {
+    let limit = stream.read_timeout().ok().flatten();
+    let begun = Instant::now();
+    let how = ReceiveFlags { dont_wait: true, ..how };
+    while len > 0
+        && len < wanted
+        && !stream.readiness().has(Events::READ_HANGUP | Events::ERROR)
+        && !signal::is_put_off()
+        && limit.is_none_or(|limit| begun.elapsed() < limit)
+    {
+        std::thread::sleep(Duration::from_micros(100));
+        len = stream.recv_message(pieces, how).unwrap_or(len);
+    }
+    len
+}
+
+fn receive_once(
+    inside: &Inside,
+    stream: &TcpStream,
+    fd: c_int,
+    pieces: &mut [IoSliceMut<'_>],
+    how: ReceiveFlags,
+) -> io::Result<usize> {
+    match stream.recv_message(pieces, how) {
+        Err(stopped) if stopped.kind() == io::ErrorKind::Interrupted => inside
+            .wait(restart_unless_limited(fd, libc::SO_RCVTIMEO), || {
+                stream.recv_message(pieces, how)
+            }),
+        other => other,
+    }
+}
+
+/// `MSG_TRUNC` of TCP: as many bytes as there is room for are read, and not copied.
+fn discard(
+    pieces: &[IoSliceMut<'_>],
+    mut read: impl FnMut(&mut [IoSliceMut<'_>]) -> io::Result<usize>,
+) -> io::Result<usize> {
+    let wanted: usize = pieces.iter().map(|piece| piece.len()).sum();
+    let mut scratch = [0; 4096];
+    let room = scratch.get_mut(..wanted.min(4096)).unwrap_or_default();
+    read(&mut [IoSliceMut::new(room)])
+}
