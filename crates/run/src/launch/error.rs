@@ -41,7 +41,7 @@ pub enum LaunchError {
     /// `--strict`, and something would go without.
     #[error("{0}; without --strict it would start all the same")]
     Strict(String),
-    /// The stack plane needs an interface.
+    /// Which interface the stack plane has cannot be told.
     #[error("--dev: {0}")]
     Device(String),
 }

@@ -5,6 +5,7 @@
 //! | [`cli`] | the words of the command and the errors of its user |
 //! | `program` | what kind of program it is: found, executable, dynamic, static, privileged |
 //! | `library` | where the preload library is |
+//! | `device` | which interface the stack plane has |
 //! | `able` | what this kernel and this user allow |
 //! | `shared` | the memory in which the processes of a user's runs count their spinners |
 //! | `start` | the environment, and the exec |
@@ -15,6 +16,7 @@
 
 mod able;
 pub mod cli;
+mod device;
 mod error;
 mod library;
 mod program;

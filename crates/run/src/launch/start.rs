@@ -10,7 +10,7 @@ use std::{io, ptr};
 use busypoll_policy::{Launch, Plane};
 
 use super::program::{Kind, Program, Reach, Why};
-use super::{LaunchError, able, library, shared, supervise};
+use super::{LaunchError, able, device, library, shared, supervise};
 use crate::guard;
 
 /// Becomes the program `command[0]` with the arguments that follow it, called `argv0` if given.
@@ -26,6 +26,7 @@ pub fn execute(
         return Err(LaunchError::NotInPath(String::new()));
     };
     let program = Program::find(name)?;
+    device::settle(&mut launch, &program.path)?;
     let missing = able::missing(&launch.policy);
     if !missing.is_empty() {
         say_or_refuse(&launch, format!("not to be had here: {}", missing.join("; ")))?;
