@@ -122,7 +122,6 @@ fn the_kernel_plane_is_as_the_kernel() {
 }
 
 #[test]
-#[ignore = "the stack plane does not wait in poll and epoll yet"]
 fn the_stack_plane_is_as_the_kernel() {
     needs_root!();
     needs!(program "cc", program "timeout");

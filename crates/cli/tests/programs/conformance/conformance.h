@@ -35,6 +35,8 @@ extern struct address own;  /* of this host, port 0 */
 extern struct address peer; /* where the peer serves */
 extern int sigpipes;        /* how many SIGPIPE there were */
 extern int alarms;          /* how many SIGALRM there were */
+extern int alarms_to;       /* a pipe to be told of each, if not below zero */
+extern volatile char alarms_say;
 
 /* Begins a case. */
 void begin(const char *name);
@@ -72,7 +74,7 @@ int called(char command, const struct address *at);
 void await(int fd, short events);
 /* Reads until n bytes or the end; returns how many. */
 long drain(int fd, long n);
-/* A SIGALRM in 50 ms, with SA_RESTART or without. */
+/* A SIGALRM every 50 ms, with SA_RESTART or without. */
 void alarm_soon(int restart);
 void no_alarm(void);
 

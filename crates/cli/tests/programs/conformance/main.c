@@ -10,6 +10,8 @@
 int family;
 struct address own, peer;
 int sigpipes, alarms;
+int alarms_to = -1;
+volatile char alarms_say;
 
 static const char *current = "";
 
@@ -179,6 +181,8 @@ static void on_alarm(int signal)
 {
     (void)signal;
     alarms++;
+    if (alarms_to >= 0)
+        write(alarms_to, (char *)&alarms_say, 1);
 }
 
 static void on_pipe(int signal)
@@ -190,7 +194,8 @@ static void on_pipe(int signal)
 void alarm_soon(int restart)
 {
     struct sigaction action = { .sa_handler = on_alarm, .sa_flags = restart ? SA_RESTART : 0 };
-    struct itimerval soon = { .it_value = { .tv_usec = 50000 } };
+    /* And again: the first may come before the call that it is to interrupt. */
+    struct itimerval soon = { { .tv_usec = 50000 }, { .tv_usec = 50000 } };
 
     alarms = 0;
     sigaction(SIGALRM, &action, NULL);

@@ -9,7 +9,7 @@
  *   R  the same, and resets at once
  *   u  sends the datagram "dgram" to that port
  *
- * Datagrams are sent back. */
+ * Datagrams are sent back, with a type of service. */
 #include "conformance.h"
 
 #include <pthread.h>
@@ -128,9 +128,11 @@ static void start(void *(*work)(void *), int fd)
 int serve_peer(int port)
 {
     struct sockaddr_in6 any = { .sin6_family = AF_INET6, .sin6_port = htons(port) };
-    int tcp = socket(AF_INET6, SOCK_STREAM, 0), udp = socket(AF_INET6, SOCK_DGRAM, 0), on = 1;
+    int tcp = socket(AF_INET6, SOCK_STREAM, 0), udp = socket(AF_INET6, SOCK_DGRAM, 0), on = 1, tos = 0x10;
 
     setsockopt(tcp, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    setsockopt(udp, IPPROTO_IP, IP_TOS, &tos, sizeof tos);
+    setsockopt(udp, IPPROTO_IPV6, IPV6_TCLASS, &tos, sizeof tos);
     if (bind(tcp, (void *)&any, sizeof any) || listen(tcp, 64) || bind(udp, (void *)&any, sizeof any)) {
         perror("peer");
         return 1;

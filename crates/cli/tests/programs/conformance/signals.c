@@ -15,7 +15,7 @@ static void interrupted(int restart)
     p = (struct pollfd){ s, POLLIN, 0 };
     alarm_soon(restart);
     DO(poll(&p, 1, 5000));
-    SAY(alarms);
+    SAY(alarms > 0);
     alarm_soon(restart);
     DO(ppoll(&p, 1, NULL, NULL));
     FD_ZERO(&in);
@@ -34,12 +34,12 @@ static void interrupted(int restart)
     setsockopt(u, SOL_SOCKET, SO_RCVTIMEO, &half, sizeof half);
     alarm_soon(restart);
     DO(recv(s, data, 1, 0));
-    SAY(alarms);
+    SAY(alarms > 0);
     alarm_soon(restart);
     DO(accept(l, NULL, NULL));
     alarm_soon(restart);
     DO(recv(u, data, 1, 0));
-    SAY(alarms);
+    SAY(alarms > 0);
     if (!restart) {
         half.tv_usec = 0;
         setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &half, sizeof half);
@@ -53,7 +53,7 @@ static void interrupted(int restart)
         DO(accept(l, NULL, NULL));
         alarm_soon(0);
         DO(recv(u, data, 1, 0));
-        SAY(alarms);
+        SAY(alarms > 0);
     }
     no_alarm();
     close(s);
@@ -62,34 +62,100 @@ static void interrupted(int restart)
     close(e);
 }
 
+static void wait_for(int pipe, char what)
+{
+    char said;
+
+    while (read(pipe, &said, 1) == 1 && said != what)
+        ;
+}
+
 /* Data that comes after the signal is received by the restarted call. */
 static void restarted(void)
 {
     struct address at;
     char data[4];
-    int l = listening(&at), s, c, status;
+    int l = listening(&at), s, c, status, told[2];
     pid_t child;
 
+    if (pipe(told))
+        return;
     begin("a restarted accept and receive");
     fflush(stdout);
-    /* Asks the peer for a connection only after the alarm. */
+    alarms_to = told[1];
+    alarms_say = 'a';
+    /* Asks the peer for a connection only after an alarm, and for its end after another. */
     child = fork();
     if (child == 0) {
-        usleep(200000);
+        wait_for(told[0], 'a');
+        usleep(20000);
         c = called('b', &at);
-        usleep(200000);
+        wait_for(told[0], 'b');
         _exit(0);
     }
     alarm_soon(1);
     s = FD(accept(l, NULL, NULL));
-    SAY(alarms);
+    SAY(alarms > 0);
     DO(recv(s, data, 2, MSG_WAITALL));
+    alarms_say = 'b';
     alarm_soon(1);
     DO(recv(s, data, 1, 0));
-    SAY(alarms);
+    SAY(alarms > 0);
+    no_alarm();
+    alarms_to = -1;
     waitpid(child, &status, 0);
     close(s);
     close(l);
+    close(told[0]);
+    close(told[1]);
+}
+
+static int answered, asked;
+
+/* Whatever it interrupts, it may use sockets as it likes. */
+static void on_usr(int signal)
+{
+    struct pollfd p = { asked, POLLOUT, 0 };
+    int fresh = udp();
+
+    if (poll(&p, 1, 0) == 1 && send(asked, "h", 1, MSG_DONTWAIT) == 1)
+        answered++;
+    sendto(fresh, "x", 1, 0, SA(peer), peer.len);
+    close(fresh);
+}
+
+static void in_a_handler(void)
+{
+    struct sigaction action = { .sa_handler = on_usr, .sa_flags = SA_RESTART };
+    struct pollfd p;
+    char data[4];
+    pid_t child, self = getpid();
+
+    begin("a handler that calls socket functions");
+    asked = connected('e');
+    p = (struct pollfd){ asked, POLLIN, 0 };
+    sigaction(SIGUSR1, &action, NULL);
+    raise(SIGUSR1);
+    SAY(answered);
+    DO(recv(asked, data, 1, 0));
+    fflush(stdout);
+    child = fork();
+    if (child == 0) {
+        for (;;) {
+            usleep(20000);
+            kill(self, SIGUSR1);
+        }
+    }
+    /* What the handler sends comes back, and ends the call that it interrupts. */
+    DO(recv(asked, data, 1, 0));
+    SAY(data[0] == 'h');
+    while (poll(&p, 1, -1) < 0 && errno == EINTR)
+        ;
+    say_events("while polling", p.revents);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    signal(SIGUSR1, SIG_DFL);
+    close(asked);
 }
 
 void cases_signals(void)
@@ -97,4 +163,5 @@ void cases_signals(void)
     interrupted(0);
     interrupted(1);
     restarted();
+    in_a_handler();
 }

@@ -1,6 +1,8 @@
 /* Connections: made, refused, accepted, ended. */
 #include "conformance.h"
 
+#include <pthread.h>
+
 static void connecting(void)
 {
     struct address nowhere = with_port(peer, 9), at, name;
@@ -137,6 +139,74 @@ static void accepting(void)
     close(s);
 }
 
+static void *accepts(void *listener)
+{
+    DO(accept((int)(long)listener, NULL, NULL));
+    return NULL;
+}
+
+static void shutting_a_listener(void)
+{
+    struct address at;
+    pthread_t thread;
+    int l, c;
+
+    begin("a listener that is shut down");
+    l = listening(&at);
+    c = called('b', &at);
+    await(l, POLLIN);
+    DO(shutdown(l, SHUT_WR));
+    close(FD(accept(l, NULL, NULL)));
+    close(c);
+    /* Whoever waits in accept is told, sooner or later as he comes. */
+    pthread_create(&thread, NULL, accepts, (void *)(long)l);
+    usleep(20000);
+    shutdown(l, SHUT_RD);
+    pthread_join(thread, NULL);
+    DO(accept(l, NULL, NULL));
+    DO(shutdown(l, SHUT_RD));
+    /* It may listen again, at another port, as nobody had named the first. */
+    DO(listen(l, 1));
+    at = name_of(l);
+    c = called('b', &at);
+    await(l, POLLIN);
+    close(FD(accept(l, NULL, NULL)));
+    close(c);
+    close(l);
+}
+
+static void again(void)
+{
+    struct address nowhere = with_port(peer, 9);
+    struct sockaddr_storage nothing = { .ss_family = AF_UNSPEC };
+    struct epoll_event event = { EPOLLIN | EPOLLOUT, { 0 } };
+    int s = tcp(), copy = dup(s), e = epoll_create1(0);
+
+    begin("a socket that connects again, by two names and in a set");
+    epoll_ctl(e, EPOLL_CTL_ADD, s, &event);
+    DO(connect(s, SA(nowhere), nowhere.len));
+    DO(epoll_wait(e, &event, 1, 0));
+    say_events("without a connection", event.events);
+    DO(send(copy, "x", 1, MSG_NOSIGNAL));
+    for (int i = 0; i < 2; i++) {
+        DO(connect(copy, SA(peer), peer.len));
+        DO(epoll_wait(e, &event, 1, 0));
+        say_events("with one", event.events);
+        DO(write(s, "e", 1));
+        DO(write(copy, "abc", 3));
+        SAY(drain(s, 3));
+        DO(connect(s, (struct sockaddr *)&nothing, sizeof nothing));
+    }
+    close(s);
+    DO(connect(copy, SA(peer), peer.len));
+    DO(write(copy, "eabc", 4));
+    SAY(drain(copy, 3));
+    DO(epoll_wait(e, &event, 1, 0));
+    close(copy);
+    DO(epoll_wait(e, &event, 1, 0));
+    close(e);
+}
+
 static void ending(void)
 {
     char data[64];
@@ -246,5 +316,7 @@ void cases_tcp(void)
 {
     connecting();
     accepting();
+    shutting_a_listener();
+    again();
     ending();
 }

@@ -137,10 +137,69 @@ static void several_at_once(void)
     close(s);
 }
 
+/* What recvmsg tells beside the data, in the kernel's order. */
+static void say_told(int s, size_t room)
+{
+    char data[64];
+    union {
+        struct cmsghdr header;
+        char bytes[256];
+    } control;
+    struct iovec part = { data, sizeof data };
+    struct msghdr m = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = room };
+    struct cmsghdr *told;
+
+    send(s, "x", 1, 0);
+    DO(recvmsg(s, &m, 0));
+    SAY(m.msg_flags == MSG_CTRUNC);
+    SAY(m.msg_controllen);
+    for (told = CMSG_FIRSTHDR(&m); told; told = CMSG_NXTHDR(&m, told)) {
+        int value = 0, size = told->cmsg_len - CMSG_LEN(0);
+
+        say_value("level", told->cmsg_level);
+        say_value("kind", told->cmsg_type);
+        say_value("bytes", size);
+        memcpy(&value, CMSG_DATA(told), size < 4 ? size : 4);
+        /* The number of an interface stands first in IP_PKTINFO, and is not the same in every run. */
+        if (size <= 4)
+            say_value("value", value);
+    }
+}
+
+static void told_beside(void)
+{
+    static const struct { int four, six; } options[] = {
+        { IP_PKTINFO, IPV6_RECVPKTINFO }, { IP_RECVTTL, IPV6_RECVHOPLIMIT }, { IP_RECVTOS, IPV6_RECVTCLASS },
+    };
+    int s = udp(), level = family == AF_INET ? IPPROTO_IP : IPPROTO_IPV6, on = 1, off = 0;
+    socklen_t len = sizeof on;
+
+    connect(s, SA(peer), peer.len);
+    begin("what is told of a datagram");
+    say_told(s, 256);
+    for (int i = 0; i < 3; i++) {
+        int name = family == AF_INET ? options[i].four : options[i].six;
+
+        DO(getsockopt(s, level, name, &off, &len));
+        SAY(off);
+        DO(setsockopt(s, level, name, &on, sizeof on));
+        DO(getsockopt(s, level, name, &off, &len));
+        SAY(off);
+        say_told(s, 256);
+        say_told(s, 20);
+        say_told(s, 0);
+    }
+    off = 0;
+    DO(setsockopt(s, level, family == AF_INET ? IP_RECVTTL : IPV6_RECVHOPLIMIT, &off, sizeof off));
+    say_told(s, 256);
+    close(s);
+}
+
 void cases_udp(void)
 {
     connected_or_not();
     nobody_there();
     sizes();
     several_at_once();
+    told_beside();
 }

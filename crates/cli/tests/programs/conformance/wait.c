@@ -2,6 +2,7 @@
 #include "conformance.h"
 
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/timerfd.h>
 
 static void events_of(const char *what, int fd)
@@ -174,8 +175,32 @@ static void sets(void)
     close(file);
 }
 
+/* Programs name as many as the limit allows, with sets as large as the descriptors they have. */
+static void beyond(void)
+{
+    long page = sysconf(_SC_PAGESIZE);
+    char *pages = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    fd_set *in = (fd_set *)(pages + page - sizeof *in);
+    int s = connected('e');
+
+    if (pages == MAP_FAILED || mprotect(pages + page, page, PROT_NONE))
+        return;
+    begin("select with a count beyond all descriptors");
+    FD_SET(s, in);
+    write(s, "x", 1);
+    DO(select(1 << 20, in, NULL, NULL, NULL));
+    SAY(!!FD_ISSET(s, in));
+    DO(pselect(1 << 20, in, NULL, in, NULL, NULL));
+    drain(s, 1);
+    FD_ZERO(in);
+    DO(select(1 << 20, in, in, in, &(struct timeval){ 0 }));
+    close(s);
+    munmap(pages, 2 * page);
+}
+
 void cases_wait(void)
 {
     states();
     sets();
+    beyond();
 }

@@ -100,6 +100,13 @@ def what_a_child_does_is_nothing_to_its_parent():
         ended(in_child(child))
         assert udp.recv(20) == b"the child's"
         echoed(stream, b"after")
+    # Nobody had waited for the listener when the children were made: it is the first one's who does.
+    one.settimeout(0.05)
+    try:
+        one.accept()
+        raise AssertionError
+    except TimeoutError:
+        one.settimeout(None)
     order(port)
     other, _ = one.accept()
     echoed(other, b"ours")

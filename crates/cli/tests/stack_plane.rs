@@ -1,0 +1,82 @@
+//! Which interface `run --plane stack` has, and what becomes of who comes second.
+
+#[path = "support/echo.rs"]
+mod echo;
+mod support;
+
+use std::process::{Command, Stdio};
+
+use busypoll_lab::{Lab, needs, needs_root};
+use busypoll_linux::link::Links;
+use echo::*;
+use support::*;
+
+const RUN: [&str; 3] = ["run", "--plane", "stack"];
+
+/// The echo server on the server of the lab, on the stack plane.
+fn server(lab: &Lab, how: &[&str], port: &str) -> Command {
+    let mut command = lab.server.command(BUSYPOLL);
+    command.args(RUN).args(how).args(["--", "python3"]).arg(source("echo.py")).arg(port);
+    command
+}
+
+/// Whether somebody has the queues of the server's interface.
+fn is_owned(lab: &Lab) -> bool {
+    let link = || Links::open().unwrap().get(lab.server.interface()).unwrap();
+    lab.server.enter(link).unwrap().xdp.is_some()
+}
+
+/// A server that has the queues.
+fn owner(lab: &Lab, how: &[&str]) -> Running {
+    let running = Running::start(&mut server(lab, how, "7000"));
+    exchange_udp(lab, 7000, 3);
+    wait_until("the queues are taken", || is_owned(lab));
+    running
+}
+
+#[test]
+fn the_only_interface_needs_no_name() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = alone();
+    let lab = Lab::builder().build().unwrap();
+    assert!(!is_owned(&lab));
+    let _running = owner(&lab, &[]);
+    Client::connect(&lab, 7000).exchange(3);
+}
+
+#[test]
+fn which_of_two_interfaces_is_asked_for() {
+    needs_root!();
+    needs!(program "ip");
+    let lab = Lab::builder().build().unwrap();
+    let ip = |words: &str| succeeds(lab.server.command("ip").args(words.split(' ')));
+    ip("link add extra0 type veth peer name extra1");
+    ip("address add 192.0.2.1/24 dev extra0");
+    ip("link set extra0 up");
+    let run = |how: &[&str]| on(&lab.server, &[&RUN, how, &["--", "true"]].concat());
+    complains(&run(&[]), &["--dev: which interface", lab.server.interface(), "extra0"]);
+    complains(&run(&["--dev", "nosuch0"]), &["--dev: ", "nosuch0", "ip link"]);
+    assert!(run(&["--dev", "extra0"]).status.success());
+}
+
+#[test]
+fn who_comes_second_is_told_the_owner() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = alone();
+    let lab = Lab::builder().build().unwrap();
+    let dev = ["--dev", lab.server.interface()];
+    let _running = owner(&lab, &dev);
+
+    let mut strict = server(&lab, &[&dev[..], &["--strict"]].concat(), "7001");
+    let output = strict.stdin(Stdio::null()).output().unwrap();
+    complains(&output, &["--dev: ", "belong to process"]);
+
+    // Without it the kernel serves.
+    let _second = Running::start(server(&lab, &dev, "7002").stderr(Stdio::null()));
+    exchange_udp(&lab, 7002, 3);
+    Client::connect(&lab, 7002).exchange(3);
+    // Nothing of this concerns the first.
+    Client::connect(&lab, 7000).exchange(3);
+}
