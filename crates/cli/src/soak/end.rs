@@ -139,9 +139,12 @@ fn datagrams(chance: &mut Chance, sum: &mut Sum) -> Result<()> {
     socket.connect(server()).context("connect")?;
     socket.set_read_timeout(Some(Duration::from_millis(100)))?;
     let mut sent = Vec::new();
+    // What answers an earlier socket of this port may come yet.
+    let tag = chance.below(u64::MAX).to_ne_bytes();
     for _ in 0..1 + chance.below(50) {
         let mut bytes = Vec::new();
-        fill(&mut bytes, 8 + chance.below(1400) as usize, chance);
+        fill(&mut bytes, tag.len() + chance.below(1400) as usize, chance);
+        bytes[..tag.len()].copy_from_slice(&tag);
         // There may be no way there at the moment, or nobody yet: an error of an earlier one.
         if socket.send(&bytes).is_ok() {
             sent.push(bytes);
@@ -151,6 +154,9 @@ fn datagrams(chance: &mut Chance, sum: &mut Sum) -> Result<()> {
     let mut came = [0; 2048];
     while !sent.is_empty() {
         let Ok(len) = socket.recv(&mut came) else { break };
+        if !came[..len].starts_with(&tag) {
+            continue;
+        }
         let at = sent.iter().position(|bytes| **bytes == came[..len]);
         sent.remove(at.context("a datagram came that was not sent, or came twice")?);
         sum.answered += 1;
