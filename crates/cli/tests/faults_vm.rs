@@ -20,6 +20,16 @@ fn faults_of_drivers_cpus_and_programs_are_found_and_cured() {
     find_and_cure_all(&vm, FAULTS);
 }
 
+/// In a machine of its own: through an emulated IOMMU everything else takes long.
+#[test]
+fn a_strict_iommu_is_found_and_made_lazy() {
+    needs_vm!();
+    needs!(program "ip", program "ethtool", program "setpriv", program "strace");
+    let vm = Vm::of(builder().strict_iommu());
+    let name = "an IOMMU that invalidates each mapping at once";
+    find_and_cure_all(&vm, &[Fault { name, code: "BP-IOMMU-STRICT", ..FAULT }]);
+}
+
 /// On its node, and not the CPU set apart.
 const TO_CPU_2: &str = "for i in $irqs; do echo 2 > /proc/irq/$i/smp_affinity_list; done;";
 

@@ -66,6 +66,7 @@ struct Power {
 pub struct MachineBuilder {
     programs: Vec<(String, PathBuf)>,
     command_line: String,
+    iommu: bool,
     state: Option<PathBuf>,
 }
 
@@ -129,6 +130,12 @@ impl MachineBuilder {
         Self { command_line: format!("{} {more}", self.command_line), ..self }
     }
 
+    /// An IOMMU between PCI devices and memory, strict: each mapping is invalidated at once.
+    #[must_use]
+    pub fn strict_iommu(self) -> Self {
+        Self { iommu: true, ..self }.command_line("intel_iommu=on iommu.strict=1")
+    }
+
     /// Goes on with the state that [`Machine::power_cut`] has kept.
     #[must_use]
     pub fn state(self, folder: PathBuf) -> Self {
@@ -168,6 +175,8 @@ impl MachineBuilder {
             text
         };
         let mut command = namespace.command("qemu-system-x86_64");
+        // Before the devices it is to translate for.
+        command.args(if self.iommu { &["-device", "intel-iommu,intremap=off"][..] } else { &[] });
         command.args(HARDWARE.iter().flat_map(|line| line.split_whitespace()));
         command.arg("-acpitable").arg(joined("file=", &folder.join(CPUFREQ), ""));
         command.arg("-kernel").arg(kernel).arg("-initrd").arg(archive);
