@@ -1,6 +1,8 @@
 //! What the command refuses, and machines that do not allow what it needs: one line with cause and remedy,
 //! exit code 2, nothing left behind.
 
+#[path = "support/echo.rs"]
+mod echo;
 mod support;
 
 use std::net::{TcpListener, UdpSocket};
@@ -9,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use busypoll_lab::{Lab, LabHost, needs, needs_root};
+use echo::{Running, epolls, exchange_udp, place, source};
 use support::*;
 
 /// On loopback, at a port of the system's choice.
@@ -266,4 +269,27 @@ fn a_file_that_cannot_be_written_is_named_before_anything_is_measured() {
 fn an_unknown_device_is_named_before_the_peer_is_asked() {
     let arguments = ["bench", "--host", "192.0.2.1", "--dev", "nosuch0"];
     complains(&here(&arguments), &["--dev", "nosuch0"]);
+}
+
+#[test]
+fn attach_changes_nothing_that_it_cannot_write_down() {
+    needs_root!();
+    needs!(program "python3", program "unshare", program "mount");
+    const PORT: u16 = 7400;
+    let lab = Lab::builder().build().unwrap();
+    let program =
+        Running::start(lab.server.command("python3").arg(source("echo.py")).arg(PORT.to_string()));
+    exchange_udp(&lab, PORT, 10);
+    let before = epolls(program.pid());
+    let attach = |script: &str| {
+        let mut command = lab.server.command("unshare");
+        command.args(["-m", "sh", "-c", script, BUSYPOLL, &program.pid().to_string()]);
+        command.env("BUSYPOLL_STATE", place("state")).output().unwrap()
+    };
+    let full = "mount -t tmpfs -o size=8k none $BUSYPOLL_STATE && \
+        head -c 8192 /dev/zero > $BUSYPOLL_STATE/full && exec $0 attach $1";
+    complains(&attach(full), &["no space left", "nothing was changed"]);
+    assert_eq!(epolls(program.pid()), before);
+    assert!(attach("exec $0 attach $1").status.success());
+    assert_ne!(epolls(program.pid()), before, "there was nothing to be changed");
 }
