@@ -2,14 +2,24 @@
 //! that have left their session, their parent and their descriptors behind.
 
 use std::fs;
+use std::path::Path;
 
-/// Whether a process lives that was started with `text` in its environment.
+/// Whether a process lives that was started with `text` in its environment. One that has written over its
+/// environment, as nginx does to give itself a title, is taken for one if it has our library.
 pub(super) fn is_left(text: &str) -> bool {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let is_process = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
     processes
         .filter(|entry| entry.file_name().to_str().is_some_and(is_process))
-        // Somebody else's processes are none of ours; those that have ended have no environment.
-        .filter_map(|entry| fs::read(entry.path().join("environ")).ok())
-        .any(|environment| environment.windows(text.len()).any(|part| part == text.as_bytes()))
+        .any(|entry| is_of(&entry.path(), text))
+}
+
+fn is_of(process: &Path, text: &str) -> bool {
+    // Somebody else's processes are none of ours; those that have ended have no environment and no memory.
+    let has = |file: &str, text: &str| {
+        let read = fs::read(process.join(file)).unwrap_or_default();
+        read.windows(text.len()).any(|part| part == text.as_bytes())
+    };
+    has("environ", text)
+        || !has("environ", "BUSYPOLL_RUN=") && has("maps", "libbusypoll_preload.so")
 }
