@@ -9,10 +9,14 @@ use support::vm_place::{Vm, builder};
 
 waiter_test!();
 
+/// One emulated machine at a time: two would only slow each other down.
+static MACHINE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
 #[test]
 fn faults_of_drivers_cpus_and_programs_are_found_and_cured() {
     needs_vm!();
     needs!(program "ip", program "ethtool", program "setpriv", program "strace");
+    let _alone = MACHINE.lock();
     let vm = Vm::of(builder().command_line("isolcpus=3"));
     // CPU 3 is set apart, and vmxnet3 comes with LRO on: faults to be made, not found.
     vm.says(&format!("{TO_CPU_2} ip link set vmxnet30 up; ethtool -K vmxnet30 lro off"));
@@ -25,6 +29,7 @@ fn faults_of_drivers_cpus_and_programs_are_found_and_cured() {
 fn a_strict_iommu_is_found_and_made_lazy() {
     needs_vm!();
     needs!(program "ip", program "ethtool", program "setpriv", program "strace");
+    let _alone = MACHINE.lock();
     let vm = Vm::of(builder().strict_iommu());
     let name = "an IOMMU that invalidates each mapping at once";
     find_and_cure_all(&vm, &[Fault { name, code: "BP-IOMMU-STRICT", ..FAULT }]);
