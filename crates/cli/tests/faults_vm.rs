@@ -26,6 +26,7 @@ fn faults_of_drivers_cpus_and_programs_are_found_and_cured() {
 
 /// In a machine of its own: through an emulated IOMMU everything else takes long.
 #[test]
+#[ignore = "many minutes of emulation: cargo test -p busypoll-cli --test faults_vm -- --ignored"]
 fn a_strict_iommu_is_found_and_made_lazy() {
     needs_vm!();
     needs!(program "ip", program "ethtool", program "setpriv", program "strace");

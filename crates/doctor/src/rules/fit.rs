@@ -79,7 +79,7 @@ MEMORY_SLOW "BP-MEMORY-SLOW" Limited,
 MEMORY_OK "BP-MEMORY-OK" Fine,
     "memory is copied fast enough",
     "every packet is copied at least once",
-    "measured: the fastest quarter of 96 copies of 1 MiB per node";
+    "measured: the fastest quarter of up to 96 copies of 1 MiB per node";
 
 CLOCKSOURCE "BP-CLOCKSOURCE" Harmful,
     "reading the clock is slow",
