@@ -14,7 +14,7 @@ use super::image::write;
 use crate::LabError;
 
 /// Emulated on a machine with other work; nothing in there takes a tenth of it.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// How a command in the machine ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl Channel {
 
     fn hear(&self) -> Result<String, LabError> {
         self.from.recv_timeout(PATIENCE).map_err(|error| match error {
-            RecvTimeoutError::Timeout => self.gone("has been silent for two minutes"),
+            RecvTimeoutError::Timeout => self.gone("has been silent for five minutes"),
             RecvTimeoutError::Disconnected => self.gone("has ended"),
         })
     }
