@@ -1,6 +1,7 @@
 //! What a socket is: identity, protocol, addresses. Touches only the one it is given, and changes nothing.
 //!
-//! Kernel source: `net/core/sock.c` (`sk_getsockopt`), `net/core/sock_diag.c` (`sock_gen_cookie`).
+//! Kernel source: `net/core/sock.c` (`sk_getsockopt`), `net/core/sock_diag.c` (`sock_gen_cookie`),
+//! `net/tls/tls_main.c` (`do_tls_getsockopt_conf`).
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -41,6 +42,22 @@ pub struct SocketInfo {
 /// [`Error::Os`] for what is no socket.
 pub fn cookie(socket: impl AsFd) -> Result<u64> {
     sockopt::socket_cookie(socket).map_err(|e| Error::os("getting SO_COOKIE", e.into()))
+}
+
+/// Whether the kernel decrypts what a kTLS socket receives (`TLS_RX`): its receive calls then have no busy
+/// loop. kTLS for what is sent alone leaves them as they were.
+///
+/// # Errors
+/// [`Error::Os`] for what is no kTLS socket.
+pub fn receives_by_ktls(socket: impl AsFd) -> Result<bool> {
+    // include/uapi/linux/tls.h; version and cipher alone are asked for, not the keys.
+    const SOL_TLS: i32 = 282;
+    const TLS_RX: i32 = 2;
+    match sys::get_option(socket.as_fd(), SOL_TLS, TLS_RX) {
+        Ok(_) => Ok(true),
+        Err(e) if e.raw_os_error() == Some(libc::EBUSY) => Ok(false),
+        Err(e) => Err(Error::os("getting TLS_RX", e)),
+    }
 }
 
 /// Everything about a socket that decides whether it can busy poll.

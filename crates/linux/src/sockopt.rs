@@ -123,7 +123,7 @@ const INCOMING_NAPI_ID: Name =
     Name { name: "SO_INCOMING_NAPI_ID", number: libc::SO_INCOMING_NAPI_ID, since: "4.12" };
 
 fn get(socket: impl AsFd, option: &Name) -> Result<c_int> {
-    sys::get_socket_option(socket.as_fd(), option.number)
+    sys::get_option(socket.as_fd(), libc::SOL_SOCKET, option.number)
         .map_err(|e| explain(option, format!("getting {}", option.name), e))
 }
 

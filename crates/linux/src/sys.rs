@@ -9,15 +9,15 @@ fn check(result: c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// An integer option of level `SOL_SOCKET`.
-pub(crate) fn get_socket_option(fd: BorrowedFd<'_>, name: c_int) -> io::Result<c_int> {
+/// An integer option.
+pub(crate) fn get_option(fd: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<c_int> {
     let mut value: c_int = 0;
     let mut len = size_of::<c_int>() as socklen_t;
     // SAFETY: `value` and `len` outlive the call and `len` is the size of `value`.
     check(unsafe {
         libc::getsockopt(
             fd.as_raw_fd(),
-            libc::SOL_SOCKET,
+            level,
             name,
             (&raw mut value).cast::<c_void>(),
             &raw mut len,

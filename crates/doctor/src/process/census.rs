@@ -7,10 +7,10 @@ use std::os::fd::RawFd;
 use std::thread;
 use std::time::Duration;
 
-use busypoll_linux::bpf;
 use busypoll_linux::bpf::files::{Files, Kind, OpenFile, Socket, Uring};
 use busypoll_linux::bpf::threads::Threads;
 use busypoll_linux::stat::ContextSwitches;
+use busypoll_linux::{bpf, socket};
 
 use crate::{Error, Report, Scope, Subject};
 use busypoll_linux::process::{self, Wait, Watch};
@@ -161,6 +161,13 @@ impl Process {
             Kind::Epoll { params, .. } => params.busy_poll_usecs > 0 || params.prefer_busy_poll,
             Kind::Uring(ring) => ring.busy_poll_ns > 0,
         })
+    }
+
+    /// Whether the kernel decrypts what one of its kTLS sockets receives; assumed where that cannot be
+    /// looked at.
+    pub(super) fn decrypts(&self, fd: RawFd) -> bool {
+        let socket = self.handle.as_ref().and_then(|handle| handle.take(fd).ok().flatten());
+        socket.and_then(|socket| socket::receives_by_ktls(socket).ok()).unwrap_or(true)
     }
 
     /// The process itself, unless it has ended.

@@ -61,7 +61,7 @@ impl Judge<'_> {
         {
             self.unknown.insert(id);
         }
-        let mut faults = self.way_of_waiting(process, socket, &waiting, by_option, class);
+        let mut faults = self.way_of_waiting(process, fd, socket, &waiting, by_option, class);
         faults.extend(self.napi(process, socket, by_option, class));
         let good = faults.is_empty() && by_option && waiting.receive && self.is_alive(socket);
         for (rule, what, remedy) in faults {
@@ -85,6 +85,7 @@ impl Judge<'_> {
     fn way_of_waiting(
         &self,
         process: &Process,
+        fd: RawFd,
         socket: &Socket,
         waiting: &Waiting,
         by_option: bool,
@@ -98,7 +99,7 @@ impl Judge<'_> {
         let attach = || Some(format!("busypoll attach {}", process.pid));
         let host_off = self.host_busy_poll.unwrap_or(0) == 0;
         if waiting.receive {
-            if class == Class::Ktls {
+            if class == Class::Ktls && process.decrypts(fd) {
                 let what = format!("{set}, and receive calls through kTLS");
                 faults.push((&SOCK_KTLS, what, None));
             }
