@@ -182,7 +182,7 @@ counts! {
     TcpInCsumErrors,
     /// Segments sent.
     TcpOutSegs,
-    /// RSTs for segments of no connection.
+    /// RSTs sent.
     TcpOutRsts,
     /// Connections begun here.
     TcpActiveOpens,
@@ -190,8 +190,10 @@ counts! {
     TcpPassiveOpens,
     /// Handshakes that came to nothing.
     TcpAttemptFails,
-    /// Connections that ended otherwise than by FINs.
+    /// Connections that ended otherwise than by FINs: out of ESTABLISHED or CLOSE_WAIT.
     TcpEstabResets,
+    /// Connections in ESTABLISHED or CLOSE_WAIT at this moment: the only one that also falls.
+    TcpCurrEstab,
     /// Segments sent again.
     TcpRetransSegs,
     /// SYN-ACKs that are cookies.
@@ -250,6 +252,11 @@ impl Counters {
 
     pub(super) fn add_n(&self, count: Count, n: u64) {
         self.0[count as usize].fetch_add(n, Ordering::Relaxed);
+    }
+
+    #[cold]
+    pub(super) fn one_less(&self, count: Count) {
+        self.0[count as usize].fetch_sub(1, Ordering::Relaxed);
     }
 
     pub(super) fn get(&self, count: Count) -> u64 {

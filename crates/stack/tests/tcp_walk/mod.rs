@@ -113,6 +113,7 @@ pub(crate) fn walk(bytes: &[u8]) -> Seen {
     let shared = walk.shared.clone();
     drop(walk);
     assert_eq!(shared.memory().used(), 0, "memory of a connection that is gone");
+    assert_eq!(shared.established(), 0, "TcpCurrEstab of a connection that is gone");
     seen
 }
 
@@ -560,6 +561,8 @@ impl Walk {
         assert!(used <= held, "{used} bytes of memory");
         assert!(self.connection.unread() as u32 <= BUFFER + BUFFER / 8);
         assert!(self.connection.unacknowledged() as u32 <= BUFFER);
+        let current = matches!(self.connection.state(), State::Established | State::CloseWait);
+        assert_eq!(self.shared.established(), current.into(), "TcpCurrEstab");
         if self.connection.state() == State::Closed {
             assert!(self.connection.deadline().is_none() && self.connection.is_done());
         }

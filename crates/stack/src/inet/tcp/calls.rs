@@ -228,13 +228,13 @@ impl Connection {
 
     /// FIN follows the data (RFC 9293 section 3.10.4).
     fn queue_fin(&mut self, _now: Instant) {
-        self.state = match self.state {
-            State::Established => State::FinWait1,
-            State::CloseWait => State::LastAck,
+        match self.state {
+            State::Established => self.enter(State::FinWait1),
+            State::CloseWait => self.enter(State::LastAck),
             // "queue for processing after entering ESTABLISHED state".
-            State::SynReceived => State::SynReceived,
+            State::SynReceived => {}
             _ => return,
-        };
+        }
         self.fin_queued = true;
     }
 }

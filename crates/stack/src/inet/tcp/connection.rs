@@ -50,6 +50,11 @@ pub enum State {
 }
 
 impl State {
+    /// RFC 4022's `tcpCurrEstab` counts it.
+    fn is_current(self) -> bool {
+        matches!(self, State::Established | State::CloseWait)
+    }
+
     /// As Linux numbers them (include/net/tcp_states.h), in `struct tcp_info` and elsewhere.
     pub fn number(self) -> u8 {
         match self {
@@ -455,10 +460,10 @@ impl Connection {
     pub(super) fn end(&mut self) {
         match self.state {
             State::SynSent | State::SynReceived => self.count(Count::TcpAttemptFails),
-            State::Established | State::CloseWait => self.count(Count::TcpEstabResets),
+            state if state.is_current() => self.count(Count::TcpEstabResets),
             _ => {}
         }
-        self.state = State::Closed;
+        self.enter(State::Closed);
         (self.read_shut, self.write_shut, self.news) = (true, true, true);
         (self.ack_now, self.probe_due) = (false, false);
         (self.probe_at, self.slow_at, self.tail_probe, self.opening) = (NEVER, NEVER, None, None);
@@ -466,6 +471,16 @@ impl Connection {
         if self.orphan {
             self.receiver.clear();
         }
+    }
+
+    /// The next state.
+    pub(super) fn enter(&mut self, state: State) {
+        match (self.state.is_current(), state.is_current()) {
+            (false, true) => self.count(Count::TcpCurrEstab),
+            (true, false) => self.shared.counters.one_less(Count::TcpCurrEstab),
+            _ => {}
+        }
+        self.state = state;
     }
 
     /// As [`end`](Connection::end), and the peer is told, if it knows of the connection.
@@ -492,6 +507,8 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
+        // The host goes, and no connection of it ends any more.
+        self.enter(State::Closed);
         if self.orphan {
             self.shared.orphans.fetch_sub(1, Ordering::Relaxed);
         }

@@ -12,7 +12,7 @@ use super::{
     tuple::Tuple,
 };
 use crate::{
-    inet::{Count, Inet, PathOptions, input::Arrival},
+    inet::{Inet, PathOptions, input::Arrival},
     napi::Pass,
     wire::tcp,
 };
@@ -152,7 +152,6 @@ impl Inet {
         }
         let ends = (tuple.local(), tuple.remote());
         if let Ok(path) = self.tcp_path(ends, arrival.queue, PathOptions::default(), pass.now) {
-            self.tcp_count(Count::TcpOutRsts);
             self.tcp_send_bare(&path, tuple, refusal(segment), pass.now);
         }
     }

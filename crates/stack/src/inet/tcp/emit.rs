@@ -1,8 +1,13 @@
 //! Segments on their way out, into the frame that carries them: header, data, checksum.
 
-use super::{connection::Outgoing, parse, segment::Segment, tuple::Tuple};
+use super::{
+    connection::Outgoing,
+    parse,
+    segment::{Flags, Segment},
+    tuple::Tuple,
+};
 use crate::{
-    inet::{Inet, Path, SendError, segments::Run},
+    inet::{Count, Inet, Path, SendError, segments::Run},
     time::Instant,
     wire::checksum::Sum,
 };
@@ -50,6 +55,9 @@ impl Inet {
         now: Instant,
     ) {
         let out = segment.into();
+        if out.segment.flags.has(Flags::RST) {
+            self.tcp_count(Count::TcpOutRsts);
+        }
         // Whoever waits for it will ask again.
         let _ = push(&mut self.run(path, now), tuple, &out);
     }

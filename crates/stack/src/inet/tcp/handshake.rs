@@ -166,7 +166,7 @@ impl Connection {
             self.ack_now = true;
         } else {
             // Simultaneous open.
-            self.state = State::SynReceived;
+            self.enter(State::SynReceived);
             self.opening = Some(Opening::new(now));
         }
     }
@@ -239,7 +239,7 @@ impl Connection {
         self.last_ack_at = now;
         self.last_data_in = now;
         self.soft_error = None;
-        self.state = if self.fin_queued { State::FinWait1 } else { State::Established };
+        self.enter(if self.fin_queued { State::FinWait1 } else { State::Established });
         self.news = true;
         if self.options.keepalive {
             self.arm_keepalive(now);

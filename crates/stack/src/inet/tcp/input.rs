@@ -332,7 +332,7 @@ impl Connection {
         }
         match self.state {
             State::FinWait1 => {
-                self.state = State::FinWait2;
+                self.enter(State::FinWait2);
                 self.news = true;
                 if self.orphan {
                     self.wait_for_fin(now);
@@ -404,9 +404,9 @@ impl Connection {
     fn peer_finished(&mut self, now: Instant) {
         (self.peer_done, self.read_shut, self.news) = (true, true, true);
         match self.state {
-            State::Established => self.state = State::CloseWait,
+            State::Established => self.enter(State::CloseWait),
             State::FinWait1 => {
-                self.state = State::Closing;
+                self.enter(State::Closing);
                 self.ack_now = true;
             }
             State::FinWait2 => {
@@ -418,7 +418,7 @@ impl Connection {
     }
 
     fn time_wait(&mut self, now: Instant) {
-        self.state = State::TimeWait;
+        self.enter(State::TimeWait);
         (self.read_shut, self.write_shut, self.news) = (true, true, true);
         self.probe_at = NEVER;
         self.slow_at = now + TIME_WAIT;

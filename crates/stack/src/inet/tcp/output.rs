@@ -262,6 +262,7 @@ impl Connection {
         let sent = out(&Outgoing { segment, ..Outgoing::default() });
         if sent {
             self.reset = None;
+            self.count(Count::TcpOutRsts);
             self.counts.segs_out = self.counts.segs_out.wrapping_add(1);
         }
         sent

@@ -1,7 +1,10 @@
 //! What the connections of one host share: settings, and the few counts that must be host-wide.
 
 use super::{Config, challenge::Challenges, memory::Memory};
-use crate::{inet::counters::Counters, sync::AtomicU32};
+use crate::{
+    inet::{Count, counters::Counters},
+    sync::AtomicU32,
+};
 use std::sync::Arc;
 
 /// What the connections of one host share.
@@ -40,6 +43,11 @@ impl Shared {
     /// What their buffers are made of.
     pub fn memory(&self) -> &Memory {
         &self.memory
+    }
+
+    /// How many of them are in ESTABLISHED or CLOSE_WAIT (`tcpCurrEstab`).
+    pub fn established(&self) -> u64 {
+        self.counters.get(Count::TcpCurrEstab)
     }
 
     /// `seed`: what nobody outside can guess.

@@ -149,6 +149,53 @@ fn abort_resets_the_peer() {
     assert_eq!(error.unwrap_err().raw_os_error(), Some(libc::ECONNRESET));
     assert_eq!(net.hosts.each_ref().map(|host| host.inet.tcp_connections()), [0, 0]);
     assert_eq!(net.hosts.each_ref().map(|host| host.count(Count::TcpEstabResets)), [1, 1]);
+    assert_eq!(net.hosts.each_ref().map(|host| host.count(Count::TcpOutRsts)), [1, 0]);
+}
+
+/// `TcpCurrEstab` and `TcpEstabResets` of both hosts.
+fn established(net: &Net) -> [[u64; 2]; 2] {
+    [Count::TcpCurrEstab, Count::TcpEstabResets]
+        .map(|count| net.hosts.each_ref().map(|host| host.count(count)))
+}
+
+#[test]
+fn connections_there_are_and_those_that_were_reset_are_counted() {
+    let mut net = Net::new();
+    let _refused = net.connect("10.0.0.1:0", "10.0.0.2:81").unwrap();
+    net.settle();
+    assert_eq!(established(&net), [[0, 0], [0, 0]], "neither was ever made");
+    let (client, served, server) = net.joined();
+    assert_eq!(established(&net), [[1, 1], [0, 0]]);
+    client.shutdown(Shutdown::Write, &mut net.pass()).unwrap();
+    net.settle();
+    assert_eq!(established(&net), [[0, 1], [0, 0]], "one half is closed");
+    net.close(&served);
+    assert_eq!(established(&net), [[0, 0], [0, 0]], "ended in order");
+    drop(server);
+    // Reset by either side, in either state; by data left unread; by the wheel.
+    let (client, _served, server) = net.joined();
+    client.abort(&mut net.pass());
+    net.settle();
+    assert_eq!(established(&net), [[0, 0], [1, 1]]);
+    drop(server);
+    let (client, served, server) = net.joined();
+    client.shutdown(Shutdown::Write, &mut net.pass()).unwrap();
+    net.settle();
+    served.abort(&mut net.pass());
+    net.settle();
+    assert_eq!(established(&net), [[0, 0], [1, 2]], "A had closed, B had not");
+    drop(server);
+    let (client, served, server) = net.joined();
+    net.send(&served, b"never read");
+    net.close(&client);
+    assert_eq!(established(&net), [[0, 0], [2, 3]]);
+    drop(server);
+    let (client, _served, _server) = net.joined();
+    net.lose = Box::new(|_, _| true);
+    net.send(&client, b"lost");
+    net.advance(secs(2_000));
+    assert!(client.take_error().is_some());
+    assert_eq!(established(&net), [[0, 1], [3, 3]], "B has not heard of it");
 }
 
 #[test]
