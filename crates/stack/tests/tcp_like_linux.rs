@@ -105,6 +105,67 @@ fn nonblocking<W: World>(world: &W, log: &mut Log) {
     log.note("once", refused.send(b"x"));
 }
 
+/// A socket of host 0 that is bound to a port by its number.
+fn named<W: World>(world: &W) -> (W::Socket, std::net::SocketAddr) {
+    let free = world.socket(0);
+    free.bind(world.at(0, 0)).unwrap();
+    let local = free.local_addr().unwrap();
+    drop(free);
+    let socket = world.socket(0);
+    socket.bind(local).unwrap();
+    (socket, local)
+}
+
+script!(connecting_again_after_a_failure, again);
+fn again<W: World>(world: &W, log: &mut Log) {
+    let there = listener(world);
+    let to = there.local_addr().unwrap();
+    let socket = world.socket(0);
+    for _ in 0..3 {
+        log.note("nobody there", socket.connect(nobody(world)));
+        log.events("refused", &socket, POLLHUP);
+    }
+    log.note("somebody", socket.connect(to));
+    log.note("peer", socket.peer_addr().map(|peer| peer == to));
+    log.events("made", &socket, POLLOUT);
+    log.note("send", socket.send(b"at last"));
+    let accepted = there.accept().unwrap();
+    log.recv("at last", &accepted);
+    log.note("answer", accepted.send(b"hello"));
+    log.recv("answer", &socket);
+    log.note("once more", socket.connect(to));
+
+    let socket = world.socket(0);
+    socket.set_nonblocking(true).unwrap();
+    for _ in 0..2 {
+        log.note("nobody there", socket.connect(nobody(world)));
+        log.events("refused", &socket, POLLERR);
+        log.note("told", socket.connect(to));
+        log.events("told", &socket, POLLHUP);
+    }
+    log.note("nobody there", socket.connect(nobody(world)));
+    log.events("refused", &socket, POLLERR);
+    log.note("error", socket.take_error());
+    log.note("told before", socket.connect(to));
+    log.note("somebody", socket.connect(to));
+    log.events("made", &socket, POLLOUT);
+    log.note("first to ask", socket.connect(to));
+    log.note("second to ask", socket.connect(to));
+
+    let (socket, local) = named(world);
+    log.note("nobody there", socket.connect(nobody(world)));
+    log.note("keeps its port", socket.local_addr().map(|now| now == local));
+    log.note("which is taken", world.socket(0).bind(local));
+    log.note("bound again", socket.bind(local));
+    log.note("somebody", socket.connect(to));
+    log.note("from its port", socket.local_addr().map(|now| now == local));
+
+    let (socket, local) = named(world);
+    log.note("nobody there", socket.connect(nobody(world)));
+    log.note("listens", socket.listen(1));
+    log.note("to it", world.socket(1).connect(local));
+}
+
 script!(talking, data);
 fn data<W: World>(world: &W, log: &mut Log) {
     let (client, server) = pair(world);

@@ -107,3 +107,32 @@ fn a_listener_of_ipv6_alone_leaves_ipv4_to_others() {
     four.accept().unwrap();
     assert!(TcpListener::bind(&two, "[::]:7").is_err());
 }
+
+/// Two neighbours on two links, of one and the same link-local address.
+#[test]
+fn a_link_local_peer_is_the_one_on_the_link_that_is_named() {
+    let (a, left) = cable::pair(cable::Config::default()).unwrap();
+    let (b, right) = cable::pair(cable::Config::default()).unwrap();
+    let host = Host::builder().interface(a, "fe80::a/64").interface(b, "fe80::b/64");
+    let host = host.build().unwrap();
+    let [left, right] =
+        [left, right].map(|link| Host::builder().interface(link, "fe80::1/64").build().unwrap());
+    for (scope, neighbour, own) in [(2, &right, "fe80::b"), (1, &left, "fe80::a")] {
+        let listener = TcpListener::bind(neighbour, "[fe80::1]:7").unwrap();
+        let to = address(&format!("[fe80::1%{scope}]:7"));
+        let client = TcpStream::connect(&host, to).unwrap();
+        assert_eq!(client.peer_addr().unwrap(), to);
+        let local = client.local_addr().unwrap();
+        assert_eq!(local, address(&format!("[{own}%{scope}]:{}", local.port())));
+        let (server, peer) = listener.accept().unwrap();
+        assert_eq!(peer, address(&format!("[{own}%1]:{}", local.port())), "its only link");
+        exchange(&client, &server);
+        // To bind to the address of a link says it as well.
+        let bound = TcpStream::new(&host);
+        bound.bind_to(address(&format!("[{own}]:0"))).unwrap();
+        bound.connect_to(address("[fe80::1]:7")).unwrap();
+        exchange(&bound, &listener.accept().unwrap().0);
+    }
+    let nowhere = TcpStream::connect(&host, address("[fe80::1%9]:7")).unwrap_err();
+    assert_eq!(nowhere.raw_os_error(), Some(libc::ENETUNREACH));
+}

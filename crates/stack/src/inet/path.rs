@@ -172,6 +172,19 @@ impl Inet {
         })
     }
 
+    /// An end of a conversation as it is shown to who asks: a link-local address with the interface it is meant on,
+    /// which is the one that has `local`.
+    #[cold]
+    pub(super) fn shown(&self, local: IpAddr, mut end: SocketAddr) -> SocketAddr {
+        if let SocketAddr::V6(v6) = &mut end
+            && needs_scope(*v6.ip())
+            && let Some(iface) = self.topology().interfaces.iter().find(|iface| iface.has(local))
+        {
+            v6.set_scope_id(iface.scope_id());
+        }
+        end
+    }
+
     /// A floor above has an answer from the path's far end, which proves that its next hop hears us
     /// (`MSG_CONFIRM`; RFC 4861 section 7.3.1).
     pub fn confirm(&self, path: &Path, now: Instant) {

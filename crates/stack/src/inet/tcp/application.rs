@@ -122,12 +122,14 @@ impl Flow {
 
     /// Our address and port.
     pub fn local(&self) -> SocketAddr {
-        self.core.tuple.local()
+        let tuple = &self.core.tuple;
+        self.inet.shown(tuple.local().ip(), tuple.local())
     }
 
     /// The peer's.
     pub fn remote(&self) -> SocketAddr {
-        self.core.tuple.remote()
+        let tuple = &self.core.tuple;
+        self.inet.shown(tuple.local().ip(), tuple.remote())
     }
 
     /// `SO_ERROR`: the pending error's errno, once.

@@ -10,7 +10,7 @@ use super::{
     tuple::Tuple,
 };
 use crate::{
-    inet::{Count, EPHEMERAL, Inet, PathOptions, SendError},
+    inet::{Count, EPHEMERAL, Inet, PathOptions, SendError, dual::unmapped},
     napi::Pass,
     sync::{Ordering, lock},
     time::Instant,
@@ -75,8 +75,7 @@ impl Inet {
         endpoint: Arc<dyn TcpEndpoint>,
         pass: &mut Pass<'_>,
     ) -> io::Result<Flow> {
-        let local = SocketAddr::new(local.ip().to_canonical(), local.port());
-        let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
+        let (local, remote) = (unmapped(local), unmapped(remote));
         // connect(2) on a TCP socket to many: ENETUNREACH (`tcp_v4_connect`, `tcp_v6_connect`).
         let many = match remote.ip() {
             IpAddr::V4(address) => address.is_broadcast() || address.is_multicast(),

@@ -8,9 +8,7 @@ use crate::{
     host::HoldOptions,
     inet::{
         PathOptions,
-        tcp::{
-            Algorithm, Config, ConnectOptions, Flow, ListenOptions, Own, TcpOptions, info::TcpInfo,
-        },
+        tcp::{Algorithm, Config, ConnectOptions, ListenOptions, Own, TcpOptions, info::TcpInfo},
     },
     socket::options::*,
     sync::lock,
@@ -233,13 +231,13 @@ impl TcpStream {
     }
 
     fn is_connected(&self) -> bool {
-        self.0.connection().is_some_and(super::is_connected)
+        self.0.connection().is_some_and(|flow| super::is_connected(&flow))
     }
 
     fn change(&self, change: impl FnOnce(&mut Values) -> io::Result<()>) -> io::Result<()> {
         let mut values = lock(&self.0.values);
         let flow = self.0.connection();
-        if let Some(flow) = flow {
+        if let Some(flow) = &flow {
             values.tcp = Own::new(&flow.options());
         }
         let path = values.path;
@@ -257,7 +255,7 @@ impl TcpStream {
     }
 
     fn tcp(&self) -> TcpOptions {
-        match self.0.connection().map(Flow::options) {
+        match self.0.connection().map(|flow| flow.options()) {
             Some(options) => options,
             None => lock(&self.0.values).tcp.get(),
         }

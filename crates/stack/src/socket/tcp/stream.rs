@@ -32,9 +32,10 @@ use crate::{
 use std::{
     io,
     net::{Shutdown, SocketAddr, ToSocketAddrs},
+    ops::Deref,
     sync::{
         Arc, Mutex, OnceLock,
-        atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
 };
@@ -77,27 +78,49 @@ pub(super) struct Inner {
     pub(super) endpoint: Arc<Endpoint>,
     /// The connection, from the first attempt to make one on.
     flow: OnceLock<Flow>,
-    /// What calls of `connect` have told.
-    told: AtomicU8,
+    /// That of a later attempt, when those before have failed.
+    later: Mutex<Option<Arc<Flow>>>,
+    /// What calls of `connect` have told, and above it the number of the attempt.
+    told: AtomicU32,
     /// What was shut down before there was a connection, of [`Events`].
     shut: AtomicU32,
     closed: AtomicBool,
     pub(super) values: Mutex<Values>,
-    /// What it is bound to as long as it has no connection.
+    /// What it was bound to: its own until the end (`SOCK_BINDPORT_LOCK`).
     bound: Mutex<Option<Bound>>,
 }
 
-/// A local address without a connection yet. Let go of in this order.
+/// A local address. Let go of in this order.
 #[derive(Debug)]
 pub(super) struct Bound {
     pub(super) inet: TcpBound,
     pub(super) hold: Option<Arc<Hold>>,
 }
 
-const NOTHING: u8 = 0;
-const CONNECTED: u8 = 1;
+const NOTHING: u32 = 0;
+const CONNECTED: u32 = 1;
 /// The socket is as if it had never been connected (`inet_stream_connect`).
-const FAILED: u8 = 2;
+const FAILED: u32 = 2;
+/// All of what is told; above it attempts are counted.
+const TOLD: u32 = 3;
+
+/// The connection a call is about.
+pub(super) enum Current<'a> {
+    First(&'a Flow),
+    Later(Arc<Flow>),
+}
+
+impl Deref for Current<'_> {
+    type Target = Flow;
+
+    #[inline]
+    fn deref(&self) -> &Flow {
+        match self {
+            Current::First(flow) => flow,
+            Current::Later(flow) => flow,
+        }
+    }
+}
 
 /// A pass of the application's own.
 pub(super) fn pass() -> Pass<'static> {
@@ -119,7 +142,8 @@ impl TcpStream {
             host: host.clone(),
             endpoint: Arc::new(Endpoint::new(waiting)),
             flow: OnceLock::new(),
-            told: AtomicU8::new(NOTHING),
+            later: Mutex::new(None),
+            told: AtomicU32::new(NOTHING),
             shut: AtomicU32::new(0),
             closed: AtomicBool::new(false),
             values: Mutex::new(values),
@@ -181,7 +205,7 @@ impl TcpStream {
     /// EADDRINUSE, EADDRNOTAVAIL, EACCES, as from bind(2); EINVAL if it is bound already.
     pub fn bind_to(&self, local: SocketAddr) -> io::Result<()> {
         let mut bound = lock(&self.0.bound);
-        if bound.is_some() || self.0.flow.get().is_some() {
+        if bound.is_some() || self.0.connection().is_some() {
             return Err(errno(libc::EINVAL));
         }
         *bound = Some(self.0.bind(local)?);
@@ -193,17 +217,16 @@ impl TcpStream {
     ///
     /// # Errors
     /// As [`connect`](TcpStream::connect); EINPROGRESS also if the write timeout is over; EALREADY while an
-    /// earlier call goes on, EISCONN after it was told. After a failure a new socket is needed: ECONNABORTED.
+    /// earlier call goes on, EISCONN after it was told. After a failure was told the next call tries anew, as in
+    /// Linux: from the same address if the socket was bound.
     pub fn connect_to(&self, remote: SocketAddr) -> io::Result<()> {
         let inner = &*self.0;
-        let begun = inner.flow.get().is_some();
+        if inner.told.load(Ordering::Relaxed) & TOLD == CONNECTED {
+            return Err(errno(libc::EISCONN));
+        }
+        let begun = inner.connection().is_some();
         if !begun {
             inner.begin(remote)?;
-        }
-        match inner.told.load(Ordering::Relaxed) {
-            CONNECTED => return Err(errno(libc::EISCONN)),
-            FAILED => return Err(errno(libc::ECONNABORTED)),
-            _ => {}
         }
         let waiting = &inner.endpoint.waiting;
         if !begun && waiting.is_nonblocking() {
@@ -239,7 +262,7 @@ impl TcpStream {
         kernel: impl FnOnce(&Arc<Endpoint>) -> io::Result<Option<KernelHalf>>,
     ) -> io::Result<TcpListener> {
         let inner = &*self.0;
-        if inner.flow.get().is_some() {
+        if inner.connection().is_some() {
             return Err(errno(libc::EINVAL));
         }
         let bound = match lock(&inner.bound).take() {
@@ -266,7 +289,7 @@ impl TcpStream {
     /// None today; a `Result` as in std.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         let bound = || lock(&self.0.bound).as_ref().map(|bound| bound.inet.local());
-        let local = self.0.flow.get().map(Flow::local).or_else(bound);
+        let local = self.0.connection().map(|flow| flow.local()).or_else(bound);
         Ok(local.unwrap_or(NOBODY))
     }
 
@@ -276,7 +299,7 @@ impl TcpStream {
     /// ENOTCONN if it is not connected (any more).
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         match self.0.connection() {
-            Some(flow) if is_connected(flow) => Ok(flow.remote()),
+            Some(flow) if is_connected(&flow) => Ok(flow.remote()),
             _ => Err(errno(libc::ENOTCONN)),
         }
     }
@@ -310,12 +333,12 @@ impl TcpStream {
 
     /// Bytes received and not read yet (`SIOCINQ`).
     pub fn unread(&self) -> usize {
-        self.0.connection().map_or(0, Flow::unread)
+        self.0.connection().map_or(0, |flow| flow.unread())
     }
 
     /// Bytes written and not acknowledged by the peer yet (`SIOCOUTQ`).
     pub fn unacknowledged(&self) -> usize {
-        self.0.connection().map_or(0, Flow::unacknowledged)
+        self.0.connection().map_or(0, |flow| flow.unacknowledged())
     }
 
     /// How often something happened to it, by who found it.
@@ -336,18 +359,26 @@ impl Inner {
     /// # Errors
     /// ENOTCONN.
     #[inline]
-    pub(super) fn flow(&self) -> io::Result<&Flow> {
+    pub(super) fn flow(&self) -> io::Result<Current<'_>> {
         self.connection().ok_or_else(|| errno(libc::ENOTCONN))
     }
 
     /// As [`flow`](Inner::flow), for who would not have it as an error.
     #[inline]
-    pub(super) fn connection(&self) -> Option<&Flow> {
-        self.flow.get().filter(|_| self.told.load(Ordering::Relaxed) != FAILED)
+    pub(super) fn connection(&self) -> Option<Current<'_>> {
+        match self.told.load(Ordering::Acquire) {
+            NOTHING | CONNECTED => self.flow.get().map(Current::First),
+            told => self.later(told),
+        }
+    }
+
+    #[cold]
+    fn later(&self, told: u32) -> Option<Current<'_>> {
+        if told & TOLD == FAILED { None } else { lock(&self.later).clone().map(Current::Later) }
     }
 
     pub(super) fn take_error(&self) -> Option<i32> {
-        self.connection().and_then(Flow::take_error)
+        self.connection().and_then(|flow| flow.take_error())
     }
 
     /// As Linux, which has the next poll tell of it (`inet_shutdown`).
@@ -375,10 +406,12 @@ impl Inner {
 
     /// Sends the SYN.
     fn begin(&self, remote: SocketAddr) -> io::Result<()> {
-        let mut bound = lock(&self.bound);
-        if self.flow.get().is_some() {
+        let bound = lock(&self.bound);
+        if self.connection().is_some() {
             return Err(errno(libc::EALREADY));
         }
+        // What the attempt before has left is not of this one.
+        self.endpoint.stands(self.endpoint.moment(), Ready::default());
         let options = lock(&self.values).connect();
         let endpoint = self.endpoint.clone();
         let mut pass = pass();
@@ -401,8 +434,11 @@ impl Inner {
         if let Some(napi) = flow.napi() {
             self.endpoint.follow(napi);
         }
-        let _ = self.flow.set(flow);
-        *bound = None;
+        if let Err(flow) = self.flow.set(flow) {
+            *lock(&self.later) = Some(Arc::new(flow));
+            let attempt = (self.told.load(Ordering::Relaxed) | TOLD).checked_add(1);
+            self.told.store(attempt.unwrap_or(TOLD + 1), Ordering::Release);
+        }
         drop(bound);
         pass.wake.wake_all();
         Ok(())
@@ -411,7 +447,8 @@ impl Inner {
     /// Waits until the connection is made, or is not.
     fn await_connection(&self, limit: &Timeout) -> io::Result<()> {
         let endpoint = &*self.endpoint;
-        let Some(flow) = self.flow.get() else { return Ok(()) };
+        let attempt = self.told.load(Ordering::Acquire) & !TOLD;
+        let flow = self.connection().ok_or_else(|| errno(libc::ECONNABORTED))?;
         endpoint.waiting.wait(&Writing(endpoint), limit, || {
             let moment = endpoint.moment();
             let ready = flow.ready();
@@ -422,9 +459,12 @@ impl Inner {
             let failed = match flow.take_error() {
                 Some(code) => Some(code),
                 // Somebody else was told why.
-                None => (!is_connected(flow)).then_some(libc::ECONNABORTED),
+                None => (!is_connected(&flow)).then_some(libc::ECONNABORTED),
             };
-            self.told.store(failed.map_or(CONNECTED, |_| FAILED), Ordering::Relaxed);
+            let told = attempt | failed.map_or(CONNECTED, |_| FAILED);
+            let (done, stale) = (Ordering::Release, Ordering::Relaxed);
+            // Another call may have told it, and have begun anew.
+            let _ = self.told.compare_exchange(attempt | NOTHING, told, done, stale);
             Some(failed.map_or(Ok(()), |code| Err(errno(code))))
         })
     }
@@ -473,12 +513,12 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.closed.store(true, Ordering::Release);
         self.endpoint.close();
-        if let Some(flow) = self.flow.get() {
+        if let Some(flow) = self.connection() {
             let mut pass = pass();
             flow.close(&mut pass);
             pass.wake.wake_all();
             match lock(&self.values).tcp.linger {
-                Some(limit) if !limit.is_zero() => self.linger(flow, limit),
+                Some(limit) if !limit.is_zero() => self.linger(&flow, limit),
                 _ => {}
             }
         }

@@ -51,7 +51,7 @@ impl Inner {
         let waiting = &endpoint.waiting;
         let at_once = flags.dont_wait || waiting.is_nonblocking();
         let find = Find::new(into);
-        let call = Receiving { endpoint, flow, into, peek: flags.peek, find };
+        let call = Receiving { endpoint, flow: &flow, into, peek: flags.peek, find };
         waiting.wait_unless(at_once, &Reading(endpoint), &waiting.reading, call)
     }
 
@@ -69,7 +69,7 @@ impl Inner {
                 return Some(Ok(()));
             }
             let moment = endpoint.moment();
-            match push(flow, (data, len), flags.more, &mut sent) {
+            match push(&flow, (data, len), flags.more, &mut sent) {
                 Ok(()) if sent == len || at_once => {
                     if sent < len {
                         endpoint.passed(moment, Ready::WRITABLE);
