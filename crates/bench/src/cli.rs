@@ -28,12 +28,12 @@ pub struct BenchArgs {
     /// What to measure
     #[arg(long, value_enum, default_value_t, conflicts_with_all = ["sweep", "stages", "host", "gap", "size", "svg"])]
     pub workload: Workload,
-    /// Of --workload loss: packets lost each way, per cent
-    #[arg(long, value_name = "PERCENT", default_value_t = 1.0, value_parser = units::percent)]
-    pub loss: f64,
-    /// Of --workload loss: the round trip
-    #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = units::time)]
-    pub rtt: Duration,
+    /// Of --workload loss: packets lost each way, per cent [default: 1]
+    #[arg(long, value_name = "PERCENT", value_parser = units::percent)]
+    pub loss: Option<f64>,
+    /// Of --workload loss: the round trip [default: 20ms]
+    #[arg(long, value_name = "TIME", value_parser = units::time)]
+    pub rtt: Option<Duration>,
     /// Arms to run: names or globs, comma separated
     #[arg(long, value_name = "NAMES")]
     pub arms: Option<String>,
@@ -59,10 +59,11 @@ pub struct BenchArgs {
     /// SO_BUSY_POLL of the busy-poll arms [default: 50us, plus the gap, plus twice the largest rx-usecs]
     #[arg(long, value_name = "TIME", value_parser = units::time)]
     pub busy_poll: Option<Duration>,
-    /// Ask a question instead: at what size, at what rate, with what coalescing?
+    /// Ask a question instead: at what size, at what rate, with what coalescing? Of UDP, but for coalescing; --arms
+    /// '*-tcp-*' asks for sizes of TCP
     #[arg(long, value_name = "QUESTION")]
     pub sweep: Option<Sweep>,
-    /// Show where a receive in the stack spends its time
+    /// Show where a receive in the stack spends its time, of UDP
     #[arg(long, conflicts_with_all = ["sweep", "host"])]
     pub stages: bool,
     /// Measure against `busypoll serve` on another machine
@@ -134,6 +135,14 @@ pub fn run_bench(args: &BenchArgs) -> Result<(), Error> {
         print!("--workload stream and crr:\n{}", throughput::list());
         return Ok(());
     }
+    if args.workload != Workload::Loss {
+        let given = [("--loss", args.loss.is_some()), ("--rtt", args.rtt.is_some())];
+        if let Some((option, _)) = given.into_iter().find(|(_, given)| *given) {
+            return Err(Error(format!(
+                "{option}: only --workload loss has a line that loses and delays; add it"
+            )));
+        }
+    }
     if args.workload != Workload::Rr {
         return run_throughput(args);
     }
@@ -183,7 +192,8 @@ fn run_throughput(args: &BenchArgs) -> Result<(), Error> {
     }
     // What this refuses, the lab refuses again with the same reason, arm by arm.
     let _ = busypoll_lab::enter_user_namespace();
-    let losses = Losses { loss: args.loss / 100.0, rtt: args.rtt };
+    let (loss, rtt) = (args.loss.unwrap_or(1.0), args.rtt.unwrap_or(Duration::from_millis(20)));
+    let losses = Losses { loss: loss / 100.0, rtt };
     let outcome = throughput::measure(
         &lines,
         cpus,

@@ -54,6 +54,9 @@ fn absurd_figures_are_named_with_what_would_do() {
         (&["--arms", ","], &["--arms", "--list"]),
         (&["--host", ""], &["--host"]),
         (&["--dev", "lo"], &["--host"]),
+        (&["--loss", "2%"], &["--loss", "add it", "--workload loss"]),
+        (&["--rtt", "5ms"], &["--rtt", "--workload loss"]),
+        (&["--workload", "stream", "--loss", "2%"], &["--loss", "--workload loss"]),
     ] {
         complains(&here(&[&["bench"], arguments].concat()), wanted);
     }
