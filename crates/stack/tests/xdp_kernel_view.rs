@@ -3,7 +3,7 @@
 use busypoll_lab::{Lab, LabHost, needs, needs_root};
 use busypoll_stack::{inet::kernel::KernelView, wire::MacAddr};
 use std::{
-    net::{IpAddr, Ipv4Addr, UdpSocket},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket},
     os::fd::AsRawFd,
     sync::Arc,
     thread,
@@ -12,6 +12,7 @@ use std::{
 
 const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2));
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1));
+const FAR6: Ipv6Addr = Ipv6Addr::new(0xfd99, 0, 0, 0, 0, 0, 0, 7);
 
 fn lab() -> Lab {
     Lab::builder().build().unwrap()
@@ -179,6 +180,126 @@ fn progress_confirms_a_neighbour_but_leaves_an_administrators_alone() {
     view.confirm(CLIENT);
     assert!(shown(host, CLIENT).contains("PERMANENT"), "{}", shown(host, CLIENT));
     view.confirm([10, 77, 0, 50].into()); // unknown: nothing happens
+}
+
+#[test]
+fn addresses_of_ipv6_count_once_they_may_be_used() {
+    needs_root!();
+    needs!(program "ip");
+    let lab = lab();
+    let host = &lab.server;
+    if host.ipv6().is_none() {
+        return;
+    }
+    let view = view(host);
+    let name = host.interface();
+    let mine = view.addresses();
+    let added = (IpAddr::from(FAR6), 64);
+    let has = |view: &KernelView| view.addresses().contains(&added);
+    let gone = |view: &KernelView| !has(view);
+    let add = |rest: &str| ip(host, &format!("-6 addr add {FAR6}/64 dev {name} {rest}"));
+    followed(&view, "add", || add("nodad"), has);
+    let del = || ip(host, &format!("-6 addr del {FAR6}/64 dev {name}"));
+    followed(&view, "del", del, gone);
+    assert_eq!(view.addresses(), mine);
+    // While the kernel looks for a duplicate the address is nobody's.
+    let seconds = |of_search: &str| {
+        let transmits = format!("/proc/sys/net/ipv6/conf/{name}/dad_transmits");
+        host.enter(|| std::fs::write(transmits, of_search)).unwrap().unwrap();
+    };
+    seconds("1000");
+    add("");
+    view.process();
+    assert!(gone(&view), "still tentative");
+    del();
+    seconds("1");
+    followed(&view, "the end of the search", || add(""), has);
+    // Somebody has it: it stays unusable.
+    followed(&view, "del", del, gone);
+    let theirs = format!("-6 addr add {FAR6}/64 dev {} nodad", lab.client.interface());
+    ip(&lab.client, &theirs);
+    add("");
+    let output = || host.command("ip").args(["-6", "addr", "show", "dadfailed"]).output().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while output().stdout.is_empty() {
+        assert!(Instant::now() < deadline, "the duplicate was not found");
+        thread::sleep(Duration::from_millis(20));
+    }
+    view.process();
+    assert!(gone(&view), "a duplicate");
+}
+
+#[test]
+fn routes_of_ipv6_are_the_kernels_choice() {
+    needs_root!();
+    needs!(program "ip");
+    let lab = lab();
+    let host = &lab.server;
+    let (Some(server), Some(client)) = (host.ipv6(), lab.client.ipv6()) else { return };
+    let view = view(host);
+    let name = host.interface();
+    let far = IpAddr::from(FAR6);
+    let direct = view.route(client.into()).unwrap();
+    assert_eq!((direct.next_hop, direct.source), (client.into(), server.into()));
+    assert_eq!(view.route(server.into()), None, "our own address is not on the link");
+    assert_eq!(view.route(Ipv6Addr::LOCALHOST.into()), None);
+    assert_eq!(view.route(far), None);
+
+    let via = |view: &KernelView, next: Ipv6Addr| {
+        view.route(far).is_some_and(|hop| hop.next_hop == IpAddr::from(next))
+    };
+    let add = || ip(host, &format!("-6 route add fd99::/64 via {client} mtu 1280"));
+    followed(&view, "a gateway", add, |view| via(view, client));
+    let hop = view.route(far).unwrap();
+    assert_eq!((hop.source, hop.mtu), (server.into(), Some(1280)));
+    // A gateway by its link-local address.
+    let link = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 9);
+    let replace = || ip(host, &format!("-6 route replace fd99::/64 via {link} dev {name}"));
+    followed(&view, "another gateway", replace, |view| via(view, link));
+    assert_eq!(view.route(far).unwrap().mtu, Some(1500));
+
+    let none = |view: &KernelView| view.route(far).is_none();
+    let gateway = |view: &KernelView| via(view, link);
+    followed(&view, "unreachable", || ip(host, &format!("-6 route add unreachable {FAR6}")), none);
+    followed(&view, "reachable", || ip(host, &format!("-6 route del unreachable {FAR6}")), gateway);
+    ip(host, "-6 route add default dev lo table 77");
+    followed(&view, "a rule", || ip(host, &format!("-6 rule add to {FAR6} table 77")), none);
+    followed(&view, "no rule", || ip(host, &format!("-6 rule del to {FAR6} table 77")), gateway);
+    followed(&view, "down", || ip(host, &format!("link set {name} down")), none);
+}
+
+#[test]
+fn a_neighbour_of_ipv6_is_resolved_followed_confirmed_and_given_up() {
+    needs_root!();
+    needs!(program "ip");
+    let lab = lab();
+    let host = &lab.server;
+    let Some(client) = lab.client.ipv6() else { return };
+    let view = view(host);
+    let name = host.interface();
+    let (peer, mac) = (IpAddr::from(client), MacAddr(lab.client.mac()));
+    let knows = |view: &KernelView| view.neighbour(peer) == Some(mac);
+    followed(&view, "resolution", || view.resolve(peer).unwrap(), knows);
+
+    let replace = |nud: &str| {
+        ip(host, &format!("neigh replace {client} dev {name} lladdr 02:00:00:00:00:09 nud {nud}"));
+    };
+    let moved = |view: &KernelView| view.neighbour(peer) == Some(MacAddr([2, 0, 0, 0, 0, 9]));
+    followed(&view, "a new address", || replace("stale"), moved);
+    view.confirm(peer);
+    assert!(shown(host, peer).contains("REACHABLE"), "{}", shown(host, peer));
+    let gone = |view: &KernelView| view.neighbour(peer).is_none();
+    followed(&view, "removal", || ip(host, &format!("neigh del {client} dev {name}")), gone);
+
+    let [rest @ .., _] = client.segments();
+    let [a, b, c, d, e, f, g] = rest;
+    let nobody = IpAddr::from(Ipv6Addr::new(a, b, c, d, e, f, g, 0x99));
+    let ask = || view.resolve(nobody).unwrap();
+    followed(&view, "giving up", ask, |view| view.is_unreachable(nobody));
+    assert_eq!(view.neighbour(nobody), None);
+    // Groups need none (RFC 2464 section 7).
+    let group = IpAddr::from(Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0xfb));
+    assert_eq!(view.neighbour(group), Some(MacAddr([0x33, 0x33, 0, 0, 0, 0xfb])));
 }
 
 #[test]

@@ -18,13 +18,13 @@ use super::iface::{Hop, KernelTables};
 use crate::{
     nic::xdp::netlink::{Announcements, Request, Socket},
     sync::{self, Arc, AtomicU64, Mutex, Ordering},
-    time,
+    sys, time,
     wire::MacAddr,
 };
 use std::{
     collections::HashMap,
     io,
-    net::{IpAddr, Ipv6Addr, SocketAddrV6, UdpSocket},
+    net::{IpAddr, SocketAddrV6, UdpSocket},
     os::fd::{AsFd, BorrowedFd},
     time::Duration,
 };
@@ -72,6 +72,9 @@ pub struct KernelView {
     ifindex: u32,
     announcements: Announcements,
     questions: Mutex<Socket>,
+    /// For packets that the kernel is given to ask for a neighbour; `None` where it has no IPv6. Of the namespace of
+    /// the interface, whoever sends later.
+    packets: Option<UdpSocket>,
     tables: Mutex<Tables>,
     routes: Mutex<route::Cache>,
     generation: AtomicU64,
@@ -100,6 +103,7 @@ impl KernelView {
             ifindex,
             announcements: Announcements::open(&groups)?,
             questions: Mutex::new(Socket::open()?),
+            packets: unbound().ok(),
             tables: Mutex::new(Tables::default()),
             routes: Mutex::new(route::Cache::default()),
             generation: AtomicU64::new(1),
@@ -196,7 +200,8 @@ impl KernelView {
             // (`ndisc_solicit`): it is given a packet.
             IpAddr::V6(next_hop) if !self.addresses().iter().any(has_own) => {
                 let to = SocketAddrV6::new(next_hop, DISCARD, 0, self.ifindex);
-                UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?.send_to(&[], to).map(drop)
+                let packets = self.packets.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+                packets.send_to(&[], to).map(drop)
             }
             _ => self.tell(next_hop, 0, NTF_USE, NLM_F_CREATE),
         }
@@ -280,6 +285,13 @@ impl KernelTables for KernelView {
     fn confirm(&self, address: IpAddr) {
         KernelView::confirm(self, address);
     }
+}
+
+/// A socket of UDP over IPv6 that takes a port only when it first sends.
+fn unbound() -> io::Result<UdpSocket> {
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: a plain system call.
+    sys::owned(unsafe { libc::socket(libc::AF_INET6, kind, 0) }).map(UdpSocket::from)
 }
 
 /// Neighbours by address.

@@ -36,8 +36,8 @@ pub struct Faults {
     /// The frame lets the next one pass, or leaves a millisecond late if none comes.
     pub reordering: f64,
     /// One bit of the IP packet is flipped, which its checksums show: a partial checksum is completed
-    /// first. Left alone: frames that are not IP, such as ARP, where nothing would show it, and IPv6
-    /// frames whose checksum may be partial.
+    /// first. Left alone, as nothing would show it: frames that are not IP, such as ARP, and the first
+    /// eight bytes of an IPv6 header.
     pub corruption: f64,
     /// Every frame is late by this much. Order is kept.
     pub delay: Duration,
