@@ -232,7 +232,15 @@ impl Inner {
     ) -> io::Result<T> {
         let mut bound = lock(&self.binding);
         if bound.is_none() {
-            self.enlist(bound.insert(self.make_binding(nobody(like))?));
+            let binding = self.make_binding(nobody(like)).map_err(|error| {
+                // No port is left, as `inet_autobind` says it.
+                if error.raw_os_error() == Some(libc::EADDRINUSE) {
+                    errno(libc::EAGAIN)
+                } else {
+                    error
+                }
+            })?;
+            self.enlist(bound.insert(binding));
         }
         match &mut *bound {
             Some(bound) => then(bound),
