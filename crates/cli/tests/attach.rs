@@ -154,17 +154,7 @@ fn a_go_server() {
     needs!(program "go");
     let _one = alone();
     let lab = Lab::builder().build().unwrap();
-    let folder = place("go");
-    let program = folder.join("echo");
-    build(
-        Command::new("go")
-            .args(["build", "-o"])
-            .arg(&program)
-            .arg(source("echo.go"))
-            .env("GOCACHE", place("go-cache"))
-            .env("GO111MODULE", "off"),
-    );
-    let server = Running::start(lab.server.command(&program).arg(port()));
+    let server = Running::start(lab.server.command(go()).arg(port()));
     let mut client = Client::connect(&lab, PORT);
     takes_effect(&lab, server.pid(), &mut client);
 }

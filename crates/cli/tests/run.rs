@@ -230,17 +230,7 @@ fn a_go_server_too() {
     needs_root!();
     needs!(program "go");
     let _one = alone();
-    let program = place("echo-go").join("echo");
-    let cache = place("go-cache");
-    build(
-        Command::new("go")
-            .env("GOCACHE", &cache)
-            .env("GOPATH", &cache)
-            .env("GO111MODULE", "off")
-            .args(["build", "-o"])
-            .arg(&program)
-            .arg(source("echo.go")),
-    );
+    let program = go();
     let lab = Lab::builder().build().unwrap();
     let server = Running::start(
         run_on(&lab.server, &["--busy-poll", LONG]).arg(&program).arg(PORT.to_string()),

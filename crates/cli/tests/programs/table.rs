@@ -416,17 +416,7 @@ pub fn go_echo(plane: &'static str) {
     needs_root!();
     needs!(program "go");
     let place = Place::new(plane);
-    let (program, cache) = (self::place("go").join("echo"), self::place("go-cache"));
-    build(
-        Command::new("go")
-            .env("GOCACHE", &cache)
-            .env("GOPATH", &cache)
-            .env("GO111MODULE", "off")
-            .args(["build", "-o"])
-            .arg(&program)
-            .arg(source("echo.go")),
-    );
-    echo_server(&place, &mut place.server(program.to_str().unwrap()));
+    echo_server(&place, &mut place.server(go().to_str().unwrap()));
 }
 
 /// A session of FIX over QuickFIX, quiet for 10 ms between orders and flat out, in the three ways to

@@ -48,6 +48,15 @@ pub fn static_c() -> PathBuf {
     program
 }
 
+/// `echo.go`, without a network.
+pub fn go() -> PathBuf {
+    let (program, cache) = (place("echo-go").join("echo"), place("go-cache"));
+    let mut compiler = Command::new("go");
+    compiler.env("GOCACHE", &cache).env("GOPATH", &cache).env("GO111MODULE", "off");
+    build(compiler.args(["build", "-o"]).arg(&program).arg(source("echo.go")));
+    program
+}
+
 /// A program that has said it is ready; killed at the end of the test.
 pub struct Running {
     pub child: Child,

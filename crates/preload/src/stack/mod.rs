@@ -88,6 +88,21 @@ fn answer<T: Failed + TryFrom<usize>>(result: io::Result<usize>) -> T {
     }
 }
 
+/// The answer; where there is none, the kernel's, for which one leaves: it may take its time. A file whose number
+/// was closed meanwhile ends here, before that.
+#[inline]
+fn answer_or<T: Failed + TryFrom<usize>>(
+    inside: Inside,
+    file: Ref,
+    result: Option<io::Result<usize>>,
+    by_kernel: impl FnOnce() -> T,
+) -> T {
+    let answered = result.map(answer);
+    drop(file);
+    drop(inside);
+    answered.unwrap_or_else(by_kernel)
+}
+
 /// An error by its number.
 fn code(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or_else(|| match error.kind() {

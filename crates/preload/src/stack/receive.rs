@@ -1,7 +1,7 @@
 //! Data in, in all the shapes C has for it.
 
 use super::{
-    address, answer, control, enter, error,
+    address, answer, answer_or, control, enter, error,
     file::{File, Live},
     pieces,
     take::{Got, receive},
@@ -26,14 +26,16 @@ unsafe fn receive_into(
     (buf, len): (*mut c_void, size_t),
     flags: c_int,
 ) -> Option<io::Result<Got>> {
-    let mut scratch = [0; 4096];
+    let mut scratch: [u8; 4096];
     let nowhere = buf.is_null() && len > 0;
     // What TCP is to discard needs no room.
     let discards = flags & libc::MSG_TRUNC != 0 && file.protocol == Protocol::Tcp;
-    let room = match scratch.get_mut(..len.min(4096)) {
-        Some(scratch) if nowhere && discards => scratch,
+    let room = if nowhere && discards {
+        scratch = [0; 4096];
+        &mut scratch[..len.min(4096)]
+    } else {
         // SAFETY: the caller's word.
-        _ => unsafe { pieces::room(buf.cast(), len) },
+        unsafe { pieces::room(buf.cast(), len) }
     };
     let got = receive(inside, file, fd, &mut [IoSliceMut::new(room)], flags)?;
     Some(got.and_then(|got| match nowhere && got.any && !discards {
@@ -54,18 +56,8 @@ unsafe fn into_buffer(
     by_kernel: impl Fn() -> ssize_t,
 ) -> ssize_t {
     // SAFETY: the caller's word.
-    match unsafe { receive_into((&inside, &file), fd, (buf, len), flags) } {
-        Some(got) => {
-            let result = answer(got.map(|got| got.len));
-            drop(file);
-            result
-        }
-        None => {
-            drop(file);
-            drop(inside);
-            by_kernel()
-        }
-    }
+    let got = unsafe { receive_into((&inside, &file), fd, (buf, len), flags) };
+    answer_or(inside, file, got.map(|got| got.map(|got| got.len)), by_kernel)
 }
 
 /// # Safety
@@ -107,15 +99,14 @@ pub unsafe fn recvfrom(
     let by_kernel = || unsafe { real::recvfrom(fd, buf, len, flags, addr, addr_len) };
     let Some((inside, file)) = enter(file) else { return by_kernel() };
     // SAFETY: the caller's contract.
-    let Some(got) = (unsafe { receive_into((&inside, &file), fd, (buf, len), flags) }) else {
-        drop(inside);
-        return by_kernel();
-    };
-    answer(got.and_then(|got| {
+    let got = unsafe { receive_into((&inside, &file), fd, (buf, len), flags) };
+    let named = |got: Got| {
         // SAFETY: the caller's contract.
         unsafe { address::write_if_asked(got.from, file.domain, addr, addr_len) }?;
         Ok(got.len)
-    }))
+    };
+    let got = got.map(|got| got.and_then(named));
+    answer_or(inside, file, got, by_kernel)
 }
 
 /// # Safety
@@ -135,14 +126,7 @@ pub unsafe fn readv(file: Ref, fd: c_int, iov: *const iovec, count: c_int) -> ss
             })
         })
     };
-    match got {
-        Ok(None) => {
-            drop(inside);
-            by_kernel()
-        }
-        Ok(Some(len)) => answer(Ok(len)),
-        Err(error) => answer(Err(error)),
-    }
+    answer_or(inside, file, got.transpose(), by_kernel)
 }
 
 /// # Safety
@@ -180,13 +164,8 @@ pub unsafe fn recvmsg(file: Ref, fd: c_int, message: *mut msghdr, flags: c_int) 
     let by_kernel = || unsafe { real::recvmsg(fd, message, flags) };
     let Some((inside, file)) = enter(file) else { return by_kernel() };
     // SAFETY: the caller's contract.
-    match unsafe { one_message(&inside, &file, fd, message, flags) } {
-        Some(result) => answer(result),
-        None => {
-            drop(inside);
-            by_kernel()
-        }
-    }
+    let got = unsafe { one_message(&inside, &file, fd, message, flags) };
+    answer_or(inside, file, got, by_kernel)
 }
 
 /// # Safety

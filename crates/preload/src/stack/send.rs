@@ -1,7 +1,7 @@
 //! Data out, in all the shapes C has for it.
 
 use super::{
-    address, answer, code, enter, error,
+    address, answer, answer_or, code, enter, error,
     file::{File, Live, let_go},
     names, own_port, pieces, place,
 };
@@ -160,13 +160,7 @@ unsafe fn from_buffer(
         Ok(bytes) => unsafe { send_pieces(&inside, &file, fd, &[IoSlice::new(bytes)], to, flags) },
         Err(error) => Some(Err(error)),
     };
-    match sent {
-        Some(result) => answer(result),
-        None => {
-            drop(inside);
-            by_kernel()
-        }
-    }
+    answer_or(inside, file, sent, by_kernel)
 }
 
 /// # Safety
@@ -251,13 +245,7 @@ unsafe fn from_vector(
             send_pieces(&inside, &file, fd, pieces, NOBODY, flags).transpose()
         })
     };
-    match sent.transpose() {
-        Some(result) => answer(result),
-        None => {
-            drop(inside);
-            by_kernel()
-        }
-    }
+    answer_or(inside, file, sent.transpose(), by_kernel)
 }
 
 /// # Safety
@@ -267,13 +255,8 @@ pub unsafe fn sendmsg(file: Ref, fd: c_int, message: *const msghdr, flags: c_int
     let by_kernel = || unsafe { real::sendmsg(fd, message, flags) };
     let Some((inside, file)) = enter(file) else { return by_kernel() };
     // SAFETY: the caller's contract.
-    match unsafe { one_message(&inside, &file, fd, message, flags) } {
-        Some(result) => answer(result),
-        None => {
-            drop(inside);
-            by_kernel()
-        }
-    }
+    let sent = unsafe { one_message(&inside, &file, fd, message, flags) };
+    answer_or(inside, file, sent, by_kernel)
 }
 
 /// # Safety
