@@ -164,6 +164,20 @@ fn sockperf_udp() {
     measure("sockperf UDP ping-pong, p50 one way in us", sockperf(&[]), |way| ping_pong(way, &[]));
 }
 
+/// "Plain" sets `SO_BUSY_POLL` itself, to what `run` sets without being told.
+#[test]
+#[ignore = "a measurement"]
+fn sockperf_udp_by_itself() {
+    needs_root!();
+    needs!(program "sockperf");
+    fn own(way: &Way) -> &'static [&'static str] {
+        if way.plane == "plain" { &["--lls", "50"] } else { &[] }
+    }
+    let serve = |way: &mut Way| sockperf(own(way))(way);
+    let what = "sockperf UDP ping-pong, plain with --lls 50, p50 one way in us";
+    measure(what, serve, |way| ping_pong(way, own(way)));
+}
+
 #[test]
 #[ignore = "a measurement"]
 fn sockperf_tcp() {

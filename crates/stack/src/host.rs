@@ -23,6 +23,7 @@ use std::{
 mod beside;
 mod existing;
 pub mod firewall;
+mod groups;
 mod hold;
 mod shadow;
 mod sockets;

@@ -29,7 +29,7 @@ pub use inet::tcp::{
     Algorithm as Congestion, BufferSizes, Config as TcpConfig, Ecn, info::TcpInfo,
 };
 pub use socket::{
-    Accepted, Beside, Entry, Epoll, EpollEvent, EpollParams, Events, Incoming, IncomingStreams,
-    Message, Outgoing, PollFd, ReceiveFlags, SendFlags, Socket, SocketStats, Source, TcpListener,
-    TcpStream, UdpSocket, Watch, options, poll, poll_beside,
+    Accepted, Beside, Entry, Epoll, EpollEvent, EpollParams, Events, Groups, Incoming,
+    IncomingStreams, Message, Outgoing, PollFd, ReceiveFlags, SendFlags, Socket, SocketStats,
+    Source, Sources, TcpListener, TcpStream, UdpSocket, Watch, options, poll, poll_beside,
 };

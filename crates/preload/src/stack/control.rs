@@ -138,9 +138,11 @@ fn of_ip(tells: u32, datagram: &Message, domain: c_int, room: &mut Room) {
     if let IpAddr::V4(v4) = ip {
         if tells & PACKET_INFO != 0 {
             let address = in_addr(v4);
+            // Where an answer would come from.
+            let own = if v4.is_multicast() { place::address4() } else { v4 };
             let info = libc::in_pktinfo {
                 ipi_ifindex: index.cast_signed(),
-                ipi_spec_dst: address,
+                ipi_spec_dst: in_addr(own),
                 ipi_addr: address,
             };
             room.put(libc::IPPROTO_IP, libc::IP_PKTINFO, info);

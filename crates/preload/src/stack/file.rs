@@ -15,12 +15,12 @@ use crate::{
     say::Once,
 };
 use busypoll_policy::{Plane, Protocol};
-use busypoll_stack::{Socket, TcpListener, TcpStream, UdpSocket};
+use busypoll_stack::{Groups, Socket, TcpListener, TcpStream, UdpSocket};
 use libc::c_int;
 use std::{
     io,
     mem::ManuallyDrop,
-    net::{self, SocketAddr},
+    net::{self, IpAddr, SocketAddr},
     os::fd::FromRawFd,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
@@ -49,6 +49,8 @@ pub struct File {
     pub tells: AtomicU32,
     /// Options set before it came to life: level, name, value.
     set: Mutex<Vec<(c_int, c_int, c_int)>>,
+    /// The multicast groups it is in on the chosen interface.
+    pub groups: Mutex<Groups>,
     /// Held by who brings it to life.
     making: Mutex<()>,
     /// The sets it is a member of.
@@ -101,6 +103,7 @@ impl File {
             backlog: AtomicI32::new(-1),
             tells: AtomicU32::new(0),
             set: Mutex::default(),
+            groups: Mutex::default(),
             making: Mutex::default(),
             joined: Joined::default(),
             epoll: None,
@@ -151,6 +154,9 @@ impl File {
         // Not waited for: in a child of a fork nobody may be there to let go of it.
         if let Ok(set) = self.set.try_lock() {
             *lock(&file.set) = set.clone();
+        }
+        if let Ok(groups) = self.groups.try_lock() {
+            *lock(&file.groups) = groups.clone();
         }
         file
     }
@@ -206,9 +212,13 @@ impl File {
             return None;
         }
         let listens = self.backlog() >= 0;
-        match self.protocol {
-            Protocol::Tcp if !listens => return None,
-            Protocol::Udp if names::local(fd).is_ok_and(|local| local.port() == 0) => return None,
+        match (self.protocol, names::local(fd)) {
+            (Protocol::Tcp, _) if !listens => return None,
+            (Protocol::Udp, Ok(local))
+                if local.port() == 0 || self.is_group_of_others(local.ip()) =>
+            {
+                return None;
+            }
             _ => {}
         }
         self.make(fd, |host| {
@@ -224,6 +234,12 @@ impl File {
                 }
             })
         })
+    }
+
+    /// Whether it is bound to a group that it is not in on the chosen interface.
+    fn is_group_of_others(&self, local: IpAddr) -> bool {
+        let group = local.to_canonical();
+        group.is_multicast() && !lock(&self.groups).contains(group)
     }
 
     /// Brings it to life before anybody waits for it, as this process has the queues already.
@@ -284,6 +300,9 @@ impl File {
                 options::set_timeout(live, name, timeout);
             }
             options::take_linger(fd, live);
+            if let Live::Udp(udp) = live {
+                udp.set_groups(lock(&self.groups).clone());
+            }
         });
         match made {
             Ok(live) => {

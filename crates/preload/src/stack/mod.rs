@@ -14,6 +14,7 @@
 //! | [`control`](self::control) | ancillary data |
 //! | [`copy`](self::copy) | sendfile, splice |
 //! | [`options`](self::options) | getsockopt, setsockopt |
+//! | [`groups`](self::groups) | multicast memberships |
 //! | [`wait`](self::wait) | poll, select, epoll |
 //! | [`descriptors`](self::descriptors) | close, dup, fcntl, ioctl |
 //! | [`address`](self::address) | addresses as C has them |
@@ -29,6 +30,7 @@ mod copy;
 mod descriptors;
 mod end;
 mod file;
+mod groups;
 mod host;
 mod names;
 mod options;

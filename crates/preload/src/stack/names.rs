@@ -92,6 +92,8 @@ pub unsafe fn bind(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_t) 
     {
         match file.is_for_stack(Some(local), None) {
             false => let_go(fd, &file),
+            // It has yet to join its group.
+            true if local.ip().to_canonical().is_multicast() => {}
             true => live_at_once(&file, fd),
         }
     }

@@ -4,7 +4,7 @@
 use super::{
     answer, control, enter, error,
     file::{File, Live, span},
-    said,
+    groups, said,
 };
 use crate::{fds::Ref, real};
 use busypoll_stack::{TcpInfo, options as known};
@@ -118,6 +118,11 @@ unsafe fn took(
     value: *const c_void,
     len: socklen_t,
 ) -> io::Result<()> {
+    // SAFETY: the caller's contract.
+    if groups::took(file, level, name, unsafe { super::pieces::bytes(value.cast(), len as usize) }?)
+    {
+        return Ok(());
+    }
     let number = (len as usize >= size_of::<c_int>())
         // SAFETY: long enough.
         .then(|| unsafe { value.cast::<c_int>().read_unaligned() });

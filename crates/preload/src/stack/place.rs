@@ -7,7 +7,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     ptr,
     sync::{
-        Mutex,
+        Mutex, OnceLock,
         atomic::{AtomicU32, Ordering},
     },
 };
@@ -38,10 +38,31 @@ fn addresses() -> Vec<(IpAddr, bool)> {
     found
 }
 
-/// Whether a socket bound to `local` hears the chosen interface.
+/// Whether a socket bound to `local` hears the chosen interface; to a group, once it is in it there.
 pub fn is_ours(local: IpAddr) -> bool {
     let local = local.to_canonical();
-    local.is_unspecified() || !local.is_loopback() && addresses().contains(&(local, true))
+    local.is_unspecified() || local.is_multicast() || !local.is_loopback() && is_on(local)
+}
+
+/// Whether the chosen interface has this address.
+pub fn is_on(address: IpAddr) -> bool {
+    addresses().contains(&(address, true))
+}
+
+/// Whether what is sent to `to`, by a socket that says no more, leaves over the chosen interface.
+pub fn is_way_to(to: IpAddr) -> bool {
+    let any: IpAddr = match to {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    source((to, 1).into(), any).is_some_and(is_on)
+}
+
+/// The address from which a socket bound to `from` sends to `to`.
+fn source(to: SocketAddr, from: IpAddr) -> Option<IpAddr> {
+    let probe = UdpSocket::bind((from, 0)).ok()?;
+    probe.connect(to).ok()?;
+    probe.local_addr().ok().map(|local| local.ip())
 }
 
 /// Whether the way to `remote` leads over the chosen interface, and to another machine. `local`: where it is bound.
@@ -55,21 +76,18 @@ pub fn leads_to(remote: SocketAddr, local: IpAddr) -> bool {
     if host::made().is_some() && *lock(&LAST) == Some((to, local)) {
         return true;
     }
-    let from: SocketAddr = match (to, local.to_canonical()) {
-        (IpAddr::V4(_), IpAddr::V4(from)) => (from, 0).into(),
-        (IpAddr::V4(_), IpAddr::V6(_)) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-        (IpAddr::V6(_), IpAddr::V6(from)) => (from, 0).into(),
-        (IpAddr::V6(_), IpAddr::V4(_)) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    let from: IpAddr = match (to, local.to_canonical()) {
+        (IpAddr::V4(_), IpAddr::V6(_)) => Ipv4Addr::UNSPECIFIED.into(),
+        (IpAddr::V6(_), IpAddr::V4(_)) => Ipv6Addr::UNSPECIFIED.into(),
+        (_, from) => from,
     };
-    let probe = UdpSocket::bind(from).and_then(|probe| {
-        probe.connect(SocketAddr::new(to, remote.port().max(1)))?;
-        probe.local_addr()
-    });
-    let Ok(source) = probe else { return false };
+    let Some(source) = source(SocketAddr::new(to, remote.port().max(1)), from) else {
+        return false;
+    };
     let addresses = addresses();
     // A scope is no part of what is compared.
-    let leads = addresses.contains(&(source.ip(), true))
-        && !addresses.iter().any(|(address, _)| *address == to);
+    let leads =
+        addresses.contains(&(source, true)) && !addresses.iter().any(|(address, _)| *address == to);
     if leads {
         *lock(&LAST) = Some((to, local));
     }
@@ -88,4 +106,16 @@ pub fn index() -> u32 {
     let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
     INDEX.store(index, Ordering::Relaxed);
     index
+}
+
+/// The first IPv4 address of the chosen interface, as it was when first asked for; unspecified if it had none.
+pub fn address4() -> Ipv4Addr {
+    static ADDRESS: OnceLock<Ipv4Addr> = OnceLock::new();
+    *ADDRESS.get_or_init(|| {
+        let first = addresses().into_iter().find_map(|address| match address {
+            (IpAddr::V4(v4), true) => Some(v4),
+            _ => None,
+        });
+        first.unwrap_or(Ipv4Addr::UNSPECIFIED)
+    })
 }

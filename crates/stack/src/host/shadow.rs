@@ -6,6 +6,7 @@
 use super::{
     beside::BesideEndpoint,
     existing,
+    groups::LOOK,
     hold::{Held, Hold, HoldOptions},
     sockets::{IcmpSockets, bind, disconnect, receive, set_option, tell_destination},
 };
@@ -28,7 +29,7 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
 };
@@ -46,13 +47,17 @@ pub(super) struct Shared {
 
 pub(super) struct State {
     inet: Arc<Inet>,
-    shared: Vec<Shared>,
+    pub(super) shared: Vec<Shared>,
     pub(super) epoll: OwnedFd,
-    stop: OwnedFd,
+    /// Signalled for the thread to end, or to look anew how long it may sleep.
+    wake: OwnedFd,
+    stop: AtomicBool,
+    /// Some socket is in a group.
+    pub(super) has_groups: AtomicBool,
     icmp: OwnedFd,
     /// None where the kernel has no IPv6.
     icmpv6: Option<OwnedFd>,
-    shadows: Mutex<HashMap<u64, Entry>>,
+    pub(super) shadows: Mutex<HashMap<u64, Entry>>,
     /// The kernel's listeners beside ours.
     pub(super) beside: Mutex<HashMap<u64, Arc<dyn BesideEndpoint>>>,
     /// TCP's ports that are steered.
@@ -61,13 +66,15 @@ pub(super) struct State {
     pub(super) next: AtomicU64,
 }
 
-struct Entry {
-    socket: Arc<KernelSocket>,
+pub(super) struct Entry {
+    pub(super) socket: Arc<KernelSocket>,
     endpoint: Arc<dyn UdpEndpoint>,
     /// Its port.
-    port: u16,
+    pub(super) port: u16,
+    /// The groups it is in, on which of the shared interfaces.
+    pub(super) groups: Vec<(usize, IpAddr)>,
     /// Once our own half is bound too.
-    steered: Option<Steered>,
+    pub(super) steered: Option<Steered>,
 }
 
 /// A local address whose packets come to our queues, on whatever interfaces have it.
@@ -75,16 +82,18 @@ pub(super) struct Steered {
     protocol: u8,
     local: SocketAddr,
     only_v6: bool,
+    /// Groups whose packets come to our queues, too.
+    pub(super) groups: Vec<(usize, IpAddr)>,
     at: Vec<(usize, SocketAddr)>,
 }
 
 impl Steered {
     pub(super) fn new(protocol: u8, local: SocketAddr, only_v6: bool) -> Steered {
-        Steered { protocol, local, only_v6, at: Vec::new() }
+        Steered { protocol, local, only_v6, groups: Vec::new(), at: Vec::new() }
     }
 
     /// Whether what comes for `address` is for it.
-    fn hears(&self, address: IpAddr) -> bool {
+    pub(super) fn hears(&self, address: IpAddr) -> bool {
         match self.local.ip().to_canonical() {
             IpAddr::V4(local) if local.is_unspecified() => address.is_ipv4(),
             IpAddr::V6(local) if local.is_unspecified() => address.is_ipv6() || !self.only_v6,
@@ -102,10 +111,10 @@ pub(crate) struct Service {
 /// The kernel socket beside one of ours. Dropping it frees the port.
 #[derive(Debug)]
 pub(crate) struct Shadow {
-    id: u64,
-    socket: Arc<KernelSocket>,
+    pub(super) id: u64,
+    pub(super) socket: Arc<KernelSocket>,
     only_v6: bool,
-    state: Arc<State>,
+    pub(super) state: Arc<State>,
 }
 
 impl std::fmt::Debug for State {
@@ -114,7 +123,7 @@ impl std::fmt::Debug for State {
     }
 }
 
-const STOP: u64 = 0;
+const WAKE: u64 = 0;
 const ICMP: u64 = 1;
 const ICMPV6: u64 = 2;
 const FIRST_VIEW: u64 = 3;
@@ -127,9 +136,9 @@ impl Service {
         icmp: IcmpSockets,
     ) -> io::Result<Service> {
         let epoll = sys::epoll()?;
-        let stop = sys::eventfd()?;
+        let wake = sys::eventfd()?;
         let IcmpSockets { v4: icmp, v6: icmpv6 } = icmp;
-        listen(&epoll, stop.as_fd(), STOP)?;
+        listen(&epoll, wake.as_fd(), WAKE)?;
         listen(&epoll, icmp.as_fd(), ICMP)?;
         if let Some(icmpv6) = &icmpv6 {
             listen(&epoll, icmpv6.as_fd(), ICMPV6)?;
@@ -144,7 +153,9 @@ impl Service {
             inet,
             shared,
             epoll,
-            stop,
+            wake,
+            stop: AtomicBool::new(false),
+            has_groups: AtomicBool::new(false),
             icmp,
             icmpv6,
             shadows,
@@ -183,7 +194,8 @@ impl Service {
         let state = &self.state;
         let id = state.next.fetch_add(1, Ordering::Relaxed);
         let port = socket.local_addr()?.port();
-        let entry = Entry { socket: socket.clone(), endpoint, port, steered: None };
+        let entry =
+            Entry { socket: socket.clone(), endpoint, port, groups: Vec::new(), steered: None };
         lock(&state.shadows).insert(id, entry);
         let shadow = Shadow { id, socket, only_v6, state: state.clone() };
         listen(&state.epoll, shadow.socket.as_fd(), id)?;
@@ -240,7 +252,8 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        sys::signal(self.state.stop.as_raw_fd());
+        self.state.stop.store(true, Ordering::Release);
+        self.state.wake();
         if let Some(thread) = self.thread.take() {
             // It cannot have panicked with anything to tell us.
             let _ = thread.join();
@@ -255,10 +268,14 @@ impl Shadow {
         match shadows.get_mut(&self.id) {
             Some(entry) => {
                 let steered = entry.steered.insert(Steered::new(UDP, local, self.only_v6));
-                self.state.steer(steered)
+                self.state.steer(steered)?;
             }
-            None => Ok(()),
+            None => return Ok(()),
         }
+        drop(shadows);
+        // It may have been the one because of which a group stayed the kernel's.
+        self.state.share_groups();
+        Ok(())
     }
 
     /// The kernel's idea of our address.
@@ -324,31 +341,39 @@ impl State {
         })
     }
 
-    /// Whether the kernel can bind `local` on an interface we share: to its address there, or to all.
+    /// Whether the kernel can bind `local` on an interface we share: to its address there, to all, or to a group.
     pub(super) fn is_kernels(&self, local: SocketAddr) -> bool {
         let local = local.ip().to_canonical();
-        local.is_unspecified() || self.addresses().any(|(_, ip)| ip == local)
+        local.is_unspecified()
+            || local.is_multicast() && !self.shared.is_empty()
+            || self.addresses().any(|(_, ip)| ip == local)
     }
 
     /// Makes the steering of `port` what its local address and the interfaces' addresses say. A wildcard is
-    /// every address of every shared interface.
-    fn steer(&self, port: &mut Steered) -> io::Result<()> {
-        let wanted: Vec<_> = self
-            .addresses()
-            .filter(|(_, ip)| port.hears(*ip))
+    /// every address of every shared interface. What failed leaves the rest as it is.
+    pub(super) fn steer(&self, port: &mut Steered) -> io::Result<()> {
+        let mut wanted: Vec<_> =
+            self.addresses().filter(|(_, ip)| port.hears(*ip)).chain(port.groups.clone()).collect();
+        wanted.dedup();
+        let wanted: Vec<_> = wanted
+            .into_iter()
             .map(|(at, ip)| (at, SocketAddr::new(ip, port.local.port())))
             .collect();
-        for (at, address) in wanted.iter().filter(|wanted| !port.at.contains(wanted)) {
-            if let Some(steering) = &self.shared[*at].steering {
-                steering.add(port.protocol, *address)?;
+        for (at, address) in &wanted {
+            if !port.at.contains(&(*at, *address)) {
+                if let Some(steering) = &self.shared[*at].steering {
+                    steering.add(port.protocol, *address)?;
+                }
+                port.at.push((*at, *address));
             }
         }
-        for (at, address) in port.at.iter().filter(|old| !wanted.contains(old)) {
-            if let Some(steering) = &self.shared[*at].steering {
+        port.at.retain(|(at, address)| {
+            let stays = wanted.contains(&(*at, *address));
+            if let (false, Some(steering)) = (stays, &self.shared[*at].steering) {
                 steering.remove(port.protocol, *address);
             }
-        }
-        port.at = wanted;
+            stays
+        });
         Ok(())
     }
 
@@ -391,16 +416,27 @@ impl State {
         }
     }
 
+    /// Wakes the thread.
+    pub(super) fn wake(&self) {
+        sys::signal(self.wake.as_raw_fd());
+    }
+
     fn serve(&self) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
         let mut buffer = vec![0; 1 << 16];
-        loop {
-            let ready = sys::epoll_wait(self.epoll.as_raw_fd(), &mut events, None);
+        let mut looked = time::now();
+        while !self.stop.load(Ordering::Acquire) {
+            let limit = self.has_groups.load(Ordering::Acquire).then_some(LOOK);
+            let ready = sys::epoll_wait(self.epoll.as_raw_fd(), &mut events, limit);
+            if limit.is_some() && time::now() - looked >= LOOK {
+                looked = time::now();
+                self.share_groups();
+            }
             for event in &events[..usize::try_from(ready).unwrap_or(0)] {
                 let mut pass = Pass::new(None, time::now(), Driver::Kernel);
                 let token = event.u64;
                 match token {
-                    STOP => return,
+                    WAKE => sys::drain(self.wake.as_raw_fd()),
                     ICMP => self.icmp(&mut buffer, &mut pass),
                     ICMPV6 => self.icmpv6(&mut buffer, &mut pass),
                     id if id >= FIRST_SHADOW => self.shadow(id, &mut buffer, &mut pass),

@@ -210,23 +210,20 @@ impl<A: Address> Demux<A> {
     }
 
     /// Hands every socket that hears `remote` at the group or broadcast address `local` to `found`
-    /// (`__udp4_lib_mcast_deliver`). How many there were.
+    /// (`__udp4_lib_mcast_deliver`).
     pub(super) fn each(
         &self,
         local: (A, u16),
         remote: (A, u16),
         mut found: impl FnMut(&dyn UdpEndpoint),
-    ) -> usize {
+    ) {
         let guard = self.sockets.guard();
         let (nobody, any) = ((A::UNSPECIFIED, 0), (A::UNSPECIFIED, local.1));
         let keys = [A::key(local, remote), A::key(local, nobody), A::key(any, nobody)];
         let groups = keys.iter().filter_map(|key| self.sockets.get(key, &guard));
-        let mut count = 0;
         for member in groups.flat_map(|group| group.older.iter().chain([&group.newest])) {
             found(&*member.endpoint);
-            count += 1;
         }
-        count
     }
 
     /// Enters a socket. The caller holds the lock of the ports.

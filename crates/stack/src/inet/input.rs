@@ -245,9 +245,13 @@ impl Inet {
         } else if everybody {
             return Some(Cast::Many);
         } else if iface.kernel().is_some() {
-            // Steering has let through only what is for an address the kernel knows as ours.
+            // Steering has let through only what is for an address the kernel knows as ours,
+            // or for a group that sockets of ours are in.
             if arrival.to_one && !dst.is_multicast() && !dst.is_loopback() {
                 return Some(Cast::One);
+            }
+            if !arrival.to_one && dst.is_multicast() {
+                return Some(Cast::Many);
             }
         } else if arrival.to_one && self.topology().own(dst.into()) {
             // RFC 1122 section 3.3.4.2, the weak host model, as Linux.

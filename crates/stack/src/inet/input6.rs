@@ -173,8 +173,10 @@ impl Inet {
             cast = match dst {
                 // RFC 4291 section 2.8: a group every host is in.
                 ipv6::ALL_NODES if iface.kernel().is_none() => Some(Cast::Many),
+                // Steering has let through only what is for an address the kernel knows as ours, or for a group
+                // that sockets of ours are in.
+                _ if dst.is_multicast() && iface.kernel().is_some() => Some(Cast::Many),
                 _ if dst.is_multicast() || dst.is_loopback() => None,
-                // Steering has let through only what is for an address the kernel knows as ours.
                 _ if iface.kernel().is_some() => Some(Cast::One),
                 // The weak host model, as over IPv4.
                 _ if self.topology().own(dst.into()) => Some(Cast::One),

@@ -121,7 +121,8 @@ impl Inet {
         if link.next_hop == NextHop::Everybody && !options.broadcast {
             return Err(SendError::Broadcast);
         }
-        if local.ip().is_unspecified() {
+        // A group that a socket is bound to receives, and does not send.
+        if local.ip().is_unspecified() || local.ip().is_multicast() {
             local.set_ip(link.source);
         }
         let iface = link.iface;

@@ -37,6 +37,11 @@ pub trait UdpEndpoint: Send + Sync {
     /// A datagram has come. False: no room; it is dropped and counted.
     fn datagram(&self, datagram: &Datagram<'_>, pass: &mut Pass) -> bool;
 
+    /// Whether it wants what `source` sends to `group`, come in over the interface of number `interface`.
+    fn hears(&self, _group: IpAddr, _interface: u32, _source: IpAddr) -> bool {
+        true
+    }
+
     /// A datagram sent to `remote` earlier came to grief.
     fn error(&self, error: SocketError, remote: SocketAddr, pass: &mut Pass);
 }
@@ -105,7 +110,6 @@ impl Inet {
         }
     }
 
-    #[cold]
     fn udp_deliver_to_all<'a, P: Inbound<'a>>(
         &self,
         arrival: &Arrival<'_>,
@@ -113,8 +117,14 @@ impl Inet {
         datagram: &Datagram<'_>,
         pass: &mut Pass,
     ) {
-        let mut taken = 0;
-        let found = P::demux(self).each(to, from, |endpoint| {
+        let (mut found, mut taken) = (0, 0);
+        let (group, source): (IpAddr, IpAddr) = (to.0.into(), from.0.into());
+        let interface = arrival.iface.and_then(|iface| iface.info().ifindex).unwrap_or(0);
+        P::demux(self).each(to, from, |endpoint| {
+            if group.is_multicast() && !endpoint.hears(group, interface, source) {
+                return;
+            }
+            found += 1;
             if endpoint.datagram(datagram, pass) {
                 taken += 1;
             } else {

@@ -23,7 +23,7 @@ pub use poll::{Entry, PollFd, poll, poll_beside};
 pub use readiness::{Events, Watch};
 pub use source::{Socket, Source};
 pub use tcp::{Accepted, IncomingStreams, SendFlags, TcpListener, TcpStream};
-pub use udp::{Incoming, Message, Outgoing, ReceiveFlags, SocketStats, UdpSocket};
+pub use udp::{Groups, Incoming, Message, Outgoing, ReceiveFlags, SocketStats, Sources, UdpSocket};
 
 use std::{
     io,

@@ -2,6 +2,7 @@
 //! receivers find them. It knows nothing of sending, of its binding or of the host.
 
 use super::{
+    Groups,
     buffer::{Buffer, Meta, scatter},
     options::Options,
 };
@@ -20,9 +21,9 @@ use crate::{
 use std::{
     any::Any,
     io::{self, IoSliceMut},
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
 };
@@ -99,6 +100,7 @@ impl Find {
 pub(super) struct Endpoint {
     pub(super) options: Options,
     pub(super) waiting: Waiting,
+    groups: RwLock<Groups>,
     hook: Option<DeliveryHook>,
     /// Datagrams that went past the queue, see [`Find`].
     direct: AtomicU64,
@@ -201,6 +203,11 @@ impl UdpEndpoint for Endpoint {
         true
     }
 
+    fn hears(&self, group: IpAddr, interface: u32, source: IpAddr) -> bool {
+        let groups = self.groups.read().unwrap_or_else(PoisonError::into_inner);
+        groups.hears(group, interface, source)
+    }
+
     fn error(&self, error: SocketError, _remote: SocketAddr, pass: &mut Pass<'_>) {
         // Who sends to many is not told that one is missing (`__udp4_lib_err`, without IP_RECVERR).
         if !error.hard || !self.connected.load(Ordering::Relaxed) {
@@ -218,6 +225,7 @@ impl Endpoint {
         Endpoint {
             options: Options::new(),
             waiting: Waiting::new(busy_read),
+            groups: RwLock::default(),
             hook,
             direct: AtomicU64::new(0),
             attention: AtomicU64::new(0),
@@ -226,6 +234,14 @@ impl Endpoint {
             connected: AtomicBool::new(false),
             closed: AtomicBool::new(false),
         }
+    }
+
+    pub(super) fn groups(&self) -> Groups {
+        self.groups.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set_groups(&self, groups: Groups) {
+        *self.groups.write().unwrap_or_else(PoisonError::into_inner) = groups;
     }
 
     /// Whether a receive would return at once.

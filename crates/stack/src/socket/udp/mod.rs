@@ -28,12 +28,14 @@ use std::{
 mod adopt;
 mod buffer;
 mod endpoint;
+mod groups;
 mod message;
 mod options;
 mod receive;
 mod send;
 
 pub use endpoint::SocketStats;
+pub use groups::{Groups, Sources};
 pub use message::{Message, ReceiveFlags};
 pub use receive::Incoming;
 pub use send::Outgoing;

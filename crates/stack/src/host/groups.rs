@@ -1,0 +1,197 @@
+//! Multicast groups of UDP sockets. The kernel joins them; what is sent to them at a socket's port comes to our queues
+//! while no socket of others hears it there, as of what is steered the kernel sees nothing.
+
+use super::{
+    shadow::{Entry, Shadow, Shared, State},
+    sockets::set_option,
+};
+use crate::sync::lock;
+use std::{
+    fs, io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    os::fd::AsRawFd,
+    sync::atomic::Ordering,
+    time::Duration,
+};
+
+/// How often is looked whether others hear a group, too, or no longer.
+pub(super) const LOOK: Duration = Duration::from_secs(1);
+
+impl Shadow {
+    /// Joins or leaves a group on the interface of number `interface`.
+    pub(crate) fn change_group(&self, group: IpAddr, interface: u32, join: bool) -> io::Result<()> {
+        match group {
+            IpAddr::V4(group) => {
+                let name = if join { libc::IP_ADD_MEMBERSHIP } else { libc::IP_DROP_MEMBERSHIP };
+                let group = libc::ip_mreqn {
+                    imr_multiaddr: libc::in_addr { s_addr: u32::from_ne_bytes(group.octets()) },
+                    imr_address: libc::in_addr { s_addr: 0 },
+                    imr_ifindex: interface.cast_signed(),
+                };
+                set_option(&*self.socket, libc::IPPROTO_IP, name, group)
+            }
+            IpAddr::V6(group) => {
+                let name =
+                    if join { libc::IPV6_ADD_MEMBERSHIP } else { libc::IPV6_DROP_MEMBERSHIP };
+                let group = libc::ipv6_mreq {
+                    ipv6mr_multiaddr: libc::in6_addr { s6_addr: group.octets() },
+                    ipv6mr_interface: interface,
+                };
+                set_option(&*self.socket, libc::IPPROTO_IPV6, name, group)
+            }
+        }
+    }
+
+    /// It is in these groups now, each on the interface of that number, and in no others.
+    pub(crate) fn set_groups(&self, groups: Vec<(u32, IpAddr)>) {
+        let state = &self.state;
+        let on = |(number, group): (u32, IpAddr)| {
+            let at = |shared: &Shared| shared.interface.info().ifindex;
+            Some((state.shared.iter().position(|shared| at(shared) == Some(number))?, group))
+        };
+        let groups: Vec<_> = groups.into_iter().filter_map(on).collect();
+        match lock(&state.shadows).get_mut(&self.id) {
+            Some(entry) if entry.groups != groups => entry.groups = groups,
+            _ => return,
+        }
+        state.has_groups.store(true, Ordering::Release);
+        state.share_groups();
+        // The thread sleeps until something happens, if there were no groups to look after.
+        state.wake();
+    }
+}
+
+impl State {
+    /// Makes the steering of groups what their members, here and elsewhere on the machine, say.
+    pub(super) fn share_groups(&self) {
+        if !self.has_groups.load(Ordering::Acquire) {
+            return;
+        }
+        let mut shadows = lock(&self.shadows);
+        let steered =
+            |entry: &Entry| entry.steered.as_ref().is_some_and(|it| !it.groups.is_empty());
+        if !shadows.values().any(|entry| !entry.groups.is_empty() || steered(entry)) {
+            return self.has_groups.store(false, Ordering::Release);
+        }
+        let own: Vec<u64> = shadows.values().filter_map(|entry| inode(&*entry.socket)).collect();
+        let others = others(&own);
+        for entry in shadows.values_mut() {
+            let Some(steered) = &mut entry.steered else { continue };
+            let alone = |group: IpAddr| match &others {
+                Some(others) => !others.iter().any(|other| other.hears(group, entry.port)),
+                None => false,
+            };
+            let wanted: Vec<_> = entry
+                .groups
+                .iter()
+                .copied()
+                .filter(|(_, group)| steered.hears(*group) && alone(*group))
+                .collect();
+            if steered.groups != wanted {
+                steered.groups = wanted;
+                // A full steering map leaves the group with the kernel, whose shadow still delivers.
+                let _ = self.steer(steered);
+            }
+        }
+    }
+}
+
+/// A UDP socket of the kernel, by its local end.
+#[derive(Debug, PartialEq, Eq)]
+struct Other {
+    address: IpAddr,
+    port: u16,
+}
+
+impl Other {
+    /// Whether it may hear a group: it is bound to it or to all. Others are not asked whether they joined: as a rule
+    /// (`IP_MULTICAST_ALL`) they need not.
+    fn hears(&self, group: IpAddr, port: u16) -> bool {
+        self.port == port
+            && match (self.address, group) {
+                (IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V4(_)) => true,
+                (IpAddr::V6(Ipv6Addr::UNSPECIFIED), _) => true,
+                (address, group) => address.to_canonical() == group,
+            }
+    }
+}
+
+/// The UDP sockets of this network namespace but those of these inodes. `None`: they cannot be told.
+fn others(own: &[u64]) -> Option<Vec<Other>> {
+    let mut found = Vec::new();
+    for family in ["udp", "udp6"] {
+        match fs::read_to_string(format!("/proc/thread-self/net/{family}")) {
+            Ok(table) => {
+                for line in table.lines().skip(1) {
+                    let (other, inode) = parse(line)?;
+                    if !own.contains(&inode) {
+                        found.push(other);
+                    }
+                }
+            }
+            // A kernel without IPv6.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && family == "udp6" => {}
+            Err(_) => return None,
+        }
+    }
+    Some(found)
+}
+
+/// A line of /proc/net/udp or udp6 (`udp4_format_sock`, `__ip6_dgram_sock_seq_show`): the second field is the local
+/// end, its address in words of the machine's byte order, the tenth the inode.
+fn parse(line: &str) -> Option<(Other, u64)> {
+    let mut fields = line.split_ascii_whitespace();
+    let (address, port) = fields.nth(1)?.split_once(':')?;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    let word = |at: usize| u32::from_str_radix(address.get(at..at + 8)?, 16).ok();
+    let address = match address.len() {
+        8 => IpAddr::from(word(0)?.to_ne_bytes()),
+        32 => {
+            let mut bytes = [0; 16];
+            for (at, word) in bytes.chunks_exact_mut(4).zip([0, 8, 16, 24].map(word)) {
+                at.copy_from_slice(&word?.to_ne_bytes());
+            }
+            IpAddr::from(bytes)
+        }
+        _ => return None,
+    };
+    Some((Other { address, port }, fields.nth(7)?.parse().ok()?))
+}
+
+fn inode(socket: &impl AsRawFd) -> Option<u64> {
+    let mut told = std::mem::MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: a valid place for the answer.
+    let result = unsafe { libc::fstat(socket.as_raw_fd(), told.as_mut_ptr()) };
+    // SAFETY: zeros are a valid answer, too.
+    (result == 0).then(|| unsafe { told.assume_init() }.st_ino)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::UdpSocket;
+
+    #[test]
+    fn sockets_of_the_machine_are_told_apart() {
+        for address in ["127.0.0.1:0", "0.0.0.0:0", "[::1]:0"] {
+            let Ok(socket) = UdpSocket::bind(address) else { continue };
+            let local = socket.local_addr().unwrap();
+            let at = Other { address: local.ip(), port: local.port() };
+            assert!(others(&[]).unwrap().contains(&at), "{at:?}");
+            assert!(!others(&[inode(&socket).unwrap()]).unwrap().contains(&at), "{at:?}");
+        }
+    }
+
+    #[test]
+    fn who_may_hear_a_group() {
+        let at = |address: &str| Other { address: address.parse().unwrap(), port: 7 };
+        let hears = |address, group: &str| at(address).hears(group.parse().unwrap(), 7);
+        assert!(
+            hears("0.0.0.0", "239.1.1.1") && hears("::", "239.1.1.1") && hears("::", "ff15::1")
+        );
+        assert!(hears("239.1.1.1", "239.1.1.1") && hears("::ffff:239.1.1.1", "239.1.1.1"));
+        assert!(!hears("0.0.0.0", "ff15::1") && !hears("10.0.0.1", "239.1.1.1"));
+        assert!(!hears("239.1.1.2", "239.1.1.1"));
+        assert!(!at("0.0.0.0").hears("239.1.1.1".parse().unwrap(), 8), "another port");
+    }
+}

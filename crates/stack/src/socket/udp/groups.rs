@@ -1,0 +1,223 @@
+//! Multicast groups of a socket. The kernel joins them on the socket's kernel half (IGMP, MLD, the NIC's filter); here
+//! stands what it was told, so that datagrams that come over our queues reach those who would have had them there.
+
+use super::{Bound, Inner, UdpSocket};
+use crate::{socket::options::errno, sync::lock};
+use std::{io, net::IpAddr};
+
+/// Which groups a socket is in, on which interfaces (by their numbers), and whose datagrams to them it hears.
+///
+/// ```
+/// use busypoll_stack::Groups;
+///
+/// let (group, exchange, stranger) =
+///     ("239.1.1.1".parse().unwrap(), "10.0.0.7".parse().unwrap(), "10.0.0.9".parse().unwrap());
+/// let mut groups = Groups::default();
+/// groups.join_source(group, 2, exchange);
+/// assert!(groups.hears(group, 2, exchange));
+/// assert!(!groups.hears(group, 2, stranger));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Groups {
+    memberships: Vec<Membership>,
+    /// `IP_MULTICAST_ALL` and `IPV6_MULTICAST_ALL` are off: groups that others have joined are not heard.
+    only_joined: [bool; 2],
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Membership {
+    group: IpAddr,
+    interface: u32,
+    sources: Sources,
+}
+
+/// Who is heard in a group (RFC 3376 section 2, the filter mode).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sources {
+    /// Everybody but these: EXCLUDE.
+    AllBut(Vec<IpAddr>),
+    /// These: INCLUDE.
+    Only(Vec<IpAddr>),
+}
+
+impl Groups {
+    fn find(&mut self, group: IpAddr, interface: u32) -> Option<&mut Sources> {
+        let is = |it: &&mut Membership| it.group == group && it.interface == interface;
+        self.memberships.iter_mut().find(is).map(|it| &mut it.sources)
+    }
+
+    /// Sets who is heard in a group, joined or not: `IP_MSFILTER`, `MCAST_MSFILTER`.
+    pub fn set(&mut self, group: IpAddr, interface: u32, sources: Sources) {
+        match self.find(group, interface) {
+            Some(known) => *known = sources,
+            None => self.memberships.push(Membership { group, interface, sources }),
+        }
+    }
+
+    /// `IP_ADD_MEMBERSHIP`, `IPV6_JOIN_GROUP`, `MCAST_JOIN_GROUP`.
+    pub fn join(&mut self, group: IpAddr, interface: u32) {
+        self.set(group, interface, Sources::AllBut(Vec::new()));
+    }
+
+    /// `IP_DROP_MEMBERSHIP`, `IPV6_LEAVE_GROUP`, `MCAST_LEAVE_GROUP`.
+    pub fn leave(&mut self, group: IpAddr, interface: u32) {
+        self.memberships.retain(|it| (it.group, it.interface) != (group, interface));
+    }
+
+    /// `IP_ADD_SOURCE_MEMBERSHIP`, `MCAST_JOIN_SOURCE_GROUP`.
+    pub fn join_source(&mut self, group: IpAddr, interface: u32, source: IpAddr) {
+        match self.find(group, interface) {
+            Some(Sources::Only(list)) => list.push(source),
+            _ => self.set(group, interface, Sources::Only(vec![source])),
+        }
+    }
+
+    /// `IP_DROP_SOURCE_MEMBERSHIP`, `MCAST_LEAVE_SOURCE_GROUP`: the last source leaves the group (`ip_mc_source`).
+    pub fn leave_source(&mut self, group: IpAddr, interface: u32, source: IpAddr) {
+        if let Some(Sources::Only(list)) = self.find(group, interface) {
+            list.retain(|it| *it != source);
+            if list.is_empty() {
+                self.leave(group, interface);
+            }
+        }
+    }
+
+    /// `IP_BLOCK_SOURCE`, `MCAST_BLOCK_SOURCE`.
+    pub fn block(&mut self, group: IpAddr, interface: u32, source: IpAddr) {
+        if let Some(Sources::AllBut(list)) = self.find(group, interface) {
+            list.push(source);
+        }
+    }
+
+    /// `IP_UNBLOCK_SOURCE`, `MCAST_UNBLOCK_SOURCE`.
+    pub fn unblock(&mut self, group: IpAddr, interface: u32, source: IpAddr) {
+        if let Some(Sources::AllBut(list)) = self.find(group, interface) {
+            list.retain(|it| *it != source);
+        }
+    }
+
+    /// `IP_MULTICAST_ALL` of IPv4, `IPV6_MULTICAST_ALL` of IPv6: also groups that others have joined are heard, as
+    /// they are from the beginning.
+    pub fn hear_all(&mut self, of_v6: bool, on: bool) {
+        self.only_joined[usize::from(of_v6)] = !on;
+    }
+
+    /// Whether a datagram from `source` to `group` that came in over `interface` is heard (`ip_mc_sf_allow`,
+    /// `inet6_mc_check`).
+    pub fn hears(&self, group: IpAddr, interface: u32, source: IpAddr) -> bool {
+        let is = |it: &&Membership| it.group == group && it.interface == interface;
+        match self.memberships.iter().find(is).map(|it| &it.sources) {
+            Some(Sources::AllBut(list)) => !list.contains(&source),
+            Some(Sources::Only(list)) => list.contains(&source),
+            None => !self.only_joined[usize::from(group.is_ipv6())],
+        }
+    }
+
+    /// Whether the socket is in `group`, on whatever interface.
+    pub fn contains(&self, group: IpAddr) -> bool {
+        self.memberships.iter().any(|it| it.group == group)
+    }
+
+    /// Each group with its interface.
+    pub(super) fn joined(&self) -> Vec<(u32, IpAddr)> {
+        self.memberships.iter().map(|it| (it.interface, it.group)).collect()
+    }
+}
+
+impl UdpSocket {
+    /// Joins `group` on the interface of number `interface`. What is sent to it at the socket's port comes over our
+    /// queues as long as no socket of another process hears it, and through the kernel while one does; that is looked
+    /// after once a second.
+    ///
+    /// # Errors
+    /// EINVAL if the socket is not bound, for no group and for interface 0; EADDRINUSE if it is in it already; ENODEV;
+    /// EOPNOTSUPP where no interface is shared with the kernel, whose business joining is.
+    pub fn join_multicast(&self, group: IpAddr, interface: u32) -> io::Result<()> {
+        self.0.change_group(group, interface, true)
+    }
+
+    /// Leaves a group.
+    ///
+    /// # Errors
+    /// EADDRNOTAVAIL if it is not in it, else as [`join_multicast`](UdpSocket::join_multicast).
+    pub fn leave_multicast(&self, group: IpAddr, interface: u32) -> io::Result<()> {
+        self.0.change_group(group, interface, false)
+    }
+
+    /// Says what its kernel half, [adopted](UdpSocket::adopt) from others who have joined there, is a member of.
+    pub fn set_groups(&self, groups: Groups) {
+        if let Some(bound) = &*lock(&self.0.binding) {
+            self.0.set_groups(bound, groups);
+        }
+    }
+}
+
+impl Inner {
+    fn change_group(&self, group: IpAddr, interface: u32, join: bool) -> io::Result<()> {
+        let bound = lock(&self.binding);
+        let bound = bound.as_ref().ok_or_else(|| errno(libc::EINVAL))?;
+        let kernel = bound.kernel.as_ref().ok_or_else(|| errno(libc::EOPNOTSUPP))?;
+        if interface == 0 {
+            return Err(errno(libc::EINVAL));
+        }
+        kernel.change_group(group, interface, join)?;
+        let mut groups = self.endpoint.groups();
+        match join {
+            true => groups.join(group, interface),
+            false => groups.leave(group, interface),
+        }
+        self.set_groups(bound, groups);
+        Ok(())
+    }
+
+    fn set_groups(&self, bound: &Bound, groups: Groups) {
+        let joined = groups.joined();
+        // First who hears what, then that it comes.
+        self.endpoint.set_groups(groups);
+        if let Some(kernel) = &bound.kernel {
+            kernel.set_groups(joined);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FEED: &str = "239.1.1.1";
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn sources_are_filtered_by_group_and_interface() {
+        let mut groups = Groups::default();
+        let hears = |groups: &Groups, from| groups.hears(ip(FEED), 2, ip(from));
+        assert!(hears(&groups, "10.0.0.7"), "IP_MULTICAST_ALL");
+        groups.hear_all(false, false);
+        assert!(!hears(&groups, "10.0.0.7"));
+
+        groups.join(ip(FEED), 2);
+        groups.block(ip(FEED), 2, ip("10.0.0.7"));
+        assert!(!hears(&groups, "10.0.0.7") && hears(&groups, "10.0.0.8"));
+        assert!(!groups.hears(ip(FEED), 3, ip("10.0.0.8")), "another interface");
+        groups.unblock(ip(FEED), 2, ip("10.0.0.7"));
+        assert!(hears(&groups, "10.0.0.7"));
+        groups.leave(ip(FEED), 2);
+        assert!(!hears(&groups, "10.0.0.7"));
+
+        groups.join_source(ip(FEED), 2, ip("10.0.0.7"));
+        groups.join_source(ip(FEED), 2, ip("10.0.0.8"));
+        assert!(hears(&groups, "10.0.0.8") && !hears(&groups, "10.0.0.9"));
+        groups.leave_source(ip(FEED), 2, ip("10.0.0.8"));
+        assert!(hears(&groups, "10.0.0.7") && !hears(&groups, "10.0.0.8"));
+        groups.leave_source(ip(FEED), 2, ip("10.0.0.7"));
+        assert_eq!(groups.joined(), []);
+
+        groups.set(ip("ff15::1"), 2, Sources::Only(vec![ip("fe80::7")]));
+        assert!(groups.hears(ip("ff15::1"), 2, ip("fe80::7")));
+        assert!(!groups.hears(ip("ff15::1"), 2, ip("fe80::8")));
+        assert!(groups.hears(ip("ff15::2"), 2, ip("fe80::8")), "IPV6_MULTICAST_ALL");
+    }
+}
