@@ -30,7 +30,13 @@ pub(super) fn serve() -> Result<()> {
     loop {
         // A connection may have been reset before it is accepted.
         if let Ok((stream, _)) = listener.accept() {
-            thread::spawn(move || echo(stream));
+            thread::spawn(move || match echo(stream) {
+                // Clients do that.
+                Err(error) if error.kind() != io::ErrorKind::ConnectionReset => {
+                    eprintln!("busypoll: the server: {error}");
+                }
+                _ => {}
+            });
         }
     }
 }

@@ -313,6 +313,18 @@ def threads_share_a_listener():
     for thread in threads:
         thread.join()
 
+def threads_leave_no_descriptor_behind():
+    quiet, _ = datagrams()
+    quiet.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 10_000))
+    def descriptors_after(threads):
+        for _ in range(threads):
+            thread = threading.Thread(target=fails, args=(errno.EAGAIN, quiet.recv, 1))
+            thread.start()
+            thread.join()
+        return len(os.listdir("/proc/self/fd"))
+    few = descriptors_after(2)
+    assert descriptors_after(30) <= few + 2
+
 # Whether our stack is to run them.
 IN_STACK = "BUSYPOLL_RUN" in os.environ
 ORDERS = socket.create_connection((PEER, 6999))

@@ -3,7 +3,12 @@
 //!
 //! The stack makes them by plain calls of the C library, which come here: what is made inside is the library's own.
 
-use crate::{fds, inside::is_inside, kernel, real};
+use crate::{
+    fds,
+    inside::{Inside, is_inside},
+    kernel, real,
+};
+use busypoll_stack::process;
 use libc::{c_int, c_long};
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -47,11 +52,30 @@ fn kept_if_inside(fd: c_int) -> c_int {
     if fd >= 0 && is_inside() { keep(fd) } else { fd }
 }
 
+/// Lets go of what a thread sleeps on, from inside: at its end nobody is, and the number would be kept from the program
+/// for good.
+struct Thread;
+
+thread_local!(static THREAD: Thread = const { Thread });
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        if let Some(_inside) = Inside::enter() {
+            process::leave_thread();
+        }
+    }
+}
+
 /// # Safety
 /// That of eventfd(2).
 pub unsafe fn eventfd(initial: u32, flags: c_int) -> c_int {
     // SAFETY: the caller's contract.
-    kept_if_inside(unsafe { real::eventfd(initial, flags) })
+    let event = unsafe { real::eventfd(initial, flags) };
+    if event >= 0 && is_inside() {
+        // Known from now on, that is later than what it is to end, and so ended before it.
+        let _ = THREAD.try_with(|_| ());
+    }
+    kept_if_inside(event)
 }
 
 /// # Safety

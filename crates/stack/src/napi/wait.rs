@@ -87,6 +87,12 @@ impl Waiter {
         let _ = MINE.try_with(|mine| std::mem::forget(mine.borrow_mut().take()));
     }
 
+    /// The calling thread needs none any more.
+    pub(crate) fn leave_this_thread() {
+        HAS_ONE.set(false);
+        let _ = MINE.try_with(|mine| drop(mine.borrow_mut().take()));
+    }
+
     /// Starts a new wait: forgets wake-ups meant for earlier ones. Call it before making the waiter known
     /// to whoever is to wake it.
     pub fn start(&self) {
