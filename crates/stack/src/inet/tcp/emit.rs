@@ -25,8 +25,7 @@ pub(super) fn push(run: &mut Run<'_>, tuple: &Tuple, out: &Outgoing<'_>) -> Resu
     let ecn = if out.ecn_capable { ECN_CAPABLE } else { 0 };
     run.push(len, ecn, |room| {
         let ports = (tuple.local_port(), tuple.remote_port());
-        let Ok(mut packet) = parse::lay(room.bytes, ports, &out.segment) else { return };
-        let mut to = packet.payload_mut();
+        let Ok(mut to) = parse::lay(room.bytes, ports, &out.segment) else { return };
         for piece in out.payload.clone() {
             let Some((here, rest)) = to.split_at_mut_checked(piece.len()) else { return };
             here.copy_from_slice(piece);

@@ -92,8 +92,8 @@ pub(crate) fn header_len(options: &Options) -> usize {
     HEADER_LEN + options_len(options)
 }
 
-/// Lays the header of a segment into `buf`, which is as long as header and data; the data and the
-/// checksum are the caller's, `segment.payload` is not looked at. Options stand where Linux has
+/// Lays the header of a segment into `buf`, which is as long as header and data: the room for the data. That and
+/// the checksum are the caller's, `segment.payload` is not looked at. Options stand where Linux has
 /// them (`tcp_options_write` in net/ipv4/tcp_output.c), aligned to words.
 ///
 /// # Errors
@@ -104,7 +104,18 @@ pub(crate) fn lay<'a>(
     buf: &'a mut [u8],
     (src_port, dst_port): (u16, u16),
     segment: &Segment<'_>,
-) -> wire::Result<tcp::Packet<&'a mut [u8]>> {
+) -> wire::Result<&'a mut [u8]> {
+    if let Options {
+        mss: None,
+        window_scale: None,
+        sack_permitted: false,
+        timestamps: Some(timestamps),
+        sacks,
+    } = &segment.options
+        && sacks.is_empty()
+    {
+        return lay_stamped(buf, (src_port, dst_port), segment, *timestamps);
+    }
     let header = Header {
         src_port,
         dst_port,
@@ -114,9 +125,39 @@ pub(crate) fn lay<'a>(
         window: segment.window,
         urgent: segment.urgent,
     };
-    let mut packet = tcp::Packet::init(buf, &header, options_len(&segment.options))?;
+    let mut packet = tcp::Packet::init(&mut *buf, &header, options_len(&segment.options))?;
     put_options(packet.options_mut(), &segment.options).ok_or(Error::Truncated)?;
-    Ok(packet)
+    let len = packet.header_len();
+    Ok(&mut buf[len..])
+}
+
+/// Words of a header with timestamps and no other option.
+const STAMPED: usize = (HEADER_LEN + 12) / 4;
+
+/// The header of nearly every segment: word by word, without a look at each option.
+#[inline]
+fn lay_stamped<'a>(
+    buf: &'a mut [u8],
+    (src_port, dst_port): (u16, u16),
+    segment: &Segment<'_>,
+    (value, echo): (u32, u32),
+) -> wire::Result<&'a mut [u8]> {
+    let (head, data) = buf.split_at_mut_checked(4 * STAMPED).ok_or(Error::Truncated)?;
+    let two = |upper: u16, lower: u16| u32::from(upper) << 16 | u32::from(lower);
+    let words: [u32; STAMPED] = [
+        two(src_port, dst_port),
+        segment.seq.0,
+        segment.ack.0,
+        two((STAMPED as u16) << 12 | u16::from(segment.flags.0), segment.window),
+        two(0, segment.urgent),
+        u32::from_be_bytes(TIMESTAMPS),
+        value,
+        echo,
+    ];
+    for (place, word) in head.as_chunks_mut().0.iter_mut().zip(words) {
+        *place = word.to_be_bytes();
+    }
+    Ok(data)
 }
 
 /// `None` if there is no room, which [`options_len`] has made sure of.
@@ -169,8 +210,8 @@ mod tests {
 
     fn laid(segment: &Segment<'_>) -> Vec<u8> {
         let mut buf = vec![0xee; header_len(&segment.options) + segment.payload.len()];
-        let mut packet = lay(&mut buf, (4000, 7), segment).unwrap();
-        packet.payload_mut().copy_from_slice(segment.payload);
+        let data = lay(&mut buf, (4000, 7), segment).unwrap();
+        data.copy_from_slice(segment.payload);
         buf
     }
 

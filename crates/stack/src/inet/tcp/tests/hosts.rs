@@ -371,8 +371,9 @@ pub(super) fn frame(host: usize, from: &str, to: &str, segment: &Segment<'_>) ->
         panic!("IPv4 only")
     };
     let mut bytes = vec![0; parse::header_len(&segment.options) + segment.payload.len()];
-    let mut packet = parse::lay(&mut bytes, (from.port(), to.port()), segment).unwrap();
-    packet.payload_mut().copy_from_slice(segment.payload);
+    let room = parse::lay(&mut bytes, (from.port(), to.port()), segment).unwrap();
+    room.copy_from_slice(segment.payload);
+    let mut packet = tcp::Packet::new_checked(&mut bytes[..]).unwrap();
     packet.fill_checksum(ipv4::address_sum(*from.ip(), *to.ip()));
     ip_frame(host, (*from.ip(), *to.ip()), Protocol::TCP, &bytes)
 }

@@ -240,8 +240,8 @@ impl Script {
         self.note_peer(&segment);
         let _ = writeln!(self.log, "{:>9} < {text}", self.clock());
         let mut bytes = vec![0; parse::header_len(&segment.options) + len];
-        let mut packet = parse::lay(&mut bytes, (9, 9), &segment).expect("it fits a segment");
-        packet.payload_mut().copy_from_slice(&payload);
+        let room = parse::lay(&mut bytes, (9, 9), &segment).expect("it fits a segment");
+        room.copy_from_slice(&payload);
         self.floor.segment(&mut bytes, segment.congested, self.now);
         self.transmit();
     }
