@@ -410,6 +410,34 @@ fn a_busy_polling_caller_finds_what_it_waits_for_itself() {
     assert!(enough(), "{:?}", listener.stats());
 }
 
+/// Of a new connection, whose data would be acknowledged at once, and if its reader found it himself: other threads
+/// may have been faster, or this one kept from the CPU until the acknowledgment was overdue.
+#[test]
+fn what_a_poll_finds_is_acknowledged_by_the_answer_or_when_its_reader_asks_for_more() {
+    let (one, two) = hosts();
+    let mut alone = 0;
+    for answers in (0..200).map(|n| n % 2 == 0) {
+        let (left, right) = streams(&one, &two);
+        right.set_busy_poll(1_000_000).unwrap();
+        let sent = || right.info().unwrap().segs_out;
+        let before = sent();
+        (&left).write_all(b"?").unwrap();
+        (&right).read_exact(&mut [0]).unwrap();
+        if right.stats().own_polls == 0 {
+            continue;
+        }
+        if answers {
+            (&right).write_all(b"!").unwrap();
+            alone += u32::from(sent() - before == 1);
+        } else {
+            right.set_nonblocking(true).unwrap();
+            assert_eq!((&right).read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+            assert_eq!(sent() - before, 1);
+        }
+    }
+    assert!(alone > 0);
+}
+
 #[test]
 fn what_a_poll_finds_arrives_whole_in_whatever_pieces_it_is_asked_for() {
     let (one, two) = hosts();

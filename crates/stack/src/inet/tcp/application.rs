@@ -85,6 +85,13 @@ impl Flow {
         result
     }
 
+    /// The reader waits for more: sends the acknowledgment that was left to his answer
+    /// ([`ack_is_left`](TcpEndpoint::ack_is_left)), if nothing has carried it.
+    #[cold]
+    pub fn reader_waits(&self, pass: &mut Pass<'_>) {
+        self.call(pass, |connection, _| connection.reader_waits());
+    }
+
     /// shutdown(2).
     ///
     /// # Errors

@@ -73,13 +73,16 @@ impl Connection {
         }
     }
 
-    /// All that a reader would be told of, if `room` has room for it: how many bytes.
-    pub(super) fn recv_all(&mut self, room: &mut [u8], now: Instant) -> usize {
-        let some = self.receiver.is_readable(self.options.receive_low_water);
-        if !some || self.receiver.available() > room.len() {
-            return 0;
-        }
-        self.recv(&mut [IoSliceMut::new(room)], false, now).unwrap_or(0)
+    /// A reader has just taken what came. Whether our acknowledgment waits until he answers or
+    /// [waits again](Connection::reader_waits).
+    #[inline]
+    pub(super) fn leave_ack_to_reader(&mut self) -> bool {
+        self.receiver.leave_ack_to_reader()
+    }
+
+    /// The reader has no answer yet, and waits for more: what we owe is sent by the next `transmit`.
+    pub(super) fn reader_waits(&mut self) {
+        self.receiver.reader_waits();
     }
 
     /// shutdown(2): with `Write` or `Both`, FIN goes out behind what is queued.

@@ -66,18 +66,16 @@ pub trait TcpEndpoint: Send + Sync {
     /// `pass.wake`, and call nothing of TCP.
     fn changed(&self, ready: Ready, napi: Option<NapiId>, pass: &mut Pass<'_>);
 
-    /// Data has come, and nothing else has happened. If the pass is a busy poll by a receiver of this very
-    /// socket, `read` may be given room, which it fills with all the data there is, or not at all: how many bytes.
-    /// Whether that came to something; else [`changed`](TcpEndpoint::changed) is to follow, under whose terms
-    /// this is called.
-    fn take(
-        &self,
-        _napi: Option<NapiId>,
-        _pass: &mut Pass<'_>,
-        _read: &mut dyn FnMut(&mut [u8]) -> usize,
-    ) -> bool {
+    /// Data has come, all there is to read, and nothing else has happened. If the pass is a busy poll by a receiver
+    /// of this very socket who has room for all of it he may take it: whether he has; else
+    /// [`changed`](TcpEndpoint::changed) is to follow, under whose terms this is called.
+    fn take(&self, _napi: Option<NapiId>, _data: &[u8], _pass: &mut Pass<'_>) -> bool {
         false
     }
+
+    /// What was [taken](TcpEndpoint::take) is not acknowledged yet, for the answer to carry that: if there is none
+    /// and the receiver waits again, [`Flow::reader_waits`](super::Flow::reader_waits) is to be called first.
+    fn ack_is_left(&self) {}
 }
 
 /// Something that must live as long as a port is in use: on an interface shared with the kernel its shadow

@@ -252,10 +252,17 @@ impl State {
         pass: &mut Pass<'_>,
     ) {
         let before = self.connection.snd_una;
-        let brought_data = self.connection.segment(segment, pass.now);
         self.learn(arrival, pass.napi);
-        if brought_data {
-            self.hand_over(pass);
+        let (endpoint, napi, now) = (self.endpoint.as_deref(), self.napi, pass.now);
+        // Data is the only news: who polls for it may take it at once.
+        let taken = self.connection.segment_for(segment, now, &mut |data| {
+            endpoint.is_some_and(|endpoint| endpoint.take(napi, data, pass))
+        });
+        if taken
+            && self.connection.leave_ack_to_reader()
+            && let Some(endpoint) = endpoint
+        {
+            endpoint.ack_is_left();
         }
         if before != self.connection.snd_una && self.confirm_at <= pass.now {
             self.confirm_at = pass.now + CONFIRM;
@@ -274,17 +281,6 @@ impl State {
             if let Some(path) = &mut self.path {
                 path.use_queue(arrival);
             }
-        }
-    }
-
-    /// Data is the only news: who polls for it may take it at once.
-    #[inline]
-    fn hand_over(&mut self, pass: &mut Pass<'_>) {
-        let (connection, now) = (&mut self.connection, pass.now);
-        if let Some(endpoint) = &self.endpoint
-            && endpoint.take(self.napi, pass, &mut |room| connection.recv_all(room, now))
-        {
-            connection.take_news();
         }
     }
 

@@ -199,7 +199,9 @@ impl Connection {
         let (mss, memory) = (self.adv_mss.into(), self.shared.memory.clone());
         let quick = self.receiver.quick_ack();
         self.receiver = Receiver::new(syn.seq, sizes, self.rcv_shift, mss, memory, now);
-        self.receiver.set_quick_ack(quick);
+        if !quick {
+            self.receiver.set_quick_ack(false);
+        }
         self.last_ack_sent = self.receiver.next();
         self.apply_receive_options();
     }

@@ -3,6 +3,7 @@
 
 use super::{
     connection::{Connection, NEVER, Reset, State},
+    receive::Taker,
     recovery::AckEvent,
     segment::{Flags, Segment},
     seq::Seq,
@@ -26,9 +27,21 @@ const SPECIAL: u8 = Flags::FIN.0
     | Flags::CWR.0;
 
 impl Connection {
-    /// A segment has come. Whether it brought data and no other [news](Connection::take_news).
+    /// A segment has come.
     #[inline]
-    pub fn segment(&mut self, segment: &Segment<'_>, now: Instant) -> bool {
+    pub fn segment(&mut self, segment: &Segment<'_>, now: Instant) {
+        self.segment_for(segment, now, &mut |_| false);
+    }
+
+    /// As [`segment`](Connection::segment), for a reader who may be waiting; whether he has taken what it brought,
+    /// which is offered to him if there is no other [news](Connection::take_news).
+    #[inline]
+    pub(super) fn segment_for(
+        &mut self,
+        segment: &Segment<'_>,
+        now: Instant,
+        taker: &mut Taker<'_>,
+    ) -> bool {
         self.counts.segs_in = self.counts.segs_in.wrapping_add(1);
         if !self.predicted(segment) {
             self.unpredicted(segment, now);
@@ -36,11 +49,16 @@ impl Connection {
         }
         self.remember_timestamp(segment, now);
         self.acknowledged(segment, now);
-        let other = self.news;
-        if !segment.payload.is_empty() {
-            self.data(segment, now);
+        if segment.payload.is_empty() {
+            return false;
         }
-        self.news && !other
+        let low = self.options.receive_low_water as usize;
+        let may = !self.news && segment.payload.len() >= low;
+        let taken = self.data(segment, now, &mut |data| may && taker(data));
+        if taken && self.receiver.window_update_due() {
+            self.receiver.announce_quickly(now);
+        }
+        taken
     }
 
     /// Whether it is the next data or an acknowledgment of what we sent, with nothing special about it.
@@ -122,7 +140,7 @@ impl Connection {
                     self.refuse(segment);
                     return self.fail(libc::ECONNRESET);
                 }
-                self.data(segment, now);
+                self.data(segment, now, &mut |_| false);
             }
             // After the peer's FIN there is nothing to come.
             _ => {}
@@ -350,9 +368,9 @@ impl Connection {
         !segment.payload.is_empty() && end.after(self.receiver.next())
     }
 
-    /// Seventh and eighth: data and FIN.
+    /// Seventh and eighth: data and FIN. Whether the data was taken.
     #[inline]
-    fn data(&mut self, segment: &Segment<'_>, now: Instant) {
+    fn data(&mut self, segment: &Segment<'_>, now: Instant, taker: &mut Taker<'_>) -> bool {
         let fin = segment.flags.has(Flags::FIN);
         if self.ecn {
             self.congestion_seen(segment);
@@ -360,11 +378,11 @@ impl Connection {
         if segment.payload.len() as u32 >= self.receiver.peer_mss() {
             self.measure_for_receiver(segment, now);
         }
-        let arrived = self.receiver.segment(segment.seq, segment.payload, fin, now);
+        let arrived = self.receiver.segment_for(segment.seq, segment.payload, fin, now, taker);
         self.counts.data_segs_in = self.counts.data_segs_in.wrapping_add(1);
         self.counts.bytes_received += arrived.new_in_order as u64;
         self.last_data_in = now;
-        self.news |= arrived.new_in_order > 0;
+        self.news |= arrived.new_in_order > 0 && !arrived.taken;
         if arrived.out_of_order && !self.sack {
             self.duplicate_acks = self.duplicate_acks.saturating_add(1);
         } else if arrived.new_in_order > 0 {
@@ -373,6 +391,7 @@ impl Connection {
         if arrived.fin_reached {
             self.peer_finished(now);
         }
+        arrived.taken
     }
 
     /// RFC 3168 section 6.1.3: "the TCP data receiver sets the ECN-Echo flag" from a CE mark on, until the

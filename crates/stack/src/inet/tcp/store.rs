@@ -87,7 +87,9 @@ impl Store {
                 let (here, wrapped) =
                     bytes.split_at(bytes.len().min(SMALL - at.0 as usize % SMALL));
                 self.small[at.0 as usize % SMALL..][..here.len()].copy_from_slice(here);
-                self.small[..wrapped.len()].copy_from_slice(wrapped);
+                if !wrapped.is_empty() {
+                    self.small[..wrapped.len()].copy_from_slice(wrapped);
+                }
                 self.end = self.end.max(end);
                 return;
             }
@@ -147,6 +149,13 @@ impl Store {
             }
             self.origin += CHUNK as u32;
         }
+    }
+
+    /// Nothing is kept, and what would come next is not either: the first byte will be number `to`.
+    #[inline]
+    pub(super) fn skip(&mut self, to: Seq) {
+        debug_assert!(self.start == self.end && self.chunks.is_empty());
+        (self.start, self.end) = (to, to);
     }
 
     /// Forgets what comes from `end` on.

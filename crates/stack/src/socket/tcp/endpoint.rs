@@ -14,7 +14,7 @@ use crate::{
 };
 use std::sync::{
     Arc, Mutex,
-    atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
 
 /// What a socket of TCP waits by.
@@ -26,6 +26,8 @@ pub(super) struct Endpoint {
     /// How things stood when last seen, as [`Ready`] in the lowest byte; above it, how often something has
     /// happened.
     word: AtomicU64,
+    /// An acknowledgment is left to whom it was told.
+    ack_left: AtomicBool,
     /// The napi id last followed.
     napi: AtomicU32,
     /// How many wait, so that what happens need not lock for nobody.
@@ -65,6 +67,7 @@ impl Endpoint {
             waiting,
             each: false,
             word: AtomicU64::new(0),
+            ack_left: AtomicBool::new(false),
             napi: AtomicU32::new(0),
             waiters: AtomicUsize::new(0),
             waits: Mutex::default(),
@@ -102,6 +105,12 @@ impl Endpoint {
     #[inline]
     pub(super) fn passed(&self, moment: Moment, ready: Ready) {
         self.stands(moment, Ready((moment.0 & READY) as u8 & !ready.0));
+    }
+
+    /// Whether an acknowledgment was left to the receiver's answer: told once.
+    #[inline]
+    pub(super) fn take_ack_left(&self) -> bool {
+        self.ack_left.load(Ordering::Relaxed) && self.ack_left.swap(false, Ordering::Relaxed)
     }
 
     pub(super) fn napi(&self) -> Option<NapiId> {
@@ -243,19 +252,18 @@ impl TcpEndpoint for Endpoint {
     }
 
     #[inline]
-    fn take(
-        &self,
-        napi: Option<NapiId>,
-        pass: &mut Pass<'_>,
-        read: &mut dyn FnMut(&mut [u8]) -> usize,
-    ) -> bool {
+    fn take(&self, napi: Option<NapiId>, data: &[u8], pass: &mut Pass<'_>) -> bool {
         // Of a queue not followed yet it is told in the ordinary way.
         let known = napi.is_some_and(|napi| self.napi.load(Ordering::Relaxed) == napi.get());
-        let taken = known && Find::of(pass, self.name()).is_some_and(|find| find.fill(read));
+        let taken = known && Find::of(pass, self.name()).is_some_and(|find| find.fill(data));
         if taken {
             self.note_driver(pass);
         }
         taken
+    }
+
+    fn ack_is_left(&self) {
+        self.ack_left.store(true, Ordering::Relaxed);
     }
 }
 

@@ -42,11 +42,15 @@ impl Find {
         direct.downcast_mut().filter(|find: &&mut Find| find.filled == 0)
     }
 
-    /// Has `read` fill it; whether that put something in.
+    /// Puts `data` in, if there is room for all of it.
     #[inline]
-    pub(super) fn fill(&mut self, read: &mut dyn FnMut(&mut [u8]) -> usize) -> bool {
-        self.filled = self.bytes.get_mut(..self.room).map_or(0, read).min(self.room);
-        self.filled > 0
+    pub(super) fn fill(&mut self, data: &[u8]) -> bool {
+        let fits = data.len() <= self.room;
+        if fits && let Some(room) = self.bytes.get_mut(..data.len()) {
+            room.copy_from_slice(data);
+            self.filled = data.len();
+        }
+        fits
     }
 
     /// Moves what was found into `into`, which has room for it.

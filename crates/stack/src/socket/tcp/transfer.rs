@@ -113,6 +113,11 @@ impl Call for Receiving<'_, '_> {
         }
         let moment = self.endpoint.moment();
         if !moment.ready().any(Ready::READABLE) {
+            if self.endpoint.take_ack_left() {
+                let mut pass = pass();
+                self.flow.reader_waits(&mut pass);
+                pass.wake.wake_all();
+            }
             return None;
         }
         let mut pass = pass();

@@ -36,6 +36,10 @@ pub(super) struct Acks {
     due: bool,
     /// It must not wait.
     now: bool,
+    /// It should not wait, unless the reader is there who may answer.
+    quickly: bool,
+    /// `TCP_QUICKACK` was asked for: not even for that reader.
+    asked: bool,
     /// If it may wait: until when.
     by: Instant,
     /// How many more acknowledgments go out at once.
@@ -60,6 +64,8 @@ impl Acks {
             told: next,
             due: false,
             now: false,
+            quickly: false,
+            asked: false,
             by: Instant::ZERO,
             quick: 0,
             interactive: false,
@@ -74,7 +80,7 @@ impl Acks {
 
     #[inline]
     pub(super) fn need(&self) -> AckNeed {
-        match (self.due, self.now) {
+        match (self.due, self.now || self.quickly) {
             (false, _) => AckNeed::None,
             (true, true) => AckNeed::Now,
             (true, false) => AckNeed::By(self.by),
@@ -105,7 +111,8 @@ impl Acks {
         // RFC 9293 section 3.8.6.3: "An ACK SHOULD be generated for at least every second full-sized segment
         // or 2*RMSS bytes of new data".
         let enough = unacked > self.full || unacked >= PLENTY.min(limit / 2);
-        self.owe(enough || self.quick > 0 && !self.interactive, now);
+        self.quickly |= self.quick > 0 && !self.interactive;
+        self.owe(enough, now);
     }
 
     /// Something came that the sender must hear of at once: data out of order, a filled hole, a duplicate
@@ -116,6 +123,12 @@ impl Acks {
         self.owe(true, now);
     }
 
+    /// The peer should hear of something soon, which the reader's answer can carry as well.
+    pub(super) fn quickly(&mut self, now: Instant) {
+        self.owe(false, now);
+        self.quickly = true;
+    }
+
     /// As [`at_once`](Acks::at_once), and the sender may be recovering: the next few go out at once too.
     pub(super) fn hurry(&mut self, window: u32, now: Instant) {
         self.interactive = false;
@@ -124,10 +137,11 @@ impl Acks {
         self.at_once(now);
     }
 
-    /// A FIN has come in order. The application is likely to close too, so that one segment can carry both.
+    /// A FIN has come in order. The application is likely to close too, so that one segment can carry both (Linux's
+    /// `tcp_fin` enters pingpong mode before it is asked whether to be quick).
     pub(super) fn fin(&mut self, now: Instant) {
-        self.owe(self.quick > 0 && !self.interactive, now);
         self.interactive = true;
+        self.owe(false, now);
     }
 
     /// A segment with ACK leaves that says `next`.
@@ -135,7 +149,7 @@ impl Acks {
     pub(super) fn told(&mut self, next: Seq) {
         self.told = next;
         self.due = false;
-        self.now = false;
+        (self.now, self.quickly) = (false, false);
         self.pushed = 0;
         self.quick = self.quick.saturating_sub(1);
     }
@@ -153,9 +167,24 @@ impl Acks {
     #[inline]
     pub(super) fn read(&mut self, all: bool, next: Seq) {
         let answer_unlikely = self.pushed > 1 || self.pushed == 1 && !self.interactive;
-        if self.due && (next - self.told > self.full || all && answer_unlikely) {
-            self.now = true;
+        if self.due {
+            self.now |= next - self.told > self.full;
+            self.quickly |= all && answer_unlikely;
         }
+    }
+
+    /// The reader was waiting for what has come, and has all of it: he is about to answer, or to wait again. Whether
+    /// an acknowledgment that would be quick waits for that, at most as long as any other.
+    #[inline]
+    pub(super) fn leave_to_reader(&mut self) -> bool {
+        let waits = self.quickly && !self.now && !self.asked;
+        self.quickly &= !waits;
+        waits
+    }
+
+    /// He waits again: there is no answer to carry it.
+    pub(super) fn reader_waits(&mut self) {
+        self.now |= self.due;
     }
 
     /// The delay is over and nothing carried the acknowledgment: none was to be expected.
@@ -173,7 +202,7 @@ impl Acks {
 
     /// `TCP_QUICKACK`: as in Linux, for the time being and not for ever.
     pub(super) fn set_quick(&mut self, quick: bool) {
-        self.interactive = !quick;
+        (self.interactive, self.asked) = (!quick, quick);
         self.now |= quick && self.due;
     }
 

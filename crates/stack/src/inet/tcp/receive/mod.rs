@@ -48,7 +48,13 @@ pub(super) struct Arrived {
     /// Data was dropped because memory is exhausted, or there are too many holes: some of this segment's,
     /// or what had come out of order before it.
     pub(super) dropped: bool,
+    /// A reader who was waiting has [taken](Taker) it, and it is not to be read any more.
+    pub(super) taken: bool,
 }
+
+/// Offered data that is all there is to read, a reader who waits may take it, all of it, past the buffer: whether he
+/// has.
+pub(super) type Taker<'a> = dyn FnMut(&[u8]) -> bool + 'a;
 
 /// See the head of this file.
 #[derive(Debug)]
@@ -137,8 +143,21 @@ impl Receiver {
     }
 
     /// Takes in the data, and the FIN, of a segment. Bytes outside the window are left out.
-    #[inline]
+    #[cfg(test)]
     pub(super) fn segment(&mut self, seq: Seq, payload: &[u8], fin: bool, now: Instant) -> Arrived {
+        self.segment_for(seq, payload, fin, now, &mut |_| false)
+    }
+
+    /// As `segment`, for a reader who may be waiting.
+    #[inline]
+    pub(super) fn segment_for(
+        &mut self,
+        seq: Seq,
+        payload: &[u8],
+        fin: bool,
+        now: Instant,
+        taker: &mut Taker<'_>,
+    ) -> Arrived {
         let len = payload.len();
         let next_and_no_other =
             seq == self.next && !fin && self.fin.is_none() && self.held.is_empty();
@@ -146,12 +165,21 @@ impl Receiver {
         if !next_and_no_other || len > room || self.store.allowed(seq, len, self.granted()) < len {
             return self.arrange(seq, payload, fin, now);
         }
+        let mut taken = false;
         if len > 0 {
-            self.store.write(seq, payload);
+            taken = self.available() == 0 && taker(payload);
             self.next += len as u32;
+            if taken {
+                self.store.skip(self.next);
+            } else {
+                self.store.write(seq, payload);
+            }
             self.in_order(len, now);
+            if taken {
+                self.was_read(now);
+            }
         }
-        Arrived { new_in_order: len, ..Arrived::default() }
+        Arrived { new_in_order: len, taken, ..Arrived::default() }
     }
 
     /// The rest: old, out of order, the end.
@@ -339,8 +367,14 @@ impl Receiver {
         if len == 0 {
             return;
         }
-        let read = self.store.start() + len as u32;
-        self.store.discard(read);
+        self.store.discard(self.store.start() + len as u32);
+        self.was_read(now);
+    }
+
+    /// What is before the store's first byte has been read, some of it just now.
+    #[inline]
+    fn was_read(&mut self, now: Instant) {
+        let read = self.store.start();
         if !self.store.memory().pressure() {
             let (limit, unread) = (self.window.limit(), self.available() as u32);
             let larger = self.autotune.read(read, unread, limit, self.mss, now);
@@ -383,6 +417,12 @@ impl Receiver {
         new > left && new / 2 >= left
     }
 
+    /// Such an update is due, and the reader is there who may answer.
+    #[cold]
+    pub(super) fn announce_quickly(&mut self, now: Instant) {
+        self.acks.quickly(now);
+    }
+
     /// Whether there is something to report beyond the acknowledgment.
     #[inline]
     pub(super) fn has_sacks(&self) -> bool {
@@ -421,6 +461,17 @@ impl Receiver {
         if self.next - self.floor > PAST {
             self.floor = self.next - PAST;
         }
+    }
+
+    /// See [`Acks::leave_to_reader`].
+    #[inline]
+    pub(super) fn leave_ack_to_reader(&mut self) -> bool {
+        self.acks.leave_to_reader()
+    }
+
+    /// See [`Acks::reader_waits`].
+    pub(super) fn reader_waits(&mut self) {
+        self.acks.reader_waits();
     }
 
     /// The moment of [`AckNeed::By`] has come: from here on it is [`AckNeed::Now`].

@@ -216,6 +216,8 @@ fn a_poller_takes_data_as_it_comes_if_it_can_take_all_and_there_is_no_other_news
 
     net.send(&client, b"0123456789");
     assert_eq!((taken(), told(), served.unread()), (b"0123456789".to_vec(), 0, 0));
+    served.reader_waits(&mut net.pass());
+    net.settle();
     // Behind what it cannot take it takes nothing.
     net.send(&client, b"eleven byte");
     net.send(&client, b"!");
@@ -225,7 +227,9 @@ fn a_poller_takes_data_as_it_comes_if_it_can_take_all_and_there_is_no_other_news
     net.send(&client, b"low");
     assert_eq!((taken(), told(), served.unread()), (vec![], 1, 3));
     net.send(&client, b"er");
-    assert_eq!((taken(), told(), served.unread()), (b"lower".to_vec(), 0, 0));
+    assert_eq!((taken(), told(), net.recv(&served)), (vec![], 1, b"lower".to_vec()));
+    net.send(&client, b"once");
+    assert_eq!((taken(), told(), served.unread()), (b"once".to_vec(), 0, 0));
 
     // Who waits to send hears that there is room.
     let full = vec![7; 1 << 20];
@@ -245,4 +249,45 @@ fn a_poller_takes_data_as_it_comes_if_it_can_take_all_and_there_is_no_other_news
     net.settle();
     assert!(told() > 0 && ear.ready.lock().unwrap().has(Ready::READ_CLOSED));
     assert_eq!((taken(), net.recv(&served)), (vec![], b"last".to_vec()));
+}
+
+#[test]
+fn what_a_poller_has_taken_is_acknowledged_by_his_answer_or_when_he_waits_again() {
+    let mut net = Net::new();
+    let (client, served, _server) = net.joined();
+    let ear = Arc::new(Ear::default());
+    served.attach(ear.clone(), &mut net.pass());
+    ear.room.store(10, Ordering::Relaxed);
+    let left = || ear.ack_left.swap(0, Ordering::Relaxed);
+    let ask = |net: &mut Net| {
+        client.send(&[IoSlice::new(b"?")], false, &mut net.pass()).unwrap();
+        net.receive_all(B, &net.hosts[A].sent());
+    };
+    // The first of a connection, which are acknowledged at once.
+    ask(&mut net);
+    assert_eq!((left(), net.segments(B)), (1, vec![]));
+    served.reader_waits(&mut net.pass());
+    let ack = net.segments(B);
+    assert_eq!((ack.len(), ack[0].len), (1, 0), "{ack:?}");
+    served.reader_waits(&mut net.pass());
+    assert_eq!(net.segments(B), [], "once");
+    net.inject(A, "10.0.0.2:80", &client.local().to_string(), &ack[0].header);
+    ask(&mut net);
+    assert_eq!(left(), 1);
+    served.send(&[IoSlice::new(b"!")], false, &mut net.pass()).unwrap();
+    let answer = net.hosts[B].sent();
+    assert_eq!(answer.len(), 1);
+    net.receive_all(A, &answer);
+    assert_eq!(client.unacknowledged(), 0);
+    net.recv(&client);
+    // Nobody answers and nobody waits: as late as any other.
+    served.set_options(TcpOptions { quick_ack: Some(false), ..served.options() }, &mut net.pass());
+    ask(&mut net);
+    assert_eq!((left(), net.segments(B)), (0, vec![]));
+    net.advance(ms(45));
+    assert_eq!(client.unacknowledged(), 0);
+    // Asked for, at once.
+    served.set_options(TcpOptions { quick_ack: Some(true), ..served.options() }, &mut net.pass());
+    ask(&mut net);
+    assert_eq!((left(), net.segments(B).len()), (0, 1));
 }

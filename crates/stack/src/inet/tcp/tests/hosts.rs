@@ -88,6 +88,7 @@ pub(super) struct Ear {
     pub(super) told: AtomicU64,
     pub(super) room: AtomicUsize,
     pub(super) taken: Mutex<Vec<u8>>,
+    pub(super) ack_left: AtomicU64,
 }
 
 impl TcpEndpoint for Ear {
@@ -96,16 +97,16 @@ impl TcpEndpoint for Ear {
         self.told.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn take(
-        &self,
-        _: Option<NapiId>,
-        _: &mut Pass<'_>,
-        read: &mut dyn FnMut(&mut [u8]) -> usize,
-    ) -> bool {
-        let mut room = vec![0; self.room.load(Ordering::Relaxed)];
-        let taken = read(&mut room);
-        self.taken.lock().unwrap().extend_from_slice(&room[..taken]);
-        taken > 0
+    fn take(&self, _: Option<NapiId>, data: &[u8], _: &mut Pass<'_>) -> bool {
+        let fits = data.len() <= self.room.load(Ordering::Relaxed);
+        if fits {
+            self.taken.lock().unwrap().extend_from_slice(data);
+        }
+        fits
+    }
+
+    fn ack_is_left(&self) {
+        self.ack_left.fetch_add(1, Ordering::Relaxed);
     }
 }
 

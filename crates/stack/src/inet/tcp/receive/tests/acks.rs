@@ -184,6 +184,13 @@ fn every_second_segment_of_a_peer_with_a_small_mss() {
 
 #[test]
 fn a_fin_waits_for_ours_and_not_for_ever() {
+    // Of a new connection, whose data is acknowledged at once, too.
+    let mut new = receiver(1 << 20);
+    assert_eq!(data(&mut new, 10, Instant::ZERO), AckNeed::Now);
+    tell(&mut new);
+    assert!(new.segment(new.next(), &[], true, Instant::ZERO).fin_reached);
+    assert_eq!(new.ack_need(), AckNeed::By(Instant::ZERO + 40 * MS));
+
     let (mut rx, now) = settled();
     assert!(rx.segment(rx.next(), &[], true, now).fin_reached);
     assert_eq!(rx.ack_need(), AckNeed::By(now + 40 * MS));
@@ -206,4 +213,34 @@ fn quickack_can_be_asked_for() {
     assert_eq!(rx.ack_need(), AckNeed::None);
     rx.set_quick_ack(false);
     assert!(matches!(data(&mut rx, 10, now), AckNeed::By(_)));
+}
+
+#[test]
+fn a_quick_acknowledgment_can_be_left_to_the_reader_and_no_other() {
+    let mut rx = receiver(1 << 20);
+    let now = Instant::ZERO;
+    let late = AckNeed::By(now + 40 * MS);
+    rx.window();
+    assert_eq!(data(&mut rx, 10, now), AckNeed::Now);
+    drain(&mut rx, now);
+    assert!(rx.leave_ack_to_reader());
+    assert_eq!(rx.ack_need(), late);
+    rx.reader_waits();
+    assert_eq!(rx.ack_need(), AckNeed::Now);
+    tell(&mut rx);
+    rx.reader_waits();
+    assert_eq!(rx.ack_need(), AckNeed::None);
+    // The second full-sized segment, and what leaves a hole, is told at once.
+    data(&mut rx, MSS, now);
+    assert!(rx.leave_ack_to_reader());
+    assert_eq!(data(&mut rx, MSS, now), AckNeed::Now);
+    assert!(!rx.leave_ack_to_reader());
+    assert_eq!(rx.ack_need(), AckNeed::Now);
+    tell(&mut rx);
+    rx.segment(rx.next() + 10, &[1; 10], false, now);
+    assert!(!rx.leave_ack_to_reader());
+    tell(&mut rx);
+    rx.set_quick_ack(true);
+    data(&mut rx, 10, now);
+    assert!(!rx.leave_ack_to_reader(), "asked for");
 }
