@@ -99,7 +99,9 @@ impl Inet {
         if remote.port() == 0 {
             return Err(SendError::InvalidPort);
         }
-        let flow = self.random.hash((protocol.0, local, remote)) as u32;
+        // Only IPv6 has a place for it.
+        let label = || self.random.hash((protocol.0, local, remote)) as u32;
+        let flow = if remote.is_ipv6() { label() } else { 0 };
         // Read before what they stand for, so that a change in between shows.
         let generation = self.generation();
         let link = match self.way(local.ip(), remote.ip(), scope_of(local, remote))? {

@@ -26,7 +26,8 @@ impl std::fmt::Debug for Secrets {
 pub(super) fn keyed(key: u64, tuple: &Tuple, more: u64) -> u64 {
     let mut hash = DefaultHasher::new();
     hash.write_u64(key);
-    tuple.words().into_iter().chain([more]).for_each(|word| hash.write_u64(word));
+    tuple.words().into_iter().for_each(|word| hash.write_u64(word));
+    hash.write_u64(more);
     hash.finish()
 }
 
@@ -47,8 +48,7 @@ impl Secrets {
     /// only grow from one connection to the next and TIME_WAIT can tell old from new (RFC 7323 section 5.8
     /// item 4, `secure_tcp_ts_off`).
     pub(super) fn timestamp_offset(&self, tuple: &Tuple) -> u32 {
-        let hosts = Tuple::new((tuple.local().ip(), 0).into(), (tuple.remote().ip(), 0).into());
-        keyed(self.timestamps, &hosts, 0) as u32
+        keyed(self.timestamps, &tuple.hosts(), 0) as u32
     }
 
     /// Where the search for a local port begins: RFC 6056 section 3.3.4, by the destination.

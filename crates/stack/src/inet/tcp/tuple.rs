@@ -74,6 +74,11 @@ impl Tuple {
         self.ports as u16
     }
 
+    /// The two hosts, whatever the ports.
+    pub(super) fn hosts(&self) -> Tuple {
+        Tuple { ports: 0, ..*self }
+    }
+
     /// All of it.
     pub(super) fn words(&self) -> [u64; 5] {
         [self.local.0, self.local.1, self.remote.0, self.remote.1, self.ports.into()]
