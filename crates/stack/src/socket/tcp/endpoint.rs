@@ -332,3 +332,84 @@ macro_rules! bed {
 
 bed!(Reading, reading, Ready::READABLE);
 bed!(Writing, writing, Ready::WRITABLE);
+
+#[cfg(test)]
+mod tests {
+    use super::{super::stream::pass, *};
+    use crate::napi::Wake;
+    use std::{thread, time::Duration};
+
+    /// One thread tells as soon as the other has seen what it told before, give or take some steps; the other looks
+    /// and goes to sleep. So what is told comes on its way to bed, before and after, in nearly every round.
+    fn rounds(count: u64, ready: Ready, sleeps: impl Fn(&Endpoint, &Arc<Waiter>)) {
+        let endpoint = Endpoint::new(Waiting::new(0));
+        let (seen, over) = (AtomicU64::new(0), AtomicU64::new(0));
+        let waiter = Arc::new(Waiter::new().unwrap());
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 0..count {
+                    while seen.load(Ordering::Acquire) < round {
+                        if over.load(Ordering::Relaxed) > 0 {
+                            return;
+                        }
+                        thread::yield_now();
+                    }
+                    (0..round % 61).for_each(|_| std::hint::black_box(()));
+                    let mut pass = pass();
+                    endpoint.changed(ready, None, &mut pass);
+                    pass.wake.wake_all();
+                }
+            });
+            // A wake-up that was lost ends the other thread as well.
+            let _over = Over(&over);
+            for round in 1..=count {
+                loop {
+                    let moment = endpoint.moment();
+                    if moment.ready().any(ready) {
+                        endpoint.passed(moment, ready);
+                        break;
+                    }
+                    sleeps(&endpoint, &waiter);
+                }
+                seen.store(round, Ordering::Release);
+            }
+        });
+    }
+
+    struct Over<'a>(&'a AtomicU64);
+
+    impl Drop for Over<'_> {
+        fn drop(&mut self) {
+            self.0.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// As `waiting::sleep` does, but not for ever.
+    fn sleep(bed: &impl Bed, waiter: &Arc<Waiter>) {
+        waiter.start();
+        if bed.join(waiter).is_err() {
+            return;
+        }
+        let wake = waiter.sleep(Some(Duration::from_secs(10)));
+        assert_ne!(wake, Wake::Timeout, "a wake-up was lost");
+        if waiter.is_queued() || !waiter.is_woken() {
+            bed.leave(waiter);
+        }
+    }
+
+    fn both(count: u64) {
+        rounds(count, Ready::READABLE, |endpoint, waiter| sleep(&Reading(endpoint), waiter));
+        rounds(count, Ready::WRITABLE, |endpoint, waiter| sleep(&Writing(endpoint), waiter));
+    }
+
+    #[test]
+    fn nothing_told_on_the_way_to_bed_is_missed() {
+        both(50_000);
+    }
+
+    #[test]
+    #[ignore = "twenty million rounds; to be run in release after any change to waiting"]
+    fn nothing_in_millions_of_rounds() {
+        both(10_000_000);
+    }
+}
