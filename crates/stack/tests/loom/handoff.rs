@@ -166,6 +166,18 @@ fn what_a_leaving_poller_left_is_delivered() {
 }
 
 #[test]
+fn what_is_left_to_pollers_that_have_gone_is_the_watchdogs() {
+    // The interrupt thread finds the queue polled, at every moment of the watchdog's own.
+    check(Some(2), || {
+        let mut stage = Stage::set();
+        napi::note_poll(&stage.context);
+        stage.sender.send(0);
+        stage.await_delivery(0);
+        stage.close();
+    });
+}
+
+#[test]
 fn a_leader_is_woken_by_every_packet() {
     check(Some(2), || {
         let mut stage = Stage::set();

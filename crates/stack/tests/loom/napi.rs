@@ -68,6 +68,11 @@ pub(crate) fn serve(context: &Arc<Context>, watchdog: &Watchdog) {
     interrupt::serve(context, watchdog);
 }
 
+/// As if somebody had busy polled just now.
+pub(crate) fn note_poll(context: &Context) {
+    context.note_poll(crate::time::now(), false);
+}
+
 /// Ends it.
 pub(crate) fn stop(context: &Context) {
     context.line.stop();
