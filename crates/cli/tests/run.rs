@@ -170,6 +170,20 @@ e = socket.socket(socket.AF_UNIX); print(get(e))
 }
 
 #[test]
+fn the_latency_profile_says_what_it_trades() {
+    needs!(program "python3");
+    let program = "import socket; print(socket.socket().getsockopt(socket.SOL_SOCKET, 46))";
+    let with = |options: &[&str]| output(run(options).args(["python3", "-c", program]));
+    let latency = with(&["--profile", "latency"]);
+    assert_eq!(text(&latency), "1000\n");
+    let said = String::from_utf8_lossy(&latency.stderr).into_owned();
+    assert_eq!(said.matches("busypoll: --profile latency: ").count(), 2, "{said}");
+    // What is said outright prevails, and is no trade of the profile's.
+    let own = with(&["--profile", "latency", "--busy-poll", "40us"]);
+    assert_eq!(text(&own), "40\n");
+}
+
+#[test]
 fn poll_and_select_answer_as_ever() {
     needs!(program "cc");
     let program = compiled("waits", &[]);

@@ -80,3 +80,38 @@ fn who_comes_second_is_told_the_owner() {
     // Nothing of this concerns the first.
     Client::connect(&lab, 7000).exchange(3);
 }
+
+#[test]
+fn the_policy_decides_socket_by_socket_and_the_program_s_own_wish_stands() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = alone();
+    let lab = Lab::builder().build().unwrap();
+    let policy = place("policy").join("p.toml");
+    let text_of_policy = "busy_poll = '30us'\n\
+        [[rule]]\nlocal_port = 7209\nbusy_poll = '90us'\nprefer_busy_poll = true\n\
+        [[rule]]\nremote_port = 7210\nreceive = 'interrupt'\n";
+    std::fs::write(&policy, text_of_policy).unwrap();
+    let program = r#"
+import socket, sys
+def show(s): print(s.getsockopt(socket.SOL_SOCKET, 46), s.getsockopt(socket.SOL_SOCKET, 69))
+def udp(port, own=None):
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    if own is not None: s.setsockopt(socket.SOL_SOCKET, 46, own)
+    s.bind(("", port))
+    return s
+def wait(s):
+    s.setblocking(False)
+    try: s.recv(1)
+    except BlockingIOError: show(s)
+wait(udp(7209))
+wait(udp(7211))
+c = udp(7212); c.connect((sys.argv[1], 7210)); wait(c)
+t = socket.socket(); t.setblocking(False); t.connect_ex((sys.argv[1], 7210)); show(t)
+wait(udp(7213, own=5))
+"#;
+    let mut command = lab.server.command(BUSYPOLL);
+    command.args(RUN).args(["--policy", policy.to_str().unwrap(), "--", "python3", "-c", program]);
+    let said = succeeds(command.arg(lab.client.ipv4().to_string()).stdin(Stdio::null()));
+    assert_eq!(said, "90 1\n30 0\n0 0\n0 0\n5 0\n");
+}

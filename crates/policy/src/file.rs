@@ -55,12 +55,21 @@ impl Policy {
     /// # Errors
     /// One line with the file, the line in it and what would do.
     pub fn read(path: &Path) -> Result<Self, FileError> {
+        Self::read_over(path, Settings::default())
+    }
+
+    /// As [`read`](Policy::read), with `defaults` in place of what the file leaves out.
+    ///
+    /// # Errors
+    /// As it.
+    pub fn read_over(path: &Path, defaults: Settings) -> Result<Self, FileError> {
         let unreadable = |source| FileError::Unreadable { path: path.to_owned(), source };
         if fs::metadata(path).map_err(unreadable)?.len() > MAX_BYTES {
             return Err(unreadable(io::Error::other("larger than 1 MiB: is it a policy?")));
         }
         let text = fs::read_to_string(path).map_err(unreadable)?;
-        Self::parse(&text).map_err(|mistake| FileError::Wrong { path: path.to_owned(), mistake })
+        Self::parse_over(&text, defaults)
+            .map_err(|mistake| FileError::Wrong { path: path.to_owned(), mistake })
     }
 
     /// Reads the text of a policy file.
@@ -68,6 +77,10 @@ impl Policy {
     /// # Errors
     /// The first mistake in it.
     pub fn parse(text: &str) -> Result<Self, Mistake> {
+        Self::parse_over(text, Settings::default())
+    }
+
+    pub(crate) fn parse_over(text: &str, left_out: Settings) -> Result<Self, Mistake> {
         let reader = Reader { text };
         let table = DeTable::parse(text).map_err(|error| {
             let at = error.span().unwrap_or_default();
@@ -91,7 +104,7 @@ impl Policy {
                 }
             }
         }
-        policy.defaults = defaults.apply(Settings::default());
+        policy.defaults = defaults.apply(left_out);
         Ok(policy)
     }
 }

@@ -9,7 +9,7 @@ use std::env;
 use std::fmt::Write;
 
 use crate::rules::{Policy, Rule};
-use crate::settings::{Change, word};
+use crate::settings::{Change, Settings, word};
 
 /// What may be traded for speed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub enum Profile {
     /// Nothing: every call means what it means without us.
     #[default]
     Safe,
-    /// What the documentation of `--profile latency` lists, line by line.
+    /// What [`Profile::trades`] lists.
     Latency,
 }
 
@@ -32,6 +32,41 @@ impl Profile {
             Profile::Safe => "safe",
             Profile::Latency => "latency",
         }
+    }
+
+    /// What it makes of the defaults that a policy file or an option has not set itself.
+    #[must_use]
+    pub fn defaults(self) -> Settings {
+        match self {
+            Profile::Safe => Settings::default(),
+            Profile::Latency => {
+                Settings { busy_poll: 1000, prefer_busy_poll: true, ..Settings::default() }
+            }
+        }
+    }
+
+    /// What `settings`, which may have come of it, trade; a line each.
+    #[must_use]
+    pub fn trades(self, settings: &Settings) -> Vec<String> {
+        let mut lines = Vec::new();
+        let safe = Settings::default();
+        if self == Profile::Latency {
+            if settings.busy_poll > safe.busy_poll {
+                lines.push(format!(
+                    "a wait polls for {} us before it sleeps, instead of {} us: CPU time for answers that take \
+                     longer",
+                    settings.busy_poll, safe.busy_poll
+                ));
+            }
+            if settings.prefer_busy_poll {
+                lines.push(
+                    "interrupts stay off between waits: what comes while the program computes may wait for its \
+                     next call, up to a millisecond on the stack plane and gro_flush_timeout on the kernel's"
+                        .to_owned(),
+                );
+            }
+        }
+        lines
     }
 
     /// Reads [`Profile::word`].

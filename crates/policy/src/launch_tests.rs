@@ -130,3 +130,13 @@ fn another_version_and_unknown_names_are_refused() {
         assert!(error.contains(wanted), "{text}: {error}");
     }
 }
+
+#[test]
+fn what_the_latency_profile_trades_is_said_and_can_be_had_back() {
+    let (safe, latency) = (Profile::Safe, Profile::Latency);
+    assert_eq!(safe.trades(&safe.defaults()), Vec::<String>::new());
+    assert_eq!(latency.trades(&latency.defaults()).len(), 2);
+    let policy = Policy::parse_over("prefer_busy_poll = false", latency.defaults()).unwrap();
+    assert_eq!((policy.defaults.busy_poll, policy.defaults.prefer_busy_poll), (1000, false));
+    assert_eq!(latency.trades(&policy.defaults).len(), 1);
+}

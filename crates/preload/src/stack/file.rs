@@ -15,7 +15,7 @@ use crate::{
     say::Once,
 };
 use busypoll_policy::{Plane, Protocol};
-use busypoll_stack::{Groups, Socket, TcpListener, TcpStream, UdpSocket};
+use busypoll_stack::{Groups, Socket, TcpListener, TcpStream, UdpSocket, options as known};
 use libc::c_int;
 use std::{
     io,
@@ -221,7 +221,7 @@ impl File {
             }
             _ => {}
         }
-        self.make(fd, |host| {
+        self.make(fd, names::remote(fd), |host| {
             Ok(match self.protocol {
                 Protocol::Udp => {
                     let companion = companion::<net::UdpSocket>(fd);
@@ -261,10 +261,10 @@ impl File {
         }
     }
 
-    /// A socket of TCP to connect with, on the companion's port if it is bound. `None`: connecting is the
+    /// A socket of TCP to connect to `remote` with, on the companion's port if it is bound. `None`: connecting is the
     /// companion's business.
-    pub fn stream(&self, fd: c_int) -> Option<&TcpStream> {
-        let live = self.make(fd, |host| {
+    pub fn stream(&self, fd: c_int, remote: SocketAddr) -> Option<&TcpStream> {
+        let live = self.make(fd, Some(remote), |host| {
             let bound = names::local(fd)?.port() != 0;
             let companion = companion::<net::TcpStream>(fd);
             let stream =
@@ -281,6 +281,7 @@ impl File {
     fn make(
         &self,
         fd: c_int,
+        remote: Option<SocketAddr>,
         make: impl FnOnce(&busypoll_stack::Host) -> io::Result<Live>,
     ) -> Option<&Live> {
         let _making = lock(&self.making);
@@ -290,10 +291,7 @@ impl File {
         let host = host::get()?;
         let made = make(&host).inspect(|live| {
             live.set_nonblocking(self.is_nonblocking());
-            for (level, name, value) in lock(&self.set).iter() {
-                // What the kernel has taken, and we do not know, we do without.
-                let _ = options::set_number(live, *level, *name, *value);
-            }
+            self.take_settings(live, fd, remote);
             for (name, timeout) in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO]
                 .map(|name| (name, options::timeout(fd, name)))
             {
@@ -319,6 +317,34 @@ impl File {
                 self.give_up();
                 None
             }
+        }
+    }
+
+    /// If it has come to life, it busy polls as the policy says, with `remote` as its peer.
+    pub fn follow_policy(&self, fd: c_int, remote: Option<SocketAddr>) {
+        if let Some(live) = self.live() {
+            self.take_settings(live, fd, remote);
+        }
+    }
+
+    /// Gives `live` the options it is to have: the policy's, and then what the program has set itself, which prevails.
+    fn take_settings(&self, live: &Live, fd: c_int, remote: Option<SocketAddr>) {
+        if let Some(config) = config::get() {
+            let local = names::local(fd).ok().filter(|local| local.port() != 0);
+            let policy = &config.launch.policy;
+            let settings = policy.for_socket(&config.program, self.protocol, local, remote);
+            for (name, value) in [
+                (known::SO_BUSY_POLL, settings.micros_on(Plane::Stack)),
+                (known::SO_PREFER_BUSY_POLL, settings.prefer_busy_poll.into()),
+                // 0, the one for all, cannot be set.
+                (known::SO_BUSY_POLL_BUDGET, settings.busy_poll_budget.into()),
+            ] {
+                let _ = options::set_number(live, libc::SOL_SOCKET, name, value.cast_signed());
+            }
+        }
+        for (level, name, value) in lock(&self.set).iter() {
+            // What the kernel has taken, and we do not know, we do without.
+            let _ = options::set_number(live, *level, *name, *value);
         }
     }
 

@@ -12,7 +12,7 @@ use crate::{
     real,
     say::Once,
 };
-use busypoll_policy::Plane;
+use busypoll_policy::{Plane, Settings};
 use busypoll_stack::{
     Host,
     lease::{self, Answer},
@@ -109,7 +109,7 @@ fn make() -> io::Result<Made> {
         Ok(Answer::Refused(why)) => return Err(io::Error::other(why)),
         Err(error) => return said(format!("its guard does not answer ({error})")),
     };
-    let (polls_for, ledger) = (polls_for(config), lease.ledger.clone());
+    let (polls_for, ledger) = (settings(config).micros_on(Plane::Stack), lease.ledger.clone());
     let host = Host::builder().leased(*lease)?.busy_read(polls_for).busy_poll(polls_for).build()?;
     lease::when_it_ends(connection, || {
         UNGUARDED.say(format_args!(
@@ -126,12 +126,12 @@ fn kept(fd: OwnedFd) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(own::keep(fd.into_raw_fd())) }
 }
 
-/// How long waits of this program's sockets poll, in microseconds.
-pub fn polls_for(config: &Config) -> u32 {
+/// What the policy says of this program, whichever its sockets.
+pub fn settings(config: &Config) -> Settings {
     let settings = config.launch.policy.for_program(&config.program);
     match settings.plane {
-        Plane::Stack => settings.micros_on(Plane::Stack),
-        _ => config.launch.policy.defaults.micros_on(Plane::Stack),
+        Plane::Stack => settings,
+        _ => config.launch.policy.defaults,
     }
 }
 

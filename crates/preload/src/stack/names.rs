@@ -183,7 +183,11 @@ fn disconnect(file: &Ref, fd: c_int) {
 
 fn connect_udp(file: &Ref, fd: c_int, remote: SocketAddr, by_kernel: impl Fn() -> c_int) -> c_int {
     if let Some(Live::Udp(udp)) = file.live() {
-        return answer(udp.connect(remote).map(|()| 0));
+        let connected = udp.connect(remote).map(|()| 0);
+        if connected.is_ok() {
+            file.follow_policy(fd, Some(remote));
+        }
+        return answer(connected);
     }
     let bound = local(fd).unwrap_or(address::any(file.domain));
     let result = by_kernel();
@@ -219,7 +223,7 @@ fn connect_tcp(
             }
             let ours = file.is_for_stack((bound.port() != 0).then_some(bound), Some(remote))
                 && place::leads_to(remote, bound.ip());
-            match ours.then(|| file.stream(fd)).flatten() {
+            match ours.then(|| file.stream(fd, remote)).flatten() {
                 Some(stream) => stream,
                 None => {
                     let_go(fd, &file);
@@ -321,4 +325,9 @@ pub unsafe fn getpeername(file: Ref, fd: c_int, addr: *mut sockaddr, len: *mut s
 pub fn local(fd: c_int) -> io::Result<SocketAddr> {
     // Of any kind: its name is all that is asked.
     companion::<net::UdpSocket>(fd).local_addr()
+}
+
+/// The peer that the kernel knows of.
+pub fn remote(fd: c_int) -> Option<SocketAddr> {
+    companion::<net::UdpSocket>(fd).peer_addr().ok()
 }

@@ -21,13 +21,15 @@ pub struct RunArgs {
     /// The interface of the stack plane; needed only where there are several
     #[arg(long, value_name = "INTERFACE")]
     dev: Option<String>,
-    /// How long a wait polls before it sleeps [default: 50us, or what the policy says]
+    /// How long a wait polls before it sleeps [default: 50us, or what policy or profile say]
     #[arg(long, value_name = "TIME", value_parser = units::micros)]
     busy_poll: Option<u32>,
     /// Which programs and sockets busy poll, and how; `busypoll policy check FILE` explains it
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
-    /// Whether anything may be traded for speed
+    /// Whether anything may be traded for speed. `latency` has waits poll for 1 ms (CPU time) and interrupts stay off
+    /// between them (what comes while the program computes may wait for its next call), where neither the policy nor
+    /// an option says otherwise; it says what it trades
     #[arg(long, value_name = "safe|latency", value_parser = Profile::parse, default_value = "safe")]
     profile: Profile,
     /// Refuse to start where a part would go without acceleration
@@ -55,8 +57,8 @@ pub struct RunArgs {
 /// One line: what was wrong and what to do.
 pub fn run_program(args: &RunArgs) -> Result<Infallible, LaunchError> {
     let policy = match &args.policy {
-        Some(file) => Policy::read(file)?,
-        None => Policy::default(),
+        Some(file) => Policy::read_over(file, args.profile.defaults())?,
+        None => Policy { defaults: args.profile.defaults(), ..Policy::default() },
     };
     let mut launch = Launch {
         policy,
@@ -69,6 +71,9 @@ pub fn run_program(args: &RunArgs) -> Result<Infallible, LaunchError> {
     let defaults = &mut launch.policy.defaults;
     defaults.plane = args.plane.unwrap_or(defaults.plane);
     defaults.busy_poll = args.busy_poll.unwrap_or(defaults.busy_poll);
+    for trade in args.profile.trades(defaults) {
+        eprintln!("busypoll: --profile {}: {trade}", args.profile.word());
+    }
     execute(launch, &args.command, args.argv0.as_deref())
 }
 

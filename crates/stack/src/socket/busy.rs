@@ -31,9 +31,14 @@ pub(super) struct Terms {
     pub(super) deadline: Option<Instant>,
 }
 
-/// Polls `contexts` in turn until `ready`, which is told the time, or until the poller has its own find. Makes no system call and
-/// takes no lock. A queue that someone else owns is passed over: its packets come to us by that owner's
-/// hand.
+/// How often who polls in vain lets others have the CPU: the peer that what we sent has just woken may wait for it.
+/// `napi_busy_loop` ends when the scheduler wants the CPU, which user space is not told. Answers that come sooner
+/// cost nothing.
+const COURTESY: Duration = Duration::from_micros(5);
+
+/// Polls `contexts` in turn until `ready`, which is told the time, or until the poller has its own find. Takes no lock,
+/// and makes no system call before [`COURTESY`] is over. A queue that someone else owns is passed over: its packets
+/// come to us by that owner's hand.
 ///
 /// A signal's handler interrupts it by itself; one that was put off ends it.
 #[inline]
@@ -45,6 +50,7 @@ pub(super) fn busy_loop(
 ) -> Busy {
     let mut now = time::now();
     let patient_until = now + PATIENCE;
+    let mut courteous_at = now + COURTESY;
     let mut spinner = None;
     let end = now + terms.span;
     let end = terms.deadline.map_or(end, |deadline| end.min(deadline));
@@ -62,6 +68,10 @@ pub(super) fn busy_loop(
         }
         if gone == contexts.len() {
             return Busy::Gone;
+        }
+        if now >= courteous_at {
+            std::thread::yield_now();
+            courteous_at = now + COURTESY;
         }
         now = time::now();
         if now >= end || signal::is_put_off() {

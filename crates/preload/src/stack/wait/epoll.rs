@@ -8,6 +8,7 @@ use crate::{
     kernel, real,
     stack::{File, answer, error, host, own, said},
 };
+use busypoll_policy::Plane;
 use busypoll_stack::{EpollParams, Source};
 use libc::{c_int, epoll_event, sigset_t, timespec};
 use std::{
@@ -35,15 +36,23 @@ fn made(fd: c_int) -> c_int {
         && config::get().is_some_and(config::Config::is_stack)
         && let Some(_inside) = Inside::enter()
     {
-        fds::set(fd, Ref::new(File::of_set(Set::new(micros()))));
+        fds::set(fd, Ref::new(File::of_set(Set::new(params()))));
     }
     fd
 }
 
-/// How long waits for sets spin, by the policy.
-fn micros() -> u32 {
-    static MICROS: OnceLock<u32> = OnceLock::new();
-    *MICROS.get_or_init(|| config::get().map_or(0, host::polls_for))
+/// How waits for sets spin, by the policy.
+fn params() -> EpollParams {
+    static PARAMS: OnceLock<EpollParams> = OnceLock::new();
+    *PARAMS.get_or_init(|| {
+        let Some(config) = config::get() else { return EpollParams::default() };
+        let settings = host::settings(config);
+        EpollParams {
+            busy_poll_usecs: settings.micros_on(Plane::Stack),
+            busy_poll_budget: settings.busy_poll_budget,
+            prefer_busy_poll: settings.prefer_busy_poll,
+        }
+    })
 }
 
 /// # Safety
@@ -77,7 +86,7 @@ pub unsafe fn epoll_ctl_other(
     let is_set = is_epoll(epoll);
     match Inside::enter().filter(|_| is_set) {
         Some(inside) => {
-            let set = Set::new(micros());
+            let set = Set::new(params());
             set.has_kernels();
             fds::set(epoll, Ref::new(File::of_set(set)));
             drop(inside);

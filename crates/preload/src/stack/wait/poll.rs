@@ -6,7 +6,7 @@ use crate::{
     fds::{self, Ref},
     inside::{Inside, Restart},
     kernel,
-    stack::{answer, host},
+    stack::answer,
 };
 use busypoll_stack::{Entry, Events, Source, napi::Outside, poll_beside};
 use libc::{c_int, nfds_t, pollfd, sigset_t, size_t, timespec};
@@ -117,10 +117,7 @@ impl Mixed {
         if self.look() {
             return Ok(());
         }
-        let micros = match self.micros {
-            0 => 0,
-            _ => host::made().map_or(0, |host| host.busy_poll()),
-        };
+        let micros = self.micros;
         inside.wait_masked(
             mask,
             Restart::Never,

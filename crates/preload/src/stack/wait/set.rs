@@ -58,11 +58,11 @@ pub struct Set {
 }
 
 impl Set {
-    /// Of an instance made just now, whose waits spin for so many microseconds.
-    pub fn new(micros: u32) -> Arc<Set> {
+    /// Of an instance made just now.
+    pub fn new(params: EpollParams) -> Arc<Set> {
         let ours = Epoll::detached();
-        // Less than 2^31, as settings are.
-        let _ = ours.set_params(EpollParams { busy_poll_usecs: micros, ..EpollParams::default() });
+        // Its time is less than 2^31, as settings are.
+        let _ = ours.set_params(params);
         Arc::new(Set {
             ours,
             members: Mutex::default(),
@@ -82,7 +82,7 @@ impl Set {
     /// What a child has of it after fork(2): the kernel's half, which it shares; of ours, those that may come to life
     /// there.
     pub fn inherited(&self) -> Arc<Set> {
-        let heir = Set::new(self.ours.params().busy_poll_usecs);
+        let heir = Set::new(self.ours.params());
         heir.has_kernels.store(self.has_kernels.load(Ordering::Relaxed), Ordering::Relaxed);
         if let Ok(members) = self.members.try_lock() {
             let mut theirs = lock(&heir.members);
