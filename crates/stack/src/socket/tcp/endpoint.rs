@@ -113,6 +113,12 @@ impl Endpoint {
         self.ack_left.load(Ordering::Relaxed) && self.ack_left.swap(false, Ordering::Relaxed)
     }
 
+    /// Whether somebody sleeps here or watches.
+    #[inline]
+    pub(super) fn is_watched(&self) -> bool {
+        self.waiters.load(Ordering::Relaxed) != 0
+    }
+
     pub(super) fn napi(&self) -> Option<NapiId> {
         lock(&self.waits).followed.napi()
     }

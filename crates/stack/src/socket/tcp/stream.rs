@@ -6,6 +6,7 @@ use super::{
     is_connected,
     listener::TcpListener,
     options::Values,
+    transfer::reader_waits,
 };
 use crate::{
     Host,
@@ -532,6 +533,8 @@ impl Source for Inner {
             let shut = Events(self.shut.load(Ordering::Relaxed));
             return Events::WRITABLE | Events::HANGUP | shut;
         };
+        // Who looks here waits for more.
+        reader_waits(&self.endpoint, &flow);
         let moment = self.endpoint.moment();
         let ready = flow.ready();
         self.endpoint.stands(moment, ready);

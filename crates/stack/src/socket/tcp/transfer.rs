@@ -51,7 +51,7 @@ impl Inner {
         let waiting = &endpoint.waiting;
         let at_once = flags.dont_wait || waiting.is_nonblocking();
         let find = Find::new(into);
-        let call = Receiving { endpoint, flow: &flow, into, peek: flags.peek, find };
+        let call = Receiving { endpoint, flow: &flow, into, peek: flags.peek, at_once, find };
         waiting.wait_unless(at_once, &Reading(endpoint), &waiting.reading, call)
     }
 
@@ -100,7 +100,19 @@ struct Receiving<'a, 'b> {
     flow: &'a Flow,
     into: &'a mut [IoSliceMut<'b>],
     peek: bool,
+    at_once: bool,
     find: Find,
+}
+
+/// The reader waits for more: sends the acknowledgment that was left to his answer, if one was and nothing has carried
+/// it.
+#[inline]
+pub(super) fn reader_waits(endpoint: &Endpoint, flow: &Flow) {
+    if endpoint.take_ack_left() {
+        let mut pass = pass();
+        flow.reader_waits(&mut pass);
+        pass.wake.wake_all();
+    }
 }
 
 impl Call for Receiving<'_, '_> {
@@ -109,15 +121,15 @@ impl Call for Receiving<'_, '_> {
     #[inline]
     fn attempt(&mut self) -> Option<io::Result<usize>> {
         if let Some(found) = self.find.take(self.into) {
+            // Who does not wait here may go on to an epoll and wait there, which does not ask us.
+            if self.at_once || self.endpoint.is_watched() {
+                reader_waits(self.endpoint, self.flow);
+            }
             return Some(Ok(found));
         }
         let moment = self.endpoint.moment();
         if !moment.ready().any(Ready::READABLE) {
-            if self.endpoint.take_ack_left() {
-                let mut pass = pass();
-                self.flow.reader_waits(&mut pass);
-                pass.wake.wake_all();
-            }
+            reader_waits(self.endpoint, self.flow);
             return None;
         }
         let mut pass = pass();
