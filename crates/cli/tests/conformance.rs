@@ -12,9 +12,10 @@ use busypoll_lab::{Lab, needs, needs_root};
 use echo::*;
 use support::*;
 
+const STACK: [&str; 6] = [BUSYPOLL, "run", "--plane", "stack", "--dev", "lab-server"];
 /// Where the peer serves.
 const PORT: &str = "7000";
-/// A call that hangs ends the program; a run takes two seconds.
+/// A call that hangs ends the program; a run takes a few seconds.
 const LIMIT: &str = "60";
 
 fn program() -> PathBuf {
@@ -28,10 +29,25 @@ fn program() -> PathBuf {
     program
 }
 
+/// Which cases.
+#[derive(Clone, Copy, PartialEq)]
+enum Cases {
+    Ordinary,
+    /// Something is used up.
+    Limits,
+}
+
+/// The ports of a host that has few of them.
+const FEW_PORTS: &str = "40000 40015";
+
 /// What the program says, started by the words of `how` on the server of a lab; IPv4, then IPv6. And how
 /// many connections the kernel has made there.
-fn transcripts(program: &Path, how: &[&str]) -> (Vec<String>, u64) {
+fn transcripts(program: &Path, cases: Cases, how: &[&str]) -> (Vec<String>, u64) {
     let lab = Lab::builder().build().unwrap();
+    if cases == Cases::Limits {
+        let range = "/proc/sys/net/ipv4/ip_local_port_range";
+        lab.server.enter(|| std::fs::write(range, FEW_PORTS)).unwrap().unwrap();
+    }
     let _peer = Running::start(lab.client.command(program).args(["peer", PORT]));
     let (own, peer) = (&lab.server, &lab.client);
     let mut pairs = vec![(own.ipv4().to_string(), peer.ipv4().to_string())];
@@ -41,6 +57,7 @@ fn transcripts(program: &Path, how: &[&str]) -> (Vec<String>, u64) {
     let run = |(own, peer): (String, String)| {
         let mut command = lab.server.command("timeout");
         command.arg(LIMIT).args(how).arg(program).args([&own, &peer, PORT]);
+        command.args((cases == Cases::Limits).then_some("limits"));
         let output = command.stdin(Stdio::null()).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let said = String::from_utf8_lossy(&output.stderr);
@@ -94,12 +111,13 @@ fn differences(plain: &str, other: &str) -> Vec<String> {
 }
 
 /// Runs the program both ways; on the stack plane `connections` says that the kernel has made none.
-fn is_as_plain(how: &[&str], kernel_connections: bool) {
+fn is_as_plain(cases: Cases, how: &[&str], kernel_connections: bool) {
     let _one = alone();
     let program = program();
-    let (plain, _) = transcripts(&program, &[]);
-    let (here, made) = transcripts(&program, how);
-    assert!(plain[0].lines().count() > 700 && plain.iter().all(|text| text.ends_with("end\n")));
+    let (plain, _) = transcripts(&program, cases, &[]);
+    let (here, made) = transcripts(&program, cases, how);
+    let least = if cases == Cases::Ordinary { 700 } else { 25 };
+    assert!(plain[0].lines().count() > least && plain.iter().all(|text| text.ends_with("end\n")));
     for (plain, here) in plain.iter().zip(&here) {
         let found = differences(plain, here);
         assert!(found.is_empty(), "{} differences\n{}", found.len(), found.join("\n"));
@@ -111,21 +129,30 @@ fn is_as_plain(how: &[&str], kernel_connections: bool) {
 fn the_kernel_is_as_it_was_the_last_time() {
     needs_root!();
     needs!(program "cc", program "timeout");
-    is_as_plain(&[], true);
+    is_as_plain(Cases::Ordinary, &[], true);
 }
 
 #[test]
 fn the_kernel_plane_is_as_the_kernel() {
     needs_root!();
     needs!(program "cc", program "timeout");
-    is_as_plain(&[BUSYPOLL, "run"], true);
+    for cases in [Cases::Ordinary, Cases::Limits] {
+        is_as_plain(cases, &[BUSYPOLL, "run"], true);
+    }
 }
 
 #[test]
 fn the_stack_plane_is_as_the_kernel() {
     needs_root!();
     needs!(program "cc", program "timeout");
-    is_as_plain(&[BUSYPOLL, "run", "--plane", "stack", "--dev", "lab-server"], false);
+    is_as_plain(Cases::Ordinary, &STACK, false);
+}
+
+#[test]
+fn on_the_stack_plane_things_are_used_up_as_on_the_kernels() {
+    needs_root!();
+    needs!(program "cc", program "timeout");
+    is_as_plain(Cases::Limits, &STACK, false);
 }
 
 #[test]

@@ -89,5 +89,6 @@ void cases_wait(void);
 void cases_epoll(void);
 void cases_descriptors(void);
 void cases_signals(void);
+void cases_limits(void);
 
 #endif

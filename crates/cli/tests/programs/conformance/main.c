@@ -2,6 +2,7 @@
  * no number that may differ from run to run.
  *
  *   conformance OWN PEER PORT     the cases, from OWN to the peer at PEER
+ *   conformance OWN PEER PORT limits   those where something is used up, on a host with few ports
  *   conformance peer PORT         the peer */
 #include "conformance.h"
 
@@ -231,14 +232,19 @@ int main(int argc, char **argv)
 
     if (argc == 3 && !strcmp(argv[1], "peer"))
         return serve_peer(atoi(argv[2]));
-    if (argc != 4) {
-        fprintf(stderr, "conformance OWN PEER PORT | conformance peer PORT\n");
+    if (argc != 4 && argc != 5) {
+        fprintf(stderr, "conformance OWN PEER PORT [limits] | conformance peer PORT\n");
         return 2;
     }
     sigaction(SIGPIPE, &on, NULL);
     own = parse(argv[1], 0);
     peer = parse(argv[2], atoi(argv[3]));
     family = own.at.ss_family;
+    if (argc == 5) {
+        cases_limits();
+        printf("end\n");
+        return 0;
+    }
     cases_names();
     cases_options();
     cases_tcp();

@@ -5,6 +5,7 @@
  *   h  sends "bye", ends its half, and reads until the end
  *   s  sends 100000 bytes and closes
  *   d  reads and says nothing
+ *   n  does nothing until it is reset
  *   b  connects to the port in the next two bytes, says "hi" there, and closes when either connection ends
  *   R  the same, and resets at once
  *   u  sends the datagram "dgram" to that port
@@ -90,6 +91,9 @@ static void *serve(void *connection)
     case 'd':
         while (read(fd, data, sizeof data) > 0)
             ;
+        break;
+    case 'n':
+        poll(&(struct pollfd){ fd, 0, 0 }, 1, -1);
         break;
     case 'b':
     case 'R':
