@@ -212,16 +212,16 @@ impl File {
             return None;
         }
         let listens = self.backlog() >= 0;
-        match (self.protocol, names::local(fd)) {
-            (Protocol::Tcp, _) if !listens => return None,
-            (Protocol::Udp, Ok(local))
-                if local.port() == 0 || self.is_group_of_others(local.ip()) =>
-            {
-                return None;
-            }
-            _ => {}
+        if self.protocol == Protocol::Tcp && !listens {
+            return None;
         }
-        self.make(fd, names::remote(fd), |host| {
+        let local = names::local(fd).ok();
+        if self.protocol == Protocol::Udp
+            && local.is_some_and(|it| it.port() == 0 || self.is_group_of_others(it.ip()))
+        {
+            return None;
+        }
+        self.make(fd, (local, names::remote(fd)), |host| {
             Ok(match self.protocol {
                 Protocol::Udp => {
                     let companion = companion::<net::UdpSocket>(fd);
@@ -261,11 +261,16 @@ impl File {
         }
     }
 
-    /// A socket of TCP to connect to `remote` with, on the companion's port if it is bound. `None`: connecting is the
-    /// companion's business.
-    pub fn stream(&self, fd: c_int, remote: SocketAddr) -> Option<&TcpStream> {
-        let live = self.make(fd, Some(remote), |host| {
-            let bound = names::local(fd)?.port() != 0;
+    /// A socket of TCP to connect to `remote` with, on the companion's port if it is bound, to `local`. `None`:
+    /// connecting is the companion's business.
+    pub fn stream(
+        &self,
+        fd: c_int,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+    ) -> Option<&TcpStream> {
+        let live = self.make(fd, (local, Some(remote)), |host| {
+            let bound = local.is_some();
             let companion = companion::<net::TcpStream>(fd);
             let stream =
                 if bound { TcpStream::adopt(host, &companion)? } else { TcpStream::new(host) };
@@ -277,11 +282,11 @@ impl File {
         }
     }
 
-    /// Brings it to life by `make`, once.
+    /// Brings it to life by `make`, once; `ends` are its addresses, local and remote, as far as they are known.
     fn make(
         &self,
         fd: c_int,
-        remote: Option<SocketAddr>,
+        ends: (Option<SocketAddr>, Option<SocketAddr>),
         make: impl FnOnce(&busypoll_stack::Host) -> io::Result<Live>,
     ) -> Option<&Live> {
         let _making = lock(&self.making);
@@ -291,7 +296,7 @@ impl File {
         let host = host::get()?;
         let made = make(&host).inspect(|live| {
             live.set_nonblocking(self.is_nonblocking());
-            self.take_settings(live, fd, remote);
+            self.take_settings(live, ends);
             for (name, timeout) in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO]
                 .map(|name| (name, options::timeout(fd, name)))
             {
@@ -320,17 +325,15 @@ impl File {
         }
     }
 
-    /// If it has come to life, it busy polls as the policy says, with `remote` as its peer.
-    pub fn follow_policy(&self, fd: c_int, remote: Option<SocketAddr>) {
-        if let Some(live) = self.live() {
-            self.take_settings(live, fd, remote);
-        }
-    }
-
-    /// Gives `live` the options it is to have: the policy's, and then what the program has set itself, which prevails.
-    fn take_settings(&self, live: &Live, fd: c_int, remote: Option<SocketAddr>) {
+    /// Gives `live` the options that a socket with these ends, local and remote, is to have: the policy's, and then what
+    /// the program has set itself, which prevails.
+    pub fn take_settings(
+        &self,
+        live: &Live,
+        (local, remote): (Option<SocketAddr>, Option<SocketAddr>),
+    ) {
         if let Some(config) = config::get() {
-            let local = names::local(fd).ok().filter(|local| local.port() != 0);
+            let local = local.filter(|local| local.port() != 0);
             let policy = &config.launch.policy;
             let settings = policy.for_socket(&config.program, self.protocol, local, remote);
             for (name, value) in [

@@ -182,12 +182,12 @@ fn disconnect(file: &Ref, fd: c_int) {
 }
 
 fn connect_udp(file: &Ref, fd: c_int, remote: SocketAddr, by_kernel: impl Fn() -> c_int) -> c_int {
-    if let Some(Live::Udp(udp)) = file.live() {
-        let connected = udp.connect(remote).map(|()| 0);
+    if let Some(live @ Live::Udp(udp)) = file.live() {
+        let connected = udp.connect(remote);
         if connected.is_ok() {
-            file.follow_policy(fd, Some(remote));
+            file.take_settings(live, (local(fd).ok(), Some(remote)));
         }
-        return answer(connected);
+        return answer(connected.map(|()| 0));
     }
     let bound = local(fd).unwrap_or(address::any(file.domain));
     let result = by_kernel();
@@ -221,9 +221,10 @@ fn connect_tcp(
             if file.domain == libc::AF_INET && remote.is_ipv6() {
                 return None;
             }
-            let ours = file.is_for_stack((bound.port() != 0).then_some(bound), Some(remote))
-                && place::leads_to(remote, bound.ip());
-            match ours.then(|| file.stream(fd, remote)).flatten() {
+            let local = (bound.port() != 0).then_some(bound);
+            let ours =
+                file.is_for_stack(local, Some(remote)) && place::leads_to(remote, bound.ip());
+            match ours.then(|| file.stream(fd, local, remote)).flatten() {
                 Some(stream) => stream,
                 None => {
                     let_go(fd, &file);

@@ -116,7 +116,8 @@ impl Other {
     }
 }
 
-/// The UDP sockets of this network namespace but those of these inodes. `None`: they cannot be told.
+/// The UDP sockets of this network namespace but those of these inodes. `None`: they cannot be told. Not by
+/// sock_diag(7), as [`existing`](super::existing) asks for TCP's: UDP's half of it is a module that many kernels lack.
 fn others(own: &[u64]) -> Option<Vec<Other>> {
     let mut found = Vec::new();
     for family in ["udp", "udp6"] {

@@ -265,16 +265,17 @@ impl Shadow {
     /// From now on packets for `local` come over our queues.
     pub(crate) fn steer(&self, local: SocketAddr) -> io::Result<()> {
         let mut shadows = lock(&self.state.shadows);
-        match shadows.get_mut(&self.id) {
-            Some(entry) => {
-                let steered = entry.steered.insert(Steered::new(UDP, local, self.only_v6));
-                self.state.steer(steered)?;
-            }
-            None => return Ok(()),
-        }
+        let Some(entry) = shadows.get_mut(&self.id) else { return Ok(()) };
+        let steered = entry.steered.insert(Steered::new(UDP, local, self.only_v6));
+        self.state.steer(steered)?;
+        // It may have been the one because of which a group at its port stayed the kernel's.
+        let port = entry.port;
+        let shares = self.state.has_groups.load(Ordering::Acquire)
+            && shadows.values().any(|other| other.port == port && !other.groups.is_empty());
         drop(shadows);
-        // It may have been the one because of which a group stayed the kernel's.
-        self.state.share_groups();
+        if shares {
+            self.state.share_groups();
+        }
         Ok(())
     }
 
@@ -352,19 +353,18 @@ impl State {
     /// Makes the steering of `port` what its local address and the interfaces' addresses say. A wildcard is
     /// every address of every shared interface. What failed leaves the rest as it is.
     pub(super) fn steer(&self, port: &mut Steered) -> io::Result<()> {
-        let mut wanted: Vec<_> =
-            self.addresses().filter(|(_, ip)| port.hears(*ip)).chain(port.groups.clone()).collect();
-        wanted.dedup();
-        let wanted: Vec<_> = wanted
-            .into_iter()
+        let wanted: Vec<_> = self
+            .addresses()
+            .filter(|(_, ip)| port.hears(*ip))
+            .chain(port.groups.iter().copied())
             .map(|(at, ip)| (at, SocketAddr::new(ip, port.local.port())))
             .collect();
-        for (at, address) in &wanted {
-            if !port.at.contains(&(*at, *address)) {
-                if let Some(steering) = &self.shared[*at].steering {
-                    steering.add(port.protocol, *address)?;
+        for &(at, address) in &wanted {
+            if !port.at.contains(&(at, address)) {
+                if let Some(steering) = &self.shared[at].steering {
+                    steering.add(port.protocol, address)?;
                 }
-                port.at.push((*at, *address));
+                port.at.push((at, address));
             }
         }
         port.at.retain(|(at, address)| {
