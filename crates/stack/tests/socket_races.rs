@@ -4,17 +4,8 @@
 mod common;
 
 use busypoll_stack::{Epoll, Events, Host, UdpSocket, nic::cable};
-use common::{hosts, sockets};
-use std::{
-    io::ErrorKind,
-    net::Shutdown,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    thread,
-    time::{Duration, Instant},
-};
+use common::{hosts, race::race, sockets};
+use std::{io::ErrorKind, net::Shutdown, sync::Arc, thread, time::Duration};
 
 /// What is shared by the threads of the race.
 struct Ground {
@@ -24,7 +15,6 @@ struct Ground {
     right: UdpSocket,
     other: UdpSocket,
     epoll: Epoll,
-    over: AtomicBool,
 }
 
 type Runner = fn(&Ground);
@@ -83,35 +73,18 @@ fn every_call_beside_every_other() {
         receiver.set_read_timeout(Some(Duration::from_micros(200))).unwrap();
     }
     let epoll = Epoll::new(&two);
-    let over = AtomicBool::new(false);
-    let ground = Arc::new(Ground { one, two, left, right, other, epoll, over });
-    let laps: Arc<[AtomicU64; RUNNERS.len()]> = Arc::default();
-    let threads: Vec<_> = (0..RUNNERS.len())
-        .map(|runner| {
-            let (ground, laps) = (ground.clone(), laps.clone());
-            thread::spawn(move || {
-                while !ground.over.load(Ordering::Relaxed) {
-                    RUNNERS[runner](&ground);
-                    laps[runner].fetch_add(1, Ordering::Relaxed);
-                }
-            })
-        })
-        .collect();
-    // Each has some laps beside the others; who never gets there hangs.
-    let late = Instant::now() + Duration::from_secs(60);
-    let all = |least: u64| laps.iter().all(|laps| laps.load(Ordering::Relaxed) >= least);
-    while !all(500) && threads.iter().all(|thread| !thread.is_finished()) {
-        assert!(Instant::now() < late, "somebody hangs, or is starved: laps {laps:?}");
-        thread::sleep(Duration::from_millis(5));
-    }
-    ground.over.store(true, Ordering::Relaxed);
-    while !threads.iter().all(|thread| thread.is_finished()) {
-        assert!(Instant::now() < late, "somebody hangs: laps {laps:?}");
-        thread::sleep(Duration::from_millis(5));
-    }
-    for thread in threads {
-        thread.join().unwrap();
-    }
+    let ground = Arc::new(Ground { one, two, left, right, other, epoll });
+    // Each has some laps beside the others.
+    race::<_, { RUNNERS.len() }>(
+        &ground,
+        Duration::from_secs(60),
+        |ground, runner, laps| {
+            RUNNERS[runner](ground);
+            laps + 1
+        },
+        |laps| laps.iter().all(|laps| *laps >= 500),
+        || thread::sleep(Duration::from_millis(5)),
+    );
 }
 
 #[test]

@@ -4,16 +4,13 @@
 mod common;
 
 use busypoll_stack::{Epoll, Events, Host, PollFd, TcpListener, TcpStream, poll};
-use common::{hosts, streams};
+use common::{hosts, race::race, streams};
 use std::{
     io::{ErrorKind, Read, Write},
     net::{Shutdown, SocketAddr},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::Arc,
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// What the threads share.
@@ -25,7 +22,6 @@ struct Ground {
     left: TcpStream,
     right: TcpStream,
     epoll: Epoll,
-    over: AtomicBool,
 }
 
 const BRIEF: Duration = Duration::from_micros(200);
@@ -171,42 +167,24 @@ fn every_call_beside_every_other() {
     }
     let listener = TcpListener::bind(&two, "10.0.0.2:0").unwrap();
     listener.set_accept_timeout(Some(BRIEF)).unwrap();
-    let (to, epoll, over) = (listener.local_addr().unwrap(), Epoll::new(&one), false.into());
-    let ground = Arc::new(Ground { one, to, listener, left, right, epoll, over });
-    let come: Arc<[AtomicU64; RUNNERS.len()]> = Arc::default();
-    let threads: Vec<_> = (0..RUNNERS.len())
-        .map(|runner| {
-            let (ground, come) = (ground.clone(), come.clone());
-            thread::spawn(move || {
-                while !ground.over.load(Ordering::Relaxed) {
-                    let so_far = come[runner].load(Ordering::Relaxed);
-                    come[runner].store(RUNNERS[runner](&ground, so_far), Ordering::Relaxed);
-                }
-            })
-        })
-        .collect();
-    // Each has come some way beside the others; who never gets there hangs.
-    let late = Instant::now() + Duration::from_secs(120);
-    let done = || {
-        let come = || come.iter().map(|come| come.load(Ordering::Relaxed));
-        come().take(4).all(|bytes| bytes > 2_000_000) && come().skip(4).all(|laps| laps >= 200)
-    };
-    while !done() && !threads.iter().any(|thread| thread.is_finished()) {
-        assert!(Instant::now() < late, "somebody hangs, or is starved: {come:?}");
-        thread::sleep(Duration::from_millis(5));
-    }
-    ground.over.store(true, Ordering::Relaxed);
-    for thread in threads {
-        while !thread.is_finished() {
-            assert!(Instant::now() < late, "somebody hangs: {come:?}");
-            // Nobody else accepts any more.
+    let (to, epoll) = (listener.local_addr().unwrap(), Epoll::new(&one));
+    let ground = Arc::new(Ground { one, to, listener, left, right, epoll });
+    // Each has come some way beside the others.
+    let come = race::<_, { RUNNERS.len() }>(
+        &ground,
+        Duration::from_secs(120),
+        |ground, runner, so_far| RUNNERS[runner](ground, so_far),
+        |come| {
+            come[..4].iter().all(|bytes| *bytes > 2_000_000)
+                && come[4..].iter().all(|laps| *laps >= 200)
+        },
+        // Nobody else accepts any more.
+        || {
             RUNNERS[RUNNERS.len() - 1](&ground, 0);
-        }
-        thread.join().unwrap();
-    }
+        },
+    );
     // What was still on the way arrives, to the last byte.
-    let [left_sent, right_got, right_sent, left_got] =
-        std::array::from_fn(|at| come[at].load(Ordering::Relaxed));
+    let [left_sent, right_got, right_sent, left_got, ..] = come;
     for (from, to, sent, mut got) in [
         (&ground.left, &ground.right, left_sent, right_got),
         (&ground.right, &ground.left, right_sent, left_got),

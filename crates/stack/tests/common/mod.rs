@@ -4,6 +4,7 @@
 use busypoll_stack::{Host, TcpListener, TcpStream, UdpSocket, nic::cable};
 
 pub mod filter;
+pub mod race;
 
 /// Hosts 10.0.0.1 and 10.0.0.2.
 pub fn hosts() -> (Host, Host) {
