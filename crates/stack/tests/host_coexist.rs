@@ -49,6 +49,11 @@ impl Network {
         ip(&client, &format!("route add 10.88.0.0/24 via {}", router.ipv4()));
         let forwarding = "/proc/sys/net/ipv4/ip_forward";
         router.enter(|| fs::write(forwarding, "1")).unwrap().unwrap();
+        // A veth holds 256 packets and drops the rest: where nothing may be lost, no window may fill it.
+        for end in [&*client, &*router, &far] {
+            let window = || fs::write("/proc/sys/net/ipv4/tcp_rmem", "4096 32768 32768");
+            end.enter(window).unwrap().unwrap();
+        }
         Network { client, router, far }
     }
 
