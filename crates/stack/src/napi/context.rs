@@ -338,7 +338,10 @@ impl Context {
         deadline: Option<Instant>,
         outside: &mut Outside,
     ) -> Option<Wake> {
-        if self.line.bedside.admit(waiter, self.line.interrupt.fd()).is_err() {
+        let interrupt = self.line.interrupt.fd();
+        // Who minds things outside polls them all in one call, and is not helped by what stays registered.
+        let minds = !outside.is_empty();
+        if !minds && self.line.bedside.admit(waiter, interrupt).is_err() {
             return None;
         }
         if self.handoff.take_interrupt() {
@@ -347,7 +350,12 @@ impl Context {
         let mut in_vain = 0;
         loop {
             if self.line.interrupt.unmask() {
-                let wake = waiter.sleep_beside(&self.line.bedside, deadline, outside);
+                let wake = if minds {
+                    let left = deadline.map(|deadline| deadline - time::now());
+                    waiter.sleep_among(Some(interrupt), left, outside)
+                } else {
+                    waiter.sleep_beside(&self.line.bedside, deadline)
+                };
                 // It may have fired beside a wake-up, too, and would not say so again.
                 self.line.interrupt.mask();
                 if wake != Wake::Readable {

@@ -131,33 +131,26 @@ impl Waiter {
 
     /// As [`sleep`](Waiter::sleep), and until something of `outside` is there.
     pub fn sleep_minding(&self, timeout: Option<Duration>, outside: &mut Outside) -> Wake {
-        self.asleep(|| match outside.poll_with(self.event.as_raw_fd(), timeout) {
-            Polled::Own => Wake::Woken,
-            Polled::Outside => Wake::Outside,
-            Polled::Timeout => Wake::Timeout,
-            Polled::Interrupted => Wake::Interrupted,
-        })
+        self.sleep_among(None, timeout, outside)
+    }
+
+    /// As [`sleep_minding`](Waiter::sleep_minding), and until `other` is readable.
+    pub(crate) fn sleep_among(
+        &self,
+        other: Option<BorrowedFd<'_>>,
+        timeout: Option<Duration>,
+        outside: &mut Outside,
+    ) -> Wake {
+        let own = [self.event.as_raw_fd(), other.map_or(-1, |other| other.as_raw_fd())];
+        self.asleep(|| outside.poll_with(own, timeout))
     }
 
     /// As [`sleep`](Waiter::sleep), but until `deadline`, or until what else `bedside` has fires.
-    pub(crate) fn sleep_beside(
-        &self,
-        bedside: &Bedside,
-        deadline: Option<Instant>,
-        outside: &mut Outside,
-    ) -> Wake {
+    pub(crate) fn sleep_beside(&self, bedside: &Bedside, deadline: Option<Instant>) -> Wake {
         self.asleep(|| {
             loop {
-                let mut limit = bedside.limit(deadline);
-                if !outside.is_empty() {
-                    match outside.poll_with(bedside.epoll.as_raw_fd(), limit) {
-                        Polled::Own => limit = Some(Duration::ZERO),
-                        Polled::Outside => return Wake::Outside,
-                        Polled::Timeout => return Wake::Timeout,
-                        Polled::Interrupted => return Wake::Interrupted,
-                    }
-                }
                 let mut events = [libc::epoll_event { events: 0, u64: 0 }; 3];
+                let limit = bedside.limit(deadline);
                 let count = sys::epoll_wait(bedside.epoll.as_raw_fd(), &mut events, limit);
                 let Ok(count) = usize::try_from(count) else { return Wake::Interrupted };
                 let has = |what| events[..count].iter().any(|event| event.u64 == what);
@@ -167,7 +160,7 @@ impl Waiter {
                     return Wake::Readable;
                 } else if has(ALARM) {
                     bedside.rang();
-                } else if outside.is_empty() {
+                } else {
                     return Wake::Timeout;
                 }
             }
@@ -195,19 +188,14 @@ impl Waiter {
 /// Descriptors of the kernel's that a sleep minds as well: what poll(2) reports of them ends it.
 #[derive(Debug, Default)]
 pub struct Outside {
-    /// The first place is the sleeper's own, filled in when it sleeps.
+    /// The first [`OWN`] places are the sleeper's own, filled in when it sleeps.
     fds: Vec<libc::pollfd>,
 }
 
-/// What ended a poll(2).
-enum Polled {
-    /// The descriptor of the sleeper's own is readable, whatever else is.
-    Own,
-    /// Others alone.
-    Outside,
-    Timeout,
-    Interrupted,
-}
+/// The sleeper's own: its wake-up, and what else wakes it.
+const OWN: usize = 2;
+
+const NONE: libc::pollfd = libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 };
 
 impl Outside {
     /// None.
@@ -218,13 +206,13 @@ impl Outside {
     /// Whether there are none.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.fds.len() < 2
+        self.fds.len() <= OWN
     }
 
     /// Adds one. `events` as in poll(2).
     pub fn push(&mut self, fd: RawFd, events: i16) {
         if self.fds.is_empty() {
-            self.fds.push(libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 });
+            self.fds.resize(OWN, NONE);
         }
         self.fds.push(libc::pollfd { fd, events, revents: 0 });
     }
@@ -236,31 +224,34 @@ impl Outside {
 
     /// What was last found of them, in the order they were added in.
     pub fn found(&self) -> &[libc::pollfd] {
-        self.fds.get(1..).unwrap_or_default()
+        self.fds.get(OWN..).unwrap_or_default()
     }
 
     /// Minds the one at `at` no more, in the order they were added in.
     pub fn pass_over(&mut self, at: usize) {
-        if let Some(fd) = self.fds.get_mut(at + 1) {
+        if let Some(fd) = self.fds.get_mut(at + OWN) {
             fd.fd = -1;
         }
     }
 
     /// Looks at them without waiting: whether something is there.
     pub fn look(&mut self) -> bool {
-        !self.is_empty() && matches!(self.poll_with(-1, Some(Duration::ZERO)), Polled::Outside)
+        !self.is_empty() && self.poll_with([-1; OWN], Some(Duration::ZERO)) == Wake::Outside
     }
 
-    /// Polls them and `own`.
-    fn poll_with(&mut self, own: RawFd, timeout: Option<Duration>) -> Polled {
-        let mut alone = [libc::pollfd { fd: own, events: libc::POLLIN, revents: 0 }];
+    /// Polls them and the sleeper's own. Of several, its wake-up is reported first, and these here last.
+    fn poll_with(&mut self, own: [RawFd; OWN], timeout: Option<Duration>) -> Wake {
+        let mut alone = [NONE; OWN];
         let fds = if self.fds.is_empty() { &mut alone[..] } else { &mut self.fds[..] };
-        fds[0].fd = own;
+        for (place, fd) in fds.iter_mut().zip(own) {
+            place.fd = fd;
+        }
         match sys::poll_all(fds, timeout) {
-            0 => Polled::Timeout,
-            1.. if fds[0].revents != 0 => Polled::Own,
-            1.. => Polled::Outside,
-            _ => Polled::Interrupted,
+            0 => Wake::Timeout,
+            1.. if fds[0].revents != 0 => Wake::Woken,
+            1.. if fds[1].revents != 0 => Wake::Readable,
+            1.. => Wake::Outside,
+            _ => Wake::Interrupted,
         }
     }
 }

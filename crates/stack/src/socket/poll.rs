@@ -110,7 +110,8 @@ pub fn poll(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<usi
 }
 
 /// As [`poll`], for any sources, and until `beside` has something; busy polls for `micros` microseconds. Returns
-/// how many of `fds` are ready; 0 also if `beside` alone has something.
+/// how many of `fds` are ready; 0 also if `beside` alone has something. Whoever waited has looked at `beside` since
+/// the wait was over.
 ///
 /// # Errors
 /// As [`poll`].
@@ -160,6 +161,9 @@ fn wait<E: Entry>(
         });
         let found = kernel.has_found();
         let ready = look(fds);
+        if ready > 0 && !found {
+            beside.look();
+        }
         if ready > 0 || found {
             return Ok(ready);
         }

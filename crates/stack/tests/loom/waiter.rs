@@ -77,8 +77,7 @@ fn a_wake_up_and_a_descriptor_at_once_end_the_sleep() {
             let event = event.clone();
             thread::spawn(move || crate::sys::signal(std::os::fd::AsRawFd::as_raw_fd(&*event)))
         };
-        let woken =
-            matches!(waiter.sleep_beside(&bedside, None, &mut Outside::nothing()), Wake::Woken);
+        let woken = matches!(waiter.sleep_beside(&bedside, None), Wake::Woken);
         waker.join().unwrap();
         device.join().unwrap();
         assert!(woken || waiter.is_woken(), "the wake-up is gone");

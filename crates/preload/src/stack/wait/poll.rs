@@ -125,7 +125,8 @@ impl Mixed {
             || {
                 loop {
                     poll_beside(&mut self.ours, micros, deadline.left(), &mut self.outside)?;
-                    if self.look() || deadline.is_over() {
+                    // It has looked at everything.
+                    if self.found().next().is_some() || deadline.is_over() {
                         return Ok(());
                     }
                     self.pass_over_what_does_not_count();
