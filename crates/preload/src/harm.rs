@@ -22,8 +22,18 @@ use crate::say::Once;
 /// Waits between two looks at how they ended, at first and at most.
 const LOOK_FIRST: u32 = 32;
 const LOOK_AT_MOST: u32 = 8192;
-/// Waits of each kind in a trial, which is over after four times as many whatever they were.
-const TRIAL: usize = 32;
+/// A trial goes one way for a stretch of time, in nanoseconds, and counts the waits of its later half. The scheduler
+/// moves a thread that sleeps to whoever wakes it, and takes a tick or more to part two that spin on one CPU: waits of
+/// both kinds side by side would show that, and neither way as it is by itself.
+const STRETCH: u64 = 5_000_000;
+const SETTLED: u64 = STRETCH / 2;
+/// Waits in a stretch, if they take longer.
+const WAITS: u32 = 2;
+/// Stretches of each kind that decide a trial, that do if none of one kind comes near one of the other, and of both it
+/// may take.
+const TRIAL: usize = 7;
+const CLEAR: usize = 3;
+const STRETCHES: u32 = 4 * TRIAL as u32;
 /// What makes no difference, in nanoseconds.
 const NOISE: u64 = 2_000;
 /// How long a thread that found spinning harmful leaves it, in nanoseconds, at first and at most.
@@ -67,10 +77,11 @@ struct Record {
     waits: Cell<u32>,
     look_after: Cell<u32>,
     switches: Cell<u64>,
-    /// Waits left of a trial.
+    /// Stretches left of a trial.
     trial: Cell<u32>,
-    /// Lengths in the trial, nanoseconds: those that did not spin, those that did.
-    lengths: [Lengths; 2],
+    stretch: Stretch,
+    /// Mean waits of the trial's stretches: without spinning, with it.
+    means: [Means; 2],
     /// For throwing the dice.
     random: Cell<u64>,
     /// Found harmful by this many trials in a row.
@@ -81,33 +92,30 @@ struct Record {
     rest: Cell<u64>,
 }
 
-struct Lengths {
+/// Part of a trial.
+struct Stretch {
+    began: Cell<u64>,
+    spins: Cell<bool>,
+    /// Waits of its later half, and how many of them went its way: no CPU may be free to spin on.
+    waits: Cell<u32>,
+    counted: Cell<u32>,
+    nanos: Cell<u64>,
+}
+
+struct Means {
     count: Cell<usize>,
     nanos: [Cell<u64>; TRIAL],
 }
 
 thread_local! {
-    static RECORD: Record = const {
-        Record {
-            waits: Cell::new(0),
-            look_after: Cell::new(LOOK_FIRST),
-            switches: Cell::new(0),
-            trial: Cell::new(0),
-            lengths: [const { Lengths::new() }; 2],
-            random: Cell::new(0),
-            strikes: Cell::new(0),
-            off_until: Cell::new(0),
-            unasked: Cell::new(0),
-            rest: Cell::new(0),
-        }
-    };
+    static RECORD: Record = const { Record::new() };
 }
 
 /// Whether the calling thread has found spinning harmful, and leaves it for now: all there is to pay
 /// for it then.
 #[inline]
 pub fn rests() -> bool {
-    RECORD.try_with(Record::rests).unwrap_or(true)
+    RECORD.try_with(|record| record.rests(now)).unwrap_or(true)
 }
 
 /// A wait, from before its system call to after it.
@@ -144,7 +152,7 @@ impl Wait {
         if let (Some(turn), Some(Some(limits))) = (self.turn, LIMITS.get()) {
             limits.spinners.leave(turn);
         }
-        let _ = RECORD.try_with(|record| record.ended(spun, self.began));
+        let _ = RECORD.try_with(|record| record.ended(spun, self.began, now));
     }
 }
 
@@ -182,7 +190,29 @@ fn enter(now: u64, until: u64) -> Option<Turn> {
 }
 
 impl Record {
-    fn rests(&self) -> bool {
+    const fn new() -> Self {
+        Self {
+            waits: Cell::new(0),
+            look_after: Cell::new(LOOK_FIRST),
+            switches: Cell::new(0),
+            trial: Cell::new(0),
+            stretch: Stretch {
+                began: Cell::new(0),
+                spins: Cell::new(true),
+                waits: Cell::new(0),
+                counted: Cell::new(0),
+                nanos: Cell::new(0),
+            },
+            means: [const { Means::new() }; 2],
+            random: Cell::new(0),
+            strikes: Cell::new(0),
+            off_until: Cell::new(0),
+            unasked: Cell::new(0),
+            rest: Cell::new(0),
+        }
+    }
+
+    fn rests(&self, now: impl Fn() -> u64) -> bool {
         if self.off_until.get() == 0 {
             return false;
         }
@@ -191,19 +221,48 @@ impl Record {
             return true;
         }
         self.unasked.set(LOOK_FIRST);
-        if now() < self.off_until.get() {
+        let now = now();
+        if now < self.off_until.get() {
             return true;
         }
         // Is it still so?
         self.off_until.set(0);
-        self.start_trial();
+        self.start_trial(now);
         false
     }
 
     fn willing(&self, now: u64) -> bool {
-        // Half of a trial does not spin. The dice, not turns: a program may wait in turns itself, for
-        // the head of a message and for its body, say.
-        self.trial.get() == 0 || self.toss(now)
+        if self.trial.get() == 0 {
+            return true;
+        }
+        let stretch = &self.stretch;
+        if now.saturating_sub(stretch.began.get()) >= STRETCH && stretch.waits.get() >= WAITS {
+            self.next_stretch(now);
+        }
+        self.trial.get() == 0 || stretch.spins.get()
+    }
+
+    #[cold]
+    fn next_stretch(&self, now: u64) {
+        let stretch = &self.stretch;
+        let [slept, spun] = &self.means;
+        if let Some(mean) = stretch.nanos.get().checked_div(stretch.counted.get().into()) {
+            (if stretch.spins.get() { spun } else { slept }).add(mean);
+        }
+        self.trial.set(self.trial.get() - 1);
+        let clear = spun.far_above(slept) || slept.far_above(spun);
+        if clear || slept.full() && spun.full() {
+            self.trial.set(0);
+            self.judge(clear, now);
+        }
+        if self.trial.get() == 0 {
+            // Its sleeps say nothing about the waits to come.
+            self.switches.set(switches());
+            return;
+        }
+        // The dice, not turns: the peer may be at a trial, too.
+        stretch.spins.set(slept.full() || !spun.full() && self.toss(now));
+        stretch.begin(now);
     }
 
     fn toss(&self, now: u64) -> bool {
@@ -216,22 +275,18 @@ impl Record {
         x >> 32 & 1 == 0
     }
 
-    fn start_trial(&self) {
-        self.trial.set(TRIAL as u32 * 8);
-        self.lengths.iter().for_each(|lengths| lengths.count.set(0));
+    #[cold]
+    fn start_trial(&self, now: u64) {
+        self.trial.set(STRETCHES);
+        self.means.iter().for_each(|means| means.count.set(0));
+        self.stretch.spins.set(self.toss(now));
+        self.stretch.begin(now);
     }
 
-    fn ended(&self, spun: bool, began: u64) {
-        let left = self.trial.get();
-        if left > 0 {
-            let [slept, spent] = &self.lengths;
-            (if spun { spent } else { slept }).add(now().saturating_sub(began));
-            self.trial.set(left - 1);
-            if slept.full() && spent.full() {
-                self.trial.set(0);
-                self.judge();
-            }
-            return;
+    /// A wait is over that `began` then; `now` is asked only in a trial.
+    fn ended(&self, spun: bool, began: u64, now: impl Fn() -> u64) {
+        if self.trial.get() > 0 {
+            return self.stretch.ended(spun, began, now());
         }
         let waits = self.waits.get() + 1;
         if waits < self.look_after.get() {
@@ -248,21 +303,20 @@ impl Record {
         let since = switches.saturating_sub(self.switches.replace(switches));
         self.waits.set(0);
         if since * 2 >= u64::from(waits) {
-            self.start_trial();
+            self.start_trial(now());
         } else {
             self.look_after.set((self.look_after.get() * 2).min(LOOK_AT_MOST));
         }
     }
 
     #[cold]
-    fn judge(&self) {
-        let [slept, spun] = self.lengths.each_ref().map(Lengths::mean);
+    fn judge(&self, clear: bool, now: u64) {
+        let [slept, spun] = self.means.each_ref().map(Means::median);
         if spun > slept + slept / 4 + NOISE {
             let strikes = self.strikes.get() + 1;
             self.strikes.set(strikes);
-            if strikes < 2 && self.rest.get() == 0 {
-                self.start_trial();
-                return;
+            if !clear && strikes < 2 && self.rest.get() == 0 {
+                return self.start_trial(now);
             }
             HARMFUL.say(format_args!(
                 "busy polling made the waits of this program longer ({} us instead of {} us), so it \
@@ -272,7 +326,7 @@ impl Record {
             ));
             let rest = (self.rest.get() * 2).clamp(REST_FIRST, REST_AT_MOST);
             self.rest.set(rest);
-            self.off_until.set(now() + rest);
+            self.off_until.set(now + rest);
         } else {
             self.rest.set(0);
             self.look_after.set((self.look_after.get() * 2).min(LOOK_AT_MOST));
@@ -281,7 +335,28 @@ impl Record {
     }
 }
 
-impl Lengths {
+impl Stretch {
+    fn begin(&self, now: u64) {
+        self.began.set(now);
+        self.waits.set(0);
+        self.counted.set(0);
+        self.nanos.set(0);
+    }
+
+    fn ended(&self, spun: bool, began: u64, now: u64) {
+        if began.saturating_sub(self.began.get()) < SETTLED {
+            return;
+        }
+        self.waits.set(self.waits.get().saturating_add(1));
+        if spun == self.spins.get() {
+            self.counted.set(self.counted.get().saturating_add(1));
+            let length = now.saturating_sub(began);
+            self.nanos.set(self.nanos.get().saturating_add(length));
+        }
+    }
+}
+
+impl Means {
     const fn new() -> Self {
         Self { count: Cell::new(0), nanos: [const { Cell::new(0) }; TRIAL] }
     }
@@ -290,21 +365,34 @@ impl Lengths {
         self.count.get() == TRIAL
     }
 
-    fn add(&self, length: u64) {
+    fn add(&self, mean: u64) {
         if let Some(place) = self.nanos.get(self.count.get()) {
-            place.set(length);
+            place.set(mean);
             self.count.set(self.count.get() + 1);
         }
     }
 
-    /// The mean, without the two longest: something else had the CPU then. Not the median: where two
-    /// programs share a CPU most waits are over before they begin, and the few others take all the
-    /// time.
-    fn mean(&self) -> u64 {
-        let mut sorted = self.nanos.each_ref().map(Cell::get);
+    fn sorted(&self) -> ([u64; TRIAL], usize) {
+        let mut sorted = [u64::MAX; TRIAL];
+        let count = self.count.get();
+        for (to, from) in sorted.iter_mut().zip(&self.nanos).take(count) {
+            *to = from.get();
+        }
         sorted.sort_unstable();
-        let counted = TRIAL - 2;
-        sorted.iter().take(counted).sum::<u64>() / counted as u64
+        (sorted, count)
+    }
+
+    /// Of means, not of waits: where two programs share a CPU most waits are over before they begin, and the few
+    /// others take all the time. Not their mean: something else had the CPU in some.
+    fn median(&self) -> u64 {
+        let (sorted, count) = self.sorted();
+        sorted[count / 2]
+    }
+
+    fn far_above(&self, other: &Means) -> bool {
+        let ((mine, count), (others, other_count)) = (self.sorted(), other.sorted());
+        let enough = count >= CLEAR && other_count >= CLEAR;
+        enough && mine[0] > others[other_count - 1].saturating_mul(2) + NOISE
     }
 }
 
@@ -321,4 +409,79 @@ fn switches() -> u64 {
 pub fn now() -> u64 {
     let t = clock_gettime(ClockId::Monotonic);
     t.tv_sec.unsigned_abs() * 1_000_000_000 + t.tv_nsec.unsigned_abs()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: u64 = 1_000;
+    const MS: u64 = 1_000_000;
+
+    /// A trial of waits that take `spun`, told since when the stretch has spun, or `slept`. How long it spun, if spinning
+    /// was found harmful.
+    fn trial(slept: u64, spun: impl Fn(u64) -> u64) -> Option<u64> {
+        let record = Record::new();
+        let mut now = MS;
+        record.start_trial(now);
+        let mut spent = 0;
+        while record.trial.get() > 0 {
+            let spins = record.willing(now);
+            let length = if spins { spun(now - record.stretch.began.get()) } else { slept };
+            spent += if spins { length } else { 0 };
+            record.ended(spins, now, || now + length);
+            now += length;
+        }
+        record.rests(|| now).then_some(spent)
+    }
+
+    #[test]
+    fn two_that_the_scheduler_has_yet_to_part_do_each_other_no_harm() {
+        let parted = |since| if since < 2 * MS { 110 * US } else { 6 * US };
+        assert_eq!(trial(60 * US, parted), None);
+        assert_eq!(trial(10 * US, parted), None);
+    }
+
+    #[test]
+    fn what_makes_waits_longer_ends_soon() {
+        for (slept, spun) in [(10 * US, 110 * US), (30 * US, 45 * US), (10 * US, 16 * US)] {
+            let most = 2 * TRIAL as u64 * (STRETCH + spun);
+            assert!(trial(slept, |_| spun).expect("harmful") < most);
+        }
+        // Clear at once.
+        assert!(trial(10 * US, |_| 110 * US).unwrap() < 2 * CLEAR as u64 * STRETCH + 10 * MS);
+        assert_eq!(trial(10 * US, |_| 12 * US), None, "no difference");
+    }
+
+    #[test]
+    fn long_waits_are_judged_by_few() {
+        assert_eq!(trial(20 * MS, |_| 10 * MS), None);
+        assert!(trial(10 * MS, |_| 20 * MS).is_some());
+    }
+
+    /// Another has the CPU in some of the stretches.
+    #[test]
+    fn a_few_bad_stretches_say_nothing() {
+        let stretches = Cell::new((0, 0));
+        let spun = |since: u64| {
+            let (last, count) = stretches.get();
+            stretches.set((since, count + u64::from(since < last)));
+            if stretches.get().1 % 4 == 3 { 500 * US } else { 6 * US }
+        };
+        assert_eq!(trial(60 * US, spun), None);
+    }
+
+    #[test]
+    fn where_no_cpu_is_free_to_spin_on_a_trial_comes_to_nothing() {
+        let record = Record::new();
+        let mut now = MS;
+        record.start_trial(now);
+        while record.trial.get() > 0 {
+            record.willing(now);
+            record.ended(false, now, || now + 10 * US);
+            now += 10 * US;
+        }
+        assert!(!record.rests(|| now));
+        assert!(now < STRETCHES as u64 * 2 * STRETCH);
+    }
 }
