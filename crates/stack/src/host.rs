@@ -8,6 +8,7 @@ use crate::{
     ledger::Ledger,
     napi::{self, Context, Pass, Serving, Upper},
     nic::{self, Frame, Nic, xdp::Xdp},
+    sys,
     time::Instant,
 };
 use std::{
@@ -32,6 +33,9 @@ pub(crate) use hold::{Hold, HoldOptions};
 pub(crate) use shadow::Shadow;
 pub use sockets::IcmpSockets;
 pub(crate) use sockets::get_option;
+
+/// The share of the process's descriptors that TIME_WAIT entries may keep: one in so many.
+const TIME_WAIT_SHARE: usize = 8;
 
 /// A host in user space. Cheap to clone; it lives as long as a clone or a socket of it does.
 ///
@@ -184,7 +188,9 @@ impl Builder {
     ///
     /// # Errors
     /// What the drivers say, and addresses that make no sense.
-    pub fn build(self) -> io::Result<Host> {
+    pub fn build(mut self) -> io::Result<Host> {
+        let most = u32::try_from(sys::descriptor_limit() / TIME_WAIT_SHARE).unwrap_or(u32::MAX);
+        self.tcp.tcp_max_tw_ports = self.tcp.tcp_max_tw_ports.min(most);
         let wake = Arc::new(OnceLock::new());
         let inet = Inet::with_tcp(seed(), self.tcp.clone(), waker(&wake));
         self.ledger.into_iter().for_each(|ledger| inet.keep_ledger(ledger));
@@ -214,7 +220,7 @@ impl Builder {
                 interface.set_napi(queue, serving.context().id());
                 if let (Some(thread), false) = (serving.thread(), self.interrupt_cpus.is_empty()) {
                     let cpu = self.interrupt_cpus[contexts.len() % self.interrupt_cpus.len()];
-                    crate::sys::pin(thread, cpu)?;
+                    sys::pin(thread, cpu)?;
                 }
                 contexts.push(serving);
             }

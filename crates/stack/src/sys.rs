@@ -16,6 +16,14 @@ pub(crate) fn owned(fd: RawFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// How many descriptors the process may have (`RLIMIT_NOFILE`).
+pub(crate) fn descriptor_limit() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a valid place for the answer.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
+}
+
 /// bind(2).
 pub(crate) fn bind(socket: RawFd, local: SocketAddr) -> io::Result<()> {
     // SAFETY: a valid address of the length beside it.

@@ -24,8 +24,12 @@ pub(super) const TCP: u8 = 6;
 
 /// A port of a connection that is over rests while this many others do, so that it is not used again at once
 /// while the peer remembers it; then it serves the next connection, with no system call. Up to twice as many
-/// rest, so that the coming and going of several at once takes none either.
+/// rest, so that the coming and going of several at once takes none either. Each keeps a descriptor: fewer where the
+/// process may have few.
 const RESTING: usize = 128;
+
+/// The share of the process's descriptors that [`RESTING`] ports may have: one in so many.
+const SHARE: usize = 16;
 
 /// What bind(2) is to be told.
 #[derive(Clone, Copy, Debug, Default)]
@@ -54,7 +58,7 @@ struct Port {
 }
 
 /// The ports a host holds.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Held {
     /// Those asked for by name, or chosen for a socket that is not connected: who asks again for one that is held
     /// shares it, and inet says who may have it. So a server may start again while connections of its former
@@ -62,6 +66,15 @@ pub(super) struct Held {
     named: Mutex<HashMap<SocketAddr, Weak<Hold>>>,
     /// Those that rest, by family.
     resting: [Mutex<VecDeque<Port>>; 2],
+    /// How many do before they serve again.
+    enough: usize,
+}
+
+impl Default for Held {
+    fn default() -> Held {
+        let enough = RESTING.min(sys::descriptor_limit() / SHARE);
+        Held { named: Mutex::default(), resting: Default::default(), enough }
+    }
 }
 
 impl std::fmt::Debug for Hold {
@@ -153,7 +166,7 @@ impl Hold {
             if resting.len() > least { resting.pop_front() } else { None }
         };
         let again = |port| Hold { port: Some(port), state: state.clone(), any: true };
-        if let Some(port) = rested(RESTING) {
+        if let Some(port) = rested(state.held.enough) {
             return Ok(again(port));
         }
         let options = HoldOptions { only_v6: true, ..HoldOptions::default() };
@@ -178,7 +191,7 @@ impl Drop for Hold {
         let Some(port) = self.port.take() else { return };
         if self.any {
             let mut resting = lock(self.state.held.resting(port.local));
-            if resting.len() < 2 * RESTING {
+            if resting.len() < 2 * self.state.held.enough {
                 return resting.push_back(port);
             }
         }

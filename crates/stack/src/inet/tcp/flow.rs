@@ -370,11 +370,12 @@ impl State {
         let hold = match self.connection.take_time_wait() {
             Some(wait) => {
                 let hold = self.hold.take();
-                if !Resting::begin(inet, &ours, core.tuple, wait, self.share, hold, now) {
+                let begun = Resting::begin(inet, &ours, core.tuple, wait, self.share, hold, now);
+                begun.err().and_then(|hold| {
                     inet.tcp.table.remove(&core.tuple, &ours);
                     inet.tcp_release(&self.share.of(&core.tuple));
-                }
-                None
+                    hold
+                })
             }
             None if self.connection.is_done() => {
                 inet.tcp.table.remove(&core.tuple, &ours);

@@ -186,6 +186,9 @@ pub struct Config {
     pub somaxconn: u32,
     /// The most TIME_WAIT entries; beyond it connections close without.
     pub tcp_max_tw_buckets: u32,
+    /// The most of them that each keep a port of the kernel's, and so a descriptor; beyond it connections made from here
+    /// close without. A host lowers it to an eighth of `RLIMIT_NOFILE`.
+    pub tcp_max_tw_ports: u32,
     /// A connect may take the port of a TIME_WAIT whose timestamps lie behind.
     pub tcp_tw_reuse: bool,
 }
@@ -229,6 +232,7 @@ impl Default for Config {
             tcp_max_syn_backlog: 4_096,
             somaxconn: 4_096,
             tcp_max_tw_buckets: 262_144,
+            tcp_max_tw_ports: 16_384,
             tcp_tw_reuse: true,
         }
     }

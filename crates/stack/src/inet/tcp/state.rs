@@ -47,6 +47,8 @@ pub(in crate::inet) struct Tcp {
     pub(super) steps: Box<[AtomicU32; 256]>,
     /// TIME_WAIT entries.
     pub(super) resting: AtomicU32,
+    /// Those of them that keep a port for themselves.
+    pub(super) resting_ports: AtomicU32,
     /// Until when segments of no connection stay unanswered, in nanoseconds.
     silent_until: AtomicU64,
 }
@@ -62,6 +64,7 @@ impl Tcp {
             cookies: Cookies::new(|| random.next()),
             steps: Box::new(std::array::from_fn(|_| AtomicU32::new(random.next() as u32))),
             resting: AtomicU32::new(0),
+            resting_ports: AtomicU32::new(0),
             silent_until: AtomicU64::new(0),
         }
     }

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     inet::{Count, Inet, PathOptions},
-    sync::{Mutex, MutexGuard, Ordering, lock},
+    sync::{AtomicU32, Mutex, MutexGuard, Ordering, lock},
     time::Instant,
 };
 use std::{sync::Arc, time::Duration};
@@ -37,6 +37,8 @@ pub(super) struct Resting {
 struct State {
     wait: TimeWait,
     hold: Option<Hold>,
+    /// The hold is its alone.
+    own_port: bool,
     timer: Option<Handle>,
     /// When an answer was last given to what is out of place.
     answered_at: Option<Instant>,
@@ -55,7 +57,7 @@ pub(super) enum Outcome {
 }
 
 impl Resting {
-    /// Puts an entry in the place of a flow; false if there are too many.
+    /// Puts an entry in the place of a flow, unless there are too many or the flow has left: then the hold comes back.
     pub(super) fn begin(
         inet: &Inet,
         flow: &Entry,
@@ -64,19 +66,33 @@ impl Resting {
         share: Share,
         hold: Option<Hold>,
         now: Instant,
-    ) -> bool {
+    ) -> Result<(), Option<Hold>> {
         let tcp = &inet.tcp;
-        if tcp.resting.fetch_add(1, Ordering::Relaxed) >= tcp.config().tcp_max_tw_buckets {
+        // A listener's is shared, and kept in any case.
+        let own_port = hold.as_ref().is_some_and(|hold| Arc::strong_count(hold) == 1);
+        let enter = |entries: &AtomicU32, most| {
+            let room = entries.fetch_add(1, Ordering::Relaxed) < most;
+            if !room {
+                entries.fetch_sub(1, Ordering::Relaxed);
+            }
+            room
+        };
+        let config = tcp.config();
+        let mut room = enter(&tcp.resting, config.tcp_max_tw_buckets);
+        if room && own_port && !enter(&tcp.resting_ports, config.tcp_max_tw_ports) {
             tcp.resting.fetch_sub(1, Ordering::Relaxed);
-            inet.tcp_count(Count::TcpExtTCPTimeWaitOverflow);
-            return false;
+            room = false;
         }
-        let state = State { wait, hold, timer: None, answered_at: None, over: false };
+        if !room {
+            inet.tcp_count(Count::TcpExtTCPTimeWaitOverflow);
+            return Err(hold);
+        }
+        let state = State { wait, hold, own_port, timer: None, answered_at: None, over: false };
         let resting = Arc::new(Resting { tuple, share, state: Mutex::new(state) });
         let until = wait.until.max(now);
         let handle = inet.tcp_timer(until, None, || Timer::Resting(resting.clone()));
         lock(&resting.state).timer = Some(handle);
-        tcp.table.replace(tuple, flow, Entry::Resting(resting))
+        if tcp.table.replace(tuple, flow, Entry::Resting(resting)) { Ok(()) } else { Err(None) }
     }
 
     /// A segment has come.
@@ -208,9 +224,10 @@ impl Resting {
             inet.tcp_cancel(handle);
         }
         // Letting go of the kernel's socket takes system calls: not under our lock.
-        let hold = state.hold.take();
+        let (hold, own_port) = (state.hold.take(), state.own_port);
         drop(state);
         drop(hold);
+        inet.tcp.resting_ports.fetch_sub(own_port.into(), Ordering::Relaxed);
         inet.tcp.table.remove(&self.tuple, &Entry::Resting(self.clone()));
         inet.tcp.resting.fetch_sub(1, Ordering::Relaxed);
         inet.tcp_release(&self.share.of(&self.tuple));

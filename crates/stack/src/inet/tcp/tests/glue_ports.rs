@@ -4,12 +4,16 @@ use super::hosts::*;
 use crate::inet::{
     Count, EPHEMERAL,
     tcp::{
-        Config, ConnectOptions, Flow, ListenOptions,
+        Config, ConnectOptions, Flow, Hold, ListenOptions,
         connection::State,
         segment::{Flags, Options, Segment},
     },
 };
-use std::{collections::HashSet, io};
+use std::{
+    collections::HashSet,
+    io,
+    sync::{Arc, Weak},
+};
 
 fn errno<T>(result: io::Result<T>) -> Option<i32> {
     result.err().and_then(|error| error.raw_os_error())
@@ -189,6 +193,38 @@ fn time_wait_entries_are_bounded() {
     assert_eq!(net.hosts[A].count(Count::TcpExtTCPTimeWaitOverflow), 2);
     net.advance(secs(61));
     assert_eq!(net.hosts[A].inet.tcp_connections(), 0);
+}
+
+/// Each keeps a descriptor that the program may need.
+#[test]
+fn time_wait_entries_that_keep_a_port_are_bounded() {
+    let mut net = Net::with(Config { tcp_max_tw_ports: 2, ..Config::default() });
+    let server = net.listen(B, "10.0.0.2:80", ListenOptions::default());
+    let over = |net: &mut Net, hold: Hold| {
+        let (from, to) = ("10.0.0.1:0".parse().unwrap(), "10.0.0.2:80".parse().unwrap());
+        let (options, ear) = (ConnectOptions::default(), Arc::new(Ear::default()));
+        let inet = &net.hosts[A].inet;
+        let client = inet.tcp_connect(from, to, &options, Some(hold), ear, &mut net.pass());
+        net.settle();
+        net.close(&client.unwrap());
+        net.close(&server.accept().unwrap());
+    };
+    let shared = Arc::new(());
+    for _ in 0..2 {
+        let mut holds = Vec::new();
+        for _ in 0..5 {
+            let hold = Arc::new(());
+            holds.push(Arc::downgrade(&hold));
+            over(&mut net, hold);
+            over(&mut net, shared.clone());
+        }
+        let kept = holds.iter().map(Weak::strong_count).collect::<Vec<_>>();
+        assert_eq!(kept, [1, 1, 0, 0, 0]);
+        assert_eq!(Arc::strong_count(&shared), 6, "it costs nothing more");
+        net.advance(secs(61));
+        assert!(holds.iter().all(|hold| hold.strong_count() == 0));
+    }
+    assert_eq!(net.hosts[A].count(Count::TcpExtTCPTimeWaitOverflow), 6);
 }
 
 #[test]
