@@ -115,3 +115,28 @@ wait(udp(7213, own=5))
     let said = succeeds(command.arg(lab.client.ipv4().to_string()).stdin(Stdio::null()));
     assert_eq!(said, "90 1\n30 0\n0 0\n0 0\n5 0\n");
 }
+
+/// The TIME_WAIT of each keeps a descriptor for a minute, which the program must not run out of.
+#[test]
+fn a_program_of_few_descriptors_makes_many_connections() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = alone();
+    let lab = Lab::builder().build().unwrap();
+    let _server = Running::start(lab.client.command("python3").arg(source("echo.py")).arg("7000"));
+    let program = r#"
+import resource, socket, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+for n in range(600):
+    with socket.create_connection((sys.argv[1], 7000)) as s:
+        s.sendall(b"x")
+        assert s.recv(1) == b"x"
+    open("/dev/null").close()
+print("made")
+"#;
+    let mut command = lab.server.command(BUSYPOLL);
+    command.args(RUN).args(["--", "python3", "-c", program]).arg(lab.client.ipv4().to_string());
+    passes_by_the_kernel(&lab.server, || {
+        assert_eq!(succeeds(command.stdin(Stdio::null())), "made\n");
+    });
+}
