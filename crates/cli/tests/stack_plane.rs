@@ -82,6 +82,26 @@ fn who_comes_second_is_told_the_owner() {
 }
 
 #[test]
+fn a_second_process_of_a_strict_run_ends() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = alone();
+    let lab = Lab::builder().build().unwrap();
+    let mut shell = lab.server.command(BUSYPOLL);
+    shell.args(RUN).args(["--strict", "--", "sh", "-c"]);
+    shell.arg("python3 \"$0\" 7000 & read go; python3 \"$0\" 7001; echo over $?; read go; kill $!");
+    let mut running = Running::start(shell.arg(source("echo.py")).stdin(Stdio::piped()));
+    exchange_udp(&lab, 7000, 3);
+    wait_until("the queues are taken", || is_owned(&lab));
+    running.say("go");
+    assert_eq!(running.wait_for("over").trim(), "over 2");
+    // The first goes on.
+    exchange_udp(&lab, 7000, 3);
+    running.say("end");
+    running.child.wait().unwrap();
+}
+
+#[test]
 fn the_policy_decides_socket_by_socket_and_the_program_s_own_wish_stands() {
     needs_root!();
     needs!(program "python3");
