@@ -37,6 +37,8 @@ pub(super) fn drain(mut from: impl Read, gauge: &Gauge) -> Result<(), String> {
             Ok(0) => return Ok(()),
             Ok(n) => gauge.add(n as u64),
             Err(e) if is_pause(&e) => {}
+            // The sender was the first to see that it is over, and its host is gone.
+            Err(_) if gauge.is_over() => {}
             Err(e) => return Err(format!("receive: {e}")),
         }
     }
