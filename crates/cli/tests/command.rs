@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -148,11 +148,19 @@ fn comm(pid: Pid) -> Option<String> {
     fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero())).ok()
 }
 
-fn somebody_is_in(namespace: &PathBuf) -> bool {
-    let processes = fs::read_dir("/proc").unwrap().flatten();
-    processes.into_iter().any(|process| {
-        fs::read_link(process.path().join("ns/net")).is_ok_and(|ns| &ns == namespace)
-    })
+/// Who is in it now. Its number may be another's when all of them have left.
+fn inhabitants(namespace: &PathBuf) -> Vec<PathBuf> {
+    let processes = fs::read_dir("/proc").unwrap().flatten().map(|process| process.path());
+    processes.filter(|process| is_in(process, namespace)).collect()
+}
+
+fn is_in(process: &Path, namespace: &PathBuf) -> bool {
+    fs::read_link(process.join("ns/net")).is_ok_and(|ns| &ns == namespace)
+}
+
+fn wait_until_gone(inhabitants: &[PathBuf], namespace: &PathBuf) {
+    let left = || inhabitants.iter().any(|process| is_in(process, namespace));
+    wait_until("the namespace empties", || !left());
 }
 
 fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
@@ -167,11 +175,12 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
 fn ctrl_c_ends_the_command_and_then_the_lab() {
     needs_root!();
     let (mut lab, _, namespace) = long_running();
-    assert!(somebody_is_in(&namespace));
+    let those = inhabitants(&namespace);
+    assert!(!those.is_empty());
     // What a terminal does at Ctrl-C: the whole foreground group.
     kill_process_group(Pid::from_child(&lab), Signal::INT).unwrap();
     assert_eq!(lab.wait().unwrap().code(), Some(130));
-    wait_until("the namespace empties", || !somebody_is_in(&namespace));
+    wait_until_gone(&those, &namespace);
 }
 
 #[test]
@@ -179,9 +188,10 @@ fn the_command_does_not_outlive_a_killed_lab() {
     needs_root!();
     for signal in [Signal::KILL, Signal::TERM] {
         let (mut lab, _, namespace) = long_running();
+        let those = inhabitants(&namespace);
         kill_process(Pid::from_child(&lab), signal).unwrap();
         assert_eq!(lab.wait().unwrap().signal(), Some(signal.as_raw()));
-        wait_until("the namespace empties", || !somebody_is_in(&namespace));
+        wait_until_gone(&those, &namespace);
     }
 }
 
@@ -265,8 +275,9 @@ fn a_shell_is_the_default_and_ends_with_a_killed_lab() {
     let mut line = String::new();
     BufReader::new(lab.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let namespace = PathBuf::from(line.trim());
-    assert!(somebody_is_in(&namespace), "{line}");
+    let those = inhabitants(&namespace);
+    assert!(!those.is_empty(), "{line}");
     lab.kill().unwrap();
     lab.wait().unwrap();
-    wait_until("the namespace empties", || !somebody_is_in(&namespace));
+    wait_until_gone(&those, &namespace);
 }

@@ -120,6 +120,23 @@ fn a_blocking_write_returns_when_all_of_it_has_found_room() {
     assert_eq!(full.kind(), ErrorKind::WouldBlock);
 }
 
+/// Who busy polls finds room again and again, and goes on; not for longer than his timeout.
+#[test]
+fn a_send_that_polls_ends_at_its_timeout_also_while_data_moves() {
+    let (one, two) = hosts();
+    let (left, right) = streams(&one, &two);
+    left.set_busy_poll(10_000).unwrap();
+    left.set_write_timeout(Some(Duration::from_millis(30))).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(move || while (&right).read(&mut [0; 1 << 16]).is_ok_and(|len| len > 0) {});
+        let chunk = vec![7; 1 << 20];
+        let endless = vec![IoSlice::new(&chunk); 1 << 16];
+        let part = (&left).write_vectored(&endless).unwrap();
+        assert!(part > 0 && part < chunk.len() * endless.len(), "64 GiB in 30 ms");
+        left.shutdown(Shutdown::Both).unwrap();
+    });
+}
+
 #[test]
 fn what_cannot_be_connected_to_says_why_as_a_kernel_does() {
     let (one, two) = hosts();

@@ -263,6 +263,11 @@ impl Context {
         if !self.handoff.is_watching() {
             return false;
         }
+        if self.word.is_polled() {
+            // A pass may take long, as what it answers may be sent by a system call: who is in one has not gone.
+            let prefer = self.last_poll.load(Ordering::Relaxed) & 1 != 0;
+            self.note_poll(now, prefer);
+        }
         let polled = self.is_polled(now);
         if polled {
             // A poller may have slept in between.

@@ -114,6 +114,11 @@ impl Word {
         self.0.swap(0, Ordering::Release);
     }
 
+    /// Whether a polling thread owns the queue at this moment.
+    pub fn is_polled(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & POLL != 0
+    }
+
     /// Whether it is disabled.
     pub fn is_disabled(&self) -> bool {
         self.0.load(Ordering::Relaxed) & DISABLED != 0

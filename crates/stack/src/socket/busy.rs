@@ -36,8 +36,8 @@ pub(super) struct Terms {
 /// cost nothing.
 const COURTESY: Duration = Duration::from_micros(5);
 
-/// Polls `contexts` in turn until `ready`, which is told the time, or until the poller has its own find. Takes no lock,
-/// and makes no system call before [`COURTESY`] is over. A queue that someone else owns is passed over: its packets
+/// Polls `contexts` in turn until `ready`, which is told the time and how many packets the last look has found, or
+/// until the poller has its own find. Takes no lock, and makes no system call before [`COURTESY`] is over. A queue that someone else owns is passed over: its packets
 /// come to us by that owner's hand.
 ///
 /// A signal's handler interrupts it by itself; one that was put off ends it.
@@ -46,7 +46,7 @@ pub(super) fn busy_loop(
     contexts: &[Arc<Context>],
     terms: &Terms,
     poller: &mut Poller<'_>,
-    mut ready: impl FnMut(Instant) -> bool,
+    mut ready: impl FnMut(Instant, usize) -> bool,
 ) -> Busy {
     let mut now = time::now();
     let patient_until = now + PATIENCE;
@@ -57,12 +57,19 @@ pub(super) fn busy_loop(
     loop {
         let mut gone = 0;
         for context in contexts {
-            match context.busy_poll(terms.budget, now, poller) {
-                BusyPoll::Found(_) => {}
-                BusyPoll::Refused => std::hint::spin_loop(),
-                BusyPoll::Gone => gone += 1,
-            }
-            if poller.direct.as_ref().is_some_and(|direct| direct.is_filled()) || ready(now) {
+            let found = match context.busy_poll(terms.budget, now, poller) {
+                BusyPoll::Found(found) => found,
+                BusyPoll::Refused => {
+                    std::hint::spin_loop();
+                    0
+                }
+                BusyPoll::Gone => {
+                    gone += 1;
+                    0
+                }
+            };
+            if poller.direct.as_ref().is_some_and(|direct| direct.is_filled()) || ready(now, found)
+            {
                 return Busy::Ready;
             }
         }

@@ -156,7 +156,7 @@ fn wait<E: Entry>(
         let mut poller = Poller::new(fds.as_ptr().addr());
         let mut kernel = Look::new(begun, beside);
         let any = || fds.iter().any(|fd| fd.source().is_ready_for(fd.events()));
-        busy_loop(contexts, &terms, &mut poller, |now| {
+        busy_loop(contexts, &terms, &mut poller, |now, _| {
             any() || kernel.is_due(now) && kernel.found()
         });
         let found = kernel.has_found();

@@ -42,6 +42,12 @@ pub(super) trait Bed {
     /// Whether it is worth another attempt. Asked in the busy loop.
     fn is_ready(&self) -> bool;
 
+    /// Told in the busy loop, unless ready, how many packets the last look has found, and for how long none has come.
+    /// Whether that makes another attempt worthwhile all the same.
+    fn looked(&self, _found: usize, _in_vain: Duration) -> bool {
+        false
+    }
+
     /// The name under which the socket busy polls.
     fn poller(&self) -> usize;
 
@@ -207,11 +213,15 @@ impl Waiting {
         let micros = if at_once { 0 } else { self.busy_poll() };
         let turn = Turn::begin(Duration::from_micros(micros.into()));
         loop {
-            if turn.may_poll()
-                && self.poll(at_once, bed, &mut call, deadline)
-                && let Some(result) = call.attempt()
-            {
-                return result;
+            if turn.may_poll() && self.poll(at_once, bed, &mut call, deadline) {
+                if let Some(result) = call.attempt() {
+                    return result;
+                }
+                // Something moves, and polling finds it: no time to go to sleep.
+                let over = || deadline.is_some_and(|deadline| deadline <= time::now());
+                if !at_once && !signal::is_put_off() && !over() {
+                    continue;
+                }
             }
             if at_once {
                 return Err(io::ErrorKind::WouldBlock.into());
@@ -254,7 +264,18 @@ impl Waiting {
         let mut poller =
             Poller { name: bed.poller(), prefer: self.prefers_busy_poll(), direct: call.direct() };
         let contexts = slice::from_ref(&context);
-        busy_loop(contexts, &terms, &mut poller, |_| bed.is_ready()) == Busy::Ready
+        let mut heard_at = None;
+        let ready = |now, found| {
+            if bed.is_ready() {
+                return true;
+            }
+            let since = match heard_at {
+                Some(at) if found == 0 => at,
+                _ => *heard_at.insert(now),
+            };
+            bed.looked(found, now - since)
+        };
+        busy_loop(contexts, &terms, &mut poller, ready) == Busy::Ready
     }
 }
 

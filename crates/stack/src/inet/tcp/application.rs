@@ -64,6 +64,12 @@ impl Flow {
         self.call(pass, |connection, now| connection.send(data, more, now))
     }
 
+    /// Whether there is room for a full segment more to be sent.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.core.lock().connection.has_room()
+    }
+
     /// Copies received data to `into`, and takes it from the buffer unless `peek`; how many bytes. 0 is the
     /// end of the stream.
     ///

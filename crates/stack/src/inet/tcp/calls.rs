@@ -38,6 +38,12 @@ impl Connection {
         Ok(taken)
     }
 
+    /// Whether [`send`](Connection::send) would take a full segment.
+    #[inline]
+    pub(super) fn has_room(&self) -> bool {
+        self.buffer.room() >= self.snd_mss as usize
+    }
+
     #[cold]
     fn cannot_send(&mut self) -> io::Error {
         // sk_stream_error: "EPIPE" gives way to what is pending.

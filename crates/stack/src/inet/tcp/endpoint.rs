@@ -73,7 +73,12 @@ pub trait TcpEndpoint: Send + Sync {
         false
     }
 
-    /// What was [taken](TcpEndpoint::take) is not acknowledged yet, for the answer to carry that: if there is none
+    /// Whether this pass is a busy poll by a receiver of this very socket.
+    fn receives(&self, _pass: &Pass<'_>) -> bool {
+        false
+    }
+
+    /// What was [taken](TcpEndpoint::take), or came by the hand of one who [receives](TcpEndpoint::receives), is not acknowledged yet, for the answer to carry that: if there is none
     /// and the receiver waits again, [`Flow::reader_waits`](super::Flow::reader_waits) is to be called first.
     fn ack_is_left(&self) {}
 }

@@ -162,6 +162,7 @@ impl Core {
         let mut state = self.lock();
         state.put_off = false;
         pass.later = state.later.take().map(|next| next as Arc<dyn Any + Send + Sync>);
+        state.leave_ack(|endpoint| endpoint.receives(pass));
         self.finish(state, inet, pass);
     }
 
@@ -258,17 +259,23 @@ impl State {
         let taken = self.connection.segment_for(segment, now, &mut |data| {
             endpoint.is_some_and(|endpoint| endpoint.take(napi, data, pass))
         });
-        if taken
-            && self.connection.leave_ack_to_reader()
-            && let Some(endpoint) = endpoint
-        {
-            endpoint.ack_is_left();
-        }
+        self.leave_ack(|_| taken);
         if before != self.connection.snd_una && self.confirm_at <= pass.now {
             self.confirm_at = pass.now + CONFIRM;
             if let Some(path) = &self.path {
                 inet.confirm(path, pass.now);
             }
+        }
+    }
+
+    /// The acknowledgment is left to the reader, if he is there and it can be.
+    #[inline]
+    fn leave_ack(&mut self, reads: impl FnOnce(&dyn TcpEndpoint) -> bool) {
+        if let Some(endpoint) = self.endpoint.as_deref()
+            && reads(endpoint)
+            && self.connection.leave_ack_to_reader()
+        {
+            endpoint.ack_is_left();
         }
     }
 

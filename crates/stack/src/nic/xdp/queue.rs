@@ -51,6 +51,7 @@ pub(super) fn start(
         tx: Box::new(Tx {
             open,
             ring: Producer::new(rings.tx),
+            gathered: 0,
             completion: Consumer::new(rings.completion),
             // The last is taken first: few frames in use means few cache lines in use.
             free: frames(sizes.rx..sizes.rx + sizes.tx).rev().collect(),
@@ -95,9 +96,15 @@ impl RxQueue for Rx {
     }
 }
 
+/// How many frames one system call sends at most in copy mode (Linux's `TX_BATCH_SIZE`). More of them are not
+/// gathered: the first would wait for nothing.
+const BATCH: u32 = 32;
+
 struct Tx {
     open: Arc<Open>,
     ring: Producer<xdp_desc>,
+    /// Written since the last flush.
+    gathered: u32,
     completion: Consumer<u64>,
     free: Vec<u64>,
 }
@@ -137,17 +144,22 @@ impl TxQueue for Tx {
         fill(bytes);
         self.free.pop();
         self.ring.write(xdp_desc { addr: frame, len: len as u32, options: 0 });
+        self.gathered += 1;
+        if self.gathered >= BATCH {
+            self.flush();
+        }
         Ok(())
     }
 
     fn flush(&mut self) {
         self.ring.submit();
+        self.gathered = 0;
         // What an earlier kick left behind goes too.
         let mut waiting = self.ring.outstanding();
         let socket = &self.open.socket;
         while waiting > 0 && (self.ring.needs_wakeup() || socket.kernel_polls) {
             let again = match socket.kick_tx() {
-                // One call sends at most 32 frames and then says EAGAIN; EBUSY means that the driver
+                // One call sends so many frames and then says EAGAIN; EBUSY means that the driver
                 // dropped one. Both are worth another call as long as each gets further.
                 Err(e) => {
                     matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS))

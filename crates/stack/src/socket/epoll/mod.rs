@@ -313,7 +313,7 @@ impl Epoll {
             };
             // Members that have come since may have queues of their own.
             let mut others = false;
-            let busy = busy_loop(&contexts, &terms, &mut poller, |now| {
+            let busy = busy_loop(&contexts, &terms, &mut poller, |now, _| {
                 self.set.is_ready()
                     || look.is_due(now) && {
                         others = !Arc::ptr_eq(&contexts, &self.set.contexts());

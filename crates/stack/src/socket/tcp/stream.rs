@@ -2,11 +2,10 @@
 
 use super::{
     adopt::KernelHalf,
-    endpoint::{Endpoint, Writing, events},
+    endpoint::{Endpoint, Writing, events, reader_waits},
     is_connected,
     listener::TcpListener,
     options::Values,
-    transfer::reader_waits,
 };
 use crate::{
     Host,

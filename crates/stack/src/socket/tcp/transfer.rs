@@ -1,7 +1,7 @@
 //! Moving data over a connection.
 
 use super::{
-    endpoint::{Endpoint, Reading, Writing},
+    endpoint::{OnFlow, Reading, Writing},
     find::Find,
     message::SendFlags,
     stream::{Inner, TcpStream, pass},
@@ -51,8 +51,9 @@ impl Inner {
         let waiting = &endpoint.waiting;
         let at_once = flags.dont_wait || waiting.is_nonblocking();
         let find = Find::new(into);
-        let call = Receiving { endpoint, flow: &flow, into, peek: flags.peek, at_once, find };
-        waiting.wait_unless(at_once, &Reading(endpoint), &waiting.reading, call)
+        let bed = OnFlow { bed: Reading(endpoint), endpoint, flow: &flow, sends: false };
+        let call = Receiving { bed: &bed, into, peek: flags.peek, at_once, find };
+        waiting.wait_unless(at_once, &bed, &waiting.reading, call)
     }
 
     /// Hands `data` down; a blocking call returns when all of it has found room.
@@ -63,7 +64,8 @@ impl Inner {
         let len = data.iter().map(|piece| piece.len()).sum();
         let mut sent = 0;
         let at_once = flags.dont_wait || waiting.is_nonblocking();
-        let result = waiting.wait_unless(at_once, &Writing(endpoint), &waiting.writing, || {
+        let bed = OnFlow { bed: Writing(endpoint), endpoint, flow: &flow, sends: true };
+        let result = waiting.wait_unless(at_once, &bed, &waiting.writing, || {
             // An error that ends a call half done is the next call's.
             if sent > 0 && endpoint.ready().any(Ready::ERROR | Ready::HANGUP) {
                 return Some(Ok(()));
@@ -96,22 +98,34 @@ impl Inner {
 
 /// A receive.
 struct Receiving<'a, 'b> {
-    endpoint: &'a Endpoint,
-    flow: &'a Flow,
+    bed: &'a OnFlow<'a, Reading<'a>>,
     into: &'a mut [IoSliceMut<'b>],
     peek: bool,
     at_once: bool,
     find: Find,
 }
 
-/// The reader waits for more: sends the acknowledgment that was left to his answer, if one was and nothing has carried
-/// it.
-#[inline]
-pub(super) fn reader_waits(endpoint: &Endpoint, flow: &Flow) {
-    if endpoint.take_ack_left() {
+impl Receiving<'_, '_> {
+    #[inline]
+    fn take(&mut self) -> Option<io::Result<usize>> {
+        if let Some(found) = self.find.take(self.into) {
+            return Some(Ok(found));
+        }
+        let endpoint = self.bed.endpoint;
+        let moment = endpoint.moment();
+        if !moment.ready().any(Ready::READABLE) {
+            return None;
+        }
         let mut pass = pass();
-        flow.reader_waits(&mut pass);
+        let result = self.bed.flow.recv(self.into, self.peek, &mut pass);
         pass.wake.wake_all();
+        match result {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                endpoint.passed(moment, Ready::READABLE);
+                None
+            }
+            done => Some(done),
+        }
     }
 }
 
@@ -120,28 +134,12 @@ impl Call for Receiving<'_, '_> {
 
     #[inline]
     fn attempt(&mut self) -> Option<io::Result<usize>> {
-        if let Some(found) = self.find.take(self.into) {
-            // Who does not wait here may go on to an epoll and wait there, which does not ask us.
-            if self.at_once || self.endpoint.is_watched() {
-                reader_waits(self.endpoint, self.flow);
-            }
-            return Some(Ok(found));
+        let result = self.take();
+        // Who does not wait here may go on to an epoll and wait there, which does not ask us.
+        if self.at_once || self.bed.endpoint.is_watched() {
+            self.bed.reader_waits();
         }
-        let moment = self.endpoint.moment();
-        if !moment.ready().any(Ready::READABLE) {
-            reader_waits(self.endpoint, self.flow);
-            return None;
-        }
-        let mut pass = pass();
-        let result = self.flow.recv(self.into, self.peek, &mut pass);
-        pass.wake.wake_all();
-        match result {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                self.endpoint.passed(moment, Ready::READABLE);
-                None
-            }
-            done => Some(done),
-        }
+        result
     }
 
     #[inline]

@@ -24,6 +24,9 @@ pub(super) const DELAY_MAX: u32 = 200_000;
 pub(super) const QUICK: u8 = 16;
 /// Until a larger one has come, this is a full-sized segment.
 const FULL_MIN: u32 = 536;
+/// How long more than a segment may wait for a reader who was there for it and has not come back. Shorter than the
+/// least slack of a sender's tail loss probe.
+const HELD: u64 = 1_000_000;
 /// So much is acknowledged at once however large the segments are: beside it an acknowledgment costs nothing,
 /// and the sender's buffer may hold no second one (asterinas#485: a 64 KiB segment per 10 ms).
 const PLENTY: u32 = 16 << 10;
@@ -109,10 +112,16 @@ impl Acks {
         self.adapt(window, now);
         let unacked = next - self.told;
         // RFC 9293 section 3.8.6.3: "An ACK SHOULD be generated for at least every second full-sized segment
-        // or 2*RMSS bytes of new data".
-        let enough = unacked > self.full || unacked >= PLENTY.min(limit / 2);
-        self.quickly |= self.quick > 0 && !self.interactive;
-        self.owe(enough, now);
+        // or 2*RMSS bytes of new data". To a reader who takes a burst from the queue with his own hands it is left
+        // until the burst is over (as with Linux's GRO, where it is one for what a NAPI poll has found), unless
+        // the sender's window may still be small.
+        let enough = unacked > self.full;
+        let plenty = unacked >= PLENTY.min(limit / 2);
+        self.owe(plenty || enough && self.quick > 0, now);
+        self.quickly |= enough || self.quick > 0 && !self.interactive;
+        if enough {
+            self.by = self.by.min(Instant::from_nanos(now.nanos().saturating_add(HELD)));
+        }
     }
 
     /// Something came that the sender must hear of at once: data out of order, a filled hole, a duplicate
@@ -168,7 +177,8 @@ impl Acks {
     pub(super) fn read(&mut self, all: bool, next: Seq) {
         let answer_unlikely = self.pushed > 1 || self.pushed == 1 && !self.interactive;
         if self.due {
-            self.now |= next - self.told > self.full;
+            // That of more than a segment is quick, unless it was left to him.
+            self.now |= self.quickly && next - self.told > self.full;
             self.quickly |= all && answer_unlikely;
         }
     }
@@ -187,14 +197,17 @@ impl Acks {
         self.now |= self.due;
     }
 
-    /// The delay is over and nothing carried the acknowledgment: none was to be expected.
-    pub(super) fn expired(&mut self, now: Instant) {
+    /// The delay is over and nothing carried the acknowledgment, which says `next`: none was to be expected.
+    pub(super) fn expired(&mut self, next: Seq, now: Instant) {
         if self.due && self.by <= now {
-            if self.interactive {
-                self.interactive = false;
-                self.delay = DELAY_MIN;
-            } else {
-                self.delay = (self.delay * 2).min(DELAY_MAX);
+            match self.interactive {
+                // It has waited for a reader, not for an answer.
+                _ if next - self.told > self.full => {}
+                true => {
+                    self.interactive = false;
+                    self.delay = DELAY_MIN;
+                }
+                false => self.delay = (self.delay * 2).min(DELAY_MAX),
             }
             self.now = true;
         }

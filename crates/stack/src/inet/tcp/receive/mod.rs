@@ -476,7 +476,7 @@ impl Receiver {
 
     /// The moment of [`AckNeed::By`] has come: from here on it is [`AckNeed::Now`].
     pub(super) fn ack_timer(&mut self, now: Instant) {
-        self.acks.expired(now);
+        self.acks.expired(self.next, now);
     }
 
     /// We are sending data (new data, not again).

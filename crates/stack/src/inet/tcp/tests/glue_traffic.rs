@@ -286,6 +286,31 @@ fn what_a_poller_has_taken_is_acknowledged_by_his_answer_or_when_he_waits_again(
     assert_eq!((left(), net.segments(B)), (0, vec![]));
     net.advance(ms(45));
     assert_eq!(client.unacknowledged(), 0);
+    // A burst that comes by the hand of him who receives it is his to acknowledge, when it is over.
+    let full = vec![7; 1448];
+    let burst = |net: &mut Net| {
+        for _ in 0..3 {
+            client.send(&[IoSlice::new(&full)], false, &mut net.pass()).unwrap();
+        }
+        net.receive_all(B, &net.hosts[A].sent());
+        let mut room = [0; 8192];
+        let into = &mut [IoSliceMut::new(&mut room)];
+        assert_eq!(served.recv(into, false, &mut net.pass()).unwrap(), 3 * full.len());
+    };
+    for _ in 0..20 {
+        burst(&mut net);
+        net.settle();
+    }
+    left();
+    burst(&mut net);
+    assert_eq!((left(), net.segments(B).len()), (0, 1), "somebody else's hand");
+    ear.receives.store(true, Ordering::Relaxed);
+    burst(&mut net);
+    assert_eq!((left() > 0, net.segments(B)), (true, vec![]));
+    served.reader_waits(&mut net.pass());
+    assert_eq!(net.segments(B).len(), 1);
+    ear.receives.store(false, Ordering::Relaxed);
+    net.settle();
     // Asked for, at once.
     served.set_options(TcpOptions { quick_ack: Some(true), ..served.options() }, &mut net.pass());
     ask(&mut net);

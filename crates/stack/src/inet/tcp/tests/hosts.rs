@@ -31,7 +31,7 @@ use std::{
     net::{Ipv4Addr, SocketAddr, SocketAddrV4},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -89,6 +89,7 @@ pub(super) struct Ear {
     pub(super) room: AtomicUsize,
     pub(super) taken: Mutex<Vec<u8>>,
     pub(super) ack_left: AtomicU64,
+    pub(super) receives: AtomicBool,
 }
 
 impl TcpEndpoint for Ear {
@@ -103,6 +104,10 @@ impl TcpEndpoint for Ear {
             self.taken.lock().unwrap().extend_from_slice(data);
         }
         fits
+    }
+
+    fn receives(&self, _: &Pass<'_>) -> bool {
+        self.receives.load(Ordering::Relaxed)
     }
 
     fn ack_is_left(&self) {

@@ -244,3 +244,31 @@ fn a_quick_acknowledgment_can_be_left_to_the_reader_and_no_other() {
     data(&mut rx, 10, now);
     assert!(!rx.leave_ack_to_reader(), "asked for");
 }
+
+#[test]
+fn a_burst_can_be_left_to_the_reader_who_takes_it_until_it_is_plenty_or_he_stays_away() {
+    let (mut rx, now) = settled();
+    let held = AckNeed::By(now + MS);
+    assert_eq!(data(&mut rx, MSS, now), AckNeed::By(now + 40 * MS));
+    let mut unacked = MSS;
+    while unacked + MSS < 16 << 10 {
+        // Whoever else drove the queue would send it now.
+        assert_eq!(data(&mut rx, MSS, now), AckNeed::Now);
+        assert!(rx.leave_ack_to_reader());
+        drain(&mut rx, now);
+        assert_eq!(rx.ack_need(), held);
+        unacked += MSS;
+    }
+    assert_eq!(data(&mut rx, MSS, now), AckNeed::Now);
+    assert!(!rx.leave_ack_to_reader(), "plenty");
+    tell(&mut rx);
+    // He has taken it and does not come back: no delayed acknowledgment has been in vain by that.
+    data(&mut rx, MSS, now);
+    data(&mut rx, MSS, now);
+    assert!(rx.leave_ack_to_reader());
+    drain(&mut rx, now);
+    rx.ack_timer(now + MS);
+    assert_eq!(rx.ack_need(), AckNeed::Now);
+    tell(&mut rx);
+    assert_eq!(data(&mut rx, MSS, now + MS), AckNeed::By(now + 41 * MS));
+}
