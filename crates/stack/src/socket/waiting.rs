@@ -42,9 +42,15 @@ pub(super) trait Bed {
     /// Whether it is worth another attempt. Asked in the busy loop.
     fn is_ready(&self) -> bool;
 
-    /// Told in the busy loop, unless ready, how many packets the last look has found, and for how long none has come.
-    /// Whether that makes another attempt worthwhile all the same.
-    fn looked(&self, _found: usize, _in_vain: Duration) -> bool {
+    /// Told in the busy loop, unless ready, how many packets the last look has found, whosever they are, and how long
+    /// the loop has lasted. Whether that makes another attempt worthwhile all the same.
+    fn looked(&self, _found: usize, _polled: Duration) -> bool {
+        false
+    }
+
+    /// Whether who polls here brings about himself what he waits for, piece by piece: then he goes on as long as
+    /// pieces come, and sleeps only after a whole time of polling in vain.
+    fn is_moved_by_polling(&self) -> bool {
         false
     }
 
@@ -217,9 +223,8 @@ impl Waiting {
                 if let Some(result) = call.attempt() {
                     return result;
                 }
-                // Something moves, and polling finds it: no time to go to sleep.
                 let over = || deadline.is_some_and(|deadline| deadline <= time::now());
-                if !at_once && !signal::is_put_off() && !over() {
+                if bed.is_moved_by_polling() && !at_once && !signal::is_put_off() && !over() {
                     continue;
                 }
             }
@@ -264,17 +269,9 @@ impl Waiting {
         let mut poller =
             Poller { name: bed.poller(), prefer: self.prefers_busy_poll(), direct: call.direct() };
         let contexts = slice::from_ref(&context);
-        let mut heard_at = None;
-        let ready = |now, found| {
-            if bed.is_ready() {
-                return true;
-            }
-            let since = match heard_at {
-                Some(at) if found == 0 => at,
-                _ => *heard_at.insert(now),
-            };
-            bed.looked(found, now - since)
-        };
+        let mut began = None;
+        let ready =
+            |now, found| bed.is_ready() || bed.looked(found, now - *began.get_or_insert(now));
         busy_loop(contexts, &terms, &mut poller, ready) == Busy::Ready
     }
 }

@@ -41,7 +41,9 @@ impl Connection {
     /// Whether [`send`](Connection::send) would take a full segment.
     #[inline]
     pub(super) fn has_room(&self) -> bool {
-        self.buffer.room() >= self.snd_mss as usize
+        matches!(self.state, State::Established | State::CloseWait)
+            && self.buffer.takes(self.snd_mss as usize)
+            && self.may_queue()
     }
 
     #[cold]
@@ -228,11 +230,17 @@ impl Connection {
     /// `sk_stream_is_writeable`: a third of the buffer is free, and not too much of it waits to be sent.
     #[inline]
     pub(super) fn is_writable(&self) -> bool {
+        self.buffer.is_writable() && self.may_queue()
+    }
+
+    /// `TCP_NOTSENT_LOWAT`.
+    #[inline]
+    fn may_queue(&self) -> bool {
         let low = match self.options.notsent_low_water {
             0 => self.shared.config.tcp_notsent_lowat,
             low => low,
         };
-        self.buffer.is_writable() && (low == u32::MAX || self.buffer.end() - self.snd_nxt < low)
+        low == u32::MAX || self.buffer.end() - self.snd_nxt < low
     }
 
     /// FIN follows the data (RFC 9293 section 3.10.4).

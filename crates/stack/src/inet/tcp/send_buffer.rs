@@ -73,6 +73,12 @@ impl SendBuffer {
         room > 0 && room >= used / 2 && self.store.allowed(self.end(), 1, GRANTED) > 0
     }
 
+    /// Whether so much would be taken now.
+    #[inline]
+    pub(super) fn takes(&self, len: usize) -> bool {
+        self.room() >= len && self.store.allowed(self.end(), len, GRANTED) >= len
+    }
+
     /// SND.UNA as far as data is concerned: the first byte kept.
     #[inline]
     pub(super) fn start(&self) -> Seq {

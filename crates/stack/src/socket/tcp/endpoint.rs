@@ -355,7 +355,7 @@ pub(super) struct OnFlow<'a, B> {
     pub(super) sends: bool,
 }
 
-/// Who polls this long in vain is not in the middle of a burst: an acknowledgment that was left to him goes out.
+/// Who polls this long is not in the middle of a burst: an acknowledgment that was left to him goes out.
 const QUIET: Duration = Duration::from_micros(10);
 
 /// The reader waits for more: sends the acknowledgment that was left to his answer, if one was and nothing has carried
@@ -382,13 +382,18 @@ impl<B: Bed> Bed for OnFlow<'_, B> {
         self.bed.is_ready()
     }
 
-    /// A sender who polls uses room as it comes: his own polling, which the acknowledgments end, must not.
     #[inline]
-    fn looked(&self, found: usize, in_vain: Duration) -> bool {
-        if in_vain >= QUIET {
+    fn looked(&self, found: usize, polled: Duration) -> bool {
+        if polled >= QUIET {
             self.reader_waits();
         }
         self.sends && found > 0 && self.flow.has_room()
+    }
+
+    /// A sender's polling finds the acknowledgments that make room.
+    #[inline]
+    fn is_moved_by_polling(&self) -> bool {
+        self.sends
     }
 
     #[inline]

@@ -52,8 +52,13 @@ impl Inner {
         let at_once = flags.dont_wait || waiting.is_nonblocking();
         let find = Find::new(into);
         let bed = OnFlow { bed: Reading(endpoint), endpoint, flow: &flow, sends: false };
-        let call = Receiving { bed: &bed, into, peek: flags.peek, at_once, find };
-        waiting.wait_unless(at_once, &bed, &waiting.reading, call)
+        let call = Receiving { bed: &bed, into, peek: flags.peek, find };
+        let result = waiting.wait_unless(at_once, &bed, &waiting.reading, call);
+        // Who does not wait here may go on to an epoll and wait there, which does not ask us.
+        if at_once || endpoint.is_watched() {
+            bed.reader_waits();
+        }
+        result
     }
 
     /// Hands `data` down; a blocking call returns when all of it has found room.
@@ -101,13 +106,14 @@ struct Receiving<'a, 'b> {
     bed: &'a OnFlow<'a, Reading<'a>>,
     into: &'a mut [IoSliceMut<'b>],
     peek: bool,
-    at_once: bool,
     find: Find,
 }
 
-impl Receiving<'_, '_> {
+impl Call for Receiving<'_, '_> {
+    type Output = usize;
+
     #[inline]
-    fn take(&mut self) -> Option<io::Result<usize>> {
+    fn attempt(&mut self) -> Option<io::Result<usize>> {
         if let Some(found) = self.find.take(self.into) {
             return Some(Ok(found));
         }
@@ -126,20 +132,6 @@ impl Receiving<'_, '_> {
             }
             done => Some(done),
         }
-    }
-}
-
-impl Call for Receiving<'_, '_> {
-    type Output = usize;
-
-    #[inline]
-    fn attempt(&mut self) -> Option<io::Result<usize>> {
-        let result = self.take();
-        // Who does not wait here may go on to an epoll and wait there, which does not ask us.
-        if self.at_once || self.bed.endpoint.is_watched() {
-            self.bed.reader_waits();
-        }
-        result
     }
 
     #[inline]

@@ -113,7 +113,7 @@ impl Acks {
         let unacked = next - self.told;
         // RFC 9293 section 3.8.6.3: "An ACK SHOULD be generated for at least every second full-sized segment
         // or 2*RMSS bytes of new data". To a reader who takes a burst from the queue with his own hands it is left
-        // until the burst is over (as with Linux's GRO, where it is one for what a NAPI poll has found), unless
+        // until the burst is over (GRO and LRO gather for one NAPI poll, to the same end), unless
         // the sender's window may still be small.
         let enough = unacked > self.full;
         let plenty = unacked >= PLENTY.min(limit / 2);
@@ -201,8 +201,8 @@ impl Acks {
     pub(super) fn expired(&mut self, next: Seq, now: Instant) {
         if self.due && self.by <= now {
             match self.interactive {
-                // It has waited for a reader, not for an answer.
-                _ if next - self.told > self.full => {}
+                // It has waited for a reader, not for an answer, and the sender perhaps for us.
+                _ if next - self.told > self.full => self.quick = QUICK,
                 true => {
                     self.interactive = false;
                     self.delay = DELAY_MIN;
