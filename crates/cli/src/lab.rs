@@ -96,10 +96,15 @@ fn end_with_this_process(command: &mut Command, signal: Signal) {
     let holder = getpid();
     let arrange = move || {
         set_parent_process_death_signal(Some(signal))?;
+        if signal == Signal::HUP {
+            // Under nohup a shell would not hear it.
+            // SAFETY: async-signal-safe.
+            unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
+        }
         // The holder may have gone before the kernel was told.
         if getppid() == Some(holder) { Ok(()) } else { Err(std::io::ErrorKind::Interrupted.into()) }
     };
-    // SAFETY: between fork and exec the closure makes two system calls and allocates nothing.
+    // SAFETY: between fork and exec the closure makes three system calls and allocates nothing.
     unsafe { command.pre_exec(arrange) };
 }
 
