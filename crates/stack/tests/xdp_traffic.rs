@@ -300,7 +300,7 @@ fn the_interrupt_is_level_triggered() {
     assert!(!is_readable(interrupt.fd(), Duration::ZERO));
 }
 
-/// Everything pushed goes out, more than a system call sends, and the ring says when it is full.
+/// Everything pushed goes out, more than a system call sends.
 #[test]
 fn a_burst_goes_out_whole() {
     needs_root!();
@@ -310,29 +310,41 @@ fn a_burst_goes_out_whole() {
     let macs = (MacAddr(lab.client.mac()), MacAddr(lab.server.mac()));
     let (from, to) = (client.address, server.address);
     let mut write = |frame: &mut [u8]| write_udp(frame, macs, from, to, 1);
-    let mut pushed = 0;
-    while client.queue.tx.push(60, false, &mut write).is_ok() {
-        pushed += 1;
-        assert!(pushed <= 1024);
-    }
-    assert_eq!(pushed, 1024);
-    assert_eq!(client.queue.tx.push(60, false, &mut write), Err(RingFull));
-    // veth's own ring holds 256: what it cannot take at once waits on ours for the next flush.
-    let mut received = 0;
-    for _ in 0..10_000 {
-        client.queue.tx.flush();
-        received += server.queue.rx.poll(2048, &mut |_| ());
-        if client.queue.tx.push(60, false, &mut write).is_ok() {
+    let (mut pushed, mut received) = (0, 0);
+    for burst in [1, 31, 32, 33, 64, 100, 500, 1000, 1000, 1000] {
+        for _ in 0..burst {
+            while client.queue.tx.push(60, false, &mut write).is_err() {
+                client.queue.tx.flush();
+            }
             pushed += 1;
         }
-        if pushed > 4096 {
-            break;
-        }
+        client.queue.tx.flush();
+        received += server.queue.rx.poll(2048, &mut |_| ());
     }
     client.queue.tx.flush();
     thread::sleep(Duration::from_millis(50));
     received += server.queue.rx.poll(4096, &mut |_| ());
+    // Where its softirq is late, veth drops what its ring has no room for.
     assert!(received > pushed / 2, "{received} of {pushed}");
+}
+
+#[test]
+fn a_full_ring_says_so() {
+    needs_root!();
+    needs!(program "ip");
+    let lab = lab();
+    let mut client = station(&lab.client);
+    // Nothing goes out any more.
+    let mut down = lab.client.command("ip");
+    let down = down.args(["link", "set", lab.client.interface(), "down"]).status();
+    assert!(down.unwrap().success());
+    let mut pushed = 0;
+    while client.queue.tx.push(60, false, &mut |frame| frame.fill(0)).is_ok() {
+        pushed += 1;
+        assert!(pushed <= 1024);
+    }
+    assert_eq!(pushed, 1024);
+    assert_eq!(client.queue.tx.push(60, false, &mut |_| ()), Err(RingFull));
 }
 
 #[test]
