@@ -37,8 +37,8 @@ pub(super) struct Terms {
 const COURTESY: Duration = Duration::from_micros(5);
 
 /// Polls `contexts` in turn until `ready`, which is told the time and how many packets the last look has found, or
-/// until the poller has its own find. Takes no lock, and makes no system call before [`COURTESY`] is over. A queue that someone else owns is passed over: its packets
-/// come to us by that owner's hand.
+/// until the poller has its own find. Takes no lock, and makes no system call before [`COURTESY`] is over. A queue
+/// that someone else owns is passed over: its packets come to us by that owner's hand.
 ///
 /// A signal's handler interrupts it by itself; one that was put off ends it.
 #[inline]

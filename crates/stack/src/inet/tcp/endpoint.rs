@@ -78,8 +78,9 @@ pub trait TcpEndpoint: Send + Sync {
         false
     }
 
-    /// What was [taken](TcpEndpoint::take), or came by the hand of one who [receives](TcpEndpoint::receives), is not acknowledged yet, for the answer to carry that: if there is none
-    /// and the receiver waits again, [`Flow::reader_waits`](super::Flow::reader_waits) is to be called first.
+    /// What was [taken](TcpEndpoint::take), or came by the hand of one who [receives](TcpEndpoint::receives), is not
+    /// acknowledged yet, for the answer to carry that: if there is none and the receiver waits again,
+    /// [`Flow::reader_waits`](super::Flow::reader_waits) is to be called first.
     fn ack_is_left(&self) {}
 }
 

@@ -1,9 +1,9 @@
 //! The upper end of a connection or a listener: what has happened below, in one word that is read without a
 //! lock, and who waits for it. Told under the lock of what it belongs to, it calls nothing of TCP.
 
-use super::{find::Find, stream::pass};
+use super::find::Find;
 use crate::{
-    inet::tcp::{Flow, Ready, TcpEndpoint},
+    inet::tcp::{Ready, TcpEndpoint},
     napi::{Context, Driver, NapiId, Pass, Waiter},
     socket::{
         readiness::{Events, WaitQueue, Watch, tell},
@@ -12,12 +12,9 @@ use crate::{
     },
     sync::lock,
 };
-use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
 
 /// What a socket of TCP waits by.
@@ -345,76 +342,6 @@ macro_rules! bed {
 
 bed!(Reading, reading, Ready::READABLE);
 bed!(Writing, writing, Ready::WRITABLE);
-
-/// Where those wait who move data over a connection.
-pub(super) struct OnFlow<'a, B> {
-    pub(super) bed: B,
-    pub(super) endpoint: &'a Endpoint,
-    pub(super) flow: &'a Flow,
-    /// It is room that is waited for.
-    pub(super) sends: bool,
-}
-
-/// Who polls this long is not in the middle of a burst: an acknowledgment that was left to him goes out.
-const QUIET: Duration = Duration::from_micros(10);
-
-/// The reader waits for more: sends the acknowledgment that was left to his answer, if one was and nothing has carried
-/// it.
-#[inline]
-pub(super) fn reader_waits(endpoint: &Endpoint, flow: &Flow) {
-    if endpoint.take_ack_left() {
-        let mut pass = pass();
-        flow.reader_waits(&mut pass);
-        pass.wake.wake_all();
-    }
-}
-
-impl<B> OnFlow<'_, B> {
-    #[inline]
-    pub(super) fn reader_waits(&self) {
-        reader_waits(self.endpoint, self.flow);
-    }
-}
-
-impl<B: Bed> Bed for OnFlow<'_, B> {
-    #[inline]
-    fn is_ready(&self) -> bool {
-        self.bed.is_ready()
-    }
-
-    #[inline]
-    fn looked(&self, found: usize, polled: Duration) -> bool {
-        if polled >= QUIET {
-            self.reader_waits();
-        }
-        self.sends && found > 0 && self.flow.has_room()
-    }
-
-    /// A sender's polling finds the acknowledgments that make room.
-    #[inline]
-    fn is_moved_by_polling(&self) -> bool {
-        self.sends
-    }
-
-    #[inline]
-    fn poller(&self) -> usize {
-        self.bed.poller()
-    }
-
-    #[inline]
-    fn context(&self) -> Option<Arc<Context>> {
-        self.bed.context()
-    }
-
-    fn join(&self, waiter: &Arc<Waiter>) -> Result<Option<Arc<Context>>, Something> {
-        self.reader_waits();
-        self.bed.join(waiter)
-    }
-
-    fn leave(&self, waiter: &Arc<Waiter>) {
-        self.bed.leave(waiter);
-    }
-}
 
 #[cfg(test)]
 mod tests {

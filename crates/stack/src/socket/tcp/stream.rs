@@ -2,10 +2,11 @@
 
 use super::{
     adopt::KernelHalf,
-    endpoint::{Endpoint, Writing, events, reader_waits},
+    endpoint::{Endpoint, Writing, events},
     is_connected,
     listener::TcpListener,
     options::Values,
+    transfer::reader_waits,
 };
 use crate::{
     Host,

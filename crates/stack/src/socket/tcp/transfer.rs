@@ -1,17 +1,25 @@
 //! Moving data over a connection.
 
 use super::{
-    endpoint::{OnFlow, Reading, Writing},
+    endpoint::{Endpoint, Reading, Writing},
     find::Find,
     message::SendFlags,
     stream::{Inner, TcpStream, pass},
 };
 use crate::{
     inet::tcp::{Flow, Ready},
-    napi::{Direct, Pass},
-    socket::{options::errno, udp::ReceiveFlags, waiting::Call},
+    napi::{Context, Direct, Pass, Waiter},
+    socket::{
+        options::errno,
+        udp::ReceiveFlags,
+        waiting::{Bed, Call, Something},
+    },
 };
-use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::{
+    io::{self, IoSlice, IoSliceMut, Read, Write},
+    sync::Arc,
+    time::Duration,
+};
 
 /// The most pieces handed down at once.
 const PIECES: usize = 16;
@@ -98,6 +106,76 @@ impl Inner {
             Err(error) if sent == 0 => Err(error),
             _ => Ok(sent),
         }
+    }
+}
+
+/// Where those wait who move data over a connection.
+struct OnFlow<'a, B> {
+    bed: B,
+    endpoint: &'a Endpoint,
+    flow: &'a Flow,
+    /// It is room that is waited for.
+    sends: bool,
+}
+
+/// Who polls this long is not in the middle of a burst: an acknowledgment that was left to him goes out.
+const QUIET: Duration = Duration::from_micros(10);
+
+/// The reader waits for more: sends the acknowledgment that was left to his answer, if one was and nothing has carried
+/// it.
+#[inline]
+pub(super) fn reader_waits(endpoint: &Endpoint, flow: &Flow) {
+    if endpoint.take_ack_left() {
+        let mut pass = pass();
+        flow.reader_waits(&mut pass);
+        pass.wake.wake_all();
+    }
+}
+
+impl<B> OnFlow<'_, B> {
+    #[inline]
+    fn reader_waits(&self) {
+        reader_waits(self.endpoint, self.flow);
+    }
+}
+
+impl<B: Bed> Bed for OnFlow<'_, B> {
+    #[inline]
+    fn is_ready(&self) -> bool {
+        self.bed.is_ready()
+    }
+
+    #[inline]
+    fn looked(&self, found: usize, polled: Duration) -> bool {
+        if polled >= QUIET {
+            self.reader_waits();
+        }
+        self.sends && found > 0 && self.flow.has_room()
+    }
+
+    /// A sender's polling finds the acknowledgments that make room.
+    #[inline]
+    fn is_moved_by_polling(&self) -> bool {
+        self.sends
+    }
+
+    #[inline]
+    fn poller(&self) -> usize {
+        self.bed.poller()
+    }
+
+    #[inline]
+    fn context(&self) -> Option<Arc<Context>> {
+        self.bed.context()
+    }
+
+    fn join(&self, waiter: &Arc<Waiter>) -> Result<Option<Arc<Context>>, Something> {
+        self.reader_waits();
+        self.bed.join(waiter)
+    }
+
+    fn leave(&self, waiter: &Arc<Waiter>) {
+        self.bed.leave(waiter);
     }
 }
 

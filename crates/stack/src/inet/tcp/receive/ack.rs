@@ -113,8 +113,8 @@ impl Acks {
         let unacked = next - self.told;
         // RFC 9293 section 3.8.6.3: "An ACK SHOULD be generated for at least every second full-sized segment
         // or 2*RMSS bytes of new data". To a reader who takes a burst from the queue with his own hands it is left
-        // until the burst is over (GRO and LRO gather for one NAPI poll, to the same end), unless
-        // the sender's window may still be small.
+        // until the burst is over (GRO and LRO gather for one NAPI poll, to the same end), unless the sender's
+        // window may still be small.
         let enough = unacked > self.full;
         let plenty = unacked >= PLENTY.min(limit / 2);
         self.owe(plenty || enough && self.quick > 0, now);
