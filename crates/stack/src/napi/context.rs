@@ -4,6 +4,7 @@
 
 use super::{
     Driver, NapiId, Outside, Pass, Poller, Upper, Waiter, Wake, Word,
+    asleep::is_any_astray,
     counters::{Counters, Stats},
     handoff::{Handoff, Heir, Parting},
     interrupt::Line,
@@ -23,7 +24,8 @@ pub const NAPI_POLL_WEIGHT: usize = 64;
 pub const BUSY_POLL_BUDGET: usize = 8;
 
 /// After so many times the watchdog's time from their last poll it is seen whether pollers have gone. With
-/// the default of 200 us a packet left behind waits less than 1 ms. Preferred pollers are waited for as long.
+/// the default of 200 us a packet left behind waits less than 1 ms. Preferred pollers are waited for as long, and all
+/// where nobody sleeps.
 const WATCHDOG_STRETCH: u32 = 4;
 
 /// How often one busy-poll pass looks at a ring that stays empty.
@@ -237,9 +239,16 @@ impl Context {
     /// When a poller last had the queue, and for how long after that it is left to pollers.
     fn polled(&self) -> (Instant, Duration) {
         let noted = self.last_poll.load(Ordering::Relaxed);
-        let preferred = noted & 1 != 0;
-        let patience = if preferred { self.longest() } else { self.watchdog };
+        let patient = noted & 1 != 0 || !self.is_slept_for();
+        let patience = if patient { self.longest() } else { self.watchdog };
         (Instant::from_nanos(noted & !1), patience)
+    }
+
+    /// Whether a thread sleeps that a packet could wake. If none does, whom packets are for computes, and taking them
+    /// off the ring now would only take the CPU from it.
+    fn is_slept_for(&self) -> bool {
+        let others = self.others.load(Ordering::SeqCst);
+        others > 0 || self.handoff.has_leader() || is_any_astray()
     }
 
     /// Whether pollers had the queue a moment ago.

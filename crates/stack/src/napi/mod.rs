@@ -17,6 +17,7 @@ use std::{
     time::Duration,
 };
 
+mod asleep;
 mod context;
 mod counters;
 mod handoff;
@@ -28,6 +29,7 @@ pub(crate) mod wait;
 mod watchdog;
 mod word;
 
+pub use asleep::sleep_for;
 pub use context::{BUSY_POLL_BUDGET, BusyPoll, Context, NAPI_POLL_WEIGHT};
 pub use counters::{Counter, Stats};
 pub use id::{MIN_NAPI_ID, NapiId};
@@ -39,7 +41,7 @@ use table::Table;
 use watchdog::Watchdog;
 
 /// How long a queue that pollers have left is left alone, at the least, before the interrupt thread takes
-/// it; at the most it is four times as long.
+/// it; at the most, and where no thread sleeps that a packet could wake, it is four times as long.
 pub const WATCHDOG: Duration = Duration::from_micros(200);
 
 static CONTEXTS: LazyLock<Table<Context>> =

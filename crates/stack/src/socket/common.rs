@@ -20,7 +20,8 @@ macro_rules! common_options {
                 $waiting(self).busy_poll()
             }
 
-            /// `SO_PREFER_BUSY_POLL`: after a busy poll the queue is left to its pollers four times as long.
+            /// `SO_PREFER_BUSY_POLL`: after a busy poll the queue is left to its pollers four times as long,
+            /// also while other threads sleep that its packets may be for.
             ///
             /// # Errors
             /// None today; a `Result` as in Linux.

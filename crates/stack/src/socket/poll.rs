@@ -7,7 +7,7 @@ use super::{
     source::{Socket, Source},
 };
 use crate::{
-    napi::{BUSY_POLL_BUDGET, Context, NapiId, Outside, Poller, Waiter, Wake, WakeList},
+    napi::{self, BUSY_POLL_BUDGET, Context, NapiId, Outside, Poller, Waiter, Wake, WakeList},
     signal,
     spin::Turn,
     time,
@@ -187,11 +187,7 @@ fn wait<E: Entry>(
             break Err(io::ErrorKind::Interrupted.into());
         }
         let left = deadline.map(|deadline| deadline - time::now());
-        let wake = match contexts.first() {
-            Some(context) => context.sleep_minding(&waiter, left, beside.outside()),
-            None => waiter.sleep_minding(left, beside.outside()),
-        };
-        match wake {
+        match napi::sleep_for(&contexts, &waiter, left, beside.outside()) {
             Wake::Woken | Wake::Readable => {}
             Wake::Timeout | Wake::Outside => break Ok(look(fds)),
             Wake::Interrupted => match look(fds) {

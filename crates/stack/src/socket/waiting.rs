@@ -6,7 +6,7 @@ use super::{
     options::{SO_BUSY_POLL, SO_BUSY_POLL_BUDGET, SO_PREFER_BUSY_POLL, at_least, errno},
 };
 use crate::{
-    napi::{self, Context, Direct, NapiId, Poller, Waiter, Wake},
+    napi::{self, Context, Direct, NapiId, Outside, Poller, Waiter, Wake},
     signal,
     spin::Turn,
     time::{self, Instant},
@@ -285,10 +285,7 @@ fn sleep(bed: &impl Bed, deadline: Option<Instant>) -> io::Result<Wake> {
     }
     let Ok(context) = bed.join(&waiter) else { return Ok(Wake::Woken) };
     let timeout = deadline.map(|deadline| deadline - time::now());
-    let wake = match context {
-        Some(context) => context.sleep(&waiter, timeout),
-        None => waiter.sleep(timeout),
-    };
+    let wake = napi::sleep_for(context.as_slice(), &waiter, timeout, &mut Outside::nothing());
     // Who wakes a sleeper takes it off the queue; but it may have been woken by the late echo of an
     // earlier wait, and an entry left behind would swallow a later wake-up.
     if waiter.is_queued() || !waiter.is_woken() {

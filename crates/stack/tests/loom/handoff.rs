@@ -178,6 +178,21 @@ fn what_is_left_to_pollers_that_have_gone_is_the_watchdogs() {
 }
 
 #[test]
+fn where_nobody_sleeps_the_queue_is_left_to_its_poller_for_longer() {
+    check(Some(1), || {
+        let mut stage = Stage::set();
+        let micros = std::time::Duration::from_micros;
+        napi::note_poll(&stage.context);
+        assert!(napi::is_left(&stage.context, micros(799)));
+        assert!(!napi::is_left(&stage.context, micros(800)));
+        assert!(napi::lead(&stage.context));
+        assert!(napi::is_left(&stage.context, micros(199)));
+        assert!(!napi::is_left(&stage.context, micros(200)));
+        stage.close();
+    });
+}
+
+#[test]
 fn a_leader_is_woken_by_every_packet() {
     check(Some(2), || {
         let mut stage = Stage::set();

@@ -1,6 +1,8 @@
 //! `src/napi`, compiled over loom. Only the counters are not: they decide nothing, and each would double
 //! the schedules to explore.
 
+#[path = "../../src/napi/asleep.rs"]
+mod asleep;
 #[path = "../../src/napi/context.rs"]
 mod context;
 #[path = "../../src/napi/handoff.rs"]
@@ -71,6 +73,16 @@ pub(crate) fn serve(context: &Arc<Context>, watchdog: &Watchdog) {
 /// As if somebody had busy polled just now.
 pub(crate) fn note_poll(context: &Context) {
     context.note_poll(crate::time::now(), false);
+}
+
+/// Whether it is still left to who polled just now, so long after that.
+pub(crate) fn is_left(context: &Context, after: std::time::Duration) -> bool {
+    context.is_polled(crate::time::now() + after)
+}
+
+/// As if a thread had gone to sleep at it.
+pub(crate) fn lead(context: &Context) -> bool {
+    context.handoff.lead()
 }
 
 /// Ends it.

@@ -338,10 +338,7 @@ impl Epoll {
         if !self.set.join(&waiter) {
             return Ok(Wake::Woken);
         }
-        let wake = match self.set.contexts().first() {
-            Some(context) => context.sleep_minding(&waiter, timeout, outside),
-            None => waiter.sleep_minding(timeout, outside),
-        };
+        let wake = napi::sleep_for(&self.set.contexts(), &waiter, timeout, outside);
         self.set.leave(&waiter);
         Ok(wake)
     }

@@ -15,7 +15,7 @@ use crate::{
         self,
         tcp::{Flow, Ready, TcpBound},
     },
-    napi::{Context, Driver, NapiId, Pass, Waiter},
+    napi::{self, Context, Driver, NapiId, Outside, Pass, Waiter},
     signal,
     socket::{
         NOBODY,
@@ -485,10 +485,8 @@ impl Inner {
             if signal::is_put_off() {
                 return;
             }
-            match self.endpoint.context() {
-                Some(context) => context.sleep(&waiter, nap),
-                None => waiter.sleep(nap),
-            };
+            let context = self.endpoint.context();
+            napi::sleep_for(context.as_slice(), &waiter, nap, &mut Outside::nothing());
         }
     }
 }
