@@ -3,9 +3,10 @@
 //! - One spinner per CPU, over all runs of the user ([`Spinners`]), and no more than the policy and
 //!   the CPU quota allow.
 //! - Evidence. A thread whose waits end in sleep or preemption all the same tries both ways, in
-//!   turn; where waiting is clearly shorter without spinning, it stops, for a second at first and
-//!   longer each time it finds the same. So two programs on one CPU, or one and its peer, come to an
-//!   end of keeping each other from running.
+//!   turn; where a wait, or a round of work and wait, is clearly shorter without spinning, it stops,
+//!   for a second at first and longer each time it finds the same. So two programs on one CPU, or one
+//!   and its peer, come to an end of keeping each other from running. (A peer that was kept waiting
+//!   may take the CPU back in the midst of the work: then not the waits are longer, but the rounds.)
 
 use std::cell::Cell;
 use std::path::Path;
@@ -80,8 +81,9 @@ struct Record {
     /// Stretches left of a trial.
     trial: Cell<u32>,
     stretch: Stretch,
-    /// Mean waits of the trial's stretches: without spinning, with it.
-    means: [Means; 2],
+    /// Means of the trial's stretches: without spinning, with it.
+    mean_waits: [Means; 2],
+    mean_rounds: [Means; 2],
     /// For throwing the dice.
     random: Cell<u64>,
     /// Found harmful by this many trials in a row.
@@ -100,6 +102,9 @@ struct Stretch {
     waits: Cell<u32>,
     counted: Cell<u32>,
     nanos: Cell<u64>,
+    /// When the first of them began and the last ended.
+    from: Cell<u64>,
+    to: Cell<u64>,
 }
 
 struct Means {
@@ -202,8 +207,11 @@ impl Record {
                 waits: Cell::new(0),
                 counted: Cell::new(0),
                 nanos: Cell::new(0),
+                from: Cell::new(0),
+                to: Cell::new(0),
             },
-            means: [const { Means::new() }; 2],
+            mean_waits: [const { Means::new() }; 2],
+            mean_rounds: [const { Means::new() }; 2],
             random: Cell::new(0),
             strikes: Cell::new(0),
             off_until: Cell::new(0),
@@ -245,11 +253,13 @@ impl Record {
     #[cold]
     fn next_stretch(&self, now: u64) {
         let stretch = &self.stretch;
-        let [slept, spun] = &self.means;
-        if let Some(mean) = stretch.nanos.get().checked_div(stretch.counted.get().into()) {
-            (if stretch.spins.get() { spun } else { slept }).add(mean);
+        let way = usize::from(stretch.spins.get());
+        if let Some((wait, round)) = stretch.means() {
+            self.mean_waits[way].add(wait);
+            self.mean_rounds[way].add(round);
         }
         self.trial.set(self.trial.get() - 1);
+        let [slept, spun] = &self.mean_waits;
         let clear = spun.far_above(slept) || slept.far_above(spun);
         if clear || slept.full() && spun.full() {
             self.trial.set(0);
@@ -278,7 +288,8 @@ impl Record {
     #[cold]
     fn start_trial(&self, now: u64) {
         self.trial.set(STRETCHES);
-        self.means.iter().for_each(|means| means.count.set(0));
+        let means = self.mean_waits.iter().chain(&self.mean_rounds);
+        means.for_each(|means| means.count.set(0));
         self.stretch.spins.set(self.toss(now));
         self.stretch.begin(now);
     }
@@ -311,16 +322,23 @@ impl Record {
 
     #[cold]
     fn judge(&self, clear: bool, now: u64) {
-        let [slept, spun] = self.means.each_ref().map(Means::median);
-        if spun > slept + slept / 4 + NOISE {
+        let medians = |means: &[Means; 2]| means.each_ref().map(Means::median);
+        let longer = |[slept, spun]: [u64; 2]| spun > slept + slept / 4 + NOISE;
+        let (waits, rounds) = (medians(&self.mean_waits), medians(&self.mean_rounds));
+        if longer(waits) || longer(rounds) {
             let strikes = self.strikes.get() + 1;
             self.strikes.set(strikes);
             if !clear && strikes < 2 && self.rest.get() == 0 {
                 return self.start_trial(now);
             }
+            let (what, [slept, spun]) = if longer(waits) {
+                ("the waits of this program", waits)
+            } else {
+                ("this program's rounds of work and wait", rounds)
+            };
             HARMFUL.say(format_args!(
-                "busy polling made the waits of this program longer ({} us instead of {} us), so it \
-                 stops: are there enough CPUs for it and its peer?",
+                "busy polling made {what} longer ({} us instead of {} us), so it stops: are there \
+                 enough CPUs for it and its peer?",
                 spun / 1000,
                 slept / 1000
             ));
@@ -343,10 +361,21 @@ impl Stretch {
         self.nanos.set(0);
     }
 
+    /// A wait, and a round from wait to wait, if any went its way.
+    fn means(&self) -> Option<(u64, u64)> {
+        let wait = self.nanos.get().checked_div(self.counted.get().into())?;
+        let span = self.to.get().saturating_sub(self.from.get());
+        Some((wait, span.checked_div(self.waits.get().into())?))
+    }
+
     fn ended(&self, spun: bool, began: u64, now: u64) {
         if began.saturating_sub(self.began.get()) < SETTLED {
             return;
         }
+        if self.waits.get() == 0 {
+            self.from.set(began);
+        }
+        self.to.set(now);
         self.waits.set(self.waits.get().saturating_add(1));
         if spun == self.spins.get() {
             self.counted.set(self.counted.get().saturating_add(1));
@@ -421,6 +450,11 @@ mod tests {
     /// A trial of waits that take `spun`, told since when the stretch has spun, or `slept`. How long it spun, if spinning
     /// was found harmful.
     fn trial(slept: u64, spun: impl Fn(u64) -> u64) -> Option<u64> {
+        trial_with_work(slept, spun, [0, 0])
+    }
+
+    /// The same with work between waits, after those that slept and those that spun.
+    fn trial_with_work(slept: u64, spun: impl Fn(u64) -> u64, work: [u64; 2]) -> Option<u64> {
         let record = Record::new();
         let mut now = MS;
         record.start_trial(now);
@@ -430,7 +464,7 @@ mod tests {
             let length = if spins { spun(now - record.stretch.began.get()) } else { slept };
             spent += if spins { length } else { 0 };
             record.ended(spins, now, || now + length);
-            now += length;
+            now += length + work[usize::from(spins)];
         }
         record.rests(|| now).then_some(spent)
     }
@@ -451,6 +485,13 @@ mod tests {
         // Clear at once.
         assert!(trial(10 * US, |_| 110 * US).unwrap() < 2 * CLEAR as u64 * STRETCH + 10 * MS);
         assert_eq!(trial(10 * US, |_| 12 * US), None, "no difference");
+    }
+
+    #[test]
+    fn what_makes_the_work_between_waits_longer_ends_too() {
+        // Redis and its client on one CPU.
+        assert!(trial_with_work(30 * US, |_| 27 * US, [18 * US, 50 * US]).is_some());
+        assert_eq!(trial_with_work(30 * US, |_| 10 * US, [18 * US, 22 * US]), None);
     }
 
     #[test]
