@@ -56,7 +56,8 @@ impl Connection {
             }
             State::SynSent | State::SynReceived => self.send_opening(now, out),
             _ => {
-                let all = self.send_again(now, out)
+                let all = self.send_new_first(now, out)
+                    && self.send_again(now, out)
                     && self.send_tail_probe(now, out)
                     && self.send_new(now, out)
                     && self.send_probe(now, out)
@@ -67,6 +68,22 @@ impl Connection {
                 }
             }
         }
+    }
+
+    /// New data, to see by the answer whether a timeout was needless (RFC 5682): Nagle and a cork do not hold it back
+    /// (Linux's `tcp_xmit_recovery`). If the windows do, what is lost goes again at once.
+    #[inline]
+    fn send_new_first(&mut self, now: Instant, out: &mut Out<'_>) -> bool {
+        if self.recovery.wants_new() {
+            self.push_due = true;
+            if !self.send_new(now, out) {
+                return false;
+            }
+            if self.recovery.wants_new() {
+                self.recovery.has_nothing_new();
+            }
+        }
+        true
     }
 
     /// What recovery says was lost.

@@ -317,6 +317,18 @@ impl Recovery {
         (fits && !self.new_first).then_some(lost.start..lost.end)
     }
 
+    /// F-RTO asks for new data, and none has gone out yet. If none can, say so:
+    /// [`has_nothing_new`](Self::has_nothing_new).
+    #[inline]
+    pub fn wants_new(&self) -> bool {
+        self.new_first && self.nxt == self.high
+    }
+
+    /// RFC 5682 section 3.1 step 2: where no new data can be sent, recovery goes on as after any timeout.
+    pub fn has_nothing_new(&mut self) {
+        (self.frto, self.new_first) = (false, false);
+    }
+
     /// How many bytes of new data the congestion window allows now: whole segments. With nothing in flight
     /// at least one.
     pub fn room(&self) -> u32 {

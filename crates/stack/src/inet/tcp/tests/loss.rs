@@ -211,6 +211,37 @@ pub(super) fn a_needless_timeout_is_undone() {
 }
 
 #[test]
+pub(super) fn to_see_whether_a_timeout_was_needless_a_small_segment_goes_too() {
+    // RFC 5682 section 3.1 step 2b; Linux lets neither Nagle nor a cork hold it back.
+    let mut t = ten_of(Setup::new().config(|c| c.tcp_early_retrans = false));
+    t.configure(|o| o.cork = true);
+    t.send(10);
+    t.expect_after(100..=500, ". 1001:2001(1000) ack 1");
+    t.inject(". 1:1(0) ack 2001");
+    t.expect("P. 11001:11011(10) ack 1");
+    t.inject(". 1:1(0) ack 3001"); // it was needless
+    t.expect_nothing();
+    t.inject(". 1:1(0) ack 11011");
+    t.silent(secs(5));
+}
+
+#[test]
+pub(super) fn what_is_lost_goes_again_at_once_where_nothing_new_can_go() {
+    // RFC 5682 section 3.1 step 2b, "If the TCP sender does not have any new data to send, [or] the receiver window
+    // [...]": here half a segment of window.
+    let mut t = ten_of(Setup::new().config(|c| c.tcp_early_retrans = false));
+    t.inject(". 1:1(0) ack 1001 win 10500");
+    t.send(1_000);
+    t.expect_after(100..=500, ". 1001:2001(1000) ack 1");
+    t.inject(". 1:1(0) ack 2001 win 9500");
+    t.expect(". 2001:3001(1000) ack 1");
+    t.expect(". 3001:4001(1000) ack 1");
+    t.inject_quietly(". 1:1(0) ack 11001 win 65535");
+    t.expect("P. 11001:12001(1000) ack 1");
+    t.inject(". 1:1(0) ack 12001");
+}
+
+#[test]
 pub(super) fn a_needless_retransmission_is_undone_when_the_peer_says_so() {
     // DSACK, RFC 3708 and Linux: both copies arrived.
     let mut t = ten();

@@ -485,6 +485,8 @@ const SCRIPTS: &[(&str, fn())] = scripts![
     loss::probes_may_be_switched_off,
     loss::after_a_timeout_all_that_was_out_is_sent_again_slowly,
     loss::a_needless_timeout_is_undone,
+    loss::to_see_whether_a_timeout_was_needless_a_small_segment_goes_too,
+    loss::what_is_lost_goes_again_at_once_where_nothing_new_can_go,
     loss::a_needless_retransmission_is_undone_when_the_peer_says_so,
     loss::the_round_trip_is_not_measured_from_what_was_sent_twice,
     loss::the_timeout_follows_the_round_trip,
