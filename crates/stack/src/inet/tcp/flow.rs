@@ -349,11 +349,11 @@ impl State {
         }
     }
 
-    /// Segments become no larger than the path takes.
+    /// Segments become as large as the path takes: smaller, or larger once what ICMP told is forgotten (Linux's
+    /// `tcp_current_mss`).
     pub(super) fn fit_path(&mut self, now: Instant) {
-        let una = self.connection.snd_una;
         if let Some(path) = &self.path {
-            self.connection.path_mss(mss(path), una, now);
+            self.connection.path_mss(mss(path), now);
         }
     }
 

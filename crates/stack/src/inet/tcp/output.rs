@@ -396,11 +396,9 @@ impl Connection {
         }
     }
 
-    /// ICMP says that the path takes less than thought, about the segment that began at `quoted`. `mss` as in
-    /// [`Start`](super::connection::Start).
-    pub fn path_mss(&mut self, mss: u16, quoted: Seq, now: Instant) {
-        // RFC 5927 section 4.1: the quoted segment must be one in flight.
-        if self.is_in_flight(quoted) && mss < self.path_mss {
+    /// What the path takes has become less, or more. `mss` as in [`Start`](super::connection::Start).
+    pub fn path_mss(&mut self, mss: u16, now: Instant) {
+        if self.state != State::Closed && mss != self.path_mss {
             self.path_mss = mss;
             self.set_effective_mss(now);
         }

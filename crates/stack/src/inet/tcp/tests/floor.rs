@@ -198,7 +198,11 @@ impl Floor for Bare {
     }
 
     fn too_big(&mut self, mss: u16, quoted: Seq, now: Instant) {
-        self.made_mut().path_mss(mss, quoted, now);
+        // What a whole host asks before it believes ICMP.
+        let connection = self.made_mut();
+        if connection.is_in_flight(quoted) && mss < connection.info(now).pmtu_mss as u16 {
+            connection.path_mss(mss, now);
+        }
     }
 
     fn is_listening(&self) -> bool {

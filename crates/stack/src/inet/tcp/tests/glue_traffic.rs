@@ -183,6 +183,44 @@ fn a_path_that_takes_less_gets_smaller_segments() {
 }
 
 #[test]
+fn a_path_that_has_become_wider_gets_larger_segments_again() {
+    let mut net = Net::new();
+    let (client, served, _server) = net.joined();
+    let frames = stream(&net, &client, 1448);
+    net.receive(A, &icmp_about(&frames[0], icmp::code::FRAGMENTATION_NEEDED, 1000));
+    net.advance(secs(1));
+    assert_eq!(client.info(net.now).snd_mss, 1000 - 40 - 12);
+    // What ICMP told is forgotten after ten minutes.
+    net.advance(secs(601));
+    stream(&net, &client, 2 * 1448);
+    assert_eq!(client.info(net.now).snd_mss, 1448);
+    net.advance(ms(300));
+    assert_eq!(served.unread(), 3 * 1448);
+}
+
+#[test]
+fn who_saw_that_there_is_no_room_is_told_when_there_is_some() {
+    // Linux's SOCK_NOSPACE, here without a send that was cut short. The second: TCP_NOTSENT_LOWAT.
+    let little = TcpOptions { send_buffer: 3_000, ..TcpOptions::default() };
+    let low = TcpOptions { send_buffer: 99_000, notsent_low_water: 9, ..TcpOptions::default() };
+    for (tcp, len) in [(little, 2_500), (low, 50_000)] {
+        let mut net = Net::new();
+        let _server = net.listen(B, "10.0.0.2:80", ListenOptions::default());
+        let (ear, options) = (Arc::<Ear>::default(), ConnectOptions { tcp, ..Default::default() });
+        let client =
+            net.connect_with(A, "10.0.0.1:0", "10.0.0.2:80", &options, ear.clone()).unwrap();
+        net.settle();
+        assert!(client.ready().has(Ready::WRITABLE));
+        let sent = client.send(&[IoSlice::new(&vec![1; len])], false, &mut net.pass());
+        assert_eq!(sent.unwrap(), len);
+        assert!(!client.ready().has(Ready::WRITABLE));
+        *ear.ready.lock().unwrap() = Ready::default();
+        net.advance(ms(300));
+        assert!(ear.ready.lock().unwrap().has(Ready::WRITABLE), "{tcp:?}");
+    }
+}
+
+#[test]
 fn the_host_forgets_everything_when_it_goes() {
     let mut net = Net::new();
     let (client, served, _server) = net.joined();

@@ -504,6 +504,7 @@ const SCRIPTS: &[(&str, fn())] = scripts![
     nagle::a_full_ring_loses_nothing_and_reorders_nothing,
     nagle::a_retransmission_that_found_the_ring_full_is_made_up_for,
     path::a_packet_too_big_is_sent_again_in_smaller_pieces,
+    path::a_path_may_take_as_little_as_ipv6_allows,
     path::a_path_does_not_become_wider_by_icmp,
     path::a_smaller_path_does_not_halve_the_window,
     path::while_nothing_is_in_flight_no_error_is_believed,

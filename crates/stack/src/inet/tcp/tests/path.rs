@@ -1,7 +1,7 @@
 //! What the network says by ICMP, as far as it may be believed (RFC 5927), and path MTU discovery.
 
 use super::super::connection::State::*;
-use super::script::{Script, ms, secs};
+use super::script::{Script, Setup, ms, secs};
 use crate::inet::SocketError;
 
 #[test]
@@ -18,6 +18,22 @@ pub(super) fn a_packet_too_big_is_sent_again_in_smaller_pieces() {
     t.inject_quietly(". 1:1(0) ack 2001");
     t.send(1_200);
     t.expect_data(2_001, 3_201);
+}
+
+#[test]
+pub(super) fn a_path_may_take_as_little_as_ipv6_allows() {
+    // RFC 8201 section 4: 1280 bytes.
+    let mut t = Setup::new().mss(1_400).peer("<mss 1400,sackOK>").established();
+    t.send(2_800);
+    t.expect_data(1, 2_801);
+    t.icmp_too_big(1_220, 1);
+    assert_eq!(t.info().snd_mss, 1_220);
+    t.expect_data(1, 1_221);
+    t.ignore();
+    t.inject(". 1:1(0) ack 2801");
+    t.send(1_220);
+    t.expect("P. 2801:4021(1220) ack 1");
+    t.inject(". 1:1(0) ack 4021");
 }
 
 #[test]
