@@ -23,6 +23,7 @@ pub(super) struct Values {
     pub(super) path: PathOptions,
     pub(super) reuse_address: bool,
     pub(super) reuse_port: bool,
+    by_queue: bool,
     pub(super) only_v6: bool,
 }
 
@@ -42,6 +43,7 @@ impl Values {
             path: PathOptions { dont_fragment: true, ..PathOptions::default() },
             reuse_address: false,
             reuse_port: false,
+            by_queue: false,
             only_v6: false,
         }
     }
@@ -58,10 +60,10 @@ impl Values {
             backlog,
             reuse_address: self.reuse_address,
             reuse_port: self.reuse_port,
+            by_queue: self.by_queue,
             only_v6: self.only_v6,
             tcp: self.tcp.get(),
             path: self.path,
-            ..ListenOptions::default()
         }
     }
 
@@ -259,6 +261,19 @@ impl TcpStream {
             Some(options) => options,
             None => lock(&self.0.values).tcp.get(),
         }
+    }
+
+    /// How listeners that share a port by `SO_REUSEPORT` share what comes: not by a hash, but each takes the connections
+    /// whose SYN came from its queue. The first of them to listen takes queue 0, the second 1, and so on around; what
+    /// the first has set counts for all. Before [`listen`](TcpStream::listen). (Linux: `SO_ATTACH_REUSEPORT_CBPF`.)
+    ///
+    /// # Errors
+    /// None today; a `Result` as from any option.
+    pub fn set_reuse_port_by_queue(&self, by_queue: bool) -> io::Result<()> {
+        self.change(|values| {
+            values.by_queue = by_queue;
+            Ok(())
+        })
     }
 
     /// `TCP_INFO`: what the connection tells about itself.
