@@ -205,7 +205,7 @@ impl Connection {
     }
 
     /// What poll(2) says (`tcp_poll` in net/ipv4/tcp.c).
-    pub fn ready(&self) -> Ready {
+    pub fn ready(&mut self) -> Ready {
         let mut ready = Ready::default();
         if self.read_shut && self.write_shut || self.state == State::Closed {
             ready = ready | Ready::HANGUP;
@@ -219,6 +219,9 @@ impl Connection {
             }
             if self.write_shut || self.is_writable() {
                 ready = ready | Ready::WRITABLE;
+            } else {
+                // Who has seen that may wait for room, though no send of his was cut short (SOCK_NOSPACE).
+                self.starved = true;
             }
         }
         if self.error.is_some() {

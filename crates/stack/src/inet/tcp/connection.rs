@@ -153,7 +153,7 @@ pub struct Connection {
     pub(super) duplicate_acks: u8,
     /// `MSG_MORE`, until the next `transmit` is over.
     pub(super) more: bool,
-    /// The application found no room: tell it when there is some.
+    /// The application found no room, or saw that there is little: tell it when there is some.
     pub(super) starved: bool,
     pub(super) news: bool,
     /// The halves of Linux's `sk_shutdown`: what the application can do no more.

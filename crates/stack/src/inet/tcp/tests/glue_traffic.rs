@@ -4,7 +4,10 @@ use super::hosts::*;
 use crate::{
     inet::{
         Count,
-        tcp::{ConnectOptions, Flow, Ready, TcpOptions, connection::State, segment::Flags},
+        tcp::{
+            ConnectOptions, Flow, ListenOptions, Ready, TcpOptions, connection::State,
+            segment::Flags,
+        },
     },
     wire::{Protocol, icmp},
 };
