@@ -202,8 +202,12 @@ pub unsafe fn getsockopt(
     let Some(live) = file.live() else { return by_kernel() };
     match (level, name, live) {
         (libc::IPPROTO_TCP, libc::TCP_INFO, Live::Stream(stream)) => match stream.info() {
-            // SAFETY: the caller's contract.
-            Ok(info) => answer(unsafe { give(&laid_out(&info), value, len) }),
+            Ok(info) => {
+                let peer = stream.peer_addr().map(|peer| peer.ip().to_canonical());
+                let headers = if peer.is_ok_and(|peer| peer.is_ipv6()) { 60 } else { 40 };
+                // SAFETY: the caller's contract.
+                answer(unsafe { give(&laid_out(&info, headers), value, len) })
+            }
             Err(_) => by_kernel(),
         },
         (libc::IPPROTO_TCP, libc::TCP_CONGESTION, Live::Stream(stream)) => {
@@ -300,7 +304,9 @@ const TCPI_OPT_SACK: u8 = 2;
 const TCPI_OPT_WSCALE: u8 = 4;
 const TCPI_OPT_ECN: u8 = 8;
 
-fn laid_out(info: &TcpInfo) -> Info {
+/// `headers`: bytes of those of IP and TCP. What is not known is 0: pacing, delivery rate, the times something was
+/// the limit.
+fn laid_out(info: &TcpInfo, headers: u32) -> Info {
     let micros = |span: Duration| u32::try_from(span.as_micros()).unwrap_or(u32::MAX);
     let millis = |span: Duration| u32::try_from(span.as_millis()).unwrap_or(u32::MAX);
     let flag = |on: bool, bit: u8| if on { bit } else { 0 };
@@ -335,14 +341,14 @@ fn laid_out(info: &TcpInfo) -> Info {
             0,
             millis(info.last_data_recv),
             millis(info.last_ack_recv),
-            info.pmtu_mss + 40,
+            info.pmtu_mss + headers,
             0,
             micros(info.rtt),
             micros(info.rttvar),
             info.snd_ssthresh,
             info.snd_cwnd,
             info.advmss,
-            0,
+            info.reordering,
             micros(info.rcv_rtt),
             info.rcv_space,
             info.total_retrans,
@@ -355,6 +361,7 @@ fn laid_out(info: &TcpInfo) -> Info {
         min_rtt: micros(info.min_rtt),
         data_segs_in: info.data_segs_in,
         data_segs_out: info.data_segs_out,
+        delivered: info.delivered,
         bytes_sent: info.bytes_sent,
         bytes_retrans: info.bytes_retrans,
         dsack_dups: info.dsack_dups,

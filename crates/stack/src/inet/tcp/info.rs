@@ -36,7 +36,7 @@ pub struct TcpInfo {
     pub advmss: u32,
     /// The largest segment the path is known to take.
     pub pmtu_mss: u32,
-    /// Segments in flight.
+    /// Segments in flight. Here and in the next three, of many small ones several may count as one.
     pub unacked: u32,
     /// Of these: selectively acknowledged.
     pub sacked: u32,
@@ -68,6 +68,10 @@ pub struct TcpInfo {
     pub rcv_space: u32,
     /// Segments sent again, over the connection's life.
     pub total_retrans: u32,
+    /// Segments delivered, as far as the peer has told.
+    pub delivered: u32,
+    /// So many segments may be overtaken before, without SACK, one is taken for lost.
+    pub reordering: u32,
     /// Segments sent.
     pub segs_out: u32,
     /// Segments received.
@@ -112,10 +116,10 @@ impl Connection {
             rcv_mss: self.receiver.peer_mss(),
             advmss: self.adv_mss.into(),
             pmtu_mss: self.path_mss.into(),
-            unacked: figures.unacked.div_ceil(mss),
-            sacked: figures.sacked.div_ceil(mss),
-            lost: figures.lost.div_ceil(mss),
-            retrans: figures.retrans.div_ceil(mss),
+            unacked: figures.unacked,
+            sacked: figures.sacked,
+            lost: figures.lost,
+            retrans: figures.retrans,
             last_data_sent: now.since(self.last_data_out),
             last_data_recv: now.since(self.last_data_in),
             last_ack_recv: now.since(self.last_ack_at),
@@ -131,6 +135,8 @@ impl Connection {
             snd_wnd: self.snd_wnd,
             rcv_space: self.receiver.space(),
             total_retrans: figures.total_retrans,
+            delivered: figures.delivered,
+            reordering: figures.reordering,
             segs_out: self.counts.segs_out,
             segs_in: self.counts.segs_in,
             data_segs_out: self.counts.data_segs_out,

@@ -55,7 +55,6 @@ impl Recovery {
         if !self.sack {
             arrival.delivered = self.delivered_without_sack(&arrival, dups_before);
         }
-        self.delivered += u64::from(arrival.delivered);
         let rtt = self.measure(event, &arrival, now);
 
         let found = self.alert(event, &arrival, echoed_before, now);

@@ -144,7 +144,7 @@ pub struct Figures {
     pub cwnd: u32,
     /// The slow-start threshold, bytes; `u32::MAX`: none yet.
     pub ssthresh: u32,
-    /// Sent and not acknowledged, bytes.
+    /// Segments sent and not acknowledged. (Here and below many small ones may count as one: as they are kept.)
     pub unacked: u32,
     /// Of these: reported by SACK.
     pub sacked: u32,
@@ -156,8 +156,10 @@ pub struct Figures {
     pub total_retrans: u32,
     /// Bytes ever sent again.
     pub bytes_retrans: u64,
-    /// Bytes ever delivered.
-    pub delivered: u64,
+    /// Segments ever delivered, wrapping.
+    pub delivered: u32,
+    /// So many duplicates mean a loss.
+    pub reordering: u32,
     /// DSACK blocks received.
     pub dsack_dups: u32,
     /// Times that reordering was seen.
@@ -221,7 +223,6 @@ pub struct Recovery {
     last_sent: Instant,
     total_retrans: u32,
     bytes_retrans: u64,
-    delivered: u64,
     dsack_dups: u32,
 }
 
@@ -262,7 +263,6 @@ impl Recovery {
             last_sent: now,
             total_retrans: 0,
             bytes_retrans: 0,
-            delivered: 0,
             dsack_dups: 0,
         };
         if let Some(rtt) = agreed.rtt {
@@ -454,9 +454,8 @@ impl Recovery {
 
     /// For `TCP_INFO`.
     pub fn figures(&self) -> Figures {
-        let lost = self.board.bytes(Place::Lost) + self.board.bytes(Place::LostAgain);
-        let sacked =
-            self.board.bytes(Place::Sacked) + self.dups.saturating_mul(self.congestion.mss);
+        let lost = self.board.segments(Place::Lost) + self.board.segments(Place::LostAgain);
+        let sacked = self.board.segments(Place::Sacked) + self.dups;
         Figures {
             ca_state: match self.phase {
                 Phase::Open => u8::from(sacked > 0),
@@ -472,13 +471,14 @@ impl Recovery {
             min_rtt: self.rtt.min().unwrap_or_default(),
             cwnd: self.congestion.cwnd,
             ssthresh: self.congestion.ssthresh,
-            unacked: self.nxt - self.una,
+            unacked: self.board.len() as u32,
             sacked,
             lost,
-            retrans: self.board.bytes_again(),
+            retrans: self.board.segments_again(),
             total_retrans: self.total_retrans,
             bytes_retrans: self.bytes_retrans,
-            delivered: self.delivered,
+            delivered: self.board.acknowledged().wrapping_add(sacked),
+            reordering: self.duplicates.into(),
             dsack_dups: self.dsack_dups,
             reord_seen: self.rack.reorderings,
         }

@@ -30,7 +30,6 @@ impl Recovery {
         self.rack.newest(&sent, rtt);
         (self.tlp.deadline, self.undo.first) = (None, None);
         self.una = sent.end;
-        self.delivered += u64::from(len);
         self.measured(rtt, Some(rtt), now);
         // A window that nobody uses does not grow, so there is no slow start to watch either.
         let used = self.limited

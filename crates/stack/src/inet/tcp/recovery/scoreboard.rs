@@ -114,6 +114,17 @@ impl Scoreboard {
         self.again
     }
 
+    /// Segments in flight that were sent before.
+    pub fn segments_again(&self) -> u32 {
+        let again = |s: &&Sent| s.again && s.place == Place::Flight;
+        if self.again == 0 { 0 } else { self.ring.iter().filter(again).count() as u32 }
+    }
+
+    /// How many segments were ever acknowledged, wrapping.
+    pub fn acknowledged(&self) -> u32 {
+        self.first
+    }
+
     /// How many segments are out.
     #[inline]
     pub fn len(&self) -> usize {

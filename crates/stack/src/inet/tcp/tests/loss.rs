@@ -36,6 +36,24 @@ pub(super) fn three_segments_sacked_beyond_a_hole_fill_it() {
 }
 
 #[test]
+pub(super) fn tcp_info_counts_segments_however_small() {
+    let mut t = Setup::new().options(|o| o.nodelay = true).established();
+    for _ in 0..10 {
+        t.send(1);
+    }
+    t.ignore();
+    assert_eq!(t.info().unacked, 10);
+    t.inject(". 1:1(0) ack 2 <sack 4:8>");
+    t.ignore(); // one of the two in the hole, or both
+    let info = t.info();
+    assert_eq!((info.unacked, info.sacked, info.delivered), (9, 4, 5));
+    assert_eq!(info.lost + info.retrans, 2, "{info:?}");
+    t.inject(". 1:1(0) ack 11");
+    let info = t.info();
+    assert_eq!((info.unacked, info.sacked, info.delivered), (0, 0, 10));
+}
+
+#[test]
 pub(super) fn one_ack_may_tell_of_all_three() {
     let mut t = ten();
     t.inject(". 1:1(0) ack 1001 <sack 3001:6001>");

@@ -473,6 +473,7 @@ const SCRIPTS: &[(&str, fn())] = scripts![
     handshake::a_peer_that_mirrors_the_flags_does_not_speak_ecn,
     handshake::a_syn_that_is_not_answered_goes_without_ecn_the_next_time,
     loss::three_segments_sacked_beyond_a_hole_fill_it,
+    loss::tcp_info_counts_segments_however_small,
     loss::one_ack_may_tell_of_all_three,
     loss::several_holes_are_filled_in_one_round_trip,
     loss::a_retransmission_that_is_lost_is_sent_again_without_a_timeout,
