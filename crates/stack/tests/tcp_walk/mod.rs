@@ -119,7 +119,7 @@ pub(crate) fn walk(bytes: &[u8]) -> Seen {
 
 fn config(choices: &mut Choices<'_>) -> Config {
     let what = choices.byte();
-    let sizes = |initial| BufferSizes { min: 4096, initial, max: BUFFER };
+    let sizes = |initial| BufferSizes { initial, max: BUFFER };
     Config {
         tcp_rmem: sizes(choices.of(&[300, 4096, 65_536, 131_072])),
         tcp_wmem: sizes(choices.of(&[1000, 16_384, 131_072])),

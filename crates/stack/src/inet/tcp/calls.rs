@@ -197,6 +197,9 @@ impl Connection {
     pub(super) fn apply_receive_options(&mut self) {
         self.receiver.set_window_clamp(self.options.window_clamp);
         self.receiver.set_report_duplicates(self.shared.config.tcp_dsack);
+        if !self.shared.config.tcp_moderate_rcvbuf {
+            self.receiver.keep_limit();
+        }
         // Asked for once, done once: applications ask again after every read.
         if let Some(quick) = self.options.quick_ack {
             self.receiver.set_quick_ack(quick);

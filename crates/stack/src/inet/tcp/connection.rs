@@ -519,7 +519,7 @@ impl Drop for Connection {
 pub(super) fn sizes(host: BufferSizes, fixed: u32) -> BufferSizes {
     match fixed {
         0 => host,
-        fixed => BufferSizes { min: host.min.min(fixed), initial: fixed, max: fixed },
+        fixed => BufferSizes { initial: fixed, max: fixed },
     }
 }
 

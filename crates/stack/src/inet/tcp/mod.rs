@@ -99,11 +99,10 @@ pub enum Ecn {
     Passive,
 }
 
-/// Least, initial and greatest size of a buffer, bytes of payload.
+/// Initial and greatest size of a buffer, bytes of payload. Linux has a least one besides; here a connection keeps a
+/// chunk of 8 KiB each way, or what a segment takes, however short memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferSizes {
-    /// What a connection keeps even when memory is short.
-    pub min: u32,
     /// What it starts with.
     pub initial: u32,
     /// What it may grow to by itself.
@@ -211,8 +210,8 @@ impl Default for Config {
             tcp_dsack: true,
             tcp_timestamps: true,
             tcp_window_scaling: true,
-            tcp_rmem: BufferSizes { min: 4_096, initial: 131_072, max: 6_291_456 },
-            tcp_wmem: BufferSizes { min: 4_096, initial: 16_384, max: 4_194_304 },
+            tcp_rmem: BufferSizes { initial: 131_072, max: 6_291_456 },
+            tcp_wmem: BufferSizes { initial: 16_384, max: 4_194_304 },
             tcp_mem: 256 << 20,
             tcp_moderate_rcvbuf: true,
             tcp_congestion_control: Algorithm::default(),

@@ -153,7 +153,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn buffer(first: u32, initial: u32, max: u32, memory: u64) -> SendBuffer {
-        let sizes = BufferSizes { min: 4096, initial, max };
+        let sizes = BufferSizes { initial, max };
         SendBuffer::new(Seq(first), sizes, Arc::new(Memory::new(memory)))
     }
 
@@ -207,7 +207,7 @@ mod tests {
         buffer.grow(4 << 20);
         assert_eq!(buffer.limit(), 1 << 20);
         // Another connection of the host gets what keeps it moving.
-        let sizes = BufferSizes { min: 4096, initial: 1 << 20, max: 1 << 20 };
+        let sizes = BufferSizes { initial: 1 << 20, max: 1 << 20 };
         let mut other = SendBuffer::new(Seq(1), sizes, buffer.store.memory().clone());
         for _ in 0..10 {
             assert_eq!(push(&mut other, &vec![2; 3 * CHUNK]), CHUNK);

@@ -535,6 +535,11 @@ impl Receiver {
     /// Fixes the size of the buffer: `SO_RCVBUF`. What was announced stays announced.
     pub(super) fn set_limit(&mut self, limit: u32) {
         self.window.set_limit(limit);
+        self.keep_limit();
+    }
+
+    /// The buffer does not grow by itself (any more).
+    pub(super) fn keep_limit(&mut self) {
         self.autotune.fix();
     }
 

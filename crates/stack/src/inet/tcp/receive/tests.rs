@@ -13,7 +13,7 @@ const MSS: u32 = 1460;
 const MS: Duration = Duration::from_millis(1);
 
 fn receiver(limit: u32) -> Receiver {
-    let sizes = BufferSizes { min: 4096, initial: limit, max: limit };
+    let sizes = BufferSizes { initial: limit, max: limit };
     let memory = Arc::new(Memory::new(1 << 30));
     Receiver::new(
         Seq(u32::MAX - 1000),

@@ -561,6 +561,7 @@ const SCRIPTS: &[(&str, fn())] = scripts![
     windows::acknowledgments_that_come_while_our_window_is_closed_still_count,
     windows::the_window_grows_while_a_stream_is_read,
     windows::a_fixed_buffer_does_not_grow,
+    windows::where_the_host_says_so_no_window_grows,
 ];
 
 /// No path of IPv6 is narrower than 1280 bytes.

@@ -200,13 +200,12 @@ pub(super) fn acknowledgments_that_come_while_our_window_is_closed_still_count()
     assert_eq!(t.unacknowledged(), 0);
 }
 
-#[test]
-pub(super) fn the_window_grows_while_a_stream_is_read() {
-    // Autotuning: the window follows what the application takes per round trip.
-    let mut t = Setup::new().peer("<mss 1000,sackOK,ws 7>").established();
+/// The window once a stream of so many round trips was read.
+fn offered_after(setup: Setup, rounds: usize) -> (i64, i64) {
+    let mut t = setup.peer("<mss 1000,sackOK,ws 7>").established();
     let before = t.offers();
     let mut at = 1;
-    for _ in 0..60 {
+    for _ in 0..rounds {
         for _ in 0..(t.offers() / 1_000).min(64) {
             t.inject_quietly(&format!(". {at}:{}(1000) ack 1", at + 1_000));
             at += 1_000;
@@ -215,22 +214,24 @@ pub(super) fn the_window_grows_while_a_stream_is_read() {
         t.advance(ms(10));
     }
     t.ignore();
-    assert!(t.offers() > 2 * before, "from {before} to {}", t.offers());
+    (before, t.offers())
+}
+
+#[test]
+pub(super) fn the_window_grows_while_a_stream_is_read() {
+    // Autotuning: the window follows what the application takes per round trip.
+    let (before, after) = offered_after(Setup::new(), 60);
+    assert!(after > 2 * before, "from {before} to {after}");
 }
 
 #[test]
 pub(super) fn a_fixed_buffer_does_not_grow() {
-    let setup = Setup::new().options(|o| o.receive_buffer = 20_000);
-    let mut t = setup.peer("<mss 1000,sackOK,ws 7>").established();
-    let mut at = 1;
-    for _ in 0..30 {
-        for _ in 0..(t.offers() / 1_000).min(64) {
-            t.inject_quietly(&format!(". {at}:{}(1000) ack 1", at + 1_000));
-            at += 1_000;
-            t.recv(1_000);
-        }
-        t.advance(ms(10));
-    }
-    t.ignore();
-    assert!(t.offers() <= 20_000, "{}", t.offers());
+    let (_, after) = offered_after(Setup::new().options(|o| o.receive_buffer = 20_000), 30);
+    assert!(after <= 20_000, "{after}");
+}
+
+#[test]
+pub(super) fn where_the_host_says_so_no_window_grows() {
+    let (_, after) = offered_after(Setup::new().config(|c| c.tcp_moderate_rcvbuf = false), 60);
+    assert!(after <= 131_072, "{after}");
 }

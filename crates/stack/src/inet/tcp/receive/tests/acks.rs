@@ -147,7 +147,7 @@ fn what_is_out_of_order_or_twice_or_fills_a_hole_is_told_at_once() {
 #[test]
 fn a_segment_that_fills_a_buffer_is_acknowledged_at_once() {
     for (mss, limit) in [(65_495, 65_535), (30_000, 40_000), (65_495, 6 << 20), (16_384, 1 << 20)] {
-        let sizes = BufferSizes { min: 4096, initial: limit, max: limit };
+        let sizes = BufferSizes { initial: limit, max: limit };
         let memory = Arc::new(Memory::new(1 << 30));
         let shift = Receiver::shift_for(sizes);
         let mut rx = Receiver::new(Seq(7), sizes, shift, mss, memory, Instant::ZERO);

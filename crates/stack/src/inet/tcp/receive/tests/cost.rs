@@ -71,7 +71,7 @@ fn cost_of_a_segment() {
         rx.acknowledged();
     });
     for len in [1, LEN, 64 << 10] {
-        let sizes = BufferSizes { min: 4096, initial: 1 << 20, max: 1 << 20 };
+        let sizes = BufferSizes { initial: 1 << 20, max: 1 << 20 };
         let mut tx = SendBuffer::new(Seq(7), sizes, Arc::new(Memory::new(1 << 30)));
         let written = vec![7; len];
         let all = |pieces: Pieces<'_>, room: &mut [u8]| {

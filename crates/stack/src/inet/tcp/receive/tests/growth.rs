@@ -47,7 +47,7 @@ fn run(rx: &mut Receiver, world: &World, from: u64, ms: u64) -> usize {
 }
 
 fn growing(memory: u64) -> Receiver {
-    let sizes = BufferSizes { min: 4096, initial: 128 << 10, max: 6 << 20 };
+    let sizes = BufferSizes { initial: 128 << 10, max: 6 << 20 };
     Receiver::new(Seq(9), sizes, 7, MSS, Arc::new(Memory::new(memory)), Instant::ZERO)
 }
 

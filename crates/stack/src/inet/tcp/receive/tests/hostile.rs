@@ -6,7 +6,7 @@ use super::*;
 #[test]
 fn single_bytes_with_holes_between_cost_a_bounded_list_and_window() {
     let memory = Arc::new(Memory::new(1 << 30));
-    let sizes = BufferSizes { min: 4096, initial: 6 << 20, max: 6 << 20 };
+    let sizes = BufferSizes { initial: 6 << 20, max: 6 << 20 };
     let mut rx = Receiver::new(Seq(0), sizes, 7, MSS, memory.clone(), Instant::ZERO);
     let zero = rx.next();
     let window = rx.window();

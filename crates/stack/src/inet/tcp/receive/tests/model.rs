@@ -127,7 +127,7 @@ proptest! {
         irs in prop_oneof![Just(u32::MAX - 200), any::<u32>()],
         steps in prop::collection::vec(step(), 1..120),
     ) {
-        let sizes = BufferSizes { min: 4096, initial: limit, max: limit };
+        let sizes = BufferSizes { initial: limit, max: limit };
         let memory = Arc::new(Memory::new(1 << 30));
         let mut rx = Receiver::new(Seq(irs), sizes, 3, MSS, memory.clone(), Instant::ZERO);
         let zero = rx.next();

@@ -33,7 +33,7 @@ fn the_syn_announces_no_more_than_its_field_holds() {
         (131_072, 65_535, 1 << 30, 14),
         (131_072, 65_535, u32::MAX, 14),
     ] {
-        let sizes = BufferSizes { min: 4096, initial, max };
+        let sizes = BufferSizes { initial, max };
         assert_eq!(Receiver::initial_window(sizes), field);
         assert_eq!(Receiver::shift_for(sizes), shift, "up to {max}");
     }
@@ -75,7 +75,7 @@ fn an_update_of_its_own_goes_out_only_when_the_window_doubles() {
 /// xarxa's audit 080: rounding to the unit of the window scale retracts the right edge.
 #[test]
 fn the_edge_stays_although_the_field_is_rounded() {
-    let sizes = BufferSizes { min: 4096, initial: 60_000, max: 6 << 20 };
+    let sizes = BufferSizes { initial: 60_000, max: 6 << 20 };
     let memory = Arc::new(Memory::new(1 << 30));
     let mut rx = Receiver::new(Seq(0), sizes, 7, MSS, memory, Instant::ZERO);
     announce(&mut rx);
@@ -92,7 +92,7 @@ fn the_edge_stays_although_the_field_is_rounded() {
 /// To round up must not give a peer room for ever that uses a little less than a unit each time.
 #[test]
 fn rounding_up_does_not_creep_beyond_the_buffer() {
-    let sizes = BufferSizes { min: 4096, initial: 10_000, max: 10_000 };
+    let sizes = BufferSizes { initial: 10_000, max: 10_000 };
     let memory = Arc::new(Memory::new(1 << 30));
     let mut rx = Receiver::new(Seq(0), sizes, 7, MSS, memory, Instant::ZERO);
     for _ in 0..10_000 {
@@ -169,7 +169,7 @@ fn what_lies_in_the_window() {
 #[test]
 fn scarce_memory_keeps_windows_small_and_none_shut() {
     let memory = Arc::new(Memory::new(60 * CHUNK as u64));
-    let sizes = BufferSizes { min: 4096, initial: 1 << 20, max: 1 << 20 };
+    let sizes = BufferSizes { initial: 1 << 20, max: 1 << 20 };
     for mss in [MSS, 8948, 65_000] {
         let new = || Receiver::new(Seq(0), sizes, 4, mss, memory.clone(), Instant::ZERO);
         let mut rx = new();
@@ -208,7 +208,7 @@ fn scarce_memory_keeps_windows_small_and_none_shut() {
 #[test]
 fn out_of_order_data_makes_room_for_what_is_in_order() {
     let memory = Arc::new(Memory::new(4 * CHUNK as u64));
-    let sizes = BufferSizes { min: 4096, initial: 65_000, max: 65_000 };
+    let sizes = BufferSizes { initial: 65_000, max: 65_000 };
     let mut rx = Receiver::new(Seq(0), sizes, 0, MSS, memory.clone(), Instant::ZERO);
     let zero = rx.next();
     for n in [1, 3, 5] {
@@ -238,7 +238,7 @@ proptest! {
         limit in 1000..2_000_000u32,
         steps in prop::collection::vec((0..4usize, 0..3000usize, 0..40_000usize), 1..200),
     ) {
-        let sizes = BufferSizes { min: 4096, initial: limit, max: limit };
+        let sizes = BufferSizes { initial: limit, max: limit };
         let memory = Arc::new(Memory::new(1 << 30));
         let mut rx = Receiver::new(Seq(u32::MAX - 5000), sizes, shift, MSS, memory, Instant::ZERO);
         let mut most = rx.next() + u32::from(Receiver::initial_window(sizes));
