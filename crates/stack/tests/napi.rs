@@ -162,6 +162,7 @@ fn a_busy_poll_delivers_on_the_calling_thread() {
     assert!(stats.bp_misses > 0);
 }
 
+/// No unbounded drain: however much has come, a pass takes its budget, and who polls goes on to other things.
 #[test]
 fn the_budget_bounds_a_pass() {
     let mut bench = bench(NEVER);

@@ -196,6 +196,18 @@ mod tests {
     }
 
     #[test]
+    fn ipv6_has_a_table_of_its_own() {
+        let peer =
+            Tuple::new("[2001:db8::1]:80".parse().unwrap(), "[2001:db8::2]:4000".parse().unwrap());
+        let now = Instant::from_millis(59_000);
+        for (mss, promised) in [(900, 1220), (1419, 1220), (1439, 1420), (1460, 1440), (9000, 8940)]
+        {
+            let cookie = cookies().make(&peer, Seq(77), mss, now);
+            assert_eq!(cookies().check(&peer, Seq(77), cookie, now), Some(promised), "{mss}");
+        }
+    }
+
+    #[test]
     fn guessing_needs_millions_of_tries() {
         let (cookies, peer) = (cookies(), tuple("10.0.0.2:4000"));
         let now = Instant::from_millis(600_000);

@@ -203,6 +203,21 @@ pub(super) fn a_closed_connection_whose_peer_vanished_does_not_live_for_ever() {
 }
 
 #[test]
+pub(super) fn how_long_such_a_connection_lives_is_tcp_orphan_retries_to_say() {
+    for (retries, lives) in [(2, 1), (2, 4), (0, 60), (0, 250)] {
+        let mut t = Setup::new().config(|c| c.tcp_orphan_retries = retries).established();
+        t.send(10);
+        t.expect("P. 1:11(10) ack 1");
+        t.close();
+        t.advance(secs(lives));
+        t.ignore();
+        // As long as two retransmissions take, 1.4 s; unless said otherwise eight, 102 s.
+        let over = [4, 250].contains(&lives);
+        t.check_state(if over { Closed } else { FinWait1 });
+    }
+}
+
+#[test]
 pub(super) fn a_closed_connection_whose_peer_keeps_its_window_shut_does_not_live_for_ever() {
     // CVE-2009-1926, "sockstress": the peer answers every probe and never opens.
     let mut t = Setup::new().peer("win 1000 <mss 1000,sackOK>").established();

@@ -5,7 +5,7 @@ use crate::{
     inet::{
         Count,
         tcp::{
-            ListenOptions, Ready,
+            Config, ListenOptions, Ready,
             connection::State,
             segment::{Flags, Segment},
             seq::Seq,
@@ -91,6 +91,23 @@ fn a_flow_that_is_dropped_without_a_word_is_closed_by_the_wheel() {
     net.advance(ms(1));
     assert!(served.ready().has(Ready::READ_CLOSED));
     assert_eq!(served.state(), State::CloseWait);
+}
+
+#[test]
+fn one_more_than_tcp_max_orphans_is_reset() {
+    let mut net = Net::with(Config { tcp_max_orphans: 1, ..Config::default() });
+    let (first, _served, server) = net.joined();
+    let second = net.connect("10.0.0.1:0", "10.0.0.2:80").unwrap();
+    net.settle();
+    let other = server.accept().unwrap();
+    net.lose = Box::new(|from, _| from == B);
+    for flow in [&first, &second] {
+        net.send(flow, b"never acknowledged");
+        net.close(flow);
+    }
+    assert_eq!((first.state(), second.state()), (State::FinWait1, State::Closed));
+    assert_eq!(net.hosts[A].count(Count::TCPAbortOnMemory), 1);
+    assert_eq!(other.take_error(), Some(libc::ECONNRESET));
 }
 
 #[test]

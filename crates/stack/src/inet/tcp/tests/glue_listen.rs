@@ -106,6 +106,23 @@ fn a_handshake_that_finds_the_accept_queue_full_is_finished_later() {
 }
 
 #[test]
+fn with_tcp_abort_on_overflow_it_is_reset() {
+    let mut net = Net::with(Config { tcp_abort_on_overflow: true, ..Config::default() });
+    let server = net.listen(B, HERE, backlog(1));
+    let _first = net.connect("10.0.0.1:0", HERE).unwrap();
+    net.settle();
+    net.inject(B, "10.0.0.1:1003", HERE, &syn(1));
+    let syn_ack = net.segments(B).pop().unwrap();
+    let _second = net.connect("10.0.0.1:0", HERE).unwrap();
+    net.settle();
+    assert_eq!(server.queued(), 2);
+    net.inject(B, "10.0.0.1:1003", HERE, &answer(&syn_ack));
+    let refused = net.segments(B).pop().expect("an answer");
+    assert!(refused.is(Flags::RST), "{refused:?}");
+    assert_eq!(refused.header.seq, syn_ack.header.seq + 1);
+}
+
+#[test]
 fn syn_acks_are_sent_again_and_then_given_up() {
     let mut net = Net::new();
     let _server = net.listen(B, HERE, backlog(10));

@@ -44,6 +44,21 @@ pub(super) fn a_syn_ack_takes_only_what_the_syn_offered() {
 }
 
 #[test]
+pub(super) fn a_cookie_stands_for_a_syn_queue_that_is_full() {
+    // RFC 4987. The MSS comes from the table of its family; a bare connection has no queue.
+    let mut t = Setup::new().mss(1_400).config(|c| c.tcp_max_syn_backlog = 0).listen();
+    t.inject("S 0:0(0) win 65535 <mss 1400,sackOK,ts 5 0,ws 7>");
+    t.expect("S. 0:0(0) ack 1 <mss 1400,sackOK,ws 7>");
+    t.inject(". 1:1(0) ack 1 win 500 <ts 6 1000>");
+    t.check_state(Established);
+    let info = t.info();
+    assert!([1_400, 1_300, 1_220].contains(&(info.snd_mss + 12)), "{info:?}");
+    t.send(10);
+    t.expect("P. 1:11(10) ack 1");
+    t.inject(". 1:1(0) ack 11 win 500 <ts 7 1000>");
+}
+
+#[test]
 pub(super) fn a_peer_that_names_no_mss_gets_536() {
     // RFC 9293 section 3.7.1.
     let mut t = Setup::new().peer("").established();
