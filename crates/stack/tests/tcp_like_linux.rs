@@ -442,6 +442,15 @@ fn options<W: World>(world: &W, log: &mut Log) {
     }
 }
 
+script!(quick_acknowledgments_switched_off_and_on, quick_acks);
+fn quick_acks<W: World>(world: &W, log: &mut Log) {
+    let (client, _server) = pair(world);
+    for value in [0, 1] {
+        log.note("set", client.setsockopt(IPPROTO_TCP, TCP_QUICKACK, value));
+        log.note("get", client.getsockopt(IPPROTO_TCP, TCP_QUICKACK));
+    }
+}
+
 const POLLIN: u32 = libc::POLLIN as u32;
 const POLLOUT: u32 = libc::POLLOUT as u32;
 const POLLERR: u32 = libc::POLLERR as u32;

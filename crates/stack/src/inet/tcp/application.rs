@@ -161,6 +161,11 @@ impl Flow {
         self.call(pass, |connection, now| connection.configure(now, |mine| *mine = options));
     }
 
+    /// What `TCP_QUICKACK` reads.
+    pub fn quick_ack(&self) -> bool {
+        self.core.lock().connection.quick_ack()
+    }
+
     /// `IP_TTL` and `IP_TOS`.
     pub fn path_options(&self) -> PathOptions {
         self.core.lock().path_options

@@ -4,6 +4,7 @@ use super::{
     Ready, TcpOptions,
     connection::{Connection, State, errno},
     options::Own,
+    recovery::Settings,
 };
 use crate::{inet::Count, sync::Ordering, time::Instant};
 use std::{
@@ -172,8 +173,11 @@ impl Connection {
         self.options = Own::new(&new);
         // Linux's TCP_NAGLE_PUSH: what waits now waits no longer.
         self.push_due |= new.nodelay && !old.nodelay && !new.cork;
-        if new.keepalive && (!old.keepalive || new.keep_idle != old.keep_idle) {
-            self.arm_keepalive(now);
+        if new.keepalive && !old.keepalive {
+            self.arm_keepalive(now, now);
+        } else if new.keepalive && new.keep_idle != old.keep_idle {
+            // The silence so far counts (`tcp_sock_set_keepidle_locked`).
+            self.arm_keepalive(self.last_heard(), now);
         }
         if new.send_buffer != old.send_buffer && new.send_buffer > 0 {
             self.buffer.set_limit(new.send_buffer);
@@ -185,6 +189,9 @@ impl Connection {
             && new.congestion != old.congestion
         {
             self.recovery.set_algorithm(algorithm);
+        }
+        if new.rto_min != old.rto_min {
+            self.recovery.set_min_rto(Settings::new(&self.shared.config, &new).min_rto);
         }
         if new.quick_ack.is_some() || new.window_clamp != old.window_clamp {
             self.apply_receive_options();

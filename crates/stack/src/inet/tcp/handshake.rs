@@ -244,7 +244,7 @@ impl Connection {
         self.enter(if self.fin_queued { State::FinWait1 } else { State::Established });
         self.news = true;
         if self.options.keepalive {
-            self.arm_keepalive(now);
+            self.arm_keepalive(now, now);
         }
     }
 }

@@ -10,6 +10,10 @@ use super::{
 use crate::{inet::Count, time::Instant};
 use std::time::Duration;
 
+/// However short the retransmission timeout is: a window that is closed, or a cork, is no loss (Linux's
+/// `tcp_probe0_base`).
+const LEAST_PROBE_INTERVAL: Duration = Duration::from_millis(200);
+
 impl Connection {
     /// When [`Connection::timer`] has something to do next, unless something else happens before.
     #[inline]
@@ -172,7 +176,7 @@ impl Connection {
     /// `tcp_probe0_when`.
     fn probe_interval(&self) -> Duration {
         let config = &self.shared.config;
-        let base = self.recovery.rto().max(config.tcp_rto_min);
+        let base = self.recovery.rto().max(LEAST_PROBE_INTERVAL);
         (base * (1 << self.probe_backoff.min(16))).min(config.tcp_rto_max)
     }
 
@@ -216,11 +220,11 @@ impl Connection {
         self.probe_at = self.within_user_timeout(next, self.closed_since);
     }
 
-    /// Starts the keep-alive timer, counting from what was last heard.
-    pub(super) fn arm_keepalive(&mut self, now: Instant) {
+    /// Starts the keep-alive timer, counting from `since`.
+    pub(super) fn arm_keepalive(&mut self, since: Instant, now: Instant) {
         let ends = matches!(self.state, State::TimeWait | State::Closed | State::SynSent);
         if !(ends || self.state == State::FinWait2 && self.orphan) {
-            self.slow_at = self.last_heard().max(now) + self.keep_idle();
+            self.slow_at = (since + self.keep_idle()).max(now);
         }
     }
 
@@ -278,7 +282,7 @@ impl Connection {
     }
 
     /// Since when the peer has been silent.
-    fn last_heard(&self) -> Instant {
+    pub(super) fn last_heard(&self) -> Instant {
         self.last_ack_at.max(self.last_data_in)
     }
 

@@ -220,6 +220,9 @@ impl TcpStream {
             (IPPROTO_TCP, TCP_MAXSEG) if self.is_connected() => {
                 return Ok(self.info()?.snd_mss.cast_signed());
             }
+            (IPPROTO_TCP, TCP_QUICKACK) if let Some(flow) = inner.connection() => {
+                return Ok(flow.quick_ack().into());
+            }
             (SOL_SOCKET, name) if let Some(value) = inner.endpoint.waiting.get(name) => {
                 return Ok(value.cast_signed());
             }

@@ -434,6 +434,12 @@ impl Recovery {
         }
     }
 
+    /// `TCP_RTO_MIN_US` is set: as in Linux the timeout comes down with the next round trips, slowly.
+    pub fn set_min_rto(&mut self, least: Duration) {
+        self.settings.min_rto = least;
+        self.settings.max_rto = self.settings.max_rto.max(least);
+    }
+
     /// The smoothed round trip, once known.
     pub fn srtt(&self) -> Option<Duration> {
         self.rtt.srtt()

@@ -135,6 +135,40 @@ pub(super) fn the_least_timeout_may_be_a_millisecond() {
     t.inject(". 1:1(0) ack 11");
 }
 
+#[test]
+pub(super) fn the_least_timeout_can_be_set_on_a_connection() {
+    let mut t = Setup::new().config(|c| c.tcp_early_retrans = false).established();
+    t.configure(|o| o.rto_min = ms(1));
+    let mut at = 1;
+    for _ in 0..60 {
+        t.send(10);
+        t.ignore();
+        t.advance(ms(1));
+        at += 10;
+        t.inject(&format!(". 1:1(0) ack {at}"));
+    }
+    assert!(t.info().rto < ms(10), "{:?}", t.info().rto);
+    t.configure(|o| o.rto_min = ms(500));
+    t.send(10);
+    t.ignore();
+    t.inject(&format!(". 1:1(0) ack {}", at + 10));
+    assert!(t.info().rto >= ms(500), "{:?}", t.info().rto);
+}
+
+#[test]
+pub(super) fn a_new_idle_time_counts_the_silence_so_far() {
+    // `tcp_sock_set_keepidle_locked`.
+    let mut t = keeping().options(|o| o.keep_idle = secs(100)).established();
+    t.silent(secs(8));
+    t.configure(|o| o.keep_idle = secs(10));
+    t.expect_after(2_000..=2_000, ". 0:0(0) ack 1");
+    t.inject(". 1:1(0) ack 1");
+    t.silent(secs(8));
+    t.configure(|o| o.keep_idle = secs(3));
+    t.expect_after(0..=1, ". 0:0(0) ack 1");
+    t.inject(". 1:1(0) ack 1");
+}
+
 // -- after close
 
 #[test]

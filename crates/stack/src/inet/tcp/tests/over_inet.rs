@@ -401,6 +401,8 @@ const SCRIPTS: &[(&str, fn())] = scripts![
     alive::user_timeout_gives_up_when_it_says,
     alive::retransmissions_double_their_distance,
     alive::the_least_timeout_may_be_a_millisecond,
+    alive::the_least_timeout_can_be_set_on_a_connection,
+    alive::a_new_idle_time_counts_the_silence_so_far,
     alive::linger_of_zero_resets,
     alive::close_with_data_unread_resets,
     alive::data_that_comes_after_close_is_answered_with_a_reset,
