@@ -1,7 +1,7 @@
 //! Data in, in all the shapes C has for it.
 
 use super::{
-    address, answer, answer_or, control, enter, error,
+    address, answer, answer_or, code, control, enter, error,
     file::{File, Live},
     pieces,
     take::{Got, receive},
@@ -241,8 +241,8 @@ pub unsafe fn recvmmsg(
     let mut flags = flags & !libc::MSG_WAITFORONE;
     let mut received = 0;
     let mut failed = None;
-    // As many as the kernel takes at once.
-    for at in 0..(count as usize).min(pieces::MOST) {
+    // The kernel, too, takes any number of them.
+    for at in 0..count as usize {
         // SAFETY: the caller's contract.
         let entry = unsafe { &mut *messages.add(at) };
         // SAFETY: the caller's contract.
@@ -274,7 +274,15 @@ pub unsafe fn recvmmsg(
     }
     match failed {
         Some(error) if received == 0 => answer(Err(error)),
-        _ => answer(Ok(received)),
+        failed => {
+            // The next call tells (`do_recvmmsg`).
+            if let (Some(error), Some(Live::Udp(udp))) = (failed, file.live())
+                && !matches!(code(&error), libc::EAGAIN | libc::EINTR)
+            {
+                udp.put_back_error(code(&error));
+            }
+            answer(Ok(received))
+        }
     }
 }
 

@@ -307,12 +307,16 @@ pub unsafe fn sendmmsg(
     let count = (count as usize).min(pieces::MOST);
     let mut sent = 0;
     while sent < count {
-        if let Some(Live::Udp(udp)) = file.live()
+        if flags == 0
+            && let Some(Live::Udp(udp)) = file.live()
             // SAFETY: the caller's contract.
             && let Some(batch) = unsafe { batch(udp, &file, messages.wrapping_add(sent), count - sent) }
-            && flags == 0
         {
-            sent += batch;
+            match batch {
+                Ok(batch) => sent += batch,
+                Err(_) if sent > 0 => break,
+                Err(error) => return answer(Err(error)),
+            }
             continue;
         }
         // SAFETY: the caller's contract.
@@ -341,7 +345,7 @@ pub unsafe fn sendmmsg(
 const BATCH: usize = 64;
 
 /// Sends the first of `messages` that are each in one piece and have no ancillary data, together. How many; `None` if
-/// that is none, or one of them fails.
+/// there are not two of them.
 ///
 /// # Safety
 /// `messages` points to `count` messages.
@@ -350,7 +354,7 @@ unsafe fn batch(
     file: &File,
     messages: *mut mmsghdr,
     count: usize,
-) -> Option<usize> {
+) -> Option<io::Result<usize>> {
     let mut outgoing = [Outgoing { payload: &[], to: None }; BATCH];
     let mut ready = 0;
     for (at, place) in outgoing.iter_mut().enumerate().take(count) {
@@ -372,8 +376,8 @@ unsafe fn batch(
     if ready < 2 {
         return None;
     }
-    let sent = udp.send_many(outgoing.get(..ready)?).ok()?;
-    for (at, one) in outgoing.iter().enumerate().take(sent) {
+    let sent = udp.send_many(outgoing.get(..ready)?);
+    for (at, one) in outgoing.iter().enumerate().take(*sent.as_ref().unwrap_or(&0)) {
         // SAFETY: the caller's word.
         unsafe { (*messages.add(at)).msg_len = one.payload.len() as u32 };
     }

@@ -1,6 +1,8 @@
 /* Datagrams. */
 #include "conformance.h"
 
+#include <pthread.h>
+
 static void connected_or_not(void)
 {
     struct address from = { .len = sizeof from.at }, name;
@@ -78,6 +80,42 @@ static void nobody_there(void)
     close(s);
 }
 
+static void *sends_once_it_is_taken(void *socket)
+{
+    int s = (int)(long)socket, left = 1;
+
+    while (left > 0 && ioctl(s, FIONREAD, &left) == 0)
+        usleep(1000);
+    send(s, "x", 1, 0);
+    return NULL;
+}
+
+/* An error that ends recvmmsg after the first message is told by the next call. Who answers that nobody is there does
+ * so a few times only, and then once a second. */
+static void refused_later(void)
+{
+    struct address nowhere = with_port(peer, 9);
+    char data[2][8];
+    struct iovec parts[2] = { { data[0], 8 }, { data[1], 8 } };
+    struct mmsghdr in[2] = { 0 };
+    pthread_t thread;
+    int s = udp();
+
+    begin("recvmmsg and an error");
+    for (int i = 0; i < 2; i++)
+        in[i].msg_hdr = (struct msghdr){ .msg_iov = &parts[i], .msg_iovlen = 1 };
+    connect(s, SA(peer), peer.len);
+    send(s, "x", 1, 0);
+    await(s, POLLIN);
+    connect(s, SA(nowhere), nowhere.len);
+    pthread_create(&thread, NULL, sends_once_it_is_taken, (void *)(long)s);
+    DO(recvmmsg(s, in, 2, 0, NULL));
+    DO(sendmmsg(s, in, 2, 0));
+    DO(recvmmsg(s, in, 2, MSG_DONTWAIT, NULL));
+    pthread_join(thread, NULL);
+    close(s);
+}
+
 static void sizes(void)
 {
     static char big[70000], back[70000];
@@ -129,10 +167,22 @@ static void several_at_once(void)
     SAY(sent[1].msg_len);
     DO(recvmmsg(s, in, 2, 0, NULL));
     SAY(in[0].msg_len + in[1].msg_len);
+    /* Each goes once, whatever the flags: the next to come is the last. */
+    DO(sendmmsg(s, sent, 2, MSG_DONTWAIT));
+    DO(sendmmsg(s, sent, 2, MSG_NOSIGNAL));
+    DO(recvmmsg(s, in, 3, 0, NULL));
+    SAY(in[0].msg_len + in[1].msg_len);
+    DO(recvmmsg(s, in, 1, 0, NULL));
+    DO(send(s, "seventh", 7, 0));
+    DO(recv(s, data[0], 8, 0));
     DO(sendmmsg(s, sent, 0, 0));
     DO(sendmmsg(s, sent, 1, 0));
     DO(recvmmsg(s, in, 3, MSG_WAITFORONE, NULL));
     SAY(in[0].msg_len);
+    /* As many as it is asked for: there is no IOV_MAX of them. */
+    static struct mmsghdr many[1030];
+    DO(shutdown(s, SHUT_RD));
+    DO(recvmmsg(s, many, 1030, 0, NULL));
     (void)soon;
     close(s);
 }
@@ -199,6 +249,7 @@ void cases_udp(void)
 {
     connected_or_not();
     nobody_there();
+    refused_later();
     sizes();
     several_at_once();
     told_beside();

@@ -213,10 +213,7 @@ impl UdpEndpoint for Endpoint {
         if !error.hard || !self.connected.load(Ordering::Relaxed) {
             return;
         }
-        self.change(&mut pass.wake, Events::ERROR | Events::READABLE, |rx| {
-            rx.error = Some(error.errno);
-            self.sending.fetch_or(ERROR, Ordering::Release);
-        });
+        self.fail(error.errno, &mut pass.wake);
     }
 }
 
@@ -259,6 +256,21 @@ impl Endpoint {
         let (watchers, napi) = (rx.wait.watchers(), rx.followed.napi());
         drop(rx);
         tell(watchers.as_ref(), events, napi, wake);
+    }
+
+    /// An error is pending from now on, and everybody is told.
+    fn fail(&self, errno: i32, wake: &mut WakeList) {
+        self.change(wake, Events::ERROR | Events::READABLE, |rx| {
+            rx.error = Some(errno);
+            self.sending.fetch_or(ERROR, Ordering::Release);
+        });
+    }
+
+    /// An error that was taken is pending again.
+    pub(super) fn put_back_error(&self, errno: i32) {
+        let mut wake = WakeList::default();
+        self.fail(errno, &mut wake);
+        wake.wake_all();
     }
 
     /// What there is without waiting: the pending error, else `take` a datagram, else the end.

@@ -185,6 +185,11 @@ impl UdpSocket {
         Ok(self.0.endpoint.take_error().map(errno))
     }
 
+    /// An error that a receive has returned is pending again: for who has more to return first (recvmmsg(2)).
+    pub fn put_back_error(&self, errno: i32) {
+        self.0.endpoint.put_back_error(errno);
+    }
+
     /// How many datagrams wait, and the size of the first in bytes.
     pub fn waiting(&self) -> (usize, usize) {
         self.0.endpoint.queued()
