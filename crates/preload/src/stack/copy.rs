@@ -1,13 +1,19 @@
 //! sendfile(2) and splice(2): data between a socket of ours and a file or pipe of the kernel's, through memory.
 
-use super::{answer, code, enter, error, said};
+use super::{answer, code, enter, error, said, wait};
 use crate::{
     fds::{self, Ref},
+    inside::Restart,
     real,
     table::exported as hook,
 };
 use libc::{c_int, c_void, off_t, size_t, ssize_t};
-use std::{cell::RefCell, io};
+use std::{
+    cell::RefCell,
+    io::{self, Read},
+    os::fd::AsRawFd,
+    time::Duration,
+};
 
 const CHUNK: usize = 64 << 10;
 
@@ -64,26 +70,25 @@ fn send_file(
         let room = buffer.len().min(count - done);
         let to = buffer.as_mut_ptr().cast::<c_void>();
         // Where the file is read from does not move before the data is sent.
-        // SAFETY: `room` writable bytes.
-        let read = match &offset {
-            // SAFETY: the caller's contract.
-            Some(at) => unsafe { libc::pread(from, to, room, **at) },
-            // SAFETY: the caller's contract.
-            None => unsafe {
-                let at = libc::lseek(from, 0, libc::SEEK_CUR);
-                if at < 0 { at as ssize_t } else { libc::pread(from, to, room, at) }
-            },
+        let at = match &offset {
+            Some(at) => Ok(**at),
+            // SAFETY: a plain system call.
+            None => said(unsafe { libc::lseek(from, 0, libc::SEEK_CUR) }),
         };
-        let read = match said(read) {
-            Ok(0) => break,
-            Ok(read) => read as usize,
+        // SAFETY: `room` writable bytes.
+        let read = at.and_then(|at| Ok((at, said(unsafe { libc::pread(from, to, room, at) })?)));
+        let (next, read) = match read {
+            Ok((_, 0)) => break,
+            Ok((at, read)) => (at + read as off_t, read as usize),
             Err(error) if done == 0 && code(&error) == libc::ESPIPE => {
                 return Err(super::error(libc::EINVAL));
             }
             Err(error) if done == 0 => return Err(error),
             Err(_) => break,
         };
-        let more = if done + read < count { libc::MSG_MORE } else { 0 };
+        // The end of the file ends what is to follow, and the data must go.
+        let follows = done + read < count && !is_end(from, next);
+        let more = if follows { libc::MSG_MORE } else { 0 };
         // SAFETY: `read` readable bytes.
         let sent = unsafe { hook::send(out, buffer.as_ptr().cast(), read, more) };
         let sent = match said(sent) {
@@ -104,6 +109,13 @@ fn send_file(
         }
     }
     Ok(done)
+}
+
+/// Whether there is nothing in `file` at `at`.
+fn is_end(file: c_int, at: off_t) -> bool {
+    let mut byte = 0u8;
+    // SAFETY: one writable byte.
+    unsafe { libc::pread(file, (&raw mut byte).cast(), 1, at) <= 0 }
 }
 
 /// sendfile(2) to something else: from a socket there is none.
@@ -133,22 +145,20 @@ pub unsafe fn splice(
     len: size_t,
     flags: u32,
 ) -> ssize_t {
-    if file.live().is_none() || enter(file).is_none() {
-        // SAFETY: the caller's contract.
+    let is_ours = is_plain([from_offset, to_offset], len, flags)
+        && file.live().is_some()
+        && enter(file).is_some();
+    let pipe = if is_ours { Pipe::of(to) } else { None };
+    let Some(pipe) = pipe.filter(|pipe| pipe.writable) else {
+        // SAFETY: the caller's contract. What is no transfer the kernel refuses, of a companion as of any socket.
         return unsafe { real::splice(from, from_offset, to, to_offset, len, flags) };
-    }
-    if !from_offset.is_null() || !to_offset.is_null() {
-        return answer(Err(error(libc::ESPIPE)));
-    }
+    };
     answer(with_buffer(|buffer| {
-        // Only what the pipe has room for is taken from the socket.
-        let len = len.min(buffer.len()).min(room(to)?);
-        if len == 0 {
-            return Err(error(libc::EAGAIN));
-        }
-        let wait = if flags & libc::SPLICE_F_NONBLOCK != 0 { libc::MSG_DONTWAIT } else { 0 };
+        // Only what the pipe has room for is taken from the socket. The flag is for the pipe alone (`tcp_splice_read`).
+        let room = room(to, pipe.nonblocking || flags & libc::SPLICE_F_NONBLOCK != 0)?;
+        let len = len.min(buffer.len()).min(room);
         // SAFETY: `len` writable bytes.
-        let got = said(unsafe { hook::recv(from, buffer.as_mut_ptr().cast(), len, wait) })?;
+        let got = said(unsafe { hook::recv(from, buffer.as_mut_ptr().cast(), len, 0) })?;
         write_all(to, buffer.get(..got as usize).unwrap_or_default())?;
         Ok(got as usize)
     }))
@@ -169,65 +179,116 @@ pub unsafe fn splice_to_other(
     // SAFETY: the caller's contract.
     let by_kernel = || unsafe { real::splice(from, from_offset, to, to_offset, len, flags) };
     let Some(file) = fds::get(to) else { return by_kernel() };
-    if file.live().is_none() || enter(file).is_none() {
+    let is_ours = is_plain([from_offset, to_offset], len, flags)
+        && file.live().is_some()
+        && enter(file).is_some();
+    if !is_ours || !Pipe::of(from).is_some_and(|pipe| pipe.readable) {
         return by_kernel();
     }
-    if !from_offset.is_null() || !to_offset.is_null() {
-        return answer(Err(error(libc::ESPIPE)));
-    }
     answer(with_buffer(|buffer| {
+        // What has left the pipe must not be lost, so it leaves once it is sent.
         let len = len.min(buffer.len());
-        if flags & libc::SPLICE_F_NONBLOCK != 0 && waiting(from)? == 0 {
-            return Err(error(libc::EAGAIN));
+        let there = peek(from, buffer.get_mut(..len).unwrap_or_default(), flags)?;
+        if there == 0 {
+            return Ok(0);
         }
-        // SAFETY: `len` writable bytes.
-        let got = said(unsafe { real::read(from, buffer.as_mut_ptr().cast(), len) })? as usize;
         let more = if flags & libc::SPLICE_F_MORE != 0 { libc::MSG_MORE } else { 0 };
-        let mut rest = buffer.get(..got).unwrap_or_default();
-        // What has left the pipe must not be lost, so there is no way back.
-        while !rest.is_empty() {
-            // SAFETY: readable bytes.
-            match said(unsafe { hook::send(to, rest.as_ptr().cast(), rest.len(), more) }) {
-                Ok(sent) => rest = rest.get(sent as usize..).unwrap_or_default(),
-                Err(error) if code(&error) == libc::EAGAIN => wait_for(to)?,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(got)
+        // SAFETY: readable bytes.
+        let sent = said(unsafe { hook::send(to, buffer.as_ptr().cast(), there, more) })? as usize;
+        discard(from, buffer.get_mut(..sent).unwrap_or_default());
+        Ok(sent)
     }))
 }
 
-fn wait_for(fd: c_int) -> io::Result<()> {
-    let mut fds = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
-    // SAFETY: one entry.
-    said(unsafe { hook::poll(&raw mut fds, 1, 100) }).map(drop)
+/// Whether there is something to transfer, with flags that splice(2) has and without places, which a socket has not.
+fn is_plain(places: [*mut i64; 2], len: size_t, flags: u32) -> bool {
+    let known =
+        libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
+    len > 0 && flags & !known == 0 && places.iter().all(|place| place.is_null())
 }
 
-/// How much a pipe takes without waiting.
-fn room(pipe: c_int) -> io::Result<usize> {
-    // SAFETY: plain system calls.
-    let size = said(unsafe { real::fcntl(pipe, libc::F_GETPIPE_SZ, 0) })
-        .map_err(|_| error(libc::EINVAL))?;
-    // Its pages may each hold less than a page.
-    Ok(if waiting(pipe)? == 0 { size as usize } else { 4096.min(size as usize) })
+/// An end of a pipe.
+struct Pipe {
+    readable: bool,
+    writable: bool,
+    nonblocking: bool,
 }
 
-fn waiting(pipe: c_int) -> io::Result<usize> {
+impl Pipe {
+    /// `None`: `fd` is none.
+    fn of(fd: c_int) -> Option<Pipe> {
+        // SAFETY: plain system calls.
+        let (size, flags) =
+            unsafe { (real::fcntl(fd, libc::F_GETPIPE_SZ, 0), real::fcntl(fd, libc::F_GETFL, 0)) };
+        let mode = flags & libc::O_ACCMODE;
+        (size > 0 && flags >= 0).then_some(Pipe {
+            readable: mode != libc::O_WRONLY,
+            writable: mode != libc::O_RDONLY,
+            nonblocking: flags & libc::O_NONBLOCK != 0,
+        })
+    }
+}
+
+/// Fills `buffer` with the first bytes of a pipe, which stay there, as splice(2) with these flags waits for them. How many;
+/// 0: it is at its end.
+fn peek(pipe: c_int, buffer: &mut [u8], flags: u32) -> io::Result<usize> {
+    let (mut copy, into) = io::pipe()?;
+    let now = flags & libc::SPLICE_F_NONBLOCK;
+    // SAFETY: a plain system call.
+    let len = said(unsafe { libc::tee(pipe, into.as_raw_fd(), buffer.len(), now) })? as usize;
+    let room = buffer.get_mut(..len).unwrap_or_default();
+    copy.read_exact(room)?;
+    Ok(len)
+}
+
+/// Takes from a pipe as many bytes as there is `room` for.
+fn discard(pipe: c_int, mut room: &mut [u8]) {
+    while !room.is_empty() {
+        // SAFETY: writable bytes.
+        match unsafe { real::read(pipe, room.as_mut_ptr().cast(), room.len()) } {
+            read @ 1.. => room = room.get_mut(read as usize..).unwrap_or_default(),
+            // Another reader has them.
+            _ => return,
+        }
+    }
+}
+
+/// How much a pipe takes, for which it waits if there is none and it is not to be `now`.
+fn room(pipe: c_int, now: bool) -> io::Result<usize> {
+    let limit = now.then_some(Duration::ZERO);
+    let there = wait::of_kernels(pipe, libc::POLLOUT, limit, Restart::BySignal)?;
+    if there & libc::POLLERR != 0 {
+        // Nobody reads it: as of any write to it.
+        // SAFETY: a signal to ourselves.
+        unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGPIPE) };
+        return Err(error(libc::EPIPE));
+    }
+    if there & libc::POLLOUT == 0 {
+        return Err(error(libc::EAGAIN));
+    }
     let mut bytes: c_int = 0;
     // SAFETY: a valid place for the answer.
     said(unsafe { real::ioctl(pipe, libc::FIONREAD, (&raw mut bytes).addr()) })?;
-    Ok(bytes as usize)
+    // Each of its pages may hold less than a page, but one is free.
+    Ok(match bytes {
+        // SAFETY: a plain system call.
+        0 => said(unsafe { real::fcntl(pipe, libc::F_GETPIPE_SZ, 0) })? as usize,
+        _ => 4096,
+    })
 }
 
+/// What has left the socket must not be lost, so there is no way back.
 fn write_all(to: c_int, mut data: &[u8]) -> io::Result<()> {
     while !data.is_empty() {
         // SAFETY: readable bytes.
         match said(unsafe { real::write(to, data.as_ptr().cast(), data.len()) }) {
             Ok(written) => data = data.get(written as usize..).unwrap_or_default(),
+            Err(error) if code(&error) == libc::EINTR => {}
+            // Another writer was faster.
             Err(error) if code(&error) == libc::EAGAIN => {
                 let mut fds = libc::pollfd { fd: to, events: libc::POLLOUT, revents: 0 };
                 // SAFETY: one entry.
-                unsafe { real::poll(&raw mut fds, 1, 100) };
+                unsafe { real::poll(&raw mut fds, 1, -1) };
             }
             Err(error) => return Err(error),
         }

@@ -1,6 +1,9 @@
 /* Descriptors: copies, flags, what a socket is to the file system, children. */
 #include "conformance.h"
 
+#include <linux/sockios.h>
+#include <sys/mman.h>
+
 static void copies(void)
 {
     struct stat status;
@@ -98,6 +101,113 @@ static void files(void)
     close(pipes[1]);
 }
 
+/* sendfile of more than there is: the end of the file ends it, and all of it goes. */
+static void past_the_end(void)
+{
+    static char page[65536];
+    int s = connected('e'), file = memfd_create("file", 0), unsent, on = 1;
+    off_t from = sizeof page - 100;
+
+    setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    begin("sendfile past the end of a file");
+    DO(write(file, page, sizeof page));
+    DO(sendfile(s, file, &from, 1000));
+    SAY(from);
+    DO(ioctl(s, SIOCOUTQNSD, &unsent));
+    SAY(unsent);
+    SAY(drain(s, 100));
+    /* As many bytes as whole pages and pipes hold. */
+    lseek(file, 0, SEEK_SET);
+    DO(sendfile(s, file, NULL, 1 << 20));
+    SAY(drain(s, sizeof page));
+    DO(sendfile(s, file, NULL, 1 << 20));
+    close(s);
+    close(file);
+}
+
+static void full_pipe(void)
+{
+    static char page[4096];
+    int s = connected('e'), file = open("/proc/self/exe", O_RDONLY), pipes[2], left;
+    off_t at = 0;
+
+    if (pipe(pipes))
+        return;
+    begin("what splice refuses");
+    DO(splice(s, NULL, pipes[1], NULL, 0, 0));
+    DO(splice(s, &at, pipes[1], NULL, 4, 0));
+    DO(splice(s, NULL, pipes[1], &at, 4, 0));
+    DO(splice(s, NULL, pipes[0], NULL, 4, 0));
+    DO(splice(s, NULL, file, NULL, 4, 0));
+    DO(splice(s, NULL, 99999, NULL, 4, 0));
+    DO(splice(s, NULL, pipes[1], NULL, 4, 0x100));
+    DO(splice(file, NULL, s, NULL, 4, 0));
+    DO(splice(file, &at, s, NULL, 4, 0));
+    DO(splice(pipes[0], &at, s, NULL, 4, 0));
+    DO(splice(pipes[0], NULL, s, &at, 4, 0));
+    DO(splice(pipes[1], NULL, s, NULL, 4, 0));
+    DO(splice(pipes[0], NULL, s, NULL, 0, 0));
+    DO(splice(pipes[0], NULL, s, NULL, 4, SPLICE_F_NONBLOCK));
+
+    begin("splice to a pipe that is full");
+    fcntl(pipes[1], F_SETFL, O_NONBLOCK);
+    while (write(pipes[1], page, sizeof page) > 0)
+        ;
+    DO(write(s, "abcd", 4));
+    await(s, POLLIN);
+    DO(splice(s, NULL, pipes[1], NULL, 4, 0));
+    fcntl(pipes[1], F_SETFL, 0);
+    DO(splice(s, NULL, pipes[1], NULL, 4, SPLICE_F_NONBLOCK));
+    alarm_soon(0);
+    DO(splice(s, NULL, pipes[1], NULL, 4, 0));
+    no_alarm();
+    DO(read(pipes[0], page, sizeof page));
+    DO(splice(s, NULL, pipes[1], NULL, 4, 0));
+    fcntl(pipes[0], F_SETFL, O_NONBLOCK);
+    while (read(pipes[0], page, sizeof page) > 0)
+        ;
+    SAY(page[3] == 'd');
+    /* Not to wait is said of the pipe alone. */
+    alarm_soon(0);
+    DO(splice(s, NULL, pipes[1], NULL, 4, SPLICE_F_NONBLOCK));
+    no_alarm();
+    DO(write(s, "abcd", 4));
+    await(s, POLLIN);
+    close(pipes[0]);
+    DO(splice(s, NULL, pipes[1], NULL, 4, 0));
+    SAY(sigpipes);
+    DO(recv(s, page, sizeof page, MSG_DONTWAIT));
+    close(pipes[1]);
+    if (pipe(pipes))
+        return;
+    close(pipes[1]);
+    DO(splice(pipes[0], NULL, s, NULL, 4, SPLICE_F_NONBLOCK));
+    close(pipes[0]);
+    close(s);
+    close(file);
+
+    begin("splice to a socket that takes no more");
+    if (pipe(pipes))
+        return;
+    s = connected('n');
+    fcntl(s, F_SETFL, O_NONBLOCK);
+    fcntl(pipes[1], F_SETFL, O_NONBLOCK);
+    errno = 0;
+    for (left = 1 << 16; left > 0; left--) {
+        while (write(pipes[1], page, sizeof page) > 0)
+            ;
+        if (splice(pipes[0], NULL, s, NULL, sizeof page, 0) < 0 && errno == EAGAIN)
+            break;
+    }
+    SAY(left > 0);
+    SAY(errno == EAGAIN);
+    DO(ioctl(pipes[0], FIONREAD, &left));
+    SAY(left >= (int)sizeof page);
+    close(pipes[0]);
+    close(pipes[1]);
+    close(s);
+}
+
 static void children(void)
 {
     struct address at;
@@ -172,5 +282,7 @@ void cases_descriptors(void)
 {
     copies();
     files();
+    past_the_end();
+    full_pipe();
     children();
 }

@@ -26,7 +26,7 @@ pub use epoll::{
     ioctl,
 };
 pub use joined::Joined;
-pub use poll::{poll, poll_chk, ppoll, ppoll_chk};
+pub use poll::{of_kernels, poll, poll_chk, ppoll, ppoll_chk};
 pub use select::{pselect, select};
 pub use set::Set;
 

@@ -10,7 +10,7 @@ use crate::{
 };
 use busypoll_stack::{Entry, Events, Source, napi::Outside, poll_beside};
 use libc::{c_int, nfds_t, pollfd, sigset_t, size_t, timespec};
-use std::{cell::Cell, io, slice, sync::Arc};
+use std::{cell::Cell, io, slice, sync::Arc, time::Duration};
 
 /// Something of ours that is waited for.
 pub struct Ours {
@@ -191,6 +191,30 @@ fn source_of(file: Ref, fd: c_int) -> Option<(Ref, Arc<dyn Source>)> {
         None => file.activate(fd)?.socket().events(),
     };
     Some((file, source))
+}
+
+/// What of `events` is there of a descriptor of the kernel's, for which a call waits up to `limit` that signals interrupt
+/// as `restart` says; poll(2) itself would not go on after any. Nothing, if time is over.
+///
+/// # Errors
+/// EINTR; no descriptor left.
+pub fn of_kernels(
+    fd: c_int,
+    events: i16,
+    limit: Option<Duration>,
+    restart: Restart,
+) -> io::Result<i16> {
+    let deadline = Deadline::after(limit);
+    let mut outside = Outside::nothing();
+    outside.push(fd, events);
+    if !outside.look()
+        && !deadline.is_over()
+        && let Some(inside) = Inside::enter()
+    {
+        let nothing: &mut [Ours] = &mut [];
+        inside.wait(restart, || poll_beside(nothing, 0, deadline.left(), &mut outside))?;
+    }
+    Ok(outside.found().first().map_or(0, |found| found.revents))
 }
 
 /// `SO_BUSY_POLL` of a socket.
