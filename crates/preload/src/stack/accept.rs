@@ -4,7 +4,7 @@ use super::{
     address, answer, enter, error,
     file::{File, Live},
     names::FLAGS,
-    own, said,
+    options, own, said, wait,
 };
 use crate::{
     errno,
@@ -14,7 +14,7 @@ use crate::{
 };
 use busypoll_stack::{Accepted, TcpListener};
 use libc::{c_int, sockaddr, socklen_t};
-use std::{io, net::SocketAddr, os::fd::AsRawFd};
+use std::{io, net::SocketAddr, os::fd::AsRawFd, time::Instant};
 
 /// # Safety
 /// That of accept(2).
@@ -33,6 +33,7 @@ pub unsafe fn accept4(
     flags: c_int,
 ) -> c_int {
     let by_kernel = |file: &File| {
+        let begun = Instant::now();
         loop {
             // SAFETY: the caller's contract.
             let accepted = unsafe { kernel::accept4(fd, addr, len, flags) };
@@ -40,14 +41,13 @@ pub unsafe fn accept4(
             if accepted >= 0 || errno::get() != libc::EAGAIN || file.is_nonblocking() {
                 return accepted;
             }
-            let limit = super::options::timeout(fd, libc::SO_RCVTIMEO);
-            let millis = limit.map_or(-1, |limit| limit.as_millis().try_into().unwrap_or(-1));
-            let mut fds = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-            // SAFETY: one entry.
-            match unsafe { real::poll(&raw mut fds, 1, millis) } {
-                1.. => {}
-                0 => return answer(Err(error(libc::EAGAIN))),
-                _ => return -1,
+            let limit = options::timeout(fd, libc::SO_RCVTIMEO);
+            let left = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
+            let restart = if limit.is_some() { Restart::Never } else { Restart::BySignal };
+            match wait::of_kernels(fd, libc::POLLIN, left, restart) {
+                Ok(0) => return answer(Err(error(libc::EAGAIN))),
+                Ok(_) => {}
+                Err(error) => return answer(Err(error)),
             }
         }
     };

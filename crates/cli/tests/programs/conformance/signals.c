@@ -110,6 +110,43 @@ static void restarted(void)
     close(told[1]);
 }
 
+/* The same in a child, of a listener that its parent waits on, too. */
+static void restarted_in_a_child(void)
+{
+    struct address at;
+    int l = listening(&at), s, status, told[2];
+    pid_t child;
+
+    if (pipe(told))
+        return;
+    begin("a restarted accept of a child");
+    fcntl(l, F_SETFL, O_NONBLOCK);
+    DO(accept(l, NULL, NULL));
+    fcntl(l, F_SETFL, 0);
+    fflush(stdout);
+    child = fork();
+    if (child == 0) {
+        alarms_to = told[1];
+        alarms_say = 'a';
+        alarm_soon(1);
+        s = FD(accept(l, NULL, NULL));
+        SAY(alarms > 0);
+        no_alarm();
+        fflush(stdout);
+        _exit(5);
+    }
+    wait_for(told[0], 'a');
+    usleep(20000);
+    s = tcp();
+    connect(s, SA(at), at.len);
+    waitpid(child, &status, 0);
+    SAY(WEXITSTATUS(status));
+    close(s);
+    close(l);
+    close(told[0]);
+    close(told[1]);
+}
+
 static int answered, asked;
 
 /* Whatever it interrupts, it may use sockets as it likes. */
@@ -163,5 +200,6 @@ void cases_signals(void)
     interrupted(0);
     interrupted(1);
     restarted();
+    restarted_in_a_child();
     in_a_handler();
 }
