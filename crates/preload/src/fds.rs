@@ -238,6 +238,20 @@ pub fn all() -> impl Iterator<Item = (c_int, Option<Ref>)> {
     })
 }
 
+/// In a child after _Fork(3), when no other thread is there: no descriptor is ours from now on. What they were is left as
+/// it is, and those that were the library's own are handed to `own`. Allocates nothing.
+pub fn abandon(own: impl Fn(c_int)) {
+    for (page, entry) in (0..).zip(&TABLE) {
+        // SAFETY: null, or a page that was leaked to be here.
+        let slots = unsafe { entry.load(Ordering::Acquire).as_ref() };
+        for (fd, slot) in (page * PAGE as c_int..).zip(slots.into_iter().flatten()) {
+            if slot.swap(ptr::null_mut(), Ordering::Relaxed) == OWN {
+                own(fd);
+            }
+        }
+    }
+}
+
 /// In a child after fork(2), when no other thread is there: every socket becomes what `heir` makes of it, one for
 /// all its descriptors; the old ones are left as they are, not dropped. Descriptors that were the library's own are
 /// handed to `own` and are nothing from now on.

@@ -23,7 +23,6 @@ mod config;
 mod errno;
 mod fds;
 mod harm;
-#[allow(dead_code, reason = "until signals are hooked")]
 mod inside;
 mod kernel;
 mod process;

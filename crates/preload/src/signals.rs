@@ -11,7 +11,7 @@ use crate::{
 use std::{
     mem, ptr,
     sync::{
-        Mutex, PoisonError,
+        Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering},
     },
 };
@@ -30,8 +30,11 @@ const SIGNALS: usize = 65;
 static SLOTS: [Slot; SIGNALS] =
     [const { Slot { handler: AtomicUsize::new(0), flags: AtomicI32::new(0) } }; SIGNALS];
 
-/// Held while a handler is changed. Handlers themselves take no lock.
-static CHANGING: Mutex<()> = Mutex::new(());
+/// Held while a handler is changed, and across a fork, so that the child finds it free. Handlers themselves take no lock.
+pub(crate) fn changing() -> MutexGuard<'static, ()> {
+    static CHANGING: Mutex<()> = Mutex::new(());
+    CHANGING.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// What siginterrupt(3) has said of handlers that signal(2) will install.
 static INTERRUPTS: [AtomicBool; SIGNALS] = [const { AtomicBool::new(false) }; SIGNALS];
@@ -63,7 +66,7 @@ pub(crate) unsafe fn sigaction(
         let (mut all, mut mask): (libc::sigset_t, libc::sigset_t) = (mem::zeroed(), mem::zeroed());
         libc::sigfillset(&raw mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut mask);
-        let changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
+        let changing = changing();
         let result = change(signal, slot, new, old);
         drop(changing);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, ptr::null_mut());

@@ -31,6 +31,7 @@ macro_rules! hooks {
     )*) => {
         /// The C library's own functions, as this library's callers would have reached them.
         #[allow(dead_code, reason = "a hook may answer without the function it hides")]
+        #[expect(non_snake_case, reason = "each is named after its function")]
         pub mod functions {
             use super::*;
             $( hooks!(@real $name $args -> $ret); )*
@@ -244,6 +245,7 @@ hooks! {
 
     // Processes and signals.
     fork, __fork: () -> libc::pid_t = real::fork;
+    _Fork: () -> libc::pid_t = stack::fork_alone;
     // The child of a real one would change this library's memory under its parent.
     vfork, __vfork: () -> libc::pid_t = real::fork;
     _exit, _Exit: (status: c_int) -> c_int = stack::exit;

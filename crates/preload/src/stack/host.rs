@@ -3,7 +3,7 @@
 
 use super::{
     file::{self, File, lock},
-    own,
+    own, place,
 };
 use crate::{
     config::{self, Config},
@@ -11,6 +11,7 @@ use crate::{
     inside::{self, Inside},
     real,
     say::Once,
+    signals,
 };
 use busypoll_policy::{Plane, Settings};
 use busypoll_stack::{
@@ -20,6 +21,7 @@ use busypoll_stack::{
     nic::xdp,
     process, spin, thread,
 };
+use libc::{c_int, pid_t};
 use rustix::process::{Pid, getpid};
 use std::{
     cell::RefCell,
@@ -138,8 +140,34 @@ pub fn settings(config: &Config) -> Settings {
 /// What is held across a fork, so that the child finds it whole.
 struct Held {
     slot: MutexGuard<'static, Slot>,
-    spare: MutexGuard<'static, Vec<&'static fds::Cell>>,
+    _spare: MutexGuard<'static, Vec<&'static fds::Cell>>,
     stack: process::Fork,
+    _last: MutexGuard<'static, place::Last>,
+    _changing: MutexGuard<'static, ()>,
+    /// The last to go: a signal's handler would want all of these.
+    inside: Option<Inside>,
+}
+
+impl Held {
+    fn take(inside: Option<Inside>) -> Held {
+        Held {
+            slot: lock(&HOST),
+            _spare: fds::spare(),
+            stack: process::before_fork(),
+            _last: place::last(),
+            _changing: signals::changing(),
+            inside,
+        }
+    }
+
+    /// In the child. Allocates nothing.
+    #[must_use]
+    fn in_child(mut self) -> Option<Inside> {
+        self.stack.in_child();
+        // Not dropped: its threads are not here, and its rings are the parent's.
+        mem::forget(mem::take(&mut *self.slot));
+        self.inside
+    }
 }
 
 thread_local! {
@@ -158,10 +186,11 @@ pub fn prepare(config: &Config) {
 }
 
 extern "C" fn before() {
-    if let Some(_inside) = Inside::enter() {
+    let inside = Inside::enter();
+    if inside.is_some() {
         file::let_children_choose();
     }
-    let held = Held { slot: lock(&HOST), spare: fds::spare(), stack: process::before_fork() };
+    let held = Held::take(inside);
     let _ = HELD.try_with(|cell| cell.replace(Some(held)));
 }
 
@@ -171,14 +200,28 @@ extern "C" fn in_parent() {
 
 extern "C" fn in_child() {
     let Ok(Some(held)) = HELD.try_with(RefCell::take) else { return };
-    let Held { mut slot, spare, stack } = held;
-    drop(spare);
-    stack.in_child();
-    // Not dropped: its threads are not here, and its rings are the parent's.
-    mem::forget(mem::take(&mut *slot));
-    drop(slot);
-    fds::inherit(File::inherited, |own| {
-        // SAFETY: a descriptor of the library's, of no use here.
-        unsafe { real::close(own) };
-    });
+    let _inside = held.in_child();
+    fds::inherit(File::inherited, close_own);
+}
+
+fn close_own(own: c_int) {
+    // SAFETY: a descriptor of the library's, of no use in a child.
+    unsafe { real::close(own) };
+}
+
+/// _Fork(3), which calls no handlers of pthread_atfork(3), and whose child may not allocate: it has nothing of ours, only
+/// companions.
+///
+/// # Safety
+/// That of _Fork(3).
+pub unsafe fn fork_alone() -> pid_t {
+    // A thread that is inside is here by the handler of a fault, and may hold one of the locks.
+    let held = Inside::enter().map(|inside| Held::take(Some(inside)));
+    // SAFETY: the caller's contract.
+    let child = unsafe { real::_Fork() };
+    if child == 0 {
+        let _inside = held.and_then(Held::in_child);
+        fds::abandon(close_own);
+    }
+    child
 }

@@ -7,7 +7,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     ptr,
     sync::{
-        Mutex, OnceLock,
+        Mutex, MutexGuard, OnceLock,
         atomic::{AtomicU32, Ordering},
     },
 };
@@ -65,15 +65,23 @@ fn source(to: SocketAddr, from: IpAddr) -> Option<IpAddr> {
     probe.local_addr().ok().map(|local| local.ip())
 }
 
+/// Where a way led over the chosen interface: to, and from.
+pub type Last = Option<(IpAddr, IpAddr)>;
+
+/// The last answer of [`leads_to`]: programs connect to one place again and again. Held across a fork, so that the child
+/// finds it free.
+pub fn last() -> MutexGuard<'static, Last> {
+    static LAST: Mutex<Last> = Mutex::new(None);
+    lock(&LAST)
+}
+
 /// Whether the way to `remote` leads over the chosen interface, and to another machine. `local`: where it is bound.
 pub fn leads_to(remote: SocketAddr, local: IpAddr) -> bool {
     let to = remote.ip().to_canonical();
     if to.is_loopback() || to.is_unspecified() || to.is_multicast() {
         return false;
     }
-    /// The last answer: programs connect to one place again and again.
-    static LAST: Mutex<Option<(IpAddr, IpAddr)>> = Mutex::new(None);
-    if host::made().is_some() && *lock(&LAST) == Some((to, local)) {
+    if host::made().is_some() && *last() == Some((to, local)) {
         return true;
     }
     let from: IpAddr = match (to, local.to_canonical()) {
@@ -89,7 +97,7 @@ pub fn leads_to(remote: SocketAddr, local: IpAddr) -> bool {
     let leads =
         addresses.contains(&(source, true)) && !addresses.iter().any(|(address, _)| *address == to);
     if leads {
-        *lock(&LAST) = Some((to, local));
+        *last() = Some((to, local));
     }
     leads
 }
@@ -111,11 +119,13 @@ pub fn index() -> u32 {
 /// The first IPv4 address of the chosen interface, as it was when first asked for; unspecified if it had none.
 pub fn address4() -> Ipv4Addr {
     static ADDRESS: OnceLock<Ipv4Addr> = OnceLock::new();
-    *ADDRESS.get_or_init(|| {
-        let first = addresses().into_iter().find_map(|address| match address {
-            (IpAddr::V4(v4), true) => Some(v4),
-            _ => None,
-        });
-        first.unwrap_or(Ipv4Addr::UNSPECIFIED)
-    })
+    if let Some(known) = ADDRESS.get() {
+        return *known;
+    }
+    let first = addresses().into_iter().find_map(|address| match address {
+        (IpAddr::V4(v4), true) => Some(v4),
+        _ => None,
+    });
+    // Asked before: a child of a fork meanwhile would wait for ever for who was asking.
+    *ADDRESS.get_or_init(|| first.unwrap_or(Ipv4Addr::UNSPECIFIED))
 }

@@ -259,6 +259,24 @@ static void children(void)
     DO(waitpid(child, &status, 0) == child);
     SAY(WEXITSTATUS(status));
 
+    /* It runs no handlers of pthread_atfork, and has companions only: they are no harm to its parent. */
+    begin("a child of _Fork");
+    s = connected('e');
+    l = listening(&at);
+    fflush(stdout);
+    child = _Fork();
+    if (child == 0) {
+        close(s);
+        close(l);
+        _exit(socket(family, SOCK_DGRAM, 0) == s ? 10 : 11);
+    }
+    DO(waitpid(child, &status, 0) == child);
+    SAY(WEXITSTATUS(status));
+    DO(write(s, "abc", 3));
+    SAY(drain(s, 3));
+    close(s);
+    close(l);
+
     begin("a child that becomes another program");
     s = connected('e');
     fcntl(s, F_SETFD, FD_CLOEXEC);

@@ -1,6 +1,8 @@
 /* Signals that come while a call waits: EINTR, or SA_RESTART where the kernel restarts. */
 #include "conformance.h"
 
+#include <pthread.h>
+
 static void interrupted(int restart)
 {
     struct timeval half = { 0, 500000 };
@@ -195,6 +197,72 @@ static void in_a_handler(void)
     close(asked);
 }
 
+static volatile int during;
+
+static void opens_and_closes(int signal)
+{
+    close(socket(family, SOCK_DGRAM, 0));
+    during++;
+}
+
+/* Signals that come while it forks, which the kernel delivers as soon as it has; a handler may use sockets there, too. */
+static void while_forking(void)
+{
+    struct sigaction action = { .sa_handler = opens_and_closes, .sa_flags = SA_RESTART };
+    struct itimerval often = { { .tv_usec = 1000 }, { .tv_usec = 1000 } }, never = { 0 };
+    int children = 0;
+
+    begin("a handler while the process forks");
+    asked = connected('e');
+    sigaction(SIGALRM, &action, NULL);
+    setitimer(ITIMER_REAL, &often, NULL);
+    while (children < 50 || during < 50) {
+        int status;
+        pid_t child = fork();
+
+        if (child == 0)
+            _exit(3);
+        if (child < 0 || waitpid(child, &status, 0) != child || WEXITSTATUS(status) != 3)
+            break;
+        children++;
+    }
+    setitimer(ITIMER_REAL, &never, NULL);
+    SAY(children >= 50);
+    DO(write(asked, "abc", 3));
+    SAY(drain(asked, 3));
+    close(asked);
+}
+
+static void *changes_handlers(void *stop)
+{
+    struct sigaction action = { .sa_handler = SIG_IGN };
+
+    while (!*(volatile int *)stop)
+        sigaction(SIGUSR2, &action, NULL);
+    return NULL;
+}
+
+static void handlers_in_a_child(void)
+{
+    struct sigaction action = { .sa_handler = SIG_IGN };
+    pthread_t thread;
+    int stop = 0, status, children = 0;
+
+    begin("a child changes handlers as a thread of its parent did");
+    pthread_create(&thread, NULL, changes_handlers, &stop);
+    for (int i = 0; i < 200; i++) {
+        pid_t child = fork();
+
+        if (child == 0)
+            _exit(sigaction(SIGUSR2, &action, NULL));
+        if (waitpid(child, &status, 0) == child && status == 0)
+            children++;
+    }
+    stop = 1;
+    pthread_join(thread, NULL);
+    SAY(children);
+}
+
 void cases_signals(void)
 {
     interrupted(0);
@@ -202,4 +270,6 @@ void cases_signals(void)
     restarted();
     restarted_in_a_child();
     in_a_handler();
+    while_forking();
+    handlers_in_a_child();
 }
