@@ -111,6 +111,9 @@ static void past_the_end(void)
     setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     begin("sendfile past the end of a file");
     DO(write(file, page, sizeof page));
+    /* Nothing is on its way whose acknowledgment would have the rest sent. */
+    DO(write(s, "abc", 3));
+    SAY(drain(s, 3));
     DO(sendfile(s, file, &from, 1000));
     SAY(from);
     DO(ioctl(s, SIOCOUTQNSD, &unsent));
