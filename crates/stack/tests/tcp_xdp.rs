@@ -8,6 +8,7 @@ use std::{
     collections::HashSet,
     io::{self, ErrorKind, Read, Write},
     net::{Ipv4Addr, SocketAddr, TcpListener as KernelListener, TcpStream as KernelStream},
+    os::fd::AsRawFd,
     thread,
     time::Duration,
 };
@@ -88,6 +89,26 @@ fn two_hosts_of_ours_talk_over_one_wire() {
         scope.spawn(|| echo(listener.accept().unwrap().0));
         converse(connect(&lab.client, &one, at(&lab.server, 7)).unwrap());
     });
+}
+
+/// As COMPLIANCE.md says: the steering program leaves them to the kernel, which knows of no connection.
+#[test]
+fn a_segment_with_ip_options_ends_the_connection() {
+    needs_root!();
+    let lab = Lab::builder().build().unwrap();
+    let server_host = host(&lab.server);
+    let listener = listen(&lab.server, &server_host, "0.0.0.0:7").unwrap();
+    let mut client = kernel_connect(&lab.client, at(&lab.server, 7)).unwrap();
+    let _served = listener.accept().unwrap().0;
+    let nothing = [1u8, 1, 1, 0];
+    let (level, name) = (libc::IPPROTO_IP, libc::IP_OPTIONS);
+    // SAFETY: four readable bytes.
+    let set =
+        unsafe { libc::setsockopt(client.as_raw_fd(), level, name, nothing.as_ptr().cast(), 4) };
+    assert_eq!(set, 0, "{}", io::Error::last_os_error());
+    client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    client.write_all(b"x").unwrap();
+    assert_eq!(client.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
 }
 
 #[test]
