@@ -1,7 +1,7 @@
 //! A whole host over AF_XDP, beside the kernel on the same interface: what is ours comes over our queue,
 //! what is the kernel's reaches the application all the same, and nothing of anybody else's is touched.
 
-use busypoll_lab::{Lab, LabHost, needs, needs_root};
+use busypoll_lab::{Lab, LabHost, Namespace, needs, needs_root};
 use busypoll_stack::{Host, UdpSocket, nic::xdp::Xdp};
 use std::{
     io::ErrorKind,
@@ -104,6 +104,9 @@ fn what_the_kernel_gets_reaches_the_application() {
     // The interface's own address, from inside.
     exchange(&neighbour, to, &server, b"from next door by name");
     assert_eq!(server.stats().kernel, 3);
+    // The host has counted those before the one just received at the least.
+    let counted = server_host.counters();
+    assert!(counted.iter().any(|(name, count)| *name == "UdpInDatagrams" && *count >= 2));
     // And the other way round, connected.
     let client = bind(&lab.server, &server_host, "0.0.0.0:0").unwrap();
     let next_door = kernel_socket(&lab.server, (Ipv4Addr::LOCALHOST, 9).into());
@@ -130,6 +133,76 @@ fn a_port_is_the_kernels_to_give() {
     assert_eq!(error.kind(), ErrorKind::AddrInUse);
     drop(ours);
     drop(kernel_socket(&lab.server, any(7)));
+}
+
+#[test]
+fn a_port_the_kernel_chose_stays_held_when_disconnected() {
+    needs_root!();
+    let lab = Lab::builder().build().unwrap();
+    let server_host = host(&lab.server);
+    let server = bind(&lab.server, &server_host, "0.0.0.0:0").unwrap();
+    let port = server.local_addr().unwrap().port();
+    server.connect((lab.client.ipv4(), 9)).unwrap();
+    server.disconnect();
+    let error = lab.server.enter(|| KernelSocket::bind(any(port))).unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AddrInUse);
+    let client = kernel_socket(&lab.client, any(0));
+    exchange(&client, (lab.server.ipv4(), port).into(), &server, b"over the queue");
+    let neighbour = kernel_socket(&lab.server, any(0));
+    exchange(&neighbour, (Ipv4Addr::LOCALHOST, port).into(), &server, b"from next door");
+}
+
+/// Addresses that are on no interface we share are bound by the kernel, and so checked by it.
+#[test]
+fn addresses_elsewhere_are_the_kernels_to_give() {
+    needs_root!();
+    needs!(program "ip");
+    let lab = Lab::builder().build().unwrap();
+    let far = Namespace::new().unwrap();
+    let run = |on: &Namespace, arguments: &str| {
+        let status = on.command("ip").args(arguments.split(' ')).status().unwrap();
+        assert!(status.success(), "ip {arguments}");
+    };
+    run(&lab.server, &format!("link add other type veth peer name there netns {}", far.path()));
+    run(&lab.server, "addr add 10.88.0.1/24 dev other");
+    run(&lab.server, "link set other up");
+    run(&far, "addr add 10.88.0.2/24 dev there");
+    run(&far, "link set there up");
+    let server_host = host(&lab.server);
+    let error = |address| bind(&lab.server, &server_host, address).unwrap_err().kind();
+    assert_eq!(error("10.99.0.9:7"), ErrorKind::AddrNotAvailable);
+    let _taken = kernel_socket(&lab.server, (Ipv4Addr::LOCALHOST, 7).into());
+    assert_eq!(error("127.0.0.1:7"), ErrorKind::AddrInUse);
+    // Loopback, and an interface that is not shared.
+    let inside = bind(&lab.server, &server_host, "127.0.0.1:8").unwrap();
+    let neighbour = kernel_socket(&lab.server, any(0));
+    exchange(&neighbour, (Ipv4Addr::LOCALHOST, 8).into(), &inside, b"from next door");
+    let refused = inside.send_to(b"never on a wire", (lab.client.ipv4(), 9)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+    let elsewhere = bind(&lab.server, &server_host, "10.88.0.1:8").unwrap();
+    let client = far.enter(|| KernelSocket::bind(any(0))).unwrap().unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    exchange(&client, "10.88.0.1:8".parse().unwrap(), &elsewhere, b"over the other interface");
+    assert_eq!((inside.stats().kernel, elsewhere.stats().kernel), (1, 1));
+}
+
+/// The kernel tells of a refusal twice: the raw ICMP sockets, and the shadow it is connected with.
+#[test]
+fn a_refusal_is_reported_once() {
+    needs_root!();
+    let lab = Lab::builder().build().unwrap();
+    let one = host(&lab.server);
+    let client = bind(&lab.server, &one, "0.0.0.0:0").unwrap();
+    client.connect("127.0.0.1:9").unwrap();
+    for _ in 0..200 {
+        // It would report what the one before has left.
+        client.send(b"anyone?").unwrap();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while client.take_error().unwrap().is_none() {
+            assert!(Instant::now() < deadline, "no error");
+            thread::yield_now();
+        }
+    }
 }
 
 #[test]

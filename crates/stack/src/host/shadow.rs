@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     inet::{
-        BindOptions, Datagram, Inet, Interface, PathOptions, SocketError, UdpEndpoint,
+        BindOptions, Datagram, Inet, Interface, PathOptions, UdpEndpoint,
         kernel::{KernelView, Received, recv_with_destination},
     },
     napi::{Driver, Pass},
@@ -202,16 +202,15 @@ impl Service {
         Ok(shadow)
     }
 
-    /// A kernel socket bound to `local` for a socket of ours, and what it is really bound to. None if
-    /// `local` is not the kernel's address.
+    /// A kernel socket bound to `local` for a socket of ours, and what it is really bound to; whose address it
+    /// is, the kernel says. None if it is ours.
     pub(crate) fn reserve(
         &self,
         local: SocketAddr,
         options: BindOptions,
         endpoint: Arc<dyn UdpEndpoint>,
     ) -> io::Result<Option<(SocketAddr, Shadow)>> {
-        let state = &self.state;
-        if !state.is_kernels(local) {
+        if self.state.inet.is_own(local.ip()) {
             return Ok(None);
         }
         let socket = Arc::new(bind(local, options)?);
@@ -305,7 +304,9 @@ impl Shadow {
 
     /// Sends a datagram through the kernel.
     pub(crate) fn send_to(&self, payload: &[u8], to: SocketAddr) -> io::Result<()> {
-        sys::send_to(self.socket.as_raw_fd(), payload, to)
+        let send = || sys::send_to(self.socket.as_raw_fd(), payload, to);
+        // The first may fail for an earlier datagram that was refused, of which the raw sockets tell.
+        send().or_else(|_| send())
     }
 
     /// Only datagrams from `remote` from now on; with `None`, from anyone.
@@ -498,18 +499,11 @@ impl State {
                 Ok(Received { len, from, to, ttl, tos, .. }) => {
                     let (to, payload) = (SocketAddr::new(to, port), &buffer[..len]);
                     let datagram = Datagram { from, to, ttl, tos, payload };
-                    endpoint.datagram(&datagram, pass);
+                    self.inet.udp_from_kernel(&*endpoint, &datagram, pass);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) => {
-                    if let (Some(code), Ok(peer)) = (error.raw_os_error(), socket.peer_addr()) {
-                        endpoint.error(
-                            SocketError { errno: code, hard: true, mtu: None },
-                            peer,
-                            pass,
-                        );
-                    }
-                }
+                // Of a refusal the raw sockets tell, too, and for datagrams that went past the kernel they alone.
+                Err(_) => {}
             }
         }
     }

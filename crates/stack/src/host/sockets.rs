@@ -69,7 +69,25 @@ fn raw_icmpv6() -> io::Result<Option<OwnedFd>> {
 const ICMPV6_FILTER: i32 = 1;
 
 /// A kernel UDP socket bound to `local` that tells the destination of what it receives.
+///
+/// Bound by number always: a port that it chose itself the kernel takes back when the socket is disconnected
+/// (`__udp_disconnect`).
 pub(super) fn bind(local: SocketAddr, options: BindOptions) -> io::Result<UdpSocket> {
+    if local.port() != 0 {
+        return bind_by_number(local, options);
+    }
+    loop {
+        let mut chosen = local;
+        chosen.set_port(bind_by_number(local, options)?.local_addr()?.port());
+        match bind_by_number(chosen, options) {
+            // Somebody has taken it in between.
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            other => return other,
+        }
+    }
+}
+
+fn bind_by_number(local: SocketAddr, options: BindOptions) -> io::Result<UdpSocket> {
     let family = if local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: a plain system call.

@@ -145,6 +145,15 @@ impl Inet {
         let mut interfaces = topology.interfaces.iter();
         interfaces.any(|iface| iface.kernel().is_some() || iface.has(address) || broadcast(iface))
     }
+    /// Whether `address` is of an interface that we do not share with the kernel.
+    pub(crate) fn is_own(&self, address: IpAddr) -> bool {
+        let (address, topology) = (address.to_canonical(), self.topology());
+        let mut own = topology.interfaces.iter().filter(|iface| iface.kernel().is_none());
+        let broadcast =
+            |on: &super::Interface| matches!(address, IpAddr::V4(it) if on.is_broadcast(it));
+        topology.own(address) || own.any(|iface| broadcast(iface))
+    }
+
 }
 
 type Places = (Option<Place<Ipv4Addr>>, Option<Place<Ipv6Addr>>);

@@ -123,6 +123,10 @@ impl Inet {
         if link.next_hop == NextHop::Everybody && !options.broadcast {
             return Err(SendError::Broadcast);
         }
+        if local.ip().is_loopback() && link.iface.kernel().is_some() {
+            // Never on a wire (RFC 1122 section 3.2.1.3 (g)): the kernel says so.
+            return Err(SendError::UseKernel);
+        }
         // A group that a socket is bound to receives, and does not send.
         if local.ip().is_unspecified() || local.ip().is_multicast() {
             local.set_ip(link.source);

@@ -111,6 +111,19 @@ impl Inet {
     }
 
     fn udp_deliver_to_all<'a, P: Inbound<'a>>(
+    /// A datagram that the kernel has received for `endpoint`.
+    pub(crate) fn udp_from_kernel(
+        &self,
+        endpoint: &dyn UdpEndpoint,
+        datagram: &Datagram<'_>,
+        pass: &mut Pass,
+    ) {
+        match endpoint.datagram(datagram, pass) {
+            true => self.counters.add(Count::UdpInDatagrams),
+            false => self.udp_no_room(),
+        }
+    }
+
         &self,
         arrival: &Arrival<'_>,
         (from, to): ((P::Address, u16), (P::Address, u16)),
