@@ -3,15 +3,17 @@
 
 mod common;
 
+use busypoll_lab::{Lab, needs_root};
 use busypoll_stack::{
     Epoll, EpollParams, Events, Host, Incoming, Outgoing, PollFd, Socket, TcpStream, UdpSocket,
-    poll,
+    nic::xdp::Xdp, poll,
 };
 use common::{hosts, sockets, streams};
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     cell::Cell,
     io::{Read, Write},
+    net::SocketAddr,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
     time::Duration,
@@ -231,6 +233,34 @@ fn waking_many_at_once() {
         stop.store(true, Ordering::Relaxed);
         assert_eq!(allocated, 0, "allocations in {ROUNDS} rounds");
     });
+}
+
+/// More peers in turn than a socket keeps ways for: to find one again asks for no memory either, also where it is the
+/// kernel who knows it.
+#[test]
+fn sending_to_many_peers_over_an_interface_of_the_kernels() {
+    needs_root!();
+    let lab = Lab::builder().build().unwrap();
+    let xdp =
+        || Host::builder().shared_interface(Xdp::open(lab.server.interface()).unwrap()).build();
+    let host = lab.server.enter(xdp).unwrap().unwrap();
+    let socket = lab.server.enter(|| UdpSocket::bind(&host, "0.0.0.0:7")).unwrap().unwrap();
+    let peer = |_| lab.client.enter(|| std::net::UdpSocket::bind("0.0.0.0:0")).unwrap().unwrap();
+    let peers: Vec<_> = (0..24).map(peer).collect();
+    let port = |peer: &std::net::UdpSocket| peer.local_addr().unwrap().port();
+    let to: Vec<_> =
+        peers.iter().map(|peer| SocketAddr::from((lab.client.ipv4(), port(peer)))).collect();
+    // From now on the neighbour is known.
+    socket.send_to(b"hello", to[0]).unwrap();
+    peers[0].recv(&mut [0; 16]).unwrap();
+    for count in [2, to.len()] {
+        let mut turn = to[..count].iter().cycle();
+        let allocated = allocations(|| {
+            let next = turn.next().unwrap();
+            assert_eq!(socket.send_to(b"word", next).unwrap(), 4);
+        });
+        assert_eq!(allocated, 0, "allocations in {ROUNDS} rounds, {count} peers");
+    }
 }
 
 #[test]

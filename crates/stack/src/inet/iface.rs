@@ -38,8 +38,8 @@ pub struct Hop {
 pub trait KernelTables: Send + Sync {
     /// Moves with every change of the answers below.
     fn generation(&self) -> u64;
-    /// The interface's addresses and prefix lengths.
-    fn addresses(&self) -> Vec<(IpAddr, u8)>;
+    /// Whether one of the interface's addresses, with its prefix length, is what `is` asks for.
+    fn has_address(&self, is: &mut dyn FnMut(IpAddr, u8) -> bool) -> bool;
     /// The way to `destination` if it leads out of this interface.
     fn route(&self, destination: IpAddr) -> Option<Hop>;
     /// The link-layer address of a neighbour, also one that is stale.
@@ -261,7 +261,7 @@ impl Interface {
     /// Whether `address` is an address of this interface.
     pub(super) fn has(&self, address: IpAddr) -> bool {
         match (&self.kernel, address) {
-            (Some(tables), _) => tables.addresses().iter().any(|(mine, _)| *mine == address),
+            (Some(tables), _) => tables.has_address(&mut |mine, _| mine == address),
             (None, IpAddr::V4(address)) => self.own.iter().any(|own| own.address() == address),
             (None, IpAddr::V6(address)) => {
                 self.own6.iter().any(|own| own.address == address && own.is_usable())
@@ -273,9 +273,9 @@ impl Interface {
     pub(super) fn is_broadcast(&self, address: Ipv4Addr) -> bool {
         match &self.kernel {
             None => self.own.iter().any(|cidr| cidr.broadcast() == Some(address)),
-            Some(tables) => tables.addresses().iter().any(|(mine, prefix)| {
+            Some(tables) => tables.has_address(&mut |mine, prefix| {
                 let IpAddr::V4(mine) = mine else { return false };
-                Ipv4Cidr::new(*mine, *prefix).and_then(Ipv4Cidr::broadcast) == Some(address)
+                Ipv4Cidr::new(mine, prefix).and_then(Ipv4Cidr::broadcast) == Some(address)
             }),
         }
     }

@@ -193,12 +193,12 @@ impl KernelView {
     /// # Errors
     /// Missing CAP_NET_ADMIN; the interface is gone or down.
     pub fn resolve(&self, next_hop: IpAddr) -> io::Result<()> {
-        let has_own =
-            |(own, _): &(IpAddr, u8)| matches!(own, IpAddr::V6(own) if own.is_unicast_link_local());
+        let is_link_local =
+            &mut |own, _| matches!(own, IpAddr::V6(own) if own.is_unicast_link_local());
         match next_hop {
             // For its own sake the kernel asks from its link-local address, and without one not at all
             // (`ndisc_solicit`): it is given a packet.
-            IpAddr::V6(next_hop) if !self.addresses().iter().any(has_own) => {
+            IpAddr::V6(next_hop) if !self.has_address(is_link_local) => {
                 let to = SocketAddrV6::new(next_hop, DISCARD, 0, self.ifindex);
                 let packets = self.packets.as_ref().ok_or(io::ErrorKind::Unsupported)?;
                 packets.send_to(&[], to).map(drop)
@@ -265,8 +265,8 @@ impl KernelTables for KernelView {
         KernelView::generation(self)
     }
 
-    fn addresses(&self) -> Vec<(IpAddr, u8)> {
-        KernelView::addresses(self)
+    fn has_address(&self, is: &mut dyn FnMut(IpAddr, u8) -> bool) -> bool {
+        sync::lock(&self.tables).addresses.iter().any(|a| is(a.local, a.prefix))
     }
 
     fn route(&self, destination: IpAddr) -> Option<Hop> {

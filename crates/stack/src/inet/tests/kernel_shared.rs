@@ -28,8 +28,8 @@ impl KernelTables for Tables {
         self.generation.load(Ordering::Acquire)
     }
 
-    fn addresses(&self) -> Vec<(IpAddr, u8)> {
-        vec![(A.into(), 24)]
+    fn has_address(&self, is: &mut dyn FnMut(IpAddr, u8) -> bool) -> bool {
+        is(A.into(), 24)
     }
 
     fn route(&self, destination: IpAddr) -> Option<Hop> {

@@ -69,7 +69,7 @@ struct Inner {
     host: Host,
     endpoint: Arc<Endpoint>,
     binding: Mutex<Option<Bound>>,
-    path: Mutex<send::Way>,
+    ways: Mutex<send::Ways>,
 }
 
 /// What a bound socket holds, the kernel's part released after ours.
@@ -90,7 +90,7 @@ impl UdpSocket {
             endpoint: Arc::new(Endpoint::new(host.busy_read(), host.delivery_hook())),
             host: host.clone(),
             binding: Mutex::new(None),
-            path: Mutex::new(None),
+            ways: Mutex::default(),
         }))
     }
 
@@ -147,7 +147,7 @@ impl UdpSocket {
             inner.endpoint.set_connected(false);
             inner.enlist(bound);
         }
-        inner.forget_path();
+        inner.forget_ways();
     }
 
     /// The address it is bound to; 0.0.0.0:0 if it is not.
@@ -272,7 +272,7 @@ impl Inner {
             self.enlist(bound);
             Ok(())
         })?;
-        self.forget_path();
+        self.forget_ways();
         Ok(())
     }
 
@@ -284,10 +284,10 @@ impl Inner {
         }
     }
 
-    /// After the binding or the options have changed, their locks released: a sender holds the path's lock
+    /// After the binding or the options have changed, their locks released: a sender holds the ways' lock
     /// and then asks for the binding's.
-    fn forget_path(&self) {
-        *lock(&self.path) = None;
+    fn forget_ways(&self) {
+        lock(&self.ways).forget();
     }
 }
 

@@ -132,7 +132,7 @@ impl UdpSocket {
                 kernel.set_options(&after)?;
             }
             drop(bound);
-            self.0.forget_path();
+            self.0.forget_ways();
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use super::{Inner, UdpSocket};
 use crate::{
-    inet::{Path, SendError},
+    inet::{Inet, Path, SendError},
     napi::{Driver, Pass},
     socket::{NOBODY, options::errno, waiting::Bed},
     sync::lock,
@@ -24,8 +24,51 @@ pub struct Outgoing<'a> {
     pub to: Option<SocketAddr>,
 }
 
-/// The path last sent over, and the address it was asked for; `None`: the peer's.
-pub(super) type Way = Option<(Option<SocketAddr>, Path)>;
+/// To so many peers in turn a socket sends without looking for a way; one more takes the place of the oldest.
+const WAYS: usize = 16;
+
+/// The paths lately sent over, each with the address it was asked for; `None`: the peer's.
+#[derive(Debug, Default)]
+pub(super) struct Ways {
+    found: Vec<(Option<SocketAddr>, Path)>,
+    /// The oldest, once there is no room for more.
+    oldest: usize,
+}
+
+impl Ways {
+    /// The place of the path that was found for `to`, if it is still good.
+    #[inline]
+    fn to(&self, to: Option<SocketAddr>, inet: &Inet) -> Option<usize> {
+        self.found.iter().position(|(asked, path)| *asked == to && path.is_current(inet))
+    }
+
+    /// Keeps a path, in place of an older one for the same address; its place.
+    fn keep(&mut self, to: Option<SocketAddr>, path: Path) -> usize {
+        let at = match self.found.iter().position(|(asked, _)| *asked == to) {
+            Some(outdated) => outdated,
+            None if self.found.len() < WAYS => {
+                // Most sockets need only one.
+                let more = if self.found.is_empty() { 1 } else { WAYS - self.found.len() };
+                self.found.reserve_exact(more);
+                self.found.push((to, path));
+                return self.found.len() - 1;
+            }
+            None => {
+                let oldest = self.oldest;
+                self.oldest = (oldest + 1) % WAYS;
+                oldest
+            }
+        };
+        self.found[at] = (to, path);
+        at
+    }
+
+    /// Forgets them all.
+    pub(super) fn forget(&mut self) {
+        self.found.clear();
+        self.oldest = 0;
+    }
+}
 
 impl UdpSocket {
     /// Sends a datagram to where the socket is connected to.
@@ -74,7 +117,7 @@ impl Inner {
         }
         let inet = self.host.inet();
         let mut waited: Option<Option<Instant>> = dont_wait.then_some(Some(Instant::ZERO));
-        let mut cached = lock(&self.path);
+        let mut ways = lock(&self.ways);
         let by_kernel = |waited| match pieces {
             [one] => self.send_by_kernel(&Outgoing { payload: one, to }, waited),
             many => {
@@ -83,13 +126,14 @@ impl Inner {
             }
         };
         loop {
-            let path = match &mut *cached {
-                Some((asked, path)) if *asked == to && path.is_current(inet) => path,
-                _ => match self.find_path(to, &mut cached)? {
-                    Some(path) => path,
+            let way = match ways.to(to, inet) {
+                Some(way) => way,
+                None => match self.find_way(to, &mut ways)? {
+                    Some(way) => way,
                     None => return by_kernel(&mut waited).map(|()| len),
                 },
             };
+            let path = &ways.found[way].1;
             let mut pass = Pass::new(None, time::now(), Driver::Kernel);
             let result = match pieces {
                 [one] => inet.udp_send(path, &**one, &mut pass),
@@ -109,7 +153,7 @@ impl Inner {
     fn send_all(&self, datagrams: &[Outgoing<'_>]) -> io::Result<usize> {
         self.endpoint.may_send().map_err(errno)?;
         let limit = self.endpoint.options.send_buffer.load(Ordering::Relaxed) as usize;
-        let mut cached = lock(&self.path);
+        let mut ways = lock(&self.ways);
         let mut sent = 0;
         while let Some(first) = datagrams.get(sent) {
             // Those that go the same way go together.
@@ -119,7 +163,7 @@ impl Inner {
             let run = datagrams[sent..].iter().take_while(fits).count();
             let result = match run {
                 0 => Err(errno(libc::EMSGSIZE)),
-                _ => self.send_run(&datagrams[sent..sent + run], &mut cached),
+                _ => self.send_run(&datagrams[sent..sent + run], &mut ways),
             };
             match result {
                 Ok(count) => sent += count,
@@ -132,19 +176,20 @@ impl Inner {
 
     /// Sends some of `run`, at least one; all are for one address.
     #[inline]
-    fn send_run(&self, run: &[Outgoing<'_>], cached: &mut Way) -> io::Result<usize> {
+    fn send_run(&self, run: &[Outgoing<'_>], ways: &mut Ways) -> io::Result<usize> {
         let Some(first) = run.first() else { return Ok(0) };
         let by_kernel = || self.send_by_kernel(first, &mut None).map(|()| 1);
         let inet = self.host.inet();
         let mut waited: Option<Option<Instant>> = None;
         loop {
-            let path = match &mut *cached {
-                Some((to, path)) if *to == first.to && path.is_current(inet) => path,
-                _ => match self.find_path(first.to, cached)? {
-                    Some(path) => path,
+            let way = match ways.to(first.to, inet) {
+                Some(way) => way,
+                None => match self.find_way(first.to, ways)? {
+                    Some(way) => way,
                     None => return by_kernel(),
                 },
             };
+            let path = &ways.found[way].1;
             let mut pass = Pass::new(None, time::now(), Driver::Kernel);
             let result = match run {
                 [one] => inet.udp_send(path, one.payload, &mut pass).map(|()| 1),
@@ -160,13 +205,9 @@ impl Inner {
         }
     }
 
-    /// Resolves the way to `to` (or the peer) and keeps it. `None`: the kernel's business.
+    /// Resolves the way to `to` (or the peer) and keeps it; its place. `None`: the kernel's business.
     #[cold]
-    fn find_path<'a>(
-        &self,
-        to: Option<SocketAddr>,
-        cached: &'a mut Way,
-    ) -> io::Result<Option<&'a mut Path>> {
+    fn find_way(&self, to: Option<SocketAddr>, ways: &mut Ways) -> io::Result<Option<usize>> {
         let (local, remote) = self.with_binding(to.unwrap_or(NOBODY), |bound| {
             let remote = to.or(bound.remote).ok_or_else(|| errno(libc::EDESTADDRREQ))?;
             Ok((bound.inet.local(), remote))
@@ -174,7 +215,7 @@ impl Inner {
         let queue = self.endpoint.context().map_or(0, |context| context.queue());
         let options = self.endpoint.options.path();
         match self.host.inet().path(local, remote, queue, options, time::now()) {
-            Ok(path) => Ok(Some(&mut cached.insert((to, path)).1)),
+            Ok(path) => Ok(Some(ways.keep(to, path))),
             Err(SendError::UseKernel) => Ok(None),
             Err(error) => Err(error.into()),
         }
