@@ -99,6 +99,9 @@ fn bind_by_number(local: SocketAddr, options: BindOptions) -> io::Result<UdpSock
     if options.reuse {
         set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
     }
+    if options.reuse_port {
+        set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+    }
     sys::bind(socket.as_raw_fd(), local)?;
     let socket = UdpSocket::from(socket);
     tell_destination(&socket)?;

@@ -4,7 +4,7 @@ use super::{
     Inet, SendError, UdpEndpoint,
     demux::{Member, Place},
     dual::{Mapped, mapped, unmapped},
-    ports::Claim,
+    ports::{Claim, Sharing},
 };
 use crate::sync::{Arc, Mutex, Ordering, lock};
 use std::{
@@ -31,9 +31,18 @@ pub struct Binding {
 pub struct BindOptions {
     /// `SO_REUSEADDR`: the port may be shared with others that set it, and the newest gets what is sent to one.
     pub reuse: bool,
+    /// `SO_REUSEPORT`: the port may be shared with others that set it, and each gets the datagrams of its share of the
+    /// peers.
+    pub reuse_port: bool,
     /// `IPV6_V6ONLY`: a socket of IPv6 does not hear IPv4. Without it, one bound to `::` hears both, and shows
     /// peers of IPv4 as `::ffff:10.0.0.1`.
     pub only_v6: bool,
+}
+
+impl BindOptions {
+    fn sharing(self) -> Sharing {
+        Sharing { address: self.reuse, port: self.reuse_port }
+    }
 }
 
 /// As the application sees it: of an IPv6 socket all addresses are IPv6's.
@@ -90,7 +99,7 @@ impl Inet {
         reuse: bool,
         endpoint: Arc<dyn UdpEndpoint>,
     ) -> io::Result<Binding> {
-        self.udp_bind_with(local, BindOptions { reuse, only_v6: false }, endpoint)
+        self.udp_bind_with(local, BindOptions { reuse, ..BindOptions::default() }, endpoint)
     }
 
     /// Binds a UDP socket to `local`; port 0 takes a free one of [`EPHEMERAL`](super::EPHEMERAL).
@@ -114,25 +123,35 @@ impl Inet {
         }
         let id = self.bindings.fetch_add(1, Ordering::Relaxed);
         let wrapped = local.is_ipv6().then(|| Arc::new(Mapped(endpoint.clone())));
-        let mapped = wrapped.map(|endpoint| Member { id, endpoint });
-        let member = Member { id, endpoint };
+        let spreads = options.reuse_port;
+        let mapped = wrapped.map(|endpoint| Member { id, spreads, endpoint });
+        let member = Member { id, spreads, endpoint };
         let claim = Claim::new(local.ip(), options.only_v6);
         let mut ports = lock(&self.ports);
         if local.port() == 0 {
-            let Some(port) = ports.ephemeral(claim, options.reuse, &self.random) else {
+            let Some(port) = ports.ephemeral(claim, options.sharing(), &self.random) else {
                 return failed(libc::EADDRINUSE);
             };
             local.set_port(port);
-        } else if ports.is_taken(claim, local.port(), options.reuse) {
+        } else if ports.is_taken(claim, local.port(), options.sharing()) {
             return failed(libc::EADDRINUSE);
         }
-        ports.claim(claim, local.port(), options.reuse);
+        ports.claim(claim, local.port(), options.sharing());
         let (bound, state) = (local.ip(), State { local, remote: None });
         let state = Mutex::new(state);
         let binding = Binding { inet: self.clone(), member, mapped, options, bound, state };
         binding.enter((None, None), lock(&binding.state).places(options.only_v6));
         drop(ports);
         Ok(binding)
+    }
+
+    /// Whether `address` is of an interface that we do not share with the kernel.
+    pub(crate) fn is_own(&self, address: IpAddr) -> bool {
+        let (address, topology) = (address.to_canonical(), self.topology());
+        let mut own = topology.interfaces.iter().filter(|iface| iface.kernel().is_none());
+        let broadcast =
+            |on: &super::Interface| matches!(address, IpAddr::V4(it) if on.is_broadcast(it));
+        topology.own(address) || own.any(|iface| broadcast(iface))
     }
 
     /// Linux's `inet_addr_valid_or_nonlocal`, `inet6_bind`.
@@ -145,15 +164,6 @@ impl Inet {
         let mut interfaces = topology.interfaces.iter();
         interfaces.any(|iface| iface.kernel().is_some() || iface.has(address) || broadcast(iface))
     }
-    /// Whether `address` is of an interface that we do not share with the kernel.
-    pub(crate) fn is_own(&self, address: IpAddr) -> bool {
-        let (address, topology) = (address.to_canonical(), self.topology());
-        let mut own = topology.interfaces.iter().filter(|iface| iface.kernel().is_none());
-        let broadcast =
-            |on: &super::Interface| matches!(address, IpAddr::V4(it) if on.is_broadcast(it));
-        topology.own(address) || own.any(|iface| broadcast(iface))
-    }
-
 }
 
 type Places = (Option<Place<Ipv4Addr>>, Option<Place<Ipv6Addr>>);
@@ -230,11 +240,11 @@ impl Binding {
         if new == old {
             return;
         }
-        let BindOptions { reuse, only_v6 } = self.options;
+        let (only_v6, sharing) = (self.options.only_v6, self.options.sharing());
         let mut ports = lock(&self.inet.ports);
-        ports.claim(new.claim(self.options), port, reuse);
+        ports.claim(new.claim(self.options), port, sharing);
         self.enter(old.places(only_v6), new.places(only_v6));
-        ports.release(old.claim(self.options), port, reuse);
+        ports.release(old.claim(self.options), port, sharing);
         *state = new;
     }
 }
@@ -244,6 +254,6 @@ impl Drop for Binding {
         let state = *lock(&self.state);
         let mut ports = lock(&self.inet.ports);
         self.enter(state.places(self.options.only_v6), (None, None));
-        ports.release(state.claim(self.options), state.local.port(), self.options.reuse);
+        ports.release(state.claim(self.options), state.local.port(), self.options.sharing());
     }
 }

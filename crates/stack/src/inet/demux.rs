@@ -11,7 +11,7 @@ use crate::sync::{Arc, AtomicU64, Ordering};
 use papaya::HashMap;
 use seize::{Collector, Guard};
 use std::{
-    hash::{Hash, Hasher},
+    hash::{BuildHasher, Hash, Hasher},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6},
 };
 
@@ -120,21 +120,49 @@ const ANY: usize = 2;
 #[derive(Clone)]
 pub(super) struct Member {
     pub(super) id: u64,
+    /// `SO_REUSEPORT`.
+    pub(super) spreads: bool,
     pub(super) endpoint: Arc<dyn UdpEndpoint>,
 }
 
-/// Sockets that share one key (`SO_REUSEADDR`). The newest gets what comes for one
-/// (`sk_add_node_rcu` at the head in `udp_lib_get_port`).
+/// Sockets that share one key (`SO_REUSEADDR`, `SO_REUSEPORT`). The newest gets what comes for one
+/// (`sk_add_node_rcu` at the head in `udp_lib_get_port`), or shares it with all others that spread
+/// (`inet_lookup_reuseport`).
 #[derive(Clone)]
 struct Group {
     newest: Member,
     older: Vec<Member>,
+    /// Those that share what comes for one; none if that is the newest alone.
+    sharers: Box<[Arc<dyn UdpEndpoint>]>,
+}
+
+impl Group {
+    fn new(newest: Member, older: Vec<Member>) -> Group {
+        let spread = |member: &&Member| newest.spreads && member.spreads;
+        let all = older.iter().chain([&newest]).filter(spread);
+        let sharers: Vec<_> = all.map(|member| member.endpoint.clone()).collect();
+        let sharers = if sharers.len() > 1 { sharers.into() } else { Box::default() };
+        Group { newest, older, sharers }
+    }
+
+    /// Whose what comes for one is, of the peers that `hash` stands for.
+    #[inline]
+    fn one(&self, hash: impl FnOnce() -> u64) -> &dyn UdpEndpoint {
+        if self.sharers.is_empty() {
+            return &*self.newest.endpoint;
+        }
+        // As many peers each (`reciprocal_scale`).
+        let at = (u128::from(hash()) * self.sharers.len() as u128 >> 64) as usize;
+        &*self.sharers[at]
+    }
 }
 
 pub(super) struct Demux<A: Address> {
     sockets: HashMap<A::Key, Group, Keyed>,
     /// How many keys of each kind there are: a kind without any needs no probe.
     kinds: [AtomicU64; 3],
+    /// Which of the sockets that share a key a peer's datagrams are for.
+    sharing: Keyed,
     /// How often a socket has gone from one key to another.
     moves: AtomicU64,
 }
@@ -144,7 +172,8 @@ impl<A: Address> Demux<A> {
         // Batches of one: what a closed socket held is let go at once, not after thirty more.
         let collector = Collector::new().batch_size(1);
         let sockets = HashMap::builder().hasher(random.hasher()).collector(collector).build();
-        Demux { sockets, kinds: Default::default(), moves: AtomicU64::new(0) }
+        let sharing = random.hasher();
+        Demux { sockets, kinds: Default::default(), sharing, moves: AtomicU64::new(0) }
     }
 
     #[inline]
@@ -186,7 +215,8 @@ impl<A: Address> Demux<A> {
                 .or_else(|| self.probe(BOUND, local, nobody, &guard))
                 .or_else(|| self.probe(ANY, any, nobody, &guard));
             if let Some(group) = group {
-                return Some(found(&*group.newest.endpoint));
+                let hash = || self.sharing.hash_one(A::key(local, remote));
+                return Some(found(group.one(hash)));
             }
             // A socket may have moved from a place not yet looked at to one already passed.
             if moves == self.moves.load(Ordering::Acquire) {
@@ -232,11 +262,11 @@ impl<A: Address> Demux<A> {
         let group = match self.sockets.get(&key, &guard) {
             None => {
                 self.kinds[place.kind()].fetch_add(1, Ordering::Release);
-                Group { newest: member, older: Vec::new() }
+                Group::new(member, Vec::new())
             }
             Some(group) => {
                 let older = group.older.iter().chain([&group.newest]).cloned().collect();
-                Group { newest: member, older }
+                Group::new(member, older)
             }
         };
         self.sockets.insert(key, group, &guard);
@@ -251,7 +281,7 @@ impl<A: Address> Demux<A> {
         left.retain(|member| member.id != id);
         match left.pop() {
             Some(newest) => {
-                self.sockets.insert(key, Group { newest, older: left }, &guard);
+                self.sockets.insert(key, Group::new(newest, left), &guard);
             }
             None => {
                 if self.sockets.remove(&key, &guard).is_some() {

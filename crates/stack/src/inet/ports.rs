@@ -1,6 +1,6 @@
 //! Which local ports are taken, by Linux's rules (`udp_lib_get_port`, `inet_rcv_saddr_equal`): two sockets
 //! may not share a port if their addresses are equal or one is the wildcard, unless both set
-//! `SO_REUSEADDR`.
+//! `SO_REUSEADDR`, or both `SO_REUSEPORT`.
 
 use super::random::Random;
 use std::{
@@ -38,43 +38,62 @@ impl Claim {
     }
 }
 
+/// With whom a socket shares its port: with others of the same flag.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sharing {
+    /// `SO_REUSEADDR`.
+    pub(super) address: bool,
+    /// `SO_REUSEPORT`.
+    pub(super) port: bool,
+}
+
 /// The sockets with one claim to one port.
 #[derive(Debug)]
 struct Holders {
     claim: Claim,
     sockets: u32,
-    /// Of these: without `SO_REUSEADDR`.
-    exclusive: u32,
+    /// Of these: with `SO_REUSEADDR`.
+    address: u32,
+    /// Of these: with `SO_REUSEPORT`.
+    port: u32,
+}
+
+impl Holders {
+    fn share(&self, with: Sharing) -> bool {
+        with.address && self.address == self.sockets || with.port && self.port == self.sockets
+    }
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Ports(HashMap<u16, Vec<Holders>>);
 
 impl Ports {
-    /// Whether `port` is taken for a socket that sets `SO_REUSEADDR` or not.
-    pub(super) fn is_taken(&self, claim: Claim, port: u16, reuse: bool) -> bool {
+    /// Whether `port` is taken for a socket that shares it so.
+    pub(super) fn is_taken(&self, claim: Claim, port: u16, sharing: Sharing) -> bool {
         let Some(holders) = self.0.get(&port) else { return false };
         let mut met = holders.iter().filter(|holders| holders.claim.meets(&claim));
-        met.any(|holders| !reuse || holders.exclusive > 0)
+        met.any(|holders| !holders.share(sharing))
     }
 
-    pub(super) fn claim(&mut self, claim: Claim, port: u16, reuse: bool) {
+    pub(super) fn claim(&mut self, claim: Claim, port: u16, sharing: Sharing) {
         let port = self.0.entry(port).or_default();
-        let exclusive = u32::from(!reuse);
+        let (by_address, by_port) = (u32::from(sharing.address), u32::from(sharing.port));
         match port.iter_mut().find(|holders| holders.claim == claim) {
             Some(holders) => {
                 holders.sockets += 1;
-                holders.exclusive += exclusive;
+                holders.address += by_address;
+                holders.port += by_port;
             }
-            None => port.push(Holders { claim, sockets: 1, exclusive }),
+            None => port.push(Holders { claim, sockets: 1, address: by_address, port: by_port }),
         }
     }
 
-    pub(super) fn release(&mut self, claim: Claim, port: u16, reuse: bool) {
+    pub(super) fn release(&mut self, claim: Claim, port: u16, sharing: Sharing) {
         let Some(holders) = self.0.get_mut(&port) else { return };
         if let Some(holders) = holders.iter_mut().find(|holders| holders.claim == claim) {
             holders.sockets -= 1;
-            holders.exclusive -= u32::from(!reuse);
+            holders.address -= u32::from(sharing.address);
+            holders.port -= u32::from(sharing.port);
         }
         holders.retain(|holders| holders.sockets > 0);
         if holders.is_empty() {
@@ -83,20 +102,24 @@ impl Ports {
     }
 
     /// A free ephemeral port, hard to guess (RFC 6056 section 3.3.2: random, then the next ones).
-    pub(super) fn ephemeral(&self, claim: Claim, reuse: bool, random: &Random) -> Option<u16> {
+    pub(super) fn ephemeral(&self, claim: Claim, sharing: Sharing, random: &Random) -> Option<u16> {
         let count = EPHEMERAL.end() - EPHEMERAL.start() + 1;
         let first = random.below(count.into()) as u16;
         (0..count)
             .map(|step| {
                 EPHEMERAL.start() + ((u32::from(first) + u32::from(step)) % u32::from(count)) as u16
             })
-            .find(|port| !self.is_taken(claim, *port, reuse))
+            .find(|port| !self.is_taken(claim, *port, sharing))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const ALONE: Sharing = Sharing { address: false, port: false };
+    const BY_ADDRESS: Sharing = Sharing { address: true, port: false };
+    const BY_PORT: Sharing = Sharing { address: false, port: true };
 
     fn at(text: &str) -> Claim {
         Claim::new(text.parse().unwrap(), false)
@@ -105,12 +128,12 @@ mod tests {
     #[test]
     fn a_wildcard_meets_every_address() {
         let mut ports = Ports::default();
-        ports.claim(at("10.0.0.1"), 7, false);
-        assert!(ports.is_taken(at("10.0.0.1"), 7, true));
-        assert!(ports.is_taken(at("0.0.0.0"), 7, true));
-        assert!(!ports.is_taken(at("10.0.0.2"), 7, false));
-        assert!(!ports.is_taken(at("10.0.0.1"), 8, false));
-        ports.release(at("10.0.0.1"), 7, false);
+        ports.claim(at("10.0.0.1"), 7, ALONE);
+        assert!(ports.is_taken(at("10.0.0.1"), 7, BY_ADDRESS));
+        assert!(ports.is_taken(at("0.0.0.0"), 7, BY_ADDRESS));
+        assert!(!ports.is_taken(at("10.0.0.2"), 7, ALONE));
+        assert!(!ports.is_taken(at("10.0.0.1"), 8, ALONE));
+        ports.release(at("10.0.0.1"), 7, ALONE);
         assert!(ports.0.is_empty());
     }
 
@@ -131,13 +154,27 @@ mod tests {
     #[test]
     fn a_port_is_shared_only_if_all_agree() {
         let mut ports = Ports::default();
-        ports.claim(at("0.0.0.0"), 7, true);
-        assert!(ports.is_taken(at("0.0.0.0"), 7, false));
-        assert!(!ports.is_taken(at("0.0.0.0"), 7, true));
-        ports.claim(at("10.0.0.1"), 7, true);
-        ports.claim(at("0.0.0.0"), 7, true);
-        ports.release(at("0.0.0.0"), 7, true);
-        assert!(ports.is_taken(at("10.0.0.2"), 7, false));
+        ports.claim(at("0.0.0.0"), 7, BY_ADDRESS);
+        assert!(ports.is_taken(at("0.0.0.0"), 7, ALONE));
+        assert!(!ports.is_taken(at("0.0.0.0"), 7, BY_ADDRESS));
+        ports.claim(at("10.0.0.1"), 7, BY_ADDRESS);
+        ports.claim(at("0.0.0.0"), 7, BY_ADDRESS);
+        ports.release(at("0.0.0.0"), 7, BY_ADDRESS);
+        assert!(ports.is_taken(at("10.0.0.2"), 7, ALONE));
+    }
+
+    #[test]
+    fn those_that_agree_agree_on_the_same_thing() {
+        let mut ports = Ports::default();
+        ports.claim(at("0.0.0.0"), 7, BY_PORT);
+        assert!(ports.is_taken(at("0.0.0.0"), 7, BY_ADDRESS));
+        assert!(!ports.is_taken(at("10.0.0.1"), 7, BY_PORT));
+        let both = Sharing { address: true, port: true };
+        ports.claim(at("0.0.0.0"), 7, both);
+        ports.release(at("0.0.0.0"), 7, BY_PORT);
+        assert!(!ports.is_taken(at("0.0.0.0"), 7, BY_ADDRESS));
+        assert!(!ports.is_taken(at("0.0.0.0"), 7, BY_PORT));
+        assert!(ports.is_taken(at("0.0.0.0"), 7, ALONE));
     }
 
     #[test]
@@ -145,8 +182,8 @@ mod tests {
         let (mut ports, random) = (Ports::default(), Random::new(1));
         let any = at("::");
         let mut seen = Vec::new();
-        while let Some(port) = ports.ephemeral(any, false, &random) {
-            ports.claim(any, port, false);
+        while let Some(port) = ports.ephemeral(any, ALONE, &random) {
+            ports.claim(any, port, ALONE);
             seen.push(port);
         }
         assert!(seen.windows(2).take(100).filter(|w| w[1] == w[0] + 1).count() < 5);

@@ -63,6 +63,52 @@ fn of_those_that_share_the_newest_gets_it_and_a_broadcast_goes_to_all() {
     assert_eq!(got(), [0, 1, 0]);
 }
 
+/// As Linux: by a hash of both ends, so that a peer's datagrams all go one way.
+#[test]
+fn sockets_with_so_reuseport_share_the_peers() {
+    let a = Station::a();
+    let bind = |reuse, reuse_port| {
+        let (options, mailbox) =
+            (BindOptions { reuse, reuse_port, only_v6: false }, Arc::<Mailbox>::default());
+        let binding = a.inet.udp_bind_with("0.0.0.0:7".parse().unwrap(), options, mailbox.clone());
+        (binding.unwrap(), mailbox)
+    };
+    let send_from_100_peers = || {
+        for port in 1000..1100 {
+            a.receive(&udp_to_a(&format!("10.0.0.2:{port}"), "10.0.0.1:7", b""));
+        }
+    };
+    let mut sockets: Vec<_> = (0..4).map(|_| bind(false, true)).collect();
+    let senders = |mailbox: &Mailbox| {
+        let from = |got: &Got| match got {
+            Got::Data(from, ..) => from.port(),
+            other => panic!("{other:?}"),
+        };
+        mailbox.take().iter().map(from).collect::<Vec<_>>()
+    };
+    send_from_100_peers();
+    let first: Vec<_> = sockets.iter().map(|(_, mailbox)| senders(mailbox)).collect();
+    assert!(first.iter().all(|peers| peers.len() > 5), "{first:?}");
+    assert_eq!(first.iter().map(Vec::len).sum::<usize>(), 100);
+    send_from_100_peers();
+    let second: Vec<_> = sockets.iter().map(|(_, mailbox)| senders(mailbox)).collect();
+    assert_eq!(first, second);
+    // Those that are left share what the closed one had.
+    sockets.remove(1);
+    send_from_100_peers();
+    let third: usize = sockets.iter().map(|(_, mailbox)| senders(mailbox).len()).sum();
+    assert_eq!(third, 100);
+    drop(sockets);
+    // The newest with SO_REUSEADDR alone gets it all; with both, those share that have both.
+    let (both, alone) = (bind(true, true), bind(true, false));
+    send_from_100_peers();
+    assert_eq!((senders(&both.1).len(), senders(&alone.1).len()), (0, 100));
+    let newest = bind(true, true);
+    send_from_100_peers();
+    let [one, two] = [&both.1, &newest.1].map(|mailbox| senders(mailbox).len());
+    assert!(one > 5 && two > 5 && one + two == 100, "{one} {two}");
+}
+
 #[test]
 fn disconnecting_hears_everybody_again() {
     let a = Station::a();

@@ -6,7 +6,7 @@ use crate::{
     Host,
     host::get_option,
     inet::BindOptions,
-    socket::options::{IPPROTO_IPV6, IPV6_V6ONLY, SO_REUSEADDR, SOL_SOCKET, errno},
+    socket::options::{IPPROTO_IPV6, IPV6_V6ONLY, SO_REUSEADDR, SO_REUSEPORT, SOL_SOCKET, errno},
     sync::lock,
 };
 use std::{io, net::UdpSocket as KernelSocket, os::fd::AsFd};
@@ -26,8 +26,10 @@ impl UdpSocket {
         let socket = UdpSocket::new(host);
         let only_v6 = local.is_ipv6()
             && get_option(kernel, IPPROTO_IPV6, IPV6_V6ONLY).is_ok_and(|on| on != 0);
-        if get_option(kernel, SOL_SOCKET, SO_REUSEADDR).is_ok_and(|on| on != 0) {
-            socket.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)?;
+        for name in [SO_REUSEADDR, SO_REUSEPORT] {
+            if get_option(kernel, SOL_SOCKET, name).is_ok_and(|on| on != 0) {
+                socket.setsockopt(SOL_SOCKET, name, 1)?;
+            }
         }
         socket.setsockopt(IPPROTO_IPV6, IPV6_V6ONLY, only_v6.into())?;
         let inner = &*socket.0;
@@ -38,7 +40,7 @@ impl UdpSocket {
         };
         let Some(shadow) = shadow else { return Err(errno(libc::EADDRNOTAVAIL)) };
         // Who may share the port, bind(2) has said.
-        let options = BindOptions { reuse: true, only_v6 };
+        let options = BindOptions { reuse: true, ..inner.endpoint.options.bind() };
         let inet = host.inet().udp_bind_with(local, options, inner.endpoint.clone())?;
         let remote = kernel.peer_addr().ok();
         if let Some(remote) = remote {

@@ -17,6 +17,7 @@ pub(super) struct Options {
     pub(super) receive_buffer: AtomicU32,
     pub(super) send_buffer: AtomicU32,
     reuse_address: AtomicBool,
+    reuse_port: AtomicBool,
     only_v6: AtomicBool,
     broadcast: AtomicBool,
     ttl: AtomicU8,
@@ -31,6 +32,7 @@ impl Options {
             receive_buffer: AtomicU32::new(BUFFER),
             send_buffer: AtomicU32::new(BUFFER),
             reuse_address: AtomicBool::new(false),
+            reuse_port: AtomicBool::new(false),
             only_v6: AtomicBool::new(false),
             broadcast: AtomicBool::new(path.broadcast),
             ttl: AtomicU8::new(path.ttl),
@@ -41,8 +43,11 @@ impl Options {
 
     /// What they say about binding.
     pub(super) fn bind(&self) -> BindOptions {
-        let reuse = self.reuse_address.load(Relaxed);
-        BindOptions { reuse, only_v6: self.only_v6.load(Relaxed) }
+        BindOptions {
+            reuse: self.reuse_address.load(Relaxed),
+            reuse_port: self.reuse_port.load(Relaxed),
+            only_v6: self.only_v6.load(Relaxed),
+        }
     }
 
     pub(super) fn broadcast(&self) -> bool {
@@ -70,6 +75,7 @@ impl Options {
             (SOL_SOCKET, SO_RCVBUF) => self.receive_buffer.store(at_least(1, value)?, Relaxed),
             (SOL_SOCKET, SO_SNDBUF) => self.send_buffer.store(at_least(1, value)?, Relaxed),
             (SOL_SOCKET, SO_REUSEADDR) => self.reuse_address.store(value != 0, Relaxed),
+            (SOL_SOCKET, SO_REUSEPORT) => self.reuse_port.store(value != 0, Relaxed),
             (SOL_SOCKET, SO_BROADCAST) => self.broadcast.store(value != 0, Relaxed),
             (IPPROTO_IPV6, IPV6_V6ONLY) => self.only_v6.store(value != 0, Relaxed),
             (IPPROTO_IP, IP_TTL) | (IPPROTO_IPV6, IPV6_UNICAST_HOPS) if value == -1 => {
@@ -97,6 +103,7 @@ impl Options {
             (SOL_SOCKET, SO_RCVBUF) => self.receive_buffer.load(Relaxed),
             (SOL_SOCKET, SO_SNDBUF) => self.send_buffer.load(Relaxed),
             (SOL_SOCKET, SO_REUSEADDR) => self.bind().reuse.into(),
+            (SOL_SOCKET, SO_REUSEPORT) => self.bind().reuse_port.into(),
             (SOL_SOCKET, SO_BROADCAST) => self.broadcast().into(),
             (IPPROTO_IPV6, IPV6_V6ONLY) => self.bind().only_v6.into(),
             (IPPROTO_IP, IP_TTL) | (IPPROTO_IPV6, IPV6_UNICAST_HOPS) => {
