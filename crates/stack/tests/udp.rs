@@ -10,6 +10,7 @@ use busypoll_stack::{
         SO_DOMAIN, SO_ERROR, SO_INCOMING_NAPI_ID, SO_PREFER_BUSY_POLL, SO_PROTOCOL, SO_RCVBUF,
         SO_SNDBUF, SO_TYPE, SOL_SOCKET,
     },
+    signal,
 };
 use common::{cpus, hosts, pin, sockets};
 use std::{
@@ -18,6 +19,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc,
     },
     thread,
     time::{Duration, Instant},
@@ -329,6 +331,61 @@ fn timeouts_shutdown_and_close_end_a_wait() {
     right.shutdown(Shutdown::Write).unwrap();
     assert_eq!(right.send(b"x").unwrap_err().raw_os_error(), Some(libc::EPIPE));
     assert_eq!(right.recv(&mut [0; 8]).unwrap(), 0, "and at once from then on");
+}
+
+/// As Linux: shut down for reading it still receives, and a receiver does not wait any more.
+#[test]
+fn what_comes_after_a_shutdown_for_reading_is_neither_lost_nor_counted_as_a_drop() {
+    let (one, two) = hosts();
+    let (left, right) = sockets(&one, &two);
+    right.shutdown(Shutdown::Read).unwrap();
+    left.send(b"late").unwrap();
+    let of = |name| two.counters().iter().find(|(known, _)| *known == name).unwrap().1;
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while of("UdpInDatagrams") + of("UdpInErrors") == 0 {
+        assert!(Instant::now() < deadline, "{:?}", right.stats());
+        thread::yield_now();
+    }
+    assert_eq!(of("UdpInErrors"), 0);
+    assert_eq!(right.recv(&mut [0; 8]).unwrap(), 4);
+    assert_eq!(right.recv(&mut [0; 8]).unwrap(), 0);
+}
+
+/// A busy loop cannot see that a handler ran; one that says so ends it, and the sleep after it.
+#[test]
+fn a_signals_handler_can_end_a_busy_poll() {
+    extern "C" fn handler(_: libc::c_int) {
+        signal::put_off();
+    }
+    // SAFETY: all zeros is a valid sigaction, and the handler does only what a handler may.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler as *const () as usize;
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()), 0);
+    }
+    let (one, two) = hosts();
+    let (left, right) = sockets(&one, &two);
+    left.send(b"x").unwrap();
+    right.recv(&mut [0; 8]).unwrap();
+    for busy_poll in [600_000_000, 0] {
+        right.set_busy_poll(busy_poll).unwrap();
+        thread::scope(|scope| {
+            let (tell, told) = mpsc::channel();
+            let receiver = scope.spawn(|| {
+                // SAFETY: a plain call.
+                tell.send(unsafe { libc::pthread_self() }).unwrap();
+                drop(tell);
+                let error = right.recv(&mut [0; 8]).unwrap_err();
+                signal::settle();
+                error.kind()
+            });
+            let thread = told.recv().unwrap();
+            thread::sleep(Duration::from_millis(20));
+            // SAFETY: the thread has not been joined.
+            assert_eq!(unsafe { libc::pthread_kill(thread, libc::SIGUSR1) }, 0);
+            assert_eq!(receiver.join().unwrap(), ErrorKind::Interrupted);
+        });
+    }
 }
 
 #[test]

@@ -40,7 +40,7 @@ const COURTESY: Duration = Duration::from_micros(5);
 /// until the poller has its own find. Takes no lock, and makes no system call before [`COURTESY`] is over. A queue
 /// that someone else owns is passed over: its packets come to us by that owner's hand.
 ///
-/// A signal's handler interrupts it by itself; one that was put off ends it.
+/// A signal's handler may run in the midst of it and goes unnoticed; one that was put off ([`signal`]) ends it.
 #[inline]
 pub(super) fn busy_loop(
     contexts: &[Arc<Context>],

@@ -177,8 +177,9 @@ impl UdpEndpoint for Endpoint {
         }
         let limit = self.options.receive_buffer.load(Ordering::Relaxed) as usize;
         let mut rx = lock(&self.rx);
-        if rx.shut {
-            return false;
+        // It came too late by a moment, and goes the way of what was queued.
+        if self.closed.load(Ordering::Relaxed) {
+            return true;
         }
         if !rx.buffer.push(meta, datagram.payload, limit) {
             rx.stats.drops += 1;

@@ -74,8 +74,9 @@ impl UdpSocket {
     /// is none. Returns 0 after [`shutdown`](UdpSocket::shutdown).
     ///
     /// # Errors
-    /// `WouldBlock` if non-blocking or the read timeout is over, `Interrupted` by a signal, a pending error
-    /// (ECONNREFUSED and its like).
+    /// `WouldBlock` if non-blocking or the read timeout is over, a pending error (ECONNREFUSED and its like),
+    /// `Interrupted` by a signal whose handler ran while it slept. One that ran while it busy polled does not end it
+    /// unless the handler says so: see [`signal`](crate::signal).
     pub fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.recv_from(buffer).map(|(len, _)| len)
     }
