@@ -273,8 +273,10 @@ fn accounted_for(host: &Host) -> u64 {
         "LinkInTruncated",
         "LinkInOtherHost",
         "LinkInVlan",
+        "LinkInTooManyTags",
         "LinkInUnknownProtos",
         "IpInHdrErrors",
+        "IpExtInTruncatedPkts",
         "IpInSourceRoutes",
         "IpInAddrErrors",
         "IpInMartians",
@@ -345,6 +347,7 @@ fn every_fault_has_its_own_count() {
     let elsewhere = mended(changed(good_frame.clone(), 30, &[10, 9, 9, 9]));
     let martian = mended(changed(good_frame.clone(), 26, &[127, 0, 0, 1]));
     let longer = mended(changed(ends.udp(PORT, b"victim"), 38, &[0, 200]));
+    let shorter = mended(changed(ends.udp(PORT, b"victim"), 38, &[0, 7]));
     let beyond = changed(good_frame.clone(), 16, &[0x40, 0]);
     let source_route = {
         let mut packet = vec![0x47, 0, 0, 36, 0, 0, 0, 0, 64, 17, 0, 0];
@@ -360,7 +363,7 @@ fn every_fault_has_its_own_count() {
         ("nothing", vec![Vec::new()], "LinkInTruncated"),
         ("another station's", vec![stranger], "LinkInOtherHost"),
         ("a VLAN that is not ours", vec![tagged(&good_frame, &[5])], "LinkInVlan"),
-        ("three tags", vec![tagged(&good_frame, &[0, 0, 0])], "LinkInVlan"),
+        ("three tags", vec![tagged(&good_frame, &[0, 0, 0])], "LinkInTooManyTags"),
         ("a cut tag", vec![tagged(&good_frame, &[0])[..16].to_vec()], "LinkInTruncated"),
         (
             "an unknown protocol",
@@ -368,9 +371,14 @@ fn every_fault_has_its_own_count() {
             "LinkInUnknownProtos",
         ),
         ("an ARP operation there is not", vec![half], "ArpInErrors"),
-        ("a version there is not", vec![changed(good_frame.clone(), 14, &[0x55])], "IpInHdrErrors"),
-        ("a header too short", vec![changed(good_frame.clone(), 14, &[0x44])], "IpInHdrErrors"),
-        ("a length beyond the frame", vec![beyond], "IpInHdrErrors"),
+        (
+            "a version there is not",
+            vec![changed(good_frame.clone(), 14, &[0x55])],
+            "IpInBadVersion",
+        ),
+        ("a header too short", vec![changed(good_frame.clone(), 14, &[0x44])], "IpInBadLength"),
+        ("a length beyond the frame", vec![beyond], "IpExtInTruncatedPkts"),
+        ("a piece that fits nowhere", vec![ends.fragment(2, 0, true, 63)], "IpInBadFragment"),
         (
             "a wrong header checksum",
             vec![changed(good_frame.clone(), 24, &[1, 2])],
@@ -387,8 +395,9 @@ fn every_fault_has_its_own_count() {
         ),
         ("ICMP with a wrong checksum", vec![changed(ends.ping(), 36, &[1, 2])], "IcmpInCsumErrors"),
         ("cut ICMP", vec![ends.ip(Protocol::ICMP, &[8, 0, 0])], "IcmpInErrors"),
-        ("a cut datagram", vec![ends.ip(Protocol::UDP, &[0; 7])], "UdpInErrors"),
-        ("a datagram longer than its packet", vec![longer], "UdpInErrors"),
+        ("a cut datagram", vec![ends.ip(Protocol::UDP, &[0; 7])], "UdpInTruncated"),
+        ("a datagram longer than its packet", vec![longer], "UdpInTruncated"),
+        ("a datagram shorter than its header", vec![shorter], "UdpInBadLength"),
         ("a wrong UDP checksum", vec![changed(good_frame.clone(), 44, b"b")], "UdpInCsumErrors"),
         ("a port nobody listens at", vec![ends.udp(99, b"?")], "UdpNoPorts"),
     ] {

@@ -18,8 +18,10 @@ counts! {
     LinkInTruncated,
     /// Frames for another station.
     LinkInOtherHost,
-    /// Frames with a VLAN id we have no interface for, or with too many tags.
+    /// Frames with a VLAN id we have no interface for.
     LinkInVlan,
+    /// Frames with more VLAN tags than are looked through.
+    LinkInTooManyTags,
     /// Frames that carry neither IP nor ARP, or IPv6 where the interface has no address of it.
     LinkInUnknownProtos,
     /// ARP packets that are malformed or contradict themselves.
@@ -34,6 +36,14 @@ counts! {
     NeighDropped,
     /// IP headers that are malformed.
     IpInHdrErrors,
+    /// IP packets shorter than they say, or than their headers.
+    IpExtInTruncatedPkts,
+    /// IP headers of another version than the frame's (`IpInHdrErrors` too).
+    IpInBadVersion,
+    /// IP headers whose lengths contradict each other (`IpInHdrErrors` too).
+    IpInBadLength,
+    /// Fragments that cannot be part of any packet (`IpInHdrErrors` too).
+    IpInBadFragment,
     /// IP headers with a wrong checksum (`IpInHdrErrors` too).
     IpInCsumErrors,
     /// Source routes, which hosts must not follow unasked.
@@ -68,6 +78,8 @@ counts! {
     IpOutNoRoutes,
     /// IPv6 headers that are malformed, and packets that must be refused for what they ask.
     Ip6InHdrErrors,
+    /// IPv6 headers of another version than the frame's (`Ip6InHdrErrors` too).
+    Ip6InBadVersion,
     /// IPv6 packets shorter than they say, or than their headers.
     Ip6InTruncatedPkts,
     /// IPv6 packets for addresses that are not ours.
@@ -164,6 +176,10 @@ counts! {
     UdpNoPorts,
     /// Datagrams not delivered for any other reason.
     UdpInErrors,
+    /// Of these: shorter than their header, or than they say.
+    UdpInTruncated,
+    /// Of these: a length below that of the header.
+    UdpInBadLength,
     /// Of these: a wrong checksum.
     UdpInCsumErrors,
     /// Of these: the socket had no room.

@@ -74,8 +74,9 @@ impl Inet {
     /// Takes in an ICMP error that came to the kernel: an IPv4 packet as a raw socket gives it. What is no
     /// error, or is about no packet of a socket of ours, is counted and has no effect.
     pub fn icmp_error_input(&self, packet: &[u8], pass: &mut Pass) {
-        let Ok(packet) = ipv4::Packet::new_checked(packet) else {
-            return self.counters.add(Count::IpInHdrErrors);
+        let packet = match ipv4::Packet::new_checked(packet) {
+            Ok(packet) => packet,
+            Err(error) => return self.malformed(error),
         };
         if packet.protocol() != Protocol::ICMP || packet.is_fragment() {
             return;

@@ -158,7 +158,9 @@ impl Inet {
         }
         let inner = match ethernet.untag() {
             Ok(inner) => inner,
-            Err(wire::Error::TooManyTags) => return self.counters.add(Count::LinkInVlan),
+            Err(wire::Error::TooManyTags) => {
+                return self.counters.add(Count::LinkInTooManyTags);
+            }
             Err(_) => return self.counters.add(Count::LinkInTruncated),
         };
         // VLAN id 0 is no VLAN, only a priority (IEEE 802.1Q section 9.6).
@@ -186,8 +188,9 @@ impl Inet {
 
     #[inline]
     fn ipv4_input(&self, arrival: &Arrival<'_>, bytes: &[u8], pass: &mut Pass) {
-        let Ok(packet) = Inbound4::new(bytes) else {
-            return self.counters.add(Count::IpInHdrErrors);
+        let packet = match Inbound4::new(bytes) {
+            Ok(packet) => packet,
+            Err(error) => return self.malformed(error),
         };
         if packet.verify_checksum().is_err() {
             self.counters.add(Count::IpInCsumErrors);
@@ -201,6 +204,17 @@ impl Inet {
             return self.fragment_input(arrival, packet, cast, pass);
         }
         self.deliver(arrival, packet, cast, pass);
+    }
+
+    #[cold]
+    pub(super) fn malformed(&self, error: wire::Error) {
+        self.counters.add(match error {
+            wire::Error::Truncated => return self.counters.add(Count::IpExtInTruncatedPkts),
+            wire::Error::BadVersion => Count::IpInBadVersion,
+            wire::Error::BadFragment => Count::IpInBadFragment,
+            _ => Count::IpInBadLength,
+        });
+        self.counters.add(Count::IpInHdrErrors);
     }
 
     /// A whole packet for us.

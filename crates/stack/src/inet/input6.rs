@@ -108,7 +108,10 @@ impl Inet {
         let view = match ipv6::Packet::new_checked(bytes) {
             Ok(view) => view,
             Err(wire::Error::Truncated) => return self.counters.add(Count::Ip6InTruncatedPkts),
-            Err(_) => return self.counters.add(Count::Ip6InHdrErrors),
+            Err(_) => {
+                self.counters.add(Count::Ip6InBadVersion);
+                return self.counters.add(Count::Ip6InHdrErrors);
+            }
         };
         let Some(cast) = self.accept6(arrival, view.src(), view.dst()) else { return };
         match view.content() {

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     napi::Pass,
     nic::Checksum,
-    wire::{ipv4, udp},
+    wire::{self, ipv4, udp},
 };
 use std::net::{IpAddr, SocketAddr};
 
@@ -56,8 +56,9 @@ impl Inet {
         cast: Cast,
         pass: &mut Pass,
     ) {
-        let Ok(udp) = udp::Packet::new_checked(packet.payload()) else {
-            return self.counters.add(Count::UdpInErrors);
+        let udp = match udp::Packet::new_checked(packet.payload()) {
+            Ok(udp) => udp,
+            Err(error) => return self.udp_malformed(error),
         };
         if !P::CHECKSUM_OPTIONAL && !udp.has_checksum() {
             self.counters.add(Count::UdpInCsumErrors);
@@ -110,7 +111,6 @@ impl Inet {
         }
     }
 
-    fn udp_deliver_to_all<'a, P: Inbound<'a>>(
     /// A datagram that the kernel has received for `endpoint`.
     pub(crate) fn udp_from_kernel(
         &self,
@@ -124,6 +124,7 @@ impl Inet {
         }
     }
 
+    fn udp_deliver_to_all<'a, P: Inbound<'a>>(
         &self,
         arrival: &Arrival<'_>,
         (from, to): ((P::Address, u16), (P::Address, u16)),
@@ -151,6 +152,15 @@ impl Inet {
         if found == 0 {
             self.counters.add(Count::UdpNoPorts);
         }
+    }
+
+    #[cold]
+    fn udp_malformed(&self, error: wire::Error) {
+        self.counters.add(match error {
+            wire::Error::Truncated => Count::UdpInTruncated,
+            _ => Count::UdpInBadLength,
+        });
+        self.counters.add(Count::UdpInErrors);
     }
 
     #[cold]

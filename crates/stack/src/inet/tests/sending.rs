@@ -184,7 +184,7 @@ fn frames_and_packets_not_for_us_are_counted_by_cause() {
         (frame_of(MAC_B, MAC_B, EtherType::IPV4, &good), Count::LinkInOtherHost),
         (tagged(5), Count::LinkInVlan),
         (frame_of(MAC_A, MAC_B, EtherType::IPV6, &good), Count::LinkInUnknownProtos),
-        (to_a(&good[..19]), Count::IpInHdrErrors),
+        (to_a(&good[..19]), Count::IpExtInTruncatedPkts),
         (to_a(&bad_sum), Count::IpInCsumErrors),
         (with(|ip| ip.set_dst([10, 0, 0, 3].into())), Count::IpInAddrErrors),
         (with(|ip| ip.set_dst([224, 0, 0, 1].into())), Count::IpInAddrErrors),
