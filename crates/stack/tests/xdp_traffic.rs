@@ -4,7 +4,7 @@ mod xdp_support;
 
 use busypoll_lab::{Namespace, needs, needs_root};
 use busypoll_stack::{
-    nic::{Checksum, Nic, Queue, RingFull},
+    nic::{Checksum, Nic, Queue, RingFull, xdp::Xdp},
     wire::{MacAddr, ethernet, ipv4, udp},
 };
 use std::{
@@ -16,7 +16,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 use xdp_support::*;
 
@@ -212,7 +212,29 @@ fn forwarded_packets_and_fragments_are_not_taken() {
     assert_eq!(taken, 1);
 }
 
-/// One and two VLAN tags are seen through; a third is not.
+/// The kernel counts what finds no room, here the last of ten more than there are frames.
+#[test]
+fn what_the_ring_has_no_room_for_is_counted() {
+    needs_root!();
+    let lab = lab();
+    let open = || Xdp::builder(lab.server.interface()).rx_frames(64).open();
+    let mut nic = lab.server.enter(open).unwrap().unwrap();
+    let queue = nic.open(0).unwrap();
+    let to = SocketAddr::from((lab.server.ipv4(), PORT));
+    nic.steering().unwrap().add(UDP, to).unwrap();
+    let client = kernel_socket(&lab.client, 0);
+    for _ in 0..74 {
+        client.send_to(b"x", to).unwrap();
+    }
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while queue.interrupt.dropped() < 10 {
+        assert!(Instant::now() < deadline, "{} dropped", queue.interrupt.dropped());
+        thread::yield_now();
+    }
+    assert_eq!(queue.interrupt.dropped(), 10);
+}
+
+/// Frames with VLAN tags, however many, are not for us.
 #[test]
 fn tagged_frames_are_left_to_the_kernels_vlan_interfaces() {
     needs_root!();

@@ -114,9 +114,9 @@ impl Context {
         self.queue
     }
 
-    /// What it has counted so far.
+    /// What it has counted so far. One system call over AF_XDP, where the kernel counts what is dropped.
     pub fn stats(&self) -> Stats {
-        self.counters.snapshot()
+        self.counters.snapshot(self.line.interrupt.dropped())
     }
 
     /// The queue's interrupt, for its moderation.

@@ -62,10 +62,12 @@ pub struct Stats {
     pub watchdogs: u64,
     /// Packets, however found.
     pub packets: u64,
+    /// Packets that the ring had no room for: over AF_XDP, the kernel's count.
+    pub rx_dropped: u64,
 }
 
 impl Counters {
-    pub(crate) fn snapshot(&self) -> Stats {
+    pub(crate) fn snapshot(&self, rx_dropped: u64) -> Stats {
         Stats {
             bp_yields: self.bp_yields.get(),
             bp_misses: self.bp_misses.get(),
@@ -76,6 +78,7 @@ impl Counters {
             interrupts: self.interrupts.get(),
             watchdogs: self.watchdogs.get(),
             packets: self.packets.get(),
+            rx_dropped,
         }
     }
 }

@@ -138,6 +138,12 @@ pub trait Interrupt: Send + Sync {
     fn mask(&self);
 
     /// Changes the moderation.
+    /// How many frames came for this queue and found no room on its ring, as far as the driver is told. May make
+    /// a system call.
+    fn dropped(&self) -> u64 {
+        0
+    }
+
     ///
     /// # Errors
     /// `Unsupported` where the driver has none (then `ethtool -C` on the interface is the place).

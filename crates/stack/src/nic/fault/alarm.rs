@@ -137,6 +137,10 @@ impl Interrupt for Alarm {
         self.stop();
     }
 
+    fn dropped(&self) -> u64 {
+        self.inner.dropped()
+    }
+
     fn set_coalesce(&self, coalesce: Coalesce) -> io::Result<()> {
         self.inner.set_coalesce(coalesce)
     }

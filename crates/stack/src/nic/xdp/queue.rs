@@ -198,6 +198,10 @@ impl Interrupt for RxInterrupt {
 
     fn mask(&self) {}
 
+    fn dropped(&self) -> u64 {
+        self.open.socket.dropped()
+    }
+
     fn set_coalesce(&self, _: crate::nic::Coalesce) -> io::Result<()> {
         Err(io::Error::new(
             io::ErrorKind::Unsupported,

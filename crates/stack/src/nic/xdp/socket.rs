@@ -119,6 +119,14 @@ impl Xsk {
         };
     }
 
+    /// Frames that were for this socket and found no frame of ours, or no room on the RX ring. One system call.
+    pub(super) fn dropped(&self) -> u64 {
+        let statistics: io::Result<libc::xdp_statistics> =
+            get(self.fd.as_fd(), libc::SOL_XDP, libc::XDP_STATISTICS);
+        // It cannot fail on a bound socket.
+        statistics.map_or(0, |counted| counted.rx_dropped + counted.rx_ring_full)
+    }
+
     /// Makes the kernel send what is on the transmit ring; in copy mode this call is the sending, up to
     /// 32 frames of it.
     pub(super) fn kick_tx(&self) -> io::Result<()> {
