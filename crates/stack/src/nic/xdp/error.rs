@@ -54,7 +54,8 @@ pub enum Error {
     NoAfXdp,
     /// Another process drives this device.
     #[error(
-        "the queues of {device} belong to process {pid}, and a queue has one owner; stop that process or use the kernel's sockets beside it"
+        "the queues of {device} belong to {}, and a queue has one owner; stop that process or use the kernel's sockets beside it",
+        named(*pid)
     )]
     Owned {
         /// The interface.
@@ -64,7 +65,7 @@ pub enum Error {
     },
     /// A foreign AF_XDP program holds the queue.
     #[error(
-        "queue {queue} of {device} is in use by another AF_XDP program; stop it or choose another device"
+        "queue {queue} of {device} is in use by another AF_XDP program (`ss --xdp -p` may name it); stop it or choose another device"
     )]
     QueueBusy {
         /// The interface.
@@ -172,6 +173,14 @@ impl Error {
     }
 }
 
+/// An owner in words, by its PID as it is seen from here.
+fn named(pid: i32) -> String {
+    match pid {
+        0 => "a process that cannot be seen from here (of another PID namespace)".into(),
+        pid => format!("process {pid}"),
+    }
+}
+
 impl From<Error> for io::Error {
     fn from(error: Error) -> io::Error {
         use io::ErrorKind as Kind;
@@ -236,4 +245,21 @@ fn effective_capabilities() -> u64 {
         return 0;
     }
     u64::from(data[0].effective) | u64::from(data[1].effective) << 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_that_cannot_be_seen_has_no_number() {
+        let said = |pid| Error::Owned { device: "eth1".into(), pid }.to_string();
+        assert!(
+            said(77).starts_with("the queues of eth1 belong to process 77, and"),
+            "{}",
+            said(77)
+        );
+        assert!(said(0).contains("a process that cannot be seen from here"), "{}", said(0));
+        assert!(!said(0).contains('0'), "{}", said(0));
+    }
 }

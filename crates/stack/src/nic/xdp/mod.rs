@@ -341,4 +341,28 @@ mod tests {
         // With the link gone, so is the program.
         lab.server.enter(|| Xdp::open(name).map(drop)).unwrap().unwrap();
     }
+
+    /// A queue that somebody else's socket is bound to, and no lock tells whose. Takes as long as the kernel may
+    /// take to clean up after a former owner.
+    #[test]
+    fn a_queue_in_use_is_named() {
+        needs_root!();
+        let lab = Lab::builder().build().unwrap();
+        let name = lab.server.interface();
+        let other = lab.server.enter(|| {
+            let device = Device::find(name).unwrap();
+            let sizes = Sizes { rx: 64, tx: 64, frame: SMALL_FRAME };
+            Xsk::bind(socket::make(name).unwrap(), &device, 0, sizes, false).unwrap()
+        });
+        let other = other.unwrap();
+        match lab.server.enter(|| Xdp::open(name).err()).unwrap() {
+            Some(error @ Error::QueueBusy { queue: 0, .. }) => {
+                let said = error.to_string();
+                assert!(said.starts_with(&format!("queue 0 of {name} is in use")), "{said}");
+            }
+            other => panic!("{other:?}"),
+        }
+        drop(other);
+        lab.server.enter(|| Xdp::open(name).map(drop)).unwrap().unwrap();
+    }
 }
