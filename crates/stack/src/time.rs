@@ -1,5 +1,6 @@
 //! Time as a value. Protocol code takes an [`Instant`] as an argument and never reads a clock; only the
-//! socket layer, the NAPI contexts and the drivers call [`now`].
+//! socket layer, the NAPI contexts, the drivers, and what talks to the kernel beside them (`host/shadow.rs`,
+//! `inet/kernel`) call [`now`].
 
 use std::{
     ops::{Add, Sub},

@@ -3,7 +3,8 @@
 //!
 //! Two sides want the queue: NAPI (the interrupt's side) and POLL (an application's thread). Neither ever
 //! blocks on the word: who is refused leaves a mark, and the owner's release tells of it. `NAPI_YIELD` is
-//! also what today's kernels call `MISSED`: an interrupt came while a poller owned the queue.
+//! also what today's kernels call `MISSED`: an interrupt came while a poller owned the queue. A
+//! [`Context`](super::Context) needs no such word: who was refused watches (`handoff.rs`), and counts.
 
 use crate::sync::{AtomicU32, Ordering};
 
@@ -27,8 +28,8 @@ pub enum Refused {
 /// What happened while the queue was owned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Released {
-    /// The interrupt's side was refused: an interrupt was missed and its packets are the releaser's to see
-    /// to (Linux's `NAPI_STATE_MISSED`).
+    /// The interrupt's side was refused: its interrupt's packets may still be on the ring (Linux's
+    /// `NAPI_STATE_MISSED`). Where nobody else sees to them, they are the releaser's.
     pub napi_yield: bool,
     /// A polling thread was refused.
     pub poll_yield: bool,

@@ -84,7 +84,8 @@ pub struct Frame<'a> {
 /// The receive half of a queue.
 pub trait RxQueue: Send {
     /// Takes at most `budget` frames off the ring, in order, and gives each to `sink`. Returns how many.
-    /// Never blocks and, while the ring is empty, makes no system call.
+    /// Never blocks. While the ring is empty it makes no system call, but over TAP, where each look is one, and over
+    /// AF_XDP in zero copy, where the driver may have to be told to go on.
     fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Frame<'_>)) -> usize;
 }
 
@@ -137,13 +138,13 @@ pub trait Interrupt: Send + Sync {
     /// for what comes after the next [`unmask`](Interrupt::unmask), or because frames wait on the ring.
     fn mask(&self);
 
-    /// Changes the moderation.
     /// How many frames came for this queue and found no room on its ring, as far as the driver is told. May make
     /// a system call.
     fn dropped(&self) -> u64 {
         0
     }
 
+    /// Changes the moderation.
     ///
     /// # Errors
     /// `Unsupported` where the driver has none (then `ethtool -C` on the interface is the place).

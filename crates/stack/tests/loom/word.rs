@@ -118,6 +118,8 @@ fn no_new_owner_comes_while_disable_waits_for_the_old_one() {
     });
 }
 
+/// The word alone is enough for no packet to be left: the owner looks again if it was told of a refusal. (A `Context`
+/// goes another way: its refused interrupt thread watches, which `handoff.rs` plays.)
 #[test]
 fn a_refused_interrupt_is_served_by_the_owner() {
     check(None, || {
