@@ -47,9 +47,9 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N", default_value_t = 8,
           value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub rounds: u16,
-    /// Bytes of request and response
-    #[arg(long, value_name = "REQ,RESP", default_value = "1,1", value_parser = units::size)]
-    pub size: Size,
+    /// Bytes of request and response [default: 1,1]
+    #[arg(long, value_name = "REQ,RESP", value_parser = units::size)]
+    pub size: Option<Size>,
     /// CPUs of client and server [default: two that share no core]
     #[arg(long, value_name = "CLIENT,SERVER", value_parser = units::cpu_pair)]
     pub cpus: Option<(u32, u32)>,
@@ -64,7 +64,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "QUESTION")]
     pub sweep: Option<Sweep>,
     /// Show where a receive in the stack spends its time, of UDP
-    #[arg(long, conflicts_with_all = ["sweep", "host"])]
+    #[arg(long, conflicts_with_all = ["sweep", "host", "svg", "rounds"])]
     pub stages: bool,
     /// Measure against `busypoll serve` on another machine
     #[arg(long, value_name = "ADDRESS[:PORT]", conflicts_with = "sweep")]
@@ -135,14 +135,7 @@ pub fn run_bench(args: &BenchArgs) -> Result<(), Error> {
         print!("--workload stream and crr:\n{}", throughput::list());
         return Ok(());
     }
-    if args.workload != Workload::Loss {
-        let given = [("--loss", args.loss.is_some()), ("--rtt", args.rtt.is_some())];
-        if let Some((option, _)) = given.into_iter().find(|(_, given)| *given) {
-            return Err(Error(format!(
-                "{option}: only --workload loss has a line that loses and delays; add it"
-            )));
-        }
-    }
+    contradictions(args)?;
     if args.workload != Workload::Rr {
         return run_throughput(args);
     }
@@ -179,6 +172,44 @@ pub fn run_bench(args: &BenchArgs) -> Result<(), Error> {
         return write_json(args, &report);
     }
     finish(args, &bench, &arms, &settings)
+}
+
+/// Options that would have no effect beside others. Where the one excludes the other whatever their values
+/// are, clap says so.
+fn contradictions(args: &BenchArgs) -> Result<(), Error> {
+    let refuse = |why: &str| Err(Error(why.to_owned()));
+    if args.workload != Workload::Loss {
+        let given = [("--loss", args.loss.is_some()), ("--rtt", args.rtt.is_some())];
+        if let Some((option, _)) = given.into_iter().find(|(_, given)| *given) {
+            return refuse(&format!(
+                "{option}: only --workload loss has a line that loses and delays; add it"
+            ));
+        }
+    }
+    if args.host.is_some() && args.cpus.is_some() {
+        return refuse(
+            "--cpus: the server's CPU is not this machine's with --host; name it there (`busypoll serve \
+             --cpu N`) and bind the client with `taskset -c N`",
+        );
+    }
+    match args.sweep {
+        Some(Sweep::Size) if args.size.is_some() => {
+            refuse("--size: --sweep size sets the sizes itself; leave it out")
+        }
+        Some(Sweep::Rate) if args.gap.is_some() => {
+            refuse("--gap: --sweep rate sets the time between requests itself; leave it out")
+        }
+        Some(Sweep::Rate)
+            if args.size.is_some_and(|s| s.request.min(s.response) < sweep::RATE_BYTES) =>
+        {
+            refuse(&format!(
+                "--size: --sweep rate numbers its messages, which takes {} bytes; give at least \
+                 {0},{0}",
+                sweep::RATE_BYTES
+            ))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// TCP_STREAM or TCP_CRR.
@@ -240,7 +271,8 @@ fn choose_arms(args: &BenchArgs) -> Result<Vec<Arm>, Error> {
         None if args.stages => known.into_iter().filter(stages::is_staged).collect(),
         None => args.sweep.map_or(known, Sweep::default_arms),
     };
-    let largest = args.size.request.max(args.size.response);
+    let size = size(args);
+    let largest = size.request.max(size.response);
     if largest > UDP_MAX && arms.iter().any(|a| a.protocol == Protocol::Udp) {
         return Err(Error(format!(
             "--size: {largest} bytes do not fit in a UDP datagram (at most {UDP_MAX}); choose smaller \
@@ -250,6 +282,10 @@ fn choose_arms(args: &BenchArgs) -> Result<Vec<Arm>, Error> {
     Ok(arms)
 }
 
+fn size(args: &BenchArgs) -> Size {
+    args.size.unwrap_or(Size { request: 1, response: 1 })
+}
+
 fn settings(args: &BenchArgs, arms: &[Arm]) -> Result<Settings, Error> {
     let gap = args.gap.unwrap_or(Duration::ZERO);
     // A receiver that is to poll through the gap needs that much time; and so does one whose peer may
@@ -257,9 +293,9 @@ fn settings(args: &BenchArgs, arms: &[Arm]) -> Result<Settings, Error> {
     let late = if args.sweep == Some(Sweep::Coalesce) { sweep::RX_USECS * 2 } else { 0 };
     let wait = gap + Duration::from_micros(late.into());
     let busy_poll = args.busy_poll.unwrap_or(Duration::from_micros(50) + wait);
-    let rounds = usize::from(args.rounds);
+    let rounds = if args.stages { 1 } else { usize::from(args.rounds) };
     let settings = Settings {
-        size: args.size,
+        size: size(args),
         load: Load::Closed { gap },
         busy_poll,
         coalesce: Coalesce::default(),

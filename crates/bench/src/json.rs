@@ -40,7 +40,9 @@ pub struct Machine {
     pub virtual_machine: bool,
     /// The client's CPU.
     pub client_cpu: u32,
-    /// The server's CPU; null where there is but one.
+    /// Where the server is with `--host`; null on this machine.
+    pub server: Option<String>,
+    /// The server's CPU; null where there is but one, and for a server on another machine.
     pub server_cpu: Option<u32>,
     /// The two share a core.
     pub share_core: bool,
@@ -61,7 +63,8 @@ pub struct Machine {
 /// The physical limit.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Limit {
-    /// Median round trip of a cache line between the two CPUs; null where there is but one.
+    /// Median round trip of a cache line between the two CPUs; null where there is but one, and between
+    /// machines.
     pub shared_memory_rtt_us: Option<f64>,
 }
 
@@ -71,14 +74,18 @@ pub struct Limit {
 pub struct ArmReport {
     pub name: String,
     pub plane: Plane,
+    /// `veth`, `xdp`, `cable` or `tap`; with `--host` the kernel's arms cross a real interface, `device`.
     pub nic: Nic,
     pub protocol: Protocol,
     pub mode: Mode,
     pub placement: Placement,
+    /// Of the sweep's 64 KiB a datagram carries 65507 bytes.
     pub request_bytes: usize,
     pub response_bytes: usize,
     pub transactions: u64,
     pub rtt_us: RttUs,
+    /// 95 % confidence interval of `rtt_us.p50`; null with a single round.
+    pub p50_ci95: Option<[f64; 2]>,
     pub transactions_per_second: f64,
     /// Microseconds of CPU per transaction, whole machine; null where other programs hide it.
     pub service_demand_us: Option<f64>,
@@ -171,7 +178,7 @@ mod tests {
             keys(&json["arms"][0]),
             sorted(
                 "name plane nic protocol mode placement request_bytes response_bytes transactions \
-                 rtt_us transactions_per_second service_demand_us evidence valid reason"
+                 rtt_us p50_ci95 transactions_per_second service_demand_us evidence valid reason"
             )
         );
         assert_eq!(

@@ -22,6 +22,7 @@ pub fn describe(bench: &Bench, settings: &Settings) -> Machine {
         cpus_online: topology::online().map_or(0, |cpus| cpus.len()),
         virtual_machine: is_virtual(&cpuinfo),
         client_cpu: bench.cpus.client,
+        server: bench.server().map(str::to_owned),
         server_cpu: bench.cpus.server,
         share_core: bench.cpus.share_core,
         clock_overhead_ns: bench.clock.overhead_ns(),

@@ -6,6 +6,7 @@ use crate::evidence::{self, Evidence};
 use crate::json::{ArmReport, Comparison, Limit, Machine, Report, SkippedReport};
 use crate::limit;
 use crate::run::{ArmRun, Outcome, Settings};
+use crate::slot::Slot;
 use crate::stats::{self, RttUs};
 
 /// Sums up a run. `machine` is filled in by the caller except for what the run itself found out.
@@ -46,6 +47,7 @@ pub fn arm_report(run: &ArmRun, settings: &Settings, idle: Usage) -> ArmReport {
         .map(|s| s.tally.transactions as f64 / s.window.elapsed.as_secs_f64().max(1e-9))
         .collect();
     let reason = evidence::objection(arm, settings.load, transactions, &evidence);
+    let size = settings.size.carried_by(arm.protocol);
     ArmReport {
         name: arm.name.to_owned(),
         plane: arm.plane,
@@ -53,10 +55,11 @@ pub fn arm_report(run: &ArmRun, settings: &Settings, idle: Usage) -> ArmReport {
         protocol: arm.protocol,
         mode: arm.mode,
         placement: arm.placement,
-        request_bytes: settings.size.request,
-        response_bytes: settings.size.response,
+        request_bytes: size.request,
+        response_bytes: size.response,
         transactions,
         rtt_us: RttUs::over_rounds(slots().map(|s| &s.rtts)),
+        p50_ci95: stats::ci95_of_median(&slots().map(p50).collect::<Vec<_>>()),
         transactions_per_second: stats::median(&rates),
         service_demand_us: demand::service_demand_us(usage, idle, transactions),
         evidence_summary: evidence.summary(arm, transactions),
@@ -64,6 +67,10 @@ pub fn arm_report(run: &ArmRun, settings: &Settings, idle: Usage) -> ArmReport {
         valid: reason.is_none(),
         reason,
     }
+}
+
+fn p50(slot: &Slot) -> f64 {
+    stats::quantile_us(&slot.rtts, 0.5)
 }
 
 fn limit_medians(outcome: &Outcome) -> Vec<f64> {
@@ -105,7 +112,6 @@ fn comparisons(outcome: &Outcome, arms: &[ArmReport]) -> Vec<Comparison> {
         }
         arms.iter().find(|a| a.name == name && a.valid)?;
         let run = outcome.arms.iter().find(|run| run.arm.name == name)?;
-        let p50 = |s: &crate::slot::Slot| stats::quantile_us(&s.rtts, 0.5);
         Some(run.slots.iter().map(|s| s.as_ref().map(p50)).collect())
     };
     let compare = |arm: &str, baseline: &str| -> Option<Comparison> {
@@ -138,7 +144,7 @@ fn comparisons(outcome: &Outcome, arms: &[ArmReport]) -> Vec<Comparison> {
 pub(crate) mod tests {
     use super::*;
     use crate::arm::{Nic, Placement};
-    use crate::slot::{Load, Slot};
+    use crate::slot::Load;
     use crate::units::Size;
     use crate::workload::{Polling, Tally};
     use busypoll_stack::nic::Coalesce;
@@ -152,6 +158,7 @@ pub(crate) mod tests {
             cpus_online: 2,
             virtual_machine: true,
             client_cpu: 0,
+            server: None,
             server_cpu: Some(1),
             share_core: false,
             clock_overhead_ns: 9.7,
@@ -185,6 +192,7 @@ pub(crate) mod tests {
                 max: p50 * 100.0,
                 mean: p50 * 1.02,
             },
+            p50_ci95: Some([p50 * 0.97, p50 * 1.03]),
             transactions_per_second: 1e6 / p50,
             service_demand_us: Some(demand),
             evidence: Evidence::default(),
@@ -292,6 +300,8 @@ pub(crate) mod tests {
         assert!((first.p50_ratio - 0.5).abs() < 0.002, "{first:?}");
         let busy = &report.arms[0];
         assert_eq!(busy.transactions, 3000);
+        let [low, high] = busy.p50_ci95.expect("of three rounds");
+        assert!((4.9..busy.rtt_us.p50).contains(&low) && high > busy.rtt_us.p50, "{busy:?}");
         assert!((busy.service_demand_us.unwrap_or(0.0) - 14.0).abs() < 0.1, "{busy:?}");
     }
 

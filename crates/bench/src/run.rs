@@ -25,7 +25,7 @@ use crate::{bare, kernel, limit, stack};
 pub struct Cpus {
     /// The client's, and the server's in same-cpu arms.
     pub client: u32,
-    /// The server's; none where this process may use one CPU only.
+    /// The server's; none where this process may use one CPU only, or the server is on another machine.
     pub server: Option<u32>,
     /// The two are SMT siblings.
     pub share_core: bool,
@@ -94,7 +94,7 @@ pub struct Skipped {
 /// What a measurement gave.
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
-    /// The shared-memory limit, by round; empty with one CPU.
+    /// The shared-memory limit, by round; empty with one CPU, and between machines.
     pub limit: Vec<Rtts>,
     /// Arms with at least one round.
     pub arms: Vec<ArmRun>,
@@ -139,7 +139,14 @@ impl Bench {
 
     /// A bench whose server is on another machine; stack arms go over `host`.
     pub fn with_remote(cpus: Cpus, remote: Remote, host: Option<Host>) -> Self {
+        // The second CPU of the pair serves nothing here.
+        let cpus = Cpus { server: None, share_core: false, ..cpus };
         Self { remote: Some(remote), host, ..Self::new(cpus, &[]) }
+    }
+
+    /// The machine the server is on, if it is another.
+    pub fn server(&self) -> Option<&str> {
+        self.remote.as_ref().map(|remote| remote.name.as_str())
     }
 
     /// Why an arm cannot run here; none if nothing is known against it.
@@ -194,7 +201,7 @@ impl Bench {
             host: self.host.as_ref(),
             client_cpu: self.cpus.client,
             server_cpu,
-            size: settings.size,
+            size: settings.size.carried_by(arm.protocol),
             load: settings.load,
             busy_poll: settings.busy_poll,
             coalesce: settings.coalesce,
@@ -229,7 +236,7 @@ impl Bench {
         Ok(both)
     }
 
-    /// The shared-memory limit; none with one CPU.
+    /// The shared-memory limit; none without two CPUs of this machine.
     fn limit(&self, time: Duration) -> Result<Option<Rtts>, String> {
         let server = self.cpus.server;
         server

@@ -65,12 +65,12 @@ pub struct PointArm {
     pub server_cpu_us: Option<f64>,
 }
 
-const SIZES: [usize; 8] = [1, 64, 256, 1024, 1472, 4096, 16_384, UDP_MAX];
+const SIZES: [usize; 8] = [1, 64, 256, 1024, 1472, 4096, 16_384, 65_536];
 const RATES: [u32; 7] = [1_000, 5_000, 20_000, 50_000, 100_000, 200_000, 400_000];
 /// The interrupt delay that is compared with none.
 pub const RX_USECS: u32 = 100;
 /// The open loop writes a number into each message.
-const RATE_BYTES: usize = 16;
+pub const RATE_BYTES: usize = 16;
 
 impl Sweep {
     /// The word on the command line.
@@ -264,6 +264,10 @@ impl SweepReport {
             "Times in us. CPU us: whole machine per transaction; server CPU us: on the server's CPU \
              alone; ?: hidden by other programs."
         );
+        let datagram = |a: &PointArm| a.arm.request_bytes == UDP_MAX;
+        if self.sweep == "size" && self.points.iter().any(|p| p.arms.iter().any(datagram)) {
+            let _ = writeln!(out, "64 KiB of UDP: {UDP_MAX} B, the most a datagram carries.");
+        }
         for s in &self.skipped {
             let _ = writeln!(out, "skipped: {}: {}", s.name, s.reason);
         }

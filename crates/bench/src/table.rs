@@ -50,9 +50,10 @@ pub fn render(report: &Report) -> String {
 
 fn heading(report: &Report) -> String {
     let m = &report.machine;
-    let cpus = match m.server_cpu {
-        Some(server) => format!("client on CPU {}, server on CPU {server}", m.client_cpu),
-        None => format!("CPU {} alone", m.client_cpu),
+    let cpus = match (&m.server, m.server_cpu) {
+        (Some(server), _) => format!("client on CPU {}, server at {server}", m.client_cpu),
+        (None, Some(server)) => format!("client on CPU {}, server on CPU {server}", m.client_cpu),
+        (None, None) => format!("CPU {} alone", m.client_cpu),
     };
     let (req, resp) = report.arms.first().map_or((1, 1), |a| (a.request_bytes, a.response_bytes));
     format!(
@@ -260,6 +261,15 @@ mod tests {
         let text: String =
             render(&sample()).lines().map(|l| format!("{}\n", l.trim_end())).collect();
         assert_eq!(text, include_str!("table.expected.txt"), "\n{text}");
+    }
+
+    #[test]
+    fn of_a_server_elsewhere_no_cpu_is_named() {
+        let mut report = sample();
+        let machine = &mut report.machine;
+        (machine.server, machine.server_cpu) = (Some("192.0.2.7:7117".into()), None);
+        let text = render(&report);
+        assert!(text.contains("; client on CPU 0, server at 192.0.2.7:7117; "), "{text}");
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 pub use busypoll_policy::units::{show, time};
 
+use crate::arm::Protocol;
+
 /// The largest UDP payload IPv4 can carry (65535 less 20 and 8 bytes of headers).
 pub const UDP_MAX: usize = 65_507;
 
@@ -24,6 +26,19 @@ pub struct Size {
     pub request: usize,
     /// Bytes the server answers with.
     pub response: usize,
+}
+
+impl Size {
+    /// The size that a protocol's messages have where that many bytes are asked for.
+    #[must_use]
+    pub fn carried_by(self, protocol: Protocol) -> Self {
+        match protocol {
+            Protocol::Tcp => self,
+            Protocol::Udp => {
+                Self { request: self.request.min(UDP_MAX), response: self.response.min(UDP_MAX) }
+            }
+        }
+    }
 }
 
 /// Reads `REQ,RESP` (or one number for both); a trailing `k` means 1024 bytes.

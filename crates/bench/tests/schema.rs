@@ -1,6 +1,8 @@
 //! What `--json` writes, held against the published schema: every key there, every value an allowed one.
 
 use busypoll_bench::cli::{BenchArgs, run_bench};
+use busypoll_bench::serve::Server;
+use busypoll_lab::{Lab, needs_root};
 use clap::Parser;
 use serde_json::Value;
 
@@ -40,7 +42,8 @@ const SCHEMA: &[(&str, Check)] = &[
     ("arms", Value::is_array),
     ("arms[].name", text),
     ("arms[].plane", |v| one_of(v, &["kernel", "stack", "bare"])),
-    ("arms[].nic", |v| one_of(v, &["veth", "xdp", "cable", "tap"])),
+    // The last one with --host only: there the kernel's arms cross a real interface.
+    ("arms[].nic", |v| one_of(v, &["veth", "xdp", "cable", "tap", "device"])),
     ("arms[].protocol", |v| one_of(v, &["udp", "tcp"])),
     ("arms[].mode", |v| one_of(v, &["blocking", "spin", "interrupt", "busy-poll"])),
     ("arms[].placement", |v| one_of(v, &["same-cpu", "separate-cpus"])),
@@ -55,6 +58,7 @@ const SCHEMA: &[(&str, Check)] = &[
     ("arms[].rtt_us.p99_99", positive),
     ("arms[].rtt_us.max", positive),
     ("arms[].rtt_us.mean", positive),
+    ("arms[].p50_ci95", interval),
     ("arms[].transactions_per_second", positive),
     ("arms[].service_demand_us", positive_or_null),
     ("arms[].evidence", Value::is_object),
@@ -102,19 +106,57 @@ fn breaches(report: &Value) -> Vec<String> {
     all
 }
 
-#[test]
-fn a_run_writes_what_the_schema_says() {
-    let file = std::env::temp_dir().join(format!("busypoll-schema-{}.json", std::process::id()));
+/// What a run with these options writes; `name` is the test's.
+fn written(name: &str, options: &[&str]) -> Value {
+    let file = std::env::temp_dir().join(format!("busypoll-{name}-{}.json", std::process::id()));
     let path = file.to_str().expect("a plain path");
-    // Too large for the bare arm's one frame, so that something is skipped everywhere.
-    let words = ["bench", "--arms", "kernel-*,bare-*,stack-*", "--size", "2000,1", "--rounds", "2"];
-    let words = words.into_iter().chain(["--duration", "2s", "--json", path]);
+    let words = [&["bench"], options, &["--json", path]].concat();
     let outcome = run_bench(&Command::try_parse_from(words).expect("good options").bench);
     let written = std::fs::read_to_string(&file);
     let _ = std::fs::remove_file(&file);
     outcome.expect("a run");
-    let mut report: Value = serde_json::from_str(&written.expect("written")).expect("JSON");
+    serde_json::from_str(&written.expect("written")).expect("JSON")
+}
+
+#[test]
+fn a_run_between_machines_writes_it_too() {
+    needs_root!();
+    let lab = Lab::builder().build().expect("a lab");
+    let cpu = busypoll_linux::topology::allowed().expect("affinity").iter().next().expect("a CPU");
+    let address = std::net::SocketAddr::from((lab.server.ipv4(), 7117));
+    let device = Some(lab.server.interface());
+    let server = lab.server.enter(|| Server::bind(address, cpu, device)).expect("entered");
+    let server = server.expect("bound");
+    let report = std::thread::scope(|scope| {
+        let served = scope.spawn(|| lab.server.enter(|| server.serve_one()).expect("entered"));
+        let host = lab.server.ipv4().to_string();
+        let dev = lab.client.interface();
+        let arms = "kernel-udp-blocking,stack-xdp-udp-interrupt,stack-xdp-udp-busy-poll";
+        let options = ["--host", &host, "--dev", dev, "--arms", arms, "--rounds", "2"];
+        let options = [&options[..], &["--duration", "1s"]].concat();
+        let report = lab.client.enter(|| written("between", &options)).expect("entered");
+        served.join().expect("no panic").expect("served");
+        report
+    });
     assert_eq!(breaches(&report), [""; 0]);
+    let nics = at(&report, "arms[].nic").into_iter().flatten().filter_map(Value::as_str);
+    let nics: std::collections::BTreeSet<&str> = nics.collect();
+    assert_eq!(nics, ["device", "xdp"].into());
+    // Nothing is said of a CPU over there, nor compared with the memory between two CPUs here.
+    assert_eq!(report["machine"]["server"], address.to_string());
+    assert!(report["machine"]["server_cpu"].is_null() && report["machine"]["share_core"] == false);
+    assert!(report["limit"]["shared_memory_rtt_us"].is_null(), "{report}");
+    let baselines = at(&report, "comparisons[].baseline").into_iter().flatten();
+    assert!(baselines.into_iter().all(|name| name != "shared-memory"), "{report}");
+}
+
+#[test]
+fn a_run_writes_what_the_schema_says() {
+    // Too large for the bare arm's one frame, so that something is skipped everywhere.
+    let options = ["--arms", "kernel-*,bare-*,stack-*", "--size", "2000,1", "--rounds", "2"];
+    let mut report = written("schema", &[&options[..], &["--duration", "2s"]].concat());
+    assert_eq!(breaches(&report), [""; 0]);
+    assert!(at(&report, "arms[].nic").iter().flatten().all(|nic| **nic != "device"), "{report}");
     assert!(!at(&report, "arms[].name").is_empty() && !at(&report, "skipped[].name").is_empty());
     for arm in report["arms"].as_array().expect("checked") {
         assert_eq!(arm["valid"] == true, arm["reason"].is_null(), "{arm}");

@@ -62,6 +62,28 @@ fn absurd_figures_are_named_with_what_would_do() {
     }
 }
 
+/// What would have no effect is refused, not dropped.
+#[test]
+fn options_that_exclude_each_other_are_named() {
+    for (arguments, wanted) in [
+        (&["--stages", "--svg", "stages.svg"][..], &["--stages", "--svg"][..]),
+        (&["--stages", "--rounds", "3"], &["--stages", "--rounds"]),
+        (&["--stages", "--sweep", "size"], &["--stages", "--sweep"]),
+        (&["--sweep", "rate", "--gap", "10ms"], &["--gap", "--sweep rate", "leave it out"]),
+        (&["--sweep", "rate", "--size", "1,1"], &["--size", "--sweep rate", "at least 16,16"]),
+        (&["--sweep", "size", "--size", "1,1"], &["--size", "--sweep size", "leave it out"]),
+        (&["--host", "192.0.2.1", "--sweep", "size"], &["--host", "--sweep"]),
+        (
+            &["--host", "192.0.2.1", "--cpus", "0,1"],
+            &["--cpus", "--host", "serve --cpu N", "taskset"],
+        ),
+        (&["--workload", "stream", "--svg", "stream.svg"], &["--workload", "--svg"]),
+        (&["--workload", "crr", "--gap", "1ms"], &["--workload", "--gap"]),
+    ] {
+        complains(&here(&[&["bench"], arguments].concat()), wanted);
+    }
+}
+
 #[test]
 fn cpus_that_are_malformed_absent_or_forbidden_are_named() {
     for (cpus, wanted) in [

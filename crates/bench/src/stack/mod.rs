@@ -88,8 +88,8 @@ fn ends<'a>(
     recorder: Option<&'a Recorder>,
 ) -> Result<Ends<'a>, String> {
     if arm.nic == arm::Nic::Cable {
-        // A cable is as wide as what is sent over it: nothing here fragments.
-        let mtu = (plan.size.request.max(plan.size.response) + HEADERS).max(1500);
+        // A cable is as wide as what is sent over it, and as a packet can be: nothing here fragments.
+        let mtu = (plan.size.request.max(plan.size.response) + HEADERS).clamp(1500, 65_535);
         let config = cable::Config { mtu, coalesce: plan.coalesce, ..cable::Config::default() };
         let (ours, theirs) = cable::pair(config).map_err(one_line)?;
         let [one, two] = [1, 2].map(|last| Ipv4Addr::new(10, 0, 0, last));
