@@ -9,7 +9,8 @@ use busypoll_bench::remote::Remote;
 use busypoll_bench::run::{Bench, Cpus, Settings};
 use busypoll_bench::serve::Server;
 use busypoll_bench::slot::Load;
-use busypoll_bench::units::Size;
+use busypoll_bench::sweep::{self, Sweep, SweepReport};
+use busypoll_bench::units::{Size, UDP_MAX};
 use busypoll_stack::nic::Coalesce;
 use clap::Parser;
 
@@ -126,6 +127,80 @@ fn the_cable_needs_no_rights() {
     let outcome = Bench::new(cpus, &arms).measure(&arms, &settings, "test").expect("a short run");
     assert!(outcome.skipped.is_empty(), "{:?}", outcome.skipped);
     assert!(outcome.arms[0].slots.iter().flatten().all(|s| s.tally.transactions > 0));
+}
+
+#[test]
+fn a_gap_keeps_requests_apart() {
+    let cpus = Cpus::choose(None).expect("a CPU");
+    let arms = arm::select("stack-cable-udp-interrupt-same-cpu", ARMS).expect("a known arm");
+    let gap = Duration::from_millis(10);
+    let settings = Settings {
+        size: Size { request: 1, response: 1 },
+        load: Load::Closed { gap },
+        busy_poll: Duration::from_micros(50),
+        coalesce: Coalesce::default(),
+        rounds: 1,
+        duration: Duration::from_millis(300),
+    };
+    let outcome = Bench::new(cpus, &arms).measure(&arms, &settings, "test").expect("a short run");
+    let slot = outcome.arms[0].slots[0].as_ref().expect("a round");
+    let most = slot.window.elapsed.as_nanos() / gap.as_nanos() + 1;
+    assert!((2..=most).contains(&slot.tally.transactions.into()), "{most}: {:?}", slot.tally);
+    // The pause is not the round trip's.
+    assert!(Duration::from_nanos(slot.rtts.min()) < gap, "{:?}", slot.rtts.min());
+}
+
+/// A short sweep over the cable's arms of that name; none, and a skip that says so, with one CPU.
+fn swept(sweep: Sweep, names: &str, points: u32) -> Option<SweepReport> {
+    let cpus = Cpus::choose(None).expect("a CPU");
+    if cpus.server.is_none() {
+        busypoll_lab::needs::skipped(module_path!(), "two CPUs");
+        return None;
+    }
+    let arms = arm::select(names, ARMS).expect("known arms");
+    let settings = Settings {
+        size: Size { request: 1, response: 1 },
+        load: Load::Closed { gap: Duration::ZERO },
+        // Longer than a busy machine keeps the peer from its CPU.
+        busy_poll: Duration::from_millis(20),
+        coalesce: Coalesce::default(),
+        rounds: 1,
+        duration: Duration::from_millis(150) * points,
+    };
+    let report = sweep::run(sweep, &Bench::new(cpus, &arms), &arms, &settings).expect("a sweep");
+    assert_eq!((report.points.len(), &report.skipped[..]), (points as usize, &[][..]));
+    for arm in report.points.iter().flat_map(|point| &point.arms) {
+        assert!(arm.arm.transactions > 0, "{arm:?}");
+    }
+    assert!(report.chart().svg().is_ok());
+    Some(report)
+}
+
+#[test]
+fn sizes_go_to_64_kib_and_to_the_largest_datagram() {
+    let names = "stack-cable-udp-busy-poll,stack-cable-tcp-busy-poll";
+    let Some(report) = swept(Sweep::Size, names, 8) else { return };
+    let point = report.points.last().expect("eight");
+    assert_eq!((&point.label[..], point.value), ("64 KiB", Some(65_536.0)));
+    for arm in point.arms.iter().map(|arm| &arm.arm) {
+        let most = if arm.name.contains("udp") { UDP_MAX } else { 65_536 };
+        assert_eq!((arm.request_bytes, arm.response_bytes), (most, most), "{arm:?}");
+    }
+    let text = report.render();
+    assert!(text.contains("64 KiB of UDP: 65507 B"), "{text}");
+}
+
+#[test]
+fn coalescing_holds_interrupts_back() {
+    let names = "stack-cable-udp-interrupt,stack-cable-udp-busy-poll";
+    let Some(report) = swept(Sweep::Coalesce, names, 3) else { return };
+    let labels: Vec<&str> = report.points.iter().map(|point| &point.label[..]).collect();
+    assert_eq!(labels, ["0", "100", "adaptive"]);
+    let arms = &report.points[1].arms;
+    let asleep = arms.iter().find(|arm| arm.arm.name.contains("interrupt")).expect("an arm");
+    // An interrupt comes 100 us late, and there is one each way; a receiver who was late himself is spared his.
+    assert!(asleep.arm.rtt_us.p50 > 100.0, "{asleep:?}");
+    assert!(report.render().contains("adaptive"));
 }
 
 #[test]
