@@ -2,12 +2,21 @@
 
 mod common;
 
-use busypoll_stack::{Epoll, EpollEvent, EpollParams, Events, Host, UdpSocket};
+use busypoll_stack::{
+    Epoll, EpollEvent, EpollParams, Events, Host, UdpSocket,
+    napi::{BUSY_POLL_BUDGET, NAPI_POLL_WEIGHT},
+    nic::{
+        Frame, Info, Nic, Queue, RxQueue,
+        cable::{self, Cable},
+    },
+};
 use common::{hosts, sockets};
 use std::{
+    collections::BTreeSet,
+    io,
     net::Shutdown,
     sync::{
-        Barrier, Mutex, PoisonError,
+        Arc, Barrier, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread,
@@ -293,6 +302,68 @@ fn busy_polling_by_its_own_parameters_else_by_the_hosts() {
     assert!(polls(0, true, 0) > 0, "preferred: a pass even without time");
     let wrong = EpollParams { busy_poll_usecs: 1 << 31, ..EpollParams::default() };
     assert_eq!(epoll.set_params(wrong).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+}
+
+/// How many frames passes asked for at most, those of interrupts apart.
+type Asked = Arc<Mutex<BTreeSet<usize>>>;
+
+/// A cable that notes it.
+struct Noting(Cable, Asked);
+
+impl Nic for Noting {
+    fn info(&self) -> &Info {
+        self.0.info()
+    }
+
+    fn open(&mut self, index: u32) -> io::Result<Queue> {
+        let Queue { rx, tx, interrupt } = self.0.open(index)?;
+        Ok(Queue { rx: Box::new(NotingQueue(rx, self.1.clone())), tx, interrupt })
+    }
+}
+
+struct NotingQueue(Box<dyn RxQueue>, Asked);
+
+impl RxQueue for NotingQueue {
+    fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Frame<'_>)) -> usize {
+        if budget != NAPI_POLL_WEIGHT {
+            self.1.lock().unwrap().insert(budget);
+        }
+        self.0.poll(budget, sink)
+    }
+}
+
+/// What the passes of `poll` ask for.
+fn budgets(asked: &Asked, poll: impl Fn()) -> Vec<usize> {
+    asked.lock().unwrap().clear();
+    // One that finds the queue taken asks for nothing.
+    while asked.lock().unwrap().is_empty() {
+        poll();
+    }
+    asked.lock().unwrap().iter().copied().collect()
+}
+
+#[test]
+fn a_pass_takes_no_more_than_the_budget_of_who_polls() {
+    let _alone = SPINNER.lock().unwrap_or_else(PoisonError::into_inner);
+    let (one, two) = cable::pair(cable::Config::default()).unwrap();
+    let asked = Asked::default();
+    let one = Host::builder().interface(one, "10.0.0.1/24").build().unwrap();
+    let two = Noting(two, asked.clone());
+    let two = Host::builder().interface(two, "10.0.0.2/24").build().unwrap();
+    let (_left, right) = sockets(&one, &two);
+    right.set_nonblocking(true).unwrap();
+    right.set_busy_poll(50).unwrap();
+    let epoll = watching(&two, &right, Events::READABLE);
+    let receive = || assert!(right.recv(&mut [0; 8]).is_err());
+    assert_eq!(budgets(&asked, receive), [BUSY_POLL_BUDGET]);
+    right.set_busy_poll_budget(3).unwrap();
+    assert_eq!(budgets(&asked, receive), [3]);
+    for (busy_poll_budget, wanted) in [(0, BUSY_POLL_BUDGET), (5, 5)] {
+        let params = EpollParams { busy_poll_usecs: 50, prefer_busy_poll: false, busy_poll_budget };
+        epoll.set_params(params).unwrap();
+        let look = || assert_eq!(wait(&epoll, Some(Duration::from_micros(200))), []);
+        assert_eq!(budgets(&asked, look), [wanted]);
+    }
 }
 
 #[test]
