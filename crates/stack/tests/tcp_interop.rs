@@ -1,7 +1,7 @@
 //! Our TCP and the kernel's as peers on a bad link: loss, duplication, reordering and corruption, both roles,
 //! both families, over TAP and over AF_XDP. Every byte is compared.
 
-use busypoll_lab::{Lab, Namespace, needs_root};
+use busypoll_lab::{Lab, Namespace, needs, needs_root};
 use busypoll_stack::{
     Host, TcpListener, TcpStream,
     nic::{
@@ -13,19 +13,23 @@ use busypoll_stack::{
 };
 use std::{
     io::{self, Read, Write},
-    net::{Shutdown, SocketAddr, TcpListener as KernelListener, TcpStream as KernelStream},
+    net::{IpAddr, Shutdown, SocketAddr, TcpListener as KernelListener, TcpStream as KernelStream},
     thread,
+    time::{Duration, Instant},
 };
 
-/// Bytes each way of one connection.
+/// Bytes each way of one connection: more than both ends' buffers hold.
 const TOTAL: usize = 20 << 20;
+
+/// How long a reader that stops reads nothing: the buffers fill, and then the window is probed.
+const STOPPED: Duration = Duration::from_secs(2);
 
 const BAD: Faults = Faults {
     loss: 0.01,
     duplication: 0.01,
     reordering: 0.02,
     corruption: 0.01,
-    delay: std::time::Duration::ZERO,
+    delay: Duration::ZERO,
 };
 
 fn bad(nic: impl Nic + 'static, seed: u64) -> Fault {
@@ -97,19 +101,46 @@ fn pour(to: &impl Peer, seed: u64) {
 }
 
 fn drain(from: &impl Peer, seed: u64) {
-    let mut expected = vec![0; TOTAL];
-    Noise(seed).fill(&mut expected);
-    let mut chunk = vec![0; 100_000];
-    let mut at = 0;
-    loop {
-        let n = from.receive(&mut chunk).unwrap();
-        if n == 0 {
-            break;
-        }
-        assert!(expected.get(at..at + n) == Some(&chunk[..n]), "wrong bytes after {at}");
-        at += n;
+    let mut reading = Reading::new(seed);
+    while reading.go_on(from, 100_000) > 0 {}
+    assert_eq!(reading.at, TOTAL, "the end came early");
+}
+
+/// What is poured with a seed, read up to somewhere.
+struct Reading {
+    expected: Vec<u8>,
+    at: usize,
+}
+
+impl Reading {
+    fn new(seed: u64) -> Reading {
+        let mut expected = vec![0; TOTAL];
+        Noise(seed).fill(&mut expected);
+        Reading { expected, at: 0 }
     }
-    assert_eq!(at, TOTAL, "the end came early");
+
+    /// Reads at most so much, once; returns how much it was.
+    fn go_on(&mut self, from: &impl Peer, most: usize) -> usize {
+        let mut chunk = vec![0; most];
+        let n = from.receive(&mut chunk).unwrap();
+        let expected = self.expected.get(self.at..self.at + n);
+        assert!(expected == Some(&chunk[..n]), "wrong bytes after {}", self.at);
+        self.at += n;
+        n
+    }
+}
+
+/// Reads nothing for a while; then bit by bit, so that the window opens and shuts all the time; then what is
+/// left.
+fn drain_reluctantly(from: &impl Peer, seed: u64) {
+    let mut reading = Reading::new(seed);
+    thread::sleep(STOPPED);
+    while reading.at < TOTAL / 20 {
+        reading.go_on(from, 700);
+        thread::yield_now();
+    }
+    while reading.go_on(from, 100_000) > 0 {}
+    assert_eq!(reading.at, TOTAL, "the end came early");
 }
 
 /// Both send and both receive, at once.
@@ -119,6 +150,24 @@ fn exchange(one: &impl Peer, other: &impl Peer) {
         scope.spawn(|| pour(other, 2));
         scope.spawn(|| drain(one, 2));
         drain(other, 1);
+    });
+}
+
+/// Both send at once, and both read like that.
+fn exchange_reluctantly(one: &impl Peer, other: &impl Peer) {
+    let begun = Instant::now();
+    let poured = || assert!(begun.elapsed() > STOPPED, "all of it went into the buffers");
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            pour(one, 1);
+            poured();
+        });
+        scope.spawn(|| {
+            pour(other, 2);
+            poured();
+        });
+        scope.spawn(|| drain_reluctantly(one, 2));
+        drain_reluctantly(other, 1);
     });
 }
 
@@ -157,22 +206,45 @@ fn over_a_tap() {
     both_roles(&host, (&namespace, at("10.0.0.2:7")), (&namespace, at("10.0.0.1:7")));
 }
 
+/// Our host on the lab's server, over AF_XDP.
+fn shared(lab: &Lab) -> Host {
+    let build = || {
+        let xdp = Xdp::open(lab.server.interface())?;
+        Host::builder().shared_interface(bad(xdp, 4)).build()
+    };
+    lab.server.enter(build).unwrap().unwrap()
+}
+
+/// Addresses of the server and of the client, by family.
+fn families(lab: &Lab) -> impl Iterator<Item = (SocketAddr, SocketAddr)> {
+    let four = (lab.server.ipv4().into(), lab.client.ipv4().into());
+    let six = lab.server.ipv6().zip(lab.client.ipv6()).map(|(a, b)| (a.into(), b.into()));
+    if six.is_none() {
+        needs::skipped(module_path!(), "IPv6");
+    }
+    let at =
+        |(ours, theirs): (IpAddr, IpAddr)| (SocketAddr::new(ours, 7), SocketAddr::new(theirs, 7));
+    [Some(four), six].into_iter().flatten().map(at)
+}
+
 #[test]
 fn over_af_xdp_both_families() {
     needs_root!();
     let lab = Lab::builder().build().unwrap();
-    let host = lab
-        .server
-        .enter(|| {
-            let xdp = Xdp::open(lab.server.interface())?;
-            Host::builder().shared_interface(bad(xdp, 4)).build()
-        })
-        .unwrap()
-        .unwrap();
-    let four = (lab.server.ipv4().into(), lab.client.ipv4().into());
-    let six = lab.server.ipv6().zip(lab.client.ipv6()).map(|(a, b)| (a.into(), b.into()));
-    for (ours, theirs) in [Some(four), six].into_iter().flatten() {
-        let (ours, theirs) = (SocketAddr::new(ours, 7), SocketAddr::new(theirs, 7));
+    let host = shared(&lab);
+    for (ours, theirs) in families(&lab) {
         both_roles(&host, (&lab.server, ours), (&lab.client, theirs));
+    }
+}
+
+#[test]
+fn readers_that_stop_and_that_dawdle() {
+    needs_root!();
+    let lab = Lab::builder().build().unwrap();
+    let host = shared(&lab);
+    for (ours, _) in families(&lab) {
+        let listener = lab.server.enter(|| TcpListener::bind(&host, ours)).unwrap().unwrap();
+        let kernel = lab.client.enter(|| KernelStream::connect(ours)).unwrap().unwrap();
+        exchange_reluctantly(&listener.accept().unwrap().0, &kernel);
     }
 }

@@ -150,20 +150,29 @@ fn a_server_starts_again_while_connections_of_its_former_life_rest() {
 fn many_short_connections_take_few_ports() {
     needs_root!();
     let lab = Lab::builder().build().unwrap();
+    short_connections(&lab, at(&lab.server, 7), 1_000);
+    let Some(address) = lab.server.ipv6() else {
+        return needs::skipped(module_path!(), "IPv6");
+    };
+    short_connections(&lab, (address, 7).into(), 300);
+}
+
+/// Connects so often to a server of the kernel's at `to`, which says a byte and closes.
+fn short_connections(lab: &Lab, to: SocketAddr, count: usize) {
     let client_host = host(&lab.client);
-    let listener = kernel_listen(&lab.server, 7).unwrap();
+    let listener = lab.server.enter(|| KernelListener::bind(to)).unwrap().unwrap();
     let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let mut ports = HashSet::new();
     let mut last = Vec::new();
     thread::scope(|scope| {
         scope.spawn(|| {
-            for stream in listener.incoming().take(1_000) {
+            for stream in listener.incoming().take(count) {
                 stream.unwrap().write_all(b"x").unwrap();
             }
         });
         let before = descriptors();
-        for n in 0..1_000 {
-            let mut client = connect(&lab.client, &client_host, at(&lab.server, 7)).unwrap();
+        for n in 0..count {
+            let mut client = connect(&lab.client, &client_host, to).unwrap();
             let port = client.local_addr().unwrap().port();
             assert!(!last.contains(&port), "a port rests before it is used again");
             last.push(port);
