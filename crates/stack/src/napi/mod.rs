@@ -24,6 +24,8 @@ mod handoff;
 mod id;
 mod interrupt;
 mod pass;
+#[cfg(test)]
+mod preferred;
 mod table;
 pub(crate) mod wait;
 mod watchdog;
