@@ -5,7 +5,7 @@
 use crate::{
     check,
     napi::{
-        self, Context, Pass, Poller, Upper, Waiter, Watchdog,
+        self, Context, Pass, Poller, Upper, Waiter, Wake, Watchdog,
         handoff::{Handoff, Heir, Parting, Rest},
     },
     nic::{Frame, Ring, RingSender},
@@ -39,6 +39,10 @@ impl Upper for Sockets {
 }
 
 impl Sockets {
+    fn packets(&self, at: usize) -> u32 {
+        self.0[at].lock().unwrap().packets
+    }
+
     /// A blocking receive; `sleep` is called with the queue empty and the waiter known.
     fn receive_by(&self, at: usize, waiter: &Arc<Waiter>, sleep: impl Fn(&Arc<Waiter>)) {
         loop {
@@ -114,12 +118,14 @@ impl Stage {
         });
     }
 
-    fn close(self) {
+    /// Closes the context; whoever it served may still be at it. Its peer can go on sending.
+    fn close(self) -> RingSender {
         napi::disable(&self.context);
         napi::stop(&self.context);
         self.napi.join().unwrap();
         napi::dismiss(&self.watchdog, &self.context);
         self.guard.join().unwrap();
+        self.sender
     }
 }
 
@@ -180,7 +186,7 @@ fn what_is_left_to_pollers_that_have_gone_is_the_watchdogs() {
 #[test]
 fn where_nobody_sleeps_the_queue_is_left_to_its_poller_for_longer() {
     check(Some(1), || {
-        let mut stage = Stage::set();
+        let stage = Stage::set();
         let micros = std::time::Duration::from_micros;
         napi::note_poll(&stage.context);
         assert!(napi::is_left(&stage.context, micros(799)));
@@ -244,5 +250,43 @@ fn one_leader_follows_the_other() {
         stage.sender.send(0);
         stage.await_delivery(0);
         stage.close();
+    });
+}
+
+#[test]
+fn a_context_is_closed_over_a_leader_that_sleeps() {
+    check(Some(1), || {
+        let mut stage = Stage::set();
+        let waiter = Arc::new(Waiter::new().unwrap());
+        waiter.start();
+        let leader = {
+            let (context, waiter) = (stage.context.clone(), waiter.clone());
+            thread::spawn(move || context.sleep(&waiter, None))
+        };
+        let sockets = stage.sockets.clone();
+        stage.sender.send(0);
+        let mut sender = stage.close();
+        let delivered = sockets.packets(0);
+        sender.send(0);
+        // What closes a context sees to those who sleep there, too: nothing else ends their sleep.
+        waiter.wake();
+        assert_eq!(leader.join().unwrap(), Wake::Woken);
+        assert_eq!(sockets.packets(0), delivered, "delivered by a closed context");
+    });
+}
+
+#[test]
+fn a_context_is_closed_over_a_poller_in_a_pass() {
+    check(Some(1), || {
+        let mut stage = Stage::set();
+        let (context, sockets) = (stage.context.clone(), stage.sockets.clone());
+        let poller = stage.poller(2);
+        stage.sender.send(0);
+        let mut sender = stage.close();
+        let delivered = sockets.packets(0);
+        sender.send(0);
+        poller.join().unwrap();
+        assert_eq!(sockets.packets(0), delivered, "delivered by a closed context");
+        assert!(context.is_gone());
     });
 }
