@@ -67,7 +67,7 @@ fn a_busy_polling_receive_finds_its_datagrams_itself() {
     right.set_busy_poll(1_000_000).unwrap();
     let rounds = 100;
     let [first, second, ..] = cpus()[..] else {
-        return eprintln!("skipped: two busy polling threads need two CPUs");
+        return busypoll_lab::needs::skipped(module_path!(), "two CPUs");
     };
     pin(first);
     thread::scope(|scope| {

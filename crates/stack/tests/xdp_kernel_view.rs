@@ -189,7 +189,7 @@ fn addresses_of_ipv6_count_once_they_may_be_used() {
     let lab = lab();
     let host = &lab.server;
     if host.ipv6().is_none() {
-        return;
+        return needs::skipped(module_path!(), "IPv6");
     }
     let view = view(host);
     let name = host.interface();
@@ -235,7 +235,9 @@ fn routes_of_ipv6_are_the_kernels_choice() {
     needs!(program "ip");
     let lab = lab();
     let host = &lab.server;
-    let (Some(server), Some(client)) = (host.ipv6(), lab.client.ipv6()) else { return };
+    let (Some(server), Some(client)) = (host.ipv6(), lab.client.ipv6()) else {
+        return needs::skipped(module_path!(), "IPv6");
+    };
     let view = view(host);
     let name = host.interface();
     let far = IpAddr::from(FAR6);
@@ -274,7 +276,9 @@ fn a_neighbour_of_ipv6_is_resolved_followed_confirmed_and_given_up() {
     needs!(program "ip");
     let lab = lab();
     let host = &lab.server;
-    let Some(client) = lab.client.ipv6() else { return };
+    let Some(client) = lab.client.ipv6() else {
+        return needs::skipped(module_path!(), "IPv6");
+    };
     let view = view(host);
     let name = host.interface();
     let (peer, mac) = (IpAddr::from(client), MacAddr(lab.client.mac()));
