@@ -48,6 +48,20 @@ fn are_ours() -> bool {
     config::get().is_some_and(Config::is_stack) && !inside::is_inside()
 }
 
+/// Whether the program handles any signal, by whatever way that came about. Slow.
+#[cold]
+pub(crate) fn any_handled() -> bool {
+    (1..SIGNALS as libc::c_int).any(|signal| {
+        // SAFETY: a plain struct, which is valid for writes.
+        let action = unsafe {
+            let mut action: libc::sigaction = mem::zeroed();
+            real::sigaction(signal, ptr::null(), &raw mut action);
+            action
+        };
+        ![libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction)
+    })
+}
+
 /// sigaction(2).
 ///
 /// # Safety

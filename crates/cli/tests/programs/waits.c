@@ -1,6 +1,7 @@
 /* A server that echoes UDP on the port given and waits as it is told:
  *
  *   waits PORT recv|poll|ppoll|select|pselect|epoll
+ *   waits PORT connected-read|connected-recv PEER     of a peer at the port after it
  *
  * or, without a port, tells in words what poll and select answer in all sorts of cases: `waits transcript`. */
 #define _GNU_SOURCE
@@ -21,6 +22,10 @@
 #include <time.h>
 #include <unistd.h>
 
+/* Not known to the compiler, so that -D_FORTIFY_SOURCE has them looked at as the program runs. */
+static volatile size_t room = 2048;
+static volatile nfds_t one_of_them = 1;
+
 static void wait_for(const char *how, int fd)
 {
     static int instance = -1;
@@ -30,10 +35,10 @@ static void wait_for(const char *how, int fd)
     fd_set set;
 
     if (!strcmp(how, "poll"))
-        while (poll(&p, 1, 1000) < 1)
+        while (poll(&p, one_of_them, 1000) < 1)
             ;
     else if (!strcmp(how, "ppoll"))
-        while (ppoll(&p, 1, &second, NULL) < 1)
+        while (ppoll(&p, one_of_them, &second, NULL) < 1)
             ;
     else if (!strcmp(how, "select") || !strcmp(how, "pselect")) {
         int ready;
@@ -65,18 +70,23 @@ static int udp(int port)
     return fd;
 }
 
-static void serve(int port, const char *how)
+static void serve(int port, const char *how, const char *connected)
 {
-    struct sockaddr_in peer;
+    struct sockaddr_in peer = { .sin_family = AF_INET, .sin_port = htons(port + 1) };
     int fd = udp(port);
     char data[2048];
+
+    if (connected && (!inet_aton(connected, &peer.sin_addr) || connect(fd, (void *)&peer, sizeof peer)))
+        exit(1);
 
     puts("ready");
     fflush(stdout);
     for (;;) {
         socklen_t len = sizeof peer;
         wait_for(how, fd);
-        ssize_t n = recvfrom(fd, data, sizeof data, 0, (void *)&peer, &len);
+        ssize_t n = !strcmp(how, "connected-read") ? read(fd, data, room)
+                  : !strcmp(how, "connected-recv") ? recv(fd, data, room, 0)
+                                                   : recvfrom(fd, data, room, 0, (void *)&peer, &len);
         if (n >= 0)
             sendto(fd, data, n, 0, (void *)&peer, len);
     }
@@ -167,9 +177,21 @@ static void transcript(void)
 
     pipe(pipes);
     tcp_pair(tcp);
-    sigaction(SIGALRM, &action, NULL);
 
     struct pollfd one[] = { { fd, POLLIN, 0x55 } };
+    /* No signal is handled: the wait goes on. */
+    pid_t self = getpid();
+    if (fork() == 0) {
+        usleep(5000);
+        kill(self, SIGSTOP);
+        usleep(5000);
+        kill(self, SIGCONT);
+        _exit(0);
+    }
+    say_poll("stopped and continued", one, 1, 100);
+    wait(NULL);
+
+    sigaction(SIGALRM, &action, NULL);
     say_poll("nothing there, timeout", one, 1, 100);
     say_poll("nothing there, no timeout", one, 1, 0);
     send(to, "x", 1, 0);
@@ -325,8 +347,8 @@ int main(int argc, char **argv)
 {
     if (argc == 2 && !strcmp(argv[1], "transcript"))
         transcript();
-    else if (argc == 3)
-        serve(atoi(argv[1]), argv[2]);
+    else if (argc == 3 || argc == 4)
+        serve(atoi(argv[1]), argv[2], argv[3]);
     else
         return 2;
     return 0;

@@ -58,10 +58,7 @@ pub unsafe fn dup(fd: c_int) -> c_int {
 /// # Safety
 /// That of dup2(2).
 pub unsafe fn dup2(fd: c_int, to: c_int) -> c_int {
-    if fd != to {
-        // Closed by the call. Where that is the library's own, it is found out by the generation.
-        seen::forget(to);
-    }
+    // A call that fails leaves `to` what it was. Where it was the library's own, its user finds out by the generation.
     // SAFETY: the caller's contract.
     let new = unsafe { real::dup2(fd, to) };
     if fd == to { new } else { doubled(fd, new) }
@@ -70,9 +67,6 @@ pub unsafe fn dup2(fd: c_int, to: c_int) -> c_int {
 /// # Safety
 /// That of dup3(2).
 pub unsafe fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
-    if fd != to {
-        seen::forget(to);
-    }
     // SAFETY: the caller's contract.
     doubled(fd, unsafe { real::dup3(fd, to, flags) })
 }

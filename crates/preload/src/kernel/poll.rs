@@ -2,7 +2,8 @@
 //! with what is left of the time. The real call alone says what is ready, so that all it says is exact.
 //!
 //! A spin is entered only where the program is ready to wait, ends early for a signal, with `EINTR`
-//! as the real call would, and takes the signal mask along.
+//! as the real call would, and takes the signal mask along. Unlike the real call it ends as well when the
+//! process was stopped and continued: then the wait goes on, if the program has no handler that could have run.
 
 use std::ptr;
 
@@ -12,7 +13,7 @@ use super::active;
 use super::set::{self, Member};
 use crate::errno::{self, Kept};
 use crate::harm::{self, Wait};
-use crate::{inside, real};
+use crate::{inside, real, signals};
 
 /// What comes before the real call.
 enum Spin {
@@ -66,7 +67,7 @@ fn spin(
     let mut event = libc::epoll_event { events: 0, u64: 0 };
     // SAFETY: one event, a time and a mask that outlive the call.
     let result = unsafe { real::epoll_pwait2(set.epoll, &raw mut event, 1, &raw const time, mask) };
-    if result < 0 && errno::get() == libc::EINTR {
+    if result < 0 && errno::get() == libc::EINTR && signals::any_handled() {
         wait.end();
         drop(kept);
         errno::set(libc::EINTR);
