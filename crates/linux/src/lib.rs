@@ -16,6 +16,7 @@
 //! | [`irq`] | a device's interrupts and the CPUs they go to | `kernel/irq/proc.c` |
 //! | [`process`] | another process: its descriptors, epoll lists and waits | `kernel/pid.c`, `fs/proc/fd.c` |
 //! | [`socket`] | what a socket is: cookie, protocol, addresses | `net/core/sock.c` |
+//! | [`executable`] | what kind of program a file is: dynamic, static, Go, privileged | `fs/binfmt_elf.c`, `fs/exec.c` |
 //! | [`stat`] | `BusyPollRxPackets`, interrupts, context switches, CPU time | `/proc` |
 //! | [`power`] | frequency governors, idle states | `/sys/devices/system/cpu` |
 //! | [`clocksource`] | the clock behind clock_gettime | `kernel/time/clocksource.c` |
@@ -41,6 +42,7 @@ pub mod clocksource;
 pub mod epoll;
 mod error;
 pub mod ethtool;
+pub mod executable;
 pub mod irq;
 pub mod irqbalance;
 pub mod link;

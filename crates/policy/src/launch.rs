@@ -95,6 +95,9 @@ pub struct Launch {
     pub guard: Option<String>,
     /// The path of the memory that the processes of the run share, such as `/proc/PID/fd/N`.
     pub shared: Option<String>,
+    /// The path of the `busypoll` command, by which children go that no library sees. None where there is no need:
+    /// the supervisor of the program has them, too.
+    pub command: Option<String>,
 }
 
 /// Told first, so that a library of another version leaves the rest alone.
@@ -113,8 +116,12 @@ impl Launch {
         if let Some(most) = self.policy.max_spinning_threads {
             put("spinning", &most.to_string());
         }
-        for (name, value) in [("dev", &self.dev), ("guard", &self.guard), ("shared", &self.shared)]
-        {
+        for (name, value) in [
+            ("dev", &self.dev),
+            ("guard", &self.guard),
+            ("shared", &self.shared),
+            ("command", &self.command),
+        ] {
             if let Some(value) = value {
                 put(name, value);
             }
@@ -185,6 +192,7 @@ impl Launch {
             "dev" => self.dev = Some(value.to_owned()),
             "guard" => self.guard = Some(value.to_owned()),
             "shared" => self.shared = Some(value.to_owned()),
+            "command" => self.command = Some(value.to_owned()),
             "profile" => match Profile::parse(value) {
                 Ok(profile) => self.profile = profile,
                 Err(why) => return Some(Err(why)),

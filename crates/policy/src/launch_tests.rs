@@ -66,8 +66,9 @@ fn launch() -> impl Strategy<Value = Launch> {
         },
     );
     let name = || option::of("[^\0]{1,12}");
-    (policy, name(), any::<bool>(), any::<bool>(), any::<bool>(), name(), name()).prop_map(
-        |(policy, dev, latency, strict, bypass_firewall, guard, shared)| Launch {
+    let names = (name(), name(), name());
+    (policy, name(), any::<bool>(), any::<bool>(), any::<bool>(), names).prop_map(
+        |(policy, dev, latency, strict, bypass_firewall, (guard, shared, command))| Launch {
             policy,
             dev,
             profile: if latency { Profile::Latency } else { Profile::Safe },
@@ -75,6 +76,7 @@ fn launch() -> impl Strategy<Value = Launch> {
             bypass_firewall,
             guard,
             shared,
+            command,
         },
     )
 }

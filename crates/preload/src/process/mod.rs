@@ -1,11 +1,14 @@
 //! exec and spawn: a child is part of the run, also where the program gives it an environment of
-//! its own making.
+//! its own making, or is out of this library's reach ([`aside`]).
 //!
 //! Children are found by two variables, `LD_PRELOAD` and `BUSYPOLL_RUN`. Where the environment given
 //! lacks the second, both are added in memory mapped for the purpose: the caller may be the child
 //! of a fork in a threaded program, where allocating could wait for ever.
 
-use std::ffi::{CStr, c_char};
+mod aside;
+
+use std::ffi::{CStr, CString, c_char};
+use std::os::unix::ffi::OsStrExt;
 use std::ptr;
 use std::sync::OnceLock;
 
@@ -13,6 +16,7 @@ use libc::{c_int, c_void, pid_t};
 
 use crate::config::Config;
 use crate::real;
+use aside::Aside;
 
 type Strings = *const *const c_char;
 
@@ -42,14 +46,27 @@ pub unsafe fn execvp(file: *const c_char, argv: Strings) -> c_int {
 /// That of execve(2).
 pub unsafe fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
     // SAFETY: the caller's contract; the environment is one too.
-    unsafe { real::execve(path, argv, Environment::with_run(envp).pointer()) }
+    unsafe {
+        let environment = Environment::with_run(envp);
+        if let Some(aside) = Aside::of(path, argv, false) {
+            // Returns where the command is out of the child's reach.
+            real::execve(aside.path(), aside.argv(), environment.pointer());
+        }
+        real::execve(path, argv, environment.pointer())
+    }
 }
 
 /// # Safety
 /// That of execvpe(3).
 pub unsafe fn execvpe(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
     // SAFETY: as in `execve`.
-    unsafe { real::execvpe(path, argv, Environment::with_run(envp).pointer()) }
+    unsafe {
+        let environment = Environment::with_run(envp);
+        if let Some(aside) = Aside::of(path, argv, true) {
+            real::execve(aside.path(), aside.argv(), environment.pointer());
+        }
+        real::execvpe(path, argv, environment.pointer())
+    }
 }
 
 /// # Safety
@@ -85,6 +102,18 @@ pub unsafe fn posix_spawn(
     // SAFETY: as in `execve`.
     unsafe {
         let environment = Environment::with_run(envp);
+        if let Some(aside) = Aside::of(path, argv, false)
+            && 0 == real::posix_spawn(
+                pid,
+                aside.path(),
+                actions,
+                attributes,
+                aside.argv(),
+                environment.pointer(),
+            )
+        {
+            return 0;
+        }
         real::posix_spawn(pid, path, actions, attributes, argv, environment.pointer())
     }
 }
@@ -102,6 +131,18 @@ pub unsafe fn posix_spawnp(
     // SAFETY: as in `execve`.
     unsafe {
         let environment = Environment::with_run(envp);
+        if let Some(aside) = Aside::of(path, argv, true)
+            && 0 == real::posix_spawn(
+                pid,
+                aside.path(),
+                actions,
+                attributes,
+                aside.argv(),
+                environment.pointer(),
+            )
+        {
+            return 0;
+        }
         real::posix_spawnp(pid, path, actions, attributes, argv, environment.pointer())
     }
 }
@@ -112,6 +153,8 @@ pub struct Ours {
     preload: Vec<u8>,
     /// `BUSYPOLL_RUN=` and its text.
     run: Vec<u8>,
+    /// The command that starts what this library does not reach.
+    command: Option<CString>,
 }
 
 static OURS: OnceLock<Option<Ours>> = OnceLock::new();
@@ -134,7 +177,11 @@ pub fn prepare(config: &Config) {
         // SAFETY: dladdr gave a C string that lives as long as the library.
         let path = unsafe { CStr::from_ptr(about.dli_fname) };
         let variable = |name: &[u8], value: &CStr| [name, value.to_bytes_with_nul()].concat();
-        Some(Ours { preload: variable(PRELOAD, path), run: variable(RUN, config.text) })
+        let command = config.launch.command.as_deref();
+        let command =
+            command.filter(|path| path.as_bytes() != config.program.as_os_str().as_bytes());
+        let command = command.and_then(|path| CString::new(path).ok());
+        Some(Ours { preload: variable(PRELOAD, path), run: variable(RUN, config.text), command })
     });
 }
 

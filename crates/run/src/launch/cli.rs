@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use busypoll_policy::text::nearest;
 use busypoll_policy::{Launch, Plane, Policy, Profile, units};
 
-use super::{LaunchError, execute};
+use super::{LaunchError, execute, execute_child};
 
 /// Runs a program, unchanged, with busy polling sockets.
 #[derive(Clone, Debug, clap::Args)]
@@ -39,8 +39,11 @@ pub struct RunArgs {
     #[arg(long)]
     bypass_firewall: bool,
     /// The name the program is told it was called by
-    #[arg(long, hide = true, value_name = "NAME")]
+    #[arg(long, hide = true, value_name = "NAME", allow_hyphen_values = true)]
     argv0: Option<OsString>,
+    /// The program is started by one of a run, whose environment says all else
+    #[arg(long, hide = true)]
+    child: bool,
     /// The program and its arguments
     #[arg(
         trailing_var_arg = true,
@@ -56,6 +59,9 @@ pub struct RunArgs {
 /// # Errors
 /// One line: what was wrong and what to do.
 pub fn run_program(args: &RunArgs) -> Result<Infallible, LaunchError> {
+    if args.child {
+        return execute_child(&args.command, args.argv0.as_deref());
+    }
     let policy = match &args.policy {
         Some(file) => Policy::read_over(file, args.profile.defaults())?,
         None => Policy { defaults: args.profile.defaults(), ..Policy::default() },

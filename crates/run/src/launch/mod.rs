@@ -25,4 +25,4 @@ mod start;
 mod supervise;
 
 pub use error::LaunchError;
-pub use start::execute;
+pub use start::{execute, execute_child};

@@ -1,6 +1,11 @@
 use std::os::unix::fs::PermissionsExt;
 
+use busypoll_linux::executable::MACHINE;
+
 use super::*;
+
+const PT_INTERP: u32 = 3;
+const PT_NOTE: u32 = 4;
 
 fn reach_of(name: &str) -> Reach {
     Program::find(name.as_ref()).unwrap().reach

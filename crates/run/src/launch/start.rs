@@ -31,16 +31,9 @@ pub fn execute(
     if !missing.is_empty() {
         say_or_refuse(&launch, format!("not to be had here: {}", missing.join("; ")))?;
     }
-    match program.reach {
-        Reach::Preload => {}
-        Reach::Raw(_) if launch.policy.defaults.plane == Plane::Kernel => {
-            if let Err(error) = supervise::begin(&launch) {
-                say_or_refuse(&launch, unsupervised(&program.path, &error))?;
-            }
-        }
-        Reach::Raw(kind) => say_or_refuse(&launch, beyond_preload(&program.path, kind))?,
-        Reach::Out(why) => say_or_refuse(&launch, out_of_reach(&program.path, why))?,
-    }
+    launch.command =
+        env::current_exe().ok().and_then(|path| path.into_os_string().into_string().ok());
+    reach(&mut launch, &program)?;
     let library = library::find()?;
     if let (Reach::Preload, Some(device)) = (program.reach, stack_device(&launch)) {
         guard::begin(&mut launch, &device).map_err(|why| LaunchError::Device(why.to_string()))?;
@@ -53,18 +46,69 @@ pub fn execute(
         preload.push(theirs);
     }
     let environment = [("LD_PRELOAD", preload), (Launch::ENV, launch.to_env().into())];
-    let argv: Vec<&OsStr> = [argv0.unwrap_or(name)]
-        .into_iter()
-        .chain(arguments.iter().map(OsString::as_os_str))
-        .collect();
-    let mut source = exec(&program.path, &argv, &environment);
+    Err(become_it(program, arguments, argv0.unwrap_or(name), &environment))
+}
+
+/// Becomes a program that one of a run starts, and that the library in the latter does not reach.
+///
+/// # Errors
+/// As [`execute`].
+pub fn execute_child(
+    command: &[OsString],
+    argv0: Option<&OsStr>,
+) -> Result<Infallible, LaunchError> {
+    let Some((name, arguments)) = command.split_first() else {
+        return Err(LaunchError::NotInPath(String::new()));
+    };
+    let program = Program::find(name)?;
+    let mut environment = Vec::new();
+    // Without a run there is nothing to be done but to become it.
+    if let Some(Ok(mut launch)) = Launch::of_this_process() {
+        reach(&mut launch, &program)?;
+        environment.push((Launch::ENV, launch.to_env().into()));
+    }
+    Err(become_it(program, arguments, argv0.unwrap_or(name), &environment))
+}
+
+/// Has a program supervised that no library sees, and says what cannot be had.
+fn reach(launch: &mut Launch, program: &Program) -> Result<(), LaunchError> {
+    let path = &program.path;
+    match program.reach {
+        Reach::Preload => Ok(()),
+        Reach::Raw(_) if launch.policy.defaults.plane == Plane::Kernel => {
+            match supervise::begin(launch) {
+                Ok(gave_up_rights) => {
+                    launch.command = None;
+                    if gave_up_rights {
+                        eprintln!("busypoll: {}", without_rights(path));
+                    }
+                    Ok(())
+                }
+                Err(error) => say_or_refuse(launch, unsupervised(path, &error)),
+            }
+        }
+        Reach::Raw(kind) => say_or_refuse(launch, beyond_preload(path, kind)),
+        Reach::Out(why) => say_or_refuse(launch, out_of_reach(path, why)),
+    }
+}
+
+/// Becomes it, with these variables set, as execvp(3) does. Returns what stood in the way.
+fn become_it(
+    program: Program,
+    arguments: &[OsString],
+    argv0: &OsStr,
+    environment: &[(&str, OsString)],
+) -> LaunchError {
+    let argv: Vec<&OsStr> =
+        [argv0].into_iter().chain(arguments.iter().map(OsString::as_os_str)).collect();
+    let mut source = exec(&program.path, &argv, environment);
     if source.raw_os_error() == Some(libc::ENOEXEC) {
         // A script without a first line that says whose: the shell's, as with execvp(3).
         let shell = [OsStr::new("sh"), program.path.as_os_str()];
         let argv: Vec<&OsStr> = shell.into_iter().chain(argv.into_iter().skip(1)).collect();
-        source = exec(Path::new("/bin/sh"), &argv, &environment);
+        source = exec(Path::new("/bin/sh"), &argv, environment);
     }
-    Err(LaunchError::Refused { path: program.path, source })
+    LaunchError::Refused { path: program.path, source }
 }
 
 /// The interface, if sockets of the program may be on the stack plane.
@@ -91,6 +135,14 @@ fn beyond_preload(path: &Path, kind: Kind) -> String {
         Kind::OtherLibc => "is linked with a C library other than glibc",
     };
     format!("{} {how}: no library sees its sockets", path.display())
+}
+
+fn without_rights(path: &Path) -> String {
+    format!(
+        "{}: supervised, which an ordinary user pays for with no_new_privs: setuid programs that it starts (sudo, \
+         ping) run without their rights",
+        path.display()
+    )
 }
 
 fn unsupervised(path: &Path, error: &io::Error) -> String {

@@ -80,10 +80,9 @@ fn program() -> Vec<sock_filter> {
     program
 }
 
-/// Puts the calling thread under the filter, for good; where the supervisor is told.
-///
-/// Without `CAP_SYS_ADMIN` this takes a promise that no exec gains rights (`no_new_privs`).
-pub(super) fn install() -> io::Result<OwnedFd> {
+/// Puts the calling thread under the filter, for good; where the supervisor is told, and whether rights were given up:
+/// without `CAP_SYS_ADMIN` this takes a promise that no exec gains any (`no_new_privs`).
+pub(super) fn install() -> io::Result<(OwnedFd, bool)> {
     let mut program = program();
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     let apply = || {
@@ -98,7 +97,8 @@ pub(super) fn install() -> io::Result<OwnedFd> {
         }
     };
     let mut fd = apply();
-    if fd < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EACCES) {
+    let promise = fd < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EACCES);
+    if promise {
         // SAFETY: sets a flag of this thread.
         unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
         fd = apply();
@@ -108,7 +108,7 @@ pub(super) fn install() -> io::Result<OwnedFd> {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: a new descriptor, close-on-exec, that nobody else knows.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    Ok((unsafe { OwnedFd::from_raw_fd(fd) }, promise))
 }
 
 #[cfg(test)]

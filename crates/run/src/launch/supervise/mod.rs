@@ -27,16 +27,18 @@ use rustix::net::{
 
 use crate::apart;
 
-/// Puts this process, what it becomes by exec, and all its children under a supervisor.
+/// Puts this process, what it becomes by exec, and all its children under a supervisor. Whether none of them gains
+/// rights by an exec any more, which is the price for an ordinary user.
 ///
 /// # Errors
 /// The system's; `EBUSY` where a supervisor of this kind is there already.
-pub(super) fn begin(launch: &Launch) -> io::Result<()> {
+pub(super) fn begin(launch: &Launch) -> io::Result<bool> {
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     apart::leave_behind(move || keep(theirs, launch))?;
-    let notifications = filter::install()?;
-    hand_over(&ours, &notifications)
+    let (notifications, gave_up_rights) = filter::install()?;
+    hand_over(&ours, &notifications)?;
+    Ok(gave_up_rights)
 }
 
 /// Serves in a child, and in another should that one be killed.

@@ -1,0 +1,101 @@
+//! `busypoll run`: what becomes of children that the preload library does not reach.
+
+#[path = "support/echo.rs"]
+mod echo;
+mod support;
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use busypoll_lab::{needs, needs_root};
+use echo::*;
+use support::*;
+
+fn probe(options: &[&str]) -> PathBuf {
+    let program = place("probe").join("probe");
+    let mut compiler = Command::new("cc");
+    build(compiler.args(options).arg("-o").arg(&program).arg(source("probe.c")));
+    program
+}
+
+/// `/bin/true` that is another user's, with that user's rights.
+fn privileged() -> PathBuf {
+    let program = place("privileged").join("true");
+    fs::copy("/bin/true", &program).unwrap();
+    chown(&program, Some(65534), None).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
+    program
+}
+
+/// What a shell under `run` says that starts `program` by `script`, where it is `$0`.
+fn shell(options: &[&str], script: &str, program: &Path) -> Output {
+    let mut command = Command::new(BUSYPOLL);
+    command.arg("run").args(options).args(["--", "sh", "-c", script]).arg(program);
+    command.env("PATH", format!("{}:/usr/bin:/bin", program.parent().unwrap().display()));
+    command.stdin(Stdio::null()).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn a_static_child_is_supervised() {
+    needs_root!();
+    needs!(program "cc", program "timeout", program "python3");
+    let program = probe(&["-static"]);
+    for script in [
+        "$0",
+        "exec $0",
+        "probe",
+        "timeout 20 $0",
+        "env -i $0",
+        "timeout 20 env probe",
+        "python3 -c 'import os, sys; os.posix_spawnp(\"probe\", [\"probe\"], {}); os.wait()'",
+        "python3 -c 'import subprocess, sys; subprocess.run([sys.argv[1]])' $0",
+        // A supervised one has children, too.
+        "timeout 20 sh -c \"$0; $0 | cat\" | sort -u",
+    ] {
+        let output = shell(&["--busy-poll", "77us", "--strict"], script, &program);
+        assert_eq!((&*text(&output), &*said(&output)), ("77\n", ""), "{script}");
+    }
+}
+
+#[test]
+fn a_child_with_other_rights_is_named() {
+    needs_root!();
+    let program = privileged();
+    let output = shell(&[], "$0; echo $?", &program);
+    assert_eq!(text(&output), "0\n", "{output:?}");
+    let line = said(&output);
+    assert_eq!(line.lines().count(), 1, "{line}");
+    assert!(line.contains(program.to_str().unwrap()) && line.contains("setuid"), "{line}");
+    // With --strict it is not started, as if it were the program itself.
+    let output = shell(&["--strict"], "$0; echo $?", &program);
+    assert_eq!(text(&output), "2\n", "{output:?}");
+    assert!(said(&output).contains("without --strict"), "{output:?}");
+    let mut itself = Command::new(BUSYPOLL);
+    itself.args(["run", "--strict", "--"]).arg(&program).stdin(Stdio::null());
+    complains(&itself.output().unwrap(), &["setuid", "without --strict"]);
+}
+
+#[test]
+fn what_an_ordinary_user_gives_up_to_be_supervised_is_said() {
+    needs_root!();
+    needs!(program "cc", program "setpriv");
+    let program = probe(&["-static"]);
+    let mut command = Command::new("setpriv");
+    command.args([
+        "--bounding-set=-all",
+        "--inh-caps=-all",
+        BUSYPOLL,
+        "run",
+        "--busy-poll",
+        "77us",
+    ]);
+    let output = command.arg("--").arg(&program).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(text(&output), "77\n", "{output:?}");
+    assert!(said(&output).contains("no_new_privs"), "{output:?}");
+}

@@ -1,0 +1,142 @@
+//! What kind of program a file is, as far as that decides who sees its system calls.
+//!
+//! Allocates nothing, and reads through rustix alone: a program may ask between fork and exec.
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, getxattr, open, stat};
+use rustix::io::pread;
+use rustix::path::Arg;
+use rustix::process::{getegid, geteuid};
+
+/// How a program can be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// The loader loads a library before it that is named in `LD_PRELOAD`; also where nothing can be learnt.
+    Preload,
+    /// It makes its system calls itself: no library sees them.
+    Raw(Kind),
+    /// Neither, as the system protects it from us.
+    Out(Why),
+}
+
+/// Why no library sees a program's calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Statically linked.
+    Static,
+    /// Go makes system calls itself, also in dynamically linked programs.
+    Go,
+    /// Linked with a C library other than glibc.
+    OtherLibc,
+}
+
+/// Why a program is out of reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It runs with other rights than its user: setuid, setgid or file capabilities.
+    Privileged,
+    /// It is made for another processor.
+    OtherMachine,
+}
+
+/// `e_machine` of the programs of this processor (elf(5)).
+#[cfg(target_arch = "x86_64")]
+pub const MACHINE: u16 = 62;
+/// `e_machine` of the programs of this processor (elf(5)).
+#[cfg(target_arch = "aarch64")]
+pub const MACHINE: u16 = 183;
+
+const PT_INTERP: u32 = 3;
+const PT_NOTE: u32 = 4;
+
+/// How the program in this file can be reached. Of a script, not of its interpreter.
+pub fn reach(path: impl Arg + Copy) -> Reach {
+    // Anything else could make us wait, and cannot be run.
+    let is_file = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    if !stat(path).is_ok_and(|stat| is_file(&stat)) {
+        return Reach::Preload;
+    }
+    let Ok(file) = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
+        // Executable and not readable: its rights are all there is to learn.
+        let privileged = stat(path).is_ok_and(|stat| gains(path, &stat));
+        return if privileged { Reach::Out(Why::Privileged) } else { Reach::Preload };
+    };
+    let mut magic = [0; 4];
+    if read(&file, 0, &mut magic).is_none() || magic != *b"\x7fELF" {
+        return Reach::Preload;
+    }
+    if fstat(&file).is_ok_and(|stat| gains(path, &stat)) {
+        return Reach::Out(Why::Privileged);
+    }
+    elf(&file).unwrap_or(Reach::Preload)
+}
+
+/// Whether the loader will keep our library out of it (`AT_SECURE`, ld.so(8)).
+fn gains(path: impl Arg, stat: &Stat) -> bool {
+    let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
+    let mode = stat.st_mode;
+    let setuid = mode & libc::S_ISUID != 0 && stat.st_uid != uid;
+    let setgid = mode & libc::S_ISGID != 0 && mode & libc::S_IXGRP != 0 && stat.st_gid != gid;
+    let mut value = [0_u8; 64];
+    // Root has every capability already.
+    let gains = uid != 0 && getxattr(path, c"security.capability", &mut value).is_ok_and(|n| n > 0);
+    setuid || setgid || gains
+}
+
+/// 64 bits, this machine's byte order. `None` of a file that is spoilt.
+fn elf(file: &OwnedFd) -> Option<Reach> {
+    let mut head = [0; 64];
+    read(file, 0, &mut head)?;
+    if head[4] != 2 || number(&head, 18, 2)? != MACHINE.into() {
+        return Some(Reach::Out(Why::OtherMachine));
+    }
+    let (table, size, count) =
+        (number(&head, 32, 8)?, number(&head, 54, 2)?, number(&head, 56, 2)?);
+    let (mut interpreter, mut go, mut musl) = (false, false, false);
+    for index in 0..count.min(64) {
+        let mut entry = [0; 56];
+        read(file, table.checked_add(index * size)?, &mut entry)?;
+        let kind = number(&entry, 0, 4)? as u32;
+        let mut bytes = [0; 4096];
+        let len = usize::try_from(number(&entry, 32, 8)?).ok()?.min(bytes.len());
+        let bytes = bytes.get_mut(..len)?;
+        if matches!(kind, PT_INTERP | PT_NOTE) && read(file, number(&entry, 8, 8)?, bytes).is_some()
+        {
+            match kind {
+                PT_INTERP => {
+                    interpreter = true;
+                    musl = bytes.windows(7).any(|w| w == b"ld-musl");
+                }
+                // The linker's note with the build id: owner "Go".
+                _ => go |= bytes.windows(4).any(|w| w == b"Go\0\0"),
+            }
+        }
+    }
+    Some(match interpreter {
+        _ if go => Reach::Raw(Kind::Go),
+        false => Reach::Raw(Kind::Static),
+        true if musl => Reach::Raw(Kind::OtherLibc),
+        true => Reach::Preload,
+    })
+}
+
+/// Fills `to`; `None` if the file ends before.
+fn read(file: &OwnedFd, at: u64, to: &mut [u8]) -> Option<()> {
+    let mut done = 0;
+    while done < to.len() {
+        match pread(file, to.get_mut(done..)?, at.checked_add(done as u64)?) {
+            Ok(0) => return None,
+            Ok(n) => done += n,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return None,
+        }
+    }
+    Some(())
+}
+
+/// The number of `len` bytes at `at`.
+fn number(bytes: &[u8], at: usize, len: usize) -> Option<u64> {
+    let bytes = bytes.get(at..at + len)?;
+    Some(bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+}
