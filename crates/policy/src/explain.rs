@@ -40,12 +40,16 @@ impl Policy {
     }
 
     fn spinning(&self) -> String {
-        match self.max_spinning_threads {
-            None => "As many threads spin at once as there are CPUs for them.".to_owned(),
+        let limit = match self.max_spinning_threads {
+            None => return "As many threads spin at once as there are CPUs for them.".to_owned(),
             Some(0) => "No thread spins: every wait sleeps at once.".to_owned(),
             Some(1) => "One thread spins at a time; others sleep at once.".to_owned(),
             Some(n) => format!("At most {n} threads spin at once; others sleep at once."),
-        }
+        };
+        format!(
+            "{limit}\n    note: of all runs of the user; programs that no library sees (static ones, Go's) are not \
+             counted, and not held back"
+        )
     }
 
     fn notes(&self, index: usize, rule: &Rule) -> Vec<String> {
@@ -77,6 +81,13 @@ fn setting_notes(settings: Settings, delay_given: bool) -> Vec<String> {
     if delay_given && settings.receive != Receive::Aggressive {
         notes.push(
             "aggressive_receive_delay has no effect without receive = \"aggressive\"".to_owned(),
+        );
+    }
+    if settings.plane == Plane::Kernel && settings.receive == Receive::Aggressive {
+        notes.push(
+            "it is the kernel that polls, for a socket that has received from a device's queue; any \
+             other sleeps at once"
+                .to_owned(),
         );
     }
     if settings.plane == Plane::Kernel && settings.prefer_busy_poll {
@@ -150,7 +161,7 @@ fn describe(out: &mut String, s: Settings) {
             format!("a receiver polls the queue for {}, then sleeps", us(s.busy_poll))
         }
         Receive::Aggressive => format!(
-            "a receiver spins in the library for {}, then polls the queue for {}, then sleeps",
+            "a receiver polls the queue for {}, then for {} more, then sleeps",
             us(s.aggressive_receive_delay),
             us(s.busy_poll)
         ),
@@ -205,8 +216,8 @@ mod tests {
         );
         for wanted in [
             "Rule 1 (line 4): TCP sockets of redis-server or /opt/*/feed bound to port 6379 or 7000-7010",
-            "are run by the stack in user space; a receiver spins in the library for 20ms, then polls \
-             the queue for 100us, then sleeps.",
+            "are run by the stack in user space; a receiver polls the queue for 20ms, then for 100us \
+             more, then sleeps.",
             "Rule 2 (line 11): sockets of every program connected to 10.0.0.0/8",
             "a receiver sleeps until the interrupt.",
             "note: the peer is known once",
@@ -222,6 +233,8 @@ mod tests {
         for (policy, wanted) in [
             ("aggressive_receive_delay = '2ms'", "no effect without receive"),
             ("prefer_busy_poll = true", "CAP_NET_ADMIN"),
+            ("receive = 'aggressive'", "it is the kernel that polls"),
+            ("max_spinning_threads = 2", "are not counted"),
             ("prefer_busy_poll = true\nbusy_poll = 0", "one pass"),
             ("busy_poll_budget = 64", "CAP_NET_ADMIN"),
             (

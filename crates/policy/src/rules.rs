@@ -24,8 +24,8 @@ pub struct Policy {
     pub defaults: Settings,
     /// The rules, first one first.
     pub rules: Vec<Rule>,
-    /// The greatest number of threads of one run that may spin at once; `None` = as many as there
-    /// are CPUs for them.
+    /// The greatest number of threads, of all runs of a user, that may spin at once; `None` = as many
+    /// as there are CPUs for them.
     pub max_spinning_threads: Option<u32>,
 }
 

@@ -24,7 +24,7 @@ pub enum Receive {
     /// It polls the queue for `busy_poll`, then sleeps.
     #[default]
     BusyPoll,
-    /// It spins in the library for `aggressive_receive_delay` before it waits at all.
+    /// It polls the queue for `aggressive_receive_delay` and then for `busy_poll`, before it sleeps.
     Aggressive,
 }
 
@@ -41,7 +41,7 @@ pub struct Settings {
     pub busy_poll_budget: u16,
     /// How a receiver waits.
     pub receive: Receive,
-    /// How long [`Receive::Aggressive`] spins, in microseconds.
+    /// How much longer [`Receive::Aggressive`] polls, in microseconds.
     pub aggressive_receive_delay: u32,
 }
 
@@ -72,8 +72,8 @@ impl Settings {
 impl Settings {
     /// How long a wait under `plane` is to poll, in microseconds; 0 where these are not for that plane.
     ///
-    /// What an aggressive receiver spins before it waits, a wait that polls does better than a loop of
-    /// calls could: it sees signals, and whether another thread needs the CPU.
+    /// What an aggressive receiver polls more is part of the wait, as a loop of calls before it would see neither
+    /// signals nor whether another thread needs the CPU.
     #[must_use]
     pub fn micros_on(&self, plane: Plane) -> u32 {
         let micros = match self.receive {
@@ -88,6 +88,21 @@ impl Settings {
     #[must_use]
     pub fn kernel_micros(&self) -> u32 {
         self.micros_on(Plane::Kernel)
+    }
+
+    /// The settings of an epoll instance that watches sockets with these and with `other`, under `plane`: the longest
+    /// poll, the largest budget, preferred if one of them is. Sockets that do not poll ask for nothing.
+    #[must_use]
+    pub fn joined(self, other: Settings, plane: Plane) -> Settings {
+        match (self.micros_on(plane), other.micros_on(plane)) {
+            (_, 0) => self,
+            (0, _) => other,
+            (mine, theirs) => Settings {
+                prefer_busy_poll: self.prefer_busy_poll || other.prefer_busy_poll,
+                busy_poll_budget: self.busy_poll_budget.max(other.busy_poll_budget),
+                ..if theirs > mine { other } else { self }
+            },
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use busypoll_policy::{Launch, Protocol, Settings};
+use busypoll_policy::{Launch, Plane, Protocol, Settings};
 
 use crate::say::Once;
 
@@ -19,8 +19,8 @@ pub struct Config {
     pub text: &'static CStr,
     /// The path of this program's executable, by which the policy knows it.
     pub program: PathBuf,
-    /// All settings a socket of this program can have, the defaults first: what is known of a
-    /// descriptor names one by its place.
+    /// All settings a socket or an epoll instance of this program can have, the defaults first: what is
+    /// known of a descriptor names one by its place.
     pub settings: Vec<Settings>,
 }
 
@@ -43,10 +43,19 @@ impl Config {
         self.place(self.launch.policy.for_program(&self.program))
     }
 
+    /// The place of what an epoll instance needs that watches sockets with the settings in both places.
+    pub fn joined(&self, one: usize, other: usize) -> usize {
+        let (Some(a), Some(b)) = (self.settings.get(one), self.settings.get(other)) else {
+            return one;
+        };
+        let both = a.joined(*b, Plane::Kernel);
+        let longer = || if b.kernel_micros() > a.kernel_micros() { other } else { one };
+        self.settings.iter().position(|s| *s == both).unwrap_or_else(longer)
+    }
+
     /// Whether any socket of this program may be on the stack plane.
     pub fn is_stack(&self) -> bool {
-        self.launch.dev.is_some()
-            && self.settings.iter().any(|s| s.plane == busypoll_policy::Plane::Stack)
+        self.launch.dev.is_some() && self.settings.iter().any(|s| s.plane == Plane::Stack)
     }
 
     fn place(&self, settings: Settings) -> usize {
@@ -106,6 +115,16 @@ fn read() -> Option<Config> {
         if settings.len() < MOST && !settings.contains(&these) {
             settings.push(these);
         }
+    }
+    let mut at = 1;
+    while at < settings.len() {
+        for other in 0..at {
+            let both = settings[at].joined(settings[other], Plane::Kernel);
+            if settings.len() < MOST && !settings.contains(&both) {
+                settings.push(both);
+            }
+        }
+        at += 1;
     }
     Some(Config { launch, text, program, settings })
 }

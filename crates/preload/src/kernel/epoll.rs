@@ -1,5 +1,5 @@
-//! Waiting in epoll: the kernel polls if the instance's parameters say so (`EPIOCSPARAMS`), which
-//! every instance is given when it is made.
+//! Waiting in epoll: the kernel polls if the instance's parameters say so (`EPIOCSPARAMS`). Every instance is
+//! given those of the program when it is made, and those of the sockets it watches as they are added.
 
 use busypoll_linux::EpollParams;
 use libc::{c_int, c_ulong, epoll_event, sigset_t, timespec};
@@ -31,7 +31,9 @@ fn made(fd: c_int) -> c_int {
     {
         let settings = config.settings_of_program();
         seen::put(fd, Kind::Epoll, 0, settings);
-        switch(config, fd, true);
+        if config.kernel_micros(settings) > 0 {
+            switch(config, fd, true);
+        }
     }
     fd
 }
@@ -48,9 +50,6 @@ pub fn params(config: &Config, place: usize) -> EpollParams {
 /// Has the kernel poll for an instance, or not.
 fn switch(config: &Config, fd: c_int, on: bool) {
     let place = seen::get(fd).settings();
-    if config.kernel_micros(place) == 0 {
-        return;
-    }
     let _errno = Kept::new();
     let wanted = if on { params(config, place) } else { EpollParams::default() };
     match ask::set_params(fd, wanted) {
@@ -78,14 +77,39 @@ pub unsafe fn epoll_ctl(
     fd: c_int,
     event: *mut epoll_event,
 ) -> c_int {
-    if operation == libc::EPOLL_CTL_ADD
+    if (operation == libc::EPOLL_CTL_ADD || operation == libc::EPOLL_CTL_MOD)
         && let Some(config) = active()
-        && make::learn(config, fd).kind() == Kind::Socket
+        && let socket = make::learn(config, fd)
+        && socket.kind() == Kind::Socket
     {
-        seen::mark(epoll, Word::WATCHES, true);
+        watches(config, epoll, socket.settings());
     }
     // SAFETY: the caller's contract.
     unsafe { real::epoll_ctl(epoll, operation, fd, event) }
+}
+
+/// An instance watches a socket with the settings in this place.
+fn watches(config: &Config, epoll: c_int, socket: usize) {
+    let word = seen::get(epoll);
+    if word.kind() != Kind::Epoll {
+        return;
+    }
+    // The first socket's take the place of the program's.
+    let first = !word.has(Word::WATCHES);
+    if first {
+        seen::mark(epoll, Word::WATCHES, true);
+    } else if socket == word.settings() {
+        return;
+    }
+    let place = if first { socket } else { config.joined(word.settings(), socket) };
+    if place == word.settings() {
+        return;
+    }
+    seen::set_settings(epoll, place);
+    let polls = config.kernel_micros(place) > 0;
+    if !word.has(Word::THEIRS) && (polls || word.has(Word::ON)) {
+        switch(config, epoll, polls);
+    }
 }
 
 /// Before a wait that is not over at once. `None` where there is nothing to decide.

@@ -206,7 +206,7 @@ impl Set {
 
     fn make(&mut self, config: &Config, members: impl Iterator<Item = Member>) -> Option<()> {
         let epoll = instance::create(instance::CreateFlags::CLOEXEC).ok()?;
-        // The place of the settings that poll longest.
+        // The place of what all its sockets together need.
         let mut most: Option<usize> = None;
         self.len = 0;
         for ((fd, events), kept) in members.zip(&mut self.members) {
@@ -230,10 +230,9 @@ impl Set {
                 // A regular file (always ready) or no file (an error): the real poll is over at once.
                 Err(_) => return None,
             }
-            let place = word.settings();
-            let longer = |m| config.kernel_micros(m) < config.kernel_micros(place);
-            if word.kind() == Kind::Socket && most.is_none_or(longer) {
-                most = Some(place);
+            if word.kind() == Kind::Socket {
+                let place = word.settings();
+                most = Some(most.map_or(place, |most| config.joined(most, place)));
             }
         }
         let wanted = params(config, most?);

@@ -3,13 +3,14 @@
 //! then gets on clearly faster, two spinners share a CPU, or the spinner and whom it waits for, and
 //! polling stays off, for a second at first and longer each time.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use busypoll_linux::process::{Kind, Process};
 use busypoll_linux::{EpollParams, sockopt};
 use busypoll_policy::Policy;
 
-use super::serve::{params, set_params, settings_of};
+use super::serve::{params, set_params, settings_of, settings_of_epoll};
 
 const TRIAL: Duration = Duration::from_millis(40);
 const PERIOD: Duration = Duration::from_millis(40);
@@ -116,21 +117,23 @@ impl Watched {
 
     /// Switches the polling of all its sockets and epoll instances.
     fn switch(&self, policy: &Policy, on: bool) {
-        for descriptor in self.process.descriptors().unwrap_or_default() {
-            let Ok(Some(taken)) = self.process.take(descriptor.fd) else { continue };
-            match descriptor.kind {
-                Kind::Socket { .. } => {
-                    if let Some((_, settings)) = settings_of(policy, &self.process, &taken) {
-                        let micros = if on { settings.kernel_micros() } else { 0 };
-                        let _ = sockopt::set_busy_poll(&taken, micros);
-                    }
-                }
-                Kind::Epoll => {
-                    let wanted = params(policy.for_program(&self.process.program()));
-                    set_params(&taken, if on { wanted } else { EpollParams::default() });
-                }
-                Kind::Uring => {}
+        let descriptors = self.process.descriptors().unwrap_or_default();
+        let mut sockets = HashMap::new();
+        for descriptor in &descriptors {
+            let Kind::Socket { inode } = descriptor.kind else { continue };
+            if let Ok(Some(taken)) = self.process.take(descriptor.fd)
+                && let Some(settings) = settings_of(policy, &self.process, &taken)
+            {
+                let micros = if on { settings.kernel_micros() } else { 0 };
+                let _ = sockopt::set_busy_poll(&taken, micros);
+                sockets.insert(inode, settings);
             }
+        }
+        for descriptor in descriptors.iter().filter(|d| d.kind == Kind::Epoll) {
+            let Ok(Some(taken)) = self.process.take(descriptor.fd) else { continue };
+            let wanted = settings_of_epoll(&self.process, descriptor.fd, &sockets)
+                .unwrap_or_else(|| policy.for_program(&self.process.program()));
+            set_params(&taken, if on { params(wanted) } else { EpollParams::default() });
         }
     }
 }

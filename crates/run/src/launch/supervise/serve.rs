@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use busypoll_linux::process::{Kind, Process, Wait};
 use busypoll_linux::{EpollParams, epoll, socket, sockopt};
-use busypoll_policy::{Launch, Plane, Protocol, Settings};
+use busypoll_policy::{Launch, Plane, Policy, Protocol, Settings};
 use libc::{seccomp_notif, seccomp_notif_addfd, seccomp_notif_resp};
 use rustix::event::epoll as instance;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -23,7 +23,7 @@ pub(super) fn serve(notifications: &OwnedFd, launch: &Launch) {
     let mut supervisor = Supervisor {
         launch,
         looks: Vec::new(),
-        written: HashMap::new(),
+        ours: values(&launch.policy),
         watched: HashMap::new(),
         said: HashSet::new(),
     };
@@ -47,8 +47,9 @@ struct Supervisor<'a> {
     launch: &'a Launch,
     /// Processes to look at, and when.
     looks: Vec<(Instant, u32)>,
-    /// What was written to each socket, by its cookie.
-    written: HashMap<u64, u32>,
+    /// What may have been written to a socket or an epoll instance, in microseconds. Any other value is the program's
+    /// own wish.
+    ours: HashSet<u32>,
     /// Processes with sockets that poll.
     watched: HashMap<u32, Watched>,
     said: HashSet<String>,
@@ -87,9 +88,13 @@ impl Supervisor<'_> {
         }
         go_on(notifications, call.id);
         if let Some(process) = process {
-            let now = Instant::now();
-            self.looks.extend(LOOKS.map(|after| (now + after, process.pid())));
+            self.look_soon(process.pid());
         }
+    }
+
+    fn look_soon(&mut self, pid: u32) {
+        let now = Instant::now();
+        self.looks.extend(LOOKS.map(|after| (now + after, pid)));
     }
 
     /// Makes an epoll instance with its parameters, in place of the program.
@@ -121,6 +126,10 @@ impl Supervisor<'_> {
         }
         if let Some(process) = process {
             self.watch(process);
+            // What it comes to watch decides, if sockets differ.
+            if !self.launch.policy.rules.is_empty() {
+                self.look_soon(process.pid());
+            }
         }
     }
 
@@ -145,16 +154,22 @@ impl Supervisor<'_> {
             Ok(descriptors) => descriptors,
             Err(error) => return self.say(error.to_string()),
         };
-        let mut sockets = HashSet::new();
-        for descriptor in descriptors {
-            if let Kind::Socket { .. } = descriptor.kind
-                && self.configure_socket(&process, descriptor.fd)
+        let (mut sockets, mut settings) = (HashSet::new(), HashMap::new());
+        for descriptor in &descriptors {
+            if let Kind::Socket { inode } = descriptor.kind
+                && let Some(its) = self.configure_socket(&process, descriptor.fd)
             {
-                sockets.insert(descriptor.fd);
+                settings.insert(inode, its);
+                if its.kernel_micros() > 0 {
+                    sockets.insert(descriptor.fd);
+                }
             }
         }
         if !sockets.is_empty() {
             self.watch(&process);
+        }
+        for descriptor in descriptors.iter().filter(|d| d.kind == Kind::Epoll) {
+            self.configure_epoll(&process, descriptor.fd, &settings);
         }
         let polls = |wait: &Wait| matches!(wait, Wait::Poll { fds } if fds.iter().any(|fd| sockets.contains(fd)));
         if process.threads().is_ok_and(|threads| threads.iter().any(|t| polls(&t.wait))) {
@@ -174,29 +189,22 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Gives a socket its settings; whether it is one that has any.
-    fn configure_socket(&mut self, process: &Process, fd: RawFd) -> bool {
+    /// Gives a socket its settings, and says which; `None` if it is one that has none.
+    fn configure_socket(&mut self, process: &Process, fd: RawFd) -> Option<Settings> {
         let taken = match process.take(fd) {
-            Ok(Some(taken)) => taken,
-            Ok(None) => return false,
+            Ok(taken) => taken?,
             Err(error) => {
                 self.say(error.to_string());
-                return false;
+                return None;
             }
         };
-        let Some((cookie, settings)) = settings_of(&self.launch.policy, process, &taken) else {
-            return false;
-        };
+        let settings = settings_of(&self.launch.policy, process, &taken)?;
         let micros = settings.kernel_micros();
         let current = sockopt::busy_poll(&taken).unwrap_or(0);
         // What the program has set itself stands.
-        let ours = current == 0 || self.written.get(&cookie) == Some(&current);
-        if ours && current != micros {
-            match sockopt::set_busy_poll(&taken, micros) {
-                Ok(()) => {
-                    self.written.insert(cookie, micros);
-                }
-                Err(error) => self.say(error.to_string()),
+        if self.ours.contains(&current) && current != micros {
+            if let Err(error) = sockopt::set_busy_poll(&taken, micros) {
+                self.say(error.to_string());
             }
             if micros > 0 && settings.prefer_busy_poll {
                 let _ = sockopt::set_prefer_busy_poll(&taken, true);
@@ -205,7 +213,19 @@ impl Supervisor<'_> {
                 let _ = sockopt::set_busy_poll_budget(&taken, settings.busy_poll_budget);
             }
         }
-        micros > 0
+        Some(settings)
+    }
+
+    /// Gives an epoll instance what the sockets need that it watches, whose settings are known by their inodes.
+    fn configure_epoll(&self, process: &Process, fd: RawFd, sockets: &HashMap<u64, Settings>) {
+        let Some(wanted) = settings_of_epoll(process, fd, sockets).map(params) else { return };
+        let Ok(Some(taken)) = process.take(fd) else { return };
+        if let Ok(current) = epoll::params(&taken)
+            && self.ours.contains(&current.busy_poll_usecs)
+            && current != wanted
+        {
+            set_params(&taken, wanted);
+        }
     }
 
     fn say(&mut self, line: String) {
@@ -216,12 +236,25 @@ impl Supervisor<'_> {
     }
 }
 
-/// The cookie of a TCP or UDP socket, and what the policy has for it.
-pub(super) fn settings_of(
-    policy: &busypoll_policy::Policy,
+/// All that a policy has for sockets, in microseconds, and 0.
+fn values(policy: &Policy) -> HashSet<u32> {
+    let of_rules = policy.rules.iter().map(|rule| rule.change.apply(policy.defaults));
+    of_rules.chain([policy.defaults]).map(|s| s.kernel_micros()).chain([0]).collect()
+}
+
+/// What an epoll instance needs for the sockets it watches; `None` if it watches none.
+pub(super) fn settings_of_epoll(
     process: &Process,
-    taken: &OwnedFd,
-) -> Option<(u64, Settings)> {
+    fd: RawFd,
+    sockets: &HashMap<u64, Settings>,
+) -> Option<Settings> {
+    let watches = process.watches(fd)?;
+    let watched = watches.iter().filter(|w| w.socket).filter_map(|w| sockets.get(&w.inode));
+    watched.copied().reduce(|all, one| all.joined(one, Plane::Kernel))
+}
+
+/// What the policy has for a TCP or UDP socket.
+pub(super) fn settings_of(policy: &Policy, process: &Process, taken: &OwnedFd) -> Option<Settings> {
     let info = socket::info(taken).ok()?;
     if !matches!(i32::from(info.family), libc::AF_INET | libc::AF_INET6) {
         return None;
@@ -232,7 +265,7 @@ pub(super) fn settings_of(
         _ => return None,
     };
     let settings = policy.for_socket(&process.program(), protocol, info.local, info.peer);
-    (settings.plane == Plane::Kernel).then_some((info.cookie, settings))
+    (settings.plane == Plane::Kernel).then_some(settings)
 }
 
 /// The parameters of an epoll instance of a program with these settings.
