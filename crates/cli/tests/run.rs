@@ -170,6 +170,43 @@ e = socket.socket(socket.AF_UNIX); print(get(e))
 }
 
 #[test]
+fn an_epoll_instance_has_the_settings_of_the_sockets_it_watches() {
+    needs!(program "python3");
+    let policy = place("policy").join("p.toml");
+    let text_of_policy = "busy_poll = '30us'\n\
+        [[rule]]\nlocal_port = 7209\nprotocol = 'udp'\nbusy_poll = '90us'\nbusy_poll_budget = 16\n\
+        [[rule]]\nlocal_port = 7210\nbusy_poll = '200us'\n\
+        [[rule]]\nlocal_port = 7211\nreceive = 'interrupt'\n";
+    fs::write(&policy, text_of_policy).unwrap();
+    let program = r#"
+import fcntl, os, select, socket, struct
+def has(e):
+    EPIOCGPARAMS = 0x80088a02
+    micros, budget, _, _ = struct.unpack("IHBB", fcntl.ioctl(e, EPIOCGPARAMS, bytes(8)))
+    print(micros, budget)
+def watch(e, port, kind=socket.SOCK_DGRAM):
+    s = socket.socket(socket.AF_INET, kind)
+    s.bind(("127.0.0.1", port))
+    e.register(s)
+    has(e)
+    return s
+a = select.epoll(); has(a)
+kept = [watch(a, port) for port in (7211, 7209, 7210, 0)]
+b = select.epoll()
+# What fails changes nothing.
+try: os.dup2(999, b.fileno())
+except OSError: watch(b, 7210, socket.SOCK_STREAM)
+c = select.epoll(); late = socket.socket(); c.register(late); has(c)
+late.bind(("127.0.0.2", 7210))
+c.modify(late, select.EPOLLIN); has(c)
+"#;
+    let options = ["--policy", policy.to_str().unwrap()];
+    let output = output(run(&options).args(["python3", "-c", program]));
+    let wanted = "30 0\n0 0\n90 16\n200 16\n200 16\n200 0\n30 0\n200 0\n";
+    assert_eq!(text(&output), wanted, "{output:?}");
+}
+
+#[test]
 fn the_latency_profile_says_what_it_trades() {
     needs!(program "python3");
     let program = "import socket; print(socket.socket().getsockopt(socket.SOL_SOCKET, 46))";
@@ -219,6 +256,40 @@ fn whatever_it_waits_in_the_kernel_polls() {
     }
 }
 
+/// The names that `-D_FORTIFY_SOURCE` gives the calls are in front, too.
+#[test]
+fn calls_with_checked_sizes_are_seen_on_both_planes() {
+    needs_root!();
+    needs!(program "cc");
+    let _one = alone();
+    let program = compiled("waits", &["-O2", "-D_FORTIFY_SOURCE=2"]);
+    let bytes = fs::read(&program).unwrap();
+    for (name, how) in [
+        ("__recvfrom_chk", "recv"),
+        ("__recv_chk", "connected-recv"),
+        ("__read_chk", "connected-read"),
+        ("__poll_chk", "poll"),
+        ("__ppoll_chk", "ppoll"),
+    ] {
+        assert!(bytes.windows(name.len()).any(|window| window == name.as_bytes()), "no {name}");
+        for plane in ["kernel", "stack"] {
+            let lab = Lab::builder().build().unwrap();
+            let mut server = run_on(&lab.server, &["--plane", plane, "--busy-poll", LONG]);
+            server.arg(&program).args([&PORT.to_string(), how]);
+            if how.starts_with("connected") {
+                server.arg(lab.client.ipv4().to_string());
+            }
+            let _server = Running::start(&mut server);
+            let work = || exchange_udp_from(&lab, PORT + 1, PORT, 100);
+            work();
+            match plane {
+                "kernel" => finds_packets(&lab, work),
+                _ => passes_by_the_kernel(&lab.server, work),
+            }
+        }
+    }
+}
+
 #[test]
 fn a_static_program_too_but_for_poll() {
     needs_root!();
@@ -236,6 +307,21 @@ fn a_static_program_too_but_for_poll() {
     exchange_udp(&lab, PORT, 10);
     wait_until("it is said to be impossible", || {
         fs::read_to_string(&log).unwrap().contains("impossible in a program that no library sees")
+    });
+}
+
+#[test]
+fn an_epoll_instance_of_a_static_program_has_what_its_socket_s_rule_says() {
+    needs_root!();
+    needs!(program "cc");
+    let program = compiled("waits", &["-static"]);
+    let policy = place("policy").join("p.toml");
+    fs::write(&policy, format!("[[rule]]\nlocal_port = {PORT}\nbusy_poll = '210us'\n")).unwrap();
+    let lab = Lab::builder().build().unwrap();
+    let mut server = run_on(&lab.server, &["--policy", policy.to_str().unwrap()]);
+    let server = Running::start(server.arg(&program).args([&PORT.to_string(), "epoll"]));
+    wait_until("the instance has its socket's", || {
+        epolls(server.pid()).iter().any(|params| params.busy_poll_usecs == 210)
     });
 }
 

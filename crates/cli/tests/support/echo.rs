@@ -145,7 +145,12 @@ impl Client {
 
 /// A datagram there and back, so often.
 pub fn exchange_udp(lab: &Lab, port: u16, times: u32) {
-    let socket = lab.client.enter(|| UdpSocket::bind("0.0.0.0:0")).unwrap().unwrap();
+    exchange_udp_from(lab, 0, port, times);
+}
+
+/// The same from this port.
+pub fn exchange_udp_from(lab: &Lab, own: u16, port: u16, times: u32) {
+    let socket = lab.client.enter(|| UdpSocket::bind(("0.0.0.0", own))).unwrap().unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     socket.connect((lab.server.ipv4(), port)).unwrap();
     for n in 0..times {
@@ -176,15 +181,20 @@ pub fn finds_packets(lab: &Lab, mut work: impl FnMut()) {
 
 /// Does `work`, in which packets come to `host`, and its kernel's stack sees next to none of them.
 pub fn passes_by_the_kernel(host: &LabHost, work: impl FnOnce()) {
+    let before = came_and_seen(host);
+    work();
+    let after = came_and_seen(host);
+    let (came, seen) = (after.0 - before.0, after.1 - before.1);
+    assert!(came >= 20 && seen * 10 <= came, "the kernel has seen {seen} of {came} packets");
+}
+
+/// The packets that have come to a host's interface, and those its kernel's stack has seen.
+pub fn came_and_seen(host: &LabHost) -> (u64, u64) {
     let count = || {
         let came = stat::received_packets().unwrap()[host.interface()];
         (came, stat::ip_received().unwrap())
     };
-    let before = host.enter(count).unwrap();
-    work();
-    let after = host.enter(count).unwrap();
-    let (came, seen) = (after.0 - before.0, after.1 - before.1);
-    assert!(came >= 20 && seen * 10 <= came, "the kernel has seen {seen} of {came} packets");
+    host.enter(count).unwrap()
 }
 
 /// One test at a time: two spinners on a CPU find nothing.
