@@ -51,6 +51,7 @@ fn children_have_what_is_said_of_them() {
         "what_a_child_does_is_nothing_to_its_parent",
         "a_daemon_is_the_program_it_was",
         "what_is_inherited_over_exec_is_the_kernels",
+        "a_spawned_child_is_nothing_to_its_parent",
     ] {
         assert_eq!(says("fork.py", &in_stack(), &[case]).trim_end(), case);
     }

@@ -325,6 +325,23 @@ def threads_leave_no_descriptor_behind():
     few = descriptors_after(2)
     assert descriptors_after(30) <= few + 2
 
+def calls_by_number_are_the_same():
+    import ctypes, platform
+    call = ctypes.CDLL(None).syscall
+    SOCKET, CONNECT, SENDTO, RECVFROM, CLOSE = {
+        "x86_64": (41, 42, 44, 45, 3), "aarch64": (198, 203, 206, 207, 57)}[platform.machine()]
+    number = call(SOCKET, socket.AF_INET, socket.SOCK_STREAM, 0)
+    address = struct.pack("=H", socket.AF_INET) + struct.pack("!H4s8x", 7000, socket.inet_aton(PEER))
+    assert call(CONNECT, number, address, len(address)) == 0
+    assert call(SENDTO, number, b"by number", 9, 0, None, 0) == 9
+    came = ctypes.create_string_buffer(9)
+    assert call(RECVFROM, number, came, 9, socket.MSG_WAITALL, None, None) == 9
+    assert came.raw == b"by number"
+    stream = socket.socket(fileno=os.dup(number))
+    assert call(CLOSE, number) == 0
+    assert is_kernels(stream.getsockname()[1]) != IN_STACK
+    echoed(stream, b"by its other number")
+
 # Whether our stack is to run them.
 IN_STACK = "BUSYPOLL_RUN" in os.environ
 ORDERS = socket.create_connection((PEER, 6999))

@@ -1,5 +1,5 @@
 """What children have of sockets, against peer.py, under our stack."""
-import errno, os, socket, sys, time
+import errno, os, socket, subprocess, sys, time
 
 HERE, PEER = sys.argv[1], sys.argv[2]
 
@@ -141,9 +141,30 @@ def what_is_inherited_over_exec_is_the_kernels():
     ended(child)
     echoed(first, b"still ours")
 
+def a_spawned_child_is_nothing_to_its_parent():
+    stream = socket.create_connection((PEER, 7000))
+    echoed(stream, b"before")
+    assert not is_kernels(stream.getsockname()[1])
+    os.set_inheritable(stream.fileno(), True)
+    words = [sys.executable, __file__, HERE, PEER, "inherited", str(stream.fileno())]
+    # By vfork, and by posix_spawn.
+    assert subprocess.run(words, pass_fds=[stream.fileno()]).returncode == 0
+    ended(os.posix_spawn(sys.executable, words, os.environ))
+    echoed(stream, b"after")
+
+def inherited(number):
+    try:
+        socket.socket(fileno=number).recv(1)
+        raise AssertionError
+    except OSError as error:
+        assert error.errno == errno.ENOTCONN, error
+    echoed(socket.create_connection((PEER, 7000)), b"new")
+
 what = sys.argv[3]
 if what == "order":
     order(int(sys.argv[4]))
+elif what == "inherited":
+    inherited(int(sys.argv[4]))
 elif what == "accept":
     stream, _ = socket.socket(fileno=int(sys.argv[4])).accept()
     stream.sendall(stream.recv(10))
