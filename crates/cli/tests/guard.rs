@@ -292,7 +292,7 @@ fn who_ends_by_itself_has_its_last_word() {
     needs_root!();
     needs!(program "python3");
     let lab = Lab::builder().build().unwrap();
-    for how in ["exit", "_exit"] {
+    for how in ["exit", "_exit", "quick_exit", "exit_group"] {
         let mut server = Server::start(&lab, &[], &["last", how]);
         server.listens(&lab);
         let at = SocketAddr::new(lab.server.ipv4().into(), PORT);

@@ -1,6 +1,7 @@
 //! poll, select and epoll of one program, run on the plain kernel and on the stack plane: what they say must be the
 //! same, word for word (`programs/mixed.c`); so must what signals do to calls that wait, and what becomes of threads
-//! that wait before their socket comes to life (`programs/late.c`).
+//! that wait before their socket comes to life (`programs/late.c`), and what is done to sockets below the C library's
+//! socket calls (`programs/below.c`).
 
 #[path = "support/echo.rs"]
 mod echo;
@@ -20,10 +21,11 @@ use support::BUSYPOLL;
 #[allow(unused_imports, reason = "support/echo.rs")]
 use support::wait_until;
 
-/// `mixed.c` or `late.c`, built once.
+/// `mixed.c`, `late.c` or `below.c`, built once.
 fn program(name: &str) -> &'static Path {
-    static BUILT: [OnceLock<PathBuf>; 2] = [const { OnceLock::new() }; 2];
-    BUILT[usize::from(name == "late")].get_or_init(|| {
+    static BUILT: [OnceLock<PathBuf>; 3] = [const { OnceLock::new() }; 3];
+    let at = ["mixed", "late", "below"].iter().position(|known| *known == name).unwrap();
+    BUILT[at].get_or_init(|| {
         let program = place(name).join(name);
         let mut compiler = Command::new("cc");
         compiler.args(["-O1", "-w", "-pthread", "-o"]).arg(&program);
@@ -130,3 +132,5 @@ cases! { mixed:
 }
 
 cases! { late: called_out unnamed }
+
+cases! { below: streams numbers }

@@ -160,3 +160,123 @@ print("made")
         assert_eq!(succeeds(command.stdin(Stdio::null())), "made\n");
     });
 }
+
+#[test]
+fn an_accepted_connection_is_looked_up_again() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = alone();
+    let lab = Lab::builder().build().unwrap();
+    let policy = place("policy").join("p.toml");
+    let client = lab.client.ipv4();
+    let rule = format!("[[rule]]\nremote_address = '{client}'\nbusy_poll = '70us'\n");
+    std::fs::write(&policy, format!("busy_poll = '30us'\n{rule}")).unwrap();
+    let program = r#"
+import socket
+for own in [None, 5]:
+    listener = socket.create_server(("", 7214))
+    if own: listener.setsockopt(socket.SOL_SOCKET, 46, own)
+    print("ready", flush=True)
+    stream, _ = listener.accept()
+    print("has", *(s.getsockopt(socket.SOL_SOCKET, 46) for s in (listener, stream)), flush=True)
+    stream.close(), listener.close()
+"#;
+    let mut command = lab.server.command(BUSYPOLL);
+    command.args(RUN).args(["--policy", policy.to_str().unwrap(), "--", "python3", "-c", program]);
+    let mut running = Running::spawn(&mut command);
+    for wanted in ["has 30 70", "has 5 5"] {
+        running.wait_for("ready");
+        let at = (lab.server.ipv4(), 7214);
+        let _stream = lab.client.enter(|| std::net::TcpStream::connect(at)).unwrap().unwrap();
+        assert_eq!(running.wait_for("has").trim(), wanted);
+    }
+}
+
+/// On the server of a lab, whose client echoes at port 7000.
+const BEYOND: &str = r#"
+import ctypes, errno, fcntl, os, socket, struct, sys
+PEER, DEVICE, FIRST = sys.argv[1:]
+ALL = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0xffffffff))
+FILTER = 26, struct.pack("HxxxxxxP", 1, ctypes.addressof(ALL))
+
+def udp(*options):
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    for option in options: s.setsockopt(socket.SOL_SOCKET, *option)
+    return s
+
+def is_ours(s):
+    if s.type == socket.SOCK_DGRAM:
+        s.setblocking(False)
+        try: s.bind(("", 0)), s.recv(1)
+        except OSError: pass
+    # SO_BUSY_POLL_BUDGET cannot be asked of the kernel.
+    try: return s.getsockopt(socket.SOL_SOCKET, 70) >= 0
+    except OSError: return False
+
+def fails(call, *arguments):
+    try: call(*arguments)
+    except OSError as error: return error.errno
+    return 0
+
+def asynchronous(s):
+    fcntl.fcntl(s, fcntl.F_SETFL, fcntl.fcntl(s, fcntl.F_GETFL) | os.O_ASYNC)
+    return s
+
+if FIRST == "device":
+    assert is_ours(udp((25, DEVICE.encode())))
+    assert not is_ours(udp((25, b"lo")))
+assert is_ours(udp())
+assert not is_ours(udp(FILTER))
+assert not is_ours(udp((socket.SO_MARK, 1)))
+assert not is_ours(asynchronous(udp()))
+assert not is_ours(udp((62, 1)))
+late = udp()
+assert is_ours(late)
+late.setsockopt(socket.SOL_SOCKET, *FILTER)
+assert not is_ours(late)
+late.sendto(b"by the kernel", (PEER, 7000))
+late.settimeout(20)
+assert late.recv(20) == b"by the kernel"
+
+stream = socket.create_connection((PEER, 7000))
+assert is_ours(stream)
+assert fails(stream.setsockopt, socket.SOL_SOCKET, *FILTER) == errno.ENOPROTOOPT
+assert fails(asynchronous, stream) == errno.EINVAL
+# Nobody would say when the memory is free.
+for s in stream, udp(), socket.socket():
+    assert fails(s.setsockopt, socket.SOL_SOCKET, 60, 1) == errno.EOPNOTSUPP
+
+# What is passed on is the kernel's half: of a connection that is nothing.
+to, other = socket.socketpair()
+assert fails(socket.send_fds, to, [b"x"], [0, stream.fileno()]) == errno.EOPNOTSUPP
+listener = socket.create_server(("", 0))
+socket.send_fds(to, [b"x"], [listener.fileno()])
+assert len(socket.recv_fds(other, 1, 1)[1]) == 1
+stream.sendall(b"x")
+assert stream.recv(1) == b"x"
+print("over")
+"#;
+
+#[test]
+fn what_our_stack_has_not_is_left_to_the_kernel_or_refused() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = alone();
+    let lab = Lab::builder().build().unwrap();
+    let _server = Running::start(lab.client.command("python3").arg(source("echo.py")).arg("7000"));
+    let run = |how: &[&str], first: &str| {
+        let mut command = lab.server.command(BUSYPOLL);
+        command.args(RUN).args(how).args(["--", "python3", "-c", BEYOND]);
+        command.args([&lab.client.ipv4().to_string(), lab.server.interface(), first]);
+        command.stdin(Stdio::null()).output().unwrap()
+    };
+    let output = run(&[], "device");
+    assert_eq!(text(&output), "over\n", "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(lines.len() == 2 && lines[0].contains("SO_BINDTODEVICE"), "{said}");
+    assert!(lines[1].contains("passed to another process"), "{said}");
+
+    // Nothing may go without.
+    complains(&run(&["--strict"], "filter"), &["SO_ATTACH_FILTER", "--strict"]);
+}

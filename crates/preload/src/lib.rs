@@ -42,6 +42,8 @@ extern "C" fn load() {
         stack::prepare(config);
     }
 }
+        // SAFETY: a function of the library, which is never unloaded. Registered first, it runs last.
+        unsafe { __cxa_at_quick_exit(end_quickly, std::ptr::null_mut()) };
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -54,4 +56,17 @@ extern "C" fn end() {
 
 #[used]
 #[unsafe(link_section = ".fini_array")]
+/// Runs when the process ends by quick_exit(3), likewise.
+extern "C" fn end_quickly(_: *mut libc::c_void) {
+    stack::close_all();
+}
+
+unsafe extern "C" {
+    /// What at_quick_exit(3) is made of, which stands in the part of the C library that each program has for itself.
+    fn __cxa_at_quick_exit(
+        function: extern "C" fn(*mut libc::c_void),
+        library: *mut libc::c_void,
+    ) -> libc::c_int;
+}
+
 static END: extern "C" fn() = end;

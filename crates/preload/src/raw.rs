@@ -1,12 +1,56 @@
 //! `syscall(2)`: system calls by number go to the hook of the same name.
 //!
-//! Where the raw call and the C function differ (`ppoll`, `pselect6`, signal masks with a size), the
-//! kernel answers: who writes these by hand has no socket of ours in them, or is told the limits.
+//! The kernel's signal masks are shorter than the C library's, and come with their size ([`Mask`]). What is left of
+//! the time of `ppoll` and `pselect6` is not told.
+//!
+//! The kernel answers what makes processes (`clone`, `fork`, `vfork`), and `rt_sigaction`.
 
-use libc::{c_int, c_long};
+use libc::{c_int, c_long, sigset_t};
+use std::{mem, ptr};
 
 use crate::table::exported as hook;
-use crate::{real, stack};
+use crate::{inside::is_inside, real, stack};
+
+/// A signal mask as the kernel takes it, laid out as the C library does.
+struct Mask(Option<sigset_t>);
+
+impl Mask {
+    /// How long the kernel's are.
+    const SIZE: usize = 8;
+
+    /// `None` for one of another size, which the kernel refuses.
+    ///
+    /// # Safety
+    /// `at` is null or points to `size` readable bytes.
+    unsafe fn read(at: usize, size: usize) -> Option<Mask> {
+        if at == 0 {
+            return Some(Mask(None));
+        }
+        // SAFETY: a set is plain data, longer than the kernel's; its beginning is read as the caller says.
+        (size == Mask::SIZE).then(|| unsafe {
+            let mut set: sigset_t = mem::zeroed();
+            let from = ptr::with_exposed_provenance::<u8>(at);
+            ptr::copy_nonoverlapping(from, (&raw mut set).cast(), Mask::SIZE);
+            Mask(Some(set))
+        })
+    }
+
+    fn pointer(&self) -> *const sigset_t {
+        self.0.as_ref().map_or(ptr::null(), ptr::from_ref)
+    }
+}
+
+/// The mask that is the last argument of `pselect6`: where it is, and its size.
+///
+/// # Safety
+/// `at` is null or points to the two.
+unsafe fn mask_of_pselect(at: usize) -> Option<Mask> {
+    // SAFETY: the caller's word.
+    let pair = unsafe { ptr::with_exposed_provenance::<[usize; 2]>(at).as_ref() };
+    let [at, size] = pair.copied().unwrap_or_default();
+    // SAFETY: the caller's word.
+    unsafe { Mask::read(at, size) }
+}
 
 /// # Safety
 /// That of the system call.
@@ -21,6 +65,12 @@ pub unsafe fn syscall(
 ) -> c_long {
     // What a caller left out holds anything; each call reads only what it has.
     let [a32, b32, c32, d32] = [a, b, c, d].map(|x| x as c_int);
+    // SAFETY: the caller's contract.
+    let by_kernel =
+        || stack::syscall_made(number, a, unsafe { real::syscall(number, a, b, c, d, e, f) });
+    if is_inside() {
+        return by_kernel();
+    }
     // SAFETY: the arguments are those of the system call, which are those of the C function.
     unsafe {
         match number {
@@ -63,7 +113,32 @@ pub unsafe fn syscall(
             libc::SYS_epoll_wait => hook::epoll_wait(a32, b as _, c32, d32).into(),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_dup2 => hook::dup2(a32, b32).into(),
-            _ => stack::syscall_made(number, a, real::syscall(number, a, b, c, d, e, f)),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_select => hook::select(a32, b as _, c as _, d as _, e as _).into(),
+            libc::SYS_preadv2 => hook::preadv2(a32, b as _, c32, d as _, f as _) as c_long,
+            libc::SYS_pwritev2 => hook::pwritev2(a32, b as _, c32, d as _, f as _) as c_long,
+            libc::SYS_ppoll => match Mask::read(d, e) {
+                Some(mask) => hook::ppoll(a as _, b as _, c as _, mask.pointer()).into(),
+                None => by_kernel(),
+            },
+            libc::SYS_pselect6 => match mask_of_pselect(f) {
+                Some(mask) => {
+                    hook::pselect(a32, b as _, c as _, d as _, e as _, mask.pointer()).into()
+                }
+                None => by_kernel(),
+            },
+            libc::SYS_epoll_pwait => match Mask::read(e, f) {
+                Some(mask) => hook::epoll_pwait(a32, b as _, c32, d32, mask.pointer()).into(),
+                None => by_kernel(),
+            },
+            libc::SYS_epoll_pwait2 => match Mask::read(e, f) {
+                Some(mask) => hook::epoll_pwait2(a32, b as _, c32, d as _, mask.pointer()).into(),
+                None => by_kernel(),
+            },
+            libc::SYS_exit_group => hook::_exit(a32).into(),
+            libc::SYS_execve => hook::execve(a as _, b as _, c as _).into(),
+            libc::SYS_execveat => hook::execveat(a32, b as _, c as _, d as _, e as _).into(),
+            _ => by_kernel(),
         }
     }
 }

@@ -70,6 +70,10 @@ impl Failed for usize {
     const FAILED: Self = usize::MAX;
 }
 
+impl Failed for *mut libc::FILE {
+    const FAILED: Self = ptr::null_mut();
+}
+
 impl Failed for () {
     const FAILED: Self = ();
 }

@@ -15,7 +15,7 @@
 //! platforms of this library integers and pointers are passed alike either way.
 
 use libc::{
-    c_int, c_long, c_void, epoll_event, fd_set, mmsghdr, msghdr, off_t, pollfd, sighandler_t,
+    FILE, c_int, c_long, c_void, epoll_event, fd_set, mmsghdr, msghdr, off_t, pollfd, sighandler_t,
     sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 
@@ -186,9 +186,10 @@ hooks! {
         fd: c_int, buf: *const c_void, len: size_t, flags: c_int, addr: *const sockaddr, addr_len: socklen_t,
     ) -> ssize_t = real::sendto,
         ours(fd) stack::sendto;
-    sendmsg: (fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t = real::sendmsg,
+    sendmsg: (fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t = stack::sendmsg_other,
         ours(fd) stack::sendmsg;
-    sendmmsg, __sendmmsg: (fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_int) -> c_int = real::sendmmsg,
+    sendmmsg, __sendmmsg: (fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_int) -> c_int
+        = stack::sendmmsg_other,
         ours(fd) stack::sendmmsg;
     sendfile, sendfile64: (out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t = stack::sendfile_to_other,
         ours(out) stack::sendfile;
@@ -242,6 +243,10 @@ hooks! {
         ours(fd) stack::fcntl;
     ioctl: (fd: c_int, request: libc::c_ulong, argument: usize) -> c_int = kernel::ioctl,
         ours(fd) stack::ioctl;
+    fclose: (stream: *mut FILE) -> c_int = stack::fclose;
+    freopen: (path: *const libc::c_char, mode: *const libc::c_char, stream: *mut FILE) -> *mut FILE = stack::freopen;
+    freopen64: (path: *const libc::c_char, mode: *const libc::c_char, stream: *mut FILE) -> *mut FILE
+        = stack::freopen64;
 
     // Processes and signals.
     fork, __fork: () -> libc::pid_t = real::fork;

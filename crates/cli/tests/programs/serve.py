@@ -4,12 +4,16 @@ More words: "nobody": it gives up its rights first; "worker": a child serves, an
 "daemon": a daemon does; "last": says a long last word to its first client and ends, as the word after that says. Each
 server prints its process number.
 """
+import ctypes
 import os
 import socket
 import sys
 import threading
 
 LAST = bytes(range(256)) * 2000
+
+# The number of the system call.
+EXIT_GROUP = {"x86_64": 231, "aarch64": 94}
 
 
 def serve(client):
@@ -33,9 +37,14 @@ def last_word(listener, how):
     print("ready", os.getpid(), flush=True)
     client, _ = listener.accept()
     client.sendall(LAST)
-    if how == "_exit":
-        os._exit(7)
-    sys.exit(7)
+    libc = ctypes.CDLL(None)
+    ends = {
+        "exit": lambda: sys.exit(7),
+        "_exit": lambda: os._exit(7),
+        "quick_exit": lambda: libc.quick_exit(7),
+        "exit_group": lambda: libc.syscall(EXIT_GROUP[os.uname().machine], 7),
+    }
+    ends[how]()
 
 
 port, words = int(sys.argv[1]), sys.argv[2:]

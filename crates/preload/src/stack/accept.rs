@@ -93,7 +93,7 @@ fn accept_from(
             let nonblocking = flags & libc::SOCK_NONBLOCK != 0;
             // It cannot fail.
             let _ = stream.set_nonblocking(nonblocking);
-            let file = File::accepted(file.domain, stream);
+            let file = file.accepted(stream, remote);
             file.set_nonblocking(nonblocking);
             if fds::set(fd, Ref::new(file)) {
                 return Ok((fd, Some(remote)));

@@ -1,7 +1,7 @@
 //! What happens to descriptors: close, dup and their like, fcntl, ioctl.
 
 use super::{
-    answer, enter,
+    answer, beyond, enter,
     file::{File, Live},
     own, wait,
 };
@@ -202,6 +202,12 @@ pub unsafe fn fcntl(file: Ref, fd: c_int, command: c_int, argument: usize) -> c_
             }
         }
         libc::F_SETFL => {
+            if argument as c_int & libc::O_ASYNC != 0
+                && let Some((_inside, file)) = enter(file.clone())
+                && !beyond::leave_to_kernel(&file, fd, "O_ASYNC")
+            {
+                return answer(Err(super::error(libc::EINVAL)));
+            }
             let on = argument as c_int & libc::O_NONBLOCK != 0;
             // A listener's companion is non-blocking in any case.
             let kept =
@@ -262,6 +268,18 @@ pub unsafe fn ioctl(file: Ref, fd: c_int, request: libc::c_ulong, argument: usiz
         set_nonblocking(&file, *on != 0);
         return 0;
     }
+    if request == FIOASYNC
+        // SAFETY: the caller's contract.
+        && unsafe { place.as_ref() }.is_some_and(|on| *on != 0)
+    {
+        let Some((inside, file)) = enter(file) else { return by_kernel() };
+        if !beyond::leave_to_kernel(&file, fd, "O_ASYNC") {
+            return answer(Err(super::error(libc::EINVAL)));
+        }
+        drop(file);
+        drop(inside);
+        return by_kernel();
+    }
     // SIOCINQ is FIONREAD, SIOCOUTQ is TIOCOUTQ (include/uapi/linux/sockios.h).
     if !matches!(request, libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD) {
         return by_kernel();
@@ -284,6 +302,9 @@ pub unsafe fn ioctl(file: Ref, fd: c_int, request: libc::c_ulong, argument: usiz
     }
     0
 }
+
+/// include/uapi/asm-generic/ioctls.h.
+const FIOASYNC: libc::c_ulong = 0x5452;
 
 /// include/uapi/linux/sockios.h.
 const SIOCOUTQNSD: libc::c_ulong = 0x894b;

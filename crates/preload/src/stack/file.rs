@@ -123,10 +123,15 @@ impl File {
         self.epoll.as_ref()
     }
 
-    /// Of a connection that was accepted.
-    pub fn accepted(domain: c_int, stream: TcpStream) -> File {
-        let file = File::new(Protocol::Tcp, domain);
-        let _ = file.live.set(Live::Stream(stream));
+    /// Of a connection from `remote` that was accepted here.
+    pub fn accepted(&self, stream: TcpStream, remote: SocketAddr) -> File {
+        let file = File::new(Protocol::Tcp, self.domain);
+        let local = stream.local_addr().ok();
+        let live = file.live.get_or_init(|| Live::Stream(stream));
+        // It is as its listener, but where a rule may know it by its addresses.
+        if config::get().is_some_and(|config| !config.launch.policy.rules.is_empty()) {
+            self.take_settings(live, (local, Some(remote)));
+        }
         file
     }
 
@@ -314,11 +319,9 @@ impl File {
                 Some(live)
             }
             Err(error) => {
-                NOT_ACCELERATED.say(format_args!(
-                    "{}: a {} socket stays with the kernel: {error}",
-                    host::device(),
-                    self.protocol.word(),
-                ));
+                let (device, word) = (host::device(), self.protocol.word());
+                let why = format_args!("{device}: a {word} socket: {error}");
+                host::goes_without(&NOT_ACCELERATED, why, "it stays with the kernel");
                 self.give_up();
                 None
             }

@@ -25,7 +25,7 @@ use libc::{c_int, pid_t};
 use rustix::process::{Pid, getpid};
 use std::{
     cell::RefCell,
-    io, mem,
+    fmt, io, mem,
     os::fd::{FromRawFd, IntoRawFd, OwnedFd},
     sync::{Arc, Mutex, MutexGuard},
 };
@@ -69,23 +69,24 @@ pub fn get() -> Option<Host> {
         Ok(made) => Some(slot.made.insert(made).host.clone()),
         Err(error) => {
             slot.refused = true;
-            let strict = config::get().is_some_and(|config| config.launch.strict);
-            let then = if strict {
-                "the program ends, as --strict says"
-            } else {
-                "its sockets are the kernel's"
-            };
-            REFUSED.say(format_args!("{error}; {then}"));
-            if strict {
-                // SAFETY: ends the process, as was asked for.
-                unsafe { libc::_exit(2) };
-            }
+            goes_without(&REFUSED, format_args!("{error}"), "its sockets are the kernel's");
             None
         }
     }
 }
 
 /// The Host, if there is one.
+/// Says why something is not accelerated, and what comes of it; with `--strict` it is that the program ends.
+pub fn goes_without(once: &Once, why: fmt::Arguments<'_>, then: &str) {
+    let strict = config::get().is_some_and(|config| config.launch.strict);
+    let then = if strict { "the program ends, as --strict says" } else { then };
+    once.say(format_args!("{why}; {then}"));
+    if strict {
+        // SAFETY: ends the process, as was asked for.
+        unsafe { libc::_exit(2) };
+    }
+}
+
 pub fn made() -> Option<Host> {
     lock(&HOST).made.as_ref().map(|made| made.host.clone())
 }

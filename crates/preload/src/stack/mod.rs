@@ -15,8 +15,11 @@
 //! | [`copy`](self::copy) | sendfile, splice |
 //! | [`options`](self::options) | getsockopt, setsockopt |
 //! | [`groups`](self::groups) | multicast memberships |
+//! | [`beyond`](self::beyond) | what is asked for that our stack has not |
 //! | [`wait`](self::wait) | poll, select, epoll |
 //! | [`descriptors`](self::descriptors) | close, dup, fcntl, ioctl |
+//! | [`stream`](self::stream) | fclose |
+//! | [`pass`](self::pass) | descriptors on their way to another process |
 //! | [`address`](self::address) | addresses as C has them |
 //!
 //! Each socket owns one kernel socket, its companion, whose number the program has. It is the truth until the socket
@@ -25,6 +28,7 @@
 
 mod accept;
 mod address;
+mod beyond;
 mod control;
 mod copy;
 mod descriptors;
@@ -35,10 +39,12 @@ mod host;
 mod names;
 mod options;
 mod own;
+mod pass;
 mod pieces;
 mod place;
 mod receive;
 mod send;
+mod stream;
 mod take;
 mod wait;
 
@@ -54,10 +60,12 @@ pub use host::{fork_alone, prepare};
 pub use names::{bind, connect, getpeername, getsockname, listen, shutdown, socket};
 pub use options::{getsockopt, setsockopt};
 pub use own::{eventfd, syscall_made, timerfd_create};
+pub use pass::{sendmmsg_other, sendmsg_other};
 pub use receive::{
     preadv2, read, read_chk, readv, recv, recv_chk, recvfrom, recvfrom_chk, recvmmsg, recvmsg,
 };
 pub use send::{pwritev2, send, sendmmsg, sendmsg, sendto, write, writev};
+pub use stream::{fclose, freopen, freopen64};
 pub use wait::{
     epoll_create, epoll_create1, epoll_ctl, epoll_ctl_other, epoll_pwait, epoll_pwait2, epoll_wait,
     poll, poll_chk, ppoll, ppoll_chk, pselect, select,

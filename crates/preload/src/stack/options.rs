@@ -2,8 +2,8 @@
 //! our stack knows it does as well.
 
 use super::{
-    answer, control, enter, error,
-    file::{File, Live, span},
+    answer, beyond, control, enter, error,
+    file::{Live, span},
     groups, said,
 };
 use crate::{fds::Ref, real};
@@ -96,6 +96,17 @@ pub unsafe fn setsockopt(
     value: *const c_void,
     len: socklen_t,
 ) -> c_int {
+    let number = value.cast::<c_int>();
+    if (level, name) == (libc::SOL_SOCKET, libc::SO_ZEROCOPY)
+        && !file.is_kernels()
+        && !value.is_null()
+        && len as usize >= size_of::<c_int>()
+        // SAFETY: as long as the caller says.
+        && unsafe { number.read_unaligned() } != 0
+    {
+        // Nobody would tell when the memory is free again. So the program copies, as where there is no such thing.
+        return answer(Err(error(libc::EOPNOTSUPP)));
+    }
     // SAFETY: the caller's contract.
     let result = unsafe { real::setsockopt(fd, level, name, value, len) };
     if result != 0 {
@@ -111,7 +122,7 @@ pub unsafe fn setsockopt(
 /// # Safety
 /// `value` points to `len` readable bytes.
 unsafe fn took(
-    file: &File,
+    file: &Ref,
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -119,9 +130,15 @@ unsafe fn took(
     len: socklen_t,
 ) -> io::Result<()> {
     // SAFETY: the caller's contract.
-    if groups::took(file, level, name, unsafe { super::pieces::bytes(value.cast(), len as usize) }?)
-    {
+    let bytes = unsafe { super::pieces::bytes(value.cast(), len as usize) }?;
+    if groups::took(file, level, name, bytes) {
         return Ok(());
+    }
+    if let Some(what) = beyond::option(level, name, bytes) {
+        return match beyond::leave_to_kernel(file, fd, what) || name == libc::SO_MARK {
+            true => Ok(()),
+            false => Err(error(libc::ENOPROTOOPT)),
+        };
     }
     let number = (len as usize >= size_of::<c_int>())
         // SAFETY: long enough.
@@ -145,9 +162,7 @@ unsafe fn took(
         }
         (libc::SOL_SOCKET, libc::SO_LINGER, Some(live)) => take_linger(fd, live),
         (libc::IPPROTO_TCP, libc::TCP_CONGESTION, Some(Live::Stream(stream))) => {
-            // SAFETY: the kernel has read as much.
-            let text = unsafe { super::pieces::bytes(value.cast(), len as usize) }?;
-            let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
+            let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
             // What the kernel has and we have not: we keep to ours.
             let _ = std::str::from_utf8(text).map(|name| stream.set_congestion(name));
         }

@@ -1,0 +1,62 @@
+//! What the kernel has for sockets and our stack has not, where to leave it out would be wrong: a filter, another
+//! device. A socket that asks for it before it comes to life is the kernel's, and that is said; later it is refused.
+
+use super::{
+    file::{Live, begin_anew},
+    host, place,
+};
+use crate::{
+    fds::{self, Ref},
+    say::Once,
+};
+use libc::c_int;
+
+// include/uapi/asm-generic/socket.h, linux/tcp.h, linux/in.h, linux/in6.h.
+const SO_BINDTOIFINDEX: c_int = 62;
+const TCP_MD5SIG_EXT: c_int = 32;
+const TCP_AO_ADD_KEY: c_int = 38;
+const IP_MINTTL: c_int = 21;
+const IPV6_MINHOPCOUNT: c_int = 73;
+
+static SAID: Once = Once::new();
+
+/// The name of an option, set to `value`, that asks for such a thing.
+pub fn option(level: c_int, name: c_int, value: &[u8]) -> Option<&'static str> {
+    let number = value.first_chunk().map_or(0, |bytes| c_int::from_ne_bytes(*bytes));
+    let (what, asked) = match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_BINDTODEVICE) => {
+            let device = value.split(|byte| *byte == 0).next().unwrap_or_default();
+            ("SO_BINDTODEVICE", !device.is_empty() && device != host::device().as_bytes())
+        }
+        (libc::SOL_SOCKET, SO_BINDTOIFINDEX) => {
+            ("SO_BINDTOIFINDEX", number != 0 && number.cast_unsigned() != place::index())
+        }
+        (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER) => ("SO_ATTACH_FILTER", true),
+        (libc::SOL_SOCKET, libc::SO_ATTACH_BPF) => ("SO_ATTACH_BPF", true),
+        (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF) => ("SO_ATTACH_REUSEPORT_CBPF", true),
+        (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_EBPF) => ("SO_ATTACH_REUSEPORT_EBPF", true),
+        (libc::SOL_SOCKET, libc::SO_MARK) => ("SO_MARK", number != 0),
+        (libc::IPPROTO_TCP, libc::TCP_MD5SIG | TCP_MD5SIG_EXT) => ("TCP_MD5SIG", true),
+        (libc::IPPROTO_TCP, TCP_AO_ADD_KEY) => ("TCP_AO_ADD_KEY", true),
+        (libc::IPPROTO_IP, IP_MINTTL) => ("IP_MINTTL", number != 0),
+        (libc::IPPROTO_IPV6, IPV6_MINHOPCOUNT) => ("IPV6_MINHOPCOUNT", number != 0),
+        _ => return None,
+    };
+    asked.then_some(what)
+}
+
+/// `file`, which `fd` is, is the kernel's from now on, as `what` is asked of it. False where it cannot be: it is a
+/// connection of ours, or accepts them.
+pub fn leave_to_kernel(file: &Ref, fd: c_int, what: &str) -> bool {
+    let file = match file.live() {
+        None => file.clone(),
+        Some(Live::Udp(_)) => begin_anew(file),
+        Some(_) => return false,
+    };
+    let why = format_args!("{}: a socket asks for {what}, which our stack has not", host::device());
+    host::goes_without(&SAID, why, "it stays with the kernel");
+    file.give_up();
+    // Whatever it is, it shall not come to life in a child.
+    fds::clear_if(fd, &file);
+    true
+}

@@ -1,0 +1,82 @@
+//! Descriptors on their way to another process, by `SCM_RIGHTS`. What arrives is the kernel's socket: of a listener or
+//! a socket of UDP that is something, of a connection of ours it is nothing but a number. So that one does not go.
+
+use super::{answer, error, file::Live, pieces};
+use crate::{fds, inside::is_inside, real, say::Once};
+use libc::{c_int, mmsghdr, msghdr, ssize_t};
+
+static SAID: Once = Once::new();
+
+/// Whether `message` passes on a connection of ours; then that is said.
+///
+/// # Safety
+/// `message` is as sendmsg(2) takes it.
+unsafe fn passes_connection(message: &msghdr) -> bool {
+    // SAFETY: ancillary data as its header says, here and below.
+    let mut next = unsafe { libc::CMSG_FIRSTHDR(message) };
+    // SAFETY: null or a header within the ancillary data.
+    while let Some(header) = unsafe { next.as_ref() } {
+        if (header.cmsg_level, header.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+            // SAFETY: its data begins there.
+            let data = unsafe { libc::CMSG_DATA(next) }.cast::<c_int>();
+            // SAFETY: a plain calculation.
+            let bytes =
+                (header.cmsg_len as usize).saturating_sub(unsafe { libc::CMSG_LEN(0) } as usize);
+            for at in 0..bytes / size_of::<c_int>() {
+                // SAFETY: within the data.
+                let fd = unsafe { data.add(at).read_unaligned() };
+                if fds::get(fd).is_some_and(|file| matches!(file.live(), Some(Live::Stream(_)))) {
+                    SAID.say(format_args!(
+                        "a connection on the stack plane cannot be passed to another process: sendmsg is EOPNOTSUPP"
+                    ));
+                    return true;
+                }
+            }
+        }
+        // SAFETY: as above.
+        next = unsafe { libc::CMSG_NXTHDR(message, next) };
+    }
+    false
+}
+
+/// # Safety
+/// `message` is null or as sendmsg(2) takes it.
+unsafe fn is_refused(message: *const msghdr) -> bool {
+    // SAFETY: the caller's word.
+    fds::end() > 0
+        && !is_inside()
+        && unsafe { message.as_ref().is_some_and(|it| passes_connection(it)) }
+}
+
+/// sendmsg(2) of what is no socket of ours.
+///
+/// # Safety
+/// That of sendmsg(2).
+pub unsafe fn sendmsg_other(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the caller's contract, here and below.
+    unsafe {
+        match is_refused(message) {
+            true => answer(Err(error(libc::EOPNOTSUPP))),
+            false => real::sendmsg(fd, message, flags),
+        }
+    }
+}
+
+/// sendmmsg(2) of what is no socket of ours.
+///
+/// # Safety
+/// That of sendmmsg(2).
+pub unsafe fn sendmmsg_other(fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_int) -> c_int {
+    // SAFETY: the caller's contract, here and below.
+    unsafe {
+        let refused = |at: usize| is_refused(&raw const (*messages.add(at)).msg_hdr);
+        let looked_at = if messages.is_null() { 0 } else { (count as usize).min(pieces::MOST) };
+        let good = (0..looked_at).position(refused);
+        match good {
+            Some(0) => answer(Err(error(libc::EOPNOTSUPP))),
+            // What goes before it goes.
+            Some(good) => real::sendmmsg(fd, messages, good as u32, flags),
+            None => real::sendmmsg(fd, messages, count, flags),
+        }
+    }
+}

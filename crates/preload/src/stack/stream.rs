@@ -1,0 +1,53 @@
+//! Streams of stdio, and what they do to descriptors below our hooks: who closes one closes its descriptor, which may
+//! be a socket of ours.
+
+use crate::{fds, inside::Inside, real};
+use libc::{FILE, c_char, c_int};
+
+/// The socket that `stream` is of, if it is of one of ours, is closed here: its number is about to be another's.
+///
+/// # Safety
+/// `stream` is null or open.
+unsafe fn let_go(stream: *mut FILE) {
+    if fds::end() == 0 || stream.is_null() {
+        return;
+    }
+    // SAFETY: open, by the caller's word.
+    let fd = unsafe { libc::fileno(stream) };
+    // The file is let go of here, and the number a moment later: nobody can have it before.
+    if fds::get(fd).is_some()
+        && let Some(_inside) = Inside::enter()
+    {
+        fds::clear(fd);
+    }
+}
+
+/// # Safety
+/// That of fclose(3).
+pub unsafe fn fclose(stream: *mut FILE) -> c_int {
+    // SAFETY: the caller's contract, here and below.
+    unsafe {
+        let_go(stream);
+        real::fclose(stream)
+    }
+}
+
+/// # Safety
+/// That of freopen(3).
+pub unsafe fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
+    // SAFETY: the caller's contract, here and below.
+    unsafe {
+        let_go(stream);
+        real::freopen(path, mode, stream)
+    }
+}
+
+/// # Safety
+/// That of freopen64(3).
+pub unsafe fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
+    // SAFETY: the caller's contract, here and below.
+    unsafe {
+        let_go(stream);
+        real::freopen64(path, mode, stream)
+    }
+}
