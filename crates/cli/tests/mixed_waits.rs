@@ -133,4 +133,4 @@ cases! { mixed:
 
 cases! { late: called_out unnamed }
 
-cases! { below: streams numbers }
+cases! { below: streams numbers cancelled }

@@ -10,7 +10,7 @@
 //!
 //! Owns nothing but the thread's own state: taking no lock, it may be used in a signal's handler.
 
-use crate::errno;
+use crate::{cancel, errno};
 use busypoll_stack::signal;
 use std::{cell::Cell, io, marker::PhantomData, mem, ptr};
 
@@ -46,7 +46,10 @@ impl Inside {
     #[inline]
     pub(crate) fn enter() -> Option<Inside> {
         match INSIDE.try_with(|inside| inside.replace(true)) {
-            Ok(false) => Some(Inside(PhantomData)),
+            Ok(false) => {
+                cancel::hold();
+                Some(Inside(PhantomData))
+            }
             _ => None,
         }
     }
@@ -66,7 +69,8 @@ impl Inside {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 done => return done,
             }
-            if !goes_on(restart, self.handle_signals()) {
+            let handled = self.handle_signals();
+            if !goes_on(restart, handled) || cancel::is_due() {
                 return Err(io::Error::from_raw_os_error(libc::EINTR));
             }
         }
@@ -102,7 +106,7 @@ impl Inside {
                 }
             };
             set_mask(&before);
-            if !goes_on(restart, handled) {
+            if !goes_on(restart, handled) || cancel::is_due() {
                 return Err(io::Error::from_raw_os_error(libc::EINTR));
             }
         }
@@ -113,7 +117,9 @@ impl Inside {
     fn handle_signals(&self) -> Option<bool> {
         let restart = PUT_OFF.get()?.restart;
         INSIDE.set(false);
+        cancel::let_go();
         deliver();
+        cancel::hold();
         INSIDE.set(true);
         Some(restart)
     }
@@ -123,9 +129,11 @@ impl Drop for Inside {
     #[inline]
     fn drop(&mut self) {
         INSIDE.set(false);
+        cancel::let_go();
         if signal::is_put_off() {
             deliver();
         }
+        cancel::test();
     }
 }
 

@@ -11,6 +11,7 @@
 //! | [`process`] | exec and spawn: children are part of the run |
 //! | [`raw`] | system calls by number |
 //! | [`signals`] | the program's signal handlers |
+//! | [`cancel`] | threads that others cancel |
 //! | [`inside`] | being inside the library: no hooks then, and no signals |
 //! | [`config`] | what `busypoll run` has resolved |
 //! | [`say`] | one line to the user, once per cause |
@@ -19,6 +20,7 @@
 //! own system calls go through rustix, past the hooks; nothing the program does before [`load`] ran
 //! starts anything; nothing allocates or locks where a signal handler could have interrupted the same.
 
+mod cancel;
 mod config;
 mod errno;
 mod fds;
@@ -40,10 +42,10 @@ extern "C" fn load() {
         process::prepare(config);
         kernel::prepare(config);
         stack::prepare(config);
-    }
-}
         // SAFETY: a function of the library, which is never unloaded. Registered first, it runs last.
         unsafe { __cxa_at_quick_exit(end_quickly, std::ptr::null_mut()) };
+    }
+}
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -54,8 +56,6 @@ extern "C" fn end() {
     stack::close_all();
 }
 
-#[used]
-#[unsafe(link_section = ".fini_array")]
 /// Runs when the process ends by quick_exit(3), likewise.
 extern "C" fn end_quickly(_: *mut libc::c_void) {
     stack::close_all();
@@ -69,4 +69,6 @@ unsafe extern "C" {
     ) -> libc::c_int;
 }
 
+#[used]
+#[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = end;

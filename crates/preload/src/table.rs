@@ -19,7 +19,9 @@ use libc::{
     sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 
-use crate::{kernel, process, raw, real, signals, stack};
+use crate::{cancel, kernel, process, raw, real, signals, stack};
+
+// A thread that is cancelled is unwound past our functions; a build that unwinds must be told (see `crate::cancel`).
 
 /// `char *const argv[]`.
 type Strings = *const *const libc::c_char;
@@ -34,7 +36,12 @@ macro_rules! hooks {
         #[expect(non_snake_case, reason = "each is named after its function")]
         pub mod functions {
             use super::*;
-            $( hooks!(@real $name $args -> $ret); )*
+            $(
+                #[cfg(panic = "unwind")]
+                hooks!(@real "C-unwind" $name $args -> $ret);
+                #[cfg(not(panic = "unwind"))]
+                hooks!(@real "C" $name $args -> $ret);
+            )*
         }
 
         #[expect(non_upper_case_globals, reason = "each is named after its function")]
@@ -52,19 +59,22 @@ macro_rules! hooks {
         pub mod exported {
             use super::*;
             $(
-                hooks!(@export $name $args -> $ret = $handler $(, $fd $ours)?);
+                #[cfg(panic = "unwind")]
+                hooks!(@export "C-unwind" $name $args -> $ret = $handler $(, $fd $ours)?);
+                #[cfg(not(panic = "unwind"))]
+                hooks!(@export "C" $name $args -> $ret = $handler $(, $fd $ours)?);
                 $( hooks!(@alias $alias $name $args -> $ret); )*
             )*
         }
     };
 
-    (@real $name:ident ($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty) => {
+    (@real $abi:literal $name:ident ($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty) => {
         /// The function behind the hook of this name.
         ///
         /// # Safety
         /// That of the C function.
         pub unsafe fn $name($($arg: $ty),*) -> $ret {
-            type Function = unsafe extern "C" fn($($ty),*) -> $ret;
+            type Function = unsafe extern $abi fn($($ty),*) -> $ret;
             let Some(address) = slots::$name.address() else {
                 return real::absent();
             };
@@ -75,24 +85,24 @@ macro_rules! hooks {
             unsafe { function($($arg),*) }
         }
     };
-    (@export $name:ident ($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty = $handler:path) => {
+    (@export $abi:literal $name:ident ($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty = $handler:path) => {
         /// The hook of this name.
         ///
         /// # Safety
         /// That of the C function.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
+        pub unsafe extern $abi fn $name($($arg: $ty),*) -> $ret {
             // SAFETY: the caller keeps the C function's contract, which is the handler's.
             unsafe { $handler($($arg),*) }
         }
     };
-    (@export $name:ident ($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty = $handler:path, $fd:ident $ours:path) => {
+    (@export $abi:literal $name:ident ($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty = $handler:path, $fd:ident $ours:path) => {
         /// The hook of this name.
         ///
         /// # Safety
         /// That of the C function.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
+        pub unsafe extern $abi fn $name($($arg: $ty),*) -> $ret {
             // SAFETY: the caller keeps the C function's contract, which is both handlers'.
             unsafe {
                 match $crate::fds::get($fd) {
@@ -233,6 +243,10 @@ hooks! {
         ours(fd) stack::close;
     close_range: (first: u32, last: u32, flags: c_int) -> c_int = stack::close_range;
     closefrom: (first: c_int) -> () = stack::closefrom;
+    fclose: (stream: *mut FILE) -> c_int = stack::fclose;
+    freopen: (path: *const libc::c_char, mode: *const libc::c_char, stream: *mut FILE) -> *mut FILE = stack::freopen;
+    freopen64: (path: *const libc::c_char, mode: *const libc::c_char, stream: *mut FILE) -> *mut FILE
+        = stack::freopen64;
     dup: (fd: c_int) -> c_int = kernel::dup,
         ours(fd) stack::dup;
     dup2, __dup2: (fd: c_int, to: c_int) -> c_int = stack::dup2_other,
@@ -243,10 +257,6 @@ hooks! {
         ours(fd) stack::fcntl;
     ioctl: (fd: c_int, request: libc::c_ulong, argument: usize) -> c_int = kernel::ioctl,
         ours(fd) stack::ioctl;
-    fclose: (stream: *mut FILE) -> c_int = stack::fclose;
-    freopen: (path: *const libc::c_char, mode: *const libc::c_char, stream: *mut FILE) -> *mut FILE = stack::freopen;
-    freopen64: (path: *const libc::c_char, mode: *const libc::c_char, stream: *mut FILE) -> *mut FILE
-        = stack::freopen64;
 
     // Processes and signals.
     fork, __fork: () -> libc::pid_t = real::fork;
@@ -269,6 +279,7 @@ hooks! {
         pid: *mut libc::pid_t, path: *const libc::c_char, actions: *const c_void, attributes: *const c_void,
         argv: Strings, envp: Strings,
     ) -> c_int = process::posix_spawnp;
+    pthread_cancel: (thread: libc::pthread_t) -> c_int = cancel::pthread_cancel;
     sigaction, __sigaction: (signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int
         = signals::sigaction;
     signal, ssignal, bsd_signal: (number: c_int, handler: sighandler_t) -> sighandler_t = signals::signal;

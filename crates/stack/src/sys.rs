@@ -1,4 +1,5 @@
-//! The few plain system calls that several floors need.
+//! The few plain system calls that several floors need. What is called while locks are held goes by number: the C
+//! library's functions for it are points at which pthread_cancel(3) ends a thread.
 
 use std::{
     io,
@@ -35,10 +36,11 @@ pub(crate) fn bind(socket: RawFd, local: SocketAddr) -> io::Result<()> {
 
 /// sendto(2), without waiting.
 pub(crate) fn send_to(socket: RawFd, payload: &[u8], to: SocketAddr) -> io::Result<()> {
-    let (data, len) = (payload.as_ptr().cast(), payload.len());
+    let (data, len) = (payload.as_ptr(), payload.len());
     // SAFETY: readable bytes, and a valid address, of the lengths beside them.
     let sent = with_address(to, |address, size| unsafe {
-        libc::sendto(socket, data, len, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL, address, size)
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        libc::syscall(libc::SYS_sendto, socket, data, len, flags, address, size)
     });
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -81,14 +83,14 @@ pub(crate) fn eventfd() -> io::Result<OwnedFd> {
 pub(crate) fn signal(event: RawFd) {
     let one = 1u64;
     // SAFETY: eight readable bytes. It can only fail by being readable already.
-    unsafe { libc::write(event, (&raw const one).cast(), 8) };
+    unsafe { libc::syscall(libc::SYS_write, event, &raw const one, 8usize) };
 }
 
 /// Makes an eventfd (or timerfd) not readable.
 pub(crate) fn drain(event: RawFd) {
     let mut count = 0u64;
     // SAFETY: eight writable bytes. It can only fail by not being readable.
-    unsafe { libc::read(event, (&raw mut count).cast(), 8) };
+    unsafe { libc::syscall(libc::SYS_read, event, &raw mut count, 8usize) };
 }
 
 /// A time span as the kernel takes it.
@@ -106,11 +108,13 @@ pub(crate) fn poll(fd: RawFd, timeout: Option<Duration>) -> libc::c_int {
 
 /// poll(2): how many of `fds` are ready, 0 when `timeout` (`None`: never) is over, -1 after a signal.
 pub(crate) fn poll_all(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> libc::c_int {
-    let limit = timeout.map(timespec);
-    let limit = limit.as_ref().map_or(std::ptr::null(), |limit| limit as *const libc::timespec);
-    let count = fds.len() as libc::nfds_t;
-    // SAFETY: as many entries as are counted; `limit` is null or outlives the call; no signal mask.
-    unsafe { libc::ppoll(fds.as_mut_ptr(), count, limit, std::ptr::null()) }
+    let mut limit = timeout.map(timespec);
+    let limit = limit.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
+    let mask = std::ptr::null::<libc::sigset_t>();
+    // SAFETY: as many entries as are counted; `limit`, which is written, is null or outlives the call; no mask.
+    let ready =
+        unsafe { libc::syscall(libc::SYS_ppoll, fds.as_mut_ptr(), fds.len(), limit, mask, 0usize) };
+    ready as libc::c_int
 }
 
 /// A new epoll instance.

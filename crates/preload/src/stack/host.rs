@@ -6,6 +6,7 @@ use super::{
     own, place,
 };
 use crate::{
+    cancel,
     config::{self, Config},
     fds, harm,
     inside::{self, Inside},
@@ -75,7 +76,6 @@ pub fn get() -> Option<Host> {
     }
 }
 
-/// The Host, if there is one.
 /// Says why something is not accelerated, and what comes of it; with `--strict` it is that the program ends.
 pub fn goes_without(once: &Once, why: fmt::Arguments<'_>, then: &str) {
     let strict = config::get().is_some_and(|config| config.launch.strict);
@@ -87,6 +87,7 @@ pub fn goes_without(once: &Once, why: fmt::Arguments<'_>, then: &str) {
     }
 }
 
+/// The Host, if there is one.
 pub fn made() -> Option<Host> {
     lock(&HOST).made.as_ref().map(|made| made.host.clone())
 }
@@ -142,6 +143,7 @@ pub fn settings(config: &Config) -> Settings {
 struct Held {
     slot: MutexGuard<'static, Slot>,
     _spare: MutexGuard<'static, Vec<&'static fds::Cell>>,
+    known: MutexGuard<'static, cancel::Known>,
     stack: process::Fork,
     _last: MutexGuard<'static, place::Last>,
     _changing: MutexGuard<'static, ()>,
@@ -154,6 +156,7 @@ impl Held {
         Held {
             slot: lock(&HOST),
             _spare: fds::spare(),
+            known: cancel::known(),
             stack: process::before_fork(),
             _last: place::last(),
             _changing: signals::changing(),
@@ -164,6 +167,7 @@ impl Held {
     /// In the child. Allocates nothing.
     #[must_use]
     fn in_child(mut self) -> Option<Inside> {
+        self.known.in_child();
         self.stack.in_child();
         // Not dropped: its threads are not here, and its rings are the parent's.
         mem::forget(mem::take(&mut *self.slot));

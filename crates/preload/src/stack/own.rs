@@ -4,7 +4,7 @@
 //! The stack makes them by plain calls of the C library, which come here: what is made inside is the library's own.
 
 use crate::{
-    fds,
+    cancel, fds,
     inside::{Inside, is_inside},
     kernel, real,
 };
@@ -60,7 +60,9 @@ thread_local!(static THREAD: Thread = const { Thread });
 
 impl Drop for Thread {
     fn drop(&mut self) {
-        if let Some(_inside) = Inside::enter() {
+        let inside = Inside::enter();
+        cancel::leave();
+        if inside.is_some() {
             process::leave_thread();
         }
     }
@@ -73,7 +75,7 @@ pub unsafe fn eventfd(initial: u32, flags: c_int) -> c_int {
     let event = unsafe { real::eventfd(initial, flags) };
     if event >= 0 && is_inside() {
         // Known from now on, that is later than what it is to end, and so ended before it.
-        let _ = THREAD.try_with(|_| ());
+        let _ = THREAD.try_with(|_| cancel::enlist());
     }
     kept_if_inside(event)
 }

@@ -14,6 +14,7 @@ use std::{
     cell::{Cell, RefCell},
     io,
     os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd},
+    sync::atomic::AtomicI32,
     time::Duration,
 };
 
@@ -47,7 +48,8 @@ pub enum Wake {
 
 thread_local! {
     static MINE: RefCell<Option<Arc<Waiter>>> = const { RefCell::new(None) };
-    static HAS_ONE: Cell<bool> = const { Cell::new(false) };
+    /// Its eventfd, below zero as long as there is none.
+    static EVENT: AtomicI32 = const { AtomicI32::new(-1) };
 }
 
 impl Waiter {
@@ -66,7 +68,7 @@ impl Waiter {
             }
             let waiter = Arc::new(Waiter::new()?);
             *mine.borrow_mut() = Some(waiter.clone());
-            HAS_ONE.set(true);
+            EVENT.with(|event| event.store(waiter.event.as_raw_fd(), Ordering::SeqCst));
             Ok(waiter)
         })
     }
@@ -74,22 +76,28 @@ impl Waiter {
     /// Wakes the calling thread's own, if it has one: for a signal's handler.
     pub(crate) fn wake_this_thread() {
         // Not looked at before it was made: to do so for the first time takes memory.
-        if HAS_ONE.get() {
+        if EVENT.with(|event| event.load(Ordering::Relaxed)) >= 0 {
             let wake = |waiter: &Option<Arc<Waiter>>| waiter.iter().for_each(|it| it.wake());
             let _ = MINE.try_with(|mine| mine.try_borrow().map(|waiter| wake(&waiter)));
         }
     }
 
+    /// Where the eventfd of the calling thread's own stands, below zero as long as it has none: for as long as the thread
+    /// lives. To make it readable ends a sleep, for no reason.
+    pub(crate) fn event_of_this_thread() -> *const AtomicI32 {
+        EVENT.with(std::ptr::from_ref)
+    }
+
     /// In a child after fork(2): the calling thread's is its parent's, and is left behind.
     pub(crate) fn forget_of_this_thread() {
         // Not dropped: its descriptor is closed already, or another's by now.
-        HAS_ONE.set(false);
+        EVENT.with(|event| event.store(-1, Ordering::Relaxed));
         let _ = MINE.try_with(|mine| std::mem::forget(mine.borrow_mut().take()));
     }
 
     /// The calling thread needs none any more.
     pub(crate) fn leave_this_thread() {
-        HAS_ONE.set(false);
+        EVENT.with(|event| event.store(-1, Ordering::Relaxed));
         let _ = MINE.try_with(|mine| drop(mine.borrow_mut().take()));
     }
 
