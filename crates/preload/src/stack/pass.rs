@@ -20,8 +20,7 @@ unsafe fn passes_connection(message: &msghdr) -> bool {
             // SAFETY: its data begins there.
             let data = unsafe { libc::CMSG_DATA(next) }.cast::<c_int>();
             // SAFETY: a plain calculation.
-            let bytes =
-                (header.cmsg_len as usize).saturating_sub(unsafe { libc::CMSG_LEN(0) } as usize);
+            let bytes = header.cmsg_len.saturating_sub(unsafe { libc::CMSG_LEN(0) } as usize);
             for at in 0..bytes / size_of::<c_int>() {
                 // SAFETY: within the data.
                 let fd = unsafe { data.add(at).read_unaligned() };
