@@ -198,7 +198,7 @@ for own in [None, 5]:
 
 /// On the server of a lab, whose client echoes at port 7000.
 const BEYOND: &str = r#"
-import ctypes, errno, fcntl, os, socket, struct, sys
+import ctypes, errno, fcntl, os, resource, socket, struct, sys
 PEER, DEVICE, FIRST = sys.argv[1:]
 ALL = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0xffffffff))
 FILTER = 26, struct.pack("HxxxxxxP", 1, ctypes.addressof(ALL))
@@ -230,6 +230,11 @@ if FIRST == "device":
     assert is_ours(udp((25, DEVICE.encode())))
     assert not is_ours(udp((25, b"lo")))
 assert is_ours(udp())
+if FIRST == "full":
+    late = udp()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    while fails(os.dup, 0) == 0: pass
+    assert not is_ours(late)
 assert not is_ours(udp(FILTER))
 assert not is_ours(udp((socket.SO_MARK, 1)))
 assert not is_ours(asynchronous(udp()))
@@ -283,4 +288,5 @@ fn what_our_stack_has_not_is_left_to_the_kernel_or_refused() {
 
     // Nothing may go without.
     complains(&run(&["--strict"], "filter"), &["SO_ATTACH_FILTER", "--strict"]);
+    complains(&run(&["--strict"], "full"), &["a udp socket", "open files", "--strict"]);
 }

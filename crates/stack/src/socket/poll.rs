@@ -187,7 +187,7 @@ fn wait<E: Entry>(
             break Err(io::ErrorKind::Interrupted.into());
         }
         let left = deadline.map(|deadline| deadline - time::now());
-        match napi::sleep_for(&contexts, &waiter, left, beside.outside()) {
+        match napi::sleep_for(contexts, &waiter, left, beside.outside()) {
             Wake::Woken | Wake::Readable => {}
             Wake::Timeout | Wake::Outside => break Ok(look(fds)),
             Wake::Interrupted => match look(fds) {
