@@ -82,8 +82,8 @@ impl Waiter {
         }
     }
 
-    /// Where the eventfd of the calling thread's own stands, below zero as long as it has none: for as long as the thread
-    /// lives. To make it readable ends a sleep, for no reason.
+    /// Where the eventfd of the calling thread's own stands, below zero as long as it has none; valid as long as the
+    /// thread lives. To make it readable ends a sleep, for no reason.
     pub(crate) fn event_of_this_thread() -> *const AtomicI32 {
         EVENT.with(std::ptr::from_ref)
     }
