@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use busypoll_lab::{needs, needs_root};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use serde_json::Value;
 
 const BUSYPOLL: &str = env!("CARGO_BIN_EXE_busypoll");
 
@@ -213,15 +214,19 @@ impl Drop for PublicCopy {
     }
 }
 
+/// The calls before a program that is to run as `nobody`.
+fn as_nobody() -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+    command
+}
+
 #[test]
 fn a_user_without_root_gets_a_lab_where_user_namespaces_are_allowed() {
     needs_root!();
     needs!(program "setpriv", program "unshare");
     let copy = PublicCopy::new("user");
-    let nobody = |arguments: &[&str]| {
-        let drop_root = ["--reuid=65534", "--regid=65534", "--clear-groups"];
-        Command::new("setpriv").args(drop_root).args(arguments).output().unwrap()
-    };
+    let nobody = |arguments: &[&str]| as_nobody().args(arguments).output().unwrap();
     if !nobody(&["unshare", "--user", "true"]).status.success() {
         needs::skipped(module_path!(), "a system that allows unprivileged user namespaces");
         return;
@@ -256,6 +261,82 @@ fn a_user_without_root_is_told_which_sysctl_is_in_the_way() {
     {
         assert!(line.contains(wanted), "{line}");
     }
+}
+
+/// What a short bench by `user`, who runs the copy with the options given, has to report.
+fn benched(copy: &PublicCopy, user: impl FnOnce(&str) -> Command) -> Value {
+    let json = copy.0.with_extension("json");
+    let options = "--arms stack-cable-udp-*,kernel-udp-blocking,stack-xdp-udp-interrupt,bare-xdp-spin \
+        --busy-poll 20ms --duration 2s --rounds 2";
+    let bench = format!("{} bench {options} --json {}", copy.0.display(), json.display());
+    let output = user(&bench).stdin(Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let report = fs::read_to_string(&json).unwrap();
+    let _ = fs::remove_file(&json);
+    serde_json::from_str(&report).unwrap()
+}
+
+/// The cable's arms and the limit are there; of the arms named in `skipped`, and of no others, each is
+/// listed with the cause and the remedy that stand beside it.
+fn ran_all_but(report: &Value, skipped: &[(&str, &[&str])]) {
+    assert!(report["limit"]["shared_memory_rtt_us"].as_f64().unwrap() > 0.0, "{report}");
+    let mut ran = 0;
+    for arm in report["arms"].as_array().unwrap() {
+        assert!(arm["transactions"].as_u64().unwrap() > 0, "{arm}");
+        if arm["nic"] == "cable" {
+            // Who is kept from its CPU all the time cannot poll.
+            assert!(arm["valid"] == true || arm["mode"] == "busy-poll", "{arm}");
+            ran += 1;
+        }
+    }
+    assert_eq!(ran, 3, "{report}");
+    let listed = report["skipped"].as_array().unwrap();
+    assert_eq!(listed.len(), skipped.len(), "{report}");
+    for (name, wanted) in skipped {
+        let entry = listed.iter().find(|entry| entry["name"] == *name).unwrap();
+        let reason = entry["reason"].as_str().unwrap();
+        assert!(wanted.iter().all(|wanted| reason.contains(wanted)), "{reason}");
+    }
+}
+
+#[test]
+fn a_user_without_root_benches_what_needs_no_rights() {
+    needs_root!();
+    needs!(program "setpriv", program "unshare");
+    let copy = PublicCopy::new("bench");
+    let report = benched(&copy, |bench| {
+        // A user namespace of its own, in which nobody may make another.
+        let script = format!(
+            "echo 0 > /proc/sys/user/max_user_namespaces &&
+             exec setpriv --bounding-set=-all --inh-caps=-all {bench}"
+        );
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "sh", "-f", "-c", &script]);
+        command
+    });
+    let reason: &[&str] = &["user.max_user_namespaces is 0", "sysctl user.max_user_namespaces="];
+    let skipped = ["kernel-udp-blocking", "stack-xdp-udp-interrupt", "bare-xdp-spin"];
+    ran_all_but(&report, &skipped.map(|name| (name, reason)));
+}
+
+#[test]
+fn a_user_without_root_benches_the_kernel_where_user_namespaces_are_allowed() {
+    needs_root!();
+    needs!(program "setpriv", program "unshare");
+    if !as_nobody().args(["unshare", "--user", "true"]).status().unwrap().success() {
+        needs::skipped(module_path!(), "a system that allows unprivileged user namespaces");
+        return;
+    }
+    let copy = PublicCopy::new("bench-user");
+    let report = benched(&copy, |bench| {
+        let mut command = as_nobody();
+        command.args(bench.split_whitespace());
+        command
+    });
+    let reason: &[&str] = &["run ", "outside ", "user namespace"];
+    ran_all_but(&report, &["stack-xdp-udp-interrupt", "bare-xdp-spin"].map(|name| (name, reason)));
+    let kernel = |arm: &Value| arm["name"] == "kernel-udp-blocking";
+    assert!(report["arms"].as_array().unwrap().iter().any(kernel), "{report}");
 }
 
 #[test]
