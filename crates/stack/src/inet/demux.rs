@@ -152,7 +152,7 @@ impl Group {
             return &*self.newest.endpoint;
         }
         // As many peers each (`reciprocal_scale`).
-        let at = (u128::from(hash()) * self.sharers.len() as u128 >> 64) as usize;
+        let at = ((u128::from(hash()) * self.sharers.len() as u128) >> 64) as usize;
         &*self.sharers[at]
     }
 }
