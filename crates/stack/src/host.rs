@@ -130,8 +130,8 @@ impl Builder {
         self
     }
 
-    /// TCP's settings, under Linux's names. Not called: the defaults of [`TcpConfig`](crate::TcpConfig), Linux's but for
-    /// a few.
+    /// TCP's settings, under Linux's names. Not called: the defaults of [`TcpConfig`](crate::TcpConfig), Linux's but
+    /// for a few.
     ///
     /// ```
     /// use busypoll_stack::{Host, TcpConfig, nic::cable};

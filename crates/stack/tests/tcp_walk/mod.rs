@@ -294,10 +294,7 @@ impl Walk {
                 self.transmit(room.into());
             }
             17 => self.connection.configure(now, |old| *old = options(choices)),
-            18 => {
-                let quoted = self.sent - choices.word() % 3000;
-                self.connection.path_mss(choices.of(&[0, 48, 536, 1400]), quoted, now);
-            }
+            18 => self.connection.path_mss(choices.of(&[0, 48, 536, 1400, 9000]), now),
             _ => match choices.below(12) {
                 0 => self.connection.close(now),
                 1 => self.connection.abort(now),

@@ -110,8 +110,8 @@ pub struct BufferSizes {
 }
 
 /// Host-wide settings: the fields have the names of Linux's `net.ipv4` sysctls, and the defaults of 6.18 but for
-/// `tcp_rmem` (6 MiB at most, not 32), `tcp_tw_reuse` (on, not for loopback alone), `tcp_challenge_ack_limit` (there is one),
-/// and what Linux derives from the machine's memory.
+/// `tcp_rmem` (6 MiB at most, not 32), `tcp_tw_reuse` (on, not for loopback alone), `tcp_challenge_ack_limit` (there is
+/// one), and what Linux derives from the machine's memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// How often a SYN is sent again, after the linear ones.

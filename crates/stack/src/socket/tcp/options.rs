@@ -266,9 +266,10 @@ impl TcpStream {
         }
     }
 
-    /// How listeners that share a port by `SO_REUSEPORT` share what comes: not by a hash, but each takes the connections
-    /// whose SYN came from its queue. The first of them to listen takes queue 0, the second 1, and so on around; what
-    /// the first has set counts for all. Before [`listen`](TcpStream::listen). (Linux: `SO_ATTACH_REUSEPORT_CBPF`.)
+    /// How listeners that share a port by `SO_REUSEPORT` share what comes: not by a hash, but each takes the
+    /// connections whose SYN came from its queue. The first of them to listen takes queue 0, the second 1, and so on
+    /// around; what the first has set counts for all. Before [`listen`](TcpStream::listen). (Linux:
+    /// `SO_ATTACH_REUSEPORT_CBPF`.)
     ///
     /// # Errors
     /// None today; a `Result` as from any option.
