@@ -4,7 +4,8 @@
 //!
 //! Both ends run plain, on the kernel plane and on the stack plane, each way in a lab of its own; rounds interleave
 //! the ways, and ratios are paired by round with a 95% interval. `ROUNDS` rounds (20) for each placement: both ends
-//! pinned to a CPU each, to one CPU, or not at all.
+//! pinned to a CPU each, to one CPU, or not at all. Below a row stands what `run` has said of it, as that polling has
+//! stopped, and where the packets went another way than its name says.
 
 #[path = "support/echo.rs"]
 mod echo;
@@ -12,6 +13,7 @@ mod support;
 
 use std::fmt::Write as _;
 use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -20,6 +22,7 @@ use std::{env, fs};
 use busypoll_bench::schedule;
 use busypoll_bench::stats::{Ratio, median, paired_ratio};
 use busypoll_lab::{Lab, LabHost, Namespace, needs, needs_root};
+use busypoll_linux::stat;
 use echo::*;
 use support::*;
 
@@ -38,6 +41,8 @@ struct Way {
     /// What `run` is told beside.
     options: Vec<String>,
     server: Option<Child>,
+    /// Standard error of both ends.
+    said: PathBuf,
 }
 
 impl Drop for Way {
@@ -67,7 +72,8 @@ impl Way {
         words.push(program);
         // The host's own command would be pinned to the host's CPU.
         let mut command = Namespace::command(host, words[0]);
-        command.args(&words[1..]).stdin(Stdio::null()).stderr(Stdio::null());
+        let said = fs::File::options().append(true).create(true).open(&self.said).unwrap();
+        command.args(&words[1..]).stdin(Stdio::null()).stderr(said);
         command
     }
 
@@ -91,6 +97,42 @@ impl Way {
     }
 }
 
+/// What came to one end: packets, those its kernel's stack has seen, those its busy polling has found.
+type Came = [u64; 3];
+
+impl Way {
+    fn came(&self) -> [Came; 2] {
+        [&self.lab.server, &self.lab.client].map(|host| {
+            let (came, seen) = came_and_seen(host);
+            [came, seen, host.enter(stat::busy_poll_rx_packets).unwrap().unwrap()]
+        })
+    }
+
+    /// What makes the figure another one than the way's name says.
+    fn notes(&self, before: &[Came; 2]) -> Vec<String> {
+        let mut notes = Vec::new();
+        for ((end, before), after) in ["server", "client"].iter().zip(before).zip(self.came()) {
+            let [came, seen, polled] = [0, 1, 2].map(|n| after[n] - before[n]);
+            match self.plane {
+                _ if came < 20 => {}
+                "stack" if seen * 10 > came => notes.push(format!(
+                    "NOT ON THE STACK: the {end}'s kernel has seen {seen} of {came} packets"
+                )),
+                "kernel" if polled * 2 < came => notes
+                    .push(format!("busy polling has found {polled} of the {end}'s {came} packets")),
+                _ => {}
+            }
+        }
+        let said = fs::read_to_string(&self.said).unwrap_or_default();
+        for line in said.lines().filter_map(|line| line.strip_prefix("busypoll: ")) {
+            if !notes.iter().any(|note| note == line) {
+                notes.push(line.to_owned());
+            }
+        }
+        notes
+    }
+}
+
 /// One figure of a round, from what a client has printed.
 type Figure = fn(&Way) -> f64;
 
@@ -105,9 +147,10 @@ fn measure_with(what: &str, options: &[&str], serve: impl Fn(&mut Way), figure: 
         let mut ways = PLANES.map(|plane| {
             let lab = Lab::builder().build().unwrap();
             let options = options.iter().map(|&option| option.to_owned()).collect();
-            Way { lab, plane, cpus, options, server: None }
+            Way { lab, plane, cpus, options, server: None, said: place("speed").join("said") }
         });
         ways.iter_mut().for_each(&serve);
+        let before = ways.each_ref().map(Way::came);
         let mut figures = [const { Vec::new() }; PLANES.len()];
         for order in schedule::rounds(ways.len(), rounds) {
             for way in order {
@@ -127,6 +170,11 @@ fn measure_with(what: &str, options: &[&str], serve: impl Fn(&mut Way), figure: 
             let _ = write!(table, "  {name} {}", shown(ratio));
         }
         table.push('\n');
+        for (way, before) in ways.iter().zip(&before) {
+            for note in way.notes(before) {
+                let _ = writeln!(table, "   {}: {note}", way.plane);
+            }
+        }
     }
     println!("{table}");
 }
