@@ -1,7 +1,8 @@
 // A FIX session over QuickFIX: logs on, heartbeats, and sends orders that are each answered.
 //
 //   fix acceptor PORT
-//   fix initiator PORT HOST ORDERS GAP_US     says "done ORDERS p50 US us" and logs out
+//   fix initiator PORT HOST ORDERS GAP_US [heartbeats]     says "done ORDERS p50 US us" and logs out,
+//                                                          if told so once heartbeats have gone both ways
 //
 // Each side waits as QuickFIX does it, in select.
 #include <quickfix/Application.h>
@@ -34,6 +35,7 @@ public:
     FIX::SessionID session;
     bool loggedOn = false;
     int answers = 0;
+    bool sentHeartbeat = false, heardHeartbeat = false;
     // When the last answer came, by the thread that received it.
     Clock::time_point arrived;
     bool acceptor;
@@ -43,10 +45,18 @@ public:
     void onCreate(const FIX::SessionID &id) override { session = id; }
     void onLogon(const FIX::SessionID &) override { set([this] { loggedOn = true; }); }
     void onLogout(const FIX::SessionID &) override { set([this] { loggedOn = false; }); }
-    void toAdmin(FIX::Message &, const FIX::SessionID &) override {}
+    void toAdmin(FIX::Message &message, const FIX::SessionID &) override
+    {
+        if (isHeartbeat(message))
+            set([this] { sentHeartbeat = true; });
+    }
     void toApp(FIX::Message &, const FIX::SessionID &) throw(FIX::DoNotSend) override {}
-    void fromAdmin(const FIX::Message &, const FIX::SessionID &) throw(
-        FIX::FieldNotFound, FIX::IncorrectDataFormat, FIX::IncorrectTagValue, FIX::RejectLogon) override {}
+    void fromAdmin(const FIX::Message &message, const FIX::SessionID &) throw(
+        FIX::FieldNotFound, FIX::IncorrectDataFormat, FIX::IncorrectTagValue, FIX::RejectLogon) override
+    {
+        if (isHeartbeat(message))
+            set([this] { heardHeartbeat = true; });
+    }
 
     void fromApp(const FIX::Message &message, const FIX::SessionID &id) throw(
         FIX::FieldNotFound, FIX::IncorrectDataFormat, FIX::IncorrectTagValue,
@@ -73,6 +83,8 @@ public:
     }
 
 private:
+    static bool isHeartbeat(const FIX::Message &message) { return message.getHeader().getField(35) == "0"; }
+
     void set(const std::function<void()> &change)
     {
         std::lock_guard<std::mutex> lock(mutex);
@@ -126,6 +138,8 @@ int main(int argc, char **argv)
         if (gap)
             std::this_thread::sleep_for(std::chrono::microseconds(gap));
     }
+    if (argc > 6 && !side.waitFor([&] { return side.sentHeartbeat && side.heardHeartbeat; }))
+        return 1;
     std::sort(took.begin(), took.end());
     printf("done %d p50 %.1f us\n", orders, took[took.size() / 2]);
     client.stop();
