@@ -271,11 +271,9 @@ fn what_our_stack_has_not_is_left_to_the_kernel_or_refused() {
     needs_root!();
     needs!(program "python3");
     let _one = alone();
-    // A lab for each: the queues of one that ended are free a moment later.
+    let lab = Lab::builder().build().unwrap();
+    let _server = Running::start(lab.client.command("python3").arg(source("echo.py")).arg("7000"));
     let run = |how: &[&str], first: &str| {
-        let lab = Lab::builder().build().unwrap();
-        let mut echo = lab.client.command("python3");
-        let _server = Running::start(echo.arg(source("echo.py")).arg("7000"));
         let mut command = lab.server.command(BUSYPOLL);
         command.args(RUN).args(how).args(["--", "python3", "-c", BEYOND]);
         command.args([&lab.client.ipv4().to_string(), lab.server.interface(), first]);

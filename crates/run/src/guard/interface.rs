@@ -1,10 +1,15 @@
 //! Taking the interface, and what stands in the way. Whoever holds it, packets for our ports come past the kernel; who
 //! lets go of it gives them back.
 
-use std::fmt;
+use std::time::{Duration, Instant};
+use std::{fmt, thread};
 
 use busypoll_stack::firewall;
 use busypoll_stack::nic::xdp::{Error, Holding};
+
+/// For so long one waits for an owner to let go: the guard of a run that has just ended sees that a moment later, and
+/// the next run must not go without for it.
+const LETTING_GO: Duration = Duration::from_millis(500);
 
 /// The interface of a run.
 pub(super) struct Interface {
@@ -33,7 +38,7 @@ impl Interface {
             Some(held) => held,
             None => {
                 self.check_firewall()?;
-                Holding::take(&self.device, true).map_err(Refusal::System)?
+                hold(&self.device).map_err(Refusal::System)?
             }
         };
         Ok(self.held.insert(held))
@@ -51,6 +56,18 @@ impl Interface {
                 self.device
             ))),
             _ => Ok(()),
+        }
+    }
+}
+
+fn hold(device: &str) -> Result<Holding, Error> {
+    let give_up = Instant::now() + LETTING_GO;
+    loop {
+        match Holding::take(device, true) {
+            Err(Error::Owned { .. }) if Instant::now() < give_up => {
+                thread::sleep(Duration::from_millis(5));
+            }
+            other => return other,
         }
     }
 }

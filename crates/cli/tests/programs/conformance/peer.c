@@ -88,9 +88,9 @@ static void *serve(void *connection)
     case 's':
         send(fd, zeros, sizeof zeros, MSG_NOSIGNAL);
         break;
-    case 'd':
+    case 'd': /* Dawdles: who sends to it comes to wait for room. */
         while (read(fd, data, sizeof data) > 0)
-            ;
+            usleep(5000);
         break;
     case 'n':
         poll(&(struct pollfd){ fd, 0, 0 }, 1, -1);

@@ -302,7 +302,7 @@ static void ending(void)
     begin("a full send buffer");
     s = connected('d');
     fcntl(s, F_SETFL, O_NONBLOCK);
-    /* The peer reads on, so it may take a while, but a socket cannot take 1 GiB at once. */
+    /* The peer reads on, slowly, and a socket cannot take 1 GiB at once. */
     static char huge[1 << 20];
     for (left = 1024; left > 0 && write(s, huge, sizeof huge) > 0; left--)
         ;
