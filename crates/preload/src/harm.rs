@@ -31,9 +31,10 @@ const SETTLED: u64 = STRETCH / 2;
 /// Waits in a stretch, if they take longer.
 const WAITS: u32 = 2;
 /// Stretches of each kind that decide a trial, that do if none of one kind comes near one of the other, and of both it
-/// may take.
+/// may take. The latter only if the kinds have taken turns: else a load that comes or goes would look the same.
 const TRIAL: usize = 7;
 const CLEAR: usize = 3;
+const TURNS: u32 = 2;
 const STRETCHES: u32 = 4 * TRIAL as u32;
 /// What makes no difference, in nanoseconds.
 const NOISE: u64 = 2_000;
@@ -80,6 +81,8 @@ struct Record {
     switches: Cell<u64>,
     /// Stretches left of a trial.
     trial: Cell<u32>,
+    /// How often one kind came after the other.
+    turns: Cell<u32>,
     stretch: Stretch,
     /// Means of the trial's stretches: without spinning, with it.
     mean_waits: [Means; 2],
@@ -201,6 +204,7 @@ impl Record {
             look_after: Cell::new(LOOK_FIRST),
             switches: Cell::new(0),
             trial: Cell::new(0),
+            turns: Cell::new(0),
             stretch: Stretch {
                 began: Cell::new(0),
                 spins: Cell::new(true),
@@ -260,7 +264,7 @@ impl Record {
         }
         self.trial.set(self.trial.get() - 1);
         let [slept, spun] = &self.mean_waits;
-        let clear = spun.far_above(slept) || slept.far_above(spun);
+        let clear = self.turns.get() >= TURNS && (spun.far_above(slept) || slept.far_above(spun));
         if clear || slept.full() && spun.full() {
             self.trial.set(0);
             self.judge(clear, now);
@@ -271,7 +275,9 @@ impl Record {
             return;
         }
         // The dice, not turns: the peer may be at a trial, too.
-        stretch.spins.set(slept.full() || !spun.full() && self.toss(now));
+        let spins = slept.full() || !spun.full() && self.toss(now);
+        let turn = stretch.spins.replace(spins) != spins;
+        self.turns.set(self.turns.get() + u32::from(turn));
         stretch.begin(now);
     }
 
@@ -288,6 +294,7 @@ impl Record {
     #[cold]
     fn start_trial(&self, now: u64) {
         self.trial.set(STRETCHES);
+        self.turns.set(0);
         let means = self.mean_waits.iter().chain(&self.mean_rounds);
         means.for_each(|means| means.count.set(0));
         self.stretch.spins.set(self.toss(now));
@@ -498,6 +505,26 @@ mod tests {
     fn long_waits_are_judged_by_few() {
         assert_eq!(trial(20 * MS, |_| 10 * MS), None);
         assert!(trial(10 * MS, |_| 20 * MS).is_some());
+    }
+
+    /// A server that waited for its timer while nobody called, when somebody does.
+    #[test]
+    fn a_load_that_comes_is_not_taken_for_harm() {
+        for seed in 1..200 {
+            for idle in 1..8 {
+                let record = Record::new();
+                record.random.set(seed);
+                let mut now = MS;
+                record.start_trial(now);
+                while record.trial.get() > 0 {
+                    let spins = record.willing(now);
+                    let length = if now < idle * 200 * MS { 100 * MS } else { 10 * US };
+                    record.ended(spins, now, || now + length);
+                    now += length;
+                }
+                assert!(!record.rests(|| now), "{seed} {idle}");
+            }
+        }
     }
 
     /// Another has the CPU in some of the stretches.
