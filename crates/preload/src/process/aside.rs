@@ -10,7 +10,7 @@ use busypoll_linux::executable::{self, Reach, Why};
 use libc::c_void;
 use rustix::fs::{Access, access};
 
-use super::{OURS, Strings, string};
+use super::{OURS, Strings, mapping, string};
 
 /// The longest path (`PATH_MAX`).
 const PATH: usize = 4096;
@@ -50,20 +50,7 @@ impl Aside {
         let path = path.to_bytes_with_nul();
         let pointers = WORDS + count + 1;
         let len = pointers * size_of::<*const c_char>() + path.len();
-        // SAFETY: a new private mapping.
-        let start = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
-        if start == libc::MAP_FAILED {
-            return None;
-        }
+        let start = mapping(len)?;
         // SAFETY: the mapping has room for `pointers` pointers, of which the last stays null, and after them the path.
         unsafe {
             let array = start.cast::<*const c_char>();

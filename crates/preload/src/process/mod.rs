@@ -102,19 +102,13 @@ pub unsafe fn posix_spawn(
     // SAFETY: as in `execve`.
     unsafe {
         let environment = Environment::with_run(envp);
-        if let Some(aside) = Aside::of(path, argv, false)
-            && 0 == real::posix_spawn(
-                pid,
-                aside.path(),
-                actions,
-                attributes,
-                aside.argv(),
-                environment.pointer(),
-            )
-        {
-            return 0;
+        let spawn = |path, argv| {
+            real::posix_spawn(pid, path, actions, attributes, argv, environment.pointer())
+        };
+        match Aside::of(path, argv, false) {
+            Some(aside) if spawn(aside.path(), aside.argv()) == 0 => 0,
+            _ => spawn(path, argv),
         }
-        real::posix_spawn(pid, path, actions, attributes, argv, environment.pointer())
     }
 }
 
@@ -131,19 +125,13 @@ pub unsafe fn posix_spawnp(
     // SAFETY: as in `execve`.
     unsafe {
         let environment = Environment::with_run(envp);
-        if let Some(aside) = Aside::of(path, argv, true)
-            && 0 == real::posix_spawn(
-                pid,
-                aside.path(),
-                actions,
-                attributes,
-                aside.argv(),
-                environment.pointer(),
-            )
-        {
-            return 0;
+        let spawn = |path, argv| {
+            real::posix_spawn(pid, path, actions, attributes, argv, environment.pointer())
+        };
+        match Aside::of(path, argv, true) {
+            Some(aside) if spawn(aside.path(), aside.argv()) == 0 => 0,
+            _ => real::posix_spawnp(pid, path, actions, attributes, argv, environment.pointer()),
         }
-        real::posix_spawnp(pid, path, actions, attributes, argv, environment.pointer())
     }
 }
 
@@ -185,6 +173,15 @@ pub fn prepare(config: &Config) {
     });
 }
 
+/// Zeroed memory of its own, to be unmapped.
+fn mapping(len: usize) -> Option<*mut c_void> {
+    let (access, kind) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new private mapping.
+    let start = unsafe { libc::mmap(ptr::null_mut(), len, access, kind, -1, 0) };
+    (start != libc::MAP_FAILED).then_some(start)
+}
+
 /// The environment a child gets.
 enum Environment {
     /// As the caller made it.
@@ -216,20 +213,7 @@ impl Environment {
         let rest = theirs.map_or(&b""[..], |t| t.to_bytes().get(PRELOAD.len()..).unwrap_or(b""));
         let pointers = count + 3;
         let len = pointers * size_of::<*const c_char>() + ours.preload.len() + rest.len() + 1;
-        // SAFETY: a new private mapping.
-        let start = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
-        if start == libc::MAP_FAILED {
-            return Self::Theirs(envp);
-        }
+        let Some(start) = mapping(len) else { return Self::Theirs(envp) };
         // SAFETY: the mapping has room for `pointers` pointers and after them for both texts, the
         // `:` between them and the final zero, with which it was filled; it is page-aligned.
         unsafe {
