@@ -202,7 +202,9 @@ struct PublicCopy(PathBuf);
 impl PublicCopy {
     fn new(test: &str) -> Self {
         let path = std::env::temp_dir().join(format!("busypoll-{test}-{}", std::process::id()));
-        fs::copy(BUSYPOLL, &path).unwrap();
+        // By another process: what this one forks meanwhile for other tests would hold the copy open, and busy.
+        let copied = Command::new("cp").arg(BUSYPOLL).arg(&path).status();
+        assert!(copied.unwrap().success());
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         Self(path)
     }

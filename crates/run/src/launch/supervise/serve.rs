@@ -1,6 +1,7 @@
 //! The supervisor at work: answers what it is told of, and looks after what has appeared.
 
 use std::collections::{HashMap, HashSet};
+use std::error::Error;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
@@ -152,7 +153,7 @@ impl Supervisor<'_> {
         let Ok(process) = Process::open(pid) else { return };
         let descriptors = match process.descriptors() {
             Ok(descriptors) => descriptors,
-            Err(error) => return self.say(error.to_string()),
+            Err(error) => return self.failed(&process, &error),
         };
         let (mut sockets, mut settings) = (HashSet::new(), HashMap::new());
         for descriptor in &descriptors {
@@ -194,7 +195,7 @@ impl Supervisor<'_> {
         let taken = match process.take(fd) {
             Ok(taken) => taken?,
             Err(error) => {
-                self.say(error.to_string());
+                self.failed(process, &error);
                 return None;
             }
         };
@@ -204,7 +205,7 @@ impl Supervisor<'_> {
         // What the program has set itself stands.
         if self.ours.contains(&current) && current != micros {
             if let Err(error) = sockopt::set_busy_poll(&taken, micros) {
-                self.say(error.to_string());
+                self.failed(process, &error);
             }
             if micros > 0 && settings.prefer_busy_poll {
                 let _ = sockopt::set_prefer_busy_poll(&taken, true);
@@ -225,6 +226,13 @@ impl Supervisor<'_> {
             && current != wanted
         {
             set_params(&taken, wanted);
+        }
+    }
+
+    /// Says what could not be done with a process, but for one that has ended meanwhile.
+    fn failed(&mut self, process: &Process, error: &dyn Error) {
+        if process.is_alive() {
+            self.say(error.to_string());
         }
     }
 
