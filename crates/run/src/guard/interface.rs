@@ -1,8 +1,8 @@
 //! Taking the interface, and what stands in the way. Whoever holds it, packets for our ports come past the kernel; who
 //! lets go of it gives them back.
 
-use std::time::{Duration, Instant};
-use std::{fmt, thread};
+use std::fmt;
+use std::time::Duration;
 
 use busypoll_stack::firewall;
 use busypoll_stack::nic::xdp::{Error, Holding};
@@ -38,7 +38,7 @@ impl Interface {
             Some(held) => held,
             None => {
                 self.check_firewall()?;
-                hold(&self.device).map_err(Refusal::System)?
+                Holding::take(&self.device, true, LETTING_GO).map_err(Refusal::System)?
             }
         };
         Ok(self.held.insert(held))
@@ -56,18 +56,6 @@ impl Interface {
                 self.device
             ))),
             _ => Ok(()),
-        }
-    }
-}
-
-fn hold(device: &str) -> Result<Holding, Error> {
-    let give_up = Instant::now() + LETTING_GO;
-    loop {
-        match Holding::take(device, true) {
-            Err(Error::Owned { .. }) if Instant::now() < give_up => {
-                thread::sleep(Duration::from_millis(5));
-            }
-            other => return other,
         }
     }
 }

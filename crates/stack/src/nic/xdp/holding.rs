@@ -39,13 +39,14 @@ impl std::fmt::Debug for Holding {
 }
 
 impl Holding {
-    /// Takes the interface `name` of the calling thread's network namespace. `native`: in the driver if it can.
+    /// Takes the interface `name` of the calling thread's network namespace. `native`: in the driver if it can. An owner
+    /// there is waited for, that it may let go, as long as `patience` says.
     ///
     /// # Errors
     /// See [`Error`]; each is one line with its remedy.
-    pub fn take(name: &str, native: bool) -> Result<Holding, Error> {
+    pub fn take(name: &str, native: bool, patience: Duration) -> Result<Holding, Error> {
         let device = Device::find(name)?;
-        let lock = take(&device)?;
+        let lock = take(&device, Instant::now() + patience)?;
         let at = |e: io::Error| Error::os(&device.name, "make a BPF map", e);
         let ports = sys::hash_map::<Key>("busypoll_ports", steering::CAPACITY).map_err(at)?;
         let sockets = sys::socket_map("busypoll_xsks", device.queues).map_err(at)?;
@@ -84,11 +85,11 @@ impl Drop for Holding {
     }
 }
 
-fn take(device: &Device) -> Result<Lock, Error> {
+fn take(device: &Device, give_up: Instant) -> Result<Lock, Error> {
     // An owner that ends between our two questions is a reason to ask again.
     let mut tries = 3;
     loop {
-        match Lock::take(device.ifindex) {
+        match Lock::take(device.ifindex, give_up) {
             Ok(lock) => return Ok(lock),
             Err(Denied::OwnedBy(pid)) => {
                 return Err(Error::Owned { device: device.name.clone(), pid });

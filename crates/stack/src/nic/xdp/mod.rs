@@ -49,6 +49,7 @@ use std::{
     io,
     os::fd::{AsFd, AsRawFd, OwnedFd},
     sync::{Arc, Weak},
+    time::Duration,
 };
 
 /// Bytes the kernel keeps free before a received packet (XDP_PACKET_HEADROOM).
@@ -133,7 +134,7 @@ impl Builder {
                 return Err(Error::RingSize { frames, min: MIN_FRAMES, max: MAX_FRAMES });
             }
         }
-        let holding = Holding::take(&self.name, self.native)?;
+        let holding = Holding::take(&self.name, self.native, Duration::ZERO)?;
         let grant = holding.grant()?;
         self.open_as(grant, Held::Here(holding))
     }

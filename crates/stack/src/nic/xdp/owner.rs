@@ -12,6 +12,8 @@ use std::{
         linux::net::SocketAddrExt,
         unix::net::{SocketAddr, UnixListener},
     },
+    thread,
+    time::{Duration, Instant},
 };
 
 /// As many may ask at once.
@@ -38,15 +40,18 @@ fn name(ifindex: u32) -> String {
 }
 
 impl Lock {
-    /// Takes the device `ifindex` of the calling thread's network namespace.
-    pub(super) fn take(ifindex: u32) -> Result<Lock, Denied> {
-        let bound = SocketAddr::from_abstract_name(name(ifindex))
-            .and_then(|address| UnixListener::bind_addr(&address));
-        match bound {
-            Ok(listener) => Ok(Lock(listener)),
-            Err(e) if e.kind() == io::ErrorKind::AddrInUse => owner(ifindex)
-                .map_or_else(|e| Err(Denied::Failed(e)), |pid| Err(Denied::OwnedBy(pid))),
-            Err(e) => Err(Denied::Failed(e)),
+    /// Takes the device `ifindex` of the calling thread's network namespace; if it is taken, whose it is is not asked
+    /// before `give_up`: each question stays in the owner's backlog.
+    pub(super) fn take(ifindex: u32, give_up: Instant) -> Result<Lock, Denied> {
+        loop {
+            let bound = SocketAddr::from_abstract_name(name(ifindex))
+                .and_then(|address| UnixListener::bind_addr(&address));
+            match bound {
+                Ok(listener) => return Ok(Lock(listener)),
+                Err(e) if e.kind() != io::ErrorKind::AddrInUse => return Err(Denied::Failed(e)),
+                Err(_) if Instant::now() < give_up => thread::sleep(Duration::from_millis(5)),
+                Err(_) => return Err(owner(ifindex).map_or_else(Denied::Failed, Denied::OwnedBy)),
+            }
         }
     }
 }
