@@ -66,7 +66,7 @@ struct List {
 }
 
 /// Segments kept apart however small they are; with more of them in flight, small ones are joined.
-const KEPT_APART: usize = 256;
+pub(super) const KEPT_APART: usize = 256;
 /// What the ring may keep allocated while nothing is out, segments of 32 bytes.
 const KEPT_IDLE: usize = 64;
 
