@@ -64,6 +64,8 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        // First those that may still make connections, or let them rest.
+        self.contexts.clear();
         // Connections that nobody holds any more hold the kernel's sockets of their ports, which hold inet.
         self.inet.tcp_forget_all();
     }
@@ -237,11 +239,7 @@ impl Builder {
             }
         }
         for gateway in self.gateways {
-            let everywhere = if gateway.is_ipv4() { "0.0.0.0/0" } else { "::/0" };
-            let everywhere: Cidr = everywhere.parse().map_err(io::Error::other)?;
-            let interfaces = inet.interfaces();
-            let result = interfaces.iter().map(|on| inet.add_route(on, everywhere, Some(gateway)));
-            result.reduce(|found, next| found.or(next)).unwrap_or(Ok(()))?;
+            route_by(&inet, gateway)?;
         }
         if let Some(first) = contexts.first() {
             // Timers of inet run on the first queue's interrupt thread.
@@ -269,6 +267,15 @@ impl Builder {
         };
         Ok(Host { inner: Arc::new(inner) })
     }
+}
+
+/// Sends what has no other way by `gateway`, over the interfaces that reach it; fails if none does.
+fn route_by(inet: &Inet, gateway: IpAddr) -> io::Result<()> {
+    let everywhere = if gateway.is_ipv4() { "0.0.0.0/0" } else { "::/0" };
+    let everywhere: Cidr = everywhere.parse().map_err(io::Error::other)?;
+    let interfaces = inet.interfaces();
+    let result = interfaces.iter().map(|on| inet.add_route(on, everywhere, Some(gateway)));
+    result.reduce(|found, next| found.or(next)).unwrap_or(Ok(()))
 }
 
 type WakeCell = Arc<OnceLock<std::sync::Weak<Context>>>;

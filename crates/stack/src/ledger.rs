@@ -1,5 +1,6 @@
 //! The ledger: a host's sockets in memory that another process can read, also after this one was killed: TCP
-//! connections and listeners, and UDP sockets. A guard resets from it what is left of a program; `busypoll ss` lists it.
+//! connections and listeners, and UDP sockets. A guard resets from it what is left of a program; `busypoll ss` lists
+//! it.
 //!
 //! One line of 64 bytes for each, which only this process writes: who enters it takes it off a list, and from then on
 //! the connection, under its own lock, stores a few words when something has changed. A reader takes what it finds: a

@@ -1,4 +1,5 @@
-//! What becomes of us in a child after fork(2), and at the end of a thread. For those who put the stack into a program that knows nothing of it.
+//! What becomes of us in a child after fork(2), and at the end of a thread. For those who put the stack into a program
+//! that knows nothing of it.
 
 use crate::{
     napi::{OnDuty, Waiter},

@@ -1,6 +1,8 @@
 //! Sockets of ours made of the kernel's: what had come to them is not lost, what comes over our queues is ours, and
 //! what comes another way is delivered or accepted too.
 
+mod xdp_support;
+
 use busypoll_lab::{Lab, LabHost, needs_root};
 use busypoll_stack::{
     Accepted, Host, ReceiveFlags, TcpListener, TcpStream, UdpSocket, nic::xdp::Xdp,
@@ -14,6 +16,7 @@ use std::{
     os::fd::AsRawFd,
     time::Duration,
 };
+use xdp_support::add_options;
 
 fn host(on: &LabHost) -> Host {
     on.enter(|| Host::builder().shared_interface(Xdp::open(on.interface()).unwrap()).build())
@@ -155,12 +158,17 @@ fn connections_of_before_stay_with_the_kernel_and_go_on() {
             far.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
             near.set_nonblocking(false).unwrap();
             near.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-            for (mut one, mut other) in [(near, far), (far, near)] {
-                one.write_all(&[7; 5_000]).unwrap();
-                let mut room = [0; 5_000];
-                other.read_exact(&mut room).unwrap();
-                assert_eq!(room, [7; 5_000]);
-            }
+            let talk = || {
+                for (mut one, mut other) in [(near, far), (far, near)] {
+                    one.write_all(&[7; 5_000]).unwrap();
+                    let mut room = [0; 5_000];
+                    other.read_exact(&mut room).unwrap();
+                    assert_eq!(room, [7; 5_000]);
+                }
+            };
+            talk();
+            add_options(far, to.ip());
+            talk();
         }
         // Who comes now is ours.
         let late = connect(to);
@@ -170,6 +178,26 @@ fn connections_of_before_stay_with_the_kernel_and_go_on() {
         assert_eq!(from, late.local_addr().unwrap());
         stream.write_all(b"x").unwrap();
         assert_eq!((&late).read(&mut [0; 8]).unwrap(), 1);
+    }
+}
+
+/// The peer's farewell comes while the host goes, whose queues the next one has.
+#[test]
+fn a_host_that_goes_leaves_nothing_of_its_connections() {
+    needs_root!();
+    let lab = Lab::builder().build().unwrap();
+    let kernel = lab.server.enter(|| KernelListener::bind(any(7))).unwrap().unwrap();
+    let to = SocketAddr::from((lab.server.ipv4(), 7));
+    for round in 0..50 {
+        let ours = host(&lab.server);
+        let beside = || TcpListener::beside(&ours, &kernel, 16);
+        let listener = lab.server.enter(beside).unwrap().unwrap();
+        let far = lab.client.enter(|| KernelStream::connect(to)).unwrap().unwrap();
+        let Accepted::Ours(stream, from) = listener.accept_any(false).unwrap() else {
+            panic!("round {round}: it is ours")
+        };
+        assert_eq!(from, far.local_addr().unwrap());
+        drop((stream, far, listener, ours));
     }
 }
 

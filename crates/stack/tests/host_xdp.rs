@@ -1,14 +1,17 @@
 //! A whole host over AF_XDP, beside the kernel on the same interface: what is ours comes over our queue,
 //! what is the kernel's reaches the application all the same, and nothing of anybody else's is touched.
 
+mod xdp_support;
+
 use busypoll_lab::{Lab, LabHost, Namespace, needs, needs_root};
 use busypoll_stack::{Host, UdpSocket, nic::xdp::Xdp};
 use std::{
     io::ErrorKind,
-    net::{Ipv4Addr, SocketAddr, UdpSocket as KernelSocket},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as KernelSocket},
     thread,
     time::{Duration, Instant},
 };
+use xdp_support::{add_header, add_options};
 
 /// Everything a host does to the kernel happens in the namespace of the thread that builds it.
 fn host(on: &LabHost) -> Host {
@@ -62,6 +65,49 @@ fn a_kernel_client_is_answered_in_every_way_of_waiting() {
     let stats = server.stats();
     assert_eq!((stats.own_polls + stats.interrupts + stats.other_polls, stats.kernel), (10, 0));
     assert!(server.incoming_napi_id().is_some());
+}
+
+#[test]
+fn datagrams_in_packets_with_options_come_over_the_queue() {
+    needs_root!();
+    let lab = Lab::builder().build().unwrap();
+    let server_host = host(&lab.server);
+    let mut ways = vec![(any(0), SocketAddr::from((lab.server.ipv4(), 7)))];
+    ways.extend(lab.server.ipv6().map(|ip| ((Ipv6Addr::UNSPECIFIED, 0).into(), (ip, 7).into())));
+    for (from, to) in ways {
+        let server = bind(&lab.server, &server_host, &to.to_string()).unwrap();
+        let client = kernel_socket(&lab.client, from);
+        add_options(&client, to.ip());
+        for size in [0, 1, 1000, 1400] {
+            exchange(&client, to, &server, &vec![size as u8; size]);
+        }
+        assert_eq!((server.stats().kernel, server.incoming_napi_id().is_some()), (0, true), "{to}");
+    }
+}
+
+/// RFC 8200 section 4.2. It is we who say so: the kernel has not seen the packet.
+#[test]
+fn who_asks_for_an_option_nobody_knows_is_told() {
+    needs_root!();
+    let lab = Lab::builder().build().unwrap();
+    let Some(address) = lab.server.ipv6() else {
+        return needs::skipped(module_path!(), "IPv6");
+    };
+    let server_host = host(&lab.server);
+    let _server = bind(&lab.server, &server_host, "[::]:7").unwrap();
+    let client = kernel_socket(&lab.client, (Ipv6Addr::UNSPECIFIED, 0).into());
+    client.connect((address, 7)).unwrap();
+    let option = [0, 0, 0x80, 4, 0, 0, 0, 0];
+    add_header(&client, (libc::IPPROTO_IPV6, libc::IPV6_DSTOPTS), &option);
+    client.send(b"x").unwrap();
+    let error = client.recv(&mut [0; 8]).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EPROTO));
+    // Counted once it is sent.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !server_host.counters().contains(&("Icmp6OutParmProblems", 1)) {
+        assert!(Instant::now() < deadline, "{:?}", server_host.counters());
+        thread::yield_now();
+    }
 }
 
 #[test]

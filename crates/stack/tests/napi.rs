@@ -2,8 +2,8 @@
 
 use busypoll_stack::{
     napi::{
-        self, BUSY_POLL_BUDGET, BusyPoll, Driver, Pass, Poller, Serving, Upper, WATCHDOG, Waiter,
-        Wake,
+        self, BUSY_POLL_BUDGET, BusyPoll, Driver, Outside, Pass, Poller, Serving, Upper, WATCHDOG,
+        Waiter, Wake,
     },
     nic::{Coalesce, Frame, Nic, TxQueue, cable},
     time::{Instant, now},
@@ -74,7 +74,7 @@ impl Inbox {
 
     /// Waits without any help to the context.
     fn await_delivery(&self, count: u64) {
-        self.wait_for(count, |waiter| waiter.sleep(Some(NEVER)));
+        self.wait_for(count, |waiter| waiter.sleep(Some(NEVER), &mut Outside::nothing()));
     }
 
     fn by(&self) -> (ThreadId, Driver) {
@@ -230,7 +230,9 @@ fn a_packet_wakes_the_leader_itself() {
                 thread::sleep(Duration::from_millis(1));
                 peer.send();
             });
-            inbox.wait_for(count, |waiter| context.sleep(waiter, Some(NEVER)));
+            inbox.wait_for(count, |waiter| {
+                context.sleep(waiter, Some(NEVER), &mut Outside::nothing())
+            });
         });
         if inbox.by() == (me, Driver::Interrupt) {
             return;
@@ -248,7 +250,7 @@ fn a_sleep_ends_by_its_timeout() {
         let timeout = Duration::from_millis(millis);
         let start = now();
         waiter.start();
-        let wake = bench.serving.context().sleep(&waiter, Some(timeout));
+        let wake = bench.serving.context().sleep(&waiter, Some(timeout), &mut Outside::nothing());
         assert_eq!(wake, Wake::Timeout);
         assert!(now() - start >= timeout, "{:?} instead of {timeout:?}", now() - start);
     }
@@ -268,10 +270,12 @@ fn an_alarm_left_by_an_earlier_sleep_wakes_nobody() {
                 peer.send();
             });
             let timeout = Duration::from_millis(timeout);
-            inbox.wait_for(count, |waiter| match context.sleep(waiter, Some(timeout)) {
-                // On a machine so busy that the first frame was late.
-                Wake::Timeout if count == 1 => Wake::Woken,
-                wake => wake,
+            inbox.wait_for(count, |waiter| {
+                match context.sleep(waiter, Some(timeout), &mut Outside::nothing()) {
+                    // On a machine so busy that the first frame was late.
+                    Wake::Timeout if count == 1 => Wake::Woken,
+                    wake => wake,
+                }
             });
         });
         assert_eq!(inbox.count(), count);
@@ -317,7 +321,7 @@ fn no_wake_up_is_lost_in_a_million_rounds() {
             }
             mine.wait_for(round, |waiter| {
                 dawdle(&mut seed);
-                waiter.sleep(Some(NEVER))
+                waiter.sleep(Some(NEVER), &mut Outside::nothing())
             });
             if !serves {
                 hit(&mut seed);
@@ -348,7 +352,7 @@ fn no_packet_sleeps_in_the_ring_while_a_leader_sleeps() {
             }
             bench.inbox.wait_for(round, |waiter| {
                 dawdle(&mut seed);
-                context.sleep(waiter, Some(NEVER))
+                context.sleep(waiter, Some(NEVER), &mut Outside::nothing())
             });
             if !serves {
                 bench.peer.send();
@@ -390,7 +394,9 @@ fn every_packet_is_delivered_once_whoever_polls() {
         let (inbox, leader) = (bench.inbox.clone(), context.clone());
         scope.spawn(move || {
             for count in (1..=FRAMES).step_by(3) {
-                inbox.wait_for(count, |waiter| leader.sleep(waiter, Some(NEVER)));
+                inbox.wait_for(count, |waiter| {
+                    leader.sleep(waiter, Some(NEVER), &mut Outside::nothing())
+                });
             }
         });
         let mut seed = 9;

@@ -55,6 +55,9 @@ fn every_size_arrives_whole_and_in_order() {
     thread::scope(|scope| {
         scope.spawn(|| {
             for size in sizes {
+                // Odd ones with as little as can be waiting to be sent.
+                let mark = i32::from(size % 2 == 1);
+                left.setsockopt(IPPROTO_TCP, TCP_NOTSENT_LOWAT, mark).unwrap();
                 (&left).write_all(&pattern(0..size)).unwrap();
             }
             left.shutdown(Shutdown::Write).unwrap();
@@ -517,6 +520,23 @@ fn a_non_blocking_call_makes_one_pass() {
     assert_eq!((&right).read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
     assert_eq!(passes() - before, 1);
     drop(left);
+}
+
+#[test]
+fn a_sender_that_never_waits_looks_at_its_queue_all_the_same() {
+    let (one, two) = hosts();
+    let (left, _right) = streams(&one, &two);
+    left.set_send_buffer_size(1 << 20).unwrap();
+    let looks = || {
+        let stats = one.contexts().next().unwrap().stats();
+        stats.bp_misses + stats.bp_yields + stats.bp_cleaned
+    };
+    let pour = || (0..8).for_each(|_| (&left).write_all(&[0; 16 * 1024]).unwrap());
+    pour();
+    assert_eq!(looks(), 0);
+    left.set_busy_poll(1).unwrap();
+    pour();
+    assert!(looks() > 0);
 }
 
 #[test]

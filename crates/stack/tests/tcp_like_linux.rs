@@ -362,26 +362,44 @@ fn ports<W: World>(world: &W, log: &mut Log) {
     }
 }
 
+/// Sends until there is no more room.
+fn fill(socket: &impl Tcp, block: &[u8], sent: &mut usize) -> std::io::Error {
+    loop {
+        match socket.send(block) {
+            Ok(len) => *sent += len,
+            Err(error) => break error,
+        }
+    }
+}
+
+/// How much a socket takes until it stays full: on a busy machine what was sent moves on late.
+fn filled(socket: &impl Tcp, block: &[u8]) -> usize {
+    let (mut sent, mut quiet) = (0, 0);
+    while quiet < 20 {
+        let before = sent;
+        fill(socket, block, &mut sent);
+        quiet = if sent == before { quiet + 1 } else { 0 };
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    sent
+}
+
+/// Reads so much, or a little more.
+fn emptied(socket: &impl Tcp, sent: usize) -> usize {
+    let (mut got, mut room) = (0, vec![0; 1 << 20]);
+    while got < sent {
+        got += socket.recv(&mut room).unwrap();
+    }
+    got
+}
+
 script!(a_full_pipe, full);
 fn full<W: World>(world: &W, log: &mut Log) {
     let (client, server) = pair(world);
     client.set_nonblocking(true).unwrap();
     let block = [7; 1 << 16];
-    let mut sent = 0;
-    let fill = |sent: &mut usize| loop {
-        match client.send(&block) {
-            Ok(len) => *sent += len,
-            Err(error) => break error,
-        }
-    };
-    // Until it stays full: on a busy machine what was sent moves on late.
-    let mut quiet = 0;
-    while quiet < 20 {
-        let before = sent;
-        fill(&mut sent);
-        quiet = if sent == before { quiet + 1 } else { 0 };
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let mut sent = filled(&client, &block);
+    let fill = |sent: &mut usize| fill(&client, &block, sent);
     log.note("would block", Err::<(), _>(fill(&mut sent)));
     log.events("full", &client, 0);
     client.set_nonblocking(false).unwrap();
@@ -389,13 +407,33 @@ fn full<W: World>(world: &W, log: &mut Log) {
     // A little may still have found room.
     log.note("timeout", Err::<(), _>(fill(&mut sent)));
     client.set_write_timeout(None).unwrap();
-    let mut got = 0;
-    let mut room = vec![0; 1 << 20];
-    while got < sent {
-        got += server.recv(&mut room).unwrap();
-    }
+    let got = emptied(&server, sent);
     log.events("room", &client, POLLOUT);
     log.note("whole", Ok::<_, std::io::Error>(got == sent));
+}
+
+script!(little_may_wait_to_be_sent, low_water);
+fn low_water<W: World>(world: &W, log: &mut Log) {
+    let listener = world.socket(1);
+    listener.setsockopt(SOL_SOCKET, SO_RCVBUF, 8_192).unwrap();
+    listener.bind(world.at(1, 0)).unwrap();
+    listener.listen(1).unwrap();
+    for (mark, len) in [(0, 1_000), (1, 1_000), (1, 1 << 20), (70_000, 1 << 20)] {
+        let client = world.socket(0);
+        client.setsockopt(SOL_SOCKET, SO_SNDBUF, 400_000).unwrap();
+        client.setsockopt(IPPROTO_TCP, TCP_NOTSENT_LOWAT, mark).unwrap();
+        client.connect(listener.local_addr().unwrap()).unwrap();
+        let server = listener.accept().unwrap();
+        client.set_nonblocking(true).unwrap();
+        let sent = filled(&client, &vec![7; len]);
+        log.note("much", Ok::<_, std::io::Error>(sent > 200_000));
+        log.note("above the mark", Ok::<_, std::io::Error>(sent > 70_000 || mark < 70_000));
+        log.note("would block", client.send(b"x"));
+        log.events("full", &client, 0);
+        let got = emptied(&server, sent);
+        log.events("room", &client, POLLOUT);
+        log.note("whole", Ok::<_, std::io::Error>(got == sent));
+    }
 }
 
 script!(options_and_their_values, options);

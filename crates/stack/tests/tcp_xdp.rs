@@ -1,18 +1,19 @@
 //! TCP over AF_XDP, beside the kernel on the same interface and against the kernel on the other end.
 
 mod tcp_kernel;
+mod xdp_support;
 
-use busypoll_lab::{Lab, LabHost, needs, needs_root};
+use busypoll_lab::{Lab, LabHost, Namespace, needs, needs_root};
 use busypoll_stack::{Host, TcpListener, TcpStream, nic::xdp::Xdp};
 use std::{
     collections::HashSet,
     io::{self, ErrorKind, Read, Write},
     net::{Ipv4Addr, SocketAddr, TcpListener as KernelListener, TcpStream as KernelStream},
-    os::fd::AsRawFd,
     thread,
     time::Duration,
 };
 use tcp_kernel::{converse, echo};
+use xdp_support::add_options;
 
 fn host(on: &LabHost) -> Host {
     on.enter(|| Host::builder().shared_interface(Xdp::open(on.interface()).unwrap()).build())
@@ -38,6 +39,11 @@ fn kernel_connect(on: &LabHost, to: SocketAddr) -> io::Result<KernelStream> {
 
 fn at(on: &LabHost, port: u16) -> SocketAddr {
     (on.ipv4(), port).into()
+}
+
+fn ip(on: &Namespace, arguments: &str) {
+    let status = on.command("ip").args(arguments.split(' ')).status().unwrap();
+    assert!(status.success(), "ip {arguments}");
 }
 
 #[test]
@@ -91,24 +97,58 @@ fn two_hosts_of_ours_talk_over_one_wire() {
     });
 }
 
-/// As COMPLIANCE.md says: the steering program leaves them to the kernel, which knows of no connection.
+/// No TCP makes them of itself; a program may ask for them.
 #[test]
-fn a_segment_with_ip_options_ends_the_connection() {
+fn segments_in_packets_with_options_are_taken() {
     needs_root!();
     let lab = Lab::builder().build().unwrap();
     let server_host = host(&lab.server);
-    let listener = listen(&lab.server, &server_host, "0.0.0.0:7").unwrap();
-    let mut client = kernel_connect(&lab.client, at(&lab.server, 7)).unwrap();
-    let _served = listener.accept().unwrap().0;
-    let nothing = [1u8, 1, 1, 0];
-    let (level, name) = (libc::IPPROTO_IP, libc::IP_OPTIONS);
-    // SAFETY: four readable bytes.
-    let set =
-        unsafe { libc::setsockopt(client.as_raw_fd(), level, name, nothing.as_ptr().cast(), 4) };
-    assert_eq!(set, 0, "{}", io::Error::last_os_error());
+    let mut addresses = vec![at(&lab.server, 7)];
+    addresses.extend(lab.server.ipv6().map(|ip| SocketAddr::from((ip, 7))));
+    for to in addresses {
+        let listener = listen(&lab.server, &server_host, &to.to_string()).unwrap();
+        let client = kernel_connect(&lab.client, to).unwrap();
+        let server = listener.accept().unwrap().0;
+        add_options(&client, to.ip());
+        server.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| echo(server));
+            converse(client);
+        });
+    }
+}
+
+/// As COMPLIANCE.md says: the kernel puts them together, and knows of no connection.
+#[test]
+fn a_segment_in_fragments_ends_the_connection() {
+    needs_root!();
+    needs!(program "ip");
+    let lab = Lab::builder().build().unwrap();
+    let far = Namespace::new().unwrap();
+    ip(&lab.server, &format!("link add far type veth peer name near netns {}", far.path()));
+    ip(&lab.server, "addr add 10.88.0.1/24 dev far");
+    ip(&lab.server, "link set far up");
+    ip(&far, "addr add 10.88.0.2/24 dev near");
+    ip(&far, "link set near up");
+    ip(&far, "route add default via 10.88.0.1");
+    ip(&lab.client, &format!("route add 10.88.0.0/24 via {}", lab.server.ipv4()));
+    // The way to us is narrow, and who sends has nothing against fragments.
+    ip(&lab.server, &format!("link set {} mtu 600", lab.server.interface()));
+    let set = |on: &Namespace, name: &str| {
+        on.enter(|| std::fs::write(format!("/proc/sys/net/ipv4/{name}"), "1")).unwrap().unwrap();
+    };
+    set(&lab.server, "ip_forward");
+    set(&far, "ip_no_pmtu_disc");
+    let listener = far.enter(|| KernelListener::bind("10.88.0.2:7")).unwrap().unwrap();
+    let client_host = host(&lab.client);
+    let mut client = connect(&lab.client, &client_host, "10.88.0.2:7".parse().unwrap()).unwrap();
+    let mut server = listener.accept().unwrap().0;
+    server.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    client.write_all(b"x").unwrap();
-    assert_eq!(client.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    server.write_all(&[1; 400]).unwrap();
+    client.read_exact(&mut [0; 400]).unwrap();
+    server.write_all(&[2; 1000]).unwrap();
+    assert_eq!(server.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
 }
 
 #[test]
@@ -197,15 +237,11 @@ fn what_routers_say_is_heard() {
     needs!(program "ip");
     let lab = Lab::builder().build().unwrap();
     let client_host = host(&lab.client);
-    let run = |on: &LabHost, arguments: &str| {
-        let status = on.command("ip").args(arguments.split(' ')).status().unwrap();
-        assert!(status.success(), "ip {arguments}");
-    };
-    run(&lab.client, &format!("route add 10.88.0.0/16 via {}", lab.server.ipv4()));
+    ip(&lab.client, &format!("route add 10.88.0.0/16 via {}", lab.server.ipv4()));
     let forward = "echo 1 > /proc/sys/net/ipv4/ip_forward";
     assert!(lab.server.command("sh").args(["-c", forward]).status().unwrap().success());
-    run(&lab.server, "route add unreachable 10.88.1.0/24");
-    run(&lab.server, "route add prohibit 10.88.2.0/24");
+    ip(&lab.server, "route add unreachable 10.88.1.0/24");
+    ip(&lab.server, "route add prohibit 10.88.2.0/24");
     let errno = |to: &str| {
         let error = connect(&lab.client, &client_host, to.parse().unwrap()).unwrap_err();
         error.raw_os_error()

@@ -96,27 +96,25 @@ fn a_busy_polling_receive_finds_its_datagrams_itself() {
 fn one_of_two_spinners_on_one_cpu_sleeps_instead() {
     let (one, two) = hosts();
     let (left, right) = sockets(&one, &two);
+    // Who has received knows which queue to poll.
+    right.send(b"I am").unwrap();
+    left.recv(&mut [0; 8]).unwrap();
     // Threads started from here on share the CPU.
     pin(cpus()[0]);
-    left.set_busy_poll(1_000_000).unwrap();
-    right.set_busy_poll(1_000_000).unwrap();
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut buffer = [0; 8];
-            for _ in 0..1_000 {
-                right.recv(&mut buffer).unwrap();
-                right.send(b"pong").unwrap();
-            }
-        });
-        let mut buffer = [0; 8];
-        for _ in 0..1_000 {
-            left.send(b"ping").unwrap();
-            left.recv(&mut buffer).unwrap();
-        }
-    });
     let crowded =
         |host: &Host| host.contexts().map(|context| context.stats().bp_crowded).sum::<u64>();
-    assert!(crowded(&one) + crowded(&two) > 0);
+    for (socket, patience) in [(&left, 60_000), (&right, 10)] {
+        socket.set_busy_poll(60_000_000).unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(patience))).unwrap();
+    }
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| left.recv(&mut [0; 8]));
+        while crowded(&one) + crowded(&two) == 0 && !waiting.is_finished() {
+            assert_eq!(right.recv(&mut [0; 8]).unwrap_err().kind(), ErrorKind::WouldBlock);
+        }
+        right.send(b"pong").unwrap();
+        assert_eq!(waiting.join().unwrap().unwrap(), 4, "nobody gave way");
+    });
 }
 
 #[test]

@@ -116,10 +116,6 @@ fn good_six() -> Vec<Vec<u8>> {
         icmp(B6, ndp::NEIGHBOR_LEN, &|b| {
             ndp::put_neighbor_advertisement(b, sum, A6, MAC, true, true).unwrap();
         }),
-        icmp(ipv6::ALL_ROUTERS, ndp::ROUTER_SOLICITATION_LEN, &|b| {
-            let addresses = ipv6::address_sum(A6, ipv6::ALL_ROUTERS);
-            ndp::put_router_solicitation(b, addresses, Some(MAC)).unwrap();
-        }),
     ]
 }
 

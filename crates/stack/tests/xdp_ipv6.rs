@@ -3,9 +3,9 @@
 mod xdp_support;
 
 use busypoll_lab::{LabHost, needs, needs_root};
+use busypoll_stack::wire::{EtherType, MacAddr, Protocol as P, ethernet, ipv6};
 use std::{
     net::{Ipv6Addr, SocketAddr, UdpSocket},
-    os::fd::AsRawFd,
     time::Duration,
 };
 use xdp_support::*;
@@ -16,15 +16,83 @@ fn socket6(host: &LabHost, port: u16) -> UdpSocket {
     socket
 }
 
-/// Has the kernel put destination options before each datagram: padding, which asks for nothing.
-fn add_destination_options(socket: &UdpSocket) {
-    let header = [0u8, 0, 1, 4, 0, 0, 0, 0];
-    let (level, name) = (libc::IPPROTO_IPV6, libc::IPV6_DSTOPTS);
-    let len = header.len() as libc::socklen_t;
-    // SAFETY: the header is valid for its length.
-    let set =
-        unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, header.as_ptr().cast(), len) };
-    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+/// A frame with a packet of these extension headers, each without the byte that says what follows it, then `rest`.
+fn frame(ends: [(MacAddr, Ipv6Addr); 2], headers: &[(P, &[u8])], last: P, rest: &[u8]) -> Vec<u8> {
+    let mut body = Vec::new();
+    for (at, (_, header)) in headers.iter().enumerate() {
+        body.push(headers.get(at + 1).map_or(last, |next| next.0).0);
+        body.extend_from_slice(header);
+    }
+    body.extend_from_slice(rest);
+    let mut bytes = vec![0; ethernet::HEADER_LEN + ipv6::HEADER_LEN + body.len()];
+    let [(from_mac, from), (to_mac, to)] = ends;
+    let mut frame =
+        ethernet::Frame::init(&mut bytes[..], to_mac, from_mac, EtherType::IPV6).unwrap();
+    let first = headers.first().map_or(last, |next| next.0);
+    let packet = ipv6::Packet::init(frame.payload_mut(), from, to, first, body.len());
+    packet.unwrap().payload_mut().copy_from_slice(&body);
+    bytes
+}
+
+/// Those that RFC 8200 section 4.1 would have before UDP are passed over; with all else a packet is the kernel's.
+#[test]
+fn packets_with_extension_headers_are_taken() {
+    needs_root!();
+    let lab = lab();
+    let (Some(address), Some(from)) = (lab.server.ipv6(), lab.client.ipv6()) else {
+        return needs::skipped(module_path!(), "IPv6");
+    };
+    let mut server = station(&lab.server);
+    let mut client = station(&lab.client);
+    server.steering.add(UDP, (address, PORT).into()).unwrap();
+    let ends = [(MacAddr(lab.client.mac()), from), (MacAddr(lab.server.mac()), address)];
+
+    let hop_by_hop = (P::HOP_BY_HOP, &PADDING[..]);
+    let options = (P::DESTINATION_OPTIONS, &PADDING[..]);
+    let long = [&[31, 1, 253], &[0; 252][..]].concat();
+    let long = (P::DESTINATION_OPTIONS, &long[..]);
+    let beyond = (P::DESTINATION_OPTIONS, &[9, 1, 4, 0, 0, 0, 0][..]);
+    let routed = (P::ROUTING, &[0, 4, 0, 0, 0, 0, 0][..]);
+    let on_its_way = (P::ROUTING, &[0, 4, 1, 0, 0, 0, 0][..]);
+    let whole = (P::FRAGMENT, &[77, 0, 0, 0, 0, 0, 9][..]);
+    let first = (P::FRAGMENT, &[0, 0, 1, 0, 0, 0, 9][..]);
+    let later = (P::FRAGMENT, &[0, 0, 8, 0, 0, 0, 9][..]);
+    let authentication = (P(51), &[4, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0][..]);
+    let ours: &[&[(P, &[u8])]] = &[
+        &[hop_by_hop],
+        &[options],
+        &[routed],
+        &[whole],
+        &[hop_by_hop, long, routed, whole, options],
+    ];
+    let kernels: &[&[(P, &[u8])]] = &[
+        &[options, hop_by_hop],
+        &[options; 6],
+        &[beyond],
+        &[options, beyond],
+        &[on_its_way],
+        &[first],
+        &[later],
+        &[options, first],
+        &[authentication],
+        &[options, authentication],
+    ];
+    let ports = |number: usize| [0, 9, (PORT >> 8) as u8, PORT as u8, 0, 9, 0, 0, number as u8];
+    for headers in kernels {
+        client.send(&frame(ends, headers, P::UDP, &ports(99)));
+    }
+    client.send(&frame(ends, &[options], P::ICMPV6, &ports(99)));
+    client.send(&frame(ends, &[options], P::TCP, &ports(99)));
+    client.send(&frame(ends, &[options], P::UDP, &ports(99)[..3]));
+    for (number, headers) in ours.iter().enumerate() {
+        client.send(&frame(ends, headers, P::UDP, &ports(number)));
+    }
+    let mut seen = Vec::new();
+    poll_until(&mut server.queue, "the last packet", |bytes| {
+        seen.push(bytes[bytes.len() - 1]);
+        seen.last() == Some(&(ours.len() as u8 - 1))
+    });
+    assert_eq!(seen, [0, 1, 2, 3, 4]);
 }
 
 #[test]
@@ -42,16 +110,12 @@ fn whole_packets_for_our_ports_are_taken_and_no_others() {
     let client = socket6(&lab.client, 0);
     let mut buffer = [0; 4096];
 
-    // Fragments, another port, an extension header, ping: the kernel's.
+    // Fragments, another port, ping: the kernel's.
     client.send_to(&[7; 3000], ours).unwrap();
     assert_eq!(kernel.recv(&mut buffer).unwrap(), 3000);
     let other = socket6(&lab.server, PORT + 1);
     client.send_to(b"other", (address, PORT + 1)).unwrap();
     assert_eq!(other.recv(&mut buffer).unwrap(), 5);
-    let odd = socket6(&lab.client, 0);
-    add_destination_options(&odd);
-    odd.send_to(b"with options", ours).unwrap();
-    assert_eq!(kernel.recv(&mut buffer).unwrap(), 12);
     let ping = lab.client.command("ping").args(["-6", "-c1", "-W5", &address.to_string()]).output();
     assert!(ping.unwrap().status.success());
 

@@ -10,7 +10,8 @@ use busypoll_stack::nic::{
 };
 use std::{
     env,
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Read, Write},
+    os::unix::process::CommandExt,
     process::{Child, Command, Stdio},
     thread,
     time::Duration,
@@ -66,6 +67,36 @@ fn a_second_owner_is_told_the_first_and_kill_9_frees_the_interface() {
     let client = kernel_socket(&lab.client, 0);
     client.send_to(b"hello", (lab.server.ipv4(), PORT)).unwrap();
     assert_eq!(kernel.recv(&mut [0; 16]).unwrap(), 5);
+}
+
+#[test]
+fn a_process_that_is_being_started_does_not_keep_the_interface() {
+    needs_root!();
+    let lab = lab();
+    let nic = open(&lab.server, lab.server.interface()).unwrap();
+    let (mut forked, mut told) = std::io::pipe().unwrap();
+    let (mut proceed, go_on) = std::io::pipe().unwrap();
+    let mut starting = Command::new("true");
+    // SAFETY: reads and writes only.
+    unsafe {
+        starting.pre_exec(move || {
+            told.write_all(&[1])?;
+            proceed.read_exact(&mut [0])
+        });
+    }
+    let started = thread::spawn(move || starting.status().unwrap());
+    forked.read_exact(&mut [0]).unwrap();
+    // The child has a copy of every descriptor now.
+    drop(nic);
+    let name = lab.server.interface();
+    let again = thread::scope(|scope| {
+        let again = scope.spawn(|| open(&lab.server, name).map(drop));
+        thread::sleep(Duration::from_millis(50));
+        (&go_on).write_all(&[1]).unwrap();
+        again.join().unwrap()
+    });
+    again.unwrap();
+    assert!(started.join().unwrap().success());
 }
 
 #[test]

@@ -267,6 +267,42 @@ fn tagged_frames_are_left_to_the_kernels_vlan_interfaces() {
     assert_eq!(seen, [0]);
 }
 
+/// Options are no matter; a length that cannot be is the kernel's to refuse.
+#[test]
+fn headers_of_every_length_are_read() {
+    needs_root!();
+    let lab = lab();
+    let mut server = station(&lab.server);
+    let mut client = station(&lab.client);
+    let macs = (MacAddr(lab.client.mac()), MacAddr(lab.server.mac()));
+    // The header's first byte, its words of options, and its bytes about fragments.
+    let headers = [
+        (0x46, 1, [0, 0]),
+        (0x4f, 10, [0x40, 0]),
+        (0x44, 0, [0, 0]),    // too short
+        (0x4f, 0, [0, 0]),    // beyond the frame
+        (0x4c, 0, [0, 0]),    // as long as the frame, but for two bytes of the ports
+        (0x56, 1, [0, 0]),    // another version
+        (0x46, 1, [0x20, 0]), // the first fragment
+        (0x46, 1, [0, 9]),    // the last one
+        (0x45, 0, [0, 0]),
+    ];
+    for (number, (first, words, fragment)) in headers.into_iter().enumerate() {
+        let mut frame = vec![0; 64];
+        write_udp(&mut frame, macs, client.address, server.address, number as u8);
+        frame[14] = first;
+        frame[20..22].copy_from_slice(&fragment);
+        frame.splice(34..34, vec![1; words * 4]);
+        client.send(&frame);
+    }
+    let mut seen = Vec::new();
+    poll_until(&mut server.queue, "the last frame", |bytes| {
+        seen.push(bytes[bytes.len() - 1]);
+        seen.last() == Some(&8)
+    });
+    assert_eq!(seen, [0, 1, 8]);
+}
+
 /// A kernel peer on veth leaves the checksum to hardware that is not there; the driver warns of it.
 #[test]
 fn partial_checksums_are_flagged() {

@@ -217,9 +217,7 @@ impl Service {
         let local = socket.local_addr()?;
         Ok(Some((local, self.enter(socket, options.only_v6, endpoint)?)))
     }
-}
 
-impl Service {
     pub(super) fn state(&self) -> &Arc<State> {
         &self.state
     }

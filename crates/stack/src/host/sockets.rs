@@ -96,7 +96,7 @@ fn bind_by_number(local: SocketAddr, options: BindOptions) -> io::Result<UdpSock
         let only_v6 = i32::from(options.only_v6);
         set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, only_v6)?;
     }
-    if options.reuse {
+    if options.reuse_address {
         set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
     }
     if options.reuse_port {

@@ -30,7 +30,7 @@ pub struct Binding {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BindOptions {
     /// `SO_REUSEADDR`: the port may be shared with others that set it, and the newest gets what is sent to one.
-    pub reuse: bool,
+    pub reuse_address: bool,
     /// `SO_REUSEPORT`: the port may be shared with others that set it, and each gets the datagrams of its share of the
     /// peers.
     pub reuse_port: bool,
@@ -41,7 +41,7 @@ pub struct BindOptions {
 
 impl BindOptions {
     fn sharing(self) -> Sharing {
-        Sharing { address: self.reuse, port: self.reuse_port }
+        Sharing { address: self.reuse_address, port: self.reuse_port }
     }
 }
 
@@ -89,26 +89,13 @@ impl std::fmt::Debug for Binding {
 }
 
 impl Inet {
-    /// As [`udp_bind_with`](Inet::udp_bind_with), by `SO_REUSEADDR` alone.
-    ///
-    /// # Errors
-    /// As it.
-    pub fn udp_bind(
-        self: &Arc<Inet>,
-        local: SocketAddr,
-        reuse: bool,
-        endpoint: Arc<dyn UdpEndpoint>,
-    ) -> io::Result<Binding> {
-        self.udp_bind_with(local, BindOptions { reuse, ..BindOptions::default() }, endpoint)
-    }
-
     /// Binds a UDP socket to `local`; port 0 takes a free one of [`EPHEMERAL`](super::EPHEMERAL).
     ///
     /// Where the kernel shares an interface the address is not checked: its own bind has done that.
     ///
     /// # Errors
     /// EADDRINUSE; EADDRNOTAVAIL; EINVAL for `::ffff:10.0.0.1` with `IPV6_V6ONLY`, as Linux.
-    pub fn udp_bind_with(
+    pub fn udp_bind(
         self: &Arc<Inet>,
         mut local: SocketAddr,
         options: BindOptions,
@@ -179,11 +166,6 @@ impl Binding {
     /// The local address and port.
     pub fn local(&self) -> SocketAddr {
         lock(&self.state).local
-    }
-
-    /// The peer, if connected.
-    pub fn remote(&self) -> Option<SocketAddr> {
-        lock(&self.state).remote
     }
 
     /// From now on hears `remote` alone. An unspecified local address becomes the one the route prefers.

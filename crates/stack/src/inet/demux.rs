@@ -1,5 +1,5 @@
-//! Whose a datagram is. One hash table for each family holds the full 4-tuples of connected sockets, the (address, port)
-//! of bound ones and the (any, port) of wildcards, so a packet costs at most three probes, however many
+//! Whose a datagram is. One hash table for each family holds the full 4-tuples of connected sockets, the (address,
+//! port) of bound ones and the (any, port) of wildcards, so a packet costs at most three probes, however many
 //! sockets are open. It is read without a lock; writers hold the lock of the ports.
 
 use super::{
@@ -225,7 +225,8 @@ impl<A: Address> Demux<A> {
         }
     }
 
-    /// Moves a socket, in or out if it had or has no place; whoever looks for it meanwhile finds it. The caller holds the lock of the ports.
+    /// Moves a socket, in or out if it had or has no place; whoever looks for it meanwhile finds it. The caller holds
+    /// the lock of the ports.
     pub(super) fn rename(&self, from: Option<Place<A>>, to: Option<Place<A>>, member: &Member) {
         if from == to {
             return;

@@ -153,10 +153,11 @@ impl Inet {
         packet: &Inbound6<'_>,
         pass: &mut Pass,
     ) {
-        // The kernel answers for its addresses. RFC 4443 section 2.4 (e): not about "a packet destined to an IPv6
-        // multicast address" but for unrecognized options, nor "a packet sent as a link-layer multicast" or
-        // broadcast, with the same exception.
-        let shared = arrival.iface.is_some_and(|iface| iface.kernel().is_some());
+        // The kernel answers for its ports; headers that ask too much it has not seen. RFC 4443 section 2.4 (e): not
+        // about "a packet destined to an IPv6 multicast address" but for unrecognized options, nor "a packet sent as a
+        // link-layer multicast" or broadcast, with the same exception.
+        let shared = kind.0 != Type::PARAMETER_PROBLEM
+            && arrival.iface.is_some_and(|iface| iface.kernel().is_some());
         let many = packet.dst().is_multicast() || !arrival.to_one;
         let option = (kind.0, kind.1) == (Type::PARAMETER_PROBLEM, code::UNRECOGNIZED_OPTION);
         if shared || (many && !option) {

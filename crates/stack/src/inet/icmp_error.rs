@@ -8,7 +8,7 @@ use crate::{
     wire::{
         Protocol,
         extension::{Content, Fragment},
-        ipv4, ipv6,
+        ipv4, ipv6, udp,
     },
 };
 use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -59,7 +59,7 @@ impl<'a> Quoted<'a> {
     pub(super) fn v4(packet: &ipv4::Packet<&'a [u8]>) -> Option<Quoted<'a>> {
         let first = packet.fragment_offset() == 0;
         let (head, is_segment) = head(packet.protocol(), packet.payload()).filter(|_| first)?;
-        let (local, remote) = ports(head);
+        let (local, remote) = udp::ports(head).ok()?;
         Some(Quoted {
             local: SocketAddrV4::new(packet.src(), local).into(),
             remote: SocketAddrV4::new(packet.dst(), remote).into(),
@@ -74,7 +74,7 @@ impl<'a> Quoted<'a> {
             Content::Fragment(_) => return None,
         };
         let (head, is_segment) = head(protocol, data)?;
-        let (local, remote) = ports(head);
+        let (local, remote) = udp::ports(head).ok()?;
         let end = |address, port| {
             let scope = if needs_scope(address) { scope } else { 0 };
             SocketAddrV6::new(address, port, 0, scope).into()
@@ -92,11 +92,6 @@ impl<'a> Quoted<'a> {
 fn head(protocol: Protocol, data: &[u8]) -> Option<(&[u8; 8], bool)> {
     let known = matches!(protocol, Protocol::UDP | Protocol::TCP);
     data.first_chunk().filter(|_| known).map(|head| (head, protocol == Protocol::TCP))
-}
-
-fn ports(head: &[u8; 8]) -> (u16, u16) {
-    let [a, b, c, d, ..] = *head;
-    (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]))
 }
 
 impl Inet {

@@ -208,12 +208,13 @@ impl Inet {
 
     #[cold]
     pub(super) fn malformed(&self, error: wire::Error) {
-        self.counters.add(match error {
+        let cause = match error {
             wire::Error::Truncated => return self.counters.add(Count::IpExtInTruncatedPkts),
             wire::Error::BadVersion => Count::IpInBadVersion,
             wire::Error::BadFragment => Count::IpInBadFragment,
             _ => Count::IpInBadLength,
-        });
+        };
+        self.counters.add(cause);
         self.counters.add(Count::IpInHdrErrors);
     }
 

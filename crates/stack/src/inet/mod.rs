@@ -14,7 +14,7 @@
 //!
 //! ```
 //! use busypoll_stack::{
-//!     inet::{Addressing, Datagram, Inet, PathOptions, SocketError, UdpEndpoint},
+//!     inet::{Addressing, BindOptions, Datagram, Inet, PathOptions, SocketError, UdpEndpoint},
 //!     napi::{Driver, Pass},
 //!     nic::{Nic, cable},
 //!     time::Instant,
@@ -43,7 +43,8 @@
 //! let mut hosts = [host(left, "10.0.0.1/24")?, host(right, "10.0.0.2/24")?];
 //!
 //! let mailbox = Arc::new(Mailbox::default());
-//! let _binding = hosts[1].0.udp_bind("10.0.0.2:7".parse().unwrap(), false, mailbox.clone())?;
+//! let at = "10.0.0.2:7".parse().unwrap();
+//! let _binding = hosts[1].0.udp_bind(at, BindOptions::default(), mailbox.clone())?;
 //!
 //! let mut pass = Pass::new(None, Instant::ZERO, Driver::Interrupt);
 //! let (from, to) = ("0.0.0.0:4000".parse().unwrap(), "10.0.0.2:7".parse().unwrap());
@@ -176,7 +177,8 @@ impl std::fmt::Debug for Inet {
 
 impl Inet {
     /// An Internet layer without interfaces. Ports, ARP times and IP idents are drawn from `seed`, which
-    /// outsiders must not be able to guess. `wake_by` is called, on any thread, when [`tick`](Inet::tick) must be called earlier than it said.
+    /// outsiders must not be able to guess. `wake_by` is called, on any thread, when [`tick`](Inet::tick) must be
+    /// called earlier than it said.
     pub fn new(seed: u64, wake_by: WakeBy) -> Arc<Inet> {
         Inet::with_tcp(seed, tcp::Config::default(), wake_by)
     }

@@ -1,5 +1,5 @@
-//! Putting fragments together (RFC 791 section 3.2, RFC 815; RFC 8200 section 4.5). Bounded in bytes, in datagrams and in
-//! fragments of one datagram; the oldest datagram goes first. Fragments that overlap drop their datagram,
+//! Putting fragments together (RFC 791 section 3.2, RFC 815; RFC 8200 section 4.5). Bounded in bytes, in datagrams and
+//! in fragments of one datagram; the oldest datagram goes first. Fragments that overlap drop their datagram,
 //! as RFC 5722 demands over IPv6 and Linux does over both: no honest sender makes them.
 
 use super::{

@@ -28,8 +28,8 @@ pub fn sleep_for(
     let astray = u32::from(contexts.len() != 1);
     ASTRAY.fetch_add(astray, Ordering::Relaxed);
     let wake = match contexts.first() {
-        Some(context) => context.sleep_minding(waiter, timeout, outside),
-        None => waiter.sleep_minding(timeout, outside),
+        Some(context) => context.sleep(waiter, timeout, outside),
+        None => waiter.sleep(timeout, outside),
     };
     ASTRAY.fetch_sub(astray, Ordering::Relaxed);
     wake

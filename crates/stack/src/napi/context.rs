@@ -287,15 +287,10 @@ impl Context {
         polled
     }
 
-    /// Puts the calling thread to sleep until `waiter` is woken, `timeout` is over (`None`: never) or a
-    /// signal was handled. If nobody else does, it waits on the queue's interrupt itself, as the *leader*:
-    /// a packet then wakes the receiver directly, with no hop over the interrupt's thread.
-    pub fn sleep(&self, waiter: &Arc<Waiter>, timeout: Option<Duration>) -> Wake {
-        self.sleep_minding(waiter, timeout, &mut Outside::nothing())
-    }
-
-    /// As [`sleep`](Context::sleep), and until something of `outside` is there.
-    pub fn sleep_minding(
+    /// Puts the calling thread to sleep until `waiter` is woken, `timeout` is over (`None`: never), a signal
+    /// was handled, or something of `outside` is there. If nobody else does, it waits on the queue's interrupt
+    /// itself, as the *leader*: a packet then wakes the receiver directly, with no hop over the interrupt's thread.
+    pub fn sleep(
         &self,
         waiter: &Arc<Waiter>,
         timeout: Option<Duration>,
@@ -340,7 +335,7 @@ impl Context {
         outside: &mut Outside,
     ) -> Wake {
         self.others.fetch_add(1, Ordering::SeqCst);
-        let wake = waiter.sleep_minding(timeout, outside);
+        let wake = waiter.sleep(timeout, outside);
         self.others.fetch_sub(1, Ordering::SeqCst);
         wake
     }

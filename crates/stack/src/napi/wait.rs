@@ -131,18 +131,13 @@ impl Waiter {
         self.queued.store(queued.into(), Ordering::Relaxed);
     }
 
-    /// Sleeps until woken (or, rarely, for no reason) or `timeout` is over (`None`: never). Returns at once
-    /// if it was woken before.
-    pub fn sleep(&self, timeout: Option<Duration>) -> Wake {
-        self.sleep_minding(timeout, &mut Outside::nothing())
-    }
-
-    /// As [`sleep`](Waiter::sleep), and until something of `outside` is there.
-    pub fn sleep_minding(&self, timeout: Option<Duration>, outside: &mut Outside) -> Wake {
+    /// Sleeps until woken (or, rarely, for no reason), `timeout` is over (`None`: never), or something of
+    /// `outside` is there. Returns at once if it was woken before.
+    pub fn sleep(&self, timeout: Option<Duration>, outside: &mut Outside) -> Wake {
         self.sleep_among(None, timeout, outside)
     }
 
-    /// As [`sleep_minding`](Waiter::sleep_minding), and until `other` is readable.
+    /// As [`sleep`](Waiter::sleep), and until `other` is readable.
     pub(crate) fn sleep_among(
         &self,
         other: Option<BorrowedFd<'_>>,

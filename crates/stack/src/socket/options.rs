@@ -19,7 +19,8 @@ pub const SO_BUSY_POLL: i32 = 46;
 /// The id of the NAPI context that the last packet came from; 0 = none yet. Read only.
 pub const SO_INCOMING_NAPI_ID: i32 = 56;
 /// 1: after a busy poll the queue is left to its pollers four times as long before the interrupt's side
-/// takes it. Helps pollers that pause; delays others' packets on that queue while they do.
+/// takes it, also while other threads sleep that its packets may be for. Helps pollers that pause; delays
+/// those threads' packets while they do.
 pub const SO_PREFER_BUSY_POLL: i32 = 69;
 /// The most packets that one busy-poll pass takes, 1 to 65,535; 8 unless set. Unlike in Linux it can be
 /// read back.
@@ -33,7 +34,8 @@ pub const SO_RCVBUF: i32 = libc::SO_RCVBUF;
 pub const SO_SNDBUF: i32 = libc::SO_SNDBUF;
 /// 1: several sockets may bind one address and port.
 pub const SO_REUSEADDR: i32 = libc::SO_REUSEADDR;
-/// TCP, 1: several listeners may share one address and port; each new connection goes to one of them.
+/// 1: several sockets may share one address and port, if all of them say so; each new connection goes to one
+/// of the listeners, all datagrams of one peer to one of the sockets.
 pub const SO_REUSEPORT: i32 = libc::SO_REUSEPORT;
 /// TCP, 1: a silent peer is probed.
 pub const SO_KEEPALIVE: i32 = libc::SO_KEEPALIVE;
@@ -71,7 +73,7 @@ pub const IPV6_MTU_DISCOVER: i32 = libc::IPV6_MTU_DISCOVER;
 pub const TCP_NODELAY: i32 = libc::TCP_NODELAY;
 /// Largest segment, bytes of data, 88 to 32,767; 0: as the path allows.
 pub const TCP_MAXSEG: i32 = libc::TCP_MAXSEG;
-/// 1: partial segments wait for more data, at most 200 ms.
+/// 1: partial segments wait for more data, for 200 ms or a retransmission timeout at most.
 pub const TCP_CORK: i32 = libc::TCP_CORK;
 /// Seconds of silence before the first keep-alive probe, 1 to 32,767.
 pub const TCP_KEEPIDLE: i32 = libc::TCP_KEEPIDLE;
@@ -89,7 +91,7 @@ pub const TCP_WINDOW_CLAMP: i32 = libc::TCP_WINDOW_CLAMP;
 pub const TCP_QUICKACK: i32 = libc::TCP_QUICKACK;
 /// Milliseconds that data may stay unacknowledged; 0: as `tcp_retries2` says.
 pub const TCP_USER_TIMEOUT: i32 = libc::TCP_USER_TIMEOUT;
-/// Bytes not sent yet from which on a socket is not writable.
+/// Bytes not sent yet from which on a send waits, and half of which keep a socket from being writable.
 pub const TCP_NOTSENT_LOWAT: i32 = 25;
 /// Least retransmission timeout, microseconds, 1,000 at least (Linux 6.15).
 pub const TCP_RTO_MIN_US: i32 = 45;

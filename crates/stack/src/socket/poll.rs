@@ -91,7 +91,8 @@ impl Watch for Alarm {
 /// poll(2) does; it polls the queues of all members, where Linux polls those it meets first.
 ///
 /// # Errors
-/// `Interrupted` by a signal while it sleeps, as [`UdpSocket::recv`](crate::UdpSocket::recv); no descriptor left for the thread's eventfd.
+/// `Interrupted` by a signal while it sleeps, as [`UdpSocket::recv`](crate::UdpSocket::recv); no
+/// descriptor left for the thread's eventfd.
 ///
 /// ```
 /// use busypoll_stack::{Events, Host, PollFd, UdpSocket, nic::cable, poll};

@@ -247,6 +247,11 @@ impl Waiting {
         }
     }
 
+    /// Looks at the queue once, if the socket busy polls: for who has nothing to wait for.
+    pub(super) fn look(&self, bed: &impl Bed) {
+        self.poll(true, bed, &mut || None::<io::Result<()>>, None);
+    }
+
     /// Busy polls by `SO_BUSY_POLL` if a napi id is known. True if something came.
     #[inline]
     fn poll(

@@ -47,12 +47,6 @@ pub mod code {
     pub const FRAGMENTATION_NEEDED: u8 = 4;
     /// Unreachable: the network is closed by an administrator.
     pub const NET_PROHIBITED: u8 = 9;
-    /// Unreachable: the host is closed by an administrator.
-    pub const HOST_PROHIBITED: u8 = 10;
-    /// Unreachable: a filter forbids it.
-    pub const FILTERED: u8 = 13;
-    /// Time exceeded: the time to live ran out.
-    pub const TTL_EXCEEDED: u8 = 0;
     /// Time exceeded: a fragment is missing.
     pub const REASSEMBLY_EXCEEDED: u8 = 1;
 }

@@ -30,10 +30,6 @@ impl Type {
     pub const ECHO_REQUEST: Type = Type(128);
     /// The answer to a ping.
     pub const ECHO_REPLY: Type = Type(129);
-    /// Asks routers to introduce themselves.
-    pub const ROUTER_SOLICITATION: Type = Type(133);
-    /// A router introduces itself.
-    pub const ROUTER_ADVERTISEMENT: Type = Type(134);
     /// Asks who has an address.
     pub const NEIGHBOR_SOLICITATION: Type = Type(135);
     /// Tells who has an address.

@@ -20,8 +20,6 @@ pub const DEFAULT_HOP_LIMIT: u8 = 64;
 
 /// Every node of the link (RFC 4291 section 2.7.1).
 pub const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-/// Every router of the link (RFC 4291 section 2.7.1).
-pub const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
 
 /// The group in which to ask who has `address`: ff02::1:ff00:0/104 and its low 24 bits
 /// (RFC 4291 section 2.7.1).

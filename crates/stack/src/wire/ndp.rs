@@ -1,17 +1,15 @@
 //! Neighbour discovery for IPv6 (RFC 4861).
 //!
-//! Owns the four messages a host needs and the rules by which one is believed. What is done about
-//! them is inet's business. Redirects are not read: a host may ignore them, and they have been
-//! good for little but misleading it.
+//! Owns the two messages by which neighbours find each other, and the rules by which one is believed. What
+//! is done about them is inet's business. Routers' are not read: routes are given; nor are redirects, which
+//! a host may ignore, and which have been good for little but misleading it.
 
 use std::net::Ipv6Addr;
 
 use super::checksum::Sum;
 use super::icmpv6::{self, Type};
-use super::{Error, MacAddr, Result, be32, ethernet, ip6, ipv6, put_ip6};
+use super::{Error, MacAddr, Result, ethernet, ip6, ipv6, put_ip6};
 
-/// Bytes of a router solicitation with its sender's MAC address.
-pub const ROUTER_SOLICITATION_LEN: usize = 16;
 /// Bytes of a neighbour solicitation or advertisement with a MAC address.
 pub const NEIGHBOR_LEN: usize = 32;
 /// The hop limit of every message: no router has passed it on.
@@ -19,14 +17,7 @@ pub const HOP_LIMIT: u8 = 255;
 
 /// A message that may be believed.
 #[derive(Debug, Clone, Copy)]
-pub enum Message<'a> {
-    /// A host asks routers to introduce themselves.
-    RouterSolicitation {
-        /// The host's MAC address.
-        source: Option<MacAddr>,
-    },
-    /// A router introduces itself.
-    RouterAdvertisement(RouterAdvertisement<'a>),
+pub enum Message {
     /// Somebody asks who has `target`.
     NeighborSolicitation {
         /// The address in question, not a group's.
@@ -49,53 +40,9 @@ pub enum Message<'a> {
     },
 }
 
-/// A router's introduction of itself (RFC 4861 section 4.2).
-#[derive(Debug, Clone, Copy)]
-pub struct RouterAdvertisement<'a> {
-    /// The hop limit it recommends; 0 if none.
-    pub hop_limit: u8,
-    /// How long it is a default router, seconds; 0 if it is none.
-    pub lifetime: u16,
-    /// How long a neighbour counts as reachable, milliseconds; 0 if it does not say.
-    pub reachable_time: u32,
-    /// Between solicitations, milliseconds; 0 if it does not say.
-    pub retransmission: u32,
-    /// The router's MAC address.
-    pub source: Option<MacAddr>,
-    /// The MTU of the link, bytes. To be believed between [`ipv6::MIN_MTU`] and the link's own.
-    pub mtu: Option<u32>,
-    options: Options<'a>,
-}
-
-impl<'a> RouterAdvertisement<'a> {
-    /// The prefixes it announces.
-    pub fn prefixes(&self) -> impl Iterator<Item = Prefix> + use<'a> {
-        self.options.filter(|o| o.kind() == option::PREFIX).filter_map(|o| o.prefix())
-    }
-}
-
-/// A prefix a router announces (RFC 4861 section 4.6.2).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Prefix {
-    /// The prefix; bits beyond its length mean nothing.
-    pub prefix: Ipv6Addr,
-    /// Its length in bits, at most 128.
-    pub len: u8,
-    /// Addresses of it are on this link.
-    pub on_link: bool,
-    /// Hosts may make themselves addresses of it (RFC 4862).
-    pub autonomous: bool,
-    /// How long it is on the link, seconds; `u32::MAX` means for ever.
-    pub valid: u32,
-    /// How long addresses of it are to be preferred, seconds.
-    pub preferred: u32,
-}
-
 mod option {
     pub const SOURCE_MAC: u8 = 1;
     pub const TARGET_MAC: u8 = 2;
-    pub const PREFIX: u8 = 3;
-    pub const MTU: u8 = 5;
 }
 
 /// One option, at least the 8 bytes it begins with.
@@ -110,18 +57,6 @@ impl Opt<'_> {
     /// Ethernet's form (RFC 2464 section 6): 8 bytes.
     fn mac(self) -> MacAddr {
         ethernet::mac(self.0, 2)
-    }
-
-    fn prefix(self) -> Option<Prefix> {
-        let b = self.0;
-        (b.len() >= 32 && b[2] <= 128).then(|| Prefix {
-            prefix: ip6(b, 16),
-            len: b[2],
-            on_link: b[3] & 0x80 != 0,
-            autonomous: b[3] & 0x40 != 0,
-            valid: be32(b, 4),
-            preferred: be32(b, 8),
-        })
     }
 }
 
@@ -163,63 +98,35 @@ impl<'a> Iterator for Options<'a> {
 /// Reads a message whose checksum has been verified; `None` if it is of another kind.
 ///
 /// # Errors
-/// What RFC 4861 sections 6.1 and 7.1 want silently discarded: [`Error::BadValue`] if it has come
+/// What RFC 4861 section 7.1 wants silently discarded: [`Error::BadValue`] if it has come
 /// from beyond the link or contradicts itself, [`Error::Truncated`], [`Error::BadLength`].
-pub fn parse<'a>(
-    ip: &ipv6::Packet<&[u8]>,
-    message: &icmpv6::Packet<&'a [u8]>,
-) -> Result<Option<Message<'a>>> {
-    let fixed = match message.kind() {
-        Type::ROUTER_SOLICITATION => 0,
-        Type::ROUTER_ADVERTISEMENT => 8,
-        Type::NEIGHBOR_SOLICITATION | Type::NEIGHBOR_ADVERTISEMENT => 16,
-        _ => return Ok(None),
-    };
+pub fn parse(ip: &ipv6::Packet<&[u8]>, message: &icmpv6::Packet<&[u8]>) -> Result<Option<Message>> {
+    if !matches!(message.kind(), Type::NEIGHBOR_SOLICITATION | Type::NEIGHBOR_ADVERTISEMENT) {
+        return Ok(None);
+    }
     // "The IP Hop Limit field has a value of 255, i.e., the packet could not possibly have been
     // forwarded by a router." "ICMP Code is 0."
     if ip.hop_limit() != HOP_LIMIT || message.code() != 0 {
         return Err(Error::BadValue);
     }
-    let (body, options) = message.payload().split_at_checked(fixed).ok_or(Error::Truncated)?;
+    let (body, options) = message.payload().split_at_checked(16).ok_or(Error::Truncated)?;
     let options = Options::new_checked(options)?;
-    let unspecified = ip.src().is_unspecified();
-    let source = options.mac(option::SOURCE_MAC);
-    let first = message.rest();
+    let target = ip6(body, 0);
     let good = |valid: bool| if valid { Ok(()) } else { Err(Error::BadValue) };
+    good(!target.is_multicast())?;
     Ok(Some(match message.kind() {
-        Type::ROUTER_SOLICITATION => {
-            // "If the IP source address is the unspecified address, there is no source link-layer
-            // address option in the message."
-            good(!unspecified || source.is_none())?;
-            Message::RouterSolicitation { source }
-        }
-        Type::ROUTER_ADVERTISEMENT => {
-            // "IP Source Address is a link-local address."
-            good(ip.src().is_unicast_link_local())?;
-            let mut of_kind = options.filter(|o| o.kind() == option::MTU);
-            Message::RouterAdvertisement(RouterAdvertisement {
-                hop_limit: (first >> 24) as u8,
-                lifetime: first as u16,
-                reachable_time: be32(body, 0),
-                retransmission: be32(body, 4),
-                source,
-                mtu: of_kind.next().map(|o| be32(o.0, 4)),
-                options,
-            })
-        }
         Type::NEIGHBOR_SOLICITATION => {
-            let target = ip6(body, 0);
+            let source = options.mac(option::SOURCE_MAC);
             // "If the IP source address is the unspecified address, the IP destination address is
-            // a solicited-node multicast address", and no source MAC, as above.
-            good(!target.is_multicast())?;
+            // a solicited-node multicast address", and "there is no source link-layer address option".
+            let unspecified = ip.src().is_unspecified();
             good(!unspecified || source.is_none() && is_solicited_node(ip.dst()))?;
             Message::NeighborSolicitation { target, source }
         }
         _ => {
-            let target = ip6(body, 0);
+            let first = message.rest();
             let solicited = first & 1 << 30 != 0;
             // "If the IP Destination Address is a multicast address the Solicited flag is zero."
-            good(!target.is_multicast())?;
             good(!(ip.dst().is_multicast() && solicited))?;
             Message::NeighborAdvertisement {
                 target,
@@ -236,20 +143,6 @@ fn is_solicited_node(address: Ipv6Addr) -> bool {
     address == ipv6::solicited_node(address)
 }
 
-/// Writes a router solicitation; `addresses` is the [`ipv6::address_sum`] of its packet. Returns
-/// its length: 8 bytes without a MAC address, [`ROUTER_SOLICITATION_LEN`] with one.
-///
-/// # Errors
-/// [`Error::Truncated`] if the buffer is shorter.
-pub fn put_router_solicitation(
-    buf: &mut [u8],
-    addresses: Sum,
-    source: Option<MacAddr>,
-) -> Result<usize> {
-    let mac = source.map(|mac| (option::SOURCE_MAC, mac));
-    put(buf, addresses, Type::ROUTER_SOLICITATION, 0, None, mac)
-}
-
 /// Writes a neighbour solicitation that asks who has `target`. Returns its length: 24 bytes
 /// without a MAC address, [`NEIGHBOR_LEN`] with one.
 ///
@@ -262,7 +155,7 @@ pub fn put_neighbor_solicitation(
     source: Option<MacAddr>,
 ) -> Result<usize> {
     let mac = source.map(|mac| (option::SOURCE_MAC, mac));
-    put(buf, addresses, Type::NEIGHBOR_SOLICITATION, 0, Some(target), mac)
+    put(buf, addresses, Type::NEIGHBOR_SOLICITATION, 0, target, mac)
 }
 
 /// Writes a host's neighbour advertisement: `target` has `mac`. `solicited` if it answers one who
@@ -281,7 +174,7 @@ pub fn put_neighbor_advertisement(
 ) -> Result<usize> {
     let flags = u32::from(solicited) << 30 | u32::from(overrides) << 29;
     let mac = Some((option::TARGET_MAC, mac));
-    put(buf, addresses, Type::NEIGHBOR_ADVERTISEMENT, flags, Some(target), mac)
+    put(buf, addresses, Type::NEIGHBOR_ADVERTISEMENT, flags, target, mac)
 }
 
 fn put(
@@ -289,15 +182,13 @@ fn put(
     addresses: Sum,
     kind: Type,
     first: u32,
-    target: Option<Ipv6Addr>,
+    target: Ipv6Addr,
     mac: Option<(u8, MacAddr)>,
 ) -> Result<usize> {
-    let at = icmpv6::HEADER_LEN + if target.is_some() { 16 } else { 0 };
+    let at = icmpv6::HEADER_LEN + 16;
     let len = at + if mac.is_some() { 8 } else { 0 };
     let buf = buf.get_mut(..len).ok_or(Error::Truncated)?;
-    if let Some(target) = target {
-        put_ip6(buf, icmpv6::HEADER_LEN, target);
-    }
+    put_ip6(buf, icmpv6::HEADER_LEN, target);
     if let Some((option, mac)) = mac {
         buf[at] = option;
         buf[at + 1] = 1; // in units of 8 bytes
@@ -341,22 +232,7 @@ mod tests {
         })
     }
 
-    /// A router advertisement with these options.
-    fn router(src: Ipv6Addr, options: &[u8]) -> Vec<u8> {
-        packet(src, ipv6::ALL_NODES, |b, sum| {
-            let len = 16 + options.len();
-            let fixed = [0, 0, 0x75, 0x30, 0, 0, 3, 0xe8]; // reachable 30 s, retransmission 1 s
-            b[8..16].copy_from_slice(&fixed);
-            b[16..len].copy_from_slice(options);
-            let first = 64 << 24 | 1800; // hop limit and lifetime
-            icmpv6::Packet::init(&mut b[..len], Type::ROUTER_ADVERTISEMENT, 0, first)
-                .unwrap()
-                .fill_checksum(sum);
-            len
-        })
-    }
-
-    fn read(bytes: &[u8]) -> Result<Option<Message<'_>>> {
+    fn read(bytes: &[u8]) -> Result<Option<Message>> {
         let ip = ipv6::Packet::new_checked(bytes)?;
         let message = icmpv6::Packet::new_checked(ip.payload())?;
         message.verify_checksum(ip.address_sum())?;
@@ -389,49 +265,9 @@ mod tests {
     }
 
     #[test]
-    fn routers() {
-        let ask =
-            |mac| packet(A, ipv6::ALL_ROUTERS, |b, s| put_router_solicitation(b, s, mac).unwrap());
-        let bytes = ask(Some(MAC));
-        assert_eq!(bytes.len(), 40 + ROUTER_SOLICITATION_LEN);
-        let Ok(Some(Message::RouterSolicitation { source })) = read(&bytes) else { panic!() };
-        assert_eq!(source, Some(MAC));
-        assert!(matches!(read(&ask(None)), Ok(Some(Message::RouterSolicitation { source: None }))));
-
-        #[rustfmt::skip]
-        let options = [
-            1, 1, 2, 0, 0, 0, 0, 1,
-            5, 1, 0, 0, 0, 0, 0x05, 0xdc,
-            3, 4, 64, 0xc0, 0, 0, 0, 60, 0, 0, 0, 30, 0, 0, 0, 0,
-            0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-            3, 1, 64, 0xc0, 0, 0, 0, 60, // too short for a prefix
-            200, 1, 0, 0, 0, 0, 0, 0,
-        ];
-        let bytes = router(A, &options);
-        let Ok(Some(Message::RouterAdvertisement(ra))) = read(&bytes) else { panic!() };
-        assert_eq!((ra.hop_limit, ra.lifetime), (64, 1800));
-        assert_eq!((ra.reachable_time, ra.retransmission), (30_000, 1_000));
-        assert_eq!((ra.source, ra.mtu), (Some(MAC), Some(1500)));
-        let (prefix, len) = (Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0), 64);
-        let want =
-            Prefix { prefix, len, on_link: true, autonomous: true, valid: 60, preferred: 30 };
-        assert!(ra.prefixes().eq([want]));
-        assert_eq!(
-            read(&router(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1), &[])).err(),
-            Some(Error::BadValue)
-        );
-    }
-
-    #[test]
     fn what_has_passed_a_router_is_not_believed() {
         let group = ipv6::solicited_node(B);
-        let all = [
-            solicitation(A, group, Some(MAC)),
-            advertisement(A, true),
-            router(A, &[]),
-            packet(A, ipv6::ALL_ROUTERS, |b, s| put_router_solicitation(b, s, None).unwrap()),
-        ];
-        for bytes in all {
+        for bytes in [solicitation(A, group, Some(MAC)), advertisement(A, true)] {
             assert_eq!(error(bytes.clone(), |_| ()), None);
             assert_eq!(error(bytes.clone(), |b| b[7] = 254), Some(Error::BadValue));
             assert_eq!(error(bytes, |b| b[41] = 1), Some(Error::BadValue)); // code
@@ -475,6 +311,5 @@ mod tests {
         assert_eq!(put_neighbor_advertisement(&mut buf, sum, B, MAC, true, true), short);
         assert_eq!(put_neighbor_solicitation(&mut buf, sum, B, Some(MAC)), short);
         assert_eq!(put_neighbor_solicitation(&mut buf, sum, B, None), Ok(24));
-        assert_eq!(put_router_solicitation(&mut buf[..7], sum, None), short);
     }
 }

@@ -5,7 +5,7 @@
 use crate::{
     check,
     napi::{
-        self, Context, Pass, Poller, Upper, Waiter, Wake, Watchdog,
+        self, Context, Outside, Pass, Poller, Upper, Waiter, Wake, Watchdog,
         handoff::{Handoff, Heir, Parting, Rest},
     },
     nic::{Frame, Ring, RingSender},
@@ -94,7 +94,7 @@ impl Stage {
             let waiter = Arc::new(Waiter::new().unwrap());
             for _ in 0..packets {
                 sockets.receive_by(at, &waiter, |waiter| {
-                    context.sleep(waiter, None);
+                    context.sleep(waiter, None, &mut Outside::nothing());
                 });
             }
         })
@@ -114,7 +114,7 @@ impl Stage {
     fn await_delivery(&self, at: usize) {
         let waiter = Arc::new(Waiter::new().unwrap());
         self.sockets.receive_by(at, &waiter, |waiter| {
-            waiter.sleep(None);
+            waiter.sleep(None, &mut Outside::nothing());
         });
     }
 
@@ -261,7 +261,7 @@ fn a_context_is_closed_over_a_leader_that_sleeps() {
         waiter.start();
         let leader = {
             let (context, waiter) = (stage.context.clone(), waiter.clone());
-            thread::spawn(move || context.sleep(&waiter, None))
+            thread::spawn(move || context.sleep(&waiter, None, &mut Outside::nothing()))
         };
         let sockets = stage.sockets.clone();
         stage.sender.send(0);

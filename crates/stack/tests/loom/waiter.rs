@@ -54,7 +54,7 @@ fn no_wake_up_is_lost() {
         // Twice: a wake-up that comes late for the first wait must not spoil the second.
         for _ in 0..2 {
             receive(&socket, &waiter, || {
-                waiter.sleep(None);
+                waiter.sleep(None, &mut Outside::nothing());
             });
         }
         senders.into_iter().for_each(|sender| sender.join().unwrap());
@@ -98,7 +98,7 @@ fn a_wake_up_and_something_outside_at_once_are_both_seen() {
             thread::spawn(move || waiter.wake())
         };
         crate::sys::signal(fd);
-        let wake = waiter.sleep_minding(None, &mut outside);
+        let wake = waiter.sleep(None, &mut outside);
         waker.join().unwrap();
         assert!(matches!(wake, Wake::Woken | Wake::Outside));
         assert!(waiter.is_woken() && outside.look(), "one of the two is gone");
@@ -118,7 +118,7 @@ fn a_timeout_against_a_wake_up_forgets_neither() {
                 waiter.wake();
             })
         };
-        match waiter.sleep(Some(Duration::from_micros(1))) {
+        match waiter.sleep(Some(Duration::from_micros(1)), &mut Outside::nothing()) {
             Wake::Woken => assert_eq!(said.load(Ordering::Relaxed), 1, "woken before the word"),
             Wake::Timeout => {}
             other => panic!("{other:?}"),

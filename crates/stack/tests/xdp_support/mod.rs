@@ -12,7 +12,8 @@ use busypoll_stack::{
     },
 };
 use std::{
-    net::{Ipv4Addr, SocketAddr, UdpSocket},
+    net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
+    os::fd::AsRawFd,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -30,6 +31,15 @@ pub struct Station {
     pub queue: Queue,
     pub steering: Arc<dyn Steering>,
     pub address: SocketAddr,
+}
+
+impl Station {
+    /// Sends one frame.
+    pub fn send(&mut self, frame: &[u8]) {
+        let fill = &mut |to: &mut [u8]| to.copy_from_slice(frame);
+        self.queue.tx.push(frame.len(), false, fill).unwrap();
+        self.queue.tx.flush();
+    }
 }
 
 pub fn station(host: &LabHost) -> Station {
@@ -50,6 +60,29 @@ pub fn kernel_socket(host: &LabHost, port: u16) -> UdpSocket {
     let socket = host.enter(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))).unwrap().unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     socket
+}
+
+/// IPv6 options without the byte that says what follows them: padding, which asks for nothing.
+pub const PADDING: [u8; 7] = [0, 1, 4, 0, 0, 0, 0];
+
+/// Has the kernel put options into the header of every packet from `socket` to `to`, such as ask for nothing: as many
+/// as there is room for over IPv4, two extension headers over IPv6.
+pub fn add_options(socket: &impl AsRawFd, to: IpAddr) {
+    if to.is_ipv4() {
+        return add_header(socket, (libc::IPPROTO_IP, libc::IP_OPTIONS), &[1; 40]);
+    }
+    let header = [&[0], &PADDING[..]].concat();
+    for name in [libc::IPV6_HOPOPTS, libc::IPV6_DSTOPTS] {
+        add_header(socket, (libc::IPPROTO_IPV6, name), &header);
+    }
+}
+
+/// Has the kernel put `header` into every packet from `socket`, which the option (level, name) is for.
+pub fn add_header(socket: &impl AsRawFd, (level, name): (i32, i32), header: &[u8]) {
+    let (value, len) = (header.as_ptr().cast(), header.len() as libc::socklen_t);
+    // SAFETY: the header is valid for its length.
+    let set = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, value, len) };
+    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
 }
 
 /// Polls until `done` says so, or panics.

@@ -39,7 +39,7 @@ impl Flow {
     /// Does something to the connection, then sends what may go because of it.
     #[inline]
     fn call<R>(&self, pass: &mut Pass<'_>, call: impl FnOnce(&mut Connection, Instant) -> R) -> R {
-        let mut state = self.core.lock();
+        let mut state = self.core.enter(pass);
         let result = call(&mut state.connection, pass.now);
         self.core.finish(state, &self.inet, pass);
         self.inet.deliver_local(pass);
@@ -81,7 +81,7 @@ impl Flow {
         peek: bool,
         pass: &mut Pass<'_>,
     ) -> io::Result<usize> {
-        let mut state = self.core.lock();
+        let mut state = self.core.enter(pass);
         let result = state.connection.recv(into, peek, pass.now);
         // Reading moves no timer, and seldom is there something to say.
         if state.connection.has_to_send() || self.inet.ledger().is_some() {
@@ -166,14 +166,9 @@ impl Flow {
         self.core.lock().connection.quick_ack()
     }
 
-    /// `IP_TTL` and `IP_TOS`.
-    pub fn path_options(&self) -> PathOptions {
-        self.core.lock().path_options
-    }
-
-    /// Sets them from now on.
+    /// Sets `IP_TTL` and `IP_TOS` from now on.
     pub fn set_path_options(&self, options: PathOptions, pass: &mut Pass<'_>) {
-        let mut state = self.core.lock();
+        let mut state = self.core.enter(pass);
         state.set_path_options(options, &self.core.tuple, &self.inet, pass.now);
     }
 
@@ -185,11 +180,6 @@ impl Flow {
     /// Bytes sent and not acknowledged yet (`SIOCOUTQ`).
     pub fn unacknowledged(&self) -> usize {
         self.core.lock().connection.unacknowledged()
-    }
-
-    /// Bytes taken and not sent yet (`SIOCOUTQNSD`).
-    pub fn unsent(&self) -> usize {
-        self.core.lock().connection.unsent()
     }
 
     /// The state of the connection.

@@ -13,6 +13,9 @@ use std::{
     time::Duration,
 };
 
+/// The largest segment that Linux gives to a device (`GSO_LEGACY_MAX_SIZE`).
+const LARGE_SEGMENT: u32 = 65_536;
+
 impl Connection {
     /// Takes bytes to send; `more` (`MSG_MORE`) says that others follow. Returns how many had room.
     ///
@@ -28,7 +31,7 @@ impl Connection {
         if self.snd_una == self.snd_nxt {
             self.recovery.idle_restart(now);
         }
-        let taken = self.buffer.push(data);
+        let taken = self.buffer.push(data, self.may_queue());
         self.more = more;
         if taken < data.iter().map(|piece| piece.len()).sum() {
             self.starved = true;
@@ -44,7 +47,7 @@ impl Connection {
     pub(super) fn has_room(&self) -> bool {
         matches!(self.state, State::Established | State::CloseWait)
             && self.buffer.takes(self.snd_mss as usize)
-            && self.may_queue()
+            && self.may_queue() >= self.snd_mss as usize
     }
 
     #[cold]
@@ -240,20 +243,32 @@ impl Connection {
         ready
     }
 
-    /// `sk_stream_is_writeable`: a third of the buffer is free, and not too much of it waits to be sent.
+    /// `sk_stream_is_writeable`: a third of the buffer is free, and less than half of `TCP_NOTSENT_LOWAT` waits to be
+    /// sent.
     #[inline]
     pub(super) fn is_writable(&self) -> bool {
-        self.buffer.is_writable() && self.may_queue()
+        let low = self.notsent_low_water();
+        self.buffer.is_writable() && (low == u32::MAX || self.unsent() < low.div_ceil(2) as usize)
     }
 
-    /// `TCP_NOTSENT_LOWAT`.
+    /// How many bytes more may wait to be sent. `TCP_NOTSENT_LOWAT` keeps Linux from beginning a large segment, and not
+    /// from filling one: it is exceeded by up to so much.
     #[inline]
-    fn may_queue(&self) -> bool {
-        let low = match self.options.notsent_low_water {
+    fn may_queue(&self) -> usize {
+        let low = self.notsent_low_water();
+        if low == u32::MAX {
+            return usize::MAX;
+        }
+        let segment = (LARGE_SEGMENT / self.snd_mss).max(1) * self.snd_mss;
+        (low as usize).next_multiple_of(segment as usize).saturating_sub(self.unsent())
+    }
+
+    #[inline]
+    fn notsent_low_water(&self) -> u32 {
+        match self.options.notsent_low_water {
             0 => self.shared.config.tcp_notsent_lowat,
             low => low,
-        };
-        low == u32::MAX || self.buffer.end() - self.snd_nxt < low
+        }
     }
 
     /// FIN follows the data (RFC 9293 section 3.10.4).

@@ -111,7 +111,8 @@ impl Inet {
             return Err(unavailable());
         }
         self.tcp_count(Count::TcpActiveOpens);
-        core.finish(core.lock(), self, pass);
+        let state = core.enter(pass);
+        core.finish(state, self, pass);
         self.deliver_local(pass);
         Ok(Flow::new(core, self.clone()))
     }

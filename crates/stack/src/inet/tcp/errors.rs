@@ -49,7 +49,7 @@ impl Inet {
         let unreachable = matches!(error.errno, libc::EHOSTUNREACH | libc::ENETUNREACH);
         self.tcp.table.find(&Tuple::new(local, remote), |entry| match entry {
             Entry::Flow(core) => {
-                let mut state = core.lock();
+                let mut state = core.enter(pass);
                 if error.errno == libc::EMSGSIZE {
                     // Paths know already; what is in flight and too big goes again in smaller pieces.
                     state.renew_path(&core.tuple, self, pass.now);

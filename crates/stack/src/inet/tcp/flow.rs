@@ -28,6 +28,9 @@ use crate::{
 };
 use std::{any::Any, net::SocketAddr, sync::Arc, time::Duration};
 
+/// How long after its last timer a connection with nothing under way gives back what it can do without.
+const REST: Duration = Duration::from_millis(200);
+
 /// How soon to try again after a full transmit ring, which empties by itself.
 const RETRY: Duration = Duration::from_millis(1);
 
@@ -52,6 +55,8 @@ pub(super) enum Dropped {
 
 pub(super) struct State {
     pub(super) connection: Connection,
+    /// The latest time it was told.
+    latest: Instant,
     /// `None` while idle, or if there is no way: then what is sent is lost, and sent again.
     path: Option<Box<Path>>,
     pub(super) path_options: PathOptions,
@@ -94,6 +99,7 @@ impl Core {
     pub(super) fn new(parts: Parts) -> Arc<Core> {
         let state = State {
             connection: parts.connection,
+            latest: Instant::ZERO,
             path_options: parts.path.options,
             queue: parts.path.queue,
             path: Some(Box::new(parts.path)),
@@ -118,6 +124,16 @@ impl Core {
         lock(&self.state)
     }
 
+    /// Locks it for a pass, whose time may be from before that of one that was here first: a connection's time, which
+    /// its timestamps tell the peer, never goes back.
+    #[inline]
+    pub(super) fn enter(&self, pass: &mut Pass<'_>) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        pass.now = pass.now.max(state.latest);
+        state.latest = pass.now;
+        state
+    }
+
     /// A segment has come.
     #[inline]
     pub(super) fn segment(
@@ -127,7 +143,7 @@ impl Core {
         arrival: &Arrival<'_>,
         pass: &mut Pass<'_>,
     ) {
-        let mut state = self.lock();
+        let mut state = self.enter(pass);
         state.take_in(inet, segment, arrival, pass);
         if pass.batched && state.connection.has_to_send() {
             // What is sent at the end of the pass answers all its segments.
@@ -150,7 +166,7 @@ impl Core {
         arrival: &Arrival<'_>,
         pass: &mut Pass<'_>,
     ) -> bool {
-        let mut state = self.lock();
+        let mut state = self.enter(pass);
         if state.listed {
             state.take_in(inet, segment, arrival, pass);
         }
@@ -159,7 +175,7 @@ impl Core {
 
     /// The pass that has put us off is over: `rest` gets those put off before us.
     pub(super) fn catch_up(self: &Arc<Core>, inet: &Inet, pass: &mut Pass<'_>) {
-        let mut state = self.lock();
+        let mut state = self.enter(pass);
         state.put_off = false;
         pass.later = state.later.take().map(|next| next as Arc<dyn Any + Send + Sync>);
         state.leave_ack(|endpoint| endpoint.receives(pass));
@@ -169,7 +185,7 @@ impl Core {
     /// Our timer has fired.
     #[cold]
     pub(super) fn timer(self: &Arc<Core>, handle: Handle, inet: &Inet, pass: &mut Pass<'_>) {
-        let mut state = self.lock();
+        let mut state = self.enter(pass);
         if state.timer.is_some_and(|(ours, _)| ours == handle) {
             state.timer = None;
         }
@@ -180,7 +196,14 @@ impl Core {
             Dropped::Abort => state.connection.abort(now),
         }
         match state.connection.deadline() {
-            Some(at) if at <= now => state.connection.timer(now),
+            Some(at) if at <= now => {
+                state.connection.timer(now);
+                // Perhaps an acknowledgment that was put off, and the last thing to do: comes back to rest.
+                if state.timer.is_none() {
+                    let handle = inet.tcp_timer(now + REST, None, || Timer::Flow(self.clone()));
+                    state.timer = Some((handle, now + REST));
+                }
+            }
             Some(_) => {}
             // Nothing has been under way for a while: what an idle connection can do without goes.
             None => {

@@ -309,14 +309,6 @@ impl Listening {
         Some(Flow::new(core, self.inet.clone()))
     }
 
-    /// Whether a connection waits to be accepted.
-    pub fn ready(&self) -> Ready {
-        match lock(&self.listener.state).queue.is_empty() {
-            true => Ready::default(),
-            false => Ready::READABLE,
-        }
-    }
-
     /// How many connections wait to be accepted.
     pub fn queued(&self) -> usize {
         lock(&self.listener.state).queue.len()
@@ -327,11 +319,6 @@ impl Listening {
         let mut state = lock(&self.listener.state);
         state.backlog = backlog.min(self.inet.tcp.config().somaxconn);
         state.note();
-    }
-
-    /// What accepted connections start with.
-    pub fn options(&self) -> TcpOptions {
-        lock(&self.listener.state).tcp
     }
 
     /// Sets what connections made from now on start with.

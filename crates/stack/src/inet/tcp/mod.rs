@@ -187,8 +187,8 @@ pub struct Config {
     pub somaxconn: u32,
     /// The most TIME_WAIT entries; beyond it connections close without.
     pub tcp_max_tw_buckets: u32,
-    /// The most of them that each keep a port of the kernel's, and so a descriptor; beyond it connections made from here
-    /// close without. A host lowers it to an eighth of `RLIMIT_NOFILE`.
+    /// The most of them that each keep a port of the kernel's, and so a descriptor; beyond it connections made from
+    /// here close without. A host lowers it to an eighth of `RLIMIT_NOFILE`.
     pub tcp_max_tw_ports: u32,
     /// A connect may take the port of a TIME_WAIT whose timestamps lie behind.
     pub tcp_tw_reuse: bool,

@@ -31,12 +31,13 @@ impl SendBuffer {
         SendBuffer { store: Store::new(first, memory), limit, max: sizes.max.max(limit) }
     }
 
-    /// Appends as much as there is room for; how many bytes that was.
-    pub(super) fn push(&mut self, from: &[IoSlice<'_>]) -> usize {
+    /// Appends as much as there is room for, `most` bytes at the most; how many that was.
+    pub(super) fn push(&mut self, from: &[IoSlice<'_>], most: usize) -> usize {
         let mut pushed = 0;
         for piece in from {
             let at = self.store.end();
-            let len = self.store.allowed(at, piece.len().min(self.room()), GRANTED);
+            let room = self.room().min(most - pushed);
+            let len = self.store.allowed(at, piece.len().min(room), GRANTED);
             self.store.write(at, piece.get(..len).unwrap_or_default());
             pushed += len;
             if len < piece.len() {
@@ -158,7 +159,7 @@ mod tests {
     }
 
     fn push(buffer: &mut SendBuffer, bytes: &[u8]) -> usize {
-        buffer.push(&[IoSlice::new(bytes)])
+        buffer.push(&[IoSlice::new(bytes)], usize::MAX)
     }
 
     fn all(buffer: &SendBuffer, range: Range<Seq>) -> Vec<u8> {
@@ -183,7 +184,8 @@ mod tests {
     #[test]
     fn it_takes_what_its_limit_allows_and_grows_with_the_window() {
         let mut buffer = buffer(1, 1000, 5000, 1 << 20);
-        assert_eq!(buffer.push(&[IoSlice::new(&[1; 700]), IoSlice::new(&[2; 700])]), 1000);
+        let two = [IoSlice::new(&[1; 700]), IoSlice::new(&[2; 700])];
+        assert_eq!((buffer.push(&two, 900), buffer.push(&two, 900)), (900, 100));
         assert_eq!((buffer.room(), buffer.is_writable()), (0, false));
         buffer.grow(100);
         assert_eq!(buffer.limit(), 1000);
@@ -240,7 +242,8 @@ mod tests {
             for (n, (len, acked, view)) in steps.into_iter().enumerate() {
                 let bytes: Vec<_> = (0..len).map(|i| (n * 7 + i) as u8).collect();
                 let (left, right) = bytes.split_at(len / 3);
-                let taken = buffer.push(&[IoSlice::new(left), IoSlice::new(&[]), IoSlice::new(right)]);
+                let pieces = [IoSlice::new(left), IoSlice::new(&[]), IoSlice::new(right)];
+                let taken = buffer.push(&pieces, usize::MAX);
                 prop_assert_eq!(taken, len.min(10_000 - (sent.len() - una)));
                 sent.extend_from_slice(&bytes[..taken]);
                 una = sent.len().min(una + acked as usize);

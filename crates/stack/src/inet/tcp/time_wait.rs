@@ -57,7 +57,8 @@ pub(super) enum Outcome {
 }
 
 impl Resting {
-    /// Puts an entry in the place of a flow, unless there are too many or the flow has left: then the hold comes back.
+    /// Puts an entry in the place of a flow, unless there are too many, and then the hold comes back, or the flow has
+    /// left.
     pub(super) fn begin(
         inet: &Inet,
         flow: &Entry,

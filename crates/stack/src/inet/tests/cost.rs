@@ -58,7 +58,8 @@ fn cost_of_a_datagram_in_and_out() {
         for count in [1u16, 10_000] {
             while sockets.len() < count.into() {
                 let local = SocketAddr::from(([0, 0, 0, 0], 10_000 + sockets.len() as u16));
-                sockets.push(inet.udp_bind(local, false, Arc::new(Nobody)).unwrap());
+                sockets
+                    .push(inet.udp_bind(local, BindOptions::default(), Arc::new(Nobody)).unwrap());
             }
             let to = format!("10.0.0.1:{}", 10_000 + count - 1);
             for len in [1, 1400] {

@@ -2,8 +2,11 @@
 
 use super::*;
 
-fn bind_error(a: &Station, local: &str, reuse: bool) -> Option<i32> {
-    let result = a.inet.udp_bind(local.parse().unwrap(), reuse, Arc::<Mailbox>::default());
+const REUSE: BindOptions = BindOptions { reuse_address: true, reuse_port: false, only_v6: false };
+
+fn bind_error(a: &Station, local: &str, reuse_address: bool) -> Option<i32> {
+    let options = BindOptions { reuse_address, ..BindOptions::default() };
+    let result = a.inet.udp_bind(local.parse().unwrap(), options, Arc::<Mailbox>::default());
     result.err().map(|error| error.raw_os_error().unwrap())
 }
 
@@ -16,7 +19,7 @@ fn the_closest_match_gets_it() {
     assert_eq!(bind_error(&a, "10.0.0.1:7", true), Some(libc::EADDRINUSE));
     drop(_any);
     let share = |local: &str, mailbox: &Arc<Mailbox>| {
-        a.inet.udp_bind(local.parse().unwrap(), true, mailbox.clone()).unwrap()
+        a.inet.udp_bind(local.parse().unwrap(), REUSE, mailbox.clone()).unwrap()
     };
     let _any = share("0.0.0.0:7", &any);
     a.receive(&udp_to_a("10.0.0.2:9", "10.0.0.1:7", b"1"));
@@ -46,7 +49,7 @@ fn of_those_that_share_the_newest_gets_it_and_a_broadcast_goes_to_all() {
     let mut bindings: Vec<_> = boxes
         .iter()
         .map(|mailbox| {
-            a.inet.udp_bind("0.0.0.0:7".parse().unwrap(), true, mailbox.clone()).unwrap()
+            a.inet.udp_bind("0.0.0.0:7".parse().unwrap(), REUSE, mailbox.clone()).unwrap()
         })
         .collect();
     let got = || boxes.iter().map(|mailbox| mailbox.take().len()).collect::<Vec<_>>();
@@ -67,10 +70,10 @@ fn of_those_that_share_the_newest_gets_it_and_a_broadcast_goes_to_all() {
 #[test]
 fn sockets_with_so_reuseport_share_the_peers() {
     let a = Station::a();
-    let bind = |reuse, reuse_port| {
+    let bind = |reuse_address, reuse_port| {
         let (options, mailbox) =
-            (BindOptions { reuse, reuse_port, only_v6: false }, Arc::<Mailbox>::default());
-        let binding = a.inet.udp_bind_with("0.0.0.0:7".parse().unwrap(), options, mailbox.clone());
+            (BindOptions { reuse_address, reuse_port, only_v6: false }, Arc::<Mailbox>::default());
+        let binding = a.inet.udp_bind("0.0.0.0:7".parse().unwrap(), options, mailbox.clone());
         (binding.unwrap(), mailbox)
     };
     let send_from_100_peers = || {
@@ -209,7 +212,8 @@ fn an_unbound_endpoint_is_let_go() {
 fn a_datagram_without_room_is_dropped_and_counted() {
     let a = Station::a();
     let full = Arc::new(Mailbox { full: true, ..Mailbox::default() });
-    let _binding = a.inet.udp_bind("0.0.0.0:7".parse().unwrap(), false, full).unwrap();
+    let _binding =
+        a.inet.udp_bind("0.0.0.0:7".parse().unwrap(), BindOptions::default(), full).unwrap();
     a.receive(&udp_to_a("10.0.0.2:9", "10.0.0.1:7", b"x"));
     let counts = [Count::UdpRcvbufErrors, Count::UdpInErrors, Count::UdpInDatagrams];
     assert_eq!(counts.map(|count| a.count(count)), [1, 1, 0]);

@@ -163,7 +163,10 @@ impl Station {
 
     fn bind(&self, local: &str) -> (Binding, Arc<Mailbox>) {
         let mailbox = Arc::new(Mailbox::default());
-        let binding = self.inet.udp_bind(local.parse().unwrap(), false, mailbox.clone()).unwrap();
+        let binding = self
+            .inet
+            .udp_bind(local.parse().unwrap(), BindOptions::default(), mailbox.clone())
+            .unwrap();
         (binding, mailbox)
     }
 

@@ -176,7 +176,7 @@ impl Error {
 /// An owner in words, by its PID as it is seen from here.
 fn named(pid: i32) -> String {
     match pid {
-        0 => "a process that cannot be seen from here (of another PID namespace)".into(),
+        0 => "a process that cannot be seen from here (of another PID namespace, or asked for too often)".into(),
         pid => format!("process {pid}"),
     }
 }

@@ -39,8 +39,8 @@ impl std::fmt::Debug for Holding {
 }
 
 impl Holding {
-    /// Takes the interface `name` of the calling thread's network namespace. `native`: in the driver if it can. An owner
-    /// there is waited for, that it may let go, as long as `patience` says.
+    /// Takes the interface `name` of the calling thread's network namespace. `native`: in the driver if it can. An
+    /// owner there is waited for, that it may let go, as long as `patience` says.
     ///
     /// # Errors
     /// See [`Error`]; each is one line with its remedy.
@@ -76,6 +76,18 @@ impl Holding {
             unbound: (0..self.device.queues).map(|_| sockets()).collect::<Result<_, _>>()?,
         })
     }
+
+    /// Makes room for others to ask whose the interface is: only so many can, as nobody else lets them in.
+    pub fn dismiss_askers(&self) {
+        self.lock.dismiss();
+    }
+}
+
+/// Readable when somebody has asked whose the interface is.
+impl AsFd for Holding {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.lock.as_fd()
+    }
 }
 
 impl Drop for Holding {
@@ -86,19 +98,22 @@ impl Drop for Holding {
 }
 
 fn take(device: &Device, give_up: Instant) -> Result<Lock, Error> {
-    // An owner that ends between our two questions is a reason to ask again.
-    let mut tries = 3;
+    // An owner that ends between our two questions is a reason to ask again, as is one that has let go while its name
+    // has not.
+    let deadline = give_up + socket::CLEANUP;
     loop {
         match Lock::take(device.ifindex, give_up) {
             Ok(lock) => return Ok(lock),
             Err(Denied::OwnedBy(pid)) => {
                 return Err(Error::Owned { device: device.name.clone(), pid });
             }
+            Err(Denied::Failed(e))
+                if e.kind() == io::ErrorKind::ConnectionRefused && Instant::now() < deadline =>
+            {
+                thread::sleep(Duration::from_millis(5));
+            }
             Err(Denied::Failed(e)) => {
-                tries -= 1;
-                if tries == 0 {
-                    return Err(Error::os(&device.name, "take the device's lock", e));
-                }
+                return Err(Error::os(&device.name, "take the device's lock", e));
             }
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! The lock is a listening socket with an abstract name: one name space per network namespace, as
 //! interface indexes are, and the kernel lets go of it however its holder ends. Whoever finds the name
-//! taken connects to it and asks for the peer's credentials; nothing is ever accepted or exchanged.
+//! taken connects to it and asks for the peer's credentials; nothing is exchanged. Who asked stays in the
+//! backlog until the holder [dismisses](Lock::dismiss) him.
 
 use crate::sys;
 use std::{
@@ -21,6 +22,15 @@ const BACKLOG: libc::c_int = 128;
 
 /// Held as long as this process drives the device.
 pub(super) struct Lock(UnixListener);
+
+impl Drop for Lock {
+    /// A process that another thread is starting has our descriptors for a moment, and with them the name. Whoever
+    /// asks hears that nobody listens any more, and not that we still own the device.
+    fn drop(&mut self) {
+        // SAFETY: a plain system call.
+        unsafe { libc::shutdown(self.0.as_raw_fd(), libc::SHUT_RDWR) };
+    }
+}
 
 impl AsFd for Lock {
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -47,12 +57,20 @@ impl Lock {
             let bound = SocketAddr::from_abstract_name(name(ifindex))
                 .and_then(|address| UnixListener::bind_addr(&address));
             match bound {
-                Ok(listener) => return Ok(Lock(listener)),
+                Ok(listener) => {
+                    listener.set_nonblocking(true).map_err(Denied::Failed)?;
+                    return Ok(Lock(listener));
+                }
                 Err(e) if e.kind() != io::ErrorKind::AddrInUse => return Err(Denied::Failed(e)),
                 Err(_) if Instant::now() < give_up => thread::sleep(Duration::from_millis(5)),
                 Err(_) => return Err(owner(ifindex).map_or_else(Denied::Failed, Denied::OwnedBy)),
             }
         }
+    }
+
+    /// Makes room for others to ask. Who has asked has his answer already.
+    pub(super) fn dismiss(&self) {
+        while self.0.accept().is_ok() {}
     }
 }
 
@@ -67,7 +85,7 @@ pub(super) fn name_this_process(lock: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 fn owner(ifindex: u32) -> io::Result<i32> {
-    // SAFETY: no pointers. Not blocking: nobody accepts, so a full backlog would hold us for ever.
+    // SAFETY: no pointers. Not blocking: where nobody accepts, a full backlog would hold us for ever.
     let fd = sys::owned(unsafe {
         libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)
     })?;

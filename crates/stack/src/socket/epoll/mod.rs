@@ -209,7 +209,8 @@ impl Epoll {
     /// many; 0 only when `timeout` is over (`None`: never).
     ///
     /// # Errors
-    /// `Interrupted` by a signal while it sleeps, as [`UdpSocket::recv`](crate::UdpSocket::recv); EINVAL for no room, or no descriptor left for the thread's eventfd.
+    /// `Interrupted` by a signal while it sleeps, as [`UdpSocket::recv`](crate::UdpSocket::recv);
+    /// EINVAL for no room, or no descriptor left for the thread's eventfd.
     pub fn wait(
         &self,
         events: &mut Vec<EpollEvent>,
@@ -244,7 +245,8 @@ impl Epoll {
     /// one pass over each queue.
     ///
     /// # Errors
-    /// `Interrupted` by a signal while it sleeps, as [`UdpSocket::recv`](crate::UdpSocket::recv), or no descriptor left for the thread's eventfd.
+    /// `Interrupted` by a signal while it sleeps, as [`UdpSocket::recv`](crate::UdpSocket::recv),
+    /// or no descriptor left for the thread's eventfd.
     pub fn wait_beside(
         &self,
         timeout: Option<Duration>,

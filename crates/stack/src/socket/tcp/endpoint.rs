@@ -28,6 +28,8 @@ pub(super) struct Endpoint {
     word: AtomicU64,
     /// An acknowledgment is left to whom it was told.
     ack_left: AtomicBool,
+    /// Bytes sent since a sender last looked at the queue.
+    poured: AtomicU32,
     /// The napi id last followed.
     napi: AtomicU32,
     /// How many wait, so that what happens need not lock for nobody.
@@ -49,6 +51,9 @@ struct Waits {
 #[derive(Clone, Copy)]
 pub(super) struct Moment(u64);
 
+/// How much a sender that finds room sends before he looks at the queue.
+const POURED: u32 = 64 * 1024;
+
 const READY: u64 = 0xff;
 const ONCE: u64 = 0x100;
 
@@ -68,6 +73,7 @@ impl Endpoint {
             each: false,
             word: AtomicU64::new(0),
             ack_left: AtomicBool::new(false),
+            poured: AtomicU32::new(0),
             napi: AtomicU32::new(0),
             waiters: AtomicUsize::new(0),
             waits: Mutex::default(),
@@ -111,6 +117,15 @@ impl Endpoint {
     #[inline]
     pub(super) fn take_ack_left(&self) -> bool {
         self.ack_left.load(Ordering::Relaxed) && self.ack_left.swap(false, Ordering::Relaxed)
+    }
+
+    /// `len` bytes have been sent. Whether so many that acknowledgments of some may have come.
+    #[inline]
+    pub(super) fn pours(&self, len: usize) -> bool {
+        let poured = self.poured.load(Ordering::Relaxed).saturating_add(len as u32);
+        let enough = poured >= POURED;
+        self.poured.store(if enough { 0 } else { poured }, Ordering::Relaxed);
+        enough
     }
 
     /// Whether somebody sleeps here or watches.
@@ -346,7 +361,7 @@ bed!(Writing, writing, Ready::WRITABLE);
 #[cfg(test)]
 mod tests {
     use super::{super::stream::pass, *};
-    use crate::napi::Wake;
+    use crate::napi::{Outside, Wake};
     use std::{thread, time::Duration};
 
     /// One thread tells as soon as the other has seen what it told before, give or take some steps; the other looks
@@ -400,7 +415,7 @@ mod tests {
         if bed.join(waiter).is_err() {
             return;
         }
-        let wake = waiter.sleep(Some(Duration::from_secs(10)));
+        let wake = waiter.sleep(Some(Duration::from_secs(10)), &mut Outside::nothing());
         assert_ne!(wake, Wake::Timeout, "a wake-up was lost");
         if waiter.is_queued() || !waiter.is_woken() {
             bed.leave(waiter);

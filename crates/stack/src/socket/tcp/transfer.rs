@@ -102,6 +102,10 @@ impl Inner {
                 Err(error) => Some(Err(error)),
             }
         });
+        // Else what acknowledges a stream wakes the interrupt thread as long as its sender finds room.
+        if endpoint.pours(sent) {
+            waiting.look(&bed);
+        }
         match result {
             Err(error) if sent == 0 => Err(error),
             _ => Ok(sent),
@@ -229,14 +233,29 @@ fn push(
 ) -> io::Result<()> {
     let mut pass = pass();
     let result = match data {
-        [one] => {
-            let rest = IoSlice::new(one.get(*sent..).unwrap_or_default());
-            flow.send(&[rest], more, &mut pass).map(|taken| *sent += taken)
-        }
+        [one] => push_one(flow, one, more, sent, &mut pass),
         many => push_many(flow, (many, len), more, sent, &mut pass),
     };
     pass.wake.wake_all();
     result
+}
+
+#[inline]
+fn push_one(
+    flow: &Flow,
+    data: &[u8],
+    more: bool,
+    sent: &mut usize,
+    pass: &mut Pass<'_>,
+) -> io::Result<()> {
+    loop {
+        let rest = IoSlice::new(data.get(*sent..).unwrap_or_default());
+        *sent += flow.send(&[rest], more, pass)?;
+        // What was sent of it makes room again, where little may wait to be sent.
+        if *sent == data.len() || !flow.has_room() {
+            return Ok(());
+        }
+    }
 }
 
 fn push_many(
@@ -252,7 +271,7 @@ fn push_many(
         let more = more || *sent + wanted < len;
         let taken = flow.send(&pieces[..count], more, pass)?;
         *sent += taken;
-        if taken < wanted || *sent == len {
+        if *sent == len || taken < wanted && !flow.has_room() {
             return Ok(());
         }
     }

@@ -40,8 +40,8 @@ impl UdpSocket {
         };
         let Some(shadow) = shadow else { return Err(errno(libc::EADDRNOTAVAIL)) };
         // Who may share the port, bind(2) has said.
-        let options = BindOptions { reuse: true, ..inner.endpoint.options.bind() };
-        let inet = host.inet().udp_bind_with(local, options, inner.endpoint.clone())?;
+        let options = BindOptions { reuse_address: true, ..inner.endpoint.options.bind() };
+        let inet = host.inet().udp_bind(local, options, inner.endpoint.clone())?;
         let remote = kernel.peer_addr().ok();
         if let Some(remote) = remote {
             inet.connect_from(local.ip(), remote)?;

@@ -84,9 +84,7 @@ impl Find {
         into[..copied].copy_from_slice(self.payload.get(..copied)?);
         Some((meta, copied))
     }
-}
 
-impl Find {
     /// As [`pop`](Find::pop), into pieces.
     #[inline]
     pub(super) fn pop_pieces(&mut self, into: &mut [IoSliceMut<'_>]) -> Option<(Meta, usize)> {

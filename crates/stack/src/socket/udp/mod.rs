@@ -41,7 +41,8 @@ pub use receive::Incoming;
 pub use send::Outgoing;
 
 /// A UDP socket on a [`Host`], of IPv4, of IPv6, or bound to `[::]` of both. Its methods are those of
-/// [`std::net::UdpSocket`]; any number of threads may use it at once. It is closed when the last of its clones ([`try_clone`](UdpSocket::try_clone)) is dropped.
+/// [`std::net::UdpSocket`]; any number of threads may use it at once. It is closed when the last of its clones
+/// ([`try_clone`](UdpSocket::try_clone)) is dropped.
 ///
 /// ```
 /// use busypoll_stack::{Host, UdpSocket, nic::cable};
@@ -221,7 +222,7 @@ impl Inner {
             Some((local, shadow)) => (local, Some(shadow)),
             None => (local, None),
         };
-        let inet = self.host.inet().udp_bind_with(local, options, self.endpoint.clone())?;
+        let inet = self.host.inet().udp_bind(local, options, self.endpoint.clone())?;
         if let Some(kernel) = &kernel {
             if path != PathOptions::default() {
                 kernel.set_options(&path)?;

@@ -44,7 +44,7 @@ impl Options {
     /// What they say about binding.
     pub(super) fn bind(&self) -> BindOptions {
         BindOptions {
-            reuse: self.reuse_address.load(Relaxed),
+            reuse_address: self.reuse_address.load(Relaxed),
             reuse_port: self.reuse_port.load(Relaxed),
             only_v6: self.only_v6.load(Relaxed),
         }
@@ -102,7 +102,7 @@ impl Options {
         Ok(match (level, name) {
             (SOL_SOCKET, SO_RCVBUF) => self.receive_buffer.load(Relaxed),
             (SOL_SOCKET, SO_SNDBUF) => self.send_buffer.load(Relaxed),
-            (SOL_SOCKET, SO_REUSEADDR) => self.bind().reuse.into(),
+            (SOL_SOCKET, SO_REUSEADDR) => self.bind().reuse_address.into(),
             (SOL_SOCKET, SO_REUSEPORT) => self.bind().reuse_port.into(),
             (SOL_SOCKET, SO_BROADCAST) => self.broadcast().into(),
             (IPPROTO_IPV6, IPV6_V6ONLY) => self.bind().only_v6.into(),

@@ -126,14 +126,9 @@ impl Inner {
             }
         };
         loop {
-            let way = match ways.to(to, inet) {
-                Some(way) => way,
-                None => match self.find_way(to, &mut ways)? {
-                    Some(way) => way,
-                    None => return by_kernel(&mut waited).map(|()| len),
-                },
+            let Some(path) = self.way(to, &mut ways)? else {
+                return by_kernel(&mut waited).map(|()| len);
             };
-            let path = &ways.found[way].1;
             let mut pass = Pass::new(None, time::now(), Driver::Kernel);
             let result = match pieces {
                 [one] => inet.udp_send(path, &**one, &mut pass),
@@ -182,14 +177,7 @@ impl Inner {
         let inet = self.host.inet();
         let mut waited: Option<Option<Instant>> = None;
         loop {
-            let way = match ways.to(first.to, inet) {
-                Some(way) => way,
-                None => match self.find_way(first.to, ways)? {
-                    Some(way) => way,
-                    None => return by_kernel(),
-                },
-            };
-            let path = &ways.found[way].1;
+            let Some(path) = self.way(first.to, ways)? else { return by_kernel() };
             let mut pass = Pass::new(None, time::now(), Driver::Kernel);
             let result = match run {
                 [one] => inet.udp_send(path, one.payload, &mut pass).map(|()| 1),
@@ -205,7 +193,17 @@ impl Inner {
         }
     }
 
-    /// Resolves the way to `to` (or the peer) and keeps it; its place. `None`: the kernel's business.
+    /// The way to `to` (or the peer), kept or found. `None`: the kernel's business.
+    #[inline]
+    fn way<'w>(&self, to: Option<SocketAddr>, ways: &'w mut Ways) -> io::Result<Option<&'w Path>> {
+        let place = match ways.to(to, self.host.inet()) {
+            Some(place) => Some(place),
+            None => self.find_way(to, ways)?,
+        };
+        Ok(place.map(|place| &ways.found[place].1))
+    }
+
+    /// Resolves a way and keeps it; its place.
     #[cold]
     fn find_way(&self, to: Option<SocketAddr>, ways: &mut Ways) -> io::Result<Option<usize>> {
         let (local, remote) = self.with_binding(to.unwrap_or(NOBODY), |bound| {

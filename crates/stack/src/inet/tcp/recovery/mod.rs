@@ -440,11 +440,6 @@ impl Recovery {
         self.settings.max_rto = self.settings.max_rto.max(least);
     }
 
-    /// The smoothed round trip, once known.
-    pub fn srtt(&self) -> Option<Duration> {
-        self.rtt.srtt()
-    }
-
     /// The timeout as it stands, backed off: what a zero-window probe starts from.
     pub fn rto(&self) -> Duration {
         self.rtt.rto(self.settings.max_rto)

@@ -88,11 +88,15 @@ impl Rtt {
 
     /// Takes a measurement that no delayed acknowledgment has lengthened more than need be.
     pub fn shortest(&mut self, rtt: Duration, now: Instant) {
+        // What was sent, and answered, during one pass that stands for one time was not measured.
+        if rtt.is_zero() {
+            return;
+        }
         if now.since(self.half) > HALF_WINDOW {
             self.half = now;
             self.shortest = [u64::MAX, self.shortest[0]];
         }
-        self.shortest[0] = self.shortest[0].min(nanos(rtt).max(1) as u64);
+        self.shortest[0] = self.shortest[0].min(nanos(rtt) as u64);
     }
 
     /// The smoothed round trip.

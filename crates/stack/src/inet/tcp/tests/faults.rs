@@ -195,14 +195,7 @@ pub(super) fn fin_wait_2_of_a_socket_that_still_reads_does_not_end() {
 pub(super) fn a_reader_in_small_bites_does_not_open_a_silly_window() {
     // Receiver side, RFC 9293 section 3.8.6.2.2.
     let mut t = Setup::new().options(|o| o.receive_buffer = 8_000).established();
-    let mut at = 1;
-    while t.offers() > 0 {
-        let len = t.offers().min(1_000);
-        t.inject(&format!(". {at}:{}({len}) ack 1", at + len));
-        at += len;
-        t.advance(ms(50));
-        t.ignore();
-    }
+    let at = t.fill_window();
     for _ in 0..9 {
         t.recv(100); // less than a segment is no news
         t.expect_nothing();

@@ -96,6 +96,19 @@ fn many_flows_in_one_pass_are_each_answered() {
 }
 
 #[test]
+fn a_pass_that_began_before_another_threads_does_not_turn_the_timestamps_back() {
+    let mut net = Net::new();
+    let (client, served, _server) = net.joined();
+    let mut early = net.pass();
+    net.now = net.now + ms(5);
+    net.send(&client, b"later");
+    client.send(&[IoSlice::new(b", earlier")], false, &mut early).unwrap();
+    net.settle();
+    assert_eq!(net.recv(&served), b"later, earlier");
+    assert_eq!(net.hosts[B].count(Count::PAWSEstab), 0);
+}
+
+#[test]
 fn a_full_ring_is_tried_again() {
     let mut net = Net::new();
     let (client, served, _server) = net.joined();
@@ -221,6 +234,26 @@ fn who_saw_that_there_is_no_room_is_told_when_there_is_some() {
         net.advance(ms(300));
         assert!(ear.ready.lock().unwrap().has(Ready::WRITABLE), "{tcp:?}");
     }
+}
+
+#[test]
+fn a_low_water_mark_holds_for_sends_and_half_of_it_for_readiness() {
+    let mut net = Net::new();
+    let (client, _served, _server) = net.joined();
+    let options =
+        TcpOptions { send_buffer: 200_000, notsent_low_water: 10_000, ..client.options() };
+    client.set_options(options, &mut net.pass());
+    let send = |len: usize| {
+        let sent = client.send(&[IoSlice::new(&vec![1; len])], false, &mut net.pass()).ok();
+        (sent, client.info(net.now).notsent_bytes, client.ready().has(Ready::WRITABLE))
+    };
+    // The first ten segments go out.
+    assert_eq!(send(14_480 + 4_999), (Some(14_480 + 4_999), 4_999, true));
+    assert_eq!(send(1), (Some(1), 5_000, false));
+    // Of what follows a large segment is filled.
+    assert_eq!(send(100_000), (Some(65_160 - 5_000), 65_160, false));
+    assert_eq!(send(1), (None, 65_160, false));
+    assert!(!client.has_room());
 }
 
 #[test]

@@ -246,6 +246,19 @@ impl Script {
         self.transmit();
     }
 
+    /// Has the peer send until our window is closed, acknowledging 1; where that ends.
+    pub(super) fn fill_window(&mut self) -> i64 {
+        let mut at = 1;
+        while self.offers() > 0 {
+            let len = self.offers().min(1_000);
+            self.inject(&format!(". {at}:{}({len}) ack 1", at + len));
+            at += len;
+            self.advance(ms(300));
+            self.ignore();
+        }
+        at
+    }
+
     /// As `inject`; what was sent before it and not expected is forgotten.
     pub(super) fn inject_quietly(&mut self, text: &str) {
         self.ignore();

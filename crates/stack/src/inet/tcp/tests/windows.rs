@@ -145,14 +145,7 @@ pub(super) fn a_fin_waits_for_the_window_and_is_probed_for() {
 pub(super) fn a_reader_that_stops_closes_our_window_and_one_that_starts_opens_it() {
     let mut t = Setup::new().options(|o| o.receive_buffer = 4_000).established();
     let all = t.offers();
-    let mut at = 1;
-    while t.offers() > 0 {
-        let len = t.offers().min(1_000);
-        t.inject(&format!(". {at}:{}({len}) ack 1", at + len));
-        at += len;
-        t.advance(ms(300));
-        t.ignore();
-    }
+    let at = t.fill_window();
     assert_eq!(at, all + 1, "all that was offered found room");
     t.recv(all as usize);
     t.expect(&format!(". 1:1(0) ack {at}")); // at once, or the peer would wait for its probe
@@ -162,14 +155,7 @@ pub(super) fn a_reader_that_stops_closes_our_window_and_one_that_starts_opens_it
 #[test]
 pub(super) fn a_probe_of_our_closed_window_is_answered_and_its_byte_not_kept() {
     let mut t = Setup::new().options(|o| o.receive_buffer = 2_000).established();
-    let mut at = 1;
-    while t.offers() > 0 {
-        let len = t.offers().min(1_000);
-        t.inject(&format!(". {at}:{}({len}) ack 1", at + len));
-        at += len;
-        t.advance(ms(300));
-        t.ignore();
-    }
+    let at = t.fill_window();
     for _ in 0..3 {
         t.inject(&format!("P. {at}:{}(1) ack 1", at + 1));
         t.expect(&format!(". 1:1(0) ack {at} win 0"));

@@ -9,7 +9,7 @@ use std::{
 fn bind(a: &Station, local: &str, only_v6: bool) -> Result<(Binding, Arc<Mailbox>), Option<i32>> {
     let mailbox = Arc::new(Mailbox::default());
     let options = BindOptions { only_v6, ..BindOptions::default() };
-    let bound = a.inet.udp_bind_with(local.parse().unwrap(), options, mailbox.clone());
+    let bound = a.inet.udp_bind(local.parse().unwrap(), options, mailbox.clone());
     bound.map(|binding| (binding, mailbox)).map_err(|error| error.raw_os_error())
 }
 

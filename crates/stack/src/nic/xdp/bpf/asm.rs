@@ -62,6 +62,7 @@ const MEM: u8 = 0x60;
 const FROM_REGISTER: u8 = 0x08;
 const ADD: u8 = 0x00;
 const AND: u8 = 0x50;
+const LSH: u8 = 0x60;
 const MOV: u8 = 0xb0;
 const CALL: u8 = 0x80;
 const EXIT: u8 = 0x90;
@@ -93,6 +94,16 @@ impl Assembler {
     /// `to += value`
     pub(super) fn add(&mut self, to: Reg, value: i32) {
         self.emit(ALU64 | ADD, to, 0, 0, value);
+    }
+
+    /// `to += from`
+    pub(super) fn add_reg(&mut self, to: Reg, from: Reg) {
+        self.emit(ALU64 | ADD | FROM_REGISTER, to, from as u8, 0, 0);
+    }
+
+    /// `to <<= bits`
+    pub(super) fn shift_left(&mut self, to: Reg, bits: i32) {
+        self.emit(ALU64 | LSH, to, 0, 0, bits);
     }
 
     /// `to &= value`
@@ -165,7 +176,7 @@ impl Assembler {
         for (at, label) in self.jumps {
             let target = self.places[label.0].unwrap_or(self.code.len());
             debug_assert!(target > at, "only forward jumps, to placed labels");
-            // A program here has some ninety instructions.
+            // A program here has some two hundred instructions.
             self.code[at].offset = (target - at - 1) as i16;
         }
         self.code

@@ -1,12 +1,12 @@
 //! The steering program: which packets leave the kernel's path. Owns the program and the layout of the
 //! key it looks up; see [`steering`](super::super::steering) for who fills the map.
 //!
-//! In short: a whole IPv4 packet without options, or IPv6 packet without extension headers, UDP or TCP, without
-//! VLAN tags, whose (protocol, destination address, destination port) is in the map goes to the socket of the
-//! queue it came in on, unless it is of a connection that the kernel keeps. All else passes to the kernel, as does a
-//! hit on a queue without a socket.
+//! In short: a whole IPv4 or IPv6 packet, UDP or TCP, without VLAN tags, whose (protocol, destination address,
+//! destination port) is in the map goes to the socket of the queue it came in on, unless it is of a connection that
+//! the kernel keeps. All else passes to the kernel, as does a hit on a queue without a socket. IPv4 options and IPv6
+//! extension headers are passed over, aside from the way of packets without them; what they ask for is inet's to judge.
 
-use super::asm::{Assembler, If, Instruction, Reg, Size};
+use super::asm::{Assembler, If, Instruction, Label, Reg, Size};
 use std::{
     net::{IpAddr, SocketAddr},
     os::fd::BorrowedFd,
@@ -69,6 +69,18 @@ const ETHERNET: i16 = 14;
 const IPV4: i16 = 20;
 const IPV6: i16 = 40;
 const PORTS: i16 = 4;
+/// From their end.
+const SOURCE_PORT: i16 = -4;
+const DESTINATION_PORT: i16 = -2;
+
+const TCP: i32 = 6;
+const UDP: i32 = 17;
+const HOP_BY_HOP: i32 = 0;
+const ROUTING: i32 = 43;
+const FRAGMENT: i32 = 44;
+const DESTINATION_OPTIONS: i32 = 60;
+/// The most extension headers of a packet that is ours: as many as RFC 8200 section 4.1 has, without IPsec's two.
+const EXTENSION_HEADERS: usize = 5;
 
 /// A 16-bit field as the CPU loads it from a packet.
 const fn loaded(network: u16) -> i32 {
@@ -81,68 +93,81 @@ pub(super) fn steering(ports: BorrowedFd<'_>, sockets: BorrowedFd<'_>) -> Vec<In
     let mut a = Assembler::default();
     let pass = a.label();
 
-    // R6 = context, R7 = packet, R8 = its end.
+    // R6 = context, R7 = packet, R1 = its end.
     a.copy(R6, R1);
     a.load(Size::U32, R7, R6, CONTEXT_DATA);
-    a.load(Size::U32, R8, R6, CONTEXT_DATA_END);
+    a.load(Size::U32, R1, R6, CONTEXT_DATA_END);
 
     // R3 = EtherType.
     a.copy(R2, R7);
     a.add(R2, ETHERNET.into());
-    a.jump_if_reg(R2, If::Above, R8, pass);
+    a.jump_if_reg(R2, If::Above, R1, pass);
     a.load(Size::U16, R3, R7, ETHERNET - 2);
 
     // IP only: ARP and the rest are the kernel's, and so are tagged frames, whose addresses are those of its
-    // VLAN interfaces.
+    // VLAN interfaces. R7 = packet, R8 = the end of the ports, wherever they are.
     let (ipv6, look_up) = (a.label(), a.label());
     a.add(R7, ETHERNET.into());
-    a.copy(R2, R7);
+    a.copy(R8, R7);
     a.jump_if(R3, If::Equal, loaded(0x86dd), ipv6);
     a.jump_if(R3, If::NotEqual, loaded(0x0800), pass);
-    a.add(R2, (IPV4 + PORTS).into());
-    a.jump_if_reg(R2, If::Above, R8, pass);
+    a.add(R8, (IPV4 + PORTS).into());
+    a.jump_if_reg(R8, If::Above, R1, pass);
 
-    // Version 4, header of five words: no options.
+    // Version 4, header of five words, or of more: options.
+    let no_options = a.label();
     a.load(Size::U8, R3, R7, 0);
-    a.jump_if(R3, If::NotEqual, 0x45, pass);
+    a.jump_if(R3, If::Equal, 0x45, no_options);
+    a.add(R3, -0x45);
+    a.jump_if(R3, If::Above, 10, pass);
+    a.shift_left(R3, 2);
+    a.add_reg(R8, R3);
+    a.jump_if_reg(R8, If::Above, R1, pass);
+    a.place(no_options);
 
     // No fragment: neither "more fragments" nor an offset.
     a.load(Size::U16, R3, R7, 6);
     a.and(R3, loaded(0x3fff));
     a.jump_if(R3, If::NotEqual, 0, pass);
 
-    // The key: protocol, destination port, destination address as ::ffff:a.b.c.d.
+    // The key: protocol, destination port (below), destination address as ::ffff:a.b.c.d.
     a.load(Size::U8, R4, R7, 9);
-    a.load(Size::U16, R5, R7, IPV4 + 2);
     a.store_value(Size::U64, R10, KEY_ADDRESS, 0);
     a.store_value(Size::U32, R10, KEY_ADDRESS + 8, 0x0000_ffff_u32.to_be() as i32);
     a.load(Size::U32, R3, R7, 16);
     a.store(Size::U32, R10, KEY_ADDRESS + 12, R3);
-    a.jump(look_up);
+
+    // UDP or TCP: ICMP, IGMP and the rest are the kernel's.
+    a.jump_if(R4, If::Equal, UDP, look_up);
+    a.jump_if(R4, If::Equal, TCP, look_up);
+    a.jump(pass);
 
     a.place(ipv6);
-    a.add(R2, (IPV6 + PORTS).into());
-    a.jump_if_reg(R2, If::Above, R8, pass);
+    a.add(R8, (IPV6 + PORTS).into());
+    a.jump_if_reg(R8, If::Above, R1, pass);
 
     // Version 6.
     a.load(Size::U8, R3, R7, 0);
     a.and(R3, 0xf0);
     a.jump_if(R3, If::NotEqual, 0x60, pass);
 
-    // The key. Fragments and extension headers stand where the protocol is looked for, and are refused below.
+    // The key.
     a.load(Size::U8, R4, R7, 6);
-    a.load(Size::U16, R5, R7, IPV6 + 2);
     for word in [0, 4, 8, 12] {
         a.load(Size::U32, R3, R7, 24 + word);
         a.store(Size::U32, R10, KEY_ADDRESS + word, R3);
     }
+    a.jump_if(R4, If::Equal, UDP, look_up);
+    a.jump_if(R4, If::Equal, TCP, look_up);
+    for at in 0..EXTENSION_HEADERS {
+        extension_header(&mut a, at == 0, pass);
+        a.jump_if(R4, If::Equal, UDP, look_up);
+        a.jump_if(R4, If::Equal, TCP, look_up);
+    }
+    a.jump(pass);
 
-    // UDP or TCP: ICMP, IGMP and the rest are the kernel's.
     a.place(look_up);
-    let ports_follow = a.label();
-    a.jump_if(R4, If::Equal, 17, ports_follow);
-    a.jump_if(R4, If::NotEqual, 6, pass);
-    a.place(ports_follow);
+    a.load(Size::U16, R5, R8, DESTINATION_PORT);
     a.store(Size::U8, R10, KEY_PROTOCOL, R4);
     a.store_value(Size::U8, R10, KEY_ZERO, 0);
     a.store(Size::U16, R10, KEY_PORT, R5);
@@ -164,21 +189,15 @@ pub(super) fn steering(ports: BorrowedFd<'_>, sockets: BorrowedFd<'_>) -> Vec<In
     a.jump_if(R3, If::Equal, 0x60, six);
     a.load(Size::U32, R3, R7, 12);
     a.store(Size::U32, R10, KEY_ADDRESS + 12, R3);
-    a.load(Size::U16, R4, R7, IPV4 + 2);
-    a.load(Size::U16, R5, R7, IPV4);
     a.jump(look_again);
     a.place(six);
-    // The verifier has forgotten that it is as long as that.
-    a.copy(R2, R7);
-    a.add(R2, (IPV6 + PORTS).into());
-    a.jump_if_reg(R2, If::Above, R8, pass);
     for word in [0, 4, 8, 12] {
         a.load(Size::U32, R3, R7, 8 + word);
         a.store(Size::U32, R10, KEY_ADDRESS + word, R3);
     }
-    a.load(Size::U16, R4, R7, IPV6 + 2);
-    a.load(Size::U16, R5, R7, IPV6);
     a.place(look_again);
+    a.load(Size::U16, R4, R8, DESTINATION_PORT);
+    a.load(Size::U16, R5, R8, SOURCE_PORT);
     a.store(Size::U16, R10, KEY_ADDRESS, R4);
     a.store(Size::U16, R10, KEY_PORT, R5);
     a.store_value(Size::U8, R10, KEY_PROTOCOL, LEFT.into());
@@ -200,4 +219,38 @@ pub(super) fn steering(ports: BorrowedFd<'_>, sockets: BorrowedFd<'_>) -> Vec<In
     a.set(R0, XDP_PASS);
     a.exit();
     a.finish()
+}
+
+/// Passes over the extension header that R4 names, whose first four bytes end at R8: R4 = what follows it, and R8 four
+/// bytes into that. To `pass` with what is none, leads elsewhere, or reaches beyond the packet's end, R1.
+fn extension_header(a: &mut Assembler, first: bool, pass: Label) {
+    use Reg::{R1, R3, R4, R8};
+    let (fragment, options, go_on) = (a.label(), a.label(), a.label());
+    if first {
+        a.jump_if(R4, If::Equal, HOP_BY_HOP, options);
+    }
+    a.jump_if(R4, If::Equal, DESTINATION_OPTIONS, options);
+    a.jump_if(R4, If::Equal, FRAGMENT, fragment);
+    a.jump_if(R4, If::NotEqual, ROUTING, pass);
+
+    // With segments left the packet is on its way to somebody else.
+    a.load(Size::U8, R3, R8, -1);
+    a.jump_if(R3, If::NotEqual, 0, pass);
+    a.place(options);
+    a.load(Size::U8, R3, R8, -3);
+    a.jump(go_on);
+
+    // A fragment that is all of its packet (RFC 6946); its header has no length.
+    a.place(fragment);
+    a.load(Size::U16, R3, R8, -2);
+    a.and(R3, loaded(0xfff9));
+    a.jump_if(R3, If::NotEqual, 0, pass);
+
+    // Units of eight bytes, not counting the first.
+    a.place(go_on);
+    a.load(Size::U8, R4, R8, -4);
+    a.shift_left(R3, 3);
+    a.add_reg(R8, R3);
+    a.add(R8, 8);
+    a.jump_if_reg(R8, If::Above, R1, pass);
 }

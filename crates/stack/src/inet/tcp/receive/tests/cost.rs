@@ -82,7 +82,7 @@ fn cost_of_a_segment() {
             }
         };
         time(&format!("{len} bytes written, laid in segments, acknowledged"), TURNS / 10, |_| {
-            tx.push(&[IoSlice::new(black_box(&written))]);
+            tx.push(&[IoSlice::new(black_box(&written))], usize::MAX);
             while !tx.is_empty() {
                 let end = tx.end().min(tx.start() + LEN as u32);
                 all(tx.pieces(tx.start()..end), black_box(&mut room));
