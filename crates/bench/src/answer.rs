@@ -1,10 +1,10 @@
 //! The sentence on top of each sweep: what the figures below it say, and no more.
 
-use crate::arm::{Mode, Plane};
+use crate::arm::{Mode, Plane, Protocol};
 use crate::json::ArmReport;
 use crate::report::best_blocking;
-use crate::sweep::{Point, PointArm, RX_USECS, Sweep};
-use crate::table::us_text;
+use crate::sweep::{Point, PointArm, RX_USECS, Sweep, weight_text};
+use crate::table::{ratio_text, us_text};
 
 /// Below this the gain counts as faded.
 const GAIN: f64 = 1.1;
@@ -17,9 +17,14 @@ pub fn to(sweep: Sweep, points: &[Point]) -> String {
         Sweep::Size => size(points),
         Sweep::Rate => rate(points),
         Sweep::Coalesce => coalesce(points),
+        Sweep::Open => open(points),
     };
     answer.unwrap_or_else(|| {
-        "No answer: it needs a valid busy-poll arm and a sleeping arm at the same point.".to_owned()
+        let needs = match sweep {
+            Sweep::Open => "an arm that is valid with one open and with many",
+            _ => "a valid busy-poll arm and a sleeping arm at the same point",
+        };
+        format!("No answer: it needs {needs}.")
     })
 }
 
@@ -123,6 +128,31 @@ fn coalesce(points: &[Point]) -> Option<String> {
     ))
 }
 
+fn open(points: &[Point]) -> Option<String> {
+    let mut clauses = Vec::new();
+    for name in names_where(points, |arm| arm.valid) {
+        let arms = |p: &Point| {
+            let arm = p.arms.iter().find(|a| a.arm.name == name && a.arm.valid)?;
+            Some((p.label.clone(), arm.arm.protocol, arm.open?))
+        };
+        let Some((label, protocol, open)) = points.iter().rev().find_map(arms) else { continue };
+        let (Some(ratio), Some(idle)) = (open.p50_ratio, open.idle_bytes) else { continue };
+        let (many, one) = match protocol {
+            Protocol::Tcp => ("connections", "end of an idle one"),
+            Protocol::Udp => ("sockets", "idle one"),
+        };
+        clauses.push(format!(
+            "{name}: with {label} {many} open a round trip costs {} x that with one, and each {one} {} here, {}",
+            ratio_text(ratio, open.ci95),
+            weight_text(idle.process),
+            idle.kernel.map_or("in the kernel not known without root".to_owned(), |bytes| {
+                format!("{} in the kernel", weight_text(Some(bytes)))
+            }),
+        ));
+    }
+    sentence("Traffic on the last one opened", clauses)
+}
+
 fn sentence(opening: &str, clauses: Vec<String>) -> Option<String> {
     match clauses.as_slice() {
         [] => None,
@@ -132,9 +162,13 @@ fn sentence(opening: &str, clauses: Vec<String>) -> Option<String> {
 }
 
 fn polling_arms(points: &[Point]) -> Vec<String> {
+    names_where(points, |arm| arm.mode == Mode::BusyPoll && arm.valid)
+}
+
+fn names_where(points: &[Point], fits: fn(&ArmReport) -> bool) -> Vec<String> {
     let mut names = Vec::new();
     for PointArm { arm, .. } in points.iter().flat_map(|p| &p.arms) {
-        if arm.mode == Mode::BusyPoll && arm.valid && !names.contains(&arm.name) {
+        if fits(arm) && !names.contains(&arm.name) {
             names.push(arm.name.clone());
         }
     }
@@ -173,7 +207,9 @@ fn demand(arm: &PointArm) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::open::Weight;
     use crate::report::tests::sample;
+    use crate::sweep::Open;
 
     /// A point with one sleeping and one polling arm.
     fn point(label: &str, value: f64, asleep: f64, polled: f64) -> Point {
@@ -184,7 +220,7 @@ mod tests {
             arm.rtt_us.p50 = p50;
             arm.transactions_per_second = value;
             arm.evidence.busy_polled_share = 0.9;
-            PointArm { arm, server_cpu_us: Some(p50 / 2.0) }
+            PointArm { arm, server_cpu_us: Some(p50 / 2.0), open: None }
         };
         Point {
             label: label.into(),
@@ -242,10 +278,26 @@ mod tests {
     }
 
     #[test]
+    fn the_answer_of_many_open_says_what_each_costs() {
+        let idle_bytes = Some(Weight { process: Some(1638.4), kernel: None });
+        let many = Open { p50_ratio: Some(1.08), ci95: Some([1.02, 1.15]), idle_bytes };
+        let mut points = [point("1", 1.0, 20.0, 10.0), point("10,000", 1e4, 20.0, 11.0)];
+        points[0].arms.iter_mut().for_each(|arm| arm.open = Some(Open::default()));
+        points[1].arms[1].open = Some(many);
+        let text = to(Sweep::Open, &points);
+        let wanted = "kernel-udp-busy-poll: with 10,000 sockets open a round trip costs 1.08 [1.02-1.15] x that \
+             with one, and each idle one 1.6 KiB here, in the kernel not known without root.";
+        assert!(text.ends_with(wanted), "{text}");
+        // What is not valid with many is told of the most with which it is.
+        points[1].arms[1].arm.valid = false;
+        assert!(to(Sweep::Open, &points).contains("No answer"));
+    }
+
+    #[test]
     fn without_a_valid_pair_there_is_no_answer() {
         let mut invalid = point("1 B", 1.0, 20.0, 10.0);
         invalid.arms[1].arm.valid = false;
-        for sweep in [Sweep::Size, Sweep::Rate, Sweep::Coalesce] {
+        for sweep in [Sweep::Size, Sweep::Rate, Sweep::Coalesce, Sweep::Open] {
             assert!(to(sweep, &[]).contains("No answer"));
             assert!(to(sweep, std::slice::from_ref(&invalid)).contains("No answer"));
         }

@@ -59,8 +59,8 @@ pub struct BenchArgs {
     /// SO_BUSY_POLL of the busy-poll arms [default: 50us, plus the gap, plus twice the largest rx-usecs]
     #[arg(long, value_name = "TIME", value_parser = units::time)]
     pub busy_poll: Option<Duration>,
-    /// Ask a question instead: at what size, at what rate, with what coalescing? Of UDP, but for coalescing; --arms
-    /// '*-tcp-*' asks for sizes of TCP
+    /// Ask a question instead: at what size, at what rate, with what coalescing, with how many open? Of UDP, but for
+    /// coalescing and open; --arms '*-tcp-*' asks for sizes of TCP
     #[arg(long, value_name = "QUESTION")]
     pub sweep: Option<Sweep>,
     /// Show where a receive in the stack spends its time, of UDP
@@ -297,6 +297,7 @@ fn settings(args: &BenchArgs, arms: &[Arm]) -> Result<Settings, Error> {
     let settings = Settings {
         size: size(args),
         load: Load::Closed { gap },
+        open: None,
         busy_poll,
         coalesce: Coalesce::default(),
         rounds,

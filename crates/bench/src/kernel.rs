@@ -12,8 +12,12 @@ use socket2::SockRef;
 
 use crate::arm::{Arm, Mode, Protocol};
 use crate::clock::Clock;
+use crate::open;
 use crate::slot::{self, Announce, Load, Plan, Slot};
 use crate::workload::{Endpoint, PATIENCE, Polling};
+
+/// The server's in a host that has no other.
+const PORT: u16 = 7000;
 
 /// Runs a kernel arm once.
 ///
@@ -27,6 +31,9 @@ pub fn run(arm: &Arm, plan: &Plan<'_>) -> Result<Slot, String> {
         Load::Closed { .. } => wait,
         Load::Open { .. } => Wait::Spin,
     };
+    if let Some(count) = plan.open {
+        return among(arm, plan, (server, PORT).into(), count);
+    }
     if let Some(remote) = plan.remote {
         return match arm.protocol {
             Protocol::Udp => {
@@ -51,6 +58,45 @@ pub fn run(arm: &Arm, plan: &Plan<'_>) -> Result<Slot, String> {
             plan,
             |announce| Tcp::server((server, 0).into(), wait, plan.clock, announce, None),
             |address| Tcp::client(address, client_wait, plan.clock),
+        ),
+    }
+}
+
+/// Runs a kernel arm once on the last of `count` connections or sockets.
+fn among(arm: &Arm, plan: &Plan<'_>, at: SocketAddr, count: usize) -> Result<Slot, String> {
+    let (wait, clock) = (Wait::of(arm.mode, plan.busy_poll), plan.clock);
+    match arm.protocol {
+        Protocol::Udp => {
+            let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+            open::run(
+                plan,
+                [count, 1],
+                |announce, party| {
+                    announce.ready(at);
+                    party.open(|last| {
+                        let socket = UdpSocket::bind(if last { at } else { any });
+                        Udp::server(socket.map_err(one_line("bind"))?, wait, clock)
+                    })
+                },
+                |to, party| party.open(|_| Udp::client(to, wait, clock)),
+            )
+        }
+        Protocol::Tcp => open::run(
+            plan,
+            [count; 2],
+            |announce, party| {
+                let listener = Tcp::listen(at, announce)?;
+                party.open(|_| {
+                    let mut end = Tcp::accept(&listener, wait, clock, None)?;
+                    open::answer(&mut end).map(|()| end)
+                })
+            },
+            |to, party| {
+                party.open(|_| {
+                    let mut end = Tcp::client(to, wait, clock)?;
+                    open::ask(&mut end).map(|()| end)
+                })
+            },
         ),
     }
 }
@@ -230,12 +276,27 @@ impl<'a> Tcp<'a> {
         announce: &Announce,
         only_from: Option<IpAddr>,
     ) -> Result<Self, String> {
+        Self::accept(&Self::listen(at, announce)?, wait, clock, only_from)
+    }
+
+    /// Listens, and announces it.
+    fn listen(at: SocketAddr, announce: &Announce) -> Result<TcpListener, String> {
         let listener = TcpListener::bind(at).map_err(one_line("bind"))?;
         announce.ready(listener.local_addr().map_err(one_line("getsockname"))?);
         // SO_RCVTIMEO ends accept(2) too.
         SockRef::from(&listener)
             .set_read_timeout(Some(PATIENCE))
             .map_err(one_line("SO_RCVTIMEO"))?;
+        Ok(listener)
+    }
+
+    /// Takes the next connection.
+    fn accept(
+        listener: &TcpListener,
+        wait: Wait,
+        clock: &'a Clock,
+        only_from: Option<IpAddr>,
+    ) -> Result<Self, String> {
         let give_up = Instant::now() + Duration::from_secs(5);
         loop {
             match listener.accept() {
@@ -282,6 +343,10 @@ impl Endpoint for Tcp<'_> {
             Some(0) => Err(io::ErrorKind::UnexpectedEof.into()),
             other => Ok(other),
         }
+    }
+
+    fn abandon(&mut self) {
+        let _ = SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
     }
 
     fn polling(&self) -> Polling {

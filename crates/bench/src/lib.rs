@@ -35,6 +35,7 @@ pub mod json;
 pub mod kernel;
 pub mod limit;
 pub mod machine;
+pub mod open;
 pub mod remote;
 pub mod report;
 pub mod run;

@@ -73,6 +73,12 @@ fn p50(slot: &Slot) -> f64 {
     stats::quantile_us(&slot.rtts, 0.5)
 }
 
+/// The medians of the rounds that both arms have.
+pub(crate) fn paired(arm: &ArmRun, baseline: &ArmRun) -> (Vec<f64>, Vec<f64>) {
+    let rounds = arm.slots.iter().zip(&baseline.slots);
+    rounds.filter_map(|(a, b)| Some((p50(a.as_ref()?), p50(b.as_ref()?)))).unzip()
+}
+
 fn limit_medians(outcome: &Outcome) -> Vec<f64> {
     outcome.limit.iter().map(|r| stats::quantile_us(r, 0.5)).collect()
 }
@@ -255,6 +261,7 @@ pub(crate) mod tests {
                     ..evidence::Window::default()
                 },
                 polling: Polling { napi_id: 8200, ..Polling::default() },
+                weight: None,
             })
         });
         ArmRun { arm, slots: slots.collect() }
@@ -264,6 +271,7 @@ pub(crate) mod tests {
         Settings {
             size: Size { request: 1, response: 1 },
             load: Load::Closed { gap: Duration::ZERO },
+            open: None,
             busy_poll: Duration::from_micros(50),
             coalesce: Coalesce::default(),
             rounds: 3,

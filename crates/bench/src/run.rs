@@ -18,7 +18,7 @@ use crate::schedule::{self, Budget};
 use crate::slot::{Load, Plan, Slot};
 use crate::stats::Rtts;
 use crate::units::Size;
-use crate::{bare, kernel, limit, stack};
+use crate::{bare, kernel, limit, open, stack};
 
 /// The CPUs of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +63,8 @@ pub struct Settings {
     pub size: Size,
     /// Pacing.
     pub load: Load,
+    /// Connections, or the server's UDP sockets, that are open, the measured one included; none: that one alone.
+    pub open: Option<usize>,
     /// `SO_BUSY_POLL` of busy-poll arms.
     pub busy_poll: Duration,
     /// Interrupt moderation of cable arms.
@@ -124,8 +126,7 @@ impl Bench {
             if !arms.iter().any(|a| a.nic == nic) {
                 return Err("no arm needs it".to_owned());
             }
-            let server = cpus.server.unwrap_or(cpus.client);
-            Lab::builder().cpus(cpus.client, server).build().map_err(|e| e.to_string())
+            lab(cpus)
         };
         Self {
             clock: Clock::default(),
@@ -170,17 +171,16 @@ impl Bench {
     }
 
     fn run_once(&self, arm: &Arm, plan: &Plan<'_>) -> Result<Slot, String> {
-        match arm.nic {
-            Nic::Veth => kernel::run(arm, &Plan { lab: self.veth.as_ref().ok(), ..*plan }),
-            Nic::Xdp => {
-                let plan = Plan { lab: self.xdp.as_ref().ok(), ..*plan };
-                match arm.plane {
-                    Plane::Bare => bare::run(&plan),
-                    Plane::Stack | Plane::Kernel => stack::run(arm, &plan),
-                }
-            }
-            Nic::Cable => stack::run(arm, plan),
-            Nic::Tap | Nic::Device => kernel::run(arm, plan),
+        if let Some(count) = plan.open {
+            open::room(arm, count)?;
+        }
+        // Ten thousand connections leave nothing behind for the next to meet.
+        let fresh = plan.lab.filter(|_| plan.open.is_some()).map(|_| lab(self.cpus)).transpose()?;
+        let plan = &Plan { lab: fresh.as_ref().or(plan.lab), ..*plan };
+        match (arm.nic, arm.plane) {
+            (Nic::Xdp, Plane::Bare) => bare::run(plan),
+            (Nic::Xdp | Nic::Cable, _) => stack::run(arm, plan),
+            (Nic::Veth | Nic::Tap | Nic::Device, _) => kernel::run(arm, plan),
         }
     }
 
@@ -203,6 +203,7 @@ impl Bench {
             server_cpu,
             size: settings.size.carried_by(arm.protocol),
             load: settings.load,
+            open: settings.open,
             busy_poll: settings.busy_poll,
             coalesce: settings.coalesce,
             warm_up: budget.warm_up,
@@ -255,26 +256,46 @@ impl Bench {
         settings: &Settings,
         title: &str,
     ) -> Result<Outcome, String> {
+        let outcomes = self.measure_together(arms, std::slice::from_ref(settings), title)?;
+        Ok(outcomes.into_iter().next().unwrap_or_default())
+    }
+
+    /// Measures `arms` with each of `settings` in the same rounds, for what is to be compared by rounds. They
+    /// have their number of rounds in common, and share their time. One outcome for each.
+    ///
+    /// # Errors
+    /// As [`Bench::measure`].
+    pub fn measure_together(
+        &self,
+        arms: &[Arm],
+        settings: &[Settings],
+        title: &str,
+    ) -> Result<Vec<Outcome>, String> {
+        // An arm's own are neighbours.
+        let units: Vec<(&Arm, &Settings)> =
+            arms.iter().flat_map(|arm| settings.iter().map(move |s| (arm, s))).collect();
         let mut skipped: BTreeMap<usize, String> = BTreeMap::new();
-        for (i, arm) in arms.iter().enumerate() {
+        for (i, (arm, _)) in units.iter().enumerate() {
             if let Some(reason) = self.obstacle(arm) {
                 skipped.insert(i, reason);
             }
         }
-        let runnable: Vec<usize> = (0..arms.len()).filter(|i| !skipped.contains_key(i)).collect();
-        let budget = Budget::divide(settings.duration, runnable.len(), settings.rounds)?;
-        let progress = progress(runnable.len() * settings.rounds, title);
-        let mut outcome = Outcome::default();
-        let mut slots: Vec<Vec<Option<Slot>>> = vec![vec![None; settings.rounds]; arms.len()];
-        for (round, order) in schedule::rounds(runnable.len(), settings.rounds).iter().enumerate() {
+        let runnable: Vec<usize> = (0..units.len()).filter(|i| !skipped.contains_key(i)).collect();
+        let rounds = settings.first().map_or(0, |s| s.rounds);
+        let duration = settings.iter().map(|s| s.duration).sum();
+        let budget = Budget::divide(duration, runnable.len(), rounds)?;
+        let progress = progress(runnable.len() * rounds, title);
+        let mut common = Outcome::default();
+        let mut slots: Vec<Vec<Option<Slot>>> = vec![vec![None; rounds]; units.len()];
+        for (round, order) in schedule::rounds(runnable.len(), rounds).iter().enumerate() {
             let idle = self.idle(budget.idle)?;
-            outcome.idle.add(idle);
+            common.idle.add(idle);
             // Before the arms and after them in turn, as the arms themselves change ends.
             if round % 2 == 0 {
-                outcome.limit.extend(self.limit(budget.limit)?);
+                common.limit.extend(self.limit(budget.limit)?);
             }
             for i in order.iter().map(|&position| runnable[position]) {
-                let arm = &arms[i];
+                let (arm, settings) = units[i];
                 progress.set_message(arm.name);
                 // An arm that failed once is left out: half its rounds compare with nothing.
                 if let Entry::Vacant(free) = skipped.entry(i) {
@@ -286,18 +307,26 @@ impl Bench {
                 progress.inc(1);
             }
             if round % 2 == 1 {
-                outcome.limit.extend(self.limit(budget.limit)?);
+                common.limit.extend(self.limit(budget.limit)?);
             }
         }
         progress.finish_and_clear();
+        let mut outcomes = vec![common; settings.len()];
         for (i, slots) in slots.into_iter().enumerate() {
+            let (arm, outcome) = (*units[i].0, &mut outcomes[i % settings.len()]);
             match skipped.remove(&i) {
-                Some(reason) => outcome.skipped.push(Skipped { name: arms[i].name, reason }),
-                None => outcome.arms.push(ArmRun { arm: arms[i], slots }),
+                Some(reason) => outcome.skipped.push(Skipped { name: arm.name, reason }),
+                None => outcome.arms.push(ArmRun { arm, slots }),
             }
         }
-        Ok(outcome)
+        Ok(outcomes)
     }
+}
+
+/// Two hosts on the run's CPUs.
+fn lab(cpus: Cpus) -> Result<Lab, String> {
+    let server = cpus.server.unwrap_or(cpus.client);
+    Lab::builder().cpus(cpus.client, server).build().map_err(|e| e.to_string())
 }
 
 /// A bar on a terminal's stderr, nothing elsewhere. It is drawn between measurements only.

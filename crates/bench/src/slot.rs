@@ -15,6 +15,7 @@ use busypoll_stack::nic::Coalesce;
 use crate::arm::Arm;
 use crate::clock::Clock;
 use crate::evidence::{Watch, Window};
+use crate::open::Weight;
 use crate::remote::Remote;
 use crate::stats::{self, Rtts};
 use crate::units::Size;
@@ -54,6 +55,8 @@ pub struct Plan<'a> {
     pub size: Size,
     /// Pacing.
     pub load: Load,
+    /// Connections, or the server's UDP sockets, that are open, the measured one included; none: that one alone.
+    pub open: Option<usize>,
     /// `SO_BUSY_POLL` of busy-poll arms.
     pub busy_poll: Duration,
     /// Interrupt moderation of cable arms.
@@ -75,6 +78,8 @@ pub struct Slot {
     pub window: Window,
     /// Both endpoints' own account, client's napi id.
     pub polling: Polling,
+    /// Of the idle ones, where there are such.
+    pub weight: Option<Weight>,
 }
 
 /// Tells the client where the server is.
@@ -218,7 +223,7 @@ fn measure<E: Endpoint>(
     if let Far::Machine(remote) = server {
         window.add_remote(&remote.end()?);
     }
-    Ok(Slot { rtts, tally, window, polling })
+    Ok(Slot { rtts, tally, window, polling, weight: None })
 }
 
 fn drive<E: Endpoint>(

@@ -1,6 +1,6 @@
 //! The questions every user of busy polling asks, each answered by a table and a chart:
 //! at what size does the gain fade, what happens at high packet rates and what does a packet cost,
-//! and what does interrupt coalescing change.
+//! what does interrupt coalescing change, and what do the connections cost that are open beside.
 
 use std::fmt::Write;
 
@@ -11,12 +11,13 @@ use crate::arm::{ARMS, Arm, Mode, Placement, Plane, Protocol};
 use crate::chart::{Chart, Series};
 use crate::demand;
 use crate::json::{ArmReport, Machine, SkippedReport};
+use crate::open::Weight;
 use crate::report;
 use crate::run::{ArmRun, Bench, Outcome, Settings};
 use crate::slot::Load;
 use crate::table::{self, us_text};
 use crate::units::{Size, UDP_MAX};
-use crate::{answer, machine};
+use crate::{answer, machine, stats};
 
 /// Which question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -27,12 +28,14 @@ pub enum Sweep {
     Rate,
     /// What do rx-usecs change, with and without polling? (cable)
     Coalesce,
+    /// What does it cost to have many connections or sockets open?
+    Open,
 }
 
 /// A sweep's result.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SweepReport {
-    /// `size`, `rate`, `coalesce`.
+    /// `size`, `rate`, `coalesce`, `open`.
     pub sweep: &'static str,
     /// The sentence that answers the question.
     pub answer: String,
@@ -49,7 +52,7 @@ pub struct SweepReport {
 pub struct Point {
     /// As a person writes it.
     pub label: String,
-    /// Bytes, requests per second, or microseconds; null for `adaptive`.
+    /// Bytes, requests per second, microseconds (null for `adaptive`), or how many are open.
     pub value: Option<f64>,
     /// The arms, in table order.
     pub arms: Vec<PointArm>,
@@ -63,9 +66,24 @@ pub struct PointArm {
     pub arm: ArmReport,
     /// Microseconds on the server's CPU per request it answered; null where other programs hide it.
     pub server_cpu_us: Option<f64>,
+    /// What the open ones cost, in that sweep.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub open: Option<Open>,
+}
+
+/// What it costs an arm to have many open.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Open {
+    /// p50 as a multiple of that with one open; null where one of the two is not valid.
+    pub p50_ratio: Option<f64>,
+    /// 95 % confidence interval; null with a single round.
+    pub ci95: Option<[f64; 2]>,
+    /// Bytes of an idle end of a connection, or an idle socket; the median over rounds. Null with one open.
+    pub idle_bytes: Option<Weight>,
 }
 
 const SIZES: [usize; 8] = [1, 64, 256, 1024, 1472, 4096, 16_384, 65_536];
+const OPEN: [u32; 4] = [1, 100, 1_000, 10_000];
 const RATES: [u32; 7] = [1_000, 5_000, 20_000, 50_000, 100_000, 200_000, 400_000];
 /// The interrupt delay that is compared with none.
 pub const RX_USECS: u32 = 100;
@@ -79,6 +97,7 @@ impl Sweep {
             Self::Size => "size",
             Self::Rate => "rate",
             Self::Coalesce => "coalesce",
+            Self::Open => "open",
         }
     }
 
@@ -91,6 +110,7 @@ impl Sweep {
             }
             Self::Rate => self.refuses(a).is_none() && a.plane != Plane::Bare,
             Self::Coalesce => self.refuses(a).is_none(),
+            Self::Open => a.mode == Mode::BusyPoll,
         };
         ARMS.iter().filter(fits).copied().collect()
     }
@@ -108,6 +128,10 @@ impl Sweep {
                 Some("only the cable's coalescing is the benchmark's to set")
             }
             Self::Coalesce => None,
+            Self::Open if arm.plane == Plane::Bare => {
+                Some("it has neither connections nor sockets")
+            }
+            Self::Open => None,
         }
     }
 
@@ -148,6 +172,12 @@ impl Sweep {
                 })
                 .to_vec()
             }
+            Self::Open => OPEN
+                .map(|n| {
+                    let open = Some(n as usize);
+                    (count_text(n), Some(n.into()), Settings { open, ..*settings })
+                })
+                .to_vec(),
         }
     }
 }
@@ -176,27 +206,65 @@ pub fn run(
     }
     let steps = sweep.steps(settings);
     let share = settings.duration / steps.len().max(1) as u32;
-    let mut points = Vec::new();
+    let (names, all): (Vec<_>, Vec<Settings>) = steps
+        .into_iter()
+        .map(|(label, value, settings)| ((label, value), Settings { duration: share, ..settings }))
+        .unzip();
+    let outcomes = match sweep {
+        // Its points are compared with each other.
+        Sweep::Open => bench.measure_together(&arms, &all, sweep.word())?,
+        _ => {
+            let title = |label: &str| format!("{} {label}", sweep.word());
+            let each = names.iter().zip(&all);
+            each.map(|((label, _), s)| bench.measure(&arms, s, &title(label)))
+                .collect::<Result<_, _>>()?
+        }
+    };
+    let mut points: Vec<Point> = Vec::new();
     let mut about = machine::describe(bench, settings);
-    for (label, value, settings) in steps {
-        let settings = Settings { duration: share, ..settings };
-        let title = format!("{} {label}", sweep.word());
-        let outcome = bench.measure(&arms, &settings, &title)?;
-        let report = report::build(about.clone(), &settings, &outcome);
+    for (((label, value), settings), outcome) in names.into_iter().zip(all).zip(&outcomes) {
+        let report = report::build(about.clone(), &settings, outcome);
         about.idle_cpu_share = about.idle_cpu_share.max(report.machine.idle_cpu_share);
-        for s in report.skipped {
+        for mut s in report.skipped {
+            if points.iter().flat_map(|p| &p.arms).any(|a| a.arm.name == s.name) {
+                s.reason = format!("at {label}: {}", s.reason);
+            }
             if !skipped.contains(&s) {
                 skipped.push(s);
             }
         }
         let arms = outcome.arms.iter().filter_map(|run| {
             let arm = report.arms.iter().find(|a| a.name == run.arm.name)?.clone();
-            Some(PointArm { arm, server_cpu_us: server_cpu_us(run, &outcome) })
+            let one = points.first().map_or(arm.valid, |p| {
+                p.arms.iter().any(|a| a.arm.name == arm.name && a.arm.valid)
+            });
+            let one = outcomes[0].arms.iter().find(|o| o.arm == run.arm && one && arm.valid);
+            let open = (sweep == Sweep::Open).then(|| open(run, one));
+            Some(PointArm { arm, server_cpu_us: server_cpu_us(run, outcome), open })
         });
-        points.push(Point { label, value, arms: arms.collect() });
+        let arms = arms.collect();
+        points.push(Point { label, value, arms });
     }
     let answer = answer::to(sweep, &points);
     Ok(SweepReport { sweep: sweep.word(), answer, machine: about, points, skipped })
+}
+
+/// What the rounds of an arm say of those that are open, `one` being its rounds with a single one.
+fn open(run: &ArmRun, one: Option<&ArmRun>) -> Open {
+    let rounds = |one| report::paired(run, one);
+    let ratio = one.map(rounds).and_then(|(many, one)| stats::paired_ratio(&many, &one));
+    let weights = || run.slots.iter().flatten().filter_map(|slot| slot.weight);
+    let median = |of: fn(Weight) -> Option<f64>| {
+        let values: Vec<f64> = weights().filter_map(of).collect();
+        (!values.is_empty()).then(|| stats::median(&values))
+    };
+    Open {
+        p50_ratio: ratio.map(|r| r.ratio),
+        ci95: ratio.and_then(|r| r.ci95),
+        idle_bytes: weights()
+            .next()
+            .map(|_| Weight { process: median(|w| w.process), kernel: median(|w| w.kernel) }),
+    }
 }
 
 /// What a request costs on the CPU that answers it.
@@ -218,52 +286,104 @@ pub fn bytes_text(n: usize) -> String {
     }
 }
 
+/// `10,000`.
+fn count_text(n: u32) -> String {
+    match n {
+        n if n >= 1000 => format!("{},{:03}", n / 1000, n % 1000),
+        n => n.to_string(),
+    }
+}
+
+/// What an idle one takes: `1.6 KiB`, `0 B`.
+pub fn weight_text(bytes: Option<f64>) -> String {
+    match bytes {
+        None => "not known".to_owned(),
+        Some(n) if n >= 1024.0 => format!("{:.1} KiB", n / 1024.0),
+        // Other programs' memory may have shrunk meanwhile.
+        Some(n) => format!("{:.0} B", n.max(0.0)),
+    }
+}
+
 impl SweepReport {
     /// The answer, the table, what was skipped.
     pub fn render(&self) -> String {
         let mut out = format!("{}\n\n", self.answer);
+        let open = self.sweep == Sweep::Open.word();
         let mut table = table::plain(&[
             self.sweep,
             "arm",
             "p50",
             "p99",
             "p99.9",
-            "trans/s",
-            "lost",
-            "CPU us",
-            "server CPU us",
+            if open { "x one" } else { "trans/s" },
+            if open { "idle one" } else { "lost" },
+            if open { "in the kernel" } else { "CPU us" },
+            if open { "CPU us" } else { "server CPU us" },
             "evidence",
         ]);
         if let Some(column) = table.column_mut(1) {
             column.set_cell_alignment(comfy_table::CellAlignment::Left);
         }
-        for point in &self.points {
-            for (i, PointArm { arm, server_cpu_us }) in point.arms.iter().enumerate() {
+        for (nth, point) in self.points.iter().enumerate() {
+            let first = nth == 0;
+            for (i, PointArm { arm, server_cpu_us, open }) in point.arms.iter().enumerate() {
                 let r = &arm.rtt_us;
                 let offered = (arm.transactions + arm.evidence.lost).max(1);
                 let lost = arm.evidence.lost as f64 / offered as f64;
                 let demand = |us: Option<f64>| us.map_or("?".to_owned(), us_text);
                 let invalid = if arm.valid { "" } else { "INVALID; " };
+                let middle = match open {
+                    None => [
+                        format!("{:.0}", arm.transactions_per_second),
+                        if lost > 0.0 { format!("{:.1}%", lost * 100.0) } else { "0".to_owned() },
+                        demand(arm.service_demand_us),
+                        demand(*server_cpu_us),
+                    ],
+                    Some(Open { p50_ratio, ci95, idle_bytes }) => {
+                        let weight = |of: fn(&Weight) -> Option<f64>| {
+                            idle_bytes.as_ref().map_or(String::new(), |w| weight_text(of(w)))
+                        };
+                        [
+                            match p50_ratio {
+                                Some(_) if first => "1 (baseline)".to_owned(),
+                                Some(ratio) => table::ratio_text(*ratio, *ci95),
+                                None => "-".to_owned(),
+                            },
+                            weight(|w| w.process),
+                            weight(|w| w.kernel),
+                            demand(arm.service_demand_us),
+                        ]
+                    }
+                };
+                let [a, b, c, d] = middle;
                 table.add_row([
                     if i == 0 { point.label.clone() } else { String::new() },
                     arm.name.clone(),
                     us_text(r.p50),
                     us_text(r.p99),
                     us_text(r.p99_9),
-                    format!("{:.0}", arm.transactions_per_second),
-                    if lost > 0.0 { format!("{:.1}%", lost * 100.0) } else { "0".to_owned() },
-                    demand(arm.service_demand_us),
-                    demand(*server_cpu_us),
+                    a,
+                    b,
+                    c,
+                    d,
                     format!("{invalid}{}", arm.evidence_summary),
                 ]);
             }
         }
         let _ = writeln!(out, "{}\n", table.trim_fmt());
-        let _ = writeln!(
-            out,
-            "Times in us. CPU us: whole machine per transaction; server CPU us: on the server's CPU \
-             alone; ?: hidden by other programs."
-        );
+        let legend = match open {
+            true => {
+                "Times in us. x one: p50 as a multiple of that with one open [95% interval].\n\
+                 idle one: what this process grew by for each idle UDP socket (they are the server's) or end of a \
+                 TCP connection (it has both);\nin the kernel: what the kernel's objects grew by, other programs' \
+                 included. CPU us: whole machine per transaction; ?: hidden\nby other programs."
+            }
+            false => {
+                "Times in us. CPU us: whole machine per transaction; server CPU us: on the server's CPU \
+                 alone; ?: hidden by other programs."
+            }
+        };
+        let _ = writeln!(out, "{legend}");
         let datagram = |a: &PointArm| a.arm.request_bytes == UDP_MAX;
         if self.sweep == "size" && self.points.iter().any(|p| p.arms.iter().any(datagram)) {
             let _ = writeln!(out, "64 KiB of UDP: {UDP_MAX} B, the most a datagram carries.");
@@ -302,6 +422,7 @@ impl SweepReport {
             "rate" => {
                 ("Latency from the intended send time, by offered rate", "requests per second")
             }
+            "open" => ("Round trip on the last one opened", "connections or sockets open"),
             _ => ("Round trip by interrupt coalescing", "rx-usecs"),
         };
         Chart {

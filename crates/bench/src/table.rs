@@ -88,7 +88,8 @@ fn arm_row(report: &Report, arm: &ArmReport) -> Vec<String> {
 fn ratio_to_best(report: &Report, arm: &ArmReport) -> String {
     match best_blocking(&report.arms, arm.protocol) {
         Some(best) if best.name == arm.name => "1 (baseline)".to_owned(),
-        Some(best) => comparison(report, &arm.name, &best.name).map_or("-".to_owned(), ratio_text),
+        Some(best) => comparison(report, &arm.name, &best.name)
+            .map_or("-".to_owned(), |c| ratio_text(c.p50_ratio, c.ci95)),
         None => "-".to_owned(),
     }
 }
@@ -97,10 +98,11 @@ fn comparison<'a>(report: &'a Report, arm: &str, baseline: &str) -> Option<&'a C
     report.comparisons.iter().find(|c| c.arm == arm && c.baseline == baseline)
 }
 
-fn ratio_text(c: &Comparison) -> String {
-    match c.ci95 {
-        Some([lo, hi]) => format!("{:.2} [{lo:.2}-{hi:.2}]", c.p50_ratio),
-        None => format!("{:.2}", c.p50_ratio),
+/// A ratio and its interval.
+pub fn ratio_text(ratio: f64, ci95: Option<[f64; 2]>) -> String {
+    match ci95 {
+        Some([lo, hi]) => format!("{ratio:.2} [{lo:.2}-{hi:.2}]"),
+        None => format!("{ratio:.2}"),
     }
 }
 
@@ -128,7 +130,8 @@ fn notes(report: &Report, out: &mut String) {
     };
     let mut title = "\np50 as a multiple of other arms':\n";
     for c in report.comparisons.iter().filter(|c| !best(c)) {
-        let _ = writeln!(out, "{title}  {} = {} x {}", c.arm, ratio_text(c), c.baseline);
+        let ratio = ratio_text(c.p50_ratio, c.ci95);
+        let _ = writeln!(out, "{title}  {} = {ratio} x {}", c.arm, c.baseline);
         title = "";
     }
     let m = &report.machine;

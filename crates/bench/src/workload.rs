@@ -16,7 +16,7 @@ use crate::units::Size;
 pub const PATIENCE: Duration = Duration::from_millis(100);
 
 /// How often silence is met with another request before a peer counts as absent.
-const TRIES: usize = 20;
+pub(crate) const TRIES: usize = 20;
 
 /// One end of an arm: how it sends, and how it waits.
 pub trait Endpoint {
@@ -28,6 +28,9 @@ pub trait Endpoint {
 
     /// Takes a message if there is one, without waiting.
     fn try_recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>>;
+
+    /// Will be closed without a farewell, so that nothing of it stays.
+    fn abandon(&mut self) {}
 
     /// What the endpoint knows about its own polling.
     fn polling(&self) -> Polling {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use busypoll_bench::arm::{self, ARMS, Arm, Mode, Nic, Plane};
-use busypoll_bench::json::Report;
+use busypoll_bench::json::{Report, SkippedReport};
 use busypoll_bench::remote::Remote;
 use busypoll_bench::run::{Bench, Cpus, Settings};
 use busypoll_bench::serve::Server;
@@ -20,6 +20,7 @@ fn settings(arms: usize, rounds: usize) -> Settings {
     Settings {
         size: Size { request: 1, response: 1 },
         load: Load::Closed { gap: Duration::ZERO },
+        open: None,
         // Longer than a busy machine keeps the peer from its CPU.
         busy_poll: Duration::from_millis(20),
         coalesce: Coalesce::default(),
@@ -153,6 +154,29 @@ fn the_open_loop_offers_its_rate() {
         assert!(arm.transactions + arm.evidence.lost > 0, "{point:?}");
     }
     assert!(report.chart().svg().is_ok());
+}
+
+#[test]
+fn many_open_leave_room_for_the_next_round() {
+    needs_root!();
+    let Some(cpus) = two_cpus() else { return };
+    let arms = arm::select("kernel-*-busy-poll,stack-xdp-tcp-busy-poll", ARMS).expect("known arms");
+    let bench = Bench::new(cpus, &arms);
+    let settings = settings(4 * arms.len(), 2);
+    let report = sweep::run(Sweep::Open, &bench, &arms, &settings).expect("a short sweep");
+    // Ten thousand connections of the kernel's are twenty thousand files.
+    let descriptors = |s: &SkippedReport| s.name.contains("kernel") && s.reason.contains("ulimit");
+    assert!(report.skipped.iter().all(descriptors), "{:?}", report.skipped);
+    for arm in &report.points[3].arms {
+        assert!(arm.arm.transactions > 0, "{arm:?}");
+        let idle = arm.open.and_then(|open| open.idle_bytes).expect("weighed");
+        let (here, kernel) = (idle.process.expect("/proc"), idle.kernel.expect("root"));
+        // A socket of the kernel's is some 3 KiB; of two ends in user space one has a port of the kernel's.
+        match arm.arm.nic {
+            Nic::Veth => assert!(here < 512.0 && kernel > 1024.0, "{arm:?}"),
+            _ => assert!(here > 512.0 && kernel > 512.0, "{arm:?}"),
+        }
+    }
 }
 
 #[test]

@@ -22,6 +22,11 @@ fn positive_or_null(v: &Value) -> bool {
     v.is_null() || positive(v)
 }
 
+/// Also below 0: memory of other programs' was given back.
+fn number_or_null(v: &Value) -> bool {
+    v.is_null() || v.is_number()
+}
+
 fn text(v: &Value) -> bool {
     v.as_str().is_some_and(|s| !s.is_empty() && s.lines().count() == 1)
 }
@@ -74,6 +79,28 @@ const SCHEMA: &[(&str, Check)] = &[
     ("comparisons[].ci95", interval),
 ];
 
+/// Of a sweep, what it has beyond its arms.
+const SWEEP_SCHEMA: &[(&str, Check)] = &[
+    ("sweep", |v| one_of(v, &["size", "rate", "coalesce", "open"])),
+    ("answer", |v| v.as_str().is_some_and(|s| !s.is_empty())),
+    ("machine", Value::is_object),
+    ("points", Value::is_array),
+    ("points[].label", text),
+    ("points[].value", |v| v.is_null() || v.as_f64().is_some_and(|x| x >= 0.0)),
+    ("points[].arms[].name", text),
+    ("points[].arms[].rtt_us.p50", positive),
+    ("points[].arms[].server_cpu_us", positive_or_null),
+    ("skipped", Value::is_array),
+];
+
+/// Of the sweep over what is open.
+const OPEN_SCHEMA: &[(&str, Check)] = &[
+    ("points[].arms[].open.p50_ratio", positive_or_null),
+    ("points[].arms[].open.ci95", interval),
+    ("points[].arms[].open.idle_bytes", |v| v.is_null() || number_or_null(&v["process"])),
+    ("points[].arms[].open.idle_bytes", |v| v.is_null() || number_or_null(&v["kernel"])),
+];
+
 /// What `path` leads to; none where a key is missing.
 fn at<'a>(root: &'a Value, path: &str) -> Vec<Option<&'a Value>> {
     let mut found = vec![Some(root)];
@@ -91,10 +118,14 @@ fn at<'a>(root: &'a Value, path: &str) -> Vec<Option<&'a Value>> {
     found
 }
 
-/// Every breach of the schema.
+/// Every breach of the schema of runs.
 fn breaches(report: &Value) -> Vec<String> {
+    breaches_of(SCHEMA, report)
+}
+
+fn breaches_of(schema: &[(&str, Check)], report: &Value) -> Vec<String> {
     let mut all = Vec::new();
-    for (path, check) in SCHEMA {
+    for (path, check) in schema {
         for value in at(report, path) {
             match value {
                 None => all.push(format!("{path} is missing")),
@@ -148,6 +179,21 @@ fn a_run_between_machines_writes_it_too() {
     assert!(report["limit"]["shared_memory_rtt_us"].is_null(), "{report}");
     let mut baselines = at(&report, "comparisons[].baseline").into_iter().flatten();
     assert!(baselines.all(|name| name != "shared-memory"), "{report}");
+}
+
+#[test]
+fn a_sweep_writes_it_and_what_it_asked_for() {
+    let svg = std::env::temp_dir().join(format!("busypoll-schema-{}.svg", std::process::id()));
+    let chart = svg.to_str().expect("a plain path");
+    for (sweep, more) in [("coalesce", &[][..]), ("open", OPEN_SCHEMA)] {
+        let arms = ["--arms", "stack-cable-udp-interrupt-same-cpu", "--svg", chart];
+        let time = ["--rounds", "1", "--duration", "400ms"];
+        let report = written(sweep, &[&["--sweep", sweep][..], &arms, &time].concat());
+        assert_eq!(breaches_of(SWEEP_SCHEMA, &report), [""; 0]);
+        assert_eq!(breaches_of(more, &report), [""; 0]);
+        assert_eq!(report["points"][0]["arms"][0].get("open").is_some(), !more.is_empty());
+    }
+    let _ = std::fs::remove_file(svg);
 }
 
 #[test]

@@ -46,6 +46,7 @@ fn mistakes_are_one_line_that_names_them() {
         (&["--gap", "10s"], "--gap 10s"),
         (&["--rounds", "0"], "0"),
         (&["--sweep", "colour"], "colour"),
+        (&["--sweep", "open", "--arms", "bare-*"], "neither connections nor sockets"),
     ] {
         let error = bench(options).expect_err("a mistake");
         assert!(error.contains(named), "{options:?}: {error}");
@@ -98,6 +99,7 @@ fn a_server_answers_over_loopback() {
     let settings = Settings {
         size: Size { request: 64, response: 16 },
         load: Load::Closed { gap: Duration::ZERO },
+        open: None,
         busy_poll: Duration::from_micros(50),
         coalesce: Coalesce::default(),
         rounds: 2,
@@ -119,6 +121,7 @@ fn the_cable_needs_no_rights() {
     let settings = Settings {
         size: Size { request: 1, response: 3000 },
         load: Load::Closed { gap: Duration::ZERO },
+        open: None,
         busy_poll: Duration::from_micros(50),
         coalesce: Coalesce::default(),
         rounds: 2,
@@ -137,6 +140,7 @@ fn a_gap_keeps_requests_apart() {
     let settings = Settings {
         size: Size { request: 1, response: 1 },
         load: Load::Closed { gap },
+        open: None,
         busy_poll: Duration::from_micros(50),
         coalesce: Coalesce::default(),
         rounds: 1,
@@ -161,6 +165,7 @@ fn swept(sweep: Sweep, names: &str, points: u32) -> Option<SweepReport> {
     let settings = Settings {
         size: Size { request: 1, response: 1 },
         load: Load::Closed { gap: Duration::ZERO },
+        open: None,
         // Longer than a busy machine keeps the peer from its CPU.
         busy_poll: Duration::from_millis(20),
         coalesce: Coalesce::default(),
@@ -204,12 +209,30 @@ fn coalescing_holds_interrupts_back() {
 }
 
 #[test]
+fn ten_thousand_open_are_weighed_and_compared_with_one() {
+    let names = "stack-cable-udp-busy-poll,stack-cable-tcp-busy-poll";
+    let Some(report) = swept(Sweep::Open, names, 4) else { return };
+    let open =
+        |point: usize, arm: usize| report.points[point].arms[arm].open.expect("this sweep's");
+    for arm in 0..2 {
+        assert_eq!(open(0, arm).idle_bytes, None);
+        let each = open(3, arm).idle_bytes.and_then(|idle| idle.process).expect("/proc");
+        // Other tests' memory comes and goes meanwhile.
+        assert!((64.0..8192.0).contains(&each), "{each}");
+    }
+    assert_eq!(report.points[3].label, "10,000");
+    let both_valid = |arm: usize| [0, 3].iter().all(|&p| report.points[p].arms[arm].arm.valid);
+    assert!((0..2).all(|arm| open(3, arm).p50_ratio.is_some() == both_valid(arm)), "{report:?}");
+}
+
+#[test]
 fn with_one_cpu_the_rest_still_runs() {
     let one = Cpus { server: None, ..Cpus::choose(None).expect("a CPU") };
     let arms = arm::select("kernel-udp-spin", ARMS).expect("a known arm");
     let settings = Settings {
         size: Size { request: 1, response: 1 },
         load: Load::Closed { gap: Duration::ZERO },
+        open: None,
         busy_poll: Duration::from_micros(50),
         coalesce: Coalesce::default(),
         rounds: 1,

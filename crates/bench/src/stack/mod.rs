@@ -12,6 +12,7 @@ use busypoll_stack::nic::{Nic, cable, xdp::Xdp};
 use busypoll_stack::{Builder, Host};
 
 use crate::arm::{self, Arm, Mode, Protocol};
+use crate::open;
 use crate::slot::{self, Load, Plan, Slot};
 use crate::stages::{End, Recorder, Stamped};
 use crate::workload::Polling;
@@ -28,6 +29,9 @@ const HEADERS: usize = 28;
 /// # Errors
 /// One line.
 pub fn run(arm: &Arm, plan: &Plan<'_>) -> Result<Slot, String> {
+    if let Some(count) = plan.open {
+        return among(arm, plan, count);
+    }
     let Some(remote) = plan.remote else { return between(arm, plan, None) };
     let host = plan.host.ok_or(NO_DEVICE)?;
     let wait = Wait::client(arm, plan);
@@ -67,6 +71,49 @@ fn between(arm: &Arm, plan: &Plan<'_>, recorder: Option<&Recorder>) -> Result<Sl
             plan,
             |announce| Tcp::server(&server()?, at, wait, clock, announce, None),
             |to| Tcp::client(&client()?, to, client_wait, clock),
+        ),
+    }
+}
+
+/// Runs a stack arm once on the last of `count` connections or sockets.
+fn among(arm: &Arm, plan: &Plan<'_>, count: usize) -> Result<Slot, String> {
+    let Ends { at, server, client } = ends(arm, plan, None)?;
+    let (wait, clock) = (Wait::of(arm.mode, plan.busy_poll), plan.clock);
+    match arm.protocol {
+        Protocol::Udp => {
+            let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+            open::run(
+                plan,
+                [count, 1],
+                |announce, party| {
+                    let host = server()?;
+                    announce.ready(at);
+                    party.open(|last| Udp::server(&host, if last { at } else { any }, wait, clock))
+                },
+                |to, party| {
+                    let host = client()?;
+                    party.open(|_| Udp::client(&host, to, wait, clock))
+                },
+            )
+        }
+        Protocol::Tcp => open::run(
+            plan,
+            [count; 2],
+            |announce, party| {
+                let host = server()?;
+                let listener = Tcp::listen(&host, at, announce)?;
+                party.open(|_| {
+                    let mut end = Tcp::accept(&listener, &host, wait, clock, None)?;
+                    open::answer(&mut end).map(|()| end)
+                })
+            },
+            |to, party| {
+                let host = client()?;
+                party.open(|_| {
+                    let mut end = Tcp::client(&host, to, wait, clock)?;
+                    open::ask(&mut end).map(|()| end)
+                })
+            },
         ),
     }
 }

@@ -47,9 +47,29 @@ impl<'a> Tcp<'a> {
         announce: &Announce,
         only_from: Option<IpAddr>,
     ) -> Result<Self, String> {
+        Self::accept(&Self::listen(host, at, announce)?, host, wait, clock, only_from)
+    }
+
+    /// Listens, and announces it.
+    pub(super) fn listen(
+        host: &Host,
+        at: SocketAddr,
+        announce: &Announce,
+    ) -> Result<TcpListener, String> {
         let listener = TcpListener::bind(host, at).map_err(|e| format!("listen at {at}: {e}"))?;
         listener.set_accept_timeout(Some(PATIENCE)).map_err(one_line)?;
         announce.ready(at);
+        Ok(listener)
+    }
+
+    /// Takes the next connection.
+    pub(super) fn accept(
+        listener: &TcpListener,
+        host: &Host,
+        wait: Wait,
+        clock: &'a Clock,
+        only_from: Option<IpAddr>,
+    ) -> Result<Self, String> {
         let give_up = Instant::now() + Duration::from_secs(5);
         loop {
             match listener.accept() {
@@ -115,6 +135,10 @@ impl Endpoint for Tcp<'_> {
 
     fn try_recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         once(&self.stream, buffer)
+    }
+
+    fn abandon(&mut self) {
+        let _ = self.stream.set_linger(Some(Duration::ZERO));
     }
 
     fn polling(&self) -> Polling {
