@@ -65,6 +65,45 @@ fn a_static_child_is_supervised() {
 }
 
 #[test]
+fn what_a_supervised_program_sets_itself_stands() {
+    needs_root!();
+    needs!(program "cc");
+    let program = probe(&["-static"]);
+    // Also if it could be ours: 0 is what sockets begin with.
+    for value in ["0", "5"] {
+        let script = format!("$0 sets {value}");
+        let output = shell(&["--busy-poll", "77us", "--strict"], &script, &program);
+        assert_eq!(text(&output).trim(), value, "{output:?}");
+    }
+}
+
+/// A script with this first line, beside a program.
+fn script(line: &str, program: &Path) -> PathBuf {
+    let script = program.with_file_name("script");
+    // By another process, as in `privileged`.
+    let write = "echo \"$0\" >\"$1\" && chmod +x \"$1\"";
+    build(Command::new("sh").args(["-c", write, line]).arg(&script));
+    script
+}
+
+#[test]
+fn a_script_is_what_its_interpreter_is() {
+    needs_root!();
+    needs!(program "cc");
+    let program = probe(&["-static"]);
+    for line in [format!("#! {}", program.display()), "#!/usr/bin/env probe".to_owned()] {
+        let script = script(&line, &program);
+        let output = shell(&["--busy-poll", "77us", "--strict"], "$0; exec script", &script);
+        assert_eq!((&*text(&output), &*said(&output)), ("77\n77\n", ""), "{line}");
+    }
+    let program = privileged();
+    let script = script(&format!("#!{}", program.display()), &program);
+    let output = shell(&["--strict"], "$0; echo $?", &script);
+    assert_eq!(text(&output), "2\n", "{output:?}");
+    assert!(said(&output).contains("setuid"), "{output:?}");
+}
+
+#[test]
 fn a_child_with_other_rights_is_named() {
     needs_root!();
     let program = privileged();

@@ -15,6 +15,7 @@ use std::time::Duration;
 use busypoll_lab::{Lab, LabHost, needs, needs_root};
 use echo::*;
 use rustix::process::{Pid, Signal, kill_process};
+use socket2::{Domain, SockAddr, Socket, Type};
 use support::*;
 
 const PORT: u16 = 7300;
@@ -263,6 +264,26 @@ fn an_interface_has_one_owner_who_is_named() {
     for wanted in [&format!("process {},", owner.pid), "its sockets are the kernel's"] {
         assert!(said.contains(wanted), "{said}");
     }
+}
+
+/// Each question waits in the backlog of the interface's lock until the guard has seen it.
+#[test]
+fn any_number_may_ask_who_the_owner_is() {
+    needs_root!();
+    needs!(program "python3");
+    let lab = Lab::builder().build().unwrap();
+    let owner = Server::start(&lab, &[], &[]);
+    owner.listens(&lab);
+    let lock = format!("\0busypoll/xdp/{}", lab.server.ifindex());
+    let lock = SockAddr::unix(lock).unwrap();
+    let ask = || {
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        socket.connect(&lock).is_ok()
+    };
+    let ask_often = || (0..300).for_each(|_| wait_until("there is room to ask", ask));
+    lab.server.enter(ask_often).unwrap();
+    is_refused_for(&lab, owner.pid);
 }
 
 #[test]

@@ -100,8 +100,10 @@ fn transcript(lab: &Lab, name: &str, case: &str, stack: bool) -> String {
     command.arg(lab.client.ipv4().to_string()).arg(case);
     let output = command.stdin(Stdio::null()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    // Whatever stays with the kernel is said.
-    let silent = output.stderr.is_empty();
+    // Whatever stays with the kernel is said; so is, on a busy machine, that polling is of no use there.
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let silent =
+        stderr.lines().all(|line| line.ends_with("are there enough CPUs for it and its peer?"));
     assert!(silent && output.status.success(), "{case}, stack {stack}: {output:?}\n{said}");
     said
 }

@@ -110,6 +110,24 @@ fn what_a_program_inherits_is_what_it_inherits_without() {
 }
 
 #[test]
+fn what_rust_s_start_up_changes_is_to_the_program_what_it_is_without() {
+    for script in [
+        "RUN grep SigIgn /proc/self/status",
+        "trap '' PIPE; RUN grep SigIgn /proc/self/status",
+        "RUN ls /proc/self/fd <&-",
+    ] {
+        let said = |run: &str| {
+            let script = script.replace("RUN", run);
+            text(&output(Command::new("sh").args(["-c", &script]).stdin(Stdio::null())))
+        };
+        let plain = said("");
+        assert_eq!(said(&format!("{BUSYPOLL} run --")), plain, "{script}");
+        // Where a guard is left behind, too.
+        assert_eq!(said(&format!("{BUSYPOLL} run --plane stack --dev lo --")), plain, "{script}");
+    }
+}
+
+#[test]
 fn the_environment_keeps_what_was_there() {
     let said = text(&output(
         sh("echo $LD_PRELOAD; echo $OTHER").env("OTHER", "a b").env("LD_PRELOAD", "libm.so.6"),

@@ -136,6 +136,50 @@ wait(udp(7213, own=5))
     assert_eq!(said, "90 1\n30 0\n0 0\n0 0\n5 0\n");
 }
 
+#[test]
+fn an_epoll_instance_polls_as_the_sockets_it_watches() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = alone();
+    let lab = Lab::builder().build().unwrap();
+    let policy = place("policy").join("p.toml");
+    let text_of_policy = "busy_poll = '30us'\n\
+        [[rule]]\nlocal_port = 7209\nbusy_poll = '90us'\nbusy_poll_budget = 16\n\
+        [[rule]]\nlocal_port = 7210\nbusy_poll = '200us'\n\
+        [[rule]]\nlocal_port = 7211\nreceive = 'interrupt'\n\
+        [[rule]]\nremote_port = 7212\nbusy_poll = '300us'\n";
+    std::fs::write(&policy, text_of_policy).unwrap();
+    let program = r#"
+import fcntl, select, socket, struct, sys
+EPIOCGPARAMS, EPIOCSPARAMS = 0x80088a02, 0x40088a01
+def has(e):
+    e.poll(0)
+    micros, budget, _, _ = struct.unpack("IHBB", fcntl.ioctl(e, EPIOCGPARAMS, bytes(8)))
+    print(micros, budget)
+def udp(port):
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.bind(("", port))
+    return s
+def watch(e, s):
+    e.register(s, select.EPOLLIN)
+    has(e)
+    return s
+a = select.epoll(); has(a)
+kept = [watch(a, udp(port)) for port in (7211, 7209, 7210, 0)]
+# It has come to life, and connects: another rule fits.
+b = select.epoll(); late = watch(b, udp(0))
+late.connect((sys.argv[1], 7212)); has(b)
+# What the program wants for itself stands.
+c = select.epoll()
+fcntl.ioctl(c, EPIOCSPARAMS, struct.pack("IHBB", 7, 8, 0, 0))
+kept.append(watch(c, udp(7213))); watch(c, kept[2])
+"#;
+    let mut command = lab.server.command(BUSYPOLL);
+    command.args(RUN).args(["--policy", policy.to_str().unwrap(), "--", "python3", "-c", program]);
+    let said = succeeds(command.arg(lab.client.ipv4().to_string()).stdin(Stdio::null()));
+    assert_eq!(said, "0 0\n0 0\n90 16\n200 16\n200 16\n30 0\n300 0\n7 8\n7 8\n");
+}
+
 /// The TIME_WAIT of each keeps a descriptor for a minute, which the program must not run out of.
 #[test]
 fn a_program_of_few_descriptors_makes_many_connections() {

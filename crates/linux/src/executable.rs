@@ -2,6 +2,7 @@
 //!
 //! Allocates nothing, and reads through rustix alone: a program may ask between fork and exec.
 
+use std::ffi::CStr;
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, getxattr, open, stat};
@@ -50,8 +51,19 @@ pub const MACHINE: u16 = 183;
 const PT_INTERP: u32 = 3;
 const PT_NOTE: u32 = 4;
 
-/// How the program in this file can be reached. Of a script, not of its interpreter.
+/// A script's interpreter may be a script itself, four times (`fs/exec.c`).
+const SCRIPTS: u32 = 4;
+
+/// What the kernel reads of a script (`BINPRM_BUF_SIZE`).
+const HEAD: usize = 256;
+
+/// How the program in this file can be reached; of a script, its interpreter. `env` is a program that starts another,
+/// as any.
 pub fn reach(path: impl Arg + Copy) -> Reach {
+    look(path, SCRIPTS)
+}
+
+fn look(path: impl Arg + Copy, scripts: u32) -> Reach {
     // Anything else could make us wait, and cannot be run.
     let is_file = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
     if !stat(path).is_ok_and(|stat| is_file(&stat)) {
@@ -62,14 +74,28 @@ pub fn reach(path: impl Arg + Copy) -> Reach {
         let privileged = stat(path).is_ok_and(|stat| gains(path, &stat));
         return if privileged { Reach::Out(Why::Privileged) } else { Reach::Preload };
     };
-    let mut magic = [0; 4];
-    if read(&file, 0, &mut magic).is_none() || magic != *b"\x7fELF" {
+    let mut head = [0; HEAD];
+    read_some(&file, 0, &mut head);
+    if let Some(interpreter) = interpreter(&mut head) {
+        return scripts.checked_sub(1).map_or(Reach::Preload, |left| look(interpreter, left));
+    }
+    if !head.starts_with(b"\x7fELF") {
         return Reach::Preload;
     }
     if fstat(&file).is_ok_and(|stat| gains(path, &stat)) {
         return Reach::Out(Why::Privileged);
     }
     elf(&file).unwrap_or(Reach::Preload)
+}
+
+/// The first word of a script's first line.
+fn interpreter(head: &mut [u8; HEAD]) -> Option<&CStr> {
+    let blank = |byte: &u8| matches!(byte, b' ' | b'\t');
+    let line = head.strip_prefix(b"#!")?;
+    let start = 2 + line.iter().position(|byte| !blank(byte))?;
+    let len = head[start..].iter().position(|byte| blank(byte) || matches!(byte, b'\n' | 0))?;
+    head[start + len] = 0;
+    CStr::from_bytes_with_nul(&head[start..=start + len]).ok()
 }
 
 /// Whether the loader will keep our library out of it (`AT_SECURE`, ld.so(8)).
@@ -123,16 +149,21 @@ fn elf(file: &OwnedFd) -> Option<Reach> {
 
 /// Fills `to`; `None` if the file ends before.
 fn read(file: &OwnedFd, at: u64, to: &mut [u8]) -> Option<()> {
+    (read_some(file, at, to) == to.len()).then_some(())
+}
+
+/// Fills `to` as far as the file goes: how far.
+fn read_some(file: &OwnedFd, at: u64, to: &mut [u8]) -> usize {
     let mut done = 0;
-    while done < to.len() {
-        match pread(file, to.get_mut(done..)?, at.checked_add(done as u64)?) {
-            Ok(0) => return None,
+    while let (Some(room @ [_, ..]), Some(at)) = (to.get_mut(done..), at.checked_add(done as u64)) {
+        match pread(file, room, at) {
+            Ok(0) => break,
             Ok(n) => done += n,
             Err(rustix::io::Errno::INTR) => {}
-            Err(_) => return None,
+            Err(_) => break,
         }
     }
-    Some(())
+    done
 }
 
 /// The number of `len` bytes at `at`.

@@ -14,6 +14,7 @@
 //! | [`netns`] | the network namespace behind a number | `net/core/net_namespace.c` |
 //! | [`sysfs`] | the attributes of devices, of the right network namespace | `net/core/net-sysfs.c` |
 //! | [`irq`] | a device's interrupts and the CPUs they go to | `kernel/irq/proc.c` |
+//! | [`irqbalance`] | the daemon that moves interrupts, and which it leaves alone | - |
 //! | [`process`] | another process: its descriptors, epoll lists and waits | `kernel/pid.c`, `fs/proc/fd.c` |
 //! | [`socket`] | what a socket is: cookie, protocol, addresses | `net/core/sock.c` |
 //! | [`executable`] | what kind of program a file is: dynamic, static, Go, privileged | `fs/binfmt_elf.c`, `fs/exec.c` |

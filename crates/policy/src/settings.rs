@@ -67,9 +67,7 @@ impl Settings {
             _ => self.busy_poll,
         }
     }
-}
 
-impl Settings {
     /// How long a wait under `plane` is to poll, in microseconds; 0 where these are not for that plane.
     ///
     /// What an aggressive receiver polls more is part of the wait, as a loop of calls before it would see neither

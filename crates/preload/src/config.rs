@@ -116,8 +116,14 @@ fn read() -> Option<Config> {
             settings.push(these);
         }
     }
+    add_joined(&mut settings);
+    Some(Config { launch, text, program, settings })
+}
+
+/// Adds those of epoll instances that watch sockets with different ones of `settings`.
+fn add_joined(settings: &mut Vec<Settings>) {
     let mut at = 1;
-    while at < settings.len() {
+    while at < settings.len() && settings.len() < MOST {
         for other in 0..at {
             let both = settings[at].joined(settings[other], Plane::Kernel);
             if settings.len() < MOST && !settings.contains(&both) {
@@ -126,5 +132,4 @@ fn read() -> Option<Config> {
         }
         at += 1;
     }
-    Some(Config { launch, text, program, settings })
 }

@@ -238,8 +238,8 @@ pub fn all() -> impl Iterator<Item = (c_int, Option<Ref>)> {
     })
 }
 
-/// In a child after _Fork(3), when no other thread is there: no descriptor is ours from now on. What they were is left as
-/// it is, and those that were the library's own are handed to `own`. Allocates nothing.
+/// In a child after _Fork(3), when no other thread is there: no descriptor is ours from now on. What they were is left
+/// as it is, and those that were the library's own are handed to `own`. Allocates nothing.
 pub fn abandon(own: impl Fn(c_int)) {
     for (page, entry) in (0..).zip(&TABLE) {
         // SAFETY: null, or a page that was leaked to be here.

@@ -30,7 +30,8 @@ const SIGNALS: usize = 65;
 static SLOTS: [Slot; SIGNALS] =
     [const { Slot { handler: AtomicUsize::new(0), flags: AtomicI32::new(0) } }; SIGNALS];
 
-/// Held while a handler is changed, and across a fork, so that the child finds it free. Handlers themselves take no lock.
+/// Held while a handler is changed, and across a fork, so that the child finds it free. Handlers themselves take no
+/// lock.
 pub(crate) fn changing() -> MutexGuard<'static, ()> {
     static CHANGING: Mutex<()> = Mutex::new(());
     CHANGING.lock().unwrap_or_else(PoisonError::into_inner)

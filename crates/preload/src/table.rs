@@ -21,8 +21,6 @@ use libc::{
 
 use crate::{cancel, kernel, process, raw, real, signals, stack};
 
-// A thread that is cancelled is unwound past our functions; a build that unwinds must be told (see `crate::cancel`).
-
 /// `char *const argv[]`.
 type Strings = *const *const libc::c_char;
 
@@ -36,6 +34,7 @@ macro_rules! hooks {
         #[expect(non_snake_case, reason = "each is named after its function")]
         pub mod functions {
             use super::*;
+            // A thread that is cancelled is unwound past these; a build that unwinds must be told (`crate::cancel`).
             $(
                 #[cfg(panic = "unwind")]
                 hooks!(@real "C-unwind" $name $args -> $ret);
@@ -201,7 +200,7 @@ hooks! {
     sendmmsg, __sendmmsg: (fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_int) -> c_int
         = stack::sendmmsg_other,
         ours(fd) stack::sendmmsg;
-    sendfile, sendfile64: (out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t = stack::sendfile_to_other,
+    sendfile, sendfile64: (out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t = real::sendfile,
         ours(out) stack::sendfile;
     splice: (
         from: c_int, from_offset: *mut i64, to: c_int, to_offset: *mut i64, len: size_t, flags: u32,

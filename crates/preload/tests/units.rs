@@ -4,7 +4,7 @@
 
 #[path = "../src/config.rs"]
 mod config;
-#[path = "../src/harm.rs"]
+#[path = "../src/harm/mod.rs"]
 mod harm;
 #[path = "../src/say.rs"]
 mod say;

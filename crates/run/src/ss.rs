@@ -1,5 +1,5 @@
-//! `busypoll ss`: the sockets of the stack plane, of all runs of this user in this network namespace, as ss(8) lists the
-//! kernel's. Reads what the runs keep in shared memory; asks no program.
+//! `busypoll ss`: the sockets of the stack plane, of all runs of this user in this network namespace, as ss(8) lists
+//! the kernel's. Reads what the runs keep in shared memory; asks no program.
 
 use std::fs;
 use std::io::{self, Write};

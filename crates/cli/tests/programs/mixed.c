@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -122,6 +123,16 @@ static void eat(int fd)
     say("recv", recv(fd, data, sizeof data, MSG_DONTWAIT));
 }
 
+/* Waits until so many bytes are here. */
+static void have(int fd, int wanted)
+{
+    int here = 0;
+    for (int i = 0; i < 5000 && !ioctl(fd, FIONREAD, &here) && here < wanted; i++)
+        usleep(1000);
+    if (here != wanted)
+        printf("%s: %d bytes came\n", now_in, here);
+}
+
 /* Waits until `fd` has one of `events`, by poll, which has cases of its own. */
 static void until(int fd, short events)
 {
@@ -158,7 +169,7 @@ static void edge(void)
     look(e);
     for (int i = 0; i < 3; i++) {
         echo(s, "x");
-        usleep(20000);
+        have(s, i + 1);
         look(e);
         look(e);
     }

@@ -1,14 +1,20 @@
-/* Says how long a datagram socket polls once it is bound. */
+/* Says how long a datagram socket polls once it is bound; it sets itself what follows `sets`. */
 #include <arpa/inet.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 
-int main(void)
+int main(int count, char **arguments)
 {
     struct sockaddr_in any = { .sin_family = AF_INET };
     int fd = socket(AF_INET, SOCK_DGRAM, 0), micros = -1;
     socklen_t len = sizeof micros;
 
+    if (count == 3 && !strcmp(arguments[1], "sets")) {
+        micros = atoi(arguments[2]);
+        setsockopt(fd, SOL_SOCKET, SO_BUSY_POLL, &micros, len);
+    }
     if (bind(fd, (void *)&any, sizeof any) || getsockopt(fd, SOL_SOCKET, SO_BUSY_POLL, &micros, &len))
         return 1;
     printf("%d\n", micros);

@@ -32,47 +32,51 @@ unsafe extern "C" {
 /// That of execv(3).
 pub unsafe fn execv(path: *const c_char, argv: Strings) -> c_int {
     // SAFETY: the caller's contract; the C library keeps `environ` as the program left it.
-    unsafe { execve(path, argv, environ) }
+    unsafe { exec(path, argv, environ, false) }
 }
 
 /// # Safety
 /// That of execvp(3).
 pub unsafe fn execvp(file: *const c_char, argv: Strings) -> c_int {
     // SAFETY: as in `execv`.
-    unsafe { execvpe(file, argv, environ) }
+    unsafe { exec(file, argv, environ, true) }
 }
 
 /// # Safety
 /// That of execve(2).
 pub unsafe fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
-    // SAFETY: the caller's contract; the environment is one too.
-    unsafe {
-        let environment = Environment::with_run(envp);
-        if let Some(aside) = Aside::of(path, argv, false) {
-            // Returns where the command is out of the child's reach.
-            real::execve(aside.path(), aside.argv(), environment.pointer());
-        }
-        real::execve(path, argv, environment.pointer())
-    }
+    // SAFETY: the caller's contract.
+    unsafe { exec(path, argv, envp, false) }
 }
 
 /// # Safety
 /// That of execvpe(3).
-pub unsafe fn execvpe(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
-    // SAFETY: as in `execve`.
+pub unsafe fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { exec(file, argv, envp, true) }
+}
+
+/// # Safety
+/// That of execve(2), or of execvpe(3) if the program is to be looked for.
+unsafe fn exec(path: *const c_char, argv: Strings, envp: Strings, search: bool) -> c_int {
+    // SAFETY: the caller's contract; the environment is one too.
     unsafe {
         let environment = Environment::with_run(envp);
-        if let Some(aside) = Aside::of(path, argv, true) {
+        if let Some(aside) = Aside::of(path, argv, search) {
+            // Returns where the command is out of the child's reach.
             real::execve(aside.path(), aside.argv(), environment.pointer());
         }
-        real::execvpe(path, argv, environment.pointer())
+        match search {
+            true => real::execvpe(path, argv, environment.pointer()),
+            false => real::execve(path, argv, environment.pointer()),
+        }
     }
 }
 
 /// # Safety
 /// That of fexecve(3).
 pub unsafe fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_int {
-    // SAFETY: as in `execve`.
+    // SAFETY: as in `exec`.
     unsafe { real::fexecve(fd, argv, Environment::with_run(envp).pointer()) }
 }
 
@@ -85,7 +89,7 @@ pub unsafe fn execveat(
     envp: Strings,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: as in `execve`.
+    // SAFETY: as in `exec`.
     unsafe { real::execveat(dir, path, argv, Environment::with_run(envp).pointer(), flags) }
 }
 
@@ -99,17 +103,8 @@ pub unsafe fn posix_spawn(
     argv: Strings,
     envp: Strings,
 ) -> c_int {
-    // SAFETY: as in `execve`.
-    unsafe {
-        let environment = Environment::with_run(envp);
-        let spawn = |path, argv| {
-            real::posix_spawn(pid, path, actions, attributes, argv, environment.pointer())
-        };
-        match Aside::of(path, argv, false) {
-            Some(aside) if spawn(aside.path(), aside.argv()) == 0 => 0,
-            _ => spawn(path, argv),
-        }
-    }
+    // SAFETY: the caller's contract.
+    unsafe { spawn((pid, path, actions, attributes, argv, envp), false) }
 }
 
 /// # Safety
@@ -122,15 +117,25 @@ pub unsafe fn posix_spawnp(
     argv: Strings,
     envp: Strings,
 ) -> c_int {
-    // SAFETY: as in `execve`.
+    // SAFETY: the caller's contract.
+    unsafe { spawn((pid, path, actions, attributes, argv, envp), true) }
+}
+
+type Spawn = (*mut pid_t, *const c_char, *const c_void, *const c_void, Strings, Strings);
+
+/// # Safety
+/// That of posix_spawn(3), or of posix_spawnp(3) if the program is to be looked for.
+unsafe fn spawn(call: Spawn, search: bool) -> c_int {
+    let (pid, path, actions, attributes, argv, envp) = call;
+    // SAFETY: as in `exec`.
     unsafe {
         let environment = Environment::with_run(envp);
-        let spawn = |path, argv| {
-            real::posix_spawn(pid, path, actions, attributes, argv, environment.pointer())
-        };
-        match Aside::of(path, argv, true) {
-            Some(aside) if spawn(aside.path(), aside.argv()) == 0 => 0,
-            _ => real::posix_spawnp(pid, path, actions, attributes, argv, environment.pointer()),
+        let environment = environment.pointer();
+        let at = |path, argv| real::posix_spawn(pid, path, actions, attributes, argv, environment);
+        match Aside::of(path, argv, search) {
+            Some(aside) if at(aside.path(), aside.argv()) == 0 => 0,
+            _ if search => real::posix_spawnp(pid, path, actions, attributes, argv, environment),
+            _ => at(path, argv),
         }
     }
 }

@@ -118,20 +118,6 @@ fn is_end(file: c_int, at: off_t) -> bool {
     unsafe { libc::pread(file, (&raw mut byte).cast(), 1, at) <= 0 }
 }
 
-/// sendfile(2) to something else: from a socket there is none.
-///
-/// # Safety
-/// That of sendfile(2).
-pub unsafe fn sendfile_to_other(
-    out: c_int,
-    from: c_int,
-    offset: *mut off_t,
-    count: size_t,
-) -> ssize_t {
-    // SAFETY: the caller's contract. A companion has no data to give, and says EINVAL as any socket.
-    unsafe { real::sendfile(out, from, offset, count) }
-}
-
 /// splice(2) from a socket of ours to a pipe.
 ///
 /// # Safety
@@ -229,8 +215,8 @@ impl Pipe {
     }
 }
 
-/// Fills `buffer` with the first bytes of a pipe, which stay there, as splice(2) with these flags waits for them. How many;
-/// 0: it is at its end.
+/// Fills `buffer` with the first bytes of a pipe, which stay there, as splice(2) with these flags waits for them. How
+/// many; 0: it is at its end.
 fn peek(pipe: c_int, buffer: &mut [u8], flags: u32) -> io::Result<usize> {
     let (mut copy, into) = io::pipe()?;
     let now = flags & libc::SPLICE_F_NONBLOCK;

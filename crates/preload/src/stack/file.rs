@@ -328,8 +328,8 @@ impl File {
         }
     }
 
-    /// Gives `live` the options that a socket with these ends, local and remote, is to have: the policy's, and then what
-    /// the program has set itself, which prevails.
+    /// Gives `live` the options that a socket with these ends, local and remote, is to have: the policy's, and then
+    /// what the program has set itself, which prevails.
     pub fn take_settings(
         &self,
         live: &Live,
@@ -339,6 +339,7 @@ impl File {
             let local = local.filter(|local| local.port() != 0);
             let policy = &config.launch.policy;
             let settings = policy.for_socket(&config.program, self.protocol, local, remote);
+            self.joined.has(settings);
             for (name, value) in [
                 (known::SO_BUSY_POLL, settings.micros_on(Plane::Stack)),
                 (known::SO_PREFER_BUSY_POLL, settings.prefer_busy_poll.into()),

@@ -214,8 +214,8 @@ fn close_own(own: c_int) {
     unsafe { real::close(own) };
 }
 
-/// _Fork(3), which calls no handlers of pthread_atfork(3), and whose child may not allocate: it has nothing of ours, only
-/// companions.
+/// _Fork(3), which calls no handlers of pthread_atfork(3), and whose child may not allocate: it has nothing of ours,
+/// only companions.
 ///
 /// # Safety
 /// That of _Fork(3).

@@ -18,7 +18,7 @@
 //! | [`beyond`](self::beyond) | what is asked for that our stack has not |
 //! | [`wait`](self::wait) | poll, select, epoll |
 //! | [`descriptors`](self::descriptors) | close, dup, fcntl, ioctl |
-//! | [`stream`](self::stream) | fclose |
+//! | [`stream`](self::stream) | fclose, freopen |
 //! | [`pass`](self::pass) | descriptors on their way to another process |
 //! | [`address`](self::address) | addresses as C has them |
 //!
@@ -49,7 +49,7 @@ mod take;
 mod wait;
 
 pub use accept::{accept, accept_other, accept4, accept4_other};
-pub use copy::{sendfile, sendfile_to_other, splice, splice_to_other};
+pub use copy::{sendfile, splice, splice_to_other};
 pub use descriptors::{
     close, close_other, close_range, closefrom, dup, dup2, dup2_other, dup3, dup3_other, fcntl,
     fcntl_other, ioctl,

@@ -114,35 +114,22 @@ pub unsafe fn setsockopt(
     }
     let Some((_inside, file)) = enter(file) else { return result };
     // SAFETY: the kernel has read as much.
-    answer(unsafe { took(&file, fd, level, name, value, len) }.map(|()| 0))
+    let value = unsafe { super::pieces::bytes(value.cast(), len as usize) };
+    answer(value.and_then(|value| took(&file, fd, level, name, value)).map(|()| 0))
 }
 
 /// The kernel has taken an option.
-///
-/// # Safety
-/// `value` points to `len` readable bytes.
-unsafe fn took(
-    file: &Ref,
-    fd: c_int,
-    level: c_int,
-    name: c_int,
-    value: *const c_void,
-    len: socklen_t,
-) -> io::Result<()> {
-    // SAFETY: the caller's contract.
-    let bytes = unsafe { super::pieces::bytes(value.cast(), len as usize) }?;
-    if groups::took(file, level, name, bytes) {
+fn took(file: &Ref, fd: c_int, level: c_int, name: c_int, value: &[u8]) -> io::Result<()> {
+    if groups::took(file, level, name, value) {
         return Ok(());
     }
-    if let Some(what) = beyond::option(level, name, bytes) {
+    if let Some(what) = beyond::option(level, name, value) {
         return match beyond::leave_to_kernel(file, fd, what) || name == libc::SO_MARK {
             true => Ok(()),
             false => Err(error(libc::ENOPROTOOPT)),
         };
     }
-    let number = (len as usize >= size_of::<c_int>())
-        // SAFETY: long enough.
-        .then(|| unsafe { value.cast::<c_int>().read_unaligned() });
+    let number = value.first_chunk().map(|bytes| c_int::from_ne_bytes(*bytes));
     if let (Some(bit), Some(number)) = (control::bit(level, name), number) {
         if number != 0 {
             file.tells.fetch_and(!control::excludes(bit), Ordering::Relaxed);
@@ -162,16 +149,14 @@ unsafe fn took(
         }
         (libc::SOL_SOCKET, libc::SO_LINGER, Some(live)) => take_linger(fd, live),
         (libc::IPPROTO_TCP, libc::TCP_CONGESTION, Some(Live::Stream(stream))) => {
-            let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+            let text = value.split(|byte| *byte == 0).next().unwrap_or_default();
             // What the kernel has and we have not: we keep to ours.
             let _ = std::str::from_utf8(text).map(|name| stream.set_congestion(name));
         }
         (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO | libc::SO_LINGER, None) => {}
         (_, _, live) => {
             // One byte will do for many of IP's.
-            // SAFETY: long enough.
-            let number = number
-                .or_else(|| (len > 0).then(|| c_int::from(unsafe { value.cast::<u8>().read() })));
+            let number = number.or_else(|| value.first().map(|byte| c_int::from(*byte)));
             if let Some(number) = number {
                 file.remember(level, name, number);
                 if let Some(live) = live {

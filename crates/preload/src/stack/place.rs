@@ -68,8 +68,8 @@ fn source(to: SocketAddr, from: IpAddr) -> Option<IpAddr> {
 /// Where a way led over the chosen interface: to, and from.
 pub type Last = Option<(IpAddr, IpAddr)>;
 
-/// The last answer of [`leads_to`]: programs connect to one place again and again. Held across a fork, so that the child
-/// finds it free.
+/// The last answer of [`leads_to`]: programs connect to one place again and again. Held across a fork, so that the
+/// child finds it free.
 pub fn last() -> MutexGuard<'static, Last> {
     static LAST: Mutex<Last> = Mutex::new(None);
     lock(&LAST)

@@ -5,6 +5,7 @@ use super::{
     file::{File, Live},
     pieces,
     take::{Got, receive},
+    wait,
 };
 use crate::{fds::Ref, inside::Inside, real};
 use busypoll_policy::Protocol;
@@ -13,7 +14,7 @@ use libc::{
 };
 use std::{
     io::{self, IoSliceMut},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 /// Receives into one buffer. `None`: it is for the companion.
@@ -229,12 +230,9 @@ pub unsafe fn recvmmsg(
     let by_kernel = || unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
     let Some((inside, file)) = enter(file) else { return by_kernel() };
     // SAFETY: the caller's contract.
-    let limit = match unsafe { timeout.as_ref() } {
-        None => None,
-        Some(time) => match (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec)) {
-            (Ok(seconds), Ok(nanos @ ..=999_999_999)) => Some(Duration::new(seconds, nanos)),
-            _ => return answer(Err(error(libc::EINVAL))),
-        },
+    let limit = match unsafe { wait::span(timeout) } {
+        Ok(limit) => limit,
+        Err(error) => return answer(Err(error)),
     };
     let begun = Instant::now();
     let wait_for_one = flags & libc::MSG_WAITFORONE != 0;

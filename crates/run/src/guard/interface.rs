@@ -44,6 +44,11 @@ impl Interface {
         Ok(self.held.insert(held))
     }
 
+    /// It, while it is held.
+    pub(super) fn held(&self) -> Option<&Holding> {
+        self.held.as_ref()
+    }
+
     /// It is the kernel's again.
     pub(super) fn release(&mut self) {
         self.held = None;

@@ -62,6 +62,9 @@ impl Guard {
             let program_has_gone = self.wait(&watched);
             self.see_to_owner(&mut watched);
             self.see_to_again(&mut watched);
+            if let Some(held) = self.interface.held() {
+                held.dismiss_askers();
+            }
             while let Ok(connection) = lease::accept(self.listener.as_fd()) {
                 watched.asking.push(connection);
             }
@@ -85,6 +88,7 @@ impl Guard {
     fn wait(&self, watched: &Watched) -> bool {
         let has_gone = is_readable(self.program.as_fd());
         let mut fds = vec![self.listener.as_fd()];
+        fds.extend(self.interface.held().map(AsFd::as_fd));
         // Once it has gone that is no news any more.
         fds.extend((!has_gone).then_some(self.program.as_fd()));
         if let Some(owner) = &watched.owner {

@@ -9,6 +9,7 @@
 //! | `able` | what this kernel and this user allow |
 //! | `shared` | the memory in which the processes of a user's runs count their spinners |
 //! | `start` | the environment, and the exec |
+//! | `given` | what Rust's start-up changes of what a program inherits |
 //! | `supervise` | a process beside programs that no library sees |
 //!
 //! On the kernel plane this process **becomes** the program: signals, job control and the exit
@@ -18,6 +19,7 @@ mod able;
 pub mod cli;
 mod device;
 mod error;
+mod given;
 mod library;
 mod program;
 mod shared;

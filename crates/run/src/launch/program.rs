@@ -2,11 +2,10 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
-use std::io::Read;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use busypoll_linux::executable;
 pub use busypoll_linux::executable::{Kind, Reach, Why};
@@ -38,7 +37,7 @@ impl Program {
         } else {
             in_path(name)?
         };
-        let reach = look(&path, 0);
+        let reach = executable::reach(&path);
         Ok(Self { path, reach })
     }
 }
@@ -58,32 +57,6 @@ fn in_path(name: &OsStr) -> Result<PathBuf, LaunchError> {
         Some(path) => LaunchError::NotExecutable(path),
         None => LaunchError::NotInPath(name.to_string_lossy().into_owned()),
     })
-}
-
-/// A script's interpreter may be a script itself, four times (`fs/exec.c`).
-const SCRIPTS: u32 = 4;
-
-fn look(path: &Path, depth: u32) -> Reach {
-    let mut head = [0; 256];
-    let n = File::open(path).and_then(|mut file| file.read(&mut head)).unwrap_or(0);
-    let head = head.get(..n).unwrap_or_default();
-    if let Some(line) = head.strip_prefix(b"#!") {
-        let line = line.split(|&b| b == b'\n').next().unwrap_or_default().trim_ascii();
-        let interpreter = line.split(|b| b.is_ascii_whitespace()).next().unwrap_or_default();
-        // `env` finds what follows it in PATH.
-        let after = line.get(interpreter.len()..).unwrap_or_default().trim_ascii();
-        let target = if interpreter.ends_with(b"/env") {
-            let name = after.split(|b| b.is_ascii_whitespace()).next().unwrap_or_default();
-            in_path(OsStr::from_bytes(name)).ok()
-        } else {
-            Some(PathBuf::from(OsString::from_vec(interpreter.to_vec())))
-        };
-        return match target {
-            Some(target) if depth < SCRIPTS => look(&target, depth + 1),
-            _ => Reach::Preload,
-        };
-    }
-    executable::reach(path)
 }
 
 #[cfg(test)]

@@ -69,11 +69,11 @@ fn what_no_library_sees_is_told_apart() {
         ("foreign", 8, vec![glibc], Reach::Out(Why::OtherMachine)),
     ] {
         let path = elf(name, machine, &headers);
-        assert_eq!(look(&path, 0), wanted, "{name}");
+        assert_eq!(executable::reach(&path), wanted, "{name}");
         // And through a script.
         let script =
             write(&format!("{name}.sh"), format!("#! {} -x\n", path.display()).as_bytes(), 0o755);
-        assert_eq!(look(&script, 0), wanted, "{name}");
+        assert_eq!(executable::reach(&script), wanted, "{name}");
         fs::remove_file(path).unwrap();
         fs::remove_file(script).unwrap();
     }
@@ -85,13 +85,13 @@ fn spoilt_files_are_left_to_the_kernel() {
         [("empty", &b""[..]), ("short", b"\x7fELF\x02"), ("text", b"hello"), ("nowhere", b"#!")]
     {
         let path = write(name, bytes, 0o755);
-        assert_eq!(look(&path, 0), Reach::Preload, "{name}");
+        assert_eq!(executable::reach(&path), Reach::Preload, "{name}");
         fs::remove_file(path).unwrap();
     }
     // A table that points outside the file.
     let path = elf("cut", MACHINE, &[(PT_INTERP, b"/lib/ld.so")]);
     fs::File::options().write(true).open(&path).unwrap().set_len(70).unwrap();
-    assert_eq!(look(&path, 0), Reach::Preload);
+    assert_eq!(executable::reach(&path), Reach::Preload);
     fs::remove_file(path).unwrap();
 }
 
@@ -99,6 +99,6 @@ fn spoilt_files_are_left_to_the_kernel() {
 fn a_script_that_runs_itself_ends() {
     let path = write("loop", b"", 0o755);
     fs::write(&path, format!("#!{}\n", path.display())).unwrap();
-    assert_eq!(look(&path, 0), Reach::Preload);
+    assert_eq!(executable::reach(&path), Reach::Preload);
     fs::remove_file(path).unwrap();
 }

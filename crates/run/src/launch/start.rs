@@ -10,7 +10,7 @@ use std::{io, ptr};
 use busypoll_policy::{Launch, Plane};
 
 use super::program::{Kind, Program, Reach, Why};
-use super::{LaunchError, able, device, library, shared, supervise};
+use super::{LaunchError, able, device, given, library, shared, supervise};
 use crate::guard;
 
 /// Becomes the program `command[0]` with the arguments that follow it, called `argv0` if given.
@@ -22,10 +22,7 @@ pub fn execute(
     command: &[OsString],
     argv0: Option<&OsStr>,
 ) -> Result<Infallible, LaunchError> {
-    let Some((name, arguments)) = command.split_first() else {
-        return Err(LaunchError::NotInPath(String::new()));
-    };
-    let program = Program::find(name)?;
+    let (program, name, arguments) = find(command)?;
     device::settle(&mut launch, &program.path)?;
     let missing = able::missing(&launch.policy);
     if !missing.is_empty() {
@@ -57,10 +54,7 @@ pub fn execute_child(
     command: &[OsString],
     argv0: Option<&OsStr>,
 ) -> Result<Infallible, LaunchError> {
-    let Some((name, arguments)) = command.split_first() else {
-        return Err(LaunchError::NotInPath(String::new()));
-    };
-    let program = Program::find(name)?;
+    let (program, name, arguments) = find(command)?;
     let mut environment = Vec::new();
     // Without a run there is nothing to be done but to become it.
     if let Some(Ok(mut launch)) = Launch::of_this_process() {
@@ -68,6 +62,14 @@ pub fn execute_child(
         environment.push((Launch::ENV, launch.to_env().into()));
     }
     Err(become_it(program, arguments, argv0.unwrap_or(name), &environment))
+}
+
+/// The program of a command, what it is called there, and its arguments.
+fn find(command: &[OsString]) -> Result<(Program, &OsStr, &[OsString]), LaunchError> {
+    let Some((name, arguments)) = command.split_first() else {
+        return Err(LaunchError::NotInPath(String::new()));
+    };
+    Ok((Program::find(name)?, name, arguments))
 }
 
 /// Has a program supervised that no library sees, and says what cannot be had.
@@ -189,11 +191,8 @@ fn exec(path: &Path, argv: &[&OsStr], set: &[(&str, OsString)]) -> io::Error {
         strings.iter().map(|s| s.as_ptr()).chain([ptr::null()]).collect()
     };
     let (argv, environment) = (pointers(&argv), pointers(&environment));
-    // SAFETY: plain calls; the strings and the arrays, which end with a null pointer, outlive them.
-    unsafe {
-        // Rust's start-up ignores it, which the program must not inherit.
-        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
-        libc::execve(path.as_ptr(), argv.as_ptr(), environment.as_ptr());
-    }
+    given::restore();
+    // SAFETY: a plain call; the strings and the arrays, which end with a null pointer, outlive it.
+    unsafe { libc::execve(path.as_ptr(), argv.as_ptr(), environment.as_ptr()) };
     io::Error::last_os_error()
 }

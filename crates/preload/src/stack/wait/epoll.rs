@@ -8,13 +8,9 @@ use crate::{
     kernel, real,
     stack::{File, answer, error, host, own, said},
 };
-use busypoll_policy::Plane;
 use busypoll_stack::{EpollParams, Source};
 use libc::{c_int, epoll_event, sigset_t, timespec};
-use std::{
-    io, slice,
-    sync::{Arc, OnceLock},
-};
+use std::{io, slice, sync::Arc};
 
 /// The kernel's own bound of events a wait may ask for (EP_MAX_EVENTS).
 const MOST: usize = c_int::MAX as usize / size_of::<epoll_event>();
@@ -33,26 +29,12 @@ const EXCLUSIVE_OK: u32 = (libc::EPOLLIN
 /// Notes an instance that the program has made.
 fn made(fd: c_int) -> c_int {
     if fd >= 0
-        && config::get().is_some_and(config::Config::is_stack)
+        && let Some(config) = config::get().filter(|config| config.is_stack())
         && let Some(_inside) = Inside::enter()
     {
-        fds::set(fd, Ref::new(File::of_set(Set::new(params()))));
+        fds::set(fd, Ref::new(File::of_set(Set::new(host::settings(config)))));
     }
     fd
-}
-
-/// How waits for sets spin, by the policy.
-fn params() -> EpollParams {
-    static PARAMS: OnceLock<EpollParams> = OnceLock::new();
-    *PARAMS.get_or_init(|| {
-        let Some(config) = config::get() else { return EpollParams::default() };
-        let settings = host::settings(config);
-        EpollParams {
-            busy_poll_usecs: settings.micros_on(Plane::Stack),
-            busy_poll_budget: settings.busy_poll_budget,
-            prefer_busy_poll: settings.prefer_busy_poll,
-        }
-    })
 }
 
 /// # Safety
@@ -83,10 +65,10 @@ pub unsafe fn epoll_ctl_other(
         // SAFETY: the caller's contract.
         return unsafe { kernel::epoll_ctl(epoll, operation, fd, event) };
     }
-    let is_set = is_epoll(epoll);
-    match Inside::enter().filter(|_| is_set) {
-        Some(inside) => {
-            let set = Set::new(params());
+    let config = config::get().filter(|_| is_epoll(epoll));
+    match config.zip(Inside::enter()) {
+        Some((config, inside)) => {
+            let set = Set::new(host::settings(config));
             set.has_kernels();
             fds::set(epoll, Ref::new(File::of_set(set)));
             drop(inside);
@@ -204,18 +186,17 @@ fn source_of(member: &Ref) -> Option<Arc<dyn Source>> {
     }
 }
 
-/// ioctl(2) on a set: what `EPIOCSPARAMS` sets is for our half, too.
+/// ioctl(2) on a set: what `EPIOCSPARAMS` sets is for our half, too, and `EPIOCGPARAMS` tells what that has once
+/// waits are ours.
 ///
 /// # Safety
 /// That of ioctl(2).
 pub unsafe fn ioctl(set: &Set, epoll: c_int, request: libc::c_ulong, argument: usize) -> c_int {
     // SAFETY: the caller's contract.
     let result = unsafe { kernel::ioctl(epoll, request, argument) };
-    if result == 0
-        && request == libc::EPIOCSPARAMS as libc::c_ulong
-        && let Some(_inside) = Inside::enter()
-    {
-        let given = std::ptr::with_exposed_provenance::<libc::epoll_params>(argument);
+    let Some(_inside) = Inside::enter().filter(|_| result == 0) else { return result };
+    let given = std::ptr::with_exposed_provenance_mut::<libc::epoll_params>(argument);
+    if request == libc::EPIOCSPARAMS as libc::c_ulong {
         // SAFETY: the kernel has just read it.
         let given = unsafe { given.read_unaligned() };
         set.set_params(EpollParams {
@@ -223,6 +204,17 @@ pub unsafe fn ioctl(set: &Set, epoll: c_int, request: libc::c_ulong, argument: u
             busy_poll_budget: given.busy_poll_budget,
             prefer_busy_poll: given.prefer_busy_poll != 0,
         });
+    } else if request == libc::EPIOCGPARAMS as libc::c_ulong && set.is_mixed() {
+        let ours = set.params();
+        // SAFETY: the kernel has just written it.
+        unsafe {
+            given.write_unaligned(libc::epoll_params {
+                busy_poll_usecs: ours.busy_poll_usecs,
+                busy_poll_budget: ours.busy_poll_budget,
+                prefer_busy_poll: ours.prefer_busy_poll.into(),
+                ..given.read_unaligned()
+            });
+        }
     }
     result
 }

@@ -1,7 +1,9 @@
-//! Which sets a file is a member of, for the moments that concern them: it comes to life, it is closed.
+//! Which sets a file is a member of, for the moments that concern them: it comes to life, the policy has another rule
+//! for it, it is closed.
 
 use super::set::Set;
 use crate::stack::file::lock;
+use busypoll_policy::Settings;
 use busypoll_stack::Source;
 use std::sync::{
     Arc, Mutex, Weak,
@@ -13,6 +15,8 @@ use std::sync::{
 pub struct Joined {
     sets: Mutex<Vec<Weak<Set>>>,
     any: AtomicBool,
+    /// What the policy says of it, once it has come to life.
+    settings: Mutex<Option<Settings>>,
 }
 
 impl Joined {
@@ -29,6 +33,15 @@ impl Joined {
         });
         sets.push(Arc::downgrade(set));
         self.any.store(true, Ordering::Release);
+        drop(sets);
+        let settings = *lock(&self.settings);
+        settings.into_iter().for_each(|settings| set.watches(settings));
+    }
+
+    /// What the policy says of it from now on: its sets poll for it.
+    pub fn has(&self, settings: Settings) {
+        *lock(&self.settings) = Some(settings);
+        self.sets().iter().for_each(|set| set.watches(settings));
     }
 
     /// Those sets.

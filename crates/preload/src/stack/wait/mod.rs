@@ -55,17 +55,13 @@ impl Deadline {
     /// Null for ever, as ppoll(2) has it.
     ///
     /// # Errors
-    /// EINVAL for what is no time span.
+    /// As [`span`].
     ///
     /// # Safety
-    /// `span` is null or valid.
-    unsafe fn from_timespec(span: *const libc::timespec) -> io::Result<Deadline> {
-        // SAFETY: null or valid, as the caller says.
-        let Some(span) = (unsafe { span.as_ref() }) else { return Ok(Deadline::after(None)) };
-        let seconds = u64::try_from(span.tv_sec).map_err(|_| error(libc::EINVAL))?;
-        let nanos = u32::try_from(span.tv_nsec).ok().filter(|nanos| *nanos < 1_000_000_000);
-        let nanos = nanos.ok_or_else(|| error(libc::EINVAL))?;
-        Ok(Deadline::after(Some(Duration::new(seconds, nanos))))
+    /// That of [`span`].
+    unsafe fn from_timespec(time: *const libc::timespec) -> io::Result<Deadline> {
+        // SAFETY: the caller's word.
+        unsafe { span(time) }.map(Deadline::after)
     }
 
     fn left(&self) -> Option<Duration> {
@@ -77,5 +73,21 @@ impl Deadline {
 
     fn is_over(&self) -> bool {
         self.now || self.at.is_some_and(|at| time::now() >= at)
+    }
+}
+
+/// A time span of the program's; `None` for a null pointer.
+///
+/// # Errors
+/// EINVAL for what is none.
+///
+/// # Safety
+/// `time` is null or valid.
+pub unsafe fn span(time: *const libc::timespec) -> io::Result<Option<Duration>> {
+    // SAFETY: null or valid, as the caller says.
+    let Some(time) = (unsafe { time.as_ref() }) else { return Ok(None) };
+    match (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec)) {
+        (Ok(seconds), Ok(nanos @ ..=999_999_999)) => Ok(Some(Duration::new(seconds, nanos))),
+        _ => Err(error(libc::EINVAL)),
     }
 }

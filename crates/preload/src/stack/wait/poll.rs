@@ -193,8 +193,8 @@ fn source_of(file: Ref, fd: c_int) -> Option<(Ref, Arc<dyn Source>)> {
     Some((file, source))
 }
 
-/// What of `events` is there of a descriptor of the kernel's, for which a call waits up to `limit` that signals interrupt
-/// as `restart` says; poll(2) itself would not go on after any. Nothing, if time is over.
+/// What of `events` is there of a descriptor of the kernel's, for which a call waits up to `limit` that signals
+/// interrupt as `restart` says; poll(2) itself would not go on after any. Nothing, if time is over.
 ///
 /// # Errors
 /// EINTR; no descriptor left.

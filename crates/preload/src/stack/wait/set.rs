@@ -11,6 +11,7 @@ use crate::{
     fds, real,
     stack::{error, file::lock, own, said},
 };
+use busypoll_policy::{Plane, Settings};
 use busypoll_stack::{
     Epoll, EpollEvent, EpollParams, Events, Source, Watch,
     napi::{Context, NapiId, Outside},
@@ -35,6 +36,7 @@ const NESTS: usize = 4;
 #[derive(Debug)]
 pub struct Set {
     ours: Epoll,
+    polls: Mutex<Polls>,
     members: Mutex<HashMap<Key, Member>>,
     /// Members that have not come to life.
     dormant: AtomicUsize,
@@ -57,14 +59,43 @@ pub struct Set {
     pub joined: Joined,
 }
 
+/// By whose wish our half busy polls.
+#[derive(Clone, Copy, Debug)]
+enum Polls {
+    /// The policy's for the program.
+    Program(Settings),
+    /// The policy's for the sockets it has watched.
+    Sockets(Settings),
+    /// The program's own, which prevails.
+    Own(EpollParams),
+}
+
+impl Polls {
+    fn params(self) -> EpollParams {
+        match self {
+            Polls::Own(params) => params,
+            Polls::Program(settings) | Polls::Sockets(settings) => EpollParams {
+                busy_poll_usecs: settings.micros_on(Plane::Stack),
+                busy_poll_budget: settings.busy_poll_budget,
+                prefer_busy_poll: settings.prefer_busy_poll,
+            },
+        }
+    }
+}
+
 impl Set {
-    /// Of an instance made just now.
-    pub fn new(params: EpollParams) -> Arc<Set> {
+    /// Of an instance made just now by a program of which the policy says so.
+    pub fn new(settings: Settings) -> Arc<Set> {
+        Set::that_polls(Polls::Program(settings))
+    }
+
+    fn that_polls(polls: Polls) -> Arc<Set> {
         let ours = Epoll::detached();
-        // Its time is less than 2^31, as settings are.
-        let _ = ours.set_params(params);
+        // Its time is less than 2^31: settings are, and the kernel has accepted the program's.
+        let _ = ours.set_params(polls.params());
         Arc::new(Set {
             ours,
+            polls: Mutex::new(polls),
             members: Mutex::default(),
             dormant: AtomicUsize::new(0),
             is_mixed: AtomicBool::new(false),
@@ -82,7 +113,8 @@ impl Set {
     /// What a child has of it after fork(2): the kernel's half, which it shares; of ours, those that may come to life
     /// there.
     pub fn inherited(&self) -> Arc<Set> {
-        let heir = Set::new(self.ours.params());
+        let polls = self.polls.try_lock().map_or(Polls::Own(self.ours.params()), |polls| *polls);
+        let heir = Set::that_polls(polls);
         heir.has_kernels.store(self.has_kernels.load(Ordering::Relaxed), Ordering::Relaxed);
         if let Ok(members) = self.members.try_lock() {
             let mut theirs = lock(&heir.members);
@@ -100,10 +132,30 @@ impl Set {
         heir
     }
 
-    /// The busy-poll parameters of our half, as the program has set them on the kernel's (`EPIOCSPARAMS`).
+    /// The busy-poll parameters of our half.
+    pub fn params(&self) -> EpollParams {
+        self.ours.params()
+    }
+
+    /// The program has set them on the kernel's half (`EPIOCSPARAMS`).
     pub fn set_params(&self, params: EpollParams) {
+        let mut polls = lock(&self.polls);
+        *polls = Polls::Own(params);
         // The kernel has accepted them.
         let _ = self.ours.set_params(params);
+    }
+
+    /// It watches a socket of which the policy says so: the first socket's take the place of the program's.
+    pub fn watches(&self, settings: Settings) {
+        let mut polls = lock(&self.polls);
+        let settings = match *polls {
+            Polls::Own(_) => return,
+            Polls::Program(_) => settings,
+            Polls::Sockets(so_far) => so_far.joined(settings, Plane::Stack),
+        };
+        *polls = Polls::Sockets(settings);
+        // As in `that_polls`.
+        let _ = self.ours.set_params(polls.params());
     }
 
     /// Whether waits are ours.

@@ -65,6 +65,16 @@ fn program() -> Vec<sock_filter> {
             answer(TELL),
         ]);
     }
+    // What the program itself has to say of a socket's polling.
+    program.extend([
+        equal(number(libc::SYS_setsockopt), 0, 6),
+        load(argument(1)),
+        equal(libc::SOL_SOCKET as u32, 0, 3),
+        load(argument(2)),
+        equal(libc::SO_BUSY_POLL as u32, 0, 1),
+        answer(TELL),
+        answer(ALLOW),
+    ]);
     // Datagram sockets, which may never get an address.
     program.extend([
         equal(number(libc::SYS_socket), 0, 7),
@@ -156,6 +166,12 @@ mod tests {
             assert_eq!(says(ARCH, call, [3, 0, 28]), TELL);
             assert_eq!(says(ARCH, call, [3, 0, 110]), ALLOW);
         }
+        let option = |level: i32, name: i32| {
+            says(ARCH, libc::SYS_setsockopt, [3, level as u32, name as u32])
+        };
+        assert_eq!(option(libc::SOL_SOCKET, libc::SO_BUSY_POLL), TELL);
+        assert_eq!(option(libc::SOL_SOCKET, libc::SO_REUSEADDR), ALLOW);
+        assert_eq!(option(libc::IPPROTO_IP, libc::SO_BUSY_POLL), ALLOW);
         for call in [libc::SYS_read, libc::SYS_recvfrom, libc::SYS_epoll_pwait, libc::SYS_close] {
             assert_eq!(says(ARCH, call, [3, 0, 16]), ALLOW);
         }

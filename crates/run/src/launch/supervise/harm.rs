@@ -3,14 +3,14 @@
 //! then gets on clearly faster, two spinners share a CPU, or the spinner and whom it waits for, and
 //! polling stays off, for a second at first and longer each time.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use busypoll_linux::process::{Kind, Process};
 use busypoll_linux::{EpollParams, sockopt};
 use busypoll_policy::Policy;
 
-use super::serve::{params, set_params, settings_of, settings_of_epoll};
+use super::serve::{is_one_of, params, set_params, settings_of, settings_of_epoll};
 
 const TRIAL: Duration = Duration::from_millis(40);
 const PERIOD: Duration = Duration::from_millis(40);
@@ -61,8 +61,14 @@ impl Watched {
         self.due
     }
 
-    /// Looks at it; false once it has ended. What is to be said goes to `said`.
-    pub fn check(&mut self, policy: &Policy, said: &mut Vec<String>) -> bool {
+    /// Looks at it; false once it has ended. `theirs` are sockets that the program has set itself. What is to be said
+    /// goes to `said`.
+    pub fn check(
+        &mut self,
+        policy: &Policy,
+        theirs: &HashSet<u64>,
+        said: &mut Vec<String>,
+    ) -> bool {
         if !self.process.is_alive() {
             return false;
         }
@@ -72,12 +78,12 @@ impl Watched {
         let wait = match self.state {
             State::Trial(polling) if rate > polling * 1.25 && self.strikes < 2 => {
                 self.strikes += 1;
-                self.switch(policy, true);
+                self.switch(policy, theirs, true);
                 self.state = State::Polling;
                 PERIOD
             }
             State::Polling if rate > QUIET => {
-                self.switch(policy, false);
+                self.switch(policy, theirs, false);
                 self.state = State::Trial(rate);
                 TRIAL
             }
@@ -94,14 +100,14 @@ impl Watched {
                 self.rest
             }
             State::Trial(_) => {
-                self.switch(policy, true);
+                self.switch(policy, theirs, true);
                 self.state = State::Polling;
                 self.rest = Duration::ZERO;
                 self.strikes = 0;
                 self.longer()
             }
             State::Off => {
-                self.switch(policy, true);
+                self.switch(policy, theirs, true);
                 self.state = State::Polling;
                 PERIOD
             }
@@ -116,7 +122,7 @@ impl Watched {
     }
 
     /// Switches the polling of all its sockets and epoll instances.
-    fn switch(&self, policy: &Policy, on: bool) {
+    fn switch(&self, policy: &Policy, theirs: &HashSet<u64>, on: bool) {
         let descriptors = self.process.descriptors().unwrap_or_default();
         let mut sockets = HashMap::new();
         for descriptor in &descriptors {
@@ -124,8 +130,10 @@ impl Watched {
             if let Ok(Some(taken)) = self.process.take(descriptor.fd)
                 && let Some(settings) = settings_of(policy, &self.process, &taken)
             {
-                let micros = if on { settings.kernel_micros() } else { 0 };
-                let _ = sockopt::set_busy_poll(&taken, micros);
+                if !is_one_of(theirs, &taken) {
+                    let micros = if on { settings.kernel_micros() } else { 0 };
+                    let _ = sockopt::set_busy_poll(&taken, micros);
+                }
                 sockets.insert(inode, settings);
             }
         }

@@ -1,11 +1,11 @@
 //! The supervisor of programs that no library sees: static ones, and Go's.
 //!
 //! A seccomp filter has the kernel tell a process beside the program, the supervisor, of the few calls
-//! that make sockets and epoll instances or give them addresses; all others run as ever. An epoll
-//! instance is made by the supervisor, with its parameters, and handed over. A socket is not: one made
-//! outside would belong to the maker's network namespace. It is taken (pidfd_getfd) and set when its
-//! address is, before that call goes on; a datagram socket that never gets one, shortly after it
-//! appeared. Accepted ones inherit.
+//! that make sockets and epoll instances, give them addresses, or set `SO_BUSY_POLL`, which is then left
+//! to the program; all others run as ever. An epoll instance is made by the supervisor, with its
+//! parameters, and handed over. A socket is not: one made outside would belong to the maker's network
+//! namespace. It is taken (pidfd_getfd) and set when its address is, before that call goes on; a datagram
+//! socket that never gets one, shortly after it appeared. Accepted ones inherit.
 //!
 //! The program is no child of the supervisor, nor the other way round: signals, job control and the
 //! exit status are the program's own. The supervisor ends with the last process under the filter. It is

@@ -19,12 +19,16 @@ use super::harm::Watched;
 const LOOKS: [Duration; 3] =
     [Duration::from_millis(1), Duration::from_millis(20), Duration::from_millis(300)];
 
+/// So many sockets that programs have set are kept in mind; of those forgotten their values tell.
+const THEIRS: usize = 1 << 16;
+
 /// Serves until the last process under the filter has ended.
 pub(super) fn serve(notifications: &OwnedFd, launch: &Launch) {
     let mut supervisor = Supervisor {
         launch,
         looks: Vec::new(),
         ours: values(&launch.policy),
+        theirs: HashSet::new(),
         watched: HashMap::new(),
         said: HashSet::new(),
     };
@@ -51,6 +55,8 @@ struct Supervisor<'a> {
     /// What may have been written to a socket or an epoll instance, in microseconds. Any other value is the program's
     /// own wish.
     ours: HashSet<u32>,
+    /// Sockets, by their cookies, whose value the program has set, whatever it is.
+    theirs: HashSet<u64>,
     /// Processes with sockets that poll.
     watched: HashMap<u32, Watched>,
     said: HashSet<String>,
@@ -85,11 +91,28 @@ impl Supervisor<'_> {
                     self.configure_socket(process, argument as RawFd);
                 }
             }
+            libc::SYS_setsockopt => {
+                if let Some(process) = &process {
+                    self.leave_alone(process, argument as RawFd);
+                }
+            }
             _ => {}
         }
         go_on(notifications, call.id);
         if let Some(process) = process {
             self.look_soon(process.pid());
+        }
+    }
+
+    /// The program is about to say itself how this socket polls.
+    fn leave_alone(&mut self, process: &Process, fd: RawFd) {
+        if let Ok(Some(taken)) = process.take(fd)
+            && let Ok(cookie) = socket::cookie(&taken)
+        {
+            if self.theirs.len() == THEIRS {
+                self.theirs.clear();
+            }
+            self.theirs.insert(cookie);
         }
     }
 
@@ -141,9 +164,9 @@ impl Supervisor<'_> {
         for pid in due {
             self.look_at(pid);
         }
-        let policy = &self.launch.policy;
+        let (policy, theirs) = (&self.launch.policy, &self.theirs);
         let mut found = Vec::new();
-        self.watched.retain(|_, watched| watched.due() > now || watched.check(policy, &mut found));
+        self.watched.retain(|_, one| one.due() > now || one.check(policy, theirs, &mut found));
         for line in found {
             self.say(line);
         }
@@ -203,7 +226,7 @@ impl Supervisor<'_> {
         let micros = settings.kernel_micros();
         let current = sockopt::busy_poll(&taken).unwrap_or(0);
         // What the program has set itself stands.
-        if self.ours.contains(&current) && current != micros {
+        if self.ours.contains(&current) && current != micros && !is_one_of(&self.theirs, &taken) {
             if let Err(error) = sockopt::set_busy_poll(&taken, micros) {
                 self.failed(process, &error);
             }
@@ -248,6 +271,11 @@ impl Supervisor<'_> {
 fn values(policy: &Policy) -> HashSet<u32> {
     let of_rules = policy.rules.iter().map(|rule| rule.change.apply(policy.defaults));
     of_rules.chain([policy.defaults]).map(|s| s.kernel_micros()).chain([0]).collect()
+}
+
+/// Whether it is among these sockets.
+pub(super) fn is_one_of(cookies: &HashSet<u64>, taken: &OwnedFd) -> bool {
+    !cookies.is_empty() && socket::cookie(taken).is_ok_and(|cookie| cookies.contains(&cookie))
 }
 
 /// What an epoll instance needs for the sockets it watches; `None` if it watches none.

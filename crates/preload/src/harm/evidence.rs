@@ -1,23 +1,12 @@
-//! Do no harm: whether this wait may spin.
-//!
-//! - One spinner per CPU, over all runs of the user ([`Spinners`]), and no more than the policy and
-//!   the CPU quota allow.
-//! - Evidence. A thread whose waits end in sleep or preemption all the same tries both ways, in
-//!   turn; where a wait, or a round of work and wait, is clearly shorter without spinning, it stops,
-//!   for a second at first and longer each time it finds the same. So two programs on one CPU, or one
-//!   and its peer, come to an end of keeping each other from running. (A peer that was kept waiting
-//!   may take the CPU back in the midst of the work: then not the waits are longer, but the rounds.)
+//! Evidence. A thread whose waits end in sleep or preemption all the same tries both ways, in turn; where
+//! a wait, or a round of work and wait, is clearly shorter without spinning, it stops, for a second at
+//! first and longer each time it finds the same. So two programs on one CPU, or one and its peer, come to
+//! an end of keeping each other from running. (A peer that was kept waiting may take the CPU back in the
+//! midst of the work: then not the waits are longer, but the rounds.)
 
 use std::cell::Cell;
-use std::path::Path;
-use std::sync::OnceLock;
-use std::time::Duration;
 
-use busypoll_linux::spinners::{Spinners, Turn};
-use busypoll_stack::spin::Rule;
-use rustix::time::{ClockId, clock_gettime};
-
-use crate::config::Config;
+use super::now;
 use crate::say::Once;
 
 /// Waits between two looks at how they ended, at first and at most.
@@ -30,52 +19,23 @@ const STRETCH: u64 = 5_000_000;
 const SETTLED: u64 = STRETCH / 2;
 /// Waits in a stretch, if they take longer.
 const WAITS: u32 = 2;
-/// Stretches of each kind that decide a trial, that do if none of one kind comes near one of the other, and of both it
-/// may take. The latter only if the kinds have taken turns: else a load that comes or goes would look the same.
+/// Stretches of each kind that decide a trial, and of both that it may take.
 const TRIAL: usize = 7;
+const STRETCHES: u32 = 4 * TRIAL as u32;
+/// Stretches of each kind that decide it if none of one kind comes near one of the other, and how often the kinds must
+/// have taken turns by then: else a load that comes or goes would look the same.
 const CLEAR: usize = 3;
 const TURNS: u32 = 2;
-const STRETCHES: u32 = 4 * TRIAL as u32;
 /// What makes no difference, in nanoseconds.
 const NOISE: u64 = 2_000;
 /// How long a thread that found spinning harmful leaves it, in nanoseconds, at first and at most.
 const REST_FIRST: u64 = 1_000_000_000;
 const REST_AT_MOST: u64 = 60_000_000_000;
 
-/// What the processes share, and how many may spin.
-struct Limits {
-    spinners: Spinners,
-    cpus: usize,
-    /// Fewer than there are CPUs; `None`: the CPUs are the limit.
-    at_most: Option<usize>,
-}
-
-static LIMITS: OnceLock<Option<Limits>> = OnceLock::new();
-
-/// Opens the table of spinners and reads how many there may be. Called at load time.
-pub fn prepare(config: &Config) {
-    LIMITS.get_or_init(|| {
-        let shared = config.launch.shared.as_deref().map(Path::new);
-        let spinners = shared.and_then(|path| Spinners::open(path).ok());
-        let spinners = spinners.or_else(|| Spinners::private().ok())?;
-        let allowed = busypoll_linux::topology::allowed().map_or(usize::MAX, |cpus| cpus.len());
-        let quota = busypoll_linux::cgroup::cpu_quota().map(|cpus| cpus as usize);
-        let policy = config.launch.policy.max_spinning_threads.map(|n| n as usize);
-        let at_most = [quota, policy].into_iter().flatten().min().filter(|&n| n < allowed);
-        if quota == Some(0) {
-            NO_QUOTA.say(format_args!(
-                "the CPU quota of this cgroup is below one CPU: no thread busy polls"
-            ));
-        }
-        Some(Limits { spinners, cpus: busypoll_linux::spinners::CPUS, at_most })
-    });
-}
-
-static NO_QUOTA: Once = Once::new();
 static HARMFUL: Once = Once::new();
 
 /// The thread's own record.
-struct Record {
+pub(super) struct Record {
     waits: Cell<u32>,
     look_after: Cell<u32>,
     switches: Cell<u64>,
@@ -115,90 +75,8 @@ struct Means {
     nanos: [Cell<u64>; TRIAL],
 }
 
-thread_local! {
-    static RECORD: Record = const { Record::new() };
-}
-
-/// Whether the calling thread has found spinning harmful, and leaves it for now: all there is to pay
-/// for it then.
-#[inline]
-pub fn rests() -> bool {
-    RECORD.try_with(|record| record.rests(now)).unwrap_or(true)
-}
-
-/// A wait, from before its system call to after it.
-#[must_use]
-pub struct Wait {
-    turn: Option<Turn>,
-    began: u64,
-}
-
-impl Wait {
-    /// Begins a wait that would spin for so many microseconds.
-    pub fn begin(micros: u32) -> Self {
-        let began = now();
-        let willing = RECORD.try_with(|record| record.willing(began)).unwrap_or(false);
-        // The kernel's microsecond has 1024 ns.
-        let until = began.saturating_add(u64::from(micros) * 1024);
-        let turn = if willing { enter(began, until) } else { None };
-        Self { turn, began }
-    }
-
-    /// Whether it may spin.
-    pub fn spins(&self) -> bool {
-        self.turn.is_some()
-    }
-
-    /// When it began, in nanoseconds of `CLOCK_MONOTONIC`.
-    pub fn began(&self) -> u64 {
-        self.began
-    }
-
-    /// Ends it.
-    pub fn end(self) {
-        let spun = self.turn.is_some();
-        if let (Some(turn), Some(Some(limits))) = (self.turn, LIMITS.get()) {
-            limits.spinners.leave(turn);
-        }
-        let _ = RECORD.try_with(|record| record.ended(spun, self.began, now));
-    }
-}
-
-/// The same for waits in the stack, which has no place for what belongs to one.
-pub const RULE: Rule = Rule { begin: begin_in_stack, end: end_in_stack };
-
-thread_local! {
-    static IN_STACK: Cell<Option<Wait>> = const { Cell::new(None) };
-}
-
-fn begin_in_stack(span: Duration) -> bool {
-    if rests() {
-        return false;
-    }
-    let wait = Wait::begin(u32::try_from(span.as_micros()).unwrap_or(u32::MAX));
-    let spins = wait.spins();
-    let _ = IN_STACK.try_with(|current| current.set(Some(wait)));
-    spins
-}
-
-fn end_in_stack() {
-    if let Ok(Some(wait)) = IN_STACK.try_with(Cell::take) {
-        wait.end();
-    }
-}
-
-fn enter(now: u64, until: u64) -> Option<Turn> {
-    let limits = LIMITS.get()?.as_ref()?;
-    if limits.at_most.is_some_and(|n| limits.spinners.count(limits.cpus, now) >= n) {
-        return None;
-    }
-    // SAFETY: no precondition.
-    let cpu = unsafe { libc::sched_getcpu() };
-    limits.spinners.enter(usize::try_from(cpu).ok()?, now, until)
-}
-
 impl Record {
-    const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self {
             waits: Cell::new(0),
             look_after: Cell::new(LOOK_FIRST),
@@ -224,7 +102,7 @@ impl Record {
         }
     }
 
-    fn rests(&self, now: impl Fn() -> u64) -> bool {
+    pub(super) fn rests(&self, now: impl Fn() -> u64) -> bool {
         if self.off_until.get() == 0 {
             return false;
         }
@@ -243,7 +121,7 @@ impl Record {
         false
     }
 
-    fn willing(&self, now: u64) -> bool {
+    pub(super) fn willing(&self, now: u64) -> bool {
         if self.trial.get() == 0 {
             return true;
         }
@@ -302,7 +180,7 @@ impl Record {
     }
 
     /// A wait is over that `began` then; `now` is asked only in a trial.
-    fn ended(&self, spun: bool, began: u64, now: impl Fn() -> u64) {
+    pub(super) fn ended(&self, spun: bool, began: u64, now: impl Fn() -> u64) {
         if self.trial.get() > 0 {
             return self.stretch.ended(spun, began, now());
         }
@@ -441,12 +319,6 @@ fn switches() -> u64 {
     (usage.ru_nvcsw + usage.ru_nivcsw).unsigned_abs()
 }
 
-/// Nanoseconds of `CLOCK_MONOTONIC`.
-pub fn now() -> u64 {
-    let t = clock_gettime(ClockId::Monotonic);
-    t.tv_sec.unsigned_abs() * 1_000_000_000 + t.tv_nsec.unsigned_abs()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -454,8 +326,8 @@ mod tests {
     const US: u64 = 1_000;
     const MS: u64 = 1_000_000;
 
-    /// A trial of waits that take `spun`, told since when the stretch has spun, or `slept`. How long it spun, if spinning
-    /// was found harmful.
+    /// A trial of waits that take `spun`, told since when the stretch has spun, or `slept`. How long it spun, if
+    /// spinning was found harmful.
     fn trial(slept: u64, spun: impl Fn(u64) -> u64) -> Option<u64> {
         trial_with_work(slept, spun, [0, 0])
     }

@@ -1,0 +1,138 @@
+//! Do no harm: whether this wait may spin.
+//!
+//! - One spinner per CPU, over all runs of the user ([`Spinners`]), and no more than the policy and
+//!   the CPU quota allow.
+//! - A thread that takes longer with spinning than without stops for a while ([`evidence`]).
+
+mod evidence;
+
+use std::cell::Cell;
+use std::path::Path;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use busypoll_linux::spinners::{Spinners, Turn};
+use busypoll_stack::spin::Rule;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::config::Config;
+use crate::say::Once;
+use evidence::Record;
+
+/// What the processes share, and how many may spin.
+struct Limits {
+    spinners: Spinners,
+    cpus: usize,
+    /// Fewer than there are CPUs; `None`: the CPUs are the limit.
+    at_most: Option<usize>,
+}
+
+static LIMITS: OnceLock<Option<Limits>> = OnceLock::new();
+static NO_QUOTA: Once = Once::new();
+
+/// Opens the table of spinners and reads how many there may be. Called at load time.
+pub fn prepare(config: &Config) {
+    LIMITS.get_or_init(|| {
+        let shared = config.launch.shared.as_deref().map(Path::new);
+        let spinners = shared.and_then(|path| Spinners::open(path).ok());
+        let spinners = spinners.or_else(|| Spinners::private().ok())?;
+        let allowed = busypoll_linux::topology::allowed().map_or(usize::MAX, |cpus| cpus.len());
+        let quota = busypoll_linux::cgroup::cpu_quota().map(|cpus| cpus as usize);
+        let policy = config.launch.policy.max_spinning_threads.map(|n| n as usize);
+        let at_most = [quota, policy].into_iter().flatten().min().filter(|&n| n < allowed);
+        if quota == Some(0) {
+            NO_QUOTA.say(format_args!(
+                "the CPU quota of this cgroup is below one CPU: no thread busy polls"
+            ));
+        }
+        Some(Limits { spinners, cpus: busypoll_linux::spinners::CPUS, at_most })
+    });
+}
+
+thread_local! {
+    static RECORD: Record = const { Record::new() };
+}
+
+/// Whether the calling thread has found spinning harmful, and leaves it for now: all there is to pay
+/// for it then.
+#[inline]
+pub fn rests() -> bool {
+    RECORD.try_with(|record| record.rests(now)).unwrap_or(true)
+}
+
+/// A wait, from before its system call to after it.
+#[must_use]
+pub struct Wait {
+    turn: Option<Turn>,
+    began: u64,
+}
+
+impl Wait {
+    /// Begins a wait that would spin for so many microseconds.
+    pub fn begin(micros: u32) -> Self {
+        let began = now();
+        let willing = RECORD.try_with(|record| record.willing(began)).unwrap_or(false);
+        // The kernel's microsecond has 1024 ns.
+        let until = began.saturating_add(u64::from(micros) * 1024);
+        let turn = if willing { enter(began, until) } else { None };
+        Self { turn, began }
+    }
+
+    /// Whether it may spin.
+    pub fn spins(&self) -> bool {
+        self.turn.is_some()
+    }
+
+    /// When it began, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub fn began(&self) -> u64 {
+        self.began
+    }
+
+    /// Ends it.
+    pub fn end(self) {
+        let spun = self.turn.is_some();
+        if let (Some(turn), Some(Some(limits))) = (self.turn, LIMITS.get()) {
+            limits.spinners.leave(turn);
+        }
+        let _ = RECORD.try_with(|record| record.ended(spun, self.began, now));
+    }
+}
+
+/// The same for waits in the stack, which has no place for what belongs to one.
+pub const RULE: Rule = Rule { begin: begin_in_stack, end: end_in_stack };
+
+thread_local! {
+    static IN_STACK: Cell<Option<Wait>> = const { Cell::new(None) };
+}
+
+fn begin_in_stack(span: Duration) -> bool {
+    if rests() {
+        return false;
+    }
+    let wait = Wait::begin(u32::try_from(span.as_micros()).unwrap_or(u32::MAX));
+    let spins = wait.spins();
+    let _ = IN_STACK.try_with(|current| current.set(Some(wait)));
+    spins
+}
+
+fn end_in_stack() {
+    if let Ok(Some(wait)) = IN_STACK.try_with(Cell::take) {
+        wait.end();
+    }
+}
+
+fn enter(now: u64, until: u64) -> Option<Turn> {
+    let limits = LIMITS.get()?.as_ref()?;
+    if limits.at_most.is_some_and(|n| limits.spinners.count(limits.cpus, now) >= n) {
+        return None;
+    }
+    // SAFETY: no precondition.
+    let cpu = unsafe { libc::sched_getcpu() };
+    limits.spinners.enter(usize::try_from(cpu).ok()?, now, until)
+}
+
+/// Nanoseconds of `CLOCK_MONOTONIC`.
+pub fn now() -> u64 {
+    let t = clock_gettime(ClockId::Monotonic);
+    t.tv_sec.unsigned_abs() * 1_000_000_000 + t.tv_nsec.unsigned_abs()
+}
