@@ -11,7 +11,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use xdp_support::{add_header, add_options};
+use xdp_support::{add_header, add_options, once_free};
 
 /// Everything a host does to the kernel happens in the namespace of the thread that builds it.
 fn host(on: &LabHost) -> Host {
@@ -174,11 +174,11 @@ fn a_port_is_the_kernels_to_give() {
     let error = bind(&lab.server, &server_host, "0.0.0.0:7").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AddrInUse);
     drop(taken);
-    let ours = bind(&lab.server, &server_host, "0.0.0.0:7").unwrap();
+    let ours = once_free(|| bind(&lab.server, &server_host, "0.0.0.0:7"));
     let error = lab.server.enter(|| KernelSocket::bind(any(7))).unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AddrInUse);
     drop(ours);
-    drop(kernel_socket(&lab.server, any(7)));
+    drop(once_free(|| lab.server.enter(|| KernelSocket::bind(any(7))).unwrap()));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 use tcp_kernel::{converse, echo};
-use xdp_support::add_options;
+use xdp_support::{add_options, once_free};
 
 fn host(on: &LabHost) -> Host {
     on.enter(|| Host::builder().shared_interface(Xdp::open(on.interface()).unwrap()).build())
@@ -160,14 +160,14 @@ fn a_port_is_the_kernels_to_give() {
     let error = listen(&lab.server, &server_host, "0.0.0.0:7").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AddrInUse);
     drop(taken);
-    let ours = listen(&lab.server, &server_host, "0.0.0.0:7").unwrap();
+    let ours = once_free(|| listen(&lab.server, &server_host, "0.0.0.0:7"));
     // std sets SO_REUSEADDR, which must not let it in.
     let error = kernel_listen(&lab.server, 7).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AddrInUse);
     let error = listen(&lab.server, &server_host, "0.0.0.0:7").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AddrInUse);
     drop(ours);
-    drop(kernel_listen(&lab.server, 7).unwrap());
+    drop(once_free(|| kernel_listen(&lab.server, 7)));
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn a_server_starts_again_while_connections_of_its_former_life_rest() {
     let lab = Lab::builder().build().unwrap();
     let server_host = host(&lab.server);
     for _ in 0..3 {
-        let listener = listen(&lab.server, &server_host, "0.0.0.0:7").unwrap();
+        let listener = once_free(|| listen(&lab.server, &server_host, "0.0.0.0:7"));
         let mut client = kernel_connect(&lab.client, at(&lab.server, 7)).unwrap();
         drop(listener.accept().unwrap());
         assert_eq!(client.read(&mut [0]).unwrap(), 0, "the server closes first");

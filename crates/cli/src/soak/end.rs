@@ -1,6 +1,6 @@
 //! The two ends of a soak: a server that echoes, and clients that say what they want to hear.
 
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ pub(super) fn serve() -> Result<()> {
         if let Ok((stream, _)) = listener.accept() {
             thread::spawn(move || match echo(stream) {
                 // Clients do that.
-                Err(error) if error.kind() != io::ErrorKind::ConnectionReset => {
+                Err(error) if error.kind() != ErrorKind::ConnectionReset => {
                     eprintln!("busypoll: the server: {error}");
                 }
                 _ => {}
@@ -127,12 +127,13 @@ fn connection(chance: &mut Chance, sum: &mut Sum) -> Result<()> {
             // Closed with data that nobody has read: a reset.
             fill(&mut sent, 100, chance);
             stream.write_all(&sent).context("send")?;
-            stream.peek(&mut [0]).context("receive")?;
+            undisturbed(|| stream.peek(&mut [0])).context("receive")?;
             sum.reset += 1;
         }
         1 => {
             stream.shutdown(Shutdown::Write)?;
-            ensure!(stream.read(&mut [0]).context("the end")? == 0, "more came than was sent");
+            let more = undisturbed(|| stream.read(&mut [0])).context("the end")?;
+            ensure!(more == 0, "more came than was sent");
         }
         _ => {}
     }
@@ -172,6 +173,16 @@ fn datagrams(chance: &mut Chance, sum: &mut Sum) -> Result<()> {
         sum.answered += 1;
     }
     Ok(())
+}
+
+/// A receive with a time limit ends with EINTR when its process was stopped and goes on (signal(7)).
+fn undisturbed<T>(mut receive: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match receive() {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
 }
 
 fn fill(bytes: &mut Vec<u8>, len: usize, chance: &mut Chance) {

@@ -12,6 +12,7 @@ use busypoll_stack::{
     },
 };
 use std::{
+    io::{self, ErrorKind},
     net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
     os::fd::AsRawFd,
     sync::{
@@ -60,6 +61,20 @@ pub fn kernel_socket(host: &LabHost, port: u16) -> UdpSocket {
     let socket = host.enter(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))).unwrap().unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     socket
+}
+
+/// Binds to a port that was let go of just now: a process that another test is starting has our descriptors, and with
+/// them the port, until it is the program it is to be.
+pub fn once_free<T>(bind: impl Fn() -> io::Result<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        match bind() {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && Instant::now() < deadline => {
+                thread::sleep(Duration::from_millis(1));
+            }
+            bound => return bound.unwrap(),
+        }
+    }
 }
 
 /// IPv6 options without the byte that says what follows them: padding, which asks for nothing.
