@@ -150,8 +150,8 @@ impl Builder {
     }
 
     /// How long a queue that pollers have left is left alone, at the least, before the interrupt thread takes
-    /// it; 200 us unless set. At the most, and where no thread sleeps that a packet could wake, it is four times as
-    /// long: what an application that stops calling does to others on the queue.
+    /// it; 200 us unless set. At the most it is four times as long. Where no thread sleeps that a packet could wake,
+    /// it is four times, and after a time of nothing but polling up to 32 times as long.
     #[must_use]
     pub fn watchdog(mut self, watchdog: Duration) -> Builder {
         self.watchdog = Some(watchdog);

@@ -27,6 +27,9 @@ pub fn sleep_for(
 ) -> Wake {
     let astray = u32::from(contexts.len() != 1);
     ASTRAY.fetch_add(astray, Ordering::Relaxed);
+    if astray > 0 {
+        contexts.iter().for_each(|context| context.unsettle());
+    }
     let wake = match contexts.first() {
         Some(context) => context.sleep(waiter, timeout, outside),
         None => waiter.sleep(timeout, outside),

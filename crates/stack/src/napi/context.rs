@@ -15,7 +15,7 @@ use crate::{
     sync::{Arc, AtomicU32, AtomicU64, Ordering, UnsafeCell, spin_wait},
     time::{self, Instant},
 };
-use std::{io, time::Duration};
+use std::{io, sync::atomic::AtomicU8, time::Duration};
 
 /// The most packets one pass of the interrupt's side may take (`NAPI_POLL_WEIGHT`).
 pub const NAPI_POLL_WEIGHT: usize = 64;
@@ -24,9 +24,13 @@ pub const NAPI_POLL_WEIGHT: usize = 64;
 pub const BUSY_POLL_BUDGET: usize = 8;
 
 /// After so many times the watchdog's time from their last poll it is seen whether pollers have gone. With
-/// the default of 200 us a packet left behind waits less than 1 ms. Preferred pollers are waited for as long, and all
-/// where nobody sleeps.
+/// the default of 200 us a packet left behind waits less than 1 ms, if it could wake a thread. Preferred pollers are
+/// waited for as long, and all where nobody sleeps.
 const WATCHDOG_STRETCH: u32 = 4;
+
+/// Where it finds pollers and nobody asleep look after look, each is put off twice as long as the one before, so
+/// often: to 6.4 ms with the default. A look costs who polls on its CPU some microseconds.
+const CALMEST: u8 = 3;
 
 /// How often one busy-poll pass looks at a ring that stays empty.
 const LOOKS: u32 = 8;
@@ -56,6 +60,8 @@ pub struct Context {
     watchdog: Duration,
     /// When a poller last had the queue, in nanoseconds; the lowest bit: it is preferred.
     last_poll: AtomicU64,
+    /// How often the watchdog's looks have been put off. Not of [`crate::sync`]: it decides when they are, and no more.
+    calm: AtomicU8,
     /// When a leader last took packets, in nanoseconds: the pace of the flow.
     last_lead: AtomicU64,
     /// Threads asleep here that do not lead.
@@ -93,6 +99,7 @@ impl Context {
             line: Line::new(interrupt)?,
             watchdog,
             last_poll: AtomicU64::new(0),
+            calm: AtomicU8::new(0),
             last_lead: AtomicU64::new(0),
             others: AtomicU32::new(0),
         })
@@ -236,12 +243,10 @@ impl Context {
         self.last_poll.store(now.nanos() & !1 | u64::from(prefer), Ordering::Relaxed);
     }
 
-    /// When a poller last had the queue, and for how long after that it is left to pollers.
-    fn polled(&self) -> (Instant, Duration) {
+    /// When a poller last had the queue, and whether it is preferred.
+    fn last_poll(&self) -> (Instant, bool) {
         let noted = self.last_poll.load(Ordering::Relaxed);
-        let patient = noted & 1 != 0 || !self.is_slept_for();
-        let patience = if patient { self.longest() } else { self.watchdog };
-        (Instant::from_nanos(noted & !1), patience)
+        (Instant::from_nanos(noted & !1), noted & 1 != 0)
     }
 
     /// Whether a thread sleeps that a packet could wake. If none does, whom packets are for computes, and taking them
@@ -253,13 +258,20 @@ impl Context {
 
     /// Whether pollers had the queue a moment ago.
     pub(super) fn is_polled(&self, now: Instant) -> bool {
-        let (last, patience) = self.polled();
+        self.is_left(now, self.is_slept_for())
+    }
+
+    /// Whether the queue is still left to who polled it last, with somebody asleep or not.
+    fn is_left(&self, now: Instant, is_slept_for: bool) -> bool {
+        let (last, prefers) = self.last_poll();
+        let patience = if prefers || !is_slept_for { self.longest() } else { self.watchdog };
         now.since(last) < patience
     }
 
     /// When the watchdog must look at the latest.
     pub(super) fn look_due(&self) -> Instant {
-        self.polled().0 + self.longest()
+        let calm = self.calm.load(Ordering::Relaxed);
+        self.last_poll().0 + self.longest().saturating_mul(1 << calm)
     }
 
     fn longest(&self) -> Duration {
@@ -274,10 +286,15 @@ impl Context {
         }
         if self.word.is_polled() {
             // A pass may take long, as what it answers may be sent by a system call: who is in one has not gone.
-            let prefer = self.last_poll.load(Ordering::Relaxed) & 1 != 0;
-            self.note_poll(now, prefer);
+            self.note_poll(now, self.last_poll().1);
         }
-        let polled = self.is_polled(now);
+        let is_slept_for = self.is_slept_for();
+        let polled = self.is_left(now, is_slept_for);
+        let calm = match polled && !is_slept_for {
+            true => CALMEST.min(self.calm.load(Ordering::Relaxed) + 1),
+            false => 0,
+        };
+        self.calm.store(calm, Ordering::Relaxed);
         if polled {
             // A poller may have slept in between.
             self.line.bedside.detach(|| self.handoff.has_leader());
@@ -285,6 +302,14 @@ impl Context {
             self.line.call();
         }
         polled
+    }
+
+    /// A thread goes to sleep that relies on the watchdog: the next look is not put off.
+    pub(super) fn unsettle(&self) {
+        if self.calm.load(Ordering::Relaxed) > 0 && self.calm.swap(0, Ordering::Relaxed) > 0 {
+            // The interrupt thread has the watchdog look in time.
+            self.line.call();
+        }
     }
 
     /// Puts the calling thread to sleep until `waiter` is woken, `timeout` is over (`None`: never), a signal
@@ -300,12 +325,13 @@ impl Context {
             return self.sleep_as_one_of_many(waiter, timeout, outside);
         }
         let deadline = timeout.map(|timeout| time::now() + timeout);
-        let before = self.last_lead.load(Ordering::Relaxed).max(self.polled().0.nanos());
+        let before = self.last_lead.load(Ordering::Relaxed).max(self.last_poll().0.nanos());
         let wake = self.sleep_as_leader(waiter, deadline, outside);
         let latest = self.last_lead.load(Ordering::Relaxed);
         let flows = latest.saturating_sub(before) < self.watchdog.as_nanos() as u64;
-        // Others who sleep here could not lead, for we did: they rely on the interrupt thread now.
-        let heir = if self.others.load(Ordering::SeqCst) > 0 {
+        // Others who sleep here could not lead, for we did: they rely on the interrupt thread now. So do we, if we go
+        // on to sleep as one of them.
+        let heir = if wake.is_none() || self.others.load(Ordering::SeqCst) > 0 {
             self.last_poll.store(0, Ordering::Relaxed);
             Heir::Sleepers
         } else if flows && latest > before {
@@ -335,6 +361,7 @@ impl Context {
         outside: &mut Outside,
     ) -> Wake {
         self.others.fetch_add(1, Ordering::SeqCst);
+        self.unsettle();
         let wake = waiter.sleep(timeout, outside);
         self.others.fetch_sub(1, Ordering::SeqCst);
         wake

@@ -18,6 +18,8 @@ use std::{
 };
 
 mod asleep;
+#[cfg(test)]
+mod calm;
 mod context;
 mod counters;
 mod handoff;
@@ -43,7 +45,8 @@ use table::Table;
 use watchdog::Watchdog;
 
 /// How long a queue that pollers have left is left alone, at the least, before the interrupt thread takes
-/// it; at the most, and where no thread sleeps that a packet could wake, it is four times as long.
+/// it; at the most it is four times as long. Where no thread sleeps that a packet could wake, it is four times, and
+/// after a time of nothing but polling up to 32 times as long.
 pub const WATCHDOG: Duration = Duration::from_micros(200);
 
 static CONTEXTS: LazyLock<Table<Context>> =
