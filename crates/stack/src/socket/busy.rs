@@ -1,7 +1,10 @@
 //! The busy loop: the receiving thread drives the queues itself until what it waits for is there. Linux's
 //! `napi_busy_loop`.
 
-use super::crowd::{PATIENCE, Spinner};
+use super::{
+    courtesy::Courtesy,
+    crowd::{PATIENCE, Spinner},
+};
 use crate::{
     napi::{BusyPoll, Context, Poller},
     signal,
@@ -14,7 +17,7 @@ use std::{sync::Arc, time::Duration};
 pub(super) enum Busy {
     /// What was waited for is there.
     Ready,
-    /// The time is over, or another thread busy polls on this CPU.
+    /// The time is over, or others need this CPU: one that busy polls, too, or computes.
     TimeOver,
     /// Every context is gone.
     Gone,
@@ -31,13 +34,8 @@ pub(super) struct Terms {
     pub(super) deadline: Option<Instant>,
 }
 
-/// How often who polls in vain lets others have the CPU: the peer that what we sent has just woken may wait for it.
-/// `napi_busy_loop` ends when the scheduler wants the CPU, which user space is not told. Answers that come sooner
-/// cost nothing.
-const COURTESY: Duration = Duration::from_micros(5);
-
 /// Polls `contexts` in turn until `ready`, which is told the time and how many packets the last look has found, or
-/// until the poller has its own find. Takes no lock, and makes no system call before [`COURTESY`] is over. A queue
+/// until the poller has its own find. Takes no lock, and makes no system call before [`Courtesy`] is due. A queue
 /// that someone else owns is passed over: its packets come to us by that owner's hand.
 ///
 /// A signal's handler may run in the midst of it and goes unnoticed; one that was put off ([`signal`]) ends it.
@@ -50,7 +48,7 @@ pub(super) fn busy_loop(
 ) -> Busy {
     let mut now = time::now();
     let patient_until = now + PATIENCE;
-    let mut courteous_at = now + COURTESY;
+    let mut courtesy = Courtesy::new(now);
     let mut spinner = None;
     let end = now + terms.span;
     let end = terms.deadline.map_or(end, |deadline| end.min(deadline));
@@ -76,9 +74,8 @@ pub(super) fn busy_loop(
         if gone == contexts.len() {
             return Busy::Gone;
         }
-        if now >= courteous_at {
-            std::thread::yield_now();
-            courteous_at = now + COURTESY;
+        if courtesy.is_due(now) && !courtesy.pay(now) {
+            return Busy::TimeOver;
         }
         now = time::now();
         if now >= end || signal::is_put_off() {

@@ -7,6 +7,7 @@
 mod beside;
 mod busy;
 mod common;
+mod courtesy;
 pub(crate) mod crowd;
 mod epoll;
 pub mod options;
