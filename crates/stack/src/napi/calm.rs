@@ -12,10 +12,9 @@ fn watched() -> (Host, Arc<Context>) {
     let host = Host::builder().watchdog(MINUTE).interface(near, "10.0.0.1/24").build().unwrap();
     let context = host.contexts().next().unwrap().clone();
     // The interrupt thread looks once and rests: of its own it does no more, as nothing comes.
-    while context.stats().polls == 0 {
+    while !context.handoff.take_interrupt() {
         thread::yield_now();
     }
-    thread::sleep(Duration::from_millis(20));
     (host, context)
 }
 

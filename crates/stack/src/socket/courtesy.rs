@@ -130,7 +130,7 @@ mod tests {
         }
         // It has ended.
         manners.gave(BRIEF);
-        [SLICE; 3].map(|took| manners.gave(took));
+        (0..TURNS).for_each(|_| manners.gave(SLICE));
         assert_eq!(manners.waits(), 64);
     }
 
