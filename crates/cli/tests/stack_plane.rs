@@ -101,17 +101,24 @@ fn a_second_process_of_a_strict_run_ends() {
     running.child.wait().unwrap();
 }
 
+/// What a program of Python says on the server, run under this policy; its argument is the client's address.
+fn under(text_of_policy: &str, program: &str) -> String {
+    let _one = alone();
+    let lab = Lab::builder().build().unwrap();
+    let policy = place("policy").join("p.toml");
+    std::fs::write(&policy, text_of_policy).unwrap();
+    let mut command = lab.server.command(BUSYPOLL);
+    command.args(RUN).args(["--policy", policy.to_str().unwrap(), "--", "python3", "-c", program]);
+    succeeds(command.arg(lab.client.ipv4().to_string()).stdin(Stdio::null()))
+}
+
 #[test]
 fn the_policy_decides_socket_by_socket_and_the_program_s_own_wish_stands() {
     needs_root!();
     needs!(program "python3");
-    let _one = alone();
-    let lab = Lab::builder().build().unwrap();
-    let policy = place("policy").join("p.toml");
     let text_of_policy = "busy_poll = '30us'\n\
         [[rule]]\nlocal_port = 7209\nbusy_poll = '90us'\nprefer_busy_poll = true\n\
         [[rule]]\nremote_port = 7210\nreceive = 'interrupt'\n";
-    std::fs::write(&policy, text_of_policy).unwrap();
     let program = r#"
 import socket, sys
 def show(s): print(s.getsockopt(socket.SOL_SOCKET, 46), s.getsockopt(socket.SOL_SOCKET, 69))
@@ -130,9 +137,7 @@ c = udp(7212); c.connect((sys.argv[1], 7210)); wait(c)
 t = socket.socket(); t.setblocking(False); t.connect_ex((sys.argv[1], 7210)); show(t)
 wait(udp(7213, own=5))
 "#;
-    let mut command = lab.server.command(BUSYPOLL);
-    command.args(RUN).args(["--policy", policy.to_str().unwrap(), "--", "python3", "-c", program]);
-    let said = succeeds(command.arg(lab.client.ipv4().to_string()).stdin(Stdio::null()));
+    let said = under(text_of_policy, program);
     assert_eq!(said, "90 1\n30 0\n0 0\n0 0\n5 0\n");
 }
 
@@ -140,15 +145,11 @@ wait(udp(7213, own=5))
 fn an_epoll_instance_polls_as_the_sockets_it_watches() {
     needs_root!();
     needs!(program "python3");
-    let _one = alone();
-    let lab = Lab::builder().build().unwrap();
-    let policy = place("policy").join("p.toml");
     let text_of_policy = "busy_poll = '30us'\n\
         [[rule]]\nlocal_port = 7209\nbusy_poll = '90us'\nbusy_poll_budget = 16\n\
         [[rule]]\nlocal_port = 7210\nbusy_poll = '200us'\n\
         [[rule]]\nlocal_port = 7211\nreceive = 'interrupt'\n\
         [[rule]]\nremote_port = 7212\nbusy_poll = '300us'\n";
-    std::fs::write(&policy, text_of_policy).unwrap();
     let program = r#"
 import fcntl, select, socket, struct, sys
 EPIOCGPARAMS, EPIOCSPARAMS = 0x80088a02, 0x40088a01
@@ -174,9 +175,7 @@ c = select.epoll()
 fcntl.ioctl(c, EPIOCSPARAMS, struct.pack("IHBB", 7, 8, 0, 0))
 kept.append(watch(c, udp(7213))); watch(c, kept[2])
 "#;
-    let mut command = lab.server.command(BUSYPOLL);
-    command.args(RUN).args(["--policy", policy.to_str().unwrap(), "--", "python3", "-c", program]);
-    let said = succeeds(command.arg(lab.client.ipv4().to_string()).stdin(Stdio::null()));
+    let said = under(text_of_policy, program);
     assert_eq!(said, "0 0\n0 0\n90 16\n200 16\n200 16\n30 0\n300 0\n7 8\n7 8\n");
 }
 
