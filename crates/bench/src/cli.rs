@@ -56,7 +56,7 @@ pub struct BenchArgs {
     /// Time between requests (50us, 10ms; a bare number is microseconds) [default: flat out]
     #[arg(long, value_name = "TIME", value_parser = units::time)]
     pub gap: Option<Duration>,
-    /// SO_BUSY_POLL of the busy-poll arms [default: 50us, plus the gap, plus twice the largest rx-usecs]
+    /// SO_BUSY_POLL of the busy-poll arms [default: 50us, plus twice the gap, plus twice the largest rx-usecs]
     #[arg(long, value_name = "TIME", value_parser = units::time)]
     pub busy_poll: Option<Duration>,
     /// Ask a question instead: at what size, at what rate, with what coalescing, with how many open? Of UDP, but for
@@ -288,10 +288,11 @@ fn size(args: &BenchArgs) -> Size {
 
 fn settings(args: &BenchArgs, arms: &[Arm]) -> Result<Settings, Error> {
     let gap = args.gap.unwrap_or(Duration::ZERO);
-    // A receiver that is to poll through the gap needs that much time; and so does one whose peer may
-    // have gone to sleep behind a late interrupt, or the two put each other to sleep for ever.
+    // A receiver that is to poll through the gap needs more time than that, for who sleeps through it wakes late; and
+    // so does one whose peer may have gone to sleep behind a late interrupt, or the two put each other to sleep for
+    // ever.
     let late = if args.sweep == Some(Sweep::Coalesce) { sweep::RX_USECS * 2 } else { 0 };
-    let wait = gap + Duration::from_micros(late.into());
+    let wait = gap * 2 + Duration::from_micros(late.into());
     let busy_poll = args.busy_poll.unwrap_or(Duration::from_micros(50) + wait);
     let rounds = if args.stages { 1 } else { usize::from(args.rounds) };
     let settings = Settings {
