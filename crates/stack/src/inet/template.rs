@@ -195,15 +195,15 @@ impl Template {
     /// The first `ALL` bytes of the template, with the IP header's words for `len` bytes behind it.
     #[inline]
     fn lay_ip<const IP: usize, const ALL: usize>(&self, head: &mut [u8; ALL], len: u16, ecn: u8) {
+        // Nothing is read back from the frame, whose lines may be on their way from the CPU that last read them.
         if let Some(ready) = self.bytes.first_chunk::<ALL>() {
             *head = *ready;
+            head[LINK + 1] = ready[LINK + 1] | if IP == V6 { ecn << 4 } else { ecn };
         }
         if IP == V6 {
-            head[LINK + 1] |= ecn << 4;
             put(head, PAYLOAD_LEN, len);
         } else {
             let total = len + ipv4::HEADER_LEN as u16;
-            head[LINK + 1] |= ecn;
             put(head, TOTAL_LEN, total);
             let sum = self.ip_sum.plus_word(total).plus_word(ecn.into());
             put(head, IP_CHECKSUM, sum.checksum());
