@@ -3,7 +3,7 @@
 //! interrupt's thread, and both come down to the same [`Context::drive`].
 
 use super::{
-    Driver, NapiId, Outside, Pass, Poller, Upper, Waiter, Wake, Word,
+    Direct, Driver, NapiId, Outside, Pass, Poller, Upper, Waiter, Wake, Word,
     asleep::is_any_astray,
     counters::{Counters, Stats},
     handoff::{Handoff, Heir, Parting},
@@ -154,7 +154,7 @@ impl Context {
         }
         self.note_poll(now, poller.prefer);
         let mut pass = Pass {
-            direct: poller.direct.as_deref_mut(),
+            direct: poller.direct.as_mut().map(|direct| &mut **direct as &mut dyn Direct),
             ..Pass::new(Some(self.id), now, Driver::BusyPoll(poller.name))
         };
         let mut found = 0;

@@ -32,11 +32,14 @@ impl Poller<'_> {
     }
 }
 
-/// A place on the polling thread's stack where its own find may go, past the socket's queue and its locks.
-/// Only the floor above knows what it is.
-pub trait Direct: Any {
+/// Where the polling thread's own find may go, past the socket's queue and its locks: the buffer that it waits to have
+/// filled.
+pub trait Direct {
     /// Whether something is in it.
     fn is_filled(&self) -> bool;
+
+    /// Puts a find in, of which `label` tells what only the floor above knows. False: it does not go in.
+    fn put(&mut self, find: &[u8], label: &dyn Any) -> bool;
 }
 
 /// What goes up with every packet of a pass.
@@ -70,6 +73,15 @@ impl Pass<'_> {
             batched: false,
             later: None,
         }
+    }
+}
+
+impl Pass<'_> {
+    /// Puts a find of the poller `name` where he waits for it, if it is he who makes this pass.
+    #[inline]
+    pub fn put(&mut self, name: usize, find: &[u8], label: &dyn Any) -> bool {
+        self.driver == Driver::BusyPoll(name)
+            && self.direct.as_mut().is_some_and(|direct| direct.put(find, label))
     }
 }
 

@@ -24,7 +24,7 @@ pub(crate) mod word;
 
 pub(crate) use context::Context;
 use id::{MIN_NAPI_ID, NapiId};
-use pass::Driver;
+use pass::{Direct, Driver};
 pub(crate) use pass::{Pass, Poller, Upper};
 use wait::WakeList;
 pub(crate) use wait::{Bedside, Outside, Waiter, Wake};

@@ -145,7 +145,9 @@ impl Core {
     ) {
         let mut state = self.enter(pass);
         state.take_in(inet, segment, arrival, pass);
-        if pass.batched && state.connection.has_to_send() {
+        // A full segment is seldom the last.
+        let more = segment.payload.len() >= state.connection.full_segment();
+        if pass.batched && (more || state.connection.has_to_send()) {
             // What is sent at the end of the pass answers all its segments.
             if !std::mem::replace(&mut state.put_off, true) {
                 // Nobody else puts anything there.

@@ -375,7 +375,7 @@ impl Connection {
         if self.ecn {
             self.congestion_seen(segment);
         }
-        if segment.payload.len() as u32 >= self.receiver.peer_mss() {
+        if segment.payload.len() >= self.full_segment() {
             self.measure_for_receiver(segment, now);
         }
         let arrived = self.receiver.segment_for(segment.seq, segment.payload, fin, now, taker);
@@ -392,6 +392,12 @@ impl Connection {
             self.peer_finished(now);
         }
         arrived.taken
+    }
+
+    /// How much data a segment of the peer's has if more of it waits behind.
+    #[inline]
+    pub(super) fn full_segment(&self) -> usize {
+        self.receiver.peer_mss() as usize
     }
 
     /// RFC 3168 section 6.1.3: "the TCP data receiver sets the ECN-Echo flag" from a CE mark on, until the

@@ -1,7 +1,6 @@
 //! The upper end of a connection or a listener: what has happened below, in one word that is read without a
 //! lock, and who waits for it. Told under the lock of what it belongs to, it calls nothing of TCP.
 
-use super::find::Find;
 use crate::{
     inet::tcp::{Ready, TcpEndpoint},
     napi::{Context, Driver, NapiId, Pass, Waiter},
@@ -276,7 +275,7 @@ impl TcpEndpoint for Endpoint {
     fn take(&self, napi: Option<NapiId>, data: &[u8], pass: &mut Pass<'_>) -> bool {
         // Of a queue not followed yet it is told in the ordinary way.
         let known = napi.is_some_and(|napi| self.napi.load(Ordering::Relaxed) == napi.get());
-        let taken = known && Find::of(pass, self.name()).is_some_and(|find| find.fill(data));
+        let taken = known && pass.put(self.name(), data, &());
         if taken {
             self.note_driver(pass);
         }

@@ -58,9 +58,8 @@ impl Inner {
         let endpoint = &*self.endpoint;
         let waiting = &endpoint.waiting;
         let at_once = flags.dont_wait || waiting.is_nonblocking();
-        let find = Find::new(into);
         let bed = OnFlow { bed: Reading(endpoint), endpoint, flow: &flow, sends: false };
-        let call = Receiving { bed: &bed, into, peek: flags.peek, find };
+        let call = Receiving { bed: &bed, peek: flags.peek, find: Find::new(into) };
         let result = waiting.wait_unless(at_once, &bed, &waiting.reading, call);
         // Who does not wait here may go on to an epoll and wait there, which does not ask us.
         if at_once || endpoint.is_watched() {
@@ -186,9 +185,8 @@ impl<B: Bed> Bed for OnFlow<'_, B> {
 /// A receive.
 struct Receiving<'a, 'b> {
     bed: &'a OnFlow<'a, Reading<'a>>,
-    into: &'a mut [IoSliceMut<'b>],
     peek: bool,
-    find: Find,
+    find: Find<'a, 'b>,
 }
 
 impl Call for Receiving<'_, '_> {
@@ -196,7 +194,7 @@ impl Call for Receiving<'_, '_> {
 
     #[inline]
     fn attempt(&mut self) -> Option<io::Result<usize>> {
-        if let Some(found) = self.find.take(self.into) {
+        if let Some(found) = self.find.take() {
             return Some(Ok(found));
         }
         let endpoint = self.bed.endpoint;
@@ -205,7 +203,7 @@ impl Call for Receiving<'_, '_> {
             return None;
         }
         let mut pass = pass();
-        let result = self.bed.flow.recv(self.into, self.peek, &mut pass);
+        let result = self.bed.flow.recv(self.find.into, self.peek, &mut pass);
         pass.wake.wake_all();
         match result {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {

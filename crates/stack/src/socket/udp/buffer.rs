@@ -75,30 +75,19 @@ impl Buffer {
         Some((meta, copied))
     }
 
-    /// Copies the oldest datagram without taking it.
-    pub(super) fn peek(&self, into: &mut [u8]) -> Option<(Meta, usize)> {
-        let meta = *self.metas.front()?;
-        let copied = (meta.len as usize).min(into.len());
-        let (head, tail) = self.bytes.as_slices();
-        let first = copied.min(head.len());
-        into[..first].copy_from_slice(&head[..first]);
-        into[first..copied].copy_from_slice(&tail[..copied - first]);
-        Some((meta, copied))
-    }
-
     /// As [`pop`](Buffer::pop), into several pieces, one after the other.
     pub(super) fn pop_pieces(&mut self, into: &mut [IoSliceMut<'_>]) -> Option<(Meta, usize)> {
         if let [one] = into {
             return self.pop(one);
         }
-        let found = self.peek_pieces(into)?;
+        let found = self.peek(into)?;
         self.metas.pop_front();
         self.bytes.drain(..found.0.len as usize);
         Some(found)
     }
 
-    /// As [`peek`](Buffer::peek), into several pieces, one after the other.
-    pub(super) fn peek_pieces(&self, into: &mut [IoSliceMut<'_>]) -> Option<(Meta, usize)> {
+    /// Copies the oldest datagram into several pieces without taking it.
+    pub(super) fn peek(&self, into: &mut [IoSliceMut<'_>]) -> Option<(Meta, usize)> {
         let meta = *self.metas.front()?;
         let (head, tail) = self.bytes.as_slices();
         let first = (meta.len as usize).min(head.len());
@@ -155,7 +144,7 @@ mod tests {
             let payload: Vec<u8> = (0..round % 257).map(|i| (i + round) as u8).collect();
             assert!(buffer.push(meta(payload.len()), &payload, 10_000));
             assert!(buffer.push(meta(1), &[round as u8], 10_000));
-            let (_, peeked) = buffer.peek(&mut into).unwrap();
+            let (_, peeked) = buffer.peek(&mut [IoSliceMut::new(&mut into)]).unwrap();
             assert_eq!(into[..peeked], payload);
             let (_, copied) = buffer.pop(&mut into).unwrap();
             assert_eq!(into[..copied], payload);
@@ -189,7 +178,7 @@ mod tests {
                 |buffer: &mut Buffer, peek: bool, a: &mut [u8], b: &mut [u8], c: &mut [u8]| {
                     let mut pieces = [IoSliceMut::new(a), IoSliceMut::new(b), IoSliceMut::new(c)];
                     match peek {
-                        true => buffer.peek_pieces(&mut pieces).unwrap(),
+                        true => buffer.peek(&mut pieces).unwrap(),
                         false => buffer.pop_pieces(&mut pieces).unwrap(),
                     }
                 };

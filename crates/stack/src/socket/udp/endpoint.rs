@@ -3,14 +3,14 @@
 
 use super::{
     Groups,
-    buffer::{Buffer, Meta, scatter},
+    buffer::{Buffer, Meta},
     options::Options,
 };
 use crate::{
     host::DeliveryHook,
     inet::{Datagram, SocketError, UdpEndpoint},
     ledger::{CLOSE, ESTABLISHED, Place, Standing},
-    napi::{Context, Direct, Driver, NapiId, Pass, Waiter, WakeList},
+    napi::{Context, Driver, NapiId, Pass, Waiter, WakeList},
     socket::{
         readiness::{Events, WaitQueue, Watch, tell},
         source::Source,
@@ -19,8 +19,7 @@ use crate::{
     sync::lock,
 };
 use std::{
-    any::Any,
-    io::{self, IoSliceMut},
+    io,
     net::{IpAddr, SocketAddr},
     sync::{
         Arc, Mutex, PoisonError, RwLock,
@@ -43,64 +42,13 @@ pub struct SocketStats {
     pub drops: u64,
 }
 
-/// A small datagram that a receiver's own busy poll found while nothing was queued before it. It goes from
-/// the ring to the receiver's stack: the two locks of the way over the queue are a third of what the stack
-/// adds to a round trip.
-pub(super) struct Find {
-    meta: Option<Meta>,
-    payload: [u8; 256],
-}
-
-impl Direct for Find {
-    #[inline]
-    fn is_filled(&self) -> bool {
-        self.meta.is_some()
-    }
-}
-
-impl Find {
-    #[inline]
-    pub(super) fn new() -> Find {
-        Find { meta: None, payload: [0; 256] }
-    }
-
-    /// False if it is full, or the datagram too large for it.
-    #[inline]
-    fn fill(&mut self, meta: Meta, payload: &[u8]) -> bool {
-        let Some(room) = self.payload.get_mut(..payload.len()) else { return false };
-        let empty = self.meta.is_none();
-        if empty {
-            room.copy_from_slice(payload);
-            self.meta = Some(meta);
-        }
-        empty
-    }
-
-    /// What was found, moved into `into` as from the queue.
-    #[inline]
-    pub(super) fn pop(&mut self, into: &mut [u8]) -> Option<(Meta, usize)> {
-        let meta = self.meta.take()?;
-        let copied = into.len().min(meta.len as usize);
-        into[..copied].copy_from_slice(self.payload.get(..copied)?);
-        Some((meta, copied))
-    }
-
-    /// As [`pop`](Find::pop), into pieces.
-    #[inline]
-    pub(super) fn pop_pieces(&mut self, into: &mut [IoSliceMut<'_>]) -> Option<(Meta, usize)> {
-        let meta = self.meta.take()?;
-        let copied = scatter([self.payload.get(..meta.len as usize)?, &[]], into);
-        Some((meta, copied))
-    }
-}
-
 /// The receiving end.
 pub(super) struct Endpoint {
     pub(super) options: Options,
     pub(super) waiting: Waiting,
     groups: RwLock<Groups>,
     hook: Option<DeliveryHook>,
-    /// Datagrams that went past the queue, see [`Find`].
+    /// Datagrams that went past the queue, see [`find`](super::find).
     direct: AtomicU64,
     /// Not zero if a receive would return at once. Written under the lock of `rx`, read without.
     attention: AtomicU64,
@@ -164,12 +112,7 @@ impl UdpEndpoint for Endpoint {
             tos: datagram.tos,
             arrived: pass.now,
         };
-        if let Some(direct) = &mut pass.direct
-            && pass.driver == Driver::BusyPoll(self.poller())
-            && !self.has_attention()
-            && let Some(find) = (&mut **direct as &mut dyn Any).downcast_mut::<Find>()
-            && find.fill(meta, datagram.payload)
-        {
+        if !self.has_attention() && pass.put(self.poller(), datagram.payload, &meta) {
             self.direct.fetch_add(1, Ordering::Relaxed);
             return true;
         }

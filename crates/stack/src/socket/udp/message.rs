@@ -4,7 +4,8 @@
 use super::{
     UdpSocket,
     buffer::{Buffer, Meta},
-    endpoint::{Endpoint, Find},
+    endpoint::Endpoint,
+    find::Find,
 };
 use crate::{
     napi::{Direct, NapiId},
@@ -54,25 +55,24 @@ impl Message {
 }
 
 /// Receives one datagram into pieces, past the queue if its own poll finds it.
-struct One<'a, 'b, 'c> {
+struct One<'a, 'b> {
     endpoint: &'a Endpoint,
-    pieces: &'b mut [IoSliceMut<'c>],
+    find: Find<'a, 'b>,
     peek: bool,
-    find: Find,
 }
 
-impl Call for One<'_, '_, '_> {
+impl Call for One<'_, '_> {
     type Output = Option<(Meta, usize)>;
 
     #[inline]
     fn attempt(&mut self) -> Option<io::Result<Self::Output>> {
-        let Self { endpoint, pieces, peek, find } = self;
-        if let Some(found) = find.pop_pieces(pieces) {
+        if let Some(found) = self.find.take() {
             return Some(Ok(Some(found)));
         }
-        endpoint.take(|waiting: &mut Buffer| match peek {
-            true => waiting.peek_pieces(pieces),
-            false => waiting.pop_pieces(pieces),
+        let into = &mut *self.find.into;
+        self.endpoint.take(|waiting: &mut Buffer| match self.peek {
+            true => waiting.peek(into),
+            false => waiting.pop_pieces(into),
         })
     }
 
@@ -94,11 +94,6 @@ impl UdpSocket {
         pieces: &mut [IoSliceMut<'_>],
         flags: ReceiveFlags,
     ) -> io::Result<Message> {
-        let endpoint = &*self.0.endpoint;
-        let waiting = &endpoint.waiting;
-        let at_once = flags.dont_wait || waiting.is_nonblocking();
-        let call = One { endpoint, pieces, peek: flags.peek, find: Find::new() };
-        let taken = waiting.wait_unless(at_once, endpoint, &waiting.reading, call)?;
         let nothing = Message {
             copied: 0,
             len: 0,
@@ -109,7 +104,21 @@ impl UdpSocket {
             napi: None,
             arrived: Instant::ZERO,
         };
-        Ok(taken.map_or(nothing, Message::new))
+        Ok(self.receive_one(pieces, flags)?.map_or(nothing, Message::new))
+    }
+
+    /// `None`: the socket is shut down.
+    #[inline]
+    pub(super) fn receive_one(
+        &self,
+        into: &mut [IoSliceMut<'_>],
+        flags: ReceiveFlags,
+    ) -> io::Result<Option<(Meta, usize)>> {
+        let endpoint = &*self.0.endpoint;
+        let waiting = &endpoint.waiting;
+        let at_once = flags.dont_wait || waiting.is_nonblocking();
+        let call = One { endpoint, find: Find::new(into), peek: flags.peek };
+        waiting.wait_unless(at_once, endpoint, &waiting.reading, call)
     }
 
     /// Sends a datagram made of `pieces` to `to`, or to where the socket is connected to. Does not wait for room

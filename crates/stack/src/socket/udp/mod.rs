@@ -28,6 +28,7 @@ use std::{
 mod adopt;
 mod buffer;
 mod endpoint;
+mod find;
 mod groups;
 mod message;
 mod options;

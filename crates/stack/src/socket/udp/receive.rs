@@ -1,16 +1,11 @@
 //! Receiving: what is there, else busy poll, else sleep ([`Waiting::wait`](super::super::waiting)).
 
-use super::{
-    UdpSocket,
-    buffer::{Buffer, Meta},
-    endpoint::{Endpoint, Find},
+use super::{ReceiveFlags, UdpSocket, buffer::Buffer};
+use crate::{napi::NapiId, socket::NOBODY, time::Instant};
+use std::{
+    io::{self, IoSliceMut},
+    net::SocketAddr,
 };
-use crate::{
-    napi::{Direct, NapiId},
-    socket::{NOBODY, waiting::Call},
-    time::Instant,
-};
-use std::{io, net::SocketAddr};
 
 /// Room for a datagram, filled by [`UdpSocket::recv_many`].
 #[derive(Debug)]
@@ -45,30 +40,6 @@ impl<'a> Incoming<'a> {
     }
 }
 
-/// Receives one datagram, past the queue if its own poll finds it.
-struct One<'a> {
-    endpoint: &'a Endpoint,
-    buffer: &'a mut [u8],
-    find: Find,
-}
-
-impl Call for One<'_> {
-    type Output = Option<(Meta, usize)>;
-
-    #[inline]
-    fn attempt(&mut self) -> Option<io::Result<Self::Output>> {
-        if let Some(found) = self.find.pop(self.buffer) {
-            return Some(Ok(Some(found)));
-        }
-        self.endpoint.take(|waiting| waiting.pop(self.buffer))
-    }
-
-    #[inline]
-    fn direct(&mut self) -> Option<&mut dyn Direct> {
-        Some(&mut self.find)
-    }
-}
-
 impl UdpSocket {
     /// Receives a datagram; what does not fit into `buffer` is lost. Busy polls and then sleeps while there
     /// is none. Returns 0 after [`shutdown`](UdpSocket::shutdown).
@@ -86,8 +57,8 @@ impl UdpSocket {
     /// # Errors
     /// As [`recv`](UdpSocket::recv).
     pub fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        let endpoint = &*self.0.endpoint;
-        let taken = self.wait_for(One { endpoint, buffer, find: Find::new() })?;
+        let into = &mut [IoSliceMut::new(buffer)];
+        let taken = self.receive_one(into, ReceiveFlags::default())?;
         Ok(taken.map_or((0, NOBODY), |(meta, len)| (len, meta.from)))
     }
 
@@ -104,7 +75,8 @@ impl UdpSocket {
     /// # Errors
     /// As [`recv`](UdpSocket::recv).
     pub fn peek_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        let seen = self.wait_for(|| self.0.endpoint.take(|waiting| waiting.peek(buffer)))?;
+        let flags = ReceiveFlags { peek: true, ..ReceiveFlags::default() };
+        let seen = self.receive_one(&mut [IoSliceMut::new(buffer)], flags)?;
         Ok(seen.map_or((0, NOBODY), |(meta, len)| (len, meta.from)))
     }
 
@@ -121,13 +93,9 @@ impl UdpSocket {
             let count = into.iter_mut().map_while(|room| room.fill(waiting)).count();
             (count > 0).then_some(count)
         };
-        let taken = self.wait_for(|| self.0.endpoint.take(&mut fill))?;
+        let endpoint = &*self.0.endpoint;
+        let waiting = &endpoint.waiting;
+        let taken = waiting.wait(endpoint, &waiting.reading, || endpoint.take(&mut fill))?;
         Ok(taken.unwrap_or(0))
-    }
-
-    #[inline]
-    fn wait_for<C: Call>(&self, call: C) -> io::Result<C::Output> {
-        let waiting = &self.0.endpoint.waiting;
-        waiting.wait(&*self.0.endpoint, &waiting.reading, call)
     }
 }

@@ -171,16 +171,22 @@ impl Acks {
         }
     }
 
-    /// The application has read, perhaps `all` there was. Who sent a short segment waits for nothing but the
-    /// answer; if none is to be expected, he hears now (Linux's `tcp_cleanup_rbuf`).
+    /// The application has read, perhaps `all` there was.
     #[inline]
     pub(super) fn read(&mut self, all: bool, next: Seq) {
-        let answer_unlikely = self.pushed > 1 || self.pushed == 1 && !self.interactive;
-        if self.due {
-            // That of more than a segment is quick, unless it was left to him.
-            self.now |= self.quickly && next - self.told > self.full;
-            self.quickly |= all && answer_unlikely;
+        // That of more than a segment is quick, unless it was left to him.
+        self.now |= self.due && self.quickly && next - self.told > self.full;
+        if all {
+            self.taken();
         }
+    }
+
+    /// Nothing is left unread. Who sent a short segment waits for nothing but the answer; if none is to be expected, he
+    /// hears now (Linux's `tcp_cleanup_rbuf`).
+    #[inline]
+    pub(super) fn taken(&mut self) {
+        let answer_unlikely = self.pushed > 1 || self.pushed == 1 && !self.interactive;
+        self.quickly |= self.due && answer_unlikely;
     }
 
     /// The reader was waiting for what has come, and has all of it: he is about to answer, or to wait again. Whether

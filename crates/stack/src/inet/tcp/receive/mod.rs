@@ -177,6 +177,7 @@ impl Receiver {
             self.in_order(len, now);
             if taken {
                 self.was_read(now);
+                self.acks.taken();
             }
         }
         Arrived { new_in_order: len, taken, ..Arrived::default() }
@@ -369,6 +370,7 @@ impl Receiver {
         }
         self.store.discard(self.store.start() + len as u32);
         self.was_read(now);
+        self.acks.read(self.available() == 0, self.next);
     }
 
     /// What is before the store's first byte has been read, some of it just now.
@@ -382,7 +384,6 @@ impl Receiver {
                 self.window.set_limit(larger);
             }
         }
-        self.acks.read(self.available() == 0, self.next);
     }
 
     /// The window to announce now, in bytes: a multiple of the unit of our window scale. To be called for

@@ -278,18 +278,20 @@ impl Recovery {
 
     /// Data went out for the first time: one segment, or several at once.
     pub fn sent(&mut self, range: Range<Seq>, now: Instant) {
-        let idle = self.board.len() == 0;
-        if idle {
+        let before = self.board.len();
+        if before == 0 {
             self.timeout_from = now;
             self.congestion.idle(now.since(self.last_sent));
         }
+        // One of a burst, whose third and later segments leave the probe where it is.
+        let scheduled = before > 1 && self.last_sent == now && self.tlp.deadline.is_some();
         self.board.push(range.start..range.end, self.congestion.mss, now);
         self.prr.sent(range.end - range.start);
         self.nxt = self.nxt.max(range.end);
         self.last_sent = now;
         if self.tlp.sent(self.nxt, false) {
             self.timeout_from = now;
-        } else {
+        } else if !scheduled {
             self.schedule_probe(now);
         }
     }
