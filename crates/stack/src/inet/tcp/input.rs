@@ -52,11 +52,15 @@ impl Connection {
         if segment.payload.is_empty() {
             return false;
         }
-        let low = self.options.receive_low_water as usize;
-        let may = !self.news && segment.payload.len() >= low;
+        // Who waits for more than a byte gets all there is at once.
+        let may = !self.news && self.options.receive_low_water <= 1;
         let taken = self.data(segment, now, &mut |data| may && taker(data));
         if taken && self.receiver.window_update_due() {
-            self.receiver.announce_quickly(now);
+            // A stream's sender may wait for nothing else.
+            match segment.payload.len() >= self.full_segment() {
+                true => self.ack_now = true,
+                false => self.receiver.announce_quickly(now),
+            }
         }
         taken
     }

@@ -15,6 +15,7 @@ use std::{
     io::{IoSlice, IoSliceMut},
     net::Shutdown,
     sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
 
 #[test]
@@ -278,6 +279,29 @@ fn the_host_forgets_everything_when_it_goes() {
 }
 
 #[test]
+fn a_window_that_what_was_taken_has_used_up_is_opened_at_once() {
+    let mut net = Net::new();
+    let (client, served, _server) = net.joined();
+    let ear = Arc::new(Ear::default());
+    served.attach(ear.clone(), &mut net.pass());
+    ear.room.store(usize::MAX, Ordering::Relaxed);
+    let clamped = TcpOptions { window_clamp: 4 * 1448, ..served.options() };
+    served.set_options(clamped, &mut net.pass());
+    // Past the acknowledgments that a new connection has at once.
+    let data = vec![7; 4 * 1448];
+    for _ in 0..100 {
+        net.send(&client, &data);
+        net.advance(Duration::from_millis(2));
+    }
+    ear.taken.lock().unwrap().clear();
+    client.send(&[IoSlice::new(&data)], false, &mut net.pass()).unwrap();
+    net.receive_all(B, &net.hosts[A].sent());
+    let came = ear.taken.lock().unwrap().len();
+    assert!(0 < came && came < data.len());
+    assert!(!net.hosts[B].sent().is_empty());
+}
+
+#[test]
 fn a_poller_takes_data_as_it_comes_if_it_can_take_all_and_there_is_no_other_news() {
     let mut net = Net::new();
     let (client, served, _server) = net.joined();
@@ -303,7 +327,10 @@ fn a_poller_takes_data_as_it_comes_if_it_can_take_all_and_there_is_no_other_news
     net.send(&client, b"er");
     assert_eq!((taken(), told(), net.recv(&served)), (vec![], 1, b"lower".to_vec()));
     net.send(&client, b"once");
-    assert_eq!((taken(), told(), served.unread()), (b"once".to_vec(), 0, 0));
+    assert_eq!((taken(), told(), net.recv(&served)), (vec![], 1, b"once".to_vec()));
+    served.set_options(TcpOptions { receive_low_water: 1, ..low }, &mut net.pass());
+    net.send(&client, b"again");
+    assert_eq!((taken(), told(), served.unread()), (b"again".to_vec(), 0, 0));
 
     // Who waits to send hears that there is room.
     let full = vec![7; 1 << 20];
