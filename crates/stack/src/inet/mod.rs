@@ -309,7 +309,10 @@ impl Inet {
     /// sends what was put off until now.
     #[inline]
     pub fn end_of_pass(&self, pass: &mut Pass) {
+        // What goes to ourselves from here on has nobody after it to send what it would put off.
+        pass.batched = false;
         self.tcp_end_of_pass(pass);
+        self.deliver_local(pass);
     }
 
     /// Does what is due at `pass.now`; when it wants to be called next. A call too early costs two loads.

@@ -255,6 +255,23 @@ fn a_connection_with_ourselves_needs_no_wire_and_no_recursion() {
 }
 
 #[test]
+fn what_a_pass_has_put_off_for_ourselves_comes_in_before_it_is_over() {
+    let net = Net::new();
+    let server = net.listen(A, "127.0.0.1:80", ListenOptions::default());
+    let client = net.connect("0.0.0.0:0", "127.0.0.1:80").unwrap();
+    let served = server.accept().unwrap();
+    // To be answered, and picked up by a pass for another host's frames, as happens to what another thread sends.
+    let stray = Segment { seq: Seq(1), ack: Seq(1), flags: Flags::ACK, ..Segment::default() };
+    let (from, to) = (client.local().to_string(), served.local().to_string());
+    let inet = &net.hosts[A].inet;
+    let seen = || (inet.count(Count::TcpOutSegs), inet.count(Count::TcpInSegs));
+    let (sent, came) = seen();
+    inet.queue_local(frame(A, &from, &to, &stray)[14..].to_vec());
+    net.receive(A, &frame(B, "10.0.0.2:80", "10.0.0.1:9", &stray));
+    assert_eq!(seen(), (sent + 2, came + 3), "a reset for the frame, an answer for the stray");
+}
+
+#[test]
 fn a_connection_of_a_port_with_itself() {
     let mut net = Net::new();
     let flow = net.connect("127.0.0.1:4000", "127.0.0.1:4000").unwrap();
