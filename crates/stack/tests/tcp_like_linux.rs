@@ -436,6 +436,47 @@ fn low_water<W: World>(world: &W, log: &mut Log) {
     }
 }
 
+script!(little_may_wait_to_be_received, receive_low_water);
+fn receive_low_water<W: World>(world: &W, log: &mut Log) {
+    let (client, server) = pair(world);
+    server.setsockopt(SOL_SOCKET, SO_RCVLOWAT, 6).unwrap();
+    let come = |data: &[u8]| {
+        server.set_nonblocking(true).unwrap();
+        let had = server.peek(&mut [0; 16]).unwrap_or(0);
+        client.send(data).unwrap();
+        while server.peek(&mut [0; 16]).unwrap_or(0) < had + data.len() {
+            std::thread::yield_now();
+        }
+        server.set_nonblocking(false).unwrap();
+    };
+    come(b"abc");
+    log.events("little", &server, POLLOUT);
+    let mut few = [0; 2];
+    log.note("peek at less than there is", server.peek(&mut few));
+    log.note("ask for less than there is", server.recv(&mut few));
+    server.set_nonblocking(true).unwrap();
+    log.note("peek", server.peek(&mut [0; 16]));
+    log.recv("non-blocking", &server);
+    log.recv("nothing", &server);
+    server.set_nonblocking(false).unwrap();
+    come(b"abc");
+    server.set_read_timeout(SHORT).unwrap();
+    log.note("timeout", server.peek(&mut [0; 16]));
+    log.recv("timeout", &server);
+    log.recv("nothing", &server);
+    server.set_read_timeout(None).unwrap();
+    come(b"abcde");
+    client.send(b"f").unwrap();
+    log.recv("enough", &server);
+    come(b"abc");
+    client.send(b"defgh").unwrap();
+    log.recv("more than enough", &server);
+    come(b"abc");
+    client.shutdown(Shutdown::Write).unwrap();
+    log.recv("the last", &server);
+    log.recv("the end", &server);
+}
+
 script!(options_and_their_values, options);
 fn options<W: World>(world: &W, log: &mut Log) {
     let socket = world.socket(0);

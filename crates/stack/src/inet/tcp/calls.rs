@@ -229,6 +229,8 @@ impl Connection {
         if !matches!(self.state, State::SynSent | State::SynReceived) {
             if self.receiver.is_readable(self.options.receive_low_water) {
                 ready = ready | Ready::READABLE;
+            } else if self.receiver.available() > 0 {
+                ready = ready | Ready::LITTLE;
             }
             if self.write_shut || self.is_writable() {
                 ready = ready | Ready::WRITABLE;

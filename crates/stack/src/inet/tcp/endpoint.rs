@@ -19,6 +19,8 @@ impl Ready {
     pub const HANGUP: Ready = Ready(8);
     /// [`Flow::take_error`](super::Flow::take_error) has one (`POLLERR`).
     pub const ERROR: Ready = Ready(16);
+    /// Data, but less than is waited for (`SO_RCVLOWAT`): not what poll(2) reports, though a receive may take it.
+    pub const LITTLE: Ready = Ready(32);
 
     /// Whether all bits of `other` are set.
     #[inline]
@@ -50,6 +52,7 @@ impl fmt::Debug for Ready {
             (Ready::READ_CLOSED, "read-closed"),
             (Ready::HANGUP, "hangup"),
             (Ready::ERROR, "error"),
+            (Ready::LITTLE, "little"),
         ];
         f.debug_set().entries(names.iter().filter(|(bit, _)| self.has(*bit)).map(|n| n.1)).finish()
     }

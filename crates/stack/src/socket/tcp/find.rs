@@ -20,6 +20,11 @@ impl<'a, 'b> Find<'a, 'b> {
         Find { into, room, filled: 0 }
     }
 
+    /// How many bytes are asked for.
+    pub(super) fn room(&self) -> usize {
+        self.room
+    }
+
     /// How many bytes were found.
     #[inline]
     pub(super) fn take(&mut self) -> Option<usize> {

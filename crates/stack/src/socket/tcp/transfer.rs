@@ -60,7 +60,12 @@ impl Inner {
         let at_once = flags.dont_wait || waiting.is_nonblocking();
         let bed = OnFlow { bed: Reading(endpoint), endpoint, flow: &flow, sends: false };
         let call = Receiving { bed: &bed, peek: flags.peek, find: Find::new(into) };
-        let result = waiting.wait_unless(at_once, &bed, &waiting.reading, call);
+        let mut result = waiting.wait_unless(at_once, &bed, &waiting.reading, call);
+        // Who waits no longer gets what is there (SO_RCVLOWAT in socket(7)).
+        if result.is_err() && endpoint.ready().any(Ready::LITTLE) {
+            let mut call = Receiving { bed: &bed, peek: flags.peek, find: Find::new(into) };
+            result = call.take().unwrap_or(result);
+        }
         // Who does not wait here may go on to an epoll and wait there, which does not ask us.
         if at_once || endpoint.is_watched() {
             bed.reader_waits();
@@ -189,6 +194,31 @@ struct Receiving<'a, 'b> {
     find: Find<'a, 'b>,
 }
 
+impl Receiving<'_, '_> {
+    /// What is there now, however little.
+    #[inline]
+    fn take(&mut self) -> Option<io::Result<usize>> {
+        let endpoint = self.bed.endpoint;
+        let moment = endpoint.moment();
+        let mut pass = pass();
+        let result = self.bed.flow.recv(self.find.into, self.peek, &mut pass);
+        pass.wake.wake_all();
+        match result {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                endpoint.passed(moment, Ready::READABLE | Ready::LITTLE);
+                None
+            }
+            done => Some(done),
+        }
+    }
+
+    /// Whether less than `SO_RCVLOWAT` is there, and still all that is asked for.
+    #[cold]
+    fn is_enough(&self) -> bool {
+        self.bed.flow.unread() >= self.find.room()
+    }
+}
+
 impl Call for Receiving<'_, '_> {
     type Output = usize;
 
@@ -197,21 +227,11 @@ impl Call for Receiving<'_, '_> {
         if let Some(found) = self.find.take() {
             return Some(Ok(found));
         }
-        let endpoint = self.bed.endpoint;
-        let moment = endpoint.moment();
-        if !moment.ready().any(Ready::READABLE) {
-            return None;
+        let ready = self.bed.endpoint.ready();
+        if ready.any(Ready::READABLE) || ready.any(Ready::LITTLE) && self.is_enough() {
+            return self.take();
         }
-        let mut pass = pass();
-        let result = self.bed.flow.recv(self.find.into, self.peek, &mut pass);
-        pass.wake.wake_all();
-        match result {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                endpoint.passed(moment, Ready::READABLE);
-                None
-            }
-            done => Some(done),
-        }
+        None
     }
 
     #[inline]
