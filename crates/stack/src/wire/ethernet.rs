@@ -284,7 +284,9 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Frame<T> {
 
 #[inline]
 pub(super) fn mac(b: &[u8], at: usize) -> MacAddr {
-    MacAddr([b[at], b[at + 1], b[at + 2], b[at + 3], b[at + 4], b[at + 5]])
+    // One check, not six.
+    let b = &b[at..at + 6];
+    MacAddr([b[0], b[1], b[2], b[3], b[4], b[5]])
 }
 
 #[cfg(test)]
