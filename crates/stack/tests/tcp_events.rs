@@ -93,6 +93,23 @@ fn edge_triggered_reports_what_comes() {
 }
 
 #[test]
+fn room_after_a_short_write_is_reported() {
+    let (one, _two) = hosts();
+    let listener = TcpListener::bind(&one, "127.0.0.1:0").unwrap();
+    let left = TcpStream::connect(&one, listener.local_addr().unwrap()).unwrap();
+    let right = listener.accept().unwrap().0;
+    let epoll = watching(&one, &left, OUT | Events::EDGE);
+    assert_eq!(wait(&epoll, SOON), [(7, OUT)]);
+    left.set_nonblocking(true).unwrap();
+    // epoll(7): as good as EAGAIN. What it makes the peer acknowledge meanwhile is told while the call lasts.
+    let sent = (&left).write(&vec![7; 64 << 20]).unwrap();
+    assert!(sent < 64 << 20);
+    wait(&epoll, SHORT);
+    read_all(&right, sent);
+    assert_eq!(wait(&epoll, SOON), [(7, OUT)]);
+}
+
+#[test]
 fn one_shot_reports_once_until_modified() {
     let (one, two) = hosts();
     let (left, right) = streams(&one, &two);

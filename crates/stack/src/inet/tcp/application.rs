@@ -84,7 +84,8 @@ impl Flow {
         let mut state = self.core.enter(pass);
         let result = state.connection.recv(into, peek, pass.now);
         // Reading moves no timer, and seldom is there something to say.
-        if state.connection.has_to_send() || self.inet.ledger().is_some() {
+        let connection = &state.connection;
+        if connection.has_to_send() || connection.has_news() || self.inet.ledger().is_some() {
             self.core.finish(state, &self.inet, pass);
             self.inet.deliver_local(pass);
         }
@@ -148,6 +149,12 @@ impl Flow {
     /// `SO_ERROR`: the pending error's errno, once.
     pub fn take_error(&self) -> Option<i32> {
         self.core.lock().connection.take_error()
+    }
+
+    /// An error that was taken is pending again, unless there is another.
+    #[cold]
+    pub fn put_back_error(&self, errno: i32, pass: &mut Pass<'_>) {
+        self.call(pass, |connection, _| connection.put_back_error(errno));
     }
 
     /// The options as they are.

@@ -70,6 +70,9 @@ impl Connection {
         // What came before a reset can still be read, as in Linux.
         let read = if peek { self.receiver.peek(into) } else { self.receiver.read(into, now) };
         if read > 0 {
+            // What is left may be less than is waited for.
+            let low = self.options.receive_low_water;
+            self.news |= low > 1 && !self.receiver.is_readable(low);
             if !peek && self.receiver.window_update_due() {
                 self.ack_now = true;
             }
@@ -174,6 +177,7 @@ impl Connection {
             return;
         }
         self.options = Own::new(&new);
+        self.news |= new.receive_low_water != old.receive_low_water;
         // Linux's TCP_NAGLE_PUSH: what waits now waits no longer.
         self.push_due |= new.nodelay && !old.nodelay && !new.cork;
         if new.keepalive && !old.keepalive {

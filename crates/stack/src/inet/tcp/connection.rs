@@ -155,6 +155,8 @@ pub struct Connection {
     pub(super) more: bool,
     /// The application found no room, or saw that there is little: tell it when there is some.
     pub(super) starved: bool,
+    /// And now there is room, which nobody has been told.
+    pub(super) room: bool,
     pub(super) news: bool,
     /// The halves of Linux's `sk_shutdown`: what the application can do no more.
     pub(super) read_shut: bool,
@@ -291,6 +293,7 @@ impl Connection {
             duplicate_acks: 0,
             more: false,
             starved: false,
+            room: false,
             news: false,
             read_shut: false,
             write_shut: false,
@@ -354,12 +357,32 @@ impl Connection {
     /// there is room again, the connection is made or over.
     #[inline]
     pub fn take_news(&mut self) -> bool {
+        // Sending makes room where little may wait to be sent, and an option may.
+        self.look_for_room();
         std::mem::take(&mut self.news)
+    }
+
+    /// Whether there is news that nobody has been told.
+    #[inline]
+    pub(super) fn has_news(&self) -> bool {
+        self.news
+    }
+
+    /// Whether part of the last news was that there is room again for who had seen that there was none.
+    #[inline]
+    pub(super) fn take_room(&mut self) -> bool {
+        std::mem::take(&mut self.room)
     }
 
     /// The pending errno, which is none afterwards (`SO_ERROR`).
     pub fn take_error(&mut self) -> Option<i32> {
         self.error.take()
+    }
+
+    /// An error that was taken is pending again, unless there is another.
+    pub fn put_back_error(&mut self, errno: i32) {
+        self.error.get_or_insert(errno);
+        self.news = true;
     }
 
     /// The state.

@@ -21,6 +21,9 @@ impl Ready {
     pub const ERROR: Ready = Ready(16);
     /// Data, but less than is waited for (`SO_RCVLOWAT`): not what poll(2) reports, though a receive may take it.
     pub const LITTLE: Ready = Ready(32);
+    /// With [`WRITABLE`](Ready::WRITABLE): somebody had seen that there was no room, and now there is. News whatever was
+    /// told before.
+    pub const ROOM: Ready = Ready(64);
 
     /// Whether all bits of `other` are set.
     #[inline]
@@ -53,6 +56,7 @@ impl fmt::Debug for Ready {
             (Ready::HANGUP, "hangup"),
             (Ready::ERROR, "error"),
             (Ready::LITTLE, "little"),
+            (Ready::ROOM, "room"),
         ];
         f.debug_set().entries(names.iter().filter(|(bit, _)| self.has(*bit)).map(|n| n.1)).finish()
     }

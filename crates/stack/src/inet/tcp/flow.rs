@@ -7,7 +7,7 @@
 //! waits until all are released.
 
 use super::{
-    Hold, TcpEndpoint,
+    Hold, Ready, TcpEndpoint,
     claims::Share,
     connection::{Connection, State as Phase},
     emit,
@@ -322,7 +322,8 @@ impl State {
         if self.connection.take_news()
             && let Some(endpoint) = &self.endpoint
         {
-            endpoint.changed(self.connection.ready(), self.napi, pass);
+            let room = if self.connection.take_room() { Ready::ROOM } else { Ready::default() };
+            endpoint.changed(self.connection.ready() | room, self.napi, pass);
         }
     }
 

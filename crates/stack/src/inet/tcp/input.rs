@@ -293,7 +293,8 @@ impl Connection {
         }
         let pure = segment.is_empty() && same_window;
         if self.snd_una == self.snd_nxt {
-            if self.probe_at != NEVER {
+            // Data that says nothing new of the window puts no probe off (`tcp_rcv_established`'s fast path).
+            if self.probe_at != NEVER && (segment.payload.is_empty() || !same_window) {
                 self.window_while_probing(now);
             }
             // Nothing was in flight, so there is nothing to recover; but a duplicate may say that what was sent
@@ -341,9 +342,15 @@ impl Connection {
         if !self.buffer.is_empty() {
             self.buffer.grow(self.recovery.congestion_window());
         }
+        self.look_for_room();
+    }
+
+    /// Who saw that there was no room is told that there is.
+    #[inline]
+    pub(super) fn look_for_room(&mut self) {
         if self.starved && self.is_writable() {
             self.starved = false;
-            self.news = true;
+            (self.room, self.news) = (true, true);
         }
     }
 

@@ -240,8 +240,10 @@ impl Endpoint {
         let watchers = waits.reading.watchers();
         self.count(&waits);
         drop(waits);
-        // More data is news also where there was some; that there still is room is not.
-        let news = Ready(ready.0 & !before.0 | ready.0 & Ready::READABLE.0);
+        // More data is news also where there was some; that there still is room is not, unless somebody saw that there
+        // was none, of which the word may know nothing.
+        let always = if ready.any(Ready::ROOM) { Ready::WRITABLE } else { Ready::default() };
+        let news = Ready(ready.0 & (!before.0 | Ready::READABLE.0 | always.0));
         tell(watchers.as_ref(), events(news), napi, &mut pass.wake);
     }
 }
@@ -253,7 +255,8 @@ impl TcpEndpoint for Endpoint {
         // A full barrier: who sleeps counts himself and then reads the word, we do the reverse. Of a listener the
         // kernel's connections tell, too, and not under its lock: each must count.
         loop {
-            let after = (before & !READY).wrapping_add(ONCE) | u64::from(ready.0);
+            let stands = ready.0 & !Ready::ROOM.0;
+            let after = (before & !READY).wrapping_add(ONCE) | u64::from(stands);
             let (done, failed) = (Ordering::SeqCst, Ordering::Relaxed);
             match self.word.compare_exchange_weak(before, after, done, failed) {
                 Ok(_) => break,

@@ -332,6 +332,15 @@ impl TcpStream {
         Ok(self.0.take_error().map(errno))
     }
 
+    /// An error that a receive has returned is pending again: for who has more to return first.
+    pub fn put_back_error(&self, errno: i32) {
+        if let Some(flow) = self.0.connection() {
+            let mut pass = pass();
+            flow.put_back_error(errno, &mut pass);
+            pass.wake.wake_all();
+        }
+    }
+
     /// Bytes received and not read yet (`SIOCINQ`).
     pub fn unread(&self) -> usize {
         self.0.connection().map_or(0, |flow| flow.unread())

@@ -258,6 +258,45 @@ fn a_low_water_mark_holds_for_sends_and_half_of_it_for_readiness() {
 }
 
 #[test]
+fn room_made_by_sending_is_told_at_once() {
+    let mut net = Net::new();
+    let (client, _served, _server) = net.joined();
+    let ear = Arc::new(Ear::default());
+    client.attach(ear.clone(), &mut net.pass());
+    client.set_options(TcpOptions { notsent_low_water: 2, ..client.options() }, &mut net.pass());
+    // The first goes, and Nagle's algorithm holds the second back.
+    for _ in 0..2 {
+        client.send(&[IoSlice::new(b"x")], false, &mut net.pass()).unwrap();
+    }
+    assert!(!client.ready().has(Ready::WRITABLE));
+    *ear.ready.lock().unwrap() = Ready::default();
+    net.receive_all(B, &net.hosts[A].sent());
+    net.receive_all(A, &net.hosts[B].sent());
+    assert_eq!(net.segments(A).len(), 1);
+    assert!(ear.ready.lock().unwrap().has(Ready::WRITABLE | Ready::ROOM));
+}
+
+#[test]
+fn less_than_is_waited_for_is_told_when_the_mark_is_raised_and_after_a_read() {
+    let mut net = Net::new();
+    let (client, served, _server) = net.joined();
+    let ear = Arc::new(Ear::default());
+    served.attach(ear.clone(), &mut net.pass());
+    let is = |ready| ear.ready.lock().unwrap().has(ready);
+    net.send(&client, b"abcdef");
+    assert!(is(Ready::READABLE));
+    for (mark, readable) in [(7, false), (4, true)] {
+        let options = TcpOptions { receive_low_water: mark, ..served.options() };
+        served.set_options(options, &mut net.pass());
+        assert_eq!((is(Ready::READABLE), is(Ready::LITTLE)), (readable, !readable), "{mark}");
+    }
+    served.recv(&mut [IoSliceMut::new(&mut [0; 4])], false, &mut net.pass()).unwrap();
+    assert!(is(Ready::LITTLE) && !is(Ready::READABLE));
+    net.recv(&served);
+    assert!(!is(Ready::LITTLE) && !is(Ready::READABLE));
+}
+
+#[test]
 fn the_host_forgets_everything_when_it_goes() {
     let mut net = Net::new();
     let (client, served, _server) = net.joined();
@@ -322,13 +361,16 @@ fn a_poller_takes_data_as_it_comes_if_it_can_take_all_and_there_is_no_other_news
     assert_eq!((taken(), told(), net.recv(&served)), (vec![], 2, b"eleven byte!".to_vec()));
     let low = TcpOptions { receive_low_water: 4, ..served.options() };
     served.set_options(low, &mut net.pass());
+    told();
     net.send(&client, b"low");
     assert_eq!((taken(), told(), served.unread()), (vec![], 1, 3));
     net.send(&client, b"er");
     assert_eq!((taken(), told(), net.recv(&served)), (vec![], 1, b"lower".to_vec()));
+    told();
     net.send(&client, b"once");
     assert_eq!((taken(), told(), net.recv(&served)), (vec![], 1, b"once".to_vec()));
     served.set_options(TcpOptions { receive_low_water: 1, ..low }, &mut net.pass());
+    told();
     net.send(&client, b"again");
     assert_eq!((taken(), told(), served.unread()), (b"again".to_vec(), 0, 0));
 

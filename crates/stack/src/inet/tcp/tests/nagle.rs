@@ -78,6 +78,20 @@ pub(super) fn a_cork_does_not_hold_back_for_ever() {
 }
 
 #[test]
+pub(super) fn what_the_peer_sends_does_not_put_off_what_is_held_back() {
+    let mut t = Setup::new().options(|o| o.cork = true).established();
+    t.send(10);
+    for i in 0..6 {
+        t.advance(ms(30));
+        let (from, to) = (1 + i * 10, 11 + i * 10);
+        t.inject(&format!("P. {from}:{to}(10) ack 1"));
+        t.expect(&format!(". 1:1(0) ack {to}"));
+        t.recv(10);
+    }
+    t.expect_after(0..=22, "P. 1:11(10) ack 61");
+}
+
+#[test]
 pub(super) fn more_is_waited_for_until_it_comes() {
     let mut t = Setup::new().options(|o| o.nodelay = true).established();
     t.send_more(10);

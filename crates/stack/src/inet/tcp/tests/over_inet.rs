@@ -504,6 +504,7 @@ const SCRIPTS: &[(&str, fn())] = scripts![
     nagle::nodelay_set_later_lets_out_what_waits,
     nagle::a_cork_lets_out_full_segments_only_until_it_is_pulled,
     nagle::a_cork_does_not_hold_back_for_ever,
+    nagle::what_the_peer_sends_does_not_put_off_what_is_held_back,
     nagle::more_is_waited_for_until_it_comes,
     nagle::a_fin_takes_what_was_held_back_with_it,
     nagle::a_full_ring_loses_nothing_and_reorders_nothing,
