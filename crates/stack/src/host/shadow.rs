@@ -287,8 +287,7 @@ impl Shadow {
         set_option(socket, libc::SOL_SOCKET, libc::SO_BROADCAST, i32::from(options.broadcast))?;
         set_option(socket, libc::IPPROTO_IP, libc::IP_TTL, i32::from(options.ttl))?;
         set_option(socket, libc::IPPROTO_IP, libc::IP_TOS, i32::from(options.tos))?;
-        let discover =
-            if options.dont_fragment { libc::IP_PMTUDISC_DO } else { libc::IP_PMTUDISC_WANT };
+        let discover = i32::from(options.discover.number());
         set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, discover)?;
         if socket.local_addr()?.is_ipv6() {
             let set = |name, value| set_option(socket, libc::IPPROTO_IPV6, name, value);

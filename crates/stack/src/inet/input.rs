@@ -238,7 +238,8 @@ impl Inet {
         let Some(iface) = arrival.iface else { return Some(Cast::One) };
         // RFC 1122 section 3.2.1.3: "When a host sends any datagram, the IP source address MUST be one of
         // its own IP addresses (but not a broadcast or multicast address)"; 127/8 and 0/8 stay inside.
-        let mut martian = matches!(src.octets()[0], 0 | 127 | 224..);
+        // Of an interface shared with the kernel no list tells which addresses are ours: that of this packet is.
+        let mut martian = src == dst || matches!(src.octets()[0], 0 | 127 | 224..);
         let mut mine = false;
         let mut everybody = dst.is_broadcast();
         for &(own, broadcast) in iface.hears() {

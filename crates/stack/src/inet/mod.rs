@@ -112,7 +112,7 @@ pub use error::{SendError, SocketError};
 pub use iface::{Addressing, Hop, Interface, KernelTables};
 pub use neighbour::NEIGHBOURS;
 pub use park::PARKED_PER_NEIGHBOUR;
-pub use path::{Path, PathOptions};
+pub use path::{Discover, Path, PathOptions};
 pub use payload::Payload;
 pub use ports::EPHEMERAL;
 pub use udp::{Datagram, MAX_PAYLOAD, UdpEndpoint};

@@ -30,8 +30,8 @@ pub(super) const KERNEL_REMINDER: Duration = Duration::from_secs(10);
 pub struct PathOptions {
     /// `SO_BROADCAST`: broadcast addresses may be sent to.
     pub broadcast: bool,
-    /// `IP_MTU_DISCOVER` is `IP_PMTUDISC_DO`, or `IPV6_DONTFRAG` is set: never fragment here, refuse what is too big.
-    pub dont_fragment: bool,
+    /// `IP_MTU_DISCOVER`, `IPV6_MTU_DISCOVER`.
+    pub discover: Discover,
     /// `IP_TTL`, `IPV6_UNICAST_HOPS`.
     pub ttl: u8,
     /// `IP_TOS`, `IPV6_TCLASS`.
@@ -40,7 +40,61 @@ pub struct PathOptions {
 
 impl Default for PathOptions {
     fn default() -> PathOptions {
-        PathOptions { broadcast: false, dont_fragment: false, ttl: ipv4::DEFAULT_TTL, tos: 0 }
+        PathOptions { broadcast: false, discover: Discover::WANT, ttl: ipv4::DEFAULT_TTL, tos: 0 }
+    }
+}
+
+/// What becomes of datagrams that may be too big for their way, by the numbers of `IP_PMTUDISC_*` (ip(7)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Discover(u8);
+
+impl Discover {
+    /// Routers may cut them.
+    pub const DONT: Discover = Discover(0);
+    /// They are cut here to what the way takes.
+    pub const WANT: Discover = Discover(1);
+    /// They are refused if the way does not take them.
+    pub const DO: Discover = Discover(2);
+    /// They are refused if the interface does not take them, whatever the way takes.
+    pub const PROBE: Discover = Discover(3);
+    /// The same, and routers may cut them.
+    pub const INTERFACE: Discover = Discover(4);
+    /// They are cut here to what the interface takes, and by routers.
+    pub const OMIT: Discover = Discover(5);
+
+    /// By its number.
+    pub fn new(number: u8) -> Option<Discover> {
+        (number <= Discover::OMIT.0).then_some(Discover(number))
+    }
+
+    /// Its number.
+    pub fn number(self) -> u8 {
+        self.0
+    }
+
+    /// Whether what is too big goes in fragments (`ip_sk_ignore_df`).
+    pub(super) fn cuts(self) -> bool {
+        matches!(self, Discover::DONT | Discover::WANT | Discover::OMIT)
+    }
+
+    /// Whether only the interface says what is too big (`ip_sk_use_pmtu`).
+    fn ignores_way(self) -> bool {
+        matches!(self, Discover::PROBE | Discover::INTERFACE | Discover::OMIT)
+    }
+
+    /// Whether no router may cut them (`ip_dont_fragment`). Fragments that routers make are better than none, where a
+    /// way takes less than anybody must (RFC 1191 section 3).
+    fn keeps_whole(self, mtu_locked: bool) -> bool {
+        match self {
+            Discover::DO | Discover::PROBE => true,
+            Discover::WANT => !mtu_locked,
+            _ => false,
+        }
+    }
+
+    /// Whether a connected socket is told that a datagram was too big for its way (`__udp4_lib_err`).
+    pub fn is_told(self) -> bool {
+        self != Discover::DONT
     }
 }
 
@@ -141,11 +195,10 @@ impl Inet {
         }
         let kernel_generation = iface.kernel_generation();
         let resolved = self.resolve(&iface, queue, link.next_hop, now);
-        // Fragments that routers make are better than none (RFC 1191 section 3, as Linux).
-        let whole = options.dont_fragment || !link.mtu_locked;
+        let whole = options.discover.keeps_whole(link.mtu_locked);
         let template = Template::new(protocol, (local, remote), whole, options, flow);
         let mut path = Path::new(template, (local, remote), link.next_hop, options);
-        path.mtu = link.mtu;
+        path.mtu = if options.discover.ignores_way() { iface.info().mtu } else { link.mtu };
         path.queue = queue;
         path.generation = generation;
         path.kernel_generation = kernel_generation;

@@ -283,7 +283,7 @@ impl Inet {
             if iface.kernel().is_some() {
                 return Err(SendError::UseKernel);
             }
-            if path.options.dont_fragment {
+            if !path.options.discover.cuts() {
                 return Err(SendError::TooBig);
             }
         }

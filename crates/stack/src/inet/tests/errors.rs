@@ -3,7 +3,7 @@
 use super::*;
 
 /// The ICMP error `kind`, `code` about `quote`, from B to A.
-fn error_frame(kind: icmp::Type, code: u8, rest: u32, quote: &[u8]) -> Vec<u8> {
+pub(super) fn error_frame(kind: icmp::Type, code: u8, rest: u32, quote: &[u8]) -> Vec<u8> {
     let mut message = vec![0; 8 + quote.len()];
     icmp::Packet::init_error(&mut message[..], kind, code, rest, quote).unwrap();
     to_a(&packet(B, A, Protocol::ICMP, &message))

@@ -41,7 +41,7 @@ fn the_largest_datagram_arrives_whole_in_any_order() {
 fn fragmenting_can_be_forbidden_and_has_an_end() {
     let a = Station::a();
     a.meet(B, MAC_B);
-    let options = PathOptions { dont_fragment: true, ..PathOptions::default() };
+    let options = PathOptions { discover: crate::inet::Discover::DO, ..PathOptions::default() };
     let path = a.path_with("0.0.0.0:1", "10.0.0.2:2", options).unwrap();
     assert_eq!(a.send(&path, &payload(1473)), Err(SendError::TooBig));
     a.send(&path, &payload(1472)).unwrap();
@@ -49,6 +49,43 @@ fn fragmenting_can_be_forbidden_and_has_an_end() {
     assert!(ipv4::Packet::new_checked(&sent[..]).unwrap().dont_fragment());
     let path = a.path("0.0.0.0:1", "10.0.0.2:2");
     assert_eq!(a.send(&path, &payload(MAX_PAYLOAD + 1)), Err(SendError::TooBig));
+}
+
+#[test]
+fn what_a_narrow_path_means_is_the_sockets_to_say() {
+    use crate::inet::Discover;
+    let a = Station::a();
+    a.meet(B, MAC_B);
+    let quote = udp_packet("10.0.0.1:1", "10.0.0.2:2", b"");
+    let _bound = a.bind("0.0.0.0:1");
+    a.receive(&super::errors::error_frame(icmp::Type::UNREACHABLE, 4, 1000, &quote));
+    // The size of the one frame it goes in, and whether no router may cut it; what is too big for the interface
+    // goes in pieces or not at all.
+    let cases = [
+        (Discover::DONT, None, true),
+        (Discover::WANT, None, true),
+        (Discover::DO, None, false),
+        (Discover::PROBE, Some(true), false),
+        (Discover::INTERFACE, Some(false), false),
+        (Discover::OMIT, Some(false), true),
+    ];
+    for (discover, whole, cuts) in cases {
+        let options = PathOptions { discover, ..PathOptions::default() };
+        let path = a.path_with("0.0.0.0:1", "10.0.0.2:2", options).unwrap();
+        let sent = a.send(&path, &payload(1400)).map(|()| a.sent().len());
+        match whole {
+            Some(_) => assert_eq!(sent, Ok(1), "{discover:?}"),
+            None => assert_eq!(sent, if cuts { Ok(2) } else { Err(SendError::TooBig) }),
+        }
+        a.send(&path, &payload(500)).unwrap();
+        let small = a.sent_packet();
+        let dont_fragment = ipv4::Packet::new_checked(&small[..]).unwrap().dont_fragment();
+        let expected = !matches!(discover, Discover::DONT | Discover::INTERFACE | Discover::OMIT);
+        assert_eq!(dont_fragment, expected, "{discover:?}");
+        assert!(whole.is_none_or(|whole| whole == dont_fragment));
+        let large = a.send(&path, &payload(2_000)).map(|()| a.sent().len() > 1);
+        assert_eq!(large, if cuts { Ok(true) } else { Err(SendError::TooBig) }, "{discover:?}");
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::{
 use crate::{
     host::HoldOptions,
     inet::{
-        PathOptions,
+        Discover, PathOptions,
         tcp::{Algorithm, Config, ConnectOptions, ListenOptions, Own, TcpOptions, info::TcpInfo},
     },
     socket::options::*,
@@ -40,7 +40,7 @@ impl Values {
     pub(super) fn new() -> Values {
         Values {
             tcp: Own::default(),
-            path: PathOptions { dont_fragment: true, ..PathOptions::default() },
+            path: PathOptions { discover: Discover::DO, ..PathOptions::default() },
             reuse_address: false,
             reuse_port: false,
             by_queue: false,

@@ -152,7 +152,8 @@ impl UdpEndpoint for Endpoint {
 
     fn error(&self, error: SocketError, _remote: SocketAddr, pass: &mut Pass<'_>) {
         // Who sends to many is not told that one is missing (`__udp4_lib_err`, without IP_RECVERR).
-        if !error.hard || !self.connected.load(Ordering::Relaxed) {
+        let told = error.hard || error.errno == libc::EMSGSIZE && self.options.discover().is_told();
+        if !told || !self.connected.load(Ordering::Relaxed) {
             return;
         }
         self.fail(error.errno, &mut pass.wake);

@@ -2,7 +2,7 @@
 
 use super::UdpSocket;
 use crate::{
-    inet::{BindOptions, PathOptions},
+    inet::{BindOptions, Discover, PathOptions},
     socket::options::*,
     sync::lock,
 };
@@ -37,7 +37,7 @@ impl Options {
             broadcast: AtomicBool::new(path.broadcast),
             ttl: AtomicU8::new(path.ttl),
             tos: AtomicU8::new(path.tos),
-            mtu_discover: AtomicU8::new(libc::IP_PMTUDISC_WANT as u8),
+            mtu_discover: AtomicU8::new(Discover::WANT.number()),
         }
     }
 
@@ -54,11 +54,15 @@ impl Options {
         self.broadcast.load(Relaxed)
     }
 
+    pub(super) fn discover(&self) -> Discover {
+        Discover::new(self.mtu_discover.load(Relaxed)).unwrap_or(Discover::WANT)
+    }
+
     /// What they say about the way of a datagram.
     pub(super) fn path(&self) -> PathOptions {
         PathOptions {
             broadcast: self.broadcast(),
-            dont_fragment: self.mtu_discover.load(Relaxed) == libc::IP_PMTUDISC_DO as u8,
+            discover: self.discover(),
             ttl: self.ttl.load(Relaxed),
             tos: self.tos.load(Relaxed),
         }
@@ -89,7 +93,7 @@ impl Options {
                 self.tos.store(value as u8, Relaxed);
             }
             (IPPROTO_IP, IP_MTU_DISCOVER) | (IPPROTO_IPV6, IPV6_MTU_DISCOVER) => {
-                self.mtu_discover.store(within(0..=libc::IP_PMTUDISC_DO as u8)?, Relaxed);
+                self.mtu_discover.store(within(0..=Discover::OMIT.number())?, Relaxed);
             }
             _ => return Err(errno(libc::ENOPROTOOPT)),
         }
