@@ -39,7 +39,8 @@ pub fn is_put_off() -> bool {
 /// Whether [`Caller::call_off`] was called for this thread.
 #[inline]
 pub fn is_called_off() -> bool {
-    CALLED_OFF.with(|called_off| called_off.load(Ordering::Relaxed))
+    // After the waiter's event was told: who calls off sees that, or we see this.
+    CALLED_OFF.with(|called_off| called_off.load(Ordering::SeqCst))
 }
 
 /// The same, and it no longer is.

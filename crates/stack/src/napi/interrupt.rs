@@ -182,8 +182,9 @@ fn look(context: &Context, fired: bool, watched: bool) -> Look {
     }
     match context.napi_poll(now) {
         None => {
-            if context.handoff.has_leader() {
-                context.line.interrupt.unmask();
+            if context.handoff.has_leader() && !context.line.interrupt.unmask() {
+                // The leader sleeps on a masked line: a look soon finds what waits there.
+                context.unsettle();
             }
             // Its owner is as good as a poller that was there just now.
             context.note_poll(now, false);

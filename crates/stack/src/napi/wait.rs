@@ -104,7 +104,9 @@ impl Waiter {
     /// Starts a new wait: forgets wake-ups meant for earlier ones. Call it before making the waiter known
     /// to whoever is to wake it.
     pub fn start(&self) {
-        self.state.store(AWAKE, Ordering::Release);
+        // Not a mere store: a look that follows without a lock would come before it, and a wake-up between the two be
+        // lost.
+        self.state.swap(AWAKE, Ordering::AcqRel);
     }
 
     /// Ends the wait, or keeps it from beginning. Any thread may call it, any number of times.

@@ -85,7 +85,8 @@ impl Line {
             }
             return;
         };
-        let coalesce = *lock(&moderation.coalesce);
+        // Held to the end: between the line and its clock no `mask` may come.
+        let coalesce = lock(&moderation.coalesce);
         let usecs = if coalesce.adaptive { moderation.adapted() } else { coalesce.rx_usecs };
         let enough = coalesce.rx_frames > 0 && waiting >= coalesce.rx_frames;
         if usecs == 0 || enough {
@@ -105,6 +106,7 @@ impl Line {
     }
 
     pub(crate) fn mask(&self) {
+        let _one_step = self.moderation.as_ref().map(|moderation| lock(&moderation.coalesce));
         let was = self.armed.swap(MASKED, Ordering::AcqRel);
         if self.moderation.is_some() && was == HELD {
             self.set_timer(0);

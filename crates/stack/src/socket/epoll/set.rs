@@ -288,7 +288,7 @@ impl Set {
                 item.queued.store(false, Ordering::SeqCst);
                 drop(list);
                 // It may have become ready between the look and now, and found itself on the list.
-                if let Some(source) = item.source.upgrade() {
+                if let Some(source) = item.source.upgrade().filter(|source| !source.is_closed()) {
                     self.look_at(&item, &*source);
                 }
             }
