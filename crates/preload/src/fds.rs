@@ -6,7 +6,7 @@
 //! is a [`Cell`] that is never given back to the allocator but used again (the kernel's files are of that kind,
 //! SLAB_TYPESAFE_BY_RCU): who has loaded the pointer counts itself in, and then looks whether it still stands.
 
-use crate::stack::File;
+use crate::{errno, inside::Inside, stack::File};
 use libc::c_int;
 use std::{
     cell::UnsafeCell,
@@ -96,6 +96,9 @@ impl Drop for Ref {
             return;
         }
         fence(Ordering::Acquire);
+        // Whoever lets go last may be outside: what the file owns is closed by the library all the same.
+        let _errno = errno::Kept::new();
+        let _inside = Inside::enter();
         // SAFETY: the last holder: who still has the pointer finds no holders and leaves.
         unsafe { (*self.0.file.get()).assume_init_drop() };
         spare().push(self.0);

@@ -69,10 +69,11 @@ impl Inside {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 done => return done,
             }
-            let handled = self.handle_signals();
-            if !goes_on(restart, handled) || cancel::is_due() {
+            // The handlers of a call that does not go on run when all that it holds is let go: they may longjmp.
+            if !goes_on(restart, PUT_OFF.get().map(|put_off| put_off.restart)) || cancel::is_due() {
                 return Err(io::Error::from_raw_os_error(libc::EINTR));
             }
+            self.handle_signals();
         }
     }
 

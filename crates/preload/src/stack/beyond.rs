@@ -17,6 +17,8 @@ const TCP_MD5SIG_EXT: c_int = 32;
 const TCP_AO_ADD_KEY: c_int = 38;
 const IP_MINTTL: c_int = 21;
 const IPV6_MINHOPCOUNT: c_int = 73;
+const UDP_CORK: c_int = 1;
+const UDP_ENCAP: c_int = 100;
 
 static SAID: Once = Once::new();
 
@@ -40,6 +42,9 @@ pub fn option(level: c_int, name: c_int, value: &[u8]) -> Option<&'static str> {
         (libc::IPPROTO_TCP, TCP_AO_ADD_KEY) => ("TCP_AO_ADD_KEY", true),
         (libc::IPPROTO_IP, IP_MINTTL) => ("IP_MINTTL", number != 0),
         (libc::IPPROTO_IPV6, IPV6_MINHOPCOUNT) => ("IPV6_MINHOPCOUNT", number != 0),
+        (libc::IPPROTO_UDP, UDP_CORK) => ("UDP_CORK", number != 0),
+        (libc::IPPROTO_UDP, UDP_ENCAP) => ("UDP_ENCAP", number != 0),
+        (libc::IPPROTO_UDP, libc::UDP_SEGMENT) => ("UDP_SEGMENT", number != 0),
         _ => return None,
     };
     asked.then_some(what)

@@ -97,15 +97,21 @@ pub unsafe fn setsockopt(
     len: socklen_t,
 ) -> c_int {
     let number = value.cast::<c_int>();
-    if (level, name) == (libc::SOL_SOCKET, libc::SO_ZEROCOPY)
+    let refused = match (level, name) {
+        // Nobody would tell when the memory is free again. So the program copies, as where there is no such thing.
+        (libc::SOL_SOCKET, libc::SO_ZEROCOPY) => Some(libc::EOPNOTSUPP),
+        // Datagrams come one by one, also those that the companion brings.
+        (libc::IPPROTO_UDP, libc::UDP_GRO) => Some(libc::ENOPROTOOPT),
+        _ => None,
+    };
+    if let Some(refused) = refused
         && !file.is_kernels()
         && !value.is_null()
         && len as usize >= size_of::<c_int>()
         // SAFETY: as long as the caller says.
         && unsafe { number.read_unaligned() } != 0
     {
-        // Nobody would tell when the memory is free again. So the program copies, as where there is no such thing.
-        return answer(Err(error(libc::EOPNOTSUPP)));
+        return answer(Err(error(refused)));
     }
     // SAFETY: the caller's contract.
     let result = unsafe { real::setsockopt(fd, level, name, value, len) };

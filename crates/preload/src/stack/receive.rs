@@ -4,7 +4,7 @@ use super::{
     address, answer, answer_or, code, control, enter, error,
     file::{File, Live},
     pieces,
-    take::{Got, receive},
+    take::{Got, put_back, receive},
     wait,
 };
 use crate::{fds::Ref, inside::Inside, real};
@@ -274,10 +274,14 @@ pub unsafe fn recvmmsg(
         Some(error) if received == 0 => answer(Err(error)),
         failed => {
             // The next call tells (`do_recvmmsg`).
-            if let (Some(error), Some(Live::Udp(udp))) = (failed, file.live())
-                && !matches!(code(&error), libc::EAGAIN | libc::EINTR)
-            {
-                udp.put_back_error(code(&error));
+            match (failed, file.live()) {
+                (Some(error), Some(Live::Udp(udp)))
+                    if !matches!(code(&error), libc::EAGAIN | libc::EINTR) =>
+                {
+                    udp.put_back_error(code(&error));
+                }
+                (Some(error), Some(Live::Stream(stream))) => put_back(stream, &error),
+                _ => {}
             }
             answer(Ok(received))
         }

@@ -1,7 +1,7 @@
 //! Data out, in all the shapes C has for it.
 
 use super::{
-    address, answer, answer_or, code, enter, error,
+    address, answer, answer_or, beyond, code, enter, error,
     file::{File, Live, let_go},
     names, own_port, pieces, place,
 };
@@ -52,6 +52,14 @@ unsafe fn send_pieces(
     to: Name,
     flags: c_int,
 ) -> Option<io::Result<usize>> {
+    // A part of a datagram: our stack sends whole ones only.
+    if flags & libc::MSG_MORE != 0
+        && file.protocol == Protocol::Udp
+        && !file.is_kernels()
+        && beyond::leave_to_kernel(file, fd, "MSG_MORE of datagrams")
+    {
+        return None;
+    }
     let live = match file.live() {
         Some(live) => live,
         None => {

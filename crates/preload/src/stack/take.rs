@@ -1,7 +1,7 @@
 //! What a receive finds: a datagram, or what is there of a stream; and how long it waits for it.
 
 use super::{
-    error,
+    code, error,
     file::{File, Live},
     names::{self, restart_unless_limited},
     own_port,
@@ -111,8 +111,12 @@ fn receive_stream(
         return Ok(Got { len: 0, any, from: None, message: None, flags: 0 });
     }
     let once = |pieces: &mut [IoSliceMut<'_>]| receive_once(inside, stream, fd, pieces, how);
-    let mut len = if flags & libc::MSG_TRUNC != 0 { discard(pieces, once)? } else { once(pieces)? };
     let wanted: usize = pieces.iter().map(|piece| piece.len()).sum();
+    let mut len = if flags & libc::MSG_TRUNC != 0 { discard(pieces, once)? } else { once(pieces)? };
+    if flags & libc::MSG_TRUNC != 0 && how.peek {
+        // Nothing is copied, and all that is there is told of.
+        len = len.max(stream.unread().min(wanted));
+    }
     let waits = flags & libc::MSG_DONTWAIT == 0 && !stream.nonblocking();
     if waits && flags & libc::MSG_WAITALL != 0 {
         match how.peek {
@@ -125,13 +129,23 @@ fn receive_stream(
                 while more > 0 && len < wanted {
                     IoSliceMut::advance_slices(&mut rest, more);
                     // What has come is returned, whatever ends the wait.
-                    more = once(rest).unwrap_or(0);
+                    more = once(rest).unwrap_or_else(|error| {
+                        put_back(stream, &error);
+                        0
+                    });
                     len += more;
                 }
             }
         }
     }
     Ok(Got { len, any: len > 0, from: None, message: None, flags: 0 })
+}
+
+/// A call that has something to return leaves an error to the next, as in Linux, where none but that takes it.
+pub(super) fn put_back(stream: &TcpStream, error: &io::Error) {
+    if !matches!(code(error), libc::EAGAIN | libc::EINTR) {
+        stream.put_back_error(code(error));
+    }
 }
 
 /// `MSG_PEEK` with `MSG_WAITALL`: looks until all that is `wanted` is there, `len` being there now, or until the end,

@@ -80,6 +80,11 @@ static void *serve(void *connection)
     case 'r':
         reset(fd);
         return NULL;
+    case 'w': /* A little, and after a while a reset. */
+        send(fd, "bye", 3, MSG_NOSIGNAL);
+        usleep(30000);
+        reset(fd);
+        return NULL;
     case 'h':
         send(fd, "bye", 3, MSG_NOSIGNAL);
         shutdown(fd, SHUT_WR);

@@ -232,6 +232,13 @@ static void ending(void)
     DO(getpeername(s, NULL, NULL));
     close(s);
 
+    begin("the peer resets while more is waited for");
+    s = connected('w');
+    DO(recv(s, data, sizeof data, MSG_WAITALL));
+    DO(recv(s, data, sizeof data, 0));
+    DO(recv(s, data, sizeof data, 0));
+    close(s);
+
     begin("the peer ends its half");
     s = connected('h');
     DO(recv(s, data, sizeof data, MSG_WAITALL));

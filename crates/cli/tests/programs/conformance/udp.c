@@ -57,6 +57,33 @@ static void connected_or_not(void)
     close(s);
 }
 
+static void in_parts_of_one(void)
+{
+    char data[64];
+    int s = udp(), on = 1, off = 0;
+
+    begin("a datagram in parts");
+    DO(connect(s, SA(peer), peer.len));
+    DO(send(s, "whole", 5, 0));
+    DO(recv(s, data, sizeof data, 0));
+    DO(send(s, "ab", 2, MSG_MORE));
+    DO(send(s, "cde", 3, MSG_MORE));
+    DO(send(s, "f", 1, 0));
+    DO(recv(s, data, sizeof data, 0));
+    SAY(data[5] - 'a');
+    close(s);
+    s = udp();
+    DO(connect(s, SA(peer), peer.len));
+    DO(send(s, "whole", 5, 0));
+    DO(recv(s, data, sizeof data, 0));
+    DO(setsockopt(s, IPPROTO_UDP, UDP_CORK, &on, sizeof on));
+    DO(send(s, "ab", 2, 0));
+    DO(send(s, "cde", 3, 0));
+    DO(setsockopt(s, IPPROTO_UDP, UDP_CORK, &off, sizeof off));
+    DO(recv(s, data, sizeof data, 0));
+    close(s);
+}
+
 static void nobody_there(void)
 {
     struct address nowhere = with_port(peer, 9);
@@ -248,6 +275,7 @@ static void told_beside(void)
 void cases_udp(void)
 {
     connected_or_not();
+    in_parts_of_one();
     nobody_there();
     refused_later();
     sizes();

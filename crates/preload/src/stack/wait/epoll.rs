@@ -341,10 +341,10 @@ fn wait_for(
         || Ok(None),
         || {
             loop {
-                let may = set.wait(epoll, deadline.left())?;
+                set.wait(epoll, deadline.left())?;
                 set.wake_up();
                 let found = set.take(epoll, out)?;
-                if found > 0 || !may && deadline.is_over() {
+                if found > 0 || deadline.is_over() {
                     return Ok(found);
                 }
             }

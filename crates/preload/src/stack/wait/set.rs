@@ -507,18 +507,18 @@ impl Set {
         count
     }
 
-    /// Waits until there may be something to take. False when time is over.
+    /// Waits until there may be something to take, or time is over.
     ///
     /// # Errors
     /// `Interrupted`; no descriptor left.
-    pub fn wait(&self, epoll: c_int, timeout: Option<std::time::Duration>) -> io::Result<bool> {
+    pub fn wait(&self, epoll: c_int, timeout: Option<std::time::Duration>) -> io::Result<()> {
         thread_local!(static OUTSIDE: Cell<Outside> = const { Cell::new(Outside::nothing()) });
         let mut outside = OUTSIDE.try_with(Cell::take).unwrap_or_default();
         outside.clear();
         self.mind(epoll, &mut outside);
         let result = self.ours.wait_beside(timeout, &mut outside);
         let _ = OUTSIDE.try_with(|spare| spare.set(outside));
-        result
+        result.map(drop)
     }
 
     /// Adds to `outside` the descriptors that tell of the kernel's half; `epoll`, one of the program's.
