@@ -71,7 +71,9 @@ pub fn run_ss(args: &SsArgs) -> io::Result<()> {
 
 /// The abstract names of the guards in this network namespace (proc(5), /proc/net/unix).
 fn guards() -> Vec<String> {
-    let sockets = fs::read_to_string("/proc/thread-self/net/unix").unwrap_or_default();
+    // An abstract name is any bytes.
+    let sockets = fs::read("/proc/thread-self/net/unix").unwrap_or_default();
+    let sockets = String::from_utf8_lossy(&sockets);
     let name = |line: &str| line.rsplit(' ').next()?.strip_prefix('@').map(str::to_owned);
     let mut names: Vec<String> =
         sockets.lines().filter_map(name).filter(|name| name.starts_with(guard::NAME)).collect();

@@ -44,9 +44,7 @@ pub(super) fn socket(
             },
         })
         .collect();
-    if !entries.is_empty() {
-        journal.append(&entries)?;
-    }
+    Entry::append(entries, journal)?;
     let Some(taken) = take_socket(process, found.fd, found.inode, found.info.cookie)? else {
         return Ok(None);
     };
@@ -151,7 +149,7 @@ pub(super) fn epoll(
 ) -> Result<Option<Outcome>, AttachError> {
     let change =
         Change::Epoll { watches: marks(&found.watches), before: before.into(), after: wish.into() };
-    journal.append(&[Entry { fd: found.fd, change }])?;
+    Entry::append(vec![Entry { fd: found.fd, change }], journal)?;
     let Some((taken, watches)) = look::take_epoll(process, found.fd)? else { return Ok(None) };
     if epoll::params(&taken)? != before || !same(&marks(&found.watches), &marks(&watches)) {
         return Ok(None);

@@ -115,7 +115,11 @@ pub fn run_detach(args: &DetachArgs) -> Result<(), AttachError> {
             lines.push(format!("    fd {fd}: {word}: {what}"));
         });
         match &undone {
-            Ok(false) => writeln!(out, "process {pid}: nothing was changed in it")?,
+            Ok(false) => writeln!(
+                out,
+                "process {pid}: no changes to it are written down in {}; another user's are in his own",
+                dir.display()
+            )?,
             Err(_) if lines.is_empty() => {}
             _ => {
                 writeln!(out, "process {pid}: {back} put back, {left} left alone")?;

@@ -1,6 +1,6 @@
 //! What is written down before something in a process is changed.
 
-use busypoll_journal::Kind;
+use busypoll_journal::{Error as JournalError, Journal, Kind};
 use busypoll_linux::EpollParams;
 use busypoll_linux::process::Watch;
 use serde::{Deserialize, Serialize};
@@ -15,6 +15,31 @@ pub(super) struct Entry {
     pub fd: i32,
     /// What was changed.
     pub change: Change,
+}
+
+impl Entry {
+    /// Whether it is of the same setting of the same thing.
+    fn is_about(&self, other: &Entry) -> bool {
+        use Change::{Epoll, Socket};
+        let what = match (&self.change, &other.change) {
+            (Socket { cookie: a, option: x, .. }, Socket { cookie: b, option: y, .. }) => {
+                (a, x) == (b, y)
+            }
+            (Epoll { .. }, Epoll { .. }) => true,
+            _ => false,
+        };
+        what && self.fd == other.fd
+    }
+
+    /// Writes down what is not the last word on its setting already: one that is refused is tried again and again.
+    pub fn append(
+        mut entries: Vec<Entry>,
+        journal: &mut Journal<Entry>,
+    ) -> Result<(), JournalError> {
+        let written = journal.entries();
+        entries.retain(|entry| written.iter().rev().find(|old| old.is_about(entry)) != Some(entry));
+        if entries.is_empty() { Ok(()) } else { journal.append(&entries) }
+    }
 }
 
 /// What was changed, with what stood before and what was written.

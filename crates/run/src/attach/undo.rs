@@ -40,10 +40,14 @@ pub(super) fn undo(
         Err(Error::NoProcess { .. }) => None,
         Err(error) => return Err(error.into()),
     };
-    let names = match &process {
-        Some(process) => vec![entry::name(pid, process.start_time())],
-        None => names_of(pid, dir),
-    };
+    // Also those of a process that had this PID before: its children may hold what was changed.
+    let mut names = names_of(pid, dir);
+    let own = process.as_ref().map(|process| entry::name(pid, process.start_time()));
+    if let Some(own) = &own
+        && !names.contains(own)
+    {
+        names.push(own.clone());
+    }
     if process.is_none() && names.is_empty() {
         return Err(AttachError::NothingKnown { pid, dir: dir.to_owned() });
     }
@@ -54,7 +58,8 @@ pub(super) fn undo(
         known |= !journal.entries().is_empty();
         let mut failed = 0;
         for entry in journal.entries().iter().rev() {
-            let undone = one(process.as_ref(), &mut holders, entry)
+            let process = process.as_ref().filter(|_| own.as_ref() == Some(&name));
+            let undone = one(process, &mut holders, entry)
                 .unwrap_or_else(|error| Undone::Failed(error.to_string()));
             failed += usize::from(matches!(undone, Undone::Failed(_)));
             each(entry.fd, undone);
@@ -67,7 +72,7 @@ pub(super) fn undo(
     Ok(known)
 }
 
-/// The journals of a process that has ended.
+/// The journals of all processes that have had this PID.
 fn names_of(pid: u32, dir: &Path) -> Vec<String> {
     let prefix = format!("attach-{pid}-");
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use busypoll_linux::process::{Kind, Process};
-use busypoll_linux::{EpollParams, sockopt};
+use busypoll_linux::{EpollParams, epoll, sockopt};
 use busypoll_policy::Policy;
 
 use super::serve::{is_one_of, params, set_params, settings_of, settings_of_epoll};
@@ -19,6 +19,14 @@ const REST: Duration = Duration::from_secs(1);
 const REST_AT_MOST: Duration = Duration::from_secs(60);
 /// Sleeps per second below which a process is quiet rather than kept from working.
 const QUIET: f64 = 500.0;
+
+/// What is not the program's own: what it sets itself stands.
+pub(super) struct Ours<'a> {
+    /// The values of `SO_BUSY_POLL` that we set, and 0.
+    pub values: &'a HashSet<u32>,
+    /// Sockets that the program has set to one of them itself.
+    pub not: &'a HashSet<u64>,
+}
 
 enum State {
     Polling,
@@ -61,14 +69,9 @@ impl Watched {
         self.due
     }
 
-    /// Looks at it; false once it has ended. `theirs` are sockets that the program has set itself. What is to be said
-    /// goes to `said`.
-    pub fn check(
-        &mut self,
-        policy: &Policy,
-        theirs: &HashSet<u64>,
-        said: &mut Vec<String>,
-    ) -> bool {
+    /// Looks at it; false once it has ended. `ours` are the values that we may have set; what is to be said goes to
+    /// `said`.
+    pub fn check(&mut self, policy: &Policy, ours: &Ours<'_>, said: &mut Vec<String>) -> bool {
         if !self.process.is_alive() {
             return false;
         }
@@ -78,12 +81,12 @@ impl Watched {
         let wait = match self.state {
             State::Trial(polling) if rate > polling * 1.25 && self.strikes < 2 => {
                 self.strikes += 1;
-                self.switch(policy, theirs, true);
+                self.switch(policy, ours, true);
                 self.state = State::Polling;
                 PERIOD
             }
             State::Polling if rate > QUIET => {
-                self.switch(policy, theirs, false);
+                self.switch(policy, ours, false);
                 self.state = State::Trial(rate);
                 TRIAL
             }
@@ -100,14 +103,14 @@ impl Watched {
                 self.rest
             }
             State::Trial(_) => {
-                self.switch(policy, theirs, true);
+                self.switch(policy, ours, true);
                 self.state = State::Polling;
                 self.rest = Duration::ZERO;
                 self.strikes = 0;
                 self.longer()
             }
             State::Off => {
-                self.switch(policy, theirs, true);
+                self.switch(policy, ours, true);
                 self.state = State::Polling;
                 PERIOD
             }
@@ -122,7 +125,7 @@ impl Watched {
     }
 
     /// Switches the polling of all its sockets and epoll instances.
-    fn switch(&self, policy: &Policy, theirs: &HashSet<u64>, on: bool) {
+    fn switch(&self, policy: &Policy, ours: &Ours<'_>, on: bool) {
         let descriptors = self.process.descriptors().unwrap_or_default();
         let mut sockets = HashMap::new();
         for descriptor in &descriptors {
@@ -130,7 +133,9 @@ impl Watched {
             if let Ok(Some(taken)) = self.process.take(descriptor.fd)
                 && let Some(settings) = settings_of(policy, &self.process, &taken)
             {
-                if !is_one_of(theirs, &taken) {
+                if !is_one_of(ours.not, &taken)
+                    && sockopt::busy_poll(&taken).is_ok_and(|usecs| ours.values.contains(&usecs))
+                {
                     let micros = if on { settings.kernel_micros() } else { 0 };
                     let _ = sockopt::set_busy_poll(&taken, micros);
                 }
@@ -139,6 +144,9 @@ impl Watched {
         }
         for descriptor in descriptors.iter().filter(|d| d.kind == Kind::Epoll) {
             let Ok(Some(taken)) = self.process.take(descriptor.fd) else { continue };
+            if !epoll::params(&taken).is_ok_and(|now| ours.values.contains(&now.busy_poll_usecs)) {
+                continue;
+            }
             let wanted = settings_of_epoll(&self.process, descriptor.fd, &sockets)
                 .unwrap_or_else(|| policy.for_program(&self.process.program()));
             set_params(&taken, if on { params(wanted) } else { EpollParams::default() });
@@ -151,7 +159,8 @@ fn sleeps(pid: u32) -> u64 {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     threads
         .filter_map(|thread| {
-            let status = std::fs::read_to_string(thread.path().join("status")).ok()?;
+            let status = std::fs::read(thread.path().join("status")).ok()?;
+            let status = String::from_utf8_lossy(&status);
             let count = status.lines().find_map(|l| l.strip_prefix("voluntary_ctxt_switches:"))?;
             count.trim().parse::<u64>().ok()
         })

@@ -13,7 +13,7 @@ use libc::{seccomp_notif, seccomp_notif_addfd, seccomp_notif_resp};
 use rustix::event::epoll as instance;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::harm::Watched;
+use super::harm::{Ours, Watched};
 
 /// When a process is looked at after a datagram socket of its has appeared.
 const LOOKS: [Duration; 3] =
@@ -164,9 +164,10 @@ impl Supervisor<'_> {
         for pid in due {
             self.look_at(pid);
         }
-        let (policy, theirs) = (&self.launch.policy, &self.theirs);
+        let policy = &self.launch.policy;
+        let ours = Ours { values: &self.ours, not: &self.theirs };
         let mut found = Vec::new();
-        self.watched.retain(|_, one| one.due() > now || one.check(policy, theirs, &mut found));
+        self.watched.retain(|_, one| one.due() > now || one.check(policy, &ours, &mut found));
         for line in found {
             self.say(line);
         }
@@ -324,7 +325,8 @@ pub(super) fn set_params(epoll: impl AsFd, params: EpollParams) -> bool {
 /// The process of a thread.
 fn process_of(tid: u32) -> Option<Process> {
     Process::open(tid).ok().or_else(|| {
-        let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+        let status = std::fs::read(format!("/proc/{tid}/status")).ok()?;
+        let status = String::from_utf8_lossy(&status);
         let leader = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
         Process::open(leader.trim().parse().ok()?).ok()
     })
