@@ -16,6 +16,8 @@ use crate::error::{Error, Result};
 pub fn state_dir() -> Result<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     if let Some(dir) = variable("BUSYPOLL_STATE") {
+        // Whoever looks after what is written there may stand elsewhere.
+        let dir = std::path::absolute(&dir).map_err(Error::io("find", &dir))?;
         return make(&dir).map(|()| dir);
     }
     let uid = rustix::process::geteuid();

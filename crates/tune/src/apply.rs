@@ -92,7 +92,7 @@ pub fn apply(
         Ok(outcomes) => Ok(Applied { number: Some(number), plan, outcomes }),
         Err(cause) => {
             let steps = work.steps;
-            let left = undo(machine, journal, |n| n == number, steps)?
+            let left = undo(machine, journal, |n| n == number, false, steps)?
                 .iter()
                 .filter(|p| !p.how.is_settled())
                 .count();

@@ -19,7 +19,7 @@ use crate::plan::{Options, Plan};
 use crate::profile::Profile;
 use crate::record::{Process, Record, Standing};
 use crate::status::{Status, journal};
-use crate::undo::{How, undo};
+use crate::undo::undo;
 use crate::{guard, text};
 
 /// Make the system fit for busy polling, reversibly.
@@ -258,16 +258,15 @@ fn confirm(out: &mut Vec<u8>) -> Result<ExitCode> {
 fn rollback(args: &RollbackArgs, out: &mut Vec<u8>) -> Result<ExitCode> {
     let journal = journal()?;
     let mut machine = Machine::open()?;
-    let report = undo(&mut machine, journal, |_| true, &mut |_| ())?;
+    let report = undo(&mut machine, journal, |_| true, args.forget, &mut |_| ())?;
     crate::status::clear_word();
     show(&args.json, &report, out, |out| text::put_back(&report, out))?;
-    let stays = |how: &How| !how.is_settled();
-    if args.forget && report.iter().any(|p| stays(&p.how)) {
-        crate::status::journal()?.finish()?;
+    let mut left = report.iter().filter(|p| !p.how.is_settled()).peekable();
+    if args.forget && left.peek().is_some() && left.all(|p| p.how.is_far()) {
         writeln!(out, "Forgotten.").map_err(print)?;
         return Ok(ExitCode::SUCCESS);
     }
-    Ok(code(!report.iter().any(|p| stays(&p.how))))
+    Ok(code(report.iter().all(|p| p.how.is_settled())))
 }
 
 fn export(args: &ExportArgs, out: &mut Vec<u8>) -> Result<ExitCode> {

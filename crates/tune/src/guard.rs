@@ -41,7 +41,9 @@ pub(crate) fn start(number: u32, within: Option<u64>, pollers: &[Process]) -> Re
     for poller in pollers {
         command.args(["--poller", &poller.pid.to_string()]);
     }
-    command.current_dir("/").stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::piped());
+    let state = state_dir()?;
+    command.env("BUSYPOLL_STATE", state).current_dir("/");
+    command.stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::piped());
     // SAFETY: between fork and exec the closure makes one system call and allocates nothing.
     unsafe {
         command.pre_exec(|| {
@@ -142,7 +144,7 @@ fn roll_back(number: u32, why: &str) -> Result<bool> {
     }
     let what = format!("{} (apply {number}) was rolled back {why}", apply.begin.profile);
     let mut machine = Machine::open()?;
-    let report = undo(&mut machine, journal, |n| n == number, &mut |_| ())?;
+    let report = undo(&mut machine, journal, |n| n == number, false, &mut |_| ())?;
     let left = report.iter().filter(|p| !p.how.is_settled()).count();
     let left =
         if left > 0 { format!("; {left} settings could not be put back") } else { String::new() };

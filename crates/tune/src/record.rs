@@ -109,7 +109,8 @@ pub struct Process {
 impl Process {
     /// The process of that PID, if there is one that has not ended.
     pub fn find(pid: u32) -> Option<Self> {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+        let stat = String::from_utf8_lossy(&stat);
         // The name in parentheses may hold anything; state is the first field after it, starttime the
         // twentieth (proc(5)).
         let (_, rest) = stat.rsplit_once(')')?;

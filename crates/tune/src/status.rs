@@ -1,6 +1,6 @@
 //! What is applied here, and whether it still is as it should be. Reads only.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use busypoll_journal::{Journal, state_dir};
 use busypoll_linux::stat::busy_poll_rx_packets;
@@ -21,14 +21,23 @@ pub fn journal() -> Result<TuneJournal> {
     Ok(Journal::open(&state_dir()?, kind(&journal_name()?))?)
 }
 
-/// The journal as it is, without taking it; whoever has no state directory looks at root's.
+/// The journal as it is, without taking it; whoever has none looks at root's.
 pub(crate) fn records() -> Result<Vec<Record>> {
-    Ok(busypoll_journal::read(&dir()?, kind(&journal_name()?))?)
+    let (own, name) = (dir()?, journal_name()?);
+    let chosen = std::env::var_os("BUSYPOLL_STATE").is_some_and(|dir| !dir.is_empty());
+    let records = busypoll_journal::read(&own, kind(&name))?;
+    if records.is_empty() && !chosen && own != Path::new(ROOTS) {
+        return Ok(busypoll_journal::read(Path::new(ROOTS), kind(&name))?);
+    }
+    Ok(records)
 }
+
+/// Where root's journals are.
+const ROOTS: &str = "/run/busypoll";
 
 fn dir() -> Result<PathBuf> {
     match state_dir() {
-        Err(busypoll_journal::Error::NoDirectory) => Ok("/run/busypoll".into()),
+        Err(busypoll_journal::Error::NoDirectory) => Ok(ROOTS.into()),
         dir => Ok(dir?),
     }
 }

@@ -130,7 +130,9 @@ pub(crate) fn put_back(report: &[PutBack], out: &mut impl Write) -> io::Result<(
                 }
             },
             How::Gone(why) => format!("was {}: {why}", p.shown),
-            How::NoDevice(why) => format!("not put back to {}: the device is {why}", p.shown),
+            How::NoDevice(why) | How::Down(why) => {
+                format!("not put back to {}: the device is {why}", p.shown)
+            }
             How::Failed(why) => format!("NOT put back to {}: {why}", p.shown),
         };
         writeln!(out, "{}: {} {what}", place(&p.device), p.setting)?;

@@ -43,6 +43,8 @@ pub enum How {
     Gone(String),
     /// Its device is not here; it is still to be put back.
     NoDevice(String),
+    /// Its device is down; it is still to be put back.
+    Down(String),
     /// It is not as before.
     Failed(String),
 }
@@ -52,10 +54,16 @@ impl How {
     pub fn is_settled(&self) -> bool {
         matches!(self, How::Already | How::PutBack | How::Gone(_))
     }
+
+    /// Whether its device is not here.
+    pub(crate) fn is_far(&self) -> bool {
+        matches!(self, How::NoDevice(_))
+    }
 }
 
 /// Puts back what the given applies changed, newest first, and strikes them from the journal; the journal
-/// goes when none is left. Tells what became of each setting, in the order of the first change.
+/// goes when none is left. Tells what became of each setting, in the order of the first change. `forget`: what cannot be
+/// put back because its device is not here counts as done.
 ///
 /// # Errors
 /// The journal's. What could not be put back is no error but in the report, and stays in the journal.
@@ -63,11 +71,12 @@ pub fn undo(
     machine: &mut Machine,
     mut journal: TuneJournal,
     which: impl Fn(u32) -> bool,
+    forget: bool,
     steps: Steps<'_>,
 ) -> Result<Vec<PutBack>> {
     let standing = Standing::of(journal.entries());
     let report = put_back(machine, &standing, &which, steps);
-    if report.iter().all(|p| p.how.is_settled()) {
+    if report.iter().all(|p| p.how.is_settled() || forget && p.how.is_far()) {
         if standing.applies.iter().all(|a| which(a.begin.apply)) {
             journal.finish()?;
         } else {
@@ -154,7 +163,7 @@ fn one(
         Ok(now) => old.wanted.as_ref().is_some_and(|wanted| now != *wanted).then_some(now),
         // Drivers with lasting NAPI settings bring them back when the device is up again.
         Err(Linux::NoNapi { .. }) if device.is_some_and(|d| !d.up) => {
-            return (How::NoDevice("down: it has no NAPI instance until it is up".into()), None);
+            return (How::Down("down: it has no NAPI instance until it is up".into()), None);
         }
         Err(e) => return (lost(e), None),
     };

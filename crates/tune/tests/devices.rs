@@ -61,7 +61,7 @@ fn apply_to(device: &str, profile: &Profile) -> u32 {
 }
 
 fn roll_back(which: impl Fn(u32) -> bool) -> Vec<PutBack> {
-    undo(&mut Machine::open().unwrap(), journal().unwrap(), which, &mut |_| ()).unwrap()
+    undo(&mut Machine::open().unwrap(), journal().unwrap(), which, false, &mut |_| ()).unwrap()
 }
 
 const STEERING: &str = "[queues]\nrps-cpus = \"0\"\nrps-flow-cnt = 32\n[features]\ntso = false\n";
@@ -209,7 +209,7 @@ fn a_device_that_is_down_keeps_its_journal() {
     tuned(host, &state, || apply_to(device, &Profile::find("irq-suspend").unwrap()));
     ip(host, &format!("link set {device} down"));
     let report = tuned(host, &state, || roll_back(|_| true));
-    assert!(report.iter().all(|p| matches!(&p.how, How::NoDevice(why) if why.contains("down"))));
+    assert!(report.iter().all(|p| matches!(&p.how, How::Down(why) if why.contains("down"))));
     assert_eq!(state.journals().len(), 1);
     ip(host, &format!("link set {device} up"));
     let report = tuned(host, &state, || roll_back(|_| true));

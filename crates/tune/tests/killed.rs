@@ -29,7 +29,8 @@ fn child() {
     let mut machine = Machine::open().unwrap();
     match variable("TUNE_CHILD").as_str() {
         "rollback" => {
-            let report = undo(&mut machine, journal().unwrap(), |_| true, &mut step).unwrap();
+            let report =
+                undo(&mut machine, journal().unwrap(), |_| true, false, &mut step).unwrap();
             assert!(report.iter().all(|p| p.how.is_settled()), "{report:#?}");
         }
         profile => {
