@@ -148,13 +148,20 @@ impl Netdev {
     /// # Errors
     /// [`Error::Unsupported`] before Linux 6.8.
     pub fn open() -> Result<Self> {
+        let unsupported =
+            || Error::Unsupported { what: "the netlink family netdev", since: "6.8", with: "" };
         let (socket, family) = Socket::generic(c"netdev").map_err(|e| match e.errno() {
-            Some(libc::ENOENT) => {
-                Error::Unsupported { what: "the netlink family netdev", since: "6.8", with: "" }
-            }
+            Some(libc::ENOENT) => unsupported(),
             _ => e.into_error("asking for the netlink family netdev"),
         })?;
-        Ok(Netdev { socket, family })
+        let mut netdev = Netdev { socket, family };
+        // 6.3 to 6.7 have the family, but without NAPI instances in it; of nobody's id the others say ENOENT.
+        let mut request = Request::new().op_napi_get_do();
+        request.encode().push_id(u32::MAX);
+        match netdev.ask(&request, read_napi) {
+            Err(e) if e.errno() == Some(libc::EOPNOTSUPP) => Err(unsupported()),
+            _ => Ok(netdev),
+        }
     }
 
     /// The NAPI instances of one device (napi-get).

@@ -290,8 +290,9 @@ struct Stat {
 
 /// `None` of a process that has ended, reaped or not.
 fn stat(pid: u32) -> Option<Stat> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name may hold anything, also parentheses. Fields 3, 4 and 22.
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // The name may hold anything, also parentheses and half a character. Fields 3, 4 and 22.
+    let stat = String::from_utf8_lossy(&stat);
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut fields = fields.split(' ');
     if matches!(fields.next()?, "Z" | "X") {

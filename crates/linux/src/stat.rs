@@ -319,7 +319,9 @@ impl CpuTimes {
 }
 
 fn read(path: &str) -> Result<String> {
-    fs::read_to_string(path).map_err(|e| Error::os(format!("reading {path}"), e))
+    // The names of programs are cut by the byte, also in the middle of a character.
+    let text = fs::read(path).map_err(|e| Error::os(format!("reading {path}"), e))?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 #[cfg(test)]

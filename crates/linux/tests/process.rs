@@ -210,3 +210,24 @@ fn what_may_not_be_looked_at_is_named_with_the_capability() {
     child.kill().unwrap();
     child.wait().unwrap();
 }
+
+#[test]
+fn a_name_cut_in_the_middle_of_a_character_hides_no_process() {
+    // The kernel keeps 15 bytes of it.
+    let program = std::env::temp_dir().join(format!("обработчик-{}", std::process::id()));
+    std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
+    let mut child = std::process::Command::new(&program).arg("60").spawn().unwrap();
+    std::fs::remove_file(&program).unwrap();
+    // The parent goes on a little before the child has its name.
+    let comm = || std::fs::read(format!("/proc/{}/comm", child.id())).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while String::from_utf8(comm()).is_ok() && Instant::now() < deadline {
+        thread::yield_now();
+    }
+    let comm = String::from_utf8(comm());
+    let found = Process::open(child.id());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(comm.is_err());
+    assert_eq!(found.unwrap().pid(), child.id());
+}

@@ -36,7 +36,8 @@ pub(crate) fn check(scope: &Scope, report: &mut Report) -> Result<(), Error> {
     let has_them =
         |pid: &&u32| fs::metadata(format!("/proc/{pid}/ns/net")).ok().map(|m| m.ino()) == ours;
     for pid in scope.pids.iter().filter(has_them) {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let status = fs::read(format!("/proc/{pid}/status")).unwrap_or_default();
+        let status = String::from_utf8_lossy(&status);
         let field = |name: &str| {
             let line = status.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'));
             line.map(|l| l.trim().to_owned())

@@ -36,7 +36,11 @@ impl Judge<'_> {
         if !self.epoll_is_on(params) {
             // Where a member has SO_BUSY_POLL, that is the finding.
             if self.asked && members.iter().all(|s| s.busy_poll_usecs == 0) {
-                let what = format!("waits for {} and sleeps at once", count(members.len()));
+                let how = match self.host_busy_poll {
+                    Some(_) => "and sleeps at once",
+                    None => "without busy-poll parameters",
+                };
+                let what = format!("waits for {} {how}", count(members.len()));
                 let found =
                     say(&EPOLL_OFF, what).evidence("net.core.busy_poll", self.host_evidence());
                 self.add(process.pid, found.remedy(format!("busypoll attach {}", process.pid)));

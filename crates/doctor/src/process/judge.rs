@@ -52,7 +52,7 @@ impl<'a> Judge<'a> {
         self.found.entry((pid, finding.rule.code)).or_default().push(finding);
     }
 
-    /// Whether an epoll instance busy polls at all.
+    /// Whether an epoll instance is known to busy poll.
     pub(crate) fn epoll_is_on(&self, params: EpollParams) -> bool {
         params.busy_poll_usecs > 0
             || params.prefer_busy_poll
@@ -75,6 +75,11 @@ impl<'a> Judge<'a> {
             let what = format!("whether NAPI id {} is alive", ids.join(", "));
             let why = "of a device in another network namespace, or dead; root outside any container sees it";
             report.not_seen(Subject::Machine, what, "napi-get", why);
+        }
+        if self.host_busy_poll.is_none() {
+            let what = "whether poll, select and epoll instances without parameters busy poll";
+            let why = "only the initial network namespace shows it; `busypoll attach` sees to it in any case";
+            report.not_seen(Subject::Machine, what, "net.core.busy_poll", why);
         }
         for ((_, _), mut findings) in self.found {
             if findings.len() <= ONE_BY_ONE {

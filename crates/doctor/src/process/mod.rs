@@ -45,6 +45,6 @@ pub(crate) fn host_busy_poll() -> Option<u32> {
 
 /// The name of a process; `?` once it has gone.
 pub(crate) fn name(pid: u32) -> String {
-    let comm = fs::read_to_string(format!("/proc/{pid}/comm"));
-    comm.map_or_else(|_| "?".into(), |c| c.trim_end().to_owned())
+    let comm = fs::read(format!("/proc/{pid}/comm"));
+    comm.map_or_else(|_| "?".into(), |c| String::from_utf8_lossy(&c).trim_end().to_owned())
 }

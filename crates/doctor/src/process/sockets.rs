@@ -97,7 +97,7 @@ impl Judge<'_> {
         }
         let set = format!("SO_BUSY_POLL {} us", socket.busy_poll_usecs);
         let attach = || Some(format!("busypoll attach {}", process.pid));
-        let host_off = self.host_busy_poll.unwrap_or(0) == 0;
+        let host_off = self.host_busy_poll == Some(0);
         if waiting.receive {
             if class == Class::Ktls && process.decrypts(fd) {
                 let what = format!("{set}, and receive calls through kTLS");

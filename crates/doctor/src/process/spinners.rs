@@ -107,7 +107,8 @@ fn involuntary(spinner: &Spinner<'_>) -> String {
 }
 
 fn allowed_cpus(pid: u32, tid: u32) -> Option<CpuList> {
-    let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
+    let status = fs::read(format!("/proc/{pid}/task/{tid}/status")).ok()?;
+    let status = String::from_utf8_lossy(&status);
     let list = status.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:"))?;
     list.trim().parse().ok()
 }
