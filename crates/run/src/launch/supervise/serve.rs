@@ -1,7 +1,6 @@
 //! The supervisor at work: answers what it is told of, and looks after what has appeared.
 
 use std::collections::{HashMap, HashSet};
-use std::error::Error;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
@@ -254,8 +253,10 @@ impl Supervisor<'_> {
     }
 
     /// Says what could not be done with a process, but for one that has ended meanwhile.
-    fn failed(&mut self, process: &Process, error: &dyn Error) {
-        if process.is_alive() {
+    fn failed(&mut self, process: &Process, error: &busypoll_linux::Error) {
+        // On its way out it has no descriptors any more, and is alive still.
+        let ends = matches!(error, busypoll_linux::Error::NoProcess { .. });
+        if !ends && process.is_alive() {
             self.say(error.to_string());
         }
     }
