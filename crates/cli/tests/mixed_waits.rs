@@ -133,6 +133,6 @@ cases! { mixed:
     signals storm
 }
 
-cases! { late: called_out unnamed }
+cases! { late: called_out unnamed unnamed_polled }
 
 cases! { below: streams numbers cancelled }

@@ -67,6 +67,15 @@ pub enum Record {
         /// Which.
         apply: u32,
     },
+    /// A value of an apply is as it was before it, and others are not yet.
+    Settled {
+        /// The apply that changed it.
+        apply: u32,
+        /// The device; none for a setting of the machine.
+        device: Option<Identity>,
+        /// The setting.
+        knob: Knob,
+    },
     /// Everything of an apply is as it was before it.
     Undone {
         /// Which.
@@ -204,7 +213,13 @@ impl Standing {
                 Record::Confirmed { apply } => {
                     standing.each(*apply, |a| a.confirmed = true);
                 }
-                Record::Undone { apply } => standing.undone(*apply),
+                Record::Settled { apply, device, knob } => standing.take_out(|o| {
+                    o.apply == *apply && o.device == *device && o.knob == *knob
+                }),
+                Record::Undone { apply } => {
+                    standing.take_out(|o| o.apply == *apply);
+                    standing.applies.retain(|a| a.begin.apply != *apply);
+                }
             }
         }
         standing
@@ -214,16 +229,15 @@ impl Standing {
         self.applies.iter_mut().filter(|a| a.begin.apply == apply).for_each(change);
     }
 
-    /// Takes an apply out. Where a later one changed the same setting, that one's old value was the value
+    /// Takes values out. Where a later apply changed the same setting, that one's old value was the value
     /// this one set, which it must not come back to.
-    fn undone(&mut self, apply: u32) {
-        while let Some(at) = self.olds.iter().position(|o| o.apply == apply) {
+    fn take_out(&mut self, which: impl Fn(&Old) -> bool) {
+        while let Some(at) = self.olds.iter().position(&which) {
             let gone = self.olds.remove(at);
             if let Some(later) = self.olds.iter_mut().skip(at).find(|o| o.same(&gone)) {
                 later.old = gone.old;
             }
         }
-        self.applies.retain(|a| a.begin.apply != apply);
     }
 
     /// The apply of that number.
@@ -285,6 +299,20 @@ mod tests {
         assert_eq!(standing.applies.len(), 1);
         let [left] = &standing.olds[..] else { panic!("{:?}", standing.olds) };
         assert_eq!((left.apply, &left.old), (2, &Value::Number(0)));
+    }
+
+    #[test]
+    fn what_is_settled_is_not_put_back_again() {
+        let knob = Knob { key: Key::BusyRead, at: At::Whole };
+        let records = [
+            begin(1),
+            old(1, Key::BusyRead, 0, 50),
+            old(1, Key::BusyPoll, 1, 50),
+            Record::Settled { apply: 1, device: None, knob },
+        ];
+        let standing = Standing::of(&records);
+        let [left] = &standing.olds[..] else { panic!("{:?}", standing.olds) };
+        assert_eq!((standing.applies.len(), &left.knob.key), (1, &Key::BusyPoll));
     }
 
     #[test]

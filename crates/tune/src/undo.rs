@@ -23,8 +23,8 @@ pub struct PutBack {
     pub value: Value,
     /// The same, for a person.
     pub shown: String,
-    /// What it was found at instead of what had been set, for a person: somebody or the driver has changed
-    /// it since. It is put back all the same.
+    /// What it was found at instead of what had been set or left, for a person: somebody or the driver has
+    /// changed it since. It is put back all the same.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub found: Option<String>,
     /// What became of it.
@@ -75,8 +75,10 @@ pub fn undo(
     steps: Steps<'_>,
 ) -> Result<Vec<PutBack>> {
     let standing = Standing::of(journal.entries());
-    let report = put_back(machine, &standing, &which, steps);
-    if report.iter().all(|p| p.how.is_settled() || forget && p.how.is_far()) {
+    let mut done = put_back(machine, &standing, &which, steps);
+    let told = told(&done);
+    let is_settled = |how: &How| how.is_settled() || forget && how.is_far();
+    if told.iter().all(|first| is_settled(&first.how)) {
         if standing.applies.iter().all(|a| which(a.begin.apply)) {
             journal.finish()?;
         } else {
@@ -84,17 +86,23 @@ pub fn undo(
             let undone: Vec<Record> = undone.map(|apply| Record::Undone { apply }).collect();
             journal.append(&undone)?;
         }
+    } else {
+        // What somebody makes of these from now on is not undone when the rest is.
+        done.retain(|next| told.iter().any(|it| it.how.is_settled() && it.old.same(next.old)));
+        let settled: Vec<Record> = done.iter().map(Done::settled).collect();
+        journal.append(&settled)?;
     }
     steps(Step::Struck);
-    Ok(report)
+    Ok(told.into_iter().map(Done::told).collect())
 }
 
-fn put_back(
+/// Puts back what can be, newest first.
+fn put_back<'a>(
     machine: &mut Machine,
-    standing: &Standing,
+    standing: &'a Standing,
     which: &impl Fn(u32) -> bool,
     steps: Steps<'_>,
-) -> Vec<PutBack> {
+) -> Vec<Done<'a>> {
     let mut devices = Devices::default();
     let mut done: Vec<Done<'_>> = Vec::new();
     for (at, old) in standing.olds.iter().enumerate().rev() {
@@ -109,9 +117,14 @@ fn put_back(
         let (how, found) = one(machine, &mut devices, old, steps);
         done.push(Done { old, how, found });
     }
-    // A setting changed twice is told once: its oldest value, put back last, is the one that counts.
+    done
+}
+
+/// Of every setting once, in the order of the first change: of one changed twice its oldest value, put back last, is
+/// the one that counts.
+fn told<'a>(done: &[Done<'a>]) -> Vec<Done<'a>> {
     let mut told: Vec<Done<'_>> = Vec::new();
-    for next in done.into_iter().rev() {
+    for next in done.iter().rev().cloned() {
         match told.iter_mut().find(|first| first.old.same(next.old)) {
             Some(first) => {
                 if first.how == How::Already && next.how == How::PutBack {
@@ -122,10 +135,11 @@ fn put_back(
             None => told.push(next),
         }
     }
-    told.into_iter().map(Done::told).collect()
+    told
 }
 
 /// An old value and what became of it.
+#[derive(Clone)]
 struct Done<'a> {
     old: &'a Old,
     how: How,
@@ -133,6 +147,11 @@ struct Done<'a> {
 }
 
 impl Done<'_> {
+    fn settled(&self) -> Record {
+        let Old { apply, device, knob, .. } = self.old;
+        Record::Settled { apply: *apply, device: device.clone(), knob: knob.clone() }
+    }
+
     fn told(self) -> PutBack {
         let unit = self.old.knob.key.about().unit;
         PutBack {
@@ -160,7 +179,7 @@ fn one(
     };
     let found = match machine.read(device, &old.knob) {
         Ok(now) if now == old.old => return (How::Already, None),
-        Ok(now) => old.wanted.as_ref().is_some_and(|wanted| now != *wanted).then_some(now),
+        Ok(now) => old.wanted.as_ref().is_none_or(|wanted| now != *wanted).then_some(now),
         // Drivers with lasting NAPI settings bring them back when the device is up again.
         Err(Linux::NoNapi { .. }) if device.is_some_and(|d| !d.up) => {
             return (How::Down("down: it has no NAPI instance until it is up".into()), None);

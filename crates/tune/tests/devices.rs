@@ -217,3 +217,40 @@ fn a_device_that_is_down_keeps_its_journal() {
     assert_eq!(everything(host, device), before);
     assert!(state.journals().is_empty());
 }
+
+/// What is as before is done with, though the rest waits for its device.
+#[test]
+fn a_rollback_in_parts_leaves_alone_what_it_has_put_back() {
+    busypoll_lab::needs_root!();
+    busypoll_lab::needs!(program "ip");
+    let _one = STATE.lock();
+    let (namespace, state) = (Lab::single().unwrap(), State::new("parts"));
+    pair(&namespace, 10, "02:00:00:00:00:01");
+    ip(&namespace, "link add here0 type veth peer name there0");
+    let flows = |write: Option<&str>| {
+        tuned(&namespace, &state, || {
+            let (sysfs, name) = (Sysfs::open().unwrap(), "queues/rx-0/rps_flow_cnt");
+            if let Some(value) = write {
+                sysfs.set_attribute("here0", name, value).unwrap();
+            }
+            sysfs.attribute("here0", name).unwrap()
+        })
+    };
+    let profile = profile(&state, "[queues]\nrps-flow-cnt = 32\n");
+    for device in ["tuned0", "here0"] {
+        tuned(&namespace, &state, || apply_to(device, &profile));
+    }
+    assert_eq!(flows(None), "32");
+
+    ip(&namespace, "link del tuned0");
+    let report = tuned(&namespace, &state, || roll_back(|_| true));
+    assert!(report.iter().any(|p| p.how == How::PutBack), "{report:#?}");
+    assert!(report.iter().any(|p| matches!(p.how, How::NoDevice(_))), "{report:#?}");
+    assert_eq!((flows(None).as_str(), flows(Some("64")).as_str()), ("0", "64"));
+
+    pair(&namespace, 20, "02:00:00:00:00:01");
+    let report = tuned(&namespace, &state, || roll_back(|_| true));
+    assert!(report.iter().all(|p| p.device.as_deref() == Some("tuned0")), "{report:#?}");
+    assert_eq!(flows(None), "64");
+    assert!(state.journals().is_empty());
+}

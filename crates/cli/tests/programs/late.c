@@ -1,15 +1,17 @@
 /* Threads that wait before the socket they wait for comes to life.
  *
- *   late PEER called_out|unnamed
+ *   late PEER called_out|unnamed|unnamed_polled
  *
  * PEER echoes datagrams and bytes on port 7, as for `mixed.c`. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/select.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -72,6 +74,37 @@ static void unnamed(void)
     printf("recv: %ld\n", (long)got);
 }
 
+static void *wait_in_poll(void *socket)
+{
+    struct pollfd fd = {.fd = *(int *)socket, .events = POLLIN};
+    return (void *)(long)(poll(&fd, 1, LONG * 1000) == 1 ? fd.revents : -1);
+}
+
+static void *wait_in_select(void *socket)
+{
+    fd_set set;
+    struct timeval limit = {.tv_sec = LONG};
+    FD_ZERO(&set);
+    FD_SET(*(int *)socket, &set);
+    return (void *)(long)select(*(int *)socket + 1, &set, NULL, NULL, &limit);
+}
+
+/* As unnamed, but it waits in poll or select; the socket does not block. */
+static void unnamed_polled(void)
+{
+    void *(*ways[])(void *) = {wait_in_poll, wait_in_select};
+    for (int i = 0; i < 2; i++) {
+        pthread_t thread;
+        void *got;
+        int fd = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0);
+        pthread_create(&thread, NULL, ways[i], &fd);
+        usleep(100000);
+        sendto(fd, "hello", 5, 0, (struct sockaddr *)&peer, sizeof peer);
+        pthread_join(thread, &got);
+        printf("%s: %ld\n", i ? "select" : "poll", (long)got);
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 3)
@@ -80,7 +113,9 @@ int main(int argc, char **argv)
     inet_pton(AF_INET, argv[1], &peer.sin_addr);
     if (!strcmp(argv[2], "called_out"))
         called_out();
-    else
+    else if (!strcmp(argv[2], "unnamed"))
         unnamed();
+    else
+        unnamed_polled();
     return 0;
 }

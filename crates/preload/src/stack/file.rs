@@ -6,7 +6,7 @@
 //! cannot be, it is the kernel's for good, and the library lets it alone.
 
 use super::{
-    host, names, options, place,
+    host, names, options, own_port, place,
     wait::{Joined, Set},
 };
 use crate::{
@@ -239,6 +239,20 @@ impl File {
                 }
             })
         })
+    }
+
+    /// Who waits for datagrams on a socket without a port waits for the answer to what another thread will send. It is
+    /// given its port now: later that thread would bring it to life, and this one sleep on in the kernel.
+    pub fn name_to_wait(&self, fd: c_int) {
+        if self.live.get().is_none()
+            && self.protocol == Protocol::Udp
+            && !self.is_kernels()
+            && names::local(fd).is_ok_and(|local| local.port() == 0)
+            && self.is_for_stack(None, None)
+        {
+            // Whoever was first has bound it.
+            let _ = own_port(fd, self.domain);
+        }
     }
 
     /// Whether it is bound to a group that it is not in on the chosen interface.

@@ -4,10 +4,8 @@ use super::{
     code, error,
     file::{File, Live},
     names::{self, restart_unless_limited},
-    own_port,
 };
 use crate::inside::Inside;
-use busypoll_policy::Protocol;
 use busypoll_stack::{Events, Message, ReceiveFlags, TcpStream, UdpSocket, signal};
 use libc::c_int;
 use std::{
@@ -41,27 +39,13 @@ pub fn receive(
     if flags & libc::MSG_ERRQUEUE != 0 {
         return None;
     }
-    if file.live().is_none() && flags & libc::MSG_DONTWAIT == 0 {
-        name_to_wait(file, fd);
+    if flags & libc::MSG_DONTWAIT == 0 && !file.is_nonblocking() {
+        file.name_to_wait(fd);
     }
     match file.activate(fd)? {
         Live::Udp(udp) => Some(receive_datagram(inside, udp, fd, pieces, flags)),
         Live::Stream(stream) => Some(receive_stream(inside, stream, fd, pieces, flags)),
         Live::Listener(_) => None,
-    }
-}
-
-/// Who waits for datagrams on a socket without a port waits for the answer to what another thread will send. It is
-/// given its port now: later that thread would bring it to life, and this one sleep on in the kernel.
-fn name_to_wait(file: &File, fd: c_int) {
-    if file.protocol == Protocol::Udp
-        && !file.is_nonblocking()
-        && !file.is_kernels()
-        && names::local(fd).is_ok_and(|local| local.port() == 0)
-        && file.is_for_stack(None, None)
-    {
-        // Whoever was first has bound it.
-        let _ = own_port(fd, file.domain);
     }
 }
 

@@ -71,7 +71,7 @@ impl Mixed {
         let mut mixed = SPARE.try_with(Cell::take).unwrap_or_default();
         mixed.counts = counts;
         for (at, (fd, events)) in entries.enumerate() {
-            match fds::get(fd).and_then(|file| source_of(file, fd)) {
+            match fds::get(fd).and_then(|file| source_of(file, fd, events)) {
                 Some((file, source)) => {
                     let events = Events(u32::from(events.cast_unsigned()));
                     mixed.micros = mixed.micros.max(busy_poll(&file));
@@ -180,15 +180,21 @@ impl Mixed {
     }
 }
 
-/// Where the events of `file` come from, if they are ours to tell.
-fn source_of(file: Ref, fd: c_int) -> Option<(Ref, Arc<dyn Source>)> {
+/// Where the events of `file` come from, if they are ours to tell, for who asks for `events`.
+fn source_of(file: Ref, fd: c_int, events: i16) -> Option<(Ref, Arc<dyn Source>)> {
     let source = match file.set() {
         Some(set) => {
             set.hold(fd);
             set.wake_up();
             set.is_mixed().then(|| set.source())?
         }
-        None => file.activate(fd)?.socket().events(),
+        None => {
+            // A socket of UDP can always send: who asks for that does not wait.
+            if events & libc::POLLOUT == 0 {
+                file.name_to_wait(fd);
+            }
+            file.activate(fd)?.socket().events()
+        }
     };
     Some((file, source))
 }
