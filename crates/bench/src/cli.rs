@@ -1,5 +1,6 @@
 //! The options of `busypoll bench` and `busypoll serve`, and what they set in motion.
 
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,6 +17,9 @@ use crate::sweep::{self, Sweep};
 use crate::throughput::{self, Losses, Workload};
 use crate::units::{self, Size, UDP_MAX};
 use crate::{json, machine, report, stack, stages, table};
+
+/// Of [`busypoll_lab::Lab`].
+const LAB_MTU: usize = 1500;
 
 /// What waiting for interrupts costs, and what polling the queue saves.
 ///
@@ -103,7 +107,7 @@ pub struct ServeArgs {
 ///
 /// # Errors
 /// One line for a mistake in the options.
-pub fn run_serve(args: &ServeArgs) -> Result<(), Error> {
+pub fn run_serve(args: &ServeArgs, out: &mut impl Write) -> Result<(), Error> {
     let cpu = match args.cpu {
         Some(cpu) => cpu,
         None => {
@@ -112,10 +116,10 @@ pub fn run_serve(args: &ServeArgs) -> Result<(), Error> {
         }
     };
     let server = Server::bind(args.listen, cpu, args.dev.as_deref())?;
-    println!("serving on CPU {cpu} at {}; stop with Ctrl-C", server.address()?);
+    writeln!(out, "serving on CPU {cpu} at {}; stop with Ctrl-C", server.address()?)?;
     loop {
         match server.serve_one() {
-            Ok(peer) => println!("{peer} has finished"),
+            Ok(peer) => writeln!(out, "{peer} has finished")?,
             // One bench's trouble is not the next one's.
             Err(why) => eprintln!("{why}"),
         }
@@ -125,19 +129,18 @@ pub fn run_serve(args: &ServeArgs) -> Result<(), Error> {
     }
 }
 
-/// Runs the benchmark and prints the report.
+/// Runs the benchmark, writes the files and prints the report to `out`.
 ///
 /// # Errors
 /// One line for a mistake in the options, or when nothing could be measured.
-pub fn run_bench(args: &BenchArgs) -> Result<(), Error> {
+pub fn run_bench(args: &BenchArgs, out: &mut impl Write) -> Result<(), Error> {
     if args.list {
-        print!("{}", arm::list());
-        print!("--workload stream and crr:\n{}", throughput::list());
+        write!(out, "{}--workload stream and crr:\n{}", arm::list(), throughput::list())?;
         return Ok(());
     }
     contradictions(args)?;
     if args.workload != Workload::Rr {
-        return run_throughput(args);
+        return run_throughput(args, out);
     }
     let arms = choose_arms(args)?;
     let settings = settings(args, &arms)?;
@@ -152,26 +155,31 @@ pub fn run_bench(args: &BenchArgs) -> Result<(), Error> {
         }
         let remote = Remote::connect(host)?;
         let host = args.dev.as_deref().map(|dev| stack::on_device(dev, cpus.client)).transpose()?;
-        return finish(args, &Bench::with_remote(cpus, remote, host), &arms, &settings);
+        let settings = Settings { mtu: remote.mtu().unwrap_or(settings.mtu), ..settings };
+        return finish(args, &Bench::with_remote(cpus, remote, host), &arms, &settings, out);
     }
     // What this refuses, the lab refuses again with the same reason, arm by arm.
     let _ = busypoll_lab::enter_user_namespace();
     let bench = Bench::new(cpus, &arms);
     if args.stages {
         let report = stages::run(&bench, &arms, &settings)?;
-        print!("{}", report.render());
-        return write_json(args, &report);
+        write_json(args, &report)?;
+        return Ok(write!(out, "{}", report.render())?);
     }
     if let Some(sweep) = args.sweep {
         let report = sweep::run(sweep, &bench, &arms, &settings)?;
-        print!("{}", report.render());
-        if let Some(svg) = chart_file(args) {
-            report.chart().write(&svg)?;
-            println!("chart: {}", svg.display());
+        write_json(args, &report)?;
+        let svg = chart_file(args);
+        if let Some(svg) = &svg {
+            report.chart().write(svg)?;
         }
-        return write_json(args, &report);
+        write!(out, "{}", report.render())?;
+        return match svg {
+            Some(svg) => Ok(writeln!(out, "chart: {}", svg.display())?),
+            None => Ok(()),
+        };
     }
-    finish(args, &bench, &arms, &settings)
+    finish(args, &bench, &arms, &settings, out)
 }
 
 /// Options that would have no effect beside others. Where the one excludes the other whatever their values
@@ -213,7 +221,7 @@ fn contradictions(args: &BenchArgs) -> Result<(), Error> {
 }
 
 /// TCP_STREAM or TCP_CRR.
-fn run_throughput(args: &BenchArgs) -> Result<(), Error> {
+fn run_throughput(args: &BenchArgs, out: &mut impl Write) -> Result<(), Error> {
     let lines = throughput::select(args.workload, args.arms.as_deref())
         .map_err(|e| format!("--arms: {e}"))?;
     let settings = settings(args, &lines.iter().map(|line| line.arm).collect::<Vec<_>>())?;
@@ -233,19 +241,25 @@ fn run_throughput(args: &BenchArgs) -> Result<(), Error> {
     )?;
     let machine = machine::describe(&Bench::new(cpus, &[]), &settings);
     let report = throughput::build(machine, args.workload, &outcome);
-    print!("{}", report.render());
-    write_json(args, &report)
+    write_json(args, &report)?;
+    Ok(write!(out, "{}", report.render())?)
 }
 
-/// Measures, reports, writes the files.
-fn finish(args: &BenchArgs, bench: &Bench, arms: &[Arm], settings: &Settings) -> Result<(), Error> {
+/// Measures, writes the files, reports.
+fn finish(
+    args: &BenchArgs,
+    bench: &Bench,
+    arms: &[Arm],
+    settings: &Settings,
+    out: &mut impl Write,
+) -> Result<(), Error> {
     let outcome = bench.measure(arms, settings, "bench")?;
     let report = report::build(machine::describe(bench, settings), settings, &outcome);
-    print!("{}", table::render(&report));
     if let Some(svg) = &args.svg {
         table::chart(&report).write(svg)?;
     }
-    write_json(args, &report)
+    write_json(args, &report)?;
+    Ok(write!(out, "{}", table::render(&report))?)
 }
 
 /// Where a chart goes; a sweep always has one.
@@ -301,6 +315,7 @@ fn settings(args: &BenchArgs, arms: &[Arm]) -> Result<Settings, Error> {
         open: None,
         busy_poll,
         coalesce: Coalesce::default(),
+        mtu: LAB_MTU,
         rounds,
         duration: args.duration,
     };

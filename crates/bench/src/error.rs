@@ -11,6 +11,12 @@ impl From<String> for Error {
     }
 }
 
+impl From<std::io::Error> for Error {
+    fn from(error: std::io::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
 impl Error {
     /// The exit code of a command that ends with it.
     pub const EXIT_CODE: u8 = 2;

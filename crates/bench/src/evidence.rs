@@ -7,9 +7,10 @@ use busypoll_lab::Lab;
 use busypoll_linux::stat::{self, ContextSwitches, CpuTimes};
 use serde::{Deserialize, Serialize};
 
-use crate::arm::{Arm, Mode, Plane};
+use crate::arm::{Arm, Mode, Plane, Protocol};
 use crate::demand::Usage;
 use crate::slot::Load;
+use crate::units::Size;
 use crate::workload::{Polling, Tally};
 
 /// The counters at one moment.
@@ -58,13 +59,7 @@ impl Watch<'_> {
 
     fn counters(&self) -> Result<Snapshot, String> {
         let busy_poll_rx = match self.lab {
-            Some(lab) => {
-                let mut sum = 0;
-                for host in [&lab.client, &lab.server] {
-                    sum += host.enter(stat::busy_poll_rx_packets).map_err(text)?.map_err(text)?;
-                }
-                sum
-            }
+            Some(lab) => busy_poll_rx_packets(lab)?,
             None => stat::busy_poll_rx_packets().map_err(text)?,
         };
         let mut cpus = self.cpus.to_vec();
@@ -90,6 +85,15 @@ impl Watch<'_> {
             at: Instant::now(),
         })
     }
+}
+
+/// `BusyPollRxPackets` of both hosts.
+pub(crate) fn busy_poll_rx_packets(lab: &Lab) -> Result<u64, String> {
+    let mut sum = 0;
+    for host in [&lab.client, &lab.server] {
+        sum += host.enter(stat::busy_poll_rx_packets).map_err(text)?.map_err(text)?;
+    }
+    Ok(sum)
 }
 
 fn text(e: impl std::fmt::Display) -> String {
@@ -210,13 +214,14 @@ impl Evidence {
     }
 
     /// Turns the sums into shares, once all rounds are in.
-    pub fn finish(&mut self, load: Load, transactions: u64) {
+    pub fn finish(&mut self, load: Load, transactions: u64, packets: Packets) {
         let polled = self.stack.map_or(self.busy_poll_rx_packets, |s| s.hits);
         // In the open loop only the server waits in the arm's way.
-        let received = match load {
-            Load::Closed { .. } => 2 * transactions,
-            Load::Open { .. } => transactions,
+        let each = match load {
+            Load::Closed { .. } => packets.request + packets.response,
+            Load::Open { .. } => packets.request,
         };
+        let received = transactions * each;
         // TCP's acknowledgements are packets too; more than all is all.
         self.busy_polled_share = (polled as f64 / received.max(1) as f64).min(1.0);
     }
@@ -234,6 +239,29 @@ impl Evidence {
             words.push(format!("{} lost", self.lost));
         }
         words.join(", ")
+    }
+}
+
+/// Of how many packets a message is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Packets {
+    pub request: u64,
+    pub response: u64,
+}
+
+impl Packets {
+    /// Of messages of `size` where packets have up to `mtu` bytes (IPv4; TCP with timestamps).
+    pub fn of(size: Size, protocol: Protocol, mtu: usize) -> Self {
+        let of = |bytes: usize| {
+            let (bytes, room) = match protocol {
+                // Fragments: RFC 791 section 3.2, in units of 8 bytes.
+                Protocol::Udp => (bytes + 8, mtu.saturating_sub(20) & !7),
+                Protocol::Tcp => (bytes, mtu.saturating_sub(52)),
+            };
+            bytes.div_ceil(room.max(8)).max(1) as u64
+        };
+        Self { request: of(size.request), response: of(size.response) }
     }
 }
 
@@ -302,10 +330,29 @@ mod tests {
         *ARMS.iter().find(|a| a.name == name).expect("in the table")
     }
 
+    const BYTE: Size = Size { request: 1, response: 1 };
+
     fn evidence(polled: u64, transactions: u64) -> Evidence {
+        evidence_of(BYTE, polled, transactions)
+    }
+
+    fn evidence_of(size: Size, polled: u64, transactions: u64) -> Evidence {
         let mut e = Evidence { busy_poll_rx_packets: polled, napi_id: 9000, ..Evidence::default() };
-        e.finish(CLOSED, transactions);
+        e.finish(CLOSED, transactions, Packets::of(size, Protocol::Udp, 1500));
         e
+    }
+
+    #[test]
+    fn what_counts_is_packets_and_not_messages() {
+        let busy = arm("kernel-udp-busy-poll");
+        let large = Size { request: 60_000, response: 60_000 };
+        assert!(objection(&busy, CLOSED, 1000, &evidence_of(large, 2000, 1000)).is_some());
+        assert_eq!(objection(&busy, CLOSED, 1000, &evidence_of(large, 80_000, 1000)), None);
+        let packets = |bytes, protocol| {
+            Packets::of(Size { request: bytes, response: 1 }, protocol, 1500).request
+        };
+        assert_eq!([1472, 1473].map(|bytes| packets(bytes, Protocol::Udp)), [1, 2]);
+        assert_eq!([1448, 1449].map(|bytes| packets(bytes, Protocol::Tcp)), [1, 2]);
     }
 
     #[test]

@@ -18,7 +18,7 @@
 //! }
 //!
 //! let options = ["bench", "--arms", "kernel-udp-*", "--json", "udp.json"];
-//! run_bench(&Command::parse_from(options).bench)?;
+//! run_bench(&Command::parse_from(options).bench, &mut std::io::stdout())?;
 //! # Ok::<(), busypoll_bench::Error>(())
 //! ```
 

@@ -2,10 +2,11 @@
 //! each answered by one. It is silent while an arm is measured.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use rustix::net::sockopt;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use socket2::{SockRef, TcpKeepalive};
 
@@ -185,6 +186,17 @@ impl Remote {
              {}, UDP {PORT} through its firewall",
             PORT + 1
         ))
+    }
+
+    /// The largest packet on the way there, in bytes, if the kernel knows.
+    pub fn mtu(&self) -> Option<usize> {
+        let guard = self.control.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let stream = guard.get_ref();
+        let mtu = match stream.peer_addr().ok()?.ip().to_canonical() {
+            IpAddr::V4(_) => sockopt::ip_mtu(stream),
+            IpAddr::V6(_) => sockopt::ipv6_mtu(stream),
+        };
+        Some(mtu.ok()? as usize)
     }
 
     fn greet(self) -> Result<Self, String> {

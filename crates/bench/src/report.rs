@@ -1,12 +1,13 @@
 //! From what was measured to what is reported: figures, ratios, the verdict on each arm.
 
-use crate::arm::{ARMS, Arm, Mode, Plane, Protocol};
+use crate::arm::{ARMS, Arm, Mode, Nic, Plane, Protocol};
 use crate::demand::{self, Usage};
-use crate::evidence::{self, Evidence};
+use crate::evidence::{self, Evidence, Packets};
 use crate::json::{ArmReport, Comparison, Limit, Machine, Report, SkippedReport};
 use crate::limit;
 use crate::run::{ArmRun, Outcome, Settings};
 use crate::slot::Slot;
+use crate::stack;
 use crate::stats::{self, RttUs};
 
 /// Sums up a run. `machine` is filled in by the caller except for what the run itself found out.
@@ -42,12 +43,16 @@ pub fn arm_report(run: &ArmRun, settings: &Settings, idle: Usage) -> ArmReport {
         usage.add(slot.window.cpu);
         transactions += slot.tally.transactions;
     }
-    evidence.finish(settings.load, transactions);
+    let size = settings.size.carried_by(arm.protocol);
+    let mtu = match arm.nic {
+        Nic::Cable => stack::cable_mtu(size),
+        _ => settings.mtu,
+    };
+    evidence.finish(settings.load, transactions, Packets::of(size, arm.protocol, mtu));
     let rates: Vec<f64> = slots()
         .map(|s| s.tally.transactions as f64 / s.window.elapsed.as_secs_f64().max(1e-9))
         .collect();
     let reason = evidence::objection(arm, settings.load, transactions, &evidence);
-    let size = settings.size.carried_by(arm.protocol);
     ArmReport {
         name: arm.name.to_owned(),
         plane: arm.plane,
@@ -274,6 +279,7 @@ pub(crate) mod tests {
             open: None,
             busy_poll: Duration::from_micros(50),
             coalesce: Coalesce::default(),
+            mtu: 1500,
             rounds: 3,
             duration: Duration::from_secs(1),
         }

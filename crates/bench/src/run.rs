@@ -69,6 +69,8 @@ pub struct Settings {
     pub busy_poll: Duration,
     /// Interrupt moderation of cable arms.
     pub coalesce: Coalesce,
+    /// The largest packet, in bytes, outside cables.
+    pub mtu: usize,
     /// Rounds.
     pub rounds: usize,
     /// For all arms and rounds together.

@@ -209,7 +209,7 @@ fn measure<E: Endpoint>(
         Far::Thread(_) => e.to_string(),
     })?;
     let mut rtts = stats::histogram();
-    drive(plan.load, client, plan.warm_up, &mut rtts).map_err(io)?;
+    drive(plan.load, client, plan.warm_up, &mut rtts, || ()).map_err(io)?;
     rtts.reset();
     match server {
         Far::Thread(stage) => stage.measure(),
@@ -217,13 +217,19 @@ fn measure<E: Endpoint>(
     }
     let before = watch.before()?;
     let earlier = client.endpoint().polling();
-    let tally = drive(plan.load, client, plan.measure, &mut rtts).map_err(io)?;
+    let mut window = Err(String::new());
+    let settled = || {
+        window = watch.after().and_then(|after| {
+            let mut window = after.since(&before, plan.server_cpu);
+            if let Far::Machine(remote) = server {
+                window.add_remote(&remote.end()?);
+            }
+            Ok(window)
+        });
+    };
+    let tally = drive(plan.load, client, plan.measure, &mut rtts, settled).map_err(io)?;
     let polling = client.endpoint().polling().since(&earlier);
-    let mut window = watch.after()?.since(&before, plan.server_cpu);
-    if let Far::Machine(remote) = server {
-        window.add_remote(&remote.end()?);
-    }
-    Ok(Slot { rtts, tally, window, polling, weight: None })
+    Ok(Slot { rtts, tally, window: window?, polling, weight: None })
 }
 
 fn drive<E: Endpoint>(
@@ -231,10 +237,11 @@ fn drive<E: Endpoint>(
     client: &mut Client<'_, E>,
     time: Duration,
     rtts: &mut Rtts,
+    settled: impl FnOnce(),
 ) -> std::io::Result<Tally> {
     match load {
-        Load::Closed { gap } => client.closed_loop(time, gap, rtts),
-        Load::Open { rate } => client.open_loop(time, rate, rtts),
+        Load::Closed { gap } => client.closed_loop(time, gap, rtts).inspect(|_| settled()),
+        Load::Open { rate } => client.open_loop(time, rate, rtts, settled),
     }
 }
 

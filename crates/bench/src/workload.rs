@@ -15,6 +15,10 @@ use crate::units::Size;
 /// How long one [`Endpoint::recv`] waits before it reports silence.
 pub const PATIENCE: Duration = Duration::from_millis(100);
 
+/// How long no answer comes before what follows counts as late. Far above any round trip here, and little beside a
+/// measurement.
+const QUIET: Duration = Duration::from_millis(1);
+
 /// How often silence is met with another request before a peer counts as absent.
 pub(crate) const TRIES: usize = 20;
 
@@ -240,15 +244,27 @@ impl<'a, E: Endpoint> Client<'a, E> {
     /// its latency counts from then, not from when it could be sent. The client never sleeps, so
     /// that the waiting measured is the server's alone. Needs requests and responses of 8 bytes.
     ///
+    /// `settled` is called once, when the answers have come, or no more do: who waits on for a lost one measures his
+    /// own patience.
+    ///
     /// # Errors
     /// What the endpoint reports.
-    pub fn open_loop(&mut self, time: Duration, rate: f64, rtts: &mut Rtts) -> io::Result<Tally> {
+    pub fn open_loop(
+        &mut self,
+        time: Duration,
+        rate: f64,
+        rtts: &mut Rtts,
+        settled: impl FnOnce(),
+    ) -> io::Result<Tally> {
         debug_assert!(self.request.len() >= 8 && self.response.len() >= 8);
         let start = self.clock.now();
         let per_second = self.clock.ticks(Duration::from_secs(1)) as f64;
         let due = |i: u64| start + (i as f64 / rate * per_second) as u64;
         let end = start + self.clock.ticks(time);
         let give_up = end + self.clock.ticks(PATIENCE);
+        let quiet = self.clock.ticks(QUIET);
+        let mut settled = Some(settled);
+        let mut last = end;
         let (mut sent, mut answered) = (0u64, 0u64);
         loop {
             let now = self.clock.now();
@@ -270,9 +286,17 @@ impl<'a, E: Endpoint> Client<'a, E> {
                 if index < sent {
                     rtts.saturating_record(self.clock.nanos(due(index), to));
                     answered += 1;
+                    last = last.max(to);
                 }
             }
-            if now >= end && (answered >= sent || now >= give_up) && due(sent) >= end {
+            if now < end || due(sent) < end {
+                continue;
+            }
+            let over = answered >= sent || now >= give_up;
+            if over || now > last + quiet {
+                settled.take().into_iter().for_each(|settled| settled());
+            }
+            if over {
                 return Ok(Tally { transactions: answered, lost: sent.saturating_sub(answered) });
             }
         }
@@ -361,8 +385,12 @@ mod tests {
         let mut rtts = crate::stats::histogram();
         let lossy = loopback(|n| n % 10 == 0, |_| false);
         let mut client = Client::new(lossy, &clock, Size { request: 16, response: 16 });
-        let tally = client.open_loop(Duration::from_millis(50), 10_000.0, &mut rtts);
+        let start = std::time::Instant::now();
+        let mut took = Duration::ZERO;
+        let settled = || took = start.elapsed();
+        let tally = client.open_loop(Duration::from_millis(50), 10_000.0, &mut rtts, settled);
         let tally = tally.expect("no I/O");
+        assert!(took + PATIENCE / 2 < start.elapsed(), "waited for the lost one: {took:?}");
         assert_eq!((tally.transactions, tally.lost), (450, 50));
         assert_eq!(rtts.len(), 450);
     }
@@ -391,7 +419,8 @@ mod tests {
         let mut rtts = crate::stats::histogram();
         let size = Size { request: 8, response: 8 };
         let mut client = Client::new(Slow(VecDeque::new()), &clock, size);
-        let tally = client.open_loop(Duration::from_millis(40), 1000.0, &mut rtts).expect("no I/O");
+        let tally = client.open_loop(Duration::from_millis(40), 1000.0, &mut rtts, || ());
+        let tally = tally.expect("no I/O");
         assert_eq!(tally.transactions, 40);
         assert!(rtts.max() > 35_000_000, "the last was at least 38 ms late: {}", rtts.max());
     }

@@ -24,6 +24,7 @@ fn settings(arms: usize, rounds: usize) -> Settings {
         // Longer than a busy machine keeps the peer from its CPU.
         busy_poll: Duration::from_millis(20),
         coalesce: Coalesce::default(),
+        mtu: 1500,
         rounds,
         duration: Duration::from_millis(60) * (arms * rounds + rounds) as u32,
     }

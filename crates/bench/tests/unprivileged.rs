@@ -27,7 +27,7 @@ fn bench(options: &[&str]) -> Result<(), String> {
         let text = e.to_string();
         text.lines().next().unwrap_or_default().to_owned()
     })?;
-    run_bench(&command.bench).map_err(|e| e.to_string())
+    run_bench(&command.bench, &mut std::io::sink()).map_err(|e| e.to_string())
 }
 
 #[test]
@@ -102,6 +102,7 @@ fn a_server_answers_over_loopback() {
         open: None,
         busy_poll: Duration::from_micros(50),
         coalesce: Coalesce::default(),
+        mtu: 1500,
         rounds: 2,
         duration: Duration::from_millis(300),
     };
@@ -124,6 +125,7 @@ fn the_cable_needs_no_rights() {
         open: None,
         busy_poll: Duration::from_micros(50),
         coalesce: Coalesce::default(),
+        mtu: 1500,
         rounds: 2,
         duration: Duration::from_millis(300),
     };
@@ -143,6 +145,7 @@ fn a_gap_keeps_requests_apart() {
         open: None,
         busy_poll: Duration::from_micros(50),
         coalesce: Coalesce::default(),
+        mtu: 1500,
         rounds: 1,
         duration: Duration::from_millis(300),
     };
@@ -169,6 +172,7 @@ fn swept(sweep: Sweep, names: &str, points: u32) -> Option<SweepReport> {
         // Longer than a busy machine keeps the peer from its CPU.
         busy_poll: Duration::from_millis(20),
         coalesce: Coalesce::default(),
+        mtu: 1500,
         rounds: 1,
         duration: Duration::from_millis(150) * points,
     };
@@ -235,6 +239,7 @@ fn with_one_cpu_the_rest_still_runs() {
         open: None,
         busy_poll: Duration::from_micros(50),
         coalesce: Coalesce::default(),
+        mtu: 1500,
         rounds: 1,
         duration: Duration::from_millis(100),
     };

@@ -92,7 +92,7 @@ fn banner(lab: &Lab, side: Side) {
 
 /// Has the kernel end the command when this process ends, however it ends. A shell gets a hang-up,
 /// which it passes on to its jobs.
-fn end_with_this_process(command: &mut Command, signal: Signal) {
+pub(crate) fn end_with_this_process(command: &mut Command, signal: Signal) {
     let holder = getpid();
     let arrange = move || {
         set_parent_process_death_signal(Some(signal))?;

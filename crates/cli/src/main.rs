@@ -3,6 +3,7 @@
 mod lab;
 mod soak;
 
+use std::io::{self, StdoutLock, Write};
 use std::process::ExitCode;
 
 use busypoll_bench::cli::{BenchArgs, ServeArgs, run_bench, run_serve};
@@ -47,23 +48,54 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return not_understood(&error),
     };
+    let done = |()| ExitCode::SUCCESS;
     let outcome = match cli.command {
-        Command::Bench(args) => run_bench(&args).map(|()| ExitCode::SUCCESS).map_err(Into::into),
-        Command::Serve(args) => run_serve(&args).map(|()| ExitCode::SUCCESS).map_err(Into::into),
+        Command::Bench(args) => run_bench(&args, &mut Out::new()).map(done).map_err(Into::into),
+        Command::Serve(args) => run_serve(&args, &mut Out::new()).map(done).map_err(Into::into),
         Command::Lab(args) => lab::run(&args),
-        Command::Soak(args) => soak::run(&args),
+        Command::Soak(args) => soak::run(&args, &mut Out::new()),
         Command::Doctor(args) => run_doctor(&args).map_err(Into::into),
         Command::Run(args) => run_program(&args).map(|never| match never {}).map_err(Into::into),
-        Command::Ss(args) => run_ss(&args).map(|()| ExitCode::SUCCESS).map_err(Into::into),
+        Command::Ss(args) => run_ss(&args).map(done).map_err(Into::into),
         Command::Tune(args) => run_tune(&args).map_err(Into::into),
-        Command::Attach(args) => run_attach(&args).map(|()| ExitCode::SUCCESS).map_err(Into::into),
-        Command::Detach(args) => run_detach(&args).map(|()| ExitCode::SUCCESS).map_err(Into::into),
-        Command::Policy(args) => run_policy(&args).map(|()| ExitCode::SUCCESS).map_err(Into::into),
+        Command::Attach(args) => run_attach(&args).map(done).map_err(Into::into),
+        Command::Detach(args) => run_detach(&args).map(done).map_err(Into::into),
+        Command::Policy(args) => match run_policy(&args, &mut Out::new()) {
+            Ok(told) => told.map(done).map_err(Into::into),
+            Err(error) => Err(error.into()),
+        },
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("busypoll: {}", in_one_line(&error));
         ExitCode::from(REFUSED)
     })
+}
+
+/// Standard output. Whoever closes the pipe has read what he wanted.
+struct Out(StdoutLock<'static>);
+
+impl Out {
+    fn new() -> Self {
+        Self(io::stdout().lock())
+    }
+}
+
+impl Write for Out {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        unless_closed(self.0.write(bytes), bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        unless_closed(self.0.flush(), ())
+    }
+}
+
+fn unless_closed<T>(written: io::Result<T>, otherwise: T) -> io::Result<T> {
+    match written {
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(otherwise),
+        Err(e) => Err(io::Error::new(e.kind(), format!("standard output: {e}"))),
+        written => written,
+    }
 }
 
 /// The error and its causes, without those whose words it repeats already.

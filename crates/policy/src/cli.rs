@@ -1,5 +1,6 @@
 //! `busypoll policy`.
 
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use crate::file::FileError;
@@ -21,12 +22,11 @@ enum Command {
     },
 }
 
-/// Explains the file on standard output.
+/// Explains the file on `out`; inside, what that said.
 ///
 /// # Errors
 /// One line with the file, the line in it and what would do.
-pub fn run_policy(args: &PolicyArgs) -> Result<(), FileError> {
+pub fn run_policy(args: &PolicyArgs, out: &mut impl Write) -> Result<io::Result<()>, FileError> {
     let Command::Check { file } = &args.command;
-    print!("{}", Policy::read(file)?.explain());
-    Ok(())
+    Ok(out.write_all(Policy::read(file)?.explain().as_bytes()))
 }

@@ -213,9 +213,8 @@ impl Standing {
                 Record::Confirmed { apply } => {
                     standing.each(*apply, |a| a.confirmed = true);
                 }
-                Record::Settled { apply, device, knob } => standing.take_out(|o| {
-                    o.apply == *apply && o.device == *device && o.knob == *knob
-                }),
+                Record::Settled { apply, device, knob } => standing
+                    .take_out(|o| o.apply == *apply && o.device == *device && o.knob == *knob),
                 Record::Undone { apply } => {
                     standing.take_out(|o| o.apply == *apply);
                     standing.applies.retain(|a| a.begin.apply != *apply);

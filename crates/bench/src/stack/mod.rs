@@ -15,6 +15,7 @@ use crate::arm::{self, Arm, Mode, Protocol};
 use crate::open;
 use crate::slot::{self, Load, Plan, Slot};
 use crate::stages::{End, Recorder, Stamped};
+use crate::units::Size;
 use crate::workload::Polling;
 
 pub use tcp::Tcp;
@@ -23,6 +24,11 @@ pub use udp::Udp;
 const PORT: u16 = 7000;
 /// IPv4 and UDP headers.
 const HEADERS: usize = 28;
+
+/// A cable is as wide as what is sent over it, and as a packet can be: nothing there fragments.
+pub(crate) fn cable_mtu(size: Size) -> usize {
+    (size.request.max(size.response) + HEADERS).clamp(1500, 65_535)
+}
 
 /// Runs a stack arm once.
 ///
@@ -135,8 +141,7 @@ fn ends<'a>(
     recorder: Option<&'a Recorder>,
 ) -> Result<Ends<'a>, String> {
     if arm.nic == arm::Nic::Cable {
-        // A cable is as wide as what is sent over it, and as a packet can be: nothing here fragments.
-        let mtu = (plan.size.request.max(plan.size.response) + HEADERS).clamp(1500, 65_535);
+        let mtu = cable_mtu(plan.size);
         let config = cable::Config { mtu, coalesce: plan.coalesce, ..cable::Config::default() };
         let (ours, theirs) = cable::pair(config).map_err(one_line)?;
         let [one, two] = [1, 2].map(|last| Ipv4Addr::new(10, 0, 0, last));

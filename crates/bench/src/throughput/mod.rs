@@ -15,15 +15,17 @@ mod stack;
 use std::collections::{BTreeMap, btree_map::Entry};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use busypoll_lab::{Lab, Namespace};
 use busypoll_linux::stat::CpuTimes;
+use busypoll_stack::{Host, napi::Context};
 
 use crate::arm::{self, Arm, Mode, Nic, Placement, Plane, Protocol};
 use crate::demand::{self, Usage};
+use crate::evidence;
 use crate::run::{Cpus, Skipped, progress};
 use crate::schedule::{self, Budget};
 use crate::slot::{Announce, inside};
@@ -228,6 +230,8 @@ pub(crate) struct Shot {
     count: u64,
     elapsed: Duration,
     usage: Usage,
+    /// Packets that busy polling took from the devices of both ends.
+    busy_polled: u64,
     /// Of each connection, nanoseconds.
     times: Option<Rtts>,
 }
@@ -237,6 +241,8 @@ pub(crate) struct Shot {
 pub(crate) struct Gauge {
     count: AtomicU64,
     stop: AtomicBool,
+    /// The contexts of the stack's ends.
+    contexts: Mutex<Vec<Arc<Context>>>,
 }
 
 impl Gauge {
@@ -248,6 +254,22 @@ impl Gauge {
 
     fn is_over(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Has the busy polling of `host` count.
+    fn watch(&self, host: &Host) {
+        self.contexts
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend(host.contexts().cloned());
+    }
+
+    /// Packets that busy polling has taken so far: the kernel's at the ends of `lab`, or the stack's.
+    fn busy_polled(&self, lab: Option<&Lab>) -> Result<u64, String> {
+        let contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
+        let stack = contexts.iter().map(|context| context.stats().bp_cleaned).sum();
+        let kernel = lab.map_or(Ok(0), evidence::busy_poll_rx_packets)?;
+        Ok(if contexts.is_empty() { kernel } else { stack })
     }
 }
 
@@ -319,7 +341,8 @@ fn connections(
 fn observe(place: &Place<'_>, gauge: &Gauge, ended: impl Fn() -> bool) -> Result<Shot, String> {
     let read = || {
         let cpu = CpuTimes::now().map_err(|e| e.to_string())?;
-        Ok::<_, String>((Instant::now(), gauge.count.load(Ordering::Relaxed), cpu))
+        let now = (Instant::now(), gauge.count.load(Ordering::Relaxed));
+        Ok::<_, String>((now, cpu, gauge.busy_polled(place.lab)?))
     };
     let begin = Instant::now();
     while gauge.count.load(Ordering::Relaxed) == 0 && begin.elapsed() < Duration::from_secs(2) {
@@ -329,15 +352,18 @@ fn observe(place: &Place<'_>, gauge: &Gauge, ended: impl Fn() -> bool) -> Result
         thread::sleep(Duration::from_millis(1));
     }
     thread::sleep(place.warm_up);
-    let (start, first, before) = read()?;
+    let ((start, first), before, polled_before) = read()?;
     thread::sleep(place.measure);
-    let (end, last, after) = read()?;
+    let ((end, last), after, polled) = read()?;
     let elapsed = end - start;
     let times = after.since(&before);
     let usage = Usage { used: times.used(elapsed), capacity: elapsed * times.cpus.len() as u32 };
     match last - first {
         0 => Err("nothing came through".to_owned()),
-        count => Ok(Shot { count, elapsed, usage, times: None }),
+        count => {
+            let busy_polled = polled.saturating_sub(polled_before);
+            Ok(Shot { count, elapsed, usage, busy_polled, times: None })
+        }
     }
 }
 

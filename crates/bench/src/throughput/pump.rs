@@ -75,6 +75,8 @@ pub(super) fn connections<S: Read + Write>(
         }
         let mut times = stats::histogram();
         let counters = |e: busypoll_linux::Error| io::Error::other(e.to_string());
+        let polled = || gauge.busy_polled(place.lab).map_err(io::Error::other);
+        let polled_before = polled()?;
         let before = CpuTimes::now().map_err(counters)?;
         let start = Instant::now();
         let mut from = start;
@@ -87,7 +89,8 @@ pub(super) fn connections<S: Read + Write>(
         let elapsed = from - start;
         let cpu = CpuTimes::now().map_err(counters)?.since(&before);
         let usage = Usage { used: cpu.used(elapsed), capacity: elapsed * cpu.cpus.len() as u32 };
-        Ok(Shot { count: times.len(), elapsed, usage, times: Some(times) })
+        let busy_polled = polled()?.saturating_sub(polled_before);
+        Ok(Shot { count: times.len(), elapsed, usage, busy_polled, times: Some(times) })
     };
     let shot = run().map_err(|e: io::Error| format!("connection: {e}"));
     gauge.stop.store(true, std::sync::atomic::Ordering::Relaxed);

@@ -50,6 +50,13 @@ pub struct LineReport {
     pub service_demand_us: Option<f64>,
     /// How long a connection took; null for streams.
     pub connection_us: Option<RttUs>,
+    /// Packets found by busy polling, both ends, per MiB or per connection.
+    pub busy_polled_packets: f64,
+    /// It did what its name says. A stream's receiver that is never done polls for nothing: of it nothing is demanded.
+    pub valid: bool,
+    /// Why not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// One arm's rate as a multiple of another's.
@@ -76,12 +83,13 @@ pub fn build(mut machine: Machine, workload: Workload, outcome: &Outcome) -> Rep
     let skipped = outcome.skipped.iter();
     let skipped =
         skipped.map(|s| SkippedReport { name: s.name.to_owned(), reason: s.reason.clone() });
+    let comparisons = comparisons(outcome, &arms);
     Report {
         machine,
         workload: format!("tcp-{}", workload.word()),
         arms,
         skipped: skipped.collect(),
-        comparisons: comparisons(outcome),
+        comparisons,
     }
 }
 
@@ -95,10 +103,11 @@ fn line_report(run: &LineRun, idle: Usage) -> LineReport {
     let Line { arm, workload, .. } = run.line;
     let shots = || run.shots.iter().flatten();
     let mut usage = Usage::default();
-    let mut count = 0;
+    let (mut count, mut busy_polled) = (0, 0);
     for shot in shots() {
         usage.add(shot.usage);
         count += shot.count;
+        busy_polled += shot.busy_polled;
     }
     let is_stream = workload != Workload::Crr;
     // Lines of a lossy round run at once: whose CPU time it was cannot be told.
@@ -107,6 +116,8 @@ fn line_report(run: &LineRun, idle: Usage) -> LineReport {
         .flatten();
     let times: Vec<_> = shots().filter_map(|shot| shot.times.as_ref()).collect();
     let rates: Vec<f64> = rates(run).into_iter().flatten().collect();
+    let busy_polled = busy_polled as f64 / count.max(1) as f64;
+    let reason = objection(&run.line, busy_polled);
     LineReport {
         name: arm.name.to_owned(),
         plane: arm.plane,
@@ -118,22 +129,48 @@ fn line_report(run: &LineRun, idle: Usage) -> LineReport {
         unit: if is_stream { "bit/s" } else { "connections/s" },
         service_demand_us: demand.map(|us| if is_stream { us * MIB } else { us }),
         connection_us: (!times.is_empty()).then(|| RttUs::over_rounds(times.iter().copied())),
+        busy_polled_packets: if is_stream { busy_polled * MIB } else { busy_polled },
+        valid: reason.is_none(),
+        reason,
+    }
+}
+
+/// Of the packets of a connection, which are about ten at both ends, most come while somebody waits.
+const POLLED_ENOUGH: f64 = 2.0;
+/// A baseline with as many for each connection is no baseline.
+const POLLED_TOO_MUCH: f64 = 0.5;
+
+/// Why the figures of an arm are not what its name says, by the packets busy polled for each of its connections.
+fn objection(line: &Line, busy_polled: f64) -> Option<String> {
+    match line.arm.mode {
+        _ if line.workload != Workload::Crr => None,
+        Mode::BusyPoll if busy_polled < POLLED_ENOUGH => Some(format!(
+            "did not busy poll: {busy_polled:.2} packets a connection were found by it"
+        )),
+        Mode::Blocking if busy_polled > POLLED_TOO_MUCH => Some(format!(
+            "not asleep: {busy_polled:.2} packets a connection were busy polled; is another program polling?"
+        )),
+        _ => None,
     }
 }
 
 /// What each arm is held against: a stream of the stack against its limit, the kernel both ways and
 /// smoltcp; connections against the kernel's best placement.
-fn comparisons(outcome: &Outcome) -> Vec<RateComparison> {
+fn comparisons(outcome: &Outcome, arms: &[LineReport]) -> Vec<RateComparison> {
     let median =
         |run: &LineRun| stats::median(&rates(run).into_iter().flatten().collect::<Vec<_>>());
-    let best_kernel = outcome
-        .lines
+    // A ratio with one that did something else says nothing.
+    let is_valid =
+        |run: &&LineRun| arms.iter().any(|arm| arm.name == run.line.arm.name && arm.valid);
+    let lines: Vec<&LineRun> = outcome.lines.iter().filter(is_valid).collect();
+    let best_kernel = lines
         .iter()
+        .copied()
         .filter(|run| run.line.workload == Workload::Crr && run.line.arm.is_baseline())
         .max_by(|a, b| median(a).total_cmp(&median(b)));
     let mut all = Vec::new();
-    for run in outcome.lines.iter().filter(|run| run.line.arm.plane != Plane::Bare) {
-        for base in &outcome.lines {
+    for &run in lines.iter().filter(|run| run.line.arm.plane != Plane::Bare) {
+        for &base in &lines {
             let held = match (run.line.workload, run.line.arm.plane) {
                 (Workload::Crr, _) => best_kernel.is_some_and(|best| std::ptr::eq(best, base)),
                 (Workload::Loss, Plane::Stack) => base.line.arm.plane == Plane::Kernel,
@@ -176,9 +213,10 @@ impl Report {
             m.rounds
         );
         let is_stream = self.workload != "tcp-crr";
-        let (rate, demand) =
-            if is_stream { ("Gbit/s", "CPU us/MiB") } else { ("conn/s", "CPU us/conn") };
-        let mut columns = vec!["arm", rate, demand];
+        let mut columns = match is_stream {
+            true => vec!["arm", "Gbit/s", "CPU us/MiB", "polled/MiB"],
+            false => vec!["arm", "conn/s", "CPU us/conn", "polled/conn"],
+        };
         if !is_stream {
             columns.extend(["p50 us", "p99 us"]);
         }
@@ -190,7 +228,11 @@ impl Report {
             };
             let demand =
                 arm.service_demand_us.map_or_else(|| "?".to_owned(), |us| format!("{us:.0}"));
-            let mut row = vec![arm.name.clone(), rate, demand];
+            let polled = match is_stream {
+                true => format!("{:.0}", arm.busy_polled_packets),
+                false => format!("{:.1}", arm.busy_polled_packets),
+            };
+            let mut row = vec![arm.name.clone(), rate, demand, polled];
             if let Some(times) = &arm.connection_us {
                 row.extend([us_text(times.p50), us_text(times.p99)]);
             }
@@ -202,6 +244,11 @@ impl Report {
             }
         }
         let _ = writeln!(out, "{}", table.trim_fmt());
+        for arm in &self.arms {
+            if let Some(reason) = &arm.reason {
+                let _ = writeln!(out, "INVALID {}: {reason}", arm.name);
+            }
+        }
         for s in &self.skipped {
             let _ = writeln!(out, "skipped: {}: {}", s.name, s.reason);
         }
@@ -233,6 +280,7 @@ mod tests {
                 count,
                 elapsed: Duration::from_secs(1),
                 usage: Usage { used: Duration::from_secs(2), capacity: Duration::from_secs(2) },
+                busy_polled: if line.arm.mode == Mode::BusyPoll { 5 * count } else { 0 },
                 times: None,
             })
         });

@@ -57,6 +57,7 @@ fn between(
         place,
         |announce, gauge| {
             let host = server()?;
+            gauge.watch(&host);
             let listener = TcpListener::bind(&host, at).map_err(|e| format!("listen: {e}"))?;
             announce.ready(at);
             let (peer, _) = listener.accept().map_err(|e| format!("accept: {e}"))?;
@@ -69,6 +70,7 @@ fn between(
 }
 
 fn pour(host: &Host, to: SocketAddr, busy_poll: u32, gauge: &Gauge) -> Result<(), String> {
+    gauge.watch(host);
     let peer =
         TcpStream::connect_timeout(host, &to, CONNECT).map_err(|e| format!("connect: {e}"))?;
     peer.set_busy_poll(busy_poll).map_err(one_line)?;
@@ -130,6 +132,7 @@ pub(super) fn crr(place: &Place<'_>) -> Result<Shot, String> {
         place,
         |announce, gauge| {
             let host = server(place, lab)?;
+            gauge.watch(&host);
             let listener = TcpListener::bind(&host, at(lab)).map_err(|e| format!("listen: {e}"))?;
             // Accepted connections inherit it.
             listener.set_busy_poll(busy_poll).map_err(one_line)?;
@@ -138,6 +141,7 @@ pub(super) fn crr(place: &Place<'_>) -> Result<Shot, String> {
         },
         |to, gauge| {
             let host = client(place, lab)?;
+            gauge.watch(&host);
             pump::connections(place, gauge, || connect(&host, to, busy_poll))
         },
     )

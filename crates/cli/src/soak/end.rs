@@ -2,6 +2,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -61,8 +62,16 @@ struct Sum {
     answered: u64,
 }
 
+/// This process ends when the soak does, which holds the other end of its standard input.
+pub(super) fn with_the_soak() {
+    thread::spawn(|| {
+        let _ = io::copy(&mut io::stdin(), &mut io::sink());
+        process::exit(1);
+    });
+}
+
 /// Clients, each with a connection of its own after the other, until the time is over.
-pub(super) fn exercise(args: &SoakArgs) -> Result<()> {
+pub(super) fn exercise(args: &SoakArgs, out: &mut impl Write) -> Result<()> {
     let end = Instant::now() + args.duration;
     let threads: Vec<_> = (0..args.clients)
         .map(|n| {
@@ -88,10 +97,11 @@ pub(super) fn exercise(args: &SoakArgs) -> Result<()> {
         all.datagrams += sum.datagrams;
         all.answered += sum.answered;
     }
-    println!(
+    writeln!(
+        out,
         "{} connections, {} of them ended by a reset; {} bytes to and fro; {} of {} datagrams came back",
         all.connections, all.reset, all.bytes, all.answered, all.datagrams
-    );
+    )?;
     ensure!(all.bytes > 0 && all.answered > 0, "nothing came back at all");
     Ok(())
 }

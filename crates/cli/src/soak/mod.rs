@@ -6,6 +6,7 @@
 mod end;
 
 use std::env;
+use std::io::Write;
 use std::process::{Child, ExitCode, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -15,6 +16,8 @@ use busypoll_lab::{Lab, LabHost};
 use busypoll_policy::units;
 use clap::Args;
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::lab::end_with_this_process;
 
 /// Opens, uses and ends connections at random for a long time, with faults, and checks every byte.
 ///
@@ -40,16 +43,19 @@ pub(crate) struct SoakArgs {
     end: Option<String>,
 }
 
-pub(crate) fn run(args: &SoakArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &SoakArgs, out: &mut impl Write) -> Result<ExitCode> {
+    if args.end.is_some() {
+        end::with_the_soak();
+    }
     match args.end.as_deref() {
         Some("server") => end::serve(),
-        Some(_) => end::exercise(args),
-        None => soak(args),
+        Some(_) => end::exercise(args, out),
+        None => soak(args, out),
     }?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// An end of it; ended by its end.
+/// An end of it; ended by its end, also where that is a kill: its standard input closes.
 struct End(Child);
 
 impl Drop for End {
@@ -70,7 +76,9 @@ impl End {
         command.arg("--").arg(busypoll).args(["soak", "--end", name]);
         command.args(["--duration", &format!("{}ms", args.duration.as_millis())]);
         command.args(["--clients", &args.clients.to_string(), "--seed", &args.seed.to_string()]);
-        let child = command.stdin(Stdio::null()).spawn();
+        // One that was stopped does not read.
+        end_with_this_process(&mut command, Signal::KILL);
+        let child = command.stdin(Stdio::piped()).spawn();
         Ok(End(child.with_context(|| format!("cannot start the {name}"))?))
     }
 
@@ -79,7 +87,7 @@ impl End {
     }
 }
 
-fn soak(args: &SoakArgs) -> Result<()> {
+fn soak(args: &SoakArgs, out: &mut impl Write) -> Result<()> {
     let lab = Lab::builder().build()?;
     let server = End::start(args, &lab.server, "server")?;
     let mut client = End::start(args, &lab.client, "client")?;
@@ -96,8 +104,7 @@ fn soak(args: &SoakArgs) -> Result<()> {
     if !status.success() {
         bail!("it failed after {faults} faults, with --seed {}", args.seed);
     }
-    println!("{faults} faults on the way, and every byte was right");
-    Ok(())
+    Ok(writeln!(out, "{faults} faults on the way, and every byte was right")?)
 }
 
 /// One fault: short enough for what is on the way to come in time.

@@ -3,7 +3,7 @@
 use super::{
     code, error,
     file::{File, Live},
-    names::{self, restart_unless_limited},
+    names::restart_unless_limited,
 };
 use crate::inside::Inside;
 use busypoll_stack::{Events, Message, ReceiveFlags, TcpStream, UdpSocket, signal};
