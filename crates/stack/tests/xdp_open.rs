@@ -3,7 +3,7 @@
 
 mod xdp_support;
 
-use busypoll_lab::{Lab, LabHost, needs_root};
+use busypoll_lab::{Lab, LabHost, needs, needs_root};
 use busypoll_stack::nic::{
     Nic,
     xdp::{Error, Xdp},
@@ -144,6 +144,31 @@ fn what_is_wrong_is_named() {
     let error = refusal(&lab.server, name);
     assert!(matches!(error, Error::Down { .. }));
     assert_eq!(std::io::Error::from(error).kind(), std::io::ErrorKind::NetworkDown);
+}
+
+/// Packets would come to queues beside which there is none to send from, and none of ours to receive at.
+#[test]
+fn more_queues_to_receive_than_to_send_are_refused() {
+    needs_root!();
+    needs!(program "ip");
+    let host = Lab::single().unwrap();
+    let run = |arguments: &str| {
+        let status = host.command("ip").args(arguments.split(' ')).status().unwrap();
+        assert!(status.success(), "ip {arguments}");
+    };
+    let v1 = "peer name v1 numrxqueues 1 numtxqueues 4";
+    run(&format!("link add v0 numrxqueues 4 numtxqueues 1 type veth {v1}"));
+    run("link set v0 up");
+    let error = host.enter(|| Xdp::open("v0").err()).unwrap().unwrap();
+    assert!(matches!(error, Error::Unpaired { rx: 4, tx: 1, .. }), "{error}");
+    assert!(error.to_string().contains("`ethtool -L v0`"), "{error}");
+    // The other way round each has its own.
+    run(
+        "link add v2 numrxqueues 2 numtxqueues 4 type veth peer name v3 numrxqueues 4 numtxqueues 2",
+    );
+    run("link set v2 up");
+    let nic = host.enter(|| Xdp::open("v2")).unwrap().unwrap();
+    assert_eq!(nic.info().queues, 2);
 }
 
 #[test]

@@ -88,12 +88,17 @@ impl Device {
         if link.flags & libc::IFF_UP as u32 == 0 {
             return Err(Error::Down { device: device() });
         }
+        let (queues, tx) = queues(name);
+        // Steered to a queue without a socket of ours, our packets would go on to the kernel, which refuses them.
+        if queues > tx {
+            return Err(Error::Unpaired { device: device(), rx: queues, tx });
+        }
         Ok(Device {
             name: device(),
             ifindex: link.ifindex,
             mac: MacAddr(link.mac),
             mtu: link.mtu,
-            queues: queues(name),
+            queues,
             driver: driver(name),
         })
     }
@@ -135,13 +140,14 @@ struct DriverInfo {
 const ETHTOOL_GDRVINFO: u32 = 0x03;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 
-/// How many queue pairs the interface has. A driver that does not say has one.
-fn queues(name: &str) -> u32 {
+/// How many queues of the interface receive, and how many send. A driver that does not say has one of each.
+fn queues(name: &str) -> (u32, u32) {
     let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
-    match ethtool(name, &mut channels) {
-        Ok(()) => channels.combined.max(channels.rx.min(channels.tx)).max(1),
-        Err(_) => 1,
+    if ethtool(name, &mut channels).is_err() {
+        return (1, 1);
     }
+    let Channels { combined, rx, tx, .. } = channels;
+    ((combined + rx).max(1), (combined + tx).max(1))
 }
 
 fn driver(name: &str) -> String {

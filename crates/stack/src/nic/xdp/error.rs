@@ -93,6 +93,18 @@ pub enum Error {
         /// How many there are.
         queues: u32,
     },
+    /// Packets would come to queues that there is no sending beside.
+    #[error(
+        "{device} has {rx} receive queues and only {tx} to send from, but they are used in pairs; `ethtool -L {device}` changes their numbers"
+    )]
+    Unpaired {
+        /// The interface.
+        device: String,
+        /// How many queues receive.
+        rx: u32,
+        /// How many queues send.
+        tx: u32,
+    },
     /// The queue was opened again, on a thread in another network namespace than the interface.
     #[error(
         "queue {queue} of {device} was opened again from another network namespace; open it on a thread inside the interface's"
@@ -188,7 +200,9 @@ impl From<Error> for io::Error {
             Error::UnknownDevice { .. } | Error::NoQueue { .. } => Kind::NotFound,
             Error::Down { .. } => Kind::NetworkDown,
             Error::Capability { .. } | Error::Refused { .. } => Kind::PermissionDenied,
-            Error::NoAfXdp | Error::NotEthernet { .. } => Kind::Unsupported,
+            Error::NoAfXdp | Error::NotEthernet { .. } | Error::Unpaired { .. } => {
+                Kind::Unsupported
+            }
             Error::Owned { .. }
             | Error::QueueBusy { .. }
             | Error::QueueOpen { .. }
