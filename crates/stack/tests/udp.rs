@@ -284,14 +284,16 @@ fn a_refused_datagram_is_reported_to_a_connected_socket() {
 }
 
 #[test]
-fn a_neighbour_that_does_not_answer_is_unreachable() {
+fn a_neighbour_that_does_not_answer_is_no_error() {
     let (one, _two) = hosts();
     let client = UdpSocket::bind(&one, "10.0.0.1:0").unwrap();
     client.connect("10.0.0.77:9").unwrap();
-    client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     client.send(b"anyone?").unwrap();
-    let error = client.recv(&mut [0; 8]).unwrap_err();
-    assert_eq!(error.raw_os_error(), Some(libc::EHOSTUNREACH));
+    // Linux tells a socket without IP_RECVERR nothing of it.
+    assert_eq!(client.recv(&mut [0; 8]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    assert!(one.counters().contains(&("NeighFailed", 1)), "{:?}", one.counters());
+    client.send(b"anyone?").unwrap();
 }
 
 #[test]

@@ -155,7 +155,7 @@ impl Inet {
         if about_icmp || packet.fragment_offset() > 0 {
             return false;
         }
-        if !lock(&self.limiter).allow(pass.now) {
+        if !lock(&self.limiter).allow(pass.now, &self.random) {
             self.counters.add(Count::IcmpOutRateLimited);
             return false;
         }

@@ -194,7 +194,7 @@ impl Inet {
             return;
         }
         // (f): "an IPv6 node MUST limit the rate of ICMPv6 error messages it originates."
-        if !lock(&self.limiter).allow(pass.now) {
+        if !lock(&self.limiter).allow(pass.now, &self.random) {
             return self.counters.add(Count::Icmp6OutRateLimited);
         }
         let quote = packet.view.bytes();

@@ -1,7 +1,7 @@
 //! ICMP errors of either version, once they are read: about which conversation one is, whether it is believed, and
 //! who is told. And the rate at which our own are sent.
 
-use super::{Inet, SocketError, UdpEndpoint, counters::Count, own6::needs_scope};
+use super::{Inet, SocketError, UdpEndpoint, counters::Count, own6::needs_scope, random::Random};
 use crate::{
     napi::Pass,
     time::Instant,
@@ -17,7 +17,11 @@ use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 const RATE: u64 = 1000;
 const BURST: u64 = 50;
 
-/// A bucket of tokens, one per error.
+/// A bucket of tokens, one per error on average.
+///
+/// It is everybody's, so who counts the errors that are left to him must not learn from it whether others have drawn
+/// any, which would show what ports are open to whom (CVE-2020-25705): each error takes none, one or two, at random
+/// (`icmp_global_consume`).
 #[derive(Debug, Default)]
 pub(super) struct Limiter {
     /// When the bucket would have been empty, in nanoseconds.
@@ -25,13 +29,13 @@ pub(super) struct Limiter {
 }
 
 impl Limiter {
-    pub(super) fn allow(&mut self, now: Instant) -> bool {
+    pub(super) fn allow(&mut self, now: Instant, random: &Random) -> bool {
         const COST: u64 = 1_000_000_000 / RATE;
         let now = now.nanos().saturating_add(BURST * COST);
         let empty = self.empty.max(now - BURST * COST);
         let allowed = empty + COST <= now;
         if allowed {
-            self.empty = empty + COST;
+            self.empty = (empty + u64::from(random.below(3)) * COST).min(now);
         }
         allowed
     }
@@ -47,6 +51,10 @@ pub(super) struct Quoted<'a> {
 }
 
 impl<'a> Quoted<'a> {
+    pub(super) fn is_segment(&self) -> bool {
+        self.segment.is_some()
+    }
+
     /// Of a packet of either version, perhaps cut short; `None` if it is of no socket's protocol, or does not
     /// reach to the ports. Link-local addresses are meant on the interface `scope`.
     pub(super) fn new(packet: &'a [u8], scope: u32) -> Option<Quoted<'a>> {

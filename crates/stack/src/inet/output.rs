@@ -256,9 +256,13 @@ impl Inet {
         self.counters.add_n(Count::NeighFailed, due.failed.len() as u64);
         for parked in undeliverable {
             self.counters.add(Count::NeighDropped);
-            // Hard, unlike a router's word for it: this we have seen ourselves.
-            let error = SocketError::hard(libc::EHOSTUNREACH);
             if let Some(quoted) = Quoted::new(&parked.packet, iface.scope_id()) {
+                // To TCP hard, unlike a router's word for it: this we have seen ourselves. A socket of UDP hears it as
+                // that word, which is no reason for an error unasked (`ipv4_link_failure`).
+                let error = match quoted.is_segment() {
+                    true => SocketError::hard(libc::EHOSTUNREACH),
+                    false => SocketError::soft(libc::EHOSTUNREACH),
+                };
                 self.tell_socket(&quoted, error, pass);
             }
         }

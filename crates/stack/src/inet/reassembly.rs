@@ -38,6 +38,11 @@ pub(super) const DATAGRAMS: usize = 1024;
 pub(super) const FRAGMENTS: usize = 256;
 /// What a fragment costs beside its bytes.
 const OVERHEAD: usize = 64;
+/// RFC 3168 section 5: congestion experienced.
+const CE: u8 = 3;
+const HAS_CE: u8 = 1 << CE;
+/// A fragment is of no ECN-capable transport.
+const HAS_NOT_ECT: u8 = 1;
 
 /// RFC 791 section 3.2, RFC 8200 section 4.5: the fields that say that fragments belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,6 +60,8 @@ pub(super) struct Piece<'a> {
     key: Key,
     offset: usize,
     more: bool,
+    /// RFC 3168 section 5: what it says about congestion.
+    ecn: u8,
     data: &'a [u8],
     head: Head<&'a [u8]>,
 }
@@ -82,6 +89,7 @@ impl<'a> Piece<'a> {
             key: Key { src, dst, ident: packet.ident().into(), protocol: packet.protocol().0 },
             offset: packet.fragment_offset(),
             more: packet.more_fragments(),
+            ecn: packet.ecn(),
             data: packet.payload(),
             head: Head::V4 { tos: packet.dscp() << 2 | packet.ecn(), ttl: packet.ttl() },
         }
@@ -92,7 +100,8 @@ impl<'a> Piece<'a> {
         let before = packet.bytes().get(..header_at).unwrap_or_default();
         let (src, dst) = (packet.src().into(), packet.dst().into());
         let key = Key { src, dst, ident, protocol: 0 };
-        Piece { key, offset, more, data, head: Head::V6 { before, named_at, next } }
+        let (ecn, head) = (packet.ecn(), Head::V6 { before, named_at, next });
+        Piece { key, offset, more, ecn, data, head }
     }
 }
 
@@ -108,6 +117,8 @@ struct Partial {
     have: usize,
     /// Bytes of the whole, once the last fragment has come.
     total: Option<usize>,
+    /// Which of the four marks its fragments bear, a bit for each.
+    marks: u8,
     cost: usize,
 }
 
@@ -131,6 +142,8 @@ pub(super) enum Outcome {
     Whole(Vec<u8>),
     /// It contradicts what came before: all of the datagram is dropped.
     Nonsense,
+    /// A fragment met congestion, and another was sent as if nobody here would act on that: all is dropped.
+    Unmarked,
 }
 
 impl Reassembly {
@@ -215,7 +228,8 @@ impl Reassembly {
 impl Partial {
     fn new(serial: u64, key: Key) -> Partial {
         let cost = 2 * OVERHEAD;
-        Partial { serial, key, head: None, pieces: Vec::new(), have: 0, total: None, cost }
+        let (head, total, pieces) = Default::default();
+        Partial { serial, key, head, pieces, have: 0, total, marks: 0, cost }
     }
 
     fn add(&mut self, piece: &Piece<'_>) -> Outcome {
@@ -250,22 +264,31 @@ impl Partial {
             });
         }
         self.total = total;
+        self.marks |= 1 << piece.ecn;
         self.have += data.len();
         self.cost += data.len() + OVERHEAD;
         self.pieces.insert(at, (start, data.into()));
-        if self.total == Some(self.have) {
-            self.whole().map_or(Outcome::Nonsense, Outcome::Whole)
-        } else {
-            Outcome::Waiting
+        if self.total != Some(self.have) {
+            return Outcome::Waiting;
         }
+        // RFC 3168 section 5.3: the mark of one fragment is the whole packet's, unless another has none to bear.
+        if self.marks & HAS_CE != 0 && self.marks & HAS_NOT_ECT != 0 {
+            return Outcome::Unmarked;
+        }
+        self.whole().map_or(Outcome::Nonsense, Outcome::Whole)
     }
 
     /// All pieces are there: they do not overlap and their lengths add up to the whole.
     fn whole(&self) -> Option<Vec<u8>> {
+        let marked = self.marks & HAS_CE != 0;
         let mut bytes = match self.head.as_ref()? {
             Head::V4 { .. } => {
                 let mut bytes = vec![0; ipv4::HEADER_LEN + self.have];
-                self.lay_v4(&mut bytes)?.set_dont_fragment(false);
+                let mut packet = self.lay_v4(&mut bytes)?;
+                packet.set_dont_fragment(false);
+                if marked {
+                    packet.set_tos(packet.dscp() << 2 | CE);
+                }
                 bytes.truncate(ipv4::HEADER_LEN);
                 bytes
             }
@@ -273,6 +296,9 @@ impl Partial {
                 let mut bytes = before.to_vec();
                 *bytes.get_mut(*named_at)? = next.0;
                 set_payload_len(&mut bytes, self.have)?;
+                if marked {
+                    *bytes.get_mut(1)? |= CE << 4;
+                }
                 bytes
             }
         };
@@ -377,6 +403,10 @@ impl Inet {
             }
             Outcome::Nonsense => {
                 self.counters.add(counts.overlap);
+                self.counters.add(counts.failed);
+                None
+            }
+            Outcome::Unmarked => {
                 self.counters.add(counts.failed);
                 None
             }

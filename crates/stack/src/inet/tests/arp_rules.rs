@@ -59,7 +59,7 @@ fn three_questions_a_second_apart_then_the_socket_hears() {
     assert_eq!(a.sent(), [ask_for_b(), ask_for_b()]);
     assert!(mailbox.take().is_empty());
     assert_eq!(a.wait(second()), None);
-    let error = SocketError { errno: libc::EHOSTUNREACH, hard: true, mtu: None };
+    let error = SocketError { errno: libc::EHOSTUNREACH, hard: false, mtu: None };
     assert_eq!(mailbox.take(), [Got::Error(error, "10.0.0.2:2".parse().unwrap())]);
     assert_eq!((a.count(Count::NeighFailed), a.count(Count::NeighDropped)), (1, 1));
     // Wanted again, it is asked for again.

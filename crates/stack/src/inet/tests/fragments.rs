@@ -152,6 +152,52 @@ fn teardrop_and_its_kin_are_dropped() {
     assert_eq!(a.count(Count::IpReasmOverlaps), 0);
 }
 
+/// RFC 3168 section 5.3, for marks 0 (not ECN-capable), 1 and 2 (capable), 3 (congestion experienced): what the whole
+/// bears; `None`, it is dropped.
+pub(super) const MARKS: [([u8; 3], Option<u8>); 8] = [
+    ([0, 0, 0], Some(0)),
+    ([2, 2, 2], Some(2)),
+    ([2, 1, 2], Some(2)),
+    ([2, 0, 2], Some(2)),
+    ([2, 2, 3], Some(3)),
+    ([3, 2, 1], Some(3)),
+    ([0, 0, 3], None),
+    ([3, 0, 2], None),
+];
+
+#[test]
+fn the_mark_of_one_fragment_is_the_wholes() {
+    for (marks, expected) in MARKS {
+        let mut reassembly = Reassembly::v4();
+        let whole = payload(120);
+        let mut outcome = Outcome::Waiting;
+        for (mark, start) in marks.into_iter().zip([0, 40, 80]) {
+            let mut bytes = piece(&whole, 1, start, start + 40);
+            ipv4::Packet::new_checked(&mut bytes[..]).unwrap().set_tos(0xb8 | mark);
+            let packet = ipv4::Packet::new_checked(&bytes[..]).unwrap();
+            outcome = reassembly.add(&Piece::v4(&packet), Instant::ZERO).0;
+        }
+        match (outcome, expected) {
+            (Outcome::Whole(bytes), Some(mark)) => {
+                let packet = ipv4::Packet::new_checked(&bytes[..]).unwrap();
+                packet.verify_checksum().unwrap();
+                assert_eq!((packet.dscp(), packet.ecn()), (0x2e, mark), "{marks:?}");
+            }
+            (outcome, expected) => {
+                assert_eq!((outcome, expected), (Outcome::Unmarked, None), "{marks:?}");
+            }
+        }
+        assert_eq!(reassembly.size().0, 0);
+    }
+    let a = Station::a();
+    for (mark, start, end) in [(0, 0, 48), (3, 48, 100)] {
+        let mut bytes = piece(&payload(100), 1, start, end);
+        ipv4::Packet::new_checked(&mut bytes[..]).unwrap().set_tos(mark);
+        a.receive(&to_a(&bytes));
+    }
+    assert_eq!((a.count(Count::IpReasmFails), a.count(Count::IpReasmOverlaps)), (1, 0));
+}
+
 #[test]
 fn memory_is_bounded_in_every_direction() {
     let mut reassembly = Reassembly::v4();

@@ -104,7 +104,7 @@ fn a_neighbour_the_kernel_does_not_find_is_unreachable() {
     let deadline = a.now + Duration::from_secs(3);
     assert_eq!(a.wakes.lock().unwrap()[..], [deadline]);
     a.wait(Duration::from_secs(3));
-    let error = SocketError { errno: libc::EHOSTUNREACH, hard: true, mtu: None };
+    let error = SocketError { errno: libc::EHOSTUNREACH, hard: false, mtu: None };
     assert_eq!(mailbox.take(), [Got::Error(error, "10.0.0.2:2".parse().unwrap())]);
 }
 

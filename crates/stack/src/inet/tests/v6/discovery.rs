@@ -131,7 +131,7 @@ fn three_questions_a_second_apart_then_the_socket_hears() {
         questions += a.sent().len();
     }
     assert_eq!(questions, 3);
-    let error = SocketError { errno: libc::EHOSTUNREACH, hard: true, mtu: None };
+    let error = SocketError { errno: libc::EHOSTUNREACH, hard: false, mtu: None };
     assert_eq!(mailbox.take(), [Got::Error(error, "[fd00::2]:2".parse().unwrap())]);
 }
 

@@ -96,7 +96,9 @@ fn no_error_where_rfc_4443_forbids_it() {
     a.receive(&option(128));
     assert_eq!(answer(&a).1, Type::PARAMETER_PROBLEM);
     (0..200).for_each(|_| a.receive(&to_a6(&closed("[fd00::2]:9", "[fd00::1]:7"))));
-    assert_eq!((a.sent().len(), a.count(Count::Icmp6OutRateLimited)), (49, 151));
+    let sent = a.sent().len();
+    assert!((25..100).contains(&sent), "{sent}");
+    assert_eq!(a.count(Count::Icmp6OutRateLimited), 200 - sent as u64);
 }
 
 #[test]

@@ -60,6 +60,38 @@ fn pieces_that_overlap_drop_their_packet() {
 }
 
 #[test]
+fn the_mark_of_one_fragment_is_the_wholes() {
+    use crate::{
+        inet::{
+            reassembly::{Outcome, Piece, Reassembly},
+            tests::fragments::MARKS,
+        },
+        wire::extension::Content,
+    };
+    for (marks, expected) in MARKS {
+        let mut reassembly = Reassembly::v6();
+        let whole = payload(120);
+        let mut outcome = Outcome::Waiting;
+        for (mark, start) in marks.into_iter().zip([0, 40, 80]) {
+            let mut bytes = ip6_of(&piece(&whole, 1, start, start + 40));
+            ipv6::Packet::new_checked(&mut bytes[..]).unwrap().set_traffic_class(0xb8 | mark);
+            let packet = ipv6::Packet::new_checked(&bytes[..]).unwrap();
+            let Content::Fragment(fragment) = packet.content().unwrap() else { panic!() };
+            outcome = reassembly.add(&Piece::v6(&packet, &fragment), Instant::ZERO).0;
+        }
+        match (outcome, expected) {
+            (Outcome::Whole(bytes), Some(mark)) => {
+                let packet = ipv6::Packet::new_checked(&bytes[..]).unwrap();
+                assert_eq!((packet.dscp(), packet.ecn()), (0x2e, mark), "{marks:?}");
+            }
+            (outcome, expected) => {
+                assert_eq!((outcome, expected), (Outcome::Unmarked, None), "{marks:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_packet_that_never_becomes_whole_is_given_up_after_a_minute() {
     let mut a = a();
     meet(&a);
