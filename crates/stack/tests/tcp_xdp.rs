@@ -10,7 +10,7 @@ use std::{
     io::{self, ErrorKind, Read, Write},
     net::{Ipv4Addr, SocketAddr, TcpListener as KernelListener, TcpStream as KernelStream},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tcp_kernel::{converse, echo};
 use xdp_support::{add_options, once_free};
@@ -62,6 +62,56 @@ fn a_kernel_client_is_served_in_every_way_of_waiting() {
         });
     }
     assert!(listener.incoming_napi_id().is_some());
+}
+
+/// The server has two links. What is from its second address goes back where it came from, by a rule, and not where
+/// the main table sends what is for that client.
+#[test]
+fn a_client_is_answered_the_way_a_source_rule_says() {
+    needs_root!();
+    needs!(program "ip");
+    let lab = Lab::builder().build().unwrap();
+    let (server, client) = (&lab.server, &lab.client);
+    let other = format!("link add other type veth peer name there netns {}", client.path());
+    ip(server, &other);
+    for (on, name, address) in [(server, "other", "10.3.0.2/24"), (client, "there", "10.3.0.1/24")]
+    {
+        ip(on, &format!("addr add {address} dev {name}"));
+        ip(on, &format!("link set {name} up"));
+    }
+    let name = server.interface();
+    ip(server, &format!("addr add 10.2.0.2/24 dev {name}"));
+    ip(server, "route add default via 10.3.0.1 dev other");
+    ip(server, &format!("route add default via 10.2.0.1 dev {name} table 101"));
+    ip(server, "rule add from 10.2.0.2 lookup 101");
+    let near = client.interface();
+    ip(client, &format!("addr add 10.2.0.1/24 dev {near}"));
+    ip(client, "addr add 192.0.2.7/32 dev lo");
+    ip(client, &format!("route add 10.2.0.2/32 dev {near} src 192.0.2.7"));
+    let server_host = host(server);
+    let listener = listen(server, &server_host, "10.2.0.2:7").unwrap();
+    thread::scope(|scope| {
+        let to = "10.2.0.2:7".parse().unwrap();
+        let connect = move || KernelStream::connect_timeout(&to, Duration::from_secs(10));
+        let served = scope.spawn(move || client.enter(connect).unwrap());
+        let deadline = Instant::now() + Duration::from_secs(10);
+        listener.set_nonblocking(true).unwrap();
+        let mut stream = loop {
+            match listener.accept() {
+                Ok((stream, from)) => {
+                    assert_eq!(from.ip(), Ipv4Addr::new(192, 0, 2, 7));
+                    break stream;
+                }
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+            }
+            assert!(Instant::now() < deadline, "{:?}", server_host.counters());
+            thread::sleep(Duration::from_millis(1));
+        };
+        stream.write_all(b"hello").unwrap();
+        let mut client = served.join().unwrap().unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        client.read_exact(&mut [0; 5]).unwrap();
+    });
 }
 
 #[test]

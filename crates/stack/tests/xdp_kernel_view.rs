@@ -29,7 +29,8 @@ fn ip(host: &LabHost, arguments: &str) {
 
 /// What `ip` says of a neighbour.
 fn shown(host: &LabHost, address: IpAddr) -> String {
-    let output = host.command("ip").args(["neigh", "show", &address.to_string()]).output().unwrap();
+    let arguments = ["neigh", "show", &address.to_string(), "nud", "all"];
+    let output = host.command("ip").args(arguments).output().unwrap();
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -93,30 +94,30 @@ fn routes_are_the_kernels_choice() {
     let view = view(host);
     let name = host.interface();
     let far = IpAddr::from([192, 0, 2, 7]);
-    let direct = view.route(CLIENT).unwrap();
+    let direct = view.route(CLIENT, None).unwrap();
     assert_eq!((direct.next_hop, direct.source, direct.mtu), (CLIENT, SERVER, Some(1500)));
-    assert_eq!(view.route(far), None);
-    assert_eq!(view.route(SERVER), None, "our own address is not on the link");
-    assert_eq!(view.route(Ipv4Addr::LOCALHOST.into()), None);
+    assert_eq!(view.route(far, None), None);
+    assert_eq!(view.route(SERVER, None), None, "our own address is not on the link");
+    assert_eq!(view.route(Ipv4Addr::LOCALHOST.into(), None), None);
 
-    let gateway = |view: &KernelView| view.route(far).is_some_and(|h| h.next_hop == CLIENT);
+    let gateway = |view: &KernelView| view.route(far, None).is_some_and(|h| h.next_hop == CLIENT);
     let add = || ip(host, &format!("route add 192.0.2.0/24 via {CLIENT} mtu 1280"));
     followed(&view, "a gateway", add, gateway);
-    assert_eq!(view.route(far).unwrap().mtu, Some(1280));
+    assert_eq!(view.route(far, None).unwrap().mtu, Some(1280));
 
     // Policy routing counts: the same destination through a table that leads elsewhere.
     ip(host, "route add default dev lo table 77");
-    let elsewhere = |view: &KernelView| view.route(far).is_none();
+    let elsewhere = |view: &KernelView| view.route(far, None).is_none();
     followed(&view, "a rule", || ip(host, "rule add to 192.0.2.7 table 77"), elsewhere);
     followed(&view, "no rule", || ip(host, "rule del to 192.0.2.7 table 77"), gateway);
 
     followed(&view, "unreachable", || ip(host, "route add unreachable 192.0.2.7"), elsewhere);
     followed(&view, "reachable", || ip(host, "route del unreachable 192.0.2.7"), gateway);
 
-    let lower = |view: &KernelView| view.route(CLIENT).is_some_and(|h| h.mtu == Some(1400));
+    let lower = |view: &KernelView| view.route(CLIENT, None).is_some_and(|h| h.mtu == Some(1400));
     followed(&view, "a lower MTU", || ip(host, &format!("link set {name} mtu 1400")), lower);
     // The kernel takes the routes of an interface away without announcing each.
-    let none = |view: &KernelView| view.route(far).is_none();
+    let none = |view: &KernelView| view.route(far, None).is_none();
     followed(&view, "down", || ip(host, &format!("link set {name} down")), none);
 }
 
@@ -182,6 +183,104 @@ fn progress_confirms_a_neighbour_but_leaves_an_administrators_alone() {
     view.confirm([10, 77, 0, 50].into()); // unknown: nothing happens
 }
 
+/// What others have put into the kernel's table stays theirs, whatever we tell the kernel of it.
+#[test]
+fn what_others_say_of_a_neighbour_stays_said() {
+    needs_root!();
+    needs!(program "ip");
+    let lab = lab();
+    let host = &lab.server;
+    let name = host.interface();
+    if host.ipv6().is_some() {
+        // Without one of these the kernel is given a packet, and told nothing.
+        ip(host, &format!("-6 addr add fe80::77/64 dev {name} nodad"));
+    }
+    let view = view(host);
+    for peer in [Some(CLIENT), lab.client.ipv6().map(IpAddr::from)].into_iter().flatten() {
+        let told = |entry: &str, said: &[&str]| {
+            ip(host, &format!("neigh replace {peer} dev {name} {entry}"));
+            view.process();
+            view.resolve(peer).unwrap();
+            thread::sleep(Duration::from_millis(1100));
+            view.confirm(peer);
+            let shown = shown(host, peer);
+            assert!(said.iter().all(|word| shown.contains(word)), "{entry}: {shown}");
+        };
+        let at = format!("lladdr {}", MacAddr(lab.client.mac()));
+        told(&format!("{at} nud permanent"), &["PERMANENT"]);
+        told(&format!("{at} nud noarp"), &["NOARP"]);
+        // The kernel confirms and verifies it as for a sender of its own.
+        told(&format!("{at} nud stale extern_learn"), &["extern_learn", "REACHABLE"]);
+        told("managed", &["managed"]);
+    }
+}
+
+#[test]
+fn a_ports_leaving_of_its_bridge_is_not_its_end() {
+    needs_root!();
+    needs!(program "ip");
+    let lab = lab();
+    let host = &lab.server;
+    let name = host.interface();
+    ip(host, "link add bridge0 type bridge");
+    ip(host, &format!("link set {name} master bridge0"));
+    let view = view(host);
+    let before = view.addresses();
+    assert!(before.contains(&(SERVER, 24)));
+    ip(host, &format!("link set {name} nomaster"));
+    view.process();
+    assert_eq!(view.addresses(), before);
+    assert_eq!(view.route(CLIENT, None).unwrap().mtu, Some(1500));
+}
+
+#[test]
+fn rules_go_by_the_source_too() {
+    needs_root!();
+    needs!(program "ip");
+    let lab = lab();
+    let host = &lab.server;
+    let view = view(host);
+    let name = host.interface();
+    ip(host, &format!("addr add 10.2.0.2/24 dev {name}"));
+    ip(host, "route add default dev lo");
+    ip(host, &format!("route add default via 10.2.0.1 dev {name} table 101"));
+    let source = IpAddr::from([10, 2, 0, 2]);
+    let far = IpAddr::from([192, 0, 2, 7]);
+    let from =
+        |view: &KernelView| view.route(far, Some(source)).map(|hop| (hop.next_hop, hop.source));
+    let added = |view: &KernelView| from(view) == Some(([10, 2, 0, 1].into(), source));
+    followed(&view, "a rule", || ip(host, "rule add from 10.2.0.2 table 101"), added);
+    for other in [None, Some(SERVER)] {
+        assert_eq!(view.route(far, other), None, "{other:?}");
+    }
+    assert_eq!(view.route(CLIENT, Some(CLIENT)), None, "no address of the host");
+    // A source that is named is the source, whatever the kernel would prefer.
+    assert_eq!(view.route(CLIENT, None).unwrap().source, SERVER);
+    assert_eq!(view.route(CLIENT, Some(source)).unwrap().source, source);
+}
+
+#[test]
+fn rules_of_ipv6_go_by_the_source_too() {
+    needs_root!();
+    needs!(program "ip");
+    let lab = lab();
+    let host = &lab.server;
+    let Some(client) = lab.client.ipv6() else {
+        return needs::skipped(module_path!(), "IPv6");
+    };
+    let view = view(host);
+    let name = host.interface();
+    ip(host, &format!("-6 addr add fd98::2/64 dev {name} nodad"));
+    ip(host, &format!("-6 route add default via {client} dev {name} table 101"));
+    let source: IpAddr = "fd98::2".parse().unwrap();
+    let added = |view: &KernelView| {
+        view.route(FAR6.into(), Some(source)).map(|hop| (hop.next_hop, hop.source))
+            == Some((client.into(), source))
+    };
+    followed(&view, "a rule", || ip(host, "-6 rule add from fd98::2 table 101"), added);
+    assert_eq!(view.route(FAR6.into(), None), None);
+}
+
 #[test]
 fn addresses_of_ipv6_count_once_they_may_be_used() {
     needs_root!();
@@ -241,26 +340,26 @@ fn routes_of_ipv6_are_the_kernels_choice() {
     let view = view(host);
     let name = host.interface();
     let far = IpAddr::from(FAR6);
-    let direct = view.route(client.into()).unwrap();
+    let direct = view.route(client.into(), None).unwrap();
     assert_eq!((direct.next_hop, direct.source), (client.into(), server.into()));
-    assert_eq!(view.route(server.into()), None, "our own address is not on the link");
-    assert_eq!(view.route(Ipv6Addr::LOCALHOST.into()), None);
-    assert_eq!(view.route(far), None);
+    assert_eq!(view.route(server.into(), None), None, "our own address is not on the link");
+    assert_eq!(view.route(Ipv6Addr::LOCALHOST.into(), None), None);
+    assert_eq!(view.route(far, None), None);
 
     let via = |view: &KernelView, next: Ipv6Addr| {
-        view.route(far).is_some_and(|hop| hop.next_hop == IpAddr::from(next))
+        view.route(far, None).is_some_and(|hop| hop.next_hop == IpAddr::from(next))
     };
     let add = || ip(host, &format!("-6 route add fd99::/64 via {client} mtu 1280"));
     followed(&view, "a gateway", add, |view| via(view, client));
-    let hop = view.route(far).unwrap();
+    let hop = view.route(far, None).unwrap();
     assert_eq!((hop.source, hop.mtu), (server.into(), Some(1280)));
     // A gateway by its link-local address.
     let link = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 9);
     let replace = || ip(host, &format!("-6 route replace fd99::/64 via {link} dev {name}"));
     followed(&view, "another gateway", replace, |view| via(view, link));
-    assert_eq!(view.route(far).unwrap().mtu, Some(1500));
+    assert_eq!(view.route(far, None).unwrap().mtu, Some(1500));
 
-    let none = |view: &KernelView| view.route(far).is_none();
+    let none = |view: &KernelView| view.route(far, None).is_none();
     let gateway = |view: &KernelView| via(view, link);
     followed(&view, "unreachable", || ip(host, &format!("-6 route add unreachable {FAR6}")), none);
     followed(&view, "reachable", || ip(host, &format!("-6 route del unreachable {FAR6}")), gateway);
@@ -336,7 +435,7 @@ fn lost_announcements_are_made_up_for() {
     view.process();
     assert_ne!(view.generation(), before);
     assert_eq!(view.addresses().len(), addresses + 1);
-    let hop = view.route([172, 16, 3, 3].into()).unwrap();
+    let hop = view.route([172, 16, 3, 3].into(), None).unwrap();
     assert_eq!(hop.next_hop, CLIENT);
 }
 
@@ -351,7 +450,7 @@ fn an_unknown_interface_is_an_error_and_a_vanished_one_is_empty() {
     let has_nothing = |view: &KernelView| view.addresses().is_empty();
     let delete = || ip(host, &format!("link del {}", host.interface()));
     followed(&view, "deletion", delete, has_nothing);
-    assert_eq!(view.route(CLIENT), None);
+    assert_eq!(view.route(CLIENT, None), None);
     assert!(view.resolve(CLIENT).is_err());
 }
 
@@ -368,7 +467,7 @@ fn an_unprivileged_reader_sees_it_all() {
         let dropped = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) };
         assert_eq!(dropped, 0);
         let view = KernelView::open(host.ifindex()).unwrap();
-        assert!(view.route(CLIENT).is_some());
+        assert!(view.route(CLIENT, None).is_some());
         let refused = view.resolve(CLIENT).unwrap_err();
         assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
         assert!(UdpSocket::bind(("0.0.0.0", 0)).is_ok());

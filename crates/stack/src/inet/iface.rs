@@ -28,7 +28,7 @@ use std::{
 pub struct Hop {
     /// Whom on the link to hand the packet to: a gateway, or the destination.
     pub next_hop: IpAddr,
-    /// The source address the kernel prefers on that way.
+    /// The source address that was asked about, else the one the kernel prefers on that way.
     pub source: IpAddr,
     /// The path's MTU in bytes where it is below the interface's.
     pub mtu: Option<u32>,
@@ -40,8 +40,8 @@ pub trait KernelTables: Send + Sync {
     fn generation(&self) -> u64;
     /// Whether one of the interface's addresses, with its prefix length, is what `is` asks for.
     fn has_address(&self, is: &mut dyn FnMut(IpAddr, u8) -> bool) -> bool;
-    /// The way to `destination` if it leads out of this interface.
-    fn route(&self, destination: IpAddr) -> Option<Hop>;
+    /// The way to `destination`, from `source` if one is named, if it leads out of this interface.
+    fn route(&self, destination: IpAddr, source: Option<IpAddr>) -> Option<Hop>;
     /// The link-layer address of a neighbour, also one that is stale.
     fn neighbour(&self, address: IpAddr) -> Option<MacAddr>;
     /// Has the kernel see to the neighbour: find it, or make sure of it (`NTF_USE`).

@@ -193,7 +193,6 @@ impl Inet {
                 end.set_scope_id(iface.scope_id());
             }
         }
-        let kernel_generation = iface.kernel_generation();
         let resolved = self.resolve(&iface, queue, link.next_hop, now);
         let whole = options.discover.keeps_whole(link.mtu_locked);
         let template = Template::new(protocol, (local, remote), whole, options, flow);
@@ -201,7 +200,7 @@ impl Inet {
         path.mtu = if options.discover.ignores_way() { iface.info().mtu } else { link.mtu };
         path.queue = queue;
         path.generation = generation;
-        path.kernel_generation = kernel_generation;
+        path.kernel_generation = link.kernel_generation;
         path.partial = iface.info().tx_checksum;
         match resolved {
             Resolved::To(mac, version) => {

@@ -2,7 +2,7 @@
 
 use super::{
     Cidr, Inet, SendError, Topology,
-    iface::Interface,
+    iface::{Hop, Interface, KernelTables},
     own6::{self, needs_scope},
 };
 use crate::sync::Arc;
@@ -55,6 +55,8 @@ pub(super) struct Link {
     pub(super) mtu: usize,
     /// The way's MTU was told to be so low that fragmenting by routers is allowed.
     pub(super) mtu_locked: bool,
+    /// The kernel's generation from before it was asked.
+    pub(super) kernel_generation: u64,
 }
 
 /// Whom on the link a packet goes to.
@@ -100,14 +102,14 @@ impl Inet {
         let specific = own.filter(|route| route.to.prefix() > 0);
         if let (None, true) = (specific, shared) {
             for iface in topology.shared() {
-                let Some(hop) = iface.kernel().and_then(|tables| tables.route(destination)) else {
-                    continue;
-                };
+                let generation = iface.kernel_generation();
+                let route =
+                    |tables: &Arc<dyn KernelTables>| tables.route(destination, named(local));
+                let Some(hop) = iface.kernel().and_then(route) else { continue };
                 if matches!(destination, IpAddr::V4(address) if iface.is_broadcast(address)) {
                     return Err(SendError::UseKernel);
                 }
-                let next_hop = NextHop::One(hop.next_hop);
-                return Ok(Way::Link(self.link(iface, next_hop, hop.source, hop.mtu, destination)));
+                return Ok(Way::Link(self.kernel_link(iface, hop, generation, destination)));
             }
         }
         let Some(route) = specific.or(own) else {
@@ -150,10 +152,10 @@ impl Inet {
         // Which groups and networks the kernel's interface is on is the kernel's to say.
         if let Some(tables) = iface.kernel() {
             let IpAddr::V6(address) = destination else { return Err(SendError::UseKernel) };
-            let hop = tables.route(destination).filter(|_| !address.is_multicast());
+            let generation = tables.generation();
+            let hop = tables.route(destination, named(local)).filter(|_| !address.is_multicast());
             let Some(hop) = hop else { return Err(SendError::UseKernel) };
-            let next_hop = NextHop::One(hop.next_hop);
-            return Ok(Way::Link(self.link(iface, next_hop, hop.source, hop.mtu, destination)));
+            return Ok(Way::Link(self.kernel_link(iface, hop, generation, destination)));
         }
         let source = match destination {
             IpAddr::V4(_) => match iface.own().first() {
@@ -168,6 +170,19 @@ impl Inet {
             IpAddr::V6(_) => NextHop::One(destination),
         };
         Ok(Way::Link(self.link(iface, next_hop, source, None, destination)))
+    }
+
+    /// The way that the kernel has named, asked when its tables were of `generation` at the least.
+    fn kernel_link(
+        &self,
+        iface: &Arc<Interface>,
+        hop: Hop,
+        generation: u64,
+        destination: IpAddr,
+    ) -> Link {
+        let next_hop = NextHop::One(hop.next_hop);
+        let link = self.link(iface, next_hop, hop.source, hop.mtu, destination);
+        Link { kernel_generation: generation, ..link }
     }
 
     fn link(
@@ -185,8 +200,14 @@ impl Inet {
             .map(|mtu| mtu as usize)
             .fold(iface.info().mtu, usize::min);
         let mtu_locked = told.is_some_and(|told| told.locked);
-        Link { iface: iface.clone(), next_hop, source, mtu, mtu_locked }
+        let kernel_generation = iface.kernel_generation();
+        Link { iface: iface.clone(), next_hop, source, mtu, mtu_locked, kernel_generation }
     }
+}
+
+/// The source a sender has named. Nothing is sent from a group, which a socket may be bound to.
+fn named(local: IpAddr) -> Option<IpAddr> {
+    (!local.is_unspecified() && !local.is_multicast()).then_some(local)
 }
 
 fn source6(iface: &Interface, destination: Ipv6Addr) -> Result<IpAddr, SendError> {

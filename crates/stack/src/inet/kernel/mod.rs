@@ -3,8 +3,8 @@
 //! kernel but what a sender there would: it starts resolutions and confirms neighbours that answer.
 //!
 //! Addresses and neighbours are copied whole and followed by rtnetlink's announcements (`tables.rs`);
-//! routes are asked for one destination at a time (`route.rs`), so that policy routing, metrics and next
-//! hop groups count as they do for the kernel's own packets. Whoever keeps an answer takes
+//! routes are asked for one destination and source at a time (`route.rs`), so that policy routing, metrics and
+//! next hop groups count as they do for the kernel's own packets. Whoever keeps an answer takes
 //! [`generation`](KernelView::generation) first and drops the answer when it has moved.
 
 mod receive;
@@ -26,6 +26,7 @@ use std::{
     io,
     net::{IpAddr, SocketAddrV6, UdpSocket},
     os::fd::{AsFd, BorrowedFd},
+    sync::atomic::AtomicBool,
     time::Duration,
 };
 
@@ -60,7 +61,7 @@ const DUMPS: u32 = 8;
 /// use busypoll_stack::inet::kernel::KernelView;
 /// let view = KernelView::open(2)?;
 /// let generation = view.generation();
-/// if let Some(hop) = view.route([10, 0, 0, 9].into()) {
+/// if let Some(hop) = view.route([10, 0, 0, 9].into(), None) {
 ///     match view.neighbour(hop.next_hop) {
 ///         Some(mac) => println!("send to {mac} from {} while generation is {generation}", hop.source),
 ///         None => view.resolve(hop.next_hop)?, // and look again when `fd` was readable
@@ -78,6 +79,8 @@ pub struct KernelView {
     tables: Mutex<Tables>,
     routes: Mutex<route::Cache>,
     generation: AtomicU64,
+    /// Announcements were lost, and not everything has been copied since.
+    stale: AtomicBool,
 }
 
 impl KernelView {
@@ -107,6 +110,7 @@ impl KernelView {
             tables: Mutex::new(Tables::default()),
             routes: Mutex::new(route::Cache::default()),
             generation: AtomicU64::new(1),
+            stale: AtomicBool::new(false),
         };
         view.dump()?;
         Ok(Arc::new(view))
@@ -117,7 +121,8 @@ impl KernelView {
         self.announcements.as_fd()
     }
 
-    /// Takes in what the kernel announced. Does not block. If announcements were lost, copies all again.
+    /// Takes in what the kernel announced. Does not block. If announcements were lost, copies all again; if that
+    /// fails, the old copy stands until the next announcement, with which it is tried again.
     pub fn process(&self) {
         let mut changed = false;
         let drained = self.announcements.drain(&mut |message| {
@@ -125,9 +130,13 @@ impl KernelView {
             changed |= change == Change::Paths;
         });
         if drained.is_err() {
-            // If this fails as well, the old copy stands until the next announcement.
-            let _ = self.dump();
-        } else if changed {
+            self.stale.store(true, Ordering::Relaxed);
+        }
+        if self.stale.swap(false, Ordering::Relaxed) && self.dump().is_err() {
+            self.stale.store(true, Ordering::Relaxed);
+        }
+        // What was lost may have been a route, which is in no copy.
+        if changed || drained.is_err() {
             self.bump();
         }
     }
@@ -149,18 +158,19 @@ impl KernelView {
         tables.addresses.iter().map(|a| (a.local, a.prefix)).collect()
     }
 
-    /// The way to `dst`, if the kernel would send there through this interface now. A system call unless
-    /// the answer is known.
-    pub fn route(&self, dst: IpAddr) -> Option<Hop> {
+    /// The way to `dst`, if the kernel would send there through this interface now: from the address `src`, or
+    /// from whichever it prefers. A system call unless the answer is known.
+    pub fn route(&self, dst: IpAddr, src: Option<IpAddr>) -> Option<Hop> {
         let generation = self.generation();
-        if let Some(known) = sync::lock(&self.routes).get(dst, generation) {
+        let ends = (dst, src);
+        if let Some(known) = sync::lock(&self.routes).get(ends, generation) {
             return known;
         }
         let mtu = sync::lock(&self.tables).mtu;
-        let answer = route::ask(&mut sync::lock(&self.questions), dst, self.ifindex, mtu);
+        let answer = route::ask(&mut sync::lock(&self.questions), ends, self.ifindex, mtu);
         // Anything but "no route" is the asking that failed: not worth keeping.
         let Ok(hop) = answer else { return None };
-        sync::lock(&self.routes).insert(dst, generation, hop);
+        sync::lock(&self.routes).insert(ends, generation, hop);
         hop
     }
 
@@ -188,11 +198,16 @@ impl KernelView {
     }
 
     /// Makes the kernel resolve `next_hop` as if it had a packet for it: an unknown one is asked for, a
-    /// stale one is verified. The outcome is announced: see [`fd`](KernelView::fd).
+    /// stale one is verified. The outcome is announced: see [`fd`](KernelView::fd). Entries that an administrator
+    /// has made stay as they are.
     ///
     /// # Errors
     /// Missing CAP_NET_ADMIN; the interface is gone or down.
     pub fn resolve(&self, next_hop: IpAddr) -> io::Result<()> {
+        let known = sync::lock(&self.tables).neighbours.get(&next_hop).copied();
+        if known.as_ref().is_some_and(Neighbour::is_cared_for) {
+            return Ok(());
+        }
         let is_link_local =
             &mut |own, _| matches!(own, IpAddr::V6(own) if own.is_unicast_link_local());
         match next_hop {
@@ -203,7 +218,10 @@ impl KernelView {
                 let packets = self.packets.as_ref().ok_or(io::ErrorKind::Unsupported)?;
                 packets.send_to(&[], to).map(drop)
             }
-            _ => self.tell(next_hop, 0, NTF_USE, NLM_F_CREATE),
+            _ => {
+                let lasting = known.as_ref().map_or(0, Neighbour::lasting);
+                self.tell(next_hop, 0, NTF_USE | lasting, NLM_F_CREATE)
+            }
         }
     }
 
@@ -211,15 +229,16 @@ impl KernelView {
     /// lookup; a system call at most once a second per neighbour.
     pub fn confirm(&self, next_hop: IpAddr) {
         let now = time::now();
-        {
+        let lasting = {
             let mut tables = sync::lock(&self.tables);
             let Some(neighbour) = tables.neighbours.get_mut(&next_hop) else { return };
             if !neighbour.wants_confirmation(now, CONFIRM_EVERY) {
                 return;
             }
-        }
+            neighbour.lasting()
+        };
         // A neighbour that vanished meanwhile needs none.
-        let _ = self.tell(next_hop, tables::NUD_REACHABLE, 0, 0);
+        let _ = self.tell(next_hop, tables::NUD_REACHABLE, lasting, 0);
     }
 
     /// One RTM_NEWNEIGH.
@@ -269,8 +288,8 @@ impl KernelTables for KernelView {
         sync::lock(&self.tables).addresses.iter().any(|a| is(a.local, a.prefix))
     }
 
-    fn route(&self, destination: IpAddr) -> Option<Hop> {
-        KernelView::route(self, destination)
+    fn route(&self, destination: IpAddr, source: Option<IpAddr>) -> Option<Hop> {
+        KernelView::route(self, destination, source)
     }
 
     fn neighbour(&self, address: IpAddr) -> Option<MacAddr> {
@@ -296,3 +315,47 @@ fn unbound() -> io::Result<UdpSocket> {
 
 /// Neighbours by address.
 type Neighbours = HashMap<IpAddr, Neighbour>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use busypoll_lab::{Lab, needs, needs_root};
+    use std::{net::Ipv4Addr, os::fd::AsRawFd};
+
+    /// Announcements were lost when nothing could be asked: they are made up for as soon as something can.
+    #[test]
+    fn what_was_lost_is_asked_for_until_there_is_an_answer() {
+        needs_root!();
+        needs!(program "ip");
+        let host = Lab::single().unwrap();
+        let ip = |script: String| {
+            use std::io::Write;
+            let mut ip = host.command("ip");
+            let mut ip =
+                ip.args(["-batch", "-"]).stdin(std::process::Stdio::piped()).spawn().unwrap();
+            ip.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+            assert!(ip.wait().unwrap().success());
+        };
+        let add = |n: u8| format!("addr add {}/32 dev lo\n", Ipv4Addr::new(10, 9, 0, n));
+        let view = host.enter(|| KernelView::open(1)).unwrap().unwrap();
+        let few: libc::c_int = 1;
+        let len = size_of_val(&few) as libc::socklen_t;
+        let (fd, value) = (view.fd().as_raw_fd(), (&raw const few).cast());
+        // SAFETY: the option takes an int.
+        let set = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, value, len) };
+        assert_eq!(set, 0);
+        // Nobody in the kernel hears this one.
+        let deaf = Socket::of(libc::NETLINK_USERSOCK).unwrap();
+        let asks = std::mem::replace(&mut *sync::lock(&view.questions), deaf);
+        let before = view.generation();
+        ip((1..=200).map(add).collect());
+        view.process();
+        assert_ne!(view.generation(), before, "a route may have been lost, too");
+        view.process();
+        assert!(view.addresses().len() < 200, "nothing was lost");
+        *sync::lock(&view.questions) = asks;
+        ip(add(201));
+        view.process();
+        assert_eq!(view.addresses().iter().filter(|(ip, _)| !ip.is_loopback()).count(), 201);
+    }
+}

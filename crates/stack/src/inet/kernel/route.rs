@@ -11,6 +11,7 @@ use std::{collections::HashMap, io, net::IpAddr};
 // linux/rtnetlink.h
 const RTM_GETROUTE: u16 = 26;
 const RTA_DST: u16 = 1;
+const RTA_SRC: u16 = 2;
 const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
 const RTA_PREFSRC: u16 = 7;
@@ -24,24 +25,28 @@ const RTN_MULTICAST: u8 = 5;
 const RTMSG: usize = 12;
 const RTMSG_TYPE: usize = 7;
 
-/// Answers kept. A host that talks to more destinations asks again: a few microseconds each.
+/// Answers kept. A host that talks to more destinations, or from more addresses, asks again: a few microseconds
+/// each.
 const KEPT: usize = 1024;
 
-/// Answers by destination, each with the generation it was asked in.
+/// A destination, and the source if the sender has named one: rules go by both.
+pub(super) type Ends = (IpAddr, Option<IpAddr>);
+
+/// Answers, each with the generation it was asked in.
 #[derive(Default)]
-pub(super) struct Cache(HashMap<IpAddr, (u64, Option<Hop>)>);
+pub(super) struct Cache(HashMap<Ends, (u64, Option<Hop>)>);
 
 impl Cache {
     /// What is known: outer `None` if nothing.
-    pub(super) fn get(&self, dst: IpAddr, generation: u64) -> Option<Option<Hop>> {
-        self.0.get(&dst).filter(|(asked, _)| *asked == generation).map(|(_, hop)| *hop)
+    pub(super) fn get(&self, ends: Ends, generation: u64) -> Option<Option<Hop>> {
+        self.0.get(&ends).filter(|(asked, _)| *asked == generation).map(|(_, hop)| *hop)
     }
 
-    pub(super) fn insert(&mut self, dst: IpAddr, generation: u64, hop: Option<Hop>) {
+    pub(super) fn insert(&mut self, ends: Ends, generation: u64, hop: Option<Hop>) {
         if self.0.len() >= KEPT {
             self.0.clear();
         }
-        self.0.insert(dst, (generation, hop));
+        self.0.insert(ends, (generation, hop));
     }
 }
 
@@ -50,20 +55,13 @@ impl Cache {
 /// interface's may have been lowered since the NIC was opened.
 pub(super) fn ask(
     socket: &mut Socket,
-    dst: IpAddr,
+    ends: Ends,
     ifindex: u32,
     mtu: u32,
 ) -> io::Result<Option<Hop>> {
-    let mut header = [0; RTMSG];
-    header[0] = family(dst);
-    header[1] = if dst.is_ipv4() { 32 } else { 128 };
-    let mut request = Request::new(RTM_GETROUTE, &header).attribute(RTA_DST, &octets(dst));
-    if matches!(dst, IpAddr::V6(v6) if v6.is_unicast_link_local()) {
-        // Such an address means something on one link only: this one.
-        request = request.attribute(RTA_OIF, &ifindex.to_ne_bytes());
-    }
+    let (dst, src) = ends;
     let mut hop = None;
-    let answered = socket.request(request, &mut |message| {
+    let answered = socket.request(question(ends, ifindex), &mut |message| {
         let kind = message.payload.get(RTMSG_TYPE).copied().unwrap_or(0);
         let (mut oif, mut gateway, mut source, mut route_mtu) = (None, None, None, None);
         for (attribute, value) in message.attributes(RTMSG) {
@@ -82,7 +80,8 @@ pub(super) fn ask(
             }
         }
         let sendable = matches!(kind, RTN_UNICAST | RTN_BROADCAST | RTN_MULTICAST);
-        if let (true, Some(source)) = (sendable && oif == Some(ifindex), source) {
+        // A source that was named is not repeated.
+        if let (true, Some(source)) = (sendable && oif == Some(ifindex), src.or(source)) {
             hop = Some(Hop {
                 next_hop: gateway.unwrap_or(dst),
                 source,
@@ -102,5 +101,53 @@ pub(super) fn ask(
             Ok(None)
         }
         Err(e) => Err(e),
+    }
+}
+
+fn question((dst, src): Ends, ifindex: u32) -> Request {
+    let bits = if dst.is_ipv4() { 32 } else { 128 };
+    let mut header = [0; RTMSG];
+    (header[0], header[1]) = (family(dst), bits);
+    header[2] = src.map_or(0, |_| bits);
+    let mut request = Request::new(RTM_GETROUTE, &header).attribute(RTA_DST, &octets(dst));
+    if let Some(src) = src {
+        request = request.attribute(RTA_SRC, &octets(src));
+    }
+    if matches!(dst, IpAddr::V6(v6) if v6.is_unicast_link_local()) {
+        // Such an address means something on one link only: this one.
+        request = request.attribute(RTA_OIF, &ifindex.to_ne_bytes());
+    }
+    request
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 9));
+    const SRC: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 2, 0, 2));
+
+    #[test]
+    fn a_named_source_is_part_of_the_question() {
+        let asked = |src| question((DST, src), 7).finish(1)[16..].to_vec();
+        let attribute = |kind: u16, value: [u8; 4]| {
+            [&8u16.to_ne_bytes()[..], &kind.to_ne_bytes(), &value].concat()
+        };
+        let header = |bits| [libc::AF_INET as u8, 32, bits, 0, 0, 0, 0, 0, 0, 0, 0, 0].to_vec();
+        let to = attribute(RTA_DST, [10, 0, 0, 9]);
+        assert_eq!(asked(None), [header(0), to.clone()].concat());
+        let from = attribute(RTA_SRC, [10, 2, 0, 2]);
+        assert_eq!(asked(Some(SRC)), [header(32), to, from].concat());
+    }
+
+    #[test]
+    fn an_answer_counts_for_its_source_alone() {
+        let mut cache = Cache::default();
+        let hop = Hop { next_hop: DST, source: SRC, mtu: None };
+        cache.insert((DST, Some(SRC)), 1, Some(hop));
+        assert_eq!(cache.get((DST, Some(SRC)), 1), Some(Some(hop)));
+        assert_eq!(cache.get((DST, None), 1), None);
+        assert_eq!(cache.get((DST, Some(DST)), 1), None);
+        assert_eq!(cache.get((DST, Some(SRC)), 2), None);
     }
 }

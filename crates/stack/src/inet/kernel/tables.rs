@@ -36,6 +36,8 @@ const IFA_LOCAL: u16 = 2;
 const IFA_BROADCAST: u16 = 4;
 const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
+const NDA_FLAGS_EXT: u16 = 15;
+const NTF_EXT_LEARNED: u8 = 0x10;
 pub(super) const NUD_REACHABLE: u16 = 0x02;
 const NUD_STALE: u16 = 0x04;
 const NUD_DELAY: u16 = 0x08;
@@ -47,6 +49,7 @@ const NUD_PERMANENT: u16 = 0x80;
 const NUD_DYNAMIC: u16 = NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE;
 const NUD_USABLE: u16 = NUD_DYNAMIC | NUD_NOARP | NUD_PERMANENT;
 
+const AF_UNSPEC: u8 = libc::AF_UNSPEC as u8;
 const AF_INET: u8 = libc::AF_INET as u8;
 const AF_INET6: u8 = libc::AF_INET6 as u8;
 /// Nobody may use the address yet, or ever: another host may have it, or has it (RFC 4862 section 5.4).
@@ -79,6 +82,9 @@ pub(super) struct Address {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Neighbour {
     state: u16,
+    /// NTF_*, and those of NDA_FLAGS_EXT.
+    flags: u8,
+    more_flags: u32,
     mac: MacAddr,
     confirmed: Option<Instant>,
 }
@@ -92,11 +98,21 @@ impl Neighbour {
         self.state & NUD_FAILED != 0
     }
 
-    /// Whether to confirm it now, and if so notes that. An administrator's entry (permanent, noarp) is
-    /// never confirmed: that would make it an ordinary one.
+    /// Somebody else sees to it: an administrator (permanent, noarp), or the kernel unasked (managed). Any message
+    /// of ours would make it an ordinary one, NTF_USE included (`__neigh_update`).
+    pub(super) fn is_cared_for(&self) -> bool {
+        self.state & (NUD_NOARP | NUD_PERMANENT) != 0 || self.more_flags != 0
+    }
+
+    /// The flags that a message about it must name, as it loses them otherwise: that a control plane has learned it.
+    pub(super) fn lasting(&self) -> u8 {
+        self.flags & NTF_EXT_LEARNED
+    }
+
+    /// Whether to confirm it now, and if so notes that.
     pub(super) fn wants_confirmation(&mut self, now: Instant, every: Duration) -> bool {
         let due = self.confirmed.is_none_or(|last| now.since(last) >= every);
-        let wants = due && self.state & NUD_DYNAMIC != 0;
+        let wants = due && self.state & NUD_DYNAMIC != 0 && !self.is_cared_for();
         if wants {
             self.confirmed = Some(now);
         }
@@ -169,6 +185,11 @@ impl Tables {
     /// An interface that goes down takes its routes with it without a word (fib_sync_down_dev), so
     /// any interface's change of flags may change a path.
     fn link(&mut self, ifindex: u32, message: Message<'_>) -> Change {
+        // A bridge tells of its ports in messages of its own, among them that a port, which lives on, has left it
+        // (RTM_DELLINK, `br_ifinfo_notify`).
+        if message.payload.first() != Some(&AF_UNSPEC) {
+            return Change::None;
+        }
         let [Some(index), Some(flags), Some(change)] =
             [4, 8, 12].map(|at| u32_at(message.payload, at))
         else {
@@ -231,19 +252,23 @@ impl Tables {
     }
 
     fn neighbour(&mut self, ifindex: u32, message: Message<'_>) -> Change {
-        let (Some(&family), Some(index), Some(state)) =
-            (message.payload.first(), u32_at(message.payload, 4), u16_at(message.payload, 8))
-        else {
+        let (Some(&family), Some(index), Some(state), Some(&flags)) = (
+            message.payload.first(),
+            u32_at(message.payload, 4),
+            u16_at(message.payload, 8),
+            message.payload.get(10),
+        ) else {
             return Change::None;
         };
         if !matches!(family, AF_INET | AF_INET6) || index != ifindex {
             return Change::None;
         }
-        let (mut destination, mut mac) = (None, None);
+        let (mut destination, mut mac, mut more_flags) = (None, None, 0);
         for (kind, value) in message.attributes(NDMSG) {
             match kind {
                 NDA_DST => destination = ip(value),
                 NDA_LLADDR => mac = value.try_into().ok().map(MacAddr),
+                NDA_FLAGS_EXT => more_flags = u32_at(value, 0).unwrap_or(0),
                 _ => {}
             }
         }
@@ -253,6 +278,8 @@ impl Tables {
             let neighbour = Neighbour {
                 // A state that promises an address without one would be none of use.
                 state: if mac.is_some() { state } else { state & NUD_FAILED },
+                flags,
+                more_flags,
                 mac: mac.unwrap_or(MacAddr([0; 6])),
                 confirmed: before.and_then(|b| b.confirmed),
             };
@@ -283,4 +310,28 @@ pub(super) fn octets(address: IpAddr) -> Vec<u8> {
 
 pub(super) fn family(address: IpAddr) -> u8 {
     if address.is_ipv4() { AF_INET } else { AF_INET6 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AF_BRIDGE: u8 = libc::AF_BRIDGE as u8;
+
+    /// A bridge says of a port that left it what is said of a device that went, but for the family.
+    #[test]
+    fn only_messages_about_the_device_itself_count() {
+        let mut tables = Tables { mtu: 1500, flags: 1, ..Tables::default() };
+        let told = |tables: &mut Tables, kind, family| {
+            let mut link = [0; IFINFO];
+            (link[0], link[4]) = (family, 7);
+            tables.apply(7, Message::of(kind, &link))
+        };
+        for kind in [RTM_NEWLINK, RTM_DELLINK] {
+            assert_eq!(told(&mut tables, kind, AF_BRIDGE), Change::None);
+            assert_eq!((tables.mtu, tables.flags), (1500, 1));
+        }
+        assert_eq!(told(&mut tables, RTM_DELLINK, AF_UNSPEC), Change::Paths);
+        assert_eq!(tables.mtu, 0);
+    }
 }

@@ -1,7 +1,11 @@
 //! An interface shared with the kernel: its tables are asked, and what is its business left to it.
 
 use super::*;
-use std::{collections::BTreeMap, net::IpAddr, sync::atomic::Ordering};
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 /// Tables of a kernel that we play ourselves.
 #[derive(Default)]
@@ -10,6 +14,10 @@ struct Tables {
     neighbours: Mutex<BTreeMap<IpAddr, MacAddr>>,
     resolved: Mutex<Vec<IpAddr>>,
     confirmed: Mutex<Vec<IpAddr>>,
+    /// A route changes as soon as it has been asked for.
+    restless: AtomicBool,
+    /// The sources that routes were asked for from.
+    sources: Mutex<Vec<Option<IpAddr>>>,
 }
 
 impl Tables {
@@ -32,9 +40,13 @@ impl KernelTables for Tables {
         is(A.into(), 24)
     }
 
-    fn route(&self, destination: IpAddr) -> Option<Hop> {
+    fn route(&self, destination: IpAddr, source: Option<IpAddr>) -> Option<Hop> {
+        self.sources.lock().unwrap().push(source);
+        if self.restless.load(Ordering::Relaxed) {
+            self.generation.fetch_add(1, Ordering::Release);
+        }
         let IpAddr::V4(v4) = destination else { return None };
-        let source = A.into();
+        let source = source.unwrap_or(A.into());
         match v4.octets() {
             [10, 0, 0, _] => Some(Hop { next_hop: destination, source, mtu: None }),
             [192, 0, 2, _] => Some(Hop { next_hop: B.into(), source, mtu: Some(1400) }),
@@ -106,6 +118,27 @@ fn a_neighbour_the_kernel_does_not_find_is_unreachable() {
     a.wait(Duration::from_secs(3));
     let error = SocketError { errno: libc::EHOSTUNREACH, hard: false, mtu: None };
     assert_eq!(mailbox.take(), [Got::Error(error, "10.0.0.2:2".parse().unwrap())]);
+}
+
+#[test]
+fn a_route_that_changes_while_it_is_asked_for_is_asked_for_again() {
+    let (a, tables) = shared();
+    tables.learn(B, MAC_B);
+    tables.restless.store(true, Ordering::Relaxed);
+    assert!(!a.path("0.0.0.0:1", "192.0.2.1:2").is_current(&a.inet));
+    tables.restless.store(false, Ordering::Relaxed);
+    assert!(a.path("0.0.0.0:1", "192.0.2.1:2").is_current(&a.inet));
+}
+
+#[test]
+fn the_kernel_is_asked_for_the_way_from_the_address_that_is_named() {
+    let (a, tables) = shared();
+    let second = "10.0.0.3:1";
+    assert_eq!(a.path(second, "192.0.2.1:2").local(), second.parse().unwrap());
+    a.path("0.0.0.0:1", "192.0.2.1:2");
+    a.path("224.0.0.251:1", "192.0.2.1:2");
+    let named = Some("10.0.0.3".parse().unwrap());
+    assert_eq!(*tables.sources.lock().unwrap(), [named, None, None]);
 }
 
 #[test]

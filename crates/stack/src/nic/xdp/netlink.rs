@@ -67,7 +67,7 @@ impl Request {
         self
     }
 
-    fn finish(mut self, sequence: u32) -> Vec<u8> {
+    pub(crate) fn finish(mut self, sequence: u32) -> Vec<u8> {
         let length = self.0.len() as u32;
         self.0[0..4].copy_from_slice(&length.to_ne_bytes());
         self.0[8..12].copy_from_slice(&sequence.to_ne_bytes());
@@ -87,6 +87,11 @@ pub(crate) struct Message<'a> {
 }
 
 impl<'a> Message<'a> {
+    #[cfg(test)]
+    pub(crate) fn of(kind: u16, payload: &'a [u8]) -> Message<'a> {
+        Message { kind, flags: 0, sequence: 0, payload }
+    }
+
     /// The attributes behind a family header of `header` bytes.
     pub(crate) fn attributes(&self, header: usize) -> Attributes<'a> {
         Attributes(self.payload.get(header.next_multiple_of(4)..).unwrap_or_default())
