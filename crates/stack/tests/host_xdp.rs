@@ -7,7 +7,7 @@ use busypoll_lab::{Lab, LabHost, Namespace, needs, needs_root};
 use busypoll_stack::{Host, UdpSocket, nic::xdp::Xdp};
 use std::{
     io::ErrorKind,
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as KernelSocket},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as KernelSocket},
     thread,
     time::{Duration, Instant},
 };
@@ -324,6 +324,59 @@ fn the_interface_works_for_everybody_else() {
     let again = kernel_socket(&lab.server, any(7));
     client.send_to(b"x", (lab.server.ipv4(), 7)).unwrap();
     assert_eq!(again.recv(&mut [0; 8]).unwrap(), 1);
+}
+
+/// The kernel's socket for errors gets errors alone: with all that people ping it would fill.
+#[test]
+fn pings_are_none_of_our_business() {
+    needs_root!();
+    needs!(program "ping");
+    let lab = Lab::builder().build().unwrap();
+    let server_host = host(&lab.server);
+    let address = lab.server.ipv4().to_string();
+    let ping = lab.client.command("ping").args(["-c3", "-i0.2", "-q", &address]).output().unwrap();
+    assert!(ping.status.success(), "{}", String::from_utf8_lossy(&ping.stdout));
+    let server = bind(&lab.server, &server_host, "0.0.0.0:0").unwrap();
+    server.connect((lab.client.ipv4(), 9)).unwrap();
+    server.send(b"anyone?").unwrap();
+    assert_eq!(server.recv(&mut [0; 8]).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    // The refusal came after them.
+    assert!(server_host.counters().contains(&("IcmpInMsgs", 1)), "{:?}", server_host.counters());
+}
+
+#[test]
+fn a_neighbour_that_an_administrator_has_named_stays_named() {
+    needs_root!();
+    needs!(program "ip");
+    let lab = Lab::builder().build().unwrap();
+    let mac = lab.client.mac().map(|byte| format!("{byte:02x}")).join(":");
+    let ips = [Some(lab.client.ipv4().into()), lab.client.ipv6().map(IpAddr::from)];
+    let ips: Vec<IpAddr> = ips.into_iter().flatten().collect();
+    let neigh = |rest: &str| {
+        let arguments = format!("neigh {rest} dev {}", lab.server.interface());
+        let output = lab.server.command("ip").args(arguments.split(' ')).output().unwrap();
+        assert!(output.status.success(), "{arguments}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    if lab.server.ipv6().is_some() {
+        // Without one of these the kernel is given a packet, and told nothing.
+        let add = ["-6", "addr", "add", "fe80::77/64", "dev", lab.server.interface(), "nodad"];
+        assert!(lab.server.command("ip").args(add).status().unwrap().success());
+    }
+    for ip in &ips {
+        neigh(&format!("replace {ip} lladdr {mac} nud permanent"));
+    }
+    let server_host = host(&lab.server);
+    for ip in ips {
+        let any = if ip.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+        let server = bind(&lab.server, &server_host, any).unwrap();
+        let client = lab.client.enter(|| KernelSocket::bind((ip, 0))).unwrap().unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        server.send_to(b"hello", client.local_addr().unwrap()).unwrap();
+        assert_eq!(client.recv(&mut [0; 8]).unwrap(), 5);
+        let shown = neigh(&format!("show {ip}"));
+        assert!(shown.contains("PERMANENT"), "{shown}");
+    }
 }
 
 #[test]

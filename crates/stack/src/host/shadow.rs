@@ -129,6 +129,10 @@ const ICMPV6: u64 = 2;
 const FIRST_VIEW: u64 = 3;
 const FIRST_SHADOW: u64 = 1 << 32;
 
+/// So much is taken from one socket at a time, so that a flood to it does not starve the others: epoll reports the
+/// rest.
+const AT_ONCE: u32 = 64;
+
 impl Service {
     pub(super) fn start(
         inet: Arc<Inet>,
@@ -459,14 +463,16 @@ impl State {
     }
 
     fn icmp(&self, buffer: &mut [u8], pass: &mut Pass) {
-        while let Some(len) = receive(&self.icmp, buffer) {
+        for _ in 0..AT_ONCE {
+            let Some(len) = receive(&self.icmp, buffer) else { return };
             self.inet.icmp_error_input(&buffer[..len], pass);
         }
     }
 
     fn icmpv6(&self, buffer: &mut [u8], pass: &mut Pass) {
         let Some(socket) = &self.icmpv6 else { return };
-        while let Ok(received) = recv_with_destination(socket.as_fd(), buffer) {
+        for _ in 0..AT_ONCE {
+            let Ok(received) = recv_with_destination(socket.as_fd(), buffer) else { return };
             if let IpAddr::V6(local) = received.to {
                 let message = &buffer[..received.len];
                 self.inet.icmpv6_error_input(message, local, received.interface, pass);
@@ -490,8 +496,7 @@ impl State {
             };
             (entry.socket.clone(), entry.endpoint.clone(), entry.port)
         };
-        // Bounded, so that a flood to one socket does not starve the others: epoll reports the rest.
-        for _ in 0..64 {
+        for _ in 0..AT_ONCE {
             match recv_with_destination(socket.as_fd(), buffer) {
                 Ok(Received { len, from, to, ttl, tos, .. }) => {
                     let (to, payload) = (SocketAddr::new(to, port), &buffer[..len]);

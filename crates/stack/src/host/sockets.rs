@@ -27,13 +27,18 @@ impl IcmpSockets {
     }
 }
 
-/// A socket that gets every ICMP packet of the namespace.
+/// A socket that gets the ICMP errors of the namespace.
 fn raw_icmp() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: a plain system call.
-    sys::owned(unsafe { libc::socket(libc::AF_INET, kind, libc::IPPROTO_ICMP) }).map_err(|error| {
+    let socket = unsafe { libc::socket(libc::AF_INET, kind, libc::IPPROTO_ICMP) };
+    let socket = sys::owned(socket).map_err(|error| {
         io::Error::new(error.kind(), format!("raw ICMP socket: {error} (it needs CAP_NET_RAW)"))
-    })
+    })?;
+    // `struct icmp_filter`: a bit that is set keeps its type out. Pings would fill the socket, and errors be lost.
+    let errors = 1u32 << 3 | 1 << 4 | 1 << 11 | 1 << 12;
+    set_option(&socket, libc::SOL_RAW, ICMP_FILTER, !errors)?;
+    Ok(socket)
 }
 
 pub(super) fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Option<usize> {
@@ -65,7 +70,8 @@ fn raw_icmpv6() -> io::Result<Option<OwnedFd>> {
     Ok(Some(socket))
 }
 
-/// include/uapi/linux/icmpv6.h.
+/// include/uapi/linux/icmp.h, icmpv6.h.
+const ICMP_FILTER: i32 = 1;
 const ICMPV6_FILTER: i32 = 1;
 
 /// A kernel UDP socket bound to `local` that tells the destination of what it receives.
