@@ -16,9 +16,6 @@ use std::{io, ptr, sync::atomic::Ordering, time::Duration};
 /// # Errors
 /// ENOPROTOOPT for one our stack does not know.
 pub fn set_number(live: &Live, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
-    if let Some(result) = set_buffer(live, level, name, value) {
-        return result;
-    }
     match live {
         Live::Udp(udp) => udp.setsockopt(level, name, value),
         Live::Stream(stream) => stream.setsockopt(level, name, value),
@@ -26,13 +23,23 @@ pub fn set_number(live: &Live, level: c_int, name: c_int, value: c_int) -> io::R
     }
 }
 
-fn set_buffer(live: &Live, level: c_int, name: c_int, value: c_int) -> Option<io::Result<()>> {
-    let plain = match (level, name) {
-        (libc::SOL_SOCKET, libc::SO_RCVBUFFORCE) => libc::SO_RCVBUF,
-        (libc::SOL_SOCKET, libc::SO_SNDBUFFORCE) => libc::SO_SNDBUF,
-        _ => return None,
-    };
-    Some(set_number(live, level, plain, value))
+/// The buffer whose size an option sets.
+fn buffer(level: c_int, name: c_int) -> Option<c_int> {
+    match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_RCVBUFFORCE) => Some(libc::SO_RCVBUF),
+        (libc::SOL_SOCKET, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE) => Some(libc::SO_SNDBUF),
+        _ => None,
+    }
+}
+
+/// What the kernel has made of the size that `fd` was given for a buffer, which has bounds; not doubled.
+fn size_of_buffer(fd: c_int, name: c_int) -> Option<c_int> {
+    let mut doubled: c_int = 0;
+    let mut len = size_of_val(&doubled) as socklen_t;
+    let to = (&raw mut doubled).cast();
+    // SAFETY: valid places for the answer.
+    let told = unsafe { real::getsockopt(fd, libc::SOL_SOCKET, name, to, &raw mut len) };
+    (told == 0).then_some(doubled / 2)
 }
 
 fn get_number(live: &Live, level: c_int, name: c_int) -> io::Result<c_int> {
@@ -161,8 +168,11 @@ fn took(file: &Ref, fd: c_int, level: c_int, name: c_int, value: &[u8]) -> io::R
         }
         (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO | libc::SO_LINGER, None) => {}
         (_, _, live) => {
-            // One byte will do for many of IP's.
-            let number = number.or_else(|| value.first().map(|byte| c_int::from(*byte)));
+            let (name, number) = match buffer(level, name) {
+                Some(buffer) => (buffer, size_of_buffer(fd, buffer)),
+                // One byte will do for many of IP's.
+                None => (name, number.or_else(|| value.first().map(|byte| c_int::from(*byte)))),
+            };
             if let Some(number) = number {
                 file.remember(level, name, number);
                 if let Some(live) = live {

@@ -155,10 +155,46 @@ static void ioctls(void)
     close(s);
 }
 
+/* Sizes that the kernel bounds, given before a socket is used and after. */
+static void buffers(void)
+{
+    static const int sizes[] = { 0, 1, 1024, -1, 1 << 30 }, lengths[] = { 1, 500, 1400 };
+    static char data[20000];
+
+    begin("sizes of buffers");
+    for (int i = 0; i < 10; i++) {
+        int u = udp(), s = tcp(), size = sizes[i / 2], used = i % 2;
+
+        connect(u, SA(peer), peer.len);
+        if (used) {
+            DO(send(u, "x", 1, 0));
+            DO(recv(u, data, sizeof data, 0));
+            DO(connect(s, SA(peer), peer.len));
+        }
+        for (int j = 0; j < 2; j++) {
+            OPTION(j ? s : u, SOL_SOCKET, SO_SNDBUF, size);
+            OPTION(j ? s : u, SOL_SOCKET, SO_RCVBUF, size);
+        }
+        if (!used)
+            DO(connect(s, SA(peer), peer.len));
+        for (int j = 0; j < 3; j++) {
+            DO(send(u, data, lengths[j], 0));
+            await(u, POLLIN);
+            DO(recv(u, data, sizeof data, MSG_DONTWAIT));
+        }
+        DO(write(s, "e", 1));
+        DO(write(s, data, sizeof data));
+        SAY(drain(s, sizeof data));
+        close(u);
+        close(s);
+    }
+}
+
 void cases_options(void)
 {
     of_any_socket(SOCK_STREAM);
     of_any_socket(SOCK_DGRAM);
     of_tcp();
+    buffers();
     ioctls();
 }
