@@ -45,7 +45,10 @@ pub unsafe fn close_other(fd: c_int) -> c_int {
 /// # Safety
 /// That of close_range(2).
 pub unsafe fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
-    let Some(_inside) = Inside::enter() else {
+    // The kernel refuses flags that it does not know.
+    let known = (libc::CLOSE_RANGE_CLOEXEC | libc::CLOSE_RANGE_UNSHARE) as c_int;
+    let inside = if flags & !known == 0 { Inside::enter() } else { None };
+    let Some(_inside) = inside else {
         // SAFETY: the caller's contract.
         return unsafe { kernel::close_range(first, last, flags) };
     };
@@ -286,6 +289,7 @@ pub unsafe fn ioctl(file: Ref, fd: c_int, request: libc::c_ulong, argument: usiz
     }
     let Some((_inside, file)) = enter(file) else { return by_kernel() };
     let count = match (file.live(), request) {
+        (Some(Live::Udp(_)), SIOCOUTQNSD) => return by_kernel(),
         (Some(Live::Udp(udp)), libc::FIONREAD) => udp.waiting().1,
         (Some(Live::Udp(_)), _) => 0,
         (Some(Live::Stream(stream)), libc::FIONREAD) => stream.unread(),

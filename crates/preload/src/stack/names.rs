@@ -218,7 +218,8 @@ fn connect_tcp(
         Some(Live::Stream(live)) => live,
         _ => {
             let bound = local(fd).unwrap_or(address::any(file.domain));
-            if file.domain == libc::AF_INET && remote.is_ipv6() {
+            // The kernel knows which error it is.
+            if (file.domain == libc::AF_INET6) != remote.is_ipv6() {
                 return None;
             }
             let local = (bound.port() != 0).then_some(bound);

@@ -50,8 +50,10 @@ unsafe fn vectors<'a>(iov: *const iovec, count: usize, too_many: i32) -> io::Res
     if count > MOST {
         return Err(error(too_many));
     }
-    if iov.is_null() || count == 0 {
-        return Ok(&[]);
+    match (count, iov.is_null()) {
+        (0, _) => return Ok(&[]),
+        (_, true) => return Err(error(libc::EFAULT)),
+        _ => {}
     }
     // SAFETY: the caller's word.
     let vectors = unsafe { slice::from_raw_parts(iov, count) };

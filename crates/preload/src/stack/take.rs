@@ -56,9 +56,6 @@ fn receive_datagram(
     pieces: &mut [IoSliceMut<'_>],
     flags: c_int,
 ) -> io::Result<Got> {
-    if flags & libc::MSG_OOB != 0 {
-        return Err(error(libc::EOPNOTSUPP));
-    }
     let how = how(flags);
     let message = match udp.recv_message(pieces, how) {
         Err(stopped) if stopped.kind() == io::ErrorKind::Interrupted => inside

@@ -70,6 +70,10 @@ static void in_parts(void)
     DO(pwrite(s, a, 1, 0));
     DO(lseek(s, 0, SEEK_CUR));
     DO(sendmsg(s, NULL, 0));
+    DO(readv(s, NULL, 1));
+    DO(writev(s, NULL, 1));
+    DO(close_range(s, s, 0x100));
+    DO(send(s, "x", 1, 0));
     close(s);
     DO(readv(s, in, 2));
     DO(writev(s, out, 3));

@@ -3,6 +3,26 @@
 
 #include <pthread.h>
 
+/* A socket of one family asked to connect to an address of the other. */
+static void other_family(void)
+{
+    struct sockaddr_in four = { .sin_family = AF_INET, .sin_port = htons(7) };
+    struct sockaddr_in6 six = { .sin6_family = AF_INET6, .sin6_port = htons(7) };
+    union {
+        struct sockaddr_in address;
+        char room[sizeof(struct sockaddr_in6)];
+    } long_four = { .address = four };
+    int s = tcp();
+
+    if (family == AF_INET) {
+        DO(connect(s, (void *)&six, sizeof six));
+    } else {
+        DO(connect(s, (void *)&four, sizeof four));
+        DO(connect(s, (void *)&long_four, sizeof long_four));
+    }
+    close(s);
+}
+
 static void connecting(void)
 {
     struct address nowhere = with_port(peer, 9), at, name;
@@ -116,6 +136,7 @@ static void accepting(void)
     close(s);
     close(c);
     DO(accept4(l, NULL, NULL, 0x40000000));
+    other_family();
     c = called('b', &at);
     await(l, POLLIN);
     from.len = -1;

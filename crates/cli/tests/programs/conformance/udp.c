@@ -1,6 +1,7 @@
 /* Datagrams. */
 #include "conformance.h"
 
+#include <linux/sockios.h>
 #include <pthread.h>
 
 static void connected_or_not(void)
@@ -11,6 +12,11 @@ static void connected_or_not(void)
     int s = udp();
 
     begin("datagrams to an address");
+    /* A look takes no port. */
+    struct pollfd fd = { .fd = s, .events = POLLIN };
+    DO(poll(&fd, 1, 0));
+    name = name_of(s);
+    SAY(port_of(&name));
     DO(send(s, "x", 1, 0));
     DO(recv(s, data, sizeof data, MSG_DONTWAIT));
     DO(sendto(s, "hello", 5, 0, SA(peer), 3));
@@ -43,7 +49,8 @@ static void connected_or_not(void)
     DO(sendto(s, "again", 5, 0, SA(peer), peer.len));
     DO(read(s, data, sizeof data));
     DO(write(s, "more", 4));
-    DO(read(s, data, sizeof data));
+    DO(recv(s, data, sizeof data, MSG_OOB));
+    DO(ioctl(s, SIOCOUTQNSD, &(int){ 0 }));
     DO(connect(s, (struct sockaddr *)&nothing, sizeof nothing));
     DO(getpeername(s, SA(name), &name.len));
     DO(send(s, "hello", 5, 0));

@@ -64,6 +64,11 @@ impl Deadline {
         unsafe { span(time) }.map(Deadline::after)
     }
 
+    /// Whether it is to wait at all.
+    fn waits(&self) -> bool {
+        !self.now
+    }
+
     fn left(&self) -> Option<Duration> {
         match self {
             Deadline { now: true, .. } => Some(Duration::ZERO),

@@ -63,15 +63,16 @@ pub fn has_ours(mut fds: impl Iterator<Item = c_int>) -> bool {
 }
 
 impl Mixed {
-    /// The calling thread's, of these entries. `None` if none of them is ours after all.
+    /// The calling thread's, of these entries, which it may wait for. `None` if none of them is ours after all.
     pub fn of(
         entries: impl Iterator<Item = (c_int, i16)>,
         counts: Option<Counts>,
+        waits: bool,
     ) -> Option<Mixed> {
         let mut mixed = SPARE.try_with(Cell::take).unwrap_or_default();
         mixed.counts = counts;
         for (at, (fd, events)) in entries.enumerate() {
-            match fds::get(fd).and_then(|file| source_of(file, fd, events)) {
+            match fds::get(fd).and_then(|file| source_of(file, fd, events, waits)) {
                 Some((file, source)) => {
                     let events = Events(u32::from(events.cast_unsigned()));
                     mixed.micros = mixed.micros.max(busy_poll(&file));
@@ -180,8 +181,8 @@ impl Mixed {
     }
 }
 
-/// Where the events of `file` come from, if they are ours to tell, for who asks for `events`.
-fn source_of(file: Ref, fd: c_int, events: i16) -> Option<(Ref, Arc<dyn Source>)> {
+/// Where the events of `file` come from, if they are ours to tell, for who asks for `events` and may wait for them.
+fn source_of(file: Ref, fd: c_int, events: i16, waits: bool) -> Option<(Ref, Arc<dyn Source>)> {
     let source = match file.set() {
         Some(set) => {
             set.hold(fd);
@@ -190,7 +191,7 @@ fn source_of(file: Ref, fd: c_int, events: i16) -> Option<(Ref, Arc<dyn Source>)
         }
         None => {
             // A socket of UDP can always send: who asks for that does not wait.
-            if events & libc::POLLOUT == 0 {
+            if waits && events & libc::POLLOUT == 0 {
                 file.name_to_wait(fd);
             }
             file.activate(fd)?.socket().events()
@@ -313,10 +314,13 @@ unsafe fn wait(
         return None;
     }
     let inside = Inside::enter()?;
-    let mut mixed = Mixed::of(entries.iter().map(|entry| (entry.fd, entry.events)), None)?;
+    let deadline = deadline();
+    let waits = deadline.as_ref().is_ok_and(Deadline::waits);
+    let asked = entries.iter().map(|entry| (entry.fd, entry.events));
+    let mut mixed = Mixed::of(asked, None, waits)?;
     // SAFETY: the caller's contract.
     let mask = unsafe { mask.as_ref() };
-    let result = deadline().and_then(|deadline| mixed.wait(&inside, deadline, mask));
+    let result = deadline.and_then(|deadline| mixed.wait(&inside, deadline, mask));
     let result = result.map(|()| {
         entries.iter_mut().for_each(|entry| entry.revents = 0);
         let mut ready = 0;

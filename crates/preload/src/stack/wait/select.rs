@@ -183,10 +183,12 @@ unsafe fn wait(
     }
     let inside = Inside::enter()?;
     let entries: Vec<(c_int, i16)> = sets.entries().collect();
-    let mut mixed = Mixed::of(entries.iter().copied(), Some(counting))?;
+    let deadline = deadline();
+    let waits = deadline.as_ref().is_ok_and(Deadline::waits);
+    let mut mixed = Mixed::of(entries.iter().copied(), Some(counting), waits)?;
     // SAFETY: the caller's contract.
     let mask = unsafe { mask.as_ref() };
-    let result = deadline().and_then(|deadline| {
+    let result = deadline.and_then(|deadline| {
         let result = mixed.wait(&inside, deadline, mask);
         left(deadline);
         result
