@@ -232,10 +232,11 @@ impl Recovery {
         } else if advanced {
             // RFC 6298 section 5.3: "restart the retransmission timer". RFC 6582 section 3.2 step 3, without SACK:
             // in recovery only for "the first partial ACK", as one round trip per hole can be too slow.
-            if !self.impatient {
+            let partial = !self.sack && self.phase == Phase::Recovery && self.una.before(self.high);
+            if !(self.impatient && partial) {
                 self.timeout_from = now;
             }
-            self.impatient = !self.sack && self.phase == Phase::Recovery;
+            self.impatient = partial;
             self.schedule_probe(now);
         }
         if matches!(self.phase, Phase::Recovery | Phase::Loss) {

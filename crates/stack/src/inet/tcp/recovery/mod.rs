@@ -374,13 +374,14 @@ impl Recovery {
         if due(self.rack.deadline) && self.reordering_timer(now) {
             return Fired::Retransmit;
         }
-        if due(self.tlp.deadline) {
+        if due(self.tlp.deadline)
+            && let Some(last) = self.board.back().map(|s| s.start..s.end)
+            && self.tlp.fire()
+        {
+            // Only a probe puts the timeout off: who goes on sending schedules one after the other (as in Linux
+            // also while one is out), and would never be timed out.
             self.timeout_from = now;
-            if let Some(last) = self.board.back().map(|s| s.start..s.end)
-                && self.tlp.fire()
-            {
-                return Fired::Probe(last);
-            }
+            return Fired::Probe(last);
         }
         if self.timeout() <= now { self.timed_out(now) } else { Fired::Nothing }
     }
@@ -404,6 +405,8 @@ impl Recovery {
             idle -= rto;
         }
         self.congestion.cwnd = self.congestion.cwnd.max(least);
+        // From here on `sent` sees no idleness any more.
+        self.congestion.restart();
         (self.limited, self.most_out, self.last_sent) = (false, 0, now);
     }
 

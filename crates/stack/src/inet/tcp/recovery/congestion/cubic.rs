@@ -93,6 +93,12 @@ impl Cubic {
     pub fn idle(&mut self, span: Duration) {
         self.epoch = self.epoch.map(|epoch| epoch + span);
     }
+
+    /// Idle for long, and the window is another: a new stage begins with it. RFC 9438 section 5.8: were idle
+    /// time counted, "W_cubic(t) might be very high after restarting".
+    pub fn restart(&mut self) {
+        self.epoch = None;
+    }
 }
 
 fn scale(bytes: u32, numerator: u64, denominator: u64) -> u32 {

@@ -165,6 +165,13 @@ impl Congestion {
         }
     }
 
+    /// The window has shrunk because nothing was sent.
+    pub fn restart(&mut self) {
+        if let Control::Cubic(cubic) = &mut self.control {
+            cubic.restart();
+        }
+    }
+
     fn cubic(&self) -> Option<Cubic> {
         match &self.control {
             Control::Cubic(cubic) => Some(*cubic),

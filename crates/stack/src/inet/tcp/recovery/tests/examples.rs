@@ -173,6 +173,32 @@ fn an_idle_window_halves_with_each_timeout_that_goes_by() {
     assert_eq!(flow.cwnd(), 10);
 }
 
+#[test]
+fn what_was_idle_does_not_move_cubics_curve() {
+    // RFC 9438 section 5.8. With the idle minute counted, the window would jump by half.
+    let mut flow = Flow::new();
+    flow.recovery.congestion.cwnd = 100 * MSS;
+    flow.fill();
+    flow.wait(RTT).ack(0, &[(2, 100)]);
+    assert_eq!(flow.repair(), [1]);
+    flow.wait(RTT).ack_all();
+    for _ in 0..5 {
+        flow.fill();
+        flow.wait(RTT).ack_all();
+    }
+    let at = flow.wait(60_000).at();
+    flow.recovery.idle_restart(at);
+    assert_eq!(flow.cwnd(), 10);
+    while flow.recovery.congestion.slow_start() {
+        flow.fill();
+        flow.wait(RTT).ack_all();
+    }
+    flow.fill();
+    flow.wait(RTT).ack_all();
+    let before = flow.recovery.congestion.ssthresh / MSS;
+    assert!((before..before + 5).contains(&flow.cwnd()), "{} from {before}", flow.cwnd());
+}
+
 // --- round trips and the timeout
 
 #[test]
@@ -324,6 +350,33 @@ fn duplicates_without_sack_first_let_new_data_go_then_repair() {
     assert_eq!((flow.phase(), flow.cwnd()), (Phase::Open, 5));
 }
 
+#[test]
+fn without_sack_the_ack_that_ends_recovery_restarts_the_timeout() {
+    // RFC 6298 section 5.3; RFC 6582 section 3.2 step 3 leaves it running for partial ACKs alone.
+    let mut flow = Flow::with(|settings, agreed| {
+        (settings.algorithm, agreed.sack) = (Algorithm::NewReno, false);
+        agreed.rtt = Some(Duration::from_millis(60));
+    });
+    flow.fill();
+    // The first five are lost; the others, and the two that limited transmit lets go, give seven duplicates.
+    for wait in [60, 0, 0, 0, 0, 60, 0] {
+        flow.wait(wait).ack(0, &[]);
+        flow.go();
+    }
+    assert_eq!((flow.phase(), flow.recovery.high), (Phase::Recovery, seq(12)));
+    let mut deadlines = Vec::new();
+    for i in 1..=4 {
+        flow.wait(30).ack(i, &[]);
+        flow.go();
+        deadlines.push(flow.recovery.deadline());
+    }
+    assert!(deadlines.iter().all(|at| *at == deadlines[0]), "{deadlines:?}");
+    flow.send(1);
+    flow.wait(30).ack(12, &[]);
+    let deadline = flow.at() + flow.recovery.rto();
+    assert_eq!((flow.recovery.deadline(), flow.phase()), (Some(deadline), Phase::Recovery));
+}
+
 // --- RACK and TLP
 
 /// RFC 8985 section 3.1, example 1: of three segments the first and the last are lost.
@@ -386,6 +439,48 @@ fn a_probe_is_new_data_if_there_is_any_and_needs_no_room() {
     assert_eq!(flow.recovery.room(), 0);
     // One probe at a time (section 7.3); then the timeout.
     assert_eq!(flow.fire(), Fired::TimedOut { times: 1 });
+}
+
+#[test]
+fn who_goes_on_sending_to_nobody_is_timed_out_all_the_same() {
+    // Each segment schedules a probe; all but the first would be a second one, and are not sent.
+    let mut flow = Flow::new();
+    let mut probes = 0;
+    for i in 1..=8 {
+        flow.send(1);
+        let next = 1_000 + i * 100;
+        while flow.recovery.deadline().is_some_and(|at| at <= Instant::from_millis(next)) {
+            match flow.fire() {
+                Fired::Probe(range) => {
+                    probes += 1;
+                    let at = flow.at();
+                    flow.recovery.resent(range, at);
+                }
+                Fired::TimedOut { times } => {
+                    // The probe after 142 ms was the last to put it off.
+                    assert_eq!((times, probes, flow.now), (1, 1, 1_000 + 142 + 220));
+                    return;
+                }
+                _ => {}
+            }
+        }
+        flow.now = next;
+    }
+    panic!("no timeout by {}", flow.now);
+}
+
+#[test]
+fn what_was_sent_before_a_probe_is_answered_is_probed_for_once_it_is() {
+    let mut flow = Flow::new();
+    flow.send(2);
+    let Fired::Probe(range) = flow.fire() else { panic!("no probe") };
+    let at = flow.at();
+    flow.recovery.resent(range, at);
+    flow.ack_all();
+    flow.send(3);
+    // The DSACK says that both copies of the probe arrived.
+    flow.wait(RTT).ack(2, &[(2, 2)]);
+    assert_eq!(flow.fire(), Fired::Probe(seq(4)..seq(5)));
 }
 
 #[test]
