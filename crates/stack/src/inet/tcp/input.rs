@@ -206,8 +206,8 @@ impl Connection {
         if self.state == State::TimeWait && segment.flags.has(Flags::FIN) {
             self.slow_at = now + TIME_WAIT;
         }
-        // Answers to data cannot go in circles, others can: two confused peers (tcp_oow_rate_limited).
-        let data = !segment.payload.is_empty() && !segment.flags.has(Flags::SYN);
+        // Answers to data, or to a FIN, cannot go in circles, others can: two confused peers (tcp_oow_rate_limited).
+        let data = !segment.is_empty() && !segment.flags.has(Flags::SYN);
         if data || self.may_answer(now) {
             self.receiver.unacceptable(segment.seq, segment.payload.len(), now);
             self.ack_now = true;
@@ -273,10 +273,14 @@ impl Connection {
     /// Fifth, the ACK field, which lies between SND.UNA less a window and SND.NXT: window and recovery.
     #[inline]
     fn acknowledged(&mut self, segment: &Segment<'_>, now: Instant) {
-        self.last_ack_at = now;
-        self.probes_out = 0;
-        // tcp_ack: "Something worked..."
-        self.soft_error = None;
+        // What was overtaken says nothing of how things stand now (tcp_ack's `old_ack`).
+        let old = segment.ack.before(self.snd_una);
+        if !old {
+            self.last_ack_at = now;
+            self.probes_out = 0;
+            // tcp_ack: "Something worked..."
+            self.soft_error = None;
+        }
         let advances = segment.ack.after(self.snd_una);
         let window = u32::from(segment.window) << self.snd_shift;
         let same_window = window == self.snd_wnd;
@@ -294,7 +298,11 @@ impl Connection {
         let pure = segment.is_empty() && same_window;
         if self.snd_una == self.snd_nxt {
             // Data that says nothing new of the window puts no probe off (`tcp_rcv_established`'s fast path).
-            if self.probe_at != NEVER && (segment.payload.is_empty() || !same_window) {
+            if self.probe_at != NEVER && !old && (segment.payload.is_empty() || !same_window) {
+                if newer && !same_window {
+                    // The path was idle meanwhile (tcp_ack_update_window).
+                    self.recovery.idle_restart(now);
+                }
                 self.window_while_probing(now);
             }
             // Nothing was in flight, so there is nothing to recover; but a duplicate may say that what was sent

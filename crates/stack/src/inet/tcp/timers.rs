@@ -204,12 +204,15 @@ impl Connection {
         }
         let config = &self.shared.config;
         let mut most = config.tcp_retries2;
+        let mut too_long = self.user_timeout_over(self.closed_since, now);
         if self.orphan {
-            most = self.orphan_retries(self.probe_interval() < config.tcp_rto_max);
+            let alive = self.probe_interval() < config.tcp_rto_max;
+            most = self.orphan_retries(alive);
+            too_long |= !alive && self.probe_backoff >= most;
         }
         // "The probes are answered" is a reason to go on for ever (RFC 1122 section 4.2.2.17), but for
-        // TCP_USER_TIMEOUT.
-        if self.probes_out >= most || self.user_timeout_over(self.closed_since, now) {
+        // TCP_USER_TIMEOUT, and where no socket is left: `tcp_probe_timer`, against "sockstress".
+        if self.probes_out >= most || too_long {
             return self.give_up();
         }
         self.closed_since = self.closed_since.min(now);

@@ -210,6 +210,19 @@ pub(super) fn two_confused_peers_do_not_answer_each_other_for_ever() {
 }
 
 #[test]
+pub(super) fn a_fin_that_comes_again_is_answered_each_time() {
+    // It takes a number, so its answer cannot be answered (tcp_oow_rate_limited); our acknowledgments were lost.
+    let mut t = Script::established();
+    t.inject("F. 1:2(0) ack 1");
+    t.expect_after(0..=40, ". 1:1(0) ack 2");
+    for _ in 0..5 {
+        t.advance(ms(100));
+        t.inject("F. 1:2(0) ack 1");
+        t.expect(". 1:1(0) ack 2");
+    }
+}
+
+#[test]
 pub(super) fn who_counts_duplicates_gets_one_for_each_even_of_segments_that_came_together() {
     // RFC 5681 section 3.2: fast retransmit needs three. With SACK, one says it all.
     for (peer, duplicates) in [("<mss 1000>", 3), ("<mss 1000,sackOK>", 1)] {

@@ -111,6 +111,23 @@ pub(super) fn user_timeout_gives_up_when_it_says() {
 }
 
 #[test]
+pub(super) fn user_timeout_also_ends_who_goes_on_writing() {
+    // A peer that vanished: no write may put off the timeout that the time counts from.
+    let setup = Setup::new().options(|o| (o.user_timeout, o.nodelay) = (secs(5), true));
+    let mut t = setup.round_trip(ms(10)).established();
+    let mut waited = 0;
+    while t.state() == Established {
+        assert!(waited < 6_000, "not given up");
+        t.send(100);
+        t.advance(ms(100));
+        t.ignore();
+        waited += 100;
+    }
+    assert!(waited >= 5_000, "given up after {waited} ms");
+    assert_eq!(t.error(), Some(libc::ETIMEDOUT));
+}
+
+#[test]
 pub(super) fn retransmissions_double_their_distance() {
     // RFC 6298 section 5.5.
     let config = |c: &mut super::super::Config| c.tcp_early_retrans = false;
@@ -254,17 +271,20 @@ pub(super) fn how_long_such_a_connection_lives_is_tcp_orphan_retries_to_say() {
 #[test]
 pub(super) fn a_closed_connection_whose_peer_keeps_its_window_shut_does_not_live_for_ever() {
     // CVE-2009-1926, "sockstress": the peer answers every probe and never opens.
-    let mut t = Setup::new().peer("win 1000 <mss 1000,sackOK>").established();
-    t.send(5_000);
-    t.ignore();
-    t.inject(". 1:1(0) ack 1001 win 0");
-    t.close();
-    for _ in 0..2_000 {
-        t.advance(secs(1));
-        if t.ignore() > 0 {
-            t.inject_quietly(". 1:1(0) ack 1001 win 0");
+    for retries in [0, 2] {
+        let setup = Setup::new().config(|c| c.tcp_orphan_retries = retries);
+        let mut t = setup.peer("win 1000 <mss 1000,sackOK>").established();
+        t.send(5_000);
+        t.ignore();
+        t.inject(". 1:1(0) ack 1001 win 0");
+        t.close();
+        for _ in 0..2_000 {
+            t.advance(secs(1));
+            if t.ignore() > 0 {
+                t.inject_quietly(". 1:1(0) ack 1001 win 0");
+            }
         }
+        t.check_state(Closed);
+        t.ignore();
     }
-    t.check_state(Closed);
-    t.ignore();
 }

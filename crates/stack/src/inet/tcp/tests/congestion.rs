@@ -93,6 +93,32 @@ pub(super) fn after_idleness_it_starts_slowly_again() {
 }
 
 #[test]
+pub(super) fn a_window_that_reopens_after_long_is_not_filled_at_once() {
+    // Nobody calls send then: Linux looks in tcp_ack_update_window.
+    let mut t = wide();
+    let _ = t.try_send(30_000, false);
+    t.expect_data(1, 10_001);
+    t.advance(ms(50));
+    t.inject(". 1:1(0) ack 10001");
+    t.expect_data(10_001, 30_001);
+    t.advance(ms(50));
+    t.inject(". 1:1(0) ack 30001 win 0");
+    assert!(t.info().snd_cwnd >= 30);
+    let _ = t.try_send(50_000, false);
+    for _ in 0..10 {
+        t.advance(secs(1));
+        if t.ignore() > 0 {
+            t.inject(". 1:1(0) ack 30001 win 0");
+        }
+    }
+    t.inject_quietly(". 1:1(0) ack 30001 win 65535");
+    let burst = t.ignore();
+    assert_eq!(burst, 10, "a burst of {burst} after ten seconds");
+    t.inject_quietly(". 1:1(0) ack 40001");
+    t.ignore();
+}
+
+#[test]
 pub(super) fn the_algorithm_may_be_changed_on_the_way() {
     for algorithm in [Algorithm::NewReno, Algorithm::Cubic] {
         let mut t = Script::established();

@@ -2,6 +2,7 @@
 
 use super::super::connection::State::*;
 use super::script::{Script, Setup, ms, secs};
+use crate::inet::SocketError;
 
 /// The peer's window is full and closed.
 fn closed() -> Script {
@@ -43,6 +44,22 @@ pub(super) fn probes_that_nobody_answers_end_in_a_timeout() {
     assert!(t.ignore() >= 10);
     t.check_state(Closed);
     assert_eq!(t.error(), Some(libc::ETIMEDOUT));
+}
+
+#[test]
+pub(super) fn an_old_acknowledgment_is_no_answer_to_a_probe() {
+    // tcp_ack's old_ack: it says nothing of now, neither that the peer lives nor that an error has passed.
+    let mut t = closed();
+    t.advance(secs(10));
+    assert!(t.ignore() > 2);
+    t.icmp(SocketError::hard(libc::EHOSTUNREACH), 2_001);
+    let probes = t.info().probes;
+    t.inject(". 1:1(0) ack 1001"); // overtaken
+    assert_eq!(t.info().probes, probes);
+    t.advance(secs(3_600));
+    t.ignore();
+    t.check_state(Closed);
+    assert_eq!(t.error(), Some(libc::EHOSTUNREACH));
 }
 
 #[test]
