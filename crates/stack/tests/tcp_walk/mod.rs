@@ -66,6 +66,8 @@ struct Walk {
     connection: Connection,
     now: Instant,
     iss: Seq,
+    /// What `bytes_acked` counts from: with our SYN if we asked, behind it if we were asked.
+    acked_from: Seq,
     irs: Seq,
     ts_offset: u32,
     timestamps: bool,
@@ -225,6 +227,7 @@ impl Walk {
             connection,
             now,
             iss,
+            acked_from: sent,
             irs,
             ts_offset: start.ts_offset,
             timestamps: false,
@@ -260,7 +263,7 @@ impl Walk {
     /// RCV.NXT without FIN, and SND.UNA.
     fn numbers(&self) -> (Seq, Seq) {
         let info = self.connection.info(self.now);
-        (self.irs + 1 + info.bytes_received as u32, self.iss + info.bytes_acked as u32)
+        (self.irs + 1 + info.bytes_received as u32, self.acked_from + info.bytes_acked as u32)
     }
 
     fn step(&mut self, choices: &mut Choices<'_>) {

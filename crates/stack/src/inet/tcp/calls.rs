@@ -203,9 +203,6 @@ impl Connection {
         if new.quick_ack.is_some() || new.window_clamp != old.window_clamp {
             self.apply_receive_options();
         }
-        if new.max_segment != old.max_segment {
-            self.set_effective_mss(now);
-        }
     }
 
     pub(super) fn apply_receive_options(&mut self) {

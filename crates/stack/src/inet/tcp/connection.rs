@@ -180,7 +180,7 @@ pub struct Connection {
     pub(super) rcv_shift: u8,
     /// Bytes of data per segment: options that every segment carries are taken off.
     pub(super) snd_mss: u32,
-    /// What the peer takes, and the path, without options.
+    /// What the peer takes, or the application lets it have (Linux's `mss_clamp`), and the path, without options.
     pub(super) peer_mss: u16,
     pub(super) path_mss: u16,
     /// What we announced.
@@ -275,7 +275,7 @@ impl Connection {
     ) -> Connection {
         let config = &shared.config;
         let Start { iss, ts_offset, mss } = start;
-        let adv_mss = advertised(mss, options);
+        let adv_mss = clamp_mss(mss, options);
         let (snd_shift, rcv_shift) = agreed.window_scale.unwrap_or((0, 0));
         let send_sizes = sizes(config.tcp_wmem, options.send_buffer);
         let receive_sizes = sizes(config.tcp_rmem, options.receive_buffer);
@@ -309,7 +309,7 @@ impl Connection {
             snd_shift,
             rcv_shift,
             snd_mss: 0,
-            peer_mss: agreed.mss,
+            peer_mss: clamp_mss(agreed.mss, options),
             path_mss: mss,
             adv_mss,
             small_end: iss,
@@ -546,11 +546,11 @@ pub(super) fn sizes(host: BufferSizes, fixed: u32) -> BufferSizes {
     }
 }
 
-/// The MSS option of our SYN.
-pub(super) fn advertised(path: u16, options: &TcpOptions) -> u16 {
+/// An MSS, no larger than the application allows: that option of our SYN, and of the peer's.
+pub(super) fn clamp_mss(mss: u16, options: &TcpOptions) -> u16 {
     match options.max_segment {
-        0 => path,
-        most => path.min(most),
+        0 => mss,
+        most => mss.min(most),
     }
 }
 

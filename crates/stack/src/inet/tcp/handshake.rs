@@ -2,7 +2,7 @@
 
 use super::{
     Config, Ecn, TcpOptions,
-    connection::{Connection, NEVER, Outgoing, Start, State, advertised, sizes},
+    connection::{Connection, NEVER, Outgoing, Start, State, clamp_mss, sizes},
     input::millis,
     output::{DEFAULT_MSS, Out},
     receive::Receiver,
@@ -185,7 +185,7 @@ impl Connection {
     fn agree(&mut self, syn: &Segment<'_>, now: Instant) {
         let config = &self.shared.config;
         let options = &syn.options;
-        self.peer_mss = options.mss.unwrap_or(DEFAULT_MSS);
+        self.peer_mss = clamp_mss(options.mss.unwrap_or(DEFAULT_MSS), &self.options);
         let ours = self.shift_offered();
         let scale = options.window_scale.zip(ours);
         self.scaled = scale.is_some();
@@ -219,7 +219,8 @@ impl Connection {
             _ => None,
         };
         self.probe_at = NEVER;
-        self.counts.bytes_acked += 1;
+        // Linux counts the SYN of who opens. Who was asked has sent nothing yet: the SYN-ACK was the request's.
+        self.counts.bytes_acked += u64::from(self.counts.segs_out > 0);
         self.snd_una = segment.ack;
         // RFC 7323 section 2.2: the window of a SYN is never scaled.
         let shift = if segment.flags.has(Flags::SYN) { 0 } else { self.snd_shift };
@@ -316,7 +317,7 @@ impl Request {
             ts_recent: said.timestamps.map_or(0, |(value, _)| value),
             opening: Opening::new(now),
             window: Receiver::initial_window(sizes(config.tcp_rmem, options.receive_buffer)),
-            mss: advertised(start.mss, options),
+            mss: clamp_mss(start.mss, options),
             answered_at: None,
         }
     }
@@ -344,7 +345,7 @@ impl Request {
             ts_recent: ack.options.timestamps.map_or(0, |(value, _)| value),
             opening,
             window: Receiver::initial_window(sizes(config.tcp_rmem, options.receive_buffer)),
-            mss: advertised(start.mss, options),
+            mss: clamp_mss(start.mss, options),
             answered_at: None,
         }
     }

@@ -100,7 +100,10 @@ impl Connection {
             && segment.seq + 1 == self.receiver.next();
         let segment = if crossed {
             let flags = Flags(segment.flags.0 & !Flags::SYN.0);
-            stripped = Segment { seq: segment.seq + 1, flags, ..segment.clone() };
+            // RFC 7323 section 2.2: "The window field in a segment where the SYN bit is set [...] MUST NOT be
+            // scaled", as without SYN it will be.
+            let window = segment.window >> self.snd_shift;
+            stripped = Segment { seq: segment.seq + 1, flags, window, ..segment.clone() };
             &stripped
         } else {
             segment

@@ -175,7 +175,7 @@ pub struct Config {
     pub tcp_rfc1337: bool,
     /// The most bytes a socket may hold that were not sent yet before it ceases to be writable.
     pub tcp_notsent_lowat: u32,
-    /// The least MSS believed of a peer.
+    /// The least MSS believed of a peer; 48 at least.
     pub tcp_min_snd_mss: u16,
     /// What a full accept queue does to who completes the handshake: reset (true) or nothing (false).
     pub tcp_abort_on_overflow: bool,
@@ -260,7 +260,7 @@ pub struct TcpOptions {
     pub linger: Option<Duration>,
     /// `TCP_LINGER2`: how long to wait in FIN_WAIT_2 once closed; `None`: as the host; zero: not at all.
     pub linger2: Option<Duration>,
-    /// `TCP_MAXSEG`: the largest segment, bytes of data; 0: as the path allows.
+    /// `TCP_MAXSEG`: the largest segment, bytes of data; 0: as the path allows. As in Linux the handshake settles it.
     pub max_segment: u16,
     /// `TCP_SYNCNT`: how often a SYN is sent again; 0: as the host.
     pub syn_count: u8,

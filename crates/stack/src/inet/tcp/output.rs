@@ -379,28 +379,21 @@ impl Connection {
 
     /// SND.MSS, options taken off: what peer, path and application allow.
     pub(super) fn effective_mss(&self) -> u32 {
-        let asked = match self.options.max_segment {
-            0 => u16::MAX,
-            most => most,
-        };
         let least = self.shared.config.tcp_min_snd_mss;
-        let mss = self.peer_mss.min(self.path_mss).min(asked).max(least);
+        let mss = self.peer_mss.min(self.path_mss).max(least);
         u32::from(mss) - if self.timestamps { TIMESTAMPS_LEN } else { 0 }
-    }
-
-    pub(super) fn set_effective_mss(&mut self, now: Instant) {
-        let mss = self.effective_mss();
-        if mss != self.snd_mss {
-            self.snd_mss = mss;
-            self.recovery.set_mss(mss, now);
-        }
     }
 
     /// What the path takes has become less, or more. `mss` as in [`Start`](super::connection::Start).
     pub fn path_mss(&mut self, mss: u16, now: Instant) {
-        if self.state != State::Closed && mss != self.path_mss {
-            self.path_mss = mss;
-            self.set_effective_mss(now);
+        if self.state == State::Closed || mss == self.path_mss {
+            return;
+        }
+        self.path_mss = mss;
+        let mss = self.effective_mss();
+        if mss != self.snd_mss {
+            self.snd_mss = mss;
+            self.recovery.set_mss(mss, now);
         }
     }
 

@@ -7,6 +7,9 @@ use crate::{
 };
 use std::sync::Arc;
 
+/// Linux's `TCP_MIN_SND_MSS`: room for the options of every segment, and some data.
+const LEAST_SND_MSS: u16 = 48;
+
 /// What the connections of one host share.
 #[derive(Debug)]
 pub struct Shared {
@@ -51,7 +54,12 @@ impl Shared {
     }
 
     /// `seed`: what nobody outside can guess.
-    pub(in crate::inet) fn new(config: Config, counters: Arc<Counters>, seed: u64) -> Arc<Shared> {
+    pub(in crate::inet) fn new(
+        mut config: Config,
+        counters: Arc<Counters>,
+        seed: u64,
+    ) -> Arc<Shared> {
+        config.tcp_min_snd_mss = config.tcp_min_snd_mss.max(LEAST_SND_MSS);
         let challenges = Challenges::new(config.tcp_challenge_ack_limit, seed);
         let memory = Arc::new(Memory::new(config.tcp_mem));
         Arc::new(Shared { config, challenges, orphans: AtomicU32::new(0), counters, memory })

@@ -218,7 +218,7 @@ impl Connection {
         self.closed_since = self.closed_since.min(now);
         self.probe_due = true;
         self.probes_out = self.probes_out.saturating_add(1);
-        self.probe_backoff = (self.probe_backoff + 1).min(config.tcp_retries2);
+        self.probe_backoff = self.probe_backoff.saturating_add(1).min(config.tcp_retries2);
         let next = now + self.probe_interval();
         self.probe_at = self.within_user_timeout(next, self.closed_since);
     }

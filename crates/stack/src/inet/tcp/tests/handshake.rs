@@ -78,6 +78,13 @@ pub(super) fn an_mss_too_small_to_be_true_is_not_believed() {
 }
 
 #[test]
+pub(super) fn no_setting_makes_segments_too_small_for_their_options() {
+    let setup = Setup::new().config(|c| c.tcp_min_snd_mss = 0);
+    let mut t = setup.peer("<mss 5,ts 1 1000>").established();
+    assert_eq!(t.info().snd_mss, 48 - 12);
+}
+
+#[test]
 pub(super) fn maxseg_makes_both_directions_smaller() {
     let mut t = Setup::new().options(|o| o.max_segment = 600).connect();
     t.expect("S 0:0(0) <mss 600>");
@@ -103,6 +110,41 @@ pub(super) fn the_window_of_a_syn_is_not_scaled_and_those_after_it_are() {
     t.expect_data(1, 2_001); // not 16000
     t.inject(". 1:1(0) ack 2001 win 500"); // 4000
     t.expect_data(2_001, 6_001);
+}
+
+#[test]
+pub(super) fn the_window_of_a_syn_ack_that_crosses_is_not_scaled_either() {
+    let mut t = Setup::new().connect();
+    t.expect("S 0:0(0)");
+    t.inject("S 0:0(0) win 2000 <mss 1000,sackOK,ws 7>");
+    t.expect("S. 0:0(0) ack 1");
+    t.inject("S. 0:0(0) ack 1 win 2000 <mss 1000,sackOK,ws 7>");
+    t.check_state(Established);
+    t.ignore();
+    t.send(10_000);
+    let out: i64 = t.take().iter().map(|(start, end)| end - start).sum();
+    assert!((1_800..=2_000).contains(&out), "{out}");
+}
+
+#[test]
+pub(super) fn who_opened_has_his_syn_acknowledged_too() {
+    // tcpi_bytes_acked, as Linux counts it.
+    let mut opened = Setup::new().established();
+    let mut crossed = Setup::new().connect();
+    crossed.expect("S 0:0(0)");
+    crossed.inject("S 0:0(0) win 65535 <mss 1000,sackOK>");
+    crossed.expect("S. 0:0(0) ack 1");
+    crossed.inject(". 1:1(0) ack 1");
+    let mut accepted = Setup::new().listen();
+    accepted.inject("S 0:0(0) win 65535 <mss 1000,sackOK>");
+    accepted.expect("S. 0:0(0) ack 1");
+    accepted.inject(". 1:1(0) ack 1");
+    for (t, more) in [(&mut opened, 1), (&mut crossed, 1), (&mut accepted, 0)] {
+        t.send(10);
+        t.expect("P. 1:11(10) ack 1");
+        t.inject(". 1:1(0) ack 11");
+        assert_eq!(t.info().bytes_acked, 10 + more);
+    }
 }
 
 // -- lost and late

@@ -59,6 +59,22 @@ pub(super) fn a_smaller_path_does_not_halve_the_window() {
 }
 
 #[test]
+pub(super) fn maxseg_set_on_a_connection_changes_nothing_more() {
+    // As in Linux, where the handshake has settled `mss_clamp`; least of all is anything lost by it.
+    let mut t = Setup::new().mss(1_400).peer("<mss 1400,sackOK>").established();
+    t.send(10_000);
+    t.expect_data(1, 10_001);
+    t.configure(|o| o.max_segment = 500);
+    t.expect_nothing();
+    t.inject(". 1:1(0) ack 10001");
+    t.send(1_400);
+    t.expect("P. 10001:11401(1400) ack 1");
+    t.icmp_too_big(1_220, 10_001);
+    assert_eq!(t.info().snd_mss, 1_220);
+    t.ignore();
+}
+
+#[test]
 pub(super) fn while_nothing_is_in_flight_no_error_is_believed() {
     let mut t = Script::established();
     t.icmp_too_big(300, 0);

@@ -38,6 +38,21 @@ pub(super) fn probes_go_on_as_long_as_they_are_answered() {
 }
 
 #[test]
+pub(super) fn probes_go_on_even_if_their_count_does_not() {
+    let mut t = Setup::new().config(|c| c.tcp_retries2 = u8::MAX).established();
+    t.inject(". 1:1(0) ack 1 win 0");
+    t.send(1_000);
+    for _ in 0..300 {
+        t.advance(secs(120));
+        t.ignore();
+        t.inject(". 1:1(0) ack 1 win 0");
+    }
+    t.check_state(Established);
+    t.inject(". 1:1(0) ack 1 win 1000");
+    t.expect("P. 1:1001(1000) ack 1");
+}
+
+#[test]
 pub(super) fn probes_that_nobody_answers_end_in_a_timeout() {
     let mut t = closed();
     t.advance(secs(3_600));
