@@ -13,6 +13,7 @@ use std::time::Duration;
 use busypoll_journal::Lock;
 use busypoll_lab::{Lab, LabHost, needs, needs_root};
 use busypoll_linux::netdev::Netdev;
+use busypoll_linux::process::Process;
 use busypoll_linux::sysfs::Sysfs;
 use support::*;
 
@@ -282,6 +283,30 @@ fn what_nobody_confirms_is_rolled_back_also_when_the_terminal_has_closed() {
     // The guard's last word comes after its work.
     wait_until("the last word", || !one_line(&bench.tune("confirm")).contains("in use by"));
     complains(&bench.tune("confirm"), &["nothing waits", "nobody confirmed it"]);
+}
+
+/// The numbers of applies begin anew with each journal.
+#[test]
+fn a_guard_leaves_the_next_apply_of_its_number_alone() {
+    needs_root!();
+    let bench = Bench::new("number");
+    bench.small();
+    bench.says("apply ./small.toml --dev IF --confirm 5s", 0);
+    let status: serde_json::Value = serde_json::from_str(&bench.says("status --json", 0)).unwrap();
+    let guard = status["applies"][0]["guard"].as_u64().unwrap() as u32;
+    let kill = |signal: &str| {
+        assert!(
+            Command::new("kill").args([signal, &guard.to_string()]).status().unwrap().success()
+        );
+    };
+    kill("-STOP");
+    bench.says("rollback", 0);
+    bench.says("apply ./small.toml --dev IF", 0);
+    thread::sleep(Duration::from_secs(5));
+    kill("-CONT");
+    wait_until("the guard has gone", || Process::open(guard).is_err());
+    assert_eq!(bench.flows(), "32");
+    bench.says("rollback", 0);
 }
 
 #[test]

@@ -20,7 +20,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::cli::GuardArgs;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
-use crate::record::{Process, Standing};
+use crate::record::{Apply, Process, Standing};
 use crate::status::{journal, leave_word, records};
 use crate::undo::undo;
 
@@ -90,11 +90,12 @@ pub(crate) fn run(args: &GuardArgs) -> Result<()> {
     let mut pollers: Vec<OwnedFd> = pidfds;
     let had_pollers = !pollers.is_empty();
     let mut began = false;
+    let own = Process::find(std::process::id());
     loop {
         // Looked at before the journal: what it wrote, it wrote before it ended.
         let maker_lives = maker.as_ref().is_ok_and(|fd| !has_ended(fd));
         let standing = Standing::of(&records()?);
-        let apply = standing.apply(args.number);
+        let apply = guarded(&standing, args.number, own);
         began |= apply.is_some();
         let confirmed = apply.is_some_and(|a| a.confirmed);
         match apply {
@@ -110,7 +111,7 @@ pub(crate) fn run(args: &GuardArgs) -> Result<()> {
         let due = apply.is_some() && (over || ended);
         let why =
             if ended { "because nobody polls any more" } else { "because nobody confirmed it" };
-        if due && roll_back(args.number, why)? {
+        if due && roll_back(args.number, own, why)? {
             return Ok(());
         }
         let mut fds = vec![PollFd::new(&changes, PollFlags::IN)];
@@ -130,15 +131,20 @@ pub(crate) fn run(args: &GuardArgs) -> Result<()> {
     }
 }
 
+/// The apply of that number, if it is this guard's: numbers begin anew with each journal.
+fn guarded(standing: &Standing, number: u32, own: Option<Process>) -> Option<&Apply> {
+    standing.apply(number).filter(|apply| own.is_some() && apply.begin.guard == own)
+}
+
 /// Puts the apply back; false if somebody else holds the journal.
-fn roll_back(number: u32, why: &str) -> Result<bool> {
+fn roll_back(number: u32, own: Option<Process>, why: &str) -> Result<bool> {
     let journal = match journal() {
         Err(Error::Journal(JournalError::Locked { .. })) => return Ok(false),
         journal => journal?,
     };
     // It may have been confirmed just now.
     let standing = Standing::of(journal.entries());
-    let Some(apply) = standing.apply(number) else { return Ok(true) };
+    let Some(apply) = guarded(&standing, number, own) else { return Ok(true) };
     if apply.confirmed && apply.begin.pollers.is_empty() {
         return Ok(true);
     }
