@@ -4,7 +4,6 @@
 //! `fs/select.c`, `net/ipv4/tcp.c`, `net/ipv4/udp.c`.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 use std::path::Path;
 
@@ -127,8 +126,7 @@ impl Around<'_> {
             }
             Plane::Kernel => {}
         }
-        let loops = |end: &Option<SocketAddr>| end.is_some_and(|end| is_loopback(end.ip()));
-        if loops(&info.local) || loops(&info.peer) {
+        if loops(socket) {
             return Err("loopback: its packets come from no device's queue".to_owned());
         }
         Ok(settings)
@@ -149,9 +147,12 @@ impl Around<'_> {
             match self.can_poll(socket) {
                 Ok(s) => {
                     let wish = wish.get_or_insert_default();
-                    wish.busy_poll_usecs = wish.busy_poll_usecs.max(s.polls_for());
-                    wish.busy_poll_budget = wish.busy_poll_budget.max(s.busy_poll_budget);
-                    wish.prefer_busy_poll |= s.prefer_busy_poll;
+                    // One that does not poll asks for nothing (`Settings::joined`).
+                    if s.polls_for() > 0 {
+                        wish.busy_poll_usecs = wish.busy_poll_usecs.max(s.polls_for());
+                        wish.busy_poll_budget = wish.busy_poll_budget.max(s.busy_poll_budget);
+                        wish.prefer_busy_poll |= s.prefer_busy_poll;
+                    }
                 }
                 Err(reason) => {
                     why = format!("watches no socket that can poll (fd {}: {reason})", socket.fd);
@@ -163,7 +164,7 @@ impl Around<'_> {
 }
 
 /// The protocol, if it is one whose sockets learn a NAPI instance.
-pub(super) fn protocol(socket: &Socket) -> Option<Protocol> {
+fn protocol(socket: &Socket) -> Option<Protocol> {
     match (socket.info.kind as i32, socket.info.protocol as i32) {
         (libc::SOCK_STREAM, libc::IPPROTO_TCP) => Some(Protocol::Tcp),
         (libc::SOCK_DGRAM, libc::IPPROTO_UDP | libc::IPPROTO_UDPLITE) => Some(Protocol::Udp),
@@ -171,8 +172,14 @@ pub(super) fn protocol(socket: &Socket) -> Option<Protocol> {
     }
 }
 
-fn is_loopback(ip: IpAddr) -> bool {
-    ip.to_canonical().is_loopback()
+/// Whether packets come to it over a queue that can be polled. To a listener none come.
+pub(super) fn has_queue(socket: &Socket) -> bool {
+    !socket.info.listening && protocol(socket).is_some() && !loops(socket)
+}
+
+fn loops(socket: &Socket) -> bool {
+    let ends = [socket.info.local, socket.info.peer];
+    ends.into_iter().flatten().any(|end| end.ip().to_canonical().is_loopback())
 }
 
 #[cfg(test)]

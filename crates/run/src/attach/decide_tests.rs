@@ -165,7 +165,8 @@ fn an_epoll_gets_what_its_members_are_to_have() {
     let world = World::new(
         "[[rule]]\nlocal_port=80\nbusy_poll=9\nprefer_busy_poll=true\n\
          [[rule]]\nlocal_port=81\nbusy_poll=70\nbusy_poll_budget=4\n\
-         [[rule]]\nlocal_port=82\nplane='off'",
+         [[rule]]\nlocal_port=82\nplane='off'\n\
+         [[rule]]\nlocal_port=84\nreceive='interrupt'\nprefer_busy_poll=true\nbusy_poll_budget=8",
     );
     let member = |inode: u64, port: u16| {
         let local = Some(([10, 0, 0, 1], port).into());
@@ -180,6 +181,7 @@ fn an_epoll_gets_what_its_members_are_to_have() {
         member(81, 81),
         member(82, 82),
         (83, with(|s| s.info.family = libc::AF_UNIX as u16)),
+        member(84, 84),
     ]);
     let decide = |watched: &[(RawFd, u64, bool)]| world.around().epoll(&epoll(watched), &sockets);
     let params = |busy_poll_usecs, busy_poll_budget, prefer_busy_poll| {
@@ -187,6 +189,9 @@ fn an_epoll_gets_what_its_members_are_to_have() {
     };
     assert_eq!(decide(&[(5, 80, true)]), params(9, 0, true));
     assert_eq!(decide(&[(5, 80, true), (6, 81, true), (7, 82, true)]), params(70, 4, true));
+    // One that does not poll asks for nothing; alone it switches off what polls.
+    assert_eq!(decide(&[(6, 81, true), (9, 84, true)]), params(70, 4, false));
+    assert_eq!(decide(&[(9, 84, true)]), params(0, 0, false));
     for (watched, wanted) in [
         (&[][..], "watches no socket"),
         (&[(5, 80, false)], "watches no socket"),

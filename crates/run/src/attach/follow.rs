@@ -48,28 +48,32 @@ impl<'a> Following<'a> {
     /// Until all of them have ended.
     pub fn run(mut self, out: &mut impl Write, room: &mut Room) -> Result<(), AttachError> {
         // What was opened before the feed began is found by the first look.
-        let mut due = Instant::now();
+        let mut next = Next::at(Instant::now());
         while !self.targets.is_empty() {
-            self.wait(due.saturating_duration_since(Instant::now()));
+            if self.wait(next.due.saturating_duration_since(Instant::now())) {
+                // At once: its pidfd would end every wait until then.
+                let ended = |target: &Target| !target.process.is_alive();
+                let ended = (0..self.targets.len()).filter(|&at| ended(&self.targets[at]));
+                self.leave(ended.collect(), out, room)?;
+            }
             let told = self.listen();
             let now = Instant::now();
             if told {
-                due = due.min(now + SETTLE);
+                next.told(now);
             }
-            if now < due {
+            if now < next.due {
                 continue;
             }
             self.find_children(now);
             self.look(out, room)?;
             let pause = if self.feed.is_some() { RARELY } else { RESCAN };
-            // Looking at many sockets takes its time: never more than a twentieth of a CPU.
-            due = Instant::now() + pause.max(now.elapsed() * 20);
+            next = Next::after(now, Instant::now(), pause);
         }
         Ok(())
     }
 
-    /// Sleeps so long, or until the feed has something or a process has ended.
-    fn wait(&self, time: Duration) {
+    /// Sleeps so long, or until the feed has something or a process has ended; whether one has.
+    fn wait(&self, time: Duration) -> bool {
         let mut fds: Vec<PollFd<'_>> =
             self.targets.iter().map(|target| PollFd::new(&target.process, PollFlags::IN)).collect();
         let feed = self.feed.as_ref().map(AsFd::as_fd);
@@ -77,6 +81,7 @@ impl<'a> Following<'a> {
         // A time this short fits, and a signal only makes the look an early one.
         let timeout = Timespec::try_from(time).unwrap_or_default();
         let _ = poll(&mut fds, Some(&timeout));
+        fds.iter().take(self.targets.len()).any(|fd| !fd.revents().is_empty())
     }
 
     /// Whether the feed tells of something new.
@@ -127,6 +132,16 @@ impl<'a> Following<'a> {
                 Err(error) => return Err(error),
             }
         }
+        self.leave(ended, out, room)
+    }
+
+    /// Parts with the targets at these places, which ascend.
+    fn leave(
+        &mut self,
+        ended: Vec<usize>,
+        out: &mut impl Write,
+        room: &mut Room,
+    ) -> Result<(), AttachError> {
         for index in ended.into_iter().rev() {
             let target = self.targets.remove(index);
             let pid = target.process.pid();
@@ -136,6 +151,29 @@ impl<'a> Following<'a> {
             }
         }
         Ok(())
+    }
+}
+
+/// When to look next.
+struct Next {
+    due: Instant,
+    /// Looking at many sockets takes its time: never more than a twentieth of a CPU, whatever is told.
+    earliest: Instant,
+}
+
+impl Next {
+    fn at(now: Instant) -> Self {
+        Next { due: now, earliest: now }
+    }
+
+    fn after(began: Instant, ended: Instant, pause: Duration) -> Self {
+        let earliest = ended + ended.duration_since(began) * 20;
+        Next { due: earliest.max(ended + pause), earliest }
+    }
+
+    /// The feed has told of something new.
+    fn told(&mut self, now: Instant) {
+        self.due = self.due.min(self.earliest.max(now + SETTLE));
     }
 }
 
@@ -149,4 +187,29 @@ fn feed(pids: &[u32]) -> Result<Follow, String> {
         return Err("this is a PID namespace of its own".to_owned());
     }
     Follow::start(pids, true).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn news_hastens_a_look_and_not_beyond_a_twentieth_of_a_cpu() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        // A short look: what is told soon after it is looked at once it has settled.
+        let mut next = Next::after(at(0), at(1), RARELY);
+        assert_eq!(next.due, at(1001));
+        next.told(at(30));
+        next.told(at(32));
+        assert_eq!(next.due, at(35));
+        // A long one.
+        let mut next = Next::after(at(0), at(40), RARELY);
+        assert_eq!(next.due, at(1040));
+        next.told(at(41));
+        assert_eq!(next.due, at(840));
+        let mut next = Next::after(at(0), at(100), RARELY);
+        next.told(at(101));
+        assert_eq!(next.due, at(2100));
+    }
 }

@@ -11,7 +11,7 @@ use busypoll_linux::sysctl::Sysctl;
 use busypoll_policy::Policy;
 
 use super::change;
-use super::decide::{Around, Decision, Watchers};
+use super::decide::{Around, Decision, Watchers, has_queue};
 use super::device::{Device, Devices};
 use super::entry::{self, Entry};
 use super::error::AttachError;
@@ -38,6 +38,9 @@ pub(super) struct Target {
     settled: HashMap<RawFd, Socket>,
     /// What was told of each number.
     told: HashMap<RawFd, Row>,
+    /// By the inode of a socket, the most threads that were seen at once in a receive call on it. Between two
+    /// calls a thread is anywhere, and one that spins reads as running.
+    receivers: HashMap<u64, usize>,
     spinners: usize,
 }
 
@@ -50,13 +53,14 @@ impl Target {
         let name = entry::name(pid, process.start_time());
         let journal = Journal::open(dir, entry::kind(&name))?;
         Ok(Target {
-            program: process.program(),
+            program: program(&process),
             process,
             waits: Waits::default(),
             journal,
             devices: Devices::default(),
             settled: HashMap::new(),
             told: HashMap::new(),
+            receivers: HashMap::new(),
             spinners: 0,
         })
     }
@@ -84,10 +88,14 @@ impl Target {
         let descriptors = self.process.descriptors()?;
         self.waits = Waits::of(&self.process)?;
         let waits = self.waits.clone();
+        // A child was taken hold of before its exec.
+        let program = program(&self.process);
+        if program != self.program {
+            self.program.clone_from(&program);
+            self.told.clear();
+        }
         let epolls = self.epolls(&descriptors)?;
-        let (sockets, others) = self.sockets(&descriptors)?;
         let watchers = Watchers::of(&epolls);
-        let program = self.program.clone();
         let around = Around {
             policy,
             program: &program,
@@ -96,20 +104,21 @@ impl Target {
             // Where it cannot be seen poll(2) cannot be relied upon to spin.
             host_busy_poll: Sysctl::BusyPoll.get().unwrap_or(0),
         };
+        let (sockets, others) = self.sockets(&descriptors, &around)?;
         let by_inode: HashMap<u64, Socket> =
             sockets.iter().map(|socket| (socket.inode, socket.clone())).collect();
+        self.receivers = seen(&self.receivers, &sockets, &waits);
         room.used = room.used.saturating_sub(self.spinners);
         self.spinners = 0;
         // What polls already comes first, or a new one would take its place.
-        let polling = |cost: usize| {
-            room.used += cost;
-            self.spinners += cost;
-        };
-        epolls
-            .iter()
-            .filter(|epoll| epoll.params.as_ref().is_ok_and(|params| params.busy_poll_usecs > 0))
-            .map(|epoll| cost(epoll, &by_inode, &waits))
-            .for_each(polling);
+        for epoll in &epolls {
+            if epoll.params.as_ref().is_ok_and(|params| params.busy_poll_usecs > 0) {
+                self.charge(room, cost(epoll, &by_inode, &waits));
+            }
+        }
+        for socket in sockets.iter().filter(|socket| socket.busy_poll > 0 && has_queue(socket)) {
+            self.charge(room, self.receivers_of(socket));
+        }
         let mut rows = Vec::new();
         for socket in &sockets {
             let mut row = self.socket(&around, socket, room)?;
@@ -162,6 +171,7 @@ impl Target {
     fn sockets(
         &mut self,
         descriptors: &[Descriptor],
+        around: &Around<'_>,
     ) -> Result<(Vec<Socket>, HashMap<u64, Vec<RawFd>>), AttachError> {
         let mut sockets = Vec::new();
         let mut others: HashMap<u64, Vec<RawFd>> = HashMap::new();
@@ -174,6 +184,9 @@ impl Target {
             }
             others.insert(inode, Vec::new());
             let known = self.settled.remove(&found.fd).filter(|socket| socket.inode == inode);
+            // The program sets options too: of one that is to be changed they are read again, or what stood
+            // long ago would be written down as what stands.
+            let known = known.filter(|known| matches!(around.socket(known), Decision::Leave(_)));
             let socket = match known {
                 Some(known) => Some(known),
                 None => look::socket(&self.process, found.fd)?,
@@ -202,7 +215,7 @@ impl Target {
             Decision::Leave(reason) => why.push(reason),
             Decision::Set(wish) => {
                 let more = socket.busy_poll == 0 && wish.busy_poll > 0;
-                let spins = if more { receiving } else { 0 };
+                let spins = if more { self.receivers_of(socket) } else { 0 };
                 if (more && room.most == 0) || !self.fits(room, spins) {
                     why.push(room.full());
                 } else {
@@ -318,14 +331,30 @@ impl Target {
             .collect()
     }
 
+    /// How many threads spin on a socket, if it polls.
+    fn receivers_of(&self, socket: &Socket) -> usize {
+        self.receivers.get(&socket.inode).copied().unwrap_or(0)
+    }
+
     /// Whether so many more may spin; if so they are counted.
     fn fits(&mut self, room: &mut Room, spinners: usize) -> bool {
-        if room.used + spinners > room.most && spinners > 0 {
-            return false;
+        let more = self.more(spinners);
+        let fits = more == 0 || room.used + more <= room.most;
+        if fits {
+            self.charge(room, more);
         }
-        room.used += spinners;
-        self.spinners += spinners;
-        true
+        fits
+    }
+
+    fn charge(&mut self, room: &mut Room, spinners: usize) {
+        let more = self.more(spinners);
+        room.used += more;
+        self.spinners += more;
+    }
+
+    /// How many of these come to those counted: a thread that receives here and there spins in one place.
+    fn more(&self, spinners: usize) -> usize {
+        spinners.min(self.waits.threads.saturating_sub(self.spinners))
     }
 }
 
@@ -345,11 +374,18 @@ impl Room {
     }
 }
 
+/// [`Target::receivers`] after one more look.
+fn seen(before: &HashMap<u64, usize>, sockets: &[Socket], waits: &Waits) -> HashMap<u64, usize> {
+    let most = |socket: &Socket| {
+        let now = waits.receive.get(&socket.fd).copied();
+        Some((socket.inode, now.max(before.get(&socket.inode).copied())?))
+    };
+    sockets.iter().filter_map(most).collect()
+}
+
 /// How many threads spin on an epoll instance that polls: those that wait on it, once it has a member
-/// with a queue. A listener has none.
+/// with a queue.
 fn cost(epoll: &Epoll, sockets: &HashMap<u64, Socket>, waits: &Waits) -> usize {
-    let has_queue =
-        |socket: &Socket| !socket.info.listening && super::decide::protocol(socket).is_some();
     let mut members = epoll
         .watches
         .iter()
@@ -359,6 +395,13 @@ fn cost(epoll: &Epoll, sockets: &HashMap<u64, Socket>, waits: &Waits) -> usize {
         return 0;
     }
     waits.epoll.get(&epoll.fd).copied().unwrap_or(1)
+}
+
+/// The executable, also after an update has put another file in its place.
+fn program(process: &Process) -> PathBuf {
+    let program = process.program();
+    let name = program.to_str().and_then(|path| path.strip_suffix(" (deleted)"));
+    name.map(PathBuf::from).unwrap_or(program)
 }
 
 fn uring(fd: RawFd) -> Row {
