@@ -467,7 +467,7 @@ typed! {
     set_tos, tos: u32 => IPPROTO_IP, IP_TOS,
         "`IP_TOS`: the type of service of packets sent; the two ECN bits are TCP's.";
     set_max_segment, max_segment: u32 => IPPROTO_TCP, TCP_MAXSEG,
-        "`TCP_MAXSEG`: the largest segment, bytes of data, 88 to 32,767; 0: as the path allows.";
+        "`TCP_MAXSEG`: the largest segment, bytes of data, 88 to 32,767; 0: as the path allows. Settled by the handshake.";
     set_recv_buffer_size, recv_buffer_size: u32 => SOL_SOCKET, SO_RCVBUF,
         "`SO_RCVBUF`: bytes of payload the receive buffer holds; it grows by itself unless set. Not doubled as in Linux.";
     set_send_buffer_size, send_buffer_size: u32 => SOL_SOCKET, SO_SNDBUF,
