@@ -5,6 +5,7 @@ mod echo;
 mod support;
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -138,4 +139,34 @@ fn what_an_ordinary_user_gives_up_to_be_supervised_is_said() {
     let output = command.arg("--").arg(&program).stdin(Stdio::null()).output().unwrap();
     assert_eq!(text(&output), "77\n", "{output:?}");
     assert!(said(&output).contains("no_new_privs"), "{output:?}");
+}
+
+/// A static program whose supervisor has something to say while it waits for it, where nobody reads any more, or nobody
+/// reads in time.
+#[test]
+fn a_supervised_program_does_not_wait_for_readers_of_standard_error() {
+    needs_root!();
+    needs!(program "cc", program "setpriv", program "timeout");
+    let program = probe(&["-static"]);
+    for is_read in [false, true] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        rustix::io::ioctl_fionbio(&writer, true).unwrap();
+        while is_read && (&writer).write(&[b'x'; 4096]).is_ok() {}
+        rustix::io::ioctl_fionbio(&writer, false).unwrap();
+        let _reader = Some(reader).filter(|_| is_read);
+        let mut command = Command::new("timeout");
+        command.args(["20", "setpriv", "--bounding-set=-sys_ptrace", BUSYPOLL, "run", "--"]);
+        command.arg(&program).arg("hides").stdin(Stdio::null()).stderr(writer);
+        let output = command.output().unwrap();
+        assert_eq!((output.status.code(), &*text(&output)), (Some(0), "0\n"), "read: {is_read}");
+    }
+}
+
+/// What is said before the program starts, too.
+#[test]
+fn a_run_starts_where_nobody_reads_standard_error() {
+    let (_, writer) = std::io::pipe().unwrap();
+    let mut command = Command::new(BUSYPOLL);
+    command.args(["run", "--profile", "latency", "--", "echo", "started"]).stderr(writer);
+    assert_eq!(text(&command.stdin(Stdio::null()).output().unwrap()), "started\n");
 }

@@ -7,9 +7,10 @@ mod support;
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::thread;
 use std::time::Duration;
 
 use busypoll_lab::{Lab, LabHost, needs, needs_root};
@@ -76,12 +77,17 @@ fn sockets(lab: &Lab) -> String {
 
 /// A connection to the server that has said this much, on the stack plane.
 fn connect(lab: &Lab, address: IpAddr, first: &[u8]) -> TcpStream {
-    let address = SocketAddr::new(address, PORT);
+    let address = match address {
+        IpAddr::V6(ip) => SocketAddrV6::new(ip, PORT, 0, lab.client.ifindex()).into(),
+        IpAddr::V4(_) => SocketAddr::new(address, PORT),
+    };
     let mut stream = lab.client.enter(|| TcpStream::connect(address)).unwrap().unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     stream.write_all(first).unwrap();
     stream.read_exact(&mut vec![0; first.len()]).unwrap();
-    let own = stream.local_addr().unwrap().to_string();
+    let own = stream.local_addr().unwrap();
+    // Without the link.
+    let own = SocketAddr::new(own.ip(), own.port()).to_string();
     wait_until("the connection is listed", || {
         sockets(lab).lines().any(|line| line.contains("ESTAB") && line.contains(&own))
     });
@@ -159,6 +165,26 @@ fn the_peers_of_a_killed_program_are_told() {
     drop(server);
     wait_until("the guard has gone, too", || !is_alive(guard));
     the_next_run_is_clean(&lab);
+}
+
+/// The kernel wants to know on which link such an address is.
+#[test]
+fn those_at_link_local_addresses_are_told_too() {
+    needs_root!();
+    needs!(program "python3", program "ip");
+    let lab = Lab::builder().build().unwrap();
+    if lab.server.ipv6().is_none() {
+        return;
+    }
+    for (host, address) in [(&lab.client, "fe80::1/64"), (&lab.server, "fe80::2/64")] {
+        let add = ["addr", "add", address, "dev", host.interface(), "nodad"];
+        assert!(host.command("ip").args(add).status().unwrap().success());
+    }
+    let server = Server::start(&lab, &[], &[]);
+    server.listens(&lab);
+    let connection = connect(&lab, "fe80::2".parse().unwrap(), b"hello");
+    kill(server.pid);
+    are_reset(vec![connection]);
 }
 
 #[test]
@@ -338,4 +364,78 @@ fn what_stands_in_the_way_is_one_line() {
     let run = ["run", "--plane", "stack", "--dev", "lo", "--", "true"];
     let output = on(&lab.server, &run);
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+}
+
+/// The time on the CPU that a process takes in a second, in clock ticks of a hundredth.
+fn busy(pid: u32) -> u64 {
+    let ticks = || {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    };
+    let before = ticks();
+    thread::sleep(Duration::from_secs(1));
+    ticks() - before
+}
+
+/// Connections of user 65534 to the guards on the server.
+fn silent_strangers(lab: &Lab, count: usize) -> Vec<Socket> {
+    let connect = || {
+        let sockets = fs::read_to_string("/proc/thread-self/net/unix").unwrap();
+        let name = sockets.lines().find_map(|line| line.split_once("@busypoll/guard/")).unwrap().1;
+        let guard = SockAddr::unix(format!("\0busypoll/guard/{name}")).unwrap();
+        // SAFETY: a plain call, which concerns this thread alone. It ends with its work.
+        assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) }, 0);
+        let connected = || {
+            let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None).unwrap();
+            wait_until("there is room to ask", || {
+                socket.set_nonblocking(true).unwrap();
+                socket.connect(&guard).is_ok()
+            });
+            socket
+        };
+        (0..count).map(|_| connected()).collect()
+    };
+    lab.server.enter(connect).unwrap()
+}
+
+#[test]
+fn who_connects_to_a_guard_and_says_nothing_is_no_trouble() {
+    needs_root!();
+    needs!(program "python3");
+    let lab = Lab::builder().build().unwrap();
+    let server = Server::start(&lab, &[], &["nobody"]);
+    server.listens(&lab);
+    let guard = guard_of(server.pid);
+    let descriptors = || fs::read_dir(format!("/proc/{guard}/fd")).unwrap().count();
+    let before = descriptors();
+    let strangers = silent_strangers(&lab, 500);
+    wait_until("few are kept", || descriptors() <= before + 16);
+    assert!(sockets(&lab).contains("LISTEN"));
+    wait_until("none is, after a while", || descriptors() == before);
+    assert!(busy(guard) < 20, "it spins");
+    drop(strangers);
+}
+
+/// They may use up a table of descriptors that is small from the start.
+#[test]
+fn a_guard_without_descriptors_waits_for_some() {
+    needs_root!();
+    needs!(program "python3");
+    let lab = Lab::builder().build().unwrap();
+    let server = Server::start(&lab, &[], &[]);
+    server.listens(&lab);
+    let guard = guard_of(server.pid);
+    let limit = |most: libc::rlim_t| {
+        let limit = libc::rlimit { rlim_cur: most, rlim_max: 1024 };
+        let pid = guard.cast_signed();
+        // SAFETY: reads a limit, and writes none.
+        unsafe { libc::prlimit(pid, libc::RLIMIT_NOFILE, &raw const limit, std::ptr::null_mut()) }
+    };
+    assert_eq!(limit(3), 0);
+    let strangers = silent_strangers(&lab, 3);
+    assert!(busy(guard) < 20, "it spins");
+    assert_eq!(limit(1024), 0);
+    assert!(sockets(&lab).contains("LISTEN"));
+    drop(strangers);
 }

@@ -10,6 +10,7 @@ use std::process::Stdio;
 use busypoll_lab::{Lab, needs, needs_root};
 use echo::*;
 use serde_json::Value;
+use socket2::{Domain, SockAddr, Socket, Type};
 use support::*;
 
 /// A listener that accepts nobody, a UDP socket that receives nothing, and one that is connected.
@@ -46,6 +47,22 @@ fn rows(lab: &Lab) -> Vec<Value> {
 fn at(rows: &[Value], local: &str) -> Value {
     let found = rows.iter().find(|row| row["local"] == local && row["state"] != "ESTAB");
     found.or_else(|| rows.iter().find(|row| row["local"] == local)).cloned().unwrap_or_default()
+}
+
+/// Anybody may listen there, and what is printed goes to a terminal.
+#[test]
+fn a_name_that_only_begins_like_a_guard_s_is_passed_over() {
+    needs_root!();
+    let lab = Lab::builder().build().unwrap();
+    let listen = || {
+        let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None).unwrap();
+        socket.bind(&SockAddr::unix("\0busypoll/guard/\x1b[31m").unwrap()).unwrap();
+        socket.listen(1).unwrap();
+        socket
+    };
+    let _listener = lab.server.enter(listen).unwrap();
+    let output = on(&lab.server, &["ss"]);
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
 }
 
 #[test]

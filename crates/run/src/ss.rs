@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 
+use busypoll_policy::say;
 use busypoll_stack::lease;
 use busypoll_stack::ledger::Listed;
 use busypoll_stack::wire::Protocol;
@@ -38,30 +39,33 @@ struct Row {
     pid: i32,
 }
 
-/// Lists them.
+/// Lists them on `out`.
 ///
 /// # Errors
-/// Nobody reads the list.
-pub fn run_ss(args: &SsArgs) -> io::Result<()> {
+/// The list cannot be written.
+pub fn run_ss(args: &SsArgs, out: &mut impl Write) -> io::Result<()> {
     let mut rows = Vec::new();
     for name in guards() {
+        let listed = lease::list(&name);
+        if listed.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut) {
+            say(format_args!("@{name} does not answer; it is left out"));
+        }
         // One that has gone meanwhile, or is another user's, lists nothing.
-        for (pid, ledger) in lease::list(&name).unwrap_or_default() {
+        if let Ok(Some((pid, ledger))) = listed {
             let process = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
             rows.extend(ledger.list().iter().map(|line| row(line, pid, process.trim_end())));
             match ledger.left_out() {
                 0 => {}
                 more => {
-                    eprintln!("busypoll: process {pid} had {more} sockets more than a list holds")
+                    say(format_args!("process {pid} had {more} sockets more than a list holds"));
                 }
             }
         }
     }
     rows.sort_by_key(|row| (row.netid, row.pid, row.local, row.peer));
-    let mut out = io::stdout().lock();
     if args.json {
         for row in &rows {
-            serde_json::to_writer(&mut out, row)?;
+            serde_json::to_writer(&mut *out, row)?;
             writeln!(out)?;
         }
         return Ok(());
@@ -75,8 +79,12 @@ fn guards() -> Vec<String> {
     let sockets = fs::read("/proc/thread-self/net/unix").unwrap_or_default();
     let sockets = String::from_utf8_lossy(&sockets);
     let name = |line: &str| line.rsplit(' ').next()?.strip_prefix('@').map(str::to_owned);
-    let mut names: Vec<String> =
-        sockets.lines().filter_map(name).filter(|name| name.starts_with(guard::NAME)).collect();
+    // Anybody may listen at a name that only begins like a guard's, and it is printed.
+    let is_guard = |name: &String| {
+        let id = name.strip_prefix(guard::NAME);
+        id.is_some_and(|id| id.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    };
+    let mut names: Vec<String> = sockets.lines().filter_map(name).filter(is_guard).collect();
     // What a guard has accepted has its name, too.
     names.sort();
     names.dedup();

@@ -15,6 +15,7 @@ pub mod ledger;
 pub mod napi;
 pub mod nic;
 pub mod process;
+pub mod say;
 pub mod signal;
 mod socket;
 pub mod spin;

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use busypoll_linux::link::Links;
 use busypoll_stack::firewall;
 use busypoll_stack::nic::xdp::{Error, Holding};
 
@@ -15,6 +16,8 @@ const LETTING_GO: Duration = Duration::from_millis(500);
 pub(super) struct Interface {
     device: String,
     bypass_firewall: bool,
+    /// Its index, once it has been held; 0: not known.
+    index: u32,
     held: Option<Holding>,
 }
 
@@ -29,7 +32,7 @@ pub(super) enum Refusal {
 
 impl Interface {
     pub(super) fn new(device: &str, bypass_firewall: bool) -> Self {
-        Self { device: device.to_owned(), bypass_firewall, held: None }
+        Self { device: device.to_owned(), bypass_firewall, index: 0, held: None }
     }
 
     /// Takes it, unless it is held already.
@@ -38,7 +41,11 @@ impl Interface {
             Some(held) => held,
             None => {
                 self.check_firewall()?;
-                Holding::take(&self.device, true, LETTING_GO).map_err(Refusal::System)?
+                let held = Holding::take(&self.device, true, LETTING_GO);
+                let held = held.map_err(Refusal::System)?;
+                let link = Links::open().and_then(|mut links| links.get(&self.device));
+                self.index = link.map_or(0, |link| link.ifindex);
+                held
             }
         };
         Ok(self.held.insert(held))
@@ -47,6 +54,11 @@ impl Interface {
     /// It, while it is held.
     pub(super) fn held(&self) -> Option<&Holding> {
         self.held.as_ref()
+    }
+
+    /// Its index, by which its link-local addresses are told from those of others.
+    pub(super) fn index(&self) -> u32 {
+        self.index
     }
 
     /// It is the kernel's again.

@@ -8,7 +8,7 @@
 //! probe, which it answers likewise.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
 use busypoll_stack::ledger::Listed;
 use busypoll_stack::wire::{ipv4, ipv6, tcp};
@@ -18,19 +18,23 @@ use rustix::net::{bind, ipproto, sendto, socket_with};
 const RST: u8 = 4;
 const ACK: u8 = 16;
 
-/// Tells each peer. One that cannot be reached is left out.
-pub(super) fn all(lines: &[Listed]) {
+/// Tells each peer, of connections over the interface of this index. One that cannot be reached is left out.
+pub(super) fn all(lines: &[Listed], interface: u32) {
     for line in lines {
-        let _ = reset(line);
+        let _ = reset(line, interface);
     }
 }
 
-fn reset(line: &Listed) -> io::Result<()> {
+fn reset(line: &Listed, interface: u32) -> io::Result<()> {
     let (from, to) = (line.local.ip(), line.remote.ip());
     let family = if from.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, Some(ipproto::TCP))?;
-    bind(&socket, &SocketAddr::new(from, 0))?;
-    let to_host = SocketAddr::new(to, 0);
+    // Of a link-local address the kernel wants to know on which link; of others it does not ask.
+    let host = |ip| match ip {
+        IpAddr::V4(_) => SocketAddr::new(ip, 0),
+        IpAddr::V6(ip) => SocketAddrV6::new(ip, 0, 0, interface).into(),
+    };
+    bind(&socket, &host(from))?;
     for (flags, seq) in [(RST | ACK, line.snd_nxt), (ACK, line.snd_nxt.wrapping_sub(1))] {
         let header = tcp::Header {
             src_port: line.local.port(),
@@ -40,7 +44,7 @@ fn reset(line: &Listed) -> io::Result<()> {
             flags,
             ..tcp::Header::default()
         };
-        sendto(&socket, &segment(&header, from, to)?, SendFlags::empty(), &to_host)?;
+        sendto(&socket, &segment(&header, from, to)?, SendFlags::empty(), &host(to))?;
     }
     Ok(())
 }

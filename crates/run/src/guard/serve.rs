@@ -22,6 +22,16 @@ const AGAIN: Duration = Duration::from_millis(600);
 /// How often it is looked whether anybody of the run is left, once the program has gone.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// So many may have connected and said nothing: of this user and root together, and of all others. Whoever comes next
+/// takes the place of who has waited longest, who has had the time to say it.
+const SILENT: usize = 16;
+
+/// For so long one may say nothing.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// When it is tried again where no descriptor was left for who asks.
+const NO_ROOM: Duration = Duration::from_millis(100);
+
 /// What a guard is made of.
 pub(super) struct Guard {
     /// Where processes of the run ask.
@@ -44,12 +54,22 @@ struct Owner {
     ledger: Ledger,
 }
 
+/// One that has connected and said nothing yet.
+struct Asker {
+    connection: OwnedFd,
+    /// Neither of this user nor root. A process of the run can be: one that has given up its rights.
+    stranger: bool,
+    until: Instant,
+}
+
 /// Who is to be watched at the moment.
 #[derive(Default)]
 struct Watched {
     owner: Option<Owner>,
-    /// They have connected and said nothing yet.
-    asking: Vec<OwnedFd>,
+    /// Those who have waited longest first.
+    asking: Vec<Asker>,
+    /// Who asks cannot be let in, for want of descriptors: so it is no use to wait for that.
+    no_room: bool,
     /// Connections whose peers are to be told again.
     again: Option<(Instant, Vec<Listed>)>,
 }
@@ -65,18 +85,7 @@ impl Guard {
             if let Some(held) = self.interface.held() {
                 held.dismiss_askers();
             }
-            while let Ok(connection) = lease::accept(self.listener.as_fd()) {
-                watched.asking.push(connection);
-            }
-            for connection in std::mem::take(&mut watched.asking) {
-                match lease::asked(&connection) {
-                    Ok(Some(request)) => self.answer(connection, &request, &mut watched.owner),
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        watched.asking.push(connection);
-                    }
-                    _ => {}
-                }
-            }
+            self.see_to_askers(&mut watched);
             let idle = watched.owner.is_none() && watched.again.is_none();
             if program_has_gone && idle && !kin::is_left(&self.address) {
                 return;
@@ -87,21 +96,63 @@ impl Guard {
     /// Until there is something to see to; whether the program has gone.
     fn wait(&self, watched: &Watched) -> bool {
         let has_gone = is_readable(self.program.as_fd());
-        let mut fds = vec![self.listener.as_fd()];
-        fds.extend(self.interface.held().map(AsFd::as_fd));
+        let mut fds = Vec::new();
+        if !watched.no_room {
+            fds.push(self.listener.as_fd());
+            fds.extend(self.interface.held().map(AsFd::as_fd));
+        }
         // Once it has gone that is no news any more.
         fds.extend((!has_gone).then_some(self.program.as_fd()));
         if let Some(owner) = &watched.owner {
             fds.push(owner.connection.as_fd());
             fds.extend(owner.process.as_ref().map(AsFd::as_fd));
         }
-        fds.extend(watched.asking.iter().map(AsFd::as_fd));
-        let again =
-            watched.again.as_ref().map(|(at, _)| at.saturating_duration_since(Instant::now()));
+        fds.extend(watched.asking.iter().map(|asker| asker.connection.as_fd()));
+        let again = watched.again.as_ref().map(|(at, _)| *at);
+        let due = again.into_iter().chain(watched.asking.iter().map(|asker| asker.until)).min();
+        let due = due.map(|at| at.saturating_duration_since(Instant::now()));
+        let room = watched.no_room.then_some(NO_ROOM);
         let look = (has_gone && watched.owner.is_none()).then_some(LOOK);
-        let limit = again.into_iter().chain(look).min();
+        let limit = due.into_iter().chain(look).chain(room).min();
         poll_for(&fds, limit);
         has_gone
+    }
+
+    /// Lets in who asks, and answers who has said what. Anybody on this machine may connect, as often as he likes.
+    fn see_to_askers(&mut self, watched: &mut Watched) {
+        watched.no_room = false;
+        let now = Instant::now();
+        for _ in 0..SILENT {
+            match lease::accept(self.listener.as_fd()) {
+                Ok(connection) => {
+                    let user = lease::peer(connection.as_fd()).ok().map(|(_, user)| user);
+                    let stranger = !user.is_some_and(is_trusted);
+                    watched.asking.push(Asker { connection, stranger, until: now + PATIENCE });
+                }
+                Err(error) => {
+                    watched.no_room = error.kind() != io::ErrorKind::WouldBlock;
+                    break;
+                }
+            }
+        }
+        for asker in std::mem::take(&mut watched.asking) {
+            match lease::asked(&asker.connection) {
+                Ok(Some(request)) => self.answer(asker.connection, &request, &mut watched.owner),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && asker.until > now => {
+                    watched.asking.push(asker);
+                }
+                _ => {}
+            }
+        }
+        for stranger in [true, false] {
+            let silent = watched.asking.iter().filter(|asker| asker.stranger == stranger).count();
+            let mut too_many = silent.saturating_sub(SILENT);
+            watched.asking.retain(|asker| {
+                let goes = asker.stranger == stranger && too_many > 0;
+                too_many -= usize::from(goes);
+                !goes
+            });
+        }
     }
 
     /// Takes the interface back from an owner that has gone.
@@ -116,7 +167,7 @@ impl Guard {
         self.interface.release();
         let mut lines = owner.ledger.list();
         lines.retain(Listed::is_live);
-        reset::all(&lines);
+        reset::all(&lines, self.interface.index());
         watched.owner = None;
         watched.again =
             Some((Instant::now() + AGAIN, lines)).filter(|(_, lines)| !lines.is_empty());
@@ -124,7 +175,7 @@ impl Guard {
 
     fn see_to_again(&self, watched: &mut Watched) {
         if let Some((_, lines)) = watched.again.take_if(|(at, _)| *at <= Instant::now()) {
-            reset::all(&lines);
+            reset::all(&lines, self.interface.index());
         }
     }
 
@@ -133,8 +184,7 @@ impl Guard {
         let Ok((pid, user)) = lease::peer(connection.as_fd()) else { return };
         match request {
             Request::List => {
-                let may = user == 0 || user == getuid().as_raw();
-                if let Some(owner) = owner.as_ref().filter(|_| may) {
+                if let Some(owner) = owner.as_ref().filter(|_| is_trusted(user)) {
                     let _ = lease::answer_listed(&connection, owner.pid, &owner.ledger);
                 }
             }
@@ -171,6 +221,11 @@ impl Guard {
             Refusal::Other(error.to_string())
         })
     }
+}
+
+/// Whether this user may see everything, and is not to be kept out by others.
+fn is_trusted(user: u32) -> bool {
+    user == 0 || user == getuid().as_raw()
 }
 
 /// Whether there is something to be read, or nobody any more at the other end.

@@ -15,13 +15,20 @@ mod socket;
 
 pub use socket::{accept, listen, peer};
 
-use self::socket::{BYTES, connect, receive, send};
+use self::socket::{BYTES, connect, late, receive, send};
 use crate::{IcmpSockets, ledger::Ledger, nic::xdp::Grant, sys, thread};
 use std::{
     io,
     os::fd::{AsRawFd, OwnedFd},
     sync::Arc,
+    time::{Duration, Instant},
 };
+
+/// How long a claim waits for its guard: to take an interface, a driver may have to set up all its rings anew.
+const CLAIMS: Duration = Duration::from_secs(20);
+
+/// How long a list does, which is to come at once. Anybody may listen at a name like a guard's and say nothing.
+const LISTS: Duration = Duration::from_secs(2);
 
 /// An interface that this process may drive, and what it is to do for it.
 #[derive(Debug)]
@@ -58,12 +65,13 @@ pub enum Request {
 /// place for them.
 ///
 /// # Errors
-/// Nobody is there, or it says what nobody understands.
+/// Nobody is there, or it says what nobody understands; `TimedOut` if it says nothing.
 pub fn claim(address: &str, mut keep: impl FnMut(OwnedFd) -> OwnedFd) -> io::Result<Answer> {
     let (name, word) = address.rsplit_once('/').ok_or(io::ErrorKind::InvalidInput)?;
-    let connection = keep(connect(name)?);
+    let until = Some(Instant::now() + CLAIMS);
+    let connection = keep(connect(name, CLAIMS)?);
     send(&connection, format!("claim {word}").as_bytes(), &[])?;
-    let (bytes, descriptors) = receive(&connection)?;
+    let (bytes, descriptors) = receive(&connection, until).map_err(late)?;
     let nonsense = || io::Error::new(io::ErrorKind::InvalidData, "the guard's answer is no answer");
     let (kind, rest) = bytes.split_first().ok_or(io::ErrorKind::UnexpectedEof)?;
     Ok(match kind {
@@ -102,23 +110,18 @@ pub fn when_it_ends(connection: OwnedFd, then: impl FnOnce() + Send + 'static) -
     .map(drop)
 }
 
-/// What the guard at this abstract name guards: PIDs and ledgers.
+/// What the guard at this abstract name guards: PID and ledger of who has the interface, if anybody has and we may know.
 ///
 /// # Errors
-/// Nobody is there, or does not tell us.
-pub fn list(name: &str) -> io::Result<Vec<(i32, Ledger)>> {
-    let connection = connect(name)?;
+/// Nobody is there; `TimedOut` if it does not answer.
+pub fn list(name: &str) -> io::Result<Option<(i32, Ledger)>> {
+    let until = Some(Instant::now() + LISTS);
+    let connection = connect(name, LISTS)?;
     send(&connection, b"list", &[])?;
-    let mut found = Vec::new();
-    loop {
-        let (bytes, descriptors) = receive(&connection)?;
-        let Some(pid) = bytes.strip_prefix(b"L").and_then(|rest| rest.first_chunk()) else {
-            return Ok(found);
-        };
-        if let Some(memory) = descriptors.into_iter().next() {
-            found.push((i32::from_ne_bytes(*pid), Ledger::open(memory)?));
-        }
-    }
+    let (bytes, descriptors) = receive(&connection, until).map_err(late)?;
+    let pid = bytes.strip_prefix(b"L").and_then(|rest| rest.first_chunk());
+    let Some((pid, memory)) = pid.zip(descriptors.into_iter().next()) else { return Ok(None) };
+    Ok(Some((i32::from_ne_bytes(*pid), Ledger::open(memory)?)))
 }
 
 /// The guard's end: grants `grant` over `connection`.
@@ -171,7 +174,7 @@ pub fn answer_listed(connection: &OwnedFd, pid: i32, ledger: &Ledger) -> io::Res
 /// # Errors
 /// `WouldBlock` if it has not asked yet.
 pub fn asked(connection: &OwnedFd) -> io::Result<Option<Request>> {
-    let (bytes, _) = receive(connection)?;
+    let (bytes, _) = receive(connection, None)?;
     Ok(match bytes.as_slice() {
         b"list" => Some(Request::List),
         other => {
@@ -233,9 +236,48 @@ mod tests {
             let ledger = Ledger::create(4).unwrap();
             answer_listed(&connection, 17, &ledger).unwrap();
         });
-        let listed = list(&name).unwrap();
+        let (pid, listed) = list(&name).unwrap().unwrap();
         guard.join().unwrap();
-        assert_eq!(listed.iter().map(|(pid, _)| *pid).collect::<Vec<_>>(), [17]);
-        assert_eq!(listed[0].1.list(), []);
+        assert_eq!((pid, listed.list()), (17, vec![]));
+    }
+
+    /// Neither one that takes no connection nor one that takes it and says nothing.
+    #[test]
+    fn nobody_waits_for_ever_for_who_says_nothing() {
+        let name = name("silent");
+        let listener = listen(&name).unwrap();
+        let late = |result: io::Result<_>| result.unwrap_err().kind() == io::ErrorKind::TimedOut;
+        assert!(late(list(&name)), "it is in the backlog");
+        let connections: Vec<_> =
+            std::iter::from_fn(|| connect(&name, Duration::from_millis(50)).ok()).collect();
+        assert!(connections.len() > 100);
+        assert!(late(list(&name)), "the backlog is full");
+        drop(listener);
+    }
+
+    /// Handlers end each wait, and the next one begins anew.
+    #[test]
+    fn nobody_waits_for_ever_where_signals_keep_coming() {
+        extern "C" fn nothing(_: libc::c_int) {}
+        let name = name("interrupted");
+        let listener = listen(&name).unwrap();
+        // SAFETY: a handler that does nothing, of a signal that nobody else here uses.
+        unsafe { libc::signal(libc::SIGWINCH, nothing as *const () as libc::sighandler_t) };
+        let (say, hear) = std::sync::mpsc::channel();
+        let listing = thread::spawn(move || {
+            // SAFETY: a plain call.
+            say.send(unsafe { libc::pthread_self() } as usize).unwrap();
+            list(&name)
+        });
+        let listing_thread = hear.recv().unwrap();
+        let begun = Instant::now();
+        while !listing.is_finished() {
+            assert!(begun.elapsed() < 5 * LISTS, "it waits for ever");
+            // SAFETY: not joined yet, so the thread's number is its own.
+            unsafe { libc::pthread_kill(listing_thread as libc::pthread_t, libc::SIGWINCH) };
+            thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(listing.join().unwrap().unwrap_err().kind(), io::ErrorKind::TimedOut);
+        drop(listener);
     }
 }

@@ -10,6 +10,7 @@ use std::{
         unix::net::SocketAddr,
     },
     ptr,
+    time::{Duration, Instant},
 };
 
 /// The most descriptors in one message: the kernel takes 253 (SCM_MAX_FD).
@@ -85,13 +86,53 @@ fn address(name: &str) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
     Ok((address, len as libc::socklen_t))
 }
 
-pub(super) fn connect(name: &str) -> io::Result<OwnedFd> {
+/// A connection, on which a call that nobody interrupts waits for `patience` at the most.
+pub(super) fn connect(name: &str, patience: Duration) -> io::Result<OwnedFd> {
+    let until = Instant::now() + patience;
     let socket = socket(0)?;
+    for option in [libc::SO_SNDTIMEO, libc::SO_RCVTIMEO] {
+        set_limit(&socket, option, patience)?;
+    }
     let (address, len) = address(name)?;
-    // SAFETY: a valid address of that length.
-    match unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) } {
-        0 => Ok(socket),
+    loop {
+        // SAFETY: a valid address of that length.
+        if unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) } == 0 {
+            return Ok(socket);
+        }
+        let error = io::Error::last_os_error();
+        if !goes_on(&error, Some(until)) {
+            return Err(late(error));
+        }
+    }
+}
+
+fn set_limit(socket: &OwnedFd, option: libc::c_int, limit: Duration) -> io::Result<()> {
+    let limit = libc::timeval {
+        tv_sec: limit.as_secs() as libc::time_t,
+        tv_usec: limit.subsec_micros().into(),
+    };
+    let len = size_of_val(&limit) as libc::socklen_t;
+    let value = (&raw const limit).cast();
+    // SAFETY: a timeval, and its length.
+    match unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, value, len) } {
+        0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Whether a call that has ended so is to be made again. With a limit, no handler's `SA_RESTART` has it go on; it then
+/// waits for the whole time anew, and where signals keep coming none would ever be over but by the clock.
+fn goes_on(error: &io::Error, until: Option<Instant>) -> bool {
+    error.kind() == io::ErrorKind::Interrupted && until.is_none_or(|until| Instant::now() < until)
+}
+
+/// Of a call that waits, a limit that has passed is told as if it did not wait, or had been interrupted.
+pub(super) fn late(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => {
+            io::Error::new(io::ErrorKind::TimedOut, "it takes too long to answer")
+        }
+        _ => error,
     }
 }
 
@@ -129,8 +170,11 @@ pub(super) fn send(connection: &OwnedFd, bytes: &[u8], descriptors: &[RawFd]) ->
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// One message; nothing if the other has gone.
-pub(super) fn receive(connection: &OwnedFd) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+/// One message; nothing if the other has gone. Waits on, if interrupted, `until` then.
+pub(super) fn receive(
+    connection: &OwnedFd,
+    until: Option<Instant>,
+) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let mut bytes = vec![0; BYTES];
     let mut control = Control([0; _]);
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
@@ -146,9 +190,7 @@ pub(super) fn receive(connection: &OwnedFd) -> io::Result<(Vec<u8>, Vec<OwnedFd>
         let received = loop {
             let flags = libc::MSG_CMSG_CLOEXEC;
             let received = libc::recvmsg(connection.as_raw_fd(), &raw mut message, flags);
-            let interrupted =
-                received < 0 && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted;
-            if !interrupted {
+            if received >= 0 || !goes_on(&io::Error::last_os_error(), until) {
                 break received;
             }
         };

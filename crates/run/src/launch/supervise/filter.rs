@@ -95,19 +95,27 @@ fn program() -> Vec<sock_filter> {
 pub(super) fn install() -> io::Result<(OwnedFd, bool)> {
     let mut program = program();
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    let apply = || {
+    let listen = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
+    let apply_with = |flags: libc::c_ulong| {
         // SAFETY: the filter outlives the call, which reads it.
         unsafe {
             libc::syscall(
                 libc::SYS_seccomp,
                 libc::SECCOMP_SET_MODE_FILTER,
-                libc::SECCOMP_FILTER_FLAG_NEW_LISTENER,
+                flags,
                 &raw const filter,
             )
         }
     };
+    let failed_by = |fd, error| fd < 0 && io::Error::last_os_error().raw_os_error() == Some(error);
+    // No handler is to run while the supervisor works at a call: the call would end with EINTR, which it never does
+    // without us. Before Linux 5.19 there is no way to say so.
+    let apply = || {
+        let fd = apply_with(listen | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV);
+        if failed_by(fd, libc::EINVAL) { apply_with(listen) } else { fd }
+    };
     let mut fd = apply();
-    let promise = fd < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EACCES);
+    let promise = failed_by(fd, libc::EACCES);
     if promise {
         // SAFETY: sets a flag of this thread.
         unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };

@@ -10,7 +10,7 @@ use busypoll_linux::process::{Kind, Process};
 use busypoll_linux::{EpollParams, epoll, sockopt};
 use busypoll_policy::Policy;
 
-use super::serve::{is_one_of, params, set_params, settings_of, settings_of_epoll};
+use super::serve::{Theirs, params, set_params, settings_of, settings_of_epoll};
 
 const TRIAL: Duration = Duration::from_millis(40);
 const PERIOD: Duration = Duration::from_millis(40);
@@ -25,7 +25,7 @@ pub(super) struct Ours<'a> {
     /// The values of `SO_BUSY_POLL` that we set, and 0.
     pub values: &'a HashSet<u32>,
     /// Sockets that the program has set to one of them itself.
-    pub not: &'a HashSet<u64>,
+    pub not: &'a Theirs,
 }
 
 enum State {
@@ -133,12 +133,12 @@ impl Watched {
             if let Ok(Some(taken)) = self.process.take(descriptor.fd)
                 && let Some(settings) = settings_of(policy, &self.process, &taken)
             {
-                if !is_one_of(ours.not, &taken)
-                    && sockopt::busy_poll(&taken).is_ok_and(|usecs| ours.values.contains(&usecs))
-                {
-                    let micros = if on { settings.kernel_micros() } else { 0 };
-                    let _ = sockopt::set_busy_poll(&taken, micros);
-                }
+                ours.not.unless(&taken, || {
+                    if sockopt::busy_poll(&taken).is_ok_and(|usecs| ours.values.contains(&usecs)) {
+                        let micros = if on { settings.kernel_micros() } else { 0 };
+                        let _ = sockopt::set_busy_poll(&taken, micros);
+                    }
+                });
                 sockets.insert(inode, settings);
             }
         }

@@ -10,22 +10,33 @@
 //! The program is no child of the supervisor, nor the other way round: signals, job control and the
 //! exit status are the program's own. The supervisor ends with the last process under the filter. It is
 //! kept by a second process, as calls under a filter whose supervisor is gone fail with `ENOSYS`.
+//!
+//! No handler of the program runs while the supervisor works at a call, but one may before the supervisor has heard of it:
+//! the call then ends with `EINTR`. So the thread that answers does nothing else, and another one looks after processes.
 
 mod filter;
 mod harm;
+mod outstanding;
 mod serve;
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+use std::thread;
+use std::time::Duration;
 
 use busypoll_policy::Launch;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 
+use self::outstanding::Outstanding;
 use crate::apart;
+
+/// When it is tried again where no process was to be had.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// Puts this process, what it becomes by exec, and all its children under a supervisor. Whether none of them gains
 /// rights by an exec any more, which is the price for an ordinary user.
@@ -45,15 +56,18 @@ pub(super) fn begin(launch: &Launch) -> io::Result<bool> {
 fn keep(from: OwnedFd, launch: &Launch) {
     let Ok(Some(notifications)) = receive(&from) else { return };
     drop(from);
+    let Ok(outstanding) = Outstanding::new() else { return };
     apart::only_keep(&[notifications.as_fd()]);
     loop {
         // SAFETY: this process has one thread, so its child may do all that it may.
         match unsafe { libc::fork() } {
             0 => {
-                serve::serve(&notifications, launch);
+                serve::serve(&notifications, &outstanding, launch);
                 // SAFETY: nothing of the parent's is to be undone here.
                 unsafe { libc::_exit(0) }
             }
+            // As long as somebody is left, calls would fail without an answer.
+            -1 if is_in_use(&notifications) => thread::sleep(AGAIN),
             -1 => return,
             worker => {
                 let mut status = 0;
@@ -65,6 +79,15 @@ fn keep(from: OwnedFd, launch: &Launch) {
             }
         }
     }
+}
+
+/// Whether a process under the filter lives.
+fn is_in_use(notifications: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(notifications, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    // Interrupted, it has seen nothing.
+    let _ = poll(&mut fds, Some(&now));
+    !fds[0].revents().contains(PollFlags::HUP)
 }
 
 fn hand_over(to: &OwnedFd, fd: &OwnedFd) -> io::Result<()> {

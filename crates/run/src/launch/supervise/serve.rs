@@ -3,91 +3,185 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use busypoll_linux::process::{Kind, Process, Wait};
+use busypoll_linux::process::{Descriptor, Kind, Process, Wait};
 use busypoll_linux::{EpollParams, epoll, socket, sockopt};
-use busypoll_policy::{Launch, Plane, Policy, Protocol, Settings};
+use busypoll_policy::{Launch, Plane, Policy, Protocol, Settings, say};
 use libc::{seccomp_notif, seccomp_notif_addfd, seccomp_notif_resp};
 use rustix::event::epoll as instance;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 
 use super::harm::{Ours, Watched};
+use super::outstanding::Outstanding;
 
 /// When a process is looked at after a datagram socket of its has appeared.
 const LOOKS: [Duration; 3] =
     [Duration::from_millis(1), Duration::from_millis(20), Duration::from_millis(300)];
 
+/// So much news is kept for who looks. Where somebody does not read what is said, he does not look meanwhile.
+const NEWS: usize = 1 << 12;
+
 /// So many sockets that programs have set are kept in mind; of those forgotten their values tell.
 const THEIRS: usize = 1 << 16;
 
-/// Serves until the last process under the filter has ended.
-pub(super) fn serve(notifications: &OwnedFd, launch: &Launch) {
-    let mut supervisor = Supervisor {
-        launch,
-        looks: Vec::new(),
-        ours: values(&launch.policy),
-        theirs: HashSet::new(),
-        watched: HashMap::new(),
-        said: HashSet::new(),
-    };
-    loop {
-        let mut fds = [PollFd::new(notifications, PollFlags::IN)];
-        match poll(&mut fds, supervisor.next().as_ref()) {
-            Err(rustix::io::Errno::INTR) | Ok(0) => {}
-            Err(_) => return,
-            Ok(_) if fds[0].revents().contains(PollFlags::IN) => {
-                if let Some(call) = told(notifications) {
-                    supervisor.answer(notifications, &call);
-                }
-            }
-            Ok(_) => return,
+/// `SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP`: who is told runs at once, on the CPU that the caller leaves (Linux 6.6).
+const AT_ONCE: u64 = 1;
+
+/// Serves until the last process under the filter has ended. The call that a worker before this one has left
+/// `outstanding` goes on first.
+pub(super) fn serve(notifications: &OwnedFd, outstanding: &Outstanding, launch: &Launch) {
+    outstanding.let_go(notifications);
+    // SAFETY: the request takes a number. Where it is unknown, all goes on more slowly.
+    unsafe {
+        libc::ioctl(notifications.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, AT_ONCE);
+    }
+    let policy = Applied { launch, ours: values(&launch.policy), theirs: Theirs::default() };
+    thread::scope(|scope| {
+        let (tell, news) = mpsc::sync_channel(NEWS);
+        let mut lookout = Lookout {
+            policy: &policy,
+            looks: Vec::new(),
+            watched: HashMap::new(),
+            said: HashSet::new(),
+        };
+        // Where there is no thread to be had, nobody looks.
+        let _ = thread::Builder::new().spawn_scoped(scope, move || lookout.look(&news));
+        Answers { notifications, outstanding, policy: &policy, tell }.serve();
+    });
+}
+
+/// Sockets, by their cookies, whose value the program has set, whatever it is.
+#[derive(Default)]
+pub(super) struct Theirs(Mutex<HashSet<u64>>);
+
+impl Theirs {
+    /// Does `work` with a socket, unless it is one of them. It does not become one meanwhile.
+    pub fn unless(&self, taken: &OwnedFd, work: impl FnOnce()) {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.is_empty() || !socket::cookie(taken).is_ok_and(|cookie| all.contains(&cookie)) {
+            work();
         }
-        supervisor.look_around();
+    }
+
+    fn add(&self, cookie: u64) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() == THEIRS {
+            all.clear();
+        }
+        all.insert(cookie);
     }
 }
 
-struct Supervisor<'a> {
+/// The policy, as it is applied to sockets.
+struct Applied<'a> {
     launch: &'a Launch,
-    /// Processes to look at, and when.
-    looks: Vec<(Instant, u32)>,
     /// What may have been written to a socket or an epoll instance, in microseconds. Any other value is the program's
     /// own wish.
     ours: HashSet<u32>,
-    /// Sockets, by their cookies, whose value the program has set, whatever it is.
-    theirs: HashSet<u64>,
-    /// Processes with sockets that poll.
-    watched: HashMap<u32, Watched>,
-    said: HashSet<String>,
+    theirs: Theirs,
 }
 
-impl Supervisor<'_> {
-    /// How long nothing is to be done unasked.
-    fn next(&self) -> Option<Timespec> {
-        let looks = self.looks.iter().map(|(at, _)| *at);
-        let first = looks.chain(self.watched.values().map(Watched::due)).min()?;
-        let left = first.saturating_duration_since(Instant::now());
-        Timespec::try_from(left).ok()
+impl Applied<'_> {
+    /// Gives a socket its settings, and says which; `None` if it is one that has none. What could not be done goes to
+    /// `said`.
+    fn configure_socket(
+        &self,
+        process: &Process,
+        fd: RawFd,
+        said: &mut Vec<String>,
+    ) -> Option<Settings> {
+        let taken = match process.take(fd) {
+            Ok(taken) => taken?,
+            Err(error) => {
+                said.extend(failed(process, &error));
+                return None;
+            }
+        };
+        let settings = settings_of(&self.launch.policy, process, &taken)?;
+        let micros = settings.kernel_micros();
+        // What the program has set itself stands.
+        self.theirs.unless(&taken, || {
+            let current = sockopt::busy_poll(&taken).unwrap_or(0);
+            if !self.ours.contains(&current) || current == micros {
+                return;
+            }
+            if let Err(error) = sockopt::set_busy_poll(&taken, micros) {
+                said.extend(failed(process, &error));
+            }
+            if micros > 0 && settings.prefer_busy_poll {
+                let _ = sockopt::set_prefer_busy_poll(&taken, true);
+            }
+            if micros > 0 && settings.busy_poll_budget > 0 {
+                let _ = sockopt::set_busy_poll_budget(&taken, settings.busy_poll_budget);
+            }
+        });
+        Some(settings)
+    }
+}
+
+/// What could not be done with a process, but for one that has ended meanwhile.
+fn failed(process: &Process, error: &busypoll_linux::Error) -> Option<String> {
+    // On its way out it has no descriptors any more, and is alive still.
+    let ends = matches!(error, busypoll_linux::Error::NoProcess { .. });
+    (!ends && process.is_alive()).then(|| error.to_string())
+}
+
+/// What the one who answers has for the one who looks.
+enum News {
+    /// This process is to be looked at soon.
+    Look(u32),
+    /// This process may come to poll.
+    Watch(u32),
+    Say(String),
+}
+
+/// Hears of calls and answers them, and does nothing else: who calls waits for it.
+struct Answers<'a> {
+    notifications: &'a OwnedFd,
+    outstanding: &'a Outstanding,
+    policy: &'a Applied<'a>,
+    tell: mpsc::SyncSender<News>,
+}
+
+impl Answers<'_> {
+    fn serve(&self) {
+        loop {
+            let mut fds = [PollFd::new(self.notifications, PollFlags::IN)];
+            match poll(&mut fds, None) {
+                Err(rustix::io::Errno::INTR) => {}
+                Ok(_) if fds[0].revents().contains(PollFlags::IN) => {
+                    if let Some(call) = self.outstanding.told(self.notifications) {
+                        self.answer(&call);
+                    }
+                }
+                _ => return,
+            }
+        }
     }
 
-    fn answer(&mut self, notifications: &OwnedFd, call: &seccomp_notif) {
+    fn answer(&self, call: &seccomp_notif) {
         let number = libc::c_long::from(call.data.nr);
         let argument = call.data.args[0];
         let process = process_of(call.pid);
+        let mut said = Vec::new();
         match number {
             libc::SYS_epoll_create1 => {
-                self.give_epoll(notifications, call, process.as_ref(), argument as i32);
+                self.give_epoll(call, process.as_ref(), argument as i32);
                 return;
             }
             #[cfg(target_arch = "x86_64")]
             // Its argument is a hint, and must be above zero.
             libc::SYS_epoll_create if argument as i32 > 0 => {
-                self.give_epoll(notifications, call, process.as_ref(), 0);
+                self.give_epoll(call, process.as_ref(), 0);
                 return;
             }
             libc::SYS_bind | libc::SYS_connect | libc::SYS_listen => {
                 if let Some(process) = &process {
-                    self.configure_socket(process, argument as RawFd);
+                    self.policy.configure_socket(process, argument as RawFd, &mut said);
                 }
             }
             libc::SYS_setsockopt => {
@@ -97,43 +191,42 @@ impl Supervisor<'_> {
             }
             _ => {}
         }
-        go_on(notifications, call.id);
-        if let Some(process) = process {
-            self.look_soon(process.pid());
-        }
+        // All before the answer: after it, what comes next waits to be heard.
+        let looks = process.map(|process| News::Look(process.pid()));
+        said.into_iter().map(News::Say).chain(looks).for_each(|news| self.tell(news));
+        go_on(self.notifications, call.id);
+    }
+
+    fn tell(&self, news: News) {
+        // Nobody may look, or too little; who calls does not wait for that.
+        let _ = self.tell.try_send(news);
     }
 
     /// The program is about to say itself how this socket polls.
-    fn leave_alone(&mut self, process: &Process, fd: RawFd) {
+    fn leave_alone(&self, process: &Process, fd: RawFd) {
         if let Ok(Some(taken)) = process.take(fd)
             && let Ok(cookie) = socket::cookie(&taken)
         {
-            if self.theirs.len() == THEIRS {
-                self.theirs.clear();
-            }
-            self.theirs.insert(cookie);
+            self.policy.theirs.add(cookie);
         }
     }
 
-    fn look_soon(&mut self, pid: u32) {
-        let now = Instant::now();
-        self.looks.extend(LOOKS.map(|after| (now + after, pid)));
-    }
-
     /// Makes an epoll instance with its parameters, in place of the program.
-    fn give_epoll(
-        &mut self,
-        notifications: &OwnedFd,
-        call: &seccomp_notif,
-        process: Option<&Process>,
-        flags: i32,
-    ) {
-        let settings = process.map(|p| self.launch.policy.for_program(&p.program()));
+    fn give_epoll(&self, call: &seccomp_notif, process: Option<&Process>, flags: i32) {
+        let policy = &self.policy.launch.policy;
+        let settings = process.map(|p| policy.for_program(&p.program()));
         let params = settings.map(params).filter(|p| p.busy_poll_usecs > 0);
         let made = params.filter(|_| flags & !libc::EPOLL_CLOEXEC == 0).and_then(|params| {
             let made = instance::create(instance::CreateFlags::CLOEXEC).ok()?;
             set_params(&made, params).then_some(made)
         });
+        if let Some(process) = process {
+            self.tell(News::Watch(process.pid()));
+            // What it comes to watch decides, if sockets differ.
+            if !policy.rules.is_empty() {
+                self.tell(News::Look(process.pid()));
+            }
+        }
         let given = made.is_some_and(|made| {
             let add = seccomp_notif_addfd {
                 id: call.id,
@@ -142,18 +235,59 @@ impl Supervisor<'_> {
                 newfd: 0,
                 newfd_flags: flags.cast_unsigned(),
             };
-            ioctl(notifications, libc::SECCOMP_IOCTL_NOTIF_ADDFD, &raw const add) >= 0
+            ioctl(self.notifications, libc::SECCOMP_IOCTL_NOTIF_ADDFD, &raw const add) >= 0
         });
         if !given {
-            go_on(notifications, call.id);
+            go_on(self.notifications, call.id);
         }
-        if let Some(process) = process {
-            self.watch(process);
-            // What it comes to watch decides, if sockets differ.
-            if !self.launch.policy.rules.is_empty() {
-                self.look_soon(process.pid());
+    }
+}
+
+/// Looks after processes, and says what there is to say: nobody waits for it.
+struct Lookout<'a> {
+    policy: &'a Applied<'a>,
+    /// Processes to look at, and when.
+    looks: Vec<(Instant, u32)>,
+    /// Processes with sockets that poll.
+    watched: HashMap<u32, Watched>,
+    said: HashSet<String>,
+}
+
+impl Lookout<'_> {
+    /// Until there is nobody any more who has news.
+    fn look(&mut self, news: &mpsc::Receiver<News>) {
+        loop {
+            let one = match self.next() {
+                Some(left) => news.recv_timeout(left),
+                None => news.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match one {
+                Ok(News::Look(pid)) => self.look_soon(pid),
+                Ok(News::Watch(pid)) => self.watch(pid),
+                Ok(News::Say(line)) => self.say(line),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            self.look_around();
+        }
+    }
+
+    fn look_soon(&mut self, pid: u32) {
+        let now = Instant::now();
+        for after in LOOKS {
+            // One look does for many calls: it takes longer than they do, and its CPU from those who answer.
+            let about_then = now + after / 2..=now + after;
+            if !self.looks.iter().any(|(at, of)| *of == pid && about_then.contains(at)) {
+                self.looks.push((now + after, pid));
             }
         }
+    }
+
+    /// How long nothing is to be done unasked.
+    fn next(&self) -> Option<Duration> {
+        let looks = self.looks.iter().map(|(at, _)| *at);
+        let first = looks.chain(self.watched.values().map(Watched::due)).min()?;
+        Some(first.saturating_duration_since(Instant::now()))
     }
 
     fn look_around(&mut self) {
@@ -163,8 +297,8 @@ impl Supervisor<'_> {
         for pid in due {
             self.look_at(pid);
         }
-        let policy = &self.launch.policy;
-        let ours = Ours { values: &self.ours, not: &self.theirs };
+        let policy = &self.policy.launch.policy;
+        let ours = Ours { values: &self.policy.ours, not: &self.policy.theirs };
         let mut found = Vec::new();
         self.watched.retain(|_, one| one.due() > now || one.check(policy, &ours, &mut found));
         for line in found {
@@ -174,14 +308,21 @@ impl Supervisor<'_> {
 
     fn look_at(&mut self, pid: u32) {
         let Ok(process) = Process::open(pid) else { return };
-        let descriptors = match process.descriptors() {
-            Ok(descriptors) => descriptors,
-            Err(error) => return self.failed(&process, &error),
-        };
+        let mut said = Vec::new();
+        match process.descriptors() {
+            Ok(descriptors) => self.look_over(&process, &descriptors, &mut said),
+            Err(error) => said.extend(failed(&process, &error)),
+        }
+        for line in said {
+            self.say(line);
+        }
+    }
+
+    fn look_over(&mut self, process: &Process, descriptors: &[Descriptor], said: &mut Vec<String>) {
         let (mut sockets, mut settings) = (HashSet::new(), HashMap::new());
-        for descriptor in &descriptors {
+        for descriptor in descriptors {
             if let Kind::Socket { inode } = descriptor.kind
-                && let Some(its) = self.configure_socket(&process, descriptor.fd)
+                && let Some(its) = self.policy.configure_socket(process, descriptor.fd, said)
             {
                 settings.insert(inode, its);
                 if its.kernel_micros() > 0 {
@@ -190,14 +331,14 @@ impl Supervisor<'_> {
             }
         }
         if !sockets.is_empty() {
-            self.watch(&process);
+            self.watch(process.pid());
         }
         for descriptor in descriptors.iter().filter(|d| d.kind == Kind::Epoll) {
-            self.configure_epoll(&process, descriptor.fd, &settings);
+            self.configure_epoll(process, descriptor.fd, &settings);
         }
         let polls = |wait: &Wait| matches!(wait, Wait::Poll { fds } if fds.iter().any(|fd| sockets.contains(fd)));
         if process.threads().is_ok_and(|threads| threads.iter().any(|t| polls(&t.wait))) {
-            self.say(format!(
+            said.push(format!(
                 "{} waits for its sockets in poll or select, where the kernel polls for nobody; \
                  impossible in a program that no library sees",
                 process.program().display()
@@ -205,39 +346,12 @@ impl Supervisor<'_> {
         }
     }
 
-    fn watch(&mut self, process: &Process) {
-        if let std::collections::hash_map::Entry::Vacant(entry) = self.watched.entry(process.pid())
-            && let Ok(process) = Process::open(process.pid())
+    fn watch(&mut self, pid: u32) {
+        if let std::collections::hash_map::Entry::Vacant(entry) = self.watched.entry(pid)
+            && let Ok(process) = Process::open(pid)
         {
             entry.insert(Watched::new(process));
         }
-    }
-
-    /// Gives a socket its settings, and says which; `None` if it is one that has none.
-    fn configure_socket(&mut self, process: &Process, fd: RawFd) -> Option<Settings> {
-        let taken = match process.take(fd) {
-            Ok(taken) => taken?,
-            Err(error) => {
-                self.failed(process, &error);
-                return None;
-            }
-        };
-        let settings = settings_of(&self.launch.policy, process, &taken)?;
-        let micros = settings.kernel_micros();
-        let current = sockopt::busy_poll(&taken).unwrap_or(0);
-        // What the program has set itself stands.
-        if self.ours.contains(&current) && current != micros && !is_one_of(&self.theirs, &taken) {
-            if let Err(error) = sockopt::set_busy_poll(&taken, micros) {
-                self.failed(process, &error);
-            }
-            if micros > 0 && settings.prefer_busy_poll {
-                let _ = sockopt::set_prefer_busy_poll(&taken, true);
-            }
-            if micros > 0 && settings.busy_poll_budget > 0 {
-                let _ = sockopt::set_busy_poll_budget(&taken, settings.busy_poll_budget);
-            }
-        }
-        Some(settings)
     }
 
     /// Gives an epoll instance what the sockets need that it watches, whose settings are known by their inodes.
@@ -245,25 +359,16 @@ impl Supervisor<'_> {
         let Some(wanted) = settings_of_epoll(process, fd, sockets).map(params) else { return };
         let Ok(Some(taken)) = process.take(fd) else { return };
         if let Ok(current) = epoll::params(&taken)
-            && self.ours.contains(&current.busy_poll_usecs)
+            && self.policy.ours.contains(&current.busy_poll_usecs)
             && current != wanted
         {
             set_params(&taken, wanted);
         }
     }
 
-    /// Says what could not be done with a process, but for one that has ended meanwhile.
-    fn failed(&mut self, process: &Process, error: &busypoll_linux::Error) {
-        // On its way out it has no descriptors any more, and is alive still.
-        let ends = matches!(error, busypoll_linux::Error::NoProcess { .. });
-        if !ends && process.is_alive() {
-            self.say(error.to_string());
-        }
-    }
-
     fn say(&mut self, line: String) {
         if !self.said.contains(&line) {
-            eprintln!("busypoll: {line}");
+            say(&line);
             self.said.insert(line);
         }
     }
@@ -273,11 +378,6 @@ impl Supervisor<'_> {
 fn values(policy: &Policy) -> HashSet<u32> {
     let of_rules = policy.rules.iter().map(|rule| rule.change.apply(policy.defaults));
     of_rules.chain([policy.defaults]).map(|s| s.kernel_micros()).chain([0]).collect()
-}
-
-/// Whether it is among these sockets.
-pub(super) fn is_one_of(cookies: &HashSet<u64>, taken: &OwnedFd) -> bool {
-    !cookies.is_empty() && socket::cookie(taken).is_ok_and(|cookie| cookies.contains(&cookie))
 }
 
 /// What an epoll instance needs for the sockets it watches; `None` if it watches none.
@@ -333,14 +433,8 @@ fn process_of(tid: u32) -> Option<Process> {
     })
 }
 
-fn told(notifications: &OwnedFd) -> Option<seccomp_notif> {
-    // SAFETY: plain data, for which zeroes are valid, as the kernel demands here.
-    let mut call: seccomp_notif = unsafe { std::mem::zeroed() };
-    (ioctl(notifications, libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut call) >= 0).then_some(call)
-}
-
 /// Lets the call run as if nobody had been asked.
-fn go_on(notifications: &OwnedFd, id: u64) {
+pub(super) fn go_on(notifications: &OwnedFd, id: u64) {
     let answer = seccomp_notif_resp {
         id,
         val: 0,
@@ -351,7 +445,7 @@ fn go_on(notifications: &OwnedFd, id: u64) {
     ioctl(notifications, libc::SECCOMP_IOCTL_NOTIF_SEND, &raw const answer);
 }
 
-fn ioctl<T>(notifications: &OwnedFd, request: libc::Ioctl, argument: *const T) -> i32 {
+pub(super) fn ioctl<T>(notifications: &OwnedFd, request: libc::Ioctl, argument: *const T) -> i32 {
     loop {
         // SAFETY: each request is called with the struct it takes, which outlives the call.
         let result = unsafe { libc::ioctl(notifications.as_raw_fd(), request, argument) };

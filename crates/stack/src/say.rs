@@ -1,0 +1,83 @@
+//! What is said on standard error, which is the application's.
+
+use std::{fmt::Display, io, mem, os::fd::RawFd, ptr};
+
+/// One line. Whoever reads there may be gone: an application that would not have written there itself must not end of
+/// it, neither of SIGPIPE nor of a panic.
+pub(crate) fn say(what: impl Display) {
+    // In one piece, as the application writes there, too.
+    write(libc::STDERR_FILENO, format!("busypoll: {what}\n").as_bytes());
+}
+
+fn write(fd: RawFd, line: &[u8]) {
+    unheard(|| {
+        // By its number, as who calls may hold locks: see `sys`.
+        // SAFETY: readable for its length.
+        let written = unsafe { libc::syscall(libc::SYS_write, fd, line.as_ptr(), line.len()) };
+        written < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EPIPE)
+    });
+}
+
+/// Calls `write`, which says whether nobody reads where it has written (EPIPE). The SIGPIPE of that is not the
+/// application's, and goes nowhere; nor does what happened to `errno` meanwhile. Neither locks nor allocates.
+pub fn unheard(write: impl FnOnce() -> bool) {
+    // SAFETY: the sets are plain data and valid for the calls, the limit a timespec of zeros, `errno` the thread's own.
+    // The wait by its number, as in `write`.
+    unsafe {
+        let errno = *libc::__errno_location();
+        let (mut pipe, mut before, mut pending) = (mem::zeroed(), mem::zeroed(), mem::zeroed());
+        libc::sigemptyset(&raw mut pipe);
+        libc::sigaddset(&raw mut pipe, libc::SIGPIPE);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const pipe, &raw mut before);
+        libc::sigpending(&raw mut pending);
+        // One that waited before is the application's.
+        if write() && libc::sigismember(&raw const pending, libc::SIGPIPE) == 0 {
+            let at_once: libc::timespec = mem::zeroed();
+            let (set, information) = (&raw const pipe, ptr::null_mut::<libc::siginfo_t>());
+            let len = libc::c_long::from(64 / 8);
+            libc::syscall(libc::SYS_rt_sigtimedwait, set, information, &raw const at_once, len);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut());
+        *libc::__errno_location() = errno;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{cell::Cell, os::fd::AsRawFd};
+
+    thread_local!(static HEARD: Cell<u32> = const { Cell::new(0) });
+
+    extern "C" fn hear(_: libc::c_int) {
+        HEARD.set(HEARD.get() + 1);
+    }
+
+    fn errno() -> i32 {
+        io::Error::last_os_error().raw_os_error().unwrap_or(0)
+    }
+
+    #[test]
+    fn nobody_is_told_that_nobody_reads() {
+        let (reader, writer) = io::pipe().unwrap();
+        // SAFETY: the thread's own.
+        unsafe { *libc::__errno_location() = libc::EDOM };
+        write(writer.as_raw_fd(), b"busypoll: something\n");
+        assert_eq!(errno(), libc::EDOM);
+        drop(reader);
+        // SAFETY: a handler that does next to nothing; who writes without a reader learns that by an error, too.
+        unsafe {
+            let mut action: libc::sigaction = mem::zeroed();
+            action.sa_sigaction = hear as *const () as usize;
+            action.sa_flags = libc::SA_RESTART;
+            libc::sigaction(libc::SIGPIPE, &raw const action, ptr::null_mut());
+        }
+        // SAFETY: as above.
+        unsafe { *libc::__errno_location() = libc::EDOM };
+        write(writer.as_raw_fd(), b"busypoll: nothing\n");
+        assert_eq!((HEARD.get(), errno()), (0, libc::EDOM));
+        // SAFETY: readable bytes.
+        unsafe { libc::write(writer.as_raw_fd(), b"!".as_ptr().cast(), 1) };
+        assert_eq!(HEARD.get(), 1, "the mask is what it was");
+    }
+}
