@@ -1,7 +1,7 @@
 //! poll, select and epoll of one program, run on the plain kernel and on the stack plane: what they say must be the
 //! same, word for word (`programs/mixed.c`); so must what signals do to calls that wait, and what becomes of threads
-//! that wait before their socket comes to life (`programs/late.c`), and what is done to sockets below the C library's
-//! socket calls (`programs/below.c`).
+//! that wait before their socket comes to life, of sets that it is taken out of meanwhile, and of
+//! the numbers they wait for (`programs/late.c`), and what is done to sockets below the C library's socket calls (`programs/below.c`).
 
 #[path = "support/echo.rs"]
 mod echo;
@@ -133,6 +133,8 @@ cases! { mixed:
     signals storm
 }
 
-cases! { late: called_out unnamed unnamed_polled }
+cases! { late:
+    called_out unnamed unnamed_polled taken_out inherited reserved blocking had_waited shared connected
+}
 
 cases! { below: streams numbers cancelled }

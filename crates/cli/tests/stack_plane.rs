@@ -294,6 +294,18 @@ stream = socket.create_connection((PEER, 7000))
 assert is_ours(stream)
 assert fails(stream.setsockopt, socket.SOL_SOCKET, *FILTER) == errno.ENOPROTOOPT
 assert fails(asynchronous, stream) == errno.EINVAL
+# SO_TIMESTAMPING of what is sent, SO_TXTIME by CLOCK_MONOTONIC.
+for option in (37, 1 << 1), (61, struct.pack("iI", 1, 0)):
+    assert not is_ours(udp(option))
+    assert fails(stream.setsockopt, socket.SOL_SOCKET, *option) == errno.ENOPROTOOPT
+assert not is_ours(udp((42, 0)))
+late = udp()
+assert is_ours(late)
+late.setsockopt(socket.IPPROTO_IP, 11, 1) # IP_RECVERR
+assert not is_ours(late)
+assert fails(stream.setsockopt, socket.IPPROTO_IP, 11, 1) == errno.ENOPROTOOPT
+# What is received has a time, and SO_PEEK_OFF is off.
+assert is_ours(udp((37, 1 << 3 | 1 << 4), (42, -1)))
 # Nobody would say when the memory is free.
 for s in stream, udp(), socket.socket():
     assert fails(s.setsockopt, socket.SOL_SOCKET, 60, 1) == errno.EOPNOTSUPP

@@ -256,9 +256,9 @@ pub fn abandon(own: impl Fn(c_int)) {
 }
 
 /// In a child after fork(2), when no other thread is there: every socket becomes what `heir` makes of it, one for
-/// all its descriptors; the old ones are left as they are, not dropped. Descriptors that were the library's own are
-/// handed to `own` and are nothing from now on.
-pub fn inherit(mut heir: impl FnMut(&File) -> Option<File>, mut own: impl FnMut(c_int)) {
+/// all its descriptors; the old ones are left as they are, not dropped, so that no heir stands where one of them does.
+/// Descriptors that were the library's own are handed to `own` and are nothing from now on.
+pub fn inherit(mut heir: impl FnMut(&File) -> Option<Ref>, mut own: impl FnMut(c_int)) {
     let mut seen: Vec<(*mut Cell, Option<Ref>)> = Vec::new();
     for (page, entry) in (0..).zip(&TABLE) {
         // SAFETY: null, or a page that was leaked to be here.
@@ -280,7 +280,7 @@ pub fn inherit(mut heir: impl FnMut(&File) -> Option<File>, mut own: impl FnMut(
             };
             let known = seen.iter().find(|(old, _)| *old == at).map(|(_, new)| new.clone());
             let new = known.unwrap_or_else(|| {
-                let new = heir(file).map(Ref::new);
+                let new = heir(file);
                 if shared {
                     seen.push((at, new.clone()));
                 }

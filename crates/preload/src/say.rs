@@ -33,7 +33,11 @@ pub fn say(what: fmt::Arguments<'_>) {
     }
     // SAFETY: a closed descriptor 2 is an error of the write below and nothing else.
     let stderr = unsafe { BorrowedFd::borrow_raw(2) };
-    let _ = rustix::io::write(stderr, line.text.get(..=end).unwrap_or_default());
+    let text = line.text.get(..=end).unwrap_or_default();
+    // Whoever reads there may be gone: the program does not end of what it has not written itself.
+    busypoll_stack::say::unheard(|| {
+        rustix::io::write(stderr, text) == Err(rustix::io::Errno::PIPE)
+    });
 }
 
 struct Line {

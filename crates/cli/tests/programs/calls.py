@@ -151,6 +151,18 @@ def a_datagram_tells_where_it_went_and_when():
     _, told, flags, _ = ours.recvmsg(10, 8)
     assert (told, flags & socket.MSG_CTRUNC) == ([], socket.MSG_CTRUNC)
 
+def a_datagram_of_ipv4_tells_a_socket_of_ipv6_what_it_tells_by_ipv4():
+    _, (address, port) = datagrams()
+    ours = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+    ours.setsockopt(socket.IPPROTO_IPV6, 49, 1)  # IPV6_RECVPKTINFO
+    ours.setsockopt(socket.IPPROTO_IPV6, 74, 1)  # IPV6_RECVORIGDSTADDR
+    ours.setsockopt(socket.IPPROTO_IP, 20, 1)  # IP_RECVORIGDSTADDR
+    ours.setsockopt(socket.IPPROTO_IP, 8, 1)  # IP_PKTINFO
+    ours.sendto(b"z", ("::ffff:" + address, port))
+    _, told, _, _ = ours.recvmsg(10, 200)
+    kinds = [(level, kind) for level, kind, _ in told]
+    assert kinds == [(41, 50), (0, 8), (0, 20)], kinds
+
 def a_datagram_socket_connects_and_lets_go():
     ours, peer = datagrams()
     ours.connect(peer)

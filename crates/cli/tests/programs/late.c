@@ -1,18 +1,24 @@
 /* Threads that wait before the socket they wait for comes to life.
  *
- *   late PEER called_out|unnamed|unnamed_polled
+ *   late PEER called_out|unnamed|unnamed_polled|taken_out|inherited|reserved|blocking|had_waited|shared|connected
  *
  * PEER echoes datagrams and bytes on port 7, as for `mixed.c`. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/select.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static struct sockaddr_in peer;
@@ -105,6 +111,293 @@ static void unnamed_polled(void)
     }
 }
 
+static int bound(void)
+{
+    struct sockaddr_in any = {.sin_family = AF_INET};
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0);
+    if (bind(fd, (struct sockaddr *)&any, sizeof any))
+        perror("bind");
+    return fd;
+}
+
+static int control(int set, int operation, int fd, int data)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = data};
+    return epoll_ctl(set, operation, fd, &event) ? errno : 0;
+}
+
+static void *send_one(void *socket)
+{
+    sendto(*(int *)socket, "hello", 5, 0, (struct sockaddr *)&peer, sizeof peer);
+    return NULL;
+}
+
+/* Sends by a socket and waits for the echo. */
+static void have_echo(int fd)
+{
+    struct pollfd readable = {.fd = fd, .events = POLLIN};
+    send_one(&fd);
+    poll(&readable, 1, LONG * 1000);
+}
+
+static double micros(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1e6 + now.tv_nsec / 1e3;
+}
+
+/* A socket is taken out of sets, or changed there, while it comes to life. The more sets, the longer that takes it;
+ * it goes over in the first of them first. */
+static void taken_out(void)
+{
+    enum { ROUNDS = 30, SETS = 200, APART = 20 };
+    int failed = 0, told = 0, wrong = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        int sets[SETS], fd = socket(AF_INET, SOCK_DGRAM, 0), changes = round % 2;
+        pthread_t thread;
+        struct epoll_event event;
+        for (int i = 0; i < SETS; i++) {
+            sets[i] = epoll_create1(0);
+            control(sets[i], EPOLL_CTL_ADD, fd, 1);
+        }
+        pthread_create(&thread, NULL, send_one, &fd);
+        double begun = micros();
+        for (int i = SETS - 1; i >= 0; i--) {
+            while (micros() - begun < (SETS - i) * APART)
+                ;
+            failed += control(sets[i], changes ? EPOLL_CTL_MOD : EPOLL_CTL_DEL, fd, 2) != 0;
+        }
+        pthread_join(thread, NULL);
+        have_echo(fd);
+        for (int i = 0; i < SETS; i++) {
+            int n = epoll_wait(sets[i], &event, 1, 0);
+            told += n != changes;
+            wrong += n == 1 && event.data.u32 != 2;
+            close(sets[i]);
+        }
+        close(fd);
+    }
+    printf("failed %d, told otherwise %d, of the old %d\n", failed, told, wrong);
+}
+
+/* A child changes and takes out what it has inherited, before it waits for it. */
+static void inherited(void)
+{
+    for (int lives = 0; lives < 2; lives++) {
+        int fd = bound(), other = bound(), set = epoll_create1(0), status = 0;
+        control(set, EPOLL_CTL_ADD, fd, 1);
+        control(set, EPOLL_CTL_ADD, other, 1);
+        fflush(stdout);
+        if (!fork()) {
+            struct epoll_event events[2];
+            if (lives) {
+                have_echo(fd);
+                have_echo(other);
+            }
+            printf("add %d, ", control(set, EPOLL_CTL_ADD, fd, 2));
+            printf("mod %d, ", control(set, EPOLL_CTL_MOD, fd, 2));
+            printf("del %d, ", control(set, EPOLL_CTL_DEL, other, 2));
+            printf("again %d, ", control(set, EPOLL_CTL_DEL, other, 2));
+            have_echo(fd);
+            have_echo(other);
+            int n = epoll_wait(set, events, 2, 0);
+            printf("events %d, data %d\n", n, n > 0 ? (int)events[0].data.u32 : 0);
+            fflush(stdout);
+            _exit(0);
+        }
+        wait(&status);
+        printf("parent: status %d, del %d, %d\n", status, control(set, EPOLL_CTL_DEL, fd, 0),
+               control(set, EPOLL_CTL_DEL, other, 0));
+    }
+}
+
+static void *wait_in_accept(void *listener)
+{
+    return (void *)(long)accept(*(int *)listener, NULL, NULL);
+}
+
+/* The number that a call of accept will return is nobody's while it waits: not the program's, not a child's. */
+static void reserved(void)
+{
+    static const char list[] = "ls -l /proc/self/fd | grep -c socket:";
+    int listener = socket(AF_INET, SOCK_STREAM, 0), on = 1;
+    struct sockaddr_in here = {.sin_family = AF_INET, .sin_port = htons(7778)};
+    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(listener, (struct sockaddr *)&here, sizeof here) || listen(listener, 8))
+        perror("listen");
+    for (int round = 0; round < 3; round++) {
+        pthread_t thread;
+        void *got;
+        int number = dup(0), status;
+        close(number);
+        struct timeval limit = {.tv_sec = round ? 0 : 2};
+        setsockopt(listener, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+        /* Round 2 is a connection of the kernel's. */
+        int asker = round ? socket(AF_INET, SOCK_STREAM, 0) : -1;
+        struct sockaddr_in to = here;
+        to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        number += round > 0;
+        if (round == 1 && connect(asker, (struct sockaddr *)&peer, sizeof peer))
+            perror("connect");
+        pthread_create(&thread, NULL, wait_in_accept, &listener);
+        usleep(300000);
+        printf("dup2: %d, ", dup2(0, number) < 0 ? errno : 0);
+        fflush(stdout);
+        if (!fork()) {
+            int flags = fcntl(number, F_GETFD);
+            _exit(flags < 0 ? errno : 0);
+        }
+        wait(&status);
+        printf("in a child: %d, over exec: ", WEXITSTATUS(status));
+        fflush(stdout);
+        system(list);
+        if (round == 1)
+            send(asker, "c7778\n", 6, 0);
+        if (round == 2)
+            connect(asker, (struct sockaddr *)&to, sizeof to);
+        pthread_join(thread, &got);
+        printf("accepted: %s, ", (long)got == number ? "its number" : "nothing");
+        printf("flags %d, over exec: ", (long)got < 0 ? 0 : fcntl((long)got, F_GETFD));
+        fflush(stdout);
+        system(list);
+        if ((long)got >= 0)
+            printf("closed: %d\n", close((long)got));
+        else
+            printf("free: %d\n", dup2(0, number) == number && !close(number));
+        close(asker);
+    }
+}
+
+/* A child in which its parent's listener does not live has it blocking, and another program takes a connection that
+ * the parent has heard of. The parent still accepts what comes. */
+static void blocking(const char *program)
+{
+    struct sockaddr_in here = {.sin_family = AF_INET, .sin_port = htons(7779)}, to = here;
+    int listener = socket(AF_INET, SOCK_STREAM, 0), on = 1, off = 0, go[2], status;
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(listener, (struct sockaddr *)&here, sizeof here) || listen(listener, 8) || pipe(go))
+        perror("listen");
+    struct pollfd heard = {.fd = listener, .events = POLLIN};
+    printf("nobody there: %d\n", poll(&heard, 1, 1));
+    fflush(stdout);
+    if (!fork()) {
+        char byte, fd[12];
+        fcntl(listener, F_SETFL, fcntl(listener, F_GETFL) & ~O_NONBLOCK);
+        ioctl(listener, FIONBIO, &off);
+        read(go[0], &byte, 1);
+        printf("does not block: %d\n", !!(fcntl(listener, F_GETFL) & O_NONBLOCK));
+        fflush(stdout);
+        snprintf(fd, sizeof fd, "%d", listener);
+        execl(program, program, fd, "accepts", NULL);
+        _exit(9);
+    }
+    int asker = socket(AF_INET, SOCK_STREAM, 0), other = socket(AF_INET, SOCK_STREAM, 0);
+    usleep(200000);
+    if (connect(other, (struct sockaddr *)&to, sizeof to))
+        perror("connect");
+    printf("heard: %d\n", poll(&heard, 1, LONG * 1000));
+    fflush(stdout);
+    write(go[1], "!", 1);
+    wait(&status);
+    pthread_t thread;
+    void *got;
+    pthread_create(&thread, NULL, wait_in_accept, &listener);
+    usleep(200000);
+    alarm(LONG);
+    if (connect(asker, (struct sockaddr *)&peer, sizeof peer))
+        perror("connect");
+    send(asker, "c7779\n", 6, 0);
+    pthread_join(thread, &got);
+    printf("the parent's: %d\n", (long)got >= 0);
+}
+
+/* As inherited, but the parent has waited for it: in the kernel's instance it is no more. */
+static void had_waited(void)
+{
+    int fd = bound(), set = epoll_create1(0), status;
+    struct epoll_event event, odd = {.events = EPOLLIN | EPOLLPRI | EPOLLEXCLUSIVE};
+    control(set, EPOLL_CTL_ADD, fd, 1);
+    have_echo(fd);
+    printf("events %d\n", epoll_wait(set, &event, 1, LONG * 1000));
+    fflush(stdout);
+    if (!fork()) {
+        printf("add %d, ", control(set, EPOLL_CTL_ADD, fd, 2));
+        printf("add %d, ", epoll_ctl(set, EPOLL_CTL_ADD, fd, &odd) ? errno : 0);
+        printf("mod %d, ", control(set, EPOLL_CTL_MOD, fd, 2));
+        printf("del %d, ", control(set, EPOLL_CTL_DEL, fd, 2));
+        printf("again %d, ", control(set, EPOLL_CTL_DEL, fd, 2));
+        printf("add %d, ", control(set, EPOLL_CTL_ADD, fd, 2));
+        printf("add %d\n", control(set, EPOLL_CTL_ADD, fd, 2));
+        fflush(stdout);
+        _exit(0);
+    }
+    wait(&status);
+    printf("parent: status %d, del %d\n", status, control(set, EPOLL_CTL_DEL, fd, 0));
+}
+
+/* Whose companion is in an instance that a parent, its child and a child of that have, is there for all of them. */
+static void shared(void)
+{
+    int fd = bound(), set = epoll_create1(0), go[2], status;
+    char byte;
+    struct epoll_event event;
+    pipe(go);
+    control(set, EPOLL_CTL_ADD, fd, 1);
+    fflush(stdout);
+    if (!fork()) {
+        have_echo(fd);
+        if (!fork()) {
+            printf("mod %d, ", control(set, EPOLL_CTL_MOD, fd, 2));
+            printf("del %d\n", control(set, EPOLL_CTL_DEL, fd, 2));
+            fflush(stdout);
+            _exit(0);
+        }
+        wait(&status);
+        _exit(0);
+    }
+    wait(&status);
+    printf("status %d, parent: del %d\n", status, control(set, EPOLL_CTL_DEL, fd, 0));
+
+    /* It comes to life in the parent. */
+    control(set, EPOLL_CTL_ADD, fd, 1);
+    fflush(stdout);
+    if (!fork()) {
+        read(go[0], &byte, 1);
+        printf("child: mod %d, ", control(set, EPOLL_CTL_MOD, fd, 2));
+        printf("del %d\n", control(set, EPOLL_CTL_DEL, fd, 2));
+        fflush(stdout);
+        _exit(0);
+    }
+    have_echo(fd);
+    write(go[1], "!", 1);
+    wait(&status);
+}
+
+/* One that a child connects is, to its set, a connection, and nothing else. */
+static void connected(void)
+{
+    int fd = socket(AF_INET, SOCK_STREAM, 0), set = epoll_create1(0), status;
+    struct epoll_event event;
+    control(set, EPOLL_CTL_ADD, fd, 1);
+    fflush(stdout);
+    if (!fork()) {
+        if (connect(fd, (struct sockaddr *)&peer, sizeof peer))
+            perror("connect");
+        printf("events %d, ", epoll_wait(set, &event, 1, 50));
+        send(fd, "x", 1, 0);
+        int n = epoll_wait(set, &event, 1, LONG * 1000);
+        printf("events %d: %x, ", n, n == 1 ? event.events : 0);
+        printf("mod %d, ", control(set, EPOLL_CTL_MOD, fd, 2));
+        printf("del %d\n", control(set, EPOLL_CTL_DEL, fd, 2));
+        fflush(stdout);
+        _exit(0);
+    }
+    wait(&status);
+    printf("status %d\n", status);
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 3)
@@ -115,6 +408,22 @@ int main(int argc, char **argv)
         called_out();
     else if (!strcmp(argv[2], "unnamed"))
         unnamed();
+    else if (!strcmp(argv[2], "taken_out"))
+        taken_out();
+    else if (!strcmp(argv[2], "inherited"))
+        inherited();
+    else if (!strcmp(argv[2], "reserved"))
+        reserved();
+    else if (!strcmp(argv[2], "blocking"))
+        blocking(argv[0]);
+    else if (!strcmp(argv[2], "had_waited"))
+        had_waited();
+    else if (!strcmp(argv[2], "shared"))
+        shared();
+    else if (!strcmp(argv[2], "connected"))
+        connected();
+    else if (!strcmp(argv[2], "accepts"))
+        printf("the child's: %d\n", accept(atoi(argv[1]), NULL, NULL) >= 0);
     else
         unnamed_polled();
     return 0;

@@ -1,8 +1,10 @@
-/* Says how long a datagram socket polls once it is bound; it sets itself what follows `sets`. */
+/* Says how long a datagram socket polls once it is bound; it sets itself what follows `sets`. It is nobody's to look
+ * into with `hides`. */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 
 int main(int count, char **arguments)
@@ -11,6 +13,8 @@ int main(int count, char **arguments)
     int fd = socket(AF_INET, SOCK_DGRAM, 0), micros = -1;
     socklen_t len = sizeof micros;
 
+    if (count == 2 && !strcmp(arguments[1], "hides"))
+        prctl(PR_SET_DUMPABLE, 0);
     if (count == 3 && !strcmp(arguments[1], "sets")) {
         micros = atoi(arguments[2]);
         setsockopt(fd, SOL_SOCKET, SO_BUSY_POLL, &micros, len);

@@ -82,8 +82,7 @@ fn accept_from(
     listener: &TcpListener,
     flags: c_int,
 ) -> io::Result<(c_int, Option<SocketAddr>)> {
-    // SAFETY: a plain system call.
-    let fd = said(unsafe { real::socket(file.domain, libc::SOCK_STREAM | flags, 0) })?;
+    let number = Number::reserve(file.domain, flags)?;
     let restart = match listener.accept_timeout() {
         Some(_) => Restart::Never,
         None => Restart::BySignal,
@@ -95,10 +94,11 @@ fn accept_from(
             let _ = stream.set_nonblocking(nonblocking);
             let file = file.accepted(stream, remote);
             file.set_nonblocking(nonblocking);
+            let fd = number.take(flags);
             if fds::set(fd, Ref::new(file)) {
                 return Ok((fd, Some(remote)));
             }
-            // SAFETY: made above.
+            // SAFETY: taken just now.
             unsafe { real::close(fd) };
             Err(error(libc::EMFILE))
         }
@@ -107,14 +107,47 @@ fn accept_from(
             let cloexec = flags & libc::SOCK_CLOEXEC;
             let blocking = stream.set_nonblocking(flags & libc::SOCK_NONBLOCK != 0);
             // SAFETY: two descriptors of ours; SOCK_CLOEXEC is O_CLOEXEC.
-            blocking.and_then(|()| said(unsafe { real::dup3(stream.as_raw_fd(), fd, cloexec) }))?;
+            let over = || said(unsafe { real::dup3(stream.as_raw_fd(), number.0, cloexec) });
+            blocking.and_then(|()| over())?;
+            let fd = number.take(flags);
+            fds::clear(fd);
             Ok((fd, remote))
         }
-        Err(error) => {
-            // SAFETY: made above.
-            unsafe { real::close(fd) };
-            Err(error)
+        Err(error) => Err(error),
+    }
+}
+
+/// A number kept free for a connection to come, as the kernel keeps one: neither the program nor a child has it.
+struct Number(c_int);
+
+impl Number {
+    /// A companion has it, of a socket made with `flags`.
+    fn reserve(domain: c_int, flags: c_int) -> io::Result<Number> {
+        let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | flags;
+        // SAFETY: a plain system call.
+        let fd = said(unsafe { real::socket(domain, kind, 0) })?;
+        fds::set_own(fd);
+        Ok(Number(fd))
+    }
+
+    /// It is the program's from now on, closed by exec as `flags` say; what it stands for is still to be said.
+    fn take(self, flags: c_int) -> c_int {
+        let fd = self.0;
+        std::mem::forget(self);
+        if flags & libc::SOCK_CLOEXEC == 0 {
+            // SAFETY: our own descriptor. It cannot fail.
+            unsafe { real::fcntl(fd, libc::F_SETFD, 0) };
         }
+        fd
+    }
+}
+
+impl Drop for Number {
+    fn drop(&mut self) {
+        let _errno = errno::Kept::new();
+        fds::clear(self.0);
+        // SAFETY: made by `reserve`.
+        unsafe { real::close(self.0) };
     }
 }
 

@@ -48,6 +48,23 @@ pub unsafe fn read(from: *const sockaddr, len: socklen_t) -> io::Result<SocketAd
     }
 }
 
+/// What a call takes at most (`move_addr_to_kernel`).
+pub const LONGEST: usize = size_of::<sockaddr_storage>();
+
+/// Whether it is long enough to name a family, not too long, and names one: AF_UNSPEC is none.
+///
+/// # Safety
+/// As [`read`].
+pub unsafe fn names_family(from: *const sockaddr, len: socklen_t) -> bool {
+    let lengths = size_of::<libc::sa_family_t>()..=LONGEST;
+    if from.is_null() || !lengths.contains(&(len as usize)) {
+        return false;
+    }
+    // SAFETY: as many bytes are readable; a family stands first in every address.
+    let family = unsafe { from.cast::<libc::sa_family_t>().read_unaligned() };
+    c_int::from(family) != libc::AF_UNSPEC
+}
+
 /// An address as the kernel writes it for a socket of `domain`: to one of IPv6 all addresses are IPv6's.
 pub fn laid_out(address: SocketAddr, domain: c_int) -> (sockaddr_storage, socklen_t) {
     let mut storage = MaybeUninit::<sockaddr_storage>::zeroed();
@@ -59,31 +76,37 @@ pub fn laid_out(address: SocketAddr, domain: c_int) -> (sockaddr_storage, sockle
     };
     let len = match address {
         SocketAddr::V4(v4) => {
-            let name = libc::sockaddr_in {
-                sin_family: libc::AF_INET as libc::sa_family_t,
-                sin_port: v4.port().to_be(),
-                sin_addr: in_addr(*v4.ip()),
-                sin_zero: [0; 8],
-            };
             // SAFETY: an address of any family fits.
-            unsafe { storage.as_mut_ptr().cast::<libc::sockaddr_in>().write(name) };
-            size_of_val(&name)
+            unsafe { storage.as_mut_ptr().cast::<libc::sockaddr_in>().write(self::v4(v4)) };
+            size_of::<libc::sockaddr_in>()
         }
         SocketAddr::V6(v6) => {
-            let name = libc::sockaddr_in6 {
-                sin6_family: libc::AF_INET6 as libc::sa_family_t,
-                sin6_port: v6.port().to_be(),
-                sin6_flowinfo: v6.flowinfo(),
-                sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
-                sin6_scope_id: v6.scope_id(),
-            };
             // SAFETY: an address of any family fits.
-            unsafe { storage.as_mut_ptr().cast::<libc::sockaddr_in6>().write(name) };
-            size_of_val(&name)
+            unsafe { storage.as_mut_ptr().cast::<libc::sockaddr_in6>().write(self::v6(v6)) };
+            size_of::<libc::sockaddr_in6>()
         }
     };
     // SAFETY: all zeros is valid, and so is what was written over them.
     (unsafe { storage.assume_init() }, len as socklen_t)
+}
+
+pub fn v4(address: SocketAddrV4) -> libc::sockaddr_in {
+    libc::sockaddr_in {
+        sin_family: libc::AF_INET as libc::sa_family_t,
+        sin_port: address.port().to_be(),
+        sin_addr: in_addr(*address.ip()),
+        sin_zero: [0; 8],
+    }
+}
+
+pub fn v6(address: SocketAddrV6) -> libc::sockaddr_in6 {
+    libc::sockaddr_in6 {
+        sin6_family: libc::AF_INET6 as libc::sa_family_t,
+        sin6_port: address.port().to_be(),
+        sin6_flowinfo: address.flowinfo(),
+        sin6_addr: libc::in6_addr { s6_addr: address.ip().octets() },
+        sin6_scope_id: address.scope_id(),
+    }
 }
 
 pub fn in_addr(address: Ipv4Addr) -> libc::in_addr {

@@ -13,12 +13,16 @@ use libc::c_int;
 
 // include/uapi/asm-generic/socket.h, linux/tcp.h, linux/in.h, linux/in6.h.
 const SO_BINDTOIFINDEX: c_int = 62;
+const SO_TIMESTAMPING_NEW: c_int = 65;
 const TCP_MD5SIG_EXT: c_int = 32;
 const TCP_AO_ADD_KEY: c_int = 38;
 const IP_MINTTL: c_int = 21;
 const IPV6_MINHOPCOUNT: c_int = 73;
 const UDP_CORK: c_int = 1;
 const UDP_ENCAP: c_int = 100;
+
+/// `SOF_TIMESTAMPING_TX_HARDWARE`, `_SOFTWARE`, `_SCHED`, `_ACK` and `_COMPLETION` (linux/net_tstamp.h).
+const TIMES_OF_SENDING: c_int = 1 | 1 << 1 | 1 << 8 | 1 << 9 | 1 << 18;
 
 static SAID: Once = Once::new();
 
@@ -37,9 +41,17 @@ pub fn option(level: c_int, name: c_int, value: &[u8]) -> Option<&'static str> {
         (libc::SOL_SOCKET, libc::SO_ATTACH_BPF) => ("SO_ATTACH_BPF", true),
         (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF) => ("SO_ATTACH_REUSEPORT_CBPF", true),
         (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_EBPF) => ("SO_ATTACH_REUSEPORT_EBPF", true),
+        (libc::SOL_SOCKET, libc::SO_TIMESTAMPING | SO_TIMESTAMPING_NEW) => {
+            ("SO_TIMESTAMPING of what it sends", number & TIMES_OF_SENDING != 0)
+        }
+        (libc::SOL_SOCKET, libc::SO_TXTIME) => ("SO_TXTIME", true),
+        (libc::SOL_SOCKET, libc::SO_PEEK_OFF) => ("SO_PEEK_OFF", number >= 0),
         (libc::SOL_SOCKET, libc::SO_MARK) => ("SO_MARK", number != 0),
         (libc::IPPROTO_TCP, libc::TCP_MD5SIG | TCP_MD5SIG_EXT) => ("TCP_MD5SIG", true),
         (libc::IPPROTO_TCP, TCP_AO_ADD_KEY) => ("TCP_AO_ADD_KEY", true),
+        // Errors are queued at the companion, where nobody who waits for ours would see them.
+        (libc::IPPROTO_IP, libc::IP_RECVERR) => ("IP_RECVERR", number != 0),
+        (libc::IPPROTO_IPV6, libc::IPV6_RECVERR) => ("IPV6_RECVERR", number != 0),
         (libc::IPPROTO_IP, IP_MINTTL) => ("IP_MINTTL", number != 0),
         (libc::IPPROTO_IPV6, IPV6_MINHOPCOUNT) => ("IPV6_MINHOPCOUNT", number != 0),
         (libc::IPPROTO_UDP, UDP_CORK) => ("UDP_CORK", number != 0),

@@ -1,11 +1,14 @@
 //! Ancillary data: what recvmsg(2) tells beside the bytes. What a program has asked for is kept in
 //! [`File::tells`](super::file::File::tells).
 
-use super::{address::in_addr, place};
+use super::{
+    address::{self, in_addr},
+    place,
+};
 use busypoll_stack::{Message, time};
 use libc::{c_int, cmsghdr, msghdr};
 use std::{
-    net::IpAddr,
+    net::{IpAddr, Ipv6Addr, SocketAddrV4, SocketAddrV6},
     ptr,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -20,15 +23,26 @@ const TIME_TO_LIVE: u32 = 64;
 const TYPE_OF_SERVICE: u32 = 128;
 const HOP_LIMIT: u32 = 256;
 const TRAFFIC_CLASS: u32 = 512;
+const ORIGINAL: u32 = 1024;
+const ORIGINAL_6: u32 = 2048;
+const UNREAD: u32 = 4096;
 
 // include/uapi/asm-generic/socket.h: the same layout on 64-bit machines, under a newer number.
 const SO_TIMESTAMP_NEW: c_int = 63;
 const SO_TIMESTAMPNS_NEW: c_int = 64;
 const SO_TIMESTAMPING_NEW: c_int = 65;
+/// include/uapi/linux/tcp.h; `TCP_CM_INQ` is the same.
+const TCP_INQ: c_int = 36;
 
 /// Those that IP's header answers.
-const OF_IP: u32 =
-    PACKET_INFO | PACKET_INFO_6 | TIME_TO_LIVE | TYPE_OF_SERVICE | HOP_LIMIT | TRAFFIC_CLASS;
+const OF_IP: u32 = PACKET_INFO
+    | PACKET_INFO_6
+    | TIME_TO_LIVE
+    | TYPE_OF_SERVICE
+    | HOP_LIMIT
+    | TRAFFIC_CLASS
+    | ORIGINAL
+    | ORIGINAL_6;
 
 /// The bit of `tells` that an option switches, if it does.
 pub fn bit(level: c_int, name: c_int) -> Option<u32> {
@@ -36,6 +50,9 @@ pub fn bit(level: c_int, name: c_int) -> Option<u32> {
         (libc::IPPROTO_IP, libc::IP_PKTINFO) => PACKET_INFO,
         (libc::IPPROTO_IP, libc::IP_RECVTTL) => TIME_TO_LIVE,
         (libc::IPPROTO_IP, libc::IP_RECVTOS) => TYPE_OF_SERVICE,
+        (libc::IPPROTO_IP, libc::IP_RECVORIGDSTADDR) => ORIGINAL,
+        (libc::IPPROTO_IPV6, libc::IPV6_RECVORIGDSTADDR) => ORIGINAL_6,
+        (libc::IPPROTO_TCP, TCP_INQ) => UNREAD,
         (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO) => PACKET_INFO_6,
         (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT) => HOP_LIMIT,
         (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS) => TRAFFIC_CLASS,
@@ -66,6 +83,17 @@ struct Room {
 }
 
 impl Room {
+    fn of(message: &msghdr) -> Room {
+        let left = if message.msg_control.is_null() { 0 } else { message.msg_controllen };
+        Room { at: message.msg_control.cast(), left, used: 0, cut: false }
+    }
+
+    /// What is said of it in the message; returns the flags that are.
+    fn end(self, message: &mut msghdr) -> c_int {
+        message.msg_controllen = self.used as _;
+        if self.cut { libc::MSG_CTRUNC } else { 0 }
+    }
+
     /// `put_cmsg`: what does not fit is cut, or left out.
     fn put<T: Copy>(&mut self, level: c_int, kind: c_int, value: T) {
         let header = size_of::<cmsghdr>();
@@ -103,8 +131,7 @@ pub unsafe fn tell(
     domain: c_int,
     message: &mut msghdr,
 ) -> c_int {
-    let left = if message.msg_control.is_null() { 0 } else { message.msg_controllen };
-    let mut room = Room { at: message.msg_control.cast(), left, used: 0, cut: false };
+    let mut room = Room::of(message);
     if tells & (TIMESTAMP | TIMESTAMP_NANOS | TIMESTAMPING) != 0 {
         let at = arrival(datagram);
         let seconds = at.as_secs() as libc::time_t;
@@ -127,14 +154,39 @@ pub unsafe fn tell(
     if tells & OF_IP != 0 {
         of_ip(tells, datagram, domain, &mut room);
     }
-    message.msg_controllen = room.used as _;
-    if room.cut { libc::MSG_CTRUNC } else { 0 }
+    room.end(message)
 }
 
-/// What IP's header says, in the kernel's order (`ip_cmsg_recv_offset`, `ip6_datagram_recv_ctl`).
+/// Tells of a stream, of which `unread` bytes more are there, what the program has asked for. Returns as [`tell`].
+///
+/// # Safety
+/// That of [`tell`].
+pub unsafe fn tell_of_stream(
+    tells: u32,
+    unread: impl FnOnce() -> usize,
+    message: &mut msghdr,
+) -> c_int {
+    let mut room = Room::of(message);
+    if tells & UNREAD != 0 {
+        room.put(libc::IPPROTO_TCP, TCP_INQ, c_int::try_from(unread()).unwrap_or(c_int::MAX));
+    }
+    room.end(message)
+}
+
+/// What IP's header says, in the kernel's order (`ip6_datagram_recv_common_ctl`, and then `ip_cmsg_recv_offset` or
+/// `ip6_datagram_recv_specific_ctl`).
 fn of_ip(tells: u32, datagram: &Message, domain: c_int, room: &mut Room) {
     let index = place::index();
     let ip = datagram.to.ip().to_canonical();
+    if domain == libc::AF_INET6 && tells & PACKET_INFO_6 != 0 {
+        let v6 = match ip {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            IpAddr::V6(v6) => v6,
+        };
+        let address = libc::in6_addr { s6_addr: v6.octets() };
+        let info = libc::in6_pktinfo { ipi6_addr: address, ipi6_ifindex: index };
+        room.put(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, info);
+    }
     if let IpAddr::V4(v4) = ip {
         if tells & PACKET_INFO != 0 {
             let address = in_addr(v4);
@@ -153,24 +205,30 @@ fn of_ip(tells: u32, datagram: &Message, domain: c_int, room: &mut Room) {
         if tells & TYPE_OF_SERVICE != 0 {
             room.put(libc::IPPROTO_IP, libc::IP_TOS, datagram.tos);
         }
+        if tells & ORIGINAL != 0 {
+            let name = address::v4(SocketAddrV4::new(v4, datagram.to.port()));
+            room.put(libc::IPPROTO_IP, libc::IP_ORIGDSTADDR, name);
+        }
     }
-    if domain == libc::AF_INET6 && tells & PACKET_INFO_6 != 0 {
-        let v6 = match ip {
-            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-            IpAddr::V6(v6) => v6,
-        };
-        let address = libc::in6_addr { s6_addr: v6.octets() };
-        let info = libc::in6_pktinfo { ipi6_addr: address, ipi6_ifindex: index };
-        room.put(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, info);
-    }
-    if ip.is_ipv6() {
+    if let IpAddr::V6(v6) = ip {
         if tells & HOP_LIMIT != 0 {
             room.put(libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, c_int::from(datagram.ttl));
         }
         if tells & TRAFFIC_CLASS != 0 {
             room.put(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, c_int::from(datagram.tos));
         }
+        if tells & ORIGINAL_6 != 0 {
+            let scope = if needs_scope(v6) { index } else { 0 };
+            let name = address::v6(SocketAddrV6::new(v6, datagram.to.port(), 0, scope));
+            room.put(libc::IPPROTO_IPV6, libc::IPV6_ORIGDSTADDR, name);
+        }
     }
+}
+
+/// Whether an address means something on its link, or its interface, alone (`__ipv6_addr_needs_scope_id`).
+fn needs_scope(address: Ipv6Addr) -> bool {
+    let [first, second, ..] = address.octets();
+    address.is_unicast_link_local() || first == 0xff && matches!(second & 15, 1 | 2)
 }
 
 /// When a datagram arrived, by the clock on the wall.

@@ -212,9 +212,7 @@ pub unsafe fn fcntl(file: Ref, fd: c_int, command: c_int, argument: usize) -> c_
                 return answer(Err(super::error(libc::EINVAL)));
             }
             let on = argument as c_int & libc::O_NONBLOCK != 0;
-            // A listener's companion is non-blocking in any case.
-            let kept =
-                if is_listener(&file) { argument | libc::O_NONBLOCK as usize } else { argument };
+            let kept = argument | stays_nonblocking(&file, fd) as usize;
             // SAFETY: the caller's contract.
             let result = unsafe { real::fcntl(fd, command, kept) };
             if result == 0 {
@@ -232,8 +230,17 @@ fn set_nonblocking(file: &Ref, on: bool) {
     file.set_nonblocking(on);
 }
 
-fn is_listener(file: &File) -> bool {
-    matches!(file.live(), Some(Live::Listener(_)))
+/// `O_NONBLOCK` if the companion has it and keeps it, whatever the program says: a listener's is non-blocking where it
+/// lives, and that may be another process.
+fn stays_nonblocking(file: &File, fd: c_int) -> c_int {
+    match file.live() {
+        Some(Live::Listener(_)) => libc::O_NONBLOCK,
+        // SAFETY: a plain system call. It cannot fail on a socket.
+        None if file.backlog() >= 0 => unsafe {
+            real::fcntl(fd, libc::F_GETFL, 0) & libc::O_NONBLOCK
+        },
+        _ => 0,
+    }
 }
 
 /// fcntl(2) of what is no socket of ours.
@@ -262,7 +269,7 @@ pub unsafe fn ioctl(file: Ref, fd: c_int, request: libc::c_ulong, argument: usiz
     if request == libc::FIONBIO {
         // SAFETY: the caller's contract.
         let Some(on) = (unsafe { place.as_ref() }) else { return by_kernel() };
-        if !is_listener(&file) {
+        if *on != 0 || stays_nonblocking(&file, fd) == 0 {
             let result = by_kernel();
             if result != 0 {
                 return result;

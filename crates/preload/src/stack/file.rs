@@ -110,6 +110,15 @@ impl File {
         }
     }
 
+    /// Whether options of this level may be the socket's.
+    pub fn has_level(&self, level: c_int) -> bool {
+        match level {
+            libc::IPPROTO_TCP => self.protocol == Protocol::Tcp,
+            libc::IPPROTO_IPV6 => self.domain == libc::AF_INET6,
+            _ => true,
+        }
+    }
+
     /// Of an instance of epoll.
     pub fn of_set(set: Arc<Set>) -> File {
         let file = File { epoll: Some(set), ..File::new(Protocol::Tcp, libc::AF_UNSPEC) };
@@ -126,6 +135,7 @@ impl File {
     /// Of a connection from `remote` that was accepted here.
     pub fn accepted(&self, stream: TcpStream, remote: SocketAddr) -> File {
         let file = File::new(Protocol::Tcp, self.domain);
+        file.tells.store(self.tells.load(Ordering::Relaxed), Ordering::Relaxed);
         let local = stream.local_addr().ok();
         let live = file.live.get_or_init(|| Live::Stream(stream));
         // It is as its listener, but where a rule may know it by its addresses.

@@ -8,7 +8,8 @@ use super::{
 use crate::{
     cancel,
     config::{self, Config},
-    fds, harm,
+    fds::{self, Ref},
+    harm,
     inside::{self, Inside},
     real,
     say::Once,
@@ -26,6 +27,7 @@ use libc::{c_int, pid_t};
 use rustix::process::{Pid, getpid};
 use std::{
     cell::RefCell,
+    collections::HashMap,
     fmt, io, mem,
     os::fd::{FromRawFd, IntoRawFd, OwnedFd},
     sync::{Arc, Mutex, MutexGuard},
@@ -206,7 +208,14 @@ extern "C" fn in_parent() {
 extern "C" fn in_child() {
     let Ok(Some(held)) = HELD.try_with(RefCell::take) else { return };
     let _inside = held.in_child();
-    fds::inherit(File::inherited, close_own);
+    let mut heirs = HashMap::new();
+    let heir = |file: &File| {
+        let heir = Ref::new(file.inherited()?);
+        heirs.insert(file.membership().id(), heir.clone());
+        Some(heir)
+    };
+    fds::inherit(heir, close_own);
+    heirs.values().filter_map(|heir| heir.set()).for_each(|set| set.succeed(&heirs));
 }
 
 fn close_own(own: c_int) {

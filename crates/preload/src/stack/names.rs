@@ -16,7 +16,7 @@ use busypoll_stack::TcpStream;
 use libc::{c_int, sockaddr, socklen_t};
 use std::{
     io,
-    net::{self, Shutdown, SocketAddr},
+    net::{self, IpAddr, Shutdown, SocketAddr},
     time::Duration,
 };
 
@@ -82,7 +82,19 @@ fn is_stream(file: &File) -> bool {
 /// That of bind(2).
 pub unsafe fn bind(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     if is_stream(&file) {
-        return answer(Err(error(libc::EINVAL)));
+        let Some(_inside) = Inside::enter() else { return answer(Err(error(libc::EINVAL))) };
+        // SAFETY: the caller's contract.
+        let local = unsafe { address::read(addr, len) };
+        let least = if file.domain == libc::AF_INET6 { 24 } else { size_of::<libc::sockaddr_in>() };
+        // What is looked at first: how long it is, and the family.
+        let refused = match local {
+            _ if (len as usize) < least => libc::EINVAL,
+            Ok(local) => not_bound_again(file.domain, local),
+            // SAFETY: the caller's contract.
+            Err(_) if unsafe { address::names_family(addr, len) } => libc::EAFNOSUPPORT,
+            Err(_) => libc::EINVAL,
+        };
+        return answer(Err(error(refused)));
     }
     // SAFETY: the caller's contract.
     let bound = unsafe { real::bind(fd, addr, len) };
@@ -98,6 +110,19 @@ pub unsafe fn bind(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_t) 
         }
     }
     bound
+}
+
+/// Why a connection is not bound to `local`: of IPv4 the kernel looks at the address first (`__inet_bind`).
+fn not_bound_again(domain: c_int, local: SocketAddr) -> c_int {
+    let is_elsewhere = |ip| match net::UdpSocket::bind((ip, 0)) {
+        Err(wrong) => wrong.raw_os_error() == Some(libc::EADDRNOTAVAIL),
+        Ok(_) => false,
+    };
+    match local.ip() {
+        IpAddr::V4(ip) if domain == libc::AF_INET && is_elsewhere(ip) => libc::EADDRNOTAVAIL,
+        ip if ip.is_ipv4() != (domain == libc::AF_INET) => libc::EAFNOSUPPORT,
+        _ => libc::EINVAL,
+    }
 }
 
 /// # Safety
@@ -135,8 +160,13 @@ pub unsafe fn connect(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_
     let Some((inside, file)) = enter(file) else { return by_kernel() };
     // SAFETY: the caller's contract.
     let remote = match unsafe { address::read(addr, len) } {
-        Ok(remote) => remote,
-        Err(_) => {
+        Ok(remote) if len as usize <= address::LONGEST => remote,
+        // What is connected already does not look where to (`__inet_stream_connect`).
+        // SAFETY: the caller's contract.
+        Err(_) if is_stream(&file) && unsafe { address::names_family(addr, len) } => {
+            address::any(file.domain)
+        }
+        _ => {
             // To disconnect, or wrong: the kernel says which.
             let result = by_kernel();
             if result == 0 {
@@ -177,7 +207,12 @@ fn disconnect(file: &Ref, fd: c_int) {
             // It cannot fail on a socket.
             let _ = companion::<net::TcpStream>(fd).set_nonblocking(file.is_nonblocking());
         }
-        None => file.set_backlog(-1),
+        None if file.backlog() >= 0 => {
+            file.set_backlog(-1);
+            // As above: it may be what it is for a listener's sake.
+            let _ = companion::<net::TcpStream>(fd).set_nonblocking(file.is_nonblocking());
+        }
+        None => {}
     }
 }
 

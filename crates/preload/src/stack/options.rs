@@ -210,6 +210,7 @@ pub unsafe fn getsockopt(
     let Some((_inside, file)) = enter(file) else { return by_kernel() };
     if let Some(bit) = control::bit(level, name)
         && name != libc::SO_TIMESTAMPING
+        && file.has_level(level)
     {
         let on = c_int::from(file.tells.load(Ordering::Relaxed) & bit != 0);
         // SAFETY: the caller's contract.

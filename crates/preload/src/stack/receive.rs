@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{fds::Ref, inside::Inside, real};
 use busypoll_policy::Protocol;
+use busypoll_stack::Events;
 use libc::{
     c_int, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
 };
@@ -194,7 +195,7 @@ unsafe fn one_message(
         Ok(Some(got)) => got,
         Err(error) => return Some(Err(error)),
     };
-    message.msg_flags = got.flags;
+    message.msg_flags = got.flags | flags & libc::MSG_CMSG_CLOEXEC;
     let (name, len) = (message.msg_name.cast(), &raw mut message.msg_namelen);
     // SAFETY: the caller's contract.
     if let Err(error) = unsafe { address::write_if_asked(got.from, file.domain, name, len) } {
@@ -210,6 +211,17 @@ unsafe fn one_message(
             message.msg_flags |=
                 // SAFETY: the caller's contract.
                 unsafe { control::tell(tells, &datagram, drops, file.domain, message) };
+        }
+        None if tells != 0 => {
+            let unread = || match file.live() {
+                // The end is a byte more, also when it was read (`tcp_inq_hint`).
+                Some(Live::Stream(stream)) => {
+                    stream.unread() + usize::from(stream.readiness().has(Events::READ_HANGUP))
+                }
+                _ => 0,
+            };
+            // SAFETY: the caller's contract.
+            message.msg_flags |= unsafe { control::tell_of_stream(tells, unread, message) };
         }
         _ => message.msg_controllen = 0,
     }
@@ -234,6 +246,9 @@ pub unsafe fn recvmmsg(
         Ok(limit) => limit,
         Err(error) => return answer(Err(error)),
     };
+    if messages.is_null() && count > 0 {
+        return answer(Err(error(libc::EFAULT)));
+    }
     let begun = Instant::now();
     let wait_for_one = flags & libc::MSG_WAITFORONE != 0;
     let mut flags = flags & !libc::MSG_WAITFORONE;

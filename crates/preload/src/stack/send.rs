@@ -312,6 +312,9 @@ pub unsafe fn sendmmsg(
         real::sendmmsg(fd, messages.add(done), count.saturating_sub(done as u32), flags)
     };
     let Some((inside, file)) = enter(file) else { return by_kernel(0) };
+    if messages.is_null() && count > 0 {
+        return answer(Err(error(libc::EFAULT)));
+    }
     let count = (count as usize).min(pieces::MOST);
     let mut sent = 0;
     while sent < count {

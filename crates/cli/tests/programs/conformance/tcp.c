@@ -26,7 +26,8 @@ static void other_family(void)
 static void connecting(void)
 {
     struct address nowhere = with_port(peer, 9), at, name;
-    struct sockaddr_storage nothing = { .ss_family = AF_UNSPEC };
+    struct sockaddr_storage nothing = { .ss_family = AF_UNSPEC }, wrong = { .ss_family = AF_UNIX };
+    struct sockaddr_storage other = { 0 };
     int s, l, error;
     socklen_t len = sizeof error;
 
@@ -39,7 +40,20 @@ static void connecting(void)
     /* The same socket may try again. */
     DO(connect(s, SA(peer), peer.len));
     DO(connect(s, SA(peer), peer.len));
+    /* What is looked at first: whether it is connected, or the address. */
+    for (int i = 0; i < 4; i++)
+        DO(connect(s, SA(peer), i));
+    DO(connect(s, SA(peer), 1000));
+    DO(connect(s, (struct sockaddr *)&wrong, sizeof wrong));
     DO(bind(s, SA(own), own.len));
+    DO(bind(s, SA(own), 3));
+    DO(bind(s, SA(nowhere), nowhere.len));
+    other.ss_family = family == AF_INET ? AF_INET6 : AF_INET;
+    DO(bind(s, (struct sockaddr *)&other, sizeof(struct sockaddr_in)));
+    DO(bind(s, (struct sockaddr *)&other, sizeof(struct sockaddr_in6)));
+    DO(bind(s, (struct sockaddr *)&wrong, sizeof wrong));
+    DO(sendmmsg(s, NULL, 1, 0));
+    DO(recvmmsg(s, NULL, 1, 0, NULL));
     DO(listen(s, 1));
     name = name_of(s);
     SAY(port_of(&name) > 0);
@@ -228,9 +242,30 @@ static void again(void)
     close(e);
 }
 
+/* Takes a byte; what recvmsg says is left. */
+static void say_left(int s, size_t room)
+{
+    char data;
+    union {
+        struct cmsghdr header;
+        char bytes[256];
+    } control;
+    struct iovec part = { &data, 1 };
+    struct msghdr m = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = room };
+    struct cmsghdr *told;
+
+    DO(recvmsg(s, &m, 0));
+    SAY(m.msg_flags);
+    SAY(m.msg_controllen);
+    told = CMSG_FIRSTHDR(&m);
+    if (told && told->cmsg_len == CMSG_LEN(sizeof(int)))
+        SAY(*(int *)CMSG_DATA(told));
+}
+
 static void ending(void)
 {
     char data[64];
+    socklen_t len = sizeof(int);
     int s, on = 1, left;
 
     begin("the peer closes");
@@ -287,6 +322,29 @@ static void ending(void)
     DO(send(s, "1", 1, 0));
     DO(shutdown(s, 7));
     DO(shutdown(s, SHUT_RDWR));
+    close(s);
+
+    begin("what is told of a stream");
+    s = connected('e');
+    DO(setsockopt(s, IPPROTO_TCP, 36 /* TCP_INQ */, &on, sizeof on));
+    DO(getsockopt(s, IPPROTO_TCP, 36, &left, &len));
+    SAY(left);
+    DO(send(s, "12345", 5, 0));
+    while (ioctl(s, FIONREAD, &left) || left < 5)
+        usleep(1000);
+    say_left(s, 256);
+    say_left(s, 18);
+    say_left(s, 0);
+    DO(shutdown(s, SHUT_WR));
+    await(s, POLLRDHUP);
+    say_left(s, 256);
+    say_left(s, 256);
+    say_left(s, 256);
+    on = 2;
+    DO(setsockopt(s, IPPROTO_TCP, 36, &on, sizeof on));
+    on = 0;
+    DO(setsockopt(s, IPPROTO_TCP, 36, &on, sizeof on));
+    say_left(s, 256);
     close(s);
 
     begin("shutdown of what is not connected");

@@ -168,8 +168,8 @@ static void sizes(void)
     DO(send(s, "0123456789", 10, 0));
     DO(recv(s, back, 4, MSG_TRUNC));
     DO(send(s, "0123456789", 10, 0));
-    DO(recvmsg(s, &m, 0));
-    SAY(m.msg_flags == MSG_TRUNC);
+    DO(recvmsg(s, &m, MSG_CMSG_CLOEXEC));
+    SAY(m.msg_flags == (MSG_TRUNC | MSG_CMSG_CLOEXEC));
     SAY(back[10] - '0');
     DO(send(s, "0123456789", 10, 0));
     DO(recv(s, back, 0, 0));
@@ -210,6 +210,10 @@ static void several_at_once(void)
     DO(send(s, "seventh", 7, 0));
     DO(recv(s, data[0], 8, 0));
     DO(sendmmsg(s, sent, 0, 0));
+    DO(sendmmsg(s, NULL, 0, 0));
+    DO(sendmmsg(s, NULL, 1, 0));
+    DO(recvmmsg(s, NULL, 0, 0, NULL));
+    DO(recvmmsg(s, NULL, 1, 0, NULL));
     DO(sendmmsg(s, sent, 1, 0));
     DO(recvmmsg(s, in, 3, MSG_WAITFORONE, NULL));
     SAY(in[0].msg_len);
@@ -247,6 +251,11 @@ static void say_told(int s, size_t room)
         /* The number of an interface stands first in IP_PKTINFO, and is not the same in every run. */
         if (size <= 4)
             say_value("value", value);
+        if (size == own.len && told->cmsg_type == (family == AF_INET ? 20 : 74)) {
+            struct address to = { .len = own.len }, name = name_of(s);
+            memcpy(&to.at, CMSG_DATA(told), size);
+            say_same("sent to", &to, &name);
+        }
     }
 }
 
@@ -254,6 +263,7 @@ static void told_beside(void)
 {
     static const struct { int four, six; } options[] = {
         { IP_PKTINFO, IPV6_RECVPKTINFO }, { IP_RECVTTL, IPV6_RECVHOPLIMIT }, { IP_RECVTOS, IPV6_RECVTCLASS },
+        { 20 /* IP_RECVORIGDSTADDR */, 74 /* IPV6_RECVORIGDSTADDR */ },
     };
     int s = udp(), level = family == AF_INET ? IPPROTO_IP : IPPROTO_IPV6, on = 1, off = 0;
     socklen_t len = sizeof on;
@@ -261,7 +271,7 @@ static void told_beside(void)
     connect(s, SA(peer), peer.len);
     begin("what is told of a datagram");
     say_told(s, 256);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         int name = family == AF_INET ? options[i].four : options[i].six;
 
         DO(getsockopt(s, level, name, &off, &len));
@@ -273,6 +283,8 @@ static void told_beside(void)
         say_told(s, 20);
         say_told(s, 0);
     }
+    DO(getsockopt(s, IPPROTO_TCP, 36 /* TCP_INQ */, &off, &len));
+    DO(getsockopt(s, IPPROTO_IPV6, IPV6_RECVTCLASS, &off, &len));
     off = 0;
     DO(setsockopt(s, level, family == AF_INET ? IP_RECVTTL : IPV6_RECVHOPLIMIT, &off, sizeof off));
     say_told(s, 256);

@@ -5,8 +5,8 @@ use crate::{
     config, errno,
     fds::{self, Ref},
     inside::{Inside, Restart},
-    kernel, real,
-    stack::{File, answer, error, host, own, said},
+    kernel,
+    stack::{File, answer, error, host, own},
 };
 use busypoll_stack::{EpollParams, Source};
 use libc::{c_int, epoll_event, sigset_t, timespec};
@@ -131,12 +131,13 @@ unsafe fn control(
         false => Ok(unsafe { event.read_unaligned() }),
         true => Err(error(libc::EFAULT)),
     };
-    let done = match operation {
+    match operation {
         libc::EPOLL_CTL_ADD => {
             // Held from the start, so that sets around and members that come to life find it.
             set.hold(epoll);
             member.set().into_iter().for_each(|inner| inner.hold(fd));
             let given = given()?;
+            check(set, member, given.events)?;
             match source_of(member) {
                 None => {
                     // SAFETY: the caller's contract.
@@ -145,26 +146,14 @@ unsafe fn control(
                     source_of(member)
                         .into_iter()
                         .for_each(|source| set.adopt(joined.id(), &source));
-                    return Ok(());
+                    Ok(())
                 }
-                Some(source) => {
-                    check(set, member, given.events)?;
-                    return set.add(fd, joined, member.set(), &source, given);
-                }
+                Some(source) => set.add(fd, joined, member.set(), &source, given),
             }
         }
-        libc::EPOLL_CTL_MOD => set.modify(fd, joined.id(), given()?),
-        libc::EPOLL_CTL_DEL => set.remove(fd, joined.id()),
-        _ => return Err(error(libc::EINVAL)),
-    };
-    match done {
-        Some(done) => done,
-        None if source_of(member).is_some() => Err(error(libc::ENOENT)),
-        None => {
-            // SAFETY: the caller's contract.
-            let result = unsafe { real::epoll_ctl(epoll, operation, fd, event) };
-            said(result).map(drop)
-        }
+        libc::EPOLL_CTL_MOD => set.modify(epoll, fd, joined.id(), given()?),
+        libc::EPOLL_CTL_DEL => set.remove(epoll, fd, joined.id()),
+        _ => Err(error(libc::EINVAL)),
     }
 }
 
@@ -355,7 +344,7 @@ fn wait_for(
 /// What a set knows its members by.
 impl File {
     /// Its name among members, and the sets it is in.
-    pub(super) fn membership(&self) -> &Joined {
+    pub fn membership(&self) -> &Joined {
         self.set().map_or(&self.joined, |set| &set.joined)
     }
 

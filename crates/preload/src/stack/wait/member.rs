@@ -2,7 +2,7 @@
 
 use super::set::Set;
 use busypoll_stack::Source;
-use std::sync::Weak;
+use std::{io, sync::Weak};
 
 /// What a member is found by, as in the kernel: the file, and the descriptor it was added by.
 pub type Key = (usize, libc::c_int);
@@ -12,8 +12,21 @@ pub struct Member {
     pub events: u32,
     pub data: u64,
     pub half: Half,
+    /// The kernel's instance is another process's, too, and keeps its companion for that.
+    pub shared: bool,
     /// It is a set itself.
     pub inner: Option<Weak<Set>>,
+}
+
+impl Member {
+    /// What the kernel said of its companion; that it is not there is nothing where another process, in which it has
+    /// come to life, may have taken it out.
+    pub fn unless_gone(&self, said: io::Result<()>) -> io::Result<()> {
+        said.or_else(|wrong| match wrong.raw_os_error() {
+            Some(libc::ENOENT) if self.shared => Ok(()),
+            _ => Err(wrong),
+        })
+    }
 }
 
 /// Where its events come from.

@@ -8,7 +8,8 @@ use super::{
     member::{Half, Key, Member},
 };
 use crate::{
-    fds, real,
+    fds::{self, Ref},
+    real,
     stack::{error, file::lock, own, said},
 };
 use busypoll_policy::{Plane, Settings};
@@ -17,11 +18,12 @@ use busypoll_stack::{
     napi::{Context, NapiId, Outside},
 };
 use libc::{c_int, epoll_event};
+use rustix::net::{SocketType, sockopt};
 use std::{
     cell::Cell,
-    collections::HashMap,
-    io,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    collections::{HashMap, HashSet},
+    io, mem,
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     ptr,
     sync::{
         Arc, Mutex, OnceLock, Weak,
@@ -111,7 +113,7 @@ impl Set {
     }
 
     /// What a child has of it after fork(2): the kernel's half, which it shares; of ours, those that may come to life
-    /// there.
+    /// there, until [`succeed`](Set::succeed) by their parent's names.
     pub fn inherited(&self) -> Arc<Set> {
         let polls = self.polls.try_lock().map_or(Polls::Own(self.ours.params()), |polls| *polls);
         let heir = Set::that_polls(polls);
@@ -123,13 +125,27 @@ impl Set {
                     Half::Kernel => Half::Kernel,
                     _ => Half::Nowhere,
                 };
+                let shared = member.shared || matches!(half, Half::Kernel);
                 let (events, data) = (member.events, member.data);
-                // Known by the descriptor alone until the new file is seen.
-                theirs.insert((0, key.1), Member { events, data, half, inner: None });
+                theirs.insert(*key, Member { events, data, half, shared, inner: None });
             }
-            heir.dormant.store(theirs.len(), Ordering::Relaxed);
         }
         heir
+    }
+
+    /// In a child: `heirs` are the files there, by the names of those whose place they have taken. What has no heir is
+    /// the kernel's.
+    pub fn succeed(self: &Arc<Set>, heirs: &HashMap<usize, Ref>) {
+        let mut members = lock(&self.members);
+        let of_parent = mem::take(&mut *members);
+        let file = |id: &usize| heirs.get(id).filter(|file| !file.is_kernels());
+        let ids: HashSet<usize> = of_parent.keys().map(|key| key.0).collect();
+        members.extend(of_parent.into_iter().filter_map(|((id, fd), member)| {
+            file(&id).map(|file| ((file.joined.id(), fd), member))
+        }));
+        self.dormant.store(members.len(), Ordering::Relaxed);
+        drop(members);
+        ids.iter().filter_map(file).for_each(|file| file.joined.join(self));
     }
 
     /// The busy-poll parameters of our half.
@@ -221,6 +237,16 @@ impl Set {
         }
     }
 
+    /// The same in a child, which has inherited the instance, and nobody has named it there yet.
+    fn hold_inherited(self: &Arc<Set>) {
+        if self.kernel.get().is_none() {
+            let is_it = |file: &Ref| file.set().is_some_and(|set| Arc::ptr_eq(set, self));
+            let mut all = fds::all();
+            let by = all.find_map(|(fd, file)| file.is_some_and(|file| is_it(&file)).then_some(fd));
+            by.into_iter().for_each(|by| self.hold(by));
+        }
+    }
+
     fn kernel(&self) -> Option<c_int> {
         self.kernel.get().map(AsRawFd::as_raw_fd)
     }
@@ -242,13 +268,23 @@ impl Set {
     ) -> io::Result<()> {
         self.hold(epoll);
         let mut members = lock(&self.members);
+        let key = (joined.id(), fd);
+        let known = members.get(&key);
+        if known.is_some_and(|known| !matches!(known.half, Half::Kernel)) {
+            // Of that the kernel knows nothing.
+            return Err(error(libc::EEXIST));
+        }
         // SAFETY: the caller's word.
         said(unsafe { real::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, event) })?;
+        // Another process that has the instance has taken it out.
+        let shared = known.is_some_and(|known| known.shared);
         // SAFETY: the kernel has read it.
         let epoll_event { events, u64: data } = unsafe { event.read_unaligned() };
         let inner = inner.map(Arc::downgrade);
-        members.insert((joined.id(), fd), Member { events, data, half: Half::Kernel, inner });
-        self.dormant.fetch_add(1, Ordering::Relaxed);
+        let member = Member { events, data, half: Half::Kernel, shared, inner };
+        if members.insert(key, member).is_none() {
+            self.dormant.fetch_add(1, Ordering::Relaxed);
+        }
         self.has_kernels();
         drop(members);
         joined.join(self);
@@ -280,7 +316,8 @@ impl Set {
         }
         let half = self.enter(fd, source, event.events, event.u64, inner)?;
         let inner = inner.map(Arc::downgrade);
-        members.insert(key, Member { events: event.events, data: event.u64, half, inner });
+        let (events, data) = (event.events, event.u64);
+        members.insert(key, Member { events, data, half, shared: false, inner });
         drop(members);
         joined.join(self);
         self.come_to_life();
@@ -303,45 +340,70 @@ impl Set {
         Ok(Half::Ours(Arc::downgrade(source)))
     }
 
-    /// Changes what is waited for. `None`: the kernel is to say.
+    /// Changes what is waited for. What is no member here may be one of the kernel's instance, also to
+    /// [`remove`](Set::remove).
     ///
     /// # Errors
     /// As epoll_ctl(2).
-    pub fn modify(&self, fd: c_int, id: usize, event: epoll_event) -> Option<io::Result<()>> {
-        let mut members = lock(&self.members);
-        let member = members.get_mut(&(id, fd))?;
-        let Half::Ours(source) = &member.half else {
-            (member.events, member.data) = (event.events, event.u64);
-            return None;
+    pub fn modify(
+        &self,
+        epoll: c_int,
+        fd: c_int,
+        id: usize,
+        mut event: epoll_event,
+    ) -> io::Result<()> {
+        let in_kernel = |event: &mut epoll_event| {
+            // SAFETY: valid for the call.
+            said(unsafe { real::epoll_ctl(epoll, libc::EPOLL_CTL_MOD, fd, event) }).map(drop)
         };
-        let Some(source) = source.upgrade() else { return Some(Err(error(libc::ENOENT))) };
-        if event.events & libc::EPOLLEXCLUSIVE as u32 != 0 {
-            return Some(Err(error(libc::EINVAL)));
-        }
-        let (events, data) = (Events(event.events), Some(event.u64));
-        let modified = self.ours.modify_source(&source, tag(fd), events, data);
-        if modified.is_ok() {
-            (member.events, member.data) = (event.events, event.u64);
-        }
-        Some(modified)
-    }
-
-    /// Removes a member. `None`: the kernel is to say, and has it no longer.
-    ///
-    /// # Errors
-    /// As epoll_ctl(2).
-    pub fn remove(&self, fd: c_int, id: usize) -> Option<io::Result<()>> {
-        let member = lock(&self.members).remove(&(id, fd))?;
-        match member.half {
-            Half::Ours(source) => Some(match source.upgrade() {
-                Some(source) => self.ours.remove_source(&source, tag(fd)),
-                None => Err(error(libc::ENOENT)),
-            }),
-            Half::Nowhere | Half::Kernel => {
-                self.dormant.fetch_sub(1, Ordering::Relaxed);
-                None
+        let mut members = lock(&self.members);
+        let Some(member) = members.get_mut(&(id, fd)) else { return in_kernel(&mut event) };
+        let exclusive = event.events & libc::EPOLLEXCLUSIVE as u32 != 0;
+        match &member.half {
+            Half::Kernel => member.unless_gone(in_kernel(&mut event))?,
+            _ if exclusive => return Err(error(libc::EINVAL)),
+            half => {
+                if let Half::Ours(source) = half {
+                    let source = source.upgrade().ok_or_else(|| error(libc::ENOENT))?;
+                    let (events, data) = (Events(event.events), Some(event.u64));
+                    self.ours.modify_source(&source, tag(fd), events, data)?;
+                }
+                if member.shared {
+                    // Another process may have removed it.
+                    let _ = in_kernel(&mut event);
+                }
             }
         }
+        (member.events, member.data) = (event.events, event.u64);
+        Ok(())
+    }
+
+    /// Removes a member. That and the kernel's part are one step to a file that comes to life meanwhile.
+    ///
+    /// # Errors
+    /// As epoll_ctl(2).
+    pub fn remove(&self, epoll: c_int, fd: c_int, id: usize) -> io::Result<()> {
+        let in_kernel = || {
+            // SAFETY: a plain system call.
+            let result =
+                unsafe { real::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, ptr::null_mut()) };
+            said(result).map(drop)
+        };
+        let mut members = lock(&self.members);
+        let Some(member) = members.remove(&(id, fd)) else { return in_kernel() };
+        if member.half.is_dormant() {
+            self.dormant.fetch_sub(1, Ordering::Relaxed);
+        }
+        if matches!(member.half, Half::Kernel) {
+            return member.unless_gone(in_kernel());
+        }
+        if member.shared {
+            // Another process may have removed it.
+            let _ = in_kernel();
+        }
+        let Half::Ours(source) = member.half else { return Ok(()) };
+        let source = source.upgrade().ok_or_else(|| error(libc::ENOENT))?;
+        self.ours.remove_source(&source, tag(fd))
     }
 
     /// The file `id` begins anew as `new`: its members go back to the kernel's half, with its companion.
@@ -373,16 +435,22 @@ impl Set {
 
     /// The file `id` has come to life: its members go over to our half.
     pub fn adopt(self: &Arc<Set>, id: usize, source: &Arc<dyn Source>) {
+        self.hold_inherited();
         let mut members = lock(&self.members);
         let mut adopted = false;
         for ((of, fd), member) in members.iter_mut() {
             if *of != id || !member.half.is_dormant() {
                 continue;
             }
-            if let (Half::Kernel, Some(kernel)) = (&member.half, self.kernel()) {
+            if let (Half::Kernel, Some(kernel)) = (&member.half, self.kernel())
+                && !(member.shared && is_of_use(*fd))
+            {
                 // If the descriptor is closed, it was the last that could have named it.
                 // SAFETY: a plain system call.
                 unsafe { real::epoll_ctl(kernel, libc::EPOLL_CTL_DEL, *fd, ptr::null_mut()) };
+                // Whatever comes now.
+                member.half = Half::Nowhere;
+                member.shared = false;
             }
             let inner = member.inner.as_ref().and_then(Weak::upgrade);
             if let Ok(half) = self.enter(*fd, source, member.events, member.data, inner.as_ref()) {
@@ -430,7 +498,7 @@ impl Set {
             .map(|(key, _)| *key)
             .collect();
         for (id, fd) in dormant {
-            let file = fds::get(fd).filter(|file| id == 0 || file.membership().id() == id);
+            let file = fds::get(fd).filter(|file| file.membership().id() == id);
             if let Some(inner) = file.as_ref().and_then(|file| file.set()) {
                 inner.wake_up();
                 continue;
@@ -442,16 +510,8 @@ impl Set {
                 }
                 continue;
             };
-            if id == 0 {
-                let mut members = lock(&self.members);
-                if let Some(member) = members.remove(&(id, fd)) {
-                    members.insert((file.joined.id(), fd), member);
-                }
-                drop(members);
-                file.joined.join(self);
-            }
             if let Some(live) = file.activate(fd) {
-                self.adopt(file.joined.id(), &live.socket().events());
+                self.adopt(id, &live.socket().events());
             }
         }
     }
@@ -619,6 +679,15 @@ impl Source for Around {
     fn unwatch(&self, watch: &Arc<dyn Watch>) {
         self.ours.unwatch(watch);
     }
+}
+
+/// Whether the companion `fd` tells another process something that has it in a set: of connections to a listener, of
+/// room to send. A stream's is not connected, and for that ready for ever (EPOLLHUP).
+fn is_of_use(fd: c_int) -> bool {
+    // SAFETY: open or not: then it is an error.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    let is_stream = sockopt::socket_type(fd).is_ok_and(|kind| kind == SocketType::STREAM);
+    !is_stream || sockopt::socket_acceptconn(fd).is_ok_and(|listens| listens)
 }
 
 fn tag(fd: c_int) -> u64 {
