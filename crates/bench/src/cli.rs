@@ -5,12 +5,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use busypoll_policy::say;
 use busypoll_stack::nic::Coalesce;
 
-use crate::arm::{self, ARMS, Arm, Protocol};
+use crate::arm::{self, ARMS, Arm, Mode, Protocol};
 use crate::error::Error;
 use crate::remote::{self, Remote};
 use crate::run::{Bench, Cpus, Settings};
+use crate::schedule::Budget;
 use crate::serve::Server;
 use crate::slot::Load;
 use crate::sweep::{self, Sweep};
@@ -30,7 +32,7 @@ const LAB_MTU: usize = 1500;
 #[command(after_long_help = format!("Arms:\n{}", arm::list()))]
 pub struct BenchArgs {
     /// What to measure
-    #[arg(long, value_enum, default_value_t, conflicts_with_all = ["sweep", "stages", "host", "gap", "size", "svg"])]
+    #[arg(long, value_enum, default_value_t)]
     pub workload: Workload,
     /// Of --workload loss: packets lost each way, per cent [default: 1]
     #[arg(long, value_name = "PERCENT", value_parser = units::percent)]
@@ -61,8 +63,8 @@ pub struct BenchArgs {
     #[arg(long, value_name = "TIME", value_parser = units::time)]
     pub gap: Option<Duration>,
     /// SO_BUSY_POLL of the busy-poll arms [default: 50us, plus twice the gap, plus twice the largest rx-usecs]
-    #[arg(long, value_name = "TIME", value_parser = units::time)]
-    pub busy_poll: Option<Duration>,
+    #[arg(long, value_name = "TIME", value_parser = units::micros)]
+    pub busy_poll: Option<u32>,
     /// Ask a question instead: at what size, at what rate, with what coalescing, with how many open? Of UDP, but for
     /// coalescing and open; --arms '*-tcp-*' asks for sizes of TCP
     #[arg(long, value_name = "QUESTION")]
@@ -121,7 +123,7 @@ pub fn run_serve(args: &ServeArgs, out: &mut impl Write) -> Result<(), Error> {
         match server.serve_one() {
             Ok(peer) => writeln!(out, "{peer} has finished")?,
             // One bench's trouble is not the next one's.
-            Err(why) => eprintln!("{why}"),
+            Err(why) => say(why),
         }
         if args.once {
             return Ok(());
@@ -135,7 +137,7 @@ pub fn run_serve(args: &ServeArgs, out: &mut impl Write) -> Result<(), Error> {
 /// One line for a mistake in the options, or when nothing could be measured.
 pub fn run_bench(args: &BenchArgs, out: &mut impl Write) -> Result<(), Error> {
     if args.list {
-        write!(out, "{}--workload stream and crr:\n{}", arm::list(), throughput::list())?;
+        write!(out, "{}--workload stream, crr and loss:\n{}", arm::list(), throughput::list())?;
         return Ok(());
     }
     contradictions(args)?;
@@ -186,13 +188,31 @@ pub fn run_bench(args: &BenchArgs, out: &mut impl Write) -> Result<(), Error> {
 /// are, clap says so.
 fn contradictions(args: &BenchArgs) -> Result<(), Error> {
     let refuse = |why: &str| Err(Error(why.to_owned()));
-    if args.workload != Workload::Loss {
-        let given = [("--loss", args.loss.is_some()), ("--rtt", args.rtt.is_some())];
-        if let Some((option, _)) = given.into_iter().find(|(_, given)| *given) {
-            return refuse(&format!(
-                "{option}: only --workload loss has a line that loses and delays; add it"
-            ));
-        }
+    let first = |options: &[(&'static str, bool)]| {
+        options.iter().find(|(_, given)| *given).map(|(option, _)| *option)
+    };
+    if args.workload != Workload::Loss
+        && let Some(option) =
+            first(&[("--loss", args.loss.is_some()), ("--rtt", args.rtt.is_some())])
+    {
+        return refuse(&format!(
+            "{option}: only --workload loss has a line that loses and delays; add it"
+        ));
+    }
+    if args.workload != Workload::Rr
+        && let Some(option) = first(&[
+            ("--sweep", args.sweep.is_some()),
+            ("--stages", args.stages),
+            ("--host", args.host.is_some()),
+            ("--gap", args.gap.is_some()),
+            ("--size", args.size.is_some()),
+            ("--svg", args.svg.is_some()),
+        ])
+    {
+        return refuse(&format!(
+            "{option}: only --workload rr has it; leave it out, or --workload {}",
+            args.workload.word()
+        ));
     }
     if args.host.is_some() && args.cpus.is_some() {
         return refuse(
@@ -307,7 +327,10 @@ fn settings(args: &BenchArgs, arms: &[Arm]) -> Result<Settings, Error> {
     // ever.
     let late = if args.sweep == Some(Sweep::Coalesce) { sweep::RX_USECS * 2 } else { 0 };
     let wait = gap * 2 + Duration::from_micros(late.into());
-    let busy_poll = args.busy_poll.unwrap_or(Duration::from_micros(50) + wait);
+    let busy_poll = match args.busy_poll {
+        Some(micros) => Duration::from_micros(micros.into()),
+        None => Duration::from_micros(50) + wait,
+    };
     let rounds = if args.stages { 1 } else { usize::from(args.rounds) };
     let settings = Settings {
         size: size(args),
@@ -319,7 +342,13 @@ fn settings(args: &BenchArgs, arms: &[Arm]) -> Result<Settings, Error> {
         rounds,
         duration: args.duration,
     };
-    let budget = crate::schedule::Budget::divide(args.duration, arms.len(), rounds)?;
+    let points = args.sweep.map_or(1, |sweep| sweep.steps(&settings).len());
+    let has_a_place = |arm: &&Arm| args.sweep.is_none_or(|sweep| sweep.refuses(arm).is_none());
+    let arms: Vec<&Arm> = arms.iter().filter(has_a_place).collect();
+    if args.busy_poll.is_some() && arms.iter().all(|arm| arm.mode != Mode::BusyPoll) {
+        return Err(Error("--busy-poll: none of these arms busy polls; leave it out".to_owned()));
+    }
+    let budget = Budget::of_each(args.duration, points, arms.len(), rounds)?;
     if gap * 3 > budget.measure {
         return Err(Error(format!(
             "--gap {} leaves fewer than three requests in a round of {}; give a longer --duration or \

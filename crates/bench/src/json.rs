@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::arm::{Mode, Nic, Placement, Plane, Protocol};
 use crate::evidence::Evidence;
+use crate::siblings::OneCore;
 use crate::stats::RttUs;
 
 /// A whole run.
@@ -46,6 +47,8 @@ pub struct Machine {
     pub server_cpu: Option<u32>,
     /// The two share a core.
     pub share_core: bool,
+    /// Where nothing says that they do, how often they did. Not looked for with `--workload loss` and `--host`.
+    pub one_core: OneCore,
     /// What a clock reading costs; every round trip includes one.
     pub clock_overhead_ns: f64,
     /// Of all CPUs, the share that others used while the benchmark was idle.

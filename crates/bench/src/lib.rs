@@ -41,6 +41,7 @@ pub mod report;
 pub mod run;
 pub mod schedule;
 pub mod serve;
+pub mod siblings;
 pub mod slot;
 pub mod stack;
 pub mod stages;

@@ -6,6 +6,7 @@ use busypoll_linux::topology;
 
 use crate::json::Machine;
 use crate::run::{Bench, Settings};
+use crate::siblings::OneCore;
 use crate::slot::Load;
 
 /// Describes this machine and the run's settings.
@@ -25,6 +26,7 @@ pub fn describe(bench: &Bench, settings: &Settings) -> Machine {
         server: bench.server().map(str::to_owned),
         server_cpu: bench.cpus.server,
         share_core: bench.cpus.share_core,
+        one_core: OneCore::default(),
         clock_overhead_ns: bench.clock.overhead_ns(),
         idle_cpu_share: 0.0,
         rounds: settings.rounds,

@@ -21,7 +21,9 @@ pub fn build(mut machine: Machine, settings: &Settings, outcome: &Outcome) -> Re
     let skipped = outcome.skipped.iter();
     let skipped =
         skipped.map(|s| SkippedReport { name: s.name.to_owned(), reason: s.reason.clone() });
-    let limit = (!outcome.limit.is_empty()).then(|| stats::median(&limit_medians(outcome)));
+    machine.one_core = outcome.one_core;
+    let limit: Vec<f64> = limit_medians(outcome).into_iter().flatten().collect();
+    let limit = (!limit.is_empty()).then(|| stats::median(&limit));
     Report {
         machine,
         limit: Limit { shared_memory_rtt_us: limit },
@@ -78,14 +80,13 @@ fn p50(slot: &Slot) -> f64 {
     stats::quantile_us(&slot.rtts, 0.5)
 }
 
-/// The medians of the rounds that both arms have.
-pub(crate) fn paired(arm: &ArmRun, baseline: &ArmRun) -> (Vec<f64>, Vec<f64>) {
-    let rounds = arm.slots.iter().zip(&baseline.slots);
-    rounds.filter_map(|(a, b)| Some((p50(a.as_ref()?), p50(b.as_ref()?)))).unzip()
+/// The medians of an arm's rounds; none where there is no round.
+pub(crate) fn medians(run: &ArmRun) -> Vec<Option<f64>> {
+    run.slots.iter().map(|slot| slot.as_ref().map(p50)).collect()
 }
 
-fn limit_medians(outcome: &Outcome) -> Vec<f64> {
-    outcome.limit.iter().map(|r| stats::quantile_us(r, 0.5)).collect()
+fn limit_medians(outcome: &Outcome) -> Vec<Option<f64>> {
+    outcome.limit.iter().map(|r| Some(stats::quantile_us(r.as_ref()?, 0.5))).collect()
 }
 
 /// The best valid blocking arm of a protocol: what every other arm has to beat.
@@ -117,19 +118,16 @@ fn yardsticks(arm: &Arm) -> Vec<&'static str> {
 
 fn comparisons(outcome: &Outcome, arms: &[ArmReport]) -> Vec<Comparison> {
     // Only valid arms: a ratio with one that did something else says nothing.
-    let medians = |name: &str| -> Option<Vec<Option<f64>>> {
+    let medians_of = |name: &str| -> Option<Vec<Option<f64>>> {
         if name == limit::NAME {
-            return Some(limit_medians(outcome).into_iter().map(Some).collect());
+            return Some(limit_medians(outcome));
         }
         arms.iter().find(|a| a.name == name && a.valid)?;
         let run = outcome.arms.iter().find(|run| run.arm.name == name)?;
-        Some(run.slots.iter().map(|s| s.as_ref().map(p50)).collect())
+        Some(medians(run))
     };
     let compare = |arm: &str, baseline: &str| -> Option<Comparison> {
-        let (a, b) = (medians(arm)?, medians(baseline)?);
-        let rounds = a.iter().zip(&b).filter_map(|(a, b)| Some(((*a)?, (*b)?)));
-        let (a, b): (Vec<f64>, Vec<f64>) = rounds.unzip();
-        let r = stats::paired_ratio(&a, &b)?;
+        let r = stats::ratio_of_rounds(&medians_of(arm)?, &medians_of(baseline)?)?;
         let (arm, baseline) = (arm.to_owned(), baseline.to_owned());
         Some(Comparison { arm, baseline, p50_ratio: r.ratio, ci95: r.ci95 })
     };
@@ -155,6 +153,7 @@ fn comparisons(outcome: &Outcome, arms: &[ArmReport]) -> Vec<Comparison> {
 pub(crate) mod tests {
     use super::*;
     use crate::arm::{Nic, Placement};
+    use crate::siblings::OneCore;
     use crate::slot::Load;
     use crate::units::Size;
     use crate::workload::{Polling, Tally};
@@ -172,6 +171,7 @@ pub(crate) mod tests {
             server: None,
             server_cpu: Some(1),
             share_core: false,
+            one_core: OneCore::default(),
             clock_overhead_ns: 9.7,
             idle_cpu_share: 0.004,
             rounds: 8,

@@ -15,6 +15,7 @@ use crate::clock::Clock;
 use crate::demand::{self, Usage};
 use crate::remote::Remote;
 use crate::schedule::{self, Budget};
+use crate::siblings::{self, OneCore, Rounds, Shared};
 use crate::slot::{Load, Plan, Slot};
 use crate::stats::Rtts;
 use crate::units::Size;
@@ -98,14 +99,16 @@ pub struct Skipped {
 /// What a measurement gave.
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
-    /// The shared-memory limit, by round; empty with one CPU, and between machines.
-    pub limit: Vec<Rtts>,
+    /// The shared-memory limit, by round; none with one CPU, between machines, and where it does not count.
+    pub limit: Vec<Option<Rtts>>,
     /// Arms with at least one round.
     pub arms: Vec<ArmRun>,
     /// The others.
     pub skipped: Vec<Skipped>,
     /// The idle control.
     pub idle: Usage,
+    /// What was seen of the cores the CPUs were on.
+    pub one_core: OneCore,
 }
 
 /// The place where arms run.
@@ -240,11 +243,14 @@ impl Bench {
     }
 
     /// The shared-memory limit; none without two CPUs of this machine.
-    fn limit(&self, time: Duration) -> Result<Option<Rtts>, String> {
-        let server = self.cpus.server;
-        server
-            .map(|server| limit::ping_pong(&self.clock, self.cpus.client, server, time))
-            .transpose()
+    fn limit(&self, time: Duration) -> Result<Option<(Rtts, Shared)>, String> {
+        let Cpus { client, server, .. } = self.cpus;
+        let ping_pong = |server| {
+            siblings::watch(&self.clock, self.cpus, Placement::SeparateCpus, || {
+                limit::ping_pong(&self.clock, client, server, time)
+            })
+        };
+        server.map(ping_pong).transpose()
     }
 
     /// Measures `arms` in interleaved rounds.
@@ -288,20 +294,22 @@ impl Bench {
         let budget = Budget::divide(duration, runnable.len(), rounds)?;
         let progress = progress(runnable.len() * rounds, title);
         let mut common = Outcome::default();
-        let mut slots: Vec<Vec<Option<Slot>>> = vec![vec![None; rounds]; units.len()];
+        let mut slots: Vec<Rounds<Slot>> = vec![vec![None; rounds]; units.len()];
+        let mut limit: Rounds<Rtts> = vec![None; rounds];
         for (round, order) in schedule::rounds(runnable.len(), rounds).iter().enumerate() {
             let idle = self.idle(budget.idle)?;
             common.idle.add(idle);
             // Before the arms and after them in turn, as the arms themselves change ends.
             if round % 2 == 0 {
-                common.limit.extend(self.limit(budget.limit)?);
+                limit[round] = self.limit(budget.limit)?;
             }
             for i in order.iter().map(|&position| runnable[position]) {
                 let (arm, settings) = units[i];
                 progress.set_message(arm.name);
                 // An arm that failed once is left out: half its rounds compare with nothing.
                 if let Entry::Vacant(free) = skipped.entry(i) {
-                    match self.run_once(arm, &self.plan(arm, settings, &budget)) {
+                    let once = || self.run_once(arm, &self.plan(arm, settings, &budget));
+                    match siblings::watch(&self.clock, self.cpus, arm.placement, once) {
                         Ok(slot) => slots[i][round] = Some(slot),
                         Err(reason) => drop(free.insert(reason)),
                     }
@@ -309,16 +317,22 @@ impl Bench {
                 progress.inc(1);
             }
             if round % 2 == 1 {
-                common.limit.extend(self.limit(budget.limit)?);
+                limit[round] = self.limit(budget.limit)?;
             }
         }
         progress.finish_and_clear();
+        let measured = slots.iter().enumerate().filter(|(i, _)| !skipped.contains_key(i));
+        let looks = measured.map(|(_, rounds)| siblings::shared(rounds));
+        let looks: Vec<_> = looks.chain([siblings::shared(&limit)]).collect();
+        common.one_core = OneCore::judge(&looks);
+        common.limit = common.one_core.keep(limit);
+        let one_core = common.one_core;
         let mut outcomes = vec![common; settings.len()];
         for (i, slots) in slots.into_iter().enumerate() {
             let (arm, outcome) = (*units[i].0, &mut outcomes[i % settings.len()]);
             match skipped.remove(&i) {
                 Some(reason) => outcome.skipped.push(Skipped { name: arm.name, reason }),
-                None => outcome.arms.push(ArmRun { arm, slots }),
+                None => outcome.arms.push(ArmRun { arm, slots: one_core.keep(slots) }),
             }
         }
         Ok(outcomes)

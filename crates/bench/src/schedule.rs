@@ -42,15 +42,32 @@ impl Budget {
     /// # Errors
     /// One line when a slot would fall below [`MIN_SLOT`].
     pub fn divide(total: Duration, arms: usize, rounds: usize) -> Result<Self, String> {
+        Self::of_each(total, 1, arms, rounds)
+    }
+
+    /// Divides `total` over the points of a sweep, of which each has `rounds` rounds of `arms` arms.
+    ///
+    /// # Errors
+    /// As [`Budget::divide`].
+    pub fn of_each(
+        total: Duration,
+        points: usize,
+        arms: usize,
+        rounds: usize,
+    ) -> Result<Self, String> {
         // An idle control counts as half a slot, the limit as a tenth.
-        let slots = (arms as f64 + 0.6) * rounds as f64;
+        let slots = (arms as f64 + 0.6) * rounds as f64 * points as f64;
         let slot = total.div_f64(slots.max(1.0));
         if slot < MIN_SLOT {
             let least = MIN_SLOT.mul_f64(slots);
+            // Up to what is shown: what is read must be enough.
+            let least = Duration::from_millis((least.as_millis() as u64 / 10 + 1) * 10);
+            let of_points = if points > 1 { format!(" x {points} points") } else { String::new() };
             return Err(format!(
-                "--duration {} is too short for {arms} arms x {rounds} rounds; give at least {}",
+                "--duration {} is too short for {arms} arms x {rounds} rounds{of_points}; give at \
+                 least {}",
                 crate::units::show(total),
-                crate::units::show(Duration::from_millis(least.as_millis() as u64 + 1)),
+                crate::units::show(least),
             ));
         }
         let warm_up = (slot / 8).min(Duration::from_millis(50));
@@ -104,5 +121,19 @@ mod tests {
         assert!(used <= total && used > total.mul_f64(0.98), "{used:?}");
         let error = Budget::divide(Duration::from_micros(40), 14, 8).expect_err("40us");
         assert!(error.contains("40us") && error.lines().count() == 1, "{error}");
+    }
+
+    /// Of a sweep each point, too.
+    #[test]
+    fn the_least_time_named_is_enough() {
+        for (points, arms, rounds) in [(1, 14, 8), (1, 31, 1000), (7, 5, 8), (8, 3, 7)] {
+            let error = Budget::of_each(Duration::ZERO, points, arms, rounds).expect_err("nothing");
+            let least = error.rsplit(' ').next().map(crate::units::time);
+            let least = least.expect("the last word").expect("a time");
+            let each = least / points as u32;
+            assert!(Budget::divide(each, arms, rounds).is_ok(), "{error}");
+            let shorter = least.mul_f64(0.98);
+            assert!(Budget::of_each(shorter, points, arms, rounds).is_err(), "{error}");
+        }
     }
 }

@@ -96,6 +96,13 @@ pub fn paired_ratio(arm: &[f64], baseline: &[f64]) -> Option<Ratio> {
     Some(Ratio { ratio: median(&ratios), ci95: ci95_of_median(&ratios) })
 }
 
+/// The same of the rounds that both have.
+pub fn ratio_of_rounds(arm: &[Option<f64>], baseline: &[Option<f64>]) -> Option<Ratio> {
+    let both = arm.iter().zip(baseline).filter_map(|(a, b)| Some(((*a)?, (*b)?)));
+    let (arm, baseline): (Vec<f64>, Vec<f64>) = both.unzip();
+    paired_ratio(&arm, &baseline)
+}
+
 /// The 95 % interval of the median of what the rounds gave; none with less than two. Deterministic: the
 /// generator is seeded by a constant.
 ///

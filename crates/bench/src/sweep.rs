@@ -135,7 +135,8 @@ impl Sweep {
         }
     }
 
-    fn steps(self, settings: &Settings) -> Vec<(String, Option<f64>, Settings)> {
+    /// Its points: label, value, and how each is measured.
+    pub fn steps(self, settings: &Settings) -> Vec<(String, Option<f64>, Settings)> {
         match self {
             Self::Size => SIZES
                 .iter()
@@ -222,6 +223,9 @@ pub fn run(
     };
     let mut points: Vec<Point> = Vec::new();
     let mut about = machine::describe(bench, settings);
+    // Points that were measured together were judged together.
+    let runs = if sweep == Sweep::Open { 1 } else { outcomes.len() };
+    outcomes.iter().take(runs).for_each(|run| about.one_core.add(run.one_core));
     for (((label, value), settings), outcome) in names.into_iter().zip(all).zip(&outcomes) {
         let report = report::build(about.clone(), &settings, outcome);
         about.idle_cpu_share = about.idle_cpu_share.max(report.machine.idle_cpu_share);
@@ -251,8 +255,8 @@ pub fn run(
 
 /// What the rounds of an arm say of those that are open, `one` being its rounds with a single one.
 fn open(run: &ArmRun, one: Option<&ArmRun>) -> Open {
-    let rounds = |one| report::paired(run, one);
-    let ratio = one.map(rounds).and_then(|(many, one)| stats::paired_ratio(&many, &one));
+    let ratio =
+        one.and_then(|one| stats::ratio_of_rounds(&report::medians(run), &report::medians(one)));
     let weights = || run.slots.iter().flatten().filter_map(|slot| slot.weight);
     let median = |of: fn(Weight) -> Option<f64>| {
         let values: Vec<f64> = weights().filter_map(of).collect();
@@ -387,6 +391,9 @@ impl SweepReport {
         let datagram = |a: &PointArm| a.arm.request_bytes == UDP_MAX;
         if self.sweep == "size" && self.points.iter().any(|p| p.arms.iter().any(datagram)) {
             let _ = writeln!(out, "64 KiB of UDP: {UDP_MAX} B, the most a datagram carries.");
+        }
+        if let Some(note) = self.machine.one_core.note() {
+            let _ = writeln!(out, "{note}");
         }
         for s in &self.skipped {
             let _ = writeln!(out, "skipped: {}: {}", s.name, s.reason);

@@ -143,6 +143,9 @@ fn notes(report: &Report, out: &mut String) {
             m.server_cpu.unwrap_or(m.client_cpu)
         );
     }
+    if let Some(note) = m.one_core.note() {
+        let _ = writeln!(out, "{note}");
+    }
     if m.idle_cpu_share > DISTURBED {
         let _ = writeln!(
             out,

@@ -5,7 +5,7 @@
 //! Both ends run plain, on the kernel plane and on the stack plane, each way in a lab of its own; rounds interleave
 //! the ways, and ratios are paired by round with a 95% interval. `ROUNDS` rounds (20) for each placement: both ends
 //! pinned to a CPU each, to one CPU, or not at all. Below a row stands what `run` has said of it, as that polling has
-//! stopped, and where the packets went another way than its name says.
+//! stopped, where the packets went another way than its name says, and how often the two CPUs were on one core.
 
 #[path = "support/echo.rs"]
 mod echo;
@@ -19,10 +19,14 @@ use std::sync::OnceLock;
 use std::time::Instant;
 use std::{env, fs};
 
+use busypoll_bench::arm::Placement;
+use busypoll_bench::clock::Clock;
+use busypoll_bench::run::Cpus;
 use busypoll_bench::schedule;
-use busypoll_bench::stats::{Ratio, median, paired_ratio};
+use busypoll_bench::siblings::{OneCore, Rounds, shared, watch};
+use busypoll_bench::stats::{Ratio, median, ratio_of_rounds};
 use busypoll_lab::{Lab, LabHost, Namespace, needs, needs_root};
-use busypoll_linux::stat;
+use busypoll_linux::{stat, topology};
 use echo::*;
 use support::*;
 
@@ -143,7 +147,13 @@ fn measure(what: &str, serve: impl Fn(&mut Way), figure: Figure) {
 fn measure_with(what: &str, options: &[&str], serve: impl Fn(&mut Way), figure: Figure) {
     let rounds = env::var("ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(20);
     let mut table = format!("\n{what}, {rounds} rounds\n");
+    let clock = Clock::default();
+    let pair = Cpus::choose(Some((0, 1))).unwrap();
+    let are_all = topology::online().is_ok_and(|cpus| cpus.len() == 2);
     for (placement, cpus) in PLACEMENTS {
+        // Where ends that are not pinned run is known only if there is no choice.
+        let are_two = cpus.map_or(are_all, |[server, client]| server != client);
+        let on = if are_two { Placement::SeparateCpus } else { Placement::SameCpu };
         let mut ways = PLANES.map(|plane| {
             let lab = Lab::builder().build().unwrap();
             let options = options.iter().map(|&option| option.to_owned()).collect();
@@ -151,25 +161,32 @@ fn measure_with(what: &str, options: &[&str], serve: impl Fn(&mut Way), figure: 
         });
         ways.iter_mut().for_each(&serve);
         let before = ways.each_ref().map(Way::came);
-        let mut figures = [const { Vec::new() }; PLANES.len()];
+        let mut figures = [const { Rounds::new() }; PLANES.len()];
         for order in schedule::rounds(ways.len(), rounds) {
             for way in order {
-                figures[way].push(figure(&ways[way]));
+                figures[way]
+                    .push(Some(watch(&clock, pair, on, || Ok(figure(&ways[way]))).unwrap()));
             }
         }
+        let one_core = OneCore::judge(&figures.each_ref().map(shared));
+        let figures = figures.map(|rounds| one_core.keep(rounds));
         let [plain, kernel, stack] = &figures;
         let _ = write!(table, " {placement:<10}");
         for (plane, figures) in PLANES.iter().zip(&figures) {
-            let _ = write!(table, "  {plane} {:>9.1}", median(figures));
+            let figures: Vec<f64> = figures.iter().flatten().copied().collect();
+            let _ = write!(table, "  {plane} {:>9.1}", median(&figures));
         }
         for (name, ratio) in [
-            ("kernel/plain", paired_ratio(kernel, plain)),
-            ("stack/plain", paired_ratio(stack, plain)),
-            ("stack/kernel", paired_ratio(stack, kernel)),
+            ("kernel/plain", ratio_of_rounds(kernel, plain)),
+            ("stack/plain", ratio_of_rounds(stack, plain)),
+            ("stack/kernel", ratio_of_rounds(stack, kernel)),
         ] {
             let _ = write!(table, "  {name} {}", shown(ratio));
         }
         table.push('\n');
+        if let Some(note) = one_core.note() {
+            let _ = writeln!(table, "   {note}");
+        }
         for (way, before) in ways.iter().zip(&before) {
             for note in way.notes(before) {
                 let _ = writeln!(table, "   {}: {note}", way.plane);

@@ -24,10 +24,12 @@ use busypoll_linux::stat::CpuTimes;
 use busypoll_stack::{Host, napi::Context};
 
 use crate::arm::{self, Arm, Mode, Nic, Placement, Plane, Protocol};
+use crate::clock::Clock;
 use crate::demand::{self, Usage};
 use crate::evidence;
 use crate::run::{Cpus, Skipped, progress};
 use crate::schedule::{self, Budget};
+use crate::siblings::{self, OneCore, Rounds};
 use crate::slot::{Announce, inside};
 use crate::stats::Rtts;
 
@@ -379,6 +381,7 @@ pub struct Outcome {
     pub(crate) lines: Vec<LineRun>,
     pub(crate) skipped: Vec<Skipped>,
     pub(crate) idle: Usage,
+    pub(crate) one_core: OneCore,
 }
 
 /// Measures `lines` in interleaved rounds.
@@ -395,7 +398,8 @@ pub fn measure(
         return loss::measure(lines, cpus, losses, (duration, rounds));
     }
     let mut skipped: BTreeMap<usize, String> = BTreeMap::new();
-    let mut shots: Vec<Vec<Option<Shot>>> = lines.iter().map(|_| vec![None; rounds]).collect();
+    let mut shots: Vec<Rounds<Shot>> = lines.iter().map(|_| vec![None; rounds]).collect();
+    let clock = Clock::default();
     let mut idle = Usage::default();
     let budget = Budget::divide(duration, lines.len(), rounds)?;
     let word = lines.first().map_or("", |line| line.workload.word());
@@ -407,7 +411,8 @@ pub fn measure(
             progress.set_message(line.arm.name);
             // As with round trips, one that failed once is left out.
             if let Entry::Vacant(free) = skipped.entry(i) {
-                match once(line, cpus, busy_poll, &budget) {
+                let once = || once(line, cpus, busy_poll, &budget);
+                match siblings::watch(&clock, cpus, line.arm.placement, once) {
                     Ok(shot) => shots[i][round] = Some(shot),
                     Err(reason) => drop(free.insert(reason)),
                 }
@@ -416,12 +421,15 @@ pub fn measure(
         }
     }
     progress.finish_and_clear();
-    let mut outcome = Outcome { idle, ..Outcome::default() };
+    let measured = shots.iter().enumerate().filter(|(i, _)| !skipped.contains_key(i));
+    let looks: Vec<_> = measured.map(|(_, rounds)| siblings::shared(rounds)).collect();
+    let one_core = OneCore::judge(&looks);
+    let mut outcome = Outcome { idle, one_core, ..Outcome::default() };
     for (i, shots) in shots.into_iter().enumerate() {
         let line = lines[i];
         match skipped.remove(&i) {
             Some(reason) => outcome.skipped.push(Skipped { name: line.arm.name, reason }),
-            None => outcome.lines.push(LineRun { line, shots }),
+            None => outcome.lines.push(LineRun { line, shots: one_core.keep(shots) }),
         }
     }
     Ok(outcome)
