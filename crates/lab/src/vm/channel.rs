@@ -37,11 +37,12 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    /// Waits until the machine has started.
+    /// Waits until the machine has started, for `patience` from one word to the next.
     pub(super) fn open(
         to: ChildStdin,
         from: ChildStdout,
         folder: PathBuf,
+        patience: Duration,
     ) -> Result<Self, LabError> {
         let (sender, receiver) = mpsc::channel();
         thread::spawn(move || {
@@ -54,7 +55,7 @@ impl Channel {
         });
         let channel = Self { to, from: receiver, folder, number: 0 };
         // The firmware may have said something on this line.
-        while !channel.hear()?.ends_with("ready") {}
+        while !channel.hear(patience)?.ends_with("ready") {}
         Ok(channel)
     }
 
@@ -64,7 +65,7 @@ impl Channel {
         let file = |kind| self.folder.join(format!("{number}.{kind}"));
         write(&file("sh"), script.as_bytes())?;
         writeln!(self.to, "{number}").map_err(LabError::system("write to the test machine"))?;
-        let answer = self.hear()?;
+        let answer = self.hear(PATIENCE)?;
         let text = |kind| {
             let bytes = fs::read(file(kind)).map_err(LabError::system("read what it printed"))?;
             Ok::<_, LabError>(String::from_utf8_lossy(&bytes).into_owned())
@@ -74,9 +75,9 @@ impl Channel {
         Ok(Ran { status, stdout: text("out")?, stderr: text("err")? })
     }
 
-    fn hear(&self) -> Result<String, LabError> {
-        self.from.recv_timeout(PATIENCE).map_err(|error| match error {
-            RecvTimeoutError::Timeout => self.gone("has been silent for five minutes"),
+    fn hear(&self, patience: Duration) -> Result<String, LabError> {
+        self.from.recv_timeout(patience).map_err(|error| match error {
+            RecvTimeoutError::Timeout => self.gone(&format!("has been silent for {patience:?}")),
             RecvTimeoutError::Disconnected => self.gone("has ended"),
         })
     }

@@ -9,6 +9,7 @@ use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 use std::{env, fs, io, process, thread};
 
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
@@ -40,6 +41,12 @@ const HARDWARE: &[&str] = &[
     "-device vmxnet3,netdev=nowhere,bus=pcie.0,mac=02:00:00:00:01:02,romfile=",
     "-device virtio-9p-pci,bus=pcie.0,fsdev=share,mount_tag=share",
 ];
+
+/// Five seconds are usual, on a machine with other work four times that.
+const BOOT: Duration = Duration::from_secs(100);
+
+/// Seldom, the emulator stands still before the kernel has said a word.
+const BOOTS: u32 = 3;
 
 /// The table that gives its CPUs P-states.
 const CPUFREQ: &str = "cpufreq.aml";
@@ -152,13 +159,22 @@ impl MachineBuilder {
         let archive = folder.join("initramfs");
         write(&archive, &image::build(&kernel, &self.programs, &folder)?)?;
         write(&folder.join(CPUFREQ), include_bytes!("cpufreq.aml"))?;
-        let namespace = Namespace::new()?;
-        let command = self.command(&kernel.image, &archive, &folder, &namespace);
-        let Started { qemu, to, from, ended } = start(command)?;
-        let power = Power { qemu, ended, folder, keep: false };
-        let channel = Mutex::new(Channel::open(to, from, power.folder.clone())?);
-        wire(&namespace)?;
-        Ok(Machine { channel, namespace, power })
+        let mut left = BOOTS;
+        loop {
+            left -= 1;
+            let namespace = Namespace::new()?;
+            let command = self.command(&kernel.image, &archive, &folder, &namespace);
+            let Started { qemu, to, from, ended } = start(command)?;
+            let mut power = Power { qemu, ended, folder: folder.clone(), keep: false };
+            match Channel::open(to, from, folder.clone(), BOOT) {
+                Ok(channel) => {
+                    wire(&namespace)?;
+                    return Ok(Machine { channel: Mutex::new(channel), namespace, power });
+                }
+                Err(error) if left == 0 => return Err(error),
+                Err(_) => power.keep = true,
+            }
+        }
     }
 
     fn command(
