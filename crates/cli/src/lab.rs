@@ -10,6 +10,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};
 use busypoll_lab::{Lab, Side, enter_user_namespace};
+use busypoll_policy::say;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
@@ -81,13 +82,13 @@ fn cannot_run(command: &Command) -> String {
 fn banner(lab: &Lab, side: Side) {
     let (host, other) = (lab.host(side), side.peer());
     let ipv6 = host.ipv6().map(|address| format!(" {address}")).unwrap_or_default();
-    eprintln!(
-        "busypoll: lab {side}: {} {}{ipv6} on CPU {}, {other} is {}; `busypoll lab --host {other}` goes there",
+    say(format_args!(
+        "lab {side}: {} {}{ipv6} on CPU {}, {other} is {}; `busypoll lab --host {other}` goes there",
         host.interface(),
         host.ipv4(),
         host.cpu(),
         other.ipv4(),
-    );
+    ));
 }
 
 /// Has the kernel end the command when this process ends, however it ends. A shell gets a hang-up,

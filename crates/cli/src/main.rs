@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use busypoll_bench::cli::{BenchArgs, ServeArgs, run_bench, run_serve};
 use busypoll_doctor::cli::{DoctorArgs, run_doctor};
 use busypoll_policy::cli::{PolicyArgs, run_policy};
+use busypoll_policy::say;
 use busypoll_run::attach::cli::{AttachArgs, DetachArgs, run_attach, run_detach};
 use busypoll_run::launch::cli::{RunArgs, run_program};
 use busypoll_run::ss::{SsArgs, run_ss};
@@ -54,19 +55,19 @@ fn main() -> ExitCode {
         Command::Serve(args) => run_serve(&args, &mut Out::new()).map(done).map_err(Into::into),
         Command::Lab(args) => lab::run(&args),
         Command::Soak(args) => soak::run(&args, &mut Out::new()),
-        Command::Doctor(args) => run_doctor(&args).map_err(Into::into),
+        Command::Doctor(args) => run_doctor(&args, &mut Out::new()).map_err(Into::into),
         Command::Run(args) => run_program(&args).map(|never| match never {}).map_err(Into::into),
-        Command::Ss(args) => run_ss(&args).map(done).map_err(Into::into),
-        Command::Tune(args) => run_tune(&args).map_err(Into::into),
-        Command::Attach(args) => run_attach(&args).map(done).map_err(Into::into),
-        Command::Detach(args) => run_detach(&args).map(done).map_err(Into::into),
+        Command::Ss(args) => run_ss(&args, &mut Out::new()).map(done).map_err(Into::into),
+        Command::Tune(args) => run_tune(&args, &mut Out::new()).map_err(Into::into),
+        Command::Attach(args) => run_attach(&args, &mut Out::new()).map(done).map_err(Into::into),
+        Command::Detach(args) => run_detach(&args, &mut Out::new()).map(done).map_err(Into::into),
         Command::Policy(args) => match run_policy(&args, &mut Out::new()) {
             Ok(told) => told.map(done).map_err(Into::into),
             Err(error) => Err(error.into()),
         },
     };
     outcome.unwrap_or_else(|error| {
-        eprintln!("busypoll: {}", in_one_line(&error));
+        say(in_one_line(&error));
         ExitCode::from(REFUSED)
     })
 }
@@ -118,6 +119,6 @@ fn not_understood(error: &clap::Error) -> ExitCode {
     let text = text.strip_prefix("error: ").unwrap_or(&text);
     // What was wrong, and often what would be right, comes before the first empty line.
     let what: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
-    eprintln!("busypoll: {}: try --help", what.join(" "));
+    say(format_args!("{}: try --help", what.join(" ")));
     ExitCode::from(REFUSED)
 }

@@ -63,6 +63,48 @@ fn the_benchmark_refuses_what_cannot_be_in_one_line() {
     }
 }
 
+/// Of each crate that has something to print.
+#[test]
+fn a_closed_pipe_is_no_error_and_a_full_disk_is_one() {
+    let state = std::env::temp_dir().join(format!("busypoll-command-{}", std::process::id()));
+    fs::create_dir(&state).unwrap();
+    let policy = state.join("policy.toml");
+    fs::write(&policy, "").unwrap();
+    let own = std::process::id().to_string();
+    for arguments in [
+        &["bench", "--list"][..],
+        &["doctor", "--list"],
+        &["policy", "check", policy.to_str().unwrap()],
+        &["ss"],
+        &["tune", "status"],
+        &["attach", &own],
+        &["detach", &own],
+    ] {
+        let to = |stdout: Stdio| {
+            let mut command = Command::new(BUSYPOLL);
+            command.env("BUSYPOLL_STATE", &state).args(arguments).stdout(stdout);
+            command.output().unwrap()
+        };
+        let read = to(Stdio::piped());
+        assert!(!read.stdout.is_empty(), "{arguments:?}");
+        let closed = to(std::io::pipe().unwrap().1.into());
+        assert_eq!((closed.status, &closed.stderr), (read.status, &read.stderr), "{arguments:?}");
+        let full = to(fs::File::options().write(true).open("/dev/full").unwrap().into());
+        let line = one_line(&full);
+        assert!(line.contains("standard output: No space left"), "{arguments:?}: {line}");
+    }
+    fs::remove_dir_all(state).unwrap();
+}
+
+#[test]
+fn a_mistake_is_one_where_nobody_reads_standard_error_too() {
+    for arguments in [&["ben"][..], &["bench", "--size", "0,1"], &["attach", "4194305"]] {
+        let mut command = Command::new(BUSYPOLL);
+        command.args(arguments).stderr(std::io::pipe().unwrap().1);
+        assert_eq!(command.status().unwrap().code(), Some(2), "{arguments:?}");
+    }
+}
+
 #[test]
 fn help_is_there_asked_or_not() {
     let (asked, unasked) = (busypoll(&["--help"]), busypoll(&[]));

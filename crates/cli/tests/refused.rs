@@ -48,6 +48,11 @@ fn absurd_figures_are_named_with_what_would_do() {
         (&["--gap", "20s"], &["--gap 20s", "longer --duration"]),
         (&["--gap", "soon"], &["--gap", "'soon'"]),
         (&["--busy-poll", "2000m"], &["--busy-poll", "longer than a day"]),
+        (&["--busy-poll", "500ns"], &["--busy-poll", "'500ns'", "below 1us"]),
+        (
+            &["--sweep", "rate", "--arms", "*-udp-busy-poll", "--duration", "2s", "--rounds", "50"],
+            &["--duration 2s is too short", "50 rounds x 7 points", "give at least"],
+        ),
         (&["--sweep", "colour"], &["--sweep", "'colour'"]),
         (&["--arms", "stack-xdp-udp-busypoll"], &["did you mean 'stack-xdp-udp-busy-poll'?"]),
         (&["--arms", "*-sctp-*"], &["--arms", "'*-sctp-*'", "--list"]),
@@ -79,6 +84,8 @@ fn options_that_exclude_each_other_are_named() {
         ),
         (&["--workload", "stream", "--svg", "stream.svg"], &["--workload", "--svg"]),
         (&["--workload", "crr", "--gap", "1ms"], &["--workload", "--gap"]),
+        (&["--workload", "loss", "--busy-poll", "50us"], &["--busy-poll", "none of these arms"]),
+        (&["--arms", "*-interrupt", "--busy-poll", "50us"], &["--busy-poll", "none of these arms"]),
     ] {
         complains(&here(&[&["bench"], arguments].concat()), wanted);
     }

@@ -132,6 +132,7 @@ fn mistakes_are_told_in_one_line_and_change_nothing() {
         ("apply prefer-busy-poll --dev IF", &["gro-flush-timeout", "--poller PID"]),
         ("apply prefer-busy-poll --dev IF --poller 4194399", &["4194399", "no such process"]),
         ("apply busy-poll --dev IF --confirm 10us", &["--confirm", "at least 1s"]),
+        ("apply busy-poll --dev IF --confirm 1.9s", &["--confirm", "'1.9s'", "give 1s or 2s"]),
         ("apply busy-poll --dev IF --confirm soon", &["--confirm", "'soon'"]),
         ("confirm", &["nothing waits to be confirmed"]),
         ("export busy-poll --format yaml", &["--format", "ansible"]),

@@ -39,33 +39,28 @@ pub struct DoctorArgs {
     pub list: bool,
 }
 
-/// Looks and prints the report.
+/// Looks and prints the report to `out`.
 ///
 /// # Errors
 /// One line where the question cannot be answered: exit code 2.
-pub fn run_doctor(args: &DoctorArgs) -> Result<ExitCode, Error> {
-    let mut out = io::stdout().lock();
-    let shown = if args.list {
-        list(&mut out).map(|()| ExitCode::SUCCESS)
-    } else {
-        let scope = Scope {
-            devices: args.devices.clone(),
-            peer: args.peer,
-            pids: args.pid.clone(),
-            prove: args.prove,
-        };
-        let report = diagnose(&scope)?;
-        let written = match args.json {
-            true => report.write_json(&mut out),
-            false => report.write_text(&mut out, Style::of_stdout()),
-        };
-        written.map(|()| report.exit_code())
-    };
-    match shown.and_then(|code| out.flush().map(|()| code)) {
-        // `busypoll doctor | head` has read what it wanted.
-        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
-        other => Ok(other?),
+pub fn run_doctor(args: &DoctorArgs, out: &mut impl Write) -> Result<ExitCode, Error> {
+    if args.list {
+        list(out)?;
+        return Ok(ExitCode::SUCCESS);
     }
+    let scope = Scope {
+        devices: args.devices.clone(),
+        peer: args.peer,
+        pids: args.pid.clone(),
+        prove: args.prove,
+    };
+    let report = diagnose(&scope)?;
+    match args.json {
+        true => report.write_json(&mut *out)?,
+        false => report.write_text(&mut *out, Style::of_stdout())?,
+    }
+    out.flush()?;
+    Ok(report.exit_code())
 }
 
 fn list(out: &mut impl Write) -> io::Result<()> {

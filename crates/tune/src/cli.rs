@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use busypoll_linux::topology::CpuList;
-use busypoll_policy::units;
+use busypoll_policy::{say, units};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
@@ -152,25 +152,30 @@ fn confirm_time(text: &str) -> Result<Duration, String> {
     if time < Duration::from_secs(1) {
         return Err(format!("'{text}' is too short to confirm in; give at least 1s"));
     }
+    // So the journal keeps it.
+    if time.subsec_nanos() > 0 {
+        let secs = time.as_secs();
+        return Err(format!(
+            "'{text}' is no whole number of seconds; give {secs}s or {}s",
+            secs + 1
+        ));
+    }
     Ok(time)
 }
 
 /// Exit code of a report that is not all good: something was refused, left over, or needs a look.
 const NOT_ALL: u8 = 1;
 
-/// Does as told and prints the report. Exit code 0: all as wished; 1: something was refused by a device,
+/// Does as told and prints the report to `to`. Exit code 0: all as wished; 1: something was refused by a device,
 /// could not be put back, or needs a look.
 ///
 /// # Errors
 /// One line where nothing was done: exit code 2.
-pub fn run_tune(args: &TuneArgs) -> Result<ExitCode> {
+pub fn run_tune(args: &TuneArgs, to: &mut impl Write) -> Result<ExitCode> {
     let mut out = Vec::new();
     let done = run(&args.command, &mut out);
     // What was done is told also when the rest failed.
-    match io::stdout().lock().write_all(&out) {
-        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => return Err(print(e)),
-        _ => {}
-    }
+    to.write_all(&out).map_err(print)?;
     done
 }
 
@@ -190,7 +195,7 @@ fn run(command: &TuneCommand, out: &mut Vec<u8>) -> Result<ExitCode> {
             let status = Status::look(&mut Machine::open()?)?;
             show(json, &status, out, |out| text::status(&status, out))?;
             if let (Some(last), false) = (&status.last, json.json) {
-                eprintln!("busypoll: {last}");
+                say(last);
             }
             Ok(code(status.warnings.is_empty()))
         }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use busypoll_lab::Side;
+use busypoll_policy::say;
 
 use super::{Chance, SoakArgs};
 
@@ -34,7 +35,7 @@ pub(super) fn serve() -> Result<()> {
             thread::spawn(move || match echo(stream) {
                 // Clients do that.
                 Err(error) if error.kind() != ErrorKind::ConnectionReset => {
-                    eprintln!("busypoll: the server: {error}");
+                    say(format_args!("the server: {error}"));
                 }
                 _ => {}
             });

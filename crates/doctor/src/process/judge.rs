@@ -78,7 +78,7 @@ impl<'a> Judge<'a> {
         }
         if self.host_busy_poll.is_none() {
             let what = "whether poll, select and epoll instances without parameters busy poll";
-            let why = "only the initial network namespace shows it; `busypoll attach` sees to it in any case";
+            let why = "only the initial network namespace shows it; `busypoll attach` sees to it for epoll, `busypoll run` for poll and select, too";
             report.not_seen(Subject::Machine, what, "net.core.busy_poll", why);
         }
         for ((_, _), mut findings) in self.found {

@@ -1,10 +1,10 @@
 //! `busypoll attach` and `busypoll detach`.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 
 use busypoll_journal::state_dir;
-use busypoll_policy::{Policy, units};
+use busypoll_policy::{Policy, say, units};
 
 use super::error::AttachError;
 use super::follow::Following;
@@ -53,11 +53,11 @@ fn pid(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Attaches, reports, and with `--follow` stays.
+/// Attaches, reports to `out`, and with `--follow` stays.
 ///
 /// # Errors
 /// One line for a mistake in the options or a process that cannot be attached to.
-pub fn run_attach(args: &AttachArgs) -> Result<(), AttachError> {
+pub fn run_attach(args: &AttachArgs, out: &mut impl Write) -> Result<(), AttachError> {
     let mut policy = match &args.policy {
         Some(file) => Policy::read(file)?,
         None => Policy::default(),
@@ -66,7 +66,6 @@ pub fn run_attach(args: &AttachArgs) -> Result<(), AttachError> {
         policy.defaults.busy_poll = us;
     }
     let dir = state_dir()?;
-    let mut out = io::stdout().lock();
     let mut room: Option<Room> = None;
     let mut targets = Vec::new();
     let mut outcome = Several::of(args.pids.len());
@@ -74,7 +73,7 @@ pub fn run_attach(args: &AttachArgs) -> Result<(), AttachError> {
         let attached = Target::open(*pid, &dir).and_then(|mut target| {
             let room = room.get_or_insert_with(|| Room::for_process(&policy, &target.process));
             let rows = target.pass(&policy, room)?;
-            show::process(&mut out, &target, &rows, args.json)?;
+            show::process(out, &target, &rows, args.json)?;
             Ok(target)
         });
         match attached {
@@ -84,18 +83,17 @@ pub fn run_attach(args: &AttachArgs) -> Result<(), AttachError> {
     }
     out.flush()?;
     if let Some(room) = room.as_mut().filter(|_| args.follow) {
-        Following::new(targets, &policy, &dir, args.json).run(&mut out, room)?;
+        Following::new(targets, &policy, &dir, args.json).run(out, room)?;
     }
     outcome.finish()
 }
 
-/// Detaches and reports.
+/// Detaches and reports to `out`.
 ///
 /// # Errors
 /// One line for a process of which nothing is known, or where something could not be put back.
-pub fn run_detach(args: &DetachArgs) -> Result<(), AttachError> {
+pub fn run_detach(args: &DetachArgs, out: &mut impl Write) -> Result<(), AttachError> {
     let dir = state_dir()?;
-    let mut out = io::stdout().lock();
     let mut outcome = Several::of(args.pids.len());
     for pid in &args.pids {
         let mut lines = Vec::new();
@@ -149,7 +147,7 @@ impl Several {
     fn failed(&mut self, error: AttachError) {
         self.failed += 1;
         if self.all > 1 {
-            eprintln!("busypoll: {error}");
+            say(&error);
         }
         self.last = Some(error);
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use busypoll_linux::Error;
 use busypoll_linux::bpf::follow::{Follow, What};
-use busypoll_policy::Policy;
+use busypoll_policy::{Policy, say};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::error::AttachError;
@@ -40,7 +40,7 @@ impl<'a> Following<'a> {
         let pids: Vec<u32> = targets.iter().map(|target| target.process.pid()).collect();
         let feed = feed(&pids);
         if let Err(why) = &feed {
-            eprintln!("busypoll: looking every 100 ms: {why}");
+            say(format_args!("looking every 100 ms: {why}"));
         }
         Following { targets, feed: feed.ok(), policy, dir, json, children: Instant::now() }
     }

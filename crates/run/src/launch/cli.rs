@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use busypoll_policy::text::nearest;
-use busypoll_policy::{Launch, Plane, Policy, Profile, units};
+use busypoll_policy::{Launch, Plane, Policy, Profile, say, units};
 
 use super::{LaunchError, execute, execute_child};
 
@@ -45,12 +45,7 @@ pub struct RunArgs {
     #[arg(long, hide = true)]
     child: bool,
     /// The program and its arguments
-    #[arg(
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        required = true,
-        value_name = "PROGRAM"
-    )]
+    #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
 }
 
@@ -78,7 +73,7 @@ pub fn run_program(args: &RunArgs) -> Result<Infallible, LaunchError> {
     defaults.plane = args.plane.unwrap_or(defaults.plane);
     defaults.busy_poll = args.busy_poll.unwrap_or(defaults.busy_poll);
     for trade in args.profile.trades(defaults) {
-        eprintln!("busypoll: --profile {}: {trade}", args.profile.word());
+        say(format_args!("--profile {}: {trade}", args.profile.word()));
     }
     execute(launch, &args.command, args.argv0.as_deref())
 }

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::{io, ptr};
 
-use busypoll_policy::{Launch, Plane};
+use busypoll_policy::{Launch, Plane, say};
 
 use super::program::{Kind, Program, Reach, Why};
 use super::{LaunchError, able, device, given, library, shared, supervise};
@@ -82,7 +82,7 @@ fn reach(launch: &mut Launch, program: &Program) -> Result<(), LaunchError> {
                 Ok(gave_up_rights) => {
                     launch.command = None;
                     if gave_up_rights {
-                        eprintln!("busypoll: {}", without_rights(path));
+                        say(without_rights(path));
                     }
                     Ok(())
                 }
@@ -126,7 +126,7 @@ fn say_or_refuse(launch: &Launch, what: String) -> Result<(), LaunchError> {
     if launch.strict {
         return Err(LaunchError::Strict(what));
     }
-    eprintln!("busypoll: {what}");
+    say(what);
     Ok(())
 }
 

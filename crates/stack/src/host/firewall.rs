@@ -2,7 +2,10 @@
 //! nftables over netlink (net/netfilter/nf_tables_api.c) and the list of legacy iptables tables; changes
 //! nothing.
 
-use crate::nic::xdp::netlink::{Attributes, Message, Request, Socket, u32_at};
+use crate::{
+    nic::xdp::netlink::{Attributes, Message, Request, Socket, u32_at},
+    say::say,
+};
 use std::{collections::HashSet, fmt, fs, io, sync::Once};
 
 // linux/netfilter/nf_tables.h
@@ -39,10 +42,10 @@ impl Rules {
     pub fn report(&self, interface: &str) {
         static SAID: Once = Once::new();
         SAID.call_once(|| {
-            eprintln!(
-                "busypoll: {interface}: firewall rules are in force here ({self}); packets for accelerated \
-                 sockets skip them"
-            );
+            say(format_args!(
+                "{interface}: firewall rules are in force here ({self}); packets for accelerated sockets \
+                 skip them"
+            ));
         });
     }
 }

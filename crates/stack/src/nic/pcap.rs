@@ -6,11 +6,13 @@
 
 use super::{Frame, Info, Nic, Queue, RingFull, RxQueue, Steering, TxQueue};
 use crate::{
+    say::say,
     sync::{Mutex, PoisonError, lock},
     thread,
     time::{self, Instant},
 };
 use std::{
+    fmt,
     fs::File,
     io::{self, Write},
     mem,
@@ -264,8 +266,8 @@ impl Shared {
                 Err(error) => {
                     self.counters.missed.fetch_add(frames, Relaxed);
                     let captured = self.counters.captured.load(Relaxed);
-                    return self.stop(&format!(
-                        "busypoll: the capture to {name} ended after {captured} frames: {error}; \
+                    return self.stop(format_args!(
+                        "the capture to {name} ended after {captured} frames: {error}; \
                          the NIC works on without it"
                     ));
                 }
@@ -278,14 +280,14 @@ impl Shared {
     }
 
     /// Ends the capture and says so, once.
-    fn stop(&self, line: &str) {
+    fn stop(&self, why: fmt::Arguments<'_>) {
         let mut buffer = lock(&self.buffer);
         buffer.state = State::Stopped;
         self.counters.missed.fetch_add(buffer.frames, Relaxed);
         buffer.bytes = Vec::new();
         drop(buffer);
-        // Standard error may be closed; the counters tell, too.
-        let _ = writeln!(io::stderr(), "{line}");
+        // The counters tell, too.
+        say(why);
     }
 }
 

@@ -3,7 +3,7 @@
 //! A thread that has polled for a while in vain, and finds that another one does so on its CPU, gives up
 //! and sleeps.
 
-use crate::sys;
+use crate::{say::say, sys};
 use std::{
     sync::{
         Once,
@@ -48,10 +48,10 @@ impl Spinner {
         }
         static SAID: Once = Once::new();
         SAID.call_once(|| {
-            eprintln!(
-                "busypoll: two threads busy poll on CPU {cpu}: one of them sleeps instead. Pin them apart, \
-                 or poll for a shorter time."
-            );
+            say(format_args!(
+                "two threads busy poll on CPU {cpu}: one of them sleeps instead. Pin them apart, or poll \
+                 for a shorter time."
+            ));
         });
         None
     }

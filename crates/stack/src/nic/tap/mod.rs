@@ -11,11 +11,12 @@ mod device;
 
 use super::{Checksum, Frame, Info, Interrupt, Nic, Queue, RingFull, RxQueue, TxQueue};
 use crate::{
+    say::say,
     sys,
     wire::{MacAddr, ethernet},
 };
 use std::{
-    io::{self, Write},
+    io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, Weak,
@@ -255,11 +256,9 @@ impl Port {
         let _ = sys::epoll_control(self.epoll.as_raw_fd(), delete, self.fd.as_raw_fd(), 0, 0);
         if !self.counters.deleted.swap(true, Relaxed) {
             let name = &self.name;
-            // Standard error may be closed.
-            let _ = writeln!(
-                io::stderr(),
-                "busypoll: TAP device `{name}` was deleted: nothing comes or goes on it any more"
-            );
+            say(format_args!(
+                "TAP device `{name}` was deleted: nothing comes or goes on it any more"
+            ));
         }
     }
 
