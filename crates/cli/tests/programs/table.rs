@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -134,6 +135,11 @@ fn sockperf(place: &Place, tcp: bool, mode: &str, how: &str, options: &[&str]) {
         assert!(std::io::BufRead::read_line(&mut output, &mut ready).unwrap() > 0, "it ended");
     }
     let _server = Daemon(server);
+    // It says so before it first waits, and a connection from before that is its kernel's.
+    wait_until("its socket is the plane's", || {
+        let shown = || text(&busypoll(&place.lab, Path::new("/"), &["ss"]).output().unwrap());
+        place.plane == "kernel" || shown().contains(&port)
+    });
     place.polls(|| {
         let mut client = place.client("sockperf");
         client.arg(mode).args(&sockets).args(["-t", "1"]).args(options);
