@@ -111,6 +111,51 @@ fn receive_calls_with_and_without_the_option() {
 }
 
 #[test]
+fn poll_and_select_without_the_option() {
+    needs_all!();
+    let lab = lab();
+    for (port, wait) in [
+        (700, "p = select.poll(); p.register(s, 1); p.poll()"),
+        (701, "select.select([s], [], [])"),
+    ] {
+        let mut program = python(&lab.server, &format!("s = udp({port}); say(s.fileno()); {wait}"));
+        let fd: u32 = program.hear().parse().unwrap();
+        let off = found(&[program.pid()], "BP-SOCK-POLL-OFF");
+        assert_eq!((descriptor(&off), off.verdict()), (fd, Verdict::Off));
+        assert_eq!(off.remedy.as_deref(), Some("busypoll run -- PROGRAM"));
+    }
+}
+
+/// There is no queue to poll, so nothing is off and nothing would cure it.
+#[test]
+fn loopback_is_left_alone_however_it_is_waited_for() {
+    needs_all!();
+    let lab = lab();
+    let bound = "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('127.0.0.1', 0))";
+    let own = "s = udp(700); s.connect(('10.77.0.2', 701))";
+    for make in [bound, own] {
+        for (wait, words) in [
+            ("s.recv(9)", "receive call"),
+            ("select.select([s], [], [])", "poll or select"),
+            ("e = epoll([s]); e.poll(60)", "a thread waits"),
+        ] {
+            let mut program = python(&lab.server, &format!("{make}\nsay(); {wait}"));
+            program.hear();
+            let deadline = Instant::now() + Duration::from_secs(10);
+            let report = loop {
+                let report = report(&[program.pid()]);
+                if report.to_json()["facts"]["processes"].to_string().contains(words) {
+                    break report;
+                }
+                assert!(Instant::now() < deadline, "it does not wait: {wait}");
+            };
+            let found = of(&report, &[program.pid()]);
+            assert!(found.is_empty(), "{make}, {wait}: {found:#?}");
+        }
+    }
+}
+
+#[test]
 fn the_option_without_a_napi_id() {
     needs_all!();
     let lab = lab();

@@ -34,8 +34,9 @@ impl Judge<'_> {
                 .evidence(format!("/proc/{}/fdinfo/{fd}", process.pid), count(members.len()))
         };
         if !self.epoll_is_on(params) {
-            // Where a member has SO_BUSY_POLL, that is the finding.
-            if self.asked && members.iter().all(|s| s.busy_poll_usecs == 0) {
+            // Where a member has SO_BUSY_POLL, that is the finding; where all are local, nothing would cure it.
+            let local = members.iter().all(|s| self.napis.is_local(s));
+            if self.asked && !local && members.iter().all(|s| s.busy_poll_usecs == 0) {
                 let how = match self.host_busy_poll {
                     Some(_) => "and sleeps at once",
                     None => "without busy-poll parameters",
@@ -61,7 +62,7 @@ impl Judge<'_> {
             _ if unknown => return,
             [] => {
                 let here = members.iter().all(|s| self.napis.is_local(s));
-                let why = if here { ": all peers are on this host" } else { "" };
+                let why = if here { ": their packets do not leave this host" } else { "" };
                 say(&EPOLL_NO_NAPI, format!("none of {} has one{why}", count(members.len())))
             }
             [place] if params.prefer_busy_poll && !defers(place) => {

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::fs;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 
 use busypoll_linux::bpf::files::Socket;
@@ -122,10 +122,12 @@ impl Napis {
         }
     }
 
-    /// Whether packets from a socket's peer never leave the namespace: they come over loopback.
+    /// Whether a socket's packets never leave the namespace: they come over loopback.
     pub(crate) fn is_local(&self, socket: &Socket) -> bool {
-        let peer = socket.peer.map(|p| p.ip().to_canonical());
-        peer.is_some_and(|p| p.is_loopback() || self.local.contains(&(socket.netns, p)))
+        let ip = |end: Option<SocketAddr>| end.map(|end| end.ip().to_canonical());
+        let (bound, peer) = (ip(socket.local), ip(socket.peer));
+        bound.is_some_and(|ip| ip.is_loopback())
+            || peer.is_some_and(|ip| ip.is_loopback() || self.local.contains(&(socket.netns, ip)))
     }
 }
 

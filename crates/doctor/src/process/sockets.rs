@@ -9,8 +9,8 @@ use super::napis::Place;
 use super::{Life, Process};
 use crate::rules::{
     PREFER_NO_DEFER, SOCK_IN_EPOLL, SOCK_IN_POLL, SOCK_IN_URING, SOCK_KTLS, SOCK_LOOPBACK,
-    SOCK_MPTCP, SOCK_NO_NAPI, SOCK_OFF, SOCK_RAW, SOCK_READY, SOCK_STALE, SOCK_STALE_FOREVER,
-    XDP_NO_NAPI,
+    SOCK_MPTCP, SOCK_NO_NAPI, SOCK_OFF, SOCK_POLL_OFF, SOCK_RAW, SOCK_READY, SOCK_STALE,
+    SOCK_STALE_FOREVER, XDP_NO_NAPI,
 };
 use crate::{Finding, Rule};
 
@@ -32,12 +32,25 @@ impl Judge<'_> {
             return;
         }
         if !by_option && !polling_epoll {
-            let waits = waiting.receive
-                && matches!(class, Class::Tcp | Class::Connected | Class::Unconnected);
-            if self.asked && waits {
+            let learns = matches!(class, Class::Tcp | Class::Connected | Class::Unconnected);
+            // What comes over loopback comes from no queue, and nothing would change that.
+            if !self.asked || !learns || self.napis.is_local(socket) {
+                return;
+            }
+            let attach = format!("busypoll attach {}", process.pid);
+            if waiting.receive {
                 let what = "its receive calls sleep at once".into();
-                let remedy = format!("busypoll attach {}", process.pid);
-                self.add(process.pid, say(&SOCK_OFF, what).remedy(remedy));
+                self.add(process.pid, say(&SOCK_OFF, what).remedy(attach));
+            } else if waiting.poll {
+                let what = "its poll or select sleeps at once".into();
+                // Where the whole machine's poll does, the socket's option is all that is missing.
+                let remedy = match self.host_busy_poll {
+                    Some(1..) => attach,
+                    _ => "busypoll run -- PROGRAM".into(),
+                };
+                let found = say(&SOCK_POLL_OFF, what);
+                let found = found.evidence("net.core.busy_poll", self.host_evidence());
+                self.add(process.pid, found.remedy(remedy));
             }
             return;
         }
@@ -136,7 +149,7 @@ impl Judge<'_> {
                 return None;
             }
             if self.napis.is_local(socket) {
-                return Some((&SOCK_LOOPBACK, "its peer is on this host".into(), None));
+                return Some((&SOCK_LOOPBACK, "its packets do not leave this host".into(), None));
             }
             let what = match class {
                 Class::Unconnected => "it has received no packet with a NAPI id",

@@ -11,6 +11,11 @@ SOCK_OFF "BP-SOCK-OFF" Off,
     "the receive call sleeps until an interrupt; with SO_BUSY_POLL it would poll the device first",
     "socket(7), SO_BUSY_POLL";
 
+SOCK_POLL_OFF "BP-SOCK-POLL-OFF" Off,
+    "a thread waits in poll or select on a socket without SO_BUSY_POLL",
+    "poll and select busy poll only where both SO_BUSY_POLL and net.core.busy_poll, which is the whole machine's, are above zero; a program started by `busypoll run` waits in an epoll instance in their place",
+    "fs/select.c, net_busy_loop_on; net/socket.c, sock_poll";
+
 SOCK_IN_EPOLL "BP-SOCK-IN-EPOLL" NoEffect,
     "SO_BUSY_POLL on a socket that is waited for in epoll",
     "epoll never reads a member's SO_BUSY_POLL: it polls by parameters of its own (EPIOCSPARAMS) or net.core.busy_poll, and here neither is set",
