@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::matcher::{Match, Protocol};
 use crate::rules::{Policy, Rule};
-use crate::settings::{Plane, Receive, Settings};
+use crate::settings::{BUSY_POLL_BUDGET, PREFER_BUSY_POLL, Plane, Receive, Settings};
 use crate::units::show;
 
 impl Policy {
@@ -75,8 +75,14 @@ fn setting_notes(settings: Settings, delay_given: bool) -> Vec<String> {
     if settings.plane == Plane::Off {
         return notes;
     }
-    if settings.polls_for() == 0 && settings.prefer_busy_poll {
-        notes.push("prefer_busy_poll without busy polling: each wait makes one pass".to_owned());
+    let polls = polls(settings);
+    for (given, key) in [
+        (settings.prefer_busy_poll, PREFER_BUSY_POLL),
+        (settings.busy_poll_budget > 0, BUSY_POLL_BUDGET),
+    ] {
+        if given && !polls {
+            notes.push(format!("{key} has no effect where no wait polls"));
+        }
     }
     if delay_given && settings.receive != Receive::Aggressive {
         notes.push(
@@ -90,19 +96,24 @@ fn setting_notes(settings: Settings, delay_given: bool) -> Vec<String> {
                 .to_owned(),
         );
     }
-    if settings.plane == Plane::Kernel && settings.prefer_busy_poll {
+    if settings.prefers_on(Plane::Kernel) {
         notes.push(
             "on a socket prefer_busy_poll needs CAP_NET_ADMIN, on an epoll instance nothing"
                 .to_owned(),
         );
     }
-    if settings.plane == Plane::Kernel && settings.busy_poll_budget > 0 {
+    if settings.plane == Plane::Kernel && polls && settings.busy_poll_budget > 0 {
         notes.push(
             "a budget needs CAP_NET_ADMIN on a socket, and on an epoll instance above 64"
                 .to_owned(),
         );
     }
     notes
+}
+
+/// Whether a wait polls at all.
+fn polls(settings: Settings) -> bool {
+    settings.micros_on(settings.plane) > 0
 }
 
 /// Whom a rule is for.
@@ -167,10 +178,10 @@ fn describe(out: &mut String, s: Settings) {
         ),
     };
     let _ = writeln!(out, "    are {plane}; {wait}.");
-    if s.polls_for() > 0 && s.prefer_busy_poll {
+    if s.prefers_on(s.plane) {
         out.push_str("    Between polls the interrupt stays masked.\n");
     }
-    if s.polls_for() > 0 && s.busy_poll_budget > 0 {
+    if polls(s) && s.busy_poll_budget > 0 {
         let _ = writeln!(out, "    A poll takes at most {} packets.", s.busy_poll_budget);
     }
 }
@@ -235,7 +246,8 @@ mod tests {
             ("prefer_busy_poll = true", "CAP_NET_ADMIN"),
             ("receive = 'aggressive'", "it is the kernel that polls"),
             ("max_spinning_threads = 2", "are not counted"),
-            ("prefer_busy_poll = true\nbusy_poll = 0", "one pass"),
+            ("prefer_busy_poll = true\nbusy_poll = 0", "prefer_busy_poll has no effect"),
+            ("busy_poll_budget = 9\nreceive = 'interrupt'", "busy_poll_budget has no effect"),
             ("busy_poll_budget = 64", "CAP_NET_ADMIN"),
             (
                 "[[rule]]\nprogram='a'\nplane='off'\n[[rule]]\nprogram='a'\nlocal_port=7\nbusy_poll=1",
@@ -246,6 +258,10 @@ mod tests {
         }
         let silent = explained("plane='off'\nprefer_busy_poll=true\naggressive_receive_delay=7");
         assert!(!silent.contains("note"), "{silent}");
+        let nothing = explained("prefer_busy_poll=true\nbusy_poll=0");
+        assert!(!nothing.contains("CAP_NET_ADMIN"), "{nothing}");
+        let longer = explained("prefer_busy_poll=true\nbusy_poll=0\nreceive='aggressive'");
+        assert!(longer.contains("stays masked") && !longer.contains("no effect"), "{longer}");
         let reached = explained(
             "[[rule]]\nprogram='a'\nlocal_port=7\nbusy_poll=1\n[[rule]]\nprogram='a'\nplane='off'",
         );

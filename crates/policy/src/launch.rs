@@ -58,7 +58,7 @@ impl Profile {
                     settings.busy_poll, safe.busy_poll
                 ));
             }
-            if settings.prefer_busy_poll {
+            if settings.prefers_on(settings.plane) {
                 lines.push(
                     "interrupts stay off between waits: what comes while the program computes may wait for its \
                      next call, up to a millisecond on the stack plane and gro_flush_timeout on the kernel's"

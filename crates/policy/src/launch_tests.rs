@@ -141,4 +141,6 @@ fn what_the_latency_profile_trades_is_said_and_can_be_had_back() {
     let policy = Policy::parse_over("prefer_busy_poll = false", latency.defaults()).unwrap();
     assert_eq!((policy.defaults.busy_poll, policy.defaults.prefer_busy_poll), (1000, false));
     assert_eq!(latency.trades(&policy.defaults).len(), 1);
+    let policy = Policy::parse_over("busy_poll = 0", latency.defaults()).unwrap();
+    assert_eq!(latency.trades(&policy.defaults), Vec::<String>::new());
 }

@@ -82,6 +82,12 @@ impl Settings {
         micros.min(i32::MAX.unsigned_abs())
     }
 
+    /// Whether the interrupt is to stay masked between polls under `plane`: not where no wait polls.
+    #[must_use]
+    pub fn prefers_on(&self, plane: Plane) -> bool {
+        self.prefer_busy_poll && self.micros_on(plane) > 0
+    }
+
     /// How long the kernel is to poll in a wait, in microseconds.
     #[must_use]
     pub fn kernel_micros(&self) -> u32 {

@@ -366,7 +366,7 @@ impl File {
             self.joined.has(settings);
             for (name, value) in [
                 (known::SO_BUSY_POLL, settings.micros_on(Plane::Stack)),
-                (known::SO_PREFER_BUSY_POLL, settings.prefer_busy_poll.into()),
+                (known::SO_PREFER_BUSY_POLL, settings.prefers_on(Plane::Stack).into()),
                 // 0, the one for all, cannot be set.
                 (known::SO_BUSY_POLL_BUDGET, settings.busy_poll_budget.into()),
             ] {

@@ -102,10 +102,12 @@ impl Around<'_> {
                     .into(),
             );
         }
+        // One that does not poll has nothing to prefer and no passes to bound, as under `run`.
+        let polls = settings.polls_for() > 0;
         Decision::Set(SocketWish {
             busy_poll: settings.polls_for(),
-            prefer: settings.prefer_busy_poll,
-            budget: settings.busy_poll_budget,
+            prefer: polls && settings.prefer_busy_poll,
+            budget: if polls { settings.busy_poll_budget } else { 0 },
         })
     }
 

@@ -97,6 +97,8 @@ fn a_blocking_socket_polls_as_the_policy_says() {
     );
     assert_eq!(wish("[[rule]]\nremote_port=80\nbusy_poll=9").busy_poll, 50);
     assert_eq!(wish("receive='interrupt'").busy_poll, 0, "what polls is switched off");
+    let nothing = SocketWish { busy_poll: 0, prefer: false, budget: 0 };
+    assert_eq!(wish("busy_poll=0\nprefer_busy_poll=true\nbusy_poll_budget=4"), nothing);
     assert_eq!(wish("receive='aggressive'").busy_poll, 50);
 }
 

@@ -79,7 +79,7 @@ impl Polls {
             Polls::Program(settings) | Polls::Sockets(settings) => EpollParams {
                 busy_poll_usecs: settings.micros_on(Plane::Stack),
                 busy_poll_budget: settings.busy_poll_budget,
-                prefer_busy_poll: settings.prefer_busy_poll,
+                prefer_busy_poll: settings.prefers_on(Plane::Stack),
             },
         }
     }
