@@ -8,7 +8,9 @@ use std::process::{Command, Stdio};
 
 use busypoll_lab::{Lab, needs, needs_root};
 use busypoll_linux::link::Links;
+use busypoll_linux::process::{self, Kind, Process};
 use echo::*;
+use serde_json::Value;
 use support::*;
 
 const RUN: [&str; 3] = ["run", "--plane", "stack"];
@@ -58,6 +60,57 @@ fn which_of_two_interfaces_is_asked_for() {
     complains(&run(&[]), &["--dev: which interface", lab.server.interface(), "extra0"]);
     complains(&run(&["--dev", "nosuch0"]), &["--dev: ", "nosuch0", "ip link"]);
     assert!(run(&["--dev", "extra0"]).status.success());
+}
+
+/// What the kernel sees of its sockets is not what it waits for: there is nothing to change, or to find fault with.
+#[test]
+fn attach_and_doctor_know_who_is_on_the_stack_plane() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = alone();
+    let lab = Lab::builder().build().unwrap();
+    let dev = ["--dev", lab.server.interface()];
+    let running = owner(&lab, &dev);
+    let pid = running.pid().to_string();
+    // From another network namespace, too.
+    let attach = |arguments: &[&str]| {
+        let mut command = Command::new(BUSYPOLL);
+        command.env("BUSYPOLL_STATE", place("state")).arg("attach").args(arguments);
+        succeeds(command.stdin(Stdio::null()))
+    };
+    let before = epolls(running.pid());
+    let told = attach(&[&pid]);
+    assert!(told.contains("stack plane") && told.lines().count() == 1, "{told}");
+    let told: Value = serde_json::from_str(&attach(&[&pid, "--json"])).unwrap();
+    assert_eq!((&told["stack_plane"], &told["rows"]), (&true.into(), &serde_json::json!([])));
+    assert_eq!(epolls(running.pid()), before);
+
+    let output = here(&["doctor", "--pid", &pid, "--prove", "100ms", "--json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let of_it = report["findings"].as_array().unwrap().iter();
+    let of_it = of_it.filter(|f| f["subject"]["pid"] == running.pid());
+    let codes: Vec<&str> = of_it.map(|f| f["code"].as_str().unwrap()).collect();
+    assert_eq!(codes, ["BP-NOT-SEEN", "BP-STACK-PLANE"], "{report}");
+
+    // Its guard has the ledger as well, and no sockets of the program's.
+    let holds_ledger = |pid: &u32| {
+        let process = Process::open(*pid).ok().filter(|p| p.shares_our_netns() == Some(true));
+        let found = process.and_then(|process| process.descriptors().ok()).unwrap_or_default();
+        found.iter().any(|found| found.kind == Kind::StackPlane)
+    };
+    let holders = || process::all().into_iter().filter(holds_ledger).collect();
+    let mut holders: Vec<u32> = lab.server.enter(holders).unwrap();
+    holders.retain(|holder| *holder != running.pid());
+    let &[guard] = &holders[..] else { panic!("{holders:?}") };
+    let output = here(&["doctor", "--pid", &guard.to_string(), "--json"]);
+    assert!(!text(&output).contains("BP-STACK-PLANE"), "{output:?}");
+
+    // Who comes second has the kernel's sockets, which are attached to as any.
+    let mut second = server(&lab, &dev, "7002");
+    let second = Running::start(second.stderr(Stdio::null()));
+    exchange_udp(&lab, 7002, 3);
+    let told = attach(&[&second.pid().to_string()]);
+    assert!(told.contains("10.77.0.2:7002") || told.contains("0.0.0.0:7002"), "{told}");
 }
 
 #[test]

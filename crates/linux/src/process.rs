@@ -55,6 +55,9 @@ pub enum Kind {
     Epoll,
     /// An io_uring.
     Uring,
+    /// What a process of `busypoll run` has while it drives an interface's queues itself: the ledger of its sockets in
+    /// the stack plane (`stack::ledger`). The library keeps it from children.
+    StackPlane,
 }
 
 impl Process {
@@ -108,7 +111,7 @@ impl Process {
         matches!(poll(&mut fds, Some(&Timespec::default())), Ok(0) | Err(rustix::io::Errno::INTR))
     }
 
-    /// The sockets, epoll instances and io_urings it has open, by ascending number.
+    /// What it has open that busy polling has to do with, by ascending number.
     ///
     /// # Errors
     /// [`Error::Denied`] where this user may not look; [`Error::NoProcess`] once it has ended.
@@ -305,6 +308,7 @@ fn kind_of(link: &Path) -> Option<Kind> {
     match link.to_str()? {
         "anon_inode:[eventpoll]" => Some(Kind::Epoll),
         "anon_inode:[io_uring]" => Some(Kind::Uring),
+        "/memfd:busypoll-ledger (deleted)" => Some(Kind::StackPlane),
         link => {
             let inode = link.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()?;
             Some(Kind::Socket { inode })

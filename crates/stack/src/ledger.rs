@@ -132,6 +132,7 @@ impl Ledger {
     /// No memory or descriptor left.
     pub fn create(lines: u32) -> io::Result<Ledger> {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // By this name others know who is on the stack plane (`linux::process::Kind`).
         // SAFETY: a C string.
         let memory = sys::owned(unsafe { libc::memfd_create(c"busypoll-ledger".as_ptr(), flags) })?;
         let bytes = size_of::<Head>() + lines as usize * size_of::<Line>();

@@ -12,6 +12,7 @@ use busypoll_linux::bpf::threads::Threads;
 use busypoll_linux::stat::ContextSwitches;
 use busypoll_linux::{bpf, socket};
 
+use super::descriptors::{Class, class};
 use crate::{Error, Report, Scope, Subject};
 use busypoll_linux::process::{self, Wait, Watch};
 
@@ -30,6 +31,9 @@ pub(crate) struct Process {
     pub(crate) threads: BTreeMap<u32, Thread>,
     /// What each epoll instance watches, by its descriptor; missing where it could not be read.
     pub(crate) watches: BTreeMap<RawFd, Vec<Watch>>,
+    /// Its sockets are in the stack plane of `busypoll run`. What the kernel sees of them is not what it waits for, and
+    /// is left out.
+    pub(crate) on_stack_plane: bool,
     /// Held, so that nothing is read of another process that gets its number.
     handle: Option<process::Process>,
 }
@@ -60,6 +64,17 @@ impl Census {
         };
         census.processes.retain(|_, p| p.sockets().next().is_some() || scope.pids.contains(&p.pid));
         for process in census.processes.values_mut() {
+            // The guard, which has the ledger too, has no such socket.
+            let has_companions = process.sockets().any(|(_, socket)| {
+                !matches!(class(socket), Class::Raw | Class::Xdp | Class::Mptcp | Class::Other)
+            });
+            process.on_stack_plane = process.handle.as_ref().is_some_and(|handle| {
+                let found = || handle.descriptors().unwrap_or_default();
+                has_companions && found().iter().any(|f| f.kind == process::Kind::StackPlane)
+            });
+            if process.on_stack_plane {
+                process.files.clear();
+            }
             process.read_watches();
         }
         Ok(census)

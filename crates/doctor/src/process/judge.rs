@@ -10,6 +10,7 @@ use busypoll_linux::{EpollParams, NapiId};
 
 use super::{Life, Napis, Process};
 use crate::finding::Finding;
+use crate::rules::STACK_PLANE;
 use crate::{Report, Scope, Subject};
 
 /// The case so far.
@@ -36,6 +37,10 @@ impl<'a> Judge<'a> {
 
     /// Judges the descriptors of a process.
     pub(crate) fn process(&mut self, process: &Process) {
+        if process.on_stack_plane {
+            let what = "its sockets are in the stack plane; `busypoll ss` lists them";
+            self.add(process.pid, STACK_PLANE.finding(process.subject(), what));
+        }
         for (fd, socket) in process.sockets() {
             self.socket(process, fd, socket);
         }

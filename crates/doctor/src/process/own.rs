@@ -75,6 +75,7 @@ fn open_files(
                 }
                 None => continue,
             },
+            process::Kind::StackPlane => continue,
             process::Kind::Uring => {
                 let pid = handle.pid();
                 let subject = Subject::Process { pid, name: super::name(pid) };

@@ -33,7 +33,7 @@ struct Target {
 
 pub(crate) fn check(scope: &Scope, report: &mut Report) -> Result<(), Error> {
     let Some(time) = scope.prove else { return Ok(()) };
-    let target = Target::of(scope)?;
+    let target = Target::of(scope, report)?;
     let counts = count::over(time, &target, report)?;
     verdict::judge(&target, &counts, report);
     show::tell(&counts, report);
@@ -41,7 +41,7 @@ pub(crate) fn check(scope: &Scope, report: &mut Report) -> Result<(), Error> {
 }
 
 impl Target {
-    fn of(scope: &Scope) -> Result<Self, Error> {
+    fn of(scope: &Scope, report: &mut Report) -> Result<Self, Error> {
         let here = netns::inode()?;
         let mut devices: BTreeSet<Device> =
             scope.devices.iter().map(|name| (here, name.clone())).collect();
@@ -49,6 +49,16 @@ impl Target {
         // What cannot be seen of processes has been said by the check before this one.
         let census = Census::take(scope, &mut Report::default())?;
         let napis = Napis::find(census.sockets());
+        let mut pids = scope.pids.clone();
+        pids.retain(|pid| {
+            let process = census.processes.get(pid).filter(|process| process.on_stack_plane);
+            if let Some(process) = process {
+                let what = "whether its packets are found by busy polling";
+                let why = "its packets come by the stack plane, past the kernel's counters";
+                report.not_seen(process.subject(), what, "tracepoint napi:napi_poll", why);
+            }
+            process.is_none()
+        });
         let (mut on, mut on_devices) = (BTreeSet::new(), BTreeSet::new());
         for process in census.processes.values() {
             let polling = process.has_switched_on();
@@ -71,6 +81,6 @@ impl Target {
             let links = Links::open()?.all()?.into_iter().filter(|l| l.up && !l.loopback);
             devices.extend(links.map(|link| (here, link.name)));
         }
-        Ok(Target { devices, pids: scope.pids.clone(), on, on_devices, any })
+        Ok(Target { devices, pids, on, on_devices, any })
     }
 }

@@ -101,6 +101,11 @@ URING_OFF "BP-URING-OFF" Off,
     "io_uring busy polls only where the program registers it (IORING_REGISTER_NAPI) or net.core.busy_poll was set when the ring was made",
     "io_uring/napi.c; io_uring_register_napi(3)";
 
+STACK_PLANE "BP-STACK-PLANE" Fine,
+    "a process of `busypoll run --plane stack` that drives an interface's queues itself",
+    "its packets do not pass the kernel's sockets, whose options and counters say nothing about it",
+    "docs/stack-plane.md";
+
 SPINNERS_ONE_CPU "BP-SPINNERS-ONE-CPU" Harmful,
     "several threads that busy poll are bound to one CPU",
     "while one spins the other cannot run, also when it is the one whose packet would end the spin: much slower than no busy polling",

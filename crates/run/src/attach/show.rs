@@ -14,7 +14,21 @@ struct Report<'a> {
     pid: u32,
     program: String,
     threads: usize,
+    /// Its sockets are left alone.
+    stack_plane: bool,
     rows: &'a [Row],
+}
+
+impl<'a> Report<'a> {
+    fn of(target: &Target, rows: &'a [Row]) -> Self {
+        Report {
+            pid: target.process.pid(),
+            program: target.program.display().to_string(),
+            threads: target.waits.threads,
+            stack_plane: target.on_stack_plane,
+            rows,
+        }
+    }
 }
 
 /// Everything about one process.
@@ -24,12 +38,12 @@ pub(super) fn process(
     rows: &[Row],
     json: bool,
 ) -> io::Result<()> {
-    let (pid, program) = (target.process.pid(), target.program.display().to_string());
-    let waits = &target.waits;
+    let report = Report::of(target, rows);
     if json {
-        let report = Report { pid, program, threads: waits.threads, rows };
         return line(out, &report);
     }
+    let Report { pid, program, stack_plane, .. } = report;
+    let waits = &target.waits;
     let count = |waiters: &std::collections::HashMap<i32, usize>| waiters.values().sum::<usize>();
     let mut ways = Vec::new();
     for (threads, way) in [
@@ -45,6 +59,13 @@ pub(super) fn process(
     }
     let ways = if ways.is_empty() { String::new() } else { format!(" ({})", ways.join(", ")) };
     let threads = if waits.threads == 1 { "thread" } else { "threads" };
+    if stack_plane {
+        return writeln!(
+            out,
+            "process {pid}, {program}: its sockets are in the stack plane, which polls for them; left alone \
+             (`busypoll ss` lists them)"
+        );
+    }
     writeln!(out, "process {pid}, {program}: {} {threads}{ways}\n", waits.threads)?;
     if rows.is_empty() {
         return writeln!(out, "It has no socket and no epoll instance.");
@@ -71,11 +92,10 @@ pub(super) fn news(
     rows: &[Row],
     json: bool,
 ) -> io::Result<()> {
-    let pid = target.process.pid();
     if json {
-        let program = target.program.display().to_string();
-        return line(out, &Report { pid, program, threads: target.waits.threads, rows });
+        return line(out, &Report::of(target, rows));
     }
+    let pid = target.process.pid();
     for row in rows {
         let state =
             if row.changed { format!("{} -> {}", row.was, row.now) } else { row.now.to_string() };

@@ -32,6 +32,8 @@ pub(super) struct Target {
     pub program: PathBuf,
     /// Of the last pass.
     pub waits: Waits,
+    /// It drives its queues itself, and what the kernel sees of its sockets is not what the program waits for.
+    pub on_stack_plane: bool,
     journal: Journal<Entry>,
     devices: Devices,
     /// Sockets that will not become anything else, by number.
@@ -56,6 +58,7 @@ impl Target {
             program: program(&process),
             process,
             waits: Waits::default(),
+            on_stack_plane: false,
             journal,
             devices: Devices::default(),
             settled: HashMap::new(),
@@ -87,6 +90,10 @@ impl Target {
     pub fn pass(&mut self, policy: &Policy, room: &mut Room) -> Result<Vec<Row>, AttachError> {
         let descriptors = self.process.descriptors()?;
         self.waits = Waits::of(&self.process)?;
+        self.on_stack_plane = descriptors.iter().any(|found| found.kind == Kind::StackPlane);
+        if self.on_stack_plane {
+            return Ok(Vec::new());
+        }
         let waits = self.waits.clone();
         // A child was taken hold of before its exec.
         let program = program(&self.process);
