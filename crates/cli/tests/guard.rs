@@ -355,15 +355,23 @@ fn who_ends_by_itself_has_its_last_word() {
 #[test]
 fn what_stands_in_the_way_is_one_line() {
     needs_root!();
+    needs!(program "ip");
     let lab = Lab::builder().build().unwrap();
-    for (device, wanted) in [("lo", "Ethernet"), ("nosuch0", "ip link")] {
+    let down = lab.server.interface();
+    succeeds(lab.server.command("ip").args(["link", "set", down, "down"]));
+    for (device, wanted) in [("lo", "loopback"), ("nosuch0", "ip link"), (down, "is down")] {
         let run = ["run", "--plane", "stack", "--dev", device, "--strict", "--", "true"];
         complains(&on(&lab.server, &run), &["--dev", device, wanted]);
     }
+    let run = |device| on(&lab.server, &["run", "--plane", "stack", "--dev", device, "--", "true"]);
     // A program that opens no socket changes nothing, and needs nothing.
-    let run = ["run", "--plane", "stack", "--dev", "lo", "--", "true"];
-    let output = on(&lab.server, &run);
+    let output = run(down);
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    // What can never be had is said once.
+    let output = run("lo");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.lines().count() == 1, "{output:?}");
+    assert!(said.contains("nothing on it is accelerated"), "{said}");
 }
 
 /// The time on the CPU that a process takes in a second, in clock ticks of a hundredth.

@@ -62,6 +62,12 @@ fn mistakes_are_one_line() {
     refused(&["--profile", "fast", "--", "true"], &["--profile", "safe", "latency"]);
     refused(&["--busy-poll", "5x", "--", "true"], &["--busy-poll", "5x"]);
     refused(&["--policy", "/no/such.toml", "--", "true"], &["/no/such.toml"]);
+    refused(&["--dev", "lo", "--", "true"], &["--dev", "--plane stack"]);
+    refused(&["--bypass-firewall", "--", "true"], &["--bypass-firewall", "--plane stack"]);
+    refused(
+        &["--plane", "stack", "--dev", "lo", "--strict", "--", "true"],
+        &["--dev lo", "loopback has no queue"],
+    );
     refused(&[], &["PROGRAM"]);
     let policy = place("policy").join("p.toml");
     fs::write(&policy, "busy_pol = 5\n").unwrap();

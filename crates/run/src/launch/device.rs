@@ -6,6 +6,7 @@ use busypoll_linux::link::Links;
 use busypoll_policy::{Launch, Plane};
 
 use super::LaunchError;
+use super::start::say_or_refuse;
 
 /// Settles which interface the stack plane has, if `program` can have sockets on it.
 ///
@@ -20,7 +21,13 @@ pub(super) fn settle(launch: &mut Launch, program: &Path) -> Result<(), LaunchEr
     let refused = |error: busypoll_linux::Error| LaunchError::Device(error.to_string());
     let mut links = Links::open().map_err(refused)?;
     if let Some(named) = &launch.dev {
-        return links.get(named).map(drop).map_err(refused);
+        let link = links.get(named).map_err(refused)?;
+        if link.loopback {
+            let what =
+                format!("--dev {named}: loopback has no queue; nothing on it is accelerated");
+            say_or_refuse(launch, what)?;
+        }
+        return Ok(());
     }
     let mut able = Vec::new();
     for link in links.all().map_err(refused)? {

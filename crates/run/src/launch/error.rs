@@ -41,6 +41,9 @@ pub enum LaunchError {
     /// `--strict`, and something would go without.
     #[error("{0}; without --strict it would start all the same")]
     Strict(String),
+    /// An option of the stack plane where nothing is on it.
+    #[error("{0}: only the stack plane has it; add --plane stack, or leave it out")]
+    NoStack(&'static str),
     /// Which interface the stack plane has cannot be told.
     #[error("--dev: {0}")]
     Device(String),

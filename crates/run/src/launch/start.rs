@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::{io, ptr};
 
-use busypoll_policy::{Launch, Plane, say};
+use busypoll_policy::{Launch, Plane, Policy, say};
 
 use super::program::{Kind, Program, Reach, Why};
 use super::{LaunchError, able, device, given, library, shared, supervise};
@@ -115,14 +115,17 @@ fn become_it(
 
 /// The interface, if sockets of the program may be on the stack plane.
 fn stack_device(launch: &Launch) -> Option<String> {
-    let policy = &launch.policy;
+    launch.dev.clone().filter(|_| names_the_stack(&launch.policy))
+}
+
+/// Whether any socket at all may be on the stack plane.
+pub(super) fn names_the_stack(policy: &Policy) -> bool {
     let of_rules = policy.rules.iter().filter_map(|rule| rule.change.plane);
-    let stack = of_rules.chain([policy.defaults.plane]).any(|plane| plane == Plane::Stack);
-    launch.dev.clone().filter(|_| stack)
+    of_rules.chain([policy.defaults.plane]).any(|plane| plane == Plane::Stack)
 }
 
 /// Says in one line what goes without, or refuses if nothing may.
-fn say_or_refuse(launch: &Launch, what: String) -> Result<(), LaunchError> {
+pub(super) fn say_or_refuse(launch: &Launch, what: String) -> Result<(), LaunchError> {
     if launch.strict {
         return Err(LaunchError::Strict(what));
     }
