@@ -29,13 +29,14 @@ pub fn to(sweep: Sweep, points: &[Point]) -> String {
 }
 
 fn size(points: &[Point]) -> Option<String> {
-    let mut clauses = Vec::new();
+    let (mut clauses, mut modes) = (Vec::new(), Vec::new());
     for name in polling_arms(points) {
         let gains: Vec<(&str, f64)> = points
             .iter()
             .filter_map(|p| {
                 let polling = find(p, &name)?;
                 let sleeping = baseline(p, polling)?;
+                modes.push(sleeping.mode);
                 Some((p.label.as_str(), sleeping.rtt_us.p50 / polling.rtt_us.p50))
             })
             .collect();
@@ -51,7 +52,12 @@ fn size(points: &[Point]) -> Option<String> {
             Some(i) => format!("{at_first}; the gain is below 10% from {} on", gains[i + 1].0),
         });
     }
-    sentence("Against the best blocking arm", clauses)
+    let against = match (modes.contains(&Mode::Blocking), modes.contains(&Mode::Interrupt)) {
+        (true, false) => "Against the best blocking arm",
+        (true, true) => "Against the best blocking arm, on the cable its own interrupts",
+        _ => "Against the cable's own interrupts",
+    };
+    sentence(against, clauses)
 }
 
 fn rate(points: &[Point]) -> Option<String> {
@@ -245,6 +251,24 @@ mod tests {
         assert!(text.contains("still 1.7 times at 1 KiB"), "{text}");
         let text = to(Sweep::Size, &points[3..]);
         assert!(text.contains("less than 10% at any size"), "{text}");
+    }
+
+    #[test]
+    fn what_the_gain_is_over_is_named() {
+        let mut points = [point("1 B", 1.0, 20.0, 10.0)];
+        assert!(to(Sweep::Size, &points).starts_with("Against the best blocking arm: "));
+        let mut cable = points[0].arms.clone();
+        for PointArm { arm, .. } in &mut cable {
+            arm.nic = crate::arm::Nic::Cable;
+            arm.name = arm.name.replace("kernel", "cable");
+        }
+        cable[0].arm.mode = Mode::Interrupt;
+        points[0].arms.extend(cable.clone());
+        let both = to(Sweep::Size, &points);
+        assert!(both.starts_with("Against the best blocking arm, on the cable its own"), "{both}");
+        points[0].arms = cable;
+        let alone = to(Sweep::Size, &points);
+        assert!(alone.starts_with("Against the cable's own interrupts: "), "{alone}");
     }
 
     #[test]

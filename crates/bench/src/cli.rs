@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use busypoll_policy::say;
 use busypoll_stack::nic::Coalesce;
+use clap::ValueEnum;
 
 use crate::arm::{self, ARMS, Arm, Mode, Protocol};
 use crate::error::Error;
@@ -44,7 +45,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "NAMES")]
     pub arms: Option<String>,
     /// List the arms and stop
-    #[arg(long)]
+    #[arg(long, exclusive = true)]
     pub list: bool,
     /// Time for the whole run
     #[arg(long, value_name = "TIME", default_value = "40s", value_parser = units::time)]
@@ -243,7 +244,7 @@ fn contradictions(args: &BenchArgs) -> Result<(), Error> {
 /// TCP_STREAM or TCP_CRR.
 fn run_throughput(args: &BenchArgs, out: &mut impl Write) -> Result<(), Error> {
     let lines = throughput::select(args.workload, args.arms.as_deref())
-        .map_err(|e| format!("--arms: {e}"))?;
+        .map_err(|e| no_such_arm(args, e))?;
     let settings = settings(args, &lines.iter().map(|line| line.arm).collect::<Vec<_>>())?;
     let cpus = Cpus::choose(args.cpus)?;
     if let Some(file) = &args.json {
@@ -301,7 +302,7 @@ fn choose_arms(args: &BenchArgs) -> Result<Vec<Arm>, Error> {
         None => ARMS.to_vec(),
     };
     let arms = match &args.arms {
-        Some(patterns) => arm::select(patterns, &known).map_err(|e| format!("--arms: {e}"))?,
+        Some(patterns) => arm::select(patterns, &known).map_err(|e| no_such_arm(args, e))?,
         None if args.stages => known.into_iter().filter(stages::is_staged).collect(),
         None => args.sweep.map_or(known, Sweep::default_arms),
     };
@@ -314,6 +315,22 @@ fn choose_arms(args: &BenchArgs) -> Result<Vec<Arm>, Error> {
         )));
     }
     Ok(arms)
+}
+
+/// `why` there is none of a name; or which workload has one.
+fn no_such_arm(args: &BenchArgs, why: String) -> String {
+    let has = |workload: Workload, pattern: &str| match workload {
+        Workload::Rr => arm::select(pattern, ARMS).is_ok(),
+        _ => throughput::select(workload, Some(pattern)).is_ok(),
+    };
+    let unknown = args.arms.iter().flat_map(|p| p.split(',')).find(|p| !has(args.workload, p));
+    let workloads = Workload::value_variants().iter();
+    match unknown.and_then(|p| Some((p.trim(), workloads.copied().find(|w| has(*w, p))?))) {
+        Some((pattern, workload)) => {
+            format!("--arms: '{pattern}' is of --workload {}; give that, too", workload.word())
+        }
+        None => format!("--arms: {why}"),
+    }
 }
 
 fn size(args: &BenchArgs) -> Size {

@@ -55,6 +55,12 @@ fn absurd_figures_are_named_with_what_would_do() {
         ),
         (&["--sweep", "colour"], &["--sweep", "'colour'"]),
         (&["--arms", "stack-xdp-udp-busypoll"], &["did you mean 'stack-xdp-udp-busy-poll'?"]),
+        (&["--arms", "kernel-tcp-crr"], &["--arms", "'kernel-tcp-crr'", "--workload crr"]),
+        (&["--arms", "kernel-udp-spin,*-loss"], &["--arms", "'*-loss'", "--workload loss"]),
+        (
+            &["--workload", "crr", "--arms", "kernel-udp-spin"],
+            &["--arms", "'kernel-udp-spin'", "--workload rr"],
+        ),
         (&["--arms", "*-sctp-*"], &["--arms", "'*-sctp-*'", "--list"]),
         (&["--arms", ","], &["--arms", "--list"]),
         (&["--host", ""], &["--host"]),
