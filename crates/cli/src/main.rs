@@ -19,7 +19,7 @@ use clap::{Parser, Subcommand};
 
 /// Sockets that poll the NIC instead of waiting for it.
 #[derive(Debug, Parser)]
-#[command(name = "busypoll", version, arg_required_else_help = true)]
+#[command(name = "busypoll", version, arg_required_else_help = false)]
 #[command(after_help = "Start with `busypoll bench`: no configuration, less than a minute.")]
 struct Cli {
     #[command(subcommand)]
@@ -108,17 +108,15 @@ fn in_one_line(error: &anyhow::Error) -> String {
 
 /// Prints help and version as clap does, and a mistake in one line instead of clap's five.
 fn not_understood(error: &clap::Error) -> ExitCode {
-    use ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
-    if matches!(
-        error.kind(),
-        DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand
-    ) {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         error.exit();
     }
     let text = error.to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
     // What was wrong, and often what would be right, comes before the first empty line.
-    let what: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+    let lines = text.lines().map(str::trim).take_while(|line| !line.is_empty());
+    // The subcommands there are, hidden ones among them: --help has the others.
+    let what: Vec<&str> = lines.filter(|line| !line.starts_with("[subcommands: ")).collect();
     say(format_args!("{}: try --help", what.join(" ")));
     ExitCode::from(REFUSED)
 }

@@ -29,14 +29,22 @@ pub struct DoctorArgs {
     #[arg(long, value_name = "PID", value_delimiter = ',')]
     pub pid: Vec<u32>,
     /// Watch for so long (2s, 500ms) how packets are really found
-    #[arg(long, value_name = "TIME", value_parser = busypoll_policy::units::time)]
+    #[arg(long, value_name = "TIME", value_parser = prove_time)]
     pub prove: Option<Duration>,
     /// Print the report as JSON
     #[arg(long)]
     pub json: bool,
     /// List every code with its meaning and source, and stop
-    #[arg(long)]
+    #[arg(long, exclusive = true)]
     pub list: bool,
+}
+
+fn prove_time(text: &str) -> Result<Duration, String> {
+    let time = busypoll_policy::units::time(text)?;
+    if time < Duration::from_millis(10) {
+        return Err(format!("'{text}' is too short to count packets in; give at least 10ms"));
+    }
+    Ok(time)
 }
 
 /// Looks and prints the report to `out`.

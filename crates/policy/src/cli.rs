@@ -8,6 +8,7 @@ use crate::rules::Policy;
 
 /// Policy files: which programs and sockets busy poll, and how.
 #[derive(Clone, Debug, clap::Args)]
+#[command(arg_required_else_help = false)]
 pub struct PolicyArgs {
     #[command(subcommand)]
     command: Command,

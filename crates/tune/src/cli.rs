@@ -28,6 +28,7 @@ use crate::{guard, text};
 /// crash. Only devices named with --dev are touched.
 #[derive(Debug, Clone, Args)]
 #[command(
+    arg_required_else_help = false,
     after_help = "Profiles: busy-poll, lowest-latency, prefer-busy-poll, irq-suspend, or a file (./mine.toml)
 
 Examples:

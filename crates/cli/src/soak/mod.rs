@@ -33,7 +33,7 @@ pub(crate) struct SoakArgs {
     #[arg(long, default_value = "stack", value_parser = ["kernel", "stack"])]
     plane: String,
     /// How many clients there are at once
-    #[arg(long, default_value_t = 16)]
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
     clients: u32,
     /// The beginning of chance
     #[arg(long, default_value_t = 1)]
