@@ -19,7 +19,7 @@ pub(super) struct Entry {
 
 impl Entry {
     /// Whether it is of the same setting of the same thing.
-    fn is_about(&self, other: &Entry) -> bool {
+    pub fn is_about(&self, other: &Entry) -> bool {
         use Change::{Epoll, Socket};
         let what = match (&self.change, &other.change) {
             (Socket { cookie: a, option: x, .. }, Socket { cookie: b, option: y, .. }) => {

@@ -25,7 +25,7 @@ pub(super) enum Undone {
     Failed(String),
 }
 
-/// Puts back what was changed in a process, which may have ended; tells `each` of every change.
+/// Puts back what was changed in a process, which may have ended; tells `each` of every setting that was.
 /// False if nothing was written down.
 ///
 /// # Errors
@@ -56,11 +56,20 @@ pub(super) fn undo(
     for name in names {
         let journal = Journal::<Entry>::open(dir, entry::kind(&name))?;
         known |= !journal.entries().is_empty();
-        let mut failed = 0;
+        let mut settings: Vec<(&Entry, Undone)> = Vec::new();
         for entry in journal.entries().iter().rev() {
             let process = process.as_ref().filter(|_| own.as_ref() == Some(&name));
             let undone = one(process, &mut holders, entry)
                 .unwrap_or_else(|error| Undone::Failed(error.to_string()));
+            // Changed more than once it goes back step by step, and only the last step is news.
+            match settings.iter_mut().find(|(newer, _)| newer.is_about(entry)) {
+                Some(_) if matches!(undone, Undone::Left(_)) => {}
+                Some((_, told)) => *told = undone,
+                None => settings.push((entry, undone)),
+            }
+        }
+        let mut failed = 0;
+        for (entry, undone) in settings {
             failed += usize::from(matches!(undone, Undone::Failed(_)));
             each(entry.fd, undone);
         }

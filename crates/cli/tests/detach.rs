@@ -1,0 +1,35 @@
+//! What `busypoll detach` tells of what it puts back.
+
+#[path = "support/echo.rs"]
+mod echo;
+mod support;
+
+use busypoll_lab::{Lab, needs, needs_root};
+use echo::*;
+use support::*;
+
+#[test]
+fn a_setting_that_was_changed_twice_is_told_of_once() {
+    needs_root!();
+    needs!(program "python3");
+    let lab = Lab::builder().build().unwrap();
+    let state = place("state");
+    let program = Running::start(lab.server.command("python3").arg(source("echo.py")).arg("7000"));
+    let before = epolls(program.pid());
+    let pid = program.pid().to_string();
+    let run = |arguments: &[&str]| succeeds(&mut busypoll(&lab, &state, arguments));
+    for time in ["50us", "70us"] {
+        assert!(run(&["attach", &pid, "--busy-poll", time]).contains(time));
+    }
+    let told = run(&["detach", &pid]);
+    let mut settings: Vec<&str> = told.lines().skip(1).collect();
+    assert!(
+        settings.iter().all(|line| line.contains("put back") && line.contains(" 0 ")),
+        "{told}"
+    );
+    let all = settings.len();
+    settings.dedup();
+    assert!(all > 0 && settings.len() == all, "{told}");
+    assert!(told.contains(&format!("{all} put back, 0 left alone")), "{told}");
+    assert_eq!(epolls(program.pid()), before);
+}
