@@ -338,9 +338,14 @@ fn two_at_once_are_told_of_each_other() {
         complains(&bench.tune(arguments), &[&pid, "in use by"]);
     }
     assert_eq!(bench.flows(), "32");
-    drop(lock);
+    // Who is done in a moment is waited for.
+    let done = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        drop(lock);
+    });
     bench.says("rollback", 0);
     assert_eq!(bench.flows(), "0");
+    done.join().unwrap();
 }
 
 #[test]

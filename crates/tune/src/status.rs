@@ -1,8 +1,10 @@
 //! What is applied here, and whether it still is as it should be. Reads only.
 
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use busypoll_journal::{Journal, state_dir};
+use busypoll_journal::{Error as JournalError, Journal, state_dir};
 use busypoll_linux::stat::busy_poll_rx_packets;
 use serde::Serialize;
 
@@ -13,12 +15,24 @@ use crate::machine::Machine;
 use crate::record::{Apply, Begin, Process, Record, Standing, TuneJournal, journal_name, kind};
 use crate::value::Value;
 
-/// Takes this network namespace's journal, so that nobody else tunes meanwhile.
+/// How long a command waits for another to be done: a guard that rolls back comes when its own event does.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Takes this network namespace's journal, so that nobody else tunes meanwhile. Waits a moment for who does.
 ///
 /// # Errors
 /// [`busypoll_journal::Error`]: somebody else holds it, a newer version wrote it, …
 pub fn journal() -> Result<TuneJournal> {
-    Ok(Journal::open(&state_dir()?, kind(&journal_name()?))?)
+    let (dir, name) = (state_dir()?, journal_name()?);
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match Journal::open(&dir, kind(&name)) {
+            Err(JournalError::Locked { .. }) if Instant::now() < until => {
+                thread::sleep(Duration::from_millis(20));
+            }
+            journal => return Ok(journal?),
+        }
+    }
 }
 
 /// The journal as it is, without taking it; whoever has none looks at root's.
