@@ -110,14 +110,15 @@ fn receive_calls_with_and_without_the_option() {
     assert!(ready.subject.to_string().ends_with("udp 10.77.0.2:700"), "{}", ready.subject);
 }
 
+/// A port for each, and the wait in Python for a socket `s`.
+const IN_POLL_AND_SELECT: [(u16, &str); 2] =
+    [(700, "p = select.poll(); p.register(s, 1); p.poll()"), (701, "select.select([s], [], [])")];
+
 #[test]
 fn poll_and_select_without_the_option() {
     needs_all!();
     let lab = lab();
-    for (port, wait) in [
-        (700, "p = select.poll(); p.register(s, 1); p.poll()"),
-        (701, "select.select([s], [], [])"),
-    ] {
+    for (port, wait) in IN_POLL_AND_SELECT {
         let mut program = python(&lab.server, &format!("s = udp({port}); say(s.fileno()); {wait}"));
         let fd: u32 = program.hear().parse().unwrap();
         let off = found(&[program.pid()], "BP-SOCK-POLL-OFF");
@@ -207,10 +208,7 @@ fn an_epoll_with_parameters_and_without() {
 fn the_option_on_a_program_that_waits_in_poll_or_select() {
     needs_all!();
     let lab = lab();
-    for (port, wait) in [
-        (700, "p = select.poll(); p.register(s, 1); p.poll()"),
-        (701, "select.select([s], [], [])"),
-    ] {
+    for (port, wait) in IN_POLL_AND_SELECT {
         let script = format!("s = udp({port}, 50); say(s.fileno()); s.recv(9); {wait}");
         let mut program = python(&lab.server, &script);
         let fd: u32 = program.hear().parse().unwrap();
