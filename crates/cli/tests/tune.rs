@@ -121,7 +121,10 @@ fn mistakes_are_told_in_one_line_and_change_nothing() {
     let bench = Bench::new("mistakes");
     let file = |text: &str| fs::write(bench.dir.join("my.toml"), text).unwrap();
     for (arguments, wanted) in [
-        ("plan busypoll", &["unknown profile 'busypoll'", "did you mean 'busy-poll'?"][..]),
+        (
+            "plan busypoll",
+            &["unknown profile 'busypoll'", "(did you mean 'busy-poll'?); there are "][..],
+        ),
         ("plan ./none.toml --dev IF", &["./none.toml"]),
         ("plan busy-poll --dev nosuch0", &["\"nosuch0\"", "ip link"]),
         ("plan busy-poll --dev lo", &["lo is the loopback device"]),

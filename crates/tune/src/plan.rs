@@ -353,7 +353,7 @@ fn not_here(device: Option<&Device>, setting: &Setting, at: &At, e: Linux) -> Re
         (Key::Feature(name), Linux::DeviceLacks { device: on, .. }) => {
             let features = device.and_then(|d| d.ethtool.features().ok()).unwrap_or_default();
             let near = nearest(name, features.iter().map(|f| f.name.as_str()));
-            let hint = near.map_or(String::new(), |near| format!("; did you mean '{near}'?"));
+            let hint = near.map_or(String::new(), |near| format!(" (did you mean '{near}'?)"));
             return Err(Error::UnknownFeature { device: on, name: name.clone(), hint });
         }
         (_, Linux::NotInitialNetns { .. }) => {

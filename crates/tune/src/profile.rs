@@ -119,7 +119,7 @@ impl Profile {
         }
         if !name.contains('/') && !name.ends_with(".toml") {
             let near = nearest(name, built_in());
-            let hint = near.map_or(String::new(), |near| format!("; did you mean '{near}'?"));
+            let hint = near.map_or(String::new(), |near| format!(" (did you mean '{near}'?)"));
             return Err(ProfileError::Unknown { name: name.into(), hint });
         }
         let path = Path::new(name);
