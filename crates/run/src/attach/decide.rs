@@ -4,6 +4,7 @@
 //! `fs/select.c`, `net/ipv4/tcp.c`, `net/ipv4/udp.c`.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::path::Path;
 
@@ -179,9 +180,13 @@ pub(super) fn has_queue(socket: &Socket) -> bool {
     !socket.info.listening && protocol(socket).is_some() && !loops(socket)
 }
 
+/// Whether its packets go over the loopback device. A connection to any other address of this host has that address
+/// at both ends (`ip_route_output_key_hash_rcu`), unless it was bound to a third.
 fn loops(socket: &Socket) -> bool {
-    let ends = [socket.info.local, socket.info.peer];
-    ends.into_iter().flatten().any(|end| end.ip().to_canonical().is_loopback())
+    let [local, peer] =
+        [socket.info.local, socket.info.peer].map(|end| end.map(|end| end.ip().to_canonical()));
+    let own = |end: Option<IpAddr>| end.is_some_and(|ip| ip.is_loopback());
+    own(local) || own(peer) || peer.is_some() && local == peer
 }
 
 #[cfg(test)]

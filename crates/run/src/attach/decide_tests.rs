@@ -113,6 +113,8 @@ fn what_cannot_poll_is_left_with_the_reason() {
         (with(|s| s.info.local = "127.0.0.1:80".parse().ok()), "loopback"),
         (with(|s| s.info.peer = "[::1]:80".parse().ok()), "loopback"),
         (with(|s| s.info.local = "[::ffff:127.0.0.2]:80".parse().ok()), "loopback"),
+        (with(|s| s.info.peer = "10.0.0.1:9000".parse().ok()), "loopback"),
+        (with(|s| s.info.peer = "[::ffff:10.0.0.1]:9000".parse().ok()), "loopback"),
         (with(|s| s.info.ulp = Some("tls".into())), "TLS"),
     ] {
         let why = world.left(&socket);
