@@ -195,6 +195,14 @@ const FAULTS: &[Fault] = &[
         ..FAULT
     },
     Fault {
+        name: "a program that waits in poll without SO_BUSY_POLL, on Linux 6.1",
+        code: "BP-SOCK-POLL-OFF",
+        waiter: "poll",
+        ask: "--pid $PID",
+        tidy: "echo 0 > /proc/sys/net/core/busy_poll",
+        ..FAULT
+    },
+    Fault {
         name: "a program that waits in recv without SO_BUSY_POLL, on Linux 6.1",
         code: "BP-SOCK-OFF",
         waiter: "recv",

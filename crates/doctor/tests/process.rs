@@ -215,7 +215,8 @@ fn the_option_on_a_program_that_waits_in_poll_or_select() {
         packet(&lab, port);
         let finding = found(&[program.pid()], "BP-SOCK-IN-POLL");
         assert_eq!(descriptor(&finding), fd);
-        assert_eq!(finding.remedy.as_deref(), Some("sysctl -w net.core.busy_poll=50"));
+        assert_eq!(finding.remedy.as_deref(), Some("busypoll run -- PROGRAM"));
+        assert!(finding.rule.why.contains("sysctl -w net.core.busy_poll=50"), "{finding:?}");
     }
 }
 

@@ -6,7 +6,8 @@ use std::os::fd::RawFd;
 
 use busypoll_linux::bpf::files::{Kind, Socket};
 use busypoll_linux::process::Wait;
-use busypoll_linux::{EpollParams, NapiId};
+use busypoll_linux::{EpollParams, NapiId, epoll};
+use rustix::event::epoll::{CreateFlags, create};
 
 use super::{Life, Napis, Process};
 use crate::finding::Finding;
@@ -18,6 +19,8 @@ pub(crate) struct Judge<'a> {
     pub(crate) napis: &'a Napis,
     /// `net.core.busy_poll`, if it can be seen.
     pub(crate) host_busy_poll: Option<u32>,
+    /// Whether this kernel's epoll polls by parameters of its own.
+    pub(crate) epoll_has_params: bool,
     /// Processes were asked for by number: also what is merely off is told.
     pub(crate) asked: bool,
     /// Ids that are polled, and of which nothing is known.
@@ -32,7 +35,15 @@ const ONE_BY_ONE: usize = 3;
 impl<'a> Judge<'a> {
     pub(crate) fn new(scope: &Scope, napis: &'a Napis, host_busy_poll: Option<u32>) -> Self {
         let asked = !scope.pids.is_empty();
-        Judge { napis, host_busy_poll, asked, unknown: BTreeSet::new(), found: BTreeMap::new() }
+        let instance = create(CreateFlags::CLOEXEC);
+        Judge {
+            napis,
+            host_busy_poll,
+            epoll_has_params: instance.is_ok_and(|instance| epoll::params(&instance).is_ok()),
+            asked,
+            unknown: BTreeSet::new(),
+            found: BTreeMap::new(),
+        }
     }
 
     /// Judges the descriptors of a process.

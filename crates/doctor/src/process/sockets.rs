@@ -14,6 +14,11 @@ use crate::rules::{
 };
 use crate::{Finding, Rule};
 
+/// For who waits in poll or select. It waits in an epoll instance in their place, which polls by itself since Linux 6.9.
+const FOR_POLL: &str = "busypoll run -- PROGRAM";
+/// The same for the whole machine: the only one before that.
+const FOR_ALL_POLLS: &str = "sysctl -w net.core.busy_poll=50";
+
 impl Judge<'_> {
     pub(super) fn socket(&mut self, process: &Process, fd: RawFd, socket: &Socket) {
         let waiting = process.waiting(fd, socket);
@@ -46,7 +51,8 @@ impl Judge<'_> {
                 // Where the whole machine's poll does, the socket's option is all that is missing.
                 let remedy = match self.host_busy_poll {
                     Some(1..) => attach,
-                    _ => "busypoll run -- PROGRAM".into(),
+                    _ if self.epoll_has_params => FOR_POLL.into(),
+                    _ => format!("{FOR_ALL_POLLS} && {attach}"),
                 };
                 let found = say(&SOCK_POLL_OFF, what);
                 let found = found.evidence("net.core.busy_poll", self.host_evidence());
@@ -127,7 +133,8 @@ impl Judge<'_> {
         } else if waiting.poll && host_off {
             let what =
                 format!("{set}, but it waits in poll or select, and net.core.busy_poll is 0");
-            faults.push((&SOCK_IN_POLL, what, Some("sysctl -w net.core.busy_poll=50".into())));
+            let remedy = if self.epoll_has_params { FOR_POLL } else { FOR_ALL_POLLS };
+            faults.push((&SOCK_IN_POLL, what, Some(remedy.into())));
         } else if waiting.uring && process.rings().all(|ring| ring.busy_poll_ns == 0) {
             let what = format!("{set}, but the program waits in io_uring");
             faults.push((&SOCK_IN_URING, what, None));

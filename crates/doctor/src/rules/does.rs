@@ -23,7 +23,7 @@ SOCK_IN_EPOLL "BP-SOCK-IN-EPOLL" NoEffect,
 
 SOCK_IN_POLL "BP-SOCK-IN-POLL" NoEffect,
     "SO_BUSY_POLL on a socket that is waited for in poll or select, while net.core.busy_poll is 0",
-    "poll and select busy poll only where both SO_BUSY_POLL and net.core.busy_poll, which is the whole machine's, are above zero; a program started by `busypoll run` waits in an epoll instance in their place",
+    "poll and select busy poll only where both SO_BUSY_POLL and net.core.busy_poll are above zero; a program started by `busypoll run` waits in an epoll instance in their place, and for one that cannot be restarted there is the whole machine's setting: sysctl -w net.core.busy_poll=50",
     "fs/select.c, net_busy_loop_on; net/socket.c, sock_poll";
 
 SOCK_IN_URING "BP-SOCK-IN-URING" NoEffect,
