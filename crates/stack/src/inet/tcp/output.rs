@@ -136,12 +136,51 @@ impl Connection {
     /// New data, as much as may go.
     #[inline]
     fn send_new(&mut self, now: Instant, out: &mut Out<'_>) -> bool {
+        if !self.send_burst(now, out) {
+            return false;
+        }
         while let Some(next) = self.next_segment(false) {
             if !self.send_next(&next, now, out) {
                 return false;
             }
         }
         true
+    }
+
+    /// Of new data the full segments that may go now, if they are several, and all but the last of what there is, which
+    /// carries PSH: their headers differ in the number alone, and recovery is told of all at once.
+    #[inline]
+    fn send_burst(&mut self, now: Instant, out: &mut Out<'_>) -> bool {
+        let (start, len) = (self.snd_nxt, self.snd_mss);
+        let plain = (self.buffer.end() - start).saturating_sub(1);
+        if plain < 2 * len || self.segment_limit() != len || self.receiver.has_sacks() {
+            return true;
+        }
+        let may = plain.min(self.snd_edge() - start).min(self.recovery.room());
+        self.say_cwr |= self.ecn && self.recovery.take_cwr();
+        if may < 2 * len || self.say_cwr {
+            return true;
+        }
+        let end = start + may / len * len;
+        let segment = self.header(start, Flags::ACK, 0, now);
+        let mut one = Outgoing { segment, ecn_capable: self.ecn, ..Outgoing::default() };
+        while one.segment.seq != end {
+            let seq = one.segment.seq;
+            one.payload = self.buffer.pieces(seq..seq + len);
+            if !out(&one) {
+                break;
+            }
+            one.segment.seq = seq + len;
+        }
+        let sent = start..one.segment.seq;
+        if sent.start != sent.end {
+            let bytes = sent.end - sent.start;
+            self.data_left(bytes / len, bytes, true, now);
+            self.snd_nxt = sent.end;
+            self.recovery.sent(sent.clone(), now);
+            self.forced = false;
+        }
+        sent.end == end
     }
 
     /// The next segment of what was never sent, if it may go now. `probe`: whatever congestion control and
@@ -310,16 +349,12 @@ impl Connection {
         if !out(&Outgoing { segment, payload, ecn_capable }) {
             return false;
         }
-        if len > 0 {
-            self.counts.data_segs_out = self.counts.data_segs_out.wrapping_add(1);
-            self.counts.bytes_sent += u64::from(len);
-            if new {
-                self.last_data_out = now;
-                self.receiver.answered(now);
-            }
-        }
         self.say_cwr &= !ecn_capable;
-        self.left();
+        if len > 0 {
+            self.data_left(1, len, new, now);
+        } else {
+            self.left(1);
+        }
         true
     }
 
@@ -328,7 +363,7 @@ impl Connection {
         let segment = self.header(seq, flags, OPTIONS_MAX, now);
         let sent = out(&Outgoing { segment, ..Outgoing::default() });
         if sent {
-            self.left();
+            self.left(1);
         }
         sent
     }
@@ -348,10 +383,22 @@ impl Connection {
         }
     }
 
-    /// A segment with an acknowledgment is gone.
+    /// Segments with data, and an acknowledgment, are gone.
     #[inline]
-    fn left(&mut self) {
-        self.counts.segs_out = self.counts.segs_out.wrapping_add(1);
+    fn data_left(&mut self, segments: u32, bytes: u32, new: bool, now: Instant) {
+        self.counts.data_segs_out = self.counts.data_segs_out.wrapping_add(segments);
+        self.counts.bytes_sent += u64::from(bytes);
+        if new {
+            self.last_data_out = now;
+            self.receiver.answered(now);
+        }
+        self.left(segments);
+    }
+
+    /// Segments with an acknowledgment are gone.
+    #[inline]
+    fn left(&mut self, segments: u32) {
+        self.counts.segs_out = self.counts.segs_out.wrapping_add(segments);
         self.receiver.acknowledged();
         self.last_ack_sent = self.receiver.next();
         self.ack_now = false;

@@ -170,15 +170,22 @@ impl Scoreboard {
         if self.ring.len() >= KEPT_APART {
             self.join(&mut start, range.end, mss, now);
         }
+        if !start.before(range.end) {
+            return;
+        }
+        let (place, position, bytes) = (Place::Flight, self.ring.len(), range.end - start);
+        let mut before = self.link_tail(position, place).wrapping_neg();
         while start.before(range.end) {
             let end = range.end.min(start + mss.max(1));
-            let place = Place::Flight;
-            let sent =
-                Sent { start, end, at: now, before: 0, next: 0, run: 1, place, again: false };
+            let next = i32::from(end != range.end);
+            let sent = Sent { start, end, at: now, before, next, run: 1, place, again: false };
             self.ring.push_back(sent);
-            self.link(self.ring.len() - 1, place);
-            start = end;
+            (start, before) = (end, -1);
         }
+        let list = &mut self.lists[place as usize];
+        list.tail = self.first.wrapping_add(self.ring.len() as u32 - 1);
+        list.segments += (self.ring.len() - position) as u32;
+        list.bytes = list.bytes.wrapping_add(bytes);
     }
 
     /// Lets the last segment take what it has room for: a million writes of one byte are no million segments.
@@ -228,13 +235,29 @@ impl Scoreboard {
                 return;
             }
             tell(&sent);
-            self.unlink(0);
-            self.ring.pop_front();
-            self.first = self.first.wrapping_add(1);
+            self.pop_front(&sent);
         }
         if self.ring.is_empty() && self.ring.capacity() > KEPT_IDLE {
             self.ring.shrink_to(KEPT_IDLE);
         }
+    }
+
+    /// Takes out the first segment, `sent`, which mostly is the first of its list.
+    #[inline]
+    fn pop_front(&mut self, sent: &Sent) {
+        if sent.before == 0 {
+            if let Some(next) = self.ring.get_mut(sent.next as usize).filter(|_| sent.next != 0) {
+                next.before = 0;
+            }
+            let list = &mut self.lists[sent.place as usize];
+            list.head = self.first.wrapping_add(sent.next as u32);
+            list.segments = list.segments.saturating_sub(1);
+            self.count_out(sent, sent.len());
+        } else {
+            self.unlink(0);
+        }
+        self.ring.pop_front();
+        self.first = self.first.wrapping_add(1);
     }
 
     /// Marks what lies within `block` as SACKed, telling of each segment that was not, as it stood. A segment
@@ -422,6 +445,7 @@ impl Scoreboard {
         self.count_out(&sent, sent.len());
     }
 
+    #[inline]
     fn count_out(&mut self, sent: &Sent, bytes: u32) {
         let list = &mut self.lists[sent.place as usize];
         list.bytes = list.bytes.saturating_sub(bytes);
@@ -432,25 +456,33 @@ impl Scoreboard {
 
     /// Adds a segment at the end of a list.
     fn link(&mut self, position: usize, place: Place) {
-        let number = self.first.wrapping_add(position as u32);
-        let list = &mut self.lists[place as usize];
-        let distance = if list.segments == 0 { 0 } else { number.wrapping_sub(list.tail) as i32 };
+        let distance = self.link_tail(position, place);
         let Some(sent) = self.ring.get_mut(position) else { return };
         (sent.place, sent.before, sent.next) = (place, distance.wrapping_neg(), 0);
-        if list.segments == 0 {
-            list.head = number;
-        }
-        list.tail = number;
+        let list = &mut self.lists[place as usize];
+        list.tail = self.first.wrapping_add(position as u32);
         list.segments += 1;
         list.bytes = list.bytes.wrapping_add(sent.len());
         if sent.again && place == Place::Flight {
             self.again = self.again.wrapping_add(sent.len());
         }
-        if let Some(tail) =
-            self.ring.get_mut(offset(position, distance.wrapping_neg())).filter(|_| distance != 0)
-        {
+    }
+
+    /// Has what a list ends with lead to `position`, or the list begin there if it is empty: how far it is from the one
+    /// to the other, else 0.
+    #[inline]
+    fn link_tail(&mut self, position: usize, place: Place) -> i32 {
+        let number = self.first.wrapping_add(position as u32);
+        let list = &mut self.lists[place as usize];
+        if list.segments == 0 {
+            list.head = number;
+            return 0;
+        }
+        let distance = number.wrapping_sub(list.tail) as i32;
+        if let Some(tail) = self.ring.get_mut(offset(position, distance.wrapping_neg())) {
             tail.next = distance;
         }
+        distance
     }
 
     /// Makes the lists anew from the places.
