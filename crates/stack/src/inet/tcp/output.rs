@@ -4,7 +4,7 @@
 use super::{
     connection::{Connection, NEVER, Outgoing, State},
     receive::AckNeed,
-    segment::{Flags, Options, Segment},
+    segment::{Flags, Options, Sacks, Segment},
     seq::Seq,
 };
 use crate::{inet::Count, time::Instant};
@@ -32,12 +32,18 @@ impl Connection {
     pub(super) fn has_to_send(&self) -> bool {
         self.ack_now
             || self.receiver.ack_need() == AckNeed::Now
-            || self.snd_nxt.before(self.buffer.end() + u32::from(self.fin_queued))
+            || self.has_unsent()
             || self.probe_due
             || self.tail_probe.is_some()
             || self.reset.is_some()
             || self.opening.is_some_and(|opening| opening.due)
             || (self.snd_una != self.snd_nxt && self.recovery.next_retransmission().is_some())
+    }
+
+    /// Whether there is data, or a FIN, that was never sent.
+    #[inline]
+    pub(super) fn has_unsent(&self) -> bool {
+        self.snd_nxt.before(self.buffer.end() + u32::from(self.fin_queued))
     }
 
     /// Hands all that may be sent now to `out`, segment by segment. `out` returns false if it has no room for
@@ -136,10 +142,13 @@ impl Connection {
     /// New data, as much as may go.
     #[inline]
     fn send_new(&mut self, now: Instant, out: &mut Out<'_>) -> bool {
-        if !self.send_burst(now, out) {
+        let several = self.buffer.end() - self.snd_nxt > 2 * self.snd_mss;
+        if several && !self.send_burst(now, out) {
             return false;
         }
-        while let Some(next) = self.next_segment(false) {
+        while self.has_unsent()
+            && let Some(next) = self.next_segment(false)
+        {
             if !self.send_next(&next, now, out) {
                 return false;
             }
@@ -147,23 +156,23 @@ impl Connection {
         true
     }
 
-    /// Of new data the full segments that may go now, if they are several, and all but the last of what there is, which
-    /// carries PSH: their headers differ in the number alone, and recovery is told of all at once.
-    #[inline]
+    /// Of several segments of new data those that are full and may go now, but for the last, which may carry PSH and
+    /// FIN: their headers differ in the number alone, and recovery is told of all at once.
+    #[inline(never)]
     fn send_burst(&mut self, now: Instant, out: &mut Out<'_>) -> bool {
         let (start, len) = (self.snd_nxt, self.snd_mss);
-        let plain = (self.buffer.end() - start).saturating_sub(1);
-        if plain < 2 * len || self.segment_limit() != len || self.receiver.has_sacks() {
+        if self.segment_limit() != len || self.receiver.has_sacks() {
             return true;
         }
-        let may = plain.min(self.snd_edge() - start).min(self.recovery.room());
+        let unsent = self.buffer.end() - start;
+        let may = (unsent - 1).min(self.snd_edge() - start).min(self.recovery.room());
         self.say_cwr |= self.ecn && self.recovery.take_cwr();
         if may < 2 * len || self.say_cwr {
             return true;
         }
         let end = start + may / len * len;
-        let segment = self.header(start, Flags::ACK, 0, now);
-        let mut one = Outgoing { segment, ecn_capable: self.ecn, ..Outgoing::default() };
+        let mut one = self.header(start, Flags::ACK, 0, now);
+        one.ecn_capable = self.ecn;
         while one.segment.seq != end {
             let seq = one.segment.seq;
             one.payload = self.buffer.pieces(seq..seq + len);
@@ -187,20 +196,18 @@ impl Connection {
     /// Nagle say.
     #[inline]
     fn next_segment(&self, probe: bool) -> Option<Next> {
-        let start = self.snd_nxt;
-        let data_end = self.buffer.end();
-        let unsent = data_end - start;
-        let fin_due = self.fin_queued && start.at_most(data_end);
-        if unsent == 0 && !fin_due {
+        if !self.has_unsent() {
             return None;
         }
+        let start = self.snd_nxt;
+        let unsent = self.buffer.end() - start;
         let most = self.segment_limit();
         let mut len = unsent.min(most);
         let window = self.snd_edge() - start;
         if self.forced {
             len = len.min(window);
         }
-        let mut fin = fin_due && len == unsent;
+        let mut fin = self.fin_queued && len == unsent;
         if fin && window <= len {
             fin = false;
         }
@@ -260,7 +267,7 @@ impl Connection {
 
     #[cold]
     fn limit_beside_sacks(&self, most: u32) -> u32 {
-        let blocks = self.segment_options(OPTIONS_MAX, Instant::ZERO).sacks.len() as u32;
+        let blocks = self.sacks(OPTIONS_MAX).len() as u32;
         let len = if blocks == 0 { 0 } else { 4 + 8 * blocks };
         most.min(self.snd_mss.saturating_sub(len)).max(1)
     }
@@ -312,7 +319,7 @@ impl Connection {
             seq: reset.seq,
             ack: reset.ack.unwrap_or_default(),
             flags,
-            options: self.segment_options(0, now),
+            options: Options { timestamps: self.stamps(now), ..Options::default() },
             ..Segment::default()
         };
         let sent = out(&Outgoing { segment, ..Outgoing::default() });
@@ -344,9 +351,11 @@ impl Connection {
                 flags = flags | Flags::CWR;
             }
         }
-        let segment = self.header(range.start, flags, self.snd_mss.saturating_sub(len), now);
-        let payload = self.buffer.pieces(range);
-        if !out(&Outgoing { segment, payload, ecn_capable }) {
+        let spare = self.snd_mss.saturating_sub(len);
+        let mut outgoing = self.header(range.start, flags, spare, now);
+        outgoing.payload = self.buffer.pieces(range);
+        outgoing.ecn_capable = ecn_capable;
+        if !out(&outgoing) {
             return false;
         }
         self.say_cwr &= !ecn_capable;
@@ -360,27 +369,48 @@ impl Connection {
 
     /// Sends an empty segment.
     fn emit_bare(&mut self, seq: Seq, flags: Flags, now: Instant, out: &mut Out<'_>) -> bool {
-        let segment = self.header(seq, flags, OPTIONS_MAX, now);
-        let sent = out(&Outgoing { segment, ..Outgoing::default() });
+        let sent = out(&self.header(seq, flags, OPTIONS_MAX, now));
         if sent {
             self.left(1);
         }
         sent
     }
 
-    /// The header of any segment of a synchronised connection. `spare`: how many bytes of SACK blocks it may
+    /// Any segment of a synchronised connection, without its data. `spare`: how many bytes of SACK blocks it may
     /// have.
     #[inline]
-    fn header(&mut self, seq: Seq, flags: Flags, spare: u32, now: Instant) -> Segment<'static> {
+    fn header(&mut self, seq: Seq, flags: Flags, spare: u32, now: Instant) -> Outgoing<'static> {
         let window = self.receiver.window();
-        Segment {
-            seq,
-            ack: self.receiver.next(),
-            flags: if self.echo_ce { flags | Flags::ECE } else { flags },
-            window: self.on_the_wire(window),
-            options: self.segment_options(spare, now),
-            ..Segment::default()
+        // Filled where it lies: this is large.
+        let mut outgoing = Outgoing::default();
+        let segment = &mut outgoing.segment;
+        (segment.seq, segment.ack) = (seq, self.receiver.next());
+        segment.flags = if self.echo_ce { flags | Flags::ECE } else { flags };
+        segment.window = self.on_the_wire(window);
+        segment.options.timestamps = self.stamps(now);
+        if self.receiver.has_sacks() {
+            segment.options.sacks = self.sacks(spare);
         }
+        outgoing
+    }
+
+    /// TSval and TSecr.
+    #[inline]
+    fn stamps(&self, now: Instant) -> Option<(u32, u32)> {
+        self.timestamps.then(|| (self.timestamp(now), self.ts_recent))
+    }
+
+    /// The SACK blocks of a segment that may have `spare` bytes of them.
+    #[cold]
+    fn sacks(&self, spare: u32) -> Sacks {
+        if !self.sack {
+            return Sacks::default();
+        }
+        let taken = if self.timestamps { TIMESTAMPS_LEN } else { 0 };
+        let room = spare.min(OPTIONS_MAX - taken).saturating_sub(4) / 8;
+        let mut sacks = self.receiver.sacks();
+        sacks.truncate(room as usize);
+        sacks
     }
 
     /// Segments with data, and an acknowledgment, are gone.
@@ -407,21 +437,6 @@ impl Connection {
     #[inline]
     pub(super) fn on_the_wire(&self, window: u32) -> u16 {
         (window >> self.rcv_shift).min(u16::MAX.into()) as u16
-    }
-
-    #[inline]
-    fn segment_options(&self, spare: u32, now: Instant) -> Options {
-        let mut options = Options {
-            timestamps: self.timestamps.then(|| (self.timestamp(now), self.ts_recent)),
-            ..Options::default()
-        };
-        if self.sack && self.receiver.has_sacks() {
-            options.sacks = self.receiver.sacks();
-            let taken = if self.timestamps { TIMESTAMPS_LEN } else { 0 };
-            let room = spare.min(OPTIONS_MAX - taken).saturating_sub(4) / 8;
-            options.sacks.truncate(room as usize);
-        }
-        options
     }
 
     /// SND.MSS, options taken off: what peer, path and application allow.

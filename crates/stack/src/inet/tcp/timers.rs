@@ -162,12 +162,6 @@ impl Connection {
         }
     }
 
-    #[inline]
-    fn has_unsent(&self) -> bool {
-        self.snd_nxt.before(self.buffer.end())
-            || self.fin_queued && self.snd_nxt == self.buffer.end()
-    }
-
     fn stop_probing(&mut self) {
         (self.probe_at, self.closed_since) = (NEVER, NEVER);
         (self.probes_out, self.probe_backoff) = (0, 0);

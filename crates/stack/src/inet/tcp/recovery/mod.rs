@@ -388,12 +388,18 @@ impl Recovery {
 
     /// Before new data is queued for sending: a window not used for a while has shrunk. RFC 5681 section 4.1;
     /// by half per timeout that went by, as RFC 2861 has it.
+    #[inline]
     pub fn idle_restart(&mut self, now: Instant) {
+        let idle = now > self.rtt.timeout(self.last_sent, self.settings.max_rto);
+        if idle && self.settings.slow_start_after_idle && self.board.len() == 0 {
+            self.restart_window(now);
+        }
+    }
+
+    #[cold]
+    fn restart_window(&mut self, now: Instant) {
         let rto = self.rto();
         let mut idle = now.since(self.last_sent);
-        if !self.settings.slow_start_after_idle || self.board.len() > 0 || idle <= rto {
-            return;
-        }
         let least = self.congestion.restart_window();
         let cwnd = self.congestion.cwnd;
         // RFC 2861: ssthresh = max(ssthresh, 3*cwnd/4) keeps the memory of the path.
