@@ -2,6 +2,8 @@
 
 #![no_main]
 
+// One of its ways in is enough here.
+#[allow(dead_code)]
 #[path = "../crates/stack/tests/wire_walk/mod.rs"]
 mod wire_walk;
 

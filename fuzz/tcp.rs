@@ -3,6 +3,8 @@
 
 #![no_main]
 
+// One of its ways in is enough here.
+#[allow(dead_code)]
 #[path = "../crates/stack/tests/wire_walk/mod.rs"]
 mod wire_walk;
 
