@@ -16,7 +16,7 @@ use super::{
     table::Entry,
     time_wait::Resting,
     tuple::Tuple,
-    wheel::Handle,
+    wheel::{Handle, coarse},
 };
 use crate::{
     inet::{Count, Inet, Path, PathOptions, SendError, input::Arrival},
@@ -202,8 +202,9 @@ impl Core {
                 state.connection.timer(now);
                 // Perhaps an acknowledgment that was put off, and the last thing to do: comes back to rest.
                 if state.timer.is_none() {
-                    let handle = inet.tcp_timer(now + REST, None, || Timer::Flow(self.clone()));
-                    state.timer = Some((handle, now + REST));
+                    let at = coarse(now, now + REST);
+                    let handle = inet.tcp_timer(at, None, || Timer::Flow(self.clone()));
+                    state.timer = Some((handle, at));
                 }
             }
             Some(_) => {}

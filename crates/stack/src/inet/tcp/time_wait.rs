@@ -12,7 +12,7 @@ use super::{
     state::Timer,
     table::Entry,
     tuple::Tuple,
-    wheel::Handle,
+    wheel::{Handle, coarse},
 };
 use crate::{
     inet::{Count, Inet, PathOptions},
@@ -90,7 +90,7 @@ impl Resting {
         }
         let state = State { wait, hold, own_port, timer: None, answered_at: None, over: false };
         let resting = Arc::new(Resting { tuple, share, state: Mutex::new(state) });
-        let until = wait.until.max(now);
+        let until = coarse(now, wait.until);
         let handle = inet.tcp_timer(until, None, || Timer::Resting(resting.clone()));
         lock(&resting.state).timer = Some(handle);
         if tcp.table.replace(tuple, flow, Entry::Resting(resting)) { Ok(()) } else { Err(None) }
@@ -214,7 +214,8 @@ impl Resting {
     fn restart(self: &Arc<Resting>, state: &mut State, inet: &Inet, now: Instant) {
         state.wait.until = now + TIME_WAIT;
         let timer = || Timer::Resting(self.clone());
-        state.timer = Some(inet.tcp_timer(state.wait.until, state.timer, timer));
+        let until = coarse(now, state.wait.until);
+        state.timer = Some(inet.tcp_timer(until, state.timer, timer));
     }
 
     fn end(self: &Arc<Resting>, mut state: MutexGuard<'_, State>, inet: &Inet) {

@@ -64,6 +64,18 @@ impl<T> Default for Wheel<T> {
     }
 }
 
+/// A [`coarse`] timer may be late by this part of its time, as a power of two.
+const SLACK: u32 = 5;
+
+/// For a timer that is set at `now` for `at` and that nobody waits for: then, or up to a 32nd of that time later,
+/// together with others. A wake-up takes the CPU from who polls there, and where many connections come and go each
+/// would have one.
+pub(super) fn coarse(now: Instant, at: Instant) -> Instant {
+    let span = at.nanos().saturating_sub(now.nanos());
+    let grain = 1 << (span >> SLACK).checked_ilog2().unwrap_or(0);
+    Instant::from_nanos(at.nanos().checked_next_multiple_of(grain).unwrap_or(u64::MAX))
+}
+
 /// The first tick not before `at`.
 fn tick_of(at: Instant) -> u64 {
     at.nanos().div_ceil(1 << SHIFT)
@@ -254,6 +266,25 @@ mod tests {
         assert_eq!(fired(&mut wheel, ms(7_199_999)), [3]);
         assert_eq!(fired(&mut wheel, ms(7_200_000) + SLOT), [5]);
         assert_eq!((wheel.len(), wheel.next()), (0, None));
+    }
+
+    #[test]
+    fn a_timer_is_late_by_a_32nd_at_most_and_not_alone() {
+        let base = 12_345_678_901;
+        for (span, instants) in [(0, 64), (1_000_000, 64), (200_000_000, 6), (60_000_000_000, 2)] {
+            let mut seen = std::collections::BTreeSet::new();
+            // As many timers, set 300 us one after the other.
+            for now in (0..64).map(|n| base + n * 300_000) {
+                let at = now + span;
+                let fires = coarse(Instant::from_nanos(now), Instant::from_nanos(at)).nanos();
+                assert!((at..=at + span / 32).contains(&fires), "{span}: {at} {fires}");
+                seen.insert(fires);
+            }
+            assert!(seen.len() <= instants, "{span}: {}", seen.len());
+        }
+        let end = Instant::from_nanos(u64::MAX);
+        assert_eq!(coarse(Instant::ZERO, end), end);
+        assert_eq!(coarse(end, Instant::ZERO), Instant::ZERO);
     }
 
     #[test]

@@ -114,7 +114,8 @@ pub(super) fn fin_wait_2_to_time_wait_by_a_fin_and_to_closed_a_minute_later() {
     t.check_state(TimeWait);
     t.silent(ms(59_900));
     t.check_state(TimeWait);
-    t.silent(ms(200));
+    // A host has it end together with others.
+    t.silent(secs(2));
     t.check_state(Closed);
 }
 
@@ -174,7 +175,7 @@ pub(super) fn time_wait_answers_the_fin_again_and_begins_anew() {
     t.expect(". 2:2(0) ack 2");
     t.silent(secs(50));
     t.check_state(TimeWait);
-    t.silent(secs(11));
+    t.silent(secs(12));
     t.check_state(Closed);
 }
 
