@@ -406,6 +406,8 @@ impl State {
             self.unsteer(port);
             return Err(error);
         }
+        // Mostly one; each connection that is made from here has its own.
+        port.at.shrink_to_fit();
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         ports.insert(id, port);
         Ok(id)

@@ -202,7 +202,7 @@ pub struct Connection {
 
     /// A tail loss probe is due, of this range if there is nothing new.
     pub(super) tail_probe: Option<std::ops::Range<Seq>>,
-    pub(super) opening: Option<Opening>,
+    pub(super) opening: Option<Box<Opening>>,
     pub(super) reset: Option<Reset>,
     /// An empty segment that calls for an answer is due.
     pub(super) probe_due: bool,
@@ -243,7 +243,7 @@ impl Connection {
     ) -> Connection {
         let mut new = Connection::new(shared, options, start, Agreed::default(), Seq(0), now);
         new.rcv_shift = new.shift_offered().unwrap_or(0);
-        new.opening = Some(Opening::new(now));
+        new.opening = Some(Box::new(Opening::new(now)));
         new
     }
 
@@ -261,7 +261,7 @@ impl Connection {
         new.state = State::SynReceived;
         new.snd_nxt = request.iss + 1;
         new.ts_recent = request.ts_recent;
-        new.opening = Some(request.opening);
+        new.opening = Some(Box::new(request.opening));
         new
     }
 

@@ -84,7 +84,8 @@ impl Connection {
         if !self.send_reset(now, out) {
             return;
         }
-        let Some(mut opening) = self.opening.filter(|opening| opening.due) else {
+        let due = self.opening.as_deref().copied().filter(|opening| opening.due);
+        let Some(mut opening) = due else {
             if self.state == State::SynReceived && self.ack_now {
                 self.send_ack(now, out);
             }
@@ -129,8 +130,8 @@ impl Connection {
         self.snd_nxt = self.snd_una + 1;
         self.ack_now = false;
         opening.sent(now);
-        self.opening = Some(opening);
         self.probe_at = self.within_user_timeout(now + opening.rto, opening.first);
+        self.opening = Some(Box::new(opening));
     }
 
     /// Section 3.10.7.3: a segment in SYN-SENT.
@@ -167,7 +168,7 @@ impl Connection {
         } else {
             // Simultaneous open.
             self.enter(State::SynReceived);
-            self.opening = Some(Opening::new(now));
+            self.opening = Some(Box::new(Opening::new(now)));
         }
     }
 
@@ -175,7 +176,7 @@ impl Connection {
     /// answers a connection of the past.
     fn echoes_another(&self, segment: &Segment<'_>, now: Instant) -> bool {
         let Some((_, echo)) = segment.options.timestamps else { return false };
-        let Some(opening) = self.opening else { return false };
+        let Some(opening) = &self.opening else { return false };
         let first = self.timestamp(opening.first);
         let since_first = self.timestamp(now).wrapping_sub(first);
         self.shared.config.tcp_timestamps && echo != 0 && echo.wrapping_sub(first) > since_first
@@ -210,7 +211,7 @@ impl Connection {
     pub(super) fn established(&mut self, segment: &Segment<'_>, now: Instant) {
         let opening = self.opening.take();
         let retransmissions =
-            opening.map_or(0, |opening| u32::from(opening.sent.saturating_sub(1)));
+            opening.as_ref().map_or(0, |opening| u32::from(opening.sent.saturating_sub(1)));
         // Karn's rule, unless a timestamp tells which one was answered.
         let echoed = segment.options.timestamps.filter(|_| self.timestamps);
         let sent = match (retransmissions, echoed) {

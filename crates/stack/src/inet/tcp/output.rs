@@ -36,7 +36,7 @@ impl Connection {
             || self.probe_due
             || self.tail_probe.is_some()
             || self.reset.is_some()
-            || self.opening.is_some_and(|opening| opening.due)
+            || self.opening.as_ref().is_some_and(|opening| opening.due)
             || (self.snd_una != self.snd_nxt && self.recovery.next_retransmission().is_some())
     }
 

@@ -51,7 +51,7 @@ impl Connection {
         }
         if self.probe_at <= now {
             self.probe_at = NEVER;
-            match self.opening {
+            match self.opening.take() {
                 Some(opening) => self.opening_timer(opening, now),
                 None => self.window_timer(now),
             }
@@ -125,7 +125,7 @@ impl Connection {
 
     /// The SYN, or SYN-ACK, was not answered.
     #[cold]
-    fn opening_timer(&mut self, mut opening: Opening, now: Instant) {
+    fn opening_timer(&mut self, mut opening: Box<Opening>, now: Instant) {
         let config = &self.shared.config;
         let retries = match self.options.syn_count {
             0 => config.tcp_syn_retries,

@@ -88,7 +88,7 @@ pub(super) struct Inner {
     closed: AtomicBool,
     pub(super) values: Mutex<Values>,
     /// What it was bound to: its own until the end (`SOCK_BINDPORT_LOCK`).
-    bound: Mutex<Option<Bound>>,
+    bound: Mutex<Option<Box<Bound>>>,
 }
 
 /// A local address. Let go of in this order.
@@ -209,7 +209,7 @@ impl TcpStream {
         if bound.is_some() || self.0.connection().is_some() {
             return Err(errno(libc::EINVAL));
         }
-        *bound = Some(self.0.bind(local)?);
+        *bound = Some(Box::new(self.0.bind(local)?));
         Ok(())
     }
 
@@ -267,7 +267,7 @@ impl TcpStream {
             return Err(errno(libc::EINVAL));
         }
         let bound = match lock(&inner.bound).take() {
-            Some(bound) => bound,
+            Some(bound) => *bound,
             None => inner.bind(NOBODY)?,
         };
         let values = lock(&inner.values).clone();
@@ -400,7 +400,7 @@ impl Inner {
     }
 
     pub(super) fn set_bound(&self, bound: Bound) {
-        *lock(&self.bound) = Some(bound);
+        *lock(&self.bound) = Some(Box::new(bound));
     }
 
     fn bind(&self, local: SocketAddr) -> io::Result<Bound> {
@@ -425,7 +425,7 @@ impl Inner {
         let options = lock(&self.values).connect();
         let endpoint = self.endpoint.clone();
         let mut pass = pass();
-        let begun = match &*bound {
+        let begun = match bound.as_deref() {
             Some(Bound { inet, hold }) => {
                 let hold = hold.clone().map(|hold| hold as inet::tcp::Hold);
                 inet.connect(remote, &options, hold, endpoint, &mut pass)

@@ -47,7 +47,8 @@ impl Recovery {
         let before = self.una;
         let dups_before = self.dups;
         // The echoed time stamp was made before this.
-        let echoed_before = event.echoed.zip(self.tick).map(|(echoed, tick)| echoed + tick);
+        let tick = self.tick.map(|tick| Duration::from_nanos(tick.get().into()));
+        let echoed_before = event.echoed.zip(tick).map(|(echoed, tick)| echoed + tick);
         let mut arrival = self.arrivals(event, echoed_before, now);
         if arrival.advanced {
             self.timeouts = 0;

@@ -23,7 +23,7 @@ use prr::Prr;
 use rack::Rack;
 use rtt::Rtt;
 use scoreboard::{Place, Scoreboard};
-use std::{ops::Range, time::Duration};
+use std::{num::NonZeroU32, ops::Range, time::Duration};
 use tlp::Tlp;
 use undo::Undo;
 
@@ -184,7 +184,8 @@ pub struct Recovery {
     settings: Settings,
     sack: bool,
     ecn: bool,
-    tick: Option<Duration>,
+    /// One step of our TSval, ns; `None` without timestamps.
+    tick: Option<NonZeroU32>,
     /// SND.UNA and SND.NXT.
     una: Seq,
     nxt: Seq,
@@ -235,7 +236,7 @@ impl Recovery {
             settings,
             sack: agreed.sack,
             ecn: agreed.ecn,
-            tick: agreed.timestamps,
+            tick: agreed.timestamps.and_then(|tick| NonZeroU32::new(tick.as_nanos() as u32)),
             una,
             nxt: una,
             board: Scoreboard::default(),

@@ -11,7 +11,7 @@ pub(super) struct Undo {
     /// SND.UNA when it began; `None`: nothing to undo.
     marker: Option<Seq>,
     /// The windows before it; `None`: not to be taken back (ECN has confirmed congestion).
-    saved: Option<Saved>,
+    saved: Option<Box<Saved>>,
     /// Bytes sent again and not reported as duplicates; `None`: none was sent again yet.
     unreported: Option<u32>,
     /// When the first of them was sent.
@@ -22,7 +22,7 @@ impl Undo {
     /// An episode begins; `out` bytes sent again are in flight already.
     pub fn begin(&mut self, una: Seq, out: u32, saved: Option<Saved>) {
         self.marker = Some(una);
-        self.saved = saved;
+        self.saved = saved.map(Box::new);
         self.unreported = (out > 0).then_some(out);
         self.first = self.first.filter(|_| out > 0);
     }
@@ -74,6 +74,6 @@ impl Undo {
     /// The windows to go back to.
     pub fn take(&mut self) -> Option<Saved> {
         self.marker = None;
-        self.saved.take()
+        self.saved.take().map(|saved| *saved)
     }
 }
