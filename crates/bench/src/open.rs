@@ -97,6 +97,8 @@ impl Party<'_> {
         let end = make(true)?;
         self.meet()?;
         if let (Some((weight, made)), Some(before)) = (self.scale, before) {
+            thread::sleep(IDLE);
+            settle();
             let _ = weight.set(Reading::now().since(&before, made));
         }
         Ok(Beside { end, idle })
@@ -224,6 +226,10 @@ impl Reading {
         }
     }
 }
+
+/// Since when nothing has come or gone over a connection that is idle: what a host and the kernel keep for one that
+/// is not, they have let go by then.
+const IDLE: Duration = Duration::from_millis(500);
 
 /// What earlier runs have left is given back: room that the process has and does not use would take the new ones
 /// in without growing, and the kernel frees sockets some time after they are closed.
