@@ -43,8 +43,6 @@ pub(crate) struct HoldOptions {
 pub(crate) struct Hold {
     port: Option<Port>,
     state: Arc<State>,
-    /// It was chosen by the kernel for whatever address: the next connection may have it.
-    any: bool,
 }
 
 /// The parts of a hold.
@@ -53,6 +51,8 @@ struct Port {
     /// None: the kernel's socket is held by others.
     _socket: Option<OwnedFd>,
     local: SocketAddr,
+    /// It was chosen by the kernel for whatever address: the next connection may have it.
+    any: bool,
     /// The number of its entry among those steered.
     steered: u64,
 }
@@ -129,8 +129,8 @@ impl Hold {
     ) -> io::Result<Hold> {
         let (socket, local) = bind(local, options)?;
         let steered = state.add(Steered::new(TCP, local, options.only_v6))?;
-        let port = Some(Port { _socket: Some(socket), local, steered });
-        Ok(Hold { port, state: state.clone(), any })
+        let port = Some(Port { _socket: Some(socket), local, any, steered });
+        Ok(Hold { port, state: state.clone() })
     }
 
     /// Steers the port of a kernel socket that others have bound, and keeps `socket` as long; `None` if it is no
@@ -151,8 +151,8 @@ impl Hold {
         let steered = state.add(Steered::new(TCP, local, only_v6))?;
         // And those that have come between the two.
         state.leave_existing(local.port());
-        let port = Some(Port { _socket: socket, local, steered });
-        Ok(Some(Hold { port, state: state.clone(), any: false }))
+        let port = Some(Port { _socket: socket, local, any: false, steered });
+        Ok(Some(Hold { port, state: state.clone() }))
     }
 
     /// Holds any port of the wildcard address of the family of `like`, for a connection.
@@ -165,7 +165,7 @@ impl Hold {
             let mut resting = lock(resting);
             if resting.len() > least { resting.pop_front() } else { None }
         };
-        let again = |port| Hold { port: Some(port), state: state.clone(), any: true };
+        let again = |port| Hold { port: Some(port), state: state.clone() };
         if let Some(port) = rested(state.held.enough) {
             return Ok(again(port));
         }
@@ -189,7 +189,7 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         let Some(port) = self.port.take() else { return };
-        if self.any {
+        if port.any {
             let mut resting = lock(self.state.held.resting(port.local));
             if resting.len() < 2 * self.state.held.enough {
                 return resting.push_back(port);
@@ -198,7 +198,7 @@ impl Drop for Hold {
         // Under the lock, so that who asks for it again finds it held or free.
         let mut named = lock(&self.state.held.named);
         // One that was adopted is not among them, though another of its name may be.
-        if !self.any && named.get(&port.local).is_some_and(|hold| hold.strong_count() == 0) {
+        if !port.any && named.get(&port.local).is_some_and(|hold| hold.strong_count() == 0) {
             named.remove(&port.local);
         }
         self.state.remove(port.steered);

@@ -80,21 +80,24 @@ pub(super) struct Entry {
 /// A local address whose packets come to our queues, on whatever interfaces have it.
 pub(super) struct Steered {
     protocol: u8,
-    local: SocketAddr,
     only_v6: bool,
+    port: u16,
+    local: IpAddr,
     /// Groups whose packets come to our queues, too.
     pub(super) groups: Vec<(usize, IpAddr)>,
-    at: Vec<(usize, SocketAddr)>,
+    /// The addresses that are steered now, by interface.
+    at: Vec<(usize, IpAddr)>,
 }
 
 impl Steered {
     pub(super) fn new(protocol: u8, local: SocketAddr, only_v6: bool) -> Steered {
-        Steered { protocol, local, only_v6, groups: Vec::new(), at: Vec::new() }
+        let (port, local) = (local.port(), local.ip().to_canonical());
+        Steered { protocol, only_v6, port, local, groups: Vec::new(), at: Vec::new() }
     }
 
     /// Whether what comes for `address` is for it.
     pub(super) fn hears(&self, address: IpAddr) -> bool {
-        match self.local.ip().to_canonical() {
+        match self.local {
             IpAddr::V4(local) if local.is_unspecified() => address.is_ipv4(),
             IpAddr::V6(local) if local.is_unspecified() => address.is_ipv6() || !self.only_v6,
             local => local == address,
@@ -359,20 +362,19 @@ impl State {
             .addresses()
             .filter(|(_, ip)| port.hears(*ip))
             .chain(port.groups.iter().copied())
-            .map(|(at, ip)| (at, SocketAddr::new(ip, port.local.port())))
             .collect();
-        for &(at, address) in &wanted {
-            if !port.at.contains(&(at, address)) {
+        for &(at, ip) in &wanted {
+            if !port.at.contains(&(at, ip)) {
                 if let Some(steering) = &self.shared[at].steering {
-                    steering.add(port.protocol, address)?;
+                    steering.add(port.protocol, (ip, port.port).into())?;
                 }
-                port.at.push((at, address));
+                port.at.push((at, ip));
             }
         }
-        port.at.retain(|(at, address)| {
-            let stays = wanted.contains(&(*at, *address));
+        port.at.retain(|(at, ip)| {
+            let stays = wanted.contains(&(*at, *ip));
             if let (false, Some(steering)) = (stays, &self.shared[*at].steering) {
-                steering.remove(port.protocol, *address);
+                steering.remove(port.protocol, (*ip, port.port).into());
             }
             stays
         });
@@ -380,9 +382,9 @@ impl State {
     }
 
     fn unsteer(&self, port: Steered) {
-        for (at, address) in port.at {
+        for (at, ip) in port.at {
             if let Some(steering) = &self.shared[at].steering {
-                steering.remove(port.protocol, address);
+                steering.remove(port.protocol, (ip, port.port).into());
             }
         }
     }

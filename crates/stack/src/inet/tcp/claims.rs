@@ -3,20 +3,19 @@
 
 use super::tuple::Tuple;
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, btree_map::Entry},
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     ops::RangeInclusive,
 };
 
 /// A kind of claim: its holder's options and whether it listens. Bits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Kind(u8);
 
 impl Kind {
     const LISTENS: u8 = 1;
     const REUSE_ADDRESS: u8 = 2;
     const REUSE_PORT: u8 = 4;
-    const COUNT: usize = 8;
 
     pub(super) fn new(reuse_address: bool, reuse_port: bool) -> Kind {
         Kind(
@@ -43,10 +42,12 @@ impl Kind {
 }
 
 /// One claim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Claim {
-    pub(super) address: IpAddr,
+    /// What they are found by.
     pub(super) port: u16,
+    /// `0.0.0.0` is the least there is.
+    pub(super) address: IpAddr,
     /// `IPV6_V6ONLY`: with `::`, IPv4 is not meant.
     pub(super) only_v6: bool,
     pub(super) kind: Kind,
@@ -71,81 +72,55 @@ impl Share {
 
 impl Claim {
     /// Whether two claims are about the same packets (`inet_rcv_saddr_equal`).
-    fn meets(&self, address: IpAddr, only_v6: bool) -> bool {
+    fn meets(&self, other: &Claim) -> bool {
         let covers = |wide: IpAddr, only_v6: bool, other: IpAddr| match wide {
             IpAddr::V4(Ipv4Addr::UNSPECIFIED) => other.is_ipv4(),
             IpAddr::V6(Ipv6Addr::UNSPECIFIED) => other.is_ipv6() || !only_v6,
             _ => wide == other,
         };
-        covers(self.address, self.only_v6, address) || covers(address, only_v6, self.address)
+        covers(self.address, self.only_v6, other.address)
+            || covers(other.address, other.only_v6, self.address)
     }
 }
 
-/// The claims on one address of a port.
-#[derive(Debug)]
-struct Holders {
-    address: IpAddr,
-    only_v6: bool,
-    /// How many of each kind.
-    counts: [u32; Kind::COUNT],
-}
-
+/// How many of each claim there are, in the order of ports. A connection more is a node's slot more, or one counted.
 #[derive(Debug, Default)]
-struct Port {
-    holders: Vec<Holders>,
-    /// Claims on a port that was named, not chosen.
-    named: u32,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Claims(HashMap<u16, Port>);
+pub(super) struct Claims(BTreeMap<Claim, u32>);
 
 impl Claims {
+    /// The claims on `port`.
+    fn on(&self, port: u16) -> impl Iterator<Item = &Claim> {
+        let first = Claim {
+            port,
+            address: Ipv4Addr::UNSPECIFIED.into(),
+            only_v6: false,
+            kind: Kind::default(),
+            chosen: false,
+        };
+        self.0.range(first..).map(|(claim, _)| claim).take_while(move |claim| claim.port == port)
+    }
+
     /// Whether `claim`, by a `bind` or `listen`, is in conflict with those there are.
     pub(super) fn conflict(&self, claim: &Claim) -> bool {
-        let Some(port) = self.0.get(&claim.port) else { return false };
-        let meets = |holders: &&Holders| claim.meets(holders.address, holders.only_v6);
-        port.holders.iter().filter(meets).any(|holders| {
-            let others = (0..).zip(holders.counts).filter(|(_, count)| *count > 0);
-            others.map(|(kind, _)| Kind(kind)).any(|other| !claim.kind.goes_with(other))
-        })
+        self.on(claim.port).any(|other| claim.meets(other) && !claim.kind.goes_with(other.kind))
     }
 
     /// Whether `port` may be chosen for a connection: nobody has named it (`__inet_hash_connect`).
     pub(super) fn can_choose(&self, port: u16) -> bool {
-        self.0.get(&port).is_none_or(|port| port.named == 0)
+        self.on(port).all(|claim| claim.chosen)
     }
 
     pub(super) fn add(&mut self, claim: &Claim) {
-        let port = self.0.entry(claim.port).or_default();
-        port.named += u32::from(!claim.chosen);
-        let same = |h: &&mut Holders| h.address == claim.address && h.only_v6 == claim.only_v6;
-        let kind = usize::from(claim.kind.0);
-        match port.holders.iter_mut().find(same) {
-            Some(holders) => holders.counts[kind] += 1,
-            None => {
-                let mut counts = [0; Kind::COUNT];
-                counts[kind] = 1;
-                let Claim { address, only_v6, .. } = *claim;
-                port.holders.reserve_exact(1);
-                port.holders.push(Holders { address, only_v6, counts });
-            }
-        }
+        *self.0.entry(*claim).or_default() += 1;
     }
 
     /// Takes back what [`add`](Claims::add) was given.
     pub(super) fn remove(&mut self, claim: &Claim) {
-        let Some(port) = self.0.get_mut(&claim.port) else { return };
-        port.named -= u32::from(!claim.chosen);
-        let same = |h: &Holders| h.address == claim.address && h.only_v6 == claim.only_v6;
-        let Some(at) = port.holders.iter().position(same) else { return };
-        let counts = &mut port.holders[at].counts;
-        counts[usize::from(claim.kind.0)] -= 1;
-        if counts.iter().all(|count| *count == 0) {
-            port.holders.swap_remove(at);
-        }
-        if port.holders.is_empty() {
-            self.0.remove(&claim.port);
+        if let Entry::Occupied(mut count) = self.0.entry(*claim) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
         }
     }
 
