@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use busypoll_policy::say;
-use busypoll_stack::nic::Coalesce;
 use clap::ValueEnum;
 
 use crate::arm::{self, ARMS, Arm, Mode, Protocol};
@@ -20,9 +19,6 @@ use crate::sweep::{self, Sweep};
 use crate::throughput::{self, Losses, Workload};
 use crate::units::{self, Size, UDP_MAX};
 use crate::{json, machine, report, stack, stages, table};
-
-/// Of [`busypoll_lab::Lab`].
-const LAB_MTU: usize = 1500;
 
 /// What waiting for interrupts costs, and what polling the queue saves.
 ///
@@ -334,7 +330,7 @@ fn no_such_arm(args: &BenchArgs, why: String) -> String {
 }
 
 fn size(args: &BenchArgs) -> Size {
-    args.size.unwrap_or(Size { request: 1, response: 1 })
+    args.size.unwrap_or(Settings::default().size)
 }
 
 fn settings(args: &BenchArgs, arms: &[Arm]) -> Result<Settings, Error> {
@@ -346,18 +342,16 @@ fn settings(args: &BenchArgs, arms: &[Arm]) -> Result<Settings, Error> {
     let wait = gap * 2 + Duration::from_micros(late.into());
     let busy_poll = match args.busy_poll {
         Some(micros) => Duration::from_micros(micros.into()),
-        None => Duration::from_micros(50) + wait,
+        None => Settings::default().busy_poll + wait,
     };
     let rounds = if args.stages { 1 } else { usize::from(args.rounds) };
     let settings = Settings {
         size: size(args),
         load: Load::Closed { gap },
-        open: None,
         busy_poll,
-        coalesce: Coalesce::default(),
-        mtu: LAB_MTU,
         rounds,
         duration: args.duration,
+        ..Settings::default()
     };
     let points = args.sweep.map_or(1, |sweep| sweep.steps(&settings).len());
     let has_a_place = |arm: &&Arm| args.sweep.is_none_or(|sweep| sweep.refuses(arm).is_none());

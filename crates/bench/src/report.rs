@@ -154,10 +154,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::arm::{Nic, Placement};
     use crate::siblings::OneCore;
-    use crate::slot::Load;
-    use crate::units::Size;
     use crate::workload::{Polling, Tally};
-    use busypoll_stack::nic::Coalesce;
     use std::time::Duration;
 
     pub(crate) fn machine() -> Machine {
@@ -273,16 +270,7 @@ pub(crate) mod tests {
     }
 
     fn settings() -> Settings {
-        Settings {
-            size: Size { request: 1, response: 1 },
-            load: Load::Closed { gap: Duration::ZERO },
-            open: None,
-            busy_poll: Duration::from_micros(50),
-            coalesce: Coalesce::default(),
-            mtu: 1500,
-            rounds: 3,
-            duration: Duration::from_secs(1),
-        }
+        Settings { rounds: 3, duration: Duration::from_secs(1), ..Settings::default() }
     }
 
     #[test]

@@ -21,6 +21,9 @@ use crate::stats::Rtts;
 use crate::units::Size;
 use crate::{bare, kernel, limit, open, stack};
 
+/// Of [`Lab`].
+const LAB_MTU: usize = 1500;
+
 /// The CPUs of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cpus {
@@ -76,6 +79,22 @@ pub struct Settings {
     pub rounds: usize,
     /// For all arms and rounds together.
     pub duration: Duration,
+}
+
+impl Default for Settings {
+    /// Those of `busypoll bench`: a byte each way, flat out, in 8 rounds and 40 s.
+    fn default() -> Settings {
+        Settings {
+            size: Size { request: 1, response: 1 },
+            load: Load::Closed { gap: Duration::ZERO },
+            open: None,
+            busy_poll: Duration::from_micros(50),
+            coalesce: Coalesce::default(),
+            mtu: LAB_MTU,
+            rounds: 8,
+            duration: Duration::from_secs(40),
+        }
+    }
 }
 
 /// One arm's rounds; none where a round failed.

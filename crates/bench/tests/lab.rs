@@ -14,19 +14,14 @@ use busypoll_bench::throughput::{self, Losses, Workload};
 use busypoll_bench::units::Size;
 use busypoll_bench::{machine, report, stack, stages, table};
 use busypoll_lab::{Lab, needs_root};
-use busypoll_stack::nic::Coalesce;
 
 fn settings(arms: usize, rounds: usize) -> Settings {
     Settings {
-        size: Size { request: 1, response: 1 },
-        load: Load::Closed { gap: Duration::ZERO },
-        open: None,
         // Longer than a busy machine keeps the peer from its CPU.
         busy_poll: Duration::from_millis(20),
-        coalesce: Coalesce::default(),
-        mtu: 1500,
         rounds,
         duration: Duration::from_millis(60) * (arms * rounds + rounds) as u32,
+        ..Settings::default()
     }
 }
 

@@ -11,7 +11,6 @@ use busypoll_bench::serve::Server;
 use busypoll_bench::slot::Load;
 use busypoll_bench::sweep::{self, Sweep, SweepReport};
 use busypoll_bench::units::{Size, UDP_MAX};
-use busypoll_stack::nic::Coalesce;
 use clap::Parser;
 
 #[derive(Parser)]
@@ -98,13 +97,9 @@ fn a_server_answers_over_loopback() {
     let arms = arm::select("kernel-udp-blocking", &arm::between_machines()).expect("a known arm");
     let settings = Settings {
         size: Size { request: 64, response: 16 },
-        load: Load::Closed { gap: Duration::ZERO },
-        open: None,
-        busy_poll: Duration::from_micros(50),
-        coalesce: Coalesce::default(),
-        mtu: 1500,
         rounds: 2,
         duration: Duration::from_millis(300),
+        ..Settings::default()
     };
     let remote = Remote::connect(&address.to_string()).expect("a server");
     let bench = Bench::with_remote(cpus, remote, None);
@@ -121,13 +116,9 @@ fn the_cable_needs_no_rights() {
     let arms = arm::select("stack-cable-udp-interrupt-same-cpu", ARMS).expect("a known arm");
     let settings = Settings {
         size: Size { request: 1, response: 3000 },
-        load: Load::Closed { gap: Duration::ZERO },
-        open: None,
-        busy_poll: Duration::from_micros(50),
-        coalesce: Coalesce::default(),
-        mtu: 1500,
         rounds: 2,
         duration: Duration::from_millis(300),
+        ..Settings::default()
     };
     let outcome = Bench::new(cpus, &arms).measure(&arms, &settings, "test").expect("a short run");
     assert!(outcome.skipped.is_empty(), "{:?}", outcome.skipped);
@@ -140,14 +131,10 @@ fn a_gap_keeps_requests_apart() {
     let arms = arm::select("stack-cable-udp-interrupt-same-cpu", ARMS).expect("a known arm");
     let gap = Duration::from_millis(10);
     let settings = Settings {
-        size: Size { request: 1, response: 1 },
         load: Load::Closed { gap },
-        open: None,
-        busy_poll: Duration::from_micros(50),
-        coalesce: Coalesce::default(),
-        mtu: 1500,
         rounds: 1,
         duration: Duration::from_millis(300),
+        ..Settings::default()
     };
     let outcome = Bench::new(cpus, &arms).measure(&arms, &settings, "test").expect("a short run");
     let slot = outcome.arms[0].slots[0].as_ref().expect("a round");
@@ -166,15 +153,11 @@ fn swept(sweep: Sweep, names: &str, points: u32) -> Option<SweepReport> {
     }
     let arms = arm::select(names, ARMS).expect("known arms");
     let settings = Settings {
-        size: Size { request: 1, response: 1 },
-        load: Load::Closed { gap: Duration::ZERO },
-        open: None,
         // Longer than a busy machine keeps the peer from its CPU.
         busy_poll: Duration::from_millis(20),
-        coalesce: Coalesce::default(),
-        mtu: 1500,
         rounds: 1,
         duration: Duration::from_millis(150) * points,
+        ..Settings::default()
     };
     let report = sweep::run(sweep, &Bench::new(cpus, &arms), &arms, &settings).expect("a sweep");
     assert_eq!((report.points.len(), &report.skipped[..]), (points as usize, &[][..]));
@@ -233,16 +216,8 @@ fn ten_thousand_open_are_weighed_and_compared_with_one() {
 fn with_one_cpu_the_rest_still_runs() {
     let one = Cpus { server: None, ..Cpus::choose(None).expect("a CPU") };
     let arms = arm::select("kernel-udp-spin", ARMS).expect("a known arm");
-    let settings = Settings {
-        size: Size { request: 1, response: 1 },
-        load: Load::Closed { gap: Duration::ZERO },
-        open: None,
-        busy_poll: Duration::from_micros(50),
-        coalesce: Coalesce::default(),
-        mtu: 1500,
-        rounds: 1,
-        duration: Duration::from_millis(100),
-    };
+    let settings =
+        Settings { rounds: 1, duration: Duration::from_millis(100), ..Settings::default() };
     let outcome = Bench::new(one, &arms).measure(&arms, &settings, "test").expect("nothing to run");
     assert!(outcome.arms.is_empty() && outcome.limit.iter().all(Option::is_none));
     assert!(outcome.skipped[0].reason.contains("two CPUs"), "{:?}", outcome.skipped);
