@@ -71,6 +71,13 @@ fn absurd_figures_are_named_with_what_would_do() {
     ] {
         complains(&here(&[&["bench"], arguments].concat()), wanted);
     }
+    for (arguments, wanted) in [
+        (&["--duration", "1ms"][..], &["--duration 1ms", "less than 1 s"][..]),
+        (&["--clients", "0"], &["--clients", "1..=4096"]),
+        (&["--clients", "99999999"], &["--clients", "1..=4096"]),
+    ] {
+        complains(&here(&[&["soak"], arguments].concat()), wanted);
+    }
 }
 
 /// What would have no effect is refused, not dropped.
@@ -161,7 +168,8 @@ fn a_missing_capability_is_named() {
             .output()
             .unwrap()
     };
-    complains(&without("-all"), &[device, "CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF", "run as root"]);
+    let all = "CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF, CAP_PERFMON";
+    complains(&without("-all"), &[device, all, "run as root", BUSYPOLL]);
     complains(&without("-net_raw"), &[device, "needs CAP_NET_RAW;"]);
     let output = lab.server.command("ip").args(["link", "show", device]).output().unwrap();
     assert!(!String::from_utf8_lossy(&output.stdout).contains("xdp"), "{output:?}");

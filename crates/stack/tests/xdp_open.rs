@@ -181,12 +181,34 @@ fn a_packet_that_fits_no_frame_is_refused() {
     }
 }
 
-/// Drops all capabilities of the calling thread.
-fn drop_capabilities() {
+/// Keeps only these capabilities of the calling thread.
+fn keep_capabilities(kept: &[u32]) {
     let header: [u32; 2] = [0x2008_0522, 0];
-    let none = [0u32; 6];
+    let mut sets = [0u32; 6];
+    for capability in kept {
+        // Effective and permitted, low word and high word.
+        let at = (capability / 32 * 3) as usize;
+        sets[at] |= 1 << (capability % 32);
+        sets[at + 1] |= 1 << (capability % 32);
+    }
     // SAFETY: the layouts of capset(2), version 3.
-    assert_eq!(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) }, 0);
+    assert_eq!(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) }, 0);
+}
+
+#[test]
+fn the_rights_that_are_asked_for_are_enough() {
+    const NET_ADMIN: u32 = 12;
+    const NET_RAW: u32 = 13;
+    const PERFMON: u32 = 38;
+    const BPF: u32 = 39;
+    needs_root!();
+    let lab = lab();
+    let name = lab.server.interface();
+    let opened = lab.server.enter(|| {
+        keep_capabilities(&[NET_ADMIN, NET_RAW, PERFMON, BPF]);
+        Xdp::open(name).map(drop).map_err(|error| error.to_string())
+    });
+    assert_eq!(opened.unwrap(), Ok(()));
 }
 
 #[test]
@@ -195,12 +217,12 @@ fn missing_capabilities_are_named_and_nothing_is_left() {
     let lab = lab();
     let name = lab.server.interface();
     let error = lab.server.enter(|| {
-        drop_capabilities();
+        keep_capabilities(&[]);
         Xdp::open(name).err()
     });
     match error.unwrap() {
         Some(Error::Capability { missing, .. }) => {
-            assert_eq!(missing, "CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF");
+            assert_eq!(missing, "CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF, CAP_PERFMON");
         }
         other => panic!("{other:?}"),
     }

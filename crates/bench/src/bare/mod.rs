@@ -178,7 +178,7 @@ impl Endpoint for Echo<'_> {
 fn explain(doing: &str, interface: &str, e: &io::Error) -> String {
     let remedy = match e.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {
-            ": needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF outside any user namespace; run with sudo"
+            ": needs CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON outside any user namespace; run with sudo"
         }
         Some(libc::EAFNOSUPPORT) => ": needs a kernel with CONFIG_XDP_SOCKETS",
         Some(libc::ENOBUFS) => ": the limit of locked memory is too low; raise it with ulimit -l",

@@ -29,7 +29,8 @@ pub enum Error {
     },
     /// The process lacks a capability.
     #[error(
-        "{device}: AF_XDP needs {missing}; run as root, or `setcap cap_net_raw,cap_net_admin,cap_bpf+ep` on the program"
+        "{device}: AF_XDP needs {missing}; run as root, or `setcap cap_net_raw,cap_net_admin,cap_bpf,cap_perfmon+ep {}`",
+        this_program()
     )]
     Capability {
         /// The interface.
@@ -193,6 +194,12 @@ fn named(pid: i32) -> String {
     }
 }
 
+/// Who is to have the capabilities: this process's program, which is `busypoll` itself where it opens the device for a
+/// program that it runs, and which they would keep from having its library.
+fn this_program() -> String {
+    std::env::current_exe().map_or("on the program".into(), |path| path.display().to_string())
+}
+
 impl From<Error> for io::Error {
     fn from(error: Error) -> io::Error {
         use io::ErrorKind as Kind;
@@ -217,13 +224,15 @@ impl From<Error> for io::Error {
     }
 }
 
-/// The capabilities AF_XDP needs and this thread lacks, by name. CAP_SYS_ADMIN stands for CAP_BPF
-/// (kernel/bpf/token.c, `bpf_ns_capable`).
+/// The capabilities AF_XDP needs and this thread lacks, by name. Without CAP_PERFMON the verifier takes no program whose
+/// way through a packet depends on the packet (kernel/bpf/verifier.c, `sanitize_ptr_alu`): IP options. CAP_SYS_ADMIN
+/// stands for both (kernel/bpf/token.c, `bpf_ns_capable`).
 fn missing_capabilities() -> String {
     // linux/capability.h
     const NET_ADMIN: u32 = 12;
     const NET_RAW: u32 = 13;
     const SYS_ADMIN: u32 = 21;
+    const PERFMON: u32 = 38;
     const BPF: u32 = 39;
     let effective = effective_capabilities();
     let has = |capability: u32| effective >> capability & 1 == 1;
@@ -231,6 +240,7 @@ fn missing_capabilities() -> String {
         ("CAP_NET_RAW", has(NET_RAW)),
         ("CAP_NET_ADMIN", has(NET_ADMIN)),
         ("CAP_BPF", has(BPF) || has(SYS_ADMIN)),
+        ("CAP_PERFMON", has(PERFMON) || has(SYS_ADMIN)),
     ];
     let missing: Vec<&str> = wanted.iter().filter(|w| !w.1).map(|w| w.0).collect();
     missing.join(", ")
