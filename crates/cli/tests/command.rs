@@ -292,6 +292,10 @@ fn a_user_without_root_gets_a_lab_where_user_namespaces_are_allowed() {
     let [uid, client, server] = lines[..] else { panic!("{output:?}") };
     assert_eq!((uid, output.status.code()), ("0", Some(0)));
     assert!(server.starts_with("net:") && client != server, "{output:?}");
+    // The copy has no library beside it; its lab it has.
+    let soak = nobody(&[program, "soak", "--plane", "kernel", "--duration", "1s"]);
+    let said = text(&soak.stderr);
+    assert!(said.contains("libbusypoll_preload") && !said.contains("network namespace"), "{said}");
 }
 
 #[test]

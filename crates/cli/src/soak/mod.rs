@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use busypoll_lab::{Lab, LabHost};
+use busypoll_lab::{Lab, LabHost, enter_user_namespace};
 use busypoll_policy::units;
 use clap::Args;
 use rustix::process::{Pid, Signal, kill_process};
@@ -33,7 +33,7 @@ pub(crate) struct SoakArgs {
     #[arg(long, default_value = "stack", value_parser = ["kernel", "stack"])]
     plane: String,
     /// How many clients there are at once
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=4096))]
     clients: u32,
     /// The beginning of chance
     #[arg(long, default_value_t = 1)]
@@ -42,6 +42,9 @@ pub(crate) struct SoakArgs {
     #[arg(long, hide = true, value_parser = ["server", "client"])]
     end: Option<String>,
 }
+
+/// Less is over before anything comes back.
+const SHORTEST: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: &SoakArgs, out: &mut impl Write) -> Result<ExitCode> {
     if args.end.is_some() {
@@ -88,10 +91,14 @@ impl End {
 }
 
 fn soak(args: &SoakArgs, out: &mut impl Write) -> Result<()> {
+    if args.duration < SHORTEST {
+        bail!("--duration {}: less than 1 s shows nothing", units::show(args.duration));
+    }
+    enter_user_namespace()?;
     let lab = Lab::builder().build()?;
     let server = End::start(args, &lab.server, "server")?;
     let mut client = End::start(args, &lab.client, "client")?;
-    let mut chance = Chance(args.seed);
+    let mut chance = Chance::of(args.seed, u32::MAX);
     let mut faults = 0;
     let status = loop {
         thread::sleep(Duration::from_millis(200 + chance.below(1800)));
@@ -131,22 +138,39 @@ fn disturb(lab: &Lab, ends: [&End; 2], chance: &mut Chance) -> Result<()> {
     }
 }
 
-/// Chance that can be had again: xorshift (Marsaglia 2003).
+/// Chance that can be had again: SplitMix64 (Steele, Lea, Flood 2014).
 pub(crate) struct Chance(u64);
 
 impl Chance {
     /// Of a thread's own.
     pub(crate) fn of(seed: u64, thread: u32) -> Self {
-        Chance(seed.wrapping_add(u64::from(thread)).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+        // The seed's first number, not the seed: or the threads of neighbouring seeds would be the same.
+        Chance(Chance(seed).next().wrapping_add(thread.into()))
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
     }
 
     /// A number below `end`.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
-        let mut x = self.0 | 1;
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        self.0 = x;
-        (x >> 11) % end
+        (self.next() >> 11) % end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn no_two_threads_of_any_seeds_take_the_same_course() {
+        let each = (0..20).flat_map(|seed| (0..20).map(move |thread| Chance::of(seed, thread)));
+        let courses: HashSet<_> = each.map(|mut chance| [chance.next(), chance.next()]).collect();
+        assert_eq!(courses.len(), 400);
     }
 }
