@@ -18,7 +18,8 @@ use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 /// Two hosts on this machine: a shell, or a command, on one of them.
 ///
 /// The hosts are joined by a cable of their own (veth, NAPI on) and see nothing else of the
-/// network: client 10.77.0.1, server 10.77.0.2. They end with the command; nothing is left behind.
+/// network: client 10.77.0.1, server 10.77.0.2. They end with the command, and with
+/// what it has left running there.
 /// Without root they are made in a user namespace, where the system allows that.
 ///
 /// Inside, `busypoll lab --host server` is the other host of the same lab.
