@@ -57,7 +57,7 @@ fn mistakes_are_one_line() {
     refused(&["no-such-program"], &["no-such-program", "PATH"]);
     refused(&["./no/such"], &["./no/such", "no such program"]);
     refused(&["/etc/passwd"], &["/etc/passwd", "chmod +x"]);
-    refused(&["/tmp"], &["/tmp", "not executable"]);
+    refused(&["/tmp"], &["/tmp", "a folder"]);
     refused(&["--plane", "kernl", "--", "true"], &["--plane", "kernel"]);
     refused(&["--profile", "fast", "--", "true"], &["--profile", "safe", "latency"]);
     refused(&["--busy-poll", "5x", "--", "true"], &["--busy-poll", "5x"]);
@@ -75,9 +75,11 @@ fn mistakes_are_one_line() {
         &["--policy", policy.to_str().unwrap(), "--", "true"],
         &["busy_pol", "busy_poll", ":1"],
     );
-    let mut elsewhere = run(&[]);
-    elsewhere.arg("true").env("BUSYPOLL_PRELOAD_LIBRARY", "/no/library.so");
-    complains(&output(&mut elsewhere), &["/no/library.so"]);
+    for library in ["/no/library.so", "/etc/passwd"] {
+        let mut elsewhere = run(&[]);
+        elsewhere.arg("true").env("BUSYPOLL_PRELOAD_LIBRARY", library);
+        complains(&output(&mut elsewhere), &["BUSYPOLL_PRELOAD_LIBRARY", library, "no library"]);
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! `busypoll attach` and `busypoll detach`.
 
+use std::collections::HashSet;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -68,8 +69,12 @@ pub fn run_attach(args: &AttachArgs, out: &mut impl Write) -> Result<(), AttachE
     let dir = state_dir()?;
     let mut room: Option<Room> = None;
     let mut targets = Vec::new();
-    let mut outcome = Several::of(args.pids.len());
-    for pid in &args.pids {
+    // Two searches may find the same one, whose journal has one writer.
+    let mut pids = args.pids.clone();
+    let mut known = HashSet::new();
+    pids.retain(|pid| known.insert(*pid));
+    let mut outcome = Several::of(pids.len());
+    for pid in &pids {
         let attached = Target::open(*pid, &dir).and_then(|mut target| {
             let room = room.get_or_insert_with(|| Room::for_process(&policy, &target.process));
             let rows = target.pass(&policy, room)?;

@@ -14,6 +14,9 @@ pub enum LaunchError {
     /// No such file.
     #[error("{}: no such program", .0.display())]
     NotFound(PathBuf),
+    /// A folder.
+    #[error("{}: a folder, not a program", .0.display())]
+    Folder(PathBuf),
     /// It cannot be started.
     #[error("{}: not executable; make it so with chmod +x", .0.display())]
     NotExecutable(PathBuf),
@@ -32,6 +35,9 @@ pub enum LaunchError {
         crate::launch::library::OVERRIDE
     )]
     NoLibrary,
+    /// The loader would start the program without it.
+    #[error("{}: {} is no library that can be read", crate::launch::library::OVERRIDE, .0.display())]
+    NotALibrary(PathBuf),
     /// The loader would take its path for two.
     #[error("{}: the loader takes no library whose path has a blank or a colon; move it", .0.display())]
     BadLibraryPath(PathBuf),

@@ -1,6 +1,8 @@
 //! Where the preload library is: beside this command as it is built, or where it is installed.
 
 use std::env;
+use std::fs::File;
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -16,8 +18,8 @@ pub(super) fn find() -> Result<PathBuf, LaunchError> {
     let found = match env::var_os(OVERRIDE) {
         Some(path) => {
             let path = PathBuf::from(path);
-            if !path.is_file() {
-                return Err(LaunchError::NotFound(path));
+            if !is_elf(&path) {
+                return Err(LaunchError::NotALibrary(path));
             }
             path
         }
@@ -38,4 +40,10 @@ pub(super) fn find() -> Result<PathBuf, LaunchError> {
         return Err(LaunchError::BadLibraryPath(found));
     }
     Ok(found)
+}
+
+fn is_elf(path: &Path) -> bool {
+    let mut magic = [0; 4];
+    File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok()
+        && &magic == b"\x7fELF"
 }

@@ -3,6 +3,7 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -31,8 +32,12 @@ impl Program {
             let path = PathBuf::from(name);
             match fs::metadata(&path) {
                 Ok(m) if m.is_file() && m.mode() & 0o111 != 0 => path,
+                Ok(m) if m.is_dir() => return Err(LaunchError::Folder(path)),
                 Ok(_) => return Err(LaunchError::NotExecutable(path)),
-                Err(_) => return Err(LaunchError::NotFound(path)),
+                Err(e) if e.kind() == ErrorKind::NotFound => {
+                    return Err(LaunchError::NotFound(path));
+                }
+                Err(source) => return Err(LaunchError::Refused { path, source }),
             }
         } else {
             in_path(name)?

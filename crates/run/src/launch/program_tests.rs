@@ -18,7 +18,10 @@ fn programs_are_found_as_the_shell_finds_them() {
     assert!(matches!(Program::find("no-such-thing".as_ref()), Err(LaunchError::NotInPath(_))));
     assert!(matches!(Program::find("./no/such".as_ref()), Err(LaunchError::NotFound(_))));
     assert!(matches!(Program::find("/etc/passwd".as_ref()), Err(LaunchError::NotExecutable(_))));
-    assert!(matches!(Program::find("/tmp".as_ref()), Err(LaunchError::NotExecutable(_))));
+    assert!(matches!(Program::find("/tmp".as_ref()), Err(LaunchError::Folder(_))));
+    // Not that there is none.
+    let below = Program::find("/etc/passwd/none".as_ref());
+    assert!(matches!(below, Err(LaunchError::Refused { .. })), "{below:?}");
 }
 
 /// An ELF file with one program header of each kind given.
