@@ -32,6 +32,7 @@ impl Connection {
     pub(super) fn has_to_send(&self) -> bool {
         self.ack_now
             || self.receiver.ack_need() == AckNeed::Now
+            || self.duplicate_acks > 0
             || self.has_unsent()
             || self.probe_due
             || self.tail_probe.is_some()

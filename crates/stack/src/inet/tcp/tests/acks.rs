@@ -223,6 +223,22 @@ pub(super) fn a_fin_that_comes_again_is_answered_each_time() {
 }
 
 #[test]
+pub(super) fn who_counts_duplicates_gets_all_of_them_though_the_ring_fills_up_meanwhile() {
+    let mut t = Setup::new().peer("<mss 1000>").established();
+    t.jam(true);
+    for from in [1_001, 2_001, 3_001] {
+        t.inject(&format!(". {from}:{}(1000) ack 1", from + 1_000));
+    }
+    t.make_room(1);
+    t.advance(ms(5));
+    t.jam(false);
+    for _ in 0..3 {
+        t.expect(". 1:1(0) ack 1");
+    }
+    t.expect_nothing();
+}
+
+#[test]
 pub(super) fn who_counts_duplicates_gets_one_for_each_even_of_segments_that_came_together() {
     // RFC 5681 section 3.2: fast retransmit needs three. With SACK, one says it all.
     for (peer, duplicates) in [("<mss 1000>", 3), ("<mss 1000,sackOK>", 1)] {

@@ -48,8 +48,8 @@ pub(super) trait Floor {
     fn sent(&mut self, now: Instant) -> Vec<Sent>;
     fn deadline(&mut self, now: Instant) -> Option<Instant>;
     fn timer(&mut self, now: Instant);
-    /// The transmit ring has room, or has not.
-    fn jam(&mut self, jammed: bool);
+    /// The transmit ring has room for so many segments at a time.
+    fn make_room(&mut self, segments: u64);
     /// An ICMP error about the segment at `quoted`.
     fn unreachable(&mut self, error: SocketError, quoted: Seq, now: Instant);
     fn too_big(&mut self, mss: u16, quoted: Seq, now: Instant);
@@ -77,7 +77,7 @@ pub(super) struct Bare {
     request: Option<Request>,
     connection: Option<Connection>,
     sent: Vec<Sent>,
-    jammed: bool,
+    room: u64,
 }
 
 impl Bare {
@@ -89,7 +89,7 @@ impl Bare {
             request: None,
             connection: None,
             sent: Vec::new(),
-            jammed: false,
+            room: u64::MAX,
         }
     }
 
@@ -156,12 +156,13 @@ impl Floor for Bare {
 
     fn sent(&mut self, now: Instant) -> Vec<Sent> {
         if let Some(mut connection) = self.connection.take() {
-            let jammed = self.jammed;
+            let room = self.room;
             connection.transmit(now, &mut |outgoing| {
-                if !jammed {
+                let fits = (self.sent.len() as u64) < room;
+                if fits {
                     self.note(outgoing);
                 }
-                !jammed
+                fits
             });
             self.connection = Some(connection);
         }
@@ -189,8 +190,8 @@ impl Floor for Bare {
         }
     }
 
-    fn jam(&mut self, jammed: bool) {
-        self.jammed = jammed;
+    fn make_room(&mut self, segments: u64) {
+        self.room = segments;
     }
 
     fn unreachable(&mut self, error: SocketError, quoted: Seq, _: Instant) {

@@ -289,8 +289,8 @@ impl Floor for OverInet {
         self.inet.tick(&mut OverInet::pass(now));
     }
 
-    fn jam(&mut self, jammed: bool) {
-        self.tape.room.store(if jammed { 0 } else { u64::MAX }, Ordering::Relaxed);
+    fn make_room(&mut self, segments: u64) {
+        self.tape.room.store(segments, Ordering::Relaxed);
     }
 
     fn unreachable(&mut self, error: SocketError, quoted: Seq, now: Instant) {
@@ -391,6 +391,7 @@ const SCRIPTS: &[(&str, fn())] = scripts![
     acks::old_acks_are_not_answered,
     acks::two_confused_peers_do_not_answer_each_other_for_ever,
     acks::a_fin_that_comes_again_is_answered_each_time,
+    acks::who_counts_duplicates_gets_all_of_them_though_the_ring_fills_up_meanwhile,
     acks::who_counts_duplicates_gets_one_for_each_even_of_segments_that_came_together,
     alive::an_idle_connection_is_not_touched,
     alive::keep_alive_asks_after_silence_and_is_content_with_an_answer,

@@ -148,8 +148,13 @@ impl Script {
 
     /// The transmit ring is full from now on, or has room again.
     pub(in super::super) fn jam(&mut self, jammed: bool) {
-        self.say(if jammed { "ring full" } else { "ring empty" });
-        self.floor.jam(jammed);
+        self.make_room(if jammed { 0 } else { u64::MAX });
+    }
+
+    /// The transmit ring takes so many segments at a time from now on.
+    pub(in super::super) fn make_room(&mut self, segments: u64) {
+        self.say(&format!("ring with room for {segments}"));
+        self.floor.make_room(segments);
         self.transmit();
     }
 
