@@ -167,8 +167,12 @@ impl Connection {
         }
         let unsent = self.buffer.end() - start;
         let may = (unsent - 1).min(self.snd_edge() - start).min(self.recovery.room());
+        if may < 2 * len {
+            return true;
+        }
+        // Not before it can be said: recovery may still take it back.
         self.say_cwr |= self.ecn && self.recovery.take_cwr();
-        if may < 2 * len || self.say_cwr {
+        if self.say_cwr {
             return true;
         }
         let end = start + may / len * len;

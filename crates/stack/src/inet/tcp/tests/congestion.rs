@@ -2,6 +2,7 @@
 
 use super::super::{Algorithm, Ecn};
 use super::script::{Script, Setup, ms, secs};
+use std::time::Duration;
 
 /// A path of 50 ms and a buffer that holds all that is written.
 fn wide() -> Script {
@@ -133,8 +134,13 @@ pub(super) fn the_algorithm_may_be_changed_on_the_way() {
 // -- ECN, RFC 3168
 
 fn ecn() -> Script {
+    ecn_over(ms(0))
+}
+
+fn ecn_over(round_trip: Duration) -> Script {
     let mut t = Setup::new().config(|c| c.tcp_ecn = Ecn::On).connect();
     t.expect("SEW 0:0(0)");
+    t.advance(round_trip);
     t.inject("SE. 0:0(0) ack 1 win 65535 <mss 1000,sackOK>");
     t.expect("[not-ect] . 1:1(0) ack 1");
     t
@@ -209,6 +215,39 @@ pub(super) fn an_echo_halves_the_window_once_per_round_trip_and_is_confirmed() {
     t.send(1_000);
     t.expect("P. 11001:12001(1000) ack 1"); // said once
     t.inject(". 1:1(0) ack 12001");
+}
+
+#[test]
+pub(super) fn of_many_segments_the_first_confirms() {
+    let mut t = ecn_over(ms(50));
+    t.send(10_000);
+    t.expect_data(1, 10_001);
+    t.advance(ms(50));
+    t.inject_quietly("E. 1:1(0) ack 10001");
+    t.send(5_000);
+    t.expect("[ect0] W. 10001:11001(1000) ack 1");
+    t.expect("[ect0] . 11001:12001(1000) ack 1");
+    t.expect("[ect0] . 12001:13001(1000) ack 1");
+    t.ignore();
+    t.inject_quietly(". 1:1(0) ack 15001");
+    t.ignore();
+}
+
+#[test]
+pub(super) fn a_reduction_that_is_taken_back_is_not_confirmed() {
+    // Linux's tcp_ecn_withdraw_cwr; meanwhile there was no room for new data.
+    let mut t = ecn_over(ms(100));
+    t.send(16_000);
+    t.expect_data(1, 10_001);
+    t.advance(ms(100));
+    t.inject(". 1:1(0) ack 1 <sack 1001:4001>");
+    t.expect("[not-ect] . 1:1001(1000) ack 1");
+    t.advance(ms(10));
+    t.inject(". 1:1(0) ack 4001 <sack 1:1001>"); // it was only late
+    t.expect("[ect0] . 10001:11001(1000) ack 1");
+    t.expect_data(11_001, 15_001);
+    t.inject(". 1:1(0) ack 15001");
+    t.expect("[ect0] P. 15001:16001(1000) ack 1");
 }
 
 #[test]

@@ -427,6 +427,8 @@ const SCRIPTS: &[(&str, fn())] = scripts![
     congestion::a_mark_is_told_at_once_when_it_is_the_first,
     congestion::an_echo_halves_the_window_once_per_round_trip_and_is_confirmed,
     congestion::an_echo_without_agreement_means_nothing,
+    congestion::of_many_segments_the_first_confirms,
+    congestion::a_reduction_that_is_taken_back_is_not_confirmed,
     faults::an_ack_of_data_not_sent_is_answered_and_nothing_else,
     faults::a_syn_in_the_window_is_challenged_and_changes_nothing,
     faults::a_reset_in_the_window_but_not_at_its_edge_is_challenged,
