@@ -95,7 +95,7 @@ impl Connection {
         if self.snd_wnd == 0 && !self.orphan {
             // RFC 9293 section 3.8.6.1: a sender whose window was closed "SHOULD NOT time out" as long as the
             // peer answers.
-            let patience = self.options.user_timeout.max(config.tcp_rto_max * 2);
+            let patience = self.options.user_timeout.max(config.tcp_rto_max.saturating_mul(2));
             return now.since(self.last_ack_at) > patience;
         }
         if !self.options.user_timeout.is_zero() {
@@ -304,9 +304,10 @@ fn model_timeout(retries: u8, base: Duration, max: Duration) -> Duration {
     let ratio = max.as_nanos() / base.as_nanos().max(1);
     let doublings = ratio.max(1).ilog2().min(30);
     if retries <= doublings {
-        base * ((2 << retries) - 1)
+        base.saturating_mul((2 << retries) - 1)
     } else {
-        base * ((2 << doublings) - 1) + max * (retries - doublings)
+        let doubled = base.saturating_mul((2 << doublings) - 1);
+        doubled.saturating_add(max.saturating_mul(retries - doublings))
     }
 }
 
@@ -321,5 +322,7 @@ mod tests {
         assert_eq!(of(15, 200), Duration::from_millis(924_600));
         assert_eq!(of(6, 1_000), Duration::from_secs(127));
         assert_eq!(of(0, 200), Duration::from_millis(200));
+        let unbounded = model_timeout(200, Duration::from_millis(200), Duration::MAX);
+        assert_eq!(unbounded, Duration::MAX);
     }
 }

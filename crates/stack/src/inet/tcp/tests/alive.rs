@@ -85,6 +85,20 @@ pub(super) fn a_peer_that_does_not_acknowledge_is_given_up_after_fifteen_minutes
 }
 
 #[test]
+pub(super) fn a_timeout_without_bound_ends_nothing() {
+    // Where the peer shuts its window meanwhile, it is twice `tcp_rto_max` that is waited for.
+    let mut t = Setup::new().config(|c| c.tcp_rto_max = Duration::MAX).established();
+    t.send(10);
+    t.expect("P. 1:11(10) ack 1");
+    t.inject(". 1:1(0) ack 1 win 0");
+    t.advance(secs(2_000));
+    assert!(t.ignore() > 5);
+    t.check_state(Established);
+    t.inject(". 1:1(0) ack 11 win 65535");
+    t.silent(secs(5));
+}
+
+#[test]
 pub(super) fn an_icmp_error_meanwhile_says_why() {
     let mut t = Script::established();
     t.send(10);

@@ -399,6 +399,7 @@ const SCRIPTS: &[(&str, fn())] = scripts![
     alive::data_from_the_peer_puts_keep_alive_off,
     alive::keep_alive_switched_on_later_works_too,
     alive::a_peer_that_does_not_acknowledge_is_given_up_after_fifteen_minutes,
+    alive::a_timeout_without_bound_ends_nothing,
     alive::an_icmp_error_meanwhile_says_why,
     alive::user_timeout_gives_up_when_it_says,
     alive::user_timeout_also_ends_who_goes_on_writing,
