@@ -2,7 +2,7 @@
 //! full transmit ring.
 
 use super::super::connection::State::*;
-use super::script::{Script, Setup, ms};
+use super::script::{Script, Setup, ms, secs};
 
 #[test]
 pub(super) fn a_small_segment_goes_out_when_nothing_is_in_flight() {
@@ -121,6 +121,26 @@ pub(super) fn a_full_ring_loses_nothing_and_reorders_nothing() {
     t.advance(ms(5)); // a host looks again by itself
     t.expect_data(1, 5_001);
     assert_eq!(t.acked(), 101, "the data carried the acknowledgment");
+}
+
+#[test]
+pub(super) fn a_burst_that_the_ring_cuts_short_is_gone_on_with_where_it_ended() {
+    let mut t = Setup::new().round_trip(ms(50)).established();
+    t.make_room(3);
+    t.send(8_000);
+    t.expect_data(1, 3_001);
+    t.expect_nothing();
+    let info = t.info();
+    assert_eq!((info.unacked, info.data_segs_out, info.bytes_sent), (3, 3, 3_000));
+    assert_eq!((info.notsent_bytes, info.last_data_sent), (5_000, ms(0)));
+    t.jam(false);
+    t.advance(ms(5)); // a host looks again by itself
+    t.expect_data(3_001, 8_001);
+    t.advance(ms(45));
+    t.inject(". 1:1(0) ack 3001");
+    assert_eq!(t.info().unacked, 5);
+    t.inject(". 1:1(0) ack 8001");
+    t.silent(secs(5));
 }
 
 #[test]

@@ -232,6 +232,22 @@ pub(super) fn a_fin_goes_with_the_last_data() {
 }
 
 #[test]
+pub(super) fn of_many_full_segments_the_last_says_so_and_takes_the_fin() {
+    let mut t = Script::established();
+    t.send(5_000);
+    t.expect_data(1, 4_001);
+    t.expect("P. 4001:5001(1000) ack 1");
+    t.send(10_000);
+    t.expect_data(5_001, 10_001);
+    t.close();
+    t.inject(". 1:1(0) ack 10001");
+    t.expect_data(10_001, 14_001);
+    t.expect("FP. 14001:15002(1000) ack 1");
+    t.inject(". 1:1(0) ack 15002");
+    t.check_state(FinWait2);
+}
+
+#[test]
 pub(super) fn a_fin_with_data_is_taken_with_it() {
     let mut t = Script::established();
     t.inject("PF. 1:502(500) ack 1");
