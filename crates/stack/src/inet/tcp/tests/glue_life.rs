@@ -61,6 +61,39 @@ fn connect_accept_echo_close() {
 }
 
 #[test]
+fn what_begins_time_wait_at_about_the_same_time_ends_it_together() {
+    // Each end is a wake-up; also where the last acknowledgment was lost, and TIME_WAIT began anew.
+    for lost in [false, true] {
+        let mut net = Net::new();
+        let server = net.listen(B, "10.0.0.2:80", ListenOptions::default());
+        let mut joined = Vec::new();
+        for _ in 0..20 {
+            let client = net.connect("10.0.0.1:0", "10.0.0.2:80").unwrap();
+            net.settle();
+            joined.push((client, server.accept().unwrap()));
+        }
+        for (client, served) in &joined {
+            net.advance(ms(5));
+            net.close(client);
+            net.lose = Box::new(move |from, _| lost && from == A);
+            net.close(served);
+            net.lose = Box::new(|_, _| false);
+        }
+        let over = |net: &Net| net.hosts[A].count(Count::TcpExtTW);
+        net.advance(secs(59));
+        assert_eq!(over(&net), 0);
+        let mut ends = 0;
+        for _ in 0..800 {
+            let before = over(&net);
+            net.advance(ms(5));
+            ends += u64::from(over(&net) > before);
+        }
+        assert_eq!(over(&net), 20);
+        assert!(ends <= 2, "lost {lost}: at {ends} times");
+    }
+}
+
+#[test]
 fn what_was_sent_arrives_though_the_application_has_let_go() {
     let mut net = Net::new();
     let (client, served, _server) = net.joined();

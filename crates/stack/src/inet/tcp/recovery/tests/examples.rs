@@ -174,6 +174,21 @@ fn an_idle_window_halves_with_each_timeout_that_goes_by() {
 }
 
 #[test]
+fn a_shorter_pause_changes_nothing_nor_does_any_where_the_host_says_so() {
+    for (matters, pause) in [(true, 100), (false, 3_600_000)] {
+        let mut flow = Flow::with(|settings, _| settings.slow_start_after_idle = matters);
+        let congestion = &mut flow.recovery.congestion;
+        (congestion.cwnd, congestion.ssthresh) = (100 * MSS, 50 * MSS);
+        flow.send(1);
+        flow.wait(RTT).ack(1, &[]);
+        let at = flow.wait(pause).at();
+        flow.recovery.idle_restart(at);
+        let Congestion { cwnd, ssthresh, .. } = flow.recovery.congestion;
+        assert_eq!((cwnd, ssthresh), (100 * MSS, 50 * MSS), "{pause} ms");
+    }
+}
+
+#[test]
 fn what_was_idle_does_not_move_cubics_curve() {
     // RFC 9438 section 5.8. With the idle minute counted, the window would jump by half.
     let mut flow = Flow::new();
@@ -197,6 +212,22 @@ fn what_was_idle_does_not_move_cubics_curve() {
     flow.wait(RTT).ack_all();
     let before = flow.recovery.congestion.ssthresh / MSS;
     assert!((before..before + 5).contains(&flow.cwnd()), "{} from {before}", flow.cwnd());
+}
+
+#[test]
+fn what_is_told_of_at_once_is_as_if_told_of_one_by_one() {
+    for before in [0, 1, 2, 5] {
+        let (mut one_by_one, mut at_once) = (Flow::new(), Flow::new());
+        for flow in [&mut one_by_one, &mut at_once] {
+            flow.send(before);
+            flow.wait(3);
+        }
+        one_by_one.send(4);
+        at_once.recovery.sent(seq(before)..seq(before + 4), at_once.at());
+        let of = |flow: &Flow| (flow.recovery.figures(), flow.recovery.deadline());
+        assert_eq!(of(&at_once), of(&one_by_one), "{before}");
+        assert_eq!(at_once.recovery.room(), one_by_one.recovery.room());
+    }
 }
 
 // --- round trips and the timeout
