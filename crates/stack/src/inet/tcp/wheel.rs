@@ -18,6 +18,9 @@ const LEVELS: usize = 8;
 
 const NONE: u32 = u32::MAX;
 
+/// An empty wheel keeps room for so many timers; what thousands that rest have left is given back.
+const KEEP: usize = 1024;
+
 /// A timer on the wheel. Once it has fired or was cancelled its name means nothing, also after its place was
 /// taken by another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +46,8 @@ pub(super) struct Wheel<T> {
     /// All before it has fired; what is at it may be about to.
     now: u64,
     entries: Vec<Entry<T>>,
+    /// That of an entry never used.
+    generation: NonZeroU32,
     free: u32,
     len: usize,
     /// The first entry of each slot, whose entries are a ring.
@@ -56,6 +61,7 @@ impl<T> Default for Wheel<T> {
         Wheel {
             now: 0,
             entries: Vec::new(),
+            generation: NonZeroU32::MIN,
             free: NONE,
             len: 0,
             slots: [[NONE; SLOTS]; LEVELS],
@@ -88,7 +94,7 @@ impl<T> Wheel<T> {
         let index = match self.entries.get(self.free as usize) {
             Some(entry) => std::mem::replace(&mut self.free, entry.next),
             None => {
-                let generation = NonZeroU32::MIN;
+                let generation = self.generation;
                 let (prev, next) = (NONE, NONE);
                 self.entries.push(Entry { tick, generation, prev, next, place: 0, payload: None });
                 self.entries.len() as u32 - 1
@@ -235,7 +241,19 @@ impl<T> Wheel<T> {
         entry.next = self.free;
         self.free = index;
         self.len -= 1;
-        entry.payload.take()
+        let payload = entry.payload.take();
+        if self.len == 0 && self.entries.len() > KEEP {
+            self.give_back();
+        }
+        payload
+    }
+
+    #[cold]
+    fn give_back(&mut self) {
+        // Behind all there were: old handles stay without meaning.
+        let used = self.entries.iter().map(|entry| entry.generation).max();
+        self.generation = used.unwrap_or(NonZeroU32::MIN);
+        (self.entries, self.free) = (Vec::new(), NONE);
     }
 }
 
@@ -251,6 +269,26 @@ mod tests {
         let mut all = Vec::new();
         while !wheel.drain(now, 3, |_, payload| all.push(payload)) {}
         all
+    }
+
+    #[test]
+    fn a_wheel_that_was_full_and_is_empty_is_small_and_knows_no_old_handle() {
+        let mut wheel = Wheel::default();
+        let fill = |wheel: &mut Wheel<u32>, count| -> Vec<Handle> {
+            (0..count).map(|n| wheel.insert(Instant::from_millis(1), n)).collect()
+        };
+        for round in 0..3 {
+            let old = fill(&mut wheel, 5_000);
+            assert_eq!(fired(&mut wheel, Instant::from_millis(2 + round)).len(), 5_000);
+            assert_eq!(wheel.entries.capacity(), 0);
+            let new = fill(&mut wheel, 5_000);
+            assert!(old.iter().all(|handle| wheel.cancel(*handle).is_none()));
+            assert!(new.iter().all(|handle| wheel.cancel(*handle).is_some()));
+        }
+        // Few are kept: who takes turns allocates nothing.
+        fill(&mut wheel, 100);
+        fired(&mut wheel, Instant::from_millis(9));
+        assert!(wheel.entries.capacity() >= 100);
     }
 
     #[test]
