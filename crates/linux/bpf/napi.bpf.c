@@ -1,7 +1,7 @@
 /* Who drives each receive queue, and whether it was worth it: every pass over a NAPI instance, by kind.
  *
  * A pass is told apart at its end (tp_btf/napi_poll): no id: the per-CPU backlog and other instances that cannot
- * be busy polled; IN_BUSY_POLL: a spin; else inside NET_RX: softirq; else a thread named napi/: threaded; else
+ * be busy polled; inside NET_RX: softirq; else IN_BUSY_POLL: a spin; else a thread named napi/: threaded; else
  * the last pass of a busy poll, which gives the queue back to its interrupt.
  * Counters are per CPU, so nothing here waits for another CPU.
  */
@@ -92,7 +92,8 @@ int napi_poll(u64 *args) {
     if (!cpu)
         return 0;
     u32 id = napi->napi_id;
-    int spin = (napi->state & in_busy_poll) != 0;
+    /* A softirq has let go of the instance by now: the bit may be of another CPU's busy poll, begun since. */
+    int spin = !cpu->in_net_rx && (napi->state & in_busy_poll) != 0;
     int thread = !spin && !cpu->in_net_rx && is_napi_thread();
     int rearm = !spin && !cpu->in_net_rx && !thread;
     u64 who = spin || rearm ? current_pid_tgid() : 0;

@@ -5,7 +5,8 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -197,6 +198,45 @@ fn passes_are_told_apart_with_and_without_busy_polling() {
     let me = Some(std::process::id());
     let spun = |p: &Passes| p.pid == me && p.tid.is_some() && p.spin_hits > 0 && !p.cpus.is_empty();
     assert!(rows.iter().any(spun), "{rows:#?}");
+}
+
+/// The receiver takes hold of the queue again as soon as a softirq of the sender's has let go of it.
+#[test]
+fn the_passes_of_softirqs_are_no_busy_polls_of_whom_they_interrupt() {
+    needs_root!();
+    let lab = Lab::builder().build().unwrap();
+    let mut counter = Counter::start().unwrap();
+    let bind =
+        |host: &LabHost| host.enter(|| UdpSocket::bind((host.ipv4(), 703)).unwrap()).unwrap();
+    let (server, client) = (bind(&lab.server), bind(&lab.client));
+    sockopt::set_busy_poll(&server, 1).unwrap();
+    server.set_nonblocking(true).unwrap();
+    client.connect((lab.server.ipv4(), 703)).unwrap();
+    let done = Arc::new(AtomicBool::new(false));
+    let ended = Arc::clone(&done);
+    let receiver = lab.server.spawn_thread(lab.server.cpu(), move || {
+        while !ended.load(Relaxed) {
+            let _ = server.recv(&mut [0; 64]);
+        }
+        rustix::thread::gettid()
+    });
+    let sender = lab.client.spawn_thread(lab.client.cpu(), move || {
+        for _ in 0..100_000 {
+            // A full queue is as good.
+            let _ = client.send(b"flood");
+        }
+        rustix::thread::gettid()
+    });
+    let sender = sender.unwrap().join().unwrap();
+    done.store(true, Relaxed);
+    let receiver = receiver.unwrap().join().unwrap();
+    let rows = counter.read().unwrap();
+    let of = |tid: rustix::thread::Pid| {
+        let tid = Some(tid.as_raw_nonzero().get() as u32);
+        rows.iter().filter(|row| row.tid == tid).collect::<Vec<_>>()
+    };
+    assert!(!of(receiver).is_empty(), "{rows:#?}");
+    assert!(of(sender).is_empty(), "{:#?}", of(sender));
 }
 
 #[test]

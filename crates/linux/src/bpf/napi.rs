@@ -113,8 +113,9 @@ impl Counter {
         })?;
         let mask = 1u64.checked_shl(bit).unwrap_or(0).to_ne_bytes();
         let mut programs = Programs::load("napi", OBJECT, &[("in_busy_poll", &mask)])?;
-        // The flags of a CPU first, what reads them last.
-        for tracepoint in ["softirq_entry", "softirq_exit", "sched_waking", "napi_poll"] {
+        // The flags of a CPU first, what reads them last; an entry whose exit is not seen would make softirqs of all
+        // its busy polls.
+        for tracepoint in ["softirq_exit", "softirq_entry", "sched_waking", "napi_poll"] {
             programs.attach_tracepoint(tracepoint)?;
         }
         Ok(Counter(programs))
