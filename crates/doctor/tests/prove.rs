@@ -74,6 +74,12 @@ fn proof(report: &Report) -> &Finding {
     one
 }
 
+/// What is said of the passes of softirqs.
+fn softirqs(finding: &Finding) -> Option<&str> {
+    let found = finding.evidence.iter().find(|e| e.read == "napi:napi_poll, softirqs");
+    found.map(|e| e.said.as_str())
+}
+
 fn apart() -> Lab {
     Lab::builder().build().unwrap()
 }
@@ -102,7 +108,11 @@ fn the_verdict_agrees_with_the_latency() {
     let off = PingPong::start(apart(), 0, 0.0);
     for device in [false, true] {
         let report = off.prove(device);
-        assert_eq!(proof(&report).rule.code, "BP-PROVE-OFF", "{:#?}", proof(&report));
+        let proof = proof(&report);
+        assert_eq!(proof.rule.code, "BP-PROVE-OFF", "{proof:#?}");
+        // Somebody else's passes bring its packets.
+        let softirqs = softirqs(proof).unwrap();
+        assert!(!softirqs.starts_with("0 "), "{proof:#?}");
     }
     let off = off.end();
 
@@ -160,6 +170,7 @@ fn what_is_switched_on_and_polls_nothing_has_no_effect() {
     let report = backlog.prove(false);
     let found = proof(&report);
     assert_eq!(found.rule.code, "BP-PROVE-NO-EFFECT", "{found:#?}");
+    assert_eq!(softirqs(found), None, "its queue is not known");
 }
 
 #[test]

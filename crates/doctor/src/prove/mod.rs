@@ -7,10 +7,10 @@ mod count;
 mod show;
 mod verdict;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use busypoll_linux::link::Links;
-use busypoll_linux::netns;
+use busypoll_linux::{NapiId, netns};
 
 use crate::process::{Census, Life, Napis};
 use crate::{Error, Report, Scope};
@@ -27,6 +27,8 @@ struct Target {
     /// Processes, and devices behind them, for which busy polling is switched on.
     on: BTreeSet<u32>,
     on_devices: BTreeSet<Device>,
+    /// The NAPI instances that bring each process its packets.
+    queues: BTreeMap<u32, BTreeSet<NapiId>>,
     /// Nothing was asked for: a device without packets is not worth a line.
     any: bool,
 }
@@ -60,13 +62,17 @@ impl Target {
             process.is_none()
         });
         let (mut on, mut on_devices) = (BTreeSet::new(), BTreeSet::new());
+        let mut queues: BTreeMap<u32, BTreeSet<NapiId>> = BTreeMap::new();
         for process in census.processes.values() {
             let polling = process.has_switched_on();
             if polling {
                 on.insert(process.pid);
             }
             for (_, socket) in process.sockets() {
-                if let Some(Life::Alive(place)) = socket.napi.map(|id| napis.life(id)) {
+                if let Some(id) = socket.napi
+                    && let Life::Alive(place) = napis.life(id)
+                {
+                    queues.entry(process.pid).or_default().insert(id);
                     let device = (place.netns, place.device.clone());
                     if polling {
                         on_devices.insert(device.clone());
@@ -81,6 +87,6 @@ impl Target {
             let links = Links::open()?.all()?.into_iter().filter(|l| l.up && !l.loopback);
             devices.extend(links.map(|link| (here, link.name)));
         }
-        Ok(Target { devices, pids, on, on_devices, any })
+        Ok(Target { devices, pids, on, on_devices, queues, any })
     }
 }

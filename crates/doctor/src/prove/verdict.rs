@@ -24,6 +24,8 @@ struct Case<'a> {
     subject: Subject,
     /// Of all passes over its queues.
     sum: Passes,
+    /// Whether any of its queues is known: of others the passes by softirqs are not in the sum.
+    queues: bool,
     /// Of its own spinners.
     rows: Vec<&'a Passes>,
     /// Found by busy polling, and all there were: packets of a device, waits of a process.
@@ -95,6 +97,7 @@ impl<'a> Case<'a> {
             unit: "packets",
             on,
             sum,
+            queues: true,
             rows: device.rows.iter().filter(|row| row.tid.is_some()).collect(),
         }
     }
@@ -102,11 +105,12 @@ impl<'a> Case<'a> {
     /// Each wait for a packet ends with a find of a busy poll, or by sleeping.
     fn of_process(pid: u32, target: &Target, counts: &Counts, rows: &'a [Passes]) -> Self {
         let own: Vec<&Passes> = rows.iter().filter(|row| row.pid == Some(pid)).collect();
-        let polled: BTreeSet<_> = own.iter().filter_map(|row| row.napi).collect();
+        let mut queues = target.queues.get(&pid).cloned().unwrap_or_default();
+        queues.extend(own.iter().filter_map(|row| row.napi));
         let mut sum = Passes::default();
         own.iter().for_each(|row| sum.add(row));
         let (found, slept) = (sum.spin_hits, counts.slept(pid));
-        for row in rows.iter().filter(|row| row.napi.is_some_and(|id| polled.contains(&id))) {
+        for row in rows.iter().filter(|row| row.napi.is_some_and(|id| queues.contains(&id))) {
             if row.pid.is_none() {
                 sum.add(row);
             }
@@ -116,6 +120,7 @@ impl<'a> Case<'a> {
         Case {
             subject,
             sum,
+            queues: !queues.is_empty(),
             rows: own,
             found,
             all: found + slept,
@@ -214,9 +219,12 @@ impl<'a> Case<'a> {
             sum.spin_empty,
             sum.rearm,
         );
-        let mut finding = finding
-            .evidence("napi:napi_poll, busy polls", spins)
-            .evidence("napi:napi_poll, softirqs", passes(sum.softirq, sum.softirq_packets));
+        let finding = finding.evidence("napi:napi_poll, busy polls", spins);
+        if !self.queues {
+            return finding;
+        }
+        let softirqs = passes(sum.softirq, sum.softirq_packets);
+        let mut finding = finding.evidence("napi:napi_poll, softirqs", softirqs);
         if sum.threaded > 0 {
             let read = "napi:napi_poll, NAPI threads";
             finding = finding.evidence(read, passes(sum.threaded, sum.threaded_packets));
