@@ -109,9 +109,9 @@ fn timers_left_set_are_found_and_taken_back() {
         irq_suspend_timeout_ns: Some(suspend),
         threaded: None,
     };
-    for (change, code) in [
-        (change(2_000_000, 10, 0), "BP-GRO-FLUSH-NO-POLLER"),
-        (change(0, 10, 0), "BP-DEFER-WITHOUT-FLUSH"),
+    for (change, code, read) in [
+        (change(2_000_000, 10, 0), "BP-GRO-FLUSH-NO-POLLER", "napi-get gro-flush-timeout"),
+        (change(0, 10, 0), "BP-DEFER-WITHOUT-FLUSH", "napi-get defer-hard-irqs"),
     ] {
         let lab = Lab::builder().build().unwrap();
         let host = &lab.server;
@@ -123,6 +123,8 @@ fn timers_left_set_are_found_and_taken_back() {
         .unwrap();
         let report = ask(host, host.interface());
         assert_eq!(codes(&report), [code]);
+        // The device's files still say 0.
+        assert_eq!(about_devices(&report)[0].evidence[0].read, read);
         cure(host, &report);
         assert_eq!(codes(&ask(host, host.interface())), [""; 0], "after the cure of {code}");
     }

@@ -17,13 +17,18 @@ pub(super) fn check(link: &Link, device: &Device, sources: &Sources, report: &mu
         let sysfs = sources.sysfs.as_ref()?;
         sysfs.attribute(&link.name, name)?.parse::<u64>().ok()
     };
-    let of_device = [sysfs(FLUSH).unwrap_or(0), sysfs(DEFER).unwrap_or(0), 0];
+    let files = [(FLUSH, sysfs(FLUSH)), (DEFER, sysfs(DEFER))];
+    let of_device = [files[0].1.unwrap_or(0), files[1].1.unwrap_or(0), 0];
     let of_instances = device.napis.iter().map(|n| settings(n, of_device));
     // One finding for all instances: one command cures them.
     let all: Vec<[u64; 3]> = of_instances.chain([of_device]).collect();
     let any = |rule: fn(&[u64; 3]) -> bool| all.iter().find(|s| rule(s)).copied();
     let subject = || Subject::device(&link.name);
-    let read = |name: &str| format!("/sys/class/net/{}/{name}, napi-get", link.name);
+    // The file says nothing of an instance that has a value of its own.
+    let read = |name: &str, value: u64| match files.contains(&(name, Some(value))) {
+        true => format!("/sys/class/net/{}/{name}", link.name),
+        false => format!("napi-get {}", name.trim_start_matches("napi_").replace('_', "-")),
+    };
 
     if let Some([flush, ..]) = any(|[flush, ..]| *flush > 0)
         && let pollers = Pollers::of(device)
@@ -31,7 +36,7 @@ pub(super) fn check(link: &Link, device: &Device, sources: &Sources, report: &mu
     {
         let what = format!("packets may wait {}us for a timer", flush as f64 / 1e3);
         let found = GRO_FLUSH_NO_POLLER.finding(subject(), what);
-        let found = found.evidence(read(FLUSH), format!("{flush} ns"));
+        let found = found.evidence(read(FLUSH, flush), format!("{flush} ns"));
         let [read, said] = pollers.evidence;
         let found = found.evidence(read, said);
         // A deferral left behind would be the next finding.
@@ -41,10 +46,11 @@ pub(super) fn check(link: &Link, device: &Device, sources: &Sources, report: &mu
         }
         report.add(found.remedy(command));
     }
-    if let Some([_, defer, _]) = any(|[flush, defer, _]| *flush == 0 && *defer > 0) {
+    if let Some([flush, defer, _]) = any(|[flush, defer, _]| *flush == 0 && *defer > 0) {
         let what = format!("defer-hard-irqs is {defer} and gro-flush-timeout 0");
-        let found = DEFER_WITHOUT_FLUSH.finding(subject(), what).evidence(read(DEFER), defer);
-        let found = found.evidence(read(FLUSH), "0 ns");
+        let found =
+            DEFER_WITHOUT_FLUSH.finding(subject(), what).evidence(read(DEFER, defer), defer);
+        let found = found.evidence(read(FLUSH, flush), format!("{flush} ns"));
         report.add(found.remedy(sources.sysfs_command(&link.name, DEFER, "0")));
     }
     if let Some([flush, defer, suspend]) =
