@@ -74,6 +74,10 @@ pub(super) fn of(process: &Path) -> io::Result<Vec<Thread>> {
 
 /// `NUMBER 0xARG0 … 0xARG5 0xSP 0xPC`, `-1 0xSP 0xPC`, or `running`.
 fn wait(line: &str, process: &Path) -> Wait {
+    // A thread of the kernel's own was never in a program: its registers are zeros, or its maker's but for these two.
+    if line.trim_end().ends_with(" 0x0 0x0") {
+        return Wait::Other(-1);
+    }
     let mut words = line.split_whitespace();
     let number = match words.next() {
         Some("running") => return Wait::Running,
@@ -156,6 +160,7 @@ mod tests {
             (epoll.as_str(), Wait::Epoll { fd: 5 }),
             ("running", Wait::Running),
             ("-1 0x7ffe 0x7f", Wait::Other(-1)),
+            ("0 0x0 0x0 0x0 0x0 0x0 0x0 0x0 0x0\n", Wait::Other(-1)),
             ("9999 0x1 0x2 0x3 0x4 0x5 0x6 0x7 0x8", Wait::Other(9999)),
             ("", Wait::Unknown),
         ] {
