@@ -45,7 +45,7 @@ pub enum Error {
         address: std::net::IpAddr,
     },
     /// The device lacks a facility that others have.
-    #[error("{device}: {what} is not supported by this device")]
+    #[error("{device} does not support this: {what}")]
     DeviceLacks {
         /// The device's name.
         device: String,

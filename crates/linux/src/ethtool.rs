@@ -123,7 +123,7 @@ impl Ethtool {
         // struct ethtool_drvinfo: cmd, then driver, version, fw_version, bus_info of 32 bytes each.
         let mut request = [0; 49];
         request[0] = GDRVINFO;
-        self.ask("the driver", &mut request)?;
+        self.ask("telling its driver", &mut request)?;
         let text = |at: usize| string(&request[1 + 8 * at..9 + 8 * at]);
         Ok(Driver { name: text(0), version: text(1), firmware: text(2), bus: text(3) })
     }

@@ -162,6 +162,8 @@ fn ethtool_sees_and_changes_what_the_device_has() {
         assert!(matches!(veth.coalesce(), Err(Error::DeviceLacks { .. })));
         let change = CoalesceChange { rx_usecs: Some(0), ..Default::default() };
         assert!(matches!(veth.set_coalesce(change), Err(Error::DeviceLacks { .. })));
+        let lacks = Ethtool::open("lo").err().unwrap().to_string();
+        assert_eq!(lacks, "lo does not support this: telling its driver");
         for name in ["nosuch0", "", "a-name-much-too-long", concat!("lo", "\0", "x")] {
             assert!(matches!(Ethtool::open(name), Err(Error::NoDevice { .. })), "{name:?}");
         }
