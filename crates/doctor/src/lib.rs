@@ -34,7 +34,7 @@ use std::time::Duration;
 
 pub use error::Error;
 pub use finding::{Evidence, Finding, Subject, Verdict};
-pub use report::Report;
+pub use report::{Report, Style};
 pub use rules::Rule;
 
 /// What the user asked about.
@@ -83,4 +83,9 @@ pub fn diagnose(scope: &Scope) -> Result<Report, Error> {
         check(scope, &mut report)?;
     }
     Ok(report)
+}
+
+/// `one queue`, `2 queues`.
+fn count(n: usize, what: &str) -> String {
+    if n == 1 { format!("one {what}") } else { format!("{n} {what}s") }
 }

@@ -5,7 +5,7 @@ mod programs;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-use busypoll_doctor::{Finding, Report, Scope, Subject, Verdict, diagnose};
+use busypoll_doctor::{Finding, Report, Scope, Style, Subject, Verdict, diagnose};
 use busypoll_lab::{Lab, LabHost, needs, needs_root};
 use busypoll_linux::ethtool::{Ethtool, GRO};
 use busypoll_linux::netdev::{NapiChange, Netdev};
@@ -202,6 +202,34 @@ fn an_epoll_with_parameters_and_without() {
     packet(&lab, 701);
     found(&[program.pid()], "BP-EPOLL-READY");
     no_fault(&[program.pid()]);
+}
+
+#[test]
+fn an_epoll_is_told_with_all_it_watches_and_the_queue_of_its_sockets() {
+    needs_all!();
+    let lab = lab();
+    for (watched, words) in [
+        ("[s]", "epoll, watches one thing; "),
+        ("[s, l]", "epoll, watches 2 things, 1 of them can poll; "),
+    ] {
+        let mut program = python(
+            &lab.server,
+            &format!(
+                "s = udp(700); l = socket.create_server(('', 701)); e = epoll({watched})\n\
+                 say(); s.recv(9); say(); heard()"
+            ),
+        );
+        program.hear();
+        packet(&lab, 700);
+        program.hear();
+        let report = report(&[program.pid()]);
+        let mut text = Vec::new();
+        report.write_text(&mut text, Style { colour: false }).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let line =
+            text.lines().find(|line| line.contains(words)).unwrap_or_else(|| panic!("{text}"));
+        assert!(line.contains(lab.server.interface()) && !line.contains("no napi"), "{line}");
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ use super::{Life, Process};
 use crate::rules::{
     EPOLL_NO_NAPI, EPOLL_OFF, EPOLL_READY, EPOLL_SEVERAL, PREFER_NO_DEFER, URING_OFF,
 };
-use crate::{Finding, Rule};
+use crate::{Finding, Rule, count};
 
 impl Judge<'_> {
     pub(super) fn epoll(&mut self, process: &Process, fd: RawFd, params: EpollParams) {
@@ -23,6 +23,7 @@ impl Judge<'_> {
         if members.is_empty() {
             return;
         }
+        let sockets = count(members.len(), "socket");
         let say = |rule: &'static Rule, what: String| -> Finding {
             let EpollParams { busy_poll_usecs, busy_poll_budget, prefer_busy_poll } = params;
             let settings = format!(
@@ -31,7 +32,7 @@ impl Judge<'_> {
             );
             rule.finding(process.descriptor(fd, "epoll"), what)
                 .evidence("EPIOCGPARAMS", settings)
-                .evidence(format!("/proc/{}/fdinfo/{fd}", process.pid), count(members.len()))
+                .evidence(format!("/proc/{}/fdinfo/{fd}", process.pid), &sockets)
         };
         if !self.epoll_is_on(params) {
             // Where a member has SO_BUSY_POLL, that is the finding; where all are local, nothing would cure it.
@@ -41,7 +42,7 @@ impl Judge<'_> {
                     Some(_) => "and sleeps at once",
                     None => "without busy-poll parameters",
                 };
-                let what = format!("waits for {} {how}", count(members.len()));
+                let what = format!("waits for {sockets} {how}");
                 let found =
                     say(&EPOLL_OFF, what).evidence("net.core.busy_poll", self.host_evidence());
                 self.add(process.pid, found.remedy(format!("busypoll attach {}", process.pid)));
@@ -63,18 +64,17 @@ impl Judge<'_> {
             [] => {
                 let here = members.iter().all(|s| self.napis.is_local(s));
                 let why = if here { ": their packets do not leave this host" } else { "" };
-                say(&EPOLL_NO_NAPI, format!("none of {} has one{why}", count(members.len())))
+                say(&EPOLL_NO_NAPI, format!("none of {sockets} has one{why}"))
             }
             [place] if params.prefer_busy_poll && !defers(place) => {
                 let what = format!("prefer_busy_poll, but {}", not_deferred(place));
                 say(&PREFER_NO_DEFER, what).remedy(defer(process, place))
             }
-            [place] => say(&EPOLL_READY, format!("{} of {place}", count(members.len()))),
+            [place] => say(&EPOLL_READY, format!("{sockets} of {place}")),
             [first, ..] => {
                 let list: Vec<String> = alive.iter().map(|(id, p)| format!("{id} ({p})")).collect();
                 let shown = list.get(..6).map_or_else(|| list.join(", "), |l| l.join(", ") + ", …");
-                let what =
-                    format!("{} on {} NAPI instances: {shown}", count(members.len()), list.len());
+                let what = format!("{sockets} on {} NAPI instances: {shown}", list.len());
                 let finding = say(&EPOLL_SEVERAL, what);
                 match one_queue(&places, process, first) {
                     Some(command) => finding.remedy(command),
@@ -103,10 +103,6 @@ fn one_queue(places: &[&Place], process: &Process, first: &Place) -> Option<Stri
     same.then(|| {
         process.in_its_namespace(first, format!("ethtool -L {} {channels} 1", first.device))
     })
-}
-
-fn count(members: usize) -> String {
-    if members == 1 { "one socket".into() } else { format!("{members} sockets") }
 }
 
 impl Process {

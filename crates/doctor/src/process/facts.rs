@@ -1,5 +1,6 @@
 //! How every looked-at socket and epoll instance stands, without judging: the report's facts.
 
+use busypoll_linux::NapiId;
 use busypoll_linux::bpf::files::{Kind, Socket};
 use busypoll_linux::process::Wait;
 use serde::Serialize;
@@ -7,7 +8,7 @@ use std::os::fd::RawFd;
 
 use super::descriptors::words;
 use super::{Census, Life, Napis, Process};
-use crate::{Report, Scope};
+use crate::{Report, Scope, count};
 
 /// A process in the JSON report.
 #[derive(Serialize)]
@@ -26,6 +27,7 @@ struct DescriptorFacts {
     busy_poll_usecs: u64,
     prefer_busy_poll: bool,
     busy_poll_budget: u16,
+    /// Of an epoll instance that has none, that of a socket it watches.
     napi_id: Option<u32>,
     /// `alive`, `dead`, `unknown`; none without an id.
     napi: Option<&'static str>,
@@ -62,19 +64,30 @@ fn of_file(process: &Process, fd: RawFd, kind: &Kind, napis: &Napis) -> Option<D
     Some(match kind {
         Kind::Socket(socket) => of_socket(process, fd, socket, napis),
         Kind::Epoll { params, napi } => {
-            let members = process.members(fd).len();
+            let members = process.members(fd);
             // An instance that watches timers and pipes is nobody's business here.
-            if seen && members == 0 {
+            if seen && members.is_empty() {
                 return None;
             }
-            let what = if seen { format!("epoll of {members} sockets") } else { "epoll".into() };
+            let watched = process.watches.get(&fd).map_or(0, Vec::len);
+            let what = match (seen, members.len()) {
+                (false, _) => "epoll".into(),
+                // The rest are listeners, timers, pipes.
+                (true, able) if able < watched => {
+                    format!("epoll, watches {}, {able} of them can poll", count(watched, "thing"))
+                }
+                (true, _) => format!("epoll, watches {}", count(watched, "thing")),
+            };
+            // It takes its queue from a socket when it has events, and forgets it when it has spun in vain.
+            let alive = |id: &NapiId| matches!(napis.life(*id), Life::Alive(_));
+            let napi = napi.or_else(|| members.iter().filter_map(|s| s.napi).find(alive));
             let waiting = process.threads.values().any(|t| t.waits.contains(&Wait::Epoll { fd }));
             DescriptorFacts {
                 waits: if waiting { "a thread waits" } else { "nobody waits" }.into(),
                 busy_poll_usecs: params.busy_poll_usecs.into(),
                 prefer_busy_poll: params.prefer_busy_poll,
                 busy_poll_budget: params.busy_poll_budget,
-                ..DescriptorFacts::of_napi(fd, what, *napi, napis)
+                ..DescriptorFacts::of_napi(fd, what, napi, napis)
             }
         }
         Kind::Uring(ring) => DescriptorFacts {
@@ -96,7 +109,7 @@ fn of_socket(process: &Process, fd: RawFd, socket: &Socket, napis: &Napis) -> De
 }
 
 impl DescriptorFacts {
-    fn of_napi(fd: RawFd, what: String, id: Option<busypoll_linux::NapiId>, napis: &Napis) -> Self {
+    fn of_napi(fd: RawFd, what: String, id: Option<NapiId>, napis: &Napis) -> Self {
         let life = id.map(|id| napis.life(id));
         let place = match life {
             Some(Life::Alive(place)) => Some(place),
