@@ -130,7 +130,7 @@ impl fmt::Display for Subject {
             Subject::Machine => f.write_str("machine"),
             Subject::Device { name } => f.write_str(name),
             Subject::PeerDevice { name, netns, of } => {
-                write!(f, "{name} in {netns}, the other end of {of},")
+                write!(f, "{name} in {netns} (the other end of {of})")
             }
             Subject::Napi { device, id } => write!(f, "{device} napi {id}"),
             Subject::Queue { device, queue } => write!(f, "{device} queue {queue}"),

@@ -6,7 +6,7 @@ mod common;
 use std::net::UdpSocket;
 use std::time::Duration;
 
-use busypoll_doctor::{Scope, Verdict, diagnose};
+use busypoll_doctor::{Scope, Style, Verdict, diagnose};
 use busypoll_lab::{Lab, LabHost, needs, needs_root};
 use busypoll_linux::netdev::{NapiChange, Netdev};
 use busypoll_linux::sockopt;
@@ -40,6 +40,12 @@ fn veth_is_judged_right_in_every_state_and_cured_at_both_ends() {
         expected.extend([["BP-VETH-GRO-OFF"; 2]].into_iter().flatten().filter(|_| !gro));
         expected.extend([["BP-VETH-TSO-ON"; 2]].into_iter().flatten().filter(|_| tso));
         assert_eq!(codes(&report), expected, "gro {gro} tso {tso}");
+        let mut text = Vec::new();
+        report.write_text(&mut text, Style { colour: false }).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        // veth's queues name no instance, and yet a program polls its AF_XDP sockets.
+        assert!(text.contains("one receive queue; AF_XDP: copy"), "{text}");
+        assert!(text.contains("only its program can poll") && !text.contains(",:"), "{text}");
         let good = expected.is_empty();
         assert_eq!(ids(&lab), [good; 2], "gro {gro} tso {tso}");
 
@@ -95,6 +101,7 @@ fn rps_is_found_and_switched_off_in_the_right_sysfs() {
     let report = ask(&lab.server, device);
     assert_eq!(codes(&report), ["BP-RPS"]);
     let finding = about_devices(&report)[0];
+    assert!(finding.what.contains("packets of one queue to"), "{}", finding.what);
     assert!(finding.evidence.iter().any(|e| e.read.contains("rx-1/rps_cpus")), "{finding:?}");
     cure(&lab.server, &report);
     assert_eq!(codes(&ask(&lab.server, device)), [""; 0]);

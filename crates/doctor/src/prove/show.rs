@@ -4,7 +4,7 @@ use busypoll_linux::bpf::napi::Passes;
 use serde::Serialize;
 
 use super::count::Counts;
-use crate::Report;
+use crate::{Report, count};
 
 /// A row of the JSON report.
 #[derive(Serialize)]
@@ -54,9 +54,9 @@ fn line(device: &str, p: &Passes) -> String {
     let napi = p.napi.map_or_else(|| "no napi".into(), |id| format!("napi {id}"));
     match (p.pid, p.tid) {
         (Some(pid), Some(tid)) => format!(
-            "{device} {napi}  thread {tid} of {}[{pid}]: {} hits, {} empty, {} re-armed",
+            "{device} {napi}  thread {tid} of {}[{pid}]: {}, {} empty, {} re-armed",
             crate::process::name(pid),
-            p.spin_hits,
+            count(p.spin_hits as usize, "hit"),
             p.spin_empty,
             p.rearm
         ),

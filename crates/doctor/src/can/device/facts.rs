@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::Sources;
 use crate::fit::nic::Nic;
-use crate::{Report, Subject};
+use crate::{Report, Subject, count};
 
 /// One device.
 #[derive(Debug, Serialize)]
@@ -24,7 +24,8 @@ pub(crate) struct Device {
     pub(crate) queues: Vec<ReceiveQueue>,
     /// What AF_XDP sockets get: the packet itself, a copy, or one by way of the kernel's buffers.
     af_xdp: Option<&'static str>,
-    /// Whether AF_XDP sockets can busy poll: whether queues name their NAPI instances.
+    /// Whether the kernel can busy poll for AF_XDP sockets: whether queues name their NAPI instances. Who spins on
+    /// the rings needs no kernel for it.
     af_xdp_busy_poll: Option<bool>,
     /// Its interrupts and how they are coalesced.
     pub(crate) nic: Nic,
@@ -95,12 +96,12 @@ impl Device {
         let bus = self.bus.as_deref().map_or(String::new(), |bus| format!(" at {bus}"));
         let mut head = format!("{}  {kind}, driver {driver}{bus}, mtu {}", self.name, self.mtu);
         if !self.queues.is_empty() {
-            head += &format!(", {} receive queues", self.queues.len());
+            head += &format!(", {}", count(self.queues.len(), "receive queue"));
         }
         if let Some(af_xdp) = self.af_xdp {
             let polls = match self.af_xdp_busy_poll {
-                Some(true) => ", busy poll possible",
-                Some(false) => ", busy poll impossible (queues name no NAPI)",
+                Some(true) => ", the kernel can busy poll for it",
+                Some(false) => ", only its program can poll, not the kernel (queues name no NAPI)",
                 None => "",
             };
             head += &format!("; AF_XDP: {af_xdp}{polls}");

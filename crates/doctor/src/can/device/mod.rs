@@ -19,7 +19,7 @@ use busypoll_linux::sysfs::Sysfs;
 use self::pollers::Pollers;
 use crate::fit::coalesce;
 use crate::rules;
-use crate::{Error, Report, Scope, Subject};
+use crate::{Error, Report, Scope, Subject, count};
 
 /// The kernel's interfaces to devices, each opened once; what could not be is told once.
 pub(crate) struct Sources {
@@ -149,8 +149,8 @@ fn look_at(
     }
     xdp::check(link, &device, report);
     if report.faults() == before && below.is_empty() && !device.napis.is_empty() {
-        let s = if device.napis.len() == 1 { "" } else { "s" };
-        let what = format!("packets carry the ids of {} NAPI instance{s}", device.napis.len());
+        let of = count(device.napis.len(), "NAPI instance");
+        let what = format!("packets carry the ids of {of}");
         report.add(rules::DEVICE_OK.finding(subject(), what));
     }
     all.push(device);

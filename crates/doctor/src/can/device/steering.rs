@@ -6,7 +6,7 @@ use busypoll_linux::link::Link;
 
 use super::Sources;
 use crate::rules::{RFS, RPS};
-use crate::{Report, Subject};
+use crate::{Report, Subject, count};
 
 pub(super) fn check(link: &Link, sources: &Sources, report: &mut Report) {
     let Some(sysfs) = &sources.sysfs else { return };
@@ -25,7 +25,7 @@ pub(super) fn check(link: &Link, sources: &Sources, report: &mut Report) {
     };
     let rps = each("rps_cpus");
     if !rps.is_empty() {
-        let what = format!("RPS sends packets of {} queues to other CPUs", rps.len());
+        let what = format!("RPS sends packets of {} to other CPUs", count(rps.len(), "queue"));
         report.add(tell(&RPS, "rps_cpus", rps, what));
     }
     let rfs = each("rps_flow_cnt");
@@ -33,7 +33,7 @@ pub(super) fn check(link: &Link, sources: &Sources, report: &mut Report) {
     let table = "/proc/sys/net/core/rps_sock_flow_entries";
     let flows = fs::read_to_string(table).unwrap_or_default();
     if !rfs.is_empty() && is_set(flows.trim()) {
-        let what = format!("RFS steers packets of {} queues by flow", rfs.len());
+        let what = format!("RFS steers packets of {} by flow", count(rfs.len(), "queue"));
         let found = tell(&RFS, "rps_flow_cnt", rfs, what);
         report.add(found.evidence(table, flows.trim()));
     }
