@@ -134,7 +134,7 @@ cases! { mixed:
 }
 
 cases! { late:
-    called_out unnamed unnamed_polled taken_out inherited reserved blocking had_waited shared connected
+    called_out unnamed unnamed_polled taken_out inherited reserved blocking passed_on had_waited shared connected
 }
 
 cases! { below: streams numbers cancelled }

@@ -73,6 +73,13 @@ fn with_address<T>(
     }
 }
 
+/// Whether `fd` is non-blocking.
+pub(crate) fn is_nonblocking(fd: RawFd) -> bool {
+    // SAFETY: a plain system call.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    flags >= 0 && flags & libc::O_NONBLOCK != 0
+}
+
 /// A new non-blocking eventfd.
 pub(crate) fn eventfd() -> io::Result<OwnedFd> {
     // SAFETY: a plain system call.

@@ -1,6 +1,7 @@
 /* Threads that wait before the socket they wait for comes to life.
  *
- *   late PEER called_out|unnamed|unnamed_polled|taken_out|inherited|reserved|blocking|had_waited|shared|connected
+ *   late PEER called_out|unnamed|unnamed_polled|taken_out|inherited|reserved|blocking|passed_on|had_waited|shared|
+ *             connected
  *
  * PEER echoes datagrams and bytes on port 7, as for `mixed.c`. */
 #define _GNU_SOURCE
@@ -313,6 +314,37 @@ static void blocking(const char *program)
     printf("the parent's: %d\n", (long)got >= 0);
 }
 
+/* Another program has a listener that has lived in this one, as this one has said of it that it blocks. */
+static void passed_on(const char *program)
+{
+    struct sockaddr_in here = {.sin_family = AF_INET, .sin_port = htons(7780)}, to = here;
+    int listener = socket(AF_INET, SOCK_STREAM, 0), on = 1, status;
+    char fd[12];
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(listener, (struct sockaddr *)&here, sizeof here) || listen(listener, 8))
+        perror("listen");
+    struct pollfd heard = {.fd = listener, .events = POLLIN};
+    printf("nobody there: %d\n", poll(&heard, 1, 1));
+    snprintf(fd, sizeof fd, "%d", listener);
+    for (int blocks = 1; blocks >= 0; blocks--) {
+        int asker = socket(AF_INET, SOCK_STREAM, 0);
+        fcntl(listener, F_SETFL, blocks ? 0 : O_NONBLOCK);
+        printf("blocks: %d\n", !(fcntl(listener, F_GETFL) & O_NONBLOCK));
+        fflush(stdout);
+        pid_t child = fork();
+        if (!child) {
+            execl(program, program, fd, "accepts", NULL);
+            _exit(9);
+        }
+        usleep(300000);
+        if (connect(asker, (struct sockaddr *)&to, sizeof to))
+            perror("connect");
+        waitpid(child, &status, 0);
+        close(asker);
+    }
+}
+
 /* As inherited, but the parent has waited for it: in the kernel's instance it is no more. */
 static void had_waited(void)
 {
@@ -420,6 +452,8 @@ int main(int argc, char **argv)
         had_waited();
     else if (!strcmp(argv[2], "shared"))
         shared();
+    else if (!strcmp(argv[2], "passed_on"))
+        passed_on(argv[0]);
     else if (!strcmp(argv[2], "connected"))
         connected();
     else if (!strcmp(argv[2], "accepts"))

@@ -37,7 +37,7 @@ pub unsafe fn accept4(
         loop {
             // SAFETY: the caller's contract.
             let accepted = unsafe { kernel::accept4(fd, addr, len, flags) };
-            // Another process may have made the companion non-blocking, to which the program's flag is nothing.
+            // The companion does not block while another process, where it lives, accepts from it.
             if accepted >= 0 || errno::get() != libc::EAGAIN || file.is_nonblocking() {
                 return accepted;
             }

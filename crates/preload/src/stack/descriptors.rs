@@ -1,10 +1,6 @@
 //! What happens to descriptors: close, dup and their like, fcntl, ioctl.
 
-use super::{
-    answer, beyond, enter,
-    file::{File, Live},
-    own, wait,
-};
+use super::{answer, beyond, enter, file::Live, own, wait};
 use crate::{
     errno,
     fds::{self, Ref},
@@ -212,9 +208,8 @@ pub unsafe fn fcntl(file: Ref, fd: c_int, command: c_int, argument: usize) -> c_
                 return answer(Err(super::error(libc::EINVAL)));
             }
             let on = argument as c_int & libc::O_NONBLOCK != 0;
-            let kept = argument | stays_nonblocking(&file, fd) as usize;
             // SAFETY: the caller's contract.
-            let result = unsafe { real::fcntl(fd, command, kept) };
+            let result = unsafe { real::fcntl(fd, command, argument) };
             if result == 0 {
                 set_nonblocking(&file, on);
             }
@@ -228,19 +223,6 @@ pub unsafe fn fcntl(file: Ref, fd: c_int, command: c_int, argument: usize) -> c_
 fn set_nonblocking(file: &Ref, on: bool) {
     let _inside = Inside::enter();
     file.set_nonblocking(on);
-}
-
-/// `O_NONBLOCK` if the companion has it and keeps it, whatever the program says: a listener's is non-blocking where it
-/// lives, and that may be another process.
-fn stays_nonblocking(file: &File, fd: c_int) -> c_int {
-    match file.live() {
-        Some(Live::Listener(_)) => libc::O_NONBLOCK,
-        // SAFETY: a plain system call. It cannot fail on a socket.
-        None if file.backlog() >= 0 => unsafe {
-            real::fcntl(fd, libc::F_GETFL, 0) & libc::O_NONBLOCK
-        },
-        _ => 0,
-    }
 }
 
 /// fcntl(2) of what is no socket of ours.
@@ -269,14 +251,11 @@ pub unsafe fn ioctl(file: Ref, fd: c_int, request: libc::c_ulong, argument: usiz
     if request == libc::FIONBIO {
         // SAFETY: the caller's contract.
         let Some(on) = (unsafe { place.as_ref() }) else { return by_kernel() };
-        if *on != 0 || stays_nonblocking(&file, fd) == 0 {
-            let result = by_kernel();
-            if result != 0 {
-                return result;
-            }
+        let result = by_kernel();
+        if result == 0 {
+            set_nonblocking(&file, *on != 0);
         }
-        set_nonblocking(&file, *on != 0);
-        return 0;
+        return result;
     }
     if request == FIOASYNC
         // SAFETY: the caller's contract.

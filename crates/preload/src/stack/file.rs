@@ -37,7 +37,8 @@ pub struct File {
     live: OnceLock<Live>,
     /// It has turned out to be the kernel's, or was inherited by a child whose kernel serves it.
     kernels: AtomicBool,
-    /// `O_NONBLOCK`, as the program has it. The companion of a listener is non-blocking in any case.
+    /// `O_NONBLOCK`, as the program has it. The companion of a listener has it besides in the moments in which a process
+    /// where it lives accepts from it.
     nonblocking: AtomicBool,
     /// Connecting has failed, and may be tried anew.
     failed: AtomicBool,

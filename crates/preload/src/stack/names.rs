@@ -203,15 +203,9 @@ fn disconnect(file: &Ref, fd: c_int) {
         }
         Some(Live::Listener(listener)) => {
             listener.stop();
-            let file = begin_anew(file);
-            // It cannot fail on a socket.
-            let _ = companion::<net::TcpStream>(fd).set_nonblocking(file.is_nonblocking());
+            begin_anew(file);
         }
-        None if file.backlog() >= 0 => {
-            file.set_backlog(-1);
-            // As above: it may be what it is for a listener's sake.
-            let _ = companion::<net::TcpStream>(fd).set_nonblocking(file.is_nonblocking());
-        }
+        None if file.backlog() >= 0 => file.set_backlog(-1),
         None => {}
     }
 }

@@ -17,7 +17,7 @@ pub(crate) trait BesideEndpoint: Send + Sync {
     fn readable(&self, pass: &mut Pass<'_>);
 }
 
-/// The kernel socket, which is non-blocking. Dropping it leaves it to those who have descriptors of it.
+/// The kernel socket. Dropping it leaves it to those who have descriptors of it.
 pub(crate) struct Beside {
     id: u64,
     socket: KernelListener,
@@ -61,9 +61,21 @@ impl Service {
 }
 
 impl Beside {
-    /// The next connection; `None` if there is none.
+    /// The next connection; `None` if there is none. Called by one thread at a time.
+    ///
+    /// Another process may take it first, and then we are not to wait. But whether the socket blocks is the same for
+    /// all that have descriptors of it: so that it does not is for this moment only.
     pub(crate) fn accept(&self) -> Option<io::Result<KernelStream>> {
-        match self.socket.accept() {
+        if !self.is_readable() {
+            return None;
+        }
+        let blocks = !sys::is_nonblocking(self.socket.as_raw_fd());
+        // It cannot fail on a socket.
+        let set_nonblocking = |on| blocks.then(|| self.socket.set_nonblocking(on));
+        set_nonblocking(true);
+        let accepted = self.socket.accept();
+        set_nonblocking(false);
+        match accepted {
             Ok((stream, _)) => Some(Ok(stream)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
             Err(error) => Some(Err(error)),

@@ -118,7 +118,7 @@ impl TcpStream {
 impl TcpListener {
     /// Listens where `kernel` does, beside it: whoever comes over our queues connects to us, whoever comes another
     /// way to the kernel's socket, and [`accept_any`](TcpListener::accept_any) accepts from both. Others may hold
-    /// descriptors of `kernel`; it becomes non-blocking.
+    /// descriptors of `kernel`; if it blocks, it does not for the moments in which we accept from it.
     ///
     /// Options are not taken over but for those that bind(2) looks at. `backlog` as in
     /// [`listen`](TcpStream::listen).
@@ -128,7 +128,6 @@ impl TcpListener {
     /// with; no descriptor left.
     pub fn beside(host: &Host, kernel: &KernelListener, backlog: u32) -> io::Result<TcpListener> {
         let own = KernelListener::from(kernel.as_fd().try_clone_to_owned()?);
-        own.set_nonblocking(true)?;
         // What comes before we listen, or know which connections the kernel has, is not to be refused.
         let taking_over = || host.inet().tcp_take_over_until(time::now() + TAKE_OVER);
         taking_over();
