@@ -9,7 +9,6 @@ use super::{
 };
 use crate::{fds::Ref, inside::Inside, real};
 use busypoll_policy::Protocol;
-use busypoll_stack::Events;
 use libc::{
     c_int, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
 };
@@ -214,10 +213,7 @@ unsafe fn one_message(
         }
         None if tells != 0 => {
             let unread = || match file.live() {
-                // The end is a byte more, also when it was read (`tcp_inq_hint`).
-                Some(Live::Stream(stream)) => {
-                    stream.unread() + usize::from(stream.readiness().has(Events::READ_HANGUP))
-                }
+                Some(Live::Stream(stream)) => stream.unread_with_end(),
                 _ => 0,
             };
             // SAFETY: the caller's contract.

@@ -262,6 +262,17 @@ static void say_left(int s, size_t room)
         SAY(*(int *)CMSG_DATA(told));
 }
 
+/* Waits for the peer's end where poll does not tell of it: who has shut down receiving sees that alone. */
+static void await_end(int s)
+{
+    struct tcp_info info = { 0 };
+    socklen_t len = sizeof info;
+
+    while (getsockopt(s, IPPROTO_TCP, TCP_INFO, &info, &len) == 0
+           && (info.tcpi_state == TCP_ESTABLISHED || info.tcpi_state == TCP_FIN_WAIT1 || info.tcpi_state == TCP_FIN_WAIT2))
+        usleep(1000);
+}
+
 static void ending(void)
 {
     char data[64];
@@ -345,6 +356,39 @@ static void ending(void)
     on = 0;
     DO(setsockopt(s, IPPROTO_TCP, 36, &on, sizeof on));
     say_left(s, 256);
+    close(s);
+
+    begin("what is told of a stream that is not read any more");
+    on = 1;
+    s = connected('e');
+    setsockopt(s, IPPROTO_TCP, 36, &on, sizeof on);
+    DO(shutdown(s, SHUT_RD));
+    say_left(s, 256);
+    DO(send(s, "12345", 5, 0));
+    while (ioctl(s, FIONREAD, &left) || left < 5)
+        usleep(1000);
+    say_left(s, 256);
+    DO(ioctl(s, FIONREAD, &left));
+    SAY(left);
+    SAY(drain(s, 4));
+    DO(ioctl(s, FIONREAD, &left));
+    SAY(left);
+    say_left(s, 256);
+    DO(shutdown(s, SHUT_WR));
+    await_end(s);
+    say_left(s, 256);
+    DO(ioctl(s, FIONREAD, &left));
+    SAY(left);
+    close(s);
+    s = connected('h');
+    setsockopt(s, IPPROTO_TCP, 36, &on, sizeof on);
+    DO(shutdown(s, SHUT_RD));
+    await_end(s);
+    say_left(s, 256);
+    SAY(drain(s, 2));
+    say_left(s, 256);
+    DO(ioctl(s, FIONREAD, &left));
+    SAY(left);
     close(s);
 
     begin("shutdown of what is not connected");

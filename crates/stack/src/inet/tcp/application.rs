@@ -184,6 +184,11 @@ impl Flow {
         self.core.lock().connection.unread()
     }
 
+    /// The same and one for the peer's end (`TCP_INQ`).
+    pub fn unread_with_end(&self) -> usize {
+        self.core.lock().connection.unread_with_end()
+    }
+
     /// Bytes sent and not acknowledged yet (`SIOCOUTQ`).
     pub fn unacknowledged(&self) -> usize {
         self.core.lock().connection.unacknowledged()

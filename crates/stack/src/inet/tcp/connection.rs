@@ -407,6 +407,11 @@ impl Connection {
         self.receiver.available()
     }
 
+    /// The same with the peer's end, which counts as one, also when it was read (`tcp_inq_hint`).
+    pub fn unread_with_end(&self) -> usize {
+        self.unread() + usize::from(self.peer_done)
+    }
+
     /// Bytes taken by `send` and not acknowledged yet (`SIOCOUTQ`).
     pub fn unacknowledged(&self) -> usize {
         self.buffer.len()

@@ -346,6 +346,12 @@ impl TcpStream {
         self.0.connection().map_or(0, |flow| flow.unread())
     }
 
+    /// What `TCP_INQ` tells: as [`unread`](TcpStream::unread), and one more once the peer has ended its half, so that a
+    /// reader with nothing left to read knows that there is an end to be read.
+    pub fn unread_with_end(&self) -> usize {
+        self.0.connection().map_or(0, |flow| flow.unread_with_end())
+    }
+
     /// Bytes written and not acknowledged by the peer yet (`SIOCOUTQ`).
     pub fn unacknowledged(&self) -> usize {
         self.0.connection().map_or(0, |flow| flow.unacknowledged())
