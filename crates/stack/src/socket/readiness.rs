@@ -12,7 +12,7 @@ use std::{
 pub struct Events(pub u32);
 
 impl Events {
-    /// A receive would not wait: data, an error, or the end (EPOLLIN).
+    /// A receive would not wait: data, or the end (EPOLLIN). An error is [`ERROR`](Events::ERROR) alone, as in Linux.
     pub const READABLE: Events = Events(libc::EPOLLIN as u32);
     /// A send would not wait (EPOLLOUT).
     pub const WRITABLE: Events = Events(libc::EPOLLOUT as u32);

@@ -91,6 +91,29 @@ static void in_parts_of_one(void)
     close(s);
 }
 
+/* What poll, select and epoll tell once it has come that nobody is there. */
+static void say_refused(int s)
+{
+    struct pollfd p = { s, POLLIN | POLLOUT | POLLRDHUP | POLLRDNORM | POLLPRI, 0 };
+    struct epoll_event event = { EPOLLIN | EPOLLET, { 0 } };
+    struct timeval no = { 0 };
+    int e = epoll_create1(0);
+    fd_set in, out;
+
+    await(s, POLLERR);
+    poll(&p, 1, 0);
+    say_events("refused", p.revents);
+    FD_ZERO(&in);
+    FD_ZERO(&out);
+    FD_SET(s, &in);
+    FD_SET(s, &out);
+    DO(select(s + 1, &in, &out, NULL, &no));
+    epoll_ctl(e, EPOLL_CTL_ADD, s, &event);
+    DO(epoll_wait(e, &event, 1, 0));
+    say_events("in a set", event.events);
+    close(e);
+}
+
 static void nobody_there(void)
 {
     struct address nowhere = with_port(peer, 9);
@@ -101,7 +124,7 @@ static void nobody_there(void)
     begin("a port where nobody is");
     DO(connect(s, SA(nowhere), nowhere.len));
     DO(send(s, "x", 1, 0));
-    await(s, POLLERR);
+    say_refused(s);
     DO(recv(s, data, sizeof data, MSG_DONTWAIT));
     DO(recv(s, data, sizeof data, MSG_DONTWAIT));
     DO(send(s, "x", 1, 0));
@@ -111,6 +134,29 @@ static void nobody_there(void)
     await(s, POLLERR);
     DO(getsockopt(s, SOL_SOCKET, SO_ERROR, &error, &len));
     SAY(error == ECONNREFUSED);
+    close(s);
+}
+
+/* The same of a socket that is told of errors. */
+static void told_of_errors(void)
+{
+    struct address nowhere = with_port(peer, 9);
+    char data[8];
+    struct msghdr m = { 0 };
+    int s = udp(), on = 1;
+
+    begin("a port where nobody is, with a queue of errors");
+    if (family == AF_INET)
+        DO(setsockopt(s, IPPROTO_IP, IP_RECVERR, &on, sizeof on));
+    else
+        DO(setsockopt(s, IPPROTO_IPV6, IPV6_RECVERR, &on, sizeof on));
+    DO(connect(s, SA(nowhere), nowhere.len));
+    DO(send(s, "x", 1, 0));
+    say_refused(s);
+    DO(recv(s, data, sizeof data, MSG_DONTWAIT));
+    say_refused(s);
+    DO(recvmsg(s, &m, MSG_ERRQUEUE) >= 0);
+    DO(recvmsg(s, &m, MSG_ERRQUEUE));
     close(s);
 }
 
@@ -296,6 +342,7 @@ void cases_udp(void)
     connected_or_not();
     in_parts_of_one();
     nobody_there();
+    told_of_errors();
     refused_later();
     sizes();
     several_at_once();

@@ -89,6 +89,11 @@ impl Receive {
     fn attention(&self) -> u64 {
         self.buffer.len() as u64 + u64::from(self.error.is_some()) + u64::from(self.shut)
     }
+
+    /// A receive would return at once for another reason than an error, of which poll tells by itself (`datagram_poll`).
+    fn is_readable(&self) -> bool {
+        self.buffer.len() > 0 || self.shut
+    }
 }
 
 impl std::fmt::Debug for Endpoint {
@@ -203,7 +208,7 @@ impl Endpoint {
 
     /// An error is pending from now on, and everybody is told.
     fn fail(&self, errno: i32, wake: &mut WakeList) {
-        self.change(wake, Events::ERROR | Events::READABLE, |rx| {
+        self.change(wake, Events::ERROR, |rx| {
             rx.error = Some(errno);
             self.sending.fetch_or(ERROR, Ordering::Release);
         });
@@ -379,7 +384,7 @@ impl Source for Endpoint {
     fn readiness(&self) -> Events {
         let rx = lock(&self.rx);
         let mut events = Events::WRITABLE;
-        if rx.attention() > 0 {
+        if rx.is_readable() {
             events = events | Events::READABLE;
         }
         if rx.error.is_some() {
