@@ -137,4 +137,4 @@ cases! { late:
     called_out unnamed unnamed_polled taken_out inherited reserved blocking passed_on had_waited shared connected
 }
 
-cases! { below: streams numbers cancelled }
+cases! { below: streams numbers cancelled jumped }

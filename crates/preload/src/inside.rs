@@ -5,8 +5,9 @@
 //!   real functions ([`Inside::enter`] says no to them);
 //! - a signal that the program handles is put off until the thread leaves ([`put_off`], called by the handler
 //!   that stands in front of the program's). It ends what the thread waits for; then the program's handler runs,
-//!   by the kernel's own delivery, before the call returns. So a handler may call any socket function, and may
-//!   longjmp.
+//!   by the kernel's own delivery, before the call returns, and when all that the call held is let go. So a handler
+//!   may call any socket function, and may longjmp. A call that goes on after it begins anew ([`AGAIN`]), as the
+//!   kernel's do.
 //!
 //! Owns nothing but the thread's own state: taking no lock, it may be used in a signal's handler.
 
@@ -24,7 +25,13 @@ thread_local! {
 struct PutOff {
     mask: libc::sigset_t,
     restart: bool,
+    /// What is blocked afterwards, where that is something else.
+    afterwards: Option<libc::sigset_t>,
 }
+
+/// The error of a call that is to begin anew, the kernel's own (`ERESTARTSYS`): the hook sees to that, no program sees
+/// it.
+pub(crate) const AGAIN: libc::c_int = 512;
 
 /// A thread that is inside. Declared first in a hook, so that it is dropped after all that the hook holds.
 pub(crate) struct Inside(PhantomData<*const ()>);
@@ -54,11 +61,10 @@ impl Inside {
         }
     }
 
-    /// Makes `call`, which may wait, and again as often as signals interrupt it and it is to go on; handlers run
-    /// in between. The call itself keeps to its deadline.
+    /// Makes `call`, which may wait. The call itself keeps to its deadline.
     ///
     /// # Errors
-    /// Its own; EINTR as `restart` says.
+    /// Its own; after a handler EINTR or [`AGAIN`], as `restart` says.
     pub(crate) fn wait<T>(
         &self,
         restart: Restart,
@@ -69,11 +75,12 @@ impl Inside {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 done => return done,
             }
-            // The handlers of a call that does not go on run when all that it holds is let go: they may longjmp.
-            if !goes_on(restart, PUT_OFF.get().map(|put_off| put_off.restart)) || cancel::is_due() {
-                return Err(io::Error::from_raw_os_error(libc::EINTR));
+            let handled = PUT_OFF.get().map(|put_off| put_off.restart);
+            let goes_on = goes_on(restart, handled) && !cancel::is_due();
+            if !goes_on || handled.is_some() {
+                let error = if goes_on { AGAIN } else { libc::EINTR };
+                return Err(io::Error::from_raw_os_error(error));
             }
-            self.handle_signals();
         }
     }
 
@@ -94,35 +101,29 @@ impl Inside {
             return Ok(there);
         }
         loop {
-            let before = set_mask(mask);
+            // Signals that have come by now are pending again, behind a mask of our own.
+            let ours = set_mask(&all_but_faults());
+            let before = PUT_OFF.get().map_or(ours, |put_off| put_off.mask);
+            set_mask(mask);
             let result = call();
-            let handled = match &result {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => self.handle_signals(),
-                // A signal that only `mask` let through waits on, for the mask to come.
-                _ => {
-                    PUT_OFF.take();
-                    signal::settle();
-                    set_mask(&before);
-                    return result;
-                }
-            };
+            let interrupted =
+                result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::Interrupted);
+            if interrupted && let Some(put_off) = PUT_OFF.get() {
+                // Until its handlers run, with `mask`, nothing may come.
+                PUT_OFF.set(Some(PutOff { afterwards: Some(before), ..put_off }));
+                return result;
+            }
+            // A signal that only `mask` let through waits on, for the mask to come.
+            PUT_OFF.take();
+            signal::settle();
             set_mask(&before);
-            if !goes_on(restart, handled) || cancel::is_due() {
+            if !interrupted {
+                return result;
+            }
+            if !goes_on(restart, None) || cancel::is_due() {
                 return Err(io::Error::from_raw_os_error(libc::EINTR));
             }
         }
-    }
-
-    /// Lets the handlers of signals that were put off run, the thread being outside meanwhile. Whether calls go
-    /// on after the first of them; `None` if there was none.
-    fn handle_signals(&self) -> Option<bool> {
-        let restart = PUT_OFF.get()?.restart;
-        INSIDE.set(false);
-        cancel::let_go();
-        deliver();
-        cancel::hold();
-        INSIDE.set(true);
-        Some(restart)
     }
 }
 
@@ -187,7 +188,8 @@ pub(crate) unsafe fn put_off(
     // SAFETY: valid by the caller's word; the kernel reads the mask back when the handler returns.
     let mask = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_sigmask };
     // A signal that came while we were on our way here has done all this; the outer mask counts, which is ours.
-    PUT_OFF.set(Some(PutOff { mask: mem::replace(mask, all), restart }));
+    let put_off = PutOff { mask: mem::replace(mask, all), restart, afterwards: None };
+    PUT_OFF.set(Some(put_off));
     signal::put_off();
     true
 }
@@ -198,9 +200,15 @@ pub(crate) unsafe fn put_off(
 #[cold]
 fn deliver() {
     let _errno = errno::Kept::new();
+    if errno::get() == AGAIN {
+        errno::set(libc::EINTR);
+    }
     signal::settle();
     if let Some(put_off) = PUT_OFF.take() {
         set_mask(&put_off.mask);
+        put_off.afterwards.iter().for_each(|mask| {
+            set_mask(mask);
+        });
     }
 }
 

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! `ours(fd) f`: where `fd` is a socket of the stack plane ([`crate::fds`]), `f(file, arguments...)`
-//! answers. Otherwise `handler(arguments...)` does, which is `real::name` where the kernel needs no help.
+//! answers, anew where a signal has interrupted it and it goes on ([`inside::AGAIN`]). Otherwise
+//! `handler(arguments...)` does, which is `real::name` where the kernel needs no help.
 //!
 //! C's variadic functions are declared with as many machine words as the kernel could take: on the
 //! platforms of this library integers and pointers are passed alike either way.
@@ -19,7 +20,7 @@ use libc::{
     sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 
-use crate::{cancel, kernel, process, raw, real, signals, stack};
+use crate::{cancel, errno, inside, kernel, process, raw, real, signals, stack};
 
 /// `char *const argv[]`.
 type Strings = *const *const libc::c_char;
@@ -104,9 +105,12 @@ macro_rules! hooks {
         pub unsafe extern $abi fn $name($($arg: $ty),*) -> $ret {
             // SAFETY: the caller keeps the C function's contract, which is both handlers'.
             unsafe {
-                match $crate::fds::get($fd) {
-                    Some(file) => $ours(file, $($arg),*),
-                    None => $handler($($arg),*),
+                loop {
+                    let Some(file) = $crate::fds::get($fd) else { return $handler($($arg),*) };
+                    let result = $ours(file, $($arg),*);
+                    if result != <$ret as real::Failed>::FAILED || errno::get() != inside::AGAIN {
+                        return result;
+                    }
                 }
             }
         }

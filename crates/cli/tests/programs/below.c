@@ -1,7 +1,7 @@
 /* What is done to sockets below the socket calls of the C library: by stdio, by the numbers of system calls, by
- * cancelling who waits for them.
+ * cancelling who waits for them, by jumping out of a handler.
  *
- *   below PEER streams|numbers|cancelled
+ *   below PEER streams|numbers|cancelled|jumped
  *
  * PEER does on port 7 what it does for `mixed.c`. */
 #define _GNU_SOURCE
@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +19,7 @@
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
@@ -196,6 +198,82 @@ static void cancelled(void)
     printf("cleaned up: %d, another one receives: %d\n", cleaned > 0, echoes(shared));
 }
 
+static sigjmp_buf out;
+
+static void jump(int signal)
+{
+    siglongjmp(out, 1);
+}
+
+static void wait_in_accept(int fd) { accept(fd, NULL, NULL); }
+static void wait_in_recv(int fd) { recv(fd, (char[1]){0}, 1, 0); }
+static void wait_in_waitall(int fd) { recv(fd, (char[9]){0}, 9, MSG_WAITALL); }
+static void wait_in_select(int fd)
+{
+    fd_set in;
+    FD_ZERO(&in);
+    FD_SET(fd, &in);
+    select(fd + 1, &in, NULL, NULL, NULL);
+}
+static void wait_in_ppoll(int fd)
+{
+    sigset_t none;
+    sigemptyset(&none);
+    ppoll(&(struct pollfd){fd, POLLIN, 0}, 1, NULL, &none);
+}
+
+/* Waits for `fd`, and is taken out of that by a handler after which calls go on, or not. */
+static void jump_out(void (*wait)(int), int fd, int flags)
+{
+    struct sigaction action = {.sa_handler = jump, .sa_flags = flags};
+    struct itimerval soon = {.it_value.tv_usec = 100000};
+    sigaction(SIGALRM, &action, NULL);
+    if (!sigsetjmp(out, 1)) {
+        setitimer(ITIMER_REAL, &soon, NULL);
+        wait(fd);
+        puts("not jumped");
+    }
+    sigset_t now;
+    sigprocmask(SIG_SETMASK, NULL, &now);
+    printf("jumped, blocked: %d; ", sigismember(&now, SIGALRM));
+}
+
+/* What a call held that is not returned from is let go of: closed, a socket is closed. */
+static void jumped(void)
+{
+    void (*ways[])(int) = {wait_in_recv, wait_in_waitall, wait_in_select, wait_in_ppoll};
+    int orders = connected();
+    for (int flags = 0; flags <= SA_RESTART; flags += SA_RESTART) {
+        for (int i = 0; i < 4; i++) {
+            int fd = called(orders);
+            sigset_t blocked;
+            sigemptyset(&blocked);
+            sigaddset(&blocked, SIGALRM);
+            if (ways[i] == wait_in_ppoll)
+                sigprocmask(SIG_BLOCK, &blocked, NULL);
+            jump_out(ways[i], fd, flags);
+            sigprocmask(SIG_UNBLOCK, &blocked, NULL);
+            printf("close %d, ", close(fd));
+            int seen = echoes(orders);
+            printf("the peer sees the end: %d\n", seen);
+            if (!seen)
+                return;
+        }
+        struct sockaddr_in own = {.sin_family = AF_INET};
+        socklen_t len = sizeof own;
+        int listener = socket(AF_INET, SOCK_STREAM, 0), number = dup(0);
+        listen(listener, 1);
+        getsockname(listener, (struct sockaddr *)&own, &len);
+        close(number);
+        jump_out(wait_in_accept, listener, flags);
+        printf("its number is free: %d, ", dup2(0, number) == number && !close(number));
+        printf("close %d, ", close(listener));
+        listener = socket(AF_INET, SOCK_STREAM, 0);
+        printf("so is the port: %d\n", !bind(listener, (struct sockaddr *)&own, len) && !listen(listener, 1));
+        close(listener);
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 3)
@@ -207,6 +285,8 @@ int main(int argc, char **argv)
         streams();
     else if (!strcmp(argv[2], "cancelled"))
         cancelled();
+    else if (!strcmp(argv[2], "jumped"))
+        jumped();
     else
         numbers();
     return 0;

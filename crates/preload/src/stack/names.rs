@@ -8,7 +8,7 @@ use super::{
 use crate::{
     config,
     fds::{self, Ref},
-    inside::{Inside, Restart, is_inside},
+    inside::{AGAIN, Inside, Restart, is_inside},
     kernel, real,
 };
 use busypoll_policy::Protocol;
@@ -267,7 +267,7 @@ fn connect_tcp(
         inside.wait(restart_unless_limited(fd, libc::SO_SNDTIMEO), || stream.connect_to(remote));
     if let Err(failed) = &result {
         match code(failed) {
-            libc::EINPROGRESS | libc::EALREADY | libc::EISCONN | libc::EINTR => {}
+            libc::EINPROGRESS | libc::EALREADY | libc::EISCONN | libc::EINTR | AGAIN => {}
             // The way leads elsewhere after all.
             libc::EOPNOTSUPP => {
                 let_go(fd, &file);

@@ -7,7 +7,11 @@ use super::{
     take::{Got, put_back, receive},
     wait,
 };
-use crate::{fds::Ref, inside::Inside, real};
+use crate::{
+    fds::Ref,
+    inside::{AGAIN, Inside},
+    real,
+};
 use busypoll_policy::Protocol;
 use libc::{
     c_int, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
@@ -287,7 +291,7 @@ pub unsafe fn recvmmsg(
             // The next call tells (`do_recvmmsg`).
             match (failed, file.live()) {
                 (Some(error), Some(Live::Udp(udp)))
-                    if !matches!(code(&error), libc::EAGAIN | libc::EINTR) =>
+                    if !matches!(code(&error), libc::EAGAIN | libc::EINTR | AGAIN) =>
                 {
                     udp.put_back_error(code(&error));
                 }

@@ -5,7 +5,7 @@ use super::{
     file::{File, Live},
     names::restart_unless_limited,
 };
-use crate::inside::Inside;
+use crate::inside::{AGAIN, Inside};
 use busypoll_stack::{Events, Message, ReceiveFlags, TcpStream, UdpSocket, signal};
 use libc::c_int;
 use std::{
@@ -124,7 +124,7 @@ fn receive_stream(
 
 /// A call that has something to return leaves an error to the next, as in Linux, where none but that takes it.
 pub(super) fn put_back(stream: &TcpStream, error: &io::Error) {
-    if !matches!(code(error), libc::EAGAIN | libc::EINTR) {
+    if !matches!(code(error), libc::EAGAIN | libc::EINTR | AGAIN) {
         stream.put_back_error(code(error));
     }
 }

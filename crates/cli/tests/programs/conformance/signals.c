@@ -107,6 +107,13 @@ static void restarted(void)
     alarms_to = -1;
     waitpid(child, &status, 0);
     close(s);
+    /* What has come is returned. */
+    s = connected('e');
+    DO(write(s, "x", 1));
+    alarm_soon(1);
+    DO(recv(s, data, 2, MSG_WAITALL));
+    no_alarm();
+    close(s);
     close(l);
     close(told[0]);
     close(told[1]);
