@@ -5,7 +5,7 @@
 
 use crate::{inside::Inside, real};
 use busypoll_stack::signal::{self, Caller};
-use libc::{c_int, pthread_t};
+use libc::{c_int, clockid_t, pthread_t};
 use std::{
     cell::Cell,
     ptr,
@@ -36,16 +36,17 @@ unsafe extern "C" {
 /// something is no point at which a thread is cancelled (its sys.rs).
 static USED: AtomicBool = AtomicBool::new(false);
 
-/// Threads as they come to sleep in the stack, and the last that were cancelled before that.
+/// Threads as they come to sleep in the stack, and the last that were cancelled before that. Those are known by their
+/// clocks: most never come to sleep there, and another thread has the name of one that has ended.
 #[derive(Default)]
 pub struct Known {
     sleepers: Vec<(pthread_t, Caller)>,
-    early: Vec<pthread_t>,
+    early: Vec<clockid_t>,
 }
 
 static KNOWN: Mutex<Known> = Mutex::new(Known { sleepers: Vec::new(), early: Vec::new() });
 
-/// How many of the latter are remembered: most never come to sleep there.
+/// How many of the latter are remembered.
 const EARLY: usize = 64;
 
 thread_local! {
@@ -77,7 +78,8 @@ pub fn enlist() {
         return;
     }
     let caller = Caller::of_this_thread();
-    if let Some(at) = known.early.iter().position(|thread| *thread == this) {
+    let clock = clock(this);
+    if let Some(at) = known.early.iter().position(|early| Some(*early) == clock) {
         known.early.swap_remove(at);
         // SAFETY: it is this thread.
         unsafe { caller.call_off() };
@@ -109,11 +111,19 @@ pub unsafe fn pthread_cancel(thread: pthread_t) -> c_int {
                 if known.early.len() == EARLY {
                     known.early.remove(0);
                 }
-                known.early.push(thread);
+                known.early.extend(clock(thread));
             }
         }
     }
     result
+}
+
+/// The clock of a thread, which no other has had lately; `None` if it has ended.
+fn clock(thread: pthread_t) -> Option<clockid_t> {
+    let mut clock = 0;
+    // SAFETY: a valid place; that the thread is not joined yet is what pthread_cancel(3) asks as well.
+    let told = unsafe { libc::pthread_getcpuclockid(thread, &raw mut clock) };
+    (told == 0).then_some(clock)
 }
 
 /// The thread enters: from now on it is not cancelled.

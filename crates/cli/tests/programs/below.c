@@ -172,6 +172,20 @@ static void *unwilling(void *unused)
     return NULL;
 }
 
+static void *pausing(void *unused)
+{
+    pause();
+    return NULL;
+}
+
+static void *receive_one(void *unused)
+{
+    char c = 0;
+    ssize_t n = recv(shared, &c, 1, 0);
+    printf("received: %zd %c\n", n, c);
+    return NULL;
+}
+
 static void cancel(const char *what, void *(*body)(void *), int moment, const char *afterwards)
 {
     pthread_t thread;
@@ -195,6 +209,13 @@ static void cancelled(void)
     cancel("one that polls", wait_in_poll, 100000, NULL);
     cancel("one that does not sleep", busy, 10000, NULL);
     cancel("one that will not", unwilling, 100000, "u");
+    /* Most likely the next thread has the name of the last. */
+    cancel("one that does something else", pausing, 100000, NULL);
+    pthread_t next;
+    pthread_create(&next, NULL, receive_one, NULL);
+    usleep(100000);
+    send(shared, "n", 1, 0);
+    pthread_join(next, NULL);
     printf("cleaned up: %d, another one receives: %d\n", cleaned > 0, echoes(shared));
 }
 
