@@ -1,7 +1,7 @@
 /* Threads that wait before the socket they wait for comes to life.
  *
  *   late PEER called_out|unnamed|unnamed_polled|taken_out|inherited|reserved|blocking|passed_on|had_waited|shared|
- *             connected
+ *             connected|cancelled_in_epoll
  *
  * PEER echoes datagrams and bytes on port 7, as for `mixed.c`. */
 #define _GNU_SOURCE
@@ -430,6 +430,43 @@ static void connected(void)
     printf("status %d\n", status);
 }
 
+static void *wait_and_count(void *unused)
+{
+    struct epoll_event event;
+    struct timespec time;
+    int n = epoll_wait(watched, &event, 1, 500);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    printf("events %d, at rest: %d\n", n, time.tv_sec == 0 && time.tv_nsec < 100000000);
+    return NULL;
+}
+
+/* Threads are cancelled that wait for a set without a socket that lives; then it is given one, and others wait. */
+static void cancelled_in_epoll(void)
+{
+    pthread_t threads[3];
+    watched = epoll_create1(0);
+    int nothing = eventfd(0, 0);
+    control(watched, EPOLL_CTL_ADD, nothing, 1);
+    for (int i = 0; i < 3; i++)
+        pthread_create(&threads[i], NULL, wait_in_epoll, NULL);
+    usleep(100000);
+    for (int i = 0; i < 3; i++) {
+        void *got;
+        pthread_cancel(threads[i]);
+        pthread_join(threads[i], &got);
+        printf("cancelled: %d\n", got == PTHREAD_CANCELED);
+    }
+    pthread_create(&threads[0], NULL, wait_and_count, NULL);
+    usleep(100000);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (connect(fd, (struct sockaddr *)&peer, sizeof peer))
+        perror("connect");
+    control(watched, EPOLL_CTL_ADD, fd, 2);
+    pthread_join(threads[0], NULL);
+    pthread_create(&threads[0], NULL, wait_and_count, NULL);
+    pthread_join(threads[0], NULL);
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 3)
@@ -454,6 +491,8 @@ int main(int argc, char **argv)
         shared();
     else if (!strcmp(argv[2], "passed_on"))
         passed_on(argv[0]);
+    else if (!strcmp(argv[2], "cancelled_in_epoll"))
+        cancelled_in_epoll();
     else if (!strcmp(argv[2], "connected"))
         connected();
     else if (!strcmp(argv[2], "accepts"))

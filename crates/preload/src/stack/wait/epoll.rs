@@ -1,6 +1,6 @@
 //! The calls of epoll. A set that has no socket of ours that has come to life is the kernel's to wait for.
 
-use super::{Deadline, Joined, Set, set};
+use super::{Deadline, Joined, Set, alone, set};
 use crate::{
     config, errno,
     fds::{self, Ref},
@@ -278,12 +278,13 @@ unsafe fn wait(
     drop(file);
     set.wake_up();
     while set.waits_in_kernel() {
+        let place = alone::begin(&set);
         drop(inside);
         let found = by_kernel();
         let failed = errno::Kept::new();
         let Some(again) = Inside::enter() else { return found };
         inside = again;
-        set.has_waited_in_kernel();
+        alone::end(&set, place);
         let left = match usize::try_from(found) {
             Ok(written @ 1..) => {
                 // SAFETY: the kernel has written as many.

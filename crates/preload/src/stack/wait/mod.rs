@@ -5,6 +5,7 @@
 //! | [`joined`] | which sets a file is a member of |
 //! | [`set`] | an epoll of the program: our members, and the kernel's instance for all others |
 //! | [`member`] | one file in one set, and how it moves from the kernel's half to ours |
+//! | [`alone`] | threads that wait in the kernel's half of a set alone |
 //! | [`bells`] | news from the kernel's halves of inner sets |
 //! | [`epoll`] | the calls of epoll |
 //! | [`poll`], [`select`] | the calls of those names |
@@ -13,6 +14,7 @@
 //! half spins or sleeps, and minds the kernel's half as the stack minds everything outside: a look every 10 us
 //! while it spins, and one poll(2) on both while it sleeps.
 
+mod alone;
 mod bells;
 mod epoll;
 mod joined;
