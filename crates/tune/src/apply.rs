@@ -185,7 +185,7 @@ impl Work<'_, '_> {
     fn became(&mut self, outcomes: &[Outcome]) -> Vec<Record> {
         let apply = self.number;
         let of = |outcome: &Outcome| {
-            let Outcome { line, .. } = outcome;
+            let line = &outcome.line;
             let device = self.devices.iter().find(|d| Some(d.name()) == line.device.as_deref());
             let value = self.machine.read(device, &line.knob).ok()?;
             let device = device.map(|d| d.identity.clone());
@@ -195,6 +195,7 @@ impl Work<'_, '_> {
                 device,
                 knob,
                 value,
+                refused: matches!(outcome.result, Written::Refused(_)),
             })
         };
         outcomes.iter().filter_map(of).collect()

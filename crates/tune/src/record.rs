@@ -56,6 +56,9 @@ pub enum Record {
         knob: Knob,
         /// Its value.
         value: Value,
+        /// It was refused: the value is the old one.
+        #[serde(default)]
+        refused: bool,
     },
     /// An apply has made all its changes.
     Applied {
@@ -148,6 +151,8 @@ pub struct Old {
     pub old: Value,
     /// What it was changed to; none if it was not itself changed.
     pub wanted: Option<Value>,
+    /// The change was refused.
+    pub refused: bool,
 }
 
 impl Old {
@@ -195,8 +200,9 @@ impl Standing {
                     knob: knob.clone(),
                     old: old.clone(),
                     wanted: wanted.clone(),
+                    refused: false,
                 }),
-                Record::Became { apply, device, knob, value } => {
+                Record::Became { apply, device, knob, value, refused } => {
                     let is = |o: &&mut Old| {
                         o.apply == *apply
                             && o.device == *device
@@ -205,6 +211,7 @@ impl Standing {
                     };
                     if let Some(old) = standing.olds.iter_mut().find(is) {
                         old.wanted = Some(value.clone());
+                        old.refused = *refused;
                     }
                 }
                 Record::Applied { apply } => {

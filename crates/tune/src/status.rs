@@ -107,7 +107,7 @@ pub struct AppliedProfile {
     pub interrupted: bool,
     /// It is rolled back in so many seconds from then, unless it is confirmed; none once it is.
     pub confirm_within: Option<u64>,
-    /// The process that rolls it back by itself.
+    /// The process that rolls it back by itself, while there is something to roll back for and it lives.
     pub guard: Option<u32>,
     /// Whose polling it is for.
     pub pollers: Vec<u32>,
@@ -124,10 +124,19 @@ pub struct Setting {
     pub key: Key,
     /// Its value before all.
     pub before: Value,
-    /// What it was set to last.
+    /// What it was set to last, or what became of it then.
     pub set: Value,
+    /// That was refused.
+    pub refused: bool,
     /// Its value now; none where it cannot be read.
     pub now: Option<Value>,
+}
+
+impl Setting {
+    /// Somebody or the driver has made something else of it since.
+    fn has_drifted(&self) -> bool {
+        self.now.as_ref().is_some_and(|now| *now != self.set)
+    }
 }
 
 impl Status {
@@ -146,13 +155,15 @@ impl Status {
         };
         for apply in &standing.applies {
             let begin = &apply.begin;
+            let confirm_within = begin.confirm_within.filter(|_| !apply.confirmed);
+            let on_guard = confirm_within.is_some() || !begin.pollers.is_empty();
             let shown = AppliedProfile {
                 number: begin.apply,
                 profile: begin.profile.clone(),
                 at: begin.at,
                 interrupted: !apply.complete,
-                confirm_within: begin.confirm_within.filter(|_| !apply.confirmed),
-                guard: begin.guard.map(|g| g.pid),
+                confirm_within,
+                guard: begin.guard.filter(|g| on_guard && g.lives()).map(|g| g.pid),
                 pollers: begin.pollers.iter().map(|p| p.pid).collect(),
             };
             status.warn(machine, &standing, apply, &shown);
@@ -171,18 +182,37 @@ impl Status {
                 s.device == name && s.setting == old.knob.show() && s.key == old.knob.key
             });
             match known {
-                Some(known) => known.set = wanted.clone(),
+                Some(known) => (known.set, known.refused) = (wanted.clone(), old.refused),
                 None => status.settings.push(Setting {
                     device: name,
                     setting: old.knob.show(),
                     key: old.knob.key.clone(),
                     before: old.old.clone(),
                     set: wanted.clone(),
+                    refused: old.refused,
                     now,
                 }),
             }
         }
+        // Of one that is under way the settings are not yet as they will be.
+        if standing.applies.iter().all(|apply| apply.complete) {
+            status.warn_of_settings();
+        }
         Ok(status)
+    }
+
+    fn warn_of_settings(&mut self) {
+        let count = |which: fn(&&Setting) -> bool| match self.settings.iter().filter(which).count()
+        {
+            0 => None,
+            1 => Some("1 setting was".to_owned()),
+            n => Some(format!("{n} settings were")),
+        };
+        let refused = count(|s| s.refused).map(|were| format!("{were} refused"));
+        let drifted = count(|s| s.has_drifted()).map(|were| {
+            format!("{were} changed by others since: apply the profile again, or `busypoll tune rollback`")
+        });
+        self.warnings.extend(refused.into_iter().chain(drifted));
     }
 
     fn warn(
@@ -199,7 +229,7 @@ impl Status {
                 "{name} is under way or was cut off: if nobody works on it, `busypoll tune rollback`"
             ));
         }
-        let guarded = begin.guard.is_some_and(|g| g.lives());
+        let guarded = shown.guard.is_some();
         if !guarded && shown.confirm_within.is_some() {
             self.warnings.push(format!(
                 "{name} waits to be confirmed and nobody is left to roll it back: `busypoll tune confirm` or \

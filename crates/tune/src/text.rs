@@ -175,14 +175,11 @@ pub(crate) fn status(status: &Status, out: &mut impl Write) -> io::Result<()> {
             Some(now) if *now == s.set => String::new(),
             Some(now) => format!(", now {}", now.show(unit)),
         };
-        writeln!(
-            out,
-            "  {}: {} was {}, set to {}{now}",
-            place(&s.device),
-            s.setting,
-            s.before.show(unit),
-            s.set.show(unit)
-        )?;
+        let set = match s.refused {
+            true => format!("stays {}: refused", s.set.show(unit)),
+            false => format!("was {}, set to {}", s.before.show(unit), s.set.show(unit)),
+        };
+        writeln!(out, "  {}: {} {set}{now}", place(&s.device), s.setting)?;
     }
     for warning in &status.warnings {
         writeln!(out, "Warning: {warning}.")?;
@@ -195,4 +192,42 @@ pub(crate) fn status(status: &Status, out: &mut impl Write) -> io::Result<()> {
 
 fn place(device: &Option<String>) -> &str {
     device.as_deref().unwrap_or("this machine")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::Key;
+    use crate::status::Setting;
+
+    #[test]
+    fn a_status_tells_what_was_refused_from_what_was_set() {
+        let setting = |key: Key, set: u64, refused, now: u64| Setting {
+            device: None,
+            setting: key.to_string(),
+            key,
+            before: Value::Number(0),
+            set: Value::Number(set),
+            refused,
+            now: Some(Value::Number(now)),
+        };
+        let settings =
+            vec![setting(Key::BusyRead, 0, true, 0), setting(Key::BusyPoll, 50, false, 7)];
+        let look = Status {
+            applies: Vec::new(),
+            settings,
+            warnings: Vec::new(),
+            last: None,
+            elsewhere: Vec::new(),
+        };
+        let mut text = Vec::new();
+        status(&look, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let lines: Vec<&str> = text.lines().skip(1).collect();
+        let wanted = [
+            "  this machine: sysctl.busy_read stays 0us: refused",
+            "  this machine: sysctl.busy_poll was 0us, set to 50us, now 7us",
+        ];
+        assert_eq!(lines, wanted);
+    }
 }

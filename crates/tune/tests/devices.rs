@@ -8,7 +8,8 @@ use std::process::Stdio;
 use busypoll_lab::{Lab, Namespace};
 use busypoll_linux::sysfs::Sysfs;
 use busypoll_tune::{
-    How, Machine, Options, Plan, Process, Profile, PutBack, Request, Status, apply, journal, undo,
+    Applied, How, Machine, Options, Plan, Process, Profile, PutBack, Request, Status, apply,
+    journal, undo,
 };
 use common::{State, everything};
 
@@ -54,10 +55,24 @@ fn apply_to(device: &str, profile: &Profile) -> u32 {
         confirm_within: None,
         pollers: vec![Process::find(std::process::id()).unwrap()],
     };
-    let mut machine = Machine::open().unwrap();
-    let applied = apply(&mut machine, journal().unwrap(), &request, &mut |_| ()).unwrap();
+    let applied = requested(&request);
     assert_eq!(applied.refused(), 0, "{applied:#?}");
     applied.number.unwrap()
+}
+
+/// For nobody who polls.
+fn applied_to(
+    device: &str,
+    profile: &Profile,
+    guard: Option<Process>,
+    confirm_within: Option<u64>,
+) -> Applied {
+    let options = Options { devices: vec![device.into()], ..Options::default() };
+    requested(&Request { profile, options: &options, guard, confirm_within, pollers: Vec::new() })
+}
+
+fn requested(request: &Request<'_>) -> Applied {
+    apply(&mut Machine::open().unwrap(), journal().unwrap(), request, &mut |_| ()).unwrap()
 }
 
 fn roll_back(which: impl Fn(u32) -> bool) -> Vec<PutBack> {
@@ -191,10 +206,51 @@ fn a_plan_and_a_status_change_nothing_and_say_what_is() {
         Sysfs::open().unwrap().set_attribute(device, "queues/rx-0/rps_flow_cnt", "8").unwrap();
         let status = Status::look(&mut machine).unwrap();
         assert_eq!(status.settings.iter().filter(|s| s.now.as_ref() != Some(&s.set)).count(), 1);
+        let [warning] = &status.warnings[..] else { panic!("{:?}", status.warnings) };
+        assert!(warning.starts_with("1 setting was changed by others since"), "{warning}");
         roll_back(|_| true);
         assert!(Status::look(&mut machine).unwrap().applies.is_empty());
     });
     assert_eq!(everything(host, device), before);
+}
+
+#[test]
+fn what_was_refused_is_not_told_as_applied() {
+    busypoll_lab::needs_root!();
+    let _one = STATE.lock();
+    let (lab, state) = (Lab::builder().queues(1).build().unwrap(), State::new("refused"));
+    let device = lab.server.interface();
+    tuned(&lab.server, &state, || {
+        // No kernel steers to a CPU alone that it does not have.
+        let profile = profile(&state, "[queues]\nrps-cpus = \"8191\"\nrps-flow-cnt = 32\n");
+        assert_eq!(applied_to(device, &profile, None, None).refused(), 1);
+        let status = Status::look(&mut Machine::open().unwrap()).unwrap();
+        assert_eq!(status.warnings, ["1 setting was refused"]);
+        let [refused, set] = &status.settings[..] else { panic!("{:?}", status.settings) };
+        assert!(refused.refused && refused.set == refused.before, "{refused:?}");
+        assert!(!set.refused && set.set != set.before, "{set:?}");
+        roll_back(|_| true);
+    });
+}
+
+#[test]
+fn a_guard_is_named_only_while_it_lives_and_has_something_to_see_to() {
+    busypoll_lab::needs_root!();
+    let _one = STATE.lock();
+    let (lab, state) = (Lab::builder().queues(1).build().unwrap(), State::new("named"));
+    let me = Process::find(std::process::id()).unwrap();
+    let dead = Process { started: me.started + 1, ..me };
+    tuned(&lab.server, &state, || {
+        let profile = profile(&state, "[queues]\nrps-flow-cnt = 32\n");
+        for (guard, confirm, named) in
+            [(me, Some(60), true), (me, None, false), (dead, Some(60), false)]
+        {
+            applied_to(lab.server.interface(), &profile, Some(guard), confirm);
+            let status = Status::look(&mut Machine::open().unwrap()).unwrap();
+            assert_eq!(status.applies[0].guard.is_some(), named, "{status:#?}");
+            roll_back(|_| true);
+        }
+    });
 }
 
 /// Some drivers keep NAPI settings while the device is down: they are put back when it is up.
