@@ -61,6 +61,17 @@ enum TuneCommand {
     Guard(GuardArgs),
 }
 
+impl TuneCommand {
+    /// Whether there is more to it than its report.
+    fn changes(&self) -> bool {
+        match self {
+            Self::Apply(_) | Self::Confirm | Self::Rollback(_) => true,
+            Self::Export(args) => args.dir.is_some(),
+            Self::Plan(_) | Self::Status(_) | Self::Guard(_) => false,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Args)]
 struct Which {
     /// busy-poll, lowest-latency, prefer-busy-poll, irq-suspend, or a file of your own
@@ -168,7 +179,7 @@ fn confirm_time(text: &str) -> Result<Duration, String> {
 const NOT_ALL: u8 = 1;
 
 /// Does as told and prints the report to `to`. Exit code 0: all as wished; 1: something was refused by a device,
-/// could not be put back, or needs a look.
+/// could not be put back, needs a look, or was done and could not be told.
 ///
 /// # Errors
 /// One line where nothing was done: exit code 2.
@@ -176,8 +187,14 @@ pub fn run_tune(args: &TuneArgs, to: &mut impl Write) -> Result<ExitCode> {
     let mut out = Vec::new();
     let done = run(&args.command, &mut out);
     // What was done is told also when the rest failed.
-    to.write_all(&out).map_err(print)?;
-    done
+    match to.write_all(&out).and_then(|()| to.flush()) {
+        Err(e) if done.is_ok() && args.command.changes() => {
+            say(format_args!("{}; what it would have told was done all the same", print(e)));
+            Ok(code(false))
+        }
+        Err(e) if done.is_ok() => Err(print(e)),
+        _ => done,
+    }
 }
 
 fn run(command: &TuneCommand, out: &mut Vec<u8>) -> Result<ExitCode> {
