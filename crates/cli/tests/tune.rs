@@ -328,6 +328,32 @@ fn a_guard_also_cleans_up_after_an_apply_that_was_killed() {
     }
 }
 
+/// Between making the journal and its first word there is a moment, too.
+#[test]
+fn a_journal_without_a_word_is_none() {
+    needs_root!();
+    let bench = Bench::new("wordless");
+    bench.small();
+    bench.says("apply ./small.toml --dev IF", 0);
+    let own = bench.journal().unwrap().with_extension("journal");
+    let elsewhere = bench.state().join("tune-1.journal");
+    let listed = || {
+        let status: serde_json::Value =
+            serde_json::from_str(&bench.says("status --json", 0)).unwrap();
+        status["elsewhere"].as_array().unwrap().len()
+    };
+    fs::copy(&own, &elsewhere).unwrap();
+    assert_eq!(listed(), 1);
+    bench.says("rollback", 0);
+    for file in [&own, &elsewhere] {
+        fs::write(file, "").unwrap();
+    }
+    assert_eq!(listed(), 0);
+    // A guard whose maker is not its parent has lost it.
+    bench.says("guard 1 --maker 1", 0);
+    assert!(!own.exists() && elsewhere.exists());
+}
+
 #[test]
 fn two_at_once_are_told_of_each_other() {
     needs_root!();

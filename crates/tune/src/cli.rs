@@ -154,6 +154,8 @@ struct ExportArgs {
 pub(crate) struct GuardArgs {
     pub(crate) number: u32,
     #[arg(long)]
+    pub(crate) maker: u32,
+    #[arg(long)]
     pub(crate) within: Option<u64>,
     #[arg(long)]
     pub(crate) poller: Vec<u32>,

@@ -34,7 +34,8 @@ const BUSY: Duration = Duration::from_millis(100);
 /// [`Error::Guard`].
 pub(crate) fn start(number: u32, within: Option<u64>, pollers: &[Process]) -> Result<Process> {
     let mut command = Command::new("/proc/self/exe");
-    command.arg0("busypoll").args(["tune", "guard", &number.to_string()]);
+    let maker = std::process::id().to_string();
+    command.arg0("busypoll").args(["tune", "guard", &number.to_string(), "--maker", &maker]);
     if let Some(seconds) = within {
         command.args(["--within", &seconds.to_string()]);
     }
@@ -73,7 +74,10 @@ pub(crate) fn start(number: u32, within: Option<u64>, pollers: &[Process]) -> Re
 /// What keeps it from its post, or from putting things back.
 pub(crate) fn run(args: &GuardArgs) -> Result<()> {
     let pidfds = args.poller.iter().map(|pid| pidfd(*pid)).collect::<Result<Vec<_>>>()?;
-    let maker = pidfd(rustix::process::getppid().map_or(0, |p| p.as_raw_nonzero().get() as u32));
+    // Once it has ended another is the parent, and its number may be anybody's.
+    let is_parent =
+        || rustix::process::getppid().map(Pid::as_raw_pid) == i32::try_from(args.maker).ok();
+    let maker = pidfd(args.maker).ok().filter(|_| is_parent());
     let dir = state_dir()?;
     let changes = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)
         .map_err(|e| Error::io("watching the journal")(e.into()))?;
@@ -93,14 +97,15 @@ pub(crate) fn run(args: &GuardArgs) -> Result<()> {
     let own = Process::find(std::process::id());
     loop {
         // Looked at before the journal: what it wrote, it wrote before it ended.
-        let maker_lives = maker.as_ref().is_ok_and(|fd| !has_ended(fd));
+        let maker_lives = maker.as_ref().is_some_and(|fd| !has_ended(fd));
         let standing = Standing::of(&records()?);
         let apply = guarded(&standing, args.number, own);
         began |= apply.is_some();
         let confirmed = apply.is_some_and(|a| a.confirmed);
         match apply {
-            // Rolled back by hand, or never begun.
-            None if began || !maker_lives => return Ok(()),
+            // Rolled back by hand.
+            None if began => return Ok(()),
+            None if !maker_lives => return leave_no_empty_journal(),
             Some(_) if confirmed && !had_pollers => return Ok(()),
             _ => {}
         }
@@ -116,7 +121,7 @@ pub(crate) fn run(args: &GuardArgs) -> Result<()> {
         }
         let mut fds = vec![PollFd::new(&changes, PollFlags::IN)];
         fds.extend(pollers.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
-        if let (Ok(maker), false) = (&maker, began) {
+        if let (Some(maker), false) = (&maker, began) {
             fds.push(PollFd::from_borrowed_fd(maker.as_fd(), PollFlags::IN));
         }
         let wait = if due { Some(BUSY) } else { left.filter(|left| !left.is_zero()) };
@@ -157,6 +162,14 @@ fn roll_back(number: u32, own: Option<Process>, why: &str) -> Result<bool> {
     // The rollback counts; word of it is for convenience.
     let _ = leave_word(&format!("{what}{left}\n"));
     Ok(true)
+}
+
+/// Whoever ended before it began may have made the file and written nothing.
+fn leave_no_empty_journal() -> Result<()> {
+    match journal() {
+        Ok(journal) if journal.entries().is_empty() => Ok(journal.finish()?),
+        _ => Ok(()),
+    }
 }
 
 fn pidfd(pid: u32) -> Result<OwnedFd> {

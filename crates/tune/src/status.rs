@@ -282,10 +282,15 @@ fn received(machine: &Machine, standing: &Standing, begin: &Begin) -> u64 {
 
 fn elsewhere() -> Result<Vec<String>> {
     let (dir, own) = (dir()?, journal_name()?);
-    let files = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let files = std::fs::read_dir(&dir).into_iter().flatten().flatten();
     let mut names: Vec<String> = files
         .filter_map(|f| f.file_name().to_str()?.strip_suffix(".journal").map(str::to_owned))
         .filter(|name| name.starts_with("tune-") && *name != own)
+        // Of who was killed before it wrote the first word, or of an earlier boot.
+        .filter(|name| {
+            let records = busypoll_journal::read::<Record>(&dir, kind(name));
+            !records.is_ok_and(|records| records.is_empty())
+        })
         .collect();
     names.sort_unstable();
     Ok(names)
