@@ -229,8 +229,8 @@ const KEYS: &[(Key, &str, &str, About)] = {
             about(
                 Unit::Cpus,
                 0,
-                "steering would hand the packets a poller finds to another CPU's backlog",
-                "flows are no longer spread over CPUs by software: one CPU per queue does the work",
+                "what a poller finds goes to the backlogs of these CPUs, where nobody polls; with none it stays with the poller",
+                "none: flows are not spread over CPUs by software, one CPU per queue does the work",
                 SCALING,
             ),
         ),
@@ -241,8 +241,8 @@ const KEYS: &[(Key, &str, &str, About)] = {
             about(
                 Unit::Count,
                 U32,
-                "flow steering would hand the packets a poller finds to another CPU's backlog",
-                "flows no longer follow their programs from CPU to CPU",
+                "flow steering hands what a poller finds to another CPU's backlog; with 0 it stays with the poller",
+                "0: flows do not follow their programs from CPU to CPU",
                 SCALING,
             ),
         ),
@@ -425,14 +425,14 @@ impl Key {
 fn feature(name: &str) -> About {
     let (reason, cost) = match name {
         "rx-gro" => (
-            "a packet is handed up at once, not held back to be merged with the next",
-            "bulk transfers cost more CPU time",
+            "on, a packet is held back to be merged with the next; off, it is handed up at once",
+            "off: bulk transfers cost more CPU time",
         ),
         "rx-lro" => (
-            "a packet is handed up at once, not held back in the device to be merged with the next",
-            "bulk transfers cost more CPU time",
+            "on, a packet is held back in the device to be merged with the next; off, it is handed up at once",
+            "off: bulk transfers cost more CPU time",
         ),
-        _ => ("an offload of the device", "without it the CPU does the work"),
+        _ => ("an offload of the device", "off: the CPU does its work"),
     };
     About { unit: Unit::Switch, max: 1, reason, cost, source: "ethtool(8)" }
 }

@@ -7,6 +7,9 @@ use crate::value::{Value, to_mask};
 
 pub(super) fn files(export: &Export) -> Vec<ExportedFile> {
     let mut text = export.header();
+    if export.devices.iter().any(|d| d.settings.iter().any(|(key, _)| *key == Key::InterruptCpus)) {
+        text += "# Not here: interrupts.cpus: tuned has no line for a device's interrupts; --format udev has\n";
+    }
     text += &format!("\n[main]\nsummary=busypoll {}: {}\n", export.profile, export.summary);
     let empty = text.len();
     if !export.machine.is_empty() {
@@ -97,4 +100,36 @@ fn sysfs(device: &ForDevice) -> String {
         return String::new();
     }
     format!("\n[sysfs_{}]\ntype=sysfs\n{}", device.name(), lines.concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Identity;
+
+    #[test]
+    fn what_tuned_has_no_line_for_is_said() {
+        let of = |key| {
+            let identity = Identity {
+                name: "eth1".into(),
+                ifindex: 7,
+                driver: "ice".into(),
+                bus: String::new(),
+                permanent: None,
+                mac: None,
+            };
+            let settings = vec![(Key::RxUsecs, Value::Number(0)), (key, Value::Cpus("0".into()))];
+            let device = ForDevice { identity, settings, rx_queues: vec![0], tx_queues: vec![0] };
+            let export = Export {
+                profile: "mine".into(),
+                summary: String::new(),
+                machine: Vec::new(),
+                devices: vec![device],
+                left_out: Vec::new(),
+            };
+            files(&export).remove(0).text
+        };
+        assert!(of(Key::InterruptCpus).contains("# Not here: interrupts.cpus: "));
+        assert!(!of(Key::RpsCpus).contains("Not here"));
+    }
 }
