@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use busypoll_policy::units;
+
 use crate::report::Style;
 use crate::{Error, Scope, diagnose, rules};
 
@@ -26,7 +28,7 @@ pub struct DoctorArgs {
     #[arg(long, value_name = "ADDRESS")]
     pub peer: Option<IpAddr>,
     /// These processes: each socket and epoll instance, and what keeps it from busy polling
-    #[arg(long, value_name = "PID", value_delimiter = ',')]
+    #[arg(long, value_name = "PID", value_delimiter = ',', value_parser = units::pid)]
     pub pid: Vec<u32>,
     /// Watch for so long (2s, 500ms) how packets are really found
     #[arg(long, value_name = "TIME", value_parser = prove_time)]
@@ -40,7 +42,7 @@ pub struct DoctorArgs {
 }
 
 fn prove_time(text: &str) -> Result<Duration, String> {
-    let time = busypoll_policy::units::time(text)?;
+    let time = units::time(text)?;
     if time < Duration::from_millis(10) {
         return Err(format!("'{text}' is too short to count packets in; give at least 10ms"));
     }

@@ -1,5 +1,6 @@
-//! Times a user types and reads. A bare number is microseconds, everywhere in the product.
+//! What a user types and reads: times, where a bare number is microseconds everywhere in the product, processes, counts.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 /// Reads a time: a number with `ns`, `us`, `ms`, `s` or `m`; a bare number is microseconds.
@@ -53,6 +54,25 @@ pub fn micros(text: &str) -> Result<u32, String> {
         .map_err(|_| format!("'{}' is above 2147483647us, the largest there is", text.trim()))
 }
 
+/// Reads the number of a process.
+///
+/// # Errors
+/// One line that says where such numbers are found.
+pub fn pid(text: &str) -> Result<u32, String> {
+    match text.trim().parse() {
+        Ok(pid @ 1..) => Ok(pid),
+        _ => Err(format!("'{text}' is no process number; `pgrep NAME` finds them")),
+    }
+}
+
+/// Reads a number that has no unit.
+///
+/// # Errors
+/// One line.
+pub fn number<T: FromStr>(text: &str) -> Result<T, String> {
+    text.trim().parse().map_err(|_| format!("'{text}' is not a whole number, or is out of range"))
+}
+
 /// A duration as a person writes it: `50us`, `10ms`, `1.5s`.
 #[must_use]
 pub fn show(d: Duration) -> String {
@@ -74,6 +94,15 @@ fn short(x: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn processes_and_counts() {
+        assert_eq!((pid("4711"), number("0")), (Ok(4711), Ok(0u64)));
+        for no_pid in ["", "0", "-1", "nginx", "4294967296"] {
+            assert!(pid(no_pid).is_err_and(|why| why.contains("pgrep")), "{no_pid}");
+        }
+        assert!(number::<u32>("-1").is_err() && number::<u8>("256").is_err());
+    }
 
     #[test]
     fn times_with_and_without_unit() {

@@ -81,7 +81,7 @@ struct Which {
     #[arg(long, value_name = "IF")]
     dev: Vec<String>,
     /// How many sockets one poll or select waits for
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = units::number::<u32>)]
     sockets: Option<u32>,
     /// The CPUs the application runs on: interrupts are put beside them
     #[arg(long, value_name = "LIST")]
@@ -121,7 +121,7 @@ struct ApplyArgs {
     #[arg(long, value_name = "TIME", value_parser = confirm_time)]
     confirm: Option<Duration>,
     /// The process that polls, which gro-flush-timeout is for: all is rolled back when it ends
-    #[arg(long, value_name = "PID")]
+    #[arg(long, value_name = "PID", value_parser = units::pid)]
     poller: Vec<u32>,
     #[command(flatten)]
     json: Json,

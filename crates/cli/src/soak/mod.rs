@@ -36,7 +36,7 @@ pub(crate) struct SoakArgs {
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=4096))]
     clients: u32,
     /// The beginning of chance
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = units::number::<u64>)]
     seed: u64,
     /// The end of it that this process is
     #[arg(long, hide = true, value_parser = ["server", "client"])]
