@@ -59,8 +59,8 @@ fn main() -> ExitCode {
         Command::Run(args) => run_program(&args).map(|never| match never {}).map_err(Into::into),
         Command::Ss(args) => run_ss(&args, &mut Out::new()).map(done).map_err(Into::into),
         Command::Tune(args) => run_tune(&args, &mut Out::new()).map_err(Into::into),
-        Command::Attach(args) => run_attach(&args, &mut Out::new()).map(done).map_err(Into::into),
-        Command::Detach(args) => run_detach(&args, &mut Out::new()).map(done).map_err(Into::into),
+        Command::Attach(args) => run_attach(&args, &mut Out::new()).map_err(Into::into),
+        Command::Detach(args) => run_detach(&args, &mut Out::new()).map_err(Into::into),
         Command::Policy(args) => match run_policy(&args, &mut Out::new()) {
             Ok(told) => told.map(done).map_err(Into::into),
             Err(error) => Err(error.into()),

@@ -504,8 +504,8 @@ fn json_for_programs() {
     assert_eq!(report["pid"], server.pid());
     let rows = report["rows"].as_array().unwrap();
     let row = |what: &str| rows.iter().find(|row| row["what"] == what).unwrap();
-    assert_eq!(row("epoll")["was"]["busy_poll"], 0);
-    assert_eq!(row("epoll")["now"]["busy_poll"], 50);
+    assert_eq!(row("epoll")["was"]["busy_poll_usecs"], 0);
+    assert_eq!(row("epoll")["now"]["busy_poll_usecs"], 50);
     assert_eq!(row("epoll")["changed"], true);
     assert_eq!(row("tcp")["device"], lab.server.interface());
     assert!(row("tcp")["napi_id"].as_u64().unwrap() > 0);

@@ -1,8 +1,9 @@
 //! `busypoll attach` and `busypoll detach`.
 
 use std::collections::HashSet;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use busypoll_journal::state_dir;
 use busypoll_policy::{Policy, say, units};
@@ -20,7 +21,7 @@ use super::undo::{Undone, undo};
 #[derive(Clone, Debug, clap::Args)]
 pub struct AttachArgs {
     /// The processes
-    #[arg(required = true, value_name = "PID", value_parser = pid)]
+    #[arg(required = true, value_name = "PID", value_parser = units::pid)]
     pids: Vec<u32>,
     /// Stay, and catch what they and their children open from now on
     #[arg(long)]
@@ -43,22 +44,64 @@ pub struct AttachArgs {
 #[derive(Clone, Debug, clap::Args)]
 pub struct DetachArgs {
     /// The processes
-    #[arg(required = true, value_name = "PID", value_parser = pid)]
+    #[arg(required = true, value_name = "PID", value_parser = units::pid)]
     pids: Vec<u32>,
 }
 
-fn pid(text: &str) -> Result<u32, String> {
-    match text.parse() {
-        Ok(pid @ 1..) => Ok(pid),
-        _ => Err(format!("'{text}' is no process number; `pgrep NAME` finds them")),
+/// What was done stays done, and the next process has its turn, also where nobody can be told.
+struct Told<'a, W> {
+    out: &'a mut W,
+    failed: Option<io::Error>,
+}
+
+impl<W: Write> Write for Told<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(self.out.write(bytes).unwrap_or_else(|error| {
+            self.failed.get_or_insert(error);
+            bytes.len()
+        }))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if let Err(error) = self.out.flush() {
+            self.failed.get_or_insert(error);
+        }
+        Ok(())
     }
 }
 
-/// Attaches, reports to `out`, and with `--follow` stays.
+fn telling<W: Write>(
+    out: &mut W,
+    job: impl FnOnce(&mut Told<'_, W>) -> Result<(), AttachError>,
+) -> Result<ExitCode, AttachError> {
+    let mut told = Told { out, failed: None };
+    job(&mut told)?;
+    Ok(told.failed.map_or(ExitCode::SUCCESS, |error| {
+        say(format_args!(
+            "{}; what it would have told was done all the same",
+            AttachError::Output(error)
+        ));
+        ExitCode::from(1)
+    }))
+}
+
+/// Attaches, reports to `out`, and with `--follow` stays. Exit code 1: done, and `out` did not take the report.
 ///
 /// # Errors
 /// One line for a mistake in the options or a process that cannot be attached to.
-pub fn run_attach(args: &AttachArgs, out: &mut impl Write) -> Result<(), AttachError> {
+pub fn run_attach(args: &AttachArgs, out: &mut impl Write) -> Result<ExitCode, AttachError> {
+    telling(out, |out| attach(args, out))
+}
+
+/// Detaches and reports to `out`. Exit code 1: done, and `out` did not take the report.
+///
+/// # Errors
+/// One line for a process of which nothing is known, or where something could not be put back.
+pub fn run_detach(args: &DetachArgs, out: &mut impl Write) -> Result<ExitCode, AttachError> {
+    telling(out, |out| detach(args, out))
+}
+
+fn attach(args: &AttachArgs, out: &mut impl Write) -> Result<(), AttachError> {
     let mut policy = match &args.policy {
         Some(file) => Policy::read(file)?,
         None => Policy::default(),
@@ -93,11 +136,7 @@ pub fn run_attach(args: &AttachArgs, out: &mut impl Write) -> Result<(), AttachE
     outcome.finish()
 }
 
-/// Detaches and reports to `out`.
-///
-/// # Errors
-/// One line for a process of which nothing is known, or where something could not be put back.
-pub fn run_detach(args: &DetachArgs, out: &mut impl Write) -> Result<(), AttachError> {
+fn detach(args: &DetachArgs, out: &mut impl Write) -> Result<(), AttachError> {
     let dir = state_dir()?;
     let mut outcome = Several::of(args.pids.len());
     for pid in &args.pids {

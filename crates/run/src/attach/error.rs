@@ -45,7 +45,7 @@ pub enum AttachError {
         /// How many were named.
         all: usize,
     },
-    /// Standard output is closed or full.
+    /// Standard output is full.
     #[error("writing the report: {0}")]
     Output(#[from] std::io::Error),
 }

@@ -42,9 +42,11 @@ pub(super) struct Row {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct State {
     /// Microseconds; none of what has no such setting.
+    #[serde(rename = "busy_poll_usecs", skip_serializing_if = "Option::is_none")]
     pub busy_poll: Option<u32>,
     pub prefer_busy_poll: bool,
     /// Packets; none where it cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub busy_poll_budget: Option<u16>,
 }
 
