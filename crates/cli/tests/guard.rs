@@ -287,7 +287,7 @@ fn an_interface_has_one_owner_who_is_named() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(text(&output), "b'kernel'\n", "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
-    for wanted in [&format!("process {},", owner.pid), "its sockets are the kernel's"] {
+    for wanted in [&format!("process {},", owner.pid), "this process's sockets are the kernel's"] {
         assert!(said.contains(wanted), "{said}");
     }
 }

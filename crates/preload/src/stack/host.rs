@@ -72,7 +72,11 @@ pub fn get() -> Option<Host> {
         Ok(made) => Some(slot.made.insert(made).host.clone()),
         Err(error) => {
             slot.refused = true;
-            goes_without(&REFUSED, format_args!("{error}"), "its sockets are the kernel's");
+            goes_without(
+                &REFUSED,
+                format_args!("{error}"),
+                "this process's sockets are the kernel's",
+            );
             None
         }
     }
