@@ -77,15 +77,18 @@ fn rate(points: &[Point]) -> Option<String> {
             })
             .collect();
         let at = |(point, polling, sleeping): &(&Point, &PointArm, &PointArm)| {
+            let cost =
+                polling.server_cpu_us.zip(sleeping.server_cpu_us).map(|(polling, sleeping)| {
+                    let [polling, sleeping] = [polling, sleeping].map(us_text);
+                    format!(", for {polling} us of server CPU per request instead of {sleeping}")
+                });
             format!(
-                "at {} {} us instead of {} ({:.0}% busy-polled), for {} us of server CPU per request \
-                 instead of {}",
+                "at {} {} us instead of {} ({:.0}% busy-polled){}",
                 point.label,
                 us_text(polling.arm.rtt_us.p50),
                 us_text(sleeping.arm.rtt_us.p50),
                 polling.arm.evidence.busy_polled_share * 100.0,
-                demand(polling),
-                demand(sleeping),
+                cost.unwrap_or_default(),
             )
         };
         let low = pairs.first()?;
@@ -204,10 +207,6 @@ fn baseline(point: &Point, polling: &ArmReport) -> Option<ArmReport> {
 fn loss(arm: &PointArm) -> f64 {
     let lost = arm.arm.evidence.lost as f64;
     lost / (arm.arm.transactions as f64 + lost).max(1.0)
-}
-
-fn demand(arm: &PointArm) -> String {
-    arm.server_cpu_us.map_or("?".to_owned(), us_text)
 }
 
 #[cfg(test)]

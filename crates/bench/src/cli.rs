@@ -59,7 +59,7 @@ pub struct BenchArgs {
     /// Time between requests (50us, 10ms; a bare number is microseconds) [default: flat out]
     #[arg(long, value_name = "TIME", value_parser = units::time)]
     pub gap: Option<Duration>,
-    /// SO_BUSY_POLL of the busy-poll arms [default: 50us, plus twice the gap, plus twice the largest rx-usecs]
+    /// SO_BUSY_POLL of the busy-poll arms [default: 50us, plus twice the largest gap, plus twice the largest rx-usecs]
     #[arg(long, value_name = "TIME", value_parser = units::micros)]
     pub busy_poll: Option<u32>,
     /// Ask a question instead: at what size, at what rate, with what coalescing, with how many open? Of UDP, but for
@@ -92,7 +92,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "ADDRESS:PORT", default_value_t = SocketAddr::from(([0, 0, 0, 0], remote::PORT)))]
     pub listen: SocketAddr,
     /// The CPU to serve on [default: the bench's choice of a server's CPU]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = units::number::<u32>)]
     pub cpu: Option<u32>,
     /// Interface for the stack's arms
     #[arg(long, value_name = "IF")]
@@ -338,11 +338,14 @@ fn settings(args: &BenchArgs, arms: &[Arm]) -> Result<Settings, Error> {
     // A receiver that is to poll through the gap needs more time than that, for who sleeps through it wakes late; and
     // so does one whose peer may have gone to sleep behind a late interrupt, or the two put each other to sleep for
     // ever.
-    let late = if args.sweep == Some(Sweep::Coalesce) { sweep::RX_USECS * 2 } else { 0 };
-    let wait = gap * 2 + Duration::from_micros(late.into());
+    let (gaps, late) = match args.sweep {
+        Some(Sweep::Rate) => (sweep::longest_gap(), 0),
+        Some(Sweep::Coalesce) => (gap, sweep::RX_USECS),
+        _ => (gap, 0),
+    };
     let busy_poll = match args.busy_poll {
         Some(micros) => Duration::from_micros(micros.into()),
-        None => Settings::default().busy_poll + wait,
+        None => Settings::default().busy_poll + (gaps + Duration::from_micros(late.into())) * 2,
     };
     let rounds = if args.stages { 1 } else { usize::from(args.rounds) };
     let settings = Settings {

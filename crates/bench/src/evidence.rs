@@ -277,15 +277,18 @@ const POLLED_TOO_MUCH: f64 = 0.05;
 
 /// Why an arm's figures are not what its name says; none if they are.
 ///
-/// In the open loop a loss is a result, and a server that never waits has nothing to poll for.
+/// In the open loop a loss is a result, and a server that never waits has nothing to poll for: only one that slept is
+/// not what its name says.
 pub fn objection(arm: &Arm, load: Load, transactions: u64, evidence: &Evidence) -> Option<String> {
     if transactions == 0 {
         return Some("no transaction finished".to_owned());
     }
-    if matches!(load, Load::Open { .. }) {
+    let slept = evidence.voluntary_switches > transactions / 2;
+    let open = matches!(load, Load::Open { .. });
+    if open && !(arm.mode == Mode::BusyPoll && slept) {
         return None;
     }
-    if evidence.lost * 100 > transactions {
+    if !open && evidence.lost * 100 > transactions {
         return Some(format!(
             "{} of {} requests lost",
             evidence.lost,
@@ -299,9 +302,11 @@ pub fn objection(arm: &Arm, load: Load, transactions: u64, evidence: &Evidence) 
                 Plane::Kernel => "BusyPollRxPackets",
                 Plane::Stack | Plane::Bare => "the stack's hits",
             };
-            let cause = if evidence.napi_id == 0 {
+            let cause = if evidence.napi_id == 0 && arm.plane == Plane::Stack {
+                "its packets came by the kernel, as the fragments of datagrams above the MTU do"
+            } else if evidence.napi_id == 0 {
                 "its socket has no napi id: the device runs without NAPI"
-            } else if evidence.voluntary_switches > transactions / 2 {
+            } else if slept {
                 "it slept instead: the wait is longer than SO_BUSY_POLL (--busy-poll raises it)"
             } else {
                 "others delivered its packets: another poller or the softirq was faster"
@@ -369,8 +374,21 @@ mod tests {
         let busy = arm("kernel-udp-busy-poll");
         let no_napi = Evidence { napi_id: 0, ..evidence(0, 1000) };
         assert!(objection(&busy, CLOSED, 1000, &no_napi).expect("invalid").contains("napi id"));
+        let fragments = Evidence { stack: Some(StackEvidence::default()), ..no_napi };
+        let reason = objection(&arm("stack-xdp-udp-busy-poll"), CLOSED, 1000, &fragments);
+        assert!(reason.expect("invalid").contains("above the MTU"));
         let slept = Evidence { voluntary_switches: 1900, ..evidence(0, 1000) };
         assert!(objection(&busy, CLOSED, 1000, &slept).expect("invalid").contains("SO_BUSY_POLL"));
+    }
+
+    #[test]
+    fn in_the_open_loop_only_who_slept_has_not_polled() {
+        let (busy, open) = (arm("kernel-udp-busy-poll"), Load::Open { rate: 1e5 });
+        let overrun = Evidence { lost: 500, ..evidence(0, 1000) };
+        assert_eq!(objection(&busy, open, 1000, &overrun), None);
+        let slept = Evidence { voluntary_switches: 900, ..overrun };
+        assert!(objection(&busy, open, 1000, &slept).expect("invalid").contains("slept"));
+        assert_eq!(objection(&arm("kernel-udp-blocking"), open, 1000, &slept), None);
     }
 
     #[test]

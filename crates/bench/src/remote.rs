@@ -144,6 +144,23 @@ impl Control {
     }
 }
 
+/// Reads `ADDRESS` or `ADDRESS:PORT`. What has several colons and no brackets is an IPv6 address alone.
+fn split(host: &str) -> Result<(&str, u16), String> {
+    let (name, port) = match host.strip_prefix('[').and_then(|host| host.split_once(']')) {
+        Some((name, "")) => (name, None),
+        Some((name, rest)) => (name, Some(rest.strip_prefix(':').unwrap_or_default())),
+        None => match host.split_once(':') {
+            Some((name, port)) if !port.contains(':') => (name, Some(port)),
+            _ => (host, None),
+        },
+    };
+    let port = port.map_or(Ok(PORT), str::parse);
+    match port {
+        Ok(port @ 1..) => Ok((name, port)),
+        _ => Err(format!("--host {host}: a port is 1 to 65535; write ADDRESS or ADDRESS:PORT")),
+    }
+}
+
 /// A server, seen from the bench.
 pub struct Remote {
     control: Control,
@@ -157,10 +174,9 @@ impl Remote {
     /// # Errors
     /// One line, within a few seconds.
     pub fn connect(host: &str) -> Result<Self, String> {
-        let with_port = host.to_socket_addrs();
-        let addresses =
-            with_port.or_else(|_| (host.trim_matches(['[', ']']), PORT).to_socket_addrs());
-        let addresses: Vec<SocketAddr> = addresses
+        let (name, port) = split(host)?;
+        let addresses: Vec<SocketAddr> = (name, port)
+            .to_socket_addrs()
             .map_err(|e| format!("--host {host}: {e}; write ADDRESS or ADDRESS:PORT"))?
             .collect();
         let mut last = "no address".to_owned();
@@ -182,9 +198,8 @@ impl Remote {
             }
         }
         Err(format!(
-            "--host {host}: nobody answers at {last}; run `busypoll serve` there and let TCP {PORT} and \
-             {}, UDP {PORT} through its firewall",
-            PORT + 1
+            "--host {host}: nobody answers at {last}; run `busypoll serve` there and let TCP {port} and the \
+             next, UDP {port} through its firewall"
         ))
     }
 
@@ -295,6 +310,28 @@ impl Remote {
         match self.answer()? {
             Reply::Idle(usage) => Ok((usage, here)),
             other => Err(self.odd(&other)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_has_a_port_or_the_usual_one() {
+        for (host, name, port) in [
+            ("10.0.0.2", "10.0.0.2", PORT),
+            ("10.0.0.2:9000", "10.0.0.2", 9000),
+            ("server.example:1", "server.example", 1),
+            ("fd00::2", "fd00::2", PORT),
+            ("[fd00::2]", "fd00::2", PORT),
+            ("[fd00::2]:65535", "fd00::2", 65535),
+        ] {
+            assert_eq!(split(host), Ok((name, port)));
+        }
+        for host in ["10.0.0.2:", "10.0.0.2:0", "10.0.0.2:65536", "server:http", "[fd00::2]9000x"] {
+            assert!(split(host).is_err_and(|why| why.contains("port")), "{host}");
         }
     }
 }

@@ -2,13 +2,14 @@
 //! progress bar; prints nothing.
 
 use std::collections::{BTreeMap, btree_map::Entry};
+use std::fmt::Write;
 use std::time::Duration;
 
 use busypoll_lab::Lab;
 use busypoll_linux::topology;
 use busypoll_stack::Host;
 use busypoll_stack::nic::Coalesce;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 use crate::arm::{Arm, Nic, Placement, Plane};
 use crate::clock::Clock;
@@ -367,8 +368,13 @@ fn lab(cpus: Cpus) -> Result<Lab, String> {
 /// A bar on a terminal's stderr, nothing elsewhere. It is drawn between measurements only.
 pub(crate) fn progress(steps: usize, title: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(steps as u64), ProgressDrawTarget::stderr());
-    if let Ok(style) = ProgressStyle::with_template("{prefix} [{bar:30}] {eta} left  {msg}") {
-        bar.set_style(style.progress_chars("=> "));
+    if let Ok(style) = ProgressStyle::with_template("{prefix} [{bar:30}] {left}  {msg}") {
+        // Before the first step nothing is known.
+        let left = |state: &ProgressState, to: &mut dyn Write| match state.pos() {
+            0 => {}
+            _ => drop(write!(to, "{:#} left", HumanDuration(state.eta()))),
+        };
+        bar.set_style(style.progress_chars("=> ").with_key("left", left));
     }
     bar.set_prefix(title.to_owned());
     bar

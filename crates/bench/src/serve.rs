@@ -1,6 +1,7 @@
 //! `busypoll serve`: the far end of a benchmark between two machines. Serves one bench at a time, and
 //! only the machine it is controlled from.
 
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, Scope, ScopedJoinHandle};
@@ -47,7 +48,13 @@ impl Server {
     pub fn bind(address: SocketAddr, cpu: u32, device: Option<&str>) -> Result<Self, String> {
         topology::pin(cpu).map(drop).map_err(|e| format!("--cpu: {e}"))?;
         let listener = TcpListener::bind(address).map_err(|e| {
-            format!("--listen {address}: {e}; is another `busypoll serve` running?")
+            let remedy = match e.kind() {
+                ErrorKind::AddrInUse => "is another `busypoll serve` running?",
+                ErrorKind::AddrNotAvailable => "`ip address` lists this machine's",
+                ErrorKind::PermissionDenied => "ports below 1024 are root's",
+                _ => "give an address of this machine and a port",
+            };
+            format!("--listen {address}: {e}; {remedy}")
         })?;
         let host = device.map(|name| stack::on_device(name, cpu)).transpose()?;
         Ok(Self { listener, cpu, clock: Clock::default(), host })
@@ -221,6 +228,19 @@ mod tests {
             request_bytes,
             response_bytes: 1,
         }
+    }
+
+    #[test]
+    fn who_cannot_listen_is_told_what_keeps_him_from_it() {
+        let cpu = topology::allowed().expect("affinity").iter().next().expect("a CPU");
+        let refused = |address| Server::bind(address, cpu, None).err().expect("refused");
+        let taken = TcpListener::bind("127.0.0.1:0").and_then(|l| Ok((l.local_addr()?, l)));
+        let (address, _listener) = taken.expect("a port");
+        let why = refused(address);
+        assert!(why.contains("another `busypoll serve`"), "{why}");
+        // TEST-NET-3 (RFC 5737) is nobody's.
+        let why = refused(SocketAddr::from(([203, 0, 113, 7], 9000)));
+        assert!(why.contains("`ip address`") && !why.contains("another"), "{why}");
     }
 
     #[test]

@@ -37,16 +37,17 @@ fn median_sorted(sorted: &[f64]) -> f64 {
 /// Latency figures of one arm, in microseconds.
 ///
 /// `p50` to `p99_9` are medians over rounds of that round's percentile, so that one disturbed
-/// round does not decide; `p99_99`, `max`, `min` and `mean` are taken over all transactions.
+/// round does not decide; `p99_99`, `max`, `min` and `mean` are taken over all transactions. None where a round
+/// (for `p99_99` all of them) has too few transactions for one to lie beyond: it would be the maximum by another name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 #[allow(missing_docs)]
 pub struct RttUs {
     pub min: f64,
     pub p50: f64,
-    pub p90: f64,
-    pub p99: f64,
-    pub p99_9: f64,
-    pub p99_99: f64,
+    pub p90: Option<f64>,
+    pub p99: Option<f64>,
+    pub p99_9: Option<f64>,
+    pub p99_99: Option<f64>,
     pub max: f64,
     pub mean: f64,
 }
@@ -55,6 +56,8 @@ impl RttUs {
     /// Sums up the rounds of one arm.
     pub fn over_rounds<'a>(rounds: impl Iterator<Item = &'a Rtts> + Clone) -> Self {
         let mid = |q| median(&rounds.clone().map(|r| quantile_us(r, q)).collect::<Vec<_>>());
+        let fewest = rounds.clone().map(|r| r.len()).min().unwrap_or(0);
+        let but_one_in = |n: u64| (fewest >= n).then(|| mid(1.0 - 1.0 / n as f64));
         let mut all = histogram();
         for round in rounds.clone() {
             // Same bounds on both sides, so the sum cannot fail.
@@ -63,10 +66,10 @@ impl RttUs {
         Self {
             min: all.min() as f64 / 1e3,
             p50: mid(0.5),
-            p90: mid(0.9),
-            p99: mid(0.99),
-            p99_9: mid(0.999),
-            p99_99: quantile_us(&all, 0.9999),
+            p90: but_one_in(10),
+            p99: but_one_in(100),
+            p99_9: but_one_in(1_000),
+            p99_99: (all.len() >= 10_000).then(|| quantile_us(&all, 0.9999)),
             max: all.max() as f64 / 1e3,
             mean: all.mean() / 1e3,
         }
@@ -188,14 +191,15 @@ mod tests {
         }
         let r = RttUs::over_rounds([&h, &h].into_iter());
         for (got, want) in [
-            (r.p50, 50_000.0),
+            (Some(r.p50), 50_000.0),
             (r.p90, 90_000.0),
             (r.p99, 99_000.0),
             (r.p99_9, 99_900.0),
             (r.p99_99, 99_990.0),
-            (r.max, 100_000.0),
-            (r.mean, 50_000.5),
+            (Some(r.max), 100_000.0),
+            (Some(r.mean), 50_000.5),
         ] {
+            let got = got.expect("enough");
             assert!((got / want - 1.0).abs() < 0.001, "{got} for {want}");
         }
         assert!((r.min - 1.0).abs() < 0.001);
@@ -209,7 +213,7 @@ mod tests {
             wild.saturating_record(900_000);
         }
         let r = RttUs::over_rounds([&calm, &wild, &calm].into_iter());
-        assert!((r.p99 - 10.0).abs() < 0.05, "{r:?}");
+        assert!((r.p99.expect("enough") - 10.0).abs() < 0.05, "{r:?}");
         assert!(r.max > 899.0);
     }
 
@@ -227,8 +231,32 @@ mod tests {
             })
             .collect();
         let r = RttUs::over_rounds(rounds.iter());
-        let steps = [r.min, r.p50, r.p90, r.p99, r.p99_9, r.p99_99, r.max];
+        let tail = [r.p90, r.p99, r.p99_9, r.p99_99].map(|us| us.expect("enough"));
+        let steps = [&[r.min, r.p50], &tail[..], &[r.max]].concat();
         assert!(steps.is_sorted(), "{steps:?}");
+    }
+
+    #[test]
+    fn a_percentile_with_nothing_beyond_it_is_not_told() {
+        let of = |counts: &[u64]| {
+            let rounds: Vec<Rtts> = counts
+                .iter()
+                .map(|&count| {
+                    let mut h = histogram();
+                    (1..=count).for_each(|us| h.saturating_record(us * 1000));
+                    h
+                })
+                .collect();
+            let r = RttUs::over_rounds(rounds.iter());
+            [r.p90, r.p99, r.p99_9, r.p99_99].map(|us| us.is_some())
+        };
+        assert_eq!(of(&[]), [false; 4]);
+        assert_eq!(of(&[9, 10]), [false; 4]);
+        assert_eq!(of(&[10, 10]), [true, false, false, false]);
+        assert_eq!(of(&[100, 999]), [true, true, false, false]);
+        assert_eq!(of(&[1_000, 8_999]), [true, true, true, false]);
+        assert_eq!(of(&[999, 9_001]), [true, true, false, true]);
+        assert_eq!(of(&[1_000, 9_000]), [true; 4]);
     }
 
     #[test]

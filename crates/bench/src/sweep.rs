@@ -3,6 +3,7 @@
 //! what does interrupt coalescing change, and what do the connections cost that are open beside.
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use busypoll_stack::nic::Coalesce;
 use serde::Serialize;
@@ -85,6 +86,11 @@ pub struct Open {
 const SIZES: [usize; 8] = [1, 64, 256, 1024, 1472, 4096, 16_384, 65_536];
 const OPEN: [u32; 4] = [1, 100, 1_000, 10_000];
 const RATES: [u32; 7] = [1_000, 5_000, 20_000, 50_000, 100_000, 200_000, 400_000];
+/// Between two requests at the lowest rate.
+pub fn longest_gap() -> Duration {
+    Duration::from_secs(1) / RATES[0]
+}
+
 /// The interrupt delay that is compared with none.
 pub const RX_USECS: u32 = 100;
 /// The open loop writes a number into each message.
@@ -364,8 +370,8 @@ impl SweepReport {
                     if i == 0 { point.label.clone() } else { String::new() },
                     arm.name.clone(),
                     us_text(r.p50),
-                    us_text(r.p99),
-                    us_text(r.p99_9),
+                    table::tail_text(r.p99),
+                    table::tail_text(r.p99_9),
                     a,
                     b,
                     c,
@@ -388,6 +394,10 @@ impl SweepReport {
             }
         };
         let _ = writeln!(out, "{legend}");
+        let too_few = |p: &Point| p.arms.iter().any(|a| a.arm.rtt_us.p99_9.is_none());
+        if self.points.iter().any(too_few) {
+            let _ = writeln!(out, "{}", table::TOO_FEW);
+        }
         let datagram = |a: &PointArm| a.arm.request_bytes == UDP_MAX;
         if self.sweep == "size" && self.points.iter().any(|p| p.arms.iter().any(datagram)) {
             let _ = writeln!(out, "64 KiB of UDP: {UDP_MAX} B, the most a datagram carries.");

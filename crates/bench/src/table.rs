@@ -16,6 +16,9 @@ p50 to max: round trips in us. CPU us: service demand, CPU time of the whole mac
 x best blocking: p50 as a multiple of the best blocking arm's of the same protocol [95% interval].
 busy-polled: share of packets; switches, irqs: per transaction, both ends.";
 
+/// Why a percentile is not told.
+pub const TOO_FEW: &str = "p99, p99.9 -: a round has fewer than 100, 1,000 requests.";
+
 /// The whole report as text.
 pub fn render(report: &Report) -> String {
     let mut out = heading(report);
@@ -40,6 +43,9 @@ pub fn render(report: &Report) -> String {
         table.add_row(arm_row(report, arm));
     }
     let _ = writeln!(out, "{}\n\n{LEGEND}", table.trim_fmt());
+    if report.arms.iter().any(|a| a.rtt_us.p99_9.is_none()) {
+        let _ = writeln!(out, "{TOO_FEW}");
+    }
     if report.arms.iter().any(|a| a.service_demand_us.is_none()) {
         let _ = writeln!(out, "?: cannot be told apart from what other programs used.");
     }
@@ -75,8 +81,8 @@ fn arm_row(report: &Report, arm: &ArmReport) -> Vec<String> {
     vec![
         arm.name.clone(),
         us_text(r.p50),
-        us_text(r.p99),
-        us_text(r.p99_9),
+        tail_text(r.p99),
+        tail_text(r.p99_9),
         us_text(r.max),
         format!("{:.0}", arm.transactions_per_second),
         demand_text(arm),
@@ -223,8 +229,8 @@ pub fn chart(report: &Report) -> Chart {
     let valid = report.arms.iter().filter(|a| a.valid);
     let series = valid.map(|a| {
         let r = &a.rtt_us;
-        let values = [r.p50, r.p90, r.p99, r.p99_9, r.p99_99, r.max];
-        Series { name: a.name.clone(), values: values.into_iter().map(Some).collect() }
+        let values = [Some(r.p50), r.p90, r.p99, r.p99_9, r.p99_99, Some(r.max)];
+        Series { name: a.name.clone(), values: values.to_vec() }
     });
     Chart {
         title: "Round trips by percentile".to_owned(),
@@ -242,6 +248,11 @@ pub fn us_text(us: f64) -> String {
         x if x < 100.0 => format!("{x:.1}"),
         x => format!("{x:.0}"),
     }
+}
+
+/// A percentile that a round may have too few requests for.
+pub fn tail_text(us: Option<f64>) -> String {
+    us.map_or("-".to_owned(), us_text)
 }
 
 /// A table without frames: first and last columns to the left, figures to the right.

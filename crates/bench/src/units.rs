@@ -1,6 +1,6 @@
 //! What a user types: times, sizes, CPU pairs. Total parsers, one line per mistake.
 
-pub use busypoll_policy::units::{micros, show, time};
+pub use busypoll_policy::units::{micros, number, show, time};
 
 use crate::arm::Protocol;
 

@@ -60,6 +60,7 @@ fn a_peer_that_never_answers_is_one_line_within_seconds() {
     let start = Instant::now();
     let error = bench(&["--host", &free.to_string()]).expect_err("nobody there");
     assert!(error.contains("busypoll serve") && error.lines().count() == 1, "{error}");
+    assert!(error.contains(&format!("TCP {} and the next", free.port())), "{error}");
     assert!(bench(&["--host", "not a host"]).is_err());
     assert!(start.elapsed() < Duration::from_secs(20));
 }

@@ -64,6 +64,7 @@ fn absurd_figures_are_named_with_what_would_do() {
         (&["--arms", "*-sctp-*"], &["--arms", "'*-sctp-*'", "--list"]),
         (&["--arms", ","], &["--arms", "--list"]),
         (&["--host", ""], &["--host"]),
+        (&["--host", "10.0.0.2:99999"], &["--host", "a port is 1 to 65535"]),
         (&["--dev", "lo"], &["--host"]),
         (&["--loss", "2%"], &["--loss", "add it", "--workload loss"]),
         (&["--rtt", "5ms"], &["--rtt", "--workload loss"]),
@@ -75,8 +76,17 @@ fn absurd_figures_are_named_with_what_would_do() {
         (&["--duration", "1ms"][..], &["--duration 1ms", "less than 1 s"][..]),
         (&["--clients", "0"], &["--clients", "1..=4096"]),
         (&["--clients", "99999999"], &["--clients", "1..=4096"]),
+        (&["--seed", "x"], &["--seed", "'x' is not a whole number"]),
     ] {
         complains(&here(&[&["soak"], arguments].concat()), wanted);
+    }
+    for (arguments, wanted) in [
+        (&["doctor", "--pid", "nginx"][..], &["--pid", "'nginx'", "pgrep"][..]),
+        (&["tune", "apply", "busy-poll", "--poller", "nginx"], &["--poller", "pgrep"]),
+        (&["tune", "plan", "busy-poll", "--sockets", "-1"], &["--sockets"]),
+        (&["serve", "--cpu", "first"], &["--cpu", "'first' is not a whole number"]),
+    ] {
+        complains(&here(arguments), wanted);
     }
 }
 

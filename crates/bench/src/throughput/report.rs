@@ -10,7 +10,7 @@ use crate::arm::{Mode, Nic, Placement, Plane, Protocol};
 use crate::demand::{self, Usage};
 use crate::json::{Machine, SkippedReport};
 use crate::stats::{self, RttUs};
-use crate::table::{plain, us_text};
+use crate::table::{plain, tail_text, us_text};
 
 /// A whole run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -233,7 +233,7 @@ impl Report {
             };
             let mut row = vec![arm.name.clone(), rate, demand, polled];
             if let Some(times) = &arm.connection_us {
-                row.extend([us_text(times.p50), us_text(times.p99)]);
+                row.extend([us_text(times.p50), tail_text(times.p99)]);
             }
             table.add_row(row);
         }
