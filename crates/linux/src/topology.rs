@@ -128,6 +128,12 @@ pub fn online() -> Result<CpuList> {
     fs::read_to_string(&path).map_err(|e| Error::os(format!("reading {path}"), e))?.parse()
 }
 
+/// How many CPUs the kernel is built for (`NR_CPUS`); 0 where it does not tell.
+pub fn most_there_can_be() -> u32 {
+    let highest = fs::read_to_string(format!("{SYSFS}/kernel_max")).ok();
+    highest.and_then(|n| n.trim().parse::<u32>().ok()).map_or(0, |n| n.saturating_add(1))
+}
+
 /// The CPUs the calling thread may run on.
 pub fn allowed() -> Result<CpuList> {
     let mask = sys::get_affinity().map_err(|e| Error::os("reading this thread's affinity", e))?;

@@ -1,6 +1,7 @@
 //! The BPF programs against the running kernel: what they tell of objects made here.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -71,7 +72,11 @@ fn sockets_and_epolls_are_told_with_their_settings() {
             sockopt::set_busy_poll_budget(&udp, 33).unwrap();
             let listener = TcpListener::bind("[::1]:701").unwrap();
             let tcp = TcpStream::connect("[::1]:701").unwrap();
-            (udp, tcp, listener.accept().unwrap().0)
+            let mut accepted = listener.accept().unwrap().0;
+            // Its packets carry the CPU they were sent on where others have a napi id.
+            accepted.write_all(b"x").unwrap();
+            (&tcp).read_exact(&mut [0]).unwrap();
+            (udp, tcp, accepted)
         })
         .unwrap();
     let epoll: OwnedFd = ep::create(ep::CreateFlags::CLOEXEC).unwrap();
@@ -94,6 +99,7 @@ fn sockets_and_epolls_are_told_with_their_settings() {
     assert_eq!(told.local, tcp.local_addr().ok());
     assert_eq!(told.peer, tcp.peer_addr().ok());
     assert_eq!((told.state, told.protocol_name.as_str()), (1, "TCPv6"));
+    assert_eq!(told.napi, None);
     let told = socket_of(&files, accepted.as_raw_fd());
     assert_eq!(told.local.unwrap().port(), 701);
 

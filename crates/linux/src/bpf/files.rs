@@ -11,7 +11,7 @@ use super::{Programs, Record, failed};
 use crate::epoll::EpollParams;
 use crate::error::{Error, Result};
 use crate::sockopt::NapiId;
-use crate::sys;
+use crate::{sys, topology};
 
 /// An open file that busy polling has to do with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,7 +129,8 @@ impl Files {
     /// What one process, or every process, has open now.
     pub fn of(&mut self, pid: Option<u32>) -> Result<Vec<OpenFile>> {
         let records = self.run([pid.unwrap_or(0), 0])?;
-        Ok(records.chunks_exact(RECORD).filter_map(read).collect())
+        let cpus = topology::most_there_can_be();
+        Ok(records.chunks_exact(RECORD).filter_map(|record| read(record, cpus)).collect())
     }
 
     /// Has the program tell the operations of an epoll instance and an io_uring of ours.
@@ -160,7 +161,7 @@ impl Files {
     }
 }
 
-fn read(record: &[u8]) -> Option<OpenFile> {
+fn read(record: &[u8], cpus: u32) -> Option<OpenFile> {
     let mut r = Record(record);
     let [kind, pid, fd, netns] = [r.u32(), r.u32(), r.u32(), r.u32()];
     let [identity, inode, cookie] = [r.u64(), r.u64(), r.u64()];
@@ -172,7 +173,8 @@ fn read(record: &[u8]) -> Option<OpenFile> {
     let (busy_poll_ns, flags) = (r.u64(), r.u32());
     let (busy_poll_budget, prefer_busy_poll) =
         (u16::try_from(budget).unwrap_or(u16::MAX), prefer != 0);
-    let napi = NapiId::new(napi);
+    // Packets of this machine's own carry their sender's CPU there (include/net/busy_poll.h, MIN_NAPI_ID).
+    let napi = NapiId::new(napi).filter(|napi| napi.get() > cpus);
     let kind = match kind {
         SOCKET => Kind::Socket(Box::new(Socket {
             inode,
