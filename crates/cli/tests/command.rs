@@ -99,8 +99,11 @@ fn a_closed_pipe_is_no_error_and_a_full_disk_is_one() {
         let closed = to(std::io::pipe().unwrap().1.into());
         assert_eq!((closed.status, &closed.stderr), (read.status, &read.stderr), "{arguments:?}");
         let full = to(fs::File::options().write(true).open("/dev/full").unwrap().into());
-        let line = one_line(&full);
+        // What attach and detach were to do they have done.
+        let code = if matches!(arguments[0], "attach" | "detach") { 1 } else { 2 };
+        let line = text(&full.stderr);
         assert!(line.contains("standard output: No space left"), "{arguments:?}: {line}");
+        assert_eq!((full.status.code(), line.lines().count()), (Some(code), 1), "{line}");
     }
     fs::remove_dir_all(state).unwrap();
 }
@@ -271,6 +274,18 @@ fn as_nobody() -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
     command
+}
+
+#[test]
+fn a_program_that_others_may_run_is_refused_in_one_line() {
+    needs_root!();
+    needs!(program "setpriv");
+    let (copy, program) = (PublicCopy::new("run"), PublicCopy::new("roots"));
+    fs::set_permissions(&program.0, fs::Permissions::from_mode(0o744)).unwrap();
+    let run = as_nobody().arg(&copy.0).args(["run", "--"]).arg(&program.0).output().unwrap();
+    let said = text(&run.stderr);
+    assert!(said.contains("not executable by this user") && said.lines().count() == 1, "{run:?}");
+    assert_eq!(run.status.code(), Some(2));
 }
 
 #[test]
