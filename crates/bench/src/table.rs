@@ -16,6 +16,9 @@ p50 to max: round trips in us. CPU us: service demand, CPU time of the whole mac
 x best blocking: p50 as a multiple of the best blocking arm's of the same protocol [95% interval].
 busy-polled: share of packets; switches, irqs: per transaction, both ends.";
 
+/// Why a service demand is not told.
+pub const HIDDEN: &str = "?: cannot be told apart from what other programs used.";
+
 /// Why a percentile is not told.
 pub const TOO_FEW: &str = "p99, p99.9 -: a round has fewer than 100, 1,000 requests.";
 
@@ -47,7 +50,7 @@ pub fn render(report: &Report) -> String {
         let _ = writeln!(out, "{TOO_FEW}");
     }
     if report.arms.iter().any(|a| a.service_demand_us.is_none()) {
-        let _ = writeln!(out, "?: cannot be told apart from what other programs used.");
+        let _ = writeln!(out, "{HIDDEN}");
     }
     notes(report, &mut out);
     let _ = writeln!(out, "\n{}", verdict(report));

@@ -10,7 +10,7 @@ use crate::arm::{Mode, Nic, Placement, Plane, Protocol};
 use crate::demand::{self, Usage};
 use crate::json::{Machine, SkippedReport};
 use crate::stats::{self, RttUs};
-use crate::table::{plain, tail_text, us_text};
+use crate::table::{self, plain, tail_text, us_text};
 
 /// A whole run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -212,8 +212,10 @@ impl Report {
             m.rounds
         );
         let is_stream = self.workload != "tcp-crr";
+        let slow = self.workload == "tcp-loss";
+        let (unit, of) = if slow { ("Mbit/s", 1e6) } else { ("Gbit/s", 1e9) };
         let mut columns = match is_stream {
-            true => vec!["arm", "Gbit/s", "CPU us/MiB", "polled/MiB"],
+            true => vec!["arm", unit, "CPU us/MiB", "polled/MiB"],
             false => vec!["arm", "conn/s", "CPU us/conn", "polled/conn"],
         };
         if !is_stream {
@@ -222,7 +224,7 @@ impl Report {
         let mut table = plain(&columns);
         for arm in &self.arms {
             let rate = match is_stream {
-                true => format!("{:.3}", arm.per_second / 1e9),
+                true => format!("{:.3}", arm.per_second / of),
                 false => format!("{:.0}", arm.per_second),
             };
             let demand =
@@ -242,7 +244,15 @@ impl Report {
                 column.set_cell_alignment(CellAlignment::Right);
             }
         }
-        let _ = writeln!(out, "{}", table.trim_fmt());
+        let _ = writeln!(out, "{}\n", table.trim_fmt());
+        let each = if is_stream { "MiB" } else { "connection" };
+        let _ = writeln!(
+            out,
+            "CPU us: service demand, CPU time of the whole machine; polled: packets found by busy polling; both for each {each}."
+        );
+        if self.arms.iter().any(|arm| arm.service_demand_us.is_none()) {
+            let _ = writeln!(out, "{}", table::HIDDEN);
+        }
         for arm in &self.arms {
             if let Some(reason) = &arm.reason {
                 let _ = writeln!(out, "INVALID {}: {reason}", arm.name);
@@ -303,7 +313,9 @@ mod tests {
         assert_eq!(report.arms[0].per_second, 8e9);
         assert_eq!(report.comparisons.len(), 1);
         assert!((report.comparisons[0].rate_ratio - 0.8).abs() < 1e-9);
-        assert!(report.render().contains("= 0.80 [0.80-0.80] x bare-xdp-stream"));
+        let text = report.render();
+        assert!(text.contains("= 0.80 [0.80-0.80] x bare-xdp-stream"), "{text}");
+        assert!(text.contains("both for each MiB"), "{text}");
     }
 
     #[test]
