@@ -12,12 +12,14 @@ use crate::error::{Error, Result};
 /// changes do.
 ///
 /// # Errors
-/// [`Error::NoDirectory`]; [`Error::Io`] for a directory that cannot be made.
+/// [`Error::NoDirectory`], [`Error::Relative`]; [`Error::Io`] for a directory that cannot be made.
 pub fn state_dir() -> Result<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     if let Some(dir) = variable("BUSYPOLL_STATE") {
-        // Whoever looks after what is written there may stand elsewhere.
-        let dir = std::path::absolute(&dir).map_err(Error::io("find", &dir))?;
+        // Whoever is to undo what is written there may stand elsewhere.
+        if dir.is_relative() {
+            return Err(Error::Relative(dir));
+        }
         return make(&dir).map(|()| dir);
     }
     let uid = rustix::process::geteuid();

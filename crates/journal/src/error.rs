@@ -13,6 +13,11 @@ pub enum Error {
          set; name a directory of yours in BUSYPOLL_STATE"
     )]
     NoDirectory,
+    /// Another command, started elsewhere, would look for the journal elsewhere.
+    #[error(
+        "BUSYPOLL_STATE={}: it has to begin with /, or what is changed here is not found from elsewhere", .0.display()
+    )]
+    Relative(PathBuf),
     /// Somebody else holds the journal.
     #[error("{path} is in use by {holder}; wait until it has finished, or end it")]
     Locked {
