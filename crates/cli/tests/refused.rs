@@ -83,10 +83,20 @@ fn absurd_figures_are_named_with_what_would_do() {
     for (arguments, wanted) in [
         (&["doctor", "--pid", "nginx"][..], &["--pid", "'nginx'", "pgrep"][..]),
         (&["tune", "apply", "busy-poll", "--poller", "nginx"], &["--poller", "pgrep"]),
-        (&["tune", "plan", "busy-poll", "--sockets", "-1"], &["--sockets"]),
+        (&["tune", "plan", "busy-poll", "--sockets", "many"], &["--sockets"]),
         (&["serve", "--cpu", "first"], &["--cpu", "'first' is not a whole number"]),
     ] {
         complains(&here(arguments), wanted);
+    }
+}
+
+#[test]
+fn a_state_directory_is_the_same_from_everywhere() {
+    for arguments in [["tune", "rollback"], ["detach", "1"]] {
+        let mut command = Command::new(BUSYPOLL);
+        let refused = command.args(arguments).env("BUSYPOLL_STATE", "state").output().unwrap();
+        complains(&refused, &["BUSYPOLL_STATE=state", "begin with /"]);
+        assert!(!std::path::Path::new("state").exists());
     }
 }
 

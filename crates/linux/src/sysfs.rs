@@ -41,7 +41,7 @@ impl Sysfs {
             return Ok(Sysfs { root: "/sys".into(), _mount: None });
         }
         let mount = mount_detached().or_else(|e| mount_as_user().ok_or(e)).map_err(|e| {
-            let doing = "/sys is that of another network namespace, and mounting this one's";
+            let doing = "/sys is that of another network namespace; run it as root, which may mount this one's";
             Error::os(doing, e.into())
         })?;
         let root = PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd()));

@@ -18,7 +18,7 @@ pub enum LaunchError {
     #[error("{}: a folder, not a program", .0.display())]
     Folder(PathBuf),
     /// It cannot be started.
-    #[error("{}: not executable; make it so with chmod +x", .0.display())]
+    #[error("{}: not executable by this user; make it so with chmod +x", .0.display())]
     NotExecutable(PathBuf),
     /// The system's answer to an attempt.
     #[error("{}: cannot be started: {source}", path.display())]

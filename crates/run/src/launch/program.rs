@@ -5,11 +5,11 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use busypoll_linux::executable;
 pub use busypoll_linux::executable::{Kind, Reach, Why};
+use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use super::LaunchError;
 
@@ -31,7 +31,7 @@ impl Program {
         let path = if name.as_bytes().contains(&b'/') {
             let path = PathBuf::from(name);
             match fs::metadata(&path) {
-                Ok(m) if m.is_file() && m.mode() & 0o111 != 0 => path,
+                Ok(m) if m.is_file() && may_be_run(&path) => path,
                 Ok(m) if m.is_dir() => return Err(LaunchError::Folder(path)),
                 Ok(_) => return Err(LaunchError::NotExecutable(path)),
                 Err(e) if e.kind() == ErrorKind::NotFound => {
@@ -47,13 +47,18 @@ impl Program {
     }
 }
 
+/// By this user, from that file system.
+fn may_be_run(path: &Path) -> bool {
+    accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS).is_ok()
+}
+
 fn in_path(name: &OsStr) -> Result<PathBuf, LaunchError> {
     let folders = env::var_os("PATH").unwrap_or_else(|| OsString::from("/bin:/usr/bin"));
     let mut unusable = None;
     for folder in env::split_paths(&folders) {
         let path = folder.join(name);
         match fs::metadata(&path) {
-            Ok(m) if m.is_file() && m.mode() & 0o111 != 0 => return Ok(path),
+            Ok(m) if m.is_file() && may_be_run(&path) => return Ok(path),
             Ok(m) if m.is_file() => unusable = Some(path),
             _ => {}
         }
