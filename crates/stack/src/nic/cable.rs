@@ -129,6 +129,8 @@ struct Descriptor {
 const PARTIAL: u32 = 1 << 31;
 const HEADER: usize = size_of::<Descriptor>();
 const LINE: usize = 64;
+/// Bytes of a frame in its slot's first two lines. Every slot has two, whatever the MTU.
+const NEAR: usize = 2 * LINE - HEADER;
 
 /// One direction of one queue: a ring with one sender and one receiver, and the receiver's interrupt.
 struct Ring {
@@ -155,7 +157,7 @@ impl Ring {
     fn new(config: &Config) -> io::Result<Ring> {
         // Ethernet header and two VLAN tags.
         let frame = config.mtu + 14 + 8;
-        let stride = (HEADER + frame).next_multiple_of(LINE);
+        let stride = (HEADER + frame).next_multiple_of(LINE).max(2 * LINE);
         let size = stride * config.ring as usize;
         let layout = Layout::from_size_align(size, LINE)
             .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "cable: rings too large"))?;
@@ -246,10 +248,22 @@ impl TxQueue for Sender {
         }
         let slot = ring.slot(self.position);
         // SAFETY: the receiver has left the slot (or never had it), so it is ours until the turn is
-        // written; `len` fits.
+        // written; `len` fits, and so do two lines.
         unsafe {
             let data = slot.cast::<u8>().add(HEADER);
-            fill(std::slice::from_raw_parts_mut(data.as_ptr(), len));
+            if len <= NEAR {
+                // The receiver looks at the slot's first line all the time, which takes the line from who writes
+                // there bit by bit: it is written last, and at once.
+                let mut near = [0; NEAR];
+                fill(&mut near[..len]);
+                if len > LINE - HEADER {
+                    let rest = near.as_ptr().add(LINE - HEADER);
+                    data.as_ptr().add(LINE - HEADER).copy_from_nonoverlapping(rest, LINE);
+                }
+                data.as_ptr().copy_from_nonoverlapping(near.as_ptr(), LINE - HEADER);
+            } else {
+                fill(std::slice::from_raw_parts_mut(data.as_ptr(), len));
+            }
             (*slot.as_ptr()).len = len as u32 | if partial { PARTIAL } else { 0 };
             (*slot.as_ptr()).turn.store(self.position.wrapping_add(1), Ordering::Release);
         }
