@@ -70,8 +70,7 @@ fn connect(one: &Host, listener: &TcpListener) -> io::Result<(TcpStream, TcpStre
 
 fn measure(count: usize, rounds: usize) -> Result<(), Box<dyn Error>> {
     let (a, b) = cable::pair(cable::Config::default())?;
-    // The watchdog would look in between round trips, on another thread: not now. (A queue never polled counts as
-    // polled when the machine started.)
+    // The watchdog would look in between round trips, on another thread: not now.
     let host = || Host::builder().busy_read(1_000_000).watchdog(Duration::from_secs(300));
     let one = host().interface(a, "10.0.0.1/24").build()?;
     let two = host().interface(b, "10.0.0.2/24").build()?;

@@ -58,7 +58,7 @@ pub struct Context {
     pub(super) handoff: Handoff,
     pub(super) line: Line,
     watchdog: Duration,
-    /// When a poller last had the queue, in nanoseconds; the lowest bit: it is preferred.
+    /// When a poller last had the queue, in nanoseconds, 0 if it is left to none; the lowest bit: it is preferred.
     last_poll: AtomicU64,
     /// How often the watchdog's looks have been put off. Not of [`crate::sync`]: it decides when they are, and no more.
     calm: AtomicU8,
@@ -265,7 +265,7 @@ impl Context {
     fn is_left(&self, now: Instant, is_slept_for: bool) -> bool {
         let (last, prefers) = self.last_poll();
         let patience = if prefers || !is_slept_for { self.longest() } else { self.watchdog };
-        now.since(last) < patience
+        last != Instant::ZERO && now.since(last) < patience
     }
 
     /// When the watchdog must look at the latest.
