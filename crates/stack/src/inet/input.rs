@@ -219,7 +219,7 @@ impl Inet {
     }
 
     /// A whole packet for us.
-    #[inline]
+    #[inline(always)]
     fn deliver(&self, arrival: &Arrival<'_>, packet: Inbound4<'_>, cast: Cast, pass: &mut Pass) {
         match packet.protocol() {
             Protocol::UDP => self.udp_input(arrival, packet, cast, pass),

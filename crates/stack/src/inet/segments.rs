@@ -30,7 +30,7 @@ const CONGESTION_EXPERIENCED: u8 = 3;
 
 impl Inet {
     /// A TCP segment in an IP packet that is for us.
-    #[inline]
+    #[inline(always)]
     pub(super) fn tcp_input<'a, P: Inbound<'a>>(
         &self,
         arrival: &Arrival<'_>,

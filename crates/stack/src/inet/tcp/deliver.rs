@@ -33,7 +33,7 @@ enum Found {
 impl Inet {
     /// A segment has come: its checksum is right, and it came for one address of ours from one of somebody's.
     /// `congested`: its packet carries ECN CE. No lock is held.
-    #[inline]
+    #[inline(always)]
     pub(in crate::inet) fn tcp_deliver(
         &self,
         arrival: &Arrival<'_>,

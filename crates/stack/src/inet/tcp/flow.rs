@@ -270,7 +270,7 @@ impl Core {
 
 impl State {
     /// The connection is given a segment.
-    #[inline]
+    #[inline(always)]
     fn take_in(
         &mut self,
         inet: &Inet,

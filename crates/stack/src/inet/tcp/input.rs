@@ -274,7 +274,7 @@ impl Connection {
     }
 
     /// Fifth, the ACK field, which lies between SND.UNA less a window and SND.NXT: window and recovery.
-    #[inline]
+    #[inline(always)]
     fn acknowledged(&mut self, segment: &Segment<'_>, now: Instant) {
         // What was overtaken says nothing of how things stand now (tcp_ack's `old_ack`).
         let old = segment.ack.before(self.snd_una);
@@ -391,7 +391,7 @@ impl Connection {
     }
 
     /// Seventh and eighth: data and FIN. Whether the data was taken.
-    #[inline]
+    #[inline(always)]
     fn data(&mut self, segment: &Segment<'_>, now: Instant, taker: &mut Taker<'_>) -> bool {
         let fin = segment.flags.has(Flags::FIN);
         if self.ecn {

@@ -199,7 +199,7 @@ impl Connection {
 
     /// The next segment of what was never sent, if it may go now. `probe`: whatever congestion control and
     /// Nagle say.
-    #[inline]
+    #[inline(always)]
     fn next_segment(&self, probe: bool) -> Option<Next> {
         if !self.has_unsent() {
             return None;
@@ -337,7 +337,7 @@ impl Connection {
     }
 
     /// Sends the numbers of `range`: data, FIN, or both.
-    #[inline]
+    #[inline(always)]
     fn emit(&mut self, range: Range<Seq>, new: bool, now: Instant, out: &mut Out<'_>) -> bool {
         let data_end = self.buffer.end();
         let mut flags = Flags::ACK;
@@ -383,7 +383,7 @@ impl Connection {
 
     /// Any segment of a synchronised connection, without its data. `spare`: how many bytes of SACK blocks it may
     /// have.
-    #[inline]
+    #[inline(always)]
     fn header(&mut self, seq: Seq, flags: Flags, spare: u32, now: Instant) -> Outgoing<'static> {
         let window = self.receiver.window();
         // Filled where it lies: this is large.

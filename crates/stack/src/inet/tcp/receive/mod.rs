@@ -260,7 +260,7 @@ impl Receiver {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn in_order(&mut self, len: usize, now: Instant) {
         let (window, limit) = (self.window.edge() - self.next, self.window.limit());
         self.autotune.arrived(self.next, self.window.edge(), now);

@@ -184,6 +184,7 @@ impl Recovery {
     }
 
     /// Takes a measurement; `short` has none of the peer's delay of its ACK in it.
+    #[inline(always)]
     pub(super) fn measured(&mut self, rtt: Duration, short: Option<Duration>, now: Instant) {
         let (min, max) = (self.settings.min_rto, self.settings.max_rto);
         self.rtt.sample(rtt, self.una, self.nxt, min, max);

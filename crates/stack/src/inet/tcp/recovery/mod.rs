@@ -278,6 +278,7 @@ impl Recovery {
     }
 
     /// Data went out for the first time: one segment, or several at once.
+    #[inline(always)]
     pub fn sent(&mut self, range: Range<Seq>, now: Instant) {
         let before = self.board.len();
         if before == 0 {
@@ -505,6 +506,7 @@ impl Recovery {
 
     /// After new data, and after an ACK of new data: RFC 8985 section 7.2, "unless [the sender] is already in
     /// fast recovery, RTO recovery, or segments have been SACKed".
+    #[inline(always)]
     fn schedule_probe(&mut self, now: Instant) {
         let quiet = matches!(self.phase, Phase::Open | Phase::Cwr)
             && self.board.segments(Place::Sacked) == 0;

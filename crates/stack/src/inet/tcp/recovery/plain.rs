@@ -18,7 +18,7 @@ impl Recovery {
 
     /// An ACK without SACK blocks and ECE has come; `None`: this is no plain case, ask
     /// [`acked`](Recovery::acked).
-    #[inline]
+    #[inline(always)]
     pub fn acked_plainly(&mut self, ack: Seq, now: Instant) -> Option<Acked> {
         if !self.is_plain(ack) {
             return None;

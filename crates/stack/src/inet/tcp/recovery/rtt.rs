@@ -54,6 +54,7 @@ impl Rtt {
     }
 
     /// Takes a measurement. `una` and `nxt` tell the rounds apart.
+    #[inline(always)]
     pub fn sample(&mut self, rtt: Duration, una: Seq, nxt: Seq, min: Duration, max: Duration) {
         let (rtt, min) = (nanos(rtt).max(1), nanos(min));
         if self.srtt == 0 {
@@ -87,6 +88,7 @@ impl Rtt {
     }
 
     /// Takes a measurement that no delayed acknowledgment has lengthened more than need be.
+    #[inline(always)]
     pub fn shortest(&mut self, rtt: Duration, now: Instant) {
         // What was sent, and answered, during one pass that stands for one time was not measured.
         if rtt.is_zero() {
