@@ -214,7 +214,7 @@ impl World<'_> {
             if flow.outcome.read < self.net.bytes {
                 flow.outcome.silence = flow.outcome.silence.max(now.since(flow.last_read));
             }
-            if let Some(sender) = &flow.hosts[0].connection {
+            if let Some(sender) = &mut flow.hosts[0].connection {
                 let info = sender.info(now);
                 flow.outcome.segments = info.data_segs_out;
                 flow.outcome.sent_again = info.total_retrans;

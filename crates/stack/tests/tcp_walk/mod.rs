@@ -261,7 +261,7 @@ impl Walk {
     }
 
     /// RCV.NXT without FIN, and SND.UNA.
-    fn numbers(&self) -> (Seq, Seq) {
+    fn numbers(&mut self) -> (Seq, Seq) {
         let info = self.connection.info(self.now);
         (self.irs + 1 + info.bytes_received as u32, self.acked_from + info.bytes_acked as u32)
     }
@@ -418,7 +418,7 @@ impl Walk {
         self.learn();
     }
 
-    fn print(&self) -> Print {
+    fn print(&mut self) -> Print {
         let info = self.connection.info(self.now);
         let unread = self.connection.unread();
         (

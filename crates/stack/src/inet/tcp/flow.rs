@@ -144,10 +144,15 @@ impl Core {
         pass: &mut Pass<'_>,
     ) {
         let mut state = self.enter(pass);
-        state.take_in(inet, segment, arrival, pass);
+        let taken = state.take_in(inet, segment, arrival, pass);
         // A full segment is seldom the last.
         let more = segment.payload.len() >= state.connection.full_segment();
-        if pass.batched && (more || state.connection.has_to_send()) {
+        let sends = state.connection.has_to_send();
+        if taken && !more && !sends && state.untimed(pass.now).is_none() {
+            // The reader has it and is about to answer.
+            return state.note(&self.tuple, inet);
+        }
+        if pass.batched && (more || sends) {
             // What is sent at the end of the pass answers all its segments.
             if !std::mem::replace(&mut state.put_off, true) {
                 // Nobody else puts anything there.
@@ -269,7 +274,8 @@ impl Core {
 }
 
 impl State {
-    /// The connection is given a segment.
+    /// The connection is given a segment. Whether a reader who was waiting has taken what it brought, which is all the
+    /// news there is.
     #[inline(always)]
     fn take_in(
         &mut self,
@@ -277,7 +283,7 @@ impl State {
         segment: &Segment<'_>,
         arrival: &Arrival<'_>,
         pass: &mut Pass<'_>,
-    ) {
+    ) -> bool {
         let before = self.connection.snd_una;
         self.learn(arrival, pass.napi);
         let (endpoint, napi, now) = (self.endpoint.as_deref(), self.napi, pass.now);
@@ -292,6 +298,7 @@ impl State {
                 inet.confirm(path, pass.now);
             }
         }
+        taken
     }
 
     /// The acknowledgment is left to the reader, if he is there and it can be.
@@ -446,20 +453,25 @@ impl State {
         }
     }
 
-    /// Sees to it that the wheel calls in time. A timer that is there already and earlier stays.
+    /// When the wheel has to call, if it would not by then.
     #[inline]
-    fn set_timer(&mut self, core: &Arc<Core>, inet: &Inet, now: Instant) {
-        if !self.listed {
-            return;
-        }
+    fn untimed(&self, now: Instant) -> Option<Instant> {
         let deadline = self.connection.deadline();
         let retry = self.full.then(|| now + RETRY);
         let due = match (deadline, retry) {
             (Some(a), Some(b)) => a.min(b),
             (Some(at), None) | (None, Some(at)) => at,
-            (None, None) => return,
+            (None, None) => return None,
         };
-        if self.timer.is_none_or(|(_, fires)| fires > due) {
+        self.timer.is_none_or(|(_, fires)| fires > due).then_some(due)
+    }
+
+    /// Sees to it that the wheel calls in time. A timer that is there already and earlier stays.
+    #[inline]
+    fn set_timer(&mut self, core: &Arc<Core>, inet: &Inet, now: Instant) {
+        if self.listed
+            && let Some(due) = self.untimed(now)
+        {
             let old = self.timer.map(|(handle, _)| handle);
             let handle = inet.tcp_timer(due, old, || Timer::Flow(core.clone()));
             self.timer = Some((handle, due));

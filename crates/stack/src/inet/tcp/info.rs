@@ -98,7 +98,7 @@ pub struct TcpInfo {
 
 impl Connection {
     /// `TCP_INFO`.
-    pub fn info(&self, now: Instant) -> TcpInfo {
+    pub fn info(&mut self, now: Instant) -> TcpInfo {
         let figures = self.recovery.figures();
         let mss = self.snd_mss.max(1);
         TcpInfo {

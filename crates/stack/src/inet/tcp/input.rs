@@ -319,8 +319,14 @@ impl Connection {
             return;
         }
         let ece = self.ecn && segment.flags.has(Flags::ECE);
-        let plain = segment.options.sacks.is_empty() && !ece;
-        if !plain || self.recovery.acked_plainly(segment.ack, now).is_none() {
+        let all = segment.ack == self.buffer.end();
+        let done = segment.options.sacks.is_empty()
+            && !ece
+            && match all {
+                true => self.recovery.acked_all_plainly(segment.ack, now),
+                false => self.recovery.acked_plainly(segment.ack, now).is_some(),
+            };
+        if !done {
             self.acknowledged_anyhow(segment, pure, ece, now);
         }
         if advances {

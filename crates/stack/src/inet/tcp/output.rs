@@ -165,6 +165,7 @@ impl Connection {
         if self.segment_limit() != len || self.receiver.has_sacks() {
             return true;
         }
+        self.recovery.settle();
         let unsent = self.buffer.end() - start;
         let may = (unsent - 1).min(self.snd_edge() - start).min(self.recovery.room());
         if may < 2 * len {

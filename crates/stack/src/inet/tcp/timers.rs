@@ -168,7 +168,8 @@ impl Connection {
     }
 
     /// `tcp_probe0_when`.
-    fn probe_interval(&self) -> Duration {
+    fn probe_interval(&mut self) -> Duration {
+        self.recovery.settle();
         let config = &self.shared.config;
         let base = self.recovery.rto().max(LEAST_PROBE_INTERVAL);
         (base * (1 << self.probe_backoff.min(16))).min(config.tcp_rto_max)
@@ -196,11 +197,11 @@ impl Connection {
             self.forced = true;
             return;
         }
-        let config = &self.shared.config;
-        let mut most = config.tcp_retries2;
+        let (retries, longest) = (self.shared.config.tcp_retries2, self.shared.config.tcp_rto_max);
+        let mut most = retries;
         let mut too_long = self.user_timeout_over(self.closed_since, now);
         if self.orphan {
-            let alive = self.probe_interval() < config.tcp_rto_max;
+            let alive = self.probe_interval() < longest;
             most = self.orphan_retries(alive);
             too_long |= !alive && self.probe_backoff >= most;
         }
@@ -212,7 +213,7 @@ impl Connection {
         self.closed_since = self.closed_since.min(now);
         self.probe_due = true;
         self.probes_out = self.probes_out.saturating_add(1);
-        self.probe_backoff = self.probe_backoff.saturating_add(1).min(config.tcp_retries2);
+        self.probe_backoff = self.probe_backoff.saturating_add(1).min(retries);
         let next = now + self.probe_interval();
         self.probe_at = self.within_user_timeout(next, self.closed_since);
     }

@@ -34,6 +34,7 @@ pub(super) struct Arrival {
 impl Recovery {
     /// An acceptable ACK has come, old ones (for their SACK blocks) included.
     pub fn acked(&mut self, event: &AckEvent<'_>, now: Instant) -> Acked {
+        self.settle();
         let plain = event.sacks.is_empty() && !event.ece;
         plain
             .then(|| self.acked_plainly(event.ack, now))

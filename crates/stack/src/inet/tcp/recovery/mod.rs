@@ -50,9 +50,10 @@ impl Settings {
     /// Those of a socket on a host.
     pub fn new(config: &Config, options: &TcpOptions) -> Settings {
         let min_rto = if options.rto_min.is_zero() { config.tcp_rto_min } else { options.rto_min };
+        let min_rto = min_rto.max(Duration::from_millis(1));
         Settings {
             algorithm: options.congestion.unwrap_or(config.tcp_congestion_control),
-            min_rto: min_rto.max(Duration::from_millis(1)),
+            min_rto,
             max_rto: config.tcp_rto_max.max(min_rto),
             slow_start_after_idle: config.tcp_slow_start_after_idle,
             reordering: config.tcp_reordering,
@@ -189,6 +190,9 @@ pub struct Recovery {
     /// SND.UNA and SND.NXT.
     una: Seq,
     nxt: Seq,
+    /// All that is out was acknowledged, at `timeout_from`, and nothing was made of it yet: see
+    /// [`settle`](Recovery::settle).
+    unlearnt: bool,
     board: Scoreboard,
     rtt: Rtt,
     rack: Rack,
@@ -239,6 +243,7 @@ impl Recovery {
             tick: agreed.timestamps.and_then(|tick| NonZeroU32::new(tick.as_nanos() as u32)),
             una,
             nxt: una,
+            unlearnt: false,
             board: Scoreboard::default(),
             rtt: Rtt::new(now, agreed.retransmissions > 0),
             rack: Rack::new(una),
@@ -274,12 +279,14 @@ impl Recovery {
 
     /// Nothing is out, and nothing will be soon: gives back what was allocated for it.
     pub fn rest(&mut self) {
+        self.settle();
         self.board.rest();
     }
 
     /// Data went out for the first time: one segment, or several at once.
     #[inline(always)]
     pub fn sent(&mut self, range: Range<Seq>, now: Instant) {
+        self.settle();
         let before = self.board.len();
         if before == 0 {
             self.timeout_from = now;
@@ -300,6 +307,7 @@ impl Recovery {
 
     /// Data went out again: what [`next_retransmission`](Self::next_retransmission) or a probe asked for.
     pub fn resent(&mut self, range: Range<Seq>, now: Instant) {
+        self.settle();
         let bytes = self.board.resent(range.start..range.end, now);
         self.prr.sent(bytes);
         self.undo.resent(bytes, now);
@@ -336,6 +344,7 @@ impl Recovery {
     /// How many bytes of new data the congestion window allows now: whole segments. With nothing in flight
     /// at least one.
     pub fn room(&self) -> u32 {
+        debug_assert!(!self.unlearnt);
         let (mss, in_flight) = (self.congestion.mss, self.in_flight());
         let room = self.congestion.cwnd.saturating_sub(in_flight);
         if in_flight == 0 { room.max(mss) / mss * mss } else { room / mss * mss }
@@ -356,7 +365,7 @@ impl Recovery {
 
     /// When [`timer`](Self::timer) is due: retransmission timeout, probe, or the end of the reordering window.
     pub fn deadline(&self) -> Option<Instant> {
-        if self.board.len() == 0 {
+        if self.board.len() == 0 || self.unlearnt {
             return None;
         }
         let sooner = |first: Instant, at: Option<Instant>| at.map_or(first, |at| first.min(at));
@@ -366,6 +375,7 @@ impl Recovery {
 
     /// The deadline has come.
     pub fn timer(&mut self, now: Instant) -> Fired {
+        self.settle();
         let due = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
         if self.board.len() == 0 {
             return Fired::Nothing;
@@ -392,13 +402,22 @@ impl Recovery {
     /// by half per timeout that went by, as RFC 2861 has it.
     #[inline]
     pub fn idle_restart(&mut self, now: Instant) {
+        // Never later than the timeout, which the minimum has shortened if it has not been raised since.
+        let least = self.settings.min_rto.min(self.rtt.rto(self.settings.max_rto));
+        if now.since(self.last_sent) > least {
+            self.restart_if_idle(now);
+        }
+    }
+
+    #[cold]
+    fn restart_if_idle(&mut self, now: Instant) {
+        self.settle();
         let idle = now > self.rtt.timeout(self.last_sent, self.settings.max_rto);
         if idle && self.settings.slow_start_after_idle && self.board.len() == 0 {
             self.restart_window(now);
         }
     }
 
-    #[cold]
     fn restart_window(&mut self, now: Instant) {
         let rto = self.rto();
         let mut idle = now.since(self.last_sent);
@@ -426,6 +445,7 @@ impl Recovery {
     /// Segments carry another number of bytes from now on (path MTU). What is in flight in larger ones is lost,
     /// though not by congestion: the window stays.
     pub fn set_mss(&mut self, mss: u32, now: Instant) {
+        self.settle();
         let mss = mss.max(1);
         self.congestion.mss = mss;
         let lost = self.board.bytes(Place::Lost);
@@ -441,6 +461,7 @@ impl Recovery {
 
     /// `TCP_CONGESTION` is set.
     pub fn set_algorithm(&mut self, algorithm: Algorithm) {
+        self.settle();
         if self.settings.algorithm != algorithm {
             self.settings.algorithm = algorithm;
             self.congestion.set_algorithm(algorithm);
@@ -449,25 +470,31 @@ impl Recovery {
 
     /// `TCP_RTO_MIN_US` is set: as in Linux the timeout comes down with the next round trips, slowly.
     pub fn set_min_rto(&mut self, least: Duration) {
+        self.settle();
         self.settings.min_rto = least;
         self.settings.max_rto = self.settings.max_rto.max(least);
     }
 
     /// The timeout as it stands, backed off: what a zero-window probe starts from.
     pub fn rto(&self) -> Duration {
+        debug_assert!(!self.unlearnt);
         self.rtt.rto(self.settings.max_rto)
     }
 
     /// Bytes thought to be in the network ("pipe" of RFC 6675).
     #[inline]
     pub fn in_flight(&self) -> u32 {
+        if self.unlearnt {
+            return 0;
+        }
         self.board
             .bytes(Place::Flight)
             .saturating_sub(self.dups.saturating_mul(self.congestion.mss))
     }
 
     /// For `TCP_INFO`.
-    pub fn figures(&self) -> Figures {
+    pub fn figures(&mut self) -> Figures {
+        self.settle();
         let lost = self.board.segments(Place::Lost) + self.board.segments(Place::LostAgain);
         let sacked = self.board.segments(Place::Sacked) + self.dups;
         Figures {

@@ -65,7 +65,7 @@ pub(super) trait Floor {
     fn set_options(&mut self, options: TcpOptions, now: Instant);
     fn state(&self) -> State;
     fn take_error(&mut self) -> Option<i32>;
-    fn info(&self, now: Instant) -> TcpInfo;
+    fn info(&mut self, now: Instant) -> TcpInfo;
     fn unacknowledged(&self) -> usize;
 }
 
@@ -246,8 +246,8 @@ impl Floor for Bare {
         self.made_mut().take_error()
     }
 
-    fn info(&self, now: Instant) -> TcpInfo {
-        self.made().info(now)
+    fn info(&mut self, now: Instant) -> TcpInfo {
+        self.made_mut().info(now)
     }
 
     fn unacknowledged(&self) -> usize {

@@ -459,3 +459,73 @@ fn what_a_poller_has_taken_is_acknowledged_by_his_answer_or_when_he_waits_again(
     ask(&mut net);
     assert_eq!((left(), net.segments(B).len()), (0, 1));
 }
+
+/// In how many milliseconds `host` sends a frame of more than `len` bytes by itself.
+fn leaves_in(net: &mut Net, host: usize, len: usize) -> u64 {
+    for at in 1..20_000 {
+        net.now = net.now + ms(1);
+        net.hosts[host].inet.tick(&mut net.pass());
+        if net.hosts[host].sent().iter().any(|frame| frame.len() > len) {
+            return at;
+        }
+    }
+    u64::MAX
+}
+
+/// A segment with data may tell of a loss, too, whoever takes the data.
+#[test]
+fn what_a_poller_takes_may_call_for_a_timer_sooner() {
+    let mut net = Net::new();
+    let (client, served, _server) = net.joined();
+    // The round trip is known: 10 ms.
+    for _ in 0..20 {
+        served.send(&[IoSlice::new(b"q")], false, &mut net.pass()).unwrap();
+        net.now = net.now + ms(5);
+        net.receive_all(A, &net.hosts[B].sent());
+        net.recv(&client);
+        client.send(&[IoSlice::new(b"a")], false, &mut net.pass()).unwrap();
+        net.now = net.now + ms(5);
+        net.receive_all(B, &net.hosts[A].sent());
+        net.recv(&served);
+    }
+    net.advance(secs(2));
+    let ear = Arc::new(Ear::default());
+    served.attach(ear.clone(), &mut net.pass());
+    ear.room.store(100, Ordering::Relaxed);
+    served.send(&[IoSlice::new(&[1; 3 * 1448])], false, &mut net.pass()).unwrap();
+    let frames = net.hosts[B].sent();
+    // Of three the last arrives, which the answer reports by SACK: RFC 8985's timer is a quarter of a round trip.
+    net.now = net.now + ms(5);
+    net.receive_all(A, &frames[2..]);
+    net.hosts[A].sent();
+    client.send(&[IoSlice::new(b"x")], false, &mut net.pass()).unwrap();
+    net.now = net.now + ms(5);
+    net.receive_all(B, &net.hosts[A].sent());
+    assert_eq!((frames.len(), ear.taken.lock().unwrap().len()), (3, 1));
+    let after = leaves_in(&mut net, B, 1_000);
+    assert!(after <= 3, "{after} ms");
+}
+
+/// What an acknowledgment says of the round trip is known before something is timed by it.
+#[test]
+fn what_is_corked_after_an_answer_waits_by_the_round_trip_it_showed() {
+    let config = crate::inet::tcp::Config { tcp_timestamps: false, ..Default::default() };
+    let mut net = Net::with(config);
+    let server = net.listen(B, "10.0.0.2:80", ListenOptions::default());
+    let client = net.connect("10.0.0.1:0", "10.0.0.2:80").unwrap();
+    // The SYN is lost: the timeout is 3 s until a round trip is measured.
+    net.hosts[A].sent();
+    net.advance(ms(1_500));
+    let served = server.accept().unwrap();
+    client.send(&[IoSlice::new(b"request")], false, &mut net.pass()).unwrap();
+    net.receive_all(B, &net.hosts[A].sent());
+    net.now = net.now + ms(10);
+    net.recv(&served);
+    served.send(&[IoSlice::new(b"response")], false, &mut net.pass()).unwrap();
+    net.receive_all(A, &net.hosts[B].sent());
+    net.recv(&client);
+    client.set_options(TcpOptions { cork: true, ..client.options() }, &mut net.pass());
+    client.send(&[IoSlice::new(&[7; 100])], false, &mut net.pass()).unwrap();
+    let after = leaves_in(&mut net, A, 100);
+    assert!(after <= 300, "{after} ms");
+}

@@ -359,7 +359,7 @@ impl Floor for OverInet {
         self.flow().take_error()
     }
 
-    fn info(&self, now: Instant) -> TcpInfo {
+    fn info(&mut self, now: Instant) -> TcpInfo {
         self.flow().info(now)
     }
 

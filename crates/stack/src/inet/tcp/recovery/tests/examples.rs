@@ -224,8 +224,8 @@ fn what_is_told_of_at_once_is_as_if_told_of_one_by_one() {
         }
         one_by_one.send(4);
         at_once.recovery.sent(seq(before)..seq(before + 4), at_once.at());
-        let of = |flow: &Flow| (flow.recovery.figures(), flow.recovery.deadline());
-        assert_eq!(of(&at_once), of(&one_by_one), "{before}");
+        let of = |flow: &mut Flow| (flow.recovery.figures(), flow.recovery.deadline());
+        assert_eq!(of(&mut at_once), of(&mut one_by_one), "{before}");
         assert_eq!(at_once.recovery.room(), one_by_one.recovery.room());
     }
 }

@@ -3,5 +3,6 @@
 mod board;
 mod examples;
 mod flow;
+mod put_off;
 mod rack;
 mod sim;
