@@ -1,5 +1,7 @@
 //! Waiting in poll and select: first a spin on a private epoll instance ([`set`]), then the real call
-//! with what is left of the time. The real call alone says what is ready, so that all it says is exact.
+//! with what is left of the time. The real call alone says what is ready, so that all it says is exact. Where the spin
+//! has found something, it comes without a time first: it then puts nobody on the sockets' lists of waiters, nor takes
+//! him off.
 //!
 //! A spin is entered only where the program is ready to wait, ends early for a signal, with `EINTR`
 //! as the real call would, and takes the signal mask along. Unlike the real call it ends as well when the
@@ -19,8 +21,14 @@ use crate::{inside, real, signals};
 enum Spin {
     /// Nothing, as no socket of the set polls.
     None,
-    /// A wait, to be ended after the real call, of which so many nanoseconds are over.
-    Wait(Wait, u64),
+    /// A wait, to be ended after the real call.
+    Wait {
+        wait: Wait,
+        /// Nanoseconds of it that are over.
+        spent: u64,
+        /// Whether something is ready, as it seems.
+        found: bool,
+    },
     /// A signal, which ends it all.
     Interrupted,
 }
@@ -28,14 +36,20 @@ enum Spin {
 impl Spin {
     /// What is left of a time.
     fn left(&self, limit: u64) -> timespec {
-        let spent = if let Spin::Wait(_, spent) = self { *spent } else { 0 };
+        let spent = if let Spin::Wait { spent, .. } = self { *spent } else { 0 };
         let left = limit.saturating_sub(spent);
         timespec { tv_sec: (left / SECOND).cast_signed(), tv_nsec: (left % SECOND).cast_signed() }
     }
 
+    /// What a real call without a time says, if it says anything.
+    fn look(&self, real: impl FnOnce() -> c_int) -> Option<c_int> {
+        let Spin::Wait { found: true, .. } = self else { return None };
+        Some(real()).filter(|result| *result != 0)
+    }
+
     /// After the real call.
     fn end(self, result: c_int) -> c_int {
-        if let Spin::Wait(wait, _) = self {
+        if let Spin::Wait { wait, .. } = self {
             let _errno = Kept::new();
             wait.end();
         }
@@ -59,7 +73,7 @@ fn spin(
     let Some(set) = set::find(config, members) else { return Spin::None };
     let wait = Wait::begin(set.micros);
     if !wait.spins() {
-        return Spin::Wait(wait, 0);
+        return Spin::Wait { wait, spent: 0, found: false };
     }
     let began = wait.began();
     let length = (u64::from(set.micros) * 1024).min(limit.unwrap_or(u64::MAX));
@@ -73,7 +87,7 @@ fn spin(
         errno::set(libc::EINTR);
         return Spin::Interrupted;
     }
-    Spin::Wait(wait, harm::now().saturating_sub(began))
+    Spin::Wait { wait, spent: harm::now().saturating_sub(began), found: result > 0 }
 }
 
 /// # Safety
@@ -92,9 +106,12 @@ pub unsafe fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
     // SAFETY: the caller's contract.
     unsafe {
         let spin = spin_poll(fds, count, limit, ptr::null());
+        if let Some(result) = spin.look(|| real::poll(fds, count, 0)) {
+            return spin.end(result);
+        }
         let result = match (&spin, limit) {
             (Spin::Interrupted, _) => -1,
-            (Spin::Wait(..), Some(limit)) => {
+            (Spin::Wait { .. }, Some(limit)) => {
                 real::ppoll(fds, count, &spin.left(limit), ptr::null())
             }
             _ => real::poll(fds, count, timeout),
@@ -115,9 +132,12 @@ pub unsafe fn ppoll(
     unsafe {
         let limit = timeout.as_ref().map(|t| nanos(t.tv_sec, t.tv_nsec));
         let spin = spin_poll(fds, count, limit, mask);
+        if let Some(result) = spin.look(|| real::poll(fds, count, 0)) {
+            return spin.end(result);
+        }
         let result = match (&spin, limit) {
             (Spin::Interrupted, _) => -1,
-            (Spin::Wait(..), Some(limit)) => real::ppoll(fds, count, &spin.left(limit), mask),
+            (Spin::Wait { .. }, Some(limit)) => real::ppoll(fds, count, &spin.left(limit), mask),
             _ => real::ppoll(fds, count, timeout, mask),
         };
         spin.end(result)
@@ -182,14 +202,18 @@ pub unsafe fn select(
     // SAFETY: the caller's contract.
     unsafe {
         let limit = timeout.as_ref().map(|t| nanos(t.tv_sec, t.tv_usec.saturating_mul(1000)));
-        let spin = spin(selected(count, [read, write, except]), limit, ptr::null());
+        let sets = [read, write, except];
+        let spin = spin(selected(count, sets), limit, ptr::null());
         if let Spin::Interrupted = spin {
             return -1;
         }
         // As Linux does: the program finds there what is left of the time.
-        if let (Spin::Wait(..), Some(limit), Some(timeout)) = (&spin, limit, timeout.as_mut()) {
+        if let (Spin::Wait { .. }, Some(limit), Some(timeout)) = (&spin, limit, timeout.as_mut()) {
             let left = spin.left(limit);
             *timeout = timeval { tv_sec: left.tv_sec, tv_usec: left.tv_nsec / 1000 };
+        }
+        if let Some(result) = spin.look(|| look(count, sets)) {
+            return spin.end(result);
         }
         spin.end(real::select(count, read, write, except, timeout))
     }
@@ -208,10 +232,14 @@ pub unsafe fn pselect(
     // SAFETY: the caller's contract.
     unsafe {
         let limit = timeout.as_ref().map(|t| nanos(t.tv_sec, t.tv_nsec));
-        let spin = spin(selected(count, [read, write, except]), limit, mask);
+        let sets = [read, write, except];
+        let spin = spin(selected(count, sets), limit, mask);
+        if let Some(result) = spin.look(|| look(count, sets)) {
+            return spin.end(result);
+        }
         let result = match (&spin, limit) {
             (Spin::Interrupted, _) => -1,
-            (Spin::Wait(..), Some(limit)) => {
+            (Spin::Wait { .. }, Some(limit)) => {
                 real::pselect(count, read, write, except, &spin.left(limit), mask)
             }
             _ => real::pselect(count, read, write, except, timeout, mask),
@@ -257,6 +285,45 @@ unsafe fn selected(count: c_int, sets: [*mut fd_set; 3]) -> impl Iterator<Item =
             Some((index as c_int * 64 + bit.cast_signed(), events as u16))
         })
     })
+}
+
+/// Words that an `fd_set` has.
+const WORDS: usize = libc::FD_SETSIZE / 64;
+
+/// select(2) without a time, which leaves the sets as they are where it finds nothing.
+///
+/// # Safety
+/// That of [`selected`].
+unsafe fn look(count: c_int, sets: [*mut fd_set; 3]) -> c_int {
+    let words = usize::try_from(count).unwrap_or(0).div_ceil(64);
+    // Beyond there may be no memory, as in `selected`.
+    if words > WORDS {
+        return 0;
+    }
+    let sets = sets.map(<*mut fd_set>::cast::<u64>);
+    // Without the words at the end that are zero in all sets. The kernel would copy them and look at them as far as its
+    // table goes: to beyond the private instances, which stand high.
+    // SAFETY: as in `selected`.
+    let any = |word: &usize| unsafe { sets.iter().any(|s| !s.is_null() && *s.add(*word) != 0) };
+    let words = (0..words).rev().find(any).map_or(0, |last| last + 1);
+    let mut kept = [[0; WORDS]; 3];
+    for (set, kept) in sets.into_iter().zip(&mut kept).filter(|(set, _)| !set.is_null()) {
+        // SAFETY: so many words are in both.
+        unsafe { set.copy_to_nonoverlapping(kept.as_mut_ptr(), words) };
+    }
+    let mut no_time = timeval { tv_sec: 0, tv_usec: 0 };
+    let [read, write, except] = sets.map(<*mut u64>::cast);
+    // SAFETY: the caller's contract; no bit is left out.
+    let result = unsafe {
+        real::select(count.min(words as c_int * 64), read, write, except, &raw mut no_time)
+    };
+    if result == 0 {
+        for (set, kept) in sets.into_iter().zip(&kept).filter(|(set, _)| !set.is_null()) {
+            // SAFETY: as above.
+            unsafe { set.copy_from_nonoverlapping(kept.as_ptr(), words) };
+        }
+    }
+    result
 }
 
 /// A time in nanoseconds; 0 for one the real call will refuse, so that nothing comes before it.
