@@ -1,8 +1,9 @@
 //! Who spins on which CPU, in memory that processes share: so that no two wait for packets by
 //! spinning on one CPU, where each would keep the other from the work it waits for.
 //!
-//! A file of [`CPUS`] words, one cache line each: until when the CPU is taken, in nanoseconds of
-//! `CLOCK_MONOTONIC`. An entry ends by itself, so nobody has to tidy up after who was killed.
+//! A file of [`CPUS`] entries, one cache line each: until when the CPU is taken, in nanoseconds of
+//! `CLOCK_MONOTONIC`, and how many were turned away. An entry ends by itself, so nobody has to tidy up after
+//! who was killed.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd;
@@ -22,6 +23,7 @@ const BYTES: usize = CPUS * size_of::<Slot>();
 #[repr(C, align(64))]
 struct Slot {
     taken_until: AtomicU64,
+    refused: AtomicU64,
 }
 
 /// The table, mapped until the process ends.
@@ -34,6 +36,8 @@ pub struct Spinners(&'static [Slot]);
 pub struct Turn {
     cpu: usize,
     until: u64,
+    /// How many had been turned away by then.
+    refused: u64,
 }
 
 impl Spinners {
@@ -93,25 +97,25 @@ impl Spinners {
     /// Takes `cpu` from `now` `until` a time; `None` if somebody has it.
     #[inline]
     pub fn enter(&self, cpu: usize, now: u64, until: u64) -> Option<Turn> {
-        let Some(slot) = self.0.get(cpu) else { return Some(Turn { cpu, until }) };
+        let Some(slot) = self.0.get(cpu) else { return Some(Turn { cpu, until, refused: 0 }) };
         let taken = slot.taken_until.load(Ordering::Relaxed);
-        if now < taken {
+        let (done, failed) = (Ordering::Relaxed, Ordering::Relaxed);
+        if now < taken || slot.taken_until.compare_exchange(taken, until, done, failed).is_err() {
+            slot.refused.fetch_add(1, Ordering::Relaxed);
             return None;
         }
-        slot.taken_until
-            .compare_exchange(taken, until, Ordering::Relaxed, Ordering::Relaxed)
-            .ok()
-            .map(|_| Turn { cpu, until })
+        Some(Turn { cpu, until, refused: slot.refused.load(Ordering::Relaxed) })
     }
 
-    /// Gives the CPU back before its time.
+    /// Gives the CPU back before its time. Whether another wanted it meanwhile: in vain, or when its time was over.
     #[inline]
-    pub fn leave(&self, turn: Turn) {
-        if let Some(slot) = self.0.get(turn.cpu)
-            && slot.taken_until.load(Ordering::Relaxed) == turn.until
-        {
+    pub fn leave(&self, turn: Turn) -> bool {
+        let Some(slot) = self.0.get(turn.cpu) else { return false };
+        let lost = slot.taken_until.load(Ordering::Relaxed) != turn.until;
+        if !lost {
             slot.taken_until.store(0, Ordering::Relaxed);
         }
+        lost || slot.refused.load(Ordering::Relaxed) != turn.refused
     }
 
     /// How many of the first `cpus` CPUs are taken at a time.
@@ -160,15 +164,15 @@ mod tests {
         assert!(b.enter(1, 120, 170).is_none());
         let other = b.enter(0, 120, 170).unwrap();
         assert_eq!((b.count(2, 120), b.count(1, 120), b.count(2, 160)), (2, 1, 1));
-        a.leave(turn);
+        assert!(a.leave(turn), "b was turned away");
         let again = b.enter(1, 130, 180).unwrap();
         // What was given back late takes nobody's turn away.
-        a.leave(turn);
+        assert!(a.leave(turn), "b has it");
         assert!(a.enter(1, 140, 190).is_none());
         // Who never comes back loses the CPU in time.
         assert!(a.enter(1, 180, 230).is_some());
-        b.leave(again);
-        b.leave(other);
+        assert!(b.leave(again), "a was");
+        assert!(!b.leave(other), "nobody was");
         assert!(a.enter(CPUS + 1, 0, 1).is_some(), "a CPU beyond the table is nobody's");
     }
 

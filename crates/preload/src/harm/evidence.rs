@@ -28,6 +28,11 @@ const CLEAR: usize = 3;
 const TURNS: u32 = 2;
 /// What makes no difference, in nanoseconds.
 const NOISE: u64 = 2_000;
+/// How long a thread alone on its CPU spins before its first trial, in nanoseconds; twice as long after each that found
+/// no harm, at most so long. Half of a trial's 70 ms and more go by without spinning, and what gives rise to one may well
+/// be harmless: where threads of one program take turns on a CPU, the one that spins is switched away at every wait.
+const TRUST_FIRST: u64 = 100_000_000;
+const TRUST_AT_MOST: u64 = 1_000_000_000;
 /// How long a thread that found spinning harmful leaves it, in nanoseconds, at first and at most.
 const REST_FIRST: u64 = 1_000_000_000;
 const REST_AT_MOST: u64 = 60_000_000_000;
@@ -39,6 +44,11 @@ pub(super) struct Record {
     waits: Cell<u32>,
     look_after: Cell<u32>,
     switches: Cell<u64>,
+    /// Another wanted the CPU of a wait since the last look.
+    crowded: Cell<bool>,
+    /// No trial until then, unless it is crowded; 0 before the first look.
+    trusted_until: Cell<u64>,
+    trust: Cell<u64>,
     /// Stretches left of a trial.
     trial: Cell<u32>,
     /// How often one kind came after the other.
@@ -81,6 +91,9 @@ impl Record {
             waits: Cell::new(0),
             look_after: Cell::new(LOOK_FIRST),
             switches: Cell::new(0),
+            crowded: Cell::new(false),
+            trusted_until: Cell::new(0),
+            trust: Cell::new(TRUST_FIRST),
             trial: Cell::new(0),
             turns: Cell::new(0),
             stretch: Stretch {
@@ -179,25 +192,36 @@ impl Record {
         self.stretch.begin(now);
     }
 
-    /// A wait is over that `began` then; `now` is asked only in a trial.
-    pub(super) fn ended(&self, spun: bool, began: u64, now: impl Fn() -> u64) {
+    /// A wait is over that `began` then; `crowded` if another has wanted to spin on its CPU meanwhile. `now` is asked only
+    /// in a trial.
+    pub(super) fn ended(&self, spun: bool, crowded: bool, began: u64, now: impl Fn() -> u64) {
         if self.trial.get() > 0 {
             return self.stretch.ended(spun, began, now());
+        }
+        if crowded {
+            self.crowded.set(true);
         }
         let waits = self.waits.get() + 1;
         if waits < self.look_after.get() {
             self.waits.set(waits);
         } else {
-            self.look(waits);
+            self.look(waits, began);
         }
     }
 
     /// Did waits end in sleep, or was the CPU taken away from them?
     #[cold]
-    fn look(&self, waits: u32) {
+    fn look(&self, waits: u32, began: u64) {
         let switches = switches();
         let since = switches.saturating_sub(self.switches.replace(switches));
         self.waits.set(0);
+        if self.trusted_until.get() == 0 {
+            self.trusted_until.set(began + self.trust.get());
+        }
+        let crowded = self.crowded.replace(false);
+        if began < self.trusted_until.get() && !crowded {
+            return;
+        }
         if since * 2 >= u64::from(waits) {
             self.start_trial(now());
         } else {
@@ -230,8 +254,12 @@ impl Record {
             let rest = (self.rest.get() * 2).clamp(REST_FIRST, REST_AT_MOST);
             self.rest.set(rest);
             self.off_until.set(now + rest);
+            self.trust.set(TRUST_FIRST);
         } else {
             self.rest.set(0);
+            let trust = (self.trust.get() * 2).min(TRUST_AT_MOST);
+            self.trust.set(trust);
+            self.trusted_until.set(now + trust);
             self.look_after.set((self.look_after.get() * 2).min(LOOK_AT_MOST));
         }
         self.strikes.set(0);
@@ -342,7 +370,7 @@ mod tests {
             let spins = record.willing(now);
             let length = if spins { spun(now - record.stretch.began.get()) } else { slept };
             spent += if spins { length } else { 0 };
-            record.ended(spins, now, || now + length);
+            record.ended(spins, false, now, || now + length);
             now += length + work[usize::from(spins)];
         }
         record.rests(|| now).then_some(spent)
@@ -379,6 +407,21 @@ mod tests {
         assert!(trial(10 * MS, |_| 20 * MS).is_some());
     }
 
+    #[test]
+    fn a_thread_found_harmless_is_tried_ever_more_rarely() {
+        let record = Record::new();
+        let mut now = MS;
+        for trusted in [200 * MS, 400 * MS, 800 * MS, TRUST_AT_MOST, TRUST_AT_MOST] {
+            record.start_trial(now);
+            while record.trial.get() > 0 {
+                now += 60 * US;
+                let spins = record.willing(now);
+                record.ended(spins, false, now, || now + 10 * US);
+            }
+            assert_eq!(record.trusted_until.get(), now + trusted);
+        }
+    }
+
     /// A server that waited for its timer while nobody called, when somebody does.
     #[test]
     fn a_load_that_comes_is_not_taken_for_harm() {
@@ -391,7 +434,7 @@ mod tests {
                 while record.trial.get() > 0 {
                     let spins = record.willing(now);
                     let length = if now < idle * 200 * MS { 100 * MS } else { 10 * US };
-                    record.ended(spins, now, || now + length);
+                    record.ended(spins, false, now, || now + length);
                     now += length;
                 }
                 assert!(!record.rests(|| now), "{seed} {idle}");
@@ -418,7 +461,7 @@ mod tests {
         record.start_trial(now);
         while record.trial.get() > 0 {
             record.willing(now);
-            record.ended(false, now, || now + 10 * US);
+            record.ended(false, false, now, || now + 10 * US);
             now += 10 * US;
         }
         assert!(!record.rests(|| now));

@@ -91,10 +91,11 @@ impl Wait {
     /// Ends it.
     pub fn end(self) {
         let spun = self.turn.is_some();
-        if let (Some(turn), Some(Some(limits))) = (self.turn, LIMITS.get()) {
-            limits.spinners.leave(turn);
-        }
-        let _ = RECORD.try_with(|record| record.ended(spun, self.began, now));
+        let crowded = match (self.turn, LIMITS.get()) {
+            (Some(turn), Some(Some(limits))) => limits.spinners.leave(turn),
+            _ => false,
+        };
+        let _ = RECORD.try_with(|record| record.ended(spun, crowded, self.began, now));
     }
 }
 
