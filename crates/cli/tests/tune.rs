@@ -13,6 +13,7 @@ use std::time::Duration;
 use busypoll_journal::Lock;
 use busypoll_lab::{Lab, LabHost, needs, needs_root};
 use busypoll_linux::netdev::Netdev;
+use busypoll_linux::netns;
 use busypoll_linux::process::Process;
 use busypoll_linux::sysfs::Sysfs;
 use support::*;
@@ -336,7 +337,8 @@ fn a_journal_without_a_word_is_none() {
     bench.small();
     bench.says("apply ./small.toml --dev IF", 0);
     let own = bench.journal().unwrap().with_extension("journal");
-    let elsewhere = bench.state().join("tune-1.journal");
+    let number = bench.lab.client.enter(netns::cookie).unwrap().unwrap();
+    let elsewhere = bench.state().join(format!("tune-{number}.journal"));
     let listed = || {
         let status: serde_json::Value =
             serde_json::from_str(&bench.says("status --json", 0)).unwrap();
@@ -352,6 +354,38 @@ fn a_journal_without_a_word_is_none() {
     // A guard whose maker is not its parent has lost it.
     bench.says("guard 1 --maker 1", 0);
     assert!(!own.exists() && elsewhere.exists());
+}
+
+#[test]
+fn a_look_leaves_nothing_behind() {
+    needs_root!();
+    let bench = Bench::new("look");
+    bench.small();
+    bench.says("status", 0);
+    bench.says("plan ./small.toml --dev IF", 0);
+    assert!(!bench.state().exists());
+}
+
+#[test]
+fn journals_of_namespaces_that_are_gone_are_told_apart() {
+    needs_root!();
+    let bench = Bench::new("gone");
+    bench.small();
+    bench.says("apply ./small.toml --dev IF", 0);
+    let own = bench.journal().unwrap().with_extension("journal");
+    let there = bench.lab.client.enter(netns::cookie).unwrap().unwrap();
+    let (there, gone) = (format!("tune-{there}"), format!("tune-{}", u64::MAX));
+    for name in [&there, &gone] {
+        fs::copy(&own, bench.state().join(name).with_extension("journal")).unwrap();
+    }
+    let status: serde_json::Value = serde_json::from_str(&bench.says("status --json", 0)).unwrap();
+    assert_eq!(status["elsewhere"], serde_json::json!([there]));
+    let gone = bench.state().join(gone).with_extension("journal");
+    assert_eq!(status["gone"], serde_json::json!([gone]));
+    let told = bench.says("status", 0);
+    let line = told.lines().find(|line| line.contains("gone")).unwrap();
+    assert!(line.contains(gone.to_str().unwrap()), "{told}");
+    bench.says("rollback", 0);
 }
 
 #[test]

@@ -1,46 +1,56 @@
-//! Where journals are kept. Makes the directory; touches nothing in it.
+//! Where journals are kept. Makes the directory, for who writes; touches nothing in it.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
+
 use crate::error::{Error, Result};
 
-/// The state directory, made if it is missing: `$BUSYPOLL_STATE`, else `/run/busypoll` for root, else
-/// `$XDG_RUNTIME_DIR/busypoll` (or `/run/user/UID/busypoll`). Both latter go with a reboot, as the
-/// changes do.
+/// The state directory, made if it is missing.
 ///
 /// # Errors
-/// [`Error::NoDirectory`], [`Error::Relative`]; [`Error::Io`] for a directory that cannot be made.
+/// Those of [`find_state_dir`]; [`Error::Io`] for a directory that cannot be made.
 pub fn state_dir() -> Result<PathBuf> {
+    let dir = find_state_dir()?;
+    make(&dir).map(|()| dir)
+}
+
+/// Where the state directory is, or would be, for who only looks: `$BUSYPOLL_STATE`, else `/run/busypoll` for root,
+/// else `$XDG_RUNTIME_DIR/busypoll` (or `/run/user/UID/busypoll`). Both latter go with a reboot, as the changes do.
+///
+/// # Errors
+/// [`Error::NoDirectory`], [`Error::Relative`].
+pub fn find_state_dir() -> Result<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     if let Some(dir) = variable("BUSYPOLL_STATE") {
         // Whoever is to undo what is written there may stand elsewhere.
         if dir.is_relative() {
             return Err(Error::Relative(dir));
         }
-        return make(&dir).map(|()| dir);
+        return Ok(dir);
     }
     let uid = rustix::process::geteuid();
     if uid.is_root() {
-        let dir = PathBuf::from("/run/busypoll");
-        match make(&dir) {
-            // Root of a user namespace: /run is not its own.
-            Err(Error::Io { source, .. }) if is_forbidden(&source) => {}
-            made => return made.map(|()| dir),
+        let dir = Path::new("/run/busypoll");
+        // To root of a user namespace, whose own /run is not.
+        let there = if dir.is_dir() { dir } else { Path::new("/run") };
+        if !is_forbidden(access(there, Access::WRITE_OK)) {
+            return Ok(dir.into());
         }
     }
     let runtime = variable("XDG_RUNTIME_DIR")
         .or_else(|| Some(PathBuf::from(format!("/run/user/{}", uid.as_raw()))))
         .filter(|dir| dir.is_dir())
         .ok_or(Error::NoDirectory)?;
-    let dir = runtime.join("busypoll");
-    make(&dir).map(|()| dir)
+    Ok(runtime.join("busypoll"))
 }
 
-fn is_forbidden(e: &io::Error) -> bool {
-    matches!(e.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
+fn is_forbidden(access: rustix::io::Result<()>) -> bool {
+    matches!(access, Err(Errno::ACCESS | Errno::PERM | Errno::ROFS))
 }
 
 /// Makes a directory, durably, that others may read but not write.
@@ -58,9 +68,7 @@ pub(crate) fn make(dir: &Path) -> Result<()> {
         }
     }
     // As root one can write everywhere but on a read-only file system; ask for the rest of us.
-    rustix::fs::access(dir, rustix::fs::Access::WRITE_OK)
-        .map_err(io::Error::from)
-        .map_err(Error::io("write in", dir))
+    access(dir, Access::WRITE_OK).map_err(io::Error::from).map_err(Error::io("write in", dir))
 }
 
 /// Makes the names in a directory durable.

@@ -32,7 +32,7 @@ mod file;
 mod format;
 mod lock;
 
-pub use dir::state_dir;
+pub use dir::{find_state_dir, state_dir};
 pub use error::{Error, Result};
 pub use file::{Journal, Kind, read};
 pub use lock::Lock;

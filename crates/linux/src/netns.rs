@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use netlink_bindings::traits::{NetlinkRequest, Protocol};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::caps::Capability;
+use crate::caps::{Capability, Caps};
 use crate::error::{Error, Result};
 use crate::netlink::{self, Socket};
 use crate::sys;
@@ -102,6 +102,26 @@ pub fn inhabited() -> HashSet<u32> {
         link.to_str()?.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()
     };
     named.chain(entries("/proc").filter(|p| is_number(p)).filter_map(number)).collect()
+}
+
+/// The [`cookie`] of every network namespace that has a name, or a thread in it, or a descriptor that holds it. None
+/// to those from whom most are hidden: all but root, and who is in another PID namespace than the machine's.
+pub fn cookies() -> Option<HashSet<u64>> {
+    // PROC_PID_INIT_INO, include/linux/proc_ns.h.
+    const PID_NS_INIT_INO: u64 = 0xEFFF_FFFC;
+    fs::metadata("/proc/self/ns/pid").ok().filter(|ns| ns.ino() == PID_NS_INIT_INO)?;
+    Caps::current().ok().filter(|caps| caps.has_globally(Capability::SysAdmin))?;
+    let processes = || entries("/proc").filter(|p| is_number(p));
+    let threads = || processes().flat_map(|p| entries(p.join("task")).map(|t| t.join("ns/net")));
+    let held = || processes().flat_map(|p| entries(p.join("fd")));
+    let mut seen = HashSet::new();
+    let mut is_new = |path: &PathBuf| {
+        let link = fs::read_link(path).unwrap_or_default();
+        link.as_os_str().as_encoded_bytes().starts_with(b"net:[") && seen.insert(link)
+    };
+    let shown = threads().chain(held()).filter(|path| is_new(path)).chain(entries("/run/netns"));
+    // Those that fail have ended meanwhile.
+    Some(shown.filter_map(|path| enter(&path, cookie).ok()?.ok()).collect())
 }
 
 /// Runs `work` inside the namespace that `path` leads to, on a thread of its own; the calling thread

@@ -17,7 +17,12 @@ const VERSION: u32 = 1;
 
 /// The name of this network namespace's journal.
 pub(crate) fn journal_name() -> Result<String> {
-    Ok(format!("tune-{}", netns::cookie()?))
+    netns::cookie().map(name_of).map_err(Into::into)
+}
+
+/// That of the network namespace with this number.
+pub(crate) fn name_of(cookie: u64) -> String {
+    format!("tune-{cookie}")
 }
 
 pub(crate) fn kind(name: &str) -> Kind<'_> {

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use busypoll_journal::{Error as JournalError, Journal, state_dir};
+use busypoll_journal::{Error as JournalError, Journal, find_state_dir, state_dir};
+use busypoll_linux::netns;
 use busypoll_linux::stat::busy_poll_rx_packets;
 use serde::Serialize;
 
@@ -12,7 +13,9 @@ use crate::device::{Device, Identity};
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::machine::Machine;
-use crate::record::{Apply, Begin, Process, Record, Standing, TuneJournal, journal_name, kind};
+use crate::record::{
+    Apply, Begin, Process, Record, Standing, TuneJournal, journal_name, kind, name_of,
+};
 use crate::value::Value;
 
 /// How long a command waits for another to be done: a guard that rolls back comes when its own event does.
@@ -50,7 +53,7 @@ pub(crate) fn records() -> Result<Vec<Record>> {
 const ROOTS: &str = "/run/busypoll";
 
 fn dir() -> Result<PathBuf> {
-    match state_dir() {
+    match find_state_dir() {
         Err(busypoll_journal::Error::NoDirectory) => Ok(ROOTS.into()),
         dir => Ok(dir?),
     }
@@ -92,6 +95,8 @@ pub struct Status {
     pub last: Option<String>,
     /// Other network namespaces with a journal, by their numbers.
     pub elsewhere: Vec<String>,
+    /// The journals of network namespaces that nothing shows any more.
+    pub gone: Vec<PathBuf>,
 }
 
 /// An applied profile.
@@ -151,8 +156,10 @@ impl Status {
             settings: Vec::new(),
             warnings: Vec::new(),
             last: last(),
-            elsewhere: elsewhere()?,
+            elsewhere: Vec::new(),
+            gone: Vec::new(),
         };
+        (status.elsewhere, status.gone) = elsewhere()?;
         for apply in &standing.applies {
             let begin = &apply.begin;
             let confirm_within = begin.confirm_within.filter(|_| !apply.confirmed);
@@ -280,7 +287,8 @@ fn received(machine: &Machine, standing: &Standing, begin: &Begin) -> u64 {
     machine.received(&devices)
 }
 
-fn elsewhere() -> Result<Vec<String>> {
+/// Other network namespaces with a journal, and the journals of those that are gone.
+fn elsewhere() -> Result<(Vec<String>, Vec<PathBuf>)> {
     let (dir, own) = (dir()?, journal_name()?);
     let files = std::fs::read_dir(&dir).into_iter().flatten().flatten();
     let mut names: Vec<String> = files
@@ -293,5 +301,11 @@ fn elsewhere() -> Result<Vec<String>> {
         })
         .collect();
     names.sort_unstable();
-    Ok(names)
+    // To look for namespaces takes a while, and most often there is no such journal.
+    let there = if names.is_empty() { None } else { netns::cookies() };
+    let is_there = |name: &String| {
+        there.as_ref().is_none_or(|there| there.iter().any(|it| *name == name_of(*it)))
+    };
+    let (elsewhere, gone): (Vec<String>, Vec<String>) = names.into_iter().partition(is_there);
+    Ok((elsewhere, gone.iter().map(|name| dir.join(format!("{name}.journal"))).collect()))
 }

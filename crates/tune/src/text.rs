@@ -187,6 +187,14 @@ pub(crate) fn status(status: &Status, out: &mut impl Write) -> io::Result<()> {
     if !status.elsewhere.is_empty() {
         writeln!(out, "Other network namespaces have journals: {}.", status.elsewhere.join(", "))?;
     }
+    if !status.gone.is_empty() {
+        let gone: Vec<String> = status.gone.iter().map(|path| path.display().to_string()).collect();
+        let gone = gone.join(", ");
+        writeln!(
+            out,
+            "Journals of network namespaces that are gone (no name, process or descriptor shows them): {gone}."
+        )?;
+    }
     Ok(())
 }
 
@@ -219,6 +227,7 @@ mod tests {
             warnings: Vec::new(),
             last: None,
             elsewhere: Vec::new(),
+            gone: Vec::new(),
         };
         let mut text = Vec::new();
         status(&look, &mut text).unwrap();
