@@ -135,7 +135,7 @@ cases! { mixed:
 
 cases! { late:
     called_out unnamed unnamed_polled taken_out inherited reserved blocking passed_on had_waited shared connected
-    cancelled_in_epoll
+    cancelled_in_epoll told_once told_all
 }
 
 cases! { below: streams numbers cancelled jumped }

@@ -1,7 +1,7 @@
 /* Threads that wait before the socket they wait for comes to life.
  *
  *   late PEER called_out|unnamed|unnamed_polled|taken_out|inherited|reserved|blocking|passed_on|had_waited|shared|
- *             connected|cancelled_in_epoll
+ *             connected|cancelled_in_epoll|told_once|told_all
  *
  * PEER echoes datagrams and bytes on port 7, as for `mixed.c`. */
 #define _GNU_SOURCE
@@ -430,6 +430,90 @@ static void connected(void)
     printf("status %d\n", status);
 }
 
+/* A listener that does not block, on this port of all addresses. */
+static int listening(int port)
+{
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), on = 1;
+    struct sockaddr_in here = {.sin_family = AF_INET, .sin_port = htons(port)};
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(fd, (struct sockaddr *)&here, sizeof here) || listen(fd, 8))
+        perror("listen");
+    return fd;
+}
+
+/* A connection to it over loopback, or one that the peer makes. */
+static void ask(int port, int loopback)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port)};
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int asker = socket(AF_INET, SOCK_STREAM, 0);
+    char order[12];
+    if (connect(asker, (struct sockaddr *)(loopback ? &to : &peer), sizeof to))
+        perror("connect");
+    if (!loopback)
+        send(asker, order, snprintf(order, sizeof order, "c%d\n", port), 0);
+}
+
+/* What the set tells of one connection to its listener, and once that is accepted. */
+static void hear(int set, int listener)
+{
+    struct epoll_event events[2];
+    int n = epoll_wait(set, events, 2, LONG * 1000);
+    printf("events %d, accepted %d, ", n, accept(listener, NULL, NULL) >= 0);
+    printf("events %d\n", epoll_wait(set, events, 2, 50));
+    fflush(stdout);
+}
+
+/* Of a connection to a listener that has come to life in a child, the set that it shares with its parent tells one. */
+static void told_once(void)
+{
+    for (int edge = 0; edge < 2; edge++) {
+        int port = 7781 + edge, listener = listening(port), set = epoll_create1(0), status;
+        struct epoll_event event = {.events = EPOLLIN | (edge ? EPOLLET : 0)};
+        epoll_ctl(set, EPOLL_CTL_ADD, listener, &event);
+        if (!fork()) {
+            printf("nobody there: %d\n", epoll_wait(set, &event, 1, 0));
+            for (int round = 0; round < 20; round++) {
+                ask(port, round % 2);
+                hear(set, listener);
+            }
+            _exit(0);
+        }
+        wait(&status);
+        printf("status %d\n", status);
+        close(listener);
+        close(set);
+    }
+}
+
+/* It has come to life in the parent: a child still hears of connections over loopback, and so does the parent. */
+static void told_all(const char *program)
+{
+    int listener = listening(7783), set = epoll_create1(0), go[2], status;
+    struct epoll_event event;
+    char fd[12], shared[12], byte;
+    control(set, EPOLL_CTL_ADD, listener, 1);
+    if (pipe(go))
+        perror("pipe");
+    if (!fork()) {
+        read(go[0], &byte, 1);
+        snprintf(fd, sizeof fd, "%d", listener);
+        snprintf(shared, sizeof shared, "%d", set);
+        execl(program, program, fd, "hears", shared, NULL);
+        _exit(9);
+    }
+    printf("nobody there: %d\n", epoll_wait(set, &event, 1, 0));
+    fflush(stdout);
+    write(go[1], "!", 1);
+    ask(7783, 1);
+    wait(&status);
+    printf("status %d\n", status);
+    for (int round = 0; round < 20; round++) {
+        ask(7783, round % 2);
+        hear(set, listener);
+    }
+}
+
 static void *wait_and_count(void *unused)
 {
     struct epoll_event event;
@@ -495,6 +579,12 @@ int main(int argc, char **argv)
         cancelled_in_epoll();
     else if (!strcmp(argv[2], "connected"))
         connected();
+    else if (!strcmp(argv[2], "told_once"))
+        told_once();
+    else if (!strcmp(argv[2], "told_all"))
+        told_all(argv[0]);
+    else if (!strcmp(argv[2], "hears"))
+        hear(atoi(argv[3]), atoi(argv[1]));
     else if (!strcmp(argv[2], "accepts"))
         printf("the child's: %d\n", accept(atoi(argv[1]), NULL, NULL) >= 0);
     else

@@ -424,6 +424,11 @@ pub fn let_children_choose() {
     }
 }
 
+/// Before a fork: what sets have in the kernel's half is the child's as well.
+pub fn let_children_hear() {
+    fds::all().filter_map(|(_, file)| file?.set().cloned()).for_each(|set| set.share());
+}
+
 /// `file`, which `fd` is, is the kernel's from now on. A listener stays known: its companion may be shared with a
 /// process where it lives.
 pub fn let_go(fd: c_int, file: &Ref) {

@@ -200,6 +200,7 @@ extern "C" fn before() {
     let inside = Inside::enter();
     if inside.is_some() {
         file::let_children_choose();
+        file::let_children_hear();
     }
     let held = Held::take(inside);
     let _ = HELD.try_with(|cell| cell.replace(Some(held)));

@@ -46,6 +46,11 @@ pub trait Source: Send + Sync {
     /// What the socket can do now.
     fn readiness(&self) -> Events;
 
+    /// The same without what a kernel's socket beside it tells, to those who hear of that in another way.
+    fn own_readiness(&self) -> Events {
+        self.readiness()
+    }
+
     /// Whether it has something to report to someone who asked for `interest`. Asked in a busy loop.
     fn is_ready_for(&self, interest: Events) -> bool {
         !self.readiness().reported(interest).is_empty()

@@ -1,8 +1,14 @@
 //! One file in one set: what epoll_ctl(2) has said of it, and in which half it is.
 
 use super::set::Set;
-use busypoll_stack::Source;
-use std::{io, sync::Weak};
+use busypoll_stack::{
+    Events, Source, Watch,
+    napi::{Context, NapiId},
+};
+use std::{
+    io,
+    sync::{Arc, Weak},
+};
 
 /// What a member is found by, as in the kernel: the file, and the descriptor it was added by.
 pub type Key = (usize, libc::c_int);
@@ -14,6 +20,8 @@ pub struct Member {
     pub half: Half,
     /// The kernel's instance is another process's, too, and keeps its companion for that.
     pub shared: bool,
+    /// Where the companion is kept, what [`Half::Ours`] names.
+    pub apart: Option<Arc<dyn Source>>,
     /// It is a set itself.
     pub inner: Option<Weak<Set>>,
 }
@@ -37,6 +45,40 @@ pub enum Half {
     Nowhere,
     /// Ours.
     Ours(Weak<dyn Source>),
+}
+
+/// A source without what its companion in the kernel's instance tells.
+pub struct Apart(pub Weak<dyn Source>);
+
+impl Source for Apart {
+    fn readiness(&self) -> Events {
+        self.0.upgrade().map_or_else(Events::default, |source| source.own_readiness())
+    }
+
+    fn is_ready_for(&self, interest: Events) -> bool {
+        let all = self.0.upgrade().is_some_and(|source| source.is_ready_for(interest));
+        all && !self.readiness().reported(interest).is_empty()
+    }
+
+    fn is_closed(&self) -> bool {
+        self.0.upgrade().is_none_or(|source| source.is_closed())
+    }
+
+    fn napi(&self) -> Option<NapiId> {
+        self.0.upgrade()?.napi()
+    }
+
+    fn context(&self) -> Option<Arc<Context>> {
+        self.0.upgrade()?.context()
+    }
+
+    fn watch(&self, watch: Arc<dyn Watch>) {
+        self.0.upgrade().into_iter().for_each(|source| source.watch(watch.clone()));
+    }
+
+    fn unwatch(&self, watch: &Arc<dyn Watch>) {
+        self.0.upgrade().into_iter().for_each(|source| source.unwatch(watch));
+    }
 }
 
 impl Half {

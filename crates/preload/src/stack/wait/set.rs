@@ -1,11 +1,12 @@
 //! An epoll of the program. The kernel's instance, which the program's descriptor is of, has the kernel's descriptors
 //! and the companions of sockets that have not come to life; our half, a set of the stack, has those that have. A
-//! set comes to life itself, as a member of others, when its first member does.
+//! set comes to life itself, as a member of others, when its first member does. A listener in an instance that another
+//! process has, too, is in both: ours tells of what comes over our queues, the kernel's, to all of them, of the rest.
 
 use super::{
     bells::Bells,
     joined::Joined,
-    member::{Half, Key, Member},
+    member::{Apart, Half, Key, Member},
 };
 use crate::{
     fds::{self, Ref},
@@ -127,10 +128,20 @@ impl Set {
                 };
                 let shared = member.shared || matches!(half, Half::Kernel);
                 let (events, data) = (member.events, member.data);
-                theirs.insert(*key, Member { events, data, half, shared, inner: None });
+                theirs
+                    .insert(*key, Member { events, data, half, shared, apart: None, inner: None });
             }
         }
         heir
+    }
+
+    /// Before a fork: the kernel's instance will be the child's, too, which is to hear there of the kernel's connections
+    /// also once their listener has come to life here.
+    pub fn share(&self) {
+        let mut members = lock(&self.members);
+        for ((_, fd), member) in members.iter_mut() {
+            member.shared |= matches!(member.half, Half::Kernel) && listens(*fd);
+        }
     }
 
     /// In a child: `heirs` are the files there, by the names of those whose place they have taken. What has no heir is
@@ -281,7 +292,7 @@ impl Set {
         // SAFETY: the kernel has read it.
         let epoll_event { events, u64: data } = unsafe { event.read_unaligned() };
         let inner = inner.map(Arc::downgrade);
-        let member = Member { events, data, half: Half::Kernel, shared, inner };
+        let member = Member { events, data, half: Half::Kernel, shared, apart: None, inner };
         if members.insert(key, member).is_none() {
             self.dormant.fetch_add(1, Ordering::Relaxed);
         }
@@ -317,7 +328,7 @@ impl Set {
         let half = self.enter(fd, source, event.events, event.u64, inner)?;
         let inner = inner.map(Arc::downgrade);
         let (events, data) = (event.events, event.u64);
-        members.insert(key, Member { events, data, half, shared: false, inner });
+        members.insert(key, Member { events, data, half, shared: false, apart: None, inner });
         drop(members);
         joined.join(self);
         self.come_to_life();
@@ -427,7 +438,7 @@ impl Set {
                     }
                     self.has_kernels();
                 }
-                member.half = Half::Kernel;
+                (member.half, member.apart) = (Half::Kernel, None);
             }
             members.insert((new, key.1), member);
         }
@@ -452,6 +463,8 @@ impl Set {
                 member.half = Half::Nowhere;
                 member.shared = false;
             }
+            member.apart = member.shared.then(|| Arc::new(Apart(Arc::downgrade(source))) as _);
+            let source = member.apart.as_ref().unwrap_or(source);
             let inner = member.inner.as_ref().and_then(Weak::upgrade);
             if let Ok(half) = self.enter(*fd, source, member.events, member.data, inner.as_ref()) {
                 member.half = half;
@@ -687,7 +700,13 @@ fn is_of_use(fd: c_int) -> bool {
     // SAFETY: open or not: then it is an error.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     let is_stream = sockopt::socket_type(fd).is_ok_and(|kind| kind == SocketType::STREAM);
-    !is_stream || sockopt::socket_acceptconn(fd).is_ok_and(|listens| listens)
+    !is_stream || listens(fd.as_raw_fd())
+}
+
+fn listens(fd: c_int) -> bool {
+    // SAFETY: open or not: then it is an error.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    sockopt::socket_acceptconn(fd).is_ok_and(|listens| listens)
 }
 
 fn tag(fd: c_int) -> u64 {

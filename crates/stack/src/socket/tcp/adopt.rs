@@ -68,10 +68,10 @@ impl BesideEndpoint for Waiting {
 }
 
 impl KernelHalf {
-    /// The next of the kernel's connections.
-    pub(super) fn accept(&self) -> Option<io::Result<KernelStream>> {
+    /// The next of the kernel's connections; who `looks` takes also one that was not heard of.
+    pub(super) fn accept(&self, looks: bool) -> Option<io::Result<KernelStream>> {
         // Forgotten before we look: what comes after the look is remembered.
-        if !self.waiting.some.swap(false, Ordering::SeqCst) {
+        if !self.waiting.some.swap(false, Ordering::SeqCst) && !looks {
             return None;
         }
         let _looking = lock(&self.waiting.looking);

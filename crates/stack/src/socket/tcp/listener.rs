@@ -144,13 +144,17 @@ impl TcpListener {
                 return Some(Err(errno(libc::EINVAL)));
             }
             let ready = endpoint.ready().any(Ready::READABLE);
-            if !ready && !kernel.is_some_and(KernelHalf::may_have_some) {
+            // Who does not wait may know of a connection from the kernel, earlier than our thread.
+            if !ready && !kernel.is_some_and(|kernel| at_once || kernel.may_have_some()) {
                 return None;
             }
             let flow = inner.listening.accept();
             let accepted = match flow {
                 Some(flow) => Some(Ok(self.accepted(flow))),
-                None => kernel.and_then(KernelHalf::accept).map(|it| it.map(Accepted::Kernel)),
+                None => {
+                    let kernels = kernel.and_then(|kernel| kernel.accept(at_once));
+                    kernels.map(|accepted| accepted.map(Accepted::Kernel))
+                }
             };
             if inner.listening.queued() == 0 && !kernel.is_some_and(KernelHalf::has_some) {
                 endpoint.passed(moment, Ready::READABLE);
@@ -277,6 +281,10 @@ impl Source for Inner {
             return Events::default();
         }
         Events::READABLE
+    }
+
+    fn own_readiness(&self) -> Events {
+        if self.listening.queued() == 0 { Events::default() } else { Events::READABLE }
     }
 
     fn is_ready_for(&self, interest: Events) -> bool {
