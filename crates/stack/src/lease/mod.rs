@@ -27,6 +27,10 @@ use std::{
 /// How long a claim waits for its guard: to take an interface, a driver may have to set up all its rings anew.
 const CLAIMS: Duration = Duration::from_secs(20);
 
+/// How often it is made: a guard closes the connection of who is slow to say what he wants, as one is who is stopped
+/// meanwhile.
+const TRIES: u32 = 3;
+
 /// How long a list does, which is to come at once. Anybody may listen at a name like a guard's and say nothing.
 const LISTS: Duration = Duration::from_secs(2);
 
@@ -69,6 +73,27 @@ pub enum Request {
 pub fn claim(address: &str, mut keep: impl FnMut(OwnedFd) -> OwnedFd) -> io::Result<Answer> {
     let (name, word) = address.rsplit_once('/').ok_or(io::ErrorKind::InvalidInput)?;
     let until = Some(Instant::now() + CLAIMS);
+    let mut left = TRIES;
+    loop {
+        left -= 1;
+        match claim_once((name, word), until, &mut keep) {
+            Err(error) if left > 0 && is_closed(&error) => {}
+            answered => return answered,
+        }
+    }
+}
+
+/// Whether the other has closed the connection, and said nothing.
+fn is_closed(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}
+
+fn claim_once(
+    (name, word): (&str, &str),
+    until: Option<Instant>,
+    mut keep: impl FnMut(OwnedFd) -> OwnedFd,
+) -> io::Result<Answer> {
     let connection = keep(connect(name, CLAIMS)?);
     send(&connection, format!("claim {word}").as_bytes(), &[])?;
     let (bytes, descriptors) = receive(&connection, until).map_err(late)?;
@@ -224,6 +249,30 @@ mod tests {
         assert!(matches!(claim(), Answer::OwnedBy(4711)));
         guard.join().unwrap();
         assert!(super::claim(&address, |fd| fd).is_err(), "nobody listens any more");
+    }
+
+    /// A guard closes the connection of who says nothing for a while, as one who is stopped does.
+    #[test]
+    fn who_is_stopped_before_it_claims_claims_again() {
+        let name = name("stopped");
+        let listener = listen(&name).unwrap();
+        let guard = thread::spawn(move || {
+            drop(soon(|| accept(listener.as_fd())));
+            let connection = soon(|| accept(listener.as_fd()));
+            assert!(matches!(soon(|| asked(&connection)), Some(Request::Claim(_))));
+            answer_owned(&connection, 4711).unwrap();
+            listener
+        });
+        let address = format!("{name}/secret");
+        assert!(matches!(claim(&address, |fd| fd).unwrap(), Answer::OwnedBy(4711)));
+        // One that answers nobody is not asked for ever.
+        let listener = guard.join().unwrap();
+        let claiming = thread::spawn(move || claim(&address, |fd| fd));
+        while !claiming.is_finished() {
+            sys::poll(listener.as_raw_fd(), Some(Duration::from_millis(10)));
+            drop(accept(listener.as_fd()));
+        }
+        assert!(claiming.join().unwrap().is_err());
     }
 
     #[test]
