@@ -171,6 +171,7 @@ fn the_policy_decides_socket_by_socket_and_the_program_s_own_wish_stands() {
     needs!(program "python3");
     let text_of_policy = "busy_poll = '30us'\n\
         [[rule]]\nlocal_port = 7209\nbusy_poll = '90us'\nprefer_busy_poll = true\n\
+        [[rule]]\nlocal_port = 7214\nreceive = 'interrupt'\nprefer_busy_poll = true\n\
         [[rule]]\nremote_port = 7210\nreceive = 'interrupt'\n";
     let program = r#"
 import socket, sys
@@ -185,13 +186,14 @@ def wait(s):
     try: s.recv(1)
     except BlockingIOError: show(s)
 wait(udp(7209))
+wait(udp(7214))
 wait(udp(7211))
 c = udp(7212); c.connect((sys.argv[1], 7210)); wait(c)
 t = socket.socket(); t.setblocking(False); t.connect_ex((sys.argv[1], 7210)); show(t)
 wait(udp(7213, own=5))
 "#;
     let said = under(text_of_policy, program);
-    assert_eq!(said, "90 1\n30 0\n0 0\n0 0\n5 0\n");
+    assert_eq!(said, "90 1\n0 0\n30 0\n0 0\n0 0\n5 0\n");
 }
 
 #[test]
@@ -200,16 +202,16 @@ fn an_epoll_instance_polls_as_the_sockets_it_watches() {
     needs!(program "python3");
     let text_of_policy = "busy_poll = '30us'\n\
         [[rule]]\nlocal_port = 7209\nbusy_poll = '90us'\nbusy_poll_budget = 16\n\
-        [[rule]]\nlocal_port = 7210\nbusy_poll = '200us'\n\
-        [[rule]]\nlocal_port = 7211\nreceive = 'interrupt'\n\
+        [[rule]]\nlocal_port = 7210\nbusy_poll = '200us'\nprefer_busy_poll = true\n\
+        [[rule]]\nlocal_port = 7211\nreceive = 'interrupt'\nprefer_busy_poll = true\n\
         [[rule]]\nremote_port = 7212\nbusy_poll = '300us'\n";
     let program = r#"
 import fcntl, select, socket, struct, sys
 EPIOCGPARAMS, EPIOCSPARAMS = 0x80088a02, 0x40088a01
 def has(e):
     e.poll(0)
-    micros, budget, _, _ = struct.unpack("IHBB", fcntl.ioctl(e, EPIOCGPARAMS, bytes(8)))
-    print(micros, budget)
+    micros, budget, prefer, _ = struct.unpack("IHBB", fcntl.ioctl(e, EPIOCGPARAMS, bytes(8)))
+    print(micros, budget, prefer)
 def udp(port):
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     s.bind(("", port))
@@ -229,7 +231,7 @@ fcntl.ioctl(c, EPIOCSPARAMS, struct.pack("IHBB", 7, 8, 0, 0))
 kept.append(watch(c, udp(7213))); watch(c, kept[2])
 "#;
     let said = under(text_of_policy, program);
-    assert_eq!(said, "0 0\n0 0\n90 16\n200 16\n200 16\n30 0\n300 0\n7 8\n7 8\n");
+    assert_eq!(said, "0 0 0\n0 0 0\n90 16 0\n200 16 1\n200 16 1\n30 0 0\n300 0 0\n7 8 0\n7 8 0\n");
 }
 
 /// The TIME_WAIT of each keeps a descriptor for a minute, which the program must not run out of.
