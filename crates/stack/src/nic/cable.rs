@@ -2,8 +2,9 @@
 //! tests and the demonstration. It has interrupts and their moderation, so that every way of waiting can
 //! be shown on a laptop.
 //!
-//! A frame and its descriptor share cache lines: a small frame crosses to the other CPU in one line, as it
-//! does over a NIC that writes the descriptor beside the data.
+//! A small frame shares the cache lines of its descriptor and crosses to the other CPU in one or two, as it does over
+//! a NIC that takes it inline. Descriptors lie side by side, apart from the room of larger frames: a ring of small
+//! frames stays in a few pages.
 
 use super::{Checksum, Coalesce, Frame, Info, Interrupt, Nic, Queue, RingFull, RxQueue, TxQueue};
 use crate::{
@@ -118,7 +119,7 @@ impl Nic for Cable {
     }
 }
 
-/// A slot's first bytes. The rest of the slot is the frame.
+/// A slot's first bytes. The rest of the slot is a small frame; a larger one has a room of its own.
 #[repr(C)]
 struct Descriptor {
     /// Position of the frame plus one once the slot is full: the receiver looks at nothing else.
@@ -129,11 +130,13 @@ struct Descriptor {
 const PARTIAL: u32 = 1 << 31;
 const HEADER: usize = size_of::<Descriptor>();
 const LINE: usize = 64;
-/// Bytes of a frame in its slot's first two lines. Every slot has two, whatever the MTU.
-const NEAR: usize = 2 * LINE - HEADER;
+/// Bytes of a slot, and of the largest frame in it.
+const SLOT: usize = 2 * LINE;
+const SMALL: usize = SLOT - HEADER;
 
 /// One direction of one queue: a ring with one sender and one receiver, and the receiver's interrupt.
 struct Ring {
+    /// `count` slots, then as many rooms of `stride` bytes.
     slots: NonNull<u8>,
     layout: Layout,
     stride: usize,
@@ -157,8 +160,8 @@ impl Ring {
     fn new(config: &Config) -> io::Result<Ring> {
         // Ethernet header and two VLAN tags.
         let frame = config.mtu + 14 + 8;
-        let stride = (HEADER + frame).next_multiple_of(LINE).max(2 * LINE);
-        let size = stride * config.ring as usize;
+        let stride = frame.next_multiple_of(LINE);
+        let size = (SLOT + stride) * config.ring as usize;
         let layout = Layout::from_size_align(size, LINE)
             .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "cable: rings too large"))?;
         // SAFETY: the layout's size is not zero.
@@ -170,10 +173,26 @@ impl Ring {
     }
 
     #[inline]
+    fn index(&self, position: u32) -> usize {
+        (position & (self.count - 1)) as usize
+    }
+
+    #[inline]
     fn slot(&self, position: u32) -> NonNull<Descriptor> {
-        let index = (position & (self.count - 1)) as usize;
-        // SAFETY: index < count, so the slot lies inside the allocation; the stride keeps it aligned.
-        unsafe { self.slots.add(index * self.stride).cast() }
+        // SAFETY: the index is below `count`, so the slot lies inside the allocation, and is aligned as it is.
+        unsafe { self.slots.add(self.index(position) * SLOT).cast() }
+    }
+
+    /// Where the frame at `position` lies, if it has `len` bytes.
+    #[inline]
+    fn frame(&self, position: u32, len: usize) -> NonNull<u8> {
+        if len <= SMALL {
+            // SAFETY: the slot's descriptor is followed by as many bytes.
+            return unsafe { self.slot(position).cast::<u8>().add(HEADER) };
+        }
+        let rooms = self.count as usize * SLOT;
+        // SAFETY: the index is below `count`, so the room lies inside the allocation, behind the slots.
+        unsafe { self.slots.add(rooms + self.index(position) * self.stride) }
     }
 
     /// Whether the slot at `position` is full.
@@ -205,12 +224,12 @@ impl RxQueue for Receiver {
         while found < budget && ring.is_full(self.position) {
             let slot = ring.slot(self.position);
             fetch_second_line(slot);
-            // SAFETY: the slot is full, so it is ours until `consumed` passes it; the sender kept the length
-            // within the slot.
+            // SAFETY: the slot is full, so it and its room are ours until `consumed` passes it; the sender kept the
+            // length within them.
             let (bytes, partial) = unsafe {
                 let word = (*slot.as_ptr()).len;
-                let data = slot.cast::<u8>().add(HEADER);
                 let len = (word & !PARTIAL) as usize;
+                let data = ring.frame(self.position, len);
                 (std::slice::from_raw_parts(data.as_ptr(), len), word & PARTIAL != 0)
             };
             let checksum = if partial { Checksum::Partial } else { Checksum::Unverified };
@@ -262,20 +281,20 @@ impl TxQueue for Sender {
             return Err(RingFull);
         }
         let slot = ring.slot(self.position);
-        // SAFETY: the receiver has left the slot (or never had it), so it is ours until the turn is
-        // written; `len` fits, and so do two lines.
+        let data = ring.frame(self.position, len);
+        // SAFETY: the receiver has left the slot and its room (or never had them), so they are ours until the turn
+        // is written; `len` fits, and a small frame's slot has two lines.
         unsafe {
-            let data = slot.cast::<u8>().add(HEADER);
-            if len <= NEAR {
+            if len <= SMALL {
                 // The receiver looks at the slot's first line all the time, which takes the line from who writes
                 // there bit by bit: it is written last, and at once.
-                let mut near = [0; NEAR];
-                fill(&mut near[..len]);
+                let mut small = [0; SMALL];
+                fill(&mut small[..len]);
                 if len > LINE - HEADER {
-                    let rest = near.as_ptr().add(LINE - HEADER);
+                    let rest = small.as_ptr().add(LINE - HEADER);
                     data.as_ptr().add(LINE - HEADER).copy_from_nonoverlapping(rest, LINE);
                 }
-                data.as_ptr().copy_from_nonoverlapping(near.as_ptr(), LINE - HEADER);
+                data.as_ptr().copy_from_nonoverlapping(small.as_ptr(), LINE - HEADER);
             } else {
                 fill(std::slice::from_raw_parts_mut(data.as_ptr(), len));
             }
