@@ -155,6 +155,7 @@ impl Context {
         self.note_poll(now, poller.prefer);
         let mut pass = Pass {
             direct: poller.direct.as_mut().map(|direct| &mut **direct as &mut dyn Direct),
+            likely: poller.likely,
             ..Pass::new(Some(self.id), now, Driver::BusyPoll(poller.name))
         };
         let mut found = 0;

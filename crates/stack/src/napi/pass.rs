@@ -23,12 +23,14 @@ pub struct Poller<'a> {
     pub prefer: bool,
     /// Where the poller's own find may go.
     pub direct: Option<&'a mut dyn Direct>,
+    /// Whom the packets are likely for: the business of the floor above.
+    pub likely: Option<&'a (dyn Any + Send + Sync)>,
 }
 
 impl Poller<'_> {
     /// One that leaves everything on the sockets' queues.
     pub fn new(name: usize) -> Poller<'static> {
-        Poller { name, prefer: false, direct: None }
+        Poller { name, prefer: false, direct: None, likely: None }
     }
 }
 
@@ -52,6 +54,8 @@ pub struct Pass<'a> {
     pub driver: Driver,
     /// Where the driver's own find may go.
     pub direct: Option<&'a mut dyn Direct>,
+    /// Whom the driver waits for.
+    pub likely: Option<&'a (dyn Any + Send + Sync)>,
     /// Threads to wake once the queue is released.
     pub wake: WakeList,
     /// [`Upper::end_of_pass`] will be called: what may wait until then can be put off.
@@ -69,6 +73,7 @@ impl Pass<'_> {
             now,
             driver,
             direct: None,
+            likely: None,
             wake: WakeList::default(),
             batched: false,
             later: None,

@@ -12,6 +12,7 @@ use crate::{
     time::{self, Instant},
 };
 use std::{
+    any::Any,
     io, slice,
     sync::{
         Arc,
@@ -56,6 +57,11 @@ pub(super) trait Bed {
 
     /// The name under which the socket busy polls.
     fn poller(&self) -> usize;
+
+    /// What brings it, as the floor below knows it.
+    fn likely(&self) -> Option<&(dyn Any + Send + Sync)> {
+        None
+    }
 
     /// The context whose queue brings it.
     fn context(&self) -> Option<Arc<Context>>;
@@ -271,8 +277,12 @@ impl Waiting {
             budget: self.budget().into(),
             deadline,
         };
-        let mut poller =
-            Poller { name: bed.poller(), prefer: self.prefers_busy_poll(), direct: call.direct() };
+        let mut poller = Poller {
+            name: bed.poller(),
+            prefer: self.prefers_busy_poll(),
+            direct: call.direct(),
+            likely: bed.likely(),
+        };
         let contexts = slice::from_ref(&context);
         let mut began = None;
         let ready =

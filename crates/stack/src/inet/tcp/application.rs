@@ -12,6 +12,7 @@ use crate::{
     time::Instant,
 };
 use std::{
+    any::Any,
     fmt,
     io::{self, IoSlice, IoSliceMut},
     net::{Shutdown, SocketAddr},
@@ -34,6 +35,13 @@ impl fmt::Debug for Flow {
 impl Flow {
     pub(super) fn new(core: Arc<Core>, inet: Arc<Inet>) -> Flow {
         Flow { core, inet }
+    }
+
+    /// For [`Poller::likely`](crate::napi::Poller::likely): who polls for this flow finds it without a look into the
+    /// table.
+    #[inline]
+    pub(crate) fn likely(&self) -> &(dyn Any + Send + Sync) {
+        &self.core
     }
 
     /// Does something to the connection, then sends what may go because of it.

@@ -46,12 +46,18 @@ impl Inet {
         if self.tcp_again(&tuple, &segment, arrival, pass) {
             return;
         }
+        if let Some(core) = pass.likely.and_then(|likely| likely.downcast_ref::<Arc<Core>>())
+            && core.tuple == tuple
+            && core.segment(self, &segment, arrival, pass)
+        {
+            return self.deliver_local(pass);
+        }
         for _ in 0..LOOKS {
             let found = self.tcp.table.find(&tuple, |entry| match entry {
-                Entry::Flow(core) => {
-                    core.segment(self, &segment, arrival, pass);
-                    Found::Taken
-                }
+                Entry::Flow(core) => match core.segment(self, &segment, arrival, pass) {
+                    true => Found::Taken,
+                    false => Found::Gone,
+                },
                 Entry::Pending(pending) => match pending.segment(self, &segment, arrival, pass) {
                     Handshake::Done => Found::Taken,
                     Handshake::Gone => Found::Gone,

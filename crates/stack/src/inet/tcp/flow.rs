@@ -134,7 +134,7 @@ impl Core {
         state
     }
 
-    /// A segment has come.
+    /// A segment has come. False if the flow has left the table.
     #[inline]
     pub(super) fn segment(
         self: &Arc<Core>,
@@ -142,15 +142,19 @@ impl Core {
         segment: &Segment<'_>,
         arrival: &Arrival<'_>,
         pass: &mut Pass<'_>,
-    ) {
+    ) -> bool {
         let mut state = self.enter(pass);
+        if !state.listed {
+            return false;
+        }
         let taken = state.take_in(inet, segment, arrival, pass);
         // A full segment is seldom the last.
         let more = segment.payload.len() >= state.connection.full_segment();
         let sends = state.connection.has_to_send();
         if taken && !more && !sends && state.untimed(pass.now).is_none() {
             // The reader has it and is about to answer.
-            return state.note(&self.tuple, inet);
+            state.note(&self.tuple, inet);
+            return true;
         }
         if pass.batched && (more || sends) {
             // What is sent at the end of the pass answers all its segments.
@@ -159,9 +163,10 @@ impl Core {
                 state.later =
                     pass.later.replace(self.clone()).and_then(|next| next.downcast().ok());
             }
-            return;
+            return true;
         }
         self.finish(state, inet, pass);
+        true
     }
 
     /// A segment has come for a flow that is on the list of this pass. False if it has left the table since.

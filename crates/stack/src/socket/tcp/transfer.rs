@@ -16,6 +16,7 @@ use crate::{
     },
 };
 use std::{
+    any::Any,
     io::{self, IoSlice, IoSliceMut, Read, Write},
     sync::Arc,
     time::Duration,
@@ -170,6 +171,11 @@ impl<B: Bed> Bed for OnFlow<'_, B> {
     #[inline]
     fn poller(&self) -> usize {
         self.bed.poller()
+    }
+
+    #[inline]
+    fn likely(&self) -> Option<&(dyn Any + Send + Sync)> {
+        Some(self.flow.likely())
     }
 
     #[inline]

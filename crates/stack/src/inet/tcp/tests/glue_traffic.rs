@@ -97,6 +97,42 @@ fn many_flows_in_one_pass_are_each_answered() {
 }
 
 #[test]
+fn what_comes_while_one_waits_for_a_flow_goes_to_whom_it_is_for() {
+    let mut net = Net::new();
+    let (first, served, server) = net.joined();
+    let second = net.connect("10.0.0.1:0", "10.0.0.2:80").unwrap();
+    net.settle();
+    let other = server.accept().unwrap();
+    let mut frames = stream(&net, &first, 10);
+    frames.extend(stream(&net, &second, 20));
+    net.receive_for(&served, B, &frames);
+    net.settle();
+    assert_eq!((served.unread(), other.unread()), (10, 20));
+}
+
+#[test]
+fn who_waits_for_a_flow_that_is_over_does_not_keep_the_next_one_from_its_segments() {
+    let mut net = Net::new();
+    let server = net.listen(B, "10.0.0.2:80", ListenOptions::default());
+    let client = net.connect("10.0.0.1:4000", "10.0.0.2:80").unwrap();
+    net.settle();
+    let over = server.accept().unwrap();
+    client.abort(&mut net.pass());
+    net.settle();
+    assert_eq!(over.state(), State::Closed);
+    drop(client);
+    net.advance(ms(1));
+    let client = net.connect("10.0.0.1:4000", "10.0.0.2:80").unwrap();
+    net.settle();
+    let served = server.accept().unwrap();
+    let frames = stream(&net, &client, 10);
+    net.receive_for(&over, B, &frames);
+    net.settle();
+    assert_eq!((over.unread(), served.unread()), (0, 10));
+    assert_eq!(client.unacknowledged(), 0);
+}
+
+#[test]
 fn a_pass_that_began_before_another_threads_does_not_turn_the_timestamps_back() {
     let mut net = Net::new();
     let (client, served, _server) = net.joined();

@@ -192,8 +192,18 @@ impl Net {
 
     /// These frames come in, in one pass.
     pub(super) fn receive_all(&self, host: usize, frames: &[Vec<u8>]) {
+        self.receive_in(host, frames, None);
+    }
+
+    /// The same, in a pass of somebody who waits for `flow`.
+    pub(super) fn receive_for(&self, flow: &Flow, host: usize, frames: &[Vec<u8>]) {
+        self.receive_in(host, frames, Some(flow));
+    }
+
+    fn receive_in(&self, host: usize, frames: &[Vec<u8>], waited_for: Option<&Flow>) {
         let Host { inet, iface, .. } = &self.hosts[host];
-        let mut pass = Pass { batched: true, ..self.pass() };
+        let likely = waited_for.map(Flow::likely);
+        let mut pass = Pass { batched: true, likely, direct: None, ..self.pass() };
         for frame in frames {
             let frame = Frame { bytes: frame, checksum: Checksum::Unverified };
             inet.receive(iface, 0, frame, &mut pass);
