@@ -5,6 +5,7 @@
 //! | [`sockopt`] | `SO_BUSY_POLL` and its three companions | `net/core/sock.c` |
 //! | [`epoll`] | `EPIOCSPARAMS`, `EPIOCGPARAMS` | `fs/eventpoll.c` |
 //! | [`cgroup`] | the CPU quota of this process's control group | `kernel/sched/core.c` |
+//! | [`ticks`] | a clock cheaper than clock_gettime(2) | - |
 //! | [`spinners`] | memory shared between processes: who spins on which CPU | - |
 //! | [`sysctl`] | `net.core.busy_read`, `net.core.busy_poll` | `net/core/sysctl_net_core.c` |
 //! | [`netdev`] | NAPI instances and queues: generic netlink `netdev` | `net/core/netdev-genl.c` |
@@ -62,6 +63,7 @@ pub mod stat;
 mod sys;
 pub mod sysctl;
 pub mod sysfs;
+pub mod ticks;
 pub mod topology;
 
 pub use caps::Capability;

@@ -1,9 +1,9 @@
 //! Who spins on which CPU, in memory that processes share: so that no two wait for packets by
 //! spinning on one CPU, where each would keep the other from the work it waits for.
 //!
-//! A file of [`CPUS`] entries, one cache line each: until when the CPU is taken, in nanoseconds of
-//! `CLOCK_MONOTONIC`, and how many were turned away. An entry ends by itself, so nobody has to tidy up after
-//! who was killed.
+//! A file of [`CPUS`] entries, one cache line each: until when the CPU is taken, and how many were turned away. An
+//! entry ends by itself, so nobody has to tidy up after who was killed. Behind them the [`Pace`] of the clock that
+//! all go by.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd;
@@ -15,10 +15,12 @@ use std::{io, ptr};
 use rustix::fs::OFlags;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 
+use crate::ticks::Pace;
+
 /// CPUs there is room for. Who runs on one beyond it spins unseen.
 pub const CPUS: usize = 1024;
 
-const BYTES: usize = CPUS * size_of::<Slot>();
+const BYTES: usize = size_of::<Table>();
 
 #[repr(C, align(64))]
 struct Slot {
@@ -26,9 +28,19 @@ struct Slot {
     refused: AtomicU64,
 }
 
+#[repr(C)]
+struct Table {
+    cpus: [Slot; CPUS],
+    /// As [`Pace::to_bits`]; 0 until somebody has measured it.
+    pace: AtomicU64,
+}
+
 /// The table, mapped until the process ends.
 #[derive(Clone, Copy)]
-pub struct Spinners(&'static [Slot]);
+pub struct Spinners {
+    cpus: &'static [Slot],
+    pace: Pace,
+}
 
 /// A CPU taken: given back with [`Spinners::leave`], or lost when its time is over.
 #[derive(Clone, Copy, Debug)]
@@ -89,15 +101,33 @@ impl Spinners {
     }
 
     fn at(memory: *mut std::ffi::c_void) -> Self {
-        // SAFETY: a mapping of `BYTES` bytes that stays, page-aligned; any bytes are a valid `Slot`,
+        // SAFETY: a mapping of `BYTES` bytes that stays, page-aligned; any bytes are a valid `Table`,
         // which other processes change as atomically as this one.
-        Self(unsafe { std::slice::from_raw_parts(memory.cast::<Slot>(), CPUS) })
+        let table: &'static Table = unsafe { &*memory.cast() };
+        let known = |bits| Pace::from_bits(bits);
+        let pace = known(table.pace.load(Ordering::Relaxed)).unwrap_or_else(|| {
+            let ours = Pace::measure();
+            let (done, failed) = (Ordering::Relaxed, Ordering::Relaxed);
+            match table.pace.compare_exchange(0, ours.to_bits(), done, failed) {
+                Ok(_) => ours,
+                // All go by that of the first.
+                Err(first) => known(first).unwrap_or(ours),
+            }
+        });
+        Self { cpus: &table.cpus, pace }
+    }
+
+    /// The time that entries are in, in nanoseconds of a clock of their own.
+    #[inline]
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        self.pace.now()
     }
 
     /// Takes `cpu` from `now` `until` a time; `None` if somebody has it.
     #[inline]
     pub fn enter(&self, cpu: usize, now: u64, until: u64) -> Option<Turn> {
-        let Some(slot) = self.0.get(cpu) else { return Some(Turn { cpu, until, refused: 0 }) };
+        let Some(slot) = self.cpus.get(cpu) else { return Some(Turn { cpu, until, refused: 0 }) };
         let taken = slot.taken_until.load(Ordering::Relaxed);
         let (done, failed) = (Ordering::Relaxed, Ordering::Relaxed);
         if now < taken || slot.taken_until.compare_exchange(taken, until, done, failed).is_err() {
@@ -110,7 +140,7 @@ impl Spinners {
     /// Gives the CPU back before its time. Whether another wanted it meanwhile: in vain, or when its time was over.
     #[inline]
     pub fn leave(&self, turn: Turn) -> bool {
-        let Some(slot) = self.0.get(turn.cpu) else { return false };
+        let Some(slot) = self.cpus.get(turn.cpu) else { return false };
         let lost = slot.taken_until.load(Ordering::Relaxed) != turn.until;
         if !lost {
             slot.taken_until.store(0, Ordering::Relaxed);
@@ -122,7 +152,7 @@ impl Spinners {
     #[must_use]
     pub fn count(&self, cpus: usize, now: u64) -> usize {
         let taken = |slot: &&Slot| now < slot.taken_until.load(Ordering::Relaxed);
-        self.0.iter().take(cpus).filter(taken).count()
+        self.cpus.iter().take(cpus).filter(taken).count()
     }
 }
 
@@ -160,6 +190,7 @@ mod tests {
         let (a, b) = (Spinners::open(&path).unwrap(), Spinners::open(&path).unwrap());
         Spinners::create(&path).unwrap();
         fs::remove_file(&path).unwrap();
+        assert_eq!(a.pace, b.pace, "measured once");
         let turn = a.enter(1, 100, 150).unwrap();
         assert!(b.enter(1, 120, 170).is_none());
         let other = b.enter(0, 120, 170).unwrap();

@@ -26,7 +26,14 @@ impl Slot {
     }
 
     /// The address, `None` where the C library is older than the function.
+    #[inline]
     pub fn address(&self) -> Option<*mut c_void> {
+        let address = self.address.load(Ordering::Relaxed);
+        if address > ABSENT { Some(address) } else { self.find() }
+    }
+
+    #[cold]
+    fn find(&self) -> Option<*mut c_void> {
         let mut address = self.address.load(Ordering::Relaxed);
         if address.is_null() {
             // SAFETY: the name ends with a zero; RTLD_NEXT asks for the definition after this

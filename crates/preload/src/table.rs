@@ -103,14 +103,26 @@ macro_rules! hooks {
         /// That of the C function.
         #[unsafe(no_mangle)]
         pub unsafe extern $abi fn $name($($arg: $ty),*) -> $ret {
-            // SAFETY: the caller keeps the C function's contract, which is both handlers'.
-            unsafe {
-                loop {
-                    let Some(file) = $crate::fds::get($fd) else { return $handler($($arg),*) };
-                    let result = $ours(file, $($arg),*);
-                    if result != <$ret as real::Failed>::FAILED || errno::get() != inside::AGAIN {
-                        return result;
+            // Apart from what is called where no descriptor is: that is to cost next to nothing.
+            #[inline(never)]
+            unsafe fn perhaps_ours($($arg: $ty),*) -> $ret {
+                // SAFETY: the caller keeps the C function's contract, which is both handlers'.
+                unsafe {
+                    loop {
+                        let Some(file) = $crate::fds::get($fd) else { return $handler($($arg),*) };
+                        let result = $ours(file, $($arg),*);
+                        if result != <$ret as real::Failed>::FAILED || errno::get() != inside::AGAIN
+                        {
+                            return result;
+                        }
                     }
+                }
+            }
+            // SAFETY: as above.
+            unsafe {
+                match $crate::fds::end() {
+                    0 => $handler($($arg),*),
+                    _ => perhaps_ours($($arg),*),
                 }
             }
         }

@@ -11,9 +11,11 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use busypoll_linux::spinners::{Spinners, Turn};
+use busypoll_linux::{
+    spinners::{Spinners, Turn},
+    ticks::Pace,
+};
 use busypoll_stack::spin::Rule;
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::config::Config;
 use crate::say::Once;
@@ -83,12 +85,12 @@ impl Wait {
         self.turn.is_some()
     }
 
-    /// When it began, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// When it began, by [`now`].
     pub fn began(&self) -> u64 {
         self.began
     }
 
-    /// Ends it.
+    /// Ends it. Leaves errno alone.
     pub fn end(self) {
         let spun = self.turn.is_some();
         let crowded = match (self.turn, LIMITS.get()) {
@@ -132,8 +134,11 @@ fn enter(now: u64, until: u64) -> Option<Turn> {
     limits.spinners.enter(usize::try_from(cpu).ok()?, now, until)
 }
 
-/// Nanoseconds of `CLOCK_MONOTONIC`.
+/// Nanoseconds of a clock of our own.
+#[inline]
 pub fn now() -> u64 {
-    let t = clock_gettime(ClockId::Monotonic);
-    t.tv_sec.unsigned_abs() * 1_000_000_000 + t.tv_nsec.unsigned_abs()
+    match LIMITS.get() {
+        Some(Some(limits)) => limits.spinners.now(),
+        _ => Pace::MONOTONIC.now(),
+    }
 }

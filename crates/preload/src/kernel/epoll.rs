@@ -140,7 +140,6 @@ fn before(epoll: c_int, at_once: bool) -> Option<Wait> {
 #[inline]
 fn after(wait: Option<Wait>, result: c_int) -> c_int {
     if let Some(wait) = wait {
-        let _errno = Kept::new();
         wait.end();
     }
     result

@@ -50,7 +50,6 @@ impl Spin {
     /// After the real call.
     fn end(self, result: c_int) -> c_int {
         if let Spin::Wait { wait, .. } = self {
-            let _errno = Kept::new();
             wait.end();
         }
         result

@@ -1,0 +1,117 @@
+//! A clock of nanoseconds for processes that agree on a [`Pace`]: the time stamp counter where it is invariant, read
+//! in 10 ns where clock_gettime(2) takes 25, else `CLOCK_MONOTONIC`.
+//!
+//! Its zero is that of the counter or of `CLOCK_MONOTONIC`, and its seconds are some parts in a thousand off: to be
+//! compared with itself only, by whoever goes by the same pace.
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Nanoseconds a tick times 2^32; [`MONOTONIC`] if the counter is not to be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace(u64);
+
+const MONOTONIC: u64 = 1;
+/// How long the counter is watched: both clocks are read within some tens of nanoseconds.
+const WATCHED: Duration = Duration::from_micros(20);
+
+impl Pace {
+    /// `CLOCK_MONOTONIC`.
+    pub const MONOTONIC: Self = Self(MONOTONIC);
+
+    /// Measures it: 20 microseconds.
+    #[must_use]
+    pub fn measure() -> Self {
+        let Some(first) = counter() else { return Self::MONOTONIC };
+        let began = monotonic();
+        loop {
+            let took = monotonic().saturating_sub(began);
+            if u128::from(took) >= WATCHED.as_nanos() {
+                let ticks = counter().unwrap_or(first).saturating_sub(first);
+                let pace = (u128::from(took) << 32).checked_div(ticks.into());
+                // A counter of more than a tick in 1,000 seconds and less than 4 THz.
+                return match pace.map(u64::try_from) {
+                    Some(Ok(pace)) if pace > MONOTONIC => Self(pace),
+                    _ => Self::MONOTONIC,
+                };
+            }
+        }
+    }
+
+    /// For other processes; never 0.
+    #[must_use]
+    pub fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// Of another process; `None` if there is none yet.
+    #[must_use]
+    pub fn from_bits(bits: u64) -> Option<Self> {
+        (bits != 0).then_some(Self(bits))
+    }
+
+    /// The time, in nanoseconds.
+    #[inline]
+    #[must_use]
+    pub fn now(self) -> u64 {
+        if self == Self::MONOTONIC {
+            return monotonic();
+        }
+        (u128::from(ticks()) * u128::from(self.0) >> 32) as u64
+    }
+}
+
+fn monotonic() -> u64 {
+    let t = clock_gettime(ClockId::Monotonic);
+    t.tv_sec.unsigned_abs() * 1_000_000_000 + t.tv_nsec.unsigned_abs()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn ticks() -> u64 {
+    // SAFETY: every x86-64 CPU has it; a kernel that forbids it to processes (PR_SET_TSC) forbids the vDSO, too.
+    unsafe { std::arch::x86_64::_rdtsc() }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn ticks() -> u64 {
+    0
+}
+
+/// The counter, if it is at the same pace at all times and on all CPUs.
+fn counter() -> Option<u64> {
+    is_invariant().then(ticks)
+}
+
+#[cfg(target_arch = "x86_64")]
+fn is_invariant() -> bool {
+    use std::arch::x86_64::__cpuid;
+    // "Advanced Power Management Information": EDX bit 8 (Intel SDM vol. 2, CPUID; AMD APM vol. 3, appendix E).
+    const POWER: u32 = 0x8000_0007;
+    __cpuid(0x8000_0000).eax >= POWER && __cpuid(POWER).edx & 1 << 8 != 0
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn is_invariant() -> bool {
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_keeps_time_with_the_kernels_clock() {
+        let measured = Pace::measure();
+        assert_eq!(Pace::from_bits(measured.to_bits()), Some(measured));
+        assert_eq!(Pace::from_bits(0), None);
+        for pace in [measured, Pace::MONOTONIC] {
+            let (start, began) = (pace.now(), monotonic());
+            std::thread::sleep(Duration::from_millis(50));
+            let (took, passed) = (pace.now() - start, monotonic() - began);
+            // Either clock may have been read later than the other.
+            assert!(took > passed / 2 && took < passed * 2, "{took} {passed} {pace:?}");
+        }
+    }
+}
