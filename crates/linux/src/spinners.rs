@@ -20,6 +20,9 @@ use crate::ticks::Pace;
 /// CPUs there is room for. Who runs on one beyond it spins unseen.
 pub const CPUS: usize = 1024;
 
+/// The longest an entry holds, in nanoseconds. One that says more is none: its clock was another's.
+const MOST: u64 = 1_000_000_000;
+
 const BYTES: usize = size_of::<Table>();
 
 #[repr(C, align(64))]
@@ -124,13 +127,16 @@ impl Spinners {
         self.pace.now()
     }
 
-    /// Takes `cpu` from `now` `until` a time; `None` if somebody has it.
+    /// Takes `cpu` from `now` `until` a time, for a second at the most; `None` if somebody has it.
     #[inline]
     pub fn enter(&self, cpu: usize, now: u64, until: u64) -> Option<Turn> {
+        let until = until.min(now.saturating_add(MOST));
         let Some(slot) = self.cpus.get(cpu) else { return Some(Turn { cpu, until, refused: 0 }) };
         let taken = slot.taken_until.load(Ordering::Relaxed);
         let (done, failed) = (Ordering::Relaxed, Ordering::Relaxed);
-        if now < taken || slot.taken_until.compare_exchange(taken, until, done, failed).is_err() {
+        if is_taken(taken, now)
+            || slot.taken_until.compare_exchange(taken, until, done, failed).is_err()
+        {
             slot.refused.fetch_add(1, Ordering::Relaxed);
             return None;
         }
@@ -151,9 +157,14 @@ impl Spinners {
     /// How many of the first `cpus` CPUs are taken at a time.
     #[must_use]
     pub fn count(&self, cpus: usize, now: u64) -> usize {
-        let taken = |slot: &&Slot| now < slot.taken_until.load(Ordering::Relaxed);
+        let taken = |slot: &&Slot| is_taken(slot.taken_until.load(Ordering::Relaxed), now);
         self.cpus.iter().take(cpus).filter(taken).count()
     }
+}
+
+#[inline]
+fn is_taken(until: u64, now: u64) -> bool {
+    until.saturating_sub(now).wrapping_sub(1) < MOST
 }
 
 fn options() -> OpenOptions {
@@ -205,6 +216,21 @@ mod tests {
         assert!(b.leave(again), "a was");
         assert!(!b.leave(other), "nobody was");
         assert!(a.enter(CPUS + 1, 0, 1).is_some(), "a CPU beyond the table is nobody's");
+    }
+
+    #[test]
+    fn nobody_has_a_cpu_for_longer_than_a_second() {
+        let table = Spinners::private().unwrap();
+        let (now, second) = (100, 1_000_000_000);
+        let turn = table.enter(0, now, u64::MAX).unwrap();
+        assert_eq!((table.count(1, now + second - 1), table.count(1, now + second)), (1, 0));
+        // As left by somebody whose clock was far ahead.
+        table.cpus[0].taken_until.store(now + 10 * second, Ordering::Relaxed);
+        assert_eq!(table.count(1, now), 0);
+        assert!(table.enter(0, now, now + 50).is_some());
+        assert!(table.leave(turn), "another has it");
+        // And the other way round: all but the last moment.
+        assert_eq!((table.count(1, now + 49), table.count(1, now + 50)), (1, 0));
     }
 
     #[test]

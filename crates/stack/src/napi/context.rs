@@ -329,7 +329,7 @@ impl Context {
         let before = self.last_lead.load(Ordering::Relaxed).max(self.last_poll().0.nanos());
         let wake = self.sleep_as_leader(waiter, deadline, outside);
         let latest = self.last_lead.load(Ordering::Relaxed);
-        let flows = latest.saturating_sub(before) < self.watchdog.as_nanos() as u64;
+        let flows = before > 0 && latest.saturating_sub(before) < self.watchdog.as_nanos() as u64;
         // Others who sleep here could not lead, for we did: they rely on the interrupt thread now. So do we, if we go
         // on to sleep as one of them.
         let heir = if wake.is_none() || self.others.load(Ordering::SeqCst) > 0 {

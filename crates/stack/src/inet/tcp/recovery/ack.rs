@@ -34,15 +34,15 @@ pub(super) struct Arrival {
 impl Recovery {
     /// An acceptable ACK has come, old ones (for their SACK blocks) included.
     pub fn acked(&mut self, event: &AckEvent<'_>, now: Instant) -> Acked {
-        self.settle();
-        let plain = event.sacks.is_empty() && !event.ece;
-        plain
-            .then(|| self.acked_plainly(event.ack, now))
-            .flatten()
-            .unwrap_or_else(|| self.acked_anyhow(event, now))
+        let plain = match event.sacks.is_empty() && !event.ece {
+            true => self.acked_plainly(event.ack, now),
+            false => None,
+        };
+        plain.unwrap_or_else(|| self.acked_anyhow(event, now))
     }
 
     fn acked_anyhow(&mut self, event: &AckEvent<'_>, now: Instant) -> Acked {
+        self.settle();
         self.note_usage();
         self.new_first = false;
         let before = self.una;

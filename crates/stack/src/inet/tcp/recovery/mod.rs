@@ -402,7 +402,7 @@ impl Recovery {
     /// by half per timeout that went by, as RFC 2861 has it.
     #[inline]
     pub fn idle_restart(&mut self, now: Instant) {
-        // Never later than the timeout, which the minimum has shortened if it has not been raised since.
+        // No timeout is shorter than this, neither the one in force nor one that is yet to be learnt.
         let least = self.settings.min_rto.min(self.rtt.rto(self.settings.max_rto));
         if now.since(self.last_sent) > least {
             self.restart_if_idle(now);
