@@ -67,8 +67,10 @@ impl Spinners {
             made => made?,
         };
         check(&file)?;
-        // Growing what is there to its own size changes nothing.
-        file.set_len(BYTES as u64)
+        match file.metadata()?.len() < BYTES as u64 {
+            true => file.set_len(BYTES as u64),
+            false => Ok(()),
+        }
     }
 
     /// Maps a table that [`Spinners::create`] made.

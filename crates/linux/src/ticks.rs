@@ -6,7 +6,7 @@
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds a tick times 2^32; [`MONOTONIC`] if the counter is not to be used.
+/// Nanoseconds a tick times 2^32; 1 if the counter is not to be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace(u64);
 
@@ -15,6 +15,8 @@ const MONOTONIC: u64 = 1;
 const WATCHED: u64 = 50_000;
 /// How often both clocks are read to have them read together.
 const TRIES: usize = 5;
+/// So far apart two readings of the kernel's clock are at the most, where it is the counter too. Nanoseconds.
+const APART: u64 = 1_000;
 
 impl Pace {
     /// `CLOCK_MONOTONIC`.
@@ -26,9 +28,9 @@ impl Pace {
         if !is_invariant() {
             return Self::MONOTONIC;
         }
-        let (began, first) = both();
+        let Some((began, first)) = both() else { return Self::MONOTONIC };
         while monotonic() - began < WATCHED {}
-        let (ended, last) = both();
+        let Some((ended, last)) = both() else { return Self::MONOTONIC };
         let pace = (u128::from(ended - began) << 32).checked_div(last.saturating_sub(first).into());
         // A counter of more than a tick in 4 seconds and less than 4 THz.
         match pace.map(u64::try_from) {
@@ -56,7 +58,7 @@ impl Pace {
         if self == Self::MONOTONIC {
             return monotonic();
         }
-        (u128::from(ticks()) * u128::from(self.0) >> 32) as u64
+        ((u128::from(ticks()) * u128::from(self.0)) >> 32) as u64
     }
 }
 
@@ -77,15 +79,16 @@ fn ticks() -> u64 {
     0
 }
 
-/// Both clocks at one moment, as far as they could be had: nanoseconds and ticks.
-fn both() -> (u64, u64) {
+/// Both clocks at one moment: nanoseconds and ticks. `None` where that cannot be had: the kernel goes by another counter,
+/// perhaps as it has found this one wrong.
+fn both() -> Option<(u64, u64)> {
     let reads = std::array::from_fn::<_, TRIES, _>(|_| {
         let (before, ticks, after) = (monotonic(), ticks(), monotonic());
         (after - before, before + (after - before) / 2, ticks)
     });
     // Between those furthest apart something else had the CPU.
     let best = reads.into_iter().min_by_key(|&(apart, ..)| apart);
-    best.map_or((0, 0), |(_, nanos, ticks)| (nanos, ticks))
+    best.filter(|&(apart, ..)| apart < APART).map(|(_, nanos, ticks)| (nanos, ticks))
 }
 
 /// Whether the counter is at the same pace at all times and on all CPUs.

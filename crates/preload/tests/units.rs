@@ -4,6 +4,8 @@
 
 #[path = "../src/config.rs"]
 mod config;
+#[path = "../src/errno.rs"]
+mod errno;
 #[path = "../src/harm/mod.rs"]
 mod harm;
 #[path = "../src/say.rs"]

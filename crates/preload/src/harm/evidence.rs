@@ -7,7 +7,7 @@
 use std::cell::Cell;
 
 use super::now;
-use crate::say::Once;
+use crate::{errno::Kept, say::Once};
 
 /// Waits between two looks at how they ended, at first and at most.
 const LOOK_FIRST: u32 = 32;
@@ -125,7 +125,7 @@ impl Record {
         }
         self.unasked.set(LOOK_FIRST);
         let now = now();
-        if now < self.off_until.get() {
+        if is_ahead(self.off_until.get(), now, REST_AT_MOST) {
             return true;
         }
         // Is it still so?
@@ -139,6 +139,9 @@ impl Record {
             return true;
         }
         let stretch = &self.stretch;
+        if now < stretch.began.get() {
+            stretch.begin(now);
+        }
         if now.saturating_sub(stretch.began.get()) >= STRETCH && stretch.waits.get() >= WAITS {
             self.next_stretch(now);
         }
@@ -219,7 +222,7 @@ impl Record {
             self.trusted_until.set(began + self.trust.get());
         }
         let crowded = self.crowded.replace(false);
-        if began < self.trusted_until.get() && !crowded {
+        if is_ahead(self.trusted_until.get(), began, TRUST_AT_MOST) && !crowded {
             return;
         }
         if since * 2 >= u64::from(waits) {
@@ -338,8 +341,14 @@ impl Means {
     }
 }
 
+/// Whether a time is still to come that was set `most` ahead at the most: the clock may have gone back since.
+fn is_ahead(time: u64, now: u64, most: u64) -> bool {
+    now < time && time - now <= most
+}
+
 /// Context switches of the calling thread, wanted or not.
 fn switches() -> u64 {
+    let _errno = Kept::new();
     // SAFETY: zeroes are a valid value of this plain struct.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: valid for writes.
@@ -440,6 +449,27 @@ mod tests {
                 assert!(!record.rests(|| now), "{seed} {idle}");
             }
         }
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_neither_ends_a_rest_nor_a_trial_nor_trust_for_good() {
+        let hour = 3600 * 1000 * MS;
+        let record = Record::new();
+        record.off_until.set(hour + REST_FIRST);
+        assert!(record.rests(|| hour));
+        record.unasked.set(0);
+        assert!(!record.rests(|| MS), "back by an hour");
+        // A trial has begun; the clock goes back again.
+        record.stretch.began.set(hour);
+        let mut now = MS;
+        while record.trial.get() > 0 {
+            assert!(now < 1000 * MS);
+            let spins = record.willing(now);
+            record.ended(spins, false, now, || now + 10 * US);
+            now += 20 * US;
+        }
+        let trusted = |until| is_ahead(until, MS, TRUST_AT_MOST);
+        assert!(trusted(2 * MS) && trusted(MS + TRUST_AT_MOST) && !trusted(hour) && !trusted(MS));
     }
 
     /// Another has the CPU in some of the stretches.

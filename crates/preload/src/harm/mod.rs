@@ -85,11 +85,6 @@ impl Wait {
         self.turn.is_some()
     }
 
-    /// When it began, by [`now`].
-    pub fn began(&self) -> u64 {
-        self.began
-    }
-
     /// Ends it. Leaves errno alone.
     pub fn end(self) {
         let spun = self.turn.is_some();
@@ -134,9 +129,9 @@ fn enter(now: u64, until: u64) -> Option<Turn> {
     limits.spinners.enter(usize::try_from(cpu).ok()?, now, until)
 }
 
-/// Nanoseconds of a clock of our own.
+/// Nanoseconds of a clock of our own, which may go back where a machine has slept.
 #[inline]
-pub fn now() -> u64 {
+fn now() -> u64 {
     match LIMITS.get() {
         Some(Some(limits)) => limits.spinners.now(),
         _ => Pace::MONOTONIC.now(),

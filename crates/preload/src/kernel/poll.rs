@@ -9,6 +9,7 @@
 
 use std::ptr;
 
+use busypoll_linux::ticks::Pace;
 use libc::{c_int, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
 use super::active;
@@ -74,7 +75,8 @@ fn spin(
     if !wait.spins() {
         return Spin::Wait { wait, spent: 0, found: false };
     }
-    let began = wait.began();
+    // The program's own time, by its own clock.
+    let began = Pace::MONOTONIC.now();
     let length = (u64::from(set.micros) * 1024).min(limit.unwrap_or(u64::MAX));
     let time = Spin::None.left(length);
     let mut event = libc::epoll_event { events: 0, u64: 0 };
@@ -86,7 +88,7 @@ fn spin(
         errno::set(libc::EINTR);
         return Spin::Interrupted;
     }
-    Spin::Wait { wait, spent: harm::now().saturating_sub(began), found: result > 0 }
+    Spin::Wait { wait, spent: Pace::MONOTONIC.now().saturating_sub(began), found: result > 0 }
 }
 
 /// # Safety

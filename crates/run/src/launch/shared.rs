@@ -1,4 +1,4 @@
-//! The memory in which a user's runs count their spinners: `/dev/shm/busypoll-UID`.
+//! The memory in which a user's runs count their spinners: `/dev/shm/busypoll-UID-2`.
 //!
 //! One file per user, made at the first run and left for the next: two runs on one machine, a server
 //! and its client say, must know of each other. It holds nothing but who spins on which CPU now, and
@@ -8,10 +8,14 @@ use std::path::PathBuf;
 
 use busypoll_linux::spinners::Spinners;
 
+/// What the file holds, told apart by its name: programs of an earlier version may still run.
+const VERSION: u32 = 2;
+
 /// Makes the file where there is none, and says where it is. `None` where it cannot be had: then
 /// each process counts by itself.
 pub(super) fn prepare() -> Option<String> {
-    let path = PathBuf::from(format!("/dev/shm/busypoll-{}", rustix::process::geteuid().as_raw()));
+    let user = rustix::process::geteuid().as_raw();
+    let path = PathBuf::from(format!("/dev/shm/busypoll-{user}-{VERSION}"));
     Spinners::create(&path).ok()?;
     path.to_str().map(str::to_owned)
 }
