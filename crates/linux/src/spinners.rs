@@ -15,7 +15,7 @@ use std::{io, ptr};
 use rustix::fs::OFlags;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 
-use crate::ticks::Pace;
+use crate::ticks::{Pace, is_ahead};
 
 /// CPUs there is room for. Who runs on one beyond it spins unseen.
 pub const CPUS: usize = 1024;
@@ -67,10 +67,8 @@ impl Spinners {
             made => made?,
         };
         check(&file)?;
-        match file.metadata()?.len() < BYTES as u64 {
-            true => file.set_len(BYTES as u64),
-            false => Ok(()),
-        }
+        // Growing what is there to its own size changes nothing.
+        file.set_len(BYTES as u64)
     }
 
     /// Maps a table that [`Spinners::create`] made.
@@ -109,15 +107,12 @@ impl Spinners {
         // SAFETY: a mapping of `BYTES` bytes that stays, page-aligned; any bytes are a valid `Table`,
         // which other processes change as atomically as this one.
         let table: &'static Table = unsafe { &*memory.cast() };
-        let known = |bits| Pace::from_bits(bits);
-        let pace = known(table.pace.load(Ordering::Relaxed)).unwrap_or_else(|| {
+        let pace = Pace::from_bits(table.pace.load(Ordering::Relaxed)).unwrap_or_else(|| {
             let ours = Pace::measure();
             let (done, failed) = (Ordering::Relaxed, Ordering::Relaxed);
-            match table.pace.compare_exchange(0, ours.to_bits(), done, failed) {
-                Ok(_) => ours,
-                // All go by that of the first.
-                Err(first) => known(first).unwrap_or(ours),
-            }
+            let first = table.pace.compare_exchange(0, ours.to_bits(), done, failed).err();
+            // All go by that of the first.
+            first.and_then(Pace::from_bits).unwrap_or(ours)
         });
         Self { cpus: &table.cpus, pace }
     }
@@ -136,7 +131,7 @@ impl Spinners {
         let Some(slot) = self.cpus.get(cpu) else { return Some(Turn { cpu, until, refused: 0 }) };
         let taken = slot.taken_until.load(Ordering::Relaxed);
         let (done, failed) = (Ordering::Relaxed, Ordering::Relaxed);
-        if is_taken(taken, now)
+        if is_ahead(taken, now, MOST)
             || slot.taken_until.compare_exchange(taken, until, done, failed).is_err()
         {
             slot.refused.fetch_add(1, Ordering::Relaxed);
@@ -159,14 +154,9 @@ impl Spinners {
     /// How many of the first `cpus` CPUs are taken at a time.
     #[must_use]
     pub fn count(&self, cpus: usize, now: u64) -> usize {
-        let taken = |slot: &&Slot| is_taken(slot.taken_until.load(Ordering::Relaxed), now);
+        let taken = |slot: &&Slot| is_ahead(slot.taken_until.load(Ordering::Relaxed), now, MOST);
         self.cpus.iter().take(cpus).filter(taken).count()
     }
-}
-
-#[inline]
-fn is_taken(until: u64, now: u64) -> bool {
-    until.saturating_sub(now).wrapping_sub(1) < MOST
 }
 
 fn options() -> OpenOptions {

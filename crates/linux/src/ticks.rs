@@ -20,7 +20,7 @@ const APART: u64 = 1_000;
 
 impl Pace {
     /// `CLOCK_MONOTONIC`.
-    pub const MONOTONIC: Self = Self(MONOTONIC);
+    const MONOTONIC: Self = Self(MONOTONIC);
 
     /// Measures it: 50 microseconds.
     #[must_use]
@@ -62,7 +62,17 @@ impl Pace {
     }
 }
 
-fn monotonic() -> u64 {
+/// Whether `time` is still to come, which was set `most` nanoseconds ahead at the most. Else it is of before the counter
+/// began anew, as it may where a machine has slept.
+#[inline]
+#[must_use]
+pub fn is_ahead(time: u64, now: u64, most: u64) -> bool {
+    now < time && time - now <= most
+}
+
+/// Nanoseconds of `CLOCK_MONOTONIC`.
+#[must_use]
+pub fn monotonic() -> u64 {
     let t = clock_gettime(ClockId::Monotonic);
     t.tv_sec.unsigned_abs() * 1_000_000_000 + t.tv_nsec.unsigned_abs()
 }

@@ -103,7 +103,7 @@ macro_rules! hooks {
         /// That of the C function.
         #[unsafe(no_mangle)]
         pub unsafe extern $abi fn $name($($arg: $ty),*) -> $ret {
-            // Apart from what is called where no descriptor is: that is to cost next to nothing.
+            // Out of the way: where no descriptor is a socket of the stack plane, a hook is to cost next to nothing.
             #[inline(never)]
             unsafe fn perhaps_ours($($arg: $ty),*) -> $ret {
                 // SAFETY: the caller keeps the C function's contract, which is both handlers'.

@@ -6,6 +6,8 @@
 
 use std::cell::Cell;
 
+use busypoll_linux::ticks::is_ahead;
+
 use super::now;
 use crate::{errno::Kept, say::Once};
 
@@ -341,13 +343,9 @@ impl Means {
     }
 }
 
-/// Whether a time is still to come that was set `most` ahead at the most: the clock may have gone back since.
-fn is_ahead(time: u64, now: u64, most: u64) -> bool {
-    now < time && time - now <= most
-}
-
 /// Context switches of the calling thread, wanted or not.
 fn switches() -> u64 {
+    // A filter of system calls may refuse it.
     let _errno = Kept::new();
     // SAFETY: zeroes are a valid value of this plain struct.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use busypoll_linux::{
     spinners::{Spinners, Turn},
-    ticks::Pace,
+    ticks,
 };
 use busypoll_stack::spin::Rule;
 
@@ -134,6 +134,6 @@ fn enter(now: u64, until: u64) -> Option<Turn> {
 fn now() -> u64 {
     match LIMITS.get() {
         Some(Some(limits)) => limits.spinners.now(),
-        _ => Pace::MONOTONIC.now(),
+        _ => ticks::monotonic(),
     }
 }

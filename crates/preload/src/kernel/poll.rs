@@ -9,7 +9,7 @@
 
 use std::ptr;
 
-use busypoll_linux::ticks::Pace;
+use busypoll_linux::ticks::monotonic;
 use libc::{c_int, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
 use super::active;
@@ -76,7 +76,7 @@ fn spin(
         return Spin::Wait { wait, spent: 0, found: false };
     }
     // The program's own time, by its own clock.
-    let began = Pace::MONOTONIC.now();
+    let began = monotonic();
     let length = (u64::from(set.micros) * 1024).min(limit.unwrap_or(u64::MAX));
     let time = Spin::None.left(length);
     let mut event = libc::epoll_event { events: 0, u64: 0 };
@@ -88,7 +88,7 @@ fn spin(
         errno::set(libc::EINTR);
         return Spin::Interrupted;
     }
-    Spin::Wait { wait, spent: Pace::MONOTONIC.now().saturating_sub(began), found: result > 0 }
+    Spin::Wait { wait, spent: monotonic().saturating_sub(began), found: result > 0 }
 }
 
 /// # Safety

@@ -44,7 +44,7 @@ fn begin(fd: c_int, word: Word) -> Option<Wait> {
 }
 
 /// A socket that came over an exec is found out when it is first received from.
-#[inline(always)]
+#[inline]
 fn before_recv(fd: c_int, flags: c_int) -> Option<Wait> {
     if seen::get(fd).kind() == Kind::Unknown
         && let Some(config) = active()
