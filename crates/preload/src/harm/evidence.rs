@@ -30,6 +30,9 @@ const CLEAR: usize = 3;
 const TURNS: u32 = 2;
 /// What makes no difference, in nanoseconds.
 const NOISE: u64 = 2_000;
+/// What the scheduler may add to a wait beside the spinning itself, in nanoseconds: a few ticks. What is longer by more
+/// than both waits for a load that has gone.
+const SCHEDULED: u64 = 20_000_000;
 /// How long a thread alone on its CPU spins before its first trial, in nanoseconds; twice as long after each that found
 /// no harm, at most so long. Half of a trial's 70 ms and more go by without spinning, and what gives rise to one may well
 /// be harmless: where threads of one program take turns on a CPU, the one that spins is switched away at every wait.
@@ -55,6 +58,8 @@ pub(super) struct Record {
     trial: Cell<u32>,
     /// How often one kind came after the other.
     turns: Cell<u32>,
+    /// The longest that a wait of the trial might spin, in nanoseconds.
+    span: Cell<u64>,
     stretch: Stretch,
     /// Means of the trial's stretches: without spinning, with it.
     mean_waits: [Means; 2],
@@ -98,6 +103,7 @@ impl Record {
             trust: Cell::new(TRUST_FIRST),
             trial: Cell::new(0),
             turns: Cell::new(0),
+            span: Cell::new(0),
             stretch: Stretch {
                 began: Cell::new(0),
                 spins: Cell::new(true),
@@ -136,10 +142,12 @@ impl Record {
         false
     }
 
-    pub(super) fn willing(&self, now: u64) -> bool {
+    /// Whether a wait that begins now, and would spin for `span` nanoseconds, is to do so.
+    pub(super) fn willing(&self, now: u64, span: u64) -> bool {
         if self.trial.get() == 0 {
             return true;
         }
+        self.span.set(self.span.get().max(span));
         let stretch = &self.stretch;
         if now < stretch.began.get() {
             stretch.begin(now);
@@ -191,6 +199,7 @@ impl Record {
     fn start_trial(&self, now: u64) {
         self.trial.set(STRETCHES);
         self.turns.set(0);
+        self.span.set(0);
         let means = self.mean_waits.iter().chain(&self.mean_rounds);
         means.for_each(|means| means.count.set(0));
         self.stretch.spins.set(self.toss(now));
@@ -237,7 +246,9 @@ impl Record {
     #[cold]
     fn judge(&self, clear: bool, now: u64) {
         let medians = |means: &[Means; 2]| means.each_ref().map(Means::median);
-        let longer = |[slept, spun]: [u64; 2]| spun > slept + slept / 4 + NOISE;
+        let can_add = self.span.get().saturating_add(SCHEDULED);
+        let longer =
+            |[slept, spun]: [u64; 2]| spun > slept + slept / 4 + NOISE && spun - slept <= can_add;
         let (waits, rounds) = (medians(&self.mean_waits), medians(&self.mean_rounds));
         if longer(waits) || longer(rounds) {
             let strikes = self.strikes.get() + 1;
@@ -360,6 +371,7 @@ mod tests {
 
     const US: u64 = 1_000;
     const MS: u64 = 1_000_000;
+    const SPAN: u64 = 50 * US;
 
     /// A trial of waits that take `spun`, told since when the stretch has spun, or `slept`. How long it spun, if
     /// spinning was found harmful.
@@ -374,7 +386,7 @@ mod tests {
         record.start_trial(now);
         let mut spent = 0;
         while record.trial.get() > 0 {
-            let spins = record.willing(now);
+            let spins = record.willing(now, SPAN);
             let length = if spins { spun(now - record.stretch.began.get()) } else { slept };
             spent += if spins { length } else { 0 };
             record.ended(spins, false, now, || now + length);
@@ -422,7 +434,7 @@ mod tests {
             record.start_trial(now);
             while record.trial.get() > 0 {
                 now += 60 * US;
-                let spins = record.willing(now);
+                let spins = record.willing(now, SPAN);
                 record.ended(spins, false, now, || now + 10 * US);
             }
             assert_eq!(record.trusted_until.get(), now + trusted);
@@ -439,7 +451,7 @@ mod tests {
                 let mut now = MS;
                 record.start_trial(now);
                 while record.trial.get() > 0 {
-                    let spins = record.willing(now);
+                    let spins = record.willing(now, SPAN);
                     let length = if now < idle * 200 * MS { 100 * MS } else { 10 * US };
                     record.ended(spins, false, now, || now + length);
                     now += length;
@@ -447,6 +459,13 @@ mod tests {
                 assert!(!record.rests(|| now), "{seed} {idle}");
             }
         }
+    }
+
+    /// A client that has had its answers, and hears a heartbeat each second.
+    #[test]
+    fn a_load_that_goes_is_not_taken_for_harm() {
+        assert_eq!(trial(10 * MS, |_| 1000 * MS), None);
+        assert_eq!(trial(10 * US, |_| 100 * MS), None);
     }
 
     #[test]
@@ -462,7 +481,7 @@ mod tests {
         let mut now = MS;
         while record.trial.get() > 0 {
             assert!(now < 1000 * MS);
-            let spins = record.willing(now);
+            let spins = record.willing(now, SPAN);
             record.ended(spins, false, now, || now + 10 * US);
             now += 20 * US;
         }
@@ -488,7 +507,7 @@ mod tests {
         let mut now = MS;
         record.start_trial(now);
         while record.trial.get() > 0 {
-            record.willing(now);
+            record.willing(now, SPAN);
             record.ended(false, false, now, || now + 10 * US);
             now += 10 * US;
         }

@@ -73,10 +73,10 @@ impl Wait {
     /// Begins a wait that would spin for so many microseconds.
     pub fn begin(micros: u32) -> Self {
         let began = now();
-        let willing = RECORD.try_with(|record| record.willing(began)).unwrap_or(false);
         // The kernel's microsecond has 1024 ns.
-        let until = began.saturating_add(u64::from(micros) * 1024);
-        let turn = if willing { enter(began, until) } else { None };
+        let span = u64::from(micros) * 1024;
+        let willing = RECORD.try_with(|record| record.willing(began, span)).unwrap_or(false);
+        let turn = if willing { enter(began, began.saturating_add(span)) } else { None };
         Self { turn, began }
     }
 
