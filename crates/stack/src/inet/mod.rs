@@ -130,6 +130,10 @@ use segments::Local;
 /// Called when a deadline is set outside of [`Inet::tick`]: tick by then.
 pub type WakeBy = Box<dyn Fn(Instant) + Send + Sync>;
 
+/// Instead of a deadline while [`Inet::tick`] does what is due: it reads at its end what was set meanwhile, and nobody
+/// is called for that.
+const TICKING: u64 = u64::MAX - 1;
+
 /// The Internet layer of one Host.
 pub struct Inet {
     topology: RwLock<Topology>,
@@ -319,11 +323,14 @@ impl Inet {
     pub fn tick(&self, pass: &mut Pass) -> Option<Instant> {
         if self.deadline.load(Ordering::Acquire) <= pass.now.nanos() {
             // Deadlines set from here on count again; those of before are found below.
-            self.deadline.store(u64::MAX, Ordering::SeqCst);
+            self.deadline.store(TICKING, Ordering::SeqCst);
             self.run_timers(pass);
+            let (order, unless) = (Ordering::SeqCst, Ordering::Relaxed);
+            // Fails if there is a deadline again.
+            let _ = self.deadline.compare_exchange(TICKING, u64::MAX, order, unless);
         }
         match self.deadline.load(Ordering::Acquire) {
-            u64::MAX => None,
+            TICKING | u64::MAX => None,
             nanos => Some(Instant::from_nanos(nanos)),
         }
     }
@@ -350,7 +357,8 @@ impl Inet {
     /// Sees to it that [`tick`](Inet::tick) runs by then.
     fn tick_by(&self, deadline: Option<Instant>) {
         let Some(deadline) = deadline else { return };
-        if self.deadline.fetch_min(deadline.nanos(), Ordering::SeqCst) > deadline.nanos() {
+        let before = self.deadline.fetch_min(deadline.nanos(), Ordering::SeqCst);
+        if before > deadline.nanos() && before != TICKING {
             (self.wake_by)(deadline);
         }
     }

@@ -7,6 +7,7 @@ use super::{
     cookie::Cookies,
     flow::Core,
     isn::Secrets,
+    receive::DELAY_MIN,
     request::Pending,
     shared::Shared,
     table::Table,
@@ -14,18 +15,26 @@ use super::{
     wheel::{Handle, Wheel},
 };
 use crate::{
-    inet::{Inet, counters::Counters, random::Random},
+    inet::{Inet, counters::Counters, neighbour::earlier, random::Random},
     napi::Pass,
     sync::{AtomicU32, AtomicU64, Mutex, Ordering, lock},
     time::Instant,
 };
-use std::sync::Arc;
+use std::{
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 /// Pieces of work done on the wheel without letting go of its lock.
 const BURST: usize = 64;
 
 /// Bursts of one tick; what is still due then has to wait for the next, which follows at once.
 const BURSTS: usize = 64;
+
+/// While timers are set the wheel is looked at so often. None is set for sooner, as a rule: the shortest is that of a
+/// delayed acknowledgment ([`DELAY_MIN`]). So who sends and receives finds a look due in time, and need not call for
+/// one, by a system call and with a thread that takes his CPU, in the midst of every fourth answer.
+const LOOK: Duration = Duration::from_micros(DELAY_MIN as u64);
 
 /// Whose a timer is. At most one per connection is on the wheel, perhaps earlier than needed: the hot path moves
 /// deadlines later without touching it.
@@ -41,6 +50,9 @@ pub(in crate::inet) struct Tcp {
     pub(super) table: Table,
     pub(super) claims: Mutex<Claims>,
     wheel: Mutex<Wheel<Timer>>,
+    /// A timer was set since the last look at the wheel. Not of [`crate::sync`]: it decides when the next look is, and
+    /// no more.
+    turned: AtomicBool,
     pub(super) secrets: Secrets,
     pub(super) cookies: Cookies,
     /// How far the choice of ports has gone, for destinations of equal hash.
@@ -60,6 +72,7 @@ impl Tcp {
             table: Table::new(random.hasher()),
             claims: Mutex::default(),
             wheel: Mutex::default(),
+            turned: AtomicBool::new(false),
             secrets: Secrets::new(|| random.next()),
             cookies: Cookies::new(|| random.next()),
             steps: Box::new(std::array::from_fn(|_| AtomicU32::new(random.next() as u32))),
@@ -107,6 +120,7 @@ impl Inet {
             _ => wheel.insert(at, timer()),
         };
         drop(wheel);
+        self.tcp.turned.store(true, Ordering::Relaxed);
         self.tick_by(Some(Wheel::<Timer>::fires(at)));
         handle
     }
@@ -135,7 +149,9 @@ impl Inet {
             }
         }
         self.deliver_local(pass);
-        lock(&self.tcp.wheel).next()
+        let next = lock(&self.tcp.wheel).next();
+        let turned = self.tcp.turned.swap(false, Ordering::Relaxed);
+        earlier(next, turned.then(|| pass.now + LOOK))
     }
 
     pub(super) fn tcp_release(&self, claim: &Claim) {

@@ -17,7 +17,7 @@ pub enum AckNeed {
 
 /// The shortest and the longest delay. RFC 9293 section 3.8.6.3: "MUST be less than 0.5 seconds".
 /// Microseconds.
-pub(super) const DELAY_MIN: u32 = 40_000;
+pub(in crate::inet::tcp) const DELAY_MIN: u32 = 40_000;
 pub(super) const DELAY_MAX: u32 = 200_000;
 /// How many segments are acknowledged at once when a connection is new, or its sender may have started
 /// slowly again: its window then grows with each acknowledgment.

@@ -22,6 +22,7 @@ mod window;
 
 pub use ack::AckNeed;
 use ack::Acks;
+pub(super) use ack::DELAY_MIN;
 use autotune::Autotune;
 use reassembly::Reassembly;
 use window::Window;

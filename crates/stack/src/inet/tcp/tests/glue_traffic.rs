@@ -163,6 +163,30 @@ fn a_full_ring_is_tried_again() {
 }
 
 #[test]
+fn an_exchange_now_and_then_calls_for_no_timer() {
+    let mut net = Net::new();
+    let (client, served, _server) = net.joined();
+    for _ in 0..20 {
+        for host in &net.hosts {
+            host.calls.store(0, Ordering::Relaxed);
+        }
+        // Five looks' time.
+        for _ in 0..20 {
+            net.send(&client, b"q");
+            assert_eq!(net.recv(&served), b"q");
+            net.send(&served, b"a");
+            assert_eq!(net.recv(&client), b"a");
+            net.advance(ms(10));
+        }
+    }
+    assert_eq!([A, B].map(|host| net.hosts[host].calls.load(Ordering::Relaxed)), [0, 0]);
+    // Nor is the wheel looked at for nothing.
+    net.advance(ms(1000));
+    let next = net.hosts[A].inet.tick(&mut net.pass());
+    assert!(next.is_none_or(|next| next - net.now > ms(1000)), "{next:?} at {:?}", net.now);
+}
+
+#[test]
 fn a_reader_that_comes_late_opens_the_window_again() {
     let mut net = Net::new();
     let (client, served, _server) = net.joined();

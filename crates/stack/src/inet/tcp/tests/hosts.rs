@@ -119,11 +119,16 @@ pub(super) struct Host {
     pub(super) inet: Arc<Inet>,
     pub(super) iface: Arc<Interface>,
     pub(super) tape: Tape,
+    /// How often somebody was called for a deadline.
+    pub(super) calls: Arc<AtomicU64>,
 }
 
 impl Host {
     fn new(which: usize, config: Config) -> Host {
-        let inet = Inet::with_tcp(which as u64 + 7, config, Box::new(|_| {}));
+        let calls = Arc::new(AtomicU64::new(0));
+        let called = calls.clone();
+        let wake_by = move |_| _ = called.fetch_add(1, Ordering::Relaxed);
+        let inet = Inet::with_tcp(which as u64 + 7, config, Box::new(wake_by));
         let tape = Tape::default();
         tape.room.store(u64::MAX, Ordering::Relaxed);
         let info = Info {
@@ -137,7 +142,7 @@ impl Host {
         };
         let own = Addressing::Own(vec![format!("{}/24", ADDRESSES[which]).parse().unwrap()]);
         let iface = inet.add_interface(info, vec![Box::new(tape.clone())], own);
-        Host { inet, iface, tape }
+        Host { inet, iface, tape, calls }
     }
 
     pub(super) fn sent(&self) -> Vec<Vec<u8>> {
