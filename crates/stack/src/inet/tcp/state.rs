@@ -33,7 +33,7 @@ const BURSTS: usize = 64;
 
 /// While timers are set the wheel is looked at so often. None is set for sooner, as a rule: the shortest is that of a
 /// delayed acknowledgment ([`DELAY_MIN`]). So who sends and receives finds a look due in time, and need not call for
-/// one, by a system call and with a thread that takes his CPU, in the midst of every fourth answer.
+/// one in the midst of an answer, by a system call and with a thread that takes his CPU.
 const LOOK: Duration = Duration::from_micros(DELAY_MIN as u64);
 
 /// Whose a timer is. At most one per connection is on the wheel, perhaps earlier than needed: the hot path moves
