@@ -1,4 +1,4 @@
-//! Every interleaving of the NAPI protocols, by loom. The product's own files are compiled here a second
+//! Every interleaving of the NAPI protocols, and of what is due when, by loom. The product's own files are compiled here a second
 //! time, over loom's atomics (`sync`) and over a kernel that blocks as loom says (`sys`).
 //!
 //! What is not explored: timers (a timed sleep is over as soon as nothing is ready), and, where a model
@@ -8,6 +8,8 @@
 
 #[path = "loom/cable.rs"]
 mod cable;
+#[path = "../src/inet/deadline.rs"]
+mod deadline;
 #[path = "loom/handoff.rs"]
 mod handoff;
 #[path = "loom/napi.rs"]
@@ -18,6 +20,8 @@ mod nic;
 mod sys;
 #[path = "loom/table.rs"]
 mod table;
+#[path = "loom/tick.rs"]
+mod tick;
 #[path = "loom/waiter.rs"]
 mod waiter;
 #[path = "loom/word.rs"]

@@ -75,6 +75,7 @@ mod arp;
 mod binding;
 mod cidr;
 mod counters;
+mod deadline;
 mod demux;
 mod dual;
 mod error;
@@ -118,6 +119,7 @@ pub use ports::EPHEMERAL;
 pub use udp::{Datagram, MAX_PAYLOAD, UdpEndpoint};
 
 use counters::Counters;
+use deadline::Deadline;
 use demux::Demux;
 use neighbour::earlier;
 use pmtu::Pmtu;
@@ -129,10 +131,6 @@ use segments::Local;
 
 /// Called when a deadline is set outside of [`Inet::tick`]: tick by then.
 pub type WakeBy = Box<dyn Fn(Instant) + Send + Sync>;
-
-/// Instead of a deadline while [`Inet::tick`] does what is due: it reads at its end what was set meanwhile, and nobody
-/// is called for that.
-const TICKING: u64 = u64::MAX - 1;
 
 /// The Internet layer of one Host.
 pub struct Inet {
@@ -151,8 +149,7 @@ pub struct Inet {
     limiter: Mutex<icmp_error::Limiter>,
     local: Local,
     tcp: tcp::Tcp,
-    /// The next deadline in nanoseconds; `u64::MAX`: none.
-    deadline: AtomicU64,
+    deadline: Deadline,
     wake_by: WakeBy,
     /// Where connections are listed for other processes.
     ledger: OnceLock<Arc<Ledger>>,
@@ -206,7 +203,7 @@ impl Inet {
             limiter: Mutex::default(),
             local: Local::default(),
             tcp,
-            deadline: AtomicU64::new(u64::MAX),
+            deadline: Deadline::never(),
             idents: AtomicU64::new(random.next()),
             random,
             wake_by,
@@ -321,22 +318,15 @@ impl Inet {
 
     /// Does what is due at `pass.now`; when it wants to be called next. A call too early costs two loads.
     pub fn tick(&self, pass: &mut Pass) -> Option<Instant> {
-        if self.deadline.load(Ordering::Acquire) <= pass.now.nanos() {
-            // Deadlines set from here on count again; those of before are found below.
-            self.deadline.store(TICKING, Ordering::SeqCst);
-            self.run_timers(pass);
-            let (order, unless) = (Ordering::SeqCst, Ordering::Relaxed);
-            // Fails if there is a deadline again.
-            let _ = self.deadline.compare_exchange(TICKING, u64::MAX, order, unless);
+        if self.deadline.begin(pass.now) {
+            let next = self.run_timers(pass);
+            self.deadline.end(next);
         }
-        match self.deadline.load(Ordering::Acquire) {
-            TICKING | u64::MAX => None,
-            nanos => Some(Instant::from_nanos(nanos)),
-        }
+        self.deadline.next()
     }
 
     #[cold]
-    fn run_timers(&self, pass: &mut Pass) {
+    fn run_timers(&self, pass: &mut Pass) -> Option<Instant> {
         self.deliver_local(pass);
         let mut next = None;
         for iface in self.interfaces() {
@@ -349,16 +339,14 @@ impl Inet {
         if forgotten {
             self.outdate_paths();
         }
-        if let Some(next) = earlier(next, expiry) {
-            self.deadline.fetch_min(next.nanos(), Ordering::SeqCst);
-        }
+        earlier(next, expiry)
     }
 
     /// Sees to it that [`tick`](Inet::tick) runs by then.
     fn tick_by(&self, deadline: Option<Instant>) {
-        let Some(deadline) = deadline else { return };
-        let before = self.deadline.fetch_min(deadline.nanos(), Ordering::SeqCst);
-        if before > deadline.nanos() && before != TICKING {
+        if let Some(deadline) = deadline
+            && self.deadline.set(deadline)
+        {
             (self.wake_by)(deadline);
         }
     }
