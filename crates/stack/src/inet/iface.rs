@@ -115,12 +115,22 @@ struct Sent {
 pub(super) struct Transmit<'a> {
     tx: MutexGuard<'a, Box<dyn TxQueue>>,
     sent: &'a Sent,
+    /// Nothing has come to the ring since the doorbell rang.
+    rung: bool,
 }
 
 impl Transmit<'_> {
     #[inline]
     pub(super) fn ring(&mut self) -> &mut dyn TxQueue {
+        self.rung = false;
         &mut **self.tx
+    }
+
+    /// Rings the doorbell now.
+    #[inline]
+    pub(super) fn doorbell(&mut self) {
+        self.tx.flush();
+        self.rung = true;
     }
 
     #[inline]
@@ -137,7 +147,9 @@ impl Transmit<'_> {
 impl Drop for Transmit<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.tx.flush();
+        if !self.rung {
+            self.tx.flush();
+        }
     }
 }
 
@@ -318,7 +330,7 @@ impl Interface {
     #[inline]
     pub(super) fn transmit(&self, queue: u32) -> Transmit<'_> {
         let sent = &self.pair(queue).sent;
-        Transmit { tx: lock(&sent.tx), sent }
+        Transmit { tx: lock(&sent.tx), sent, rung: false }
     }
 
     /// Sends one frame: an Ethernet header before `len` bytes of packet that `fill` writes.

@@ -121,6 +121,14 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// Rings the doorbell now.
+    #[inline]
+    pub(super) fn doorbell(&mut self) {
+        if let Some(tx) = &mut self.tx {
+            tx.doorbell();
+        }
+    }
+
     #[cold]
     fn push_slow(
         &mut self,

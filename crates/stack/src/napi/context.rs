@@ -15,7 +15,7 @@ use crate::{
     sync::{Arc, AtomicU32, AtomicU64, Ordering, UnsafeCell, spin_wait},
     time::{self, Instant},
 };
-use std::{io, sync::atomic::AtomicU8, time::Duration};
+use std::{hint::cold_path, io, sync::atomic::AtomicU8, time::Duration};
 
 /// The most packets one pass of the interrupt's side may take (`NAPI_POLL_WEIGHT`).
 pub const NAPI_POLL_WEIGHT: usize = 64;
@@ -175,6 +175,7 @@ impl Context {
         self.word.unlock();
         pass.wake.wake_all();
         if found > 0 && self.handoff.interrupt_in_vain() {
+            cold_path();
             self.line.call();
         }
         BusyPoll::Found(found)

@@ -10,7 +10,11 @@ use crate::{
     signal,
     time::{self, Instant},
 };
-use std::{sync::Arc, time::Duration};
+use std::{
+    hint::{cold_path, spin_loop},
+    sync::Arc,
+    time::Duration,
+};
 
 /// How a busy loop ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,10 +62,12 @@ pub(super) fn busy_loop(
             let found = match context.busy_poll(terms.budget, now, poller) {
                 BusyPoll::Found(found) => found,
                 BusyPoll::Refused => {
-                    std::hint::spin_loop();
+                    cold_path();
+                    spin_loop();
                     0
                 }
                 BusyPoll::Gone => {
+                    cold_path();
                     gone += 1;
                     0
                 }
@@ -79,9 +85,11 @@ pub(super) fn busy_loop(
         }
         now = time::now();
         if now >= end || signal::is_put_off() {
+            cold_path();
             return Busy::TimeOver;
         }
         if now >= patient_until && spinner.is_none() {
+            cold_path();
             spinner = Spinner::enter();
             if spinner.is_none() {
                 contexts.iter().for_each(|context| context.count_crowded());

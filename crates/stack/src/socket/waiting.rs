@@ -13,6 +13,7 @@ use crate::{
 };
 use std::{
     any::Any,
+    hint::cold_path,
     io, slice,
     sync::{
         Arc,
@@ -237,6 +238,7 @@ impl Waiting {
             if at_once {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
+            cold_path();
             let wake = sleep(bed, deadline)?;
             if let Some(result) = call.attempt() {
                 return result;
@@ -352,6 +354,7 @@ impl Followed {
     #[inline]
     pub(super) fn follow(&mut self, napi: Option<NapiId>) {
         if napi.is_some() && self.napi != napi {
+            cold_path();
             *self = Followed { napi, context: None };
         }
     }
@@ -365,6 +368,7 @@ impl Followed {
     #[inline]
     pub(super) fn context(&mut self) -> Option<Arc<Context>> {
         if self.context.as_ref().is_none_or(|context| context.is_gone()) {
+            cold_path();
             self.context = self.napi.and_then(napi::by_id);
             if self.context.is_none() {
                 self.napi = None;

@@ -81,6 +81,8 @@ pub struct Outgoing<'a> {
     pub payload: Pieces<'a>,
     /// The IP header says ECT(0) (RFC 3168).
     pub ecn_capable: bool,
+    /// It is all there is to send: the doorbell rings at once, not after recovery has been told of it.
+    pub last: bool,
 }
 
 /// What a connection begins with, besides its options.

@@ -35,7 +35,11 @@ pub(super) fn push(run: &mut Run<'_>, tuple: &Tuple, out: &Outgoing<'_>) -> Resu
         if let Some(field) = room.bytes.get_mut(CHECKSUM..CHECKSUM + 2) {
             field.copy_from_slice(&checksum.to_be_bytes());
         }
-    })
+    })?;
+    if out.last {
+        run.doorbell();
+    }
+    Ok(())
 }
 
 impl From<Segment<'static>> for Outgoing<'_> {

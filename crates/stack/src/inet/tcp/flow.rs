@@ -26,7 +26,7 @@ use crate::{
     time::Instant,
     wire::Protocol,
 };
-use std::{any::Any, net::SocketAddr, sync::Arc, time::Duration};
+use std::{any::Any, hint::cold_path, net::SocketAddr, sync::Arc, time::Duration};
 
 /// How long after its last timer a connection with nothing under way gives back what it can do without.
 const REST: Duration = Duration::from_millis(200);
@@ -145,6 +145,7 @@ impl Core {
     ) -> bool {
         let mut state = self.enter(pass);
         if !state.listed {
+            cold_path();
             return false;
         }
         let taken = state.take_in(inet, segment, arrival, pass);
@@ -238,6 +239,7 @@ impl Core {
         state.transmit(&self.tuple, inet, pass.now);
         state.tell(pass);
         if !state.listed {
+            cold_path();
             return;
         }
         state.note(&self.tuple, inet);
@@ -298,6 +300,7 @@ impl State {
         });
         self.leave_ack(|_| taken);
         if before != self.connection.snd_una && self.confirm_at <= pass.now {
+            cold_path();
             self.confirm_at = pass.now + CONFIRM;
             if let Some(path) = &self.path {
                 inet.confirm(path, pass.now);
@@ -321,6 +324,7 @@ impl State {
     #[inline]
     fn learn(&mut self, arrival: &Arrival<'_>, napi: Option<NapiId>) {
         if napi.is_some() && self.napi != napi {
+            cold_path();
             self.napi = napi;
             self.queue = arrival.queue;
             if let Some(path) = &mut self.path {
@@ -351,6 +355,7 @@ impl State {
             self.renew_path(tuple, inet, now);
         }
         let Some(path) = &self.path else {
+            cold_path();
             return self.connection.transmit(now, &mut |_| true);
         };
         let (mut full, mut too_big) = (false, false);
@@ -362,6 +367,7 @@ impl State {
                 false
             }
             Err(error) => {
+                cold_path();
                 // It counts as sent, and as lost; what does not fit will be cut smaller.
                 too_big |= error == SendError::TooBig;
                 true
@@ -443,6 +449,7 @@ impl State {
     fn note(&mut self, tuple: &Tuple, inet: &Inet) {
         let Some(ledger) = inet.ledger() else { return };
         if self.place.is_none() {
+            cold_path();
             self.place = ledger.enter(Protocol::TCP, tuple.local(), Some(tuple.remote()));
         }
         if let Some(place) = &self.place {

@@ -9,7 +9,7 @@ use super::{
     seq::Seq,
 };
 use crate::{inet::Count, time::Instant};
-use std::time::Duration;
+use std::{hint::cold_path, time::Duration};
 
 /// How long TS.Recent is believed: the peer's clock may have gone half round since (RFC 7323 section 5.5).
 const TS_RECENT_LIFE: Duration = Duration::from_secs(24 * 24 * 3_600);
@@ -81,6 +81,7 @@ impl Connection {
             && !segment.congested
     }
 
+    #[cold]
     #[inline(never)]
     fn unpredicted(&mut self, segment: &Segment<'_>, now: Instant) {
         match self.state {
@@ -302,6 +303,7 @@ impl Connection {
         if self.snd_una == self.snd_nxt {
             // Data that says nothing new of the window puts no probe off (`tcp_rcv_established`'s fast path).
             if self.probe_at != NEVER && !old && (segment.payload.is_empty() || !same_window) {
+                cold_path();
                 if newer && !same_window {
                     // The path was idle meanwhile (tcp_ack_update_window).
                     self.recovery.idle_restart(now);
@@ -335,6 +337,7 @@ impl Connection {
     }
 
     /// Recovery is told all about it.
+    #[cold]
     fn acknowledged_anyhow(&mut self, segment: &Segment<'_>, pure: bool, ece: bool, now: Instant) {
         let echoed = match segment.options.timestamps {
             Some((_, echo)) if self.timestamps => self.shown_since(echo, now),
@@ -354,6 +357,7 @@ impl Connection {
         self.buffer.ack(ack);
         self.stuck_since = NEVER;
         if self.tail_probe.is_some() {
+            cold_path();
             self.tail_probe = None;
         }
         if !self.buffer.is_empty() {
@@ -401,6 +405,7 @@ impl Connection {
     fn data(&mut self, segment: &Segment<'_>, now: Instant, taker: &mut Taker<'_>) -> bool {
         let fin = segment.flags.has(Flags::FIN);
         if self.ecn {
+            cold_path();
             self.congestion_seen(segment);
         }
         if segment.payload.len() >= self.full_segment() {
@@ -412,11 +417,13 @@ impl Connection {
         self.last_data_in = now;
         self.news |= arrived.new_in_order > 0 && !arrived.taken;
         if arrived.out_of_order && !self.sack {
+            cold_path();
             self.duplicate_acks = self.duplicate_acks.saturating_add(1);
         } else if arrived.new_in_order > 0 {
             self.duplicate_acks = 0;
         }
         if arrived.fin_reached {
+            cold_path();
             self.peer_finished(now);
         }
         arrived.taken

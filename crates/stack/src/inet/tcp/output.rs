@@ -8,7 +8,7 @@ use super::{
     seq::Seq,
 };
 use crate::{inet::Count, time::Instant};
-use std::ops::Range;
+use std::{hint::cold_path, ops::Range};
 
 /// Where segments go: false means that there was no room, and the segment counts as not sent.
 pub(super) type Out<'o> = dyn FnMut(&Outgoing<'_>) -> bool + 'o;
@@ -59,9 +59,13 @@ impl Connection {
     fn transmit_some(&mut self, now: Instant, out: &mut Out<'_>) {
         match self.state {
             State::Closed => {
+                cold_path();
                 self.send_reset(now, out);
             }
-            State::SynSent | State::SynReceived => self.send_opening(now, out),
+            State::SynSent | State::SynReceived => {
+                cold_path();
+                self.send_opening(now, out);
+            }
             _ => {
                 let all = self.send_new_first(now, out)
                     && self.send_again(now, out)
@@ -82,6 +86,7 @@ impl Connection {
     #[inline]
     fn send_new_first(&mut self, now: Instant, out: &mut Out<'_>) -> bool {
         if self.recovery.wants_new() {
+            cold_path();
             self.push_due = true;
             if !self.send_new(now, out) {
                 return false;
@@ -100,6 +105,7 @@ impl Connection {
             return true;
         }
         while let Some(range) = self.recovery.next_retransmission() {
+            cold_path();
             // RFC 9293 section 3.8.6: a sender whose window was shrunk "SHOULD retransmit normally the old
             // unacknowledged data between SND.UNA and SND.UNA+SND.WND"; the head goes in any case, so that
             // something asks whether the window is open again.
@@ -119,6 +125,7 @@ impl Connection {
     #[inline]
     fn send_tail_probe(&mut self, now: Instant, out: &mut Out<'_>) -> bool {
         let Some(range) = self.tail_probe.take() else { return true };
+        cold_path();
         let next = self.next_segment(true);
         let sent = match &next {
             Some(next) => self.send_next(next, now, out),
@@ -211,6 +218,7 @@ impl Connection {
         let mut len = unsent.min(most);
         let window = self.snd_edge() - start;
         if self.forced {
+            cold_path();
             len = len.min(window);
         }
         let mut fin = self.fin_queued && len == unsent;
@@ -262,6 +270,7 @@ impl Connection {
     fn segment_limit(&self) -> u32 {
         let mut most = self.snd_mss;
         if self.snd_wnd_max < 2 * most {
+            cold_path();
             let small = self.snd_wnd_max <= DEFAULT_MSS.into();
             most = most.min(if small { self.snd_wnd_max } else { self.snd_wnd_max / 2 }).max(1);
         }
@@ -283,6 +292,7 @@ impl Connection {
     #[inline]
     fn send_probe(&mut self, now: Instant, out: &mut Out<'_>) -> bool {
         if self.probe_due {
+            cold_path();
             self.probe_due = !self.emit_bare(self.snd_una - 1, Flags::ACK, now, out);
         }
         !self.probe_due
@@ -294,6 +304,7 @@ impl Connection {
         // a loss. RFC 5681 section 4.2: "a TCP receiver SHOULD send an immediate duplicate ACK when an
         // out-of-order segment arrives".
         while self.duplicate_acks > 0 {
+            cold_path();
             if !self.emit_bare(self.sendable_seq(), Flags::ACK, now, out) {
                 return false;
             }
@@ -343,6 +354,7 @@ impl Connection {
         let data_end = self.buffer.end();
         let mut flags = Flags::ACK;
         if range.end.after(data_end) && self.fin_queued {
+            cold_path();
             flags = flags | Flags::FIN;
         }
         let len = range.end.min(data_end) - range.start;
@@ -352,6 +364,7 @@ impl Connection {
         // RFC 3168 section 6.1.5: ECT codepoints must not be set in retransmissions.
         let ecn_capable = self.ecn && new && len > 0;
         if ecn_capable {
+            cold_path();
             self.say_cwr |= self.recovery.take_cwr();
             if self.say_cwr {
                 flags = flags | Flags::CWR;
@@ -359,6 +372,7 @@ impl Connection {
         }
         let spare = self.snd_mss.saturating_sub(len);
         let mut outgoing = self.header(range.start, flags, spare, now);
+        outgoing.last = new && range.end == data_end + u32::from(self.fin_queued);
         outgoing.payload = self.buffer.pieces(range);
         outgoing.ecn_capable = ecn_capable;
         if !out(&outgoing) {

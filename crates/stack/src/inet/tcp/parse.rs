@@ -42,6 +42,7 @@ fn options(bytes: &[u8], syn: bool) -> Options {
     }
 }
 
+#[cold]
 #[inline(never)]
 fn any_options(bytes: &[u8], syn: bool) -> Options {
     let mut options = Options::default();

@@ -108,6 +108,7 @@ impl Inet {
     }
 
     /// Has `timer` fire at `at`; with the handle of one that may still be on the wheel, that one is moved.
+    #[cold]
     pub(super) fn tcp_timer(
         &self,
         at: Instant,

@@ -17,6 +17,7 @@ use crate::{
 };
 use std::{
     any::Any,
+    hint::cold_path,
     io::{self, IoSlice, IoSliceMut, Read, Write},
     sync::Arc,
     time::Duration,
@@ -54,6 +55,7 @@ impl Inner {
     ) -> io::Result<usize> {
         let flow = self.flow()?;
         if into.iter().all(|room| room.is_empty()) {
+            cold_path();
             return Ok(0);
         }
         let endpoint = &*self.endpoint;
@@ -157,6 +159,7 @@ impl<B: Bed> Bed for OnFlow<'_, B> {
     #[inline]
     fn looked(&self, found: usize, polled: Duration) -> bool {
         if polled >= QUIET {
+            cold_path();
             self.reader_waits();
         }
         self.sends && found > 0 && self.flow.has_room()

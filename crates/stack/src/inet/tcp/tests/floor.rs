@@ -36,6 +36,8 @@ pub(super) struct Sent {
     pub(super) header: usize,
     pub(super) payload: Vec<u8>,
     pub(super) ecn_capable: bool,
+    /// Of a bare connection: that it is all there is.
+    pub(super) last: bool,
 }
 
 /// One end of a connection, the application's calls and the clock of which are the script's.
@@ -105,6 +107,7 @@ impl Bare {
             header: bytes.len(),
             payload: outgoing.payload.clone().collect::<Vec<_>>().concat(),
             ecn_capable: outgoing.ecn_capable,
+            last: outgoing.last,
         });
     }
 

@@ -40,7 +40,8 @@ use std::{
 pub(super) const A: usize = 0;
 pub(super) const B: usize = 1;
 
-const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
+pub(super) const ADDRESSES: [Ipv4Addr; 2] =
+    [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
 const MACS: [MacAddr; 2] = [MacAddr([2, 0, 0, 0, 0, 0xa]), MacAddr([2, 0, 0, 0, 0, 0xb])];
 
 pub(super) const fn ms(millis: u64) -> Duration {

@@ -45,6 +45,7 @@
 mod acks;
 mod alive;
 mod congestion;
+mod doorbell;
 mod faults;
 mod floor;
 mod glue_cost;

@@ -174,6 +174,7 @@ impl OverInet {
             header: packet.header_len(),
             payload: packet.payload().to_vec(),
             ecn_capable: ecn == 2,
+            last: false,
             segment: crate::inet::tcp::segment::Segment {
                 seq: segment.seq,
                 ack: segment.ack,

@@ -296,6 +296,11 @@ impl Script {
 
     // -- what is sent
 
+    /// Which of the segments that were sent, and not expected yet, say that they are the last; on a bare connection.
+    pub(super) fn lasts(&self) -> Vec<bool> {
+        self.sent.iter().map(|(_, sent)| sent.last).collect()
+    }
+
     fn transmit(&mut self) {
         for mut sent in self.floor.sent(self.now) {
             if sent.segment.flags.has(Flags::SYN) && self.iss.is_none() {

@@ -1,0 +1,58 @@
+//! When the doorbell rings. No scripts over a host: there it is the ring that hears it.
+
+use super::{
+    super::{connection::Outgoing, emit, tuple::Tuple},
+    hosts::{A, ADDRESSES, B, Net},
+    script::{Script, secs},
+};
+use crate::inet::PathOptions;
+
+#[test]
+fn the_last_segment_of_what_is_to_be_sent_says_so() {
+    // With it the doorbell rings, before recovery is told.
+    let mut t = Script::established();
+    t.send(2_500);
+    assert_eq!(t.lasts(), [false, false, true]);
+    t.expect_data(1, 2_501);
+    t.advance(secs(1));
+    let again = t.lasts();
+    assert!(
+        !again.is_empty() && !again.contains(&true),
+        "what goes again has recovery's word first"
+    );
+    t.ignore();
+    t.inject(". 1:1(0) ack 2501");
+    t.make_room(1);
+    t.send(1_500);
+    assert_eq!(t.lasts(), [false]);
+    t.expect(". 2501:3501(1000) ack 1");
+    t.jam(false);
+    assert_eq!(t.lasts(), [true]);
+    t.expect("P. 3501:4001(500) ack 1");
+    t.shutdown_write();
+    assert_eq!(t.lasts(), [true]);
+    t.expect("F. 4001:4002(0) ack 1");
+}
+
+#[test]
+fn the_last_segment_rings_at_once_and_the_others_when_all_are_out() {
+    let net = Net::new();
+    let host = &net.hosts[A];
+    host.doorbells(); // of their introduction
+    let (local, remote) = (ADDRESSES[A].into(), ADDRESSES[B].into());
+    let tuple = Tuple::of((local, 1), (remote, 2));
+    let options = PathOptions::default();
+    let path = host.inet.tcp_path((tuple.local(), tuple.remote()), 0, options, net.now).unwrap();
+    for (lasts, rung) in
+        [(&[true][..], [1, 0]), (&[false, false], [0, 1]), (&[true, false], [1, 1])]
+    {
+        let mut run = host.inet.run(&path, net.now);
+        for &last in lasts {
+            let out = Outgoing { last, ..Outgoing::default() };
+            emit::push(&mut run, &tuple, &out).unwrap();
+        }
+        let before = host.doorbells();
+        drop(run);
+        assert_eq!([before, host.doorbells()], rung, "{lasts:?}");
+    }
+}
