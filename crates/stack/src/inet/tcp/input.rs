@@ -405,7 +405,6 @@ impl Connection {
     fn data(&mut self, segment: &Segment<'_>, now: Instant, taker: &mut Taker<'_>) -> bool {
         let fin = segment.flags.has(Flags::FIN);
         if self.ecn {
-            cold_path();
             self.congestion_seen(segment);
         }
         if segment.payload.len() >= self.full_segment() {
@@ -423,7 +422,6 @@ impl Connection {
             self.duplicate_acks = 0;
         }
         if arrived.fin_reached {
-            cold_path();
             self.peer_finished(now);
         }
         arrived.taken
@@ -437,6 +435,7 @@ impl Connection {
 
     /// RFC 3168 section 6.1.3: "the TCP data receiver sets the ECN-Echo flag" from a CE mark on, until the
     /// sender says CWR.
+    #[cold]
     fn congestion_seen(&mut self, segment: &Segment<'_>) {
         if segment.flags.has(Flags::CWR) {
             self.echo_ce = false;
@@ -461,6 +460,7 @@ impl Connection {
         }
     }
 
+    #[cold]
     fn peer_finished(&mut self, now: Instant) {
         (self.peer_done, self.read_shut, self.news) = (true, true, true);
         match self.state {

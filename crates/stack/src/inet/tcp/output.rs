@@ -59,13 +59,9 @@ impl Connection {
     fn transmit_some(&mut self, now: Instant, out: &mut Out<'_>) {
         match self.state {
             State::Closed => {
-                cold_path();
                 self.send_reset(now, out);
             }
-            State::SynSent | State::SynReceived => {
-                cold_path();
-                self.send_opening(now, out);
-            }
+            State::SynSent | State::SynReceived => self.send_opening(now, out),
             _ => {
                 let all = self.send_new_first(now, out)
                     && self.send_again(now, out)
