@@ -9,7 +9,10 @@ use std::{
     io::{ErrorKind, Read, Write},
     net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket as KernelSocket},
     process::Command,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -78,11 +81,13 @@ fn kernel_socket(on: &Namespace, port: u16) -> KernelSocket {
     socket
 }
 
-/// Both ends until `stop`: requests with their number, answers checked. Returns how many.
-fn our_traffic(from: &Namespace, to: SocketAddr, stop: &AtomicBool) -> u64 {
+/// Both ends until `stop`: requests with their number, answers checked. Returns how many. None is on its way
+/// while somebody writes to `pause`.
+fn our_traffic(from: &Namespace, to: SocketAddr, pause: &RwLock<()>, stop: &AtomicBool) -> u64 {
     let client = kernel_socket(from, 0);
     let mut done = 0u64;
     while !stop.load(Ordering::Relaxed) {
+        let _going = pause.read().unwrap();
         client.send_to(&done.to_be_bytes(), to).unwrap();
         let mut buffer = [0; 16];
         assert_eq!(client.recv_from(&mut buffer).unwrap(), (8, to));
@@ -192,27 +197,36 @@ fn everybody_elses_traffic_passes_undisturbed() {
     let Network { client, router, far } = &network;
     let (host, socket) = network.our_socket();
     let (stop_clients, stop_echo) = (AtomicBool::new(false), AtomicBool::new(false));
+    let pause = RwLock::new(());
     thread::scope(|scope| {
         let ours =
             [(&**client, router.ipv4()), (far, Ipv4Addr::new(10, 88, 0, 1))].map(|(from, to)| {
-                let stop = &stop_clients;
-                scope.spawn(move || our_traffic(from, (to, OURS).into(), stop))
+                let (pause, stop) = (&pause, &stop_clients);
+                scope.spawn(move || our_traffic(from, (to, OURS).into(), pause, stop))
             });
         let echo = scope.spawn(|| our_echo(&socket, &stop_echo));
         // To the router's own kernel, and through it; the second also at the number of our port.
-        let others = [
-            scope.spawn(|| tcp(client, router, router.ipv4(), 80, 32 << 20)),
-            scope.spawn(|| tcp(client, far, BEYOND, OURS, 32 << 20)),
+        let datagrams = [
             scope.spawn(|| udp(client, router, router.ipv4(), 8)),
             scope.spawn(|| udp(client, far, BEYOND, OURS)),
             scope.spawn(|| udp(far, client, client.ipv4(), OURS)),
+        ];
+        let others = [
+            scope.spawn(|| tcp(client, router, router.ipv4(), 80, 32 << 20)),
+            scope.spawn(|| tcp(client, far, BEYOND, OURS, 32 << 20)),
             scope.spawn(|| {
                 ping(client, router.ipv4());
                 ping(client, BEYOND);
-                // Everybody forgets everybody: ARP finds them again.
-                for namespace in [&**client, &**router, far] {
+                datagrams.into_iter().for_each(|udp| udp.join().unwrap());
+                // Everybody forgets everybody: ARP finds them again. A kernel that forgets a neighbour it has
+                // just asked for forgets the datagram that waits for the answer, too: those that ask rest
+                // meanwhile. Ours, which only answers, loses nothing.
+                ip(router, "neigh flush all");
+                let resting = pause.write().unwrap();
+                for namespace in [&**client, far] {
                     ip(namespace, "neigh flush all");
                 }
+                drop(resting);
                 ping(far, Ipv4Addr::new(10, 88, 0, 1));
                 ping(far, client.ipv4());
                 let known = must(client.command("ip").args(["neigh", "show", "10.77.0.2"]));

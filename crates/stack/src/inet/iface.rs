@@ -8,6 +8,7 @@ use super::{
     neighbour::{self, Version},
     own6::{self, Own6},
     park::Parking,
+    path::KERNEL_REMINDER,
 };
 use crate::{
     napi::{Counter, NapiId},
@@ -20,7 +21,6 @@ use std::{
     collections::BTreeMap,
     net::{IpAddr, Ipv4Addr},
     sync::OnceLock,
-    time::Duration,
 };
 
 /// The way the kernel would take to a destination.
@@ -253,12 +253,12 @@ impl Interface {
     }
 
     /// Has the kernel see to its neighbour `address`, if that was not asked of it within the last
-    /// `pause`: it is a system call.
-    pub(super) fn remind_kernel(&self, address: IpAddr, pause: Duration, now: Instant) {
+    /// [`KERNEL_REMINDER`]: it is a system call.
+    pub(super) fn remind_kernel(&self, address: IpAddr, now: Instant) {
         let Some(tables) = self.kernel() else { return };
         let mut neighbours = lock(&self.neighbours);
         let reminded = &mut neighbours.reminded;
-        if reminded.get(&address).is_some_and(|last| now < *last + pause) {
+        if reminded.get(&address).is_some_and(|last| now < *last + KERNEL_REMINDER) {
             return;
         }
         if reminded.len() >= neighbour::NEIGHBOURS {

@@ -8,7 +8,6 @@ use super::{
     iface::{Interface, Resolved},
     neighbour,
     park::Parked,
-    path::KERNEL_REMINDER,
     route::{NextHop, Way},
 };
 use crate::{
@@ -25,8 +24,9 @@ use std::{
 /// How long packets wait for a neighbour the kernel is to find; it gives up itself by then.
 const KERNEL_PATIENCE: Duration = Duration::from_secs(3);
 
-/// How often the kernel is asked for a neighbour it does not know.
-const KERNEL_RETRY: Duration = Duration::from_secs(1);
+/// How often the kernel is asked for a neighbour that packets wait for. Once would do, did nobody make it forget that it
+/// was asked (`ip neigh flush`).
+const KERNEL_RETRY: Duration = Duration::from_millis(200);
 
 impl Inet {
     /// Sends an IP packet of our own making, from `src`, which is ours, to `dst`; `fill` gets the payload's
@@ -99,7 +99,7 @@ impl Inet {
         }
     }
 
-    /// The link-layer address of `next_hop`; asks for it if need be.
+    /// The link-layer address of `next_hop`; asks for it if need be and the kernel does not keep the table.
     pub(super) fn resolve(
         &self,
         iface: &Interface,
@@ -119,10 +119,10 @@ impl Inet {
             NextHop::One(address) => address,
         };
         if let Some(tables) = iface.kernel() {
-            let mac = tables.neighbour(address);
-            let pause = if mac.is_some() { KERNEL_REMINDER } else { KERNEL_RETRY };
-            iface.remind_kernel(address, pause, now);
-            return mac.map_or(Resolved::Unknown(None), |mac| Resolved::To(mac, None));
+            // One that is not known is asked for when a packet is parked.
+            let Some(mac) = tables.neighbour(address) else { return Resolved::Unknown(None) };
+            iface.remind_kernel(address, now);
+            return Resolved::To(mac, None);
         }
         let mut neighbours = lock(&iface.neighbours);
         let (lookup, displaced) = neighbours.table.look_up(address, now);
@@ -144,7 +144,9 @@ impl Inet {
     /// Lets a packet wait for its neighbour, unless that has become known in between.
     fn park(&self, iface: &Interface, address: IpAddr, parked: Parked, now: Instant) {
         let mut neighbours = lock(&iface.neighbours);
+        let was_asked_for = neighbours.parking.awaits(address);
         let mut dropped = neighbours.parking.push(address, parked, now);
+        let ask = !was_asked_for && neighbours.parking.awaits(address);
         let known = match iface.kernel() {
             Some(tables) => tables.neighbour(address).ok_or(true),
             None => neighbours.table.known(address),
@@ -158,10 +160,13 @@ impl Inet {
         }
         drop(neighbours);
         self.counters.add_n(Count::NeighDropped, dropped);
-        match known {
-            Ok(mac) => self.send_parked(iface, mac, ready),
-            Err(_) if iface.kernel().is_some() => self.tick_by(Some(now + KERNEL_PATIENCE)),
-            Err(_) => {}
+        match (known, iface.kernel()) {
+            (Ok(mac), _) => self.send_parked(iface, mac, ready),
+            (Err(_), Some(tables)) if ask => {
+                tables.resolve(address);
+                self.tick_by(Some(now + KERNEL_RETRY));
+            }
+            (Err(_), _) => {}
         }
     }
 
@@ -242,16 +247,19 @@ impl Inet {
         let mut neighbours = lock(&iface.neighbours);
         let mut due = neighbours.table.tick(pass.now);
         let mut next = neighbours.table.next();
+        let mut ask_kernel = Vec::new();
         if iface.kernel().is_some() {
-            let (overdue, later) = neighbours.parking.overdue(pass.now, KERNEL_PATIENCE);
-            due.failed = overdue;
-            next = later;
+            let parking = neighbours.parking.tick(pass.now, KERNEL_PATIENCE, KERNEL_RETRY);
+            (due.failed, ask_kernel, next) = (parking.overdue, parking.ask, parking.next);
         }
         let undeliverable: Vec<Parked> =
             due.failed.iter().flat_map(|&address| neighbours.parking.take(address)).collect();
         drop(neighbours);
         for (address, mac) in due.ask {
             self.ask_for(iface, 0, address, mac);
+        }
+        if let Some(tables) = iface.kernel() {
+            ask_kernel.into_iter().for_each(|address| tables.resolve(address));
         }
         self.counters.add_n(Count::NeighFailed, due.failed.len() as u64);
         for parked in undeliverable {

@@ -27,15 +27,34 @@ pub(super) struct Parked {
     pub(super) mtu: usize,
 }
 
+/// What waits for one neighbour.
+#[derive(Debug)]
+struct Waiting {
+    since: Instant,
+    /// When the neighbour was last asked for.
+    asked: Instant,
+    packets: VecDeque<Parked>,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Parking {
-    /// Each with the time since when.
-    waiting: BTreeMap<IpAddr, (Instant, VecDeque<Parked>)>,
+    waiting: BTreeMap<IpAddr, Waiting>,
     bytes: usize,
 }
 
+/// What [`Parking::tick`] finds to do.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Due {
+    /// Neighbours to give up on.
+    pub(super) overdue: Vec<IpAddr>,
+    /// Neighbours to ask for again.
+    pub(super) ask: Vec<IpAddr>,
+    /// When there is more.
+    pub(super) next: Option<Instant>,
+}
+
 impl Parking {
-    /// Parks a packet. How many were dropped, it or older ones.
+    /// Parks a packet. How many were dropped, it or older ones. Whoever parks a neighbour's first asks for it.
     pub(super) fn push(&mut self, neighbour: IpAddr, parked: Parked, now: Instant) -> u64 {
         let full = self.bytes + parked.packet.len() > BYTES
             || (self.waiting.len() >= NEIGHBOURS && !self.waiting.contains_key(&neighbour));
@@ -43,7 +62,8 @@ impl Parking {
             return 1;
         }
         self.bytes += parked.packet.len();
-        let (_, queue) = self.waiting.entry(neighbour).or_insert_with(|| (now, VecDeque::new()));
+        let new = || Waiting { since: now, asked: now, packets: VecDeque::new() };
+        let queue = &mut self.waiting.entry(neighbour).or_insert_with(new).packets;
         queue.push_back(parked);
         if queue.len() <= PARKED_PER_NEIGHBOUR {
             return 0;
@@ -55,7 +75,8 @@ impl Parking {
 
     /// All that waits for `neighbour`, oldest first.
     pub(super) fn take(&mut self, neighbour: IpAddr) -> VecDeque<Parked> {
-        let taken = self.waiting.remove(&neighbour).map(|(_, taken)| taken).unwrap_or_default();
+        let taken =
+            self.waiting.remove(&neighbour).map(|waiting| waiting.packets).unwrap_or_default();
         self.bytes -= taken.iter().map(|parked| parked.packet.len()).sum::<usize>();
         taken
     }
@@ -65,21 +86,28 @@ impl Parking {
         self.waiting.keys().copied().collect()
     }
 
-    /// For whom packets have waited for `patience`, and when that will be so of the next.
-    pub(super) fn overdue(
-        &self,
-        now: Instant,
-        patience: Duration,
-    ) -> (Vec<IpAddr>, Option<Instant>) {
-        let (mut overdue, mut next) = (Vec::new(), None);
-        for (&neighbour, &(since, _)) in &self.waiting {
-            if since + patience <= now {
-                overdue.push(neighbour);
-            } else {
-                next = earlier(next, Some(since + patience));
+    /// Whether packets wait for `neighbour`.
+    pub(super) fn awaits(&self, neighbour: IpAddr) -> bool {
+        self.waiting.contains_key(&neighbour)
+    }
+
+    /// For whom packets have waited for `patience`, and whom nobody has asked for within `retry`, which is noted as
+    /// done now.
+    pub(super) fn tick(&mut self, now: Instant, patience: Duration, retry: Duration) -> Due {
+        let mut due = Due::default();
+        for (&neighbour, waiting) in &mut self.waiting {
+            if waiting.since + patience <= now {
+                due.overdue.push(neighbour);
+                continue;
             }
+            if waiting.asked + retry <= now {
+                waiting.asked = now;
+                due.ask.push(neighbour);
+            }
+            let next = (waiting.since + patience).min(waiting.asked + retry);
+            due.next = earlier(due.next, Some(next));
         }
-        (overdue, next)
+        due
     }
 }
 

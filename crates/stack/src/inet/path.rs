@@ -377,7 +377,7 @@ impl Path {
     fn remind(&self, now: Instant) {
         self.reminder.store((now + KERNEL_REMINDER).nanos(), Ordering::Relaxed);
         if let (Some(iface), NextHop::One(address)) = (&self.iface, self.next_hop) {
-            iface.remind_kernel(address, KERNEL_REMINDER, now);
+            iface.remind_kernel(address, now);
         }
     }
 

@@ -26,6 +26,11 @@ impl Tables {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
+    fn forget(&self, address: Ipv4Addr) {
+        self.neighbours.lock().unwrap().remove(&IpAddr::from(address));
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
     fn asked(&self) -> Vec<IpAddr> {
         std::mem::take(&mut self.resolved.lock().unwrap())
     }
@@ -113,11 +118,34 @@ fn a_neighbour_the_kernel_does_not_find_is_unreachable() {
     let (binding, mailbox) = a.bind("10.0.0.1:1");
     binding.connect("10.0.0.2:2".parse().unwrap()).unwrap();
     a.send(&a.path("10.0.0.1:1", "10.0.0.2:2"), b"lost").unwrap();
-    let deadline = a.now + Duration::from_secs(3);
-    assert_eq!(a.wakes.lock().unwrap()[..], [deadline]);
-    a.wait(Duration::from_secs(3));
+    a.wait(Duration::from_millis(2999));
+    assert_eq!(mailbox.take(), []);
+    a.wait(Duration::from_millis(1));
     let error = SocketError { errno: libc::EHOSTUNREACH, hard: false, mtu: None };
     assert_eq!(mailbox.take(), [Got::Error(error, "10.0.0.2:2".parse().unwrap())]);
+}
+
+/// `ip neigh flush` takes the question with the entry: it deletes what it finds until it finds nothing.
+#[test]
+fn a_neighbour_forgotten_while_packets_wait_is_asked_for_again() {
+    let (mut a, tables) = shared();
+    tables.learn(B, MAC_B);
+    let path = |a: &Station| a.path("0.0.0.0:1", "10.0.0.2:2");
+    a.send(&path(&a), b"known").unwrap();
+    assert_eq!(tables.asked(), [IpAddr::from(B)], "a reminder");
+    tables.forget(B);
+    a.send(&path(&a), b"waits").unwrap();
+    assert_eq!(tables.asked(), [IpAddr::from(B)], "at once, whenever the reminder was");
+    let due = a.now + Duration::from_millis(200);
+    assert_eq!(a.wakes.lock().unwrap().last(), Some(&due));
+    a.wait(Duration::from_millis(200));
+    assert_eq!(tables.asked(), [IpAddr::from(B)]);
+    a.wait(Duration::from_millis(199));
+    assert!(tables.asked().is_empty());
+    tables.learn(B, MAC_B);
+    a.inet.neighbours_changed(&a.iface, &mut a.pass());
+    a.wait(Duration::from_millis(1));
+    assert!(tables.asked().is_empty(), "nothing waits");
 }
 
 #[test]
