@@ -35,7 +35,7 @@ impl Connection {
 
     /// As [`segment`](Connection::segment), for a reader who may be waiting; whether he has taken what it brought,
     /// which is offered to him if there is no other [news](Connection::take_news).
-    #[inline]
+    #[inline(always)]
     pub(super) fn segment_for(
         &mut self,
         segment: &Segment<'_>,
@@ -350,7 +350,7 @@ impl Connection {
         self.recovery.acked(&event, now);
     }
 
-    #[inline]
+    #[inline(always)]
     fn advance(&mut self, ack: Seq) {
         self.counts.bytes_acked += u64::from(ack - self.snd_una);
         self.snd_una = ack;

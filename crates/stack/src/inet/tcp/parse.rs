@@ -14,7 +14,7 @@ const TIMESTAMPS: [u8; 4] = [kind::NOP, kind::NOP, kind::TIMESTAMPS, 10];
 /// What a segment says; `congested` if its packet was marked (ECN CE). Options that do not belong
 /// where they are, or make no sense, are not there; of those that come twice the last counts, as
 /// in Linux (`tcp_parse_options`).
-#[inline]
+#[inline(always)]
 pub(crate) fn parse<'a>(packet: &tcp::Packet<&'a [u8]>, congested: bool) -> Segment<'a> {
     let flags = Flags(packet.flags());
     Segment {

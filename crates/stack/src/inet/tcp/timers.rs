@@ -16,7 +16,7 @@ const LEAST_PROBE_INTERVAL: Duration = Duration::from_millis(200);
 
 impl Connection {
     /// When [`Connection::timer`] has something to do next, unless something else happens before.
-    #[inline]
+    #[inline(always)]
     pub fn deadline(&self) -> Option<Instant> {
         if self.state == State::Closed {
             return None;

@@ -98,7 +98,7 @@ impl Acks {
 
     /// New data has come in order, up to `next`, in a segment of `len` bytes. `window` is what is announced,
     /// `limit` what the buffer may hold.
-    #[inline]
+    #[inline(always)]
     pub(super) fn data(
         &mut self,
         len: u32,

@@ -150,7 +150,7 @@ impl Receiver {
     }
 
     /// As `segment`, for a reader who may be waiting.
-    #[inline]
+    #[inline(always)]
     pub(super) fn segment_for(
         &mut self,
         seq: Seq,

@@ -127,7 +127,7 @@ impl Rtt {
     }
 
     /// When the timeout that counts from `from` is over.
-    #[inline]
+    #[inline(always)]
     pub fn timeout(&self, from: Instant, max: Duration) -> Instant {
         match self.backoff {
             0 => Instant::from_nanos(from.nanos().saturating_add(self.rto as u64)),
