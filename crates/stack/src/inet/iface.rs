@@ -8,7 +8,6 @@ use super::{
     neighbour::{self, Version},
     own6::{self, Own6},
     park::Parking,
-    path::KERNEL_REMINDER,
 };
 use crate::{
     napi::{Counter, NapiId},
@@ -21,7 +20,11 @@ use std::{
     collections::BTreeMap,
     net::{IpAddr, Ipv4Addr},
     sync::OnceLock,
+    time::Duration,
 };
+
+/// How often the kernel is told that a neighbour it keeps for us is in use.
+pub(super) const KERNEL_REMINDER: Duration = Duration::from_secs(10);
 
 /// The way the kernel would take to a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

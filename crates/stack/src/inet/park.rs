@@ -43,7 +43,7 @@ pub(super) struct Parking {
 }
 
 /// What [`Parking::tick`] finds to do.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(super) struct Due {
     /// Neighbours to give up on.
     pub(super) overdue: Vec<IpAddr>,
@@ -57,7 +57,7 @@ impl Parking {
     /// Parks a packet. How many were dropped, it or older ones. Whoever parks a neighbour's first asks for it.
     pub(super) fn push(&mut self, neighbour: IpAddr, parked: Parked, now: Instant) -> u64 {
         let full = self.bytes + parked.packet.len() > BYTES
-            || (self.waiting.len() >= NEIGHBOURS && !self.waiting.contains_key(&neighbour));
+            || (self.waiting.len() >= NEIGHBOURS && !self.awaits(neighbour));
         if full {
             return 1;
         }

@@ -3,7 +3,7 @@
 
 use super::{
     Inet, Payload, SendError, dual,
-    iface::{Interface, Resolved, push},
+    iface::{Interface, KERNEL_REMINDER, Resolved, push},
     input::Arrival,
     neighbour::Version,
     own6::needs_scope,
@@ -17,13 +17,7 @@ use crate::{
     time::Instant,
     wire::{MacAddr, Protocol, ethernet, ipv4, udp},
 };
-use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    time::Duration,
-};
-
-/// How often the kernel is told that a neighbour it keeps for us is in use.
-pub(super) const KERNEL_REMINDER: Duration = Duration::from_secs(10);
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// What a socket's options say about its datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
