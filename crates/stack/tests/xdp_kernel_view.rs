@@ -143,6 +143,17 @@ fn a_neighbour_is_resolved_followed_and_given_up() {
     thread::sleep(Duration::from_millis(20));
     view.process();
     assert_eq!(view.generation(), before);
+    // It would go on sending to an address that may be wrong, and have nobody verify it.
+    let stale = |view: &KernelView| view.is_stale(CLIENT);
+    view.resolve(CLIENT).unwrap();
+    followed(&view, "doubt", || replace("lladdr 02:00:00:00:00:09 nud stale"), stale);
+    // To one who does not send there it does not matter.
+    replace("lladdr 02:00:00:00:00:09 nud reachable");
+    follow(&view, "no more doubt", |view| !stale(view));
+    let before = view.generation();
+    replace("lladdr 02:00:00:00:00:09 nud stale");
+    follow(&view, "doubt again", stale);
+    assert_eq!(view.generation(), before);
     let gone = |view: &KernelView| view.neighbour(CLIENT).is_none();
     followed(&view, "removal", || ip(host, &format!("neigh del {CLIENT} dev {name}")), gone);
 

@@ -133,6 +133,16 @@ def datagrams_keep_their_ends():
     ours.sendto(b"y" * 5_000, peer)
     assert ours.recv(9_000) == b"y" * 5_000
 
+def a_datagram_from_no_port_has_a_sender():
+    ours, _ = datagrams()
+    # So that it is in the stack by then.
+    ours.sendto(b"x", (PEER, 7000))
+    assert ours.recvfrom(10) == (b"x", (PEER, 7000))
+    order("unsigned %d" % ours.getsockname()[1])
+    assert ours.recvfrom(10) == (b"unsigned", (PEER, 0))
+    order("unsigned %d" % ours.getsockname()[1])
+    assert ours.recvmsg(10)[3] == (PEER, 0)
+
 def a_datagram_tells_where_it_went_and_when():
     ours, peer = datagrams()
     ours.setsockopt(socket.IPPROTO_IP, 8, 1)  # IP_PKTINFO

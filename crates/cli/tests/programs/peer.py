@@ -1,6 +1,6 @@
 """The peer of calls.py and fork.py: echoes datagrams and connections at port 7000, and at port 6999 takes orders to
-connect to a port of whoever gives them, and to echo there."""
-import socket, threading
+connect to a port of whoever gives them, and to echo there, or to send "unsigned" to it from port 0."""
+import socket, struct, threading
 
 def echo(stream):
     try:
@@ -12,7 +12,12 @@ def echo(stream):
 
 def orders(stream, who):
     for line in stream.makefile():
-        port = int(line.split()[1])
+        what, port = line.split()
+        port = int(port)
+        if what == "unsigned":
+            raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)
+            raw.sendto(struct.pack("!4H", 0, port, 16, 0) + b"unsigned", (who[0], 0))
+            continue
         connection = socket.create_connection((who[0], port))
         threading.Thread(target=echo, args=(connection,), daemon=True).start()
 

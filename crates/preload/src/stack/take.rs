@@ -64,7 +64,9 @@ fn receive_datagram(
     }?;
     let cut = message.len > message.copied;
     let len = if flags & libc::MSG_TRUNC != 0 { message.len } else { message.copied };
-    let from = (message.from.port() != 0).then_some(message.from);
+    // One from port 0 expects no answer, but has a sender (RFC 768).
+    let nobody = message.from.port() == 0 && message.from.ip().is_unspecified();
+    let from = (!nobody).then_some(message.from);
     let flags = if cut { libc::MSG_TRUNC } else { 0 };
     Ok(Got { len, any: message.len > 0, from, message: Some(message), flags })
 }

@@ -26,6 +26,10 @@ use std::{
 /// How often the kernel is told that a neighbour it keeps for us is in use.
 pub(super) const KERNEL_REMINDER: Duration = Duration::from_secs(10);
 
+/// How often it is asked for one that packets wait for, or that is in doubt. Once would do, did nobody make it forget
+/// that it was asked (`ip neigh flush`).
+pub(super) const KERNEL_RETRY: Duration = Duration::from_millis(200);
+
 /// The way the kernel would take to a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hop {
@@ -47,6 +51,8 @@ pub trait KernelTables: Send + Sync {
     fn route(&self, destination: IpAddr, source: Option<IpAddr>) -> Option<Hop>;
     /// The link-layer address of a neighbour, also one that is stale.
     fn neighbour(&self, address: IpAddr) -> Option<MacAddr>;
+    /// Whether what is known of a neighbour is to be verified with the next packet that goes there.
+    fn is_stale(&self, address: IpAddr) -> bool;
     /// Has the kernel see to the neighbour: find it, or make sure of it (`NTF_USE`).
     fn resolve(&self, address: IpAddr);
     /// Tells the kernel that the neighbour hears us.
@@ -256,12 +262,13 @@ impl Interface {
     }
 
     /// Has the kernel see to its neighbour `address`, if that was not asked of it within the last
-    /// [`KERNEL_REMINDER`]: it is a system call.
+    /// [`KERNEL_REMINDER`], or [`KERNEL_RETRY`] for one that is stale: it is a system call.
     pub(super) fn remind_kernel(&self, address: IpAddr, now: Instant) {
         let Some(tables) = self.kernel() else { return };
         let mut neighbours = lock(&self.neighbours);
         let reminded = &mut neighbours.reminded;
-        if reminded.get(&address).is_some_and(|last| now < *last + KERNEL_REMINDER) {
+        let pause = if tables.is_stale(address) { KERNEL_RETRY } else { KERNEL_REMINDER };
+        if reminded.get(&address).is_some_and(|last| now < *last + pause) {
             return;
         }
         if reminded.len() >= neighbour::NEIGHBOURS {

@@ -5,7 +5,7 @@ use super::{
     Inet, SendError, SocketError,
     counters::Count,
     icmp_error::Quoted,
-    iface::{Interface, Resolved},
+    iface::{Interface, KERNEL_RETRY, Resolved},
     neighbour,
     park::Parked,
     route::{NextHop, Way},
@@ -23,10 +23,6 @@ use std::{
 
 /// How long packets wait for a neighbour the kernel is to find; it gives up itself by then.
 const KERNEL_PATIENCE: Duration = Duration::from_secs(3);
-
-/// How often the kernel is asked for a neighbour that packets wait for. Once would do, did nobody make it forget that it
-/// was asked (`ip neigh flush`).
-const KERNEL_RETRY: Duration = Duration::from_millis(200);
 
 impl Inet {
     /// Sends an IP packet of our own making, from `src`, which is ours, to `dst`; `fill` gets the payload's

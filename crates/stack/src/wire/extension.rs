@@ -214,6 +214,14 @@ impl<'a> Walk<'a> {
                 return Err(Error::BadExtension.into());
             }
             if matches!(kind, PAD1 | PADN) {
+                // "The Option Data consists of N-2 zero-valued octets": what else is there was meant to go unseen.
+                if self
+                    .packet
+                    .get(at + 2..at + len)
+                    .is_some_and(|data| data.iter().any(|b| *b != 0))
+                {
+                    return Err(Error::BadExtension.into());
+                }
                 padding += len;
             } else {
                 (known, padding) = (known + 1, 0);
@@ -411,10 +419,11 @@ mod tests {
             let bytes = packet(B, &[(P::DESTINATION_OPTIONS, &options)], P::UDP, &[0; 300]);
             assert_eq!(outcome(&bytes), refused);
         }
-        // Eight bytes of padding in a row; nine options.
+        // Padding that hides something; eight bytes of it in a row; nine options.
+        let hiding = [0, 1, 4, 0, 0, 1, 0];
         let padding = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0x3e, 4, 0, 0, 0, 0];
         let many = [[2, 0x3e, 0].as_slice(), &[0x3e, 0].repeat(10), &[0]].concat();
-        for options in [&padding[..], &many] {
+        for options in [&hiding[..], &padding, &many] {
             let bytes = packet(B, &[(P::DESTINATION_OPTIONS, options)], P::UDP, &[]);
             assert_eq!(outcome(&bytes), refused);
         }

@@ -192,6 +192,12 @@ impl KernelView {
         tables.neighbours.get(&next_hop).and_then(Neighbour::usable)
     }
 
+    /// What the kernel knows of `next_hop` may be out of date: "the first time a node sends a packet" there, that is
+    /// to be verified (RFC 4861 section 7.3.3), as [`resolve`](KernelView::resolve) has it done.
+    pub fn is_stale(&self, next_hop: IpAddr) -> bool {
+        sync::lock(&self.tables).neighbours.get(&next_hop).is_some_and(Neighbour::is_stale)
+    }
+
     /// The kernel has asked for `next_hop` and got no answer. [`resolve`](KernelView::resolve) asks again.
     pub fn is_unreachable(&self, next_hop: IpAddr) -> bool {
         sync::lock(&self.tables).neighbours.get(&next_hop).is_some_and(Neighbour::has_failed)
@@ -204,7 +210,10 @@ impl KernelView {
     /// # Errors
     /// Missing CAP_NET_ADMIN; the interface is gone or down.
     pub fn resolve(&self, next_hop: IpAddr) -> io::Result<()> {
-        let known = sync::lock(&self.tables).neighbours.get(&next_hop).copied();
+        let known = sync::lock(&self.tables).neighbours.get_mut(&next_hop).map(|known| {
+            known.use_it();
+            *known
+        });
         if known.as_ref().is_some_and(Neighbour::is_cared_for) {
             return Ok(());
         }
@@ -294,6 +303,10 @@ impl KernelTables for KernelView {
 
     fn neighbour(&self, address: IpAddr) -> Option<MacAddr> {
         KernelView::neighbour(self, address)
+    }
+
+    fn is_stale(&self, address: IpAddr) -> bool {
+        KernelView::is_stale(self, address)
     }
 
     fn resolve(&self, address: IpAddr) {

@@ -87,11 +87,22 @@ pub(super) struct Neighbour {
     more_flags: u32,
     mac: MacAddr,
     confirmed: Option<Instant>,
+    /// Packets may have gone there since it was last stale.
+    used: bool,
 }
 
 impl Neighbour {
     pub(super) fn usable(&self) -> Option<MacAddr> {
         (self.state & NUD_USABLE != 0).then_some(self.mac)
+    }
+
+    pub(super) fn is_stale(&self) -> bool {
+        self.state & NUD_STALE != 0
+    }
+
+    /// A packet goes there.
+    pub(super) fn use_it(&mut self) {
+        self.used = true;
     }
 
     pub(super) fn has_failed(&self) -> bool {
@@ -274,20 +285,24 @@ impl Tables {
         }
         let Some(destination) = destination else { return Change::None };
         let before = self.neighbours.remove(&destination);
+        let mut in_doubt = false;
         if message.kind == RTM_NEWNEIGH {
-            let neighbour = Neighbour {
+            let mut neighbour = Neighbour {
                 // A state that promises an address without one would be none of use.
                 state: if mac.is_some() { state } else { state & NUD_FAILED },
                 flags,
                 more_flags,
                 mac: mac.unwrap_or(MacAddr([0; 6])),
                 confirmed: before.and_then(|b| b.confirmed),
+                used: before.is_none_or(|b| b.used),
             };
+            // Who goes on sending has it verified, and looks up the path for that. One that rests tells nobody again.
+            in_doubt = neighbour.is_stale() && std::mem::take(&mut neighbour.used);
             self.neighbours.insert(destination, neighbour);
         }
         let face = |n: Option<&Neighbour>| n.map_or((None, false), Neighbour::face);
         let same = face(before.as_ref()) == face(self.neighbours.get(&destination));
-        if same { Change::None } else { Change::Paths }
+        if same && !in_doubt { Change::None } else { Change::Paths }
     }
 }
 

@@ -133,14 +133,18 @@ impl Inet {
             // TIME_WAIT ends only if the new connection can begin.
             return self.tcp_refuse(&tuple, segment, arrival, pass);
         };
-        let control = Flags(segment.flags.0 & (Flags::SYN | Flags::ACK | Flags::RST).0);
+        let asked = Flags::SYN | Flags::ACK | Flags::RST | Flags::FIN;
+        let control = Flags(segment.flags.0 & asked.0);
         if control == Flags::SYN {
             // A connection with oneself takes a connect(2) on both sides.
             if tuple.local() != tuple.remote() {
                 self.tcp_syn(&listener, tuple, segment, after, arrival, pass);
             }
-        } else if !self.tcp_cookie_input(&listener, tuple, segment, arrival, pass) {
-            // "Any acknowledgment is bad if it arrives on a connection still in the LISTEN state."
+        } else if segment.flags.has(Flags::ACK)
+            && !self.tcp_cookie_input(&listener, tuple, segment, arrival, pass)
+        {
+            // "Any acknowledgment is bad if it arrives on a connection still in the LISTEN state." What has neither
+            // that nor SYN is dropped, and as Linux has it also what begins with its end.
             self.tcp_refuse(&tuple, segment, arrival, pass);
         }
     }

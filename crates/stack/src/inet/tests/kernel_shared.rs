@@ -14,6 +14,8 @@ struct Tables {
     neighbours: Mutex<BTreeMap<IpAddr, MacAddr>>,
     resolved: Mutex<Vec<IpAddr>>,
     confirmed: Mutex<Vec<IpAddr>>,
+    /// All neighbours are stale.
+    stale: AtomicBool,
     /// A route changes as soon as it has been asked for.
     restless: AtomicBool,
     /// The sources that routes were asked for from.
@@ -63,6 +65,10 @@ impl KernelTables for Tables {
         self.neighbours.lock().unwrap().get(&address).copied()
     }
 
+    fn is_stale(&self, _address: IpAddr) -> bool {
+        self.stale.load(Ordering::Relaxed)
+    }
+
     fn resolve(&self, address: IpAddr) {
         self.resolved.lock().unwrap().push(address);
     }
@@ -110,6 +116,31 @@ fn the_kernel_is_reminded_of_a_neighbour_in_use() {
     a.send(&path, b"x").unwrap();
     a.send(&path, b"x").unwrap();
     assert_eq!(tables.asked(), [IpAddr::from(B)]);
+}
+
+/// RFC 4861 section 7.3.3: "The first time a node sends a packet to a neighbor whose entry is STALE, the sender changes
+/// the state to DELAY".
+#[test]
+fn a_neighbour_that_has_gone_stale_is_verified_whenever_the_reminder_was() {
+    let (mut a, tables) = shared();
+    tables.learn(B, MAC_B);
+    let send = |a: &Station| {
+        let path = a.path("0.0.0.0:1", "10.0.0.2:2");
+        a.send(&path, b"x").unwrap();
+    };
+    send(&a);
+    tables.asked();
+    a.wait(Duration::from_millis(200));
+    send(&a);
+    assert!(tables.asked().is_empty());
+    tables.stale.store(true, Ordering::Relaxed);
+    send(&a);
+    send(&a);
+    assert_eq!(tables.asked(), [IpAddr::from(B)]);
+    tables.stale.store(false, Ordering::Relaxed);
+    a.wait(Duration::from_secs(9));
+    send(&a);
+    assert!(tables.asked().is_empty());
 }
 
 #[test]

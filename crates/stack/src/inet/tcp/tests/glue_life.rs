@@ -269,6 +269,24 @@ fn segments_of_no_connection_are_refused_by_the_book() {
 }
 
 #[test]
+fn a_listener_answers_a_syn_and_an_acknowledgment_and_nothing_else() {
+    let mut net = Net::new();
+    let _server = net.listen(B, "10.0.0.2:81", ListenOptions::default());
+    let answer = |flags| {
+        let segment = Segment { seq: Seq(1000), ack: Seq(77), flags, ..Segment::default() };
+        net.inject(B, "10.0.0.1:9", "10.0.0.2:81", &segment);
+        net.segments(B).pop().map(|sent| sent.header.flags)
+    };
+    for dropped in [Flags::default(), Flags::FIN, Flags::FIN | Flags::PSH, Flags::SYN | Flags::FIN]
+    {
+        assert_eq!(answer(dropped), None, "{dropped:?}");
+    }
+    assert_eq!(answer(Flags::ACK), Some(Flags::RST));
+    assert_eq!(answer(Flags::SYN | Flags::ACK), Some(Flags::RST));
+    assert_eq!(answer(Flags::SYN), Some(Flags::SYN | Flags::ACK));
+}
+
+#[test]
 fn a_connection_with_ourselves_needs_no_wire_and_no_recursion() {
     let mut net = Net::new();
     let server = net.listen(A, "127.0.0.1:80", ListenOptions::default());
