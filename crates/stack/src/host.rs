@@ -13,7 +13,7 @@ use crate::{
 };
 use std::{
     fmt, io,
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicU32, Ordering},
@@ -383,6 +383,13 @@ impl Host {
     /// What inet has counted, by the names of `nstat`.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         self.inner.inet.counters()
+    }
+
+    /// Whether bind(2) would find the port of `local` in use by sockets of this host, connections included that a
+    /// listener has left behind. Of `options`, those about sharing the port count. What the kernel's sockets have is
+    /// the kernel's to say.
+    pub fn is_tcp_port_taken(&self, local: SocketAddr, options: &tcp::ListenOptions) -> bool {
+        self.inner.inet.tcp_is_taken(local, options)
     }
 
     /// How many firewall rules of the kernel were in force when this host was built that packets to and from

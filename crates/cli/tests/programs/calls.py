@@ -203,6 +203,69 @@ def a_port_that_is_taken_is_refused():
     fails(errno.ENOTCONN, two.recv, 1)
     fails(errno.ENOTCONN, one.recv, 1)
 
+def a_port_with_connections_is_taken():
+    listener = socket.socket()
+    listener.bind(("", 0))
+    listener.listen(8)
+    port = listener.getsockname()[1]
+    order("connect %d" % port)
+    stream, _ = listener.accept()
+    listener.close()
+    fails(errno.EADDRINUSE, socket.socket().bind, ("", port))
+    fails(errno.EADDRINUSE, socket.socket().bind, (HERE, port))
+    stream.close()
+    # Its TIME_WAIT, too.
+    fails(errno.EADDRINUSE, socket.socket().bind, ("", port))
+
+def who_could_not_connect_may_listen():
+    listener = socket.socket()
+    listener.bind(("", 0))
+    fails(errno.ECONNREFUSED, listener.connect, (PEER, 1))
+    listener.listen(8)
+    order("connect %d" % listener.getsockname()[1])
+    echoed(listener.accept()[0], b"after all")
+
+def a_connection_is_as_its_listener():
+    listener = socket.socket()
+    listener.bind(("", 0))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 3))
+    listener.listen(8)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, 300_000))
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
+    order("connect %d" % listener.getsockname()[1])
+    stream, _ = listener.accept()
+    assert is_kernels(listener.getsockname()[1]) != IN_STACK
+    assert stream.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8) == struct.pack("ii", 1, 3)
+    assert stream.getsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, 16) == struct.pack("ll", 0, 300_000)
+    assert stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).strip(b"\0") == b"reno"
+
+def a_socket_of_ipv6_alone_does_not_reach_ipv4():
+    mapped = ("::ffff:" + PEER, 7000)
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+        ours = socket.socket(socket.AF_INET6, kind)
+        ours.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        fails(errno.ENETUNREACH, ours.connect, mapped)
+    ours = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+    ours.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    ours.bind(("::", 0))
+    ours.setblocking(False)
+    fails(errno.EAGAIN, ours.recv, 1)
+    fails(errno.ENETUNREACH, ours.sendto, b"x", mapped)
+    # The default, by RFC 3542.
+    ours.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, 9)
+    ours.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, -1)
+    assert ours.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS) == 0
+
+def a_datagram_to_no_family_is_of_ipv4():
+    import ctypes
+    ours, _ = datagrams()
+    ours.sendto(b"x", (PEER, 7000))
+    assert ours.recv(10) == b"x"
+    address = struct.pack("=H", socket.AF_UNSPEC) + struct.pack("!H4s8x", 7000, socket.inet_aton(PEER))
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.sendto(ours.fileno(), b"y", 1, 0, address, len(address)) == 1, ctypes.get_errno()
+    assert ours.recv(10) == b"y"
+
 def connecting_says_why_not():
     for _ in range(2):
         ours = socket.socket()

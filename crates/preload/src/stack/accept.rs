@@ -61,7 +61,7 @@ pub unsafe fn accept4(
     if flags & !FLAGS != 0 {
         return answer(Err(error(libc::EINVAL)));
     }
-    let accepted = accept_from(&inside, &file, listener, flags);
+    let accepted = accept_from(&inside, &file, fd, listener, flags);
     if let Ok((new, remote)) = &accepted
         // SAFETY: the caller's contract.
         && let Err(wrong) = unsafe { address::write_if_asked(*remote, file.domain, addr, len) }
@@ -79,6 +79,7 @@ pub unsafe fn accept4(
 fn accept_from(
     inside: &Inside,
     file: &File,
+    fd: c_int,
     listener: &TcpListener,
     flags: c_int,
 ) -> io::Result<(c_int, Option<SocketAddr>)> {
@@ -92,7 +93,7 @@ fn accept_from(
             let nonblocking = flags & libc::SOCK_NONBLOCK != 0;
             // It cannot fail.
             let _ = stream.set_nonblocking(nonblocking);
-            let file = file.accepted(stream, remote);
+            let file = file.accepted(fd, stream, remote);
             file.set_nonblocking(nonblocking);
             let fd = number.take(flags);
             if fds::set(fd, Ref::new(file)) {

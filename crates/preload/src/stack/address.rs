@@ -48,6 +48,33 @@ pub unsafe fn read(from: *const sockaddr, len: socklen_t) -> io::Result<SocketAd
     }
 }
 
+/// As [`read`], of whom a datagram is sent to: to a socket of IPv4 no family is its own (`udp_sendmsg`).
+///
+/// # Errors
+/// As [`read`].
+///
+/// # Safety
+/// That of [`read`].
+pub unsafe fn read_of(
+    domain: c_int,
+    from: *const sockaddr,
+    len: socklen_t,
+) -> io::Result<SocketAddr> {
+    // SAFETY: the caller's contract.
+    let read = unsafe { self::read(from, len) };
+    let fits = (size_of::<libc::sockaddr_in>()..=LONGEST).contains(&(len as usize));
+    // SAFETY: the caller's contract.
+    let is_of_none = !from.is_null() && unsafe { !names_family(from, len) };
+    if domain != libc::AF_INET || !fits || !is_of_none {
+        return read;
+    }
+    // SAFETY: it is not null, and long enough; any bytes make one.
+    let mut named = unsafe { from.cast::<libc::sockaddr_in>().read_unaligned() };
+    named.sin_family = libc::AF_INET as libc::sa_family_t;
+    // SAFETY: an address of our own.
+    unsafe { self::read((&raw const named).cast(), size_of_val(&named) as socklen_t) }
+}
+
 /// What a call takes at most (`move_addr_to_kernel`).
 pub const LONGEST: usize = size_of::<sockaddr_storage>();
 

@@ -48,6 +48,9 @@ pub struct File {
     backlog: AtomicI32,
     /// What `SOL_SOCKET` and `IP` options say about what recvmsg(2) tells: of [`super::control`].
     pub tells: AtomicU32,
+    /// Options that are no one number were set: a linger, a limit for sending, a congestion control. What it accepts
+    /// has them from its companion.
+    has_more: AtomicBool,
     /// Options set before it came to life: level, name, value.
     set: Mutex<Vec<(c_int, c_int, c_int)>>,
     /// The multicast groups it is in on the chosen interface.
@@ -103,6 +106,7 @@ impl File {
             early: AtomicBool::new(false),
             backlog: AtomicI32::new(-1),
             tells: AtomicU32::new(0),
+            has_more: AtomicBool::new(false),
             set: Mutex::default(),
             groups: Mutex::default(),
             making: Mutex::default(),
@@ -133,12 +137,17 @@ impl File {
         self.epoll.as_ref()
     }
 
-    /// Of a connection from `remote` that was accepted here.
-    pub fn accepted(&self, stream: TcpStream, remote: SocketAddr) -> File {
+    /// Of a connection from `remote` that was accepted here, by `fd`.
+    pub fn accepted(&self, fd: c_int, stream: TcpStream, remote: SocketAddr) -> File {
         let file = File::new(Protocol::Tcp, self.domain);
         file.tells.store(self.tells.load(Ordering::Relaxed), Ordering::Relaxed);
         let local = stream.local_addr().ok();
         let live = file.live.get_or_init(|| Live::Stream(stream));
+        if self.has_more() {
+            options::set_timeout(live, libc::SO_SNDTIMEO, options::timeout(fd, libc::SO_SNDTIMEO));
+            options::take_linger(fd, live);
+            options::take_congestion(fd, live);
+        }
         // It is as its listener, but where a rule may know it by its addresses.
         if config::get().is_some_and(|config| !config.launch.policy.rules.is_empty()) {
             self.take_settings(live, (local, Some(remote)));
@@ -167,6 +176,7 @@ impl File {
         let file = File::new(self.protocol, self.domain);
         file.tells.store(self.tells.load(Ordering::Relaxed), Ordering::Relaxed);
         file.set_nonblocking(self.is_nonblocking());
+        file.has_more.store(self.has_more(), Ordering::Relaxed);
         // Not waited for: in a child of a fork nobody may be there to let go of it.
         if let Ok(set) = self.set.try_lock() {
             *lock(&file.set) = set.clone();
@@ -187,6 +197,15 @@ impl File {
         if let Some(live) = self.live.get() {
             live.set_nonblocking(on);
         }
+    }
+
+    fn has_more(&self) -> bool {
+        self.has_more.load(Ordering::Relaxed)
+    }
+
+    /// An option that is no one number was set.
+    pub fn set_more(&self) {
+        self.has_more.store(true, Ordering::Relaxed);
     }
 
     /// Whether connecting has failed.
@@ -333,6 +352,9 @@ impl File {
                 options::set_timeout(live, name, timeout);
             }
             options::take_linger(fd, live);
+            if self.has_more() {
+                options::take_congestion(fd, live);
+            }
             if let Live::Udp(udp) = live {
                 udp.set_groups(lock(&self.groups).clone());
             }

@@ -3,7 +3,7 @@
 use super::{
     address, answer, code, enter, error,
     file::{File, Live, begin_anew, companion, let_go},
-    host, own, place,
+    host, options, own, place,
 };
 use crate::{
     config,
@@ -12,7 +12,7 @@ use crate::{
     kernel, real,
 };
 use busypoll_policy::Protocol;
-use busypoll_stack::TcpStream;
+use busypoll_stack::{TcpStream, inet::tcp::ListenOptions};
 use libc::{c_int, sockaddr, socklen_t};
 use std::{
     io,
@@ -97,6 +97,13 @@ pub unsafe fn bind(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_t) 
         return answer(Err(error(refused)));
     }
     // SAFETY: the caller's contract.
+    if let Ok(local) = unsafe { address::read(addr, len) }
+        && let Some(_inside) = Inside::enter()
+        && is_taken(&file, fd, local)
+    {
+        return answer(Err(error(libc::EADDRINUSE)));
+    }
+    // SAFETY: the caller's contract.
     let bound = unsafe { real::bind(fd, addr, len) };
     if bound == 0
         && let Some((_inside, file)) = enter(file)
@@ -110,6 +117,25 @@ pub unsafe fn bind(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_t) 
         }
     }
     bound
+}
+
+/// Whether connections of ours stand in the way of a port, of which companions know nothing.
+fn is_taken(file: &File, fd: c_int, local: SocketAddr) -> bool {
+    let is_in_question = file.protocol == Protocol::Tcp && !file.is_kernels() && local.port() != 0;
+    let Some(host) = is_in_question.then(host::made).flatten() else { return false };
+    if self::local(fd).is_ok_and(|bound| bound.port() != 0) || !file.is_for_stack(Some(local), None)
+    {
+        return false;
+    }
+    let is_on = |name| options::is_on(fd, libc::SOL_SOCKET, name);
+    let sharing = ListenOptions {
+        reuse_address: is_on(libc::SO_REUSEADDR),
+        reuse_port: is_on(libc::SO_REUSEPORT),
+        only_v6: file.domain == libc::AF_INET6
+            && options::is_on(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
+        ..ListenOptions::default()
+    };
+    host.is_tcp_port_taken(local, &sharing)
 }
 
 /// Why a connection is not bound to `local`: of IPv4 the kernel looks at the address first (`__inet_bind`).
@@ -136,6 +162,7 @@ pub unsafe fn listen(file: Ref, fd: c_int, backlog: c_int) -> c_int {
     if listens == 0
         && let Some((_inside, file)) = enter(file)
     {
+        let file = if file.has_failed() { begin_anew(&file) } else { file };
         file.set_backlog(backlog.max(0));
         if let Some(Live::Listener(listener)) = file.live() {
             listener.set_backlog(backlog.max(0).cast_unsigned());

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{fds::Ref, real};
 use busypoll_stack::{TcpInfo, options as known};
-use libc::{c_int, c_void, socklen_t};
+use libc::{IPPROTO_TCP, TCP_CONGESTION, c_int, c_void, socklen_t};
 use std::{io, ptr, sync::atomic::Ordering, time::Duration};
 
 /// Sets an option that is one number.
@@ -93,6 +93,29 @@ pub fn take_linger(fd: c_int, live: &Live) {
     }
 }
 
+/// Takes `TCP_CONGESTION` over from the companion. What the kernel has and we have not: we keep to ours.
+pub fn take_congestion(fd: c_int, live: &Live) {
+    let Live::Stream(stream) = live else { return };
+    let mut text = [0u8; 16];
+    let mut len = size_of_val(&text) as socklen_t;
+    let to = (&raw mut text).cast();
+    // SAFETY: valid places for the answer.
+    let told = unsafe { real::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, to, &raw mut len) };
+    let name = text.split(|byte| *byte == 0).next().unwrap_or_default();
+    if told == 0 {
+        let _ = std::str::from_utf8(name).map(|name| stream.set_congestion(name));
+    }
+}
+
+/// `SO_REUSEADDR`, `SO_REUSEPORT` or another option of a companion that is on or off.
+pub fn is_on(fd: c_int, level: c_int, name: c_int) -> bool {
+    let mut on: c_int = 0;
+    let mut len = size_of_val(&on) as socklen_t;
+    // SAFETY: valid places for the answer.
+    let told = unsafe { real::getsockopt(fd, level, name, (&raw mut on).cast(), &raw mut len) };
+    told == 0 && on != 0
+}
+
 /// # Safety
 /// That of setsockopt(2).
 pub unsafe fn setsockopt(
@@ -156,16 +179,18 @@ fn took(file: &Ref, fd: c_int, level: c_int, name: c_int, value: &[u8]) -> io::R
             _ => Ok(()),
         };
     }
+    if let (libc::SOL_SOCKET, libc::SO_LINGER | libc::SO_SNDTIMEO) | (IPPROTO_TCP, TCP_CONGESTION) =
+        (level, name)
+    {
+        file.set_more();
+    }
     match (level, name, file.live()) {
         (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO, Some(live)) => {
             set_timeout(live, name, timeout(fd, name));
         }
         (libc::SOL_SOCKET, libc::SO_LINGER, Some(live)) => take_linger(fd, live),
-        (libc::IPPROTO_TCP, libc::TCP_CONGESTION, Some(Live::Stream(stream))) => {
-            let text = value.split(|byte| *byte == 0).next().unwrap_or_default();
-            // What the kernel has and we have not: we keep to ours.
-            let _ = std::str::from_utf8(text).map(|name| stream.set_congestion(name));
-        }
+        (IPPROTO_TCP, TCP_CONGESTION, Some(live)) => take_congestion(fd, live),
+        (IPPROTO_TCP, TCP_CONGESTION, None) => {}
         (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO | libc::SO_LINGER, None) => {}
         (_, _, live) => {
             let (name, number) = match buffer(level, name) {
@@ -218,7 +243,7 @@ pub unsafe fn getsockopt(
     }
     let Some(live) = file.live() else { return by_kernel() };
     match (level, name, live) {
-        (libc::IPPROTO_TCP, libc::TCP_INFO, Live::Stream(stream)) => match stream.info() {
+        (IPPROTO_TCP, libc::TCP_INFO, Live::Stream(stream)) => match stream.info() {
             Ok(info) => {
                 let peer = stream.peer_addr().map(|peer| peer.ip().to_canonical());
                 let headers = if peer.is_ok_and(|peer| peer.is_ipv6()) { 60 } else { 40 };
@@ -227,7 +252,7 @@ pub unsafe fn getsockopt(
             }
             Err(_) => by_kernel(),
         },
-        (libc::IPPROTO_TCP, libc::TCP_CONGESTION, Live::Stream(stream)) => {
+        (IPPROTO_TCP, TCP_CONGESTION, Live::Stream(stream)) => {
             let mut text = [0u8; 16];
             let name = stream.congestion().unwrap_or_default();
             text.iter_mut().zip(name.bytes()).for_each(|(to, from)| *to = from);

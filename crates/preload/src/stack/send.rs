@@ -31,7 +31,7 @@ impl Name {
             return Ok(None);
         }
         // SAFETY: the caller's word.
-        let to = unsafe { address::read(self.address, self.len) }?;
+        let to = unsafe { address::read_of(file.domain, self.address, self.len) }?;
         // A socket of IPv4 refuses others' addresses (`udp_sendmsg`).
         match file.domain == libc::AF_INET && to.is_ipv6() {
             true => Err(error(libc::EAFNOSUPPORT)),

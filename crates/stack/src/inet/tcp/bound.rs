@@ -30,14 +30,22 @@ impl Inet {
         local: SocketAddr,
         options: &ListenOptions,
     ) -> io::Result<TcpBound> {
-        let address = local.ip().to_canonical();
-        self.tcp_can_bind(address)?;
-        let kind = Kind::new(options.reuse_address, options.reuse_port);
-        let only_v6 = options.only_v6;
-        let named = Claim { address, port: local.port(), only_v6, kind, chosen: false };
-        let claim = self.tcp_claim(&mut lock(&self.tcp.claims), named, None)?;
+        self.tcp_can_bind(local.ip().to_canonical())?;
+        let claim = self.tcp_claim(&mut lock(&self.tcp.claims), named(local, options), None)?;
         Ok(TcpBound { claim, inet: self.clone() })
     }
+
+    /// Whether [`tcp_bind`](Inet::tcp_bind) would find the port in use.
+    pub(crate) fn tcp_is_taken(&self, local: SocketAddr, options: &ListenOptions) -> bool {
+        lock(&self.tcp.claims).conflict(&named(local, options))
+    }
+}
+
+/// The claim of who binds to `local`.
+fn named(local: SocketAddr, options: &ListenOptions) -> Claim {
+    let kind = Kind::new(options.reuse_address, options.reuse_port);
+    let (address, port) = (local.ip().to_canonical(), local.port());
+    Claim { address, port, only_v6: options.only_v6, kind, chosen: false }
 }
 
 impl TcpBound {

@@ -130,6 +130,8 @@ impl Values {
             (IPPROTO_IP, IP_TTL) | (IPPROTO_IPV6, IPV6_UNICAST_HOPS) => {
                 self.path.ttl = within(1, 255)? as u8;
             }
+            // RFC 3542 section 6.5: "use kernel default".
+            (IPPROTO_IPV6, IPV6_TCLASS) if value == -1 => self.path.tos = 0,
             // ECN is TCP's own business (`do_ip_setsockopt`).
             (IPPROTO_IP, IP_TOS) | (IPPROTO_IPV6, IPV6_TCLASS) => self.path.tos = value as u8 & !3,
             (IPPROTO_IPV6, IPV6_V6ONLY) => self.only_v6 = on,

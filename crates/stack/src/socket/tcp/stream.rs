@@ -20,7 +20,7 @@ use crate::{
     socket::{
         NOBODY,
         common::{common_options, timeouts},
-        each, nobody,
+        each, is_mapped, nobody,
         options::errno,
         readiness::{Events, Watch},
         source::{Sealed, Socket, Source},
@@ -428,7 +428,12 @@ impl Inner {
         }
         // What the attempt before has left is not of this one.
         self.endpoint.stands(self.endpoint.moment(), Ready::default());
-        let options = lock(&self.values).connect();
+        let values = lock(&self.values);
+        if values.only_v6 && is_mapped(remote) {
+            return Err(errno(libc::ENETUNREACH));
+        }
+        let options = values.connect();
+        drop(values);
         let endpoint = self.endpoint.clone();
         let mut pass = pass();
         let begun = match bound.as_deref() {

@@ -88,6 +88,8 @@ impl Options {
             (IPPROTO_IP, IP_TTL) | (IPPROTO_IPV6, IPV6_UNICAST_HOPS) => {
                 self.ttl.store(within(1..=255)?, Relaxed);
             }
+            // RFC 3542 section 6.5: "use kernel default".
+            (IPPROTO_IPV6, IPV6_TCLASS) if value == -1 => self.tos.store(0, Relaxed),
             // Linux takes the lowest byte of whatever it is given.
             (IPPROTO_IP, IP_TOS) | (IPPROTO_IPV6, IPV6_TCLASS) => {
                 self.tos.store(value as u8, Relaxed);

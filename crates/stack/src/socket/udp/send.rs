@@ -4,7 +4,7 @@ use super::{Inner, UdpSocket};
 use crate::{
     inet::{Inet, Path, SendError},
     napi::{Driver, Pass},
-    socket::{NOBODY, options::errno, waiting::Bed},
+    socket::{NOBODY, is_mapped, options::errno, waiting::Bed},
     sync::lock,
     time::{self, Instant},
 };
@@ -210,6 +210,9 @@ impl Inner {
             let remote = to.or(bound.remote).ok_or_else(|| errno(libc::EDESTADDRREQ))?;
             Ok((bound.inet.local(), remote))
         })?;
+        if self.endpoint.options.bind().only_v6 && is_mapped(remote) {
+            return Err(errno(libc::ENETUNREACH));
+        }
         let queue = self.endpoint.context().map_or(0, |context| context.queue());
         let options = self.endpoint.options.path();
         match self.host.inet().path(local, remote, queue, options, time::now()) {
