@@ -333,6 +333,32 @@ fn a_firewall_is_not_passed_by_without_leave() {
     assert!(said.lines().count() == 1 && said.contains("(nftables: 1 rule)"), "{said}");
 }
 
+/// Who has written over its environment is known by the mark of its own run, and is not taken for one of another.
+#[test]
+fn a_guard_ends_with_its_run_whoever_else_has_hidden_his() {
+    needs_root!();
+    needs!(program "python3");
+    let lab = Lab::builder().build().unwrap();
+    const HIDES: &str = "import time\n\
+        start, end = map(int, open('/proc/self/stat').read().rsplit(')', 1)[1].split()[47:49])\n\
+        memory = open('/proc/self/mem', 'r+b', buffering=0)\n\
+        memory.seek(start)\n\
+        memory.write(bytes(end - start))\n\
+        print('ready', flush=True)\n\
+        time.sleep(600)";
+    let mut other = lab.client.command(BUSYPOLL);
+    let _other = Running::start(other.args(["run", "--", "python3", "-c", HIDES]));
+    let dev = ["run", "--plane", "stack", "--dev", lab.server.interface(), "--strict", "--"];
+    let mut hidden = lab.server.command(BUSYPOLL);
+    let hidden = Running::start(hidden.args(dev).args(["python3", "-c", HIDES]));
+    let begins = || on(&lab.server, &[&dev[..], &["true"]].concat()).status.success();
+    // More than a look of the guard's.
+    thread::sleep(Duration::from_millis(1500));
+    assert!(!begins());
+    drop(hidden);
+    wait_until("the interface is free", begins);
+}
+
 /// Data and the end, as the kernel would have seen to.
 #[test]
 fn who_ends_by_itself_has_its_last_word() {

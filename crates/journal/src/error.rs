@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 pub enum Error {
     /// There is no directory to keep journals in.
     #[error(
-        "no directory for the journal of changes: /run/busypoll needs root, and XDG_RUNTIME_DIR is not \
-         set; name a directory of yours in BUSYPOLL_STATE"
+        "no directory for the journal of changes: /run/busypoll needs root and a /run that can be written, and \
+         XDG_RUNTIME_DIR is not set; name a directory of yours in BUSYPOLL_STATE"
     )]
     NoDirectory,
     /// Another command, started elsewhere, would look for the journal elsewhere.

@@ -12,7 +12,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{io, ptr};
 
-use rustix::fs::OFlags;
+use rustix::fs::{FallocateFlags, OFlags, fallocate};
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 
 use crate::ticks::{Pace, is_ahead};
@@ -67,8 +68,12 @@ impl Spinners {
             made => made?,
         };
         check(&file)?;
-        // Growing what is there to its own size changes nothing.
-        file.set_len(BYTES as u64)
+        // Growing what is there to its own size changes nothing. Memory that turned out to be missing only when it is
+        // first touched would end the program that touches it (SIGBUS).
+        match fallocate(&file, FallocateFlags::empty(), 0, BYTES as u64) {
+            Err(Errno::OPNOTSUPP) => file.set_len(BYTES as u64),
+            allocated => Ok(allocated?),
+        }
     }
 
     /// Maps a table that [`Spinners::create`] made.

@@ -36,7 +36,7 @@ pub mod text;
 pub mod units;
 
 pub use file::{FileError, Mistake};
-pub use launch::{Launch, Profile};
+pub use launch::{Launch, Profile, mark};
 pub use matcher::{Match, Network, Ports, Protocol};
 pub use rules::{Policy, Rule};
 pub use say::say;

@@ -15,7 +15,7 @@ use crate::{
     say::Once,
     signals,
 };
-use busypoll_policy::{Plane, Settings};
+use busypoll_policy::{Plane, Settings, mark};
 use busypoll_stack::{
     Host,
     lease::{self, Answer},
@@ -24,12 +24,17 @@ use busypoll_stack::{
     process, spin, thread,
 };
 use libc::{c_int, pid_t};
-use rustix::process::{Pid, getpid};
+use rustix::{
+    fs::{MemfdFlags, memfd_create},
+    mm::{MapFlags, ProtFlags, mmap},
+    process::{Pid, getpid},
+};
 use std::{
     cell::RefCell,
     collections::HashMap,
     fmt, io, mem,
     os::fd::{FromRawFd, IntoRawFd, OwnedFd},
+    ptr,
     sync::{Arc, Mutex, MutexGuard},
 };
 
@@ -192,8 +197,19 @@ pub fn prepare(config: &Config) {
         return;
     }
     harm::prepare(config);
+    if let Some(guard) = &config.launch.guard {
+        // Without it the guard knows the process by its environment alone.
+        let _ = leave_mark(mark(guard));
+    }
     // SAFETY: three functions that live as long as the library, which is never unloaded.
     unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+}
+
+/// Maps nothing, under a name, for as long as the process lives.
+fn leave_mark(name: &str) -> rustix::io::Result<()> {
+    let file = memfd_create(name, MemfdFlags::CLOEXEC)?;
+    // SAFETY: a new mapping, of no memory in use; nobody may touch it.
+    unsafe { mmap(ptr::null_mut(), 1, ProtFlags::empty(), MapFlags::SHARED, &file, 0) }.map(drop)
 }
 
 extern "C" fn before() {

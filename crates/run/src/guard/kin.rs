@@ -1,11 +1,13 @@
 //! Whether anybody of a run is left: processes are known by the environment they were started with, which daemons keep
-//! that have left their session, their parent and their descriptors behind.
+//! that have left their session, their parent and their descriptors behind, or by the mark that our library makes.
 
 use std::fs;
 use std::path::Path;
 
-/// Whether a process lives that was started with `text` in its environment. One that has written over its
-/// environment, as nginx does to give itself a title, is taken for one if it has our library.
+use busypoll_policy::mark;
+
+/// Whether a process lives that was started with `text` in its environment, the address of its guard, or that has
+/// written over its environment and has the mark.
 pub(super) fn is_left(text: &str) -> bool {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let is_process = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
@@ -20,6 +22,5 @@ fn is_of(process: &Path, text: &str) -> bool {
         let read = fs::read(process.join(file)).unwrap_or_default();
         read.windows(text.len()).any(|part| part == text.as_bytes())
     };
-    has("environ", text)
-        || !has("environ", "BUSYPOLL_RUN=") && has("maps", "libbusypoll_preload.so")
+    has("environ", text) || has("maps", mark(text))
 }

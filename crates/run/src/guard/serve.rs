@@ -22,6 +22,9 @@ const AGAIN: Duration = Duration::from_millis(600);
 /// How often it is looked whether anybody of the run is left, once the program has gone.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// When it is looked again if nobody was: one that is just being executed has no environment for a moment.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
 /// So many may have connected and said nothing: of this user and root together, and of all others. Whoever comes next
 /// takes the place of who has waited longest, who has had the time to say it.
 const SILENT: usize = 16;
@@ -78,8 +81,10 @@ impl Guard {
     /// Until nobody of the run is left.
     pub(super) fn serve(mut self) {
         let mut watched = Watched::default();
+        let mut was_alone = false;
         loop {
-            let program_has_gone = self.wait(&watched);
+            let look = if was_alone { LOOK_AGAIN } else { LOOK };
+            let program_has_gone = self.wait(&watched, look);
             self.see_to_owner(&mut watched);
             self.see_to_again(&mut watched);
             if let Some(held) = self.interface.held() {
@@ -87,14 +92,16 @@ impl Guard {
             }
             self.see_to_askers(&mut watched);
             let idle = watched.owner.is_none() && watched.again.is_none();
-            if program_has_gone && idle && !kin::is_left(&self.address) {
+            let is_alone = program_has_gone && idle && !kin::is_left(&self.address);
+            if is_alone && was_alone {
                 return;
             }
+            was_alone = is_alone;
         }
     }
 
-    /// Until there is something to see to; whether the program has gone.
-    fn wait(&self, watched: &Watched) -> bool {
+    /// Until there is something to see to, or for the time `look` once the program has gone; whether it has.
+    fn wait(&self, watched: &Watched, look: Duration) -> bool {
         let has_gone = is_readable(self.program.as_fd());
         let mut fds = Vec::new();
         if !watched.no_room {
@@ -112,10 +119,10 @@ impl Guard {
         let due = again.into_iter().chain(watched.asking.iter().map(|asker| asker.until)).min();
         let due = due.map(|at| at.saturating_duration_since(Instant::now()));
         let room = watched.no_room.then_some(NO_ROOM);
-        let look = (has_gone && watched.owner.is_none()).then_some(LOOK);
+        let look = (has_gone && watched.owner.is_none()).then_some(look);
         let limit = due.into_iter().chain(look).chain(room).min();
         poll_for(&fds, limit);
-        has_gone
+        is_readable(self.program.as_fd())
     }
 
     /// Lets in who asks, and answers who has said what. Anybody on this machine may connect, as often as he likes.

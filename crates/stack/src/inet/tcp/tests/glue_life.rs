@@ -270,7 +270,7 @@ fn segments_of_no_connection_are_refused_by_the_book() {
 
 #[test]
 fn a_listener_answers_a_syn_and_an_acknowledgment_and_nothing_else() {
-    let mut net = Net::new();
+    let net = Net::new();
     let _server = net.listen(B, "10.0.0.2:81", ListenOptions::default());
     let answer = |flags| {
         let segment = Segment { seq: Seq(1000), ack: Seq(77), flags, ..Segment::default() };
