@@ -60,19 +60,17 @@ pub unsafe fn read_of(
     from: *const sockaddr,
     len: socklen_t,
 ) -> io::Result<SocketAddr> {
-    // SAFETY: the caller's contract.
-    let read = unsafe { self::read(from, len) };
     let fits = (size_of::<libc::sockaddr_in>()..=LONGEST).contains(&(len as usize));
-    // SAFETY: the caller's contract.
-    let is_of_none = !from.is_null() && unsafe { !names_family(from, len) };
-    if domain != libc::AF_INET || !fits || !is_of_none {
-        return read;
+    // SAFETY: the caller's contract, here and below.
+    if domain != libc::AF_INET || !fits || from.is_null() || unsafe { names_family(from, len) } {
+        // SAFETY: the caller's contract.
+        return unsafe { read(from, len) };
     }
     // SAFETY: it is not null, and long enough; any bytes make one.
     let mut named = unsafe { from.cast::<libc::sockaddr_in>().read_unaligned() };
     named.sin_family = libc::AF_INET as libc::sa_family_t;
     // SAFETY: an address of our own.
-    unsafe { self::read((&raw const named).cast(), size_of_val(&named) as socklen_t) }
+    unsafe { read((&raw const named).cast(), size_of_val(&named) as socklen_t) }
 }
 
 /// What a call takes at most (`move_addr_to_kernel`).

@@ -144,9 +144,7 @@ impl File {
         let local = stream.local_addr().ok();
         let live = file.live.get_or_init(|| Live::Stream(stream));
         if self.has_more() {
-            options::set_timeout(live, libc::SO_SNDTIMEO, options::timeout(fd, libc::SO_SNDTIMEO));
-            options::take_linger(fd, live);
-            options::take_congestion(fd, live);
+            self.take_over(fd, live);
         }
         // It is as its listener, but where a rule may know it by its addresses.
         if config::get().is_some_and(|config| !config.launch.policy.rules.is_empty()) {
@@ -346,15 +344,7 @@ impl File {
         let made = make(&host).inspect(|live| {
             live.set_nonblocking(self.is_nonblocking());
             self.take_settings(live, ends);
-            for (name, timeout) in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO]
-                .map(|name| (name, options::timeout(fd, name)))
-            {
-                options::set_timeout(live, name, timeout);
-            }
-            options::take_linger(fd, live);
-            if self.has_more() {
-                options::take_congestion(fd, live);
-            }
+            self.take_over(fd, live);
             if let Live::Udp(udp) = live {
                 udp.set_groups(lock(&self.groups).clone());
             }
@@ -372,6 +362,17 @@ impl File {
                 self.give_up();
                 None
             }
+        }
+    }
+
+    /// Gives `live` what the companion `fd` has of the options that are no one number.
+    fn take_over(&self, fd: c_int, live: &Live) {
+        for name in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
+            options::set_timeout(live, name, options::timeout(fd, name));
+        }
+        options::take_linger(fd, live);
+        if self.has_more() {
+            options::take_congestion(fd, live);
         }
     }
 

@@ -9,7 +9,7 @@ use super::{
 use crate::{fds::Ref, real};
 use busypoll_stack::{TcpInfo, options as known};
 use libc::{IPPROTO_TCP, TCP_CONGESTION, c_int, c_void, socklen_t};
-use std::{io, ptr, sync::atomic::Ordering, time::Duration};
+use std::{io, mem::MaybeUninit, ptr, sync::atomic::Ordering, time::Duration};
 
 /// Sets an option that is one number.
 ///
@@ -32,14 +32,24 @@ fn buffer(level: c_int, name: c_int) -> Option<c_int> {
     }
 }
 
+/// What a companion says of an option that is a `T`.
+///
+/// # Safety
+/// Any bytes make a `T`.
+unsafe fn ask<T>(fd: c_int, level: c_int, name: c_int) -> Option<T> {
+    let mut value = MaybeUninit::<T>::zeroed();
+    let mut len = size_of::<T>() as socklen_t;
+    // SAFETY: valid places for the answer.
+    let told =
+        unsafe { real::getsockopt(fd, level, name, value.as_mut_ptr().cast(), &raw mut len) };
+    // SAFETY: zeroed, and any bytes make one.
+    (told == 0).then(|| unsafe { value.assume_init() })
+}
+
 /// What the kernel has made of the size that `fd` was given for a buffer, which has bounds; not doubled.
 fn size_of_buffer(fd: c_int, name: c_int) -> Option<c_int> {
-    let mut doubled: c_int = 0;
-    let mut len = size_of_val(&doubled) as socklen_t;
-    let to = (&raw mut doubled).cast();
-    // SAFETY: valid places for the answer.
-    let told = unsafe { real::getsockopt(fd, libc::SOL_SOCKET, name, to, &raw mut len) };
-    (told == 0).then_some(doubled / 2)
+    // SAFETY: a number.
+    unsafe { ask::<c_int>(fd, libc::SOL_SOCKET, name) }.map(|doubled| doubled / 2)
 }
 
 fn get_number(live: &Live, level: c_int, name: c_int) -> io::Result<c_int> {
@@ -57,12 +67,8 @@ fn get_number(live: &Live, level: c_int, name: c_int) -> io::Result<c_int> {
 
 /// `SO_RCVTIMEO` or `SO_SNDTIMEO` of a companion.
 pub fn timeout(fd: c_int, name: c_int) -> Option<Duration> {
-    let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
-    let mut len = size_of_val(&time) as socklen_t;
-    let to = (&raw mut time).cast();
-    // SAFETY: valid places for the answer.
-    let told = unsafe { real::getsockopt(fd, libc::SOL_SOCKET, name, to, &raw mut len) };
-    if told == 0 { span(time) } else { None }
+    // SAFETY: two numbers.
+    unsafe { ask::<libc::timeval>(fd, libc::SOL_SOCKET, name) }.and_then(span)
 }
 
 /// Has calls on `live` wait as long as its companion's would.
@@ -82,11 +88,8 @@ pub fn set_timeout(live: &Live, name: c_int, timeout: Option<Duration>) {
 /// Takes `SO_LINGER` over from the companion.
 pub fn take_linger(fd: c_int, live: &Live) {
     let Live::Stream(stream) = live else { return };
-    let mut linger = libc::linger { l_onoff: 0, l_linger: 0 };
-    let mut len = size_of_val(&linger) as socklen_t;
-    let to = (&raw mut linger).cast();
-    // SAFETY: valid places for the answer.
-    if unsafe { real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, to, &raw mut len) } == 0 {
+    // SAFETY: two numbers.
+    if let Some(linger) = unsafe { ask::<libc::linger>(fd, libc::SOL_SOCKET, libc::SO_LINGER) } {
         let seconds = Duration::from_secs(linger.l_linger.unsigned_abs().into());
         // It cannot fail.
         let _ = stream.set_linger((linger.l_onoff != 0).then_some(seconds));
@@ -96,24 +99,17 @@ pub fn take_linger(fd: c_int, live: &Live) {
 /// Takes `TCP_CONGESTION` over from the companion. What the kernel has and we have not: we keep to ours.
 pub fn take_congestion(fd: c_int, live: &Live) {
     let Live::Stream(stream) = live else { return };
-    let mut text = [0u8; 16];
-    let mut len = size_of_val(&text) as socklen_t;
-    let to = (&raw mut text).cast();
-    // SAFETY: valid places for the answer.
-    let told = unsafe { real::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, to, &raw mut len) };
-    let name = text.split(|byte| *byte == 0).next().unwrap_or_default();
-    if told == 0 {
+    // SAFETY: bytes.
+    if let Some(text) = unsafe { ask::<[u8; 16]>(fd, IPPROTO_TCP, TCP_CONGESTION) } {
+        let name = text.split(|byte| *byte == 0).next().unwrap_or_default();
         let _ = std::str::from_utf8(name).map(|name| stream.set_congestion(name));
     }
 }
 
 /// `SO_REUSEADDR`, `SO_REUSEPORT` or another option of a companion that is on or off.
 pub fn is_on(fd: c_int, level: c_int, name: c_int) -> bool {
-    let mut on: c_int = 0;
-    let mut len = size_of_val(&on) as socklen_t;
-    // SAFETY: valid places for the answer.
-    let told = unsafe { real::getsockopt(fd, level, name, (&raw mut on).cast(), &raw mut len) };
-    told == 0 && on != 0
+    // SAFETY: a number.
+    unsafe { ask::<c_int>(fd, level, name) }.is_some_and(|on| on != 0)
 }
 
 /// # Safety

@@ -81,10 +81,9 @@ impl Guard {
     /// Until nobody of the run is left.
     pub(super) fn serve(mut self) {
         let mut watched = Watched::default();
-        let mut was_alone = false;
+        let (mut program_has_gone, mut look) = (false, LOOK);
         loop {
-            let look = if was_alone { LOOK_AGAIN } else { LOOK };
-            let program_has_gone = self.wait(&watched, look);
+            program_has_gone = self.wait(&watched, program_has_gone.then_some(look));
             self.see_to_owner(&mut watched);
             self.see_to_again(&mut watched);
             if let Some(held) = self.interface.held() {
@@ -93,23 +92,22 @@ impl Guard {
             self.see_to_askers(&mut watched);
             let idle = watched.owner.is_none() && watched.again.is_none();
             let is_alone = program_has_gone && idle && !kin::is_left(&self.address);
-            if is_alone && was_alone {
+            if is_alone && look == LOOK_AGAIN {
                 return;
             }
-            was_alone = is_alone;
+            look = if is_alone { LOOK_AGAIN } else { LOOK };
         }
     }
 
-    /// Until there is something to see to, or for the time `look` once the program has gone; whether it has.
-    fn wait(&self, watched: &Watched, look: Duration) -> bool {
-        let has_gone = is_readable(self.program.as_fd());
+    /// Until there is something to see to, or for the time `look` if the program has gone; whether it has by then.
+    fn wait(&self, watched: &Watched, look: Option<Duration>) -> bool {
         let mut fds = Vec::new();
         if !watched.no_room {
             fds.push(self.listener.as_fd());
             fds.extend(self.interface.held().map(AsFd::as_fd));
         }
         // Once it has gone that is no news any more.
-        fds.extend((!has_gone).then_some(self.program.as_fd()));
+        fds.extend(look.is_none().then_some(self.program.as_fd()));
         if let Some(owner) = &watched.owner {
             fds.push(owner.connection.as_fd());
             fds.extend(owner.process.as_ref().map(AsFd::as_fd));
@@ -119,7 +117,7 @@ impl Guard {
         let due = again.into_iter().chain(watched.asking.iter().map(|asker| asker.until)).min();
         let due = due.map(|at| at.saturating_duration_since(Instant::now()));
         let room = watched.no_room.then_some(NO_ROOM);
-        let look = (has_gone && watched.owner.is_none()).then_some(look);
+        let look = look.filter(|_| watched.owner.is_none());
         let limit = due.into_iter().chain(look).chain(room).min();
         poll_for(&fds, limit);
         is_readable(self.program.as_fd())

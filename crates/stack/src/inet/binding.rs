@@ -197,14 +197,17 @@ impl Binding {
         Ok(())
     }
 
+    /// Whether `address` is of IPv4, where a socket of IPv6 alone does not come (RFC 3493 section 5.3).
+    pub(crate) fn is_beyond(&self, address: SocketAddr) -> bool {
+        self.bound.is_ipv6() && self.options.only_v6 && unmapped(address).is_ipv4()
+    }
+
     /// An address as this socket shows it.
     fn shown(&self, address: SocketAddr) -> io::Result<SocketAddr> {
         match (self.bound, address) {
             (IpAddr::V4(_), SocketAddr::V6(_)) => Err(SendError::Family.into()),
             (IpAddr::V4(_), v4) => Ok(v4),
-            (IpAddr::V6(_), address) if self.options.only_v6 && unmapped(address).is_ipv4() => {
-                Err(SendError::NoRoute.into())
-            }
+            (IpAddr::V6(_), address) if self.is_beyond(address) => Err(SendError::NoRoute.into()),
             (IpAddr::V6(_), address) => Ok(mapped(address)),
         }
     }

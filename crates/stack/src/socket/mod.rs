@@ -42,11 +42,6 @@ fn nobody(like: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Whether it stands for an address of IPv4, where a socket of IPv6 alone does not come (RFC 3493 section 5.3).
-fn is_mapped(address: SocketAddr) -> bool {
-    matches!(address, SocketAddr::V6(v6) if v6.ip().to_ipv4_mapped().is_some())
-}
-
 /// The first of `addresses` that `attempt` succeeds with.
 fn each(
     addresses: impl ToSocketAddrs,

@@ -215,11 +215,8 @@ impl<'a> Walk<'a> {
             }
             if matches!(kind, PAD1 | PADN) {
                 // "The Option Data consists of N-2 zero-valued octets": what else is there was meant to go unseen.
-                if self
-                    .packet
-                    .get(at + 2..at + len)
-                    .is_some_and(|data| data.iter().any(|b| *b != 0))
-                {
+                let mut data = self.packet.get(at..at + len).unwrap_or_default().iter().skip(2);
+                if data.any(|byte| *byte != 0) {
                     return Err(Error::BadExtension.into());
                 }
                 padding += len;

@@ -20,7 +20,7 @@ use crate::{
     socket::{
         NOBODY,
         common::{common_options, timeouts},
-        each, is_mapped, nobody,
+        each, nobody,
         options::errno,
         readiness::{Events, Watch},
         source::{Sealed, Socket, Source},
@@ -429,7 +429,8 @@ impl Inner {
         // What the attempt before has left is not of this one.
         self.endpoint.stands(self.endpoint.moment(), Ready::default());
         let values = lock(&self.values);
-        if values.only_v6 && is_mapped(remote) {
+        // A socket of IPv6 alone does not come to IPv4 (RFC 3493 section 5.3).
+        if values.only_v6 && remote.is_ipv6() && remote.ip().to_canonical().is_ipv4() {
             return Err(errno(libc::ENETUNREACH));
         }
         let options = values.connect();

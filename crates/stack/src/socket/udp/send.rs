@@ -4,7 +4,7 @@ use super::{Inner, UdpSocket};
 use crate::{
     inet::{Inet, Path, SendError},
     napi::{Driver, Pass},
-    socket::{NOBODY, is_mapped, options::errno, waiting::Bed},
+    socket::{NOBODY, options::errno, waiting::Bed},
     sync::lock,
     time::{self, Instant},
 };
@@ -208,11 +208,11 @@ impl Inner {
     fn find_way(&self, to: Option<SocketAddr>, ways: &mut Ways) -> io::Result<Option<usize>> {
         let (local, remote) = self.with_binding(to.unwrap_or(NOBODY), |bound| {
             let remote = to.or(bound.remote).ok_or_else(|| errno(libc::EDESTADDRREQ))?;
-            Ok((bound.inet.local(), remote))
+            match bound.inet.is_beyond(remote) {
+                true => Err(SendError::NoRoute.into()),
+                false => Ok((bound.inet.local(), remote)),
+            }
         })?;
-        if self.endpoint.options.bind().only_v6 && is_mapped(remote) {
-            return Err(errno(libc::ENETUNREACH));
-        }
         let queue = self.endpoint.context().map_or(0, |context| context.queue());
         let options = self.endpoint.options.path();
         match self.host.inet().path(local, remote, queue, options, time::now()) {
