@@ -171,7 +171,7 @@ static void *sends_once_it_is_taken(void *socket)
 }
 
 /* An error that ends recvmmsg after the first message is told by the next call. Who answers that nobody is there does
- * so a few times only, and then once a second. */
+ * so a few times only, and then once a second (`icmp_ratelimit`): after a second it does. */
 static void refused_later(void)
 {
     struct address nowhere = with_port(peer, 9);
@@ -182,6 +182,7 @@ static void refused_later(void)
     int s = udp();
 
     begin("recvmmsg and an error");
+    usleep(1100000);
     for (int i = 0; i < 2; i++)
         in[i].msg_hdr = (struct msghdr){ .msg_iov = &parts[i], .msg_iovlen = 1 };
     connect(s, SA(peer), peer.len);
