@@ -1,6 +1,6 @@
 """Socket calls of all kinds, against peer.py. A case says what it is by its name; it prints that name when it is
 over, and nothing else, whoever runs the sockets."""
-import array, errno, fcntl, os, signal, socket, struct, sys, termios, threading
+import array, errno, fcntl, os, signal, socket, struct, sys, termios, threading, time
 
 HERE, PEER = sys.argv[1], sys.argv[2]
 
@@ -239,6 +239,57 @@ def a_connection_is_as_its_listener():
     assert stream.getsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, 16) == struct.pack("ll", 0, 300_000)
     assert stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).strip(b"\0") == b"reno"
 
+def a_port_that_is_named_is_had_again_at_once():
+    port = 0
+    for _ in range(3):
+        ours = socket.socket()
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        ours.bind((HERE, port))
+        port = ours.getsockname()[1]
+        ours.connect((PEER, 7000))
+        assert is_kernels(port) != IN_STACK
+        echoed(ours, b"from here again")
+        # Who has ended it first is left with TIME_WAIT.
+        ours.shutdown(socket.SHUT_WR)
+        assert ours.recv(1) == b""
+        ours.close()
+
+def a_listener_may_wait_for_data():
+    listener = socket.socket()
+    listener.bind(("", 0))
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 2)
+    assert listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT) == 3
+    listener.listen(8)
+    begun = time.monotonic()
+    order("connect %d" % listener.getsockname()[1])
+    stream, _ = listener.accept()
+    # None has come.
+    assert time.monotonic() - begun > 1
+    echoed(stream, b"in vain")
+
+def data_may_be_sent_to_connect():
+    MSG_FASTOPEN = 0x2000_0000
+    ours = socket.socket()
+    assert ours.sendto(b"first", MSG_FASTOPEN, (PEER, 7000)) == 5
+    assert is_kernels(ours.getsockname()[1]) != IN_STACK
+    assert exactly(ours, 5) == b"first"
+    fails(errno.EISCONN, ours.sendto, b"again", MSG_FASTOPEN, (PEER, 7000))
+    fails(errno.EISCONN, ours.sendmsg, [b"again"], [], MSG_FASTOPEN, (PEER, 7000))
+    echoed(ours, b"as ever")
+
+def a_stream_tells_when_it_came():
+    stream = pair()
+    stream.setsockopt(socket.SOL_SOCKET, 35, 1)  # SO_TIMESTAMPNS
+    # What came before the kernel began to look at its clock has no time.
+    for _ in range(2):
+        time.sleep(0.05)
+        stream.sendall(b"when?")
+        data, told, _, _ = stream.recvmsg(100, 100)
+    (level, kind, at), = told
+    assert (data, level, kind) == (b"when?", socket.SOL_SOCKET, 35)
+    seconds, nanos = struct.unpack("ll", at)
+    assert 0 <= time.time() - (seconds + nanos / 1e9) < 60, at
+
 def a_socket_of_ipv6_alone_does_not_reach_ipv4():
     mapped = ("::ffff:" + PEER, 7000)
     for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
@@ -291,6 +342,7 @@ def connecting_says_why_not():
 
 def options_are_read_as_they_were_set():
     stream = pair()
+    assert stream.getsockopt(socket.IPPROTO_IP, 14) == 1500  # IP_MTU
     for level, name, value in [
         (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
         (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -320,6 +372,11 @@ def options_are_read_as_they_were_set():
     limit = struct.pack("ll", 0, 200_000)
     stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
     assert stream.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, 16) == limit
+    fails(errno.EAGAIN, stream.recv, 1)
+    # The newer number of SO_RCVTIMEO; and less than nothing is no time at all.
+    stream.setsockopt(socket.SOL_SOCKET, 66, struct.pack("ll", 0, 100_000))
+    assert stream.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, 16) == struct.pack("ll", 0, 100_000)
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", -1, 0))
     fails(errno.EAGAIN, stream.recv, 1)
 
 def a_file_is_sent_and_a_pipe_carries():

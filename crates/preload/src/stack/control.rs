@@ -5,7 +5,7 @@ use super::{
     address::{self, in_addr},
     place,
 };
-use busypoll_stack::{Message, time};
+use busypoll_stack::{Message, TcpStream, time};
 use libc::{c_int, cmsghdr, msghdr};
 use std::{
     net::{IpAddr, Ipv6Addr, SocketAddrV4, SocketAddrV6},
@@ -33,6 +33,9 @@ const SO_TIMESTAMPNS_NEW: c_int = 64;
 const SO_TIMESTAMPING_NEW: c_int = 65;
 /// include/uapi/linux/tcp.h; `TCP_CM_INQ` is the same.
 const TCP_INQ: c_int = 36;
+
+/// Those that ask when something came.
+const TIMES: u32 = TIMESTAMP | TIMESTAMP_NANOS | TIMESTAMPING;
 
 /// Those that IP's header answers.
 const OF_IP: u32 = PACKET_INFO
@@ -132,21 +135,8 @@ pub unsafe fn tell(
     message: &mut msghdr,
 ) -> c_int {
     let mut room = Room::of(message);
-    if tells & (TIMESTAMP | TIMESTAMP_NANOS | TIMESTAMPING) != 0 {
-        let at = arrival(datagram);
-        let seconds = at.as_secs() as libc::time_t;
-        let nanos = libc::timespec { tv_sec: seconds, tv_nsec: at.subsec_nanos().into() };
-        if tells & TIMESTAMP != 0 {
-            let micros = libc::timeval { tv_sec: seconds, tv_usec: at.subsec_micros().into() };
-            room.put(libc::SOL_SOCKET, libc::SO_TIMESTAMP, micros);
-        }
-        if tells & TIMESTAMP_NANOS != 0 {
-            room.put(libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, nanos);
-        }
-        if tells & TIMESTAMPING != 0 {
-            let none = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-            room.put(libc::SOL_SOCKET, libc::SO_TIMESTAMPING, [nanos, none, none]);
-        }
+    if tells & TIMES != 0 {
+        times(tells, time::now() - datagram.arrived, &mut room);
     }
     if tells & OVERFLOW != 0 && drops > 0 {
         room.put(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, drops as u32);
@@ -157,20 +147,48 @@ pub unsafe fn tell(
     room.end(message)
 }
 
-/// Tells of a stream, of which `unread` bytes more are there, what the program has asked for. Returns as [`tell`].
+/// Tells of a stream of which something was received, or its end, what the program has asked for. Returns as [`tell`].
 ///
 /// # Safety
 /// That of [`tell`].
 pub unsafe fn tell_of_stream(
     tells: u32,
-    unread: impl FnOnce() -> usize,
+    stream: &TcpStream,
+    received: bool,
     message: &mut msghdr,
 ) -> c_int {
     let mut room = Room::of(message);
+    // A stream has no packets: the time is that of the last that brought something.
+    if tells & TIMES != 0
+        && received
+        && let Ok(info) = stream.info()
+    {
+        times(tells, info.last_data_recv, &mut room);
+    }
     if tells & UNREAD != 0 {
-        room.put(libc::IPPROTO_TCP, TCP_INQ, c_int::try_from(unread()).unwrap_or(c_int::MAX));
+        let unread = c_int::try_from(stream.unread_with_end()).unwrap_or(c_int::MAX);
+        room.put(libc::IPPROTO_TCP, TCP_INQ, unread);
     }
     room.end(message)
+}
+
+/// When something came, `ago` from now, by the clock on the wall.
+fn times(tells: u32, ago: Duration, room: &mut Room) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let at = now.saturating_sub(ago);
+    let seconds = at.as_secs() as libc::time_t;
+    let nanos = libc::timespec { tv_sec: seconds, tv_nsec: at.subsec_nanos().into() };
+    if tells & TIMESTAMP != 0 {
+        let micros = libc::timeval { tv_sec: seconds, tv_usec: at.subsec_micros().into() };
+        room.put(libc::SOL_SOCKET, libc::SO_TIMESTAMP, micros);
+    }
+    if tells & TIMESTAMP_NANOS != 0 {
+        room.put(libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, nanos);
+    }
+    if tells & TIMESTAMPING != 0 {
+        let none = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        room.put(libc::SOL_SOCKET, libc::SO_TIMESTAMPING, [nanos, none, none]);
+    }
 }
 
 /// What IP's header says, in the kernel's order (`ip6_datagram_recv_common_ctl`, and then `ip_cmsg_recv_offset` or
@@ -229,10 +247,4 @@ fn of_ip(tells: u32, datagram: &Message, domain: c_int, room: &mut Room) {
 fn needs_scope(address: Ipv6Addr) -> bool {
     let [first, second, ..] = address.octets();
     address.is_unicast_link_local() || first == 0xff && matches!(second & 15, 1 | 2)
-}
-
-/// When a datagram arrived, by the clock on the wall.
-fn arrival(datagram: &Message) -> Duration {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    now.saturating_sub(time::now() - datagram.arrived)
 }

@@ -7,7 +7,7 @@ use super::{
     groups, said,
 };
 use crate::{fds::Ref, real};
-use busypoll_stack::{TcpInfo, options as known};
+use busypoll_stack::{TcpInfo, TcpStream, options as known};
 use libc::{IPPROTO_TCP, TCP_CONGESTION, c_int, c_void, socklen_t};
 use std::{io, mem::MaybeUninit, ptr, sync::atomic::Ordering, time::Duration};
 
@@ -20,6 +20,21 @@ pub fn set_number(live: &Live, level: c_int, name: c_int, value: c_int) -> io::R
         Live::Udp(udp) => udp.setsockopt(level, name, value),
         Live::Stream(stream) => stream.setsockopt(level, name, value),
         Live::Listener(listener) => listener.setsockopt(level, name, value),
+    }
+}
+
+// include/uapi/asm-generic/socket.h: the same layout on 64-bit machines, under a newer number.
+const SO_RCVTIMEO_NEW: c_int = 66;
+const SO_SNDTIMEO_NEW: c_int = 67;
+/// include/uapi/linux/in6.h.
+const IPV6_PATHMTU: c_int = 61;
+
+/// The older number of an option that has two.
+fn older(level: c_int, name: c_int) -> c_int {
+    match (level, name) {
+        (libc::SOL_SOCKET, SO_RCVTIMEO_NEW) => libc::SO_RCVTIMEO,
+        (libc::SOL_SOCKET, SO_SNDTIMEO_NEW) => libc::SO_SNDTIMEO,
+        _ => name,
     }
 }
 
@@ -122,6 +137,7 @@ pub unsafe fn setsockopt(
     value: *const c_void,
     len: socklen_t,
 ) -> c_int {
+    let name = older(level, name);
     let number = value.cast::<c_int>();
     let refused = match (level, name) {
         // Nobody would tell when the memory is free again. So the program copies, as where there is no such thing.
@@ -139,6 +155,19 @@ pub unsafe fn setsockopt(
     {
         return answer(Err(error(refused)));
     }
+    // To wait for less than nothing is not to wait (`sock_set_timeout`); of a companion it could not be told from for ever.
+    let tick = libc::timeval { tv_sec: 0, tv_usec: 1 };
+    let (value, len) = match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO)
+            if !value.is_null()
+                && len as usize >= size_of_val(&tick)
+                // SAFETY: as long as the caller says.
+                && unsafe { value.cast::<libc::timeval>().read_unaligned() }.tv_sec < 0 =>
+        {
+            ((&raw const tick).cast(), size_of_val(&tick) as socklen_t)
+        }
+        _ => (value, len),
+    };
     // SAFETY: the caller's contract.
     let result = unsafe { real::setsockopt(fd, level, name, value, len) };
     if result != 0 {
@@ -226,6 +255,7 @@ pub unsafe fn getsockopt(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> c_int {
+    let name = older(level, name);
     // SAFETY: the caller's contract, here and below.
     let by_kernel = || unsafe { real::getsockopt(fd, level, name, value, len) };
     let Some((_inside, file)) = enter(file) else { return by_kernel() };
@@ -240,14 +270,26 @@ pub unsafe fn getsockopt(
     let Some(live) = file.live() else { return by_kernel() };
     match (level, name, live) {
         (IPPROTO_TCP, libc::TCP_INFO, Live::Stream(stream)) => match stream.info() {
-            Ok(info) => {
-                let peer = stream.peer_addr().map(|peer| peer.ip().to_canonical());
-                let headers = if peer.is_ok_and(|peer| peer.is_ipv6()) { 60 } else { 40 };
-                // SAFETY: the caller's contract.
-                answer(unsafe { give(&laid_out(&info, headers), value, len) })
-            }
+            // SAFETY: the caller's contract.
+            Ok(info) => answer(unsafe { give(&laid_out(&info, headers(stream)), value, len) }),
             Err(_) => by_kernel(),
         },
+        (libc::IPPROTO_IP, libc::IP_MTU, Live::Stream(stream))
+        | (libc::IPPROTO_IPV6, libc::IPV6_MTU | IPV6_PATHMTU, Live::Stream(stream))
+            if file.has_level(level) =>
+        {
+            let Ok(info) = stream.info() else { return by_kernel() };
+            let mtu = info.pmtu_mss + headers(stream);
+            // `struct ip6_mtuinfo`: an address, of which the kernel tells nothing, and this.
+            let with_address = [0, 0, 0, 0, 0, 0, 0, mtu];
+            // SAFETY: the caller's contract.
+            answer(unsafe {
+                match name {
+                    IPV6_PATHMTU => give(&with_address, value, len),
+                    _ => give(&mtu, value, len),
+                }
+            })
+        }
         (IPPROTO_TCP, TCP_CONGESTION, Live::Stream(stream)) => {
             let mut text = [0u8; 16];
             let name = stream.congestion().unwrap_or_default();
@@ -285,6 +327,12 @@ pub unsafe fn getsockopt(
             Err(_) => by_kernel(),
         },
     }
+}
+
+/// Bytes of the headers of IP and TCP.
+fn headers(stream: &TcpStream) -> u32 {
+    let peer = stream.peer_addr().map(|peer| peer.ip().to_canonical());
+    if peer.is_ok_and(|peer| peer.is_ipv6()) { 60 } else { 40 }
 }
 
 /// Writes an option's value to where the program wants it, cut if there is less room.

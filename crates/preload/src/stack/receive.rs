@@ -205,26 +205,21 @@ unsafe fn one_message(
         return Some(Err(error));
     }
     let tells = file.tells.load(std::sync::atomic::Ordering::Relaxed);
-    match got.message {
-        Some(datagram) if tells != 0 => {
-            let drops = match file.live() {
-                Some(Live::Udp(udp)) => udp.stats().drops,
-                _ => 0,
-            };
-            message.msg_flags |=
-                // SAFETY: the caller's contract.
-                unsafe { control::tell(tells, &datagram, drops, file.domain, message) };
-        }
-        None if tells != 0 => {
-            let unread = || match file.live() {
-                Some(Live::Stream(stream)) => stream.unread_with_end(),
-                _ => 0,
-            };
+    message.msg_flags |= match (got.message, file.live()) {
+        (Some(datagram), Some(Live::Udp(udp))) if tells != 0 => {
+            let drops = udp.stats().drops;
             // SAFETY: the caller's contract.
-            message.msg_flags |= unsafe { control::tell_of_stream(tells, unread, message) };
+            unsafe { control::tell(tells, &datagram, drops, file.domain, message) }
         }
-        _ => message.msg_controllen = 0,
-    }
+        (None, Some(Live::Stream(stream))) if tells != 0 => {
+            // SAFETY: the caller's contract.
+            unsafe { control::tell_of_stream(tells, stream, got.any, message) }
+        }
+        _ => {
+            message.msg_controllen = 0;
+            0
+        }
+    };
     Some(Ok(got.len))
 }
 

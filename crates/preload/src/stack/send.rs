@@ -5,7 +5,7 @@ use super::{
     file::{File, Live, let_go},
     names, own_port, pieces, place,
 };
-use crate::{fds::Ref, inside::Inside, real};
+use crate::{fds::Ref, inside::Inside, real, table::exported as hook};
 use busypoll_policy::Protocol;
 use busypoll_stack::{Outgoing, SendFlags, TcpStream, UdpSocket};
 use libc::{c_int, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
@@ -38,6 +38,28 @@ impl Name {
             false => Ok(Some(to)),
         }
     }
+
+    /// Connects, and then sends.
+    ///
+    /// # Safety
+    /// As made.
+    unsafe fn connect(self, file: Ref, fd: c_int, send: impl FnOnce() -> ssize_t) -> ssize_t {
+        // SAFETY: the caller's word.
+        if !self.address.is_null() && !unsafe { address::names_family(self.address, self.len) } {
+            return answer(Err(error(libc::EOPNOTSUPP)));
+        }
+        // SAFETY: the caller's word.
+        match unsafe { names::connect(file, fd, self.address, self.len) } {
+            0 => send(),
+            _ => -1,
+        }
+    }
+}
+
+/// Whether a send is to connect first (`tcp_sendmsg_fastopen`). The SYN has no data with it, as that of a kernel has none
+/// that has not been given a cookie by the peer.
+fn connects(file: &File, flags: c_int) -> bool {
+    flags & libc::MSG_FASTOPEN != 0 && file.protocol == Protocol::Tcp && !file.is_kernels()
 }
 
 /// Sends `pieces`; `None`: it is for the companion.
@@ -197,6 +219,13 @@ pub unsafe fn sendto(
     addr_len: socklen_t,
 ) -> ssize_t {
     let to = Name { address: addr, len: addr_len };
+    if connects(&file, flags) {
+        let flags = flags & !libc::MSG_FASTOPEN;
+        // SAFETY: the caller's contract.
+        return unsafe {
+            to.connect(file, fd, || hook::sendto(fd, buf, len, flags, addr, addr_len))
+        };
+    }
     // SAFETY: the caller's contract.
     unsafe {
         from_buffer(file, fd, (buf, len), to, flags, || {
@@ -259,6 +288,15 @@ unsafe fn from_vector(
 /// # Safety
 /// That of sendmsg(2).
 pub unsafe fn sendmsg(file: Ref, fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the caller's contract.
+    if let Some(header) = unsafe { message.as_ref() }
+        && connects(&file, flags)
+    {
+        let to = Name { address: header.msg_name.cast_const().cast(), len: header.msg_namelen };
+        let flags = flags & !libc::MSG_FASTOPEN;
+        // SAFETY: the caller's contract.
+        return unsafe { to.connect(file, fd, || hook::sendmsg(fd, message, flags)) };
+    }
     // SAFETY: the caller's contract, here and below.
     let by_kernel = || unsafe { real::sendmsg(fd, message, flags) };
     let Some((inside, file)) = enter(file) else { return by_kernel() };

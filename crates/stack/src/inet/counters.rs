@@ -226,6 +226,8 @@ counts! {
     TcpExtTCPReqQFullDoCookies,
     /// SYNs that found the SYN queue full and were dropped.
     TcpExtTCPReqQFullDrop,
+    /// Acknowledgments of SYN-ACKs that brought no data, which the listener waits for (`TCP_DEFER_ACCEPT`).
+    TcpExtTCPDeferAcceptDrop,
     /// TIME_WAITs that took their time.
     TcpExtTW,
     /// TIME_WAITs that made room for a connection of ours.

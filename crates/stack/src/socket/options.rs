@@ -85,6 +85,9 @@ pub const TCP_KEEPCNT: i32 = libc::TCP_KEEPCNT;
 pub const TCP_SYNCNT: i32 = libc::TCP_SYNCNT;
 /// Seconds in FIN_WAIT_2 once closed, at most 120; -1: none; 0: as the host.
 pub const TCP_LINGER2: i32 = libc::TCP_LINGER2;
+/// Seconds, 0 unless set, that a listener leaves a connection unaccepted that has brought no data yet; rounded up to what
+/// a whole number of SYN-ACKs takes: 1, 3, 7, 15 and so on.
+pub const TCP_DEFER_ACCEPT: i32 = libc::TCP_DEFER_ACCEPT;
 /// Largest window offered, bytes; 0: what the buffer has.
 pub const TCP_WINDOW_CLAMP: i32 = libc::TCP_WINDOW_CLAMP;
 /// 1: what comes is acknowledged at once for a while; 0: delayed from now on.

@@ -129,7 +129,7 @@ impl Inet {
         if from.port() != 0 {
             let (tuple, share) = (Tuple::new(from, to), Share { kind, chosen: false });
             let claim = self.tcp_claim(&mut lock(&self.tcp.claims), share.of(&tuple), own)?;
-            return match self.tcp_is_free(&tuple, now) {
+            return match self.tcp_is_free(&tuple, true, now) {
                 Some(after) => Ok(Chosen { tuple, share, after }),
                 None => {
                     self.tcp_release(&claim);
@@ -153,7 +153,7 @@ impl Inet {
                 }
                 claims.add(&claim);
             }
-            if let Some(after) = self.tcp_is_free(&tuple, now) {
+            if let Some(after) = self.tcp_is_free(&tuple, false, now) {
                 return Ok(Chosen { tuple, share, after });
             }
             self.tcp_release(&claim);
@@ -161,11 +161,13 @@ impl Inet {
         Err(unavailable())
     }
 
-    /// Whether a 4-tuple can be had: nobody has it, or a TIME_WAIT entry that can safely go.
-    fn tcp_is_free(&self, tuple: &Tuple, now: Instant) -> Option<Option<Seq>> {
+    /// Whether a 4-tuple can be had: nobody has it, or what is left of a connection that both sides have ended, or if
+    /// the port is `named`, which who names it must have meant, we alone (`__inet_check_established`).
+    fn tcp_is_free(&self, tuple: &Tuple, named: bool, now: Instant) -> Option<Option<Seq>> {
         match self.tcp.table.find(tuple, Entry::clone) {
             None => Some(None),
-            Some(Entry::Resting(resting)) => resting.make_room(self, now).map(Some),
+            Some(Entry::Resting(resting)) => resting.make_room(self, named, now).map(Some),
+            Some(Entry::Flow(core)) if named => core.make_room(self, now).map(Some),
             Some(_) => None,
         }
     }

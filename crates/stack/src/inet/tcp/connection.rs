@@ -8,6 +8,7 @@
 use super::{
     BufferSizes, TcpOptions,
     handshake::{Agreed, Opening, Request},
+    isn,
     options::Own,
     receive::Receiver,
     recovery::{self, Recovery},
@@ -453,6 +454,16 @@ impl Connection {
         };
         self.end();
         Some(time_wait)
+    }
+
+    /// Makes room for a new connection of ours between the same ends, if nobody has this one any more and all it had
+    /// to say has arrived: where the new one's sequence numbers must begin. Linux keeps it among its TIME_WAIT entries.
+    pub fn give_way(&mut self) -> Option<Seq> {
+        let over = self.orphan && self.state == State::FinWait2 && self.timestamps;
+        over.then(|| {
+            self.end();
+            isn::after(self.snd_nxt)
+        })
     }
 
     /// An ICMP error has come about the segment that began at `quoted` (RFC 5927 section 4.1, RFC 5461).

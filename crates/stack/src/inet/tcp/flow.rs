@@ -12,6 +12,7 @@ use super::{
     connection::{Connection, State as Phase},
     emit,
     segment::Segment,
+    seq::Seq,
     state::Timer,
     table::Entry,
     time_wait::Resting,
@@ -262,6 +263,16 @@ impl Core {
             let handle = inet.tcp_timer(Instant::ZERO, old, || Timer::Flow(self.clone()));
             state.timer = Some((handle, Instant::ZERO));
         }
+    }
+
+    /// See [`Connection::give_way`].
+    pub(super) fn make_room(self: &Arc<Core>, inet: &Inet, now: Instant) -> Option<Seq> {
+        let mut state = self.lock();
+        let next = state.connection.give_way()?;
+        let hold = state.retire(self, inet, now);
+        drop(state);
+        drop(hold);
+        Some(next)
     }
 
     /// The host goes: lets go of everything that may hold the host.

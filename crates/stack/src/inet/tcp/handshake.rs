@@ -17,6 +17,18 @@ use std::time::Duration;
 /// RFC 6298 section 2.1: the RTO before there is a measurement.
 const FIRST_RTO: Duration = Duration::from_secs(1);
 
+/// How often a SYN-ACK's time must be over for it to take `span`, and how long that is (`secs_to_retrans`,
+/// `retrans_to_secs`).
+pub fn timeouts_for(span: Duration, config: &Config) -> (u8, Duration) {
+    let (mut count, mut rto, mut whole) = (0, FIRST_RTO, Duration::ZERO);
+    while whole < span && count < u8::MAX {
+        whole += rto;
+        rto = (rto * 2).min(config.tcp_rto_max);
+        count += 1;
+    }
+    (count, whole)
+}
+
 /// What both SYNs together say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Agreed {
@@ -273,9 +285,15 @@ pub struct Request {
     window: u16,
     mss: u16,
     answered_at: Option<Instant>,
+    /// When its time began that is over at [`Request::deadline`].
+    waits_from: Instant,
+    /// `TCP_DEFER_ACCEPT`: so often its time is over before one without data will do.
+    defer: u8,
+    /// When the first acknowledgment came that would have done.
+    acked_at: Option<Instant>,
 }
 
-/// What to do about a segment for a [`Request`].
+/// What to do about a [`Request`], for a segment that has come or because its time is over.
 #[derive(Clone, Debug)]
 pub enum Answer {
     /// The handshake is complete: make a connection of it, give it this segment.
@@ -320,6 +338,9 @@ impl Request {
             window: Receiver::initial_window(sizes(config.tcp_rmem, options.receive_buffer)),
             mss: clamp_mss(start.mss, options),
             answered_at: None,
+            waits_from: now,
+            defer: timeouts_for(options.defer_accept, config).0,
+            acked_at: None,
         }
     }
 
@@ -348,12 +369,17 @@ impl Request {
             window: Receiver::initial_window(sizes(config.tcp_rmem, options.receive_buffer)),
             mss: clamp_mss(start.mss, options),
             answered_at: None,
+            waits_from: now,
+            // There was nothing to wait with.
+            defer: 0,
+            acked_at: None,
         }
     }
 
     /// The SYN-ACK, to be sent now.
     pub fn syn_ack(&mut self, now: Instant) -> Outgoing<'static> {
         self.opening.sent(now);
+        self.waits_from = now;
         let mut flags = Flags::SYN | Flags::ACK;
         if self.agreed.ecn {
             flags = flags | Flags::ECE;
@@ -381,22 +407,27 @@ impl Request {
         Options { timestamps, ..Options::default() }
     }
 
-    /// When the SYN-ACK is due again.
+    /// When its time is over: the SYN-ACK is due again, as a rule.
     pub fn deadline(&self) -> Instant {
-        self.opening.last + self.opening.rto
+        self.waits_from + self.opening.rto
     }
 
-    /// The deadline has come: true if the SYN-ACK is to be sent again, false if the request is over.
-    pub fn timer(&mut self, shared: &Shared) -> bool {
-        if self.opening.timeouts >= shared.config.tcp_synack_retries {
-            return false;
+    /// The deadline has come (`syn_ack_recalc`).
+    pub fn timer(&mut self, shared: &Shared, now: Instant) -> Answer {
+        let timeouts = self.opening.timeouts;
+        let deferred = |until: u8| self.acked_at.is_some() && timeouts < until;
+        if timeouts >= shared.config.tcp_synack_retries && !deferred(self.defer) {
+            return Answer::Forget;
         }
+        // The last before its time is up asks for an acknowledgment that will do.
+        let silent = deferred(self.defer.saturating_sub(1));
         self.opening.again(0, &shared.config);
-        true
+        self.waits_from = now;
+        if silent { Answer::Ignore } else { Answer::SynAck }
     }
 
     /// A segment has come for it: RFC 9293 section 3.10.7.4 in SYN-RECEIVED, by the rules of Linux's
-    /// `tcp_check_req`. Changes nothing but what limits answers.
+    /// `tcp_check_req`. Changes nothing but what limits answers and defers acceptance.
     pub fn segment(&mut self, shared: &Shared, segment: &Segment<'_>, now: Instant) -> Answer {
         let flags = segment.flags;
         let next = self.irs + 1;
@@ -423,7 +454,10 @@ impl Request {
         let edge = next + u32::from(self.window);
         let within = next.at_most(segment.seq) && segment.seq.at_most(edge);
         let again = flags.has(Flags::SYN) && segment.seq == self.irs;
-        if old || !(within || again) {
+        // A SYN of another number is no part of this connection: its sender, if it has begun anew, resets what our answer
+        // shows it (RFC 5961 section 4.2).
+        let other = flags.has(Flags::SYN) && !again;
+        if old || other || !(within || again) {
             if old {
                 shared.counters.add(Count::PAWSEstab);
             }
@@ -433,11 +467,19 @@ impl Request {
                 Answer::Ignore
             };
         }
-        // A SYN within the window is no part of this connection (RFC 5961 section 4).
-        if flags.has(Flags::SYN) && !again {
+        if !flags.has(Flags::ACK) {
             return Answer::Ignore;
         }
-        if flags.has(Flags::ACK) { Answer::Accept } else { Answer::Ignore }
+        if segment.is_empty() && self.opening.timeouts < self.defer {
+            self.acked_at.get_or_insert(now);
+            shared.counters.add(Count::TcpExtTCPDeferAcceptDrop);
+            return Answer::Ignore;
+        }
+        if let Some(acked_at) = self.acked_at {
+            // What came since is no part of the round trip.
+            self.opening.last = self.opening.last + (now - acked_at);
+        }
+        Answer::Accept
     }
 
     fn bare_ack(&self, now: Instant) -> Outgoing<'static> {

@@ -22,6 +22,12 @@ impl std::fmt::Debug for Secrets {
     }
 }
 
+/// Where a connection's numbers begin if an earlier one between its ends went as far as `last`, beyond whose window they
+/// must lie (`tcp_twsk_unique`).
+pub(super) fn after(last: Seq) -> Seq {
+    last + (65_535 + 2)
+}
+
 /// SipHash of a key and the ends of a connection.
 pub(super) fn keyed(key: u64, tuple: &Tuple, more: u64) -> u64 {
     let mut hash = DefaultHasher::new();

@@ -61,6 +61,7 @@ pub use application::Flow;
 pub use bound::TcpBound;
 pub use connect::ConnectOptions;
 pub use endpoint::{Hold, Ready, TcpEndpoint};
+pub(crate) use handshake::timeouts_for;
 pub use listener::{ListenOptions, Listening};
 pub use options::Own;
 pub(super) use state::Tcp;
@@ -267,6 +268,9 @@ pub struct TcpOptions {
     pub max_segment: u16,
     /// `TCP_SYNCNT`: how often a SYN is sent again; 0: as the host.
     pub syn_count: u8,
+    /// `TCP_DEFER_ACCEPT`, of a listener: how long a connection that has brought no data yet is kept from it; zero: not
+    /// at all. The time a whole number of SYN-ACKs would take, at least this.
+    pub defer_accept: Duration,
     /// `TCP_CONGESTION`; `None`: as the host.
     pub congestion: Option<Algorithm>,
     /// `TCP_QUICKACK`: `Some(true)` acknowledges at once for a while, `Some(false)` delays at once.

@@ -16,6 +16,7 @@ static DEFAULT: TcpOptions = TcpOptions {
     linger2: None,
     max_segment: 0,
     syn_count: 0,
+    defer_accept: Duration::ZERO,
     congestion: None,
     quick_ack: None,
     send_buffer: 0,

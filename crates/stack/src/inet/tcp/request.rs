@@ -257,11 +257,14 @@ impl Pending {
         }
         let deadline = state.request.deadline();
         if deadline <= pass.now {
-            if !state.request.timer(&inet.tcp.shared) {
-                inet.tcp_count(Count::TcpAttemptFails);
-                return self.fail(state, inet);
+            match state.request.timer(&inet.tcp.shared, pass.now) {
+                Answer::Forget => {
+                    inet.tcp_count(Count::TcpAttemptFails);
+                    return self.fail(state, inet);
+                }
+                Answer::SynAck => self.again(state, inet, pass),
+                _ => {}
             }
-            self.again(state, inet, pass);
         }
         let timer = || Timer::Pending(self.clone());
         state.timer = Some(inet.tcp_timer(state.request.deadline(), None, timer));

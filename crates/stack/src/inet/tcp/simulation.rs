@@ -293,7 +293,7 @@ impl World {
             if let Some(request) = &mut side.request
                 && request.deadline() <= self.now
             {
-                if request.timer(&side.shared) {
+                if let Answer::SynAck = request.timer(&side.shared, self.now) {
                     let segment = request.syn_ack(self.now).segment;
                     let packet = Packet { segment, payload: Vec::new(), congested: false };
                     self.put(1 - index, packet);

@@ -7,6 +7,7 @@ use super::{
     claims::Share,
     connection::TimeWait,
     input::{TIME_WAIT, millis},
+    isn,
     segment::{Flags, Options, Segment},
     seq::Seq,
     state::Timer,
@@ -23,9 +24,6 @@ use std::{sync::Arc, time::Duration};
 
 /// RFC 6191 section 2: timestamps tell the connections apart once their clock has moved on; a second, as Linux.
 const SAFE: Duration = Duration::from_secs(1);
-
-/// Between the last number of one connection and the first of the next (Linux's 65535 + 2).
-const APART: u32 = 65_537;
 
 /// One TIME_WAIT entry.
 pub(super) struct Resting {
@@ -136,7 +134,7 @@ impl Resting {
         let newer = segment.seq.after(wait.rcv_nxt)
             || stamp.is_some_and(|(new, recent)| (new.wrapping_sub(recent) as i32) > 0);
         if syn && !old && newer {
-            return Outcome::Again(wait.snd_nxt + APART);
+            return Outcome::Again(isn::after(wait.snd_nxt));
         }
         if old {
             inet.tcp_count(Count::PAWSEstab);
@@ -169,18 +167,22 @@ impl Resting {
     }
 
     /// Makes room for a new connection of ours between the same ends, if its segments cannot be mistaken for
-    /// the old one's (RFC 6191; `tcp_twsk_unique`): where its sequence numbers must begin.
-    pub(super) fn make_room(self: &Arc<Resting>, inet: &Inet, now: Instant) -> Option<Seq> {
+    /// the old one's (RFC 6191; `tcp_twsk_unique`): where its sequence numbers must begin. Who has `named` the port
+    /// has no other, and need not wait.
+    pub(super) fn make_room(
+        self: &Arc<Resting>,
+        inet: &Inet,
+        named: bool,
+        now: Instant,
+    ) -> Option<Seq> {
         let state = lock(&self.state);
         let left = state.wait.until - now;
-        let safe = inet.tcp.config().tcp_tw_reuse
-            && state.wait.timestamps.is_some()
-            && left + SAFE <= TIME_WAIT;
-        if state.over || !safe {
+        let rested = inet.tcp.config().tcp_tw_reuse && left + SAFE <= TIME_WAIT;
+        if state.over || state.wait.timestamps.is_none() || !(named || rested) {
             return None;
         }
         inet.tcp_count(Count::TcpExtTWRecycled);
-        let next = state.wait.snd_nxt + APART;
+        let next = isn::after(state.wait.snd_nxt);
         self.end(state, inet);
         Some(next)
     }

@@ -8,7 +8,10 @@ use crate::{
     host::HoldOptions,
     inet::{
         Discover, PathOptions,
-        tcp::{Algorithm, Config, ConnectOptions, ListenOptions, Own, TcpOptions, info::TcpInfo},
+        tcp::{
+            Algorithm, Config, ConnectOptions, ListenOptions, Own, TcpOptions, info::TcpInfo,
+            timeouts_for,
+        },
     },
     socket::options::*,
     sync::lock,
@@ -119,6 +122,9 @@ impl Values {
                     more => Some(Duration::from_secs(more.min(MAX_LINGER2).unsigned_abs().into())),
                 };
             }
+            (IPPROTO_TCP, TCP_DEFER_ACCEPT) => {
+                tcp.defer_accept = Duration::from_secs(value.max(0).unsigned_abs().into());
+            }
             (IPPROTO_TCP, TCP_WINDOW_CLAMP) => tcp.window_clamp = at_least(0, value)?,
             (IPPROTO_TCP, TCP_NOTSENT_LOWAT) => tcp.notsent_low_water = value.cast_unsigned(),
             (IPPROTO_TCP, TCP_RTO_MIN_US) => {
@@ -175,6 +181,10 @@ impl Values {
                 Some(Duration::ZERO) => return Ok(-1),
                 own => seconds(own.unwrap_or_default(), config.tcp_fin_timeout),
             },
+            (IPPROTO_TCP, TCP_DEFER_ACCEPT) => {
+                let (_, whole) = timeouts_for(tcp.defer_accept, config);
+                u32::try_from(whole.as_secs()).unwrap_or(u32::MAX)
+            }
             (IPPROTO_TCP, TCP_WINDOW_CLAMP) => tcp.window_clamp,
             (IPPROTO_TCP, TCP_NOTSENT_LOWAT) => tcp.notsent_low_water,
             (IPPROTO_TCP, TCP_RTO_MIN_US) => {

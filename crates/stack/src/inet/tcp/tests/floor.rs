@@ -184,11 +184,13 @@ impl Floor for Bare {
         if let Some(connection) = &mut self.connection {
             connection.timer(now);
         } else if let Some(request) = &mut self.request {
-            if request.timer(&self.shared) {
-                let syn_ack = request.syn_ack(now);
-                self.note(&syn_ack);
-            } else {
-                self.request = None;
+            match request.timer(&self.shared, now) {
+                Answer::SynAck => {
+                    let syn_ack = request.syn_ack(now);
+                    self.note(&syn_ack);
+                }
+                Answer::Forget => self.request = None,
+                _ => {}
             }
         }
     }

@@ -7,6 +7,9 @@ use crate::inet::{
         Config, ConnectOptions, Flow, Hold, ListenOptions,
         connection::State,
         segment::{Flags, Options, Segment},
+        seq::Seq,
+        table::Entry,
+        tuple::Tuple,
     },
 };
 use std::{
@@ -156,26 +159,60 @@ fn reusing() -> ListenOptions {
     ListenOptions { reuse_address: true, ..ListenOptions::default() }
 }
 
+/// Makes room for a connection whose port is chosen.
+fn make_room(net: &Net) -> Option<Seq> {
+    let inet = &net.hosts[A].inet;
+    let tuple = Tuple::new("10.0.0.1:4000".parse().unwrap(), "10.0.0.2:80".parse().unwrap());
+    match inet.tcp.table.find(&tuple, Entry::clone) {
+        Some(Entry::Resting(resting)) => resting.make_room(inet, false, net.now),
+        _ => panic!("no TIME_WAIT"),
+    }
+}
+
 #[test]
-fn connect_takes_the_place_of_time_wait_once_timestamps_have_moved_on() {
+fn a_port_is_chosen_out_of_time_wait_once_timestamps_have_moved_on() {
     let mut net = Net::new();
     let (_, ack) = resting(&mut net);
-    let options = ConnectOptions { reuse_address: true, ..Default::default() };
-    let connect = |net: &Net| {
-        net.connect_with(A, "10.0.0.1:4000", "10.0.0.2:80", &options, Default::default())
-    };
-    assert_eq!(errno(connect(&net)), Some(libc::EADDRNOTAVAIL));
+    assert_eq!(make_room(&net), None);
     net.now = net.now + ms(1100);
-    let again = connect(&net).unwrap();
-    let syn = net.segments(A).pop().unwrap();
-    assert!(syn.header.seq.after(ack.header.seq + 65_535));
-    assert_eq!(again.state(), State::SynSent);
+    assert!(make_room(&net).unwrap().after(ack.header.seq + 65_535));
+    assert_eq!(net.hosts[A].inet.tcp_connections(), 0);
     assert_eq!(net.hosts[A].count(Count::TcpExtTWRecycled), 1);
-    let careful = Config { tcp_tw_reuse: false, ..Config::default() };
-    let mut net = Net::with(careful);
+    let mut net = Net::with(Config { tcp_tw_reuse: false, ..Config::default() });
     resting(&mut net);
     net.now = net.now + secs(30);
-    assert_eq!(errno(connect(&net)), Some(libc::EADDRNOTAVAIL));
+    assert_eq!(make_room(&net), None);
+}
+
+#[test]
+fn a_port_that_is_named_can_be_had_at_once_from_a_connection_that_both_ends_have_done_with() {
+    for half in [false, true] {
+        let mut net = Net::new();
+        let options = ConnectOptions { reuse_address: true, ..Default::default() };
+        let connect = |net: &Net| {
+            net.connect_with(A, "10.0.0.1:4000", "10.0.0.2:80", &options, Default::default())
+        };
+        let server = net.listen(B, "10.0.0.2:80", ListenOptions::default());
+        let first = connect(&net).unwrap();
+        net.settle();
+        let served = server.accept().unwrap();
+        net.lose = Box::new(|from, _| from == B);
+        net.close(&first);
+        drop(first);
+        assert_eq!(errno(connect(&net)), Some(libc::EADDRNOTAVAIL), "FIN_WAIT_1");
+        net.lose = Box::new(|_, _| false);
+        net.advance(secs(1));
+        if !half {
+            net.close(&served);
+        }
+        // FIN_WAIT_2: the peer answers the SYN of what it still has by an acknowledgment, and our RST ends that.
+        let second = connect(&net).unwrap();
+        assert_eq!(second.state(), State::SynSent);
+        net.advance(secs(2));
+        assert_eq!(second.state(), State::Established, "half {half}");
+        net.send(&second, b"new");
+        assert_eq!(net.recv(&server.accept().unwrap()), b"new");
+    }
 }
 
 #[test]

@@ -188,6 +188,52 @@ pub(super) fn a_syn_ack_is_sent_again_and_given_up() {
 }
 
 #[test]
+pub(super) fn a_deferred_listener_waits_for_data_without_asking_again() {
+    let deferred = |seconds| Setup::new().options(|o| o.defer_accept = secs(seconds)).listen();
+    let mut t = deferred(5);
+    t.inject("S 0:0(0) win 65535 <mss 1000,sackOK>");
+    t.expect("S. 0:0(0) ack 1");
+    t.inject(". 1:1(0) ack 1");
+    t.silent(ms(2_500));
+    t.inject("P. 1:101(100) ack 1");
+    t.expect_after(0..=40, ". 1:1(0) ack 101");
+    t.check_state(Established);
+    t.recv(100);
+    // The time to the data is none of the round trip.
+    assert!(t.info().rtt < ms(100), "{:?}", t.info().rtt);
+
+    // Five seconds are those of three SYN-ACKs, 1 + 2 + 4: the third asks once more, and then any answer will do.
+    let mut t = deferred(5);
+    t.inject("S 0:0(0) win 65535 <mss 1000,sackOK>");
+    t.expect("S. 0:0(0) ack 1");
+    t.inject(". 1:1(0) ack 1");
+    t.expect_after(7_000..=7_000, "S. 0:0(0) ack 1");
+    t.inject(". 1:1(0) ack 1");
+    t.check_state(Established);
+
+    // Who says no more than that he has said all is no longer waited for.
+    let mut t = deferred(5);
+    t.inject("S 0:0(0) win 65535 <mss 1000,sackOK>");
+    t.expect("S. 0:0(0) ack 1");
+    t.inject(". 1:1(0) ack 1");
+    t.inject("F. 1:2(0) ack 1");
+    t.expect_after(0..=40, ". 1:1(0) ack 2");
+    t.check_state(CloseWait);
+}
+
+#[test]
+pub(super) fn a_syn_of_another_number_in_syn_received_shows_where_we_are() {
+    // RFC 5961 section 4.2. Whoever has begun anew answers that by a reset, and then his SYN counts.
+    let mut t = Setup::new().listen();
+    t.inject("S 0:0(0) win 65535 <mss 1000,sackOK>");
+    t.expect("S. 0:0(0) ack 1");
+    t.inject("S 5000:5000(0) win 65535 <mss 1000,sackOK>");
+    t.expect(". 1:1(0) ack 1");
+    t.inject("R 1:1(0)");
+    assert!(t.is_listening());
+}
+
+#[test]
 pub(super) fn a_syn_that_comes_twice_is_answered_twice() {
     let mut t = Setup::new().listen();
     t.inject("S 0:0(0) win 65535 <mss 1000,sackOK>");

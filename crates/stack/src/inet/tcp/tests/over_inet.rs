@@ -472,6 +472,8 @@ const SCRIPTS: &[(&str, fn())] = scripts![
     handshake::a_syn_is_sent_again_four_times_a_second_apart_and_then_ever_rarer,
     handshake::user_timeout_gives_up_a_connect_sooner,
     handshake::a_syn_ack_is_sent_again_and_given_up,
+    handshake::a_deferred_listener_waits_for_data_without_asking_again,
+    handshake::a_syn_of_another_number_in_syn_received_shows_where_we_are,
     handshake::a_syn_that_comes_twice_is_answered_twice,
     handshake::a_syn_ack_that_comes_twice_is_acknowledged_twice,
     handshake::the_third_ack_may_be_lost_if_data_follows_it,
