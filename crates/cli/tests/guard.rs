@@ -253,6 +253,34 @@ fn without_its_guard_a_program_goes_on_and_says_so() {
     the_next_run_is_clean(&lab);
 }
 
+#[test]
+fn an_interface_that_is_taken_away_is_missed_once() {
+    needs_root!();
+    needs!(program "python3", program "ip");
+    let lab = Lab::builder().build().unwrap();
+    let server = Server::start(&lab, &[], &[]);
+    server.listens(&lab);
+    let _connection = connect(&lab, lab.server.ipv4().into(), b"hello");
+    let device = lab.server.interface();
+    succeeds(lab.server.command("ip").args(["link", "set", device, "down"]));
+    succeeds(lab.server.command("ip").args(["link", "set", device, "up"]));
+    // Another interface of that name is not the one that was taken.
+    succeeds(lab.server.command("ip").args(["link", "del", device]));
+    let other = ["link", "add", device, "type", "veth", "peer", "name", "other0"];
+    succeeds(lab.server.command("ip").args(other));
+    wait_until("it is missed", || server.said().contains("is gone"));
+    succeeds(lab.server.command("ip").args(["link", "del", device]));
+    let said = server.said();
+    assert!(
+        said.contains(&format!("{device}: the interface")) && said.lines().count() == 1,
+        "{said}"
+    );
+    assert!(is_alive(server.pid));
+    let guard = guard_of(server.pid);
+    drop(server);
+    wait_until("the guard has gone, too", || !is_alive(guard));
+}
+
 /// `--strict` does not start on an interface that another process has, which is named.
 fn is_refused_for(lab: &Lab, owner: u32) {
     let device = lab.server.interface();

@@ -18,7 +18,7 @@ use crate::{
 use busypoll_policy::{Plane, Settings, mark};
 use busypoll_stack::{
     Host,
-    lease::{self, Answer},
+    lease::{self, Answer, End},
     ledger::Ledger,
     nic::xdp,
     process, spin, thread,
@@ -58,6 +58,8 @@ static HOST: Mutex<Slot> = Mutex::new(Slot { made: None, refused: false });
 static REFUSED: Once = Once::new();
 
 static UNGUARDED: Once = Once::new();
+
+static GONE: Once = Once::new();
 
 /// The interface the run is about.
 pub fn device() -> &'static str {
@@ -126,11 +128,18 @@ fn make() -> io::Result<Made> {
     };
     let (polls_for, ledger) = (settings(config).micros_on(Plane::Stack), lease.ledger.clone());
     let host = Host::builder().leased(*lease)?.busy_read(polls_for).busy_poll(polls_for).build()?;
-    lease::when_it_ends(connection, || {
-        UNGUARDED.say(format_args!(
+    lease::when_it_ends(connection, |end| {
+        match end {
+        End::Interface => GONE.say(format_args!(
+            "{}: the interface is gone; its connections have no way any more, and what comes after, also over another of \
+             that name, is the kernel's until the program is started anew",
+            device()
+        )),
+        End::Guard => UNGUARDED.say(format_args!(
             "{}: the guard of this run is gone; all goes on, but if this process is killed its peers are told by nobody",
             device()
-        ));
+        )),
+    }
     })?;
     Ok(Made { host, ledger, process: getpid() })
 }

@@ -8,6 +8,8 @@ use busypoll_linux::link::Links;
 use busypoll_stack::firewall;
 use busypoll_stack::nic::xdp::{Error, Holding};
 
+use super::presence::Presence;
+
 /// For so long one waits for an owner to let go: the guard of a run that has just ended sees that a moment later, and
 /// the next run must not go without for it.
 const LETTING_GO: Duration = Duration::from_millis(500);
@@ -19,6 +21,7 @@ pub(super) struct Interface {
     /// Its index, once it has been held; 0: not known.
     index: u32,
     held: Option<Holding>,
+    presence: Option<Presence>,
 }
 
 /// Why it cannot be had.
@@ -32,7 +35,7 @@ pub(super) enum Refusal {
 
 impl Interface {
     pub(super) fn new(device: &str, bypass_firewall: bool) -> Self {
-        Self { device: device.to_owned(), bypass_firewall, index: 0, held: None }
+        Self { device: device.to_owned(), bypass_firewall, index: 0, held: None, presence: None }
     }
 
     /// Takes it, unless it is held already.
@@ -45,6 +48,7 @@ impl Interface {
                 let held = held.map_err(Refusal::System)?;
                 let link = Links::open().and_then(|mut links| links.get(&self.device));
                 self.index = link.map_or(0, |link| link.ifindex);
+                self.presence = Presence::watch(self.index).ok();
                 held
             }
         };
@@ -61,9 +65,20 @@ impl Interface {
         self.index
     }
 
+    /// By which it is watched, while it is held and there.
+    pub(super) fn presence(&self) -> Option<&Presence> {
+        self.presence.as_ref()
+    }
+
+    /// Whether it has ended since this was last asked.
+    pub(super) fn has_ended(&mut self) -> bool {
+        self.presence.take_if(|presence| presence.has_ended()).is_some()
+    }
+
     /// It is the kernel's again.
     pub(super) fn release(&mut self) {
         self.held = None;
+        self.presence = None;
     }
 
     fn check_firewall(&self) -> Result<(), Refusal> {

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `serve` | who asks, who has the interface, and when that one has gone |
 //! | `interface` | taking the interface, and what stands in the way |
+//! | `presence` | whether the interface is still there |
 //! | `reset` | telling the peers of connections whose program is gone |
 //! | `kin` | whether anybody of the run is left |
 //!
@@ -18,6 +19,7 @@
 
 mod interface;
 mod kin;
+mod presence;
 mod reset;
 mod serve;
 

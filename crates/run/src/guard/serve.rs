@@ -84,6 +84,7 @@ impl Guard {
         let (mut program_has_gone, mut look) = (false, LOOK);
         loop {
             program_has_gone = self.wait(&watched, program_has_gone.then_some(look));
+            self.see_to_interface(&watched);
             self.see_to_owner(&mut watched);
             self.see_to_again(&mut watched);
             if let Some(held) = self.interface.held() {
@@ -105,6 +106,7 @@ impl Guard {
         if !watched.no_room {
             fds.push(self.listener.as_fd());
             fds.extend(self.interface.held().map(AsFd::as_fd));
+            fds.extend(self.interface.presence().map(AsFd::as_fd));
         }
         // Once it has gone that is no news any more.
         fds.extend(look.is_none().then_some(self.program.as_fd()));
@@ -157,6 +159,18 @@ impl Guard {
                 too_many -= usize::from(goes);
                 !goes
             });
+        }
+    }
+
+    /// Tells its owner that the interface is no more. Who comes first takes what there is by then.
+    fn see_to_interface(&mut self, watched: &Watched) {
+        if !self.interface.has_ended() {
+            return;
+        }
+        match &watched.owner {
+            // One who has gone is seen to next.
+            Some(owner) => drop(lease::tell_it_ended(&owner.connection)),
+            None => self.interface.release(),
         }
     }
 

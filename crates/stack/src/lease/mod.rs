@@ -9,6 +9,7 @@
 //! | `G…` | granted: a ledger to keep, sockets for ICMP, and the [`Grant`] |
 //! | `L…` | its owner's PID and its ledger, if it has one; then the connection ends |
 //! | `O…` | another process has it: its PID |
+//! | `X` | to who has it: it is no more |
 //! | `F…` | it cannot be had: one line of why |
 
 mod socket;
@@ -122,15 +123,28 @@ fn claim_once(
     })
 }
 
-/// Has a thread of the stack's own call `then` when the guard has gone. It keeps the connection until then.
+/// What becomes of a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The interface is no more: deleted, or in another network namespace.
+    Interface,
+    /// The guard has gone.
+    Guard,
+}
+
+/// Has a thread of the stack's own say what has ended. It keeps the connection until the guard has.
 ///
 /// # Errors
 /// No thread to be had.
-pub fn when_it_ends(connection: OwnedFd, then: impl FnOnce() + Send + 'static) -> io::Result<()> {
+pub fn when_it_ends(connection: OwnedFd, said: impl Fn(End) + Send + 'static) -> io::Result<()> {
     thread::spawn("busypoll/guard", move || {
-        // A guard that has granted says nothing more.
-        while sys::poll(connection.as_raw_fd(), None) <= 0 {}
-        then();
+        loop {
+            while sys::poll(connection.as_raw_fd(), None) <= 0 {}
+            match receive(&connection, None) {
+                Ok((bytes, _)) if !bytes.is_empty() => said(End::Interface),
+                _ => return said(End::Guard),
+            }
+        }
     })
     .map(drop)
 }
@@ -166,6 +180,14 @@ pub fn answer_granted(
     descriptors.extend(icmp.v6.as_ref().map(AsRawFd::as_raw_fd));
     descriptors.extend(granted.iter().map(AsRawFd::as_raw_fd));
     send(connection, &bytes, &descriptors)
+}
+
+/// The guard's end: who has the interface is told that it is no more.
+///
+/// # Errors
+/// The other has gone.
+pub fn tell_it_ended(connection: &OwnedFd) -> io::Result<()> {
+    send(connection, b"X", &[])
 }
 
 /// The guard's end: another process has it.

@@ -1,0 +1,46 @@
+//! Whether the interface is still there. It can be taken away under who drives it: its driver is unloaded, it is deleted,
+//! or moved to another network namespace.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::{Errno, Result};
+use rustix::net::netdevice::index_to_name_inlined;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
+
+/// include/uapi/linux/rtnetlink.h.
+const RTMGRP_LINK: u32 = 1;
+
+/// An interface that is watched.
+pub(super) struct Presence {
+    index: u32,
+    changes: OwnedFd,
+}
+
+impl Presence {
+    /// Of the interface with this index, in the network namespace of this process.
+    ///
+    /// # Errors
+    /// No netlink.
+    pub(super) fn watch(index: u32) -> Result<Self> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        // No protocol: that of routes and links, 0.
+        let changes = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+        bind(&changes, &SocketAddrNetlink::new(0, RTMGRP_LINK))?;
+        Ok(Self { index, changes })
+    }
+
+    /// Whether it has ended. What the kernel tells of the links is but the occasion to look.
+    pub(super) fn has_ended(&self) -> bool {
+        let mut told = [0; 4096];
+        while recv(&self.changes, &mut told, RecvFlags::empty()).is_ok() {}
+        index_to_name_inlined(&self.changes, self.index).is_err_and(|error| error == Errno::NODEV)
+    }
+}
+
+impl AsFd for Presence {
+    /// Readable when it may have ended.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.changes.as_fd()
+    }
+}
