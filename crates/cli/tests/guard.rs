@@ -417,6 +417,10 @@ fn what_stands_in_the_way_is_one_line() {
         let run = ["run", "--plane", "stack", "--dev", device, "--strict", "--", "true"];
         complains(&on(&lab.server, &run), &["--dev", device, wanted]);
     }
+    let large = Lab::builder().mtu(9_000).build().unwrap();
+    let device = large.server.interface();
+    let run = ["run", "--plane", "stack", "--dev", device, "--strict", "--", "true"];
+    complains(&on(&large.server, &run), &["--dev", device, "MTU", "9000"]);
     let run = |device| on(&lab.server, &["run", "--plane", "stack", "--dev", device, "--", "true"]);
     // A program that opens no socket changes nothing, and needs nothing.
     let output = run(down);

@@ -9,6 +9,7 @@ use super::{
         sys::{self, Hook},
     },
     device::Device,
+    frame_size,
     grant::Grant,
     owner::{Denied, Lock},
     socket, steering,
@@ -46,6 +47,8 @@ impl Holding {
     /// See [`Error`]; each is one line with its remedy.
     pub fn take(name: &str, native: bool, patience: Duration) -> Result<Holding, Error> {
         let device = Device::find(name)?;
+        // What no queue could be opened for is not taken.
+        frame_size(&device)?;
         let lock = take(&device, Instant::now() + patience)?;
         let at = |e: io::Error| Error::os(&device.name, "make a BPF map", e);
         let ports = sys::hash_map::<Key>("busypoll_ports", steering::CAPACITY).map_err(at)?;

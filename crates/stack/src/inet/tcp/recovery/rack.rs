@@ -85,7 +85,8 @@ impl Rack {
 
     /// Step 4, on a DSACK: once per round the window grows by a quarter of the shortest round trip.
     pub fn duplicate(&mut self, una: Seq, nxt: Seq) {
-        if self.dsack_round.is_some_and(|round| una.before(round)) {
+        // One of long ago, which the numbers have gone around since, is not within what is in flight.
+        if self.dsack_round.is_some_and(|round| una.before(round) && round.at_most(nxt)) {
             return;
         }
         self.dsack_round = Some(nxt);
@@ -174,4 +175,20 @@ pub(super) struct Found {
     pub bytes: u32,
     /// Some of it had been sent again.
     pub again: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_of_three_gibibytes_ago_is_over() {
+        let mut rack = Rack::new(Seq(0));
+        rack.duplicate(Seq(0), Seq(1_000));
+        rack.duplicate(Seq(500), Seq(2_000));
+        assert_eq!(rack.quarters, 2);
+        let una = Seq(3 << 30);
+        rack.duplicate(una, una + 1_000);
+        assert_eq!(rack.quarters, 3);
+    }
 }
