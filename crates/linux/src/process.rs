@@ -20,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::stat::status_field;
 use crate::topology::CpuList;
 
+mod called;
 mod waits;
 mod watch;
 
@@ -188,6 +189,11 @@ impl Process {
     pub fn program(&self) -> PathBuf {
         let name = || fs::read_to_string(self.path("comm")).unwrap_or_default().trim_end().into();
         fs::read_link(self.path("exe")).unwrap_or_else(|_| name())
+    }
+
+    /// The path it was started by, which may be a link to that, or a script that it reads; `None` without permission.
+    pub fn called(&self) -> Option<PathBuf> {
+        called::called(&self.path(""))
     }
 
     /// The CPUs its main thread may run on; `None` once it has ended.

@@ -154,6 +154,19 @@ fn every_way_of_waiting_is_seen() {
 }
 
 #[test]
+fn a_program_is_known_by_what_it_was_started_as() {
+    let link = std::env::temp_dir().join(format!("busypoll-link-{}", std::process::id()));
+    std::os::unix::fs::symlink("/bin/sleep", &link).unwrap();
+    let mut child = Command::new(&link).arg("600").stdin(Stdio::null()).spawn().unwrap();
+    std::fs::remove_file(&link).unwrap();
+    let held = Process::open(child.id()).unwrap();
+    assert_eq!(held.called().as_deref(), Some(link.as_path()));
+    assert_ne!(held.program(), link);
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
 fn a_process_that_has_ended_is_gone_whoever_gets_its_number() {
     let mut child = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap();
     let held = Process::open(child.id()).unwrap();

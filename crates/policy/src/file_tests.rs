@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::matcher::Protocol;
+use crate::names::Names;
 use crate::settings::{Plane, Receive};
 
 #[test]
@@ -34,7 +35,7 @@ aggressive_receive_delay = 1.5e3
     assert_eq!(policy.max_spinning_threads, Some(3));
     let of = |program: &str, local: &str, remote: &str| {
         let (local, remote) = (local.parse().ok(), remote.parse().ok());
-        policy.for_socket(program.as_ref(), Protocol::Udp, local, remote)
+        policy.for_socket(&Names::of(program), Protocol::Udp, local, remote)
     };
     let fitting = of("/usr/bin/feed", "10.0.0.1:7", "192.168.3.4:1500");
     assert_eq!(
@@ -70,7 +71,7 @@ fn the_first_rule_that_fits_decides_and_the_rest_comes_from_the_defaults() {
     )
     .unwrap();
     let of = |local: &str| {
-        let s = policy.for_socket("p".as_ref(), Protocol::Tcp, local.parse().ok(), None);
+        let s = policy.for_socket(&Names::of("p"), Protocol::Tcp, local.parse().ok(), None);
         (s.busy_poll, s.prefer_busy_poll)
     };
     assert_eq!(of("0.0.0.0:7"), (1, true));
@@ -92,7 +93,7 @@ fn prefixes_cut_where_they_say() {
             Policy::parse(&format!("[[rule]]\nlocal_address='{net}'\nplane='off'")).unwrap();
         let off = |ip: &str| {
             let local = Some((ip.parse::<std::net::IpAddr>().unwrap(), 1).into());
-            policy.for_socket("p".as_ref(), Protocol::Tcp, local, None).plane == Plane::Off
+            policy.for_socket(&Names::of("p"), Protocol::Tcp, local, None).plane == Plane::Off
         };
         assert!(off(inside), "{net} {inside}");
         assert!(!off(outside), "{net} {outside}");
@@ -147,6 +148,24 @@ fn mistakes_are_named_with_their_line_and_what_would_do() {
         assert!(mistake.what.contains(wanted), "{text}: no {wanted:?} in: {mistake}");
         assert_eq!(mistake.to_string().lines().count(), 1, "{text}: {mistake}");
     }
+}
+
+#[test]
+fn a_program_is_known_by_either_of_its_names() {
+    let fits = |pattern: &str, called: &str| {
+        let policy = Policy::parse(&format!("[[rule]]\nprogram='{pattern}'\nplane='off'")).unwrap();
+        let names = Names { called: called.into(), ..Names::of("/usr/bin/redis-check-rdb") };
+        policy.for_program(&names).plane == Plane::Off
+    };
+    for pattern in
+        ["redis-server", "redis-check-rdb", "/usr/bin/redis-s*", "/usr/bin/redis-check-rdb"]
+    {
+        assert!(fits(pattern, "/usr/bin/redis-server"), "{pattern}");
+    }
+    assert!(!fits("redis", "/usr/bin/redis-server"));
+    assert!(!fits("redis-server", "/usr/bin/redis-sentinel"));
+    // Of what is not known nothing fits.
+    assert!(!fits("redis-server", "") && fits("redis-check-rdb", ""));
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //! `for_socket` neither allocates nor locks.
 //!
 //! ```
-//! use busypoll_policy::{Policy, Protocol, Receive};
+//! use busypoll_policy::{Names, Policy, Protocol, Receive};
 //!
 //! let policy = Policy::parse(
 //!     r#"
@@ -19,7 +19,8 @@
 //!     "#,
 //! )?;
 //! let local = "10.0.0.1:6379".parse().ok();
-//! let settings = policy.for_socket("/usr/bin/redis-server".as_ref(), Protocol::Tcp, local, None);
+//! let program = Names::of("/usr/bin/redis-server");
+//! let settings = policy.for_socket(&program, Protocol::Tcp, local, None);
 //! assert_eq!((settings.busy_poll, settings.receive), (50, Receive::Aggressive));
 //! # Ok::<(), busypoll_policy::Mistake>(())
 //! ```
@@ -29,6 +30,7 @@ mod explain;
 mod file;
 mod launch;
 mod matcher;
+mod names;
 mod rules;
 mod say;
 mod settings;
@@ -38,6 +40,7 @@ pub mod units;
 pub use file::{FileError, Mistake};
 pub use launch::{Launch, Profile, mark};
 pub use matcher::{Match, Network, Ports, Protocol};
+pub use names::Names;
 pub use rules::{Policy, Rule};
 pub use say::say;
 pub use settings::{Change, Plane, Receive, Settings};

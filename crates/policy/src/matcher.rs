@@ -1,13 +1,10 @@
 //! Which sockets a rule is for: program, protocol, addresses and ports.
 
-use std::ffi::OsStr;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
+use crate::names::Names;
 use crate::settings::word;
-use crate::text::glob;
 
 /// The protocols a plane can serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -161,7 +158,7 @@ impl Match {
     #[must_use]
     pub fn fits(
         &self,
-        program: &Path,
+        program: &Names,
         protocol: Protocol,
         local: Option<SocketAddr>,
         remote: Option<SocketAddr>,
@@ -174,12 +171,8 @@ impl Match {
 
     /// Whether the rule is for sockets of this program.
     #[must_use]
-    pub fn fits_program(&self, program: &Path) -> bool {
-        let whole = program.as_os_str().as_bytes();
-        let name = program.file_name().map_or(whole, OsStr::as_bytes);
-        let fits = |pattern: &String| {
-            glob(pattern.as_bytes(), if pattern.contains('/') { whole } else { name })
-        };
+    pub fn fits_program(&self, program: &Names) -> bool {
+        let fits = |pattern: &String| program.fit(pattern);
         self.program.is_empty() || self.program.iter().any(fits)
     }
 

@@ -1,9 +1,9 @@
 //! The rules in their order, and what they say about one socket.
 
 use std::net::SocketAddr;
-use std::path::Path;
 
 use crate::matcher::{Match, Protocol};
+use crate::names::Names;
 use crate::settings::{Change, Settings};
 
 /// One rule: which sockets, and what is different for them.
@@ -30,12 +30,11 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// The settings of one socket, by the path of its program's executable and the addresses it has
-    /// so far. Neither allocates nor locks: cheap enough to ask again after bind and connect.
+    /// The settings of one socket, by the names of its program and the addresses it has so far. Neither allocates nor locks: cheap enough to ask again after bind and connect.
     #[must_use]
     pub fn for_socket(
         &self,
-        program: &Path,
+        program: &Names,
         protocol: Protocol,
         local: Option<SocketAddr>,
         remote: Option<SocketAddr>,
@@ -47,7 +46,7 @@ impl Policy {
     /// The settings of what belongs to no single socket, such as an epoll instance: those of the
     /// first rule that names this program and no address or protocol, else the defaults.
     #[must_use]
-    pub fn for_program(&self, program: &Path) -> Settings {
+    pub fn for_program(&self, program: &Names) -> Settings {
         let fits = |rule: &&Rule| {
             rule.sockets.protocol.is_none()
                 && !rule.sockets.by_address()
@@ -60,7 +59,7 @@ impl Policy {
     /// Leaves out the rules that no socket of this program can fit, so that each socket is held
     /// against fewer.
     #[must_use]
-    pub fn narrowed_to(mut self, program: &Path) -> Self {
+    pub fn narrowed_to(mut self, program: &Names) -> Self {
         self.rules.retain(|rule| rule.sockets.fits_program(program));
         self
     }

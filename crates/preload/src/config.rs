@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use busypoll_policy::{Launch, Plane, Protocol, Settings};
+use busypoll_policy::{Launch, Names, Plane, Protocol, Settings};
 
 use crate::say::Once;
 
@@ -17,8 +17,8 @@ pub struct Config {
     pub launch: Launch,
     /// The variable's text, as children must find it again.
     pub text: &'static CStr,
-    /// The path of this program's executable, by which the policy knows it.
-    pub program: PathBuf,
+    /// By which names the policy knows this program.
+    pub program: Names,
     /// All settings a socket or an epoll instance of this program can have, the defaults first: what is
     /// known of a descriptor names one by its place.
     pub settings: Vec<Settings>,
@@ -105,8 +105,7 @@ fn read() -> Option<Config> {
             return None;
         }
     };
-    let program = rustix::fs::readlink("/proc/self/exe", Vec::new())
-        .map_or_else(|_| PathBuf::new(), |path| PathBuf::from(OsStr::from_bytes(path.as_bytes())));
+    let program = names();
     let launch = Launch { policy: launch.policy.narrowed_to(&program), ..launch };
     let policy = &launch.policy;
     let mut settings = vec![policy.defaults];
@@ -118,6 +117,17 @@ fn read() -> Option<Config> {
     }
     add_joined(&mut settings);
     Some(Config { launch, text, program, settings })
+}
+
+fn names() -> Names {
+    let path = |path: &CStr| PathBuf::from(OsStr::from_bytes(path.to_bytes()));
+    let executable = rustix::fs::readlink("/proc/self/exe", Vec::new());
+    // SAFETY: a plain call.
+    let called = unsafe { libc::getauxval(libc::AT_EXECFN) } as *const libc::c_char;
+    // SAFETY: a string of C, which the kernel has put beyond the program's own.
+    let called = (!called.is_null()).then(|| path(unsafe { CStr::from_ptr(called) }));
+    let executable = executable.map_or_else(|_| PathBuf::new(), |executable| path(&executable));
+    Names { executable, called: called.unwrap_or_default() }
 }
 
 /// Adds those of epoll instances that watch sockets with different ones of `settings`.

@@ -4,4 +4,5 @@ mod apart;
 pub mod attach;
 pub mod guard;
 pub mod launch;
+mod names;
 pub mod ss;

@@ -171,8 +171,8 @@ pub fn prepare(config: &Config) {
         let path = unsafe { CStr::from_ptr(about.dli_fname) };
         let variable = |name: &[u8], value: &CStr| [name, value.to_bytes_with_nul()].concat();
         let command = config.launch.command.as_deref();
-        let command =
-            command.filter(|path| path.as_bytes() != config.program.as_os_str().as_bytes());
+        let command = command
+            .filter(|path| path.as_bytes() != config.program.executable.as_os_str().as_bytes());
         let command = command.and_then(|path| CString::new(path).ok());
         Some(Ours { preload: variable(PRELOAD, path), run: variable(RUN, config.text), command })
     });

@@ -6,10 +6,9 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
-use std::path::Path;
 
 use busypoll_linux::EpollParams;
-use busypoll_policy::{Plane, Policy, Protocol, Settings};
+use busypoll_policy::{Names, Plane, Policy, Protocol, Settings};
 
 use super::look::{Epoll, Socket, Waits};
 
@@ -33,7 +32,7 @@ pub(super) enum Decision<T> {
 /// What decides besides the object itself.
 pub(super) struct Around<'a> {
     pub policy: &'a Policy,
-    pub program: &'a Path,
+    pub program: &'a Names,
     pub waits: &'a Waits,
     pub watchers: &'a Watchers,
     /// `net.core.busy_poll`, in microseconds; what poll and select go by.

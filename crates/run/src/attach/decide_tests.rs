@@ -47,6 +47,7 @@ fn epoll(watched: &[(RawFd, u64, bool)]) -> Epoll {
 
 struct World {
     policy: Policy,
+    program: Names,
     waits: Waits,
     watchers: Watchers,
     host_busy_poll: u32,
@@ -56,6 +57,7 @@ impl World {
     fn new(policy: &str) -> Self {
         World {
             policy: Policy::parse(policy).unwrap(),
+            program: Names::of("/bin/p"),
             waits: Waits::default(),
             watchers: Watchers::default(),
             host_busy_poll: 0,
@@ -65,7 +67,7 @@ impl World {
     fn around(&self) -> Around<'_> {
         Around {
             policy: &self.policy,
-            program: Path::new("/bin/p"),
+            program: &self.program,
             waits: &self.waits,
             watchers: &self.watchers,
             host_busy_poll: self.host_busy_poll,

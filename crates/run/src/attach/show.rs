@@ -23,7 +23,7 @@ impl<'a> Report<'a> {
     fn of(target: &Target, rows: &'a [Row]) -> Self {
         Report {
             pid: target.process.pid(),
-            program: target.program.display().to_string(),
+            program: target.program.executable.display().to_string(),
             threads: target.waits.threads,
             stack_plane: target.on_stack_plane,
             rows,

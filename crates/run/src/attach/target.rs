@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::RawFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use busypoll_journal::Journal;
 use busypoll_linux::NapiId;
 use busypoll_linux::process::{Descriptor, Kind, Process};
 use busypoll_linux::sysctl::Sysctl;
-use busypoll_policy::Policy;
+use busypoll_policy::{Names, Policy};
 
 use super::change;
 use super::decide::{Around, Decision, Watchers, has_queue};
@@ -18,6 +18,7 @@ use super::error::AttachError;
 use super::look::{self, Epoll, Socket, Waits};
 use super::row::{Row, State, socket_kind};
 use super::undo::undo;
+use crate::names;
 
 /// How many threads may spin, of all processes attached to together.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +30,7 @@ pub(super) struct Room {
 /// A process that is attached to.
 pub(super) struct Target {
     pub process: Process,
-    pub program: PathBuf,
+    pub program: Names,
     /// Of the last pass.
     pub waits: Waits,
     /// It drives its queues itself, and what the kernel sees of its sockets is not what the program waits for.
@@ -55,7 +56,7 @@ impl Target {
         let name = entry::name(pid, process.start_time());
         let journal = Journal::open(dir, entry::kind(&name))?;
         Ok(Target {
-            program: program(&process),
+            program: names::of(&process),
             process,
             waits: Waits::default(),
             on_stack_plane: false,
@@ -96,7 +97,7 @@ impl Target {
         }
         let waits = self.waits.clone();
         // A child was taken hold of before its exec.
-        let program = program(&self.process);
+        let program = names::of(&self.process);
         if program != self.program {
             self.program.clone_from(&program);
             self.told.clear();
@@ -402,13 +403,6 @@ fn cost(epoll: &Epoll, sockets: &HashMap<u64, Socket>, waits: &Waits) -> usize {
         return 0;
     }
     waits.epoll.get(&epoll.fd).copied().unwrap_or(1)
-}
-
-/// The executable, also after an update has put another file in its place.
-fn program(process: &Process) -> PathBuf {
-    let program = process.program();
-    let name = program.to_str().and_then(|path| path.strip_suffix(" (deleted)"));
-    name.map(PathBuf::from).unwrap_or(program)
 }
 
 fn uring(fd: RawFd) -> Row {

@@ -1,23 +1,25 @@
 //! The interface of the stack plane: the one named, or the only one there is.
 
+use std::fs;
 use std::path::Path;
 
 use busypoll_linux::link::Links;
-use busypoll_policy::{Launch, Plane};
+use busypoll_policy::{Launch, Names, say};
 
 use super::LaunchError;
-use super::start::say_or_refuse;
+use super::start::{names_the_stack, say_or_refuse};
 
-/// Settles which interface the stack plane has, if `program` can have sockets on it.
+/// Settles which interface the stack plane has, if `program` can have sockets on it, or what it may start.
 ///
 /// # Errors
-/// There is none of the name given; none was given and there is not exactly one that it can be.
+/// There is none of the name given; none was given, `program` needs one, and there is not exactly one that it can be.
 pub(super) fn settle(launch: &mut Launch, program: &Path) -> Result<(), LaunchError> {
-    let policy = launch.policy.clone().narrowed_to(program);
-    let rules = policy.rules.iter().map(|rule| rule.change.apply(policy.defaults));
-    if !rules.chain([policy.defaults]).any(|settings| settings.plane == Plane::Stack) {
+    if !names_the_stack(&launch.policy) {
         return Ok(());
     }
+    let executable = fs::canonicalize(program).unwrap_or_default();
+    let names = Names { executable, called: program.to_owned() };
+    let own = launch.policy.clone().narrowed_to(&names);
     let refused = |error: busypoll_linux::Error| LaunchError::Device(error.to_string());
     let mut links = Links::open().map_err(refused)?;
     if let Some(named) = &launch.dev {
@@ -36,7 +38,12 @@ pub(super) fn settle(launch: &mut Launch, program: &Path) -> Result<(), LaunchEr
             able.push(link.name);
         }
     }
-    launch.dev = Some(only(able)?);
+    match only(able) {
+        Ok(one) => launch.dev = Some(one),
+        Err(why) if names_the_stack(&own) => return Err(why),
+        // It may never start one of those.
+        Err(why) => say(format!("{why}; programs that a rule puts there stay with the kernel")),
+    }
     Ok(())
 }
 

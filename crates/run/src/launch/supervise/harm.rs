@@ -11,6 +11,7 @@ use busypoll_linux::{EpollParams, epoll, sockopt};
 use busypoll_policy::Policy;
 
 use super::serve::{Theirs, params, set_params, settings_of, settings_of_epoll};
+use crate::names;
 
 const TRIAL: Duration = Duration::from_millis(40);
 const PERIOD: Duration = Duration::from_millis(40);
@@ -148,7 +149,7 @@ impl Watched {
                 continue;
             }
             let wanted = settings_of_epoll(&self.process, descriptor.fd, &sockets)
-                .unwrap_or_else(|| policy.for_program(&self.process.program()));
+                .unwrap_or_else(|| policy.for_program(&names::of(&self.process)));
             set_params(&taken, if on { params(wanted) } else { EpollParams::default() });
         }
     }
