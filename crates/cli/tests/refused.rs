@@ -49,6 +49,7 @@ fn absurd_figures_are_named_with_what_would_do() {
         (&["--gap", "soon"], &["--gap", "'soon'"]),
         (&["--busy-poll", "2000m"], &["--busy-poll", "longer than a day"]),
         (&["--busy-poll", "500ns"], &["--busy-poll", "'500ns'", "below 1us"]),
+        (&["--busy-poll", "1.5us"], &["--busy-poll", "'1.5us'", "give 1us or 2us"]),
         (
             &["--sweep", "rate", "--arms", "*-udp-busy-poll", "--duration", "2s", "--rounds", "50"],
             &["--duration 2s is too short", "50 rounds x 7 points", "give at least"],

@@ -22,32 +22,61 @@ pub fn time(text: &str) -> Result<Duration, String> {
     if number.is_empty() {
         return Err(no_time());
     }
-    let nanos_per = match unit.trim() {
-        "" | "us" | "µs" => 1e3,
-        "ns" => 1.0,
-        "ms" => 1e6,
-        "s" => 1e9,
-        "m" | "min" => 60e9,
+    let nanos_per: u128 = match unit.trim() {
+        "" | "us" | "µs" => 1_000,
+        "ns" => 1,
+        "ms" => 1_000_000,
+        "s" => 1_000_000_000,
+        "m" | "min" => 60_000_000_000,
         other => return Err(format!("unknown unit '{other}' in '{text}'; use ns, us, ms, s or m")),
     };
-    let number: f64 = number.parse().map_err(|_| no_time())?;
-    let nanos = number * nanos_per;
-    // A day is longer than any run; the bound keeps every later conversion exact.
-    if nanos > 86_400e9 {
-        return Err(format!("'{text}' is longer than a day"));
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if whole.len() + fraction.len() == 0 || fraction.contains('.') {
+        return Err(no_time());
     }
-    Ok(Duration::from_nanos(nanos.round() as u64))
+    // A day is longer than any run; the bound keeps every later conversion exact.
+    let longer = || format!("'{text}' is longer than a day");
+    let whole = if whole.is_empty() { Ok(0) } else { whole.parse() };
+    let whole: u64 = whole.map_err(|_| longer())?;
+    let part = nanos_of(fraction.trim_end_matches('0'), nanos_per)
+        .ok_or_else(|| format!("'{text}' is no whole number of nanoseconds"))?;
+    let nanos = u128::from(whole) * nanos_per + part;
+    match u64::try_from(nanos) {
+        Ok(nanos @ ..=DAY) => Ok(Duration::from_nanos(nanos)),
+        _ => Err(longer()),
+    }
+}
+
+/// In nanoseconds.
+const DAY: u64 = 86_400_000_000_000;
+
+/// The digits after the point of a number of units; none where that is no whole number of nanoseconds.
+fn nanos_of(fraction: &str, nanos_per: u128) -> Option<u128> {
+    // Of no unit do more digits make a whole number.
+    const MOST: u32 = 11;
+    let scale = 10u128.pow(u32::try_from(fraction.len()).ok().filter(|n| *n <= MOST)?);
+    let digits: u128 = if fraction.is_empty() { 0 } else { fraction.parse().ok()? };
+    let nanos = digits * nanos_per;
+    nanos.is_multiple_of(scale).then_some(nanos / scale)
 }
 
 /// Reads a time that the kernel counts in whole microseconds: 0, or 1 us to `i32::MAX` us.
 ///
 /// # Errors
-/// One line; also for a time between 0 and 1 us, which would otherwise turn into "off".
+/// One line; also for a time between 0 and 1 us, which would otherwise turn into "off", and for one between two
+/// others, which would turn into the shorter.
 pub fn micros(text: &str) -> Result<u32, String> {
     let time = time(text)?;
     let micros = time.as_micros();
     if micros == 0 && !time.is_zero() {
         return Err(format!("'{}' is below 1us, the smallest there is (0 = off)", text.trim()));
+    }
+    if !time.subsec_nanos().is_multiple_of(1000) {
+        let longer = micros + 1;
+        return Err(format!(
+            "'{}' is no whole number of microseconds; give {micros}us or {longer}us",
+            text.trim()
+        ));
     }
     i32::try_from(micros)
         .map(i32::unsigned_abs)
@@ -110,6 +139,11 @@ mod tests {
         assert_eq!(time("1.5ms"), Ok(Duration::from_micros(1500)));
         assert_eq!(time("40s"), Ok(Duration::from_secs(40)));
         assert_eq!(time(" 700 ns"), Ok(Duration::from_nanos(700)));
+        assert_eq!(time("1.5us"), Ok(Duration::from_nanos(1500)));
+        assert_eq!(time(".5m"), Ok(Duration::from_secs(30)));
+        assert_eq!(time("1.s"), Ok(Duration::from_secs(1)));
+        assert_eq!(time("0.00000000025m"), Ok(Duration::from_nanos(15)));
+        assert_eq!(time("1440m"), Ok(Duration::from_secs(86_400)));
         for wrong in ["", "ms", "-5", "5h", "1.2.3s", "1e9", "inf", "NaN", "99999999s"] {
             let error = time(wrong).expect_err(wrong);
             assert_eq!(error.lines().count(), 1, "{wrong}: {error}");
@@ -123,6 +157,23 @@ mod tests {
         assert_eq!(micros("2147483647us"), Ok(i32::MAX as u32));
         for wrong in ["500ns", "0.4us", "2147483648us", "1h", "soon"] {
             assert!(micros(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_time_between_two_that_can_be_had_is_not_taken_for_the_shorter() {
+        assert_eq!(micros("1.5ms"), Ok(1500));
+        assert_eq!(micros("0.000002s"), Ok(2));
+        for wrong in ["1.5us", "1.5", "1500ns", "1.0005ms"] {
+            let why = micros(wrong).expect_err(wrong);
+            assert!(why.contains("no whole number of microseconds; give 1"), "{why}");
+        }
+        for wrong in ["1.5ns", "0.0000000005s", "1.00000000000000000001s", "0.00000000001m"] {
+            let why = time(wrong).expect_err(wrong);
+            assert!(why.contains("no whole number of nanoseconds"), "{why}");
+        }
+        for wrong in ["86400.000000001s", "99999999999999999999s", "."] {
+            assert!(time(wrong).is_err(), "{wrong}");
         }
     }
 
