@@ -1,8 +1,8 @@
 //! The policy file: TOML to [`Policy`], every mistake with its line.
 
+use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -10,13 +10,11 @@ use toml::de::{DeTable, DeValue};
 use crate::matcher::MATCHES;
 use crate::rules::{Policy, Rule};
 use crate::settings::{Change, SETTINGS, Settings};
+use crate::small;
 use crate::text::nearest;
 
 const RULE: &str = "rule";
 const MAX_SPINNING_THREADS: &str = "max_spinning_threads";
-
-/// The largest policy file: far above any written by hand, and read before it is looked at.
-const MAX_BYTES: u64 = 1 << 20;
 
 /// What is wrong with the text of a policy, and in which line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -64,10 +62,7 @@ impl Policy {
     /// As it.
     pub fn read_over(path: &Path, defaults: Settings) -> Result<Self, FileError> {
         let unreadable = |source| FileError::Unreadable { path: path.to_owned(), source };
-        if fs::metadata(path).map_err(unreadable)?.len() > MAX_BYTES {
-            return Err(unreadable(io::Error::other("larger than 1 MiB: is it a policy?")));
-        }
-        let text = fs::read_to_string(path).map_err(unreadable)?;
+        let text = small::read(path, "policy").map_err(unreadable)?;
         Self::parse_over(&text, defaults)
             .map_err(|mistake| FileError::Wrong { path: path.to_owned(), mistake })
     }

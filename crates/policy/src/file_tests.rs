@@ -1,5 +1,8 @@
 //! Policy files as people write them, right and wrong.
 
+use std::io::Write;
+use std::os::fd::AsRawFd;
+
 use super::*;
 use crate::matcher::Protocol;
 use crate::names::Names;
@@ -172,4 +175,16 @@ fn a_program_is_known_by_either_of_its_names() {
 fn a_file_that_cannot_be_read_is_named() {
     let error = Policy::read("/nonexistent/policy.toml".as_ref()).unwrap_err().to_string();
     assert!(error.starts_with("policy /nonexistent/policy.toml: No such file"), "{error}");
+}
+
+/// Of neither does the system tell the size.
+#[test]
+fn a_pipe_is_read_to_its_end_and_a_device_without_end_is_not() {
+    let (reader, mut writer) = io::pipe().unwrap();
+    let path = format!("/dev/fd/{}", reader.as_raw_fd());
+    writer.write_all(b"busy_poll = 70").unwrap();
+    drop(writer);
+    assert_eq!(Policy::read(path.as_ref()).unwrap().defaults.busy_poll, 70);
+    let error = Policy::read("/dev/zero".as_ref()).unwrap_err().to_string();
+    assert_eq!(error, "policy /dev/zero: larger than 1 MiB: is it a policy?");
 }

@@ -34,6 +34,7 @@ mod names;
 mod rules;
 mod say;
 mod settings;
+pub mod small;
 pub mod text;
 pub mod units;
 

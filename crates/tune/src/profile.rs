@@ -1,9 +1,10 @@
 //! Profiles: settings with reason, cost and source. The built-in ones are TOML files like a user's own.
 
+use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
+use busypoll_policy::small;
 use busypoll_policy::text::nearest;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -17,9 +18,6 @@ const BUILT_IN: [(&str, &str); 4] = [
     ("prefer-busy-poll", include_str!("../profiles/prefer-busy-poll.toml")),
     ("irq-suspend", include_str!("../profiles/irq-suspend.toml")),
 ];
-
-/// The largest profile: far above any written by hand.
-const MAX_BYTES: u64 = 1 << 20;
 
 /// The names of the built-in profiles.
 pub fn built_in() -> impl Iterator<Item = &'static str> {
@@ -124,10 +122,7 @@ impl Profile {
         }
         let path = Path::new(name);
         let unreadable = |source| ProfileError::Unreadable { path: path.into(), source };
-        if fs::metadata(path).map_err(unreadable)?.len() > MAX_BYTES {
-            return Err(unreadable(io::Error::other("larger than 1 MiB: is it a profile?")));
-        }
-        let text = fs::read_to_string(path).map_err(unreadable)?;
+        let text = small::read(path, "profile").map_err(unreadable)?;
         Self::parse(name, &text)
     }
 
@@ -382,6 +377,8 @@ mod tests {
             assert!(error.starts_with(&format!("profile p.toml:{line}: ")), "{error}");
             assert!(error.contains(wanted) && !error.contains('\n'), "{error}");
         }
+        let error = Profile::find("/dev/zero").unwrap_err().to_string();
+        assert_eq!(error, "profile /dev/zero: larger than 1 MiB: is it a profile?");
         let error = Profile::find("./nosuch.toml").unwrap_err().to_string();
         assert!(error.contains("./nosuch.toml: No such file"), "{error}");
     }
