@@ -58,6 +58,18 @@ fn mistakes_are_one_line() {
     refused(&["./no/such"], &["./no/such", "no such program"]);
     refused(&["/etc/passwd"], &["/etc/passwd", "chmod +x"]);
     refused(&["/tmp"], &["/tmp", "a folder"]);
+    let script = |name: &str, line: &str| {
+        let script = place("script").join(name);
+        fs::write(&script, line).unwrap();
+        fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        script.into_os_string().into_string().unwrap()
+    };
+    let lost = script("lost", "#! /no/such-shell -x\n");
+    let wanted = format!("{lost}: its interpreter /no/such-shell: no such program");
+    refused(&[&lost], &[&wanted]);
+    let twice = script("twice", &format!("#!{lost}\n"));
+    refused(&[&twice], &["twice: its interpreter /no/such-shell: no such program"]);
+    refused(&[&script("dos", "#!/bin/sh\r\n")], &["its interpreter /bin/sh\\r: no such program"]);
     refused(&["--plane", "kernl", "--", "true"], &["--plane", "kernel"]);
     refused(&["--profile", "fast", "--", "true"], &["--profile", "safe", "latency"]);
     refused(&["--busy-poll", "5x", "--", "true"], &["--busy-poll", "5x"]);

@@ -1,8 +1,8 @@
 //! What kind of program a file is, as far as that decides who sees its system calls.
 //!
-//! Allocates nothing, and reads through rustix alone: a program may ask between fork and exec.
+//! [`reach`] allocates nothing, and all of it reads through rustix alone: a program may ask between fork and exec.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, getxattr, open, stat};
@@ -88,6 +88,41 @@ fn look(path: impl Arg + Copy, scripts: u32) -> Reach {
     elf(&file).unwrap_or(Reach::Preload)
 }
 
+/// What a program's start ends at, since there is no such file: the interpreter of a script, or of a script that is
+/// one, or the loader of a linked program. `None` where nothing is missing.
+#[must_use]
+pub fn missing(path: &CStr) -> Option<CString> {
+    let mut path = path.to_owned();
+    for _ in 0..=SCRIPTS {
+        let next = started_for(&path)?;
+        if matches!(stat(&next), Err(rustix::io::Errno::NOENT)) {
+            return Some(next);
+        }
+        path = next;
+    }
+    None
+}
+
+/// What the kernel starts in a program's place.
+fn started_for(path: &CStr) -> Option<CString> {
+    let file =
+        open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty()).ok()?;
+    let mut head = [0; HEAD];
+    read_some(&file, 0, &mut head);
+    if let Some(interpreter) = interpreter(&mut head) {
+        return Some(interpreter.to_owned());
+    }
+    let mut loader = None;
+    if head.starts_with(b"\x7fELF\x02") {
+        segments(&file, |kind, bytes| {
+            if kind == PT_INTERP {
+                loader = CStr::from_bytes_until_nul(bytes).ok().map(CStr::to_owned);
+            }
+        });
+    }
+    loader
+}
+
 /// The first word of a script's first line.
 fn interpreter(head: &mut [u8; HEAD]) -> Option<&CStr> {
     let blank = |byte: &u8| matches!(byte, b' ' | b'\t');
@@ -117,9 +152,29 @@ fn elf(file: &OwnedFd) -> Option<Reach> {
     if head[4] != 2 || number(&head, 18, 2)? != MACHINE.into() {
         return Some(Reach::Out(Why::OtherMachine));
     }
+    let (mut interpreter, mut go, mut musl) = (false, false, false);
+    segments(file, |kind, bytes| match kind {
+        PT_INTERP => {
+            interpreter = true;
+            musl = bytes.windows(7).any(|w| w == b"ld-musl");
+        }
+        // The linker's note with the build id: owner "Go".
+        _ => go |= bytes.windows(4).any(|w| w == b"Go\0\0"),
+    })?;
+    Some(match interpreter {
+        _ if go => Reach::Raw(Kind::Go),
+        false => Reach::Raw(Kind::Static),
+        true if musl => Reach::Raw(Kind::OtherLibc),
+        true => Reach::Preload,
+    })
+}
+
+/// The interpreter and the notes of a 64-bit ELF file, each as far as it is of use. `None` of a file that is spoilt.
+fn segments(file: &OwnedFd, mut each: impl FnMut(u32, &[u8])) -> Option<()> {
+    let mut head = [0; 64];
+    read(file, 0, &mut head)?;
     let (table, size, count) =
         (number(&head, 32, 8)?, number(&head, 54, 2)?, number(&head, 56, 2)?);
-    let (mut interpreter, mut go, mut musl) = (false, false, false);
     for index in 0..count.min(64) {
         let mut entry = [0; 56];
         read(file, table.checked_add(index * size)?, &mut entry)?;
@@ -129,22 +184,10 @@ fn elf(file: &OwnedFd) -> Option<Reach> {
         let bytes = bytes.get_mut(..len)?;
         if matches!(kind, PT_INTERP | PT_NOTE) && read(file, number(&entry, 8, 8)?, bytes).is_some()
         {
-            match kind {
-                PT_INTERP => {
-                    interpreter = true;
-                    musl = bytes.windows(7).any(|w| w == b"ld-musl");
-                }
-                // The linker's note with the build id: owner "Go".
-                _ => go |= bytes.windows(4).any(|w| w == b"Go\0\0"),
-            }
+            each(kind, bytes);
         }
     }
-    Some(match interpreter {
-        _ if go => Reach::Raw(Kind::Go),
-        false => Reach::Raw(Kind::Static),
-        true if musl => Reach::Raw(Kind::OtherLibc),
-        true => Reach::Preload,
-    })
+    Some(())
 }
 
 /// Fills `to`; `None` if the file ends before.

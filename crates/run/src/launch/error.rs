@@ -20,6 +20,14 @@ pub enum LaunchError {
     /// It cannot be started.
     #[error("{}: not executable by this user; make it so with chmod +x", .0.display())]
     NotExecutable(PathBuf),
+    /// What would run it is not there; a name that ends in `\r` is of a script whose lines do.
+    #[error("{}: its interpreter {}: no such program", path.display(), interpreter.display().to_string().escape_debug())]
+    NoInterpreter {
+        /// The program.
+        path: PathBuf,
+        /// What its first line names, or its loader.
+        interpreter: PathBuf,
+    },
     /// The system's answer to an attempt.
     #[error("{}: cannot be started: {source}", path.display())]
     Refused {

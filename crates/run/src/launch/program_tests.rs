@@ -1,3 +1,4 @@
+use std::ffi::CString;
 use std::os::unix::fs::PermissionsExt;
 
 use busypoll_linux::executable::MACHINE;
@@ -52,6 +53,18 @@ fn write(name: &str, bytes: &[u8], mode: u32) -> PathBuf {
     fs::write(&path, bytes).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
     path
+}
+
+#[test]
+fn a_loader_that_is_not_there_is_named() {
+    let missing = |name: &str, loader: &[u8]| {
+        let path = elf(name, MACHINE, &[(PT_INTERP, loader)]);
+        let missing = executable::missing(&CString::new(path.as_os_str().as_bytes()).unwrap());
+        fs::remove_file(path).unwrap();
+        missing
+    };
+    assert_eq!(missing("lost", b"/no/such-ld.so\0").as_deref(), Some(c"/no/such-ld.so"));
+    assert_eq!(missing("found", b"/bin/sh\0"), None);
 }
 
 #[test]

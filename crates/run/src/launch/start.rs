@@ -3,10 +3,11 @@
 use std::convert::Infallible;
 use std::env;
 use std::ffi::{CString, OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 use std::{io, ptr};
 
+use busypoll_linux::executable;
 use busypoll_policy::{Launch, Plane, Policy, say};
 
 use super::program::{Kind, Program, Reach, Why};
@@ -110,7 +111,20 @@ fn become_it(
         let argv: Vec<&OsStr> = shell.into_iter().chain(argv.into_iter().skip(1)).collect();
         source = exec(Path::new("/bin/sh"), &argv, environment);
     }
-    LaunchError::Refused { path: program.path, source }
+    let path = program.path;
+    // It was found: what the system misses is another file.
+    if source.kind() == io::ErrorKind::NotFound
+        && let Some(interpreter) = missing(&path)
+    {
+        return LaunchError::NoInterpreter { path, interpreter };
+    }
+    LaunchError::Refused { path, source }
+}
+
+fn missing(path: &Path) -> Option<PathBuf> {
+    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
+    let missing = executable::missing(&path)?;
+    Some(OsString::from_vec(missing.into_bytes()).into())
 }
 
 /// The interface, if sockets of the program may be on the stack plane.
