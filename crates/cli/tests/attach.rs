@@ -627,7 +627,7 @@ fn what_spins_already_counts_also_when_it_is_looked_at_again() {
     let receivers = || {
         let threads = process.threads().unwrap();
         // Its standard input is read, too.
-        threads.iter().filter(|t| matches!(t.wait, Wait::Receive { fd: 1.. })).count()
+        threads.iter().filter(|t| matches!(t.wait, Wait::Receive { fd: 1.., .. })).count()
     };
     let state = place("state");
     let policy = state.join("policy.toml");

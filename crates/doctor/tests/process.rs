@@ -110,6 +110,31 @@ fn receive_calls_with_and_without_the_option() {
     assert!(ready.subject.to_string().ends_with("udp 10.77.0.2:700"), "{}", ready.subject);
 }
 
+/// Whether the socket says so or each call.
+#[test]
+fn receive_calls_that_do_not_wait_are_not_said_to_sleep() {
+    needs_all!();
+    let lab = lab();
+    for (port, make, flags) in
+        [(700, "s.setblocking(False)", "0"), (701, "pass", "socket.MSG_DONTWAIT")]
+    {
+        let script = format!(
+            "s = udp({port}); {make}; say(s.fileno())\n\
+             while True:\n\
+             \x20   try: s.recv(9, {flags})\n\
+             \x20   except BlockingIOError: pass"
+        );
+        let mut program = python(&lab.server, &script);
+        let fd: u32 = program.hear().parse().unwrap();
+        let off = found(&[program.pid()], "BP-SOCK-SPIN");
+        assert_eq!((descriptor(&off), off.verdict()), (fd, Verdict::Off));
+        assert_eq!(off.remedy, Some(format!("busypoll attach {}", program.pid())));
+        let report = report(&[program.pid()]);
+        let said = of(&report, &[program.pid()]);
+        assert!(said.iter().all(|f| f.rule.code != "BP-SOCK-OFF"), "{said:#?}");
+    }
+}
+
 /// A port for each, and the wait in Python for a socket `s`.
 const IN_POLL_AND_SELECT: [(u16, &str); 2] =
     [(700, "p = select.poll(); p.register(s, 1); p.poll()"), (701, "select.select([s], [], [])")];

@@ -100,7 +100,7 @@ fn every_way_of_waiting_is_seen() {
     thread::scope(|scope| {
         let wake = || socket.send_to(b"x", socket.local_addr().unwrap()).unwrap();
         let receiver = scope.spawn(|| socket.recv(&mut [0; 8]).unwrap());
-        some_thread(|wait| *wait == Wait::Receive { fd });
+        some_thread(|wait| *wait == Wait::Receive { fd, nonblock: false });
         wake();
         receiver.join().unwrap();
         let poller = scope.spawn(|| {

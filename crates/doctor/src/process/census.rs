@@ -42,6 +42,8 @@ pub(crate) struct Process {
 #[derive(Debug, Default)]
 pub(crate) struct Thread {
     pub(crate) waits: BTreeSet<Wait>,
+    /// It was once seen asleep.
+    pub(crate) sleeps: bool,
     pub(crate) switches: ContextSwitches,
 }
 
@@ -101,6 +103,7 @@ impl Census {
                 let Some(process) = census.processes.get_mut(&thread.pid) else { continue };
                 let seen = process.threads.entry(thread.tid).or_default();
                 seen.switches = thread.switches;
+                seen.sleeps |= !thread.running;
                 if let (Some(call), Some(handle)) = (thread.syscall, &process.handle) {
                     seen.waits.insert(handle.wait_in(call.number, &call.args));
                 }

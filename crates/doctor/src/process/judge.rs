@@ -134,6 +134,8 @@ fn process_of(subject: Subject) -> Subject {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Waiting {
     pub(crate) receive: bool,
+    /// By receive calls that do not wait, one after another.
+    pub(crate) spin: bool,
     pub(crate) poll: bool,
     /// The epoll instances that watch it.
     pub(crate) epolls: Vec<RawFd>,
@@ -145,9 +147,14 @@ impl Process {
     /// How one of its sockets is waited for.
     pub(crate) fn waiting(&self, fd: RawFd, socket: &Socket) -> Waiting {
         let mut waiting = Waiting::default();
-        for wait in self.threads.values().flat_map(|t| &t.waits) {
+        let all = self.threads.values().flat_map(|t| t.waits.iter().map(move |wait| (t, wait)));
+        for (thread, wait) in all {
             match wait {
-                Wait::Receive { fd: on } => waiting.receive |= *on == fd,
+                // Whoever sleeps elsewhere has only taken what was there.
+                Wait::Receive { fd: on, nonblock: true } => {
+                    waiting.spin |= *on == fd && !thread.sleeps;
+                }
+                Wait::Receive { fd: on, nonblock: false } => waiting.receive |= *on == fd,
                 Wait::Poll { fds } => waiting.poll |= fds.contains(&fd),
                 Wait::Uring { .. } => waiting.uring = true,
                 _ => {}
@@ -158,7 +165,8 @@ impl Process {
                 waiting.epolls.push(*epoll);
             }
         }
-        waiting.uring &= !waiting.receive && !waiting.poll && waiting.epolls.is_empty();
+        waiting.spin &= !waiting.receive && !waiting.poll && waiting.epolls.is_empty();
+        waiting.uring &= !waiting.receives() && !waiting.poll && waiting.epolls.is_empty();
         waiting
     }
 
@@ -172,11 +180,19 @@ impl Process {
 }
 
 impl Waiting {
+    /// Whether receive calls are all that waits for it, asleep or not.
+    pub(crate) fn receives(&self) -> bool {
+        self.receive || self.spin
+    }
+
     /// In words.
     pub(crate) fn words(&self) -> String {
         let mut ways: Vec<String> = Vec::new();
         if self.receive {
             ways.push("receive call".into());
+        }
+        if self.spin {
+            ways.push("receive calls that do not wait".into());
         }
         if self.poll {
             ways.push("poll or select".into());

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 
 use busypoll_linux::bpf::files::{Kind, OpenFile, Socket};
-use busypoll_linux::process::{self, Process};
+use busypoll_linux::process::{self, Process, Wait};
 use busypoll_linux::{Error as LinuxError, epoll, socket, sockopt, stat};
 
 use super::Census;
@@ -43,6 +43,7 @@ pub(super) fn census(
             let threads = process.handle().and_then(|handle| handle.threads().ok());
             for thread in threads.unwrap_or_default() {
                 let seen = process.threads.entry(thread.tid).or_default();
+                seen.sleeps |= thread.wait != Wait::Running;
                 seen.waits.insert(thread.wait);
                 seen.switches = stat::context_switches_of(thread.tid).unwrap_or_default();
             }

@@ -9,7 +9,7 @@ use super::napis::Place;
 use super::{Life, Process};
 use crate::rules::{
     PREFER_NO_DEFER, SOCK_IN_EPOLL, SOCK_IN_POLL, SOCK_IN_URING, SOCK_KTLS, SOCK_LOOPBACK,
-    SOCK_MPTCP, SOCK_NO_NAPI, SOCK_OFF, SOCK_POLL_OFF, SOCK_RAW, SOCK_READY, SOCK_STALE,
+    SOCK_MPTCP, SOCK_NO_NAPI, SOCK_OFF, SOCK_POLL_OFF, SOCK_RAW, SOCK_READY, SOCK_SPIN, SOCK_STALE,
     SOCK_STALE_FOREVER, XDP_NO_NAPI,
 };
 use crate::{Finding, Rule};
@@ -46,6 +46,9 @@ impl Judge<'_> {
             if waiting.receive {
                 let what = "its receive calls sleep at once".into();
                 self.add(process.pid, say(&SOCK_OFF, what).remedy(attach));
+            } else if waiting.spin {
+                let what = "its receive calls do not sleep, and look at the socket alone".into();
+                self.add(process.pid, say(&SOCK_SPIN, what).remedy(attach));
             } else if waiting.poll {
                 let what = "its poll or select sleeps at once".into();
                 // Where the whole machine's poll does, the socket's option is all that is missing.
@@ -82,7 +85,7 @@ impl Judge<'_> {
         }
         let mut faults = self.way_of_waiting(process, fd, socket, &waiting, by_option, class);
         faults.extend(self.napi(process, socket, by_option, class));
-        let good = faults.is_empty() && by_option && waiting.receive && self.is_alive(socket);
+        let good = faults.is_empty() && by_option && waiting.receives() && self.is_alive(socket);
         for (rule, what, remedy) in faults {
             let mut finding = say(rule, what);
             if let Some(id) = socket.napi {
@@ -117,7 +120,7 @@ impl Judge<'_> {
         let set = format!("SO_BUSY_POLL {} us", socket.busy_poll_usecs);
         let attach = || Some(format!("busypoll attach {}", process.pid));
         let host_off = self.host_busy_poll == Some(0);
-        if waiting.receive {
+        if waiting.receives() {
             if class == Class::Ktls && process.decrypts(fd) {
                 let what = format!("{set}, and receive calls through kTLS");
                 faults.push((&SOCK_KTLS, what, None));

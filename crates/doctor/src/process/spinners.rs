@@ -74,7 +74,7 @@ fn spins(judge: &Judge<'_>, process: &Process, wait: &Wait) -> bool {
         })
     };
     match wait {
-        Wait::Receive { fd } => on(*fd),
+        Wait::Receive { fd, .. } => on(*fd),
         Wait::Poll { fds } => {
             judge.host_busy_poll.is_some_and(|us| us > 0) && fds.iter().any(|fd| on(*fd))
         }

@@ -11,6 +11,11 @@ SOCK_OFF "BP-SOCK-OFF" Off,
     "the receive call sleeps until an interrupt; with SO_BUSY_POLL it would poll the device first",
     "socket(7), SO_BUSY_POLL";
 
+SOCK_SPIN "BP-SOCK-SPIN" Off,
+    "a thread goes round receive calls that do not wait, on a socket without SO_BUSY_POLL",
+    "such a call finds what an interrupt has brought; with SO_BUSY_POLL each polls the device once, too",
+    "include/net/busy_poll.h, sk_busy_loop; net/core/dev.c, napi_busy_loop without an end";
+
 SOCK_POLL_OFF "BP-SOCK-POLL-OFF" Off,
     "a thread waits in poll or select on a socket without SO_BUSY_POLL",
     "poll and select busy poll only where both SO_BUSY_POLL and net.core.busy_poll, which is the whole machine's, are above zero; a program started by `busypoll run` waits in an epoll instance in their place",

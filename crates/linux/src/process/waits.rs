@@ -36,6 +36,8 @@ pub enum Wait {
     Receive {
         /// What it reads.
         fd: RawFd,
+        /// The call does not wait: by a flag of its own, or the descriptor's O_NONBLOCK.
+        nonblock: bool,
     },
     /// accept, accept4.
     Accept {
@@ -94,19 +96,19 @@ fn wait(line: &str, process: &Path) -> Wait {
 
 /// How a thread of a process (`/proc/PID`) waits that is in this system call.
 pub(super) fn of_call(process: &Path, number: i64, args: &[u64; 6]) -> Wait {
-    let [first, second, third, ..] = *args;
+    let [first, second, third, fourth, _, sixth] = *args;
     // The kernel looks at the lower half alone.
     let fd = first as u32 as RawFd;
     match number {
         libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => Wait::Epoll { fd },
         libc::SYS_ppoll => Wait::Poll { fds: polled(process, first, second) },
         libc::SYS_pselect6 => Wait::Poll { fds: selected(process, first, second, third) },
-        libc::SYS_read
-        | libc::SYS_readv
-        | libc::SYS_preadv2
-        | libc::SYS_recvfrom
-        | libc::SYS_recvmsg
-        | libc::SYS_recvmmsg => Wait::Receive { fd },
+        libc::SYS_read | libc::SYS_readv => receive(process, fd, false),
+        libc::SYS_preadv2 => receive(process, fd, has(sixth, libc::RWF_NOWAIT)),
+        libc::SYS_recvfrom | libc::SYS_recvmmsg => {
+            receive(process, fd, has(fourth, libc::MSG_DONTWAIT))
+        }
+        libc::SYS_recvmsg => receive(process, fd, has(third, libc::MSG_DONTWAIT)),
         libc::SYS_accept | libc::SYS_accept4 => Wait::Accept { fd },
         libc::SYS_io_uring_enter => Wait::Uring { fd },
         #[cfg(target_arch = "x86_64")]
@@ -117,6 +119,23 @@ pub(super) fn of_call(process: &Path, number: i64, args: &[u64; 6]) -> Wait {
         libc::SYS_select => Wait::Poll { fds: selected(process, first, second, third) },
         number => Wait::Other(number),
     }
+}
+
+fn has(flags: u64, flag: libc::c_int) -> bool {
+    flags & u64::from(flag.unsigned_abs()) != 0
+}
+
+fn receive(process: &Path, fd: RawFd, by_call: bool) -> Wait {
+    Wait::Receive { fd, nonblock: by_call || is_nonblocking(process, fd) }
+}
+
+/// Whether a descriptor of the process has O_NONBLOCK; not where that may not be read.
+fn is_nonblocking(process: &Path, fd: RawFd) -> bool {
+    let info = fs::read_to_string(process.join("fdinfo").join(fd.to_string())).unwrap_or_default();
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+    flags
+        .and_then(|flags| u64::from_str_radix(flags.trim(), 8).ok())
+        .is_some_and(|flags| has(flags, libc::O_NONBLOCK))
 }
 
 /// The descriptors of an array of `struct pollfd` in the process's memory; those below 0 are ignored.
@@ -155,9 +174,13 @@ mod tests {
     #[test]
     fn lines_of_the_kernel_are_read() {
         let nowhere = Path::new("/nonexistent");
+        let [read, peek] = [(libc::SYS_recvfrom, 0), (libc::SYS_recvmsg, libc::MSG_DONTWAIT)]
+            .map(|(call, flags)| format!("{call} 0x5 0x7f {flags:#x} 0x0 0x0 0x0 0x7f 0x7f"));
         let epoll = format!("{} 0x5 0x7f 0x80 0xffffffff 0x0 0x8 0x7f 0x7f", libc::SYS_epoll_pwait);
         for (line, want) in [
             (epoll.as_str(), Wait::Epoll { fd: 5 }),
+            (read.as_str(), Wait::Receive { fd: 5, nonblock: false }),
+            (peek.as_str(), Wait::Receive { fd: 5, nonblock: true }),
             ("running", Wait::Running),
             ("-1 0x7ffe 0x7f", Wait::Other(-1)),
             ("0 0x0 0x0 0x0 0x0 0x0 0x0 0x0 0x0\n", Wait::Other(-1)),

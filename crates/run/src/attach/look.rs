@@ -115,7 +115,7 @@ impl Waits {
         for wait in seen.into_values() {
             match wait {
                 Wait::Epoll { fd } => *waits.epoll.entry(fd).or_default() += 1,
-                Wait::Receive { fd } => *waits.receive.entry(fd).or_default() += 1,
+                Wait::Receive { fd, .. } => *waits.receive.entry(fd).or_default() += 1,
                 Wait::Poll { fds } => {
                     fds.into_iter().for_each(|fd| *waits.poll.entry(fd).or_default() += 1);
                 }
