@@ -1,6 +1,8 @@
 //! Short runs on real kernel objects: the limit, the kernel's arms and the bare AF_XDP echo in the lab,
 //! and a bench against a server across it.
 
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use busypoll_bench::arm::{self, ARMS, Arm, Mode, Nic, Plane};
@@ -231,5 +233,28 @@ fn streams_connections_and_losses_give_figures() {
         assert!(report.skipped.is_empty(), "{:?}", report.skipped);
         assert_eq!(report.arms.len(), lines.len());
         assert!(report.arms.iter().all(|arm| arm.per_second > 0.0), "{:?}", report.arms);
+    }
+}
+
+#[test]
+fn a_line_that_loses_everything_ends_and_says_so() {
+    needs_root!();
+    let Some(cpus) = two_cpus() else { return };
+    let losses = Losses { loss: 1.0, rtt: Duration::from_millis(5) };
+    let lines = throughput::select(Workload::Loss, None).expect("lines");
+    let (done, outcome) = mpsc::channel();
+    thread::spawn(move || {
+        let time = (Duration::from_millis(400), 2);
+        let measured = throughput::measure(&lines, cpus, (Duration::ZERO, losses), time);
+        // Whoever has waited too long has said so.
+        let _ = done.send(measured);
+    });
+    let outcome = outcome.recv_timeout(Duration::from_secs(60)).expect("it does not end");
+    let machine = machine::describe(&Bench::new(cpus, &[]), &settings(1, 2));
+    let report = throughput::build(machine, Workload::Loss, &outcome.expect("a short run"));
+    assert!(report.arms.is_empty(), "{:?}", report.arms);
+    assert_eq!(report.skipped.len(), 2);
+    for skipped in &report.skipped {
+        assert_eq!(skipped.reason, "no connection in 2.2s, so much was lost");
     }
 }

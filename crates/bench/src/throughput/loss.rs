@@ -1,6 +1,7 @@
 //! Throughput over a long way with losses: what loss recovery and congestion control are worth. All lines of
 //! a round run at once, each over a relay of its own, and meet the same losses.
 
+use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +12,7 @@ use busypoll_lab::{Lab, Namespace};
 use busypoll_stack::nic::tap::Tap;
 use busypoll_stack::nic::{Nic, Queue};
 use indicatif::ProgressBar;
-use rustix::net::sockopt::set_tcp_congestion;
+use rustix::net::sockopt::{Timeout, set_socket_timeout, set_tcp_congestion};
 
 use super::{Gauge, Line, LineRun, Outcome, Place, Shot, pump, relay, stack};
 use crate::arm::Plane;
@@ -51,17 +52,15 @@ pub fn measure(
         ));
     }
     let progress: ProgressBar = progress(rounds, "loss");
-    let mut shots: Vec<Vec<Option<Shot>>> = lines.iter().map(|_| Vec::new()).collect();
-    let mut skipped: Vec<Option<String>> = vec![None; lines.len()];
+    let mut all: Vec<Vec<Result<Shot, String>>> = lines.iter().map(|_| Vec::new()).collect();
     for seed in 0..rounds {
         let way = relay::Way { delay: losses.rtt / 2, loss: losses.loss, seed: seed as u64 };
         // Nobody starts before all are ready: what is set up beside it costs a sender time.
-        let ready = Barrier::new(skipped.iter().filter(|reason| reason.is_none()).count());
+        let ready = Barrier::new(lines.len());
         let results: Vec<_> = thread::scope(|scope| {
             let started: Vec<_> = lines
                 .iter()
-                .zip(&skipped)
-                .map(|(line, skipped)| {
+                .map(|line| {
                     let place = Place {
                         line,
                         lab: None,
@@ -72,32 +71,46 @@ pub fn measure(
                         measure: round,
                     };
                     let ready = &ready;
-                    skipped.is_none().then(|| scope.spawn(move || once(&place, way, ready)))
+                    scope.spawn(move || once(&place, way, ready))
                 })
                 .collect();
             let join = |thread: thread::ScopedJoinHandle<'_, _>| {
                 thread.join().unwrap_or_else(|_| Err("the line panicked".to_owned()))
             };
-            started.into_iter().map(|thread| thread.map(join)).collect()
+            started.into_iter().map(join).collect()
         });
-        for ((result, shots), skipped) in results.into_iter().zip(&mut shots).zip(&mut skipped) {
-            match result {
-                Some(Ok(shot)) => shots.push(Some(shot)),
-                Some(Err(reason)) => *skipped = Some(reason),
-                None => {}
-            }
+        for (result, of_line) in results.into_iter().zip(&mut all) {
+            of_line.push(result);
         }
         progress.inc(1);
     }
     progress.finish_and_clear();
     let mut outcome = Outcome::default();
-    for ((&line, shots), skipped) in lines.iter().zip(shots).zip(skipped) {
-        match skipped {
-            Some(reason) => outcome.skipped.push(Skipped { name: line.arm.name, reason }),
-            None => outcome.lines.push(LineRun { line, shots }),
+    for (&line, results) in lines.iter().zip(all) {
+        // Other than with round trips, one round that fails is what a bad line is like: it says nothing of the others.
+        let failed = results.iter().filter(|result| result.is_err()).count();
+        let first = results.iter().find_map(|result| result.as_ref().err().cloned());
+        if let Some(why) = first {
+            let reason =
+                if failed < rounds { format!("{failed} of {rounds} rounds: {why}") } else { why };
+            outcome.skipped.push(Skipped { name: line.arm.name, reason });
+        }
+        if failed < rounds {
+            let shots = results.into_iter().map(Result::ok).collect();
+            outcome.lines.push(LineRun { line, shots });
         }
     }
     Ok(outcome)
+}
+
+/// Why there is no connection.
+pub(super) fn unconnected(e: &io::Error, patience: Duration) -> String {
+    match e.kind() {
+        ErrorKind::TimedOut => {
+            format!("no connection in {}, so much was lost", crate::units::show(patience))
+        }
+        _ => format!("connect: {e}"),
+    }
 }
 
 /// A kernel at one end of the relay.
@@ -110,13 +123,16 @@ fn kernel_end(address: Ipv4Addr) -> Result<(Namespace, Queue), String> {
 
 fn once(place: &Place<'_>, way: relay::Way, ready: &Barrier) -> Result<Shot, String> {
     let receiver = kernel_end(RECEIVER);
+    // As long as anybody looks: every try may be lost.
+    let patience = super::FIRST_BYTE + place.measure;
     match place.line.arm.plane {
         Plane::Kernel => {
             let sender = kernel_end(SENDER);
             ready.wait();
             let ((sender, near), (receiver, far)) = (sender?, receiver?);
             carry(place, way, (Some(&sender), &receiver), [near, far], |to, gauge| {
-                let peer = TcpStream::connect(to).map_err(|e| format!("connect: {e}"))?;
+                let peer = TcpStream::connect_timeout(&to, patience)
+                    .map_err(|e| unconnected(&e, patience))?;
                 set_tcp_congestion(&peer, CONGESTION).map_err(|e| format!("{CONGESTION}: {e}"))?;
                 peer.set_write_timeout(Some(pump::PATIENCE)).map_err(|e| e.to_string())?;
                 pump::pour(peer, gauge)
@@ -125,7 +141,7 @@ fn once(place: &Place<'_>, way: relay::Way, ready: &Barrier) -> Result<Shot, Str
         Plane::Stack | Plane::Bare => {
             let sender = stack::Sender::new(SENDER, place.client_cpu);
             ready.wait();
-            let ((near, pour), (receiver, far)) = (sender?.split(), receiver?);
+            let ((near, pour), (receiver, far)) = (sender?.split(patience), receiver?);
             carry(place, way, (None, &receiver), [near, far], pour)
         }
     }
@@ -147,8 +163,10 @@ fn carry(
             let at = SocketAddr::from((RECEIVER, PORT));
             let listener = TcpListener::bind(at).map_err(|e| format!("listen: {e}"))?;
             set_tcp_congestion(&listener, CONGESTION).map_err(|e| format!("{CONGESTION}: {e}"))?;
+            set_socket_timeout(&listener, Timeout::Recv, Some(pump::PATIENCE))
+                .map_err(|e| e.to_string())?;
             announce.ready(at);
-            let (peer, _) = listener.accept().map_err(|e| format!("accept: {e}"))?;
+            let Some((peer, _)) = pump::accept(gauge, || listener.accept())? else { return Ok(()) };
             peer.set_read_timeout(Some(pump::PATIENCE)).map_err(|e| e.to_string())?;
             pump::drain(peer, gauge)
         };

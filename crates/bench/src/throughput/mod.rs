@@ -203,6 +203,9 @@ pub fn list() -> String {
 /// Connections of one round at the most: each leaves a TIME_WAIT behind.
 const CONNECTIONS: u64 = 10_000;
 
+/// So long a connection has for its first byte before it is measured whether or not that has come.
+const FIRST_BYTE: Duration = Duration::from_secs(2);
+
 /// Where and how long one line runs once.
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'a> {
@@ -347,7 +350,7 @@ fn observe(place: &Place<'_>, gauge: &Gauge, ended: impl Fn() -> bool) -> Result
         Ok::<_, String>((now, cpu, gauge.busy_polled(place.lab)?))
     };
     let begin = Instant::now();
-    while gauge.count.load(Ordering::Relaxed) == 0 && begin.elapsed() < Duration::from_secs(2) {
+    while gauge.count.load(Ordering::Relaxed) == 0 && begin.elapsed() < FIRST_BYTE {
         if ended() {
             return Err("it ended before it had begun".to_owned());
         }

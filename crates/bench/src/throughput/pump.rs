@@ -14,6 +14,21 @@ const CHUNK: usize = 64 * 1024;
 /// How long a read waits before it looks whether the run is over.
 pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 
+/// The connection of a sender, by a listener whose accepts wait for [`PATIENCE`]; none once the run is over.
+pub(super) fn accept<S>(
+    gauge: &Gauge,
+    mut accept: impl FnMut() -> io::Result<S>,
+) -> Result<Option<S>, String> {
+    while !gauge.is_over() {
+        match accept() {
+            Ok(peer) => return Ok(Some(peer)),
+            Err(e) if is_pause(&e) => {}
+            Err(e) => return Err(format!("accept: {e}")),
+        }
+    }
+    Ok(None)
+}
+
 /// Writes until the run is over.
 pub(super) fn pour(mut to: impl Write, gauge: &Gauge) -> Result<(), String> {
     let chunk: Vec<u8> = (0..CHUNK).map(|i| i as u8).collect();

@@ -65,17 +65,19 @@ fn between(
             peer.set_read_timeout(Some(pump::PATIENCE)).map_err(one_line)?;
             pump::drain(&peer, gauge)
         },
-        |to, gauge| pour(&client()?, to, busy_poll, gauge),
+        |to, gauge| {
+            let host = client()?;
+            gauge.watch(&host);
+            let peer = TcpStream::connect_timeout(&host, &to, CONNECT);
+            pour(&peer.map_err(|e| format!("connect: {e}"))?, busy_poll, gauge)
+        },
     )
 }
 
-fn pour(host: &Host, to: SocketAddr, busy_poll: u32, gauge: &Gauge) -> Result<(), String> {
-    gauge.watch(host);
-    let peer =
-        TcpStream::connect_timeout(host, &to, CONNECT).map_err(|e| format!("connect: {e}"))?;
+fn pour(peer: &TcpStream, busy_poll: u32, gauge: &Gauge) -> Result<(), String> {
     peer.set_busy_poll(busy_poll).map_err(one_line)?;
     peer.set_write_timeout(Some(pump::PATIENCE)).map_err(one_line)?;
-    pump::pour(&peer, gauge)
+    pump::pour(peer, gauge)
 }
 
 /// A sender with one address over a cable, and the cable's other end.
@@ -92,12 +94,18 @@ impl Sender {
         Ok(Self { host: host(Complete::new(ours), Some(address), cpu)?, far })
     }
 
-    /// What leads away from it, and what pours a stream into that.
+    /// What leads away from it, and what pours a stream into that, if it connects in the time given.
     pub(super) fn split(
         self,
+        patience: Duration,
     ) -> (Queue, impl FnOnce(SocketAddr, &Gauge) -> Result<(), String> + Send) {
         let host = self.host;
-        (self.far, move |to: SocketAddr, gauge: &Gauge| pour(&host, to, 0, gauge))
+        let send = move |to: SocketAddr, gauge: &Gauge| {
+            gauge.watch(&host);
+            let peer = TcpStream::connect_timeout(&host, &to, patience);
+            pour(&peer.map_err(|e| super::loss::unconnected(&e, patience))?, 0, gauge)
+        };
+        (self.far, send)
     }
 }
 
