@@ -42,6 +42,19 @@ pub struct Applied {
     pub plan: Plan,
     /// What became of each change, in the order of writing.
     pub outcomes: Vec<Outcome>,
+    /// What is not to be had.
+    pub left_out: Vec<LeftOut>,
+}
+
+/// A setting that was not made.
+#[derive(Clone, Debug, Serialize)]
+pub struct LeftOut {
+    /// The setting.
+    pub line: Line,
+    /// Why it is not to be had.
+    pub why: String,
+    /// It was, until another setting of the profile was made.
+    pub lost: bool,
 }
 
 /// What became of one change.
@@ -70,6 +83,11 @@ impl Applied {
     pub fn refused(&self) -> usize {
         self.outcomes.iter().filter(|o| matches!(o.result, Written::Refused(_))).count()
     }
+
+    /// The settings of which nothing is left, as others of the profile have taken their places away.
+    pub fn lost(&self) -> usize {
+        self.left_out.iter().filter(|left| left.lost).count()
+    }
 }
 
 /// Applies a profile. Before each write the value that stands is on the disk; a device that refuses one
@@ -89,7 +107,7 @@ pub fn apply(
     let number = Standing::next_number(journal.entries());
     let mut work = Work { machine, journal: &mut journal, devices: &devices, number, steps };
     match work.all(request, &plan) {
-        Ok(outcomes) => Ok(Applied { number: Some(number), plan, outcomes }),
+        Ok((outcomes, left_out)) => Ok(Applied { number: Some(number), plan, outcomes, left_out }),
         Err(cause) => {
             let steps = work.steps;
             let left = undo(machine, journal, |n| n == number, false, steps)?
@@ -145,7 +163,11 @@ struct Work<'a, 's> {
 }
 
 impl Work<'_, '_> {
-    fn all(&mut self, request: &Request<'_>, plan: &Plan) -> Result<Vec<Outcome>> {
+    fn all(
+        &mut self,
+        request: &Request<'_>,
+        before: &Plan,
+    ) -> Result<(Vec<Outcome>, Vec<LeftOut>)> {
         let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let begin = Begin {
             apply: self.number,
@@ -159,15 +181,19 @@ impl Work<'_, '_> {
         };
         // What reshapes the device goes first; what belongs to its queues is looked at again after it.
         let is_first = |line: &&Line| line.knob.key.reshapes();
-        let first: Vec<&Line> = plan.changes().filter(is_first).collect();
+        let first: Vec<&Line> = before.changes().filter(is_first).collect();
         let mut records = vec![Record::Begin(begin)];
         records.extend(self.disturbed(&first)?);
         let mut outcomes = self.write(records, &first)?;
         let again;
         let plan = match first.is_empty() {
-            true => plan,
+            true => before,
             false => {
                 again = Plan::make(self.machine, self.devices, request.profile, request.options)?;
+                if let Some(why) = &again.impossible {
+                    let (profile, why) = (again.profile.clone(), why.clone());
+                    return Err(Error::Impossible { profile, why });
+                }
                 &again
             }
         };
@@ -177,7 +203,7 @@ impl Work<'_, '_> {
         records.push(Record::Applied { apply: self.number });
         self.journal.append(&records)?;
         (self.steps)(Step::Complete);
-        Ok(outcomes)
+        Ok((outcomes, left_out(before, plan)))
     }
 
     /// What was rounded, or changed along with another setting: a rollback does not take it for somebody
@@ -307,10 +333,23 @@ fn is_forbidden(e: &Linux) -> bool {
     }
 }
 
-/// The lines a plan leaves out, and why.
-pub fn left_out(plan: &Plan) -> impl Iterator<Item = (&Line, &str)> {
-    plan.lines.iter().filter_map(|line| match &line.state {
-        State::NotHere(why) => Some((line, why.as_str())),
-        _ => None,
-    })
+/// What is not to be had: of what reshapes a device as planned `before` it, of the rest as planned `after`.
+pub fn left_out(before: &Plan, after: &Plan) -> Vec<LeftOut> {
+    let was_there = |line: &Line| {
+        let same = |l: &&Line| l.device == line.device && l.knob.key == line.knob.key;
+        let mut states = before.lines.iter().filter(same).map(|l| &l.state).peekable();
+        states.peek().is_some() && states.all(|state| !matches!(state, State::NotHere(_)))
+    };
+    let of = |line: &Line| {
+        let (why, lost) = match &line.state {
+            State::NotHere(why) => (why.clone(), was_there(line)),
+            // No plan comes after this one.
+            State::Later(_) => ("what it belongs to was not made".into(), false),
+            State::Change | State::Same => return None,
+        };
+        Some(LeftOut { line: line.clone(), why, lost })
+    };
+    let first = before.lines.iter().filter(|line| line.knob.key.reshapes());
+    let rest = after.lines.iter().filter(|line| !line.knob.key.reshapes());
+    first.chain(rest).filter_map(of).collect()
 }

@@ -11,7 +11,7 @@ use busypoll_policy::{say, units};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
-use crate::apply::{Request, apply, check, open};
+use crate::apply::{Request, apply, check, left_out, open};
 use crate::error::{Error, Result};
 use crate::export::{Export, Format};
 use crate::machine::Machine;
@@ -238,7 +238,8 @@ fn run_apply(args: &ApplyArgs, out: &mut Vec<u8>) -> Result<ExitCode> {
     };
     let mut machine = Machine::open()?;
     let plan = check(&mut machine, &open(&options.devices)?, &request)?;
-    let mut applied = crate::Applied { number: None, plan, outcomes: Vec::new() };
+    let left_out = left_out(&plan, &plan);
+    let mut applied = crate::Applied { number: None, plan, outcomes: Vec::new(), left_out };
     if !applied.plan.is_empty() {
         let journal = journal()?;
         crate::status::clear_word();
@@ -260,7 +261,7 @@ fn run_apply(args: &ApplyArgs, out: &mut Vec<u8>) -> Result<ExitCode> {
             _ => Ok(()),
         }
     })?;
-    Ok(code(applied.refused() == 0))
+    Ok(code(applied.refused() + applied.lost() == 0))
 }
 
 fn confirm(out: &mut Vec<u8>) -> Result<ExitCode> {

@@ -33,7 +33,7 @@ mod text;
 mod undo;
 mod value;
 
-pub use apply::{Applied, Outcome, Request, Written, apply};
+pub use apply::{Applied, LeftOut, Outcome, Request, Written, apply};
 pub use device::{Device, Identity};
 pub use error::{Error, Result};
 pub use export::{Export, ExportedFile, Format};

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use crate::apply::{Applied, Written};
+use crate::apply::{Applied, LeftOut, Written};
 use crate::plan::{Line, Plan, State};
 use crate::status::Status;
 use crate::undo::{How, PutBack};
@@ -97,8 +97,9 @@ pub(crate) fn applied(applied: &Applied, out: &mut impl Write) -> io::Result<()>
         }
         writeln!(out, "{text}")?;
     }
-    for (line, why) in crate::apply::left_out(&applied.plan) {
-        writeln!(out, "{}: {} left out: {why}", place(&line.device), line.setting)?;
+    for LeftOut { line, why, lost } in &applied.left_out {
+        let since = if *lost { "; another setting of the profile has taken it away" } else { "" };
+        writeln!(out, "{}: {} left out: {why}{since}", place(&line.device), line.setting)?;
     }
     if let Some(companion) = &applied.plan.companion {
         writeln!(out, "Besides: {companion}.")?;

@@ -233,6 +233,47 @@ fn what_was_refused_is_not_told_as_applied() {
     });
 }
 
+/// What belongs to queues is made of those that are there after the rest, and told of where there is none.
+#[test]
+fn what_another_setting_takes_away_is_told() {
+    busypoll_lab::needs_root!();
+    let _one = STATE.lock();
+    let (lab, state) = (Lab::builder().queues(2).build().unwrap(), State::new("taken"));
+    let (host, device) = (&lab.server, lab.server.interface());
+    let before = everything(host, device);
+    let threaded = || everything(host, device).iter().filter(|l| l.contains("Some(On)")).count();
+    for (shape, instances, lost) in
+        [("[channels]\nrx = 1\ntx = 1\n", 1, 0), ("[features]\ngro = false\n", 0, 1)]
+    {
+        let profile = profile(&state, &format!("{shape}[napi]\nthreaded = true\n"));
+        let applied = tuned(host, &state, || applied_to(device, &profile, None, None));
+        assert_eq!((applied.refused(), applied.lost()), (0, lost), "{applied:#?}");
+        assert_eq!((threaded(), applied.left_out.len()), (instances, lost), "{applied:#?}");
+        let report = tuned(host, &state, || roll_back(|_| true));
+        assert!(report.iter().all(|p| p.how.is_settled()), "{report:#?}");
+        assert_eq!(everything(host, device), before, "{shape}");
+    }
+    // What the profile is not worth applying without is as good as refused.
+    let text = "[features]\ngro = false\n[napi.threaded]\nvalue = true\nessential = true\n";
+    let (profile, options) =
+        (profile(&state, text), Options { devices: vec![device.into()], ..Options::default() });
+    let request = Request {
+        profile: &profile,
+        options: &options,
+        guard: None,
+        confirm_within: None,
+        pollers: Vec::new(),
+    };
+    let error = tuned(host, &state, || {
+        apply(&mut Machine::open().unwrap(), journal().unwrap(), &request, &mut |_| ()).unwrap_err()
+    });
+    let said = error.to_string();
+    assert!(
+        said.contains("cannot be applied: napi.threaded: ") && said.ends_with("as it was before")
+    );
+    assert_eq!(everything(host, device), before);
+}
+
 #[test]
 fn a_guard_is_named_only_while_it_lives_and_has_something_to_see_to() {
     busypoll_lab::needs_root!();
