@@ -209,6 +209,40 @@ fn a_rollback_says_what_others_have_changed_since() {
 }
 
 #[test]
+fn a_device_that_is_gone_is_said_to_be_and_can_be_forgotten() {
+    needs_root!();
+    needs!(program "ip");
+    let bench = Bench::new("gone");
+    bench.small();
+    bench.says("apply ./small.toml --dev IF", 0);
+    let device = bench.host().interface();
+    let gone = bench.host().command("ip").args(["link", "del", device]).status().unwrap();
+    assert!(gone.success());
+    let status = bench.says("status", 1);
+    let setting =
+        format!("{device}: rps-flow-cnt of rx-0 was 0, set to 32, its device is not here\n");
+    let warning = format!("Warning: {device} is gone from this network namespace: removed, or");
+    assert!(status.contains(&setting), "{status}");
+    assert_eq!(status.matches(&warning).count(), 1, "{status}");
+
+    let kept = bench.says("rollback", 1);
+    assert!(kept.contains("not put back to 0: the device is gone"), "{kept}");
+    assert!(kept.contains("2 settings are still to be put back") && kept.contains("--forget"));
+    let journal = bench.journal().unwrap().with_extension("journal");
+    let kept = fs::read(&journal).unwrap();
+    let forgotten = bench.says("rollback --forget", 0);
+    assert!(forgotten.contains("was 0: forgotten: the device is gone"), "{forgotten}");
+    let end = "2 settings are forgotten, as the device is not here; everything else is as it was before.\n";
+    assert!(forgotten.ends_with(end), "{forgotten}");
+    assert!(!forgotten.contains("to be put back"), "{forgotten}");
+    assert_eq!(bench.says("status", 0), "Nothing is applied here.\n");
+    // For programs nothing is said after it.
+    fs::write(&journal, kept).unwrap();
+    let json = bench.says("rollback --forget --json", 0);
+    assert!(serde_json::from_str::<serde_json::Value>(&json).is_ok(), "{json}");
+}
+
+#[test]
 fn gro_flush_timeout_goes_with_its_poller() {
     needs_root!();
     needs!(program "python3");

@@ -19,7 +19,7 @@ use crate::plan::{Options, Plan};
 use crate::profile::Profile;
 use crate::record::{Process, Record, Standing};
 use crate::status::{Status, journal};
-use crate::undo::undo;
+use crate::undo::{PutBack, undo};
 use crate::{guard, text};
 
 /// Make the system fit for busy polling, reversibly.
@@ -286,13 +286,10 @@ fn rollback(args: &RollbackArgs, out: &mut Vec<u8>) -> Result<ExitCode> {
     let mut machine = Machine::open()?;
     let report = undo(&mut machine, journal, |_| true, args.forget, &mut |_| ())?;
     crate::status::clear_word();
-    show(&args.json, &report, out, |out| text::put_back(&report, out))?;
-    let mut left = report.iter().filter(|p| !p.how.is_settled()).peekable();
-    if args.forget && left.peek().is_some() && left.all(|p| p.how.is_far()) {
-        writeln!(out, "Forgotten.").map_err(print)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    Ok(code(report.iter().all(|p| p.how.is_settled())))
+    let settled = |p: &PutBack| p.how.is_settled() || args.forget && p.how.is_far();
+    let done = report.iter().all(settled);
+    show(&args.json, &report, out, |out| text::put_back(&report, args.forget && done, out))?;
+    Ok(code(done))
 }
 
 fn export(args: &ExportArgs, out: &mut Vec<u8>) -> Result<ExitCode> {

@@ -108,7 +108,11 @@ impl Device {
             };
             same.sort_by_key(at);
             if same.iter().filter(|d| !at(d)).count() != 1 {
-                return Err(format!("{} of {} devices could be it", same.len(), links.len()));
+                return Err(format!(
+                    "not to be told from others: {} of {} devices could be it",
+                    same.len(),
+                    links.len()
+                ));
             }
         }
         same.into_iter().next().ok_or_else(|| {

@@ -135,6 +135,9 @@ pub struct Setting {
     pub refused: bool,
     /// Its value now; none where it cannot be read.
     pub now: Option<Value>,
+    /// Why its device is not to be found, if so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lost: Option<String>,
 }
 
 impl Setting {
@@ -179,6 +182,7 @@ impl Status {
         for old in &standing.olds {
             let Some(wanted) = &old.wanted else { continue };
             let device = old.device.as_ref().map(Device::find);
+            let lost = device.as_ref().and_then(|found| found.as_ref().err().cloned());
             let now = match &device {
                 Some(Err(_)) => None,
                 Some(Ok(device)) => machine.read(Some(device), &old.knob).ok(),
@@ -198,6 +202,7 @@ impl Status {
                     set: wanted.clone(),
                     refused: old.refused,
                     now,
+                    lost,
                 }),
             }
         }
@@ -220,6 +225,18 @@ impl Status {
             format!("{were} changed by others since: apply the profile again, or `busypoll tune rollback`")
         });
         self.warnings.extend(refused.into_iter().chain(drifted));
+        let mut lost: Vec<(&String, &String)> = Vec::new();
+        for s in &self.settings {
+            lost.extend(s.device.as_ref().zip(s.lost.as_ref()).filter(|it| !lost.contains(it)));
+        }
+        let lost = lost.into_iter().map(|(device, why)| {
+            format!(
+                "{device} is {why}: `busypoll tune rollback` puts back the rest, and with --forget does \
+                 not wait for it to come back"
+            )
+        });
+        let lost: Vec<String> = lost.collect();
+        self.warnings.extend(lost);
     }
 
     fn warn(

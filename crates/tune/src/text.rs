@@ -119,8 +119,12 @@ pub(crate) fn applied(applied: &Applied, out: &mut impl Write) -> io::Result<()>
     }
 }
 
-/// Prints what a rollback did.
-pub(crate) fn put_back(report: &[PutBack], out: &mut impl Write) -> io::Result<()> {
+/// Prints what a rollback did; `forgotten`: what is still to be put back is not any more.
+pub(crate) fn put_back(
+    report: &[PutBack],
+    forgotten: bool,
+    out: &mut impl Write,
+) -> io::Result<()> {
     for p in report {
         let what = match &p.how {
             How::Already => continue,
@@ -131,6 +135,9 @@ pub(crate) fn put_back(report: &[PutBack], out: &mut impl Write) -> io::Result<(
                 }
             },
             How::Gone(why) => format!("was {}: {why}", p.shown),
+            How::NoDevice(why) if forgotten => {
+                format!("was {}: forgotten: the device is {why}", p.shown)
+            }
             How::NoDevice(why) | How::Down(why) => {
                 format!("not put back to {}: the device is {why}", p.shown)
             }
@@ -138,15 +145,24 @@ pub(crate) fn put_back(report: &[PutBack], out: &mut impl Write) -> io::Result<(
         };
         writeln!(out, "{}: {} {what}", place(&p.device), p.setting)?;
     }
-    let left = report.iter().filter(|p| !p.how.is_settled()).count();
-    match (report.len(), left) {
+    let left: Vec<&PutBack> = report.iter().filter(|p| !p.how.is_settled()).collect();
+    let settings = match left.len() {
+        1 => "1 setting is".to_owned(),
+        n => format!("{n} settings are"),
+    };
+    // Only where there is nothing else to be done is anything forgotten.
+    let or = match left.iter().all(|p| p.how.is_far()) {
+        true => ", or `busypoll tune rollback --forget` if they need not be",
+        false => "",
+    };
+    match (report.len(), left.len()) {
         (0, _) => writeln!(out, "Nothing is applied here."),
         (_, 0) => writeln!(out, "Everything is as it was before."),
-        _ => writeln!(
+        _ if forgotten => writeln!(
             out,
-            "{left} settings are still to be put back: `busypoll tune rollback` again, or \
-             `busypoll tune rollback --forget` if they need not be."
+            "{settings} forgotten, as the device is not here; everything else is as it was before."
         ),
+        _ => writeln!(out, "{settings} still to be put back: `busypoll tune rollback` again{or}."),
     }
 }
 
@@ -172,6 +188,7 @@ pub(crate) fn status(status: &Status, out: &mut impl Write) -> io::Result<()> {
     for s in &status.settings {
         let unit = s.key.about().unit;
         let now = match &s.now {
+            None if s.lost.is_some() => ", its device is not here".into(),
             None => ", cannot be read now".into(),
             Some(now) if *now == s.set => String::new(),
             Some(now) => format!(", now {}", now.show(unit)),
@@ -219,6 +236,7 @@ mod tests {
             set: Value::Number(set),
             refused,
             now: Some(Value::Number(now)),
+            lost: None,
         };
         let settings =
             vec![setting(Key::BusyRead, 0, true, 0), setting(Key::BusyPoll, 50, false, 7)];
