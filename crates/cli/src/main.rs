@@ -3,6 +3,7 @@
 mod lab;
 mod soak;
 
+use std::env;
 use std::io::{self, StdoutLock, Write};
 use std::process::ExitCode;
 
@@ -14,8 +15,8 @@ use busypoll_run::attach::cli::{AttachArgs, DetachArgs, run_attach, run_detach};
 use busypoll_run::launch::cli::{RunArgs, run_program};
 use busypoll_run::ss::{SsArgs, run_ss};
 use busypoll_tune::cli::{TuneArgs, run_tune};
-use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// Sockets that poll the NIC instead of waiting for it.
 #[derive(Debug, Parser)]
@@ -47,7 +48,7 @@ const REFUSED: u8 = 2;
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return not_understood(&error),
+        Err(error) => return not_understood(&of_the_value(error)),
     };
     let done = |()| ExitCode::SUCCESS;
     let outcome = match cli.command {
@@ -104,6 +105,31 @@ fn in_one_line(error: &anyhow::Error) -> String {
     error.chain().skip(1).map(ToString::to_string).fold(error.to_string(), |line, cause| {
         if line.contains(&cause) { line } else { format!("{line}: {cause}") }
     })
+}
+
+/// The error of a value such as -1, which clap takes for an option that nobody knows.
+fn of_the_value(error: clap::Error) -> clap::Error {
+    let unknown = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(word)) if error.kind() == ErrorKind::UnknownArgument => word,
+        _ => return error,
+    };
+    if !unknown.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    {
+        return error;
+    }
+    match hyphens_are_values(Cli::command()).try_get_matches_from(env::args_os()) {
+        Err(of_value) if of_value.kind() == ErrorKind::ValueValidation => of_value,
+        _ => error,
+    }
+}
+
+/// Only for the sake of the error: `--dev --json` would take the one for the other's value.
+fn hyphens_are_values(command: clap::Command) -> clap::Command {
+    let value = |arg: clap::Arg| match arg.get_action().takes_values() {
+        true => arg.allow_hyphen_values(true),
+        false => arg,
+    };
+    command.mut_args(value).mut_subcommands(hyphens_are_values)
 }
 
 /// Prints help and version as clap does, and a mistake in one line instead of clap's five.

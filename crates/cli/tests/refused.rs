@@ -38,7 +38,10 @@ fn absurd_figures_are_named_with_what_would_do() {
         (&["--duration", "400000h"], &["--duration", "unknown unit 'h'"]),
         (&["--duration", "99999999s"], &["--duration", "longer than a day"]),
         (&["--rounds", "0"], &["--rounds", "1..=1000"]),
-        (&["--rounds", "-3"], &["-3"]),
+        (&["--rounds", "-3"], &["'-3'", "--rounds", "1..=1000"]),
+        (&["--duration", "-5s"], &["'-5s'", "--duration", "is not a time"]),
+        (&["--loss", "-1"], &["'-1'", "--loss", "write 0 to 100"]),
+        (&["--cpus", "-1,0"], &["'-1,0'", "--cpus", "write CLIENT,SERVER"]),
         (&["--rounds", "100000"], &["--rounds", "1..=1000"]),
         (
             &["--rounds", "1000", "--duration", "1s"],
@@ -82,7 +85,13 @@ fn absurd_figures_are_named_with_what_would_do() {
         complains(&here(&[&["soak"], arguments].concat()), wanted);
     }
     for (arguments, wanted) in [
-        (&["doctor", "--pid", "nginx"][..], &["--pid", "'nginx'", "pgrep"][..]),
+        (&["attach", "-1"][..], &["'-1'", "PID", "pgrep"][..]),
+        (&["doctor", "--pid", "-1"], &["'-1'", "--pid", "pgrep"]),
+        (&["tune", "plan", "busy-poll", "--sockets", "-1"], &["'-1'", "--sockets"]),
+        (&["run", "--busy-poll", "-1", "--", "true"], &["'-1'", "--busy-poll", "not a time"]),
+        // Where no value is meant.
+        (&["tune", "rollback", "-1"], &["unexpected argument '-1'"]),
+        (&["doctor", "--pid", "nginx"], &["--pid", "'nginx'", "pgrep"]),
         (&["tune", "apply", "busy-poll", "--poller", "nginx"], &["--poller", "pgrep"]),
         (&["tune", "plan", "busy-poll", "--sockets", "many"], &["--sockets"]),
         (&["serve", "--cpu", "first"], &["--cpu", "'first' is not a whole number"]),
