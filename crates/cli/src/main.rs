@@ -4,6 +4,7 @@ mod lab;
 mod soak;
 
 use std::env;
+use std::ffi::OsStr;
 use std::io::{self, StdoutLock, Write};
 use std::process::ExitCode;
 
@@ -48,7 +49,7 @@ const REFUSED: u8 = 2;
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return not_understood(&of_the_value(error)),
+        Err(error) => return not_understood(&of_the_value(of_help(error))),
     };
     let done = |()| ExitCode::SUCCESS;
     let outcome = match cli.command {
@@ -105,6 +106,20 @@ fn in_one_line(error: &anyhow::Error) -> String {
     error.chain().skip(1).map(ToString::to_string).fold(error.to_string(), |line, cause| {
         if line.contains(&cause) { line } else { format!("{line}: {cause}") }
     })
+}
+
+/// Help about help is help: clap looks for a subcommand of that name.
+fn of_help(error: clap::Error) -> clap::Error {
+    let asks = |word: &OsStr| word == "--help" || word == "-h";
+    match error.get(ContextKind::InvalidSubcommand) {
+        Some(ContextValue::String(word)) if asks(OsStr::new(word)) => {}
+        _ => return error,
+    }
+    let rest = env::args_os().filter(|word| !asks(word));
+    match Cli::try_parse_from(rest) {
+        Err(help) if help.kind() == ErrorKind::DisplayHelp => help,
+        _ => error,
+    }
 }
 
 /// The error of a value such as -1, which clap takes for an option that nobody knows.

@@ -123,6 +123,17 @@ fn help_is_there() {
     assert!(asked.status.success());
     let help = text(&asked.stdout);
     assert!(help.contains("Usage: busypoll") && help.contains("  bench "), "{help}");
+    for (about_help, same) in [
+        (&["help", "--help"][..], &["help"][..]),
+        (&["help", "-h"], &["help"]),
+        (&["help", "tune", "--help"], &["help", "tune"]),
+        (&["tune", "help", "--help"], &["tune", "help"]),
+    ] {
+        let (asked, same) = (busypoll(about_help), busypoll(same));
+        assert!(asked.status.success(), "{about_help:?}: {asked:?}");
+        assert_eq!(text(&asked.stdout), text(&same.stdout), "{about_help:?}");
+    }
+    assert!(one_line(&busypoll(&["help", "--version"])).contains("'--version'"));
 }
 
 #[test]
