@@ -5,6 +5,7 @@ mod echo;
 mod support;
 
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -225,6 +226,31 @@ e = socket.socket(socket.AF_UNIX); print(get(e))
 }
 
 #[test]
+fn a_rule_knows_a_program_by_what_it_was_started_as() {
+    needs!(program "python3");
+    let python =
+        text(&output(Command::new("python3").args(["-c", "import sys; print(sys.executable)"])));
+    let policy = place("policy").join("p.toml");
+    let text_of_policy = "busy_poll = '30us'\n[[rule]]\nprogram = 'feed-*'\nbusy_poll = '90us'\n";
+    fs::write(&policy, text_of_policy).unwrap();
+    let (link, script) = (place("link").join("feed-1"), place("script").join("feed-2"));
+    symlink(python.trim(), &link).unwrap();
+    let says = "import socket\nprint(socket.socket().getsockopt(socket.SOL_SOCKET, 46))\n";
+    fs::write(&script, format!("#!{}\n{says}", python.trim())).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let options = ["--policy", policy.to_str().unwrap()];
+    for (program, wanted) in [(&link, "90\n"), (&script, "90\n"), (&python.trim().into(), "30\n")] {
+        let mut command = run(&options);
+        command.arg(program);
+        if *program != script {
+            command.args(["-c", says]);
+        }
+        let output = output(&mut command);
+        assert_eq!(text(&output), wanted, "{output:?}");
+    }
+}
+
+#[test]
 fn an_epoll_instance_has_the_settings_of_the_sockets_it_watches() {
     needs!(program "python3");
     let policy = place("policy").join("p.toml");
@@ -369,9 +395,11 @@ fn a_static_program_too_but_for_poll() {
 fn an_epoll_instance_of_a_static_program_has_what_its_socket_s_rule_says() {
     needs_root!();
     needs!(program "cc");
-    let program = compiled("waits", &["-static"]);
+    let program = place("link").join("feed");
+    symlink(compiled("waits", &["-static"]), &program).unwrap();
     let policy = place("policy").join("p.toml");
-    fs::write(&policy, format!("[[rule]]\nlocal_port = {PORT}\nbusy_poll = '210us'\n")).unwrap();
+    let rule = format!("[[rule]]\nprogram = 'feed'\nlocal_port = {PORT}\nbusy_poll = '210us'\n");
+    fs::write(&policy, rule).unwrap();
     let lab = Lab::builder().build().unwrap();
     let mut server = run_on(&lab.server, &["--policy", policy.to_str().unwrap()]);
     let server = Running::start(server.arg(&program).args([&PORT.to_string(), "epoll"]));

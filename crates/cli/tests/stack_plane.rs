@@ -4,6 +4,8 @@
 mod echo;
 mod support;
 
+use std::fs;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use busypoll_lab::{Lab, needs, needs_root};
@@ -60,6 +62,45 @@ fn which_of_two_interfaces_is_asked_for() {
     complains(&run(&[]), &["--dev: which interface", lab.server.interface(), "extra0"]);
     complains(&run(&["--dev", "nosuch0"]), &["--dev: ", "nosuch0", "ip link"]);
     assert!(run(&["--dev", "extra0"]).status.success());
+}
+
+/// Rules that put what a program starts on the stack plane, the program itself not.
+fn for_children() -> PathBuf {
+    let policy = place("policy").join("p.toml");
+    fs::write(&policy, "[[rule]]\nprogram = 'python3*'\nplane = 'stack'\n").unwrap();
+    policy
+}
+
+#[test]
+fn what_a_script_starts_has_the_only_interface() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = alone();
+    let lab = Lab::builder().build().unwrap();
+    let mut command = lab.server.command(BUSYPOLL);
+    command.args(["run", "--policy"]).arg(for_children());
+    let script = format!("exec python3 {} 7000", source("echo.py").display());
+    let _running = Running::start(command.args(["--", "sh", "-c", &script]));
+    exchange_udp(&lab, 7000, 3);
+    wait_until("the queues are taken", || is_owned(&lab));
+}
+
+#[test]
+fn what_a_script_may_start_asks_for_no_interface() {
+    needs_root!();
+    needs!(program "ip");
+    let lab = Lab::builder().build().unwrap();
+    let ip = |words: &str| succeeds(lab.server.command("ip").args(words.split(' ')));
+    ip("link add extra0 type veth peer name extra1");
+    ip("address add 192.0.2.1/24 dev extra0");
+    ip("link set extra0 up");
+    let policy = for_children();
+    let output = on(&lab.server, &["run", "--policy", policy.to_str().unwrap(), "--", "true"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.lines().count() == 1, "{output:?}");
+    for wanted in ["--dev: which interface", "extra0", "stay with the kernel"] {
+        assert!(said.contains(wanted), "{said}");
+    }
 }
 
 /// What the kernel sees of its sockets is not what it waits for: there is nothing to change, or to find fault with.
