@@ -49,15 +49,21 @@ fn the_only_interface_needs_no_name() {
     Client::connect(&lab, 7000).exchange(3);
 }
 
-#[test]
-fn which_of_two_interfaces_is_asked_for() {
-    needs_root!();
-    needs!(program "ip");
+/// A lab whose server has `extra0` besides.
+fn with_another_interface() -> Lab {
     let lab = Lab::builder().build().unwrap();
     let ip = |words: &str| succeeds(lab.server.command("ip").args(words.split(' ')));
     ip("link add extra0 type veth peer name extra1");
     ip("address add 192.0.2.1/24 dev extra0");
     ip("link set extra0 up");
+    lab
+}
+
+#[test]
+fn which_of_two_interfaces_is_asked_for() {
+    needs_root!();
+    needs!(program "ip");
+    let lab = with_another_interface();
     let run = |how: &[&str]| on(&lab.server, &[&RUN, how, &["--", "true"]].concat());
     complains(&run(&[]), &["--dev: which interface", lab.server.interface(), "extra0"]);
     complains(&run(&["--dev", "nosuch0"]), &["--dev: ", "nosuch0", "ip link"]);
@@ -89,11 +95,7 @@ fn what_a_script_starts_has_the_only_interface() {
 fn what_a_script_may_start_asks_for_no_interface() {
     needs_root!();
     needs!(program "ip");
-    let lab = Lab::builder().build().unwrap();
-    let ip = |words: &str| succeeds(lab.server.command("ip").args(words.split(' ')));
-    ip("link add extra0 type veth peer name extra1");
-    ip("address add 192.0.2.1/24 dev extra0");
-    ip("link set extra0 up");
+    let lab = with_another_interface();
     let policy = for_children();
     let output = on(&lab.server, &["run", "--policy", policy.to_str().unwrap(), "--", "true"]);
     let said = String::from_utf8_lossy(&output.stderr);
