@@ -250,6 +250,24 @@ fn a_rule_knows_a_program_by_what_it_was_started_as() {
     }
 }
 
+/// A long spin, so that it is met.
+#[test]
+fn waits_end_as_the_kernels_own() {
+    needs_root!();
+    needs!(program "cc");
+    let program = compiled("exact", &[]);
+    for case in ["once", "left", "wrong", "news", "confined"] {
+        for mut command in [Command::new(&program), {
+            let mut command = run(&["--busy-poll", "1s"]);
+            command.arg(&program);
+            command
+        }] {
+            let output = output(command.arg(case));
+            assert_eq!(text(&output), "as it should\n", "{case}: {output:?}");
+        }
+    }
+}
+
 #[test]
 fn an_epoll_instance_has_the_settings_of_the_sockets_it_watches() {
     needs!(program "python3");

@@ -58,6 +58,11 @@ impl Config {
         self.launch.dev.is_some() && self.settings.iter().any(|s| s.plane == Plane::Stack)
     }
 
+    /// Whether any socket of this program may be polled for by the kernel.
+    pub fn is_kernel(&self) -> bool {
+        (0..self.settings.len()).any(|place| self.kernel_micros(place) > 0)
+    }
+
     fn place(&self, settings: Settings) -> usize {
         self.settings.iter().position(|s| *s == settings).unwrap_or(0)
     }

@@ -38,6 +38,7 @@ mod table;
 /// Runs when the library is loaded, before `main` and all threads.
 extern "C" fn load() {
     table::resolve_all();
+    say::prepare();
     if let Some(config) = config::get() {
         process::prepare(config);
         kernel::prepare(config);

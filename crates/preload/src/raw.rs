@@ -9,7 +9,7 @@ use libc::{c_int, c_long, sigset_t};
 use std::{mem, ptr};
 
 use crate::table::exported as hook;
-use crate::{inside::is_inside, real, stack};
+use crate::{inside::is_inside, kernel, real, stack};
 
 /// A signal mask as the kernel takes it, laid out as the C library does.
 struct Mask(Option<sigset_t>);
@@ -135,6 +135,10 @@ pub unsafe fn syscall(
                 Some(mask) => hook::epoll_pwait2(a32, b as _, c32, d as _, mask.pointer()).into(),
                 None => by_kernel(),
             },
+            libc::SYS_prctl => hook::prctl(a32, b, c, d, e).into(),
+            libc::SYS_seccomp if a32 <= libc::SECCOMP_SET_MODE_FILTER as c_int => {
+                kernel::confined(by_kernel)
+            }
             libc::SYS_exit_group => hook::_exit(a32).into(),
             libc::SYS_execve => hook::execve(a as _, b as _, c as _).into(),
             libc::SYS_execveat => hook::execveat(a32, b as _, c as _, d as _, e as _).into(),

@@ -4,7 +4,10 @@
 
 use std::fmt::{self, Write};
 use std::os::fd::BorrowedFd;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
 
 /// Something that is said at most once: `static NO_SUCH_DEVICE: Once = Once::new();`
 pub struct Once(AtomicBool);
@@ -31,13 +34,44 @@ pub fn say(what: fmt::Arguments<'_>) {
     if let Some(last) = line.text.get_mut(end) {
         *last = b'\n';
     }
-    // SAFETY: a closed descriptor 2 is an error of the write below and nothing else.
+    // SAFETY: a closed descriptor 2 is an error of the calls below and nothing else.
     let stderr = unsafe { BorrowedFd::borrow_raw(2) };
+    if !is_for_lines(stderr) {
+        return;
+    }
     let text = line.text.get(..=end).unwrap_or_default();
     // Whoever reads there may be gone: the program does not end of what it has not written itself.
     busypoll_stack::say::unheard(|| {
         rustix::io::write(stderr, text) == Err(rustix::io::Errno::PIPE)
     });
+}
+
+/// Which file was standard error at first: its device and number.
+static FIRST: OnceLock<Option<(u64, u64)>> = OnceLock::new();
+
+/// Called at load time.
+pub fn prepare() {
+    // SAFETY: as in `say`.
+    FIRST.get_or_init(|| named(unsafe { BorrowedFd::borrow_raw(2) }).map(|(file, _)| file));
+}
+
+fn named(fd: BorrowedFd<'_>) -> Option<((u64, u64), FileType)> {
+    let stat = fstat(fd).ok()?;
+    Some(((stat.st_dev, stat.st_ino), FileType::from_raw_mode(stat.st_mode)))
+}
+
+/// Whether it still is what it was, or a terminal, a pipe or a log: the program may have closed it, and have got the
+/// number for a connection or a file of its own.
+fn is_for_lines(stderr: BorrowedFd<'_>) -> bool {
+    let Some((file, kind)) = named(stderr) else { return false };
+    FIRST.get().is_none_or(|first| *first == Some(file))
+        || match kind {
+            FileType::CharacterDevice | FileType::Fifo => true,
+            FileType::RegularFile => {
+                fcntl_getfl(stderr).is_ok_and(|flags| flags.contains(OFlags::APPEND))
+            }
+            _ => false,
+        }
 }
 
 struct Line {

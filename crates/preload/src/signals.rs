@@ -4,11 +4,12 @@
 //! Not seen: handlers installed by the system call itself, as the Go runtime does.
 
 use crate::{
-    config::{self, Config},
+    config, errno,
     inside::{self, FAULTS},
-    real,
+    kernel, real,
 };
 use std::{
+    cell::Cell,
     mem, ptr,
     sync::{
         Mutex, MutexGuard, PoisonError,
@@ -44,14 +45,63 @@ fn slot(signal: libc::c_int) -> Option<&'static Slot> {
     SLOTS.get(usize::try_from(signal).ok()?)
 }
 
-/// Whether handlers need ours in front of them: only the stack plane has locks.
+/// Whether handlers need ours in front of them: the stack plane has locks, and a wait of the kernel plane that is of two
+/// system calls must know of one that ran between.
 fn are_ours() -> bool {
-    config::get().is_some_and(Config::is_stack) && !inside::is_inside()
+    config::get().is_some_and(|config| config.is_stack() || config.is_kernel())
+        && !inside::is_inside()
 }
 
-/// Whether the program handles any signal, by whatever way that came about. Slow.
+/// The program has installed a handler.
+static ANY: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    static HANDLED: Cell<u32> = const { Cell::new(0) };
+}
+
+/// How many signals the calling thread has handled so far, and more than ours know of where handlers were installed past
+/// them.
+pub(crate) fn handled() -> u32 {
+    HANDLED.try_with(Cell::get).unwrap_or_default()
+}
+
+/// All signals, put off for as long as it lives.
+pub(crate) struct PutOff(libc::sigset_t);
+
+impl PutOff {
+    /// Unless the calling thread has handled one since it had handled so many. Nothing to put off where the program
+    /// handles none.
+    pub(crate) fn since(before: u32) -> Result<Option<PutOff>, ()> {
+        if !ANY.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        // SAFETY: our own two sets.
+        let put_off = unsafe {
+            let (mut all, mut mask): (libc::sigset_t, libc::sigset_t) =
+                (mem::zeroed(), mem::zeroed());
+            libc::sigfillset(&raw mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut mask);
+            PutOff(mask)
+        };
+        if handled() == before { Ok(Some(put_off)) } else { Err(()) }
+    }
+
+    /// What the program had blocked.
+    pub(crate) fn mask(&self) -> *const libc::sigset_t {
+        &raw const self.0
+    }
+}
+
+impl Drop for PutOff {
+    fn drop(&mut self) {
+        // SAFETY: a set.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, ptr::null_mut()) };
+    }
+}
+
+/// Whether the program has a handler that ours is not in front of. Slow.
 #[cold]
-pub(crate) fn any_handled() -> bool {
+pub(crate) fn any_past_us() -> bool {
     (1..SIGNALS as libc::c_int).any(|signal| {
         // SAFETY: a plain struct, which is valid for writes.
         let action = unsafe {
@@ -59,7 +109,8 @@ pub(crate) fn any_handled() -> bool {
             real::sigaction(signal, ptr::null(), &raw mut action);
             action
         };
-        ![libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction)
+        let ours = on_signal as *const () as usize;
+        ![libc::SIG_DFL, libc::SIG_IGN, ours].contains(&action.sa_sigaction)
     })
 }
 
@@ -76,6 +127,11 @@ pub(crate) unsafe fn sigaction(
         // SAFETY: as our caller says.
         return unsafe { real::sigaction(signal, new, old) };
     };
+    if kernel::is_confined() {
+        // SAFETY: as our caller says. A handler that changes one in the midst of this is rare; a system call too many is
+        // the end.
+        return unsafe { change(signal, slot, new, old) };
+    }
     // SAFETY: a mask and the caller's pointers; nothing is handled on this thread while the lock is held.
     unsafe {
         let (mut all, mut mask): (libc::sigset_t, libc::sigset_t) = (mem::zeroed(), mem::zeroed());
@@ -112,6 +168,7 @@ unsafe fn change(
                 result
             }
             Some(action) => {
+                ANY.store(true, Ordering::Relaxed);
                 let mut ours = action;
                 ours.sa_sigaction = on_signal as *const () as usize;
                 // The kernel would go back to the default for a signal that is only put off.
@@ -172,6 +229,10 @@ unsafe fn install(
     flags: libc::c_int,
     blocks_itself: bool,
 ) -> libc::sighandler_t {
+    if handler == libc::SIG_ERR {
+        errno::set(libc::EINVAL);
+        return libc::SIG_ERR;
+    }
     // SAFETY: our own two; the handler is one by the caller's word.
     unsafe {
         let (mut new, mut old): (libc::sigaction, libc::sigaction) = (mem::zeroed(), mem::zeroed());
@@ -288,6 +349,7 @@ unsafe extern "C" fn on_signal(
             real::sigaction(signal, &raw const default, ptr::null_mut());
         }
     }
+    let _ = HANDLED.try_with(|handled| handled.set(handled.get().wrapping_add(1)));
     // SAFETY: the program's own handler, called as the kernel would: one that takes less finds it in front.
     unsafe { mem::transmute::<usize, Handler>(handler)(signal, info, context) };
 }

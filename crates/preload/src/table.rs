@@ -302,6 +302,7 @@ hooks! {
     sigset: (number: c_int, handler: sighandler_t) -> sighandler_t = signals::sigset;
     sigignore: (number: c_int) -> c_int = signals::sigignore;
     siginterrupt: (signal: c_int, flag: c_int) -> c_int = signals::siginterrupt;
+    prctl: (option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int = kernel::prctl;
     syscall: (
         number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize,
     ) -> c_long = raw::syscall;

@@ -30,18 +30,52 @@ pub use receive::{
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use libc::{c_int, c_long};
+
 use crate::config::{self, Config};
 use crate::inside::is_inside;
+use crate::real;
 
 /// Whether any socket of this program is for this plane: read by every hook first.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
+static CONFINED: AtomicBool = AtomicBool::new(false);
 
 /// Called at load time.
 pub fn prepare(config: &'static Config) {
-    if (0..config.settings.len()).any(|place| config.kernel_micros(place) > 0) {
+    if config.is_kernel() {
         crate::harm::prepare(config);
         set::prepare();
         ACTIVE.store(true, Ordering::Release);
+    }
+}
+
+/// The program is about to confine itself to the system calls that it knows of; `confine` says whether it has. From then
+/// on its calls are passed on as they are: what is polled for already the kernel goes on polling for.
+pub fn confined(confine: impl FnOnce() -> c_long) -> c_long {
+    let active = ACTIVE.swap(false, Ordering::Relaxed);
+    let confined = CONFINED.swap(true, Ordering::Relaxed);
+    let result = confine();
+    if result < 0 {
+        ACTIVE.store(active, Ordering::Relaxed);
+        CONFINED.store(confined, Ordering::Relaxed);
+    }
+    result
+}
+
+/// Whether it has: no call is made then that the program has not asked for.
+pub fn is_confined() -> bool {
+    CONFINED.load(Ordering::Relaxed)
+}
+
+/// # Safety
+/// That of prctl(2).
+pub unsafe fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+    // SAFETY: the caller's contract.
+    let by_kernel = || unsafe { real::prctl(option, a, b, c, d) };
+    match option {
+        // Without its counter our clock is none, either.
+        libc::PR_SET_SECCOMP | libc::PR_SET_TSC => confined(|| by_kernel().into()) as c_int,
+        _ => by_kernel(),
     }
 }
 

@@ -5,7 +5,8 @@
 //!
 //! A spin is entered only where the program is ready to wait, ends early for a signal, with `EINTR`
 //! as the real call would, and takes the signal mask along. Unlike the real call it ends as well when the
-//! process was stopped and continued: then the wait goes on, if the program has no handler that could have run.
+//! process was stopped and continued: then the wait goes on, if no handler has run. Between spin and sleep signals are
+//! put off, so that the sleep ends for one that comes there.
 
 use std::ptr;
 
@@ -16,7 +17,8 @@ use super::active;
 use super::set::{self, Member};
 use crate::errno::{self, Kept};
 use crate::harm::{self, Wait};
-use crate::{inside, real, signals};
+use crate::signals::{self, PutOff};
+use crate::{inside, real};
 
 /// What comes before the real call.
 enum Spin {
@@ -29,6 +31,8 @@ enum Spin {
         spent: u64,
         /// Whether something is ready, as it seems.
         found: bool,
+        /// How many signals the thread had handled before; `None` if it has not spun.
+        handled: Option<u32>,
     },
     /// A signal, which ends it all.
     Interrupted,
@@ -46,6 +50,26 @@ impl Spin {
     fn look(&self, real: impl FnOnce() -> c_int) -> Option<c_int> {
         let Spin::Wait { found: true, .. } = self else { return None };
         Some(real()).filter(|result| *result != 0)
+    }
+
+    /// The real call, with what mask: the caller's, or the program's while signals are put off.
+    fn sleep(self, mask: *const sigset_t, real: impl FnOnce(*const sigset_t) -> c_int) -> c_int {
+        let put_off = match self {
+            Spin::Interrupted => Err(()),
+            Spin::Wait { handled: Some(handled), .. } => PutOff::since(handled),
+            _ => Ok(None),
+        };
+        let result = match &put_off {
+            Ok(Some(put_off)) if mask.is_null() => real(put_off.mask()),
+            Ok(_) => real(mask),
+            Err(()) => {
+                errno::set(libc::EINTR);
+                -1
+            }
+        };
+        let _errno = Kept::new();
+        drop(put_off);
+        self.end(result)
     }
 
     /// After the real call.
@@ -69,11 +93,12 @@ fn spin(
     if limit == Some(0) || harm::rests() || inside::is_inside() {
         return Spin::None;
     }
+    let handled = signals::handled();
     let kept = Kept::new();
     let Some(set) = set::find(config, members) else { return Spin::None };
     let wait = Wait::begin(set.micros);
     if !wait.spins() {
-        return Spin::Wait { wait, spent: 0, found: false };
+        return Spin::Wait { wait, spent: 0, found: false, handled: None };
     }
     // The program's own time, by its own clock.
     let began = monotonic();
@@ -82,13 +107,14 @@ fn spin(
     let mut event = libc::epoll_event { events: 0, u64: 0 };
     // SAFETY: one event, a time and a mask that outlive the call.
     let result = unsafe { real::epoll_pwait2(set.epoll, &raw mut event, 1, &raw const time, mask) };
-    if result < 0 && errno::get() == libc::EINTR && signals::any_handled() {
+    let interrupted = result < 0 && errno::get() == libc::EINTR;
+    if interrupted && (signals::handled() != handled || signals::any_past_us()) {
         wait.end();
         drop(kept);
-        errno::set(libc::EINTR);
         return Spin::Interrupted;
     }
-    Spin::Wait { wait, spent: monotonic().saturating_sub(began), found: result > 0 }
+    let spent = monotonic().saturating_sub(began);
+    Spin::Wait { wait, spent, found: result > 0, handled: Some(handled) }
 }
 
 /// # Safety
@@ -110,14 +136,12 @@ pub unsafe fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
         if let Some(result) = spin.look(|| real::poll(fds, count, 0)) {
             return spin.end(result);
         }
-        let result = match (&spin, limit) {
-            (Spin::Interrupted, _) => -1,
-            (Spin::Wait { .. }, Some(limit)) => {
-                real::ppoll(fds, count, &spin.left(limit), ptr::null())
-            }
-            _ => real::poll(fds, count, timeout),
-        };
-        spin.end(result)
+        if let Spin::None = spin {
+            return real::poll(fds, count, timeout);
+        }
+        let left = limit.map(|limit| spin.left(limit));
+        let left = left.as_ref().map_or(ptr::null(), ptr::from_ref);
+        spin.sleep(ptr::null(), |mask| real::ppoll(fds, count, left, mask))
     }
 }
 
@@ -131,17 +155,17 @@ pub unsafe fn ppoll(
 ) -> c_int {
     // SAFETY: the caller's contract.
     unsafe {
-        let limit = timeout.as_ref().map(|t| nanos(t.tv_sec, t.tv_nsec));
+        let limit = timeout.as_ref().map(exact);
         let spin = spin_poll(fds, count, limit, mask);
         if let Some(result) = spin.look(|| real::poll(fds, count, 0)) {
             return spin.end(result);
         }
-        let result = match (&spin, limit) {
-            (Spin::Interrupted, _) => -1,
-            (Spin::Wait { .. }, Some(limit)) => real::ppoll(fds, count, &spin.left(limit), mask),
-            _ => real::ppoll(fds, count, timeout, mask),
-        };
-        spin.end(result)
+        if let Spin::None = spin {
+            return real::ppoll(fds, count, timeout, mask);
+        }
+        let left = limit.map(|limit| spin.left(limit));
+        let left = left.as_ref().map_or(ptr::null(), ptr::from_ref);
+        spin.sleep(mask, |mask| real::ppoll(fds, count, left, mask))
     }
 }
 
@@ -204,19 +228,28 @@ pub unsafe fn select(
     unsafe {
         let limit = timeout.as_ref().map(|t| nanos(t.tv_sec, t.tv_usec.saturating_mul(1000)));
         let sets = [read, write, except];
+        let began = monotonic();
         let spin = spin(selected(count, sets), limit, ptr::null());
-        if let Spin::Interrupted = spin {
-            return -1;
+        if let Spin::None = spin {
+            return real::select(count, read, write, except, timeout);
         }
+        let result = match spin.look(|| look(count, sets)) {
+            Some(result) => spin.end(result),
+            None => {
+                let left = limit.map(|limit| spin.left(limit));
+                let left = left.as_ref().map_or(ptr::null(), ptr::from_ref);
+                spin.sleep(ptr::null(), |mask| {
+                    real::pselect(count, read, write, except, left, mask)
+                })
+            }
+        };
         // As Linux does: the program finds there what is left of the time.
-        if let (Spin::Wait { .. }, Some(limit), Some(timeout)) = (&spin, limit, timeout.as_mut()) {
-            let left = spin.left(limit);
-            *timeout = timeval { tv_sec: left.tv_sec, tv_usec: left.tv_nsec / 1000 };
+        if let (Some(limit), Some(timeout)) = (limit, timeout.as_mut()) {
+            let left = limit.saturating_sub(monotonic().saturating_sub(began));
+            let micros = (left % SECOND / 1000).cast_signed();
+            *timeout = timeval { tv_sec: (left / SECOND).cast_signed(), tv_usec: micros };
         }
-        if let Some(result) = spin.look(|| look(count, sets)) {
-            return spin.end(result);
-        }
-        spin.end(real::select(count, read, write, except, timeout))
+        result
     }
 }
 
@@ -232,20 +265,18 @@ pub unsafe fn pselect(
 ) -> c_int {
     // SAFETY: the caller's contract.
     unsafe {
-        let limit = timeout.as_ref().map(|t| nanos(t.tv_sec, t.tv_nsec));
+        let limit = timeout.as_ref().map(exact);
         let sets = [read, write, except];
         let spin = spin(selected(count, sets), limit, mask);
         if let Some(result) = spin.look(|| look(count, sets)) {
             return spin.end(result);
         }
-        let result = match (&spin, limit) {
-            (Spin::Interrupted, _) => -1,
-            (Spin::Wait { .. }, Some(limit)) => {
-                real::pselect(count, read, write, except, &spin.left(limit), mask)
-            }
-            _ => real::pselect(count, read, write, except, timeout, mask),
-        };
-        spin.end(result)
+        if let Spin::None = spin {
+            return real::pselect(count, read, write, except, timeout, mask);
+        }
+        let left = limit.map(|limit| spin.left(limit));
+        let left = left.as_ref().map_or(ptr::null(), ptr::from_ref);
+        spin.sleep(mask, |mask| real::pselect(count, read, write, except, left, mask))
     }
 }
 
@@ -325,6 +356,11 @@ unsafe fn look(count: c_int, sets: [*mut fd_set; 3]) -> c_int {
         }
     }
     result
+}
+
+/// The same of a time whose nanoseconds must be less than a second.
+fn exact(time: &timespec) -> u64 {
+    if time.tv_nsec < SECOND.cast_signed() { nanos(time.tv_sec, time.tv_nsec) } else { 0 }
 }
 
 /// A time in nanoseconds; 0 for one the real call will refuse, so that nothing comes before it.

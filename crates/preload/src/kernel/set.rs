@@ -27,6 +27,10 @@ const MOST: usize = 1024;
 /// Sets per thread.
 const SETS: usize = 4;
 
+/// How many there are, and which part of the program's descriptors may be.
+static INSTANCES: AtomicU32 = AtomicU32::new(0);
+const SHARE: u64 = 8;
+
 /// A descriptor and the events waited for, as poll(2) has them.
 pub type Member = (c_int, u16);
 
@@ -80,6 +84,7 @@ pub fn prepare() {
 /// A child does not wait with its parent's instances: they are the same ones.
 extern "C" fn in_child() {
     PROCESS.fetch_add(1, Ordering::Relaxed);
+    INSTANCES.store(0, Ordering::Relaxed);
     let mut at = 0;
     while let Some((fd, kind)) = seen::next_known(at, u32::MAX) {
         if kind == Kind::Internal {
@@ -198,13 +203,28 @@ impl Set {
     }
 
     fn close(&mut self) {
-        if self.epoll != 0 && self.alive() {
-            drop_internal(self.epoll);
+        if self.epoll != 0 {
+            INSTANCES.fetch_sub(1, Ordering::Relaxed);
+            if self.alive() {
+                drop_internal(self.epoll);
+            }
         }
         self.epoll = 0;
     }
 
+    /// Makes an instance, unless the program's threads have as many as is good for it already.
     fn make(&mut self, config: &Config, members: impl Iterator<Item = Member>) -> Option<()> {
+        let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        if u64::from(INSTANCES.fetch_add(1, Ordering::Relaxed)) >= most.unwrap_or(u64::MAX) / SHARE
+            || self.fill(config, members).is_none()
+        {
+            INSTANCES.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(())
+    }
+
+    fn fill(&mut self, config: &Config, members: impl Iterator<Item = Member>) -> Option<()> {
         let epoll = instance::create(instance::CreateFlags::CLOEXEC).ok()?;
         // The place of what all its sockets together need.
         let mut most: Option<usize> = None;
@@ -213,8 +233,11 @@ impl Set {
             let word = seen::get(fd);
             *kept = Kept { member: (fd, events), generation: word.generation() };
             self.len += 1;
-            // SAFETY: a number that is not open is an error of the call below.
+            // SAFETY: a number that is not open is an error of the calls below.
             let watched = unsafe { BorrowedFd::borrow_raw(fd) };
+            if word.kind() != Kind::Socket && is_regular(watched) {
+                return None;
+            }
             let flags = instance::EventFlags::from_bits_retain(events.into());
             let data = instance::EventData::new_u64(0);
             match instance::add(&epoll, watched, data, flags) {
@@ -227,7 +250,7 @@ impl Set {
                         | flags;
                     instance::modify(&epoll, watched, data, all).ok()?;
                 }
-                // A regular file (always ready) or no file (an error): the real poll is over at once.
+                // No file: the real poll is over at once.
                 Err(_) => return None,
             }
             if word.kind() == Kind::Socket {
@@ -247,6 +270,13 @@ impl Set {
         self.micros = wanted.busy_poll_usecs;
         Some(())
     }
+}
+
+/// A regular file is always ready, and the real poll over at once; or it is one of the kernel's own (`/proc/mounts`),
+/// whose news is told to who looks first.
+fn is_regular(fd: BorrowedFd<'_>) -> bool {
+    rustix::fs::fstat(fd)
+        .is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file())
 }
 
 /// Moves a descriptor to a number that programs do not count on: they use the lowest free ones.
