@@ -426,6 +426,17 @@ fn an_epoll_instance_of_a_static_program_has_what_its_socket_s_rule_says() {
     });
 }
 
+/// Who reads what a static program says is done when that has ended, though its daemon and the supervisor live on.
+#[test]
+fn a_static_daemon_leaves_nobody_at_its_output() {
+    needs!(program "cc");
+    let program = compiled("daemon", &["-static"]);
+    let output = output(run(&[]).arg(&program));
+    let daemon: i32 = text(&output).trim().parse().unwrap();
+    assert!(output.stderr.is_empty(), "{output:?}");
+    kill_process(Pid::from_raw(daemon).unwrap(), Signal::KILL).unwrap();
+}
+
 #[test]
 fn a_go_server_too() {
     needs_root!();

@@ -31,6 +31,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
 use self::outstanding::Outstanding;
 use crate::apart;
@@ -46,22 +47,24 @@ const AGAIN: Duration = Duration::from_millis(100);
 pub(super) fn begin(launch: &Launch) -> io::Result<bool> {
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    apart::leave_behind(move || keep(theirs, launch))?;
+    let program = pidfd_open(getpid(), PidfdFlags::empty())?;
+    apart::leave_behind(move || keep(theirs, &program, launch))?;
     let (notifications, gave_up_rights) = filter::install()?;
     hand_over(&ours, &notifications)?;
     Ok(gave_up_rights)
 }
 
 /// Serves in a child, and in another should that one be killed.
-fn keep(from: OwnedFd, launch: &Launch) {
+fn keep(from: OwnedFd, program: &OwnedFd, launch: &Launch) {
     let Ok(Some(notifications)) = receive(&from) else { return };
     drop(from);
     let Ok(outstanding) = Outstanding::new() else { return };
-    apart::only_keep(&[notifications.as_fd()]);
+    apart::only_keep(&[notifications.as_fd(), program.as_fd()]);
     loop {
         // SAFETY: this process has one thread, so its child may do all that it may.
         match unsafe { libc::fork() } {
             0 => {
+                fall_silent_after(program);
                 serve::serve(&notifications, &outstanding, launch);
                 // SAFETY: nothing of the parent's is to be undone here.
                 unsafe { libc::_exit(0) }
@@ -70,6 +73,7 @@ fn keep(from: OwnedFd, launch: &Launch) {
             -1 if is_in_use(&notifications) => thread::sleep(AGAIN),
             -1 => return,
             worker => {
+                apart::fall_silent();
                 let mut status = 0;
                 // SAFETY: `status` is valid for writes.
                 let waited = unsafe { libc::waitpid(worker, &raw mut status, 0) };
@@ -79,6 +83,16 @@ fn keep(from: OwnedFd, launch: &Launch) {
             }
         }
     }
+}
+
+/// Lets go of standard error when the program has ended: whoever reads there sees that, though a daemon of the
+/// program's lives on.
+fn fall_silent_after(program: &OwnedFd) {
+    let Ok(program) = program.try_clone() else { return };
+    thread::spawn(move || {
+        while poll(&mut [PollFd::new(&program, PollFlags::IN)], None).is_err() {}
+        apart::fall_silent();
+    });
 }
 
 /// Whether a process under the filter lives.
