@@ -42,6 +42,7 @@ extern "C" fn load() {
     if let Some(config) = config::get() {
         process::prepare(config);
         kernel::prepare(config);
+        signals::prepare(config);
         stack::prepare(config);
         // SAFETY: a function of the library, which is never unloaded. Registered first, it runs last.
         unsafe { __cxa_at_quick_exit(end_quickly, std::ptr::null_mut()) };

@@ -4,12 +4,13 @@
 //! Not seen: handlers installed by the system call itself, as the Go runtime does.
 
 use crate::{
-    config, errno,
+    config::{self, Config},
+    errno,
     inside::{self, FAULTS},
     kernel, real,
 };
 use std::{
-    cell::Cell,
+    cell::{Cell, RefCell},
     mem, ptr,
     sync::{
         Mutex, MutexGuard, PoisonError,
@@ -69,20 +70,24 @@ pub(crate) fn handled() -> u32 {
 pub(crate) struct PutOff(libc::sigset_t);
 
 impl PutOff {
+    fn all() -> PutOff {
+        // SAFETY: our own two sets.
+        unsafe {
+            let (mut all, mut mask): (libc::sigset_t, libc::sigset_t) =
+                (mem::zeroed(), mem::zeroed());
+            libc::sigfillset(&raw mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut mask);
+            PutOff(mask)
+        }
+    }
+
     /// Unless the calling thread has handled one since it had handled so many. Nothing to put off where the program
     /// handles none.
     pub(crate) fn since(before: u32) -> Result<Option<PutOff>, ()> {
         if !ANY.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        // SAFETY: our own two sets.
-        let put_off = unsafe {
-            let (mut all, mut mask): (libc::sigset_t, libc::sigset_t) =
-                (mem::zeroed(), mem::zeroed());
-            libc::sigfillset(&raw mut all);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut mask);
-            PutOff(mask)
-        };
+        let put_off = PutOff::all();
         if handled() == before { Ok(Some(put_off)) } else { Err(()) }
     }
 
@@ -132,17 +137,45 @@ pub(crate) unsafe fn sigaction(
         // the end.
         return unsafe { change(signal, slot, new, old) };
     }
-    // SAFETY: a mask and the caller's pointers; nothing is handled on this thread while the lock is held.
-    unsafe {
-        let (mut all, mut mask): (libc::sigset_t, libc::sigset_t) = (mem::zeroed(), mem::zeroed());
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut mask);
-        let changing = changing();
-        let result = change(signal, slot, new, old);
-        drop(changing);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, ptr::null_mut());
-        result
+    // Nothing is handled on this thread while the lock is held.
+    let _alone = Alone::new();
+    // SAFETY: as our caller says.
+    unsafe { change(signal, slot, new, old) }
+}
+
+/// Who may change handlers, and lets go in this order.
+struct Alone {
+    _changing: MutexGuard<'static, ()>,
+    _put_off: PutOff,
+}
+
+impl Alone {
+    fn new() -> Alone {
+        let put_off = PutOff::all();
+        Alone { _changing: changing(), _put_off: put_off }
     }
+}
+
+thread_local! {
+    static FORKING: RefCell<Option<Alone>> = const { RefCell::new(None) };
+}
+
+/// To be called when the library is loaded: no child begins in the midst of a change. The stack plane holds that, and
+/// more, for itself.
+pub(crate) fn prepare(config: &Config) {
+    if config.is_kernel() && config.launch.dev.is_none() {
+        // SAFETY: two functions that live as long as the library, which is never unloaded.
+        unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork)) };
+    }
+}
+
+extern "C" fn before_fork() {
+    let alone = Alone::new();
+    let _ = FORKING.try_with(|forking| forking.replace(Some(alone)));
+}
+
+extern "C" fn after_fork() {
+    let _ = FORKING.try_with(RefCell::take);
 }
 
 /// # Safety
