@@ -56,6 +56,12 @@ impl Policy {
         rule.map_or(self.defaults, |rule| rule.change.apply(self.defaults))
     }
 
+    /// Whether it matters which program a socket is of.
+    #[must_use]
+    pub fn names_programs(&self) -> bool {
+        self.rules.iter().any(|rule| !rule.sockets.program.is_empty())
+    }
+
     /// Leaves out the rules that no socket of this program can fit, so that each socket is held
     /// against fewer.
     #[must_use]

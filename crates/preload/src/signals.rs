@@ -1,4 +1,4 @@
-//! The program's signal handlers. Each is called by one of ours, which puts the signal off while the thread is
+//! The program's signal handlers. Each is called by one of ours, which counts it, and puts it off while the thread is
 //! [`inside`] the library. Owns what the program has installed; to the program it looks as if the kernel had it.
 //!
 //! Not seen: handlers installed by the system call itself, as the Go runtime does.

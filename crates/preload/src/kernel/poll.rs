@@ -52,16 +52,24 @@ impl Spin {
         Some(real()).filter(|result| *result != 0)
     }
 
-    /// The real call, with what mask: the caller's, or the program's while signals are put off.
-    fn sleep(self, mask: *const sigset_t, real: impl FnOnce(*const sigset_t) -> c_int) -> c_int {
+    /// The real call, with what is left of a time, and what mask: the caller's, or the program's while signals are put
+    /// off.
+    fn sleep(
+        self,
+        limit: Option<u64>,
+        mask: *const sigset_t,
+        real: impl FnOnce(*const timespec, *const sigset_t) -> c_int,
+    ) -> c_int {
+        let left = limit.map(|limit| self.left(limit));
+        let left = left.as_ref().map_or(ptr::null(), ptr::from_ref);
         let put_off = match self {
             Spin::Interrupted => Err(()),
             Spin::Wait { handled: Some(handled), .. } => PutOff::since(handled),
             _ => Ok(None),
         };
         let result = match &put_off {
-            Ok(Some(put_off)) if mask.is_null() => real(put_off.mask()),
-            Ok(_) => real(mask),
+            Ok(Some(put_off)) if mask.is_null() => real(left, put_off.mask()),
+            Ok(_) => real(left, mask),
             Err(()) => {
                 errno::set(libc::EINTR);
                 -1
@@ -139,9 +147,7 @@ pub unsafe fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
         if let Spin::None = spin {
             return real::poll(fds, count, timeout);
         }
-        let left = limit.map(|limit| spin.left(limit));
-        let left = left.as_ref().map_or(ptr::null(), ptr::from_ref);
-        spin.sleep(ptr::null(), |mask| real::ppoll(fds, count, left, mask))
+        spin.sleep(limit, ptr::null(), |left, mask| real::ppoll(fds, count, left, mask))
     }
 }
 
@@ -163,9 +169,7 @@ pub unsafe fn ppoll(
         if let Spin::None = spin {
             return real::ppoll(fds, count, timeout, mask);
         }
-        let left = limit.map(|limit| spin.left(limit));
-        let left = left.as_ref().map_or(ptr::null(), ptr::from_ref);
-        spin.sleep(mask, |mask| real::ppoll(fds, count, left, mask))
+        spin.sleep(limit, mask, |left, mask| real::ppoll(fds, count, left, mask))
     }
 }
 
@@ -228,23 +232,20 @@ pub unsafe fn select(
     unsafe {
         let limit = timeout.as_ref().map(|t| nanos(t.tv_sec, t.tv_usec.saturating_mul(1000)));
         let sets = [read, write, except];
-        let began = monotonic();
+        // Who does not wait, or for ever, is told nothing of his time.
+        let began = limit.filter(|limit| *limit > 0).map(|_| monotonic());
         let spin = spin(selected(count, sets), limit, ptr::null());
         if let Spin::None = spin {
             return real::select(count, read, write, except, timeout);
         }
         let result = match spin.look(|| look(count, sets)) {
             Some(result) => spin.end(result),
-            None => {
-                let left = limit.map(|limit| spin.left(limit));
-                let left = left.as_ref().map_or(ptr::null(), ptr::from_ref);
-                spin.sleep(ptr::null(), |mask| {
-                    real::pselect(count, read, write, except, left, mask)
-                })
-            }
+            None => spin.sleep(limit, ptr::null(), |left, mask| {
+                real::pselect(count, read, write, except, left, mask)
+            }),
         };
         // As Linux does: the program finds there what is left of the time.
-        if let (Some(limit), Some(timeout)) = (limit, timeout.as_mut()) {
+        if let (Some(began), Some(limit), Some(timeout)) = (began, limit, timeout.as_mut()) {
             let left = limit.saturating_sub(monotonic().saturating_sub(began));
             let micros = (left % SECOND / 1000).cast_signed();
             *timeout = timeval { tv_sec: (left / SECOND).cast_signed(), tv_usec: micros };
@@ -274,9 +275,7 @@ pub unsafe fn pselect(
         if let Spin::None = spin {
             return real::pselect(count, read, write, except, timeout, mask);
         }
-        let left = limit.map(|limit| spin.left(limit));
-        let left = left.as_ref().map_or(ptr::null(), ptr::from_ref);
-        spin.sleep(mask, |mask| real::pselect(count, read, write, except, left, mask))
+        spin.sleep(limit, mask, |left, mask| real::pselect(count, read, write, except, left, mask))
     }
 }
 

@@ -149,7 +149,7 @@ impl Watched {
                 continue;
             }
             let wanted = settings_of_epoll(&self.process, descriptor.fd, &sockets)
-                .unwrap_or_else(|| policy.for_program(&names::of(&self.process)));
+                .unwrap_or_else(|| policy.for_program(&names::asked_for(policy, &self.process)));
             set_params(&taken, if on { params(wanted) } else { EpollParams::default() });
         }
     }

@@ -215,7 +215,7 @@ impl Answers<'_> {
     /// Makes an epoll instance with its parameters, in place of the program.
     fn give_epoll(&self, call: &seccomp_notif, process: Option<&Process>, flags: i32) {
         let policy = &self.policy.launch.policy;
-        let settings = process.map(|p| policy.for_program(&names::of(p)));
+        let settings = process.map(|p| policy.for_program(&names::asked_for(policy, p)));
         let params = settings.map(params).filter(|p| p.busy_poll_usecs > 0);
         let made = params.filter(|_| flags & !libc::EPOLL_CLOEXEC == 0).and_then(|params| {
             let made = instance::create(instance::CreateFlags::CLOEXEC).ok()?;
@@ -403,7 +403,8 @@ pub(super) fn settings_of(policy: &Policy, process: &Process, taken: &OwnedFd) -
         libc::SOCK_DGRAM => Protocol::Udp,
         _ => return None,
     };
-    let settings = policy.for_socket(&names::of(process), protocol, info.local, info.peer);
+    let settings =
+        policy.for_socket(&names::asked_for(policy, process), protocol, info.local, info.peer);
     (settings.plane == Plane::Kernel).then_some(settings)
 }
 
