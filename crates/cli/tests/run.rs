@@ -389,6 +389,34 @@ fn calls_with_checked_sizes_are_seen_on_both_planes() {
     }
 }
 
+/// The kernel looks at a wait's time when it has done polling.
+#[test]
+fn a_wait_ends_in_its_time_however_long_it_would_poll() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = alone();
+    let program = r#"
+import select, socket, sys, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(("", int(sys.argv[1])))
+p, e = select.poll(), select.epoll()
+p.register(s, select.POLLIN)
+e.register(s, select.POLLIN)
+print("ready", flush=True)
+s.sendto(*s.recvfrom(99))
+for wait in lambda: p.poll(10), lambda: select.select([s], [], [], .01), lambda: e.poll(.01):
+    began = time.monotonic()
+    wait()
+    assert time.monotonic() - began < 1.5, wait
+print("in time", flush=True)
+"#;
+    let lab = Lab::builder().build().unwrap();
+    let mut command = run_on(&lab.server, &["--busy-poll", "3s"]);
+    let mut server = Running::start(command.args(["python3", "-c", program]).arg(PORT.to_string()));
+    exchange_udp(&lab, PORT, 1);
+    server.wait_for("in time");
+}
+
 #[test]
 fn a_static_program_too_but_for_poll() {
     needs_root!();

@@ -4,6 +4,7 @@
 use busypoll_linux::EpollParams;
 use libc::{c_int, c_ulong, epoll_event, sigset_t, timespec};
 
+use super::limit::{exact, millis, within};
 use super::seen::{self, Kind, Word};
 use super::{active, ask, make};
 use crate::config::Config;
@@ -31,8 +32,9 @@ fn made(fd: c_int) -> c_int {
     {
         let settings = config.settings_of_program();
         seen::put(fd, Kind::Epoll, 0, settings);
-        if config.kernel_micros(settings) > 0 {
-            switch(config, fd, true);
+        let micros = config.kernel_micros(settings);
+        if micros > 0 {
+            switch(config, fd, micros);
         }
     }
     fd
@@ -47,11 +49,14 @@ pub fn params(config: &Config, place: usize) -> EpollParams {
     })
 }
 
-/// Has the kernel poll for an instance, or not.
-fn switch(config: &Config, fd: c_int, on: bool) {
-    let place = seen::get(fd).settings();
+/// Has the kernel poll for an instance so many microseconds, 0: not at all.
+fn switch(config: &Config, fd: c_int, micros: u32) {
+    let full = params(config, seen::get(fd).settings());
+    let on = micros > 0;
     let _errno = Kept::new();
-    let wanted = if on { params(config, place) } else { EpollParams::default() };
+    let wanted =
+        if on { EpollParams { busy_poll_usecs: micros, ..full } } else { EpollParams::default() };
+    seen::mark(fd, Word::CUT, on && micros < full.busy_poll_usecs);
     match ask::set_params(fd, wanted) {
         Ok(()) => seen::mark(fd, Word::ON, on),
         // A budget above 64 is not for everyone; the rest is.
@@ -106,33 +111,38 @@ fn watches(config: &Config, epoll: c_int, socket: usize) {
         return;
     }
     seen::set_settings(epoll, place);
-    let polls = config.kernel_micros(place) > 0;
-    if !word.has(Word::THEIRS) && (polls || word.has(Word::ON)) {
-        switch(config, epoll, polls);
+    let micros = config.kernel_micros(place);
+    if !word.has(Word::THEIRS) && (micros > 0 || word.has(Word::ON)) {
+        switch(config, epoll, micros);
     }
 }
 
-/// Before a wait that is not over at once. `None` where there is nothing to decide.
+/// Before a wait of at most so many nanoseconds. `None` where there is nothing to decide.
 #[inline]
-fn before(epoll: c_int, at_once: bool) -> Option<Wait> {
+fn before(epoll: c_int, limit: Option<u64>) -> Option<Wait> {
     let word = seen::get(epoll);
-    if at_once || word.kind() != Kind::Epoll || !word.has(Word::WATCHES) || word.has(Word::THEIRS) {
+    if limit == Some(0)
+        || word.kind() != Kind::Epoll
+        || !word.has(Word::WATCHES)
+        || word.has(Word::THEIRS)
+    {
         return None;
     }
     let config = active()?;
-    let micros = config.kernel_micros(word.settings());
-    if micros == 0 {
+    let full = config.kernel_micros(word.settings());
+    if full == 0 {
         return None;
     }
     if harm::rests() {
         if word.has(Word::ON) {
-            switch(config, epoll, false);
+            switch(config, epoll, 0);
         }
         return None;
     }
+    let micros = within(full, limit);
     let wait = Wait::begin(micros);
-    if wait.spins() != word.has(Word::ON) {
-        switch(config, epoll, wait.spins());
+    if wait.spins() != word.has(Word::ON) || micros < full || word.has(Word::CUT) {
+        switch(config, epoll, if wait.spins() { micros } else { 0 });
     }
     Some(wait)
 }
@@ -153,7 +163,7 @@ pub unsafe fn epoll_wait(
     room: c_int,
     timeout: c_int,
 ) -> c_int {
-    let wait = before(epoll, timeout == 0);
+    let wait = before(epoll, millis(timeout));
     // SAFETY: the caller's contract.
     after(wait, unsafe { real::epoll_wait(epoll, events, room, timeout) })
 }
@@ -167,7 +177,7 @@ pub unsafe fn epoll_pwait(
     timeout: c_int,
     mask: *const sigset_t,
 ) -> c_int {
-    let wait = before(epoll, timeout == 0);
+    let wait = before(epoll, millis(timeout));
     // SAFETY: the caller's contract.
     after(wait, unsafe { real::epoll_pwait(epoll, events, room, timeout, mask) })
 }
@@ -182,8 +192,8 @@ pub unsafe fn epoll_pwait2(
     mask: *const sigset_t,
 ) -> c_int {
     // SAFETY: the caller's contract: null or a time.
-    let at_once = unsafe { timeout.as_ref() }.is_some_and(|t| t.tv_sec == 0 && t.tv_nsec == 0);
-    let wait = before(epoll, at_once);
+    let limit = unsafe { timeout.as_ref() }.map(exact);
+    let wait = before(epoll, limit);
     // SAFETY: the caller's contract.
     after(wait, unsafe { real::epoll_pwait2(epoll, events, room, timeout, mask) })
 }

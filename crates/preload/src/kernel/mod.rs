@@ -12,6 +12,7 @@
 mod ask;
 mod close;
 mod epoll;
+mod limit;
 mod make;
 mod poll;
 mod receive;

@@ -14,6 +14,7 @@ use busypoll_linux::ticks::monotonic;
 use libc::{c_int, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
 use super::active;
+use super::limit::{SECOND, exact, millis, nanos};
 use super::set::{self, Member};
 use crate::errno::{self, Kept};
 use crate::harm::{self, Wait};
@@ -89,8 +90,6 @@ impl Spin {
     }
 }
 
-const SECOND: u64 = 1_000_000_000;
-
 /// Spins for a set of descriptors, at most `limit` nanoseconds, with `mask` in force if not null.
 fn spin(
     members: impl Iterator<Item = Member> + Clone,
@@ -103,15 +102,14 @@ fn spin(
     }
     let handled = signals::handled();
     let kept = Kept::new();
-    let Some(set) = set::find(config, members) else { return Spin::None };
+    let Some(set) = set::find(config, members, limit) else { return Spin::None };
     let wait = Wait::begin(set.micros);
     if !wait.spins() {
         return Spin::Wait { wait, spent: 0, found: false, handled: None };
     }
     // The program's own time, by its own clock.
     let began = monotonic();
-    let length = (u64::from(set.micros) * 1024).min(limit.unwrap_or(u64::MAX));
-    let time = Spin::None.left(length);
+    let time = Spin::None.left(u64::from(set.micros) * 1024);
     let mut event = libc::epoll_event { events: 0, u64: 0 };
     // SAFETY: one event, a time and a mask that outlive the call.
     let result = unsafe { real::epoll_pwait2(set.epoll, &raw mut event, 1, &raw const time, mask) };
@@ -137,7 +135,7 @@ unsafe fn members(fds: *const pollfd, count: nfds_t) -> impl Iterator<Item = Mem
 /// # Safety
 /// That of poll(2).
 pub unsafe fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
-    let limit = u64::try_from(timeout).ok().map(|ms| ms * 1_000_000);
+    let limit = millis(timeout);
     // SAFETY: the caller's contract.
     unsafe {
         let spin = spin_poll(fds, count, limit, ptr::null());
@@ -355,17 +353,4 @@ unsafe fn look(count: c_int, sets: [*mut fd_set; 3]) -> c_int {
         }
     }
     result
-}
-
-/// The same of a time whose nanoseconds must be less than a second.
-fn exact(time: &timespec) -> u64 {
-    if time.tv_nsec < SECOND.cast_signed() { nanos(time.tv_sec, time.tv_nsec) } else { 0 }
-}
-
-/// A time in nanoseconds; 0 for one the real call will refuse, so that nothing comes before it.
-fn nanos(seconds: i64, nanos: i64) -> u64 {
-    match (u64::try_from(seconds), u64::try_from(nanos)) {
-        (Ok(seconds), Ok(nanos)) => seconds.saturating_mul(SECOND).saturating_add(nanos),
-        _ => 0,
-    }
 }

@@ -46,6 +46,8 @@ impl Word {
     pub const NONBLOCKING: u32 = 1 << 5;
     /// An epoll instance that watches a TCP or UDP socket.
     pub const WATCHES: u32 = 1 << 6;
+    /// An epoll instance for which the kernel polls less long than its settings say: the wait was shorter.
+    pub const CUT: u32 = 1 << 7;
 
     pub fn kind(self) -> Kind {
         match self.0 & KIND {

@@ -13,11 +13,13 @@ use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use busypoll_linux::EpollParams;
 use libc::{c_int, c_void};
 use rustix::event::epoll as instance;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use super::epoll::params;
+use super::limit::within;
 use super::seen::{self, Kind};
 use super::{ask, make};
 use crate::config::Config;
@@ -45,6 +47,8 @@ struct Set {
     epoll_generation: u16,
     /// How long to spin, in microseconds.
     micros: u32,
+    /// What the kernel has been told.
+    told: EpollParams,
     last_used: u32,
     len: usize,
     members: [Kept; MOST],
@@ -121,8 +125,13 @@ pub struct Spun {
     pub micros: u32,
 }
 
-/// The instance for a set of descriptors; `None` where spinning for it is no use, or not possible.
-pub fn find(config: &Config, members: impl Iterator<Item = Member> + Clone) -> Option<Spun> {
+/// The instance for a set of descriptors, to be waited on for at most `limit` nanoseconds; `None` where spinning for it is
+/// no use, or not possible.
+pub fn find(
+    config: &Config,
+    members: impl Iterator<Item = Member> + Clone,
+    limit: Option<u64>,
+) -> Option<Spun> {
     // The quick answer to most waits: none of them is a socket that polls.
     let mut count = 0;
     let mut any = false;
@@ -140,7 +149,7 @@ pub fn find(config: &Config, members: impl Iterator<Item = Member> + Clone) -> O
     if let Some(set) = cache.sets.iter_mut().find(|set| set.is(members.clone(), count)) {
         cache.credit = (cache.credit + 1).min(64);
         set.last_used = uses;
-        return Some(Spun { epoll: set.epoll, micros: set.micros });
+        return set.within(limit);
     }
     if cache.credit < 0 {
         cache.credit += 1;
@@ -152,7 +161,7 @@ pub fn find(config: &Config, members: impl Iterator<Item = Member> + Clone) -> O
     oldest.close();
     oldest.make(config, members)?;
     oldest.last_used = uses;
-    Some(Spun { epoll: oldest.epoll, micros: oldest.micros })
+    oldest.within(limit)
 }
 
 /// The calling thread's cache.
@@ -194,6 +203,20 @@ impl Set {
             && self.members.iter().zip(members).all(|(kept, member)| {
                 kept.member == member && kept.generation == seen::get(member.0).generation()
             })
+    }
+
+    /// To be spun for as long as a wait with that limit may take.
+    fn within(&mut self, limit: Option<u64>) -> Option<Spun> {
+        let micros = within(self.micros, limit);
+        if micros == 0 {
+            return None;
+        }
+        if micros != self.told.busy_poll_usecs {
+            let params = EpollParams { busy_poll_usecs: micros, ..self.told };
+            ask::set_params(self.epoll, params).ok()?;
+            self.told = params;
+        }
+        Some(Spun { epoll: self.epoll, micros })
     }
 
     /// Whether the number still is its instance: the program can take it by dup2.
@@ -259,9 +282,10 @@ impl Set {
             }
         }
         let wanted = params(config, most?);
-        let less = busypoll_linux::EpollParams { busy_poll_budget: 0, ..wanted };
-        ask::set_params(epoll.as_raw_fd(), wanted)
-            .or_else(|_| ask::set_params(epoll.as_raw_fd(), less))
+        let less = EpollParams { busy_poll_budget: 0, ..wanted };
+        let tell = |params| ask::set_params(epoll.as_raw_fd(), params).map(|()| params);
+        self.told = tell(wanted)
+            .or_else(|_| tell(less))
             .map_err(|error| ask::refused("EPIOCSPARAMS", &error))
             .ok()?;
         let epoll = out_of_the_way(epoll);

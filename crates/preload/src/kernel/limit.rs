@@ -1,0 +1,54 @@
+//! How long a wait may take, and what of it the kernel may poll: it looks at the limit when it has done polling.
+
+use libc::{c_int, timespec};
+
+pub const SECOND: u64 = 1_000_000_000;
+
+/// The microseconds of polling, of so many, that a limit in nanoseconds leaves. The kernel's have 1024 ns.
+#[inline]
+pub fn within(micros: u32, limit: Option<u64>) -> u32 {
+    limit
+        .map_or(micros, |limit| u32::try_from(limit / 1024).map_or(micros, |most| micros.min(most)))
+}
+
+/// The limit of poll(2) and epoll_wait(2) in nanoseconds.
+#[inline]
+pub fn millis(timeout: c_int) -> Option<u64> {
+    u64::try_from(timeout).ok().map(|ms| ms * 1_000_000)
+}
+
+/// A time whose nanoseconds must be less than a second.
+pub fn exact(time: &timespec) -> u64 {
+    if time.tv_nsec < SECOND.cast_signed() { nanos(time.tv_sec, time.tv_nsec) } else { 0 }
+}
+
+/// A time in nanoseconds; 0 for one the real call will refuse, so that nothing comes before it.
+pub fn nanos(seconds: i64, nanos: i64) -> u64 {
+    match (u64::try_from(seconds), u64::try_from(nanos)) {
+        (Ok(seconds), Ok(nanos)) => seconds.saturating_mul(SECOND).saturating_add(nanos),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_polling_beyond_the_limit() {
+        assert_eq!(within(50, None), 50);
+        assert_eq!(within(50, millis(1)), 50);
+        assert_eq!(within(20_000, millis(1)), 976);
+        assert_eq!(within(20_000, Some(1023)), 0);
+        assert_eq!(within(u32::MAX, Some(u64::MAX)), u32::MAX);
+    }
+
+    #[test]
+    fn what_the_kernel_refuses_is_no_time() {
+        assert_eq!(millis(-1), None);
+        assert_eq!(exact(&timespec { tv_sec: 1, tv_nsec: 5 }), SECOND + 5);
+        for (tv_sec, tv_nsec) in [(-1, 0), (0, -1), (0, SECOND.cast_signed())] {
+            assert_eq!(exact(&timespec { tv_sec, tv_nsec }), 0);
+        }
+    }
+}
