@@ -141,8 +141,9 @@ fn before(epoll: c_int, limit: Option<u64>) -> Option<Wait> {
     }
     let micros = within(full, limit);
     let wait = Wait::begin(micros);
-    if wait.spins() != word.has(Word::ON) || micros < full || word.has(Word::CUT) {
-        switch(config, epoll, if wait.spins() { micros } else { 0 });
+    let spins = wait.spins();
+    if spins != word.has(Word::ON) || spins && (micros < full || word.has(Word::CUT)) {
+        switch(config, epoll, if spins { micros } else { 0 });
     }
     Some(wait)
 }
