@@ -1,26 +1,24 @@
-//! `busypoll attach` and `detach` on real programs: what they change takes effect on packets from another
-//! host, and is put back.
+//! `busypoll attach` on real programs: what it changes takes effect on packets from another host.
 
+#[path = "support/attached.rs"]
+mod attached;
 #[path = "support/echo.rs"]
 mod echo;
 mod support;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::os::fd::OwnedFd;
+use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
 use std::os::unix::fs::chown;
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 
-use busypoll_lab::{Lab, LabHost, needs, needs_root};
-use busypoll_linux::process::{Kind, Process, Wait};
-use busypoll_linux::{EpollParams, socket, sockopt};
+use attached::*;
+use busypoll_lab::{Lab, needs, needs_root};
+use busypoll_linux::EpollParams;
 use echo::*;
-use rustix::event::epoll;
 use support::*;
 
-const PORT: u16 = 7000;
 const TIMES: u32 = 200;
 
 /// Attached, the program's busy polling finds packets; before and after, it finds none.
@@ -38,34 +36,6 @@ fn takes_effect(lab: &Lab, pid: u32, client: &mut Client) -> String {
     assert_eq!(exchange(client), 0, "after; {detached}");
     assert_eq!(epolls(pid).iter().filter(|p| **p != EpollParams::default()).count(), 0);
     report
-}
-
-fn sockets(pid: u32) -> Vec<(i32, OwnedFd)> {
-    let process = Process::open(pid).unwrap();
-    let found = process.descriptors().unwrap();
-    found
-        .into_iter()
-        .filter(|found| matches!(found.kind, Kind::Socket { .. }))
-        .filter_map(|found| Some((found.fd, process.take(found.fd).unwrap()?)))
-        .collect()
-}
-
-/// `SO_BUSY_POLL` of each TCP and UDP socket that is not loopback's.
-fn busy_polls(pid: u32) -> Vec<u32> {
-    let ip = |taken: &OwnedFd| i32::from(socket::info(taken).unwrap().family) == libc::AF_INET;
-    sockets(pid)
-        .into_iter()
-        .filter(|(_, taken)| ip(taken))
-        .map(|(_, taken)| sockopt::busy_poll(taken).unwrap())
-        .collect()
-}
-
-fn port() -> String {
-    PORT.to_string()
-}
-
-fn python(host: &LabHost) -> Running {
-    Running::start(host.command("python3").arg(source("echo.py")).arg(port()))
 }
 
 #[test]
@@ -199,93 +169,6 @@ fn a_process_in_another_network_namespace_from_outside() {
     assert_eq!(epolls(server.pid()), [EpollParams::default()]);
 }
 
-/// A `busypoll attach --follow`; killed when it is dropped.
-struct Follower {
-    child: Child,
-    output: BufReader<ChildStdout>,
-}
-
-impl Follower {
-    fn start(lab: &Lab, state: &Path, arguments: &[&str]) -> Self {
-        let mut command = busypoll(lab, state, &["attach", "--follow"]);
-        let mut child = command.args(arguments).stdout(Stdio::piped()).spawn().unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        Follower { child, output }
-    }
-
-    /// The next line with all of this.
-    fn wait_for(&mut self, wanted: &[&str]) -> String {
-        let mut line = String::new();
-        while self.output.read_line(&mut line).unwrap() > 0 {
-            if wanted.iter().all(|wanted| line.contains(wanted)) {
-                return line;
-            }
-            line.clear();
-        }
-        panic!("it ended without {wanted:?}");
-    }
-
-    /// The CPU time it has taken, in clock ticks of 10 ms.
-    fn ticks(&self) -> u64 {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
-        let (_, fields) = stat.rsplit_once(") ").unwrap();
-        // Fields 14 and 15 of proc(5), the third being the first here.
-        fields.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
-    }
-}
-
-impl Drop for Follower {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// A Python program on the server that says "ready".
-fn script(lab: &Lab, text: &str, arguments: &[&str]) -> Running {
-    Running::start(lab.server.command("python3").args(["-c", text]).args(arguments))
-}
-
-#[test]
-fn what_a_followed_process_opens_is_caught_and_its_children_too() {
-    needs_root!();
-    needs!(program "python3");
-    let _one = alone();
-    let lab = Lab::builder().build().unwrap();
-    let mut server = python(&lab.server);
-    let state = place("state");
-    let pid = server.pid().to_string();
-    // Two more that spin are wanted than there are CPUs.
-    let policy = state.join("policy.toml");
-    fs::write(&policy, "busy_poll = '20ms'\nmax_spinning_threads = 8\n").unwrap();
-    let policy = policy.to_str().unwrap();
-    let mut follower = Follower::start(&lab, &state, &[&pid, "--policy", policy]);
-    follower.wait_for(&["changed"]);
-    server.say("thread 7100");
-    server.wait_for("opened");
-    follower.wait_for(&["udp", "0.0.0.0:7100", "off -> 20ms"]);
-    finds_packets(&lab, || exchange_udp(&lab, 7100, TIMES));
-    server.say("fork 7200");
-    server.wait_for("opened");
-    follower.wait_for(&["udp", "0.0.0.0:7200", "off -> 20ms"]);
-    // The first is in use, and says by whom.
-    let second = busypoll(&lab, &state, &["detach", &pid]).output().unwrap();
-    let complaint = String::from_utf8_lossy(&second.stderr).into_owned();
-    assert!(complaint.contains(&follower.child.id().to_string()), "{complaint}");
-    assert_eq!(second.status.code(), Some(2));
-    // However it ends, what it wrote down can be put back.
-    drop(follower);
-    assert!(busy_polls(server.pid()).contains(&20_000));
-    succeeds(&mut busypoll(&lab, &state, &["detach", &pid]));
-    assert!(!busy_polls(server.pid()).contains(&20_000));
-    assert_eq!(epolls(server.pid()), [EpollParams::default()]);
-    let again = succeeds(&mut busypoll(&lab, &state, &["detach", &pid]));
-    assert!(again.contains("no changes to it are written down"), "{again}");
-    let child = Process::open(server.pid()).unwrap().children();
-    assert_eq!(child.len(), 1);
-    succeeds(&mut busypoll(&lab, &state, &["detach", &child[0].to_string()]));
-}
-
 #[test]
 fn a_policy_chooses_the_sockets() {
     needs_root!();
@@ -312,68 +195,6 @@ fn a_policy_chooses_the_sockets() {
     fs::write(&policy, "[[rule]]\nlocal_prot=7002\nbusy_poll=33\n").unwrap();
     let refused = busypoll(&lab, &state, &arguments).output().unwrap();
     complains(&refused, &["policy.toml:2", "did you mean 'local_port'?"]);
-}
-
-#[test]
-fn what_somebody_else_has_changed_since_is_left_alone() {
-    needs_root!();
-    needs!(program "cc");
-    let _one = alone();
-    let lab = Lab::builder().build().unwrap();
-    let server = Running::start(lab.server.command(static_c()).arg(port()));
-    let state = place("state");
-    let pid = server.pid().to_string();
-    succeeds(&mut busypoll(&lab, &state, &["attach", &pid, "--busy-poll", "40"]));
-    assert_eq!(busy_polls(server.pid()), [40]);
-    for (_, socket) in sockets(server.pid()) {
-        sockopt::set_busy_poll(&socket, 77).unwrap();
-    }
-    let report = succeeds(&mut busypoll(&lab, &state, &["detach", &pid]));
-    assert!(report.contains("left: SO_BUSY_POLL is 77, not the 40 we wrote"), "{report}");
-    assert_eq!(busy_polls(server.pid()), [77]);
-}
-
-#[test]
-fn twice_attached_what_stood_first_comes_back() {
-    needs_root!();
-    needs!(program "python3");
-    let _one = alone();
-    let lab = Lab::builder().build().unwrap();
-    let server = python(&lab.server);
-    let state = place("state");
-    let pid = server.pid().to_string();
-    for us in ["40", "60"] {
-        succeeds(&mut busypoll(&lab, &state, &["attach", &pid, "--busy-poll", us]));
-    }
-    assert_eq!(epolls(server.pid())[0].busy_poll_usecs, 60);
-    succeeds(&mut busypoll(&lab, &state, &["detach", &pid]));
-    assert_eq!(epolls(server.pid()), [EpollParams::default()]);
-}
-
-#[test]
-fn a_socket_that_has_passed_to_a_child_is_put_back_there() {
-    needs_root!();
-    needs!(program "cc");
-    let _one = alone();
-    let lab = Lab::builder().build().unwrap();
-    let mut parent = Running::start(lab.server.command(static_c()).arg(port()).arg("fork"));
-    let state = place("state");
-    let pid = parent.pid().to_string();
-    let mut child = 0;
-    wait_until("the child", || {
-        let children = Process::open(parent.pid()).unwrap().children();
-        child = children.first().copied().unwrap_or(0);
-        child != 0
-    });
-    succeeds(&mut busypoll(&lab, &state, &["attach", &pid, "--busy-poll", "40"]));
-    assert_eq!(busy_polls(child), [40], "it is one socket");
-    parent.say("");
-    parent.child.wait().unwrap();
-    let report = succeeds(&mut busypoll(&lab, &state, &["detach", &pid]));
-    assert!(report.contains("1 put back"), "{report}");
-    assert_eq!(busy_polls(child), [0]);
-    let gone = busypoll(&lab, &state, &["detach", &pid]).output().unwrap();
-    complains(&gone, &["no process", "no changes to one are written down"]);
 }
 
 /// The command as another user, on the server.
@@ -551,247 +372,4 @@ fn of_several_threads_as_many_spin_as_there_are_cpus() {
     assert_eq!(polling(), 0);
     memcached.kill().unwrap();
     memcached.wait().unwrap();
-}
-
-/// An epoll instance that watches a socket, and polls as told.
-fn epoll_on(socket: &UdpSocket) -> OwnedFd {
-    let instance = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
-    epoll::add(&instance, socket, epoll::EventData::new_u64(0), epoll::EventFlags::IN).unwrap();
-    instance
-}
-
-#[test]
-fn another_epoll_or_socket_of_the_same_number_is_left_alone() {
-    needs_root!();
-    let _one = alone();
-    let lab = Lab::builder().build().unwrap();
-    let bind = || lab.server.enter(|| UdpSocket::bind((lab.server.ipv4(), 0))).unwrap().unwrap();
-    let (one, two, three) = (bind(), bind(), bind());
-    let (replaced, kept) = (epoll_on(&one), epoll_on(&two));
-    let state = place("state");
-    let pid = std::process::id().to_string();
-    // This very process; its threads that run other tests wait for this one.
-    let policy = state.join("policy.toml");
-    fs::write(&policy, "busy_poll = 40\nmax_spinning_threads = 100\n").unwrap();
-    let arguments = ["attach", &pid, "--policy", policy.to_str().unwrap()];
-    succeeds(&mut busypoll(&lab, &state, &arguments));
-    let polls = |instance: &OwnedFd| busypoll_linux::epoll::params(instance).unwrap();
-    assert_eq!((polls(&replaced).busy_poll_usecs, polls(&kept).busy_poll_usecs), (40, 40));
-    assert_eq!(sockopt::busy_poll(&three).unwrap(), 40);
-    // Another instance takes the number, and happens to poll as long.
-    let another = epoll_on(&three);
-    busypoll_linux::epoll::set_params(&another, polls(&kept)).unwrap();
-    let mut replaced = replaced;
-    rustix::io::dup2(&another, &mut replaced).unwrap();
-    drop(another);
-    // A socket moves to another number, and another takes its own.
-    let moved = three.try_clone().unwrap();
-    let fourth = bind();
-    sockopt::set_busy_poll(&fourth, 40).unwrap();
-    let mut number: OwnedFd = three.into();
-    rustix::io::dup2(&fourth, &mut number).unwrap();
-    let report = succeeds(&mut busypoll(&lab, &state, &["detach", &pid]));
-    assert!(report.contains("left: the epoll instance watches nothing it did"), "{report}");
-    assert_eq!((polls(&replaced).busy_poll_usecs, polls(&kept).busy_poll_usecs), (40, 0));
-    assert_eq!(sockopt::busy_poll(&moved).unwrap(), 0, "the socket is found wherever it is");
-    assert_eq!(sockopt::busy_poll(&number).unwrap(), 40, "another's value is not ours");
-}
-
-#[test]
-fn what_spins_already_counts_also_when_it_is_looked_at_again() {
-    needs_root!();
-    needs!(program "python3");
-    let _one = alone();
-    let lab = Lab::builder().build().unwrap();
-    // "thread PORT": a thread that receives once on a socket of its own. "idle PORT": a socket alone.
-    let mut server = script(
-        &lab,
-        "import socket, sys, threading, time\n\
-         def udp(port):\n\
-         \ts = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
-         \ts.bind(('0.0.0.0', port))\n\
-         \treturn s\n\
-         def once(s):\n\
-         \ts.recv(1)\n\
-         \ttime.sleep(600)\n\
-         held = []\n\
-         print('ready', flush=True)\n\
-         for line in sys.stdin:\n\
-         \twhat, port = line.split()\n\
-         \theld.append(udp(int(port)))\n\
-         \tif what == 'thread':\n\
-         \t\tthreading.Thread(target=once, args=(held[-1],), daemon=True).start()",
-        &[],
-    );
-    let process = Process::open(server.pid()).unwrap();
-    let receivers = || {
-        let threads = process.threads().unwrap();
-        // Its standard input is read, too.
-        threads.iter().filter(|t| matches!(t.wait, Wait::Receive { fd: 1.., .. })).count()
-    };
-    let state = place("state");
-    let policy = state.join("policy.toml");
-    fs::write(&policy, "max_spinning_threads = 1\n").unwrap();
-    let pid = server.pid().to_string();
-    let arguments = [&pid, "--policy", policy.to_str().unwrap()];
-    server.say("thread 7100");
-    wait_until("one receives", || receivers() == 1);
-    succeeds(busypoll(&lab, &state, &["attach"]).args(arguments));
-    assert_eq!(busy_polls(server.pid()), [50]);
-    server.say("thread 7101");
-    wait_until("two receive", || receivers() == 2);
-    let mut follower = Follower::start(&lab, &state, &arguments);
-    let line = follower.wait_for(&["0.0.0.0:7101"]);
-    assert!(line.contains("one spinner too many: 1 of 1"), "{line}");
-    // Where their threads are meanwhile frees no place: they come back.
-    let client = lab.client.enter(|| UdpSocket::bind("0.0.0.0:0")).unwrap().unwrap();
-    for port in [7100, 7101] {
-        client.send_to(b"x", (lab.server.ipv4(), port)).unwrap();
-    }
-    wait_until("none receives", || receivers() == 0);
-    server.say("idle 7102");
-    follower.wait_for(&["0.0.0.0:7102", "off -> 50us"]);
-    assert_eq!(busy_polls(server.pid()), [50, 0, 50]);
-}
-
-#[test]
-fn a_thread_that_receives_here_and_there_is_one_spinner() {
-    needs_root!();
-    needs!(program "python3");
-    let _one = alone();
-    let lab = Lab::builder().build().unwrap();
-    let server = script(
-        &lab,
-        "import socket\n\
-         held = []\n\
-         print('ready', flush=True)\n\
-         for port in (7100, 7101, 7102):\n\
-         \theld.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))\n\
-         \theld[-1].bind(('0.0.0.0', port))\n\
-         \theld[-1].recv(1)",
-        &[],
-    );
-    let process = Process::open(server.pid()).unwrap();
-    let receives = || {
-        let threads = process.threads().unwrap();
-        threads.iter().any(|t| matches!(t.wait, Wait::Receive { .. }))
-    };
-    wait_until("it receives", receives);
-    let state = place("state");
-    let policy = state.join("policy.toml");
-    fs::write(&policy, "max_spinning_threads = 1\n").unwrap();
-    let pid = server.pid().to_string();
-    let mut follower = Follower::start(&lab, &state, &[&pid, "--policy", policy.to_str().unwrap()]);
-    follower.wait_for(&["changed"]);
-    let client = lab.client.enter(|| UdpSocket::bind("0.0.0.0:0")).unwrap().unwrap();
-    for (port, polls) in [(7100, vec![50; 2]), (7101, vec![50; 3])] {
-        client.send_to(b"x", (lab.server.ipv4(), port)).unwrap();
-        wait_until("the next one polls", || busy_polls(server.pid()) == polls);
-    }
-}
-
-#[test]
-fn a_followed_child_is_judged_by_the_program_it_becomes() {
-    needs_root!();
-    needs!(program "cc", program "python3");
-    let _one = alone();
-    let lab = Lab::builder().build().unwrap();
-    let program = static_c();
-    let mut parent = script(
-        &lab,
-        "import os, signal, socket, sys\n\
-         print('ready', flush=True)\n\
-         sys.stdin.readline()\n\
-         s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
-         sys.stdin.readline()\n\
-         if os.fork() == 0:\n\
-         \tsignal.alarm(60)\n\
-         \tsys.stdin.readline()\n\
-         \tos.execv(sys.argv[1], ['echo', '7001'])\n\
-         os.wait()",
-        &[program.to_str().unwrap()],
-    );
-    let state = place("state");
-    let policy = state.join("policy.toml");
-    fs::write(&policy, "plane='off'\n[[rule]]\nprogram='echo'\nplane='kernel'\nbusy_poll=33\n")
-        .unwrap();
-    let pid = parent.pid().to_string();
-    let mut follower = Follower::start(&lab, &state, &[&pid, "--policy", policy.to_str().unwrap()]);
-    follower.wait_for(&["It has no socket"]);
-    // Once it tells of a socket it is told of children.
-    parent.say("open");
-    follower.wait_for(&[&format!("{pid}  fd"), "the policy leaves it alone"]);
-    parent.say("fork");
-    let mut child = 0;
-    wait_until("the child", || {
-        child = Process::open(parent.pid()).unwrap().children().first().copied().unwrap_or(0);
-        child != 0
-    });
-    follower.wait_for(&[&format!("{child}  fd"), "the policy leaves it alone"]);
-    parent.say("exec");
-    wait_until("the child polls", || busy_polls(child) == [33]);
-    rustix::process::kill_process(
-        rustix::process::Pid::from_raw(child as i32).unwrap(),
-        rustix::process::Signal::KILL,
-    )
-    .unwrap();
-}
-
-#[test]
-fn what_the_program_has_set_meanwhile_is_what_comes_back() {
-    needs_root!();
-    needs!(program "python3");
-    let _one = alone();
-    let lab = Lab::builder().build().unwrap();
-    let bind = || TcpListener::bind((lab.client.ipv4(), 7000));
-    let listener = lab.client.enter(bind).unwrap().unwrap();
-    // Woken from poll it sets SO_BUSY_POLL, and waits in recv from then on.
-    let server = script(
-        &lab,
-        "import select, socket, sys\n\
-         s = socket.create_connection((sys.argv[1], 7000))\n\
-         p = select.poll()\n\
-         p.register(s, select.POLLIN)\n\
-         print('ready', flush=True)\n\
-         p.poll()\n\
-         s.setsockopt(socket.SOL_SOCKET, 46, 200)\n\
-         s.recv(1)\n\
-         s.recv(1)",
-        &[&lab.client.ipv4().to_string()],
-    );
-    let (mut peer, _) = listener.accept().unwrap();
-    let process = Process::open(server.pid()).unwrap();
-    wait_until("it polls", || matches!(process.threads().unwrap()[0].wait, Wait::Poll { .. }));
-    let state = place("state");
-    let pid = server.pid().to_string();
-    let mut follower = Follower::start(&lab, &state, &[&pid, "--busy-poll", "40"]);
-    follower.wait_for(&["waits in poll or select"]);
-    assert_eq!(busy_polls(server.pid()), [0]);
-    peer.write_all(b"x").unwrap();
-    wait_until("it is changed", || busy_polls(server.pid()) == [40]);
-    drop(follower);
-    succeeds(&mut busypoll(&lab, &state, &["detach", &pid]));
-    assert_eq!(busy_polls(server.pid()), [200]);
-}
-
-#[test]
-fn the_end_of_a_followed_process_costs_no_cpu() {
-    needs_root!();
-    let _one = alone();
-    let lab = Lab::builder().build().unwrap();
-    let state = place("state");
-    let sleepers = [(); 3].map(|()| Running::spawn(Command::new("sleep").arg("600")));
-    let pids = sleepers.each_ref().map(|sleeper| sleeper.pid().to_string());
-    let pids = pids.each_ref().map(String::as_str);
-    let mut follower = Follower::start(&lab, &state, &pids);
-    follower.wait_for(&[&format!("process {}", pids[2])]);
-    // It has just looked when it has told of the first, and looks again in a second.
-    let mut ticks = Vec::new();
-    for (sleeper, pid) in sleepers.into_iter().zip(pids) {
-        sleeper.end();
-        follower.wait_for(&[pid, "has ended"]);
-        ticks.push(follower.ticks());
-    }
-    assert!(ticks[2] - ticks[0] < 30, "ticks of 10 ms: {ticks:?}");
-    assert!(follower.child.wait().unwrap().success());
 }

@@ -1,17 +1,134 @@
-//! What `busypoll detach` tells of what it puts back.
+//! `busypoll detach`: what it puts back, what it leaves alone, and what it tells of that.
 
+#[path = "support/attached.rs"]
+mod attached;
 #[path = "support/echo.rs"]
 mod echo;
 mod support;
 
+use std::fs;
+use std::net::UdpSocket;
+use std::os::fd::OwnedFd;
+
+use attached::*;
 use busypoll_lab::{Lab, needs, needs_root};
+use busypoll_linux::process::Process;
+use busypoll_linux::{EpollParams, sockopt};
 use echo::*;
+use rustix::event::epoll;
 use support::*;
+
+#[test]
+fn what_somebody_else_has_changed_since_is_left_alone() {
+    needs_root!();
+    needs!(program "cc");
+    let _one = alone();
+    let lab = Lab::builder().build().unwrap();
+    let server = Running::start(lab.server.command(static_c()).arg(port()));
+    let state = place("state");
+    let pid = server.pid().to_string();
+    succeeds(&mut busypoll(&lab, &state, &["attach", &pid, "--busy-poll", "40"]));
+    assert_eq!(busy_polls(server.pid()), [40]);
+    for (_, socket) in sockets(server.pid()) {
+        sockopt::set_busy_poll(&socket, 77).unwrap();
+    }
+    let report = succeeds(&mut busypoll(&lab, &state, &["detach", &pid]));
+    assert!(report.contains("left: SO_BUSY_POLL is 77, not the 40 we wrote"), "{report}");
+    assert_eq!(busy_polls(server.pid()), [77]);
+}
+
+#[test]
+fn twice_attached_what_stood_first_comes_back() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = alone();
+    let lab = Lab::builder().build().unwrap();
+    let server = python(&lab.server);
+    let state = place("state");
+    let pid = server.pid().to_string();
+    for us in ["40", "60"] {
+        succeeds(&mut busypoll(&lab, &state, &["attach", &pid, "--busy-poll", us]));
+    }
+    assert_eq!(epolls(server.pid())[0].busy_poll_usecs, 60);
+    succeeds(&mut busypoll(&lab, &state, &["detach", &pid]));
+    assert_eq!(epolls(server.pid()), [EpollParams::default()]);
+}
+
+#[test]
+fn a_socket_that_has_passed_to_a_child_is_put_back_there() {
+    needs_root!();
+    needs!(program "cc");
+    let _one = alone();
+    let lab = Lab::builder().build().unwrap();
+    let mut parent = Running::start(lab.server.command(static_c()).arg(port()).arg("fork"));
+    let state = place("state");
+    let pid = parent.pid().to_string();
+    let mut child = 0;
+    wait_until("the child", || {
+        let children = Process::open(parent.pid()).unwrap().children();
+        child = children.first().copied().unwrap_or(0);
+        child != 0
+    });
+    succeeds(&mut busypoll(&lab, &state, &["attach", &pid, "--busy-poll", "40"]));
+    assert_eq!(busy_polls(child), [40], "it is one socket");
+    parent.say("");
+    parent.child.wait().unwrap();
+    let report = succeeds(&mut busypoll(&lab, &state, &["detach", &pid]));
+    assert!(report.contains("1 put back"), "{report}");
+    assert_eq!(busy_polls(child), [0]);
+    let gone = busypoll(&lab, &state, &["detach", &pid]).output().unwrap();
+    complains(&gone, &["no process", "no changes to one are written down"]);
+}
+
+/// An epoll instance that watches a socket, and polls as told.
+fn epoll_on(socket: &UdpSocket) -> OwnedFd {
+    let instance = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    epoll::add(&instance, socket, epoll::EventData::new_u64(0), epoll::EventFlags::IN).unwrap();
+    instance
+}
+
+#[test]
+fn another_epoll_or_socket_of_the_same_number_is_left_alone() {
+    needs_root!();
+    let _one = alone();
+    let lab = Lab::builder().build().unwrap();
+    let bind = || lab.server.enter(|| UdpSocket::bind((lab.server.ipv4(), 0))).unwrap().unwrap();
+    let (one, two, three) = (bind(), bind(), bind());
+    let (replaced, kept) = (epoll_on(&one), epoll_on(&two));
+    let state = place("state");
+    let pid = std::process::id().to_string();
+    // This very process; its threads that run other tests wait for this one.
+    let policy = state.join("policy.toml");
+    fs::write(&policy, "busy_poll = 40\nmax_spinning_threads = 100\n").unwrap();
+    let arguments = ["attach", &pid, "--policy", policy.to_str().unwrap()];
+    succeeds(&mut busypoll(&lab, &state, &arguments));
+    let polls = |instance: &OwnedFd| busypoll_linux::epoll::params(instance).unwrap();
+    assert_eq!((polls(&replaced).busy_poll_usecs, polls(&kept).busy_poll_usecs), (40, 40));
+    assert_eq!(sockopt::busy_poll(&three).unwrap(), 40);
+    // Another instance takes the number, and happens to poll as long.
+    let another = epoll_on(&three);
+    busypoll_linux::epoll::set_params(&another, polls(&kept)).unwrap();
+    let mut replaced = replaced;
+    rustix::io::dup2(&another, &mut replaced).unwrap();
+    drop(another);
+    // A socket moves to another number, and another takes its own.
+    let moved = three.try_clone().unwrap();
+    let fourth = bind();
+    sockopt::set_busy_poll(&fourth, 40).unwrap();
+    let mut number: OwnedFd = three.into();
+    rustix::io::dup2(&fourth, &mut number).unwrap();
+    let report = succeeds(&mut busypoll(&lab, &state, &["detach", &pid]));
+    assert!(report.contains("left: the epoll instance watches nothing it did"), "{report}");
+    assert_eq!((polls(&replaced).busy_poll_usecs, polls(&kept).busy_poll_usecs), (40, 0));
+    assert_eq!(sockopt::busy_poll(&moved).unwrap(), 0, "the socket is found wherever it is");
+    assert_eq!(sockopt::busy_poll(&number).unwrap(), 40, "another's value is not ours");
+}
 
 #[test]
 fn a_setting_that_was_changed_twice_is_told_of_once() {
     needs_root!();
     needs!(program "python3");
+    let _one = alone();
     let lab = Lab::builder().build().unwrap();
     let state = place("state");
     let program = Running::start(lab.server.command("python3").arg(source("echo.py")).arg("7000"));
@@ -40,6 +157,7 @@ fn a_setting_that_was_changed_twice_is_told_of_once() {
 fn what_was_done_and_could_not_be_told_was_done() {
     needs_root!();
     needs!(program "python3");
+    let _one = alone();
     let lab = Lab::builder().build().unwrap();
     let state = place("state");
     let start =
