@@ -1,0 +1,297 @@
+//! Files come into a set, come to life, and go.
+
+use super::{
+    super::{
+        joined::Joined,
+        member::{Apart, Half, Key, Member},
+    },
+    Set,
+};
+use crate::{
+    fds, real,
+    stack::{error, file::lock, said},
+};
+use busypoll_stack::{Events, Source};
+use libc::{c_int, epoll_event};
+use rustix::net::{SocketType, sockopt};
+use std::{
+    io,
+    os::fd::{AsRawFd, BorrowedFd},
+    ptr,
+    sync::{Arc, Weak, atomic::Ordering},
+};
+
+impl Set {
+    /// Adds a file that has not come to life: its companion, by the kernel's own rules.
+    ///
+    /// # Errors
+    /// As epoll_ctl(2).
+    ///
+    /// # Safety
+    /// `event` as for epoll_ctl(2).
+    pub unsafe fn add_dormant(
+        self: &Arc<Set>,
+        epoll: c_int,
+        fd: c_int,
+        joined: &Joined,
+        inner: Option<&Arc<Set>>,
+        event: *mut epoll_event,
+    ) -> io::Result<()> {
+        self.hold(epoll);
+        let mut members = lock(&self.members);
+        let key = (joined.id(), fd);
+        let known = members.get(&key);
+        if known.is_some_and(|known| !matches!(known.half, Half::Kernel)) {
+            // Of that the kernel knows nothing.
+            return Err(error(libc::EEXIST));
+        }
+        // SAFETY: the caller's word.
+        said(unsafe { real::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, event) })?;
+        // Another process that has the instance has taken it out.
+        let shared = known.is_some_and(|known| known.shared);
+        // SAFETY: the kernel has read it.
+        let epoll_event { events, u64: data } = unsafe { event.read_unaligned() };
+        let inner = inner.map(Arc::downgrade);
+        let member = Member { events, data, half: Half::Kernel, shared, apart: None, inner };
+        if members.insert(key, member).is_none() {
+            self.dormant.fetch_add(1, Ordering::Relaxed);
+        }
+        self.has_kernels();
+        drop(members);
+        joined.join(self);
+        Ok(())
+    }
+
+    /// Adds a file that has come to life.
+    ///
+    /// # Errors
+    /// As epoll_ctl(2).
+    pub fn add(
+        self: &Arc<Set>,
+        fd: c_int,
+        joined: &Joined,
+        inner: Option<&Arc<Set>>,
+        source: &Arc<dyn Source>,
+        event: epoll_event,
+    ) -> io::Result<()> {
+        if inner.is_some_and(|inner| !self.has_room_for(inner)) {
+            return Err(error(libc::ELOOP));
+        }
+        let mut members = lock(&self.members);
+        let key = (joined.id(), fd);
+        if members.contains_key(&key) {
+            return Err(error(libc::EEXIST));
+        }
+        let half = self.enter(fd, source, event.events, event.u64, inner)?;
+        let inner = inner.map(Arc::downgrade);
+        let (events, data) = (event.events, event.u64);
+        members.insert(key, Member { events, data, half, shared: false, apart: None, inner });
+        drop(members);
+        joined.join(self);
+        self.come_to_life();
+        Ok(())
+    }
+
+    /// Puts a source into our half.
+    fn enter(
+        &self,
+        fd: c_int,
+        source: &Arc<dyn Source>,
+        events: u32,
+        data: u64,
+        inner: Option<&Arc<Set>>,
+    ) -> io::Result<Half> {
+        let watch = self.ours.add_source(source, tag(fd), Events(events), data)?;
+        if let Some(inner) = inner {
+            inner.kernel().map_or(Ok(()), |kernel| self.bells.hear(inner, kernel, &watch))?;
+        }
+        Ok(Half::Ours(Arc::downgrade(source)))
+    }
+
+    /// Changes what is waited for. What is no member here may be one of the kernel's instance, also to
+    /// [`remove`](Set::remove).
+    ///
+    /// # Errors
+    /// As epoll_ctl(2).
+    pub fn modify(
+        &self,
+        epoll: c_int,
+        fd: c_int,
+        id: usize,
+        mut event: epoll_event,
+    ) -> io::Result<()> {
+        let in_kernel = |event: &mut epoll_event| {
+            // SAFETY: valid for the call.
+            said(unsafe { real::epoll_ctl(epoll, libc::EPOLL_CTL_MOD, fd, event) }).map(drop)
+        };
+        let mut members = lock(&self.members);
+        let Some(member) = members.get_mut(&(id, fd)) else { return in_kernel(&mut event) };
+        let exclusive = event.events & libc::EPOLLEXCLUSIVE as u32 != 0;
+        match &member.half {
+            Half::Kernel => member.unless_gone(in_kernel(&mut event))?,
+            _ if exclusive => return Err(error(libc::EINVAL)),
+            half => {
+                if let Half::Ours(source) = half {
+                    let source = source.upgrade().ok_or_else(|| error(libc::ENOENT))?;
+                    let (events, data) = (Events(event.events), Some(event.u64));
+                    self.ours.modify_source(&source, tag(fd), events, data)?;
+                }
+                if member.shared {
+                    // Another process may have removed it.
+                    let _ = in_kernel(&mut event);
+                }
+            }
+        }
+        (member.events, member.data) = (event.events, event.u64);
+        Ok(())
+    }
+
+    /// Removes a member. That and the kernel's part are one step to a file that comes to life meanwhile.
+    ///
+    /// # Errors
+    /// As epoll_ctl(2).
+    pub fn remove(&self, epoll: c_int, fd: c_int, id: usize) -> io::Result<()> {
+        let in_kernel = || {
+            // SAFETY: a plain system call.
+            let result =
+                unsafe { real::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, ptr::null_mut()) };
+            said(result).map(drop)
+        };
+        let mut members = lock(&self.members);
+        let Some(member) = members.remove(&(id, fd)) else { return in_kernel() };
+        if member.half.is_dormant() {
+            self.dormant.fetch_sub(1, Ordering::Relaxed);
+        }
+        if matches!(member.half, Half::Kernel) {
+            return member.unless_gone(in_kernel());
+        }
+        if member.shared {
+            // Another process may have removed it.
+            let _ = in_kernel();
+        }
+        let Half::Ours(source) = member.half else { return Ok(()) };
+        let source = source.upgrade().ok_or_else(|| error(libc::ENOENT))?;
+        self.ours.remove_source(&source, tag(fd))
+    }
+
+    /// The file `id` begins anew as `new`: its members go back to the kernel's half, with its companion.
+    pub fn rename(&self, id: usize, new: usize) {
+        let mut members = lock(&self.members);
+        let renamed: Vec<Key> = members.keys().filter(|key| key.0 == id).copied().collect();
+        for key in renamed {
+            let Some(mut member) = members.remove(&key) else { continue };
+            if let Half::Ours(source) = &member.half {
+                if let Some(source) = source.upgrade() {
+                    // It is there, as it is a member.
+                    let _ = self.ours.remove_source(&source, tag(key.1));
+                }
+                self.dormant.fetch_add(1, Ordering::Relaxed);
+                let mut event = epoll_event { events: member.events, u64: member.data };
+                if let Some(kernel) = self.kernel() {
+                    // If the descriptor is closed, it was the last that could have named it.
+                    // SAFETY: valid for the call.
+                    unsafe {
+                        real::epoll_ctl(kernel, libc::EPOLL_CTL_ADD, key.1, &raw mut event);
+                    }
+                    self.has_kernels();
+                }
+                (member.half, member.apart) = (Half::Kernel, None);
+            }
+            members.insert((new, key.1), member);
+        }
+    }
+
+    /// The file `id` has come to life: its members go over to our half.
+    pub fn adopt(self: &Arc<Set>, id: usize, source: &Arc<dyn Source>) {
+        self.hold_inherited();
+        let mut members = lock(&self.members);
+        let mut adopted = false;
+        for ((of, fd), member) in members.iter_mut() {
+            if *of != id || !member.half.is_dormant() {
+                continue;
+            }
+            if let (Half::Kernel, Some(kernel)) = (&member.half, self.kernel())
+                && !(member.shared && is_of_use(*fd))
+            {
+                // If the descriptor is closed, it was the last that could have named it.
+                // SAFETY: a plain system call.
+                unsafe { real::epoll_ctl(kernel, libc::EPOLL_CTL_DEL, *fd, ptr::null_mut()) };
+                // Whatever comes now.
+                member.half = Half::Nowhere;
+                member.shared = false;
+            }
+            member.apart = member.shared.then(|| Arc::new(Apart(Arc::downgrade(source))) as _);
+            let source = member.apart.as_ref().unwrap_or(source);
+            let inner = member.inner.as_ref().and_then(Weak::upgrade);
+            if let Ok(half) = self.enter(*fd, source, member.events, member.data, inner.as_ref()) {
+                member.half = half;
+                self.dormant.fetch_sub(1, Ordering::Relaxed);
+                adopted = true;
+            }
+        }
+        drop(members);
+        if adopted {
+            self.come_to_life();
+        }
+    }
+
+    /// The file `id` is closed.
+    pub fn forget(&self, id: usize) {
+        let mut members = lock(&self.members);
+        members.retain(|(of, _), member| {
+            let stays = *of != id;
+            if !stays && member.half.is_dormant() {
+                self.dormant.fetch_sub(1, Ordering::Relaxed);
+            }
+            stays
+        });
+    }
+
+    /// Brings to life what can be: whoever waits for a socket needs it.
+    pub fn wake_up(self: &Arc<Set>) {
+        if self.dormant.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let dormant: Vec<Key> = lock(&self.members)
+            .iter()
+            .filter(|(_, member)| member.half.is_dormant())
+            .map(|(key, _)| *key)
+            .collect();
+        for (id, fd) in dormant {
+            let file = fds::get(fd).filter(|file| file.membership().id() == id);
+            if let Some(inner) = file.as_ref().and_then(|file| file.set()) {
+                inner.wake_up();
+                continue;
+            }
+            let Some(file) = file.filter(|file| !file.is_kernels()) else {
+                // It has turned out to be the kernel's.
+                if lock(&self.members).remove(&(id, fd)).is_some() {
+                    self.dormant.fetch_sub(1, Ordering::Relaxed);
+                }
+                continue;
+            };
+            if let Some(live) = file.activate(fd) {
+                self.adopt(id, &live.socket().events());
+            }
+        }
+    }
+}
+
+/// Whether the companion `fd` tells another process something that has it in a set: of connections to a listener, of
+/// room to send. A stream's is not connected, and for that ready for ever (EPOLLHUP).
+fn is_of_use(fd: c_int) -> bool {
+    // SAFETY: open or not: then it is an error.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    let is_stream = sockopt::socket_type(fd).is_ok_and(|kind| kind == SocketType::STREAM);
+    !is_stream || listens(fd.as_raw_fd())
+}
+
+pub fn listens(fd: c_int) -> bool {
+    // SAFETY: open or not: then it is an error.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    sockopt::socket_acceptconn(fd).is_ok_and(|listens| listens)
+}
+
+fn tag(fd: c_int) -> u64 {
+    u64::from(fd.cast_unsigned())
+}

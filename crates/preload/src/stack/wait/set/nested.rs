@@ -1,0 +1,100 @@
+//! Sets within sets.
+
+use super::Set;
+use crate::{real, stack::file::lock};
+use busypoll_stack::{
+    Events, Source, Watch,
+    napi::{Context, NapiId},
+};
+use std::{
+    ptr,
+    sync::{Arc, Weak, atomic::Ordering},
+};
+
+/// How deep sets may stand in sets (EP_MAX_NESTS).
+const NESTS: usize = 4;
+
+impl Set {
+    /// The set as a source of events, for those around it and for poll.
+    pub fn source(self: &Arc<Set>) -> Arc<dyn Source> {
+        let around = || -> Arc<dyn Source> {
+            Arc::new(Around { set: Arc::downgrade(self), ours: self.ours.as_source() })
+        };
+        self.source.get_or_init(around).clone()
+    }
+
+    /// Whether a wait would find something in the kernel's half.
+    fn kernel_is_ready(&self) -> bool {
+        let Some(kernel) = self.kernel().filter(|_| self.has_kernels.load(Ordering::Acquire))
+        else {
+            return false;
+        };
+        let mut fd = libc::pollfd { fd: kernel, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry.
+        unsafe { real::poll(&raw mut fd, 1, 0) > 0 }
+    }
+
+    /// Whether `inner` may be a member: it does not hold this one, and sets do not stand too deep then.
+    pub fn has_room_for(&self, inner: &Set) -> bool {
+        inner.depth_without(self).is_some_and(|deep| deep + 1 + self.height() <= NESTS)
+    }
+
+    /// How deep sets stand in it; `None` if `other` is among them, or it is `other`.
+    fn depth_without(&self, other: &Set) -> Option<usize> {
+        if ptr::eq(self, other) {
+            return None;
+        }
+        let inner: Vec<Arc<Set>> = lock(&self.members)
+            .values()
+            .filter_map(|member| member.inner.as_ref()?.upgrade())
+            .collect();
+        inner
+            .iter()
+            .try_fold(0, |deepest, inner| Some(deepest.max(1 + inner.depth_without(other)?)))
+    }
+
+    /// How many sets stand around it.
+    fn height(&self) -> usize {
+        self.joined.sets().iter().map(|around| 1 + around.height()).max().unwrap_or(0)
+    }
+}
+
+/// A set as a source of events. Readable while a wait for it would find something in either half.
+struct Around {
+    set: Weak<Set>,
+    ours: Arc<dyn Source>,
+}
+
+impl Source for Around {
+    fn readiness(&self) -> Events {
+        let Some(set) = self.set.upgrade() else { return Events::default() };
+        set.bells.ring();
+        let ready = self.ours.readiness();
+        if ready.is_empty() && set.kernel_is_ready() { Events::READABLE } else { ready }
+    }
+
+    fn is_ready_for(&self, interest: Events) -> bool {
+        // The kernel's half is minded by those who wait.
+        self.ours.is_ready_for(interest)
+    }
+
+    fn is_closed(&self) -> bool {
+        self.ours.is_closed()
+    }
+
+    fn napi(&self) -> Option<NapiId> {
+        self.ours.napi()
+    }
+
+    fn context(&self) -> Option<Arc<Context>> {
+        self.ours.context()
+    }
+
+    fn watch(&self, watch: Arc<dyn Watch>) {
+        self.ours.watch(watch);
+    }
+
+    fn unwatch(&self, watch: &Arc<dyn Watch>) {
+        self.ours.unwatch(watch);
+    }
+}

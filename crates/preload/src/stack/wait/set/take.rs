@@ -1,0 +1,91 @@
+//! What a set has to report, of both halves, and waiting for it.
+
+use super::{Set, but_calls};
+use crate::{real, stack::said};
+use busypoll_stack::{EpollEvent, napi::Outside};
+use libc::{c_int, epoll_event};
+use std::{cell::Cell, io, sync::atomic::Ordering};
+
+impl Set {
+    /// Writes what is there to `out`, without waiting.
+    ///
+    /// # Errors
+    /// As epoll_wait(2).
+    pub fn take(&self, epoll: c_int, out: &mut [epoll_event]) -> io::Result<usize> {
+        self.bells.ring();
+        if !self.has_kernels.load(Ordering::Acquire) {
+            return Ok(self.take_ours(out));
+        }
+        let kernels_first = self.kernels_turn.load(Ordering::Relaxed);
+        let mut found = 0;
+        for kernels in [kernels_first, !kernels_first] {
+            let room = out.get_mut(found..).unwrap_or_default();
+            if !room.is_empty() {
+                found +=
+                    if kernels { self.take_kernels(epoll, room)? } else { self.take_ours(room) };
+            }
+        }
+        if found == out.len() {
+            self.kernels_turn.store(!kernels_first, Ordering::Relaxed);
+        }
+        Ok(found)
+    }
+
+    fn take_kernels(&self, epoll: c_int, out: &mut [epoll_event]) -> io::Result<usize> {
+        let room = c_int::try_from(out.len()).unwrap_or(c_int::MAX);
+        // SAFETY: room for as many events.
+        let found = said(unsafe { real::epoll_wait(epoll, out.as_mut_ptr(), room, 0) })?;
+        let found = out.get_mut(..usize::try_from(found).unwrap_or(0)).unwrap_or_default();
+        let left = usize::try_from(but_calls(found)).unwrap_or(0);
+        // It was for another thread, which has found nothing and sleeps again.
+        if left < found.len() && self.in_kernel.load(Ordering::SeqCst) > 0 {
+            self.call_out();
+        }
+        Ok(left)
+    }
+
+    fn take_ours(&self, out: &mut [epoll_event]) -> usize {
+        // The memory of one wait serves the next.
+        thread_local!(static FOUND: Cell<Vec<EpollEvent>> = const { Cell::new(Vec::new()) });
+        let mut found = FOUND.try_with(Cell::take).unwrap_or_default();
+        found.clear();
+        self.ours.take(&mut found, out.len());
+        for (to, event) in out.iter_mut().zip(&found) {
+            *to = epoll_event { events: event.events.0, u64: event.data };
+        }
+        let count = found.len().min(out.len());
+        let _ = FOUND.try_with(|spare| spare.set(found));
+        count
+    }
+
+    /// Waits until there may be something to take, or time is over.
+    ///
+    /// # Errors
+    /// `Interrupted`; no descriptor left.
+    pub fn wait(&self, epoll: c_int, timeout: Option<std::time::Duration>) -> io::Result<()> {
+        thread_local!(static OUTSIDE: Cell<Outside> = const { Cell::new(Outside::nothing()) });
+        let mut outside = OUTSIDE.try_with(Cell::take).unwrap_or_default();
+        outside.clear();
+        self.mind(epoll, &mut outside);
+        let result = self.ours.wait_beside(timeout, &mut outside);
+        let _ = OUTSIDE.try_with(|spare| spare.set(outside));
+        result.map(drop)
+    }
+
+    /// Adds to `outside` the descriptors that tell of the kernel's half; `epoll`, one of the program's.
+    pub fn mind(&self, epoll: c_int, outside: &mut Outside) {
+        if self.has_kernels.load(Ordering::Acquire) {
+            outside.push(epoll, libc::POLLIN);
+        }
+        if let Some(bells) = self.bells.fd() {
+            outside.push(bells, libc::POLLIN);
+        }
+    }
+
+    /// The same by a descriptor of our own.
+    pub fn mind_by_own(&self, outside: &mut Outside) {
+        if let Some(kernel) = self.kernel() {
+            self.mind(kernel, outside);
+        }
+    }
+}
