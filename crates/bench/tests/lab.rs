@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use busypoll_bench::arm::{self, ARMS, Arm, Mode, Nic, Plane};
-use busypoll_bench::json::{Report, SkippedReport};
+use busypoll_bench::json::{Machine, Report, SkippedReport};
 use busypoll_bench::remote::Remote;
 use busypoll_bench::run::{Bench, Cpus, Settings};
 use busypoll_bench::serve::Server;
@@ -30,6 +30,19 @@ fn settings(arms: usize, rounds: usize) -> Settings {
 fn run(bench: &Bench, arms: &[Arm], settings: &Settings) -> Report {
     let outcome = bench.measure(arms, settings, "test").expect("a short run");
     report::build(machine::describe(bench, settings), settings, &outcome)
+}
+
+/// What `measure` gives, if it comes to an end.
+fn in_time<T: Send + 'static>(measure: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, measured) = mpsc::channel();
+    // Whoever has waited too long has said so.
+    thread::spawn(move || drop(done.send(measure())));
+    measured.recv_timeout(Duration::from_secs(60)).expect("it does not end")
+}
+
+/// This one, for a report of throughput.
+fn machine(cpus: Cpus) -> Machine {
+    machine::describe(&Bench::new(cpus, &[]), &settings(1, 1))
 }
 
 /// The pair of CPUs, or a skip that says so.
@@ -228,8 +241,7 @@ fn streams_connections_and_losses_give_figures() {
         let time = (Duration::from_millis(200) * lines.len() as u32, 1);
         let outcome =
             throughput::measure(&lines, cpus, (busy_poll, losses), time).expect("a short run");
-        let machine = machine::describe(&Bench::new(cpus, &[]), &settings(1, 1));
-        let report = throughput::build(machine, workload, &outcome);
+        let report = throughput::build(machine(cpus), workload, &outcome);
         assert!(report.skipped.is_empty(), "{:?}", report.skipped);
         assert_eq!(report.arms.len(), lines.len());
         assert!(report.arms.iter().all(|arm| arm.per_second > 0.0), "{:?}", report.arms);
@@ -242,19 +254,35 @@ fn a_line_that_loses_everything_ends_and_says_so() {
     let Some(cpus) = two_cpus() else { return };
     let losses = Losses { loss: 1.0, rtt: Duration::from_millis(5) };
     let lines = throughput::select(Workload::Loss, None).expect("lines");
-    let (done, outcome) = mpsc::channel();
-    thread::spawn(move || {
-        let time = (Duration::from_millis(400), 2);
-        let measured = throughput::measure(&lines, cpus, (Duration::ZERO, losses), time);
-        // Whoever has waited too long has said so.
-        let _ = done.send(measured);
-    });
-    let outcome = outcome.recv_timeout(Duration::from_secs(60)).expect("it does not end");
-    let machine = machine::describe(&Bench::new(cpus, &[]), &settings(1, 2));
-    let report = throughput::build(machine, Workload::Loss, &outcome.expect("a short run"));
+    let time = (Duration::from_millis(400), 2);
+    let outcome =
+        in_time(move || throughput::measure(&lines, cpus, (Duration::ZERO, losses), time));
+    let outcome = outcome.expect("a short run");
+    let report = throughput::build(machine(cpus), Workload::Loss, &outcome);
     assert!(report.arms.is_empty(), "{:?}", report.arms);
     assert_eq!(report.skipped.len(), 2);
     for skipped in &report.skipped {
         assert_eq!(skipped.reason, "no connection in 2.2s, so much was lost");
+    }
+}
+
+#[test]
+fn an_end_whose_peer_never_comes_ends_too() {
+    needs_root!();
+    let Some(cpus) = two_cpus() else { return };
+    // No client can be there.
+    let cpus = Cpus { client: 8191, share_core: true, ..cpus };
+    let losses = Losses { loss: 0.0, rtt: Duration::from_millis(5) };
+    for workload in [Workload::Stream, Workload::Crr] {
+        let lines = throughput::select(workload, None).expect("lines");
+        let count = lines.len();
+        let time = (Duration::from_millis(60) * (count as u32 + 1), 1);
+        let measure = move || throughput::measure(&lines, cpus, (Duration::ZERO, losses), time);
+        let outcome = in_time(measure).expect("a short run");
+        let report = throughput::build(machine(cpus), workload, &outcome);
+        assert_eq!((report.arms.len(), report.skipped.len()), (0, count));
+        for skipped in &report.skipped {
+            assert!(skipped.reason.contains("CPU 8191"), "{skipped:?}");
+        }
     }
 }

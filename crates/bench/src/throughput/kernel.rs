@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use busypoll_lab::LabHost;
 use busypoll_linux::{ethtool::Ethtool, sockopt};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use socket2::{Domain, Socket, Type};
 
 use super::{Place, Shot, pump};
@@ -27,18 +28,26 @@ pub(super) fn stream(place: &Place<'_>) -> Result<Shot, String> {
     super::stream(
         place,
         |announce, gauge| {
-            let listener = TcpListener::bind(at).map_err(|e| format!("listen: {e}"))?;
+            let listener = listen(at)?;
             announce.ready(listener.local_addr().map_err(|e| e.to_string())?);
-            let (peer, _) = listener.accept().map_err(|e| format!("accept: {e}"))?;
-            peer.set_read_timeout(Some(pump::PATIENCE)).map_err(|e| e.to_string())?;
+            let Some((peer, _)) = pump::accept(gauge, || listener.accept())? else { return Ok(()) };
             pump::drain(peer, gauge)
         },
         |to, gauge| {
-            let peer = TcpStream::connect(to).map_err(|e| format!("connect: {e}"))?;
+            let peer = TcpStream::connect_timeout(&to, pump::SILENCE)
+                .map_err(|e| format!("connect: {e}"))?;
             peer.set_write_timeout(Some(pump::PATIENCE)).map_err(|e| e.to_string())?;
             pump::pour(peer, gauge)
         },
     )
+}
+
+/// Listens; accepts wait for [`pump::PATIENCE`], and so do the reads of what is accepted, which inherits it.
+pub(super) fn listen(at: SocketAddr) -> Result<TcpListener, String> {
+    let listener = TcpListener::bind(at).map_err(|e| format!("listen: {e}"))?;
+    set_socket_timeout(&listener, Timeout::Recv, Some(pump::PATIENCE))
+        .map_err(|e| e.to_string())?;
+    Ok(listener)
 }
 
 fn without_segmentation(host: &LabHost) -> Result<(), String> {
@@ -53,8 +62,7 @@ pub(super) fn crr(place: &Place<'_>) -> Result<Shot, String> {
     super::connections(
         place,
         |announce, gauge| {
-            let listener =
-                TcpListener::bind((lab.server.ipv4(), 0)).map_err(|e| format!("listen: {e}"))?;
+            let listener = listen((lab.server.ipv4(), 0).into())?;
             // Accepted connections inherit it.
             sockopt::set_busy_poll(&listener, busy_poll).map_err(|e| e.to_string())?;
             announce.ready(listener.local_addr().map_err(|e| e.to_string())?);
@@ -71,6 +79,40 @@ pub(super) fn crr(place: &Place<'_>) -> Result<Shot, String> {
 fn connect(to: SocketAddr, busy_poll: u32) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
     sockopt::set_busy_poll(&socket, busy_poll).map_err(|e| io::Error::other(e.to_string()))?;
+    // Of connect(2) and of writes, and of reads.
+    for side in [Timeout::Send, Timeout::Recv] {
+        set_socket_timeout(&socket, side, Some(pump::SILENCE))?;
+    }
     socket.connect(&to.into())?;
     Ok(socket.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Gauge, LINES};
+    use super::*;
+    use std::net::Ipv4Addr;
+    use std::time::Duration;
+
+    #[test]
+    fn neither_end_of_a_connection_waits_for_ever() {
+        let line = LINES.iter().find(|l| l.arm.name == "kernel-tcp-crr").expect("in the table");
+        let place = Place {
+            line,
+            lab: None,
+            client_cpu: 0,
+            server_cpu: 0,
+            busy_poll: Duration::ZERO,
+            warm_up: Duration::ZERO,
+            measure: Duration::ZERO,
+        };
+        let gauge = Gauge::default();
+        let listener = listen((Ipv4Addr::LOCALHOST, 0).into()).expect("a port");
+        let to = listener.local_addr().expect("an address");
+        // The kernel's backlog takes them, and nobody accepts.
+        let why = pump::connections(&place, &gauge, || connect(to, 0)).expect_err("no server");
+        assert_eq!(why, "connection: no answer in 2s");
+        let (peer, _) = listener.accept().expect("the client");
+        assert_eq!(peer.read_timeout().expect("inherited"), Some(pump::PATIENCE));
+    }
 }

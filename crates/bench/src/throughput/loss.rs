@@ -2,7 +2,7 @@
 //! a round run at once, each over a relay of its own, and meet the same losses.
 
 use std::io::{self, ErrorKind};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -12,9 +12,9 @@ use busypoll_lab::{Lab, Namespace};
 use busypoll_stack::nic::tap::Tap;
 use busypoll_stack::nic::{Nic, Queue};
 use indicatif::ProgressBar;
-use rustix::net::sockopt::{Timeout, set_socket_timeout, set_tcp_congestion};
+use rustix::net::sockopt::set_tcp_congestion;
 
-use super::{Gauge, Line, LineRun, Outcome, Place, Shot, pump, relay, stack};
+use super::{Gauge, Line, LineRun, Outcome, Place, Shot, kernel, pump, relay, stack};
 use crate::arm::Plane;
 use crate::run::{Cpus, Skipped, progress};
 use crate::slot::Announce;
@@ -161,13 +161,10 @@ fn carry(
         scope.spawn(move || relay::run(ends, way, stop));
         let receive = |announce: &Announce, gauge: &Gauge| {
             let at = SocketAddr::from((RECEIVER, PORT));
-            let listener = TcpListener::bind(at).map_err(|e| format!("listen: {e}"))?;
+            let listener = kernel::listen(at)?;
             set_tcp_congestion(&listener, CONGESTION).map_err(|e| format!("{CONGESTION}: {e}"))?;
-            set_socket_timeout(&listener, Timeout::Recv, Some(pump::PATIENCE))
-                .map_err(|e| e.to_string())?;
             announce.ready(at);
             let Some((peer, _)) = pump::accept(gauge, || listener.accept())? else { return Ok(()) };
-            peer.set_read_timeout(Some(pump::PATIENCE)).map_err(|e| e.to_string())?;
             pump::drain(peer, gauge)
         };
         let shot = super::stream_between(place, (sender, Some(receiver)), receive, send);

@@ -337,6 +337,8 @@ fn connections(
             // A closed channel: the server failed, and has the reason.
             address.recv().map_err(|_| String::new()).and_then(|to| dial(to, gauge))
         });
+        // Also where it has not come so far as to connect.
+        gauge.stop.store(true, Ordering::Relaxed);
         let server = server.join().unwrap_or_else(|_| Err("the server panicked".to_owned()));
         server.and(client)
     })

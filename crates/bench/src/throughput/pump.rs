@@ -14,6 +14,9 @@ const CHUNK: usize = 64 * 1024;
 /// How long a read waits before it looks whether the run is over.
 pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 
+/// How long a client waits for a server: both are on this machine, and one that is silent for so long is gone.
+pub(super) const SILENCE: Duration = Duration::from_secs(2);
+
 /// The connection of a sender, by a listener whose accepts wait for [`PATIENCE`]; none once the run is over.
 pub(super) fn accept<S>(
     gauge: &Gauge,
@@ -64,7 +67,13 @@ pub(super) fn is_pause(e: &io::Error) -> bool {
     matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-/// The client of TCP_CRR: connects, asks, is answered and hears the end; again and again.
+/// What connect(2) says of a handshake that is not over in time.
+fn is_begun(e: &io::Error) -> bool {
+    e.raw_os_error() == Some(libc::EINPROGRESS)
+}
+
+/// The client of TCP_CRR: connects, asks, is answered and hears the end; again and again. None of these may wait
+/// for longer than [`SILENCE`], which is for `connect` to see to.
 pub(super) fn connections<S: Read + Write>(
     place: &Place<'_>,
     gauge: &Gauge,
@@ -107,14 +116,17 @@ pub(super) fn connections<S: Read + Write>(
         let busy_polled = polled()?.saturating_sub(polled_before);
         Ok(Shot { count: times.len(), elapsed, usage, busy_polled, times: Some(times) })
     };
-    let shot = run().map_err(|e: io::Error| format!("connection: {e}"));
+    let shot = run().map_err(|e: io::Error| match is_pause(&e) || is_begun(&e) {
+        true => format!("connection: no answer in {}", crate::units::show(SILENCE)),
+        false => format!("connection: {e}"),
+    });
     gauge.stop.store(true, std::sync::atomic::Ordering::Relaxed);
     // Wakes a server that waits; one that has gone does not matter any more.
     drop(connect());
     shot
 }
 
-/// The server of TCP_CRR: accepts, hears, answers and closes first.
+/// The server of TCP_CRR: accepts, hears, answers and closes first; accepts and reads wait for [`PATIENCE`].
 pub(super) fn answers<S: Read + Write>(
     gauge: &Gauge,
     mut accept: impl FnMut() -> io::Result<S>,
@@ -126,8 +138,18 @@ pub(super) fn answers<S: Read + Write>(
             Err(e) => return Err(format!("accept: {e}")),
         };
         let mut byte = [0];
+        let heard = loop {
+            match peer.read(&mut byte) {
+                Err(e) if is_pause(&e) && !gauge.is_over() => {}
+                heard => break heard,
+            }
+        };
+        let answered = heard.and_then(|n| match n {
+            0 => Err(ErrorKind::UnexpectedEof.into()),
+            _ => peer.write_all(&byte),
+        });
         // The last client says nothing: it only wakes us.
-        if let Err(e) = peer.read_exact(&mut byte).and_then(|()| peer.write_all(&byte))
+        if let Err(e) = answered
             && !gauge.is_over()
         {
             return Err(format!("answer: {e}"));

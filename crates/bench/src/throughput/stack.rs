@@ -15,7 +15,6 @@ use crate::stack::{host, one_line};
 const PORT: u16 = 7000;
 /// Frames of the cable, as for smoltcp.
 const RING: u32 = 1024;
-const CONNECT: Duration = Duration::from_secs(2);
 
 /// A stream over the cable or AF_XDP.
 pub(super) fn stream(place: &Place<'_>) -> Result<Shot, String> {
@@ -58,9 +57,9 @@ fn between(
         |announce, gauge| {
             let host = server()?;
             gauge.watch(&host);
-            let listener = TcpListener::bind(&host, at).map_err(|e| format!("listen: {e}"))?;
+            let listener = listen(&host, at)?;
             announce.ready(at);
-            let (peer, _) = listener.accept().map_err(|e| format!("accept: {e}"))?;
+            let Some((peer, _)) = pump::accept(gauge, || listener.accept())? else { return Ok(()) };
             peer.set_busy_poll(busy_poll).map_err(one_line)?;
             peer.set_read_timeout(Some(pump::PATIENCE)).map_err(one_line)?;
             pump::drain(&peer, gauge)
@@ -68,10 +67,17 @@ fn between(
         |to, gauge| {
             let host = client()?;
             gauge.watch(&host);
-            let peer = TcpStream::connect_timeout(&host, &to, CONNECT);
+            let peer = TcpStream::connect_timeout(&host, &to, pump::SILENCE);
             pour(&peer.map_err(|e| format!("connect: {e}"))?, busy_poll, gauge)
         },
     )
+}
+
+/// Listens; accepts wait for [`pump::PATIENCE`].
+fn listen(host: &Host, at: SocketAddr) -> Result<TcpListener, String> {
+    let listener = TcpListener::bind(host, at).map_err(|e| format!("listen: {e}"))?;
+    listener.set_accept_timeout(Some(pump::PATIENCE)).map_err(one_line)?;
+    Ok(listener)
 }
 
 fn pour(peer: &TcpStream, busy_poll: u32, gauge: &Gauge) -> Result<(), String> {
@@ -141,11 +147,15 @@ pub(super) fn crr(place: &Place<'_>) -> Result<Shot, String> {
         |announce, gauge| {
             let host = server(place, lab)?;
             gauge.watch(&host);
-            let listener = TcpListener::bind(&host, at(lab)).map_err(|e| format!("listen: {e}"))?;
+            let listener = listen(&host, at(lab))?;
             // Accepted connections inherit it.
             listener.set_busy_poll(busy_poll).map_err(one_line)?;
             announce.ready(at(lab));
-            pump::answers(gauge, || Ok(listener.accept()?.0))
+            pump::answers(gauge, || {
+                let (peer, _) = listener.accept()?;
+                peer.set_read_timeout(Some(pump::PATIENCE))?;
+                Ok(peer)
+            })
         },
         |to, gauge| {
             let host = client(place, lab)?;
@@ -158,6 +168,9 @@ pub(super) fn crr(place: &Place<'_>) -> Result<Shot, String> {
 fn connect(host: &Host, to: SocketAddr, busy_poll: u32) -> io::Result<TcpStream> {
     let stream = TcpStream::new(host);
     stream.set_busy_poll(busy_poll)?;
+    // Of the handshake and of writes, and of reads.
+    stream.set_write_timeout(Some(pump::SILENCE))?;
+    stream.set_read_timeout(Some(pump::SILENCE))?;
     stream.connect_to(to)?;
     Ok(stream)
 }
