@@ -14,7 +14,7 @@ use crate::arm::{Arm, Mode, Protocol};
 use crate::clock::Clock;
 use crate::open;
 use crate::slot::{self, Announce, Load, Plan, Slot};
-use crate::workload::{Endpoint, PATIENCE, Polling};
+use crate::workload::{self, Endpoint, GIVE_UP, PATIENCE, Polling};
 
 /// The server's in a host that has no other.
 const PORT: u16 = 7000;
@@ -297,7 +297,7 @@ impl<'a> Tcp<'a> {
         clock: &'a Clock,
         only_from: Option<IpAddr>,
     ) -> Result<Self, String> {
-        let give_up = Instant::now() + Duration::from_secs(5);
+        let give_up = Instant::now() + GIVE_UP;
         loop {
             match listener.accept() {
                 Ok((_, peer)) if only_from.is_some_and(|only| only != peer.ip()) => {}
@@ -311,6 +311,7 @@ impl<'a> Tcp<'a> {
     fn new(stream: TcpStream, wait: Wait, clock: &'a Clock) -> Result<Self, String> {
         stream.set_nodelay(true).map_err(one_line("TCP_NODELAY"))?;
         wait.apply(&stream)?;
+        stream.set_write_timeout(Some(GIVE_UP)).map_err(one_line("SO_SNDTIMEO"))?;
         Ok(Self { stream, wait, clock })
     }
 }
@@ -318,24 +319,21 @@ impl<'a> Tcp<'a> {
 impl Endpoint for Tcp<'_> {
     fn send(&mut self, mut message: &[u8]) -> io::Result<()> {
         while !message.is_empty() {
-            let n = rustix::net::send(&self.stream, message, SendFlags::NOSIGNAL)?;
+            let sent = rustix::net::send(&self.stream, message, SendFlags::NOSIGNAL);
+            let n = sent.map_err(|e| match e {
+                Errno::AGAIN => workload::unfinished(),
+                _ => e.into(),
+            })?;
             message = message.get(n..).unwrap_or_default();
         }
         Ok(())
     }
 
     fn recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        let mut filled = 0;
-        while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-            match self.wait.recv(&self.stream, rest, self.clock)? {
-                Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Some(n) => filled += n,
-                None if filled == 0 => return Ok(None),
-                // Half a message: the rest is on its way or the connection ends.
-                None => {}
-            }
-        }
-        Ok(Some(filled))
+        workload::fill(buffer, |rest| match self.wait.recv(&self.stream, rest, self.clock)? {
+            Some(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            other => Ok(other),
+        })
     }
 
     fn try_recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
@@ -351,5 +349,30 @@ impl Endpoint for Tcp<'_> {
 
     fn polling(&self) -> Polling {
         polling(&self.stream)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::thread;
+
+    #[test]
+    fn a_peer_that_goes_silent_in_the_middle_of_a_message_ends_the_exchange() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let at = listener.local_addr().expect("an address");
+        let clock = Clock::default();
+        thread::scope(|scope| {
+            let client = || Tcp::client(at, Wait::Sleep, &clock).expect("connected");
+            // More than any buffers take, to one that does not read.
+            let sender = scope.spawn(move || client().send(&vec![0; 64 << 20]));
+            let receiver = scope.spawn(move || client().recv(&mut [0; 2]));
+            let mut peers = [(); 2].map(|()| listener.accept().expect("a peer").0);
+            peers.iter_mut().for_each(|peer| peer.write_all(&[0]).expect("half a message"));
+            let sent = sender.join().expect("no panic").expect_err("nobody reads");
+            let received = receiver.join().expect("no panic").expect_err("half a message");
+            assert_eq!([sent.kind(), received.kind()], [io::ErrorKind::TimedOut; 2]);
+        });
     }
 }

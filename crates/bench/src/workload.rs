@@ -1,10 +1,10 @@
 //! Request and response, whatever carries them: the server's loop, the closed loop (netperf's _RR)
 //! and the open loop. Knows neither kernel nor stack; an arm brings an [`Endpoint`].
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +14,9 @@ use crate::units::Size;
 
 /// How long one [`Endpoint::recv`] waits before it reports silence.
 pub const PATIENCE: Duration = Duration::from_millis(100);
+
+/// How long a peer of a stream has to connect, to take what is sent, and to send the rest of a message.
+pub(crate) const GIVE_UP: Duration = Duration::from_secs(5);
 
 /// How long no answer comes before what follows counts as late. Far above any round trip here, and little beside a
 /// measurement.
@@ -40,6 +43,36 @@ pub trait Endpoint {
     fn polling(&self) -> Polling {
         Polling::default()
     }
+}
+
+/// Fills `buffer` from a stream by `receive`, which waits as [`Endpoint::recv`] does and tells of no end.
+///
+/// # Errors
+/// Those of `receive`; [`unfinished`] where the rest of a message does not come.
+#[inline]
+pub(crate) fn fill(
+    buffer: &mut [u8],
+    mut receive: impl FnMut(&mut [u8]) -> io::Result<Option<usize>>,
+) -> io::Result<Option<usize>> {
+    let (mut filled, mut give_up) = (0, None);
+    while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match receive(rest)? {
+            Some(n) => {
+                filled += n;
+                give_up = None;
+            }
+            None if filled == 0 => return Ok(None),
+            // Half a message: the rest is on its way, the connection ends, or its peer has gone without a word.
+            None if Instant::now() < *give_up.get_or_insert_with(|| Instant::now() + GIVE_UP) => {}
+            None => return Err(unfinished()),
+        }
+    }
+    Ok(Some(filled))
+}
+
+/// A stream that has come to a halt.
+pub(crate) fn unfinished() -> io::Error {
+    io::Error::new(ErrorKind::TimedOut, "the peer went silent in the middle of a message")
 }
 
 /// An endpoint's own account of where its packets came from. Counters since it was made.

@@ -9,7 +9,7 @@ use busypoll_stack::{Host, TcpListener, TcpStream};
 use super::{Wait, one_line};
 use crate::clock::Clock;
 use crate::slot::Announce;
-use crate::workload::{Endpoint, PATIENCE, Polling};
+use crate::workload::{self, Endpoint, GIVE_UP, PATIENCE, Polling};
 
 /// A TCP connection with `TCP_NODELAY`.
 pub struct Tcp<'a> {
@@ -70,7 +70,7 @@ impl<'a> Tcp<'a> {
         clock: &'a Clock,
         only_from: Option<IpAddr>,
     ) -> Result<Self, String> {
-        let give_up = Instant::now() + Duration::from_secs(5);
+        let give_up = Instant::now() + GIVE_UP;
         loop {
             match listener.accept() {
                 Ok((_, peer)) if only_from.is_some_and(|only| only != peer.ip()) => {}
@@ -86,7 +86,8 @@ impl<'a> Tcp<'a> {
             stream.set_nodelay(true)?;
             stream.set_busy_poll(wait.busy_poll())?;
             stream.set_nonblocking(wait == Wait::Pass)?;
-            stream.set_read_timeout(Some(PATIENCE))
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(GIVE_UP))
         };
         options().map_err(one_line)?;
         Ok(Self { stream, host: host.clone(), wait, clock })
@@ -117,20 +118,15 @@ fn once(mut stream: &TcpStream, buffer: &mut [u8]) -> io::Result<Option<usize>> 
 
 impl Endpoint for Tcp<'_> {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
-        (&self.stream).write_all(message)
+        (&self.stream).write_all(message).map_err(|e| match e.kind() {
+            // The open loop's client does not wait: what has no room is lost.
+            io::ErrorKind::WouldBlock if self.wait != Wait::Pass => workload::unfinished(),
+            _ => e,
+        })
     }
 
     fn recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        let mut filled = 0;
-        while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-            match self.receive(rest)? {
-                Some(n) => filled += n,
-                None if filled == 0 => return Ok(None),
-                // Half a message: the rest is on its way or the connection ends.
-                None => {}
-            }
-        }
-        Ok(Some(filled))
+        workload::fill(buffer, |rest| self.receive(rest))
     }
 
     fn try_recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
