@@ -74,6 +74,8 @@ pub enum Written {
     AsPlanned,
     /// The kernel or the driver made something else of it.
     Became(Value),
+    /// It read back as written, until another setting of the profile was made.
+    Overtaken(Value),
     /// The kernel or the driver refused it.
     Refused(String),
 }
@@ -84,9 +86,11 @@ impl Applied {
         self.outcomes.iter().filter(|o| matches!(o.result, Written::Refused(_))).count()
     }
 
-    /// The settings of which nothing is left, as others of the profile have taken their places away.
+    /// The settings of which nothing is left, as others of the profile have taken them away.
     pub fn lost(&self) -> usize {
+        let overtaken = |o: &&Outcome| matches!(o.result, Written::Overtaken(_));
         self.left_out.iter().filter(|left| left.lost).count()
+            + self.outcomes.iter().filter(overtaken).count()
     }
 }
 
@@ -199,11 +203,33 @@ impl Work<'_, '_> {
         };
         let second: Vec<&Line> = plan.changes().filter(|line| !is_first(line)).collect();
         outcomes.extend(self.write(Vec::new(), &second)?);
+        let undone = self.look_again(&mut outcomes, before);
         let mut records = self.became(&outcomes);
         records.push(Record::Applied { apply: self.number });
         self.journal.append(&records)?;
         (self.steps)(Step::Complete);
-        Ok((outcomes, left_out(before, plan)))
+        Ok((outcomes, left_out(before, plan).into_iter().chain(undone).collect()))
+    }
+
+    /// A setting may undo one that was made before it: scatter-gather off takes TSO along.
+    /// One that was so already is told as left out, as nothing was written.
+    fn look_again(&mut self, outcomes: &mut [Outcome], before: &Plan) -> Vec<LeftOut> {
+        for outcome in outcomes.iter_mut().filter(|o| o.result == Written::AsPlanned) {
+            let Some(then) = &outcome.line.then else { continue };
+            // What has gone meanwhile is somebody else's doing, and status tells of it.
+            if let Ok(Written::Became(now)) = self.stands(&outcome.line, then) {
+                outcome.result = Written::Overtaken(now);
+            }
+        }
+        let so_already = before.lines.iter().filter(|l| l.state == State::Same);
+        let undone = so_already.filter_map(|line| match self.stands(line, line.then.as_ref()?) {
+            Ok(Written::Became(now)) => {
+                let why = format!("is {} now", now.show(line.knob.key.about().unit));
+                Some(LeftOut { line: line.clone(), why, lost: true })
+            }
+            _ => None,
+        });
+        undone.collect()
     }
 
     /// What was rounded, or changed along with another setting: a rollback does not take it for somebody
@@ -297,16 +323,22 @@ impl Work<'_, '_> {
         };
         (self.steps)(Step::Writing(&line.knob));
         let result = match self.machine.write(device, &line.knob, then) {
-            Ok(()) => match self.machine.read(device, &line.knob)? {
-                now if now == *then => self.held_off(device, line, then)?,
-                now => Written::Became(now),
-            },
+            Ok(()) => self.stands(line, then)?,
             // Without the right nothing of this will work: take everything back.
             Err(e) if is_forbidden(&e) => return Err(e.into()),
             Err(e) => Written::Refused(e.to_string()),
         };
         (self.steps)(Step::Written(&line.knob));
         Ok(Outcome { line: line.clone(), result })
+    }
+
+    /// Whether a setting stands as it was made.
+    fn stands(&mut self, line: &Line, then: &Value) -> Result<Written> {
+        let device = self.devices.iter().find(|d| Some(d.name()) == line.device.as_deref());
+        match self.machine.read(device, &line.knob)? {
+            now if now == *then => self.held_off(device, line, then),
+            now => Ok(Written::Became(now)),
+        }
     }
 
     /// A feature may be asked for and yet be held off by another.
@@ -343,6 +375,7 @@ pub fn left_out(before: &Plan, after: &Plan) -> Vec<LeftOut> {
     let of = |line: &Line| {
         let (why, lost) = match &line.state {
             State::NotHere(why) => (why.clone(), was_there(line)),
+            State::Taken(why) => (why.clone(), true),
             // No plan comes after this one.
             State::Later(_) => ("what it belongs to was not made".into(), false),
             State::Change | State::Same => return None,

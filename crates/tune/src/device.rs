@@ -5,7 +5,7 @@
 
 use busypoll_linux::Result;
 use busypoll_linux::ethtool::Ethtool;
-use busypoll_linux::link::{Link, Links};
+use busypoll_linux::link::{Link, Links, XdpMode};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
@@ -68,6 +68,8 @@ pub struct Device {
     pub kind: Option<String>,
     /// Administratively up.
     pub up: bool,
+    /// A program is attached to it that runs in the driver.
+    pub has_xdp: bool,
     pub(crate) ethtool: Ethtool,
 }
 
@@ -87,7 +89,8 @@ impl Device {
     fn of(link: &Link) -> Result<Self> {
         let ethtool = Ethtool::open(&link.name)?;
         let identity = Identity::of(link, &ethtool);
-        Ok(Device { identity, kind: link.kind.clone(), up: link.up, ethtool })
+        let has_xdp = link.xdp.as_ref().is_some_and(|xdp| xdp.mode == XdpMode::Driver);
+        Ok(Device { identity, kind: link.kind.clone(), up: link.up, has_xdp, ethtool })
     }
 
     /// The device that was once known by `identity`, whatever it is called now.

@@ -77,6 +77,18 @@ pub enum State {
     Later(String),
     /// It cannot be had here, and why.
     NotHere(String),
+    /// It could be had, and another setting of the profile takes away what it belongs to: why.
+    Taken(String),
+}
+
+impl State {
+    /// Why there is nothing to be done about it, where it is not so already.
+    fn obstacle(&self) -> Option<&str> {
+        match self {
+            State::NotHere(why) | State::Taken(why) => Some(why),
+            State::Change | State::Same | State::Later(_) => None,
+        }
+    }
 }
 
 impl Serialize for State {
@@ -86,6 +98,7 @@ impl Serialize for State {
             State::Same => "same".to_owned(),
             State::Later(why) => format!("later: {why}"),
             State::NotHere(why) => format!("not here: {why}"),
+            State::Taken(why) => format!("taken: {why}"),
         })
     }
 }
@@ -129,7 +142,6 @@ impl Plan {
             plan.add(machine, Some(device), &gro_of_veth(), options)?;
         }
         for setting in &profile.settings {
-            let before = plan.lines.len();
             if setting.key.is_system_wide() {
                 plan.add(machine, None, setting, options)?;
             } else {
@@ -139,11 +151,12 @@ impl Plan {
                     plan.add(machine, Some(device), setting, options)?;
                 }
             }
-            let lines = &plan.lines[before..];
-            if let (true, Some(State::NotHere(why))) = (
-                setting.essential && lines.iter().all(|l| matches!(l.state, State::NotHere(_))),
-                lines.first().map(|l| &l.state),
-            ) {
+        }
+        plan.foresee(devices);
+        for setting in profile.settings.iter().filter(|s| s.essential) {
+            let lines = plan.lines.iter().filter(|l| l.knob.key == setting.key);
+            let obstacles: Option<Vec<&str>> = lines.map(|l| l.state.obstacle()).collect();
+            if let Some([why, ..]) = obstacles.as_deref() {
                 plan.impossible = Some(format!("{}: {why}", setting.key));
             }
         }
@@ -212,6 +225,25 @@ impl Plan {
         Ok(())
     }
 
+    /// What a setting takes from another, where that is known beforehand: GRO that is switched off ends a veth's
+    /// NAPI instances. What a driver makes of several features together it says only when they are asked for.
+    fn foresee(&mut self, devices: &[Device]) {
+        for device in devices.iter().filter(|d| d.is_veth() && !d.has_xdp) {
+            let here = |line: &Line| line.device.as_deref() == Some(device.name());
+            if !self
+                .changes()
+                .any(|l| here(l) && l.knob.key == gro() && l.then == Some(Value::Switch(false)))
+            {
+                continue;
+            }
+            for line in self.lines.iter_mut().filter(|l| here(l) && l.knob.key.is_napi()) {
+                if line.state.obstacle().is_none() {
+                    line.state = State::Taken(NAPI_OF_VETH.into());
+                }
+            }
+        }
+    }
+
     /// Why a device has no place for a setting.
     fn nowhere(&self, device: Option<&Device>, key: &Key) -> State {
         let is_veth = device.is_some_and(Device::is_veth);
@@ -227,9 +259,7 @@ impl Plan {
             key if key.is_napi() && device.is_some_and(|d| !d.up) => State::NotHere(
                 "the device is down and has no NAPI instance: `ip link set … up`".into(),
             ),
-            key if key.is_napi() && is_veth => {
-                State::NotHere("veth has NAPI instances only with GRO on or an XDP program".into())
-            }
+            key if key.is_napi() && is_veth => State::NotHere(NAPI_OF_VETH.into()),
             key if key.is_napi() => State::NotHere("the device shows no NAPI instance".into()),
             Key::InterruptCpus => State::NotHere("the device shows no interrupt of its own".into()),
             _ => State::NotHere("the device shows no queue for it".into()),
@@ -282,6 +312,8 @@ impl Plan {
         }
     }
 }
+
+const NAPI_OF_VETH: &str = "veth has NAPI instances only with GRO on or an XDP program";
 
 fn gro() -> Key {
     Key::Feature("rx-gro".into())

@@ -9,6 +9,9 @@ use crate::status::Status;
 use crate::undo::{How, PutBack};
 use crate::value::Value;
 
+/// Who is to blame where two settings cannot be had together.
+const TAKEN: &str = "; another setting of the profile takes it away";
+
 /// Prints a plan line by line.
 pub(crate) fn plan(plan: &Plan, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "{}: {}", plan.profile, plan.summary)?;
@@ -49,7 +52,7 @@ pub(crate) fn plan(plan: &Plan, out: &mut impl Write) -> io::Result<()> {
         "{} to change, {} already so, {} not to be had here. Nothing was changed.",
         count(|s| matches!(s, State::Change | State::Later(_))),
         count(|s| *s == State::Same),
-        count(|s| matches!(s, State::NotHere(_))),
+        count(|s| matches!(s, State::NotHere(_) | State::Taken(_))),
     )
 }
 
@@ -58,7 +61,7 @@ fn mark(state: &State) -> char {
         State::Change => '~',
         State::Later(_) => '+',
         State::Same => '=',
-        State::NotHere(_) => '-',
+        State::NotHere(_) | State::Taken(_) => '-',
     }
 }
 
@@ -73,6 +76,7 @@ fn difference(line: &Line) -> String {
             let now = line.now.as_ref().map(|v| format!("stays {}: ", v.show(unit)));
             format!("{}{why}", now.unwrap_or_default())
         }
+        State::Taken(why) => format!("{why}{TAKEN}"),
     }
 }
 
@@ -86,6 +90,10 @@ pub(crate) fn applied(applied: &Applied, out: &mut impl Write) -> io::Result<()>
             Written::AsPlanned => {}
             Written::Became(value) => write!(text, ", the driver made it {}", value.show(unit))
                 .map_err(io::Error::other)?,
+            Written::Overtaken(value) => {
+                write!(text, ", and is {} now{TAKEN}", value.show(unit))
+                    .map_err(io::Error::other)?;
+            }
             Written::Refused(why) => {
                 text = format!(
                     "{}: {} stays {}: refused: {why}",
@@ -98,7 +106,7 @@ pub(crate) fn applied(applied: &Applied, out: &mut impl Write) -> io::Result<()>
         writeln!(out, "{text}")?;
     }
     for LeftOut { line, why, lost } in &applied.left_out {
-        let since = if *lost { "; another setting of the profile has taken it away" } else { "" };
+        let since = if *lost { TAKEN } else { "" };
         writeln!(out, "{}: {} left out: {why}{since}", place(&line.device), line.setting)?;
     }
     if let Some(companion) = &applied.plan.companion {

@@ -8,8 +8,8 @@ use std::process::Stdio;
 use busypoll_lab::{Lab, Namespace};
 use busypoll_linux::sysfs::Sysfs;
 use busypoll_tune::{
-    Applied, How, Machine, Options, Plan, Process, Profile, PutBack, Request, Status, apply,
-    journal, undo,
+    Applied, Device, How, Machine, Options, Plan, Process, Profile, PutBack, Request,
+    State as Planned, Status, Value, Written, apply, journal, undo,
 };
 use common::{State, everything};
 
@@ -58,6 +58,12 @@ fn apply_to(device: &str, profile: &Profile) -> u32 {
     let applied = requested(&request);
     assert_eq!(applied.refused(), 0, "{applied:#?}");
     applied.number.unwrap()
+}
+
+fn planned(device: &str, profile: &Profile) -> Plan {
+    let options = Options { devices: vec![device.into()], ..Options::default() };
+    let devices = [Device::open(device).unwrap()];
+    Plan::make(&mut Machine::open().unwrap(), &devices, profile, &options).unwrap()
 }
 
 /// For nobody who polls.
@@ -253,24 +259,38 @@ fn what_another_setting_takes_away_is_told() {
         assert!(report.iter().all(|p| p.how.is_settled()), "{report:#?}");
         assert_eq!(everything(host, device), before, "{shape}");
     }
-    // What the profile is not worth applying without is as good as refused.
-    let text = "[features]\ngro = false\n[napi.threaded]\nvalue = true\nessential = true\n";
-    let (profile, options) =
-        (profile(&state, text), Options { devices: vec![device.into()], ..Options::default() });
-    let request = Request {
-        profile: &profile,
-        options: &options,
-        guard: None,
-        confirm_within: None,
-        pollers: Vec::new(),
-    };
-    let error = tuned(host, &state, || {
-        apply(&mut Machine::open().unwrap(), journal().unwrap(), &request, &mut |_| ()).unwrap_err()
-    });
-    let said = error.to_string();
-    assert!(
-        said.contains("cannot be applied: napi.threaded: ") && said.ends_with("as it was before")
-    );
+    // What the profile is not worth applying without is as good as refused, before anything is changed.
+    let text = "[napi.threaded]\nvalue = true\nessential = true\n[features]\ngro = false\n";
+    let profile = profile(&state, text);
+    let plan = tuned(host, &state, || planned(device, &profile));
+    let taken: Vec<_> =
+        plan.lines.iter().filter(|l| matches!(l.state, Planned::Taken(_))).collect();
+    assert!(taken.len() == 2 && taken.iter().all(|l| l.setting.contains("threaded")), "{plan:#?}");
+    assert!(plan.impossible.is_some_and(|why| why.starts_with("napi.threaded: veth has NAPI")));
+    assert_eq!(everything(host, device), before);
+}
+
+/// A feature that another brings down is told, whether it was switched on just now or long ago.
+#[test]
+fn a_feature_that_another_brings_down_is_told() {
+    busypoll_lab::needs_root!();
+    let _one = STATE.lock();
+    let (lab, state) = (Lab::builder().build().unwrap(), State::new("down"));
+    let (host, device) = (&lab.server, lab.server.interface());
+    let before = everything(host, device);
+    let both = profile(&state, "[features]\ntso = true\nsg = false\n");
+    let applied = tuned(host, &state, || applied_to(device, &both, None, None));
+    let overtaken = Written::Overtaken(Value::Switch(false));
+    let undone = applied.outcomes.iter().filter(|o| o.result == overtaken).count();
+    assert_eq!((undone, applied.lost(), applied.refused()), (4, 4, 0), "{applied:#?}");
+    tuned(host, &state, || roll_back(|_| true));
+    assert_eq!(everything(host, device), before);
+
+    let on = profile(&state, "[features]\ntso = true\n");
+    tuned(host, &state, || applied_to(device, &on, None, None));
+    let applied = tuned(host, &state, || applied_to(device, &both, None, None));
+    assert_eq!((applied.left_out.len(), applied.lost()), (4, 4), "{applied:#?}");
+    tuned(host, &state, || roll_back(|_| true));
     assert_eq!(everything(host, device), before);
 }
 
