@@ -44,8 +44,13 @@ impl Server {
     /// Listens at `address` and will serve on `cpu`; stack arms on the interface `device`.
     ///
     /// # Errors
-    /// One line: the address is taken, the CPU or the interface cannot be used.
+    /// One line: the address is taken or the last there is, the CPU or the interface cannot be used.
     pub fn bind(address: SocketAddr, cpu: u32, device: Option<&str>) -> Result<Self, String> {
+        if address.port() == u16::MAX {
+            return Err(format!(
+                "--listen {address}: TCP data is on the next port: give a lower one"
+            ));
+        }
         topology::pin(cpu).map(drop).map_err(|e| format!("--cpu: {e}"))?;
         let listener = TcpListener::bind(address).map_err(|e| {
             let remedy = match e.kind() {

@@ -65,6 +65,7 @@ fn the_benchmark_refuses_what_cannot_be_in_one_line() {
         (["bench", "--duration", "soon"], "--duration"),
         (["serve", "--listen", "nowhere"], "--listen"),
         (["serve", "--listen", "192.0.2.1:7"], "192.0.2.1:7"),
+        (["serve", "--listen", "127.0.0.1:65535"], "next port"),
         (["serve", "--cpu", "8191"], "CPU 8191"),
     ] {
         let line = one_line(&busypoll(&arguments));
