@@ -227,6 +227,9 @@ static void reserved(void)
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (bind(listener, (struct sockaddr *)&here, sizeof here) || listen(listener, 8))
         perror("listen");
+    /* What serves it may have to be started, which takes longer than the thread below is given. */
+    struct pollfd nobody = {.fd = listener, .events = POLLIN};
+    poll(&nobody, 1, 1);
     for (int round = 0; round < 3; round++) {
         pthread_t thread;
         void *got;
