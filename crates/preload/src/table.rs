@@ -216,8 +216,9 @@ hooks! {
     sendmmsg, __sendmmsg: (fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_int) -> c_int
         = stack::sendmmsg_other,
         ours(fd) stack::sendmmsg;
-    sendfile, sendfile64: (out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t = real::sendfile,
-        ours(out) stack::sendfile;
+    sendfile, sendfile64: (out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t
+        = stack::sendfile_other,
+        ours(from) stack::sendfile;
     splice: (
         from: c_int, from_offset: *mut i64, to: c_int, to_offset: *mut i64, len: size_t, flags: u32,
     ) -> ssize_t = stack::splice_to_other,

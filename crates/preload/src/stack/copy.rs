@@ -12,6 +12,7 @@ use std::{
     cell::RefCell,
     io::{self, Read},
     os::fd::AsRawFd,
+    ptr,
     time::Duration,
 };
 
@@ -33,7 +34,8 @@ fn with_buffer<T>(then: impl FnOnce(&mut [u8]) -> T) -> T {
     })
 }
 
-/// sendfile(2) to a socket of ours.
+/// sendfile(2) from a socket of ours: a pipe takes it as by splice(2) (`do_sendfile`), the kernel says why nothing else
+/// does.
 ///
 /// # Safety
 /// That of sendfile(2).
@@ -44,8 +46,30 @@ pub unsafe fn sendfile(
     offset: *mut off_t,
     count: size_t,
 ) -> ssize_t {
+    let none = ptr::null_mut();
+    let is_splice = offset.is_null() && matches!(ssize_t::try_from(count), Ok(1..));
+    // SAFETY: the caller's contract, here and below.
+    unsafe {
+        match is_splice {
+            true => splice(file, from, none, out, none, count, 0),
+            false => real::sendfile(out, from, offset, count),
+        }
+    }
+}
+
+/// sendfile(2) from something else, perhaps to a socket of ours.
+///
+/// # Safety
+/// That of sendfile(2).
+pub unsafe fn sendfile_other(
+    out: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    count: size_t,
+) -> ssize_t {
     // SAFETY: the caller's contract, here and below.
     let by_kernel = || unsafe { real::sendfile(out, from, offset, count) };
+    let Some(file) = fds::get(out) else { return by_kernel() };
     // Each call below enters for itself.
     if file.live().is_none() || enter(file).is_none() {
         return by_kernel();
@@ -80,7 +104,7 @@ fn send_file(
         let (next, read) = match read {
             Ok((_, 0)) => break,
             Ok((at, read)) => (at + read as off_t, read as usize),
-            Err(error) if done == 0 && code(&error) == libc::ESPIPE => {
+            Err(error) if done == 0 && offset.is_none() && code(&error) == libc::ESPIPE => {
                 return Err(super::error(libc::EINVAL));
             }
             Err(error) if done == 0 => return Err(error),

@@ -87,6 +87,8 @@ static void files(void)
     DO(recv(s, data, 3, MSG_WAITALL));
     SAY(data[1] == 'E');
     DO(sendfile(s, 99999, &from, 3));
+    DO(sendfile(s, pipes[0], &from, 3));
+    DO(sendfile(s, pipes[0], NULL, 3));
     DO(write(pipes[1], "abcd", 4));
     DO(splice(pipes[0], NULL, s, NULL, 4, 0));
     await(s, POLLIN);
@@ -126,6 +128,55 @@ static void past_the_end(void)
     DO(sendfile(s, file, NULL, 1 << 20));
     close(s);
     close(file);
+}
+
+/* sendfile from a socket: a pipe takes it, and nothing else. */
+static void sendfile_from(void)
+{
+    int s = connected('e'), other = connected('e'), u = udp(), file = memfd_create("file", 0), pipes[2], pair[2];
+    off_t at = 0;
+    char data[8];
+
+    if (pipe(pipes) || socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+        return;
+    int outs[] = { pipes[0], file, other, u, pair[0], s, 99999 };
+
+    begin("sendfile from a socket");
+    DO(write(s, "abcdefgh", 8));
+    SAY(recv(s, data, 8, MSG_PEEK | MSG_WAITALL));
+    for (unsigned i = 0; i < sizeof outs / sizeof *outs; i++) {
+        DO(sendfile(outs[i], s, NULL, 3));
+        DO(sendfile(outs[i], s, NULL, 0));
+        DO(sendfile(outs[i], s, &at, 3));
+    }
+    DO(sendfile(pipes[1], s, &at, 3));
+    DO(sendfile(pipes[1], s, NULL, 0));
+    DO(sendfile(pipes[1], s, NULL, -1));
+    DO(sendfile(pipes[1], s, NULL, 3));
+    DO(sendfile(pipes[1], s, NULL, 100));
+    SAY(drain(pipes[0], 8));
+    alarm_soon(0);
+    DO(sendfile(pipes[1], s, NULL, 3));
+    no_alarm();
+    fcntl(s, F_SETFL, O_NONBLOCK);
+    DO(sendfile(pipes[1], s, NULL, 3));
+    DO(write(s, "abc", 3));
+    await(s, POLLIN);
+    fcntl(pipes[1], F_SETFL, O_NONBLOCK);
+    while (write(pipes[1], "full", 4) > 0)
+        ;
+    DO(sendfile(pipes[1], s, NULL, 3));
+    close(pipes[0]);
+    DO(sendfile(pipes[1], s, NULL, 3));
+    SAY(sigpipes);
+    DO(recv(s, data, 8, 0));
+    close(pipes[1]);
+    close(pair[0]);
+    close(pair[1]);
+    close(file);
+    close(u);
+    close(other);
+    close(s);
 }
 
 static void full_pipe(void)
@@ -304,6 +355,7 @@ void cases_descriptors(void)
     copies();
     files();
     past_the_end();
+    sendfile_from();
     full_pipe();
     children();
 }
