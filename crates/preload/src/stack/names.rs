@@ -96,6 +96,13 @@ pub unsafe fn bind(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_t) 
         };
         return answer(Err(error(refused)));
     }
+    let file = match file.has_failed().then(Inside::enter).flatten() {
+        Some(_inside) => {
+            give_port_back(fd);
+            unconnected(file)
+        }
+        None => file,
+    };
     // SAFETY: the caller's contract.
     if let Ok(local) = unsafe { address::read(addr, len) }
         && let Some(_inside) = Inside::enter()
@@ -117,6 +124,26 @@ pub unsafe fn bind(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_t) 
         }
     }
     bound
+}
+
+/// What it is to be when it is named or connects: where connecting has failed, as if it had never been connected. What
+/// it was lets go of its port here.
+fn unconnected(file: Ref) -> Ref {
+    if file.has_failed() { begin_anew(&file) } else { file }
+}
+
+/// A port that the program has not named is given back when connecting fails. The kernel does so of its own sockets
+/// (`tcp_disconnect`), and of a companion, which has not connected, when it ceases to listen.
+fn give_port_back(fd: c_int) {
+    let nothing = libc::sockaddr { sa_family: libc::AF_UNSPEC as _, sa_data: [0; 14] };
+    if local(fd).is_ok_and(|bound| bound.port() != 0) {
+        // SAFETY: plain system calls, and an address of that length.
+        unsafe {
+            if real::listen(fd, 0) == 0 {
+                real::connect(fd, &raw const nothing, size_of_val(&nothing) as socklen_t);
+            }
+        }
+    }
 }
 
 /// Whether connections of ours stand in the way of a port, of which companions know nothing.
@@ -162,7 +189,7 @@ pub unsafe fn listen(file: Ref, fd: c_int, backlog: c_int) -> c_int {
     if listens == 0
         && let Some((_inside, file)) = enter(file)
     {
-        let file = if file.has_failed() { begin_anew(&file) } else { file };
+        let file = unconnected(file);
         file.set_backlog(backlog.max(0));
         if let Some(Live::Listener(listener)) = file.live() {
             listener.set_backlog(backlog.max(0).cast_unsigned());
@@ -262,11 +289,7 @@ fn connect_tcp(
     fd: c_int,
     remote: SocketAddr,
 ) -> Option<io::Result<()>> {
-    let file = match file.has_failed() {
-        // As if it had never been connected.
-        true => begin_anew(&file),
-        false => file,
-    };
+    let file = unconnected(file);
     if file.backlog() >= 0 {
         return None;
     }

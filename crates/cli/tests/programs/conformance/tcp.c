@@ -97,6 +97,34 @@ static void connecting(void)
     close(s);
 }
 
+/* What is left of a socket whose connecting has failed. */
+static void binding_again(void)
+{
+    struct address nowhere = with_port(peer, 9), name;
+    int s = bound(SOCK_STREAM);
+
+    begin("bind after connecting has failed");
+    DO(connect(s, SA(nowhere), nowhere.len));
+    /* A port that was not asked for by its number has gone. */
+    DO(bind(s, SA(own), own.len));
+    DO(bind(s, SA(own), own.len));
+    /* More than the kernel may make on the stack plane. */
+    for (int i = 0; i < 25; i++)
+        DO(connect(s, SA(nowhere), nowhere.len));
+    DO(bind(s, SA(own), own.len));
+    DO(connect(s, SA(nowhere), nowhere.len));
+    DO(connect(s, SA(peer), peer.len));
+    name = name_of(s);
+    close(s);
+    s = tcp();
+    name = with_port(name, port_of(&name) ^ 1);
+    DO(bind(s, SA(name), name.len));
+    DO(connect(s, SA(nowhere), nowhere.len));
+    DO(bind(s, SA(name), name.len));
+    DO(connect(s, SA(peer), peer.len));
+    close(s);
+}
+
 static void accepting(void)
 {
     struct address at, from = { .len = sizeof from.at }, name;
@@ -445,6 +473,7 @@ static void ending(void)
 void cases_tcp(void)
 {
     connecting();
+    binding_again();
     accepting();
     shutting_a_listener();
     again();
