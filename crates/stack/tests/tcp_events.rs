@@ -167,6 +167,42 @@ fn connecting_and_accepting() {
 }
 
 #[test]
+fn connecting_called_off() {
+    let (one, two) = hosts();
+    let _listener = TcpListener::bind(&two, "10.0.0.2:80").unwrap();
+    let client = TcpStream::new(&one);
+    client.set_nonblocking(true).unwrap();
+    // Nobody answers ARP there.
+    let connect = |to: &str| client.connect_to(to.parse().unwrap()).unwrap_err().raw_os_error();
+    let all = IN | OUT | Events::READ_HANGUP;
+    let off = OUT | Events::HANGUP;
+    for how in [Shutdown::Read, Shutdown::Write, Shutdown::Both] {
+        assert_eq!(connect("10.0.0.77:80"), Some(libc::EINPROGRESS));
+        let epoll = watching(&one, &client, all);
+        assert_eq!(wait(&epoll, SHORT), []);
+        client.shutdown(how).unwrap();
+        assert_eq!(wait(&epoll, SOON), [(7, off | Events::ERROR)]);
+        let error = client.take_error().unwrap().unwrap();
+        assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET));
+        assert_eq!(wait(&epoll, SOON), [(7, off)]);
+        let read = (&client).read(&mut [0; 1]).unwrap_err();
+        assert_eq!(read.raw_os_error(), Some(libc::ENOTCONN));
+        let again = client.shutdown(how).unwrap_err();
+        assert_eq!(again.raw_os_error(), Some(libc::ENOTCONN));
+        let end = if how == Shutdown::Write { off } else { off | END };
+        assert_eq!(wait(&epoll, SOON), [(7, end)]);
+        epoll.remove(&client).unwrap();
+    }
+    // A connect that nobody waits for has nothing to tell, and the next begins at once.
+    assert_eq!(connect("10.0.0.77:80"), Some(libc::EINPROGRESS));
+    client.shutdown(Shutdown::Both).unwrap();
+    assert_eq!(connect("10.0.0.2:80"), Some(libc::EINPROGRESS));
+    let epoll = watching(&one, &client, all);
+    while wait(&epoll, SOON) != [(7, OUT)] {}
+    assert!(client.take_error().unwrap().is_none());
+}
+
+#[test]
 fn an_event_loop_serves_many_connections_of_both_kinds_of_waiting() {
     let (one, two) = hosts();
     let listener = TcpListener::bind(&two, "10.0.0.2:80").unwrap();

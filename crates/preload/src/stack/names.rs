@@ -355,7 +355,13 @@ pub unsafe fn shutdown(file: Ref, fd: c_int, how: c_int) -> c_int {
         Protocol::Tcp => file.live(),
     };
     match live {
-        Some(Live::Stream(stream)) => answer(stream.shutdown(direction).map(|()| 0)),
+        Some(Live::Stream(stream)) => {
+            let shut = stream.shutdown(direction);
+            if shut.is_ok() && stream.is_unconnected() {
+                file.set_failed();
+            }
+            answer(shut.map(|()| 0))
+        }
         Some(Live::Udp(udp)) => answer(udp.shutdown(direction).map(|()| 0)),
         _ => {
             let result = by_kernel();

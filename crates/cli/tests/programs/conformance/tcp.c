@@ -125,6 +125,83 @@ static void binding_again(void)
     close(s);
 }
 
+/* A socket that is connecting to an address that nobody has. */
+static int connecting_to(const struct address *nobody)
+{
+    int s = tcp();
+
+    fcntl(s, F_SETFL, O_NONBLOCK);
+    DO(connect(s, SA(*nobody), nobody->len));
+    return s;
+}
+
+static void say_all_events(int s)
+{
+    struct pollfd p = { s, POLLIN | POLLOUT | POLLRDHUP, 0 };
+
+    poll(&p, 1, 0);
+    say_events("now", p.revents);
+}
+
+static void shutting_while_connecting(void)
+{
+    struct address nobody = peer, at;
+    struct epoll_event event = { .events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET };
+    unsigned char *last = family == AF_INET ? (void *)&((struct sockaddr_in *)&nobody.at)->sin_addr
+                                            : (void *)&((struct sockaddr_in6 *)&nobody.at)->sin6_addr;
+    int s, e, error;
+    socklen_t len = sizeof error;
+    char data[4];
+
+    last[family == AF_INET ? 3 : 15] += 77;
+    for (int how = SHUT_RD; how <= SHUT_RDWR; how++) {
+        begin("shutdown while connecting");
+        s = connecting_to(&nobody);
+        e = epoll_create1(0);
+        epoll_ctl(e, EPOLL_CTL_ADD, s, &event);
+        say_all_events(s);
+        DO(epoll_wait(e, &event, 1, 0));
+        DO(shutdown(s, how));
+        DO(epoll_wait(e, &event, 1, 0));
+        say_events("epoll", event.events);
+        say_all_events(s);
+        DO(getpeername(s, SA(at), (at.len = sizeof at.at, &at.len)));
+        DO(getsockopt(s, SOL_SOCKET, SO_ERROR, &error, &len));
+        SAY(error == ECONNRESET);
+        say_all_events(s);
+        DO(recv(s, data, sizeof data, 0));
+        DO(send(s, data, 1, MSG_NOSIGNAL));
+        DO(shutdown(s, how));
+        say_all_events(s);
+        DO(recv(s, data, sizeof data, 0));
+        close(e);
+        close(s);
+
+        s = connecting_to(&nobody);
+        DO(shutdown(s, how));
+        DO(recv(s, data, sizeof data, 0));
+        DO(recv(s, data, sizeof data, 0));
+        DO(connect(s, SA(nobody), nobody.len));
+        DO(connect(s, SA(nobody), nobody.len));
+        say_all_events(s);
+        DO(shutdown(s, how));
+        DO(send(s, data, 1, MSG_NOSIGNAL));
+        DO(send(s, data, 1, MSG_NOSIGNAL));
+        DO(bind(s, SA(own), own.len));
+        DO(connect(s, SA(peer), peer.len));
+        await(s, POLLOUT);
+        say_all_events(s);
+        DO(send(s, "e", 1, 0));
+        close(s);
+
+        s = connecting_to(&nobody);
+        DO(shutdown(s, how));
+        DO(listen(s, 1));
+        say_all_events(s);
+        close(s);
+    }
+}
+
 static void accepting(void)
 {
     struct address at, from = { .len = sizeof from.at }, name;
@@ -474,6 +551,7 @@ void cases_tcp(void)
 {
     connecting();
     binding_again();
+    shutting_while_connecting();
     accepting();
     shutting_a_listener();
     again();

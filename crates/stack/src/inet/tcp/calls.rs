@@ -107,9 +107,10 @@ impl Connection {
     pub fn shutdown(&mut self, how: Shutdown, now: Instant) -> io::Result<()> {
         match self.state {
             State::Closed => return Err(errno(libc::ENOTCONN)),
-            // inet_shutdown disconnects it.
+            // inet_shutdown disconnects it, which leaves nothing shut.
             State::SynSent => {
                 self.fail(libc::ECONNRESET);
+                (self.read_shut, self.write_shut) = (false, false);
                 return Ok(());
             }
             _ => {}

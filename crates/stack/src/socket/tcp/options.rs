@@ -297,7 +297,8 @@ impl TcpStream {
     /// # Errors
     /// ENOTCONN before there is one.
     pub fn info(&self) -> io::Result<TcpInfo> {
-        Ok(self.0.flow()?.info(time::now()))
+        let flow = self.0.connection().ok_or_else(|| errno(libc::ENOTCONN))?;
+        Ok(flow.info(time::now()))
     }
 
     /// `SO_LINGER`: closing waits so long until the peer has all that was written; zero resets the connection

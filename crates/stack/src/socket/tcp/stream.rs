@@ -305,11 +305,13 @@ impl TcpStream {
         }
     }
 
-    /// Ends receiving, sending, or both: the peer reads all that was written, then the end.
+    /// Ends receiving, sending, or both: the peer reads all that was written, then the end. What is connecting is
+    /// called off: ECONNRESET is pending, and the next [`connect_to`](TcpStream::connect_to) tries anew.
     ///
     /// # Errors
     /// ENOTCONN.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        let attempt = self.0.told.load(Ordering::Acquire) & !TOLD;
         let Some(flow) = self.0.connection() else {
             self.0.shut_unconnected(how);
             return Err(errno(libc::ENOTCONN));
@@ -319,9 +321,17 @@ impl TcpStream {
         if result.is_err() {
             // Linux wakes those who wait for the end all the same (`inet_shutdown`).
             self.0.endpoint.remind(&mut pass);
+        } else if is_called_off(flow.ready()) {
+            self.0.tell(attempt, FAILED);
         }
         pass.wake.wake_all();
         result
+    }
+
+    /// Whether it is as if it had never been connected, or was not: connecting has failed, which was told, or was
+    /// called off.
+    pub fn is_unconnected(&self) -> bool {
+        self.0.connection().is_none()
     }
 
     /// The pending error, cleared (`SO_ERROR`).
@@ -372,14 +382,6 @@ impl TcpStream {
 }
 
 impl Inner {
-    /// # Errors
-    /// ENOTCONN.
-    #[inline]
-    pub(super) fn flow(&self) -> io::Result<Current<'_>> {
-        self.connection().ok_or_else(|| errno(libc::ENOTCONN))
-    }
-
-    /// As [`flow`](Inner::flow), for who would not have it as an error.
     #[inline]
     pub(super) fn connection(&self) -> Option<Current<'_>> {
         match self.told.load(Ordering::Acquire) {
@@ -390,11 +392,35 @@ impl Inner {
 
     #[cold]
     fn later(&self, told: u32) -> Option<Current<'_>> {
-        if told & TOLD == FAILED { None } else { lock(&self.later).clone().map(Current::Later) }
+        if told & TOLD == FAILED { None } else { self.last() }
+    }
+
+    /// That of the last attempt, though it may have failed: if it was called off, why is pending.
+    fn last(&self) -> Option<Current<'_>> {
+        match self.told.load(Ordering::Acquire) & !TOLD {
+            0 => self.flow.get().map(Current::First),
+            _ => lock(&self.later).clone().map(Current::Later),
+        }
+    }
+
+    /// What came of an attempt; another call may have told it, and have begun anew.
+    fn tell(&self, attempt: u32, what: u32) {
+        let (done, stale) = (Ordering::Release, Ordering::Relaxed);
+        let _ = self.told.compare_exchange(attempt | NOTHING, attempt | what, done, stale);
     }
 
     pub(super) fn take_error(&self) -> Option<i32> {
-        self.connection().and_then(|flow| flow.take_error())
+        self.last().and_then(|flow| flow.take_error())
+    }
+
+    /// What is received without a connection (`tcp_recvmsg_locked`).
+    #[cold]
+    pub(super) fn receive_unconnected(&self) -> io::Result<usize> {
+        match self.take_error() {
+            Some(code) => Err(errno(code)),
+            None if self.shut.load(Ordering::Relaxed) != 0 => Ok(0),
+            None => Err(errno(libc::ENOTCONN)),
+        }
     }
 
     /// As Linux, which has the next poll tell of it (`inet_shutdown`).
@@ -428,6 +454,7 @@ impl Inner {
         }
         // What the attempt before has left is not of this one.
         self.endpoint.stands(self.endpoint.moment(), Ready::default());
+        self.shut.store(0, Ordering::Relaxed);
         let values = lock(&self.values);
         // A socket of IPv6 alone does not come to IPv4 (RFC 3493 section 5.3).
         if values.only_v6 && remote.is_ipv6() && remote.ip().to_canonical().is_ipv4() {
@@ -483,10 +510,7 @@ impl Inner {
                 // Somebody else was told why.
                 None => (!is_connected(&flow)).then_some(libc::ECONNABORTED),
             };
-            let told = attempt | failed.map_or(CONNECTED, |_| FAILED);
-            let (done, stale) = (Ordering::Release, Ordering::Relaxed);
-            // Another call may have told it, and have begun anew.
-            let _ = self.told.compare_exchange(attempt | NOTHING, told, done, stale);
+            self.tell(attempt, failed.map_or(CONNECTED, |_| FAILED));
             Some(failed.map_or(Ok(()), |code| Err(errno(code))))
         })
     }
@@ -510,6 +534,11 @@ impl Inner {
             napi::sleep_for(context.as_slice(), &waiter, nap, &mut Outside::nothing());
         }
     }
+}
+
+/// Whether connecting was called off: a connection that has ended otherwise is shut as well.
+fn is_called_off(ready: Ready) -> bool {
+    ready.has(Ready::HANGUP) && !ready.has(Ready::READ_CLOSED)
 }
 
 /// What a connect that did not begin came to, as a kernel would put it.
@@ -550,7 +579,9 @@ impl Source for Inner {
         let Some(flow) = self.connection() else {
             // `tcp_poll` on a socket in state CLOSE.
             let shut = Events(self.shut.load(Ordering::Relaxed));
-            return Events::WRITABLE | Events::HANGUP | shut;
+            let pending = self.last().is_some_and(|flow| flow.ready().has(Ready::ERROR));
+            let error = if pending { Events::ERROR } else { Events::default() };
+            return Events::WRITABLE | Events::HANGUP | shut | error;
         };
         // Who looks here waits for more.
         reader_waits(&self.endpoint, &flow);

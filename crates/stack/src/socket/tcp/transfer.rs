@@ -53,7 +53,7 @@ impl Inner {
         into: &mut [IoSliceMut<'_>],
         flags: ReceiveFlags,
     ) -> io::Result<usize> {
-        let flow = self.flow()?;
+        let Some(flow) = self.connection() else { return self.receive_unconnected() };
         if into.iter().all(|room| room.is_empty()) {
             cold_path();
             return Ok(0);
@@ -78,7 +78,8 @@ impl Inner {
 
     /// Hands `data` down; a blocking call returns when all of it has found room.
     pub(super) fn send(&self, data: &[IoSlice<'_>], flags: SendFlags) -> io::Result<usize> {
-        let flow = self.connection().ok_or_else(|| errno(libc::EPIPE))?;
+        let unconnected = || errno(self.take_error().unwrap_or(libc::EPIPE));
+        let flow = self.connection().ok_or_else(unconnected)?;
         let endpoint = &*self.endpoint;
         let waiting = &endpoint.waiting;
         let len = data.iter().map(|piece| piece.len()).sum();
