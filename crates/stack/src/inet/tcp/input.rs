@@ -213,9 +213,7 @@ impl Connection {
         // Answers to data, or to a FIN, cannot go in circles, others can: two confused peers (tcp_oow_rate_limited).
         let data = !segment.is_empty() && !segment.flags.has(Flags::SYN);
         if data || self.may_answer(now) {
-            // A FIN that comes again is a duplicate, too (`tcp_data_queue`).
-            let fin = usize::from(segment.flags.has(Flags::FIN));
-            self.receiver.unacceptable(segment.seq, segment.payload.len() + fin, now);
+            self.receiver.unacceptable(segment.seq, segment.payload.len(), now);
             self.ack_now = true;
         }
     }

@@ -132,8 +132,8 @@ impl Receiver {
         self.window.acceptable(self.next, seq, len)
     }
 
-    /// A segment came that was not acceptable, with `len` bytes of data, a FIN counted: is it old, the
-    /// acknowledgment that it calls for reports it as a duplicate (RFC 2883 section 4).
+    /// A segment came that was not acceptable, with `len` bytes of data: is it old, the acknowledgment that it
+    /// calls for reports it as a duplicate (RFC 2883 section 4).
     pub(super) fn unacceptable(&mut self, seq: Seq, len: usize, now: Instant) {
         if let Some(again) = self.find_duplicate(&(seq..seq + len as u32)) {
             self.report(again);
@@ -276,9 +276,9 @@ impl Receiver {
         }
     }
 
-    /// The first run of bytes in `range` that came before (RFC 2883 section 4), the FIN among them.
+    /// The first run of bytes in `range` that came before (RFC 2883 section 4).
     fn find_duplicate(&self, range: &Range<Seq>) -> Option<Range<Seq>> {
-        let old = range.start..range.end.min(self.next);
+        let old = range.start..range.end.min(self.data_end());
         if self.floor.at_most(old.start) && old.start.before(old.end) {
             return Some(old);
         }

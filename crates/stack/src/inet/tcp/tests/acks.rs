@@ -132,18 +132,6 @@ pub(super) fn a_duplicate_is_reported() {
 }
 
 #[test]
-pub(super) fn a_fin_that_comes_again_is_reported() {
-    // RFC 2883 speaks of segments; in Linux a FIN is of theirs (`tcp_data_queue`, `tcp_send_dupack`).
-    let mut t = Script::established();
-    t.inject("F. 1:1002(1000) ack 1");
-    t.expect(". 1:1(0) ack 1002 <no sack>");
-    t.inject("F. 1001:1002(0) ack 1");
-    t.expect(". 1:1(0) ack 1002 <sack 1001:1002>");
-    t.inject("F. 501:1002(500) ack 1");
-    t.expect(". 1:1(0) ack 1002 <sack 501:1002>");
-}
-
-#[test]
 pub(super) fn duplicates_are_not_reported_if_switched_off() {
     let mut t = Setup::new().config(|c| c.tcp_dsack = false).established();
     t.inject(". 1:1001(1000) ack 1");

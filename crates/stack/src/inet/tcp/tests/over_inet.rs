@@ -384,7 +384,6 @@ const SCRIPTS: &[(&str, fn())] = scripts![
     acks::the_newest_block_comes_first,
     acks::beside_timestamps_three_blocks_find_room,
     acks::a_duplicate_is_reported,
-    acks::a_fin_that_comes_again_is_reported,
     acks::duplicates_are_not_reported_if_switched_off,
     acks::a_segment_partly_old_brings_its_new_part,
     acks::segments_that_overlap_make_one_stream,

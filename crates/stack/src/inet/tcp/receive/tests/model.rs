@@ -23,9 +23,9 @@ impl Model {
         if fin && self.fin.is_none() && end >= last && end <= self.edge {
             self.fin = Some(end);
         }
-        // Numbers before the first byte did not come before.
+        // Numbers before the first byte, and the FIN's, are no data that came before.
         let read_on = if seq < 0 { self.next } else { 0 };
-        let old = |at: &i64| (read_on..self.next).contains(at);
+        let old = |at: &i64| (read_on..self.data_end()).contains(at);
         let had = |at: &i64| old(at) || *at >= self.next && self.bytes.contains_key(at);
         if let Some(first) = (seq..end).find(had) {
             // Below and above RCV.NXT are two runs.
