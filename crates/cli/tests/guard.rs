@@ -320,7 +320,7 @@ fn an_interface_has_one_owner_who_is_named() {
     }
 }
 
-/// Each question waits in the backlog of the interface's lock until the guard has seen it.
+/// Each question waits in the backlog of the owner's name until the guard has seen it.
 #[test]
 fn any_number_may_ask_who_the_owner_is() {
     needs_root!();
@@ -328,8 +328,11 @@ fn any_number_may_ask_who_the_owner_is() {
     let lab = Lab::builder().build().unwrap();
     let owner = Server::start(&lab, &[], &[]);
     owner.listens(&lab);
-    let lock = format!("\0busypoll/xdp/{}", lab.server.ifindex());
-    let lock = SockAddr::unix(lock).unwrap();
+    let prefix = format!("@busypoll/xdp/{}/", lab.server.ifindex());
+    let sockets = || fs::read_to_string("/proc/thread-self/net/unix").unwrap();
+    let sockets = lab.server.enter(sockets).unwrap();
+    let rest = sockets.lines().find_map(|line| line.split_once(&prefix)).unwrap().1;
+    let lock = SockAddr::unix(format!("\0{}{rest}", &prefix[1..])).unwrap();
     let ask = || {
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
         socket.set_nonblocking(true).unwrap();
@@ -337,6 +340,40 @@ fn any_number_may_ask_who_the_owner_is() {
     };
     let ask_often = || (0..300).for_each(|_| wait_until("there is room to ask", ask));
     lab.server.enter(ask_often).unwrap();
+    is_refused_for(&lab, owner.pid);
+}
+
+/// Names that another user holds, of interface and program: they neither keep the interface from anybody nor say whose
+/// it is.
+#[test]
+fn another_user_can_neither_hold_an_interface_nor_claim_it() {
+    needs_root!();
+    needs!(program "python3");
+    let lab = Lab::builder().build().unwrap();
+    let index = lab.server.ifindex();
+    let listen = move |names: Vec<String>| {
+        // SAFETY: a plain call, which concerns this thread alone. It ends with its work.
+        assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) }, 0);
+        let listen = |name: String| {
+            let socket = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+            socket.bind(&SockAddr::unix(name).unwrap()).unwrap();
+            socket.listen(1).unwrap();
+            socket
+        };
+        names.into_iter().map(listen).collect::<Vec<_>>()
+    };
+    let before = vec![format!("\0busypoll/xdp/{index}"), format!("\0busypoll/xdp/{index}/0")];
+    let _before = lab.server.enter(|| listen(before)).unwrap();
+    let owner = Server::start(&lab, &["--strict"], &[]);
+    owner.listens(&lab);
+    let prefix = format!("@busypoll/xdp/{index}/");
+    let sockets = || fs::read_to_string("/proc/thread-self/net/unix").unwrap();
+    let sockets = lab.server.enter(sockets).unwrap();
+    let mut names = sockets.lines().filter_map(|line| line.split_once(&prefix)?.1.split_once('/'));
+    let (program, _) = names.next().unwrap();
+    // Looked at before the owner's.
+    let forged = format!("\0busypoll/xdp/{index}/{program}/0");
+    let _forged = lab.server.enter(|| listen(vec![forged])).unwrap();
     is_refused_for(&lab, owner.pid);
 }
 

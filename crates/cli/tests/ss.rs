@@ -65,6 +65,55 @@ fn a_name_that_only_begins_like_a_guard_s_is_passed_over() {
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
 }
 
+/// A guard as another user forges it: a ledger of one connection of process 1.
+const FORGED: &str = r#"
+import array, fcntl, os, socket, struct
+fd = os.memfd_create("x", os.MFD_ALLOW_SEALING)
+os.ftruncate(fd, 64 + 64 * 2)
+address = lambda text: bytes(10) + b"\xff\xff" + socket.inet_aton(text)
+os.pwrite(fd, struct.pack("<IIII", VERSION, 2, 1, 0), 0)
+line = struct.pack("<8I", 1 | 6 << 8, 1, 22 << 16 | 6666, 0, 0, 999, 888, 8193)
+os.pwrite(fd, line + address("10.0.0.1") + address("198.51.100.66"), 64)
+fcntl.fcntl(fd, 1033, 7)
+listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+listener.bind("\0busypoll/guard/00000000deadbeef")
+listener.listen(5)
+print("ready", flush=True)
+while True:
+    peer, _ = listener.accept()
+    peer.recv(100)
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
+    try: peer.sendmsg([b"L" + struct.pack("<i", 1)], rights)
+    except OSError: pass
+    peer.close()
+"#;
+
+#[test]
+fn a_guard_of_another_user_is_not_believed() {
+    needs_root!();
+    needs!(program "python3", program "setpriv");
+    let lab = Lab::builder().build().unwrap();
+    let forged = FORGED.replace("VERSION", "0x62706c02");
+    let start = |user: &str| {
+        let mut command = lab.server.command("setpriv");
+        command.args([&format!("--reuid={user}"), "--clear-groups", "/usr/bin/env", "python3"]);
+        Running::start(command.args(["-c", &forged]))
+    };
+    {
+        let _of_root = start("0");
+        // What it forges is whole: of root it is believed.
+        assert_eq!(rows(&lab).len(), 1);
+    }
+    let _of_another = start("65534");
+    let output = on(&lab.server, &["ss", "--json"]);
+    assert_eq!(text(&output), "");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.lines().count() == 1 && said.contains("guards of other users are left out (1)"),
+        "{said}"
+    );
+}
+
 #[test]
 fn it_lists_what_there_is() {
     needs_root!();

@@ -1,14 +1,15 @@
 //! `busypoll ss`: the sockets of the stack plane, of all runs of this user in this network namespace, as ss(8) lists
-//! the kernel's. Reads what the runs keep in shared memory; asks no program.
+//! the kernel's. Reads what the runs keep in shared memory; asks no program, and no guard that is neither root's nor
+//! this user's.
 
 use std::fs;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 
 use busypoll_policy::say;
-use busypoll_stack::lease;
 use busypoll_stack::ledger::Listed;
 use busypoll_stack::wire::Protocol;
+use busypoll_stack::{lease, unix};
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
@@ -16,8 +17,8 @@ use crate::guard;
 
 /// Lists the sockets of the stack plane, as ss lists the kernel's.
 ///
-/// Those of all runs of this user, or of everybody's for root, in this network namespace: TCP connections and
-/// listeners, UDP sockets. A listener's queues are connections that wait to be accepted, and how many may.
+/// Those of all runs of this user and of root's, as far as they tell this user, in this network namespace: TCP
+/// connections and listeners, UDP sockets. A listener's queues are connections that wait to be accepted, and how many may.
 #[derive(Clone, Debug, clap::Args)]
 pub struct SsArgs {
     /// In JSON, one line per socket
@@ -45,10 +46,15 @@ struct Row {
 /// The list cannot be written.
 pub fn run_ss(args: &SsArgs, out: &mut impl Write) -> io::Result<()> {
     let mut rows = Vec::new();
-    for name in guards() {
+    let mut of_others = 0;
+    for name in unix::names(guard::NAME) {
         let listed = lease::list(&name);
-        if listed.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut) {
-            say(format_args!("@{name} does not answer; it is left out"));
+        match listed.as_ref().map_err(io::Error::kind) {
+            Err(io::ErrorKind::TimedOut) => {
+                say(format_args!("@{name} does not answer; it is left out"));
+            }
+            Err(io::ErrorKind::PermissionDenied) => of_others += 1,
+            _ => {}
         }
         // One that has gone meanwhile, or is another user's, lists nothing.
         if let Ok(Some((pid, ledger))) = listed {
@@ -62,6 +68,12 @@ pub fn run_ss(args: &SsArgs, out: &mut impl Write) -> io::Result<()> {
             }
         }
     }
+    if of_others > 0 && rustix::process::geteuid().is_root() {
+        say(format_args!(
+            "guards of other users are left out ({of_others}), as anybody may listen at such a name; \
+             `busypoll ss` of these users lists their own"
+        ));
+    }
     rows.sort_by_key(|row| (row.netid, row.pid, row.local, row.peer));
     if args.json {
         for row in &rows {
@@ -71,24 +83,6 @@ pub fn run_ss(args: &SsArgs, out: &mut impl Write) -> io::Result<()> {
         return Ok(());
     }
     writeln!(out, "{}", table(&rows).trim_fmt())
-}
-
-/// The abstract names of the guards in this network namespace (proc(5), /proc/net/unix).
-fn guards() -> Vec<String> {
-    // An abstract name is any bytes.
-    let sockets = fs::read("/proc/thread-self/net/unix").unwrap_or_default();
-    let sockets = String::from_utf8_lossy(&sockets);
-    let name = |line: &str| line.rsplit(' ').next()?.strip_prefix('@').map(str::to_owned);
-    // Anybody may listen at a name that only begins like a guard's, and it is printed.
-    let is_guard = |name: &String| {
-        let id = name.strip_prefix(guard::NAME);
-        id.is_some_and(|id| id.bytes().all(|byte| byte.is_ascii_hexdigit()))
-    };
-    let mut names: Vec<String> = sockets.lines().filter_map(name).filter(is_guard).collect();
-    // What a guard has accepted has its name, too.
-    names.sort();
-    names.dedup();
-    names
 }
 
 fn row(line: &Listed, pid: i32, process: &str) -> Row {

@@ -194,7 +194,8 @@ impl Builder {
         let most = u32::try_from(sys::descriptor_limit() / TIME_WAIT_SHARE).unwrap_or(u32::MAX);
         self.tcp.tcp_max_tw_ports = self.tcp.tcp_max_tw_ports.min(most);
         let wake = Arc::new(OnceLock::new());
-        let inet = Inet::with_tcp(seed(), self.tcp.clone(), waker(&wake));
+        let inet =
+            Inet::with_tcp(u128::from_ne_bytes(sys::random()?), self.tcp.clone(), waker(&wake));
         self.ledger.into_iter().for_each(|ledger| inet.keep_ledger(ledger));
         let mut contexts = Vec::new();
         let mut shared = Vec::new();
@@ -319,11 +320,6 @@ fn addressing(
         (Some(_), Some(_)) => wrong("its addresses are the kernel's; use shared_interface"),
         (None, None) => wrong("it has no kernel to take addresses from; give one to interface"),
     }
-}
-
-fn seed() -> u64 {
-    use std::hash::{BuildHasher, Hasher, RandomState};
-    RandomState::new().build_hasher().finish()
 }
 
 /// What a queue's frames go up to.

@@ -23,6 +23,7 @@ mod sync;
 mod sys;
 pub mod thread;
 pub mod time;
+pub mod unix;
 pub mod wire;
 
 pub use host::{Builder, Host, IcmpSockets, firewall};

@@ -17,6 +17,17 @@ pub(crate) fn owned(fd: RawFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// What nobody outside can guess, from the kernel.
+pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
+    const { assert!(N <= 256, "so few come whole, or not at all") };
+    let mut bytes = [0; N];
+    // SAFETY: room for as many bytes.
+    match unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), N, 0) } {
+        got if got == N as isize => Ok(bytes),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// How many descriptors the process may have (`RLIMIT_NOFILE`).
 pub(crate) fn descriptor_limit() -> usize {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

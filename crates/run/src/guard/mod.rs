@@ -24,7 +24,6 @@ mod reset;
 mod serve;
 
 use std::fs::File;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 
@@ -32,6 +31,7 @@ use busypoll_policy::Launch;
 use busypoll_stack::{firewall, lease};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
+use rustix::rand::{GetRandomFlags, getrandom};
 
 use self::interface::Interface;
 use self::serve::Guard;
@@ -46,8 +46,8 @@ pub const NAME: &str = "busypoll/guard/";
 /// # Errors
 /// The system's; one line of why the interface cannot be had.
 pub(crate) fn begin(launch: &mut Launch, device: &str) -> io::Result<()> {
-    let name = format!("{NAME}{:016x}", random());
-    let word = format!("{:016x}", random());
+    let name = format!("{NAME}{:016x}", random()?);
+    let word = format!("{:016x}", random()?);
     let address = format!("{name}/{word}");
     let listener = lease::listen(&name)?;
     let program = pidfd_open(getpid(), PidfdFlags::empty())?;
@@ -78,7 +78,9 @@ pub(crate) fn begin(launch: &mut Launch, device: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// A number nobody guesses.
-fn random() -> u64 {
-    RandomState::new().build_hasher().finish()
+/// A number nobody guesses, from the kernel.
+fn random() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    getrandom(&mut bytes, GetRandomFlags::empty())?;
+    Ok(u64::from_ne_bytes(bytes))
 }

@@ -180,12 +180,12 @@ impl Inet {
     /// An Internet layer without interfaces. Ports, ARP times and IP idents are drawn from `seed`, which
     /// outsiders must not be able to guess. `wake_by` is called, on any thread, when [`tick`](Inet::tick) must be
     /// called earlier than it said.
-    pub fn new(seed: u64, wake_by: WakeBy) -> Arc<Inet> {
+    pub fn new(seed: u128, wake_by: WakeBy) -> Arc<Inet> {
         Inet::with_tcp(seed, tcp::Config::default(), wake_by)
     }
 
     /// As [`new`](Inet::new), with settings for TCP.
-    pub fn with_tcp(seed: u64, config: tcp::Config, wake_by: WakeBy) -> Arc<Inet> {
+    pub fn with_tcp(seed: u128, config: tcp::Config, wake_by: WakeBy) -> Arc<Inet> {
         let random = Random::new(seed);
         let counters = Arc::new(Counters::new());
         let tcp = tcp::Tcp::new(config, counters.clone(), &random);

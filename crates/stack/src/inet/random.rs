@@ -1,25 +1,56 @@
 //! Numbers an outsider cannot guess, all from one seed, so that a test can repeat a run.
 
 use crate::sync::{AtomicU64, Ordering};
-use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher};
+use siphasher::sip::SipHasher24;
+use std::hash::{BuildHasher, Hash, Hasher};
 
-/// A stream of numbers: SipHash of the seed and a count.
+/// A secret that keys a hash (SipHash-2-4, as `siphash` of Linux): without it nobody can tell what another input gives,
+/// however many outputs were seen.
+#[derive(Clone, Copy)]
+pub(super) struct Key([u64; 2]);
+
+impl Key {
+    /// A hash function under this key, fed nothing yet.
+    #[inline]
+    pub(super) fn hasher(&self) -> SipHasher24 {
+        let [first, second] = self.0;
+        SipHasher24::new_with_keys(first, second)
+    }
+}
+
+impl From<u128> for Key {
+    fn from(bits: u128) -> Key {
+        Key([bits as u64, (bits >> 64) as u64])
+    }
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Key")
+    }
+}
+
+/// A stream of numbers: the hash of a count, keyed by the seed.
 #[derive(Debug)]
 pub(super) struct Random {
-    seed: u64,
+    seed: Key,
     count: AtomicU64,
 }
 
 impl Random {
-    pub(super) fn new(seed: u64) -> Random {
-        Random { seed, count: AtomicU64::new(0) }
+    pub(super) fn new(seed: u128) -> Random {
+        Random { seed: seed.into(), count: AtomicU64::new(0) }
     }
 
     pub(super) fn next(&self) -> u64 {
-        let mut hash = DefaultHasher::new();
-        hash.write_u64(self.seed);
+        let mut hash = self.seed.hasher();
         hash.write_u64(self.count.fetch_add(1, Ordering::Relaxed));
         hash.finish()
+    }
+
+    /// A key of its own.
+    pub(super) fn key(&self) -> Key {
+        Key([self.next(), self.next()])
     }
 
     /// A number below `limit`, which is not 0.
@@ -29,8 +60,9 @@ impl Random {
 
     /// The same number for the same value, as long as the seed is the same.
     pub(super) fn hash(&self, value: impl Hash) -> u64 {
-        let mut hash = DefaultHasher::new();
-        (self.seed, value).hash(&mut hash);
+        // Of more input than a count, so no output of `next`.
+        let mut hash = self.seed.hasher();
+        (u64::MAX, value).hash(&mut hash);
         hash.finish()
     }
 
@@ -85,5 +117,33 @@ impl Hasher for Mix {
     #[inline]
     fn finish(&self) -> u64 {
         self.state
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The reference's first vectors (SipHash-2-4, key 00 01 ... 0f), so that the key is one and not input.
+    #[test]
+    fn a_key_keys_siphash_2_4() {
+        let key = Key::from(u128::from_le_bytes(std::array::from_fn(|i| i as u8)));
+        let of = |bytes: &[u8]| {
+            let mut hash = key.hasher();
+            hash.write(bytes);
+            hash.finish()
+        };
+        assert_eq!(of(&[]), 0x726f_db47_dd0e_0e31);
+        assert_eq!(of(&[0, 1, 2, 3, 4, 5, 6, 7]), 0x93f5_f579_9a93_2462);
+    }
+
+    #[test]
+    fn both_halves_of_the_seed_count() {
+        let first = |seed| Random::new(seed).next();
+        let all = [first(7), first(8), first(7 << 64), first(7 | 7 << 64)];
+        assert!((1..4).all(|i| !all[..i].contains(&all[i])), "{all:?}");
+        let random = Random::new(7);
+        assert_ne!(random.next(), random.next());
+        assert_eq!(random.hash(1), random.hash(1));
     }
 }

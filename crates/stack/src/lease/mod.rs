@@ -14,7 +14,8 @@
 
 mod socket;
 
-pub use socket::{accept, listen, peer};
+pub use crate::unix::peer;
+pub use socket::{accept, listen};
 
 use self::socket::{BYTES, connect, late, receive, send};
 use crate::{IcmpSockets, ledger::Ledger, nic::xdp::Grant, sys, thread};
@@ -350,5 +351,26 @@ mod tests {
         }
         assert_eq!(listing.join().unwrap().unwrap_err().kind(), io::ErrorKind::TimedOut);
         drop(listener);
+    }
+
+    /// In a thread that is another user's: a name that its guard has left may be taken by anybody.
+    #[test]
+    fn who_is_neither_root_nor_of_this_user_is_not_believed() {
+        busypoll_lab::needs_root!();
+        let name = name("forged");
+        let forged = {
+            let name = name.clone();
+            thread::spawn(move || {
+                // SAFETY: a plain call, which concerns this thread alone. It ends with its work.
+                assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) }, 0);
+                listen(&name).unwrap()
+            })
+        };
+        let _forged = forged.join().unwrap();
+        let listed = list(&name).map(drop).unwrap_err();
+        let claimed = super::claim(&format!("{name}/word"), |fd| fd).map(drop).unwrap_err();
+        for error in [listed, claimed] {
+            assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
+        }
     }
 }

@@ -1,14 +1,10 @@
 //! Messages with descriptors over abstract unix sockets, each whole or not at all (SOCK_SEQPACKET). Says nothing about
 //! what is in them.
 
-use crate::sys;
+use crate::{sys, unix};
 use std::{
     io, mem,
-    os::{
-        fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
-        linux::net::SocketAddrExt,
-        unix::net::SocketAddr,
-    },
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
     ptr,
     time::{Duration, Instant},
 };
@@ -24,15 +20,7 @@ pub(super) const BYTES: usize = 1024;
 /// # Errors
 /// The name is taken; no descriptor left.
 pub fn listen(name: &str) -> io::Result<OwnedFd> {
-    let socket = socket(libc::SOCK_NONBLOCK)?;
-    let (address, len) = address(name)?;
-    // SAFETY: a valid address of that length.
-    let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) };
-    // SAFETY: a plain system call.
-    if bound != 0 || unsafe { libc::listen(socket.as_raw_fd(), 128) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(socket)
+    unix::listen(name, libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK)
 }
 
 /// The next connection to `listener`.
@@ -47,57 +35,28 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     })
 }
 
-/// Who is at the other end: the PID, 0 if out of sight, and the user.
-///
-/// # Errors
-/// It is no unix socket.
-pub fn peer(connection: BorrowedFd<'_>) -> io::Result<(i32, u32)> {
-    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: room for a ucred, and its length.
-    let got = unsafe {
-        libc::getsockopt(
-            connection.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut credentials).cast(),
-            &raw mut len,
-        )
-    };
-    if got == 0 { Ok((credentials.pid, credentials.uid)) } else { Err(io::Error::last_os_error()) }
-}
-
-fn socket(flags: libc::c_int) -> io::Result<OwnedFd> {
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | flags;
-    // SAFETY: a plain system call.
-    sys::owned(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })
-}
-
-fn address(name: &str) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
-    // Checks the length.
-    SocketAddr::from_abstract_name(name)?;
-    // SAFETY: all zeros is a valid sockaddr_un.
-    let mut address: libc::sockaddr_un = unsafe { mem::zeroed() };
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    for (to, from) in address.sun_path.iter_mut().skip(1).zip(name.bytes()) {
-        *to = from as libc::c_char;
-    }
-    let len = mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len();
-    Ok((address, len as libc::socklen_t))
-}
-
-/// A connection, on which a call that nobody interrupts waits for `patience` at the most.
+/// A connection, on which a call that nobody interrupts waits for `patience` at the most. Only to one that is
+/// [trusted](unix::trusts): anybody may listen at a name, and a guard's is free once it has ended.
 pub(super) fn connect(name: &str, patience: Duration) -> io::Result<OwnedFd> {
     let until = Instant::now() + patience;
-    let socket = socket(0)?;
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    // SAFETY: a plain system call.
+    let socket = sys::owned(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
     for option in [libc::SO_SNDTIMEO, libc::SO_RCVTIMEO] {
         set_limit(&socket, option, patience)?;
     }
-    let (address, len) = address(name)?;
+    let (address, len) = unix::address(name)?;
     loop {
         // SAFETY: a valid address of that length.
         if unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) } == 0 {
-            return Ok(socket);
+            let (_, user) = unix::peer(socket.as_fd())?;
+            return match unix::trusts(user) {
+                true => Ok(socket),
+                false => Err(io::Error::new(
+                    io::ErrorKind::PermissionDenied,
+                    format!("user {user} listens there, neither root nor this user"),
+                )),
+            };
         }
         let error = io::Error::last_os_error();
         if !goes_on(&error, Some(until)) {

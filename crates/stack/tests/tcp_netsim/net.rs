@@ -137,7 +137,7 @@ pub fn run(net: &Net) -> Vec<Outcome> {
     let start = Instant::from_millis(5_000);
     let flows = net.flows.iter().enumerate().map(|(i, &(rtt, begins))| Flow {
         hosts: [0, 1].map(|side| Host {
-            shared: Shared::alone(net.config.clone(), net.seed ^ (i as u64) << 8 ^ side),
+            shared: Shared::alone(net.config.clone(), (net.seed ^ (i as u64) << 8 ^ side).into()),
             connection: None,
             request: None,
             timer: None,

@@ -3,23 +3,24 @@
 //! is left of it does not show whether a segment was answered (CVE-2016-5696).
 
 use crate::{
+    inet::random::Key,
     sync::{AtomicU64, Ordering},
     time::Instant,
 };
-use std::hash::{DefaultHasher, Hasher};
+use std::hash::Hasher;
 
 /// The budget of one host.
 #[derive(Debug)]
 pub(super) struct Challenges {
     limit: u32,
-    seed: u64,
+    key: Key,
     /// The second (upper half) and how many were sent in it.
     spent: AtomicU64,
 }
 
 impl Challenges {
-    pub(super) fn new(limit: u32, seed: u64) -> Challenges {
-        Challenges { limit, seed, spent: AtomicU64::new(0) }
+    pub(super) fn new(limit: u32, key: Key) -> Challenges {
+        Challenges { limit, key, spent: AtomicU64::new(0) }
     }
 
     /// Whether one more may be sent. `u32::MAX`: always.
@@ -38,8 +39,7 @@ impl Challenges {
     }
 
     fn budget(&self, second: u64) -> u32 {
-        let mut hash = DefaultHasher::new();
-        hash.write_u64(self.seed);
+        let mut hash = self.key.hasher();
         hash.write_u64(second);
         let part = ((hash.finish() >> 32) * u64::from(self.limit)) >> 32;
         (self.limit / 2).saturating_add(part as u32)
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn each_second_has_another_budget_around_the_limit() {
-        let challenges = Challenges::new(1_000, 7);
+        let challenges = Challenges::new(1_000, 7.into());
         let budgets: Vec<u32> = (1..20).map(|second| spend_all(&challenges, second)).collect();
         assert!(budgets.iter().all(|budget| (500..1_500).contains(budget)), "{budgets:?}");
         assert!(budgets.windows(2).all(|pair| pair[0] != pair[1]), "{budgets:?}");
@@ -65,8 +65,9 @@ mod tests {
     }
 
     #[test]
-    fn another_seed_gives_other_budgets() {
-        let of = |seed| spend_all(&Challenges::new(1_000, seed), 5);
-        assert_ne!(of(1), of(2));
+    fn another_key_gives_other_budgets() {
+        let of = |key: u128| spend_all(&Challenges::new(1_000, key.into()), 5);
+        let all = [of(1), of(2), of(1 << 64)];
+        assert!((1..3).all(|i| !all[..i].contains(&all[i])), "{all:?}");
     }
 }

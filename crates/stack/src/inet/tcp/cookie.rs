@@ -11,7 +11,7 @@ use super::{
     seq::Seq,
     tuple::Tuple,
 };
-use crate::time::Instant;
+use crate::{inet::random::Key, time::Instant};
 
 /// The MSS a cookie can say, least first; the same as Linux's for either family.
 const MSS_V4: [u16; 4] = [536, 1300, 1440, 1460];
@@ -39,19 +39,13 @@ pub(super) struct Offered {
     pub(super) ecn: bool,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Cookies {
-    keys: [u64; 2],
-}
-
-impl std::fmt::Debug for Cookies {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Cookies")
-    }
+    keys: [Key; 2],
 }
 
 impl Cookies {
-    pub(super) fn new(mut next: impl FnMut() -> u64) -> Cookies {
+    pub(super) fn new(mut next: impl FnMut() -> Key) -> Cookies {
         Cookies { keys: [next(), next()] }
     }
 
@@ -122,11 +116,11 @@ impl Cookies {
     }
 
     fn base(&self, tuple: &Tuple, theirs: Seq) -> u32 {
-        (keyed(self.keys[0], tuple, 0) as u32).wrapping_add(theirs.0)
+        (keyed(&self.keys[0], tuple, 0) as u32).wrapping_add(theirs.0)
     }
 
     fn mask(&self, tuple: &Tuple, minute: u32) -> u32 {
-        keyed(self.keys[1], tuple, minute.into()) as u32
+        keyed(&self.keys[1], tuple, minute.into()) as u32
     }
 }
 
@@ -167,10 +161,10 @@ mod tests {
     use std::time::Duration;
 
     fn cookies() -> Cookies {
-        let mut seed = 7;
+        let mut seed = 7u128;
         Cookies::new(|| {
             seed += 1;
-            seed
+            seed.into()
         })
     }
 

@@ -38,7 +38,7 @@ fn exchange(from: &mut Connection, to: &mut Connection, wire: &mut Wire, now: In
 }
 
 pub(super) fn pair(options: &TcpOptions) -> [Connection; 2] {
-    let shared = Shared::new(Config::default(), Arc::new(Counters::new()), 1);
+    let shared = Shared::new(Config::default(), Arc::new(Counters::new()), 1.into());
     let now = Instant::from_millis(1);
     let start = Start { iss: Seq(1), ts_offset: 0, mss: 1460 };
     let mut client = Connection::connect(&shared, options, start, now);

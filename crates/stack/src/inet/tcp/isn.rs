@@ -2,24 +2,18 @@
 //! numbers, timestamp offsets, and where the search for a port begins.
 
 use super::{seq::Seq, tuple::Tuple};
-use crate::time::Instant;
+use crate::{inet::random::Key, time::Instant};
 use std::{
-    hash::{DefaultHasher, Hasher},
+    hash::Hasher,
     net::{IpAddr, SocketAddr},
 };
 
 /// The keys, drawn once.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Secrets {
-    sequence: u64,
-    timestamps: u64,
-    ports: u64,
-}
-
-impl std::fmt::Debug for Secrets {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Secrets")
-    }
+    sequence: Key,
+    timestamps: Key,
+    ports: Key,
 }
 
 /// Where a connection's numbers begin if an earlier one between its ends went as far as `last`, beyond whose window they
@@ -28,18 +22,17 @@ pub(super) fn after(last: Seq) -> Seq {
     last + (65_535 + 2)
 }
 
-/// SipHash of a key and the ends of a connection.
-pub(super) fn keyed(key: u64, tuple: &Tuple, more: u64) -> u64 {
-    let mut hash = DefaultHasher::new();
-    hash.write_u64(key);
+/// A hash of the ends of a connection under a key.
+pub(super) fn keyed(key: &Key, tuple: &Tuple, more: u64) -> u64 {
+    let mut hash = key.hasher();
     tuple.words().into_iter().for_each(|word| hash.write_u64(word));
     hash.write_u64(more);
     hash.finish()
 }
 
 impl Secrets {
-    /// Keys out of `next`, which is random.
-    pub(super) fn new(mut next: impl FnMut() -> u64) -> Secrets {
+    /// Of keys out of `next`.
+    pub(super) fn new(mut next: impl FnMut() -> Key) -> Secrets {
         Secrets { sequence: next(), timestamps: next(), ports: next() }
     }
 
@@ -47,24 +40,24 @@ impl Secrets {
     /// 4 microsecond timer".
     pub(super) fn isn(&self, tuple: &Tuple, now: Instant) -> Seq {
         let m = (now.nanos() / 4_000) as u32;
-        Seq(m.wrapping_add(keyed(self.sequence, tuple, 0) as u32))
+        Seq(m.wrapping_add(keyed(&self.sequence, tuple, 0) as u32))
     }
 
     /// What is added to the clock of a connection's timestamps: one number for each pair of hosts, so that they
     /// only grow from one connection to the next and TIME_WAIT can tell old from new (RFC 7323 section 5.8
     /// item 4, `secure_tcp_ts_off`).
     pub(super) fn timestamp_offset(&self, tuple: &Tuple) -> u32 {
-        keyed(self.timestamps, &tuple.hosts(), 0) as u32
+        keyed(&self.timestamps, &tuple.hosts(), 0) as u32
     }
 
     /// Where the search for a local port begins: RFC 6056 section 3.3.4, by the destination.
     pub(super) fn port_hash(&self, local: IpAddr, remote: SocketAddr) -> u64 {
-        keyed(self.ports, &Tuple::new((local, 0).into(), remote), 0)
+        keyed(&self.ports, &Tuple::new((local, 0).into(), remote), 0)
     }
 
     /// Which of several listeners a connection goes to.
     pub(super) fn pick(&self, tuple: &Tuple) -> u32 {
-        keyed(self.ports, tuple, 1) as u32
+        keyed(&self.ports, tuple, 1) as u32
     }
 }
 
@@ -72,10 +65,10 @@ impl Secrets {
 mod tests {
     use super::*;
 
-    fn secrets(mut seed: u64) -> Secrets {
+    fn secrets(mut seed: u128) -> Secrets {
         Secrets::new(|| {
             seed += 1;
-            seed
+            seed.into()
         })
     }
 
@@ -86,7 +79,7 @@ mod tests {
     #[test]
     fn the_sequence_moves_with_the_clock_by_4_us_and_differs_by_tuple_and_key() {
         let tuple_a = tuple("10.0.0.1:1", "10.0.0.2:2");
-        let isn = |s: u64, t: &Tuple, micros| secrets(s).isn(t, Instant::from_micros(micros));
+        let isn = |s: u128, t: &Tuple, micros| secrets(s).isn(t, Instant::from_micros(micros));
         assert_eq!(isn(0, &tuple_a, 4_000) - isn(0, &tuple_a, 0), 1_000);
         assert_ne!(isn(0, &tuple_a, 0), isn(1, &tuple_a, 0));
         for other in ["10.0.0.1:1 10.0.0.2:3", "10.0.0.1:2 10.0.0.2:2", "10.0.0.1:1 10.0.0.3:2"] {

@@ -2,7 +2,7 @@
 
 use super::{Config, challenge::Challenges, memory::Memory};
 use crate::{
-    inet::{Count, counters::Counters},
+    inet::{Count, counters::Counters, random::Key},
     sync::AtomicU32,
 };
 use std::sync::Arc;
@@ -39,8 +39,8 @@ impl Shared {
     /// });
     /// assert_eq!(connection.state(), State::SynSent);
     /// ```
-    pub fn alone(config: Config, seed: u64) -> Arc<Shared> {
-        Shared::new(config, Arc::new(Counters::new()), seed)
+    pub fn alone(config: Config, seed: u128) -> Arc<Shared> {
+        Shared::new(config, Arc::new(Counters::new()), seed.into())
     }
 
     /// What their buffers are made of.
@@ -53,14 +53,14 @@ impl Shared {
         self.counters.get(Count::TcpCurrEstab)
     }
 
-    /// `seed`: what nobody outside can guess.
+    /// `key`: what nobody outside can guess.
     pub(in crate::inet) fn new(
         mut config: Config,
         counters: Arc<Counters>,
-        seed: u64,
+        key: Key,
     ) -> Arc<Shared> {
         config.tcp_min_snd_mss = config.tcp_min_snd_mss.max(LEAST_SND_MSS);
-        let challenges = Challenges::new(config.tcp_challenge_ack_limit, seed);
+        let challenges = Challenges::new(config.tcp_challenge_ack_limit, key);
         let memory = Arc::new(Memory::new(config.tcp_mem));
         Arc::new(Shared { config, challenges, orphans: AtomicU32::new(0), counters, memory })
     }

@@ -73,7 +73,7 @@ struct Side {
 
 impl Side {
     fn new(config: &Config, options: TcpOptions, to_write: Vec<u8>) -> Side {
-        let shared = Shared::new(config.clone(), Arc::new(Counters::new()), 7);
+        let shared = Shared::new(config.clone(), Arc::new(Counters::new()), 7.into());
         Side {
             shared,
             options,

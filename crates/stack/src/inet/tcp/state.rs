@@ -68,13 +68,13 @@ pub(in crate::inet) struct Tcp {
 impl Tcp {
     pub(in crate::inet) fn new(config: Config, counters: Arc<Counters>, random: &Random) -> Tcp {
         Tcp {
-            shared: Shared::new(config, counters, random.next()),
+            shared: Shared::new(config, counters, random.key()),
             table: Table::new(random.hasher()),
             claims: Mutex::default(),
             wheel: Mutex::default(),
             turned: AtomicBool::new(false),
-            secrets: Secrets::new(|| random.next()),
-            cookies: Cookies::new(|| random.next()),
+            secrets: Secrets::new(|| random.key()),
+            cookies: Cookies::new(|| random.key()),
             steps: Box::new(std::array::from_fn(|_| AtomicU32::new(random.next() as u32))),
             resting: AtomicU32::new(0),
             resting_ports: AtomicU32::new(0),

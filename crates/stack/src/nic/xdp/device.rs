@@ -30,7 +30,10 @@ const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_XDP: u16 = 43;
+const IFLA_XDP_ATTACHED: u16 = 2;
 const IFLA_XDP_PROG_ID: u16 = 4;
+const XDP_ATTACHED_SKB: u8 = 2;
+const XDP_ATTACHED_HW: u8 = 3;
 const IFINFO: usize = 16;
 
 /// What one RTM_GETLINK answers.
@@ -41,7 +44,29 @@ struct Link {
     flags: u32,
     mac: [u8; 6],
     mtu: usize,
-    program: Option<u32>,
+    program: Option<Program>,
+}
+
+/// An XDP program on an interface.
+#[derive(Clone, Copy)]
+pub(super) struct Program {
+    pub(super) id: u32,
+    /// What `ip link set` calls its place: where a driver runs programs, `xdp` is the driver's alone.
+    pub(super) off: &'static str,
+}
+
+impl Program {
+    /// Out of an IFLA_XDP.
+    fn read(xdp: &[u8]) -> Option<Program> {
+        let find = |wanted| Attributes::nested(xdp).find(|(kind, _)| *kind == wanted);
+        let (_, id) = find(IFLA_XDP_PROG_ID)?;
+        let off = match find(IFLA_XDP_ATTACHED).and_then(|(_, place)| place.first().copied()) {
+            Some(XDP_ATTACHED_SKB) => "xdpgeneric",
+            Some(XDP_ATTACHED_HW) => "xdpoffload",
+            _ => "xdp",
+        };
+        Some(Program { id: u32_at(id, 0)?, off })
+    }
 }
 
 fn link(name: &str) -> io::Result<Link> {
@@ -58,11 +83,7 @@ fn link(name: &str) -> io::Result<Link> {
             match kind {
                 IFLA_ADDRESS => link.mac = value.try_into().unwrap_or_default(),
                 IFLA_MTU => link.mtu = u32_at(value, 0).unwrap_or(0) as usize,
-                IFLA_XDP => {
-                    link.program = Attributes::nested(value)
-                        .find(|(kind, _)| *kind == IFLA_XDP_PROG_ID)
-                        .and_then(|(_, id)| u32_at(id, 0));
-                }
+                IFLA_XDP => link.program = Program::read(value),
                 _ => {}
             }
         }
@@ -108,8 +129,8 @@ impl Device {
         PARTIAL_CHECKSUMS.contains(&self.driver.as_str())
     }
 
-    /// The id of the XDP program the interface runs now.
-    pub(super) fn program(&self) -> Option<u32> {
+    /// The XDP program the interface runs now.
+    pub(super) fn program(&self) -> Option<Program> {
         link(&self.name).ok()?.program
     }
 }

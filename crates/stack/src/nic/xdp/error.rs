@@ -130,7 +130,7 @@ pub enum Error {
     },
     /// Somebody else's XDP program is on the interface.
     #[error(
-        "{device} runs the XDP program `{program}` (id {id}) already; remove it with `ip link set {device} xdp off` or by ending the program that attached it"
+        "{device} runs the XDP program `{program}` (id {id}) already; remove it with `ip link set {device} {off} off` or by ending the program that attached it"
     )]
     ProgramPresent {
         /// The interface.
@@ -139,6 +139,8 @@ pub enum Error {
         program: String,
         /// Its id, as `bpftool prog` shows it.
         id: u32,
+        /// What `ip link set` calls its place: `xdp`, `xdpgeneric` or `xdpoffload`.
+        off: &'static str,
     },
     /// `RLIMIT_MEMLOCK` is too small for the frames.
     #[error(

@@ -12,9 +12,9 @@ pub struct Grant {
     pub(super) hook: Hook,
     pub(super) ports: OwnedFd,
     pub(super) sockets: OwnedFd,
-    /// The interface's lock and the steering program's place: while they are open nobody else takes it, and packets
-    /// come, also without who granted it.
-    pub(super) lock: Option<OwnedFd>,
+    /// The name of the interface's owner and the steering program's place: while they are open nobody else takes it, and
+    /// packets come, also without who granted it.
+    pub(super) name: Option<OwnedFd>,
     pub(super) link: Option<OwnedFd>,
     /// Sockets of AF_XDP, one for each queue, made where the interface is.
     pub(super) unbound: Vec<OwnedFd>,
@@ -36,7 +36,7 @@ impl Grant {
             bytes.extend(text.bytes().take(usize::from(u8::MAX)));
         }
         let mut descriptors = vec![self.ports, self.sockets];
-        descriptors.extend([self.lock, self.link].into_iter().flatten());
+        descriptors.extend([self.name, self.link].into_iter().flatten());
         descriptors.extend(self.unbound);
         (bytes, descriptors)
     }
@@ -56,7 +56,7 @@ impl Grant {
             hook: if hook == 1 { Hook::Native } else { Hook::Generic },
             ports: descriptors.next()?,
             sockets: descriptors.next()?,
-            lock: Some(descriptors.next()?),
+            name: Some(descriptors.next()?),
             link: Some(descriptors.next()?),
             unbound: Some(descriptors.collect::<Vec<_>>())
                 .filter(|unbound| unbound.len() == queues as usize)?,

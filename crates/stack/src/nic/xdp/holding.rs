@@ -1,4 +1,4 @@
-//! Holding an interface: its lock, the steering program on it, the maps the program looks into. Whoever holds it may
+//! Holding an interface: the steering program on it, the maps the program looks into, the name of its owner. Whoever holds it may
 //! drive it, or grant that to another process and see to it that the interface is the kernel's again when that one has
 //! ended, however it ended.
 
@@ -8,10 +8,10 @@ use super::{
         program::Key,
         sys::{self, Hook},
     },
-    device::Device,
+    device::{Device, Program},
     frame_size,
     grant::Grant,
-    owner::{Denied, Lock},
+    owner::{Name, owner},
     socket, steering,
 };
 use std::{
@@ -30,7 +30,7 @@ pub struct Holding {
     /// The sockets by queue, as the program sees them.
     sockets: OwnedFd,
     device: Device,
-    lock: Lock,
+    name: Name,
 }
 
 impl std::fmt::Debug for Holding {
@@ -49,14 +49,17 @@ impl Holding {
         let device = Device::find(name)?;
         // What no queue could be opened for is not taken.
         frame_size(&device)?;
-        let lock = take(&device, Instant::now() + patience)?;
+        let give_up = Instant::now() + patience;
         let at = |e: io::Error| Error::os(&device.name, "make a BPF map", e);
         let ports = sys::hash_map::<Key>("busypoll_ports", steering::CAPACITY).map_err(at)?;
         let sockets = sys::socket_map("busypoll_xsks", device.queues).map_err(at)?;
         let program = sys::load_steering(ports.as_fd(), sockets.as_fd())
             .map_err(|e| Error::os(&device.name, "load the XDP program", e))?;
-        let (link, hook) = attach(&device, &program, native)?;
-        Ok(Holding { link, hook, ports, sockets, device, lock })
+        let name = sys::program_id(&program).and_then(|id| Name::take(device.ifindex, id));
+        let name =
+            name.map_err(|e| Error::os(&device.name, "listen for who asks whose it is", e))?;
+        let (link, hook) = attach(&device, &program, native, give_up)?;
+        Ok(Holding { link, hook, ports, sockets, device, name })
     }
 
     /// What a process needs to drive all its queues: made with the rights of this one.
@@ -74,7 +77,7 @@ impl Holding {
             hook: self.hook,
             ports: copy(self.ports.as_fd())?,
             sockets: copy(self.sockets.as_fd())?,
-            lock: Some(copy(self.lock.as_fd())?),
+            name: Some(copy(self.name.as_fd())?),
             link: Some(copy(self.link.as_fd())?),
             unbound: (0..self.device.queues).map(|_| sockets()).collect::<Result<_, _>>()?,
         })
@@ -82,14 +85,14 @@ impl Holding {
 
     /// Makes room for others to ask whose the interface is: only so many can, as nobody else lets them in.
     pub fn dismiss_askers(&self) {
-        self.lock.dismiss();
+        self.name.dismiss();
     }
 }
 
 /// Readable when somebody has asked whose the interface is.
 impl AsFd for Holding {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.lock.as_fd()
+        self.name.as_fd()
     }
 }
 
@@ -100,52 +103,56 @@ impl Drop for Holding {
     }
 }
 
-fn take(device: &Device, give_up: Instant) -> Result<Lock, Error> {
-    // An owner that ends between our two questions is a reason to ask again, as is one that has let go while its name
-    // has not.
+/// Attaches natively, else generically. Whose an interface is that is taken is not asked before `give_up`: each question
+/// stays in the owner's backlog.
+fn attach(
+    device: &Device,
+    program: &OwnedFd,
+    native: bool,
+    give_up: Instant,
+) -> Result<(OwnedFd, Hook), Error> {
+    // An owner that ends between our two questions is a reason to ask again, as is one that has let go of its name and
+    // not of the link.
     let deadline = give_up + socket::CLEANUP;
-    loop {
-        match Lock::take(device.ifindex, give_up) {
-            Ok(lock) => return Ok(lock),
-            Err(Denied::OwnedBy(pid)) => {
-                return Err(Error::Owned { device: device.name.clone(), pid });
-            }
-            Err(Denied::Failed(e))
-                if e.kind() == io::ErrorKind::ConnectionRefused && Instant::now() < deadline =>
-            {
-                thread::sleep(Duration::from_millis(5));
-            }
-            Err(Denied::Failed(e)) => {
-                return Err(Error::os(&device.name, "take the device's lock", e));
-            }
-        }
-    }
-}
-
-/// Attaches natively, else generically.
-fn attach(device: &Device, program: &OwnedFd, native: bool) -> Result<(OwnedFd, Hook), Error> {
-    let deadline = Instant::now() + socket::CLEANUP;
     let hooks: &[Hook] = if native { &[Hook::Native, Hook::Generic] } else { &[Hook::Generic] };
     loop {
         let mut error = io::Error::from(io::ErrorKind::Unsupported);
+        let mut taken = false;
         for hook in hooks {
             match sys::attach(program, device.ifindex, *hook) {
                 Ok(link) => return Ok((link, *hook)),
                 Err(e) => error = e,
             }
-            if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST | libc::EPERM)) {
+            taken = matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST));
+            if taken || error.raw_os_error() == Some(libc::EPERM) {
                 break;
             }
         }
-        let Some(id) = device.program() else {
-            return Err(Error::os(&device.name, "attach the XDP program", error));
-        };
-        let program = sys::program_name(id);
-        // One of ours without a lock holder is on its way out.
-        if program == sys::PROGRAM_NAME && Instant::now() < deadline {
-            thread::sleep(Duration::from_millis(5));
-            continue;
+        let late = Instant::now() >= deadline;
+        match device.program() {
+            Some(present) => {
+                let program = sys::program_name(present.id);
+                let ours = program == sys::PROGRAM_NAME;
+                if ours
+                    && Instant::now() >= give_up
+                    && let Some(pid) = owner(device.ifindex, present.id)
+                {
+                    return Err(Error::Owned { device: device.name.clone(), pid });
+                }
+                if !ours || late {
+                    let Program { id, off } = present;
+                    return Err(Error::ProgramPresent {
+                        device: device.name.clone(),
+                        program,
+                        id,
+                        off,
+                    });
+                }
+            }
+            // It has gone meanwhile.
+            None if taken && !late => {}
+            None => return Err(Error::os(&device.name, "attach the XDP program", error)),
         }
-        return Err(Error::ProgramPresent { device: device.name.clone(), program, id });
+        thread::sleep(Duration::from_millis(5));
     }
 }

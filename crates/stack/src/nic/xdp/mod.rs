@@ -1,5 +1,5 @@
 //! AF_XDP: the receive queues of any Linux Ethernet interface, shared with the kernel. Owns the order in
-//! which an interface is taken: device, lock, program, sockets. What each is, is in the file of that name.
+//! which an interface is taken: device, program, name, sockets. What each is, is in the file of that name.
 //!
 //! A small XDP program takes the packets of our own ports off the kernel's path, between the driver and
 //! the kernel's stack, into memory we share (`bpf/program.rs`). Everything else goes on untouched: ARP,
@@ -72,8 +72,8 @@ struct Shared {
 enum Held {
     /// By us.
     Here(#[allow(dead_code)] Holding),
-    /// By another process, which has granted it to us: its lock and the steering program's place, which stay ours if
-    /// that process ends.
+    /// By another process, which has granted it to us: the name of its owner and the steering program's place, which stay
+    /// ours if that process ends.
     Elsewhere(#[allow(dead_code)] [Option<OwnedFd>; 2]),
 }
 
@@ -235,10 +235,10 @@ impl Xdp {
     /// # Errors
     /// As [`open`](Xdp::open).
     pub fn open_granted(mut grant: Grant) -> Result<Xdp, Error> {
-        let keep = [grant.lock.take(), grant.link.take()];
-        if let [Some(lock), _] = &keep {
-            owner::name_this_process(lock.as_fd())
-                .map_err(|e| Error::os(&grant.device.name, "take the device's lock over", e))?;
+        let keep = [grant.name.take(), grant.link.take()];
+        if let [Some(name), _] = &keep {
+            owner::name_this_process(name.as_fd())
+                .map_err(|e| Error::os(&grant.device.name, "take the owner's name over", e))?;
         }
         Xdp::builder(&grant.device.name).open_as(grant, Held::Elsewhere(keep))
     }
@@ -333,9 +333,11 @@ mod tests {
             Xdp::open(name).err()
         });
         match error.unwrap() {
-            Some(Error::ProgramPresent { program, id, .. }) => {
-                assert_eq!(program, sys::PROGRAM_NAME);
-                assert_ne!(id, 0);
+            Some(present @ Error::ProgramPresent { .. }) => {
+                let said = present.to_string();
+                // `xdp off` is about the driver's place alone, where there is one.
+                let remedy = format!("`ip link set {name} xdpgeneric off`");
+                assert!(said.contains(sys::PROGRAM_NAME) && said.contains(&remedy), "{said}");
             }
             other => panic!("{other:?}"),
         }

@@ -1,29 +1,28 @@
-//! One owner per device. Owns the lock by which a second process learns who the first one is.
+//! One owner per device, and how a second process learns which that is.
 //!
-//! The lock is a listening socket with an abstract name: one name space per network namespace, as
-//! interface indexes are, and the kernel lets go of it however its holder ends. Whoever finds the name
-//! taken connects to it and asks for the peer's credentials; nothing is exchanged. Who asked stays in the
-//! backlog until the holder [dismisses](Lock::dismiss) him.
+//! The lock is the link of the steering program: the kernel attaches one program to an interface, for a process with the
+//! rights to, and takes it off however its last holder ends. So nobody without these rights can hold a device.
+//!
+//! The owner's PID is found by a listening socket with an abstract name, of interface, program and a random number. The
+//! kernel says who listens there; nothing is exchanged. Anybody may listen at such names, so a PID counts only if it is
+//! of root, of this user, or of a process that has the program's link. Who asked stays in the backlog until the owner
+//! [dismisses](Name::dismiss) it.
 
-use crate::sys;
+use super::bpf::sys::is_link_of;
+use crate::{sys, unix};
 use std::{
-    io,
-    os::{
-        fd::{AsFd, AsRawFd, BorrowedFd},
-        linux::net::SocketAddrExt,
-        unix::net::{SocketAddr, UnixListener},
-    },
-    thread,
-    time::{Duration, Instant},
+    fs, io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    ptr,
 };
 
-/// As many may ask at once.
-const BACKLOG: libc::c_int = 128;
+/// So many names are asked at the most: all but one of them are forged.
+const ASKED: usize = 256;
 
-/// Held as long as this process drives the device.
-pub(super) struct Lock(UnixListener);
+/// By which others find this process, for as long as it drives the device.
+pub(super) struct Name(OwnedFd);
 
-impl Drop for Lock {
+impl Drop for Name {
     /// A process that another thread is starting has our descriptors for a moment, and with them the name. Whoever
     /// asks hears that nobody listens any more, and not that we still own the device.
     fn drop(&mut self) {
@@ -32,93 +31,103 @@ impl Drop for Lock {
     }
 }
 
-impl AsFd for Lock {
+impl AsFd for Name {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-/// Why there was no lock to be had.
-pub(super) enum Denied {
-    /// The PID of the owner; 0 if it lives in a PID namespace we cannot see.
-    OwnedBy(i32),
-    Failed(io::Error),
+fn prefix(ifindex: u32, program: u32) -> String {
+    format!("busypoll/xdp/{ifindex}/{program}/")
 }
 
-fn name(ifindex: u32) -> String {
-    format!("busypoll/xdp/{ifindex}")
-}
-
-impl Lock {
-    /// Takes the device `ifindex` of the calling thread's network namespace; if it is taken, whose it is is not asked
-    /// before `give_up`: each question stays in the owner's backlog.
-    pub(super) fn take(ifindex: u32, give_up: Instant) -> Result<Lock, Denied> {
-        loop {
-            let bound = SocketAddr::from_abstract_name(name(ifindex))
-                .and_then(|address| UnixListener::bind_addr(&address));
-            match bound {
-                Ok(listener) => {
-                    listener.set_nonblocking(true).map_err(Denied::Failed)?;
-                    return Ok(Lock(listener));
-                }
-                Err(e) if e.kind() != io::ErrorKind::AddrInUse => return Err(Denied::Failed(e)),
-                Err(_) if Instant::now() < give_up => thread::sleep(Duration::from_millis(5)),
-                Err(_) => return Err(owner(ifindex).map_or_else(Denied::Failed, Denied::OwnedBy)),
-            }
-        }
+impl Name {
+    /// Has this process found as the owner of `ifindex`, once `program` is attached to it.
+    pub(super) fn take(ifindex: u32, program: u32) -> io::Result<Name> {
+        let name = format!(
+            "{}{:016x}",
+            prefix(ifindex, program),
+            sys::random::<8>().map(u64::from_ne_bytes)?
+        );
+        unix::listen(&name, libc::SOCK_STREAM | libc::SOCK_NONBLOCK).map(Name)
     }
 
-    /// Makes room for others to ask. Who has asked has his answer already.
+    /// Makes room for others to ask. Who has asked has its answer already.
     pub(super) fn dismiss(&self) {
-        while self.0.accept().is_ok() {}
+        // SAFETY: no address is wanted.
+        let accept = || unsafe {
+            libc::accept4(self.0.as_raw_fd(), ptr::null_mut(), ptr::null_mut(), libc::SOCK_CLOEXEC)
+        };
+        while sys::owned(accept()).is_ok() {}
     }
 }
 
-/// From now on this process is the one that `lock`, handed over by another, names.
-pub(super) fn name_this_process(lock: BorrowedFd<'_>) -> io::Result<()> {
+/// From now on this process is the one that `name`, handed over by another, names.
+pub(super) fn name_this_process(name: BorrowedFd<'_>) -> io::Result<()> {
     // The kernel notes who listens at each listen(2) anew (`unix_listen`, net/unix/af_unix.c).
     // SAFETY: a plain system call.
-    match unsafe { libc::listen(lock.as_raw_fd(), BACKLOG) } {
+    match unsafe { libc::listen(name.as_raw_fd(), unix::BACKLOG) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-fn owner(ifindex: u32) -> io::Result<i32> {
+/// The PID of the owner of `ifindex`, which runs `program`: 0 if it cannot be seen from here, `None` if nobody says so
+/// who is to be believed.
+pub(super) fn owner(ifindex: u32, program: u32) -> Option<i32> {
+    let names = unix::names(&prefix(ifindex, program));
+    names.iter().take(ASKED).find_map(|name| {
+        let (pid, user) = ask(name).ok()?;
+        (unix::trusts(user) || has_link(pid, program)).then_some(pid)
+    })
+}
+
+/// Who listens at a name.
+fn ask(name: &str) -> io::Result<(i32, u32)> {
     // SAFETY: no pointers. Not blocking: where nobody accepts, a full backlog would hold us for ever.
     let fd = sys::owned(unsafe {
         libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)
     })?;
-    // SAFETY: all zeros is a valid sockaddr_un.
-    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    let name = name(ifindex);
-    for (to, from) in address.sun_path.iter_mut().skip(1).zip(name.bytes()) {
-        *to = from as libc::c_char;
+    let (address, len) = unix::address(name)?;
+    // SAFETY: a valid address of that length.
+    match unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) } {
+        0 => unix::peer(fd.as_fd()),
+        _ => Err(io::Error::last_os_error()),
     }
-    let length = (std::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len()) as u32;
-    // SAFETY: `length` bytes of a valid address.
-    let connected =
-        unsafe { libc::connect(fd.as_raw_fd(), std::ptr::from_ref(&address).cast(), length) };
-    if connected != 0 {
-        let error = io::Error::last_os_error();
-        // The backlog is full of askers before us: owned, by whom is beyond telling.
-        return if error.kind() == io::ErrorKind::WouldBlock { Ok(0) } else { Err(error) };
+}
+
+/// Whether a process has the link by which `program` is attached, as far as we may look.
+fn has_link(pid: i32, program: u32) -> bool {
+    let folder = fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
+    let mut infos = folder.filter_map(|entry| fs::read_to_string(entry.path()).ok());
+    infos.any(|info| is_link_of(&info, program))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    /// In threads that are another user's: no interface has this index.
+    #[test]
+    fn only_root_this_user_and_who_has_the_link_are_believed() {
+        busypoll_lab::needs_root!();
+        let index = 0x7fff_0000 | std::process::id() & 0xffff;
+        let listen = |user: u32| {
+            let listen = move || {
+                // SAFETY: a plain call, which concerns this thread alone. It ends with its work.
+                assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) }, 0);
+                Name::take(index, 1).unwrap()
+            };
+            thread::spawn(listen).join().unwrap()
+        };
+        assert_eq!(owner(index, 1), None);
+        let forged = listen(65534);
+        assert_eq!(owner(index, 1), None);
+        let ours = listen(0);
+        assert_eq!(owner(index, 1), Some(std::process::id().cast_signed()));
+        assert_eq!(owner(index, 2), None, "of another program");
+        drop((forged, ours));
+        assert_eq!(owner(index, 1), None);
     }
-    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: SO_PEERCRED writes at most `length` bytes of a ucred.
-    let got = unsafe {
-        libc::getsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            std::ptr::from_mut(&mut credentials).cast(),
-            &raw mut length,
-        )
-    };
-    if got != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(credentials.pid)
 }

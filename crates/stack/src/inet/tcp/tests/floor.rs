@@ -86,7 +86,7 @@ impl Bare {
     pub(super) fn new(config: Config, options: TcpOptions, mss: u16) -> Bare {
         Bare {
             start: Start { iss: ISS, ts_offset: 0x8000_0000, mss },
-            shared: Shared::new(config, Arc::new(Counters::new()), 7),
+            shared: Shared::new(config, Arc::new(Counters::new()), 7.into()),
             options,
             request: None,
             connection: None,

@@ -129,7 +129,7 @@ impl Host {
         let calls = Arc::new(AtomicU64::new(0));
         let called = calls.clone();
         let wake_by = move |_| _ = called.fetch_add(1, Ordering::Relaxed);
-        let inet = Inet::with_tcp(which as u64 + 7, config, Box::new(wake_by));
+        let inet = Inet::with_tcp(which as u128 + 7, config, Box::new(wake_by));
         let tape = Tape::default();
         tape.room.store(u64::MAX, Ordering::Relaxed);
         let info = Info {

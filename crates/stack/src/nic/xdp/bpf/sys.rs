@@ -4,7 +4,7 @@
 use super::asm::Instruction;
 use std::{
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
 };
 
 const MAP_CREATE: libc::c_int = 0;
@@ -260,22 +260,38 @@ struct ProgInfo {
     name: Name,
 }
 
+/// The id of a program.
+pub(in super::super) fn program_id(program: &OwnedFd) -> io::Result<u32> {
+    info(program).map(|info| info.id)
+}
+
+/// Whether /proc/PID/fdinfo tells this of a link of XDP whose program has that id (`bpf_link_show_fdinfo`).
+pub(in super::super) fn is_link_of(info: &str, program: u32) -> bool {
+    let says = |what: &str, value: &str| {
+        let mut of_it = info.lines().filter_map(|line| line.strip_prefix(what));
+        of_it.next().is_some_and(|rest| rest.trim() == value)
+    };
+    says("link_type:", "xdp") && says("prog_id:", &program.to_string())
+}
+
+fn info(program: &OwnedFd) -> io::Result<ProgInfo> {
+    let mut info = ProgInfo::default();
+    bpf(
+        OBJ_GET_INFO_BY_FD,
+        &mut GetInfo {
+            fd: program.as_raw_fd() as u32,
+            info_len: size_of::<ProgInfo>() as u32,
+            info: std::ptr::from_mut(&mut info) as u64,
+        },
+    )
+    .map(|_| info)
+}
+
 /// The name of the program with this id; empty if it has none, is gone, or may not be looked at.
 pub(in super::super) fn program_name(id: u32) -> String {
-    let mut info = ProgInfo::default();
-    let looked = bpf_fd(PROG_GET_FD_BY_ID, &mut GetFdById { id, next_id: 0, open_flags: 0 })
-        .and_then(|program| {
-            bpf(
-                OBJ_GET_INFO_BY_FD,
-                &mut GetInfo {
-                    fd: program.as_fd().as_raw_fd() as u32,
-                    info_len: size_of::<ProgInfo>() as u32,
-                    info: std::ptr::from_mut(&mut info) as u64,
-                },
-            )
-        });
-    match looked {
-        Ok(_) => info.name.iter().take_while(|b| **b != 0).map(|b| char::from(*b)).collect(),
+    let program = bpf_fd(PROG_GET_FD_BY_ID, &mut GetFdById { id, next_id: 0, open_flags: 0 });
+    match program.and_then(|program| info(&program)) {
+        Ok(info) => info.name.iter().take_while(|b| **b != 0).map(|b| char::from(*b)).collect(),
         Err(_) => String::new(),
     }
 }

@@ -1,0 +1,95 @@
+//! Abstract unix sockets, by which processes on one network namespace find each other. Anybody may listen at any such
+//! name, so what is heard from one counts only if the kernel says that a [trusted](trusts) user listens there.
+
+use crate::sys;
+use std::{
+    fs, io, mem,
+    os::{
+        fd::{AsRawFd, BorrowedFd, OwnedFd},
+        linux::net::SocketAddrExt,
+        unix::net::SocketAddr,
+    },
+};
+
+/// Whether this process believes what a process of that user says: of root, or of its own user.
+pub fn trusts(user: u32) -> bool {
+    // SAFETY: plain system calls.
+    user == 0 || unsafe { user == libc::geteuid() || user == libc::getuid() }
+}
+
+/// Who is at the other end: the PID, 0 if out of sight, and the user. Of a connection to a listener: who called
+/// listen(2), as the kernel noted then.
+///
+/// # Errors
+/// It is no unix socket.
+pub fn peer(connection: BorrowedFd<'_>) -> io::Result<(i32, u32)> {
+    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: room for a ucred, and its length.
+    let got = unsafe {
+        libc::getsockopt(
+            connection.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut credentials).cast(),
+            &raw mut len,
+        )
+    };
+    if got == 0 { Ok((credentials.pid, credentials.uid)) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The abstract names in this network namespace that are `prefix` and hexadecimal digits; without those of sockets that
+/// have ended (proc(5), /proc/net/unix).
+pub fn names(prefix: &str) -> Vec<String> {
+    // An abstract name is any bytes.
+    let sockets = fs::read("/proc/thread-self/net/unix").unwrap_or_default();
+    let sockets = String::from_utf8_lossy(&sockets);
+    let name = |line: &str| line.rsplit(' ').next()?.strip_prefix('@').map(str::to_owned);
+    // Anybody may listen at a name that only begins so, and it is printed.
+    let is_one = |name: &String| {
+        let id = name.strip_prefix(prefix);
+        id.is_some_and(|id| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    };
+    let mut names: Vec<String> = sockets.lines().filter_map(name).filter(is_one).collect();
+    // What a listener has accepted has its name, too.
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// An abstract name as the kernel takes it.
+///
+/// # Errors
+/// It is too long.
+pub(crate) fn address(name: &str) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
+    // Checks the length.
+    SocketAddr::from_abstract_name(name)?;
+    // SAFETY: all zeros is a valid sockaddr_un.
+    let mut address: libc::sockaddr_un = unsafe { mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    for (to, from) in address.sun_path.iter_mut().skip(1).zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    let len = mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len();
+    Ok((address, len as libc::socklen_t))
+}
+
+/// A socket of this type (with flags) that listens at a name.
+///
+/// # Errors
+/// The name is taken; no descriptor left.
+pub(crate) fn listen(name: &str, kind: libc::c_int) -> io::Result<OwnedFd> {
+    // SAFETY: a plain system call.
+    let socket = sys::owned(unsafe { libc::socket(libc::AF_UNIX, kind | libc::SOCK_CLOEXEC, 0) })?;
+    let (address, len) = address(name)?;
+    // SAFETY: a valid address of that length.
+    let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) };
+    // SAFETY: a plain system call.
+    if bound != 0 || unsafe { libc::listen(socket.as_raw_fd(), BACKLOG) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(socket)
+}
+
+/// As many may have connected and not been accepted.
+pub(crate) const BACKLOG: libc::c_int = 128;
