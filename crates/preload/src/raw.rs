@@ -135,6 +135,7 @@ pub unsafe fn syscall(
                 Some(mask) => hook::epoll_pwait2(a32, b as _, c32, d as _, mask.pointer()).into(),
                 None => by_kernel(),
             },
+            libc::SYS_io_uring_setup => stack::rings::setup().unwrap_or_else(by_kernel),
             libc::SYS_prctl => hook::prctl(a32, b, c, d, e).into(),
             libc::SYS_seccomp if a32 <= libc::SECCOMP_SET_MODE_FILTER as c_int => {
                 kernel::confined(by_kernel)

@@ -16,8 +16,8 @@
 //! platforms of this library integers and pointers are passed alike either way.
 
 use libc::{
-    FILE, c_int, c_long, c_void, epoll_event, fd_set, mmsghdr, msghdr, off_t, pollfd, sighandler_t,
-    sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
+    FILE, c_int, c_long, c_uint, c_void, epoll_event, fd_set, mmsghdr, msghdr, off_t, pollfd,
+    sighandler_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 
 use crate::{cancel, errno, inside, kernel, process, raw, real, signals, stack};
@@ -251,6 +251,14 @@ hooks! {
     epoll_pwait2: (
         epoll: c_int, events: *mut epoll_event, room: c_int, timeout: *const timespec, mask: *const sigset_t,
     ) -> c_int = kernel::epoll_pwait2, ours(epoll) stack::epoll_pwait2;
+
+    // Rings, by liburing: of the C library's there are none.
+    io_uring_queue_init: (entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int = stack::rings::queue_init;
+    io_uring_queue_init_params: (entries: c_uint, ring: *mut c_void, params: *mut c_void) -> c_int
+        = stack::rings::queue_init_params;
+    io_uring_queue_init_mem: (
+        entries: c_uint, ring: *mut c_void, params: *mut c_void, memory: *mut c_void, size: size_t,
+    ) -> c_int = stack::rings::queue_init_mem;
 
     // Descriptors.
     eventfd: (initial: u32, flags: c_int) -> c_int = stack::eventfd;

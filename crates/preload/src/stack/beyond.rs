@@ -1,8 +1,9 @@
 //! What the kernel has for sockets and our stack has not, where to leave it out would be wrong: a filter, another
-//! device. A socket that asks for it before it comes to life is the kernel's, and that is said; later it is refused.
+//! device. A socket that asks for it before it comes to life is the kernel's. That is said when it would come to life,
+//! not before: programs try options on sockets that they never use. Later it is refused.
 
 use super::{
-    file::{Live, begin_anew},
+    file::{File, Live, begin_anew},
     host, place,
 };
 use crate::{
@@ -26,8 +27,22 @@ const TIMES_OF_SENDING: c_int = 1 | 1 << 1 | 1 << 8 | 1 << 9 | 1 << 18;
 
 static SAID: Once = Once::new();
 
-/// The name of an option, set to `value`, that asks for such a thing.
-pub fn option(level: c_int, name: c_int, value: &[u8]) -> Option<&'static str> {
+/// What a socket asks for, by option, and what it is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wish {
+    pub level: c_int,
+    pub name: c_int,
+    pub what: &'static str,
+}
+
+/// `O_ASYNC`, which is no option of a level.
+pub const ASYNC: Wish = Wish { level: -1, name: libc::O_ASYNC, what: "O_ASYNC" };
+
+/// Parts of datagrams, by a flag of sends.
+pub const MORE: Wish = Wish { level: -1, name: libc::MSG_MORE, what: "MSG_MORE of datagrams" };
+
+/// What an option asks for of that kind, and whether `value` does or takes it back.
+pub fn option(level: c_int, name: c_int, value: &[u8]) -> Option<(Wish, bool)> {
     let number = value.first_chunk().map_or(0, |bytes| c_int::from_ne_bytes(*bytes));
     let (what, asked) = match (level, name) {
         (libc::SOL_SOCKET, libc::SO_BINDTODEVICE) => {
@@ -59,21 +74,39 @@ pub fn option(level: c_int, name: c_int, value: &[u8]) -> Option<&'static str> {
         (libc::IPPROTO_UDP, libc::UDP_SEGMENT) => ("UDP_SEGMENT", number != 0),
         _ => return None,
     };
-    asked.then_some(what)
+    Some((Wish { level, name, what }, asked))
 }
 
-/// `file`, which `fd` is, is the kernel's from now on, as `what` is asked of it. False where it cannot be: it is a
-/// connection of ours, or accepts them.
-pub fn leave_to_kernel(file: &Ref, fd: c_int, what: &str) -> bool {
-    let file = match file.live() {
-        None => file.clone(),
-        Some(Live::Udp(_)) => begin_anew(file),
-        Some(_) => return false,
-    };
+/// `file`, which `fd` is, asks for `wish`. False where it cannot have it: it is a connection of ours, or accepts them.
+pub fn ask(file: &Ref, fd: c_int, wish: Wish) -> bool {
+    match file.live() {
+        None => {
+            file.ask(wish);
+            true
+        }
+        Some(Live::Udp(_)) => {
+            let file = begin_anew(file);
+            file.ask(wish);
+            leave(&file, fd);
+            true
+        }
+        Some(_) => false,
+    }
+}
+
+/// `file`, which `fd` is and which is in use, is the kernel's from now on, for what it has asked for.
+pub fn leave(file: &Ref, fd: c_int) {
+    if is_left(file) {
+        // Whatever it is, it shall not come to life in a child.
+        fds::clear_if(fd, file);
+    }
+}
+
+/// Whether `file`, which would come to life, is the kernel's from now on, for what it has asked for.
+pub fn is_left(file: &File) -> bool {
+    let Some(what) = file.asks() else { return false };
     let why = format_args!("{}: a socket asks for {what}, which our stack has not", host::device());
     host::goes_without(&SAID, why, "it stays with the kernel");
     file.give_up();
-    // Whatever it is, it shall not come to life in a child.
-    fds::clear_if(fd, &file);
     true
 }

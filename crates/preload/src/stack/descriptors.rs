@@ -203,7 +203,7 @@ pub unsafe fn fcntl(file: Ref, fd: c_int, command: c_int, argument: usize) -> c_
         libc::F_SETFL => {
             if argument as c_int & libc::O_ASYNC != 0
                 && let Some((_inside, file)) = enter(file.clone())
-                && !beyond::leave_to_kernel(&file, fd, "O_ASYNC")
+                && !beyond::ask(&file, fd, beyond::ASYNC)
             {
                 return answer(Err(super::error(libc::EINVAL)));
             }
@@ -212,12 +212,21 @@ pub unsafe fn fcntl(file: Ref, fd: c_int, command: c_int, argument: usize) -> c_
             let result = unsafe { real::fcntl(fd, command, argument) };
             if result == 0 {
                 set_nonblocking(&file, on);
+                if argument as c_int & libc::O_ASYNC == 0 {
+                    ask_no_more(&file);
+                }
             }
             result
         }
         // SAFETY: the caller's contract.
         _ => unsafe { real::fcntl(fd, command, argument) },
     }
+}
+
+/// `O_ASYNC` is off.
+fn ask_no_more(file: &Ref) {
+    let _inside = Inside::enter();
+    file.ask_no_more(beyond::ASYNC);
 }
 
 fn set_nonblocking(file: &Ref, on: bool) {
@@ -259,10 +268,14 @@ pub unsafe fn ioctl(file: Ref, fd: c_int, request: libc::c_ulong, argument: usiz
     }
     if request == FIOASYNC
         // SAFETY: the caller's contract.
-        && unsafe { place.as_ref() }.is_some_and(|on| *on != 0)
+        && let Some(on) = unsafe { place.as_ref() }
     {
+        if *on == 0 {
+            ask_no_more(&file);
+            return by_kernel();
+        }
         let Some((inside, file)) = enter(file) else { return by_kernel() };
-        if !beyond::leave_to_kernel(&file, fd, "O_ASYNC") {
+        if !beyond::ask(&file, fd, beyond::ASYNC) {
             return answer(Err(super::error(libc::EINVAL)));
         }
         drop(file);

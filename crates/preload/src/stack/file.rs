@@ -6,7 +6,8 @@
 //! cannot be, it is the kernel's for good, and the library lets it alone.
 
 use super::{
-    host, names, options, own_port, place,
+    beyond::{self, Wish},
+    host, names, options, own_port, place, rings,
     wait::{Joined, Set},
 };
 use crate::{
@@ -51,6 +52,8 @@ pub struct File {
     /// Options that are no one number were set: a linger, a limit for sending, a congestion control. What it accepts
     /// has them from its companion.
     has_more: AtomicBool,
+    /// What it asks for that our stack has not.
+    wishes: Mutex<Vec<Wish>>,
     /// Options set before it came to life: level, name, value.
     set: Mutex<Vec<(c_int, c_int, c_int)>>,
     /// The multicast groups it is in on the chosen interface.
@@ -107,6 +110,7 @@ impl File {
             backlog: AtomicI32::new(-1),
             tells: AtomicU32::new(0),
             has_more: AtomicBool::new(false),
+            wishes: Mutex::default(),
             set: Mutex::default(),
             groups: Mutex::default(),
             making: Mutex::default(),
@@ -178,6 +182,9 @@ impl File {
         // Not waited for: in a child of a fork nobody may be there to let go of it.
         if let Ok(set) = self.set.try_lock() {
             *lock(&file.set) = set.clone();
+        }
+        if let Ok(wishes) = self.wishes.try_lock() {
+            *lock(&file.wishes) = wishes.clone();
         }
         if let Ok(groups) = self.groups.try_lock() {
             *lock(&file.groups) = groups.clone();
@@ -340,6 +347,13 @@ impl File {
         if let Some(live) = self.live.get() {
             return Some(live);
         }
+        if beyond::is_left(self) {
+            return None;
+        }
+        if rings::keep_sockets() {
+            self.give_up();
+            return None;
+        }
         let host = host::get()?;
         let made = make(&host).inspect(|live| {
             live.set_nonblocking(self.is_nonblocking());
@@ -408,6 +422,23 @@ impl File {
         let mut set = lock(&self.set);
         set.retain(|(l, n, _)| (*l, *n) != (level, name));
         set.push((level, name, value));
+    }
+
+    /// It asks for what our stack has not.
+    pub fn ask(&self, wish: Wish) {
+        let mut wishes = lock(&self.wishes);
+        if !wishes.contains(&wish) {
+            wishes.push(wish);
+        }
+    }
+
+    pub fn ask_no_more(&self, wish: Wish) {
+        lock(&self.wishes).retain(|known| *known != wish);
+    }
+
+    /// The first thing that it asks for and our stack has not.
+    pub fn asks(&self) -> Option<&'static str> {
+        lock(&self.wishes).first().map(|wish| wish.what)
     }
 
     pub fn set_backlog(&self, backlog: c_int) {

@@ -18,6 +18,7 @@
 //! | [`beyond`](self::beyond) | what is asked for that our stack has not |
 //! | [`wait`](self::wait) | poll, select, epoll |
 //! | [`descriptors`](self::descriptors) | close, dup, fcntl, ioctl |
+//! | [`rings`] | io_uring, and whose sockets are the kernel's for it |
 //! | [`stream`](self::stream) | fclose, freopen |
 //! | [`pass`](self::pass) | descriptors on their way to another process |
 //! | [`address`](self::address) | addresses as C has them |
@@ -43,6 +44,7 @@ mod pass;
 mod pieces;
 mod place;
 mod receive;
+pub mod rings;
 mod send;
 mod stream;
 mod take;

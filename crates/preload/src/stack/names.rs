@@ -3,7 +3,7 @@
 use super::{
     address, answer, code, enter, error,
     file::{File, Live, begin_anew, companion, let_go},
-    host, options, own, place,
+    host, options, own, place, rings,
 };
 use crate::{
     config,
@@ -194,15 +194,25 @@ pub unsafe fn listen(file: Ref, fd: c_int, backlog: c_int) -> c_int {
         if let Some(Live::Listener(listener)) = file.live() {
             listener.set_backlog(backlog.max(0).cast_unsigned());
         }
+        // A ring may be all that waits for it.
+        if local(fd).is_ok_and(|local| file.is_for_stack(Some(local), None))
+            && rings::keep_sockets()
+        {
+            file.give_up();
+            return listens;
+        }
         live_at_once(&file, fd);
     }
     listens
 }
 
-/// Where this process has the queues already, nobody has to be waited for to tell whose the socket is.
+/// Where this process has the queues already, or a thread waits for the socket in an epoll instance, it is known whose
+/// the socket is.
 fn live_at_once(file: &File, fd: c_int) {
     if host::made().is_some() {
         file.activate_early(fd);
+    } else if file.joined.is_waited_for() {
+        file.activate(fd);
     }
 }
 

@@ -184,11 +184,14 @@ fn took(file: &Ref, fd: c_int, level: c_int, name: c_int, value: &[u8]) -> io::R
     if groups::took(file, level, name, value) {
         return Ok(());
     }
-    if let Some(what) = beyond::option(level, name, value) {
-        return match beyond::leave_to_kernel(file, fd, what) || name == libc::SO_MARK {
-            true => Ok(()),
-            false => Err(error(libc::ENOPROTOOPT)),
-        };
+    if let Some((wish, asked)) = beyond::option(level, name, value) {
+        if asked {
+            return match beyond::ask(file, fd, wish) || name == libc::SO_MARK {
+                true => Ok(()),
+                false => Err(error(libc::ENOPROTOOPT)),
+            };
+        }
+        file.ask_no_more(wish);
     }
     let number = value.first_chunk().map(|bytes| c_int::from_ne_bytes(*bytes));
     if let (Some(bit), Some(number)) = (control::bit(level, name), number) {

@@ -78,8 +78,9 @@ unsafe fn send_pieces(
     if flags & libc::MSG_MORE != 0
         && file.protocol == Protocol::Udp
         && !file.is_kernels()
-        && beyond::leave_to_kernel(file, fd, "MSG_MORE of datagrams")
+        && beyond::ask(file, fd, beyond::MORE)
     {
+        beyond::leave(file, fd);
         return None;
     }
     let live = match file.live() {

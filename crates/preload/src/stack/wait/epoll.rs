@@ -146,6 +146,10 @@ unsafe fn control(
                     source_of(member)
                         .into_iter()
                         .for_each(|source| set.adopt(joined.id(), &source));
+                    // A thread that waits already does not come by here to bring it to life.
+                    if set.is_waited_for() {
+                        set.wake_up();
+                    }
                     Ok(())
                 }
                 Some(source) => set.add(fd, joined, member.set(), &source, given),

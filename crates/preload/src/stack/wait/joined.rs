@@ -52,6 +52,11 @@ impl Joined {
         }
     }
 
+    /// Whether a thread waits in one of those sets.
+    pub fn is_waited_for(&self) -> bool {
+        self.sets().iter().any(|set| set.is_waited_for())
+    }
+
     /// Another file begins anew in this one's place: it is a member wherever this one was, with its companion.
     pub fn hand_on(&self, heir: &Joined) {
         for set in self.sets() {

@@ -22,6 +22,12 @@ impl Set {
         waits
     }
 
+    /// Whether a thread waits for it, or for a set around it: in the kernel's half, or, where a member lives, perhaps in
+    /// ours.
+    pub fn is_waited_for(&self) -> bool {
+        self.is_mixed() || self.in_kernel.load(Ordering::SeqCst) > 0 || self.joined.is_waited_for()
+    }
+
     /// It has; and if it was called out, the next one is.
     pub fn has_waited_in_kernel(&self) {
         let others = self.in_kernel.fetch_sub(1, Ordering::SeqCst) > 1;

@@ -1,0 +1,130 @@
+//! What is not accelerated on the stack plane says so, and works; what is never used does not end a program.
+
+#[path = "support/echo.rs"]
+mod echo;
+mod support;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use busypoll_lab::{Lab, LabHost, needs, needs_root};
+use echo::*;
+use support::*;
+
+/// A program on a host of the lab, on the stack plane.
+fn run(host: &LabHost, how: &[&str]) -> Command {
+    let mut command = host.command(BUSYPOLL);
+    command.args(["run", "--plane", "stack"]).args(how).arg("--").stdin(Stdio::null());
+    command
+}
+
+fn python(host: &LabHost, how: &[&str], script: &str) -> Output {
+    run(host, how).args(["python3", "-c", script]).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn compiled(name: &str, options: &[&str]) -> PathBuf {
+    let program = place(name).join(name);
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O1", "-pthread", "-o"]).arg(&program).arg(source(&format!("{name}.c")));
+    build(compiler.args(options));
+    program
+}
+
+/// What a server says on standard error goes to a file, to be read when it is over.
+struct Heard(PathBuf);
+
+impl Heard {
+    fn by(command: &mut Command) -> Heard {
+        let path = place("heard").join("stderr");
+        command.stderr(fs::File::create(&path).unwrap());
+        Heard(path)
+    }
+
+    fn text(&self) -> String {
+        fs::read_to_string(&self.0).unwrap()
+    }
+}
+
+#[test]
+fn an_option_that_is_tried_on_a_socket_without_use_ends_nothing() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = alone();
+    let lab = Lab::builder().build().unwrap();
+    let prelude = "
+import fcntl, os, socket
+def udp(): return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+SEGMENT = socket.IPPROTO_UDP, 103
+def ours(s):
+    s.bind(('', 0)); s.setblocking(False)
+    try: s.recv(1)
+    except OSError: pass
+    # SO_BUSY_POLL_BUDGET cannot be asked of the kernel.
+    assert s.getsockopt(socket.SOL_SOCKET, 70) >= 0
+";
+    let tries = "
+with udp() as s: s.setsockopt(*SEGMENT, 1200)
+with socket.socket() as s: s.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, 7)
+with udp() as s:
+    s.setsockopt(*SEGMENT, 1200); s.setsockopt(*SEGMENT, 0)
+    fcntl.fcntl(s, fcntl.F_SETFL, os.O_ASYNC); fcntl.fcntl(s, fcntl.F_SETFL, 0)
+    ours(s)
+print('over')
+";
+    let output = python(&lab.server, &["--strict"], &format!("{prelude}{tries}"));
+    assert_eq!((&*text(&output), &*said(&output)), ("over\n", ""), "{output:?}");
+    let uses = format!("{prelude}s = udp(); s.setsockopt(*SEGMENT, 1200); ours(s)");
+    complains(&python(&lab.server, &["--strict"], &uses), &["UDP_SEGMENT", "--strict"]);
+    let output = python(&lab.server, &[], &format!("{uses}\n"));
+    assert!(said(&output).contains("UDP_SEGMENT"), "{output:?}");
+}
+
+#[test]
+fn a_listener_added_while_a_thread_waits_is_served_from_the_first_connection() {
+    needs_root!();
+    needs!(program "cc");
+    let _one = alone();
+    let program = compiled("added", &[]);
+    for how in ["listened", "added"] {
+        let lab = Lab::builder().build().unwrap();
+        let _server =
+            Running::start(run(&lab.server, &["--strict"]).arg(&program).args(["7000", how]));
+        let mut first = Client::connect(&lab, 7000);
+        passes_by_the_kernel(&lab.server, || first.exchange(50));
+    }
+}
+
+#[test]
+fn what_a_ring_is_used_for_works_and_is_said() {
+    needs_root!();
+    needs!(program "cc");
+    if !std::path::Path::new("/usr/include/liburing.h").exists() {
+        return busypoll_lab::needs::skipped(module_path!(), "liburing-dev");
+    }
+    let _one = alone();
+    let program = compiled("rings", &["-luring"]);
+    let lab = Lab::builder().build().unwrap();
+    for how in ["accepts", "epoll_ctl"] {
+        let mut command = run(&lab.server, &[]);
+        let heard = Heard::by(&mut command);
+        let server = Running::start(command.arg(&program).args(["7000", how]));
+        (0..3).for_each(|_| Client::connect(&lab, 7000).exchange(3));
+        server.end();
+        let said = heard.text();
+        assert!(said.lines().count() == 1 && said.contains("io_uring"), "{how}: {said}");
+    }
+    let _server = Running::start(lab.server.command(&program).args(["7000", "accepts"]));
+    let peer = lab.server.ipv4().to_string();
+    let connects = |how: &[&str]| {
+        let mut command = run(&lab.client, how);
+        command.arg(&program).args(["7000", "connects", &peer]).output().unwrap()
+    };
+    let output = connects(&[]);
+    assert!(output.status.success() && said(&output).contains("io_uring"), "{output:?}");
+    complains(&connects(&["--strict"]), &["io_uring", "--strict"]);
+}
