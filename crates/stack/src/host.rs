@@ -32,7 +32,7 @@ pub(crate) use beside::{Beside, BesideEndpoint};
 pub(crate) use hold::{Hold, HoldOptions};
 pub(crate) use shadow::Shadow;
 pub use sockets::IcmpSockets;
-pub(crate) use sockets::get_option;
+pub(crate) use sockets::{get_option, set_option};
 
 /// The share of the process's descriptors that TIME_WAIT entries may keep: one in so many.
 const TIME_WAIT_SHARE: usize = 8;

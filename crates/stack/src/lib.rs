@@ -33,5 +33,5 @@ pub use inet::tcp::{
 pub use socket::{
     Accepted, Beside, Entry, Epoll, EpollEvent, EpollParams, Events, Groups, Incoming,
     IncomingStreams, Message, Outgoing, PollFd, ReceiveFlags, SendFlags, Socket, SocketStats,
-    Source, Sources, TcpListener, TcpStream, UdpSocket, Watch, options, poll, poll_beside,
+    Source, Sources, TcpListener, TcpStream, UdpSocket, Watch, options, poll, poll_beside, repair,
 };

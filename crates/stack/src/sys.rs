@@ -39,10 +39,32 @@ pub(crate) fn descriptor_limit() -> usize {
 /// bind(2).
 pub(crate) fn bind(socket: RawFd, local: SocketAddr) -> io::Result<()> {
     // SAFETY: a valid address of the length beside it.
-    match with_address(local, |address, len| unsafe { libc::bind(socket, address, len) }) {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    let bound = with_address(local, |address, len| unsafe {
+        libc::syscall(libc::SYS_bind, socket, address, len)
+    });
+    if bound < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// connect(2).
+pub(crate) fn connect(socket: RawFd, remote: SocketAddr) -> io::Result<()> {
+    // SAFETY: a valid address of the length beside it.
+    let connected = with_address(remote, |address, len| unsafe {
+        libc::syscall(libc::SYS_connect, socket, address, len)
+    });
+    if connected < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// setsockopt(2) of an option that is more than a number.
+pub(crate) fn set_bytes(
+    socket: &impl AsRawFd,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: &[u8],
+) -> io::Result<()> {
+    let (fd, at, len) = (socket.as_raw_fd(), value.as_ptr(), value.len());
+    // SAFETY: readable bytes of the length beside them.
+    let set = unsafe { libc::syscall(libc::SYS_setsockopt, fd, level, name, at, len) };
+    if set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// sendto(2), without waiting.

@@ -16,7 +16,10 @@ use std::{
     io,
     net::{SocketAddr, TcpStream as KernelSocket},
     os::fd::{AsRawFd, OwnedFd},
-    sync::{Arc, Mutex, Weak},
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
 };
 
@@ -42,6 +45,8 @@ pub(crate) struct HoldOptions {
 /// A port held. Dropping it lets go of it.
 pub(crate) struct Hold {
     port: Option<Port>,
+    /// The port does not rest: its connection is the kernel's.
+    gone: AtomicBool,
     state: Arc<State>,
 }
 
@@ -130,7 +135,7 @@ impl Hold {
         let (socket, local) = bind(local, options)?;
         let steered = state.add(Steered::new(TCP, local, options.only_v6))?;
         let port = Some(Port { _socket: Some(socket), local, any, steered });
-        Ok(Hold { port, state: state.clone() })
+        Ok(Hold { port, gone: AtomicBool::new(false), state: state.clone() })
     }
 
     /// Steers the port of a kernel socket that others have bound, and keeps `socket` as long; `None` if it is no
@@ -152,7 +157,7 @@ impl Hold {
         // And those that have come between the two.
         state.leave_existing(local.port());
         let port = Some(Port { _socket: socket, local, any: false, steered });
-        Ok(Some(Hold { port, state: state.clone() }))
+        Ok(Some(Hold { port, gone: AtomicBool::new(false), state: state.clone() }))
     }
 
     /// Holds any port of the wildcard address of the family of `like`, for a connection.
@@ -165,7 +170,8 @@ impl Hold {
             let mut resting = lock(resting);
             if resting.len() > least { resting.pop_front() } else { None }
         };
-        let again = |port| Hold { port: Some(port), state: state.clone() };
+        let again =
+            |port| Hold { port: Some(port), gone: AtomicBool::new(false), state: state.clone() };
         if let Some(port) = rested(state.held.enough) {
             return Ok(again(port));
         }
@@ -180,6 +186,11 @@ impl Hold {
         }
     }
 
+    /// The connection that it was for is the kernel's from now on, and so is the port.
+    pub(crate) fn leave_to_kernel(&self) {
+        self.gone.store(true, Ordering::Relaxed);
+    }
+
     /// What is held.
     pub(crate) fn local(&self) -> Option<SocketAddr> {
         self.port.as_ref().map(|port| port.local)
@@ -189,7 +200,7 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         let Some(port) = self.port.take() else { return };
-        if port.any {
+        if port.any && !*self.gone.get_mut() {
             let mut resting = lock(self.state.held.resting(port.local));
             if resting.len() < 2 * self.state.held.enough {
                 return resting.push_back(port);

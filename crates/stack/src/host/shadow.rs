@@ -29,7 +29,7 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     thread,
 };
@@ -44,6 +44,9 @@ pub(super) struct Shared {
     /// The steering program stays attached as long as the NIC lives.
     pub(super) _nic: Mutex<Box<dyn Nic>>,
 }
+
+/// So many connections are left to the kernel before those are looked for that have ended.
+const FORGETS: u32 = 256;
 
 pub(super) struct State {
     inet: Arc<Inet>,
@@ -63,6 +66,8 @@ pub(super) struct State {
     /// TCP's ports that are steered.
     ports: Mutex<HashMap<u64, Steered>>,
     pub(super) held: Held,
+    /// How many connections were left to the kernel one by one.
+    left: AtomicU32,
     pub(super) next: AtomicU64,
 }
 
@@ -163,6 +168,7 @@ impl Service {
             wake,
             stop: AtomicBool::new(false),
             has_groups: AtomicBool::new(false),
+            left: AtomicU32::new(0),
             icmp,
             icmpv6,
             shadows,
@@ -246,6 +252,11 @@ impl Service {
             SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
         };
         KernelSocket::bind(any)?.connect(remote)
+    }
+
+    /// A connection of ours is the kernel's from now on.
+    pub(crate) fn leave(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
+        self.state.leave(local, remote)
     }
 
     /// The kernel's hold on any TCP port, for a connection, see [`Hold::any`].
@@ -393,12 +404,27 @@ impl State {
     pub(super) fn leave_existing(&self, port: u16) {
         // Without the answer they would be reset, which is no reason not to go on.
         for (local, remote) in existing::connections(port).unwrap_or_default() {
-            let has = |at: &usize| self.addresses().any(|(on, ip)| on == *at && ip == local.ip());
-            for at in (0..self.shared.len()).filter(has) {
-                let steering = self.shared.get(at).and_then(|shared| shared.steering.as_ref());
-                let _ = steering.map(|steering| steering.leave(local, remote));
-            }
+            self.steering_of(local.ip()).for_each(|steering| {
+                let _ = steering.leave(local, remote);
+            });
         }
+    }
+
+    /// Leaves one connection with the kernel. Those that have ended since are forgotten now and then.
+    fn leave(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
+        if self.left.fetch_add(1, Ordering::Relaxed) % FORGETS == FORGETS - 1
+            && let Ok(live) = existing::connections(local.port())
+        {
+            self.steering_of(local.ip()).for_each(|steering| steering.forget_left(local, &live));
+        }
+        self.steering_of(local.ip()).try_for_each(|steering| steering.leave(local, remote))
+    }
+
+    /// The steering of the interfaces that have this address.
+    fn steering_of(&self, ip: IpAddr) -> impl Iterator<Item = &dyn Steering> {
+        let has = move |at: &usize| self.addresses().any(|(on, known)| on == *at && known == ip);
+        let all = (0..self.shared.len()).filter(has);
+        all.filter_map(|at| self.shared.get(at)?.steering.as_deref())
     }
 
     /// Steers a port of TCP from now on; by what number to [`remove`](State::remove) it.

@@ -141,7 +141,7 @@ pub(crate) fn get_option(socket: &impl AsRawFd, level: i32, name: i32) -> io::Re
     }
 }
 
-pub(super) fn set_option<T: Copy>(
+pub(crate) fn set_option<T: Copy>(
     socket: &impl AsRawFd,
     level: i32,
     name: i32,

@@ -173,6 +173,11 @@ pub trait Steering: Send + Sync {
         Ok(())
     }
 
+    /// Those that were [left](Steering::leave) of `local`, and are not among `live`, are over.
+    fn forget_left(&self, local: SocketAddr, live: &[(SocketAddr, SocketAddr)]) {
+        let _ = (local, live);
+    }
+
     /// Takes one [`add`](Steering::add) back.
     fn remove(&self, protocol: u8, local: SocketAddr);
 }

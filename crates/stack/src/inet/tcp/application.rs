@@ -22,8 +22,8 @@ use std::{
 /// An application's end of a connection. Dropping it closes the connection, which lives on by itself until what
 /// was sent has arrived and both sides are done, or it has failed.
 pub struct Flow {
-    core: Arc<Core>,
-    inet: Arc<Inet>,
+    pub(super) core: Arc<Core>,
+    pub(super) inet: Arc<Inet>,
 }
 
 impl fmt::Debug for Flow {

@@ -67,7 +67,7 @@ pub(super) struct State {
     pub(super) napi: Option<NapiId>,
     pub(super) dropped: Dropped,
     share: Share,
-    hold: Option<Hold>,
+    pub(super) hold: Option<Hold>,
     /// In the table.
     listed: bool,
     /// The transmit ring was full.

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::nic::Steering;
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     io,
     net::SocketAddr,
     os::fd::OwnedFd,
@@ -94,6 +94,22 @@ impl Steering for PortMap {
             }
         }
         Ok(())
+    }
+
+    fn forget_left(&self, local: SocketAddr, live: &[(SocketAddr, SocketAddr)]) {
+        let port = Key::new(libc::IPPROTO_TCP as u8, local);
+        let live: HashSet<Key> =
+            live.iter().map(|(local, remote)| Key::left(*local, *remote)).collect();
+        let mut users = self.users();
+        let Some(entry) = users.get_mut(&port) else { return };
+        entry.left.retain(|key| {
+            let stays = live.contains(key);
+            if !stays {
+                // It is there, or need not be.
+                let _ = sys::delete(&self.map, key);
+            }
+            stays
+        });
     }
 
     fn remove(&self, protocol: u8, local: SocketAddr) {

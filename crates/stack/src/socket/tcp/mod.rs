@@ -1,10 +1,11 @@
 //! TCP sockets, as an application holds them. [`stream`] makes, connects and closes them, [`transfer`] moves
 //! data, [`listener`] listens, [`options`] says what can be set; [`endpoint`] is where a connection tells them
-//! what has happened, [`find`] the short way of what a receiver's own poll has found.
+//! what has happened, [`hand_over`] gives a connection to the kernel, [`find`] the short way of what a receiver's own poll has found.
 
 mod adopt;
 mod endpoint;
 mod find;
+mod hand_over;
 mod listener;
 mod message;
 mod options;
@@ -12,6 +13,7 @@ mod stream;
 mod transfer;
 
 pub use adopt::Accepted;
+pub use hand_over::repair;
 pub use listener::{Incoming as IncomingStreams, TcpListener};
 pub use message::SendFlags;
 pub use stream::TcpStream;

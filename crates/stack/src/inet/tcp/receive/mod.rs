@@ -363,6 +363,16 @@ impl Receiver {
         self.available() - left
     }
 
+    /// RCV.NXT and the right edge of the window offered last.
+    pub(super) fn offered(&self) -> (Seq, Seq) {
+        (self.next, self.window.edge())
+    }
+
+    /// A copy of what can be read.
+    pub(super) fn unread(&self) -> Vec<u8> {
+        self.store.pieces(self.store.start(), self.available()).collect::<Vec<_>>().concat()
+    }
+
     /// Throws away what can be read, `len` bytes at the most.
     pub(super) fn discard(&mut self, len: usize, now: Instant) {
         let len = len.min(self.available());

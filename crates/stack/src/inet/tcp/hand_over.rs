@@ -1,0 +1,114 @@
+//! A connection leaves us for the kernel, which goes on with it: what the kernel must know of it, and its end here,
+//! without a word to the peer. See `socket/tcp/hand_over.rs` for how the kernel is told.
+
+use super::Hold;
+use super::{
+    application::Flow,
+    connection::{Connection, State, errno},
+};
+use crate::{napi::Pass, time::Instant};
+use std::{io, net::SocketAddr};
+
+/// A connection as the kernel is to have it.
+#[derive(Debug)]
+pub(crate) struct Standing {
+    pub(crate) local: SocketAddr,
+    pub(crate) remote: SocketAddr,
+    /// The number of the first byte that is not acknowledged.
+    pub(crate) snd_una: u32,
+    /// What was sent from there on, and what was not sent yet.
+    pub(crate) sent: Vec<u8>,
+    pub(crate) unsent: Vec<u8>,
+    /// RCV.NXT, the peer's FIN counted, and what was received and not read. Where there was a FIN the data stands one
+    /// number too far back, in the place of which nobody but its reader takes notice.
+    pub(crate) rcv_nxt: u32,
+    pub(crate) unread: Vec<u8>,
+    /// The largest segment the peer takes.
+    pub(crate) mss: u16,
+    /// The shifts of the windows, the peer's and ours.
+    pub(crate) scale: Option<(u8, u8)>,
+    pub(crate) sack: bool,
+    /// What our timestamp clock shows now.
+    pub(crate) timestamp: Option<u32>,
+    pub(crate) snd_wl1: u32,
+    pub(crate) snd_wnd: u32,
+    pub(crate) snd_wnd_max: u32,
+    /// What we offered last, from RCV.NXT on.
+    pub(crate) rcv_wnd: u32,
+    /// Nothing more is received, or sent.
+    pub(crate) read_shut: bool,
+    pub(crate) write_shut: bool,
+}
+
+impl Connection {
+    /// `None` in states that the kernel cannot be brought to.
+    fn standing(
+        &self,
+        (local, remote): (SocketAddr, SocketAddr),
+        now: Instant,
+    ) -> Option<Standing> {
+        let synchronised = matches!(
+            self.state,
+            State::Established | State::CloseWait | State::FinWait1 | State::FinWait2
+        );
+        if !synchronised || self.orphan || self.error.is_some() {
+            return None;
+        }
+        let (start, end) = (self.buffer.start(), self.buffer.end());
+        let sent = if self.snd_nxt.before(end) { self.snd_nxt } else { end };
+        let (rcv_nxt, edge) = self.receiver.offered();
+        Some(Standing {
+            local,
+            remote,
+            snd_una: start.0,
+            sent: self.buffer.pieces(start..sent).collect::<Vec<_>>().concat(),
+            unsent: self.buffer.pieces(sent..end).collect::<Vec<_>>().concat(),
+            rcv_nxt: rcv_nxt.0,
+            unread: self.receiver.unread(),
+            mss: self.peer_mss,
+            scale: self.scaled.then_some((self.snd_shift, self.rcv_shift)),
+            sack: self.sack,
+            timestamp: self.timestamps.then(|| self.timestamp(now)),
+            snd_wl1: self.snd_wl1.0,
+            snd_wnd: self.snd_wnd,
+            snd_wnd_max: self.snd_wnd_max.max(self.snd_wnd),
+            rcv_wnd: edge - rcv_nxt,
+            read_shut: self.read_shut || self.peer_done || self.receiver.fin_reached(),
+            write_shut: self.write_shut,
+        })
+    }
+}
+
+impl Flow {
+    /// Hands the connection to the kernel by `give`, during which it stands still. Then it is over here, and calls on it
+    /// are `error`. What has held its port.
+    ///
+    /// # Errors
+    /// EINVAL in a state that the kernel cannot be brought to; those of `give`. Then it goes on here.
+    pub(crate) fn hand_over(
+        &self,
+        error: i32,
+        pass: &mut Pass<'_>,
+        give: impl FnOnce(&Standing) -> io::Result<()>,
+    ) -> io::Result<Option<Hold>> {
+        let ends = (self.local(), self.remote());
+        let mut state = self.core.enter(pass);
+        let standing = state.connection.standing(ends, pass.now);
+        give(&standing.ok_or_else(|| errno(libc::EINVAL))?)?;
+        let hold = state.hold.clone();
+        state.connection.gone(error);
+        self.core.finish(state, &self.inet, pass);
+        Ok(hold)
+    }
+}
+
+impl Connection {
+    /// It is over here, and nobody is told but those who wait for it.
+    fn gone(&mut self, error: i32) {
+        self.error = Some(error);
+        self.receiver.clear();
+        // Of an orderly end nothing is counted as a reset.
+        self.enter(State::TimeWait);
+        self.end();
+    }
+}
