@@ -223,7 +223,7 @@ impl Builder {
                 interface.set_napi(queue, serving.context().id());
                 if let (Some(thread), false) = (serving.thread(), self.interrupt_cpus.is_empty()) {
                     let cpu = self.interrupt_cpus[contexts.len() % self.interrupt_cpus.len()];
-                    sys::pin(thread, cpu)?;
+                    sys::pin(thread.id(), cpu)?;
                 }
                 contexts.push(serving);
             }

@@ -14,6 +14,7 @@ pub mod lease;
 pub mod ledger;
 pub mod napi;
 pub mod nic;
+mod pool;
 pub mod process;
 pub mod say;
 pub mod signal;

@@ -1,4 +1,4 @@
-//! What becomes of us in a child after fork(2), and at the end of a thread. For those who put the stack into a program
+//! What becomes of us in a child after fork(2). For those who put the stack into a program
 //! that knows nothing of it.
 
 use crate::{
@@ -28,13 +28,7 @@ impl Fork {
     /// their rings are the parent's.
     pub fn in_child(self) {
         self.0.forget();
-        Waiter::forget_of_this_thread();
+        Waiter::forget_all();
         crowd::forget_all();
     }
-}
-
-/// Lets go of what the calling thread has of the stack, which is a descriptor to sleep on, before the end of the thread
-/// would. It may have another afterwards.
-pub fn leave_thread() {
-    Waiter::leave_this_thread();
 }

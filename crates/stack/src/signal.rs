@@ -7,7 +7,10 @@
 //! A handler that is to end a wait in any case calls [`put_off`]; its thread calls [`settle`] when it is out of the
 //! stack again.
 
-use crate::{napi::Waiter, sys};
+use crate::{
+    napi::{Waiter, wait},
+    sys,
+};
 use std::{
     cell::Cell,
     sync::atomic::{AtomicBool, AtomicI32, Ordering},
@@ -23,6 +26,11 @@ thread_local! {
 pub fn put_off() {
     PUT_OFF.set(true);
     Waiter::wake_this_thread();
+}
+
+/// Has `hook` called by each thread that is about to sleep in the stack for the first time. The first hook given stays.
+pub fn on_first_sleep(hook: fn()) {
+    wait::on_first_sleep(hook);
 }
 
 /// The thread has left, and its signals are being handled.

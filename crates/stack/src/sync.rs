@@ -3,7 +3,7 @@
 
 pub(crate) use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicU32, AtomicU64, Ordering, fence},
+    atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence},
 };
 
 /// A cell whose every access is marked, as loom's is.
@@ -29,6 +29,22 @@ impl<T> UnsafeCell<T> {
 /// One turn of a wait that lasts a handful of instructions, unless the other thread was descheduled.
 pub(crate) fn spin_wait() {
     std::thread::yield_now();
+}
+
+/// A number of the calling thread, the same all its life. Threads count from 0; no other has it before 2^64 had one.
+pub(crate) fn thread_number() -> usize {
+    use std::{cell::Cell, sync::atomic::AtomicUsize};
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    // Nothing to drop: the C library is asked for no destructor.
+    thread_local!(static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) });
+    let known = NUMBER.get();
+    if known != usize::MAX {
+        return known;
+    }
+    std::hint::cold_path();
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    NUMBER.set(number);
+    number
 }
 
 /// Takes a lock whose data is valid at every instant, so that a panic elsewhere does not matter.

@@ -233,15 +233,13 @@ pub(crate) fn current_cpu() -> Option<usize> {
     usize::try_from(unsafe { libc::sched_getcpu() }).ok()
 }
 
-/// Binds a thread to one CPU.
-pub(crate) fn pin<T>(thread: &std::thread::JoinHandle<T>, cpu: usize) -> io::Result<()> {
-    use std::os::unix::thread::JoinHandleExt;
-    // SAFETY: an all-zero cpu_set_t is the empty set; CPU_SET ignores CPUs beyond it; the handle keeps the
-    // thread's id valid.
+/// Binds a thread that is not joined yet to one CPU.
+pub(crate) fn pin(thread: libc::pthread_t, cpu: usize) -> io::Result<()> {
+    // SAFETY: an all-zero cpu_set_t is the empty set; CPU_SET ignores CPUs beyond it; the thread's id is valid.
     let result = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut set);
-        libc::pthread_setaffinity_np(thread.as_pthread_t(), size_of_val(&set), &raw const set)
+        libc::pthread_setaffinity_np(thread, size_of_val(&set), &raw const set)
     };
     match result {
         0 => Ok(()),

@@ -1,10 +1,15 @@
 //! The stack's own threads. They take no signals, which are for the application's threads; and a library that
 //! stands between an application and its C library is told of each, so that it lets it alone.
+//!
+//! Made by pthread_create(3), as std's keep thread-locals with destructors, of the new thread and of the one that starts
+//! it, which may be ending.
 
 use std::{
+    ffi::{CString, c_void},
     io,
+    panic::{AssertUnwindSafe, catch_unwind},
+    ptr,
     sync::OnceLock,
-    thread::{Builder, JoinHandle},
 };
 
 static ON_START: OnceLock<fn()> = OnceLock::new();
@@ -14,21 +19,80 @@ pub fn on_start(hook: fn()) {
     let _ = ON_START.set(hook);
 }
 
+/// A thread of the stack's own; let go of, it goes on.
+#[derive(Debug)]
+pub struct Thread(libc::pthread_t);
+
+/// What a thread begins with.
+struct Start {
+    name: CString,
+    run: Box<dyn FnOnce() + Send>,
+}
+
+/// As much as std gives its threads.
+const STACK: usize = 2 << 20;
+
 /// Starts a thread of the stack's own.
 pub(crate) fn spawn(
     name: impl Into<String>,
     run: impl FnOnce() + Send + 'static,
-) -> io::Result<JoinHandle<()>> {
+) -> io::Result<Thread> {
+    let name = CString::new(name.into()).unwrap_or_default();
+    let start = Box::into_raw(Box::new(Start { name, run: Box::new(run) }));
     let before = block_signals();
-    let thread = Builder::new().name(name.into()).spawn(move || {
-        if let Some(hook) = ON_START.get() {
-            hook();
-        }
-        run();
-    });
-    // SAFETY: a mask that was this thread's.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
-    thread
+    let mut thread = 0;
+    // SAFETY: the attributes are made before they are used, and `start` is a start, which the thread takes. The mask
+    // was this thread's.
+    let failed = unsafe {
+        let mut attributes = std::mem::zeroed();
+        libc::pthread_attr_init(&raw mut attributes);
+        libc::pthread_attr_setstacksize(&raw mut attributes, STACK);
+        let failed =
+            libc::pthread_create(&raw mut thread, &raw const attributes, begin, start.cast());
+        libc::pthread_attr_destroy(&raw mut attributes);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut());
+        failed
+    };
+    if failed != 0 {
+        // SAFETY: no thread has taken it.
+        drop(unsafe { Box::from_raw(start) });
+        return Err(io::Error::from_raw_os_error(failed));
+    }
+    Ok(Thread(thread))
+}
+
+extern "C" fn begin(start: *mut c_void) -> *mut c_void {
+    // SAFETY: what `spawn` has made for this thread.
+    let start = unsafe { Box::from_raw(start.cast::<Start>()) };
+    // SAFETY: a string that ends. A longer one is cut.
+    unsafe { libc::prctl(libc::PR_SET_NAME, start.name.as_ptr()) };
+    if let Some(hook) = ON_START.get() {
+        hook();
+    }
+    // A panic has been reported, and ends the thread alone.
+    let _ = catch_unwind(AssertUnwindSafe(start.run));
+    ptr::null_mut()
+}
+
+impl Thread {
+    /// Waits until it has ended.
+    pub fn join(self) {
+        let thread = std::mem::ManuallyDrop::new(self).0;
+        // SAFETY: a thread of ours, neither joined nor detached: that takes `self`.
+        unsafe { libc::pthread_join(thread, ptr::null_mut()) };
+    }
+
+    /// Its id, as long as this is not joined.
+    pub fn id(&self) -> libc::pthread_t {
+        self.0
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        // SAFETY: as in `join`.
+        unsafe { libc::pthread_detach(self.0) };
+    }
 }
 
 /// Blocks all signals of the calling thread, as a thread inherits it; the mask before.

@@ -1,5 +1,5 @@
-//! Every interleaving of the NAPI protocols, and of what is due when, by loom. The product's own files are compiled here a second
-//! time, over loom's atomics (`sync`) and over a kernel that blocks as loom says (`sys`).
+//! Every interleaving of the NAPI protocols, of lookups against changes of what is looked up, and of what is due when,
+//! by loom. The product's own files are compiled here a second time, over loom's atomics (`sync`) and over a kernel that blocks as loom says (`sys`).
 //!
 //! What is not explored: timers (a timed sleep is over as soon as nothing is ready), and, where a model
 //! says so, schedules with more preemptions than its bound.
@@ -12,10 +12,18 @@ mod cable;
 mod deadline;
 #[path = "loom/handoff.rs"]
 mod handoff;
+#[path = "../src/inet/hash.rs"]
+mod hash;
+#[path = "loom/lookup.rs"]
+mod lookup;
 #[path = "loom/napi.rs"]
 mod napi;
 #[path = "loom/nic.rs"]
 mod nic;
+#[path = "../src/pool.rs"]
+mod pool;
+#[path = "../src/inet/rcu.rs"]
+mod rcu;
 #[path = "loom/sys.rs"]
 mod sys;
 #[path = "loom/table.rs"]
@@ -33,10 +41,15 @@ mod sync {
         cell::UnsafeCell,
         sync::{
             Arc, Mutex, MutexGuard,
-            atomic::{AtomicU32, AtomicU64, Ordering, fence},
+            atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence},
         },
         thread::yield_now as spin_wait,
     };
+
+    /// All want the same place first.
+    pub(crate) fn thread_number() -> usize {
+        0
+    }
 
     pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         mutex.lock().unwrap()

@@ -14,12 +14,17 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    thread::{self, ThreadId},
+    thread,
     time::Duration,
 };
 
 /// Long enough for any machine; only a fault takes it.
 const NEVER: Duration = Duration::from_secs(60);
+
+fn this_thread() -> libc::pthread_t {
+    // SAFETY: a plain call.
+    unsafe { libc::pthread_self() }
+}
 
 /// A floor above with one queue: takes numbered frames and wakes who waits.
 #[derive(Default)]
@@ -33,7 +38,7 @@ struct Inbox {
 struct Inside {
     frames: Vec<u64>,
     /// Who delivered last.
-    by: Option<(ThreadId, Driver)>,
+    by: Option<(libc::pthread_t, Driver)>,
     waiters: Vec<Arc<Waiter>>,
 }
 
@@ -41,7 +46,7 @@ impl Upper for Inbox {
     fn receive(&self, frame: Frame<'_>, pass: &mut Pass<'_>) {
         let mut inside = self.inside.lock().unwrap();
         inside.frames.push(u64::from_be_bytes(frame.bytes[14..22].try_into().unwrap()));
-        inside.by = Some((thread::current().id(), pass.driver));
+        inside.by = Some((this_thread(), pass.driver));
         inside.waiters.drain(..).for_each(|waiter| pass.wake.push(waiter));
         self.count.fetch_add(1, Ordering::Release);
     }
@@ -77,7 +82,7 @@ impl Inbox {
         self.wait_for(count, |waiter| waiter.sleep(Some(NEVER), &mut Outside::nothing()));
     }
 
-    fn by(&self) -> (ThreadId, Driver) {
+    fn by(&self) -> (libc::pthread_t, Driver) {
         self.inside.lock().unwrap().by.unwrap()
     }
 }
@@ -156,7 +161,7 @@ fn a_busy_poll_delivers_on_the_calling_thread() {
     while bench.inbox.count() == 0 {
         assert_ne!(context.busy_poll(BUSY_POLL_BUDGET, now(), &mut Poller::new(7)), BusyPoll::Gone);
     }
-    assert_eq!(bench.inbox.by(), (thread::current().id(), Driver::BusyPoll(7)));
+    assert_eq!(bench.inbox.by(), (this_thread(), Driver::BusyPoll(7)));
     let stats = context.stats();
     assert_eq!((stats.bp_cleaned, stats.packets), (1, 1));
     assert!(stats.bp_misses > 0);
@@ -186,7 +191,7 @@ fn the_interrupt_thread_delivers_when_nobody_polls() {
         bench.inbox.await_delivery(count);
         let (thread, driver) = bench.inbox.by();
         assert_eq!(driver, Driver::Interrupt);
-        assert_eq!(Some(thread), bench.serving.thread().map(|thread| thread.thread().id()));
+        assert_eq!(Some(thread), bench.serving.thread().map(|thread| thread.id()));
     }
     assert_eq!(bench.serving.context().stats().bp_cleaned, 0);
 }
@@ -221,7 +226,7 @@ fn a_packet_wakes_the_leader_itself() {
     let mut bench = bench(WATCHDOG);
     let context = bench.serving.context().clone();
     let inbox = bench.inbox.clone();
-    let me = thread::current().id();
+    let me = this_thread();
     // The interrupt thread may win one race or another, not all of them.
     for count in 1..=10_000 {
         let peer = &mut bench.peer;

@@ -76,7 +76,7 @@ fn a_late_wake_up_leaves_nothing_behind_that_swallows_the_next() {
     let receiver = |tell: mpsc::Sender<Option<Arc<Waiter>>>| {
         let right = right.clone();
         thread::spawn(move || {
-            tell.send(Some(Waiter::of_this_thread().unwrap())).unwrap();
+            tell.send(Some(Waiter::of_this_thread().unwrap().clone())).unwrap();
             right.recv(&mut [0; 8]).unwrap();
             tell.send(None).unwrap();
             thread::park();

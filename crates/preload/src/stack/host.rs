@@ -21,7 +21,7 @@ use busypoll_stack::{
     lease::{self, Answer, End},
     ledger::Ledger,
     nic::xdp,
-    process, spin, thread,
+    process, signal, spin, thread,
 };
 use libc::{c_int, pid_t};
 use rustix::{
@@ -117,6 +117,7 @@ fn make() -> io::Result<Made> {
     };
     let said = |why: String| Err(io::Error::other(format!("{}: {why}", device())));
     thread::on_start(inside::stay);
+    signal::on_first_sleep(own::first_sleep);
     spin::set_rule(harm::RULE);
     let (lease, connection) = match lease::claim(guard, kept) {
         Ok(Answer::Granted(lease, connection)) => (lease, connection),

@@ -8,7 +8,6 @@ use crate::{
     inside::{Inside, is_inside},
     kernel, real,
 };
-use busypoll_stack::process;
 use libc::{c_int, c_long};
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -52,32 +51,29 @@ fn kept_if_inside(fd: c_int) -> c_int {
     if fd >= 0 && is_inside() { keep(fd) } else { fd }
 }
 
-/// Lets go of what a thread sleeps on, from inside: at its end nobody is, and the number would be kept from the program
-/// for good.
+/// A thread that sleeps in the stack, which is known until it ends.
 struct Thread;
 
 thread_local!(static THREAD: Thread = const { Thread });
 
 impl Drop for Thread {
     fn drop(&mut self) {
-        let inside = Inside::enter();
+        let _inside = Inside::enter();
         cancel::leave();
-        if inside.is_some() {
-            process::leave_thread();
-        }
     }
+}
+
+/// The calling thread is about to sleep in the stack for the first time.
+pub fn first_sleep() {
+    // Known from now on, that is later than what it is to end, and so ended before it.
+    let _ = THREAD.try_with(|_| cancel::enlist());
 }
 
 /// # Safety
 /// That of eventfd(2).
 pub unsafe fn eventfd(initial: u32, flags: c_int) -> c_int {
     // SAFETY: the caller's contract.
-    let event = unsafe { real::eventfd(initial, flags) };
-    if event >= 0 && is_inside() {
-        // Known from now on, that is later than what it is to end, and so ended before it.
-        let _ = THREAD.try_with(|_| cancel::enlist());
-    }
-    kept_if_inside(event)
+    kept_if_inside(unsafe { real::eventfd(initial, flags) })
 }
 
 /// # Safety

@@ -19,7 +19,7 @@ use crate::{
     nic::{Nic, Steering},
     sync::lock,
     sys,
-    thread::spawn,
+    thread::{Thread, spawn},
     time,
 };
 use std::{
@@ -31,7 +31,6 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
-    thread,
 };
 
 pub(super) const UDP: u8 = 17;
@@ -113,7 +112,7 @@ impl Steered {
 /// The thread and what it listens to. Dropping it ends the thread.
 pub(crate) struct Service {
     state: Arc<State>,
-    thread: Option<thread::JoinHandle<()>>,
+    thread: Option<Thread>,
 }
 
 /// The kernel socket beside one of ours. Dropping it frees the port.
@@ -270,8 +269,7 @@ impl Drop for Service {
         self.state.stop.store(true, Ordering::Release);
         self.state.wake();
         if let Some(thread) = self.thread.take() {
-            // It cannot have panicked with anything to tell us.
-            let _ = thread.join();
+            thread.join();
         }
     }
 }

@@ -4,12 +4,11 @@
 
 use super::{
     UdpEndpoint,
+    hash::{Change, Changed, Layout, Reader, Table},
     own6::needs_scope,
     random::{Keyed, Random},
 };
 use crate::sync::{Arc, AtomicU64, Ordering};
-use papaya::HashMap;
-use seize::{Collector, Guard};
 use std::{
     hash::{BuildHasher, Hash, Hasher},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6},
@@ -158,7 +157,7 @@ impl Group {
 }
 
 pub(super) struct Demux<A: Address> {
-    sockets: HashMap<A::Key, Group, Keyed>,
+    sockets: Table<A::Key, Group, Keyed>,
     /// How many keys of each kind there are: a kind without any needs no probe.
     kinds: [AtomicU64; 3],
     /// Which of the sockets that share a key a peer's datagrams are for.
@@ -169,9 +168,9 @@ pub(super) struct Demux<A: Address> {
 
 impl<A: Address> Demux<A> {
     pub(super) fn new(random: &Random) -> Demux<A> {
-        // Batches of one: what a closed socket held is let go at once, not after thirty more.
-        let collector = Collector::new().batch_size(1);
-        let sockets = HashMap::builder().hasher(random.hasher()).collector(collector).build();
+        // Batches of one: what a closed socket held is let go at once.
+        let layout = Layout { shards: 4, readers: 16, batch: 1 };
+        let sockets = Table::new(random.hasher(), layout);
         let sharing = random.hasher();
         Demux { sockets, kinds: Default::default(), sharing, moves: AtomicU64::new(0) }
     }
@@ -188,13 +187,13 @@ impl<A: Address> Demux<A> {
 
     #[inline(always)] // three times in every packet's way
     fn probe<'g>(
-        &'g self,
+        &self,
         kind: usize,
         local: (A, u16),
         remote: (A, u16),
-        guard: &'g impl Guard,
+        reader: &'g Reader<'_, A::Key, Group, Keyed>,
     ) -> Option<&'g Group> {
-        if self.has(kind) { self.sockets.get(&A::key(local, remote), guard) } else { None }
+        if self.has(kind) { reader.get(&A::key(local, remote)) } else { None }
     }
 
     /// Hands the socket that hears `remote` at `local` to `found`: connected ones first, then those bound
@@ -206,14 +205,14 @@ impl<A: Address> Demux<A> {
         remote: (A, u16),
         found: impl FnOnce(&dyn UdpEndpoint) -> R,
     ) -> Option<R> {
-        let guard = self.sockets.guard();
+        let reader = self.sockets.read();
         let (nobody, any) = ((A::UNSPECIFIED, 0), (A::UNSPECIFIED, local.1));
         loop {
             let moves = self.moves.load(Ordering::Acquire);
             let group = self
-                .probe(CONNECTED, local, remote, &guard)
-                .or_else(|| self.probe(BOUND, local, nobody, &guard))
-                .or_else(|| self.probe(ANY, any, nobody, &guard));
+                .probe(CONNECTED, local, remote, &reader)
+                .or_else(|| self.probe(BOUND, local, nobody, &reader))
+                .or_else(|| self.probe(ANY, any, nobody, &reader));
             if let Some(group) = group {
                 let hash = || self.sharing.hash_one(A::key(local, remote));
                 return Some(found(group.one(hash)));
@@ -248,10 +247,10 @@ impl<A: Address> Demux<A> {
         remote: (A, u16),
         mut found: impl FnMut(&dyn UdpEndpoint),
     ) {
-        let guard = self.sockets.guard();
+        let reader = self.sockets.read();
         let (nobody, any) = ((A::UNSPECIFIED, 0), (A::UNSPECIFIED, local.1));
         let keys = [A::key(local, remote), A::key(local, nobody), A::key(any, nobody)];
-        let groups = keys.iter().filter_map(|key| self.sockets.get(key, &guard));
+        let groups = keys.iter().filter_map(|key| reader.get(key));
         for member in groups.flat_map(|group| group.older.iter().chain([&group.newest])) {
             found(&*member.endpoint);
         }
@@ -259,37 +258,33 @@ impl<A: Address> Demux<A> {
 
     /// Enters a socket. The caller holds the lock of the ports.
     pub(super) fn insert(&self, place: Place<A>, member: Member) {
-        let (key, guard) = (place.key(), self.sockets.guard());
-        let group = match self.sockets.get(&key, &guard) {
-            None => {
-                self.kinds[place.kind()].fetch_add(1, Ordering::Release);
-                Group::new(member, Vec::new())
-            }
-            Some(group) => {
-                let older = group.older.iter().chain([&group.newest]).cloned().collect();
-                Group::new(member, older)
-            }
-        };
-        self.sockets.insert(key, group, &guard);
+        self.sockets.change(place.key(), |group| {
+            let older = match group {
+                None => {
+                    self.kinds[place.kind()].fetch_add(1, Ordering::Release);
+                    Vec::new()
+                }
+                Some(group) => group.older.iter().chain([&group.newest]).cloned().collect(),
+            };
+            Change::Put(Group::new(member, older))
+        });
     }
 
     /// Takes a socket out. A packet in flight may still reach it a moment later. The caller holds the
     /// lock of the ports.
     fn remove(&self, place: Place<A>, id: u64) {
-        let (key, guard) = (place.key(), self.sockets.guard());
-        let Some(group) = self.sockets.get(&key, &guard) else { return };
-        let mut left: Vec<Member> = group.older.iter().chain([&group.newest]).cloned().collect();
-        left.retain(|member| member.id != id);
-        match left.pop() {
-            Some(newest) => {
-                self.sockets.insert(key, Group::new(newest, left), &guard);
+        let changed = self.sockets.change(place.key(), |group| {
+            let Some(group) = group else { return Change::Keep };
+            let mut left: Vec<Member> =
+                group.older.iter().chain([&group.newest]).cloned().collect();
+            left.retain(|member| member.id != id);
+            match left.pop() {
+                Some(newest) => Change::Put(Group::new(newest, left)),
+                None => Change::Remove,
             }
-            None => {
-                if self.sockets.remove(&key, &guard).is_some() {
-                    self.kinds[place.kind()].fetch_sub(1, Ordering::Release);
-                }
-            }
+        });
+        if changed == Some(Changed::Removed) {
+            self.kinds[place.kind()].fetch_sub(1, Ordering::Release);
         }
-        guard.flush();
     }
 }

@@ -13,7 +13,7 @@ fn watched() -> (Host, Arc<Context>) {
     let context = host.contexts().next().unwrap().clone();
     // The interrupt thread looks once and rests: of its own it does no more, as nothing comes.
     while !context.handoff.take_interrupt() {
-        thread::yield_now();
+        std::thread::yield_now();
     }
     (host, context)
 }
@@ -37,7 +37,7 @@ fn calm_down(context: &Context) {
             return;
         }
         before = now;
-        thread::yield_now();
+        std::thread::yield_now();
     }
     panic!("it never calmed down");
 }

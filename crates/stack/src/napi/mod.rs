@@ -8,12 +8,11 @@ use crate::{
     nic::{Interrupt, RxQueue},
     sync::{Arc, Mutex, MutexGuard, lock},
     sys,
-    thread::spawn,
+    thread::{Thread, spawn},
 };
 use std::{
     io,
     sync::{LazyLock, Weak},
-    thread,
     time::Duration,
 };
 
@@ -63,7 +62,7 @@ pub fn by_id(id: NapiId) -> Option<Arc<Context>> {
 #[derive(Debug)]
 pub struct Serving {
     context: Arc<Context>,
-    thread: Option<thread::JoinHandle<()>>,
+    thread: Option<Thread>,
     guard: Arc<Guard>,
 }
 
@@ -71,7 +70,7 @@ pub struct Serving {
 #[derive(Debug)]
 struct Guard {
     watchdog: Arc<Watchdog>,
-    thread: Option<thread::JoinHandle<()>>,
+    thread: Option<Thread>,
 }
 
 static ON_DUTY: Mutex<Weak<Guard>> = Mutex::new(Weak::new());
@@ -118,8 +117,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         self.watchdog.stop();
         if let Some(thread) = self.thread.take() {
-            // As for an interrupt thread below.
-            let _ = thread.join();
+            thread.join();
         }
     }
 }
@@ -177,7 +175,7 @@ impl Serving {
     }
 
     /// The interrupt thread, for its placement.
-    pub fn thread(&self) -> Option<&thread::JoinHandle<()>> {
+    pub fn thread(&self) -> Option<&Thread> {
         self.thread.as_ref()
     }
 }
@@ -188,8 +186,7 @@ impl Drop for Serving {
         self.context.disable();
         self.context.line.stop();
         if let Some(thread) = self.thread.take() {
-            // It cannot have panicked with anything to tell us; closing goes on.
-            let _ = thread.join();
+            thread.join();
         }
         self.guard.watchdog.forget(&self.context);
     }

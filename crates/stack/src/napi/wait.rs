@@ -1,20 +1,28 @@
 //! A thread that sleeps, and waking it. Every sleep of the stack (a receive, a poll, an epoll wait) is on
-//! the one [`Waiter`] of its thread: a word for the fast answer and an eventfd, so that a thread can wait
+//! a [`Waiter`] that is its thread's meanwhile: a word for the fast answer and an eventfd, so that a thread can wait
 //! for its own wake-up and for a NIC's interrupt in one call.
 //!
 //! No wake-up is lost: who waits first makes itself known (under the lock of what it waits for), then looks
 //! once more, then sleeps; [`wake`](Waiter::wake) in between turns the sleep into a return.
 
 use crate::{
+    pool::{Last, Lent, Pool},
     sync::{Arc, AtomicU32, AtomicU64, Mutex, Ordering, lock},
     sys::{self, drain, eventfd, signal},
     time::{self, Instant},
 };
 use std::{
-    cell::{Cell, RefCell},
+    any::Any,
+    cell::Cell,
+    convert::Infallible,
     io,
+    ops::Deref,
     os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd},
-    sync::atomic::AtomicI32,
+    ptr,
+    sync::{
+        OnceLock,
+        atomic::{AtomicI32, AtomicPtr},
+    },
     time::Duration,
 };
 
@@ -46,10 +54,34 @@ pub enum Wake {
     Interrupted,
 }
 
+/// What a thread has while it sleeps, and other threads before and after it.
+#[derive(Debug)]
+struct Bed {
+    waiter: Arc<Waiter>,
+    /// What else is needed to wake it, of who stands above.
+    above: Option<std::sync::Arc<dyn Any + Send + Sync>>,
+}
+
+/// There is one for each thread of those that have slept at once.
+static BEDS: Pool<Bed> = Pool::new();
+
+// None of these has a destructor.
 thread_local! {
-    static MINE: RefCell<Option<Arc<Waiter>>> = const { RefCell::new(None) };
+    static LAST: Last<Bed> = const { Cell::new(ptr::null()) };
+    /// The waiter the thread has now; null if it has none.
+    static MINE: AtomicPtr<Waiter> = const { AtomicPtr::new(ptr::null_mut()) };
     /// Its eventfd, below zero as long as there is none.
     static EVENT: AtomicI32 = const { AtomicI32::new(-1) };
+}
+
+/// The calling thread's waiter, until this is dropped.
+pub struct Mine(Lent<Bed>);
+
+static ON_FIRST: OnceLock<fn()> = OnceLock::new();
+
+/// Has `hook` called by each thread that is about to sleep in the stack for the first time. The first hook given stays.
+pub(crate) fn on_first_sleep(hook: fn()) {
+    let _ = ON_FIRST.set(hook);
 }
 
 impl Waiter {
@@ -57,48 +89,42 @@ impl Waiter {
         Ok(Waiter { state: AtomicU32::new(AWAKE), queued: AtomicU32::new(0), event: eventfd()? })
     }
 
-    /// The calling thread's own.
+    /// One for the calling thread, the one it had last if nobody else has it. Wake-ups for its wait before, or for
+    /// another thread's, may come late: a wait that finds nothing goes on.
     ///
     /// # Errors
     /// No descriptor is left (EMFILE, ENFILE).
-    pub fn of_this_thread() -> io::Result<Arc<Waiter>> {
-        MINE.with(|mine| {
-            if let Some(waiter) = &*mine.borrow() {
-                return Ok(waiter.clone());
-            }
-            let waiter = Arc::new(Waiter::new()?);
-            *mine.borrow_mut() = Some(waiter.clone());
-            EVENT.with(|event| event.store(waiter.event.as_raw_fd(), Ordering::SeqCst));
-            Ok(waiter)
-        })
+    pub fn of_this_thread() -> io::Result<Mine> {
+        let is_first = LAST.get().is_null();
+        let bed = BEDS.lend(&LAST, || Ok::<_, io::Error>(Bed::new(Waiter::new()?)))?;
+        MINE.with(|mine| mine.store(Arc::as_ptr(&bed.waiter).cast_mut(), Ordering::Relaxed));
+        // Before the thread looks whether it was called off: see `Caller::call_off`.
+        EVENT.with(|event| event.store(bed.waiter.event.as_raw_fd(), Ordering::SeqCst));
+        if is_first && let Some(hook) = ON_FIRST.get() {
+            hook();
+        }
+        Ok(Mine(bed))
     }
 
     /// Wakes the calling thread's own, if it has one: for a signal's handler.
     pub(crate) fn wake_this_thread() {
-        // Not looked at before it was made: to do so for the first time takes memory.
-        if EVENT.with(|event| event.load(Ordering::Relaxed)) >= 0 {
-            let wake = |waiter: &Option<Arc<Waiter>>| waiter.iter().for_each(|it| it.wake());
-            let _ = MINE.try_with(|mine| mine.try_borrow().map(|waiter| wake(&waiter)));
+        let mine = MINE.with(|mine| mine.load(Ordering::Relaxed));
+        // SAFETY: a waiter is never freed; but what is this thread's now is so while its handler runs.
+        if let Some(waiter) = unsafe { mine.as_ref() } {
+            waiter.wake();
         }
     }
 
     /// Where the eventfd of the calling thread's own stands, below zero as long as it has none; valid as long as the
     /// thread lives. To make it readable ends a sleep, for no reason.
     pub(crate) fn event_of_this_thread() -> *const AtomicI32 {
-        EVENT.with(std::ptr::from_ref)
+        EVENT.with(ptr::from_ref)
     }
 
-    /// In a child after fork(2): the calling thread's is its parent's, and is left behind.
-    pub(crate) fn forget_of_this_thread() {
-        // Not dropped: its descriptor is closed already, or another's by now.
-        EVENT.with(|event| event.store(-1, Ordering::Relaxed));
-        let _ = MINE.try_with(|mine| std::mem::forget(mine.borrow_mut().take()));
-    }
-
-    /// The calling thread needs none any more.
-    pub(crate) fn leave_this_thread() {
-        EVENT.with(|event| event.store(-1, Ordering::Relaxed));
-        let _ = MINE.try_with(|mine| drop(mine.borrow_mut().take()));
+    /// In a child after fork(2): waiters are its parent's, and are left behind. Their descriptors are closed already,
+    /// or another's by now.
+    pub(crate) fn forget_all() {
+        BEDS.forget(&LAST);
     }
 
     /// Starts a new wait: forgets wake-ups meant for earlier ones. Call it before making the waiter known
@@ -187,6 +213,44 @@ impl Waiter {
             .compare_exchange(ASLEEP, AWAKE, Ordering::AcqRel, Ordering::Acquire)
             .is_err();
         if woken { Wake::Woken } else { wake }
+    }
+}
+
+impl Bed {
+    fn new(waiter: Waiter) -> Bed {
+        Bed { waiter: Arc::new(waiter), above: None }
+    }
+}
+
+impl Mine {
+    /// What `make` has made of this waiter when it was asked for first.
+    pub(crate) fn above<T: Send + Sync + 'static>(
+        &mut self,
+        make: impl FnOnce(&Arc<Waiter>) -> T,
+    ) -> std::sync::Arc<T> {
+        let Bed { waiter, above } = &mut *self.0;
+        let known = above.clone().and_then(|above| above.downcast().ok());
+        known.unwrap_or_else(|| {
+            let new = std::sync::Arc::new(make(waiter));
+            *above = Some(new.clone());
+            new
+        })
+    }
+}
+
+impl Deref for Mine {
+    type Target = Arc<Waiter>;
+
+    #[inline]
+    fn deref(&self) -> &Arc<Waiter> {
+        &self.0.waiter
+    }
+}
+
+impl Drop for Mine {
+    fn drop(&mut self) {
+        EVENT.with(|event| event.store(-1, Ordering::Relaxed));
+        MINE.with(|mine| mine.store(ptr::null_mut(), Ordering::Relaxed));
     }
 }
 
@@ -367,16 +431,16 @@ impl Bedside {
 #[derive(Default)]
 pub struct WakeList {
     first: Option<Arc<Waiter>>,
-    more: Vec<Arc<Waiter>>,
+    more: Option<Lent<Vec<Arc<Waiter>>>>,
 }
 
-thread_local! {
-    /// The memory of one list, for the next one of this thread that needs some.
-    static SPARE: Cell<Vec<Arc<Waiter>>> = const { Cell::new(Vec::new()) };
-}
+/// The memory of lists.
+static LISTS: Pool<Vec<Arc<Waiter>>> = Pool::new();
+
+thread_local!(static LIST: Last<Vec<Arc<Waiter>>> = const { Cell::new(ptr::null()) });
 
 impl WakeList {
-    /// Adds a waiter. Allocates only for more than this thread has ever had to wake at once.
+    /// Adds a waiter. Allocates only for more than a thread has ever had to wake at once.
     #[inline]
     pub fn push(&mut self, waiter: Arc<Waiter>) {
         match &self.first {
@@ -387,11 +451,13 @@ impl WakeList {
 
     #[cold]
     fn push_more(&mut self, waiter: Arc<Waiter>) {
-        if self.more.capacity() == 0 {
-            // At the thread's end there is none.
-            self.more = SPARE.try_with(Cell::take).unwrap_or_default();
-        }
-        self.more.push(waiter);
+        let more = self.more.get_or_insert_with(|| {
+            let Ok(mut list) = LISTS.lend(&LIST, || Ok::<_, Infallible>(Vec::new()));
+            // Of who has not woken them.
+            list.clear();
+            list
+        });
+        more.push(waiter);
     }
 
     /// Wakes them all.
@@ -399,16 +465,14 @@ impl WakeList {
     pub fn wake_all(&mut self) {
         if let Some(first) = self.first.take() {
             first.wake();
-            if self.more.capacity() > 0 {
-                self.wake_more();
+            if let Some(more) = self.more.take() {
+                wake(more);
             }
         }
     }
+}
 
-    #[cold]
-    fn wake_more(&mut self) {
-        self.more.drain(..).for_each(|waiter| waiter.wake());
-        let more = std::mem::take(&mut self.more);
-        let _ = SPARE.try_with(|spare| spare.set(more));
-    }
+#[cold]
+fn wake(mut waiters: Lent<Vec<Arc<Waiter>>>) {
+    waiters.drain(..).for_each(|waiter| waiter.wake());
 }

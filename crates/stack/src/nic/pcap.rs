@@ -21,7 +21,6 @@ use std::{
         Arc, Condvar,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    thread::JoinHandle,
     time::{Duration, SystemTime},
 };
 
@@ -176,7 +175,7 @@ impl TxQueue for Tx {
 /// The capture, held by the NIC and every half of a queue; the last to go completes the file.
 struct Recorder {
     shared: Arc<Shared>,
-    writer: Option<JoinHandle<()>>,
+    writer: Option<thread::Thread>,
 }
 
 impl Drop for Recorder {
@@ -188,8 +187,7 @@ impl Drop for Recorder {
         drop(buffer);
         self.shared.work.notify_one();
         if let Some(writer) = self.writer.take() {
-            // Nothing to be done here if the writer panicked: its message is out.
-            let _ = writer.join();
+            writer.join();
         }
     }
 }

@@ -8,16 +8,12 @@ use super::{
 };
 use crate::{
     napi::{self, BUSY_POLL_BUDGET, Context, NapiId, Outside, Poller, Waiter, Wake, WakeList},
+    pool::{Last, Pool},
     signal,
     spin::Turn,
     time,
 };
-use std::{
-    cell::{Cell, RefCell},
-    io,
-    sync::Arc,
-    time::Duration,
-};
+use std::{cell::Cell, convert::Infallible, io, ptr, sync::Arc, time::Duration};
 
 /// One socket to wait for.
 #[derive(Debug)]
@@ -58,26 +54,6 @@ impl Entry for PollFd<'_> {
 
 /// Wakes the polling thread.
 struct Alarm(Arc<Waiter>);
-
-impl Alarm {
-    /// The calling thread's own, made once.
-    fn of_this_thread(waiter: &Arc<Waiter>) -> Arc<dyn Watch> {
-        MINE.with(|mine| match &mut *mine.borrow_mut() {
-            Some((of, alarm)) if Arc::ptr_eq(of, waiter) => alarm.clone(),
-            other => {
-                let alarm: Arc<dyn Watch> = Arc::new(Alarm(waiter.clone()));
-                other.insert((waiter.clone(), alarm)).1.clone()
-            }
-        })
-    }
-}
-
-/// A waiter, and what wakes it.
-type OfWaiter = (Arc<Waiter>, Arc<dyn Watch>);
-
-thread_local! {
-    static MINE: RefCell<Option<OfWaiter>> = const { RefCell::new(None) };
-}
 
 impl Watch for Alarm {
     fn notify(&self, _events: Events, _napi: Option<NapiId>, wake: &mut WakeList) -> bool {
@@ -126,15 +102,17 @@ pub fn poll_beside<E: Entry>(
     if ready > 0 {
         return Ok(ready);
     }
-    // The memory of one wait serves the next.
-    thread_local!(static CONTEXTS: Cell<Vec<Arc<Context>>> = const { Cell::new(Vec::new()) });
-    let mut contexts = CONTEXTS.take();
+    let Ok(mut contexts) = CONTEXTS.lend(&LAST, || Ok::<_, Infallible>(Vec::new()));
     learn(fds, &mut contexts);
     let result = wait(fds, micros, timeout, &contexts, beside);
     contexts.clear();
-    CONTEXTS.set(contexts);
     result
 }
+
+/// The memory of one wait serves the next.
+static CONTEXTS: Pool<Vec<Arc<Context>>> = Pool::new();
+
+thread_local!(static LAST: Last<Vec<Arc<Context>>> = const { Cell::new(ptr::null()) });
 
 /// Busy polls, then sleeps.
 fn wait<E: Entry>(
@@ -172,8 +150,8 @@ fn wait<E: Entry>(
     if at_once {
         return Ok(0);
     }
-    let waiter = Waiter::of_this_thread()?;
-    let alarm = Alarm::of_this_thread(&waiter);
+    let mut waiter = Waiter::of_this_thread()?;
+    let alarm: Arc<dyn Watch> = waiter.above(|waiter| Alarm(waiter.clone()));
     for fd in &*fds {
         fd.source().watch(alarm.clone());
     }

@@ -5,8 +5,11 @@
 //! next one is at hand, warm in the cache and without a lock; a thread that fills what another drains trades
 //! with it through a depot, eight at a time.
 
-use crate::sync::{AtomicU64, Mutex, Ordering};
-use std::cell::RefCell;
+use crate::{
+    pool::{Last, Lent, Pool},
+    sync::{AtomicU64, Mutex, Ordering},
+};
+use std::{cell::Cell, convert::Infallible, ptr};
 
 /// Bytes in a chunk: four full segments and more, so that few of them lie across two chunks.
 pub(super) const CHUNK: usize = 8192;
@@ -80,11 +83,7 @@ impl Memory {
         if used >= self.pressure_at() && !self.pressure() {
             self.pressed.store(1, Ordering::Relaxed);
         }
-        SPARE
-            .try_with(|spare| spare.try_borrow_mut().ok()?.take())
-            .ok()
-            .flatten()
-            .unwrap_or_else(new)
+        spares().take().unwrap_or_else(new)
     }
 
     /// Gives a chunk back.
@@ -94,8 +93,7 @@ impl Memory {
         if used < self.relief_at() && self.pressure() {
             self.pressed.store(0, Ordering::Relaxed);
         }
-        // A thread that is ending has no spares any more: then it is simply freed.
-        let _ = SPARE.try_with(|spare| spare.try_borrow_mut().map(|mut spare| spare.give(chunk)));
+        spares().give(chunk);
     }
 }
 
@@ -103,8 +101,15 @@ fn new() -> Box<Chunk> {
     Box::new([0; CHUNK])
 }
 
-thread_local! {
-    static SPARE: RefCell<Spare> = const { RefCell::new(Spare(Vec::new())) };
+/// What threads have at hand; that of one that has ended is another's.
+static AT_HAND: Pool<Spare> = Pool::new();
+
+thread_local!(static LAST: Last<Spare> = const { Cell::new(ptr::null()) });
+
+#[inline]
+fn spares() -> Lent<Spare> {
+    let Ok(spares) = AT_HAND.lend(&LAST, || Ok::<_, Infallible>(Spare(Vec::new())));
+    spares
 }
 
 /// For those who fill on one thread and drain on another.

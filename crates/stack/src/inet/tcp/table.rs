@@ -3,8 +3,10 @@
 //! their size. Writers of the second hold the lock of the claims.
 
 use super::{flow::Core, listener::Listener, request::Pending, time_wait::Resting, tuple::Tuple};
-use crate::inet::random::Keyed;
-use papaya::{Guard, HashMap, Operation};
+use crate::inet::{
+    hash::{Change, Changed, Layout, Table as Hash},
+    random::Keyed,
+};
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     sync::Arc,
@@ -38,51 +40,50 @@ type Place = (IpAddr, u16);
 struct Group(Vec<Arc<Listener>>);
 
 pub(super) struct Table {
-    entries: HashMap<Tuple, Entry, Keyed>,
-    listeners: HashMap<Place, Group, Keyed>,
+    entries: Hash<Tuple, Entry, Keyed>,
+    listeners: Hash<Place, Group, Keyed>,
 }
 
 impl Table {
     pub(super) fn new(hasher: Keyed) -> Table {
         Table {
-            entries: HashMap::builder().hasher(hasher).build(),
+            entries: Hash::new(hasher, Layout { shards: 16, readers: 16, batch: 16 }),
             // What a closed listener held is let go at once, not after more have closed.
-            listeners: HashMap::builder()
-                .hasher(hasher)
-                .collector(seize::Collector::new().batch_size(1))
-                .build(),
+            listeners: Hash::new(hasher, Layout { shards: 1, readers: 16, batch: 1 }),
         }
     }
 
     /// Hands the connection between these ends to `found`.
     #[inline]
     pub(super) fn find<R>(&self, tuple: &Tuple, found: impl FnOnce(&Entry) -> R) -> Option<R> {
-        let guard = self.entries.guard();
-        self.entries.get(tuple, &guard).map(found)
+        self.entries.read().get(tuple).map(found)
     }
 
     /// Enters a connection; false if there is one already.
     pub(super) fn insert(&self, tuple: Tuple, entry: Entry) -> bool {
-        let guard = self.entries.guard();
-        self.entries.try_insert(tuple, entry, &guard).is_ok()
+        let change = |found: Option<&Entry>| match found {
+            None => Change::Put(entry),
+            Some(_) => Change::Keep,
+        };
+        self.entries.change(tuple, change).is_some()
     }
 
     /// Puts `new` in the place of `old`; false if that was not there any more.
     pub(super) fn replace(&self, tuple: Tuple, old: &Entry, new: Entry) -> bool {
-        let guard = self.entries.guard();
-        let change = |found: Option<(&Tuple, &Entry)>| match found {
-            Some((_, entry)) if entry.is(old) => Operation::Insert(new.clone()),
-            _ => Operation::Abort(()),
+        let change = |found: Option<&Entry>| match found {
+            Some(entry) if entry.is(old) => Change::Put(new),
+            _ => Change::Keep,
         };
-        let done = self.entries.compute(tuple, change, &guard);
-        matches!(done, papaya::Compute::Inserted(..) | papaya::Compute::Updated { .. })
+        self.entries.change(tuple, change).is_some()
     }
 
     /// Takes `old` out; false if it was not there any more.
     pub(super) fn remove(&self, tuple: &Tuple, old: &Entry) -> bool {
-        let guard = self.entries.guard();
-        let removed = self.entries.remove_if(tuple, |_, entry| entry.is(old), &guard);
-        matches!(removed, Ok(Some(_)))
+        let change = |found: Option<&Entry>| match found {
+            Some(entry) if entry.is(old) => Change::Remove,
+            _ => Change::Keep,
+        };
+        self.entries.change(*tuple, change) == Some(Changed::Removed)
     }
 
     /// How many connections there are.
@@ -92,8 +93,9 @@ impl Table {
 
     /// All of them, as they are.
     pub(super) fn all(&self) -> Vec<(Tuple, Entry)> {
-        let guard = self.entries.guard();
-        self.entries.iter(&guard).map(|(tuple, entry)| (*tuple, entry.clone())).collect()
+        let mut all = Vec::with_capacity(self.len());
+        self.entries.read().each(|tuple, entry| all.push((*tuple, entry.clone())));
+        all
     }
 
     /// The listener a new connection at `tuple.local` goes to: those at the address itself before those at any,
@@ -104,37 +106,33 @@ impl Table {
             IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         };
-        let guard = self.listeners.guard();
-        let group = self
-            .listeners
-            .get(&(local.ip(), local.port()), &guard)
-            .or_else(|| self.listeners.get(&(any, local.port()), &guard))?;
+        let reader = self.listeners.read();
+        let group =
+            reader.get(&(local.ip(), local.port())).or_else(|| reader.get(&(any, local.port())))?;
         group.pick(pick).cloned()
     }
 
     /// Enters a listener. The caller holds the lock of the claims.
     pub(super) fn listen(&self, listener: &Arc<Listener>) {
-        let guard = self.listeners.guard();
         for place in listener.places() {
-            let mut group = self.listeners.get(&place, &guard).map_or(Vec::new(), |g| g.0.clone());
-            group.push(listener.clone());
-            self.listeners.insert(place, Group(group), &guard);
+            self.listeners.change(place, |group| {
+                let mut group = group.map_or(Vec::new(), |group| group.0.clone());
+                group.push(listener.clone());
+                Change::Put(Group(group))
+            });
         }
     }
 
     /// Takes a listener out. The caller holds the lock of the claims.
     pub(super) fn unlisten(&self, listener: &Arc<Listener>) {
-        let guard = self.listeners.guard();
         for place in listener.places() {
-            let Some(group) = self.listeners.get(&place, &guard) else { continue };
-            let mut left = group.0.clone();
-            left.retain(|other| !Arc::ptr_eq(other, listener));
-            match left.is_empty() {
-                true => _ = self.listeners.remove(&place, &guard),
-                false => _ = self.listeners.insert(place, Group(left), &guard),
-            }
+            self.listeners.change(place, |group| {
+                let Some(group) = group else { return Change::Keep };
+                let mut left = group.0.clone();
+                left.retain(|other| !Arc::ptr_eq(other, listener));
+                if left.is_empty() { Change::Remove } else { Change::Put(Group(left)) }
+            });
         }
-        guard.flush();
     }
 }
 
