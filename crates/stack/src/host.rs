@@ -338,6 +338,9 @@ impl Upper for Input {
     #[inline]
     fn end_of_pass(&self, pass: &mut Pass<'_>) {
         self.inet.end_of_pass(pass);
+        if std::mem::take(&mut pass.unrung) {
+            self.interface.ring(self.queue);
+        }
     }
 
     fn tick(&self, pass: &mut Pass<'_>) -> Option<Instant> {

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     napi::{Counter, NapiId},
     nic::{self, RingFull, TxQueue},
-    sync::{Arc, Mutex, MutexGuard, lock},
+    sync::{Arc, AtomicU64, Mutex, MutexGuard, Ordering, lock},
     time::Instant,
     wire::{EtherType, MacAddr, ethernet},
 };
@@ -57,6 +57,23 @@ pub trait KernelTables: Send + Sync {
     fn resolve(&self, address: IpAddr);
     /// Tells the kernel that the neighbour hears us.
     fn confirm(&self, address: IpAddr);
+    /// Where the interface's address on the link stands, which an administrator may change: its octets, in the order
+    /// of the wire, are the lower ones.
+    fn link_address(&self) -> Option<Arc<AtomicU64>> {
+        None
+    }
+}
+
+/// A link address in one word.
+pub(super) fn mac_word(mac: MacAddr) -> u64 {
+    let [a, b, c, d, e, f] = mac.0;
+    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
+}
+
+#[inline]
+fn mac_of(word: u64) -> MacAddr {
+    let [_, _, mac @ ..] = word.to_be_bytes();
+    MacAddr(mac)
 }
 
 /// Whose an interface's addresses are.
@@ -72,6 +89,7 @@ pub enum Addressing {
 /// One interface.
 pub struct Interface {
     info: nic::Info,
+    mac: Arc<AtomicU64>,
     scope: u32,
     kernel: Option<Arc<dyn KernelTables>>,
     own: Box<[Ipv4Cidr]>,
@@ -139,6 +157,12 @@ impl Transmit<'_> {
     #[inline]
     pub(super) fn doorbell(&mut self) {
         self.tx.flush();
+        self.rung = true;
+    }
+
+    /// The doorbell rings later for what has come to the ring.
+    #[inline]
+    pub(super) fn ring_later(&mut self) {
         self.rung = true;
     }
 
@@ -210,7 +234,19 @@ impl Interface {
         }
         let own6 = own6.into_iter().map(|(address, prefix)| Own6::new(address, prefix)).collect();
         let scope = info.ifindex.unwrap_or(number);
-        Interface { info, scope, kernel, own, hears, own6, queues, neighbours: Mutex::default() }
+        let told = kernel.as_ref().and_then(|tables| tables.link_address());
+        let mac = told.unwrap_or_else(|| Arc::new(AtomicU64::new(mac_word(info.mac))));
+        Interface {
+            info,
+            mac,
+            scope,
+            kernel,
+            own,
+            hears,
+            own6,
+            queues,
+            neighbours: Mutex::default(),
+        }
     }
 
     /// The number by which link-local addresses name it, as `sin6_scope_id` does: the kernel's where it shares
@@ -343,6 +379,18 @@ impl Interface {
         Transmit { tx: lock(&sent.tx), sent, rung: false }
     }
 
+    /// Rings the doorbell of transmit queue `queue`.
+    #[cold]
+    pub(crate) fn ring(&self, queue: u32) {
+        self.transmit(queue).doorbell();
+    }
+
+    /// Our address on the link, as it is now.
+    #[inline]
+    pub(super) fn mac(&self) -> MacAddr {
+        mac_of(self.mac.load(Ordering::Relaxed))
+    }
+
     /// Sends one frame: an Ethernet header before `len` bytes of packet that `fill` writes.
     pub(super) fn transmit_frame(
         &self,
@@ -362,7 +410,7 @@ impl Interface {
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> Result<(), RingFull> {
         push(tx, ethernet::HEADER_LEN + len, false, &mut |frame| {
-            if let Ok(mut frame) = ethernet::Frame::init(frame, to, self.info.mac, ethertype) {
+            if let Ok(mut frame) = ethernet::Frame::init(frame, to, self.mac(), ethertype) {
                 fill(frame.payload_mut());
             }
         })

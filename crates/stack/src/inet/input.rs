@@ -12,7 +12,7 @@ use super::{
 use crate::{
     napi::Pass,
     nic::{self, Checksum},
-    wire::{self, EtherType, Protocol, checksum::Sum, ethernet, ipv4},
+    wire::{self, EtherType, MacAddr, Protocol, checksum::Sum, ethernet, ipv4},
 };
 use std::{net::Ipv4Addr, ops::Deref};
 
@@ -22,6 +22,8 @@ pub(super) struct Arrival<'a> {
     /// `None`: from ourselves.
     pub(super) iface: Option<&'a Interface>,
     pub(super) queue: u32,
+    /// Who sent its frame.
+    pub(super) from: MacAddr,
     /// Its frame was for us alone.
     pub(super) to_one: bool,
     pub(super) checksum: Checksum,
@@ -152,7 +154,7 @@ impl Inet {
             return self.counters.add(Count::LinkInTruncated);
         };
         let to = ethernet.dst();
-        let to_one = to == iface.info().mac;
+        let to_one = to == iface.mac();
         if !to_one && !to.is_multicast() {
             return self.counters.add(Count::LinkInOtherHost);
         }
@@ -167,7 +169,8 @@ impl Inet {
         if inner.offset > ethernet::HEADER_LEN && inner.tags().any(|tag| tag.vid() != 0) {
             return self.counters.add(Count::LinkInVlan);
         }
-        let arrival = Arrival { iface: Some(iface), queue, to_one, checksum: frame.checksum };
+        let (from, checksum) = (ethernet.src(), frame.checksum);
+        let arrival = Arrival { iface: Some(iface), queue, from, to_one, checksum };
         match inner.ethertype {
             EtherType::IPV4 => self.ipv4_input(&arrival, inner.payload, pass),
             EtherType::IPV6 => self.ipv6_frame_input(&arrival, ethernet, inner.payload, pass),
@@ -179,7 +182,9 @@ impl Inet {
     /// Takes in an IP packet we have sent to ourselves.
     pub(super) fn local_input(&self, packet: &[u8], pass: &mut Pass) {
         // It never left memory: nothing can have changed it.
-        let arrival = Arrival { iface: None, queue: 0, to_one: true, checksum: Checksum::Partial };
+        let from = MacAddr::BROADCAST;
+        let checksum = Checksum::Partial;
+        let arrival = Arrival { iface: None, queue: 0, from, to_one: true, checksum };
         match ethertype(packet) {
             EtherType::IPV6 => self.ipv6_input(&arrival, packet, pass),
             _ => self.ipv4_input(&arrival, packet, pass),

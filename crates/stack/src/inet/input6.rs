@@ -98,7 +98,7 @@ impl Inet {
             return self.counters.add(Count::LinkInUnknownProtos);
         }
         // A question of our own to everybody, come back, is no sign that somebody else has our address.
-        if arrival.to_one || frame.src() != iface.info().mac {
+        if arrival.to_one || frame.src() != iface.mac() {
             self.ipv6_input(arrival, bytes, pass);
         }
     }

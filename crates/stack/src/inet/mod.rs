@@ -72,6 +72,7 @@ use std::{
 };
 
 mod arp;
+mod back;
 mod binding;
 mod cidr;
 mod counters;

@@ -198,7 +198,7 @@ impl Inet {
         path.partial = iface.info().tx_checksum;
         match resolved {
             Resolved::To(mac, version) => {
-                path.to(mac, iface.info().mac);
+                path.to(mac, iface.mac());
                 path.neighbour = version;
             }
             Resolved::Unknown(version) => path.neighbour = version,

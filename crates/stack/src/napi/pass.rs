@@ -62,6 +62,8 @@ pub struct Pass<'a> {
     pub batched: bool,
     /// What the floor above has put off; its own business.
     pub later: Option<Arc<dyn Any + Send + Sync>>,
+    /// Frames lie on the transmit ring beside the queue, whose doorbell has not rung; so [`batched`](Pass::batched).
+    pub unrung: bool,
 }
 
 impl Pass<'_> {
@@ -77,6 +79,7 @@ impl Pass<'_> {
             wake: WakeList::default(),
             batched: false,
             later: None,
+            unrung: false,
         }
     }
 }

@@ -14,7 +14,7 @@ mod tables;
 pub(crate) use receive::{Received, recv_with_destination};
 
 use self::tables::{Change, Neighbour, Tables};
-use super::iface::{Hop, KernelTables};
+use super::iface::{Hop, KernelTables, mac_word};
 use crate::{
     nic::xdp::netlink::{Announcements, Request, Socket},
     sync::{self, Arc, AtomicU64, Mutex, Ordering},
@@ -79,6 +79,8 @@ pub struct KernelView {
     tables: Mutex<Tables>,
     routes: Mutex<route::Cache>,
     generation: AtomicU64,
+    /// The interface's address on the link; 0 if it has none.
+    mac: Arc<AtomicU64>,
     /// Announcements were lost, and not everything has been copied since.
     stale: AtomicBool,
 }
@@ -110,6 +112,7 @@ impl KernelView {
             tables: Mutex::new(Tables::default()),
             routes: Mutex::new(route::Cache::default()),
             generation: AtomicU64::new(1),
+            mac: Arc::default(),
             stale: AtomicBool::new(false),
         };
         view.dump()?;
@@ -149,6 +152,9 @@ impl KernelView {
     }
 
     fn bump(&self) {
+        // Before the generation: who finds a way anew finds it from the new address.
+        let mac = sync::lock(&self.tables).mac;
+        self.mac.store(mac.map_or(0, mac_word), Ordering::Relaxed);
         self.generation.fetch_add(1, Ordering::Release);
     }
 
@@ -316,6 +322,10 @@ impl KernelTables for KernelView {
 
     fn confirm(&self, address: IpAddr) {
         KernelView::confirm(self, address);
+    }
+
+    fn link_address(&self) -> Option<Arc<AtomicU64>> {
+        (self.mac.load(Ordering::Relaxed) != 0).then(|| self.mac.clone())
     }
 }
 

@@ -25,7 +25,7 @@ const RTN_MULTICAST: u8 = 5;
 const RTMSG: usize = 12;
 const RTMSG_TYPE: usize = 7;
 
-/// Answers kept. A host that talks to more destinations, or from more addresses, asks again: a few microseconds
+/// Answers kept, and as many older ones. A host that talks to more destinations, or from more addresses, asks again: a few microseconds
 /// each.
 const KEPT: usize = 1024;
 
@@ -34,19 +34,33 @@ pub(super) type Ends = (IpAddr, Option<IpAddr>);
 
 /// Answers, each with the generation it was asked in.
 #[derive(Default)]
-pub(super) struct Cache(HashMap<Ends, (u64, Option<Hop>)>);
+pub(super) struct Cache {
+    young: Answers,
+    /// Those from before there were [`KEPT`] young ones. One that is used is young again: many questions that come once
+    /// drive out each other.
+    old: Answers,
+}
+
+type Answers = HashMap<Ends, (u64, Option<Hop>)>;
 
 impl Cache {
     /// What is known: outer `None` if nothing.
-    pub(super) fn get(&self, ends: Ends, generation: u64) -> Option<Option<Hop>> {
-        self.0.get(&ends).filter(|(asked, _)| *asked == generation).map(|(_, hop)| *hop)
+    pub(super) fn get(&mut self, ends: Ends, generation: u64) -> Option<Option<Hop>> {
+        let is_good = |(asked, _): &&(u64, Option<Hop>)| *asked == generation;
+        if let Some((_, hop)) = self.young.get(&ends).filter(is_good) {
+            return Some(*hop);
+        }
+        let hop = self.old.get(&ends).filter(is_good).map(|(_, hop)| *hop)?;
+        self.insert(ends, generation, hop);
+        Some(hop)
     }
 
     pub(super) fn insert(&mut self, ends: Ends, generation: u64, hop: Option<Hop>) {
-        if self.0.len() >= KEPT {
-            self.0.clear();
+        if self.young.len() >= KEPT {
+            std::mem::swap(&mut self.young, &mut self.old);
+            self.young.clear();
         }
-        self.0.insert(ends, (generation, hop));
+        self.young.insert(ends, (generation, hop));
     }
 }
 
@@ -138,6 +152,19 @@ mod tests {
         assert_eq!(asked(None), [header(0), to.clone()].concat());
         let from = attribute(RTA_SRC, [10, 2, 0, 2]);
         assert_eq!(asked(Some(SRC)), [header(32), to, from].concat());
+    }
+
+    #[test]
+    fn what_is_used_outlives_questions_that_come_once() {
+        let mut cache = Cache::default();
+        let hop = Some(Hop { next_hop: DST, source: SRC, mtu: None });
+        cache.insert((DST, None), 1, hop);
+        for n in 0..20 * KEPT as u32 {
+            let once = IpAddr::V4(std::net::Ipv4Addr::from_bits(n));
+            cache.insert((once, Some(SRC)), 1, hop);
+            assert_eq!(cache.get((DST, None), 1), Some(hop), "after {n}");
+        }
+        assert!(cache.young.len() + cache.old.len() <= 2 * KEPT);
     }
 
     #[test]

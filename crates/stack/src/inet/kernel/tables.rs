@@ -30,6 +30,7 @@ const RTM_NEWNEXTHOP: u16 = 104;
 const RTM_DELNEXTHOP: u16 = 105;
 
 // linux/if_link.h, linux/if_addr.h, linux/neighbour.h
+const IFLA_ADDRESS: u16 = 1;
 const IFLA_MTU: u16 = 4;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
@@ -141,6 +142,8 @@ impl Neighbour {
 pub(super) struct Tables {
     /// The largest IP packet, bytes.
     pub(super) mtu: u32,
+    /// The interface's address on the link, if it is one of Ethernet.
+    pub(super) mac: Option<MacAddr>,
     flags: u32,
     pub(super) addresses: Vec<Address>,
     pub(super) neighbours: Neighbours,
@@ -219,9 +222,13 @@ impl Tables {
             .find(|(kind, _)| *kind == IFLA_MTU)
             .and_then(|(_, value)| u32_at(value, 0))
             .unwrap_or(self.mtu);
-        let before = (self.mtu, self.flags);
-        (self.mtu, self.flags) = (mtu, flags);
-        if before == (mtu, flags) { Change::None } else { Change::Paths }
+        let mac = message
+            .attributes(IFINFO)
+            .find(|(kind, _)| *kind == IFLA_ADDRESS)
+            .map_or(self.mac, |(_, value)| value.try_into().ok().map(MacAddr));
+        let before = (self.mtu, self.mac, self.flags);
+        (self.mtu, self.mac, self.flags) = (mtu, mac, flags);
+        if before == (mtu, mac, flags) { Change::None } else { Change::Paths }
     }
 
     /// Another interface's addresses matter too: they come and go with routes.

@@ -99,7 +99,7 @@ impl Inet {
         let start = Start {
             iss: after.unwrap_or_else(|| self.tcp.secrets.isn(&tuple, pass.now)),
             ts_offset: self.tcp.secrets.timestamp_offset(&tuple),
-            mss: mss(&path),
+            mss: mss(path.most()),
         };
         let connection = Connection::connect(&self.tcp.shared, &options.tcp, start, pass.now);
         // The answer to the SYN most likely comes back beside it.

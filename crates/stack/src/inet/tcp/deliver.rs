@@ -160,9 +160,9 @@ impl Inet {
         if segment.flags.has(Flags::RST) || self.tcp_is_taking_over(pass.now) {
             return;
         }
-        let ends = (tuple.local(), tuple.remote());
-        if let Ok(path) = self.tcp_path(ends, arrival.queue, PathOptions::default(), pass.now) {
-            self.tcp_send_bare(&path, tuple, refusal(segment), pass.now);
+        let options = PathOptions::default();
+        if let Ok(way) = self.tcp_answer_way(tuple, arrival, options, pass.now) {
+            self.tcp_answer(&way, tuple, refusal(segment), pass);
         }
     }
 }

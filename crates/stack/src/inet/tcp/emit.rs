@@ -7,9 +7,13 @@ use super::{
     tuple::Tuple,
 };
 use crate::{
-    inet::{Count, Inet, Path, SendError, segments::Run},
+    inet::{
+        Count, Inet, Path, PathOptions, SendError, back::Back, input::Arrival, segments::Run,
+        template::Room,
+    },
+    napi::Pass,
     time::Instant,
-    wire::checksum::Sum,
+    wire::{Protocol, checksum::Sum},
 };
 
 /// Where in a header the checksum is.
@@ -23,23 +27,42 @@ const ECN_CAPABLE: u8 = 2;
 pub(super) fn push(run: &mut Run<'_>, tuple: &Tuple, out: &Outgoing<'_>) -> Result<(), SendError> {
     let len = parse::header_len(&out.segment.options) + out.payload.len();
     let ecn = if out.ecn_capable { ECN_CAPABLE } else { 0 };
-    run.push(len, ecn, |room| {
-        let ports = (tuple.local_port(), tuple.remote_port());
-        let Ok(mut to) = parse::lay(room.bytes, ports, &out.segment) else { return };
-        for piece in out.payload.clone() {
-            let Some((here, rest)) = to.split_at_mut_checked(piece.len()) else { return };
-            here.copy_from_slice(piece);
-            to = rest;
-        }
-        let checksum = room.checksum(|| Sum::of(room.bytes));
-        if let Some(field) = room.bytes.get_mut(CHECKSUM..CHECKSUM + 2) {
-            field.copy_from_slice(&checksum.to_be_bytes());
-        }
-    })?;
+    run.push(len, ecn, |room| lay(room, tuple, out))?;
     if out.last {
         run.doorbell();
     }
     Ok(())
+}
+
+#[inline(always)]
+fn lay(room: Room<'_>, tuple: &Tuple, out: &Outgoing<'_>) {
+    let ports = (tuple.local_port(), tuple.remote_port());
+    let Ok(mut to) = parse::lay(room.bytes, ports, &out.segment) else { return };
+    for piece in out.payload.clone() {
+        let Some((here, rest)) = to.split_at_mut_checked(piece.len()) else { return };
+        here.copy_from_slice(piece);
+        to = rest;
+    }
+    let checksum = room.checksum(|| Sum::of(room.bytes));
+    if let Some(field) = room.bytes.get_mut(CHECKSUM..CHECKSUM + 2) {
+        field.copy_from_slice(&checksum.to_be_bytes());
+    }
+}
+
+/// How an answer goes for which nothing is kept.
+pub(super) enum Answer<'a> {
+    Back(Back<'a>),
+    Over(Path),
+}
+
+impl Answer<'_> {
+    /// The most bytes of header and data in one of its segments.
+    pub(super) fn most(&self) -> usize {
+        match self {
+            Answer::Back(back) => back.most(),
+            Answer::Over(path) => path.most(),
+        }
+    }
 }
 
 impl From<Segment<'static>> for Outgoing<'_> {
@@ -49,6 +72,41 @@ impl From<Segment<'static>> for Outgoing<'_> {
 }
 
 impl Inet {
+    /// The way of answers to a segment for which nothing is kept: back as it came, if that can be said.
+    pub(super) fn tcp_answer_way<'a>(
+        &self,
+        tuple: &Tuple,
+        arrival: &Arrival<'a>,
+        options: PathOptions,
+        now: Instant,
+    ) -> Result<Answer<'a>, SendError> {
+        let ends = (tuple.local(), tuple.remote());
+        match self.way_back(arrival, Protocol::TCP, ends, options) {
+            Some(back) => Ok(Answer::Back(back)),
+            None => self.tcp_path(ends, arrival.queue, options, now).map(Answer::Over),
+        }
+    }
+
+    /// Sends a segment without data. Nobody misses it if it cannot go.
+    pub(super) fn tcp_answer(
+        &self,
+        way: &Answer<'_>,
+        tuple: &Tuple,
+        segment: impl Into<Outgoing<'static>>,
+        pass: &mut Pass<'_>,
+    ) {
+        let back = match way {
+            Answer::Back(back) => back,
+            Answer::Over(path) => return self.tcp_send_bare(path, tuple, segment, pass.now),
+        };
+        let out = segment.into();
+        if out.segment.flags.has(Flags::RST) {
+            self.tcp_count(Count::TcpOutRsts);
+        }
+        let len = parse::header_len(&out.segment.options);
+        let _ = back.send_segment(len, |room| lay(room, tuple, &out), pass);
+    }
+
     /// Sends a segment without data over `path`. Nobody misses it if it cannot go.
     pub(super) fn tcp_send_bare(
         &self,

@@ -409,7 +409,7 @@ impl State {
     /// `tcp_current_mss`).
     pub(super) fn fit_path(&mut self, now: Instant) {
         if let Some(path) = &self.path {
-            self.connection.path_mss(mss(path), now);
+            self.connection.path_mss(mss(path.most()), now);
         }
     }
 
@@ -503,9 +503,9 @@ impl State {
 }
 
 /// The largest segment a path takes, bytes of data without options.
-pub(super) fn mss(path: &Path) -> u16 {
+pub(super) fn mss(most: usize) -> u16 {
     const HEADER: usize = crate::wire::tcp::HEADER_LEN;
-    u16::try_from(path.most().saturating_sub(HEADER)).unwrap_or(u16::MAX)
+    u16::try_from(most.saturating_sub(HEADER)).unwrap_or(u16::MAX)
 }
 
 impl Inet {

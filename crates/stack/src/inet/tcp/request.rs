@@ -66,6 +66,9 @@ impl Inet {
             self.tcp_count(Count::TcpExtListenOverflows);
             return self.tcp_count(Count::TcpExtListenDrops);
         }
+        if full {
+            return self.tcp_cookie(listener, tuple, syn, arrival, pass);
+        }
         let ends = (tuple.local(), tuple.remote());
         let (options, path_options) = listener.options();
         let Ok(path) = self.tcp_path(ends, arrival.queue, path_options, pass.now) else {
@@ -74,16 +77,9 @@ impl Inet {
         let start = Start {
             iss: after.map_or_else(|| self.tcp.secrets.isn(&tuple, pass.now), |(_, iss)| iss),
             ts_offset: self.tcp.secrets.timestamp_offset(&tuple),
-            mss: mss(&path),
+            mss: mss(path.most()),
         };
         let mut request = Request::new(&self.tcp.shared, &options, syn, start, pass.now);
-        if full {
-            self.tcp_count(Count::TcpExtTCPReqQFullDoCookies);
-            self.tcp_count(Count::TcpExtSyncookiesSent);
-            listener.note_cookie(pass.now);
-            let answer = self.tcp.cookies.syn_ack(&tuple, &mut request, start.ts_offset, pass.now);
-            return self.tcp_send_bare(&path, &tuple, answer, pass.now);
-        }
         if !listener.expect() {
             return self.tcp_count(Count::TcpExtListenDrops);
         }
@@ -106,6 +102,30 @@ impl Inet {
         }
         let timer = || Timer::Pending(pending.clone());
         state.timer = Some(self.tcp_timer(deadline, None, timer));
+    }
+
+    /// Answers with a cookie somebody for whom there is no room: nothing is kept.
+    fn tcp_cookie(
+        &self,
+        listener: &Listener,
+        tuple: Tuple,
+        syn: &Segment<'_>,
+        arrival: &Arrival<'_>,
+        pass: &mut Pass<'_>,
+    ) {
+        let (options, path_options) = listener.options();
+        let Ok(way) = self.tcp_answer_way(&tuple, arrival, path_options, pass.now) else {
+            return self.tcp_count(Count::TcpExtListenDrops);
+        };
+        let ts_offset = self.tcp.secrets.timestamp_offset(&tuple);
+        let iss = self.tcp.secrets.isn(&tuple, pass.now);
+        let start = Start { iss, ts_offset, mss: mss(way.most()) };
+        let mut request = Request::new(&self.tcp.shared, &options, syn, start, pass.now);
+        self.tcp_count(Count::TcpExtTCPReqQFullDoCookies);
+        self.tcp_count(Count::TcpExtSyncookiesSent);
+        listener.note_cookie(pass.now);
+        let answer = self.tcp.cookies.syn_ack(&tuple, &mut request, ts_offset, pass.now);
+        self.tcp_answer(&way, &tuple, answer, pass);
     }
 
     /// A segment that is neither a SYN nor of a connection has come to a listener: the answer to a cookie?
@@ -137,7 +157,7 @@ impl Inet {
         let Ok(path) = self.tcp_path(ends, arrival.queue, path_options, pass.now) else {
             return true;
         };
-        let start = Start { iss: segment.ack - 1, ts_offset, mss: mss(&path) };
+        let start = Start { iss: segment.ack - 1, ts_offset, mss: mss(path.most()) };
         let shared = &self.tcp.shared;
         let request = Request::from_cookie(shared, &options, segment, agreed, start, pass.now);
         match listener.reserve() {
@@ -171,7 +191,7 @@ impl Inet {
     ) -> Arc<Core> {
         let (options, _) = listener.options();
         let shared = &self.tcp.shared;
-        let mss = mss(&path);
+        let mss = mss(path.most());
         let connection = Connection::accepted(shared, &options, request, mss, pass.now);
         let share = listener.share();
         lock(&self.tcp.claims).add(&share.of(&tuple));
@@ -195,6 +215,7 @@ impl Pending {
         let mut guard = lock(&self.state);
         let state = &mut *guard;
         let Some(path) = &mut state.path else { return Outcome::Gone };
+        self.renew(path, inet, pass);
         path.use_queue(arrival);
         match state.request.segment(&inet.tcp.shared, segment, pass.now) {
             Answer::Ignore => {}
@@ -273,15 +294,20 @@ impl Pending {
     /// Sends the SYN-ACK again, over a new path if need be.
     fn again(&self, state: &mut State, inet: &Inet, pass: &mut Pass<'_>) {
         let Some(path) = &mut state.path else { return };
+        self.renew(path, inet, pass);
+        inet.tcp_count(Count::TcpRetransSegs);
+        let syn_ack = state.request.syn_ack(pass.now);
+        inet.tcp_send_bare(path, &self.tuple, syn_ack, pass.now);
+    }
+
+    /// Finds the way anew, if anything has changed: so the next answer goes to a gateway that took over.
+    fn renew(&self, path: &mut Path, inet: &Inet, pass: &Pass<'_>) {
         if !path.is_current(inet) {
             let ends = (self.tuple.local(), self.tuple.remote());
             if let Ok(new) = inet.tcp_path(ends, path.queue, path.options, pass.now) {
                 *path = new;
             }
         }
-        inet.tcp_count(Count::TcpRetransSegs);
-        let syn_ack = state.request.syn_ack(pass.now);
-        inet.tcp_send_bare(path, &self.tuple, syn_ack, pass.now);
     }
 
     /// Whether our SYN-ACK has this number.

@@ -60,6 +60,13 @@ pub(super) struct Tape {
     pub(super) room: Arc<AtomicU64>,
 }
 
+impl Tape {
+    /// How often the doorbell rang since this was last asked.
+    pub(super) fn doorbells(&self) -> u64 {
+        self.doorbells.swap(0, Ordering::Relaxed)
+    }
+}
+
 impl TxQueue for Tape {
     fn push(
         &mut self,
@@ -155,7 +162,7 @@ impl Host {
     }
 
     pub(super) fn doorbells(&self) -> u64 {
-        self.tape.doorbells.swap(0, Ordering::Relaxed)
+        self.tape.doorbells()
     }
 }
 

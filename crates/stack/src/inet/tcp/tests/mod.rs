@@ -44,6 +44,7 @@
 
 mod acks;
 mod alive;
+mod answers;
 mod congestion;
 mod doorbell;
 mod faults;
