@@ -12,8 +12,10 @@ use crate::caps::Capability;
 use crate::error::{Error, Result};
 use crate::sys;
 
+mod accepts;
 mod queues;
 
+pub use accepts::Accepts;
 pub use queues::{ChannelChange, Channels, RingChange, Rings};
 
 // Commands of include/uapi/linux/ethtool.h.

@@ -82,6 +82,10 @@ impl Knob {
     }
 }
 
+// include/uapi/linux/virtio_net.h
+const VIRTIO_NET_F_VQ_NOTF_COAL: usize = 52;
+const VIRTIO_NET_F_NOTF_COAL: usize = 53;
+
 /// The running system, in the calling thread's network namespace.
 pub struct Machine {
     pub(crate) sysfs: Sysfs,
@@ -141,6 +145,59 @@ impl Machine {
             }
             _ => vec![At::Whole],
         })
+    }
+
+    /// Why a device would refuse a value for a setting, as far as it tells beforehand; nothing is changed.
+    pub fn objection(&self, device: &Device, key: &Key, value: &Value) -> Option<String> {
+        let wanted = value.number().unwrap_or(0);
+        let most = |most: u32| {
+            (wanted > most.into()).then(|| format!("the device has {most} at the most"))
+        };
+        match key {
+            Key::RxUsecs | Key::RxFrames | Key::AdaptiveRx => {
+                self.coalescing_objection(device, key, value)
+            }
+            Key::Combined => most(device.ethtool.channels().ok()?.max_combined),
+            Key::RxChannels => most(device.ethtool.channels().ok()?.max_rx),
+            Key::TxChannels => most(device.ethtool.channels().ok()?.max_tx),
+            Key::RxRing => most(device.ethtool.rings().ok()?.max_rx),
+            Key::TxRing => most(device.ethtool.rings().ok()?.max_tx),
+            _ => None,
+        }
+    }
+
+    fn coalescing_objection(&self, device: &Device, key: &Key, value: &Value) -> Option<String> {
+        // Its driver takes all of these, and then does as the device can (`virtnet_set_coalesce`).
+        if device.identity.driver == "virtio_net" {
+            // Bit by bit, the lowest first.
+            let features = self.sysfs.attribute(device.name(), "device/features")?;
+            let has = |bit: usize| features.as_bytes().get(bit) == Some(&b'1');
+            let plain = match key {
+                Key::RxFrames => Value::Number(1),
+                Key::AdaptiveRx => Value::Switch(false),
+                _ => Value::Number(0),
+            };
+            if !has(VIRTIO_NET_F_NOTF_COAL) && *value != plain {
+                return Some(
+                    "the virtual NIC has no notification coalescing (VIRTIO_NET_F_NOTF_COAL)"
+                        .into(),
+                );
+            }
+            if *key == Key::AdaptiveRx && !has(VIRTIO_NET_F_VQ_NOTF_COAL) && *value != plain {
+                return Some(
+                    "the virtual NIC has no notification coalescing of its own for each queue \
+                     (VIRTIO_NET_F_VQ_NOTF_COAL)"
+                        .into(),
+                );
+            }
+        }
+        let accepts = device.ethtool.accepts().ok()?;
+        let accepted = match key {
+            Key::RxFrames => accepts.rx_frames,
+            Key::AdaptiveRx => accepts.adaptive_rx,
+            _ => accepts.rx_usecs,
+        };
+        (!accepted).then(|| "its driver does not know it".into())
     }
 
     /// Reads a setting. Of a feature: whether it is asked for.

@@ -218,7 +218,10 @@ impl Plan {
             let state = match device.filter(|_| matches!(setting.key, Key::Feature(_))) {
                 Some(device) => feature(device, &setting.key, &then)?,
                 None if now == then => State::Same,
-                None => State::Change,
+                None => match device.and_then(|d| machine.objection(d, &setting.key, &then)) {
+                    Some(why) => State::NotHere(why),
+                    None => State::Change,
+                },
             };
             self.lines.push(line(device, setting, at, Some(now), Some(then), state));
         }
