@@ -55,10 +55,14 @@ fn mistakes_are_one_line() {
         complains(&here(&[&["run"], arguments].concat()), wanted);
     };
     refused(&["--foo", "--", "true"], &["unexpected argument '--foo'"]);
-    refused(&["no-such-program"], &["no-such-program", "PATH"]);
-    refused(&["./no/such"], &["./no/such", "no such program"]);
-    refused(&["/etc/passwd"], &["/etc/passwd", "chmod +x"]);
-    refused(&["/tmp"], &["/tmp", "a folder"]);
+    // As env(1): 127 where there is none, 126 where it cannot be started.
+    let not_run = |program: &str, code: i32, wanted: &[&str]| {
+        complains_with(&here(&["run", program]), code, wanted);
+    };
+    not_run("no-such-program", 127, &["no-such-program", "PATH"]);
+    not_run("./no/such", 127, &["./no/such", "no such program"]);
+    not_run("/etc/passwd", 126, &["/etc/passwd", "chmod +x"]);
+    not_run("/tmp", 126, &["/tmp", "a folder"]);
     let script = |name: &str, line: &str| {
         let script = place("script").join(name);
         fs::write(&script, line).unwrap();
@@ -67,10 +71,10 @@ fn mistakes_are_one_line() {
     };
     let lost = script("lost", "#! /no/such-shell -x\n");
     let wanted = format!("{lost}: its interpreter /no/such-shell: no such program");
-    refused(&[&lost], &[&wanted]);
+    not_run(&lost, 127, &[&wanted]);
     let twice = script("twice", &format!("#!{lost}\n"));
-    refused(&[&twice], &["twice: its interpreter /no/such-shell: no such program"]);
-    refused(&[&script("dos", "#!/bin/sh\r\n")], &["its interpreter /bin/sh\\r: no such program"]);
+    not_run(&twice, 127, &["twice: its interpreter /no/such-shell: no such program"]);
+    not_run(&script("dos", "#!/bin/sh\r\n"), 127, &["its interpreter /bin/sh\\r: no such program"]);
     refused(&["--plane", "kernl", "--", "true"], &["--plane", "kernel"]);
     refused(&["--profile", "fast", "--", "true"], &["--profile", "safe", "latency"]);
     refused(&["--busy-poll", "5x", "--", "true"], &["--busy-poll", "5x"]);
@@ -91,7 +95,8 @@ fn mistakes_are_one_line() {
     for library in ["/no/library.so", "/etc/passwd"] {
         let mut elsewhere = run(&[]);
         elsewhere.arg("true").env("BUSYPOLL_PRELOAD_LIBRARY", library);
-        complains(&output(&mut elsewhere), &["BUSYPOLL_PRELOAD_LIBRARY", library, "no library"]);
+        let wanted = ["BUSYPOLL_PRELOAD_LIBRARY", library, "no library"];
+        complains_with(&output(&mut elsewhere), 125, &wanted);
     }
 }
 
@@ -163,6 +168,22 @@ fn what_rust_s_start_up_changes_is_to_the_program_what_it_is_without() {
         // Where a guard is left behind, too.
         assert_eq!(said(&format!("{BUSYPOLL} run --plane stack --dev lo --")), plain, "{script}");
     }
+}
+
+/// Another user may be the first to take a name in /dev/shm, which keeps no run from counting its spinners.
+#[test]
+fn a_name_that_another_user_has_taken_is_done_without() {
+    needs_root!();
+    needs!(program "setpriv", program "unshare");
+    let script = "mount -t tmpfs -o mode=1777 none /dev/shm &&
+        setpriv --reuid=65534 --clear-groups touch /dev/shm/busypoll-0-2 &&
+        exec \"$@\" sh -c 'echo \"$BUSYPOLL_RUN\"'";
+    let state = place("taken");
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", script, "sh", BUSYPOLL, "run", "--"]);
+    command.env("BUSYPOLL_STATE", &state).stdin(Stdio::null());
+    let said = text(&output(&mut command));
+    assert!(said.contains(&format!("{}/spinners-2", state.display())), "{said}");
 }
 
 #[test]
@@ -350,7 +371,7 @@ fn whatever_it_waits_in_the_kernel_polls() {
     needs!(program "cc");
     let _one = alone();
     let program = compiled("waits", &[]);
-    for how in ["recv", "poll", "ppoll", "select", "pselect", "epoll"] {
+    for how in ["recv", "poll", "ppoll", "select", "pselect", "epoll", "nested"] {
         polls(&program, how);
     }
 }
@@ -399,12 +420,13 @@ fn a_wait_ends_in_its_time_however_long_it_would_poll() {
 import select, socket, sys, time
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 s.bind(("", int(sys.argv[1])))
-p, e = select.poll(), select.epoll()
+p, e, outer = select.poll(), select.epoll(), select.epoll()
 p.register(s, select.POLLIN)
 e.register(s, select.POLLIN)
+outer.register(e, select.POLLIN)
 print("ready", flush=True)
 s.sendto(*s.recvfrom(99))
-for wait in lambda: p.poll(10), lambda: select.select([s], [], [], .01), lambda: e.poll(.01):
+for wait in lambda: p.poll(10), lambda: select.select([s], [], [], .01), lambda: e.poll(.01), lambda: outer.poll(.01):
     began = time.monotonic()
     wait()
     assert time.monotonic() - began < 1.5, wait

@@ -10,3 +10,5 @@ mod errno;
 mod harm;
 #[path = "../src/say.rs"]
 mod say;
+#[path = "../src/kernel/watched.rs"]
+mod watched;

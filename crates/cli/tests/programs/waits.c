@@ -1,6 +1,6 @@
 /* A server that echoes UDP on the port given and waits as it is told:
  *
- *   waits PORT recv|poll|ppoll|select|pselect|epoll
+ *   waits PORT recv|poll|ppoll|select|pselect|epoll|nested
  *   waits PORT connected-read|connected-recv PEER     of a peer at the port after it
  *
  * or, without a port, tells in words what poll and select answer in all sorts of cases: `waits transcript`. */
@@ -55,6 +55,19 @@ static void wait_for(const char *how, int fd)
         }
         while (epoll_wait(instance, &event, 1, 1000) < 1)
             ;
+    } else if (!strcmp(how, "nested")) {
+        /* The outer one is waited for, the inner one asked. */
+        static int outer;
+        if (instance < 0) {
+            instance = epoll_create1(0);
+            outer = epoll_create1(0);
+            epoll_ctl(outer, EPOLL_CTL_ADD, instance, &event);
+            epoll_ctl(instance, EPOLL_CTL_ADD, fd, &event);
+        }
+        do
+            while (epoll_wait(outer, &event, 1, 1000) < 1)
+                ;
+        while (epoll_wait(instance, &event, 1, 0) < 1);
     }
 }
 

@@ -1,12 +1,15 @@
 //! Waiting in epoll: the kernel polls if the instance's parameters say so (`EPIOCSPARAMS`). Every instance is
 //! given those of the program when it is made, and those of the sockets it watches as they are added.
 
+use std::ptr;
+
 use busypoll_linux::EpollParams;
 use libc::{c_int, c_ulong, epoll_event, sigset_t, timespec};
 
 use super::limit::{exact, millis, within};
+use super::poll::{self, Spin};
 use super::seen::{self, Kind, Word};
-use super::{active, ask, make};
+use super::{active, ask, make, nested};
 use crate::config::Config;
 use crate::errno::Kept;
 use crate::harm::{self, Wait};
@@ -90,7 +93,41 @@ pub unsafe fn epoll_ctl(
         watches(config, epoll, socket.settings());
     }
     // SAFETY: the caller's contract.
-    unsafe { real::epoll_ctl(epoll, operation, fd, event) }
+    let result = unsafe { real::epoll_ctl(epoll, operation, fd, event) };
+    if result == 0 && operation != libc::EPOLL_CTL_MOD && active().is_some() {
+        nested::changed(epoll, (operation == libc::EPOLL_CTL_ADD).then_some(fd));
+    }
+    result
+}
+
+/// A wait on an instance that watches others. `None` where it is none, or nothing is to be polled for.
+///
+/// # Safety
+/// That of epoll_pwait2(2).
+#[inline]
+unsafe fn nested_wait(
+    epoll: c_int,
+    events: *mut epoll_event,
+    room: c_int,
+    limit: Option<u64>,
+    mask: *const sigset_t,
+) -> Option<c_int> {
+    // What the kernel refuses it refuses at once.
+    if !seen::get(epoll).has(Word::NESTS) || room <= 0 || events.is_null() {
+        return None;
+    }
+    let spin = poll::spin(nested::members(active()?, epoll)?, limit, mask);
+    if let Spin::None = spin {
+        return None;
+    }
+    // SAFETY: the caller's contract.
+    unsafe {
+        if let Some(result) = spin.look(|| real::epoll_wait(epoll, events, room, 0)) {
+            return Some(spin.end(result));
+        }
+        let sleep = |left, mask| real::epoll_pwait2(epoll, events, room, left, mask);
+        Some(spin.sleep(limit, mask, sleep))
+    }
 }
 
 /// An instance watches a socket with the settings in this place.
@@ -164,7 +201,12 @@ pub unsafe fn epoll_wait(
     room: c_int,
     timeout: c_int,
 ) -> c_int {
-    let wait = before(epoll, millis(timeout));
+    let limit = millis(timeout);
+    // SAFETY: the caller's contract.
+    if let Some(result) = unsafe { nested_wait(epoll, events, room, limit, ptr::null()) } {
+        return result;
+    }
+    let wait = before(epoll, limit);
     // SAFETY: the caller's contract.
     after(wait, unsafe { real::epoll_wait(epoll, events, room, timeout) })
 }
@@ -178,7 +220,12 @@ pub unsafe fn epoll_pwait(
     timeout: c_int,
     mask: *const sigset_t,
 ) -> c_int {
-    let wait = before(epoll, millis(timeout));
+    let limit = millis(timeout);
+    // SAFETY: the caller's contract.
+    if let Some(result) = unsafe { nested_wait(epoll, events, room, limit, mask) } {
+        return result;
+    }
+    let wait = before(epoll, limit);
     // SAFETY: the caller's contract.
     after(wait, unsafe { real::epoll_pwait(epoll, events, room, timeout, mask) })
 }
@@ -194,6 +241,10 @@ pub unsafe fn epoll_pwait2(
 ) -> c_int {
     // SAFETY: the caller's contract: null or a time.
     let limit = unsafe { timeout.as_ref() }.map(exact);
+    // SAFETY: the caller's contract.
+    if let Some(result) = unsafe { nested_wait(epoll, events, room, limit, mask) } {
+        return result;
+    }
     let wait = before(epoll, limit);
     // SAFETY: the caller's contract.
     after(wait, unsafe { real::epoll_pwait2(epoll, events, room, timeout, mask) })

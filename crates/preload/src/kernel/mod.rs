@@ -5,6 +5,7 @@
 //! | recv and its like | `SO_BUSY_POLL` of the socket | [`make`], [`receive`] |
 //! | epoll | `EPIOCSPARAMS` of the instance | [`make`], [`epoll`] |
 //! | poll, select | `EPIOCSPARAMS` of a private instance, waited on first | [`poll`], [`set`] |
+//! | epoll instances in others | the same | [`nested`] |
 //!
 //! Changes sockets and epoll instances of this program alone, nothing of the system. [`harm`](crate::harm) decides
 //! wait by wait whether polling is allowed; [`seen`] is what is known of each descriptor.
@@ -14,10 +15,12 @@ mod close;
 mod epoll;
 mod limit;
 mod make;
+mod nested;
 mod poll;
 mod receive;
 mod seen;
 mod set;
+mod watched;
 
 pub use close::{close, close_range, dup, dup2, dup3, fcntl};
 pub use epoll::{

@@ -22,7 +22,7 @@ use crate::signals::{self, PutOff};
 use crate::{inside, real};
 
 /// What comes before the real call.
-enum Spin {
+pub(super) enum Spin {
     /// Nothing, as no socket of the set polls.
     None,
     /// A wait, to be ended after the real call.
@@ -48,14 +48,14 @@ impl Spin {
     }
 
     /// What a real call without a time says, if it says anything.
-    fn look(&self, real: impl FnOnce() -> c_int) -> Option<c_int> {
+    pub(super) fn look(&self, real: impl FnOnce() -> c_int) -> Option<c_int> {
         let Spin::Wait { found: true, .. } = self else { return None };
         Some(real()).filter(|result| *result != 0)
     }
 
     /// The real call, with what is left of a time, and what mask: the caller's, or the program's while signals are put
     /// off.
-    fn sleep(
+    pub(super) fn sleep(
         self,
         limit: Option<u64>,
         mask: *const sigset_t,
@@ -82,7 +82,7 @@ impl Spin {
     }
 
     /// After the real call.
-    fn end(self, result: c_int) -> c_int {
+    pub(super) fn end(self, result: c_int) -> c_int {
         if let Spin::Wait { wait, .. } = self {
             wait.end();
         }
@@ -91,7 +91,7 @@ impl Spin {
 }
 
 /// Spins for a set of descriptors, at most `limit` nanoseconds, with `mask` in force if not null.
-fn spin(
+pub(super) fn spin(
     members: impl Iterator<Item = Member> + Clone,
     limit: Option<u64>,
     mask: *const sigset_t,

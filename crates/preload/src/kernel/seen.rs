@@ -42,8 +42,10 @@ impl Word {
     pub const ON: u32 = 1 << 3;
     /// The program has set its busy polling itself: hands off.
     pub const THEIRS: u32 = 1 << 4;
-    /// It does not wait.
+    /// A socket that does not wait.
     pub const NONBLOCKING: u32 = 1 << 5;
+    /// An epoll instance that watches another one.
+    pub const NESTS: u32 = 1 << 5;
     /// An epoll instance that watches a TCP or UDP socket.
     pub const WATCHES: u32 = 1 << 6;
     /// An epoll instance for which the kernel polls less long than its settings say: the wait was shorter.

@@ -1,0 +1,112 @@
+//! Epoll instances in others. The kernel polls for an instance by the sockets that it watches itself, so a wait on one
+//! that watches other instances is preceded by a spin, as of poll ([`super::poll`]): on a private instance of the outer
+//! one, whose events end the spin, and of the sockets below it, by which the kernel knows the queues.
+//!
+//! Which sockets are below is read from `/proc`, and again after a change. A list may be stale, or half of another's: a
+//! descriptor too many or too few costs a spin in vain or a sleep, and the real wait says what is ready.
+
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+
+use busypoll_linux::ticks::monotonic;
+use libc::c_int;
+
+use super::make;
+use super::seen::{self, Kind, Word};
+use super::set::Member;
+use super::watched::watched;
+use crate::config::Config;
+use crate::errno::Kept;
+
+/// Outer instances whose lists are kept. Two that share a place have it in turn.
+const LISTS: usize = 8;
+/// Sockets below one; those beyond are not polled for.
+const MOST: usize = 255;
+/// How deep instances may stand in others (`EP_MAX_NESTS`).
+const NESTS: u32 = 4;
+/// A list is read this often at the most, in nanoseconds: to read it takes some microseconds.
+const OFTEN: u64 = 1_000_000;
+
+/// Whether the program has put an instance into another.
+static ANY: AtomicBool = AtomicBool::new(false);
+/// Goes up with every change of what is watched, once there is any.
+static CHANGES: AtomicU32 = AtomicU32::new(0);
+
+struct List {
+    /// Of which instance, by number and generation; 0: of none.
+    of: AtomicU64,
+    changes: AtomicU32,
+    read_at: AtomicU64,
+    len: AtomicU32,
+    sockets: [AtomicI32; MOST],
+}
+
+static KEPT: [List; LISTS] = [const {
+    List {
+        of: AtomicU64::new(0),
+        changes: AtomicU32::new(0),
+        read_at: AtomicU64::new(0),
+        len: AtomicU32::new(0),
+        sockets: [const { AtomicI32::new(-1) }; MOST],
+    }
+}; LISTS];
+
+/// What an instance watches has changed: `added` is what it watches now, if anything is.
+pub fn changed(epoll: c_int, added: Option<c_int>) {
+    let is_epoll = |fd| seen::get(fd).kind() == Kind::Epoll;
+    if added.is_some_and(is_epoll) && is_epoll(epoll) {
+        seen::mark(epoll, Word::NESTS, true);
+        ANY.store(true, Ordering::Relaxed);
+    }
+    if ANY.load(Ordering::Relaxed) {
+        CHANGES.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// What a wait on an instance that watches others spins for.
+pub fn members(config: &Config, outer: c_int) -> Option<impl Iterator<Item = Member> + Clone> {
+    let word = seen::get(outer);
+    if word.kind() != Kind::Epoll || !word.has(Word::NESTS) || word.has(Word::THEIRS) {
+        return None;
+    }
+    let of = (u64::from(word.generation()) << 32) + u64::from(outer.cast_unsigned()) + 1;
+    let list = KEPT.get(usize::try_from(outer).ok()? % LISTS)?;
+    let changes = CHANGES.load(Ordering::Relaxed);
+    let same = list.of.load(Ordering::Relaxed) == of;
+    if !same || list.changes.load(Ordering::Relaxed) != changes {
+        let now = monotonic();
+        if now.saturating_sub(list.read_at.load(Ordering::Relaxed)) >= OFTEN {
+            list.read_at.store(now, Ordering::Relaxed);
+            list.changes.store(changes, Ordering::Relaxed);
+            list.len.store(0, Ordering::Relaxed);
+            let _errno = Kept::new();
+            list.collect(config, outer, NESTS);
+            list.of.store(of, Ordering::Relaxed);
+        } else if !same {
+            return None;
+        }
+    }
+    let len = list.len.load(Ordering::Relaxed) as usize;
+    let sockets = list.sockets.iter().take(len);
+    // Of a socket no event is wanted: to be in the instance is enough.
+    let sockets = sockets.map(|socket| (socket.load(Ordering::Relaxed), 0));
+    Some([(outer, libc::POLLIN as u16)].into_iter().chain(sockets))
+}
+
+impl List {
+    /// Adds the sockets that an instance watches, and those below it.
+    fn collect(&self, config: &Config, epoll: c_int, nests: u32) {
+        watched(epoll, |fd| {
+            if seen::get(fd).kind() == Kind::Epoll {
+                if nests > 0 {
+                    self.collect(config, fd, nests - 1);
+                }
+            } else if make::learn(config, fd).kind() == Kind::Socket {
+                let at = self.len.load(Ordering::Relaxed);
+                if let Some(place) = self.sockets.get(at as usize) {
+                    place.store(fd, Ordering::Relaxed);
+                    self.len.store(at + 1, Ordering::Relaxed);
+                }
+            }
+        });
+    }
+}
