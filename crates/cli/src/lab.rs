@@ -5,12 +5,14 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};
 use busypoll_lab::{Lab, Side, enter_user_namespace};
 use busypoll_policy::say;
+use busypoll_run::launch::{NOT_EXECUTABLE, NOT_FOUND, OWN_FAILURE};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
@@ -23,6 +25,9 @@ use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 /// Without root they are made in a user namespace, where the system allows that.
 ///
 /// Inside, `busypoll lab --host server` is the other host of the same lab.
+///
+/// The exit code is the command's, 128 and the signal that ended it, 127 where there is no such command, 126 where it
+/// cannot be run, 125 where the lab cannot be made, 2 for a mistake in the options.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   busypoll lab                                   a shell on the client
@@ -47,7 +52,7 @@ pub(crate) fn run(args: &LabArgs) -> Result<ExitCode> {
         // The lab has its holder: become the command.
         let mut command = command(&lab, args);
         let error = command.exec();
-        return Err(error).with_context(|| cannot_run(&command));
+        return Ok(not_run(&command, &error));
     }
     enter_user_namespace()?;
     let lab = Lab::builder().build()?;
@@ -58,7 +63,11 @@ pub(crate) fn run(args: &LabArgs) -> Result<ExitCode> {
     );
     leave_interrupts_to_the_command();
     banner(&lab, args.host);
-    let status = command.status().with_context(|| cannot_run(&command))?;
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => return Ok(not_run(&command, &error)),
+    };
+    let status = child.wait().context("wait for the command")?;
     // As a shell reports it: the code, or 128 and the signal.
     let code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
     Ok(ExitCode::from(code as u8))
@@ -75,9 +84,21 @@ fn command(lab: &Lab, args: &LabArgs) -> Command {
     command
 }
 
-fn cannot_run(command: &Command) -> String {
+/// Says in one line that it was not started, and with what exit code: as env(1).
+fn not_run(command: &Command, error: &io::Error) -> ExitCode {
+    use io::ErrorKind::{Interrupted, OutOfMemory, WouldBlock};
     let program: &OsStr = command.get_program();
-    format!("cannot run {}: check the name and PATH", program.display())
+    let remedy = match error.kind() {
+        io::ErrorKind::NotFound => ": check the name and PATH",
+        _ => "",
+    };
+    say(format_args!("cannot run {}{remedy}: {error}", program.display()));
+    ExitCode::from(match error.kind() {
+        io::ErrorKind::NotFound => NOT_FOUND,
+        // Of the fork, not of the program.
+        WouldBlock | OutOfMemory | Interrupted => OWN_FAILURE,
+        _ => NOT_EXECUTABLE,
+    })
 }
 
 fn banner(lab: &Lab, side: Side) {

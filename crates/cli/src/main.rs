@@ -12,8 +12,10 @@ use busypoll_bench::cli::{BenchArgs, ServeArgs, run_bench, run_serve};
 use busypoll_doctor::cli::{DoctorArgs, run_doctor};
 use busypoll_policy::cli::{PolicyArgs, run_policy};
 use busypoll_policy::say;
+use busypoll_policy::text::nearest;
 use busypoll_run::attach::cli::{AttachArgs, DetachArgs, run_attach, run_detach};
 use busypoll_run::launch::cli::{RunArgs, run_program};
+use busypoll_run::launch::{LaunchError, OWN_FAILURE};
 use busypoll_run::ss::{SsArgs, run_ss};
 use busypoll_tune::cli::{TuneArgs, run_tune};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
         Err(error) => return not_understood(&of_the_value(of_help(error))),
     };
     let done = |()| ExitCode::SUCCESS;
+    let is_lab = matches!(cli.command, Command::Lab(_));
     let outcome = match cli.command {
         Command::Bench(args) => run_bench(&args, &mut Out::new()).map(done).map_err(Into::into),
         Command::Serve(args) => run_serve(&args, &mut Out::new()).map(done).map_err(Into::into),
@@ -70,7 +73,11 @@ fn main() -> ExitCode {
     };
     outcome.unwrap_or_else(|error| {
         say(in_one_line(&error));
-        ExitCode::from(REFUSED)
+        ExitCode::from(match error.downcast_ref::<LaunchError>() {
+            Some(error) => error.exit_code(),
+            None if is_lab => OWN_FAILURE,
+            None => REFUSED,
+        })
     })
 }
 
@@ -154,10 +161,23 @@ fn not_understood(error: &clap::Error) -> ExitCode {
     }
     let text = error.to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
-    // What was wrong, and often what would be right, comes before the first empty line.
+    // What was wrong comes before the first empty line, and the values there are.
     let lines = text.lines().map(str::trim).take_while(|line| !line.is_empty());
     // The subcommands there are, hidden ones among them: --help has the others.
     let what: Vec<&str> = lines.filter(|line| !line.starts_with("[subcommands: ")).collect();
-    say(format_args!("{}: try --help", what.join(" ")));
+    let tip = tip(error).map_or(String::new(), |name| format!(" (did you mean '{name}'?)"));
+    say(format_args!("{}{tip}: try --help", what.join(" ")));
     ExitCode::from(REFUSED)
+}
+
+/// The command or option that was meant, where one is near enough.
+fn tip(error: &clap::Error) -> Option<String> {
+    let names = |kind| match error.get(kind) {
+        Some(ContextValue::String(name)) => vec![name.as_str()],
+        Some(ContextValue::Strings(names)) => names.iter().map(String::as_str).collect(),
+        _ => Vec::new(),
+    };
+    let of = |typed, known| nearest(names(typed).first()?, names(known)).map(str::to_owned);
+    of(ContextKind::InvalidSubcommand, ContextKind::SuggestedSubcommand)
+        .or_else(|| of(ContextKind::InvalidArg, ContextKind::SuggestedArg))
 }

@@ -23,12 +23,16 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// The one line of an output that may have no other, without the banner of the lab.
+/// The one line of an output that may have no other, without the banner of the lab; exit code 2.
 fn one_line(output: &Output) -> String {
+    one_line_with(output, 2)
+}
+
+fn one_line_with(output: &Output, code: i32) -> String {
     let lines = text(&output.stderr).lines().filter(|line| !line.starts_with("busypoll: lab "));
     let lines: Vec<&str> = lines.collect();
     assert_eq!((lines.len(), text(&output.stdout)), (1, ""), "{output:?}");
-    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert_eq!(output.status.code(), Some(code), "{output:?}");
     lines[0].to_owned()
 }
 
@@ -143,8 +147,108 @@ fn the_commands_exit_code_is_passed_on() {
     assert_eq!(busypoll(&["lab", "--", "sh", "-c", "exit 7"]).status.code(), Some(7));
     assert_eq!(busypoll(&["lab", "true"]).status.code(), Some(0));
     assert_eq!(busypoll(&["lab", "--", "sh", "-c", "kill -TERM $$"]).status.code(), Some(143));
-    let line = one_line(&busypoll(&["lab", "--", "/nonexistent/program"]));
-    assert!(line.starts_with("busypoll: cannot run /nonexistent/program: "), "{line}");
+    // As of env(1), also where the lab is there already.
+    for (program, code) in [("/nonexistent/program", 127), ("/etc/passwd", 126), ("/etc", 126)] {
+        let line = one_line_with(&busypoll(&["lab", "--", program]), code);
+        assert!(line.starts_with(&format!("busypoll: cannot run {program}: ")), "{line}");
+        let inside = busypoll(&["lab", "--", BUSYPOLL, "lab", "--host", "server", program]);
+        assert_eq!(one_line_with(&inside, code), line);
+    }
+}
+
+#[test]
+fn what_is_mistyped_is_named_where_it_is_near() {
+    for (arguments, meant) in [
+        (&["bensh"][..], "bench"),
+        (&["docter"], "doctor"),
+        (&["tune", "plna", "busy-poll"], "plan"),
+        (&["run", "--stric", "true"], "--strict"),
+        (&["bench", "--arms", "kernel-upd-spin"], "kernel-udp-spin"),
+        (&["bench", "--workload", "crr", "--arms", "kernel-tcp-cr"], "kernel-tcp-crr"),
+    ] {
+        let line = one_line(&busypoll(arguments));
+        assert!(line.contains(&format!("did you mean '{meant}'?")), "{line}");
+    }
+    for arguments in [
+        &["frobnicate"][..],
+        &["xyzzy"],
+        &["tune", "xyzzy"],
+        &["run", "--xyzzy", "true"],
+        &["bench", "--arms", "telepathy"],
+        &["bench", "--workload", "stream", "--arms", "x"],
+    ] {
+        let line = one_line(&busypoll(arguments));
+        assert!(!line.contains("did you mean"), "{line}");
+    }
+}
+
+#[test]
+fn json_on_standard_output_is_alone_there() {
+    let folder = std::env::temp_dir().join(format!("busypoll-stdout-{}", std::process::id()));
+    fs::create_dir(&folder).unwrap();
+    for arguments in [
+        &["bench", "--duration", "300ms", "--rounds", "1"][..],
+        &["bench", "--duration", "300ms", "--stages"],
+        &["bench", "--duration", "900ms", "--rounds", "1", "--sweep", "coalesce"],
+    ] {
+        let arm = "stack-cable-udp-interrupt-same-cpu";
+        let arm = if arguments.contains(&"--stages") { "stack-cable-udp-busy-poll" } else { arm };
+        let mut command = Command::new(BUSYPOLL);
+        command.args(arguments).args(["--arms", arm, "--json", "-"]).current_dir(&folder);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let machine = &report["machine"];
+        assert!(machine.is_object() || arguments.contains(&"--stages"), "{report}");
+        assert!(!folder.join("-").exists());
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
+
+/// A bench that Ctrl-C ends after a while. Whoever has started the tests may ignore that signal.
+fn ended_by_ctrl_c(options: &[&str], after: Duration) -> Output {
+    let mut command = Command::new(BUSYPOLL);
+    command.args(["bench", "--arms", "stack-cable-udp-interrupt-same-cpu"]).args(options);
+    // SAFETY: a plain call between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            libc::signal(libc::SIGINT, libc::SIG_DFL);
+            Ok(())
+        });
+    }
+    let bench = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    thread::sleep(after);
+    kill_process(Pid::from_child(&bench), Signal::INT).unwrap();
+    let output = bench.wait_with_output().unwrap();
+    // As the shell that waits for it is to know.
+    assert_eq!(output.status.signal(), Some(libc::SIGINT), "{output:?}");
+    output
+}
+
+#[test]
+fn ctrl_c_reports_the_finished_rounds() {
+    // Of half a second each; how long the first takes on a busy machine nobody knows.
+    let options = ["--duration", "500s", "--rounds", "1000", "--json", "-"];
+    let output = [2, 8, 32].iter().find_map(|seconds| {
+        let output = ended_by_ctrl_c(&options, Duration::from_secs(*seconds));
+        (!output.stdout.is_empty()).then_some(output)
+    });
+    let output = output.expect("a finished round");
+    let said = text(&output.stderr);
+    assert!(said.contains("is reported within") && said.contains(" of 1000 rounds"), "{said}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rounds = report["machine"]["rounds"].as_u64().unwrap();
+    assert!((1..1000).contains(&rounds), "{rounds}");
+    assert!(report["arms"][0]["transactions"].as_u64() > Some(0), "{report}");
+    let idle = report["machine"]["idle_cpu_share"].as_f64().unwrap();
+    assert!((0.0..=1.0).contains(&idle), "{idle}");
+}
+
+/// Before a round is finished there is nothing to report, and nothing is waited for.
+#[test]
+fn ctrl_c_ends_a_bench_without_a_finished_round() {
+    let output = ended_by_ctrl_c(&["--duration", "1h", "--rounds", "1"], Duration::from_secs(1));
+    assert!(output.stdout.is_empty(), "{output:?}");
 }
 
 #[test]
@@ -188,7 +292,7 @@ fn a_lab_that_has_ended_is_called_that() {
         .args(["lab", "true"])
         .envs([("BUSYPOLL_LAB_CLIENT_NS", "/proc/0/fd/3"), ("BUSYPOLL_LAB_CLIENT_CPU", "0")])
         .output();
-    let line = one_line(&output.unwrap());
+    let line = one_line_with(&output.unwrap(), 125);
     assert!(line.contains("has ended") && line.contains("/proc/0/fd/3"), "{line}");
 }
 
@@ -297,7 +401,7 @@ fn a_program_that_others_may_run_is_refused_in_one_line() {
     let run = as_nobody().arg(&copy.0).args(["run", "--"]).arg(&program.0).output().unwrap();
     let said = text(&run.stderr);
     assert!(said.contains("not executable by this user") && said.lines().count() == 1, "{run:?}");
-    assert_eq!(run.status.code(), Some(2));
+    assert_eq!(run.status.code(), Some(126));
 }
 
 #[test]
@@ -338,7 +442,7 @@ fn a_user_without_root_is_told_which_sysctl_is_in_the_way() {
     );
     let output =
         Command::new("unshare").args(["--user", "--map-root-user", "sh", "-c", &script]).output();
-    let line = one_line(&output.unwrap());
+    let line = one_line_with(&output.unwrap(), 125);
     for wanted in
         ["busypoll: ", "user.max_user_namespaces is 0", "sysctl user.max_user_namespaces="]
     {
@@ -416,7 +520,8 @@ fn a_user_without_root_benches_the_kernel_where_user_namespaces_are_allowed() {
         command.args(bench.split_whitespace());
         command
     });
-    let reason: &[&str] = &["run ", "outside ", "user namespace"];
+    // Which it has made itself: it has all capabilities there.
+    let reason: &[&str] = &["needs root", "a user namespace of its own", "sudo"];
     ran_all_but(&report, &["stack-xdp-udp-interrupt", "bare-xdp-spin"].map(|name| (name, reason)));
     let kernel = |arm: &Value| arm["name"] == "kernel-udp-blocking";
     assert!(report["arms"].as_array().unwrap().iter().any(kernel), "{report}");

@@ -42,7 +42,7 @@ fn codes(report: &Value) -> Vec<&str> {
 fn what_it_cannot_look_at_gets_one_line() {
     complains(&here(&["doctor", "nosuch0"]), &["nosuch0", "ip link"]);
     complains(&here(&["doctor", "lo", "nosuch0", "--json"]), &["nosuch0"]);
-    complains(&here(&["doctor", "--peer", "300.0.0.1"]), &["300.0.0.1"]);
+    complains(&here(&["doctor", "--peer", "300.0.0.1"]), &["--peer", "no address of '300.0.0.1'"]);
     complains(&here(&["doctor", "--pid", "4294967295"]), &["4294967295", "no such process"]);
     complains(&here(&["doctor", "--pid", "x"]), &["'x'"]);
 }
@@ -197,4 +197,14 @@ fn refuse_netlink() -> io::Result<()> {
             && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &filter, 0, 0) == 0
     };
     if done { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[test]
+fn a_peer_may_have_a_name() {
+    // Of either family, as the file of hosts has it.
+    let output = here(&["doctor", "--peer", "localhost", "--json"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let findings = report["findings"].as_array().unwrap();
+    assert!(findings.iter().any(|found| found["code"] == "BP-PEER-LOCAL"), "{report}");
 }

@@ -147,7 +147,7 @@ fn mistakes_are_told_in_one_line_and_change_nothing() {
     for (text, wanted) in [
         ("[coalesce]\nrx-usec = 1\n", &["my.toml:2", "did you mean 'rx-usecs'?"][..]),
         ("[features]\nrx-gor = false\n", &["no feature 'rx-gor'", "did you mean 'rx-gro'?"]),
-        ("[napi]\nirq-suspend-timeout = \"10h\"\n", &["my.toml:2", "unknown unit 'h'"]),
+        ("[napi]\nirq-suspend-timeout = \"10d\"\n", &["my.toml:2", "unknown unit 'd'"]),
         ("[napi]\ngro-flush-timeout = \"1ms\"\n", &["--poller PID"]),
     ] {
         file(text);

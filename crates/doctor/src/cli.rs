@@ -1,7 +1,7 @@
 //! The options of `busypoll doctor`, and what they set in motion.
 
 use std::io::{self, Write};
-use std::net::IpAddr;
+use std::net::{IpAddr, ToSocketAddrs};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -24,8 +24,8 @@ pub struct DoctorArgs {
     /// Devices to look at [default: all that are up, but loopback]
     #[arg(value_name = "IF")]
     pub devices: Vec<String>,
-    /// The way to this address, and the device behind it
-    #[arg(long, value_name = "ADDRESS")]
+    /// The way to this address, or to the first of this name, and the device behind it
+    #[arg(long, value_name = "HOST", value_parser = peer)]
     pub peer: Option<IpAddr>,
     /// These processes: each socket and epoll instance, and what keeps it from busy polling
     #[arg(long, value_name = "PID", value_delimiter = ',', value_parser = units::pid)]
@@ -39,6 +39,16 @@ pub struct DoctorArgs {
     /// List every code with its meaning and source, and stop
     #[arg(long, exclusive = true)]
     pub list: bool,
+}
+
+/// An address; of a name the one that a program would try first (getaddrinfo(3)).
+fn peer(text: &str) -> Result<IpAddr, String> {
+    if let Ok(address) = text.parse() {
+        return Ok(address);
+    }
+    let found = (text, 0).to_socket_addrs().map_err(|e| format!("no address of '{text}': {e}"))?;
+    let found = found.map(|address| address.ip()).next();
+    found.ok_or_else(|| format!("no address of '{text}'"))
 }
 
 fn prove_time(text: &str) -> Result<Duration, String> {

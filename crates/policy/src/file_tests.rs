@@ -122,7 +122,7 @@ fn mistakes_are_named_with_their_line_and_what_would_do() {
         ("plane = true", 1, "it is one of kernel, stack, off"),
         ("receive = 'busy_poll'", 1, "did you mean 'busy-poll'?"),
         ("prefer_busy_poll = 'perhaps'", 1, "one of true, false"),
-        ("busy_poll = '5h'", 1, "busy_poll: unknown unit 'h'"),
+        ("busy_poll = '5d'", 1, "busy_poll: unknown unit 'd'"),
         ("busy_poll = -5", 1, "busy_poll: '-5' is not a time"),
         ("busy_poll = '0.5us'", 1, "below 1us"),
         ("busy_poll = '50m'", 1, "above 2147483647us"),

@@ -34,23 +34,27 @@ pub fn glob(pattern: &[u8], text: &[u8]) -> bool {
     pattern.iter().skip(p).all(|&c| c == b'*')
 }
 
-/// The Levenshtein distance in bytes: how many must be put in, taken out or changed.
+/// The edit distance in bytes: how many must be put in, taken out, changed, or swapped with the next.
 #[must_use]
 pub fn distance(a: &str, b: &str) -> usize {
+    let (a, b) = (a.as_bytes(), b.as_bytes());
+    // By how much of `b`, for as much of `a` as the loop has seen, and for one and two bytes less of it.
     let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, ca) in a.bytes().enumerate() {
-        let mut left = i + 1;
-        let mut diagonal = i;
-        for (cell, cb) in row.iter_mut().skip(1).zip(b.bytes()) {
-            let cost = if ca == cb { diagonal } else { 1 + diagonal.min(*cell).min(left) };
-            diagonal = std::mem::replace(cell, cost);
-            left = cost;
-        }
-        if let Some(first) = row.first_mut() {
-            *first = i + 1;
+    let (mut last, mut last_but_one) = (row.clone(), row.clone());
+    for (i, ca) in a.iter().enumerate() {
+        std::mem::swap(&mut last_but_one, &mut last);
+        std::mem::swap(&mut last, &mut row);
+        row[0] = i + 1;
+        for (j, cb) in b.iter().enumerate() {
+            let changed = last[j] + usize::from(ca != cb);
+            let mut best = changed.min(last[j + 1] + 1).min(row[j] + 1);
+            if i > 0 && j > 0 && *ca == b[j - 1] && a[i - 1] == *cb {
+                best = best.min(last_but_one[j - 1] + 1);
+            }
+            row[j + 1] = best;
         }
     }
-    row.last().copied().unwrap_or_default()
+    row[b.len()]
 }
 
 /// The known name nearest to `name`, where one is near enough to have been meant: less than half
@@ -97,6 +101,8 @@ mod tests {
         assert_eq!(distance("", "abc"), 3);
         assert_eq!(distance("abc", ""), 3);
         assert_eq!(distance("same", "same"), 0);
+        assert_eq!((distance("plna", "plan"), distance("ab", "ba"), distance("", "")), (1, 1, 0));
+        assert_eq!((distance("ca", "abc"), distance("a", "")), (3, 1));
     }
 
     #[test]
@@ -107,6 +113,7 @@ mod tests {
             ("bussy_pol", Some("busy_poll")),
             ("recieve", Some("receive")),
             ("Plane", Some("plane")),
+            ("palne", Some("plane")),
             ("usecs", None),
             ("", None),
         ] {

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Reads a time: a number with `ns`, `us`, `ms`, `s` or `m`; a bare number is microseconds.
+/// Reads a time: a number with `ns`, `us`, `ms`, `s`, `m` or `h`; a bare number is microseconds.
 ///
 /// ```
 /// use busypoll_policy::units::time;
@@ -28,7 +28,10 @@ pub fn time(text: &str) -> Result<Duration, String> {
         "ms" => 1_000_000,
         "s" => 1_000_000_000,
         "m" | "min" => 60_000_000_000,
-        other => return Err(format!("unknown unit '{other}' in '{text}'; use ns, us, ms, s or m")),
+        "h" => 3_600_000_000_000,
+        other => {
+            return Err(format!("unknown unit '{other}' in '{text}'; use ns, us, ms, s, m or h"));
+        }
     };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.len() + fraction.len() == 0 || fraction.contains('.') {
@@ -53,7 +56,7 @@ const DAY: u64 = 86_400_000_000_000;
 /// The digits after the point of a number of units; none where that is no whole number of nanoseconds.
 fn nanos_of(fraction: &str, nanos_per: u128) -> Option<u128> {
     // Of no unit do more digits make a whole number.
-    const MOST: u32 = 11;
+    const MOST: u32 = 13;
     let scale = 10u128.pow(u32::try_from(fraction.len()).ok().filter(|n| *n <= MOST)?);
     let digits: u128 = if fraction.is_empty() { 0 } else { fraction.parse().ok()? };
     let nanos = digits * nanos_per;
@@ -144,7 +147,12 @@ mod tests {
         assert_eq!(time("1.s"), Ok(Duration::from_secs(1)));
         assert_eq!(time("0.00000000025m"), Ok(Duration::from_nanos(15)));
         assert_eq!(time("1440m"), Ok(Duration::from_secs(86_400)));
-        for wrong in ["", "ms", "-5", "5h", "1.2.3s", "1e9", "inf", "NaN", "99999999s"] {
+        assert_eq!(time("2h"), Ok(Duration::from_secs(7_200)));
+        assert_eq!(time(".5 h"), Ok(Duration::from_secs(1_800)));
+        // 2 to the power of -13: no more digits make a whole number of nanoseconds.
+        assert_eq!(time("0.0001220703125h"), Ok(Duration::from_nanos(439_453_125)));
+        assert_eq!(time("24h"), Ok(Duration::from_secs(86_400)));
+        for wrong in ["", "ms", "-5", "5d", "25h", "1.2.3s", "1e9", "inf", "NaN", "99999999s"] {
             let error = time(wrong).expect_err(wrong);
             assert_eq!(error.lines().count(), 1, "{wrong}: {error}");
         }

@@ -360,7 +360,7 @@ mod tests {
         for (text, line, wanted) in [
             ("[coalesce]\nrx-usec = 1\n", 2, "did you mean 'rx-usecs'?"),
             ("[coalesc]\nrx-usecs = 1\n", 1, "did you mean 'coalesce'?"),
-            ("\n[napi]\ngro-flush-timeout = \"5h\"\n", 3, "unknown unit 'h'"),
+            ("\n[napi]\ngro-flush-timeout = \"5d\"\n", 3, "unknown unit 'd'"),
             ("[napi]\ngro-flush-timeout = \"9s\"\n", 2, "the largest the kernel takes"),
             ("[napi.gro-flush-timeout]\nvalu = 1\n", 2, "did you mean 'value'?"),
             ("[napi.gro-flush-timeout]\nreason = \"x\"\n", 1, "value = … is missing"),

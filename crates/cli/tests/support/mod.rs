@@ -28,10 +28,15 @@ pub fn on(host: &LabHost, arguments: &[&str]) -> Output {
 
 /// The one line of complaint; exit code 2 and nothing else on either output.
 pub fn one_line(output: &Output) -> String {
+    one_line_with(output, 2)
+}
+
+/// The same with another exit code.
+pub fn one_line_with(output: &Output, code: i32) -> String {
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert_eq!((err.lines().count(), out.as_str()), (1, ""), "{output:?}");
-    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert_eq!(output.status.code(), Some(code), "{output:?}");
     let line = err.trim_end().to_owned();
     assert!(line.starts_with("busypoll: "), "{line}");
     line
@@ -39,7 +44,12 @@ pub fn one_line(output: &Output) -> String {
 
 /// The complaint names everything in `wanted`.
 pub fn complains(output: &Output, wanted: &[&str]) {
-    let line = one_line(output);
+    complains_with(output, 2, wanted);
+}
+
+/// The same with another exit code.
+pub fn complains_with(output: &Output, code: i32, wanted: &[&str]) {
+    let line = one_line_with(output, code);
     for wanted in wanted {
         assert!(line.contains(wanted), "no {wanted:?} in: {line}");
     }

@@ -26,5 +26,5 @@ mod shared;
 mod start;
 mod supervise;
 
-pub use error::LaunchError;
+pub use error::{LaunchError, NOT_EXECUTABLE, NOT_FOUND, OWN_FAILURE};
 pub use start::{execute, execute_child};

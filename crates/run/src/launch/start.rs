@@ -34,7 +34,11 @@ pub fn execute(
     reach(&mut launch, &program)?;
     let library = library::find()?;
     if let (Reach::Preload, Some(device)) = (program.reach, stack_device(&launch)) {
-        guard::begin(&mut launch, &device).map_err(|why| LaunchError::Device(why.to_string()))?;
+        guard::begin(&mut launch, &device).map_err(|why| match why.raw_os_error() {
+            // In words: what `--strict` refuses.
+            None => LaunchError::Device(why.to_string()),
+            Some(_) => LaunchError::Guard(why),
+        })?;
     }
     launch.shared = shared::prepare();
 
