@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use busypoll_policy::text::{distance, glob};
+use busypoll_policy::text::{glob, nearest};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 macro_rules! words {
@@ -192,8 +192,8 @@ pub fn select(patterns: &str, from: &[Arm]) -> Result<Vec<Arm>, String> {
             }
         }
         if !hit {
-            let nearest = from.iter().min_by_key(|a| distance(pattern, a.name));
-            let hint = nearest.map_or(String::new(), |a| format!("; did you mean '{}'?", a.name));
+            let near = nearest(pattern, from.iter().map(|arm| arm.name));
+            let hint = near.map_or(String::new(), |name| format!("; did you mean '{name}'?"));
             return Err(format!("no arm is called '{pattern}'{hint} (--list shows all)"));
         }
     }
@@ -257,7 +257,9 @@ mod tests {
     #[test]
     fn an_unknown_name_gets_the_nearest() {
         let error = select("kernel-udp-bussy-poll", ARMS).expect_err("no such arm");
-        assert!(error.contains("'kernel-udp-busy-poll'"), "{error}");
+        assert!(error.contains("did you mean 'kernel-udp-busy-poll'?"), "{error}");
+        let error = select("telepathy", ARMS).expect_err("no such arm");
+        assert!(!error.contains("did you mean"), "nothing is like it: {error}");
         assert!(select("", ARMS).is_err());
         assert!(select(" , ", ARMS).is_err());
     }

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use busypoll_policy::say;
@@ -10,6 +10,7 @@ use clap::ValueEnum;
 
 use crate::arm::{self, ARMS, Arm, Mode, Protocol};
 use crate::error::Error;
+use crate::interrupt::{self, Held};
 use crate::remote::{self, Remote};
 use crate::run::{Bench, Cpus, Settings};
 use crate::schedule::Budget;
@@ -75,7 +76,7 @@ pub struct BenchArgs {
     /// Interface for the stack's arms against another machine; the kernel's run beside its XDP program
     #[arg(long, value_name = "IF", requires = "host")]
     pub dev: Option<String>,
-    /// Write the report as JSON
+    /// Write the report as JSON; `-` is standard output, which then has nothing else
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Write a chart [default with --sweep: busypoll-QUESTION.svg]
@@ -138,17 +139,34 @@ pub fn run_bench(args: &BenchArgs, out: &mut impl Write) -> Result<(), Error> {
         return Ok(());
     }
     contradictions(args)?;
-    if args.workload != Workload::Rr {
-        return run_throughput(args, out);
+    // Before anything starts a thread.
+    let held = interrupt::hold()?;
+    match args.workload {
+        Workload::Rr => run_round_trips(args, held.as_ref(), out)?,
+        _ => run_throughput(args, held.as_ref(), out)?,
     }
+    out.flush()?;
+    if let Some(held) = held {
+        held.pass_on();
+    }
+    Ok(())
+}
+
+/// TCP_RR and UDP_RR.
+fn run_round_trips(
+    args: &BenchArgs,
+    interrupts: Option<&Held>,
+    out: &mut impl Write,
+) -> Result<(), Error> {
     let arms = choose_arms(args)?;
     let settings = settings(args, &arms)?;
     let cpus = Cpus::choose(args.cpus)?;
     // What would fail after the measurement fails now.
-    for file in [args.json.clone(), chart_file(args)].into_iter().flatten() {
+    for file in [json_file(args).cloned(), chart_file(args)].into_iter().flatten() {
         json::check(&file)?;
     }
     if let Some(host) = &args.host {
+        listen(interrupts)?;
         if let Some(dev) = &args.dev {
             stack::check_device(dev)?;
         }
@@ -159,24 +177,20 @@ pub fn run_bench(args: &BenchArgs, out: &mut impl Write) -> Result<(), Error> {
     }
     // What this refuses, the lab refuses again with the same reason, arm by arm.
     let _ = busypoll_lab::enter_user_namespace();
+    listen(interrupts)?;
     let bench = Bench::new(cpus, &arms);
     if args.stages {
         let report = stages::run(&bench, &arms, &settings)?;
-        write_json(args, &report)?;
-        return Ok(write!(out, "{}", report.render())?);
+        return tell(args, &report, || report.render(), out);
     }
     if let Some(sweep) = args.sweep {
         let report = sweep::run(sweep, &bench, &arms, &settings)?;
-        write_json(args, &report)?;
         let svg = chart_file(args);
         if let Some(svg) = &svg {
             report.chart().write(svg)?;
         }
-        write!(out, "{}", report.render())?;
-        return match svg {
-            Some(svg) => Ok(writeln!(out, "chart: {}", svg.display())?),
-            None => Ok(()),
-        };
+        let chart = svg.map_or(String::new(), |svg| format!("chart: {}\n", svg.display()));
+        return tell(args, &report, || report.render() + &chart, out);
     }
     finish(args, &bench, &arms, &settings, out)
 }
@@ -238,16 +252,21 @@ fn contradictions(args: &BenchArgs) -> Result<(), Error> {
 }
 
 /// TCP_STREAM or TCP_CRR.
-fn run_throughput(args: &BenchArgs, out: &mut impl Write) -> Result<(), Error> {
+fn run_throughput(
+    args: &BenchArgs,
+    interrupts: Option<&Held>,
+    out: &mut impl Write,
+) -> Result<(), Error> {
     let lines = throughput::select(args.workload, args.arms.as_deref())
         .map_err(|e| no_such_arm(args, e))?;
     let settings = settings(args, &lines.iter().map(|line| line.arm).collect::<Vec<_>>())?;
     let cpus = Cpus::choose(args.cpus)?;
-    if let Some(file) = &args.json {
+    if let Some(file) = json_file(args) {
         json::check(file)?;
     }
     // What this refuses, the lab refuses again with the same reason, arm by arm.
     let _ = busypoll_lab::enter_user_namespace();
+    listen(interrupts)?;
     let (loss, rtt) = (args.loss.unwrap_or(1.0), args.rtt.unwrap_or(Duration::from_millis(20)));
     let losses = Losses { loss: loss / 100.0, rtt };
     let outcome = throughput::measure(
@@ -258,8 +277,7 @@ fn run_throughput(args: &BenchArgs, out: &mut impl Write) -> Result<(), Error> {
     )?;
     let machine = machine::describe(&Bench::new(cpus, &[]), &settings);
     let report = throughput::build(machine, args.workload, &outcome);
-    write_json(args, &report)?;
-    Ok(write!(out, "{}", report.render())?)
+    tell(args, &report, || report.render(), out)
 }
 
 /// Measures, writes the files, reports.
@@ -275,8 +293,7 @@ fn finish(
     if let Some(svg) = &args.svg {
         table::chart(&report).write(svg)?;
     }
-    write_json(args, &report)?;
-    Ok(write!(out, "{}", table::render(&report))?)
+    tell(args, &report, || table::render(&report), out)
 }
 
 /// Where a chart goes; a sweep always has one.
@@ -285,11 +302,35 @@ fn chart_file(args: &BenchArgs) -> Option<PathBuf> {
     args.svg.clone().or_else(|| args.sweep.map(default))
 }
 
-fn write_json(args: &BenchArgs, report: &impl serde::Serialize) -> Result<(), Error> {
+/// The file for the report as JSON, where it is one.
+fn json_file(args: &BenchArgs) -> Option<&PathBuf> {
+    args.json.as_ref().filter(|path| !is_standard_output(path))
+}
+
+fn is_standard_output(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// Writes the report as JSON, if that is wanted, and the text to `out`, unless that has the JSON.
+fn tell(
+    args: &BenchArgs,
+    report: &impl serde::Serialize,
+    text: impl FnOnce() -> String,
+    out: &mut impl Write,
+) -> Result<(), Error> {
     match &args.json {
-        Some(path) => Ok(json::write(path, report)?),
-        None => Ok(()),
+        Some(path) if is_standard_output(path) => {
+            return Ok(out.write_all(json::text(report)?.as_bytes())?);
+        }
+        Some(path) => json::write(path, report)?,
+        None => {}
     }
+    Ok(write!(out, "{}", text())?)
+}
+
+/// Has Ctrl-C end the measuring, and not the report, where it is held.
+fn listen(interrupts: Option<&Held>) -> Result<(), Error> {
+    Ok(interrupts.map_or(Ok(()), Held::listen)?)
 }
 
 fn choose_arms(args: &BenchArgs) -> Result<Vec<Arm>, Error> {

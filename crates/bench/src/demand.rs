@@ -22,6 +22,11 @@ impl Usage {
         self.capacity += other.capacity;
     }
 
+    /// The part that was idle, 0 to 1; none where nothing was measured.
+    pub fn idle_share(&self) -> Option<f64> {
+        (!self.capacity.is_zero()).then(|| 1.0 - self.share())
+    }
+
     /// The part used, 0 to 1.
     pub fn share(&self) -> f64 {
         if self.capacity.is_zero() {
@@ -92,6 +97,13 @@ mod tests {
         assert_eq!(service_demand_us(usage(10, 1000), usage(50, 200), 100), None);
         // Room was left, but more is the others' than the load's.
         assert_eq!(service_demand_us(usage(1800, 2000), usage(110, 200), 100_000), None);
+    }
+
+    #[test]
+    fn what_is_not_used_is_idle() {
+        assert_eq!(usage(50, 200).idle_share(), Some(0.75));
+        assert_eq!(usage(0, 200).idle_share(), Some(1.0));
+        assert_eq!(Usage::default().idle_share(), None);
     }
 
     #[test]

@@ -51,8 +51,9 @@ pub struct Machine {
     pub one_core: OneCore,
     /// What a clock reading costs; every round trip includes one.
     pub clock_overhead_ns: f64,
-    /// Of all CPUs, the share that others used while the benchmark was idle.
-    pub idle_cpu_share: f64,
+    /// Of all CPU time, the share that was idle while the benchmark did nothing, 0 to 1; null where it was not looked at
+    /// (`--stages`, `--workload loss`).
+    pub idle_cpu_share: Option<f64>,
     /// Rounds.
     pub rounds: usize,
     /// Seconds for all arms.
@@ -145,15 +146,22 @@ pub fn check(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
+/// Any report as text.
+///
+/// # Errors
+/// One line.
+pub fn text(report: &impl Serialize) -> Result<String, String> {
+    let text =
+        serde_json::to_string_pretty(report).map_err(|e| format!("cannot write JSON: {e}"))?;
+    Ok(text + "\n")
+}
+
 /// Writes any report to a file.
 ///
 /// # Errors
 /// One line naming the file.
 pub fn write(path: &Path, report: &impl Serialize) -> Result<(), String> {
-    let wrong = |e: &dyn std::fmt::Display| format!("cannot write {}: {e}", path.display());
-    let mut text = serde_json::to_string_pretty(report).map_err(|e| wrong(&e))?;
-    text.push('\n');
-    fs::write(path, text).map_err(|e| wrong(&e))
+    fs::write(path, text(report)?).map_err(|e| format!("cannot write {}: {e}", path.display()))
 }
 
 #[cfg(test)]

@@ -31,6 +31,7 @@ pub mod clock;
 pub mod demand;
 mod error;
 pub mod evidence;
+mod interrupt;
 pub mod json;
 pub mod kernel;
 pub mod limit;

@@ -28,7 +28,7 @@ pub fn describe(bench: &Bench, settings: &Settings) -> Machine {
         share_core: bench.cpus.share_core,
         one_core: OneCore::default(),
         clock_overhead_ns: bench.clock.overhead_ns(),
-        idle_cpu_share: 0.0,
+        idle_cpu_share: None,
         rounds: settings.rounds,
         duration_s: settings.duration.as_secs_f64(),
         gap_us: gap,

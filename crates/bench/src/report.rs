@@ -13,7 +13,8 @@ use crate::stats::{self, RttUs};
 /// Sums up a run. `machine` is filled in by the caller except for what the run itself found out.
 pub fn build(mut machine: Machine, settings: &Settings, outcome: &Outcome) -> Report {
     let idle = outcome.idle;
-    machine.idle_cpu_share = idle.share();
+    machine.idle_cpu_share = idle.idle_share();
+    machine.rounds = outcome.stopped_after.unwrap_or(machine.rounds);
     let mut arms: Vec<ArmReport> =
         outcome.arms.iter().map(|run| arm_report(run, settings, idle)).collect();
     arms.sort_by(|a, b| a.rtt_us.p50.total_cmp(&b.rtt_us.p50));
@@ -170,7 +171,7 @@ pub(crate) mod tests {
             share_core: false,
             one_core: OneCore::default(),
             clock_overhead_ns: 9.7,
-            idle_cpu_share: 0.004,
+            idle_cpu_share: Some(0.996),
             rounds: 8,
             duration_s: 40.0,
             gap_us: 0.0,

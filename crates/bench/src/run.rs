@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use busypoll_lab::Lab;
 use busypoll_linux::topology;
+use busypoll_policy::say;
 use busypoll_stack::Host;
 use busypoll_stack::nic::Coalesce;
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
@@ -20,7 +21,7 @@ use crate::siblings::{self, OneCore, Rounds, Shared};
 use crate::slot::{Load, Plan, Slot};
 use crate::stats::Rtts;
 use crate::units::Size;
-use crate::{bare, kernel, limit, open, stack};
+use crate::{bare, interrupt, kernel, limit, open, stack};
 
 /// Of [`Lab`].
 const LAB_MTU: usize = 1500;
@@ -129,6 +130,8 @@ pub struct Outcome {
     pub idle: Usage,
     /// What was seen of the cores the CPUs were on.
     pub one_core: OneCore,
+    /// How many rounds were finished when Ctrl-C ended the measuring; none where it did not.
+    pub stopped_after: Option<usize>,
 }
 
 /// The place where arms run.
@@ -157,7 +160,7 @@ impl Bench {
             clock: Clock::default(),
             cpus,
             veth: lab(Nic::Veth),
-            xdp: lab(Nic::Xdp),
+            xdp: no_xdp().map_or_else(|| lab(Nic::Xdp), |why| Err(why.to_owned())),
             remote: None,
             host: None,
         }
@@ -316,7 +319,8 @@ impl Bench {
         let mut common = Outcome::default();
         let mut slots: Vec<Rounds<Slot>> = vec![vec![None; rounds]; units.len()];
         let mut limit: Rounds<Rtts> = vec![None; rounds];
-        for (round, order) in schedule::rounds(runnable.len(), rounds).iter().enumerate() {
+        let mut finished = 0;
+        'rounds: for (round, order) in schedule::rounds(runnable.len(), rounds).iter().enumerate() {
             let idle = self.idle(budget.idle)?;
             common.idle.add(idle);
             // Before the arms and after them in turn, as the arms themselves change ends.
@@ -324,6 +328,9 @@ impl Bench {
                 limit[round] = self.limit(budget.limit)?;
             }
             for i in order.iter().map(|&position| runnable[position]) {
+                if interrupt::is_asked() {
+                    break 'rounds;
+                }
                 let (arm, settings) = units[i];
                 progress.set_message(arm.name);
                 // An arm that failed once is left out: half its rounds compare with nothing.
@@ -339,8 +346,13 @@ impl Bench {
             if round % 2 == 1 {
                 limit[round] = self.limit(budget.limit)?;
             }
+            finished = round + 1;
+            interrupt::round_is_finished(budget.warm_up + budget.measure);
         }
         progress.finish_and_clear();
+        common.stopped_after = stopped_after(finished, rounds)?;
+        slots.iter_mut().for_each(|rounds| rounds.truncate(finished));
+        limit.truncate(finished);
         let measured = slots.iter().enumerate().filter(|(i, _)| !skipped.contains_key(i));
         let looks = measured.map(|(_, rounds)| siblings::shared(rounds));
         let looks: Vec<_> = looks.chain([siblings::shared(&limit)]).collect();
@@ -359,10 +371,30 @@ impl Bench {
     }
 }
 
+/// Why this process can have no AF_XDP, where it is clear: it has made itself root of a user namespace.
+pub(crate) fn no_xdp() -> Option<&'static str> {
+    busypoll_lab::in_own_user_namespace().then_some(
+        "needs root: for an ordinary user bench makes its hosts in a user namespace of its own, where the kernel \
+         allows neither BPF nor AF_XDP; run with sudo",
+    )
+}
+
 /// Two hosts on the run's CPUs.
 fn lab(cpus: Cpus) -> Result<Lab, String> {
     let server = cpus.server.unwrap_or(cpus.client);
     Lab::builder().cpus(cpus.client, server).build().map_err(|e| e.to_string())
+}
+
+/// How many rounds were finished when Ctrl-C ended the measuring; none where all were.
+pub(crate) fn stopped_after(finished: usize, rounds: usize) -> Result<Option<usize>, String> {
+    if finished == rounds {
+        return Ok(None);
+    }
+    if finished == 0 {
+        return Err("stopped by Ctrl-C before a round was finished".to_owned());
+    }
+    say(format_args!("stopped by Ctrl-C: {finished} of {rounds} rounds"));
+    Ok(Some(finished))
 }
 
 /// A bar on a terminal's stderr, nothing elsewhere. It is drawn between measurements only.

@@ -18,7 +18,7 @@ use crate::run::{ArmRun, Bench, Outcome, Settings};
 use crate::slot::Load;
 use crate::table::{self, us_text};
 use crate::units::{Size, UDP_MAX};
-use crate::{answer, machine, stats};
+use crate::{answer, interrupt, machine, stats};
 
 /// Which question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -223,8 +223,19 @@ pub fn run(
         _ => {
             let title = |label: &str| format!("{} {label}", sweep.word());
             let each = names.iter().zip(&all);
-            each.map(|((label, _), s)| bench.measure(&arms, s, &title(label)))
-                .collect::<Result<_, _>>()?
+            let mut outcomes: Vec<Outcome> = Vec::new();
+            for ((label, _), settings) in each {
+                match bench.measure(&arms, settings, &title(label)) {
+                    Ok(outcome) => outcomes.push(outcome),
+                    // The points before it are finished.
+                    Err(_) if interrupt::is_asked() && !outcomes.is_empty() => {}
+                    Err(why) => return Err(why),
+                }
+                if interrupt::is_asked() {
+                    break;
+                }
+            }
+            outcomes
         }
     };
     let mut points: Vec<Point> = Vec::new();
@@ -234,7 +245,8 @@ pub fn run(
     outcomes.iter().take(runs).for_each(|run| about.one_core.add(run.one_core));
     for (((label, value), settings), outcome) in names.into_iter().zip(all).zip(&outcomes) {
         let report = report::build(about.clone(), &settings, outcome);
-        about.idle_cpu_share = about.idle_cpu_share.max(report.machine.idle_cpu_share);
+        let idle = [about.idle_cpu_share, report.machine.idle_cpu_share];
+        about.idle_cpu_share = idle.into_iter().flatten().reduce(f64::min);
         for mut s in report.skipped {
             if points.iter().flat_map(|p| &p.arms).any(|a| a.arm.name == s.name) {
                 s.reason = format!("at {label}: {}", s.reason);

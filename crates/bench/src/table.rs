@@ -155,11 +155,13 @@ fn notes(report: &Report, out: &mut String) {
     if let Some(note) = m.one_core.note() {
         let _ = writeln!(out, "{note}");
     }
-    if m.idle_cpu_share > DISTURBED {
+    if let Some(idle) = m.idle_cpu_share
+        && 1.0 - idle > DISTURBED
+    {
         let _ = writeln!(
             out,
             "note: other programs used {:.0}% of all CPUs: tails and CPU us are disturbed; repeat it on a quiet machine",
-            m.idle_cpu_share * 100.0
+            (1.0 - idle) * 100.0
         );
     }
     if (2..6).contains(&m.rounds) {

@@ -33,4 +33,4 @@ pub use error::LabError;
 pub use lab::{Lab, LabBuilder, LabHost};
 pub use namespace::Namespace;
 pub use side::{PREFIX_V4, PREFIX_V6, Side};
-pub use user_namespace::enter_user_namespace;
+pub use user_namespace::{enter_user_namespace, in_own_user_namespace};

@@ -3,6 +3,7 @@
 //! Changes the calling process alone. Also words the refusal, because the lab's callers need the
 //! reason and the remedy, not an errno.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::{fs, io};
 
 use busypoll_linux::caps::{Capability, Caps};
@@ -36,7 +37,17 @@ pub fn enter_user_namespace() -> Result<(), LabError> {
     fs::write("/proc/self/setgroups", "deny")
         .and_then(|()| fs::write("/proc/self/uid_map", format!("0 {uid} 1")))
         .and_then(|()| fs::write("/proc/self/gid_map", format!("0 {gid} 1")))
-        .map_err(refusal)
+        .map_err(refusal)?;
+    ENTERED.store(true, Ordering::Relaxed);
+    Ok(())
+}
+
+static ENTERED: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process is root of a user namespace because [`enter_user_namespace`] has made it so. Of what it takes
+/// root of the machine for (BPF, AF_XDP) the reason is then that, whatever capabilities it has.
+pub fn in_own_user_namespace() -> bool {
+    ENTERED.load(Ordering::Relaxed)
 }
 
 /// Words a failed `unshare(2)` or mapping: what stands in the way, and the remedy.

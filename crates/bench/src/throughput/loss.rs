@@ -16,7 +16,8 @@ use rustix::net::sockopt::set_tcp_congestion;
 
 use super::{Gauge, Line, LineRun, Outcome, Place, Shot, kernel, pump, relay, stack};
 use crate::arm::Plane;
-use crate::run::{Cpus, Skipped, progress};
+use crate::interrupt;
+use crate::run::{Cpus, Skipped, progress, stopped_after};
 use crate::slot::Announce;
 
 /// The algorithm of both ends, whatever the kernel's default.
@@ -54,6 +55,9 @@ pub fn measure(
     let progress: ProgressBar = progress(rounds, "loss");
     let mut all: Vec<Vec<Result<Shot, String>>> = lines.iter().map(|_| Vec::new()).collect();
     for seed in 0..rounds {
+        if interrupt::is_asked() {
+            break;
+        }
         let way = relay::Way { delay: losses.rtt / 2, loss: losses.loss, seed: seed as u64 };
         // Nobody starts before all are ready: what is set up beside it costs a sender time.
         let ready = Barrier::new(lines.len());
@@ -83,9 +87,13 @@ pub fn measure(
             of_line.push(result);
         }
         progress.inc(1);
+        interrupt::round_is_finished(round);
     }
     progress.finish_and_clear();
-    let mut outcome = Outcome::default();
+    let finished = all.iter().map(Vec::len).min().unwrap_or(0);
+    let stopped_after = stopped_after(finished, rounds)?;
+    let rounds = finished;
+    let mut outcome = Outcome { stopped_after, ..Outcome::default() };
     for (&line, results) in lines.iter().zip(all) {
         // Other than with round trips, one round that fails is what a bad line is like: it says nothing of the others.
         let failed = results.iter().filter(|result| result.is_err()).count();

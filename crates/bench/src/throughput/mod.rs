@@ -27,7 +27,8 @@ use crate::arm::{self, Arm, Mode, Nic, Placement, Plane, Protocol};
 use crate::clock::Clock;
 use crate::demand::{self, Usage};
 use crate::evidence;
-use crate::run::{Cpus, Skipped, progress};
+use crate::interrupt;
+use crate::run::{Cpus, Skipped, no_xdp, progress, stopped_after};
 use crate::schedule::{self, Budget};
 use crate::siblings::{self, OneCore, Rounds};
 use crate::slot::{Announce, inside};
@@ -387,6 +388,7 @@ pub struct Outcome {
     pub(crate) skipped: Vec<Skipped>,
     pub(crate) idle: Usage,
     pub(crate) one_core: OneCore,
+    pub(crate) stopped_after: Option<usize>,
 }
 
 /// Measures `lines` in interleaved rounds.
@@ -409,9 +411,13 @@ pub fn measure(
     let budget = Budget::divide(duration, lines.len(), rounds)?;
     let word = lines.first().map_or("", |line| line.workload.word());
     let progress = progress(lines.len() * rounds, word);
-    for (round, order) in schedule::rounds(lines.len(), rounds).into_iter().enumerate() {
+    let mut finished = 0;
+    'rounds: for (round, order) in schedule::rounds(lines.len(), rounds).into_iter().enumerate() {
         idle.add(demand::idle(budget.idle)?);
         for i in order {
+            if interrupt::is_asked() {
+                break 'rounds;
+            }
             let line = &lines[i];
             progress.set_message(line.arm.name);
             // As with round trips, one that failed once is left out.
@@ -424,12 +430,16 @@ pub fn measure(
             }
             progress.inc(1);
         }
+        finished = round + 1;
+        interrupt::round_is_finished(budget.warm_up + budget.measure);
     }
     progress.finish_and_clear();
+    let stopped_after = stopped_after(finished, rounds)?;
+    shots.iter_mut().for_each(|rounds| rounds.truncate(finished));
     let measured = shots.iter().enumerate().filter(|(i, _)| !skipped.contains_key(i));
     let looks: Vec<_> = measured.map(|(_, rounds)| siblings::shared(rounds)).collect();
     let one_core = OneCore::judge(&looks);
-    let mut outcome = Outcome { idle, one_core, ..Outcome::default() };
+    let mut outcome = Outcome { idle, one_core, stopped_after, ..Outcome::default() };
     for (i, shots) in shots.into_iter().enumerate() {
         let line = lines[i];
         match skipped.remove(&i) {
@@ -442,6 +452,9 @@ pub fn measure(
 
 /// Runs a line once, on a lab of its own: connections of one round leave nothing to the next.
 fn once(line: &Line, cpus: Cpus, busy_poll: Duration, budget: &Budget) -> Result<Shot, String> {
+    if let (Xdp, Some(why)) = (line.arm.nic, no_xdp()) {
+        return Err(why.to_owned());
+    }
     let server = cpus.server.ok_or("needs two CPUs: widen its affinity (taskset, cpuset)")?;
     let server_cpu = if line.arm.placement == SameCpu { cpus.client } else { server };
     let needs_lab = line.arm.nic != Cable;

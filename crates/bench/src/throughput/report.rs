@@ -76,7 +76,8 @@ const MIB: f64 = 1024.0 * 1024.0;
 
 /// Sums up a run.
 pub fn build(mut machine: Machine, workload: Workload, outcome: &Outcome) -> Report {
-    machine.idle_cpu_share = outcome.idle.share();
+    machine.idle_cpu_share = outcome.idle.idle_share();
+    machine.rounds = outcome.stopped_after.unwrap_or(machine.rounds);
     machine.one_core = outcome.one_core;
     let mut arms: Vec<LineReport> =
         outcome.lines.iter().map(|run| line_report(run, outcome.idle)).collect();
