@@ -22,6 +22,7 @@ mod environment;
 mod error;
 mod interface;
 mod lab;
+mod mirror;
 mod namespace;
 pub mod needs;
 mod rtnetlink;
@@ -31,6 +32,7 @@ pub mod vm;
 
 pub use error::LabError;
 pub use lab::{Lab, LabBuilder, LabHost};
+pub use mirror::Mirror;
 pub use namespace::Namespace;
 pub use side::{PREFIX_V4, PREFIX_V6, Side};
 pub use user_namespace::{enter_user_namespace, in_own_user_namespace};

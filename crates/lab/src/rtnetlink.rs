@@ -1,4 +1,4 @@
-//! The four rtnetlink requests a lab needs, made by hand: rtnetlink(7), and veth's in
+//! The five rtnetlink requests a lab needs, made by hand: rtnetlink(7), and veth's in
 //! `include/uapi/linux/veth.h`.
 //!
 //! Acts in the network namespace of the thread that opened the socket, and nowhere else.
@@ -86,6 +86,27 @@ impl Socket {
         let message = Message::new(libc::RTM_NEWADDR, flags, &header);
         self.request(
             message.attribute(libc::IFA_LOCAL, &octets).attribute(libc::IFA_ADDRESS, &octets),
+        )
+    }
+
+    /// Adds the way to one address, by a neighbour.
+    pub(crate) fn add_route(&self, to: IpAddr, by: IpAddr, ifindex: u32) -> io::Result<()> {
+        let octets = |address: IpAddr| match address {
+            IpAddr::V4(v4) => v4.octets().to_vec(),
+            IpAddr::V6(v6) => v6.octets().to_vec(),
+        };
+        let (family, to, by) =
+            (if to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }, octets(to), octets(by));
+        // struct rtmsg: family, prefix lengths of destination and source, TOS, table, protocol, scope, type, flags.
+        let mut header = vec![family as u8, to.len() as u8 * 8, 0, 0];
+        header.extend([libc::RT_TABLE_MAIN, libc::RTPROT_STATIC, libc::RT_SCOPE_UNIVERSE]);
+        header.extend([libc::RTN_UNICAST, 0, 0, 0, 0]);
+        let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
+        self.request(
+            Message::new(libc::RTM_NEWROUTE, flags, &header)
+                .attribute(libc::RTA_DST, &to)
+                .attribute(libc::RTA_GATEWAY, &by)
+                .attribute(libc::RTA_OIF, &ifindex.to_ne_bytes()),
         )
     }
 
