@@ -1,0 +1,71 @@
+//! Suites in packages of crates.io: tokio's network tests, of the release that this workspace is locked to. mio's
+//! package has no tests.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+use super::by_name::{ByName, said};
+
+/// Beginnings of the names of tokio's test programs that use the network.
+const TOKIO: [&str; 7] =
+    ["tcp_", "udp", "io_async_fd", "io_copy_bidirectional", "io_driver", "net_", "rt_common"];
+
+/// Where cargo has put the sources of a package, and its version.
+fn package(name: &str) -> (PathBuf, String) {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["metadata", "--format-version=1", "--manifest-path"]).arg(manifest);
+    let metadata: serde_json::Value = serde_json::from_str(&said(&mut cargo)).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    let it = packages.iter().find(|package| package["name"] == name).unwrap();
+    let manifest = Path::new(it["manifest_path"].as_str().unwrap());
+    (manifest.parent().unwrap().to_owned(), it["version"].as_str().unwrap().into())
+}
+
+pub fn tokio() -> ByName {
+    let (source, version) = package("tokio");
+    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("suites/source/tokio");
+    let tree = place.join(&version);
+    if !tree.exists() {
+        fs::create_dir_all(&place).unwrap();
+        said(Command::new("cp").arg("-r").args([&source, &tree]));
+    }
+    let files = fs::read_dir(tree.join("tests")).unwrap().flatten();
+    let names =
+        files.filter_map(|e| e.file_name().to_str()?.strip_suffix(".rs").map(str::to_owned));
+    let mut names: Vec<String> =
+        names.filter(|name| TOKIO.iter().any(|beginning| name.starts_with(beginning))).collect();
+    names.sort();
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["test", "--no-run", "--features", "full,test-util", "--message-format=json"]);
+    // A workspace of its own, and none of what this one is built with.
+    cargo.env("CARGO_TARGET_DIR", place.join("target")).env_remove("RUSTFLAGS").current_dir(&tree);
+    for name in &names {
+        cargo.args(["--test", name]);
+    }
+    let programs: BTreeMap<String, String> = said(&mut cargo).lines().filter_map(program).collect();
+    let mut tests = Vec::new();
+    for (name, program) in programs {
+        let list = said(Command::new(&program).arg("--list"));
+        for test in list.lines().filter_map(|line| line.strip_suffix(": test")) {
+            tests.push((format!("{name}::{test}"), format!("{program} --exact {test}")));
+        }
+    }
+    ByName {
+        name: "tokio",
+        version,
+        tests,
+        skips: " 1 ignored;",
+        skip_status: -1,
+        environment: &[],
+    }
+}
+
+/// A test's name and its program, if that is what cargo tells of.
+fn program(line: &str) -> Option<(String, String)> {
+    let told: serde_json::Value = serde_json::from_str(line).ok()?;
+    let (name, program) = (told["target"]["name"].as_str()?, told["executable"].as_str()?);
+    Some((name.into(), program.into()))
+}
