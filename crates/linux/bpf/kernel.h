@@ -28,12 +28,17 @@ struct task_struct;
 struct pt_regs;
 struct socket;
 struct file;
+struct __sk_buff;
 
 /* Helpers by number (enum bpf_func_id). */
 static void *(*const map_lookup)(void *map, const void *key) = (void *)1;
 static long (*const map_update)(void *map, const void *key, const void *value, u64 flags) = (void *)2;
 static long (*const map_delete)(void *map, const void *key) = (void *)3;
 static u64 (*const current_pid_tgid)(void) = (void *)14;
+static u32 (*const current_cpu)(void) = (void *)8;
+static long (*const skb_load_bytes)(const void *skb, u32 offset, void *to, u32 len) = (void *)26;
+static struct task_struct *(*const current_task)(void) = (void *)35;
+static u64 (*const socket_cookie)(void *ctx) = (void *)46;
 static long (*const current_comm)(void *to, u32 size) = (void *)16;
 static long (*const probe_read_kernel)(void *to, u32 size, const void *from) = (void *)113;
 static long (*const probe_read_kernel_str)(void *to, u32 size, const void *from) = (void *)115;
@@ -118,6 +123,11 @@ struct sock {
     u8 sk_prefer_busy_poll;
     u16 sk_protocol;
     u16 sk_type;
+};
+struct sk_buff {
+    struct sock *sk;
+    unsigned int len;
+    unsigned int napi_id;
 };
 struct socket {
     struct sock *sk;

@@ -4,6 +4,10 @@
  * be busy polled; inside NET_RX: softirq; else IN_BUSY_POLL: a spin; else a thread named napi/: threaded; else
  * the last pass of a busy poll, which gives the queue back to its interrupt.
  * Counters are per CPU, so nothing here waits for another CPU.
+ *
+ * And which socket each packet reached, and how it was found: where a packet is handed to a socket
+ * (sk_filter_trim_cap, which TCP and UDP call for each and which asks the programs of the socket's control group),
+ * it is still known who brought it. The program lets every packet pass.
  */
 #include "kernel.h"
 
@@ -44,6 +48,40 @@ struct {
     MAP_TYPE(value, struct cpu);
 } cpus SEC(".maps");
 
+enum { IPPROTO_TCP = 6, PASS = 1, PF_KTHREAD = 0x00200000 };
+enum { BY_SOFTIRQ = 0, BY_THREAD = 1, BY_NAPI_THREAD = 2 };
+
+/* One socket, one queue, and one way in which its packets were found. */
+struct delivery {
+    u64 cookie; /* SO_COOKIE */
+    u32 napi_id, cpu;
+    u32 how;
+    u32 pid, tid; /* BY_THREAD: in whose context, which is a busy poll if the packet has a NAPI id */
+    u32 zero;
+};
+
+struct delivered {
+    u64 packets;
+    u32 netns;
+    u32 local_port;
+};
+
+struct {
+    MAP_NUMBER(type, HASH);
+    MAP_NUMBER(max_entries, 65536);
+    MAP_NUMBER(map_flags, NO_PREALLOC);
+    MAP_TYPE(key, struct delivery);
+    MAP_TYPE(value, struct delivered);
+} deliveries SEC(".maps");
+
+/* Packets for which the map above had no place. */
+struct {
+    MAP_NUMBER(type, ARRAY);
+    MAP_NUMBER(max_entries, 1);
+    MAP_TYPE(key, u32);
+    MAP_TYPE(value, u64);
+} lost SEC(".maps");
+
 /* 1 << NAPI_STATE_IN_BUSY_POLL: the bit has moved between kernels, and its enum has no name to look for. */
 const volatile u64 in_busy_poll = 0;
 
@@ -52,10 +90,14 @@ INLINE struct cpu *this_cpu(void) {
     return map_lookup(&cpus, &zero);
 }
 
+INLINE int is_napi_name(const char *comm) {
+    return comm[0] == 'n' && comm[1] == 'a' && comm[2] == 'p' && comm[3] == 'i' && comm[4] == '/';
+}
+
 INLINE int is_napi_thread(void) {
     char comm[16] = {};
     current_comm(comm, sizeof(comm));
-    return comm[0] == 'n' && comm[1] == 'a' && comm[2] == 'p' && comm[3] == 'i' && comm[4] == '/';
+    return is_napi_name(comm);
 }
 
 SEC("tp_btf/softirq_entry")
@@ -134,4 +176,83 @@ int napi_poll(u64 *args) {
         cpu->wakeups = 0;
     }
     return 0;
+}
+
+/* How much data a TCP segment brings; of which the headers are further apart than usual, all of it. */
+INLINE u32 tcp_data(struct __sk_buff *ctx, u32 len) {
+    u8 first = 0, offset = 0;
+    u32 headers;
+    skb_load_bytes(ctx, 0, &first, 1);
+    if (first >> 4 == 4) {
+        headers = (first & 15) * 4;
+    } else {
+        u8 next = 0;
+        skb_load_bytes(ctx, 6, &next, 1);
+        if (next != IPPROTO_TCP)
+            return len;
+        headers = 40;
+    }
+    if (skb_load_bytes(ctx, headers + 12, &offset, 1))
+        return len;
+    headers += (offset >> 4) * 4;
+    return len > headers ? len - headers : 0;
+}
+
+/* The context is the packet itself, and it begins at the IP header here. */
+SEC("cgroup_skb/ingress")
+int delivered_to(struct __sk_buff *ctx) {
+    struct sk_buff *skb = (void *)ctx;
+    struct cpu *cpu = this_cpu();
+    struct sock *sk = 0;
+    struct net *net = 0;
+    u32 len = 0;
+    u16 protocol = 0;
+    READ(sk, skb->sk);
+    if (!cpu || !sk)
+        return PASS;
+    READ(len, skb->len);
+    READ(protocol, sk->sk_protocol);
+    /* Nobody waits for an acknowledgment that brings no data. */
+    if (protocol == IPPROTO_TCP && !tcp_data(ctx, len))
+        return PASS;
+    struct delivery key = {socket_cookie(ctx)};
+    READ(key.napi_id, skb->napi_id);
+    key.cpu = current_cpu();
+    if (!cpu->in_net_rx) {
+        struct task_struct *task = current_task();
+        u32 flags = 0;
+        READ(flags, task->flags);
+        READ(key.tid, task->pid);
+        if (!(flags & PF_KTHREAD)) {
+            key.how = BY_THREAD;
+            READ(key.pid, task->tgid);
+        } else {
+            char comm[16] = {};
+            READ_STRING(comm, task->comm);
+            if (is_napi_name(comm))
+                key.how = BY_NAPI_THREAD;
+            else
+                key.tid = 0;
+        }
+    }
+    struct delivered *d = map_lookup(&deliveries, &key);
+    if (!d) {
+        struct delivered new = {};
+        u16 port = 0;
+        READ(net, sk->__sk_common.skc_net.net);
+        READ(new.netns, net->ns.inum);
+        READ(port, sk->__sk_common.skc_num);
+        new.local_port = port;
+        map_update(&deliveries, &key, &new, NOEXIST);
+        d = map_lookup(&deliveries, &key);
+    }
+    if (d) {
+        __sync_fetch_and_add(&d->packets, 1);
+    } else {
+        u32 zero = 0;
+        u64 *count = map_lookup(&lost, &zero);
+        if (count)
+            __sync_fetch_and_add(count, 1);
+    }
+    return PASS;
 }

@@ -6,6 +6,7 @@
 //! | [`files`] | `iter/task_file` | every socket, epoll instance and io_uring of every process |
 //! | [`threads`] | `iter/task` | the system call each thread is in |
 //! | [`napi`] | `tp_btf/napi_poll` and three more | who drove each receive queue, and found how much |
+//! | [`deliveries`] | `cgroup_skb/ingress` | which socket each packet reached, and how it was found |
 //! | [`follow`] | `tp_btf/sys_exit` and three more | what chosen processes open, as they open it |
 //!
 //! All need a kernel with BTF (`CONFIG_DEBUG_INFO_BTF`), `CAP_BPF` and `CAP_PERFMON` (or `CAP_SYS_ADMIN`)
@@ -13,6 +14,7 @@
 //! maps live by descriptors: they go with the value, or with the process.
 
 mod btf;
+pub mod deliveries;
 pub mod files;
 pub mod follow;
 pub mod napi;
@@ -22,7 +24,9 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
-use aya::programs::{BtfTracePoint, Iter, ProgramError};
+use aya::programs::{
+    BtfTracePoint, CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, Iter, ProgramError,
+};
 use aya::{Btf, Ebpf, EbpfLoader};
 
 use crate::caps::{Capability, Caps};
@@ -89,6 +93,24 @@ impl Programs {
         let program = self.ebpf.program_mut(tracepoint).ok_or_else(|| missing(name, tracepoint))?;
         let program = program.try_into().map_err(|e: ProgramError| failed(name, tracepoint, &e))?;
         attach(program, &self.btf).map_err(|e| failed(name, &format!("attaching {tracepoint}"), &e))
+    }
+
+    /// Attaches the program of that name to what the sockets of the root control group receive, which is all
+    /// there are; it goes with this value.
+    fn attach_to_all_sockets(&mut self, program: &str) -> Result<()> {
+        let name = self.name;
+        let root = crate::cgroup::root()?;
+        let found = self.ebpf.program_mut(program).ok_or_else(|| missing(name, program))?;
+        let found: &mut CgroupSkb =
+            found.try_into().map_err(|e: ProgramError| failed(name, program, &e))?;
+        found
+            .load()
+            .and_then(|()| {
+                // A link is one of several in any case, and takes no flag for it.
+                let (kind, mode) = (CgroupSkbAttachType::Ingress, CgroupAttachMode::Single);
+                found.attach(root, kind, mode).map(drop)
+            })
+            .map_err(|e| failed(name, &format!("attaching {program} to the root control group"), &e))
     }
 
     fn load_iterator(&mut self, program: &str, kind: &str) -> Result<()> {

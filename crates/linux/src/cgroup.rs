@@ -3,10 +3,34 @@
 //! Kernel source: `Documentation/admin-guide/cgroup-v2.rst` (`cpu.max`), `scheduler/sched-bwc.rst`
 //! (`cpu.cfs_quota_us` of version 1).
 
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::path::Path;
 
+use crate::error::{Error, Result};
+
 const ROOT: &str = "/sys/fs/cgroup";
+
+/// The root of control groups of version 2, where one is mounted as a whole.
+///
+/// # Errors
+/// Where none is: on a machine that has version 1 alone, and in a container.
+pub fn root() -> Result<File> {
+    let table = "/proc/self/mountinfo";
+    let mounts = fs::read_to_string(table).map_err(|e| Error::os(format!("reading {table}"), e))?;
+    let path = mounts.lines().find_map(|line| {
+        // ID PARENT DEVICE ROOT MOUNT-POINT OPTIONS … - TYPE SOURCE OPTIONS
+        let (of_mount, of_file_system) = line.split_once(" - ")?;
+        let mut words = of_mount.split(' ').skip(3);
+        let (root, path) = (words.next()?, words.next()?);
+        (root == "/" && of_file_system.starts_with("cgroup2 ")).then_some(path)
+    });
+    let path = path.ok_or_else(|| {
+        let why = "none is mounted here as a whole; mount -t cgroup2 none /mnt shows one";
+        Error::os("looking for control groups of version 2", io::Error::other(why))
+    })?;
+    File::open(path).map_err(|e| Error::os(format!("opening {path}"), e))
+}
 
 /// The CPUs that the quota of this process's control group is worth, the tightest from here up to
 /// the root; `None` without a quota.

@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use busypoll_lab::{Lab, LabHost, needs, needs_root};
+use busypoll_linux::bpf::deliveries::Found;
 use busypoll_linux::bpf::files::{Files, Kind, OpenFile, Socket};
 use busypoll_linux::bpf::follow::{Event, Follow, Opener, What};
 use busypoll_linux::bpf::napi::{Counter, Passes};
@@ -204,6 +205,58 @@ fn passes_are_told_apart_with_and_without_busy_polling() {
     let me = Some(std::process::id());
     let spun = |p: &Passes| p.pid == me && p.tid.is_some() && p.spin_hits > 0 && !p.cpus.is_empty();
     assert!(rows.iter().any(spun), "{rows:#?}");
+}
+
+/// Counted twice, by other counters of the kernel's.
+#[test]
+fn each_packet_of_a_socket_is_told_by_how_it_was_found() {
+    needs_root!();
+    for (gro, usecs) in [(true, 0), (true, 20_000), (false, 20_000)] {
+        let lab = Lab::builder().gro(gro).tso(!gro).build().unwrap();
+        let bind = |host: &LabHost| {
+            host.enter(|| {
+                let socket = UdpSocket::bind((host.ipv4(), 704)).unwrap();
+                socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+                sockopt::set_busy_poll(&socket, usecs).unwrap();
+                socket
+            })
+            .unwrap()
+        };
+        let (server, client) = (bind(&lab.server), bind(&lab.client));
+        server.connect((lab.client.ipv4(), 704)).unwrap();
+        client.connect((lab.server.ipv4(), 704)).unwrap();
+        let cookie = busypoll_linux::socket::cookie(&server).unwrap();
+        let polled = || lab.server.enter(|| stat::busy_poll_rx_packets().unwrap()).unwrap();
+        let before = polled();
+        let mut counter = Counter::start().unwrap();
+        let echo = lab.server.spawn_thread(lab.server.cpu(), move || {
+            for _ in 0..2000 {
+                let mut buffer = [0; 64];
+                let len = server.recv(&mut buffer).unwrap();
+                server.send(&buffer[..len]).unwrap();
+            }
+            rustix::thread::gettid().as_raw_nonzero().get() as u32
+        });
+        for _ in 0..2000 {
+            client.send(b"ping").unwrap();
+            client.recv(&mut [0; 64]).unwrap();
+        }
+        let tid = echo.unwrap().join().unwrap();
+        let told = counter.deliveries().unwrap();
+        let polled = polled() - before;
+        let rows: Vec<_> = told.rows.iter().filter(|row| row.cookie == cookie).collect();
+        let sum = |by: &dyn Fn(Found) -> bool| -> u64 {
+            rows.iter().filter(|row| by(row.found)).map(|row| row.packets).sum()
+        };
+        assert_eq!(sum(&|_| true), 2000, "{rows:#?}");
+        assert_eq!(told.lost, 0);
+        assert!(rows.iter().all(|row| row.local_port == 704 && row.napi.is_some() == gro));
+        let spun = sum(&|found| matches!(found, Found::BusyPoll { tid: by, .. } if by == tid));
+        assert_eq!(spun + sum(&|found| found == Found::Softirq), 2000, "{rows:#?}");
+        // The pass that gives the queue back finds packets, too, which this counter leaves out; ARP is not ours.
+        assert!(spun + 5 >= polled, "{spun} found by the thread, {polled} by all busy polls");
+        assert_eq!(spun > 0, gro && usecs > 0, "{rows:#?}");
+    }
 }
 
 /// The receiver takes hold of the queue again as soon as a softirq of the sender's has let go of it.

@@ -1,13 +1,16 @@
-//! Who drove each receive queue over a time, and what was found: passes over NAPI instances, by kind.
+//! Who drove each receive queue over a time, and what was found: passes over NAPI instances, by kind; and
+//! which sockets the packets reached.
 //! Program: `bpf/napi.bpf.c`.
 //!
 //! While this value lives every pass costs its CPU some hundred nanoseconds more.
 
 use std::collections::BTreeMap;
+use std::io;
 
 use aya::include_bytes_aligned;
 use aya::maps::{MapError, PerCpuHashMap};
 
+use super::deliveries::Deliveries;
 use super::{Programs, btf, failed, text};
 use crate::error::{Error, Result};
 use crate::sockopt::NapiId;
@@ -89,7 +92,11 @@ const WORDS: usize = 13;
 static OBJECT: &[u8] = include_bytes_aligned!("../../bpf/napi.bpf.o");
 
 /// Counts from its making on.
-pub struct Counter(Programs);
+pub struct Counter {
+    programs: Programs,
+    /// Or why packets are not told socket by socket.
+    sockets: Result<()>,
+}
 
 impl Counter {
     /// Loads and attaches the programs.
@@ -118,12 +125,25 @@ impl Counter {
         for tracepoint in ["softirq_exit", "softirq_entry", "sched_waking", "napi_poll"] {
             programs.attach_tracepoint(tracepoint)?;
         }
-        Ok(Counter(programs))
+        let sockets = programs.attach_to_all_sockets("delivered_to");
+        Ok(Counter { programs, sockets })
+    }
+
+    /// Which sockets packets were handed to so far, and how each was found.
+    ///
+    /// # Errors
+    /// Without `CAP_NET_ADMIN`, on a kernel without `CONFIG_CGROUP_BPF` or before Linux 5.7, and where no cgroup2
+    /// file system can be had.
+    pub fn deliveries(&mut self) -> Result<Deliveries> {
+        match &self.sockets {
+            Ok(()) => Deliveries::read(&mut self.programs),
+            Err(e) => Err(Error::os("counting packets socket by socket", io::Error::other(e.to_string()))),
+        }
     }
 
     /// What was counted so far, one row for each NAPI instance and spinning thread.
     pub fn read(&mut self) -> Result<Vec<Passes>> {
-        let map: PerCpuHashMap<_, [u32; 3], [u64; WORDS]> = self.0.map("passes")?;
+        let map: PerCpuHashMap<_, [u32; 3], [u64; WORDS]> = self.programs.map("passes")?;
         let mut rows = BTreeMap::new();
         for entry in map.iter() {
             let (key, values) = match entry {
