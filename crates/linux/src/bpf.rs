@@ -110,7 +110,9 @@ impl Programs {
                 let (kind, mode) = (CgroupSkbAttachType::Ingress, CgroupAttachMode::Single);
                 found.attach(root, kind, mode).map(drop)
             })
-            .map_err(|e| failed(name, &format!("attaching {program} to the root control group"), &e))
+            .map_err(|e| {
+                failed(name, &format!("attaching {program} to the root control group"), &e)
+            })
     }
 
     fn load_iterator(&mut self, program: &str, kind: &str) -> Result<()> {

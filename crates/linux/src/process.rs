@@ -269,6 +269,26 @@ impl AsFd for Process {
     }
 }
 
+/// How a process or thread stands in the scheduler, and by which rules it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// `R`, `S`, `D`, `T` (stopped), `t` (stopped by a tracer), `Z` (ended, and its parent has not asked), ….
+    pub state: char,
+    /// The priority of `SCHED_FIFO` and `SCHED_RR`, 1 to 99; 0 for all others.
+    pub real_time: u32,
+}
+
+/// How a thread stands, the first of a process by the process's number; `None` once it has gone.
+pub fn standing(tid: u32) -> Option<Standing> {
+    let stat = fs::read(format!("/proc/{tid}/stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut fields = fields.split(' ');
+    // Fields 3 and 40 of proc_pid_stat(5).
+    let state = fields.next()?.chars().next()?;
+    Some(Standing { state, real_time: fields.nth(36)?.parse().ok()? })
+}
+
 /// What a descriptor of our own is.
 pub fn kind_of_own(fd: impl AsFd) -> Option<Kind> {
     let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());

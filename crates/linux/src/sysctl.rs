@@ -10,6 +10,7 @@ use std::os::unix::fs::FileExt;
 
 use crate::caps::Capability;
 use crate::error::{Error, Result};
+use crate::netns;
 
 /// One of the two host-wide busy-poll settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,6 +20,17 @@ pub enum Sysctl {
     /// `net.core.busy_poll`: how long poll(2), select(2) and epoll may poll. poll and select do so
     /// only for members whose `SO_BUSY_POLL` is above zero, epoll for any member with a NAPI id.
     BusyPoll,
+}
+
+/// net.core.busy_poll, which only the initial network namespace shows, in microseconds; `None` where it cannot be
+/// seen, which says nothing of it.
+#[must_use]
+pub fn host_busy_poll() -> Option<u32> {
+    let here = Sysctl::BusyPoll.get().ok();
+    // The first process and the first of the kernel's threads.
+    let there = ["/proc/1/ns/net", "/proc/2/ns/net"].iter();
+    let mut there = there.map(|path| netns::enter(path.as_ref(), || Sysctl::BusyPoll.get().ok()));
+    here.or_else(|| there.find_map(|value| value.ok()?))
 }
 
 impl Sysctl {

@@ -140,7 +140,7 @@ fn every_way_of_waiting_is_seen() {
             epoll::wait(&instance, rustix::buffer::spare_capacity(&mut events), None).unwrap();
             events.len()
         });
-        some_thread(|wait| *wait == Wait::Epoll { fd: efd });
+        some_thread(|wait| *wait == Wait::Epoll { fd: efd, nonblock: false });
         epoll::modify(
             &instance,
             listener.as_fd(),

@@ -1,6 +1,7 @@
 //! What a profile would change here. Reads only.
 
 use busypoll_linux::Error as Linux;
+use busypoll_linux::deferral;
 use busypoll_linux::irqbalance::Irqbalance;
 use busypoll_linux::topology::{self, CpuList};
 use busypoll_policy::text::nearest;
@@ -168,6 +169,11 @@ impl Plan {
                 && line.then.as_ref().and_then(Value::number) != Some(0)
         });
         plan.warn(devices);
+        if !profile.settings.iter().any(|setting| setting.key == Key::GroFlushTimeout) {
+            for device in devices {
+                plan.weigh_deferral(machine, device)?;
+            }
+        }
         Ok(plan)
     }
 
@@ -303,6 +309,29 @@ impl Plan {
             essential: false,
         };
         self.add(machine, None, &ban, options)
+    }
+
+    /// Says what deferred interrupts cost that the profile leaves as they are, by the doctor's rule.
+    fn weigh_deferral(&mut self, machine: &mut Machine, device: &Device) -> Result<()> {
+        let mut longest = None;
+        for at in machine.places(Some(device), &Key::GroFlushTimeout)? {
+            let mut read = |key: Key| {
+                let value = machine.read(Some(device), &Knob { key, at: at.clone() });
+                value.ok().as_ref().and_then(Value::number)
+            };
+            let flush = read(Key::GroFlushTimeout);
+            let defer = read(Key::DeferHardIrqs).map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+            longest = longest.max(deferral::wait(defer, flush));
+        }
+        if let Some(wait) = longest {
+            let (name, us) = (device.name(), wait.as_micros());
+            self.notes.push(format!(
+                "{name} defers interrupts, which this profile leaves: a packet that comes after the poll has given up \
+                 waits up to {us}us for a timer, and only who prefers busy polling gains by it (`busypoll doctor \
+                 {name}` says who polls, and how to take it back)"
+            ));
+        }
+        Ok(())
     }
 
     fn warn(&mut self, devices: &[Device]) {

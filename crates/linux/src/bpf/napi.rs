@@ -137,7 +137,9 @@ impl Counter {
     pub fn deliveries(&mut self) -> Result<Deliveries> {
         match &self.sockets {
             Ok(()) => Deliveries::read(&mut self.programs),
-            Err(e) => Err(Error::os("counting packets socket by socket", io::Error::other(e.to_string()))),
+            Err(e) => {
+                Err(Error::os("counting packets socket by socket", io::Error::other(e.to_string())))
+            }
         }
     }
 

@@ -26,6 +26,8 @@ pub enum Wait {
     Epoll {
         /// The instance.
         fd: RawFd,
+        /// The call does not wait: its timeout is 0.
+        nonblock: bool,
     },
     /// poll, ppoll, select or pselect.
     Poll {
@@ -100,7 +102,8 @@ pub(super) fn of_call(process: &Path, number: i64, args: &[u64; 6]) -> Wait {
     // The kernel looks at the lower half alone.
     let fd = first as u32 as RawFd;
     match number {
-        libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => Wait::Epoll { fd },
+        libc::SYS_epoll_pwait => Wait::Epoll { fd, nonblock: fourth as u32 == 0 },
+        libc::SYS_epoll_pwait2 => Wait::Epoll { fd, nonblock: is_zero_time(process, fourth) },
         libc::SYS_ppoll => Wait::Poll { fds: polled(process, first, second) },
         libc::SYS_pselect6 => Wait::Poll { fds: selected(process, first, second, third) },
         libc::SYS_read | libc::SYS_readv => receive(process, fd, false),
@@ -112,7 +115,7 @@ pub(super) fn of_call(process: &Path, number: i64, args: &[u64; 6]) -> Wait {
         libc::SYS_accept | libc::SYS_accept4 => Wait::Accept { fd },
         libc::SYS_io_uring_enter => Wait::Uring { fd },
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_epoll_wait => Wait::Epoll { fd },
+        libc::SYS_epoll_wait => Wait::Epoll { fd, nonblock: fourth as u32 == 0 },
         #[cfg(target_arch = "x86_64")]
         libc::SYS_poll => Wait::Poll { fds: polled(process, first, second) },
         #[cfg(target_arch = "x86_64")]
@@ -123,6 +126,12 @@ pub(super) fn of_call(process: &Path, number: i64, args: &[u64; 6]) -> Wait {
 
 fn has(flags: u64, flag: libc::c_int) -> bool {
     flags & u64::from(flag.unsigned_abs()) != 0
+}
+
+/// Whether a `struct timespec` in the process's memory is 0; not without one, which is no limit.
+fn is_zero_time(process: &Path, at: u64) -> bool {
+    let bytes = if at == 0 { Vec::new() } else { memory(process, at, 16) };
+    !bytes.is_empty() && bytes.iter().all(|byte| *byte == 0)
 }
 
 fn receive(process: &Path, fd: RawFd, by_call: bool) -> Wait {
@@ -177,8 +186,10 @@ mod tests {
         let [read, peek] = [(libc::SYS_recvfrom, 0), (libc::SYS_recvmsg, libc::MSG_DONTWAIT)]
             .map(|(call, flags)| format!("{call} 0x5 0x7f {flags:#x} 0x0 0x0 0x0 0x7f 0x7f"));
         let epoll = format!("{} 0x5 0x7f 0x80 0xffffffff 0x0 0x8 0x7f 0x7f", libc::SYS_epoll_pwait);
+        let spin = epoll.replace("0xffffffff", "0x0");
         for (line, want) in [
-            (epoll.as_str(), Wait::Epoll { fd: 5 }),
+            (epoll.as_str(), Wait::Epoll { fd: 5, nonblock: false }),
+            (spin.as_str(), Wait::Epoll { fd: 5, nonblock: true }),
             (read.as_str(), Wait::Receive { fd: 5, nonblock: false }),
             (peek.as_str(), Wait::Receive { fd: 5, nonblock: true }),
             ("running", Wait::Running),

@@ -1,13 +1,12 @@
 //! What is to be changed, and why not where not. Looks at nothing and changes nothing.
 //!
-//! Kernel source of the reasons: `net/core/dev.c` (`napi_busy_loop`), `fs/eventpoll.c` (`ep_busy_loop_on`),
-//! `fs/select.c`, `net/ipv4/tcp.c`, `net/ipv4/udp.c`.
+//! Whether the kernel can poll is `linux::polls`, which `busypoll doctor` judges by, too.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::os::fd::RawFd;
 
 use busypoll_linux::EpollParams;
+use busypoll_linux::polls::{self, Class, Facts, Kind, Obstacle, Queue, Way};
 use busypoll_policy::{Names, Plane, Policy, Protocol, Settings};
 
 use super::look::{Epoll, Socket, Waits};
@@ -35,8 +34,8 @@ pub(super) struct Around<'a> {
     pub program: &'a Names,
     pub waits: &'a Waits,
     pub watchers: &'a Watchers,
-    /// `net.core.busy_poll`, in microseconds; what poll and select go by.
-    pub host_busy_poll: u32,
+    /// `net.core.busy_poll`, in microseconds; what poll and select go by. `None` where it cannot be seen.
+    pub host_busy_poll: Option<u32>,
 }
 
 /// Who watches what.
@@ -76,51 +75,59 @@ impl Around<'_> {
         self.watchers.sockets.get(&socket.inode)?.first().copied()
     }
 
+    /// The instance that an epoll instance is waited for through.
+    fn outer(&self, epoll: RawFd) -> Option<RawFd> {
+        let outer = self.watchers.epolls.get(&epoll)?.first().copied();
+        outer.filter(|_| !self.waits.asleep.contains(&epoll))
+    }
+
+    /// How a socket is waited for.
+    fn way(&self, socket: &Socket) -> Way {
+        let watcher = self.watcher(socket).filter(|_| socket.info.nonblocking);
+        if let Some(fd) = watcher {
+            // It polls by its own parameters, which are decided for it.
+            return Way::Epoll { fd, polls: Some(false), through: self.outer(fd), spins: false };
+        }
+        match self.waits.poll.contains_key(&socket.fd) && !socket.info.listening {
+            true => Way::Poll,
+            false => Way::Receive,
+        }
+    }
+
     /// What is wanted of a socket.
     pub fn socket(&self, socket: &Socket) -> Decision<SocketWish> {
         let settings = match self.can_poll(socket) {
             Ok(settings) => settings,
             Err(why) => return Decision::Leave(why),
         };
-        let info = &socket.info;
-        let watcher = self.watcher(socket).filter(|_| info.nonblocking);
-        if let Some(epoll) = watcher {
-            return Decision::Leave(if info.listening {
-                format!("the connections it accepts are waited for in epoll {epoll}")
-            } else {
-                format!("is waited for in epoll {epoll}, which polls by its own parameters")
-            });
+        let way = self.way(socket);
+        if let (Way::Epoll { fd, .. }, true) = (way, socket.info.listening) {
+            let why = format!("the connections it accepts are waited for in epoll {fd}");
+            return Decision::Leave(why);
         }
-        if info.ulp.as_deref() == Some("tls") {
-            return Decision::Leave("a receive through kernel TLS does not poll".into());
-        }
-        let polled = self.waits.poll.contains_key(&socket.fd) && !info.listening;
-        if polled && self.host_busy_poll == 0 && settings.polls_for() > 0 {
-            return Decision::Leave(
-                "waits in poll or select, which poll the queue only with net.core.busy_poll; \
-                 `busypoll run` needs no such setting"
-                    .into(),
-            );
+        match polls::of_waiting(&self.facts(socket, way)) {
+            // Only that it does not poll keeps it: what is not seen may well.
+            None | Some(Obstacle::HostUnseen) => {}
+            Some(Obstacle::PollSilent) if settings.polls_for() == 0 => {}
+            Some(obstacle) => return Decision::Leave(obstacle.to_string()),
         }
         // One that does not poll has nothing to prefer and no passes to bound, as under `run`.
         let polls = settings.polls_for() > 0;
         Decision::Set(SocketWish {
             busy_poll: settings.polls_for(),
-            prefer: polls && settings.prefer_busy_poll,
+            // What the program has set itself stays.
+            prefer: polls && (settings.prefer_busy_poll || socket.prefer),
             budget: if polls { settings.busy_poll_budget } else { 0 },
         })
     }
 
     /// The settings of a socket on which busy polling can have an effect, or why it cannot.
     fn can_poll(&self, socket: &Socket) -> Result<Settings, String> {
-        let info = &socket.info;
-        if !matches!(i32::from(info.family), libc::AF_INET | libc::AF_INET6) {
-            return Err("has no receive queue".to_owned());
+        let (class, loops) = (class(socket), loops(socket));
+        if let Some(obstacle) = polls::by_nature(class, loops) {
+            return Err(obstacle.to_string());
         }
-        if info.protocol == libc::IPPROTO_MPTCP as u32 {
-            return Err("MPTCP takes the option and never polls".to_owned());
-        }
-        let settings = self.settings(socket).ok_or("this protocol learns no NAPI instance")?;
+        let settings = self.settings(socket).ok_or_else(|| Obstacle::LearnsNothing.to_string())?;
         match settings.plane {
             Plane::Off => return Err("the policy leaves it alone".to_owned()),
             Plane::Stack => {
@@ -128,18 +135,40 @@ impl Around<'_> {
             }
             Plane::Kernel => {}
         }
-        if loops(socket) {
-            return Err("loopback: its packets come from no device's queue".to_owned());
-        }
         Ok(settings)
+    }
+
+    fn facts(&self, socket: &Socket, way: Way) -> Facts {
+        Facts {
+            class: class(socket),
+            option: socket.busy_poll > 0 || socket.prefer,
+            loops: loops(socket),
+            queue: Queue::Unknown,
+            way,
+            host_busy_poll: self.host_busy_poll,
+        }
+    }
+
+    /// What is to be said of a socket that is to poll: that it cannot yet, or that it cannot be told.
+    pub fn warnings(&self, socket: &Socket, gone: bool) -> Vec<String> {
+        if socket.info.listening {
+            return Vec::new();
+        }
+        let queue = match socket.napi {
+            None => Queue::None,
+            Some(_) if gone => Queue::Dead,
+            Some(_) => Queue::Alive,
+        };
+        let unseen = polls::of_waiting(&self.facts(socket, self.way(socket)));
+        let unseen = unseen.filter(|obstacle| *obstacle == Obstacle::HostUnseen);
+        let all = unseen.into_iter().chain(polls::of_queue(class(socket), queue));
+        all.map(|obstacle| obstacle.to_string()).collect()
     }
 
     /// What is wanted of an epoll instance; `sockets` are all of the process, by inode.
     pub fn epoll(&self, epoll: &Epoll, sockets: &HashMap<u64, Socket>) -> Decision<EpollParams> {
-        if let Some(outer) = self.watchers.epolls.get(&epoll.fd).and_then(|list| list.first()) {
-            return Decision::Leave(format!(
-                "is waited for through epoll {outer}, and no nested instance is polled"
-            ));
+        if let Some(outer) = self.outer(epoll.fd) {
+            return Decision::Leave(Obstacle::Nested { inner: epoll.fd, outer }.to_string());
         }
         let members = epoll.watches.iter().filter(|watch| watch.socket);
         let members = members.filter_map(|watch| sockets.get(&watch.inode));
@@ -161,6 +190,15 @@ impl Around<'_> {
                 }
             }
         }
+        // What the program has set itself stays, unless nothing is to poll.
+        if let (Some(wish), Ok(own)) = (&mut wish, &epoll.params)
+            && wish.busy_poll_usecs > 0
+        {
+            wish.prefer_busy_poll |= own.prefer_busy_poll;
+            if wish.busy_poll_budget == 0 {
+                wish.busy_poll_budget = own.busy_poll_budget;
+            }
+        }
         wish.map_or(Decision::Leave(why), Decision::Set)
     }
 }
@@ -179,13 +217,21 @@ pub(super) fn has_queue(socket: &Socket) -> bool {
     !socket.info.listening && protocol(socket).is_some() && !loops(socket)
 }
 
-/// Whether its packets go over the loopback device. A connection to any other address of this host has that address
-/// at both ends (`ip_route_output_key_hash_rcu`), unless it was bound to a third.
+/// Whether its packets go over the loopback device.
 fn loops(socket: &Socket) -> bool {
-    let [local, peer] =
-        [socket.info.local, socket.info.peer].map(|end| end.map(|end| end.ip().to_canonical()));
-    let own = |end: Option<IpAddr>| end.is_some_and(|ip| ip.is_loopback());
-    own(local) || own(peer) || peer.is_some() && local == peer
+    polls::loops(socket.info.local, socket.info.peer)
+}
+
+fn class(socket: &Socket) -> Class {
+    let info = &socket.info;
+    polls::class(Kind {
+        family: info.family.into(),
+        kind: info.kind,
+        protocol: info.protocol,
+        listening: info.listening,
+        connected: info.peer.is_some(),
+        ulp: info.ulp.as_deref().unwrap_or_default(),
+    })
 }
 
 #[cfg(test)]

@@ -50,7 +50,7 @@ struct World {
     program: Names,
     waits: Waits,
     watchers: Watchers,
-    host_busy_poll: u32,
+    host_busy_poll: Option<u32>,
 }
 
 impl World {
@@ -60,7 +60,7 @@ impl World {
             program: Names::of("/bin/p"),
             waits: Waits::default(),
             watchers: Watchers::default(),
-            host_busy_poll: 0,
+            host_busy_poll: Some(0),
         }
     }
 
@@ -162,8 +162,41 @@ fn poll_and_select_go_by_the_sysctl() {
     let mut world = World::new("");
     world.waits.poll.insert(7, 1);
     assert!(world.left(&socket()).contains("net.core.busy_poll"));
-    world.host_busy_poll = 50;
+    world.host_busy_poll = Some(50);
     assert_eq!(world.set(&socket()).busy_poll, 50);
+    // Where it cannot be seen it is not 0.
+    world.host_busy_poll = None;
+    assert_eq!(world.set(&socket()).busy_poll, 50);
+    let said = world.around().warnings(&socket(), false).join("; ");
+    assert!(said.contains("cannot be seen"), "{said}");
+}
+
+#[test]
+fn what_the_program_has_set_itself_stays() {
+    let world = World::new("");
+    let prefers = with(|s| s.prefer = true);
+    assert!(world.set(&prefers).prefer);
+    assert!(!World::new("receive='interrupt'").set(&prefers).prefer, "nothing is left to prefer");
+    let own = EpollParams { busy_poll_usecs: 9, busy_poll_budget: 32, prefer_busy_poll: true };
+    let instance = Epoll { params: Ok(own), ..epoll(&[(7, 700, true)]) };
+    let sockets = HashMap::from([(700, socket())]);
+    let wanted = EpollParams { busy_poll_usecs: 50, ..own };
+    assert_eq!(world.around().epoll(&instance, &sockets), Decision::Set(wanted));
+}
+
+#[test]
+fn who_has_no_queue_to_poll_is_warned_of() {
+    let world = World::new("");
+    let said = |socket: &Socket, gone| world.around().warnings(socket, gone).join("; ");
+    assert!(said(&with(|s| s.napi = None), false).contains("no packet has brought it a NAPI id"));
+    let unconnected = with(|s| {
+        s.napi = busypoll_linux::NapiId::new(9000);
+        s.info.kind = libc::SOCK_DGRAM as u32;
+        s.info.protocol = libc::IPPROTO_UDP as u32;
+        s.info.peer = None;
+    });
+    assert!(said(&unconnected, true).contains("learns no other"));
+    assert_eq!(said(&unconnected, false), "");
 }
 
 #[test]
@@ -220,4 +253,10 @@ fn a_nested_epoll_is_left() {
     let Decision::Leave(why) = world.around().epoll(&inner, &sockets) else { panic!() };
     assert!(why.contains("epoll 9"), "{why}");
     assert!(matches!(world.around().epoll(&outer, &sockets), Decision::Leave(_)));
+    // A socket of the inner one is not said to poll by its parameters.
+    let why = world.left(&with(|s| s.info.nonblocking = true));
+    assert!(why.contains("through epoll 3"), "{why}");
+    // Who sleeps in the inner one polls there.
+    world.waits.asleep.insert(inner.fd);
+    assert!(matches!(world.around().epoll(&inner, &sockets), Decision::Set(_)));
 }

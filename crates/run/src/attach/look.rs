@@ -5,7 +5,7 @@
 //! epoll instance goes on watching. So each is held for a few system calls, and nothing is written to a
 //! disk meanwhile.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{OwnedFd, RawFd};
 
 use busypoll_linux::process::{self, Kind, Process, Wait, Watch};
@@ -83,6 +83,8 @@ pub(super) fn epoll(process: &Process, fd: RawFd) -> Result<Option<Epoll>, Error
 pub(super) struct Waits {
     /// Threads in epoll_wait, by instance.
     pub epoll: HashMap<RawFd, usize>,
+    /// The instances in which a thread is that may sleep there.
+    pub asleep: HashSet<RawFd>,
     /// Threads in poll or select that wait for this descriptor too.
     pub poll: HashMap<RawFd, usize>,
     /// Threads in a receive call, by socket.
@@ -114,7 +116,12 @@ impl Waits {
         let mut waits = Waits { threads: seen.len(), ..Waits::default() };
         for wait in seen.into_values() {
             match wait {
-                Wait::Epoll { fd } => *waits.epoll.entry(fd).or_default() += 1,
+                Wait::Epoll { fd, nonblock } => {
+                    *waits.epoll.entry(fd).or_default() += 1;
+                    if !nonblock {
+                        waits.asleep.insert(fd);
+                    }
+                }
                 Wait::Receive { fd, .. } => *waits.receive.entry(fd).or_default() += 1,
                 Wait::Poll { fds } => {
                     fds.into_iter().for_each(|fd| *waits.poll.entry(fd).or_default() += 1);

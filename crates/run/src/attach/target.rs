@@ -7,7 +7,7 @@ use std::path::Path;
 use busypoll_journal::Journal;
 use busypoll_linux::NapiId;
 use busypoll_linux::process::{Descriptor, Kind, Process};
-use busypoll_linux::sysctl::Sysctl;
+use busypoll_linux::sysctl::host_busy_poll;
 use busypoll_policy::{Names, Policy};
 
 use super::change;
@@ -109,8 +109,7 @@ impl Target {
             program: &program,
             waits: &waits,
             watchers: &watchers,
-            // Where it cannot be seen poll(2) cannot be relied upon to spin.
-            host_busy_poll: Sysctl::BusyPoll.get().unwrap_or(0),
+            host_busy_poll: host_busy_poll(),
         };
         let (sockets, others) = self.sockets(&descriptors, &around)?;
         let by_inode: HashMap<u64, Socket> =
@@ -241,11 +240,8 @@ impl Target {
             }
         }
         let device = self.devices.of(&self.process, socket);
-        if device == Some(Device::Gone) {
-            why.push(
-                "the NAPI instance it learnt is gone; it polls nothing until it learns another"
-                    .to_owned(),
-            );
+        if now.busy_poll > Some(0) {
+            why.extend(around.warnings(socket, device == Some(Device::Gone)));
         }
         if let Some(known) = self.settled.get_mut(&socket.fd) {
             known.busy_poll = now.busy_poll.unwrap_or_default();
@@ -308,6 +304,12 @@ impl Target {
             ));
         }
         let queue = queues.into_iter().next();
+        if now.busy_poll > Some(0) && queue.is_none() {
+            why.push(
+                "none of what it watches has a NAPI id yet: until one has, it polls nothing"
+                    .to_owned(),
+            );
+        }
         Ok(Row {
             fd: epoll.fd,
             also: Vec::new(),
