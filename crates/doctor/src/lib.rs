@@ -79,6 +79,7 @@ pub const CHECKS: &[Check] = &[
 /// ```
 pub fn diagnose(scope: &Scope) -> Result<Report, Error> {
     let mut report = Report::default();
+    report.devices_asked.clone_from(&scope.devices);
     for check in CHECKS {
         check(scope, &mut report)?;
     }

@@ -138,7 +138,7 @@ fn timers_left_set_are_found_and_taken_back() {
 }
 
 #[test]
-fn a_timer_with_a_poller_is_no_fault() {
+fn a_timer_is_a_fault_unless_somebody_polls_longer_or_prefers_to() {
     needs_root!();
     let lab = Lab::builder().build().unwrap();
     let host = &lab.server;
@@ -159,6 +159,11 @@ fn a_timer_with_a_poller_is_no_fault() {
     .unwrap();
     assert_eq!(codes(&ask(host, host.interface())), ["BP-GRO-FLUSH-NO-POLLER"]);
     sockopt::set_busy_poll(&socket, 100).unwrap();
+    assert_eq!(codes(&ask(host, host.interface())), ["BP-GRO-FLUSH-LOSS"]);
+    sockopt::set_busy_poll(&socket, 200).unwrap();
+    assert_eq!(codes(&ask(host, host.interface())), [""; 0]);
+    sockopt::set_busy_poll(&socket, 100).unwrap();
+    sockopt::set_prefer_busy_poll(&socket, true).unwrap();
     assert_eq!(codes(&ask(host, host.interface())), [""; 0]);
 }
 

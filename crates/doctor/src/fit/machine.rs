@@ -20,7 +20,7 @@ const WATCHED: Duration = Duration::from_millis(200);
 /// Below this it may be a tick that fell badly.
 const STOLEN: f64 = 0.05;
 
-pub(crate) fn check(_: &Scope, report: &mut Report) -> Result<(), Error> {
+pub(crate) fn check(scope: &Scope, report: &mut Report) -> Result<(), Error> {
     let before = report.faults();
     let online = match topology::online() {
         Ok(online) => online,
@@ -47,7 +47,10 @@ pub(crate) fn check(_: &Scope, report: &mut Report) -> Result<(), Error> {
     if report.faults() == before {
         report.add(FIT_OK.finding(Subject::Machine, "CPUs, power and clock are in order"));
     }
-    let (copies, memory) = memory::check(&allowed, report);
+    // A process is not asked about for its machine's memory.
+    let mut of_machine = Report::default();
+    let to = if scope.pids.is_empty() { &mut *report } else { &mut of_machine };
+    let (copies, memory) = memory::check(&allowed, to);
     let (isolated, smt) = (machine::isolated(), machine::smt_active());
     let nohz_full = machine::nohz_full();
     let none = |list: &topology::CpuList| match list.is_empty() {

@@ -1,7 +1,8 @@
 //! Who is looked at: processes with their sockets, epoll instances and threads, and how each thread
 //! waits. Reads BPF iterators where they are allowed, else `/proc` and duplicated descriptors.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::os::fd::RawFd;
 use std::thread;
@@ -10,7 +11,7 @@ use std::time::Duration;
 use busypoll_linux::bpf::files::{Files, Kind, OpenFile, Socket, Uring};
 use busypoll_linux::bpf::threads::Threads;
 use busypoll_linux::stat::ContextSwitches;
-use busypoll_linux::{bpf, socket};
+use busypoll_linux::{EpollParams, bpf, socket};
 
 use super::descriptors::{Class, class};
 use crate::{Error, Report, Scope, Subject};
@@ -31,11 +32,26 @@ pub(crate) struct Process {
     pub(crate) threads: BTreeMap<u32, Thread>,
     /// What each epoll instance watches, by its descriptor; missing where it could not be read.
     pub(crate) watches: BTreeMap<RawFd, Vec<Watch>>,
+    /// The same, and how its threads wait, by what they wait for.
+    ways: Ways,
     /// Its sockets are in the stack plane of `busypoll run`. What the kernel sees of them is not what it waits for, and
     /// is left out.
     pub(crate) on_stack_plane: bool,
     /// Held, so that nothing is read of another process that gets its number.
     handle: Option<process::Process>,
+}
+
+/// What a process waits for and how: asked of each of its sockets, of which there may be thousands.
+#[derive(Debug, Default)]
+pub(super) struct Ways {
+    /// The epoll instances that watch a socket, by its inode.
+    pub(super) watchers: HashMap<u64, Vec<RawFd>>,
+    pub(super) epolls: HashMap<RawFd, EpollParams>,
+    /// In poll or select, in receive calls that wait, in such that do not and whose thread was never seen asleep.
+    pub(super) polled: HashSet<RawFd>,
+    pub(super) received: HashSet<RawFd>,
+    pub(super) spun: HashSet<RawFd>,
+    pub(super) uring: bool,
 }
 
 /// A thread and how it was seen to wait.
@@ -78,6 +94,7 @@ impl Census {
                 process.files.clear();
             }
             process.read_watches();
+            process.sort_ways();
         }
         Ok(census)
     }
@@ -137,13 +154,106 @@ impl Census {
         })
     }
 
+    /// Takes in what an earlier look saw: how threads waited, and processes that have ended since.
+    pub(crate) fn absorb(&mut self, earlier: Census) {
+        for (pid, before) in earlier.processes {
+            match self.processes.entry(pid) {
+                Entry::Vacant(free) => drop(free.insert(before)),
+                Entry::Occupied(mut now) => {
+                    for (tid, thread) in before.threads {
+                        let seen = now.get_mut().threads.entry(tid).or_default();
+                        seen.waits.extend(thread.waits);
+                        seen.sleeps |= thread.sleeps;
+                    }
+                    now.get_mut().sort_ways();
+                }
+            }
+        }
+    }
+
     /// The sockets of all processes.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = &Socket> {
         self.processes.values().flat_map(|p| p.sockets().map(|(_, s)| s))
     }
 }
 
+impl Thread {
+    /// Whether it was seen in epoll_wait on this instance, asleep or not.
+    pub(crate) fn waits_in_epoll(&self, epoll: RawFd) -> bool {
+        self.waits.iter().any(|wait| matches!(wait, Wait::Epoll { fd, .. } if *fd == epoll))
+    }
+}
+
 impl Process {
+    /// The threads that were seen to wait so.
+    pub(crate) fn threads_that(&self, waits: impl Fn(&Wait) -> bool) -> BTreeSet<u32> {
+        let found = self.threads.iter().filter(|(_, thread)| thread.waits.iter().any(&waits));
+        found.map(|(tid, _)| *tid).collect()
+    }
+
+    /// Whether those who look at an epoll instance never wait there: such a call does not poll either.
+    pub(crate) fn spins_on_epoll(&self, epoll: RawFd) -> bool {
+        let calls = |nonblock: bool| {
+            let wanted = Wait::Epoll { fd: epoll, nonblock };
+            self.threads.values().any(|thread| thread.waits.contains(&wanted))
+        };
+        calls(true) && !calls(false)
+    }
+
+    /// Of the epoll instances that watch a socket, the one that packets are waited for in.
+    pub(crate) fn epoll_of(&self, epolls: &[RawFd]) -> Option<RawFd> {
+        let waited = |epoll: &&RawFd| self.threads.values().any(|t| t.waits_in_epoll(**epoll));
+        epolls.iter().find(waited).or(epolls.first()).copied()
+    }
+
+    /// The instance that an epoll instance is waited for through: one that watches it, while nobody waits in itself.
+    pub(crate) fn waited_through(&self, epoll: RawFd) -> Option<RawFd> {
+        let waited = Wait::Epoll { fd: epoll, nonblock: false };
+        if self.threads.values().any(|thread| thread.waits.contains(&waited)) {
+            return None;
+        }
+        let watches = |watched: &[Watch]| watched.iter().any(|w| !w.socket && w.fd == epoll);
+        self.watches
+            .iter()
+            .find(|(outer, watched)| **outer != epoll && watches(watched))
+            .map(|(o, _)| *o)
+    }
+
+    pub(super) fn ways(&self) -> &Ways {
+        &self.ways
+    }
+
+    fn sort_ways(&mut self) {
+        let mut ways = Ways::default();
+        for (epoll, watched) in &self.watches {
+            for watch in watched.iter().filter(|watch| watch.socket) {
+                ways.watchers.entry(watch.inode).or_default().push(*epoll);
+            }
+        }
+        for file in &self.files {
+            if let Kind::Epoll { params, .. } = file.kind {
+                ways.epolls.entry(file.fd).or_insert(params);
+            }
+        }
+        for thread in self.threads.values() {
+            for wait in &thread.waits {
+                match wait {
+                    // Whoever sleeps elsewhere has only taken what was there.
+                    Wait::Receive { fd, nonblock: true } if !thread.sleeps => {
+                        ways.spun.insert(*fd);
+                    }
+                    Wait::Receive { fd, nonblock: false } => {
+                        ways.received.insert(*fd);
+                    }
+                    Wait::Poll { fds } => ways.polled.extend(fds),
+                    Wait::Uring { .. } => ways.uring = true,
+                    _ => {}
+                }
+            }
+        }
+        self.ways = ways;
+    }
+
     fn read_watches(&mut self) {
         let Some(handle) = &self.handle else { return };
         for file in &self.files {

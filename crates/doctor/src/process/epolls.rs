@@ -7,13 +7,14 @@ use busypoll_linux::EpollParams;
 use busypoll_linux::bpf::files::{Socket, Uring};
 use busypoll_linux::process::Wait;
 
-use super::descriptors::{Class, class};
+use super::descriptors::class;
 use super::judge::Judge;
 use super::napis::Place;
 use super::sockets::{defer, defers, not_deferred};
 use super::{Life, Process};
 use crate::rules::{
-    EPOLL_NO_NAPI, EPOLL_OFF, EPOLL_READY, EPOLL_SEVERAL, PREFER_NO_DEFER, URING_OFF,
+    EPOLL_NESTED, EPOLL_NESTED_OFF, EPOLL_NO_NAPI, EPOLL_OFF, EPOLL_READY, EPOLL_SEVERAL,
+    EPOLL_SPIN, PREFER_NO_DEFER, URING_OFF,
 };
 use crate::{Finding, Rule, count};
 
@@ -34,15 +35,41 @@ impl Judge<'_> {
                 .evidence("EPIOCGPARAMS", settings)
                 .evidence(format!("/proc/{}/fdinfo/{fd}", process.pid), &sockets)
         };
+        // Wherever the parameters stand: the instance that is waited in has no queue, and the one that has is not
+        // waited in.
+        if let Some(outer) = process.waited_through(fd) {
+            let outer_params = process.epoll_params(outer).unwrap_or_default();
+            let on = |params: EpollParams| params.busy_poll_usecs > 0 || params.prefer_busy_poll;
+            let place = match (on(params), on(outer_params)) {
+                (true, true) => "both have parameters",
+                (true, false) => "the parameters are at the inner one",
+                (false, true) => "the parameters are at the outer one",
+                (false, false) => "neither has parameters",
+            };
+            let set =
+                on(params) || on(outer_params) || members.iter().any(|s| s.busy_poll_usecs > 0);
+            if set || self.asked {
+                let what = format!(
+                    "epoll fd {outer} is waited in, and watches epoll fd {fd}, which holds {sockets}; {place}"
+                );
+                let rule = if set { &EPOLL_NESTED } else { &EPOLL_NESTED_OFF };
+                self.add(process.pid, say(rule, what));
+            }
+            return;
+        }
+        if self.epoll_is_on(params) && process.spins_on_epoll(fd) {
+            let what = format!("it is looked at with a timeout of 0, for {sockets}");
+            return self.add(process.pid, say(&EPOLL_SPIN, what));
+        }
+        if self.epoll_polls(params).is_none() {
+            // Said once for all.
+            return;
+        }
         if !self.epoll_is_on(params) {
             // Where a member has SO_BUSY_POLL, that is the finding; where all are local, nothing would cure it.
             let local = members.iter().all(|s| self.napis.is_local(s));
             if self.asked && !local && members.iter().all(|s| s.busy_poll_usecs == 0) {
-                let how = match self.host_busy_poll {
-                    Some(_) => "and sleeps at once",
-                    None => "without busy-poll parameters",
-                };
-                let what = format!("waits for {sockets} {how}");
+                let what = format!("waits for {sockets} and sleeps at once");
                 let found =
                     say(&EPOLL_OFF, what).evidence("net.core.busy_poll", self.host_evidence());
                 self.add(process.pid, found.remedy(format!("busypoll attach {}", process.pid)));
@@ -109,10 +136,7 @@ impl Process {
     /// The sockets an epoll instance watches whose packets carry NAPI ids.
     pub(super) fn members(&self, epoll: RawFd) -> Vec<&Socket> {
         let watched = self.watches.get(&epoll).map_or(&[][..], Vec::as_slice);
-        let learns = |s: &&Socket| {
-            use Class::{Connected, Ktls, Tcp, Unconnected};
-            matches!(class(s), Tcp | Ktls | Connected | Unconnected)
-        };
+        let learns = |s: &&Socket| class(s).learns();
         let by_inode: BTreeMap<u64, &Socket> = self.sockets().map(|(_, s)| (s.inode, s)).collect();
         let found = watched.iter().filter_map(|w| by_inode.get(&w.inode).copied());
         found.filter(learns).collect()

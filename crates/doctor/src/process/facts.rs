@@ -2,7 +2,6 @@
 
 use busypoll_linux::NapiId;
 use busypoll_linux::bpf::files::{Kind, Socket};
-use busypoll_linux::process::Wait;
 use serde::Serialize;
 use std::os::fd::RawFd;
 
@@ -81,7 +80,7 @@ fn of_file(process: &Process, fd: RawFd, kind: &Kind, napis: &Napis) -> Option<D
             // It takes its queue from a socket when it has events, and forgets it when it has spun in vain.
             let alive = |id: &NapiId| matches!(napis.life(*id), Life::Alive(_));
             let napi = napi.or_else(|| members.iter().filter_map(|s| s.napi).find(alive));
-            let waiting = process.threads.values().any(|t| t.waits.contains(&Wait::Epoll { fd }));
+            let waiting = process.threads.values().any(|t| t.waits_in_epoll(fd));
             DescriptorFacts {
                 waits: if waiting { "a thread waits" } else { "nobody waits" }.into(),
                 busy_poll_usecs: params.busy_poll_usecs.into(),

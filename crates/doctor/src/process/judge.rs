@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::RawFd;
 
 use busypoll_linux::bpf::files::{Kind, Socket};
-use busypoll_linux::process::Wait;
 use busypoll_linux::{EpollParams, NapiId, epoll};
 use rustix::event::epoll::{CreateFlags, create};
 
@@ -68,11 +67,17 @@ impl<'a> Judge<'a> {
         self.found.entry((pid, finding.rule.code)).or_default().push(finding);
     }
 
+    /// Whether an epoll instance busy polls; `None` where net.core.busy_poll decides it and cannot be seen.
+    pub(crate) fn epoll_polls(&self, params: EpollParams) -> Option<bool> {
+        match params.busy_poll_usecs > 0 || params.prefer_busy_poll {
+            true => Some(true),
+            false => self.host_busy_poll.map(|usecs| usecs > 0),
+        }
+    }
+
     /// Whether an epoll instance is known to busy poll.
     pub(crate) fn epoll_is_on(&self, params: EpollParams) -> bool {
-        params.busy_poll_usecs > 0
-            || params.prefer_busy_poll
-            || self.host_busy_poll.is_some_and(|usecs| usecs > 0)
+        self.epoll_polls(params) == Some(true)
     }
 
     pub(crate) fn is_alive(&self, socket: &Socket) -> bool {
@@ -94,7 +99,7 @@ impl<'a> Judge<'a> {
         }
         if self.host_busy_poll.is_none() {
             let what = "whether poll, select and epoll instances without parameters busy poll";
-            let why = "only the initial network namespace shows it; `busypoll attach` sees to it for epoll, `busypoll run` for poll and select, too";
+            let why = "only the initial network namespace shows it; it is not taken for 0: `busypoll attach` sets it for epoll, `busypoll run` for poll and select, too";
             report.not_seen(Subject::Machine, what, "net.core.busy_poll", why);
         }
         for ((_, _), mut findings) in self.found {
@@ -146,25 +151,14 @@ pub(crate) struct Waiting {
 impl Process {
     /// How one of its sockets is waited for.
     pub(crate) fn waiting(&self, fd: RawFd, socket: &Socket) -> Waiting {
-        let mut waiting = Waiting::default();
-        let all = self.threads.values().flat_map(|t| t.waits.iter().map(move |wait| (t, wait)));
-        for (thread, wait) in all {
-            match wait {
-                // Whoever sleeps elsewhere has only taken what was there.
-                Wait::Receive { fd: on, nonblock: true } => {
-                    waiting.spin |= *on == fd && !thread.sleeps;
-                }
-                Wait::Receive { fd: on, nonblock: false } => waiting.receive |= *on == fd,
-                Wait::Poll { fds } => waiting.poll |= fds.contains(&fd),
-                Wait::Uring { .. } => waiting.uring = true,
-                _ => {}
-            }
-        }
-        for (epoll, watched) in &self.watches {
-            if watched.iter().any(|w| w.inode == socket.inode) {
-                waiting.epolls.push(*epoll);
-            }
-        }
+        let ways = self.ways();
+        let mut waiting = Waiting {
+            receive: ways.received.contains(&fd),
+            spin: ways.spun.contains(&fd),
+            poll: ways.polled.contains(&fd),
+            epolls: ways.watchers.get(&socket.inode).cloned().unwrap_or_default(),
+            uring: ways.uring,
+        };
         waiting.spin &= !waiting.receive && !waiting.poll && waiting.epolls.is_empty();
         waiting.uring &= !waiting.receives() && !waiting.poll && waiting.epolls.is_empty();
         waiting
@@ -172,10 +166,7 @@ impl Process {
 
     /// The parameters of one of its epoll instances.
     pub(crate) fn epoll_params(&self, epoll: RawFd) -> Option<EpollParams> {
-        self.files.iter().find(|f| f.fd == epoll).and_then(|f| match f.kind {
-            Kind::Epoll { params, .. } => Some(params),
-            _ => None,
-        })
+        self.ways().epolls.get(&epoll).copied()
     }
 }
 

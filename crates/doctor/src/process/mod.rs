@@ -2,6 +2,7 @@
 
 mod census;
 mod descriptors;
+mod devices;
 mod epolls;
 mod facts;
 mod judge;
@@ -9,38 +10,40 @@ mod napis;
 mod own;
 mod sockets;
 mod spinners;
+mod standing;
 
 use std::fs;
 
-use busypoll_linux::netns;
-use busypoll_linux::sysctl::Sysctl;
+use busypoll_linux::sysctl::host_busy_poll;
 
 use crate::{Error, Report, Scope};
 
 pub(crate) use census::{Census, Process};
-pub(crate) use napis::{Life, Napis};
+pub(crate) use descriptors::{Class, class, words};
+pub(crate) use napis::{Life, Napis, Place};
 
 /// Looks at processes: those asked for, else all where no device or peer was asked for.
 pub(crate) fn check(scope: &Scope, report: &mut Report) -> Result<(), Error> {
     if scope.pids.is_empty() && (!scope.devices.is_empty() || scope.peer.is_some()) {
         return Ok(());
     }
+    for pid in &scope.pids {
+        standing::refuse_the_dead(*pid)?;
+    }
     let census = Census::take(scope, report)?;
     let napis = Napis::find(census.sockets());
     let mut judge = judge::Judge::new(scope, &napis, host_busy_poll());
     for process in census.processes.values() {
         judge.process(process);
+        if judge.asked {
+            standing::judge(&mut judge, process);
+        }
     }
     spinners::judge(&mut judge, &census);
     judge.report(report);
+    devices::check(scope, &census, &napis, report);
     facts::tell(scope, &census, &napis, report);
     Ok(())
-}
-
-/// `net.core.busy_poll`, which only the initial network namespace shows; `None` where it cannot be seen.
-pub(crate) fn host_busy_poll() -> Option<u32> {
-    let here = Sysctl::BusyPoll.get().ok();
-    here.or_else(|| netns::enter("/proc/1/ns/net".as_ref(), || Sysctl::BusyPoll.get().ok()).ok()?)
 }
 
 /// The name of a process; `?` once it has gone.

@@ -70,7 +70,18 @@ impl Napis {
     /// Looks into the namespaces of sockets first. A packet keeps the id that its first device gave it, so an
     /// id that is not found there may be that of a device in any other namespace.
     pub(crate) fn find<'a>(sockets: impl Iterator<Item = &'a Socket>) -> Self {
+        Self::of(sockets, std::iter::empty())
+    }
+
+    /// The same, and ids that were seen in network namespaces.
+    pub(crate) fn of<'a>(
+        sockets: impl Iterator<Item = &'a Socket>,
+        seen: impl Iterator<Item = (u32, NapiId)>,
+    ) -> Self {
         let mut by_netns: BTreeMap<u32, Questions> = BTreeMap::new();
+        for (netns, id) in seen {
+            by_netns.entry(netns).or_default().ids.insert(id);
+        }
         for socket in sockets {
             let questions = by_netns.entry(socket.netns).or_default();
             match (socket.napi, socket.peer) {
@@ -189,5 +200,18 @@ impl Process {
                 None => command,
             },
         }
+    }
+
+    /// A command that writes an attribute of a device, run where the device is.
+    pub(crate) fn write_in_its_namespace(&self, place: &Place, file: &str, value: &str) -> String {
+        let shown = busypoll_linux::sysfs::Sysfs::open().is_ok_and(|sysfs| sysfs.is_mounted());
+        let here = netns::inode().ok() == Some(place.netns) && shown;
+        let path = format!("/sys/class/net/{}/{file}", place.device);
+        let write = format!("echo {value} > {path}");
+        if here {
+            return write;
+        }
+        let inside = format!("unshare -m sh -c 'mount -t sysfs sysfs /sys && {write}'");
+        self.in_its_namespace(place, inside)
     }
 }

@@ -3,14 +3,16 @@
 use busypoll_linux::bpf::files::Socket;
 use std::os::fd::RawFd;
 
+use busypoll_linux::polls::{self, Facts, Obstacle, Queue, Way};
+
 use super::descriptors::{Class, class, words};
 use super::judge::{Judge, Waiting};
 use super::napis::Place;
 use super::{Life, Process};
 use crate::rules::{
-    PREFER_NO_DEFER, SOCK_IN_EPOLL, SOCK_IN_POLL, SOCK_IN_URING, SOCK_KTLS, SOCK_LOOPBACK,
-    SOCK_MPTCP, SOCK_NO_NAPI, SOCK_OFF, SOCK_POLL_OFF, SOCK_RAW, SOCK_READY, SOCK_SPIN, SOCK_STALE,
-    SOCK_STALE_FOREVER, XDP_NO_NAPI,
+    NOT_SEEN, PREFER_NO_DEFER, SOCK_IDLE, SOCK_IN_EPOLL, SOCK_IN_POLL, SOCK_IN_URING, SOCK_KTLS,
+    SOCK_LOOPBACK, SOCK_MPTCP, SOCK_NO_NAPI, SOCK_OFF, SOCK_POLL_OFF, SOCK_RAW, SOCK_READY,
+    SOCK_SPIN, SOCK_STALE, SOCK_STALE_FOREVER, XDP_NO_NAPI,
 };
 use crate::{Finding, Rule};
 
@@ -19,73 +21,62 @@ const FOR_POLL: &str = "busypoll run -- PROGRAM";
 /// The same for the whole machine: the only one before that.
 const FOR_ALL_POLLS: &str = "sysctl -w net.core.busy_poll=50";
 
+/// The rule, what is the case, and the command that cures it.
+type Fault = (&'static Rule, String, Option<String>);
+
 impl Judge<'_> {
     pub(super) fn socket(&mut self, process: &Process, fd: RawFd, socket: &Socket) {
-        let waiting = process.waiting(fd, socket);
-        let by_option = socket.busy_poll_usecs > 0 || socket.prefer_busy_poll;
-        let polling_epoll = waiting
-            .epolls
-            .iter()
-            .any(|e| process.epoll_params(*e).is_some_and(|p| self.epoll_is_on(p)));
         let class = class(socket);
+        if matches!(class, Class::Listener | Class::NoPackets | Class::Other) {
+            return;
+        }
+        let waiting = process.waiting(fd, socket);
+        let facts = self.facts(process, socket, &waiting, class);
         let say = |rule: &'static Rule, what: String| -> Finding {
             rule.finding(process.descriptor(fd, words(socket)), what)
                 .evidence("SO_BUSY_POLL", format!("{} us", socket.busy_poll_usecs))
                 .evidence("waits", waiting.words())
         };
-        if class == Class::Listener {
-            return;
-        }
-        if !by_option && !polling_epoll {
-            let learns = matches!(class, Class::Tcp | Class::Connected | Class::Unconnected);
-            // What comes over loopback comes from no queue, and nothing would change that.
-            if !self.asked || !learns || self.napis.is_local(socket) {
-                return;
-            }
-            let attach = format!("busypoll attach {}", process.pid);
-            if waiting.receive {
-                let what = "its receive calls sleep at once".into();
-                self.add(process.pid, say(&SOCK_OFF, what).remedy(attach));
-            } else if waiting.spin {
-                let what = "its receive calls do not sleep, and look at the socket alone".into();
-                self.add(process.pid, say(&SOCK_SPIN, what).remedy(attach));
-            } else if waiting.poll {
-                let what = "its poll or select sleeps at once".into();
-                // Where the whole machine's poll does, the socket's option is all that is missing.
-                let remedy = match self.host_busy_poll {
-                    Some(1..) => attach,
-                    _ if self.epoll_has_params => FOR_POLL.into(),
-                    _ => format!("{FOR_ALL_POLLS} && {attach}"),
-                };
-                let found = say(&SOCK_POLL_OFF, what);
-                let found = found.evidence("net.core.busy_poll", self.host_evidence());
-                self.add(process.pid, found.remedy(remedy));
+        let polling_epoll = matches!(facts.way, Way::Epoll { polls: Some(true), .. });
+        if !facts.option && !polling_epoll {
+            if self.asked && class.learns() && !facts.loops {
+                self.merely_off(process, facts.way, &waiting, say);
             }
             return;
         }
         let set = format!("SO_BUSY_POLL {} us", socket.busy_poll_usecs);
-        match class {
-            Class::Mptcp if by_option => {
-                return self.add(process.pid, say(&SOCK_MPTCP, format!("{set} on MPTCP")));
+        if facts.option && matches!(class, Class::Mptcp | Class::Raw) {
+            let (rule, what) = match class {
+                Class::Mptcp => (&SOCK_MPTCP, format!("{set} on MPTCP")),
+                _ => (&SOCK_RAW, format!("{set} on a {} socket", socket.protocol_name)),
+            };
+            return self.add(process.pid, say(rule, what));
+        }
+        if class == Class::Xdp {
+            if socket.napi.is_none() {
+                self.add(process.pid, say(&XDP_NO_NAPI, "it has no NAPI id".into()));
             }
-            Class::Raw if by_option => {
-                let what = format!("{set} on a {} socket", socket.protocol_name);
-                return self.add(process.pid, say(&SOCK_RAW, what));
-            }
-            Class::Xdp if socket.napi.is_none() => {
-                return self.add(process.pid, say(&XDP_NO_NAPI, "it has no NAPI id".into()));
-            }
-            Class::Mptcp | Class::Raw | Class::Other => return,
-            _ => {}
+            return;
+        }
+        if !class.learns() {
+            return;
+        }
+        if facts.way == Way::Nobody {
+            let what = format!("{set}, and nobody waits for it; {}", self.napi_words(socket));
+            return self.add(process.pid, say(&SOCK_IDLE, what));
         }
         if let Some(id) = socket.napi
             && matches!(self.napis.life(id), Life::Unknown)
         {
             self.unknown.insert(id);
         }
-        let mut faults = self.way_of_waiting(process, fd, socket, &waiting, by_option, class);
-        faults.extend(self.napi(process, socket, by_option, class));
-        let good = faults.is_empty() && by_option && waiting.receives() && self.is_alive(socket);
+        let mut faults = Vec::new();
+        if facts.option {
+            faults.extend(self.way_of_waiting(process, fd, &facts, &set));
+        }
+        faults.extend(self.queue(process, socket, &facts));
+        let by_option = facts.option && facts.way == Way::Receive;
+        let good = faults.is_empty() && by_option && self.is_alive(socket);
         for (rule, what, remedy) in faults {
             let mut finding = say(rule, what);
             if let Some(id) = socket.napi {
@@ -103,83 +94,139 @@ impl Judge<'_> {
         }
     }
 
+    /// What the judgement goes by.
+    fn facts(&self, process: &Process, socket: &Socket, waiting: &Waiting, class: Class) -> Facts {
+        let queue = match socket.napi.map(|id| self.napis.life(id)) {
+            None => Queue::None,
+            Some(Life::Alive(_)) => Queue::Alive,
+            Some(Life::Dead) => Queue::Dead,
+            Some(Life::Unknown) => Queue::Unknown,
+        };
+        let way = if waiting.receives() {
+            Way::Receive
+        } else if let Some(epoll) = process.epoll_of(&waiting.epolls) {
+            let polls = process.epoll_params(epoll).and_then(|params| self.epoll_polls(params));
+            let through = process.waited_through(epoll);
+            Way::Epoll { fd: epoll, polls, through, spins: process.spins_on_epoll(epoll) }
+        } else if waiting.poll {
+            Way::Poll
+        } else if waiting.uring {
+            Way::Uring { polls: process.rings().any(|ring| ring.busy_poll_ns > 0) }
+        } else {
+            Way::Nobody
+        };
+        Facts {
+            class,
+            option: socket.busy_poll_usecs > 0 || socket.prefer_busy_poll,
+            loops: self.napis.is_local(socket),
+            queue,
+            way,
+            host_busy_poll: self.host_busy_poll,
+        }
+    }
+
+    /// Nobody has switched anything on: told of a process that was asked for.
+    fn merely_off(
+        &mut self,
+        process: &Process,
+        way: Way,
+        waiting: &Waiting,
+        say: impl Fn(&'static Rule, String) -> Finding,
+    ) {
+        let attach = format!("busypoll attach {}", process.pid);
+        match way {
+            Way::Receive if waiting.receive => {
+                let what = "its receive calls sleep at once".into();
+                self.add(process.pid, say(&SOCK_OFF, what).remedy(attach));
+            }
+            Way::Receive => {
+                let what = "its receive calls do not sleep, and look at the socket alone".into();
+                self.add(process.pid, say(&SOCK_SPIN, what).remedy(attach));
+            }
+            Way::Poll => {
+                let what = "its poll or select sleeps at once".into();
+                // Where the whole machine's poll does, the socket's option is all that is missing.
+                let remedy = match self.host_busy_poll {
+                    Some(1..) => attach,
+                    _ if self.epoll_has_params => FOR_POLL.into(),
+                    _ => format!("{FOR_ALL_POLLS} && {attach}"),
+                };
+                let found = say(&SOCK_POLL_OFF, what);
+                let found = found.evidence("net.core.busy_poll", self.host_evidence());
+                self.add(process.pid, found.remedy(remedy));
+            }
+            _ => {}
+        }
+    }
+
     /// Faults in how it is waited for.
     fn way_of_waiting(
         &self,
         process: &Process,
         fd: RawFd,
-        socket: &Socket,
-        waiting: &Waiting,
-        by_option: bool,
-        class: Class,
-    ) -> Vec<(&'static Rule, String, Option<String>)> {
-        let mut faults = Vec::new();
-        if !by_option {
-            return faults;
-        }
-        let set = format!("SO_BUSY_POLL {} us", socket.busy_poll_usecs);
-        let attach = || Some(format!("busypoll attach {}", process.pid));
-        let host_off = self.host_busy_poll == Some(0);
-        if waiting.receives() {
-            if class == Class::Ktls && process.decrypts(fd) {
-                let what = format!("{set}, and receive calls through kTLS");
-                faults.push((&SOCK_KTLS, what, None));
+        facts: &Facts,
+        set: &str,
+    ) -> Option<Fault> {
+        match polls::of_waiting(facts)? {
+            Obstacle::Ktls if process.decrypts(fd) => {
+                Some((&SOCK_KTLS, format!("{set}, and receive calls through kTLS"), None))
             }
-            return faults;
+            Obstacle::EpollSilent(epoll) => {
+                let what = format!(
+                    "{set}, but it waits in epoll fd {epoll}, which has no busy-poll parameters"
+                );
+                Some((&SOCK_IN_EPOLL, what, Some(format!("busypoll attach {}", process.pid))))
+            }
+            Obstacle::PollSilent => {
+                let what =
+                    format!("{set}, but it waits in poll or select, and net.core.busy_poll is 0");
+                let remedy = if self.epoll_has_params { FOR_POLL } else { FOR_ALL_POLLS };
+                Some((&SOCK_IN_POLL, what, Some(remedy.into())))
+            }
+            Obstacle::UringSilent => {
+                Some((&SOCK_IN_URING, format!("{set}, but the program waits in io_uring"), None))
+            }
+            Obstacle::HostUnseen => {
+                let what = format!(
+                    "{set}; whether its waits poll is for net.core.busy_poll to say, which cannot be seen from here"
+                );
+                Some((&NOT_SEEN, what, None))
+            }
+            // Of the instance, which says it once for all its members.
+            _ => None,
         }
-        let silent = |e: &&RawFd| process.epoll_params(**e).is_some_and(|p| !self.epoll_is_on(p));
-        if let Some(epoll) = waiting.epolls.iter().find(silent) {
-            let what = format!(
-                "{set}, but it waits in epoll fd {epoll}, which has no busy-poll parameters"
-            );
-            faults.push((&SOCK_IN_EPOLL, what, attach()));
-        } else if waiting.poll && host_off {
-            let what =
-                format!("{set}, but it waits in poll or select, and net.core.busy_poll is 0");
-            let remedy = if self.epoll_has_params { FOR_POLL } else { FOR_ALL_POLLS };
-            faults.push((&SOCK_IN_POLL, what, Some(remedy.into())));
-        } else if waiting.uring && process.rings().all(|ring| ring.busy_poll_ns == 0) {
-            let what = format!("{set}, but the program waits in io_uring");
-            faults.push((&SOCK_IN_URING, what, None));
-        }
-        faults
     }
 
     /// Faults in what it would poll.
-    fn napi(
-        &self,
-        process: &Process,
-        socket: &Socket,
-        by_option: bool,
-        class: Class,
-    ) -> Option<(&'static Rule, String, Option<String>)> {
-        let Some(id) = socket.napi else {
+    fn queue(&self, process: &Process, socket: &Socket, facts: &Facts) -> Option<Fault> {
+        let id = socket.napi.map_or_else(String::new, |id| id.to_string());
+        match polls::of_queue(facts.class, facts.queue) {
             // Of the members of an epoll instance, one with an id is enough.
-            if !by_option {
-                return None;
+            Some(Obstacle::NoId) if !facts.option => None,
+            Some(Obstacle::NoId) if facts.loops => {
+                Some((&SOCK_LOOPBACK, "its packets do not leave this host".into(), None))
             }
-            if self.napis.is_local(socket) {
-                return Some((&SOCK_LOOPBACK, "its packets do not leave this host".into(), None));
+            Some(Obstacle::NoId) => {
+                let what = match facts.class {
+                    Class::Unconnected => "it has received no packet with a NAPI id",
+                    _ => "no packet of its peer brought a NAPI id",
+                };
+                Some((&SOCK_NO_NAPI, what.into(), None))
             }
-            let what = match class {
-                Class::Unconnected => "it has received no packet with a NAPI id",
-                _ => "no packet of its peer brought a NAPI id",
-            };
-            return Some((&SOCK_NO_NAPI, what.into(), None));
-        };
-        match self.napis.life(id) {
-            Life::Dead if class == Class::Unconnected => {
+            Some(Obstacle::DeadForever) => {
                 let what = format!("NAPI id {id} is dead, and stays: the socket is not connected");
                 Some((&SOCK_STALE_FOREVER, what, None))
             }
-            Life::Dead => {
+            Some(_) => {
                 Some((&SOCK_STALE, format!("NAPI id {id} is dead until the next packet"), None))
             }
-            Life::Alive(place) if socket.prefer_busy_poll && !defers(place) => {
-                let what = format!("SO_PREFER_BUSY_POLL, but {}", not_deferred(place));
-                Some((&PREFER_NO_DEFER, what, Some(defer(process, place))))
-            }
-            Life::Alive(_) | Life::Unknown => None,
+            None => match socket.napi.map(|id| self.napis.life(id)) {
+                Some(Life::Alive(place)) if socket.prefer_busy_poll && !defers(place) => {
+                    let what = format!("SO_PREFER_BUSY_POLL, but {}", not_deferred(place));
+                    Some((&PREFER_NO_DEFER, what, Some(defer(process, place))))
+                }
+                _ => None,
+            },
         }
     }
 

@@ -64,12 +64,17 @@ pub(super) fn judge(judge: &mut Judge<'_>, census: &Census) {
     }
 }
 
+/// The threads of a process that busy poll when they wait.
+pub(super) fn of_process(judge: &Judge<'_>, process: &Process) -> Vec<u32> {
+    let polls = |wait: &Wait| spins(judge, process, wait);
+    process.threads_that(polls).into_iter().collect()
+}
+
 /// Whether a wait busy polls.
 fn spins(judge: &Judge<'_>, process: &Process, wait: &Wait) -> bool {
     let on = |fd: RawFd| {
         process.sockets().any(|(number, socket)| {
-            let receives =
-                matches!(class(socket), Class::Tcp | Class::Connected | Class::Unconnected);
+            let receives = class(socket).learns() && class(socket) != Class::Ktls;
             number == fd && receives && socket.busy_poll_usecs > 0 && judge.is_alive(socket)
         })
     };
@@ -78,7 +83,7 @@ fn spins(judge: &Judge<'_>, process: &Process, wait: &Wait) -> bool {
         Wait::Poll { fds } => {
             judge.host_busy_poll.is_some_and(|us| us > 0) && fds.iter().any(|fd| on(*fd))
         }
-        Wait::Epoll { fd } => {
+        Wait::Epoll { fd, nonblock: false } => {
             process.epoll_params(*fd).is_some_and(|params| judge.epoll_is_on(params))
                 && process.members(*fd).iter().any(|socket| judge.is_alive(socket))
         }

@@ -1,12 +1,13 @@
 //! Counting, over a time: passes by BPF, the kernel's own counters in each device's network namespace,
-//! interrupts, how busy the CPUs were, and how often threads were switched.
+//! interrupts, how busy the CPUs were, and what control groups took.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::thread;
 use std::time::Duration;
 
+use busypoll_linux::bpf::deliveries::Deliveries;
 use busypoll_linux::bpf::napi::{Counter, Passes};
+use busypoll_linux::cgroup::{self, Quota};
 use busypoll_linux::link::Links;
 use busypoll_linux::netdev::Netdev;
 use busypoll_linux::netns;
@@ -16,15 +17,18 @@ use super::{Device, Target};
 use crate::{Error, Report, Subject};
 
 /// What was counted.
-#[derive(Default)]
 pub(super) struct Counts {
     pub(super) devices: BTreeMap<Device, DeviceCounts>,
     /// Every row of passes, also of devices that nobody asked for; `None` without BPF.
     pub(super) rows: Option<Vec<Passes>>,
     /// How busy each CPU was, in percent.
     pub(super) busy: BTreeMap<u32, u64>,
-    /// How often the threads of each process asked for went to sleep.
-    pub(super) sleeps: BTreeMap<u32, u64>,
+    /// Which sockets the packets reached; or why that cannot be told.
+    pub(super) deliveries: Result<Deliveries, String>,
+    /// How long was counted.
+    pub(super) time: Duration,
+    /// What the control groups of each process asked for took of its time meanwhile.
+    pub(super) stopped: BTreeMap<u32, Stopped>,
 }
 
 /// What was counted of one device.
@@ -40,6 +44,19 @@ pub(super) struct DeviceCounts {
     pub(super) interrupts: Option<u64>,
 }
 
+/// What a control group's quota of CPU time did meanwhile.
+pub(super) struct Stopped {
+    pub(super) group: String,
+    /// What the quota is worth.
+    pub(super) cpus: f64,
+    /// The command that takes it away.
+    pub(super) remedy: String,
+    pub(super) periods: u64,
+    pub(super) throttled: u64,
+    /// For how long, in microseconds.
+    pub(super) us: u64,
+}
+
 /// What is read before and after in one network namespace.
 #[derive(Default)]
 struct Namespace {
@@ -52,17 +69,27 @@ pub(super) fn over(time: Duration, target: &Target, report: &mut Report) -> Resu
     let inodes: BTreeSet<u32> = target.devices.iter().map(|(inode, _)| *inode).collect();
     let read_all =
         || inodes.iter().filter_map(|i| Some((*i, read(*i)?))).collect::<BTreeMap<_, _>>();
-    let sleeps_of_all =
-        || target.pids.iter().map(|pid| (*pid, sleeps(*pid))).collect::<BTreeMap<_, _>>();
+    let quotas = || -> BTreeMap<u32, Vec<Quota>> {
+        target.pids.iter().map(|pid| (*pid, cgroup::quotas_of(*pid))).collect()
+    };
     let counter = Counter::start();
-    let (before, slept, cpus) = (read_all(), sleeps_of_all(), CpuTimes::now()?);
+    let (before, limits, cpus) = (read_all(), quotas(), CpuTimes::now()?);
     thread::sleep(time);
-    let rows = counter.and_then(|mut counter| counter.read());
+    let rows = counter.and_then(|mut counter| Ok((counter.deliveries(), counter.read()?)));
     let (after, spent) = (read_all(), CpuTimes::now()?.since(&cpus));
-    let mut counts = Counts::default();
-    for (pid, now) in sleeps_of_all() {
-        let before = slept.get(&pid).copied().unwrap_or_default();
-        counts.sleeps.insert(pid, now.saturating_sub(before));
+    let mut counts = Counts {
+        devices: BTreeMap::new(),
+        rows: None,
+        busy: BTreeMap::new(),
+        deliveries: Err(String::new()),
+        time,
+        stopped: BTreeMap::new(),
+    };
+    for (pid, now) in quotas() {
+        let before = limits.get(&pid).map_or(&[][..], Vec::as_slice);
+        if let Some(worst) = Stopped::worst(before, &now) {
+            counts.stopped.insert(pid, worst);
+        }
     }
     for (cpu, spent) in spent.cpus {
         let all = spent.busy_ns() + spent.idle_total_ns();
@@ -82,7 +109,8 @@ pub(super) fn over(time: Duration, target: &Target, report: &mut Report) -> Resu
         counts.devices.insert(device.clone(), grown);
     }
     match rows {
-        Ok(rows) => {
+        Ok((deliveries, rows)) => {
+            counts.deliveries = deliveries.map_err(|e| e.to_string());
             for row in &rows {
                 let device = row.device.as_ref().map(|d| (d.netns, d.name.clone()));
                 if let Some(of) = device.and_then(|device| counts.devices.get_mut(&device)) {
@@ -92,6 +120,7 @@ pub(super) fn over(time: Duration, target: &Target, report: &mut Report) -> Resu
             counts.rows = Some(rows);
         }
         Err(e) => {
+            counts.deliveries = Err(e.to_string());
             let what = "who polled each queue, and how much was found";
             report.not_seen(Subject::Machine, what, "tracepoint napi:napi_poll", e);
         }
@@ -103,11 +132,22 @@ fn growth(before: Option<u64>, after: Option<u64>) -> Option<u64> {
     Some(after?.saturating_sub(before?))
 }
 
-/// Voluntary context switches of all threads of a process.
-fn sleeps(pid: u32) -> u64 {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let tids = tasks.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    tids.filter_map(|tid| stat::context_switches_of(tid).ok()).map(|s| s.voluntary).sum()
+impl Stopped {
+    /// The control group that stopped a process most.
+    fn worst(before: &[Quota], after: &[Quota]) -> Option<Self> {
+        let grown = |now: &Quota| {
+            let then = before.iter().find(|then| then.group == now.group)?;
+            Some(Stopped {
+                group: now.group.clone(),
+                cpus: now.cpus,
+                remedy: now.remedy.clone(),
+                periods: now.periods.saturating_sub(then.periods),
+                throttled: now.throttled.saturating_sub(then.throttled),
+                us: now.stopped_us.saturating_sub(then.stopped_us),
+            })
+        };
+        after.iter().filter_map(grown).max_by_key(|stopped| stopped.throttled)
+    }
 }
 
 fn read(inode: u32) -> Option<Namespace> {

@@ -1,19 +1,43 @@
 //! Prove it: what was counted while packets came, and the verdict that follows.
 //!
-//! With BPF: every pass over every queue, by kind and by spinning thread. Without: what the kernel counts
-//! anyway, in the network namespace of the devices.
+//! With BPF: each packet by the socket that it reached and by how it was found, and every pass over every queue, by
+//! kind and by spinning thread. Without: what the kernel counts anyway, in the network namespace of the devices;
+//! that says nothing of a process.
+//!
+//! | file | |
+//! |---|---|
+//! | `count` | counting |
+//! | `units` | the packets of each socket and epoll instance |
+//! | `process`, `device` | the verdict on a process, on a device: a share of its packets |
+//! | `passes` | the passes behind it: evidence, and spinners that are in the way |
+//! | `why` | why packets were not found by busy polling |
+//! | `settle` | what was said before counting, and is refuted by it |
 
 mod count;
+mod device;
+mod passes;
+mod process;
+mod settle;
 mod show;
-mod verdict;
+mod units;
+mod why;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use busypoll_linux::link::Links;
-use busypoll_linux::{NapiId, netns};
+use busypoll_linux::netns;
 
 use crate::process::{Census, Life, Napis};
 use crate::{Error, Report, Scope};
+
+/// Fewer packets prove nothing.
+const ENOUGH: u64 = 20;
+/// Below this share of packets, in percent, busy polling does not work.
+const WORKS: u64 = 50;
+
+fn percent(part: u64, all: u64) -> u64 {
+    (100 * part).checked_div(all).unwrap_or(0)
+}
 
 /// A device: the inode of its network namespace, and its name there.
 type Device = (u32, String);
@@ -24,21 +48,34 @@ struct Target {
     devices: BTreeSet<Device>,
     /// The processes asked for.
     pids: Vec<u32>,
-    /// Processes, and devices behind them, for which busy polling is switched on.
-    on: BTreeSet<u32>,
+    /// Devices for which a process has switched busy polling on.
     on_devices: BTreeSet<Device>,
-    /// The NAPI instances that bring each process its packets.
-    queues: BTreeMap<u32, BTreeSet<NapiId>>,
+    /// The processes, and where the queues of their sockets are.
+    census: Census,
+    napis: Napis,
     /// Nothing was asked for: a device without packets is not worth a line.
     any: bool,
 }
 
 pub(crate) fn check(scope: &Scope, report: &mut Report) -> Result<(), Error> {
     let Some(time) = scope.prove else { return Ok(()) };
-    let target = Target::of(scope, report)?;
+    let mut target = Target::of(scope, report)?;
     let counts = count::over(time, &target, report)?;
-    verdict::judge(&target, &counts, report);
-    show::tell(&counts, report);
+    // Sockets that were opened meanwhile, and threads that did not wait a moment ago.
+    if let Ok(now) = Census::take(scope, &mut Report::default()) {
+        let earlier = std::mem::replace(&mut target.census, now);
+        target.census.absorb(earlier);
+    }
+    // Packets may have come by a queue that no socket has learnt.
+    let brought = counts.deliveries.iter().flat_map(|all| &all.rows);
+    let brought = brought.filter_map(|row| Some((row.netns, row.napi?)));
+    target.napis = Napis::of(target.census.sockets(), brought);
+    if target.pids.is_empty() {
+        device::judge(&target, &counts, report);
+    } else {
+        process::judge(&target, &counts, report);
+    }
+    show::tell(&target, &counts, report);
     Ok(())
 }
 
@@ -61,20 +98,14 @@ impl Target {
             }
             process.is_none()
         });
-        let (mut on, mut on_devices) = (BTreeSet::new(), BTreeSet::new());
-        let mut queues: BTreeMap<u32, BTreeSet<NapiId>> = BTreeMap::new();
+        let mut on_devices = BTreeSet::new();
         for process in census.processes.values() {
-            let polling = process.has_switched_on();
-            if polling {
-                on.insert(process.pid);
-            }
             for (_, socket) in process.sockets() {
                 if let Some(id) = socket.napi
                     && let Life::Alive(place) = napis.life(id)
                 {
-                    queues.entry(process.pid).or_default().insert(id);
                     let device = (place.netns, place.device.clone());
-                    if polling {
+                    if process.has_switched_on() {
                         on_devices.insert(device.clone());
                     }
                     if !scope.pids.is_empty() {
@@ -87,6 +118,6 @@ impl Target {
             let links = Links::open()?.all()?.into_iter().filter(|l| l.up && !l.loopback);
             devices.extend(links.map(|link| (here, link.name)));
         }
-        Ok(Target { devices, pids, on, on_devices, queues, any })
+        Ok(Target { devices, pids, on_devices, census, napis, any })
     }
 }

@@ -3,8 +3,10 @@
 use busypoll_linux::bpf::napi::Passes;
 use serde::Serialize;
 
+use super::Target;
 use super::count::Counts;
-use crate::{Report, count};
+use super::units::{self, Sum, Unit};
+use crate::{Report, Subject, count};
 
 /// A row of the JSON report.
 #[derive(Serialize)]
@@ -24,7 +26,22 @@ struct Row<'a> {
     wakeups: u64,
 }
 
-pub(super) fn tell(counts: &Counts, report: &mut Report) {
+/// The packets of a socket or an epoll instance that came from one queue.
+#[derive(Serialize)]
+struct Packets<'a> {
+    of: &'a Subject,
+    /// None: the per-CPU backlog, or no queue.
+    napi_id: Option<u32>,
+    packets: u64,
+    #[serde(flatten)]
+    found: &'a Sum,
+}
+
+/// The text report shows so many queues of a process's descriptors.
+const SHOWN: usize = 20;
+
+pub(super) fn tell(target: &Target, counts: &Counts, report: &mut Report) {
+    tell_packets(target, counts, report);
     let mut rows = Vec::new();
     let mut lines = Vec::new();
     for ((_, name), device) in &counts.devices {
@@ -48,6 +65,37 @@ pub(super) fn tell(counts: &Counts, report: &mut Report) {
         }
     }
     report.facts("passes", rows, lines);
+}
+
+fn tell_packets(target: &Target, counts: &Counts, report: &mut Report) {
+    let Ok(deliveries) = &counts.deliveries else { return };
+    let processes = target.pids.iter().filter_map(|pid| target.census.processes.get(pid));
+    let units: Vec<Unit> =
+        processes.flat_map(|process| units::of(process, false, deliveries)).collect();
+    let mut rows = Vec::new();
+    for unit in &units {
+        for (napi, found) in &unit.queues {
+            let napi_id = napi.map(|id| id.get());
+            rows.push(Packets { of: &unit.subject, napi_id, packets: found.all(), found });
+        }
+    }
+    let line = |row: &Packets<'_>| {
+        let queue = row.napi_id.map_or_else(|| "no napi".into(), |id| format!("napi {id}"));
+        format!(
+            "{}  {queue}: {}, {} by its own busy polls, {} by others', {} by softirqs, {} by NAPI threads",
+            row.of,
+            count(row.packets as usize, "packet"),
+            row.found.own,
+            row.found.others,
+            row.found.by_softirq(),
+            row.found.napi_threads
+        )
+    };
+    let mut lines: Vec<String> = rows.iter().take(SHOWN).map(line).collect();
+    if rows.len() > SHOWN {
+        lines.push(format!("and {} more (--json has all)", rows.len() - SHOWN));
+    }
+    report.facts("packets", rows, lines);
 }
 
 fn line(device: &str, p: &Passes) -> String {

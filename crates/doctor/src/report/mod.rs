@@ -3,11 +3,13 @@
 mod json;
 mod text;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::process::Process;
 use crate::rules;
 use crate::{Finding, Subject, Verdict};
 
@@ -18,6 +20,10 @@ pub use text::Style;
 pub struct Report {
     findings: Vec<Finding>,
     facts: Vec<Facts>,
+    /// The devices that were asked for by name.
+    pub(crate) devices_asked: Vec<String>,
+    /// What was asked could not be answered: too few packets, or they cannot be counted.
+    pub(crate) undecided: bool,
 }
 
 /// A part of the report that says how things are, without judging.
@@ -61,6 +67,37 @@ impl Report {
         self.add(rules::NOT_SEEN.finding(subject, what).evidence(read, why));
     }
 
+    /// Its findings, as they were found.
+    pub(crate) fn into_findings(self) -> Vec<Finding> {
+        self.findings
+    }
+
+    /// Takes over what was found in another network namespace, with commands that work from here.
+    pub(crate) fn take_over(&mut self, other: Report, netns: &Path) {
+        let enter = format!("nsenter --net={}", netns.display());
+        for mut finding in other.findings {
+            finding.remedy = finding.remedy.map(|command| {
+                let simple = !command.contains(['&', ';', '|', '>', '*']);
+                match simple || command.starts_with("unshare -m sh -c '") {
+                    true => format!("{enter} {command}"),
+                    false => format!("{enter} sh -c '{}'", command.replace('\'', r"'\''")),
+                }
+            });
+            self.add(finding);
+        }
+    }
+
+    /// Whether a process has been found to be stopped.
+    pub(crate) fn stands_still(&self, process: &Process) -> bool {
+        let subject = process.subject();
+        self.findings.iter().any(|f| f.rule == &rules::STOPPED && f.subject == subject)
+    }
+
+    /// Keeps the findings of which this is true.
+    pub(crate) fn retain(&mut self, keep: impl FnMut(&Finding) -> bool) {
+        self.findings.retain(keep);
+    }
+
     /// All findings, the worst first; within one verdict by subject, then as they were found.
     pub fn findings(&self) -> Vec<&Finding> {
         let mut sorted: Vec<&Finding> = self.findings.iter().collect();
@@ -99,18 +136,33 @@ impl Report {
                 format!("{count}, first {}: {}{unseen}.", worst.subject, worst.what)
             }
             _ => match self.findings.iter().find(|f| f.verdict() == Verdict::Working) {
-                Some(working) => {
+                Some(working) if !self.undecided => {
                     let Finding { subject, what, .. } = working;
                     format!("Busy polling works: {subject}: {what}{limit}{unseen}.")
                 }
-                None => format!("Nothing stands in the way of busy polling{limit}{unseen}."),
+                _ if self.undecided => {
+                    let quiet = |f: &&&Finding| {
+                        f.verdict() == Verdict::NotSeen && f.subject != Subject::Machine
+                    };
+                    let (subject, what) = sorted.iter().find(quiet).map_or_else(
+                        || ("it".to_owned(), "too little was seen".to_owned()),
+                        |f| (f.subject.to_string(), f.what.clone()),
+                    );
+                    format!("Whether busy polling works was not seen: {subject}: {what}{limit}.")
+                }
+                _ => format!("Nothing stands in the way of busy polling{limit}{unseen}."),
             },
         }
     }
 
-    /// 0: working or fine; 1: there are findings. (2, could not look, is an [`crate::Error`].)
+    /// 0: working or fine; 1: there are findings; 2: it was to be proved, and could not be. (Where nothing could be
+    /// looked at at all there is an [`crate::Error`].)
     pub fn exit_code(&self) -> ExitCode {
-        ExitCode::from(u8::from(self.verdict().is_fault()))
+        ExitCode::from(match self.verdict() {
+            verdict if verdict.is_fault() => 1,
+            _ if self.undecided => 2,
+            _ => 0,
+        })
     }
 }
 

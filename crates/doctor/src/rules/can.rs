@@ -121,6 +121,16 @@ GRO_FLUSH_NO_POLLER "BP-GRO-FLUSH-NO-POLLER" Harmful,
     "with nobody polling, packets wait for the timer: that is added to every round trip",
     "net/core/dev.c, napi_complete_done; Documentation/networking/napi.rst";
 
+GRO_FLUSH_LOSS "BP-GRO-FLUSH-LOSS" Harmful,
+    "interrupts are deferred for longer than anybody polls, and nobody prefers busy polling",
+    "a packet that comes after the poll has given up waits for the timer, longer than for an interrupt; deferral gains something only where SO_PREFER_BUSY_POLL or prefer_busy_poll is set",
+    "net/core/dev.c, napi_complete_done and busy_poll_stop; Documentation/networking/napi.rst";
+
+GRO_FLUSH_PRICE "BP-GRO-FLUSH-PRICE" Fine,
+    "interrupts are deferred for those who poll",
+    "a packet that comes after the poll has given up waits for the timer: that is the price of no interrupts while it polls",
+    "net/core/dev.c, napi_complete_done and busy_poll_stop; Documentation/networking/napi.rst";
+
 DEFER_WITHOUT_FLUSH "BP-DEFER-WITHOUT-FLUSH" NoEffect,
     "interrupts are to be deferred, but there is no timer to defer them to",
     "defer-hard-irqs does nothing while gro-flush-timeout is zero, and prefer_busy_poll needs both",

@@ -6,6 +6,31 @@ SOCK_READY "BP-SOCK-READY" Fine,
     "SO_BUSY_POLL is set, a thread waits in a receive call, and the NAPI id is alive",
     "net/core/sock.c, sk_can_busy_loop and sk_busy_loop in include/net/busy_poll.h";
 
+SOCK_IDLE "BP-SOCK-IDLE" Fine,
+    "busy polling is switched on for a socket that nobody waits for",
+    "only who waits polls: what is set there does nothing, good or bad, while no thread waits",
+    "net/core/sock.c, sk_can_busy_loop";
+
+NO_SOCKETS "BP-NO-SOCKETS" Fine,
+    "a process without a socket that packets of a network reach",
+    "busy polling is for packets of a device's queue: UNIX sockets, pipes and timers have none",
+    "include/net/busy_poll.h";
+
+STOPPED "BP-STOPPED" Impossible,
+    "the process is stopped",
+    "a stopped process neither waits nor polls: its packets fill its buffers until it goes on",
+    "proc_pid_stat(5), state T; signal(7), SIGSTOP";
+
+CPU_QUOTA "BP-CPU-QUOTA" Harmful,
+    "a control group's quota of CPU time stops a poller",
+    "a poller uses CPU time also while nothing comes: once the quota is used up all threads of the group stand still until the next period, and packets wait so long",
+    "Documentation/scheduler/sched-bwc.rst; cpu.stat, nr_throttled";
+
+FIFO_POLLER "BP-FIFO-POLLER" Harmful,
+    "a thread busy polls under SCHED_FIFO or SCHED_RR",
+    "ksoftirqd and NAPI threads of its CPU, which have no such priority, do not run while it spins, and what they are to do waits: timers, sending, other queues",
+    "kernel/softirq.c, run_ksoftirqd; sched(7)";
+
 SOCK_OFF "BP-SOCK-OFF" Off,
     "a thread waits in a receive call on a socket without SO_BUSY_POLL",
     "the receive call sleeps until an interrupt; with SO_BUSY_POLL it would poll the device first",
@@ -90,6 +115,21 @@ EPOLL_OFF "BP-EPOLL-OFF" Off,
     "an epoll instance without busy-poll parameters waits for sockets",
     "epoll_wait sleeps until an interrupt; with EPIOCSPARAMS it would poll the device first",
     "ioctl_eventpoll(2)";
+
+EPOLL_NESTED "BP-EPOLL-NESTED" NoEffect,
+    "busy polling is switched on for sockets of an epoll instance that is waited for through another",
+    "an instance polls the queue of sockets that it watches itself: the outer one watches none, and nobody waits in the inner one. No setting cures it, wherever it is made: the sockets must be watched by the instance that is waited in, as by a program that waits in one",
+    "fs/eventpoll.c, ep_set_busy_poll_napi_id: sock_from_file of the watched file";
+
+EPOLL_NESTED_OFF "BP-EPOLL-NESTED-OFF" Off,
+    "sockets of an epoll instance that is waited for through another",
+    "they cannot be busy polled: the outer instance watches no socket, and nobody waits in the inner one. No setting cures it: the sockets must be watched by the instance that is waited in",
+    "fs/eventpoll.c, ep_set_busy_poll_napi_id: sock_from_file of the watched file";
+
+EPOLL_SPIN "BP-EPOLL-SPIN" NoEffect,
+    "an epoll instance with busy-poll parameters that is looked at with a timeout of 0",
+    "epoll_wait polls only while it may wait: with a timeout of 0 it looks at what softirqs have brought, and never at the queue. A timeout above 0, however short, polls",
+    "fs/eventpoll.c, ep_poll: timed_out";
 
 EPOLL_NO_NAPI "BP-EPOLL-NO-NAPI" NoEffect,
     "an epoll instance with busy-poll parameters, none of whose members has a living NAPI id",

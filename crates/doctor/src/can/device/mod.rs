@@ -8,7 +8,7 @@ mod steering;
 mod veth;
 mod xdp;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use busypoll_linux::ethtool::Ethtool;
 use busypoll_linux::link::{Link, Links};
@@ -27,6 +27,8 @@ pub(crate) struct Sources {
     /// None before Linux 6.8, which the check of the kernel tells.
     netdev: Option<Netdev>,
     sysfs: Option<Sysfs>,
+    /// Only what keeps packets from being polled here counts, not what becomes of those that are sent.
+    only_in: bool,
 }
 
 impl Sources {
@@ -35,7 +37,7 @@ impl Sources {
         let sysfs = Sysfs::open()
             .map_err(|e| report.not_seen(Subject::Machine, "RPS and TUN flags", "sysfs", e))
             .ok();
-        Ok(Sources { links, netdev: Netdev::open().ok(), sysfs })
+        Ok(Sources { links, netdev: Netdev::open().ok(), sysfs, only_in: false })
     }
 
     fn by_index(&self, ifindex: u32) -> Option<&Link> {
@@ -73,6 +75,29 @@ pub(crate) fn check(scope: &Scope, report: &mut Report) -> Result<(), Error> {
     all.reverse();
     facts::tell(&all, report);
     Ok(())
+}
+
+/// The devices that bring a process its packets: their faults, and what could not be looked at.
+pub(crate) fn behind_processes(names: &BTreeSet<String>, report: &mut Report) {
+    let mut found = Report::default();
+    let Ok(mut sources) = Sources::open(&mut found) else { return };
+    sources.only_in = true;
+    let named = |link: &&Link| names.contains(&link.name);
+    let mut waiting: Vec<Link> = sources.links.iter().filter(named).cloned().collect();
+    let mut seen = HashSet::new();
+    while let Some(link) = waiting.pop() {
+        if seen.insert(link.ifindex) {
+            let below =
+                look_at(&link, &Scope::default(), &mut sources, &mut found, &mut Vec::new());
+            waiting.extend(below);
+        }
+    }
+    for finding in found.into_findings() {
+        let verdict = finding.verdict();
+        if verdict.is_fault() || finding.rule == &rules::GRO_FLUSH_PRICE {
+            report.add(finding);
+        }
+    }
 }
 
 /// The devices asked for, last first.
@@ -118,6 +143,15 @@ fn look_at(
     let latency_counts = || scope.devices.contains(&link.name) || Pollers::of(&device).any;
     coalesce::check(&link.name, &device.nic, latency_counts, report);
     let below = 'judged: {
+        if link.loopback && !link.up {
+            let what = "loopback is down: nothing of this host reaches itself";
+            let found = rules::DEVICE_DOWN.finding(subject(), what);
+            let found = found.evidence(format!("ip link show {}", link.name), "no UP flag");
+            report.add(found.remedy(format!("ip link set {} up", link.name)));
+        }
+        if link.loopback && sources.only_in {
+            break 'judged Vec::new();
+        }
         if link.loopback {
             let found = rules::LOOPBACK.finding(subject(), "loopback can never be busy polled");
             report.add(found.evidence("ip link show lo", "LOOPBACK"));
@@ -144,7 +178,8 @@ fn look_at(
         napi::check(link, &device, sources, report);
         Vec::new()
     };
-    if below.is_empty() {
+    // Also of a device that stands on others: what they hand up is steered once more.
+    if !link.loopback {
         steering::check(link, sources, report);
     }
     xdp::check(link, &device, report);

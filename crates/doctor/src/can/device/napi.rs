@@ -1,11 +1,15 @@
 //! Deferral and suspension of a device's interrupts: settings that do nothing alone, or harm.
 
+use busypoll_linux::deferral::{self, Cost};
 use busypoll_linux::link::Link;
 
 use super::Sources;
 use super::facts::{Device, Instance};
 use super::pollers::Pollers;
-use crate::rules::{DEFER_WITHOUT_FLUSH, GRO_FLUSH_NO_POLLER, SUSPEND_WITHOUT_FLUSH};
+use crate::rules::{
+    DEFER_WITHOUT_FLUSH, GRO_FLUSH_LOSS, GRO_FLUSH_NO_POLLER, GRO_FLUSH_PRICE,
+    SUSPEND_WITHOUT_FLUSH,
+};
 use crate::{Report, Subject};
 
 const FLUSH: &str = "gro_flush_timeout";
@@ -30,22 +34,59 @@ pub(super) fn check(link: &Link, device: &Device, sources: &Sources, report: &mu
         false => format!("napi-get {}", name.trim_start_matches("napi_").replace('_', "-")),
     };
 
-    if let Some([flush, ..]) = any(|[flush, ..]| *flush > 0)
-        && let pollers = Pollers::of(device)
-        && !pollers.any
-    {
-        let what = format!("packets may wait {}us for a timer", flush as f64 / 1e3);
-        let found = GRO_FLUSH_NO_POLLER.finding(subject(), what);
+    if let Some([flush, ..]) = any(|[flush, ..]| *flush > 0) {
+        let pollers = Pollers::of(device);
+        let deferred = any(|[flush, defer, _]| *flush > 0 && *defer > 0);
+        let us = flush as f64 / 1e3;
+        let polled = pollers.how.longest_usecs.unwrap_or(0);
+        let cost = deferred.map_or(Cost::Free, |[flush, defer, _]| {
+            deferral::cost(u32::try_from(defer).ok(), Some(flush), pollers.how)
+        });
+        let (rule, what, curable) = match cost {
+            _ if !pollers.any => {
+                (&GRO_FLUSH_NO_POLLER, format!("packets may wait {us}us for a timer"), true)
+            }
+            Cost::Free => return alone(&all, link, sources, report, &read),
+            Cost::Loss(_) => {
+                let what = format!(
+                    "packets may wait {us}us for a timer: the longest poll is {polled}us, and nobody prefers busy polling"
+                );
+                (&GRO_FLUSH_LOSS, what, true)
+            }
+            Cost::Price(_) => {
+                let what = format!(
+                    "what comes after the poll has given up waits up to {us}us for a timer"
+                );
+                (&GRO_FLUSH_PRICE, what, false)
+            }
+        };
+        let found = rule.finding(subject(), what);
         let found = found.evidence(read(FLUSH, flush), format!("{flush} ns"));
         let [read, said] = pollers.evidence;
-        let found = found.evidence(read, said);
-        // A deferral left behind would be the next finding.
-        let mut command = sources.sysfs_command(&link.name, FLUSH, "0");
-        if any(|[_, defer, _]| *defer > 0).is_some() {
-            command += &format!(" && {}", sources.sysfs_command(&link.name, DEFER, "0"));
+        let mut found = found.evidence(read, said);
+        if curable {
+            // A deferral left behind would be the next finding.
+            let mut command = sources.sysfs_command(&link.name, FLUSH, "0");
+            if any(|[_, defer, _]| *defer > 0).is_some() {
+                command += &format!(" && {}", sources.sysfs_command(&link.name, DEFER, "0"));
+            }
+            found = found.remedy(command);
         }
-        report.add(found.remedy(command));
+        report.add(found);
     }
+    alone(&all, link, sources, report, &read);
+}
+
+/// Settings that do nothing without their companions.
+fn alone(
+    all: &[[u64; 3]],
+    link: &Link,
+    sources: &Sources,
+    report: &mut Report,
+    read: &dyn Fn(&str, u64) -> String,
+) {
+    let any = |rule: fn(&[u64; 3]) -> bool| all.iter().find(|s| rule(s)).copied();
+    let subject = || Subject::device(&link.name);
     if let Some([flush, defer, _]) = any(|[flush, defer, _]| *flush == 0 && *defer > 0) {
         let what = format!("defer-hard-irqs is {defer} and gro-flush-timeout 0");
         let found =

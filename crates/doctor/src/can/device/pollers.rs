@@ -1,7 +1,7 @@
 //! Whether anybody polls a device's queues: sockets, epoll instances and io_urings of all processes.
 
 use busypoll_linux::bpf::files::Kind;
-use busypoll_linux::{EpollParams, NapiId, bpf, stat};
+use busypoll_linux::{EpollParams, NapiId, bpf, deferral, stat};
 
 use super::facts::Device;
 use crate::process::{Census, Process};
@@ -11,6 +11,8 @@ use crate::{Report, Scope};
 pub(super) struct Pollers {
     /// Whether there is one, as far as can be told.
     pub(super) any: bool,
+    /// For how long they poll, and whether one prefers it.
+    pub(super) how: deferral::Pollers,
     /// What was read, and what it said.
     pub(super) evidence: [String; 2],
 }
@@ -25,7 +27,8 @@ impl Pollers {
         // Without the right to look at others' sockets: what the queues of this namespace have seen.
         let packets = stat::busy_poll_rx_packets().unwrap_or(0);
         let read = "nstat -az TcpExtBusyPollRxPackets".into();
-        Pollers { any: packets > 0, evidence: [read, packets.to_string()] }
+        let how = deferral::Pollers { longest_usecs: None, prefer: packets > 0 };
+        Pollers { any: packets > 0, how, evidence: [read, packets.to_string()] }
     }
 
     fn in_census(device: &Device, census: &Census) -> Self {
@@ -42,6 +45,18 @@ impl Pollers {
             }
             Kind::Uring(ring) => ring.busy_poll_ns > 0 && receives(process, of_device),
         };
+        let mut how = deferral::Pollers::default();
+        let files =
+            census.processes.values().flat_map(|p| p.files.iter().map(move |f| (p, &f.kind)));
+        for (_, kind) in files.filter(|(process, kind)| polls(process, kind)) {
+            let (usecs, prefer) = match kind {
+                Kind::Socket(s) => (s.busy_poll_usecs, s.prefer_busy_poll),
+                Kind::Epoll { params, .. } => (params.busy_poll_usecs, params.prefer_busy_poll),
+                Kind::Uring(ring) => ((ring.busy_poll_ns / 1000) as u32, ring.prefer_busy_poll),
+            };
+            how.longest_usecs = how.longest_usecs.max(Some(usecs));
+            how.prefer |= prefer;
+        }
         let named: Vec<String> = census
             .processes
             .values()
@@ -50,7 +65,7 @@ impl Pollers {
             .collect();
         let said = if named.is_empty() { "nobody polls it".into() } else { named.join(", ") };
         let read = "sockets and epoll instances of all processes".into();
-        Pollers { any: !named.is_empty(), evidence: [read, said] }
+        Pollers { any: !named.is_empty(), how, evidence: [read, said] }
     }
 }
 

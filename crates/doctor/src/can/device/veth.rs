@@ -31,10 +31,14 @@ pub(super) fn check(link: &Link, _: &Device, sources: &Sources, report: &mut Rep
     };
     let there = link.lower.and_then(|lower| other_end(link, lower, sources));
     receives(&here, report);
-    sends(&here, report);
+    if !sources.only_in {
+        sends(&here, report);
+    }
     match there {
         Some(there) => {
-            receives(&there, report);
+            if !sources.only_in {
+                receives(&there, report);
+            }
             sends(&there, report);
         }
         None => {

@@ -1,0 +1,191 @@
+//! Why the packets of a socket or an epoll instance were not found by busy polling.
+
+use std::collections::BTreeSet;
+
+use super::count::Counts;
+use super::passes::Driven;
+use super::units::{Spins, Sum, Unit};
+use super::{ENOUGH, Target};
+use crate::process::{Life, Place, Process};
+use crate::rules::{
+    DRIVER_SKIPS_NAPI_ID, NO_NAPI, RFS, RPS, TUN, VETH_GRO_OFF, VETH_TSO_ON, WIREGUARD,
+};
+use crate::{Report, Rule, Subject, count};
+
+/// Faults of devices that keep a packet's NAPI id from the socket.
+const NO_ID: &[&Rule] =
+    &[&VETH_GRO_OFF, &VETH_TSO_ON, &TUN, &WIREGUARD, &NO_NAPI, &DRIVER_SKIPS_NAPI_ID];
+/// Faults of devices that hand on what was polled.
+const HANDED_ON: &[&Rule] = &[&RPS, &RFS];
+
+/// What else is known of a process.
+pub(super) struct Circumstances<'a> {
+    process: &'a Process,
+    target: &'a Target,
+    /// What was found at its devices: the rule's code, the words and the remedy.
+    of_devices: Vec<(&'static str, String, Option<String>)>,
+}
+
+/// A cause, and what cures it.
+pub(super) struct Why {
+    pub(super) words: String,
+    pub(super) remedy: Option<String>,
+}
+
+impl From<String> for Why {
+    fn from(words: String) -> Self {
+        Why { words, remedy: None }
+    }
+}
+
+impl<'a> Circumstances<'a> {
+    pub(super) fn of(process: &'a Process, target: &'a Target, report: &Report) -> Self {
+        let of_device = |subject: &Subject| {
+            matches!(subject, Subject::Device { .. } | Subject::PeerDevice { .. })
+        };
+        let found = report.findings().into_iter().filter(|f| of_device(&f.subject));
+        let of_devices = found.map(|f| (f.rule.code, f.what.clone(), f.remedy.clone())).collect();
+        Circumstances { process, target, of_devices }
+    }
+
+    fn fault(&self, rules: &[&Rule]) -> Option<&(&'static str, String, Option<String>)> {
+        self.of_devices.iter().find(|(code, ..)| rules.iter().any(|rule| rule.code == *code))
+    }
+
+    /// The NAPI instances that are known to bring a unit its packets.
+    fn places(&self, unit: &Unit) -> Vec<&Place> {
+        let ids: BTreeSet<_> = unit.queues.keys().flatten().chain(&unit.learnt).collect();
+        let place = |id: &&busypoll_linux::NapiId| match self.target.napis.life(**id) {
+            Life::Alive(place) => Some(place),
+            _ => None,
+        };
+        ids.iter().filter_map(place).collect()
+    }
+
+    /// What deferred interrupts cost the packets that no poll found.
+    pub(super) fn deferral(&self, unit: &Unit) -> Option<String> {
+        let sum = unit.sum();
+        if sum.by_softirq() == 0 {
+            return None;
+        }
+        let waits = |place: &&Place| {
+            let napi = &place.napi;
+            busypoll_linux::deferral::wait(napi.defer_hard_irqs, napi.gro_flush_timeout_ns)
+        };
+        let longest = self.places(unit).iter().filter_map(waits).max()?;
+        Some(format!(
+            "{} packets waited up to {} us for a timer, as interrupts are deferred",
+            sum.by_softirq(),
+            longest.as_micros()
+        ))
+    }
+
+    fn words(&self, id: busypoll_linux::NapiId) -> String {
+        match self.target.napis.life(id) {
+            Life::Alive(place) => format!("napi {id} ({place})"),
+            Life::Dead => format!("napi {id} (dead)"),
+            Life::Unknown => format!("napi {id}"),
+        }
+    }
+}
+
+/// A cause that the packets themselves show, if there is one.
+pub(super) fn certain(unit: &Unit, around: &Circumstances<'_>) -> Option<Why> {
+    let sum = unit.sum();
+    let all = sum.all();
+    let most = |part: u64| part * 2 > all;
+    let without_id = unit.queues.get(&None).map_or(0, Sum::all);
+    if most(without_id) {
+        let words = format!(
+            "{without_id} packets came by the per-CPU backlog, which cannot be polled: they carry no NAPI id"
+        );
+        return Some(match around.fault(NO_ID) {
+            Some((_, what, remedy)) => {
+                Why { words: format!("{words}; {what}"), remedy: remedy.clone() }
+            }
+            None => words.into(),
+        });
+    }
+    if most(sum.napi_threads) {
+        let remedy = around
+            .places(unit)
+            .first()
+            .map(|place| around.process.write_in_its_namespace(place, "threaded", "0"));
+        let words = "NAPI threads take them before anybody polls: threaded NAPI is on".into();
+        return Some(Why { words, remedy });
+    }
+    if let Some((_, what, remedy)) = around.fault(HANDED_ON) {
+        let words = format!("{what}, also what a busy poll has found");
+        return Some(Why { words, remedy: remedy.clone() });
+    }
+    let main = unit.queues.iter().max_by_key(|(_, sum)| sum.all()).and_then(|(id, _)| *id);
+    if let Some(main) = main
+        && !unit.learnt.is_empty()
+        && !unit.learnt.contains(&main)
+    {
+        let polled: Vec<String> = unit.learnt.iter().take(4).map(|id| around.words(*id)).collect();
+        let words = format!(
+            "its packets come by {}, and it polls {}, which it learnt first: a new socket, or connect(2), cures it",
+            around.words(main),
+            polled.join(", "),
+        );
+        return Some(words.into());
+    }
+    None
+}
+
+/// The likeliest cause of the others.
+pub(super) fn likely(
+    unit: &Unit,
+    driven: &Driven<'_>,
+    around: &Circumstances<'_>,
+    counts: &Counts,
+) -> Why {
+    let all = unit.sum().all();
+    let queues = unit.queues.values().filter(|sum| sum.all() >= ENOUGH).count();
+    if let Some(stopped) = counts.stopped.get(&around.process.pid)
+        && stopped.throttled * 2 > stopped.periods
+    {
+        let words = format!(
+            "its control group was stopped in {} of {} periods",
+            stopped.throttled, stopped.periods
+        );
+        return Why { words, remedy: Some(stopped.remedy.clone()) };
+    }
+    if driven.spins() == 0 {
+        return match unit.spins {
+            Some(Spins::Epoll) => {
+                "none of its waits polled: epoll_wait with a timeout of 0 never does".to_owned()
+            }
+            _ if unit.nested => {
+                "nothing busy polled: it is waited for through another epoll instance".to_owned()
+            }
+            _ if unit.on => "nothing busy polled, although it is switched on".to_owned(),
+            _ => "nothing busy polled".to_owned(),
+        }
+        .into();
+    }
+    if queues > 1 && unit.sockets > 1 {
+        let words = format!("they come by {}, and it polls one at a time", count(queues, "queue"));
+        return words.into();
+    }
+    if unit.spins == Some(Spins::Receive) {
+        let words = match driven.softirq_cpu() {
+            Some(cpu) => {
+                format!("its receive calls poll once each, and softirqs on CPU {cpu} come first")
+            }
+            None => "its receive calls poll once each, and softirqs come first".into(),
+        };
+        return words.into();
+    }
+    let per_packet = driven.sum.spin_empty / driven.sum.packets().max(1);
+    if per_packet == 0 {
+        return "packets were there before anybody polled".to_owned().into();
+    }
+    let gap = counts.time.as_micros() as u64 / all.max(1);
+    let for_long = if unit.usecs > 0 { format!(" of {} us", unit.usecs) } else { String::new() };
+    let words = format!(
+        "{per_packet} passes for each packet: it came after the poll{for_long} had given up, one every {gap} us"
+    );
+    words.into()
+}
