@@ -49,9 +49,9 @@ static KNOWN: Mutex<Known> = Mutex::new(Known { sleepers: Vec::new(), early: Vec
 /// How many of the latter are remembered.
 const EARLY: usize = 64;
 
-thread_local! {
+local! {
     /// What the program has for cancellation, while the thread is inside.
-    static BEFORE: Cell<Option<c_int>> = const { Cell::new(None) };
+    static BEFORE: Cell<Option<c_int>> = Cell::new(None);
 }
 
 /// The list; held across a fork, so that the child finds it free.

@@ -11,14 +11,22 @@
 //!
 //! Owns nothing but the thread's own state: taking no lock, it may be used in a signal's handler.
 
-use crate::{cancel, errno};
+use crate::{cancel, errno, ordered};
 use busypoll_stack::signal;
-use std::{cell::Cell, io, marker::PhantomData, mem, ptr};
+use rustix::fs::{Mode, OFlags, RawDir};
+use std::{
+    cell::Cell,
+    io,
+    marker::PhantomData,
+    mem::{self, MaybeUninit},
+    ptr,
+    sync::atomic::{AtomicI32, Ordering},
+};
 
-thread_local! {
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
+local! {
+    static INSIDE: Cell<bool> = Cell::new(false);
     /// What signals were blocked before the one that was put off came, and whether calls go on after it.
-    static PUT_OFF: Cell<Option<PutOff>> = const { Cell::new(None) };
+    static PUT_OFF: Cell<Option<PutOff>> = Cell::new(None);
 }
 
 #[derive(Clone, Copy)]
@@ -115,6 +123,7 @@ impl Inside {
             }
             // A signal that only `mask` let through waits on, for the mask to come.
             PUT_OFF.take();
+            ordered::forget();
             signal::settle();
             set_mask(&before);
             if !interrupted {
@@ -153,9 +162,43 @@ pub(crate) fn is_inside() -> bool {
     INSIDE.try_with(Cell::get).unwrap_or(true)
 }
 
+/// The library's own threads, by their numbers; 0: none. Those that have ended may stand here still.
+static OWN: [AtomicI32; 256] = [const { AtomicI32::new(0) }; 256];
+
 /// The calling thread is one of the library's own, inside for good.
 pub(crate) fn stay() {
     INSIDE.set(true);
+    // SAFETY: a plain system call.
+    let this = unsafe { libc::syscall(libc::SYS_gettid) } as libc::pid_t;
+    let _ = OWN
+        .iter()
+        .any(|place| place.compare_exchange(0, this, Ordering::Relaxed, Ordering::Relaxed).is_ok());
+}
+
+/// Whether the calling thread would be the process's only one, but for the library's. False if that cannot be told.
+/// Allocates nothing.
+pub(crate) fn is_alone_but_for_ours() -> bool {
+    let access = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(tasks) = rustix::fs::open(c"/proc/self/task", access, Mode::empty()) else {
+        return false;
+    };
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut entries = RawDir::new(&tasks, &mut buffer);
+    let mut theirs = 0;
+    while let Some(entry) = entries.next() {
+        let Ok(entry) = entry else { return false };
+        // `.` and `..` are no numbers.
+        let number = entry.file_name().to_str().ok().and_then(|name| name.parse().ok());
+        theirs += usize::from(number.is_some_and(|number: libc::pid_t| {
+            OWN.iter().all(|own| own.load(Ordering::Relaxed) != number)
+        }));
+    }
+    theirs == 1
+}
+
+/// In a child of fork(2), which has none of them.
+pub(crate) fn forget_own_threads() {
+    OWN.iter().for_each(|own| own.store(0, Ordering::Relaxed));
 }
 
 /// Puts off `signal`, which has just come to the calling thread, until it leaves: it is made pending again, with
@@ -209,6 +252,7 @@ fn deliver() {
         put_off.afterwards.iter().for_each(|mask| {
             set_mask(mask);
         });
+        ordered::forget();
     }
 }
 

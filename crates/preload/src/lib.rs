@@ -11,8 +11,12 @@
 //! | [`process`] | exec and spawn: children are part of the run |
 //! | [`raw`] | system calls by number |
 //! | [`signals`] | the program's signal handlers |
+//! | [`handler`] | whether one runs |
+//! | [`ordered`] | signals that are queued, in their order |
 //! | [`cancel`] | threads that others cancel |
 //! | [`inside`] | being inside the library: no hooks then, and no signals |
+//! | [`local`] | what a thread has for itself |
+//! | [`memory`] | where all that is allocated comes from |
 //! | [`config`] | what `busypoll run` has resolved |
 //! | [`say`] | one line to the user, once per cause |
 //!
@@ -20,13 +24,19 @@
 //! own system calls go through rustix, past the hooks; nothing the program does before [`load`] ran
 //! starts anything; nothing allocates or locks where a signal handler could have interrupted the same.
 
+#[macro_use]
+mod local;
+
 mod cancel;
 mod config;
 mod errno;
 mod fds;
+mod handler;
 mod harm;
 mod inside;
 mod kernel;
+mod memory;
+mod ordered;
 mod process;
 mod raw;
 mod real;
@@ -37,6 +47,7 @@ mod table;
 
 /// Runs when the library is loaded, before `main` and all threads.
 extern "C" fn load() {
+    memory::prepare();
     table::resolve_all();
     say::prepare();
     if let Some(config) = config::get() {

@@ -6,18 +6,24 @@
 use crate::{
     config::{self, Config},
     errno,
+    handler::Frame,
     inside::{self, FAULTS},
-    kernel, real,
+    kernel, ordered, real,
 };
 use std::{
     cell::{Cell, RefCell},
-    mem, ptr,
+    mem::{self, ManuallyDrop},
+    ptr,
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering},
     },
 };
 
+// A thread that is cancelled in a handler is unwound past ours.
+#[cfg(panic = "unwind")]
+type Handler = unsafe extern "C-unwind" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
+#[cfg(not(panic = "unwind"))]
 type Handler = unsafe extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
 
 /// One signal's handler; 0: the kernel has all there is to know.
@@ -56,8 +62,8 @@ fn are_ours() -> bool {
 /// The program has installed a handler.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-thread_local! {
-    static HANDLED: Cell<u32> = const { Cell::new(0) };
+local! {
+    static HANDLED: Cell<u32> = Cell::new(0);
 }
 
 /// How many signals the calling thread has handled so far, and more than ours know of where handlers were installed past
@@ -156,8 +162,8 @@ impl Alone {
     }
 }
 
-thread_local! {
-    static FORKING: RefCell<Option<Alone>> = const { RefCell::new(None) };
+local! {
+    static FORKING: RefCell<Option<ManuallyDrop<Alone>>> = RefCell::new(None);
 }
 
 /// To be called when the library is loaded: no child begins in the midst of a change. The stack plane holds that, and
@@ -171,11 +177,12 @@ pub(crate) fn prepare(config: &Config) {
 
 extern "C" fn before_fork() {
     let alone = Alone::new();
-    let _ = FORKING.try_with(|forking| forking.replace(Some(alone)));
+    let _ = FORKING.try_with(|forking| forking.replace(Some(ManuallyDrop::new(alone))));
 }
 
 extern "C" fn after_fork() {
-    let _ = FORKING.try_with(RefCell::take);
+    let alone = FORKING.try_with(RefCell::take);
+    drop(alone.ok().flatten().map(ManuallyDrop::into_inner));
 }
 
 /// # Safety
@@ -350,19 +357,41 @@ pub(crate) unsafe fn siginterrupt(signal: libc::c_int, interrupt: libc::c_int) -
 }
 
 /// What the kernel calls for every signal that the program handles.
+#[cfg(panic = "unwind")]
+unsafe extern "C-unwind" fn on_signal(
+    signal: libc::c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) {
+    // SAFETY: as the kernel gave them to us.
+    unsafe { handle(signal, info, context) };
+}
+
+/// The same.
+#[cfg(not(panic = "unwind"))]
 unsafe extern "C" fn on_signal(
     signal: libc::c_int,
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
 ) {
+    // SAFETY: as the kernel gave them to us.
+    unsafe { handle(signal, info, context) };
+}
+
+/// # Safety
+/// `info` and `context` as the kernel gave them.
+unsafe fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let Some(slot) = slot(signal) else { return };
     let flags = slot.flags.load(Ordering::Relaxed);
     if inside::is_inside() && !FAULTS.contains(&signal) {
         // SAFETY: the thread's own errno.
         let errno = unsafe { *libc::__errno_location() };
         // SAFETY: as the kernel gave them to us.
-        let put_off =
-            unsafe { inside::put_off(signal, info, context, flags & libc::SA_RESTART != 0) };
+        let put_off = unsafe {
+            ordered::put_off(signal, &*info);
+            let restart = flags & libc::SA_RESTART != 0;
+            inside::put_off(signal, info, context, restart)
+        };
         // SAFETY: the thread's own errno.
         unsafe { *libc::__errno_location() = errno };
         if put_off {
@@ -383,6 +412,9 @@ unsafe extern "C" fn on_signal(
         }
     }
     let _ = HANDLED.try_with(|handled| handled.set(handled.get().wrapping_add(1)));
+    // SAFETY: as the kernel gave it to us.
+    ordered::next(signal, unsafe { &mut *info });
     // SAFETY: the program's own handler, called as the kernel would: one that takes less finds it in front.
-    unsafe { mem::transmute::<usize, Handler>(handler)(signal, info, context) };
+    let run = || unsafe { mem::transmute::<usize, Handler>(handler)(signal, info, context) };
+    Frame::new().run(run);
 }

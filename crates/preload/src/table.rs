@@ -283,10 +283,10 @@ hooks! {
         ours(fd) stack::ioctl;
 
     // Processes and signals.
-    fork, __fork: () -> libc::pid_t = real::fork;
+    fork, __fork: () -> libc::pid_t = stack::fork;
     _Fork: () -> libc::pid_t = stack::fork_alone;
     // The child of a real one would change this library's memory under its parent.
-    vfork, __vfork: () -> libc::pid_t = real::fork;
+    vfork, __vfork: () -> libc::pid_t = stack::fork;
     _exit, _Exit: (status: c_int) -> c_int = stack::exit;
     execv: (path: *const libc::c_char, argv: Strings) -> c_int = process::execv;
     execvp: (path: *const libc::c_char, argv: Strings) -> c_int = process::execvp;

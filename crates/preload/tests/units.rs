@@ -2,6 +2,10 @@
 //! hooks would be that program's C library.
 #![allow(dead_code)] // the rest of the library uses it
 
+#[macro_use]
+#[path = "../src/local.rs"]
+mod local;
+
 #[path = "../src/config.rs"]
 mod config;
 #[path = "../src/errno.rs"]

@@ -51,8 +51,8 @@ pub fn prepare(config: &Config) {
     });
 }
 
-thread_local! {
-    static RECORD: Record = const { Record::new() };
+local! {
+    static RECORD: Record = Record::new();
 }
 
 /// Whether the calling thread has found spinning harmful, and leaves it for now: all there is to pay
@@ -99,8 +99,8 @@ impl Wait {
 /// The same for waits in the stack, which has no place for what belongs to one.
 pub const RULE: Rule = Rule { begin: begin_in_stack, end: end_in_stack };
 
-thread_local! {
-    static IN_STACK: Cell<Option<Wait>> = const { Cell::new(None) };
+local! {
+    static IN_STACK: Cell<Option<Wait>> = Cell::new(None);
 }
 
 fn begin_in_stack(span: Duration) -> bool {

@@ -64,8 +64,8 @@ struct Cache {
     sets: [Set; SETS],
 }
 
-thread_local! {
-    static CACHE: Cell<*mut Cache> = const { Cell::new(ptr::null_mut()) };
+local! {
+    static CACHE: Cell<*mut Cache> = Cell::new(ptr::null_mut());
 }
 
 /// Goes up with every fork, in the child.

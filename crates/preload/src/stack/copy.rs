@@ -1,6 +1,6 @@
 //! sendfile(2) and splice(2): data between a socket of ours and a file or pipe of the kernel's, through memory.
 
-use super::{answer, code, enter, error, said, wait};
+use super::{answer, code, enter, error, own, said, wait};
 use crate::{
     fds::{self, Ref},
     inside::Restart,
@@ -11,6 +11,7 @@ use libc::{c_int, c_void, off_t, size_t, ssize_t};
 use std::{
     cell::RefCell,
     io::{self, Read},
+    mem::ManuallyDrop,
     os::fd::AsRawFd,
     ptr,
     time::Duration,
@@ -18,14 +19,21 @@ use std::{
 
 const CHUNK: usize = 64 << 10;
 
-thread_local! {
+local! {
     /// One thread copies one thing at a time.
-    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static BUFFER: RefCell<ManuallyDrop<Vec<u8>>> = RefCell::new(ManuallyDrop::new(Vec::new()));
+}
+
+/// The calling thread ends.
+pub fn leave_thread() {
+    let buffer = BUFFER.try_with(|buffer| buffer.replace(ManuallyDrop::new(Vec::new())));
+    drop(buffer.map(ManuallyDrop::into_inner));
 }
 
 fn with_buffer<T>(then: impl FnOnce(&mut [u8]) -> T) -> T {
     BUFFER.with(|buffer| match buffer.try_borrow_mut() {
         Ok(mut buffer) => {
+            own::mind_end();
             buffer.resize(CHUNK, 0);
             then(&mut buffer)
         }

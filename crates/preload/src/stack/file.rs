@@ -13,6 +13,7 @@ use super::{
 use crate::{
     config,
     fds::{self, Ref},
+    handler,
     say::Once,
 };
 use busypoll_policy::{Plane, Protocol};
@@ -354,7 +355,11 @@ impl File {
             self.give_up();
             return None;
         }
-        let host = host::get()?;
+        let host = host::get();
+        if host.is_none() && handler::is_running() {
+            self.give_up();
+        }
+        let host = host?;
         let made = make(&host).inspect(|live| {
             live.set_nonblocking(self.is_nonblocking());
             self.take_settings(live, ends);

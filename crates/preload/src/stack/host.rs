@@ -8,8 +8,9 @@ use super::{
 use crate::{
     cancel,
     config::{self, Config},
+    errno,
     fds::{self, Ref},
-    harm,
+    handler, harm,
     inside::{self, Inside},
     real,
     say::Once,
@@ -32,7 +33,8 @@ use rustix::{
 use std::{
     cell::RefCell,
     collections::HashMap,
-    fmt, io, mem,
+    fmt, io,
+    mem::{self, ManuallyDrop},
     os::fd::{FromRawFd, IntoRawFd, OwnedFd},
     ptr,
     sync::{Arc, Mutex, MutexGuard},
@@ -57,6 +59,8 @@ static HOST: Mutex<Slot> = Mutex::new(Slot { made: None, refused: false });
 
 static REFUSED: Once = Once::new();
 
+static IN_HANDLER: Once = Once::new();
+
 static UNGUARDED: Once = Once::new();
 
 static GONE: Once = Once::new();
@@ -73,6 +77,14 @@ pub fn get() -> Option<Host> {
         return Some(made.host.clone());
     }
     if slot.refused {
+        return None;
+    }
+    if handler::is_running() {
+        let why = format_args!(
+            "{}: a signal's handler uses a socket before any other was used, and no thread may be started there",
+            device()
+        );
+        goes_without(&IN_HANDLER, why, "that socket is the kernel's");
         return None;
     }
     match make() {
@@ -196,8 +208,12 @@ impl Held {
     }
 }
 
-thread_local! {
-    static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
+local! {
+    static HELD: RefCell<Option<ManuallyDrop<Held>>> = RefCell::new(None);
+}
+
+fn take_held() -> Option<Held> {
+    HELD.try_with(RefCell::take).ok().flatten().map(ManuallyDrop::into_inner)
 }
 
 /// To be called when the library is loaded: has every fork come by here, also those that the C library makes itself
@@ -207,6 +223,7 @@ pub fn prepare(config: &Config) {
         return;
     }
     harm::prepare(config);
+    own::prepare();
     if let Some(guard) = &config.launch.guard {
         // Without it the guard knows the process by its environment alone.
         let _ = leave_mark(mark(guard));
@@ -229,16 +246,17 @@ extern "C" fn before() {
         file::let_children_hear();
     }
     let held = Held::take(inside);
-    let _ = HELD.try_with(|cell| cell.replace(Some(held)));
+    let _ = HELD.try_with(|cell| cell.replace(Some(ManuallyDrop::new(held))));
 }
 
 extern "C" fn in_parent() {
-    let _ = HELD.try_with(RefCell::take);
+    drop(take_held());
 }
 
 extern "C" fn in_child() {
-    let Ok(Some(held)) = HELD.try_with(RefCell::take) else { return };
+    let Some(held) = take_held() else { return };
     let _inside = held.in_child();
+    inside::forget_own_threads();
     let mut heirs = HashMap::new();
     let heir = |file: &File| {
         let heir = Ref::new(file.inherited()?);
@@ -252,6 +270,31 @@ extern "C" fn in_child() {
 fn close_own(own: c_int) {
     // SAFETY: a descriptor of the library's, of no use in a child.
     unsafe { real::close(own) };
+}
+
+/// fork(3). In a handler it may have interrupted the C library's allocator, of which fork(3) takes the locks once the process
+/// has a second thread. Where only ours are beside it, the program sees none: then the child is made by _Fork(3), which
+/// takes none.
+///
+/// # Safety
+/// That of fork(3).
+pub unsafe fn fork() -> pid_t {
+    // SAFETY: the caller's contract, here and below.
+    let is_ours = || {
+        let _inside = Inside::enter()?;
+        (made().is_some() && inside::is_alone_but_for_ours()).then_some(())
+    };
+    if !handler::is_running() || is_ours().is_none() {
+        return unsafe { real::fork() };
+    }
+    before();
+    let child = unsafe { real::_Fork() };
+    let _errno = errno::Kept::new();
+    match child {
+        0 => in_child(),
+        _ => in_parent(),
+    }
+    child
 }
 
 /// _Fork(3), which calls no handlers of pthread_atfork(3), and whose child may not allocate: it has nothing of ours,

@@ -58,7 +58,7 @@ pub use descriptors::{
 };
 pub use end::{close_all, exit};
 pub use file::File;
-pub use host::{fork_alone, prepare};
+pub use host::{fork, fork_alone, prepare};
 pub use names::{bind, connect, getpeername, getsockname, listen, shutdown, socket};
 pub use options::{getsockopt, setsockopt};
 pub use own::{eventfd, syscall_made, timerfd_create};

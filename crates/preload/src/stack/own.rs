@@ -3,13 +3,17 @@
 //!
 //! The stack makes them by plain calls of the C library, which come here: what is made inside is the library's own.
 
+use super::{copy, wait};
 use crate::{
     cancel, fds,
     inside::{Inside, is_inside},
     kernel, real,
 };
-use libc::{c_int, c_long};
-use std::sync::atomic::{AtomicI32, Ordering};
+use libc::{c_int, c_long, c_void};
+use std::{
+    cell::Cell,
+    sync::atomic::{AtomicI32, AtomicU32, Ordering},
+};
 
 /// Own descriptors are not below this, if that can be had; 0: not known yet.
 static FLOOR: AtomicI32 = AtomicI32::new(0);
@@ -51,22 +55,61 @@ fn kept_if_inside(fd: c_int) -> c_int {
     if fd >= 0 && is_inside() { keep(fd) } else { fd }
 }
 
-/// A thread that sleeps in the stack, which is known until it ends.
-struct Thread;
+local! {
+    static MINDED: Cell<bool> = Cell::new(false);
+}
 
-thread_local!(static THREAD: Thread = const { Thread });
+/// The key whose destructor hears of a thread's end, and one more than its number; 0: there is none yet.
+static KEY: AtomicU32 = AtomicU32::new(0);
 
-impl Drop for Thread {
-    fn drop(&mut self) {
-        let _inside = Inside::enter();
-        cancel::leave();
+/// As many keys stand in the thread itself (`PTHREAD_KEY_2NDLEVEL_SIZE`); for others the C library takes memory of the
+/// program's allocator.
+const KEYS_AT_HAND: u32 = 32;
+
+/// To be called when the library is loaded, so that its key is among the first.
+pub fn prepare() {
+    let mut key = 0;
+    // SAFETY: a function that lives as long as the library, which is never unloaded.
+    let made = unsafe { libc::pthread_key_create(&raw mut key, Some(thread_ends)) };
+    if made == 0 && key < KEYS_AT_HAND {
+        KEY.store(key + 1, Ordering::Relaxed);
+    }
+}
+
+/// The calling thread has something that is to be given back at its end.
+#[inline]
+pub fn mind_end() {
+    if !MINDED.get() {
+        mind();
+    }
+}
+
+#[cold]
+fn mind() {
+    let Some(key) = KEY.load(Ordering::Relaxed).checked_sub(1) else { return };
+    MINDED.set(true);
+    // SAFETY: a key of ours, one of those at hand; any value but null will do.
+    unsafe { libc::pthread_setspecific(key, (&raw const KEY).cast()) };
+}
+
+/// Lets go of what a thread has of us. What the thread does after this has it called once more.
+extern "C" fn thread_ends(_: *mut c_void) {
+    MINDED.set(false);
+    let inside = Inside::enter();
+    cancel::leave();
+    if inside.is_some() {
+        wait::leave_thread();
+        copy::leave_thread();
     }
 }
 
 /// The calling thread is about to sleep in the stack for the first time.
 pub fn first_sleep() {
-    // Known from now on, that is later than what it is to end, and so ended before it.
-    let _ = THREAD.try_with(|_| cancel::enlist());
+    mind_end();
+    // It is known until it ends, which must be heard of.
+    if MINDED.get() {
+        cancel::enlist();
+    }
 }
 
 /// # Safety

@@ -3,13 +3,15 @@
 //! that a signal's handler has jumped out of.
 
 use super::set::Set;
-use crate::inside::Inside;
-use std::{cell::RefCell, sync::Arc};
+use crate::stack::own;
+use std::{cell::RefCell, mem::ManuallyDrop, sync::Arc};
 
 /// Those of one thread, the innermost last: a signal's handler may wait, too.
 struct Waits(RefCell<Vec<Arc<Set>>>);
 
-thread_local!(static WAITS: Waits = const { Waits(RefCell::new(Vec::new())) });
+local! {
+    static WAITS: ManuallyDrop<Waits> = ManuallyDrop::new(Waits(RefCell::new(Vec::new())));
+}
 
 impl Waits {
     /// All from this place on are over.
@@ -23,16 +25,18 @@ impl Waits {
     }
 }
 
-impl Drop for Waits {
-    fn drop(&mut self) {
-        let _inside = Inside::enter();
-        self.end(0);
-    }
+/// The calling thread ends. Called inside.
+pub fn leave_thread() {
+    WAITS.with(|waits| {
+        waits.end(0);
+        drop(waits.0.take());
+    });
 }
 
 /// The calling thread is about to wait; it has said so to the set. Where that is to be taken back, to be given to [`end`]:
 /// `None` where the thread itself ends.
 pub fn begin(set: &Arc<Set>) -> Option<usize> {
+    own::mind_end();
     let known = WAITS.try_with(|waits| {
         let mut waits = waits.0.borrow_mut();
         waits.push(set.clone());

@@ -308,9 +308,17 @@ unsafe fn wait(
         (None, _) => Err(error(libc::EINVAL)),
         (_, Err(error)) => Err(error),
         (Some(room), Ok(deadline)) => {
-            // SAFETY: the caller's contract: writable, and only written.
-            let out = unsafe { slice::from_raw_parts_mut(events, room) };
-            wait_for(&inside, &set, epoll, out, deadline, mask)
+            let mut nowhere = [epoll_event { events: 0, u64: 0 }];
+            let out = match events.is_null() {
+                // SAFETY: the caller's contract: writable, and only written.
+                false => unsafe { slice::from_raw_parts_mut(events, room) },
+                true => &mut nowhere,
+            };
+            // The kernel finds out as it writes the first.
+            match wait_for(&inside, &set, epoll, out, deadline, mask) {
+                Ok(1..) if events.is_null() => Err(error(libc::EFAULT)),
+                result => result,
+            }
         }
     };
     drop(set);

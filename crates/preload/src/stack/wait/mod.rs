@@ -32,6 +32,13 @@ pub use poll::{of_kernels, poll, poll_chk, ppoll, ppoll_chk};
 pub use select::{pselect, select};
 pub use set::Set;
 
+/// The calling thread ends. Called inside.
+pub fn leave_thread() {
+    poll::leave_thread();
+    set::leave_thread();
+    alone::leave_thread();
+}
+
 use super::error;
 use busypoll_stack::time::{self, Instant};
 use std::{io, time::Duration};

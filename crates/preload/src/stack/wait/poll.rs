@@ -6,11 +6,11 @@ use crate::{
     fds::{self, Ref},
     inside::{Inside, Restart},
     kernel,
-    stack::answer,
+    stack::{answer, own},
 };
 use busypoll_stack::{Entry, Events, Source, napi::Outside, poll_beside};
 use libc::{c_int, nfds_t, pollfd, sigset_t, size_t, timespec};
-use std::{cell::Cell, io, slice, sync::Arc, time::Duration};
+use std::{cell::Cell, io, mem::ManuallyDrop, slice, sync::Arc, time::Duration};
 
 /// Something of ours that is waited for.
 pub struct Ours {
@@ -51,7 +51,19 @@ pub struct Mixed {
 /// What counts of all that poll(2) would report to who asks for something; in general all of it.
 pub type Counts = fn(asked: i16) -> i16;
 
-thread_local!(static SPARE: Cell<Mixed> = const { Cell::new(Mixed::nothing()) });
+local! {
+    static SPARE: Cell<ManuallyDrop<Mixed>> = Cell::new(ManuallyDrop::new(Mixed::nothing()));
+}
+
+/// What the calling thread keeps for its next wait; it ends.
+pub fn leave_thread() {
+    drop(take_spare());
+}
+
+#[inline]
+fn take_spare() -> Mixed {
+    ManuallyDrop::into_inner(SPARE.replace(ManuallyDrop::new(Mixed::nothing())))
+}
 
 /// The entry of the caller's that an event is for, and what is there.
 pub type Found = (usize, i16);
@@ -69,7 +81,7 @@ impl Mixed {
         counts: Option<Counts>,
         waits: bool,
     ) -> Option<Mixed> {
-        let mut mixed = SPARE.try_with(Cell::take).unwrap_or_default();
+        let mut mixed = take_spare();
         mixed.counts = counts;
         for (at, (fd, events)) in entries.enumerate() {
             match fds::get(fd).and_then(|file| source_of(file, fd, events, waits)) {
@@ -177,7 +189,10 @@ impl Mixed {
         self.places.clear();
         self.outside.clear();
         self.micros = 0;
-        let _ = SPARE.try_with(|spare| spare.set(self));
+        own::mind_end();
+        // A handler of a signal may have left one meanwhile.
+        drop(take_spare());
+        SPARE.set(ManuallyDrop::new(self));
     }
 }
 

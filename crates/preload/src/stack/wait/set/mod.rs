@@ -35,6 +35,7 @@ use std::{
 pub use called::but_calls;
 use members::listens;
 use polls::Polls;
+pub use take::leave_thread;
 
 /// An epoll of the program.
 #[derive(Debug)]

@@ -1,10 +1,25 @@
 //! What a set has to report, of both halves, and waiting for it.
 
 use super::{Set, but_calls};
-use crate::{real, stack::said};
+use crate::{
+    real,
+    stack::{own, said},
+};
 use busypoll_stack::{EpollEvent, napi::Outside};
 use libc::{c_int, epoll_event};
-use std::{cell::Cell, io, sync::atomic::Ordering};
+use std::{cell::Cell, io, mem::ManuallyDrop, sync::atomic::Ordering};
+
+local! {
+    /// The memory of one wait serves the next.
+    static FOUND: Cell<ManuallyDrop<Vec<EpollEvent>>> = Cell::new(ManuallyDrop::new(Vec::new()));
+    static OUTSIDE: Cell<ManuallyDrop<Outside>> = Cell::new(ManuallyDrop::new(Outside::nothing()));
+}
+
+/// The calling thread ends.
+pub fn leave_thread() {
+    drop(ManuallyDrop::into_inner(FOUND.replace(ManuallyDrop::new(Vec::new()))));
+    drop(ManuallyDrop::into_inner(OUTSIDE.replace(ManuallyDrop::new(Outside::nothing()))));
+}
 
 impl Set {
     /// Writes what is there to `out`, without waiting.
@@ -45,16 +60,15 @@ impl Set {
     }
 
     fn take_ours(&self, out: &mut [epoll_event]) -> usize {
-        // The memory of one wait serves the next.
-        thread_local!(static FOUND: Cell<Vec<EpollEvent>> = const { Cell::new(Vec::new()) });
-        let mut found = FOUND.try_with(Cell::take).unwrap_or_default();
+        let mut found = ManuallyDrop::into_inner(FOUND.replace(ManuallyDrop::new(Vec::new())));
         found.clear();
         self.ours.take(&mut found, out.len());
         for (to, event) in out.iter_mut().zip(&found) {
             *to = epoll_event { events: event.events.0, u64: event.data };
         }
         let count = found.len().min(out.len());
-        let _ = FOUND.try_with(|spare| spare.set(found));
+        own::mind_end();
+        drop(ManuallyDrop::into_inner(FOUND.replace(ManuallyDrop::new(found))));
         count
     }
 
@@ -63,12 +77,13 @@ impl Set {
     /// # Errors
     /// `Interrupted`; no descriptor left.
     pub fn wait(&self, epoll: c_int, timeout: Option<std::time::Duration>) -> io::Result<()> {
-        thread_local!(static OUTSIDE: Cell<Outside> = const { Cell::new(Outside::nothing()) });
-        let mut outside = OUTSIDE.try_with(Cell::take).unwrap_or_default();
+        let nothing = ManuallyDrop::new(Outside::nothing());
+        let mut outside = ManuallyDrop::into_inner(OUTSIDE.replace(nothing));
         outside.clear();
         self.mind(epoll, &mut outside);
         let result = self.ours.wait_beside(timeout, &mut outside);
-        let _ = OUTSIDE.try_with(|spare| spare.set(outside));
+        own::mind_end();
+        drop(ManuallyDrop::into_inner(OUTSIDE.replace(ManuallyDrop::new(outside))));
         result.map(drop)
     }
 

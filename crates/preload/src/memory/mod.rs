@@ -1,0 +1,415 @@
+//! Memory of the library's own. What a hook allocates never comes from the program's allocator, which a signal's handler
+//! may have interrupted, and which may call hooks itself.
+//!
+//! | size | where from | freed |
+//! |---|---|---|
+//! | up to 64 KiB | a block of one of 44 classes, cut from chunks of 1 MiB | to the list of its class, for the next of it |
+//! | above | a mapping of its own | unmapped |
+//!
+//! Takes no lock and makes no call but mmap, munmap and mremap; needs no set-up. So it may be used before main and
+//! after it, in a handler that has interrupted itself, in a child of any kind of fork. Bounded by 16,384 chunks. Blocks
+//! stay with their class: the process keeps, for each class, the most that was ever in use at once.
+//!
+//! Where the kernel gives no more, a reserve of two chunks serves what cannot be refused any more, and [`is_short`] says
+//! so to those who can refuse.
+
+mod list;
+
+use std::{
+    alloc::{GlobalAlloc, Layout},
+    ptr,
+    sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering},
+};
+
+use list::{Links, List};
+use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap, munmap};
+
+mod sync {
+    pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+}
+
+#[global_allocator]
+static MEMORY: Memory = Memory;
+
+/// The allocator.
+struct Memory;
+
+/// What sizes and places of blocks are multiples of.
+const GRAIN: usize = 16;
+/// A chunk's size, and what its address is a multiple of.
+const CHUNK: usize = 1 << 20;
+const GRAINS: u64 = (CHUNK / GRAIN) as u64;
+const CHUNKS: usize = 16_384;
+const PAGE: usize = 4096;
+/// The greatest block.
+const MOST: usize = 64 << 10;
+const CLASSES: usize = 44;
+/// Lists of each class: threads that allocate at once seldom meet.
+const SHARDS: usize = 4;
+/// Blocks made at once fill about so much.
+const BATCH: usize = 8 << 10;
+
+/// Begins every chunk: its number.
+struct Header(AtomicU32);
+
+static TABLE: [AtomicPtr<Header>; CHUNKS] = [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS];
+
+/// What is cut next: the number of the chunk, and above it the first free grain; [`NOWHERE`] at first.
+static CUT: AtomicU64 = AtomicU64::new(NOWHERE);
+const NOWHERE: u64 = GRAINS << 32;
+
+/// Chunks for when the kernel gives none.
+static RESERVE: [AtomicPtr<u8>; 2] = [const { AtomicPtr::new(ptr::null_mut()) }; 2];
+static SHORT: AtomicBool = AtomicBool::new(false);
+
+#[repr(align(64))]
+struct Shard([List; CLASSES]);
+
+static LISTS: [Shard; SHARDS] =
+    [const { Shard([const { List(AtomicU64::new(0)) }; CLASSES]) }; SHARDS];
+
+/// To be called when the library is loaded: maps the reserve.
+pub(crate) fn prepare() {
+    refill();
+    #[cfg(debug_assertions)]
+    failing::prepare();
+}
+
+/// Whether memory is short, so that what can be refused is to be. Where it was, looks whether it still is.
+#[inline]
+pub(crate) fn is_short() -> bool {
+    #[cfg(debug_assertions)]
+    {
+        failing::count();
+        if failing::now() {
+            return true;
+        }
+    }
+    SHORT.load(Ordering::Relaxed) && !refill()
+}
+
+/// Fills the reserve; whether that is done.
+#[cold]
+fn refill() -> bool {
+    let full = RESERVE.iter().all(|place| {
+        if !place.load(Ordering::Relaxed).is_null() {
+            return true;
+        }
+        let Some(chunk) = map_aligned(CHUNK, CHUNK) else { return false };
+        if place
+            .compare_exchange(ptr::null_mut(), chunk, Ordering::Release, Ordering::Relaxed)
+            .is_err()
+        {
+            unmap(chunk, CHUNK);
+        }
+        true
+    });
+    SHORT.store(!full, Ordering::Relaxed);
+    full
+}
+
+/// The class of blocks of at least `size` bytes at a multiple of `align`. `None`: too large for a block.
+#[inline]
+fn class_of(size: usize, align: usize) -> Option<usize> {
+    if align > GRAIN {
+        // Blocks of a size that is a power of two stand at multiples of it.
+        let size = size.max(align).next_power_of_two();
+        return (size <= MOST && align <= PAGE).then(|| class(size));
+    }
+    (size <= MOST).then(|| class(size))
+}
+
+/// By 16 bytes up to 128, from there four to each doubling.
+#[inline]
+fn class(size: usize) -> usize {
+    let last = size.max(1) - 1;
+    if last < 128 {
+        return last / GRAIN;
+    }
+    let doubling = last.ilog2() as usize;
+    8 + (doubling - 7) * 4 + (last >> (doubling - 2) & 3)
+}
+
+/// How large its blocks are.
+#[inline]
+fn size_of_class(class: usize) -> usize {
+    match class.checked_sub(8) {
+        None => (class + 1) * GRAIN,
+        Some(above) => {
+            let doubling = above / 4 + 7;
+            (1 << doubling) + (above % 4 + 1) * (1 << (doubling - 2))
+        }
+    }
+}
+
+/// Where a block is, by its index: its chunk's number, and below it its first grain.
+fn address(index: u32) -> *mut u8 {
+    let chunk = TABLE[(index >> 16) as usize % CHUNKS].load(Ordering::Acquire);
+    chunk.cast::<u8>().wrapping_add((index & 0xffff) as usize * GRAIN)
+}
+
+fn index(block: *mut u8) -> u32 {
+    let within = block.addr() % CHUNK;
+    let header = block.wrapping_sub(within).cast::<Header>();
+    // SAFETY: every block is in a chunk, which begins with its header and is never unmapped.
+    let chunk = unsafe { &*header }.0.load(Ordering::Relaxed);
+    chunk << 16 | (within / GRAIN) as u32
+}
+
+/// The links stand in the blocks themselves.
+struct InBlocks;
+
+impl Links for InBlocks {
+    #[inline]
+    fn link(&self, index: u32) -> &AtomicU32 {
+        // SAFETY: indices come from `index`, so there is a block, aligned, in memory that is never unmapped. One that
+        // somebody has taken meanwhile is only read, and what is read there not used.
+        unsafe { AtomicU32::from_ptr(address(index).cast()) }
+    }
+}
+
+/// Which lists the calling thread uses first. Threads' memory stands an odd number of pages apart.
+#[inline]
+fn shard() -> usize {
+    std::thread_local!(static HERE: u8 = const { 0 });
+    HERE.try_with(|here| ptr::from_ref(here).addr()).unwrap_or(0) / PAGE % SHARDS
+}
+
+fn allocate(class: usize) -> *mut u8 {
+    let mine = shard();
+    for at in 0..SHARDS {
+        if let Some(block) = LISTS[(mine + at) % SHARDS].0[class].pop(&InBlocks) {
+            return address(block);
+        }
+    }
+    make(class, mine)
+}
+
+/// Cuts blocks of a class: one for the caller, the rest for the list.
+#[cold]
+fn make(class: usize, shard: usize) -> *mut u8 {
+    let size = size_of_class(class);
+    let align = 1 << size.trailing_zeros();
+    let many = if SHORT.load(Ordering::Relaxed) { 1 } else { (BATCH / size).max(1) };
+    let mut cuts =
+        [many, 1].into_iter().filter_map(|count| Some((cut(size * count, align)?, count)));
+    let Some((first, count)) = cuts.next() else { return ptr::null_mut() };
+    let block = |at: usize| index(first.wrapping_add(at * size));
+    for at in 1..count.saturating_sub(1) {
+        InBlocks.link(block(at)).store(block(at + 1), Ordering::Relaxed);
+    }
+    if count > 1 {
+        LISTS[shard].0[class].push(&InBlocks, block(1), block(count - 1));
+    }
+    first
+}
+
+/// Cuts off `len` bytes at a multiple of `align`, from a new chunk if need be.
+fn cut(len: usize, align: usize) -> Option<*mut u8> {
+    let (len, align) = ((len / GRAIN) as u64, (align.min(PAGE) / GRAIN) as u64);
+    let mut at = CUT.load(Ordering::Acquire);
+    loop {
+        let (chunk, grain) = (at & 0xffff_ffff, at >> 32);
+        let first = grain.next_multiple_of(align);
+        let new = if first + len <= GRAINS {
+            (first + len) << 32 | chunk
+        } else {
+            // Behind the header.
+            1 << 32 | u64::from(add_chunk()?)
+        };
+        match CUT.compare_exchange(at, new, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) if first + len <= GRAINS => {
+                return Some(address((chunk as u32) << 16 | first as u32));
+            }
+            Ok(_) => at = new,
+            Err(now) => {
+                if first + len > GRAINS {
+                    remove_chunk(new as u32);
+                }
+                at = now;
+            }
+        }
+    }
+}
+
+/// A new chunk's number.
+fn add_chunk() -> Option<u32> {
+    let chunk = map_aligned(CHUNK, CHUNK).or_else(reserved)?;
+    let header = chunk.cast::<Header>();
+    for (number, place) in (0..).zip(&TABLE) {
+        // SAFETY: just mapped, and nobody else's before it stands in the table.
+        unsafe { header.write(Header(AtomicU32::new(number))) };
+        let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+        if place.load(Ordering::Relaxed).is_null()
+            && place.compare_exchange(ptr::null_mut(), header, done, failed).is_ok()
+        {
+            return Some(number);
+        }
+    }
+    SHORT.store(true, Ordering::Relaxed);
+    unmap(chunk, CHUNK);
+    None
+}
+
+/// One that another thread was faster with.
+fn remove_chunk(number: u32) {
+    if let Some(place) = TABLE.get(number as usize) {
+        unmap(place.swap(ptr::null_mut(), Ordering::AcqRel).cast(), CHUNK);
+    }
+}
+
+/// One of the reserve.
+#[cold]
+fn reserved() -> Option<*mut u8> {
+    SHORT.store(true, Ordering::Relaxed);
+    let mut taken = RESERVE.iter().map(|place| place.swap(ptr::null_mut(), Ordering::AcqRel));
+    taken.find(|chunk| !chunk.is_null())
+}
+
+fn map(len: usize) -> Option<*mut u8> {
+    #[cfg(debug_assertions)]
+    if failing::now() {
+        return None;
+    }
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new private mapping.
+    let start = unsafe { mmap_anonymous(ptr::null_mut(), len, access, MapFlags::PRIVATE) };
+    start.ok().map(<*mut _>::cast)
+}
+
+fn unmap(start: *mut u8, len: usize) {
+    // SAFETY: a mapping of ours that nobody uses any more. What the kernel does not take back stays mapped.
+    let _ = unsafe { munmap(start.cast(), len) };
+}
+
+/// A mapping at a multiple of `align`, both of them whole pages.
+fn map_aligned(len: usize, align: usize) -> Option<*mut u8> {
+    let start = map(len)?;
+    if start.addr() % align == 0 {
+        return Some(start);
+    }
+    unmap(start, len);
+    let start = map(len.checked_add(align)?)?;
+    let before = start.addr().next_multiple_of(align) - start.addr();
+    let aligned = start.wrapping_add(before);
+    for (at, len) in [(start, before), (aligned.wrapping_add(len), align - before)] {
+        if len > 0 {
+            unmap(at, len);
+        }
+    }
+    Some(aligned)
+}
+
+/// How long the mapping of something large is.
+fn pages(size: usize) -> usize {
+    size.saturating_add(PAGE - 1) / PAGE * PAGE
+}
+
+/// A mapping; where the kernel gives none, a piece of a chunk, which can be unmapped like any other.
+fn allocate_large(layout: Layout) -> *mut u8 {
+    let len = pages(layout.size());
+    let mapped = if layout.align() > PAGE { map_aligned(len, layout.align()) } else { map(len) };
+    let from_chunk = || {
+        SHORT.store(true, Ordering::Relaxed);
+        (layout.align() <= PAGE && len < CHUNK).then(|| cut(len, PAGE))?
+    };
+    mapped.or_else(from_chunk).unwrap_or(ptr::null_mut())
+}
+
+// SAFETY: blocks and mappings are as large and aligned as was asked for, are nobody else's, and stay until freed. None of
+// these unwinds.
+unsafe impl GlobalAlloc for Memory {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        #[cfg(debug_assertions)]
+        failing::count();
+        match class_of(layout.size(), layout.align()) {
+            Some(class) => allocate(class),
+            None => allocate_large(layout),
+        }
+    }
+
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's word.
+        let block = unsafe { self.alloc(layout) };
+        // A mapping is zero; a piece of a chunk that was cut for something large was never written.
+        if !block.is_null() && class_of(layout.size(), layout.align()).is_some() {
+            // SAFETY: as large as asked for.
+            unsafe { block.write_bytes(0, layout.size()) };
+        }
+        block
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        match class_of(layout.size(), layout.align()) {
+            Some(class) => {
+                let block = index(block);
+                LISTS[shard()].0[class].push(&InBlocks, block, block);
+            }
+            None => unmap(block, pages(layout.size())),
+        }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        let (old, new) = (class_of(layout.size(), layout.align()), class_of(size, layout.align()));
+        if old.is_some() && old == new {
+            return block;
+        }
+        if old.is_none() && new.is_none() && layout.align() <= PAGE {
+            let (old, new) = (pages(layout.size()), pages(size));
+            // SAFETY: a mapping of ours, which is the caller's alone.
+            if let Ok(moved) = unsafe { mremap(block.cast(), old, new, MremapFlags::MAYMOVE) } {
+                return moved.cast();
+            }
+        }
+        // SAFETY: the caller's word: `size` is not zero, and does not overflow when rounded up to the alignment.
+        unsafe {
+            let new = self.alloc(Layout::from_size_align_unchecked(size, layout.align()));
+            if !new.is_null() {
+                ptr::copy_nonoverlapping(block, new, size.min(layout.size()));
+                self.dealloc(block, layout);
+            }
+            new
+        }
+    }
+}
+
+/// For tests, in builds made for them only: from the allocation on whose number `BUSYPOLL_TEST_SHORT` gives, memory is
+/// short for as many as it gives behind a colon.
+#[cfg(debug_assertions)]
+mod failing {
+    use super::{AtomicU64, Ordering};
+
+    static MADE: AtomicU64 = AtomicU64::new(0);
+    static FROM: AtomicU64 = AtomicU64::new(u64::MAX);
+    static TO: AtomicU64 = AtomicU64::new(u64::MAX);
+
+    pub(super) fn prepare() {
+        // SAFETY: the name is a C string, and at load time no other thread changes the environment.
+        let text = unsafe {
+            let text = libc::getenv(c"BUSYPOLL_TEST_SHORT".as_ptr());
+            if text.is_null() {
+                return;
+            }
+            std::ffi::CStr::from_ptr(text)
+        };
+        let text = text.to_str().unwrap_or_default();
+        let (from, many) = text.split_once(':').unwrap_or((text, "1"));
+        if let (Ok(from), Ok(many)) = (from.parse::<u64>(), many.parse::<u64>()) {
+            let from = MADE.load(Ordering::Relaxed) + from;
+            TO.store(from + many, Ordering::Relaxed);
+            FROM.store(from, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn count() {
+        MADE.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn now() -> bool {
+        let made = MADE.load(Ordering::Relaxed);
+        FROM.load(Ordering::Relaxed) <= made && made < TO.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,111 @@
+//! Every interleaving of the list of free blocks, by loom, up to a stated number of preemptions.
+
+#[path = "../src/memory/list.rs"]
+mod list;
+
+mod sync {
+    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+}
+
+use list::{Links, List};
+use loom::{model::Builder, sync::Arc, thread};
+use sync::{AtomicU32, AtomicU64, Ordering};
+
+/// As many blocks as a model has, from the first on; and who has each.
+struct Blocks {
+    list: List,
+    links: [AtomicU32; 4],
+    taken: [AtomicU32; 4],
+}
+
+impl Links for Blocks {
+    fn link(&self, index: u32) -> &AtomicU32 {
+        &self.links[index as usize]
+    }
+}
+
+impl Blocks {
+    fn new(free: u32) -> Arc<Blocks> {
+        let blocks = Blocks {
+            list: List(AtomicU64::new(0)),
+            links: std::array::from_fn(|_| AtomicU32::new(0)),
+            taken: std::array::from_fn(|_| AtomicU32::new(1)),
+        };
+        (1..=free).for_each(|block| blocks.give(block));
+        Arc::new(blocks)
+    }
+
+    /// Takes a block, which nobody else has, and writes into it as its owner does.
+    fn take(&self) -> Option<u32> {
+        let block = self.list.pop(self)?;
+        assert_eq!(self.taken[block as usize].swap(1, Ordering::Relaxed), 0, "taken twice");
+        self.links[block as usize].store(3, Ordering::Relaxed);
+        Some(block)
+    }
+
+    fn give(&self, block: u32) {
+        self.taken[block as usize].store(0, Ordering::Relaxed);
+        self.list.push(self, block, block);
+    }
+
+    fn count(&self) -> usize {
+        std::iter::from_fn(|| self.take()).count()
+    }
+}
+
+fn explore(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = Some(4);
+    builder.check(model);
+}
+
+#[test]
+fn no_block_is_lost_or_taken_twice() {
+    explore(|| {
+        let blocks = Blocks::new(2);
+        let other = blocks.clone();
+        let thread = thread::spawn(move || {
+            let (one, two) = (other.take(), other.take());
+            one.into_iter().chain(two).for_each(|block| other.give(block));
+        });
+        if let Some(block) = blocks.take() {
+            blocks.give(block);
+        }
+        thread.join().unwrap();
+        assert_eq!(blocks.count(), 2);
+    });
+}
+
+/// The second of a list is taken, and the first given back, while somebody is about to take the first.
+#[test]
+fn a_block_that_comes_back_is_not_mistaken_for_the_list_it_was_in() {
+    explore(|| {
+        let blocks = Blocks::new(3);
+        let other = blocks.clone();
+        let thread = thread::spawn(move || {
+            let (one, two) = (other.take(), other.take());
+            one.into_iter().for_each(|block| other.give(block));
+            two
+        });
+        let mine = blocks.take();
+        let theirs = thread.join().unwrap();
+        let held = usize::from(mine.is_some()) + usize::from(theirs.is_some());
+        assert_eq!(blocks.count() + held, 3);
+    });
+}
+
+#[test]
+fn many_are_given_at_once() {
+    explore(|| {
+        let blocks = Blocks::new(1);
+        let other = blocks.clone();
+        let thread = thread::spawn(move || {
+            (2..4).for_each(|block| other.taken[block].store(0, Ordering::Relaxed));
+            other.links[2].store(3, Ordering::Relaxed);
+            other.list.push(&*other, 2, 3);
+        });
+        let mine = [blocks.take(), blocks.take()].into_iter().flatten().count();
+        thread.join().unwrap();
+        assert_eq!(blocks.count() + mine, 3);
+    });
+}
