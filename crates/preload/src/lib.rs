@@ -16,13 +16,15 @@
 //! | [`cancel`] | threads that others cancel |
 //! | [`inside`] | being inside the library: no hooks then, and no signals |
 //! | [`local`] | what a thread has for itself |
+//! | [`guard`] | what becomes of a panic |
 //! | [`memory`] | where all that is allocated comes from |
 //! | [`config`] | what `busypoll run` has resolved |
 //! | [`say`] | one line to the user, once per cause |
 //!
-//! The rules inside: no panic, as it would end somebody else's program; `errno` is the program's;
-//! own system calls go through rustix, past the hooks; nothing the program does before [`load`] ran
-//! starts anything; nothing allocates or locks where a signal handler could have interrupted the same.
+//! The rules inside: no panic, and one that comes all the same ends a call, not the program ([`guard`]); `errno` is the
+//! program's; own system calls go through rustix, past the hooks; nothing the program does before [`load`] ran
+//! starts anything; no memory is the program's allocator's ([`memory`]), no lock is taken where a signal handler could
+//! have interrupted the same, no thread-local has a destructor ([`local`]).
 
 #[macro_use]
 mod local;
@@ -31,6 +33,7 @@ mod cancel;
 mod config;
 mod errno;
 mod fds;
+mod guard;
 mod handler;
 mod harm;
 mod inside;
@@ -51,6 +54,7 @@ extern "C" fn load() {
     table::resolve_all();
     say::prepare();
     if let Some(config) = config::get() {
+        guard::prepare();
         process::prepare(config);
         kernel::prepare(config);
         signals::prepare(config);
@@ -66,12 +70,12 @@ static LOAD: extern "C" fn() = load;
 
 /// Runs when the process ends by exit(3), after what the program has registered for that.
 extern "C" fn end() {
-    stack::close_all();
+    guard::run(stack::close_all);
 }
 
 /// Runs when the process ends by quick_exit(3), likewise.
 extern "C" fn end_quickly(_: *mut libc::c_void) {
-    stack::close_all();
+    guard::run(stack::close_all);
 }
 
 unsafe extern "C" {

@@ -20,7 +20,7 @@ use libc::{
     sighandler_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 
-use crate::{cancel, errno, inside, kernel, process, raw, real, signals, stack};
+use crate::{cancel, errno, guard, inside, kernel, process, raw, real, signals, stack};
 
 /// `char *const argv[]`.
 type Strings = *const *const libc::c_char;
@@ -93,7 +93,7 @@ macro_rules! hooks {
         #[unsafe(no_mangle)]
         pub unsafe extern $abi fn $name($($arg: $ty),*) -> $ret {
             // SAFETY: the caller keeps the C function's contract, which is the handler's.
-            unsafe { $handler($($arg),*) }
+            guard::answer(|| unsafe { $handler($($arg),*) })
         }
     };
     (@export $abi:literal $name:ident ($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty = $handler:path, $fd:ident $ours:path) => {
@@ -110,7 +110,7 @@ macro_rules! hooks {
                 unsafe {
                     loop {
                         let Some(file) = $crate::fds::get($fd) else { return $handler($($arg),*) };
-                        let result = $ours(file, $($arg),*);
+                        let result = guard::answer(|| $ours(file, $($arg),*));
                         if result != <$ret as real::Failed>::FAILED || errno::get() != inside::AGAIN
                         {
                             return result;

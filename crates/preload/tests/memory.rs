@@ -29,7 +29,7 @@ impl Block {
         let layout = Layout::from_size_align(size, align).unwrap();
         // SAFETY: the size is not zero.
         let start = unsafe { alloc(layout) };
-        assert!(!start.is_null() && start.addr() % align == 0, "{layout:?} at {start:?}");
+        assert!(!start.is_null() && start.addr().is_multiple_of(align), "{layout:?} at {start:?}");
         // SAFETY: ours.
         unsafe { start.write_bytes(mark, size) };
         Block(start, layout, mark)
@@ -108,7 +108,7 @@ fn traffic(rounds: usize) {
                 for _ in 0..rounds {
                     let size = 1 << (random(&mut seed) % 14);
                     let block = Block::new(size + random(&mut seed) % size, 8, seed as u8);
-                    if random(&mut seed) % 2 == 0 {
+                    if random(&mut seed).is_multiple_of(2) {
                         let _ = to.send(block);
                     } else {
                         kept.push_back(block);

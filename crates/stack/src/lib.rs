@@ -17,6 +17,7 @@ pub mod nic;
 mod pool;
 pub mod process;
 pub mod say;
+pub mod scarce;
 pub mod signal;
 mod socket;
 pub mod spin;

@@ -32,6 +32,20 @@ struct Start {
 /// As much as std gives its threads.
 const STACK: usize = 2 << 20;
 
+/// So often a thread goes on after a panic: one that comes again and again is not to fill a CPU.
+const ENOUGH: usize = 1000;
+
+/// Starts a thread of the stack's own that goes on after a panic, in a build that unwinds: without it there would be no
+/// more service.
+pub(crate) fn serve(
+    name: impl Into<String>,
+    run: impl Fn() + Send + 'static,
+) -> io::Result<Thread> {
+    spawn(name, move || {
+        let _ = (0..ENOUGH).any(|_| catch_unwind(AssertUnwindSafe(&run)).is_ok());
+    })
+}
+
 /// Starts a thread of the stack's own.
 pub(crate) fn spawn(
     name: impl Into<String>,

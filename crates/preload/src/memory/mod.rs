@@ -10,17 +10,18 @@
 //! after it, in a handler that has interrupted itself, in a child of any kind of fork. Bounded by 16,384 chunks. Blocks
 //! stay with their class: the process keeps, for each class, the most that was ever in use at once.
 //!
-//! Where the kernel gives no more, a reserve of two chunks serves what cannot be refused any more, and [`is_short`] says
-//! so to those who can refuse.
+//! Where the kernel gives no more, a reserve of two chunks serves what cannot be refused any more, and `scarce` says so to
+//! those who can refuse.
 
 mod list;
 
 use std::{
     alloc::{GlobalAlloc, Layout},
     ptr,
-    sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering},
+    sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering},
 };
 
+use busypoll_stack::scarce::{self, Level};
 use list::{Links, List};
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap, munmap};
 
@@ -60,7 +61,6 @@ const NOWHERE: u64 = GRAINS << 32;
 
 /// Chunks for when the kernel gives none.
 static RESERVE: [AtomicPtr<u8>; 2] = [const { AtomicPtr::new(ptr::null_mut()) }; 2];
-static SHORT: AtomicBool = AtomicBool::new(false);
 
 #[repr(align(64))]
 struct Shard([List; CLASSES]);
@@ -71,26 +71,27 @@ static LISTS: [Shard; SHARDS] =
 /// To be called when the library is loaded: maps the reserve.
 pub(crate) fn prepare() {
     refill();
+    scarce::ask(refill);
     #[cfg(debug_assertions)]
     failing::prepare();
 }
 
-/// Whether memory is short, so that what can be refused is to be. Where it was, looks whether it still is.
+/// Whether memory is scarce, so that what can be refused is to be.
 #[inline]
 pub(crate) fn is_short() -> bool {
+    scarce::is(Level::Short)
+}
+
+/// Fills the reserve, if there is memory again; how scarce it is then.
+#[cold]
+fn refill() -> Level {
     #[cfg(debug_assertions)]
     {
         failing::count();
         if failing::now() {
-            return true;
+            return Level::Short;
         }
     }
-    SHORT.load(Ordering::Relaxed) && !refill()
-}
-
-/// Fills the reserve; whether that is done.
-#[cold]
-fn refill() -> bool {
     let full = RESERVE.iter().all(|place| {
         if !place.load(Ordering::Relaxed).is_null() {
             return true;
@@ -104,8 +105,14 @@ fn refill() -> bool {
         }
         true
     });
-    SHORT.store(!full, Ordering::Relaxed);
-    full
+    let is_empty = || RESERVE.iter().all(|place| place.load(Ordering::Relaxed).is_null());
+    let level = match full {
+        true => Level::Plenty,
+        false if is_empty() => Level::Out,
+        false => Level::Short,
+    };
+    scarce::set(level);
+    level
 }
 
 /// The class of blocks of at least `size` bytes at a multiple of `align`. `None`: too large for a block.
@@ -190,7 +197,7 @@ fn allocate(class: usize) -> *mut u8 {
 fn make(class: usize, shard: usize) -> *mut u8 {
     let size = size_of_class(class);
     let align = 1 << size.trailing_zeros();
-    let many = if SHORT.load(Ordering::Relaxed) { 1 } else { (BATCH / size).max(1) };
+    let many = (BATCH / size).max(1);
     let mut cuts =
         [many, 1].into_iter().filter_map(|count| Some((cut(size * count, align)?, count)));
     let Some((first, count)) = cuts.next() else { return ptr::null_mut() };
@@ -246,7 +253,7 @@ fn add_chunk() -> Option<u32> {
             return Some(number);
         }
     }
-    SHORT.store(true, Ordering::Relaxed);
+    scarce::set(Level::Out);
     unmap(chunk, CHUNK);
     None
 }
@@ -261,7 +268,7 @@ fn remove_chunk(number: u32) {
 /// One of the reserve.
 #[cold]
 fn reserved() -> Option<*mut u8> {
-    SHORT.store(true, Ordering::Relaxed);
+    scarce::set(Level::Short);
     let mut taken = RESERVE.iter().map(|place| place.swap(ptr::null_mut(), Ordering::AcqRel));
     taken.find(|chunk| !chunk.is_null())
 }
@@ -285,7 +292,7 @@ fn unmap(start: *mut u8, len: usize) {
 /// A mapping at a multiple of `align`, both of them whole pages.
 fn map_aligned(len: usize, align: usize) -> Option<*mut u8> {
     let start = map(len)?;
-    if start.addr() % align == 0 {
+    if start.addr().is_multiple_of(align) {
         return Some(start);
     }
     unmap(start, len);
@@ -310,7 +317,7 @@ fn allocate_large(layout: Layout) -> *mut u8 {
     let len = pages(layout.size());
     let mapped = if layout.align() > PAGE { map_aligned(len, layout.align()) } else { map(len) };
     let from_chunk = || {
-        SHORT.store(true, Ordering::Relaxed);
+        scarce::set(Level::Short);
         (layout.align() <= PAGE && len < CHUNK).then(|| cut(len, PAGE))?
     };
     mapped.or_else(from_chunk).unwrap_or(ptr::null_mut())
@@ -380,7 +387,7 @@ unsafe impl GlobalAlloc for Memory {
 /// short for as many as it gives behind a colon.
 #[cfg(debug_assertions)]
 mod failing {
-    use super::{AtomicU64, Ordering};
+    use super::{AtomicU64, Level, Ordering, scarce};
 
     static MADE: AtomicU64 = AtomicU64::new(0);
     static FROM: AtomicU64 = AtomicU64::new(u64::MAX);
@@ -406,6 +413,9 @@ mod failing {
 
     pub(super) fn count() {
         MADE.fetch_add(1, Ordering::Relaxed);
+        if now() {
+            scarce::set(Level::Short);
+        }
     }
 
     pub(super) fn now() -> bool {

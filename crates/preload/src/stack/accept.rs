@@ -10,7 +10,7 @@ use crate::{
     errno,
     fds::{self, Ref},
     inside::{Inside, Restart, is_inside},
-    kernel, real,
+    kernel, memory, real,
 };
 use busypoll_stack::{Accepted, TcpListener};
 use libc::{c_int, sockaddr, socklen_t};
@@ -83,6 +83,9 @@ fn accept_from(
     listener: &TcpListener,
     flags: c_int,
 ) -> io::Result<(c_int, Option<SocketAddr>)> {
+    if memory::is_short() {
+        return Err(error(libc::ENOBUFS));
+    }
     let number = Number::reserve(file.domain, flags)?;
     let restart = match listener.accept_timeout() {
         Some(_) => Restart::Never,

@@ -7,7 +7,7 @@ use super::{
     file::Live,
     host::{self, Made},
 };
-use crate::{fds, inside::Inside, real};
+use crate::{fds, guard, inside::Inside, real};
 use busypoll_stack::ledger::Listed;
 use libc::c_int;
 use std::{
@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_micros(200);
 /// # Safety
 /// That of _exit(2).
 pub unsafe fn exit(status: c_int) -> c_int {
-    close_all();
+    guard::run(close_all);
     // SAFETY: the caller's contract.
     unsafe { real::_exit(status) }
 }

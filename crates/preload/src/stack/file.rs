@@ -13,7 +13,7 @@ use super::{
 use crate::{
     config,
     fds::{self, Ref},
-    handler,
+    handler, memory,
     say::Once,
 };
 use busypoll_policy::{Plane, Protocol};
@@ -96,6 +96,18 @@ impl Live {
 }
 
 static NOT_ACCELERATED: Once = Once::new();
+
+static SHORT: Once = Once::new();
+
+/// Whether memory is scarce, which is said: then nothing new is ours.
+pub fn is_short() -> bool {
+    let short = memory::is_short();
+    if short {
+        let why = format_args!("{}: memory is short", host::device());
+        host::goes_without(&SHORT, why, "what comes while it is stays with the kernel");
+    }
+    short
+}
 
 impl File {
     /// Of a companion made just now.
@@ -337,7 +349,7 @@ impl File {
         }
     }
 
-    /// Brings it to life by `make`, once; `ends` are its addresses, local and remote, as far as they are known.
+    /// Brings it to life by `make`, once, if there is memory; `ends` are its addresses, local and remote, as far as they are known.
     fn make(
         &self,
         fd: c_int,
@@ -351,7 +363,7 @@ impl File {
         if beyond::is_left(self) {
             return None;
         }
-        if rings::keep_sockets() {
+        if rings::keep_sockets() || is_short() {
             self.give_up();
             return None;
         }

@@ -279,15 +279,16 @@ fn close_own(own: c_int) {
 /// # Safety
 /// That of fork(3).
 pub unsafe fn fork() -> pid_t {
-    // SAFETY: the caller's contract, here and below.
     let is_ours = || {
         let _inside = Inside::enter()?;
         (made().is_some() && inside::is_alone_but_for_ours()).then_some(())
     };
     if !handler::is_running() || is_ours().is_none() {
+        // SAFETY: the caller's contract.
         return unsafe { real::fork() };
     }
     before();
+    // SAFETY: the caller's contract; the locks of ours are held.
     let child = unsafe { real::_Fork() };
     let _errno = errno::Kept::new();
     match child {

@@ -2,7 +2,7 @@
 
 use super::{
     address, answer, code, enter, error,
-    file::{File, Live, begin_anew, companion, let_go},
+    file::{File, Live, begin_anew, companion, is_short, let_go},
     host, options, own, place, rings,
 };
 use crate::{
@@ -57,6 +57,7 @@ pub unsafe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     let fd = unsafe { real::socket(domain, kind, protocol) };
     if fd >= 0
         && let Some(_inside) = Inside::enter()
+        && !is_short()
     {
         let file = File::new(protocol_is, domain);
         file.set_nonblocking(kind & libc::SOCK_NONBLOCK != 0);

@@ -19,7 +19,7 @@ use crate::{
     nic::{Nic, Steering},
     sync::lock,
     sys,
-    thread::{Thread, spawn},
+    thread::{Thread, serve},
     time,
 };
 use std::{
@@ -177,7 +177,7 @@ impl Service {
             next,
         });
         let for_thread = state.clone();
-        let thread = spawn("busypoll/kernel", move || for_thread.serve())?;
+        let thread = serve("busypoll/kernel", move || for_thread.serve())?;
         Ok(Service { state, thread: Some(thread) })
     }
 

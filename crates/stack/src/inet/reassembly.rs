@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     napi::Pass,
+    scarce::{self, Level},
     sync::{Mutex, lock},
     time::Instant,
     wire::{
@@ -388,6 +389,10 @@ impl Inet {
             Head::V6 { .. } => (&self.reassembly6, COUNTS6),
         };
         self.counters.add(counts.received);
+        if scarce::is(Level::Short) {
+            self.counters.add(counts.failed);
+            return None;
+        }
         let mut reassembly = lock(reassembly);
         let (outcome, evicted) = reassembly.add(piece, pass.now);
         let next = reassembly.next();

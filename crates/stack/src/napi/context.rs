@@ -77,6 +77,16 @@ impl std::fmt::Debug for Context {
     }
 }
 
+/// The queue, owned: given back also by a pass that panics.
+struct Owned<'a>(&'a Word);
+
+impl Drop for Owned<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.unlock();
+    }
+}
+
 impl Context {
     pub(super) fn new(
         id: NapiId,
@@ -152,6 +162,7 @@ impl Context {
         if let Err(refused) = self.word.lock_poll() {
             return self.refused(refused);
         }
+        let owned = Owned(&self.word);
         self.note_poll(now, poller.prefer);
         let mut pass = Pass {
             direct: poller.direct.as_mut().map(|direct| &mut **direct as &mut dyn Direct),
@@ -172,7 +183,7 @@ impl Context {
         } else {
             self.counters.bp_cleaned.add(found as u64);
         }
-        self.word.unlock();
+        drop(owned);
         pass.wake.wake_all();
         if found > 0 && self.handoff.interrupt_in_vain() {
             cold_path();
@@ -202,10 +213,11 @@ impl Context {
             self.counters.napi_yields.add_shared();
             return None;
         }
+        let owned = Owned(&self.word);
         let mut pass = Pass::new(Some(self.id), now, Driver::Interrupt);
         let found = self.drive(NAPI_POLL_WEIGHT, &mut pass);
         self.counters.polls.add(1);
-        self.word.unlock();
+        drop(owned);
         pass.wake.wake_all();
         Some(found)
     }

@@ -8,7 +8,7 @@ use crate::{
     nic::{Interrupt, RxQueue},
     sync::{Arc, Mutex, MutexGuard, lock},
     sys,
-    thread::{Thread, spawn},
+    thread::{Thread, serve},
 };
 use std::{
     io,
@@ -106,7 +106,7 @@ impl Guard {
                 watchdog.run();
             }
         };
-        let thread = spawn("napi/watchdog", run)?;
+        let thread = serve("napi/watchdog", run)?;
         let guard = Arc::new(Guard { watchdog, thread: Some(thread) });
         *on_duty = Arc::downgrade(&guard);
         Ok(guard)
@@ -164,7 +164,7 @@ impl Serving {
         let watchdog = guard.watchdog.clone();
         let mut serving = Serving { context: context.clone(), thread: None, guard };
         let name = format!("napi/{}", context.id());
-        let thread = spawn(name, move || interrupt::serve(&context, &watchdog))?;
+        let thread = serve(name, move || interrupt::serve(&context, &watchdog))?;
         serving.thread = Some(thread);
         Ok(serving)
     }

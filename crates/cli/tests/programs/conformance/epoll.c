@@ -56,6 +56,11 @@ static void managing(void)
     DO(epoll_wait(99999, &event, 1, 0));
     DO(epoll_wait(e, &event, 1, 0));
     DO(epoll_pwait(e, &event, 1, 10, NULL));
+    DO(epoll_wait(e, NULL, 1, 0));
+    DO(add(e, s, EPOLLOUT));
+    DO(epoll_wait(e, NULL, 1, 1000));
+    DO(epoll_wait(e, &event, 1, 1000));
+    DO(epoll_ctl(e, EPOLL_CTL_DEL, s, NULL));
     DO(add(e, s, EPOLLIN | EPOLLEXCLUSIVE));
     DO(modify(e, s, EPOLLIN));
     close(file);

@@ -270,8 +270,58 @@ static void handlers_in_a_child(void)
     SAY(children);
 }
 
+static volatile int came[8], values;
+
+static void notes(int signal, siginfo_t *info, void *context)
+{
+    if (values < 8)
+        came[values++] = info->si_value.sival_int;
+}
+
+static void *receives(void *s)
+{
+    char data[8];
+
+    while (recv(*(int *)s, data, sizeof data, 0) < 0 && errno == EINTR)
+        ;
+    return NULL;
+}
+
+/* Those of one number are handled in the order in which they were sent, whatever the thread waits in. */
+static void queued(int restart)
+{
+    struct sigaction action = { .sa_sigaction = notes, .sa_flags = SA_SIGINFO | (restart ? SA_RESTART : 0) };
+    pthread_t thread;
+    int s, in_order = 0;
+
+    begin(restart ? "queued signals, with SA_RESTART" : "queued signals");
+    s = connected('e');
+    sigaction(SIGRTMIN, &action, NULL);
+    pthread_create(&thread, NULL, receives, &s);
+    usleep(100000);
+    for (int round = 0; round < 20; round++) {
+        int right;
+
+        values = 0;
+        for (int i = 1; i <= 4; i++)
+            pthread_sigqueue(thread, SIGRTMIN, (union sigval){ .sival_int = i });
+        for (int i = 0; i < 2000 && values < 4; i++)
+            usleep(1000);
+        right = values == 4;
+        for (int i = 0; i < values; i++)
+            right &= came[i] == i + 1;
+        in_order += right;
+    }
+    SAY(in_order);
+    DO(write(s, "end", 3));
+    pthread_join(thread, NULL);
+    close(s);
+}
+
 void cases_signals(void)
 {
+    queued(0);
+    queued(1);
     interrupted(0);
     interrupted(1);
     restarted();

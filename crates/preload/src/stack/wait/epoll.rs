@@ -5,7 +5,7 @@ use crate::{
     config, errno,
     fds::{self, Ref},
     inside::{Inside, Restart},
-    kernel,
+    kernel, memory,
     stack::{File, answer, error, host, own},
 };
 use busypoll_stack::{EpollParams, Source};
@@ -31,6 +31,7 @@ fn made(fd: c_int) -> c_int {
     if fd >= 0
         && let Some(config) = config::get().filter(|config| config.is_stack())
         && let Some(_inside) = Inside::enter()
+        && !memory::is_short()
     {
         fds::set(fd, Ref::new(File::of_set(Set::new(host::settings(config)))));
     }
@@ -67,6 +68,7 @@ pub unsafe fn epoll_ctl_other(
     }
     let config = config::get().filter(|_| is_epoll(epoll));
     match config.zip(Inside::enter()) {
+        Some(_) if memory::is_short() => answer(Err(error(libc::ENOMEM))),
         Some((config, inside)) => {
             let set = Set::new(host::settings(config));
             set.has_kernels();
@@ -125,6 +127,9 @@ unsafe fn control(
     member: &Ref,
     event: *mut epoll_event,
 ) -> io::Result<()> {
+    if operation == libc::EPOLL_CTL_ADD && memory::is_short() {
+        return Err(error(libc::ENOMEM));
+    }
     let joined = member.membership();
     let given = || match event.is_null() {
         // SAFETY: the caller's contract.

@@ -5,8 +5,8 @@ use super::Deadline;
 use crate::{
     fds::{self, Ref},
     inside::{Inside, Restart},
-    kernel,
-    stack::{answer, own},
+    kernel, memory,
+    stack::{answer, error, own},
 };
 use busypoll_stack::{Entry, Events, Source, napi::Outside, poll_beside};
 use libc::{c_int, nfds_t, pollfd, sigset_t, size_t, timespec};
@@ -308,6 +308,9 @@ fn most_descriptors() -> usize {
     limit.map_or(usize::MAX, |limit| limit as usize)
 }
 
+/// So many are waited for even if memory is short.
+const FEW: usize = 256;
+
 /// `None`: nothing in it is ours.
 ///
 /// # Safety
@@ -329,6 +332,9 @@ unsafe fn wait(
         return None;
     }
     let inside = Inside::enter()?;
+    if count > FEW && memory::is_short() {
+        return Some(answer(Err(error(libc::ENOMEM))));
+    }
     let deadline = deadline();
     let waits = deadline.as_ref().is_ok_and(Deadline::waits);
     let asked = entries.iter().map(|entry| (entry.fd, entry.events));

@@ -7,6 +7,7 @@
 
 use crate::{
     pool::{Last, Lent, Pool},
+    scarce::{self, Level},
     sync::{AtomicU64, Mutex, Ordering},
 };
 use std::{cell::Cell, convert::Infallible, ptr};
@@ -73,7 +74,7 @@ impl Memory {
     /// dropped.
     #[inline]
     pub fn exhausted(&self) -> bool {
-        self.pressure() && self.used() >= self.high
+        self.pressure() && self.used() >= self.high || scarce::is(Level::Short)
     }
 
     /// A chunk; what is in it means nothing. Who takes one has asked [`exhausted`](Memory::exhausted).

@@ -18,6 +18,7 @@ use super::{
 use crate::{
     inet::{Count, Inet, Path, input::Arrival},
     napi::Pass,
+    scarce::{self, Level},
     sync::{Mutex, lock},
 };
 use std::sync::Arc;
@@ -62,7 +63,7 @@ impl Inet {
             self.tcp_count(Count::TcpExtTCPReqQFullDrop);
             return self.tcp_count(Count::TcpExtListenDrops);
         }
-        if listener.accept_queue_is_full() {
+        if listener.accept_queue_is_full() || scarce::is(Level::Short) {
             self.tcp_count(Count::TcpExtListenOverflows);
             return self.tcp_count(Count::TcpExtListenDrops);
         }

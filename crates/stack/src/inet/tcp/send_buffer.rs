@@ -71,7 +71,9 @@ impl SendBuffer {
     pub(super) fn is_writable(&self) -> bool {
         let used = self.len();
         let room = self.room();
-        room > 0 && room >= used / 2 && self.store.allowed(self.end(), 1, GRANTED) > 0
+        // Who would wait for memory with nothing on its way would not be woken: it is told by the call.
+        let is_allowed = used == 0 || self.store.allowed(self.end(), 1, GRANTED) > 0;
+        room > 0 && room >= used / 2 && is_allowed
     }
 
     /// Whether so much would be taken now.

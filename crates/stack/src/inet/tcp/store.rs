@@ -11,7 +11,10 @@ use super::{
     memory::{CHUNK, Memory},
     seq::Seq,
 };
-use crate::sync::Arc;
+use crate::{
+    scarce::{self, Level},
+    sync::Arc,
+};
 
 /// What fits without a chunk.
 const SMALL: usize = 32;
@@ -61,7 +64,13 @@ impl Store {
 
     #[cold]
     fn rationed(&self, at: Seq, len: usize, granted: usize) -> usize {
-        let origin = if self.chunks.is_empty() { self.start } else { self.origin };
+        let (end, is_empty) = (at + len as u32, self.chunks.is_empty());
+        if is_empty && (end - self.start) as usize <= SMALL {
+            return len;
+        }
+        // Of what is left the chunks that are there already are no part.
+        let granted = if scarce::is(Level::Out) { 0 } else { granted };
+        let origin = if is_empty { self.start } else { self.origin };
         let from = (at - origin) as usize;
         let mut chunks = self.chunks.present();
         let mut end = from;

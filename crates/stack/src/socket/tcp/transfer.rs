@@ -9,6 +9,7 @@ use super::{
 use crate::{
     inet::tcp::{Flow, Ready},
     napi::{Context, Direct, Pass, Waiter},
+    scarce::{self, Level},
     socket::{
         options::errno,
         udp::ReceiveFlags,
@@ -104,6 +105,9 @@ impl Inner {
                     None
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if sent == 0 && scarce::is(Level::Out) && flow.unacknowledged() == 0 {
+                        return Some(Err(errno(libc::ENOBUFS)));
+                    }
                     endpoint.passed(moment, Ready::WRITABLE);
                     (sent > 0 && at_once).then_some(Ok(()))
                 }

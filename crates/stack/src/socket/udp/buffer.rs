@@ -1,7 +1,11 @@
 //! A socket's receive buffer: datagrams in order, each copied in once from the ring. Its memory grows to
 //! what the socket has needed, up to its limit, and an idle socket has none.
 
-use crate::{napi::NapiId, time::Instant};
+use crate::{
+    napi::NapiId,
+    scarce::{self, Level},
+    time::Instant,
+};
 use std::{
     collections::VecDeque,
     io::{IoSliceMut, Read},
@@ -50,9 +54,22 @@ impl Buffer {
         if used + payload.len() > limit && !self.metas.is_empty() {
             return false;
         }
+        let has_room = self.metas.len() < self.metas.capacity()
+            && self.bytes.capacity() - self.bytes.len() >= payload.len();
+        if !has_room && !self.grow(payload.len()) {
+            return false;
+        }
         self.metas.push_back(meta);
         self.bytes.extend(payload);
         true
+    }
+
+    /// Makes room for a datagram of `len` bytes more, if there is memory.
+    #[cold]
+    fn grow(&mut self, len: usize) -> bool {
+        !scarce::is(Level::Short)
+            && self.metas.try_reserve(1).is_ok()
+            && self.bytes.try_reserve(len).is_ok()
     }
 
     /// The oldest datagram.
