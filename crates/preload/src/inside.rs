@@ -12,7 +12,7 @@
 //! Owns nothing but the thread's own state: taking no lock, it may be used in a signal's handler.
 
 use crate::{cancel, errno, ordered};
-use busypoll_stack::signal;
+use busypoll_stack::{signal, thread};
 use rustix::fs::{Mode, OFlags, RawDir};
 use std::{
     cell::Cell,
@@ -178,6 +178,8 @@ pub(crate) fn stay() {
 /// Whether the calling thread would be the process's only one, but for the library's. False if that cannot be told.
 /// Allocates nothing.
 pub(crate) fn is_alone_but_for_ours() -> bool {
+    // Before the look: who calls the hook meanwhile is known by its number.
+    let starting = thread::starting();
     let access = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(tasks) = rustix::fs::open(c"/proc/self/task", access, Mode::empty()) else {
         return false;
@@ -193,7 +195,7 @@ pub(crate) fn is_alone_but_for_ours() -> bool {
             OWN.iter().all(|own| own.load(Ordering::Relaxed) != number)
         }));
     }
-    theirs == 1
+    theirs <= 1 + starting
 }
 
 /// In a child of fork(2), which has none of them.

@@ -9,10 +9,21 @@ use std::{
     io,
     panic::{AssertUnwindSafe, catch_unwind},
     ptr,
-    sync::OnceLock,
+    sync::{
+        OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 static ON_START: OnceLock<fn()> = OnceLock::new();
+
+/// Threads that have been made and have yet to call the hook.
+static STARTING: AtomicUsize = AtomicUsize::new(0);
+
+/// How many threads of the stack's have been made and have yet to call the hook.
+pub fn starting() -> usize {
+    STARTING.load(Ordering::Relaxed)
+}
 
 /// Has `hook` called first by each thread that the stack starts from now on. The first hook given stays.
 pub fn on_start(hook: fn()) {
@@ -54,6 +65,7 @@ pub(crate) fn spawn(
     let name = CString::new(name.into()).unwrap_or_default();
     let start = Box::into_raw(Box::new(Start { name, run: Box::new(run) }));
     let before = block_signals();
+    STARTING.fetch_add(1, Ordering::Relaxed);
     let mut thread = 0;
     // SAFETY: the attributes are made before they are used, and `start` is a start, which the thread takes. The mask
     // was this thread's.
@@ -68,6 +80,7 @@ pub(crate) fn spawn(
         failed
     };
     if failed != 0 {
+        STARTING.fetch_sub(1, Ordering::Relaxed);
         // SAFETY: no thread has taken it.
         drop(unsafe { Box::from_raw(start) });
         return Err(io::Error::from_raw_os_error(failed));
@@ -83,6 +96,7 @@ extern "C" fn begin(start: *mut c_void) -> *mut c_void {
     if let Some(hook) = ON_START.get() {
         hook();
     }
+    STARTING.fetch_sub(1, Ordering::Relaxed);
     // A panic has been reported, and ends the thread alone.
     let _ = catch_unwind(AssertUnwindSafe(start.run));
     ptr::null_mut()
