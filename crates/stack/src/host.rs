@@ -30,7 +30,7 @@ mod shadow;
 mod sockets;
 pub(crate) use beside::{Beside, BesideEndpoint};
 pub(crate) use hold::{Hold, HoldOptions};
-pub(crate) use shadow::Shadow;
+pub(crate) use shadow::{Service, Shadow};
 pub use sockets::IcmpSockets;
 pub(crate) use sockets::{get_option, set_option};
 
@@ -389,6 +389,17 @@ impl Host {
     /// the kernel's to say.
     pub fn is_tcp_port_taken(&self, local: SocketAddr, options: &tcp::ListenOptions) -> bool {
         self.inner.inet.tcp_is_taken(local, options)
+    }
+
+    /// Whether the kernel has `address` on an interface that is shared with it, by what it has announced.
+    pub fn has_shared_address(&self, address: IpAddr) -> bool {
+        self.inner.kernel.as_ref().is_some_and(|kernel| kernel.has_address(address))
+    }
+
+    /// Lets go of the ports of connections that are over, which are kept for connections to come: for who finds that
+    /// there is none left, or that one of them is taken. False: there were none.
+    pub fn give_ports_back(&self) -> bool {
+        self.inner.kernel.as_ref().is_some_and(|kernel| kernel.give_ports_back())
     }
 
     /// How many firewall rules of the kernel were in force when this host was built that packets to and from

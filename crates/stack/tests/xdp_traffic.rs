@@ -2,14 +2,14 @@
 
 mod xdp_support;
 
-use busypoll_lab::{Namespace, needs, needs_root};
+use busypoll_lab::{Lab, Namespace, needs, needs_root};
 use busypoll_stack::{
     nic::{Checksum, Nic, Queue, RingFull, xdp::Xdp},
     wire::{MacAddr, ethernet, ipv4, udp},
 };
 use std::{
-    net::{SocketAddr, UdpSocket},
-    os::fd::{AsRawFd, BorrowedFd},
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket},
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     process::Command,
     sync::{
         Arc,
@@ -157,6 +157,84 @@ fn steering_counts_its_users() {
     assert_eq!(&buffer[..6], b"theirs");
     steering.remove(UDP, station.address); // once too often: no harm
     assert_eq!(station.queue.rx.poll(64, &mut |_| ()), 0);
+}
+
+/// Whether the first packet of a connection from the client's `port` comes to us; otherwise the kernel answers it.
+fn comes_to_us(lab: &Lab, station: &mut Station, port: u16) -> bool {
+    let socket = lab.client.enter(|| syn(lab.client.ipv4(), port, station.address)).unwrap();
+    let mut ours = false;
+    loop {
+        station.queue.rx.poll(64, &mut |frame| {
+            // Source port, and the flags.
+            ours |= frame.bytes[34..36] == port.to_be_bytes() && frame.bytes[47] == 0x02;
+        });
+        let mut poll = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+        // SAFETY: one live pollfd.
+        if ours || unsafe { libc::poll(&raw mut poll, 1, 1) } == 1 {
+            return ours;
+        }
+    }
+}
+
+/// Begins to connect; nothing is left of it when it is dropped.
+fn syn(own: Ipv4Addr, port: u16, to: SocketAddr) -> OwnedFd {
+    let SocketAddr::V4(to) = to else { panic!("IPv4 only") };
+    let address = |at: SocketAddrV4| libc::sockaddr_in {
+        sin_family: libc::AF_INET as libc::sa_family_t,
+        sin_port: at.port().to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(at.ip().octets()) },
+        sin_zero: [0; 8],
+    };
+    let (near, far) = (address(SocketAddrV4::new(own, port)), address(to));
+    let len = size_of_val(&near) as libc::socklen_t;
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: valid addresses and a valid option, each of its length; the descriptor is fresh.
+    unsafe {
+        let socket = OwnedFd::from_raw_fd(libc::socket(libc::AF_INET, kind, 0));
+        let (fd, option) = (socket.as_raw_fd(), (&raw const linger).cast());
+        let size = size_of_val(&linger) as libc::socklen_t;
+        assert_eq!(libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, option, size), 0);
+        assert_eq!(libc::bind(fd, (&raw const near).cast(), len), 0);
+        libc::connect(fd, (&raw const far).cast(), len);
+        socket
+    }
+}
+
+/// One connection of a port is steered, or is not, whatever the rest of the port is.
+#[test]
+fn connections_are_steered_on_their_own() {
+    needs_root!();
+    let lab = lab();
+    let mut station = station(&lab.server);
+    let local = station.address;
+    let _kernel = lab.server.enter(|| TcpListener::bind(local)).unwrap().unwrap();
+    let steering = station.steering.clone();
+    let [a, b, c] = [5001, 5002, 5003].map(|port| SocketAddr::from((lab.client.ipv4(), port)));
+    let mut ours = |wanted: [bool; 3]| {
+        let found = [a, b, c].map(|from| comes_to_us(&lab, &mut station, from.port()));
+        assert_eq!(found, wanted);
+    };
+    ours([false, false, false]);
+    steering.add_connection(local, a).unwrap();
+    ours([true, false, false]);
+    steering.add_connection(local, a).unwrap();
+    steering.remove_connection(local, a);
+    ours([true, false, false]);
+    steering.leave(local, a).unwrap();
+    steering.leave(local, b).unwrap();
+    ours([true, false, false]);
+    steering.add(6, local).unwrap();
+    ours([true, false, true]);
+    steering.remove_connection(local, a);
+    ours([false, false, true]);
+    steering.add_connection(local, b).unwrap();
+    steering.remove(6, local);
+    ours([false, true, false]);
+    steering.remove_connection(local, b);
+    // What was left is forgotten.
+    steering.add(6, local).unwrap();
+    ours([true, true, true]);
 }
 
 #[test]

@@ -17,7 +17,9 @@ use crate::{
     say::Once,
 };
 use busypoll_policy::{Plane, Protocol};
-use busypoll_stack::{Groups, Socket, TcpListener, TcpStream, UdpSocket, options as known};
+use busypoll_stack::{
+    Groups, PortTaken, Socket, TcpListener, TcpStream, UdpSocket, options as known,
+};
 use libc::c_int;
 use std::{
     io,
@@ -48,6 +50,10 @@ pub struct File {
     early: AtomicBool,
     /// What listen(2) was told; below zero: it does not listen.
     backlog: AtomicI32,
+    /// Nobody else had its port when it was bound.
+    pub alone: AtomicBool,
+    /// Its port, taken before it listened, until it comes to life.
+    pub taken: Mutex<Option<PortTaken>>,
     /// What `SOL_SOCKET` and `IP` options say about what recvmsg(2) tells: of [`super::control`].
     pub tells: AtomicU32,
     /// Options that are no one number were set: a linger, a limit for sending, a congestion control. What it accepts
@@ -121,6 +127,8 @@ impl File {
             failed: AtomicBool::new(false),
             early: AtomicBool::new(false),
             backlog: AtomicI32::new(-1),
+            alone: AtomicBool::new(false),
+            taken: Mutex::default(),
             tells: AtomicU32::new(0),
             has_more: AtomicBool::new(false),
             wishes: Mutex::default(),
@@ -283,7 +291,8 @@ impl File {
                 Protocol::Tcp => {
                     let companion = companion::<net::TcpListener>(fd);
                     let backlog = self.backlog().cast_unsigned();
-                    Live::Listener(TcpListener::beside(host, &companion, backlog)?)
+                    let taken = lock(&self.taken).take();
+                    Live::Listener(TcpListener::beside_taken(host, &companion, backlog, taken)?)
                 }
             })
         })

@@ -6,19 +6,23 @@ use super::{
     host, options, own, place, rings,
 };
 use crate::{
-    config,
+    config, errno,
     fds::{self, Ref},
     inside::{AGAIN, Inside, Restart, is_inside},
     kernel, real,
+    say::Once,
 };
 use busypoll_policy::Protocol;
-use busypoll_stack::{TcpStream, inet::tcp::ListenOptions};
+use busypoll_stack::{PortTaken, TcpStream, inet::tcp::ListenOptions};
 use libc::{c_int, sockaddr, socklen_t};
 use std::{
     io,
     net::{self, IpAddr, Shutdown, SocketAddr},
+    sync::atomic::Ordering,
     time::Duration,
 };
+
+static NO_ROOM: Once = Once::new();
 
 /// What socket(2) and accept4(2) take with a kind.
 pub const FLAGS: c_int = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
@@ -112,7 +116,12 @@ pub unsafe fn bind(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_t) 
         return answer(Err(error(libc::EADDRINUSE)));
     }
     // SAFETY: the caller's contract.
-    let bound = unsafe { real::bind(fd, addr, len) };
+    let (mut bound, mut alone) = unsafe { bind_alone(&file, fd, addr, len) };
+    // It may be one of those that rest, which are nobody's but for us.
+    if bound != 0 && errno::get() == libc::EADDRINUSE && give_ports_back(&file) {
+        // SAFETY: the caller's contract.
+        (bound, alone) = unsafe { bind_alone(&file, fd, addr, len) };
+    }
     if bound == 0
         && let Some((_inside, file)) = enter(file)
         && let Ok(local) = local(fd)
@@ -121,10 +130,59 @@ pub unsafe fn bind(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_t) 
             false => let_go(fd, &file),
             // It has yet to join its group.
             true if local.ip().to_canonical().is_multicast() => {}
-            true => live_at_once(&file, fd),
+            true => {
+                file.alone.store(alone, Ordering::Relaxed);
+                live_at_once(&file, fd);
+            }
         }
     }
     bound
+}
+
+/// Has the ports let go that are kept for connections to come. False: there are none.
+fn give_ports_back(file: &File) -> bool {
+    let _errno = errno::Kept::new();
+    let is_tcp = file.protocol == Protocol::Tcp && !file.is_kernels();
+    let Some(_inside) = is_tcp.then(Inside::enter).flatten() else { return false };
+    host::made().is_some_and(|host| host.give_ports_back())
+}
+
+/// Binds the companion, and tells whether nobody else has the port, which for one with `SO_REUSEADDR` is tried first.
+///
+/// # Safety
+/// That of bind(2).
+unsafe fn bind_alone(
+    file: &File,
+    fd: c_int,
+    addr: *const sockaddr,
+    len: socklen_t,
+) -> (c_int, bool) {
+    // SAFETY: the caller's contract.
+    let bind = || unsafe { real::bind(fd, addr, len) };
+    // Elsewhere nobody asks.
+    if file.protocol != Protocol::Tcp || file.is_kernels() || host::made().is_none() {
+        return (bind(), false);
+    }
+    let Some(_inside) = Inside::enter() else { return (bind(), false) };
+    let is_on = |name| options::is_on(fd, libc::SOL_SOCKET, name);
+    match (is_on(libc::SO_REUSEADDR), is_on(libc::SO_REUSEPORT)) {
+        (_, true) => (bind(), false),
+        (false, false) => {
+            let bound = bind();
+            (bound, bound == 0)
+        }
+        (true, false) => {
+            options::set_on(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, false);
+            let bound = bind();
+            let failed = errno::get();
+            options::set_on(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, true);
+            if bound != 0 && failed == libc::EADDRINUSE {
+                return (bind(), false);
+            }
+            errno::set(failed);
+            (bound, bound == 0)
+        }
+    }
 }
 
 /// What it is to be when it is named or connects: where connecting has failed, as if it had never been connected. What
@@ -185,26 +243,56 @@ pub unsafe fn listen(file: Ref, fd: c_int, backlog: c_int) -> c_int {
     if is_stream(&file) {
         return answer(Err(error(libc::EINVAL)));
     }
+    take_port(&file, fd);
+    let named = file.clone();
     // SAFETY: the caller's contract.
     let listens = unsafe { real::listen(fd, backlog) };
     if listens == 0
         && let Some((_inside, file)) = enter(file)
     {
         let file = unconnected(file);
-        file.set_backlog(backlog.max(0));
+        // It is unsigned (`__inet_listen_sk`).
+        let backlog = if backlog < 0 { c_int::MAX } else { backlog };
+        file.set_backlog(backlog);
         if let Some(Live::Listener(listener)) = file.live() {
-            listener.set_backlog(backlog.max(0).cast_unsigned());
+            listener.set_backlog(backlog.cast_unsigned());
         }
         // A ring may be all that waits for it.
         if local(fd).is_ok_and(|local| file.is_for_stack(Some(local), None))
             && rings::keep_sockets()
         {
             file.give_up();
+            give_back(&named);
             return listens;
         }
         live_at_once(&file, fd);
     }
+    give_back(&named);
     listens
+}
+
+/// Where this process has the queues, the port of a socket that is about to listen comes to them before: then the
+/// kernel has no connections there that it would have to be asked about.
+fn take_port(file: &File, fd: c_int) {
+    if file.alone.load(Ordering::Relaxed)
+        && file.backlog() < 0
+        && !file.is_kernels()
+        && file.live().is_none()
+        && let Some(_inside) = Inside::enter()
+        && let Some(host) = host::made()
+    {
+        // If that fails, so does what follows, which says why.
+        let taken = PortTaken::before_listen(&host, &companion::<net::TcpListener>(fd));
+        *super::file::lock(&file.taken) = taken.ok();
+    }
+}
+
+/// If it does not listen here after all.
+fn give_back(file: &File) {
+    let _errno = errno::Kept::new();
+    if let Some(_inside) = Inside::enter() {
+        super::file::lock(&file.taken).take();
+    }
 }
 
 /// Where this process has the queues already, or a thread waits for the socket in an epoll instance, it is known whose
@@ -329,6 +417,14 @@ fn connect_tcp(
     if let Err(failed) = &result {
         match code(failed) {
             libc::EINPROGRESS | libc::EALREADY | libc::EISCONN | libc::EINTR | AGAIN => {}
+            // Connections of ours take more than the kernel's: a descriptor, and room among the steered ports.
+            libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM => {
+                let device = host::device();
+                let why = format_args!("{device}: a tcp connection: {failed}");
+                host::goes_without(&NO_ROOM, why, "it stays with the kernel");
+                let_go(fd, &file);
+                return None;
+            }
             // The way leads elsewhere after all.
             libc::EOPNOTSUPP => {
                 let_go(fd, &file);

@@ -127,6 +127,15 @@ pub fn is_on(fd: c_int, level: c_int, name: c_int) -> bool {
     unsafe { ask::<c_int>(fd, level, name) }.is_some_and(|on| on != 0)
 }
 
+/// Sets such an option of a companion. It cannot fail for one that it can be asked for.
+pub fn set_on(fd: c_int, level: c_int, name: c_int, on: bool) {
+    let on = c_int::from(on);
+    // SAFETY: a number, and its length.
+    unsafe {
+        real::setsockopt(fd, level, name, (&raw const on).cast(), size_of_val(&on) as socklen_t)
+    };
+}
+
 /// # Safety
 /// That of setsockopt(2).
 pub unsafe fn setsockopt(

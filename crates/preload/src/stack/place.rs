@@ -44,9 +44,11 @@ pub fn is_ours(local: IpAddr) -> bool {
     local.is_unspecified() || local.is_multicast() || !local.is_loopback() && is_on(local)
 }
 
-/// Whether the chosen interface has this address.
+/// Whether the chosen interface has this address. Who has the queues follows the kernel's list; what is not there is
+/// asked for, as it may have come just now.
 pub fn is_on(address: IpAddr) -> bool {
-    addresses().contains(&(address, true))
+    host::made().is_some_and(|host| host.has_shared_address(address))
+        || addresses().contains(&(address, true))
 }
 
 /// Whether what is sent to `to`, by a socket that says no more, leaves over the chosen interface.

@@ -48,15 +48,24 @@ impl Service {
         Ok(beside)
     }
 
-    /// A hold on a port that a kernel socket is bound to already: on `socket`, if given, and the steering. `None` if
-    /// it is no address of an interface we share.
+    /// The steering of a port that a kernel socket is bound to already, see [`Hold::adopt`].
     pub(crate) fn adopt_hold(
         &self,
         local: SocketAddr,
         only_v6: bool,
-        socket: Option<OwnedFd>,
+        fresh: bool,
     ) -> io::Result<Option<Hold>> {
-        Hold::adopt(self.state(), local, only_v6, socket)
+        Hold::adopt(self.state(), local, only_v6, fresh)
+    }
+
+    /// A hold on `socket`, which is bound to `local`, see [`Hold::to_connect`].
+    pub(crate) fn hold_to_connect(
+        &self,
+        local: SocketAddr,
+        only_v6: bool,
+        socket: OwnedFd,
+    ) -> Option<Hold> {
+        Hold::to_connect(self.state(), local, only_v6, socket)
     }
 }
 

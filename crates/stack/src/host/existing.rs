@@ -1,5 +1,5 @@
-//! The kernel's TCP connections of a port that is about to come to us: they are the kernel's to the end. Asks by
-//! sock_diag(7) (include/uapi/linux/inet_diag.h); changes nothing.
+//! The kernel's TCP connections: those of a port that is about to come to us, which are the kernel's to the end, and one
+//! that stands where we are about to connect. Asks by sock_diag(7) (include/uapi/linux/inet_diag.h); changes nothing.
 
 use crate::nic::xdp::netlink::{Request, Socket};
 use std::{
@@ -8,33 +8,83 @@ use std::{
 };
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
+/// The older form of a request, which asks for both families at once.
+const TCPDIAG_GETSOCK: u16 = 18;
+/// `inet_diag_req`: family, lengths, extensions, an `inet_diag_sockid`, states, and what is no more.
+const REQUEST_OF_ALL: usize = 60;
+const SOCKID_OF_ALL: usize = 4;
+const STATES_OF_ALL: usize = 52;
 /// `inet_diag_req_v2`: family, protocol, extensions, padding, states, and an `inet_diag_sockid`.
 const REQUEST: usize = 56;
 const SOCKID: usize = 8;
-/// In `inet_diag_msg` the sockid follows family, state, timer and retransmissions.
+/// In `inet_diag_msg`, as in [`REQUEST`], the family comes first; then state, timer and retransmissions.
+const MESSAGE_STATE: usize = 1;
 const MESSAGE_SOCKID: usize = 4;
+/// In an `inet_diag_sockid`, two ports and two addresses, in network order, and an interface come before the cookie.
+const COOKIE: usize = 40;
+const TIME_WAIT: u8 = 6;
 /// All states but LISTEN (10) and CLOSE (7), include/net/tcp_states.h.
 const STATES: u32 = 0x1fff & !(1 << 10) & !(1 << 7);
 
-/// Both ends of each connection at the local `port`, the nearer first.
-///
-/// # Errors
-/// No netlink, or no sock_diag in this kernel.
-pub(super) fn connections(port: u16) -> io::Result<Vec<(SocketAddr, SocketAddr)>> {
-    let mut socket = Socket::of(libc::NETLINK_SOCK_DIAG)?;
-    let mut found = Vec::new();
-    for family in [libc::AF_INET, libc::AF_INET6] {
-        let mut request = [0; REQUEST];
-        request[0] = family as u8;
-        request[1] = libc::IPPROTO_TCP as u8;
-        request[4..8].copy_from_slice(&STATES.to_ne_bytes());
-        request[SOCKID..SOCKID + 2].copy_from_slice(&port.to_be_bytes());
-        socket.request(Request::new(SOCK_DIAG_BY_FAMILY, &request).dump(), &mut |message| {
-            let ends = message.payload.get(MESSAGE_SOCKID..).and_then(|id| ends(family, id));
+/// A socket to ask with, opened when it is first needed.
+#[derive(Default)]
+pub(super) struct Existing(Option<Socket>);
+
+impl Existing {
+    fn socket(&mut self) -> io::Result<&mut Socket> {
+        match &mut self.0 {
+            Some(socket) => Ok(socket),
+            none => Ok(none.insert(Socket::of(libc::NETLINK_SOCK_DIAG)?)),
+        }
+    }
+
+    /// Both ends of each connection at the local `port`, the nearer first. The kernel walks over all it has to find
+    /// them: that takes milliseconds where its table is large.
+    ///
+    /// # Errors
+    /// No netlink, or no sock_diag in this kernel.
+    pub(super) fn connections(&mut self, port: u16) -> io::Result<Vec<(SocketAddr, SocketAddr)>> {
+        let mut request = [0; REQUEST_OF_ALL];
+        request[STATES_OF_ALL..STATES_OF_ALL + 4].copy_from_slice(&STATES.to_ne_bytes());
+        request[SOCKID_OF_ALL..SOCKID_OF_ALL + 2].copy_from_slice(&port.to_be_bytes());
+        let mut found = Vec::new();
+        self.socket()?.request(Request::new(TCPDIAG_GETSOCK, &request).dump(), &mut |message| {
+            let family = message.payload.first().copied().unwrap_or(0);
+            let ends = message.payload.get(MESSAGE_SOCKID..).and_then(|id| ends(family.into(), id));
             found.extend(ends.filter(|(local, _)| local.port() == port));
         })?;
+        Ok(found)
     }
-    Ok(found)
+
+    /// Whether there is a connection between these ends, of one family, that has not come to TIME_WAIT. The kernel looks
+    /// into its table where that would stand.
+    pub(super) fn has(&mut self, local: SocketAddr, remote: SocketAddr) -> bool {
+        let mut request = [0; REQUEST];
+        let family = if local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+        (request[0], request[1]) = (family as u8, libc::IPPROTO_TCP as u8);
+        let id = &mut request[SOCKID..];
+        id[..2].copy_from_slice(&local.port().to_be_bytes());
+        id[2..4].copy_from_slice(&remote.port().to_be_bytes());
+        for (at, address) in [(4, local.ip()), (20, remote.ip())] {
+            match address {
+                IpAddr::V4(v4) => id[at..at + 4].copy_from_slice(&v4.octets()),
+                IpAddr::V6(v6) => id[at..at + 16].copy_from_slice(&v6.octets()),
+            }
+        }
+        // Whichever has come to stand there (INET_DIAG_NOCOOKIE).
+        id[COOKIE..COOKIE + 8].fill(0xff);
+        let mut has = false;
+        // There is none, or we cannot know: connecting shows.
+        let _ = self.socket().and_then(|socket| {
+            socket.request(Request::new(SOCK_DIAG_BY_FAMILY, &request), &mut |message| {
+                let found = message.payload.get(MESSAGE_SOCKID..).and_then(|id| ends(family, id));
+                // Otherwise a listener has answered.
+                has |= found == Some((local, remote))
+                    && message.payload.get(MESSAGE_STATE) != Some(&TIME_WAIT);
+            })
+        });
+        has
+    }
 }
 
 fn ends(family: i32, id: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
@@ -65,7 +115,7 @@ mod tests {
         let streams: Vec<_> = ends.iter().map(two).collect();
         let _accepted = listeners[0].accept().unwrap();
         for (at, streams) in ends.iter().zip(&streams) {
-            let mut found = connections(at.port()).unwrap();
+            let mut found = Existing::default().connections(at.port()).unwrap();
             assert!(found.iter().all(|(near, _)| near.port() == at.port()));
             // The other family may have connections of others at the port.
             found.retain(|(near, _)| near.ip() == at.ip());
@@ -73,6 +123,26 @@ mod tests {
             let mut wanted = streams.each_ref().map(|stream| (*at, stream.local_addr().unwrap()));
             wanted.sort();
             assert_eq!(found, wanted);
+        }
+    }
+
+    #[test]
+    fn one_connection_is_found_until_it_is_in_time_wait() {
+        let mut existing = Existing::default();
+        for at in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(at) else { continue };
+            let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let far = listener.accept().unwrap().0;
+            let (local, remote) = (near.local_addr().unwrap(), near.peer_addr().unwrap());
+            assert!(existing.has(local, remote) && existing.has(remote, local));
+            // A listener is no connection.
+            assert!(!existing.has(remote, (remote.ip(), 9).into()));
+            drop(near);
+            drop(far);
+            while existing.has(remote, local) {}
+            while existing.has(local, remote) {}
+            let ends = existing.connections(local.port()).unwrap();
+            assert!(ends.contains(&(local, remote)), "TIME_WAIT is still there: {ends:?}");
         }
     }
 }

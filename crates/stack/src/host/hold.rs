@@ -1,7 +1,8 @@
 //! The kernel's hold on a TCP port of ours, on an interface shared with it: a kernel socket that is bound to the
 //! port and does nothing else, so that nobody else gets it, and the steering that brings the port's packets to our
 //! queues. A listener has one, shared with all its connections, TIME_WAIT included; a connection made from here
-//! has one of its own.
+//! has one of its own. Where the kernel's socket is another's, it may be closed before connections are over, and the
+//! kernel give the port to somebody else: then only those connections are steered, and no more the port.
 //!
 //! The socket does not listen: who connects to a port of ours over loopback, or over an interface that is not
 //! shared, is refused by the kernel.
@@ -48,6 +49,8 @@ pub(crate) struct Hold {
     /// The port does not rest: its connection is the kernel's.
     gone: AtomicBool,
     state: Arc<State>,
+    /// That of the socket which this is a connection of.
+    _of: Option<Arc<Hold>>,
 }
 
 /// The parts of a hold.
@@ -58,8 +61,9 @@ struct Port {
     local: SocketAddr,
     /// It was chosen by the kernel for whatever address: the next connection may have it.
     any: bool,
-    /// The number of its entry among those steered.
-    steered: u64,
+    only_v6: bool,
+    /// The number of its entry among those steered; `None`: each of its connections has its own.
+    steered: Option<u64>,
 }
 
 /// The ports a host holds.
@@ -89,6 +93,16 @@ impl std::fmt::Debug for Hold {
 }
 
 impl Held {
+    /// Lets go of the ports that rest; false: there are none.
+    pub(super) fn forget_resting(&self, state: &State) -> bool {
+        let rested: Vec<Port> =
+            self.resting.iter().flat_map(|resting| std::mem::take(&mut *lock(resting))).collect();
+        let some = !rested.is_empty();
+        // Steered first, as long as nobody else can have the port.
+        rested.iter().filter_map(|port| port.steered).for_each(|steered| state.remove(steered));
+        some
+    }
+
     fn resting(&self, local: SocketAddr) -> &Mutex<VecDeque<Port>> {
         let [v4, v6] = &self.resting;
         if local.is_ipv4() { v4 } else { v6 }
@@ -133,13 +147,17 @@ impl Hold {
         any: bool,
     ) -> io::Result<Hold> {
         let (socket, local) = bind(local, options)?;
-        let steered = state.add(Steered::new(TCP, local, options.only_v6))?;
-        let port = Some(Port { _socket: Some(socket), local, any, steered });
-        Ok(Hold { port, gone: AtomicBool::new(false), state: state.clone() })
+        let steered = Some(state.add(Steered::new(TCP, local, options.only_v6))?);
+        let port = Port { _socket: Some(socket), local, any, only_v6: options.only_v6, steered };
+        Ok(Hold::of(port, state))
     }
 
-    /// Steers the port of a kernel socket that others have bound, and keeps `socket` as long; `None` if it is no
-    /// address of the kernel's.
+    fn of(port: Port, state: &Arc<State>) -> Hold {
+        Hold { port: Some(port), gone: AtomicBool::new(false), state: state.clone(), _of: None }
+    }
+
+    /// Steers the port of a kernel socket that others have bound; `None` if it is no address of the kernel's. Unless
+    /// it is `fresh`, connections that the kernel has there are left to it.
     ///
     /// # Errors
     /// A full steering map.
@@ -147,17 +165,58 @@ impl Hold {
         state: &Arc<State>,
         local: SocketAddr,
         only_v6: bool,
-        socket: Option<OwnedFd>,
+        fresh: bool,
     ) -> io::Result<Option<Hold>> {
         if !state.is_kernels(local) {
             return Ok(None);
         }
-        state.leave_existing(local.port());
-        let steered = state.add(Steered::new(TCP, local, only_v6))?;
-        // And those that have come between the two.
-        state.leave_existing(local.port());
-        let port = Some(Port { _socket: socket, local, any: false, steered });
-        Ok(Some(Hold { port, gone: AtomicBool::new(false), state: state.clone() }))
+        if !fresh {
+            state.leave_existing(local.port());
+        }
+        let steered = Some(state.add(Steered::new(TCP, local, only_v6))?);
+        if !fresh {
+            // And those that have come between the two.
+            state.leave_existing(local.port());
+        }
+        let port = Port { _socket: None, local, any: false, only_v6, steered };
+        Ok(Some(Hold::of(port, state)))
+    }
+
+    /// Of a kernel socket that others have bound, to connect from there; `None` if it is no address of the kernel's.
+    pub(super) fn to_connect(
+        state: &Arc<State>,
+        local: SocketAddr,
+        only_v6: bool,
+        socket: OwnedFd,
+    ) -> Option<Hold> {
+        let port = Port { _socket: Some(socket), local, any: false, only_v6, steered: None };
+        state.is_kernels(local).then(|| Hold::of(port, state))
+    }
+
+    /// What a connection to `remote` is to hold: the same, where all of the port is steered.
+    ///
+    /// # Errors
+    /// EADDRNOTAVAIL if the kernel has that connection; a full steering map.
+    pub(crate) fn connected(self: &Arc<Hold>, remote: SocketAddr) -> io::Result<Arc<Hold>> {
+        let Some(Port { local, only_v6, steered: None, .. }) = self.port else {
+            return Ok(self.clone());
+        };
+        if self.state.has_connection(local, remote) {
+            return Err(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL));
+        }
+        let steered = Some(self.state.add(Steered::from(local, only_v6, vec![remote]))?);
+        let port = Port { _socket: None, local, any: false, only_v6, steered };
+        let (state, _of) = (self.state.clone(), Some(self.clone()));
+        Ok(Arc::new(Hold { port: Some(port), gone: AtomicBool::new(false), state, _of }))
+    }
+
+    /// Nobody listens here any more, and there are connections to `remotes` yet: only they are steered, if the kernel's
+    /// socket is not ours to keep.
+    pub(crate) fn narrow(&self, remotes: Vec<SocketAddr>) {
+        if let Some(Port { _socket: None, steered: Some(steered), .. }) = self.port {
+            // If the map is full, the port stays ours as long as they do.
+            let _ = self.state.narrow(steered, remotes);
+        }
     }
 
     /// Holds any port of the wildcard address of the family of `like`, for a connection.
@@ -170,8 +229,7 @@ impl Hold {
             let mut resting = lock(resting);
             if resting.len() > least { resting.pop_front() } else { None }
         };
-        let again =
-            |port| Hold { port: Some(port), gone: AtomicBool::new(false), state: state.clone() };
+        let again = |port| Hold::of(port, state);
         if let Some(port) = rested(state.held.enough) {
             return Ok(again(port));
         }
@@ -212,7 +270,7 @@ impl Drop for Hold {
         if !port.any && named.get(&port.local).is_some_and(|hold| hold.strong_count() == 0) {
             named.remove(&port.local);
         }
-        self.state.remove(port.steered);
+        port.steered.into_iter().for_each(|steered| self.state.remove(steered));
         drop(port);
     }
 }

@@ -5,9 +5,9 @@
 
 use super::{
     beside::BesideEndpoint,
-    existing,
+    existing::Existing,
     groups::LOOK,
-    hold::{Held, Hold, HoldOptions},
+    hold::{Held, Hold, HoldOptions, TCP},
     sockets::{IcmpSockets, bind, disconnect, receive, set_option, tell_destination},
 };
 use crate::{
@@ -64,6 +64,8 @@ pub(super) struct State {
     pub(super) beside: Mutex<HashMap<u64, Arc<dyn BesideEndpoint>>>,
     /// TCP's ports that are steered.
     ports: Mutex<HashMap<u64, Steered>>,
+    /// To ask the kernel about its connections.
+    existing: Mutex<Existing>,
     pub(super) held: Held,
     /// How many connections were left to the kernel one by one.
     left: AtomicU32,
@@ -87,6 +89,8 @@ pub(super) struct Steered {
     only_v6: bool,
     port: u16,
     local: IpAddr,
+    /// Only TCP's connections from these come to our queues; `None`: all that comes to the port does.
+    from: Option<Vec<SocketAddr>>,
     /// Groups whose packets come to our queues, too.
     pub(super) groups: Vec<(usize, IpAddr)>,
     /// The addresses that are steered now, by interface.
@@ -96,7 +100,14 @@ pub(super) struct Steered {
 impl Steered {
     pub(super) fn new(protocol: u8, local: SocketAddr, only_v6: bool) -> Steered {
         let (port, local) = (local.port(), local.ip().to_canonical());
-        Steered { protocol, only_v6, port, local, groups: Vec::new(), at: Vec::new() }
+        Steered { protocol, only_v6, port, local, from: None, groups: Vec::new(), at: Vec::new() }
+    }
+
+    /// Of TCP's connections from `remotes`.
+    pub(super) fn from(local: SocketAddr, only_v6: bool, remotes: Vec<SocketAddr>) -> Steered {
+        let remotes = remotes.into_iter().map(|it| (it.ip().to_canonical(), it.port()).into());
+        let from = Some(remotes.collect());
+        Steered { from, ..Steered::new(TCP, local, only_v6) }
     }
 
     /// Whether what comes for `address` is for it.
@@ -159,7 +170,7 @@ impl Service {
         }
         let (shadows, beside) = (Mutex::default(), Mutex::default());
         let next = AtomicU64::new(FIRST_SHADOW);
-        let (ports, held) = Default::default();
+        let (ports, existing, held) = Default::default();
         let state = Arc::new(State {
             inet,
             shared,
@@ -173,6 +184,7 @@ impl Service {
             shadows,
             beside,
             ports,
+            existing,
             held,
             next,
         });
@@ -256,6 +268,15 @@ impl Service {
     /// A connection of ours is the kernel's from now on.
     pub(crate) fn leave(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
         self.state.leave(local, remote)
+    }
+
+    pub(super) fn has_address(&self, address: IpAddr) -> bool {
+        self.state.addresses().any(|(_, ip)| ip == address)
+    }
+
+    /// Lets go of the ports that rest; false: there are none.
+    pub(super) fn give_ports_back(&self) -> bool {
+        self.state.held.forget_resting(&self.state)
     }
 
     /// The kernel's hold on any TCP port, for a connection, see [`Hold::any`].
@@ -374,34 +395,58 @@ impl State {
             .collect();
         for &(at, ip) in &wanted {
             if !port.at.contains(&(at, ip)) {
-                if let Some(steering) = &self.shared[at].steering {
-                    steering.add(port.protocol, (ip, port.port).into())?;
-                }
+                self.steer_at(port, (at, ip))?;
                 port.at.push((at, ip));
             }
         }
-        port.at.retain(|(at, ip)| {
-            let stays = wanted.contains(&(*at, *ip));
-            if let (false, Some(steering)) = (stays, &self.shared[*at].steering) {
-                steering.remove(port.protocol, (*ip, port.port).into());
+        let mut at = std::mem::take(&mut port.at);
+        at.retain(|place| {
+            let stays = wanted.contains(place);
+            if !stays {
+                self.unsteer_at(port, *place);
             }
             stays
         });
+        port.at = at;
         Ok(())
     }
 
-    fn unsteer(&self, port: Steered) {
-        for (at, ip) in port.at {
-            if let Some(steering) = &self.shared[at].steering {
-                steering.remove(port.protocol, (ip, port.port).into());
+    /// All or nothing.
+    fn steer_at(&self, port: &Steered, (at, ip): (usize, IpAddr)) -> io::Result<()> {
+        let Some(steering) = &self.shared[at].steering else { return Ok(()) };
+        let local = SocketAddr::new(ip, port.port);
+        let Some(from) = &port.from else { return steering.add(port.protocol, local) };
+        let of_family = || from.iter().filter(|remote| remote.is_ipv4() == ip.is_ipv4());
+        for (done, remote) in of_family().enumerate() {
+            if let Err(error) = steering.add_connection(local, *remote) {
+                of_family().take(done).for_each(|it| steering.remove_connection(local, *it));
+                return Err(error);
             }
         }
+        Ok(())
+    }
+
+    fn unsteer_at(&self, port: &Steered, (at, ip): (usize, IpAddr)) {
+        let Some(steering) = &self.shared[at].steering else { return };
+        let local = SocketAddr::new(ip, port.port);
+        match &port.from {
+            None => steering.remove(port.protocol, local),
+            Some(from) => from
+                .iter()
+                .filter(|remote| remote.is_ipv4() == ip.is_ipv4())
+                .for_each(|remote| steering.remove_connection(local, *remote)),
+        }
+    }
+
+    fn unsteer(&self, port: Steered) {
+        port.at.iter().for_each(|place| self.unsteer_at(&port, *place));
     }
 
     /// Leaves the connections there are at a port with the kernel, which has made them.
     pub(super) fn leave_existing(&self, port: u16) {
         // Without the answer they would be reset, which is no reason not to go on.
-        for (local, remote) in existing::connections(port).unwrap_or_default() {
+        let found = lock(&self.existing).connections(port);
+        for (local, remote) in found.unwrap_or_default() {
             self.steering_of(local.ip()).for_each(|steering| {
                 let _ = steering.leave(local, remote);
             });
@@ -411,11 +456,11 @@ impl State {
     /// Leaves one connection with the kernel. Those that have ended since are forgotten now and then.
     fn leave(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
         if self.left.fetch_add(1, Ordering::Relaxed) % FORGETS == FORGETS - 1
-            && let Ok(live) = existing::connections(local.port())
+            && let Ok(live) = lock(&self.existing).connections(local.port())
         {
             self.steering_of(local.ip()).for_each(|steering| steering.forget_left(local, &live));
         }
-        self.steering_of(local.ip()).try_for_each(|steering| steering.leave(local, remote))
+        self.steering_of(local.ip()).try_for_each(|steering| steering.hand_over(local, remote))
     }
 
     /// The steering of the interfaces that have this address.
@@ -437,6 +482,32 @@ impl State {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         ports.insert(id, port);
         Ok(id)
+    }
+
+    /// Of a port that is steered, only the connections from `remotes` are from now on. If that fails, all is as it was.
+    pub(super) fn narrow(&self, id: u64, remotes: Vec<SocketAddr>) -> io::Result<()> {
+        let mut ports = lock(&self.ports);
+        let Some(port) = ports.get_mut(&id) else { return Ok(()) };
+        let local = SocketAddr::new(port.local, port.port);
+        let mut some = Steered::from(local, port.only_v6, remotes);
+        // First these, so that no packet of theirs comes to the kernel.
+        if let Err(error) = self.steer(&mut some) {
+            self.unsteer(some);
+            return Err(error);
+        }
+        self.unsteer(std::mem::replace(port, some));
+        Ok(())
+    }
+
+    /// Whether the kernel has a connection between an address that `local` stands for and `remote`; one in TIME_WAIT is
+    /// over.
+    pub(super) fn has_connection(&self, local: SocketAddr, remote: SocketAddr) -> bool {
+        let near = Steered::new(TCP, local, false);
+        let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
+        let mut existing = lock(&self.existing);
+        let ours = self.addresses().map(|(_, ip)| ip);
+        ours.filter(|ip| ip.is_ipv4() == remote.is_ipv4() && near.hears(*ip))
+            .any(|ip| existing.has((ip, local.port()).into(), remote))
     }
 
     pub(super) fn remove(&self, id: u64) {

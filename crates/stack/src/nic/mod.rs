@@ -168,16 +168,27 @@ pub trait Steering: Send + Sync {
     ///
     /// # Errors
     /// The map is full.
-    fn leave(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
-        let _ = (local, remote);
-        Ok(())
-    }
+    fn leave(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()>;
+
+    /// The same of a connection that is steered: it is the kernel's from now on.
+    ///
+    /// # Errors
+    /// The map is full.
+    fn hand_over(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()>;
 
     /// Those that were [left](Steering::leave) of `local`, and are not among `live`, are over.
-    fn forget_left(&self, local: SocketAddr, live: &[(SocketAddr, SocketAddr)]) {
-        let _ = (local, live);
-    }
+    fn forget_left(&self, local: SocketAddr, live: &[(SocketAddr, SocketAddr)]);
 
     /// Takes one [`add`](Steering::add) back.
     fn remove(&self, protocol: u8, local: SocketAddr);
+
+    /// From now on packets of the TCP connection from `remote` to `local` come to the queues, whether or not the rest
+    /// of the port does, and though the connection was [left](Steering::leave) to the kernel. Counted.
+    ///
+    /// # Errors
+    /// The map is full.
+    fn add_connection(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()>;
+
+    /// Takes one [`add_connection`](Steering::add_connection) back.
+    fn remove_connection(&self, local: SocketAddr, remote: SocketAddr);
 }

@@ -3,6 +3,8 @@
 use super::{
     ConnectOptions, Flow, Hold, ListenOptions, Listening, TcpEndpoint,
     claims::{Claim, Kind},
+    connect::From,
+    listener::Before,
 };
 use crate::{inet::Inet, napi::Pass, sync::lock};
 use std::{fmt, io, net::SocketAddr, sync::Arc};
@@ -11,6 +13,8 @@ use std::{fmt, io, net::SocketAddr, sync::Arc};
 /// what listens or is connected by then has them for itself.
 pub struct TcpBound {
     claim: Claim,
+    /// The kernel, which shares the interface, has given it the port.
+    agreed: bool,
     inet: Arc<Inet>,
 }
 
@@ -30,9 +34,27 @@ impl Inet {
         local: SocketAddr,
         options: &ListenOptions,
     ) -> io::Result<TcpBound> {
-        self.tcp_can_bind(local.ip().to_canonical())?;
-        let claim = self.tcp_claim(&mut lock(&self.tcp.claims), named(local, options), None)?;
-        Ok(TcpBound { claim, inet: self.clone() })
+        self.tcp_bind_to(named(local, options), false)
+    }
+
+    /// As [`tcp_bind`](Inet::tcp_bind), to a port that the kernel, which shares the interface, has given us: connections
+    /// that a listener has left behind are in nobody's way.
+    ///
+    /// # Errors
+    /// EADDRINUSE if somebody listens there; EADDRNOTAVAIL.
+    pub(crate) fn tcp_bind_agreed(
+        self: &Arc<Inet>,
+        local: SocketAddr,
+        options: &ListenOptions,
+    ) -> io::Result<TcpBound> {
+        self.tcp_bind_to(named(local, options), true)
+    }
+
+    fn tcp_bind_to(self: &Arc<Inet>, claim: Claim, agreed: bool) -> io::Result<TcpBound> {
+        self.tcp_can_bind(claim.address)?;
+        let own = if agreed { Before::Agreed } else { Before::Nothing };
+        let claim = self.tcp_claim(&mut lock(&self.tcp.claims), claim, own)?;
+        Ok(TcpBound { claim, agreed, inet: self.clone() })
     }
 
     /// Whether [`tcp_bind`](Inet::tcp_bind) would find the port in use.
@@ -64,7 +86,11 @@ impl TcpBound {
         hold: Option<Hold>,
         endpoint: Arc<dyn TcpEndpoint>,
     ) -> io::Result<Listening> {
-        self.inet.tcp_listen_at(self.local(), Some(&self.claim), options, hold, endpoint)
+        let own = match self.agreed {
+            true => Before::BoundAgreed(&self.claim),
+            false => Before::Bound(&self.claim),
+        };
+        self.inet.tcp_listen_at(self.local(), own, options, hold, endpoint)
     }
 
     /// As [`Inet::tcp_connect`], from where it is bound.
@@ -79,7 +105,7 @@ impl TcpBound {
         endpoint: Arc<dyn TcpEndpoint>,
         pass: &mut Pass<'_>,
     ) -> io::Result<Flow> {
-        let from = (self.local(), Some(&self.claim));
+        let from = (self.local(), From::Bound);
         self.inet.tcp_connect_from(from, remote, options, hold, endpoint, pass)
     }
 }

@@ -4,7 +4,7 @@
 use super::tuple::Tuple;
 use std::{
     collections::{BTreeMap, btree_map::Entry},
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     ops::RangeInclusive,
 };
 
@@ -71,6 +71,12 @@ impl Share {
 }
 
 impl Claim {
+    /// Whether packets for `local` are what it claims.
+    pub(super) fn is_at(&self, local: SocketAddr) -> bool {
+        let at = Claim { address: local.ip(), port: local.port(), only_v6: true, ..*self };
+        self.port == at.port && self.meets(&at)
+    }
+
     /// Whether two claims are about the same packets (`inet_rcv_saddr_equal`).
     fn meets(&self, other: &Claim) -> bool {
         let covers = |wide: IpAddr, only_v6: bool, other: IpAddr| match wide {
@@ -103,6 +109,13 @@ impl Claims {
     /// Whether `claim`, by a `bind` or `listen`, is in conflict with those there are.
     pub(super) fn conflict(&self, claim: &Claim) -> bool {
         self.on(claim.port).any(|other| claim.meets(other) && !claim.kind.goes_with(other.kind))
+    }
+
+    /// Whether somebody listens where `claim`, to which the kernel has agreed, would be. What else is there is of
+    /// connections that a listener has left behind.
+    pub(super) fn is_listened_at(&self, claim: &Claim) -> bool {
+        let mut others = self.on(claim.port).filter(|other| other.kind.0 & Kind::LISTENS != 0);
+        others.any(|other| claim.meets(other) && !claim.kind.goes_with(other.kind))
     }
 
     /// Whether `port` may be chosen for a connection: nobody has named it (`__inet_hash_connect`).
@@ -190,6 +203,17 @@ mod tests {
             let got = claims.conflict(&claim("0.0.0.0", new));
             assert_eq!(got, conflict, "{there:?} then {new:?}");
         }
+    }
+
+    #[test]
+    fn what_a_listener_has_left_is_in_nobodys_way_to_whom_the_kernel_has_agreed() {
+        let mut claims = Claims::default();
+        claims.add(&claim("10.0.0.1", PLAIN));
+        let new = claim("0.0.0.0", PLAIN.listening());
+        assert!(claims.conflict(&new) && !claims.is_listened_at(&new));
+        claims.add(&claim("10.0.0.1", GROUP.listening()));
+        assert!(claims.is_listened_at(&new));
+        assert!(!claims.is_listened_at(&claim("0.0.0.0", GROUP.listening())));
     }
 
     #[test]

@@ -2,9 +2,10 @@
 
 use super::{
     Flow, Hold, TcpEndpoint, TcpOptions,
-    claims::{Claim, Kind, Share, candidates},
+    claims::{Kind, Share, candidates},
     connection::{Connection, Start},
     flow::{Core, Parts, mss},
+    listener::Before,
     seq::Seq,
     table::Entry,
     tuple::Tuple,
@@ -36,6 +37,15 @@ pub struct ConnectOptions {
     pub tcp: TcpOptions,
 }
 
+/// What a socket that connects has of its local port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum From {
+    Nothing,
+    Bound,
+    /// The kernel has chosen it for this connection.
+    Given,
+}
+
 /// A place in the table for a connection to be made.
 struct Chosen {
     tuple: Tuple,
@@ -62,13 +72,29 @@ impl Inet {
         endpoint: Arc<dyn TcpEndpoint>,
         pass: &mut Pass<'_>,
     ) -> io::Result<Flow> {
-        self.tcp_connect_from((local, None), remote, options, hold, endpoint, pass)
+        self.tcp_connect_from((local, From::Nothing), remote, options, hold, endpoint, pass)
     }
 
-    /// The claim beside `local` is that of the socket that is about to connect.
+    /// As [`tcp_connect`](Inet::tcp_connect), from a port that the kernel, which shares the interface, has chosen for
+    /// this connection: connections that a listener has left behind at the port are not in the way.
+    ///
+    /// # Errors
+    /// As [`tcp_connect`](Inet::tcp_connect); EADDRNOTAVAIL if there is such a connection with `remote`.
+    pub(crate) fn tcp_connect_given(
+        self: &Arc<Inet>,
+        local: SocketAddr,
+        remote: SocketAddr,
+        options: &ConnectOptions,
+        hold: Option<Hold>,
+        endpoint: Arc<dyn TcpEndpoint>,
+        pass: &mut Pass<'_>,
+    ) -> io::Result<Flow> {
+        self.tcp_connect_from((local, From::Given), remote, options, hold, endpoint, pass)
+    }
+
     pub(super) fn tcp_connect_from(
         self: &Arc<Inet>,
-        (local, own): (SocketAddr, Option<&Claim>),
+        (local, how): (SocketAddr, From),
         remote: SocketAddr,
         options: &ConnectOptions,
         hold: Option<Hold>,
@@ -95,7 +121,7 @@ impl Inet {
         };
         // Both ends are known in full now, but perhaps for our port.
         let (from, to) = (path.local(), path.remote());
-        let Chosen { tuple, share, after } = self.tcp_choose((from, own), to, options, pass.now)?;
+        let Chosen { tuple, share, after } = self.tcp_choose((from, how), to, options, pass.now)?;
         let start = Start {
             iss: after.unwrap_or_else(|| self.tcp.secrets.isn(&tuple, pass.now)),
             ts_offset: self.tcp.secrets.timestamp_offset(&tuple),
@@ -120,7 +146,7 @@ impl Inet {
     /// A 4-tuple that is free, and a claim on its port.
     fn tcp_choose(
         &self,
-        (from, own): (SocketAddr, Option<&Claim>),
+        (from, how): (SocketAddr, From),
         to: SocketAddr,
         options: &ConnectOptions,
         now: Instant,
@@ -128,8 +154,18 @@ impl Inet {
         let kind = Kind::new(options.reuse_address, options.reuse_port);
         if from.port() != 0 {
             let (tuple, share) = (Tuple::new(from, to), Share { kind, chosen: false });
-            let claim = self.tcp_claim(&mut lock(&self.tcp.claims), share.of(&tuple), own)?;
-            return match self.tcp_is_free(&tuple, true, now) {
+            let mut claims = lock(&self.tcp.claims);
+            let claim = match how {
+                From::Nothing => self.tcp_claim(&mut claims, share.of(&tuple), Before::Nothing)?,
+                // Whether it can be had was for bind(2) to say (`__inet_hash_connect`).
+                From::Bound | From::Given => {
+                    let claim = share.of(&tuple);
+                    claims.add(&claim);
+                    claim
+                }
+            };
+            drop(claims);
+            return match self.tcp_is_free(&tuple, how != From::Given, now) {
                 Some(after) => Ok(Chosen { tuple, share, after }),
                 None => {
                     self.tcp_release(&claim);

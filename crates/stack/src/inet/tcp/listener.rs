@@ -203,6 +203,18 @@ impl fmt::Debug for Listening {
     }
 }
 
+/// What a socket has of the port that it claims.
+#[derive(Clone, Copy)]
+pub(super) enum Before<'a> {
+    Nothing,
+    /// The kernel, which shares the interface, has given it the port.
+    Agreed,
+    /// This claim by bind(2), which is no hindrance.
+    Bound(&'a Claim),
+    /// Both.
+    BoundAgreed(&'a Claim),
+}
+
 impl Inet {
     /// Listens at `local`; port 0 takes a free one. `endpoint` is told of each connection that waits to be
     /// accepted; `hold` lives as long as the listener or any connection made through it.
@@ -216,14 +228,14 @@ impl Inet {
         hold: Option<Hold>,
         endpoint: Arc<dyn TcpEndpoint>,
     ) -> io::Result<Listening> {
-        self.tcp_listen_at(local, None, options, hold, endpoint)
+        self.tcp_listen_at(local, Before::Nothing, options, hold, endpoint)
     }
 
-    /// `own`: the claim of the socket that is about to listen.
+    /// `own`: what the socket has that is about to listen.
     pub(super) fn tcp_listen_at(
         self: &Arc<Inet>,
         local: SocketAddr,
-        own: Option<&Claim>,
+        own: Before<'_>,
         options: ListenOptions,
         hold: Option<Hold>,
         endpoint: Arc<dyn TcpEndpoint>,
@@ -257,18 +269,25 @@ impl Inet {
         Ok(Listening { listener, inet: self.clone() })
     }
 
-    /// Enters a claim that is to have its port for itself, of those to choose from if it names none. `own`, the
-    /// claim the same socket has already, is no hindrance.
+    /// Enters a claim that is to have its port for itself, of those to choose from if it names none.
     pub(super) fn tcp_claim(
         &self,
         claims: &mut Claims,
         claim: Claim,
-        own: Option<&Claim>,
+        own: Before<'_>,
     ) -> io::Result<Claim> {
+        let (own, agreed) = match own {
+            Before::Nothing => (None, false),
+            Before::Agreed => (None, true),
+            Before::Bound(own) => (Some(own), false),
+            Before::BoundAgreed(own) => (Some(own), true),
+        };
         own.into_iter().for_each(|own| claims.remove(own));
         let fits = |claims: &Claims, port| {
             let claim = Claim { port, ..claim };
-            (!claims.conflict(&claim)).then_some(claim)
+            let conflict =
+                if agreed { claims.is_listened_at(&claim) } else { claims.conflict(&claim) };
+            (!conflict).then_some(claim)
         };
         let found = match claim.port {
             0 => {
@@ -332,14 +351,19 @@ impl Listening {
     }
 }
 
-impl Drop for Listening {
-    fn drop(&mut self) {
+impl Listening {
+    /// What dropping it does, but for what can be asked of it.
+    pub fn close(&self) {
+        let mut state = lock(&self.listener.state);
+        if std::mem::replace(&mut state.closed, true) {
+            return;
+        }
+        drop(state);
         let mut claims = lock(&self.inet.tcp.claims);
         self.inet.tcp.table.unlisten(&self.listener);
         claims.remove(&self.listener.claim);
         drop(claims);
         let mut state = lock(&self.listener.state);
-        state.closed = true;
         state.place = None;
         let (queue, hold) = (std::mem::take(&mut state.queue), state.hold.take());
         drop(state);
@@ -347,5 +371,16 @@ impl Drop for Listening {
             core.drop_later(Dropped::Abort, &self.inet);
         }
         drop(hold);
+    }
+
+    /// The peers of all connections at its address.
+    pub fn peers(&self) -> Vec<SocketAddr> {
+        self.inet.tcp.table.peers(|local| self.listener.claim.is_at(local))
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.close();
     }
 }

@@ -8,7 +8,7 @@ use crate::inet::{
     random::Keyed,
 };
 use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
 };
 
@@ -96,6 +96,17 @@ impl Table {
         let mut all = Vec::with_capacity(self.len());
         self.entries.read().each(|tuple, entry| all.push((*tuple, entry.clone())));
         all
+    }
+
+    /// The peers of connections, beyond their handshake, at those local ends that are wanted.
+    pub(super) fn peers(&self, wanted: impl Fn(SocketAddr) -> bool) -> Vec<SocketAddr> {
+        let mut peers = Vec::new();
+        self.entries.read().each(|tuple, entry| {
+            if !matches!(entry, Entry::Pending(_)) && wanted(tuple.local()) {
+                peers.push(tuple.remote());
+            }
+        });
+        peers
     }
 
     /// The listener a new connection at `tuple.local` goes to: those at the address itself before those at any,

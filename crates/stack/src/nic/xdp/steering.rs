@@ -4,7 +4,7 @@
 use super::{
     Shared,
     bpf::{
-        program::{Key, OURS, SOME_LEFT},
+        program::{BY_CONNECTION, Key, OURS},
         sys,
     },
 };
@@ -17,110 +17,222 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// The most entries of the map: local (protocol, address, port) triples, some 100 bytes of the kernel's each.
+/// The most entries of the map: local (protocol, address, port) triples and connections, some 100 bytes of the kernel's each.
 pub(super) const CAPACITY: u32 = 1 << 16;
 
 /// The map and its users.
 pub(super) struct PortMap {
     map: OwnedFd,
-    users: Mutex<HashMap<Key, Users>>,
+    users: Mutex<Users>,
     _shared: Arc<Shared>,
 }
 
-/// What there is to an entry.
 #[derive(Default)]
 struct Users {
-    /// How many have it steered.
-    count: u32,
+    ports: HashMap<Key, Port>,
+    connections: HashMap<Key, Connection>,
+}
+
+/// What there is to a port's entry.
+#[derive(Default)]
+struct Port {
+    /// How many have all of it steered.
+    all: u32,
+    /// How many have one connection of it steered.
+    some: u32,
     /// Entries of connections that are left to the kernel.
     left: Vec<Key>,
 }
 
-impl Users {
-    fn value(&self) -> u8 {
-        if self.left.is_empty() { OURS } else { OURS | SOME_LEFT }
+/// Who has named a connection. A steered one is ours, whoever has left it to the kernel before.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Connection {
+    steered: u32,
+    left: u32,
+    /// It is the kernel's all the same.
+    handed_over: bool,
+}
+
+impl Port {
+    /// What stands in the map; `None`: nothing.
+    fn value(&self) -> Option<u8> {
+        match (self.all, self.some) {
+            (0, 0) => None,
+            (0, _) => Some(BY_CONNECTION),
+            _ if self.left.is_empty() => Some(OURS),
+            _ => Some(OURS | BY_CONNECTION),
+        }
+    }
+}
+
+impl Connection {
+    fn value(self) -> Option<u8> {
+        match (self.steered, self.left) {
+            (0, 0) => None,
+            (0, _) => Some(0),
+            _ if self.handed_over => Some(0),
+            _ => Some(OURS),
+        }
+    }
+
+    fn forget(&mut self) {
+        self.left = self.left.saturating_sub(1);
+        self.handed_over = false;
     }
 }
 
 impl PortMap {
     pub(super) fn new(map: OwnedFd, shared: Arc<Shared>) -> PortMap {
-        PortMap { map, users: Mutex::new(HashMap::new()), _shared: shared }
+        PortMap { map, users: Mutex::default(), _shared: shared }
     }
 
-    /// Nobody has the port steered: what was left of it needs no saying.
-    fn forget(&self, users: &mut HashMap<Key, Users>, port: &Key) {
-        for left in users.remove(port).into_iter().flat_map(|users| users.left) {
-            let _ = sys::delete(&self.map, &left);
+    fn users(&self) -> MutexGuard<'_, Users> {
+        self.users.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the map say `new` of `key`, where it says `old`. To take something out does not fail: if it were not there,
+    /// the packets would go to the kernel, as they shall.
+    fn write(&self, key: &Key, old: Option<u8>, new: Option<u8>) -> io::Result<()> {
+        match new {
+            _ if new == old => Ok(()),
+            Some(value) => sys::update(&self.map, key, &value),
+            None => {
+                let _ = sys::delete(&self.map, key);
+                Ok(())
+            }
         }
     }
 
-    fn users(&self) -> MutexGuard<'_, HashMap<Key, Users>> {
-        self.users.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Changes a port's entry, and with it the map, or neither.
+    fn change_port(
+        &self,
+        users: &mut Users,
+        key: Key,
+        change: impl FnOnce(&mut Port),
+    ) -> io::Result<()> {
+        let port = users.ports.entry(key).or_default();
+        let (old, before) = (port.value(), (port.all, port.some));
+        change(port);
+        let written = self.write(&key, old, port.value());
+        if written.is_err() {
+            (port.all, port.some) = before;
+        }
+        if (port.all, port.some) == (0, 0) {
+            // Nobody has it steered: what was left of it needs no saying.
+            for left in users.ports.remove(&key).into_iter().flat_map(|port| port.left) {
+                let _ = self.change_connection(users, left, Connection::forget);
+            }
+        }
+        written
     }
+
+    /// As [`change_port`](PortMap::change_port), of a connection.
+    fn change_connection(
+        &self,
+        users: &mut Users,
+        key: Key,
+        change: impl FnOnce(&mut Connection),
+    ) -> io::Result<()> {
+        let old = users.connections.get(&key).copied().unwrap_or_default();
+        let mut new = old;
+        change(&mut new);
+        self.write(&key, old.value(), new.value())?;
+        match new == Connection::default() {
+            true => users.connections.remove(&key),
+            false => users.connections.insert(key, new),
+        };
+        Ok(())
+    }
+}
+
+/// What went wrong, for who had something steered.
+fn explain(local: SocketAddr, error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::E2BIG) => io::Error::new(
+            io::ErrorKind::StorageFull,
+            format!(
+                "cannot steer packets for {local}: all {CAPACITY} entries are taken; close a socket"
+            ),
+        ),
+        _ => error,
+    }
+}
+
+fn port(local: SocketAddr) -> Key {
+    Key::new(libc::IPPROTO_TCP as u8, local)
 }
 
 impl Steering for PortMap {
     fn add(&self, protocol: u8, local: SocketAddr) -> io::Result<()> {
         let key = Key::new(protocol, local);
-        let mut users = self.users();
-        let entry = users.entry(key).or_default();
-        if entry.count == 0
-            && let Err(error) = sys::update(&self.map, &key, &entry.value())
-        {
-            self.forget(&mut users, &key);
-            return Err(match error.raw_os_error() {
-                Some(libc::E2BIG) => io::Error::new(
-                    io::ErrorKind::StorageFull,
-                    format!(
-                        "cannot steer packets for {local}: all {CAPACITY} entries are taken; close a socket"
-                    ),
-                ),
-                _ => error,
-            });
-        }
-        entry.count += 1;
-        Ok(())
+        let added = self.change_port(&mut self.users(), key, |port| port.all += 1);
+        added.map_err(|error| explain(local, error))
     }
 
-    fn leave(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
-        let (port, key) = (Key::new(libc::IPPROTO_TCP as u8, local), Key::left(local, remote));
-        let mut users = self.users();
-        let entry = users.entry(port).or_default();
-        if !entry.left.contains(&key) {
-            sys::update(&self.map, &key, &OURS)?;
-            entry.left.push(key);
-            if entry.count > 0 {
-                sys::update(&self.map, &port, &entry.value())?;
-            }
-        }
-        Ok(())
+    fn hand_over(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
+        self.leave(local, remote)?;
+        let connection = Key::connection(local.port(), remote);
+        self.change_connection(&mut self.users(), connection, |it| it.handed_over = true)
     }
 
     fn forget_left(&self, local: SocketAddr, live: &[(SocketAddr, SocketAddr)]) {
-        let port = Key::new(libc::IPPROTO_TCP as u8, local);
         let live: HashSet<Key> =
-            live.iter().map(|(local, remote)| Key::left(*local, *remote)).collect();
+            live.iter().map(|(local, remote)| Key::connection(local.port(), *remote)).collect();
         let mut users = self.users();
-        let Some(entry) = users.get_mut(&port) else { return };
-        entry.left.retain(|key| {
-            let stays = live.contains(key);
-            if !stays {
-                // It is there, or need not be.
-                let _ = sys::delete(&self.map, key);
-            }
-            stays
-        });
+        let Some(port) = users.ports.get_mut(&port(local)) else { return };
+        let over: Vec<Key> = port.left.extract_if(.., |key| !live.contains(key)).collect();
+        for key in over {
+            let _ = self.change_connection(&mut users, key, Connection::forget);
+        }
     }
 
     fn remove(&self, protocol: u8, local: SocketAddr) {
         let key = Key::new(protocol, local);
+        let _ =
+            self.change_port(&mut self.users(), key, |port| port.all = port.all.saturating_sub(1));
+    }
+
+    fn add_connection(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
         let mut users = self.users();
-        let Some(entry) = users.get_mut(&key) else { return };
-        entry.count = entry.count.saturating_sub(1);
-        if entry.count == 0 {
-            // The entry is there; and if it were not, the packets would go to the kernel, as they shall.
-            let _ = sys::delete(&self.map, &key);
-            self.forget(&mut users, &key);
+        let connection = Key::connection(local.port(), remote);
+        self.change_connection(&mut users, connection, |it| {
+            it.steered += 1;
+            it.handed_over = false;
+        })
+        .and_then(|()| {
+            let added = self.change_port(&mut users, port(local), |port| port.some += 1);
+            if added.is_err() {
+                let _ = self.change_connection(&mut users, connection, |it| {
+                    it.steered = it.steered.saturating_sub(1)
+                });
+            }
+            added
+        })
+        .map_err(|error| explain(local, error))
+    }
+
+    fn remove_connection(&self, local: SocketAddr, remote: SocketAddr) {
+        let mut users = self.users();
+        let connection = Key::connection(local.port(), remote);
+        let _ = self
+            .change_port(&mut users, port(local), |port| port.some = port.some.saturating_sub(1));
+        let _ = self.change_connection(&mut users, connection, |it| {
+            it.steered = it.steered.saturating_sub(1)
+        });
+    }
+
+    fn leave(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
+        let mut users = self.users();
+        let (at, connection) = (port(local), Key::connection(local.port(), remote));
+        if users.ports.get(&at).is_some_and(|port| port.left.contains(&connection)) {
+            return Ok(());
         }
+        self.change_connection(&mut users, connection, |it| it.left += 1)?;
+        // Before the port is steered, nothing of it stands in the map.
+        let port = users.ports.entry(at).or_default();
+        let old = port.value();
+        port.left.push(connection);
+        let new = port.value();
+        self.write(&at, old, new)
     }
 }

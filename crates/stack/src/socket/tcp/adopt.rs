@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     Host,
-    host::{Beside, BesideEndpoint, get_option},
+    host::{Beside, BesideEndpoint, Hold, Service, get_option},
     inet::tcp::{Ready, TcpEndpoint},
     napi::Pass,
     socket::options::{IPPROTO_IPV6, IPV6_V6ONLY, SO_REUSEADDR, SO_REUSEPORT, SOL_SOCKET, errno},
@@ -18,7 +18,7 @@ use crate::{
 use std::{
     io,
     net::{SocketAddr, TcpListener as KernelListener, TcpStream as KernelStream},
-    os::fd::{AsFd, AsRawFd, OwnedFd, RawFd},
+    os::fd::{AsFd, AsRawFd, RawFd},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -111,7 +111,10 @@ impl TcpStream {
     /// with; no descriptor left.
     pub fn adopt(host: &Host, kernel: &KernelStream) -> io::Result<TcpStream> {
         let own = kernel.as_fd().try_clone_to_owned()?;
-        adopted(host, kernel.local_addr()?, kernel, Some(own))
+        let local = kernel.local_addr()?;
+        adopted(host, local, kernel, |service, only_v6| {
+            Ok(service.hold_to_connect(local, only_v6, own))
+        })
     }
 }
 
@@ -127,11 +130,29 @@ impl TcpListener {
     /// EADDRNOTAVAIL if it is bound to no address of an interface that `host` shares, and what listening can fail
     /// with; no descriptor left.
     pub fn beside(host: &Host, kernel: &KernelListener, backlog: u32) -> io::Result<TcpListener> {
+        TcpListener::beside_taken(host, kernel, backlog, None)
+    }
+
+    /// As [`beside`](TcpListener::beside), of a `kernel` whose port was [taken](PortTaken::before_listen) before it
+    /// listened.
+    ///
+    /// # Errors
+    /// As [`beside`](TcpListener::beside).
+    pub fn beside_taken(
+        host: &Host,
+        kernel: &KernelListener,
+        backlog: u32,
+        taken: Option<PortTaken>,
+    ) -> io::Result<TcpListener> {
         let own = KernelListener::from(kernel.as_fd().try_clone_to_owned()?);
         // What comes before we listen, or know which connections the kernel has, is not to be refused.
         let taking_over = || host.inet().tcp_take_over_until(time::now() + TAKE_OVER);
         taking_over();
-        let stream = adopted(host, own.local_addr()?, &own, None)?;
+        let local = own.local_addr()?;
+        let stream = adopted(host, local, &own, |service, only_v6| match taken {
+            Some(PortTaken(hold)) if hold.local() == Some(local) => Ok(Some(hold)),
+            _ => service.adopt_hold(local, only_v6, false),
+        })?;
         taking_over();
         stream.listen_beside(backlog, |endpoint| {
             let waiting = Arc::new(Waiting {
@@ -155,12 +176,32 @@ impl TcpListener {
     }
 }
 
-/// A socket of ours that is bound where `kernel` is; it steers the port, and holds it if given something to hold.
+/// A port whose packets come to our queues, before a kernel socket that is bound to it listens: so the kernel has no
+/// connection there.
+#[derive(Debug)]
+pub struct PortTaken(Hold);
+
+impl PortTaken {
+    /// Takes the port of `kernel`, which nobody else is bound to. What comes before a
+    /// [listener](TcpListener::beside_taken) of ours is there is not answered.
+    ///
+    /// # Errors
+    /// As [`beside`](TcpListener::beside).
+    pub fn before_listen(host: &Host, kernel: &KernelListener) -> io::Result<PortTaken> {
+        host.inet().tcp_take_over_until(time::now() + TAKE_OVER);
+        let only_v6 = get_option(kernel, IPPROTO_IPV6, IPV6_V6ONLY).is_ok_and(|on| on != 0);
+        let service = host.kernel().ok_or_else(|| errno(libc::EADDRNOTAVAIL))?;
+        let hold = service.adopt_hold(kernel.local_addr()?, only_v6, true)?;
+        hold.map(PortTaken).ok_or_else(|| errno(libc::EADDRNOTAVAIL))
+    }
+}
+
+/// A socket of ours that is bound where `kernel` is, with the hold that is made for it.
 fn adopted(
     host: &Host,
     local: SocketAddr,
     kernel: &impl AsRawFd,
-    hold: Option<OwnedFd>,
+    hold: impl FnOnce(&Service, bool) -> io::Result<Option<Hold>>,
 ) -> io::Result<TcpStream> {
     let stream = TcpStream::new(host);
     let on = |level, name| get_option(kernel, level, name).is_ok_and(|on| on != 0);
@@ -173,10 +214,8 @@ fn adopted(
     }
     let options = lock(&stream.0.values).clone();
     let Some(service) = host.kernel() else { return Err(errno(libc::EADDRNOTAVAIL)) };
-    let hold = service
-        .adopt_hold(local, options.only_v6, hold)?
-        .ok_or_else(|| errno(libc::EADDRNOTAVAIL))?;
-    let inet = host.inet().tcp_bind(local, &options.listen(0))?;
+    let hold = hold(service, options.only_v6)?.ok_or_else(|| errno(libc::EADDRNOTAVAIL))?;
+    let inet = host.inet().tcp_bind_agreed(local, &options.listen(0))?;
     stream.0.set_bound(Bound { inet, hold: Some(Arc::new(hold)) });
     Ok(stream)
 }

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     Host,
+    host::Hold,
     inet::tcp::{Flow, Listening, Ready, TcpEndpoint},
     napi::{Context, NapiId},
     socket::{
@@ -64,6 +65,7 @@ pub(super) struct Inner {
     pub(super) host: Host,
     pub(super) endpoint: Arc<Endpoint>,
     pub(super) listening: Listening,
+    hold: Option<Arc<Hold>>,
     pub(super) values: Mutex<Values>,
     closed: AtomicBool,
     /// Nobody is to accept any more.
@@ -101,14 +103,16 @@ impl TcpListener {
         kernel: impl FnOnce(&Arc<Endpoint>) -> io::Result<Option<KernelHalf>>,
     ) -> io::Result<TcpListener> {
         let endpoint = Arc::new(Endpoint::of_listener(waiting));
-        let hold = bound.hold.map(|hold| hold as crate::inet::tcp::Hold);
+        let hold = bound.hold;
         let options = values.listen(backlog);
         let kernel = kernel(&endpoint)?;
-        let listening = bound.inet.listen(options, hold, endpoint.clone())?;
+        let listening =
+            bound.inet.listen(options, hold.clone().map(|hold| hold as _), endpoint.clone())?;
         Ok(TcpListener(Arc::new(Inner {
             host: host.clone(),
             endpoint,
             listening,
+            hold,
             values: Mutex::new(values),
             closed: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
@@ -267,6 +271,11 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.closed.store(true, Ordering::Release);
         self.endpoint.close();
+        self.listening.close();
+        // Connections that have yet to end. The kernel's socket is not closed before they alone are steered.
+        if let Some(hold) = self.hold.take().filter(|hold| Arc::strong_count(hold) > 1) {
+            hold.narrow(self.listening.peers());
+        }
     }
 }
 

@@ -12,7 +12,7 @@ mod options;
 mod stream;
 mod transfer;
 
-pub use adopt::Accepted;
+pub use adopt::{Accepted, PortTaken};
 pub use hand_over::repair;
 pub use listener::{Incoming as IncomingStreams, TcpListener};
 pub use message::SendFlags;

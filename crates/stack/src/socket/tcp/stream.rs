@@ -98,6 +98,9 @@ pub(super) struct Bound {
     pub(super) hold: Option<Arc<Hold>>,
 }
 
+/// So many ports of the kernel's choice are tried for a connection.
+const PORTS_TRIED: usize = 64;
+
 const NOTHING: u32 = 0;
 const CONNECTED: u32 = 1;
 /// The socket is as if it had never been connected (`inet_stream_connect`).
@@ -466,18 +469,11 @@ impl Inner {
         let mut pass = pass();
         let begun = match bound.as_deref() {
             Some(Bound { inet, hold }) => {
-                let hold = hold.clone().map(|hold| hold as inet::tcp::Hold);
+                let hold = hold.as_ref().map(|hold| hold.connected(remote)).transpose()?;
+                let hold = hold.map(|hold| hold as inet::tcp::Hold);
                 inet.connect(remote, &options, hold, endpoint, &mut pass)
             }
-            None => {
-                // Where the kernel shares the interface it chooses the port.
-                let nobody = nobody(SocketAddr::new(remote.ip().to_canonical(), 0));
-                let hold = self.host.kernel().map(|kernel| kernel.hold_any(nobody)).transpose()?;
-                let local = hold.as_ref().and_then(Hold::local).unwrap_or(nobody);
-                let hold = hold.map(|hold| Arc::new(hold) as inet::tcp::Hold);
-                let inet = self.host.inet();
-                inet.tcp_connect(local, remote, &options, hold, endpoint, &mut pass)
-            }
+            None => self.connect_from_any(remote, &options, &mut pass),
         };
         let flow = begun.map_err(|error| explain(&self.host, remote, error))?;
         if let Some(napi) = flow.napi() {
@@ -491,6 +487,37 @@ impl Inner {
         drop(bound);
         pass.wake.wake_all();
         Ok(())
+    }
+
+    fn connect_from_any(
+        &self,
+        remote: SocketAddr,
+        options: &inet::tcp::ConnectOptions,
+        pass: &mut Pass<'_>,
+    ) -> io::Result<Flow> {
+        let (inet, endpoint) = (self.host.inet(), || self.endpoint.clone());
+        let nobody = nobody(SocketAddr::new(remote.ip().to_canonical(), 0));
+        let Some(kernel) = self.host.kernel() else {
+            return inet.tcp_connect(nobody, remote, options, None, endpoint(), pass);
+        };
+        // Where the kernel shares the interface it chooses the port, and does not know of a connection there that a
+        // listener of ours has left behind. Ports that do not serve are kept meanwhile, so that it chooses others.
+        let mut kept: Vec<inet::tcp::Hold> = Vec::new();
+        loop {
+            let hold = kernel.hold_any(nobody)?;
+            let local = hold.local().unwrap_or(nobody);
+            let hold: inet::tcp::Hold = Arc::new(hold);
+            let own = Some(hold.clone());
+            match inet.tcp_connect_given(local, remote, options, own, endpoint(), pass) {
+                Err(error)
+                    if error.raw_os_error() == Some(libc::EADDRNOTAVAIL)
+                        && kept.len() < PORTS_TRIED =>
+                {
+                    kept.push(hold);
+                }
+                other => return other,
+            }
+        }
     }
 
     /// Waits until the connection is made, or is not.

@@ -2,9 +2,10 @@
 //! key it looks up; see [`steering`](super::super::steering) for who fills the map.
 //!
 //! In short: a whole IPv4 or IPv6 packet, UDP or TCP, without VLAN tags, whose (protocol, destination address,
-//! destination port) is in the map goes to the socket of the queue it came in on, unless it is of a connection that
-//! the kernel keeps. All else passes to the kernel, as does a hit on a queue without a socket. IPv4 options and IPv6
-//! extension headers are passed over, aside from the way of packets without them; what they ask for is inet's to judge.
+//! destination port) is in the map goes to the socket of the queue it came in on, unless its connection stands in the
+//! map too, and says otherwise. All else passes to the kernel, as does a hit on a queue without a socket. IPv4 options
+//! and IPv6 extension headers are passed over, aside from the way of packets without them; what they ask for is inet's
+//! to judge.
 
 use super::asm::{Assembler, If, Instruction, Label, Reg, Size};
 use std::{
@@ -33,21 +34,21 @@ impl Key {
         Key { port: local.port().to_be_bytes(), protocol, zero: 0, address: address.octets() }
     }
 
-    /// Of a TCP connection from `remote` to `local` that the kernel keeps: the remote end, with the local port where
-    /// the address begins. A few addresses share a key, which costs a connection of theirs our care, no more.
-    pub(in super::super) fn left(local: SocketAddr, remote: SocketAddr) -> Key {
-        let mut key = Key::new(LEFT, remote);
-        key.address[..2].copy_from_slice(&local.port().to_be_bytes());
+    /// Of a TCP connection from `remote` to a local port: the remote end, with the local port where the address begins.
+    /// A few addresses share a key; whose packets those are is then the same for all of them.
+    pub(in super::super) fn connection(local: u16, remote: SocketAddr) -> Key {
+        let mut key = Key::new(CONNECTION, remote);
+        key.address[..2].copy_from_slice(&local.to_be_bytes());
         key
     }
 }
 
-/// What stands for a port in the map: it is ours.
+/// What stands for a port or a connection in the map: it is ours. Without it, the kernel's.
 pub(in super::super) const OURS: u8 = 1;
-/// And: some connections of it are the kernel's, see [`Key::left`].
-pub(in super::super) const SOME_LEFT: u8 = 2;
-/// In place of a protocol: TCP, but the kernel's.
-const LEFT: u8 = 0x86;
+/// Of a port: its connections are to be looked up, too, see [`Key::connection`].
+pub(in super::super) const BY_CONNECTION: u8 = 2;
+/// In place of a protocol: a TCP connection.
+const CONNECTION: u8 = 0x86;
 
 /// Where the key lies on the program's stack, and its fields there.
 const KEY: i16 = -(size_of::<Key>() as i16);
@@ -89,7 +90,7 @@ const fn loaded(network: u16) -> i32 {
 
 /// The program over `ports` (a hash map with [`Key`] keys) and `sockets` (an XSKMAP by queue).
 pub(super) fn steering(ports: BorrowedFd<'_>, sockets: BorrowedFd<'_>) -> Vec<Instruction> {
-    use Reg::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R10};
+    use Reg::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10};
     let mut a = Assembler::default();
     let pass = a.label();
 
@@ -179,10 +180,11 @@ pub(super) fn steering(ports: BorrowedFd<'_>, sockets: BorrowedFd<'_>) -> Vec<In
     a.call(MAP_LOOKUP_ELEM);
     a.jump_if(R0, If::Equal, 0, pass);
 
-    // Is this connection of it the kernel's?
-    let (six, look_again, ours) = (a.label(), a.label(), a.label());
-    a.load(Size::U8, R1, R0, 0);
-    a.and(R1, SOME_LEFT.into());
+    // Is this connection of it? R9 = what the map says.
+    let (six, look_again, decide, ours) = (a.label(), a.label(), a.label(), a.label());
+    a.load(Size::U8, R9, R0, 0);
+    a.copy(R1, R9);
+    a.and(R1, BY_CONNECTION.into());
     a.jump_if(R1, If::Equal, 0, ours);
     a.load(Size::U8, R3, R7, 0);
     a.and(R3, 0xf0);
@@ -200,12 +202,16 @@ pub(super) fn steering(ports: BorrowedFd<'_>, sockets: BorrowedFd<'_>) -> Vec<In
     a.load(Size::U16, R5, R8, SOURCE_PORT);
     a.store(Size::U16, R10, KEY_ADDRESS, R4);
     a.store(Size::U16, R10, KEY_PORT, R5);
-    a.store_value(Size::U8, R10, KEY_PROTOCOL, LEFT.into());
+    a.store_value(Size::U8, R10, KEY_PROTOCOL, CONNECTION.into());
     a.set_map(R1, ports);
     a.copy(R2, R10);
     a.add(R2, KEY.into());
     a.call(MAP_LOOKUP_ELEM);
-    a.jump_if(R0, If::NotEqual, 0, pass);
+    a.jump_if(R0, If::Equal, 0, decide);
+    a.load(Size::U8, R9, R0, 0);
+    a.place(decide);
+    a.and(R9, OURS.into());
+    a.jump_if(R9, If::Equal, 0, pass);
     a.place(ours);
 
     // Yes: to this queue's socket; to the kernel if the queue has none.

@@ -1,0 +1,208 @@
+//! Local ports on the stack plane, as on the plain kernel (`programs/ports.c`): whatever port the kernel chooses, names
+//! or has in TIME_WAIT, a connect from it succeeds and a listener at it is served; and neither asks the kernel for a list
+//! of its connections.
+
+#[path = "support/echo.rs"]
+mod echo;
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use busypoll_lab::{Lab, needs, needs_root};
+use echo::*;
+use support::BUSYPOLL;
+#[allow(unused_imports, reason = "support/echo.rs")]
+use support::wait_until;
+
+const STACK: [&str; 6] = [BUSYPOLL, "run", "--plane", "stack", "--dev", "lab-client"];
+const PLAIN: [&str; 0] = [];
+
+fn program() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let program = place("ports").join("ports");
+        let mut compiler = Command::new("cc");
+        compiler.args(["-O1", "-w", "-pthread", "-o"]).arg(&program);
+        build(compiler.arg(source("ports.c")));
+        program
+    })
+}
+
+/// A lab with the peer on its server.
+fn lab() -> (Lab, Running) {
+    let lab = Lab::builder().build().unwrap();
+    let peer = Running::start(lab.server.command(program()).arg("peer"));
+    (lab, peer)
+}
+
+/// The program on the client of `lab`, started by the words of `how`.
+fn command(lab: &Lab, how: &[&str], words: &[&str]) -> Command {
+    let (own, far) = (lab.client.ipv4().to_string(), lab.server.ipv4().to_string());
+    let all: Vec<&str> = [how, if how.is_empty() { &[] } else { &["--"] }].concat();
+    let program = program().to_str().unwrap();
+    let all = [&all[..], &[program, words[0], &own, &far], &words[1..]].concat();
+    let mut command = lab.client.command(all[0]);
+    command.args(&all[1..]);
+    command
+}
+
+/// What it says.
+fn says(lab: &Lab, how: &[&str], words: &[&str]) -> String {
+    let output = command(lab, how, words).stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{:?} {said}", output.status);
+    // Nothing was left to the kernel.
+    assert!(!said.contains("stays with the kernel"), "{said}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn all_of_port_zero(rounds: u32) {
+    let (lab, _peer) = lab();
+    let rounds = rounds.to_string();
+    let told = says(&lab, &STACK, &["zero", &rounds]);
+    let wanted = format!("{rounds} served, {rounds} called, {rounds} connected of {rounds}\n");
+    assert_eq!(told, wanted);
+}
+
+/// Of 28,000 ports some come again while a connection of their last life is in TIME_WAIT here.
+#[test]
+fn listeners_on_port_0_are_served_and_connects_succeed() {
+    needs_root!();
+    needs!(program "cc");
+    all_of_port_zero(1500);
+}
+
+#[test]
+#[ignore = "minutes"]
+fn listeners_on_port_0_are_served_and_connects_succeed_100_000_times() {
+    needs_root!();
+    for _ in 0..10 {
+        all_of_port_zero(10_000);
+    }
+}
+
+/// In few ports they come again at once.
+#[test]
+fn port_0_among_few_ports_is_as_plain() {
+    needs_root!();
+    needs!(program "cc");
+    let told = [&PLAIN[..], &STACK].map(|how| {
+        let (lab, _peer) = lab();
+        let range = "/proc/sys/net/ipv4/ip_local_port_range";
+        lab.client.enter(|| std::fs::write(range, "40000 40999")).unwrap().unwrap();
+        says(&lab, how, &["zero", "400"])
+    });
+    assert_eq!(told[0], told[1]);
+}
+
+/// The kernel would answer the SYN-ACK with a reset, believing that it is of its own connection.
+#[test]
+fn a_connect_from_where_the_kernel_has_time_wait_succeeds() {
+    needs_root!();
+    needs!(program "cc");
+    let (lab, _peer) = lab();
+    assert_eq!(says(&lab, &PLAIN, &["from", "23001"]), "answered\n");
+    for how in [&STACK[..], &STACK, &PLAIN] {
+        assert_eq!(says(&lab, how, &["from", "23001"]), "answered\n");
+    }
+}
+
+/// Two processes with one port, which the kernel knows of one of them.
+#[test]
+fn a_connection_that_the_kernel_has_is_not_made_again() {
+    needs_root!();
+    needs!(program "cc");
+    let told = [&PLAIN[..], &STACK].map(|how| {
+        let (lab, _peer) = lab();
+        let mut holder = command(&lab, &PLAIN, &["from", "23002"]);
+        holder.env("HOLD", "1");
+        let mut holder = Running::spawn(&mut holder);
+        holder.wait_for("answered");
+        says(&lab, how, &["twice", "23002"])
+    });
+    assert_eq!(told[0], told[1]);
+    assert!(told[0].starts_with("connect: EADDRNOTAVAIL"), "{}", told[0]);
+}
+
+#[test]
+fn a_backlog_is_unsigned() {
+    needs_root!();
+    needs!(program "cc");
+    let (lab, _peer) = lab();
+    for how in [&PLAIN[..], &STACK] {
+        assert_eq!(says(&lab, how, &["backlog", "-1"]), "0\n50 answered\n50 have the answer\n");
+    }
+}
+
+/// It is kept for the connections to come, and serves whoever asks for it first.
+#[test]
+fn the_port_of_a_connection_that_is_over_is_free() {
+    needs_root!();
+    needs!(program "cc");
+    let (lab, _peer) = lab();
+    for how in [&PLAIN[..], &STACK] {
+        assert_eq!(says(&lab, how, &["again"]), "free\n");
+    }
+}
+
+/// One process lets go of a port and keeps its connections, another listens there: a service is started anew.
+#[test]
+fn a_port_whose_listener_is_closed_is_for_others_and_its_connections_go_on() {
+    needs_root!();
+    needs!(program "cc");
+    for how in [&PLAIN[..], &STACK] {
+        let (lab, _peer) = lab();
+        let mut first = Running::spawn(&mut command(&lab, how, &["leaves", "7100"]));
+        first.wait_for("closed");
+        let _other = Running::start(&mut command(&lab, &PLAIN, &["serve", "7100"]));
+        first.say("");
+        assert_eq!(first.wait_for("kept"), "1 kept\n");
+        assert_eq!(first.wait_for("served"), "1 served by the other\n");
+    }
+}
+
+/// How often the kernel is asked for all its connections while the program runs.
+fn dumps(lab: &Lab, words: &[&str], rounds: u32) -> usize {
+    let calls = place("calls").join("calls");
+    let rounds = rounds.to_string();
+    let words = [words, &[&rounds]].concat();
+    let path = calls.to_str().unwrap();
+    let traced = ["strace", "-f", "-o", path, "-e", "trace=sendto"];
+    let how = [&traced[..], &STACK].concat();
+    assert_eq!(says(lab, &how, &words), format!("{rounds} of {rounds}\n"));
+    let text = std::fs::read_to_string(calls).unwrap();
+    assert!(text.contains("NLM_F_REQUEST"), "{text}");
+    let dumps = |line: &&str| line.contains("NLM_F_DUMP") || line.contains("NLM_F_ROOT");
+    text.lines().filter(dumps).count()
+}
+
+#[test]
+fn neither_a_bound_connect_nor_a_listener_asks_for_all_connections() {
+    needs_root!();
+    needs!(program "cc", program "strace");
+    let (lab, _peer) = lab();
+    for words in [&["connects", "24000"][..], &["listens", "0"], &["listens", "1"]] {
+        let [few, many] = [1, 20].map(|rounds| dumps(&lab, words, rounds));
+        assert_eq!(few, many, "{words:?}");
+    }
+}
+
+/// For who measures.
+#[test]
+#[ignore = "a measurement"]
+fn what_ports_cost() {
+    needs_root!();
+    let (lab, _peer) = lab();
+    for words in
+        [&["connects", "0"][..], &["connects", "25000"], &["listens", "0"], &["listens", "1"]]
+    {
+        for how in [&PLAIN[..], &STACK, &PLAIN, &STACK] {
+            let words = [words, &["1000"]].concat();
+            let output = command(&lab, how, &words).stdin(Stdio::null()).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            println!("{} {words:?}: {said}", if how.is_empty() { "plain" } else { "stack" });
+        }
+    }
+}
