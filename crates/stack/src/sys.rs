@@ -5,6 +5,7 @@ use std::{
     io,
     net::SocketAddr,
     os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
@@ -186,6 +187,9 @@ pub(crate) fn epoll_wait(
     events: &mut [libc::epoll_event],
     timeout: Option<Duration>,
 ) -> libc::c_int {
+    if !HAS_PWAIT2.load(Ordering::Relaxed) {
+        return epoll_wait_by_poll(epoll, events, timeout);
+    }
     let limit = timeout.map(timespec);
     let limit = limit.as_ref().map_or(std::ptr::null(), |limit| limit as *const libc::timespec);
     // SAFETY: room for as many events as are counted; `limit` is null or outlives the call; no signal mask.
@@ -200,7 +204,38 @@ pub(crate) fn epoll_wait(
             0usize,
         )
     };
+    if ready < 0 && matches!(errno(), libc::ENOSYS | libc::EPERM) {
+        HAS_PWAIT2.store(false, Ordering::Relaxed);
+        return epoll_wait_by_poll(epoll, events, timeout);
+    }
     ready as libc::c_int
+}
+
+/// False once epoll_pwait2 turned out not to be there: before Linux 5.11, under valgrind, behind a filter. Who took
+/// that for a signal would call it again without a pause.
+static HAS_PWAIT2: AtomicBool = AtomicBool::new(true);
+
+/// The same in two calls: an instance is readable when it has events.
+#[cold]
+fn epoll_wait_by_poll(
+    epoll: RawFd,
+    events: &mut [libc::epoll_event],
+    timeout: Option<Duration>,
+) -> libc::c_int {
+    match poll(epoll, timeout) {
+        1.. => {}
+        none => return none,
+    }
+    let (room, mask) = (events.len(), std::ptr::null::<libc::sigset_t>());
+    // SAFETY: as above; it does not wait.
+    let ready = unsafe {
+        libc::syscall(libc::SYS_epoll_pwait, epoll, events.as_mut_ptr(), room, 0, mask, 0usize)
+    };
+    ready as libc::c_int
+}
+
+fn errno() -> i32 {
+    io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
 /// A clock that runs out, once, and makes its descriptor readable.
