@@ -249,6 +249,12 @@ impl Ledger {
         (0..used).filter_map(|at| self.line(at)?.read()).collect()
     }
 
+    /// Whether something stands in it of which this is true. Allocates nothing.
+    pub fn has(&self, is: impl Fn(&Listed) -> bool) -> bool {
+        let used = self.head().used.load(Ordering::Acquire).min(self.count);
+        (0..used).filter_map(|at| self.line(at)?.read()).any(|line| is(&line))
+    }
+
     /// Connections that found no line.
     pub fn left_out(&self) -> u32 {
         self.head().left_out.load(Ordering::Relaxed)

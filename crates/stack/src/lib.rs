@@ -34,7 +34,7 @@ pub use inet::tcp::{
 };
 pub use socket::{
     Accepted, Beside, Entry, Epoll, EpollEvent, EpollParams, Events, Groups, Incoming,
-    IncomingStreams, Message, Outgoing, PollFd, PortTaken, ReceiveFlags, SendFlags, Socket,
+    IncomingStreams, Message, Outgoing, Owner, PollFd, PortTaken, ReceiveFlags, SendFlags, Socket,
     SocketStats, Source, Sources, TcpListener, TcpStream, UdpSocket, Watch, options, poll,
     poll_beside, repair,
 };

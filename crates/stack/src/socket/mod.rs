@@ -23,7 +23,9 @@ pub use epoll::{Epoll, EpollEvent, EpollParams};
 pub use poll::{Entry, PollFd, poll, poll_beside};
 pub use readiness::{Events, Watch};
 pub use source::{Socket, Source};
-pub use tcp::{Accepted, IncomingStreams, PortTaken, SendFlags, TcpListener, TcpStream, repair};
+pub use tcp::{
+    Accepted, IncomingStreams, Owner, PortTaken, SendFlags, TcpListener, TcpStream, repair,
+};
 pub use udp::{Groups, Incoming, Message, Outgoing, ReceiveFlags, SocketStats, Sources, UdpSocket};
 
 use std::{

@@ -32,6 +32,8 @@ pub const SO_RCVBUF: i32 = libc::SO_RCVBUF;
 /// UDP: bytes that one datagram sent may have. 212,992 unless set. TCP: bytes of payload; grows by itself
 /// (`tcp_wmem`) unless set.
 pub const SO_SNDBUF: i32 = libc::SO_SNDBUF;
+/// TCP, 1: urgent data is read with the other, not apart.
+pub const SO_OOBINLINE: i32 = libc::SO_OOBINLINE;
 /// 1: several sockets may bind one address and port.
 pub const SO_REUSEADDR: i32 = libc::SO_REUSEADDR;
 /// 1: several sockets may share one address and port, if all of them say so; each new connection goes to one

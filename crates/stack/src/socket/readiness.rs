@@ -22,6 +22,8 @@ impl Events {
     pub const HANGUP: Events = Events(libc::EPOLLHUP as u32);
     /// The other side sends no more, or receiving is shut down here (EPOLLRDHUP).
     pub const READ_HANGUP: Events = Events(libc::EPOLLRDHUP as u32);
+    /// Urgent data can be received (EPOLLPRI).
+    pub const URGENT: Events = Events(libc::EPOLLPRI as u32);
     /// Report when something comes, not as long as something is there (EPOLLET).
     pub const EDGE: Events = Events(libc::EPOLLET as u32);
     /// Report once, then not again until modified (EPOLLONESHOT).

@@ -1,7 +1,7 @@
 //! What an application does to a flow.
 
 use super::{
-    Ready, TcpEndpoint, TcpOptions,
+    Mark, Ready, TcpEndpoint, TcpOptions,
     connection::{Connection, State},
     flow::{Core, Dropped},
     info::TcpInfo,
@@ -72,6 +72,39 @@ impl Flow {
         self.call(pass, |connection, now| connection.send(data, more, now))
     }
 
+    /// As [`send`](Flow::send), for data that has a mark.
+    ///
+    /// # Errors
+    /// As `send`.
+    #[cold]
+    pub fn send_marked(
+        &self,
+        data: &[IoSlice<'_>],
+        more: bool,
+        mark: Mark,
+        pass: &mut Pass<'_>,
+    ) -> io::Result<usize> {
+        self.call(pass, |connection, now| connection.send_marked(data, more, mark, now))
+    }
+
+    /// What waits to be sent waits no longer (`TCP_NODELAY`).
+    pub fn push(&self, pass: &mut Pass<'_>) {
+        self.call(pass, |connection, _| connection.push());
+    }
+
+    /// The urgent byte, taken unless `peek`; `None` if the peer has sent all.
+    ///
+    /// # Errors
+    /// EINVAL: there is none. EAGAIN: it is to come.
+    pub fn recv_urgent(&self, peek: bool) -> io::Result<Option<u8>> {
+        self.core.lock().connection.recv_urgent(peek)
+    }
+
+    /// Whether the next byte to be read is the urgent one.
+    pub fn is_at_mark(&self) -> bool {
+        self.core.lock().connection.is_at_mark()
+    }
+
     /// Whether there is room for a full segment more to be sent.
     #[inline]
     pub fn has_room(&self) -> bool {
@@ -120,6 +153,11 @@ impl Flow {
     /// dropping this.
     pub fn close(&self, pass: &mut Pass<'_>) {
         self.call(pass, |connection, now| connection.close(now));
+    }
+
+    /// Its process ends: resets it, if received data was not read or `linger` is zero, else sends FIN.
+    pub fn leave(&self, pass: &mut Pass<'_>) {
+        self.call(pass, |connection, now| connection.leave(now));
     }
 
     /// Whether data, or the FIN, of a closed flow has yet to be acknowledged.
@@ -195,6 +233,11 @@ impl Flow {
     /// The same and one for the peer's end (`TCP_INQ`).
     pub fn unread_with_end(&self) -> usize {
         self.core.lock().connection.unread_with_end()
+    }
+
+    /// What both buffers hold at present (`SO_SNDBUF`, `SO_RCVBUF`).
+    pub fn buffers(&self) -> (u32, u32) {
+        self.core.lock().connection.buffers()
     }
 
     /// Bytes sent and not acknowledged yet (`SIOCOUTQ`).

@@ -4,6 +4,7 @@ use super::{
     Ready, TcpOptions,
     connection::{Connection, State, errno},
     options::Own,
+    output::DEFAULT_MSS,
     recovery::Settings,
 };
 use crate::{inet::Count, sync::Ordering, time::Instant};
@@ -21,6 +22,7 @@ impl Connection {
     ///
     /// # Errors
     /// EAGAIN: no room, or not connected yet. EPIPE: shut down for writing. Else the pending error, once.
+    #[inline(always)]
     pub fn send(&mut self, data: &[IoSlice<'_>], more: bool, now: Instant) -> io::Result<usize> {
         if !matches!(self.state, State::Established | State::CloseWait) || self.error.is_some() {
             return Err(self.cannot_send());
@@ -68,7 +70,13 @@ impl Connection {
         now: Instant,
     ) -> io::Result<usize> {
         // What came before a reset can still be read, as in Linux.
-        let read = if peek { self.receiver.peek(into) } else { self.receiver.read(into, now) };
+        let read = if self.urgent.is_some() {
+            self.read_beside_urgent(into, peek, now)
+        } else if peek {
+            self.receiver.peek(into)
+        } else {
+            self.receiver.read(into, now)
+        };
         if read > 0 {
             // What is left may be less than is waited for.
             let low = self.options.receive_low_water;
@@ -156,6 +164,17 @@ impl Connection {
         self.receiver.clear();
     }
 
+    /// Its process ends (the kernel would [`close`](Connection::close) it): as much of that as those do not see who still
+    /// wait on it in other threads.
+    pub fn leave(&mut self, now: Instant) {
+        if self.receiver.available() > 0 || self.options.linger == Some(Duration::ZERO) {
+            self.count(Count::TCPAbortOnClose);
+            return self.end_with_reset();
+        }
+        // One that is not connected has nothing to say.
+        let _ = self.shutdown(Shutdown::Write, now);
+    }
+
     /// Resets the connection (RFC 9293 section 3.10.5). What was not sent is lost; ECONNABORTED is pending.
     pub fn abort(&mut self, _now: Instant) {
         if self.state != State::Closed {
@@ -179,8 +198,10 @@ impl Connection {
         }
         self.options = Own::new(&new);
         self.news |= new.receive_low_water != old.receive_low_water;
-        // Linux's TCP_NAGLE_PUSH: what waits now waits no longer.
-        self.push_due |= new.nodelay && !old.nodelay && !new.cork;
+        self.news |= new.oob_inline != old.oob_inline;
+        if new.nodelay && (!old.nodelay || old.cork && !new.cork) {
+            self.push();
+        }
         if new.keepalive && !old.keepalive {
             self.arm_keepalive(now, now);
         } else if new.keepalive && new.keep_idle != old.keep_idle {
@@ -206,6 +227,11 @@ impl Connection {
         }
     }
 
+    /// What waits now waits no longer, corked or not; what is sent from now on may (Linux's `TCP_NAGLE_PUSH`).
+    pub fn push(&mut self) {
+        self.push_due |= self.has_unsent();
+    }
+
     pub(super) fn apply_receive_options(&mut self) {
         self.receiver.set_window_clamp(self.options.window_clamp);
         self.receiver.set_report_duplicates(self.shared.config.tcp_dsack);
@@ -229,9 +255,18 @@ impl Connection {
             ready = ready | Ready::READABLE | Ready::READ_CLOSED;
         }
         if !matches!(self.state, State::SynSent | State::SynReceived) {
-            if self.receiver.is_readable(self.options.receive_low_water) {
+            let mut apart = 0;
+            if self.urgent.is_some() {
+                apart = self.byte_apart();
+                if self.has_urgent() {
+                    ready = ready | Ready::URGENT;
+                }
+            }
+            let low = self.options.receive_low_water;
+            let low = if apart > 0 { low.max(1) + 1 } else { low };
+            if self.receiver.is_readable(low) {
                 ready = ready | Ready::READABLE;
-            } else if self.receiver.available() > 0 {
+            } else if self.receiver.available() > apart {
                 ready = ready | Ready::LITTLE;
             }
             if self.write_shut || self.is_writable() {
@@ -263,7 +298,13 @@ impl Connection {
         if low == u32::MAX {
             return usize::MAX;
         }
-        let segment = (LARGE_SEGMENT / self.snd_mss).max(1) * self.snd_mss;
+        // `tcp_xmit_size_goal`: no larger than half of the largest window the peer ever offered.
+        let large = match self.snd_wnd_max {
+            0 => LARGE_SEGMENT,
+            small if small <= DEFAULT_MSS.into() => small,
+            window => LARGE_SEGMENT.min(window / 2),
+        };
+        let segment = (large / self.snd_mss).max(1) * self.snd_mss;
         (low as usize).next_multiple_of(segment as usize).saturating_sub(self.unsent())
     }
 

@@ -9,6 +9,7 @@ use super::{
     BufferSizes, TcpOptions,
     handshake::{Agreed, Opening, Request},
     isn,
+    marks::Marks,
     options::Own,
     receive::Receiver,
     recovery::{self, Recovery},
@@ -17,6 +18,7 @@ use super::{
     seq::Seq,
     shared::Shared,
     store::Pieces,
+    urgent::Urgent,
 };
 use crate::{
     inet::{Count, SocketError},
@@ -161,6 +163,10 @@ pub struct Connection {
     /// And now there is room, which nobody has been told.
     pub(super) room: bool,
     pub(super) news: bool,
+    /// Established, and no urgent data is known of: see [`predicted`](Connection::predicted).
+    pub(super) fast: bool,
+    /// An urgent pointer has come that nobody was told of.
+    pub(super) urgent_news: bool,
     /// The halves of Linux's `sk_shutdown`: what the application can do no more.
     pub(super) read_shut: bool,
     pub(super) write_shut: bool,
@@ -202,6 +208,8 @@ pub struct Connection {
     pub(super) buffer: SendBuffer,
     pub(super) recovery: Recovery,
     pub(super) receiver: Receiver,
+    pub(super) urgent: Option<Urgent>,
+    pub(super) marks: Option<Box<Marks>>,
 
     /// A tail loss probe is due, of this range if there is nothing new.
     pub(super) tail_probe: Option<std::ops::Range<Seq>>,
@@ -298,6 +306,8 @@ impl Connection {
             starved: false,
             room: false,
             news: false,
+            fast: false,
+            urgent_news: false,
             read_shut: false,
             write_shut: false,
             peer_done: false,
@@ -324,6 +334,8 @@ impl Connection {
             buffer: SendBuffer::new(iss + 1, send_sizes, memory.clone()),
             recovery: Recovery::new(settings, recovery::Agreed::default(), 536, iss + 1, now),
             receiver: Receiver::new(irs, receive_sizes, rcv_shift, receive_mss, memory, now),
+            urgent: None,
+            marks: None,
             tail_probe: None,
             opening: None,
             reset: None,
@@ -406,13 +418,19 @@ impl Connection {
     }
 
     /// Bytes there to read (`SIOCINQ`).
+    #[inline]
     pub fn unread(&self) -> usize {
-        self.receiver.available()
+        if self.urgent.is_some() { self.unread_before_urgent() } else { self.receiver.available() }
     }
 
     /// The same with the peer's end, which counts as one, also when it was read (`tcp_inq_hint`).
     pub fn unread_with_end(&self) -> usize {
-        self.unread() + usize::from(self.peer_done)
+        self.receiver.available() + usize::from(self.peer_done)
+    }
+
+    /// What both buffers hold at present: `SO_SNDBUF`, `SO_RCVBUF`.
+    pub fn buffers(&self) -> (u32, u32) {
+        (self.buffer.limit(), self.receiver.limit())
     }
 
     /// Bytes taken by `send` and not acknowledged yet (`SIOCOUTQ`).
@@ -522,6 +540,7 @@ impl Connection {
             _ => {}
         }
         self.state = state;
+        self.settle_fast();
     }
 
     /// As [`end`](Connection::end), and the peer is told, if it knows of the connection.

@@ -21,6 +21,8 @@ impl Ready {
     pub const ERROR: Ready = Ready(16);
     /// Data, but less than is waited for (`SO_RCVLOWAT`): not what poll(2) reports, though a receive may take it.
     pub const LITTLE: Ready = Ready(32);
+    /// An urgent byte can be received (`POLLPRI`).
+    pub const URGENT: Ready = Ready(128);
     /// With [`WRITABLE`](Ready::WRITABLE): somebody had seen that there was no room, and now there is. News whatever was
     /// told before.
     pub const ROOM: Ready = Ready(64);
@@ -57,6 +59,7 @@ impl fmt::Debug for Ready {
             (Ready::ERROR, "error"),
             (Ready::LITTLE, "little"),
             (Ready::ROOM, "room"),
+            (Ready::URGENT, "urgent"),
         ];
         f.debug_set().entries(names.iter().filter(|(bit, _)| self.has(*bit)).map(|n| n.1)).finish()
     }
@@ -84,6 +87,9 @@ pub trait TcpEndpoint: Send + Sync {
     fn receives(&self, _pass: &Pass<'_>) -> bool {
         false
     }
+
+    /// An urgent pointer has come. Called as [`changed`](TcpEndpoint::changed) is.
+    fn urgent(&self) {}
 
     /// What was [taken](TcpEndpoint::take), or came by the hand of one who [receives](TcpEndpoint::receives), is not
     /// acknowledged yet, for the answer to carry that: if there is none and the receiver waits again,

@@ -352,6 +352,10 @@ impl State {
         {
             let room = if self.connection.take_room() { Ready::ROOM } else { Ready::default() };
             endpoint.changed(self.connection.ready() | room, self.napi, pass);
+            if self.connection.take_urgent_news() {
+                cold_path();
+                endpoint.urgent();
+            }
         }
     }
 

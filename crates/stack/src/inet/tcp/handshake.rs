@@ -251,7 +251,8 @@ impl Connection {
         };
         self.recovery = Recovery::new(settings, agreed, self.snd_mss, self.snd_una, now);
         // tcp_init_buffer_space: room for the first windows.
-        self.buffer.grow(self.recovery.congestion_window());
+        let clamp = u32::from(self.peer_mss).max(self.snd_mss);
+        self.buffer.expand(clamp, self.recovery.congestion_window() / self.snd_mss.max(1));
         self.last_ack_at = now;
         self.last_data_in = now;
         self.soft_error = None;

@@ -5,6 +5,9 @@ use super::connection::{Connection, State};
 use crate::time::Instant;
 use std::time::Duration;
 
+/// `TCP_INFINITE_SSTHRESH`.
+const INFINITE_THRESHOLD: u32 = 0x7fff_ffff;
+
 /// What a connection tells about itself.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TcpInfo {
@@ -40,7 +43,7 @@ pub struct TcpInfo {
     pub unacked: u32,
     /// Of these: selectively acknowledged.
     pub sacked: u32,
-    /// Of these: taken for lost.
+    /// Of these: taken for lost, and perhaps sent again.
     pub lost: u32,
     /// Of these: sent again.
     pub retrans: u32,
@@ -58,7 +61,7 @@ pub struct TcpInfo {
     pub min_rtt: Duration,
     /// The round-trip time as the receiving half sees it.
     pub rcv_rtt: Duration,
-    /// Slow start threshold, segments.
+    /// Slow start threshold, segments; 0x7fffffff: none yet.
     pub snd_ssthresh: u32,
     /// Congestion window, segments.
     pub snd_cwnd: u32,
@@ -128,7 +131,7 @@ impl Connection {
             min_rtt: figures.min_rtt,
             rcv_rtt: self.receiver.rtt(),
             snd_ssthresh: match figures.ssthresh {
-                u32::MAX => u32::MAX,
+                u32::MAX => INFINITE_THRESHOLD,
                 bytes => bytes / mss,
             },
             snd_cwnd: figures.cwnd / mss,

@@ -73,7 +73,7 @@ impl Connection {
             _ => true,
         };
         segment.flags.0 & SPECIAL == Flags::ACK.0
-            && self.state == State::Established
+            && self.fast
             && segment.seq == self.receiver.next()
             && self.snd_una.at_most(segment.ack)
             && segment.ack.at_most(self.snd_nxt)
@@ -135,7 +135,9 @@ impl Connection {
         self.remember_timestamp(segment, now);
         self.acknowledged(segment, now);
         self.fin_acknowledged(now);
-        // The urgent pointer is not looked at: urgent data is read in line (SO_OOBINLINE).
+        if self.urgent.is_some() || segment.flags.has(Flags::URG) {
+            self.look_for_urgent(segment, now);
+        }
         match self.state {
             State::Established | State::FinWait1 | State::FinWait2 => {
                 if segment.payload.is_empty() && !segment.flags.has(Flags::FIN) {

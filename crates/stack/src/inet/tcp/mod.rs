@@ -35,6 +35,7 @@ pub mod info;
 mod input;
 mod isn;
 mod listener;
+mod marks;
 pub mod memory;
 mod options;
 mod output;
@@ -56,6 +57,7 @@ mod tests;
 mod time_wait;
 mod timers;
 pub(super) mod tuple;
+mod urgent;
 mod wheel;
 
 pub use application::Flow;
@@ -65,6 +67,7 @@ pub use endpoint::{Hold, Ready, TcpEndpoint};
 pub(crate) use hand_over::Standing;
 pub(crate) use handshake::timeouts_for;
 pub use listener::{ListenOptions, Listening};
+pub use marks::Mark;
 pub use options::Own;
 pub(super) use state::Tcp;
 
@@ -285,6 +288,8 @@ pub struct TcpOptions {
     pub window_clamp: u32,
     /// `SO_RCVLOWAT`: readable from this many bytes on; 0 means 1.
     pub receive_low_water: u32,
+    /// `SO_OOBINLINE`: urgent data is read with the other.
+    pub oob_inline: bool,
     /// `TCP_NOTSENT_LOWAT`, bytes; 0: as the host.
     pub notsent_low_water: u32,
     /// `TCP_RTO_MIN_US`: the least retransmission timeout; zero: as the host.

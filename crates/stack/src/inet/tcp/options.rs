@@ -23,6 +23,7 @@ static DEFAULT: TcpOptions = TcpOptions {
     receive_buffer: 0,
     window_clamp: 0,
     receive_low_water: 0,
+    oob_inline: false,
     notsent_low_water: 0,
     rto_min: Duration::ZERO,
 };

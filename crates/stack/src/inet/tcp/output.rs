@@ -62,29 +62,40 @@ impl Connection {
                 self.send_reset(now, out);
             }
             State::SynSent | State::SynReceived => self.send_opening(now, out),
-            _ => {
-                let all = self.send_new_first(now, out)
-                    && self.send_again(now, out)
-                    && self.send_tail_probe(now, out)
-                    && self.send_new(now, out)
-                    && self.send_probe(now, out)
-                    && self.send_ack(now, out);
-                if all {
-                    (self.more, self.push_due, self.forced) = (false, false, false);
-                    self.watch_window(now);
-                }
+            _ if self.marks.is_some() => self.transmit_marked(now, out),
+            _ => self.transmit_all::<false>(now, out),
+        }
+    }
+
+    /// All that may go in a synchronised connection. `MARKED`: some of its data may have [marks](super::marks).
+    #[inline(always)]
+    pub(super) fn transmit_all<const MARKED: bool>(&mut self, now: Instant, out: &mut Out<'_>) {
+        let all = self.send_new_first(now, out)
+            && self.send_again(now, out)
+            && self.send_tail_probe(now, out)
+            && self.send_new::<MARKED>(now, out)
+            && self.send_probe(now, out)
+            && self.send_ack(now, out);
+        if all {
+            (self.more, self.forced) = (false, false);
+            if self.push_due {
+                cold_path();
+                self.push_due = self.has_unsent();
             }
+            self.watch_window(now);
         }
     }
 
     /// New data, to see by the answer whether a timeout was needless (RFC 5682): Nagle and a cork do not hold it back
     /// (Linux's `tcp_xmit_recovery`). If the windows do, what is lost goes again at once.
-    #[inline]
+    #[inline(always)]
     fn send_new_first(&mut self, now: Instant, out: &mut Out<'_>) -> bool {
         if self.recovery.wants_new() {
             cold_path();
-            self.push_due = true;
-            if !self.send_new(now, out) {
+            let before = std::mem::replace(&mut self.push_due, true);
+            let all = self.send_new::<true>(now, out);
+            self.push_due = before;
+            if !all {
                 return false;
             }
             if self.recovery.wants_new() {
@@ -95,13 +106,18 @@ impl Connection {
     }
 
     /// What recovery says was lost.
-    #[inline]
+    #[inline(always)]
     fn send_again(&mut self, now: Instant, out: &mut Out<'_>) -> bool {
         if self.snd_una == self.snd_nxt {
             return true;
         }
-        while let Some(range) = self.recovery.next_retransmission() {
+        while let Some(mut range) = self.recovery.next_retransmission() {
             cold_path();
+            if self.marks.is_some()
+                && let Some(end) = self.record_end(range.start)
+            {
+                range.end = range.end.min(end);
+            }
             // RFC 9293 section 3.8.6: a sender whose window was shrunk "SHOULD retransmit normally the old
             // unacknowledged data between SND.UNA and SND.UNA+SND.WND"; the head goes in any case, so that
             // something asks whether the window is open again.
@@ -118,11 +134,12 @@ impl Connection {
     }
 
     /// RFC 8985 section 7.3: a segment of new data, if there is any, else the last again.
-    #[inline]
+    #[inline(always)]
     fn send_tail_probe(&mut self, now: Instant, out: &mut Out<'_>) -> bool {
         let Some(range) = self.tail_probe.take() else { return true };
         cold_path();
-        let next = self.next_segment(true);
+        let range = self.last_record(range);
+        let next = self.next_segment::<true>(true);
         let sent = match &next {
             Some(next) => self.send_next(next, now, out),
             None if range.start.before(self.snd_una) => return true,
@@ -145,13 +162,13 @@ impl Connection {
 
     /// New data, as much as may go.
     #[inline]
-    fn send_new(&mut self, now: Instant, out: &mut Out<'_>) -> bool {
-        let several = self.buffer.end() - self.snd_nxt > 2 * self.snd_mss;
+    fn send_new<const MARKED: bool>(&mut self, now: Instant, out: &mut Out<'_>) -> bool {
+        let several = !MARKED && self.buffer.end() - self.snd_nxt > 2 * self.snd_mss;
         if several && !self.send_burst(now, out) {
             return false;
         }
         while self.has_unsent()
-            && let Some(next) = self.next_segment(false)
+            && let Some(next) = self.next_segment::<MARKED>(false)
         {
             if !self.send_next(&next, now, out) {
                 return false;
@@ -204,7 +221,7 @@ impl Connection {
     /// The next segment of what was never sent, if it may go now. `probe`: whatever congestion control and
     /// Nagle say.
     #[inline(always)]
-    fn next_segment(&self, probe: bool) -> Option<Next> {
+    fn next_segment<const MARKED: bool>(&self, probe: bool) -> Option<Next> {
         if !self.has_unsent() {
             return None;
         }
@@ -216,6 +233,9 @@ impl Connection {
         if self.forced {
             cold_path();
             len = len.min(window);
+        }
+        if MARKED && let Some(end) = self.record_end(start) {
+            len = len.min(end - start);
         }
         let mut fin = self.fin_queued && len == unsent;
         if fin && window <= len {
@@ -231,7 +251,8 @@ impl Connection {
             return None;
         }
         let small = len < most;
-        if small && !fin && !probe && !self.push_due && !self.forced && self.holds_back() {
+        let may_wait = small && !fin && !probe && !self.push_due && !self.forced;
+        if may_wait && self.holds_back() && !(MARKED && self.is_marked_to_go(start + len)) {
             return None;
         }
         Some(Next { end: start + len + u32::from(fin), small: small && len > 0 })

@@ -14,6 +14,13 @@ use std::{io::IoSlice, ops::Range};
 /// How many chunks a connection may always have, so that it moves even when memory is exhausted.
 const GRANTED: usize = 1;
 
+/// What Linux has around each segment: `MAX_TCP_HEADER` and `struct skb_shared_info`; and `struct sk_buff`.
+const OVERHEAD: u32 = 256 + 320;
+const DESCRIPTOR: u32 = 256;
+
+/// `TCP_INIT_CWND`.
+const FIRST_WINDOW: u32 = 10;
+
 /// Bytes from SND.UNA on.
 #[derive(Debug)]
 pub(super) struct SendBuffer {
@@ -32,6 +39,7 @@ impl SendBuffer {
     }
 
     /// Appends as much as there is room for, `most` bytes at the most; how many that was.
+    #[inline(always)]
     pub(super) fn push(&mut self, from: &[IoSlice<'_>], most: usize) -> usize {
         let mut pushed = 0;
         for piece in from {
@@ -122,8 +130,6 @@ impl SendBuffer {
     }
 
     /// The most it holds at present: `SO_SNDBUF`.
-    #[cfg(test)]
-    #[inline]
     pub(super) fn limit(&self) -> u32 {
         self.limit
     }
@@ -132,6 +138,14 @@ impl SendBuffer {
     pub(super) fn set_limit(&mut self, limit: u32) {
         self.limit = limit.max(1);
         self.max = self.limit;
+    }
+
+    /// The connection is made: as much as a Linux's buffer has for its first windows, overhead included
+    /// (`tcp_sndbuf_expand`).
+    pub(super) fn expand(&mut self, mss: u32, window: u32) {
+        let segment = (mss + OVERHEAD).next_power_of_two() + DESCRIPTOR;
+        let want = segment.saturating_mul(2 * window.max(FIRST_WINDOW)).min(self.max);
+        self.limit = self.limit.max(want);
     }
 
     /// Lets it grow with the congestion window (bytes): two windows, one in flight and one to come, as

@@ -1,6 +1,7 @@
 //! The upper end of a connection or a listener: what has happened below, in one word that is read without a
 //! lock, and who waits for it. Told under the lock of what it belongs to, it calls nothing of TCP.
 
+use super::owner;
 use crate::{
     inet::tcp::{Ready, TcpEndpoint},
     napi::{Context, Driver, NapiId, Pass, Waiter},
@@ -25,6 +26,8 @@ pub(super) struct Endpoint {
     /// How things stood when last seen, as [`Ready`] in the lowest byte; above it, how often something has
     /// happened.
     word: AtomicU64,
+    /// Who is sent SIGURG.
+    pub(super) owner: owner::Word,
     /// An acknowledgment is left to whom it was told.
     ack_left: AtomicBool,
     /// Bytes sent since a sender last looked at the queue.
@@ -71,6 +74,7 @@ impl Endpoint {
             waiting,
             each: false,
             word: AtomicU64::new(0),
+            owner: owner::Word::default(),
             ack_left: AtomicBool::new(false),
             poured: AtomicU32::new(0),
             napi: AtomicU32::new(0),
@@ -243,7 +247,8 @@ impl Endpoint {
         // More data is news also where there was some; that there still is room is not, unless somebody saw that there
         // was none, of which the word may know nothing.
         let always = if ready.any(Ready::ROOM) { Ready::WRITABLE } else { Ready::default() };
-        let news = Ready(ready.0 & (!before.0 | Ready::READABLE.0 | always.0));
+        let more = Ready::READABLE | Ready::URGENT;
+        let news = Ready(ready.0 & (!before.0 | more.0 | always.0));
         tell(watchers.as_ref(), events(news), napi, &mut pass.wake);
     }
 }
@@ -289,6 +294,10 @@ impl TcpEndpoint for Endpoint {
         pass.driver == Driver::BusyPoll(self.name()) && pass.direct.is_some()
     }
 
+    fn urgent(&self) {
+        self.owner.signal();
+    }
+
     fn ack_is_left(&self) {
         self.ack_left.store(true, Ordering::Relaxed);
     }
@@ -302,6 +311,7 @@ pub(super) fn events(ready: Ready) -> Events {
         (Ready::READ_CLOSED, Events::READ_HANGUP),
         (Ready::HANGUP, Events::HANGUP),
         (Ready::ERROR, Events::ERROR),
+        (Ready::URGENT, Events::URGENT),
     ];
     let there = names.iter().filter(|(bit, _)| ready.has(*bit));
     there.fold(Events::default(), |events, (_, event)| events | *event)

@@ -183,8 +183,10 @@ impl TcpListener {
         let inner = &*self.0;
         inner.stopped.store(true, Ordering::Release);
         let mut pass = pass();
-        inner.endpoint.changed(Ready::READABLE, None, &mut pass);
+        // As `tcp_poll` has it of a listener that was shut down.
+        inner.endpoint.changed(Ready::WRITABLE | Ready::HANGUP, None, &mut pass);
         pass.wake.wake_all();
+        inner.endpoint.pass_on();
     }
 
     /// The connections as they come, for ever.

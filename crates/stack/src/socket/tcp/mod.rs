@@ -9,6 +9,7 @@ mod hand_over;
 mod listener;
 mod message;
 mod options;
+mod owner;
 mod stream;
 mod transfer;
 
@@ -16,6 +17,7 @@ pub use adopt::{Accepted, PortTaken};
 pub use hand_over::repair;
 pub use listener::{Incoming as IncomingStreams, TcpListener};
 pub use message::SendFlags;
+pub use owner::Owner;
 pub use stream::TcpStream;
 
 use crate::inet::tcp::{Flow, connection::State};

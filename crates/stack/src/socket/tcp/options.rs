@@ -100,6 +100,7 @@ impl Values {
             (SOL_SOCKET, SO_RCVBUF) => tcp.receive_buffer = at_least(1, value)?,
             (SOL_SOCKET, SO_SNDBUF) => tcp.send_buffer = at_least(1, value)?,
             (SOL_SOCKET, SO_RCVLOWAT) => tcp.receive_low_water = at_least(0, value)?,
+            (SOL_SOCKET, SO_OOBINLINE) => tcp.oob_inline = on,
             (IPPROTO_TCP, TCP_NODELAY) => tcp.nodelay = on,
             (IPPROTO_TCP, TCP_CORK) => tcp.cork = on,
             (IPPROTO_TCP, TCP_QUICKACK) => tcp.quick_ack = Some(on),
@@ -162,6 +163,7 @@ impl Values {
             (SOL_SOCKET, SO_RCVBUF) => or(tcp.receive_buffer, config.tcp_rmem.initial),
             (SOL_SOCKET, SO_SNDBUF) => or(tcp.send_buffer, config.tcp_wmem.initial),
             (SOL_SOCKET, SO_RCVLOWAT) => or(tcp.receive_low_water, 1),
+            (SOL_SOCKET, SO_OOBINLINE) => tcp.oob_inline.into(),
             (SOL_SOCKET, SO_TYPE) => libc::SOCK_STREAM.cast_unsigned(),
             (SOL_SOCKET, SO_PROTOCOL) => libc::IPPROTO_TCP.cast_unsigned(),
             (IPPROTO_TCP, TCP_NODELAY) => tcp.nodelay.into(),
@@ -213,7 +215,17 @@ impl TcpStream {
         {
             return result;
         }
-        self.change(|values| values.set(level, name, value))
+        self.change(|values| values.set(level, name, value))?;
+        // As often as it is set, and whether or not it was (`__tcp_sock_set_nodelay`).
+        if (level, name) == (IPPROTO_TCP, TCP_NODELAY)
+            && value != 0
+            && let Some(flow) = self.0.connection()
+        {
+            let mut pass = pass();
+            flow.push(&mut pass);
+            pass.wake.wake_all();
+        }
+        Ok(())
     }
 
     /// Reads an option of [`options`](crate::options) by its Linux names.
@@ -231,6 +243,12 @@ impl TcpStream {
             (SOL_SOCKET, SO_DOMAIN) => return Ok(domain(self.local_addr()?)),
             (IPPROTO_TCP, TCP_MAXSEG) if self.is_connected() => {
                 return Ok(self.info()?.snd_mss.cast_signed());
+            }
+            (SOL_SOCKET, SO_SNDBUF) if let Some(flow) = inner.connection() => {
+                return Ok(flow.buffers().0.cast_signed());
+            }
+            (SOL_SOCKET, SO_RCVBUF) if let Some(flow) = inner.connection() => {
+                return Ok(flow.buffers().1.cast_signed());
             }
             (IPPROTO_TCP, TCP_QUICKACK) if let Some(flow) = inner.connection() => {
                 return Ok(flow.quick_ack().into());

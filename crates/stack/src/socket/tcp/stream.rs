@@ -331,6 +331,15 @@ impl TcpStream {
         result
     }
 
+    /// The process ends: its peer reads all that was written, then the end; or is reset, if data is left unread.
+    pub fn leave(&self) {
+        if let Some(flow) = self.0.connection() {
+            let mut pass = pass();
+            flow.leave(&mut pass);
+            pass.wake.wake_all();
+        }
+    }
+
     /// Whether it is as if it had never been connected, or was not: connecting has failed, which was told, or was
     /// called off.
     pub fn is_unconnected(&self) -> bool {

@@ -93,7 +93,7 @@ impl Inner {
                 return Some(Ok(()));
             }
             let moment = endpoint.moment();
-            match push(&flow, (data, len), flags.more, &mut sent) {
+            match push(&flow, (data, len), flags, &mut sent) {
                 Ok(()) if sent == len || at_once => {
                     if sent < len {
                         endpoint.passed(moment, Ready::WRITABLE);
@@ -219,7 +219,7 @@ impl Receiving<'_, '_> {
         pass.wake.wake_all();
         match result {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                endpoint.passed(moment, Ready::READABLE | Ready::LITTLE);
+                endpoint.passed(moment, Ready::READABLE | Ready::LITTLE | Ready::URGENT);
                 None
             }
             done => Some(done),
@@ -242,7 +242,10 @@ impl Call for Receiving<'_, '_> {
             return Some(Ok(found));
         }
         let ready = self.bed.endpoint.ready();
-        if ready.any(Ready::READABLE) || ready.any(Ready::LITTLE) && self.is_enough() {
+        // An urgent byte alone is passed over.
+        if ready.any(Ready::READABLE | Ready::URGENT)
+            || ready.any(Ready::LITTLE) && self.is_enough()
+        {
             return self.take();
         }
         None
@@ -260,13 +263,13 @@ impl Call for Receiving<'_, '_> {
 fn push(
     flow: &Flow,
     (data, len): (&[IoSlice<'_>], usize),
-    more: bool,
+    flags: SendFlags,
     sent: &mut usize,
 ) -> io::Result<()> {
     let mut pass = pass();
     let result = match data {
-        [one] => push_one(flow, one, more, sent, &mut pass),
-        many => push_many(flow, (many, len), more, sent, &mut pass),
+        [one] => push_one(flow, one, flags, sent, &mut pass),
+        many => push_many(flow, (many, len), flags, sent, &mut pass),
     };
     pass.wake.wake_all();
     result
@@ -276,13 +279,16 @@ fn push(
 fn push_one(
     flow: &Flow,
     data: &[u8],
-    more: bool,
+    flags: SendFlags,
     sent: &mut usize,
     pass: &mut Pass<'_>,
 ) -> io::Result<()> {
     loop {
         let rest = IoSlice::new(data.get(*sent..).unwrap_or_default());
-        *sent += flow.send(&[rest], more, pass)?;
+        *sent += match flags.mark(true) {
+            None => flow.send(&[rest], flags.more, pass)?,
+            Some(mark) => flow.send_marked(&[rest], flags.more, mark, pass)?,
+        };
         // What was sent of it makes room again, where little may wait to be sent.
         if *sent == data.len() || !flow.has_room() {
             return Ok(());
@@ -293,15 +299,19 @@ fn push_one(
 fn push_many(
     flow: &Flow,
     (data, len): (&[IoSlice<'_>], usize),
-    more: bool,
+    flags: SendFlags,
     sent: &mut usize,
     pass: &mut Pass<'_>,
 ) -> io::Result<()> {
     loop {
         let mut pieces = [IoSlice::new(&[]); PIECES];
         let (count, wanted) = rest(data, *sent, &mut pieces);
-        let more = more || *sent + wanted < len;
-        let taken = flow.send(&pieces[..count], more, pass)?;
+        let last = *sent + wanted == len;
+        let more = flags.more || !last;
+        let taken = match flags.mark(last) {
+            None => flow.send(&pieces[..count], more, pass)?,
+            Some(mark) => flow.send_marked(&pieces[..count], more, mark, pass)?,
+        };
         *sent += taken;
         if *sent == len || taken < wanted && !flow.has_room() {
             return Ok(());

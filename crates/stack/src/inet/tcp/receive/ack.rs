@@ -150,7 +150,8 @@ impl Acks {
     /// `tcp_fin` enters pingpong mode before it is asked whether to be quick).
     pub(super) fn fin(&mut self, now: Instant) {
         self.interactive = true;
-        self.owe(false, now);
+        // Where no data has ever come there is no rhythm to wait by (Linux's `ato` is 0).
+        self.owe(!self.heard, now);
     }
 
     /// A segment with ACK leaves that says `next`.

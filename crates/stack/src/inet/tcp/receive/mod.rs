@@ -206,6 +206,8 @@ impl Receiver {
         if self.fin == Some(self.next) {
             self.next += 1;
             arrived.fin_reached = true;
+            // Nothing comes any more that the peer could send twice (`tcp_fin` resets what SACK has to say).
+            self.duplicate = None;
         }
         let trimmed = (self.next.max(seq)).before(end);
         let Arrived { out_of_order, filled_hole, dropped, .. } = arrived;
@@ -348,8 +350,16 @@ impl Receiver {
     }
 
     /// As [`read`](Receiver::read), but all of it stays.
+    #[inline]
     pub(super) fn peek(&self, into: &mut [IoSliceMut<'_>]) -> usize {
-        let (mut at, mut left) = (self.store.start(), self.available());
+        self.peek_part(0, usize::MAX, into)
+    }
+
+    /// As [`peek`](Receiver::peek), from behind the first `skip` bytes on, and `most` of them.
+    pub(super) fn peek_part(&self, skip: usize, most: usize, into: &mut [IoSliceMut<'_>]) -> usize {
+        let skip = skip.min(self.available());
+        let there = (self.available() - skip).min(most);
+        let (mut at, mut left) = (self.store.start() + skip as u32, there);
         for slice in into {
             let mut room = &mut slice[..];
             for piece in self.store.pieces(at, left.min(room.len())) {
@@ -360,7 +370,12 @@ impl Receiver {
                 left -= piece.len();
             }
         }
-        self.available() - left
+        there - left
+    }
+
+    /// The first byte not read yet.
+    pub(super) fn read_up_to(&self) -> Seq {
+        self.store.start()
     }
 
     /// RCV.NXT and the right edge of the window offered last.
@@ -534,7 +549,6 @@ impl Receiver {
     }
 
     /// What the buffer may hold at present: `SO_RCVBUF`.
-    #[cfg(test)]
     pub(super) fn limit(&self) -> u32 {
         self.window.limit()
     }

@@ -495,7 +495,11 @@ impl Recovery {
     /// For `TCP_INFO`.
     pub fn figures(&mut self) -> Figures {
         self.settle();
-        let lost = self.board.segments(Place::Lost) + self.board.segments(Place::LostAgain);
+        // As Linux's `lost_out`: what was sent again counts until it is acknowledged, but for a probe.
+        let probe = u32::from(self.tlp.is_out_again());
+        let repairs = self.board.segments_again().saturating_sub(probe);
+        let lost =
+            self.board.segments(Place::Lost) + self.board.segments(Place::LostAgain) + repairs;
         let sacked = self.board.segments(Place::Sacked) + self.dups;
         Figures {
             ca_state: match self.phase {

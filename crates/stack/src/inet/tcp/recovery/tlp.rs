@@ -74,6 +74,11 @@ impl Tlp {
         probe
     }
 
+    /// Whether a probe is out that repeats what was sent before.
+    pub fn is_out_again(&self) -> bool {
+        self.again && self.end.is_some()
+    }
+
     /// Forgets the probe: a recovery or a timeout has begun.
     pub fn clear(&mut self) {
         *self = Tlp::default();

@@ -259,3 +259,27 @@ pub(super) fn who_counts_duplicates_gets_one_for_each_even_of_segments_that_came
         t.silent(secs(1));
     }
 }
+
+#[test]
+pub(super) fn a_fin_on_a_silent_connection_is_acknowledged_at_once() {
+    let mut t = Script::established();
+    t.inject("F. 1:2(0) ack 1");
+    t.expect(". 1:1(0) ack 2");
+    // One that ends a stream waits for ours.
+    let mut t = Script::established();
+    t.inject("P. 1:11(10) ack 1");
+    t.expect(". 1:1(0) ack 11");
+    t.recv(10);
+    t.inject("F. 11:12(0) ack 1");
+    t.silent(ms(30));
+    t.ignore();
+}
+
+#[test]
+pub(super) fn data_seen_before_that_comes_with_the_fin_is_not_reported() {
+    let mut t = Script::established();
+    t.inject("P. 1:11(10) ack 1");
+    t.expect(". 1:1(0) ack 11");
+    t.inject("F. 1:12(10) ack 1");
+    t.expect(". 1:1(0) ack 12 <no sack>");
+}

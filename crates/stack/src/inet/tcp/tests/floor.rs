@@ -6,7 +6,7 @@ use crate::{
         SocketError,
         counters::Counters,
         tcp::{
-            Config, TcpOptions,
+            Config, Mark, Ready, TcpOptions,
             connection::{Connection, Outgoing, Start, State},
             handshake::{Answer, Request},
             info::TcpInfo,
@@ -59,6 +59,11 @@ pub(super) trait Floor {
     fn is_listening(&self) -> bool;
 
     fn send(&mut self, data: &[u8], more: bool, now: Instant) -> io::Result<usize>;
+    fn send_marked(&mut self, data: &[u8], mark: Mark, now: Instant) -> io::Result<usize>;
+    fn recv_urgent(&mut self, peek: bool) -> io::Result<Option<u8>>;
+    fn is_at_mark(&self) -> bool;
+    fn unread(&self) -> usize;
+    fn ready(&mut self) -> Ready;
     fn recv(&mut self, into: &mut [u8], now: Instant) -> io::Result<usize>;
     fn shutdown(&mut self, how: Shutdown, now: Instant);
     fn close(&mut self, now: Instant);
@@ -217,6 +222,26 @@ impl Floor for Bare {
 
     fn send(&mut self, data: &[u8], more: bool, now: Instant) -> io::Result<usize> {
         self.made_mut().send(&[IoSlice::new(data)], more, now)
+    }
+
+    fn send_marked(&mut self, data: &[u8], mark: Mark, now: Instant) -> io::Result<usize> {
+        self.made_mut().send_marked(&[IoSlice::new(data)], false, mark, now)
+    }
+
+    fn recv_urgent(&mut self, peek: bool) -> io::Result<Option<u8>> {
+        self.made_mut().recv_urgent(peek)
+    }
+
+    fn is_at_mark(&self) -> bool {
+        self.made().is_at_mark()
+    }
+
+    fn unread(&self) -> usize {
+        self.made().unread()
+    }
+
+    fn ready(&mut self) -> Ready {
+        self.made_mut().ready()
     }
 
     fn recv(&mut self, into: &mut [u8], now: Instant) -> io::Result<usize> {

@@ -47,7 +47,7 @@ pub(super) fn tcp_info_counts_segments_however_small() {
     t.ignore(); // one of the two in the hole, or both
     let info = t.info();
     assert_eq!((info.unacked, info.sacked, info.delivered), (9, 4, 5));
-    assert_eq!(info.lost + info.retrans, 2, "{info:?}");
+    assert_eq!((info.lost, info.retrans > 0), (2, true), "{info:?}");
     t.inject(". 1:1(0) ack 11");
     let info = t.info();
     assert_eq!((info.unacked, info.sacked, info.delivered), (0, 0, 10));

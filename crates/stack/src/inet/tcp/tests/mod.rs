@@ -15,7 +15,7 @@
 //! ```
 //!
 //! **Segments** are written as in packetdrill: flags (`S F R P E W U`, `.` for ACK), then
-//! `first:behind(bytes)`, `ack`, `win`, options. Numbers are relative to the initial ones of either side: a
+//! `first:behind(bytes)`, `ack`, `win`, `urg`, options. Numbers are relative to the initial ones of either side: a
 //! SYN is `S 0:0(0)`, the first byte of data is number 1, a FIN counts (`F. 11:12(0)`). `win` is what is on
 //! the wire, before scaling. Options: `<mss 1000,sackOK,ts 1 0,ws 7,sack 1001:2001 3001:4001>`. TSval of
 //! ours is 1000 at the start and goes on by one per millisecond. `[ce]` before an injected segment: a
@@ -61,7 +61,9 @@ mod nagle;
 mod notation;
 mod over_inet;
 mod path;
+mod records;
 mod script;
 mod states;
 mod timestamps;
+mod urgent;
 mod windows;

@@ -155,3 +155,30 @@ pub(super) fn a_retransmission_that_found_the_ring_full_is_made_up_for() {
     assert!(t.ignore() > 0, "nobody sent it again");
     t.inject(". 1:1(0) ack 11");
 }
+
+#[test]
+pub(super) fn nodelay_lets_out_what_a_cork_holds_back() {
+    // `__tcp_sock_set_nodelay`: pushes what is there, and the cork holds back what comes after.
+    let mut t = Setup::new().options(|o| o.cork = true).established();
+    t.send(10);
+    t.expect_nothing();
+    t.configure(|o| o.nodelay = true);
+    t.expect("P. 1:11(10) ack 1");
+    t.send(10);
+    t.expect_nothing();
+}
+
+#[test]
+pub(super) fn nodelay_with_nothing_queued_lets_nothing_out_later() {
+    let mut t = Script::established();
+    t.configure(|o| o.nodelay = true);
+    t.send_more(10);
+    t.expect_nothing();
+    t.send(10);
+    t.expect("P. 1:21(20) ack 1");
+    let mut t = Script::established();
+    t.configure(|o| o.cork = true);
+    t.configure(|o| o.nodelay = true);
+    t.send(10);
+    t.expect_nothing();
+}

@@ -39,6 +39,7 @@ pub(super) struct Line {
     pub(super) range: Option<(i64, i64, usize)>,
     pub(super) ack: Option<i64>,
     pub(super) window: Option<u16>,
+    pub(super) urgent: Option<u16>,
     pub(super) options: Vec<Word>,
 }
 
@@ -68,6 +69,7 @@ impl Line {
             match word {
                 "ack" => line.ack = Some(number(value()?)?),
                 "win" => line.window = Some(number(value()?)?),
+                "urg" => line.urgent = Some(number(value()?)?),
                 range if range.contains(':') => line.range = Some(read_range(range)?),
                 _ => return Err(format!("what is {word:?}?")),
             }

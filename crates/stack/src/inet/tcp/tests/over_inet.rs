@@ -6,14 +6,14 @@ use super::{
     floor::{Floor, Sent},
     handshake,
     hosts::{Ear, Tape},
-    loss, nagle, path, script, states, timestamps, windows,
+    loss, nagle, path, records, script, states, timestamps, urgent, windows,
 };
 use crate::{
     inet::{
         Addressing, Inet, Interface, SocketError,
         tcp::{
-            Config, ConnectOptions, Flow, ListenOptions, Listening, TcpOptions, connection::State,
-            info::TcpInfo, parse, seq::Seq,
+            Config, ConnectOptions, Flow, ListenOptions, Listening, Mark, Ready, TcpOptions,
+            connection::State, info::TcpInfo, parse, seq::Seq,
         },
     },
     napi::{Driver, Pass},
@@ -324,6 +324,27 @@ impl Floor for OverInet {
         self.flow().send(&[IoSlice::new(data)], more, &mut OverInet::pass(now))
     }
 
+    fn send_marked(&mut self, data: &[u8], mark: Mark, now: Instant) -> io::Result<usize> {
+        let mut pass = OverInet::pass(now);
+        self.flow().send_marked(&[IoSlice::new(data)], false, mark, &mut pass)
+    }
+
+    fn recv_urgent(&mut self, peek: bool) -> io::Result<Option<u8>> {
+        self.flow().recv_urgent(peek)
+    }
+
+    fn is_at_mark(&self) -> bool {
+        self.flow().is_at_mark()
+    }
+
+    fn unread(&self) -> usize {
+        self.flow().unread()
+    }
+
+    fn ready(&mut self) -> Ready {
+        self.flow().ready()
+    }
+
     fn recv(&mut self, into: &mut [u8], now: Instant) -> io::Result<usize> {
         self.flow().recv(&mut [IoSliceMut::new(into)], false, &mut OverInet::pass(now))
     }
@@ -394,6 +415,21 @@ const SCRIPTS: &[(&str, fn())] = scripts![
     acks::a_fin_that_comes_again_is_answered_each_time,
     acks::who_counts_duplicates_gets_all_of_them_though_the_ring_fills_up_meanwhile,
     acks::who_counts_duplicates_gets_one_for_each_even_of_segments_that_came_together,
+    records::records_that_wait_together_go_out_apart,
+    records::a_long_record_is_cut_at_its_end_and_a_fin_goes_with_the_last,
+    records::what_is_sent_again_keeps_them_apart,
+    urgent::the_byte_before_the_pointer_is_read_apart,
+    urgent::alone_it_is_no_data_to_read,
+    urgent::in_line_it_is_read_with_the_rest_and_a_read_still_stops_before_it,
+    urgent::announced_early_it_is_waited_for_by_nobody,
+    urgent::a_later_pointer_counts_and_an_old_one_does_not,
+    urgent::what_is_sent_urgently_is_pointed_to_until_it_is_acknowledged,
+    urgent::a_pointer_far_ahead_is_said_in_every_segment_before_it,
+    nagle::nodelay_lets_out_what_a_cork_holds_back,
+    nagle::nodelay_with_nothing_queued_lets_nothing_out_later,
+    acks::a_fin_on_a_silent_connection_is_acknowledged_at_once,
+    acks::data_seen_before_that_comes_with_the_fin_is_not_reported,
+    windows::what_may_wait_beyond_notsent_lowat_is_half_of_the_window_at_the_most,
     alive::an_idle_connection_is_not_touched,
     alive::keep_alive_asks_after_silence_and_is_content_with_an_answer,
     alive::keep_alive_gives_up_and_resets,

@@ -232,7 +232,7 @@ impl Script {
             ack: line.ack.map_or(Seq(0), |ack| absolute(ack, self.iss())),
             flags: line.flags,
             window: self.window,
-            urgent: 0,
+            urgent: line.urgent.unwrap_or(0),
             options: self.options_of(&line),
             congested: line.ecn.as_deref() == Some("ce"),
             payload: &payload,

@@ -2,7 +2,7 @@
 
 use super::super::connection::State::*;
 use super::script::{Script, Setup, ms, secs};
-use crate::inet::SocketError;
+use crate::inet::{SocketError, tcp::TcpOptions};
 
 /// The peer's window is full and closed.
 fn closed() -> Script {
@@ -252,4 +252,19 @@ pub(super) fn a_fixed_buffer_does_not_grow() {
 pub(super) fn where_the_host_says_so_no_window_grows() {
     let (_, after) = offered_after(Setup::new().config(|c| c.tcp_moderate_rcvbuf = false), 60);
     assert!(after <= 131_072, "{after}");
+}
+
+#[test]
+pub(super) fn what_may_wait_beyond_notsent_lowat_is_half_of_the_window_at_the_most() {
+    // `tcp_xmit_size_goal`: a large segment is no larger than half of the largest window offered.
+    for (window, most) in [(8_000, 4_000), (65_535, 32_000)] {
+        let lowat = |o: &mut TcpOptions| o.notsent_low_water = 1;
+        let mut t = Setup::new().options(lowat).round_trip(ms(50)).connect();
+        t.expect("S 0:0(0)");
+        t.inject(&format!("S. 0:0(0) ack 1 win {window} <mss 1000,sackOK>"));
+        t.expect(". 1:1(0) ack 1");
+        let sent = t.try_send(100_000, false).ok();
+        assert_eq!(sent, Some(most), "{window}");
+        t.ignore();
+    }
 }

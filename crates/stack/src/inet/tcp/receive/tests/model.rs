@@ -147,6 +147,9 @@ proptest! {
                     let fin_now = model.fin.is_some_and(|fin| fin < model.next);
                     prop_assert_eq!(arrived.fin_reached, fin_now && !fin_before);
                     prop_assert!(!arrived.dropped);
+                    if arrived.fin_reached {
+                        model.duplicate = None;
+                    }
                 }
                 Step::Read(len) => prop_assert_eq!(take(&mut rx, len, false), model.read(len)),
                 Step::Peek(len) => {

@@ -89,6 +89,12 @@ impl Cubic {
         scale(cwnd, 7, 10)
     }
 
+    /// A timeout: the next stage begins with a curve of its own (section 4.8). What the window was before still bounds how
+    /// long it grows by alpha (section 4.3).
+    pub fn timed_out(&mut self) {
+        *self = Cubic { prior: self.prior, ..Cubic::default() };
+    }
+
     /// The curve stood still for `span`.
     pub fn idle(&mut self, span: Duration) {
         self.epoch = self.epoch.map(|epoch| epoch + span);
@@ -187,6 +193,27 @@ mod tests {
         assert_eq!(cubic.w_max, 100_000);
         assert_eq!(cubic.reduce(90_000), 63_000);
         assert_eq!(cubic.w_max, 76_500);
+    }
+
+    /// RFC 9438 section 4.3: W_est grows by alpha, 9/17, "until W_est has reached cwnd_prior", also after a timeout.
+    #[test]
+    fn after_a_timeout_it_grows_by_alpha_until_the_window_is_what_it_was() {
+        let mss = 1_000;
+        let mut cubic = Cubic::default();
+        let mut cwnd = cubic.reduce(20 * mss);
+        cubic.timed_out();
+        // A round trip so short that the curve stands still.
+        let (srtt, now) = (Duration::ZERO, Instant::from_millis(1_000));
+        let mut grown = Vec::new();
+        for _ in 0..30 {
+            let before = cwnd;
+            let delivered = cwnd;
+            let growth = Growth { delivered, srtt, rtt: None, una: Seq(0), nxt: Seq(0), now };
+            cwnd = cubic.avoid(cwnd, mss, &growth);
+            grown.push(cwnd - before);
+            let expected = if before < 20 * mss { 520..=530 } else { 990..=1_020 };
+            assert!(expected.contains(&(cwnd - before)), "at {before}: {grown:?}");
+        }
     }
 
     #[test]

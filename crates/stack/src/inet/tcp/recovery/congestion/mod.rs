@@ -145,7 +145,7 @@ impl Congestion {
     /// A timeout: CUBIC starts anew (RFC 9438 section 4.8).
     pub fn timed_out(&mut self) {
         if let Control::Cubic(cubic) = &mut self.control {
-            *cubic = Cubic::default();
+            cubic.timed_out();
         }
     }
 

@@ -560,7 +560,7 @@ fn a_timeout_takes_all_older_than_a_round_trip_for_lost_and_starts_with_one_segm
     flow.fire();
     assert_eq!((flow.phase(), flow.repair()), (Phase::Loss, vec![1]));
     let figures = flow.recovery.figures();
-    assert_eq!((figures.lost, figures.ssthresh), (9, 7 * MSS));
+    assert_eq!((figures.lost, figures.retrans, figures.ssthresh), (10, 1, 7 * MSS));
     // Acknowledged one by one, the others follow as in slow start.
     flow.unsent = false;
     flow.wait(RTT).ack(1, &[]);

@@ -3,7 +3,7 @@
 use super::{Script, absolute, stream};
 use crate::inet::{
     SocketError,
-    tcp::{TcpOptions, connection::State, info::TcpInfo},
+    tcp::{Mark, Ready, TcpOptions, connection::State, info::TcpInfo},
 };
 use std::{fmt::Write, io, net::Shutdown};
 
@@ -24,6 +24,44 @@ impl Script {
     pub(in super::super) fn send_more(&mut self, len: usize) {
         let sent = self.try_send(len, true);
         assert!(matches!(sent, Ok(n) if n == len), "send({len}) = {sent:?}\n{}", self.log);
+    }
+
+    /// Writes `len` bytes whose last one has a mark.
+    #[track_caller]
+    pub(in super::super) fn send_marked(&mut self, len: usize, mark: Mark) {
+        self.say(&format!("send {len}, {mark:?}"));
+        let now = self.now;
+        let data = stream(self.written as i64, len, true);
+        let sent = self.floor.send_marked(&data, mark, now);
+        assert!(matches!(sent, Ok(n) if n == len), "send({len}) = {sent:?}\n{}", self.log);
+        self.written += len;
+        self.transmit();
+    }
+
+    /// `MSG_OOB`: the error, or the byte is the peer's number `at`.
+    #[track_caller]
+    pub(in super::super) fn recv_urgent(&mut self, peek: bool, at: Result<i64, i32>) {
+        self.say("recv urgent");
+        let got = self.floor.recv_urgent(peek).map_err(|error| error.raw_os_error().unwrap_or(0));
+        let want = at.map(|at| stream(at - 1, 1, false).first().copied());
+        assert_eq!(got, want, "\n{}", self.log);
+    }
+
+    /// The urgent byte is passed over by a read.
+    pub(in super::super) fn pass_over(&mut self) {
+        self.read += 1;
+    }
+
+    pub(in super::super) fn is_at_mark(&self) -> bool {
+        self.floor.is_at_mark()
+    }
+
+    pub(in super::super) fn unread(&self) -> usize {
+        self.floor.unread()
+    }
+
+    pub(in super::super) fn ready(&mut self) -> Ready {
+        self.floor.ready()
     }
 
     /// Writes up to `len` bytes.

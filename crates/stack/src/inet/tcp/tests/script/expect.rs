@@ -32,6 +32,7 @@ impl Script {
         same(line.range.is_none_or(|want| want == range), "the range")?;
         same(line.ack.is_none_or(|ack| ack == relative(sent.segment.ack, IRS)), "ack")?;
         same(line.window.is_none_or(|window| window == sent.segment.window), "win")?;
+        same(line.urgent.is_none_or(|urgent| urgent == sent.segment.urgent), "urg")?;
         same(
             line.ecn.is_none() || (line.ecn.as_deref() == Some("ect0")) == sent.ecn_capable,
             "ECN",
@@ -69,6 +70,9 @@ impl Script {
             let _ = write!(text, " ack {}", relative(sent.segment.ack, IRS));
         }
         let _ = write!(text, " win {}", sent.segment.window);
+        if sent.segment.flags.has(Flags::URG) {
+            let _ = write!(text, " urg {}", sent.segment.urgent);
+        }
         let options = &sent.segment.options;
         let mut words = Vec::new();
         words.extend(options.mss.map(|mss| format!("mss {mss}")));

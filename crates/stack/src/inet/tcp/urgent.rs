@@ -1,0 +1,156 @@
+//! Urgent data as Linux has it: the pointer names the byte before the one it points to (RFC 793's page 17, not RFC 1122;
+//! RFC 6093 section 3.1 tells why), and that byte is read apart (`MSG_OOB`) unless `SO_OOBINLINE` is set. A read stops
+//! before it, so that a reader knows where it stood (`SIOCATMARK`).
+
+use super::{
+    connection::{Connection, State, errno},
+    segment::{Flags, Segment},
+    seq::Seq,
+};
+use crate::time::Instant;
+use std::io::{self, IoSliceMut};
+
+/// The byte that was last said to be urgent, until it is read past (Linux's `urg_seq` and `urg_data`).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Urgent {
+    seq: Seq,
+    byte: Byte,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Byte {
+    ToCome,
+    There(u8),
+    Read,
+}
+
+impl Connection {
+    /// Section 3.10.7.4, sixth: a segment in the window, with URG or while an urgent byte is to come (`tcp_urg`).
+    #[cold]
+    pub(super) fn look_for_urgent(&mut self, segment: &Segment<'_>, now: Instant) {
+        if segment.flags.has(Flags::URG) {
+            self.urgent_pointer(segment, now);
+        }
+        let Some(urgent) = &mut self.urgent else { return };
+        if urgent.byte == Byte::ToCome
+            && let Some(byte) = segment.payload.get((urgent.seq - segment.seq) as usize)
+        {
+            urgent.byte = Byte::There(*byte);
+            self.news = true;
+        }
+    }
+
+    /// `tcp_check_urg`.
+    fn urgent_pointer(&mut self, segment: &Segment<'_>, now: Instant) {
+        let seq = segment.seq + u32::from(segment.urgent.saturating_sub(1));
+        let read = self.receiver.read_up_to();
+        if read.after(seq) || seq.before(self.receiver.next()) {
+            return;
+        }
+        if let Some(old) = self.urgent {
+            if !seq.after(old.seq) {
+                return;
+            }
+            // Nobody reads the old one any more: it is not to be taken for data.
+            if old.seq == read && !self.options.oob_inline && self.receiver.available() > 0 {
+                self.receiver.discard(1, now);
+            }
+        }
+        self.urgent = Some(Urgent { seq, byte: Byte::ToCome });
+        (self.urgent_news, self.news) = (true, true);
+        self.settle_fast();
+    }
+
+    /// Somebody is to be told by SIGURG, who was not told yet.
+    pub fn take_urgent_news(&mut self) -> bool {
+        std::mem::take(&mut self.urgent_news)
+    }
+
+    /// `tcp_recvmsg` while there is an urgent byte: reads up to it, or from behind it on.
+    #[cold]
+    pub(super) fn read_beside_urgent(
+        &mut self,
+        into: &mut [IoSliceMut<'_>],
+        peek: bool,
+        now: Instant,
+    ) -> usize {
+        let ahead = self.urgent_ahead().unwrap_or(usize::MAX);
+        let most = if ahead == 0 { usize::MAX } else { ahead };
+        let skip = self.byte_apart();
+        if peek {
+            return self.receiver.peek_part(skip, most, into);
+        }
+        self.receiver.discard(skip, now);
+        let read = self.receiver.peek_part(0, most, into);
+        self.receiver.discard(read, now);
+        if self.urgent.is_some_and(|urgent| self.receiver.read_up_to().after(urgent.seq)) {
+            self.urgent = None;
+            self.settle_fast();
+            // What poll(2) reports of it has passed.
+            self.news = true;
+        }
+        read
+    }
+
+    /// How many bytes can be read before the urgent one, if that is known of.
+    fn urgent_ahead(&self) -> Option<usize> {
+        Some((self.urgent?.seq - self.receiver.read_up_to()) as usize)
+    }
+
+    /// 1 if the next byte to be read is the urgent one, and is not read with the others.
+    #[cold]
+    pub(super) fn byte_apart(&self) -> usize {
+        let next = self.is_at_mark() && !self.options.oob_inline;
+        usize::from(next && self.receiver.available() > 0)
+    }
+
+    /// `SIOCATMARK`: the next byte to be read is the urgent one.
+    pub fn is_at_mark(&self) -> bool {
+        self.urgent_ahead() == Some(0)
+    }
+
+    /// Whether the urgent byte can be received.
+    #[cold]
+    pub(super) fn has_urgent(&self) -> bool {
+        self.urgent.is_some_and(|urgent| matches!(urgent.byte, Byte::There(_)))
+    }
+
+    /// Bytes to read before the urgent one, where that is known of and not read with the others (`tcp_inq`).
+    #[cold]
+    pub(super) fn unread_before_urgent(&self) -> usize {
+        let available = self.receiver.available();
+        match self.urgent_ahead() {
+            Some(ahead) if !self.options.oob_inline && ahead < available => ahead,
+            _ => available,
+        }
+    }
+
+    /// `MSG_OOB` (`tcp_recv_urg`): the urgent byte; `None`: the peer has sent all, and there is none.
+    ///
+    /// # Errors
+    /// EINVAL: there is none, or it was read, or is read with the others. EAGAIN: it is to come; nobody waits for it.
+    pub fn recv_urgent(&mut self, peek: bool) -> io::Result<Option<u8>> {
+        let urgent = self.urgent.as_mut().filter(|_| !self.options.oob_inline);
+        let Some(urgent) = urgent.filter(|urgent| urgent.byte != Byte::Read) else {
+            return Err(errno(libc::EINVAL));
+        };
+        if self.state == State::Closed && !self.peer_done {
+            return Err(errno(libc::ENOTCONN));
+        }
+        match urgent.byte {
+            Byte::There(byte) => {
+                if !peek {
+                    urgent.byte = Byte::Read;
+                }
+                Ok(Some(byte))
+            }
+            _ if self.state == State::Closed || self.read_shut => Ok(None),
+            _ => Err(errno(libc::EAGAIN)),
+        }
+    }
+
+    /// Whether the next segment may be taken in the short way.
+    pub(super) fn settle_fast(&mut self) {
+        self.fast = self.state == State::Established && self.urgent.is_none();
+    }
+}

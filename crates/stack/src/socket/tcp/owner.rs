@@ -1,0 +1,56 @@
+//! Who is sent SIGURG when urgent data is announced (`F_SETOWN` of fcntl(2)).
+
+use super::stream::TcpStream;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One process, all of a group, or one thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// `F_OWNER_PID`.
+    Process(i32),
+    /// `F_OWNER_PGRP`.
+    Group(i32),
+    /// `F_OWNER_TID`.
+    Thread(i32),
+}
+
+/// The owner in one word, as it is read under a connection's lock.
+#[derive(Debug, Default)]
+pub(super) struct Word(AtomicU64);
+
+impl Word {
+    fn set(&self, owner: Option<Owner>) {
+        let (kind, id) = match owner {
+            None => (0, 0),
+            Some(Owner::Process(id)) => (1, id),
+            Some(Owner::Group(id)) => (2, id),
+            Some(Owner::Thread(id)) => (3, id),
+        };
+        self.0.store(kind << 32 | u64::from(id.cast_unsigned()), Ordering::Relaxed);
+    }
+
+    /// Sends the signal (`send_sigurg`).
+    #[cold]
+    pub(super) fn signal(&self) {
+        let word = self.0.load(Ordering::Relaxed);
+        let id = (word as u32).cast_signed();
+        if id <= 0 {
+            return;
+        }
+        // SAFETY: plain system calls. Whom we may not signal, or who is gone, has none.
+        unsafe {
+            match word >> 32 {
+                1 => libc::kill(id, libc::SIGURG),
+                2 => libc::killpg(id, libc::SIGURG),
+                _ => libc::syscall(libc::SYS_tkill, id, libc::SIGURG) as i32,
+            };
+        }
+    }
+}
+
+impl TcpStream {
+    /// Who is sent SIGURG from now on.
+    pub fn set_owner(&self, owner: Option<Owner>) {
+        self.0.endpoint.owner.set(owner);
+    }
+}
