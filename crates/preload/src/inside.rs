@@ -21,6 +21,7 @@ use std::{
     mem::{self, MaybeUninit},
     ptr,
     sync::atomic::{AtomicI32, Ordering},
+    time::Duration,
 };
 
 local! {
@@ -140,11 +141,47 @@ impl Drop for Inside {
     #[inline]
     fn drop(&mut self) {
         INSIDE.set(false);
+        if ENDING.load(Ordering::Relaxed) != 0 {
+            wait_for_the_end();
+        }
         cancel::let_go();
         if signal::is_put_off() {
             deliver();
         }
         cancel::test();
+    }
+}
+
+/// The thread that ends the process, while it does.
+static ENDING: AtomicI32 = AtomicI32::new(0);
+
+fn this_thread() -> i32 {
+    // SAFETY: a plain system call.
+    unsafe { libc::syscall(libc::SYS_gettid) as i32 }
+}
+
+/// Has the calling thread do what ends the process. No other that comes by here comes back to the program meanwhile: it
+/// is to see nothing of sockets that close, as it would not if the kernel had ended it.
+pub(crate) fn alone(work: impl FnOnce()) {
+    let (done, other) = (Ordering::Relaxed, Ordering::Relaxed);
+    if ENDING.compare_exchange(0, this_thread(), done, other).is_ok() {
+        work();
+        ENDING.store(0, Ordering::Relaxed);
+    } else {
+        wait_for_the_end();
+    }
+}
+
+/// In the child of a fork: its process does not end.
+pub(crate) fn goes_on_living() {
+    ENDING.store(0, Ordering::Relaxed);
+}
+
+#[cold]
+fn wait_for_the_end() {
+    let me = this_thread();
+    while ![0, me].contains(&ENDING.load(Ordering::Relaxed)) {
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

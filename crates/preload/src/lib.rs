@@ -31,6 +31,7 @@ mod local;
 
 mod cancel;
 mod config;
+mod ending;
 mod errno;
 mod fds;
 mod guard;

@@ -5,7 +5,7 @@
 
 use crate::{
     config::{self, Config},
-    errno,
+    ending, errno,
     handler::Frame,
     inside::{self, FAULTS},
     kernel, ordered, real,
@@ -33,7 +33,7 @@ struct Slot {
 }
 
 /// Signals are numbered from 1 to 64.
-const SIGNALS: usize = 65;
+pub(crate) const SIGNALS: usize = 65;
 
 static SLOTS: [Slot; SIGNALS] =
     [const { Slot { handler: AtomicUsize::new(0), flags: AtomicI32::new(0) } }; SIGNALS];
@@ -122,6 +122,7 @@ pub(crate) fn any_past_us() -> bool {
         };
         let ours = on_signal as *const () as usize;
         ![libc::SIG_DFL, libc::SIG_IGN, ours].contains(&action.sa_sigaction)
+            && !ending::is_default(&action)
     })
 }
 
@@ -147,6 +148,11 @@ pub(crate) unsafe fn sigaction(
     let _alone = Alone::new();
     // SAFETY: as our caller says.
     unsafe { change(signal, slot, new, old) }
+}
+
+/// No handler is changed by another thread, and none runs on this one, for as long as it lives.
+pub(crate) fn alone() -> impl Sized {
+    Alone::new()
 }
 
 /// Who may change handlers, and lets go in this order.
@@ -201,9 +207,14 @@ unsafe fn change(
         let result = match new {
             None => real::sigaction(signal, ptr::null(), &raw mut kernels),
             Some(action) if [libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction) => {
-                let result = real::sigaction(signal, &raw const action, &raw mut kernels);
+                let given = match action.sa_sigaction {
+                    libc::SIG_DFL => ending::default_of(signal),
+                    _ => action,
+                };
+                let result = real::sigaction(signal, &raw const given, &raw mut kernels);
                 if result == 0 {
                     slot.handler.store(0, Ordering::Release);
+                    slot.flags.store(action.sa_flags, Ordering::Relaxed);
                 }
                 result
             }
@@ -228,6 +239,9 @@ unsafe fn change(
         {
             if before.0 != 0 {
                 (kernels.sa_sigaction, kernels.sa_flags) = before;
+            } else if ending::is_default(&kernels) {
+                (kernels.sa_sigaction, kernels.sa_flags) = (libc::SIG_DFL, before.1);
+                libc::sigemptyset(&raw mut kernels.sa_mask);
             }
             *old = kernels;
         }
@@ -405,11 +419,9 @@ unsafe fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut 
     }
     if flags & libc::SA_RESETHAND != 0 {
         slot.handler.store(0, Ordering::Release);
+        let default = ending::default_of(signal);
         // SAFETY: our own action: the default, as the kernel would have set it.
-        unsafe {
-            let default: libc::sigaction = mem::zeroed();
-            real::sigaction(signal, &raw const default, ptr::null_mut());
-        }
+        unsafe { real::sigaction(signal, &raw const default, ptr::null_mut()) };
     }
     let _ = HANDLED.try_with(|handled| handled.set(handled.get().wrapping_add(1)));
     // SAFETY: as the kernel gave it to us.

@@ -281,6 +281,8 @@ hooks! {
         ours(fd) stack::fcntl;
     ioctl: (fd: c_int, request: libc::c_ulong, argument: usize) -> c_int = kernel::ioctl,
         ours(fd) stack::ioctl;
+    sockatmark: (fd: c_int) -> c_int = real::sockatmark,
+        ours(fd) stack::sockatmark;
 
     // Processes and signals.
     fork, __fork: () -> libc::pid_t = stack::fork;

@@ -23,7 +23,7 @@ const UDP_CORK: c_int = 1;
 const UDP_ENCAP: c_int = 100;
 
 /// `SOF_TIMESTAMPING_TX_HARDWARE`, `_SOFTWARE`, `_SCHED`, `_ACK` and `_COMPLETION` (linux/net_tstamp.h).
-const TIMES_OF_SENDING: c_int = 1 | 1 << 1 | 1 << 8 | 1 << 9 | 1 << 18;
+pub const TIMES_OF_SENDING: c_int = 1 | 1 << 1 | 1 << 8 | 1 << 9 | 1 << 18;
 
 static SAID: Once = Once::new();
 

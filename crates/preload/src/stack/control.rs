@@ -3,11 +3,13 @@
 
 use super::{
     address::{self, in_addr},
-    place,
+    beyond::TIMES_OF_SENDING,
+    error, place,
 };
 use busypoll_stack::{Message, TcpStream, time};
 use libc::{c_int, cmsghdr, msghdr};
 use std::{
+    io,
     net::{IpAddr, Ipv6Addr, SocketAddrV4, SocketAddrV6},
     ptr,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -120,6 +122,39 @@ impl Room {
         self.left -= step;
         self.used += step;
     }
+}
+
+/// What a message to a stream asks for in its ancillary data: nothing that ours could do (`sock_cmsg_send`).
+///
+/// # Errors
+/// ENOPROTOOPT: the time at which it is sent. EINVAL: a time of another kind, or too little of it.
+///
+/// # Safety
+/// `message` has ancillary data as it says.
+pub unsafe fn asked_of_stream(message: &msghdr) -> io::Result<()> {
+    // SAFETY: the caller's word, here and below.
+    let mut next = unsafe { libc::CMSG_FIRSTHDR(message) };
+    while !next.is_null() {
+        // SAFETY: a header within the room, as the macros make sure of.
+        let (header, data) = unsafe { (next.read_unaligned(), libc::CMSG_DATA(next)) };
+        if (header.cmsg_level, header.cmsg_type) == (libc::SOL_SOCKET, libc::SO_TIMESTAMPING) {
+            // SAFETY: plain arithmetic.
+            if (header.cmsg_len as usize)
+                < unsafe { libc::CMSG_LEN(size_of::<c_int>() as u32) } as usize
+            {
+                return Err(error(libc::EINVAL));
+            }
+            // SAFETY: as long as the header says.
+            match unsafe { data.cast::<c_int>().read_unaligned() } {
+                0 => {}
+                asked if asked & !TIMES_OF_SENDING != 0 => return Err(error(libc::EINVAL)),
+                _ => return Err(error(libc::ENOPROTOOPT)),
+            }
+        }
+        // SAFETY: the caller's word.
+        next = unsafe { libc::CMSG_NXTHDR(message, next) };
+    }
+    Ok(())
 }
 
 /// Tells of a datagram what the program has asked for, and how much that was. Returns `MSG_CTRUNC` if there was not

@@ -1,6 +1,6 @@
 //! What happens to descriptors: close, dup and their like, fcntl, ioctl.
 
-use super::{answer, beyond, enter, file::Live, own, wait};
+use super::{answer, beyond, enter, file::Live, options, own, wait};
 use crate::{
     errno,
     fds::{self, Ref},
@@ -218,6 +218,10 @@ pub unsafe fn fcntl(file: Ref, fd: c_int, command: c_int, argument: usize) -> c_
             }
             result
         }
+        libc::F_SETOWN | F_SETOWN_EX => {
+            // SAFETY: the caller's contract.
+            owned(&file, fd, unsafe { real::fcntl(fd, command, argument) })
+        }
         // SAFETY: the caller's contract.
         _ => unsafe { real::fcntl(fd, command, argument) },
     }
@@ -227,6 +231,32 @@ pub unsafe fn fcntl(file: Ref, fd: c_int, command: c_int, argument: usize) -> c_
 fn ask_no_more(file: &Ref) {
     let _inside = Inside::enter();
     file.ask_no_more(beyond::ASYNC);
+}
+
+/// The kernel has taken, or not, whom a socket tells of urgent data.
+fn owned(file: &Ref, fd: c_int, result: c_int) -> c_int {
+    if result == 0
+        && let Some((_inside, file)) = enter(file.clone())
+    {
+        file.set_more();
+        if let Some(live) = file.live() {
+            options::take_owner(fd, live);
+        }
+    }
+    result
+}
+
+/// sockatmark(3).
+///
+/// # Safety
+/// None beyond what ioctl(2) asks.
+pub unsafe fn sockatmark(file: Ref, fd: c_int) -> c_int {
+    let mut at_mark: c_int = 0;
+    // SAFETY: a place for the answer.
+    match unsafe { ioctl(file, fd, SIOCATMARK, (&raw mut at_mark).expose_provenance()) } {
+        0 => at_mark,
+        failed => failed,
+    }
 }
 
 fn set_nonblocking(file: &Ref, on: bool) {
@@ -282,13 +312,17 @@ pub unsafe fn ioctl(file: Ref, fd: c_int, request: libc::c_ulong, argument: usiz
         drop(inside);
         return by_kernel();
     }
+    if matches!(request, FIOSETOWN | SIOCSPGRP) {
+        return owned(&file, fd, by_kernel());
+    }
     // SIOCINQ is FIONREAD, SIOCOUTQ is TIOCOUTQ (include/uapi/linux/sockios.h).
-    if !matches!(request, libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD) {
+    if !matches!(request, libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD | SIOCATMARK) {
         return by_kernel();
     }
     let Some((_inside, file)) = enter(file) else { return by_kernel() };
     let count = match (file.live(), request) {
-        (Some(Live::Udp(_)), SIOCOUTQNSD) => return by_kernel(),
+        (Some(Live::Udp(_)), SIOCOUTQNSD | SIOCATMARK) => return by_kernel(),
+        (Some(Live::Stream(stream)), SIOCATMARK) => stream.is_at_mark().into(),
         (Some(Live::Udp(udp)), libc::FIONREAD) => udp.waiting().1,
         (Some(Live::Udp(_)), _) => 0,
         (Some(Live::Stream(stream)), libc::FIONREAD) => stream.unread(),
@@ -308,6 +342,14 @@ pub unsafe fn ioctl(file: Ref, fd: c_int, request: libc::c_ulong, argument: usiz
 
 /// include/uapi/asm-generic/ioctls.h.
 const FIOASYNC: libc::c_ulong = 0x5452;
+
+/// include/uapi/asm-generic/fcntl.h.
+const F_SETOWN_EX: c_int = 15;
+
+/// include/uapi/asm-generic/sockios.h.
+const FIOSETOWN: libc::c_ulong = 0x8901;
+const SIOCSPGRP: libc::c_ulong = 0x8902;
+const SIOCATMARK: libc::c_ulong = 0x8905;
 
 /// include/uapi/linux/sockios.h.
 const SIOCOUTQNSD: libc::c_ulong = 0x894b;

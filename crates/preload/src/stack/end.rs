@@ -1,7 +1,7 @@
-//! The end of a process by its own will: exit(3), the end of main, _exit(2). The kernel would close its connections and
-//! see to what they have yet to say; ours end with the process. So they are closed before it ends, which waits a little
-//! until their last words have been acknowledged. A process that is killed has no such time: its peers are reset by the
-//! guard.
+//! The end of a process by its own will: exit(3), the end of main, _exit(2); or by a signal that it does not handle
+//! ([`crate::ending`]). The kernel would close its connections and see to what they have yet to say; ours end with the
+//! process. So they are closed before it ends, which waits a little until their last words have been acknowledged. One
+//! that is killed has no such time: its peers are reset by the guard.
 
 use super::{
     file::Live,
@@ -11,7 +11,6 @@ use crate::{fds, guard, inside::Inside, real};
 use busypoll_stack::ledger::Listed;
 use libc::c_int;
 use std::{
-    net::Shutdown,
     thread,
     time::{Duration, Instant},
 };
@@ -35,16 +34,12 @@ pub fn close_all() {
     let Some(_inside) = Inside::enter() else { return };
     let Some(Made { ledger, .. }) = host::made_here() else { return };
     for (_, file) in fds::all() {
-        if let Some(Live::Stream(stream)) = file.as_ref().and_then(|file| file.live())
-            // This one is to be reset.
-            && !matches!(stream.linger(), Ok(Some(Duration::ZERO)))
-        {
-            // One that is not connected has nothing to say.
-            let _ = stream.shutdown(Shutdown::Write);
+        if let Some(Live::Stream(stream)) = file.as_ref().and_then(|file| file.live()) {
+            stream.leave();
         }
     }
     let until = Instant::now() + PATIENCE;
-    while ledger.list().iter().any(has_more_to_say) && Instant::now() < until {
+    while ledger.has(has_more_to_say) && Instant::now() < until {
         thread::sleep(LOOK);
     }
 }

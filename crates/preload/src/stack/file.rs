@@ -385,6 +385,9 @@ impl File {
             live.set_nonblocking(self.is_nonblocking());
             self.take_settings(live, ends);
             self.take_over(fd, live);
+            if self.has_more() {
+                options::take_owner(fd, live);
+            }
             if let Live::Udp(udp) = live {
                 udp.set_groups(lock(&self.groups).clone());
             }
@@ -465,6 +468,12 @@ impl File {
     /// The first thing that it asks for and our stack has not.
     pub fn asks(&self) -> Option<&'static str> {
         lock(&self.wishes).first().map(|wish| wish.what)
+    }
+
+    /// What it was last set to.
+    pub fn remembered(&self, level: c_int, name: c_int) -> Option<c_int> {
+        let set = lock(&self.set);
+        set.iter().find(|(l, n, _)| (*l, *n) == (level, name)).map(|(_, _, value)| *value)
     }
 
     pub fn set_backlog(&self, backlog: c_int) {

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     cancel,
     config::{self, Config},
-    errno,
+    ending, errno,
     fds::{self, Ref},
     handler, harm,
     inside::{self, Inside},
@@ -154,6 +154,7 @@ fn make() -> io::Result<Made> {
         )),
     }
     })?;
+    ending::arm();
     Ok(Made { host, ledger, process: getpid() })
 }
 
@@ -200,6 +201,7 @@ impl Held {
     /// In the child. Allocates nothing.
     #[must_use]
     fn in_child(mut self) -> Option<Inside> {
+        inside::goes_on_living();
         self.known.in_child();
         self.stack.in_child();
         // Not dropped: its threads are not here, and its rings are the parent's.

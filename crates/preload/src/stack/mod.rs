@@ -54,7 +54,7 @@ pub use accept::{accept, accept_other, accept4, accept4_other};
 pub use copy::{sendfile, sendfile_other, splice, splice_to_other};
 pub use descriptors::{
     close, close_other, close_range, closefrom, dup, dup2, dup2_other, dup3, dup3_other, fcntl,
-    fcntl_other, ioctl,
+    fcntl_other, ioctl, sockatmark,
 };
 pub use end::{close_all, exit};
 pub use file::File;

@@ -2,12 +2,14 @@
 //! our stack knows it does as well.
 
 use super::{
-    answer, beyond, control, enter, error,
+    answer,
+    beyond::{self, TIMES_OF_SENDING},
+    control, enter, error,
     file::{Live, span},
     groups, said,
 };
-use crate::{fds::Ref, real};
-use busypoll_stack::{TcpInfo, TcpStream, options as known};
+use crate::{fds::Ref, inside::Inside, real};
+use busypoll_stack::{Owner, TcpInfo, TcpStream, options as known};
 use libc::{IPPROTO_TCP, TCP_CONGESTION, c_int, c_void, socklen_t};
 use std::{io, mem::MaybeUninit, ptr, sync::atomic::Ordering, time::Duration};
 
@@ -26,8 +28,16 @@ pub fn set_number(live: &Live, level: c_int, name: c_int, value: c_int) -> io::R
 // include/uapi/asm-generic/socket.h: the same layout on 64-bit machines, under a newer number.
 const SO_RCVTIMEO_NEW: c_int = 66;
 const SO_SNDTIMEO_NEW: c_int = 67;
+const SO_TIMESTAMPING_NEW: c_int = 65;
+/// `SOF_TIMESTAMPING_OPT_ID` and `_OPT_ID_TCP` (linux/net_tstamp.h).
+const NUMBERED: c_int = 1 << 7 | 1 << 16;
 /// include/uapi/linux/in6.h.
 const IPV6_PATHMTU: c_int = 61;
+
+// include/uapi/asm-generic/fcntl.h: a `struct f_owner_ex` is a kind and an id.
+const F_GETOWN_EX: c_int = 16;
+const F_OWNER_TID: c_int = 0;
+const F_OWNER_PGRP: c_int = 2;
 
 /// The older number of an option that has two.
 fn older(level: c_int, name: c_int) -> c_int {
@@ -61,23 +71,19 @@ unsafe fn ask<T>(fd: c_int, level: c_int, name: c_int) -> Option<T> {
     (told == 0).then(|| unsafe { value.assume_init() })
 }
 
-/// What the kernel has made of the size that `fd` was given for a buffer, which has bounds; not doubled.
+/// What the kernel has made of the size that `fd` was given for a buffer: it has bounds, and doubles. That is what is
+/// told of it, and what ours holds.
 fn size_of_buffer(fd: c_int, name: c_int) -> Option<c_int> {
     // SAFETY: a number.
-    unsafe { ask::<c_int>(fd, libc::SOL_SOCKET, name) }.map(|doubled| doubled / 2)
+    unsafe { ask::<c_int>(fd, libc::SOL_SOCKET, name) }
 }
 
 fn get_number(live: &Live, level: c_int, name: c_int) -> io::Result<c_int> {
-    let value = match live {
+    match live {
         Live::Udp(udp) => udp.getsockopt(level, name),
         Live::Stream(stream) => stream.getsockopt(level, name),
         Live::Listener(listener) => listener.getsockopt(level, name),
-    }?;
-    // Linux doubles what it was given, and tells that.
-    Ok(match (level, name) {
-        (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF) => value.saturating_mul(2),
-        _ => value,
-    })
+    }
 }
 
 /// `SO_RCVTIMEO` or `SO_SNDTIMEO` of a companion.
@@ -119,6 +125,22 @@ pub fn take_congestion(fd: c_int, live: &Live) {
         let name = text.split(|byte| *byte == 0).next().unwrap_or_default();
         let _ = std::str::from_utf8(name).map(|name| stream.set_congestion(name));
     }
+}
+
+/// Takes over who is sent SIGURG of the companion.
+pub fn take_owner(fd: c_int, live: &Live) {
+    let Live::Stream(stream) = live else { return };
+    let mut owner = [0, 0];
+    // SAFETY: a valid place for the answer.
+    let told = unsafe { real::fcntl(fd, F_GETOWN_EX, (&raw mut owner).expose_provenance()) };
+    let owner = match owner {
+        _ if told != 0 => None,
+        [_, 0] => None,
+        [F_OWNER_TID, thread] => Some(Owner::Thread(thread)),
+        [F_OWNER_PGRP, group] => Some(Owner::Group(group)),
+        [_, process] => Some(Owner::Process(process)),
+    };
+    stream.set_owner(owner);
 }
 
 /// `SO_REUSEADDR`, `SO_REUSEPORT` or another option of a companion that is on or off.
@@ -177,6 +199,15 @@ pub unsafe fn setsockopt(
         }
         _ => (value, len),
     };
+    if level == libc::SOL_SOCKET
+        && matches!(name, libc::SO_TIMESTAMPING | SO_TIMESTAMPING_NEW)
+        && !value.is_null()
+        && len as usize >= size_of::<c_int>()
+        && let Some(Live::Stream(_)) = file.live()
+    {
+        // SAFETY: as long as the caller says.
+        return set_times_of_stream(&file, fd, name, unsafe { number.read_unaligned() });
+    }
     // SAFETY: the caller's contract.
     let result = unsafe { real::setsockopt(fd, level, name, value, len) };
     if result != 0 {
@@ -186,6 +217,24 @@ pub unsafe fn setsockopt(
     // SAFETY: the kernel has read as much.
     let value = unsafe { super::pieces::bytes(value.cast(), len as usize) };
     answer(value.and_then(|value| took(&file, fd, level, name, value)).map(|()| 0))
+}
+
+/// `SO_TIMESTAMPING` of a connection of ours. The companion, which is not connected, may not number what it sends.
+#[cold]
+fn set_times_of_stream(file: &Ref, fd: c_int, name: c_int, asked: c_int) -> c_int {
+    if asked & TIMES_OF_SENDING != 0 {
+        return answer(Err(error(libc::ENOPROTOOPT)));
+    }
+    let known = asked & !NUMBERED;
+    let len = size_of_val(&known) as socklen_t;
+    // SAFETY: a number, and its size.
+    if unsafe { real::setsockopt(fd, libc::SOL_SOCKET, name, (&raw const known).cast(), len) } != 0
+    {
+        return -1;
+    }
+    let Some(_inside) = Inside::enter() else { return 0 };
+    file.remember(libc::SOL_SOCKET, libc::SO_TIMESTAMPING, asked);
+    answer(took(file, fd, libc::SOL_SOCKET, name, &asked.to_ne_bytes()).map(|()| 0))
 }
 
 /// The kernel has taken an option.
@@ -330,9 +379,18 @@ pub unsafe fn getsockopt(
             // SAFETY: the caller's contract.
             answer(unsafe { give(&time, value, len) })
         }
+        (libc::SOL_SOCKET, libc::SO_TIMESTAMPING | SO_TIMESTAMPING_NEW, Live::Stream(_))
+            if let Some(asked) = file.remembered(level, libc::SO_TIMESTAMPING) =>
+        {
+            // SAFETY: the caller's contract.
+            answer(unsafe { give(&asked, value, len) })
+        }
         // Its own are not all known to it, and the companion is a socket of the same kind.
         (libc::SOL_SOCKET, libc::SO_DOMAIN | libc::SO_TYPE | libc::SO_PROTOCOL, _) => by_kernel(),
         (libc::IPPROTO_IPV6, known::IPV6_V6ONLY, _) => by_kernel(),
+        (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF, Live::Udp(_) | Live::Listener(_)) => {
+            by_kernel()
+        }
         (_, _, live) => match get_number(live, level, name) {
             // SAFETY: the caller's contract.
             Ok(number) => answer(unsafe { give(&number, value, len) }),

@@ -1,7 +1,7 @@
 //! Data out, in all the shapes C has for it.
 
 use super::{
-    address, answer, answer_or, beyond, code, enter, error,
+    address, answer, answer_or, beyond, code, control, enter, error,
     file::{File, Live, let_go},
     names, own_port, pieces, place,
 };
@@ -151,11 +151,13 @@ fn send_stream(
     pieces: &[IoSlice<'_>],
     flags: c_int,
 ) -> io::Result<usize> {
-    if flags & libc::MSG_OOB != 0 {
-        return Err(error(libc::EOPNOTSUPP));
-    }
-    let how =
-        SendFlags { more: flags & libc::MSG_MORE != 0, dont_wait: flags & libc::MSG_DONTWAIT != 0 };
+    let has = |flag| flags & flag != 0;
+    let how = SendFlags {
+        more: has(libc::MSG_MORE),
+        dont_wait: has(libc::MSG_DONTWAIT),
+        record_end: has(libc::MSG_EOR),
+        urgent: has(libc::MSG_OOB),
+    };
     let sent = match stream.send_message(pieces, how) {
         Err(stopped) if stopped.kind() == io::ErrorKind::Interrupted => {
             let restart = names::restart_unless_limited(fd, libc::SO_SNDTIMEO);
@@ -327,6 +329,14 @@ unsafe fn one_message(
             first_send(file, fd, to)?;
         }
         return None;
+    }
+    if message.msg_controllen > 0
+        && let Some(Live::Stream(_)) = file.live()
+    {
+        // SAFETY: the caller's contract.
+        if let Err(error) = unsafe { control::asked_of_stream(message) } {
+            return Some(Err(error));
+        }
     }
     // SAFETY: the caller's contract.
     let sent = unsafe {

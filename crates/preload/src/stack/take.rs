@@ -1,7 +1,7 @@
 //! What a receive finds: a datagram, or what is there of a stream; and how long it waits for it.
 
 use super::{
-    code, error,
+    code,
     file::{File, Live},
     names::restart_unless_limited,
 };
@@ -82,9 +82,8 @@ fn receive_stream(
     pieces: &mut [IoSliceMut<'_>],
     flags: c_int,
 ) -> io::Result<Got> {
-    // There is no urgent data.
     if flags & libc::MSG_OOB != 0 {
-        return Err(error(libc::EINVAL));
+        return receive_urgent(stream, pieces, flags);
     }
     let how = how(flags);
     if pieces.iter().all(|piece| piece.is_empty()) {
@@ -109,7 +108,8 @@ fn receive_stream(
                     pieces.iter_mut().map(|piece| IoSliceMut::new(piece)).collect();
                 let mut rest = &mut rest[..];
                 let mut more = len;
-                while more > 0 && len < wanted {
+                // It stops before an urgent byte, as each receive does.
+                while more > 0 && len < wanted && !stream.is_at_mark() {
                     IoSliceMut::advance_slices(&mut rest, more);
                     // What has come is returned, whatever ends the wait.
                     more = once(rest).unwrap_or_else(|error| {
@@ -122,6 +122,24 @@ fn receive_stream(
         }
     }
     Ok(Got { len, any: len > 0, from: None, message: None, flags: 0 })
+}
+
+/// `MSG_OOB` (`tcp_recv_urg`): one byte, which nobody waits for.
+#[cold]
+fn receive_urgent(
+    stream: &TcpStream,
+    pieces: &mut [IoSliceMut<'_>],
+    flags: c_int,
+) -> io::Result<Got> {
+    let nothing = Got { len: 0, any: false, from: None, message: None, flags: 0 };
+    let Some(byte) = stream.recv_urgent(flags & libc::MSG_PEEK != 0)? else { return Ok(nothing) };
+    let Some(room) = pieces.iter_mut().find_map(|piece| piece.first_mut()) else {
+        return Ok(Got { flags: libc::MSG_OOB | libc::MSG_TRUNC, ..nothing });
+    };
+    if flags & libc::MSG_TRUNC == 0 {
+        *room = byte;
+    }
+    Ok(Got { len: 1, any: true, flags: libc::MSG_OOB, ..nothing })
 }
 
 /// A call that has something to return leaves an error to the next, as in Linux, where none but that takes it.

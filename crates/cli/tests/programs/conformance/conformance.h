@@ -9,6 +9,7 @@
 #include <netinet/tcp.h>
 #include <netinet/udp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,5 +92,6 @@ void cases_epoll(void);
 void cases_descriptors(void);
 void cases_signals(void);
 void cases_limits(void);
+void cases_urgent(void);
 
 #endif

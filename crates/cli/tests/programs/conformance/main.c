@@ -254,6 +254,7 @@ int main(int argc, char **argv)
     cases_epoll();
     cases_descriptors();
     cases_signals();
+    cases_urgent();
     printf("end\n");
     return 0;
 }

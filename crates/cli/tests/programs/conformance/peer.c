@@ -8,6 +8,8 @@
  *   n  does nothing until it is reset
  *   b  connects to the port in the next two bytes, says "hi" there, and closes when either connection ends
  *   R  the same, and resets at once
+ *   o  for each byte that comes: '1' sends "xyZ" with Z urgent and then "after", another sends one urgent byte
+ *   O  reads until the end, and says how many bytes were before the urgent one, that, and how many after it
  *   u  sends the datagram "dgram" to that port
  *
  * Datagrams are sent back, with a type of service. */
@@ -60,6 +62,31 @@ static void call_back(int fd, char command)
         drain(fd, 1L << 40);
 }
 
+/* What comes with an urgent byte, in digits. */
+static void tell_urgent(int fd)
+{
+    char data[64], urgent = '?', told[3];
+    long before = 0, after = 0, *count = &before;
+    struct pollfd p = { fd, POLLIN | POLLPRI, 0 };
+    ssize_t n;
+
+    while (poll(&p, 1, -1) > 0) {
+        if (p.revents & POLLPRI)
+            recv(fd, &urgent, 1, MSG_OOB);
+        if (!(p.revents & POLLIN))
+            continue;
+        if (sockatmark(fd) == 1)
+            count = &after;
+        if ((n = read(fd, data, sizeof data)) <= 0)
+            break;
+        *count += n;
+    }
+    told[0] = '0' + before;
+    told[1] = urgent;
+    told[2] = '0' + after;
+    send(fd, told, 3, MSG_NOSIGNAL);
+}
+
 static void *serve(void *connection)
 {
     int fd = (int)(long)connection, on = 1;
@@ -99,6 +126,19 @@ static void *serve(void *connection)
         break;
     case 'n':
         poll(&(struct pollfd){ fd, 0, 0 }, 1, -1);
+        break;
+    case 'o':
+        while (read(fd, data, 1) == 1) {
+            if (data[0] == '1') {
+                send(fd, "xyZ", 3, MSG_OOB | MSG_NOSIGNAL);
+                send(fd, "after", 5, MSG_NOSIGNAL);
+            } else {
+                send(fd, "Q", 1, MSG_OOB | MSG_NOSIGNAL);
+            }
+        }
+        break;
+    case 'O':
+        tell_urgent(fd);
         break;
     case 'b':
     case 'R':

@@ -1,0 +1,85 @@
+//! How a program ends, and what its peer has of it then: every byte and an orderly end, or a reset. On the stack plane
+//! as without it.
+
+#[path = "support/echo.rs"]
+mod echo;
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use busypoll_lab::{Lab, needs, needs_root};
+use echo::*;
+use support::*;
+
+const WAYS: [&str; 7] = ["exit", "_exit", "term", "abort", "quit", "receiving", "unread"];
+const STACK: [&str; 6] = [BUSYPOLL, "run", "--plane", "stack", "--dev", "lab-server"];
+const SENT: usize = 150_000;
+
+/// What the slow peer got: how many bytes, and whether the end was orderly.
+fn take_slowly(mut stream: TcpStream) -> (usize, bool) {
+    let _ = stream.write_all(b"!");
+    thread::sleep(Duration::from_millis(300));
+    let (mut got, mut room) = (0, vec![0; 1 << 16]);
+    loop {
+        match stream.read(&mut room) {
+            Ok(0) => return (got, true),
+            Ok(more) => got += more,
+            Err(_) => return (got, false),
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Runs the program by the words of `how`: what its peer got, and how it ended.
+fn end(
+    lab: &Lab,
+    program: &Path,
+    how: &[&str],
+    way: &str,
+) -> ((usize, bool), Option<i32>, Option<i32>) {
+    let listener = lab.client.enter(|| TcpListener::bind((lab.client.ipv4(), 0))).unwrap().unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let peer = thread::spawn(move || take_slowly(listener.accept().unwrap().0));
+    let mut command = lab.server.command("timeout");
+    command.args(["--foreground", "20"]).args(how).arg(program);
+    command.arg(lab.client.ipv4().to_string()).args([&port.to_string(), way]);
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    // `timeout` passes a signal that ended the program on as a status.
+    (peer.join().unwrap(), output.status.code(), output.status.signal())
+}
+
+#[test]
+fn what_was_sent_arrives_however_the_program_ends() {
+    needs_root!();
+    needs!(program "cc", program "timeout");
+    let _one = alone();
+    let program = place("last_words").join("last_words");
+    build(
+        Command::new("cc")
+            .args(["-O1", "-pthread", "-o"])
+            .arg(&program)
+            .arg(source("last_words.c")),
+    );
+    let lab = Lab::builder().build().unwrap();
+    for way in WAYS {
+        let (plain, here) = (end(&lab, &program, &[], way), end(&lab, &program, &STACK, way));
+        let orderly = way != "unread";
+        assert_eq!(
+            (plain.0.0 == SENT, plain.0.1),
+            (orderly || plain.0.0 == SENT, orderly),
+            "{way}: {plain:?}"
+        );
+        assert_eq!(
+            (here.0.1, here.1, here.2),
+            (plain.0.1, plain.1, plain.2),
+            "{way}: {plain:?} {here:?}"
+        );
+        assert!(!orderly || here.0.0 == SENT, "{way}: {here:?}");
+    }
+}

@@ -1,0 +1,66 @@
+/* Connects, sends what its peer is slow to take, and ends: `last_words ADDRESS PORT HOW`. */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static int s;
+
+static void *receives(void *nothing)
+{
+    char byte;
+
+    (void)nothing;
+    if (recv(s, &byte, 1, 0) <= 0)
+        _exit(8); /* The program saw its own end. */
+    return NULL;
+}
+
+int main(int argc, char **argv)
+{
+    struct sockaddr_in to = { .sin_family = AF_INET };
+    struct rlimit no_core = { 0, 0 };
+    struct sigaction is;
+    static char zeros[150000];
+    char byte;
+    const char *how = argv[3];
+    pthread_t thread;
+
+    (void)argc;
+    setrlimit(RLIMIT_CORE, &no_core);
+    to.sin_port = htons(atoi(argv[2]));
+    inet_pton(AF_INET, argv[1], &to.sin_addr);
+    s = socket(AF_INET, SOCK_STREAM, 0);
+    if (connect(s, (void *)&to, sizeof to) || send(s, zeros, sizeof zeros, 0) != sizeof zeros)
+        return 7;
+    /* The peer has said a byte. */
+    if (recv(s, &byte, 1, strcmp(how, "unread") ? 0 : MSG_PEEK) != 1)
+        return 6;
+    if (sigaction(SIGTERM, NULL, &is) || is.sa_handler != SIG_DFL || is.sa_flags)
+        return 9;
+    if (signal(SIGTERM, SIG_DFL) != SIG_DFL)
+        return 9;
+    if (!strcmp(how, "exit"))
+        exit(0);
+    if (!strcmp(how, "_exit"))
+        _exit(0);
+    if (!strcmp(how, "abort"))
+        abort();
+    if (!strcmp(how, "unread"))
+        exit(0);
+    if (!strcmp(how, "receiving")) {
+        pthread_create(&thread, NULL, receives, NULL);
+        usleep(50000);
+    }
+    if (!strcmp(how, "quit"))
+        raise(SIGQUIT);
+    kill(getpid(), SIGTERM);
+    pause();
+    return 5;
+}
