@@ -470,7 +470,11 @@ pub unsafe fn shutdown(file: Ref, fd: c_int, how: c_int) -> c_int {
             answer(shut.map(|()| 0))
         }
         Some(Live::Udp(udp)) => answer(udp.shutdown(direction).map(|()| 0)),
-        _ => {
+        live => {
+            // Before the companion, whose hang-up would be taken for a connection.
+            if let (Some(Live::Listener(listener)), false) = (live, how == libc::SHUT_WR) {
+                listener.stop();
+            }
             let result = by_kernel();
             // `inet_shutdown`: it listens no more.
             if result == 0 && file.backlog() >= 0 && how != libc::SHUT_WR {
