@@ -138,10 +138,7 @@ pub unsafe fn asked_of_stream(message: &msghdr) -> io::Result<()> {
         // SAFETY: a header within the room, as the macros make sure of.
         let (header, data) = unsafe { (next.read_unaligned(), libc::CMSG_DATA(next)) };
         if (header.cmsg_level, header.cmsg_type) == (libc::SOL_SOCKET, libc::SO_TIMESTAMPING) {
-            // SAFETY: plain arithmetic.
-            if (header.cmsg_len as usize)
-                < unsafe { libc::CMSG_LEN(size_of::<c_int>() as u32) } as usize
-            {
+            if header.cmsg_len < size_of::<cmsghdr>() + size_of::<c_int>() {
                 return Err(error(libc::EINVAL));
             }
             // SAFETY: as long as the header says.
