@@ -11,6 +11,7 @@
 //! | [`process`] | exec and spawn: children are part of the run |
 //! | [`raw`] | system calls by number |
 //! | [`signals`] | the program's signal handlers |
+//! | [`ending`] | signals that end the process |
 //! | [`handler`] | whether one runs |
 //! | [`ordered`] | signals that are queued, in their order |
 //! | [`cancel`] | threads that others cancel |
