@@ -181,7 +181,9 @@ impl TcpListener {
     /// Connections are still made and wait until the listener is dropped, which resets them.
     pub fn stop(&self) {
         let inner = &*self.0;
-        inner.stopped.store(true, Ordering::Release);
+        if inner.stopped.swap(true, Ordering::AcqRel) {
+            return;
+        }
         let mut pass = pass();
         // As `tcp_poll` has it of a listener that was shut down.
         inner.endpoint.changed(Ready::WRITABLE | Ready::HANGUP, None, &mut pass);
