@@ -31,6 +31,10 @@ pub fn tokio() -> ByName {
     if !tree.exists() {
         fs::create_dir_all(&place).unwrap();
         said(Command::new("cp").arg("-r").args([&source, &tree]));
+        // Below this workspace, and no part of it.
+        let mut manifest = fs::read_to_string(tree.join("Cargo.toml")).unwrap();
+        manifest.push_str("\n[workspace]\n");
+        fs::write(tree.join("Cargo.toml"), manifest).unwrap();
     }
     let files = fs::read_dir(tree.join("tests")).unwrap().flatten();
     let names =
@@ -40,7 +44,7 @@ pub fn tokio() -> ByName {
     names.sort();
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["test", "--no-run", "--features", "full,test-util", "--message-format=json"]);
-    // A workspace of its own, and none of what this one is built with.
+    // None of what this workspace is built with.
     cargo.env("CARGO_TARGET_DIR", place.join("target")).env_remove("RUSTFLAGS").current_dir(&tree);
     for name in &names {
         cargo.args(["--test", name]);

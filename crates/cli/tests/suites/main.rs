@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Suites know loopback alone. Here 127.0.0.1 and ::1 are a mirror across a wire (`programs/loopback.c`), all three
-//! ways, and each way must show by what the machine counts that its packets went the way it says.
+//! ways, and what the machine counts must show that the packets went over that wire, and on the stack plane past the
+//! kernel's stack.
 
 mod by_name;
 mod compare;
@@ -46,7 +47,7 @@ macro_rules! needs_cpython {
 /// Holds a suite to what is expected of it; the whole of it is written into the document.
 fn holds(suite: &dyn Suite, whole: bool) {
     let table = expected::Table::read();
-    let report = compare::run(suite, &table, whole);
+    let report = compare::run(suite, &table);
     print!("{report}");
     if whole {
         document::update(&report, &table);
