@@ -79,11 +79,13 @@ struct Case {
 impl Case {
     fn random(random: &mut Random) -> Self {
         use Shape::{Epoll, EpollSpin, Nested, Nonblocking, Poll, Receive, Select};
+        let xdp = random.one_in(8);
         Case {
             gro: !random.one_in(5),
-            tso_at_peer: random.one_in(5),
+            // An XDP program keeps the peer's TSO off.
+            tso_at_peer: random.one_in(5) && !xdp,
             rps: random.one_in(5),
-            xdp: random.one_in(8),
+            xdp,
             threaded: random.one_in(6),
             flush: if random.one_in(5) { random.of(&[100_000, 1_000_000, 4_000_000]) } else { 0 },
             above: random.of(&[Above::Nothing, Above::Nothing, Above::Bridge, Above::Macvlan]),
