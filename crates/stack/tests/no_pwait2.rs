@@ -32,8 +32,11 @@ fn all_sleep() -> bool {
         |task: &fs::DirEntry, what| fs::read_to_string(task.path().join(what)).unwrap_or_default();
     let ours = tasks.filter(|task| of(task, "comm").starts_with("napi/"));
     let states: Vec<_> = ours.map(|task| of(&task, "stat")).collect();
-    assert!(states.len() >= 3, "two queues and a watchdog: {states:?}");
-    states.iter().all(|stat| stat.rsplit(')').next().unwrap_or("").trim_start().starts_with('S'))
+    // Two queues and a watchdog: a thread names itself when it first runs.
+    states.len() >= 3
+        && states
+            .iter()
+            .all(|stat| stat.rsplit(')').next().unwrap_or("").trim_start().starts_with('S'))
 }
 
 #[test]
