@@ -5,8 +5,12 @@ mod echo;
 mod support;
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use busypoll_lab::{Lab, LabHost, needs, needs_root};
 use echo::*;
@@ -127,4 +131,82 @@ fn what_a_ring_is_used_for_works_and_is_said() {
     let output = connects(&[]);
     assert!(output.status.success() && said(&output).contains("io_uring"), "{output:?}");
     complains(&connects(&["--strict"]), &["io_uring", "--strict"]);
+}
+
+/// What a client hears that sends all at once and closes its half.
+fn asks(lab: &Lab, port: u16, lines: &str) -> String {
+    let address = SocketAddr::from((lab.server.ipv4(), port));
+    let mut stream = lab.client.enter(|| TcpStream::connect(address)).unwrap().unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.write_all(lines.as_bytes()).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn lines_of(count: usize) -> String {
+    (0..count).map(|number| format!("line {number} of the request\n")).collect()
+}
+
+#[test]
+fn a_server_that_forks_for_each_connection_serves_the_first_one_and_all() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = alone();
+    let lab = Lab::builder().build().unwrap();
+    for (at, how) in (0..).zip(["child", "waits", "read_before", "late", "becomes", "grandchild"]) {
+        let port = 7000 + at;
+        let mut command = run(&lab.server, &[]);
+        let heard = Heard::by(&mut command);
+        command.arg("python3").arg(source("forks.py")).args(["serve", &port.to_string(), how]);
+        let server = Running::start(&mut command);
+        for lines in [1, 3, 2000] {
+            let lines = lines_of(lines);
+            assert_eq!(asks(&lab, port, &lines), format!("{lines}end\n"), "{how}");
+        }
+        // All at once.
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| assert_eq!(asks(&lab, port, "one\n"), "one\nend\n", "{how}"));
+            }
+        });
+        server.end();
+        let said = heard.text();
+        assert!(said.lines().count() == 1 && said.contains("--plane kernel"), "{how}: {said}");
+    }
+}
+
+#[test]
+fn with_strict_the_child_that_would_serve_ends_and_says_why() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = alone();
+    let lab = Lab::builder().build().unwrap();
+    let mut command = run(&lab.server, &["--strict"]);
+    let heard = Heard::by(&mut command);
+    command.arg("python3").arg(source("forks.py")).args(["serve", "7000", "child"]);
+    let mut server = Running::start(&mut command);
+    assert_eq!(asks(&lab, 7000, ""), "");
+    server.wait_for("status 2");
+    assert!(heard.text().contains("--strict"), "{}", heard.text());
+}
+
+#[test]
+fn a_client_that_forks_keeps_its_connection() {
+    needs_root!();
+    needs!(program "python3");
+    let _one = alone();
+    let lab = Lab::builder().build().unwrap();
+    let mut command = lab.server.command("python3");
+    let _server = Running::start(command.arg(source("forks.py")).args(["serve", "7000", "child"]));
+    for how in ["both", "parent_ends", "unused"] {
+        let mut command = run(&lab.client, &[]);
+        command.arg("python3").arg(source("forks.py"));
+        command.args(["connect", &lab.server.ipv4().to_string(), "7000", how]);
+        // Read to its end, which is that of the last process that has it.
+        let output = command.output().unwrap();
+        assert_eq!(text(&output), "over\n", "{how}: {output:?}");
+        assert_eq!(said(&output).is_empty(), how == "unused", "{how}: {output:?}");
+    }
 }

@@ -408,9 +408,13 @@ assert is_ours(udp((37, 1 << 3 | 1 << 4), (42, -1)))
 for s in stream, udp(), socket.socket():
     assert fails(s.setsockopt, socket.SOL_SOCKET, 60, 1) == errno.EOPNOTSUPP
 
-# What is passed on is the kernel's half: of a connection that is nothing.
+# What is passed on is the kernel's half, which a connection becomes.
 to, other = socket.socketpair()
-assert fails(socket.send_fds, to, [b"x"], [0, stream.fileno()]) == errno.EOPNOTSUPP
+socket.send_fds(to, [b"x"], [0, stream.fileno()])
+passed = socket.socket(fileno=socket.recv_fds(other, 1, 2)[1][1])
+passed.sendall(b"passed")
+assert stream.recv(6) == b"passed"
+assert not is_ours(stream)
 listener = socket.create_server(("", 0))
 socket.send_fds(to, [b"x"], [listener.fileno()])
 assert len(socket.recv_fds(other, 1, 1)[1]) == 1

@@ -58,10 +58,7 @@ pub(crate) fn serve(
 }
 
 /// Starts a thread of the stack's own.
-pub(crate) fn spawn(
-    name: impl Into<String>,
-    run: impl FnOnce() + Send + 'static,
-) -> io::Result<Thread> {
+pub fn spawn(name: impl Into<String>, run: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
     let name = CString::new(name.into()).unwrap_or_default();
     let start = Box::into_raw(Box::new(Start { name, run: Box::new(run) }));
     let before = block_signals();

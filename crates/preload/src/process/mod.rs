@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 use libc::{c_int, c_void, pid_t};
 
 use crate::config::Config;
-use crate::real;
+use crate::{real, stack};
 use aside::Aside;
 
 type Strings = *const *const c_char;
@@ -61,6 +61,7 @@ pub unsafe fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> c_in
 unsafe fn exec(path: *const c_char, argv: Strings, envp: Strings, search: bool) -> c_int {
     // SAFETY: the caller's contract; the environment is one too.
     unsafe {
+        stack::before_exec();
         let environment = Environment::with_run(envp);
         if let Some(aside) = Aside::of(path, argv, search) {
             // Returns where the command is out of the child's reach.
@@ -77,7 +78,10 @@ unsafe fn exec(path: *const c_char, argv: Strings, envp: Strings, search: bool) 
 /// That of fexecve(3).
 pub unsafe fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_int {
     // SAFETY: as in `exec`.
-    unsafe { real::fexecve(fd, argv, Environment::with_run(envp).pointer()) }
+    unsafe {
+        stack::before_exec();
+        real::fexecve(fd, argv, Environment::with_run(envp).pointer())
+    }
 }
 
 /// # Safety
@@ -90,7 +94,10 @@ pub unsafe fn execveat(
     flags: c_int,
 ) -> c_int {
     // SAFETY: as in `exec`.
-    unsafe { real::execveat(dir, path, argv, Environment::with_run(envp).pointer(), flags) }
+    unsafe {
+        stack::before_exec();
+        real::execveat(dir, path, argv, Environment::with_run(envp).pointer(), flags)
+    }
 }
 
 /// # Safety

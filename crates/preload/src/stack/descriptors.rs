@@ -1,6 +1,6 @@
 //! What happens to descriptors: close, dup and their like, fcntl, ioctl.
 
-use super::{answer, beyond, enter, file::Live, options, own, wait};
+use super::{answer, bequest, beyond, enter, file::Live, options, own, wait};
 use crate::{
     errno,
     fds::{self, Ref},
@@ -8,11 +8,18 @@ use crate::{
     kernel, real,
 };
 use libc::c_int;
+use std::sync::atomic::Ordering;
 
 /// # Safety
 /// That of close(2).
 pub unsafe fn close(file: Ref, fd: c_int) -> c_int {
     let inside = Inside::enter();
+    if inside.is_some()
+        && matches!(file.live(), Some(Live::Stream(_)))
+        && bequest::is_bequeathed(&file)
+    {
+        file.keep(fd);
+    }
     // No longer ours before the number can be another's. The last one closes the socket here.
     fds::clear(fd);
     drop(file);
@@ -96,8 +103,17 @@ fn copied(fd: c_int, file: &Ref) -> c_int {
         && let Some(_inside) = Inside::enter()
     {
         fds::set(fd, file.clone());
+        for_exec(file);
     }
     fd
+}
+
+/// A child gives a connection of its parent's another number, or has it stay open over exec: it is for a program that
+/// the child is about to become.
+fn for_exec(file: &Ref) {
+    if let Some(heir) = file.heir() {
+        heir.for_exec.store(true, Ordering::Relaxed);
+    }
 }
 
 /// # Safety
@@ -130,6 +146,13 @@ pub unsafe fn dup3(file: Ref, fd: c_int, to: c_int, flags: c_int) -> c_int {
     if fds::is_own(to) {
         errno::set(libc::EBUSY);
         return -1;
+    }
+    // A child gives it to the program that it is about to become, perhaps by a call that does not come by here.
+    if (0..=2).contains(&to)
+        && file.heir().is_some()
+        && let Some(_inside) = Inside::enter()
+    {
+        file.is_ours();
     }
     // SAFETY: the caller's contract.
     let copy = unsafe { real::dup3(fd, to, flags) };
@@ -222,6 +245,13 @@ pub unsafe fn fcntl(file: Ref, fd: c_int, command: c_int, argument: usize) -> c_
             // SAFETY: the caller's contract.
             owned(&file, fd, unsafe { real::fcntl(fd, command, argument) })
         }
+        libc::F_SETFD => {
+            if argument as c_int & libc::FD_CLOEXEC == 0 {
+                for_exec(&file);
+            }
+            // SAFETY: the caller's contract.
+            unsafe { real::fcntl(fd, command, argument) }
+        }
         // SAFETY: the caller's contract.
         _ => unsafe { real::fcntl(fd, command, argument) },
     }
@@ -287,6 +317,10 @@ pub unsafe fn ioctl(file: Ref, fd: c_int, request: libc::c_ulong, argument: usiz
     // SAFETY: the caller's contract, here and below.
     let by_kernel = || unsafe { real::ioctl(fd, request, argument) };
     let place = std::ptr::with_exposed_provenance_mut::<c_int>(argument);
+    if request == libc::FIONCLEX {
+        for_exec(&file);
+        return by_kernel();
+    }
     if request == libc::FIONBIO {
         // SAFETY: the caller's contract.
         let Some(on) = (unsafe { place.as_ref() }) else { return by_kernel() };

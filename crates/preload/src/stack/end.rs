@@ -4,6 +4,7 @@
 //! that is killed has no such time: its peers are reset by the guard.
 
 use super::{
+    bequest,
     file::Live,
     host::{self, Made},
 };
@@ -33,6 +34,7 @@ pub unsafe fn exit(status: c_int) -> c_int {
 pub fn close_all() {
     let Some(_inside) = Inside::enter() else { return };
     let Some(Made { ledger, .. }) = host::made_here() else { return };
+    bequest::at_end();
     for (_, file) in fds::all() {
         if let Some(Live::Stream(stream)) = file.as_ref().and_then(|file| file.live()) {
             stream.leave();

@@ -7,7 +7,8 @@
 
 use super::{
     beyond::{self, Wish},
-    host, names, options, own_port, place, rings,
+    heir::{self, Channel, Heir},
+    host, names, options, own, own_port, place, rings,
     wait::{Joined, Set},
 };
 use crate::{
@@ -25,10 +26,10 @@ use std::{
     io,
     mem::ManuallyDrop,
     net::{self, IpAddr, SocketAddr},
-    os::fd::FromRawFd,
+    os::fd::{FromRawFd, OwnedFd},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering},
     },
     time::Duration,
 };
@@ -39,8 +40,14 @@ pub struct File {
     pub protocol: Protocol,
     pub domain: c_int,
     live: OnceLock<Live>,
-    /// It has turned out to be the kernel's, or was inherited by a child whose kernel serves it.
-    kernels: AtomicBool,
+    /// Whose it is: ours, the kernel's, or the parent's.
+    whose: AtomicU8,
+    /// A connection of the parent's.
+    heir: Option<Heir>,
+    /// Its place among what a child that is being made has of this process.
+    place: AtomicU32,
+    /// A descriptor of its companion, when the program has closed its own and children have it still.
+    kept: OnceLock<OwnedFd>,
     /// `O_NONBLOCK`, as the program has it. The companion of a listener has it besides in the moments in which a process
     /// where it lives accepts from it.
     nonblocking: AtomicBool,
@@ -101,6 +108,11 @@ impl Live {
     }
 }
 
+/// Values of [`File::whose`].
+const OURS: u8 = 0;
+const KERNELS: u8 = 1;
+const PARENTS: u8 = 2;
+
 static NOT_ACCELERATED: Once = Once::new();
 
 static SHORT: Once = Once::new();
@@ -122,7 +134,10 @@ impl File {
             protocol,
             domain,
             live: OnceLock::new(),
-            kernels: AtomicBool::new(false),
+            whose: AtomicU8::new(OURS),
+            heir: None,
+            place: AtomicU32::new(0),
+            kept: OnceLock::new(),
             nonblocking: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             early: AtomicBool::new(false),
@@ -180,18 +195,25 @@ impl File {
 
     /// What a child has of it after fork(2). A listener may come to life there; what lives in the parent stays
     /// there, and the child has the companion.
-    pub fn inherited(&self) -> Option<File> {
+    pub fn inherited(&self, channel: Option<&Arc<Channel>>) -> Option<File> {
         if let Some(set) = &self.epoll {
             return Some(File::of_set(set.inherited()));
         }
-        let file = self.again();
+        let mut file = self.again();
         file.backlog.store(self.backlog(), Ordering::Relaxed);
         match self.live.get() {
-            None if self.is_kernels() && self.backlog() < 0 => None,
-            // A connection is nothing without its parent: reading it fails, closing it is harmless.
-            Some(Live::Stream(_)) => None,
-            _ => Some(file),
+            None if self.is_kernels() && self.backlog() < 0 => return None,
+            Some(Live::Stream(_)) if self.is_kernels() => return None,
+            // A connection is nothing without its parent, but by its help.
+            Some(Live::Stream(_)) => {
+                file.heir = Some(Heir::new(channel?, self.place.load(Ordering::Relaxed)));
+            }
+            _ => file.heir = self.heir().map(Heir::again),
         }
+        if file.heir.is_some() {
+            file.whose.store(PARENTS, Ordering::Relaxed);
+        }
+        Some(file)
     }
 
     /// The same, without the life it may have had.
@@ -246,12 +268,53 @@ impl File {
     /// Whether the library lets it alone.
     #[inline]
     pub fn is_kernels(&self) -> bool {
-        self.kernels.load(Ordering::Relaxed)
+        self.whose.load(Ordering::Relaxed) == KERNELS
     }
 
     /// It is the kernel's from now on.
     pub fn give_up(&self) {
-        self.kernels.store(true, Ordering::Relaxed);
+        self.whose.store(KERNELS, Ordering::Relaxed);
+    }
+
+    /// Whether it is neither the kernel's nor the parent's. One of the parent's that is used is the kernel's from now on.
+    #[inline]
+    pub fn is_ours(&self) -> bool {
+        match self.whose.load(Ordering::Relaxed) {
+            OURS => true,
+            KERNELS => false,
+            _ => {
+                heir::settle(self);
+                false
+            }
+        }
+    }
+
+    /// What it is of the parent's.
+    pub fn heir(&self) -> Option<&Heir> {
+        self.heir.as_ref()
+    }
+
+    pub fn set_place(&self, place: u32) {
+        self.place.store(place, Ordering::Relaxed);
+    }
+
+    /// What is held by who changes whose it is.
+    pub fn making(&self) -> &Mutex<()> {
+        &self.making
+    }
+
+    /// The program closes its descriptor `fd`, and children have it still.
+    pub fn keep(&self, fd: c_int) {
+        // SAFETY: a plain system call.
+        let copy = own::keep(unsafe { crate::real::dup(fd) });
+        if copy >= 0 {
+            // SAFETY: made just now, and ours.
+            let _ = self.kept.set(unsafe { OwnedFd::from_raw_fd(copy) });
+        }
+    }
+
+    pub fn kept(&self) -> Option<&OwnedFd> {
+        self.kept.get()
     }
 
     /// The socket, if it has come to life.
@@ -269,7 +332,7 @@ impl File {
             }
             return Some(live);
         }
-        if self.is_kernels() {
+        if !self.is_ours() {
             return None;
         }
         let listens = self.backlog() >= 0;

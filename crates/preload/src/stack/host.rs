@@ -2,8 +2,9 @@
 //! that process before any code of the program runs there.
 
 use super::{
+    bequest,
     file::{self, File, lock},
-    own, place,
+    heir, own, place,
 };
 use crate::{
     cancel,
@@ -175,6 +176,8 @@ pub fn settings(config: &Config) -> Settings {
 
 /// What is held across a fork, so that the child finds it whole.
 struct Held {
+    forking: bequest::Forking,
+    channels: heir::Channels,
     slot: MutexGuard<'static, Slot>,
     _spare: MutexGuard<'static, Vec<&'static fds::Cell>>,
     known: MutexGuard<'static, cancel::Known>,
@@ -188,6 +191,8 @@ struct Held {
 impl Held {
     fn take(inside: Option<Inside>) -> Held {
         Held {
+            forking: bequest::Forking::take(),
+            channels: heir::Channels::take(),
             slot: lock(&HOST),
             _spare: fds::spare(),
             known: cancel::known(),
@@ -202,6 +207,7 @@ impl Held {
     #[must_use]
     fn in_child(mut self) -> Option<Inside> {
         inside::goes_on_living();
+        self.forking.in_child();
         self.known.in_child();
         self.stack.in_child();
         // Not dropped: its threads are not here, and its rings are the parent's.
@@ -247,25 +253,39 @@ extern "C" fn before() {
         file::let_children_choose();
         file::let_children_hear();
     }
-    let held = Held::take(inside);
+    let mut held = Held::take(inside);
+    if held.inside.is_some() {
+        held.forking.bequeath();
+    }
     let _ = HELD.try_with(|cell| cell.replace(Some(ManuallyDrop::new(held))));
 }
 
 extern "C" fn in_parent() {
-    drop(take_held());
+    let Some(held) = take_held() else { return };
+    let Held { forking, inside: _inside, .. } = held;
+    forking.in_parent();
 }
 
 extern "C" fn in_child() {
-    let Some(held) = take_held() else { return };
+    let Some(mut held) = take_held() else { return };
+    let channel = held.forking.end().map(|end| held.channels.add(end));
+    let ends: Vec<c_int> = fds::all()
+        .filter_map(|(fd, file)| (file.is_none() && held.channels.has(fd)).then_some(fd))
+        .collect();
     let _inside = held.in_child();
     inside::forget_own_threads();
     let mut heirs = HashMap::new();
     let heir = |file: &File| {
-        let heir = Ref::new(file.inherited()?);
+        let heir = Ref::new(file.inherited(channel.as_ref())?);
         heirs.insert(file.membership().id(), heir.clone());
         Some(heir)
     };
-    fds::inherit(heir, close_own);
+    fds::inherit(heir, |own| {
+        if !ends.contains(&own) {
+            close_own(own);
+        }
+    });
+    ends.into_iter().for_each(fds::set_own);
     heirs.values().filter_map(|heir| heir.set()).for_each(|set| set.succeed(&heirs));
 }
 

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`file`](self::file) | what a descriptor of ours stands for, and how it comes to life |
 //! | [`host`](self::host) | the process's Host, made when it is first needed; fork |
+//! | [`bequest`](self::bequest), [`heir`](self::heir) | connections that children use: the parent's side, and theirs |
 //! | [`end`](self::end) | exit |
 //! | [`own`](self::own) | the descriptors the library holds for itself |
 //! | [`place`](self::place) | which addresses are on the chosen interface |
@@ -29,6 +30,7 @@
 
 mod accept;
 mod address;
+mod bequest;
 mod beyond;
 mod control;
 mod copy;
@@ -36,6 +38,7 @@ mod descriptors;
 mod end;
 mod file;
 mod groups;
+mod heir;
 mod host;
 mod names;
 mod options;
@@ -58,6 +61,7 @@ pub use descriptors::{
 };
 pub use end::{close_all, exit};
 pub use file::File;
+pub use heir::before_exec;
 pub use host::{fork, fork_alone, prepare};
 pub use names::{bind, connect, getpeername, getsockname, listen, shutdown, socket};
 pub use options::{getsockopt, setsockopt};
@@ -85,7 +89,12 @@ fn enter(file: Ref) -> Option<(Inside, Ref)> {
     if file.is_kernels() {
         return None;
     }
-    Inside::enter().map(|inside| (inside, file))
+    let inside = Inside::enter()?;
+    if !file.is_ours() {
+        drop(file);
+        return None;
+    }
+    Some((inside, file))
 }
 
 /// What a C function returns, and `errno`.

@@ -158,6 +158,24 @@ pub fn set_on(fd: c_int, level: c_int, name: c_int, on: bool) {
     };
 }
 
+/// Gives a companion what its connection has of the options: one that was accepted has them of its listener.
+pub fn give_back(live: &Live, fd: c_int) {
+    for (level, name) in [
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
+        (IPPROTO_TCP, libc::TCP_NODELAY),
+        (IPPROTO_TCP, libc::TCP_KEEPIDLE),
+        (IPPROTO_TCP, libc::TCP_KEEPINTVL),
+        (IPPROTO_TCP, libc::TCP_KEEPCNT),
+        (IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
+    ] {
+        if let Ok(value) = get_number(live, level, name) {
+            let len = size_of_val(&value) as socklen_t;
+            // SAFETY: a number, and its size. What the kernel refuses stays as it is.
+            unsafe { real::setsockopt(fd, level, name, (&raw const value).cast(), len) };
+        }
+    }
+}
+
 /// # Safety
 /// That of setsockopt(2).
 pub unsafe fn setsockopt(

@@ -1,13 +1,15 @@
 //! Descriptors on their way to another process, by `SCM_RIGHTS`. What arrives is the kernel's socket: of a listener or
-//! a socket of UDP that is something, of a connection of ours it is nothing but a number. So that one does not go.
+//! a socket of UDP that is something, of a connection of ours it is nothing but a number. So that one is handed to the
+//! kernel first; where it cannot be, it does not go.
 
-use super::{answer, error, file::Live, pieces};
+use super::{answer, bequest, enter, error, file::Live, host, pieces};
 use crate::{fds, inside::is_inside, real, say::Once};
 use libc::{c_int, mmsghdr, msghdr, ssize_t};
 
 static SAID: Once = Once::new();
+static HANDED: Once = Once::new();
 
-/// Whether `message` passes on a connection of ours; then that is said.
+/// Whether `message` passes on a connection that stays ours; then that is said.
 ///
 /// # Safety
 /// `message` is as sendmsg(2) takes it.
@@ -24,7 +26,7 @@ unsafe fn passes_connection(message: &msghdr) -> bool {
             for at in 0..bytes / size_of::<c_int>() {
                 // SAFETY: within the data.
                 let fd = unsafe { data.add(at).read_unaligned() };
-                if fds::get(fd).is_some_and(|file| matches!(file.live(), Some(Live::Stream(_)))) {
+                if !goes(fd) {
                     SAID.say(format_args!(
                         "a connection on the stack plane cannot be passed to another process: sendmsg is EOPNOTSUPP"
                     ));
@@ -36,6 +38,20 @@ unsafe fn passes_connection(message: &msghdr) -> bool {
         next = unsafe { libc::CMSG_NXTHDR(message, next) };
     }
     false
+}
+
+/// Whether another process can have what `fd` is.
+fn goes(fd: c_int) -> bool {
+    let Some((_inside, file)) = fds::get(fd).and_then(enter) else { return true };
+    if !matches!(file.live(), Some(Live::Stream(_))) {
+        return true;
+    }
+    let handed = bequest::hand_over(&file, fd).is_ok();
+    if handed {
+        let why = format_args!("{}: a connection is passed to another process", host::device());
+        host::goes_without(&HANDED, why, "it is the kernel's from then on");
+    }
+    handed
 }
 
 /// # Safety

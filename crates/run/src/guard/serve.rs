@@ -2,7 +2,7 @@
 //! connections are reset.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use busypoll_stack::IcmpSockets;
@@ -207,7 +207,13 @@ impl Guard {
                     let _ = lease::answer_listed(&connection, owner.pid, &owner.ledger);
                 }
             }
-            Request::Claim(word) if *word != self.word => {}
+            Request::Claim(word) | Request::Repair(word, ..) if *word != self.word => {}
+            Request::Repair(_, how, socket) => {
+                // Without an answer it has not been done.
+                if busypoll_stack::repair(socket.as_raw_fd(), *how).is_ok() {
+                    let _ = lease::answer_repaired(&connection);
+                }
+            }
             Request::Claim(_) => {
                 let _ = match owner {
                     Some(owner) => lease::answer_owned(&connection, owner.pid),

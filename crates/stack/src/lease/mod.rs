@@ -5,11 +5,13 @@
 //! | message | what it says |
 //! |---|---|
 //! | `claim WORD` | give me the interface |
+//! | `repair HOW WORD` | set `TCP_REPAIR` of the socket that comes with it: to hand a connection to the kernel takes rights |
 //! | `list` | show me what you guard: for the user who started it, and root |
 //! | `G…` | granted: a ledger to keep, sockets for ICMP, and the [`Grant`] |
 //! | `L…` | its owner's PID and its ledger, if it has one; then the connection ends |
 //! | `O…` | another process has it: its PID |
 //! | `X` | to who has it: it is no more |
+//! | `R` | it is set |
 //! | `F…` | it cannot be had: one line of why |
 
 mod socket;
@@ -21,7 +23,7 @@ use self::socket::{BYTES, connect, late, receive, send};
 use crate::{IcmpSockets, ledger::Ledger, nic::xdp::Grant, sys, thread};
 use std::{
     io,
-    os::fd::{AsRawFd, OwnedFd},
+    os::fd::{AsRawFd, OwnedFd, RawFd},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -65,6 +67,8 @@ pub enum Request {
     Claim(String),
     /// What it guards.
     List,
+    /// `TCP_REPAIR` of a socket, to be set so, with this word.
+    Repair(String, i32, OwnedFd),
 }
 
 /// Asks the guard at `address` for the interface. `keep` is given each descriptor that comes, for those who have a
@@ -122,6 +126,21 @@ fn claim_once(
         b'F' => Answer::Refused(String::from_utf8_lossy(rest).into_owned()),
         _ => return Err(nonsense()),
     })
+}
+
+/// Has the guard at `address` set `TCP_REPAIR` of `socket`, for who may not.
+///
+/// # Errors
+/// Nobody is there, or it has not done it; `TimedOut` if it does not answer.
+pub fn repair(address: &str, socket: RawFd, how: i32) -> io::Result<()> {
+    let (name, word) = address.rsplit_once('/').ok_or(io::ErrorKind::InvalidInput)?;
+    let until = Some(Instant::now() + LISTS);
+    let connection = connect(name, LISTS)?;
+    send(&connection, format!("repair {how} {word}").as_bytes(), &[socket])?;
+    match receive(&connection, until).map_err(late)? {
+        (bytes, _) if bytes == b"R" => Ok(()),
+        _ => Err(io::ErrorKind::PermissionDenied.into()),
+    }
 }
 
 /// What becomes of a lease.
@@ -208,6 +227,14 @@ pub fn answer_refused(connection: &OwnedFd, why: &str) -> io::Result<()> {
     send(connection, &[b"F", why].concat(), &[])
 }
 
+/// The guard's end: `TCP_REPAIR` is set.
+///
+/// # Errors
+/// The other has gone.
+pub fn answer_repaired(connection: &OwnedFd) -> io::Result<()> {
+    send(connection, b"R", &[])
+}
+
 /// The guard's end: this process has an interface, and keeps this ledger.
 ///
 /// # Errors
@@ -222,13 +249,17 @@ pub fn answer_listed(connection: &OwnedFd, pid: i32, ledger: &Ledger) -> io::Res
 /// # Errors
 /// `WouldBlock` if it has not asked yet.
 pub fn asked(connection: &OwnedFd) -> io::Result<Option<Request>> {
-    let (bytes, _) = receive(connection, None)?;
-    Ok(match bytes.as_slice() {
-        b"list" => Some(Request::List),
-        other => {
-            let word = other.strip_prefix(b"claim ").and_then(|word| str::from_utf8(word).ok());
-            word.map(|word| Request::Claim(word.to_owned()))
+    let (bytes, descriptors) = receive(connection, None)?;
+    let Ok(text) = str::from_utf8(&bytes) else { return Ok(None) };
+    let mut words = text.splitn(3, ' ');
+    Ok(match (words.next(), words.next(), words.next()) {
+        (Some("list"), None, None) => Some(Request::List),
+        (Some("claim"), Some(word), None) => Some(Request::Claim(word.to_owned())),
+        (Some("repair"), Some(how), Some(word)) => {
+            let how = how.parse().ok().zip(descriptors.into_iter().next());
+            how.map(|(how, socket)| Request::Repair(word.to_owned(), how, socket))
         }
+        _ => None,
     })
 }
 

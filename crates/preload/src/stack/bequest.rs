@@ -1,0 +1,336 @@
+//! Connections that children of this process have, too: what a parent does for them ([`heir`](super::heir) is the child's
+//! side). A connection that a child uses is handed to the kernel, and so are those that a child may yet use when this
+//! process ends. Until the last child has let go of one it is not closed, as with the kernel's own.
+
+use super::{
+    error,
+    file::{self, File, Live, lock},
+    host, options, own,
+};
+use crate::{
+    config,
+    fds::{self, Ref},
+    inside::AGAIN,
+    real,
+    say::Once,
+};
+use busypoll_stack::{lease, repair, thread};
+use libc::c_int;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    net::{
+        AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags,
+        SocketFlags, SocketType, recvmsg, send, socketpair,
+    },
+};
+use std::{
+    io::{self, IoSliceMut},
+    mem::MaybeUninit,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd},
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+/// What a child says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// The kernel is to take it.
+    Take(u32),
+    /// It is closed there, and was not used.
+    Release(u32),
+}
+
+impl Message {
+    pub fn bytes(self) -> [u8; 5] {
+        let (kind, place) = match self {
+            Message::Take(place) => (b'T', place),
+            Message::Release(place) => (b'R', place),
+        };
+        let [a, b, c, d] = place.to_ne_bytes();
+        [kind, a, b, c, d]
+    }
+
+    fn read(bytes: [u8; 5]) -> Option<Message> {
+        let [kind, a, b, c, d] = bytes;
+        let place = u32::from_ne_bytes([a, b, c, d]);
+        match kind {
+            b'T' => Some(Message::Take(place)),
+            b'R' => Some(Message::Release(place)),
+            _ => None,
+        }
+    }
+}
+
+/// What a child is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    Yes,
+    No,
+    /// Nothing may go without: the child ends.
+    Strict,
+}
+
+impl Answer {
+    pub fn from(byte: u8) -> Answer {
+        match byte {
+            b'Y' => Answer::Yes,
+            b'S' => Answer::Strict,
+            _ => Answer::No,
+        }
+    }
+
+    fn byte(self) -> u8 {
+        match self {
+            Answer::Yes => b'Y',
+            Answer::No => b'N',
+            Answer::Strict => b'S',
+        }
+    }
+}
+
+/// What the children of one fork have.
+struct Bequest {
+    channel: Arc<OwnedFd>,
+    files: Vec<Option<Ref>>,
+}
+
+struct Parent {
+    bequests: Vec<Bequest>,
+    /// Calls the thread that serves them.
+    call: Option<Arc<OwnedFd>>,
+}
+
+static PARENT: Mutex<Parent> = Mutex::new(Parent { bequests: Vec::new(), call: None });
+
+static SAID: Once = Once::new();
+
+/// Held across a fork, before what the table of descriptors needs.
+pub struct Forking {
+    parent: MutexGuard<'static, Parent>,
+    /// The child's end.
+    end: Option<c_int>,
+}
+
+impl Forking {
+    pub fn take() -> Forking {
+        Forking { parent: lock(&PARENT), end: None }
+    }
+
+    /// Bequeaths the connections there are.
+    pub fn bequeath(&mut self) {
+        // In a handler no thread is begun, and without one nobody would answer.
+        if self.parent.call.is_none() && handler::is_running() {
+            return;
+        }
+        let mut files = Vec::new();
+        for (_, file) in fds::all() {
+            if let Some(file) = file
+                && let Some(Live::Stream(stream)) = file.live()
+                && !file.is_kernels()
+                && !stream.is_unconnected()
+            {
+                file.set_place(files.len() as u32);
+                files.push(Some(file));
+            }
+        }
+        if files.is_empty() {
+            return;
+        }
+        let flags = SocketFlags::CLOEXEC;
+        let made = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+        let Ok((channel, end)) = made else { return };
+        // SAFETY: the same descriptor under the number it has from now on.
+        let channel = unsafe { OwnedFd::from_raw_fd(own::keep(channel.into_raw_fd())) };
+        self.end = Some(own::keep(end.into_raw_fd()));
+        self.parent.bequests.push(Bequest { channel: Arc::new(channel), files });
+    }
+
+    pub fn end(&self) -> Option<c_int> {
+        self.end
+    }
+
+    /// In the parent: the child's end is the child's.
+    pub fn in_parent(mut self) {
+        let Some(end) = self.end.take() else { return };
+        // SAFETY: ours, and nobody else's in this process.
+        drop(unsafe { OwnedFd::from_raw_fd(end) });
+        match &self.parent.call {
+            Some(call) => {
+                // It fails only when it is full of calls.
+                let _ = rustix::io::write(call, &1_u64.to_ne_bytes());
+            }
+            None => begin(&mut self.parent),
+        }
+    }
+
+    /// In the child: these are its parent's.
+    pub fn in_child(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.parent.bequests));
+        std::mem::forget(self.parent.call.take());
+    }
+}
+
+/// Begins the thread.
+fn begin(parent: &mut Parent) {
+    // SAFETY: a plain system call.
+    let call = own::keep(unsafe { real::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) });
+    if call < 0 {
+        return;
+    }
+    // SAFETY: made just now, and ours.
+    let call = Arc::new(unsafe { OwnedFd::from_raw_fd(call) });
+    parent.call = Some(call.clone());
+    if thread::spawn("busypoll/children", move || serve(&call)).is_err() {
+        parent.call = None;
+    }
+}
+
+fn serve(call: &OwnedFd) {
+    loop {
+        let channels: Vec<Arc<OwnedFd>> =
+            lock(&PARENT).bequests.iter().map(|bequest| bequest.channel.clone()).collect();
+        let mut fds: Vec<PollFd<'_>> =
+            channels.iter().map(|channel| PollFd::new(channel, PollFlags::IN)).collect();
+        fds.push(PollFd::new(call, PollFlags::IN));
+        // A signal is none of this thread's business.
+        let _ = poll(&mut fds, None);
+        let _ = rustix::io::read(call, &mut [0; 8][..]);
+        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        drop(fds);
+        for (channel, _) in channels.iter().zip(ready).filter(|(_, ready)| *ready) {
+            attend(channel);
+        }
+    }
+}
+
+/// One message of a child's, or the channel's end.
+fn attend(channel: &Arc<OwnedFd>) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut bytes = [0; 5];
+    let mut into = [IoSliceMut::new(&mut bytes)];
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let came = match recvmsg(channel, &mut into, &mut control, flags) {
+        Ok(message) => message.bytes,
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return,
+        Err(_) => 0,
+    };
+    let mut given = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+        _ => None,
+    });
+    let mut given = given.next().into_iter().flatten();
+    let (companion, answer) = (given.next(), given.next());
+    let is_it = |bequest: &Bequest| Arc::ptr_eq(&bequest.channel, channel);
+    let mut parent = lock(&PARENT);
+    let Some(at) = parent.bequests.iter().position(is_it) else { return };
+    let message = (came == 5).then(|| Message::read(bytes)).flatten();
+    let file = |place: u32, parent: &mut Parent| {
+        parent.bequests.get_mut(at)?.files.get_mut(place as usize).map(Option::take)
+    };
+    match message {
+        Some(Message::Take(place)) => {
+            let taken = file(place, &mut parent);
+            // Whoever forks meanwhile is not to wait for the kernel.
+            drop(parent);
+            let said = match (taken, companion) {
+                (Some(Some(file)), Some(companion)) => used(&file, companion.as_fd()),
+                // Another child was faster.
+                (Some(None), _) => Answer::Yes,
+                _ => Answer::No,
+            };
+            // It may be gone.
+            let _ = answer.map(|to| send(&to, &[said.byte()], SendFlags::NOSIGNAL));
+        }
+        Some(Message::Release(place)) => {
+            let released = file(place, &mut parent);
+            drop(parent);
+            drop(released);
+        }
+        None => {
+            let over = parent.bequests.swap_remove(at);
+            drop(parent);
+            drop(over);
+        }
+    }
+}
+
+/// A child uses `file`.
+fn used(file: &Ref, companion: BorrowedFd<'_>) -> Answer {
+    let strict = config::get().is_some_and(|config| config.launch.strict);
+    let then = match strict {
+        true => "the child ends, as --strict says",
+        false => "it is the kernel's from then on",
+    };
+    SAID.say(format_args!(
+        "{}: a child uses a connection of its parent's; {then}. A program that serves by children is better off with \
+         --plane kernel, or a rule of the policy that says so",
+        host::device()
+    ));
+    match (strict, give_to_kernel(file, companion)) {
+        (true, _) => Answer::Strict,
+        (false, Ok(())) => Answer::Yes,
+        (false, Err(_)) => Answer::No,
+    }
+}
+
+/// A connection of this process, whose companion is `fd`, is the kernel's from now on.
+///
+/// # Errors
+/// It is not connected (any more), or the process may not. Then it stays ours.
+pub fn hand_over(file: &Ref, fd: c_int) -> io::Result<()> {
+    // SAFETY: open, by the word of the program whose call this is.
+    give_to_kernel(file, unsafe { BorrowedFd::borrow_raw(fd) })
+}
+
+fn give_to_kernel(file: &Ref, companion: BorrowedFd<'_>) -> io::Result<()> {
+    let _giving = lock(file.making());
+    if file.is_kernels() {
+        return Ok(());
+    }
+    let Some(live @ Live::Stream(stream)) = file.live() else { return Err(error(libc::EINVAL)) };
+    options::give_back(live, companion.as_raw_fd());
+    stream.hand_over(companion, AGAIN, repair_by_guard, || file.give_up())?;
+    // In the sets of this process it goes on as its companion.
+    file::begin_anew(file).give_up();
+    Ok(())
+}
+
+/// `TCP_REPAIR`, by the guard where this process may not.
+fn repair_by_guard(socket: c_int, how: c_int) -> io::Result<()> {
+    let guard = config::get().and_then(|config| config.launch.guard.as_deref());
+    match (repair(socket, how), guard) {
+        (Err(refused), Some(guard)) if refused.raw_os_error() == Some(libc::EPERM) => {
+            lease::repair(guard, socket, how)
+        }
+        (done, _) => done,
+    }
+}
+
+/// Whether children have `file`, too: then it lives on when it is closed here.
+pub fn is_bequeathed(file: &Ref) -> bool {
+    let parent = lock(&PARENT);
+    let mut all = parent.bequests.iter().flat_map(|bequest| bequest.files.iter().flatten());
+    all.any(|known| std::ptr::eq::<File>(&**known, &**file))
+}
+
+/// This process ends: what children may yet use is the kernel's from now on.
+pub fn at_end() {
+    let bequests = std::mem::take(&mut lock(&PARENT).bequests);
+    for Bequest { channel, files } in bequests {
+        let mut fds = [PollFd::new(&channel, PollFlags::empty())];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let looked = poll(&mut fds, Some(&now));
+        if looked.is_ok() && fds[0].revents().contains(PollFlags::HUP) {
+            continue;
+        }
+        for file in files.into_iter().flatten() {
+            let kept = file.kept().map(AsRawFd::as_raw_fd);
+            let is_it = |known: &Ref| std::ptr::eq::<File>(&**known, &*file);
+            let fd = kept.or_else(|| {
+                fds::all().find_map(|(fd, known)| known.filter(|it| is_it(it)).map(|_| fd))
+            });
+            // Where it cannot be it ends with this process.
+            let _ = fd.map(|fd| hand_over(&file, fd));
+        }
+    }
+}
