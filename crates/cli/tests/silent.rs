@@ -200,7 +200,7 @@ fn a_client_that_forks_keeps_its_connection() {
     let lab = Lab::builder().build().unwrap();
     let mut command = lab.server.command("python3");
     let _server = Running::start(command.arg(source("forks.py")).args(["serve", "7000", "child"]));
-    for how in ["both", "parent_ends", "unused"] {
+    for how in ["both", "parent_ends", "daemon", "unused"] {
         let mut command = run(&lab.client, &[]);
         command.arg("python3").arg(source("forks.py"));
         command.args(["connect", &lab.server.ipv4().to_string(), "7000", how]);

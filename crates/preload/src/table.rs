@@ -288,6 +288,7 @@ hooks! {
     fork, __fork: () -> libc::pid_t = stack::fork;
     _Fork: () -> libc::pid_t = stack::fork_alone;
     // The child of a real one would change this library's memory under its parent.
+    daemon: (nochdir: c_int, noclose: c_int) -> c_int = stack::daemon;
     vfork, __vfork: () -> libc::pid_t = stack::fork;
     _exit, _Exit: (status: c_int) -> c_int = stack::exit;
     execv: (path: *const libc::c_char, argv: Strings) -> c_int = process::execv;

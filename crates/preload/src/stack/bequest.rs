@@ -10,6 +10,7 @@ use super::{
 use crate::{
     config,
     fds::{self, Ref},
+    handler,
     inside::AGAIN,
     real,
     say::Once,

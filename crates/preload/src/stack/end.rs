@@ -30,6 +30,44 @@ pub unsafe fn exit(status: c_int) -> c_int {
     unsafe { real::_exit(status) }
 }
 
+/// daemon(3), of which the C library ends the parent past `_exit`: what the child goes on with would end there.
+///
+/// # Safety
+/// That of daemon(3).
+pub unsafe fn daemon(nochdir: c_int, noclose: c_int) -> c_int {
+    // SAFETY: plain calls, here and below, which come by the hooks: the numbers may be sockets of ours.
+    match unsafe { libc::fork() } {
+        0 => {}
+        child if child < 0 => return child,
+        // SAFETY: as above.
+        _ => unsafe {
+            libc::_exit(0);
+        },
+    }
+    // SAFETY: as above; strings of C.
+    unsafe {
+        if libc::setsid() < 0 {
+            return -1;
+        }
+        if nochdir == 0 {
+            libc::chdir(c"/".as_ptr());
+        }
+        if noclose == 0 {
+            let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+            if null < 0 {
+                return -1;
+            }
+            for fd in 0..3 {
+                libc::dup2(null, fd);
+            }
+            if null > 2 {
+                libc::close(null);
+            }
+        }
+    }
+    0
+}
+
 /// Closes all connections of this process, and waits for their last words to arrive.
 pub fn close_all() {
     let Some(_inside) = Inside::enter() else { return };

@@ -59,7 +59,7 @@ pub use descriptors::{
     close, close_other, close_range, closefrom, dup, dup2, dup2_other, dup3, dup3_other, fcntl,
     fcntl_other, ioctl, sockatmark,
 };
-pub use end::{close_all, exit};
+pub use end::{close_all, daemon, exit};
 pub use file::File;
 pub use heir::before_exec;
 pub use host::{fork, fork_alone, prepare};
