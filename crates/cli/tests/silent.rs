@@ -155,7 +155,9 @@ fn a_server_that_forks_for_each_connection_serves_the_first_one_and_all() {
     needs!(program "python3");
     let _one = alone();
     let lab = Lab::builder().build().unwrap();
-    for (at, how) in (0..).zip(["child", "waits", "read_before", "late", "becomes", "grandchild"]) {
+    for (at, how) in
+        (0_u16..).zip(["child", "waits", "read_before", "late", "becomes", "grandchild"])
+    {
         let port = 7000 + at;
         let mut command = run(&lab.server, &[]);
         let heard = Heard::by(&mut command);

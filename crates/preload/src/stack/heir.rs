@@ -169,10 +169,11 @@ pub fn before_exec() {
         let Some(file) = file else { continue };
         let is_standard = (0..=2).contains(&fd);
         match (file.heir(), file.live()) {
-            (Some(heir), _) if !file.is_kernels() => {
-                if is_standard || heir.for_exec.load(Ordering::Relaxed) && stays_open(fd) {
-                    settle(&file);
-                }
+            (Some(heir), _)
+                if !file.is_kernels()
+                    && (is_standard || heir.for_exec.load(Ordering::Relaxed) && stays_open(fd)) =>
+            {
+                settle(&file);
             }
             (None, Some(Live::Stream(_))) if is_standard => {
                 // Where it cannot be, the program finds it closed.
