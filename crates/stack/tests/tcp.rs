@@ -621,3 +621,15 @@ fn a_host_ends_while_its_connections_are_in_use_elsewhere() {
     drop(dropped);
     waiting.join().unwrap().unwrap();
 }
+
+/// connect(2) of a socket that does not block, while an earlier call goes on.
+#[test]
+fn a_connect_in_progress_is_told_of_as_such() {
+    let (near, _nobody) = cable::pair(cable::Config::default()).unwrap();
+    let host = Host::builder().interface(near, "10.0.0.1/24").build().unwrap();
+    let stream = TcpStream::new(&host);
+    stream.set_nonblocking(true).unwrap();
+    let to = "10.0.0.2:7".parse().unwrap();
+    let errors = [(); 3].map(|()| stream.connect_to(to).unwrap_err().raw_os_error());
+    assert_eq!(errors, [libc::EINPROGRESS, libc::EALREADY, libc::EALREADY].map(Some));
+}

@@ -82,3 +82,14 @@ fn pollers_that_have_gone_leave_no_calm_behind() {
     // The interrupt thread, which was called, may have had the watchdog look again.
     assert!(due(&context) <= 8);
 }
+
+/// What a pass answers may be sent by a system call, which takes its time.
+#[test]
+fn who_is_in_a_pass_has_not_gone_however_long_it_takes() {
+    let (_host, context) = watched();
+    let much_later = time::now() + MINUTE * 16;
+    assert!(context.word.lock_poll().is_ok());
+    context.handoff.watch();
+    assert!(context.look_after_pollers(much_later));
+    context.word.unlock();
+}

@@ -51,7 +51,7 @@ pub struct Context {
     id: NapiId,
     device: String,
     queue: u32,
-    word: Word,
+    pub(super) word: Word,
     rx: UnsafeCell<Box<dyn RxQueue>>,
     upper: Arc<dyn Upper>,
     pub(super) counters: Counters,

@@ -189,3 +189,40 @@ impl std::fmt::Debug for WaitQueue {
         write!(f, "{} asleep, watched: {}", self.asleep(), self.watchers.is_some())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    struct Watcher {
+        exclusive: bool,
+        sees_to_it: bool,
+        told: AtomicU32,
+    }
+
+    impl Watch for Watcher {
+        fn notify(&self, _: Events, _: Option<NapiId>, _: &mut WakeList) -> bool {
+            self.told.fetch_add(1, Ordering::Relaxed);
+            self.sees_to_it
+        }
+
+        fn is_exclusive(&self) -> bool {
+            self.exclusive
+        }
+    }
+
+    /// `EPOLLEXCLUSIVE`.
+    #[test]
+    fn of_exclusive_watchers_none_is_told_after_one_that_sees_to_it() {
+        let watchers = [(true, false), (true, true), (true, true), (false, false), (true, false)];
+        let watchers = watchers.map(|(exclusive, sees_to_it)| {
+            Arc::new(Watcher { exclusive, sees_to_it, told: AtomicU32::new(0) })
+        });
+        let mut queue = WaitQueue::default();
+        watchers.iter().for_each(|watcher| queue.watch(watcher.clone()));
+        tell(queue.watchers().as_ref(), Events::READABLE, None, &mut WakeList::default());
+        let told = watchers.each_ref().map(|watcher| watcher.told.load(Ordering::Relaxed));
+        assert_eq!(told, [1, 1, 0, 1, 0]);
+    }
+}

@@ -345,3 +345,55 @@ impl Source for Set {
         self.is_watched.store(around.len() > 0, Ordering::Release);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Always readable.
+    struct Readable;
+
+    impl Source for Readable {
+        fn readiness(&self) -> Events {
+            Events::READABLE
+        }
+
+        fn is_closed(&self) -> bool {
+            false
+        }
+
+        fn napi(&self) -> Option<NapiId> {
+            None
+        }
+
+        fn context(&self) -> Option<Arc<Context>> {
+            None
+        }
+
+        fn watch(&self, _: Arc<dyn Watch>) {}
+
+        fn unwatch(&self, _: &Arc<dyn Watch>) {}
+    }
+
+    /// They may have been queued while one slept who has been woken by now.
+    #[test]
+    fn who_has_no_room_for_all_events_wakes_the_next_sleeper_and_no_other_does() {
+        let set = Arc::new(Set::default());
+        let source: Arc<dyn Source> = Arc::new(Readable);
+        let events = Events::READABLE | Events::EDGE;
+        let items = [1, 2].map(|tag| Item::new(&set, &source, tag, events, tag));
+        items.iter().for_each(|item| set.look_at(item, &*source));
+        let sleepers = [(); 2].map(|()| Arc::new(Waiter::new().unwrap()));
+        for sleeper in &sleepers {
+            sleeper.start();
+            lock(&set.ready).sleepers.push_back(sleeper.clone());
+        }
+        let woken = || sleepers.each_ref().map(|sleeper| sleeper.is_woken());
+        for (tag, after) in [(1, [true, false]), (2, [true, false])] {
+            let mut events = Vec::new();
+            set.collect(&mut events, 1);
+            assert_eq!(events.iter().map(|event| event.data).collect::<Vec<_>>(), [tag]);
+            assert_eq!(woken(), after);
+        }
+    }
+}

@@ -172,6 +172,17 @@ mod tests {
     }
 
     #[test]
+    fn the_limit_is_what_fits_and_one_always_does() {
+        let two = 2 * OVERHEAD + 5 + 3;
+        for (limit, fits) in [(two, true), (two - 1, false), (0, false)] {
+            let mut buffer = Buffer::default();
+            assert!(buffer.push(meta(5), b"12345", limit));
+            assert_eq!(buffer.push(meta(3), b"678", limit), fits, "{limit}");
+            assert_eq!((buffer.len(), buffer.bytes()), if fits { (2, 8) } else { (1, 5) });
+        }
+    }
+
+    #[test]
     fn a_short_buffer_cuts_one_datagram_and_spares_the_next() {
         let mut buffer = Buffer::default();
         buffer.push(meta(5), b"12345", 1000);

@@ -424,3 +424,32 @@ impl Source for Endpoint {
         lock(&self.rx).wait.unwatch(watch);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::Instant;
+
+    /// One that was woken for a datagram may find that somebody else has it, and sleep again.
+    #[test]
+    fn who_leaves_a_datagram_behind_wakes_the_next_sleeper_and_no_other_does() {
+        let endpoint = Endpoint::new(0, None);
+        let at = SocketAddr::from(([10, 0, 0, 1], 7));
+        let datagram = Datagram { from: at, to: at, ttl: 64, tos: 0, payload: b"x" };
+        let mut pass = Pass::new(None, Instant::ZERO, Driver::Kernel);
+        for _ in 0..2 {
+            assert!(endpoint.datagram(&datagram, &mut pass));
+        }
+        let sleepers = [(); 2].map(|()| Arc::new(Waiter::new().unwrap()));
+        for sleeper in &sleepers {
+            sleeper.start();
+            lock(&endpoint.rx).wait.sleep(sleeper.clone());
+        }
+        let woken = || sleepers.each_ref().map(|sleeper| sleeper.is_woken());
+        let take = || endpoint.take(|buffer| buffer.pop(&mut [0; 1])).unwrap().unwrap().unwrap();
+        take();
+        assert_eq!(woken(), [true, false]);
+        take();
+        assert_eq!(woken(), [true, false]);
+    }
+}

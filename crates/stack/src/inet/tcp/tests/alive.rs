@@ -58,6 +58,21 @@ pub(super) fn data_from_the_peer_puts_keep_alive_off() {
 }
 
 #[test]
+pub(super) fn keep_alive_does_not_ask_while_data_is_in_flight() {
+    // What is in flight shows by itself whether the peer lives: after 10 s of silence, and after 20.
+    let mut t = keeping().config(|c| c.tcp_early_retrans = false).established();
+    t.send(10);
+    t.expect("P. 1:11(10) ack 1");
+    let mut wait = 200;
+    for _ in 0..7 {
+        t.expect_after(wait * 9 / 10..=wait * 11 / 10 + 10, "P. 1:11(10) ack 1");
+        wait *= 2;
+    }
+    t.inject(". 1:1(0) ack 11");
+    t.check_state(Established);
+}
+
+#[test]
 pub(super) fn keep_alive_switched_on_later_works_too() {
     let mut t = Script::established();
     t.silent(secs(100));

@@ -303,6 +303,22 @@ pub(super) fn a_syn_ack_of_another_number_is_reset() {
 }
 
 #[test]
+pub(super) fn a_syn_ack_that_echoes_another_timestamp_is_reset() {
+    // RFC 7323 section 5.3: the number is right by chance, the echo is of before the SYN, or of what is yet to come.
+    let setup = Setup::new();
+    let mut t = setup.connect();
+    t.expect("S 0:0(0) <ts 1000 0>");
+    for echo in [999, 500, 1_001, 90_000] {
+        t.inject(&format!("S. 0:0(0) ack 1 win 65535 <mss 1000,ts 7 {echo}>"));
+        t.expect("R 1:1(0)");
+        t.check_state(SynSent);
+    }
+    t.advance(ms(10));
+    t.inject("S. 0:0(0) ack 1 win 65535 <mss 1000,ts 7 1000>");
+    t.expect(". 1:1(0) ack 1");
+}
+
+#[test]
 pub(super) fn an_ack_of_another_number_is_reset_too() {
     // Figure 10: the peer believes in an old connection.
     let mut t = Setup::new().connect();

@@ -230,3 +230,23 @@ proptest! {
         check(&steps, min_rtt, min_rtt * 2);
     }
 }
+
+/// Step 4: after sixteen recoveries without a DSACK the window is a quarter of a round trip again.
+#[test]
+fn the_window_shrinks_again_as_the_text_has_it() {
+    for recoveries in [15, 16, 17] {
+        let mut steps = vec![
+            Step::Send,
+            Step::Send,
+            Step::Arrive(1),
+            Step::Arrive(0),
+            Step::Ack(2),
+            Step::Duplicate,
+        ];
+        steps.extend(vec![Step::Recovered; recoveries]);
+        // The first of two is overtaken; a quarter is 4 ms, and two of them 8.
+        steps.extend([Step::Send, Step::Send, Step::Wait(20), Step::Arrive(1)]);
+        steps.extend([Step::Wait(6), Step::Ack(0)]);
+        check(&steps, 16, 32);
+    }
+}
