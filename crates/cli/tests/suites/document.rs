@@ -19,7 +19,7 @@ Loopback, which is all that most suites know, is a mirror here: what is sent to 
 that sends it back with source and destination swapped. So suites run over both planes; what fails plain has to do with that,
 with rights, or with the suite. Packets: how many came over the wire on the stack plane, and how many of them
 the kernel's stack has seen: where a test is two processes, one of them has the interface, and the other is the kernel's.
-mio's package on crates.io has no tests; redis's and memcached's suites have not been run this way.
+mio's package on crates.io has no tests; tokio's, redis's and memcached's suites have not been run this way.
 
 | suite | version | passed plain | kernel plane | stack plane | tests | not the same each time, plain | packets, stack plane |
 |---|---|---|---|---|---|---|---|
