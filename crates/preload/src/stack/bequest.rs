@@ -150,7 +150,7 @@ impl Forking {
     }
 
     /// In the parent: the child's end is the child's.
-    pub fn in_parent(mut self) {
+    pub fn in_parent(&mut self) {
         let Some(end) = self.end.take() else { return };
         // SAFETY: ours, and nobody else's in this process.
         drop(unsafe { OwnedFd::from_raw_fd(end) });

@@ -189,9 +189,9 @@ struct Held {
 }
 
 impl Held {
-    fn take(inside: Option<Inside>) -> Held {
+    fn take(forking: bequest::Forking, inside: Option<Inside>) -> Held {
         Held {
-            forking: bequest::Forking::take(),
+            forking,
             channels: heir::Channels::take(),
             slot: lock(&HOST),
             _spare: fds::spare(),
@@ -253,17 +253,19 @@ extern "C" fn before() {
         file::let_children_choose();
         file::let_children_hear();
     }
-    let mut held = Held::take(inside);
-    if held.inside.is_some() {
-        held.forking.bequeath();
+    let mut forking = bequest::Forking::take();
+    if inside.is_some() {
+        // Before the list of spare cells is held, which the last holder of a file needs.
+        forking.bequeath();
     }
+    let held = Held::take(forking, inside);
     let _ = HELD.try_with(|cell| cell.replace(Some(ManuallyDrop::new(held))));
 }
 
 extern "C" fn in_parent() {
-    let Some(held) = take_held() else { return };
-    let Held { forking, inside: _inside, .. } = held;
-    forking.in_parent();
+    let Some(mut held) = take_held() else { return };
+    held.forking.in_parent();
+    // Dropped as one, field by field: a signal's handler runs when `inside`, the last, goes.
 }
 
 extern "C" fn in_child() {
@@ -327,7 +329,7 @@ pub unsafe fn fork() -> pid_t {
 /// That of _Fork(3).
 pub unsafe fn fork_alone() -> pid_t {
     // A thread that is inside is here by the handler of a fault, and may hold one of the locks.
-    let held = Inside::enter().map(|inside| Held::take(Some(inside)));
+    let held = Inside::enter().map(|inside| Held::take(bequest::Forking::take(), Some(inside)));
     // SAFETY: the caller's contract.
     let child = unsafe { real::_Fork() };
     if child == 0 {
