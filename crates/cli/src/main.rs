@@ -1,5 +1,6 @@
 //! The `busypoll` command: parses the words, hands them to a subcommand, words the errors.
 
+mod generate;
 mod lab;
 mod soak;
 
@@ -23,7 +24,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 /// Sockets that poll the NIC instead of waiting for it.
 #[derive(Debug, Parser)]
-#[command(name = "busypoll", version, arg_required_else_help = false)]
+#[command(name = "busypoll", version = busypoll_policy::VERSION, arg_required_else_help = false)]
 #[command(after_help = "Start with `busypoll bench`: no configuration, less than a minute.")]
 struct Cli {
     #[command(subcommand)]
@@ -43,6 +44,9 @@ enum Command {
     Tune(TuneArgs),
     Attach(AttachArgs),
     Detach(DetachArgs),
+    Completions(generate::CompletionsArgs),
+    #[command(hide = true)]
+    Manual(generate::ManualArgs),
 }
 
 /// A user's mistake, or a machine that does not allow what was asked.
@@ -66,6 +70,12 @@ fn main() -> ExitCode {
         Command::Tune(args) => run_tune(&args, &mut Out::new()).map_err(Into::into),
         Command::Attach(args) => run_attach(&args, &mut Out::new()).map_err(Into::into),
         Command::Detach(args) => run_detach(&args, &mut Out::new()).map_err(Into::into),
+        Command::Completions(args) => generate::completions(&args, Cli::command(), &mut Out::new())
+            .map(done)
+            .map_err(Into::into),
+        Command::Manual(args) => {
+            generate::manual(&args, Cli::command()).map(done).map_err(Into::into)
+        }
         Command::Policy(args) => match run_policy(&args, &mut Out::new()) {
             Ok(told) => told.map(done).map_err(Into::into),
             Err(error) => Err(error.into()),

@@ -123,6 +123,34 @@ fn started_for(path: &CStr) -> Option<CString> {
     loader
 }
 
+/// The content of the note of this owner (elf(5)) in the ELF file `path`; `None` if there is none.
+#[must_use]
+pub fn note(path: impl Arg, owner: &str) -> Option<Vec<u8>> {
+    let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut found = None;
+    segments(&file, |kind, bytes| {
+        if kind == PT_NOTE && found.is_none() {
+            found = note_in(bytes, owner.as_bytes());
+        }
+    })?;
+    found
+}
+
+/// The content of the owner's note among those in `bytes`: each is three numbers (the length of its owner's name with
+/// a zero, of its content, its kind), the name and the content, both filled up to four bytes.
+fn note_in(bytes: &[u8], owner: &[u8]) -> Option<Vec<u8>> {
+    let mut rest = bytes;
+    loop {
+        let name_len = usize::try_from(number(rest, 0, 4)?).ok()?;
+        let len = usize::try_from(number(rest, 4, 4)?).ok()?;
+        let content = 12_usize.checked_add(name_len.checked_next_multiple_of(4)?)?;
+        if rest.get(12..)?.get(..name_len)?.strip_suffix(&[0]) == Some(owner) {
+            return Some(rest.get(content..)?.get(..len)?.to_vec());
+        }
+        rest = rest.get(content.checked_add(len.checked_next_multiple_of(4)?)?..)?;
+    }
+}
+
 /// The first word of a script's first line.
 fn interpreter(head: &mut [u8; HEAD]) -> Option<&CStr> {
     let blank = |byte: &u8| matches!(byte, b' ' | b'\t');
@@ -211,6 +239,44 @@ fn read_some(file: &OwnedFd, at: u64, to: &mut [u8]) -> usize {
 
 /// The number of `len` bytes at `at`.
 fn number(bytes: &[u8], at: usize, len: usize) -> Option<u64> {
-    let bytes = bytes.get(at..at + len)?;
+    let bytes = bytes.get(at..at.checked_add(len)?)?;
     Some(bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A note as the linker lays it out.
+    fn laid_out(owner: &str, content: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for number in [owner.len() + 1, content.len(), 1] {
+            bytes.extend(u32::try_from(number).unwrap().to_le_bytes());
+        }
+        for part in [[owner.as_bytes(), &[0]].concat().as_slice(), content] {
+            bytes.extend(part);
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_note_is_found_behind_others_and_only_whole() {
+        let notes = [laid_out("GNU", &[1; 20]), laid_out("busypoll", b"abc123")].concat();
+        assert_eq!(note_in(&notes, b"busypoll").as_deref(), Some(&b"abc123"[..]));
+        assert_eq!(note_in(&notes, b"busy"), None);
+        // The two bytes that fill the content up are not part of it.
+        for cut in 0..notes.len() - 2 {
+            assert_eq!(note_in(&notes[..cut], b"busypoll"), None, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn lengths_beyond_the_file_are_no_note() {
+        for spoilt in [0, 4] {
+            let mut notes = laid_out("busypoll", b"abc123");
+            notes[spoilt..spoilt + 4].copy_from_slice(&u32::MAX.to_le_bytes());
+            assert_eq!(note_in(&notes, b"busypoll"), None);
+        }
+    }
 }

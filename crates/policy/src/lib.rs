@@ -25,6 +25,7 @@
 //! # Ok::<(), busypoll_policy::Mistake>(())
 //! ```
 
+mod build;
 pub mod cli;
 mod explain;
 mod file;
@@ -38,6 +39,7 @@ pub mod small;
 pub mod text;
 pub mod units;
 
+pub use build::{BUILD, NOTE_OWNER, VERSION};
 pub use file::{FileError, Mistake};
 pub use launch::{Launch, Profile, mark};
 pub use matcher::{Match, Network, Ports, Protocol};

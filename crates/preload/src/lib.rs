@@ -88,6 +88,32 @@ unsafe extern "C" {
     ) -> libc::c_int;
 }
 
+const BUILD: [u8; busypoll_policy::BUILD.len()] = {
+    let mut bytes = [0; busypoll_policy::BUILD.len()];
+    bytes.copy_from_slice(busypoll_policy::BUILD.as_bytes());
+    bytes
+};
+
+/// An ELF note (elf(5)): the command compares the build of the library with its own.
+#[repr(C, align(4))]
+struct Note {
+    owner_len: u32,
+    len: u32,
+    kind: u32,
+    owner: [u8; 12],
+    build: [u8; BUILD.len()],
+}
+
+#[used]
+#[unsafe(link_section = ".note.busypoll")]
+static NOTE: Note = Note {
+    owner_len: busypoll_policy::NOTE_OWNER.len() as u32 + 1,
+    len: BUILD.len() as u32,
+    kind: 1,
+    owner: *b"busypoll\0\0\0\0",
+    build: BUILD,
+};
+
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = end;

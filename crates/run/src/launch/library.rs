@@ -6,6 +6,9 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use busypoll_linux::executable;
+use busypoll_policy::{BUILD, NOTE_OWNER};
+
 use super::LaunchError;
 
 /// Names the library where it is elsewhere.
@@ -40,6 +43,19 @@ pub(super) fn find() -> Result<PathBuf, LaunchError> {
         return Err(LaunchError::BadLibraryPath(found));
     }
     Ok(found)
+}
+
+/// One line where the library is of another build than this command.
+pub(super) fn other_build(library: &Path) -> Option<String> {
+    let note = executable::note(library, NOTE_OWNER).unwrap_or_default();
+    let build = String::from_utf8_lossy(&note);
+    (build != BUILD).then(|| {
+        let build = if build.is_empty() { "unknown" } else { &build };
+        format!(
+            "{} is of another build ({build}) than this command ({BUILD}); install both together",
+            library.display()
+        )
+    })
 }
 
 fn is_elf(path: &Path) -> bool {

@@ -33,6 +33,9 @@ pub fn execute(
         env::current_exe().ok().and_then(|path| path.into_os_string().into_string().ok());
     reach(&mut launch, &program)?;
     let library = library::find()?;
+    if let Some(other) = library::other_build(&library) {
+        say(other);
+    }
     if let (Reach::Preload, Some(device)) = (program.reach, stack_device(&launch)) {
         guard::begin(&mut launch, &device).map_err(|why| match why.raw_os_error() {
             // In words: what `--strict` refuses.

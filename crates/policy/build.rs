@@ -1,0 +1,27 @@
+//! Names the commit in `BUSYPOLL_BUILD`: for `--version`, and for the command to compare the library with.
+
+use std::env;
+use std::process::Command;
+
+fn main() {
+    println!("cargo::rerun-if-env-changed=BUSYPOLL_BUILD");
+    let build = env::var("BUSYPOLL_BUILD").ok().or_else(|| {
+        // A build for tests does not begin anew with every commit.
+        let release = env::var("PROFILE").is_ok_and(|profile| profile == "release");
+        release.then(commit).flatten()
+    });
+    println!("cargo::rustc-env=BUSYPOLL_BUILD={}", build.as_deref().unwrap_or("development"));
+}
+
+/// The commit this file is of; none outside a clone.
+fn commit() -> Option<String> {
+    git(&["ls-files", "--error-unmatch", "build.rs"])?;
+    let log = git(&["rev-parse", "--git-path", "logs/HEAD"])?;
+    println!("cargo::rerun-if-changed={log}");
+    git(&["rev-parse", "--short=12", "HEAD"])
+}
+
+fn git(words: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(words).output().ok().filter(|it| it.status.success())?;
+    Some(String::from_utf8(output.stdout).ok()?.trim().to_owned())
+}
