@@ -62,16 +62,14 @@ fn says(output: &Output, what: &str) -> bool {
 fn memory_that_is_short_for_a_while_is_an_error_or_leaves_sockets_to_the_kernel() {
     needs_root!();
     needs!(program "cc", program "timeout");
-    let values = [1, 100, 400, 900].map(|from: u32| format!("{from}:{MANY}"));
-    runs("BUSYPOLL_TEST_SHORT", values.into_iter(), |_| true);
+    runs("BUSYPOLL_TEST_SHORT", [format!("400:{MANY}")].into_iter(), |_| true);
 }
 
 #[test]
 fn memory_that_is_short_for_good_is_an_error_or_leaves_sockets_to_the_kernel() {
     needs_root!();
     needs!(program "cc", program "timeout");
-    let values = [1, 700].map(|from: u32| format!("{from}:1000000000"));
-    runs("BUSYPOLL_TEST_SHORT", values.into_iter(), |output| {
+    runs("BUSYPOLL_TEST_SHORT", ["700:1000000000".to_owned()].into_iter(), |output| {
         assert!(says(output, "memory is short"), "{output:?}");
         true
     });
@@ -90,8 +88,20 @@ fn memory_that_is_short_from_any_allocation_on() {
 fn a_panic_in_a_call_is_its_error() {
     needs_root!();
     needs!(program "cc", program "timeout");
-    let values = [9, 70, 333, 700].map(|call: u32| call.to_string());
-    runs("BUSYPOLL_TEST_PANIC", values.into_iter(), |output| {
+    panics_in([70].into_iter());
+}
+
+#[test]
+#[ignore = "minutes"]
+fn a_panic_in_any_call_is_its_error() {
+    needs_root!();
+    needs!(program "cc", program "timeout");
+    // Not the first calls: they install handlers, and the program ends of a signal that it meant to ignore.
+    panics_in((9..900).step_by(11));
+}
+
+fn panics_in(calls: impl Iterator<Item = u32>) {
+    runs("BUSYPOLL_TEST_PANIC", calls.map(|call| call.to_string()), |output| {
         assert!(says(output, "a fault of the library's own"), "{output:?}");
         true
     });
