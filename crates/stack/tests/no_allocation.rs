@@ -14,7 +14,10 @@ use std::{
     cell::Cell,
     io::{Read, Write},
     net::SocketAddr,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -53,6 +56,13 @@ const WARM_UP: usize = 1_000;
 const ROUNDS: usize = 10_000;
 /// What happens once, as a warning, is no part of the path: the rounds are counted so many times.
 const TIMES: usize = 3;
+
+/// One test at a time: lists are lent to threads from a pool of the process, which grows with the threads that sleep at
+/// once, those of other tests among them.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Allocations of this thread in each of several times `ROUNDS` rounds after the warm-up, the fewest.
 fn allocations(mut round: impl FnMut()) -> u64 {
@@ -174,6 +184,7 @@ fn polling<S: Talk>(one: &Host, two: &Host, pair: &(S, S)) {
 
 #[test]
 fn receiving_busy_polled_and_asleep() {
+    let _alone = alone();
     let (one, two) = hosts();
     receiving(&sockets(&one, &two));
     receiving(&streams(&one, &two));
@@ -181,6 +192,7 @@ fn receiving_busy_polled_and_asleep() {
 
 #[test]
 fn epoll_busy_polled_and_asleep() {
+    let _alone = alone();
     let (one, two) = hosts();
     epoll_waiting(&one, &two, &sockets(&one, &two));
     epoll_waiting(&one, &two, &streams(&one, &two));
@@ -188,6 +200,7 @@ fn epoll_busy_polled_and_asleep() {
 
 #[test]
 fn poll_busy_polled_and_asleep() {
+    let _alone = alone();
     let (one, two) = hosts();
     polling(&one, &two, &sockets(&one, &two));
     polling(&one, &two, &streams(&one, &two));
@@ -196,6 +209,7 @@ fn poll_busy_polled_and_asleep() {
 /// One datagram wakes three threads: more than a pass has room for by itself.
 #[test]
 fn waking_many_at_once() {
+    let _alone = alone();
     let (one, two) = hosts();
     let (left, right) = sockets(&one, &two);
     let (_, idle) = sockets(&one, &two);
@@ -240,6 +254,7 @@ fn waking_many_at_once() {
 #[test]
 fn sending_to_many_peers_over_an_interface_of_the_kernels() {
     needs_root!();
+    let _alone = alone();
     let lab = Lab::builder().build().unwrap();
     let xdp =
         || Host::builder().shared_interface(Xdp::open(lab.server.interface()).unwrap()).build();
@@ -265,6 +280,7 @@ fn sending_to_many_peers_over_an_interface_of_the_kernels() {
 
 #[test]
 fn batches_and_unconnected_sockets() {
+    let _alone = alone();
     let (one, two) = hosts();
     let (left, right) = sockets(&one, &two);
     right.disconnect();
