@@ -149,6 +149,8 @@ fn options(choices: &mut Choices<'_>) -> TcpOptions {
         linger: (what & 8 != 0).then_some(Duration::ZERO),
         max_segment: if what & 16 != 0 { 100 } else { 0 },
         quick_ack: (what & 32 != 0).then_some(what & 1 == 0),
+        // Every byte of the peer's is read in its place; out of band, `inet/tcp/tests/urgent.rs` has it.
+        oob_inline: true,
         ..TcpOptions::default()
     }
 }
