@@ -1,4 +1,4 @@
-//! CPython's network modules, as Debian packages its tests (libpython3-testsuite).
+//! CPython's network modules, as Debian packages its tests (libpython3.N-testsuite).
 
 use std::fs;
 use std::process::Command;

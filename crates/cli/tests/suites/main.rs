@@ -38,7 +38,7 @@ macro_rules! needs_cpython {
     () => {
         needs_a_place!();
         if !cpython::is_there() {
-            needs::skipped(module_path!(), "the package `libpython3-testsuite`");
+            needs::skipped(module_path!(), "the package `libpython3.N-testsuite`");
             return;
         }
     };
