@@ -205,7 +205,7 @@ fn json_on_standard_output_is_alone_there() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// A bench that Ctrl-C ends after a while. Whoever has started the tests may ignore that signal.
+/// A bench that Ctrl-C ends after a while. The process that started the tests may ignore that signal.
 fn ended_by_ctrl_c(options: &[&str], after: Duration) -> Output {
     let mut command = Command::new(BUSYPOLL);
     command.args(["bench", "--arms", "stack-cable-udp-interrupt-same-cpu"]).args(options);

@@ -5,8 +5,8 @@
 mod echo;
 mod support;
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Stdio;
 
 use busypoll_lab::{Lab, needs, needs_root};
 use echo::*;
@@ -17,17 +17,6 @@ const STACK: [&str; 6] = [BUSYPOLL, "run", "--plane", "stack", "--dev", "lab-ser
 const PORT: &str = "7000";
 /// A call that hangs ends the program; a run takes a few seconds.
 const LIMIT: &str = "60";
-
-fn program() -> PathBuf {
-    let program = place("conformance").join("conformance");
-    let folder = std::fs::read_dir(source("conformance")).unwrap();
-    let sources = folder.map(|entry| entry.unwrap().path());
-    let sources = sources.filter(|path| path.extension().is_some_and(|ending| ending == "c"));
-    let mut compiler = Command::new("cc");
-    compiler.args(["-O1", "-w", "-pthread", "-o"]).arg(&program).args(sources);
-    build(&mut compiler);
-    program
-}
 
 /// Which cases.
 #[derive(Clone, Copy, PartialEq)]
@@ -113,7 +102,7 @@ fn differences(plain: &str, other: &str) -> Vec<String> {
 /// Runs the program both ways; on the stack plane `connections` says that the kernel has made none.
 fn is_as_plain(cases: Cases, how: &[&str], kernel_connections: bool) {
     let _one = alone();
-    let program = program();
+    let program = conformance("conformance");
     let (plain, _) = transcripts(&program, cases, &[]);
     let (here, made) = transcripts(&program, cases, how);
     let least = if cases == Cases::Ordinary { 700 } else { 25 };

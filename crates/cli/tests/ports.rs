@@ -136,7 +136,7 @@ fn a_backlog_is_unsigned() {
     }
 }
 
-/// It is kept for the connections to come, and serves whoever asks for it first.
+/// It is kept for the connections to come, and serves the first client.
 #[test]
 fn the_port_of_a_connection_that_is_over_is_free() {
     needs_root!();

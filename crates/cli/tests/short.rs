@@ -8,8 +8,7 @@ mod echo;
 mod support;
 
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
 use busypoll_lab::{Lab, needs, needs_root};
 use echo::*;
@@ -19,22 +18,11 @@ const PORT: &str = "7000";
 /// Of allocations and calls that find memory short.
 const MANY: u32 = 200;
 
-fn program() -> PathBuf {
-    let program = place("short").join("conformance");
-    let folder = std::fs::read_dir(source("conformance")).unwrap();
-    let sources = folder.map(|entry| entry.unwrap().path());
-    let sources = sources.filter(|path| path.extension().is_some_and(|ending| ending == "c"));
-    let mut compiler = Command::new("cc");
-    compiler.args(["-O1", "-w", "-pthread", "-o"]).arg(&program).args(sources);
-    build(&mut compiler);
-    program
-}
-
 /// Runs the program once for each value of a variable, on one lab. It ends by itself, whatever it finds. Gives what it
 /// said to `each`; stops where that is false.
 fn runs(variable: &str, values: impl Iterator<Item = String>, each: impl Fn(&Output) -> bool) {
     let _one = alone();
-    let program = program();
+    let program = conformance("short");
     let lab = Lab::builder().build().unwrap();
     let _peer = Running::start(lab.client.command(&program).args(["peer", PORT]));
     for value in values {

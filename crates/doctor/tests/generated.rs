@@ -201,7 +201,7 @@ impl Case {
     }
 }
 
-/// Requests, one at a time, until it is told to stop.
+/// Requests, one at a time, until it is stopped.
 struct Requests {
     sent: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,

@@ -232,3 +232,15 @@ pub fn epolls(pid: u32) -> Vec<EpollParams> {
         .map(|taken| epoll::params(taken).unwrap())
         .collect()
 }
+
+/// The conformance program, built in the place of this name.
+pub fn conformance(name: &str) -> PathBuf {
+    let program = place(name).join("conformance");
+    let folder = std::fs::read_dir(source("conformance")).unwrap();
+    let sources = folder.map(|entry| entry.unwrap().path());
+    let sources = sources.filter(|path| path.extension().is_some_and(|ending| ending == "c"));
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O1", "-w", "-pthread", "-o"]).arg(&program).args(sources);
+    build(&mut compiler);
+    program
+}

@@ -238,7 +238,7 @@ impl Process {
         for thread in self.threads.values() {
             for wait in &thread.waits {
                 match wait {
-                    // Whoever sleeps elsewhere has only taken what was there.
+                    // A thread that sleeps elsewhere has only taken what was there.
                     Wait::Receive { fd, nonblock: true } if !thread.sleeps => {
                         ways.spun.insert(*fd);
                     }

@@ -1,4 +1,4 @@
-//! Who drove each receive queue over a time, and what was found: passes over NAPI instances, by kind; and
+//! Which thread drove each receive queue over a time, and what was found: passes over NAPI instances, by kind; and
 //! which sockets the packets reached.
 //! Program: `bpf/napi.bpf.c`.
 //!
