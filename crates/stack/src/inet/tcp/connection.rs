@@ -1,9 +1,8 @@
-//! One connection (RFC 9293's TCB): what the application does to it, and what it can say about itself.
+//! One connection (RFC 9293's TCB): the calls of the application, and what the connection reports about itself.
 //!
-//! Segments come in by [`Connection::segment`] (`input`), time by [`Connection::timer`] (`timers`), and what is
-//! to be sent goes out by [`Connection::transmit`] (`output`). No lock, no clock, no I/O; whoever holds a
-//! connection calls `transmit` after each of the other calls, and looks at [`Connection::take_news`] and
-//! [`Connection::deadline`] then.
+//! Segments come in by [`Connection::segment`] (`input`), time by [`Connection::timer`] (`timers`). Segments to send
+//! go out by [`Connection::transmit`] (`output`). No lock, no clock, no I/O. After each other call the caller calls
+//! `transmit`, then [`Connection::take_news`] and [`Connection::deadline`].
 
 use super::{
     BufferSizes, TcpOptions,
@@ -27,7 +26,7 @@ use crate::{
 };
 use std::{io, sync::Arc};
 
-/// The states of RFC 9293 section 3.3.2; a listener is no connection.
+/// The states of RFC 9293 section 3.3.2. A listener is not a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// We sent a SYN.
@@ -36,7 +35,7 @@ pub enum State {
     SynReceived,
     /// Data flows.
     Established,
-    /// We sent FIN, or will once the data before it is sent.
+    /// We sent FIN, or will after the data before it.
     FinWait1,
     /// Our FIN is acknowledged.
     FinWait2,
@@ -46,19 +45,19 @@ pub enum State {
     Closing,
     /// The peer sent FIN, then we did.
     LastAck,
-    /// All is said; stray segments die.
+    /// Both sides are closed; late segments expire.
     TimeWait,
     /// There is no connection (any more).
     Closed,
 }
 
 impl State {
-    /// RFC 4022's `tcpCurrEstab` counts it.
+    /// Whether RFC 4022's `tcpCurrEstab` counts this state.
     fn is_current(self) -> bool {
         matches!(self, State::Established | State::CloseWait)
     }
 
-    /// As Linux numbers them (include/net/tcp_states.h), in `struct tcp_info` and elsewhere.
+    /// Linux's number of the state (include/net/tcp_states.h), as in `struct tcp_info`.
     pub fn number(self) -> u8 {
         match self {
             State::Established => 1,
@@ -78,28 +77,28 @@ impl State {
 /// A segment on its way out.
 #[derive(Clone, Debug, Default)]
 pub struct Outgoing<'a> {
-    /// Its header; no data. The window is as it goes on the wire, scaled already.
+    /// The header, without data. The window is as on the wire, already scaled.
     pub segment: Segment<'static>,
     /// Its data.
     pub payload: Pieces<'a>,
-    /// The IP header says ECT(0) (RFC 3168).
+    /// The IP header carries ECT(0) (RFC 3168).
     pub ecn_capable: bool,
-    /// It is all there is to send: the doorbell rings at once, not after recovery has been told of it.
+    /// Nothing else is to be sent: the doorbell rings at once, before recovery has recorded the segment.
     pub last: bool,
 }
 
-/// What a connection begins with, besides its options.
+/// The start parameters of a connection, besides its options.
 #[derive(Clone, Copy, Debug)]
 pub struct Start {
     /// The initial sequence number (RFC 6528).
     pub iss: Seq,
-    /// What our timestamps start from (RFC 7323 section 7.1).
+    /// The offset of our timestamps (RFC 7323 section 7.1).
     pub ts_offset: u32,
-    /// The largest segment the path takes, without options: MTU less IP header less 20.
+    /// The largest segment of the path, without options: MTU minus IP header minus 20.
     pub mss: u16,
 }
 
-/// What TIME_WAIT must know of a connection that is over.
+/// What a TIME_WAIT entry keeps of a closed connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeWait {
     /// SND.NXT.
@@ -110,24 +109,24 @@ pub struct TimeWait {
     pub rcv_window: u32,
     /// The same as it goes on the wire.
     pub window: u16,
-    /// With timestamps: the peer's last one, and what ours start from.
+    /// With timestamps: TS.Recent, and the offset of ours.
     pub timestamps: Option<(u32, u32)>,
     /// When it ends.
     pub until: Instant,
 }
 
-/// A RST to be sent: its number, and its acknowledgment if it has one.
+/// A RST to send: its sequence number, and its acknowledgment if it has one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reset {
     pub(super) seq: Seq,
     pub(super) ack: Option<Seq>,
 }
 
-/// A time that does not come: there is no such timer, or it has not happened. Not an `Option`, which would be
-/// twice as large, and slower to compare.
+/// A time that never comes: the timer is not set, or the event has not happened. An `Option` would be twice as large
+/// and slower to compare.
 pub(super) const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
-/// What `TCP_INFO` counts.
+/// The counters of `TCP_INFO`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) segs_in: u32,
@@ -144,37 +143,37 @@ pub(super) struct Counts {
 pub struct Connection {
     pub(super) shared: Arc<Shared>,
     pub(super) state: State,
-    /// Agreed: timestamps, SACK, ECN.
+    /// Negotiated: timestamps, SACK, ECN.
     pub(super) timestamps: bool,
     pub(super) sack: bool,
     pub(super) ecn: bool,
-    /// A CE mark has come and its sender has not said CWR: our acknowledgments say ECE.
+    /// A CE mark has come, and its sender has not answered with CWR: our ACKs carry ECE.
     pub(super) echo_ce: bool,
-    /// The next new data says CWR.
+    /// The next new data carries CWR.
     pub(super) say_cwr: bool,
-    /// An ACK goes out at once, whatever the receiver says.
+    /// An ACK is sent at once, whatever the receiver says.
     pub(super) ack_now: bool,
-    /// So many duplicate ACKs are due, one for each segment out of order: a peer without SACK counts them.
+    /// The number of duplicate ACKs due, one for each segment out of order: a peer without SACK counts them.
     pub(super) duplicate_acks: u8,
-    /// `MSG_MORE`, until the next `transmit` is over.
+    /// `MSG_MORE`, until the end of the next `transmit`.
     pub(super) more: bool,
-    /// The application found no room, or saw that there is little: tell it when there is some.
+    /// The application found no room, or little: report write space once there is some (SOCK_NOSPACE).
     pub(super) starved: bool,
-    /// And now there is room, which nobody has been told.
+    /// There is write space now, not reported yet.
     pub(super) room: bool,
     pub(super) news: bool,
     /// Established, and no urgent data is known of: see [`predicted`](Connection::predicted).
     pub(super) fast: bool,
-    /// An urgent pointer has come that nobody was told of.
+    /// An urgent pointer has come that was not reported yet (SIGURG).
     pub(super) urgent_news: bool,
-    /// The halves of Linux's `sk_shutdown`: what the application can do no more.
+    /// Linux's `sk_shutdown`: the application can no longer read, or write.
     pub(super) read_shut: bool,
     pub(super) write_shut: bool,
     /// The peer's FIN has come, and all data before it (`SOCK_DONE`).
     pub(super) peer_done: bool,
     /// A FIN follows the data.
     pub(super) fin_queued: bool,
-    /// No socket holds it any more.
+    /// No socket holds the connection any more.
     pub(super) orphan: bool,
 
     pub(super) snd_una: Seq,
@@ -187,22 +186,22 @@ pub struct Connection {
     pub(super) scaled: bool,
     pub(super) snd_shift: u8,
     pub(super) rcv_shift: u8,
-    /// Bytes of data per segment: options that every segment carries are taken off.
+    /// Bytes of data per segment, after the options that every segment carries.
     pub(super) snd_mss: u32,
-    /// What the peer takes, or the application lets it have (Linux's `mss_clamp`), and the path, without options.
+    /// The MSS of the peer, or the application's limit on it (Linux's `mss_clamp`), and of the path, without options.
     pub(super) peer_mss: u16,
     pub(super) path_mss: u16,
     /// What we announced.
     pub(super) adv_mss: u16,
-    /// Where the last segment of less than the MSS ended (Minshall).
+    /// The end of the last segment smaller than the MSS (Minshall).
     pub(super) small_end: Seq,
     /// Last.ACK.sent of RFC 7323.
     pub(super) last_ack_sent: Seq,
-    /// TS.Recent, and when it was learnt.
+    /// TS.Recent, and when it was set.
     pub(super) ts_recent: u32,
     pub(super) ts_recent_at: Instant,
     pub(super) ts_offset: u32,
-    /// The TSecr that gave the last round trip to the receiver.
+    /// The TSecr of the receiver's last round-trip sample.
     pub(super) ts_measured: u32,
 
     pub(super) buffer: SendBuffer,
@@ -211,28 +210,28 @@ pub struct Connection {
     pub(super) urgent: Option<Urgent>,
     pub(super) marks: Option<Box<Marks>>,
 
-    /// A tail loss probe is due, of this range if there is nothing new.
+    /// A tail loss probe is due: new data, or else this range again.
     pub(super) tail_probe: Option<std::ops::Range<Seq>>,
     pub(super) opening: Option<Box<Opening>>,
     pub(super) reset: Option<Reset>,
-    /// An empty segment that calls for an answer is due.
+    /// An empty segment that the peer has to answer is due.
     pub(super) probe_due: bool,
-    /// What Nagle's algorithm held back goes out.
+    /// Data that Nagle's algorithm held back is sent.
     pub(super) push_due: bool,
-    /// What was held back for whatever reason goes out, as far as the window allows.
+    /// Data held back for any reason is sent, as far as the window allows.
     pub(super) forced: bool,
-    /// Probes without an answer, and how often their interval was doubled.
+    /// Unanswered probes, and how often their interval was doubled.
     pub(super) probes_out: u8,
     pub(super) probe_backoff: u8,
-    /// The SYN again, or the next zero-window probe.
+    /// The next SYN retransmission or zero-window probe.
     pub(super) probe_at: Instant,
     /// Keep-alive, or the end of FIN_WAIT_2 or TIME_WAIT.
     pub(super) slow_at: Instant,
-    /// Since when nothing is acknowledged in spite of retransmissions.
+    /// Since when retransmissions have brought no acknowledgment.
     pub(super) stuck_since: Instant,
     /// Since when the window is closed and probed.
     pub(super) closed_since: Instant,
-    /// When an answer to an unacceptable segment left last.
+    /// When the last answer to an unacceptable segment was sent.
     pub(super) challenged_at: Instant,
     pub(super) last_ack_at: Instant,
     pub(super) last_data_in: Instant,
@@ -245,7 +244,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Opens actively: `transmit` gives the SYN.
+    /// Active open: `transmit` returns the SYN.
     pub fn connect(
         shared: &Arc<Shared>,
         options: &TcpOptions,
@@ -258,8 +257,8 @@ impl Connection {
         new
     }
 
-    /// Opens passively: the SYN-ACK of `request` has been answered. To be followed by [`Connection::segment`]
-    /// with that answer, which makes it established. `mss` as in [`Start`].
+    /// Passive open: the SYN-ACK of `request` has been answered. The caller then passes that answer to
+    /// [`Connection::segment`], which makes the connection established. `mss` as in [`Start`].
     pub fn accepted(
         shared: &Arc<Shared>,
         options: &TcpOptions,
@@ -363,38 +362,38 @@ impl Connection {
         new
     }
 
-    /// Nothing is under way: memory that an idle connection can do without goes back.
+    /// The connection is idle: frees the memory it does not need meanwhile.
     pub(super) fn rest(&mut self) {
         self.recovery.rest();
     }
 
-    /// Something has happened since this was asked last that a waiter may wait for: data or the end has come,
-    /// there is room again, the connection is made or over.
+    /// Whether a waiter is to be notified of something that happened since the last call: data or the end of the
+    /// stream has come, there is write space, the connection is made or closed.
     #[inline]
     pub fn take_news(&mut self) -> bool {
-        // Sending makes room where little may wait to be sent, and an option may.
+        // With little allowed to wait unsent, sending makes write space; so may an option.
         self.look_for_room();
         std::mem::take(&mut self.news)
     }
 
-    /// Whether there is news that nobody has been told.
+    /// Whether a notification is due.
     #[inline]
     pub(super) fn has_news(&self) -> bool {
         self.news
     }
 
-    /// Whether part of the last news was that there is room again for who had seen that there was none.
+    /// Whether the last notification includes write space for a waiter that had found none.
     #[inline]
     pub(super) fn take_room(&mut self) -> bool {
         std::mem::take(&mut self.room)
     }
 
-    /// The pending errno, which is none afterwards (`SO_ERROR`).
+    /// `SO_ERROR`: the pending errno, which is cleared.
     pub fn take_error(&mut self) -> Option<i32> {
         self.error.take()
     }
 
-    /// An error that was taken is pending again, unless there is another.
+    /// Makes an error that was taken pending again, unless there is another.
     pub fn put_back_error(&mut self, errno: i32) {
         self.error.get_or_insert(errno);
         self.news = true;
@@ -423,12 +422,12 @@ impl Connection {
         if self.urgent.is_some() { self.unread_before_urgent() } else { self.receiver.available() }
     }
 
-    /// The same with the peer's end, which counts as one, also when it was read (`tcp_inq_hint`).
+    /// The same, and one more for the peer's FIN, even if it was read (`tcp_inq_hint`).
     pub fn unread_with_end(&self) -> usize {
         self.receiver.available() + usize::from(self.peer_done)
     }
 
-    /// What both buffers hold at present: `SO_SNDBUF`, `SO_RCVBUF`.
+    /// The present sizes of both buffers: `SO_SNDBUF`, `SO_RCVBUF`.
     pub fn buffers(&self) -> (u32, u32) {
         (self.buffer.limit(), self.receiver.limit())
     }
@@ -443,19 +442,19 @@ impl Connection {
         (self.buffer.end() - self.snd_nxt) as usize
     }
 
-    /// Closed by the application and not yet sure that the peer has all: what `SO_LINGER` waits for.
+    /// Closed by the application, with data or FIN not acknowledged yet: `SO_LINGER` waits for this.
     pub fn lingers(&self) -> bool {
         self.orphan && matches!(self.state, State::FinWait1 | State::Closing | State::LastAck)
     }
 
-    /// Over, and nothing left to send: it can be forgotten once the application lets go.
+    /// Closed, and nothing left to send: it can be freed once the application has let go of it.
     #[inline]
     pub fn is_done(&self) -> bool {
         self.state == State::Closed && self.reset.is_none()
     }
 
-    /// Once in TIME_WAIT, with all sent: what a TIME_WAIT entry needs to stand in for the connection, which
-    /// is [`State::Closed`] afterwards.
+    /// In TIME_WAIT, with everything sent: returns what a TIME_WAIT entry needs to replace the connection, which is
+    /// [`State::Closed`] afterwards.
     pub fn take_time_wait(&mut self) -> Option<TimeWait> {
         if self.state != State::TimeWait || self.ack_now {
             return None;
@@ -474,8 +473,8 @@ impl Connection {
         Some(time_wait)
     }
 
-    /// Makes room for a new connection of ours between the same ends, if nobody has this one any more and all it had
-    /// to say has arrived: where the new one's sequence numbers must begin. Linux keeps it among its TIME_WAIT entries.
+    /// Ends an orphan in FIN_WAIT_2, so that a new connection of ours can use its 4-tuple. Returns the first sequence
+    /// number of the new one. Linux keeps such an orphan among its TIME_WAIT entries.
     pub fn give_way(&mut self) -> Option<Seq> {
         let over = self.orphan && self.state == State::FinWait2 && self.timestamps;
         over.then(|| {
@@ -490,14 +489,14 @@ impl Connection {
             return;
         }
         match self.state {
-            // As Linux, and against RFC 1122 section 4.2.3.9, a connection being made is given up at once.
+            // As Linux, and against RFC 1122 section 4.2.3.9, this ends a connection that is being made.
             State::SynSent | State::SynReceived => self.fail(error.errno),
-            // RFC 5461: told only when the connection fails anyway.
+            // RFC 5461: reported only when the connection fails later.
             _ => self.soft_error = Some(error.errno),
         }
     }
 
-    /// In FIN_WAIT_2, and no socket is there to see the peer's FIN: not for ever.
+    /// In FIN_WAIT_2 without a socket: limits the wait for the peer's FIN.
     pub(super) fn wait_for_fin(&mut self, now: Instant) {
         let wait = self.options.linger2.unwrap_or(self.shared.config.tcp_fin_timeout);
         if wait.is_zero() {
@@ -506,7 +505,7 @@ impl Connection {
         self.slow_at = now + wait;
     }
 
-    /// An error ends it; what has come can still be read.
+    /// Ends the connection with an error; data received before can still be read.
     #[cold]
     pub(super) fn fail(&mut self, error: i32) {
         if self.state != State::Closed {
@@ -515,7 +514,7 @@ impl Connection {
         }
     }
 
-    /// `tcp_done`: no connection any more.
+    /// `tcp_done`: closes the connection.
     pub(super) fn end(&mut self) {
         match self.state {
             State::SynSent | State::SynReceived => self.count(Count::TcpAttemptFails),
@@ -532,7 +531,7 @@ impl Connection {
         }
     }
 
-    /// The next state.
+    /// Changes the state.
     pub(super) fn enter(&mut self, state: State) {
         match (self.state.is_current(), state.is_current()) {
             (false, true) => self.count(Count::TcpCurrEstab),
@@ -543,12 +542,12 @@ impl Connection {
         self.settle_fast();
     }
 
-    /// As [`end`](Connection::end), and the peer is told, if it knows of the connection.
+    /// As [`end`](Connection::end), with a RST to the peer, if the peer knows of the connection.
     pub(super) fn end_with_reset(&mut self) {
         let all_acked = self.fin_queued && self.snd_una == self.buffer.end() + 1;
         let silent = match self.state {
             State::SynSent | State::Closed | State::TimeWait => true,
-            // tcp_need_reset: here the peer is done unless it lacks data.
+            // tcp_need_reset: the peer has sent its FIN here, so it needs a RST only if it lacks data.
             State::Closing | State::LastAck => all_acked,
             _ => false,
         };
@@ -567,7 +566,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // The host goes, and no connection of it ends any more.
+        // With the host dropped, no other call closes the connection and corrects the counters.
         self.enter(State::Closed);
         if self.orphan {
             self.shared.orphans.fetch_sub(1, Ordering::Relaxed);
@@ -575,7 +574,7 @@ impl Drop for Connection {
     }
 }
 
-/// The sizes of a buffer, which the socket may have fixed.
+/// The sizes of a buffer; the socket may have fixed them.
 pub(super) fn sizes(host: BufferSizes, fixed: u32) -> BufferSizes {
     match fixed {
         0 => host,
@@ -583,7 +582,7 @@ pub(super) fn sizes(host: BufferSizes, fixed: u32) -> BufferSizes {
     }
 }
 
-/// An MSS, no larger than the application allows: that option of our SYN, and of the peer's.
+/// An MSS within the application's limit (`TCP_MAXSEG`): that option of our SYN, and of the peer's.
 pub(super) fn clamp_mss(mss: u16, options: &TcpOptions) -> u16 {
     match options.max_segment {
         0 => mss,

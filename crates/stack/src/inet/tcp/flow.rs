@@ -1,10 +1,9 @@
-//! A flow: a connection behind its lock, with its path, its endpoint, and its places in the table and on the
-//! timer wheel. Whoever has the lock does three things in turn: changes the connection (a segment, a timer, a
-//! call), sends what may go, settles what has become of it.
+//! A flow: a connection with its lock, its path, its endpoint, and its places in the table and on the timer wheel. A
+//! thread that holds the lock does three things in turn: it changes the connection (a segment, a timer, a call),
+//! sends what may be sent, and updates endpoint, table and timer.
 //!
-//! Locks, in the order in which they may be taken: a handshake's; a flow's; a listener's or an endpoint's; those
-//! of neighbours and of the transmit ring; claims, table and wheel, which are leaves. What we send to ourselves
-//! waits until all are released.
+//! Lock order: a handshake's; a flow's; a listener's or an endpoint's; those of neighbours and of the transmit ring;
+//! claims, table and wheel, which are leaves. Packets to ourselves are delivered after all locks are released.
 
 use super::{
     Hold, Ready, TcpEndpoint,
@@ -29,23 +28,23 @@ use crate::{
 };
 use std::{any::Any, hint::cold_path, net::SocketAddr, sync::Arc, time::Duration};
 
-/// How long after its last timer a connection with nothing under way gives back what it can do without.
+/// How long after its last timer an idle connection frees the memory it does not need.
 const REST: Duration = Duration::from_millis(200);
 
 /// How soon to try again after a full transmit ring, which empties by itself.
 const RETRY: Duration = Duration::from_millis(1);
 
-/// How often a neighbour is confirmed that acknowledges what we send (RFC 4861 section 7.3.1).
+/// How often the ACKs of what we send confirm the neighbour (RFC 4861 section 7.3.1).
 const CONFIRM: Duration = Duration::from_secs(5);
 
-/// A connection and all that belongs to it. The table, the wheel, the application and a pass that has put off
-/// its answers each may hold it.
+/// A connection and all that belongs to it. The table, the wheel, the application and a pass that has deferred its
+/// answers may each hold a reference.
 pub(super) struct Core {
     pub(super) tuple: Tuple,
     state: Mutex<State>,
 }
 
-/// What the application has let go of without saying how; done by the wheel.
+/// How the application has dropped its handle without a pass; the wheel carries it out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Dropped {
     #[default]
@@ -56,35 +55,35 @@ pub(super) enum Dropped {
 
 pub(super) struct State {
     pub(super) connection: Connection,
-    /// The latest time it was told.
+    /// The latest time the connection was given.
     latest: Instant,
-    /// `None` while idle, or if there is no way: then what is sent is lost, and sent again.
+    /// `None` while idle or without a route: what is sent then is lost, and retransmitted.
     path: Option<Box<Path>>,
     pub(super) path_options: PathOptions,
-    /// The transmit queue, beside the receive queue the last packet came from.
+    /// The transmit queue that is paired with the receive queue of the last packet.
     queue: u32,
     pub(super) endpoint: Option<Arc<dyn TcpEndpoint>>,
     pub(super) napi: Option<NapiId>,
     pub(super) dropped: Dropped,
     share: Share,
     pub(super) hold: Option<Hold>,
-    /// In the table.
+    /// It is in the table.
     listed: bool,
     /// The transmit ring was full.
     full: bool,
-    /// On the list of a pass, which will send what is due.
+    /// On the deferred list of a pass, which will send what is due.
     put_off: bool,
     /// The next on that list.
     later: Option<Arc<Core>>,
     /// Our timer on the wheel, and when it fires.
     timer: Option<(Handle, Instant)>,
-    /// When progress next confirms the neighbour.
+    /// When an ACK next confirms the neighbour.
     confirm_at: Instant,
-    /// Its line in the host's ledger.
+    /// The entry in the host's ledger.
     place: Option<Place>,
 }
 
-/// What a flow is made of.
+/// The parts of a new flow.
 pub(super) struct Parts {
     pub(super) tuple: Tuple,
     pub(super) connection: Connection,
@@ -96,7 +95,7 @@ pub(super) struct Parts {
 }
 
 impl Core {
-    /// A flow that is about to be entered into the table.
+    /// A flow that is about to be inserted into the table.
     pub(super) fn new(parts: Parts) -> Arc<Core> {
         let state = State {
             connection: parts.connection,
@@ -125,8 +124,8 @@ impl Core {
         lock(&self.state)
     }
 
-    /// Locks it for a pass, whose time may be from before that of one that was here first: a connection's time, which
-    /// its timestamps tell the peer, never goes back.
+    /// Locks the flow for a pass. The pass may be older than another pass that held the lock before; its time is then
+    /// advanced, because a connection's time, which its timestamps show to the peer, never goes back.
     #[inline]
     pub(super) fn enter(&self, pass: &mut Pass<'_>) -> MutexGuard<'_, State> {
         let mut state = self.lock();
@@ -135,7 +134,7 @@ impl Core {
         state
     }
 
-    /// A segment has come. False if the flow has left the table.
+    /// Processes a segment. False if the flow has left the table.
     #[inline]
     pub(super) fn segment(
         self: &Arc<Core>,
@@ -150,18 +149,18 @@ impl Core {
             return false;
         }
         let taken = state.take_in(inet, segment, arrival, pass);
-        // A full segment is seldom the last.
+        // After a full segment more usually follow.
         let more = segment.payload.len() >= state.connection.full_segment();
         let sends = state.connection.has_to_send();
         if taken && !more && !sends && state.untimed(pass.now).is_none() {
-            // The reader has it and is about to answer.
+            // The reader has the data and is about to answer.
             state.note(&self.tuple, inet);
             return true;
         }
         if pass.batched && (more || sends) {
             // What is sent at the end of the pass answers all its segments.
             if !std::mem::replace(&mut state.put_off, true) {
-                // Nobody else puts anything there.
+                // Only flows are put on this list.
                 state.later =
                     pass.later.replace(self.clone()).and_then(|next| next.downcast().ok());
             }
@@ -171,7 +170,8 @@ impl Core {
         true
     }
 
-    /// A segment has come for a flow that is on the list of this pass. False if it has left the table since.
+    /// Processes another segment for a flow on the deferred list of this pass. False if the flow has left the table
+    /// since.
     #[inline]
     pub(super) fn segment_again(
         &self,
@@ -187,7 +187,7 @@ impl Core {
         state.listed
     }
 
-    /// The pass that has put us off is over: `rest` gets those put off before us.
+    /// The pass that deferred this flow is over. `pass.later` gets the flows deferred before it.
     pub(super) fn catch_up(self: &Arc<Core>, inet: &Inet, pass: &mut Pass<'_>) {
         let mut state = self.enter(pass);
         state.put_off = false;
@@ -212,7 +212,7 @@ impl Core {
         match state.connection.deadline() {
             Some(at) if at <= now => {
                 state.connection.timer(now);
-                // Perhaps an acknowledgment that was put off, and the last thing to do: comes back to rest.
+                // Perhaps this was a delayed ACK, and the connection is idle now: a later timer frees its memory.
                 if state.timer.is_none() {
                     let at = coarse(now, now + REST);
                     let handle = inet.tcp_timer(at, None, || Timer::Flow(self.clone()));
@@ -220,7 +220,7 @@ impl Core {
                 }
             }
             Some(_) => {}
-            // Nothing has been under way for a while: what an idle connection can do without goes.
+            // Idle for a while: frees what an idle connection does not need.
             None => {
                 state.path = None;
                 state.connection.rest();
@@ -229,7 +229,7 @@ impl Core {
         self.finish(state, inet, pass);
     }
 
-    /// Sends what may go and settles the rest.
+    /// Sends what may be sent, and updates endpoint, table and timer.
     #[inline]
     pub(super) fn finish(
         self: &Arc<Core>,
@@ -247,16 +247,16 @@ impl Core {
         let over = matches!(state.connection.state(), Phase::TimeWait | Phase::Closed);
         let hold = if over { state.retire(self, inet, pass.now) } else { None };
         state.set_timer(self, inet, pass.now);
-        // Letting go of the kernel's socket takes system calls: not under our lock.
+        // Dropping the kernel's socket takes system calls: not under our lock.
         drop(state);
         drop(hold);
     }
 
-    /// The application has let go, and has no pass to say goodbye in: the wheel will.
+    /// The application has dropped its handle without a pass: the wheel closes the connection.
     pub(super) fn drop_later(self: &Arc<Core>, how: Dropped, inet: &Inet) {
         let mut state = self.lock();
         state.endpoint = None;
-        // What was closed already needs no goodbye.
+        // A closed connection needs nothing more.
         if state.listed && (how == Dropped::Abort || !state.connection.orphan) {
             state.dropped = how;
             let old = state.timer.map(|(handle, _)| handle);
@@ -275,7 +275,7 @@ impl Core {
         Some(next)
     }
 
-    /// The host goes: lets go of everything that may hold the host.
+    /// The host is being dropped: drops everything that may refer to the host.
     pub(super) fn forget(&self, inet: &Inet) {
         let mut state = self.lock();
         state.listed = false;
@@ -292,8 +292,8 @@ impl Core {
 }
 
 impl State {
-    /// The connection is given a segment. Whether a reader who was waiting has taken what it brought, which is all the
-    /// news there is.
+    /// Passes a segment to the connection. Returns whether a waiting reader took the data, which is then all there
+    /// was to notify.
     #[inline(always)]
     fn take_in(
         &mut self,
@@ -305,7 +305,7 @@ impl State {
         let before = self.connection.snd_una;
         self.learn(arrival, pass.napi);
         let (endpoint, napi, now) = (self.endpoint.as_deref(), self.napi, pass.now);
-        // Data is the only news: who polls for it may take it at once.
+        // If data is the only event, a polling reader may take it at once.
         let taken = self.connection.segment_for(segment, now, &mut |data| {
             endpoint.is_some_and(|endpoint| endpoint.take(napi, data, pass))
         });
@@ -320,7 +320,7 @@ impl State {
         taken
     }
 
-    /// The acknowledgment is left to the reader, if he is there and it can be.
+    /// Leaves the ACK to the reader, if the reader polls and the ACK may wait.
     #[inline]
     fn leave_ack(&mut self, reads: impl FnOnce(&dyn TcpEndpoint) -> bool) {
         if let Some(endpoint) = self.endpoint.as_deref()
@@ -331,7 +331,7 @@ impl State {
         }
     }
 
-    /// The queue a packet came from is the one to poll, and the one beside it the one to send on.
+    /// The queue of the last packet is the one to poll, and the transmit queue paired with it the one to send on.
     #[inline]
     fn learn(&mut self, arrival: &Arrival<'_>, napi: Option<NapiId>) {
         if napi.is_some() && self.napi != napi {
@@ -344,7 +344,7 @@ impl State {
         }
     }
 
-    /// Tells the endpoint, if there is something to tell.
+    /// Notifies the endpoint, if there is something to report.
     #[inline]
     fn tell(&mut self, pass: &mut Pass<'_>) {
         if self.connection.take_news()
@@ -359,7 +359,7 @@ impl State {
         }
     }
 
-    /// Sends all that may go now, under one lock of the ring and with one doorbell.
+    /// Sends everything allowed, under one lock of the ring and with one doorbell.
     #[inline]
     fn transmit(&mut self, tuple: &Tuple, inet: &Inet, now: Instant) {
         if !self.connection.has_to_send() {
@@ -383,7 +383,7 @@ impl State {
             }
             Err(error) => {
                 cold_path();
-                // It counts as sent, and as lost; what does not fit will be cut smaller.
+                // It counts as sent and lost; what does not fit will be retransmitted in smaller segments.
                 too_big |= error == SendError::TooBig;
                 true
             }
@@ -395,11 +395,11 @@ impl State {
         }
     }
 
-    /// The way has changed, or what is known of it.
+    /// The route has changed, or what is known of the path: looks the path up again.
     #[cold]
     pub(super) fn renew_path(&mut self, tuple: &Tuple, inet: &Inet, now: Instant) {
         let ends = (tuple.local(), tuple.remote());
-        // Without a new way the old one, if there is one, is tried.
+        // Without a new route the old path, if there is one, is used.
         if let Ok(path) = inet.tcp_path(ends, self.queue, self.path_options, now) {
             match &mut self.path {
                 Some(old) => **old = path,
@@ -409,7 +409,7 @@ impl State {
         }
     }
 
-    /// Segments become as large as the path takes: smaller, or larger once what ICMP told is forgotten (Linux's
+    /// Adapts the segment size to the path: smaller, or larger once an ICMP report has expired (Linux's
     /// `tcp_current_mss`).
     pub(super) fn fit_path(&mut self, now: Instant) {
         if let Some(path) = &self.path {
@@ -429,8 +429,8 @@ impl State {
         self.renew_path(tuple, inet, now);
     }
 
-    /// It is over: out of the table, or a TIME_WAIT entry takes its place there. Waits if the ring was full.
-    /// What holds the port, if nobody needs it any more.
+    /// If the connection is over, removes it from the table, or puts a TIME_WAIT entry in its place; later, if the
+    /// ring was full. Returns the hold on the port, if it is not needed any more.
     #[cold]
     fn retire(&mut self, core: &Arc<Core>, inet: &Inet, now: Instant) -> Option<Hold> {
         let ours = Entry::Flow(core.clone());
@@ -459,7 +459,7 @@ impl State {
         hold
     }
 
-    /// Keeps the ledger, if there is one.
+    /// Updates the ledger, if there is one.
     #[inline]
     fn note(&mut self, tuple: &Tuple, inet: &Inet) {
         let Some(ledger) = inet.ledger() else { return };
@@ -480,7 +480,7 @@ impl State {
         }
     }
 
-    /// When the wheel has to call, if it would not by then.
+    /// The next deadline, if the timer on the wheel would be too late for it.
     #[inline]
     fn untimed(&self, now: Instant) -> Option<Instant> {
         let deadline = self.connection.deadline();
@@ -493,7 +493,7 @@ impl State {
         self.timer.is_none_or(|(_, fires)| fires > due).then_some(due)
     }
 
-    /// Sees to it that the wheel calls in time. A timer that is there already and earlier stays.
+    /// Sets the timer on the wheel, unless an earlier one is there.
     #[inline]
     fn set_timer(&mut self, core: &Arc<Core>, inet: &Inet, now: Instant) {
         if self.listed
@@ -506,14 +506,14 @@ impl State {
     }
 }
 
-/// The largest segment a path takes, bytes of data without options.
+/// The largest segment of a path, bytes of data without options.
 pub(super) fn mss(most: usize) -> u16 {
     const HEADER: usize = crate::wire::tcp::HEADER_LEN;
     u16::try_from(most.saturating_sub(HEADER)).unwrap_or(u16::MAX)
 }
 
 impl Inet {
-    /// The way of a connection's segments.
+    /// The path of a connection's segments.
     pub(super) fn tcp_path(
         &self,
         ends: (SocketAddr, SocketAddr),
@@ -524,11 +524,11 @@ impl Inet {
         self.path_of(Protocol::TCP, ends, queue, options, now)
     }
 
-    /// A pass over a queue is over: sends what was put off to its end.
+    /// A pass over a queue is over: sends what was deferred to its end.
     #[inline]
     pub(in crate::inet) fn tcp_end_of_pass(&self, pass: &mut Pass<'_>) {
         while let Some(next) = pass.later.take() {
-            // Nobody else puts anything there.
+            // Only flows are put on this list.
             if let Ok(core) = next.downcast::<Core>() {
                 core.catch_up(self, pass);
             }
@@ -540,8 +540,8 @@ impl Inet {
         self.tcp.table.len()
     }
 
-    /// Forgets every connection and all that keeps ports for them, without a word to their peers: the host is
-    /// about to go.
+    /// Drops every connection and all that keeps ports for them, without sending anything: the host is about to be
+    /// dropped.
     pub fn tcp_forget_all(&self) {
         for (tuple, entry) in self.tcp.table.all() {
             self.tcp.table.remove(&tuple, &entry);

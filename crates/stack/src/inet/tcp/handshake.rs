@@ -1,4 +1,4 @@
-//! The handshake: which options are offered and agreed, our SYN, and the embryonic connection of a listener.
+//! The handshake: the negotiation of options, our SYN, and the half-open connection of a listener.
 
 use super::{
     Config, Ecn, TcpOptions,
@@ -17,8 +17,7 @@ use std::time::Duration;
 /// RFC 6298 section 2.1: the RTO before there is a measurement.
 const FIRST_RTO: Duration = Duration::from_secs(1);
 
-/// How often a SYN-ACK's time must be over for it to take `span`, and how long that is (`secs_to_retrans`,
-/// `retrans_to_secs`).
+/// How many SYN-ACK timeouts it takes to cover `span`, and how long these are (`secs_to_retrans`, `retrans_to_secs`).
 pub fn timeouts_for(span: Duration, config: &Config) -> (u8, Duration) {
     let (mut count, mut rto, mut whole) = (0, FIRST_RTO, Duration::ZERO);
     while whole < span && count < u8::MAX {
@@ -29,12 +28,12 @@ pub fn timeouts_for(span: Duration, config: &Config) -> (u8, Duration) {
     (count, whole)
 }
 
-/// What both SYNs together say.
+/// The options that both SYNs negotiate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Agreed {
-    /// The largest segment the peer takes, bytes of data without options.
+    /// The largest segment the peer accepts, bytes of data without options.
     pub mss: u16,
-    /// The shift of the peer's windows, and of ours; `None`: no scaling.
+    /// The shifts of the peer's windows and of ours; `None`: no scaling.
     pub window_scale: Option<(u8, u8)>,
     /// SACK, both ways.
     pub sack: bool,
@@ -44,16 +43,16 @@ pub struct Agreed {
     pub ecn: bool,
 }
 
-/// How our SYN, or our SYN-ACK, fares.
+/// The retransmission state of our SYN or SYN-ACK.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opening {
-    /// When it went out first, and last.
+    /// When it was sent first, and last.
     pub(super) first: Instant,
     pub(super) last: Instant,
-    /// How often it went out, and how often because its time was over.
+    /// How often it was sent, and how often it timed out.
     pub(super) sent: u8,
     pub(super) timeouts: u8,
-    /// The time until the next.
+    /// The present timeout.
     pub(super) rto: Duration,
     /// It is to be sent.
     pub(super) due: bool,
@@ -64,7 +63,7 @@ impl Opening {
         Opening { first: now, last: now, sent: 0, timeouts: 0, rto: FIRST_RTO, due: true }
     }
 
-    /// It goes out again; the interval doubles, `linear` times excepted.
+    /// A timeout: it is sent again, and the interval doubles, except for the first `linear` timeouts.
     pub(super) fn again(&mut self, linear: u8, config: &Config) {
         self.timeouts = self.timeouts.saturating_add(1);
         if self.timeouts > linear {
@@ -89,8 +88,8 @@ impl Connection {
         shift_offered(&self.shared.config, &self.options)
     }
 
-    /// Our SYN or, when the peer's has come first, our SYN-ACK (simultaneous open); or a RST about a segment
-    /// that answers neither.
+    /// Sends our SYN or, if the peer's SYN came first, our SYN-ACK (simultaneous open); or a RST to a segment that
+    /// answers neither.
     #[cold]
     pub(super) fn send_opening(&mut self, now: Instant, out: &mut Out<'_>) {
         if !self.send_reset(now, out) {
@@ -105,7 +104,7 @@ impl Connection {
         };
         let config = &self.shared.config;
         let answer = self.state == State::SynReceived;
-        // RFC 3168 section 6.1.1.1: a host that gets no answer to an ECN-setup SYN may try without.
+        // RFC 3168 section 6.1.1.1: a host that gets no answer to an ECN-setup SYN may try without ECN.
         let ecn = !answer && config.tcp_ecn == Ecn::On && opening.sent == 0;
         let shift =
             if answer { self.scaled.then_some(self.rcv_shift) } else { self.shift_offered() };
@@ -184,8 +183,8 @@ impl Connection {
         }
     }
 
-    /// RFC 7323 section 5.3: a SYN-ACK that echoes a timestamp from before our first SYN, or from the future,
-    /// answers a connection of the past.
+    /// RFC 7323 section 5.3: a SYN-ACK that echoes a timestamp from before our first SYN, or from the future, belongs
+    /// to an earlier connection.
     fn echoes_another(&self, segment: &Segment<'_>, now: Instant) -> bool {
         let Some((_, echo)) = segment.options.timestamps else { return false };
         let Some(opening) = &self.opening else { return false };
@@ -194,7 +193,7 @@ impl Connection {
         self.shared.config.tcp_timestamps && echo != 0 && echo.wrapping_sub(first) > since_first
     }
 
-    /// What the peer's SYN says about options.
+    /// Takes over the options of the peer's SYN.
     fn agree(&mut self, syn: &Segment<'_>, now: Instant) {
         let config = &self.shared.config;
         let options = &syn.options;
@@ -219,12 +218,12 @@ impl Connection {
         self.apply_receive_options();
     }
 
-    /// Our SYN is acknowledged by `segment`, whose window counts.
+    /// Our SYN is acknowledged by `segment`, which also sets the window.
     pub(super) fn established(&mut self, segment: &Segment<'_>, now: Instant) {
         let opening = self.opening.take();
         let retransmissions =
             opening.as_ref().map_or(0, |opening| u32::from(opening.sent.saturating_sub(1)));
-        // Karn's rule, unless a timestamp tells which one was answered.
+        // Karn's rule, unless a timestamp shows which transmission was answered.
         let echoed = segment.options.timestamps.filter(|_| self.timestamps);
         let sent = match (retransmissions, echoed) {
             (0, _) => opening.map(|opening| opening.last),
@@ -232,7 +231,8 @@ impl Connection {
             _ => None,
         };
         self.probe_at = NEVER;
-        // Linux counts the SYN of who opens. Who was asked has sent nothing yet: the SYN-ACK was the request's.
+        // Linux counts our SYN on an active open. On a passive open the connection has sent nothing yet: the SYN-ACK
+        // was the request's.
         self.counts.bytes_acked += u64::from(self.counts.segs_out > 0);
         self.snd_una = segment.ack;
         // RFC 7323 section 2.2: the window of a SYN is never scaled.
@@ -269,7 +269,7 @@ fn shift_offered(config: &Config, options: &TcpOptions) -> Option<u8> {
     config.tcp_window_scaling.then(|| Receiver::shift_for(sizes))
 }
 
-/// A SYN that was answered and whose answer is not acknowledged: an entry of a listener's SYN queue, or what a
+/// A SYN that was answered, with the answer not acknowledged yet: an entry of a listener's SYN queue, or what a
 /// cookie brought back.
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -277,40 +277,40 @@ pub struct Request {
     pub iss: Seq,
     /// The peer's.
     pub irs: Seq,
-    /// What was agreed.
+    /// The negotiated options.
     pub agreed: Agreed,
     pub(super) ts_offset: u32,
     pub(super) ts_recent: u32,
     pub(super) opening: Opening,
-    /// The window we offered, and the MSS.
+    /// The window and the MSS that we announced.
     window: u16,
     mss: u16,
     answered_at: Option<Instant>,
-    /// When its time began that is over at [`Request::deadline`].
+    /// The start of the timeout that ends at [`Request::deadline`].
     waits_from: Instant,
-    /// `TCP_DEFER_ACCEPT`: so often its time is over before one without data will do.
+    /// `TCP_DEFER_ACCEPT`: so many timeouts pass before an ACK without data completes the handshake.
     defer: u8,
-    /// When the first acknowledgment came that would have done.
+    /// When the first ACK came that would complete the handshake without `TCP_DEFER_ACCEPT`.
     acked_at: Option<Instant>,
 }
 
-/// What to do about a [`Request`], for a segment that has come or because its time is over.
+/// What to do with a [`Request`], after a segment or a timeout.
 #[derive(Clone, Debug)]
 pub enum Answer {
-    /// The handshake is complete: make a connection of it, give it this segment.
+    /// The handshake is complete: make a connection, and pass this segment to it.
     Accept,
     /// Nothing.
     Ignore,
-    /// Send this; the request stands.
+    /// Send this; the request stays.
     Send(Outgoing<'static>),
     /// Send [`Request::syn_ack`] again.
     SynAck,
-    /// It is over: forget it.
+    /// The request has failed: remove it.
     Forget,
 }
 
 impl Request {
-    /// A SYN has come. `start.mss` is what the path takes.
+    /// For a SYN. `start.mss` is the MSS of the path.
     pub fn new(
         shared: &Shared,
         options: &TcpOptions,
@@ -345,8 +345,8 @@ impl Request {
         }
     }
 
-    /// A cookie has come back in `ack`, and said what the SYN was. `agreed.window_scale` has the peer's shift;
-    /// ours is what we offer anyway.
+    /// For a cookie that came back in `ack`, with the options of the SYN in `agreed`. `agreed.window_scale` has the
+    /// peer's shift; ours is the one we always offer.
     pub fn from_cookie(
         shared: &Shared,
         options: &TcpOptions,
@@ -358,7 +358,7 @@ impl Request {
         let config = &shared.config;
         let theirs = agreed.window_scale.map(|(theirs, _)| theirs);
         let window_scale = theirs.zip(shift_offered(config, options));
-        // When the SYN-ACK left is not known.
+        // It is not known when the SYN-ACK was sent.
         let opening = Opening { sent: 2, due: false, ..Opening::new(now) };
         Request {
             iss: start.iss,
@@ -371,7 +371,7 @@ impl Request {
             mss: clamp_mss(start.mss, options),
             answered_at: None,
             waits_from: now,
-            // There was nothing to wait with.
+            // With a cookie there was no request to defer.
             defer: 0,
             acked_at: None,
         }
@@ -408,27 +408,27 @@ impl Request {
         Options { timestamps, ..Options::default() }
     }
 
-    /// When its time is over: the SYN-ACK is due again, as a rule.
+    /// When the timeout ends: as a rule the SYN-ACK is then sent again.
     pub fn deadline(&self) -> Instant {
         self.waits_from + self.opening.rto
     }
 
-    /// The deadline has come (`syn_ack_recalc`).
+    /// The timeout has ended (`syn_ack_recalc`).
     pub fn timer(&mut self, shared: &Shared, now: Instant) -> Answer {
         let timeouts = self.opening.timeouts;
         let deferred = |until: u8| self.acked_at.is_some() && timeouts < until;
         if timeouts >= shared.config.tcp_synack_retries && !deferred(self.defer) {
             return Answer::Forget;
         }
-        // The last before its time is up asks for an acknowledgment that will do.
+        // The last SYN-ACK of the deferral asks for an ACK that will complete the handshake.
         let silent = deferred(self.defer.saturating_sub(1));
         self.opening.again(0, &shared.config);
         self.waits_from = now;
         if silent { Answer::Ignore } else { Answer::SynAck }
     }
 
-    /// A segment has come for it: RFC 9293 section 3.10.7.4 in SYN-RECEIVED, by the rules of Linux's
-    /// `tcp_check_req`. Changes nothing but what limits answers and defers acceptance.
+    /// A segment for this request: RFC 9293 section 3.10.7.4 in SYN-RECEIVED, by the rules of Linux's
+    /// `tcp_check_req`. Changes only the rate limit of answers and the state of the deferral.
     pub fn segment(&mut self, shared: &Shared, segment: &Segment<'_>, now: Instant) -> Answer {
         let flags = segment.flags;
         let next = self.irs + 1;
@@ -444,7 +444,7 @@ impl Request {
             return if self.may_answer(shared, now) { Answer::SynAck } else { Answer::Ignore };
         }
         if flags.has(Flags::RST) {
-            // RFC 5961 section 3.2, for the one number that can be.
+            // RFC 5961 section 3.2: only the exact number resets.
             return if segment.seq == next { Answer::Forget } else { Answer::Ignore };
         }
         if flags.has(Flags::ACK) && segment.ack != self.iss + 1 {
@@ -455,8 +455,8 @@ impl Request {
         let edge = next + u32::from(self.window);
         let within = next.at_most(segment.seq) && segment.seq.at_most(edge);
         let again = flags.has(Flags::SYN) && segment.seq == self.irs;
-        // A SYN of another number is no part of this connection: its sender, if it has begun anew, resets what our answer
-        // shows it (RFC 5961 section 4.2).
+        // A SYN with another number does not belong to this connection. If its sender has started anew, the sender
+        // resets what our answer shows it (RFC 5961 section 4.2).
         let other = flags.has(Flags::SYN) && !again;
         if old || other || !(within || again) {
             if old {
@@ -477,7 +477,7 @@ impl Request {
             return Answer::Ignore;
         }
         if let Some(acked_at) = self.acked_at {
-            // What came since is no part of the round trip.
+            // The time since then is not part of the round trip.
             self.opening.last = self.opening.last + (now - acked_at);
         }
         Answer::Accept

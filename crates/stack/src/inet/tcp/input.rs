@@ -1,5 +1,5 @@
-//! A segment arrives: RFC 9293 section 3.10.7, in its order. Most segments are what was expected and take
-//! the short path (Van Jacobson's header prediction).
+//! Receives a segment: RFC 9293 section 3.10.7, in its order. Most segments are the expected ones and take the fast
+//! path (Van Jacobson's header prediction).
 
 use super::{
     connection::{Connection, NEVER, Reset, State},
@@ -11,13 +11,13 @@ use super::{
 use crate::{inet::Count, time::Instant};
 use std::{hint::cold_path, time::Duration};
 
-/// How long TS.Recent is believed: the peer's clock may have gone half round since (RFC 7323 section 5.5).
+/// How long TS.Recent is valid: after that the peer's clock may have gone half round (RFC 7323 section 5.5).
 const TS_RECENT_LIFE: Duration = Duration::from_secs(24 * 24 * 3_600);
 
 /// 2 MSL: Linux's `TCP_TIMEWAIT_LEN`, where RFC 9293 section 3.4.2 has 4 minutes.
 pub(super) const TIME_WAIT: Duration = Duration::from_secs(60);
 
-/// The control bits that are looked at before the short path is taken.
+/// The control bits checked before the fast path.
 const SPECIAL: u8 = Flags::FIN.0
     | Flags::SYN.0
     | Flags::RST.0
@@ -27,14 +27,14 @@ const SPECIAL: u8 = Flags::FIN.0
     | Flags::CWR.0;
 
 impl Connection {
-    /// A segment has come.
+    /// Processes a segment.
     #[inline]
     pub fn segment(&mut self, segment: &Segment<'_>, now: Instant) {
         self.segment_for(segment, now, &mut |_| false);
     }
 
-    /// As [`segment`](Connection::segment), for a reader who may be waiting; whether he has taken what it brought,
-    /// which is offered to him if there is no other [news](Connection::take_news).
+    /// As [`segment`](Connection::segment), for a reader that may be waiting. The data is offered to the reader if
+    /// there is no other [notification](Connection::take_news). Returns whether the reader took it.
     #[inline(always)]
     pub(super) fn segment_for(
         &mut self,
@@ -52,11 +52,11 @@ impl Connection {
         if segment.payload.is_empty() {
             return false;
         }
-        // Who waits for more than a byte gets all there is at once.
+        // With SO_RCVLOWAT above 1 the data is buffered, so that the reader gets all of it at once.
         let may = !self.news && self.options.receive_low_water <= 1;
         let taken = self.data(segment, now, &mut |data| may && taker(data));
         if taken && self.receiver.window_update_due() {
-            // A stream's sender may wait for nothing else.
+            // The sender of a stream may be waiting for this window update alone.
             match segment.payload.len() >= self.full_segment() {
                 true => self.ack_now = true,
                 false => self.receiver.announce_quickly(now),
@@ -65,7 +65,7 @@ impl Connection {
         taken
     }
 
-    /// Whether it is the next data or an acknowledgment of what we sent, with nothing special about it.
+    /// Whether it is the next data or an acknowledgment of what we sent, with nothing unusual about it.
     #[inline]
     fn predicted(&self, segment: &Segment<'_>) -> bool {
         let timestamps = match segment.options.timestamps {
@@ -93,7 +93,7 @@ impl Connection {
 
     /// Section 3.10.7.4, "Other states".
     fn synchronized(&mut self, segment: &Segment<'_>, now: Instant) {
-        // Simultaneous open: the peer's SYN again, now with the ACK of ours. Its SYN is not news.
+        // Simultaneous open: the peer's SYN again, now with the ACK of ours. The SYN itself was processed before.
         let stripped;
         let crossed = self.state == State::SynReceived
             && segment.flags.has(Flags::SYN | Flags::ACK)
@@ -102,7 +102,7 @@ impl Connection {
         let segment = if crossed {
             let flags = Flags(segment.flags.0 & !Flags::SYN.0);
             // RFC 7323 section 2.2: "The window field in a segment where the SYN bit is set [...] MUST NOT be
-            // scaled", as without SYN it will be.
+            // scaled". Without SYN it will be scaled, so it is shifted back here.
             let window = segment.window >> self.snd_shift;
             stripped = Segment { seq: segment.seq + 1, flags, window, ..segment.clone() };
             &stripped
@@ -126,8 +126,8 @@ impl Connection {
             // segment, and return."
             return self.challenge(now);
         }
-        // RFC 5961 section 5.2: acceptable is "SND.UNA - MAX.SND.WND <= SEG.ACK <= SND.NXT"; nor can be
-        // acknowledged again what never was.
+        // RFC 5961 section 5.2: acceptable is "SND.UNA - MAX.SND.WND <= SEG.ACK <= SND.NXT". An ACK of what was never
+        // sent, below our SYN, is not acceptable either.
         let age = self.snd_una - segment.ack;
         if age > self.snd_wnd_max || u64::from(age) > self.counts.bytes_acked + 1 {
             return self.challenge(now);
@@ -152,7 +152,7 @@ impl Connection {
                 }
                 self.data(segment, now, &mut |_| false);
             }
-            // After the peer's FIN there is nothing to come.
+            // After the peer's FIN no data can come.
             _ => {}
         }
     }
@@ -169,14 +169,14 @@ impl Connection {
             && self.is_old(value, now)
         {
             self.count(Count::PAWSEstab);
-            // A pure ACK that was overtaken is no reason to speak.
+            // A pure ACK that was overtaken gets no answer.
             if syn || !segment.is_empty() || segment.seq != self.receiver.next() {
                 self.unacceptable(segment, now);
             }
             return false;
         }
-        // An acknowledgment overtaken by data that we have not acknowledged yet still counts, and so does one
-        // that comes with more than the window takes.
+        // An ACK overtaken by data that we have not acknowledged yet still counts. So does an ACK with more data than
+        // the window takes.
         let overtaken = segment.is_empty()
             && !rst
             && self.last_ack_sent.at_most(segment.seq)
@@ -185,7 +185,8 @@ impl Connection {
             || self.receiver.acceptable(segment.seq, 0)
             || overtaken;
         if rst {
-            // RFC 5961 section 3.2: only the exact number resets; another one in the window is challenged.
+            // RFC 5961 section 3.2: only the exact number resets; any other number in the window gets a challenge
+            // ACK.
             if segment.seq == self.receiver.next() {
                 self.reset_by_peer();
             } else if acceptable {
@@ -208,11 +209,12 @@ impl Connection {
 
     /// "If an incoming segment is not acceptable, an acknowledgment should be sent in reply".
     fn unacceptable(&mut self, segment: &Segment<'_>, now: Instant) {
-        // The peer has not heard our last acknowledgment of its FIN: TIME_WAIT begins anew.
+        // The peer did not receive our last acknowledgment of its FIN: TIME_WAIT restarts.
         if self.state == State::TimeWait && segment.flags.has(Flags::FIN) {
             self.slow_at = now + TIME_WAIT;
         }
-        // Answers to data, or to a FIN, cannot go in circles, others can: two confused peers (tcp_oow_rate_limited).
+        // Answers to data or to a FIN cannot loop; other answers can, between two confused peers
+        // (tcp_oow_rate_limited).
         let data = !segment.is_empty() && !segment.flags.has(Flags::SYN);
         if data || self.may_answer(now) {
             self.receiver.unacceptable(segment.seq, segment.payload.len(), now);
@@ -251,13 +253,13 @@ impl Connection {
             // RFC 1337, fix (1).
             State::TimeWait if self.shared.config.tcp_rfc1337 => {}
             State::TimeWait => self.end(),
-            // tcp_reset: the peer has sent all it wanted, so it is writing that fails.
+            // tcp_reset: the peer has sent everything, so only writing fails.
             State::CloseWait => self.fail(libc::EPIPE),
             _ => self.fail(libc::ECONNRESET),
         }
     }
 
-    /// PAWS: whether a TSval is from before TS.Recent.
+    /// PAWS: whether a TSval is older than TS.Recent.
     fn is_old(&self, value: u32, now: Instant) -> bool {
         self.ts_recent.wrapping_sub(value) as i32 > 0
             && now.since(self.ts_recent_at) < TS_RECENT_LIFE
@@ -276,10 +278,10 @@ impl Connection {
         }
     }
 
-    /// Fifth, the ACK field, which lies between SND.UNA less a window and SND.NXT: window and recovery.
+    /// Fifth, the ACK field, which lies between SND.UNA less a window and SND.NXT: updates the window and recovery.
     #[inline(always)]
     fn acknowledged(&mut self, segment: &Segment<'_>, now: Instant) {
-        // What was overtaken says nothing of how things stand now (tcp_ack's `old_ack`).
+        // An ACK that was overtaken says nothing about the present state (tcp_ack's `old_ack`).
         let old = segment.ack.before(self.snd_una);
         if !old {
             self.last_ack_at = now;
@@ -290,8 +292,8 @@ impl Connection {
         let advances = segment.ack.after(self.snd_una);
         let window = u32::from(segment.window) << self.snd_shift;
         let same_window = window == self.snd_wnd;
-        // "If SND.WL1 < SEG.SEQ or (SND.WL1 = SEG.SEQ and SND.WL2 =< SEG.ACK)"; of two segments that say the
-        // same but the window, the larger one counts, as they may have changed places (tcp_may_update_window).
+        // "If SND.WL1 < SEG.SEQ or (SND.WL1 = SEG.SEQ and SND.WL2 =< SEG.ACK)"; of two segments that differ only in
+        // the window, the larger window counts, as they may have been reordered (tcp_may_update_window).
         let newer = advances
             || segment.ack == self.snd_una
                 && (self.snd_wl1.before(segment.seq)
@@ -303,7 +305,7 @@ impl Connection {
         }
         let pure = segment.is_empty() && same_window;
         if self.snd_una == self.snd_nxt {
-            // Data that says nothing new of the window puts no probe off (`tcp_rcv_established`'s fast path).
+            // Data that does not change the window does not postpone a probe (`tcp_rcv_established`'s fast path).
             if self.probe_at != NEVER && !old && (segment.payload.is_empty() || !same_window) {
                 cold_path();
                 if newer && !same_window {
@@ -312,8 +314,8 @@ impl Connection {
                 }
                 self.window_while_probing(now);
             }
-            // Nothing was in flight, so there is nothing to recover; but a duplicate may say that what was sent
-            // again had arrived before.
+            // Nothing was in flight, so there is nothing to recover; but a duplicate may report that retransmitted
+            // data had arrived before.
             if !pure && segment.options.sacks.is_empty() {
                 return;
             }
@@ -338,7 +340,7 @@ impl Connection {
         }
     }
 
-    /// Recovery is told all about it.
+    /// The slow path of an ACK: recovery gets all of it.
     #[cold]
     fn acknowledged_anyhow(&mut self, segment: &Segment<'_>, pure: bool, ece: bool, now: Instant) {
         let echoed = match segment.options.timestamps {
@@ -368,7 +370,7 @@ impl Connection {
         self.look_for_room();
     }
 
-    /// Who saw that there was no room is told that there is.
+    /// A waiter that found no write space is notified once there is some.
     #[inline]
     pub(super) fn look_for_room(&mut self) {
         if self.starved && self.is_writable() {
@@ -377,7 +379,7 @@ impl Connection {
         }
     }
 
-    /// What follows when our FIN is acknowledged.
+    /// The state changes when our FIN is acknowledged.
     fn fin_acknowledged(&mut self, now: Instant) {
         if !self.fin_queued || self.snd_una != self.buffer.end() + 1 {
             return;
@@ -396,13 +398,13 @@ impl Connection {
         }
     }
 
-    /// Whether it has data that we have not seen.
+    /// Whether the segment has data that we have not received.
     fn brings_data(&self, segment: &Segment<'_>) -> bool {
         let end = segment.seq + segment.payload.len() as u32;
         !segment.payload.is_empty() && end.after(self.receiver.next())
     }
 
-    /// Seventh and eighth: data and FIN. Whether the data was taken.
+    /// Seventh and eighth: data and FIN. Returns whether the reader took the data.
     #[inline(always)]
     fn data(&mut self, segment: &Segment<'_>, now: Instant, taker: &mut Taker<'_>) -> bool {
         let fin = segment.flags.has(Flags::FIN);
@@ -429,7 +431,7 @@ impl Connection {
         arrived.taken
     }
 
-    /// How much data a segment of the peer's has if more of it waits behind.
+    /// The size of the peer's full segments.
     #[inline]
     pub(super) fn full_segment(&self) -> usize {
         self.receiver.peer_mss() as usize
@@ -441,7 +443,7 @@ impl Connection {
     fn congestion_seen(&mut self, segment: &Segment<'_>) {
         if segment.flags.has(Flags::CWR) {
             self.echo_ce = false;
-            // Its window may be down to one segment: it should not wait for a delayed ACK.
+            // Its window may be down to one segment: the ACK should not be delayed.
             self.ack_now = true;
         }
         if segment.congested {
@@ -492,7 +494,7 @@ impl Connection {
         millis(now).wrapping_add(self.ts_offset)
     }
 
-    /// When our timestamp clock began to show `echo`, if that can be.
+    /// When our timestamp clock first showed `echo`, if that is possible.
     #[inline]
     pub(super) fn shown_since(&self, echo: u32, now: Instant) -> Option<Instant> {
         let age = self.timestamp(now).wrapping_sub(echo);

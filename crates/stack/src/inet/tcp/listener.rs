@@ -1,4 +1,5 @@
-//! Listening: a place in the table, and the accept queue. The SYN queue is entries of the table, counted here.
+//! Listeners: an entry in the table, and the accept queue. The SYN queue consists of entries of the table, counted
+//! here.
 
 use super::{
     Config, Flow, Hold, Ready, TcpEndpoint, TcpOptions,
@@ -21,26 +22,26 @@ use std::{
     time::Duration,
 };
 
-/// How long after the last cookie went out one may come back (`TCP_SYNCOOKIE_VALID`).
+/// How long after the last cookie was sent one may come back (`TCP_SYNCOOKIE_VALID`).
 const COOKIES_VALID: Duration = Duration::from_secs(120);
 
-/// What `socket`, `setsockopt` and `listen` say about a listener.
+/// The options of a listener, from `socket`, `setsockopt` and `listen`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenOptions {
-    /// How many connections may wait to be accepted; `somaxconn` at the most. One more than this is taken, as
-    /// in Linux (`sk_acceptq_is_full`). As many handshakes may be under way.
+    /// How many connections may wait to be accepted; `somaxconn` at the most. One more than this is queued, as in
+    /// Linux (`sk_acceptq_is_full`). As many handshakes may be in progress.
     pub backlog: u32,
-    /// `SO_REUSEADDR`: connections of an earlier listener on the port do not stand in the way.
+    /// `SO_REUSEADDR`: connections of an earlier listener on the port are no conflict.
     pub reuse_address: bool,
-    /// `SO_REUSEPORT`: others that set it may listen at the same address; each new connection goes to one of
-    /// them, by a hash of its ends.
+    /// `SO_REUSEPORT`: other sockets that set it may listen at the same address; each new connection goes to one of
+    /// them, by a hash of its 4-tuple.
     pub reuse_port: bool,
-    /// With `reuse_port`: a connection goes to the listener whose place in the group, in the order of their
-    /// creation, is the number of the receive queue its SYN came from. What the first of a group says counts.
+    /// With `reuse_port`: a connection goes to the listener whose index in the group, in the order of creation, is
+    /// the number of the receive queue of its SYN. The setting of the first in a group counts.
     pub by_queue: bool,
-    /// `IPV6_V6ONLY`: a listener at `[::]` does not hear IPv4.
+    /// `IPV6_V6ONLY`: a listener at `[::]` does not accept IPv4.
     pub only_v6: bool,
-    /// What accepted connections start with.
+    /// The options of accepted connections.
     pub tcp: TcpOptions,
     /// `IP_TTL` and `IP_TOS`, likewise.
     pub path: PathOptions,
@@ -60,7 +61,7 @@ impl Default for ListenOptions {
     }
 }
 
-/// A listener, seen from below.
+/// A listener, as the table refers to it.
 pub(super) struct Listener {
     claim: Claim,
     pub(super) by_queue: bool,
@@ -72,7 +73,7 @@ struct State {
     tcp: TcpOptions,
     path: PathOptions,
     backlog: u32,
-    /// Handshakes under way.
+    /// Handshakes in progress: the length of the SYN queue.
     expected: u32,
     /// Connections in the accept queue, or about to be.
     reserved: u32,
@@ -80,7 +81,7 @@ struct State {
     cookie_at: Option<Instant>,
     hold: Option<Hold>,
     closed: bool,
-    /// Its line in the host's ledger.
+    /// The entry in the host's ledger.
     place: Option<Place>,
 }
 
@@ -104,7 +105,7 @@ pub(super) enum Refused {
 }
 
 impl Listener {
-    /// The places it listens at.
+    /// The addresses and ports it listens at.
     pub(super) fn places(&self) -> impl Iterator<Item = (IpAddr, u16)> + use<> {
         let Claim { address, port, only_v6, .. } = self.claim;
         let dual = address == IpAddr::V6(Ipv6Addr::UNSPECIFIED) && !only_v6;
@@ -117,7 +118,7 @@ impl Listener {
         (state.tcp, state.path)
     }
 
-    /// What a connection made through it has of its port.
+    /// The claim of a connection made through it, on its port.
     pub(super) fn share(&self) -> Share {
         Share { kind: self.claim.kind.connected(), chosen: false }
     }
@@ -136,7 +137,7 @@ impl Listener {
         state.expected >= state.backlog.min(config.tcp_max_syn_backlog)
     }
 
-    /// One more handshake is under way; false if nobody listens any more.
+    /// One more handshake is in progress; false if the listener is closed.
     pub(super) fn expect(&self) -> bool {
         let mut state = lock(&self.state);
         state.expected += u32::from(!state.closed);
@@ -151,7 +152,7 @@ impl Listener {
         lock(&self.state).cookie_at = Some(now);
     }
 
-    /// Whether cookies were sent lately. If not, none can come back, only guesses.
+    /// Whether cookies were sent lately. If not, a cookie that comes back can only be a guess.
     pub(super) fn sent_cookies(&self, now: Instant) -> bool {
         lock(&self.state).cookie_at.is_some_and(|at| now.since(at) <= COOKIES_VALID)
     }
@@ -161,7 +162,7 @@ impl Listener {
         state.reserved > state.backlog
     }
 
-    /// Makes sure of room for one more connection.
+    /// Reserves room for one more connection in the accept queue.
     pub(super) fn reserve(&self) -> Result<(), Refused> {
         let mut state = lock(&self.state);
         if state.closed {
@@ -178,7 +179,7 @@ impl Listener {
         lock(&self.state).reserved -= 1;
     }
 
-    /// A connection is there to be accepted; there was room.
+    /// Adds a connection to the accept queue; room was reserved.
     pub(super) fn push(&self, core: Arc<Core>, inet: &Inet, pass: &mut Pass<'_>) {
         let mut state = lock(&self.state);
         if state.closed {
@@ -203,21 +204,21 @@ impl fmt::Debug for Listening {
     }
 }
 
-/// What a socket has of the port that it claims.
+/// What a socket already has of the port that it claims.
 #[derive(Clone, Copy)]
 pub(super) enum Before<'a> {
     Nothing,
-    /// The kernel, which shares the interface, has given it the port.
+    /// The port, from the kernel, which shares the interface.
     Agreed,
-    /// This claim by bind(2), which is no hindrance.
+    /// This claim by bind(2), which is no conflict.
     Bound(&'a Claim),
     /// Both.
     BoundAgreed(&'a Claim),
 }
 
 impl Inet {
-    /// Listens at `local`; port 0 takes a free one. `endpoint` is told of each connection that waits to be
-    /// accepted; `hold` lives as long as the listener or any connection made through it.
+    /// Listens at `local`; port 0 chooses a free one. `endpoint` is notified of each connection to accept; `hold`
+    /// lives as long as the listener or any connection made through it.
     ///
     /// # Errors
     /// EADDRINUSE, EADDRNOTAVAIL, by Linux's rules for `bind` and `listen`.
@@ -231,7 +232,7 @@ impl Inet {
         self.tcp_listen_at(local, Before::Nothing, options, hold, endpoint)
     }
 
-    /// `own`: what the socket has that is about to listen.
+    /// `own`: what the socket already has of the port.
     pub(super) fn tcp_listen_at(
         self: &Arc<Inet>,
         local: SocketAddr,
@@ -269,7 +270,7 @@ impl Inet {
         Ok(Listening { listener, inet: self.clone() })
     }
 
-    /// Enters a claim that is to have its port for itself, of those to choose from if it names none.
+    /// Adds a claim that must not be in conflict with others, on a chosen port if it names none.
     pub(super) fn tcp_claim(
         &self,
         claims: &mut Claims,
@@ -319,7 +320,7 @@ impl Listening {
         (self.listener.claim.address, self.listener.claim.port).into()
     }
 
-    /// The connection that has waited longest. [Attach](Flow::attach) an endpoint to hear of changes.
+    /// The connection that has waited longest. [Attach](Flow::attach) an endpoint to be notified of changes.
     pub fn accept(&self) -> Option<Flow> {
         let mut state = lock(&self.listener.state);
         let core = state.queue.pop_front()?;
@@ -340,7 +341,7 @@ impl Listening {
         state.note();
     }
 
-    /// Sets what connections made from now on start with.
+    /// Sets the options of connections made from now on.
     pub fn set_options(&self, options: TcpOptions) {
         lock(&self.listener.state).tcp = options;
     }
@@ -352,7 +353,7 @@ impl Listening {
 }
 
 impl Listening {
-    /// What dropping it does, but for what can be asked of it.
+    /// Closes it, as dropping it does; it can still be asked for its address.
     pub fn close(&self) {
         let mut state = lock(&self.listener.state);
         if std::mem::replace(&mut state.closed, true) {

@@ -1,15 +1,15 @@
-//! TCP (RFC 9293). Three floors, each to be read and tested alone:
+//! TCP (RFC 9293), on three floors, each of which can be read and tested alone:
 //!
-//! - the *connection*, which is given segments and the time and says which segments to send: no lock, no
-//!   clock, no I/O (`connection`, `input`, `output`, `handshake`, `timers`, `challenge`, `info`, and what
-//!   they drive: `recovery`, `receive`, `send_buffer`);
-//! - the *flow*: a connection behind a lock, its path, its place in the tables and on the timer wheel;
-//! - the sockets above, in `socket`, which know how to wait.
+//! - the *connection* takes segments and the time, and returns the segments to send. It has no lock, no clock and no
+//!   I/O (`connection`, `input`, `output`, `handshake`, `timers`, `challenge`, `info`, and what they drive:
+//!   `recovery`, `receive`, `send_buffer`);
+//! - the *flow* is a connection with its lock, its path, and its places in the table and on the timer wheel;
+//! - the sockets above, in `socket`, add waiting.
 //!
-//! What every segment passes through, on its way in and on its way out, is `inline(always)`: the compiler does not
-//! inline by itself what also has a cold caller. It takes 50 ns of 550 off a round trip over the cable.
+//! The functions on the path of every segment, in and out, are `inline(always)`: the compiler does not inline a
+//! function by itself that also has a cold caller. This takes 50 ns of 550 off a round trip over the cable.
 //!
-//! This file holds the settings of both kinds.
+//! This file holds the settings of the host and of a socket.
 
 use std::time::Duration;
 
@@ -90,65 +90,65 @@ impl Algorithm {
         }
     }
 
-    /// The one Linux calls `name`.
+    /// The algorithm that Linux calls `name`.
     pub fn named(name: &str) -> Option<Algorithm> {
         [Algorithm::Cubic, Algorithm::NewReno].into_iter().find(|a| a.name() == name)
     }
 }
 
-/// Who may use explicit congestion notification (RFC 3168), with the numbers of Linux's `tcp_ecn`.
+/// The use of explicit congestion notification (RFC 3168), with the numbers of Linux's `tcp_ecn`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ecn {
-    /// 0: nobody.
+    /// 0: never.
     Off,
-    /// 1: connections ask for it and agree to it.
+    /// 1: connections request it and accept it.
     On,
-    /// 2: connections agree to it when asked.
+    /// 2: connections accept it when the peer requests it.
     #[default]
     Passive,
 }
 
-/// Initial and greatest size of a buffer, bytes of payload. Linux has a least one besides; here a connection keeps a
-/// chunk of 8 KiB each way, or what a segment takes, however short memory is.
+/// Initial and greatest size of a buffer, bytes of payload. Linux also has a minimum. Here a connection always keeps
+/// a chunk of 8 KiB each way, or what a segment takes, however short memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferSizes {
-    /// What it starts with.
+    /// The size at the start.
     pub initial: u32,
     /// What it may grow to by itself.
     pub max: u32,
 }
 
-/// Host-wide settings: the fields have the names of Linux's `net.ipv4` sysctls, and the defaults of 6.18 but for
-/// `tcp_rmem` (6 MiB at most, not 32), `tcp_tw_reuse` (on, not for loopback alone), `tcp_challenge_ack_limit` (there is
-/// one), and what Linux derives from the machine's memory.
+/// Host-wide settings. The fields have the names of Linux's `net.ipv4` sysctls and the defaults of 6.18, except
+/// `tcp_rmem` (6 MiB at most, not 32), `tcp_tw_reuse` (on, not for loopback alone), `tcp_challenge_ack_limit`
+/// (limited, not unlimited), and what Linux derives from the machine's memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// How often a SYN is sent again, after the linear ones.
+    /// How often a SYN is retransmitted, after the linear retransmissions.
     pub tcp_syn_retries: u8,
-    /// How many SYNs are sent again at a steady interval before the interval begins to double.
+    /// How many SYN retransmissions come at a constant interval before the interval begins to double.
     pub tcp_syn_linear_timeouts: u8,
-    /// How often a SYN-ACK is sent again.
+    /// How often a SYN-ACK is retransmitted.
     pub tcp_synack_retries: u8,
-    /// Not a count but the time this many retransmissions take from an RTO of `tcp_rto_min` on: 924.6 s by
-    /// default (`tcp_model_timeout` in net/ipv4/tcp_timer.c).
+    /// Not a count, but the time that this many retransmissions take, beginning with an RTO of `tcp_rto_min`: 924.6 s
+    /// by default (`tcp_model_timeout` in net/ipv4/tcp_timer.c).
     pub tcp_retries2: u8,
-    /// As `tcp_retries2`, for connections no socket holds any more; 0 means 8.
+    /// As `tcp_retries2`, for orphans (connections without a socket); 0 means 8.
     pub tcp_orphan_retries: u8,
-    /// The most connections no socket holds; one more is reset.
+    /// The most orphans; one more is reset.
     pub tcp_max_orphans: u32,
-    /// How long a connection no socket holds waits in FIN_WAIT_2.
+    /// How long an orphan waits in FIN_WAIT_2.
     pub tcp_fin_timeout: Duration,
-    /// The silence before the first keep-alive probe.
+    /// The idle time before the first keep-alive probe.
     pub tcp_keepalive_time: Duration,
     /// The time between keep-alive probes.
     pub tcp_keepalive_intvl: Duration,
-    /// How many keep-alive probes stay unanswered before the connection is given up.
+    /// How many keep-alive probes stay unanswered before the connection is dropped.
     pub tcp_keepalive_probes: u8,
     /// Explicit congestion notification.
     pub tcp_ecn: Ecn,
     /// Offer and accept selective acknowledgements (RFC 2018).
     pub tcp_sack: bool,
-    /// Report duplicates (RFC 2883).
+    /// Report duplicates by SACK (RFC 2883).
     pub tcp_dsack: bool,
     /// Offer and accept timestamps (RFC 7323).
     pub tcp_timestamps: bool,
@@ -158,48 +158,48 @@ pub struct Config {
     pub tcp_rmem: BufferSizes,
     /// Send buffers.
     pub tcp_wmem: BufferSizes,
-    /// Host-wide bound of all buffers of TCP, bytes.
+    /// Host-wide limit on the memory of all TCP buffers, bytes.
     pub tcp_mem: u64,
-    /// Receive buffers grow with the path.
+    /// Receive buffers grow as the path needs (autotuning).
     pub tcp_moderate_rcvbuf: bool,
-    /// What new sockets start with.
+    /// The algorithm of new sockets.
     pub tcp_congestion_control: Algorithm,
-    /// The least retransmission timeout (`tcp_rto_min_us`); 1 ms at least.
+    /// The smallest retransmission timeout (`tcp_rto_min_us`); at least 1 ms.
     pub tcp_rto_min: Duration,
-    /// The greatest retransmission timeout (`tcp_rto_max_ms`).
+    /// The largest retransmission timeout (`tcp_rto_max_ms`).
     pub tcp_rto_max: Duration,
-    /// Congestion control starts anew after the connection was idle for an RTO (RFC 5681 section 4.1).
+    /// The congestion window restarts after the connection was idle for an RTO (RFC 5681 section 4.1).
     pub tcp_slow_start_after_idle: bool,
-    /// Duplicates that mean a loss, to begin with.
+    /// The initial number of duplicate ACKs that mean a loss.
     pub tcp_reordering: u8,
     /// Tail loss probes (RFC 8985 section 7).
     pub tcp_early_retrans: bool,
-    /// Timeouts are checked for having been needless (RFC 5682).
+    /// Check whether timeouts were spurious (F-RTO, RFC 5682).
     pub tcp_frto: bool,
     /// Challenge ACKs of the whole host, per second, on average (RFC 5961 section 7).
     pub tcp_challenge_ack_limit: u32,
-    /// Answers of one connection to segments outside of its window come this far apart.
+    /// The least time between a connection's answers to segments outside its window.
     pub tcp_invalid_ratelimit: Duration,
     /// A RST does not end TIME_WAIT (RFC 1337).
     pub tcp_rfc1337: bool,
-    /// The most bytes a socket may hold that were not sent yet before it ceases to be writable.
+    /// A socket with this many unsent bytes is not writable.
     pub tcp_notsent_lowat: u32,
-    /// The least MSS believed of a peer; 48 at least.
+    /// The smallest MSS accepted from a peer; at least 48.
     pub tcp_min_snd_mss: u16,
-    /// What a full accept queue does to who completes the handshake: reset (true) or nothing (false).
+    /// When the accept queue is full, the last ACK of a handshake is answered by a reset (true) or ignored (false).
     pub tcp_abort_on_overflow: bool,
     /// Answer with cookies when the SYN queue is full (RFC 4987).
     pub tcp_syncookies: bool,
     /// The most half-open connections of a listener.
     pub tcp_max_syn_backlog: u32,
-    /// The most a listener's backlog can be (`net.core.somaxconn`).
+    /// The largest backlog of a listener (`net.core.somaxconn`).
     pub somaxconn: u32,
-    /// The most TIME_WAIT entries; beyond it connections close without.
+    /// The most TIME_WAIT entries; beyond it connections close without one.
     pub tcp_max_tw_buckets: u32,
-    /// The most of them that each keep a port of the kernel's, and so a descriptor; beyond it connections made from
-    /// here close without. A host lowers it to an eighth of `RLIMIT_NOFILE`.
+    /// The most TIME_WAIT entries that each keep a kernel port, and so a descriptor. Beyond it connections made by
+    /// this host close without an entry. A host lowers it to an eighth of `RLIMIT_NOFILE`.
     pub tcp_max_tw_ports: u32,
-    /// A connect may take the port of a TIME_WAIT whose timestamps lie behind.
+    /// connect(2) may reuse the port of a TIME_WAIT entry whose timestamps lie behind.
     pub tcp_tw_reuse: bool,
 }
 
@@ -248,7 +248,7 @@ impl Default for Config {
     }
 }
 
-/// The options of one socket, for TCP. A zero means "as the host" where the field says so.
+/// The TCP options of one socket. Zero means "as the host" where the field says so.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpOptions {
     /// `TCP_NODELAY`: small segments do not wait for acknowledgements (Nagle's algorithm off).
@@ -269,12 +269,13 @@ pub struct TcpOptions {
     pub linger: Option<Duration>,
     /// `TCP_LINGER2`: how long to wait in FIN_WAIT_2 once closed; `None`: as the host; zero: not at all.
     pub linger2: Option<Duration>,
-    /// `TCP_MAXSEG`: the largest segment, bytes of data; 0: as the path allows. As in Linux the handshake settles it.
+    /// `TCP_MAXSEG`: the largest segment, bytes of data; 0: as the path allows. As in Linux only the handshake uses
+    /// it.
     pub max_segment: u16,
     /// `TCP_SYNCNT`: how often a SYN is sent again; 0: as the host.
     pub syn_count: u8,
-    /// `TCP_DEFER_ACCEPT`, of a listener: how long a connection that has brought no data yet is kept from it; zero: not
-    /// at all. The time a whole number of SYN-ACKs would take, at least this.
+    /// `TCP_DEFER_ACCEPT`, of a listener: how long a connection without data is kept out of the accept queue; zero:
+    /// not at all. Rounded up to the time that a whole number of SYN-ACK timeouts takes.
     pub defer_accept: Duration,
     /// `TCP_CONGESTION`; `None`: as the host.
     pub congestion: Option<Algorithm>,
@@ -284,11 +285,11 @@ pub struct TcpOptions {
     pub send_buffer: u32,
     /// `SO_RCVBUF`, bytes of payload; 0: grows by itself as `tcp_rmem` allows.
     pub receive_buffer: u32,
-    /// `TCP_WINDOW_CLAMP`: the largest window offered, bytes; 0: what the buffer has.
+    /// `TCP_WINDOW_CLAMP`: the largest window announced, bytes; 0: as the buffer allows.
     pub window_clamp: u32,
     /// `SO_RCVLOWAT`: readable from this many bytes on; 0 means 1.
     pub receive_low_water: u32,
-    /// `SO_OOBINLINE`: urgent data is read with the other.
+    /// `SO_OOBINLINE`: urgent data is read in line with other data.
     pub oob_inline: bool,
     /// `TCP_NOTSENT_LOWAT`, bytes; 0: as the host.
     pub notsent_low_water: u32,

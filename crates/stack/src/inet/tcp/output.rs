@@ -1,5 +1,5 @@
-//! Which segment goes out next: again what was lost, then what is new as far as both windows and Nagle allow,
-//! then probes, then a bare acknowledgment if nothing carried it.
+//! Which segment to send next: retransmissions, then new data as far as both windows and Nagle allow, then probes,
+//! then a bare ACK if no segment carried it.
 
 use super::{
     connection::{Connection, NEVER, Outgoing, State},
@@ -10,17 +10,17 @@ use super::{
 use crate::{inet::Count, time::Instant};
 use std::{hint::cold_path, ops::Range};
 
-/// Where segments go: false means that there was no room, and the segment counts as not sent.
+/// Where segments go. It returns false if there was no room: the segment counts as not sent.
 pub(super) type Out<'o> = dyn FnMut(&Outgoing<'_>) -> bool + 'o;
 
 /// The MSS of a peer that names none (RFC 9293 section 3.7.1).
 pub(super) const DEFAULT_MSS: u16 = 536;
 /// Timestamps in every segment, padded (RFC 7323 appendix A).
 const TIMESTAMPS_LEN: u32 = 12;
-/// Options end here (RFC 9293 section 3.1).
+/// The most bytes of options (RFC 9293 section 3.1).
 const OPTIONS_MAX: u32 = 40;
 
-/// A segment of what was never sent: it begins with SND.NXT.
+/// A segment of new data, which begins at SND.NXT.
 struct Next {
     end: Seq,
     small: bool,
@@ -47,8 +47,8 @@ impl Connection {
         self.snd_nxt.before(self.buffer.end() + u32::from(self.fin_queued))
     }
 
-    /// Hands all that may be sent now to `out`, segment by segment. `out` returns false if it has no room for
-    /// a segment, which then counts as not sent: ask again later.
+    /// Passes everything that may be sent now to `out`, segment by segment. If `out` returns false there was no room:
+    /// the segment counts as not sent, and the caller tries again later.
     #[inline]
     pub fn transmit(&mut self, now: Instant, out: &mut Out<'_>) {
         if self.has_to_send() || self.probe_at != NEVER {
@@ -67,7 +67,8 @@ impl Connection {
         }
     }
 
-    /// All that may go in a synchronised connection. `MARKED`: some of its data may have [marks](super::marks).
+    /// Sends everything allowed in a synchronised connection. `MARKED`: some of its data may have
+    /// [marks](super::marks).
     #[inline(always)]
     pub(super) fn transmit_all<const MARKED: bool>(&mut self, now: Instant, out: &mut Out<'_>) {
         let all = self.send_new_first(now, out)
@@ -86,8 +87,8 @@ impl Connection {
         }
     }
 
-    /// New data, to see by the answer whether a timeout was needless (RFC 5682): Nagle and a cork do not hold it back
-    /// (Linux's `tcp_xmit_recovery`). If the windows do, what is lost goes again at once.
+    /// F-RTO: sends new data, whose acknowledgment shows whether a timeout was spurious (RFC 5682). Nagle and a cork
+    /// do not hold it back (Linux's `tcp_xmit_recovery`). If the windows do, lost data is retransmitted at once.
     #[inline(always)]
     fn send_new_first(&mut self, now: Instant, out: &mut Out<'_>) -> bool {
         if self.recovery.wants_new() {
@@ -105,7 +106,7 @@ impl Connection {
         true
     }
 
-    /// What recovery says was lost.
+    /// Retransmits what recovery has found lost.
     #[inline(always)]
     fn send_again(&mut self, now: Instant, out: &mut Out<'_>) -> bool {
         if self.snd_una == self.snd_nxt {
@@ -119,8 +120,8 @@ impl Connection {
                 range.end = range.end.min(end);
             }
             // RFC 9293 section 3.8.6: a sender whose window was shrunk "SHOULD retransmit normally the old
-            // unacknowledged data between SND.UNA and SND.UNA+SND.WND"; the head goes in any case, so that
-            // something asks whether the window is open again.
+            // unacknowledged data between SND.UNA and SND.UNA+SND.WND". The head is sent in any case, to ask whether
+            // the window is open again.
             if range.end.after(self.snd_edge()) && range.start != self.snd_una {
                 return true;
             }
@@ -133,7 +134,7 @@ impl Connection {
         true
     }
 
-    /// RFC 8985 section 7.3: a segment of new data, if there is any, else the last again.
+    /// RFC 8985 section 7.3: a segment of new data, if there is any, else the last segment again.
     #[inline(always)]
     fn send_tail_probe(&mut self, now: Instant, out: &mut Out<'_>) -> bool {
         let Some(range) = self.tail_probe.take() else { return true };
@@ -143,7 +144,7 @@ impl Connection {
         let sent = match &next {
             Some(next) => self.send_next(next, now, out),
             None if range.start.before(self.snd_una) => return true,
-            // The window was shrunk to before it: then the timeout must do.
+            // The window was shrunk below it: the timeout has to recover it.
             None if range.end.after(self.snd_edge()) && range.start != self.snd_una => {
                 return true;
             }
@@ -160,7 +161,7 @@ impl Connection {
         sent
     }
 
-    /// New data, as much as may go.
+    /// Sends new data, as much as is allowed.
     #[inline]
     fn send_new<const MARKED: bool>(&mut self, now: Instant, out: &mut Out<'_>) -> bool {
         let several = !MARKED && self.buffer.end() - self.snd_nxt > 2 * self.snd_mss;
@@ -177,8 +178,8 @@ impl Connection {
         true
     }
 
-    /// Of several segments of new data those that are full and may go now, but for the last, which may carry PSH and
-    /// FIN: their headers differ in the number alone, and recovery is told of all at once.
+    /// Sends a burst of full segments of new data, but not the last segment, which may carry PSH and FIN. Their
+    /// headers differ in the sequence number alone, and recovery records all of them at once.
     #[inline(never)]
     fn send_burst(&mut self, now: Instant, out: &mut Out<'_>) -> bool {
         let (start, len) = (self.snd_nxt, self.snd_mss);
@@ -191,7 +192,7 @@ impl Connection {
         if may < 2 * len {
             return true;
         }
-        // Not before it can be said: recovery may still take it back.
+        // CWR is taken only once it can be sent: recovery may still undo the reduction.
         self.say_cwr |= self.ecn && self.recovery.take_cwr();
         if self.say_cwr {
             return true;
@@ -218,8 +219,7 @@ impl Connection {
         sent.end == end
     }
 
-    /// The next segment of what was never sent, if it may go now. `probe`: whatever congestion control and
-    /// Nagle say.
+    /// The next segment of new data, if it may be sent now. `probe`: congestion control and Nagle do not matter.
     #[inline(always)]
     fn next_segment<const MARKED: bool>(&self, probe: bool) -> Option<Next> {
         if !self.has_unsent() {
@@ -241,12 +241,12 @@ impl Connection {
         if fin && window <= len {
             fin = false;
         }
-        // Sender-side silly window avoidance (RFC 9293 section 3.8.6.2.1): a segment is sent whole or not at
-        // all, until `forced` by the probe timer.
+        // Sender-side silly window avoidance (RFC 9293 section 3.8.6.2.1): a segment is sent whole or not at all,
+        // until the probe timer sets `forced`.
         if len > window || len == 0 && !fin {
             return None;
         }
-        // The last FIN does not wait for congestion control.
+        // A FIN without data does not wait for congestion control.
         if !probe && len > 0 && !self.recovery.has_room() {
             return None;
         }
@@ -272,8 +272,8 @@ impl Connection {
         true
     }
 
-    /// Whether a segment of less than the MSS waits for more data: corked, or Nagle's algorithm in Minshall's
-    /// variant, for which only an earlier small segment is a reason to wait.
+    /// Whether a segment smaller than the MSS waits for more data: corked, or Nagle's algorithm in Minshall's
+    /// variant, where only an earlier small segment in flight is a reason to wait.
     #[inline]
     fn holds_back(&self) -> bool {
         let small_in_flight =
@@ -281,8 +281,8 @@ impl Connection {
         self.options.cork || self.more || !self.options.nodelay && small_in_flight
     }
 
-    /// Bytes of data in the next segment at the most: options taken off, and no more than half of the largest
-    /// window, so that a small window is not used up by each segment (`tcp_bound_to_half_wnd`).
+    /// The most bytes of data in the next segment: the MSS less options, and no more than half of the largest window
+    /// ever offered, so that one segment does not use up a small window (`tcp_bound_to_half_wnd`).
     #[inline]
     fn segment_limit(&self) -> u32 {
         let mut most = self.snd_mss;
@@ -304,8 +304,8 @@ impl Connection {
         most.min(self.snd_mss.saturating_sub(len)).max(1)
     }
 
-    /// Keep-alive and zero-window probe: as in Linux and BSD an empty segment below the window, which the
-    /// peer cannot but answer.
+    /// Keep-alive and zero-window probe: as in Linux and BSD an empty segment below the window, which the peer has to
+    /// answer.
     #[inline]
     fn send_probe(&mut self, now: Instant, out: &mut Out<'_>) -> bool {
         if self.probe_due {
@@ -317,9 +317,9 @@ impl Connection {
 
     #[inline]
     pub(super) fn send_ack(&mut self, now: Instant, out: &mut Out<'_>) -> bool {
-        // Segments that came together are answered together, but for a peer that needs three duplicates to see
-        // a loss. RFC 5681 section 4.2: "a TCP receiver SHOULD send an immediate duplicate ACK when an
-        // out-of-order segment arrives".
+        // Segments that came together are acknowledged together, except to a peer without SACK, which needs three
+        // duplicates to see a loss. RFC 5681 section 4.2: "a TCP receiver SHOULD send an immediate duplicate ACK when
+        // an out-of-order segment arrives".
         while self.duplicate_acks > 0 {
             cold_path();
             if !self.emit_bare(self.sendable_seq(), Flags::ACK, now, out) {
@@ -331,14 +331,14 @@ impl Connection {
         !due || self.emit_bare(self.sendable_seq(), Flags::ACK, now, out)
     }
 
-    /// Behind the last byte the peer's window takes.
+    /// The end of the peer's window.
     #[inline]
     pub(super) fn snd_edge(&self) -> Seq {
         self.snd_una + self.snd_wnd
     }
 
-    /// A number for an empty segment: SND.NXT, unless the window was shrunk to before it, by more than its
-    /// scale rounds off (`tcp_acceptable_seq`).
+    /// The sequence number of an empty segment: SND.NXT, or the end of the window if that was shrunk below SND.NXT by
+    /// more than the scale rounds off (`tcp_acceptable_seq`).
     pub(super) fn sendable_seq(&self) -> Seq {
         let edge = self.snd_edge();
         let within = self.snd_nxt - edge < 1 << self.snd_shift;
@@ -365,7 +365,7 @@ impl Connection {
         sent
     }
 
-    /// Sends the numbers of `range`: data, FIN, or both.
+    /// Sends `range` of the sequence space: data, FIN, or both.
     #[inline(always)]
     fn emit(&mut self, range: Range<Seq>, new: bool, now: Instant, out: &mut Out<'_>) -> bool {
         let data_end = self.buffer.end();
@@ -413,12 +413,11 @@ impl Connection {
         sent
     }
 
-    /// Any segment of a synchronised connection, without its data. `spare`: how many bytes of SACK blocks it may
-    /// have.
+    /// The header of any segment of a synchronised connection. `spare`: how many bytes of SACK blocks it may have.
     #[inline(always)]
     fn header(&mut self, seq: Seq, flags: Flags, spare: u32, now: Instant) -> Outgoing<'static> {
         let window = self.receiver.window();
-        // Filled where it lies: this is large.
+        // Filled in place, as it is large.
         let mut outgoing = Outgoing::default();
         let segment = &mut outgoing.segment;
         (segment.seq, segment.ack) = (seq, self.receiver.next());
@@ -437,7 +436,7 @@ impl Connection {
         self.timestamps.then(|| (self.timestamp(now), self.ts_recent))
     }
 
-    /// The SACK blocks of a segment that may have `spare` bytes of them.
+    /// The SACK blocks of a segment with room for `spare` bytes of them.
     #[cold]
     fn sacks(&self, spare: u32) -> Sacks {
         if !self.sack {
@@ -450,7 +449,7 @@ impl Connection {
         sacks
     }
 
-    /// Segments with data, and an acknowledgment, are gone.
+    /// Segments with data, and an acknowledgment, were sent.
     #[inline]
     fn data_left(&mut self, segments: u32, bytes: u32, new: bool, now: Instant) {
         self.counts.data_segs_out = self.counts.data_segs_out.wrapping_add(segments);
@@ -462,7 +461,7 @@ impl Connection {
         self.left(segments);
     }
 
-    /// Segments with an acknowledgment are gone.
+    /// Segments with an acknowledgment were sent.
     #[inline]
     fn left(&mut self, segments: u32) {
         self.counts.segs_out = self.counts.segs_out.wrapping_add(segments);
@@ -476,14 +475,14 @@ impl Connection {
         (window >> self.rcv_shift).min(u16::MAX.into()) as u16
     }
 
-    /// SND.MSS, options taken off: what peer, path and application allow.
+    /// SND.MSS: what peer, path and application allow, less options.
     pub(super) fn effective_mss(&self) -> u32 {
         let least = self.shared.config.tcp_min_snd_mss;
         let mss = self.peer_mss.min(self.path_mss).max(least);
         u32::from(mss) - if self.timestamps { TIMESTAMPS_LEN } else { 0 }
     }
 
-    /// What the path takes has become less, or more. `mss` as in [`Start`](super::connection::Start).
+    /// The MSS of the path has changed. `mss` as in [`Start`](super::connection::Start).
     pub fn path_mss(&mut self, mss: u16, now: Instant) {
         if self.state == State::Closed || mss == self.path_mss {
             return;
@@ -496,7 +495,7 @@ impl Connection {
         }
     }
 
-    /// Whether the segment that began at `seq` can be on its way (Linux's `tcp_v4_err`).
+    /// Whether a segment that began at `seq` can be in flight (Linux's `tcp_v4_err`).
     pub(super) fn is_in_flight(&self, seq: Seq) -> bool {
         self.state != State::Closed && self.snd_una.at_most(seq) && seq.at_most(self.snd_nxt)
     }

@@ -1,5 +1,5 @@
-//! The SYN queue: connections somebody has asked a listener for and whose handshake is not complete. Each is an
-//! entry of the table, counted by its listener.
+//! The SYN queue: handshakes of a listener that are not complete. Each is an entry of the table, counted by its
+//! listener.
 
 use super::{
     connection::{Connection, Start},
@@ -32,21 +32,21 @@ pub(super) struct Pending {
 
 struct State {
     request: Request,
-    /// `None` once a flow has taken it over, or it has failed.
+    /// `None` once a flow has replaced the entry, or the handshake has failed.
     path: Option<Path>,
     timer: Option<Handle>,
 }
 
-/// What to do about a segment for a handshake.
+/// What became of a segment for a handshake.
 pub(super) enum Outcome {
     Done,
-    /// It has just become a flow, or has failed: look again.
+    /// The entry has just become a flow, or has failed: look up again.
     Gone,
 }
 
 impl Inet {
-    /// Somebody asks for a connection. `after`: the entry of an earlier one that makes room, and where our
-    /// sequence numbers must begin then.
+    /// A SYN for a listener. `after`: the TIME_WAIT entry of an earlier connection that it replaces, and our first
+    /// sequence number then.
     #[cold]
     pub(super) fn tcp_syn(
         &self,
@@ -94,7 +94,7 @@ impl Inet {
             resting.give_way(self);
         }
         if !self.tcp.table.insert(tuple, Entry::Pending(pending.clone())) {
-            // The same SYN on another queue came first.
+            // The same SYN came first on another queue.
             state.path = None;
             return pending.listener.expect_no_more();
         }
@@ -105,7 +105,7 @@ impl Inet {
         state.timer = Some(self.tcp_timer(deadline, None, timer));
     }
 
-    /// Answers with a cookie somebody for whom there is no room: nothing is kept.
+    /// Answers a SYN with a cookie, as the SYN queue is full: no state is kept.
     fn tcp_cookie(
         &self,
         listener: &Listener,
@@ -129,7 +129,7 @@ impl Inet {
         self.tcp_answer(&way, &tuple, answer, pass);
     }
 
-    /// A segment that is neither a SYN nor of a connection has come to a listener: the answer to a cookie?
+    /// A segment that is neither a SYN nor of a connection has come to a listener: is it the answer to a cookie?
     /// False if it is not.
     #[cold]
     pub(super) fn tcp_cookie_input(
@@ -181,7 +181,7 @@ impl Inet {
         true
     }
 
-    /// The flow of a handshake that is complete. There is room for it in the accept queue.
+    /// Makes the flow of a complete handshake. The accept queue has room for it.
     fn tcp_accepted(
         &self,
         listener: &Arc<Listener>,
@@ -237,7 +237,7 @@ impl Pending {
                     let ours = Entry::Pending(self.clone());
                     let table = &inet.tcp.table;
                     if !table.replace(self.tuple, &ours, Entry::Flow(core.clone())) {
-                        // The host is about to go.
+                        // The host is about to be dropped.
                         self.listener.unreserve();
                         inet.tcp_release(&self.listener.share().of(&self.tuple));
                         return Outcome::Done;
@@ -250,7 +250,8 @@ impl Pending {
                 Err(Refused::Full) => {
                     inet.tcp_count(Count::TcpExtListenOverflows);
                     inet.tcp_count(Count::TcpExtListenDrops);
-                    // As Linux: the handshake stays as it is, and its next SYN-ACK asks for this segment again.
+                    // As Linux: the handshake stays as it is, and its next SYN-ACK makes the peer send this segment
+                    // again.
                     if inet.tcp.config().tcp_abort_on_overflow {
                         inet.tcp_send_bare(path, &self.tuple, refusal(segment), pass.now);
                         self.fail(state, inet);
@@ -301,7 +302,7 @@ impl Pending {
         inet.tcp_send_bare(path, &self.tuple, syn_ack, pass.now);
     }
 
-    /// Finds the way anew, if anything has changed: so the next answer goes to a gateway that took over.
+    /// Looks the path up again if anything has changed, so that the next answer goes to a gateway that took over.
     fn renew(&self, path: &mut Path, inet: &Inet, pass: &Pass<'_>) {
         if !path.is_current(inet) {
             let ends = (self.tuple.local(), self.tuple.remote());
@@ -316,7 +317,7 @@ impl Pending {
         lock(&self.state).request.iss == seq
     }
 
-    /// An ICMP error about our SYN-ACK: it will not get there.
+    /// An ICMP error about our SYN-ACK: it cannot be delivered.
     pub(super) fn unreachable(self: &Arc<Pending>, inet: &Inet) {
         let mut state = lock(&self.state);
         if state.path.is_some() {

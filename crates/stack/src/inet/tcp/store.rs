@@ -1,10 +1,9 @@
-//! Bytes of a stream by sequence number, from the first that is still needed: what both buffers of a
-//! connection are made of.
+//! Bytes of a stream by sequence number, from the first that is still needed. Both buffers of a connection are
+//! stores.
 //!
-//! As long as all of it lies within 32 bytes, it is in the connection itself: a small request and its
-//! response take no memory and make no call. Beyond that it is in chunks that come from the host's
-//! [`Memory`]; they need not follow each other without holes. As soon as nothing is left, all chunks go
-//! back: what an idle connection keeps is nothing, and the next chunk costs some nanoseconds.
+//! Up to 32 bytes are kept in the connection itself: a small request and its response take no memory and make no
+//! call. Beyond that the bytes are in chunks from the host's [`Memory`], and there may be holes between them. When
+//! the store is empty all chunks are freed: an idle connection keeps none, and the next chunk costs some nanoseconds.
 
 use super::{
     chunks::Chunks,
@@ -16,7 +15,7 @@ use crate::{
     sync::Arc,
 };
 
-/// What fits without a chunk.
+/// The bytes that fit without a chunk.
 const SMALL: usize = 32;
 
 #[derive(Debug)]
@@ -55,8 +54,8 @@ impl Store {
         &self.memory
     }
 
-    /// How many of `len` bytes at `at` may be written: all, unless memory is exhausted; then as many as fit
-    /// the chunks that are there, or that make `granted`.
+    /// How many of `len` bytes at `at` may be written: all, unless memory is exhausted. Then as many as fit into the
+    /// chunks that are there, or into `granted` chunks in all.
     #[inline]
     pub(super) fn allowed(&self, at: Seq, len: usize, granted: usize) -> usize {
         if self.memory.exhausted() { self.rationed(at, len, granted) } else { len }
@@ -68,7 +67,7 @@ impl Store {
         if is_empty && (end - self.start) as usize <= SMALL {
             return len;
         }
-        // Of what is left the chunks that are there already are no part.
+        // Without any memory nothing is granted; chunks that are there already may be filled.
         let granted = if scarce::is(Level::Out) { 0 } else { granted };
         let origin = if is_empty { self.start } else { self.origin };
         let from = (at - origin) as usize;
@@ -108,7 +107,7 @@ impl Store {
         self.end = self.end.max(end);
     }
 
-    /// From inside the connection to a chunk.
+    /// Moves the bytes from the connection to a chunk.
     fn spill(&mut self) {
         self.origin = self.start;
         if self.start != self.end {
@@ -135,14 +134,14 @@ impl Store {
         }
     }
 
-    /// The bytes from `at` on, `len` of them at the most; what was never written means nothing.
+    /// The bytes from `at` on, `len` of them at the most; bytes never written are undefined.
     #[inline]
     pub(super) fn pieces(&self, at: Seq, len: usize) -> Pieces<'_> {
         let at = at.max(self.start);
         Pieces { store: Some(self), at, left: len.min((self.end - at) as usize) }
     }
 
-    /// Forgets what comes before `to`.
+    /// Drops the bytes before `to`.
     #[inline]
     pub(super) fn discard(&mut self, to: Seq) {
         self.start = self.start.max(to).min(self.end);
@@ -160,14 +159,14 @@ impl Store {
         }
     }
 
-    /// Nothing is kept, and what would come next is not either: the first byte will be number `to`.
+    /// For an empty store: the bytes up to `to` are not kept, and the next byte will be number `to`.
     #[inline]
     pub(super) fn skip(&mut self, to: Seq) {
         debug_assert!(self.start == self.end && self.chunks.is_empty());
         (self.start, self.end) = (to, to);
     }
 
-    /// Forgets what comes from `end` on.
+    /// Drops the bytes from `end` on.
     pub(super) fn cut(&mut self, end: Seq) {
         self.end = self.end.min(end).max(self.start);
         if self.start == self.end {
@@ -181,7 +180,7 @@ impl Store {
         }
     }
 
-    /// Forgets everything.
+    /// Drops everything.
     pub(super) fn clear(&mut self) {
         self.start = self.end;
         self.release();
@@ -202,7 +201,7 @@ impl Drop for Store {
     }
 }
 
-/// Pieces of memory that, laid end to end, are a run of bytes.
+/// Pieces of memory that together make a run of bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Pieces<'a> {
     store: Option<&'a Store>,

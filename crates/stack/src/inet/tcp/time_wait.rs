@@ -1,6 +1,5 @@
-//! TIME_WAIT (RFC 9293 section 3.6): what stays of a connection whose end we have begun, so that its stray
-//! segments find somebody and its last acknowledgment can be given again. A small entry in the table, no
-//! connection; Linux's `tcp_timewait_state_process`.
+//! TIME_WAIT (RFC 9293 section 3.6): what remains of a connection that we closed first, to answer its late segments
+//! and to repeat its last ACK. A small entry in the table, not a connection; Linux's `tcp_timewait_state_process`.
 
 use super::{
     Hold,
@@ -22,7 +21,7 @@ use crate::{
 };
 use std::{sync::Arc, time::Duration};
 
-/// RFC 6191 section 2: timestamps tell the connections apart once their clock has moved on; a second, as Linux.
+/// RFC 6191 section 2: timestamps distinguish the connections once their clock has advanced; a second, as Linux.
 const SAFE: Duration = Duration::from_secs(1);
 
 /// One TIME_WAIT entry.
@@ -35,10 +34,10 @@ pub(super) struct Resting {
 struct State {
     wait: TimeWait,
     hold: Option<Hold>,
-    /// The hold is its alone.
+    /// No other entry or listener shares the hold.
     own_port: bool,
     timer: Option<Handle>,
-    /// When an answer was last given to what is out of place.
+    /// When a segment out of place was last answered.
     answered_at: Option<Instant>,
     over: bool,
 }
@@ -48,15 +47,15 @@ struct State {
 pub(super) enum Outcome {
     Nothing,
     Answer(Segment<'static>),
-    /// A SYN that is certainly new: to a listener, whose sequence numbers begin here.
+    /// A SYN that is certainly new: goes to a listener, with this first sequence number of ours.
     Again(Seq),
-    /// It is gone.
+    /// The entry is gone.
     Gone,
 }
 
 impl Resting {
-    /// Puts an entry in the place of a flow, unless there are too many, and then the hold comes back, or the flow has
-    /// left.
+    /// Replaces a flow by an entry. Fails if there are too many entries, and returns the hold; or if the flow has
+    /// left the table.
     pub(super) fn begin(
         inet: &Inet,
         flow: &Entry,
@@ -67,7 +66,7 @@ impl Resting {
         now: Instant,
     ) -> Result<(), Option<Hold>> {
         let tcp = &inet.tcp;
-        // A listener's is shared, and kept in any case.
+        // The hold of a listener is shared, and kept in any case.
         let own_port = hold.as_ref().is_some_and(|hold| Arc::strong_count(hold) == 1);
         let enter = |entries: &AtomicU32, most| {
             let room = entries.fetch_add(1, Ordering::Relaxed) < most;
@@ -115,7 +114,7 @@ impl Resting {
         let old = stamp.is_some_and(|(new, recent)| recent.wrapping_sub(new) as i32 > 0);
         if !old && segment.seq == wait.rcv_nxt && (segment.is_empty() || flags.has(Flags::RST)) {
             if flags.has(Flags::RST) {
-                // RFC 1337 section 3: "Ignore RST segments in TIME-WAIT state" is a choice here, as in Linux.
+                // RFC 1337 section 3: "Ignore RST segments in TIME-WAIT state" is an option here, as in Linux.
                 if !config.tcp_rfc1337 {
                     self.end(state, inet);
                 }
@@ -142,12 +141,12 @@ impl Resting {
         if flags.has(Flags::RST) {
             return Outcome::Nothing;
         }
-        // A SYN may be an old duplicate, too: it does not prolong anything.
+        // A SYN may also be an old duplicate: it does not prolong TIME_WAIT.
         if old || flags.has(Flags::ACK) {
             self.restart(&mut state, inet, now);
         }
-        // "When a connection is [...] in TIME-WAIT state": the peer's FIN again, whose acknowledgment was lost,
-        // or something old, which is told where we are.
+        // "When a connection is [...] in TIME-WAIT state": the peer repeats its FIN because our ACK was lost, or an
+        // old segment has come, which gets our present ACK.
         let apart = config.tcp_invalid_ratelimit;
         let fin = flags.has(Flags::FIN) && !old;
         if !fin && state.answered_at.is_some_and(|at| now.since(at) < apart) {
@@ -166,9 +165,9 @@ impl Resting {
         })
     }
 
-    /// Makes room for a new connection of ours between the same ends, if its segments cannot be mistaken for
-    /// the old one's (RFC 6191; `tcp_twsk_unique`): where its sequence numbers must begin. Who has `named` the port
-    /// has no other, and need not wait.
+    /// Ends the entry, so that a new connection of ours can use its 4-tuple, if the segments of the two cannot be
+    /// confused (RFC 6191; `tcp_twsk_unique`). Returns the first sequence number of the new one. A `named` port has
+    /// no alternative, so the connection need not have rested for [`SAFE`].
     pub(super) fn make_room(
         self: &Arc<Resting>,
         inet: &Inet,
@@ -187,12 +186,12 @@ impl Resting {
         Some(next)
     }
 
-    /// A new connection takes its place.
+    /// A new connection takes the place of this entry.
     pub(super) fn give_way(self: &Arc<Resting>, inet: &Inet) {
         self.end(lock(&self.state), inet);
     }
 
-    /// Its time is over.
+    /// The time of the entry is over.
     #[cold]
     pub(super) fn timer(self: &Arc<Resting>, inet: &Inet) {
         inet.tcp_count(Count::TcpExtTW);
@@ -205,7 +204,7 @@ impl Resting {
         self.end(lock(&self.state), inet);
     }
 
-    /// What peers do about our segments is for the path alone: default options.
+    /// Sends an answer, with default path options.
     pub(super) fn answer(&self, inet: &Inet, segment: Segment<'static>, queue: u32, now: Instant) {
         let ends = (self.tuple.local(), self.tuple.remote());
         if let Ok(path) = inet.tcp_path(ends, queue, PathOptions::default(), now) {

@@ -1,5 +1,5 @@
-//! What is due, and when: the SYN again, retransmission (whose time recovery knows), zero-window probes,
-//! keep-alive, delayed acknowledgments, the end of FIN_WAIT_2 and TIME_WAIT, and giving up.
+//! The timers: SYN retransmission, data retransmission (whose deadline recovery knows), zero-window probes,
+//! keep-alive, delayed ACKs, the end of FIN_WAIT_2 and TIME_WAIT; and giving up.
 
 use super::{
     connection::{Connection, NEVER, State},
@@ -10,12 +10,12 @@ use super::{
 use crate::{inet::Count, time::Instant};
 use std::time::Duration;
 
-/// However short the retransmission timeout is: a window that is closed, or a cork, is no loss (Linux's
-/// `tcp_probe0_base`).
+/// The shortest probe interval, however short the retransmission timeout is: a closed window or a cork is no loss
+/// (Linux's `tcp_probe0_base`).
 const LEAST_PROBE_INTERVAL: Duration = Duration::from_millis(200);
 
 impl Connection {
-    /// When [`Connection::timer`] has something to do next, unless something else happens before.
+    /// When [`Connection::timer`] is due next.
     #[inline(always)]
     pub fn deadline(&self) -> Option<Instant> {
         if self.state == State::Closed {
@@ -67,7 +67,7 @@ impl Connection {
         }
     }
 
-    /// Recovery's timers, and giving up (RFC 9293 section 3.8.3).
+    /// Recovery's timers, and when to give up (RFC 9293 section 3.8.3).
     fn retransmission_timer(&mut self, now: Instant) {
         if self.user_timeout_over(self.stuck_since, now) {
             return self.give_up();
@@ -89,7 +89,7 @@ impl Connection {
         }
     }
 
-    /// Whether what is sent again and again will never arrive (`tcp_write_timeout`).
+    /// Whether retransmissions will never succeed (`tcp_write_timeout`).
     fn is_hopeless(&self, now: Instant) -> bool {
         let config = &self.shared.config;
         if self.snd_wnd == 0 && !self.orphan {
@@ -149,9 +149,8 @@ impl Connection {
         self.opening = Some(opening);
     }
 
-    /// After everything was sent that may be: if something is left and nothing in flight will bring an
-    /// acknowledgment, ask for one in time (RFC 9293 section 3.8.6.1). This also ends the wait of what is
-    /// corked.
+    /// Called after everything allowed was sent. If data is left and nothing in flight will bring an ACK, sets the
+    /// probe timer (RFC 9293 section 3.8.6.1). The same timer ends the wait of corked data.
     #[inline]
     pub(super) fn watch_window(&mut self, now: Instant) {
         let waits = self.snd_una == self.snd_nxt && self.has_unsent();
@@ -175,7 +174,7 @@ impl Connection {
         (base * (1 << self.probe_backoff.min(16))).min(config.tcp_rto_max)
     }
 
-    /// An acknowledgment has come while we wait for the window (`tcp_ack_probe`).
+    /// An ACK has come while the window is being probed (`tcp_ack_probe`).
     #[cold]
     pub(super) fn window_while_probing(&mut self, now: Instant) {
         let first = self.buffer.end().min(self.snd_una + self.snd_mss);
@@ -186,14 +185,14 @@ impl Connection {
         self.probe_at = now + self.probe_interval();
     }
 
-    /// Time to ask whether the window has opened (`tcp_probe_timer`).
+    /// The probe timer: asks whether the window has opened (`tcp_probe_timer`).
     #[cold]
     fn window_timer(&mut self, now: Instant) {
         if self.snd_una != self.snd_nxt || !self.has_unsent() {
             return self.stop_probing();
         }
         if self.snd_nxt.before(self.snd_edge()) {
-            // Corked, or less than a segment's room for too long: what fits goes out.
+            // Corked, or less than a segment's room for too long: what fits is sent.
             self.forced = true;
             return;
         }
@@ -205,8 +204,8 @@ impl Connection {
             most = self.orphan_retries(alive);
             too_long |= !alive && self.probe_backoff >= most;
         }
-        // "The probes are answered" is a reason to go on for ever (RFC 1122 section 4.2.2.17), but for
-        // TCP_USER_TIMEOUT, and where no socket is left: `tcp_probe_timer`, against "sockstress".
+        // As long as probes are answered they go on for ever (RFC 1122 section 4.2.2.17), except with
+        // TCP_USER_TIMEOUT, or without a socket: `tcp_probe_timer`, against "sockstress".
         if self.probes_out >= most || too_long {
             return self.give_up();
         }
@@ -226,7 +225,7 @@ impl Connection {
         }
     }
 
-    /// RFC 1122 section 4.2.3.6, as `tcp_keepalive_timer`. The timer is not moved with each segment: it looks
+    /// RFC 1122 section 4.2.3.6, as `tcp_keepalive_timer`. Segments do not move the timer: it checks the idle time
     /// when it fires.
     #[cold]
     fn keepalive_timer(&mut self, now: Instant) {
@@ -235,7 +234,7 @@ impl Connection {
         }
         let idle = self.keep_idle();
         if self.snd_una != self.snd_nxt || self.has_unsent() {
-            // What is in flight shows by itself whether the peer lives.
+            // Data in flight already shows whether the peer is alive.
             self.slow_at = now + idle;
             return;
         }
@@ -279,7 +278,7 @@ impl Connection {
         }
     }
 
-    /// Since when the peer has been silent.
+    /// When the peer was last heard from.
     pub(super) fn last_heard(&self) -> Instant {
         self.last_ack_at.max(self.last_data_in)
     }
@@ -290,7 +289,7 @@ impl Connection {
         since != NEVER && !limit.is_zero() && now.since(since) >= limit
     }
 
-    /// `at`, but not after the user timeout that runs since `since`.
+    /// `at`, but not after the end of the user timeout that began at `since`.
     pub(super) fn within_user_timeout(&self, at: Instant, since: Instant) -> Instant {
         match self.options.user_timeout {
             Duration::ZERO => at,

@@ -1,28 +1,27 @@
-//! The timer wheel: a hierarchy of circles of 64 slots, the first a quarter of a millisecond a slot, each
-//! further one 64 times as coarse. Inserting, cancelling and finding the next deadline cost the same however
-//! many timers there are; an entry moves to a finer circle at most seven times in its life.
+//! The timer wheel: a hierarchy of levels of 64 slots. A slot of the first level is a quarter of a millisecond; each
+//! further level is 64 times as coarse. Inserting, cancelling and finding the next deadline cost the same for any
+//! number of timers; an entry moves to a finer level at most seven times.
 //!
-//! Knows nothing of what it times, of clocks or of locks. A timer never fires early, and less than one slot
-//! late.
+//! Knows nothing of its payload, of clocks or of locks. A timer never fires early, and less than one slot late.
 
 use crate::time::Instant;
 use std::num::NonZeroU32;
 
-/// Nanoseconds of a slot of the finest circle, as a power of two: 262 us.
+/// Nanoseconds of a slot of the finest level, as a power of two: 262 us.
 const SHIFT: u32 = 18;
-/// Slots of a circle, as a power of two.
+/// Slots of a level, as a power of two.
 const BITS: u32 = 6;
 const SLOTS: usize = 1 << BITS;
-/// Enough for every instant there is: 64 bits less those of a slot.
+/// Enough for every instant: 64 bits less those of a slot.
 const LEVELS: usize = 8;
 
 const NONE: u32 = u32::MAX;
 
-/// An empty wheel keeps room for so many timers; what thousands that rest have left is given back.
+/// An empty wheel keeps this many entries allocated; more are freed.
 const KEEP: usize = 1024;
 
-/// A timer on the wheel. Once it has fired or was cancelled its name means nothing, also after its place was
-/// taken by another.
+/// A timer on the wheel. Once the timer has fired or was cancelled the handle is invalid, even after its entry was
+/// reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Handle {
     index: u32,
@@ -33,7 +32,7 @@ pub(super) struct Handle {
 struct Entry<T> {
     tick: u64,
     generation: NonZeroU32,
-    /// Neighbours in the ring of its slot; `next` alone, in the list of free entries.
+    /// Neighbours in the ring of its slot; a free entry uses `next` alone.
     prev: u32,
     next: u32,
     /// Level and slot.
@@ -43,10 +42,10 @@ struct Entry<T> {
 
 #[derive(Debug)]
 pub(super) struct Wheel<T> {
-    /// All before it has fired; what is at it may be about to.
+    /// Everything before this tick has fired; timers at this tick may be about to.
     now: u64,
     entries: Vec<Entry<T>>,
-    /// That of an entry never used.
+    /// The generation of an entry that was never used.
     generation: NonZeroU32,
     free: u32,
     len: usize,
@@ -70,12 +69,12 @@ impl<T> Default for Wheel<T> {
     }
 }
 
-/// A [`coarse`] timer may be late by this part of its time, as a power of two.
+/// The slack of a [`coarse`] timer, as a part of its span: a power of two.
 const SLACK: u32 = 5;
 
-/// For a timer that is set at `now` for `at` and that nobody waits for: then, or up to a 32nd of that time later,
-/// together with others. A wake-up takes the CPU from who polls there, and where many connections come and go each
-/// would have one.
+/// The time for a timer that is set at `now` for `at` and need not be exact: `at`, or up to a 32nd of the span later,
+/// together with others. A wake-up takes the CPU from a thread that polls there, and where many connections come and
+/// go each would cost one.
 pub(super) fn coarse(now: Instant, at: Instant) -> Instant {
     let span = at.nanos().saturating_sub(now.nanos());
     let grain = 1 << (span >> SLACK).checked_ilog2().unwrap_or(0);
@@ -88,7 +87,7 @@ fn tick_of(at: Instant) -> u64 {
 }
 
 impl<T> Wheel<T> {
-    /// Fires `payload` at `at`, or with the next drain if that is over.
+    /// Fires `payload` at `at`, or with the next drain if that has passed.
     pub(super) fn insert(&mut self, at: Instant, payload: T) -> Handle {
         let tick = tick_of(at);
         let index = match self.entries.get(self.free as usize) {
@@ -109,14 +108,14 @@ impl<T> Wheel<T> {
         handle
     }
 
-    /// Takes a timer off; `None` if it is not on the wheel any more.
+    /// Cancels a timer; `None` if it is not on the wheel any more.
     pub(super) fn cancel(&mut self, handle: Handle) -> Option<T> {
         self.live(handle)?;
         self.unlink(handle.index);
         self.release(handle.index)
     }
 
-    /// Has a timer fire at another time; false if it is not on the wheel any more.
+    /// Moves a timer to another time; false if it is not on the wheel any more.
     pub(super) fn shift(&mut self, handle: Handle, at: Instant) -> bool {
         if self.live(handle).is_none() {
             return false;
@@ -127,9 +126,9 @@ impl<T> Wheel<T> {
         true
     }
 
-    /// When a timer set for `at` fires at the earliest.
+    /// The earliest time at which a timer set for `at` fires.
     pub(super) fn fires(at: Instant) -> Instant {
-        // The last tick of all is rounded up beyond the end of time.
+        // Rounding up the last tick would overflow.
         Instant::from_nanos(tick_of(at).min(u64::MAX >> SHIFT) << SHIFT)
     }
 
@@ -145,8 +144,7 @@ impl<T> Wheel<T> {
         self.len
     }
 
-    /// Hands what is due at `now` to `fired`, and does no more than `steps` pieces of work. False: there is
-    /// more to do.
+    /// Passes what is due at `now` to `fired`, in at most `steps` steps. False: there is more to do.
     pub(super) fn drain(
         &mut self,
         now: Instant,
@@ -162,7 +160,7 @@ impl<T> Wheel<T> {
                     let index = self.slots[level][slot];
                     self.unlink(index);
                     if level > 0 {
-                        // To a finer circle, or due.
+                        // To a finer level, or due.
                         self.link(index);
                         continue;
                     }
@@ -180,8 +178,8 @@ impl<T> Wheel<T> {
         false
     }
 
-    /// The first tick at which something is to be done, and on which circle. Slots before the one of `now` are
-    /// empty on every circle; the one of `now` itself may be on its way to the finer ones.
+    /// The first tick at which there is work, and its level. Slots before the slot of `now` are empty on every level;
+    /// the slot of `now` itself may still have to move to finer levels.
     fn first(&self) -> Option<(u64, usize)> {
         let start = |level: usize| {
             let slot = u64::from(self.occupied[level].trailing_zeros());
@@ -200,7 +198,7 @@ impl<T> Wheel<T> {
     /// Puts an entry into its slot, behind those already there.
     fn link(&mut self, index: u32) {
         let tick = self.entries[index as usize].tick.max(self.now);
-        // The highest bit in which it differs from now says how coarse the circle must be.
+        // The highest bit in which the tick differs from now gives the level.
         let level = (tick ^ self.now).checked_ilog2().unwrap_or(0) / BITS;
         let slot = (tick >> (BITS * level)) as usize % SLOTS;
         let first = &mut self.slots[level as usize][slot];
@@ -250,7 +248,7 @@ impl<T> Wheel<T> {
 
     #[cold]
     fn give_back(&mut self) {
-        // Behind all there were: old handles stay without meaning.
+        // Above all generations used: old handles stay invalid.
         let used = self.entries.iter().map(|entry| entry.generation).max();
         self.generation = used.unwrap_or(NonZeroU32::MIN);
         (self.entries, self.free) = (Vec::new(), NONE);
@@ -285,7 +283,7 @@ mod tests {
             assert!(old.iter().all(|handle| wheel.cancel(*handle).is_none()));
             assert!(new.iter().all(|handle| wheel.cancel(*handle).is_some()));
         }
-        // Few are kept: who takes turns allocates nothing.
+        // Some are kept: a request-response program allocates nothing.
         fill(&mut wheel, 100);
         fired(&mut wheel, Instant::from_millis(9));
         assert!(wheel.entries.capacity() >= 100);
@@ -311,7 +309,7 @@ mod tests {
         let base = 12_345_678_901;
         for (span, instants) in [(0, 64), (1_000_000, 64), (200_000_000, 6), (60_000_000_000, 2)] {
             let mut seen = std::collections::BTreeSet::new();
-            // As many timers, set 300 us one after the other.
+            // 64 timers, set 300 us one after the other.
             for now in (0..64).map(|n| base + n * 300_000) {
                 let at = now + span;
                 let fires = coarse(Instant::from_nanos(now), Instant::from_nanos(at)).nanos();
@@ -366,7 +364,7 @@ mod tests {
     }
 
     proptest! {
-        // Against a list: what is due fires, within a slot; nothing else does.
+        // Against a list: what is due fires, within a slot; nothing else fires.
         #[test]
         fn does_as_a_list_would(steps in steps()) {
             let mut wheel = Wheel::default();
