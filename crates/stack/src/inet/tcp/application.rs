@@ -1,4 +1,4 @@
-//! What an application does to a flow.
+//! The calls of the application on a flow.
 
 use super::{
     Mark, Ready, TcpEndpoint, TcpOptions,
@@ -19,8 +19,8 @@ use std::{
     sync::Arc,
 };
 
-/// An application's end of a connection. Dropping it closes the connection, which lives on by itself until what
-/// was sent has arrived and both sides are done, or it has failed.
+/// The application's handle of a connection. Dropping it closes the connection, which continues by itself until
+/// everything sent has arrived and both sides are closed, or until it fails.
 pub struct Flow {
     pub(super) core: Arc<Core>,
     pub(super) inet: Arc<Inet>,
@@ -37,14 +37,14 @@ impl Flow {
         Flow { core, inet }
     }
 
-    /// For [`Poller::likely`](crate::napi::Poller::likely): who polls for this flow finds it without a look into the
-    /// table.
+    /// For [`Poller::likely`](crate::napi::Poller::likely): a thread that polls for this flow finds it without a
+    /// lookup in the table.
     #[inline]
     pub(crate) fn likely(&self) -> &(dyn Any + Send + Sync) {
         &self.core
     }
 
-    /// Does something to the connection, then sends what may go because of it.
+    /// Changes the connection, then sends what may be sent because of it.
     #[inline]
     fn call<R>(&self, pass: &mut Pass<'_>, call: impl FnOnce(&mut Connection, Instant) -> R) -> R {
         let mut state = self.core.enter(pass);
@@ -54,16 +54,16 @@ impl Flow {
         result
     }
 
-    /// Has `endpoint` told of changes from now on, and at once of how things stand.
+    /// Notifies `endpoint` of changes from now on, and at once of the present state.
     pub fn attach(&self, endpoint: Arc<dyn TcpEndpoint>, pass: &mut Pass<'_>) {
         let mut state = self.core.lock();
-        // What it would be told of is in what it is told now.
+        // The present state includes what was not reported yet.
         state.connection.take_news();
         endpoint.changed(state.connection.ready(), state.napi, pass);
         state.endpoint = Some(endpoint);
     }
 
-    /// Takes data to be sent; how many bytes it took. `more`: more is to follow at once (`MSG_MORE`).
+    /// Queues data to be sent; returns how many bytes it took. `more`: more data follows at once (`MSG_MORE`).
     ///
     /// # Errors
     /// `WouldBlock` if there is no room or the connection is not made yet; the connection's error, once;
@@ -87,15 +87,15 @@ impl Flow {
         self.call(pass, |connection, now| connection.send_marked(data, more, mark, now))
     }
 
-    /// What waits to be sent waits no longer (`TCP_NODELAY`).
+    /// Data that was held back is sent now (`TCP_NODELAY`).
     pub fn push(&self, pass: &mut Pass<'_>) {
         self.call(pass, |connection, _| connection.push());
     }
 
-    /// The urgent byte, taken unless `peek`; `None` if the peer has sent all.
+    /// The urgent byte, consumed unless `peek`; `None` at the end of the stream.
     ///
     /// # Errors
-    /// EINVAL: there is none. EAGAIN: it is to come.
+    /// EINVAL: there is none. EAGAIN: it has not arrived yet.
     pub fn recv_urgent(&self, peek: bool) -> io::Result<Option<u8>> {
         self.core.lock().connection.recv_urgent(peek)
     }
@@ -105,13 +105,13 @@ impl Flow {
         self.core.lock().connection.is_at_mark()
     }
 
-    /// Whether there is room for a full segment more to be sent.
+    /// Whether there is room for one more full segment to be sent.
     #[inline]
     pub fn has_room(&self) -> bool {
         self.core.lock().connection.has_room()
     }
 
-    /// Copies received data to `into`, and takes it from the buffer unless `peek`; how many bytes. 0 is the
+    /// Copies received data to `into`, and takes it from the buffer unless `peek`; returns how many bytes. 0 is the
     /// end of the stream.
     ///
     /// # Errors
@@ -124,7 +124,7 @@ impl Flow {
     ) -> io::Result<usize> {
         let mut state = self.core.enter(pass);
         let result = state.connection.recv(into, peek, pass.now);
-        // Reading moves no timer, and seldom is there something to say.
+        // Reading moves no timer, and seldom makes anything to send.
         let connection = &state.connection;
         if connection.has_to_send() || connection.has_news() || self.inet.ledger().is_some() {
             self.core.finish(state, &self.inet, pass);
@@ -133,8 +133,8 @@ impl Flow {
         result
     }
 
-    /// The reader waits for more: sends the acknowledgment that was left to his answer
-    /// ([`ack_is_left`](TcpEndpoint::ack_is_left)), if nothing has carried it.
+    /// The reader waits for more data: sends the ACK that was left to its answer
+    /// ([`ack_is_left`](TcpEndpoint::ack_is_left)), if no segment has carried it.
     #[cold]
     pub fn reader_waits(&self, pass: &mut Pass<'_>) {
         self.call(pass, |connection, _| connection.reader_waits());
@@ -148,19 +148,19 @@ impl Flow {
         self.call(pass, |connection, now| connection.shutdown(how, now))
     }
 
-    /// close(2): resets the connection if received data was not read or `linger` is zero, else ends it in
-    /// order. The flow lives on without us; who lingers waits until [`lingers`](Flow::lingers) is false before
-    /// dropping this.
+    /// close(2): resets the connection if received data was not read or `linger` is zero, else ends it in order. The
+    /// flow continues without the handle; a caller with `SO_LINGER` waits until [`lingers`](Flow::lingers) is false
+    /// before it drops the handle.
     pub fn close(&self, pass: &mut Pass<'_>) {
         self.call(pass, |connection, now| connection.close(now));
     }
 
-    /// Its process ends: resets it, if received data was not read or `linger` is zero, else sends FIN.
+    /// The process exits: resets the connection if received data was not read or `linger` is zero, else sends FIN.
     pub fn leave(&self, pass: &mut Pass<'_>) {
         self.call(pass, |connection, now| connection.leave(now));
     }
 
-    /// Whether data, or the FIN, of a closed flow has yet to be acknowledged.
+    /// Whether data or the FIN of a closed flow is not acknowledged yet.
     pub fn lingers(&self) -> bool {
         self.core.lock().connection.lingers()
     }
@@ -170,12 +170,12 @@ impl Flow {
         self.call(pass, |connection, now| connection.abort(now));
     }
 
-    /// How things stand.
+    /// The present readiness.
     pub fn ready(&self) -> Ready {
         self.core.lock().connection.ready()
     }
 
-    /// The queue the last packet came from.
+    /// The receive queue of the last packet.
     pub fn napi(&self) -> Option<NapiId> {
         self.core.lock().napi
     }
@@ -186,7 +186,7 @@ impl Flow {
         self.inet.shown(tuple.local().ip(), tuple.local())
     }
 
-    /// The peer's.
+    /// The peer's address and port.
     pub fn remote(&self) -> SocketAddr {
         let tuple = &self.core.tuple;
         self.inet.shown(tuple.local().ip(), tuple.remote())
@@ -197,18 +197,18 @@ impl Flow {
         self.core.lock().connection.take_error()
     }
 
-    /// An error that was taken is pending again, unless there is another.
+    /// Makes an error that was taken pending again, unless there is another.
     #[cold]
     pub fn put_back_error(&self, errno: i32, pass: &mut Pass<'_>) {
         self.call(pass, |connection, _| connection.put_back_error(errno));
     }
 
-    /// The options as they are.
+    /// The options in force.
     pub fn options(&self) -> TcpOptions {
         self.core.lock().connection.options()
     }
 
-    /// Sets the options that may change on a connection. What that lets go (`nodelay`, `cork` off) is sent at
+    /// Sets the options that may change on a connection. Data that this releases (`nodelay`, `cork` off) is sent at
     /// once.
     pub fn set_options(&self, options: TcpOptions, pass: &mut Pass<'_>) {
         self.call(pass, |connection, now| connection.configure(now, |mine| *mine = options));
@@ -230,12 +230,12 @@ impl Flow {
         self.core.lock().connection.unread()
     }
 
-    /// The same and one for the peer's end (`TCP_INQ`).
+    /// The same, and one more for the peer's FIN (`TCP_INQ`).
     pub fn unread_with_end(&self) -> usize {
         self.core.lock().connection.unread_with_end()
     }
 
-    /// What both buffers hold at present (`SO_SNDBUF`, `SO_RCVBUF`).
+    /// The present sizes of both buffers (`SO_SNDBUF`, `SO_RCVBUF`).
     pub fn buffers(&self) -> (u32, u32) {
         self.core.lock().connection.buffers()
     }

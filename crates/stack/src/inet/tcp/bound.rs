@@ -1,4 +1,4 @@
-//! bind(2): an address and port taken before it is known whether the socket will listen or connect.
+//! bind(2): claims an address and port before it is known whether the socket will listen or connect.
 
 use super::{
     ConnectOptions, Flow, Hold, ListenOptions, Listening, TcpEndpoint,
@@ -9,8 +9,8 @@ use super::{
 use crate::{inet::Inet, napi::Pass, sync::lock};
 use std::{fmt, io, net::SocketAddr, sync::Arc};
 
-/// A local address and port taken by a socket that neither listens nor is connected (yet). Dropping it frees them;
-/// what listens or is connected by then has them for itself.
+/// A local address and port claimed by a socket that neither listens nor is connected (yet). Dropping it releases
+/// them; a listener or connection made from it has a claim of its own by then.
 pub struct TcpBound {
     claim: Claim,
     /// The kernel, which shares the interface, has given it the port.
@@ -25,7 +25,7 @@ impl fmt::Debug for TcpBound {
 }
 
 impl Inet {
-    /// Binds to `local`; port 0 takes a free one. Of `options`, those about sharing the port count.
+    /// Binds to `local`; port 0 chooses a free one. Of `options` only those about sharing the port matter.
     ///
     /// # Errors
     /// EADDRINUSE, EADDRNOTAVAIL, by Linux's rules for `bind`.
@@ -37,11 +37,11 @@ impl Inet {
         self.tcp_bind_to(named(local, options), false)
     }
 
-    /// As [`tcp_bind`](Inet::tcp_bind), to a port that the kernel, which shares the interface, has given us: connections
-    /// that a listener has left behind are in nobody's way.
+    /// As [`tcp_bind`](Inet::tcp_bind), to a port that the kernel, which shares the interface, has given us:
+    /// connections left by an earlier listener are no conflict.
     ///
     /// # Errors
-    /// EADDRINUSE if somebody listens there; EADDRNOTAVAIL.
+    /// EADDRINUSE if a socket listens there; EADDRNOTAVAIL.
     pub(crate) fn tcp_bind_agreed(
         self: &Arc<Inet>,
         local: SocketAddr,
@@ -63,7 +63,7 @@ impl Inet {
     }
 }
 
-/// The claim of who binds to `local`.
+/// The claim of a bind to `local`.
 fn named(local: SocketAddr, options: &ListenOptions) -> Claim {
     let kind = Kind::new(options.reuse_address, options.reuse_port);
     let (address, port) = (local.ip().to_canonical(), local.port());
@@ -76,10 +76,10 @@ impl TcpBound {
         (self.claim.address, self.claim.port).into()
     }
 
-    /// As [`Inet::tcp_listen`], where it is bound.
+    /// As [`Inet::tcp_listen`], at the bound address.
     ///
     /// # Errors
-    /// EADDRINUSE: others may be bound there too, and one of them listens.
+    /// EADDRINUSE: other sockets may be bound there too, and one of them listens.
     pub fn listen(
         &self,
         options: ListenOptions,
@@ -93,7 +93,7 @@ impl TcpBound {
         self.inet.tcp_listen_at(self.local(), own, options, hold, endpoint)
     }
 
-    /// As [`Inet::tcp_connect`], from where it is bound.
+    /// As [`Inet::tcp_connect`], from the bound address.
     ///
     /// # Errors
     /// As [`Inet::tcp_connect`].

@@ -1,4 +1,4 @@
-//! What the application does to a connection: send, receive, shut down, close, options; and what poll(2) tells it.
+//! The application's calls on a connection: send, receive, shut down, close, options; and what poll(2) reports.
 
 use super::{
     Ready, TcpOptions,
@@ -18,7 +18,7 @@ use std::{
 const LARGE_SEGMENT: u32 = 65_536;
 
 impl Connection {
-    /// Takes bytes to send; `more` (`MSG_MORE`) says that others follow. Returns how many had room.
+    /// Queues bytes to send; `more` (`MSG_MORE`) says that others follow. Returns how many had room.
     ///
     /// # Errors
     /// EAGAIN: no room, or not connected yet. EPIPE: shut down for writing. Else the pending error, once.
@@ -54,12 +54,12 @@ impl Connection {
 
     #[cold]
     fn cannot_send(&mut self) -> io::Error {
-        // sk_stream_error: "EPIPE" gives way to what is pending.
+        // sk_stream_error: a pending error takes precedence over EPIPE.
         let waiting = matches!(self.state, State::SynSent | State::SynReceived) && !self.write_shut;
         errno(self.error.take().unwrap_or(if waiting { libc::EAGAIN } else { libc::EPIPE }))
     }
 
-    /// Reads what has come, and leaves it there if `peek`. 0: the peer has sent all.
+    /// Reads received data, and leaves it in the buffer if `peek`. 0: the end of the stream.
     ///
     /// # Errors
     /// EAGAIN: nothing there. Else the pending error, once.
@@ -69,7 +69,7 @@ impl Connection {
         peek: bool,
         now: Instant,
     ) -> io::Result<usize> {
-        // What came before a reset can still be read, as in Linux.
+        // Data that came before a reset can still be read, as in Linux.
         let read = if self.urgent.is_some() {
             self.read_beside_urgent(into, peek, now)
         } else if peek {
@@ -78,7 +78,7 @@ impl Connection {
             self.receiver.read(into, now)
         };
         if read > 0 {
-            // What is left may be less than is waited for.
+            // The rest may be less than `SO_RCVLOWAT`: readiness has changed.
             let low = self.options.receive_low_water;
             self.news |= low > 1 && !self.receiver.is_readable(low);
             if !peek && self.receiver.window_update_due() {
@@ -96,26 +96,26 @@ impl Connection {
         }
     }
 
-    /// A reader has just taken what came. Whether our acknowledgment waits until he answers or
-    /// [waits again](Connection::reader_waits).
+    /// A reader has just taken the data. Returns whether our ACK waits until the reader answers or [waits
+    /// again](Connection::reader_waits).
     #[inline]
     pub(super) fn leave_ack_to_reader(&mut self) -> bool {
         self.receiver.leave_ack_to_reader()
     }
 
-    /// The reader has no answer yet, and waits for more: what we owe is sent by the next `transmit`.
+    /// The reader has no answer yet, and waits for more: the next `transmit` sends the ACK that is due.
     pub(super) fn reader_waits(&mut self) {
         self.receiver.reader_waits();
     }
 
-    /// shutdown(2): with `Write` or `Both`, FIN goes out behind what is queued.
+    /// shutdown(2): with `Write` or `Both`, FIN is sent after the queued data.
     ///
     /// # Errors
     /// ENOTCONN: there is no connection.
     pub fn shutdown(&mut self, how: Shutdown, now: Instant) -> io::Result<()> {
         match self.state {
             State::Closed => return Err(errno(libc::ENOTCONN)),
-            // inet_shutdown disconnects it, which leaves nothing shut.
+            // inet_shutdown disconnects the socket, which leaves nothing shut.
             State::SynSent => {
                 self.fail(libc::ECONNRESET);
                 (self.read_shut, self.write_shut) = (false, false);
@@ -132,8 +132,8 @@ impl Connection {
         Ok(())
     }
 
-    /// The application lets go (close(2)): what is queued is still sent, then FIN; a RST goes out at once
-    /// instead if data was left unread or `SO_LINGER` is 0. To be driven until [`Connection::is_done`].
+    /// close(2): queued data is still sent, then FIN. If data was left unread or `SO_LINGER` is 0, a RST is sent at
+    /// once instead. The caller drives the connection until [`Connection::is_done`].
     pub fn close(&mut self, now: Instant) {
         if self.orphan {
             return;
@@ -164,14 +164,14 @@ impl Connection {
         self.receiver.clear();
     }
 
-    /// Its process ends (the kernel would [`close`](Connection::close) it): as much of that as those do not see who still
-    /// wait on it in other threads.
+    /// The process exits, and the kernel would [`close`](Connection::close) the connection: does as much of that as
+    /// other threads that still wait on it do not see.
     pub fn leave(&mut self, now: Instant) {
         if self.receiver.available() > 0 || self.options.linger == Some(Duration::ZERO) {
             self.count(Count::TCPAbortOnClose);
             return self.end_with_reset();
         }
-        // One that is not connected has nothing to say.
+        // A connection that is not established has nothing to send.
         let _ = self.shutdown(Shutdown::Write, now);
     }
 
@@ -188,7 +188,7 @@ impl Connection {
         self.options.get()
     }
 
-    /// Changes options; what that lets go is sent by the next `transmit`.
+    /// Changes options; the next `transmit` sends the data that this releases.
     pub fn configure(&mut self, now: Instant, change: impl FnOnce(&mut TcpOptions)) {
         let old = self.options();
         let mut new = old;
@@ -205,7 +205,7 @@ impl Connection {
         if new.keepalive && !old.keepalive {
             self.arm_keepalive(now, now);
         } else if new.keepalive && new.keep_idle != old.keep_idle {
-            // The silence so far counts (`tcp_sock_set_keepidle_locked`).
+            // The idle time so far counts (`tcp_sock_set_keepidle_locked`).
             self.arm_keepalive(self.last_heard(), now);
         }
         if new.send_buffer != old.send_buffer && new.send_buffer > 0 {
@@ -227,7 +227,8 @@ impl Connection {
         }
     }
 
-    /// What waits now waits no longer, corked or not; what is sent from now on may (Linux's `TCP_NAGLE_PUSH`).
+    /// Data held back so far is sent now, corked or not; later data may be held back again (Linux's
+    /// `TCP_NAGLE_PUSH`).
     pub fn push(&mut self) {
         self.push_due |= self.has_unsent();
     }
@@ -238,14 +239,14 @@ impl Connection {
         if !self.shared.config.tcp_moderate_rcvbuf {
             self.receiver.keep_limit();
         }
-        // Asked for once, done once: applications ask again after every read.
+        // Applied once for each call: applications set it again after every read.
         if let Some(quick) = self.options.quick_ack {
             self.receiver.set_quick_ack(quick);
             self.options = Own::new(&TcpOptions { quick_ack: None, ..self.options() });
         }
     }
 
-    /// What poll(2) says (`tcp_poll` in net/ipv4/tcp.c).
+    /// What poll(2) reports (`tcp_poll` in net/ipv4/tcp.c).
     pub fn ready(&mut self) -> Ready {
         let mut ready = Ready::default();
         if self.read_shut && self.write_shut || self.state == State::Closed {
@@ -272,7 +273,8 @@ impl Connection {
             if self.write_shut || self.is_writable() {
                 ready = ready | Ready::WRITABLE;
             } else {
-                // Who has seen that may wait for room, though no send of his was cut short (SOCK_NOSPACE).
+                // A thread that polled this may wait for room, although none of its sends was cut short
+                // (SOCK_NOSPACE).
                 self.starved = true;
             }
         }
@@ -290,8 +292,8 @@ impl Connection {
         self.buffer.is_writable() && (low == u32::MAX || self.unsent() < low.div_ceil(2) as usize)
     }
 
-    /// How many bytes more may wait to be sent. `TCP_NOTSENT_LOWAT` keeps Linux from beginning a large segment, and not
-    /// from filling one: it is exceeded by up to so much.
+    /// How many more bytes may wait to be sent. `TCP_NOTSENT_LOWAT` keeps Linux from beginning a large segment, but
+    /// not from filling one: the limit is exceeded by up to one large segment.
     #[inline]
     fn may_queue(&self) -> usize {
         let low = self.notsent_low_water();
@@ -316,7 +318,7 @@ impl Connection {
         }
     }
 
-    /// FIN follows the data (RFC 9293 section 3.10.4).
+    /// Queues a FIN after the data (RFC 9293 section 3.10.4).
     fn queue_fin(&mut self, _now: Instant) {
         match self.state {
             State::Established => self.enter(State::FinWait1),

@@ -1,6 +1,6 @@
-//! How many challenge ACKs a host sends (RFC 5961 section 7), in a way that tells an attacker nothing: the
-//! budget of each second is drawn anew between a half and one and a half of the limit, so that counting what
-//! is left of it does not show whether a segment was answered (CVE-2016-5696).
+//! The host's limit on challenge ACKs (RFC 5961 section 7). The budget of each second is random, between half and one
+//! and a half of the limit, so that an attacker that counts what is left of it cannot tell whether a segment was
+//! answered (CVE-2016-5696).
 
 use crate::{
     inet::random::Key,

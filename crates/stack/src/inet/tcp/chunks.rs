@@ -1,4 +1,4 @@
-//! The chunks of a store, in order, some of them absent: most often one, which needs no table.
+//! The chunks of a store, in order; some may be absent. Most often there is one, which needs no table.
 
 use super::memory::Chunk;
 use std::collections::VecDeque;
@@ -6,14 +6,14 @@ use std::collections::VecDeque;
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
     first: Option<Box<Chunk>>,
-    /// Those behind it. Boxed, because an idle connection pays for what is not there.
+    /// The chunks after the first. Boxed, to keep an idle connection small.
     #[allow(clippy::box_collection)]
     rest: Option<Box<VecDeque<Option<Box<Chunk>>>>>,
     len: u32,
 }
 
 impl Chunks {
-    /// How many there are, absent ones counted.
+    /// How many there are, absent chunks included.
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.len as usize
@@ -24,7 +24,7 @@ impl Chunks {
         self.len == 0
     }
 
-    /// How many are not absent.
+    /// How many are present.
     pub(super) fn present(&self) -> usize {
         (0..self.len()).filter(|&at| self.get(at).is_some()).count()
     }
@@ -37,7 +37,7 @@ impl Chunks {
         }
     }
 
-    /// The place of one; with those before it, if there are fewer.
+    /// The slot of chunk `at`; absent chunks before it are added.
     #[inline]
     pub(super) fn place(&mut self, at: usize) -> Option<&mut Option<Box<Chunk>>> {
         self.len = self.len.max(at as u32 + 1);
@@ -49,7 +49,7 @@ impl Chunks {
         rest.get_mut(at)
     }
 
-    /// Takes the first place away; what was there.
+    /// Removes the first slot; returns its chunk.
     #[inline]
     pub(super) fn pop_front(&mut self) -> Option<Box<Chunk>> {
         let first = self.first.take();
@@ -63,11 +63,11 @@ impl Chunks {
         first
     }
 
-    /// Takes the last place away; what was there.
+    /// Removes the last slot; returns its chunk.
     pub(super) fn pop_back(&mut self) -> Option<Box<Chunk>> {
         self.len = self.len.saturating_sub(1);
         match &mut self.rest {
-            // There are as many places behind the first as `len` says, but for the first.
+            // `rest` has one slot less than `len` says.
             Some(rest) if !rest.is_empty() => rest.pop_back().flatten(),
             _ => self.first.take(),
         }

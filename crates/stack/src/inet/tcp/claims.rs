@@ -1,5 +1,5 @@
-//! Which local ports are taken, by Linux's rules for TCP (net/ipv4/inet_connection_sock.c). Listeners, flows and
-//! TIME_WAIT entries each hold a claim on their address and port; claims of one kind are counted, not listed.
+//! Which local ports are in use, by Linux's rules for TCP (net/ipv4/inet_connection_sock.c). Listeners, flows and
+//! TIME_WAIT entries each hold a claim on their address and port. Equal claims are counted, not listed.
 
 use super::tuple::Tuple;
 use std::{
@@ -8,7 +8,7 @@ use std::{
     ops::RangeInclusive,
 };
 
-/// A kind of claim: its holder's options and whether it listens. Bits.
+/// The kind of a claim: the options of its socket, and whether it listens. Bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Kind(u8);
 
@@ -27,13 +27,13 @@ impl Kind {
         Kind(self.0 | Kind::LISTENS)
     }
 
-    /// What a connection that a listener has made is.
+    /// The kind of a connection made by a listener.
     pub(super) fn connected(self) -> Kind {
         Kind(self.0 & !Kind::LISTENS)
     }
 
-    /// Whether a socket of this kind may join one of `other` at the same place (`inet_bind_conflict`): both
-    /// set `SO_REUSEADDR` and the other does not listen, or both set `SO_REUSEPORT`.
+    /// Whether a socket of this kind may join a socket of kind `other` at the same address and port
+    /// (`inet_bind_conflict`): both set `SO_REUSEADDR` and the other does not listen, or both set `SO_REUSEPORT`.
     fn goes_with(self, other: Kind) -> bool {
         let both = self.0 & other.0;
         (both & Kind::REUSE_ADDRESS != 0 && other.0 & Kind::LISTENS == 0)
@@ -44,18 +44,18 @@ impl Kind {
 /// One claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Claim {
-    /// What they are found by.
+    /// The first key of the order.
     pub(super) port: u16,
-    /// `0.0.0.0` is the least there is.
+    /// `0.0.0.0` comes first in the order.
     pub(super) address: IpAddr,
-    /// `IPV6_V6ONLY`: with `::`, IPv4 is not meant.
+    /// `IPV6_V6ONLY`: `::` does not include IPv4.
     pub(super) only_v6: bool,
     pub(super) kind: Kind,
-    /// The port was chosen for one connection: others may use it for theirs, to elsewhere.
+    /// The port was chosen for one connection: others to other destinations may use it too.
     pub(super) chosen: bool,
 }
 
-/// A connection's claim, without what its 4-tuple says anyway.
+/// A connection's claim, without what its 4-tuple contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Share {
     pub(super) kind: Kind,
@@ -71,13 +71,13 @@ impl Share {
 }
 
 impl Claim {
-    /// Whether packets for `local` are what it claims.
+    /// Whether packets to `local` fall under this claim.
     pub(super) fn is_at(&self, local: SocketAddr) -> bool {
         let at = Claim { address: local.ip(), port: local.port(), only_v6: true, ..*self };
         self.port == at.port && self.meets(&at)
     }
 
-    /// Whether two claims are about the same packets (`inet_rcv_saddr_equal`).
+    /// Whether two claims cover the same packets (`inet_rcv_saddr_equal`).
     fn meets(&self, other: &Claim) -> bool {
         let covers = |wide: IpAddr, only_v6: bool, other: IpAddr| match wide {
             IpAddr::V4(Ipv4Addr::UNSPECIFIED) => other.is_ipv4(),
@@ -89,7 +89,7 @@ impl Claim {
     }
 }
 
-/// How many of each claim there are, in the order of ports. A connection more is a node's slot more, or one counted.
+/// The number of each claim, in the order of ports. One more connection takes an entry of a tree node, or a count.
 #[derive(Debug, Default)]
 pub(super) struct Claims(BTreeMap<Claim, u32>);
 
@@ -106,19 +106,19 @@ impl Claims {
         self.0.range(first..).map(|(claim, _)| claim).take_while(move |claim| claim.port == port)
     }
 
-    /// Whether `claim`, by a `bind` or `listen`, is in conflict with those there are.
+    /// Whether `claim`, by a `bind` or `listen`, conflicts with existing claims.
     pub(super) fn conflict(&self, claim: &Claim) -> bool {
         self.on(claim.port).any(|other| claim.meets(other) && !claim.kind.goes_with(other.kind))
     }
 
-    /// Whether somebody listens where `claim`, to which the kernel has agreed, would be. What else is there is of
-    /// connections that a listener has left behind.
+    /// Whether a socket listens where `claim` would be, for a port that the kernel has given us. Any other claim
+    /// there belongs to a connection left by an earlier listener.
     pub(super) fn is_listened_at(&self, claim: &Claim) -> bool {
         let mut others = self.on(claim.port).filter(|other| other.kind.0 & Kind::LISTENS != 0);
         others.any(|other| claim.meets(other) && !claim.kind.goes_with(other.kind))
     }
 
-    /// Whether `port` may be chosen for a connection: nobody has named it (`__inet_hash_connect`).
+    /// Whether `port` may be chosen for a connection: no socket has named it (`__inet_hash_connect`).
     pub(super) fn can_choose(&self, port: u16) -> bool {
         self.on(port).all(|claim| claim.chosen)
     }
@@ -127,7 +127,7 @@ impl Claims {
         *self.0.entry(*claim).or_default() += 1;
     }
 
-    /// Takes back what [`add`](Claims::add) was given.
+    /// Removes a claim that [`add`](Claims::add) was given.
     pub(super) fn remove(&mut self, claim: &Claim) {
         if let Entry::Occupied(mut count) = self.0.entry(*claim) {
             *count.get_mut() -= 1;
@@ -143,8 +143,8 @@ impl Claims {
     }
 }
 
-/// The ports of `range`, each once, from the one `offset` falls on. Linux takes every second one first, to leave
-/// room for `bind`; there a search among many connections becomes long as soon as one half is used up.
+/// The ports of `range`, each once, from `offset` (modulo the length) on. Linux tries every second port first, to
+/// leave room for `bind`; there the search among many connections takes long once half of the ports are used up.
 pub(super) fn candidates(range: RangeInclusive<u16>, offset: u32) -> impl Iterator<Item = u16> {
     let (low, count) = (*range.start(), range.len().max(1) as u32);
     (0..count).map(move |n| low + ((offset % count + n) % count) as u16)

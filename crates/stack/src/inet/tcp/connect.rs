@@ -1,4 +1,4 @@
-//! Active opens: which port, and the first SYN.
+//! Active opens: the choice of a port, and the first SYN.
 
 use super::{
     Flow, Hold, TcpEndpoint, TcpOptions,
@@ -22,14 +22,14 @@ use std::{
     sync::Arc,
 };
 
-/// What `socket` and `setsockopt` say about a connection to be made.
+/// The options of a connection to be made, from `socket` and `setsockopt`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnectOptions {
     /// `SO_REUSEADDR`, for a local port that is named.
     pub reuse_address: bool,
     /// `SO_REUSEPORT`, likewise.
     pub reuse_port: bool,
-    /// The transmit queue to begin with, best the one beside the receive queue that answers will come from.
+    /// The first transmit queue, best the one paired with the receive queue that answers will come from.
     pub queue: u32,
     /// `IP_TTL` and `IP_TOS`.
     pub path: PathOptions,
@@ -37,7 +37,7 @@ pub struct ConnectOptions {
     pub tcp: TcpOptions,
 }
 
-/// What a socket that connects has of its local port.
+/// What a socket that connects already has of its local port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum From {
     Nothing,
@@ -46,23 +46,22 @@ pub(super) enum From {
     Given,
 }
 
-/// A place in the table for a connection to be made.
+/// A free 4-tuple for a connection to be made.
 struct Chosen {
     tuple: Tuple,
     share: Share,
-    /// The earlier connection between these ends that has given way: where our sequence numbers must begin.
+    /// Our first sequence number, if an earlier connection on this 4-tuple was ended for it.
     after: Option<Seq>,
 }
 
 impl Inet {
-    /// Begins to connect to `remote`. Unspecified parts of `local` are chosen: the address by the route, the
-    /// port so that the 4-tuple is free and hard to guess. The flow is writable once connected; before, sends
-    /// and receives are `WouldBlock`. `hold` lives as long as the connection, its TIME_WAIT included.
+    /// Begins to connect to `remote`. Unspecified parts of `local` are chosen: the address by the route, the port so
+    /// that the 4-tuple is free and hard to guess. The flow is writable once connected; before that, sends and
+    /// receives return `WouldBlock`. `hold` lives as long as the connection, its TIME_WAIT included.
     ///
     /// # Errors
-    /// EADDRNOTAVAIL if no port is left or the 4-tuple is taken; EADDRINUSE if `local` names a port that is
-    /// bound; ENETUNREACH and the like; `Unsupported` ([`SendError::UseKernel`]) if the way leads through the
-    /// kernel.
+    /// EADDRNOTAVAIL if no port is left or the 4-tuple is in use; EADDRINUSE if `local` names a port that is bound;
+    /// ENETUNREACH and the like; `Unsupported` ([`SendError::UseKernel`]) if the route leads through the kernel.
     pub fn tcp_connect(
         self: &Arc<Inet>,
         local: SocketAddr,
@@ -76,7 +75,7 @@ impl Inet {
     }
 
     /// As [`tcp_connect`](Inet::tcp_connect), from a port that the kernel, which shares the interface, has chosen for
-    /// this connection: connections that a listener has left behind at the port are not in the way.
+    /// this connection: connections left by an earlier listener on the port are no conflict.
     ///
     /// # Errors
     /// As [`tcp_connect`](Inet::tcp_connect); EADDRNOTAVAIL if there is such a connection with `remote`.
@@ -102,7 +101,7 @@ impl Inet {
         pass: &mut Pass<'_>,
     ) -> io::Result<Flow> {
         let (local, remote) = (unmapped(local), unmapped(remote));
-        // connect(2) on a TCP socket to many: ENETUNREACH (`tcp_v4_connect`, `tcp_v6_connect`).
+        // connect(2) to a broadcast or multicast address: ENETUNREACH (`tcp_v4_connect`, `tcp_v6_connect`).
         let many = match remote.ip() {
             IpAddr::V4(address) => address.is_broadcast() || address.is_multicast(),
             IpAddr::V6(address) => address.is_multicast(),
@@ -119,7 +118,7 @@ impl Inet {
             Err(SendError::Broadcast) => return Err(SendError::NoRoute.into()),
             Err(error) => return Err(error.into()),
         };
-        // Both ends are known in full now, but perhaps for our port.
+        // Both ends are known in full now, except perhaps our port.
         let (from, to) = (path.local(), path.remote());
         let Chosen { tuple, share, after } = self.tcp_choose((from, how), to, options, pass.now)?;
         let start = Start {
@@ -128,11 +127,11 @@ impl Inet {
             mss: mss(path.most()),
         };
         let connection = Connection::connect(&self.tcp.shared, &options.tcp, start, pass.now);
-        // The answer to the SYN most likely comes back beside it.
+        // The answer to the SYN most likely comes on the paired receive queue.
         let (endpoint, napi) = (Some(endpoint), path.napi());
         let core = Core::new(Parts { tuple, connection, path, endpoint, napi, share, hold });
         if !self.tcp.table.insert(tuple, Entry::Flow(core.clone())) {
-            // Another thread was as lucky in its choice of a port at the same time.
+            // Another thread chose the same port at the same time.
             self.tcp_release(&share.of(&tuple));
             return Err(unavailable());
         }
@@ -143,7 +142,7 @@ impl Inet {
         Ok(Flow::new(core, self.clone()))
     }
 
-    /// A 4-tuple that is free, and a claim on its port.
+    /// Finds a free 4-tuple, and claims its port.
     fn tcp_choose(
         &self,
         (from, how): (SocketAddr, From),
@@ -157,7 +156,7 @@ impl Inet {
             let mut claims = lock(&self.tcp.claims);
             let claim = match how {
                 From::Nothing => self.tcp_claim(&mut claims, share.of(&tuple), Before::Nothing)?,
-                // Whether it can be had was for bind(2) to say (`__inet_hash_connect`).
+                // bind(2) has checked this port already (`__inet_hash_connect`).
                 From::Bound | From::Given => {
                     let claim = share.of(&tuple);
                     claims.add(&claim);
@@ -173,8 +172,7 @@ impl Inet {
                 }
             };
         }
-        // RFC 6056 section 3.3.4: each destination has a sequence of ports of its own, which goes on where it
-        // was left.
+        // RFC 6056 section 3.3.4: each destination has its own sequence of ports, which continues where it stopped.
         let hash = self.tcp.secrets.port_hash(from.ip(), to);
         let step = &self.tcp.steps[(hash >> 56) as usize % self.tcp.steps.len()];
         let offset = (hash as u32).wrapping_add(step.fetch_add(1, Ordering::Relaxed));
@@ -197,8 +195,9 @@ impl Inet {
         Err(unavailable())
     }
 
-    /// Whether a 4-tuple can be had: nobody has it, or what is left of a connection that both sides have ended, or if
-    /// the port is `named`, which who names it must have meant, we alone (`__inet_check_established`).
+    /// Whether a 4-tuple can be used: it is free, or a TIME_WAIT entry that can be reused has it; or, if the port is
+    /// `named` and there is no alternative, an orphan in FIN_WAIT_2 (`__inet_check_established`). The inner value is
+    /// our first sequence number after that one.
     fn tcp_is_free(&self, tuple: &Tuple, named: bool, now: Instant) -> Option<Option<Seq>> {
         match self.tcp.table.find(tuple, Entry::clone) {
             None => Some(None),

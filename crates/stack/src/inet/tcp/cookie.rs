@@ -1,6 +1,6 @@
-//! SYN cookies (RFC 4987 section 3.6), as Linux makes them: a sequence number of ours that says by itself who
-//! asked, when, and with which MSS, so that a flood of SYNs costs no memory. What else the SYN offered goes
-//! into the low bits of the timestamp, if there is one (net/ipv4/syncookies.c).
+//! SYN cookies (RFC 4987 section 3.6), as Linux makes them: our sequence number encodes the peer, the time and the
+//! MSS, so that a flood of SYNs takes no memory. Other options of the SYN go into the low bits of the timestamp, if
+//! there is one (net/ipv4/syncookies.c).
 
 use super::{
     connection::Outgoing,
@@ -13,25 +13,26 @@ use super::{
 };
 use crate::{inet::random::Key, time::Instant};
 
-/// The MSS a cookie can say, least first; the same as Linux's for either family.
+/// The MSS values a cookie can encode, smallest first; the same as Linux's for either family.
 const MSS_V4: [u16; 4] = [536, 1300, 1440, 1460];
 const MSS_V6: [u16; 4] = [1220, 1420, 1440, 8940];
 
-/// A cookie is good in the minute it was made in and the next.
+/// A cookie is valid in the minute it was made in and the next.
 const MINUTE: u64 = 60_000_000_000;
 const MINUTES: u32 = 2;
 
-/// The low bits hold the MSS, under a mask that changes every minute; the high ones the minute.
+/// The low bits hold the index of the MSS, masked by a value that changes every minute; the high bits hold the
+/// minute.
 const DATA_BITS: u32 = 24;
 const DATA: u32 = (1 << DATA_BITS) - 1;
 
-/// What the low bits of a timestamp hold.
+/// The encoding in the low bits of a timestamp.
 const SCALE: u32 = 0xf;
 const SACK: u32 = 1 << 4;
 const ECN: u32 = 1 << 5;
 const STAMP_BITS: u32 = 6;
 
-/// What a SYN offered, as far as its timestamp could keep it.
+/// The options of a SYN, as far as its timestamp can encode them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Offered {
     pub(super) window_scale: Option<u8>,
@@ -57,8 +58,8 @@ impl Cookies {
         Seq(base.wrapping_add(self.mask(tuple, minute).wrapping_add(index) & DATA))
     }
 
-    /// The MSS in `cookie`, which the peer has acknowledged; `None` if we have not made it for this peer within
-    /// the last minutes.
+    /// The MSS in `cookie`, which the peer has acknowledged; `None` if we did not make it for this peer within the
+    /// last minutes.
     pub(super) fn check(
         &self,
         tuple: &Tuple,
@@ -76,8 +77,8 @@ impl Cookies {
         table(tuple).get(index as usize).copied()
     }
 
-    /// The SYN-ACK to `request`, which may be forgotten then. Without timestamps there is no place for what the
-    /// SYN offered, and nothing of it is agreed to.
+    /// The SYN-ACK to `request`, which may be dropped then. Without timestamps the options of the SYN cannot be
+    /// encoded, and none is negotiated.
     pub(super) fn syn_ack(
         &self,
         tuple: &Tuple,
@@ -99,7 +100,7 @@ impl Cookies {
         syn_ack
     }
 
-    /// What was agreed with the peer whose `ack` brings back a cookie; `None` if it is none of ours.
+    /// The options negotiated with the peer whose `ack` brings back a cookie; `None` if the cookie is not ours.
     pub(super) fn agreed(
         &self,
         tuple: &Tuple,
@@ -133,7 +134,7 @@ fn table(tuple: &Tuple) -> &'static [u16; 4] {
 }
 
 impl Offered {
-    /// A timestamp not after `clock` that holds what was offered.
+    /// A timestamp not after `clock` that encodes the options.
     pub(super) fn stamp(self, clock: u32) -> u32 {
         let scale = self.window_scale.map_or(SCALE, |scale| u32::from(scale.min(14)));
         let sack = if self.sack { SACK } else { 0 };
@@ -143,7 +144,7 @@ impl Offered {
         if stamp > clock { stamp.wrapping_sub(1 << STAMP_BITS) } else { stamp }
     }
 
-    /// What a timestamp that came back holds.
+    /// Decodes a timestamp that came back.
     pub(super) fn unstamp(stamp: u32) -> Offered {
         let scale = stamp & SCALE;
         Offered {
@@ -208,7 +209,7 @@ mod tests {
         let good = |guess: &u32| {
             cookies.check(&peer, Seq(1), Seq(guess.wrapping_mul(0x9e37_79b9)), now).is_some()
         };
-        // 8 of 2^32 are good: the chance of one among these is 1 in 5,000.
+        // 8 of 2^32 are valid: the chance of one among these is 1 in 5,000.
         assert_eq!((0..100_000).filter(good).count(), 0);
     }
 

@@ -1,6 +1,6 @@
-//! What a request and its response cost at the connection's floor, and how large a connection is. A measurement,
-//! run by hand: `cargo test --release -p busypoll-stack --lib tcp::cost -- --ignored --nocapture`; for instructions
-//! under `valgrind --tool=callgrind`, with `TURNS` set.
+//! The cost of a request and its response in the connection layer, and the size of a connection. A measurement, run
+//! by hand: `cargo test --release -p busypoll-stack --lib tcp::cost -- --ignored --nocapture`; for instructions under
+//! `valgrind --tool=callgrind`, with `TURNS` set.
 
 use super::{
     Config, TcpOptions,
@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-/// What goes from one connection to the other at once.
+/// The segments that go from one connection to the other at once.
 type Wire = Vec<(Segment<'static>, Vec<u8>)>;
 
 fn exchange(from: &mut Connection, to: &mut Connection, wire: &mut Wire, now: Instant) {

@@ -1,5 +1,4 @@
-//! Where IP hands over: segments whose checksum is right, and ICMP errors about segments of ours. Both
-//! families come the same way.
+//! The entry point from IP: segments with a correct checksum, of either address family.
 
 use super::{
     flow::Core,
@@ -18,21 +17,21 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// How often to look again when a handshake becomes a flow under our eyes.
+/// How often to repeat a lookup whose entry was replaced meanwhile: a handshake becomes a flow.
 const LOOKS: usize = 3;
 
-/// What the table's entry made of a segment.
+/// What the entry found did with a segment.
 enum Found {
     Taken,
-    /// The entry is on its way out of the table.
+    /// The entry has left the table, or is about to.
     Gone,
-    /// A SYN for which the entry makes room.
+    /// A SYN that may replace the entry.
     Again(Arc<Resting>, Seq),
 }
 
 impl Inet {
-    /// A segment has come: its checksum is right, and it came for one address of ours from one of somebody's.
-    /// `congested`: its packet carries ECN CE. No lock is held.
+    /// Receives a segment with a correct checksum, from one host to one address of ours. `congested`: its packet
+    /// carries ECN CE. No lock is held.
     #[inline(always)]
     pub(in crate::inet) fn tcp_deliver(
         &self,
@@ -80,8 +79,8 @@ impl Inet {
         self.deliver_local(pass);
     }
 
-    /// Segments of a flow come in runs: the one last put off to the end of this pass is asked before the table.
-    /// Whether it is its.
+    /// Segments of a flow come in runs: the flow last deferred to the end of this pass is tried before the table.
+    /// Returns whether the segment belongs to it.
     #[inline]
     fn tcp_again(
         &self,
@@ -118,7 +117,7 @@ impl Inet {
         }
     }
 
-    /// A segment of no connection: to a listener, RFC 9293 section 3.10.7.2, or to nobody.
+    /// A segment of no connection: goes to a listener (RFC 9293 section 3.10.7.2), or is refused.
     #[cold]
     fn tcp_new(
         &self,
@@ -136,20 +135,20 @@ impl Inet {
         let asked = Flags::SYN | Flags::ACK | Flags::RST | Flags::FIN;
         let control = Flags(segment.flags.0 & asked.0);
         if control == Flags::SYN {
-            // A connection with oneself takes a connect(2) on both sides.
+            // A connection from an end to itself needs connect(2) on both sides.
             if tuple.local() != tuple.remote() {
                 self.tcp_syn(&listener, tuple, segment, after, arrival, pass);
             }
         } else if segment.flags.has(Flags::ACK)
             && !self.tcp_cookie_input(&listener, tuple, segment, arrival, pass)
         {
-            // "Any acknowledgment is bad if it arrives on a connection still in the LISTEN state." What has neither
-            // that nor SYN is dropped, and as Linux has it also what begins with its end.
+            // "Any acknowledgment is bad if it arrives on a connection still in the LISTEN state." A segment with
+            // neither ACK nor SYN is dropped; and so is, as in Linux, a SYN with FIN.
             self.tcp_refuse(&tuple, segment, arrival, pass);
         }
     }
 
-    /// Section 3.10.7.1: "all data in the incoming segment is discarded", and its sender is told.
+    /// Section 3.10.7.1: "all data in the incoming segment is discarded", and the sender gets a RST.
     fn tcp_refuse(
         &self,
         tuple: &Tuple,

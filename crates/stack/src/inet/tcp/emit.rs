@@ -1,4 +1,4 @@
-//! Segments on their way out, into the frame that carries them: header, data, checksum.
+//! Writes outgoing segments into frames: header, data, checksum.
 
 use super::{
     connection::Outgoing,
@@ -16,7 +16,7 @@ use crate::{
     wire::{Protocol, checksum::Sum},
 };
 
-/// Where in a header the checksum is.
+/// The offset of the checksum in a header.
 const CHECKSUM: usize = 16;
 
 /// ECT(0) (RFC 3168 section 5).
@@ -49,14 +49,14 @@ fn lay(room: Room<'_>, tuple: &Tuple, out: &Outgoing<'_>) {
     }
 }
 
-/// How an answer goes for which nothing is kept.
+/// The route of an answer to a segment for which no state is kept.
 pub(super) enum Answer<'a> {
     Back(Back<'a>),
     Over(Path),
 }
 
 impl Answer<'_> {
-    /// The most bytes of header and data in one of its segments.
+    /// The most bytes of header and data in one segment.
     pub(super) fn most(&self) -> usize {
         match self {
             Answer::Back(back) => back.most(),
@@ -72,7 +72,7 @@ impl From<Segment<'static>> for Outgoing<'_> {
 }
 
 impl Inet {
-    /// The way of answers to a segment for which nothing is kept: back as it came, if that can be said.
+    /// The route of answers to a segment for which no state is kept: the way the segment came, if that is possible.
     pub(super) fn tcp_answer_way<'a>(
         &self,
         tuple: &Tuple,
@@ -87,7 +87,7 @@ impl Inet {
         }
     }
 
-    /// Sends a segment without data. Nobody misses it if it cannot go.
+    /// Sends a segment without data; it is dropped if it cannot be sent.
     pub(super) fn tcp_answer(
         &self,
         way: &Answer<'_>,
@@ -107,7 +107,7 @@ impl Inet {
         let _ = back.send_segment(len, |room| lay(room, tuple, &out), pass);
     }
 
-    /// Sends a segment without data over `path`. Nobody misses it if it cannot go.
+    /// Sends a segment without data over `path`; it is dropped if it cannot be sent.
     pub(super) fn tcp_send_bare(
         &self,
         path: &Path,
@@ -119,7 +119,7 @@ impl Inet {
         if out.segment.flags.has(Flags::RST) {
             self.tcp_count(Count::TcpOutRsts);
         }
-        // Whoever waits for it will ask again.
+        // A peer that waits for it will ask again.
         let _ = push(&mut self.run(path, now), tuple, &out);
     }
 }

@@ -1,9 +1,9 @@
-//! What the floor above hands down to TCP: whom to tell, and what to keep alive.
+//! What the socket layer passes down to TCP: the endpoint to notify, and what to keep alive.
 
 use crate::napi::{NapiId, Pass};
 use std::{any::Any, fmt, ops::BitOr, sync::Arc};
 
-/// What a call on a flow or listener would find, with the meaning poll(2) gives each.
+/// The readiness of a flow or listener, with the meaning poll(2) gives each bit.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Ready(pub u8);
 
@@ -19,12 +19,12 @@ impl Ready {
     pub const HANGUP: Ready = Ready(8);
     /// [`Flow::take_error`](super::Flow::take_error) has one (`POLLERR`).
     pub const ERROR: Ready = Ready(16);
-    /// Data, but less than is waited for (`SO_RCVLOWAT`): not what poll(2) reports, though a receive may take it.
+    /// Data, but less than `SO_RCVLOWAT`: poll(2) does not report it, though a receive may take it.
     pub const LITTLE: Ready = Ready(32);
     /// An urgent byte can be received (`POLLPRI`).
     pub const URGENT: Ready = Ready(128);
-    /// With [`WRITABLE`](Ready::WRITABLE): somebody had seen that there was no room, and now there is. News whatever was
-    /// told before.
+    /// With [`WRITABLE`](Ready::WRITABLE): a waiter had found no room, and now there is some. Reported even if
+    /// `WRITABLE` was reported before.
     pub const ROOM: Ready = Ready(64);
 
     /// Whether all bits of `other` are set.
@@ -65,20 +65,19 @@ impl fmt::Debug for Ready {
     }
 }
 
-/// A socket, seen from below.
+/// A socket, as TCP sees it.
 pub trait TcpEndpoint: Send + Sync {
-    /// Something has happened that a waiter may wait for, and this is how things stand now: new data has
-    /// come (also when there was some already), room has become free, the connection was made, has failed
-    /// or ended; or, for a listener, there is one more connection to accept. `napi` is the queue the last
-    /// packet came from.
+    /// Something has happened that a waiter may wait for, and `ready` is the present state: new data has come (even
+    /// if there was some already), room has become free, the connection was made, has failed or ended; or, for a
+    /// listener, there is one more connection to accept. `napi` is the queue of the last packet.
     ///
-    /// Called under the lock of the flow or listener, on whatever thread: note it, put those to be woken on
-    /// `pass.wake`, and call nothing of TCP.
+    /// Called under the lock of the flow or listener, on any thread: record it, put the waiters to wake on
+    /// `pass.wake`, and do not call TCP.
     fn changed(&self, ready: Ready, napi: Option<NapiId>, pass: &mut Pass<'_>);
 
-    /// Data has come, all there is to read, and nothing else has happened. If the pass is a busy poll by a receiver
-    /// of this very socket who has room for all of it he may take it: whether he has; else
-    /// [`changed`](TcpEndpoint::changed) is to follow, under whose terms this is called.
+    /// Data has come: it is all there is to read, and nothing else has happened. If the pass is a busy poll by a
+    /// receiver of this very socket that has room for all of it, the receiver may take it. Returns whether it did; if
+    /// not, [`changed`](TcpEndpoint::changed) follows. The same rules as for `changed` apply.
     fn take(&self, _napi: Option<NapiId>, _data: &[u8], _pass: &mut Pass<'_>) -> bool {
         false
     }
@@ -91,12 +90,13 @@ pub trait TcpEndpoint: Send + Sync {
     /// An urgent pointer has come. Called as [`changed`](TcpEndpoint::changed) is.
     fn urgent(&self) {}
 
-    /// What was [taken](TcpEndpoint::take), or came by the hand of one who [receives](TcpEndpoint::receives), is not
-    /// acknowledged yet, for the answer to carry that: if there is none and the receiver waits again,
-    /// [`Flow::reader_waits`](super::Flow::reader_waits) is to be called first.
+    /// The data that was [taken](TcpEndpoint::take), or that came in a pass of a thread that
+    /// [receives](TcpEndpoint::receives), is not acknowledged yet, so that the answer can carry the ACK. If there is
+    /// no answer and the receiver waits again, it has to call [`Flow::reader_waits`](super::Flow::reader_waits)
+    /// first.
     fn ack_is_left(&self) {}
 }
 
-/// Something that must live as long as a port is in use: on an interface shared with the kernel its shadow
-/// socket and the steering. Listeners, flows (closed ones until they are done) and TIME_WAIT entries share it.
+/// Something that must live as long as a port is in use: on an interface shared with the kernel its companion socket
+/// and the steering. Listeners, flows (closed ones until they are done) and TIME_WAIT entries share it.
 pub type Hold = Arc<dyn Any + Send + Sync>;

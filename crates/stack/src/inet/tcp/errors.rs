@@ -1,5 +1,5 @@
-//! ICMP errors about segments of ours. Anybody can send one: it is believed only if it quotes a sequence number
-//! that is in flight (RFC 5927 section 4.1).
+//! ICMP errors about segments of ours. Any host can send one: it is accepted only if it quotes a sequence number that
+//! is in flight (RFC 5927 section 4.1).
 
 use super::{seq::Seq, table::Entry, tuple::Tuple};
 use crate::{
@@ -15,8 +15,8 @@ fn quoted_seq(quoted: &[u8; 8]) -> Seq {
 }
 
 impl Inet {
-    /// Whether a connection may have sent the segment that an ICMP error quotes: there is one between these
-    /// ends, and the sequence number is one of those in flight. `quoted` are the first 8 bytes of its header.
+    /// Whether a connection may have sent the segment that an ICMP error quotes: the connection exists, and the
+    /// sequence number is in flight. `quoted` are the first 8 bytes of the header.
     pub(in crate::inet) fn tcp_has_sent(
         &self,
         local: SocketAddr,
@@ -35,8 +35,8 @@ impl Inet {
         sent.unwrap_or(false)
     }
 
-    /// What became of a segment for which [`tcp_has_sent`](Inet::tcp_has_sent) is true, or that we have given
-    /// up ourselves as its next hop does not answer. With EMSGSIZE, `error.mtu` is what the path takes.
+    /// An error about a segment for which [`tcp_has_sent`](Inet::tcp_has_sent) is true, or which we gave up because
+    /// its next hop does not answer. With EMSGSIZE, `error.mtu` is the MTU of the path.
     pub(in crate::inet) fn tcp_error(
         &self,
         local: SocketAddr,
@@ -51,7 +51,8 @@ impl Inet {
             Entry::Flow(core) => {
                 let mut state = core.enter(pass);
                 if error.errno == libc::EMSGSIZE {
-                    // Paths know already; what is in flight and too big goes again in smaller pieces.
+                    // The MTU of the path is recorded already; segments in flight that are too large are sent again
+                    // in smaller pieces.
                     state.renew_path(&core.tuple, self, pass.now);
                 } else {
                     state.connection.unreachable(error, seq);

@@ -1,5 +1,5 @@
-//! A connection leaves us for the kernel, which goes on with it: what the kernel must know of it, and its end here,
-//! without a word to the peer. See `socket/tcp/hand_over.rs` for how the kernel is told.
+//! Hands a connection over to the kernel: what the kernel must know of it, and its end here, without a segment to the
+//! peer. See `socket/tcp/hand_over.rs` for the kernel's side.
 
 use super::Hold;
 use super::{
@@ -9,18 +9,18 @@ use super::{
 use crate::{napi::Pass, time::Instant};
 use std::{io, net::SocketAddr};
 
-/// A connection as the kernel is to have it.
+/// The state of a connection, for the kernel.
 #[derive(Debug)]
 pub(crate) struct Standing {
     pub(crate) local: SocketAddr,
     pub(crate) remote: SocketAddr,
     /// The number of the first byte that is not acknowledged.
     pub(crate) snd_una: u32,
-    /// What was sent from there on, and what was not sent yet.
+    /// The data sent from there on, and the data not sent yet.
     pub(crate) sent: Vec<u8>,
     pub(crate) unsent: Vec<u8>,
-    /// RCV.NXT, the peer's FIN counted, and what was received and not read. Where there was a FIN the data stands one
-    /// number too far back, in the place of which nobody but its reader takes notice.
+    /// RCV.NXT, the peer's FIN counted, and the data received and not read. After a FIN the data is placed one number
+    /// too low, which only its reader could notice.
     pub(crate) rcv_nxt: u32,
     pub(crate) unread: Vec<u8>,
     /// The largest segment the peer takes.
@@ -28,14 +28,14 @@ pub(crate) struct Standing {
     /// The shifts of the windows, the peer's and ours.
     pub(crate) scale: Option<(u8, u8)>,
     pub(crate) sack: bool,
-    /// What our timestamp clock shows now.
+    /// The present value of our timestamp clock.
     pub(crate) timestamp: Option<u32>,
     pub(crate) snd_wl1: u32,
     pub(crate) snd_wnd: u32,
     pub(crate) snd_wnd_max: u32,
-    /// What we offered last, from RCV.NXT on.
+    /// The window we announced last, from RCV.NXT on.
     pub(crate) rcv_wnd: u32,
-    /// Nothing more is received, or sent.
+    /// Receiving, or sending, is shut down.
     pub(crate) read_shut: bool,
     pub(crate) write_shut: bool,
 }
@@ -80,11 +80,11 @@ impl Connection {
 }
 
 impl Flow {
-    /// Hands the connection to the kernel by `give`, during which it stands still. Then it is over here, and calls on it
-    /// are `error`. What has held its port.
+    /// Hands the connection to the kernel by `give`, during which the connection does not change. Then it is over
+    /// here, and calls on it return `error`. Returns the hold on its port.
     ///
     /// # Errors
-    /// EINVAL in a state that the kernel cannot be brought to; those of `give`. Then it goes on here.
+    /// EINVAL in a state that the kernel cannot be brought to; those of `give`. Then the connection goes on here.
     pub(crate) fn hand_over(
         &self,
         error: i32,
@@ -103,11 +103,11 @@ impl Flow {
 }
 
 impl Connection {
-    /// It is over here, and nobody is told but those who wait for it.
+    /// Ends it here; only threads that wait for it are notified.
     fn gone(&mut self, error: i32) {
         self.error = Some(error);
         self.receiver.clear();
-        // Of an orderly end nothing is counted as a reset.
+        // By way of TIME_WAIT, so that it is not counted as a reset.
         self.enter(State::TimeWait);
         self.end();
     }

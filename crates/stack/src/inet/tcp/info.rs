@@ -1,5 +1,5 @@
-//! `TCP_INFO`: what a connection tells about itself. The fields are those of Linux's `struct tcp_info`, without
-//! the prefix; times are [`Duration`]s, sizes bytes unless they say segments.
+//! `TCP_INFO`: what a connection reports about itself. The fields are those of Linux's `struct tcp_info`, without the
+//! prefix; times are [`Duration`]s, sizes bytes unless they say segments.
 
 use super::connection::{Connection, State};
 use crate::time::Instant;
@@ -8,7 +8,7 @@ use std::time::Duration;
 /// `TCP_INFINITE_SSTHRESH`.
 const INFINITE_THRESHOLD: u32 = 0x7fff_ffff;
 
-/// What a connection tells about itself.
+/// The values of `TCP_INFO`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TcpInfo {
     /// The state.
@@ -39,25 +39,25 @@ pub struct TcpInfo {
     pub advmss: u32,
     /// The largest segment the path is known to take.
     pub pmtu_mss: u32,
-    /// Segments in flight. Here and in the next three, of many small ones several may count as one.
+    /// Segments in flight. Here and in the next three, several small segments may count as one.
     pub unacked: u32,
     /// Of these: selectively acknowledged.
     pub sacked: u32,
-    /// Of these: taken for lost, and perhaps sent again.
+    /// Of these: found lost, and perhaps retransmitted.
     pub lost: u32,
-    /// Of these: sent again.
+    /// Of these: retransmitted.
     pub retrans: u32,
     /// Since data was sent last.
     pub last_data_sent: Duration,
     /// Since data came last.
     pub last_data_recv: Duration,
-    /// Since an acknowledgement came last.
+    /// Since an acknowledgment came last.
     pub last_ack_recv: Duration,
     /// Smoothed round-trip time.
     pub rtt: Duration,
     /// Its mean deviation.
     pub rttvar: Duration,
-    /// The least measured.
+    /// The smallest round-trip time measured.
     pub min_rtt: Duration,
     /// The round-trip time as the receiving half sees it.
     pub rcv_rtt: Duration,
@@ -67,13 +67,13 @@ pub struct TcpInfo {
     pub snd_cwnd: u32,
     /// The window the peer offers, bytes.
     pub snd_wnd: u32,
-    /// What the application has read in one round trip at the most, bytes.
+    /// The most the application has read in one round trip, bytes.
     pub rcv_space: u32,
-    /// Segments sent again, over the connection's life.
+    /// Segments retransmitted, over the connection's life.
     pub total_retrans: u32,
-    /// Segments delivered, as far as the peer has told.
+    /// Segments delivered, as far as the peer has reported.
     pub delivered: u32,
-    /// So many segments may be overtaken before, without SACK, one is taken for lost.
+    /// Without SACK: how many duplicate ACKs mean a loss.
     pub reordering: u32,
     /// Segments sent.
     pub segs_out: u32,
@@ -87,15 +87,15 @@ pub struct TcpInfo {
     pub bytes_acked: u64,
     /// Bytes received in order.
     pub bytes_received: u64,
-    /// Bytes sent, those sent again included.
+    /// Bytes sent, retransmissions included.
     pub bytes_sent: u64,
-    /// Bytes sent again.
+    /// Bytes retransmitted.
     pub bytes_retrans: u64,
     /// Bytes not sent yet.
     pub notsent_bytes: u32,
     /// Duplicates the peer has reported (DSACK).
     pub dsack_dups: u32,
-    /// Segments of ours that overtook others.
+    /// How often reordering was seen.
     pub reord_seen: u32,
 }
 

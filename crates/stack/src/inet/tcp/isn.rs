@@ -1,4 +1,4 @@
-//! Numbers an outsider must not guess, yet which come out of the two ends of a connection: initial sequence
+//! Numbers that are derived from the ends of a connection and that an outsider must not guess: initial sequence
 //! numbers, timestamp offsets, and where the search for a port begins.
 
 use super::{seq::Seq, tuple::Tuple};
@@ -16,8 +16,8 @@ pub(super) struct Secrets {
     ports: Key,
 }
 
-/// Where a connection's numbers begin if an earlier one between its ends went as far as `last`, beyond whose window they
-/// must lie (`tcp_twsk_unique`).
+/// The first sequence number of a connection if an earlier one on its 4-tuple went as far as `last`: beyond the
+/// window of that one (`tcp_twsk_unique`).
 pub(super) fn after(last: Seq) -> Seq {
     last + (65_535 + 2)
 }
@@ -31,7 +31,7 @@ pub(super) fn keyed(key: &Key, tuple: &Tuple, more: u64) -> u64 {
 }
 
 impl Secrets {
-    /// Of keys out of `next`.
+    /// With keys from `next`.
     pub(super) fn new(mut next: impl FnMut() -> Key) -> Secrets {
         Secrets { sequence: next(), timestamps: next(), ports: next() }
     }
@@ -43,9 +43,9 @@ impl Secrets {
         Seq(m.wrapping_add(keyed(&self.sequence, tuple, 0) as u32))
     }
 
-    /// What is added to the clock of a connection's timestamps: one number for each pair of hosts, so that they
-    /// only grow from one connection to the next and TIME_WAIT can tell old from new (RFC 7323 section 5.8
-    /// item 4, `secure_tcp_ts_off`).
+    /// The offset of a connection's timestamps: one number for each pair of hosts, so that timestamps only grow from
+    /// one connection to the next and TIME_WAIT can tell old from new (RFC 7323 section 5.8 item 4,
+    /// `secure_tcp_ts_off`).
     pub(super) fn timestamp_offset(&self, tuple: &Tuple) -> u32 {
         keyed(&self.timestamps, &tuple.hosts(), 0) as u32
     }
@@ -55,7 +55,7 @@ impl Secrets {
         keyed(&self.ports, &Tuple::new((local, 0).into(), remote), 0)
     }
 
-    /// Which of several listeners a connection goes to.
+    /// The hash that selects one of several listeners for a connection.
     pub(super) fn pick(&self, tuple: &Tuple) -> u32 {
         keyed(&self.ports, tuple, 1) as u32
     }

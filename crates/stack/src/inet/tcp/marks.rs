@@ -1,5 +1,5 @@
-//! What marks the bytes a connection sends: where a record ends (`MSG_EOR`), and which byte is urgent (`MSG_OOB`).
-//! Few programs use either, so a connection has room for them only once it was asked.
+//! Marks on the bytes a connection sends: the end of a record (`MSG_EOR`), and the urgent byte (`MSG_OOB`). Few
+//! programs use either, so they are allocated on first use.
 
 use super::{
     connection::Connection,
@@ -17,7 +17,7 @@ use std::{
 /// The most record ends kept; a record beyond them is joined with the next.
 const RECORDS: usize = 4_096;
 
-/// What a send says of its data.
+/// The marks of one send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mark {
     /// `MSG_EOR`: its last byte ends a record, and no segment goes beyond that.
@@ -26,18 +26,18 @@ pub struct Mark {
     pub urgent: bool,
 }
 
-/// See the head of this file.
+/// The marks of the data in the send buffer.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
-    /// Behind the last byte of each record, in order.
+    /// The numbers after the last byte of each record, in order.
     records: VecDeque<Seq>,
-    /// SND.UP, behind the urgent byte.
+    /// SND.UP, the number after the urgent byte.
     urgent: Option<Seq>,
 }
 
 impl Connection {
-    /// As [`send`](Connection::send). The data has a mark if all of it was taken; urgent is what was taken in any case,
-    /// as in Linux (`tcp_push`).
+    /// As [`send`](Connection::send). A record ends only if all of the data was taken; the last byte taken is urgent
+    /// in any case, as in Linux (`tcp_push`).
     ///
     /// # Errors
     /// As `send`.
@@ -66,7 +66,7 @@ impl Connection {
         Ok(taken)
     }
 
-    /// Where the record ends that `start` lies in, if there is an end.
+    /// The end of the record that `start` lies in, if it has one.
     #[cold]
     pub(super) fn record_end(&self, start: Seq) -> Option<Seq> {
         let records = &self.marks.as_ref()?.records;
@@ -81,8 +81,8 @@ impl Connection {
         begins.map_or(range.start, |begins| begins.max(range.start))..range.end
     }
 
-    /// Whether a small segment that ends at `end` does not wait for more: the urgent byte is on its way, or a record
-    /// ends there and the next has begun (`tcp_nagle_test`, `tcp_write_xmit`).
+    /// Whether a small segment that ends at `end` does not wait for more data: the urgent byte is not acknowledged
+    /// yet, or a record ends there and the next has begun (`tcp_nagle_test`, `tcp_write_xmit`).
     #[cold]
     pub(super) fn is_marked_to_go(&self, end: Seq) -> bool {
         let Some(marks) = &self.marks else { return false };
@@ -92,7 +92,7 @@ impl Connection {
                 && marks.records.binary_search_by(|a| order(*a, end)).is_ok()
     }
 
-    /// Sends all that may go, and points to the urgent byte until that is acknowledged.
+    /// Sends everything allowed, with an urgent pointer until the urgent byte is acknowledged.
     #[cold]
     #[inline(never)]
     pub(super) fn transmit_marked(&mut self, now: Instant, out: &mut Out<'_>) {
@@ -109,7 +109,7 @@ impl Connection {
     }
 }
 
-/// The urgent pointer of a segment on its way out (`__tcp_transmit_skb`).
+/// Sets the urgent pointer of an outgoing segment (`__tcp_transmit_skb`).
 fn point_to(up: Seq, end: Seq, segment: &mut Segment<'_>) {
     if segment.seq.before(up) {
         match u16::try_from(up - segment.seq) {

@@ -1,9 +1,8 @@
-//! The memory that the buffers of all connections share: who has how much of it, and when there is too
-//! little.
+//! The memory that the buffers of all connections share: how much is used, and when it is scarce.
 //!
-//! Buffers are made of chunks of one size. A chunk that falls free goes to its thread's spares, so that the
-//! next one is at hand, warm in the cache and without a lock; a thread that fills what another drains trades
-//! with it through a depot, eight at a time.
+//! Buffers are made of chunks of one size. A freed chunk goes to the cache of its thread, so that the next one is at
+//! hand without a lock, and warm in the CPU's cache. If one thread fills what another drains, their caches trade
+//! through a depot, eight chunks at a time.
 
 use crate::{
     pool::{Last, Lent, Pool},
@@ -18,13 +17,13 @@ pub(super) const CHUNK: usize = 8192;
 /// One piece of buffer memory.
 pub(super) type Chunk = [u8; CHUNK];
 
-/// How many chunks a thread keeps at hand, and how many it trades at a time.
+/// How many chunks a thread caches, and how many it trades at a time.
 const SPARES: usize = 16;
 const TRADE: usize = SPARES / 2;
-/// How many the depot keeps: 2 MiB.
+/// How many chunks the depot keeps: 2 MiB.
 const DEPOT: usize = 256;
 
-/// The bound on the memory of all connections of a host: Linux's `tcp_mem`, in bytes.
+/// The limit on the memory of all connections of a host: Linux's `tcp_mem`, in bytes.
 ///
 /// ```
 /// use busypoll_stack::inet::tcp::{Config, memory::Memory};
@@ -35,7 +34,7 @@ const DEPOT: usize = 256;
 pub struct Memory {
     high: u64,
     used: Padded,
-    /// 1 from pressure on until it has passed. Apart from `used`, which is written for every chunk.
+    /// 1 while there is pressure. Apart from `used`, which is written for every chunk.
     pressed: AtomicU64,
 }
 
@@ -49,12 +48,12 @@ impl Memory {
         Memory { high: bytes, used: Padded(AtomicU64::new(0)), pressed: AtomicU64::new(0) }
     }
 
-    /// From here on there is pressure: two thirds, as in Linux.
+    /// Pressure begins here: at two thirds, as in Linux.
     fn pressure_at(&self) -> u64 {
         self.high / 3 * 2
     }
 
-    /// Below this, pressure has passed: half.
+    /// Pressure ends below this: half.
     fn relief_at(&self) -> u64 {
         self.high / 2
     }
@@ -70,14 +69,14 @@ impl Memory {
         self.pressed.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether it is used up: a connection gets what keeps it moving and no more, and what came out of order may be
+    /// Whether memory is used up: a connection gets what keeps it moving and no more, and out-of-order data may be
     /// dropped.
     #[inline]
     pub fn exhausted(&self) -> bool {
         self.pressure() && self.used() >= self.high || scarce::is(Level::Short)
     }
 
-    /// A chunk; what is in it means nothing. Who takes one has asked [`exhausted`](Memory::exhausted).
+    /// A chunk with undefined content. The caller has asked [`exhausted`](Memory::exhausted).
     #[inline]
     pub(super) fn take(&self) -> Box<Chunk> {
         let used = self.used.0.fetch_add(CHUNK as u64, Ordering::Relaxed) + CHUNK as u64;
@@ -102,7 +101,7 @@ fn new() -> Box<Chunk> {
     Box::new([0; CHUNK])
 }
 
-/// What threads have at hand; that of one that has ended is another's.
+/// The caches of threads; the cache of a thread that has ended passes to another.
 static AT_HAND: Pool<Spare> = Pool::new();
 
 thread_local!(static LAST: Last<Spare> = const { Cell::new(ptr::null()) });
@@ -113,7 +112,7 @@ fn spares() -> Lent<Spare> {
     spares
 }
 
-/// For those who fill on one thread and drain on another.
+/// The depot, for threads that fill what other threads drain.
 static COMMON: Mutex<Vec<Box<Chunk>>> = Mutex::new(Vec::new());
 
 struct Spare(Vec<Box<Chunk>>);
@@ -132,7 +131,7 @@ impl Spare {
         self.0.push(chunk);
     }
 
-    /// Nobody waits for the depot: the allocator is there too.
+    /// Does not wait for the depot's lock: the allocator is there too.
     #[cold]
     fn fetch(&mut self) -> Option<Box<Chunk>> {
         let mut common = COMMON.try_lock().ok()?;
@@ -185,7 +184,7 @@ mod tests {
                 scope.spawn(|| filled.into_iter().for_each(|chunk| memory.give(chunk)));
             });
         }
-        // Without the depot the allocator might still reuse addresses; so only the account is certain.
+        // The allocator might reuse addresses even without the depot, so only the count is certain.
         assert_eq!(memory.used(), 0);
         assert!(COMMON.lock().unwrap().len() <= DEPOT);
         assert!(seen.len() >= 64);

@@ -1,5 +1,5 @@
-//! A socket's options, kept small: what its segments ask for is at hand, the rest takes memory only where a
-//! program has set something.
+//! A socket's options in a compact form: those that every segment needs are stored in line, the others are allocated
+//! only if a program has set one.
 
 use super::TcpOptions;
 use std::{ops::Deref, time::Duration};
@@ -28,7 +28,7 @@ static DEFAULT: TcpOptions = TcpOptions {
     rto_min: Duration::ZERO,
 };
 
-/// Options as a connection or an idle socket keeps them.
+/// The options of a connection or an idle socket.
 #[derive(Clone, Debug, Default)]
 pub struct Own {
     pub(super) nodelay: bool,
@@ -37,20 +37,20 @@ pub struct Own {
 }
 
 impl Own {
-    /// From what a program has set.
+    /// From the options that a program has set.
     pub fn new(options: &TcpOptions) -> Own {
         let TcpOptions { nodelay, cork, .. } = *options;
         let rest = TcpOptions { nodelay: false, cork: false, ..*options };
         Own { nodelay, cork, rest: (rest != DEFAULT).then(|| Box::new(rest)) }
     }
 
-    /// All of them.
+    /// All options.
     pub fn get(&self) -> TcpOptions {
         TcpOptions { nodelay: self.nodelay, cork: self.cork, ..**self }
     }
 }
 
-/// All but `nodelay` and `cork`.
+/// All options except `nodelay` and `cork`.
 impl Deref for Own {
     type Target = TcpOptions;
 

@@ -1,19 +1,17 @@
-//! From bytes to a [`Segment`] and back: the one place where TCP meets its wire format.
+//! Converts bytes to a [`Segment`] and back: the only place where TCP meets its wire format.
 
 use super::segment::{Flags, MAX_SACKS, Options, Segment};
 use super::seq::Seq;
 use crate::wire::tcp::{self, Blocks, HEADER_LEN, Header, Opt, kind};
 use crate::wire::{self, Error};
 
-/// RFC 7323 section 2.3: a shift beyond 14 is to be taken for 14.
+/// RFC 7323 section 2.3: a shift beyond 14 counts as 14.
 const MAX_SHIFT: u8 = 14;
-/// Two NOPs, timestamps: how nearly every segment's options begin, so that the numbers are
-/// aligned.
+/// Two NOPs and timestamps, which aligns the values: nearly every segment's options begin so.
 const TIMESTAMPS: [u8; 4] = [kind::NOP, kind::NOP, kind::TIMESTAMPS, 10];
 
-/// What a segment says; `congested` if its packet was marked (ECN CE). Options that do not belong
-/// where they are, or make no sense, are not there; of those that come twice the last counts, as
-/// in Linux (`tcp_parse_options`).
+/// Parses a segment; `congested` if its packet was marked (ECN CE). Options that are misplaced or invalid are
+/// ignored; of a repeated option the last counts, as in Linux (`tcp_parse_options`).
 #[inline(always)]
 pub(crate) fn parse<'a>(packet: &tcp::Packet<&'a [u8]>, congested: bool) -> Segment<'a> {
     let flags = Flags(packet.flags());
@@ -67,15 +65,15 @@ fn sacks(blocks: Blocks<'_>) -> super::segment::Sacks {
     sacks
 }
 
-/// How many SACK blocks go beside the other options.
+/// How many SACK blocks fit beside the other options.
 #[inline]
 fn blocks_that_fit(options: &Options) -> usize {
     let most = if options.timestamps.is_some() { MAX_SACKS - 1 } else { MAX_SACKS };
     options.sacks.len().min(most)
 }
 
-/// Bytes the options of a segment take, padding included. SACK blocks beyond the room, three
-/// beside timestamps, do not count and are not laid.
+/// The length of a segment's options, padding included. SACK blocks beyond the room, three beside timestamps, do not
+/// count and are not written.
 #[inline]
 pub(crate) fn options_len(options: &Options) -> usize {
     let sack_permitted = options.sack_permitted && options.timestamps.is_none();
@@ -93,13 +91,13 @@ pub(crate) fn header_len(options: &Options) -> usize {
     HEADER_LEN + options_len(options)
 }
 
-/// Lays the header of a segment into `buf`, which is as long as header and data: the room for the data. That and
-/// the checksum are the caller's, `segment.payload` is not looked at. Options stand where Linux has
-/// them (`tcp_options_write` in net/ipv4/tcp_output.c), aligned to words.
+/// Writes the header of a segment into `buf`, which is as long as header and data; returns the room for the data. The
+/// caller writes the data and the checksum, and `segment.payload` is not used. Options stand where Linux has them
+/// (`tcp_options_write` in net/ipv4/tcp_output.c), aligned to words.
 ///
 /// # Errors
-/// [`Error::Truncated`] if the buffer is too short; [`Error::BadLength`] if the options are more
-/// than go into one segment, which those of a SYN or those of any other segment are not.
+/// [`Error::Truncated`] if the buffer is too short; [`Error::BadLength`] if the options exceed one segment, which
+/// those of a SYN or those of any other segment do not.
 #[inline]
 pub(crate) fn lay<'a>(
     buf: &'a mut [u8],
@@ -132,10 +130,10 @@ pub(crate) fn lay<'a>(
     Ok(&mut buf[len..])
 }
 
-/// Words of a header with timestamps and no other option.
+/// The length of a header with timestamps and no other option, in words.
 const STAMPED: usize = (HEADER_LEN + 12) / 4;
 
-/// The header of nearly every segment: word by word, without a look at each option.
+/// The header of nearly every segment: word by word, without a check of each option.
 #[inline]
 fn lay_stamped<'a>(
     buf: &'a mut [u8],
@@ -161,7 +159,7 @@ fn lay_stamped<'a>(
     Ok(data)
 }
 
-/// `None` if there is no room, which [`options_len`] has made sure of.
+/// `None` if there is no room, which [`options_len`] rules out.
 #[inline]
 fn put_options(mut room: &mut [u8], options: &Options) -> Option<()> {
     if let Some(mss) = options.mss {
@@ -266,7 +264,7 @@ mod tests {
                     payload: b"data",
                 };
                 let bytes = laid(&segment);
-                // Beside timestamps three blocks find room.
+                // Beside timestamps there is room for three blocks.
                 segment.options.sacks.truncate(if timestamps.is_some() { 3 } else { 4 });
                 assert_eq!(read(&bytes), segment);
                 assert!(header_len(&segment.options) <= 60);

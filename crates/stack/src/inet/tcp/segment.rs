@@ -1,4 +1,4 @@
-//! What one segment says, apart from addresses, ports and checksum.
+//! The content of one segment, without addresses, ports and checksum.
 
 use super::seq::Seq;
 use std::ops::{BitOr, Range};
@@ -14,11 +14,11 @@ impl Flags {
     pub const SYN: Flags = Flags(2);
     /// Reset the connection.
     pub const RST: Flags = Flags(4);
-    /// Hand what has come to the application.
+    /// Push: pass the data received to the application.
     pub const PSH: Flags = Flags(8);
-    /// The acknowledgment field counts.
+    /// The acknowledgment field is valid.
     pub const ACK: Flags = Flags(16);
-    /// The urgent pointer counts.
+    /// The urgent pointer is valid.
     pub const URG: Flags = Flags(32);
     /// ECN echo.
     pub const ECE: Flags = Flags(64);
@@ -89,7 +89,7 @@ impl Sacks {
     }
 }
 
-/// The options of a segment; those that are not there are `None`.
+/// The options of a segment; absent ones are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// The largest segment its sender wants to receive, bytes of data. In a SYN.
@@ -100,7 +100,7 @@ pub struct Options {
     pub sack_permitted: bool,
     /// TSval and TSecr (RFC 7323).
     pub timestamps: Option<(u32, u32)>,
-    /// What its sender holds beyond its acknowledgment.
+    /// The data its sender holds beyond its acknowledgment.
     pub sacks: Sacks,
 }
 
@@ -109,11 +109,11 @@ pub struct Options {
 pub struct Segment<'a> {
     /// The number of its first byte, or of its SYN.
     pub seq: Seq,
-    /// What its sender expects next; counts if `flags` has ACK.
+    /// The number its sender expects next; valid if `flags` has ACK.
     pub ack: Seq,
     /// The control bits.
     pub flags: Flags,
-    /// The window as it stands, not scaled.
+    /// The window field, not scaled.
     pub window: u16,
     /// The urgent pointer.
     pub urgent: u16,

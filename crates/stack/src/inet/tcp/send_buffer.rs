@@ -1,4 +1,4 @@
-//! What the application has sent and the peer has not acknowledged yet, by sequence number.
+//! The data that the application has sent and the peer has not acknowledged yet, by sequence number.
 
 use super::{
     BufferSizes,
@@ -11,10 +11,10 @@ use crate::sync::Arc;
 use crate::wire::checksum::Sum;
 use std::{io::IoSlice, ops::Range};
 
-/// How many chunks a connection may always have, so that it moves even when memory is exhausted.
+/// How many chunks a connection may always have, so that it can send even when memory is exhausted.
 const GRANTED: usize = 1;
 
-/// What Linux has around each segment: `MAX_TCP_HEADER` and `struct skb_shared_info`; and `struct sk_buff`.
+/// Linux's overhead of each segment: `MAX_TCP_HEADER` and `struct skb_shared_info`; and `struct sk_buff`.
 const OVERHEAD: u32 = 256 + 320;
 const DESCRIPTOR: u32 = 256;
 
@@ -25,7 +25,7 @@ const FIRST_WINDOW: u32 = 10;
 #[derive(Debug)]
 pub(super) struct SendBuffer {
     store: Store,
-    /// The most it holds at present.
+    /// The present limit of what it holds.
     limit: u32,
     /// The most it may grow to.
     max: u32,
@@ -38,7 +38,7 @@ impl SendBuffer {
         SendBuffer { store: Store::new(first, memory), limit, max: sizes.max.max(limit) }
     }
 
-    /// Appends as much as there is room for, `most` bytes at the most; how many that was.
+    /// Appends as much as there is room for, `most` bytes at the most; returns how many.
     #[inline(always)]
     pub(super) fn push(&mut self, from: &[IoSlice<'_>], most: usize) -> usize {
         let mut pushed = 0;
@@ -55,7 +55,7 @@ impl SendBuffer {
         pushed
     }
 
-    /// Bytes sent and not acknowledged, or not even sent: `SIOCOUTQ`.
+    /// Bytes not acknowledged, sent or not: `SIOCOUTQ`.
     #[inline]
     pub(super) fn len(&self) -> usize {
         (self.store.end() - self.store.start()) as usize
@@ -73,18 +73,19 @@ impl SendBuffer {
         (self.limit as usize).saturating_sub(self.len())
     }
 
-    /// Whether a waiting sender should be woken: a third of it is free, as Linux's `sk_stream_is_writeable`
-    /// has it, so that a sender is woken for more than a segment.
+    /// Whether a waiting sender should be woken: a third of the buffer is free, as in Linux's
+    /// `sk_stream_is_writeable`, so that a sender is woken for more than a segment.
     #[inline]
     pub(super) fn is_writable(&self) -> bool {
         let used = self.len();
         let room = self.room();
-        // Who would wait for memory with nothing on its way would not be woken: it is told by the call.
+        // With nothing in flight no ACK would wake a sender that waits for memory: its call reports the shortage
+        // instead.
         let is_allowed = used == 0 || self.store.allowed(self.end(), 1, GRANTED) > 0;
         room > 0 && room >= used / 2 && is_allowed
     }
 
-    /// Whether so much would be taken now.
+    /// Whether `len` more bytes would be taken now.
     #[inline]
     pub(super) fn takes(&self, len: usize) -> bool {
         self.room() >= len && self.store.allowed(self.end(), len, GRANTED) >= len
@@ -96,13 +97,13 @@ impl SendBuffer {
         self.store.start()
     }
 
-    /// The number the next byte pushed will have; a FIN comes here.
+    /// The number of the next byte pushed; a FIN gets this number.
     #[inline]
     pub(super) fn end(&self) -> Seq {
         self.store.end()
     }
 
-    /// Forgets what comes before `una`, which may count a SYN or a FIN.
+    /// Drops the bytes before `una`, which may count a SYN or a FIN.
     #[inline]
     pub(super) fn ack(&mut self, una: Seq) {
         self.store.discard(una);
@@ -115,7 +116,7 @@ impl SendBuffer {
         self.store.pieces(start, (range.end - start) as usize)
     }
 
-    /// Copies the bytes of a range to the front of `to`; how many, and their sum.
+    /// Copies the bytes of a range to the front of `to`; returns how many, and their sum.
     #[cfg(test)]
     pub(super) fn copy(&self, range: Range<Seq>, to: &mut [u8]) -> (usize, Sum) {
         let (mut copied, mut sum) = (0, Sum::ZERO);
@@ -129,7 +130,7 @@ impl SendBuffer {
         (copied, sum)
     }
 
-    /// The most it holds at present: `SO_SNDBUF`.
+    /// The present limit: `SO_SNDBUF`.
     pub(super) fn limit(&self) -> u32 {
         self.limit
     }
@@ -140,7 +141,7 @@ impl SendBuffer {
         self.max = self.limit;
     }
 
-    /// The connection is made: as much as a Linux's buffer has for its first windows, overhead included
+    /// The connection is made: the limit becomes what Linux's buffer has for its first windows, overhead included
     /// (`tcp_sndbuf_expand`).
     pub(super) fn expand(&mut self, mss: u32, window: u32) {
         let segment = (mss + OVERHEAD).next_power_of_two() + DESCRIPTOR;
@@ -148,8 +149,8 @@ impl SendBuffer {
         self.limit = self.limit.max(want);
     }
 
-    /// Lets it grow with the congestion window (bytes): two windows, one in flight and one to come, as
-    /// Linux's `tcp_sndbuf_expand`. To be called when the window has grown and was used up.
+    /// Lets the limit grow with the congestion window (bytes): two windows, one in flight and one to come, as Linux's
+    /// `tcp_sndbuf_expand`. Called when the window has grown and was used up.
     #[inline]
     pub(super) fn grow(&mut self, congestion_window: u32) {
         let want = congestion_window.saturating_mul(2).min(self.max);
@@ -158,7 +159,7 @@ impl SendBuffer {
         }
     }
 
-    /// Forgets everything: the connection is dead.
+    /// Drops everything: the connection is closed.
     pub(super) fn clear(&mut self) {
         self.store.clear();
     }
@@ -218,13 +219,13 @@ mod tests {
     fn under_pressure_it_does_not_grow_and_without_memory_it_still_moves() {
         let chunk = CHUNK as u64;
         let mut buffer = buffer(1, 1 << 20, 4 << 20, 6 * chunk);
-        // Memory is used up: of a large write goes in what fits; then nothing.
+        // Memory is used up: a large write takes what fits, the next takes nothing.
         assert_eq!(push(&mut buffer, &vec![1; 1 << 20]), 1 << 20);
         assert!(buffer.store.memory().exhausted());
         assert_eq!(push(&mut buffer, &[1]), 0);
         buffer.grow(4 << 20);
         assert_eq!(buffer.limit(), 1 << 20);
-        // Another connection of the host gets what keeps it moving.
+        // Another connection of the host gets its granted chunk.
         let sizes = BufferSizes { initial: 1 << 20, max: 1 << 20 };
         let mut other = SendBuffer::new(Seq(1), sizes, buffer.store.memory().clone());
         for _ in 0..10 {

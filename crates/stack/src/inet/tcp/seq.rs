@@ -73,7 +73,7 @@ impl Sub<u32> for Seq {
     }
 }
 
-/// How many bytes lie from `earlier` on to this; 0 if it is not after it.
+/// How many bytes lie from `earlier` to this; 0 if this is not after it.
 impl Sub<Seq> for Seq {
     type Output = u32;
 

@@ -15,16 +15,16 @@ const LEAST_SND_MSS: u16 = 48;
 pub struct Shared {
     pub(super) config: Config,
     pub(super) challenges: Challenges,
-    /// Connections no socket holds.
+    /// Connections without a socket.
     pub(super) orphans: AtomicU32,
     pub(super) counters: Arc<Counters>,
-    /// What their buffers are made of.
+    /// The memory of their buffers.
     pub(super) memory: Arc<Memory>,
 }
 
 impl Shared {
     /// For connections that belong to no [`Inet`](crate::inet::Inet): simulations and tests drive them by hand.
-    /// `seed`: what nobody outside can guess.
+    /// `seed`: a secret.
     ///
     /// ```
     /// use busypoll_stack::{inet::tcp::{Config, TcpOptions, connection::{Connection, Start, State}, seq::Seq,
@@ -43,7 +43,7 @@ impl Shared {
         Shared::new(config, Arc::new(Counters::new()), seed.into())
     }
 
-    /// What their buffers are made of.
+    /// The memory of their buffers.
     pub fn memory(&self) -> &Memory {
         &self.memory
     }
@@ -53,7 +53,7 @@ impl Shared {
         self.counters.get(Count::TcpCurrEstab)
     }
 
-    /// `key`: what nobody outside can guess.
+    /// `key`: a secret.
     pub(in crate::inet) fn new(
         mut config: Config,
         counters: Arc<Counters>,

@@ -1,5 +1,5 @@
-//! Two connections joined by a link that loses, duplicates and reorders, in virtual time and by a seed. Whatever it
-//! does, each side reads what the other wrote, and both come to an end.
+//! Two connections joined by a link that loses, duplicates and reorders, in virtual time and from a seed. In every
+//! run each side reads what the other wrote, and both connections end.
 
 use super::{
     Algorithm, Config, Ecn, TcpOptions,
@@ -48,14 +48,14 @@ struct Link {
     marked: u64,
 }
 
-/// A segment under way.
+/// A segment in flight.
 struct Packet {
     segment: Segment<'static>,
     payload: Vec<u8>,
     congested: bool,
 }
 
-/// One side: what it has to write, what it has read.
+/// One side: the data it has to write, and the data it has read.
 struct Side {
     shared: Arc<Shared>,
     options: TcpOptions,
@@ -191,7 +191,7 @@ impl World {
     }
 
     fn transmit(&mut self, from: usize) {
-        // Now and then the ring is full, and asks again when it is not.
+        // Sometimes the ring is full, and the rest is sent later.
         if self.rng.chance(50) {
             let room = self.rng.below(4);
             self.transmit_some(from, room);

@@ -1,5 +1,5 @@
-//! What TCP keeps for a whole host besides its connections: the tables, the wheel, the secrets. And turning the
-//! wheel.
+//! TCP's state of a whole host besides its connections: the tables, the timer wheel, the secrets; and the tick that
+//! fires timers.
 
 use super::{
     Config,
@@ -25,19 +25,19 @@ use std::{
     time::Duration,
 };
 
-/// Pieces of work done on the wheel without letting go of its lock.
+/// Steps on the wheel per hold of its lock.
 const BURST: usize = 64;
 
-/// Bursts of one tick; what is still due then has to wait for the next, which follows at once.
+/// Bursts of one tick; what is still due then waits for the next tick, which follows at once.
 const BURSTS: usize = 64;
 
-/// While timers are set the wheel is looked at so often. None is set for sooner, as a rule: the shortest is that of a
-/// delayed acknowledgment ([`DELAY_MIN`]). So who sends and receives finds a look due in time, and need not call for
-/// one in the midst of an answer, by a system call and with a thread that takes his CPU.
+/// How often the wheel is checked while timers are set. As a rule no timer is shorter: the shortest is a delayed ACK
+/// ([`DELAY_MIN`]). So a thread that sends and receives finds a check due in time already. It need not request one in
+/// the middle of an answer, by a system call that wakes a thread on its CPU.
 const LOOK: Duration = Duration::from_micros(DELAY_MIN as u64);
 
-/// Whose a timer is. At most one per connection is on the wheel, perhaps earlier than needed: the hot path moves
-/// deadlines later without touching it.
+/// The owner of a timer. At most one timer of each connection is on the wheel, and it may fire earlier than needed:
+/// the hot path moves deadlines later without touching the wheel.
 pub(super) enum Timer {
     Flow(Arc<Core>),
     Pending(Arc<Pending>),
@@ -50,18 +50,18 @@ pub(in crate::inet) struct Tcp {
     pub(super) table: Table,
     pub(super) claims: Mutex<Claims>,
     wheel: Mutex<Wheel<Timer>>,
-    /// A timer was set since the last look at the wheel. Not of [`crate::sync`]: it decides when the next look is, and
-    /// no more.
+    /// A timer was set since the last check of the wheel. Not of [`crate::sync`]: it only decides when the next check
+    /// is.
     turned: AtomicBool,
     pub(super) secrets: Secrets,
     pub(super) cookies: Cookies,
-    /// How far the choice of ports has gone, for destinations of equal hash.
+    /// How far the choice of ports has gone, by hash of the destination (RFC 6056).
     pub(super) steps: Box<[AtomicU32; 256]>,
     /// TIME_WAIT entries.
     pub(super) resting: AtomicU32,
-    /// Those of them that keep a port for themselves.
+    /// TIME_WAIT entries that hold a port alone.
     pub(super) resting_ports: AtomicU32,
-    /// Until when segments of no connection stay unanswered, in nanoseconds.
+    /// Until when segments of no connection get no answer, in nanoseconds.
     silent_until: AtomicU64,
 }
 
@@ -96,8 +96,8 @@ impl Tcp {
 }
 
 impl Inet {
-    /// A port is being taken over from the kernel: until `end`, segments of no connection stay unanswered, as
-    /// they may be of one that the kernel has. Their senders repeat them.
+    /// A port is being taken over from the kernel: until `end`, segments of no connection get no answer, as they may
+    /// belong to a connection of the kernel. Their senders repeat them.
     pub(crate) fn tcp_take_over_until(&self, end: Instant) {
         self.tcp.silent_until.fetch_max(end.nanos(), Ordering::Relaxed);
     }
@@ -107,7 +107,7 @@ impl Inet {
         now.nanos() < self.tcp.silent_until.load(Ordering::Relaxed)
     }
 
-    /// Has `timer` fire at `at`; with the handle of one that may still be on the wheel, that one is moved.
+    /// Sets `timer` to fire at `at`. If the timer of `old` is still on the wheel, that one is moved instead.
     #[cold]
     pub(super) fn tcp_timer(
         &self,
@@ -128,11 +128,11 @@ impl Inet {
 
     pub(super) fn tcp_cancel(&self, handle: Handle) {
         let cancelled = lock(&self.tcp.wheel).cancel(handle);
-        // The last reference to a connection may go here: not under the lock.
+        // The last reference to a connection may be dropped here: not under the lock.
         drop(cancelled);
     }
 
-    /// Fires what is due; when to come next.
+    /// Fires what is due; returns when to check next.
     pub(in crate::inet) fn tcp_tick(&self, pass: &mut Pass<'_>) -> Option<Instant> {
         let mut due = Vec::new();
         for _ in 0..BURSTS {

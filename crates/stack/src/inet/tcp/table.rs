@@ -1,6 +1,6 @@
-//! Whose a segment is. One hash table holds every connection, from the first SYN to the end of TIME_WAIT, by its
-//! 4-tuple; another the listeners, by (address, port) and (any, port). Both are read without a lock, whatever
-//! their size. Writers of the second hold the lock of the claims.
+//! Finds the connection or the listener of a segment. One hash table holds every connection, from the first SYN to
+//! the end of TIME_WAIT, by its 4-tuple; another the listeners, by (address, port) and (any, port). Both are read
+//! without a lock, whatever their size. Writers of the second hold the lock of the claims.
 
 use super::{flow::Core, listener::Listener, request::Pending, time_wait::Resting, tuple::Tuple};
 use crate::inet::{
@@ -12,10 +12,10 @@ use std::{
     sync::Arc,
 };
 
-/// A connection at one of its three ages.
+/// A connection in one of its three stages.
 #[derive(Clone)]
 pub(super) enum Entry {
-    /// The handshake of one that a listener makes.
+    /// The handshake of a listener's connection.
     Pending(Arc<Pending>),
     Flow(Arc<Core>),
     /// TIME_WAIT.
@@ -35,7 +35,7 @@ impl Entry {
 
 type Place = (IpAddr, u16);
 
-/// Listeners at one place, which share it by `SO_REUSEPORT`.
+/// Listeners at one address and port, which share it by `SO_REUSEPORT`.
 #[derive(Clone)]
 struct Group(Vec<Arc<Listener>>);
 
@@ -48,18 +48,18 @@ impl Table {
     pub(super) fn new(hasher: Keyed) -> Table {
         Table {
             entries: Hash::new(hasher, Layout { shards: 16, readers: 16, batch: 16 }),
-            // What a closed listener held is let go at once, not after more have closed.
+            // What a closed listener held is dropped at once, not after more have closed.
             listeners: Hash::new(hasher, Layout { shards: 1, readers: 16, batch: 1 }),
         }
     }
 
-    /// Hands the connection between these ends to `found`.
+    /// Passes the connection with this 4-tuple to `found`.
     #[inline]
     pub(super) fn find<R>(&self, tuple: &Tuple, found: impl FnOnce(&Entry) -> R) -> Option<R> {
         self.entries.read().get(tuple).map(found)
     }
 
-    /// Enters a connection; false if there is one already.
+    /// Inserts a connection; false if the 4-tuple is in use.
     pub(super) fn insert(&self, tuple: Tuple, entry: Entry) -> bool {
         let change = |found: Option<&Entry>| match found {
             None => Change::Put(entry),
@@ -68,7 +68,7 @@ impl Table {
         self.entries.change(tuple, change).is_some()
     }
 
-    /// Puts `new` in the place of `old`; false if that was not there any more.
+    /// Replaces `old` by `new`; false if `old` was not there any more.
     pub(super) fn replace(&self, tuple: Tuple, old: &Entry, new: Entry) -> bool {
         let change = |found: Option<&Entry>| match found {
             Some(entry) if entry.is(old) => Change::Put(new),
@@ -77,7 +77,7 @@ impl Table {
         self.entries.change(tuple, change).is_some()
     }
 
-    /// Takes `old` out; false if it was not there any more.
+    /// Removes `old`; false if it was not there any more.
     pub(super) fn remove(&self, tuple: &Tuple, old: &Entry) -> bool {
         let change = |found: Option<&Entry>| match found {
             Some(entry) if entry.is(old) => Change::Remove,
@@ -91,14 +91,14 @@ impl Table {
         self.entries.len()
     }
 
-    /// All of them, as they are.
+    /// A copy of all entries.
     pub(super) fn all(&self) -> Vec<(Tuple, Entry)> {
         let mut all = Vec::with_capacity(self.len());
         self.entries.read().each(|tuple, entry| all.push((*tuple, entry.clone())));
         all
     }
 
-    /// The peers of connections, beyond their handshake, at those local ends that are wanted.
+    /// The peers of connections, beyond their handshake, whose local end is `wanted`.
     pub(super) fn peers(&self, wanted: impl Fn(SocketAddr) -> bool) -> Vec<SocketAddr> {
         let mut peers = Vec::new();
         self.entries.read().each(|tuple, entry| {
@@ -109,8 +109,8 @@ impl Table {
         peers
     }
 
-    /// The listener a new connection at `tuple.local` goes to: those at the address itself before those at any,
-    /// and among a group one by `pick`.
+    /// The listener that a new connection at `tuple.local` goes to: listeners at the address itself come before those
+    /// at any, and `pick` selects one of a group.
     pub(super) fn listener(&self, tuple: &Tuple, pick: Pick) -> Option<Arc<Listener>> {
         let local = tuple.local();
         let any: IpAddr = match local.ip() {
@@ -123,7 +123,7 @@ impl Table {
         group.pick(pick).cloned()
     }
 
-    /// Enters a listener. The caller holds the lock of the claims.
+    /// Adds a listener. The caller holds the lock of the claims.
     pub(super) fn listen(&self, listener: &Arc<Listener>) {
         for place in listener.places() {
             self.listeners.change(place, |group| {
@@ -134,7 +134,7 @@ impl Table {
         }
     }
 
-    /// Takes a listener out. The caller holds the lock of the claims.
+    /// Removes a listener. The caller holds the lock of the claims.
     pub(super) fn unlisten(&self, listener: &Arc<Listener>) {
         for place in listener.places() {
             self.listeners.change(place, |group| {

@@ -1,11 +1,11 @@
-//! The two ends of a connection, as a key: either family, small to hash.
+//! The 4-tuple of a connection, as a key: either family, small to hash.
 
 use std::{
     hash::{Hash, Hasher},
     net::{IpAddr, Ipv6Addr, SocketAddr},
 };
 
-/// Local and remote address and port. IPv4 addresses are kept as IPv6 has them (`::ffff:a.b.c.d`), and are
+/// Local and remote address and port. IPv4 addresses are stored as mapped IPv6 addresses (`::ffff:a.b.c.d`), and are
 /// equal to those.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::inet) struct Tuple {
@@ -74,7 +74,7 @@ impl Tuple {
         self.ports as u16
     }
 
-    /// The two hosts, whatever the ports.
+    /// The two hosts, without the ports.
     pub(super) fn hosts(&self) -> Tuple {
         Tuple { ports: 0, ..*self }
     }

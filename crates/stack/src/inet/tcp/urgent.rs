@@ -1,6 +1,6 @@
-//! Urgent data as Linux has it: the pointer names the byte before the one it points to (RFC 793's page 17, not RFC 1122;
-//! RFC 6093 section 3.1 tells why), and that byte is read apart (`MSG_OOB`) unless `SO_OOBINLINE` is set. A read stops
-//! before it, so that a reader knows where it stood (`SIOCATMARK`).
+//! Urgent data as in Linux: the pointer names the byte before the one it points to (RFC 793's page 17, not RFC 1122;
+//! RFC 6093 section 3.1 explains why). That byte is read separately (`MSG_OOB`) unless `SO_OOBINLINE` is set. A read
+//! stops before it, so that the reader knows where it stood (`SIOCATMARK`).
 
 use super::{
     connection::{Connection, State, errno},
@@ -10,7 +10,7 @@ use super::{
 use crate::time::Instant;
 use std::io::{self, IoSliceMut};
 
-/// The byte that was last said to be urgent, until it is read past (Linux's `urg_seq` and `urg_data`).
+/// The last urgent byte, until it is read past (Linux's `urg_seq` and `urg_data`).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Urgent {
     seq: Seq,
@@ -25,7 +25,8 @@ enum Byte {
 }
 
 impl Connection {
-    /// Section 3.10.7.4, sixth: a segment in the window, with URG or while an urgent byte is to come (`tcp_urg`).
+    /// Section 3.10.7.4, sixth: a segment in the window, with URG or while an urgent byte has yet to arrive
+    /// (`tcp_urg`).
     #[cold]
     pub(super) fn look_for_urgent(&mut self, segment: &Segment<'_>, now: Instant) {
         if segment.flags.has(Flags::URG) {
@@ -51,7 +52,7 @@ impl Connection {
             if !seq.after(old.seq) {
                 return;
             }
-            // Nobody reads the old one any more: it is not to be taken for data.
+            // The old urgent byte will not be read any more, and must not be read as data.
             if old.seq == read && !self.options.oob_inline && self.receiver.available() > 0 {
                 self.receiver.discard(1, now);
             }
@@ -61,7 +62,7 @@ impl Connection {
         self.settle_fast();
     }
 
-    /// Somebody is to be told by SIGURG, who was not told yet.
+    /// Whether SIGURG is due, once for each urgent pointer.
     pub fn take_urgent_news(&mut self) -> bool {
         std::mem::take(&mut self.urgent_news)
     }
@@ -86,18 +87,18 @@ impl Connection {
         if self.urgent.is_some_and(|urgent| self.receiver.read_up_to().after(urgent.seq)) {
             self.urgent = None;
             self.settle_fast();
-            // What poll(2) reports of it has passed.
+            // What poll(2) reports has changed.
             self.news = true;
         }
         read
     }
 
-    /// How many bytes can be read before the urgent one, if that is known of.
+    /// How many bytes can be read before the urgent byte, if there is one.
     fn urgent_ahead(&self) -> Option<usize> {
         Some((self.urgent?.seq - self.receiver.read_up_to()) as usize)
     }
 
-    /// 1 if the next byte to be read is the urgent one, and is not read with the others.
+    /// 1 if the next byte to be read is the urgent one, and is not read in line.
     #[cold]
     pub(super) fn byte_apart(&self) -> usize {
         let next = self.is_at_mark() && !self.options.oob_inline;
@@ -115,7 +116,7 @@ impl Connection {
         self.urgent.is_some_and(|urgent| matches!(urgent.byte, Byte::There(_)))
     }
 
-    /// Bytes to read before the urgent one, where that is known of and not read with the others (`tcp_inq`).
+    /// The bytes to read before the urgent one, if there is one that is not read in line (`tcp_inq`).
     #[cold]
     pub(super) fn unread_before_urgent(&self) -> usize {
         let available = self.receiver.available();
@@ -125,10 +126,11 @@ impl Connection {
         }
     }
 
-    /// `MSG_OOB` (`tcp_recv_urg`): the urgent byte; `None`: the peer has sent all, and there is none.
+    /// `MSG_OOB` (`tcp_recv_urg`): the urgent byte; `None`: the stream has ended without one.
     ///
     /// # Errors
-    /// EINVAL: there is none, or it was read, or is read with the others. EAGAIN: it is to come; nobody waits for it.
+    /// EINVAL: there is none, or it was read, or is read in line. EAGAIN: it has yet to arrive, and the call does not
+    /// wait.
     pub fn recv_urgent(&mut self, peek: bool) -> io::Result<Option<u8>> {
         let urgent = self.urgent.as_mut().filter(|_| !self.options.oob_inline);
         let Some(urgent) = urgent.filter(|urgent| urgent.byte != Byte::Read) else {
@@ -149,7 +151,7 @@ impl Connection {
         }
     }
 
-    /// Whether the next segment may be taken in the short way.
+    /// Updates whether the next segment may take the fast path.
     pub(super) fn settle_fast(&mut self) {
         self.fast = self.state == State::Established && self.urgent.is_none();
     }

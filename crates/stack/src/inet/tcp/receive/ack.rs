@@ -1,15 +1,15 @@
-//! When to acknowledge. RFC 9293 section 3.8.6.3 (delayed acknowledgments), RFC 5681 section 4.2, and what
-//! Linux has learnt about both (`tcp_input.c`, `tcp_output.c`).
+//! When to acknowledge: RFC 9293 section 3.8.6.3 (delayed acknowledgments), RFC 5681 section 4.2, and Linux's
+//! practice (`tcp_input.c`, `tcp_output.c`).
 
 use super::super::seq::Seq;
 use crate::time::Instant;
 
-/// What is owed to the peer.
+/// The acknowledgment that is owed to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckNeed {
     /// Nothing.
     None,
-    /// An acknowledgment, with data or alone, by then.
+    /// An acknowledgment, with data or alone, by this time.
     By(Instant),
     /// An acknowledgment at once.
     Now,
@@ -19,43 +19,43 @@ pub enum AckNeed {
 /// Microseconds.
 pub(in crate::inet::tcp) const DELAY_MIN: u32 = 40_000;
 pub(super) const DELAY_MAX: u32 = 200_000;
-/// How many segments are acknowledged at once when a connection is new, or its sender may have started
-/// slowly again: its window then grows with each acknowledgment.
+/// How many segments are acknowledged at once when a connection is new, or when its sender may have restarted slow
+/// start: its window then grows with each acknowledgment.
 pub(super) const QUICK: u8 = 16;
-/// Until a larger one has come, this is a full-sized segment.
+/// The size of a full segment, until a larger one has arrived.
 const FULL_MIN: u32 = 536;
-/// How long more than a segment may wait for a reader who was there for it and has not come back. Shorter than the
-/// least slack of a sender's tail loss probe.
+/// How long an acknowledgment of more than a segment may wait for a reader that was polling and has not come back.
+/// Shorter than the least slack of a sender's tail loss probe.
 const HELD: u64 = 1_000_000;
-/// So much is acknowledged at once however large the segments are: beside it an acknowledgment costs nothing,
-/// and the sender's buffer may hold no second one (asterinas#485: a 64 KiB segment per 10 ms).
+/// This much is acknowledged at once however large the segments are: compared to it an acknowledgment costs nothing,
+/// and the sender's buffer may not hold a second segment (asterinas#485: a 64 KiB segment per 10 ms).
 const PLENTY: u32 = 16 << 10;
 
 #[derive(Debug)]
 pub(super) struct Acks {
-    /// What the last acknowledgment said.
+    /// The number in the last acknowledgment.
     told: Seq,
-    /// Data, or something else to be acknowledged, has come since.
+    /// Data, or something else to be acknowledged, has arrived since.
     due: bool,
-    /// It must not wait.
+    /// The acknowledgment must not wait.
     now: bool,
-    /// It should not wait, unless the reader is there who may answer.
+    /// It should not wait, except for the answer of a polling reader.
     quickly: bool,
-    /// `TCP_QUICKACK` was asked for: not even for that reader.
+    /// `TCP_QUICKACK` is set: it does not wait for that answer either.
     asked: bool,
     /// If it may wait: until when.
     by: Instant,
-    /// How many more acknowledgments go out at once.
+    /// How many more acknowledgments are sent at once.
     quick: u8,
-    /// We answer what comes: the answer carries the acknowledgment (Linux calls it pingpong).
+    /// We answer what arrives, and the answer carries the acknowledgment (Linux's pingpong mode).
     interactive: bool,
-    /// How many short segments have come since the last acknowledgment: the peer has nothing more to send.
+    /// How many short segments have arrived since the last acknowledgment: the peer has nothing more to send.
     pushed: u8,
     /// The size of the peer's full segments, as far as it has shown, and of its last segment.
     full: u32,
     last_len: u32,
-    /// Data has come at all; when it last did, and the delay that follows from how often it does. Microseconds:
-    /// an idle connection keeps all this.
+    /// Whether data has ever arrived; when it last did, and the delay that follows from how often it does.
+    /// Microseconds, to keep an idle connection small.
     heard: bool,
     last: Instant,
     delay: u32,
@@ -90,13 +90,13 @@ impl Acks {
         }
     }
 
-    /// The peer's full-sized segment.
+    /// The size of the peer's full segments.
     #[inline]
     pub(super) fn full(&self) -> u32 {
         self.full
     }
 
-    /// New data has come in order, up to `next`, in a segment of `len` bytes. `window` is what is announced,
+    /// Data in order has arrived, up to `next`, in a segment of `len` bytes. `window` is the window announced,
     /// `limit` what the buffer may hold.
     #[inline(always)]
     pub(super) fn data(
@@ -111,10 +111,9 @@ impl Acks {
         self.measure(len, mss);
         self.adapt(window, now);
         let unacked = next - self.told;
-        // RFC 9293 section 3.8.6.3: "An ACK SHOULD be generated for at least every second full-sized segment
-        // or 2*RMSS bytes of new data". To a reader who takes a burst from the queue with his own hands it is left
-        // until the burst is over (GRO and LRO gather for one NAPI poll, to the same end), unless the sender's
-        // window may still be small.
+        // RFC 9293 section 3.8.6.3: "An ACK SHOULD be generated for at least every second full-sized segment or
+        // 2*RMSS bytes of new data". If a reader polls a burst from the queue itself, the ACK waits until the burst
+        // is over (as GRO and LRO gather for one NAPI poll), unless the sender's window may still be small.
         let enough = unacked > self.full;
         let plenty = unacked >= PLENTY.min(limit / 2);
         self.owe(plenty || enough && self.quick > 0, now);
@@ -124,21 +123,21 @@ impl Acks {
         }
     }
 
-    /// Something came that the sender must hear of at once: data out of order, a filled hole, a duplicate
-    /// (RFC 5681 section 4.2).
+    /// Something arrived that the sender must learn at once: data out of order, a filled hole, a duplicate (RFC 5681
+    /// section 4.2).
     #[inline]
     pub(super) fn at_once(&mut self, now: Instant) {
         (self.heard, self.last) = (true, now);
         self.owe(true, now);
     }
 
-    /// The peer should hear of something soon, which the reader's answer can carry as well.
+    /// The peer should learn something soon; the reader's answer can carry it as well.
     pub(super) fn quickly(&mut self, now: Instant) {
         self.owe(false, now);
         self.quickly = true;
     }
 
-    /// As [`at_once`](Acks::at_once), and the sender may be recovering: the next few go out at once too.
+    /// As [`at_once`](Acks::at_once), and the sender may be in recovery: the next few are sent at once too.
     pub(super) fn hurry(&mut self, window: u32, now: Instant) {
         self.interactive = false;
         self.delay = DELAY_MIN;
@@ -146,15 +145,15 @@ impl Acks {
         self.at_once(now);
     }
 
-    /// A FIN has come in order. The application is likely to close too, so that one segment can carry both (Linux's
-    /// `tcp_fin` enters pingpong mode before it is asked whether to be quick).
+    /// A FIN has arrived in order. The application is likely to close too, and one segment can then carry both
+    /// (Linux's `tcp_fin` enters pingpong mode before it decides whether to be quick).
     pub(super) fn fin(&mut self, now: Instant) {
         self.interactive = true;
-        // Where no data has ever come there is no rhythm to wait by (Linux's `ato` is 0).
+        // If no data has ever arrived there is no rhythm to derive a delay from (Linux's `ato` is 0).
         self.owe(!self.heard, now);
     }
 
-    /// A segment with ACK leaves that says `next`.
+    /// A segment with ACK number `next` was sent.
     #[inline]
     pub(super) fn told(&mut self, next: Seq) {
         self.told = next;
@@ -164,7 +163,7 @@ impl Acks {
         self.quick = self.quick.saturating_sub(1);
     }
 
-    /// We send data: soon after we received some, it is an answer.
+    /// We send data: soon after receiving some, it is an answer.
     #[inline]
     pub(super) fn answered(&mut self, now: Instant) {
         if self.heard && self.since_last(now) < self.delay {
@@ -172,26 +171,26 @@ impl Acks {
         }
     }
 
-    /// The application has read, perhaps `all` there was.
+    /// The application has read; `all`: everything there was.
     #[inline]
     pub(super) fn read(&mut self, all: bool, next: Seq) {
-        // That of more than a segment is quick, unless it was left to him.
+        // An acknowledgment of more than a segment is sent at once, unless it was left to the reader.
         self.now |= self.due && self.quickly && next - self.told > self.full;
         if all {
             self.taken();
         }
     }
 
-    /// Nothing is left unread. Who sent a short segment waits for nothing but the answer; if none is to be expected, he
-    /// hears now (Linux's `tcp_cleanup_rbuf`).
+    /// Nothing is left unread. A peer that sent a short segment waits for nothing but the answer; if none is likely,
+    /// the acknowledgment is sent now (Linux's `tcp_cleanup_rbuf`).
     #[inline]
     pub(super) fn taken(&mut self) {
         let answer_unlikely = self.pushed > 1 || self.pushed == 1 && !self.interactive;
         self.quickly |= self.due && answer_unlikely;
     }
 
-    /// The reader was waiting for what has come, and has all of it: he is about to answer, or to wait again. Whether
-    /// an acknowledgment that would be quick waits for that, at most as long as any other.
+    /// The reader was waiting for what has arrived, and has all of it: it is about to answer, or to wait again.
+    /// Returns whether an acknowledgment that would be sent at once waits for that, at most as long as any other.
     #[inline]
     pub(super) fn leave_to_reader(&mut self) -> bool {
         let waits = self.quickly && !self.now && !self.asked;
@@ -199,16 +198,16 @@ impl Acks {
         waits
     }
 
-    /// He waits again: there is no answer to carry it.
+    /// The reader waits again: no answer will carry the acknowledgment.
     pub(super) fn reader_waits(&mut self) {
         self.now |= self.due;
     }
 
-    /// The delay is over and nothing carried the acknowledgment, which says `next`: none was to be expected.
+    /// The delay is over and nothing carried the acknowledgment, which says `next`: no answer was to be expected.
     pub(super) fn expired(&mut self, next: Seq, now: Instant) {
         if self.due && self.by <= now {
             match self.interactive {
-                // It has waited for a reader, not for an answer, and the sender perhaps for us.
+                // It has waited for a reader, not for an answer, and the sender may have waited for us.
                 _ if next - self.told > self.full => self.quick = QUICK,
                 true => {
                     self.interactive = false;
@@ -220,7 +219,7 @@ impl Acks {
         }
     }
 
-    /// `TCP_QUICKACK`: as in Linux, for the time being and not for ever.
+    /// `TCP_QUICKACK`: as in Linux temporary, not for ever.
     pub(super) fn set_quick(&mut self, quick: bool) {
         (self.interactive, self.asked) = (!quick, quick);
         self.now |= quick && self.due;
@@ -243,7 +242,7 @@ impl Acks {
         if len >= self.full {
             self.full = len.min(mss.max(FULL_MIN));
         } else {
-            // Smaller ones twice in a row, but not small ones: the path's MTU has become less.
+            // Two equal shorter segments in a row, but not small ones: the path's MTU has become smaller.
             if len == self.last_len && len >= FULL_MIN {
                 self.full = len;
             }
@@ -259,7 +258,7 @@ impl Acks {
             _ if !self.heard => self.refill(window),
             gap if gap <= DELAY_MIN / 2 => self.delay = self.delay / 2 + DELAY_MIN / 2,
             gap if gap < self.delay => self.delay = self.delay / 2 + gap,
-            // Its sender's window may have been reset meanwhile (RFC 5681 section 4.1).
+            // The sender's window may have been reset meanwhile (RFC 5681 section 4.1).
             gap if gap > DELAY_MAX => self.refill(window),
             _ => {}
         }

@@ -1,6 +1,6 @@
-//! How large the receive buffer should be: dynamic right-sizing, as Linux's `tcp_rcv_space_adjust`. What the
-//! application reads within one round trip is what the sender could send in it; the buffer has to hold twice
-//! that, and more while it is growing.
+//! The size of the receive buffer: dynamic right-sizing, as Linux's `tcp_rcv_space_adjust`. What the application
+//! reads within one round trip is what the sender could send in it. The buffer has to hold twice that, and more while
+//! the rate grows.
 
 use super::super::seq::Seq;
 use crate::time::Instant;
@@ -12,18 +12,18 @@ pub(super) struct Autotune {
     max: u32,
     /// The most read within one round trip. Bytes.
     space: u32,
-    /// Where and when the present measurement of that began.
+    /// Where and when the present measurement of it began.
     from: Seq,
     since: Instant,
     rtt: RoundTrip,
 }
 
-/// The round trip as a receiver sees it. Microseconds: an idle connection keeps all this.
+/// The round trip as the receiver sees it. Microseconds, to keep an idle connection small.
 #[derive(Debug)]
 struct RoundTrip {
     /// Smoothed; zero while unknown.
     smoothed: u32,
-    /// When RCV.NXT comes to `until`, one window of data has come since `since`; if that has been measured at all.
+    /// When RCV.NXT reaches `until`, one window of data has arrived since `since`; valid if `measuring`.
     until: Seq,
     since: Instant,
     measuring: bool,
@@ -45,7 +45,7 @@ impl Autotune {
         self.space
     }
 
-    /// The user has fixed the size.
+    /// The application has fixed the size.
     pub(super) fn fix(&mut self) {
         self.max = 0;
     }
@@ -58,7 +58,7 @@ impl Autotune {
         }
     }
 
-    /// The timestamp that the peer echoed says that data took this long to come after our segment.
+    /// The timestamp that the peer echoed shows that data took this long to arrive after our segment.
     #[inline]
     pub(super) fn sample(&mut self, rtt: Duration) {
         let sample = micros(rtt);
@@ -66,8 +66,8 @@ impl Autotune {
         self.rtt.smoothed = if old == 0 { sample } else { old - old / 8 + sample / 8 };
     }
 
-    /// The application has read up to `read` and has left `unread` bytes: the limit the buffer should have now,
-    /// if more than `limit`.
+    /// The application has read up to `read` and has left `unread` bytes: returns the limit the buffer should have
+    /// now, `limit` at least.
     #[inline]
     pub(super) fn read(
         &mut self,
@@ -80,15 +80,15 @@ impl Autotune {
         if self.rtt.smoothed == 0 || micros(now.since(self.since)) < self.rtt.smoothed {
             return limit;
         }
-        // What lies unread is what the application, and not the buffer, keeps from coming sooner.
+        // Unread data was delayed by the application, not by the buffer.
         let copied = (read - self.from).saturating_sub(unread);
         self.from = read;
         self.since = now;
         if copied <= self.space {
             return limit;
         }
-        // Twice what was read: the sender doubles its window each round trip while it starts. And as much
-        // again as the rate has grown by.
+        // Twice what was read: the sender doubles its window each round trip in slow start. And as much again as the
+        // rate has grown by.
         let want = 2 * u64::from(copied) + 16 * u64::from(mss);
         let grown = want * u64::from(copied - self.space) / u64::from(self.space.max(1));
         self.space = copied;
@@ -97,8 +97,8 @@ impl Autotune {
 }
 
 impl RoundTrip {
-    /// A window's worth takes one round trip if the sender fills the window, and more if not: so the least of
-    /// these counts.
+    /// A window of data takes one round trip if the sender fills the window, and more if not: so the smallest sample
+    /// counts.
     fn window(&mut self, edge: Seq, now: Instant) {
         let sample = micros(now.since(self.since));
         if self.measuring && (self.smoothed == 0 || sample < self.smoothed) {
@@ -108,7 +108,7 @@ impl RoundTrip {
     }
 }
 
-/// One at least.
+/// At least one.
 #[inline]
 fn micros(span: Duration) -> u32 {
     u32::try_from(span.as_nanos() / 1_000).unwrap_or(u32::MAX).max(1)

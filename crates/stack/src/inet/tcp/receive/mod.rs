@@ -1,7 +1,7 @@
-//! The receiving half of a connection: what has come and in which order, what the application may read,
-//! how much more the peer may send, and when and how it is told.
+//! The receiving half of a connection: what has arrived and in which order, what the application may read, how much
+//! more the peer may send, and when and how to acknowledge.
 //!
-//! Knows sequence numbers, bytes and the time it is given; nothing of states, timestamps or the wire.
+//! Knows sequence numbers, bytes and the time it is given; nothing of states, timestamps or the wire format.
 
 use super::{
     BufferSizes,
@@ -27,63 +27,63 @@ use autotune::Autotune;
 use reassembly::Reassembly;
 use window::Window;
 
-/// While memory is scarce the window beyond what is buffered is this many segments (Linux's
+/// While memory is scarce the window beyond the buffered data is this many segments (Linux's
 /// `tcp_adjust_rcv_ssthresh`).
 const SCARCE: u32 = 4;
-/// How far back from RCV.NXT a number is taken for one that came before.
+/// How far below RCV.NXT a number still counts as received before.
 const PAST: u32 = 1 << 30;
 
-/// What came of a segment.
+/// The result of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Arrived {
-    /// By how many bytes RCV.NXT has advanced, a FIN not counted: what the application can read more.
+    /// By how many bytes RCV.NXT has advanced, a FIN not counted: new data to read.
     pub(super) new_in_order: usize,
-    /// All data up to the peer's FIN has come, with this segment.
+    /// With this segment all data up to the peer's FIN has arrived.
     pub(super) fin_reached: bool,
-    /// It left a hole before it.
+    /// There is a hole before it.
     pub(super) out_of_order: bool,
-    /// Some or all of its data had come before.
+    /// Some or all of its data had arrived before.
     pub(super) duplicate: bool,
     /// It filled, or began to fill, the first hole.
     pub(super) filled_hole: bool,
-    /// Data was dropped because memory is exhausted, or there are too many holes: some of this segment's,
-    /// or what had come out of order before it.
+    /// Data was dropped because memory is exhausted, or there are too many holes: some of this segment's, or
+    /// out-of-order data from before.
     pub(super) dropped: bool,
-    /// A reader who was waiting has [taken](Taker) it, and it is not to be read any more.
+    /// A waiting reader has [taken](Taker) the data: it is not in the buffer.
     pub(super) taken: bool,
 }
 
-/// Offered data that is all there is to read, a reader who waits may take it, all of it, past the buffer: whether he
-/// has.
+/// Offers data to a waiting reader if it is all there is to read. The reader takes all of it, past the buffer, or
+/// nothing. Returns whether it did.
 pub(super) type Taker<'a> = dyn FnMut(&[u8]) -> bool + 'a;
 
-/// See the head of this file.
+/// The receiving half of a connection.
 #[derive(Debug)]
 pub(super) struct Receiver {
-    /// From what the application has not read yet.
+    /// From the first byte that the application has not read.
     store: Store,
     /// RCV.NXT.
     next: Seq,
-    /// What has come beyond it.
+    /// The data that has arrived beyond it.
     held: Reassembly,
-    /// The number of the peer's FIN, once that has come, in order or not.
+    /// The number of the peer's FIN, once it has arrived, in order or not.
     fin: Option<Seq>,
     window: Window,
     autotune: Autotune,
     acks: Acks,
-    /// What came a second time and was not reported yet.
+    /// Duplicate data that was not reported yet.
     duplicate: Option<(Seq, Seq)>,
-    /// What lies before this is no duplicate of ours: the first byte of all, or 2^30 before RCV.NXT.
+    /// Data before this is no duplicate: the number of the first byte, or 2^30 before RCV.NXT.
     floor: Seq,
-    /// Whether to report that at all.
+    /// Whether to report duplicates at all.
     reports_duplicates: bool,
     /// The most data in a segment that the peer may send us.
     mss: u32,
 }
 
 impl Receiver {
-    /// For a connection whose peer's SYN had number `irs`, and that announced
-    /// [`initial_window`](Receiver::initial_window) and `shift` in its own.
+    /// For a connection whose peer's SYN had number `irs`, and whose own SYN announced
+    /// [`initial_window`](Receiver::initial_window) and `shift`.
     pub(super) fn new(
         irs: Seq,
         sizes: BufferSizes,
@@ -125,15 +125,15 @@ impl Receiver {
         self.next
     }
 
-    /// Whether a segment with this number and SEG.LEN lies in the window, as far as it was ever announced
-    /// (RFC 9293 section 3.10.7.4, first check).
+    /// Whether a segment with this number and SEG.LEN lies in the window, up to the furthest edge ever announced (RFC
+    /// 9293 section 3.10.7.4, first check).
     #[inline]
     pub(super) fn acceptable(&self, seq: Seq, len: u32) -> bool {
         self.window.acceptable(self.next, seq, len)
     }
 
-    /// A segment came that was not acceptable, with `len` bytes of data: is it old, the acknowledgment that it
-    /// calls for reports it as a duplicate (RFC 2883 section 4).
+    /// A segment with `len` bytes of data was not acceptable. If the data is old, the acknowledgment that it calls
+    /// for reports it as a duplicate (RFC 2883 section 4).
     pub(super) fn unacceptable(&mut self, seq: Seq, len: usize, now: Instant) {
         if let Some(again) = self.find_duplicate(&(seq..seq + len as u32)) {
             self.report(again);
@@ -143,13 +143,13 @@ impl Receiver {
         }
     }
 
-    /// Takes in the data, and the FIN, of a segment. Bytes outside the window are left out.
+    /// Processes the data, and the FIN, of a segment. Bytes outside the window are ignored.
     #[cfg(test)]
     pub(super) fn segment(&mut self, seq: Seq, payload: &[u8], fin: bool, now: Instant) -> Arrived {
         self.segment_for(seq, payload, fin, now, &mut |_| false)
     }
 
-    /// As `segment`, for a reader who may be waiting.
+    /// As `segment`, for a reader that may be waiting.
     #[inline(always)]
     pub(super) fn segment_for(
         &mut self,
@@ -184,7 +184,7 @@ impl Receiver {
         Arrived { new_in_order: len, taken, ..Arrived::default() }
     }
 
-    /// The rest: old, out of order, the end.
+    /// The slow path: old data, data out of order, FIN.
     fn arrange(&mut self, seq: Seq, payload: &[u8], fin: bool, now: Instant) -> Arrived {
         let end = seq + payload.len() as u32;
         let mut arrived = Arrived::default();
@@ -206,7 +206,7 @@ impl Receiver {
         if self.fin == Some(self.next) {
             self.next += 1;
             arrived.fin_reached = true;
-            // Nothing comes any more that the peer could send twice (`tcp_fin` resets what SACK has to say).
+            // The peer can send nothing twice from now on (`tcp_fin` resets the SACK state).
             self.duplicate = None;
         }
         let trimmed = (self.next.max(seq)).before(end);
@@ -224,7 +224,7 @@ impl Receiver {
         arrived
     }
 
-    /// Data that follows what was there. `new` is not empty.
+    /// Data in order. `new` is not empty.
     fn advance(&mut self, seq: Seq, payload: &[u8], mut new: Range<Seq>, arrived: &mut Arrived) {
         let len = (new.end - new.start) as usize;
         let mut allowed = self.store.allowed(new.start, len, self.granted());
@@ -243,7 +243,7 @@ impl Receiver {
         arrived.new_in_order = (self.next - new.start) as usize;
     }
 
-    /// Data beyond a hole; whether it could be kept. `new` is not empty.
+    /// Data beyond a hole; returns whether it was kept. `new` is not empty.
     fn hold(&mut self, seq: Seq, payload: &[u8], new: Range<Seq>) -> bool {
         let len = (new.end - new.start) as usize;
         let fits = self.held.fits(&new);
@@ -255,7 +255,7 @@ impl Receiver {
         fits
     }
 
-    /// Writes what of `new` is not there yet; `payload` begins at `seq`.
+    /// Writes the part of `new` that is not there yet; `payload` begins at `seq`.
     fn write_new(&mut self, seq: Seq, payload: &[u8], new: Range<Seq>) {
         for gap in self.held.gaps(new) {
             let bytes = payload.get((gap.start - seq) as usize..(gap.end - seq) as usize);
@@ -270,7 +270,7 @@ impl Receiver {
         self.acks.data(len as u32, self.next, window, limit, self.mss, now);
     }
 
-    /// Where the peer's data ends. The first FIN counts, unless data has come that would lie behind it.
+    /// Records where the peer's data ends. The first FIN counts, unless data has arrived that would lie behind it.
     fn learn_fin(&mut self, at: Seq) {
         let behind = self.held.end().unwrap_or(self.next).max(self.next);
         if self.fin.is_none() && behind.at_most(at) && at.at_most(self.window.edge()) {
@@ -278,7 +278,7 @@ impl Receiver {
         }
     }
 
-    /// The first run of bytes in `range` that came before (RFC 2883 section 4).
+    /// The first run of bytes in `range` that arrived before (RFC 2883 section 4).
     fn find_duplicate(&self, range: &Range<Seq>) -> Option<Range<Seq>> {
         let old = range.start..range.end.min(self.data_end());
         if self.floor.at_most(old.start) && old.start.before(old.end) {
@@ -287,8 +287,8 @@ impl Receiver {
         self.held.duplicate(range)
     }
 
-    /// To be reported with the next acknowledgment, as one block with what is to be already, if they meet
-    /// (Linux's `tcp_dsack_extend`).
+    /// Reports duplicate data with the next acknowledgment, in one block with what is to be reported already if they
+    /// meet (Linux's `tcp_dsack_extend`).
     fn report(&mut self, again: Range<Seq>) {
         if !self.reports_duplicates {
             return;
@@ -303,7 +303,7 @@ impl Receiver {
         });
     }
 
-    /// How many chunks a connection may always have: enough for the window to move by a segment.
+    /// How many chunks a connection may always have: enough for the window to advance by a segment.
     fn granted(&self) -> usize {
         1 + self.mss.max(self.window.unit()) as usize / CHUNK
     }
@@ -314,8 +314,8 @@ impl Receiver {
         (self.data_end() - self.store.start()) as usize
     }
 
-    /// Whether a reader who waits for `low` bytes (`SO_RCVLOWAT`) should look: they are there, or no more can
-    /// come before he reads (Linux's `tcp_epollin_ready`).
+    /// Whether a reader that waits for `low` bytes (`SO_RCVLOWAT`) should read: they are there, or no more can arrive
+    /// until it reads (Linux's `tcp_epollin_ready`).
     #[inline]
     pub(super) fn is_readable(&self, low: u32) -> bool {
         let available = self.available();
@@ -342,20 +342,20 @@ impl Receiver {
         self.fin_reached() && self.available() == 0
     }
 
-    /// Moves what can be read to `into`; how many bytes that was.
+    /// Moves readable data to `into`; returns how many bytes.
     pub(super) fn read(&mut self, into: &mut [IoSliceMut<'_>], now: Instant) -> usize {
         let len = self.peek(into);
         self.discard(len, now);
         len
     }
 
-    /// As [`read`](Receiver::read), but all of it stays.
+    /// As [`read`](Receiver::read), but the data stays.
     #[inline]
     pub(super) fn peek(&self, into: &mut [IoSliceMut<'_>]) -> usize {
         self.peek_part(0, usize::MAX, into)
     }
 
-    /// As [`peek`](Receiver::peek), from behind the first `skip` bytes on, and `most` of them.
+    /// As [`peek`](Receiver::peek), after the first `skip` bytes, and `most` bytes at the most.
     pub(super) fn peek_part(&self, skip: usize, most: usize, into: &mut [IoSliceMut<'_>]) -> usize {
         let skip = skip.min(self.available());
         let there = (self.available() - skip).min(most);
@@ -388,7 +388,7 @@ impl Receiver {
         self.store.pieces(self.store.start(), self.available()).collect::<Vec<_>>().concat()
     }
 
-    /// Throws away what can be read, `len` bytes at the most.
+    /// Drops readable data, `len` bytes at the most.
     pub(super) fn discard(&mut self, len: usize, now: Instant) {
         let len = len.min(self.available());
         if len == 0 {
@@ -399,7 +399,7 @@ impl Receiver {
         self.acks.read(self.available() == 0, self.next);
     }
 
-    /// What is before the store's first byte has been read, some of it just now.
+    /// The data before the store's first byte was read, some of it just now: adapts the buffer.
     #[inline]
     fn was_read(&mut self, now: Instant) {
         let read = self.store.start();
@@ -412,8 +412,8 @@ impl Receiver {
         }
     }
 
-    /// The window to announce now, in bytes: a multiple of the unit of our window scale. To be called for
-    /// every segment that leaves, with [`acknowledged`](Receiver::acknowledged).
+    /// The window to announce now, in bytes: a multiple of the unit of our window scale. Called for every segment
+    /// sent, with [`acknowledged`](Receiver::acknowledged).
     #[inline]
     pub(super) fn window(&mut self) -> u32 {
         let window = self.offer();
@@ -433,8 +433,8 @@ impl Receiver {
         self.store.allowed(self.next, few as usize, self.granted()) as u32
     }
 
-    /// Whether the application has read so much that the peer should be told even without any other reason to
-    /// send: the window can be twice what it is (Linux's `tcp_cleanup_rbuf`).
+    /// Whether the application has read so much that a window update is sent even without any other reason: the
+    /// window can be twice what it is (Linux's `tcp_cleanup_rbuf`).
     pub(super) fn window_update_due(&self) -> bool {
         let left = self.window.edge() - self.next;
         if left > self.window.limit() / 2 || self.fin_reached() {
@@ -444,20 +444,19 @@ impl Receiver {
         new > left && new / 2 >= left
     }
 
-    /// Such an update is due, and the reader is there who may answer.
+    /// A window update is due, and a polling reader may answer and carry it.
     #[cold]
     pub(super) fn announce_quickly(&mut self, now: Instant) {
         self.acks.quickly(now);
     }
 
-    /// Whether there is something to report beyond the acknowledgment.
+    /// Whether there are SACK blocks to send.
     #[inline]
     pub(super) fn has_sacks(&self) -> bool {
         self.duplicate.is_some() || !self.held.is_empty()
     }
 
-    /// What to report beyond the acknowledgment: what came twice (RFC 2883), then what is held, newest first
-    /// (RFC 2018 section 4).
+    /// The SACK blocks to send: duplicate data first (RFC 2883), then held data, newest first (RFC 2018 section 4).
     pub(super) fn sacks(&self) -> Sacks {
         let mut sacks = Sacks::default();
         if let Some((start, end)) = self.duplicate {
@@ -473,13 +472,13 @@ impl Receiver {
         sacks
     }
 
-    /// When an acknowledgment has to leave.
+    /// When an acknowledgment has to be sent.
     #[inline]
     pub(super) fn ack_need(&self) -> AckNeed {
         self.acks.need()
     }
 
-    /// A segment with ACK leaves, saying [`next`](Receiver::next), [`window`](Receiver::window) and
+    /// A segment with ACK was sent, with [`next`](Receiver::next), [`window`](Receiver::window) and
     /// [`sacks`](Receiver::sacks).
     #[inline]
     pub(super) fn acknowledged(&mut self) {
@@ -501,18 +500,18 @@ impl Receiver {
         self.acks.reader_waits();
     }
 
-    /// The moment of [`AckNeed::By`] has come: from here on it is [`AckNeed::Now`].
+    /// The time of [`AckNeed::By`] has come: from here on it is [`AckNeed::Now`].
     pub(super) fn ack_timer(&mut self, now: Instant) {
         self.acks.expired(self.next, now);
     }
 
-    /// We are sending data (new data, not again).
+    /// We send new data (not a retransmission).
     #[inline]
     pub(super) fn answered(&mut self, now: Instant) {
         self.acks.answered(now);
     }
 
-    /// `tcp_dsack`: whether [`sacks`](Receiver::sacks) reports what came twice; it does unless told otherwise.
+    /// `tcp_dsack`: whether [`sacks`](Receiver::sacks) reports duplicate data; it does by default.
     pub(super) fn set_report_duplicates(&mut self, report: bool) {
         self.reports_duplicates = report;
     }
@@ -527,7 +526,7 @@ impl Receiver {
         self.acks.is_quick()
     }
 
-    /// A segment with data echoed a timestamp of ours that is so old: the round trip as the receiver sees it.
+    /// A segment with data echoed a timestamp of ours of this age: the round trip as the receiver sees it.
     #[inline]
     pub(super) fn round_trip(&mut self, rtt: Duration) {
         self.autotune.sample(rtt);
@@ -543,33 +542,33 @@ impl Receiver {
         self.autotune.space()
     }
 
-    /// The peer's full-sized segment as it has shown: `tcpi_rcv_mss`.
+    /// The size of the peer's full segments, as far as it has shown: `tcpi_rcv_mss`.
     pub(super) fn peer_mss(&self) -> u32 {
         self.acks.full()
     }
 
-    /// What the buffer may hold at present: `SO_RCVBUF`.
+    /// The present limit of the buffer: `SO_RCVBUF`.
     pub(super) fn limit(&self) -> u32 {
         self.window.limit()
     }
 
-    /// Bounds the window whatever the buffer holds: `TCP_WINDOW_CLAMP`. Bytes; 0: no bound.
+    /// Limits the window whatever the buffer holds: `TCP_WINDOW_CLAMP`. Bytes; 0: no limit.
     pub(super) fn set_window_clamp(&mut self, bytes: u32) {
         self.window.set_clamp(bytes);
     }
 
-    /// Fixes the size of the buffer: `SO_RCVBUF`. What was announced stays announced.
+    /// Fixes the size of the buffer: `SO_RCVBUF`. A window once announced stays valid.
     pub(super) fn set_limit(&mut self, limit: u32) {
         self.window.set_limit(limit);
         self.keep_limit();
     }
 
-    /// The buffer does not grow by itself (any more).
+    /// Stops the autotuning of the buffer.
     pub(super) fn keep_limit(&mut self) {
         self.autotune.fix();
     }
 
-    /// Forgets all data: the connection is dead.
+    /// Drops all data: the connection is closed.
     pub(super) fn clear(&mut self) {
         self.held.clear();
         self.store.cut(self.next);

@@ -1,13 +1,13 @@
-//! Which bytes have come out of order: intervals beyond RCV.NXT, none of which touches the next.
+//! Out-of-order data: intervals beyond RCV.NXT, none of which touches the next.
 //!
-//! Where the same byte comes twice, the first one counts: what was reported to the sender as held is not
-//! replaced by anything an outsider may send later.
+//! If the same byte arrives twice, the first one counts: data that was reported to the sender as held is not replaced
+//! by anything an outsider may send later.
 
 use super::super::seq::Seq;
 use std::ops::Range;
 
-/// The most intervals of one connection. More of them do not help an honest sender, and each segment of a
-/// dishonest one costs a search and a move among this many: a microsecond or two.
+/// The most intervals of one connection. More of them do not help an honest sender, and each segment of a malicious
+/// one costs a search and a move among this many: a microsecond or two.
 pub(super) const INTERVALS: usize = 512;
 
 /// One interval.
@@ -19,11 +19,11 @@ struct Held {
     stamp: u32,
 }
 
-/// Nothing but a word while all is in order.
+/// One word while all data is in order.
 #[derive(Debug, Default)]
 pub(super) struct Reassembly(Option<Box<List>>);
 
-/// Not empty, but while it is being changed.
+/// Not empty, except while it is being changed.
 #[derive(Debug, Default)]
 struct List {
     /// By sequence number.
@@ -59,7 +59,7 @@ impl Reassembly {
         first..first + count.partition_point(|held| held.start.at_most(range.end))
     }
 
-    /// What of `range` is not held, in order.
+    /// The parts of `range` that are not held, in order.
     pub(super) fn gaps(&self, range: Range<Seq>) -> Gaps<'_> {
         let beside = self.held().get(self.beside(&range)).unwrap_or_default();
         Gaps { held: beside, at: range.start, end: range.end }
@@ -106,7 +106,7 @@ impl Reassembly {
         }
     }
 
-    /// All bytes before `next` have come: where that now ends, with what was held.
+    /// All bytes before `next` have arrived: returns where contiguous data ends now, held data included.
     pub(super) fn advance(&mut self, mut next: Seq) -> Seq {
         let Some(list) = &mut self.0 else { return next };
         let mut gone = 0;
@@ -124,13 +124,13 @@ impl Reassembly {
         next
     }
 
-    /// The intervals, those first that a segment fell into last (RFC 2018 section 4).
+    /// The intervals, by when a segment last fell into them, newest first (RFC 2018 section 4).
     pub(super) fn newest(&self) -> impl Iterator<Item = Range<Seq>> {
         const MOST: usize = super::super::segment::MAX_SACKS;
         let mut best: [Option<(u32, Held)>; MOST] = [None; MOST];
         let mut worst = u32::MAX;
         let clock = self.0.as_ref().map_or(0, |list| list.clock);
-        // What came last lies most often last: then the rest is one comparison each.
+        // The newest interval is most often the last: then each other costs one comparison.
         for &held in self.held().iter().rev() {
             let age = clock.wrapping_sub(held.stamp);
             if age >= worst {

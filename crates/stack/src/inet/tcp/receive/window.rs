@@ -17,7 +17,7 @@ pub(super) struct Window {
 /// The greatest shift (RFC 7323 section 2.3: "the shift count MUST be limited to 14").
 pub(super) const MAX_SHIFT: u8 = 14;
 
-/// The largest buffer: what a window can be (RFC 7323 section 2.3).
+/// The largest buffer: the largest window there can be (RFC 7323 section 2.3).
 const MOST: u32 = 1 << 30;
 
 impl Window {
@@ -35,7 +35,7 @@ impl Window {
         limit.min(u16::MAX.into()) as u16
     }
 
-    /// The least shift that lets a window of `most` bytes be told.
+    /// The smallest shift that can express a window of `most` bytes.
     pub(super) fn shift_for(most: u32) -> u8 {
         (0..MAX_SHIFT).find(|&shift| most <= u32::from(u16::MAX) << shift).unwrap_or(MAX_SHIFT)
     }
@@ -45,7 +45,7 @@ impl Window {
         self.edge
     }
 
-    /// What the field in the header counts in. Bytes.
+    /// The unit of the field in the header. Bytes.
     #[inline]
     pub(super) fn unit(&self) -> u32 {
         1 << self.shift
@@ -56,8 +56,8 @@ impl Window {
         self.limit
     }
 
-    /// What was announced last cannot be taken back: a smaller limit takes effect as the window is used up.
-    /// It is never less than two units of the window scale, or nothing at all could be announced.
+    /// A window once announced cannot be taken back: a smaller limit takes effect as the window is used up. It is
+    /// never less than two units of the window scale, or nothing at all could be announced.
     #[inline]
     pub(super) fn set_limit(&mut self, limit: u32) {
         self.limit = limit.clamp(2 << self.shift, MOST);
@@ -75,8 +75,8 @@ impl Window {
         (self.limit.min(self.clamp) / 2).min(mss).max(1)
     }
 
-    /// The window to announce with `next`, in whole units of 1 << shift. The buffer begins at `base`;
-    /// `free` is the most it may be allowed to take beyond `next`, however much the limit leaves.
+    /// The window to announce with `next`, in whole units of 1 << shift. The buffer begins at `base`; `free` is the
+    /// most it may take beyond `next`, however much the limit leaves.
     #[inline]
     pub(super) fn offer(&self, base: Seq, next: Seq, mss: u32, free: u32) -> u32 {
         let unit = self.unit();
@@ -87,10 +87,10 @@ impl Window {
         if new > left && new - left >= self.step(mss) {
             return new;
         }
-        // Not to take back what was announced, it is rounded up. A peer that uses less than a unit each time
-        // would so be given more and more: not beyond an eighth of the buffer. There the field says less than was
-        // announced, by less than a unit, and what was announced is still taken: one of the two it must be
-        // (RFC 7323 section 2.4 and appendix F).
+        // Rounded up, so that nothing announced is taken back. A peer that uses less than a unit each time would get
+        // more and more this way, so this stops an eighth of the buffer beyond the limit. There the field says less
+        // than was announced, by less than a unit, and what was announced is still accepted: RFC 7323 section 2.4 and
+        // appendix F demand one of the two.
         let up = left.saturating_add(unit - 1).min(u32::from(u16::MAX) << self.shift) & !(unit - 1);
         let bound = base + self.limit + (self.limit / 8).max(unit);
         if up <= left || (next + up).at_most(bound) { up } else { left.min(up) & !(unit - 1) }
@@ -102,8 +102,8 @@ impl Window {
         self.edge = self.edge.max(next + window);
     }
 
-    /// RFC 9293 section 3.4 table 6, as far as it can be told from one segment. An empty segment may also
-    /// lie on the edge: there a peer that has used up the window sends its acknowledgments.
+    /// RFC 9293 section 3.4 table 6, as far as one segment shows it. An empty segment may also lie on the edge: a
+    /// peer that has used up the window sends its acknowledgments there.
     #[inline]
     pub(super) fn acceptable(&self, next: Seq, seq: Seq, len: u32) -> bool {
         if len == 0 {
