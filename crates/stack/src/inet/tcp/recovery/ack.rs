@@ -1,5 +1,5 @@
-//! What an ACK says about what was sent: what arrived, how long it took, how large the window may be then. The
-//! order of things is Linux's (tcp_ack in net/ipv4/tcp_input.c).
+//! Processes an ACK: what arrived, how long it took, how large the window may be then. The order of the steps is
+//! Linux's (tcp_ack in net/ipv4/tcp_input.c).
 
 use super::{
     super::seq::Seq, AckEvent, Acked, Phase, Place, Recovery, congestion::Growth, rack::Found,
@@ -13,26 +13,26 @@ use std::{ops::Range, time::Duration};
 pub(super) struct Arrival {
     /// SND.UNA advanced.
     pub advanced: bool,
-    /// It could be one of RFC 5681's duplicates: nothing new, data outstanding.
+    /// It could be a duplicate ACK of RFC 5681: nothing new, data in flight.
     pub duplicate: bool,
-    /// A DSACK block came for what was sent again.
+    /// It had a DSACK block for a retransmission.
     pub dsack: bool,
-    /// Bytes delivered, and of these by SACK.
+    /// Bytes delivered, and how many of these by SACK.
     pub delivered: u32,
     pub sacked: u32,
-    /// When the first and the last of what it acknowledged and what it SACKed had been sent; what was sent more
-    /// than once does not count (Karn).
+    /// When the first and the last segment that it acknowledged, and that it SACKed, had been sent; retransmitted
+    /// segments do not count (Karn).
     pub acked: Option<(Instant, Instant)>,
     pub sacks: Option<(Instant, Instant)>,
-    /// It acknowledged something sent again.
+    /// It acknowledged a retransmission.
     pub again: bool,
-    /// Something sent once, before the phase began, arrived.
+    /// A segment that was sent once, before the phase began, arrived.
     pub original: bool,
     pub highest: Option<Seq>,
 }
 
 impl Recovery {
-    /// An acceptable ACK has come, old ones (for their SACK blocks) included.
+    /// Processes an acceptable ACK; also an old one, for its SACK blocks.
     pub fn acked(&mut self, event: &AckEvent<'_>, now: Instant) -> Acked {
         let plain = match event.sacks.is_empty() && !event.ece {
             true => self.acked_plainly(event.ack, now),
@@ -47,7 +47,7 @@ impl Recovery {
         self.new_first = false;
         let before = self.una;
         let dups_before = self.dups;
-        // The echoed time stamp was made before this.
+        // The echoed timestamp was made before this.
         let tick = self.tick.map(|tick| Duration::from_nanos(tick.get().into()));
         let echoed_before = event.echoed.zip(tick).map(|(echoed, tick)| echoed + tick);
         let mut arrival = self.arrivals(event, echoed_before, now);
@@ -65,7 +65,8 @@ impl Recovery {
         Acked { newly_acked: self.una - before, delivered: arrival.delivered, rtt }
     }
 
-    /// Was the window full when the last round of sending ended (tcp_cwnd_validate in net/ipv4/tcp_output.c)?
+    /// Records whether the window was full when the last round of sending ended (tcp_cwnd_validate in
+    /// net/ipv4/tcp_output.c).
     #[inline]
     pub(super) fn note_usage(&mut self) {
         let out = self.nxt - self.una;
@@ -75,7 +76,7 @@ impl Recovery {
         }
     }
 
-    /// Brings the scoreboard up to date: DSACK, SACK blocks, the cumulative ACK.
+    /// Updates the scoreboard: DSACK, SACK blocks, the cumulative ACK.
     fn arrivals(
         &mut self,
         event: &AckEvent<'_>,
@@ -111,7 +112,7 @@ impl Recovery {
             for block in event.sacks.iter() {
                 let sane = block.start.before(block.end) && block.end.at_most(self.nxt);
                 if let Some(block) = duplicate.take() {
-                    // Only what was sent twice can have arrived twice by our doing.
+                    // Only retransmitted data can arrive twice because of us.
                     self.dsack_dups = self.dsack_dups.wrapping_add(1);
                     if sane && self.dsack_dups <= self.total_retrans {
                         arrival.dsack = true;
@@ -141,7 +142,7 @@ impl Recovery {
         if let Some(highest) = arrival.highest {
             rack.highest(highest);
         }
-        // Without SACK, what was sent once may have been waiting for what was sent again.
+        // Without SACK, a segment sent once may have been waiting for a retransmission.
         arrival.original &= self.sack || !arrival.again;
         self.una = self.una.max(ack);
         if arrival.dsack && !tlp_duplicate {
@@ -156,8 +157,8 @@ impl Recovery {
         arrival
     }
 
-    /// What RFC 9937 takes for DeliveredData where there is no SACK: a segment per duplicate, and what the ACK
-    /// of the hole adds to them. (A peer that makes up duplicates gains no more than its window.)
+    /// DeliveredData of RFC 9937 without SACK: one segment for each duplicate ACK, and what the ACK of the hole adds
+    /// to them. (A peer that makes up duplicates gains no more than its window.)
     fn delivered_without_sack(&mut self, arrival: &Arrival, dups: u32) -> u32 {
         let mss = self.congestion.mss;
         if arrival.duplicate {
@@ -169,7 +170,7 @@ impl Recovery {
         arrival.delivered.saturating_sub(dups.saturating_mul(mss)).max(mss.min(arrival.delivered))
     }
 
-    /// Takes the round trip the ACK shows (RFC 6298 sections 3, 4; RFC 7323 section 4.2).
+    /// Takes the round-trip sample of the ACK (RFC 6298 sections 3, 4; RFC 7323 section 4.2).
     fn measure(
         &mut self,
         event: &AckEvent<'_>,
@@ -184,7 +185,7 @@ impl Recovery {
         Some(short)
     }
 
-    /// Takes a measurement; `short` has none of the peer's delay of its ACK in it.
+    /// Takes a sample; `short` does not include the peer's delay of its ACK.
     #[inline(always)]
     pub(super) fn measured(&mut self, rtt: Duration, short: Option<Duration>, now: Instant) {
         let (min, max) = (self.settings.min_rto, self.settings.max_rto);
@@ -194,7 +195,7 @@ impl Recovery {
         }
     }
 
-    /// The window after an ACK.
+    /// Updates the window after an ACK.
     fn control(&mut self, arrival: &Arrival, found: Found, rtt: Option<Duration>, now: Instant) {
         let mut growth = Growth {
             delivered: arrival.delivered,
@@ -213,22 +214,22 @@ impl Recovery {
             return;
         }
         if !self.sack && self.phase == Phase::Loss {
-            // RFC 3465 section 2.3: after a timeout an ACK may cover what had arrived long before: "L=1*SMSS".
+            // RFC 3465 section 2.3: after a timeout an ACK may cover data that had arrived long before: "L=1*SMSS".
             growth.delivered = growth.delivered.min(self.congestion.mss);
         }
         self.congestion.watch(&growth);
-        // RFC 7661 in spirit, Linux to the letter (tcp_is_cwnd_limited): a window that was not used up does
-        // not grow; in slow start, one that was used by half does.
+        // RFC 7661 in spirit, Linux to the letter (tcp_is_cwnd_limited): a window that was not used up does not grow;
+        // in slow start it grows if half of it was used.
         let used = self.limited
             || self.congestion.slow_start() && self.congestion.cwnd / 2 < self.most_out;
-        // On a path that reorders, whatever arrives counts; else only what arrives in order.
+        // On a path that reorders any delivery counts; else only delivery in order.
         let forward = arrival.advanced || self.rack.reorderings > 0 && arrival.delivered > 0;
         if used && forward {
             self.congestion.grow(&growth);
         }
     }
 
-    /// The timers after an ACK.
+    /// Updates the timers after an ACK.
     fn rearm(&mut self, advanced: bool, now: Instant) {
         if self.board.len() == 0 {
             (self.tlp.deadline, self.rack.deadline, self.reneged) = (None, None, None);

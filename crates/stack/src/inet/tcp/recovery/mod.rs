@@ -1,6 +1,6 @@
-//! What is in flight, what was lost, how much may be sent: [`Recovery`] is the one face. It is told what
-//! was sent and what came back, and never sees a byte of data. Touches nothing outside its folder but
-//! sequence numbers and time.
+//! Loss recovery and congestion control: what is in flight, what was lost, how much may be sent. [`Recovery`] is the
+//! only interface: it records what was sent and processes ACKs, and never sees a byte of data. It uses nothing
+//! outside its folder but sequence numbers and time.
 
 mod ack;
 mod congestion;
@@ -27,27 +27,27 @@ use std::{num::NonZeroU32, ops::Range, time::Duration};
 use tlp::Tlp;
 use undo::Undo;
 
-/// What the host and the socket decide.
+/// The settings of the host and the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// `TCP_CONGESTION`.
     pub algorithm: Algorithm,
-    /// The retransmission timeout is at least the round trip and this; 1 ms at least.
+    /// The retransmission timeout is at least the round trip plus this; 1 ms at least.
     pub min_rto: Duration,
-    /// No retransmission timeout is longer.
+    /// The largest retransmission timeout.
     pub max_rto: Duration,
-    /// The window shrinks while nothing is sent.
+    /// The window shrinks while the connection is idle.
     pub slow_start_after_idle: bool,
-    /// Duplicates that mean a loss while no reordering has been seen.
+    /// Duplicate ACKs that mean a loss while no reordering has been seen.
     pub reordering: u8,
     /// Tail loss probes.
     pub probes: bool,
-    /// Timeouts are checked for having been needless (RFC 5682).
+    /// Check whether timeouts were spurious (F-RTO, RFC 5682).
     pub frto: bool,
 }
 
 impl Settings {
-    /// Those of a socket on a host.
+    /// The settings of a socket on a host.
     pub fn new(config: &Config, options: &TcpOptions) -> Settings {
         let min_rto = if options.rto_min.is_zero() { config.tcp_rto_min } else { options.rto_min };
         let min_rto = min_rto.max(Duration::from_millis(1));
@@ -63,40 +63,40 @@ impl Settings {
     }
 }
 
-/// What the handshake settled.
+/// The results of the handshake.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Agreed {
-    /// Both ends permit SACK.
+    /// Both ends support SACK.
     pub sack: bool,
-    /// How long one step of our TSval lasts, if time stamps go with each segment.
+    /// How long one step of our TSval lasts, if each segment has timestamps.
     pub timestamps: Option<Duration>,
-    /// Both ends speak ECN.
+    /// Both ends support ECN.
     pub ecn: bool,
-    /// How long our SYN, or SYN and ACK, took to be answered; `None` if it went out more than once.
+    /// The time until our SYN or SYN-ACK was answered; `None` if it was sent more than once.
     pub rtt: Option<Duration>,
-    /// How often it was sent again.
+    /// How often it was retransmitted.
     pub retransmissions: u32,
 }
 
-/// What an acceptable ACK says.
+/// The content of an acceptable ACK.
 #[derive(Clone, Copy, Debug)]
 pub struct AckEvent<'a> {
     /// SEG.ACK; nothing above it was ever sent.
     pub ack: Seq,
-    /// The SACK blocks as they came, a DSACK among them.
+    /// The SACK blocks as received, a DSACK among them.
     pub sacks: &'a Sacks,
-    /// When our clock began to show the TSval it echoes.
+    /// When our clock first showed the TSval that it echoes.
     pub echoed: Option<Instant>,
     /// It carries ECE.
     pub ece: bool,
-    /// It carries no data, no SYN or FIN, and the window it shows is that of the one before
-    /// (RFC 5681 section 2, "duplicate acknowledgment" (b), (c), (e)).
+    /// It carries no data, SYN or FIN, and its window is that of the ACK before (RFC 5681 section 2, "duplicate
+    /// acknowledgment" (b), (c), (e)).
     pub pure: bool,
-    /// There is data never sent that the peer's window has room for.
+    /// There is unsent data that the peer's window has room for.
     pub unsent: bool,
 }
 
-/// What an ACK changed.
+/// The effects of an ACK.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Acked {
     /// Bytes of sequence space it acknowledged, cumulatively.
@@ -107,17 +107,17 @@ pub struct Acked {
     pub rtt: Option<Duration>,
 }
 
-/// What a timer that has fired asks for.
+/// What a timer that has fired requires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fired {
     /// Nothing: it was early.
     Nothing,
-    /// Something is found lost: ask [`Recovery::next_retransmission`].
+    /// A loss was found: call [`Recovery::next_retransmission`].
     Retransmit,
-    /// A tail loss probe (RFC 8985 section 7.3): send one segment of new data if there is any and the peer's
-    /// window has room, whatever [`Recovery::room`] says, else this range again.
+    /// A tail loss probe (RFC 8985 section 7.3): send one segment of new data if there is any and the peer's window
+    /// has room, whatever [`Recovery::room`] says, else this range again.
     Probe(Range<Seq>),
-    /// The retransmission timeout, for the n-th time in a row: ask [`Recovery::next_retransmission`].
+    /// The retransmission timeout, for the n-th time in a row: call [`Recovery::next_retransmission`].
     TimedOut {
         /// In a row, this one counted.
         times: u32,
@@ -145,21 +145,21 @@ pub struct Figures {
     pub cwnd: u32,
     /// The slow-start threshold, bytes; `u32::MAX`: none yet.
     pub ssthresh: u32,
-    /// Segments sent and not acknowledged. (Here and below many small ones may count as one: as they are kept.)
+    /// Segments sent and not acknowledged. (Here and below several small ones may count as one: as they are stored.)
     pub unacked: u32,
     /// Of these: reported by SACK.
     pub sacked: u32,
-    /// Of these: lost and not sent again.
+    /// Of these: lost and not retransmitted.
     pub lost: u32,
-    /// Of these: sent again.
+    /// Of these: retransmitted.
     pub retrans: u32,
-    /// Segments ever sent again.
+    /// Segments retransmitted, over the connection's life.
     pub total_retrans: u32,
-    /// Bytes ever sent again.
+    /// Bytes retransmitted, over the connection's life.
     pub bytes_retrans: u64,
     /// Segments ever delivered, wrapping.
     pub delivered: u32,
-    /// So many duplicates mean a loss.
+    /// How many duplicate ACKs mean a loss.
     pub reordering: u32,
     /// DSACK blocks received.
     pub dsack_dups: u32,
@@ -167,11 +167,11 @@ pub struct Figures {
     pub reord_seen: u32,
 }
 
-/// Where the sender stands, with Linux's names but for Disorder, which is `Open` with something SACKed.
+/// The state of the sender, with Linux's names except Disorder, which is `Open` with SACKed segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Open,
-    /// The window shrinks without a loss: ECN.
+    /// The window is reduced without a loss: ECN.
     Cwr,
     /// Fast recovery.
     Recovery,
@@ -179,7 +179,7 @@ enum Phase {
     Loss,
 }
 
-/// The sender's memory of one connection. SYN and FIN, if told of, count as bytes.
+/// The sender's state of one connection. SYN and FIN, if recorded, count as bytes.
 #[derive(Debug)]
 pub struct Recovery {
     settings: Settings,
@@ -190,7 +190,7 @@ pub struct Recovery {
     /// SND.UNA and SND.NXT.
     una: Seq,
     nxt: Seq,
-    /// All that is out was acknowledged, at `timeout_from`, and nothing was made of it yet: see
+    /// Everything in flight was acknowledged, at `timeout_from`, and that ACK was not processed yet: see
     /// [`settle`](Recovery::settle).
     unlearnt: bool,
     board: Scoreboard,
@@ -203,11 +203,11 @@ pub struct Recovery {
     phase: Phase,
     /// The phase ends when this is acknowledged (RecoveryPoint of RFC 6675).
     high: Seq,
-    /// Duplicate ACKs, from a peer without SACK: so many segments have left the network.
+    /// Duplicate ACKs from a peer without SACK: each means a segment that has left the network.
     dups: u32,
-    /// So many mean a loss (RFC 5681 section 3.2: three); more, once they turned out to be none.
+    /// So many duplicate ACKs mean a loss (RFC 5681 section 3.2: three); more, after reordering.
     duplicates: u8,
-    /// A partial ACK has restarted the timeout once.
+    /// A partial ACK has restarted the timeout once already.
     impatient: bool,
     /// F-RTO: the last timeout may have been spurious (RFC 5682).
     frto: bool,
@@ -215,15 +215,15 @@ pub struct Recovery {
     new_first: bool,
     /// The next new segment carries CWR.
     cwr: bool,
-    /// The window was the limit in this round, which ends at `round`; else `most_out` bytes were out.
+    /// The window was the limit in this round, which ends at `round`; else `most_out` bytes were in flight.
     limited: bool,
     round: Seq,
     most_out: u32,
-    /// What the timeout counts from.
+    /// When the retransmission timer was started.
     timeout_from: Instant,
     /// Timeouts in a row.
     timeouts: u32,
-    /// The receiver seems to have thrown away what it had SACKed; a timeout by then unless it did not.
+    /// The receiver seems to have dropped what it had SACKed; the timeout comes at this time, unless it did not.
     reneged: Option<Instant>,
     last_sent: Instant,
     total_retrans: u32,
@@ -232,8 +232,8 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    /// The state of a connection just established, which has sent everything before `una`. `mss` is what a
-    /// segment carries at most, options taken off.
+    /// For a connection just established that has sent everything before `una`. `mss` is the most a segment carries,
+    /// without options.
     pub fn new(settings: Settings, agreed: Agreed, mss: u32, una: Seq, now: Instant) -> Recovery {
         let mss = mss.max(1);
         let mut recovery = Recovery {
@@ -277,13 +277,13 @@ impl Recovery {
         recovery
     }
 
-    /// Nothing is out, and nothing will be soon: gives back what was allocated for it.
+    /// Nothing is in flight, and nothing will be soon: frees memory.
     pub fn rest(&mut self) {
         self.settle();
         self.board.rest();
     }
 
-    /// Data went out for the first time: one segment, or several at once.
+    /// Data was sent for the first time: one segment, or several at once.
     #[inline(always)]
     pub fn sent(&mut self, range: Range<Seq>, now: Instant) {
         self.settle();
@@ -292,7 +292,7 @@ impl Recovery {
             self.timeout_from = now;
             self.congestion.idle(now.since(self.last_sent));
         }
-        // One of a burst, whose third and later segments leave the probe where it is.
+        // In a burst the third and later segments leave the probe where it is.
         let scheduled = before > 1 && self.last_sent == now && self.tlp.deadline.is_some();
         self.board.push(range.start..range.end, self.congestion.mss, now);
         self.prr.sent(range.end - range.start);
@@ -305,7 +305,7 @@ impl Recovery {
         }
     }
 
-    /// Data went out again: what [`next_retransmission`](Self::next_retransmission) or a probe asked for.
+    /// Data was retransmitted: what [`next_retransmission`](Self::next_retransmission) or a probe asked for.
     pub fn resent(&mut self, range: Range<Seq>, now: Instant) {
         self.settle();
         let bytes = self.board.resent(range.start..range.end, now);
@@ -320,8 +320,8 @@ impl Recovery {
         }
     }
 
-    /// What to send again now, at most one segment: the most urgent of what is lost. `None`: nothing is, or
-    /// the window has no room. Changes nothing until it is [`resent`](Self::resent).
+    /// What to retransmit now, at most one segment: the most urgent of what is lost. `None`: nothing is lost, or the
+    /// window has no room. Changes nothing until [`resent`](Self::resent).
     pub fn next_retransmission(&self) -> Option<Range<Seq>> {
         let lost = self.board.next_lost()?;
         let in_flight = self.in_flight();
@@ -329,20 +329,20 @@ impl Recovery {
         (fits && !self.new_first).then_some(lost.start..lost.end)
     }
 
-    /// F-RTO asks for new data, and none has gone out yet. If none can, say so:
+    /// F-RTO asks for new data, and none was sent yet. If none can be sent, the caller calls
     /// [`has_nothing_new`](Self::has_nothing_new).
     #[inline]
     pub fn wants_new(&self) -> bool {
         self.new_first && self.nxt == self.high
     }
 
-    /// RFC 5682 section 3.1 step 2: where no new data can be sent, recovery goes on as after any timeout.
+    /// RFC 5682 section 3.1 step 2: if no new data can be sent, recovery goes on as after any timeout.
     pub fn has_nothing_new(&mut self) {
         (self.frto, self.new_first) = (false, false);
     }
 
-    /// How many bytes of new data the congestion window allows now: whole segments. With nothing in flight
-    /// at least one.
+    /// How many bytes of new data the congestion window allows now: whole segments, and at least one if nothing is in
+    /// flight.
     pub fn room(&self) -> u32 {
         debug_assert!(!self.unlearnt);
         let (mss, in_flight) = (self.congestion.mss, self.in_flight());
@@ -350,7 +350,7 @@ impl Recovery {
         if in_flight == 0 { room.max(mss) / mss * mss } else { room / mss * mss }
     }
 
-    /// Whether one more segment of new data may go: [`room`](Self::room) for one, without a division.
+    /// Whether one more segment of new data may be sent: as [`room`](Self::room), without a division.
     #[inline]
     pub fn has_room(&self) -> bool {
         let in_flight = self.in_flight();
@@ -390,19 +390,19 @@ impl Recovery {
             && let Some(last) = self.board.back().map(|s| s.start..s.end)
             && self.tlp.fire()
         {
-            // Only a probe puts the timeout off: who goes on sending schedules one after the other (as in Linux
-            // also while one is out), and would never be timed out.
+            // Only a probe restarts the timeout. A sender that goes on sending schedules one probe after the other
+            // (as in Linux even while one is in flight), and would never time out.
             self.timeout_from = now;
             return Fired::Probe(last);
         }
         if self.timeout() <= now { self.timed_out(now) } else { Fired::Nothing }
     }
 
-    /// Before new data is queued for sending: a window not used for a while has shrunk. RFC 5681 section 4.1;
-    /// by half per timeout that went by, as RFC 2861 has it.
+    /// Called before new data is queued: a window that was not used for a while shrinks. RFC 5681 section 4.1; by
+    /// half per timeout that passed, as in RFC 2861.
     #[inline]
     pub fn idle_restart(&mut self, now: Instant) {
-        // No timeout is shorter than this, neither the one in force nor one that is yet to be learnt.
+        // No timeout is shorter than this, neither the present one nor one measured later.
         let least = self.settings.min_rto.min(self.rtt.rto(self.settings.max_rto));
         if now.since(self.last_sent) > least {
             self.restart_if_idle(now);
@@ -432,18 +432,18 @@ impl Recovery {
             idle -= rto;
         }
         self.congestion.cwnd = self.congestion.cwnd.max(least);
-        // From here on `sent` sees no idleness any more.
+        // After this `sent` sees no idle time.
         self.congestion.restart();
         (self.limited, self.most_out, self.last_sent) = (false, 0, now);
     }
 
-    /// The next segment of new data must carry CWR (RFC 3168 section 6.1.2): true once per reduction.
+    /// Whether the next segment of new data must carry CWR (RFC 3168 section 6.1.2): true once per reduction.
     pub fn take_cwr(&mut self) -> bool {
         std::mem::take(&mut self.cwr)
     }
 
-    /// Segments carry another number of bytes from now on (path MTU). What is in flight in larger ones is lost,
-    /// though not by congestion: the window stays.
+    /// The segment size has changed (path MTU). Larger segments in flight are lost, though not by congestion: the
+    /// window stays.
     pub fn set_mss(&mut self, mss: u32, now: Instant) {
         self.settle();
         let mss = mss.max(1);
@@ -475,13 +475,13 @@ impl Recovery {
         self.settings.max_rto = self.settings.max_rto.max(least);
     }
 
-    /// The timeout as it stands, backed off: what a zero-window probe starts from.
+    /// The present timeout, with backoff: zero-window probes begin with it.
     pub fn rto(&self) -> Duration {
         debug_assert!(!self.unlearnt);
         self.rtt.rto(self.settings.max_rto)
     }
 
-    /// Bytes thought to be in the network ("pipe" of RFC 6675).
+    /// Bytes estimated to be in the network ("pipe" of RFC 6675).
     #[inline]
     pub fn in_flight(&self) -> u32 {
         if self.unlearnt {
@@ -495,7 +495,7 @@ impl Recovery {
     /// For `TCP_INFO`.
     pub fn figures(&mut self) -> Figures {
         self.settle();
-        // As Linux's `lost_out`: what was sent again counts until it is acknowledged, but for a probe.
+        // As Linux's `lost_out`: a retransmission counts until it is acknowledged, unless it is a probe.
         let probe = u32::from(self.tlp.is_out_again());
         let repairs = self.board.segments_again().saturating_sub(probe);
         let lost =

@@ -1,6 +1,6 @@
-//! From which phase into which an ACK or a timeout leads: loss, congestion, their end, and what turns out to
-//! have been neither. The order of things is Linux's (tcp_fastretrans_alert, tcp_process_loss and tcp_enter_loss
-//! in net/ipv4/tcp_input.c).
+//! The transitions between phases by an ACK or a timeout: loss, congestion, their end, and the undo if there was
+//! neither. The order of the steps is Linux's (tcp_fastretrans_alert, tcp_process_loss and tcp_enter_loss in
+//! net/ipv4/tcp_input.c).
 
 use super::{
     AckEvent, Fired, Phase, Place, Recovery, ack::Arrival, congestion::Saved, prr::Prr, rack::Found,
@@ -9,7 +9,7 @@ use crate::time::Instant;
 use std::time::Duration;
 
 impl Recovery {
-    /// Loss, congestion, or their end.
+    /// Begins, continues or ends the response to loss or congestion.
     pub(super) fn alert(
         &mut self,
         event: &AckEvent<'_>,
@@ -31,10 +31,10 @@ impl Recovery {
                 if !arrival.advanced {
                     self.dups += u32::from(arrival.duplicate && !self.sack);
                 } else if self.undo_partly(echoed_before) {
-                    // The hole was filled by what was delayed: send no more of it again.
+                    // A delayed original filled the hole: retransmit no more of it.
                     return Found::default();
                 } else if !self.sack {
-                    // One ACK is for the hole, the others for what the duplicates told of.
+                    // One segment of the ACK is for the hole, the others were reported by duplicate ACKs before.
                     let segments = arrival.delivered.div_ceil(self.congestion.mss);
                     self.dups = self.dups.saturating_sub(segments.saturating_sub(1));
                 }
@@ -75,7 +75,7 @@ impl Recovery {
         found
     }
 
-    /// The phase's last byte is acknowledged; whether it goes on all the same.
+    /// The phase's last byte is acknowledged; returns whether the phase continues nevertheless.
     fn holds_on(&mut self, echoed_before: Option<Instant>) -> bool {
         match self.phase {
             // Held "until something above high_seq is ACKed" (Linux), so that the CWR bit arrives.
@@ -126,7 +126,7 @@ impl Recovery {
                 return self.take_back_timeout();
             }
             if self.nxt.after(self.high) {
-                // Step 3a: a duplicate after new data: the loss was real.
+                // Step 3a: a duplicate ACK after new data: the loss was real.
                 self.frto &= !(arrival.sacked > 0 || arrival.duplicate);
             } else if arrival.advanced && !recovered {
                 // Step 2b: "transmit up to two new (previously unsent) segments".
@@ -150,7 +150,7 @@ impl Recovery {
         }
     }
 
-    /// The ACK filled part of the hole: with what was only delayed? Then whether to leave it at that.
+    /// The ACK filled part of the hole. If a delayed original filled it, returns whether that is all to do.
     fn undo_partly(&mut self, echoed_before: Option<Instant>) -> bool {
         if !self.undo.delayed(echoed_before) {
             return false;
@@ -169,13 +169,13 @@ impl Recovery {
         self.phase = Phase::Open;
     }
 
-    /// Takes the reduction back, and with `losses` also that anything is lost.
+    /// Undoes the reduction, and with `losses` also the marks of lost segments.
     fn take_back(&mut self, losses: bool) {
         if losses {
             self.board.unlose();
         }
         if self.phase != Phase::Loss {
-            // What was not lost was only late: where duplicates are counted, wait for more of them.
+            // The segments were late, not lost: where duplicate ACKs are counted, wait for more of them.
             self.rack.reorderings += 1;
             self.duplicates = self.duplicates.saturating_mul(2).min(127);
         }
@@ -187,14 +187,14 @@ impl Recovery {
         self.rack.advanced = true;
     }
 
-    /// RACK looks for losses.
+    /// Detects losses by RACK.
     fn look_back(&mut self, now: Instant) -> Found {
         let certain = matches!(self.phase, Phase::Recovery | Phase::Loss)
             || self.board.segments(Place::Sacked) >= u32::from(self.settings.reordering);
         self.rack.detect(&mut self.board, certain, self.rtt.min(), self.rtt.srtt(), now)
     }
 
-    /// Looks for losses: by time with SACK, else by counting duplicates.
+    /// Detects losses: by time with SACK, else by counting duplicate ACKs.
     fn find_losses(&mut self, advanced: bool, now: Instant) -> Found {
         if self.sack {
             if !self.rack.advanced {
@@ -215,14 +215,14 @@ impl Recovery {
         Found { bytes: before - self.board.bytes(Place::Flight), again: false }
     }
 
-    /// Sets the threshold.
+    /// Reduces the threshold.
     pub(super) fn reduce(&mut self) -> Saved {
         self.cwr = self.ecn;
         self.tlp.clear();
         self.congestion.reduce()
     }
 
-    /// `delivered`: by the ACK that led here.
+    /// `delivered`: the bytes that the ACK delivered.
     fn begin_reduction(&mut self, delivered: u32) -> Saved {
         // RFC 9937 section 6: RecoverFS leaves out what was SACKed before this ACK.
         let sacked = self.board.bytes(Place::Sacked);
@@ -251,8 +251,8 @@ impl Recovery {
         (self.phase, self.high) = (Phase::Cwr, self.nxt);
     }
 
-    /// RFC 2018 section 8 allows a receiver to throw away what it SACKed. The first segment not acknowledged can
-    /// be SACKed only then.
+    /// RFC 2018 section 8 allows a receiver to drop what it SACKed. Only then can the first segment not acknowledged
+    /// be SACKed.
     fn check_reneging(&mut self, now: Instant) {
         if self.board.front().is_none_or(|s| s.place != Place::Sacked) {
             self.reneged = None;
@@ -262,7 +262,7 @@ impl Recovery {
         }
     }
 
-    /// The end of the reordering window; whether anything is lost now.
+    /// The reordering window is over; returns whether anything is lost now.
     pub(super) fn reordering_timer(&mut self, now: Instant) -> bool {
         let found = self.look_back(now);
         if found.bytes == 0 {
@@ -270,7 +270,7 @@ impl Recovery {
         }
         if self.phase != Phase::Recovery {
             self.enter_recovery(false, 0);
-            // Nothing was delivered; the fast retransmission goes out all the same.
+            // Nothing was delivered; the fast retransmission is sent nevertheless.
             self.congestion.cwnd = self.in_flight() + self.congestion.mss;
         }
         true
@@ -286,10 +286,10 @@ impl Recovery {
         if self.sack {
             self.rack.timed_out(&mut self.board, self.rtt.min(), self.rtt.srtt(), now);
         } else {
-            // Nobody knows what arrived (RFC 5681 section 3.1): everything from SND.UNA on goes out again.
+            // It is not known what arrived (RFC 5681 section 3.1): everything from SND.UNA on is retransmitted.
             self.board.lose_where(|_| true);
         }
-        // The threshold falls once per window, not with each timeout of the same segment.
+        // The threshold is reduced once per window, not with each timeout of the same segment.
         let first = self.phase == Phase::Loss && self.timeouts == 1;
         if self.phase == Phase::Open || !self.una.before(self.high) || first {
             let saved = self.reduce();

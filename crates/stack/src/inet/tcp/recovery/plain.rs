@@ -1,6 +1,6 @@
-//! The plain case: one segment was out, sent once, nothing was amiss, and it is acknowledged. Every request and
-//! response of a program that takes turns is of this kind. Does what [`Recovery::acked`] would do, without asking
-//! what cannot be, and puts it off until the response has gone.
+//! The fast path of an ACK: one segment was in flight, sent once, without any sign of loss, and it is acknowledged.
+//! Every request and response of a request-response program is of this kind. Does what [`Recovery::acked`] would do,
+//! without the checks that cannot apply, and defers it until the response was sent.
 
 use super::{super::seq::Seq, Acked, Phase, Recovery, congestion::Growth};
 use crate::time::Instant;
@@ -16,23 +16,23 @@ impl Recovery {
             && !self.undo.open()
     }
 
-    /// An ACK without SACK blocks and ECE has come, of all there is to be sent. What there is to learn from it can wait:
-    /// the answer that the application may be about to give does not depend on it, and goes out first. False: this is no
-    /// plain case, ask [`acked`](Recovery::acked).
+    /// An ACK without SACK blocks and ECE has acknowledged everything queued. Its processing can wait: the answer
+    /// that the application may be about to give does not depend on it, and is sent first. False: not on the fast
+    /// path, call [`acked`](Recovery::acked).
     #[inline]
     pub fn acked_all_plainly(&mut self, ack: Seq, now: Instant) -> bool {
         self.settle();
         let plain = self.is_plain(ack);
         if plain {
-            // Nothing is out any more that could time out.
+            // Nothing is in flight that could time out.
             (self.unlearnt, self.timeout_from, self.new_first) = (true, now, false);
         }
         plain
     }
 
-    /// Learns what was put off, before anything else changes. Until then nothing is in flight and no timer runs, but the
-    /// window and the timeout are those of before: who asks for [`room`](Recovery::room) or [`rto`](Recovery::rto) calls
-    /// this first.
+    /// Processes a deferred ACK, before anything else changes. Until then nothing is in flight and no timer runs, but
+    /// the window and the timeout have their old values: call this before [`room`](Recovery::room) or
+    /// [`rto`](Recovery::rto).
     #[inline]
     pub fn settle(&mut self) {
         if std::mem::take(&mut self.unlearnt) {
@@ -40,14 +40,14 @@ impl Recovery {
         }
     }
 
-    /// The same, with more to be sent.
+    /// The same, if more data is queued.
     #[inline]
     pub fn acked_plainly(&mut self, ack: Seq, now: Instant) -> Option<Acked> {
         self.settle();
         if self.is_plain(ack) { self.learn_from(now) } else { None }
     }
 
-    /// The only segment that is out was acknowledged at `now`.
+    /// The only segment in flight was acknowledged at `now`.
     fn learn_from(&mut self, now: Instant) -> Option<Acked> {
         self.note_usage();
         (self.new_first, self.timeouts, self.dups) = (false, 0, 0);
@@ -57,7 +57,7 @@ impl Recovery {
         (self.tlp.deadline, self.undo.first) = (None, None);
         self.una = sent.end;
         self.measured(rtt, Some(rtt), now);
-        // A window that nobody uses does not grow, so there is no slow start to watch either.
+        // A window that is not used does not grow, so slow start need not be watched either.
         let used = self.limited
             || self.congestion.slow_start() && self.congestion.cwnd / 2 < self.most_out;
         if used {

@@ -1,5 +1,5 @@
-//! Proportional rate reduction (RFC 9937): what may be sent per ACK while the window shrinks to its new size.
-//! Owns the counts of one reduction.
+//! Proportional rate reduction (RFC 9937): how much may be sent per ACK while the window shrinks to its new size.
+//! Owns the counters of one reduction.
 
 /// One reduction.
 #[derive(Debug, Default)]
@@ -13,12 +13,12 @@ pub(super) struct Prr {
 }
 
 impl Prr {
-    /// A reduction begins with an ACK that has just been counted.
+    /// A reduction begins with an ACK that was counted already.
     pub fn begin(flight: u32) -> Prr {
         Prr { delivered: 0, out: 0, flight: flight.max(1) }
     }
 
-    /// Bytes went out, new or again.
+    /// Bytes were sent, new or retransmitted.
     #[inline]
     pub fn sent(&mut self, bytes: u32) {
         self.out = self.out.saturating_add(bytes);
@@ -39,7 +39,7 @@ impl Prr {
         self.delivered = self.delivered.saturating_add(delivered);
         let mut send = if in_flight > ssthresh {
             // "SndCnt = CEIL(prr_delivered * ssthresh / RecoverFS) - prr_out", rounded up to whole segments: a part
-            // of one cannot be sent.
+            // of a segment cannot be sent.
             let share = u64::from(self.delivered) * u64::from(ssthresh) / u64::from(self.flight);
             let share = u32::try_from(share).unwrap_or(u32::MAX / 2);
             share.div_ceil(mss).saturating_mul(mss).saturating_sub(self.out)
@@ -50,8 +50,7 @@ impl Prr {
             bound.min(ssthresh - in_flight)
         };
         if self.out == 0 {
-            // "Force a fast retransmit upon entering recovery": a whole segment, where the RFC's text would be
-            // content with a byte.
+            // "Force a fast retransmit upon entering recovery": a whole segment, where the RFC would allow a byte.
             send = send.max(mss);
         }
         Some(in_flight.saturating_add(send))

@@ -1,5 +1,5 @@
-//! RACK: loss found by time (RFC 8985 section 6): what was sent long enough before something that has arrived
-//! is lost. Owns the variables of section 5.2 and the reordering timer.
+//! RACK: loss detection by time (RFC 8985 section 6): a segment is lost if another, sent long enough after it, has
+//! been delivered. Owns the variables of section 5.2 and the reordering timer.
 
 use super::{
     super::seq::Seq,
@@ -14,20 +14,20 @@ const PERSIST: u8 = 16;
 /// The variables of RFC 8985 section 5.2, by their names there.
 #[derive(Debug, Default)]
 pub(super) struct Rack {
-    /// RACK.segment: what was sent last of all that has arrived.
+    /// RACK.segment: the segment with the latest send time of all delivered.
     xmit: Instant,
     end: Seq,
     rtt: Duration,
-    /// The highest number that arrived.
+    /// The highest sequence number delivered.
     fack: Seq,
-    /// The round in which a DSACK came ends here.
+    /// The end of the round in which a DSACK came.
     dsack_round: Option<Seq>,
     /// The reordering window, in quarters of the shortest round trip.
     quarters: u8,
     persist: u8,
-    /// How often an original arrived after one sent later.
+    /// How often an original was delivered after a segment sent later.
     pub reorderings: u32,
-    /// An arrival has changed RACK.segment since the last look.
+    /// RACK.segment has changed since the last detection.
     pub advanced: bool,
     /// When the reordering window ends.
     pub deadline: Option<Instant>,
@@ -38,7 +38,7 @@ impl Rack {
         Rack { end: una, fack: una, quarters: 1, ..Rack::default() }
     }
 
-    /// A segment arrived. `before`: what we echo of it was sent before this time, if time stamps can tell.
+    /// A segment was delivered. `before`: the transmission that the timestamp echoes was made before this time.
     pub fn arrived(
         &mut self,
         sent: &Sent,
@@ -47,8 +47,8 @@ impl Rack {
         now: Instant,
     ) {
         let rtt = now.since(sent.at);
-        // Section 6.2 step 2: what was sent again may have been answered for its first time: "ACK.ts_option.
-        // echo_reply < Segment.xmit_ts", or sooner than the shortest round trip.
+        // Section 6.2 step 2: the ACK of a retransmission may be for the original: "ACK.ts_option.echo_reply <
+        // Segment.xmit_ts", or it came sooner than the shortest round trip.
         if sent.again && (before.is_some_and(|b| b <= sent.at) || min.is_some_and(|min| rtt < min))
         {
             return;
@@ -61,7 +61,7 @@ impl Rack {
         }
     }
 
-    /// All that was out has arrived, `sent` last.
+    /// Everything in flight was delivered, `sent` last.
     #[inline]
     pub fn newest(&mut self, sent: &Sent, rtt: Duration) {
         (self.rtt, self.xmit, self.end) = (rtt, sent.at, sent.end);
@@ -69,15 +69,15 @@ impl Rack {
         self.highest(sent.end);
     }
 
-    /// Section 6.2 step 3: an original that arrived after one sent later; `fack` is that before this ACK. What
-    /// was sent again counts too if the time stamp shows that the original is answered.
+    /// Section 6.2 step 3: an original was delivered after a segment sent later; `fack` is from before this ACK. A
+    /// retransmitted segment counts too if the timestamp shows that the ACK is for its original.
     #[inline]
     pub fn out_of_order(&mut self, sent: &Sent, before: Option<Instant>) {
         let original = !sent.again || before.is_some_and(|before| before <= sent.at);
         self.reorderings += u32::from(original && sent.end.before(self.fack));
     }
 
-    /// The highest of an ACK.
+    /// The highest sequence number of an ACK.
     #[inline]
     pub fn highest(&mut self, end: Seq) {
         self.fack = self.fack.max(end);
@@ -85,7 +85,7 @@ impl Rack {
 
     /// Step 4, on a DSACK: once per round the window grows by a quarter of the shortest round trip.
     pub fn duplicate(&mut self, una: Seq, nxt: Seq) {
-        // One of long ago, which the numbers have gone around since, is not within what is in flight.
+        // A round of long ago, since which the sequence numbers have wrapped, is not within the data in flight.
         if self.dsack_round.is_some_and(|round| una.before(round) && round.at_most(nxt)) {
             return;
         }
@@ -102,7 +102,7 @@ impl Rack {
         }
     }
 
-    /// RACK_update_reo_wnd: how much later than expected is not lost yet. `certain`: in recovery, or enough
+    /// RACK_update_reo_wnd: how much later than expected a segment is not lost yet. `certain`: in recovery, or enough
     /// was SACKed.
     fn window(&self, certain: bool, min: Option<Duration>, srtt: Option<Duration>) -> Duration {
         if self.reorderings == 0 && certain {
@@ -113,8 +113,8 @@ impl Rack {
         (quarter * u32::from(self.quarters)).min(srtt.unwrap_or_default())
     }
 
-    /// RACK_detect_loss: marks what is lost, sets the timer for what will be. The list of what is in flight is
-    /// in order of sending, so the first that is not lost ends the search.
+    /// RACK_detect_loss: marks lost segments, and sets the timer for later ones. The list of segments in flight is in
+    /// the order of sending, so the first that is not lost ends the search.
     pub fn detect(
         &mut self,
         board: &mut Scoreboard,
@@ -131,7 +131,7 @@ impl Rack {
                 break;
             }
             if sent.at + wait > now {
-                // "timeout = max(remaining, timeout)": of all sent before RACK.segment, which was the last.
+                // "timeout = max(remaining, timeout)": of all segments sent before RACK.segment, which is the latest.
                 self.deadline = Some(self.xmit + wait);
                 break;
             }
@@ -147,7 +147,7 @@ impl Rack {
         self.xmit > sent.at || self.xmit == sent.at && self.end.after(sent.end)
     }
 
-    /// RACK_mark_losses_on_RTO (section 6.3): the first, and all that are older than a round trip.
+    /// RACK_mark_losses_on_RTO (section 6.3): the first segment, and all that are older than a round trip.
     pub fn timed_out(
         &mut self,
         board: &mut Scoreboard,
@@ -157,8 +157,8 @@ impl Rack {
     ) {
         let Some(first) = board.front().map(|s| s.start) else { return };
         if board.front().is_some_and(|s| s.place == Place::Sacked) {
-            // RFC 2018 section 8: after a timeout the SACKs are not to be trusted; here: if the first
-            // is among them, the receiver has thrown it away.
+            // RFC 2018 section 8: after a timeout the SACKs are not to be trusted. Here: if the first segment is
+            // SACKed, the receiver has dropped it.
             board.forget_sacks();
             board.lose_where(|_| true);
         } else {
@@ -169,11 +169,11 @@ impl Rack {
     }
 }
 
-/// What was found lost.
+/// The segments found lost.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Found {
     pub bytes: u32,
-    /// Some of it had been sent again.
+    /// Some of it was retransmitted before.
     pub again: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Round trips and the retransmission timeout (RFC 6298), and the shortest round trip of the last minutes
-//! (RFC 8985 section 5.2). Owns the estimators.
+//! The round-trip estimator and the retransmission timeout (RFC 6298), and the shortest round trip of the last
+//! minutes (RFC 8985 section 5.2).
 
 use super::super::seq::Seq;
 use crate::time::Instant;
@@ -11,12 +11,12 @@ const INITIAL: Duration = Duration::from_secs(1);
 /// RFC 6298 section 5.7: after a lost SYN "the RTO MUST be re-initialized to 3 seconds when data transmission
 /// begins".
 const AFTER_LOST_SYN: Duration = Duration::from_secs(3);
-/// How long the shortest round trip counts: half of `net.ipv4.tcp_min_rtt_wlen` up to all of it.
+/// How long the shortest round trip is kept: from half of `net.ipv4.tcp_min_rtt_wlen` up to all of it.
 const HALF_WINDOW: Duration = Duration::from_secs(150);
 
-/// Estimators of one path. As Linux (tcp_rtt_estimator in net/ipv4/tcp_input.c) they differ from RFC 6298 in
-/// that the variation is the largest of each round trip, falls slowly, does not grow when a round trip comes
-/// out shorter than expected, and is at least the minimum RTO: `RTO = SRTT + max(min, variation)`.
+/// The estimators of one path. They differ from RFC 6298 as Linux does (tcp_rtt_estimator in net/ipv4/tcp_input.c):
+/// the variation is the largest of each round trip, falls slowly, does not grow when a round trip is shorter than
+/// expected, and is at least the minimum RTO: `RTO = SRTT + max(min, variation)`.
 #[derive(Debug)]
 pub(super) struct Rtt {
     /// Eight times the smoothed round trip, ns; 0: none measured.
@@ -25,13 +25,13 @@ pub(super) struct Rtt {
     deviation: i64,
     /// The largest of `deviation` in this round.
     largest: i64,
-    /// What the timeout adds to the round trip.
+    /// The part of the timeout that is added to the round trip.
     variation: i64,
     /// The round ends when this is acknowledged.
     round: Seq,
-    /// The timeout, not backed off, ns.
+    /// The timeout without backoff, ns.
     rto: i64,
-    /// Doublings of it.
+    /// How often it is doubled.
     pub backoff: u32,
     /// The shortest of this half of the window and of the one before, ns; `u64::MAX`: none.
     shortest: [u64; 2],
@@ -53,7 +53,7 @@ impl Rtt {
         }
     }
 
-    /// Takes a measurement. `una` and `nxt` tell the rounds apart.
+    /// Takes a sample. `una` and `nxt` delimit the rounds.
     #[inline(always)]
     pub fn sample(&mut self, rtt: Duration, una: Seq, nxt: Seq, min: Duration, max: Duration) {
         let (rtt, min) = (nanos(rtt).max(1), nanos(min));
@@ -87,10 +87,10 @@ impl Rtt {
         self.backoff = 0;
     }
 
-    /// Takes a measurement that no delayed acknowledgment has lengthened more than need be.
+    /// Takes a sample that a delayed acknowledgment has not lengthened more than necessary.
     #[inline(always)]
     pub fn shortest(&mut self, rtt: Duration, now: Instant) {
-        // What was sent, and answered, during one pass that stands for one time was not measured.
+        // A segment sent and answered within one pass, which has a single time, was not measured.
         if rtt.is_zero() {
             return;
         }
@@ -107,7 +107,7 @@ impl Rtt {
         (self.srtt != 0).then(|| span(self.srtt / 8))
     }
 
-    /// What is added to it.
+    /// The part of the timeout that is added to the round trip.
     pub fn variation(&self) -> Duration {
         span(self.variation)
     }
@@ -118,7 +118,7 @@ impl Rtt {
         (shortest != u64::MAX).then(|| Duration::from_nanos(shortest))
     }
 
-    /// The timeout, doubled as often as it was backed off.
+    /// The timeout, with backoff.
     pub fn rto(&self, max: Duration) -> Duration {
         match self.backoff {
             0 => span(self.rto),
@@ -126,7 +126,7 @@ impl Rtt {
         }
     }
 
-    /// When the timeout that counts from `from` is over.
+    /// When the timeout that began at `from` is over.
     #[inline(always)]
     pub fn timeout(&self, from: Instant, max: Duration) -> Instant {
         match self.backoff {
@@ -138,7 +138,7 @@ impl Rtt {
 
 #[inline]
 fn nanos(span: Duration) -> i64 {
-    // An hour is more than any timeout, and times eight no overflow.
+    // An hour is longer than any timeout, and eight times that does not overflow.
     span.as_secs().min(3_600) as i64 * 1_000_000_000 + i64::from(span.subsec_nanos())
 }
 

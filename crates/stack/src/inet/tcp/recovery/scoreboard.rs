@@ -1,47 +1,47 @@
-//! The scoreboard: which segments are out, and what became of each (RFC 2018, RFC 6675). Owns the ring of
-//! sent segments and the four lists they stand in; decides nothing.
+//! The scoreboard: the segments in flight, and the state of each (RFC 2018, RFC 6675). Owns the ring of sent segments
+//! and the four lists they are on; decides nothing.
 //!
-//! Segments lie in the ring in order of sequence, so the front leaves with each cumulative ACK and a SACK
-//! block is found by bisection. Each also stands in one list, linked through the ring: in flight, in order of
-//! sending; lost, in about the order of sequence; lost again; SACKed. What costs:
+//! Segments lie in the ring in sequence order, so a cumulative ACK removes them at the front, and a SACK block is
+//! found by binary search. Each segment is also on one list, linked through the ring: in flight, in the order of
+//! sending; lost, in about the order of sequence; lost again; SACKed. The costs:
 //!
-//! - a cumulative ACK: the segments that leave;
-//! - a SACK block: a bisection, and the segments that become SACKed by it. What is SACKed already is jumped
-//!   over: a SACKed segment knows a run of segments from it on that are, and a jump lengthens the runs it used
-//!   (path compression). However a peer cuts its blocks, an ACK costs O(log n) amortised;
-//! - finding what RACK deems lost: those it marks, and one more;
-//! - the next to send again: O(1).
+//! - a cumulative ACK: the segments that it removes;
+//! - a SACK block: a binary search, and the segments that it newly SACKs. SACKed segments are skipped: a SACKed
+//!   segment knows the length of a run of SACKed segments from it on, and a skip lengthens the runs it used (path
+//!   compression). However a peer splits its blocks, an ACK costs O(log n) amortised;
+//! - the search of RACK for lost segments: those it marks, and one more;
+//! - the next segment to retransmit: O(1).
 //!
-//! A timeout, an undo and a change of the MSS go over the whole ring; each happens once per round trip at most.
+//! A timeout, an undo and a change of the MSS go over the whole ring; each happens at most once per round trip.
 
 use super::super::seq::Seq;
 use crate::time::Instant;
 use std::{collections::VecDeque, ops::Range};
 
-/// What became of a segment.
+/// The state of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Sent, or sent again, and not heard of.
+    /// Sent or retransmitted, and nothing reported.
     Flight,
     /// Reported by SACK.
     Sacked,
-    /// Lost as first sent.
+    /// The original is lost.
     Lost,
-    /// Sent again, and lost again.
+    /// The retransmission is lost too.
     LostAgain,
 }
 
-/// A segment that is out.
+/// A segment that is not acknowledged.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     pub start: Seq,
     pub end: Seq,
-    /// When it was sent last.
+    /// When it was last sent.
     pub at: Instant,
-    /// Ring positions from here to its neighbours in its list; 0: there is none.
+    /// The distance in the ring to its neighbours in its list; 0: there is none.
     before: i32,
     next: i32,
-    /// From here on at least so many are SACKed, if this one is.
+    /// If it is SACKed: so many segments from here on are, at least.
     run: u32,
     pub place: Place,
     /// It was sent more than once.
@@ -56,7 +56,7 @@ impl Sent {
     }
 }
 
-/// Where a list begins and ends, by number: positions in the ring counted from the first segment ever sent.
+/// The ends of a list, by number: positions in the ring counted from the first segment ever sent.
 #[derive(Clone, Copy, Debug, Default)]
 struct List {
     head: u32,
@@ -65,56 +65,56 @@ struct List {
     bytes: u32,
 }
 
-/// Segments kept apart however small they are; with more of them in flight, small ones are joined.
+/// With more segments in flight than this, small segments are joined.
 pub(super) const KEPT_APART: usize = 256;
-/// What the ring may keep allocated while nothing is out, segments of 32 bytes.
+/// The segments (of 32 bytes) that an empty ring may keep allocated.
 const KEPT_IDLE: usize = 64;
 
-/// See the head of this file.
+/// The scoreboard of one connection.
 #[derive(Debug, Default)]
 pub(super) struct Scoreboard {
     ring: VecDeque<Sent>,
     /// The number of the segment at the front.
     first: u32,
     lists: [List; 4],
-    /// Of the bytes in flight, those sent again.
+    /// The retransmitted part of the bytes in flight.
     again: u32,
-    /// Segments looked at while jumping over what is SACKed.
+    /// Segments visited while skipping SACKed ones.
     #[cfg(test)]
     pub looks: u64,
 }
 
 impl Scoreboard {
-    /// Gives back what the ring has allocated and does not need.
+    /// Frees the memory that the ring does not need.
     pub fn rest(&mut self) {
         self.ring.shrink_to_fit();
     }
 
-    /// Bytes that stand at `place`.
+    /// Bytes in this state.
     #[inline]
     pub fn bytes(&self, place: Place) -> u32 {
         self.lists[place as usize].bytes
     }
 
-    /// Segments that stand at `place`.
+    /// Segments in this state.
     #[inline]
     pub fn segments(&self, place: Place) -> u32 {
         self.lists[place as usize].segments
     }
 
-    /// Whether something is lost and not sent again.
+    /// Whether a segment is lost and not retransmitted.
     #[inline]
     pub fn any_lost(&self) -> bool {
         self.segments(Place::Lost) + self.segments(Place::LostAgain) > 0
     }
 
-    /// Bytes in flight that were sent before.
+    /// Bytes in flight that are retransmissions.
     #[inline]
     pub fn bytes_again(&self) -> u32 {
         self.again
     }
 
-    /// Segments in flight that were sent before.
+    /// Segments in flight that are retransmissions.
     pub fn segments_again(&self) -> u32 {
         let again = |s: &&Sent| s.again && s.place == Place::Flight;
         if self.again == 0 { 0 } else { self.ring.iter().filter(again).count() as u32 }
@@ -125,7 +125,7 @@ impl Scoreboard {
         self.first
     }
 
-    /// How many segments are out.
+    /// How many segments are not acknowledged.
     #[inline]
     pub fn len(&self) -> usize {
         self.ring.len()
@@ -143,13 +143,13 @@ impl Scoreboard {
         self.ring.back()
     }
 
-    /// Whether one segment is out, in flight, and was sent once.
+    /// Whether exactly one segment is on the board, in flight and sent once.
     #[inline]
     pub fn is_one_in_flight(&self) -> bool {
         self.ring.len() == 1 && self.segments(Place::Flight) == 1 && self.again == 0
     }
 
-    /// Takes out the only segment.
+    /// Removes the only segment.
     #[inline]
     pub fn take_one(&mut self) -> Option<Sent> {
         debug_assert!(self.is_one_in_flight());
@@ -158,13 +158,13 @@ impl Scoreboard {
         self.ring.pop_front()
     }
 
-    /// All of them, in order of sequence.
+    /// All segments, in sequence order.
     #[cfg(test)]
     pub fn iter(&self) -> impl Iterator<Item = &Sent> {
         self.ring.iter()
     }
 
-    /// Adds what was sent now, in segments of at most `mss` bytes.
+    /// Adds new data sent now, in segments of at most `mss` bytes.
     pub fn push(&mut self, range: Range<Seq>, mss: u32, now: Instant) {
         let mut start = range.start;
         if self.ring.len() >= KEPT_APART {
@@ -188,7 +188,7 @@ impl Scoreboard {
         list.bytes = list.bytes.wrapping_add(bytes);
     }
 
-    /// Lets the last segment take what it has room for: a million writes of one byte are no million segments.
+    /// Adds to the last segment if that has room, so that a million writes of one byte are not a million segments.
     fn join(&mut self, start: &mut Seq, end: Seq, mss: u32, now: Instant) {
         let last = self.ring.len().saturating_sub(1);
         let Some(sent) = self.ring.get(last) else { return };
@@ -202,7 +202,7 @@ impl Scoreboard {
         }
     }
 
-    /// Notes that `range` was sent again now; how many bytes of it are out.
+    /// Records that `range` was retransmitted now; returns how many bytes of it are on the board.
     pub fn resent(&mut self, range: Range<Seq>, now: Instant) -> u32 {
         if self.cuts(range.start) || self.cuts(range.end) {
             self.cut(range.start, range.end);
@@ -223,7 +223,7 @@ impl Scoreboard {
         bytes
     }
 
-    /// Takes out all before `una`, telling of each segment as it stood; `tell` gets what was left of it.
+    /// Removes everything before `una`. `tell` gets each segment as it was, or the removed part of it.
     pub fn ack(&mut self, una: Seq, mut tell: impl FnMut(&Sent)) {
         while let Some(&sent) = self.ring.front().filter(|s| s.start.before(una)) {
             if sent.end.after(una) {
@@ -242,7 +242,7 @@ impl Scoreboard {
         }
     }
 
-    /// Takes out the first segment, `sent`, which mostly is the first of its list.
+    /// Removes the first segment, `sent`, which is mostly also the first of its list.
     #[inline]
     fn pop_front(&mut self, sent: &Sent) {
         if sent.before == 0 {
@@ -260,8 +260,8 @@ impl Scoreboard {
         self.first = self.first.wrapping_add(1);
     }
 
-    /// Marks what lies within `block` as SACKed, telling of each segment that was not, as it stood. A segment
-    /// is SACKed whole or not at all: what a receiver holds of it, it holds whole.
+    /// Marks the segments within `block` as SACKed. `tell` gets each newly SACKed segment as it was. A segment is
+    /// SACKed whole or not at all: a receiver holds all of it or none.
     pub fn sack(&mut self, block: Range<Seq>, mut tell: impl FnMut(&Sent)) {
         let mut position = self.position(block.start);
         loop {
@@ -295,7 +295,7 @@ impl Scoreboard {
         end
     }
 
-    /// The segment in flight that was sent longest ago.
+    /// The segment in flight with the oldest send time.
     #[inline]
     pub fn oldest(&self) -> Option<&Sent> {
         self.head(Place::Flight)
@@ -315,7 +315,7 @@ impl Scoreboard {
         }
     }
 
-    /// Marks as lost all in flight for which `lost` holds.
+    /// Marks as lost all segments in flight for which `lost` holds.
     pub fn lose_where(&mut self, lost: impl Fn(&Sent) -> bool) {
         for sent in &mut self.ring {
             match sent.place {
@@ -327,7 +327,7 @@ impl Scoreboard {
         self.relink();
     }
 
-    /// Forgets all SACKs: the receiver has thrown away what it reported (RFC 2018 section 8).
+    /// Clears all SACKs: the receiver has dropped what it reported (RFC 2018 section 8).
     pub fn forget_sacks(&mut self) {
         for sent in &mut self.ring {
             if sent.place == Place::Sacked {
@@ -337,7 +337,7 @@ impl Scoreboard {
         self.relink();
     }
 
-    /// Takes back that anything is lost.
+    /// Clears all marks of lost segments.
     pub fn unlose(&mut self) {
         for sent in &mut self.ring {
             if matches!(sent.place, Place::Lost | Place::LostAgain) {
@@ -347,8 +347,8 @@ impl Scoreboard {
         self.relink();
     }
 
-    /// What is lost and not sent again: the first in order of sequence, but for the rare case of one that was
-    /// found lost late.
+    /// The next lost segment to retransmit: the first in sequence order, except in the rare case of a segment that
+    /// was found lost late.
     pub fn next_lost(&self) -> Option<&Sent> {
         match (self.head(Place::Lost), self.head(Place::LostAgain)) {
             (Some(a), Some(b)) => Some(if a.start.before(b.start) { a } else { b }),
@@ -356,7 +356,7 @@ impl Scoreboard {
         }
     }
 
-    /// Cuts all segments to at most `mss` bytes; those in flight that were larger are lost (RFC 1191 section 6).
+    /// Splits all segments to at most `mss` bytes; larger ones in flight are lost (RFC 1191 section 6).
     pub fn shrink(&mut self, mss: u32) {
         if self.ring.iter().all(|s| s.len() <= mss) {
             return;
@@ -375,14 +375,14 @@ impl Scoreboard {
         self.relink();
     }
 
-    /// Whether `seq` lies within a segment and not at its edge.
+    /// Whether `seq` lies inside a segment, not at its edge.
     fn cuts(&self, seq: Seq) -> bool {
         let position = self.ring.partition_point(|s| s.end.at_most(seq));
         self.ring.get(position).is_some_and(|s| s.start.before(seq))
     }
 
-    /// Makes segments begin at `a` and `b`. Only for what was sent again in other portions than before: a
-    /// window that is smaller than a segment.
+    /// Splits segments at `a` and `b`. Needed only if a retransmission has other boundaries than the original: with a
+    /// window smaller than a segment.
     fn cut(&mut self, a: Seq, b: Seq) {
         let whole = std::mem::take(&mut self.ring);
         for mut sent in whole {
@@ -423,7 +423,7 @@ impl Scoreboard {
         self.link(position, place);
     }
 
-    /// Takes a segment out of its list.
+    /// Removes a segment from its list.
     fn unlink(&mut self, position: usize) {
         let Some(&sent) = self.ring.get(position) else { return };
         let Sent { before, next, .. } = sent;
@@ -468,8 +468,8 @@ impl Scoreboard {
         }
     }
 
-    /// Has what a list ends with lead to `position`, or the list begin there if it is empty: how far it is from the one
-    /// to the other, else 0.
+    /// Links the tail of a list to `position`, or makes `position` the head of an empty list. Returns the distance
+    /// from the old tail, or 0.
     #[inline]
     fn link_tail(&mut self, position: usize, place: Place) -> i32 {
         let number = self.first.wrapping_add(position as u32);
@@ -485,7 +485,7 @@ impl Scoreboard {
         distance
     }
 
-    /// Makes the lists anew from the places.
+    /// Rebuilds the lists from the states.
     fn relink(&mut self) {
         (self.lists, self.again) = Default::default();
         let mut flight: Vec<(Instant, usize)> = Vec::new();

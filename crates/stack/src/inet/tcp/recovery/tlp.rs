@@ -1,14 +1,14 @@
-//! Tail loss probes (RFC 8985 section 7): if no ACK comes for two round trips, one segment is sent so that one
-//! comes. Owns the probe timer and the probe that is out.
+//! Tail loss probes (RFC 8985 section 7): if no ACK arrives for two round trips, one segment is sent to provoke one.
+//! Owns the probe timer and the outstanding probe.
 
 use super::super::seq::Seq;
 use crate::time::Instant;
 use std::{ops::Range, time::Duration};
 
-/// Added where more than one segment is out: timers, the peer's too, are no more exact than this (Linux:
+/// Added if more than one segment is in flight: timers, the peer's too, are no more exact than this (Linux:
 /// TCP_TIMEOUT_MIN, two jiffies).
 const SLACK: Duration = Duration::from_millis(2);
-/// PTO while no round trip has been measured.
+/// PTO before the first round-trip sample.
 const UNKNOWN: Duration = Duration::from_secs(1);
 
 /// The probe.
@@ -16,9 +16,9 @@ const UNKNOWN: Duration = Duration::from_secs(1);
 pub(super) struct Tlp {
     /// When to probe.
     pub deadline: Option<Instant>,
-    /// The timer has fired: what goes out next is the probe.
+    /// The timer has fired: the next segment sent is the probe.
     armed: bool,
-    /// TLP.end_seq: SND.NXT when a probe went out that has not been answered.
+    /// TLP.end_seq: SND.NXT when the outstanding probe was sent.
     end: Option<Seq>,
     /// TLP.is_retrans.
     again: bool,
@@ -28,12 +28,12 @@ pub(super) struct Tlp {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Nothing,
-    /// The probe repaired a loss that nothing else has told of.
+    /// The probe repaired a loss that nothing else has reported.
     Repaired,
 }
 
 impl Tlp {
-    /// TLP_calc_PTO (section 7.2), from now on; not after the timeout. `single`: one segment is out, whose ACK
+    /// TLP_calc_PTO (section 7.2), from now on; not after the timeout. `single`: one segment is in flight, whose ACK
     /// the peer may delay for `delay`.
     pub fn schedule(
         &mut self,
@@ -52,20 +52,20 @@ impl Tlp {
         self.deadline = Some(Instant::from_nanos(now.nanos().saturating_add(wait)).min(timeout));
     }
 
-    /// Whether no probe is due or out.
+    /// Whether no probe is due or outstanding.
     #[inline]
     pub fn is_quiet(&self) -> bool {
         self.end.is_none() && !self.armed
     }
 
-    /// The timer has fired; false if a probe is out already ("TLP.end_seq is None", section 7.3).
+    /// The timer has fired; false if a probe is outstanding already ("TLP.end_seq is None", section 7.3).
     pub fn fire(&mut self) -> bool {
         self.deadline = None;
         self.armed = self.end.is_none();
         self.armed
     }
 
-    /// Something went out: if it is the probe, `nxt` is remembered. Whether it was.
+    /// A segment was sent. If it is the probe, records `nxt` and returns true.
     pub fn sent(&mut self, nxt: Seq, again: bool) -> bool {
         let probe = std::mem::take(&mut self.armed);
         if probe {
@@ -74,17 +74,17 @@ impl Tlp {
         probe
     }
 
-    /// Whether a probe is out that repeats what was sent before.
+    /// Whether the outstanding probe is a retransmission.
     pub fn is_out_again(&self) -> bool {
         self.again && self.end.is_some()
     }
 
-    /// Forgets the probe: a recovery or a timeout has begun.
+    /// Clears the probe: recovery or a timeout has begun.
     pub fn clear(&mut self) {
         *self = Tlp::default();
     }
 
-    /// Whether a DSACK says that the probe arrived as well as what it repeated.
+    /// Whether a DSACK shows that both the probe and its original arrived.
     pub fn is_duplicate(&self, block: &Range<Seq>) -> bool {
         self.again && self.end == Some(block.end)
     }

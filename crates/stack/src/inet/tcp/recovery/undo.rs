@@ -1,5 +1,5 @@
-//! Was the reduction for nothing? By time stamps (Eifel, RFC 3522), by DSACK (RFC 3708). Owns what is needed to
-//! tell, and what to go back to (RFC 4015, RFC 9438 section 4.9).
+//! Detects a needless reduction: by timestamps (Eifel, RFC 3522), or by DSACK (RFC 3708). Keeps the evidence, and the
+//! values to restore (RFC 4015, RFC 9438 section 4.9).
 
 use super::{super::seq::Seq, congestion::Saved};
 use crate::time::Instant;
@@ -10,16 +10,16 @@ use std::ops::Range;
 pub(super) struct Undo {
     /// SND.UNA when it began; `None`: nothing to undo.
     marker: Option<Seq>,
-    /// The windows before it; `None`: not to be taken back (ECN has confirmed congestion).
+    /// The windows before it; `None`: they must not be restored (ECN has confirmed congestion).
     saved: Option<Box<Saved>>,
-    /// Bytes sent again and not reported as duplicates; `None`: none was sent again yet.
+    /// Bytes retransmitted and not reported as duplicates; `None`: nothing was retransmitted yet.
     unreported: Option<u32>,
-    /// When the first of them was sent.
+    /// When the first retransmission was sent.
     pub first: Option<Instant>,
 }
 
 impl Undo {
-    /// An episode begins; `out` bytes sent again are in flight already.
+    /// An episode begins; `out` bytes of retransmissions are in flight already.
     pub fn begin(&mut self, una: Seq, out: u32, saved: Option<Saved>) {
         self.marker = Some(una);
         self.saved = saved.map(Box::new);
@@ -27,7 +27,7 @@ impl Undo {
         self.first = self.first.filter(|_| out > 0);
     }
 
-    /// It is not to be undone, or has been.
+    /// The episode must not be undone, or has been.
     pub fn close(&mut self) {
         (self.marker, self.saved) = (None, None);
     }
@@ -37,12 +37,12 @@ impl Undo {
         self.marker.is_some()
     }
 
-    /// ECN says that there is congestion.
+    /// ECN has confirmed congestion.
     pub fn forbid(&mut self) {
         self.saved = None;
     }
 
-    /// Bytes were sent again.
+    /// Bytes were retransmitted.
     pub fn resent(&mut self, bytes: u32, now: Instant) {
         self.first.get_or_insert(now);
         if self.marker.is_some() {
@@ -59,19 +59,19 @@ impl Undo {
         }
     }
 
-    /// All that was sent again has arrived twice.
+    /// All retransmitted data has arrived twice.
     pub fn all_duplicates(&self) -> bool {
         self.marker.is_some() && self.unreported == Some(0)
     }
 
-    /// The ACK answers what was sent before anything was sent again: `before` is the end of the time in which
-    /// the echoed time stamp can have been made.
+    /// Whether the ACK is for an original, sent before any retransmission: `before` is the end of the time in which
+    /// the echoed timestamp can have been made.
     pub fn delayed(&self, before: Option<Instant>) -> bool {
         self.marker.is_some()
             && self.first.is_none_or(|first| before.is_some_and(|before| before <= first))
     }
 
-    /// The windows to go back to.
+    /// The windows to restore.
     pub fn take(&mut self) -> Option<Saved> {
         self.marker = None;
         self.saved.take().map(|saved| *saved)

@@ -1,4 +1,4 @@
-//! CUBIC (RFC 9438) in integers: bytes, milliseconds. Owns where the curve stands.
+//! CUBIC (RFC 9438) in integers: bytes, milliseconds. Owns the state of the curve.
 
 use super::Growth;
 use crate::time::Instant;
@@ -89,18 +89,18 @@ impl Cubic {
         scale(cwnd, 7, 10)
     }
 
-    /// A timeout: the next stage begins with a curve of its own (section 4.8). What the window was before still bounds how
-    /// long it grows by alpha (section 4.3).
+    /// A timeout: the next stage begins with a new curve (section 4.8). The window before it still limits how long
+    /// W_est grows by alpha (section 4.3).
     pub fn timed_out(&mut self) {
         *self = Cubic { prior: self.prior, ..Cubic::default() };
     }
 
-    /// The curve stood still for `span`.
+    /// The connection was idle for `span`: shifts the curve.
     pub fn idle(&mut self, span: Duration) {
         self.epoch = self.epoch.map(|epoch| epoch + span);
     }
 
-    /// Idle for long, and the window is another: a new stage begins with it. RFC 9438 section 5.8: were idle
+    /// After a long idle time the window has changed: a new stage begins with it. RFC 9438 section 5.8: were idle
     /// time counted, "W_cubic(t) might be very high after restarting".
     pub fn restart(&mut self) {
         self.epoch = None;
@@ -202,7 +202,7 @@ mod tests {
         let mut cubic = Cubic::default();
         let mut cwnd = cubic.reduce(20 * mss);
         cubic.timed_out();
-        // A round trip so short that the curve stands still.
+        // The round trip is so short that the curve does not move.
         let (srtt, now) = (Duration::ZERO, Instant::from_millis(1_000));
         let mut grown = Vec::new();
         for _ in 0..30 {

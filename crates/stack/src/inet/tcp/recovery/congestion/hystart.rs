@@ -23,7 +23,7 @@ pub(super) struct HyStart {
     /// cssBaselineMinRtt, in conservative slow start; 0: in slow start.
     baseline: u64,
     rounds: u8,
-    /// Bytes that a fourth was not yet made of.
+    /// The remainder of the division by four.
     rest: u32,
 }
 
@@ -42,7 +42,7 @@ impl Default for HyStart {
 }
 
 impl HyStart {
-    /// How much of what was delivered the window grows by.
+    /// How much the window grows for `delivered` bytes.
     pub fn share(&mut self, delivered: u32) -> u32 {
         if self.baseline == 0 {
             return delivered;

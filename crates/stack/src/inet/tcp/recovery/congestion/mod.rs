@@ -11,10 +11,10 @@ use std::time::Duration;
 
 /// No slow-start threshold yet (RFC 5681 section 3.1: "SHOULD be set arbitrarily high").
 pub(super) const NO_THRESHOLD: u32 = u32::MAX;
-/// A window stays below this, so that bytes may be added without a care.
+/// The window stays below this, so that adding bytes to it cannot overflow.
 const LARGEST: u32 = 1 << 30;
 
-/// What an ACK says to congestion control.
+/// What congestion control uses of an ACK.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Growth {
     /// Bytes delivered.
@@ -28,7 +28,7 @@ pub(super) struct Growth {
     pub now: Instant,
 }
 
-/// The window and who moves it.
+/// The window, and the algorithm that moves it.
 #[derive(Debug)]
 pub(super) struct Congestion {
     /// The congestion window, bytes.
@@ -40,7 +40,7 @@ pub(super) struct Congestion {
     hystart: HyStart,
 }
 
-/// What an algorithm remembers.
+/// The state of an algorithm.
 #[derive(Debug)]
 enum Control {
     /// Bytes acknowledged towards the next segment's growth (RFC 3465 section 2.1).
@@ -48,7 +48,7 @@ enum Control {
     Cubic(Cubic),
 }
 
-/// What a reduction can be taken back to.
+/// The values that an undo restores.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Saved {
     cwnd: u32,
@@ -85,7 +85,7 @@ impl Congestion {
         self.cwnd < self.ssthresh
     }
 
-    /// A flow that fills its window had `delivered` bytes delivered: the window grows.
+    /// `delivered` bytes of a flow that fills its window were delivered: the window grows.
     pub fn grow(&mut self, growth: &Growth) {
         let mut delivered = growth.delivered;
         if self.slow_start() {
@@ -94,8 +94,9 @@ impl Congestion {
             } else {
                 delivered
             };
-            // RFC 5681 section 3.1: "cwnd += min (N, SMSS)" for each ACK; here min(N, all): an ACK may stand for
-            // many segments (RFC 3465 with no limit, as in Linux), and no burst follows that was not in flight.
+            // RFC 5681 section 3.1: "cwnd += min (N, SMSS)" for each ACK; here min(N, all): an ACK may cover many
+            // segments (RFC 3465 with no limit, as in Linux), and the burst that follows is no larger than what was
+            // in flight.
             let target = self.cwnd.saturating_add(part).min(self.ssthresh).min(LARGEST);
             delivered = delivered.saturating_sub(target - self.cwnd);
             self.cwnd = target;
@@ -118,14 +119,14 @@ impl Congestion {
         }
     }
 
-    /// Each ACK in slow start before the first loss: has the round trip begun to grow (RFC 9406)?
+    /// On each ACK in slow start before the first loss: has the round trip begun to grow (RFC 9406)?
     pub fn watch(&mut self, growth: &Growth) {
         if self.ssthresh == NO_THRESHOLD && self.hystart.acked(growth) {
             self.ssthresh = self.cwnd;
         }
     }
 
-    /// Congestion: sets the threshold, and tells how to take that back. The window is for the caller to lead there.
+    /// Congestion: reduces the threshold, and returns what an undo restores. The caller reduces the window.
     pub fn reduce(&mut self) -> Saved {
         let saved = Saved { cwnd: self.cwnd, ssthresh: self.ssthresh, cubic: self.cubic() };
         let least = 2 * self.mss;
@@ -149,7 +150,7 @@ impl Congestion {
         }
     }
 
-    /// The reduction was for nothing (RFC 9438 section 4.9).
+    /// The reduction was needless (RFC 9438 section 4.9).
     pub fn undo(&mut self, saved: &Saved) {
         self.cwnd = self.cwnd.max(saved.cwnd);
         self.ssthresh = self.ssthresh.max(saved.ssthresh);
@@ -158,14 +159,14 @@ impl Congestion {
         }
     }
 
-    /// Nothing was in flight for so long: that time does not count (RFC 9438 section 5.8).
+    /// Nothing was in flight for `span`, which does not count (RFC 9438 section 5.8).
     pub fn idle(&mut self, span: Duration) {
         if let Control::Cubic(cubic) = &mut self.control {
             cubic.idle(span);
         }
     }
 
-    /// The window has shrunk because nothing was sent.
+    /// The window has shrunk because the connection was idle.
     pub fn restart(&mut self) {
         if let Control::Cubic(cubic) = &mut self.control {
             cubic.restart();
