@@ -3,7 +3,7 @@
 use super::{
     Mark, Ready, TcpEndpoint, TcpOptions,
     connection::{Connection, State},
-    flow::{Core, Dropped},
+    flow::{Core, DeferredClose},
     info::TcpInfo,
 };
 use crate::{
@@ -126,7 +126,7 @@ impl Flow {
         let result = state.connection.recv(into, peek, pass.now);
         // Reading moves no timer, and seldom makes anything to send.
         let connection = &state.connection;
-        if connection.has_to_send() || connection.has_news() || self.inet.ledger().is_some() {
+        if connection.has_to_send() || connection.has_notify() || self.inet.ledger().is_some() {
             self.core.finish(state, &self.inet, pass);
             self.inet.deliver_local(pass);
         }
@@ -258,6 +258,6 @@ impl Flow {
 
 impl Drop for Flow {
     fn drop(&mut self) {
-        self.core.drop_later(Dropped::Close, &self.inet);
+        self.core.close_later(DeferredClose::Close, &self.inet);
     }
 }

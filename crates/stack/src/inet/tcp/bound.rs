@@ -3,8 +3,8 @@
 use super::{
     ConnectOptions, Flow, Hold, ListenOptions, Listening, TcpEndpoint,
     claims::{Claim, Kind},
-    connect::From,
-    listener::Before,
+    connect::LocalPort,
+    listener::HeldPort,
 };
 use crate::{inet::Inet, napi::Pass, sync::lock};
 use std::{fmt, io, net::SocketAddr, sync::Arc};
@@ -14,7 +14,7 @@ use std::{fmt, io, net::SocketAddr, sync::Arc};
 pub struct TcpBound {
     claim: Claim,
     /// The kernel, which shares the interface, has given it the port.
-    agreed: bool,
+    from_kernel: bool,
     inet: Arc<Inet>,
 }
 
@@ -50,11 +50,11 @@ impl Inet {
         self.tcp_bind_to(named(local, options), true)
     }
 
-    fn tcp_bind_to(self: &Arc<Inet>, claim: Claim, agreed: bool) -> io::Result<TcpBound> {
+    fn tcp_bind_to(self: &Arc<Inet>, claim: Claim, from_kernel: bool) -> io::Result<TcpBound> {
         self.tcp_can_bind(claim.address)?;
-        let own = if agreed { Before::Agreed } else { Before::Nothing };
+        let own = if from_kernel { HeldPort::FromKernel } else { HeldPort::Nothing };
         let claim = self.tcp_claim(&mut lock(&self.tcp.claims), claim, own)?;
-        Ok(TcpBound { claim, agreed, inet: self.clone() })
+        Ok(TcpBound { claim, from_kernel, inet: self.clone() })
     }
 
     /// Whether [`tcp_bind`](Inet::tcp_bind) would find the port in use.
@@ -86,9 +86,9 @@ impl TcpBound {
         hold: Option<Hold>,
         endpoint: Arc<dyn TcpEndpoint>,
     ) -> io::Result<Listening> {
-        let own = match self.agreed {
-            true => Before::BoundAgreed(&self.claim),
-            false => Before::Bound(&self.claim),
+        let own = match self.from_kernel {
+            true => HeldPort::BoundFromKernel(&self.claim),
+            false => HeldPort::Bound(&self.claim),
         };
         self.inet.tcp_listen_at(self.local(), own, options, hold, endpoint)
     }
@@ -105,7 +105,7 @@ impl TcpBound {
         endpoint: Arc<dyn TcpEndpoint>,
         pass: &mut Pass<'_>,
     ) -> io::Result<Flow> {
-        let from = (self.local(), From::Bound);
+        let from = (self.local(), LocalPort::Bound);
         self.inet.tcp_connect_from(from, remote, options, hold, endpoint, pass)
     }
 }

@@ -36,7 +36,7 @@ impl Connection {
         let taken = self.buffer.push(data, self.may_queue());
         self.more = more;
         if taken < data.iter().map(|piece| piece.len()).sum() {
-            self.starved = true;
+            self.nospace = true;
             if taken == 0 {
                 return Err(errno(libc::EAGAIN));
             }
@@ -80,7 +80,7 @@ impl Connection {
         if read > 0 {
             // The rest may be less than `SO_RCVLOWAT`: readiness has changed.
             let low = self.options.receive_low_water;
-            self.news |= low > 1 && !self.receiver.is_readable(low);
+            self.notify |= low > 1 && !self.receiver.is_readable(low);
             if !peek && self.receiver.window_update_due() {
                 self.ack_now = true;
             }
@@ -128,7 +128,7 @@ impl Connection {
             self.write_shut = true;
             self.queue_fin(now);
         }
-        self.news = true;
+        self.notify = true;
         Ok(())
     }
 
@@ -197,8 +197,8 @@ impl Connection {
             return;
         }
         self.options = Own::new(&new);
-        self.news |= new.receive_low_water != old.receive_low_water;
-        self.news |= new.oob_inline != old.oob_inline;
+        self.notify |= new.receive_low_water != old.receive_low_water;
+        self.notify |= new.oob_inline != old.oob_inline;
         if new.nodelay && (!old.nodelay || old.cork && !new.cork) {
             self.push();
         }
@@ -258,7 +258,7 @@ impl Connection {
         if !matches!(self.state, State::SynSent | State::SynReceived) {
             let mut apart = 0;
             if self.urgent.is_some() {
-                apart = self.byte_apart();
+                apart = self.out_of_band_len();
                 if self.has_urgent() {
                     ready = ready | Ready::URGENT;
                 }
@@ -275,7 +275,7 @@ impl Connection {
             } else {
                 // A thread that polled this may wait for room, although none of its sends was cut short
                 // (SOCK_NOSPACE).
-                self.starved = true;
+                self.nospace = true;
             }
         }
         if self.error.is_some() {

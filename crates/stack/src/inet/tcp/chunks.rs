@@ -39,7 +39,7 @@ impl Chunks {
 
     /// The slot of chunk `at`; absent chunks before it are added.
     #[inline]
-    pub(super) fn place(&mut self, at: usize) -> Option<&mut Option<Box<Chunk>>> {
+    pub(super) fn slot(&mut self, at: usize) -> Option<&mut Option<Box<Chunk>>> {
         self.len = self.len.max(at as u32 + 1);
         let Some(at) = at.checked_sub(1) else { return Some(&mut self.first) };
         let rest = self.rest.get_or_insert_default();

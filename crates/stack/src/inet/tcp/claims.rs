@@ -34,7 +34,7 @@ impl Kind {
 
     /// Whether a socket of this kind may join a socket of kind `other` at the same address and port
     /// (`inet_bind_conflict`): both set `SO_REUSEADDR` and the other does not listen, or both set `SO_REUSEPORT`.
-    fn goes_with(self, other: Kind) -> bool {
+    fn can_share_with(self, other: Kind) -> bool {
         let both = self.0 & other.0;
         (both & Kind::REUSE_ADDRESS != 0 && other.0 & Kind::LISTENS == 0)
             || both & Kind::REUSE_PORT != 0
@@ -57,14 +57,14 @@ pub(super) struct Claim {
 
 /// A connection's claim, without what its 4-tuple contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Share {
+pub(super) struct FlowClaim {
     pub(super) kind: Kind,
     pub(super) chosen: bool,
 }
 
-impl Share {
+impl FlowClaim {
     pub(super) fn of(self, tuple: &Tuple) -> Claim {
-        let Share { kind, chosen } = self;
+        let FlowClaim { kind, chosen } = self;
         let local = tuple.local();
         Claim { address: local.ip(), port: local.port(), only_v6: true, kind, chosen }
     }
@@ -72,13 +72,13 @@ impl Share {
 
 impl Claim {
     /// Whether packets to `local` fall under this claim.
-    pub(super) fn is_at(&self, local: SocketAddr) -> bool {
+    pub(super) fn covers_local(&self, local: SocketAddr) -> bool {
         let at = Claim { address: local.ip(), port: local.port(), only_v6: true, ..*self };
-        self.port == at.port && self.meets(&at)
+        self.port == at.port && self.overlaps(&at)
     }
 
     /// Whether two claims cover the same packets (`inet_rcv_saddr_equal`).
-    fn meets(&self, other: &Claim) -> bool {
+    fn overlaps(&self, other: &Claim) -> bool {
         let covers = |wide: IpAddr, only_v6: bool, other: IpAddr| match wide {
             IpAddr::V4(Ipv4Addr::UNSPECIFIED) => other.is_ipv4(),
             IpAddr::V6(Ipv6Addr::UNSPECIFIED) => other.is_ipv6() || !only_v6,
@@ -108,14 +108,15 @@ impl Claims {
 
     /// Whether `claim`, by a `bind` or `listen`, conflicts with existing claims.
     pub(super) fn conflict(&self, claim: &Claim) -> bool {
-        self.on(claim.port).any(|other| claim.meets(other) && !claim.kind.goes_with(other.kind))
+        self.on(claim.port)
+            .any(|other| claim.overlaps(other) && !claim.kind.can_share_with(other.kind))
     }
 
     /// Whether a socket listens where `claim` would be, for a port that the kernel has given us. Any other claim
     /// there belongs to a connection left by an earlier listener.
     pub(super) fn is_listened_at(&self, claim: &Claim) -> bool {
         let mut others = self.on(claim.port).filter(|other| other.kind.0 & Kind::LISTENS != 0);
-        others.any(|other| claim.meets(other) && !claim.kind.goes_with(other.kind))
+        others.any(|other| claim.overlaps(other) && !claim.kind.can_share_with(other.kind))
     }
 
     /// Whether `port` may be chosen for a connection: no socket has named it (`__inet_hash_connect`).

@@ -2,10 +2,10 @@
 
 use super::{
     Flow, Hold, TcpEndpoint, TcpOptions,
-    claims::{Kind, Share, candidates},
+    claims::{FlowClaim, Kind, candidates},
     connection::{Connection, Start},
-    flow::{Core, Parts, mss},
-    listener::Before,
+    flow::{Core, NewFlow, mss},
+    listener::HeldPort,
     seq::Seq,
     table::Entry,
     tuple::Tuple,
@@ -39,17 +39,17 @@ pub struct ConnectOptions {
 
 /// What a socket that connects already has of its local port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum From {
+pub(super) enum LocalPort {
     Nothing,
     Bound,
     /// The kernel has chosen it for this connection.
-    Given,
+    FromKernel,
 }
 
 /// A free 4-tuple for a connection to be made.
-struct Chosen {
+struct FreeTuple {
     tuple: Tuple,
-    share: Share,
+    flow_claim: FlowClaim,
     /// Our first sequence number, if an earlier connection on this 4-tuple was ended for it.
     after: Option<Seq>,
 }
@@ -71,7 +71,7 @@ impl Inet {
         endpoint: Arc<dyn TcpEndpoint>,
         pass: &mut Pass<'_>,
     ) -> io::Result<Flow> {
-        self.tcp_connect_from((local, From::Nothing), remote, options, hold, endpoint, pass)
+        self.tcp_connect_from((local, LocalPort::Nothing), remote, options, hold, endpoint, pass)
     }
 
     /// As [`tcp_connect`](Inet::tcp_connect), from a port that the kernel, which shares the interface, has chosen for
@@ -88,12 +88,12 @@ impl Inet {
         endpoint: Arc<dyn TcpEndpoint>,
         pass: &mut Pass<'_>,
     ) -> io::Result<Flow> {
-        self.tcp_connect_from((local, From::Given), remote, options, hold, endpoint, pass)
+        self.tcp_connect_from((local, LocalPort::FromKernel), remote, options, hold, endpoint, pass)
     }
 
     pub(super) fn tcp_connect_from(
         self: &Arc<Inet>,
-        (local, how): (SocketAddr, From),
+        (local, how): (SocketAddr, LocalPort),
         remote: SocketAddr,
         options: &ConnectOptions,
         hold: Option<Hold>,
@@ -120,7 +120,8 @@ impl Inet {
         };
         // Both ends are known in full now, except perhaps our port.
         let (from, to) = (path.local(), path.remote());
-        let Chosen { tuple, share, after } = self.tcp_choose((from, how), to, options, pass.now)?;
+        let FreeTuple { tuple, flow_claim, after } =
+            self.tcp_choose((from, how), to, options, pass.now)?;
         let start = Start {
             iss: after.unwrap_or_else(|| self.tcp.secrets.isn(&tuple, pass.now)),
             ts_offset: self.tcp.secrets.timestamp_offset(&tuple),
@@ -129,10 +130,10 @@ impl Inet {
         let connection = Connection::connect(&self.tcp.shared, &options.tcp, start, pass.now);
         // The answer to the SYN most likely comes on the paired receive queue.
         let (endpoint, napi) = (Some(endpoint), path.napi());
-        let core = Core::new(Parts { tuple, connection, path, endpoint, napi, share, hold });
+        let core = Core::new(NewFlow { tuple, connection, path, endpoint, napi, flow_claim, hold });
         if !self.tcp.table.insert(tuple, Entry::Flow(core.clone())) {
             // Another thread chose the same port at the same time.
-            self.tcp_release(&share.of(&tuple));
+            self.tcp_release(&flow_claim.of(&tuple));
             return Err(unavailable());
         }
         self.tcp_count(Count::TcpActiveOpens);
@@ -145,27 +146,29 @@ impl Inet {
     /// Finds a free 4-tuple, and claims its port.
     fn tcp_choose(
         &self,
-        (from, how): (SocketAddr, From),
+        (from, how): (SocketAddr, LocalPort),
         to: SocketAddr,
         options: &ConnectOptions,
         now: Instant,
-    ) -> io::Result<Chosen> {
+    ) -> io::Result<FreeTuple> {
         let kind = Kind::new(options.reuse_address, options.reuse_port);
         if from.port() != 0 {
-            let (tuple, share) = (Tuple::new(from, to), Share { kind, chosen: false });
+            let (tuple, flow_claim) = (Tuple::new(from, to), FlowClaim { kind, chosen: false });
             let mut claims = lock(&self.tcp.claims);
             let claim = match how {
-                From::Nothing => self.tcp_claim(&mut claims, share.of(&tuple), Before::Nothing)?,
+                LocalPort::Nothing => {
+                    self.tcp_claim(&mut claims, flow_claim.of(&tuple), HeldPort::Nothing)?
+                }
                 // bind(2) has checked this port already (`__inet_hash_connect`).
-                From::Bound | From::Given => {
-                    let claim = share.of(&tuple);
+                LocalPort::Bound | LocalPort::FromKernel => {
+                    let claim = flow_claim.of(&tuple);
                     claims.add(&claim);
                     claim
                 }
             };
             drop(claims);
-            return match self.tcp_is_free(&tuple, how != From::Given, now) {
-                Some(after) => Ok(Chosen { tuple, share, after }),
+            return match self.tcp_is_free(&tuple, how != LocalPort::FromKernel, now) {
+                Some(after) => Ok(FreeTuple { tuple, flow_claim, after }),
                 None => {
                     self.tcp_release(&claim);
                     Err(unavailable())
@@ -174,12 +177,12 @@ impl Inet {
         }
         // RFC 6056 section 3.3.4: each destination has its own sequence of ports, which continues where it stopped.
         let hash = self.tcp.secrets.port_hash(from.ip(), to);
-        let step = &self.tcp.steps[(hash >> 56) as usize % self.tcp.steps.len()];
+        let step = &self.tcp.port_steps[(hash >> 56) as usize % self.tcp.port_steps.len()];
         let offset = (hash as u32).wrapping_add(step.fetch_add(1, Ordering::Relaxed));
         for port in candidates(EPHEMERAL, offset) {
             let tuple = Tuple::new(SocketAddr::new(from.ip(), port), to);
-            let share = Share { kind, chosen: true };
-            let claim = share.of(&tuple);
+            let flow_claim = FlowClaim { kind, chosen: true };
+            let claim = flow_claim.of(&tuple);
             {
                 let mut claims = lock(&self.tcp.claims);
                 if !claims.can_choose(port) {
@@ -188,7 +191,7 @@ impl Inet {
                 claims.add(&claim);
             }
             if let Some(after) = self.tcp_is_free(&tuple, false, now) {
-                return Ok(Chosen { tuple, share, after });
+                return Ok(FreeTuple { tuple, flow_claim, after });
             }
             self.tcp_release(&claim);
         }
@@ -201,8 +204,8 @@ impl Inet {
     fn tcp_is_free(&self, tuple: &Tuple, named: bool, now: Instant) -> Option<Option<Seq>> {
         match self.tcp.table.find(tuple, Entry::clone) {
             None => Some(None),
-            Some(Entry::Resting(resting)) => resting.make_room(self, named, now).map(Some),
-            Some(Entry::Flow(core)) if named => core.make_room(self, now).map(Some),
+            Some(Entry::TimeWait(time_wait)) => time_wait.try_reuse(self, named, now).map(Some),
+            Some(Entry::Flow(core)) if named => core.reuse_fin_wait2(self, now).map(Some),
             Some(_) => None,
         }
     }

@@ -6,7 +6,7 @@
 
 use super::{
     BufferSizes, TcpOptions,
-    handshake::{Agreed, Opening, Request},
+    handshake::{Agreed, Request, SynState},
     isn,
     marks::Marks,
     options::Own,
@@ -150,7 +150,7 @@ pub struct Connection {
     /// A CE mark has come, and its sender has not answered with CWR: our ACKs carry ECE.
     pub(super) echo_ce: bool,
     /// The next new data carries CWR.
-    pub(super) say_cwr: bool,
+    pub(super) cwr_due: bool,
     /// An ACK is sent at once, whatever the receiver says.
     pub(super) ack_now: bool,
     /// The number of duplicate ACKs due, one for each segment out of order: a peer without SACK counts them.
@@ -158,14 +158,14 @@ pub struct Connection {
     /// `MSG_MORE`, until the end of the next `transmit`.
     pub(super) more: bool,
     /// The application found no room, or little: report write space once there is some (SOCK_NOSPACE).
-    pub(super) starved: bool,
+    pub(super) nospace: bool,
     /// There is write space now, not reported yet.
-    pub(super) room: bool,
-    pub(super) news: bool,
+    pub(super) write_space: bool,
+    pub(super) notify: bool,
     /// Established, and no urgent data is known of: see [`predicted`](Connection::predicted).
     pub(super) fast: bool,
     /// An urgent pointer has come that was not reported yet (SIGURG).
-    pub(super) urgent_news: bool,
+    pub(super) sigurg_due: bool,
     /// Linux's `sk_shutdown`: the application can no longer read, or write.
     pub(super) read_shut: bool,
     pub(super) write_shut: bool,
@@ -212,7 +212,7 @@ pub struct Connection {
 
     /// A tail loss probe is due: new data, or else this range again.
     pub(super) tail_probe: Option<std::ops::Range<Seq>>,
-    pub(super) opening: Option<Box<Opening>>,
+    pub(super) syn_state: Option<Box<SynState>>,
     pub(super) reset: Option<Reset>,
     /// An empty segment that the peer has to answer is due.
     pub(super) probe_due: bool,
@@ -253,7 +253,7 @@ impl Connection {
     ) -> Connection {
         let mut new = Connection::new(shared, options, start, Agreed::default(), Seq(0), now);
         new.rcv_shift = new.shift_offered().unwrap_or(0);
-        new.opening = Some(Box::new(Opening::new(now)));
+        new.syn_state = Some(Box::new(SynState::new(now)));
         new
     }
 
@@ -271,7 +271,7 @@ impl Connection {
         new.state = State::SynReceived;
         new.snd_nxt = request.iss + 1;
         new.ts_recent = request.ts_recent;
-        new.opening = Some(Box::new(request.opening));
+        new.syn_state = Some(Box::new(request.syn_state));
         new
     }
 
@@ -298,15 +298,15 @@ impl Connection {
             sack: agreed.sack,
             ecn: agreed.ecn,
             echo_ce: false,
-            say_cwr: false,
+            cwr_due: false,
             ack_now: false,
             duplicate_acks: 0,
             more: false,
-            starved: false,
-            room: false,
-            news: false,
+            nospace: false,
+            write_space: false,
+            notify: false,
             fast: false,
-            urgent_news: false,
+            sigurg_due: false,
             read_shut: false,
             write_shut: false,
             peer_done: false,
@@ -336,7 +336,7 @@ impl Connection {
             urgent: None,
             marks: None,
             tail_probe: None,
-            opening: None,
+            syn_state: None,
             reset: None,
             probe_due: false,
             push_due: false,
@@ -363,8 +363,8 @@ impl Connection {
     }
 
     /// The connection is idle: frees the memory it does not need meanwhile.
-    pub(super) fn rest(&mut self) {
-        self.recovery.rest();
+    pub(super) fn free_idle_memory(&mut self) {
+        self.recovery.free_idle_memory();
     }
 
     /// Whether a waiter is to be notified of something that happened since the last call: data or the end of the
@@ -372,20 +372,20 @@ impl Connection {
     #[inline]
     pub fn take_news(&mut self) -> bool {
         // With little allowed to wait unsent, sending makes write space; so may an option.
-        self.look_for_room();
-        std::mem::take(&mut self.news)
+        self.check_write_space();
+        std::mem::take(&mut self.notify)
     }
 
     /// Whether a notification is due.
     #[inline]
-    pub(super) fn has_news(&self) -> bool {
-        self.news
+    pub(super) fn has_notify(&self) -> bool {
+        self.notify
     }
 
     /// Whether the last notification includes write space for a waiter that had found none.
     #[inline]
-    pub(super) fn take_room(&mut self) -> bool {
-        std::mem::take(&mut self.room)
+    pub(super) fn take_write_space(&mut self) -> bool {
+        std::mem::take(&mut self.write_space)
     }
 
     /// `SO_ERROR`: the pending errno, which is cleared.
@@ -396,7 +396,7 @@ impl Connection {
     /// Makes an error that was taken pending again, unless there is another.
     pub fn put_back_error(&mut self, errno: i32) {
         self.error.get_or_insert(errno);
-        self.news = true;
+        self.notify = true;
     }
 
     /// The state.
@@ -475,7 +475,7 @@ impl Connection {
 
     /// Ends an orphan in FIN_WAIT_2, so that a new connection of ours can use its 4-tuple. Returns the first sequence
     /// number of the new one. Linux keeps such an orphan among its TIME_WAIT entries.
-    pub fn give_way(&mut self) -> Option<Seq> {
+    pub fn reuse_fin_wait2(&mut self) -> Option<Seq> {
         let over = self.orphan && self.state == State::FinWait2 && self.timestamps;
         over.then(|| {
             self.end();
@@ -522,9 +522,9 @@ impl Connection {
             _ => {}
         }
         self.enter(State::Closed);
-        (self.read_shut, self.write_shut, self.news) = (true, true, true);
+        (self.read_shut, self.write_shut, self.notify) = (true, true, true);
         (self.ack_now, self.probe_due) = (false, false);
-        (self.probe_at, self.slow_at, self.tail_probe, self.opening) = (NEVER, NEVER, None, None);
+        (self.probe_at, self.slow_at, self.tail_probe, self.syn_state) = (NEVER, NEVER, None, None);
         self.buffer.clear();
         if self.orphan {
             self.receiver.clear();
@@ -539,7 +539,7 @@ impl Connection {
             _ => {}
         }
         self.state = state;
-        self.settle_fast();
+        self.update_fast_path();
     }
 
     /// As [`end`](Connection::end), with a RST to the peer, if the peer knows of the connection.

@@ -7,7 +7,7 @@ use super::{
     segment::{Flags, Segment},
     seq::Seq,
     table::{Entry, Pick},
-    time_wait::{Outcome as Rest, Resting},
+    time_wait::{Outcome as TimeWaitOutcome, TimeWaitEntry},
     tuple::Tuple,
 };
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
 use std::sync::Arc;
 
 /// How often to repeat a lookup whose entry was replaced meanwhile: a handshake becomes a flow.
-const LOOKS: usize = 3;
+const LOOKUPS: usize = 3;
 
 /// What the entry found did with a segment.
 enum Found {
@@ -26,7 +26,7 @@ enum Found {
     /// The entry has left the table, or is about to.
     Gone,
     /// A SYN that may replace the entry.
-    Again(Arc<Resting>, Seq),
+    Again(Arc<TimeWaitEntry>, Seq),
 }
 
 impl Inet {
@@ -42,7 +42,7 @@ impl Inet {
         pass: &mut Pass<'_>,
     ) {
         let segment = parse::parse(packet, congested);
-        if self.tcp_again(&tuple, &segment, arrival, pass) {
+        if self.tcp_deferred_flow(&tuple, &segment, arrival, pass) {
             return;
         }
         if let Some(core) = pass.likely.and_then(|likely| likely.downcast_ref::<Arc<Core>>())
@@ -51,23 +51,27 @@ impl Inet {
         {
             return self.deliver_local(pass);
         }
-        for _ in 0..LOOKS {
+        for _ in 0..LOOKUPS {
             let found = self.tcp.table.find(&tuple, |entry| match entry {
                 Entry::Flow(core) => match core.segment(self, &segment, arrival, pass) {
                     true => Found::Taken,
                     false => Found::Gone,
                 },
-                Entry::Pending(pending) => match pending.segment(self, &segment, arrival, pass) {
-                    Handshake::Done => Found::Taken,
-                    Handshake::Gone => Found::Gone,
-                },
-                Entry::Resting(resting) => self.tcp_rest(resting, &segment, arrival, pass),
+                Entry::SynQueue(handshake) => {
+                    match handshake.segment(self, &segment, arrival, pass) {
+                        Handshake::Done => Found::Taken,
+                        Handshake::Gone => Found::Gone,
+                    }
+                }
+                Entry::TimeWait(time_wait) => {
+                    self.tcp_time_wait_input(time_wait, &segment, arrival, pass)
+                }
             });
             match found {
                 Some(Found::Taken) => break,
                 Some(Found::Gone) => {}
-                Some(Found::Again(resting, iss)) => {
-                    self.tcp_new(tuple, &segment, Some((&resting, iss)), arrival, pass);
+                Some(Found::Again(time_wait, iss)) => {
+                    self.tcp_new(tuple, &segment, Some((&time_wait, iss)), arrival, pass);
                     break;
                 }
                 None => {
@@ -82,7 +86,7 @@ impl Inet {
     /// Segments of a flow come in runs: the flow last deferred to the end of this pass is tried before the table.
     /// Returns whether the segment belongs to it.
     #[inline]
-    fn tcp_again(
+    fn tcp_deferred_flow(
         &self,
         tuple: &Tuple,
         segment: &Segment<'_>,
@@ -99,21 +103,21 @@ impl Inet {
     }
 
     #[cold]
-    fn tcp_rest(
+    fn tcp_time_wait_input(
         &self,
-        resting: &Arc<Resting>,
+        time_wait: &Arc<TimeWaitEntry>,
         segment: &Segment<'_>,
         arrival: &Arrival<'_>,
         pass: &mut Pass<'_>,
     ) -> Found {
-        match resting.segment(self, segment, pass.now) {
-            Rest::Nothing => Found::Taken,
-            Rest::Answer(answer) => {
-                resting.answer(self, answer, arrival.queue, pass.now);
+        match time_wait.segment(self, segment, pass.now) {
+            TimeWaitOutcome::Nothing => Found::Taken,
+            TimeWaitOutcome::Answer(answer) => {
+                time_wait.answer(self, answer, arrival.queue, pass.now);
                 Found::Taken
             }
-            Rest::Again(iss) => Found::Again(resting.clone(), iss),
-            Rest::Gone => Found::Gone,
+            TimeWaitOutcome::Again(iss) => Found::Again(time_wait.clone(), iss),
+            TimeWaitOutcome::Gone => Found::Gone,
         }
     }
 
@@ -123,7 +127,7 @@ impl Inet {
         &self,
         tuple: Tuple,
         segment: &Segment<'_>,
-        after: Option<(&Arc<Resting>, Seq)>,
+        after: Option<(&Arc<TimeWaitEntry>, Seq)>,
         arrival: &Arrival<'_>,
         pass: &mut Pass<'_>,
     ) {
@@ -160,8 +164,8 @@ impl Inet {
             return;
         }
         let options = PathOptions::default();
-        if let Ok(way) = self.tcp_answer_way(tuple, arrival, options, pass.now) {
-            self.tcp_answer(&way, tuple, refusal(segment), pass);
+        if let Ok(route) = self.tcp_reply_route(tuple, arrival, options, pass.now) {
+            self.tcp_answer(&route, tuple, refusal(segment), pass);
         }
     }
 }

@@ -27,7 +27,7 @@ const ECN_CAPABLE: u8 = 2;
 pub(super) fn push(run: &mut Run<'_>, tuple: &Tuple, out: &Outgoing<'_>) -> Result<(), SendError> {
     let len = parse::header_len(&out.segment.options) + out.payload.len();
     let ecn = if out.ecn_capable { ECN_CAPABLE } else { 0 };
-    run.push(len, ecn, |room| lay(room, tuple, out))?;
+    run.push(len, ecn, |room| write_segment(room, tuple, out))?;
     if out.last {
         run.doorbell();
     }
@@ -35,9 +35,9 @@ pub(super) fn push(run: &mut Run<'_>, tuple: &Tuple, out: &Outgoing<'_>) -> Resu
 }
 
 #[inline(always)]
-fn lay(room: Room<'_>, tuple: &Tuple, out: &Outgoing<'_>) {
+fn write_segment(room: Room<'_>, tuple: &Tuple, out: &Outgoing<'_>) {
     let ports = (tuple.local_port(), tuple.remote_port());
-    let Ok(mut to) = parse::lay(room.bytes, ports, &out.segment) else { return };
+    let Ok(mut to) = parse::write_header(room.bytes, ports, &out.segment) else { return };
     for piece in out.payload.clone() {
         let Some((here, rest)) = to.split_at_mut_checked(piece.len()) else { return };
         here.copy_from_slice(piece);
@@ -50,17 +50,17 @@ fn lay(room: Room<'_>, tuple: &Tuple, out: &Outgoing<'_>) {
 }
 
 /// The route of an answer to a segment for which no state is kept.
-pub(super) enum Answer<'a> {
+pub(super) enum ReplyRoute<'a> {
     Back(Back<'a>),
     Over(Path),
 }
 
-impl Answer<'_> {
+impl ReplyRoute<'_> {
     /// The most bytes of header and data in one segment.
     pub(super) fn most(&self) -> usize {
         match self {
-            Answer::Back(back) => back.most(),
-            Answer::Over(path) => path.most(),
+            ReplyRoute::Back(back) => back.most(),
+            ReplyRoute::Over(path) => path.most(),
         }
     }
 }
@@ -73,38 +73,38 @@ impl From<Segment<'static>> for Outgoing<'_> {
 
 impl Inet {
     /// The route of answers to a segment for which no state is kept: the way the segment came, if that is possible.
-    pub(super) fn tcp_answer_way<'a>(
+    pub(super) fn tcp_reply_route<'a>(
         &self,
         tuple: &Tuple,
         arrival: &Arrival<'a>,
         options: PathOptions,
         now: Instant,
-    ) -> Result<Answer<'a>, SendError> {
+    ) -> Result<ReplyRoute<'a>, SendError> {
         let ends = (tuple.local(), tuple.remote());
         match self.way_back(arrival, Protocol::TCP, ends, options) {
-            Some(back) => Ok(Answer::Back(back)),
-            None => self.tcp_path(ends, arrival.queue, options, now).map(Answer::Over),
+            Some(back) => Ok(ReplyRoute::Back(back)),
+            None => self.tcp_path(ends, arrival.queue, options, now).map(ReplyRoute::Over),
         }
     }
 
     /// Sends a segment without data; it is dropped if it cannot be sent.
     pub(super) fn tcp_answer(
         &self,
-        way: &Answer<'_>,
+        route: &ReplyRoute<'_>,
         tuple: &Tuple,
         segment: impl Into<Outgoing<'static>>,
         pass: &mut Pass<'_>,
     ) {
-        let back = match way {
-            Answer::Back(back) => back,
-            Answer::Over(path) => return self.tcp_send_bare(path, tuple, segment, pass.now),
+        let back = match route {
+            ReplyRoute::Back(back) => back,
+            ReplyRoute::Over(path) => return self.tcp_send_bare(path, tuple, segment, pass.now),
         };
         let out = segment.into();
         if out.segment.flags.has(Flags::RST) {
             self.tcp_count(Count::TcpOutRsts);
         }
         let len = parse::header_len(&out.segment.options);
-        let _ = back.send_segment(len, |room| lay(room, tuple, &out), pass);
+        let _ = back.send_segment(len, |room| write_segment(room, tuple, &out), pass);
     }
 
     /// Sends a segment without data over `path`; it is dropped if it cannot be sent.

@@ -26,8 +26,8 @@ impl Inet {
         let seq = quoted_seq(quoted);
         let sent = self.tcp.table.find(&Tuple::new(local, remote), |entry| match entry {
             Entry::Flow(core) => core.lock().connection.is_in_flight(seq),
-            Entry::Pending(pending) => pending.has_sent(seq),
-            Entry::Resting(_) => false,
+            Entry::SynQueue(handshake) => handshake.has_sent(seq),
+            Entry::TimeWait(_) => false,
         });
         if sent == Some(false) {
             self.tcp_count(Count::TcpExtOutOfWindowIcmps);
@@ -59,10 +59,10 @@ impl Inet {
                 }
                 core.finish(state, self, pass);
             }
-            Entry::Pending(pending) if unreachable && pending.has_sent(seq) => {
-                pending.unreachable(self);
+            Entry::SynQueue(handshake) if unreachable && handshake.has_sent(seq) => {
+                handshake.unreachable(self);
             }
-            Entry::Pending(_) | Entry::Resting(_) => {}
+            Entry::SynQueue(_) | Entry::TimeWait(_) => {}
         });
         self.deliver_local(pass);
     }

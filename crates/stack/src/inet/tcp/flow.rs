@@ -7,16 +7,16 @@
 
 use super::{
     Hold, Ready, TcpEndpoint,
-    claims::Share,
+    claims::FlowClaim,
     connection::{Connection, State as Phase},
     emit,
     segment::Segment,
     seq::Seq,
     state::Timer,
     table::Entry,
-    time_wait::Resting,
+    time_wait::TimeWaitEntry,
     tuple::Tuple,
-    wheel::{Handle, coarse},
+    wheel::{Handle, with_slack},
 };
 use crate::{
     inet::{Count, Inet, Path, PathOptions, SendError, input::Arrival},
@@ -29,13 +29,13 @@ use crate::{
 use std::{any::Any, hint::cold_path, net::SocketAddr, sync::Arc, time::Duration};
 
 /// How long after its last timer an idle connection frees the memory it does not need.
-const REST: Duration = Duration::from_millis(200);
+const IDLE_DELAY: Duration = Duration::from_millis(200);
 
 /// How soon to try again after a full transmit ring, which empties by itself.
-const RETRY: Duration = Duration::from_millis(1);
+const RETRY_DELAY: Duration = Duration::from_millis(1);
 
 /// How often the ACKs of what we send confirm the neighbour (RFC 4861 section 7.3.1).
-const CONFIRM: Duration = Duration::from_secs(5);
+const CONFIRM_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A connection and all that belongs to it. The table, the wheel, the application and a pass that has deferred its
 /// answers may each hold a reference.
@@ -46,7 +46,7 @@ pub(super) struct Core {
 
 /// How the application has dropped its handle without a pass; the wheel carries it out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Dropped {
+pub(super) enum DeferredClose {
     #[default]
     No,
     Close,
@@ -64,39 +64,39 @@ pub(super) struct State {
     queue: u32,
     pub(super) endpoint: Option<Arc<dyn TcpEndpoint>>,
     pub(super) napi: Option<NapiId>,
-    pub(super) dropped: Dropped,
-    share: Share,
+    pub(super) deferred_close: DeferredClose,
+    flow_claim: FlowClaim,
     pub(super) hold: Option<Hold>,
     /// It is in the table.
-    listed: bool,
+    in_table: bool,
     /// The transmit ring was full.
-    full: bool,
+    ring_full: bool,
     /// On the deferred list of a pass, which will send what is due.
-    put_off: bool,
+    deferred: bool,
     /// The next on that list.
-    later: Option<Arc<Core>>,
+    next_deferred: Option<Arc<Core>>,
     /// Our timer on the wheel, and when it fires.
     timer: Option<(Handle, Instant)>,
     /// When an ACK next confirms the neighbour.
     confirm_at: Instant,
     /// The entry in the host's ledger.
-    place: Option<Place>,
+    ledger_entry: Option<Place>,
 }
 
 /// The parts of a new flow.
-pub(super) struct Parts {
+pub(super) struct NewFlow {
     pub(super) tuple: Tuple,
     pub(super) connection: Connection,
     pub(super) path: Path,
     pub(super) endpoint: Option<Arc<dyn TcpEndpoint>>,
     pub(super) napi: Option<NapiId>,
-    pub(super) share: Share,
+    pub(super) flow_claim: FlowClaim,
     pub(super) hold: Option<Hold>,
 }
 
 impl Core {
     /// A flow that is about to be inserted into the table.
-    pub(super) fn new(parts: Parts) -> Arc<Core> {
+    pub(super) fn new(parts: NewFlow) -> Arc<Core> {
         let state = State {
             connection: parts.connection,
             latest: Instant::ZERO,
@@ -105,16 +105,16 @@ impl Core {
             path: Some(Box::new(parts.path)),
             endpoint: parts.endpoint,
             napi: parts.napi,
-            dropped: Dropped::No,
-            share: parts.share,
+            deferred_close: DeferredClose::No,
+            flow_claim: parts.flow_claim,
             hold: parts.hold,
-            listed: true,
-            full: false,
-            put_off: false,
-            later: None,
+            in_table: true,
+            ring_full: false,
+            deferred: false,
+            next_deferred: None,
             timer: None,
             confirm_at: Instant::ZERO,
-            place: None,
+            ledger_entry: None,
         };
         Arc::new(Core { tuple: parts.tuple, state: Mutex::new(state) })
     }
@@ -144,24 +144,24 @@ impl Core {
         pass: &mut Pass<'_>,
     ) -> bool {
         let mut state = self.enter(pass);
-        if !state.listed {
+        if !state.in_table {
             cold_path();
             return false;
         }
-        let taken = state.take_in(inet, segment, arrival, pass);
+        let taken = state.process_segment(inet, segment, arrival, pass);
         // After a full segment more usually follow.
         let more = segment.payload.len() >= state.connection.full_segment();
         let sends = state.connection.has_to_send();
-        if taken && !more && !sends && state.untimed(pass.now).is_none() {
+        if taken && !more && !sends && state.deadline_before_timer(pass.now).is_none() {
             // The reader has the data and is about to answer.
-            state.note(&self.tuple, inet);
+            state.update_ledger(&self.tuple, inet);
             return true;
         }
         if pass.batched && (more || sends) {
             // What is sent at the end of the pass answers all its segments.
-            if !std::mem::replace(&mut state.put_off, true) {
+            if !std::mem::replace(&mut state.deferred, true) {
                 // Only flows are put on this list.
-                state.later =
+                state.next_deferred =
                     pass.later.replace(self.clone()).and_then(|next| next.downcast().ok());
             }
             return true;
@@ -181,17 +181,17 @@ impl Core {
         pass: &mut Pass<'_>,
     ) -> bool {
         let mut state = self.enter(pass);
-        if state.listed {
-            state.take_in(inet, segment, arrival, pass);
+        if state.in_table {
+            state.process_segment(inet, segment, arrival, pass);
         }
-        state.listed
+        state.in_table
     }
 
     /// The pass that deferred this flow is over. `pass.later` gets the flows deferred before it.
-    pub(super) fn catch_up(self: &Arc<Core>, inet: &Inet, pass: &mut Pass<'_>) {
+    pub(super) fn run_deferred(self: &Arc<Core>, inet: &Inet, pass: &mut Pass<'_>) {
         let mut state = self.enter(pass);
-        state.put_off = false;
-        pass.later = state.later.take().map(|next| next as Arc<dyn Any + Send + Sync>);
+        state.deferred = false;
+        pass.later = state.next_deferred.take().map(|next| next as Arc<dyn Any + Send + Sync>);
         state.leave_ack(|endpoint| endpoint.receives(pass));
         self.finish(state, inet, pass);
     }
@@ -204,17 +204,17 @@ impl Core {
             state.timer = None;
         }
         let now = pass.now;
-        match std::mem::take(&mut state.dropped) {
-            Dropped::No => {}
-            Dropped::Close => state.connection.close(now),
-            Dropped::Abort => state.connection.abort(now),
+        match std::mem::take(&mut state.deferred_close) {
+            DeferredClose::No => {}
+            DeferredClose::Close => state.connection.close(now),
+            DeferredClose::Abort => state.connection.abort(now),
         }
         match state.connection.deadline() {
             Some(at) if at <= now => {
                 state.connection.timer(now);
                 // Perhaps this was a delayed ACK, and the connection is idle now: a later timer frees its memory.
                 if state.timer.is_none() {
-                    let at = coarse(now, now + REST);
+                    let at = with_slack(now, now + IDLE_DELAY);
                     let handle = inet.tcp_timer(at, None, || Timer::Flow(self.clone()));
                     state.timer = Some((handle, at));
                 }
@@ -223,7 +223,7 @@ impl Core {
             // Idle for a while: frees what an idle connection does not need.
             None => {
                 state.path = None;
-                state.connection.rest();
+                state.connection.free_idle_memory();
             }
         }
         self.finish(state, inet, pass);
@@ -238,12 +238,12 @@ impl Core {
         pass: &mut Pass<'_>,
     ) {
         state.transmit(&self.tuple, inet, pass.now);
-        state.tell(pass);
-        if !state.listed {
+        state.notify(pass);
+        if !state.in_table {
             cold_path();
             return;
         }
-        state.note(&self.tuple, inet);
+        state.update_ledger(&self.tuple, inet);
         let over = matches!(state.connection.state(), Phase::TimeWait | Phase::Closed);
         let hold = if over { state.retire(self, inet, pass.now) } else { None };
         state.set_timer(self, inet, pass.now);
@@ -253,22 +253,22 @@ impl Core {
     }
 
     /// The application has dropped its handle without a pass: the wheel closes the connection.
-    pub(super) fn drop_later(self: &Arc<Core>, how: Dropped, inet: &Inet) {
+    pub(super) fn close_later(self: &Arc<Core>, how: DeferredClose, inet: &Inet) {
         let mut state = self.lock();
         state.endpoint = None;
         // A closed connection needs nothing more.
-        if state.listed && (how == Dropped::Abort || !state.connection.orphan) {
-            state.dropped = how;
+        if state.in_table && (how == DeferredClose::Abort || !state.connection.orphan) {
+            state.deferred_close = how;
             let old = state.timer.map(|(handle, _)| handle);
             let handle = inet.tcp_timer(Instant::ZERO, old, || Timer::Flow(self.clone()));
             state.timer = Some((handle, Instant::ZERO));
         }
     }
 
-    /// See [`Connection::give_way`].
-    pub(super) fn make_room(self: &Arc<Core>, inet: &Inet, now: Instant) -> Option<Seq> {
+    /// See [`Connection::reuse_fin_wait2`].
+    pub(super) fn reuse_fin_wait2(self: &Arc<Core>, inet: &Inet, now: Instant) -> Option<Seq> {
         let mut state = self.lock();
-        let next = state.connection.give_way()?;
+        let next = state.connection.reuse_fin_wait2()?;
         let hold = state.retire(self, inet, now);
         drop(state);
         drop(hold);
@@ -278,11 +278,11 @@ impl Core {
     /// The host is being dropped: drops everything that may refer to the host.
     pub(super) fn forget(&self, inet: &Inet) {
         let mut state = self.lock();
-        state.listed = false;
-        state.place = None;
+        state.in_table = false;
+        state.ledger_entry = None;
         state.endpoint = None;
         let (hold, timer) = (state.hold.take(), state.timer.take());
-        inet.tcp_release(&state.share.of(&self.tuple));
+        inet.tcp_release(&state.flow_claim.of(&self.tuple));
         drop(state);
         if let Some((handle, _)) = timer {
             inet.tcp_cancel(handle);
@@ -295,7 +295,7 @@ impl State {
     /// Passes a segment to the connection. Returns whether a waiting reader took the data, which is then all there
     /// was to notify.
     #[inline(always)]
-    fn take_in(
+    fn process_segment(
         &mut self,
         inet: &Inet,
         segment: &Segment<'_>,
@@ -303,7 +303,7 @@ impl State {
         pass: &mut Pass<'_>,
     ) -> bool {
         let before = self.connection.snd_una;
-        self.learn(arrival, pass.napi);
+        self.note_queue(arrival, pass.napi);
         let (endpoint, napi, now) = (self.endpoint.as_deref(), self.napi, pass.now);
         // If data is the only event, a polling reader may take it at once.
         let taken = self.connection.segment_for(segment, now, &mut |data| {
@@ -312,7 +312,7 @@ impl State {
         self.leave_ack(|_| taken);
         if before != self.connection.snd_una && self.confirm_at <= pass.now {
             cold_path();
-            self.confirm_at = pass.now + CONFIRM;
+            self.confirm_at = pass.now + CONFIRM_INTERVAL;
             if let Some(path) = &self.path {
                 inet.confirm(path, pass.now);
             }
@@ -333,7 +333,7 @@ impl State {
 
     /// The queue of the last packet is the one to poll, and the transmit queue paired with it the one to send on.
     #[inline]
-    fn learn(&mut self, arrival: &Arrival<'_>, napi: Option<NapiId>) {
+    fn note_queue(&mut self, arrival: &Arrival<'_>, napi: Option<NapiId>) {
         if napi.is_some() && self.napi != napi {
             cold_path();
             self.napi = napi;
@@ -346,13 +346,14 @@ impl State {
 
     /// Notifies the endpoint, if there is something to report.
     #[inline]
-    fn tell(&mut self, pass: &mut Pass<'_>) {
+    fn notify(&mut self, pass: &mut Pass<'_>) {
         if self.connection.take_news()
             && let Some(endpoint) = &self.endpoint
         {
-            let room = if self.connection.take_room() { Ready::ROOM } else { Ready::default() };
+            let room =
+                if self.connection.take_write_space() { Ready::ROOM } else { Ready::default() };
             endpoint.changed(self.connection.ready() | room, self.napi, pass);
-            if self.connection.take_urgent_news() {
+            if self.connection.take_sigurg() {
                 cold_path();
                 endpoint.urgent();
             }
@@ -363,7 +364,7 @@ impl State {
     #[inline]
     fn transmit(&mut self, tuple: &Tuple, inet: &Inet, now: Instant) {
         if !self.connection.has_to_send() {
-            self.full = false;
+            self.ring_full = false;
             return;
         }
         if !self.path.as_ref().is_some_and(|path| path.is_current(inet)) {
@@ -389,7 +390,7 @@ impl State {
             }
         });
         drop(run);
-        self.full = full;
+        self.ring_full = full;
         if too_big {
             self.fit_path(now);
         }
@@ -437,22 +438,23 @@ impl State {
         let hold = match self.connection.take_time_wait() {
             Some(wait) => {
                 let hold = self.hold.take();
-                let begun = Resting::begin(inet, &ours, core.tuple, wait, self.share, hold, now);
+                let begun =
+                    TimeWaitEntry::begin(inet, &ours, core.tuple, wait, self.flow_claim, hold, now);
                 begun.err().and_then(|hold| {
                     inet.tcp.table.remove(&core.tuple, &ours);
-                    inet.tcp_release(&self.share.of(&core.tuple));
+                    inet.tcp_release(&self.flow_claim.of(&core.tuple));
                     hold
                 })
             }
             None if self.connection.is_done() => {
                 inet.tcp.table.remove(&core.tuple, &ours);
-                inet.tcp_release(&self.share.of(&core.tuple));
+                inet.tcp_release(&self.flow_claim.of(&core.tuple));
                 self.hold.take()
             }
             None => return None,
         };
-        self.listed = false;
-        self.place = None;
+        self.in_table = false;
+        self.ledger_entry = None;
         if let Some((handle, _)) = self.timer.take() {
             inet.tcp_cancel(handle);
         }
@@ -461,15 +463,15 @@ impl State {
 
     /// Updates the ledger, if there is one.
     #[inline]
-    fn note(&mut self, tuple: &Tuple, inet: &Inet) {
+    fn update_ledger(&mut self, tuple: &Tuple, inet: &Inet) {
         let Some(ledger) = inet.ledger() else { return };
-        if self.place.is_none() {
+        if self.ledger_entry.is_none() {
             cold_path();
-            self.place = ledger.enter(Protocol::TCP, tuple.local(), Some(tuple.remote()));
+            self.ledger_entry = ledger.enter(Protocol::TCP, tuple.local(), Some(tuple.remote()));
         }
-        if let Some(place) = &self.place {
+        if let Some(ledger_entry) = &self.ledger_entry {
             let connection = &self.connection;
-            place.note(&Standing {
+            ledger_entry.note(&Standing {
                 state: connection.state().number(),
                 snd_nxt: connection.snd_nxt.0,
                 rcv_nxt: connection.rcv_nxt().0,
@@ -482,9 +484,9 @@ impl State {
 
     /// The next deadline, if the timer on the wheel would be too late for it.
     #[inline]
-    fn untimed(&self, now: Instant) -> Option<Instant> {
+    fn deadline_before_timer(&self, now: Instant) -> Option<Instant> {
         let deadline = self.connection.deadline();
-        let retry = self.full.then(|| now + RETRY);
+        let retry = self.ring_full.then(|| now + RETRY_DELAY);
         let due = match (deadline, retry) {
             (Some(a), Some(b)) => a.min(b),
             (Some(at), None) | (None, Some(at)) => at,
@@ -496,8 +498,8 @@ impl State {
     /// Sets the timer on the wheel, unless an earlier one is there.
     #[inline]
     fn set_timer(&mut self, core: &Arc<Core>, inet: &Inet, now: Instant) {
-        if self.listed
-            && let Some(due) = self.untimed(now)
+        if self.in_table
+            && let Some(due) = self.deadline_before_timer(now)
         {
             let old = self.timer.map(|(handle, _)| handle);
             let handle = inet.tcp_timer(due, old, || Timer::Flow(core.clone()));
@@ -530,7 +532,7 @@ impl Inet {
         while let Some(next) = pass.later.take() {
             // Only flows are put on this list.
             if let Ok(core) = next.downcast::<Core>() {
-                core.catch_up(self, pass);
+                core.run_deferred(self, pass);
             }
         }
     }
@@ -547,8 +549,8 @@ impl Inet {
             self.tcp.table.remove(&tuple, &entry);
             match &entry {
                 Entry::Flow(core) => core.forget(self),
-                Entry::Pending(pending) => pending.forget(self),
-                Entry::Resting(resting) => resting.forget(self),
+                Entry::SynQueue(handshake) => handshake.forget(self),
+                Entry::TimeWait(time_wait) => time_wait.forget(self),
             }
         }
     }

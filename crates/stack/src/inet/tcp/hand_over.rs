@@ -96,7 +96,7 @@ impl Flow {
         let standing = state.connection.standing(ends, pass.now);
         give(&standing.ok_or_else(|| errno(libc::EINVAL))?)?;
         let hold = state.hold.clone();
-        state.connection.gone(error);
+        state.connection.end_handed_over(error);
         self.core.finish(state, &self.inet, pass);
         Ok(hold)
     }
@@ -104,7 +104,7 @@ impl Flow {
 
 impl Connection {
     /// Ends it here; only threads that wait for it are notified.
-    fn gone(&mut self, error: i32) {
+    fn end_handed_over(&mut self, error: i32) {
         self.error = Some(error);
         self.receiver.clear();
         // By way of TIME_WAIT, so that it is not counted as a reset.

@@ -45,7 +45,7 @@ pub struct Agreed {
 
 /// The retransmission state of our SYN or SYN-ACK.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Opening {
+pub(super) struct SynState {
     /// When it was sent first, and last.
     pub(super) first: Instant,
     pub(super) last: Instant,
@@ -58,13 +58,13 @@ pub(super) struct Opening {
     pub(super) due: bool,
 }
 
-impl Opening {
-    pub(super) fn new(now: Instant) -> Opening {
-        Opening { first: now, last: now, sent: 0, timeouts: 0, rto: FIRST_RTO, due: true }
+impl SynState {
+    pub(super) fn new(now: Instant) -> SynState {
+        SynState { first: now, last: now, sent: 0, timeouts: 0, rto: FIRST_RTO, due: true }
     }
 
     /// A timeout: it is sent again, and the interval doubles, except for the first `linear` timeouts.
-    pub(super) fn again(&mut self, linear: u8, config: &Config) {
+    pub(super) fn timed_out(&mut self, linear: u8, config: &Config) {
         self.timeouts = self.timeouts.saturating_add(1);
         if self.timeouts > linear {
             self.rto = (self.rto * 2).min(config.tcp_rto_max);
@@ -91,12 +91,12 @@ impl Connection {
     /// Sends our SYN or, if the peer's SYN came first, our SYN-ACK (simultaneous open); or a RST to a segment that
     /// answers neither.
     #[cold]
-    pub(super) fn send_opening(&mut self, now: Instant, out: &mut Out<'_>) {
+    pub(super) fn send_syn(&mut self, now: Instant, out: &mut Out<'_>) {
         if !self.send_reset(now, out) {
             return;
         }
-        let due = self.opening.as_deref().copied().filter(|opening| opening.due);
-        let Some(mut opening) = due else {
+        let due = self.syn_state.as_deref().copied().filter(|syn_state| syn_state.due);
+        let Some(mut syn_state) = due else {
             if self.state == State::SynReceived && self.ack_now {
                 self.send_ack(now, out);
             }
@@ -105,7 +105,7 @@ impl Connection {
         let config = &self.shared.config;
         let answer = self.state == State::SynReceived;
         // RFC 3168 section 6.1.1.1: a host that gets no answer to an ECN-setup SYN may try without ECN.
-        let ecn = !answer && config.tcp_ecn == Ecn::On && opening.sent == 0;
+        let ecn = !answer && config.tcp_ecn == Ecn::On && syn_state.sent == 0;
         let shift =
             if answer { self.scaled.then_some(self.rcv_shift) } else { self.shift_offered() };
         let timestamps = if answer { self.timestamps } else { config.tcp_timestamps };
@@ -140,9 +140,9 @@ impl Connection {
         }
         self.snd_nxt = self.snd_una + 1;
         self.ack_now = false;
-        opening.sent(now);
-        self.probe_at = self.within_user_timeout(now + opening.rto, opening.first);
-        self.opening = Some(Box::new(opening));
+        syn_state.sent(now);
+        self.probe_at = self.within_user_timeout(now + syn_state.rto, syn_state.first);
+        self.syn_state = Some(Box::new(syn_state));
     }
 
     /// Section 3.10.7.3: a segment in SYN-SENT.
@@ -179,7 +179,7 @@ impl Connection {
         } else {
             // Simultaneous open.
             self.enter(State::SynReceived);
-            self.opening = Some(Box::new(Opening::new(now)));
+            self.syn_state = Some(Box::new(SynState::new(now)));
         }
     }
 
@@ -187,8 +187,8 @@ impl Connection {
     /// to an earlier connection.
     fn echoes_another(&self, segment: &Segment<'_>, now: Instant) -> bool {
         let Some((_, echo)) = segment.options.timestamps else { return false };
-        let Some(opening) = &self.opening else { return false };
-        let first = self.timestamp(opening.first);
+        let Some(syn_state) = &self.syn_state else { return false };
+        let first = self.timestamp(syn_state.first);
         let since_first = self.timestamp(now).wrapping_sub(first);
         self.shared.config.tcp_timestamps && echo != 0 && echo.wrapping_sub(first) > since_first
     }
@@ -220,13 +220,13 @@ impl Connection {
 
     /// Our SYN is acknowledged by `segment`, which also sets the window.
     pub(super) fn established(&mut self, segment: &Segment<'_>, now: Instant) {
-        let opening = self.opening.take();
+        let syn_state = self.syn_state.take();
         let retransmissions =
-            opening.as_ref().map_or(0, |opening| u32::from(opening.sent.saturating_sub(1)));
+            syn_state.as_ref().map_or(0, |syn_state| u32::from(syn_state.sent.saturating_sub(1)));
         // Karn's rule, unless a timestamp shows which transmission was answered.
         let echoed = segment.options.timestamps.filter(|_| self.timestamps);
         let sent = match (retransmissions, echoed) {
-            (0, _) => opening.map(|opening| opening.last),
+            (0, _) => syn_state.map(|syn_state| syn_state.last),
             (_, Some((_, echo))) => self.shown_since(echo, now),
             _ => None,
         };
@@ -257,7 +257,7 @@ impl Connection {
         self.last_data_in = now;
         self.soft_error = None;
         self.enter(if self.fin_queued { State::FinWait1 } else { State::Established });
-        self.news = true;
+        self.notify = true;
         if self.options.keepalive {
             self.arm_keepalive(now, now);
         }
@@ -281,7 +281,7 @@ pub struct Request {
     pub agreed: Agreed,
     pub(super) ts_offset: u32,
     pub(super) ts_recent: u32,
-    pub(super) opening: Opening,
+    pub(super) syn_state: SynState,
     /// The window and the MSS that we announced.
     window: u16,
     mss: u16,
@@ -335,7 +335,7 @@ impl Request {
             agreed,
             ts_offset: start.ts_offset,
             ts_recent: said.timestamps.map_or(0, |(value, _)| value),
-            opening: Opening::new(now),
+            syn_state: SynState::new(now),
             window: Receiver::initial_window(sizes(config.tcp_rmem, options.receive_buffer)),
             mss: clamp_mss(start.mss, options),
             answered_at: None,
@@ -359,14 +359,14 @@ impl Request {
         let theirs = agreed.window_scale.map(|(theirs, _)| theirs);
         let window_scale = theirs.zip(shift_offered(config, options));
         // It is not known when the SYN-ACK was sent.
-        let opening = Opening { sent: 2, due: false, ..Opening::new(now) };
+        let syn_state = SynState { sent: 2, due: false, ..SynState::new(now) };
         Request {
             iss: start.iss,
             irs: ack.seq - 1,
             agreed: Agreed { window_scale, ..agreed },
             ts_offset: start.ts_offset,
             ts_recent: ack.options.timestamps.map_or(0, |(value, _)| value),
-            opening,
+            syn_state,
             window: Receiver::initial_window(sizes(config.tcp_rmem, options.receive_buffer)),
             mss: clamp_mss(start.mss, options),
             answered_at: None,
@@ -379,7 +379,7 @@ impl Request {
 
     /// The SYN-ACK, to be sent now.
     pub fn syn_ack(&mut self, now: Instant) -> Outgoing<'static> {
-        self.opening.sent(now);
+        self.syn_state.sent(now);
         self.waits_from = now;
         let mut flags = Flags::SYN | Flags::ACK;
         if self.agreed.ecn {
@@ -410,19 +410,19 @@ impl Request {
 
     /// When the timeout ends: as a rule the SYN-ACK is then sent again.
     pub fn deadline(&self) -> Instant {
-        self.waits_from + self.opening.rto
+        self.waits_from + self.syn_state.rto
     }
 
     /// The timeout has ended (`syn_ack_recalc`).
     pub fn timer(&mut self, shared: &Shared, now: Instant) -> Answer {
-        let timeouts = self.opening.timeouts;
+        let timeouts = self.syn_state.timeouts;
         let deferred = |until: u8| self.acked_at.is_some() && timeouts < until;
         if timeouts >= shared.config.tcp_synack_retries && !deferred(self.defer) {
             return Answer::Forget;
         }
         // The last SYN-ACK of the deferral asks for an ACK that will complete the handshake.
         let silent = deferred(self.defer.saturating_sub(1));
-        self.opening.again(0, &shared.config);
+        self.syn_state.timed_out(0, &shared.config);
         self.waits_from = now;
         if silent { Answer::Ignore } else { Answer::SynAck }
     }
@@ -471,14 +471,14 @@ impl Request {
         if !flags.has(Flags::ACK) {
             return Answer::Ignore;
         }
-        if segment.is_empty() && self.opening.timeouts < self.defer {
+        if segment.is_empty() && self.syn_state.timeouts < self.defer {
             self.acked_at.get_or_insert(now);
             shared.counters.add(Count::TcpExtTCPDeferAcceptDrop);
             return Answer::Ignore;
         }
         if let Some(acked_at) = self.acked_at {
             // The time since then is not part of the round trip.
-            self.opening.last = self.opening.last + (now - acked_at);
+            self.syn_state.last = self.syn_state.last + (now - acked_at);
         }
         Answer::Accept
     }

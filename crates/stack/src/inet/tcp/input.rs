@@ -3,7 +3,7 @@
 
 use super::{
     connection::{Connection, NEVER, Reset, State},
-    receive::Taker,
+    receive::DirectReader,
     recovery::AckEvent,
     segment::{Flags, Segment},
     seq::Seq,
@@ -40,7 +40,7 @@ impl Connection {
         &mut self,
         segment: &Segment<'_>,
         now: Instant,
-        taker: &mut Taker<'_>,
+        reader: &mut DirectReader<'_>,
     ) -> bool {
         self.counts.segs_in = self.counts.segs_in.wrapping_add(1);
         if !self.predicted(segment) {
@@ -53,8 +53,8 @@ impl Connection {
             return false;
         }
         // With SO_RCVLOWAT above 1 the data is buffered, so that the reader gets all of it at once.
-        let may = !self.news && self.options.receive_low_water <= 1;
-        let taken = self.data(segment, now, &mut |data| may && taker(data));
+        let may = !self.notify && self.options.receive_low_water <= 1;
+        let taken = self.data(segment, now, &mut |data| may && reader(data));
         if taken && self.receiver.window_update_due() {
             // The sender of a stream may be waiting for this window update alone.
             match segment.payload.len() >= self.full_segment() {
@@ -329,11 +329,11 @@ impl Connection {
         let done = segment.options.sacks.is_empty()
             && !ece
             && match all {
-                true => self.recovery.acked_all_plainly(segment.ack, now),
-                false => self.recovery.acked_plainly(segment.ack, now).is_some(),
+                true => self.recovery.acked_all_fast(segment.ack, now),
+                false => self.recovery.acked_fast(segment.ack, now).is_some(),
             };
         if !done {
-            self.acknowledged_anyhow(segment, pure, ece, now);
+            self.acknowledged_slow(segment, pure, ece, now);
         }
         if advances {
             self.advance(segment.ack);
@@ -342,7 +342,7 @@ impl Connection {
 
     /// The slow path of an ACK: recovery gets all of it.
     #[cold]
-    fn acknowledged_anyhow(&mut self, segment: &Segment<'_>, pure: bool, ece: bool, now: Instant) {
+    fn acknowledged_slow(&mut self, segment: &Segment<'_>, pure: bool, ece: bool, now: Instant) {
         let echoed = match segment.options.timestamps {
             Some((_, echo)) if self.timestamps => self.shown_since(echo, now),
             _ => None,
@@ -367,15 +367,15 @@ impl Connection {
         if !self.buffer.is_empty() {
             self.buffer.grow(self.recovery.congestion_window());
         }
-        self.look_for_room();
+        self.check_write_space();
     }
 
     /// A waiter that found no write space is notified once there is some.
     #[inline]
-    pub(super) fn look_for_room(&mut self) {
-        if self.starved && self.is_writable() {
-            self.starved = false;
-            (self.room, self.news) = (true, true);
+    pub(super) fn check_write_space(&mut self) {
+        if self.nospace && self.is_writable() {
+            self.nospace = false;
+            (self.write_space, self.notify) = (true, true);
         }
     }
 
@@ -387,7 +387,7 @@ impl Connection {
         match self.state {
             State::FinWait1 => {
                 self.enter(State::FinWait2);
-                self.news = true;
+                self.notify = true;
                 if self.orphan {
                     self.wait_for_fin(now);
                 }
@@ -406,7 +406,7 @@ impl Connection {
 
     /// Seventh and eighth: data and FIN. Returns whether the reader took the data.
     #[inline(always)]
-    fn data(&mut self, segment: &Segment<'_>, now: Instant, taker: &mut Taker<'_>) -> bool {
+    fn data(&mut self, segment: &Segment<'_>, now: Instant, reader: &mut DirectReader<'_>) -> bool {
         let fin = segment.flags.has(Flags::FIN);
         if self.ecn {
             self.congestion_seen(segment);
@@ -414,11 +414,11 @@ impl Connection {
         if segment.payload.len() >= self.full_segment() {
             self.measure_for_receiver(segment, now);
         }
-        let arrived = self.receiver.segment_for(segment.seq, segment.payload, fin, now, taker);
+        let arrived = self.receiver.segment_for(segment.seq, segment.payload, fin, now, reader);
         self.counts.data_segs_in = self.counts.data_segs_in.wrapping_add(1);
         self.counts.bytes_received += arrived.new_in_order as u64;
         self.last_data_in = now;
-        self.news |= arrived.new_in_order > 0 && !arrived.taken;
+        self.notify |= arrived.new_in_order > 0 && !arrived.taken;
         if arrived.out_of_order && !self.sack {
             cold_path();
             self.duplicate_acks = self.duplicate_acks.saturating_add(1);
@@ -466,7 +466,7 @@ impl Connection {
 
     #[cold]
     fn peer_finished(&mut self, now: Instant) {
-        (self.peer_done, self.read_shut, self.news) = (true, true, true);
+        (self.peer_done, self.read_shut, self.notify) = (true, true, true);
         match self.state {
             State::Established => self.enter(State::CloseWait),
             State::FinWait1 => {
@@ -483,7 +483,7 @@ impl Connection {
 
     fn time_wait(&mut self, now: Instant) {
         self.enter(State::TimeWait);
-        (self.read_shut, self.write_shut, self.news) = (true, true, true);
+        (self.read_shut, self.write_shut, self.notify) = (true, true, true);
         self.probe_at = NEVER;
         self.slow_at = now + TIME_WAIT;
     }

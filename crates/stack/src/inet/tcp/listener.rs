@@ -3,8 +3,8 @@
 
 use super::{
     Config, Flow, Hold, Ready, TcpEndpoint, TcpOptions,
-    claims::{Claim, Claims, Kind, Share, candidates},
-    flow::{Core, Dropped},
+    claims::{Claim, Claims, FlowClaim, Kind, candidates},
+    flow::{Core, DeferredClose},
 };
 use crate::{
     inet::{EPHEMERAL, Inet, PathOptions},
@@ -74,7 +74,7 @@ struct State {
     path: PathOptions,
     backlog: u32,
     /// Handshakes in progress: the length of the SYN queue.
-    expected: u32,
+    syn_queue_len: u32,
     /// Connections in the accept queue, or about to be.
     reserved: u32,
     queue: VecDeque<Arc<Core>>,
@@ -82,13 +82,13 @@ struct State {
     hold: Option<Hold>,
     closed: bool,
     /// The entry in the host's ledger.
-    place: Option<Place>,
+    ledger_entry: Option<Place>,
 }
 
 impl State {
-    fn note(&self) {
-        if let Some(place) = &self.place {
-            place.note(&Standing {
+    fn update_ledger(&self) {
+        if let Some(ledger_entry) = &self.ledger_entry {
+            ledger_entry.note(&Standing {
                 state: LISTEN,
                 unread: self.queue.len(),
                 unacknowledged: self.backlog as usize,
@@ -106,7 +106,7 @@ pub(super) enum Refused {
 
 impl Listener {
     /// The addresses and ports it listens at.
-    pub(super) fn places(&self) -> impl Iterator<Item = (IpAddr, u16)> + use<> {
+    pub(super) fn listen_keys(&self) -> impl Iterator<Item = (IpAddr, u16)> + use<> {
         let Claim { address, port, only_v6, .. } = self.claim;
         let dual = address == IpAddr::V6(Ipv6Addr::UNSPECIFIED) && !only_v6;
         let v4 = dual.then_some(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
@@ -119,8 +119,8 @@ impl Listener {
     }
 
     /// The claim of a connection made through it, on its port.
-    pub(super) fn share(&self) -> Share {
-        Share { kind: self.claim.kind.connected(), chosen: false }
+    pub(super) fn flow_claim(&self) -> FlowClaim {
+        FlowClaim { kind: self.claim.kind.connected(), chosen: false }
     }
 
     pub(super) fn hold(&self) -> Option<Hold> {
@@ -134,18 +134,18 @@ impl Listener {
     /// Linux's `inet_csk_reqsk_queue_is_full`.
     pub(super) fn syn_queue_is_full(&self, config: &Config) -> bool {
         let state = lock(&self.state);
-        state.expected >= state.backlog.min(config.tcp_max_syn_backlog)
+        state.syn_queue_len >= state.backlog.min(config.tcp_max_syn_backlog)
     }
 
     /// One more handshake is in progress; false if the listener is closed.
-    pub(super) fn expect(&self) -> bool {
+    pub(super) fn syn_queue_add(&self) -> bool {
         let mut state = lock(&self.state);
-        state.expected += u32::from(!state.closed);
+        state.syn_queue_len += u32::from(!state.closed);
         !state.closed
     }
 
-    pub(super) fn expect_no_more(&self) {
-        lock(&self.state).expected -= 1;
+    pub(super) fn syn_queue_remove(&self) {
+        lock(&self.state).syn_queue_len -= 1;
     }
 
     pub(super) fn note_cookie(&self, now: Instant) {
@@ -184,10 +184,10 @@ impl Listener {
         let mut state = lock(&self.state);
         if state.closed {
             drop(state);
-            return core.drop_later(Dropped::Abort, inet);
+            return core.close_later(DeferredClose::Abort, inet);
         }
         state.queue.push_back(core);
-        state.note();
+        state.update_ledger();
         self.endpoint.changed(Ready::READABLE, pass.napi, pass);
     }
 }
@@ -206,14 +206,14 @@ impl fmt::Debug for Listening {
 
 /// What a socket already has of the port that it claims.
 #[derive(Clone, Copy)]
-pub(super) enum Before<'a> {
+pub(super) enum HeldPort<'a> {
     Nothing,
     /// The port, from the kernel, which shares the interface.
-    Agreed,
+    FromKernel,
     /// This claim by bind(2), which is no conflict.
     Bound(&'a Claim),
     /// Both.
-    BoundAgreed(&'a Claim),
+    BoundFromKernel(&'a Claim),
 }
 
 impl Inet {
@@ -229,14 +229,14 @@ impl Inet {
         hold: Option<Hold>,
         endpoint: Arc<dyn TcpEndpoint>,
     ) -> io::Result<Listening> {
-        self.tcp_listen_at(local, Before::Nothing, options, hold, endpoint)
+        self.tcp_listen_at(local, HeldPort::Nothing, options, hold, endpoint)
     }
 
     /// `own`: what the socket already has of the port.
     pub(super) fn tcp_listen_at(
         self: &Arc<Inet>,
         local: SocketAddr,
-        own: Before<'_>,
+        own: HeldPort<'_>,
         options: ListenOptions,
         hold: Option<Hold>,
         endpoint: Arc<dyn TcpEndpoint>,
@@ -249,20 +249,20 @@ impl Inet {
         let named = Claim { address, port: local.port(), only_v6, kind, chosen: false };
         let claim = self.tcp_claim(&mut claims, named, own)?;
         let at = SocketAddr::new(claim.address, claim.port);
-        let place = self.ledger().and_then(|ledger| ledger.enter(Protocol::TCP, at, None));
+        let ledger_entry = self.ledger().and_then(|ledger| ledger.enter(Protocol::TCP, at, None));
         let state = State {
             tcp: options.tcp,
             path: options.path,
             backlog: options.backlog.min(self.tcp.config().somaxconn),
-            expected: 0,
+            syn_queue_len: 0,
             reserved: 0,
             queue: VecDeque::new(),
             cookie_at: None,
             hold,
             closed: false,
-            place,
+            ledger_entry,
         };
-        state.note();
+        state.update_ledger();
         let by_queue = options.by_queue;
         let listener = Arc::new(Listener { claim, by_queue, endpoint, state: Mutex::new(state) });
         self.tcp.table.listen(&listener);
@@ -275,19 +275,19 @@ impl Inet {
         &self,
         claims: &mut Claims,
         claim: Claim,
-        own: Before<'_>,
+        own: HeldPort<'_>,
     ) -> io::Result<Claim> {
-        let (own, agreed) = match own {
-            Before::Nothing => (None, false),
-            Before::Agreed => (None, true),
-            Before::Bound(own) => (Some(own), false),
-            Before::BoundAgreed(own) => (Some(own), true),
+        let (own, from_kernel) = match own {
+            HeldPort::Nothing => (None, false),
+            HeldPort::FromKernel => (None, true),
+            HeldPort::Bound(own) => (Some(own), false),
+            HeldPort::BoundFromKernel(own) => (Some(own), true),
         };
         own.into_iter().for_each(|own| claims.remove(own));
         let fits = |claims: &Claims, port| {
             let claim = Claim { port, ..claim };
             let conflict =
-                if agreed { claims.is_listened_at(&claim) } else { claims.conflict(&claim) };
+                if from_kernel { claims.is_listened_at(&claim) } else { claims.conflict(&claim) };
             (!conflict).then_some(claim)
         };
         let found = match claim.port {
@@ -325,7 +325,7 @@ impl Listening {
         let mut state = lock(&self.listener.state);
         let core = state.queue.pop_front()?;
         state.reserved -= 1;
-        state.note();
+        state.update_ledger();
         Some(Flow::new(core, self.inet.clone()))
     }
 
@@ -338,7 +338,7 @@ impl Listening {
     pub fn set_backlog(&self, backlog: u32) {
         let mut state = lock(&self.listener.state);
         state.backlog = backlog.min(self.inet.tcp.config().somaxconn);
-        state.note();
+        state.update_ledger();
     }
 
     /// Sets the options of connections made from now on.
@@ -365,18 +365,18 @@ impl Listening {
         claims.remove(&self.listener.claim);
         drop(claims);
         let mut state = lock(&self.listener.state);
-        state.place = None;
+        state.ledger_entry = None;
         let (queue, hold) = (std::mem::take(&mut state.queue), state.hold.take());
         drop(state);
         for core in queue {
-            core.drop_later(Dropped::Abort, &self.inet);
+            core.close_later(DeferredClose::Abort, &self.inet);
         }
         drop(hold);
     }
 
     /// The peers of all connections at its address.
     pub fn peers(&self) -> Vec<SocketAddr> {
-        self.inet.tcp.table.peers(|local| self.listener.claim.is_at(local))
+        self.inet.tcp.table.peers(|local| self.listener.claim.covers_local(local))
     }
 }
 

@@ -18,8 +18,8 @@ pub(super) const CHUNK: usize = 8192;
 pub(super) type Chunk = [u8; CHUNK];
 
 /// How many chunks a thread caches, and how many it trades at a time.
-const SPARES: usize = 16;
-const TRADE: usize = SPARES / 2;
+const CACHED: usize = 16;
+const TRADE: usize = CACHED / 2;
 /// How many chunks the depot keeps: 2 MiB.
 const DEPOT: usize = 256;
 
@@ -35,7 +35,7 @@ pub struct Memory {
     high: u64,
     used: Padded,
     /// 1 while there is pressure. Apart from `used`, which is written for every chunk.
-    pressed: AtomicU64,
+    under_pressure: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -45,7 +45,7 @@ struct Padded(AtomicU64);
 impl Memory {
     /// Memory of `bytes`, none of it used.
     pub fn new(bytes: u64) -> Memory {
-        Memory { high: bytes, used: Padded(AtomicU64::new(0)), pressed: AtomicU64::new(0) }
+        Memory { high: bytes, used: Padded(AtomicU64::new(0)), under_pressure: AtomicU64::new(0) }
     }
 
     /// Pressure begins here: at two thirds, as in Linux.
@@ -66,7 +66,7 @@ impl Memory {
     /// Whether memory is scarce: buffers do not grow, and windows are kept small.
     #[inline]
     pub fn pressure(&self) -> bool {
-        self.pressed.load(Ordering::Relaxed) != 0
+        self.under_pressure.load(Ordering::Relaxed) != 0
     }
 
     /// Whether memory is used up: a connection gets what keeps it moving and no more, and out-of-order data may be
@@ -81,9 +81,9 @@ impl Memory {
     pub(super) fn take(&self) -> Box<Chunk> {
         let used = self.used.0.fetch_add(CHUNK as u64, Ordering::Relaxed) + CHUNK as u64;
         if used >= self.pressure_at() && !self.pressure() {
-            self.pressed.store(1, Ordering::Relaxed);
+            self.under_pressure.store(1, Ordering::Relaxed);
         }
-        spares().take().unwrap_or_else(new)
+        thread_cache().take().unwrap_or_else(new)
     }
 
     /// Gives a chunk back.
@@ -91,9 +91,9 @@ impl Memory {
     pub(super) fn give(&self, chunk: Box<Chunk>) {
         let used = self.used.0.fetch_sub(CHUNK as u64, Ordering::Relaxed) - CHUNK as u64;
         if used < self.relief_at() && self.pressure() {
-            self.pressed.store(0, Ordering::Relaxed);
+            self.under_pressure.store(0, Ordering::Relaxed);
         }
-        spares().give(chunk);
+        thread_cache().give(chunk);
     }
 }
 
@@ -102,22 +102,23 @@ fn new() -> Box<Chunk> {
 }
 
 /// The caches of threads; the cache of a thread that has ended passes to another.
-static AT_HAND: Pool<Spare> = Pool::new();
+static THREAD_CACHES: Pool<ThreadCache> = Pool::new();
 
-thread_local!(static LAST: Last<Spare> = const { Cell::new(ptr::null()) });
+thread_local!(static LAST: Last<ThreadCache> = const { Cell::new(ptr::null()) });
 
 #[inline]
-fn spares() -> Lent<Spare> {
-    let Ok(spares) = AT_HAND.lend(&LAST, || Ok::<_, Infallible>(Spare(Vec::new())));
-    spares
+fn thread_cache() -> Lent<ThreadCache> {
+    let Ok(thread_cache) =
+        THREAD_CACHES.lend(&LAST, || Ok::<_, Infallible>(ThreadCache(Vec::new())));
+    thread_cache
 }
 
 /// The depot, for threads that fill what other threads drain.
-static COMMON: Mutex<Vec<Box<Chunk>>> = Mutex::new(Vec::new());
+static DEPOT_CHUNKS: Mutex<Vec<Box<Chunk>>> = Mutex::new(Vec::new());
 
-struct Spare(Vec<Box<Chunk>>);
+struct ThreadCache(Vec<Box<Chunk>>);
 
-impl Spare {
+impl ThreadCache {
     #[inline]
     fn take(&mut self) -> Option<Box<Chunk>> {
         self.0.pop().or_else(|| self.fetch())
@@ -125,7 +126,7 @@ impl Spare {
 
     #[inline]
     fn give(&mut self, chunk: Box<Chunk>) {
-        if self.0.len() >= SPARES {
+        if self.0.len() >= CACHED {
             self.deposit();
         }
         self.0.push(chunk);
@@ -134,19 +135,19 @@ impl Spare {
     /// Does not wait for the depot's lock: the allocator is there too.
     #[cold]
     fn fetch(&mut self) -> Option<Box<Chunk>> {
-        let mut common = COMMON.try_lock().ok()?;
-        let from = common.len().saturating_sub(TRADE);
-        self.0.extend(common.drain(from..));
-        drop(common);
+        let mut depot = DEPOT_CHUNKS.try_lock().ok()?;
+        let from = depot.len().saturating_sub(TRADE);
+        self.0.extend(depot.drain(from..));
+        drop(depot);
         self.0.pop()
     }
 
     #[cold]
     fn deposit(&mut self) {
         let extra = self.0.drain(..TRADE);
-        if let Ok(mut common) = COMMON.try_lock() {
-            let room = DEPOT.saturating_sub(common.len());
-            common.extend(extra.take(room));
+        if let Ok(mut depot) = DEPOT_CHUNKS.try_lock() {
+            let room = DEPOT.saturating_sub(depot.len());
+            depot.extend(extra.take(room));
         }
     }
 }
@@ -186,7 +187,7 @@ mod tests {
         }
         // The allocator might reuse addresses even without the depot, so only the count is certain.
         assert_eq!(memory.used(), 0);
-        assert!(COMMON.lock().unwrap().len() <= DEPOT);
+        assert!(DEPOT_CHUNKS.lock().unwrap().len() <= DEPOT);
         assert!(seen.len() >= 64);
     }
 }

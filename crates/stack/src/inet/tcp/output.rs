@@ -37,7 +37,7 @@ impl Connection {
             || self.probe_due
             || self.tail_probe.is_some()
             || self.reset.is_some()
-            || self.opening.as_ref().is_some_and(|opening| opening.due)
+            || self.syn_state.as_ref().is_some_and(|syn_state| syn_state.due)
             || (self.snd_una != self.snd_nxt && self.recovery.next_retransmission().is_some())
     }
 
@@ -61,7 +61,7 @@ impl Connection {
             State::Closed => {
                 self.send_reset(now, out);
             }
-            State::SynSent | State::SynReceived => self.send_opening(now, out),
+            State::SynSent | State::SynReceived => self.send_syn(now, out),
             _ if self.marks.is_some() => self.transmit_marked(now, out),
             _ => self.transmit_all::<false>(now, out),
         }
@@ -72,7 +72,7 @@ impl Connection {
     #[inline(always)]
     pub(super) fn transmit_all<const MARKED: bool>(&mut self, now: Instant, out: &mut Out<'_>) {
         let all = self.send_new_first(now, out)
-            && self.send_again(now, out)
+            && self.retransmit(now, out)
             && self.send_tail_probe(now, out)
             && self.send_new::<MARKED>(now, out)
             && self.send_probe(now, out)
@@ -108,7 +108,7 @@ impl Connection {
 
     /// Retransmits what recovery has found lost.
     #[inline(always)]
-    fn send_again(&mut self, now: Instant, out: &mut Out<'_>) -> bool {
+    fn retransmit(&mut self, now: Instant, out: &mut Out<'_>) -> bool {
         if self.snd_una == self.snd_nxt {
             return true;
         }
@@ -186,15 +186,15 @@ impl Connection {
         if self.segment_limit() != len || self.receiver.has_sacks() {
             return true;
         }
-        self.recovery.settle();
+        self.recovery.process_deferred_ack();
         let unsent = self.buffer.end() - start;
         let may = (unsent - 1).min(self.snd_edge() - start).min(self.recovery.room());
         if may < 2 * len {
             return true;
         }
         // CWR is taken only once it can be sent: recovery may still undo the reduction.
-        self.say_cwr |= self.ecn && self.recovery.take_cwr();
-        if self.say_cwr {
+        self.cwr_due |= self.ecn && self.recovery.take_cwr();
+        if self.cwr_due {
             return true;
         }
         let end = start + may / len * len;
@@ -252,7 +252,7 @@ impl Connection {
         }
         let small = len < most;
         let may_wait = small && !fin && !probe && !self.push_due && !self.forced;
-        if may_wait && self.holds_back() && !(MARKED && self.is_marked_to_go(start + len)) {
+        if may_wait && self.nagle_holds() && !(MARKED && self.is_marked_to_go(start + len)) {
             return None;
         }
         Some(Next { end: start + len + u32::from(fin), small: small && len > 0 })
@@ -275,7 +275,7 @@ impl Connection {
     /// Whether a segment smaller than the MSS waits for more data: corked, or Nagle's algorithm in Minshall's
     /// variant, where only an earlier small segment in flight is a reason to wait.
     #[inline]
-    fn holds_back(&self) -> bool {
+    fn nagle_holds(&self) -> bool {
         let small_in_flight =
             self.snd_una.before(self.small_end) && self.small_end.at_most(self.snd_nxt);
         self.options.cork || self.more || !self.options.nodelay && small_in_flight
@@ -382,8 +382,8 @@ impl Connection {
         let ecn_capable = self.ecn && new && len > 0;
         if ecn_capable {
             cold_path();
-            self.say_cwr |= self.recovery.take_cwr();
-            if self.say_cwr {
+            self.cwr_due |= self.recovery.take_cwr();
+            if self.cwr_due {
                 flags = flags | Flags::CWR;
             }
         }
@@ -395,7 +395,7 @@ impl Connection {
         if !out(&outgoing) {
             return false;
         }
-        self.say_cwr &= !ecn_capable;
+        self.cwr_due &= !ecn_capable;
         if len > 0 {
             self.data_left(1, len, new, now);
         } else {

@@ -99,7 +99,7 @@ pub(crate) fn header_len(options: &Options) -> usize {
 /// [`Error::Truncated`] if the buffer is too short; [`Error::BadLength`] if the options exceed one segment, which
 /// those of a SYN or those of any other segment do not.
 #[inline]
-pub(crate) fn lay<'a>(
+pub(crate) fn write_header<'a>(
     buf: &'a mut [u8],
     (src_port, dst_port): (u16, u16),
     segment: &Segment<'_>,
@@ -113,7 +113,7 @@ pub(crate) fn lay<'a>(
     } = &segment.options
         && sacks.is_empty()
     {
-        return lay_stamped(buf, (src_port, dst_port), segment, *timestamps);
+        return write_timestamped_header(buf, (src_port, dst_port), segment, *timestamps);
     }
     let header = Header {
         src_port,
@@ -131,23 +131,23 @@ pub(crate) fn lay<'a>(
 }
 
 /// The length of a header with timestamps and no other option, in words.
-const STAMPED: usize = (HEADER_LEN + 12) / 4;
+const TIMESTAMPED_WORDS: usize = (HEADER_LEN + 12) / 4;
 
 /// The header of nearly every segment: word by word, without a check of each option.
 #[inline]
-fn lay_stamped<'a>(
+fn write_timestamped_header<'a>(
     buf: &'a mut [u8],
     (src_port, dst_port): (u16, u16),
     segment: &Segment<'_>,
     (value, echo): (u32, u32),
 ) -> wire::Result<&'a mut [u8]> {
-    let (head, data) = buf.split_at_mut_checked(4 * STAMPED).ok_or(Error::Truncated)?;
+    let (head, data) = buf.split_at_mut_checked(4 * TIMESTAMPED_WORDS).ok_or(Error::Truncated)?;
     let two = |upper: u16, lower: u16| u32::from(upper) << 16 | u32::from(lower);
-    let words: [u32; STAMPED] = [
+    let words: [u32; TIMESTAMPED_WORDS] = [
         two(src_port, dst_port),
         segment.seq.0,
         segment.ack.0,
-        two((STAMPED as u16) << 12 | u16::from(segment.flags.0), segment.window),
+        two((TIMESTAMPED_WORDS as u16) << 12 | u16::from(segment.flags.0), segment.window),
         two(0, segment.urgent),
         u32::from_be_bytes(TIMESTAMPS),
         value,
@@ -207,9 +207,9 @@ mod tests {
     use super::super::segment::Sacks;
     use super::*;
 
-    fn laid(segment: &Segment<'_>) -> Vec<u8> {
+    fn written(segment: &Segment<'_>) -> Vec<u8> {
         let mut buf = vec![0xee; header_len(&segment.options) + segment.payload.len()];
-        let data = lay(&mut buf, (4000, 7), segment).unwrap();
+        let data = write_header(&mut buf, (4000, 7), segment).unwrap();
         data.copy_from_slice(segment.payload);
         buf
     }
@@ -237,11 +237,11 @@ mod tests {
             timestamps: Some((100, 0)),
             sacks: Sacks::default(),
         };
-        let bytes = laid(&syn(all.clone()));
+        let bytes = written(&syn(all.clone()));
         let want = [2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 0, 100, 0, 0, 0, 0, 1, 3, 3, 7];
         assert_eq!((&bytes[20..], read(&bytes)), (&want[..], syn(all.clone())));
 
-        let bytes = laid(&syn(Options { timestamps: None, ..all }));
+        let bytes = written(&syn(Options { timestamps: None, ..all }));
         assert_eq!(bytes[20..], [2, 4, 5, 0xb4, 1, 1, 4, 2, 1, 3, 3, 7]);
     }
 
@@ -263,7 +263,7 @@ mod tests {
                     congested: false,
                     payload: b"data",
                 };
-                let bytes = laid(&segment);
+                let bytes = written(&segment);
                 // Beside timestamps there is room for three blocks.
                 segment.options.sacks.truncate(if timestamps.is_some() { 3 } else { 4 });
                 assert_eq!(read(&bytes), segment);
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused() {
         let ack = Segment { flags: Flags::ACK, ..Segment::default() };
-        assert_eq!(lay(&mut [0; 19], (1, 2), &ack).err(), Some(Error::Truncated));
+        assert_eq!(write_header(&mut [0; 19], (1, 2), &ack).err(), Some(Error::Truncated));
         let options = Options {
             mss: Some(1),
             timestamps: Some((1, 2)),
@@ -306,6 +306,6 @@ mod tests {
             ..Options::default()
         };
         let never = Segment { options, ..Segment::default() };
-        assert_eq!(lay(&mut [0; 100], (1, 2), &never).err(), Some(Error::BadLength));
+        assert_eq!(write_header(&mut [0; 100], (1, 2), &never).err(), Some(Error::BadLength));
     }
 }

@@ -4,14 +4,14 @@
 use super::{
     connection::{Connection, Start},
     deliver::refusal,
-    flow::{Core, Parts, mss},
+    flow::{Core, NewFlow, mss},
     handshake::{Answer, Request},
     listener::{Listener, Refused},
     segment::{Flags, Segment},
     seq::Seq,
     state::Timer,
     table::Entry,
-    time_wait::Resting,
+    time_wait::TimeWaitEntry,
     tuple::Tuple,
     wheel::Handle,
 };
@@ -24,7 +24,7 @@ use crate::{
 use std::sync::Arc;
 
 /// One handshake.
-pub(super) struct Pending {
+pub(super) struct SynQueueEntry {
     tuple: Tuple,
     listener: Arc<Listener>,
     state: Mutex<State>,
@@ -53,7 +53,7 @@ impl Inet {
         listener: &Arc<Listener>,
         tuple: Tuple,
         syn: &Segment<'_>,
-        after: Option<(&Arc<Resting>, Seq)>,
+        after: Option<(&Arc<TimeWaitEntry>, Seq)>,
         arrival: &Arrival<'_>,
         pass: &mut Pass<'_>,
     ) {
@@ -81,27 +81,27 @@ impl Inet {
             mss: mss(path.most()),
         };
         let mut request = Request::new(&self.tcp.shared, &options, syn, start, pass.now);
-        if !listener.expect() {
+        if !listener.syn_queue_add() {
             return self.tcp_count(Count::TcpExtListenDrops);
         }
         let syn_ack = request.syn_ack(pass.now);
         let deadline = request.deadline();
         let state = State { request, path: Some(path), timer: None };
         let listener = listener.clone();
-        let pending = Arc::new(Pending { tuple, listener, state: Mutex::new(state) });
-        let mut state = lock(&pending.state);
-        if let Some((resting, _)) = after {
-            resting.give_way(self);
+        let handshake = Arc::new(SynQueueEntry { tuple, listener, state: Mutex::new(state) });
+        let mut state = lock(&handshake.state);
+        if let Some((time_wait, _)) = after {
+            time_wait.deschedule(self);
         }
-        if !self.tcp.table.insert(tuple, Entry::Pending(pending.clone())) {
+        if !self.tcp.table.insert(tuple, Entry::SynQueue(handshake.clone())) {
             // The same SYN came first on another queue.
             state.path = None;
-            return pending.listener.expect_no_more();
+            return handshake.listener.syn_queue_remove();
         }
         if let Some(path) = &state.path {
             self.tcp_send_bare(path, &tuple, syn_ack, pass.now);
         }
-        let timer = || Timer::Pending(pending.clone());
+        let timer = || Timer::SynQueue(handshake.clone());
         state.timer = Some(self.tcp_timer(deadline, None, timer));
     }
 
@@ -115,18 +115,18 @@ impl Inet {
         pass: &mut Pass<'_>,
     ) {
         let (options, path_options) = listener.options();
-        let Ok(way) = self.tcp_answer_way(&tuple, arrival, path_options, pass.now) else {
+        let Ok(route) = self.tcp_reply_route(&tuple, arrival, path_options, pass.now) else {
             return self.tcp_count(Count::TcpExtListenDrops);
         };
         let ts_offset = self.tcp.secrets.timestamp_offset(&tuple);
         let iss = self.tcp.secrets.isn(&tuple, pass.now);
-        let start = Start { iss, ts_offset, mss: mss(way.most()) };
+        let start = Start { iss, ts_offset, mss: mss(route.most()) };
         let mut request = Request::new(&self.tcp.shared, &options, syn, start, pass.now);
         self.tcp_count(Count::TcpExtTCPReqQFullDoCookies);
         self.tcp_count(Count::TcpExtSyncookiesSent);
         listener.note_cookie(pass.now);
         let answer = self.tcp.cookies.syn_ack(&tuple, &mut request, ts_offset, pass.now);
-        self.tcp_answer(&way, &tuple, answer, pass);
+        self.tcp_answer(&route, &tuple, answer, pass);
     }
 
     /// A segment that is neither a SYN nor of a connection has come to a listener: is it the answer to a cookie?
@@ -173,7 +173,7 @@ impl Inet {
         let core = self.tcp_accepted(listener, tuple, &request, path, pass);
         if !self.tcp.table.insert(tuple, Entry::Flow(core.clone())) {
             listener.unreserve();
-            self.tcp_release(&listener.share().of(&tuple));
+            self.tcp_release(&listener.flow_claim().of(&tuple));
             return true;
         }
         core.segment(self, segment, arrival, pass);
@@ -194,20 +194,20 @@ impl Inet {
         let shared = &self.tcp.shared;
         let mss = mss(path.most());
         let connection = Connection::accepted(shared, &options, request, mss, pass.now);
-        let share = listener.share();
-        lock(&self.tcp.claims).add(&share.of(&tuple));
+        let flow_claim = listener.flow_claim();
+        lock(&self.tcp.claims).add(&flow_claim.of(&tuple));
         self.tcp_count(Count::TcpPassiveOpens);
         let hold = listener.hold();
         let napi = pass.napi;
-        Core::new(Parts { tuple, connection, path, endpoint: None, napi, share, hold })
+        Core::new(NewFlow { tuple, connection, path, endpoint: None, napi, flow_claim, hold })
     }
 }
 
-impl Pending {
+impl SynQueueEntry {
     /// A segment has come.
     #[cold]
     pub(super) fn segment(
-        self: &Arc<Pending>,
+        self: &Arc<SynQueueEntry>,
         inet: &Inet,
         segment: &Segment<'_>,
         arrival: &Arrival<'_>,
@@ -234,12 +234,12 @@ impl Pending {
                     let Some(path) = state.path.take() else { return Outcome::Gone };
                     let core =
                         inet.tcp_accepted(&self.listener, self.tuple, &state.request, path, pass);
-                    let ours = Entry::Pending(self.clone());
+                    let ours = Entry::SynQueue(self.clone());
                     let table = &inet.tcp.table;
                     if !table.replace(self.tuple, &ours, Entry::Flow(core.clone())) {
                         // The host is about to be dropped.
                         self.listener.unreserve();
-                        inet.tcp_release(&self.listener.share().of(&self.tuple));
+                        inet.tcp_release(&self.listener.flow_claim().of(&self.tuple));
                         return Outcome::Done;
                     }
                     self.over(state, inet);
@@ -268,7 +268,7 @@ impl Pending {
 
     /// The SYN-ACK was not answered in time.
     #[cold]
-    pub(super) fn timer(self: &Arc<Pending>, inet: &Inet, pass: &mut Pass<'_>) {
+    pub(super) fn timer(self: &Arc<SynQueueEntry>, inet: &Inet, pass: &mut Pass<'_>) {
         let mut guard = lock(&self.state);
         let state = &mut *guard;
         state.timer = None;
@@ -285,16 +285,16 @@ impl Pending {
                     inet.tcp_count(Count::TcpAttemptFails);
                     return self.fail(state, inet);
                 }
-                Answer::SynAck => self.again(state, inet, pass),
+                Answer::SynAck => self.resend_syn_ack(state, inet, pass),
                 _ => {}
             }
         }
-        let timer = || Timer::Pending(self.clone());
+        let timer = || Timer::SynQueue(self.clone());
         state.timer = Some(inet.tcp_timer(state.request.deadline(), None, timer));
     }
 
     /// Sends the SYN-ACK again, over a new path if need be.
-    fn again(&self, state: &mut State, inet: &Inet, pass: &mut Pass<'_>) {
+    fn resend_syn_ack(&self, state: &mut State, inet: &Inet, pass: &mut Pass<'_>) {
         let Some(path) = &mut state.path else { return };
         self.renew(path, inet, pass);
         inet.tcp_count(Count::TcpRetransSegs);
@@ -318,7 +318,7 @@ impl Pending {
     }
 
     /// An ICMP error about our SYN-ACK: it cannot be delivered.
-    pub(super) fn unreachable(self: &Arc<Pending>, inet: &Inet) {
+    pub(super) fn unreachable(self: &Arc<SynQueueEntry>, inet: &Inet) {
         let mut state = lock(&self.state);
         if state.path.is_some() {
             inet.tcp_count(Count::TcpAttemptFails);
@@ -326,16 +326,16 @@ impl Pending {
         }
     }
 
-    pub(super) fn forget(self: &Arc<Pending>, inet: &Inet) {
+    pub(super) fn forget(self: &Arc<SynQueueEntry>, inet: &Inet) {
         let mut state = lock(&self.state);
         if state.path.is_some() {
             self.fail(&mut state, inet);
         }
     }
 
-    fn fail(self: &Arc<Pending>, state: &mut State, inet: &Inet) {
+    fn fail(self: &Arc<SynQueueEntry>, state: &mut State, inet: &Inet) {
         state.path = None;
-        inet.tcp.table.remove(&self.tuple, &Entry::Pending(self.clone()));
+        inet.tcp.table.remove(&self.tuple, &Entry::SynQueue(self.clone()));
         self.over(state, inet);
     }
 
@@ -343,6 +343,6 @@ impl Pending {
         if let Some(handle) = state.timer.take() {
             inet.tcp_cancel(handle);
         }
-        self.listener.expect_no_more();
+        self.listener.syn_queue_remove();
     }
 }

@@ -8,10 +8,10 @@ use super::{
     flow::Core,
     isn::Secrets,
     receive::DELAY_MIN,
-    request::Pending,
+    request::SynQueueEntry,
     shared::Shared,
     table::Table,
-    time_wait::Resting,
+    time_wait::TimeWaitEntry,
     wheel::{Handle, Wheel},
 };
 use crate::{
@@ -34,14 +34,14 @@ const BURSTS: usize = 64;
 /// How often the wheel is checked while timers are set. As a rule no timer is shorter: the shortest is a delayed ACK
 /// ([`DELAY_MIN`]). So a thread that sends and receives finds a check due in time already. It need not request one in
 /// the middle of an answer, by a system call that wakes a thread on its CPU.
-const LOOK: Duration = Duration::from_micros(DELAY_MIN as u64);
+const CHECK_INTERVAL: Duration = Duration::from_micros(DELAY_MIN as u64);
 
 /// The owner of a timer. At most one timer of each connection is on the wheel, and it may fire earlier than needed:
 /// the hot path moves deadlines later without touching the wheel.
 pub(super) enum Timer {
     Flow(Arc<Core>),
-    Pending(Arc<Pending>),
-    Resting(Arc<Resting>),
+    SynQueue(Arc<SynQueueEntry>),
+    TimeWait(Arc<TimeWaitEntry>),
 }
 
 /// TCP's part of an [`Inet`].
@@ -52,15 +52,15 @@ pub(in crate::inet) struct Tcp {
     wheel: Mutex<Wheel<Timer>>,
     /// A timer was set since the last check of the wheel. Not of [`crate::sync`]: it only decides when the next check
     /// is.
-    turned: AtomicBool,
+    timer_set: AtomicBool,
     pub(super) secrets: Secrets,
     pub(super) cookies: Cookies,
     /// How far the choice of ports has gone, by hash of the destination (RFC 6056).
-    pub(super) steps: Box<[AtomicU32; 256]>,
+    pub(super) port_steps: Box<[AtomicU32; 256]>,
     /// TIME_WAIT entries.
-    pub(super) resting: AtomicU32,
+    pub(super) time_wait_entries: AtomicU32,
     /// TIME_WAIT entries that hold a port alone.
-    pub(super) resting_ports: AtomicU32,
+    pub(super) time_wait_ports: AtomicU32,
     /// Until when segments of no connection get no answer, in nanoseconds.
     silent_until: AtomicU64,
 }
@@ -72,12 +72,12 @@ impl Tcp {
             table: Table::new(random.hasher()),
             claims: Mutex::default(),
             wheel: Mutex::default(),
-            turned: AtomicBool::new(false),
+            timer_set: AtomicBool::new(false),
             secrets: Secrets::new(|| random.key()),
             cookies: Cookies::new(|| random.key()),
-            steps: Box::new(std::array::from_fn(|_| AtomicU32::new(random.next() as u32))),
-            resting: AtomicU32::new(0),
-            resting_ports: AtomicU32::new(0),
+            port_steps: Box::new(std::array::from_fn(|_| AtomicU32::new(random.next() as u32))),
+            time_wait_entries: AtomicU32::new(0),
+            time_wait_ports: AtomicU32::new(0),
             silent_until: AtomicU64::new(0),
         }
     }
@@ -117,11 +117,11 @@ impl Inet {
     ) -> Handle {
         let mut wheel = lock(&self.tcp.wheel);
         let handle = match old {
-            Some(handle) if wheel.shift(handle, at) => handle,
+            Some(handle) if wheel.modify(handle, at) => handle,
             _ => wheel.insert(at, timer()),
         };
         drop(wheel);
-        self.tcp.turned.store(true, Ordering::Relaxed);
+        self.tcp.timer_set.store(true, Ordering::Relaxed);
         self.tick_by(Some(Wheel::<Timer>::fires(at)));
         handle
     }
@@ -141,8 +141,8 @@ impl Inet {
             for (handle, timer) in due.drain(..) {
                 match timer {
                     Timer::Flow(core) => core.timer(handle, self, pass),
-                    Timer::Pending(pending) => pending.timer(self, pass),
-                    Timer::Resting(resting) => resting.timer(self),
+                    Timer::SynQueue(handshake) => handshake.timer(self, pass),
+                    Timer::TimeWait(time_wait) => time_wait.timer(self),
                 }
             }
             if done {
@@ -151,8 +151,8 @@ impl Inet {
         }
         self.deliver_local(pass);
         let next = lock(&self.tcp.wheel).next();
-        let turned = self.tcp.turned.swap(false, Ordering::Relaxed);
-        earlier(next, turned.then(|| pass.now + LOOK))
+        let timer_set = self.tcp.timer_set.swap(false, Ordering::Relaxed);
+        earlier(next, timer_set.then(|| pass.now + CHECK_INTERVAL))
     }
 
     pub(super) fn tcp_release(&self, claim: &Claim) {

@@ -115,8 +115,8 @@ impl Store {
             let turn = self.start.0 as usize % SMALL;
             chunk[..SMALL - turn].copy_from_slice(&self.small[turn..]);
             chunk[SMALL - turn..SMALL].copy_from_slice(&self.small[..turn]);
-            if let Some(place) = self.chunks.place(0) {
-                *place = Some(chunk);
+            if let Some(slot) = self.chunks.slot(0) {
+                *slot = Some(chunk);
             }
         }
     }
@@ -125,8 +125,8 @@ impl Store {
         let mut offset = (at - self.origin) as usize;
         while !bytes.is_empty() {
             let (index, within) = (offset / CHUNK, offset % CHUNK);
-            let Some(place) = self.chunks.place(index) else { return };
-            let chunk = place.get_or_insert_with(|| self.memory.take());
+            let Some(slot) = self.chunks.slot(index) else { return };
+            let chunk = slot.get_or_insert_with(|| self.memory.take());
             let (here, rest) = bytes.split_at(bytes.len().min(CHUNK - within));
             chunk[within..within + here.len()].copy_from_slice(here);
             offset += here.len();

@@ -2,7 +2,9 @@
 //! the end of TIME_WAIT, by its 4-tuple; another the listeners, by (address, port) and (any, port). Both are read
 //! without a lock, whatever their size. Writers of the second hold the lock of the claims.
 
-use super::{flow::Core, listener::Listener, request::Pending, time_wait::Resting, tuple::Tuple};
+use super::{
+    flow::Core, listener::Listener, request::SynQueueEntry, time_wait::TimeWaitEntry, tuple::Tuple,
+};
 use crate::inet::{
     hash::{Change, Changed, Layout, Table as Hash},
     random::Keyed,
@@ -16,24 +18,24 @@ use std::{
 #[derive(Clone)]
 pub(super) enum Entry {
     /// The handshake of a listener's connection.
-    Pending(Arc<Pending>),
+    SynQueue(Arc<SynQueueEntry>),
     Flow(Arc<Core>),
     /// TIME_WAIT.
-    Resting(Arc<Resting>),
+    TimeWait(Arc<TimeWaitEntry>),
 }
 
 impl Entry {
     fn is(&self, other: &Entry) -> bool {
         match (self, other) {
-            (Entry::Pending(a), Entry::Pending(b)) => Arc::ptr_eq(a, b),
+            (Entry::SynQueue(a), Entry::SynQueue(b)) => Arc::ptr_eq(a, b),
             (Entry::Flow(a), Entry::Flow(b)) => Arc::ptr_eq(a, b),
-            (Entry::Resting(a), Entry::Resting(b)) => Arc::ptr_eq(a, b),
+            (Entry::TimeWait(a), Entry::TimeWait(b)) => Arc::ptr_eq(a, b),
             _ => false,
         }
     }
 }
 
-type Place = (IpAddr, u16);
+type ListenKey = (IpAddr, u16);
 
 /// Listeners at one address and port, which share it by `SO_REUSEPORT`.
 #[derive(Clone)]
@@ -41,7 +43,7 @@ struct Group(Vec<Arc<Listener>>);
 
 pub(super) struct Table {
     entries: Hash<Tuple, Entry, Keyed>,
-    listeners: Hash<Place, Group, Keyed>,
+    listeners: Hash<ListenKey, Group, Keyed>,
 }
 
 impl Table {
@@ -102,7 +104,7 @@ impl Table {
     pub(super) fn peers(&self, wanted: impl Fn(SocketAddr) -> bool) -> Vec<SocketAddr> {
         let mut peers = Vec::new();
         self.entries.read().each(|tuple, entry| {
-            if !matches!(entry, Entry::Pending(_)) && wanted(tuple.local()) {
+            if !matches!(entry, Entry::SynQueue(_)) && wanted(tuple.local()) {
                 peers.push(tuple.remote());
             }
         });
@@ -125,8 +127,8 @@ impl Table {
 
     /// Adds a listener. The caller holds the lock of the claims.
     pub(super) fn listen(&self, listener: &Arc<Listener>) {
-        for place in listener.places() {
-            self.listeners.change(place, |group| {
+        for key in listener.listen_keys() {
+            self.listeners.change(key, |group| {
                 let mut group = group.map_or(Vec::new(), |group| group.0.clone());
                 group.push(listener.clone());
                 Change::Put(Group(group))
@@ -136,8 +138,8 @@ impl Table {
 
     /// Removes a listener. The caller holds the lock of the claims.
     pub(super) fn unlisten(&self, listener: &Arc<Listener>) {
-        for place in listener.places() {
-            self.listeners.change(place, |group| {
+        for key in listener.listen_keys() {
+            self.listeners.change(key, |group| {
                 let Some(group) = group else { return Change::Keep };
                 let mut left = group.0.clone();
                 left.retain(|other| !Arc::ptr_eq(other, listener));

@@ -3,7 +3,7 @@
 
 use super::{
     Hold,
-    claims::Share,
+    claims::FlowClaim,
     connection::TimeWait,
     input::{TIME_WAIT, millis},
     isn,
@@ -12,7 +12,7 @@ use super::{
     state::Timer,
     table::Entry,
     tuple::Tuple,
-    wheel::{Handle, coarse},
+    wheel::{Handle, with_slack},
 };
 use crate::{
     inet::{Count, Inet, PathOptions},
@@ -25,9 +25,9 @@ use std::{sync::Arc, time::Duration};
 const SAFE: Duration = Duration::from_secs(1);
 
 /// One TIME_WAIT entry.
-pub(super) struct Resting {
+pub(super) struct TimeWaitEntry {
     tuple: Tuple,
-    share: Share,
+    flow_claim: FlowClaim,
     state: Mutex<State>,
 }
 
@@ -53,7 +53,7 @@ pub(super) enum Outcome {
     Gone,
 }
 
-impl Resting {
+impl TimeWaitEntry {
     /// Replaces a flow by an entry. Fails if there are too many entries, and returns the hold; or if the flow has
     /// left the table.
     pub(super) fn begin(
@@ -61,7 +61,7 @@ impl Resting {
         flow: &Entry,
         tuple: Tuple,
         wait: TimeWait,
-        share: Share,
+        flow_claim: FlowClaim,
         hold: Option<Hold>,
         now: Instant,
     ) -> Result<(), Option<Hold>> {
@@ -76,9 +76,9 @@ impl Resting {
             room
         };
         let config = tcp.config();
-        let mut room = enter(&tcp.resting, config.tcp_max_tw_buckets);
-        if room && own_port && !enter(&tcp.resting_ports, config.tcp_max_tw_ports) {
-            tcp.resting.fetch_sub(1, Ordering::Relaxed);
+        let mut room = enter(&tcp.time_wait_entries, config.tcp_max_tw_buckets);
+        if room && own_port && !enter(&tcp.time_wait_ports, config.tcp_max_tw_ports) {
+            tcp.time_wait_entries.fetch_sub(1, Ordering::Relaxed);
             room = false;
         }
         if !room {
@@ -86,17 +86,17 @@ impl Resting {
             return Err(hold);
         }
         let state = State { wait, hold, own_port, timer: None, answered_at: None, over: false };
-        let resting = Arc::new(Resting { tuple, share, state: Mutex::new(state) });
-        let until = coarse(now, wait.until);
-        let handle = inet.tcp_timer(until, None, || Timer::Resting(resting.clone()));
-        lock(&resting.state).timer = Some(handle);
-        if tcp.table.replace(tuple, flow, Entry::Resting(resting)) { Ok(()) } else { Err(None) }
+        let time_wait = Arc::new(TimeWaitEntry { tuple, flow_claim, state: Mutex::new(state) });
+        let until = with_slack(now, wait.until);
+        let handle = inet.tcp_timer(until, None, || Timer::TimeWait(time_wait.clone()));
+        lock(&time_wait.state).timer = Some(handle);
+        if tcp.table.replace(tuple, flow, Entry::TimeWait(time_wait)) { Ok(()) } else { Err(None) }
     }
 
     /// A segment has come.
     #[cold]
     pub(super) fn segment(
-        self: &Arc<Resting>,
+        self: &Arc<TimeWaitEntry>,
         inet: &Inet,
         segment: &Segment<'_>,
         now: Instant,
@@ -168,8 +168,8 @@ impl Resting {
     /// Ends the entry, so that a new connection of ours can use its 4-tuple, if the segments of the two cannot be
     /// confused (RFC 6191; `tcp_twsk_unique`). Returns the first sequence number of the new one. A `named` port has
     /// no alternative, so the connection need not have rested for [`SAFE`].
-    pub(super) fn make_room(
-        self: &Arc<Resting>,
+    pub(super) fn try_reuse(
+        self: &Arc<TimeWaitEntry>,
         inet: &Inet,
         named: bool,
         now: Instant,
@@ -187,20 +187,20 @@ impl Resting {
     }
 
     /// A new connection takes the place of this entry.
-    pub(super) fn give_way(self: &Arc<Resting>, inet: &Inet) {
+    pub(super) fn deschedule(self: &Arc<TimeWaitEntry>, inet: &Inet) {
         self.end(lock(&self.state), inet);
     }
 
     /// The time of the entry is over.
     #[cold]
-    pub(super) fn timer(self: &Arc<Resting>, inet: &Inet) {
+    pub(super) fn timer(self: &Arc<TimeWaitEntry>, inet: &Inet) {
         inet.tcp_count(Count::TcpExtTW);
         let mut state = lock(&self.state);
         state.timer = None;
         self.end(state, inet);
     }
 
-    pub(super) fn forget(self: &Arc<Resting>, inet: &Inet) {
+    pub(super) fn forget(self: &Arc<TimeWaitEntry>, inet: &Inet) {
         self.end(lock(&self.state), inet);
     }
 
@@ -212,14 +212,14 @@ impl Resting {
         }
     }
 
-    fn restart(self: &Arc<Resting>, state: &mut State, inet: &Inet, now: Instant) {
+    fn restart(self: &Arc<TimeWaitEntry>, state: &mut State, inet: &Inet, now: Instant) {
         state.wait.until = now + TIME_WAIT;
-        let timer = || Timer::Resting(self.clone());
-        let until = coarse(now, state.wait.until);
+        let timer = || Timer::TimeWait(self.clone());
+        let until = with_slack(now, state.wait.until);
         state.timer = Some(inet.tcp_timer(until, state.timer, timer));
     }
 
-    fn end(self: &Arc<Resting>, mut state: MutexGuard<'_, State>, inet: &Inet) {
+    fn end(self: &Arc<TimeWaitEntry>, mut state: MutexGuard<'_, State>, inet: &Inet) {
         if std::mem::replace(&mut state.over, true) {
             return;
         }
@@ -230,9 +230,9 @@ impl Resting {
         let (hold, own_port) = (state.hold.take(), state.own_port);
         drop(state);
         drop(hold);
-        inet.tcp.resting_ports.fetch_sub(own_port.into(), Ordering::Relaxed);
-        inet.tcp.table.remove(&self.tuple, &Entry::Resting(self.clone()));
-        inet.tcp.resting.fetch_sub(1, Ordering::Relaxed);
-        inet.tcp_release(&self.share.of(&self.tuple));
+        inet.tcp.time_wait_ports.fetch_sub(own_port.into(), Ordering::Relaxed);
+        inet.tcp.table.remove(&self.tuple, &Entry::TimeWait(self.clone()));
+        inet.tcp.time_wait_entries.fetch_sub(1, Ordering::Relaxed);
+        inet.tcp_release(&self.flow_claim.of(&self.tuple));
     }
 }

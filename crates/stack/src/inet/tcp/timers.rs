@@ -3,7 +3,7 @@
 
 use super::{
     connection::{Connection, NEVER, State},
-    handshake::Opening,
+    handshake::SynState,
     receive::AckNeed,
     recovery::Fired,
 };
@@ -46,13 +46,13 @@ impl Connection {
         {
             self.receiver.ack_timer(now);
         }
-        if self.snd_una != self.snd_nxt && self.opening.is_none() {
+        if self.snd_una != self.snd_nxt && self.syn_state.is_none() {
             self.retransmission_timer(now);
         }
         if self.probe_at <= now {
             self.probe_at = NEVER;
-            match self.opening.take() {
-                Some(opening) => self.opening_timer(opening, now),
+            match self.syn_state.take() {
+                Some(syn_state) => self.syn_timer(syn_state, now),
                 None => self.window_timer(now),
             }
         }
@@ -125,7 +125,7 @@ impl Connection {
 
     /// The SYN, or SYN-ACK, was not answered.
     #[cold]
-    fn opening_timer(&mut self, mut opening: Box<Opening>, now: Instant) {
+    fn syn_timer(&mut self, mut syn_state: Box<SynState>, now: Instant) {
         let config = &self.shared.config;
         let retries = match self.options.syn_count {
             0 => config.tcp_syn_retries,
@@ -138,15 +138,15 @@ impl Connection {
         let most = u32::from(retries) + u32::from(linear);
         let too_long = if self.options.user_timeout.is_zero() {
             let limit = model_timeout(retries, Duration::from_secs(1), config.tcp_rto_max);
-            opening.timeouts > 0 && now.since(opening.first) >= limit
+            syn_state.timeouts > 0 && now.since(syn_state.first) >= limit
         } else {
-            self.user_timeout_over(opening.first, now)
+            self.user_timeout_over(syn_state.first, now)
         };
-        if u32::from(opening.timeouts) >= most || too_long {
+        if u32::from(syn_state.timeouts) >= most || too_long {
             return self.give_up();
         }
-        opening.again(linear, config);
-        self.opening = Some(opening);
+        syn_state.timed_out(linear, config);
+        self.syn_state = Some(syn_state);
     }
 
     /// Called after everything allowed was sent. If data is left and nothing in flight will bring an ACK, sets the
@@ -168,7 +168,7 @@ impl Connection {
 
     /// `tcp_probe0_when`.
     fn probe_interval(&mut self) -> Duration {
-        self.recovery.settle();
+        self.recovery.process_deferred_ack();
         let config = &self.shared.config;
         let base = self.recovery.rto().max(LEAST_PROBE_INTERVAL);
         (base * (1 << self.probe_backoff.min(16))).min(config.tcp_rto_max)

@@ -19,8 +19,8 @@ pub(super) struct Urgent {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Byte {
-    ToCome,
-    There(u8),
+    NotYet,
+    Valid(u8),
     Read,
 }
 
@@ -33,11 +33,11 @@ impl Connection {
             self.urgent_pointer(segment, now);
         }
         let Some(urgent) = &mut self.urgent else { return };
-        if urgent.byte == Byte::ToCome
+        if urgent.byte == Byte::NotYet
             && let Some(byte) = segment.payload.get((urgent.seq - segment.seq) as usize)
         {
-            urgent.byte = Byte::There(*byte);
-            self.news = true;
+            urgent.byte = Byte::Valid(*byte);
+            self.notify = true;
         }
     }
 
@@ -57,14 +57,14 @@ impl Connection {
                 self.receiver.discard(1, now);
             }
         }
-        self.urgent = Some(Urgent { seq, byte: Byte::ToCome });
-        (self.urgent_news, self.news) = (true, true);
-        self.settle_fast();
+        self.urgent = Some(Urgent { seq, byte: Byte::NotYet });
+        (self.sigurg_due, self.notify) = (true, true);
+        self.update_fast_path();
     }
 
     /// Whether SIGURG is due, once for each urgent pointer.
-    pub fn take_urgent_news(&mut self) -> bool {
-        std::mem::take(&mut self.urgent_news)
+    pub fn take_sigurg(&mut self) -> bool {
+        std::mem::take(&mut self.sigurg_due)
     }
 
     /// `tcp_recvmsg` while there is an urgent byte: reads up to it, or from behind it on.
@@ -77,7 +77,7 @@ impl Connection {
     ) -> usize {
         let ahead = self.urgent_ahead().unwrap_or(usize::MAX);
         let most = if ahead == 0 { usize::MAX } else { ahead };
-        let skip = self.byte_apart();
+        let skip = self.out_of_band_len();
         if peek {
             return self.receiver.peek_part(skip, most, into);
         }
@@ -86,9 +86,9 @@ impl Connection {
         self.receiver.discard(read, now);
         if self.urgent.is_some_and(|urgent| self.receiver.read_up_to().after(urgent.seq)) {
             self.urgent = None;
-            self.settle_fast();
+            self.update_fast_path();
             // What poll(2) reports has changed.
-            self.news = true;
+            self.notify = true;
         }
         read
     }
@@ -100,7 +100,7 @@ impl Connection {
 
     /// 1 if the next byte to be read is the urgent one, and is not read in line.
     #[cold]
-    pub(super) fn byte_apart(&self) -> usize {
+    pub(super) fn out_of_band_len(&self) -> usize {
         let next = self.is_at_mark() && !self.options.oob_inline;
         usize::from(next && self.receiver.available() > 0)
     }
@@ -113,7 +113,7 @@ impl Connection {
     /// Whether the urgent byte can be received.
     #[cold]
     pub(super) fn has_urgent(&self) -> bool {
-        self.urgent.is_some_and(|urgent| matches!(urgent.byte, Byte::There(_)))
+        self.urgent.is_some_and(|urgent| matches!(urgent.byte, Byte::Valid(_)))
     }
 
     /// The bytes to read before the urgent one, if there is one that is not read in line (`tcp_inq`).
@@ -140,7 +140,7 @@ impl Connection {
             return Err(errno(libc::ENOTCONN));
         }
         match urgent.byte {
-            Byte::There(byte) => {
+            Byte::Valid(byte) => {
                 if !peek {
                     urgent.byte = Byte::Read;
                 }
@@ -152,7 +152,7 @@ impl Connection {
     }
 
     /// Updates whether the next segment may take the fast path.
-    pub(super) fn settle_fast(&mut self) {
+    pub(super) fn update_fast_path(&mut self) {
         self.fast = self.state == State::Established && self.urgent.is_none();
     }
 }

@@ -1,5 +1,5 @@
 //! The timer wheel: a hierarchy of levels of 64 slots. A slot of the first level is a quarter of a millisecond; each
-//! further level is 64 times as coarse. Inserting, cancelling and finding the next deadline cost the same for any
+//! further level is 64 times as with_slack. Inserting, cancelling and finding the next deadline cost the same for any
 //! number of timers; an entry moves to a finer level at most seven times.
 //!
 //! Knows nothing of its payload, of clocks or of locks. A timer never fires early, and less than one slot late.
@@ -36,7 +36,7 @@ struct Entry<T> {
     prev: u32,
     next: u32,
     /// Level and slot.
-    place: u16,
+    position: u16,
     payload: Option<T>,
 }
 
@@ -69,13 +69,13 @@ impl<T> Default for Wheel<T> {
     }
 }
 
-/// The slack of a [`coarse`] timer, as a part of its span: a power of two.
+/// The slack of a [`with_slack`] timer, as a part of its span: a power of two.
 const SLACK: u32 = 5;
 
 /// The time for a timer that is set at `now` for `at` and need not be exact: `at`, or up to a 32nd of the span later,
 /// together with others. A wake-up takes the CPU from a thread that polls there, and where many connections come and
 /// go each would cost one.
-pub(super) fn coarse(now: Instant, at: Instant) -> Instant {
+pub(super) fn with_slack(now: Instant, at: Instant) -> Instant {
     let span = at.nanos().saturating_sub(now.nanos());
     let grain = 1 << (span >> SLACK).checked_ilog2().unwrap_or(0);
     Instant::from_nanos(at.nanos().checked_next_multiple_of(grain).unwrap_or(u64::MAX))
@@ -95,7 +95,14 @@ impl<T> Wheel<T> {
             None => {
                 let generation = self.generation;
                 let (prev, next) = (NONE, NONE);
-                self.entries.push(Entry { tick, generation, prev, next, place: 0, payload: None });
+                self.entries.push(Entry {
+                    tick,
+                    generation,
+                    prev,
+                    next,
+                    position: 0,
+                    payload: None,
+                });
                 self.entries.len() as u32 - 1
             }
         };
@@ -116,7 +123,7 @@ impl<T> Wheel<T> {
     }
 
     /// Moves a timer to another time; false if it is not on the wheel any more.
-    pub(super) fn shift(&mut self, handle: Handle, at: Instant) -> bool {
+    pub(super) fn modify(&mut self, handle: Handle, at: Instant) -> bool {
         if self.live(handle).is_none() {
             return false;
         }
@@ -184,8 +191,8 @@ impl<T> Wheel<T> {
         let start = |level: usize| {
             let slot = u64::from(self.occupied[level].trailing_zeros());
             let shift = BITS * level as u32;
-            let circle = u64::MAX.checked_shl(shift + BITS).unwrap_or(0);
-            (self.now & circle | slot << shift, level)
+            let mask = u64::MAX.checked_shl(shift + BITS).unwrap_or(0);
+            (self.now & mask | slot << shift, level)
         };
         (0..LEVELS).filter(|&level| self.occupied[level] != 0).map(start).min()
     }
@@ -211,15 +218,15 @@ impl<T> Wheel<T> {
             head => (head, self.entries[head as usize].prev),
         };
         let entry = &mut self.entries[index as usize];
-        entry.place = (level as u16) << BITS | slot as u16;
+        entry.position = (level as u16) << BITS | slot as u16;
         (entry.prev, entry.next) = (tail, head);
         self.entries[tail as usize].next = index;
         self.entries[head as usize].prev = index;
     }
 
     fn unlink(&mut self, index: u32) {
-        let Entry { prev, next, place, .. } = self.entries[index as usize];
-        let (level, slot) = (usize::from(place >> BITS), usize::from(place) % SLOTS);
+        let Entry { prev, next, position, .. } = self.entries[index as usize];
+        let (level, slot) = (usize::from(position >> BITS), usize::from(position) % SLOTS);
         if next == index {
             self.slots[level][slot] = NONE;
             self.occupied[level] &= !(1 << slot);
@@ -241,13 +248,13 @@ impl<T> Wheel<T> {
         self.len -= 1;
         let payload = entry.payload.take();
         if self.len == 0 && self.entries.len() > KEEP {
-            self.give_back();
+            self.free_entries();
         }
         payload
     }
 
     #[cold]
-    fn give_back(&mut self) {
+    fn free_entries(&mut self) {
         // Above all generations used: old handles stay invalid.
         let used = self.entries.iter().map(|entry| entry.generation).max();
         self.generation = used.unwrap_or(NonZeroU32::MIN);
@@ -312,15 +319,15 @@ mod tests {
             // 64 timers, set 300 us one after the other.
             for now in (0..64).map(|n| base + n * 300_000) {
                 let at = now + span;
-                let fires = coarse(Instant::from_nanos(now), Instant::from_nanos(at)).nanos();
+                let fires = with_slack(Instant::from_nanos(now), Instant::from_nanos(at)).nanos();
                 assert!((at..=at + span / 32).contains(&fires), "{span}: {at} {fires}");
                 seen.insert(fires);
             }
             assert!(seen.len() <= instants, "{span}: {}", seen.len());
         }
         let end = Instant::from_nanos(u64::MAX);
-        assert_eq!(coarse(Instant::ZERO, end), end);
-        assert_eq!(coarse(end, Instant::ZERO), Instant::ZERO);
+        assert_eq!(with_slack(Instant::ZERO, end), end);
+        assert_eq!(with_slack(end, Instant::ZERO), Instant::ZERO);
     }
 
     #[test]
@@ -330,10 +337,10 @@ mod tests {
         assert_eq!(wheel.cancel(first), Some(1));
         let second = wheel.insert(Instant::from_millis(6), 2);
         assert_eq!(wheel.cancel(first), None);
-        assert!(!wheel.shift(first, Instant::ZERO));
-        assert!(wheel.shift(second, Instant::from_millis(1)));
+        assert!(!wheel.modify(first, Instant::ZERO));
+        assert!(wheel.modify(second, Instant::from_millis(1)));
         assert_eq!(fired(&mut wheel, Instant::from_millis(2)), [2]);
-        assert!(!wheel.shift(second, Instant::ZERO));
+        assert!(!wheel.modify(second, Instant::ZERO));
     }
 
     #[test]
@@ -384,7 +391,7 @@ mod tests {
                     Step::Shift(which, span) if !list.is_empty() => {
                         let which = which % list.len();
                         list[which].0 = now + span;
-                        prop_assert!(wheel.shift(list[which].2, Instant::from_nanos(now + span)));
+                        prop_assert!(wheel.modify(list[which].2, Instant::from_nanos(now + span)));
                     }
                     Step::Advance(span) => {
                         now += span;

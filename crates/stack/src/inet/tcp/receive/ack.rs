@@ -34,7 +34,7 @@ const PLENTY: u32 = 16 << 10;
 #[derive(Debug)]
 pub(super) struct Acks {
     /// The number in the last acknowledgment.
-    told: Seq,
+    last_acked: Seq,
     /// Data, or something else to be acknowledged, has arrived since.
     due: bool,
     /// The acknowledgment must not wait.
@@ -42,21 +42,21 @@ pub(super) struct Acks {
     /// It should not wait, except for the answer of a polling reader.
     quickly: bool,
     /// `TCP_QUICKACK` is set: it does not wait for that answer either.
-    asked: bool,
+    quick_ack_set: bool,
     /// If it may wait: until when.
-    by: Instant,
+    deadline: Instant,
     /// How many more acknowledgments are sent at once.
     quick: u8,
     /// We answer what arrives, and the answer carries the acknowledgment (Linux's pingpong mode).
-    interactive: bool,
+    pingpong: bool,
     /// How many short segments have arrived since the last acknowledgment: the peer has nothing more to send.
-    pushed: u8,
+    short_segments: u8,
     /// The size of the peer's full segments, as far as it has shown, and of its last segment.
-    full: u32,
+    rcv_mss: u32,
     last_len: u32,
     /// Whether data has ever arrived; when it last did, and the delay that follows from how often it does.
     /// Microseconds, to keep an idle connection small.
-    heard: bool,
+    has_received: bool,
     last: Instant,
     delay: u32,
 }
@@ -64,18 +64,18 @@ pub(super) struct Acks {
 impl Acks {
     pub(super) fn new(next: Seq, mss: u32) -> Acks {
         Acks {
-            told: next,
+            last_acked: next,
             due: false,
             now: false,
             quickly: false,
-            asked: false,
-            by: Instant::ZERO,
+            quick_ack_set: false,
+            deadline: Instant::ZERO,
             quick: 0,
-            interactive: false,
-            pushed: 0,
-            full: FULL_MIN.min(mss).max(1),
+            pingpong: false,
+            short_segments: 0,
+            rcv_mss: FULL_MIN.min(mss).max(1),
             last_len: 0,
-            heard: false,
+            has_received: false,
             last: Instant::ZERO,
             delay: DELAY_MIN,
         }
@@ -86,14 +86,14 @@ impl Acks {
         match (self.due, self.now || self.quickly) {
             (false, _) => AckNeed::None,
             (true, true) => AckNeed::Now,
-            (true, false) => AckNeed::By(self.by),
+            (true, false) => AckNeed::By(self.deadline),
         }
     }
 
     /// The size of the peer's full segments.
     #[inline]
-    pub(super) fn full(&self) -> u32 {
-        self.full
+    pub(super) fn rcv_mss(&self) -> u32 {
+        self.rcv_mss
     }
 
     /// Data in order has arrived, up to `next`, in a segment of `len` bytes. `window` is the window announced,
@@ -110,16 +110,17 @@ impl Acks {
     ) {
         self.measure(len, mss);
         self.adapt(window, now);
-        let unacked = next - self.told;
+        let unacked = next - self.last_acked;
         // RFC 9293 section 3.8.6.3: "An ACK SHOULD be generated for at least every second full-sized segment or
         // 2*RMSS bytes of new data". If a reader polls a burst from the queue itself, the ACK waits until the burst
         // is over (as GRO and LRO gather for one NAPI poll), unless the sender's window may still be small.
-        let enough = unacked > self.full;
+        let enough = unacked > self.rcv_mss;
         let plenty = unacked >= PLENTY.min(limit / 2);
-        self.owe(plenty || enough && self.quick > 0, now);
-        self.quickly |= enough || self.quick > 0 && !self.interactive;
+        self.schedule(plenty || enough && self.quick > 0, now);
+        self.quickly |= enough || self.quick > 0 && !self.pingpong;
         if enough {
-            self.by = self.by.min(Instant::from_nanos(now.nanos().saturating_add(HELD)));
+            self.deadline =
+                self.deadline.min(Instant::from_nanos(now.nanos().saturating_add(HELD)));
         }
     }
 
@@ -127,19 +128,19 @@ impl Acks {
     /// section 4.2).
     #[inline]
     pub(super) fn at_once(&mut self, now: Instant) {
-        (self.heard, self.last) = (true, now);
-        self.owe(true, now);
+        (self.has_received, self.last) = (true, now);
+        self.schedule(true, now);
     }
 
     /// The peer should learn something soon; the reader's answer can carry it as well.
     pub(super) fn quickly(&mut self, now: Instant) {
-        self.owe(false, now);
+        self.schedule(false, now);
         self.quickly = true;
     }
 
     /// As [`at_once`](Acks::at_once), and the sender may be in recovery: the next few are sent at once too.
-    pub(super) fn hurry(&mut self, window: u32, now: Instant) {
-        self.interactive = false;
+    pub(super) fn enter_quick(&mut self, window: u32, now: Instant) {
+        self.pingpong = false;
         self.delay = DELAY_MIN;
         self.refill(window);
         self.at_once(now);
@@ -148,26 +149,26 @@ impl Acks {
     /// A FIN has arrived in order. The application is likely to close too, and one segment can then carry both
     /// (Linux's `tcp_fin` enters pingpong mode before it decides whether to be quick).
     pub(super) fn fin(&mut self, now: Instant) {
-        self.interactive = true;
+        self.pingpong = true;
         // If no data has ever arrived there is no rhythm to derive a delay from (Linux's `ato` is 0).
-        self.owe(!self.heard, now);
+        self.schedule(!self.has_received, now);
     }
 
     /// A segment with ACK number `next` was sent.
     #[inline]
-    pub(super) fn told(&mut self, next: Seq) {
-        self.told = next;
+    pub(super) fn ack_sent(&mut self, next: Seq) {
+        self.last_acked = next;
         self.due = false;
         (self.now, self.quickly) = (false, false);
-        self.pushed = 0;
+        self.short_segments = 0;
         self.quick = self.quick.saturating_sub(1);
     }
 
     /// We send data: soon after receiving some, it is an answer.
     #[inline]
     pub(super) fn answered(&mut self, now: Instant) {
-        if self.heard && self.since_last(now) < self.delay {
-            self.interactive = true;
+        if self.has_received && self.since_last(now) < self.delay {
+            self.pingpong = true;
         }
     }
 
@@ -175,7 +176,7 @@ impl Acks {
     #[inline]
     pub(super) fn read(&mut self, all: bool, next: Seq) {
         // An acknowledgment of more than a segment is sent at once, unless it was left to the reader.
-        self.now |= self.due && self.quickly && next - self.told > self.full;
+        self.now |= self.due && self.quickly && next - self.last_acked > self.rcv_mss;
         if all {
             self.taken();
         }
@@ -185,7 +186,7 @@ impl Acks {
     /// the acknowledgment is sent now (Linux's `tcp_cleanup_rbuf`).
     #[inline]
     pub(super) fn taken(&mut self) {
-        let answer_unlikely = self.pushed > 1 || self.pushed == 1 && !self.interactive;
+        let answer_unlikely = self.short_segments > 1 || self.short_segments == 1 && !self.pingpong;
         self.quickly |= self.due && answer_unlikely;
     }
 
@@ -193,7 +194,7 @@ impl Acks {
     /// Returns whether an acknowledgment that would be sent at once waits for that, at most as long as any other.
     #[inline]
     pub(super) fn leave_to_reader(&mut self) -> bool {
-        let waits = self.quickly && !self.now && !self.asked;
+        let waits = self.quickly && !self.now && !self.quick_ack_set;
         self.quickly &= !waits;
         waits
     }
@@ -205,12 +206,12 @@ impl Acks {
 
     /// The delay is over and nothing carried the acknowledgment, which says `next`: no answer was to be expected.
     pub(super) fn expired(&mut self, next: Seq, now: Instant) {
-        if self.due && self.by <= now {
-            match self.interactive {
+        if self.due && self.deadline <= now {
+            match self.pingpong {
                 // It has waited for a reader, not for an answer, and the sender may have waited for us.
-                _ if next - self.told > self.full => self.quick = QUICK,
+                _ if next - self.last_acked > self.rcv_mss => self.quick = QUICK,
                 true => {
-                    self.interactive = false;
+                    self.pingpong = false;
                     self.delay = DELAY_MIN;
                 }
                 false => self.delay = (self.delay * 2).min(DELAY_MAX),
@@ -221,32 +222,32 @@ impl Acks {
 
     /// `TCP_QUICKACK`: as in Linux temporary, not for ever.
     pub(super) fn set_quick(&mut self, quick: bool) {
-        (self.interactive, self.asked) = (!quick, quick);
+        (self.pingpong, self.quick_ack_set) = (!quick, quick);
         self.now |= quick && self.due;
     }
 
     /// What `TCP_QUICKACK` reads.
     pub(super) fn is_quick(&self) -> bool {
-        !self.interactive
+        !self.pingpong
     }
 
-    fn owe(&mut self, now: bool, time: Instant) {
+    fn schedule(&mut self, now: bool, time: Instant) {
         let by = Instant::from_nanos(time.nanos().saturating_add(u64::from(self.delay) * 1_000));
-        self.by = if self.due { self.by.min(by) } else { by };
+        self.deadline = if self.due { self.deadline.min(by) } else { by };
         self.due = true;
         self.now |= now;
     }
 
     #[inline]
     fn measure(&mut self, len: u32, mss: u32) {
-        if len >= self.full {
-            self.full = len.min(mss.max(FULL_MIN));
+        if len >= self.rcv_mss {
+            self.rcv_mss = len.min(mss.max(FULL_MIN));
         } else {
             // Two equal shorter segments in a row, but not small ones: the path's MTU has become smaller.
             if len == self.last_len && len >= FULL_MIN {
-                self.full = len;
+                self.rcv_mss = len;
             }
-            self.pushed = self.pushed.saturating_add(1);
+            self.short_segments = self.short_segments.saturating_add(1);
         }
         self.last_len = len;
     }
@@ -255,7 +256,7 @@ impl Acks {
     #[inline]
     fn adapt(&mut self, window: u32, now: Instant) {
         match self.since_last(now) {
-            _ if !self.heard => self.refill(window),
+            _ if !self.has_received => self.refill(window),
             gap if gap <= DELAY_MIN / 2 => self.delay = self.delay / 2 + DELAY_MIN / 2,
             gap if gap < self.delay => self.delay = self.delay / 2 + gap,
             // The sender's window may have been reset meanwhile (RFC 5681 section 4.1).
@@ -263,7 +264,7 @@ impl Acks {
             _ => {}
         }
         self.delay = self.delay.clamp(DELAY_MIN, DELAY_MAX);
-        (self.heard, self.last) = (true, now);
+        (self.has_received, self.last) = (true, now);
     }
 
     /// Microseconds.
@@ -274,7 +275,7 @@ impl Acks {
     }
 
     fn refill(&mut self, window: u32) {
-        let half = (window / (2 * self.full)).clamp(2, QUICK.into()) as u8;
+        let half = (window / (2 * self.rcv_mss)).clamp(2, QUICK.into()) as u8;
         self.quick = self.quick.max(half);
     }
 }

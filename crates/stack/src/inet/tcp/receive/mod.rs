@@ -49,13 +49,13 @@ pub(super) struct Arrived {
     /// Data was dropped because memory is exhausted, or there are too many holes: some of this segment's, or
     /// out-of-order data from before.
     pub(super) dropped: bool,
-    /// A waiting reader has [taken](Taker) the data: it is not in the buffer.
+    /// A waiting reader has [taken](DirectReader) the data: it is not in the buffer.
     pub(super) taken: bool,
 }
 
 /// Offers data to a waiting reader if it is all there is to read. The reader takes all of it, past the buffer, or
 /// nothing. Returns whether it did.
-pub(super) type Taker<'a> = dyn FnMut(&[u8]) -> bool + 'a;
+pub(super) type DirectReader<'a> = dyn FnMut(&[u8]) -> bool + 'a;
 
 /// The receiving half of a connection.
 #[derive(Debug)]
@@ -137,7 +137,7 @@ impl Receiver {
     pub(super) fn unacceptable(&mut self, seq: Seq, len: usize, now: Instant) {
         if let Some(again) = self.find_duplicate(&(seq..seq + len as u32)) {
             self.report(again);
-            self.acks.hurry(self.window.edge() - self.next, now);
+            self.acks.enter_quick(self.window.edge() - self.next, now);
         } else {
             self.acks.at_once(now);
         }
@@ -157,18 +157,18 @@ impl Receiver {
         payload: &[u8],
         fin: bool,
         now: Instant,
-        taker: &mut Taker<'_>,
+        reader: &mut DirectReader<'_>,
     ) -> Arrived {
         let len = payload.len();
         let next_and_no_other =
             seq == self.next && !fin && self.fin.is_none() && self.held.is_empty();
         let room = (self.window.edge() - seq) as usize;
         if !next_and_no_other || len > room || self.store.allowed(seq, len, self.granted()) < len {
-            return self.arrange(seq, payload, fin, now);
+            return self.segment_slow(seq, payload, fin, now);
         }
         let mut taken = false;
         if len > 0 {
-            taken = self.available() == 0 && taker(payload);
+            taken = self.available() == 0 && reader(payload);
             self.next += len as u32;
             if taken {
                 self.store.skip(self.next);
@@ -185,7 +185,7 @@ impl Receiver {
     }
 
     /// The slow path: old data, data out of order, FIN.
-    fn arrange(&mut self, seq: Seq, payload: &[u8], fin: bool, now: Instant) -> Arrived {
+    fn segment_slow(&mut self, seq: Seq, payload: &[u8], fin: bool, now: Instant) -> Arrived {
         let end = seq + payload.len() as u32;
         let mut arrived = Arrived::default();
         if fin {
@@ -212,7 +212,7 @@ impl Receiver {
         let trimmed = (self.next.max(seq)).before(end);
         let Arrived { out_of_order, filled_hole, dropped, .. } = arrived;
         if arrived.duplicate {
-            self.acks.hurry(self.window.edge() - self.next, now);
+            self.acks.enter_quick(self.window.edge() - self.next, now);
         } else if out_of_order || filled_hole || dropped || trimmed {
             self.acks.at_once(now);
         } else if arrived.new_in_order > 0 {
@@ -320,7 +320,7 @@ impl Receiver {
     pub(super) fn is_readable(&self, low: u32) -> bool {
         let available = self.available();
         available >= low.max(1) as usize
-            || available > 0 && self.window.edge() - self.next <= self.acks.full()
+            || available > 0 && self.window.edge() - self.next <= self.acks.rcv_mss()
     }
 
     /// RCV.NXT, a FIN not counted.
@@ -482,7 +482,7 @@ impl Receiver {
     /// [`sacks`](Receiver::sacks).
     #[inline]
     pub(super) fn acknowledged(&mut self) {
-        self.acks.told(self.next);
+        self.acks.ack_sent(self.next);
         self.duplicate = None;
         if self.next - self.floor > PAST {
             self.floor = self.next - PAST;
@@ -544,7 +544,7 @@ impl Receiver {
 
     /// The size of the peer's full segments, as far as it has shown: `tcpi_rcv_mss`.
     pub(super) fn peer_mss(&self) -> u32 {
-        self.acks.full()
+        self.acks.rcv_mss()
     }
 
     /// The present limit of the buffer: `SO_RCVBUF`.

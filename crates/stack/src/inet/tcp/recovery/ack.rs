@@ -2,8 +2,8 @@
 //! Linux's (tcp_ack in net/ipv4/tcp_input.c).
 
 use super::{
-    super::seq::Seq, AckEvent, Acked, Phase, Place, Recovery, congestion::Growth, rack::Found,
-    scoreboard::Sent, tlp::Verdict,
+    super::seq::Seq, AckEvent, Acked, Phase, Recovery, SegmentState, congestion::Growth,
+    rack::Found, scoreboard::Sent, tlp::Verdict,
 };
 use crate::time::Instant;
 use std::{ops::Range, time::Duration};
@@ -25,7 +25,7 @@ pub(super) struct Arrival {
     pub acked: Option<(Instant, Instant)>,
     pub sacks: Option<(Instant, Instant)>,
     /// It acknowledged a retransmission.
-    pub again: bool,
+    pub retransmitted: bool,
     /// A segment that was sent once, before the phase began, arrived.
     pub original: bool,
     pub highest: Option<Seq>,
@@ -35,18 +35,18 @@ impl Recovery {
     /// Processes an acceptable ACK; also an old one, for its SACK blocks.
     pub fn acked(&mut self, event: &AckEvent<'_>, now: Instant) -> Acked {
         let plain = match event.sacks.is_empty() && !event.ece {
-            true => self.acked_plainly(event.ack, now),
+            true => self.acked_fast(event.ack, now),
             false => None,
         };
-        plain.unwrap_or_else(|| self.acked_anyhow(event, now))
+        plain.unwrap_or_else(|| self.acked_slow(event, now))
     }
 
-    fn acked_anyhow(&mut self, event: &AckEvent<'_>, now: Instant) -> Acked {
-        self.settle();
-        self.note_usage();
+    fn acked_slow(&mut self, event: &AckEvent<'_>, now: Instant) -> Acked {
+        self.process_deferred_ack();
+        self.validate_window();
         self.new_first = false;
         let before = self.una;
-        let dups_before = self.dups;
+        let dup_acks_before = self.dup_acks;
         // The echoed timestamp was made before this.
         let tick = self.tick.map(|tick| Duration::from_nanos(tick.get().into()));
         let echoed_before = event.echoed.zip(tick).map(|(echoed, tick)| echoed + tick);
@@ -55,12 +55,12 @@ impl Recovery {
             self.timeouts = 0;
         }
         if !self.sack {
-            arrival.delivered = self.delivered_without_sack(&arrival, dups_before);
+            arrival.delivered = self.delivered_without_sack(&arrival, dup_acks_before);
         }
         let rtt = self.measure(event, &arrival, now);
 
         let found = self.alert(event, &arrival, echoed_before, now);
-        self.control(&arrival, found, rtt, now);
+        self.update_window(&arrival, found, rtt, now);
         self.rearm(arrival.advanced, now);
         Acked { newly_acked: self.una - before, delivered: arrival.delivered, rtt }
     }
@@ -68,11 +68,11 @@ impl Recovery {
     /// Records whether the window was full when the last round of sending ended (tcp_cwnd_validate in
     /// net/ipv4/tcp_output.c).
     #[inline]
-    pub(super) fn note_usage(&mut self) {
+    pub(super) fn validate_window(&mut self) {
         let out = self.nxt - self.una;
         let full = !self.has_room();
-        if full || !self.una.before(self.round) || out > self.most_out {
-            (self.limited, self.most_out, self.round) = (full, out, self.nxt);
+        if full || !self.una.before(self.round) || out > self.max_in_flight {
+            (self.window_limited, self.max_in_flight, self.round) = (full, out, self.nxt);
         }
     }
 
@@ -93,17 +93,17 @@ impl Recovery {
             sacked: 0,
             acked: None,
             sacks: None,
-            again: false,
+            retransmitted: false,
             original: false,
             highest: None,
         };
-        let Recovery { board, rack, rtt, high, .. } = self;
+        let Recovery { board, rack, rtt, high_seq, .. } = self;
         let min = rtt.min();
         let mut arrived = |arrival: &mut Arrival, sent: &Sent| {
             rack.arrived(sent, echoed_before, min, now);
             rack.out_of_order(sent, echoed_before);
             arrival.delivered += sent.len();
-            arrival.original |= !sent.again && sent.end.at_most(*high);
+            arrival.original |= !sent.retransmitted && sent.end.at_most(*high_seq);
             arrival.highest = Some(arrival.highest.map_or(sent.end, |h| h.max(sent.end)));
         };
         let mut tlp_duplicate = false;
@@ -123,7 +123,7 @@ impl Recovery {
                     board.sack(block, |sent| {
                         arrived(&mut arrival, sent);
                         arrival.sacked += sent.len();
-                        if !sent.again {
+                        if !sent.retransmitted {
                             widen(&mut arrival.sacks, sent.at);
                         }
                     });
@@ -131,10 +131,10 @@ impl Recovery {
             }
         }
         board.ack(ack, |sent| {
-            arrival.again |= sent.again;
-            if sent.place != Place::Sacked {
+            arrival.retransmitted |= sent.retransmitted;
+            if sent.state != SegmentState::Sacked {
                 arrived(&mut arrival, sent);
-                if !sent.again {
+                if !sent.retransmitted {
                     widen(&mut arrival.acked, sent.at);
                 }
             }
@@ -143,7 +143,7 @@ impl Recovery {
             rack.highest(highest);
         }
         // Without SACK, a segment sent once may have been waiting for a retransmission.
-        arrival.original &= self.sack || !arrival.again;
+        arrival.original &= self.sack || !arrival.retransmitted;
         self.una = self.una.max(ack);
         if arrival.dsack && !tlp_duplicate {
             rack.duplicate(self.una, self.nxt);
@@ -159,15 +159,18 @@ impl Recovery {
 
     /// DeliveredData of RFC 9937 without SACK: one segment for each duplicate ACK, and what the ACK of the hole adds
     /// to them. (A peer that makes up duplicates gains no more than its window.)
-    fn delivered_without_sack(&mut self, arrival: &Arrival, dups: u32) -> u32 {
+    fn delivered_without_sack(&mut self, arrival: &Arrival, dup_acks: u32) -> u32 {
         let mss = self.congestion.mss;
         if arrival.duplicate {
-            return if self.dups < self.board.len() as u32 { mss } else { 0 };
+            return if self.dup_acks < self.board.len() as u32 { mss } else { 0 };
         }
         if !arrival.advanced {
             return 0;
         }
-        arrival.delivered.saturating_sub(dups.saturating_mul(mss)).max(mss.min(arrival.delivered))
+        arrival
+            .delivered
+            .saturating_sub(dup_acks.saturating_mul(mss))
+            .max(mss.min(arrival.delivered))
     }
 
     /// Takes the round-trip sample of the ACK (RFC 6298 sections 3, 4; RFC 7323 section 4.2).
@@ -177,7 +180,7 @@ impl Recovery {
         arrival: &Arrival,
         now: Instant,
     ) -> Option<Duration> {
-        let plain = arrival.acked.filter(|_| !arrival.again).or(arrival.sacks);
+        let plain = arrival.acked.filter(|_| !arrival.retransmitted).or(arrival.sacks);
         let stamped = || event.echoed.filter(|_| arrival.advanced).map(|at| (at, at));
         let (first, last) = plain.or_else(stamped)?;
         let (long, short) = (now.since(first), now.since(last));
@@ -196,7 +199,13 @@ impl Recovery {
     }
 
     /// Updates the window after an ACK.
-    fn control(&mut self, arrival: &Arrival, found: Found, rtt: Option<Duration>, now: Instant) {
+    fn update_window(
+        &mut self,
+        arrival: &Arrival,
+        found: Found,
+        rtt: Option<Duration>,
+        now: Instant,
+    ) {
         let mut growth = Growth {
             delivered: arrival.delivered,
             srtt: self.rtt.srtt().unwrap_or_default(),
@@ -220,8 +229,8 @@ impl Recovery {
         self.congestion.watch(&growth);
         // RFC 7661 in spirit, Linux to the letter (tcp_is_cwnd_limited): a window that was not used up does not grow;
         // in slow start it grows if half of it was used.
-        let used = self.limited
-            || self.congestion.slow_start() && self.congestion.cwnd / 2 < self.most_out;
+        let used = self.window_limited
+            || self.congestion.slow_start() && self.congestion.cwnd / 2 < self.max_in_flight;
         // On a path that reorders any delivery counts; else only delivery in order.
         let forward = arrival.advanced || self.rack.reorderings > 0 && arrival.delivered > 0;
         if used && forward {
@@ -236,11 +245,12 @@ impl Recovery {
         } else if advanced {
             // RFC 6298 section 5.3: "restart the retransmission timer". RFC 6582 section 3.2 step 3, without SACK:
             // in recovery only for "the first partial ACK", as one round trip per hole can be too slow.
-            let partial = !self.sack && self.phase == Phase::Recovery && self.una.before(self.high);
-            if !(self.impatient && partial) {
+            let partial =
+                !self.sack && self.phase == Phase::Recovery && self.una.before(self.high_seq);
+            if !(self.timeout_restarted && partial) {
                 self.timeout_from = now;
             }
-            self.impatient = partial;
+            self.timeout_restarted = partial;
             self.schedule_probe(now);
         }
         if matches!(self.phase, Phase::Recovery | Phase::Loss) {

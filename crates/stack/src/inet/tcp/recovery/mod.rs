@@ -4,8 +4,8 @@
 
 mod ack;
 mod congestion;
+mod fast_path;
 mod phases;
-mod plain;
 mod prr;
 mod rack;
 mod rtt;
@@ -22,7 +22,7 @@ use congestion::{Congestion, NO_THRESHOLD};
 use prr::Prr;
 use rack::Rack;
 use rtt::Rtt;
-use scoreboard::{Place, Scoreboard};
+use scoreboard::{Scoreboard, SegmentState};
 use std::{num::NonZeroU32, ops::Range, time::Duration};
 use tlp::Tlp;
 use undo::Undo;
@@ -191,8 +191,8 @@ pub struct Recovery {
     una: Seq,
     nxt: Seq,
     /// Everything in flight was acknowledged, at `timeout_from`, and that ACK was not processed yet: see
-    /// [`settle`](Recovery::settle).
-    unlearnt: bool,
+    /// [`process_deferred_ack`](Recovery::process_deferred_ack).
+    ack_deferred: bool,
     board: Scoreboard,
     rtt: Rtt,
     rack: Rack,
@@ -202,23 +202,23 @@ pub struct Recovery {
     undo: Undo,
     phase: Phase,
     /// The phase ends when this is acknowledged (RecoveryPoint of RFC 6675).
-    high: Seq,
+    high_seq: Seq,
     /// Duplicate ACKs from a peer without SACK: each means a segment that has left the network.
-    dups: u32,
+    dup_acks: u32,
     /// So many duplicate ACKs mean a loss (RFC 5681 section 3.2: three); more, after reordering.
-    duplicates: u8,
+    dup_threshold: u8,
     /// A partial ACK has restarted the timeout once already.
-    impatient: bool,
+    timeout_restarted: bool,
     /// F-RTO: the last timeout may have been spurious (RFC 5682).
     frto: bool,
     /// F-RTO step 2b: new data goes first.
     new_first: bool,
     /// The next new segment carries CWR.
     cwr: bool,
-    /// The window was the limit in this round, which ends at `round`; else `most_out` bytes were in flight.
-    limited: bool,
+    /// The window was the limit in this round, which ends at `round`; else `max_in_flight` bytes were in flight.
+    window_limited: bool,
     round: Seq,
-    most_out: u32,
+    max_in_flight: u32,
     /// When the retransmission timer was started.
     timeout_from: Instant,
     /// Timeouts in a row.
@@ -243,7 +243,7 @@ impl Recovery {
             tick: agreed.timestamps.and_then(|tick| NonZeroU32::new(tick.as_nanos() as u32)),
             una,
             nxt: una,
-            unlearnt: false,
+            ack_deferred: false,
             board: Scoreboard::default(),
             rtt: Rtt::new(now, agreed.retransmissions > 0),
             rack: Rack::new(una),
@@ -253,16 +253,16 @@ impl Recovery {
             congestion: Congestion::new(settings.algorithm, mss, agreed.retransmissions > 1),
             undo: Undo::default(),
             phase: Phase::Open,
-            high: una,
-            dups: 0,
-            duplicates: settings.reordering.max(1),
-            impatient: false,
+            high_seq: una,
+            dup_acks: 0,
+            dup_threshold: settings.reordering.max(1),
+            timeout_restarted: false,
             frto: false,
             new_first: false,
             cwr: false,
-            limited: false,
+            window_limited: false,
             round: una,
-            most_out: 0,
+            max_in_flight: 0,
             timeout_from: now,
             timeouts: 0,
             reneged: None,
@@ -278,15 +278,15 @@ impl Recovery {
     }
 
     /// Nothing is in flight, and nothing will be soon: frees memory.
-    pub fn rest(&mut self) {
-        self.settle();
-        self.board.rest();
+    pub fn free_idle_memory(&mut self) {
+        self.process_deferred_ack();
+        self.board.free_idle_memory();
     }
 
     /// Data was sent for the first time: one segment, or several at once.
     #[inline(always)]
     pub fn sent(&mut self, range: Range<Seq>, now: Instant) {
-        self.settle();
+        self.process_deferred_ack();
         let before = self.board.len();
         if before == 0 {
             self.timeout_from = now;
@@ -307,14 +307,14 @@ impl Recovery {
 
     /// Data was retransmitted: what [`next_retransmission`](Self::next_retransmission) or a probe asked for.
     pub fn resent(&mut self, range: Range<Seq>, now: Instant) {
-        self.settle();
+        self.process_deferred_ack();
         let bytes = self.board.resent(range.start..range.end, now);
         self.prr.sent(bytes);
         self.undo.resent(bytes, now);
         self.total_retrans = self.total_retrans.wrapping_add(1);
         self.bytes_retrans += u64::from(bytes);
         self.last_sent = now;
-        let first = range.start.at_most(self.una) && !self.impatient;
+        let first = range.start.at_most(self.una) && !self.timeout_restarted;
         if self.tlp.sent(self.nxt, true) || first {
             self.timeout_from = now;
         }
@@ -333,7 +333,7 @@ impl Recovery {
     /// [`has_nothing_new`](Self::has_nothing_new).
     #[inline]
     pub fn wants_new(&self) -> bool {
-        self.new_first && self.nxt == self.high
+        self.new_first && self.nxt == self.high_seq
     }
 
     /// RFC 5682 section 3.1 step 2: if no new data can be sent, recovery goes on as after any timeout.
@@ -344,7 +344,7 @@ impl Recovery {
     /// How many bytes of new data the congestion window allows now: whole segments, and at least one if nothing is in
     /// flight.
     pub fn room(&self) -> u32 {
-        debug_assert!(!self.unlearnt);
+        debug_assert!(!self.ack_deferred);
         let (mss, in_flight) = (self.congestion.mss, self.in_flight());
         let room = self.congestion.cwnd.saturating_sub(in_flight);
         if in_flight == 0 { room.max(mss) / mss * mss } else { room / mss * mss }
@@ -365,7 +365,7 @@ impl Recovery {
 
     /// When [`timer`](Self::timer) is due: retransmission timeout, probe, or the end of the reordering window.
     pub fn deadline(&self) -> Option<Instant> {
-        if self.board.len() == 0 || self.unlearnt {
+        if self.board.len() == 0 || self.ack_deferred {
             return None;
         }
         let sooner = |first: Instant, at: Option<Instant>| at.map_or(first, |at| first.min(at));
@@ -375,7 +375,7 @@ impl Recovery {
 
     /// The deadline has come.
     pub fn timer(&mut self, now: Instant) -> Fired {
-        self.settle();
+        self.process_deferred_ack();
         let due = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
         if self.board.len() == 0 {
             return Fired::Nothing;
@@ -411,7 +411,7 @@ impl Recovery {
 
     #[cold]
     fn restart_if_idle(&mut self, now: Instant) {
-        self.settle();
+        self.process_deferred_ack();
         let idle = now > self.rtt.timeout(self.last_sent, self.settings.max_rto);
         if idle && self.settings.slow_start_after_idle && self.board.len() == 0 {
             self.restart_window(now);
@@ -434,7 +434,7 @@ impl Recovery {
         self.congestion.cwnd = self.congestion.cwnd.max(least);
         // After this `sent` sees no idle time.
         self.congestion.restart();
-        (self.limited, self.most_out, self.last_sent) = (false, 0, now);
+        (self.window_limited, self.max_in_flight, self.last_sent) = (false, 0, now);
     }
 
     /// Whether the next segment of new data must carry CWR (RFC 3168 section 6.1.2): true once per reduction.
@@ -445,13 +445,13 @@ impl Recovery {
     /// The segment size has changed (path MTU). Larger segments in flight are lost, though not by congestion: the
     /// window stays.
     pub fn set_mss(&mut self, mss: u32, now: Instant) {
-        self.settle();
+        self.process_deferred_ack();
         let mss = mss.max(1);
         self.congestion.mss = mss;
-        let lost = self.board.bytes(Place::Lost);
+        let lost = self.board.bytes(SegmentState::Lost);
         self.board.shrink(mss);
-        if self.board.bytes(Place::Lost) > lost && self.phase != Phase::Loss {
-            (self.phase, self.high, self.frto) = (Phase::Loss, self.nxt, false);
+        if self.board.bytes(SegmentState::Lost) > lost && self.phase != Phase::Loss {
+            (self.phase, self.high_seq, self.frto) = (Phase::Loss, self.nxt, false);
             self.undo.close();
             self.tlp.clear();
             self.timeout_from = now;
@@ -461,7 +461,7 @@ impl Recovery {
 
     /// `TCP_CONGESTION` is set.
     pub fn set_algorithm(&mut self, algorithm: Algorithm) {
-        self.settle();
+        self.process_deferred_ack();
         if self.settings.algorithm != algorithm {
             self.settings.algorithm = algorithm;
             self.congestion.set_algorithm(algorithm);
@@ -470,37 +470,38 @@ impl Recovery {
 
     /// `TCP_RTO_MIN_US` is set: as in Linux the timeout comes down with the next round trips, slowly.
     pub fn set_min_rto(&mut self, least: Duration) {
-        self.settle();
+        self.process_deferred_ack();
         self.settings.min_rto = least;
         self.settings.max_rto = self.settings.max_rto.max(least);
     }
 
     /// The present timeout, with backoff: zero-window probes begin with it.
     pub fn rto(&self) -> Duration {
-        debug_assert!(!self.unlearnt);
+        debug_assert!(!self.ack_deferred);
         self.rtt.rto(self.settings.max_rto)
     }
 
     /// Bytes estimated to be in the network ("pipe" of RFC 6675).
     #[inline]
     pub fn in_flight(&self) -> u32 {
-        if self.unlearnt {
+        if self.ack_deferred {
             return 0;
         }
         self.board
-            .bytes(Place::Flight)
-            .saturating_sub(self.dups.saturating_mul(self.congestion.mss))
+            .bytes(SegmentState::Flight)
+            .saturating_sub(self.dup_acks.saturating_mul(self.congestion.mss))
     }
 
     /// For `TCP_INFO`.
     pub fn figures(&mut self) -> Figures {
-        self.settle();
+        self.process_deferred_ack();
         // As Linux's `lost_out`: a retransmission counts until it is acknowledged, unless it is a probe.
-        let probe = u32::from(self.tlp.is_out_again());
-        let repairs = self.board.segments_again().saturating_sub(probe);
-        let lost =
-            self.board.segments(Place::Lost) + self.board.segments(Place::LostAgain) + repairs;
-        let sacked = self.board.segments(Place::Sacked) + self.dups;
+        let probe = u32::from(self.tlp.is_retransmission());
+        let repairs = self.board.retransmitted_segments().saturating_sub(probe);
+        let lost = self.board.segments(SegmentState::Lost)
+            + self.board.segments(SegmentState::LostRetransmission)
+            + repairs;
+        let sacked = self.board.segments(SegmentState::Sacked) + self.dup_acks;
         Figures {
             ca_state: match self.phase {
                 Phase::Open => u8::from(sacked > 0),
@@ -519,11 +520,11 @@ impl Recovery {
             unacked: self.board.len() as u32,
             sacked,
             lost,
-            retrans: self.board.segments_again(),
+            retrans: self.board.retransmitted_segments(),
             total_retrans: self.total_retrans,
             bytes_retrans: self.bytes_retrans,
             delivered: self.board.acknowledged().wrapping_add(sacked),
-            reordering: self.duplicates.into(),
+            reordering: self.dup_threshold.into(),
             dsack_dups: self.dsack_dups,
             reord_seen: self.rack.reorderings,
         }
@@ -540,7 +541,7 @@ impl Recovery {
     #[inline(always)]
     fn schedule_probe(&mut self, now: Instant) {
         let quiet = matches!(self.phase, Phase::Open | Phase::Cwr)
-            && self.board.segments(Place::Sacked) == 0;
+            && self.board.segments(SegmentState::Sacked) == 0;
         if self.settings.probes && self.sack && quiet && self.board.len() > 0 {
             let single = self.board.len() == 1;
             self.tlp.schedule(self.rtt.srtt(), single, self.settings.min_rto, self.timeout(), now);

@@ -3,7 +3,8 @@
 //! net/ipv4/tcp_input.c).
 
 use super::{
-    AckEvent, Fired, Phase, Place, Recovery, ack::Arrival, congestion::Saved, prr::Prr, rack::Found,
+    AckEvent, Fired, Phase, Recovery, SegmentState, ack::Arrival, congestion::Saved, prr::Prr,
+    rack::Found,
 };
 use crate::time::Instant;
 use std::time::Duration;
@@ -23,23 +24,23 @@ impl Recovery {
         self.check_reneging(now);
         if self.phase == Phase::Open {
             self.undo.first = None;
-        } else if !self.una.before(self.high) && self.holds_on(echoed_before) {
+        } else if !self.una.before(self.high_seq) && self.stays_in_phase(echoed_before) {
             return Found::default();
         }
         let found = match self.phase {
             Phase::Recovery => {
                 if !arrival.advanced {
-                    self.dups += u32::from(arrival.duplicate && !self.sack);
-                } else if self.undo_partly(echoed_before) {
+                    self.dup_acks += u32::from(arrival.duplicate && !self.sack);
+                } else if self.undo_partial(echoed_before) {
                     // A delayed original filled the hole: retransmit no more of it.
                     return Found::default();
                 } else if !self.sack {
                     // One segment of the ACK is for the hole, the others were reported by duplicate ACKs before.
                     let segments = arrival.delivered.div_ceil(self.congestion.mss);
-                    self.dups = self.dups.saturating_sub(segments.saturating_sub(1));
+                    self.dup_acks = self.dup_acks.saturating_sub(segments.saturating_sub(1));
                 }
                 if self.undo.all_duplicates() {
-                    self.take_back(false);
+                    self.undo_reduction(false);
                     self.phase = Phase::Open;
                 }
                 let found = self.find_losses(arrival.advanced, now);
@@ -51,18 +52,18 @@ impl Recovery {
             Phase::Loss => {
                 self.after_timeout(event, arrival, echoed_before);
                 let found = self.find_losses(arrival.advanced, now);
-                if self.phase != Phase::Open && !found.again {
+                if self.phase != Phase::Open && !found.retransmitted {
                     return found;
                 }
                 found
             }
             Phase::Open | Phase::Cwr => {
                 if !self.sack {
-                    self.dups =
-                        if arrival.advanced { 0 } else { self.dups } + u32::from(arrival.duplicate);
+                    self.dup_acks = if arrival.advanced { 0 } else { self.dup_acks }
+                        + u32::from(arrival.duplicate);
                 }
                 if self.phase == Phase::Open && self.undo.all_duplicates() {
-                    self.take_back(false);
+                    self.undo_reduction(false);
                 }
                 self.find_losses(arrival.advanced, now)
             }
@@ -76,17 +77,17 @@ impl Recovery {
     }
 
     /// The phase's last byte is acknowledged; returns whether the phase continues nevertheless.
-    fn holds_on(&mut self, echoed_before: Option<Instant>) -> bool {
+    fn stays_in_phase(&mut self, echoed_before: Option<Instant>) -> bool {
         match self.phase {
             // Held "until something above high_seq is ACKed" (Linux), so that the CWR bit arrives.
-            Phase::Cwr if self.una != self.high => self.end_reduction(),
+            Phase::Cwr if self.una != self.high_seq => self.end_reduction(),
             Phase::Recovery => {
                 if self.undo.delayed(echoed_before) || self.undo.all_duplicates() {
-                    self.take_back(false);
+                    self.undo_reduction(false);
                 }
-                if !self.sack && self.una == self.high {
+                if !self.sack && self.una == self.high_seq {
                     // RFC 6582 section 3.2: without SACK, duplicates of `high` would look like a new loss.
-                    self.dups = 0;
+                    self.dup_acks = 0;
                     return true;
                 }
                 self.end_reduction();
@@ -104,7 +105,7 @@ impl Recovery {
             self.rack.recovered();
         }
         // A DSACK may still show that there was no loss.
-        self.dups = 0;
+        self.dup_acks = 0;
         self.phase = Phase::Open;
     }
 
@@ -115,69 +116,69 @@ impl Recovery {
         arrival: &Arrival,
         echoed_before: Option<Instant>,
     ) {
-        let recovered = !self.una.before(self.high);
+        let recovered = !self.una.before(self.high_seq);
         if arrival.advanced && (self.undo.delayed(echoed_before) || self.undo.all_duplicates()) {
-            return self.take_back_timeout();
+            return self.undo_timeout();
         }
         if self.frto {
             // Step 3b: "the acknowledgment [...] covers data that was not retransmitted": the timeout was
             // spurious.
             if arrival.original {
-                return self.take_back_timeout();
+                return self.undo_timeout();
             }
-            if self.nxt.after(self.high) {
+            if self.nxt.after(self.high_seq) {
                 // Step 3a: a duplicate ACK after new data: the loss was real.
                 self.frto &= !(arrival.sacked > 0 || arrival.duplicate);
             } else if arrival.advanced && !recovered {
                 // Step 2b: "transmit up to two new (previously unsent) segments".
-                self.high = self.nxt;
+                self.high_seq = self.nxt;
                 (self.frto, self.new_first) = (event.unsent, event.unsent);
                 return;
             }
         }
         if recovered {
-            if self.sack || self.una != self.high {
+            if self.sack || self.una != self.high_seq {
                 self.phase = Phase::Open;
                 self.rack.recovered();
             }
-            self.dups = 0;
+            self.dup_acks = 0;
         } else if !self.sack {
             if arrival.advanced {
-                self.dups = 0;
-            } else if arrival.duplicate && self.nxt.after(self.high) {
-                self.dups += 1;
+                self.dup_acks = 0;
+            } else if arrival.duplicate && self.nxt.after(self.high_seq) {
+                self.dup_acks += 1;
             }
         }
     }
 
     /// The ACK filled part of the hole. If a delayed original filled it, returns whether that is all to do.
-    fn undo_partly(&mut self, echoed_before: Option<Instant>) -> bool {
+    fn undo_partial(&mut self, echoed_before: Option<Instant>) -> bool {
         if !self.undo.delayed(echoed_before) {
             return false;
         }
-        if self.board.bytes_again() > 0 {
+        if self.board.retransmitted_bytes() > 0 {
             return true;
         }
-        self.take_back(true);
+        self.undo_reduction(true);
         self.phase = Phase::Open;
         false
     }
 
-    fn take_back_timeout(&mut self) {
-        self.take_back(true);
+    fn undo_timeout(&mut self) {
+        self.undo_reduction(true);
         self.timeouts = 0;
         self.phase = Phase::Open;
     }
 
     /// Undoes the reduction, and with `losses` also the marks of lost segments.
-    fn take_back(&mut self, losses: bool) {
+    fn undo_reduction(&mut self, losses: bool) {
         if losses {
-            self.board.unlose();
+            self.board.clear_lost();
         }
         if self.phase != Phase::Loss {
             // The segments were late, not lost: where duplicate ACKs are counted, wait for more of them.
             self.rack.reorderings += 1;
-            self.duplicates = self.duplicates.saturating_mul(2).min(127);
+            self.dup_threshold = self.dup_threshold.saturating_mul(2).min(127);
         }
         if let Some(saved) = self.undo.take() {
             self.congestion.undo(&saved);
@@ -188,9 +189,9 @@ impl Recovery {
     }
 
     /// Detects losses by RACK.
-    fn look_back(&mut self, now: Instant) -> Found {
+    fn rack_detect(&mut self, now: Instant) -> Found {
         let certain = matches!(self.phase, Phase::Recovery | Phase::Loss)
-            || self.board.segments(Place::Sacked) >= u32::from(self.settings.reordering);
+            || self.board.segments(SegmentState::Sacked) >= u32::from(self.settings.reordering);
         self.rack.detect(&mut self.board, certain, self.rtt.min(), self.rtt.srtt(), now)
     }
 
@@ -200,19 +201,19 @@ impl Recovery {
             if !self.rack.advanced {
                 return Found::default();
             }
-            return self.look_back(now);
+            return self.rack_detect(now);
         }
         let lost = match self.phase {
             // RFC 5681 section 3.2: the third duplicate. RFC 6582 section 3.2 step 3: a partial ACK.
-            Phase::Open | Phase::Cwr => self.dups >= u32::from(self.duplicates),
+            Phase::Open | Phase::Cwr => self.dup_acks >= u32::from(self.dup_threshold),
             Phase::Recovery => advanced,
             Phase::Loss => false,
         };
-        let before = self.board.bytes(Place::Flight);
+        let before = self.board.bytes(SegmentState::Flight);
         if lost {
-            self.board.lose_front();
+            self.board.mark_front_lost();
         }
-        Found { bytes: before - self.board.bytes(Place::Flight), again: false }
+        Found { bytes: before - self.board.bytes(SegmentState::Flight), retransmitted: false }
     }
 
     /// Reduces the threshold.
@@ -225,14 +226,14 @@ impl Recovery {
     /// `delivered`: the bytes that the ACK delivered.
     fn begin_reduction(&mut self, delivered: u32) -> Saved {
         // RFC 9937 section 6: RecoverFS leaves out what was SACKed before this ACK.
-        let sacked = self.board.bytes(Place::Sacked);
+        let sacked = self.board.bytes(SegmentState::Sacked);
         self.prr =
             Prr::begin((self.nxt - self.una).saturating_sub(sacked).saturating_add(delivered));
         self.reduce()
     }
 
     fn enter_recovery(&mut self, ece: bool, delivered: u32) {
-        let out = self.board.bytes_again();
+        let out = self.board.retransmitted_bytes();
         let saved = match self.phase {
             Phase::Open | Phase::Loss => {
                 Some(self.begin_reduction(delivered)).filter(|_| !(ece && self.ecn))
@@ -241,20 +242,20 @@ impl Recovery {
         };
         self.tlp.clear();
         self.undo.begin(self.una, out, saved);
-        (self.phase, self.high) = (Phase::Recovery, self.nxt);
+        (self.phase, self.high_seq) = (Phase::Recovery, self.nxt);
     }
 
     /// RFC 3168 section 6.1.2: as for a loss, "at most once [per] window of data".
     fn enter_cwr(&mut self, delivered: u32) {
         self.begin_reduction(delivered);
         self.undo.close();
-        (self.phase, self.high) = (Phase::Cwr, self.nxt);
+        (self.phase, self.high_seq) = (Phase::Cwr, self.nxt);
     }
 
     /// RFC 2018 section 8 allows a receiver to drop what it SACKed. Only then can the first segment not acknowledged
     /// be SACKed.
     fn check_reneging(&mut self, now: Instant) {
-        if self.board.front().is_none_or(|s| s.place != Place::Sacked) {
+        if self.board.front().is_none_or(|s| s.state != SegmentState::Sacked) {
             self.reneged = None;
         } else if self.reneged.is_none() {
             let wait = (self.rtt.srtt().unwrap_or_default() / 2).max(Duration::from_millis(10));
@@ -264,7 +265,7 @@ impl Recovery {
 
     /// The reordering window is over; returns whether anything is lost now.
     pub(super) fn reordering_timer(&mut self, now: Instant) -> bool {
-        let found = self.look_back(now);
+        let found = self.rack_detect(now);
         if found.bytes == 0 {
             return false;
         }
@@ -281,24 +282,24 @@ impl Recovery {
         let fresh = matches!(self.phase, Phase::Open | Phase::Cwr);
         self.timeouts += 1;
         self.rtt.backoff += 1;
-        self.dups = 0;
+        self.dup_acks = 0;
         self.reneged = None;
         if self.sack {
             self.rack.timed_out(&mut self.board, self.rtt.min(), self.rtt.srtt(), now);
         } else {
             // It is not known what arrived (RFC 5681 section 3.1): everything from SND.UNA on is retransmitted.
-            self.board.lose_where(|_| true);
+            self.board.mark_lost_where(|_| true);
         }
         // The threshold is reduced once per window, not with each timeout of the same segment.
         let first = self.phase == Phase::Loss && self.timeouts == 1;
-        if self.phase == Phase::Open || !self.una.before(self.high) || first {
+        if self.phase == Phase::Open || !self.una.before(self.high_seq) || first {
             let saved = self.reduce();
-            self.undo.begin(self.una, self.board.bytes_again(), Some(saved));
+            self.undo.begin(self.una, self.board.retransmitted_bytes(), Some(saved));
         }
         self.tlp.clear();
         self.congestion.timed_out();
         self.congestion.cwnd = self.in_flight() + self.congestion.mss;
-        (self.phase, self.high) = (Phase::Loss, self.nxt);
+        (self.phase, self.high_seq) = (Phase::Loss, self.nxt);
         self.frto = self.settings.frto && (fresh || self.timeouts > 1);
         self.new_first = false;
         self.timeout_from = now;

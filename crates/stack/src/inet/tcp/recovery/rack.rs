@@ -3,7 +3,7 @@
 
 use super::{
     super::seq::Seq,
-    scoreboard::{Place, Scoreboard, Sent},
+    scoreboard::{Scoreboard, SegmentState, Sent},
 };
 use crate::time::Instant;
 use std::time::Duration;
@@ -49,7 +49,8 @@ impl Rack {
         let rtt = now.since(sent.at);
         // Section 6.2 step 2: the ACK of a retransmission may be for the original: "ACK.ts_option.echo_reply <
         // Segment.xmit_ts", or it came sooner than the shortest round trip.
-        if sent.again && (before.is_some_and(|b| b <= sent.at) || min.is_some_and(|min| rtt < min))
+        if sent.retransmitted
+            && (before.is_some_and(|b| b <= sent.at) || min.is_some_and(|min| rtt < min))
         {
             return;
         }
@@ -73,7 +74,7 @@ impl Rack {
     /// retransmitted segment counts too if the timestamp shows that the ACK is for its original.
     #[inline]
     pub fn out_of_order(&mut self, sent: &Sent, before: Option<Instant>) {
-        let original = !sent.again || before.is_some_and(|before| before <= sent.at);
+        let original = !sent.retransmitted || before.is_some_and(|before| before <= sent.at);
         self.reorderings += u32::from(original && sent.end.before(self.fack));
     }
 
@@ -136,8 +137,8 @@ impl Rack {
                 break;
             }
             found.bytes += sent.len();
-            found.again |= sent.again;
-            board.lose_oldest();
+            found.retransmitted |= sent.retransmitted;
+            board.mark_oldest_lost();
         }
         found
     }
@@ -156,14 +157,14 @@ impl Rack {
         now: Instant,
     ) {
         let Some(first) = board.front().map(|s| s.start) else { return };
-        if board.front().is_some_and(|s| s.place == Place::Sacked) {
+        if board.front().is_some_and(|s| s.state == SegmentState::Sacked) {
             // RFC 2018 section 8: after a timeout the SACKs are not to be trusted. Here: if the first segment is
             // SACKed, the receiver has dropped it.
-            board.forget_sacks();
-            board.lose_where(|_| true);
+            board.clear_sacks();
+            board.mark_lost_where(|_| true);
         } else {
             let wait = self.rtt + self.window(false, min, srtt);
-            board.lose_where(|s| s.start == first || s.at + wait <= now);
+            board.mark_lost_where(|s| s.start == first || s.at + wait <= now);
         }
         self.deadline = None;
     }
@@ -174,7 +175,7 @@ impl Rack {
 pub(super) struct Found {
     pub bytes: u32,
     /// Some of it was retransmitted before.
-    pub again: bool,
+    pub retransmitted: bool,
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use std::{collections::VecDeque, ops::Range};
 
 /// The state of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum SegmentState {
     /// Sent or retransmitted, and nothing reported.
     Flight,
     /// Reported by SACK.
@@ -28,7 +28,7 @@ pub(super) enum Place {
     /// The original is lost.
     Lost,
     /// The retransmission is lost too.
-    LostAgain,
+    LostRetransmission,
 }
 
 /// A segment that is not acknowledged.
@@ -43,9 +43,9 @@ pub(super) struct Sent {
     next: i32,
     /// If it is SACKed: so many segments from here on are, at least.
     run: u32,
-    pub place: Place,
+    pub state: SegmentState,
     /// It was sent more than once.
-    pub again: bool,
+    pub retransmitted: bool,
 }
 
 impl Sent {
@@ -78,7 +78,7 @@ pub(super) struct Scoreboard {
     first: u32,
     lists: [List; 4],
     /// The retransmitted part of the bytes in flight.
-    again: u32,
+    retransmitted: u32,
     /// Segments visited while skipping SACKed ones.
     #[cfg(test)]
     pub looks: u64,
@@ -86,38 +86,42 @@ pub(super) struct Scoreboard {
 
 impl Scoreboard {
     /// Frees the memory that the ring does not need.
-    pub fn rest(&mut self) {
+    pub fn free_idle_memory(&mut self) {
         self.ring.shrink_to_fit();
     }
 
     /// Bytes in this state.
     #[inline]
-    pub fn bytes(&self, place: Place) -> u32 {
-        self.lists[place as usize].bytes
+    pub fn bytes(&self, state: SegmentState) -> u32 {
+        self.lists[state as usize].bytes
     }
 
     /// Segments in this state.
     #[inline]
-    pub fn segments(&self, place: Place) -> u32 {
-        self.lists[place as usize].segments
+    pub fn segments(&self, state: SegmentState) -> u32 {
+        self.lists[state as usize].segments
     }
 
     /// Whether a segment is lost and not retransmitted.
     #[inline]
     pub fn any_lost(&self) -> bool {
-        self.segments(Place::Lost) + self.segments(Place::LostAgain) > 0
+        self.segments(SegmentState::Lost) + self.segments(SegmentState::LostRetransmission) > 0
     }
 
     /// Bytes in flight that are retransmissions.
     #[inline]
-    pub fn bytes_again(&self) -> u32 {
-        self.again
+    pub fn retransmitted_bytes(&self) -> u32 {
+        self.retransmitted
     }
 
     /// Segments in flight that are retransmissions.
-    pub fn segments_again(&self) -> u32 {
-        let again = |s: &&Sent| s.again && s.place == Place::Flight;
-        if self.again == 0 { 0 } else { self.ring.iter().filter(again).count() as u32 }
+    pub fn retransmitted_segments(&self) -> u32 {
+        let retransmitted = |s: &&Sent| s.retransmitted && s.state == SegmentState::Flight;
+        if self.retransmitted == 0 {
+            0
+        } else {
+            self.ring.iter().filter(retransmitted).count() as u32
+        }
     }
 
     /// How many segments were ever acknowledged, wrapping.
@@ -146,7 +150,7 @@ impl Scoreboard {
     /// Whether exactly one segment is on the board, in flight and sent once.
     #[inline]
     pub fn is_one_in_flight(&self) -> bool {
-        self.ring.len() == 1 && self.segments(Place::Flight) == 1 && self.again == 0
+        self.ring.len() == 1 && self.segments(SegmentState::Flight) == 1 && self.retransmitted == 0
     }
 
     /// Removes the only segment.
@@ -154,7 +158,7 @@ impl Scoreboard {
     pub fn take_one(&mut self) -> Option<Sent> {
         debug_assert!(self.is_one_in_flight());
         self.first = self.first.wrapping_add(1);
-        self.lists[Place::Flight as usize] = List::default();
+        self.lists[SegmentState::Flight as usize] = List::default();
         self.ring.pop_front()
     }
 
@@ -173,16 +177,17 @@ impl Scoreboard {
         if !start.before(range.end) {
             return;
         }
-        let (place, position, bytes) = (Place::Flight, self.ring.len(), range.end - start);
-        let mut before = self.link_tail(position, place).wrapping_neg();
+        let (state, position, bytes) = (SegmentState::Flight, self.ring.len(), range.end - start);
+        let mut before = self.link_tail(position, state).wrapping_neg();
         while start.before(range.end) {
             let end = range.end.min(start + mss.max(1));
             let next = i32::from(end != range.end);
-            let sent = Sent { start, end, at: now, before, next, run: 1, place, again: false };
+            let sent =
+                Sent { start, end, at: now, before, next, run: 1, state, retransmitted: false };
             self.ring.push_back(sent);
             (start, before) = (end, -1);
         }
-        let list = &mut self.lists[place as usize];
+        let list = &mut self.lists[state as usize];
         list.tail = self.first.wrapping_add(self.ring.len() as u32 - 1);
         list.segments += (self.ring.len() - position) as u32;
         list.bytes = list.bytes.wrapping_add(bytes);
@@ -192,12 +197,15 @@ impl Scoreboard {
     fn join(&mut self, start: &mut Seq, end: Seq, mss: u32, now: Instant) {
         let last = self.ring.len().saturating_sub(1);
         let Some(sent) = self.ring.get(last) else { return };
-        if sent.place == Place::Flight && !sent.again && sent.len() + (end - *start) <= mss {
+        if sent.state == SegmentState::Flight
+            && !sent.retransmitted
+            && sent.len() + (end - *start) <= mss
+        {
             self.unlink(last);
             if let Some(sent) = self.ring.get_mut(last) {
                 (sent.end, sent.at) = (end, now);
             }
-            self.link(last, Place::Flight);
+            self.link(last, SegmentState::Flight);
             *start = end;
         }
     }
@@ -211,12 +219,12 @@ impl Scoreboard {
         let mut position = self.position(range.start);
         while let Some(&sent) = self.ring.get(position).filter(|s| s.start.before(range.end)) {
             bytes += sent.len();
-            if sent.place != Place::Sacked {
+            if sent.state != SegmentState::Sacked {
                 self.unlink(position);
                 if let Some(sent) = self.ring.get_mut(position) {
-                    (sent.at, sent.again) = (now, true);
+                    (sent.at, sent.retransmitted) = (now, true);
                 }
-                self.link(position, Place::Flight);
+                self.link(position, SegmentState::Flight);
             }
             position += 1;
         }
@@ -249,7 +257,7 @@ impl Scoreboard {
             if let Some(next) = self.ring.get_mut(sent.next as usize).filter(|_| sent.next != 0) {
                 next.before = 0;
             }
-            let list = &mut self.lists[sent.place as usize];
+            let list = &mut self.lists[sent.state as usize];
             list.head = self.first.wrapping_add(sent.next as u32);
             list.segments = list.segments.saturating_sub(1);
             self.count_out(sent, sent.len());
@@ -272,7 +280,7 @@ impl Scoreboard {
             }
             tell(sent);
             sent.run = 1;
-            self.move_to(position, Place::Sacked);
+            self.move_to(position, SegmentState::Sacked);
             position += 1;
         }
     }
@@ -280,7 +288,7 @@ impl Scoreboard {
     /// The first position at or after `position` that is not SACKed.
     fn skip_sacked(&mut self, position: usize) -> usize {
         let mut end = position;
-        while let Some(sent) = self.ring.get(end).filter(|s| s.place == Place::Sacked) {
+        while let Some(sent) = self.ring.get(end).filter(|s| s.state == SegmentState::Sacked) {
             end += sent.run as usize;
             #[cfg(test)]
             {
@@ -298,29 +306,29 @@ impl Scoreboard {
     /// The segment in flight with the oldest send time.
     #[inline]
     pub fn oldest(&self) -> Option<&Sent> {
-        self.head(Place::Flight)
+        self.head(SegmentState::Flight)
     }
 
     /// Marks [`oldest`](Self::oldest) as lost.
-    pub fn lose_oldest(&mut self) {
-        if let Some(position) = self.head_position(Place::Flight) {
-            self.lose(position);
+    pub fn mark_oldest_lost(&mut self) {
+        if let Some(position) = self.head_position(SegmentState::Flight) {
+            self.mark_lost(position);
         }
     }
 
     /// Marks the first segment not acknowledged as lost, if it is in flight.
-    pub fn lose_front(&mut self) {
-        if self.front().is_some_and(|s| s.place == Place::Flight) {
-            self.lose(0);
+    pub fn mark_front_lost(&mut self) {
+        if self.front().is_some_and(|s| s.state == SegmentState::Flight) {
+            self.mark_lost(0);
         }
     }
 
     /// Marks as lost all segments in flight for which `lost` holds.
-    pub fn lose_where(&mut self, lost: impl Fn(&Sent) -> bool) {
+    pub fn mark_lost_where(&mut self, lost: impl Fn(&Sent) -> bool) {
         for sent in &mut self.ring {
-            match sent.place {
-                Place::Flight if lost(sent) => sent.place = Place::Lost,
-                Place::LostAgain => sent.place = Place::Lost,
+            match sent.state {
+                SegmentState::Flight if lost(sent) => sent.state = SegmentState::Lost,
+                SegmentState::LostRetransmission => sent.state = SegmentState::Lost,
                 _ => {}
             }
         }
@@ -328,20 +336,20 @@ impl Scoreboard {
     }
 
     /// Clears all SACKs: the receiver has dropped what it reported (RFC 2018 section 8).
-    pub fn forget_sacks(&mut self) {
+    pub fn clear_sacks(&mut self) {
         for sent in &mut self.ring {
-            if sent.place == Place::Sacked {
-                sent.place = Place::Flight;
+            if sent.state == SegmentState::Sacked {
+                sent.state = SegmentState::Flight;
             }
         }
         self.relink();
     }
 
     /// Clears all marks of lost segments.
-    pub fn unlose(&mut self) {
+    pub fn clear_lost(&mut self) {
         for sent in &mut self.ring {
-            if matches!(sent.place, Place::Lost | Place::LostAgain) {
-                sent.place = Place::Flight;
+            if matches!(sent.state, SegmentState::Lost | SegmentState::LostRetransmission) {
+                sent.state = SegmentState::Flight;
             }
         }
         self.relink();
@@ -350,7 +358,7 @@ impl Scoreboard {
     /// The next lost segment to retransmit: the first in sequence order, except in the rare case of a segment that
     /// was found lost late.
     pub fn next_lost(&self) -> Option<&Sent> {
-        match (self.head(Place::Lost), self.head(Place::LostAgain)) {
+        match (self.head(SegmentState::Lost), self.head(SegmentState::LostRetransmission)) {
             (Some(a), Some(b)) => Some(if a.start.before(b.start) { a } else { b }),
             (a, b) => a.or(b),
         }
@@ -363,12 +371,12 @@ impl Scoreboard {
         }
         let whole = std::mem::take(&mut self.ring);
         for sent in whole {
-            let large = sent.len() > mss && sent.place == Place::Flight;
-            let place = if large { Place::Lost } else { sent.place };
+            let large = sent.len() > mss && sent.state == SegmentState::Flight;
+            let state = if large { SegmentState::Lost } else { sent.state };
             let mut start = sent.start;
             while start.before(sent.end) {
                 let end = sent.end.min(start + mss.max(1));
-                self.ring.push_back(Sent { start, end, place, run: 1, ..sent });
+                self.ring.push_back(Sent { start, end, state, run: 1, ..sent });
                 start = end;
             }
         }
@@ -404,23 +412,26 @@ impl Scoreboard {
         self.ring.partition_point(|s| s.start.before(seq))
     }
 
-    fn head_position(&self, place: Place) -> Option<usize> {
-        let list = &self.lists[place as usize];
+    fn head_position(&self, state: SegmentState) -> Option<usize> {
+        let list = &self.lists[state as usize];
         (list.segments > 0).then(|| list.head.wrapping_sub(self.first) as usize)
     }
 
-    fn head(&self, place: Place) -> Option<&Sent> {
-        self.ring.get(self.head_position(place)?)
+    fn head(&self, state: SegmentState) -> Option<&Sent> {
+        self.ring.get(self.head_position(state)?)
     }
 
-    fn lose(&mut self, position: usize) {
-        let again = self.ring.get(position).is_some_and(|s| s.again);
-        self.move_to(position, if again { Place::LostAgain } else { Place::Lost });
+    fn mark_lost(&mut self, position: usize) {
+        let retransmitted = self.ring.get(position).is_some_and(|s| s.retransmitted);
+        self.move_to(
+            position,
+            if retransmitted { SegmentState::LostRetransmission } else { SegmentState::Lost },
+        );
     }
 
-    fn move_to(&mut self, position: usize, place: Place) {
+    fn move_to(&mut self, position: usize, state: SegmentState) {
         self.unlink(position);
-        self.link(position, place);
+        self.link(position, state);
     }
 
     /// Removes a segment from its list.
@@ -434,7 +445,7 @@ impl Scoreboard {
         if let Some(sent) = self.ring.get_mut(later).filter(|_| next != 0) {
             sent.before = if before == 0 { 0 } else { before.wrapping_sub(next) };
         }
-        let list = &mut self.lists[sent.place as usize];
+        let list = &mut self.lists[sent.state as usize];
         if before == 0 {
             list.head = self.first.wrapping_add(later as u32);
         }
@@ -447,33 +458,33 @@ impl Scoreboard {
 
     #[inline]
     fn count_out(&mut self, sent: &Sent, bytes: u32) {
-        let list = &mut self.lists[sent.place as usize];
+        let list = &mut self.lists[sent.state as usize];
         list.bytes = list.bytes.saturating_sub(bytes);
-        if sent.again && sent.place == Place::Flight {
-            self.again = self.again.saturating_sub(bytes);
+        if sent.retransmitted && sent.state == SegmentState::Flight {
+            self.retransmitted = self.retransmitted.saturating_sub(bytes);
         }
     }
 
     /// Adds a segment at the end of a list.
-    fn link(&mut self, position: usize, place: Place) {
-        let distance = self.link_tail(position, place);
+    fn link(&mut self, position: usize, state: SegmentState) {
+        let distance = self.link_tail(position, state);
         let Some(sent) = self.ring.get_mut(position) else { return };
-        (sent.place, sent.before, sent.next) = (place, distance.wrapping_neg(), 0);
-        let list = &mut self.lists[place as usize];
+        (sent.state, sent.before, sent.next) = (state, distance.wrapping_neg(), 0);
+        let list = &mut self.lists[state as usize];
         list.tail = self.first.wrapping_add(position as u32);
         list.segments += 1;
         list.bytes = list.bytes.wrapping_add(sent.len());
-        if sent.again && place == Place::Flight {
-            self.again = self.again.wrapping_add(sent.len());
+        if sent.retransmitted && state == SegmentState::Flight {
+            self.retransmitted = self.retransmitted.wrapping_add(sent.len());
         }
     }
 
     /// Links the tail of a list to `position`, or makes `position` the head of an empty list. Returns the distance
     /// from the old tail, or 0.
     #[inline]
-    fn link_tail(&mut self, position: usize, place: Place) -> i32 {
+    fn link_tail(&mut self, position: usize, state: SegmentState) -> i32 {
         let number = self.first.wrapping_add(position as u32);
-        let list = &mut self.lists[place as usize];
+        let list = &mut self.lists[state as usize];
         if list.segments == 0 {
             list.head = number;
             return 0;
@@ -487,20 +498,20 @@ impl Scoreboard {
 
     /// Rebuilds the lists from the states.
     fn relink(&mut self) {
-        (self.lists, self.again) = Default::default();
+        (self.lists, self.retransmitted) = Default::default();
         let mut flight: Vec<(Instant, usize)> = Vec::new();
         for position in 0..self.ring.len() {
             let Some(sent) = self.ring.get_mut(position) else { break };
-            let (place, at) = (sent.place, sent.at);
+            let (state, at) = (sent.state, sent.at);
             sent.run = 1;
-            match place {
-                Place::Flight => flight.push((at, position)),
-                _ => self.link(position, place),
+            match state {
+                SegmentState::Flight => flight.push((at, position)),
+                _ => self.link(position, state),
             }
         }
         flight.sort_unstable();
         for (_, position) in flight {
-            self.link(position, Place::Flight);
+            self.link(position, SegmentState::Flight);
         }
     }
 }

@@ -21,7 +21,7 @@ pub(super) struct Tlp {
     /// TLP.end_seq: SND.NXT when the outstanding probe was sent.
     end: Option<Seq>,
     /// TLP.is_retrans.
-    again: bool,
+    retransmitted: bool,
 }
 
 /// What an ACK says about the probe.
@@ -66,17 +66,17 @@ impl Tlp {
     }
 
     /// A segment was sent. If it is the probe, records `nxt` and returns true.
-    pub fn sent(&mut self, nxt: Seq, again: bool) -> bool {
+    pub fn sent(&mut self, nxt: Seq, retransmitted: bool) -> bool {
         let probe = std::mem::take(&mut self.armed);
         if probe {
-            (self.end, self.again) = (Some(nxt), again);
+            (self.end, self.retransmitted) = (Some(nxt), retransmitted);
         }
         probe
     }
 
     /// Whether the outstanding probe is a retransmission.
-    pub fn is_out_again(&self) -> bool {
-        self.again && self.end.is_some()
+    pub fn is_retransmission(&self) -> bool {
+        self.retransmitted && self.end.is_some()
     }
 
     /// Clears the probe: recovery or a timeout has begun.
@@ -86,7 +86,7 @@ impl Tlp {
 
     /// Whether a DSACK shows that both the probe and its original arrived.
     pub fn is_duplicate(&self, block: &Range<Seq>) -> bool {
-        self.again && self.end == Some(block.end)
+        self.retransmitted && self.end == Some(block.end)
     }
 
     /// TLP_process_ack (section 7.4.2). `duplicate`: a DSACK for the probe; `bare`: nothing new in the ACK.
@@ -95,7 +95,7 @@ impl Tlp {
         let Some(end) = self.end.filter(|&end| ack == end || ack.after(end)) else {
             return Verdict::Nothing;
         };
-        if !self.again || duplicate {
+        if !self.retransmitted || duplicate {
             self.end = None;
         } else if ack.after(end) {
             self.end = None;

@@ -103,7 +103,8 @@ impl Bare {
     fn note(&mut self, outgoing: &Outgoing<'_>) {
         // Through the bytes and back: what goes on the wire is what counts.
         let mut bytes = vec![0; parse::header_len(&outgoing.segment.options)];
-        parse::lay(&mut bytes, (9, 9), &outgoing.segment).expect("what is sent fits a segment");
+        parse::write_header(&mut bytes, (9, 9), &outgoing.segment)
+            .expect("what is sent fits a segment");
         let packet = Packet::new_checked(&bytes[..]).expect("as it was laid");
         let segment = parse::parse(&packet, false);
         assert_eq!(segment, outgoing.segment, "the wire says something else");

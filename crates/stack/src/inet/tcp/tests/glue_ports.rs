@@ -72,7 +72,7 @@ fn a_port_that_is_named_is_ones_own() {
 }
 
 /// A connection whose TIME_WAIT is at A, with port 4000 there.
-fn resting(net: &mut Net) -> (Sent, Sent) {
+fn time_wait(net: &mut Net) -> (Sent, Sent) {
     let server = net.listen(B, "10.0.0.2:80", ListenOptions::default());
     let options = ConnectOptions { reuse_address: true, ..Default::default() };
     let client =
@@ -94,7 +94,7 @@ fn resting(net: &mut Net) -> (Sent, Sent) {
 #[test]
 fn time_wait_answers_what_is_old_and_begins_anew() {
     let mut net = Net::new();
-    let (fin, ack) = resting(&mut net);
+    let (fin, ack) = time_wait(&mut net);
     net.now = net.now + secs(40);
     // The peer has not heard our acknowledgment.
     net.inject(A, "10.0.0.2:80", "10.0.0.1:4000", &fin.header);
@@ -110,7 +110,7 @@ fn time_wait_answers_what_is_old_and_begins_anew() {
 fn a_reset_ends_time_wait_unless_rfc_1337_is_asked_for() {
     for tcp_rfc1337 in [false, true] {
         let mut net = Net::with(Config { tcp_rfc1337, ..Config::default() });
-        let (fin, _) = resting(&mut net);
+        let (fin, _) = time_wait(&mut net);
         let seq = fin.header.seq + 1;
         let reset = Segment { seq, flags: Flags::RST, ..Segment::default() };
         net.inject(A, "10.0.0.2:80", "10.0.0.1:4000", &Segment { seq: seq + 1, ..reset.clone() });
@@ -123,7 +123,7 @@ fn a_reset_ends_time_wait_unless_rfc_1337_is_asked_for() {
 #[test]
 fn a_new_syn_takes_the_place_of_time_wait_and_an_old_one_does_not() {
     let mut net = Net::new();
-    let (fin, ack) = resting(&mut net);
+    let (fin, ack) = time_wait(&mut net);
     let server = net.listen(A, "10.0.0.1:4000", reusing());
     let (value, _) = fin.header.options.timestamps.unwrap();
     let syn = |seq, stamp: u32| {
@@ -164,7 +164,7 @@ fn make_room(net: &Net) -> Option<Seq> {
     let inet = &net.hosts[A].inet;
     let tuple = Tuple::new("10.0.0.1:4000".parse().unwrap(), "10.0.0.2:80".parse().unwrap());
     match inet.tcp.table.find(&tuple, Entry::clone) {
-        Some(Entry::Resting(resting)) => resting.make_room(inet, false, net.now),
+        Some(Entry::TimeWait(time_wait)) => time_wait.try_reuse(inet, false, net.now),
         _ => panic!("no TIME_WAIT"),
     }
 }
@@ -172,14 +172,14 @@ fn make_room(net: &Net) -> Option<Seq> {
 #[test]
 fn a_port_is_chosen_out_of_time_wait_once_timestamps_have_moved_on() {
     let mut net = Net::new();
-    let (_, ack) = resting(&mut net);
+    let (_, ack) = time_wait(&mut net);
     assert_eq!(make_room(&net), None);
     net.now = net.now + ms(1100);
     assert!(make_room(&net).unwrap().after(ack.header.seq + 65_535));
     assert_eq!(net.hosts[A].inet.tcp_connections(), 0);
     assert_eq!(net.hosts[A].count(Count::TcpExtTWRecycled), 1);
     let mut net = Net::with(Config { tcp_tw_reuse: false, ..Config::default() });
-    resting(&mut net);
+    time_wait(&mut net);
     net.now = net.now + secs(30);
     assert_eq!(make_room(&net), None);
 }

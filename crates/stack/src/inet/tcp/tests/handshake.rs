@@ -1,4 +1,4 @@
-//! Opening: the SYN and its answer, what they agree on, what happens to those that get lost or are wrong.
+//! SynState: the SYN and its answer, what they agree on, what happens to those that get lost or are wrong.
 
 use super::super::{Ecn, connection::State::*};
 use super::script::{Setup, ms, secs};

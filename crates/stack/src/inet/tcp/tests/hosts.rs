@@ -400,7 +400,7 @@ pub(super) fn frame(host: usize, from: &str, to: &str, segment: &Segment<'_>) ->
         panic!("IPv4 only")
     };
     let mut bytes = vec![0; parse::header_len(&segment.options) + segment.payload.len()];
-    let room = parse::lay(&mut bytes, (from.port(), to.port()), segment).unwrap();
+    let room = parse::write_header(&mut bytes, (from.port(), to.port()), segment).unwrap();
     room.copy_from_slice(segment.payload);
     let mut packet = tcp::Packet::new_checked(&mut bytes[..]).unwrap();
     packet.fill_checksum(ipv4::address_sum(*from.ip(), *to.ip()));

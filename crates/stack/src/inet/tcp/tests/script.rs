@@ -240,7 +240,7 @@ impl Script {
         self.note_peer(&segment);
         let _ = writeln!(self.log, "{:>9} < {text}", self.clock());
         let mut bytes = vec![0; parse::header_len(&segment.options) + len];
-        let room = parse::lay(&mut bytes, (9, 9), &segment).expect("it fits a segment");
+        let room = parse::write_header(&mut bytes, (9, 9), &segment).expect("it fits a segment");
         room.copy_from_slice(&payload);
         self.floor.segment(&mut bytes, segment.congested, self.now);
         self.transmit();

@@ -2,7 +2,7 @@
 
 use super::super::{
     super::seq::Seq,
-    scoreboard::{KEPT_APART, Place, Scoreboard},
+    scoreboard::{KEPT_APART, Scoreboard, SegmentState},
 };
 use crate::time::Instant;
 use proptest::prelude::*;
@@ -45,8 +45,8 @@ struct Entry {
     start: u32,
     end: u32,
     at: u64,
-    place: Place,
-    again: bool,
+    state: SegmentState,
+    retransmitted: bool,
 }
 
 /// What was sent, from `una` on, in order; and what is lost, in order of finding out.
@@ -58,27 +58,28 @@ struct Model {
 }
 
 impl Model {
-    fn set(&mut self, i: usize, place: Place) {
+    fn set(&mut self, i: usize, state: SegmentState) {
         let e = &mut self.entries[i];
         let start = e.start;
-        e.place = place;
+        e.state = state;
         self.lost.retain(|&s| s != start);
         self.lost_again.retain(|&s| s != start);
-        match place {
-            Place::Lost => self.lost.push(start),
-            Place::LostAgain => self.lost_again.push(start),
+        match state {
+            SegmentState::Lost => self.lost.push(start),
+            SegmentState::LostRetransmission => self.lost_again.push(start),
             _ => {}
         }
     }
 
     fn in_order(&mut self) {
         let of =
-            |place| self.entries.iter().filter(|e| e.place == place).map(|e| e.start).collect();
-        (self.lost, self.lost_again) = (of(Place::Lost), of(Place::LostAgain));
+            |state| self.entries.iter().filter(|e| e.state == state).map(|e| e.start).collect();
+        (self.lost, self.lost_again) =
+            (of(SegmentState::Lost), of(SegmentState::LostRetransmission));
     }
 
     fn oldest(&self) -> Option<usize> {
-        let flight = |i: &usize| self.entries[*i].place == Place::Flight;
+        let flight = |i: &usize| self.entries[*i].state == SegmentState::Flight;
         (0..self.entries.len()).filter(flight).min_by_key(|&i| (self.entries[i].at, i))
     }
 
@@ -120,7 +121,7 @@ fn check(base: u32, steps: &[Step]) {
                 // Beyond so many, the last one takes what it has room for.
                 if model.entries.len() >= KEPT_APART
                     && let Some(last) = model.entries.last_mut()
-                    && (last.place, last.again) == (Place::Flight, false)
+                    && (last.state, last.retransmitted) == (SegmentState::Flight, false)
                     && start + len - last.start <= mss
                 {
                     start += len;
@@ -128,8 +129,8 @@ fn check(base: u32, steps: &[Step]) {
                 }
                 while start < nxt + len {
                     let end = (start + mss).min(nxt + len);
-                    let place = Place::Flight;
-                    model.entries.push(Entry { start, end, at: now, place, again: false });
+                    let state = SegmentState::Flight;
+                    model.entries.push(Entry { start, end, at: now, state, retransmitted: false });
                     start = end;
                 }
                 nxt += len;
@@ -137,13 +138,13 @@ fn check(base: u32, steps: &[Step]) {
             Step::Sack(from, len) => {
                 let (a, b) = (part(from), part(from + len).min(nxt));
                 let mut told = Vec::new();
-                board.sack(seq(a)..seq(b), |s| told.push((s.start, s.place)));
+                board.sack(seq(a)..seq(b), |s| told.push((s.start, s.state)));
                 let mut expected = Vec::new();
                 for i in 0..model.entries.len() {
                     let e = model.entries[i];
-                    if a <= e.start && e.end <= b && e.place != Place::Sacked {
-                        expected.push((seq(e.start), e.place));
-                        model.set(i, Place::Sacked);
+                    if a <= e.start && e.end <= b && e.state != SegmentState::Sacked {
+                        expected.push((seq(e.start), e.state));
+                        model.set(i, SegmentState::Sacked);
                     }
                 }
                 assert_eq!(told, expected);
@@ -185,9 +186,9 @@ fn check(base: u32, steps: &[Step]) {
                 model.split(b);
                 for i in 0..model.entries.len() {
                     let e = model.entries[i];
-                    if a <= e.start && e.end <= b && e.place != Place::Sacked {
-                        model.set(i, Place::Flight);
-                        (model.entries[i].at, model.entries[i].again) = (now, true);
+                    if a <= e.start && e.end <= b && e.state != SegmentState::Sacked {
+                        model.set(i, SegmentState::Flight);
+                        (model.entries[i].at, model.entries[i].retransmitted) = (now, true);
                     }
                 }
             }
@@ -195,45 +196,60 @@ fn check(base: u32, steps: &[Step]) {
                 let oldest = model.oldest();
                 let expected = oldest.map(|i| seq(model.entries[i].start));
                 assert_eq!(board.oldest().map(|s| s.start), expected);
-                board.lose_oldest();
+                board.mark_oldest_lost();
                 if let Some(i) = oldest {
-                    let again = model.entries[i].again;
-                    model.set(i, if again { Place::LostAgain } else { Place::Lost });
+                    let retransmitted = model.entries[i].retransmitted;
+                    model.set(
+                        i,
+                        if retransmitted {
+                            SegmentState::LostRetransmission
+                        } else {
+                            SegmentState::Lost
+                        },
+                    );
                 }
             }
             Step::LoseFront => {
-                board.lose_front();
-                if let Some(first) = model.entries.first().filter(|e| e.place == Place::Flight) {
-                    let place = if first.again { Place::LostAgain } else { Place::Lost };
-                    model.set(0, place);
+                board.mark_front_lost();
+                if let Some(first) =
+                    model.entries.first().filter(|e| e.state == SegmentState::Flight)
+                {
+                    let state = if first.retransmitted {
+                        SegmentState::LostRetransmission
+                    } else {
+                        SegmentState::Lost
+                    };
+                    model.set(0, state);
                 }
             }
             Step::LoseAll(old) => {
                 let limit = now / 2;
-                board.lose_where(|s| !old || s.at.nanos() <= limit);
+                board.mark_lost_where(|s| !old || s.at.nanos() <= limit);
                 for e in &mut model.entries {
-                    match e.place {
-                        Place::Flight if !old || e.at <= limit => e.place = Place::Lost,
-                        Place::LostAgain => e.place = Place::Lost,
+                    match e.state {
+                        SegmentState::Flight if !old || e.at <= limit => {
+                            e.state = SegmentState::Lost
+                        }
+                        SegmentState::LostRetransmission => e.state = SegmentState::Lost,
                         _ => {}
                     }
                 }
                 model.in_order();
             }
             Step::Unlose => {
-                board.unlose();
+                board.clear_lost();
                 for e in &mut model.entries {
-                    if e.place != Place::Sacked {
-                        e.place = Place::Flight;
+                    if e.state != SegmentState::Sacked {
+                        e.state = SegmentState::Flight;
                     }
                 }
                 model.in_order();
             }
             Step::Forget => {
-                board.forget_sacks();
+                board.clear_sacks();
                 for e in &mut model.entries {
-                    if e.place == Place::Sacked {
-                        e.place = Place::Flight;
+                    if e.state == SegmentState::Sacked {
+                        e.state = SegmentState::Flight;
                     }
                 }
                 model.in_order();
@@ -245,8 +261,8 @@ fn check(base: u32, steps: &[Step]) {
                     continue;
                 }
                 for mut e in std::mem::take(&mut model.entries) {
-                    if e.end - e.start > mss && e.place == Place::Flight {
-                        e.place = Place::Lost;
+                    if e.end - e.start > mss && e.state == SegmentState::Flight {
+                        e.state = SegmentState::Lost;
                     }
                     while e.start < e.end {
                         let end = e.end.min(e.start + mss);
@@ -263,16 +279,21 @@ fn check(base: u32, steps: &[Step]) {
                 start: s.start.0.wrapping_sub(base),
                 end: s.end.0.wrapping_sub(base),
                 at: s.at.nanos(),
-                place: s.place,
-                again: s.again,
+                state: s.state,
+                retransmitted: s.retransmitted,
             })
             .collect();
         assert_eq!(ours, model.entries, "{step:?}");
-        for place in [Place::Flight, Place::Sacked, Place::Lost, Place::LostAgain] {
-            assert_eq!(board.bytes(place), model.bytes(|e| e.place == place), "{place:?} {step:?}");
+        for state in [
+            SegmentState::Flight,
+            SegmentState::Sacked,
+            SegmentState::Lost,
+            SegmentState::LostRetransmission,
+        ] {
+            assert_eq!(board.bytes(state), model.bytes(|e| e.state == state), "{state:?} {step:?}");
         }
-        let again = model.bytes(|e| e.place == Place::Flight && e.again);
-        assert_eq!(board.bytes_again(), again, "{step:?}");
+        let retransmitted = model.bytes(|e| e.state == SegmentState::Flight && e.retransmitted);
+        assert_eq!(board.retransmitted_bytes(), retransmitted, "{step:?}");
         assert_eq!(
             board.oldest().map(|s| s.at.nanos()),
             model.oldest().map(|i| model.entries[i].at)
@@ -312,7 +333,7 @@ fn no_cut_of_sack_blocks_costs_more_than_a_few_looks_an_ack() {
             acks += 1;
         }
     }
-    assert_eq!(board.segments(Place::Sacked), count - 1);
+    assert_eq!(board.segments(SegmentState::Sacked), count - 1);
     for _ in 0..100_000 {
         for block in 0..4 {
             board.sack(Seq(MSS + block)..Seq(count * MSS), |_| panic!("nothing is new"));

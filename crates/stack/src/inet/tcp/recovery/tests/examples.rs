@@ -82,8 +82,8 @@ impl Flow {
 
     /// What both give, as letters: R for each sent again, N for each new one.
     fn go(&mut self) -> String {
-        let again = self.repair().len();
-        "R".repeat(again) + &"N".repeat(self.fill() as usize)
+        let retransmitted = self.repair().len();
+        "R".repeat(retransmitted) + &"N".repeat(self.fill() as usize)
     }
 
     /// An ACK of all up to and with segment `up_to`, with blocks of segments.
@@ -394,7 +394,7 @@ fn without_sack_the_ack_that_ends_recovery_restarts_the_timeout() {
         flow.wait(wait).ack(0, &[]);
         flow.go();
     }
-    assert_eq!((flow.phase(), flow.recovery.high), (Phase::Recovery, seq(12)));
+    assert_eq!((flow.phase(), flow.recovery.high_seq), (Phase::Recovery, seq(12)));
     let mut deadlines = Vec::new();
     for i in 1..=4 {
         flow.wait(30).ack(i, &[]);

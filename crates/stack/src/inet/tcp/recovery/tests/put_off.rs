@@ -52,7 +52,7 @@ fn take(recovery: &mut Recovery, step: &Step, late: bool, now: &mut Instant) {
         }
         Step::AckAll => {
             let ack = recovery.nxt;
-            if !late || !recovery.acked_all_plainly(ack, *now) {
+            if !late || !recovery.acked_all_fast(ack, *now) {
                 recovery.acked(&event(ack, &Sacks::default()), *now);
             }
         }
@@ -79,7 +79,7 @@ fn take(recovery: &mut Recovery, step: &Step, late: bool, now: &mut Instant) {
         Step::Resume => recovery.idle_restart(*now),
         Step::Shrink => recovery.set_mss(MSS / 2, *now),
         Step::LeastTimeout(ms) => recovery.set_min_rto(Duration::from_millis(ms)),
-        Step::Rest => recovery.rest(),
+        Step::Rest => recovery.free_idle_memory(),
     }
 }
 

@@ -3,7 +3,7 @@
 use super::super::{
     super::seq::Seq,
     rack::Rack,
-    scoreboard::{Place, Scoreboard},
+    scoreboard::{Scoreboard, SegmentState},
 };
 use crate::time::Instant;
 use proptest::prelude::*;
@@ -184,7 +184,7 @@ fn check(steps: &[Step], min_rtt: u64, srtt: u64) {
                 }
                 una = to;
                 board.ack(Seq(to), |s| {
-                    if s.place != Place::Sacked {
+                    if s.state != SegmentState::Sacked {
                         rack.arrived(s, None, span(min_rtt), ms(now));
                         rack.out_of_order(s, None);
                     }
@@ -203,7 +203,7 @@ fn check(steps: &[Step], min_rtt: u64, srtt: u64) {
 
         assert_eq!(rack.reorderings > 0, text.reordering_seen, "{step:?}");
         for (ours, theirs) in board.iter().zip(&text.segments[(una / MSS) as usize..]) {
-            let lost = matches!(ours.place, Place::Lost | Place::LostAgain);
+            let lost = matches!(ours.state, SegmentState::Lost | SegmentState::LostRetransmission);
             assert_eq!(
                 (ours.end.0, lost),
                 (theirs.end_seq, theirs.lost && !theirs.acked),

@@ -7,7 +7,7 @@ use crate::time::Instant;
 
 impl Recovery {
     #[inline]
-    fn is_plain(&self, ack: Seq) -> bool {
+    fn is_fast_path(&self, ack: Seq) -> bool {
         self.phase == Phase::Open
             && ack == self.nxt
             && self.board.is_one_in_flight()
@@ -20,12 +20,12 @@ impl Recovery {
     /// that the application may be about to give does not depend on it, and is sent first. False: not on the fast
     /// path, call [`acked`](Recovery::acked).
     #[inline]
-    pub fn acked_all_plainly(&mut self, ack: Seq, now: Instant) -> bool {
-        self.settle();
-        let plain = self.is_plain(ack);
+    pub fn acked_all_fast(&mut self, ack: Seq, now: Instant) -> bool {
+        self.process_deferred_ack();
+        let plain = self.is_fast_path(ack);
         if plain {
             // Nothing is in flight that could time out.
-            (self.unlearnt, self.timeout_from, self.new_first) = (true, now, false);
+            (self.ack_deferred, self.timeout_from, self.new_first) = (true, now, false);
         }
         plain
     }
@@ -34,23 +34,23 @@ impl Recovery {
     /// the window and the timeout have their old values: call this before [`room`](Recovery::room) or
     /// [`rto`](Recovery::rto).
     #[inline]
-    pub fn settle(&mut self) {
-        if std::mem::take(&mut self.unlearnt) {
-            self.learn_from(self.timeout_from);
+    pub fn process_deferred_ack(&mut self) {
+        if std::mem::take(&mut self.ack_deferred) {
+            self.process_only_segment(self.timeout_from);
         }
     }
 
     /// The same, if more data is queued.
     #[inline]
-    pub fn acked_plainly(&mut self, ack: Seq, now: Instant) -> Option<Acked> {
-        self.settle();
-        if self.is_plain(ack) { self.learn_from(now) } else { None }
+    pub fn acked_fast(&mut self, ack: Seq, now: Instant) -> Option<Acked> {
+        self.process_deferred_ack();
+        if self.is_fast_path(ack) { self.process_only_segment(now) } else { None }
     }
 
     /// The only segment in flight was acknowledged at `now`.
-    fn learn_from(&mut self, now: Instant) -> Option<Acked> {
-        self.note_usage();
-        (self.new_first, self.timeouts, self.dups) = (false, 0, 0);
+    fn process_only_segment(&mut self, now: Instant) -> Option<Acked> {
+        self.validate_window();
+        (self.new_first, self.timeouts, self.dup_acks) = (false, 0, 0);
         let sent = self.board.take_one()?;
         let (len, rtt) = (sent.len(), now.since(sent.at));
         self.rack.newest(&sent, rtt);
@@ -58,8 +58,8 @@ impl Recovery {
         self.una = sent.end;
         self.measured(rtt, Some(rtt), now);
         // A window that is not used does not grow, so slow start need not be watched either.
-        let used = self.limited
-            || self.congestion.slow_start() && self.congestion.cwnd / 2 < self.most_out;
+        let used = self.window_limited
+            || self.congestion.slow_start() && self.congestion.cwnd / 2 < self.max_in_flight;
         if used {
             let growth = Growth {
                 delivered: len,
