@@ -45,7 +45,7 @@ fn a_hole_is_filled_and_the_fin_that_came_before_counts() {
     assert_eq!(read(&mut rx, now + MS), b"abcdef");
     assert!(rx.finished());
 }
-/// What an idle connection keeps of these: its share of 2 KiB.
+/// The memory of an idle connection for these: their part of 2 KiB.
 #[test]
 fn they_are_small() {
     assert!(size_of::<Receiver>() <= 232, "{}", size_of::<Receiver>());

@@ -1,13 +1,13 @@
-//! When what has come is acknowledged: at once at the start and out of order, else every second segment or a
-//! little later; and what an acknowledgment says (SACK, DSACK).
+//! When received data is acknowledged: at once at the start and out of order, else every second segment or a little
+//! later; and what an acknowledgment contains (SACK, DSACK).
 
 use super::super::TcpOptions;
 use super::script::{Script, Setup, ms, secs};
 
-/// A connection past its first, quick acknowledgments, and the number its peer goes on with.
+/// A connection past its first, quick acknowledgments, and the peer's next number.
 fn settled() -> (Script, i64) {
     let mut t = Script::established();
-    // It answers, so it is interactive: no more quick acknowledgments.
+    // It answers, so it is in pingpong mode: no more quick acknowledgments.
     for i in 0..20 {
         let (from, to) = (1 + i * 10, 11 + i * 10);
         t.inject_quietly(&format!("P. {from}:{to}(10) ack {}", 1 + i * 10));
@@ -211,7 +211,8 @@ pub(super) fn two_confused_peers_do_not_answer_each_other_for_ever() {
 
 #[test]
 pub(super) fn a_fin_that_comes_again_is_answered_each_time() {
-    // It takes a number, so its answer cannot be answered (tcp_oow_rate_limited); our acknowledgments were lost.
+    // A FIN takes a sequence number, so its answer is not answered in turn (tcp_oow_rate_limited); our
+    // acknowledgments were lost.
     let mut t = Script::established();
     t.inject("F. 1:2(0) ack 1");
     t.expect_after(0..=40, ". 1:1(0) ack 2");
@@ -240,7 +241,7 @@ pub(super) fn who_counts_duplicates_gets_all_of_them_though_the_ring_fills_up_me
 
 #[test]
 pub(super) fn who_counts_duplicates_gets_one_for_each_even_of_segments_that_came_together() {
-    // RFC 5681 section 3.2: fast retransmit needs three. With SACK, one says it all.
+    // RFC 5681 section 3.2: fast retransmit needs three. With SACK, one ACK reports everything.
     for (peer, duplicates) in [("<mss 1000>", 3), ("<mss 1000,sackOK>", 1)] {
         let mut t = Setup::new().peer(peer).established();
         t.jam(true);
@@ -265,7 +266,7 @@ pub(super) fn a_fin_on_a_silent_connection_is_acknowledged_at_once() {
     let mut t = Script::established();
     t.inject("F. 1:2(0) ack 1");
     t.expect(". 1:1(0) ack 2");
-    // One that ends a stream waits for ours.
+    // The ACK of a FIN that ends a stream waits for ours.
     let mut t = Script::established();
     t.inject("P. 1:11(10) ack 1");
     t.expect(". 1:1(0) ack 11");

@@ -1,5 +1,5 @@
-//! How long to wait for a peer that says nothing: keep-alive, retransmissions in vain, `TCP_USER_TIMEOUT`,
-//! and what lingers after close.
+//! How long to wait for a silent peer: keep-alive, retransmissions without an answer, `TCP_USER_TIMEOUT`, and orphans
+//! after close.
 
 use super::super::connection::State::*;
 use super::script::{Script, Setup, ms, secs};
@@ -59,7 +59,7 @@ pub(super) fn data_from_the_peer_puts_keep_alive_off() {
 
 #[test]
 pub(super) fn keep_alive_does_not_ask_while_data_is_in_flight() {
-    // What is in flight shows by itself whether the peer lives: after 10 s of silence, and after 20.
+    // Data in flight already shows whether the peer is alive: after 10 s of silence, and after 20.
     let mut t = keeping().config(|c| c.tcp_early_retrans = false).established();
     t.send(10);
     t.expect("P. 1:11(10) ack 1");
@@ -101,7 +101,7 @@ pub(super) fn a_peer_that_does_not_acknowledge_is_given_up_after_fifteen_minutes
 
 #[test]
 pub(super) fn a_timeout_without_bound_ends_nothing() {
-    // Where the peer shuts its window meanwhile, it is twice `tcp_rto_max` that is waited for.
+    // If the peer closes its window meanwhile, the limit is twice `tcp_rto_max`.
     let mut t = Setup::new().config(|c| c.tcp_rto_max = Duration::MAX).established();
     t.send(10);
     t.expect("P. 1:11(10) ack 1");
@@ -141,7 +141,7 @@ pub(super) fn user_timeout_gives_up_when_it_says() {
 
 #[test]
 pub(super) fn user_timeout_also_ends_who_goes_on_writing() {
-    // A peer that vanished: no write may put off the timeout that the time counts from.
+    // The peer has vanished: no write may restart the time that the timeout counts from.
     let setup = Setup::new().options(|o| (o.user_timeout, o.nodelay) = (secs(5), true));
     let mut t = setup.round_trip(ms(10)).established();
     let mut waited = 0;
@@ -291,7 +291,7 @@ pub(super) fn how_long_such_a_connection_lives_is_tcp_orphan_retries_to_say() {
         t.close();
         t.advance(secs(lives));
         t.ignore();
-        // As long as two retransmissions take, 1.4 s; unless said otherwise eight, 102 s.
+        // As long as two retransmissions take, 1.4 s; by default eight, 102 s.
         let over = [4, 250].contains(&lives);
         t.check_state(if over { Closed } else { FinWait1 });
     }

@@ -1,5 +1,4 @@
-//! Answers to packets from everywhere, on an interface shared with the kernel: what they cost beside the packet that
-//! answers.
+//! Answers to packets from many sources, on an interface shared with the kernel: their cost.
 
 use super::hosts::{Ear, Tape, ms};
 use crate::{
@@ -41,7 +40,7 @@ fn gateway(v6: bool) -> IpAddr {
     }
 }
 
-/// Somebody behind the gateway.
+/// A host behind the gateway.
 fn stranger(v6: bool, n: u32) -> IpAddr {
     if v6 {
         Ipv6Addr::from_bits(0x2001_0db8 << 96 | u128::from(n)).into()
@@ -50,10 +49,10 @@ fn stranger(v6: bool, n: u32) -> IpAddr {
     }
 }
 
-/// A kernel with one gateway, which all others are behind.
+/// A kernel with one gateway, which leads to all other hosts.
 struct Kernel {
     generation: AtomicU64,
-    /// Questions for a route.
+    /// Route queries.
     asked: AtomicU64,
     gateway: Mutex<MacAddr>,
     mac: Arc<AtomicU64>,
@@ -137,7 +136,7 @@ impl Server {
         }
     }
 
-    /// These come in in one pass; what goes out, and how often the doorbell rang.
+    /// These frames come in one pass; returns the frames sent, and how often the doorbell rang.
     fn receive(&self, frames: &[Vec<u8>]) -> (Vec<Vec<u8>>, u64) {
         let mut pass = Pass::new(None, self.now, Driver::Interrupt);
         pass.batched = true;
@@ -158,7 +157,7 @@ impl Server {
     }
 }
 
-/// A segment from a stranger to our port 80, in a frame of the gateway's.
+/// A segment from a host behind the gateway to our port 80, in a frame of the gateway.
 fn frame(v6: bool, to: MacAddr, stranger_number: u32, flags: u8) -> Vec<u8> {
     let (src, dst) = (stranger(v6, stranger_number), own(v6));
     let header =
@@ -191,7 +190,7 @@ const SYN: u8 = 2;
 const RST: u8 = 4;
 const ACK: u8 = 16;
 
-/// The flags of a segment that goes out, which must be whole.
+/// The flags of an outgoing segment, which must be complete.
 fn flags(v6: bool, frame: &[u8]) -> u8 {
     let frame = ethernet::Frame::new_checked(frame).unwrap().untag().unwrap();
     let (addresses, payload) = if v6 {
@@ -224,7 +223,7 @@ fn a_flood_from_everywhere_asks_the_kernel_no_more_than_there_is_room_to_remembe
         assert!(server.inet.count(Count::TcpExtSyncookiesSent) > 6_000);
         let asked = server.asked();
         assert!(asked <= 64, "{asked} questions for 6,400 sources");
-        // Stray acknowledgments: of no connection, and no cookie.
+        // Stray ACKs: of no connection, and no cookie.
         for round in 0..100 {
             let acks: Vec<_> =
                 (0..64).map(|n| frame(v6, OURS, (1 << 20) + round * 64 + n, ACK)).collect();
@@ -244,7 +243,7 @@ fn a_handshake_goes_on_over_the_gateway_that_took_over() {
         assert_eq!(server.receive(&syn).0[0][..6], GATEWAY.0);
         *server.kernel.gateway.lock().unwrap() = SUCCESSOR;
         server.kernel.generation.fetch_add(1, Ordering::Release);
-        // The peer asks again, a second later.
+        // The peer sends its SYN again, a second later.
         server.now = server.now + ms(1_000);
         let (sent, _) = server.receive(&syn);
         assert_eq!((sent.len(), &sent[0][..6]), (1, &SUCCESSOR.0[..]));
@@ -259,7 +258,7 @@ fn our_own_link_address_is_followed() {
     server.kernel.mac.store(mac_word(NEW), Ordering::Relaxed);
     server.kernel.generation.fetch_add(1, Ordering::Release);
     assert!(server.receive(&[frame(false, OURS, 2, SYN)]).0.is_empty(), "it is another's now");
-    // Of one that was begun before, and of a new one.
+    // A connection that began before, and a new one.
     for n in [1, 3] {
         let (sent, _) = server.receive(&[frame(false, NEW, n, SYN)]);
         assert_eq!((sent.len(), &sent[0][6..12]), (1, &NEW.0[..]));

@@ -1,10 +1,10 @@
-//! How fast it sends when nothing is lost: initial window, slow start, idleness; and ECN.
+//! The sending rate without losses: initial window, slow start, idle periods; and ECN.
 
 use super::super::{Algorithm, Ecn};
 use super::script::{Script, Setup, ms, secs};
 use std::time::Duration;
 
-/// A path of 50 ms and a buffer that holds all that is written.
+/// A path of 50 ms and a buffer that holds all data written.
 fn wide() -> Script {
     Setup::new().options(|o| o.send_buffer = 200_000).round_trip(ms(50)).established()
 }
@@ -44,7 +44,7 @@ pub(super) fn one_ack_for_many_opens_the_window_by_what_it_acknowledges() {
 
 #[test]
 pub(super) fn acks_of_parts_of_segments_do_not_open_the_window_faster() {
-    // ACK division, RFC 3465 section 2.3: a peer acknowledges each byte apart.
+    // ACK division, RFC 3465 section 2.3: a peer acknowledges each byte separately.
     let mut t = wide();
     let _ = t.try_send(200_000, false);
     t.expect_data(1, 10_001);
@@ -59,7 +59,7 @@ pub(super) fn acks_of_parts_of_segments_do_not_open_the_window_faster() {
 
 #[test]
 pub(super) fn an_application_that_sends_little_does_not_open_the_window() {
-    // RFC 7661, RFC 9438 section 5.8: what is not used proves nothing.
+    // RFC 7661, RFC 9438 section 5.8: an unused window shows nothing about the path.
     let mut t = Script::established();
     let before = t.info().snd_cwnd;
     let mut at = 1;
@@ -73,7 +73,7 @@ pub(super) fn an_application_that_sends_little_does_not_open_the_window() {
     assert!(t.info().snd_cwnd <= 2 * before, "{} of {before}", t.info().snd_cwnd);
 }
 
-/// A window of thirty segments at least, all of them acknowledged, the last by `last`.
+/// A window of at least thirty segments, all of them acknowledged, the last by `last`.
 fn grown(last: &str) -> Script {
     let mut t = wide();
     let _ = t.try_send(30_000, false);
@@ -105,7 +105,7 @@ pub(super) fn after_idleness_it_starts_slowly_again() {
 
 #[test]
 pub(super) fn a_window_that_reopens_after_long_is_not_filled_at_once() {
-    // Nobody calls send then: Linux looks in tcp_ack_update_window.
+    // The application makes no call then: Linux checks in tcp_ack_update_window.
     let mut t = grown(". 1:1(0) ack 30001 win 0");
     let _ = t.try_send(50_000, false);
     for _ in 0..10 {
@@ -176,7 +176,7 @@ pub(super) fn a_mark_is_echoed_until_the_sender_says_it_has_heard() {
 
 #[test]
 pub(super) fn a_mark_is_told_at_once_when_it_is_the_first() {
-    // RFC 3168 leaves it open; Linux does not have the sender wait for a delayed acknowledgment.
+    // RFC 3168 leaves it open; Linux does not delay this acknowledgment.
     let mut t = ecn();
     let mut at = 1;
     for _ in 0..40 {
@@ -235,7 +235,7 @@ pub(super) fn of_many_segments_the_first_confirms() {
 
 #[test]
 pub(super) fn a_reduction_that_is_taken_back_is_not_confirmed() {
-    // Linux's tcp_ecn_withdraw_cwr; meanwhile there was no room for new data.
+    // Linux's tcp_ecn_withdraw_cwr; before the undo there was no room for new data.
     let mut t = ecn_over(ms(100));
     t.send(16_000);
     t.expect_data(1, 10_001);

@@ -1,4 +1,4 @@
-//! When the doorbell rings. No scripts over a host: there it is the ring that hears it.
+//! When the doorbell rings. Not scripts, because over a host the ring gets the mark.
 
 use super::{
     super::{connection::Outgoing, emit, tuple::Tuple},
@@ -9,7 +9,7 @@ use crate::inet::PathOptions;
 
 #[test]
 fn the_last_segment_of_what_is_to_be_sent_says_so() {
-    // With it the doorbell rings, before recovery is told.
+    // It rings the doorbell, before recovery has recorded the segment.
     let mut t = Script::established();
     t.send(2_500);
     assert_eq!(t.lasts(), [false, false, true]);

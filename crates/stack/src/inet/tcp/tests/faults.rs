@@ -1,6 +1,6 @@
-//! Faults that other stacks in user space are known for: the audit of smoltcp's TCP that came with xarxa, and
-//! what users of mTCP, gVisor and Asterinas complain about. One script each; the feature's other scripts are
-//! in the file named after it. That initial numbers have a clock component is `isn`'s to test.
+//! Faults that other user-space stacks are known for: the audit of smoltcp's TCP that came with xarxa, and complaints
+//! of users of mTCP, gVisor and Asterinas. One script each; the other scripts of a feature are in the file named
+//! after it. `isn` tests that initial numbers have a clock component.
 
 use super::super::connection::State::*;
 use super::script::{Script, Setup, ms, secs};
@@ -62,7 +62,7 @@ pub(super) fn data_injected_with_an_ack_out_of_range_is_dropped() {
 
 #[test]
 pub(super) fn data_injected_with_an_ack_from_before_the_connection_is_dropped() {
-    // Within the window of RFC 5961, but nothing was ever sent there.
+    // Within the window of RFC 5961, but below our first sequence number.
     let mut t = Script::established();
     t.inject("P. 1:101(100) ack -10");
     t.expect(". 1:1(0) ack 1");
@@ -99,7 +99,7 @@ pub(super) fn challenges_are_few() {
 
 #[test]
 pub(super) fn the_right_edge_stands_when_the_window_is_rounded_to_its_scale() {
-    // Whatever is in the buffer, whatever the scale: `script` looks at the edge of each segment.
+    // For any content of the buffer and any scale: `script` checks the edge of each segment.
     let mut t = Setup::new().peer("<mss 1000,sackOK,ws 7>").established();
     let mut at = 1;
     for len in [1, 127, 128, 129, 1000, 999, 3, 500, 63] {
@@ -139,7 +139,7 @@ pub(super) fn a_fin_with_data_out_of_order_is_not_forgotten() {
 
 #[test]
 pub(super) fn duplicate_acks_let_new_data_out() {
-    // Limited transmit, RFC 3042: without it a small window has too few duplicates to show a loss.
+    // Limited transmit, RFC 3042: without it a small window yields too few duplicates to show a loss.
     let mut t = Setup::new().peer("<mss 1000>").established();
     t.send(14_000);
     t.expect_data(1, 10_001);
@@ -227,7 +227,7 @@ pub(super) fn a_window_that_shrank_below_what_was_sent_does_not_stall() {
     t.send(8_000);
     t.expect_data(1, 4_001);
     t.inject(". 1:1(0) ack 2001 win 0");
-    // What was sent is now beyond the window; its first segment asks whether that is still so.
+    // Data in flight is now beyond the window; its first segment asks whether that is still so.
     t.expect_after(100..=1_000, ". 2001:3001(1000) ack 1");
     t.expect_after(100..=2_000, ". 2001:3001(1000) ack 1");
     t.inject(". 1:1(0) ack 3001 win 4000");
@@ -251,7 +251,7 @@ pub(super) fn a_fin_alone_in_flight_keeps_its_timeout_through_duplicate_acks() {
 
 #[test]
 pub(super) fn one_pass_sends_no_more_than_the_window() {
-    // However much there is to send, and however often it is asked.
+    // However much there is to send, and however often transmit is called.
     let mut t = Script::established();
     let _ = t.try_send(1 << 20, false);
     let sent = t.ignore();
@@ -277,7 +277,7 @@ pub(super) fn icmp_about_data_not_in_flight_is_not_believed() {
 
 #[test]
 pub(super) fn icmp_about_data_in_flight_does_not_end_a_connection_at_once() {
-    // RFC 5461: a hard error is soft once the connection stands.
+    // RFC 5461: a hard error is soft once the connection is established.
     let mut t = Script::established();
     t.send(10);
     t.expect("P. 1:11(10) ack 1");
@@ -290,7 +290,7 @@ pub(super) fn icmp_about_data_in_flight_does_not_end_a_connection_at_once() {
 
 #[test]
 pub(super) fn data_behind_a_hole_is_kept() {
-    // A stack without reassembly drops it and asks for all of it again.
+    // A stack without reassembly drops it and needs all of it again.
     let mut t = Script::established();
     t.inject(". 1001:2001(1000) ack 1");
     t.expect(". 1:1(0) ack 1 <sack 1001:2001>");
@@ -325,7 +325,7 @@ pub(super) fn an_urgent_flag_confuses_nobody() {
     let mut t = Script::established();
     t.inject("PU. 1:101(100) ack 1");
     t.expect_after(0..=40, ". 1:1(0) ack 101");
-    // It points to the first byte, which is urgent then.
+    // It points to the first byte, which is then urgent.
     t.pass_over();
     t.recv(99);
 }

@@ -1,5 +1,5 @@
-//! What a script stands on: a bare connection, or a whole host with the connection inside (`over_inet`). The
-//! script says the same to both.
+//! What a script runs on: a bare connection, or a whole host with the connection inside (`over_inet`). The script is
+//! the same for both.
 
 use crate::{
     inet::{
@@ -28,7 +28,7 @@ use std::{
 /// Our initial sequence number on a bare connection: it wraps within each script.
 const ISS: Seq = Seq(0xffff_fc00);
 
-/// A segment that was sent: as it was read from its bytes.
+/// A segment that was sent, read back from its bytes.
 #[derive(Debug)]
 pub(super) struct Sent {
     pub(super) segment: Segment<'static>,
@@ -36,17 +36,17 @@ pub(super) struct Sent {
     pub(super) header: usize,
     pub(super) payload: Vec<u8>,
     pub(super) ecn_capable: bool,
-    /// Of a bare connection: that it is all there is.
+    /// On a bare connection: it is marked as the last one to send.
     pub(super) last: bool,
 }
 
-/// One end of a connection, the application's calls and the clock of which are the script's.
+/// One end of a connection. The script makes the application's calls and sets the clock.
 pub(super) trait Floor {
     fn connect(&mut self, now: Instant);
     fn listen(&mut self);
-    /// A segment has come: header and data, without ports and checksum, which the floor sees to.
+    /// A segment has come: header and data. The floor adds ports and checksum.
     fn segment(&mut self, bytes: &mut [u8], congested: bool, now: Instant);
-    /// Sends what may go; what has gone since this was asked last.
+    /// Sends everything allowed; returns what was sent since the last call.
     fn sent(&mut self, now: Instant) -> Vec<Sent>;
     fn deadline(&mut self, now: Instant) -> Option<Instant>;
     fn timer(&mut self, now: Instant);
@@ -55,7 +55,7 @@ pub(super) trait Floor {
     /// An ICMP error about the segment at `quoted`.
     fn unreachable(&mut self, error: SocketError, quoted: Seq, now: Instant);
     fn too_big(&mut self, mss: u16, quoted: Seq, now: Instant);
-    /// Nobody is connected, or about to be.
+    /// There is no connection, and no handshake.
     fn is_listening(&self) -> bool;
 
     fn send(&mut self, data: &[u8], more: bool, now: Instant) -> io::Result<usize>;
@@ -76,7 +76,7 @@ pub(super) trait Floor {
     fn unacknowledged(&self) -> usize;
 }
 
-/// A connection, and what becomes one.
+/// A connection, or the request that becomes one.
 pub(super) struct Bare {
     start: Start,
     shared: Arc<Shared>,
@@ -101,7 +101,7 @@ impl Bare {
     }
 
     fn note(&mut self, outgoing: &Outgoing<'_>) {
-        // Through the bytes and back: what goes on the wire is what counts.
+        // Through the bytes and back: only what is on the wire counts.
         let mut bytes = vec![0; parse::header_len(&outgoing.segment.options)];
         parse::write_header(&mut bytes, (9, 9), &outgoing.segment)
             .expect("what is sent fits a segment");
@@ -210,7 +210,7 @@ impl Floor for Bare {
     }
 
     fn too_big(&mut self, mss: u16, quoted: Seq, now: Instant) {
-        // What a whole host asks before it believes ICMP.
+        // The check that a whole host makes before it accepts ICMP.
         let connection = self.made_mut();
         if connection.is_in_flight(quoted) && mss < connection.info(now).pmtu_mss as u16 {
             connection.path_mss(mss, now);

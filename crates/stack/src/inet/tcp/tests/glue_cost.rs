@@ -1,4 +1,4 @@
-//! What a connection costs, at the level of [`Inet`](crate::inet::Inet): not tests, run by hand.
+//! The cost of a connection, at the level of [`Inet`](crate::inet::Inet): not tests, run by hand.
 //!
 //! ```text
 //! cargo test --release -p busypoll-stack --lib glue_cost -- --ignored --nocapture
@@ -25,7 +25,7 @@ use std::{
     time::Duration,
 };
 
-/// A ring of 64 frames, without an allocation on the way.
+/// A ring of 64 frames that allocates nothing.
 #[derive(Clone)]
 struct Ring(Arc<Mutex<Frames>>);
 
@@ -81,7 +81,7 @@ fn ends() -> [End; 2] {
     })
 }
 
-/// All that `from` has sent goes to `to`, in one pass; how many frames.
+/// Delivers all that `from` has sent to `to`, in one pass; returns how many frames.
 fn carry(from: &End, to: &End, now: Instant) -> usize {
     let mut pass = Pass { batched: true, ..Pass::new(None, now, Driver::Interrupt) };
     let ring = &mut *from.ring.0.lock().unwrap();
@@ -113,7 +113,7 @@ fn listen(end: &End) -> Listening {
     end.inet.tcp_listen(at, ListenOptions::default(), None, Arc::new(Ear::default())).unwrap()
 }
 
-/// `from` sends, the frames go, and `to` reads.
+/// `from` sends, the frames are delivered, and `to` reads.
 fn transfer(ends: (&End, &End), flows: (&Flow, &Flow), data: &[u8], now: Instant) {
     let mut pass = Pass::new(None, now, Driver::Interrupt);
     assert_eq!(flows.0.send(&[IoSlice::new(data)], false, &mut pass).unwrap(), data.len());
@@ -203,7 +203,7 @@ fn memory_of_an_idle_connection() {
     grow(1_000);
     let before = resident();
     grow(11_000);
-    // Both ends are ours.
+    // Both ends are in this process.
     let each = (resident() - before) / 20_000;
     println!("an idle connection: {each} bytes resident");
     let sizes = [size_of::<Core>(), size_of::<Connection>(), size_of::<Path>()];

@@ -1,4 +1,4 @@
-//! A connection's life, from the first SYN to the last trace of it.
+//! The life of a connection, from the first SYN to the end of TIME_WAIT.
 
 use super::hosts::*;
 use crate::{
@@ -62,7 +62,7 @@ fn connect_accept_echo_close() {
 
 #[test]
 fn what_begins_time_wait_at_about_the_same_time_ends_it_together() {
-    // Each end is a wake-up; also where the last acknowledgment was lost, and TIME_WAIT began anew.
+    // Each end costs a wake-up; also if the last acknowledgment was lost, and TIME_WAIT restarted.
     for lost in [false, true] {
         let mut net = Net::new();
         let server = net.listen(B, "10.0.0.2:80", ListenOptions::default());
@@ -222,7 +222,7 @@ fn connections_there_are_and_those_that_were_reset_are_counted() {
     net.close(&served);
     assert_eq!(established(&net), [[0, 0], [0, 0]], "ended in order");
     drop(server);
-    // Reset by either side, in either state; by data left unread; by the wheel.
+    // Reset by either side, in either state; by unread data; by the wheel.
     let (client, _served, server) = net.joined();
     client.abort(&mut net.pass());
     net.settle();
@@ -311,7 +311,7 @@ fn what_a_pass_has_put_off_for_ourselves_comes_in_before_it_is_over() {
     let server = net.listen(A, "127.0.0.1:80", ListenOptions::default());
     let client = net.connect("0.0.0.0:0", "127.0.0.1:80").unwrap();
     let served = server.accept().unwrap();
-    // To be answered, and picked up by a pass for another host's frames, as happens to what another thread sends.
+    // To be answered, and delivered in a pass for another host's frames, as happens to what another thread sends.
     let stray = Segment { seq: Seq(1), ack: Seq(1), flags: Flags::ACK, ..Segment::default() };
     let (from, to) = (client.local().to_string(), served.local().to_string());
     let inet = &net.hosts[A].inet;

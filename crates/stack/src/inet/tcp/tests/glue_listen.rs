@@ -1,4 +1,4 @@
-//! Listening: the two queues, cookies, who gets a connection, and who may listen.
+//! Listening: the two queues, cookies, which listener gets a connection, and which sockets may listen.
 
 use super::hosts::*;
 use crate::inet::{
@@ -71,14 +71,14 @@ fn an_accept_queue_takes_one_more_than_its_backlog_and_goes_on_when_there_is_roo
 fn a_handshake_that_finds_the_accept_queue_full_is_finished_later() {
     let mut net = Net::new();
     let server = net.listen(B, HERE, backlog(1));
-    // Three handshakes get as far as the SYN-ACK, as many as the two queues take.
+    // Three handshakes get a SYN-ACK, as many as the two queues take.
     let froms = ["10.0.0.1:1001", "10.0.0.1:1002"];
     for from in froms {
         net.inject(B, from, HERE, &syn(1));
     }
     let syn_acks: Vec<_> =
         net.segments(B).into_iter().filter(|sent| sent.is(Flags::SYN | Flags::ACK)).collect();
-    // The backlog is one: the second was answered with a cookie.
+    // The backlog is one: the second SYN was answered with a cookie.
     assert_eq!(syn_acks.len(), 2);
     assert_eq!(net.hosts[B].count(Count::TcpExtSyncookiesSent), 1);
     for (from, syn_ack) in froms.iter().zip(&syn_acks) {
@@ -93,7 +93,7 @@ fn a_handshake_that_finds_the_accept_queue_full_is_finished_later() {
     let fourth = net.connect("10.0.0.1:0", HERE).unwrap();
     net.settle();
     assert_eq!(fourth.state(), State::Established, "by a cookie");
-    // Full again: the third's acknowledgment is passed over, and its SYN-ACK sent again.
+    // Full again: the ACK of the third is ignored, and its SYN-ACK is sent again.
     net.inject(B, "10.0.0.1:1003", HERE, &answer(&third));
     assert_eq!(server.queued(), 2);
     assert!(net.segments(B).is_empty());
@@ -162,7 +162,7 @@ fn a_flood_of_syns_costs_no_memory_and_keeps_nobody_out() {
     }
     assert!(net.hosts[B].inet.tcp_connections() <= 16);
     assert_eq!(net.hosts[B].count(Count::TcpExtTCPReqQFullDoCookies), 10_000 - 16);
-    // Somebody real comes, and loses nothing by it: all options are agreed on.
+    // A real client connects, with all options negotiated.
     let client = net.connect("10.0.0.1:0", HERE).unwrap();
     net.settle();
     assert_eq!(net.hosts[B].count(Count::TcpExtSyncookiesRecv), 1);
@@ -268,10 +268,10 @@ fn who_may_listen() {
     net.settle();
     let served = first.accept().unwrap();
     drop(first);
-    // A server that starts again while a connection of the last one is there.
+    // A server restarts while a connection of its predecessor still exists.
     assert_eq!(errno(net.try_listen(B, HERE, plain)), Some(libc::EADDRINUSE));
     let _second = net.listen(B, HERE, reuse);
-    // Its TIME_WAIT, too.
+    // And while its TIME_WAIT entry exists.
     net.close(&served);
     net.close(&client);
     drop((client, served, _second));
@@ -299,7 +299,7 @@ fn a_group_shares_what_comes() {
     drop(group);
     net.advance(ms(10));
     assert!(clients.iter().all(|client| client.take_error() == Some(libc::ECONNRESET)));
-    // One that names the address goes before those that do not.
+    // A listener at the address itself comes before those at any address.
     let any = net.listen(B, "0.0.0.0:81", ListenOptions { reuse_port: true, ..options });
     let own = net.listen(B, "10.0.0.2:81", ListenOptions { reuse_port: true, ..options });
     let _client = net.connect("10.0.0.1:0", "10.0.0.2:81").unwrap();

@@ -41,7 +41,7 @@ fn a_destination_takes_every_port_and_another_takes_them_again() {
     }
     let ports: HashSet<u16> = flows[..all].iter().map(|flow| flow.local().port()).collect();
     assert_eq!(ports.len(), all);
-    // Hard to guess: the ports of one destination tell nothing of another's.
+    // Hard to guess: the ports of one destination do not show those of another.
     let near = |a: &Flow, b: &Flow| a.local().port().abs_diff(b.local().port()) < 1000;
     assert!(!near(&flows[0], &flows[all]));
     drop(flows);
@@ -96,7 +96,7 @@ fn time_wait_answers_what_is_old_and_begins_anew() {
     let mut net = Net::new();
     let (fin, ack) = time_wait(&mut net);
     net.now = net.now + secs(40);
-    // The peer has not heard our acknowledgment.
+    // The peer has not received our acknowledgment.
     net.inject(A, "10.0.0.2:80", "10.0.0.1:4000", &fin.header);
     let again = net.segments(A).pop().unwrap();
     assert_eq!((again.header.seq, again.header.ack), (ack.header.seq, ack.header.ack));
@@ -131,7 +131,7 @@ fn a_new_syn_takes_the_place_of_time_wait_and_an_old_one_does_not() {
             Options { timestamps: Some((stamp, 0)), mss: Some(1460), ..Options::default() };
         Segment { seq, flags: Flags::SYN, options, ..Segment::default() }
     };
-    // Older by both: an old duplicate, which is told where we are.
+    // Older by both: an old duplicate, which gets our present ACK.
     let stale = syn(fin.header.seq - 10, value);
     net.inject(A, "10.0.0.2:80", "10.0.0.1:4000", &stale);
     let answers = net.segments(A);
@@ -159,7 +159,7 @@ fn reusing() -> ListenOptions {
     ListenOptions { reuse_address: true, ..ListenOptions::default() }
 }
 
-/// Makes room for a connection whose port is chosen.
+/// Reuses the 4-tuple of TIME_WAIT for a connection whose port is chosen.
 fn make_room(net: &Net) -> Option<Seq> {
     let inet = &net.hosts[A].inet;
     let tuple = Tuple::new("10.0.0.1:4000".parse().unwrap(), "10.0.0.2:80".parse().unwrap());
@@ -205,7 +205,8 @@ fn a_port_that_is_named_can_be_had_at_once_from_a_connection_that_both_ends_have
         if !half {
             net.close(&served);
         }
-        // FIN_WAIT_2: the peer answers the SYN of what it still has by an acknowledgment, and our RST ends that.
+        // FIN_WAIT_2: the peer still has the connection and answers the SYN with an ACK; our RST then ends that
+        // connection.
         let second = connect(&net).unwrap();
         assert_eq!(second.state(), State::SynSent);
         net.advance(secs(2));
@@ -232,7 +233,7 @@ fn time_wait_entries_are_bounded() {
     assert_eq!(net.hosts[A].inet.tcp_connections(), 0);
 }
 
-/// Each keeps a descriptor that the program may need.
+/// Each entry keeps a descriptor that the program may need.
 #[test]
 fn time_wait_entries_that_keep_a_port_are_bounded() {
     let mut net = Net::with(Config { tcp_max_tw_ports: 2, ..Config::default() });
@@ -279,7 +280,7 @@ fn ten_thousand_connections() {
         net.send(client, b"one");
         assert_eq!(net.recv(served), b"one");
     }
-    // What is idle needs no timer.
+    // An idle connection needs no timer.
     net.advance(secs(5));
     assert_eq!(net.hosts.each_ref().map(|host| host.inet.tcp.timers()), [0, 0]);
     for (client, served) in pairs.iter().step_by(97) {

@@ -1,4 +1,4 @@
-//! Data under way: recovery while nobody calls, passes, doorbells, full rings, and ICMP errors.
+//! Data transfer: recovery without application calls, passes, doorbells, full rings, and ICMP errors.
 
 use super::hosts::*;
 use crate::{
@@ -50,7 +50,7 @@ fn the_last_segment_lost_is_made_good_too() {
     assert_eq!(served.unread(), 100);
 }
 
-/// Data segments of the client's, not delivered.
+/// Data segments of the client, not delivered.
 fn stream(net: &Net, client: &Flow, len: usize) -> Vec<Vec<u8>> {
     client.send(&[IoSlice::new(&vec![1; len])], false, &mut net.pass()).unwrap();
     net.hosts[A].sent()
@@ -68,7 +68,7 @@ fn the_segments_of_a_pass_are_answered_at_its_end_with_one_doorbell() {
     assert_eq!(net.hosts[B].doorbells(), 1);
     assert_eq!(acks.len(), 1, "{acks:?}");
     assert_eq!(served.unread(), 10 * 1448);
-    // In passes of their own: at least every second one is acknowledged.
+    // In passes of their own at least every second one is acknowledged.
     net.inject(A, "10.0.0.2:80", &client.local().to_string(), &acks[0].header);
     let frames = stream(&net, &client, 10 * 1448);
     frames.iter().for_each(|frame| net.receive(B, frame));
@@ -170,7 +170,7 @@ fn an_exchange_now_and_then_calls_for_no_timer() {
         for host in &net.hosts {
             host.calls.store(0, Ordering::Relaxed);
         }
-        // Five looks' time.
+        // Time for five checks of the wheel.
         for _ in 0..20 {
             net.send(&client, b"q");
             assert_eq!(net.recv(&served), b"q");
@@ -180,7 +180,7 @@ fn an_exchange_now_and_then_calls_for_no_timer() {
         }
     }
     assert_eq!([A, B].map(|host| net.hosts[host].calls.load(Ordering::Relaxed)), [0, 0]);
-    // Nor is the wheel looked at for nothing.
+    // Nor is the wheel checked needlessly.
     net.advance(ms(1000));
     let next = net.hosts[A].inet.tick(&mut net.pass());
     assert!(next.is_none_or(|next| next - net.now > ms(1000)), "{next:?} at {:?}", net.now);
@@ -238,7 +238,7 @@ fn a_path_that_takes_less_gets_smaller_segments() {
     let mut net = Net::new();
     let (client, served, _server) = net.joined();
     let frames = stream(&net, &client, 3 * 1448);
-    // A forged one first: it must not even change what is known of the path.
+    // A forged one first: it must not change the known path MTU.
     let mut guess = frames[0].clone();
     guess[14 + 20 + 4] ^= 0x40;
     net.receive(A, &icmp_about(&guess, icmp::code::FRAGMENTATION_NEEDED, 600));
@@ -267,7 +267,7 @@ fn a_path_that_has_become_wider_gets_larger_segments_again() {
     net.receive(A, &icmp_about(&frames[0], icmp::code::FRAGMENTATION_NEEDED, 1000));
     net.advance(secs(1));
     assert_eq!(client.info(net.now).snd_mss, 1000 - 40 - 12);
-    // What ICMP told is forgotten after ten minutes.
+    // An ICMP report expires after ten minutes.
     net.advance(secs(601));
     stream(&net, &client, 2 * 1448);
     assert_eq!(client.info(net.now).snd_mss, 1448);
@@ -277,7 +277,7 @@ fn a_path_that_has_become_wider_gets_larger_segments_again() {
 
 #[test]
 fn who_saw_that_there_is_no_room_is_told_when_there_is_some() {
-    // Linux's SOCK_NOSPACE, here without a send that was cut short. The second: TCP_NOTSENT_LOWAT.
+    // Linux's SOCK_NOSPACE, here without a send that was cut short. The second case: TCP_NOTSENT_LOWAT.
     let little = TcpOptions { send_buffer: 3_000, ..TcpOptions::default() };
     let low = TcpOptions { send_buffer: 99_000, notsent_low_water: 9, ..TcpOptions::default() };
     for (tcp, len) in [(little, 2_500), (low, 30_000)] {
@@ -308,10 +308,10 @@ fn a_low_water_mark_holds_for_sends_and_half_of_it_for_readiness() {
         let sent = client.send(&[IoSlice::new(&vec![1; len])], false, &mut net.pass()).ok();
         (sent, client.info(net.now).notsent_bytes, client.ready().has(Ready::WRITABLE))
     };
-    // The first ten segments go out.
+    // The first ten segments are sent.
     assert_eq!(send(14_480 + 4_999), (Some(14_480 + 4_999), 4_999, true));
     assert_eq!(send(1), (Some(1), 5_000, false));
-    // Of what follows a large segment is filled: half of the peer's window.
+    // Of the rest a large segment is filled: half of the peer's window.
     assert_eq!(send(100_000), (Some(31_856 - 5_000), 31_856, false));
     assert_eq!(send(1), (None, 31_856, false));
     assert!(!client.has_room());
@@ -324,7 +324,7 @@ fn room_made_by_sending_is_told_at_once() {
     let ear = Arc::new(Ear::default());
     client.attach(ear.clone(), &mut net.pass());
     client.set_options(TcpOptions { notsent_low_water: 2, ..client.options() }, &mut net.pass());
-    // The first goes, and Nagle's algorithm holds the second back.
+    // The first is sent, and Nagle's algorithm holds the second back.
     for _ in 0..2 {
         client.send(&[IoSlice::new(b"x")], false, &mut net.pass()).unwrap();
     }
@@ -370,7 +370,7 @@ fn the_host_forgets_everything_when_it_goes() {
     assert_eq!(inet.tcp_connections(), 2);
     inet.tcp_forget_all();
     assert_eq!((inet.tcp_connections(), inet.tcp.timers()), (0, 0));
-    // Calls are harmless.
+    // Calls do no harm.
     let _ = served.recv(&mut [IoSliceMut::new(&mut [0; 8])], false, &mut net.pass());
     served.close(&mut net.pass());
     drop((client, served));
@@ -386,7 +386,7 @@ fn a_window_that_what_was_taken_has_used_up_is_opened_at_once() {
     ear.room.store(usize::MAX, Ordering::Relaxed);
     let clamped = TcpOptions { window_clamp: 4 * 1448, ..served.options() };
     served.set_options(clamped, &mut net.pass());
-    // Past the acknowledgments that a new connection has at once.
+    // Past the acknowledgments that a new connection sends at once.
     let data = vec![7; 4 * 1448];
     for _ in 0..100 {
         net.send(&client, &data);
@@ -415,7 +415,7 @@ fn a_poller_takes_data_as_it_comes_if_it_can_take_all_and_there_is_no_other_news
     assert_eq!((taken(), told(), served.unread()), (b"0123456789".to_vec(), 0, 0));
     served.reader_waits(&mut net.pass());
     net.settle();
-    // Behind what it cannot take it takes nothing.
+    // While buffered data is unread it takes nothing.
     net.send(&client, b"eleven byte");
     net.send(&client, b"!");
     assert_eq!((taken(), told(), net.recv(&served)), (vec![], 2, b"eleven byte!".to_vec()));
@@ -434,7 +434,7 @@ fn a_poller_takes_data_as_it_comes_if_it_can_take_all_and_there_is_no_other_news
     net.send(&client, b"again");
     assert_eq!((taken(), told(), served.unread()), (b"again".to_vec(), 0, 0));
 
-    // Who waits to send hears that there is room.
+    // A thread that waits to send is notified of write space.
     let full = vec![7; 1 << 20];
     let few = TcpOptions { send_buffer: 28_960, ..served.options() };
     served.set_options(few, &mut net.pass());
@@ -448,7 +448,7 @@ fn a_poller_takes_data_as_it_comes_if_it_can_take_all_and_there_is_no_other_news
     assert_eq!((taken(), told(), net.recv(&served)), (vec![], 1, b"data".to_vec()));
     net.recv(&client);
 
-    // And who waits for the end hears of it.
+    // And a thread that waits for the end is notified of it.
     told();
     client.send(&[IoSlice::new(b"last")], true, &mut net.pass()).unwrap();
     client.shutdown(Shutdown::Write, &mut net.pass()).unwrap();
@@ -469,7 +469,7 @@ fn what_a_poller_has_taken_is_acknowledged_by_his_answer_or_when_he_waits_again(
         client.send(&[IoSlice::new(b"?")], false, &mut net.pass()).unwrap();
         net.receive_all(B, &net.hosts[A].sent());
     };
-    // The first of a connection, which are acknowledged at once.
+    // The first ACKs of a connection are sent at once.
     ask(&mut net);
     assert_eq!((left(), net.segments(B)), (1, vec![]));
     served.reader_waits(&mut net.pass());
@@ -486,13 +486,13 @@ fn what_a_poller_has_taken_is_acknowledged_by_his_answer_or_when_he_waits_again(
     net.receive_all(A, &answer);
     assert_eq!(client.unacknowledged(), 0);
     net.recv(&client);
-    // Nobody answers and nobody waits: as late as any other.
+    // Without an answer or a waiting reader the ACK is as late as any other.
     served.set_options(TcpOptions { quick_ack: Some(false), ..served.options() }, &mut net.pass());
     ask(&mut net);
     assert_eq!((left(), net.segments(B)), (0, vec![]));
     net.advance(ms(45));
     assert_eq!(client.unacknowledged(), 0);
-    // A burst that comes by the hand of him who receives it is his to acknowledge, when it is over.
+    // The ACK of a burst that the reader polls itself is left to it until the burst is over.
     let full = vec![7; 1448];
     let burst = |net: &mut Net| {
         for _ in 0..3 {
@@ -517,13 +517,13 @@ fn what_a_poller_has_taken_is_acknowledged_by_his_answer_or_when_he_waits_again(
     assert_eq!(net.segments(B).len(), 1);
     ear.receives.store(false, Ordering::Relaxed);
     net.settle();
-    // Asked for, at once.
+    // With TCP_QUICKACK: at once.
     served.set_options(TcpOptions { quick_ack: Some(true), ..served.options() }, &mut net.pass());
     ask(&mut net);
     assert_eq!((left(), net.segments(B).len()), (0, 1));
 }
 
-/// In how many milliseconds `host` sends a frame of more than `len` bytes by itself.
+/// In how many milliseconds `host` sends a frame of more than `len` bytes by its timers.
 fn leaves_in(net: &mut Net, host: usize, len: usize) -> u64 {
     for at in 1..20_000 {
         net.now = net.now + ms(1);
@@ -535,7 +535,7 @@ fn leaves_in(net: &mut Net, host: usize, len: usize) -> u64 {
     u64::MAX
 }
 
-/// A segment with data may tell of a loss, too, whoever takes the data.
+/// A segment with data may report a loss too, also if a poller takes the data.
 #[test]
 fn what_a_poller_takes_may_call_for_a_timer_sooner() {
     let mut net = Net::new();
@@ -557,7 +557,8 @@ fn what_a_poller_takes_may_call_for_a_timer_sooner() {
     ear.room.store(100, Ordering::Relaxed);
     served.send(&[IoSlice::new(&[1; 3 * 1448])], false, &mut net.pass()).unwrap();
     let frames = net.hosts[B].sent();
-    // Of three the last arrives, which the answer reports by SACK: RFC 8985's timer is a quarter of a round trip.
+    // Of three segments the last arrives, which the answer reports by SACK: RFC 8985's timer is a quarter of a round
+    // trip.
     net.now = net.now + ms(5);
     net.receive_all(A, &frames[2..]);
     net.hosts[A].sent();
@@ -569,7 +570,7 @@ fn what_a_poller_takes_may_call_for_a_timer_sooner() {
     assert!(after <= 3, "{after} ms");
 }
 
-/// What an acknowledgment says of the round trip is known before something is timed by it.
+/// The round-trip sample of an ACK is used before a timer is derived from it.
 #[test]
 fn what_is_corked_after_an_answer_waits_by_the_round_trip_it_showed() {
     let config = crate::inet::tcp::Config { tcp_timestamps: false, ..Default::default() };

@@ -1,4 +1,4 @@
-//! SynState: the SYN and its answer, what they agree on, what happens to those that get lost or are wrong.
+//! The handshake: the SYN and its answer, the options they negotiate, and SYNs that are lost or wrong.
 
 use super::super::{Ecn, connection::State::*};
 use super::script::{Setup, ms, secs};
@@ -199,10 +199,10 @@ pub(super) fn a_deferred_listener_waits_for_data_without_asking_again() {
     t.expect_after(0..=40, ". 1:1(0) ack 101");
     t.check_state(Established);
     t.recv(100);
-    // The time to the data is none of the round trip.
+    // The time until the data is not part of the round trip.
     assert!(t.info().rtt < ms(100), "{:?}", t.info().rtt);
 
-    // Five seconds are those of three SYN-ACKs, 1 + 2 + 4: the third asks once more, and then any answer will do.
+    // Five seconds are those of three SYN-ACKs, 1 + 2 + 4: the third is sent once more, and then any answer will do.
     let mut t = deferred(5);
     t.inject("S 0:0(0) win 65535 <mss 1000,sackOK>");
     t.expect("S. 0:0(0) ack 1");
@@ -211,7 +211,7 @@ pub(super) fn a_deferred_listener_waits_for_data_without_asking_again() {
     t.inject(". 1:1(0) ack 1");
     t.check_state(Established);
 
-    // Who says no more than that he has said all is no longer waited for.
+    // A FIN also ends the wait for data.
     let mut t = deferred(5);
     t.inject("S 0:0(0) win 65535 <mss 1000,sackOK>");
     t.expect("S. 0:0(0) ack 1");
@@ -223,7 +223,7 @@ pub(super) fn a_deferred_listener_waits_for_data_without_asking_again() {
 
 #[test]
 pub(super) fn a_syn_of_another_number_in_syn_received_shows_where_we_are() {
-    // RFC 5961 section 4.2. Whoever has begun anew answers that by a reset, and then his SYN counts.
+    // RFC 5961 section 4.2. A peer that has started anew answers that with a reset, and then its SYN counts.
     let mut t = Setup::new().listen();
     t.inject("S 0:0(0) win 65535 <mss 1000,sackOK>");
     t.expect("S. 0:0(0) ack 1");
@@ -245,7 +245,7 @@ pub(super) fn a_syn_that_comes_twice_is_answered_twice() {
 
 #[test]
 pub(super) fn a_syn_ack_that_comes_twice_is_acknowledged_twice() {
-    // Ours was lost.
+    // Our ACK was lost.
     let mut t = Setup::new().established();
     t.silent(secs(1));
     t.inject("S. 0:0(0) ack 1 win 65535 <mss 1000,sackOK>");
@@ -292,7 +292,7 @@ pub(super) fn a_connection_without_a_round_trip_measured_starts_with_a_second() 
 
 #[test]
 pub(super) fn a_syn_ack_of_another_number_is_reset() {
-    // RFC 9293 section 3.10.7.3, and figure 9: it belongs to a connection of the past.
+    // RFC 9293 section 3.10.7.3, and figure 9: it belongs to an earlier connection.
     let mut t = Setup::new().connect();
     t.expect("S 0:0(0)");
     t.inject("S. 0:0(0) ack 100 win 65535 <mss 1000>");
@@ -304,7 +304,7 @@ pub(super) fn a_syn_ack_of_another_number_is_reset() {
 
 #[test]
 pub(super) fn a_syn_ack_that_echoes_another_timestamp_is_reset() {
-    // RFC 7323 section 5.3: the number is right by chance, the echo is of before the SYN, or of what is yet to come.
+    // RFC 7323 section 5.3: the number is right by chance, but the echo is from before the SYN, or from the future.
     let setup = Setup::new();
     let mut t = setup.connect();
     t.expect("S 0:0(0) <ts 1000 0>");
@@ -320,7 +320,7 @@ pub(super) fn a_syn_ack_that_echoes_another_timestamp_is_reset() {
 
 #[test]
 pub(super) fn an_ack_of_another_number_is_reset_too() {
-    // Figure 10: the peer believes in an old connection.
+    // Figure 10: the peer still has an old connection.
     let mut t = Setup::new().connect();
     t.expect("S 0:0(0)");
     t.inject(". 500:500(0) ack 300");

@@ -1,4 +1,4 @@
-//! Two hosts, each an [`Inet`], joined by tapes, in virtual time: what the glue's tests stand on.
+//! Two hosts, each an [`Inet`], joined by tapes, in virtual time: the base of the glue's tests.
 //!
 //! ```text
 //! let mut net = Net::new();
@@ -52,7 +52,7 @@ pub(super) const fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
 
-/// What was sent, in order, and how often the doorbell rang.
+/// The frames sent, in order, and how often the doorbell rang.
 #[derive(Clone, Default)]
 pub(super) struct Tape {
     pub(super) frames: Arc<Mutex<VecDeque<Vec<u8>>>>,
@@ -61,7 +61,7 @@ pub(super) struct Tape {
 }
 
 impl Tape {
-    /// How often the doorbell rang since this was last asked.
+    /// How often the doorbell rang since the last call.
     pub(super) fn doorbells(&self) -> u64 {
         self.doorbells.swap(0, Ordering::Relaxed)
     }
@@ -89,7 +89,7 @@ impl TxQueue for Tape {
     }
 }
 
-/// Remembers what it was told last, and how often it was told; takes data that fits its room, if it has any.
+/// Records the last notification and their number; takes data that fits its room, if it has any.
 #[derive(Default)]
 pub(super) struct Ear {
     pub(super) ready: Mutex<Ready>,
@@ -127,7 +127,7 @@ pub(super) struct Host {
     pub(super) inet: Arc<Inet>,
     pub(super) iface: Arc<Interface>,
     pub(super) tape: Tape,
-    /// How often somebody was called for a deadline.
+    /// How often the host asked for a tick at a deadline.
     pub(super) calls: Arc<AtomicU64>,
 }
 
@@ -171,7 +171,7 @@ type Lose = Box<dyn FnMut(usize, &[u8]) -> bool>;
 pub(super) struct Net {
     pub(super) hosts: [Host; 2],
     pub(super) now: Instant,
-    /// Whether a frame from that host is lost.
+    /// Whether a frame from this host is lost.
     pub(super) lose: Lose,
 }
 
@@ -180,7 +180,7 @@ impl Net {
         Net::with(Config::default())
     }
 
-    /// Both hosts have these settings. They know each other's link address.
+    /// Both hosts have these settings, and know each other's link address.
     pub(super) fn with(config: Config) -> Net {
         let hosts = [Host::new(A, config.clone()), Host::new(B, config)];
         let net = Net { hosts, now: Instant::from_millis(600_000), lose: Box::new(|_, _| false) };
@@ -208,7 +208,7 @@ impl Net {
         self.receive_in(host, frames, None);
     }
 
-    /// The same, in a pass of somebody who waits for `flow`.
+    /// The same, in a pass of a thread that polls for `flow`.
     pub(super) fn receive_for(&self, flow: &Flow, host: usize, frames: &[Vec<u8>]) {
         self.receive_in(host, frames, Some(flow));
     }
@@ -224,7 +224,7 @@ impl Net {
         inet.end_of_pass(&mut pass);
     }
 
-    /// Has frames go to and fro, up to 64 in a pass, until there are none.
+    /// Delivers frames in both directions, up to 64 in a pass, until there are none.
     pub(super) fn settle(&mut self) {
         loop {
             let mut moved = false;
@@ -240,7 +240,7 @@ impl Net {
         }
     }
 
-    /// Lets time pass: timers fire when they are due, and frames go.
+    /// Lets time pass: timers fire when they are due, and frames are delivered.
     pub(super) fn advance(&mut self, span: Duration) {
         let end = self.now + span;
         loop {
@@ -286,7 +286,7 @@ impl Net {
         self.hosts[host].inet.tcp_connect(from, to, options, None, ear, &mut self.pass())
     }
 
-    /// A connection from A to a listener, which B has at once.
+    /// A connection from A to a listener, accepted by B.
     pub(super) fn joined(&mut self) -> (Flow, Flow, Listening) {
         let server = self.listen(B, "10.0.0.2:80", ListenOptions::default());
         let client = self.connect("10.0.0.1:0", "10.0.0.2:80").unwrap();
@@ -321,12 +321,12 @@ impl Net {
         self.settle();
     }
 
-    /// A segment of the other host's making comes in.
+    /// Injects a segment that looks like one of the other host's.
     pub(super) fn inject(&self, host: usize, from: &str, to: &str, segment: &Segment<'_>) {
         self.receive(host, &frame(1 - host, from, to, segment));
     }
 
-    /// What `host` has sent, told apart.
+    /// The segments that `host` has sent.
     pub(super) fn segments(&self, host: usize) -> Vec<Sent> {
         self.hosts[host].sent().iter().filter_map(|frame| Sent::read(frame)).collect()
     }
@@ -380,7 +380,7 @@ fn frame_of(from: usize, ethertype: EtherType, packet: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// An IP packet of `host`'s in a frame to the other.
+/// An IP packet of `host` in a frame to the other.
 pub(super) fn ip_frame(
     host: usize,
     (src, dst): (Ipv4Addr, Ipv4Addr),
@@ -393,7 +393,7 @@ pub(super) fn ip_frame(
     frame_of(host, EtherType::IPV4, &bytes)
 }
 
-/// A segment of `host`'s in a frame to the other.
+/// A segment of `host` in a frame to the other.
 pub(super) fn frame(host: usize, from: &str, to: &str, segment: &Segment<'_>) -> Vec<u8> {
     let tuple = Tuple::new(from.parse().unwrap(), to.parse().unwrap());
     let (SocketAddr::V4(from), SocketAddr::V4(to)) = (tuple.local(), tuple.remote()) else {

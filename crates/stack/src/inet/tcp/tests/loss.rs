@@ -1,5 +1,5 @@
-//! What is done about lost segments: SACK and RACK, tail loss probes, fast retransmit without SACK, the
-//! timeout, and what turns out not to have been lost.
+//! The handling of lost segments: SACK and RACK, tail loss probes, fast retransmit without SACK, the timeout, and
+//! spurious losses.
 
 use super::super::Algorithm;
 use super::script::{Script, Setup, ms, secs};
@@ -81,7 +81,7 @@ pub(super) fn several_holes_are_filled_in_one_round_trip() {
 
 #[test]
 pub(super) fn a_retransmission_that_is_lost_is_sent_again_without_a_timeout() {
-    // RACK, RFC 8985 section 3: RFC 6675 has to wait for the timeout.
+    // RACK, RFC 8985 section 3: RFC 6675 would have to wait for the timeout.
     let mut t = ten();
     t.inject(". 1:1(0) ack 1001 <sack 2001:5001>");
     t.expect(". 1001:2001(1000) ack 1"); // lost again
@@ -112,7 +112,7 @@ pub(super) fn reordering_by_less_than_a_quarter_of_a_round_trip_is_no_loss() {
 
 #[test]
 pub(super) fn blocks_that_cannot_be_are_not_believed() {
-    // Below SND.UNA, above SND.NXT, backwards, empty: CVE-2019-11477 and its like.
+    // Below SND.UNA, above SND.NXT, reversed, empty: CVE-2019-11477 and the like.
     let mut t = ten();
     for sack in ["20001:21001", "900:950", "5001:4001", "3001:3001", "-70000:5001", "10001:90001"] {
         t.inject(&format!(". 1:1(0) ack 1001 <sack {sack}>"));
@@ -126,7 +126,7 @@ pub(super) fn blocks_that_cannot_be_are_not_believed() {
 
 #[test]
 pub(super) fn a_peer_may_take_back_what_it_sacked() {
-    // RFC 2018 section 8: reneging. What was only SACKed is kept until it is acknowledged.
+    // RFC 2018 section 8: reneging. SACKed data is kept until it is acknowledged.
     let mut t = ten();
     t.inject(". 1:1(0) ack 1001 <sack 2001:11001>");
     t.expect(". 1001:2001(1000) ack 1");
@@ -230,7 +230,7 @@ pub(super) fn a_needless_timeout_is_undone() {
 
 #[test]
 pub(super) fn to_see_whether_a_timeout_was_needless_a_small_segment_goes_too() {
-    // RFC 5682 section 3.1 step 2b; Linux lets neither Nagle nor a cork hold it back.
+    // RFC 5682 section 3.1 step 2b; in Linux neither Nagle nor a cork holds it back.
     let mut t = ten_of(Setup::new().config(|c| c.tcp_early_retrans = false));
     t.configure(|o| o.cork = true);
     t.send(10);

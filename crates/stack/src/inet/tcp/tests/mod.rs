@@ -1,6 +1,6 @@
-//! Scripts: a connection, its peer played by the test, in virtual time.
+//! Scripts: a connection whose peer the test plays, in virtual time.
 //!
-//! A script is a test function. It says what comes in, what must go out, and how time goes on:
+//! A script is a test function. It states what comes in, what must be sent, and how much time passes:
 //!
 //! ```text
 //! #[test]
@@ -14,17 +14,17 @@
 //! }
 //! ```
 //!
-//! **Segments** are written as in packetdrill: flags (`S F R P E W U`, `.` for ACK), then
-//! `first:behind(bytes)`, `ack`, `win`, `urg`, options. Numbers are relative to the initial ones of either side: a
-//! SYN is `S 0:0(0)`, the first byte of data is number 1, a FIN counts (`F. 11:12(0)`). `win` is what is on
-//! the wire, before scaling. Options: `<mss 1000,sackOK,ts 1 0,ws 7,sack 1001:2001 3001:4001>`. TSval of
-//! ours is 1000 at the start and goes on by one per millisecond. `[ce]` before an injected segment: a
-//! router has marked it; `[ect0]` before an expected one: it may be marked.
+//! **Segments** are written as in packetdrill: flags (`S F R P E W U`, `.` for ACK), then `first:end(bytes)`, `ack`,
+//! `win`, `urg`, options. Numbers are relative to the initial ones of either side: a SYN is `S 0:0(0)`, the first
+//! byte of data is number 1, a FIN counts (`F. 11:12(0)`). `win` is the value on the wire, before scaling. Options:
+//! `<mss 1000,sackOK,ts 1 0,ws 7,sack 1001:2001 3001:4001>`. Our TSval is 1000 at the start and grows by one per
+//! millisecond. `[ce]` before an injected segment: a router has marked it; `[ect0]` before an expected one: it may be
+//! marked.
 //!
 //! **Injected**, a segment without `win` repeats the last window; its data is made up, and checked when the
-//! application reads it. **Expected**, what is not written is not compared (so `<...>` need only name
-//! the option the script is about; `<no ts>` says that there is none). PSH counts only if written. What is
-//! sent must be expected before the next segment comes in, and at the end of the script.
+//! application reads it. **Expected**, only what is written is compared (so `<...>` need only name the option the
+//! script is about; `<no ts>` says that there is none). PSH counts only if written. Every segment sent must be
+//! expected before the next segment comes in, and at the end of the script.
 //!
 //! **To begin**: `Script::established()`; `Setup::new().config(..).options(..).peer("<mss 1000,ts 1 1000>")
 //! .round_trip(ms(50))` and then `.established()` (opened actively), `.accepted()` (passively), `.connect()` or
@@ -35,12 +35,12 @@
 //! **Time**: `advance`, `silent`, `expect_after`. **The host**: `jam` (transmit ring full), `make_room` (nearly so),
 //! `icmp`.
 //!
-//! Each script runs on a bare connection and, listed in `over_inet`, over a whole host with IPv4 and with
-//! IPv6: as `pub(super) fn`, in the file of its feature. There timers may be a quarter of a millisecond late.
+//! Each script runs on a bare connection and, listed in `over_inet`, over a whole host with IPv4 and with IPv6: as
+//! `pub(super) fn`, in the file of its feature. There timers may be a quarter of a millisecond late.
 //!
-//! Each segment sent is checked besides: the stream's bytes, the peer's window and MSS, that our window's
-//! edge and our acknowledgment never go back. Sequence numbers of both sides wrap early in each script. A
-//! failure prints all that came and went.
+//! Each segment sent is also checked: the stream's bytes, the peer's window and MSS, and that our window's edge and
+//! our acknowledgment never go back. Sequence numbers of both sides wrap early in each script. A failure prints all
+//! segments received and sent.
 
 mod acks;
 mod alive;

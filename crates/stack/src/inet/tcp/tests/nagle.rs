@@ -1,5 +1,5 @@
-//! What is held back until more comes: Nagle's algorithm in Minshall's variant, corks, `MSG_MORE`; and a
-//! full transmit ring.
+//! When data is held back for more: Nagle's algorithm in Minshall's variant, corks, `MSG_MORE`; and a full transmit
+//! ring.
 
 use super::super::connection::State::*;
 use super::script::{Script, Setup, ms, secs};
@@ -26,7 +26,7 @@ pub(super) fn a_second_small_segment_waits_for_the_ack_of_the_first() {
 
 #[test]
 pub(super) fn a_small_segment_does_not_wait_for_full_ones() {
-    // Minshall: or the end of each large write would wait for a delayed acknowledgment.
+    // Minshall: otherwise the end of each large write would wait for a delayed acknowledgment.
     let mut t = Script::established();
     t.send(1_500);
     t.expect(". 1:1001(1000) ack 1");
@@ -158,7 +158,7 @@ pub(super) fn a_retransmission_that_found_the_ring_full_is_made_up_for() {
 
 #[test]
 pub(super) fn nodelay_lets_out_what_a_cork_holds_back() {
-    // `__tcp_sock_set_nodelay`: pushes what is there, and the cork holds back what comes after.
+    // `__tcp_sock_set_nodelay`: pushes the data queued so far; the cork holds back later data.
     let mut t = Setup::new().options(|o| o.cork = true).established();
     t.send(10);
     t.expect_nothing();

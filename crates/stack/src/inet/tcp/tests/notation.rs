@@ -1,10 +1,10 @@
 //! Segments as text, after packetdrill: `"P. 1:1001(1000) ack 1 win 512 <ts 100 1>"`.
 //!
-//! Owns the words and numbers; what they are compared with is `script`'s.
+//! Owns the words and numbers; `script` compares them.
 
 use super::super::segment::Flags;
 
-/// The letters of the control bits, in the order they are written.
+/// The letters of the control bits, in the order of writing.
 const LETTERS: [(char, Flags); 8] = [
     ('S', Flags::SYN),
     ('F', Flags::FIN),
@@ -25,17 +25,17 @@ pub(super) enum Word {
     WindowScale(u8),
     /// `sack 1001:2001 3001:4001`
     Sacks(Vec<(i64, i64)>),
-    /// `no ts`: this option is not there.
+    /// `no ts`: this option is absent.
     No(&'static str),
 }
 
-/// A segment as written. What is not written is `None`.
+/// A segment as written; `None` for what is not written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Line {
-    /// What stands in brackets: `ce`, `ect0`, `not-ect`.
+    /// The word in brackets: `ce`, `ect0`, `not-ect`.
     pub(super) ecn: Option<String>,
     pub(super) flags: Flags,
-    /// First number, the one behind the last, bytes of data.
+    /// First number, the number after the last, bytes of data.
     pub(super) range: Option<(i64, i64, usize)>,
     pub(super) ack: Option<i64>,
     pub(super) window: Option<u16>,

@@ -1,5 +1,5 @@
-//! Scripts over a whole host, IPv4 and IPv6: frames in and frames out, the tables, the timer wheel, ARP and
-//! neighbour discovery in between. What a connection does by itself it must do there too.
+//! Scripts over a whole host, IPv4 and IPv6: with frames, the tables, the timer wheel, ARP and neighbour discovery.
+//! Whatever holds for a bare connection must hold there too.
 
 use super::{
     acks, alive, congestion, faults,
@@ -28,7 +28,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-/// Over which IP.
+/// The IP version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
     V4,
@@ -80,7 +80,7 @@ impl OverInet {
             Family::V4 => (40, "10.0.0.1/24"),
             Family::V6 => (60, "fd00::1/64"),
         };
-        // No link of IPv6 is as narrow as some scripts have it.
+        // No IPv6 link is as narrow as some scripts need.
         let mtu = (usize::from(mss) + header).max(1280);
         if mtu > usize::from(mss) + header && options.max_segment == 0 {
             options.max_segment = mss;
@@ -116,7 +116,7 @@ impl OverInet {
         self.inet.end_of_pass(&mut pass);
     }
 
-    /// A packet of the peer's.
+    /// A packet from the peer.
     fn receive_ip(&mut self, protocol: Protocol, payload: &[u8], congested: bool, now: Instant) {
         let tos = if congested { 3 } else { 0 };
         let mut bytes = vec![0; 40 + payload.len()];
@@ -137,7 +137,7 @@ impl OverInet {
         }
     }
 
-    /// What the host has put on the wire: its questions about neighbours are answered, its segments kept.
+    /// The frames that the host has sent: neighbour queries are answered, segments are kept.
     fn collect(&mut self, now: Instant) {
         loop {
             let frames: Vec<_> = self.tape.frames.lock().unwrap().drain(..).collect();
@@ -371,7 +371,7 @@ impl Floor for OverInet {
 
     fn state(&self) -> State {
         match self.flow().state() {
-            // Something smaller stands in for it.
+            // A TIME_WAIT entry has replaced it.
             State::Closed if self.inet.tcp_connections() > 0 => State::TimeWait,
             state => state,
         }

@@ -1,4 +1,4 @@
-//! What the network says by ICMP, as far as it may be believed (RFC 5927), and path MTU discovery.
+//! ICMP errors, as far as they may be trusted (RFC 5927), and path MTU discovery.
 
 use super::super::connection::State::*;
 use super::script::{Script, Setup, ms, secs};
@@ -60,7 +60,7 @@ pub(super) fn a_smaller_path_does_not_halve_the_window() {
 
 #[test]
 pub(super) fn maxseg_set_on_a_connection_changes_nothing_more() {
-    // As in Linux, where the handshake has settled `mss_clamp`; least of all is anything lost by it.
+    // As in Linux, where the handshake has fixed `mss_clamp`; and nothing counts as lost.
     let mut t = Setup::new().mss(1_400).peer("<mss 1400,sackOK>").established();
     t.send(10_000);
     t.expect_data(1, 10_001);

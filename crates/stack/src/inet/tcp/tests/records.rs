@@ -1,4 +1,4 @@
-//! Records (`MSG_EOR`): no segment has the end of one and the beginning of the next.
+//! Records (`MSG_EOR`): no segment holds the end of one record and the beginning of the next.
 
 use super::super::Mark;
 use super::script::{Script, Setup, ms};
@@ -10,7 +10,7 @@ pub(super) fn records_that_wait_together_go_out_apart() {
     let mut t = Script::established();
     t.send(10);
     t.expect("P. 1:11(10) ack 1");
-    // The end of a record that another follows does not wait for anything (`tcp_write_xmit`).
+    // A record end that another record follows does not wait for anything (`tcp_write_xmit`).
     t.send_marked(20, RECORD);
     t.expect_nothing();
     t.send_marked(30, RECORD);
@@ -35,7 +35,7 @@ pub(super) fn a_long_record_is_cut_at_its_end_and_a_fin_goes_with_the_last() {
 #[test]
 pub(super) fn what_is_sent_again_keeps_them_apart() {
     let mut t = Setup::new().options(|o| o.nodelay = true).round_trip(ms(50)).established();
-    // So many that recovery takes small ones together.
+    // So many that recovery joins small ones.
     for i in 0..300 {
         t.send_marked(10, RECORD);
         t.expect(&format!("P. {}:{}(10) ack 1", 1 + i * 10, 11 + i * 10));

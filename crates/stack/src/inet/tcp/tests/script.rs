@@ -1,8 +1,8 @@
-//! One connection, its peer played by the test, and time that stands still unless told to go on. What can
-//! be said in a test is on the page of `tests`.
+//! One connection, its peer played by the test, and time that advances only when the script says so. The page of
+//! `tests` lists what a script can do.
 //!
-//! Owns setting up, the way of segments and time; what is expected, what the application does and what always
-//! holds are in the files below.
+//! Owns the setup, the delivery of segments, and time. The expectations, the application and the rules for every
+//! segment are in the files below.
 
 mod application;
 mod expect;
@@ -27,13 +27,13 @@ use std::{cell::Cell, collections::VecDeque, fmt::Write, ops::RangeInclusive, ti
 
 /// The peer's initial sequence number: it wraps over the sign bit within each script, as ours does over zero.
 const IRS: Seq = Seq(0x7fff_ff00);
-/// When a script begins. At that moment our timestamps show [`TS_START`].
+/// When a script begins. Our timestamps then show [`TS_START`].
 const START: Instant = Instant::from_millis(5_000_000);
 /// TSval at the start; a TSval in a script is this and the milliseconds since.
 pub(super) const TS_START: u32 = 1_000;
 /// The window of an injected segment that names none, until one names another.
 const PEER_WINDOW: u16 = 65_535;
-/// What a peer offers that is not told otherwise.
+/// The options of a peer if the script names none.
 const PEER_OPTIONS: &str = "<mss 1000,sackOK>";
 const OUR_MSS: u16 = 1_000;
 
@@ -45,7 +45,7 @@ pub(super) fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
 
-/// What a script begins with.
+/// The start of a script.
 pub(super) struct Setup {
     config: Config,
     options: TcpOptions,
@@ -77,19 +77,19 @@ impl Setup {
         self
     }
 
-    /// What our path takes, bytes of segment without options; 1000 if not said.
+    /// The MSS of our path, without options; 1000 by default.
     pub(super) fn mss(mut self, mss: u16) -> Setup {
         self.mss = mss;
         self
     }
 
-    /// What the peer's SYN says in `established`: `"win 8000 <mss 1000,sackOK,ts 1 0,ws 7>"`.
+    /// The window and options of the peer's SYN in `established`: `"win 8000 <mss 1000,sackOK,ts 1 0,ws 7>"`.
     pub(super) fn peer(mut self, options: &str) -> Setup {
         self.peer = options.to_owned();
         self
     }
 
-    /// How long the handshake of `established` takes; none if not said.
+    /// How long the handshake of `established` takes; zero by default.
     pub(super) fn round_trip(mut self, round_trip: Duration) -> Setup {
         self.round_trip = round_trip;
         self
@@ -121,7 +121,7 @@ impl Setup {
         }
     }
 
-    /// A connection that opens actively; its SYN is to be expected.
+    /// A connection that opens actively; the script expects its SYN.
     pub(super) fn connect(self) -> Script {
         let mut script = self.script();
         script.floor.connect(script.now);
@@ -129,14 +129,14 @@ impl Setup {
         script
     }
 
-    /// A listener; a SYN is to be injected.
+    /// A listener; the script injects a SYN.
     pub(super) fn listen(self) -> Script {
         let mut script = self.script();
         script.floor.listen();
         script
     }
 
-    /// A connection opened actively, its handshake done, numbers where they began.
+    /// A connection opened actively, with the handshake done; numbers count from there.
     pub(super) fn established(self) -> Script {
         let syn_ack = format!("S. 0:0(0) ack 1 {}", self.peer);
         let round_trip = self.round_trip;
@@ -151,7 +151,7 @@ impl Setup {
 }
 
 thread_local! {
-    /// What scripts of this thread stand on: a bare connection unless said otherwise.
+    /// The floor of this thread's scripts: a bare connection by default.
     static FLOOR: Cell<Option<Family>> = const { Cell::new(None) };
 }
 
@@ -165,7 +165,7 @@ pub(super) fn over(family: Family, scripts: impl FnOnce()) {
 /// One connection and its peer.
 pub(super) struct Script {
     floor: Box<dyn Floor>,
-    /// Our initial sequence number, and how far our timestamps are from those of the script, once our SYN has
+    /// Our initial sequence number, and the distance of our timestamps from those of the script, once our SYN has
     /// shown them.
     iss: Option<Seq>,
     ts_shift: Option<u32>,
@@ -175,7 +175,7 @@ pub(super) struct Script {
     /// Bytes the application has written and read.
     written: usize,
     read: usize,
-    /// What the peer offers in segments that do not say.
+    /// The window of the peer's segments that name none.
     window: u16,
     peer_shift: Option<u8>,
     our_shift: Option<u8>,
@@ -214,7 +214,7 @@ impl Script {
 
     // -- the peer
 
-    /// A segment comes from the peer. Data is the peer's stream at that place.
+    /// A segment comes from the peer. Its data is that of the peer's stream at that number.
     #[track_caller]
     pub(super) fn inject(&mut self, text: &str) {
         self.expect_nothing();
@@ -246,7 +246,7 @@ impl Script {
         self.transmit();
     }
 
-    /// Has the peer send until our window is closed, acknowledging 1; where that ends.
+    /// The peer sends until our window is closed, acknowledging 1; returns where that ends.
     pub(super) fn fill_window(&mut self) -> i64 {
         let mut at = 1;
         while self.offers() > 0 {
@@ -259,7 +259,7 @@ impl Script {
         at
     }
 
-    /// As `inject`; what was sent before it and not expected is forgotten.
+    /// As `inject`; segments sent before it and not expected are dropped.
     pub(super) fn inject_quietly(&mut self, text: &str) {
         self.ignore();
         self.inject(text);
@@ -296,7 +296,7 @@ impl Script {
 
     // -- what is sent
 
-    /// Which of the segments that were sent, and not expected yet, say that they are the last; on a bare connection.
+    /// For each segment sent and not expected yet: whether it is marked as the last; on a bare connection.
     pub(super) fn lasts(&self) -> Vec<bool> {
         self.sent.iter().map(|(_, sent)| sent.last).collect()
     }
@@ -321,7 +321,7 @@ impl Script {
 
     // -- time
 
-    /// Time goes on, and what falls due is done when it falls due.
+    /// Time passes, and timers fire when they are due.
     #[track_caller]
     pub(super) fn advance(&mut self, span: Duration) {
         let end = self.now + span;
@@ -329,7 +329,7 @@ impl Script {
         self.now = end;
     }
 
-    /// Goes on to the next deadline, if there is one up to `end`.
+    /// Advances to the next deadline, if there is one up to `end`.
     #[track_caller]
     fn step(&mut self, end: Instant) -> bool {
         let Some(deadline) = self.floor.deadline(self.now).filter(|deadline| *deadline <= end)
@@ -352,7 +352,7 @@ impl Script {
         self.transmit();
     }
 
-    /// Time goes on, and nothing is sent.
+    /// Time passes, and nothing is sent.
     #[track_caller]
     pub(super) fn silent(&mut self, span: Duration) {
         self.expect_nothing();
@@ -360,8 +360,7 @@ impl Script {
         self.expect_nothing();
     }
 
-    /// The next thing sent is this, so many milliseconds from now; nothing comes earlier. Time stands there
-    /// afterwards.
+    /// The next segment is this one, so many milliseconds from now, and none comes earlier. The clock stays there.
     #[track_caller]
     pub(super) fn expect_after(&mut self, millis: RangeInclusive<u64>, text: &str) {
         if *millis.start() > 0 {
@@ -387,7 +386,7 @@ impl Script {
 }
 
 impl Drop for Script {
-    /// What was sent last must have been expected too.
+    /// The last segments sent must have been expected too.
     fn drop(&mut self) {
         if !std::thread::panicking() {
             self.expect_nothing();

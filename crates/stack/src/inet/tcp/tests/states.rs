@@ -1,4 +1,4 @@
-//! One script per transition of RFC 9293 figure 5, and per state what a reset does there.
+//! One script per transition of RFC 9293 figure 5, and the effect of a reset in each state.
 
 use super::super::connection::State::*;
 use super::script::{Script, Setup, ms, secs};
@@ -114,7 +114,7 @@ pub(super) fn fin_wait_2_to_time_wait_by_a_fin_and_to_closed_a_minute_later() {
     t.check_state(TimeWait);
     t.silent(ms(59_900));
     t.check_state(TimeWait);
-    // A host has it end together with others.
+    // A host ends it together with others.
     t.silent(secs(2));
     t.check_state(Closed);
 }
@@ -269,7 +269,7 @@ pub(super) fn a_lost_fin_is_sent_again() {
 
 // -- resets
 
-/// What a reset with the exact number does in the state `reach` leads to.
+/// The effect of a reset with the exact number in the state that `reach` leads to.
 fn reset_ends(reach: impl FnOnce(&mut Script), seq: i64, error: Option<i32>) {
     let mut t = Script::established();
     reach(&mut t);
@@ -291,7 +291,7 @@ pub(super) fn a_reset_ends_every_state() {
         t.inject(". 1:1(0) ack 2");
     };
     reset_ends(fin_wait_2, 1, reset);
-    // The peer had said all: what fails is writing.
+    // The peer had sent everything: writing fails.
     reset_ends(|t| t.inject("F. 1:2(0) ack 1"), 2, Some(libc::EPIPE));
     let last_ack = |t: &mut Script| {
         t.inject("F. 1:2(0) ack 1");

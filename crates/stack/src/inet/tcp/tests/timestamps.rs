@@ -1,4 +1,4 @@
-//! Timestamps (RFC 7323): carried, echoed, measured with, and used to tell old segments (PAWS).
+//! Timestamps (RFC 7323): sent, echoed, used for round trips, and to detect old segments (PAWS).
 
 use super::super::connection::State::*;
 use super::script::{Script, Setup, ms, secs};
@@ -17,7 +17,7 @@ pub(super) fn every_segment_has_ours_and_echoes_the_peers() {
     t.advance(ms(50));
     t.ignore();
     t.close();
-    // It was not read, so the peer is told: with a timestamp, or PAWS would drop it.
+    // It was not read, so the peer gets a reset: with a timestamp, or PAWS would drop it.
     t.check_state(Closed);
     t.expect("R. 11:11(0) ack 11 <ts 1057 120>");
 }
@@ -47,7 +47,7 @@ pub(super) fn the_echo_is_of_the_segment_that_made_the_acknowledgment_move() {
 
 #[test]
 pub(super) fn a_hole_keeps_the_echo_from_before_it() {
-    // Example B: the echo of what came out of order would make the round trip too short.
+    // Example B: the echo of an out-of-order segment would make the round trip too short.
     let mut t = stamped();
     t.inject(". 1:101(100) ack 1 <ts 110 1000>");
     t.expect(". 1:1(0) ack 101 <ts 1000 110>");
@@ -59,7 +59,7 @@ pub(super) fn a_hole_keeps_the_echo_from_before_it() {
 
 #[test]
 pub(super) fn an_old_segment_is_dropped_and_answered() {
-    // PAWS, section 5.3: its number is right, its time is not.
+    // PAWS, section 5.3: its number is right, its timestamp is not.
     let mut t = stamped();
     t.inject("P. 1:11(10) ack 1 <ts 99 1000>");
     t.expect(". 1:1(0) ack 1 <ts 1000 100>");
@@ -100,7 +100,7 @@ pub(super) fn after_24_days_the_last_timestamp_means_nothing() {
 
 #[test]
 pub(super) fn the_round_trip_is_measured_also_from_what_was_sent_again() {
-    // Section 3.2: Karn's algorithm is not needed where the echo tells which one was acknowledged.
+    // Section 3.2: Karn's algorithm is not needed if the echo shows which transmission was acknowledged.
     let mut t = stamped();
     t.send(10);
     t.expect("P. 1:11(10) ack 1 <ts 1000 100>");
@@ -115,7 +115,7 @@ pub(super) fn the_round_trip_is_measured_also_from_what_was_sent_again() {
 
 #[test]
 pub(super) fn a_segment_without_timestamps_is_taken_as_linux_does() {
-    // RFC 7323 section 3.2 would have it dropped; middleboxes strip options, and Linux takes it.
+    // RFC 7323 section 3.2 would drop it; middleboxes strip options, and Linux accepts it.
     let mut t = stamped();
     t.inject("P. 1:11(10) ack 1");
     t.ignore();

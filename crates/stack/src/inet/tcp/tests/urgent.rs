@@ -1,4 +1,4 @@
-//! Urgent data as Linux has it: the byte before the pointer, read apart or in line.
+//! Urgent data as in Linux: the byte before the pointer, read separately or in line.
 
 use super::super::{Mark, Ready};
 use super::script::{Script, Setup};
@@ -13,7 +13,7 @@ pub(super) fn the_byte_before_the_pointer_is_read_apart() {
     assert!(t.ready().has(Ready::READABLE | Ready::URGENT));
     assert_eq!((t.unread(), t.is_at_mark()), (2, false));
     t.inject("P. 4:9(5) ack 1");
-    // A read stops before it, the next goes on behind it.
+    // A read stops before it, and the next continues after it.
     assert_eq!(t.try_recv(64).ok(), Some(2));
     assert_eq!((t.unread(), t.is_at_mark()), (0, true));
     t.recv_urgent(true, Ok(3));
@@ -24,7 +24,7 @@ pub(super) fn the_byte_before_the_pointer_is_read_apart() {
     assert_eq!(t.try_recv(64).ok(), Some(5));
     assert!(!t.is_at_mark());
     t.recv_urgent(false, Err(libc::EINVAL));
-    // What comes then goes the short way again.
+    // Later segments take the fast path again.
     t.ignore();
     t.inject("P. 9:19(10) ack 1");
     t.ignore();
@@ -39,7 +39,7 @@ pub(super) fn alone_it_is_no_data_to_read() {
     assert!(t.ready().has(Ready::URGENT) && !t.ready().any(Ready::READABLE));
     assert!(t.is_at_mark());
     t.recv_nothing();
-    // It was passed over, and is gone unread.
+    // It was skipped, and is lost unread.
     t.recv_urgent(false, Err(libc::EINVAL));
 }
 

@@ -63,7 +63,8 @@ pub(super) fn probes_that_nobody_answers_end_in_a_timeout() {
 
 #[test]
 pub(super) fn an_old_acknowledgment_is_no_answer_to_a_probe() {
-    // tcp_ack's old_ack: it says nothing of now, neither that the peer lives nor that an error has passed.
+    // tcp_ack's old_ack: it says nothing about the present, neither that the peer is alive nor that an error has
+    // passed.
     let mut t = closed();
     t.advance(secs(10));
     assert!(t.ignore() > 2);
@@ -140,7 +141,7 @@ pub(super) fn a_tail_probe_stays_within_a_window_that_shrank() {
 
 #[test]
 pub(super) fn acknowledgments_stay_within_a_window_that_shrank() {
-    // Linux's tcp_acceptable_seq: beyond it the peer would drop them.
+    // Linux's tcp_acceptable_seq: the peer would drop them beyond the window.
     let mut t = Setup::new().peer("win 4000 <mss 1000,sackOK>").established();
     t.send(4_000);
     t.expect_data(1, 4_001);
@@ -151,7 +152,7 @@ pub(super) fn acknowledgments_stay_within_a_window_that_shrank() {
 
 #[test]
 pub(super) fn a_small_window_is_used_in_halves() {
-    // Linux's tcp_bound_to_half_wnd: a window of less than two segments would be used up by each.
+    // Linux's tcp_bound_to_half_wnd: one segment would use up a window of less than two.
     let mut t = Setup::new().peer("win 1200 <mss 1000,sackOK>").established();
     t.send(1_200);
     t.expect(". 1:601(600) ack 1");
@@ -218,7 +219,7 @@ pub(super) fn acknowledgments_that_come_while_our_window_is_closed_still_count()
     assert_eq!(t.unacknowledged(), 0);
 }
 
-/// The window once a stream of so many round trips was read.
+/// The window after a stream of so many round trips was read.
 fn offered_after(setup: Setup, rounds: usize) -> (i64, i64) {
     let mut t = setup.peer("<mss 1000,sackOK,ws 7>").established();
     let before = t.offers();
@@ -237,7 +238,7 @@ fn offered_after(setup: Setup, rounds: usize) -> (i64, i64) {
 
 #[test]
 pub(super) fn the_window_grows_while_a_stream_is_read() {
-    // Autotuning: the window follows what the application takes per round trip.
+    // Autotuning: the window follows what the application reads per round trip.
     let (before, after) = offered_after(Setup::new(), 60);
     assert!(after > 2 * before, "from {before} to {after}");
 }

@@ -1,4 +1,4 @@
-//! When it acknowledges.
+//! When received data is acknowledged.
 
 use super::*;
 
@@ -68,7 +68,7 @@ fn who_answers_lets_the_answer_carry_the_acknowledgment() {
         drain(&mut rx, now);
         assert_eq!(rx.ack_need(), AckNeed::By(now + 40 * MS), "the answer may still come");
     }
-    // No answer comes: from then on none is expected, and what is read is acknowledged.
+    // No answer comes: from then on none is expected, and data that was read is acknowledged.
     now = now + 40 * MS;
     rx.ack_timer(now);
     assert_eq!(rx.ack_need(), AckNeed::Now);
@@ -103,7 +103,7 @@ fn the_delay_follows_the_gaps_and_stays_between_40_and_200_ms() {
         now = now + MS;
     }
     assert!(delays.last().is_some_and(|last| *last < 41 * MS), "{delays:?}");
-    // After a pause the sender may start slowly again.
+    // After a pause the sender may be in slow start again.
     now = now + 300 * MS;
     assert_eq!(data(&mut rx, MSS, now), AckNeed::Now);
 }
@@ -135,7 +135,7 @@ fn what_is_out_of_order_or_twice_or_fills_a_hole_is_told_at_once() {
     assert!(rest.0.filled_hole && rest.0.new_in_order == 150 && rest.1 == AckNeed::Now);
     let again = segment(next, 100);
     assert!(again.0.duplicate && again.1 == AckNeed::Now);
-    // Where something was lost, the next few are acknowledged at once too.
+    // After a loss the next few are acknowledged at once too.
     assert_eq!(segment(next + 200, 100).1, AckNeed::Now);
     let old = rx.next() - 100u32;
     assert!(!rx.acceptable(old, 100));
@@ -166,11 +166,11 @@ fn a_segment_that_fills_a_buffer_is_acknowledged_at_once() {
     }
 }
 
-/// Full-sized means what the peer sends, which may be less than we could take.
+/// A full-sized segment is what the peer sends, which may be less than we could take.
 #[test]
 fn every_second_segment_of_a_peer_with_a_small_mss() {
     let (mut rx, now) = settled();
-    // Its segments have become smaller; that shows with the second of them.
+    // Its segments have become smaller; the second one shows that.
     for _ in 0..2 {
         data(&mut rx, 1200, now);
     }
@@ -184,7 +184,7 @@ fn every_second_segment_of_a_peer_with_a_small_mss() {
 
 #[test]
 fn a_fin_waits_for_ours_and_not_for_ever() {
-    // Of a new connection, whose data is acknowledged at once, too.
+    // Also for a new connection, whose data is acknowledged at once.
     let mut new = receiver(1 << 20);
     assert_eq!(data(&mut new, 10, Instant::ZERO), AckNeed::Now);
     tell(&mut new);
@@ -195,7 +195,7 @@ fn a_fin_waits_for_ours_and_not_for_ever() {
     assert!(rx.segment(rx.next(), &[], true, now).fin_reached);
     assert_eq!(rx.ack_need(), AckNeed::By(now + 40 * MS));
     tell(&mut rx);
-    // It comes again: our acknowledgment was lost.
+    // The FIN comes again: our acknowledgment was lost.
     rx.unacceptable(rx.next() - 1u32, 0, now);
     assert_eq!((rx.ack_need(), rx.sacks().len()), (AckNeed::Now, 0));
 }
@@ -230,7 +230,7 @@ fn a_quick_acknowledgment_can_be_left_to_the_reader_and_no_other() {
     tell(&mut rx);
     rx.reader_waits();
     assert_eq!(rx.ack_need(), AckNeed::None);
-    // The second full-sized segment, and what leaves a hole, is told at once.
+    // The second full-sized segment, and a segment that leaves a hole, are acknowledged at once.
     data(&mut rx, MSS, now);
     assert!(rx.leave_ack_to_reader());
     assert_eq!(data(&mut rx, MSS, now), AckNeed::Now);
@@ -252,7 +252,7 @@ fn a_burst_can_be_left_to_the_reader_who_takes_it_until_it_is_plenty_or_he_stays
     assert_eq!(data(&mut rx, MSS, now), AckNeed::By(now + 40 * MS));
     let mut unacked = MSS;
     while unacked + MSS < 16 << 10 {
-        // Whoever else drove the queue would send it now.
+        // If another thread polled the queue, the ACK would be sent now.
         assert_eq!(data(&mut rx, MSS, now), AckNeed::Now);
         assert!(rx.leave_ack_to_reader());
         drain(&mut rx, now);
@@ -262,7 +262,7 @@ fn a_burst_can_be_left_to_the_reader_who_takes_it_until_it_is_plenty_or_he_stays
     assert_eq!(data(&mut rx, MSS, now), AckNeed::Now);
     assert!(!rx.leave_ack_to_reader(), "plenty");
     tell(&mut rx);
-    // He has taken it and does not come back: no delayed acknowledgment has been in vain by that.
+    // The reader has taken it and does not come back: this does not count as a delayed ACK in vain.
     data(&mut rx, MSS, now);
     data(&mut rx, MSS, now);
     assert!(rx.leave_ack_to_reader());
@@ -270,7 +270,7 @@ fn a_burst_can_be_left_to_the_reader_who_takes_it_until_it_is_plenty_or_he_stays
     rx.ack_timer(now + MS);
     assert_eq!(rx.ack_need(), AckNeed::Now);
     tell(&mut rx);
-    // The sender may have waited for it: the next ones are not left to him.
+    // The sender may have waited for it: the next ACKs are not left to the reader.
     data(&mut rx, MSS, now + MS);
     assert_eq!(data(&mut rx, MSS, now + MS), AckNeed::Now);
     assert!(!rx.leave_ack_to_reader());

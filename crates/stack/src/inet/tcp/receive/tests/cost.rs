@@ -1,5 +1,5 @@
-//! What the buffers cost. A measurement, run by hand:
-//! `cargo test --release -p busypoll-stack --lib receive::tests::cost -- --ignored --nocapture`.
+//! The cost of the buffers. A measurement, run by hand: `cargo test --release -p busypoll-stack --lib
+//! receive::tests::cost -- --ignored --nocapture`.
 
 use super::super::super::{send_buffer::SendBuffer, store::Pieces};
 use super::*;

@@ -1,18 +1,18 @@
-//! Autotuning, in a small world: a sender that fills the window at a given rate, a path, an application.
+//! Autotuning, in a small model: a sender that fills the window at a given rate, a path, an application.
 
 use super::*;
 use std::collections::VecDeque;
 
 struct World {
     rtt_ms: u64,
-    /// What the path and the sender can do. Bytes per millisecond.
+    /// The capacity of the path and the sender. Bytes per millisecond.
     rate: usize,
-    /// What the application reads. Bytes per millisecond.
+    /// The reading rate of the application. Bytes per millisecond.
     reads: usize,
     timestamps: bool,
 }
 
-/// Runs for so many milliseconds; bytes received.
+/// Runs for so many milliseconds; returns the bytes received.
 fn run(rx: &mut Receiver, world: &World, from: u64, ms: u64) -> usize {
     let mut path: VecDeque<(u64, Seq, usize)> = VecDeque::new();
     let mut acks: VecDeque<(u64, Seq)> = VecDeque::new();
@@ -59,7 +59,7 @@ fn a_long_fast_path_gets_its_window_within_a_few_round_trips() {
         let mut rx = growing(1 << 30);
         run(&mut rx, &world, 0, 1000);
         assert!(rx.limit() >= 2_000_000, "timestamps {timestamps}: {}", rx.limit());
-        // Less one round trip, in which nothing comes yet.
+        // Less one round trip, in which nothing has arrived yet.
         let got = run(&mut rx, &world, 1000, 1000);
         assert!(got >= 11_200_000, "timestamps {timestamps}: the path is not full: {got}");
         assert!((50..200).contains(&rx.rtt().as_millis()), "{:?}", rx.rtt());

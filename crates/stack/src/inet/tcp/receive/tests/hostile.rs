@@ -1,4 +1,4 @@
-//! A peer that means harm: its segments must cost bounded memory and bounded time.
+//! A malicious peer: its segments must cost bounded memory and bounded time.
 
 use super::super::reassembly::INTERVALS;
 use super::*;
@@ -22,7 +22,7 @@ fn single_bytes_with_holes_between_cost_a_bounded_list_and_window() {
     assert!(rx.held.iter().count() <= INTERVALS);
     assert!(kept >= INTERVALS);
     assert!(memory.used() <= u64::from(window) + CHUNK as u64);
-    // And the honest data behind it still comes in, hole by hole.
+    // And honest data after it is still received, hole by hole.
     let mut at = 0;
     while at < window {
         let len = MSS.min(window - at);
@@ -34,8 +34,8 @@ fn single_bytes_with_holes_between_cost_a_bounded_list_and_window() {
     assert_eq!(memory.used(), 0);
 }
 
-/// What is there is not replaced by what an outsider sends into the window later; nor may one segment that
-/// covers many holes cost more than their number.
+/// Received data is not replaced by what an outsider later sends into the window; nor may one segment that covers
+/// many holes cost more than their number.
 #[test]
 fn what_came_first_stays() {
     let mut rx = receiver(65_535);

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// Byte by byte; numbers count from the first byte and do not wrap.
 #[derive(Default)]
 struct Model {
-    /// Each byte that came inside the window, the first one that did, and when a segment last covered it.
+    /// Each byte that arrived inside the window, its first copy, and when a segment last covered it.
     bytes: BTreeMap<i64, (u8, usize)>,
     read: i64,
     next: i64,
@@ -23,12 +23,12 @@ impl Model {
         if fin && self.fin.is_none() && end >= last && end <= self.edge {
             self.fin = Some(end);
         }
-        // Numbers before the first byte, and the FIN's, are no data that came before.
+        // Numbers before the first byte, and the FIN's number, are not duplicate data.
         let read_on = if seq < 0 { self.next } else { 0 };
         let old = |at: &i64| (read_on..self.data_end()).contains(at);
         let had = |at: &i64| old(at) || *at >= self.next && self.bytes.contains_key(at);
         if let Some(first) = (seq..end).find(had) {
-            // Below and above RCV.NXT are two runs.
+            // Data below and data above RCV.NXT are two runs.
             let same = |at: &i64| if old(&first) { old(at) } else { had(at) };
             self.report(first..(first..end).find(|at| !same(at)).unwrap_or(end));
         }
@@ -53,7 +53,7 @@ impl Model {
         }
     }
 
-    /// What is held beyond RCV.NXT, newest first.
+    /// The held data beyond RCV.NXT, newest first.
     fn blocks(&self) -> Vec<Range<i64>> {
         let mut blocks: Vec<(Range<i64>, usize)> = Vec::new();
         for (&at, &(_, stamp)) in self.bytes.range(self.next..) {
@@ -137,7 +137,7 @@ proptest! {
             match step {
                 Step::Segment { offset, len, fin } => {
                     let at = model.next + offset;
-                    // So that bytes that come twice differ.
+                    // The copies of a byte that arrives twice differ.
                     let payload: Vec<_> = (0..len).map(|i| (n * 13 + i) as u8).collect();
                     let (before, end) = (model.next, model.data_end());
                     let fin_before = model.fin.is_some_and(|fin| fin < before);

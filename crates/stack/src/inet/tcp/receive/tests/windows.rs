@@ -1,9 +1,9 @@
-//! What is announced: silly windows, scaling, the right edge, scarce memory.
+//! The window announced: silly windows, scaling, the right edge, scarce memory.
 
 use super::*;
 use proptest::prelude::*;
 
-/// Announces, and says how many bytes the window has.
+/// Announces the window, and returns it in bytes.
 fn announce(rx: &mut Receiver) -> u32 {
     let window = rx.window();
     rx.acknowledged();
@@ -89,7 +89,7 @@ fn the_edge_stays_although_the_field_is_rounded() {
     }
 }
 
-/// To round up must not give a peer room for ever that uses a little less than a unit each time.
+/// Rounding up must not give ever more room to a peer that uses a little less than a unit each time.
 #[test]
 fn rounding_up_does_not_creep_beyond_the_buffer() {
     let sizes = BufferSizes { initial: 10_000, max: 10_000 };
@@ -186,7 +186,7 @@ fn scarce_memory_keeps_windows_small_and_none_shut() {
         hog.extend((0..20).map(|_| memory.take()));
         assert!(memory.exhausted());
         assert_eq!(announce(&mut rx), promised, "what was announced stays");
-        // But it is not taken: beyond what keeps the connection moving, data counts as lost.
+        // But data beyond what keeps the connection moving is dropped, and counts as lost.
         let arrived = rx.segment(rx.next(), &vec![1; 200_000], false, Instant::ZERO);
         assert!(arrived.dropped && arrived.new_in_order < 100_000, "{arrived:?}");
         assert_eq!(rx.ack_need(), AckNeed::Now);
@@ -217,7 +217,7 @@ fn out_of_order_data_makes_room_for_what_is_in_order() {
         assert!(arrived.out_of_order && !arrived.dropped);
     }
     let hog = [memory.take(), memory.take()];
-    // Nothing acknowledged is lost, what was only reported is.
+    // Acknowledged data is kept, data that was only reported is dropped.
     let arrived = rx.segment(zero, &[1; 1000], false, Instant::ZERO);
     assert!(arrived.dropped && arrived.new_in_order == 1000, "{arrived:?}");
     assert!(rx.sacks().is_empty());
@@ -230,8 +230,8 @@ fn out_of_order_data_makes_room_for_what_is_in_order() {
 }
 
 proptest! {
-    /// Whatever happens, the edge that the peer has seen never moves left by a unit or more, and everything up
-    /// to it is taken.
+    /// In every sequence of steps, the edge that the peer has seen never moves left by a unit or more, and everything
+    /// up to it is accepted.
     #[test]
     fn the_edge_never_moves_left(
         shift in 0..15u8,

@@ -1,4 +1,4 @@
-//! The scoreboard against a list that is searched from end to end, and what an attacker can make it cost.
+//! The scoreboard against a list that is searched from end to end, and the most an attacker can make it cost.
 
 use super::super::{
     super::seq::Seq,
@@ -12,7 +12,7 @@ enum Step {
     Push(u32),
     Sack(u32, u32),
     Ack(u32),
-    /// Sends again a part of what is out, in thousandths.
+    /// Retransmits a part of the data in flight, in thousandths.
     Resend(u32, u32),
     ResendLost,
     LoseOldest,
@@ -49,7 +49,7 @@ struct Entry {
     retransmitted: bool,
 }
 
-/// What was sent, from `una` on, in order; and what is lost, in order of finding out.
+/// The segments sent, from `una` on, in order; and the lost ones, in the order of detection.
 #[derive(Default)]
 struct Model {
     entries: Vec<Entry>,
@@ -118,7 +118,7 @@ fn check(base: u32, steps: &[Step]) {
             Step::Push(len) => {
                 board.push(seq(nxt)..seq(nxt + len), mss, at);
                 let mut start = nxt;
-                // Beyond so many, the last one takes what it has room for.
+                // Beyond this many the last segment takes what it has room for.
                 if model.entries.len() >= KEPT_APART
                     && let Some(last) = model.entries.last_mut()
                     && (last.state, last.retransmitted) == (SegmentState::Flight, false)
@@ -314,8 +314,8 @@ proptest! {
     }
 }
 
-/// A hostile receiver with 4,096 segments to report on, a hundred thousand ACKs with four blocks each: every
-/// second segment first, then the gaps, and all along blocks that span everything.
+/// A hostile receiver with 4,096 segments to report on, a hundred thousand ACKs with four blocks each: every second
+/// segment first, then the gaps, and always blocks that span everything.
 #[test]
 fn no_cut_of_sack_blocks_costs_more_than_a_few_looks_an_ack() {
     let (mut board, count) = (Scoreboard::default(), 4_096u32);
@@ -325,7 +325,7 @@ fn no_cut_of_sack_blocks_costs_more_than_a_few_looks_an_ack() {
     let mut acks = 0u64;
     for offset in [2, 1] {
         for i in (offset..count).step_by(2) {
-            // The one that is new, the two beside it, and all so far, cut so that it marks nothing new.
+            // The new block, the two beside it, and everything so far, split so that it marks nothing new.
             board.sack(segment(i), |_| {});
             board.sack(segment(i - 1).start + 1..segment(i).end, |_| {});
             board.sack(Seq(MSS)..segment(1).end - 1, |_| {});

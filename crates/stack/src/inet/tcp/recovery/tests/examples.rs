@@ -1,5 +1,5 @@
-//! By example: one rule of an RFC, or of Linux, per test. Segments are numbered from 1; the clock only moves
-//! when told to.
+//! Examples: one rule of an RFC, or of Linux, per test. Segments are numbered from 1; the clock advances only when
+//! told to.
 
 use super::super::*;
 
@@ -34,7 +34,7 @@ impl Flow {
         Flow { recovery, now: 1_000, sent: 0, echo: None, unsent: true }
     }
 
-    /// In congestion avoidance by Reno, with a window of so many segments, all of them out.
+    /// In congestion avoidance by Reno, with a window of so many segments, all of them in flight.
     fn reno(window: u32) -> Flow {
         let mut flow = Flow::with(|settings, _| settings.algorithm = Algorithm::NewReno);
         flow.recovery.congestion.cwnd = window * MSS;
@@ -60,7 +60,7 @@ impl Flow {
         }
     }
 
-    /// Sends new data as long as there is room; how many segments.
+    /// Sends new data as long as there is room; returns how many segments.
     fn fill(&mut self) -> u32 {
         let before = self.sent;
         while self.recovery.has_room() {
@@ -69,7 +69,7 @@ impl Flow {
         self.sent - before
     }
 
-    /// Sends again what it may; which segments.
+    /// Retransmits what it may; returns which segments.
     fn repair(&mut self) -> Vec<u32> {
         let mut which = Vec::new();
         while let Some(range) = self.recovery.next_retransmission() {
@@ -80,13 +80,13 @@ impl Flow {
         which
     }
 
-    /// What both give, as letters: R for each sent again, N for each new one.
+    /// The result of both, as letters: R for each retransmission, N for each new segment.
     fn go(&mut self) -> String {
         let retransmitted = self.repair().len();
         "R".repeat(retransmitted) + &"N".repeat(self.fill() as usize)
     }
 
-    /// An ACK of all up to and with segment `up_to`, with blocks of segments.
+    /// An ACK of everything up to and including segment `up_to`, with blocks of segments.
     fn ack(&mut self, up_to: u32, blocks: &[(u32, u32)]) -> Acked {
         self.ack_with(up_to, blocks, false)
     }
@@ -247,7 +247,7 @@ fn the_timeout_is_the_round_trip_and_at_least_200_ms() {
     };
     assert_eq!(of(0).recovery.rto(), Duration::from_secs(1));
     assert_eq!(of(1).recovery.rto(), Duration::from_secs(3));
-    // And no less than asked for.
+    // And no less than the setting.
     let quick = Flow::with(|settings, agreed| {
         settings.min_rto = Duration::from_millis(1);
         agreed.rtt = Some(Duration::from_micros(100));
@@ -283,7 +283,7 @@ fn what_was_sent_again_is_not_measured_but_by_time_stamps() {
         let acked = flow.wait(30).ack(1, &[]);
         let expected = stamps.then(|| Duration::from_millis(30));
         assert_eq!(acked.rtt, expected);
-        // RFC 6298 section 5.7, Karn: the backoff stays until something is measured.
+        // RFC 6298 section 5.7, Karn: the backoff stays until there is a sample.
         assert_eq!(flow.recovery.figures().backoff, u32::from(!stamps));
     }
 }
@@ -305,8 +305,8 @@ fn timeouts_double_up_to_the_longest() {
 
 // --- fast retransmit, PRR
 
-/// RFC 6937 section 3, first figure (RFC 9937 keeps it): 20 segments out, the first is lost, Reno halves. Per
-/// ACK of the others, what goes out: one for every two.
+/// RFC 6937 section 3, first figure (RFC 9937 keeps it): 20 segments in flight, the first is lost, Reno halves. Each
+/// second ACK of the others sends one.
 #[test]
 fn prr_halves_the_flight_evenly_over_one_round_trip() {
     let mut flow = Flow::reno(20);
@@ -328,8 +328,8 @@ fn prr_halves_the_flight_evenly_over_one_round_trip() {
     assert_eq!(flow.recovery.congestion.ssthresh, 10 * MSS);
 }
 
-/// RFC 6937 section 3, second figure: 15 of 20 are lost, so that the flight falls below the new threshold at
-/// once; then two go out per delivered one, as what is delivered makes good progress.
+/// RFC 6937 section 3, second figure: 15 of 20 are lost, so that the flight falls below the new threshold at once;
+/// then two are sent per delivered one, while recovery makes good progress.
 #[test]
 fn prr_after_a_burst_of_losses_grows_back_as_in_slow_start() {
     let mut flow = Flow::reno(20);
@@ -342,7 +342,7 @@ fn prr_after_a_burst_of_losses_grows_back_as_in_slow_start() {
     // The first two extend the window (limited transmit), the third shows the loss.
     assert_eq!(sent, ["N", "N", "R", "R"]);
     flow.wait(RTT);
-    // In good progress each ACK lets two go, until the flight is at the threshold.
+    // In good progress each ACK sends two, until the flight is at the threshold.
     flow.ack(1, &[(17, 22)]);
     assert_eq!(flow.go(), "RRRR");
     assert!(flow.recovery.in_flight() <= 10 * MSS);
@@ -368,8 +368,8 @@ fn duplicates_without_sack_first_let_new_data_go_then_repair() {
     // RFC 6582: a partial ACK repairs the next hole; one above `recover` ends it.
     flow.wait(RTT).ack(4, &[]);
     assert_eq!(flow.repair(), [5]);
-    // At `recover` itself (two were sent before the third duplicate) it is held, lest later duplicates look
-    // like a loss.
+    // At `recover` itself (two were sent before the third duplicate) the phase continues, as later duplicates would
+    // look like a loss.
     flow.wait(RTT).ack(12, &[]);
     assert_eq!(flow.phase(), Phase::Recovery);
     for _ in 0..3 {
@@ -389,7 +389,7 @@ fn without_sack_the_ack_that_ends_recovery_restarts_the_timeout() {
         agreed.rtt = Some(Duration::from_millis(60));
     });
     flow.fill();
-    // The first five are lost; the others, and the two that limited transmit lets go, give seven duplicates.
+    // The first five are lost; the others, and the two of limited transmit, give seven duplicates.
     for wait in [60, 0, 0, 0, 0, 60, 0] {
         flow.wait(wait).ack(0, &[]);
         flow.go();
@@ -416,12 +416,12 @@ fn a_lost_tail_is_found_by_what_was_sent_after_it() {
     let mut flow = Flow::new();
     flow.send(3);
     flow.wait(RTT).ack(0, &[(2, 2)]);
-    // Below three duplicates, a quarter of the round trip is waited for the first to come.
+    // Below three duplicates, the first gets a quarter of the round trip to arrive.
     assert_eq!(flow.repair(), [0u32; 0]);
     assert_eq!(flow.fire(), Fired::Retransmit);
     assert_eq!((flow.repair(), flow.now - 1_000), (vec![1], RTT + RTT / 4));
     flow.wait(RTT).ack(2, &[]);
-    // The first, sent again, was sent after the third: that is lost too.
+    // The first was retransmitted after the third was sent: the third is lost too.
     assert_eq!(flow.repair(), [3]);
     flow.wait(RTT).ack(3, &[]);
     assert_eq!(flow.phase(), Phase::Open);
@@ -452,7 +452,7 @@ fn a_little_reordering_repairs_nothing() {
     flow.wait(2).ack(3, &[]);
     assert_eq!(flow.recovery.figures().total_retrans, 0);
     assert!(flow.recovery.rack.reorderings > 0);
-    // From now on three duplicates wait as well.
+    // From now on RACK waits even with three duplicates.
     flow.send(8);
     flow.wait(RTT).ack(3, &[(5, 11)]);
     assert_eq!(flow.repair(), [0u32; 0]);
@@ -488,7 +488,7 @@ fn who_goes_on_sending_to_nobody_is_timed_out_all_the_same() {
                     flow.recovery.resent(range, at);
                 }
                 Fired::TimedOut { times } => {
-                    // The probe after 142 ms was the last to put it off.
+                    // The probe after 142 ms was the last to restart the timeout.
                     assert_eq!((times, probes, flow.now), (1, 1, 1_000 + 142 + 220));
                     return;
                 }
@@ -509,7 +509,7 @@ fn what_was_sent_before_a_probe_is_answered_is_probed_for_once_it_is() {
     flow.recovery.resent(range, at);
     flow.ack_all();
     flow.send(3);
-    // The DSACK says that both copies of the probe arrived.
+    // The DSACK shows that both copies of the probe arrived.
     flow.wait(RTT).ack(2, &[(2, 2)]);
     assert_eq!(flow.fire(), Fired::Probe(seq(4)..seq(5)));
 }
@@ -542,7 +542,7 @@ fn a_probe_that_was_not_needed_costs_nothing() {
         let at = flow.at();
         flow.recovery.resent(seq(9)..seq(10), at);
         flow.wait(RTT).ack(10, &[]);
-        // Both copies arrived: a DSACK says so, or a second ACK that is bare.
+        // Both copies arrived: a DSACK reports it, or a second, bare ACK.
         let duplicate: &[(u32, u32)] = if dsack { &[(10, 10)] } else { &[] };
         flow.ack(10, duplicate);
         flow.send(1);
@@ -571,8 +571,8 @@ fn a_timeout_takes_all_older_than_a_round_trip_for_lost_and_starts_with_one_segm
     assert_eq!(flow.phase(), Phase::Open);
 }
 
-/// RFC 5682 section 3.1: after a timeout two new segments go out; if then the originals are acknowledged, the
-/// timeout was spurious and everything is as before.
+/// RFC 5682 section 3.1: after a timeout two new segments are sent; if the originals are then acknowledged, the
+/// timeout was spurious and everything is restored.
 #[test]
 fn a_spurious_timeout_is_taken_back() {
     for (sack, frto) in [(true, true), (false, true), (true, false)] {
@@ -600,7 +600,7 @@ fn a_real_timeout_is_not_taken_back() {
     flow.fill();
     flow.fire();
     flow.repair();
-    // Only the first had survived; the new segments arrive out of order.
+    // Only the first had arrived; the new segments arrive out of order.
     flow.wait(RTT).ack(1, &[]);
     flow.fill();
     flow.wait(RTT).ack(1, &[(11, 12)]);
@@ -608,7 +608,7 @@ fn a_real_timeout_is_not_taken_back() {
     assert!(!flow.repair().is_empty());
 }
 
-/// RFC 3522: the ACK echoes a time stamp older than the first retransmission.
+/// RFC 3522: the ACK echoes a timestamp older than the first retransmission.
 #[test]
 fn time_stamps_show_that_the_original_was_only_late() {
     let mut flow = Flow::with(|_, agreed| agreed.timestamps = Some(Duration::from_millis(1)));
@@ -622,7 +622,7 @@ fn time_stamps_show_that_the_original_was_only_late() {
     assert!(flow.cwnd() >= 10 && flow.recovery.congestion.ssthresh == u32::MAX);
 }
 
-/// RFC 3708: all that was sent again arrived twice.
+/// RFC 3708: all retransmitted data arrived twice.
 #[test]
 fn duplicate_reports_show_that_nothing_was_lost() {
     let mut late = Flow::new();
@@ -630,7 +630,7 @@ fn duplicate_reports_show_that_nothing_was_lost() {
     late.wait(RTT).ack(0, &[(2, 10)]);
     assert_eq!(late.repair(), [1]);
     late.send(1);
-    // The original comes, then the repair, whose DSACK arrives before the end of the recovery.
+    // The original arrives, then the retransmission, whose DSACK arrives before the end of recovery.
     late.wait(2).ack(10, &[]);
     late.wait(RTT).ack(10, &[(1, 1)]);
     assert_eq!(late.phase(), Phase::Open);
@@ -644,7 +644,7 @@ fn sacks_that_the_receiver_takes_back_are_forgotten() {
     flow.fill();
     flow.wait(RTT).ack(0, &[(2, 10)]);
     assert_eq!(flow.repair(), [1]);
-    // The receiver takes the first and has thrown the others away: the next was SACKed but is expected.
+    // The receiver takes the first and has dropped the others: the next was SACKed but is expected.
     flow.wait(RTT).ack(1, &[]);
     let before = flow.now;
     assert!(matches!(flow.fire(), Fired::TimedOut { .. }));
@@ -707,7 +707,7 @@ fn blocks_that_cannot_be_are_not_believed() {
     let mut flow = Flow::new();
     flow.fill();
     flow.wait(RTT);
-    // Beyond what was sent, backwards, from below the ACK to above it.
+    // Beyond what was sent, reversed, from below the ACK to above it.
     for block in [(9, 12), (5, 3), (2_000_000, 2_000_001)] {
         flow.ack(0, &[(2, 2), block]);
     }

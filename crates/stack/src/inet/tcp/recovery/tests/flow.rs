@@ -1,4 +1,4 @@
-//! What a flow achieves over networks good and bad.
+//! The performance of a flow over good and bad networks.
 
 use super::{
     super::*,
@@ -16,7 +16,7 @@ fn a_clean_path_is_filled() {
     for rtt in [1, 20, 100] {
         let net = Net { rtt: Duration::from_millis(rtt), ..Net::default() };
         let out = run(&net, seconds(30));
-        // What the wire carries besides headers, and a slow start.
+        // The wire's share without headers, and a slow start.
         let share = out.rate() / (12_500_000.0 * 1_448.0 / 1_514.0);
         assert!(share > if rtt < 50 { 0.97 } else { 0.75 }, "rtt {rtt}: {share}");
         assert_eq!((out.timeouts, out.probes), (0, 0), "rtt {rtt}");
@@ -41,7 +41,7 @@ fn a_path_with_loss_gives_what_theory_says() {
     assert!((mean / theory - 1.0).abs() < 0.2, "{mean} of {theory}");
 }
 
-/// Loses segments `from` to `to` of a transfer of 100 and tells how long it took.
+/// Loses segments `from` to `to` of a transfer of 100; returns the outcome.
 fn without(from: u64, to: u64, agreed: impl Fn(&mut Agreed)) -> Outcome {
     let mut net = Net { bytes: 100 * MSS, drop: (from..=to).collect(), ..Net::default() };
     agreed(&mut net.agreed);
@@ -56,8 +56,8 @@ fn a_single_loss_anywhere_needs_no_timeout() {
                 agreed.timestamps = agreed.timestamps.filter(|_| timestamps)
             });
             assert_eq!((out.timeouts, out.resent), (0, 1), "segment {lost}");
-            // A round trip to hear of what came after, one to repair; the last ones are probed for, the very last
-            // after the peer could have delayed its ACK.
+            // A round trip to learn of the loss, one to repair it; the last ones need a probe, the very last after
+            // the time in which the peer could have delayed its ACK.
             let most = match lost {
                 ..95 => RTT * 3,
                 95..100 => RTT * 5,
@@ -85,7 +85,7 @@ fn a_burst_of_losses_needs_no_timeout() {
 fn a_lost_tail_is_found_by_a_probe_after_two_round_trips() {
     for first in [99, 97, 95, 92] {
         let out = without(first, 100, |_| {});
-        // The probe after 2 RTT (queueing included), its ACK after 3, what it shows lost after 4.
+        // The probe after 2 RTT (queueing included), its ACK after 3, the repair of what it shows after 4.
         assert!(out.silence < RTT * 5, "{first}: {:?}", out.silence);
         assert_eq!((out.timeouts, out.probes), (0, 1), "{first}");
     }
@@ -97,13 +97,13 @@ fn without_sack_a_single_loss_in_a_window_needs_no_timeout() {
         let out = without(lost, lost, |agreed| agreed.sack = false);
         assert_eq!((out.timeouts, out.resent), (0, 1), "segment {lost}");
     }
-    // A tail has only the timeout.
+    // A lost tail has only the timeout.
     assert_eq!(without(100, 100, |agreed| agreed.sack = false).timeouts, 1);
 }
 
 #[test]
 fn a_pause_of_the_path_is_no_loss() {
-    // 400 ms without anything: longer than the timeout. Nothing was lost, so nothing is given up.
+    // 400 ms without any packet: longer than the timeout. Nothing was lost, so nothing is given up.
     for (sack, timestamps) in [(true, true), (true, false), (false, true), (false, false)] {
         let pause = Some((seconds(2), Duration::from_millis(400)));
         let mut net = Net { pause, buffer: 1_000_000, bytes: 60_000_000, ..Net::default() };

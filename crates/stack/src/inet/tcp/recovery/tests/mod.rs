@@ -1,4 +1,4 @@
-//! Recovery alone: against models, by examples, and in a simulated network of one flow.
+//! Recovery alone: against models, by examples, and in a simulated network with one flow.
 
 mod board;
 mod examples;

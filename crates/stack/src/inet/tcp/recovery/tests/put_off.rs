@@ -1,4 +1,4 @@
-//! What is put off until the answer has gone must not show: one that learns at once beside one that learns late.
+//! A deferred ACK must have the same effect: one `Recovery` that processes ACKs at once beside one that defers them.
 
 use super::super::*;
 use proptest::prelude::*;
@@ -7,11 +7,11 @@ const MSS: u32 = 1_000;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// So many segments, as far as there is room for them.
+    /// This many segments, as far as there is room for them.
     Send(u32),
     /// Everything sent so far is acknowledged.
     AckAll,
-    /// All but the first of what is out is reported by SACK.
+    /// SACK reports all segments in flight but the first.
     Sack,
     Wait(u64),
     /// The next timer fires.

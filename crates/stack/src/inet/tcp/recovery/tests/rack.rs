@@ -15,9 +15,9 @@ const MSS: u32 = 1_000;
 enum Step {
     Send,
     Resend,
-    /// SACKs one of what is out.
+    /// SACKs one of the segments in flight.
     Arrive(usize),
-    /// Acknowledges so many.
+    /// Acknowledges this many.
     Ack(usize),
     Duplicate,
     Recovered,
@@ -45,7 +45,7 @@ struct Segment {
     acked: bool,
 }
 
-/// RFC 8985 sections 5.2 and 6.2 word for word; times in ms, ACK for what is SACKed.
+/// RFC 8985 sections 5.2 and 6.2 word for word; times in ms, ACK for a SACKed segment.
 #[derive(Default)]
 struct Text {
     segments: Vec<Segment>,
@@ -85,7 +85,7 @@ impl Text {
         }
     }
 
-    /// Step 5; the remaining time of the timer.
+    /// Step 5; returns the remaining time of the timer.
     fn detect_loss(&mut self, min_rtt: u64, srtt: u64, certain: bool, now: u64) -> Option<u64> {
         let reo_wnd = if !self.reordering_seen && certain {
             0
@@ -127,7 +127,7 @@ fn check(steps: &[Step], min_rtt: u64, srtt: u64) {
                     lost,
                     acked,
                 });
-                // In one burst a millisecond apart, as no two segments leave a link at once.
+                // A burst is a millisecond apart, as no two segments leave a link at once.
                 now += 1;
                 continue;
             }
@@ -191,7 +191,7 @@ fn check(steps: &[Step], min_rtt: u64, srtt: u64) {
                 });
             }
         }
-        // Of one ACK, only what is below the highest before it is out of order: ascending here, so the same.
+        // Within one ACK only segments below the highest before it are out of order: ascending here, so the same.
         let highest = newly.iter().map(|s| s.end_seq).max();
         text.update(&newly, min_rtt, now);
         if let Some(highest) = highest {
@@ -244,7 +244,7 @@ fn the_window_shrinks_again_as_the_text_has_it() {
             Step::Duplicate,
         ];
         steps.extend(vec![Step::Recovered; recoveries]);
-        // The first of two is overtaken; a quarter is 4 ms, and two of them 8.
+        // The first of two is delivered late; a quarter is 4 ms, and two of them 8.
         steps.extend([Step::Send, Step::Send, Step::Wait(20), Step::Arrive(1)]);
         steps.extend([Step::Wait(6), Step::Ack(0)]);
         check(&steps, 16, 32);

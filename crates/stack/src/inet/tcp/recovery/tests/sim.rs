@@ -10,33 +10,33 @@ use std::{
 pub const MSS: u32 = 1_448;
 const WIRE: u32 = 66;
 
-/// A network and what is sent through it.
+/// A network, and the data sent through it.
 #[derive(Clone, Debug)]
 pub struct Net {
     /// Bytes per second.
     pub rate: u64,
-    /// There and back, without queueing.
+    /// Both directions, without queueing.
     pub rtt: Duration,
-    /// Bytes that may wait.
+    /// The size of the queue, bytes.
     pub buffer: u32,
-    /// Of a million segments so many are lost, and so many delayed by a quarter of `rtt`, and doubled.
+    /// Segments per million that are lost, that are delayed by a quarter of `rtt`, and that are duplicated.
     pub loss: u32,
     pub reorder: u32,
     pub duplicate: u32,
-    /// Of a million ACKs.
+    /// ACKs per million.
     pub ack_loss: u32,
-    /// Segments lost when sent for the first time, by their place in the stream, from 1.
+    /// Segments whose first transmission is lost, by position in the stream, from 1.
     pub drop: Vec<u64>,
-    /// Nothing gets through in this time, but waits: (from, for how long).
+    /// Everything waits in this time: (from, for how long).
     pub pause: Option<(Duration, Duration)>,
-    /// A mark of ECN instead of a loss.
+    /// An ECN mark instead of a loss.
     pub mark: bool,
-    /// How many bytes; then the sender stops.
+    /// How many bytes to send.
     pub bytes: u32,
     /// The receiver's buffer.
     pub window: u32,
     pub seed: u64,
-    /// The receiver waits for a second segment, at most so long.
+    /// The receiver waits for a second segment, at most this long.
     pub delayed_ack: Duration,
     pub agreed: Agreed,
     pub settings: Settings,
@@ -80,7 +80,7 @@ enum Event {
     Timer(u64),
 }
 
-/// What came of it.
+/// The result.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     pub delivered: u64,
@@ -95,7 +95,7 @@ pub struct Outcome {
     /// (time, cwnd) at each ACK.
     pub windows: Vec<(Instant, u32)>,
     pub queue_drops: u64,
-    /// The most segments the scoreboard has held, and its capacity when all was acknowledged.
+    /// The most segments on the scoreboard, and its capacity when everything was acknowledged.
     pub most_segments: usize,
 }
 
@@ -147,7 +147,7 @@ struct Sim {
     out: Outcome,
 }
 
-/// Runs for so long, or until all is acknowledged.
+/// Runs for this long, or until everything is acknowledged.
 pub fn run(net: &Net, span: Duration) -> Outcome {
     let mut net = net.clone();
     net.agreed.rtt = Some(net.rtt);
@@ -203,7 +203,7 @@ impl Sim {
     }
 
     fn offset(&self, seq: Seq) -> u64 {
-        // Relative to what is acknowledged, which is near.
+        // Relative to SND.UNA, which is near.
         let near = self.seq(self.acked);
         self.acked.wrapping_add_signed(i64::from(near.distance(seq)))
     }
@@ -349,7 +349,7 @@ impl Sim {
         if known {
             return self.acknowledge(Some((start, end)));
         }
-        // RFC 7323 section 4.3: the stamp of what was expected is echoed.
+        // RFC 7323 section 4.3: the timestamp of the expected segment is echoed.
         if start <= self.expected || self.pending == 0 && self.got.is_empty() {
             self.echo = if self.pending == 0 { stamp } else { self.echo };
         }

@@ -1,4 +1,4 @@
-//! What the application and the host do.
+//! The calls of the application and the host.
 
 use super::{Script, absolute, stream};
 use crate::inet::{
@@ -12,7 +12,7 @@ impl Script {
         let _ = writeln!(self.log, "{:>9} - {what}", self.clock());
     }
 
-    /// Writes `len` bytes, which all find room.
+    /// Writes `len` bytes, all of which find room.
     #[track_caller]
     pub(in super::super) fn send(&mut self, len: usize) {
         let sent = self.try_send(len, false);
@@ -26,7 +26,7 @@ impl Script {
         assert!(matches!(sent, Ok(n) if n == len), "send({len}) = {sent:?}\n{}", self.log);
     }
 
-    /// Writes `len` bytes whose last one has a mark.
+    /// Writes `len` bytes, the last of which has a mark.
     #[track_caller]
     pub(in super::super) fn send_marked(&mut self, len: usize, mark: Mark) {
         self.say(&format!("send {len}, {mark:?}"));
@@ -47,7 +47,7 @@ impl Script {
         assert_eq!(got, want, "\n{}", self.log);
     }
 
-    /// The urgent byte is passed over by a read.
+    /// A read skips the urgent byte.
     pub(in super::super) fn pass_over(&mut self) {
         self.read += 1;
     }
@@ -75,7 +75,7 @@ impl Script {
         sent
     }
 
-    /// Reads exactly `len` bytes, and they are the peer's.
+    /// Reads exactly `len` bytes, which are the peer's.
     #[track_caller]
     pub(in super::super) fn recv(&mut self, len: usize) {
         let mut left = len;
@@ -110,7 +110,7 @@ impl Script {
         assert_eq!(got, Err(io::ErrorKind::WouldBlock), "\n{}", self.log);
     }
 
-    /// The peer has sent all.
+    /// The stream has ended.
     #[track_caller]
     pub(in super::super) fn recv_end(&mut self) {
         let got = self.try_recv(1).map_err(|e| e.kind());
@@ -172,12 +172,12 @@ impl Script {
         self.floor.unacknowledged()
     }
 
-    /// Has it look again whether something may be sent.
+    /// Checks again whether something may be sent.
     pub(in super::super) fn look_again(&mut self) {
         self.transmit();
     }
 
-    /// Whether the SYN was forgotten, or never came.
+    /// Whether the handshake was dropped, or no SYN has come.
     pub(in super::super) fn is_listening(&self) -> bool {
         self.floor.is_listening()
     }
@@ -189,7 +189,7 @@ impl Script {
         self.make_room(if jammed { 0 } else { u64::MAX });
     }
 
-    /// The transmit ring takes so many segments at a time from now on.
+    /// The transmit ring takes this many segments at a time from now on.
     pub(in super::super) fn make_room(&mut self, segments: u64) {
         self.say(&format!("ring with room for {segments}"));
         self.floor.make_room(segments);
@@ -204,7 +204,7 @@ impl Script {
         self.transmit();
     }
 
-    /// ICMP says about our segment at `quoted` that the path takes `mss` bytes.
+    /// ICMP reports about our segment at `quoted` that the path's MSS is `mss`.
     pub(in super::super) fn icmp_too_big(&mut self, mss: u16, quoted: i64) {
         self.say(&format!("icmp too big: {mss} about {quoted}"));
         let (now, quoted) = (self.now, absolute(quoted, self.iss()));

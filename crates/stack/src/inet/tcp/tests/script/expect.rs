@@ -1,4 +1,4 @@
-//! What is expected, and what was sent, in the same words.
+//! Expected and sent segments, in the same notation.
 
 use super::super::notation::letters;
 use super::{super::floor::Sent, IRS, Line, Script, Word, relative};
@@ -59,7 +59,7 @@ impl Script {
         options.sacks.iter().map(|b| (relative(b.start, IRS), relative(b.end, IRS))).collect()
     }
 
-    /// A segment in the words of `notation`.
+    /// A segment in the notation of `notation`.
     pub(super) fn text(&self, sent: &Sent) -> String {
         let start = relative(sent.segment.seq, self.iss());
         let len = sent.payload.len();
@@ -119,17 +119,17 @@ impl Script {
         self.offered.unwrap_or(0) - self.acked.unwrap_or(0)
     }
 
-    /// What we acknowledged last.
+    /// Our last acknowledgment.
     pub(in super::super) fn acked(&self) -> i64 {
         self.acked.unwrap_or(0)
     }
 
-    /// Whether something was sent that is to be expected.
+    /// Whether a segment was sent that is not expected yet.
     pub(in super::super) fn sent_some(&self) -> bool {
         !self.sent.is_empty()
     }
 
-    /// The ranges of data sent and not expected, which is forgotten.
+    /// The ranges of data sent and not expected; drops them.
     pub(in super::super) fn take(&mut self) -> Vec<(i64, i64)> {
         let range = |(_, sent): &(_, Sent)| {
             let start = relative(sent.segment.seq, self.iss());
@@ -140,7 +140,7 @@ impl Script {
         ranges
     }
 
-    /// Forgets what was sent and not expected; tells how many segments that were.
+    /// Drops the segments sent and not expected; returns how many there were.
     pub(in super::super) fn ignore(&mut self) -> usize {
         self.sent.drain(..).count()
     }

@@ -1,11 +1,11 @@
-//! What holds for each segment of ours, in every script: the stream's bytes, the peer's window and MSS, that
-//! our window's edge and our acknowledgment never go back.
+//! The rules for each segment of ours, in every script: the stream's bytes, the peer's window and MSS, and that our
+//! window's edge and our acknowledgment never go back.
 
 use super::{super::floor::Sent, IRS, Script, relative, stream};
 use crate::inet::tcp::segment::{Flags, Segment};
 
 impl Script {
-    /// What the peer has promised, for [`Script::keep_the_rules`].
+    /// Records what the peer has promised, for [`Script::keep_the_rules`].
     pub(super) fn note_peer(&mut self, segment: &Segment<'_>) {
         let mut shift = self.peer_shift.unwrap_or(0);
         if segment.flags.has(Flags::SYN) {
@@ -21,7 +21,7 @@ impl Script {
         self.room = self.room.max(ack + edge);
     }
 
-    /// What holds for each segment, in every script.
+    /// Checks the rules for each segment.
     pub(super) fn keep_the_rules(&mut self, sent: &Sent) {
         let seq = relative(sent.segment.seq, self.iss());
         let len = sent.payload.len();
