@@ -165,7 +165,7 @@ mod tests {
     const GROUP: Kind = Kind(Kind::REUSE_PORT);
 
     #[test]
-    fn addresses_meet_as_in_linux() {
+    fn addresses_overlap_as_in_linux() {
         let mut claims = Claims::default();
         claims.add(&claim("10.0.0.1", PLAIN));
         for (address, only_v6, conflict) in [
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_listener_has_left_is_in_nobodys_way_to_whom_the_kernel_has_agreed() {
+    fn connections_left_by_a_listener_are_no_conflict_on_a_port_from_the_kernel() {
         let mut claims = Claims::default();
         claims.add(&claim("10.0.0.1", PLAIN));
         let new = claim("0.0.0.0", PLAIN.listening());

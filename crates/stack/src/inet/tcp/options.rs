@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_set_is_read_and_the_default_takes_no_memory() {
+    fn options_set_are_read_back_and_defaults_take_no_memory() {
         assert_eq!(DEFAULT, TcpOptions::default());
         let often = TcpOptions { nodelay: true, ..DEFAULT };
         let rare = TcpOptions { cork: true, syn_count: 3, ..DEFAULT };

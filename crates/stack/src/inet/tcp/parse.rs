@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_syn_looks_like_linuxs() {
+    fn a_syn_has_linuxs_option_layout() {
         let all = Options {
             mss: Some(1460),
             window_scale: Some(7),
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn every_set_of_options_comes_back() {
+    fn every_set_of_options_survives_the_round_trip() {
         let blocks = [(1, 2), (u32::MAX, 3), (5, 6), (8, 9)];
         for timestamps in [None, Some((u32::MAX, 0x0102_0304))] {
             for n in 0..=4 {
@@ -289,14 +289,14 @@ mod tests {
     }
 
     #[test]
-    fn of_options_that_come_twice_the_last_counts() {
+    fn the_last_of_repeated_options_counts() {
         assert_eq!(any_options(&[2, 4, 1, 0, 2, 4, 2, 0], true).mss, Some(512));
         let twice = [5, 10, 0, 0, 0, 1, 0, 0, 0, 2, 5, 10, 0, 0, 0, 3, 0, 0, 0, 4];
         assert_eq!(any_options(&twice, false).sacks, sacks(&[(3, 4)]));
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn options_that_do_not_fit_are_refused() {
         let ack = Segment { flags: Flags::ACK, ..Segment::default() };
         assert_eq!(write_header(&mut [0; 19], (1, 2), &ack).err(), Some(Error::Truncated));
         let options = Options {

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn syn_and_fin_count_and_are_no_bytes() {
+    fn syn_and_fin_take_numbers_but_no_bytes() {
         let iss = Seq(u32::MAX);
         let mut buffer = buffer((iss + 1).0, 100, 100, 1 << 20);
         assert_eq!(push(&mut buffer, b"abcdef"), 6);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn it_takes_what_its_limit_allows_and_grows_with_the_window() {
+    fn the_buffer_takes_what_its_limit_allows_and_grows_with_the_window() {
         let mut buffer = buffer(1, 1000, 5000, 1 << 20);
         let two = [IoSlice::new(&[1; 700]), IoSlice::new(&[2; 700])];
         assert_eq!((buffer.push(&two, 900), buffer.push(&two, 900)), (900, 100));
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn under_pressure_it_does_not_grow_and_without_memory_it_still_moves() {
+    fn under_pressure_the_buffer_does_not_grow_and_without_memory_it_still_moves() {
         let chunk = CHUNK as u64;
         let mut buffer = buffer(1, 1 << 20, 4 << 20, 6 * chunk);
         // Memory is used up: a large write takes what fits, the next takes nothing.

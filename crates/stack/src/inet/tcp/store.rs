@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_small_takes_no_chunk_and_what_is_empty_keeps_none() {
+    fn small_data_takes_no_chunk_and_an_empty_store_keeps_none() {
         let mut store = store(u32::MAX - 5);
         for round in 0..1000u32 {
             let at = store.end();

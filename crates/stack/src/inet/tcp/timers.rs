@@ -316,7 +316,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fifteen_retries_are_linuxs_924_seconds_and_6_for_a_syn_127() {
+    fn fifteen_retries_take_linuxs_924_seconds_and_six_of_a_syn_127() {
         let max = Duration::from_secs(120);
         let of = |retries, base| model_timeout(retries, Duration::from_millis(base), max);
         assert_eq!(of(15, 200), Duration::from_millis(924_600));

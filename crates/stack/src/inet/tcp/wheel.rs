@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wheel_that_was_full_and_is_empty_is_small_and_knows_no_old_handle() {
+    fn an_emptied_wheel_frees_its_entries_and_old_handles_stay_invalid() {
         let mut wheel = Wheel::default();
         let fill = |wheel: &mut Wheel<u32>, count| -> Vec<Handle> {
             (0..count).map(|n| wheel.insert(Instant::from_millis(1), n)).collect()
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_is_late_by_a_32nd_at_most_and_not_alone() {
+    fn a_timer_with_slack_is_at_most_a_32nd_late_and_fires_with_others() {
         let base = 12_345_678_901;
         for (span, instants) in [(0, 64), (1_000_000, 64), (200_000_000, 6), (60_000_000_000, 2)] {
             let mut seen = std::collections::BTreeSet::new();
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_handle_means_nothing() {
+    fn an_old_handle_is_invalid() {
         let mut wheel = Wheel::default();
         let first = wheel.insert(Instant::from_millis(5), 1);
         assert_eq!(wheel.cancel(first), Some(1));
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_time_can_be_waited_for() {
+    fn a_timer_at_the_last_instant_does_not_overflow() {
         let mut wheel = Wheel::default();
         wheel.insert(Instant::from_nanos(u64::MAX), 1);
         assert!(wheel.next().is_some());
@@ -373,7 +373,7 @@ mod tests {
     proptest! {
         // Against a list: what is due fires, within a slot; nothing else fires.
         #[test]
-        fn does_as_a_list_would(steps in steps()) {
+        fn fires_as_a_list_of_timers_would(steps in steps()) {
             let mut wheel = Wheel::default();
             let mut list: Vec<(u64, u32, Handle)> = Vec::new();
             let (mut now, mut count) = (0, 0);

@@ -47,7 +47,7 @@ fn a_hole_is_filled_and_the_fin_that_came_before_counts() {
 }
 /// The memory of an idle connection for these: their part of 2 KiB.
 #[test]
-fn they_are_small() {
+fn the_receiver_of_an_idle_connection_is_small() {
     assert!(size_of::<Receiver>() <= 232, "{}", size_of::<Receiver>());
     let send = size_of::<super::super::send_buffer::SendBuffer>();
     assert!(send <= 88, "{send}");
@@ -97,7 +97,7 @@ fn duplicates_are_reported_once_and_first() {
 }
 
 #[test]
-fn who_waits_for_more_than_can_come_is_woken() {
+fn a_reader_that_waits_for_more_than_can_arrive_is_woken() {
     let mut rx = receiver(10_000);
     rx.window();
     let mut fill = |len: usize| {

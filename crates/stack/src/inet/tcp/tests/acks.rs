@@ -107,7 +107,7 @@ pub(super) fn the_newest_block_comes_first() {
 }
 
 #[test]
-pub(super) fn beside_timestamps_three_blocks_find_room() {
+pub(super) fn three_sack_blocks_fit_beside_timestamps() {
     let mut t = Setup::new().peer("<mss 1000,sackOK,ts 1 1000>").established();
     for (i, from) in [9_001, 7_001, 5_001, 3_001].into_iter().enumerate() {
         t.inject_quietly(&format!(". {from}:{}(988) ack 1 <ts {} 1000>", from + 988, i + 2));
@@ -141,7 +141,7 @@ pub(super) fn duplicates_are_not_reported_if_switched_off() {
 }
 
 #[test]
-pub(super) fn a_segment_partly_old_brings_its_new_part() {
+pub(super) fn the_new_part_of_a_partly_old_segment_is_taken() {
     let mut t = Script::established();
     t.inject(". 1:1001(1000) ack 1");
     t.expect(". 1:1(0) ack 1001");
@@ -172,7 +172,7 @@ pub(super) fn without_sack_an_acknowledgment_out_of_order_says_only_what_is_miss
 }
 
 #[test]
-pub(super) fn what_lies_beyond_the_window_is_dropped_and_answered() {
+pub(super) fn data_beyond_the_window_is_dropped_and_answered() {
     let mut t = Setup::new().options(|o| o.receive_buffer = 4_000).established();
     let edge = t.acked() + t.offers();
     t.inject(&format!("P. {}:{}(100) ack 1", edge + 1, edge + 101));
@@ -224,7 +224,7 @@ pub(super) fn a_fin_that_comes_again_is_answered_each_time() {
 }
 
 #[test]
-pub(super) fn who_counts_duplicates_gets_all_of_them_though_the_ring_fills_up_meanwhile() {
+pub(super) fn a_peer_without_sack_gets_all_duplicate_acks_despite_a_full_ring() {
     let mut t = Setup::new().peer("<mss 1000>").established();
     t.jam(true);
     for from in [1_001, 2_001, 3_001] {
@@ -240,7 +240,7 @@ pub(super) fn who_counts_duplicates_gets_all_of_them_though_the_ring_fills_up_me
 }
 
 #[test]
-pub(super) fn who_counts_duplicates_gets_one_for_each_even_of_segments_that_came_together() {
+pub(super) fn a_peer_without_sack_gets_one_duplicate_ack_for_each_segment_of_a_batch() {
     // RFC 5681 section 3.2: fast retransmit needs three. With SACK, one ACK reports everything.
     for (peer, duplicates) in [("<mss 1000>", 3), ("<mss 1000,sackOK>", 1)] {
         let mut t = Setup::new().peer(peer).established();
@@ -277,7 +277,7 @@ pub(super) fn a_fin_on_a_silent_connection_is_acknowledged_at_once() {
 }
 
 #[test]
-pub(super) fn data_seen_before_that_comes_with_the_fin_is_not_reported() {
+pub(super) fn old_data_that_comes_with_a_fin_is_not_reported_as_duplicate() {
     let mut t = Script::established();
     t.inject("P. 1:11(10) ack 1");
     t.expect(". 1:1(0) ack 11");

@@ -23,7 +23,7 @@ pub(super) fn an_idle_connection_is_not_touched() {
 }
 
 #[test]
-pub(super) fn keep_alive_asks_after_silence_and_is_content_with_an_answer() {
+pub(super) fn keep_alive_probes_an_idle_peer_until_it_answers() {
     // RFC 9293 section 3.8.4.
     let mut t = keeping().established();
     for _ in 0..3 {
@@ -46,7 +46,7 @@ pub(super) fn keep_alive_gives_up_and_resets() {
 }
 
 #[test]
-pub(super) fn data_from_the_peer_puts_keep_alive_off() {
+pub(super) fn data_from_the_peer_postpones_keep_alive() {
     let mut t = keeping().established();
     t.advance(secs(8));
     t.inject("P. 1:11(10) ack 1");
@@ -58,7 +58,7 @@ pub(super) fn data_from_the_peer_puts_keep_alive_off() {
 }
 
 #[test]
-pub(super) fn keep_alive_does_not_ask_while_data_is_in_flight() {
+pub(super) fn keep_alive_does_not_probe_while_data_is_in_flight() {
     // Data in flight already shows whether the peer is alive: after 10 s of silence, and after 20.
     let mut t = keeping().config(|c| c.tcp_early_retrans = false).established();
     t.send(10);
@@ -100,7 +100,7 @@ pub(super) fn a_peer_that_does_not_acknowledge_is_given_up_after_fifteen_minutes
 }
 
 #[test]
-pub(super) fn a_timeout_without_bound_ends_nothing() {
+pub(super) fn with_an_unlimited_rto_max_a_closed_window_ends_no_connection() {
     // If the peer closes its window meanwhile, the limit is twice `tcp_rto_max`.
     let mut t = Setup::new().config(|c| c.tcp_rto_max = Duration::MAX).established();
     t.send(10);
@@ -114,7 +114,7 @@ pub(super) fn a_timeout_without_bound_ends_nothing() {
 }
 
 #[test]
-pub(super) fn an_icmp_error_meanwhile_says_why() {
+pub(super) fn an_icmp_error_is_reported_when_the_connection_times_out() {
     let mut t = Script::established();
     t.send(10);
     t.expect("P. 1:11(10) ack 1");
@@ -126,7 +126,7 @@ pub(super) fn an_icmp_error_meanwhile_says_why() {
 }
 
 #[test]
-pub(super) fn user_timeout_gives_up_when_it_says() {
+pub(super) fn user_timeout_gives_up_in_time() {
     let mut t = Setup::new().options(|o| o.user_timeout = secs(5)).established();
     t.send(10);
     t.expect("P. 1:11(10) ack 1");
@@ -140,7 +140,7 @@ pub(super) fn user_timeout_gives_up_when_it_says() {
 }
 
 #[test]
-pub(super) fn user_timeout_also_ends_who_goes_on_writing() {
+pub(super) fn user_timeout_also_ends_a_connection_that_keeps_writing() {
     // The peer has vanished: no write may restart the time that the timeout counts from.
     let setup = Setup::new().options(|o| (o.user_timeout, o.nodelay) = (secs(5), true));
     let mut t = setup.round_trip(ms(10)).established();
@@ -157,7 +157,7 @@ pub(super) fn user_timeout_also_ends_who_goes_on_writing() {
 }
 
 #[test]
-pub(super) fn retransmissions_double_their_distance() {
+pub(super) fn retransmission_intervals_double() {
     // RFC 6298 section 5.5.
     let config = |c: &mut super::super::Config| c.tcp_early_retrans = false;
     let mut t = Setup::new().config(config).established();
@@ -172,7 +172,7 @@ pub(super) fn retransmissions_double_their_distance() {
 }
 
 #[test]
-pub(super) fn the_least_timeout_may_be_a_millisecond() {
+pub(super) fn rto_min_may_be_a_millisecond() {
     let setup = Setup::new().config(|c| c.tcp_early_retrans = false);
     let mut t = setup.options(|o| o.rto_min = ms(1)).established();
     t.send(10);
@@ -182,7 +182,7 @@ pub(super) fn the_least_timeout_may_be_a_millisecond() {
 }
 
 #[test]
-pub(super) fn the_least_timeout_can_be_set_on_a_connection() {
+pub(super) fn rto_min_can_be_set_on_a_connection() {
     let mut t = Setup::new().config(|c| c.tcp_early_retrans = false).established();
     t.configure(|o| o.rto_min = ms(1));
     let mut at = 1;
@@ -202,7 +202,7 @@ pub(super) fn the_least_timeout_can_be_set_on_a_connection() {
 }
 
 #[test]
-pub(super) fn a_new_idle_time_counts_the_silence_so_far() {
+pub(super) fn a_new_keep_idle_counts_the_idle_time_so_far() {
     // `tcp_sock_set_keepidle_locked`.
     let mut t = keeping().options(|o| o.keep_idle = secs(100)).established();
     t.silent(secs(8));
@@ -251,7 +251,7 @@ pub(super) fn data_that_comes_after_close_is_answered_with_a_reset() {
 }
 
 #[test]
-pub(super) fn abort_resets_and_says_so() {
+pub(super) fn abort_resets_and_reports_it() {
     let mut t = Script::established();
     t.send(10);
     t.expect("P. 1:11(10) ack 1");
@@ -272,7 +272,7 @@ pub(super) fn linger2_of_zero_does_not_wait_in_fin_wait_2() {
 }
 
 #[test]
-pub(super) fn a_closed_connection_whose_peer_vanished_does_not_live_for_ever() {
+pub(super) fn an_orphan_whose_peer_vanished_times_out() {
     let mut t = Script::established();
     t.send(10);
     t.expect("P. 1:11(10) ack 1");
@@ -283,7 +283,7 @@ pub(super) fn a_closed_connection_whose_peer_vanished_does_not_live_for_ever() {
 }
 
 #[test]
-pub(super) fn how_long_such_a_connection_lives_is_tcp_orphan_retries_to_say() {
+pub(super) fn tcp_orphan_retries_limits_the_life_of_an_orphan() {
     for (retries, lives) in [(2, 1), (2, 4), (0, 60), (0, 250)] {
         let mut t = Setup::new().config(|c| c.tcp_orphan_retries = retries).established();
         t.send(10);
@@ -298,7 +298,7 @@ pub(super) fn how_long_such_a_connection_lives_is_tcp_orphan_retries_to_say() {
 }
 
 #[test]
-pub(super) fn a_closed_connection_whose_peer_keeps_its_window_shut_does_not_live_for_ever() {
+pub(super) fn an_orphan_whose_peer_keeps_its_window_closed_times_out() {
     // CVE-2009-1926, "sockstress": the peer answers every probe and never opens.
     for retries in [0, 2] {
         let setup = Setup::new().config(|c| c.tcp_orphan_retries = retries);

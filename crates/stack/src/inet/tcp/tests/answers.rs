@@ -207,7 +207,7 @@ fn flags(v6: bool, frame: &[u8]) -> u8 {
 }
 
 #[test]
-fn a_flood_from_everywhere_asks_the_kernel_no_more_than_there_is_room_to_remember() {
+fn a_flood_from_many_sources_makes_few_route_queries_to_the_kernel() {
     for v6 in [false, true] {
         let server = Server::new();
         for round in 0..100 {
@@ -236,7 +236,7 @@ fn a_flood_from_everywhere_asks_the_kernel_no_more_than_there_is_room_to_remembe
 }
 
 #[test]
-fn a_handshake_goes_on_over_the_gateway_that_took_over() {
+fn a_handshake_continues_over_a_gateway_that_took_over() {
     for v6 in [false, true] {
         let mut server = Server::new();
         let syn = [frame(v6, OURS, 1, SYN)];
@@ -251,7 +251,7 @@ fn a_handshake_goes_on_over_the_gateway_that_took_over() {
 }
 
 #[test]
-fn our_own_link_address_is_followed() {
+fn a_change_of_our_mac_address_is_followed() {
     const NEW: MacAddr = MacAddr([2, 0, 0, 0, 0, 7]);
     let server = Server::new();
     assert_eq!(server.receive(&[frame(false, OURS, 1, SYN)]).0.len(), 1);

@@ -30,7 +30,7 @@ pub(super) fn slow_start_doubles_the_window_each_round_trip() {
 }
 
 #[test]
-pub(super) fn one_ack_for_many_opens_the_window_by_what_it_acknowledges() {
+pub(super) fn an_ack_of_many_segments_opens_the_window_by_all_of_them() {
     // Appropriate byte counting, RFC 3465: Linux counts segments, not acknowledgments.
     let mut t = wide();
     let _ = t.try_send(200_000, false);
@@ -95,7 +95,7 @@ fn expect_slow_start(t: &mut Script) {
 }
 
 #[test]
-pub(super) fn after_idleness_it_starts_slowly_again() {
+pub(super) fn slow_start_restarts_after_idle() {
     // RFC 5681 section 4.1.
     let mut t = grown(". 1:1(0) ack 30001");
     t.silent(secs(10));
@@ -104,7 +104,7 @@ pub(super) fn after_idleness_it_starts_slowly_again() {
 }
 
 #[test]
-pub(super) fn a_window_that_reopens_after_long_is_not_filled_at_once() {
+pub(super) fn a_window_that_reopens_after_a_long_time_is_not_filled_at_once() {
     // The application makes no call then: Linux checks in tcp_ack_update_window.
     let mut t = grown(". 1:1(0) ack 30001 win 0");
     let _ = t.try_send(50_000, false);
@@ -119,7 +119,7 @@ pub(super) fn a_window_that_reopens_after_long_is_not_filled_at_once() {
 }
 
 #[test]
-pub(super) fn the_algorithm_may_be_changed_on_the_way() {
+pub(super) fn the_algorithm_can_be_changed_on_a_connection() {
     for algorithm in [Algorithm::NewReno, Algorithm::Cubic] {
         let mut t = Script::established();
         t.send(5_000);
@@ -147,7 +147,7 @@ fn ecn_over(round_trip: Duration) -> Script {
 }
 
 #[test]
-pub(super) fn data_may_be_marked_and_nothing_else() {
+pub(super) fn only_new_data_is_ecn_capable() {
     // Section 6.1.4: not pure acknowledgments; 6.1.5: not retransmissions.
     let mut t = ecn();
     t.send(10);
@@ -161,7 +161,7 @@ pub(super) fn data_may_be_marked_and_nothing_else() {
 }
 
 #[test]
-pub(super) fn a_mark_is_echoed_until_the_sender_says_it_has_heard() {
+pub(super) fn a_ce_mark_is_echoed_until_cwr() {
     // Section 6.1.3.
     let mut t = ecn();
     t.inject("[ce] . 1:1001(1000) ack 1");
@@ -175,7 +175,7 @@ pub(super) fn a_mark_is_echoed_until_the_sender_says_it_has_heard() {
 }
 
 #[test]
-pub(super) fn a_mark_is_told_at_once_when_it_is_the_first() {
+pub(super) fn the_first_ce_mark_is_acknowledged_at_once() {
     // RFC 3168 leaves it open; Linux does not delay this acknowledgment.
     let mut t = ecn();
     let mut at = 1;
@@ -192,7 +192,7 @@ pub(super) fn a_mark_is_told_at_once_when_it_is_the_first() {
 }
 
 #[test]
-pub(super) fn an_echo_halves_the_window_once_per_round_trip_and_is_confirmed() {
+pub(super) fn ece_reduces_the_window_once_per_round_trip_and_is_answered_by_cwr() {
     // Section 6.1.2.
     let setup = Setup::new().config(|c| c.tcp_ecn = Ecn::On);
     let mut t = setup.options(|o| o.congestion = Some(Algorithm::NewReno)).connect();
@@ -218,7 +218,7 @@ pub(super) fn an_echo_halves_the_window_once_per_round_trip_and_is_confirmed() {
 }
 
 #[test]
-pub(super) fn of_many_segments_the_first_confirms() {
+pub(super) fn the_first_of_many_segments_carries_cwr() {
     let mut t = ecn_over(ms(50));
     t.send(10_000);
     t.expect_data(1, 10_001);
@@ -234,7 +234,7 @@ pub(super) fn of_many_segments_the_first_confirms() {
 }
 
 #[test]
-pub(super) fn a_reduction_that_is_taken_back_is_not_confirmed() {
+pub(super) fn an_undone_reduction_sends_no_cwr() {
     // Linux's tcp_ecn_withdraw_cwr; before the undo there was no room for new data.
     let mut t = ecn_over(ms(100));
     t.send(16_000);
@@ -251,7 +251,7 @@ pub(super) fn a_reduction_that_is_taken_back_is_not_confirmed() {
 }
 
 #[test]
-pub(super) fn an_echo_without_agreement_means_nothing() {
+pub(super) fn ece_without_negotiated_ecn_is_ignored() {
     let mut t = Script::established();
     t.send(10_000);
     t.expect_data(1, 10_001);

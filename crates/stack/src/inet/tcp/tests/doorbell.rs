@@ -8,7 +8,7 @@ use super::{
 use crate::inet::PathOptions;
 
 #[test]
-fn the_last_segment_of_what_is_to_be_sent_says_so() {
+fn the_last_segment_to_send_is_marked_as_last() {
     // It rings the doorbell, before recovery has recorded the segment.
     let mut t = Script::established();
     t.send(2_500);

@@ -86,7 +86,7 @@ pub(super) fn data_injected_with_an_ack_older_than_the_window_is_dropped() {
 }
 
 #[test]
-pub(super) fn challenges_are_few() {
+pub(super) fn challenge_acks_are_rate_limited() {
     let mut t = Script::established();
     for _ in 0..100 {
         t.inject_quietly("S 100:100(0) win 65535 <mss 1000>");
@@ -98,7 +98,7 @@ pub(super) fn challenges_are_few() {
 }
 
 #[test]
-pub(super) fn the_right_edge_stands_when_the_window_is_rounded_to_its_scale() {
+pub(super) fn the_right_edge_does_not_move_left_when_the_window_is_rounded_to_its_scale() {
     // For any content of the buffer and any scale: `script` checks the edge of each segment.
     let mut t = Setup::new().peer("<mss 1000,sackOK,ws 7>").established();
     let mut at = 1;
@@ -113,7 +113,7 @@ pub(super) fn the_right_edge_stands_when_the_window_is_rounded_to_its_scale() {
 }
 
 #[test]
-pub(super) fn a_fin_out_of_order_is_not_forgotten() {
+pub(super) fn a_fin_out_of_order_is_kept() {
     let mut t = Script::established();
     t.inject("F. 1001:1002(0) ack 1"); // its data is under way still
     t.expect(". 1:1(0) ack 1");
@@ -126,7 +126,7 @@ pub(super) fn a_fin_out_of_order_is_not_forgotten() {
 }
 
 #[test]
-pub(super) fn a_fin_with_data_out_of_order_is_not_forgotten() {
+pub(super) fn a_fin_with_data_out_of_order_is_kept() {
     let mut t = Script::established();
     t.inject("PF. 1001:1502(500) ack 1");
     t.expect(". 1:1(0) ack 1 <sack 1001:1501>");
@@ -138,7 +138,7 @@ pub(super) fn a_fin_with_data_out_of_order_is_not_forgotten() {
 }
 
 #[test]
-pub(super) fn duplicate_acks_let_new_data_out() {
+pub(super) fn limited_transmit_sends_new_data_on_duplicate_acks() {
     // Limited transmit, RFC 3042: without it a small window yields too few duplicates to show a loss.
     let mut t = Setup::new().peer("<mss 1000>").established();
     t.send(14_000);
@@ -192,7 +192,7 @@ pub(super) fn fin_wait_2_of_a_socket_that_still_reads_does_not_end() {
 }
 
 #[test]
-pub(super) fn a_reader_in_small_bites_does_not_open_a_silly_window() {
+pub(super) fn small_reads_do_not_open_a_silly_window() {
     // Receiver side, RFC 9293 section 3.8.6.2.2.
     let mut t = Setup::new().options(|o| o.receive_buffer = 8_000).established();
     let at = t.fill_window();
@@ -208,7 +208,7 @@ pub(super) fn a_reader_in_small_bites_does_not_open_a_silly_window() {
 }
 
 #[test]
-pub(super) fn a_window_less_than_a_segment_is_not_filled_with_crumbs() {
+pub(super) fn a_window_of_less_than_a_segment_is_not_filled_with_small_segments() {
     // Sender side, RFC 9293 section 3.8.6.2.1.
     let mut t = Setup::new().peer("win 4000 <mss 1000,sackOK>").established();
     t.inject(". 1:1(0) ack 1 win 4000");
@@ -263,7 +263,7 @@ pub(super) fn one_pass_sends_no_more_than_the_window() {
 }
 
 #[test]
-pub(super) fn icmp_about_data_not_in_flight_is_not_believed() {
+pub(super) fn icmp_about_data_not_in_flight_is_ignored() {
     // RFC 5927 section 4.1.
     let mut t = Script::established();
     t.send(10);
@@ -304,7 +304,7 @@ pub(super) fn data_behind_a_hole_is_kept() {
 }
 
 #[test]
-pub(super) fn large_segments_are_not_waited_for() {
+pub(super) fn acknowledgments_of_large_segments_are_not_delayed() {
     // gVisor and Asterinas: a delayed acknowledgment for each segment of a large MTU brings 26 Mb/s.
     let mut t = Setup::new().mss(8_960).peer("<mss 8960,sackOK>").established();
     let mut at = 1;
@@ -321,7 +321,7 @@ pub(super) fn large_segments_are_not_waited_for() {
 }
 
 #[test]
-pub(super) fn an_urgent_flag_confuses_nobody() {
+pub(super) fn an_urgent_flag_does_not_disturb_the_stream() {
     let mut t = Script::established();
     t.inject("PU. 1:101(100) ack 1");
     t.expect_after(0..=40, ". 1:1(0) ack 101");

@@ -61,7 +61,7 @@ fn connect_accept_echo_close() {
 }
 
 #[test]
-fn what_begins_time_wait_at_about_the_same_time_ends_it_together() {
+fn time_waits_that_begin_at_about_the_same_time_end_together() {
     // Each end costs a wake-up; also if the last acknowledgment was lost, and TIME_WAIT restarted.
     for lost in [false, true] {
         let mut net = Net::new();
@@ -94,7 +94,7 @@ fn what_begins_time_wait_at_about_the_same_time_ends_it_together() {
 }
 
 #[test]
-fn what_was_sent_arrives_though_the_application_has_let_go() {
+fn data_sent_before_close_still_arrives() {
     let mut net = Net::new();
     let (client, served, _server) = net.joined();
     let data: Vec<u8> = (0..100_000u32).map(|n| n as u8).collect();
@@ -117,7 +117,7 @@ fn what_was_sent_arrives_though_the_application_has_let_go() {
 }
 
 #[test]
-fn a_flow_that_is_dropped_without_a_word_is_closed_by_the_wheel() {
+fn a_flow_dropped_without_a_call_is_closed_by_the_timer_wheel() {
     let mut net = Net::new();
     let (client, served, _server) = net.joined();
     drop(client);
@@ -144,7 +144,7 @@ fn one_more_than_tcp_max_orphans_is_reset() {
 }
 
 #[test]
-fn half_a_close() {
+fn a_half_closed_connection_still_carries_data() {
     let mut net = Net::new();
     let (client, served, _server) = net.joined();
     client.shutdown(Shutdown::Write, &mut net.pass()).unwrap();
@@ -155,7 +155,7 @@ fn half_a_close() {
 }
 
 #[test]
-fn nobody_listens() {
+fn a_connect_without_a_listener_is_refused() {
     let mut net = Net::new();
     let client = net.connect("10.0.0.1:0", "10.0.0.2:81").unwrap();
     net.settle();
@@ -167,7 +167,7 @@ fn nobody_listens() {
 }
 
 #[test]
-fn the_neighbour_does_not_answer() {
+fn a_connect_fails_if_the_neighbour_does_not_answer() {
     let mut net = Net::new();
     let client = net.connect("10.0.0.1:0", "10.0.0.9:80").unwrap();
     net.advance(secs(4));
@@ -177,7 +177,7 @@ fn the_neighbour_does_not_answer() {
 }
 
 #[test]
-fn nothing_is_answered_for_ever() {
+fn a_connect_without_any_answer_times_out() {
     let mut net = Net::new();
     net.lose = Box::new(|from, frame| from == B && Sent::read(frame).is_some());
     let client = net.connect("10.0.0.1:0", "10.0.0.2:80").unwrap();
@@ -209,7 +209,7 @@ fn established(net: &Net) -> [[u64; 2]; 2] {
 }
 
 #[test]
-fn connections_there_are_and_those_that_were_reset_are_counted() {
+fn established_and_reset_connections_are_counted() {
     let mut net = Net::new();
     let _refused = net.connect("10.0.0.1:0", "10.0.0.2:81").unwrap();
     net.settle();
@@ -249,7 +249,7 @@ fn connections_there_are_and_those_that_were_reset_are_counted() {
 }
 
 #[test]
-fn segments_of_no_connection_are_refused_by_the_book() {
+fn segments_of_no_connection_get_the_reset_of_rfc_9293() {
     let net = Net::new();
     let (seq, ack) = (Seq(1000), Seq(77));
     let refused = |flags, payload| {
@@ -306,7 +306,7 @@ fn a_connection_with_ourselves_needs_no_wire_and_no_recursion() {
 }
 
 #[test]
-fn what_a_pass_has_put_off_for_ourselves_comes_in_before_it_is_over() {
+fn deferred_segments_to_ourselves_are_delivered_before_the_pass_ends() {
     let net = Net::new();
     let server = net.listen(A, "127.0.0.1:80", ListenOptions::default());
     let client = net.connect("0.0.0.0:0", "127.0.0.1:80").unwrap();

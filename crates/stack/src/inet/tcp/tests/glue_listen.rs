@@ -106,7 +106,7 @@ fn a_handshake_that_finds_the_accept_queue_full_is_finished_later() {
 }
 
 #[test]
-fn with_tcp_abort_on_overflow_it_is_reset() {
+fn tcp_abort_on_overflow_resets_a_handshake_that_finds_the_accept_queue_full() {
     let mut net = Net::with(Config { tcp_abort_on_overflow: true, ..Config::default() });
     let server = net.listen(B, HERE, backlog(1));
     let _first = net.connect("10.0.0.1:0", HERE).unwrap();
@@ -123,7 +123,7 @@ fn with_tcp_abort_on_overflow_it_is_reset() {
 }
 
 #[test]
-fn syn_acks_are_sent_again_and_then_given_up() {
+fn syn_acks_are_retransmitted_and_then_given_up() {
     let mut net = Net::new();
     let _server = net.listen(B, HERE, backlog(10));
     net.inject(B, "10.0.0.1:1001", HERE, &syn(1));
@@ -152,7 +152,7 @@ fn syn_acks_are_sent_again_and_then_given_up() {
 }
 
 #[test]
-fn a_flood_of_syns_costs_no_memory_and_keeps_nobody_out() {
+fn a_syn_flood_takes_no_memory_and_keeps_no_client_out() {
     let mut net = Net::new();
     let server = net.listen(B, HERE, backlog(16));
     for n in 0..10_000u32 {
@@ -180,7 +180,7 @@ fn a_flood_of_syns_costs_no_memory_and_keeps_nobody_out() {
 }
 
 #[test]
-fn a_cookie_without_timestamps_promises_only_an_mss() {
+fn a_cookie_without_timestamps_keeps_only_the_mss() {
     let net = Net::new();
     let server = net.listen(B, HERE, backlog(0));
     let mut bare = syn(9);
@@ -252,7 +252,7 @@ fn the_data_of_a_handshake_is_not_lost() {
 }
 
 #[test]
-fn who_may_listen() {
+fn listeners_conflict_by_linuxs_rules() {
     let mut net = Net::new();
     let plain = ListenOptions::default();
     let reuse = ListenOptions { reuse_address: true, ..plain };
@@ -287,7 +287,7 @@ fn who_may_listen() {
 }
 
 #[test]
-fn a_group_shares_what_comes() {
+fn a_reuseport_group_shares_new_connections() {
     let mut net = Net::new();
     let options = ListenOptions { reuse_port: true, ..ListenOptions::default() };
     let group: Vec<_> = (0..4).map(|_| net.listen(B, "0.0.0.0:80", options)).collect();
@@ -308,7 +308,7 @@ fn a_group_shares_what_comes() {
 }
 
 #[test]
-fn a_listener_at_all_of_ipv6_hears_ipv4_unless_told_not_to() {
+fn a_listener_at_any_ipv6_address_accepts_ipv4_unless_v6only() {
     let mut net = Net::new();
     let both = net.listen(B, "[::]:80", ListenOptions::default());
     let only_v6 = ListenOptions { only_v6: true, ..ListenOptions::default() };

@@ -23,7 +23,7 @@ fn errno<T>(result: io::Result<T>) -> Option<i32> {
 }
 
 #[test]
-fn a_destination_takes_every_port_and_another_takes_them_again() {
+fn each_destination_can_use_every_ephemeral_port() {
     let mut net = Net::new();
     let mut flows = Vec::new();
     let mut connect = |to: &str| {
@@ -51,7 +51,7 @@ fn a_destination_takes_every_port_and_another_takes_them_again() {
 }
 
 #[test]
-fn a_port_that_is_named_is_ones_own() {
+fn a_named_port_is_not_shared() {
     let net = Net::new();
     let (plain, reuse) =
         (ConnectOptions::default(), ConnectOptions { reuse_address: true, ..Default::default() });
@@ -92,7 +92,7 @@ fn time_wait(net: &mut Net) -> (Sent, Sent) {
 }
 
 #[test]
-fn time_wait_answers_what_is_old_and_begins_anew() {
+fn time_wait_answers_old_segments_and_restarts() {
     let mut net = Net::new();
     let (fin, ack) = time_wait(&mut net);
     net.now = net.now + secs(40);
@@ -107,7 +107,7 @@ fn time_wait_answers_what_is_old_and_begins_anew() {
 }
 
 #[test]
-fn a_reset_ends_time_wait_unless_rfc_1337_is_asked_for() {
+fn a_reset_ends_time_wait_unless_tcp_rfc1337_is_set() {
     for tcp_rfc1337 in [false, true] {
         let mut net = Net::with(Config { tcp_rfc1337, ..Config::default() });
         let (fin, _) = time_wait(&mut net);
@@ -121,7 +121,7 @@ fn a_reset_ends_time_wait_unless_rfc_1337_is_asked_for() {
 }
 
 #[test]
-fn a_new_syn_takes_the_place_of_time_wait_and_an_old_one_does_not() {
+fn a_new_syn_replaces_time_wait_and_an_old_one_does_not() {
     let mut net = Net::new();
     let (fin, ack) = time_wait(&mut net);
     let server = net.listen(A, "10.0.0.1:4000", reusing());
@@ -170,7 +170,7 @@ fn make_room(net: &Net) -> Option<Seq> {
 }
 
 #[test]
-fn a_port_is_chosen_out_of_time_wait_once_timestamps_have_moved_on() {
+fn a_port_in_time_wait_is_chosen_once_timestamps_have_advanced() {
     let mut net = Net::new();
     let (_, ack) = time_wait(&mut net);
     assert_eq!(make_room(&net), None);
@@ -185,7 +185,7 @@ fn a_port_is_chosen_out_of_time_wait_once_timestamps_have_moved_on() {
 }
 
 #[test]
-fn a_port_that_is_named_can_be_had_at_once_from_a_connection_that_both_ends_have_done_with() {
+fn a_named_port_is_reused_at_once_after_both_ends_have_closed() {
     for half in [false, true] {
         let mut net = Net::new();
         let options = ConnectOptions { reuse_address: true, ..Default::default() };

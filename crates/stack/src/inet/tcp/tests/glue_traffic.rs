@@ -19,7 +19,7 @@ use std::{
 };
 
 #[test]
-fn a_lost_segment_is_made_good_while_neither_application_calls() {
+fn a_lost_segment_is_recovered_without_calls_of_the_applications() {
     let mut net = Net::new();
     let (client, served, _server) = net.joined();
     let mut count = 0;
@@ -38,7 +38,7 @@ fn a_lost_segment_is_made_good_while_neither_application_calls() {
 }
 
 #[test]
-fn the_last_segment_lost_is_made_good_too() {
+fn a_lost_last_segment_is_recovered_too() {
     let mut net = Net::new();
     let (client, served, _server) = net.joined();
     let mut once = true;
@@ -97,7 +97,7 @@ fn many_flows_in_one_pass_are_each_answered() {
 }
 
 #[test]
-fn what_comes_while_one_waits_for_a_flow_goes_to_whom_it_is_for() {
+fn a_pass_that_polls_for_one_flow_delivers_the_segments_of_others() {
     let mut net = Net::new();
     let (first, served, server) = net.joined();
     let second = net.connect("10.0.0.1:0", "10.0.0.2:80").unwrap();
@@ -111,7 +111,7 @@ fn what_comes_while_one_waits_for_a_flow_goes_to_whom_it_is_for() {
 }
 
 #[test]
-fn who_waits_for_a_flow_that_is_over_does_not_keep_the_next_one_from_its_segments() {
+fn a_pass_that_polls_for_a_closed_flow_delivers_to_the_next_flow_of_the_4_tuple() {
     let mut net = Net::new();
     let server = net.listen(B, "10.0.0.2:80", ListenOptions::default());
     let client = net.connect("10.0.0.1:4000", "10.0.0.2:80").unwrap();
@@ -133,7 +133,7 @@ fn who_waits_for_a_flow_that_is_over_does_not_keep_the_next_one_from_its_segment
 }
 
 #[test]
-fn a_pass_that_began_before_another_threads_does_not_turn_the_timestamps_back() {
+fn a_pass_older_than_another_threads_does_not_turn_timestamps_back() {
     let mut net = Net::new();
     let (client, served, _server) = net.joined();
     let mut early = net.pass();
@@ -163,7 +163,7 @@ fn a_full_ring_is_tried_again() {
 }
 
 #[test]
-fn an_exchange_now_and_then_calls_for_no_timer() {
+fn an_occasional_exchange_requests_no_tick() {
     let mut net = Net::new();
     let (client, served, _server) = net.joined();
     for _ in 0..20 {
@@ -187,7 +187,7 @@ fn an_exchange_now_and_then_calls_for_no_timer() {
 }
 
 #[test]
-fn a_reader_that_comes_late_opens_the_window_again() {
+fn a_late_reader_opens_the_window_again() {
     let mut net = Net::new();
     let (client, served, _server) = net.joined();
     let data = vec![1; 1 << 20];
@@ -220,7 +220,7 @@ fn icmp_about(frame: &[u8], code: u8, word: u32) -> Vec<u8> {
 }
 
 #[test]
-fn an_icmp_error_counts_only_if_it_quotes_what_is_in_flight() {
+fn an_icmp_error_counts_only_if_it_quotes_data_in_flight() {
     let net = Net::new();
     let flow = net.connect("10.0.0.1:0", "10.0.0.2:80").unwrap();
     let syn = net.hosts[A].sent().pop().unwrap();
@@ -234,7 +234,7 @@ fn an_icmp_error_counts_only_if_it_quotes_what_is_in_flight() {
 }
 
 #[test]
-fn a_path_that_takes_less_gets_smaller_segments() {
+fn a_smaller_path_mtu_makes_segments_smaller() {
     let mut net = Net::new();
     let (client, served, _server) = net.joined();
     let frames = stream(&net, &client, 3 * 1448);
@@ -260,7 +260,7 @@ fn a_path_that_takes_less_gets_smaller_segments() {
 }
 
 #[test]
-fn a_path_that_has_become_wider_gets_larger_segments_again() {
+fn an_expired_path_mtu_makes_segments_larger_again() {
     let mut net = Net::new();
     let (client, served, _server) = net.joined();
     let frames = stream(&net, &client, 1448);
@@ -276,7 +276,7 @@ fn a_path_that_has_become_wider_gets_larger_segments_again() {
 }
 
 #[test]
-fn who_saw_that_there_is_no_room_is_told_when_there_is_some() {
+fn a_waiter_that_found_no_room_is_notified_of_write_space() {
     // Linux's SOCK_NOSPACE, here without a send that was cut short. The second case: TCP_NOTSENT_LOWAT.
     let little = TcpOptions { send_buffer: 3_000, ..TcpOptions::default() };
     let low = TcpOptions { send_buffer: 99_000, notsent_low_water: 9, ..TcpOptions::default() };
@@ -318,7 +318,7 @@ fn a_low_water_mark_holds_for_sends_and_half_of_it_for_readiness() {
 }
 
 #[test]
-fn room_made_by_sending_is_told_at_once() {
+fn write_space_made_by_sending_is_notified_at_once() {
     let mut net = Net::new();
     let (client, _served, _server) = net.joined();
     let ear = Arc::new(Ear::default());
@@ -337,7 +337,7 @@ fn room_made_by_sending_is_told_at_once() {
 }
 
 #[test]
-fn less_than_is_waited_for_is_told_when_the_mark_is_raised_and_after_a_read() {
+fn readiness_below_the_low_water_mark_is_notified_when_the_mark_is_raised_and_after_a_read() {
     let mut net = Net::new();
     let (client, served, _server) = net.joined();
     let ear = Arc::new(Ear::default());
@@ -357,7 +357,7 @@ fn less_than_is_waited_for_is_told_when_the_mark_is_raised_and_after_a_read() {
 }
 
 #[test]
-fn the_host_forgets_everything_when_it_goes() {
+fn a_host_that_is_dropped_drops_all_connections() {
     let mut net = Net::new();
     let (client, served, _server) = net.joined();
     net.inject(
@@ -378,7 +378,7 @@ fn the_host_forgets_everything_when_it_goes() {
 }
 
 #[test]
-fn a_window_that_what_was_taken_has_used_up_is_opened_at_once() {
+fn a_window_used_up_by_directly_taken_data_opens_at_once() {
     let mut net = Net::new();
     let (client, served, _server) = net.joined();
     let ear = Arc::new(Ear::default());
@@ -401,7 +401,7 @@ fn a_window_that_what_was_taken_has_used_up_is_opened_at_once() {
 }
 
 #[test]
-fn a_poller_takes_data_as_it_comes_if_it_can_take_all_and_there_is_no_other_news() {
+fn a_poller_takes_data_directly_if_all_of_it_fits_and_nothing_else_is_to_be_notified() {
     let mut net = Net::new();
     let (client, served, _server) = net.joined();
     let ear = Arc::new(Ear::default());
@@ -458,7 +458,7 @@ fn a_poller_takes_data_as_it_comes_if_it_can_take_all_and_there_is_no_other_news
 }
 
 #[test]
-fn what_a_poller_has_taken_is_acknowledged_by_his_answer_or_when_he_waits_again() {
+fn directly_taken_data_is_acknowledged_by_the_answer_or_when_the_reader_waits_again() {
     let mut net = Net::new();
     let (client, served, _server) = net.joined();
     let ear = Arc::new(Ear::default());
@@ -537,7 +537,7 @@ fn leaves_in(net: &mut Net, host: usize, len: usize) -> u64 {
 
 /// A segment with data may report a loss too, also if a poller takes the data.
 #[test]
-fn what_a_poller_takes_may_call_for_a_timer_sooner() {
+fn directly_taken_data_may_set_an_earlier_timer() {
     let mut net = Net::new();
     let (client, served, _server) = net.joined();
     // The round trip is known: 10 ms.
@@ -572,7 +572,7 @@ fn what_a_poller_takes_may_call_for_a_timer_sooner() {
 
 /// The round-trip sample of an ACK is used before a timer is derived from it.
 #[test]
-fn what_is_corked_after_an_answer_waits_by_the_round_trip_it_showed() {
+fn corked_data_waits_by_the_latest_round_trip_sample() {
     let config = crate::inet::tcp::Config { tcp_timestamps: false, ..Default::default() };
     let mut net = Net::with(config);
     let server = net.listen(B, "10.0.0.2:80", ListenOptions::default());

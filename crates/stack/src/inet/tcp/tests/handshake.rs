@@ -13,7 +13,7 @@ pub(super) fn a_syn_offers_all_that_the_host_allows() {
 }
 
 #[test]
-pub(super) fn a_syn_offers_nothing_that_is_switched_off() {
+pub(super) fn a_syn_offers_no_disabled_option() {
     let setup = Setup::new().config(|c| {
         c.tcp_sack = false;
         c.tcp_timestamps = false;
@@ -44,7 +44,7 @@ pub(super) fn a_syn_ack_takes_only_what_the_syn_offered() {
 }
 
 #[test]
-pub(super) fn a_cookie_stands_for_a_syn_queue_that_is_full() {
+pub(super) fn a_full_syn_queue_answers_with_a_cookie() {
     // RFC 4987. The MSS comes from the table of its family; a bare connection has no queue.
     let mut t = Setup::new().mss(1_400).config(|c| c.tcp_max_syn_backlog = 0).listen();
     t.inject("S 0:0(0) win 65535 <mss 1400,sackOK,ts 5 0,ws 7>");
@@ -68,7 +68,7 @@ pub(super) fn a_peer_that_names_no_mss_gets_536() {
 }
 
 #[test]
-pub(super) fn an_mss_too_small_to_be_true_is_not_believed() {
+pub(super) fn an_mss_below_tcp_min_snd_mss_is_raised() {
     // Linux's tcp_min_snd_mss: CVE-2019-11479.
     let mut t = Setup::new().peer("<mss 48>").established();
     t.send(96);
@@ -85,7 +85,7 @@ pub(super) fn no_setting_makes_segments_too_small_for_their_options() {
 }
 
 #[test]
-pub(super) fn maxseg_makes_both_directions_smaller() {
+pub(super) fn maxseg_limits_both_directions() {
     let mut t = Setup::new().options(|o| o.max_segment = 600).connect();
     t.expect("S 0:0(0) <mss 600>");
     t.inject("S. 0:0(0) ack 1 win 65535 <mss 1000,sackOK>");
@@ -113,7 +113,7 @@ pub(super) fn the_window_of_a_syn_is_not_scaled_and_those_after_it_are() {
 }
 
 #[test]
-pub(super) fn the_window_of_a_syn_ack_that_crosses_is_not_scaled_either() {
+pub(super) fn the_window_of_a_syn_ack_in_a_simultaneous_open_is_not_scaled() {
     let mut t = Setup::new().connect();
     t.expect("S 0:0(0)");
     t.inject("S 0:0(0) win 2000 <mss 1000,sackOK,ws 7>");
@@ -127,7 +127,7 @@ pub(super) fn the_window_of_a_syn_ack_that_crosses_is_not_scaled_either() {
 }
 
 #[test]
-pub(super) fn who_opened_has_his_syn_acknowledged_too() {
+pub(super) fn bytes_acked_counts_the_syn_of_an_active_open() {
     // tcpi_bytes_acked, as Linux counts it.
     let mut opened = Setup::new().established();
     let mut crossed = Setup::new().connect();
@@ -150,7 +150,7 @@ pub(super) fn who_opened_has_his_syn_acknowledged_too() {
 // -- lost and late
 
 #[test]
-pub(super) fn a_syn_is_sent_again_four_times_a_second_apart_and_then_ever_rarer() {
+pub(super) fn a_syn_is_retransmitted_four_times_linearly_and_then_with_backoff() {
     let mut t = Setup::new().connect();
     t.expect("S 0:0(0)");
     for seconds in [1, 1, 1, 1, 1, 2, 4, 8, 16, 32] {
@@ -175,7 +175,7 @@ pub(super) fn user_timeout_gives_up_a_connect_sooner() {
 }
 
 #[test]
-pub(super) fn a_syn_ack_is_sent_again_and_given_up() {
+pub(super) fn a_syn_ack_is_retransmitted_and_given_up() {
     let mut t = Setup::new().listen();
     t.inject("S 0:0(0) win 65535 <mss 1000,sackOK>");
     t.expect("S. 0:0(0) ack 1");
@@ -188,7 +188,7 @@ pub(super) fn a_syn_ack_is_sent_again_and_given_up() {
 }
 
 #[test]
-pub(super) fn a_deferred_listener_waits_for_data_without_asking_again() {
+pub(super) fn defer_accept_waits_for_data_without_retransmitting_the_syn_ack() {
     let deferred = |seconds| Setup::new().options(|o| o.defer_accept = secs(seconds)).listen();
     let mut t = deferred(5);
     t.inject("S 0:0(0) win 65535 <mss 1000,sackOK>");
@@ -222,7 +222,7 @@ pub(super) fn a_deferred_listener_waits_for_data_without_asking_again() {
 }
 
 #[test]
-pub(super) fn a_syn_of_another_number_in_syn_received_shows_where_we_are() {
+pub(super) fn a_syn_of_another_number_in_syn_received_is_answered_by_an_ack() {
     // RFC 5961 section 4.2. A peer that has started anew answers that with a reset, and then its SYN counts.
     let mut t = Setup::new().listen();
     t.inject("S 0:0(0) win 65535 <mss 1000,sackOK>");
@@ -275,7 +275,7 @@ pub(super) fn the_third_ack_may_carry_a_fin() {
 }
 
 #[test]
-pub(super) fn a_connection_without_a_round_trip_measured_starts_with_a_second() {
+pub(super) fn without_a_round_trip_sample_the_rto_is_a_second() {
     // RFC 6298 section 5.7: SYNs that were lost leave an RTO of 3 s in the RFC, of 1 s in Linux.
     let mut t = Setup::new().connect();
     t.expect("S 0:0(0)");
@@ -291,7 +291,7 @@ pub(super) fn a_connection_without_a_round_trip_measured_starts_with_a_second() 
 // -- wrong
 
 #[test]
-pub(super) fn a_syn_ack_of_another_number_is_reset() {
+pub(super) fn a_syn_ack_that_acknowledges_another_number_is_reset() {
     // RFC 9293 section 3.10.7.3, and figure 9: it belongs to an earlier connection.
     let mut t = Setup::new().connect();
     t.expect("S 0:0(0)");
@@ -319,7 +319,7 @@ pub(super) fn a_syn_ack_that_echoes_another_timestamp_is_reset() {
 }
 
 #[test]
-pub(super) fn an_ack_of_another_number_is_reset_too() {
+pub(super) fn an_ack_of_another_number_in_syn_sent_is_reset() {
     // Figure 10: the peer still has an old connection.
     let mut t = Setup::new().connect();
     t.expect("S 0:0(0)");
@@ -370,7 +370,7 @@ pub(super) fn icmp_refuses_a_connect_in_flight_and_no_other() {
 }
 
 #[test]
-pub(super) fn bytes_written_before_the_handshake_is_over_have_to_wait() {
+pub(super) fn data_written_before_the_handshake_ends_waits() {
     let mut t = Setup::new().connect();
     t.expect("S 0:0(0)");
     let early = t.try_send(10, false).map_err(|e| e.raw_os_error());
@@ -384,7 +384,7 @@ pub(super) fn bytes_written_before_the_handshake_is_over_have_to_wait() {
 // -- ECN, RFC 3168 section 6.1.1
 
 #[test]
-pub(super) fn ecn_is_asked_for_only_if_on_and_agreed_to_if_asked() {
+pub(super) fn ecn_is_requested_only_if_on_and_accepted_if_requested() {
     let mut t = Setup::new().connect();
     t.expect("S 0:0(0)"); // no E, no W
     t.close();
@@ -403,7 +403,7 @@ pub(super) fn ecn_is_asked_for_only_if_on_and_agreed_to_if_asked() {
 }
 
 #[test]
-pub(super) fn a_peer_that_mirrors_the_flags_does_not_speak_ecn() {
+pub(super) fn a_peer_that_mirrors_the_flags_does_not_support_ecn() {
     // RFC 3168 section 6.1.1: some hosts reflect reserved bits.
     let mut t = Setup::new().config(|c| c.tcp_ecn = Ecn::On).connect();
     t.expect("SEW 0:0(0)");
@@ -413,7 +413,7 @@ pub(super) fn a_peer_that_mirrors_the_flags_does_not_speak_ecn() {
 }
 
 #[test]
-pub(super) fn a_syn_that_is_not_answered_goes_without_ecn_the_next_time() {
+pub(super) fn a_retransmitted_syn_does_not_request_ecn() {
     let mut t = Setup::new().config(|c| c.tcp_ecn = Ecn::On).connect();
     t.expect("SEW 0:0(0)");
     t.expect_after(1_000..=1_000, "S 0:0(0)");

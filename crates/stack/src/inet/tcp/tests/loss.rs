@@ -54,7 +54,7 @@ pub(super) fn tcp_info_counts_segments_however_small() {
 }
 
 #[test]
-pub(super) fn one_ack_may_tell_of_all_three() {
+pub(super) fn one_ack_may_report_all_three() {
     let mut t = ten();
     t.inject(". 1:1(0) ack 1001 <sack 3001:6001>");
     t.expect(". 1001:2001(1000) ack 1");
@@ -111,7 +111,7 @@ pub(super) fn reordering_by_less_than_a_quarter_of_a_round_trip_is_no_loss() {
 }
 
 #[test]
-pub(super) fn blocks_that_cannot_be_are_not_believed() {
+pub(super) fn invalid_sack_blocks_are_ignored() {
     // Below SND.UNA, above SND.NXT, reversed, empty: CVE-2019-11477 and the like.
     let mut t = ten();
     for sack in ["20001:21001", "900:950", "5001:4001", "3001:3001", "-70000:5001", "10001:90001"] {
@@ -125,7 +125,7 @@ pub(super) fn blocks_that_cannot_be_are_not_believed() {
 }
 
 #[test]
-pub(super) fn a_peer_may_take_back_what_it_sacked() {
+pub(super) fn a_peer_may_renege_on_what_it_sacked() {
     // RFC 2018 section 8: reneging. SACKed data is kept until it is acknowledged.
     let mut t = ten();
     t.inject(". 1:1(0) ack 1001 <sack 2001:11001>");
@@ -151,7 +151,7 @@ pub(super) fn a_peer_may_take_back_what_it_sacked() {
 // -- tail loss probes, RFC 8985 section 7
 
 #[test]
-pub(super) fn the_last_segment_is_probed_for_before_the_timeout() {
+pub(super) fn a_lost_last_segment_gets_a_tail_probe_before_the_timeout() {
     let mut t = ten();
     t.inject(". 1:1(0) ack 9001"); // the last two are lost
     t.expect_after(150..=260, "P. 10001:11001(1000) ack 1");
@@ -163,7 +163,7 @@ pub(super) fn the_last_segment_is_probed_for_before_the_timeout() {
 }
 
 #[test]
-pub(super) fn a_probe_takes_new_data_if_there_is_some() {
+pub(super) fn a_tail_probe_sends_new_data_if_there_is_some() {
     let mut t = Setup::new().peer("<mss 1000,sackOK>").established();
     t.send(12_000);
     t.expect_data(1, 10_001); // the initial window
@@ -175,7 +175,7 @@ pub(super) fn a_probe_takes_new_data_if_there_is_some() {
 }
 
 #[test]
-pub(super) fn one_probe_is_enough() {
+pub(super) fn only_one_tail_probe_is_sent() {
     let mut t = ten();
     t.expect_after(1..=300, "P. 10001:11001(1000) ack 1");
     t.expect_after(100..=600, ". 1001:2001(1000) ack 1"); // then it is the timeout's turn
@@ -183,7 +183,7 @@ pub(super) fn one_probe_is_enough() {
 }
 
 #[test]
-pub(super) fn probes_may_be_switched_off() {
+pub(super) fn tail_probes_can_be_disabled() {
     let mut t = ten_of(Setup::new().config(|c| c.tcp_early_retrans = false));
     t.expect_after(190..=500, ". 1001:2001(1000) ack 1");
     t.inject(". 1:1(0) ack 11001");
@@ -192,7 +192,7 @@ pub(super) fn probes_may_be_switched_off() {
 // -- the timeout, RFC 6298
 
 #[test]
-pub(super) fn after_a_timeout_all_that_was_out_is_sent_again_slowly() {
+pub(super) fn after_a_timeout_all_data_is_retransmitted_in_slow_start() {
     let setup = Setup::new().config(|c| (c.tcp_early_retrans, c.tcp_frto) = (false, false));
     let mut t = ten_of(setup);
     t.expect_after(190..=500, ". 1001:2001(1000) ack 1");
@@ -208,7 +208,7 @@ pub(super) fn after_a_timeout_all_that_was_out_is_sent_again_slowly() {
 }
 
 #[test]
-pub(super) fn a_needless_timeout_is_undone() {
+pub(super) fn a_timeout_is_undone_if_it_was_spurious() {
     // F-RTO, RFC 5682: the acknowledgments were late, nothing was lost.
     let mut t = ten_of(Setup::new().config(|c| c.tcp_early_retrans = false));
     t.send(5_000);
@@ -229,7 +229,7 @@ pub(super) fn a_needless_timeout_is_undone() {
 }
 
 #[test]
-pub(super) fn to_see_whether_a_timeout_was_needless_a_small_segment_goes_too() {
+pub(super) fn frto_sends_a_small_segment_too() {
     // RFC 5682 section 3.1 step 2b; in Linux neither Nagle nor a cork holds it back.
     let mut t = ten_of(Setup::new().config(|c| c.tcp_early_retrans = false));
     t.configure(|o| o.cork = true);
@@ -244,7 +244,7 @@ pub(super) fn to_see_whether_a_timeout_was_needless_a_small_segment_goes_too() {
 }
 
 #[test]
-pub(super) fn what_is_lost_goes_again_at_once_where_nothing_new_can_go() {
+pub(super) fn lost_data_is_retransmitted_at_once_if_no_new_data_can_be_sent() {
     // RFC 5682 section 3.1 step 2b, "If the TCP sender does not have any new data to send, [or] the receiver window
     // [...]": here half a segment of window.
     let mut t = ten_of(Setup::new().config(|c| c.tcp_early_retrans = false));
@@ -260,7 +260,7 @@ pub(super) fn what_is_lost_goes_again_at_once_where_nothing_new_can_go() {
 }
 
 #[test]
-pub(super) fn a_needless_retransmission_is_undone_when_the_peer_says_so() {
+pub(super) fn a_needless_retransmission_is_undone_by_dsack() {
     // DSACK, RFC 3708 and Linux: both copies arrived.
     let mut t = ten();
     let before = t.info().snd_cwnd;
@@ -276,7 +276,7 @@ pub(super) fn a_needless_retransmission_is_undone_when_the_peer_says_so() {
 }
 
 #[test]
-pub(super) fn the_round_trip_is_not_measured_from_what_was_sent_twice() {
+pub(super) fn retransmitted_segments_give_no_round_trip_sample() {
     // Karn's algorithm, RFC 6298 section 3; no timestamps here.
     let mut t = Setup::new().config(|c| c.tcp_early_retrans = false).established();
     t.send(10);

@@ -47,7 +47,7 @@ pub(super) fn nodelay_sends_each_write() {
 }
 
 #[test]
-pub(super) fn nodelay_set_later_lets_out_what_waits() {
+pub(super) fn nodelay_set_later_sends_held_data() {
     let mut t = Script::established();
     t.send(10);
     t.expect("P. 1:11(10) ack 1");
@@ -58,7 +58,7 @@ pub(super) fn nodelay_set_later_lets_out_what_waits() {
 }
 
 #[test]
-pub(super) fn a_cork_lets_out_full_segments_only_until_it_is_pulled() {
+pub(super) fn a_cork_sends_only_full_segments_until_it_is_removed() {
     let mut t = Setup::new().options(|o| (o.cork, o.nodelay) = (true, true)).established();
     t.send(600);
     t.expect_nothing();
@@ -70,7 +70,7 @@ pub(super) fn a_cork_lets_out_full_segments_only_until_it_is_pulled() {
 }
 
 #[test]
-pub(super) fn a_cork_does_not_hold_back_for_ever() {
+pub(super) fn a_cork_does_not_hold_data_for_ever() {
     let mut t = Setup::new().options(|o| o.cork = true).established();
     t.send(10);
     t.silent(ms(150));
@@ -78,7 +78,7 @@ pub(super) fn a_cork_does_not_hold_back_for_ever() {
 }
 
 #[test]
-pub(super) fn what_the_peer_sends_does_not_put_off_what_is_held_back() {
+pub(super) fn data_from_the_peer_does_not_postpone_held_data() {
     let mut t = Setup::new().options(|o| o.cork = true).established();
     t.send(10);
     for i in 0..6 {
@@ -92,7 +92,7 @@ pub(super) fn what_the_peer_sends_does_not_put_off_what_is_held_back() {
 }
 
 #[test]
-pub(super) fn more_is_waited_for_until_it_comes() {
+pub(super) fn msg_more_holds_data_until_more_comes() {
     let mut t = Setup::new().options(|o| o.nodelay = true).established();
     t.send_more(10);
     t.expect_nothing();
@@ -101,7 +101,7 @@ pub(super) fn more_is_waited_for_until_it_comes() {
 }
 
 #[test]
-pub(super) fn a_fin_takes_what_was_held_back_with_it() {
+pub(super) fn a_fin_is_sent_with_held_data() {
     let mut t = Setup::new().options(|o| o.cork = true).established();
     t.send(10);
     t.expect_nothing();
@@ -124,7 +124,7 @@ pub(super) fn a_full_ring_loses_nothing_and_reorders_nothing() {
 }
 
 #[test]
-pub(super) fn a_burst_that_the_ring_cuts_short_is_gone_on_with_where_it_ended() {
+pub(super) fn a_burst_cut_short_by_a_full_ring_continues_where_it_ended() {
     let mut t = Setup::new().round_trip(ms(50)).established();
     t.make_room(3);
     t.send(8_000);
@@ -144,7 +144,7 @@ pub(super) fn a_burst_that_the_ring_cuts_short_is_gone_on_with_where_it_ended() 
 }
 
 #[test]
-pub(super) fn a_retransmission_that_found_the_ring_full_is_made_up_for() {
+pub(super) fn a_retransmission_refused_by_a_full_ring_is_sent_later() {
     let mut t = Script::established();
     t.send(10);
     t.expect("P. 1:11(10) ack 1");
@@ -157,7 +157,7 @@ pub(super) fn a_retransmission_that_found_the_ring_full_is_made_up_for() {
 }
 
 #[test]
-pub(super) fn nodelay_lets_out_what_a_cork_holds_back() {
+pub(super) fn nodelay_sends_data_that_a_cork_holds() {
     // `__tcp_sock_set_nodelay`: pushes the data queued so far; the cork holds back later data.
     let mut t = Setup::new().options(|o| o.cork = true).established();
     t.send(10);
@@ -169,7 +169,7 @@ pub(super) fn nodelay_lets_out_what_a_cork_holds_back() {
 }
 
 #[test]
-pub(super) fn nodelay_with_nothing_queued_lets_nothing_out_later() {
+pub(super) fn nodelay_with_nothing_queued_sends_no_later_data() {
     let mut t = Script::established();
     t.configure(|o| o.nodelay = true);
     t.send_more(10);

@@ -21,7 +21,7 @@ pub(super) fn a_packet_too_big_is_sent_again_in_smaller_pieces() {
 }
 
 #[test]
-pub(super) fn a_path_may_take_as_little_as_ipv6_allows() {
+pub(super) fn the_path_mtu_may_be_the_minimum_of_ipv6() {
     // RFC 8201 section 4: 1280 bytes.
     let mut t = Setup::new().mss(1_400).peer("<mss 1400,sackOK>").established();
     t.send(2_800);
@@ -37,7 +37,7 @@ pub(super) fn a_path_may_take_as_little_as_ipv6_allows() {
 }
 
 #[test]
-pub(super) fn a_path_does_not_become_wider_by_icmp() {
+pub(super) fn icmp_does_not_raise_the_path_mtu() {
     let mut t = Script::established();
     t.send(10);
     t.expect("P. 1:11(10) ack 1");
@@ -47,7 +47,7 @@ pub(super) fn a_path_does_not_become_wider_by_icmp() {
 }
 
 #[test]
-pub(super) fn a_smaller_path_does_not_halve_the_window() {
+pub(super) fn a_smaller_path_mtu_does_not_reduce_the_window() {
     // RFC 1191 section 6.5: "the retransmission […] should not change the congestion window".
     let mut t = Script::established();
     t.send(10_000);
@@ -59,7 +59,7 @@ pub(super) fn a_smaller_path_does_not_halve_the_window() {
 }
 
 #[test]
-pub(super) fn maxseg_set_on_a_connection_changes_nothing_more() {
+pub(super) fn maxseg_set_after_the_handshake_has_no_effect() {
     // As in Linux, where the handshake has fixed `mss_clamp`; and nothing counts as lost.
     let mut t = Setup::new().mss(1_400).peer("<mss 1400,sackOK>").established();
     t.send(10_000);
@@ -75,7 +75,7 @@ pub(super) fn maxseg_set_on_a_connection_changes_nothing_more() {
 }
 
 #[test]
-pub(super) fn while_nothing_is_in_flight_no_error_is_believed() {
+pub(super) fn with_nothing_in_flight_icmp_errors_are_ignored() {
     let mut t = Script::established();
     t.icmp_too_big(300, 0);
     t.icmp_too_big(300, 2);

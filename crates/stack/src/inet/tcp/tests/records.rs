@@ -6,7 +6,7 @@ use super::script::{Script, Setup, ms};
 const RECORD: Mark = Mark { record: true, urgent: false };
 
 #[test]
-pub(super) fn records_that_wait_together_go_out_apart() {
+pub(super) fn records_that_wait_together_are_sent_in_separate_segments() {
     let mut t = Script::established();
     t.send(10);
     t.expect("P. 1:11(10) ack 1");
@@ -33,7 +33,7 @@ pub(super) fn a_long_record_is_cut_at_its_end_and_a_fin_goes_with_the_last() {
 }
 
 #[test]
-pub(super) fn what_is_sent_again_keeps_them_apart() {
+pub(super) fn retransmissions_keep_records_apart() {
     let mut t = Setup::new().options(|o| o.nodelay = true).round_trip(ms(50)).established();
     // So many that recovery joins small ones.
     for i in 0..300 {

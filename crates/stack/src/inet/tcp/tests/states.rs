@@ -164,7 +164,7 @@ pub(super) fn close_wait_to_last_ack_by_close_and_to_closed_by_the_ack() {
 }
 
 #[test]
-pub(super) fn time_wait_answers_the_fin_again_and_begins_anew() {
+pub(super) fn time_wait_answers_a_repeated_fin_and_restarts() {
     let mut t = Script::established();
     t.close();
     t.expect("F. 1:2(0) ack 1");
@@ -182,7 +182,7 @@ pub(super) fn time_wait_answers_the_fin_again_and_begins_anew() {
 // -- data on the way through the states
 
 #[test]
-pub(super) fn half_closed_the_other_way_still_carries_data() {
+pub(super) fn after_our_fin_data_is_still_received() {
     let mut t = Script::established();
     t.shutdown_write();
     t.expect("F. 1:2(0) ack 1");
@@ -232,7 +232,7 @@ pub(super) fn a_fin_goes_with_the_last_data() {
 }
 
 #[test]
-pub(super) fn of_many_full_segments_the_last_says_so_and_takes_the_fin() {
+pub(super) fn the_last_of_many_full_segments_has_psh_and_the_fin() {
     let mut t = Script::established();
     t.send(5_000);
     t.expect_data(1, 4_001);
@@ -248,7 +248,7 @@ pub(super) fn of_many_full_segments_the_last_says_so_and_takes_the_fin() {
 }
 
 #[test]
-pub(super) fn a_fin_with_data_is_taken_with_it() {
+pub(super) fn a_fin_with_data_is_received_with_it() {
     let mut t = Script::established();
     t.inject("PF. 1:502(500) ack 1");
     t.expect_after(0..=40, ". 1:1(0) ack 502");
@@ -258,7 +258,7 @@ pub(super) fn a_fin_with_data_is_taken_with_it() {
 }
 
 #[test]
-pub(super) fn a_lost_fin_is_sent_again() {
+pub(super) fn a_lost_fin_is_retransmitted() {
     let mut t = Script::established();
     t.close();
     t.expect("F. 1:2(0) ack 1");
@@ -313,7 +313,7 @@ pub(super) fn a_reset_ends_every_state() {
 }
 
 #[test]
-pub(super) fn a_refused_connect_says_so() {
+pub(super) fn a_refused_connect_reports_econnrefused() {
     let mut t = Setup::new().connect();
     t.expect("S 0:0(0)");
     t.inject("R. 0:0(0) ack 1");

@@ -8,7 +8,7 @@ fn stamped() -> Script {
 }
 
 #[test]
-pub(super) fn every_segment_has_ours_and_echoes_the_peers() {
+pub(super) fn every_segment_has_our_timestamp_and_echoes_the_peers() {
     let mut t = stamped();
     t.advance(ms(7));
     t.send(10);
@@ -23,7 +23,7 @@ pub(super) fn every_segment_has_ours_and_echoes_the_peers() {
 }
 
 #[test]
-pub(super) fn the_echo_is_of_the_segment_that_made_the_acknowledgment_move() {
+pub(super) fn the_echo_is_of_the_segment_that_advanced_the_acknowledgment() {
     // Section 4.3, example A: with delayed ACKs the earlier of two.
     let mut t = stamped();
     for i in 0..20 {
@@ -81,7 +81,7 @@ pub(super) fn the_peers_clock_may_wrap() {
 }
 
 #[test]
-pub(super) fn a_reset_is_not_held_against_its_timestamp() {
+pub(super) fn a_reset_is_not_subject_to_paws() {
     // Section 5.2: "an <RST> segment […] MUST NOT be subjected to the PAWS check".
     let mut t = stamped();
     t.inject("R 1:1(0) <ts 1 1000>");
@@ -89,7 +89,7 @@ pub(super) fn a_reset_is_not_held_against_its_timestamp() {
 }
 
 #[test]
-pub(super) fn after_24_days_the_last_timestamp_means_nothing() {
+pub(super) fn after_24_days_the_last_timestamp_is_invalid() {
     // Section 5.5: an idle connection whose peer's clock has gone half round.
     let mut t = stamped();
     t.silent(secs(25 * 86_400));
@@ -99,7 +99,7 @@ pub(super) fn after_24_days_the_last_timestamp_means_nothing() {
 }
 
 #[test]
-pub(super) fn the_round_trip_is_measured_also_from_what_was_sent_again() {
+pub(super) fn with_timestamps_retransmissions_give_round_trip_samples() {
     // Section 3.2: Karn's algorithm is not needed if the echo shows which transmission was acknowledged.
     let mut t = stamped();
     t.send(10);
@@ -114,7 +114,7 @@ pub(super) fn the_round_trip_is_measured_also_from_what_was_sent_again() {
 }
 
 #[test]
-pub(super) fn a_segment_without_timestamps_is_taken_as_linux_does() {
+pub(super) fn a_segment_without_timestamps_is_accepted_as_in_linux() {
     // RFC 7323 section 3.2 would drop it; middleboxes strip options, and Linux accepts it.
     let mut t = stamped();
     t.inject("P. 1:11(10) ack 1");
@@ -123,7 +123,7 @@ pub(super) fn a_segment_without_timestamps_is_taken_as_linux_does() {
 }
 
 #[test]
-pub(super) fn an_echo_from_the_future_measures_nothing() {
+pub(super) fn an_echo_from_the_future_gives_no_round_trip_sample() {
     let mut t = stamped();
     let before = t.info().rtt;
     t.send(10);

@@ -6,7 +6,7 @@ use super::script::{Script, Setup};
 const URGENT: Mark = Mark { record: false, urgent: true };
 
 #[test]
-pub(super) fn the_byte_before_the_pointer_is_read_apart() {
+pub(super) fn the_byte_before_the_urgent_pointer_is_read_separately() {
     let mut t = Script::established();
     t.inject("PU. 1:4(3) ack 1 urg 3");
     t.ignore();
@@ -32,7 +32,7 @@ pub(super) fn the_byte_before_the_pointer_is_read_apart() {
 }
 
 #[test]
-pub(super) fn alone_it_is_no_data_to_read() {
+pub(super) fn an_urgent_byte_alone_is_no_readable_data() {
     let mut t = Script::established();
     t.inject("PU. 1:2(1) ack 1 urg 1");
     t.ignore();
@@ -44,7 +44,7 @@ pub(super) fn alone_it_is_no_data_to_read() {
 }
 
 #[test]
-pub(super) fn in_line_it_is_read_with_the_rest_and_a_read_still_stops_before_it() {
+pub(super) fn with_oobinline_the_urgent_byte_is_read_in_line_and_a_read_stops_before_it() {
     let mut t = Setup::new().options(|o| o.oob_inline = true).established();
     t.inject("PU. 1:11(10) ack 1 urg 5");
     t.ignore();
@@ -57,7 +57,7 @@ pub(super) fn in_line_it_is_read_with_the_rest_and_a_read_still_stops_before_it(
 }
 
 #[test]
-pub(super) fn announced_early_it_is_waited_for_by_nobody() {
+pub(super) fn an_urgent_byte_that_has_yet_to_arrive_blocks_no_call() {
     let mut t = Script::established();
     t.inject("U. 1:1(0) ack 1 urg 11");
     t.recv_urgent(false, Err(libc::EAGAIN));
@@ -72,7 +72,7 @@ pub(super) fn announced_early_it_is_waited_for_by_nobody() {
 }
 
 #[test]
-pub(super) fn a_later_pointer_counts_and_an_old_one_does_not() {
+pub(super) fn a_later_urgent_pointer_counts_and_an_old_one_does_not() {
     let mut t = Script::established();
     t.inject("PU. 1:6(5) ack 1 urg 5");
     t.ignore();
@@ -87,7 +87,7 @@ pub(super) fn a_later_pointer_counts_and_an_old_one_does_not() {
 }
 
 #[test]
-pub(super) fn what_is_sent_urgently_is_pointed_to_until_it_is_acknowledged() {
+pub(super) fn the_urgent_pointer_is_sent_until_the_urgent_byte_is_acknowledged() {
     let mut t = Script::established();
     t.send(10);
     t.expect("P. 1:11(10) ack 1");
@@ -102,7 +102,7 @@ pub(super) fn what_is_sent_urgently_is_pointed_to_until_it_is_acknowledged() {
 }
 
 #[test]
-pub(super) fn a_pointer_far_ahead_is_said_in_every_segment_before_it() {
+pub(super) fn every_segment_before_the_urgent_byte_has_the_urgent_pointer() {
     let mut t = Setup::new().round_trip(super::script::ms(50)).established();
     t.send_marked(2_500, URGENT);
     t.expect("U. 1:1001(1000) ack 1 urg 2500");

@@ -38,7 +38,7 @@ pub(super) fn probes_go_on_as_long_as_they_are_answered() {
 }
 
 #[test]
-pub(super) fn probes_go_on_even_if_their_count_does_not() {
+pub(super) fn probes_continue_after_their_counter_is_saturated() {
     let mut t = Setup::new().config(|c| c.tcp_retries2 = u8::MAX).established();
     t.inject(". 1:1(0) ack 1 win 0");
     t.send(1_000);
@@ -53,7 +53,7 @@ pub(super) fn probes_go_on_even_if_their_count_does_not() {
 }
 
 #[test]
-pub(super) fn probes_that_nobody_answers_end_in_a_timeout() {
+pub(super) fn unanswered_probes_end_in_a_timeout() {
     let mut t = closed();
     t.advance(secs(3_600));
     assert!(t.ignore() >= 10);
@@ -120,7 +120,7 @@ pub(super) fn an_older_acknowledgment_does_not_bring_its_window_back() {
 }
 
 #[test]
-pub(super) fn a_window_that_closes_is_believed() {
+pub(super) fn a_window_that_closes_is_respected() {
     let mut t = Setup::new().peer("win 4000 <mss 1000,sackOK>").established();
     t.inject(". 1:1(0) ack 1 win 0");
     t.send(1_000);
@@ -250,13 +250,13 @@ pub(super) fn a_fixed_buffer_does_not_grow() {
 }
 
 #[test]
-pub(super) fn where_the_host_says_so_no_window_grows() {
+pub(super) fn without_tcp_moderate_rcvbuf_no_window_grows() {
     let (_, after) = offered_after(Setup::new().config(|c| c.tcp_moderate_rcvbuf = false), 60);
     assert!(after <= 131_072, "{after}");
 }
 
 #[test]
-pub(super) fn what_may_wait_beyond_notsent_lowat_is_half_of_the_window_at_the_most() {
+pub(super) fn unsent_data_exceeds_notsent_lowat_by_half_of_the_window_at_most() {
     // `tcp_xmit_size_goal`: a large segment is no larger than half of the largest window offered.
     for (window, most) in [(8_000, 4_000), (65_535, 32_000)] {
         let lowat = |o: &mut TcpOptions| o.notsent_low_water = 1;

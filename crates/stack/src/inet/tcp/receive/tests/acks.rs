@@ -54,7 +54,7 @@ fn a_small_window_is_worth_few_quick_acknowledgments() {
 }
 
 #[test]
-fn who_answers_lets_the_answer_carry_the_acknowledgment() {
+fn in_pingpong_mode_the_answer_carries_the_acknowledgment() {
     let mut rx = receiver(65_535);
     let mut now = Instant::ZERO;
     assert_eq!(data(&mut rx, 1, now), AckNeed::Now);
@@ -117,7 +117,7 @@ fn the_second_short_segment_does_not_prolong_the_wait() {
 }
 
 #[test]
-fn what_is_out_of_order_or_twice_or_fills_a_hole_is_told_at_once() {
+fn out_of_order_duplicate_and_hole_filling_data_is_acknowledged_at_once() {
     let (mut rx, now) = settled();
     rx.answered(now);
     let next = rx.next();
@@ -168,7 +168,7 @@ fn a_segment_that_fills_a_buffer_is_acknowledged_at_once() {
 
 /// A full-sized segment is what the peer sends, which may be less than we could take.
 #[test]
-fn every_second_segment_of_a_peer_with_a_small_mss() {
+fn every_second_segment_of_a_peer_with_a_small_mss_is_acknowledged() {
     let (mut rx, now) = settled();
     // Its segments have become smaller; the second one shows that.
     for _ in 0..2 {
@@ -183,7 +183,7 @@ fn every_second_segment_of_a_peer_with_a_small_mss() {
 }
 
 #[test]
-fn a_fin_waits_for_ours_and_not_for_ever() {
+fn the_acknowledgment_of_a_fin_waits_for_ours_but_not_for_ever() {
     // Also for a new connection, whose data is acknowledged at once.
     let mut new = receiver(1 << 20);
     assert_eq!(data(&mut new, 10, Instant::ZERO), AckNeed::Now);
@@ -201,7 +201,7 @@ fn a_fin_waits_for_ours_and_not_for_ever() {
 }
 
 #[test]
-fn quickack_can_be_asked_for() {
+fn quickack_can_be_set() {
     let (mut rx, now) = settled();
     rx.answered(now);
     assert!(!rx.quick_ack());
@@ -216,7 +216,7 @@ fn quickack_can_be_asked_for() {
 }
 
 #[test]
-fn a_quick_acknowledgment_can_be_left_to_the_reader_and_no_other() {
+fn only_a_quick_acknowledgment_can_be_left_to_the_reader() {
     let mut rx = receiver(1 << 20);
     let now = Instant::ZERO;
     let late = AckNeed::By(now + 40 * MS);
@@ -246,7 +246,7 @@ fn a_quick_acknowledgment_can_be_left_to_the_reader_and_no_other() {
 }
 
 #[test]
-fn a_burst_can_be_left_to_the_reader_who_takes_it_until_it_is_plenty_or_he_stays_away() {
+fn the_acknowledgment_of_a_burst_is_left_to_its_reader_up_to_a_size_and_a_time() {
     let (mut rx, now) = settled();
     let held = AckNeed::By(now + MS);
     assert_eq!(data(&mut rx, MSS, now), AckNeed::By(now + 40 * MS));

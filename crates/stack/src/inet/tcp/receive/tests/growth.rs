@@ -67,7 +67,7 @@ fn a_long_fast_path_gets_its_window_within_a_few_round_trips() {
 }
 
 #[test]
-fn it_stops_at_its_bound() {
+fn the_buffer_stops_growing_at_its_maximum() {
     let world = World { rtt_ms: 200, rate: 1_000_000, reads: usize::MAX, timestamps: true };
     let mut rx = growing(1 << 30);
     run(&mut rx, &world, 0, 3000);
@@ -75,7 +75,7 @@ fn it_stops_at_its_bound() {
 }
 
 #[test]
-fn a_short_path_needs_no_more_than_it_begins_with() {
+fn a_short_path_does_not_grow_the_buffer() {
     let world = World { rtt_ms: 2, rate: 5_000, reads: usize::MAX, timestamps: true };
     let mut rx = growing(1 << 30);
     run(&mut rx, &world, 0, 3000);
@@ -91,7 +91,7 @@ fn a_slow_reader_does_not_grow_a_buffer() {
 }
 
 #[test]
-fn a_size_fixed_by_its_user_stays() {
+fn a_size_fixed_by_the_application_stays() {
     let world = World { rtt_ms: 100, rate: 12_500, reads: usize::MAX, timestamps: true };
     let mut rx = growing(1 << 30);
     rx.set_limit(100_000);
@@ -100,7 +100,7 @@ fn a_size_fixed_by_its_user_stays() {
 }
 
 #[test]
-fn under_pressure_it_does_not_grow() {
+fn under_pressure_the_receive_buffer_does_not_grow() {
     let world = World { rtt_ms: 100, rate: 12_500, reads: usize::MAX, timestamps: true };
     let mut rx = growing(100 * CHUNK as u64);
     let hog: Vec<_> = (0..70).map(|_| rx.store.memory().take()).collect();

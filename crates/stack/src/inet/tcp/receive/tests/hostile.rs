@@ -37,7 +37,7 @@ fn single_bytes_with_holes_between_cost_a_bounded_list_and_window() {
 /// Received data is not replaced by what an outsider later sends into the window; nor may one segment that covers
 /// many holes cost more than their number.
 #[test]
-fn what_came_first_stays() {
+fn the_first_copy_of_a_byte_is_kept() {
     let mut rx = receiver(65_535);
     let zero = rx.next();
     for n in 0..INTERVALS as u32 {
@@ -51,7 +51,7 @@ fn what_came_first_stays() {
 }
 
 #[test]
-fn a_fin_that_contradicts_what_came_does_not_count() {
+fn a_fin_that_contradicts_received_data_does_not_count() {
     let mut rx = receiver(65_535);
     let zero = rx.next();
     rx.segment(zero + 10, b"later", false, Instant::ZERO);

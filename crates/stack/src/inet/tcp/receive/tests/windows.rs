@@ -59,7 +59,7 @@ fn no_silly_window() {
 }
 
 #[test]
-fn an_update_of_its_own_goes_out_only_when_the_window_doubles() {
+fn a_bare_window_update_is_sent_only_when_the_window_doubles() {
     let mut rx = receiver(60_000);
     announce(&mut rx);
     fill(&mut rx, 20_000);
@@ -106,7 +106,7 @@ fn rounding_up_does_not_creep_beyond_the_buffer() {
 }
 
 #[test]
-fn a_smaller_buffer_takes_nothing_back() {
+fn a_smaller_buffer_does_not_shrink_the_window() {
     let mut rx = receiver(65_000);
     let edge = rx.next() + announce(&mut rx);
     rx.set_limit(8_000);
@@ -133,7 +133,7 @@ fn a_clamp_bounds_the_window_and_does_not_close_it() {
 
 /// RFC 9293 section 3.4 table 6.
 #[test]
-fn what_lies_in_the_window() {
+fn segments_in_the_window_are_acceptable() {
     let mut rx = receiver(1000);
     let next = rx.next();
     for (offset, len, acceptable) in [
@@ -167,7 +167,7 @@ fn what_lies_in_the_window() {
 }
 
 #[test]
-fn scarce_memory_keeps_windows_small_and_none_shut() {
+fn scarce_memory_keeps_windows_small_and_open() {
     let memory = Arc::new(Memory::new(60 * CHUNK as u64));
     let sizes = BufferSizes { initial: 1 << 20, max: 1 << 20 };
     for mss in [MSS, 8948, 65_000] {
@@ -206,7 +206,7 @@ fn scarce_memory_keeps_windows_small_and_none_shut() {
 }
 
 #[test]
-fn out_of_order_data_makes_room_for_what_is_in_order() {
+fn out_of_order_data_is_dropped_for_data_in_order() {
     let memory = Arc::new(Memory::new(4 * CHUNK as u64));
     let sizes = BufferSizes { initial: 65_000, max: 65_000 };
     let mut rx = Receiver::new(Seq(0), sizes, 0, MSS, memory.clone(), Instant::ZERO);

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_that_loses_ground_gives_up_more() {
+    fn fast_convergence_lowers_w_max_when_the_window_falls() {
         let mut cubic = Cubic::default();
         assert_eq!(cubic.reduce(100_000), 70_000);
         assert_eq!(cubic.w_max, 100_000);
@@ -197,7 +197,7 @@ mod tests {
 
     /// RFC 9438 section 4.3: W_est grows by alpha, 9/17, "until W_est has reached cwnd_prior", also after a timeout.
     #[test]
-    fn after_a_timeout_it_grows_by_alpha_until_the_window_is_what_it_was() {
+    fn after_a_timeout_w_est_grows_by_alpha_up_to_the_window_before_it() {
         let mss = 1_000;
         let mut cubic = Cubic::default();
         let mut cwnd = cubic.reduce(20 * mss);

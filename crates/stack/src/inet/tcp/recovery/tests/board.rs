@@ -306,7 +306,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn the_scoreboard_is_what_a_plain_list_would_be(
+    fn the_scoreboard_equals_a_plain_list(
         base in prop_oneof![Just(0u32), Just(u32::MAX - 5_000), any::<u32>()],
         steps in prop::collection::vec(step(), 1..120),
     ) {
@@ -317,7 +317,7 @@ proptest! {
 /// A hostile receiver with 4,096 segments to report on, a hundred thousand ACKs with four blocks each: every second
 /// segment first, then the gaps, and always blocks that span everything.
 #[test]
-fn no_cut_of_sack_blocks_costs_more_than_a_few_looks_an_ack() {
+fn no_split_of_sack_blocks_costs_more_than_a_few_looks_per_ack() {
     let (mut board, count) = (Scoreboard::default(), 4_096u32);
     let at = Instant::from_nanos(1);
     board.push(Seq(0)..Seq(count * MSS), MSS, at);

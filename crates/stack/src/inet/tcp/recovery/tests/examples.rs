@@ -145,7 +145,7 @@ fn slow_start_grows_by_what_is_delivered() {
 }
 
 #[test]
-fn a_window_that_is_not_used_does_not_grow() {
+fn an_unused_window_does_not_grow() {
     let mut flow = Flow::new();
     for i in 1..50 {
         flow.send(1);
@@ -174,7 +174,7 @@ fn an_idle_window_halves_with_each_timeout_that_goes_by() {
 }
 
 #[test]
-fn a_shorter_pause_changes_nothing_nor_does_any_where_the_host_says_so() {
+fn a_short_pause_or_a_disabled_setting_keeps_the_window() {
     for (matters, pause) in [(true, 100), (false, 3_600_000)] {
         let mut flow = Flow::with(|settings, _| settings.slow_start_after_idle = matters);
         let congestion = &mut flow.recovery.congestion;
@@ -189,7 +189,7 @@ fn a_shorter_pause_changes_nothing_nor_does_any_where_the_host_says_so() {
 }
 
 #[test]
-fn what_was_idle_does_not_move_cubics_curve() {
+fn idle_time_does_not_move_cubics_curve() {
     // RFC 9438 section 5.8. With the idle minute counted, the window would jump by half.
     let mut flow = Flow::new();
     flow.recovery.congestion.cwnd = 100 * MSS;
@@ -215,7 +215,7 @@ fn what_was_idle_does_not_move_cubics_curve() {
 }
 
 #[test]
-fn what_is_told_of_at_once_is_as_if_told_of_one_by_one() {
+fn a_burst_recorded_at_once_equals_segments_recorded_one_by_one() {
     for before in [0, 1, 2, 5] {
         let (mut one_by_one, mut at_once) = (Flow::new(), Flow::new());
         for flow in [&mut one_by_one, &mut at_once] {
@@ -267,7 +267,7 @@ fn the_timeout_follows_a_longer_round_trip() {
 }
 
 #[test]
-fn what_was_sent_again_is_not_measured_but_by_time_stamps() {
+fn retransmissions_give_samples_only_with_timestamps() {
     for stamps in [false, true] {
         let mut flow = Flow::with(|_, agreed| {
             agreed.timestamps = Some(Duration::from_millis(1)).filter(|_| stamps);
@@ -473,7 +473,7 @@ fn a_probe_is_new_data_if_there_is_any_and_needs_no_room() {
 }
 
 #[test]
-fn who_goes_on_sending_to_nobody_is_timed_out_all_the_same() {
+fn a_sender_that_keeps_sending_still_times_out() {
     // Each segment schedules a probe; all but the first would be a second one, and are not sent.
     let mut flow = Flow::new();
     let mut probes = 0;
@@ -501,7 +501,7 @@ fn who_goes_on_sending_to_nobody_is_timed_out_all_the_same() {
 }
 
 #[test]
-fn what_was_sent_before_a_probe_is_answered_is_probed_for_once_it_is() {
+fn data_sent_while_a_probe_is_outstanding_gets_a_probe_after_its_answer() {
     let mut flow = Flow::new();
     flow.send(2);
     let Fired::Probe(range) = flow.fire() else { panic!("no probe") };
@@ -515,7 +515,7 @@ fn what_was_sent_before_a_probe_is_answered_is_probed_for_once_it_is() {
 }
 
 #[test]
-fn a_probe_that_repaired_a_loss_costs_the_window_its_share() {
+fn a_probe_that_repaired_a_loss_reduces_the_window() {
     let mut flow = Flow::reno(10);
     flow.wait(RTT).ack(9, &[]);
     assert!(matches!(flow.fire(), Fired::Probe(_)));
@@ -534,7 +534,7 @@ fn a_probe_that_repaired_a_loss_costs_the_window_its_share() {
 }
 
 #[test]
-fn a_probe_that_was_not_needed_costs_nothing() {
+fn a_needless_probe_does_not_reduce_the_window() {
     for dsack in [true, false] {
         let mut flow = Flow::reno(10);
         flow.wait(RTT).ack(9, &[]);
@@ -554,7 +554,7 @@ fn a_probe_that_was_not_needed_costs_nothing() {
 // --- timeouts, and what is taken back
 
 #[test]
-fn a_timeout_takes_all_older_than_a_round_trip_for_lost_and_starts_with_one_segment() {
+fn a_timeout_marks_all_older_than_a_round_trip_as_lost_and_starts_with_one_segment() {
     let mut flow = Flow::with(|settings, _| settings.probes = false);
     flow.fill();
     flow.fire();
@@ -574,7 +574,7 @@ fn a_timeout_takes_all_older_than_a_round_trip_for_lost_and_starts_with_one_segm
 /// RFC 5682 section 3.1: after a timeout two new segments are sent; if the originals are then acknowledged, the
 /// timeout was spurious and everything is restored.
 #[test]
-fn a_spurious_timeout_is_taken_back() {
+fn a_spurious_timeout_is_undone() {
     for (sack, frto) in [(true, true), (false, true), (true, false)] {
         let mut flow = Flow::with(|settings, agreed| {
             (settings.probes, settings.frto, agreed.sack) = (false, frto, sack);
@@ -595,7 +595,7 @@ fn a_spurious_timeout_is_taken_back() {
 }
 
 #[test]
-fn a_real_timeout_is_not_taken_back() {
+fn a_real_timeout_is_not_undone() {
     let mut flow = Flow::with(|settings, _| settings.probes = false);
     flow.fill();
     flow.fire();
@@ -610,7 +610,7 @@ fn a_real_timeout_is_not_taken_back() {
 
 /// RFC 3522: the ACK echoes a timestamp older than the first retransmission.
 #[test]
-fn time_stamps_show_that_the_original_was_only_late() {
+fn timestamps_show_that_the_original_was_late() {
     let mut flow = Flow::with(|_, agreed| agreed.timestamps = Some(Duration::from_millis(1)));
     flow.fill();
     flow.echo = Some(1_000);
@@ -624,7 +624,7 @@ fn time_stamps_show_that_the_original_was_only_late() {
 
 /// RFC 3708: all retransmitted data arrived twice.
 #[test]
-fn duplicate_reports_show_that_nothing_was_lost() {
+fn dsacks_show_that_nothing_was_lost() {
     let mut late = Flow::new();
     late.fill();
     late.wait(RTT).ack(0, &[(2, 10)]);
@@ -639,7 +639,7 @@ fn duplicate_reports_show_that_nothing_was_lost() {
 }
 
 #[test]
-fn sacks_that_the_receiver_takes_back_are_forgotten() {
+fn sacks_of_a_receiver_that_reneges_are_cleared() {
     let mut flow = Flow::new();
     flow.fill();
     flow.wait(RTT).ack(0, &[(2, 10)]);
@@ -675,7 +675,7 @@ fn congestion_marks_shrink_the_window_once_per_window_of_data() {
 }
 
 #[test]
-fn a_smaller_mss_sends_again_what_was_too_large_and_keeps_the_window() {
+fn a_smaller_mss_retransmits_large_segments_and_keeps_the_window() {
     let mut flow = Flow::new();
     flow.fill();
     let at = flow.at();
@@ -696,14 +696,14 @@ fn a_smaller_mss_sends_again_what_was_too_large_and_keeps_the_window() {
 // --- names, and no nonsense taken
 
 #[test]
-fn algorithms_have_linuxs_names() {
+fn algorithms_have_the_names_of_linux() {
     assert_eq!(Algorithm::named("cubic"), Some(Algorithm::Cubic));
     assert_eq!(Algorithm::named("reno"), Some(Algorithm::NewReno));
     assert_eq!(Algorithm::named("bbr"), None);
 }
 
 #[test]
-fn blocks_that_cannot_be_are_not_believed() {
+fn invalid_sack_blocks_are_ignored() {
     let mut flow = Flow::new();
     flow.fill();
     flow.wait(RTT);

@@ -24,7 +24,7 @@ fn a_clean_path_is_filled() {
 }
 
 #[test]
-fn a_path_with_loss_gives_what_theory_says() {
+fn the_rate_over_a_lossy_path_is_that_of_the_formula() {
     // RFC 9438 section 4.3: in Reno's region the average window is sqrt(a (1+b) / (2 (1-b) p)) segments, with
     // a = 3 (1-b) / (1+b), b = 0.7; losses are random, which the formula does not know.
     let (a, b, p) = (9.0 / 17.0, 0.7, 0.01f64);

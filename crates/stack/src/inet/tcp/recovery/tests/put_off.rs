@@ -101,7 +101,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn nobody_sees_that_it_was_put_off(
+    fn a_deferred_ack_has_the_same_effect(
         measured: bool,
         steps in prop::collection::vec(step(), 1..60),
     ) {

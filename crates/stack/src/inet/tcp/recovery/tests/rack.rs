@@ -223,7 +223,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn rack_marks_what_the_text_marks(
+    fn rack_marks_what_rfc_8985_marks(
         steps in prop::collection::vec(step(), 1..150),
         min_rtt in prop_oneof![Just(4u64), Just(16), Just(40)],
     ) {
@@ -233,7 +233,7 @@ proptest! {
 
 /// Step 4: after sixteen recoveries without a DSACK the window is a quarter of a round trip again.
 #[test]
-fn the_window_shrinks_again_as_the_text_has_it() {
+fn the_reordering_window_shrinks_after_sixteen_recoveries() {
     for recoveries in [15, 16, 17] {
         let mut steps = vec![
             Step::Send,
