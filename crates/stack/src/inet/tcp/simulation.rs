@@ -263,7 +263,7 @@ impl World {
                 );
             }
             Answer::Ignore => {}
-            Answer::Forget => panic!("nobody resets"),
+            Answer::Forget => panic!("no side resets"),
         }
     }
 

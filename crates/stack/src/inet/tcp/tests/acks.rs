@@ -226,13 +226,13 @@ pub(super) fn a_fin_that_comes_again_is_answered_each_time() {
 #[test]
 pub(super) fn a_peer_without_sack_gets_all_duplicate_acks_despite_a_full_ring() {
     let mut t = Setup::new().peer("<mss 1000>").established();
-    t.jam(true);
+    t.set_ring_full(true);
     for from in [1_001, 2_001, 3_001] {
         t.inject(&format!(". {from}:{}(1000) ack 1", from + 1_000));
     }
-    t.make_room(1);
+    t.set_ring_room(1);
     t.advance(ms(5));
-    t.jam(false);
+    t.set_ring_full(false);
     for _ in 0..3 {
         t.expect(". 1:1(0) ack 1");
     }
@@ -244,12 +244,12 @@ pub(super) fn a_peer_without_sack_gets_one_duplicate_ack_for_each_segment_of_a_b
     // RFC 5681 section 3.2: fast retransmit needs three. With SACK, one ACK reports everything.
     for (peer, duplicates) in [("<mss 1000>", 3), ("<mss 1000,sackOK>", 1)] {
         let mut t = Setup::new().peer(peer).established();
-        t.jam(true);
+        t.set_ring_full(true);
         for from in [1_001, 2_001, 3_001] {
             t.inject(&format!(". {from}:{}(1000) ack 1", from + 1_000));
         }
-        t.jam(false);
-        t.advance(ms(5)); // a host looks again by itself
+        t.set_ring_full(false);
+        t.advance(ms(5)); // a host tries again by itself
         for _ in 0..duplicates {
             t.expect(". 1:1(0) ack 1");
         }

@@ -1,6 +1,6 @@
 //! Answers to packets from many sources, on an interface shared with the kernel: their cost.
 
-use super::hosts::{Ear, Tape, ms};
+use super::hosts::{Tape, TestEndpoint, ms};
 use crate::{
     inet::{
         Addressing, Count, Inet, Interface,
@@ -41,7 +41,7 @@ fn gateway(v6: bool) -> IpAddr {
 }
 
 /// A host behind the gateway.
-fn stranger(v6: bool, n: u32) -> IpAddr {
+fn source(v6: bool, n: u32) -> IpAddr {
     if v6 {
         Ipv6Addr::from_bits(0x2001_0db8 << 96 | u128::from(n)).into()
     } else {
@@ -123,8 +123,8 @@ impl Server {
         let iface = inet.add_interface(info, vec![Box::new(tape.clone())], addressing);
         let listening = [false, true].map(|v6| {
             let options = ListenOptions { backlog: 8, ..ListenOptions::default() };
-            let ear = Arc::new(Ear::default());
-            inet.tcp_listen(SocketAddr::new(own(v6), 80), options, None, ear).unwrap()
+            let endpoint = Arc::new(TestEndpoint::default());
+            inet.tcp_listen(SocketAddr::new(own(v6), 80), options, None, endpoint).unwrap()
         });
         Server {
             inet,
@@ -158,8 +158,8 @@ impl Server {
 }
 
 /// A segment from a host behind the gateway to our port 80, in a frame of the gateway.
-fn frame(v6: bool, to: MacAddr, stranger_number: u32, flags: u8) -> Vec<u8> {
-    let (src, dst) = (stranger(v6, stranger_number), own(v6));
+fn frame(v6: bool, to: MacAddr, source_number: u32, flags: u8) -> Vec<u8> {
+    let (src, dst) = (source(v6, source_number), own(v6));
     let header =
         tcp::Header { src_port: 1234, dst_port: 80, seq: 100, flags, ..tcp::Header::default() };
     let (ethertype, ip_len) =

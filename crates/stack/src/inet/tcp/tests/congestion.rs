@@ -213,7 +213,7 @@ pub(super) fn ece_reduces_the_window_once_per_round_trip_and_is_answered_by_cwr(
     t.send(1_000);
     t.expect("PW. 10001:11001(1000) ack 1");
     t.send(1_000);
-    t.expect("P. 11001:12001(1000) ack 1"); // said once
+    t.expect("P. 11001:12001(1000) ack 1"); // CWR only once
     t.inject(". 1:1(0) ack 12001");
 }
 

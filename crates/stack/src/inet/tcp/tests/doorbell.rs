@@ -12,25 +12,25 @@ fn the_last_segment_to_send_is_marked_as_last() {
     // It rings the doorbell, before recovery has recorded the segment.
     let mut t = Script::established();
     t.send(2_500);
-    assert_eq!(t.lasts(), [false, false, true]);
+    assert_eq!(t.last_marks(), [false, false, true]);
     t.expect_data(1, 2_501);
     t.advance(secs(1));
-    let again = t.lasts();
+    let again = t.last_marks();
     assert!(
         !again.is_empty() && !again.contains(&true),
         "what goes again has recovery's word first"
     );
     t.ignore();
     t.inject(". 1:1(0) ack 2501");
-    t.make_room(1);
+    t.set_ring_room(1);
     t.send(1_500);
-    assert_eq!(t.lasts(), [false]);
+    assert_eq!(t.last_marks(), [false]);
     t.expect(". 2501:3501(1000) ack 1");
-    t.jam(false);
-    assert_eq!(t.lasts(), [true]);
+    t.set_ring_full(false);
+    assert_eq!(t.last_marks(), [true]);
     t.expect("P. 3501:4001(500) ack 1");
     t.shutdown_write();
-    assert_eq!(t.lasts(), [true]);
+    assert_eq!(t.last_marks(), [true]);
     t.expect("F. 4001:4002(0) ack 1");
 }
 
@@ -38,21 +38,21 @@ fn the_last_segment_to_send_is_marked_as_last() {
 fn the_last_segment_rings_at_once_and_the_others_when_all_are_out() {
     let net = Net::new();
     let host = &net.hosts[A];
-    host.doorbells(); // of their introduction
+    host.doorbells(); // of ARP
     let (local, remote) = (ADDRESSES[A].into(), ADDRESSES[B].into());
     let tuple = Tuple::of((local, 1), (remote, 2));
     let options = PathOptions::default();
     let path = host.inet.tcp_path((tuple.local(), tuple.remote()), 0, options, net.now).unwrap();
-    for (lasts, rung) in
+    for (last_marks, rung) in
         [(&[true][..], [1, 0]), (&[false, false], [0, 1]), (&[true, false], [1, 1])]
     {
         let mut run = host.inet.run(&path, net.now);
-        for &last in lasts {
+        for &last in last_marks {
             let out = Outgoing { last, ..Outgoing::default() };
             emit::push(&mut run, &tuple, &out).unwrap();
         }
         let before = host.doorbells();
         drop(run);
-        assert_eq!([before, host.doorbells()], rung, "{lasts:?}");
+        assert_eq!([before, host.doorbells()], rung, "{last_marks:?}");
     }
 }

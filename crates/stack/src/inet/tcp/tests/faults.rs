@@ -197,7 +197,7 @@ pub(super) fn small_reads_do_not_open_a_silly_window() {
     let mut t = Setup::new().options(|o| o.receive_buffer = 8_000).established();
     let at = t.fill_window();
     for _ in 0..9 {
-        t.recv(100); // less than a segment is no news
+        t.recv(100); // less than a segment makes no window update
         t.expect_nothing();
     }
     t.inject(&format!(". {at}:{}(1) ack 1", at + 1)); // a probe: still closed
@@ -257,7 +257,7 @@ pub(super) fn one_pass_sends_no_more_than_the_window() {
     let sent = t.ignore();
     assert!(sent <= 10, "{sent} segments, the initial window is ten");
     for _ in 0..10 {
-        t.look_again();
+        t.retry_transmit();
     }
     t.expect_nothing();
 }
@@ -326,7 +326,7 @@ pub(super) fn an_urgent_flag_does_not_disturb_the_stream() {
     t.inject("PU. 1:101(100) ack 1");
     t.expect_after(0..=40, ". 1:1(0) ack 101");
     // It points to the first byte, which is then urgent.
-    t.pass_over();
+    t.skip_urgent();
     t.recv(99);
 }
 

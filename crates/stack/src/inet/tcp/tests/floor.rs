@@ -41,7 +41,7 @@ pub(super) struct Sent {
 }
 
 /// One end of a connection. The script makes the application's calls and sets the clock.
-pub(super) trait Floor {
+pub(super) trait ScriptTarget {
     fn connect(&mut self, now: Instant);
     fn listen(&mut self);
     /// A segment has come: header and data. The floor adds ports and checksum.
@@ -51,7 +51,7 @@ pub(super) trait Floor {
     fn deadline(&mut self, now: Instant) -> Option<Instant>;
     fn timer(&mut self, now: Instant);
     /// The transmit ring has room for so many segments at a time.
-    fn make_room(&mut self, segments: u64);
+    fn set_ring_room(&mut self, segments: u64);
     /// An ICMP error about the segment at `quoted`.
     fn unreachable(&mut self, error: SocketError, quoted: Seq, now: Instant);
     fn too_big(&mut self, mss: u16, quoted: Seq, now: Instant);
@@ -77,7 +77,7 @@ pub(super) trait Floor {
 }
 
 /// A connection, or the request that becomes one.
-pub(super) struct Bare {
+pub(super) struct BareConnection {
     start: Start,
     shared: Arc<Shared>,
     options: TcpOptions,
@@ -87,9 +87,9 @@ pub(super) struct Bare {
     room: u64,
 }
 
-impl Bare {
-    pub(super) fn new(config: Config, options: TcpOptions, mss: u16) -> Bare {
-        Bare {
+impl BareConnection {
+    pub(super) fn new(config: Config, options: TcpOptions, mss: u16) -> BareConnection {
+        BareConnection {
             start: Start { iss: ISS, ts_offset: 0x8000_0000, mss },
             shared: Shared::new(config, Arc::new(Counters::new()), 7.into()),
             options,
@@ -100,14 +100,14 @@ impl Bare {
         }
     }
 
-    fn note(&mut self, outgoing: &Outgoing<'_>) {
+    fn record(&mut self, outgoing: &Outgoing<'_>) {
         // Through the bytes and back: only what is on the wire counts.
         let mut bytes = vec![0; parse::header_len(&outgoing.segment.options)];
         parse::write_header(&mut bytes, (9, 9), &outgoing.segment)
             .expect("what is sent fits a segment");
-        let packet = Packet::new_checked(&bytes[..]).expect("as it was laid");
+        let packet = Packet::new_checked(&bytes[..]).expect("as it was written");
         let segment = parse::parse(&packet, false);
-        assert_eq!(segment, outgoing.segment, "the wire says something else");
+        assert_eq!(segment, outgoing.segment, "the bytes on the wire differ");
         self.sent.push(Sent {
             segment: outgoing.segment.clone(),
             header: bytes.len(),
@@ -117,16 +117,16 @@ impl Bare {
         });
     }
 
-    fn made(&self) -> &Connection {
+    fn conn(&self) -> &Connection {
         self.connection.as_ref().expect("there is a connection")
     }
 
-    fn made_mut(&mut self) -> &mut Connection {
+    fn conn_mut(&mut self) -> &mut Connection {
         self.connection.as_mut().expect("there is a connection")
     }
 }
 
-impl Floor for Bare {
+impl ScriptTarget for BareConnection {
     fn connect(&mut self, now: Instant) {
         self.connection = Some(Connection::connect(&self.shared, &self.options, self.start, now));
     }
@@ -134,7 +134,7 @@ impl Floor for Bare {
     fn listen(&mut self) {}
 
     fn segment(&mut self, bytes: &mut [u8], congested: bool, now: Instant) {
-        let packet = Packet::new_checked(&*bytes).expect("as it was laid");
+        let packet = Packet::new_checked(&*bytes).expect("as it was written");
         let segment = &parse::parse(&packet, congested);
         if let Some(connection) = &mut self.connection {
             connection.segment(segment, now);
@@ -142,7 +142,7 @@ impl Floor for Bare {
         }
         let Some(request) = &mut self.request else {
             let mut request = Request::new(&self.shared, &self.options, segment, self.start, now);
-            self.note(&request.syn_ack(now));
+            self.record(&request.syn_ack(now));
             self.request = Some(request);
             return;
         };
@@ -154,10 +154,10 @@ impl Floor for Bare {
                 (self.request, self.connection) = (None, Some(connection));
             }
             Answer::Ignore => {}
-            Answer::Send(outgoing) => self.note(&outgoing),
+            Answer::Send(outgoing) => self.record(&outgoing),
             Answer::SynAck => {
                 let syn_ack = request.syn_ack(now);
-                self.note(&syn_ack);
+                self.record(&syn_ack);
             }
             Answer::Forget => self.request = None,
         }
@@ -169,7 +169,7 @@ impl Floor for Bare {
             connection.transmit(now, &mut |outgoing| {
                 let fits = (self.sent.len() as u64) < room;
                 if fits {
-                    self.note(outgoing);
+                    self.record(outgoing);
                 }
                 fits
             });
@@ -193,7 +193,7 @@ impl Floor for Bare {
             match request.timer(&self.shared, now) {
                 Answer::SynAck => {
                     let syn_ack = request.syn_ack(now);
-                    self.note(&syn_ack);
+                    self.record(&syn_ack);
                 }
                 Answer::Forget => self.request = None,
                 _ => {}
@@ -201,17 +201,17 @@ impl Floor for Bare {
         }
     }
 
-    fn make_room(&mut self, segments: u64) {
+    fn set_ring_room(&mut self, segments: u64) {
         self.room = segments;
     }
 
     fn unreachable(&mut self, error: SocketError, quoted: Seq, _: Instant) {
-        self.made_mut().unreachable(error, quoted);
+        self.conn_mut().unreachable(error, quoted);
     }
 
     fn too_big(&mut self, mss: u16, quoted: Seq, now: Instant) {
         // The check that a whole host makes before it accepts ICMP.
-        let connection = self.made_mut();
+        let connection = self.conn_mut();
         if connection.is_in_flight(quoted) && mss < connection.info(now).pmtu_mss as u16 {
             connection.path_mss(mss, now);
         }
@@ -222,66 +222,66 @@ impl Floor for Bare {
     }
 
     fn send(&mut self, data: &[u8], more: bool, now: Instant) -> io::Result<usize> {
-        self.made_mut().send(&[IoSlice::new(data)], more, now)
+        self.conn_mut().send(&[IoSlice::new(data)], more, now)
     }
 
     fn send_marked(&mut self, data: &[u8], mark: Mark, now: Instant) -> io::Result<usize> {
-        self.made_mut().send_marked(&[IoSlice::new(data)], false, mark, now)
+        self.conn_mut().send_marked(&[IoSlice::new(data)], false, mark, now)
     }
 
     fn recv_urgent(&mut self, peek: bool) -> io::Result<Option<u8>> {
-        self.made_mut().recv_urgent(peek)
+        self.conn_mut().recv_urgent(peek)
     }
 
     fn is_at_mark(&self) -> bool {
-        self.made().is_at_mark()
+        self.conn().is_at_mark()
     }
 
     fn unread(&self) -> usize {
-        self.made().unread()
+        self.conn().unread()
     }
 
     fn ready(&mut self) -> Ready {
-        self.made_mut().ready()
+        self.conn_mut().ready()
     }
 
     fn recv(&mut self, into: &mut [u8], now: Instant) -> io::Result<usize> {
-        self.made_mut().recv(&mut [IoSliceMut::new(into)], false, now)
+        self.conn_mut().recv(&mut [IoSliceMut::new(into)], false, now)
     }
 
     fn shutdown(&mut self, how: Shutdown, now: Instant) {
-        self.made_mut().shutdown(how, now).expect("connected");
+        self.conn_mut().shutdown(how, now).expect("connected");
     }
 
     fn close(&mut self, now: Instant) {
-        self.made_mut().close(now);
+        self.conn_mut().close(now);
     }
 
     fn abort(&mut self, now: Instant) {
-        self.made_mut().abort(now);
+        self.conn_mut().abort(now);
     }
 
     fn options(&self) -> TcpOptions {
-        self.made().options()
+        self.conn().options()
     }
 
     fn set_options(&mut self, options: TcpOptions, now: Instant) {
-        self.made_mut().configure(now, |mine| *mine = options);
+        self.conn_mut().configure(now, |mine| *mine = options);
     }
 
     fn state(&self) -> State {
-        self.made().state()
+        self.conn().state()
     }
 
     fn take_error(&mut self) -> Option<i32> {
-        self.made_mut().take_error()
+        self.conn_mut().take_error()
     }
 
     fn info(&mut self, now: Instant) -> TcpInfo {
-        self.made_mut().info(now)
+        self.conn_mut().info(now)
     }
 
     fn unacknowledged(&self) -> usize {
-        self.made().unacknowledged()
+        self.conn().unacknowledged()
     }
 }

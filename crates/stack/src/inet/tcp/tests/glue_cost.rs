@@ -100,17 +100,25 @@ fn join(ends: &[End; 2], server: &Listening, now: Instant) -> (Flow, Flow) {
     let mut pass = Pass::new(None, now, Driver::Interrupt);
     let (local, remote) = ("10.0.0.1:0".parse().unwrap(), "10.0.0.2:80".parse().unwrap());
     let options = ConnectOptions::default();
-    let client =
-        a.inet.tcp_connect(local, remote, &options, None, Arc::new(Ear::default()), &mut pass);
+    let client = a.inet.tcp_connect(
+        local,
+        remote,
+        &options,
+        None,
+        Arc::new(TestEndpoint::default()),
+        &mut pass,
+    );
     while carry(a, b, now) + carry(b, a, now) > 0 {}
     let served = server.accept().unwrap();
-    served.attach(Arc::new(Ear::default()), &mut pass);
+    served.attach(Arc::new(TestEndpoint::default()), &mut pass);
     (client.unwrap(), served)
 }
 
 fn listen(end: &End) -> Listening {
     let at = "10.0.0.2:80".parse().unwrap();
-    end.inet.tcp_listen(at, ListenOptions::default(), None, Arc::new(Ear::default())).unwrap()
+    end.inet
+        .tcp_listen(at, ListenOptions::default(), None, Arc::new(TestEndpoint::default()))
+        .unwrap()
 }
 
 /// `from` sends, the frames are delivered, and `to` reads.

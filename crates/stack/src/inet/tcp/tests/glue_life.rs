@@ -23,14 +23,15 @@ use std::{
 fn connect_accept_echo_close() {
     let mut net = Net::new();
     let server = net.listen(B, "10.0.0.2:80", ListenOptions::default());
-    let ear = Arc::new(Ear::default());
-    let client =
-        net.connect_with(A, "0.0.0.0:0", "10.0.0.2:80", &Default::default(), ear.clone()).unwrap();
+    let endpoint = Arc::new(TestEndpoint::default());
+    let client = net
+        .connect_with(A, "0.0.0.0:0", "10.0.0.2:80", &Default::default(), endpoint.clone())
+        .unwrap();
     assert_eq!(client.local().ip().to_string(), "10.0.0.1");
     assert!(!client.ready().any(Ready::WRITABLE | Ready::READABLE));
     assert_eq!(server.queued(), 0);
     net.settle();
-    assert_eq!(*ear.ready.lock().unwrap(), Ready::WRITABLE);
+    assert_eq!(*endpoint.ready.lock().unwrap(), Ready::WRITABLE);
     assert_eq!(server.queued(), 1);
     let served = server.accept().unwrap();
     assert_eq!((served.local(), served.remote()), (client.remote(), client.local()));
@@ -39,7 +40,7 @@ fn connect_accept_echo_close() {
     net.send(&client, b"ping");
     assert_eq!(net.recv(&served), b"ping");
     net.send(&served, b"pong");
-    assert!(ear.ready.lock().unwrap().has(Ready::READABLE));
+    assert!(endpoint.ready.lock().unwrap().has(Ready::READABLE));
     assert_eq!(net.recv(&client), b"pong");
 
     net.close(&client);
@@ -245,7 +246,7 @@ fn established_and_reset_connections_are_counted() {
     net.send(&client, b"lost");
     net.advance(secs(2_000));
     assert!(client.take_error().is_some());
-    assert_eq!(established(&net), [[0, 1], [3, 3]], "B has not heard of it");
+    assert_eq!(established(&net), [[0, 1], [3, 3]], "B has received no reset");
 }
 
 #[test]

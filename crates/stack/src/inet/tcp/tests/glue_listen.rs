@@ -326,7 +326,12 @@ fn a_hold_lives_as_long_as_listener_flows_and_time_wait() {
     let hold: Arc<()> = Arc::new(());
     let server = net.hosts[B]
         .inet
-        .tcp_listen(HERE.parse().unwrap(), backlog(5), Some(hold.clone()), Arc::new(Ear::default()))
+        .tcp_listen(
+            HERE.parse().unwrap(),
+            backlog(5),
+            Some(hold.clone()),
+            Arc::new(TestEndpoint::default()),
+        )
         .unwrap();
     let client = net.connect("10.0.0.1:0", HERE).unwrap();
     net.settle();

@@ -160,7 +160,7 @@ fn reusing() -> ListenOptions {
 }
 
 /// Reuses the 4-tuple of TIME_WAIT for a connection whose port is chosen.
-fn make_room(net: &Net) -> Option<Seq> {
+fn reuse_4_tuple(net: &Net) -> Option<Seq> {
     let inet = &net.hosts[A].inet;
     let tuple = Tuple::new("10.0.0.1:4000".parse().unwrap(), "10.0.0.2:80".parse().unwrap());
     match inet.tcp.table.find(&tuple, Entry::clone) {
@@ -173,15 +173,15 @@ fn make_room(net: &Net) -> Option<Seq> {
 fn a_port_in_time_wait_is_chosen_once_timestamps_have_advanced() {
     let mut net = Net::new();
     let (_, ack) = time_wait(&mut net);
-    assert_eq!(make_room(&net), None);
+    assert_eq!(reuse_4_tuple(&net), None);
     net.now = net.now + ms(1100);
-    assert!(make_room(&net).unwrap().after(ack.header.seq + 65_535));
+    assert!(reuse_4_tuple(&net).unwrap().after(ack.header.seq + 65_535));
     assert_eq!(net.hosts[A].inet.tcp_connections(), 0);
     assert_eq!(net.hosts[A].count(Count::TcpExtTWRecycled), 1);
     let mut net = Net::with(Config { tcp_tw_reuse: false, ..Config::default() });
     time_wait(&mut net);
     net.now = net.now + secs(30);
-    assert_eq!(make_room(&net), None);
+    assert_eq!(reuse_4_tuple(&net), None);
 }
 
 #[test]
@@ -240,9 +240,9 @@ fn time_wait_entries_that_keep_a_port_are_bounded() {
     let server = net.listen(B, "10.0.0.2:80", ListenOptions::default());
     let over = |net: &mut Net, hold: Hold| {
         let (from, to) = ("10.0.0.1:0".parse().unwrap(), "10.0.0.2:80".parse().unwrap());
-        let (options, ear) = (ConnectOptions::default(), Arc::new(Ear::default()));
+        let (options, endpoint) = (ConnectOptions::default(), Arc::new(TestEndpoint::default()));
         let inet = &net.hosts[A].inet;
-        let client = inet.tcp_connect(from, to, &options, Some(hold), ear, &mut net.pass());
+        let client = inet.tcp_connect(from, to, &options, Some(hold), endpoint, &mut net.pass());
         net.settle();
         net.close(&client.unwrap());
         net.close(&server.accept().unwrap());
@@ -258,7 +258,7 @@ fn time_wait_entries_that_keep_a_port_are_bounded() {
         }
         let kept = holds.iter().map(Weak::strong_count).collect::<Vec<_>>();
         assert_eq!(kept, [1, 1, 0, 0, 0]);
-        assert_eq!(Arc::strong_count(&shared), 6, "it costs nothing more");
+        assert_eq!(Arc::strong_count(&shared), 6, "a shared hold needs no entry of its own");
         net.advance(secs(61));
         assert!(holds.iter().all(|hold| hold.strong_count() == 0));
     }

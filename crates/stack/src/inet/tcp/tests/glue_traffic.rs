@@ -283,17 +283,18 @@ fn a_waiter_that_found_no_room_is_notified_of_write_space() {
     for (tcp, len) in [(little, 2_500), (low, 30_000)] {
         let mut net = Net::new();
         let _server = net.listen(B, "10.0.0.2:80", ListenOptions::default());
-        let (ear, options) = (Arc::<Ear>::default(), ConnectOptions { tcp, ..Default::default() });
+        let (endpoint, options) =
+            (Arc::<TestEndpoint>::default(), ConnectOptions { tcp, ..Default::default() });
         let client =
-            net.connect_with(A, "10.0.0.1:0", "10.0.0.2:80", &options, ear.clone()).unwrap();
+            net.connect_with(A, "10.0.0.1:0", "10.0.0.2:80", &options, endpoint.clone()).unwrap();
         net.settle();
         assert!(client.ready().has(Ready::WRITABLE));
         let sent = client.send(&[IoSlice::new(&vec![1; len])], false, &mut net.pass());
         assert_eq!(sent.unwrap(), len);
         assert!(!client.ready().has(Ready::WRITABLE));
-        *ear.ready.lock().unwrap() = Ready::default();
+        *endpoint.ready.lock().unwrap() = Ready::default();
         net.advance(ms(300));
-        assert!(ear.ready.lock().unwrap().has(Ready::WRITABLE), "{tcp:?}");
+        assert!(endpoint.ready.lock().unwrap().has(Ready::WRITABLE), "{tcp:?}");
     }
 }
 
@@ -321,28 +322,28 @@ fn a_low_water_mark_holds_for_sends_and_half_of_it_for_readiness() {
 fn write_space_made_by_sending_is_notified_at_once() {
     let mut net = Net::new();
     let (client, _served, _server) = net.joined();
-    let ear = Arc::new(Ear::default());
-    client.attach(ear.clone(), &mut net.pass());
+    let endpoint = Arc::new(TestEndpoint::default());
+    client.attach(endpoint.clone(), &mut net.pass());
     client.set_options(TcpOptions { notsent_low_water: 2, ..client.options() }, &mut net.pass());
     // The first is sent, and Nagle's algorithm holds the second back.
     for _ in 0..2 {
         client.send(&[IoSlice::new(b"x")], false, &mut net.pass()).unwrap();
     }
     assert!(!client.ready().has(Ready::WRITABLE));
-    *ear.ready.lock().unwrap() = Ready::default();
+    *endpoint.ready.lock().unwrap() = Ready::default();
     net.receive_all(B, &net.hosts[A].sent());
     net.receive_all(A, &net.hosts[B].sent());
     assert_eq!(net.segments(A).len(), 1);
-    assert!(ear.ready.lock().unwrap().has(Ready::WRITABLE | Ready::ROOM));
+    assert!(endpoint.ready.lock().unwrap().has(Ready::WRITABLE | Ready::ROOM));
 }
 
 #[test]
 fn readiness_below_the_low_water_mark_is_notified_when_the_mark_is_raised_and_after_a_read() {
     let mut net = Net::new();
     let (client, served, _server) = net.joined();
-    let ear = Arc::new(Ear::default());
-    served.attach(ear.clone(), &mut net.pass());
-    let is = |ready| ear.ready.lock().unwrap().has(ready);
+    let endpoint = Arc::new(TestEndpoint::default());
+    served.attach(endpoint.clone(), &mut net.pass());
+    let is = |ready| endpoint.ready.lock().unwrap().has(ready);
     net.send(&client, b"abcdef");
     assert!(is(Ready::READABLE));
     for (mark, readable) in [(7, false), (4, true)] {
@@ -381,9 +382,9 @@ fn a_host_that_is_dropped_drops_all_connections() {
 fn a_window_used_up_by_directly_taken_data_opens_at_once() {
     let mut net = Net::new();
     let (client, served, _server) = net.joined();
-    let ear = Arc::new(Ear::default());
-    served.attach(ear.clone(), &mut net.pass());
-    ear.room.store(usize::MAX, Ordering::Relaxed);
+    let endpoint = Arc::new(TestEndpoint::default());
+    served.attach(endpoint.clone(), &mut net.pass());
+    endpoint.room.store(usize::MAX, Ordering::Relaxed);
     let clamped = TcpOptions { window_clamp: 4 * 1448, ..served.options() };
     served.set_options(clamped, &mut net.pass());
     // Past the acknowledgments that a new connection sends at once.
@@ -392,10 +393,10 @@ fn a_window_used_up_by_directly_taken_data_opens_at_once() {
         net.send(&client, &data);
         net.advance(Duration::from_millis(2));
     }
-    ear.taken.lock().unwrap().clear();
+    endpoint.taken.lock().unwrap().clear();
     client.send(&[IoSlice::new(&data)], false, &mut net.pass()).unwrap();
     net.receive_all(B, &net.hosts[A].sent());
-    let came = ear.taken.lock().unwrap().len();
+    let came = endpoint.taken.lock().unwrap().len();
     assert!(0 < came && came < data.len());
     assert!(!net.hosts[B].sent().is_empty());
 }
@@ -404,56 +405,59 @@ fn a_window_used_up_by_directly_taken_data_opens_at_once() {
 fn a_poller_takes_data_directly_if_all_of_it_fits_and_nothing_else_is_to_be_notified() {
     let mut net = Net::new();
     let (client, served, _server) = net.joined();
-    let ear = Arc::new(Ear::default());
-    served.attach(ear.clone(), &mut net.pass());
-    ear.room.store(10, Ordering::Relaxed);
-    let told = || ear.told.swap(0, Ordering::Relaxed);
-    let taken = || std::mem::take(&mut *ear.taken.lock().unwrap());
-    told();
+    let endpoint = Arc::new(TestEndpoint::default());
+    served.attach(endpoint.clone(), &mut net.pass());
+    endpoint.room.store(10, Ordering::Relaxed);
+    let notifications = || endpoint.notifications.swap(0, Ordering::Relaxed);
+    let taken = || std::mem::take(&mut *endpoint.taken.lock().unwrap());
+    notifications();
 
     net.send(&client, b"0123456789");
-    assert_eq!((taken(), told(), served.unread()), (b"0123456789".to_vec(), 0, 0));
+    assert_eq!((taken(), notifications(), served.unread()), (b"0123456789".to_vec(), 0, 0));
     served.reader_waits(&mut net.pass());
     net.settle();
     // While buffered data is unread it takes nothing.
     net.send(&client, b"eleven byte");
     net.send(&client, b"!");
-    assert_eq!((taken(), told(), net.recv(&served)), (vec![], 2, b"eleven byte!".to_vec()));
+    assert_eq!(
+        (taken(), notifications(), net.recv(&served)),
+        (vec![], 2, b"eleven byte!".to_vec())
+    );
     let low = TcpOptions { receive_low_water: 4, ..served.options() };
     served.set_options(low, &mut net.pass());
-    told();
+    notifications();
     net.send(&client, b"low");
-    assert_eq!((taken(), told(), served.unread()), (vec![], 1, 3));
+    assert_eq!((taken(), notifications(), served.unread()), (vec![], 1, 3));
     net.send(&client, b"er");
-    assert_eq!((taken(), told(), net.recv(&served)), (vec![], 1, b"lower".to_vec()));
-    told();
+    assert_eq!((taken(), notifications(), net.recv(&served)), (vec![], 1, b"lower".to_vec()));
+    notifications();
     net.send(&client, b"once");
-    assert_eq!((taken(), told(), net.recv(&served)), (vec![], 1, b"once".to_vec()));
+    assert_eq!((taken(), notifications(), net.recv(&served)), (vec![], 1, b"once".to_vec()));
     served.set_options(TcpOptions { receive_low_water: 1, ..low }, &mut net.pass());
-    told();
+    notifications();
     net.send(&client, b"again");
-    assert_eq!((taken(), told(), served.unread()), (b"again".to_vec(), 0, 0));
+    assert_eq!((taken(), notifications(), served.unread()), (b"again".to_vec(), 0, 0));
 
     // A thread that waits to send is notified of write space.
     let full = vec![7; 1 << 20];
     let few = TcpOptions { send_buffer: 28_960, ..served.options() };
     served.set_options(few, &mut net.pass());
-    told();
+    notifications();
     assert!(served.send(&[IoSlice::new(&full)], false, &mut net.pass()).unwrap() < full.len());
     net.receive_all(A, &net.hosts[B].sent());
     net.hosts[A].sent();
     client.send(&[IoSlice::new(b"data")], false, &mut net.pass()).unwrap();
     net.receive_all(B, &net.hosts[A].sent());
-    assert!(ear.ready.lock().unwrap().has(Ready::WRITABLE));
-    assert_eq!((taken(), told(), net.recv(&served)), (vec![], 1, b"data".to_vec()));
+    assert!(endpoint.ready.lock().unwrap().has(Ready::WRITABLE));
+    assert_eq!((taken(), notifications(), net.recv(&served)), (vec![], 1, b"data".to_vec()));
     net.recv(&client);
 
     // And a thread that waits for the end is notified of it.
-    told();
+    notifications();
     client.send(&[IoSlice::new(b"last")], true, &mut net.pass()).unwrap();
     client.shutdown(Shutdown::Write, &mut net.pass()).unwrap();
     net.settle();
-    assert!(told() > 0 && ear.ready.lock().unwrap().has(Ready::READ_CLOSED));
+    assert!(notifications() > 0 && endpoint.ready.lock().unwrap().has(Ready::READ_CLOSED));
     assert_eq!((taken(), net.recv(&served)), (vec![], b"last".to_vec()));
 }
 
@@ -461,10 +465,10 @@ fn a_poller_takes_data_directly_if_all_of_it_fits_and_nothing_else_is_to_be_noti
 fn directly_taken_data_is_acknowledged_by_the_answer_or_when_the_reader_waits_again() {
     let mut net = Net::new();
     let (client, served, _server) = net.joined();
-    let ear = Arc::new(Ear::default());
-    served.attach(ear.clone(), &mut net.pass());
-    ear.room.store(10, Ordering::Relaxed);
-    let left = || ear.ack_left.swap(0, Ordering::Relaxed);
+    let endpoint = Arc::new(TestEndpoint::default());
+    served.attach(endpoint.clone(), &mut net.pass());
+    endpoint.room.store(10, Ordering::Relaxed);
+    let left = || endpoint.ack_left.swap(0, Ordering::Relaxed);
     let ask = |net: &mut Net| {
         client.send(&[IoSlice::new(b"?")], false, &mut net.pass()).unwrap();
         net.receive_all(B, &net.hosts[A].sent());
@@ -509,13 +513,13 @@ fn directly_taken_data_is_acknowledged_by_the_answer_or_when_the_reader_waits_ag
     }
     left();
     burst(&mut net);
-    assert_eq!((left(), net.segments(B).len()), (0, 1), "somebody else's hand");
-    ear.receives.store(true, Ordering::Relaxed);
+    assert_eq!((left(), net.segments(B).len()), (0, 1), "the pass of another thread");
+    endpoint.receives.store(true, Ordering::Relaxed);
     burst(&mut net);
     assert_eq!((left() > 0, net.segments(B)), (true, vec![]));
     served.reader_waits(&mut net.pass());
     assert_eq!(net.segments(B).len(), 1);
-    ear.receives.store(false, Ordering::Relaxed);
+    endpoint.receives.store(false, Ordering::Relaxed);
     net.settle();
     // With TCP_QUICKACK: at once.
     served.set_options(TcpOptions { quick_ack: Some(true), ..served.options() }, &mut net.pass());
@@ -552,9 +556,9 @@ fn directly_taken_data_may_set_an_earlier_timer() {
         net.recv(&served);
     }
     net.advance(secs(2));
-    let ear = Arc::new(Ear::default());
-    served.attach(ear.clone(), &mut net.pass());
-    ear.room.store(100, Ordering::Relaxed);
+    let endpoint = Arc::new(TestEndpoint::default());
+    served.attach(endpoint.clone(), &mut net.pass());
+    endpoint.room.store(100, Ordering::Relaxed);
     served.send(&[IoSlice::new(&[1; 3 * 1448])], false, &mut net.pass()).unwrap();
     let frames = net.hosts[B].sent();
     // Of three segments the last arrives, which the answer reports by SACK: RFC 8985's timer is a quarter of a round
@@ -565,7 +569,7 @@ fn directly_taken_data_may_set_an_earlier_timer() {
     client.send(&[IoSlice::new(b"x")], false, &mut net.pass()).unwrap();
     net.now = net.now + ms(5);
     net.receive_all(B, &net.hosts[A].sent());
-    assert_eq!((frames.len(), ear.taken.lock().unwrap().len()), (3, 1));
+    assert_eq!((frames.len(), endpoint.taken.lock().unwrap().len()), (3, 1));
     let after = leaves_in(&mut net, B, 1_000);
     assert!(after <= 3, "{after} ms");
 }

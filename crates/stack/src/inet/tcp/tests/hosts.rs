@@ -91,19 +91,19 @@ impl TxQueue for Tape {
 
 /// Records the last notification and their number; takes data that fits its room, if it has any.
 #[derive(Default)]
-pub(super) struct Ear {
+pub(super) struct TestEndpoint {
     pub(super) ready: Mutex<Ready>,
-    pub(super) told: AtomicU64,
+    pub(super) notifications: AtomicU64,
     pub(super) room: AtomicUsize,
     pub(super) taken: Mutex<Vec<u8>>,
     pub(super) ack_left: AtomicU64,
     pub(super) receives: AtomicBool,
 }
 
-impl TcpEndpoint for Ear {
+impl TcpEndpoint for TestEndpoint {
     fn changed(&self, ready: Ready, _: Option<NapiId>, _: &mut Pass<'_>) {
         *self.ready.lock().unwrap() = ready;
-        self.told.fetch_add(1, Ordering::Relaxed);
+        self.notifications.fetch_add(1, Ordering::Relaxed);
     }
 
     fn take(&self, _: Option<NapiId>, data: &[u8], _: &mut Pass<'_>) -> bool {
@@ -266,8 +266,8 @@ impl Net {
         at: &str,
         options: ListenOptions,
     ) -> io::Result<Listening> {
-        let ear = Arc::new(Ear::default());
-        self.hosts[host].inet.tcp_listen(at.parse().unwrap(), options, None, ear)
+        let endpoint = Arc::new(TestEndpoint::default());
+        self.hosts[host].inet.tcp_listen(at.parse().unwrap(), options, None, endpoint)
     }
 
     pub(super) fn connect(&self, from: &str, to: &str) -> io::Result<Flow> {
@@ -280,10 +280,10 @@ impl Net {
         from: &str,
         to: &str,
         options: &ConnectOptions,
-        ear: Arc<Ear>,
+        endpoint: Arc<TestEndpoint>,
     ) -> io::Result<Flow> {
         let (from, to) = (from.parse().unwrap(), to.parse().unwrap());
-        self.hosts[host].inet.tcp_connect(from, to, options, None, ear, &mut self.pass())
+        self.hosts[host].inet.tcp_connect(from, to, options, None, endpoint, &mut self.pass())
     }
 
     /// A connection from A to a listener, accepted by B.

@@ -32,8 +32,8 @@
 //!
 //! **The application**: `send`, `try_send`, `recv` (checks every byte), `recv_nothing`, `recv_end`,
 //! `shutdown_write`, `close`, `abort`, `configure`, `ready`, `error`, `info`, `state`.
-//! **Time**: `advance`, `silent`, `expect_after`. **The host**: `jam` (transmit ring full), `make_room` (nearly so),
-//! `icmp`.
+//! **Time**: `advance`, `silent`, `expect_after`. **The host**: `set_ring_full` (the transmit ring), `set_ring_room`
+//! (nearly full), `icmp`.
 //!
 //! Each script runs on a bare connection and, listed in `over_inet`, over a whole host with IPv4 and with IPv6: as
 //! `pub(super) fn`, in the file of its feature. There timers may be a quarter of a millisecond late.

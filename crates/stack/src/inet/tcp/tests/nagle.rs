@@ -113,12 +113,12 @@ pub(super) fn a_fin_is_sent_with_held_data() {
 #[test]
 pub(super) fn a_full_ring_loses_nothing_and_reorders_nothing() {
     let mut t = Setup::new().round_trip(ms(50)).established();
-    t.jam(true);
+    t.set_ring_full(true);
     t.send(5_000);
     t.inject("P. 1:101(100) ack 1");
     t.expect_nothing();
-    t.jam(false);
-    t.advance(ms(5)); // a host looks again by itself
+    t.set_ring_full(false);
+    t.advance(ms(5)); // a host tries again by itself
     t.expect_data(1, 5_001);
     assert_eq!(t.acked(), 101, "the data carried the acknowledgment");
 }
@@ -126,15 +126,15 @@ pub(super) fn a_full_ring_loses_nothing_and_reorders_nothing() {
 #[test]
 pub(super) fn a_burst_cut_short_by_a_full_ring_continues_where_it_ended() {
     let mut t = Setup::new().round_trip(ms(50)).established();
-    t.make_room(3);
+    t.set_ring_room(3);
     t.send(8_000);
     t.expect_data(1, 3_001);
     t.expect_nothing();
     let info = t.info();
     assert_eq!((info.unacked, info.data_segs_out, info.bytes_sent), (3, 3, 3_000));
     assert_eq!((info.notsent_bytes, info.last_data_sent), (5_000, ms(0)));
-    t.jam(false);
-    t.advance(ms(5)); // a host looks again by itself
+    t.set_ring_full(false);
+    t.advance(ms(5)); // a host tries again by itself
     t.expect_data(3_001, 8_001);
     t.advance(ms(45));
     t.inject(". 1:1(0) ack 3001");
@@ -148,11 +148,11 @@ pub(super) fn a_retransmission_refused_by_a_full_ring_is_sent_later() {
     let mut t = Script::established();
     t.send(10);
     t.expect("P. 1:11(10) ack 1");
-    t.jam(true);
+    t.set_ring_full(true);
     t.silent(ms(3_000));
-    t.jam(false);
+    t.set_ring_full(false);
     t.advance(ms(3_000));
-    assert!(t.ignore() > 0, "nobody sent it again");
+    assert!(t.ignore() > 0, "not retransmitted");
     t.inject(". 1:1(0) ack 11");
 }
 

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_the_page_shows() {
+    fn reads_the_notation_of_the_documentation() {
         let line = Line::read("[ce] SP. 0:11(10) ack 1 win 512 <mss 1460,sackOK,ts 5 0,ws 7>");
         assert_eq!(line.ecn.as_deref(), Some("ce"));
         assert_eq!(letters(line.flags), "SP.");
@@ -142,10 +142,10 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_of_the_pen_is_an_error() {
-        let slips =
+    fn a_malformed_line_is_an_error() {
+        let malformed =
             ["", "X 1:1(0)", ". 1:2", ". ack", ". win 65536", ". foo 3", ". <mss 1", ". <sack 3>"];
-        for text in slips {
+        for text in malformed {
             assert!(Line::try_read(text).is_err(), "{text:?}");
         }
     }

@@ -3,9 +3,9 @@
 
 use super::{
     acks, alive, congestion, faults,
-    floor::{Floor, Sent},
+    floor::{ScriptTarget, Sent},
     handshake,
-    hosts::{Ear, Tape},
+    hosts::{Tape, TestEndpoint},
     loss, nagle, path, records, script, states, timestamps, urgent, windows,
 };
 use crate::{
@@ -246,20 +246,20 @@ impl OverInet {
     }
 }
 
-impl Floor for OverInet {
+impl ScriptTarget for OverInet {
     fn connect(&mut self, now: Instant) {
         let local = SocketAddr::new(self.family.ours(), PORTS.0);
         let remote = SocketAddr::new(self.family.peers(), PORTS.1);
         let options = ConnectOptions { tcp: self.options, ..ConnectOptions::default() };
-        let (ear, mut pass) = (Arc::new(Ear::default()), OverInet::pass(now));
-        let flow = self.inet.tcp_connect(local, remote, &options, None, ear, &mut pass);
+        let (endpoint, mut pass) = (Arc::new(TestEndpoint::default()), OverInet::pass(now));
+        let flow = self.inet.tcp_connect(local, remote, &options, None, endpoint, &mut pass);
         self.flow = Some(flow.expect("a way to the peer"));
     }
 
     fn listen(&mut self) {
         let at = SocketAddr::new(self.family.ours(), PORTS.0);
         let options = ListenOptions { tcp: self.options, ..ListenOptions::default() };
-        let listening = self.inet.tcp_listen(at, options, None, Arc::new(Ear::default()));
+        let listening = self.inet.tcp_listen(at, options, None, Arc::new(TestEndpoint::default()));
         self.listening = Some(listening.expect("a free port"));
     }
 
@@ -290,7 +290,7 @@ impl Floor for OverInet {
         self.inet.tick(&mut OverInet::pass(now));
     }
 
-    fn make_room(&mut self, segments: u64) {
+    fn set_ring_room(&mut self, segments: u64) {
         self.tape.room.store(segments, Ordering::Relaxed);
     }
 

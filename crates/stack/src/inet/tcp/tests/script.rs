@@ -9,7 +9,7 @@ mod expect;
 mod rules;
 
 use super::{
-    floor::{Bare, Floor, Sent},
+    floor::{BareConnection, ScriptTarget, Sent},
     notation::{Line, Word},
     over_inet::{Family, OverInet},
 };
@@ -96,14 +96,14 @@ impl Setup {
     }
 
     fn script(self) -> Script {
-        let floor: Box<dyn Floor> = match FLOOR.get() {
-            None => Box::new(Bare::new(self.config, self.options, self.mss)),
+        let target: Box<dyn ScriptTarget> = match TARGET.get() {
+            None => Box::new(BareConnection::new(self.config, self.options, self.mss)),
             Some(family) => {
                 Box::new(OverInet::new(family, self.config, self.options, self.mss, START))
             }
         };
         Script {
-            floor,
+            target,
             iss: None,
             ts_shift: None,
             now: START,
@@ -124,7 +124,7 @@ impl Setup {
     /// A connection that opens actively; the script expects its SYN.
     pub(super) fn connect(self) -> Script {
         let mut script = self.script();
-        script.floor.connect(script.now);
+        script.target.connect(script.now);
         script.transmit();
         script
     }
@@ -132,7 +132,7 @@ impl Setup {
     /// A listener; the script injects a SYN.
     pub(super) fn listen(self) -> Script {
         let mut script = self.script();
-        script.floor.listen();
+        script.target.listen();
         script
     }
 
@@ -152,19 +152,19 @@ impl Setup {
 
 thread_local! {
     /// The floor of this thread's scripts: a bare connection by default.
-    static FLOOR: Cell<Option<Family>> = const { Cell::new(None) };
+    static TARGET: Cell<Option<Family>> = const { Cell::new(None) };
 }
 
 /// Runs scripts over a whole host.
 pub(super) fn over(family: Family, scripts: impl FnOnce()) {
-    FLOOR.set(Some(family));
+    TARGET.set(Some(family));
     scripts();
-    FLOOR.set(None);
+    TARGET.set(None);
 }
 
 /// One connection and its peer.
 pub(super) struct Script {
-    floor: Box<dyn Floor>,
+    target: Box<dyn ScriptTarget>,
     /// Our initial sequence number, and the distance of our timestamps from those of the script, once our SYN has
     /// shown them.
     iss: Option<Seq>,
@@ -237,12 +237,12 @@ impl Script {
             congested: line.ecn.as_deref() == Some("ce"),
             payload: &payload,
         };
-        self.note_peer(&segment);
+        self.record_peer(&segment);
         let _ = writeln!(self.log, "{:>9} < {text}", self.clock());
         let mut bytes = vec![0; parse::header_len(&segment.options) + len];
         let room = parse::write_header(&mut bytes, (9, 9), &segment).expect("it fits a segment");
         room.copy_from_slice(&payload);
-        self.floor.segment(&mut bytes, segment.congested, self.now);
+        self.target.segment(&mut bytes, segment.congested, self.now);
         self.transmit();
     }
 
@@ -284,7 +284,7 @@ impl Script {
                     }
                     options.sacks = sacks;
                 }
-                Word::No(name) => panic!("no {name}: just do not write it"),
+                Word::No(name) => panic!("no {name}: leave it out"),
             }
         }
         options
@@ -297,12 +297,12 @@ impl Script {
     // -- what is sent
 
     /// For each segment sent and not expected yet: whether it is marked as the last; on a bare connection.
-    pub(super) fn lasts(&self) -> Vec<bool> {
+    pub(super) fn last_marks(&self) -> Vec<bool> {
         self.sent.iter().map(|(_, sent)| sent.last).collect()
     }
 
     fn transmit(&mut self) {
-        for mut sent in self.floor.sent(self.now) {
+        for mut sent in self.target.sent(self.now) {
             if sent.segment.flags.has(Flags::SYN) && self.iss.is_none() {
                 self.iss = Some(sent.segment.seq);
             }
@@ -313,7 +313,7 @@ impl Script {
             }
             let text = self.text(&sent);
             let _ = writeln!(self.log, "{:>9} > {text}", self.clock());
-            self.keep_the_rules(&sent);
+            self.check_rules(&sent);
             self.sent.push_back((self.now, sent));
         }
         assert!(self.sent.len() < 10_000, "it does not stop sending:\n{}", self.log);
@@ -332,23 +332,23 @@ impl Script {
     /// Advances to the next deadline, if there is one up to `end`.
     #[track_caller]
     fn step(&mut self, end: Instant) -> bool {
-        let Some(deadline) = self.floor.deadline(self.now).filter(|deadline| *deadline <= end)
+        let Some(deadline) = self.target.deadline(self.now).filter(|deadline| *deadline <= end)
         else {
             return false;
         };
         self.now = self.now.max(deadline);
         self.fire();
         let mut rounds = 0;
-        while self.floor.deadline(self.now).is_some_and(|next| next <= self.now) {
+        while self.target.deadline(self.now).is_some_and(|next| next <= self.now) {
             self.fire();
             rounds += 1;
-            assert!(rounds < 20, "a timer that stands still\n{}", self.log);
+            assert!(rounds < 20, "a timer that does not advance\n{}", self.log);
         }
         true
     }
 
     fn fire(&mut self) {
-        self.floor.timer(self.now);
+        self.target.timer(self.now);
         self.transmit();
     }
 
@@ -368,7 +368,7 @@ impl Script {
         }
         let start = self.now;
         // A host's timers may be late by a quarter of a millisecond.
-        let slack = if FLOOR.get().is_some() { 1 } else { 0 };
+        let slack = if TARGET.get().is_some() { 1 } else { 0 };
         let end = start + ms(*millis.end() + slack);
         while self.sent.is_empty() && self.step(end) {}
         let Some((at, _)) = self.sent.front() else {

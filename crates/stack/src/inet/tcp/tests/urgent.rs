@@ -20,7 +20,7 @@ pub(super) fn the_byte_before_the_urgent_pointer_is_read_separately() {
     t.recv_urgent(false, Ok(3));
     t.recv_urgent(false, Err(libc::EINVAL));
     assert!(!t.ready().any(Ready::URGENT) && t.is_at_mark());
-    t.pass_over();
+    t.skip_urgent();
     assert_eq!(t.try_recv(64).ok(), Some(5));
     assert!(!t.is_at_mark());
     t.recv_urgent(false, Err(libc::EINVAL));
@@ -67,7 +67,7 @@ pub(super) fn an_urgent_byte_that_has_yet_to_arrive_blocks_no_call() {
     assert!(t.ready().has(Ready::URGENT));
     t.recv_urgent(false, Ok(11));
     assert_eq!(t.try_recv(64).ok(), Some(10));
-    t.pass_over();
+    t.skip_urgent();
     assert_eq!(t.try_recv(64).ok(), Some(9));
 }
 

@@ -242,7 +242,7 @@ fn only_a_quick_acknowledgment_can_be_left_to_the_reader() {
     tell(&mut rx);
     rx.set_quick_ack(true);
     data(&mut rx, 10, now);
-    assert!(!rx.leave_ack_to_reader(), "asked for");
+    assert!(!rx.leave_ack_to_reader(), "TCP_QUICKACK is set");
 }
 
 #[test]

@@ -551,7 +551,7 @@ fn a_needless_probe_does_not_reduce_the_window() {
     }
 }
 
-// --- timeouts, and what is taken back
+// --- timeouts, and their undo
 
 #[test]
 fn a_timeout_marks_all_older_than_a_round_trip_as_lost_and_starts_with_one_segment() {
@@ -693,7 +693,7 @@ fn a_smaller_mss_retransmits_large_segments_and_keeps_the_window() {
     assert_eq!(flow.phase(), Phase::Open);
 }
 
-// --- names, and no nonsense taken
+// --- names, and invalid input
 
 #[test]
 fn algorithms_have_the_names_of_linux() {

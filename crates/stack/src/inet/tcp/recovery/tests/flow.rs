@@ -159,8 +159,12 @@ fn marks_shrink_the_window_once_a_round_trip_and_lose_nothing() {
     println!("{} {}", out.rate(), lossy.rate());
     assert!((out.rate() / lossy.rate() - 1.0).abs() < 0.3, "{} {}", out.rate(), lossy.rate());
     net.agreed.ecn = false;
-    let deaf = run(&net, seconds(30));
-    assert!(deaf.rate() > 5.0 * out.rate(), "ECE counts only if agreed: {}", deaf.rate());
+    let without_ecn = run(&net, seconds(30));
+    assert!(
+        without_ecn.rate() > 5.0 * out.rate(),
+        "ECE counts only if agreed: {}",
+        without_ecn.rate()
+    );
 }
 
 #[test]

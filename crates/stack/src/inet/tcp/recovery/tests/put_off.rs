@@ -21,7 +21,7 @@ enum Step {
     Shrink,
     /// `TCP_RTO_MIN_US`, in milliseconds.
     LeastTimeout(u64),
-    Rest,
+    Idle,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -35,7 +35,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::Resume),
         1 => Just(Step::Shrink),
         1 => prop::sample::select(vec![1, 200, 1_000]).prop_map(Step::LeastTimeout),
-        1 => Just(Step::Rest),
+        1 => Just(Step::Idle),
     ]
 }
 
@@ -79,7 +79,7 @@ fn take(recovery: &mut Recovery, step: &Step, late: bool, now: &mut Instant) {
         Step::Resume => recovery.idle_restart(*now),
         Step::Shrink => recovery.set_mss(MSS / 2, *now),
         Step::LeastTimeout(ms) => recovery.set_min_rto(Duration::from_millis(ms)),
-        Step::Rest => recovery.free_idle_memory(),
+        Step::Idle => recovery.free_idle_memory(),
     }
 }
 

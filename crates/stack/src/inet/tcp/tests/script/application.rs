@@ -8,7 +8,7 @@ use crate::inet::{
 use std::{fmt::Write, io, net::Shutdown};
 
 impl Script {
-    pub(super) fn say(&mut self, what: &str) {
+    pub(super) fn log_line(&mut self, what: &str) {
         let _ = writeln!(self.log, "{:>9} - {what}", self.clock());
     }
 
@@ -29,10 +29,10 @@ impl Script {
     /// Writes `len` bytes, the last of which has a mark.
     #[track_caller]
     pub(in super::super) fn send_marked(&mut self, len: usize, mark: Mark) {
-        self.say(&format!("send {len}, {mark:?}"));
+        self.log_line(&format!("send {len}, {mark:?}"));
         let now = self.now;
         let data = stream(self.written as i64, len, true);
-        let sent = self.floor.send_marked(&data, mark, now);
+        let sent = self.target.send_marked(&data, mark, now);
         assert!(matches!(sent, Ok(n) if n == len), "send({len}) = {sent:?}\n{}", self.log);
         self.written += len;
         self.transmit();
@@ -41,35 +41,35 @@ impl Script {
     /// `MSG_OOB`: the error, or the byte is the peer's number `at`.
     #[track_caller]
     pub(in super::super) fn recv_urgent(&mut self, peek: bool, at: Result<i64, i32>) {
-        self.say("recv urgent");
-        let got = self.floor.recv_urgent(peek).map_err(|error| error.raw_os_error().unwrap_or(0));
+        self.log_line("recv urgent");
+        let got = self.target.recv_urgent(peek).map_err(|error| error.raw_os_error().unwrap_or(0));
         let want = at.map(|at| stream(at - 1, 1, false).first().copied());
         assert_eq!(got, want, "\n{}", self.log);
     }
 
     /// A read skips the urgent byte.
-    pub(in super::super) fn pass_over(&mut self) {
+    pub(in super::super) fn skip_urgent(&mut self) {
         self.read += 1;
     }
 
     pub(in super::super) fn is_at_mark(&self) -> bool {
-        self.floor.is_at_mark()
+        self.target.is_at_mark()
     }
 
     pub(in super::super) fn unread(&self) -> usize {
-        self.floor.unread()
+        self.target.unread()
     }
 
     pub(in super::super) fn ready(&mut self) -> Ready {
-        self.floor.ready()
+        self.target.ready()
     }
 
     /// Writes up to `len` bytes.
     pub(in super::super) fn try_send(&mut self, len: usize, more: bool) -> io::Result<usize> {
-        self.say(&format!("send {len}"));
+        self.log_line(&format!("send {len}"));
         let now = self.now;
         let data = stream(self.written as i64, len, true);
-        let sent = self.floor.send(&data, more, now);
+        let sent = self.target.send(&data, more, now);
         self.written += sent.as_ref().copied().unwrap_or(0);
         self.transmit();
         sent
@@ -90,10 +90,10 @@ impl Script {
     /// Reads up to `len` bytes.
     #[track_caller]
     pub(in super::super) fn try_recv(&mut self, len: usize) -> io::Result<usize> {
-        self.say(&format!("recv {len}"));
+        self.log_line(&format!("recv {len}"));
         let now = self.now;
         let mut into = vec![0; len];
-        let got = self.floor.recv(&mut into, now);
+        let got = self.target.recv(&mut into, now);
         if let Ok(n) = got {
             let want = stream(self.read as i64, n, false);
             assert_eq!(into[..n], want, "not the bytes the peer sent\n{}", self.log);
@@ -118,37 +118,37 @@ impl Script {
     }
 
     pub(in super::super) fn shutdown_write(&mut self) {
-        self.say("shutdown(write)");
+        self.log_line("shutdown(write)");
         let now = self.now;
-        self.floor.shutdown(Shutdown::Write, now);
+        self.target.shutdown(Shutdown::Write, now);
         self.transmit();
     }
 
     pub(in super::super) fn close(&mut self) {
-        self.say("close");
+        self.log_line("close");
         let now = self.now;
-        self.floor.close(now);
+        self.target.close(now);
         self.transmit();
     }
 
     pub(in super::super) fn abort(&mut self) {
-        self.say("abort");
+        self.log_line("abort");
         let now = self.now;
-        self.floor.abort(now);
+        self.target.abort(now);
         self.transmit();
     }
 
     pub(in super::super) fn configure(&mut self, change: impl FnOnce(&mut TcpOptions)) {
-        self.say("setsockopt");
+        self.log_line("setsockopt");
         let now = self.now;
-        let mut options = self.floor.options();
+        let mut options = self.target.options();
         change(&mut options);
-        self.floor.set_options(options, now);
+        self.target.set_options(options, now);
         self.transmit();
     }
 
     pub(in super::super) fn state(&mut self) -> State {
-        self.floor.state()
+        self.target.state()
     }
 
     #[track_caller]
@@ -159,56 +159,56 @@ impl Script {
 
     /// `SO_ERROR`: the errno, none afterwards.
     pub(in super::super) fn error(&mut self) -> Option<i32> {
-        self.floor.take_error()
+        self.target.take_error()
     }
 
     pub(in super::super) fn info(&mut self) -> TcpInfo {
         let now = self.now;
-        self.floor.info(now)
+        self.target.info(now)
     }
 
     /// Bytes written and not acknowledged (`SIOCOUTQ`).
     pub(in super::super) fn unacknowledged(&self) -> usize {
-        self.floor.unacknowledged()
+        self.target.unacknowledged()
     }
 
     /// Checks again whether something may be sent.
-    pub(in super::super) fn look_again(&mut self) {
+    pub(in super::super) fn retry_transmit(&mut self) {
         self.transmit();
     }
 
     /// Whether the handshake was dropped, or no SYN has come.
     pub(in super::super) fn is_listening(&self) -> bool {
-        self.floor.is_listening()
+        self.target.is_listening()
     }
 
     // -- the host
 
     /// The transmit ring is full from now on, or has room again.
-    pub(in super::super) fn jam(&mut self, jammed: bool) {
-        self.make_room(if jammed { 0 } else { u64::MAX });
+    pub(in super::super) fn set_ring_full(&mut self, jammed: bool) {
+        self.set_ring_room(if jammed { 0 } else { u64::MAX });
     }
 
     /// The transmit ring takes this many segments at a time from now on.
-    pub(in super::super) fn make_room(&mut self, segments: u64) {
-        self.say(&format!("ring with room for {segments}"));
-        self.floor.make_room(segments);
+    pub(in super::super) fn set_ring_room(&mut self, segments: u64) {
+        self.log_line(&format!("ring with room for {segments}"));
+        self.target.set_ring_room(segments);
         self.transmit();
     }
 
     /// An ICMP error comes that quotes our segment at `quoted`.
     pub(in super::super) fn icmp(&mut self, error: SocketError, quoted: i64) {
-        self.say(&format!("icmp {error:?} about {quoted}"));
+        self.log_line(&format!("icmp {error:?} about {quoted}"));
         let quoted = absolute(quoted, self.iss());
-        self.floor.unreachable(error, quoted, self.now);
+        self.target.unreachable(error, quoted, self.now);
         self.transmit();
     }
 
     /// ICMP reports about our segment at `quoted` that the path's MSS is `mss`.
     pub(in super::super) fn icmp_too_big(&mut self, mss: u16, quoted: i64) {
-        self.say(&format!("icmp too big: {mss} about {quoted}"));
+        self.log_line(&format!("icmp too big: {mss} about {quoted}"));
         let (now, quoted) = (self.now, absolute(quoted, self.iss()));
-        self.floor.too_big(mss, quoted, now);
+        self.target.too_big(mss, quoted, now);
         self.transmit();
     }
 }

@@ -130,7 +130,7 @@ impl Script {
     }
 
     /// The ranges of data sent and not expected; drops them.
-    pub(in super::super) fn take(&mut self) -> Vec<(i64, i64)> {
+    pub(in super::super) fn take_ranges(&mut self) -> Vec<(i64, i64)> {
         let range = |(_, sent): &(_, Sent)| {
             let start = relative(sent.segment.seq, self.iss());
             (start, start + sent.payload.len() as i64)

@@ -5,8 +5,8 @@ use super::{super::floor::Sent, IRS, Script, relative, stream};
 use crate::inet::tcp::segment::{Flags, Segment};
 
 impl Script {
-    /// Records what the peer has promised, for [`Script::keep_the_rules`].
-    pub(super) fn note_peer(&mut self, segment: &Segment<'_>) {
+    /// Records what the peer has promised, for [`Script::check_rules`].
+    pub(super) fn record_peer(&mut self, segment: &Segment<'_>) {
         let mut shift = self.peer_shift.unwrap_or(0);
         if segment.flags.has(Flags::SYN) {
             self.peer_shift = segment.options.window_scale;
@@ -22,7 +22,7 @@ impl Script {
     }
 
     /// Checks the rules for each segment.
-    pub(super) fn keep_the_rules(&mut self, sent: &Sent) {
+    pub(super) fn check_rules(&mut self, sent: &Sent) {
         let seq = relative(sent.segment.seq, self.iss());
         let len = sent.payload.len();
         let log = &self.log;
