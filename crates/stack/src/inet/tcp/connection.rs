@@ -447,7 +447,7 @@ impl Connection {
         self.orphan && matches!(self.state, State::FinWait1 | State::Closing | State::LastAck)
     }
 
-    /// Closed, and nothing left to send: it can be freed once the application has let go of it.
+    /// Closed, and nothing left to send: it can be freed once the application has dropped it.
     #[inline]
     pub fn is_done(&self) -> bool {
         self.state == State::Closed && self.reset.is_none()

@@ -26,7 +26,7 @@ enum Found {
     /// The entry has left the table, or is about to.
     Gone,
     /// A SYN that may replace the entry.
-    Again(Arc<TimeWaitEntry>, Seq),
+    NewSyn(Arc<TimeWaitEntry>, Seq),
 }
 
 impl Inet {
@@ -70,12 +70,12 @@ impl Inet {
             match found {
                 Some(Found::Taken) => break,
                 Some(Found::Gone) => {}
-                Some(Found::Again(time_wait, iss)) => {
-                    self.tcp_new(tuple, &segment, Some((&time_wait, iss)), arrival, pass);
+                Some(Found::NewSyn(time_wait, iss)) => {
+                    self.tcp_no_connection(tuple, &segment, Some((&time_wait, iss)), arrival, pass);
                     break;
                 }
                 None => {
-                    self.tcp_new(tuple, &segment, None, arrival, pass);
+                    self.tcp_no_connection(tuple, &segment, None, arrival, pass);
                     break;
                 }
             }
@@ -116,14 +116,14 @@ impl Inet {
                 time_wait.answer(self, answer, arrival.queue, pass.now);
                 Found::Taken
             }
-            TimeWaitOutcome::Again(iss) => Found::Again(time_wait.clone(), iss),
+            TimeWaitOutcome::NewSyn(iss) => Found::NewSyn(time_wait.clone(), iss),
             TimeWaitOutcome::Gone => Found::Gone,
         }
     }
 
     /// A segment of no connection: goes to a listener (RFC 9293 section 3.10.7.2), or is refused.
     #[cold]
-    fn tcp_new(
+    fn tcp_no_connection(
         &self,
         tuple: Tuple,
         segment: &Segment<'_>,

@@ -153,7 +153,7 @@ impl Connection {
             // "If SEG.ACK =< ISS or SEG.ACK > SND.NXT, send a reset (unless the RST bit is set, if so drop the
             // segment and return)".
             let ours = self.snd_una.before(segment.ack) && segment.ack.at_most(self.snd_nxt);
-            if !ours || self.echoes_another(segment, now) {
+            if !ours || self.echoes_invalid_timestamp(segment, now) {
                 if !segment.flags.has(Flags::RST) {
                     self.refuse(segment);
                 }
@@ -185,7 +185,7 @@ impl Connection {
 
     /// RFC 7323 section 5.3: a SYN-ACK that echoes a timestamp from before our first SYN, or from the future, belongs
     /// to an earlier connection.
-    fn echoes_another(&self, segment: &Segment<'_>, now: Instant) -> bool {
+    fn echoes_invalid_timestamp(&self, segment: &Segment<'_>, now: Instant) -> bool {
         let Some((_, echo)) = segment.options.timestamps else { return false };
         let Some(syn_state) = &self.syn_state else { return false };
         let first = self.timestamp(syn_state.first);
@@ -227,7 +227,7 @@ impl Connection {
         let echoed = segment.options.timestamps.filter(|_| self.timestamps);
         let sent = match (retransmissions, echoed) {
             (0, _) => syn_state.map(|syn_state| syn_state.last),
-            (_, Some((_, echo))) => self.shown_since(echo, now),
+            (_, Some((_, echo))) => self.echo_time(echo, now),
             _ => None,
         };
         self.probe_at = NEVER;
@@ -497,8 +497,8 @@ impl Request {
     }
 
     fn may_answer(&mut self, shared: &Shared, now: Instant) -> bool {
-        let apart = shared.config.tcp_invalid_ratelimit;
-        let may = self.answered_at.is_none_or(|at| now.since(at) >= apart);
+        let interval = shared.config.tcp_invalid_ratelimit;
+        let may = self.answered_at.is_none_or(|at| now.since(at) >= interval);
         if may {
             self.answered_at = Some(now);
         }

@@ -44,10 +44,10 @@ impl Connection {
     ) -> bool {
         self.counts.segs_in = self.counts.segs_in.wrapping_add(1);
         if !self.predicted(segment) {
-            self.unpredicted(segment, now);
+            self.slow_path(segment, now);
             return false;
         }
-        self.remember_timestamp(segment, now);
+        self.update_ts_recent(segment, now);
         self.acknowledged(segment, now);
         if segment.payload.is_empty() {
             return false;
@@ -83,7 +83,7 @@ impl Connection {
 
     #[cold]
     #[inline(never)]
-    fn unpredicted(&mut self, segment: &Segment<'_>, now: Instant) {
+    fn slow_path(&mut self, segment: &Segment<'_>, now: Instant) {
         match self.state {
             State::Closed => {}
             State::SynSent => self.answer_to_syn(segment, now),
@@ -132,7 +132,7 @@ impl Connection {
         if age > self.snd_wnd_max || u64::from(age) > self.counts.bytes_acked + 1 {
             return self.challenge(now);
         }
-        self.remember_timestamp(segment, now);
+        self.update_ts_recent(segment, now);
         self.acknowledged(segment, now);
         self.fin_acknowledged(now);
         if self.urgent.is_some() || segment.flags.has(Flags::URG) {
@@ -166,7 +166,7 @@ impl Connection {
         if let Some((value, _)) = segment.options.timestamps
             && self.timestamps
             && !rst
-            && self.is_old(value, now)
+            && self.is_paws_old(value, now)
         {
             self.count(Count::PAWSEstab);
             // A pure ACK that was overtaken gets no answer.
@@ -231,8 +231,8 @@ impl Connection {
     }
 
     fn may_answer(&mut self, now: Instant) -> bool {
-        let apart = self.shared.config.tcp_invalid_ratelimit;
-        let may = self.challenged_at == NEVER || now.since(self.challenged_at) >= apart;
+        let interval = self.shared.config.tcp_invalid_ratelimit;
+        let may = self.challenged_at == NEVER || now.since(self.challenged_at) >= interval;
         if may {
             self.challenged_at = now;
         }
@@ -260,7 +260,7 @@ impl Connection {
     }
 
     /// PAWS: whether a TSval is older than TS.Recent.
-    fn is_old(&self, value: u32, now: Instant) -> bool {
+    fn is_paws_old(&self, value: u32, now: Instant) -> bool {
         self.ts_recent.wrapping_sub(value) as i32 > 0
             && now.since(self.ts_recent_at) < TS_RECENT_LIFE
     }
@@ -268,7 +268,7 @@ impl Connection {
     /// RFC 7323 section 4.3 (2): "If: SEG.TSval >= TS.Recent and SEG.SEQ <= Last.ACK.sent then SEG.TSval is
     /// copied to TS.Recent".
     #[inline]
-    fn remember_timestamp(&mut self, segment: &Segment<'_>, now: Instant) {
+    fn update_ts_recent(&mut self, segment: &Segment<'_>, now: Instant) {
         if let Some((value, _)) = segment.options.timestamps
             && self.timestamps
             && segment.seq.at_most(self.last_ack_sent)
@@ -312,7 +312,7 @@ impl Connection {
                     // The path was idle meanwhile (tcp_ack_update_window).
                     self.recovery.idle_restart(now);
                 }
-                self.window_while_probing(now);
+                self.ack_while_probing(now);
             }
             // Nothing was in flight, so there is nothing to recover; but a duplicate may report that retransmitted
             // data had arrived before.
@@ -344,7 +344,7 @@ impl Connection {
     #[cold]
     fn acknowledged_slow(&mut self, segment: &Segment<'_>, pure: bool, ece: bool, now: Instant) {
         let echoed = match segment.options.timestamps {
-            Some((_, echo)) if self.timestamps => self.shown_since(echo, now),
+            Some((_, echo)) if self.timestamps => self.echo_time(echo, now),
             _ => None,
         };
         let edge = self.snd_una.max(segment.ack) + self.snd_wnd;
@@ -409,10 +409,10 @@ impl Connection {
     fn data(&mut self, segment: &Segment<'_>, now: Instant, reader: &mut DirectReader<'_>) -> bool {
         let fin = segment.flags.has(Flags::FIN);
         if self.ecn {
-            self.congestion_seen(segment);
+            self.check_ce_mark(segment);
         }
         if segment.payload.len() >= self.full_segment() {
-            self.measure_for_receiver(segment, now);
+            self.measure_receiver_rtt(segment, now);
         }
         let arrived = self.receiver.segment_for(segment.seq, segment.payload, fin, now, reader);
         self.counts.data_segs_in = self.counts.data_segs_in.wrapping_add(1);
@@ -426,7 +426,7 @@ impl Connection {
             self.duplicate_acks = 0;
         }
         if arrived.fin_reached {
-            self.peer_finished(now);
+            self.fin_received(now);
         }
         arrived.taken
     }
@@ -440,7 +440,7 @@ impl Connection {
     /// RFC 3168 section 6.1.3: "the TCP data receiver sets the ECN-Echo flag" from a CE mark on, until the
     /// sender says CWR.
     #[cold]
-    fn congestion_seen(&mut self, segment: &Segment<'_>) {
+    fn check_ce_mark(&mut self, segment: &Segment<'_>) {
         if segment.flags.has(Flags::CWR) {
             self.echo_ce = false;
             // Its window may be down to one segment: the ACK should not be delayed.
@@ -453,11 +453,11 @@ impl Connection {
     }
 
     #[cold]
-    fn measure_for_receiver(&mut self, segment: &Segment<'_>, now: Instant) {
+    fn measure_receiver_rtt(&mut self, segment: &Segment<'_>, now: Instant) {
         if let Some((_, echo)) = segment.options.timestamps
             && self.timestamps
             && echo != self.ts_measured
-            && let Some(at) = self.shown_since(echo, now)
+            && let Some(at) = self.echo_time(echo, now)
         {
             self.ts_measured = echo;
             self.receiver.round_trip(now - at);
@@ -465,7 +465,7 @@ impl Connection {
     }
 
     #[cold]
-    fn peer_finished(&mut self, now: Instant) {
+    fn fin_received(&mut self, now: Instant) {
         (self.peer_done, self.read_shut, self.notify) = (true, true, true);
         match self.state {
             State::Established => self.enter(State::CloseWait),
@@ -496,7 +496,7 @@ impl Connection {
 
     /// When our timestamp clock first showed `echo`, if that is possible.
     #[inline]
-    pub(super) fn shown_since(&self, echo: u32, now: Instant) -> Option<Instant> {
+    pub(super) fn echo_time(&self, echo: u32, now: Instant) -> Option<Instant> {
         let age = self.timestamp(now).wrapping_sub(echo);
         let ms = now.nanos() / 1_000_000;
         (age as i32 >= 0 && u64::from(age) <= ms).then(|| Instant::from_millis(ms - u64::from(age)))

@@ -21,7 +21,7 @@ const TIMESTAMPS_LEN: u32 = 12;
 const OPTIONS_MAX: u32 = 40;
 
 /// A segment of new data, which begins at SND.NXT.
-struct Next {
+struct NextSegment {
     end: Seq,
     small: bool,
 }
@@ -83,7 +83,7 @@ impl Connection {
                 cold_path();
                 self.push_due = self.has_unsent();
             }
-            self.watch_window(now);
+            self.update_probe_timer(now);
         }
     }
 
@@ -211,7 +211,7 @@ impl Connection {
         let sent = start..one.segment.seq;
         if sent.start != sent.end {
             let bytes = sent.end - sent.start;
-            self.data_left(bytes / len, bytes, true, now);
+            self.data_sent(bytes / len, bytes, true, now);
             self.snd_nxt = sent.end;
             self.recovery.sent(sent.clone(), now);
             self.forced = false;
@@ -221,7 +221,7 @@ impl Connection {
 
     /// The next segment of new data, if it may be sent now. `probe`: congestion control and Nagle do not matter.
     #[inline(always)]
-    fn next_segment<const MARKED: bool>(&self, probe: bool) -> Option<Next> {
+    fn next_segment<const MARKED: bool>(&self, probe: bool) -> Option<NextSegment> {
         if !self.has_unsent() {
             return None;
         }
@@ -255,10 +255,10 @@ impl Connection {
         if may_wait && self.nagle_holds() && !(MARKED && self.is_marked_to_go(start + len)) {
             return None;
         }
-        Some(Next { end: start + len + u32::from(fin), small: small && len > 0 })
+        Some(NextSegment { end: start + len + u32::from(fin), small: small && len > 0 })
     }
 
-    fn send_next(&mut self, next: &Next, now: Instant, out: &mut Out<'_>) -> bool {
+    fn send_next(&mut self, next: &NextSegment, now: Instant, out: &mut Out<'_>) -> bool {
         let range = self.snd_nxt..next.end;
         if !self.emit(range.clone(), true, now, out) {
             return false;
@@ -353,7 +353,7 @@ impl Connection {
             seq: reset.seq,
             ack: reset.ack.unwrap_or_default(),
             flags,
-            options: Options { timestamps: self.stamps(now), ..Options::default() },
+            options: Options { timestamps: self.timestamp_option(now), ..Options::default() },
             ..Segment::default()
         };
         let sent = out(&Outgoing { segment, ..Outgoing::default() });
@@ -397,9 +397,9 @@ impl Connection {
         }
         self.cwr_due &= !ecn_capable;
         if len > 0 {
-            self.data_left(1, len, new, now);
+            self.data_sent(1, len, new, now);
         } else {
-            self.left(1);
+            self.segments_sent(1);
         }
         true
     }
@@ -408,7 +408,7 @@ impl Connection {
     fn emit_bare(&mut self, seq: Seq, flags: Flags, now: Instant, out: &mut Out<'_>) -> bool {
         let sent = out(&self.header(seq, flags, OPTIONS_MAX, now));
         if sent {
-            self.left(1);
+            self.segments_sent(1);
         }
         sent
     }
@@ -423,7 +423,7 @@ impl Connection {
         (segment.seq, segment.ack) = (seq, self.receiver.next());
         segment.flags = if self.echo_ce { flags | Flags::ECE } else { flags };
         segment.window = self.on_the_wire(window);
-        segment.options.timestamps = self.stamps(now);
+        segment.options.timestamps = self.timestamp_option(now);
         if self.receiver.has_sacks() {
             segment.options.sacks = self.sacks(spare);
         }
@@ -432,7 +432,7 @@ impl Connection {
 
     /// TSval and TSecr.
     #[inline]
-    fn stamps(&self, now: Instant) -> Option<(u32, u32)> {
+    fn timestamp_option(&self, now: Instant) -> Option<(u32, u32)> {
         self.timestamps.then(|| (self.timestamp(now), self.ts_recent))
     }
 
@@ -451,19 +451,19 @@ impl Connection {
 
     /// Segments with data, and an acknowledgment, were sent.
     #[inline]
-    fn data_left(&mut self, segments: u32, bytes: u32, new: bool, now: Instant) {
+    fn data_sent(&mut self, segments: u32, bytes: u32, new: bool, now: Instant) {
         self.counts.data_segs_out = self.counts.data_segs_out.wrapping_add(segments);
         self.counts.bytes_sent += u64::from(bytes);
         if new {
             self.last_data_out = now;
             self.receiver.answered(now);
         }
-        self.left(segments);
+        self.segments_sent(segments);
     }
 
     /// Segments with an acknowledgment were sent.
     #[inline]
-    fn left(&mut self, segments: u32) {
+    fn segments_sent(&mut self, segments: u32) {
         self.counts.segs_out = self.counts.segs_out.wrapping_add(segments);
         self.receiver.acknowledged();
         self.last_ack_sent = self.receiver.next();

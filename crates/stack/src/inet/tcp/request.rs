@@ -216,7 +216,7 @@ impl SynQueueEntry {
         let mut guard = lock(&self.state);
         let state = &mut *guard;
         let Some(path) = &mut state.path else { return Outcome::Gone };
-        self.renew(path, inet, pass);
+        self.renew_path(path, inet, pass);
         path.use_queue(arrival);
         match state.request.segment(&inet.tcp.shared, segment, pass.now) {
             Answer::Ignore => {}
@@ -242,7 +242,7 @@ impl SynQueueEntry {
                         inet.tcp_release(&self.listener.flow_claim().of(&self.tuple));
                         return Outcome::Done;
                     }
-                    self.over(state, inet);
+                    self.finish(state, inet);
                     drop(guard);
                     core.segment(inet, segment, arrival, pass);
                     self.listener.push(core, inet, pass);
@@ -296,14 +296,14 @@ impl SynQueueEntry {
     /// Sends the SYN-ACK again, over a new path if need be.
     fn resend_syn_ack(&self, state: &mut State, inet: &Inet, pass: &mut Pass<'_>) {
         let Some(path) = &mut state.path else { return };
-        self.renew(path, inet, pass);
+        self.renew_path(path, inet, pass);
         inet.tcp_count(Count::TcpRetransSegs);
         let syn_ack = state.request.syn_ack(pass.now);
         inet.tcp_send_bare(path, &self.tuple, syn_ack, pass.now);
     }
 
     /// Looks the path up again if anything has changed, so that the next answer goes to a gateway that took over.
-    fn renew(&self, path: &mut Path, inet: &Inet, pass: &Pass<'_>) {
+    fn renew_path(&self, path: &mut Path, inet: &Inet, pass: &Pass<'_>) {
         if !path.is_current(inet) {
             let ends = (self.tuple.local(), self.tuple.remote());
             if let Ok(new) = inet.tcp_path(ends, path.queue, path.options, pass.now) {
@@ -336,10 +336,10 @@ impl SynQueueEntry {
     fn fail(self: &Arc<SynQueueEntry>, state: &mut State, inet: &Inet) {
         state.path = None;
         inet.tcp.table.remove(&self.tuple, &Entry::SynQueue(self.clone()));
-        self.over(state, inet);
+        self.finish(state, inet);
     }
 
-    fn over(&self, state: &mut State, inet: &Inet) {
+    fn finish(&self, state: &mut State, inet: &Inet) {
         if let Some(handle) = state.timer.take() {
             inet.tcp_cancel(handle);
         }

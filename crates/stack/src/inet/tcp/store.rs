@@ -58,11 +58,11 @@ impl Store {
     /// chunks that are there, or into `granted` chunks in all.
     #[inline]
     pub(super) fn allowed(&self, at: Seq, len: usize, granted: usize) -> usize {
-        if self.memory.exhausted() { self.rationed(at, len, granted) } else { len }
+        if self.memory.exhausted() { self.allowed_when_exhausted(at, len, granted) } else { len }
     }
 
     #[cold]
-    fn rationed(&self, at: Seq, len: usize, granted: usize) -> usize {
+    fn allowed_when_exhausted(&self, at: Seq, len: usize, granted: usize) -> usize {
         let (end, is_empty) = (at + len as u32, self.chunks.is_empty());
         if is_empty && (end - self.start) as usize <= SMALL {
             return len;

@@ -22,7 +22,7 @@ use crate::{
 use std::{sync::Arc, time::Duration};
 
 /// RFC 6191 section 2: timestamps distinguish the connections once their clock has advanced; a second, as Linux.
-const SAFE: Duration = Duration::from_secs(1);
+const REUSE_AFTER: Duration = Duration::from_secs(1);
 
 /// One TIME_WAIT entry.
 pub(super) struct TimeWaitEntry {
@@ -48,7 +48,7 @@ pub(super) enum Outcome {
     Nothing,
     Answer(Segment<'static>),
     /// A SYN that is certainly new: goes to a listener, with this first sequence number of ours.
-    Again(Seq),
+    NewSyn(Seq),
     /// The entry is gone.
     Gone,
 }
@@ -133,7 +133,7 @@ impl TimeWaitEntry {
         let newer = segment.seq.after(wait.rcv_nxt)
             || stamp.is_some_and(|(new, recent)| (new.wrapping_sub(recent) as i32) > 0);
         if syn && !old && newer {
-            return Outcome::Again(isn::after(wait.snd_nxt));
+            return Outcome::NewSyn(isn::after(wait.snd_nxt));
         }
         if old {
             inet.tcp_count(Count::PAWSEstab);
@@ -147,9 +147,9 @@ impl TimeWaitEntry {
         }
         // "When a connection is [...] in TIME-WAIT state": the peer repeats its FIN because our ACK was lost, or an
         // old segment has come, which gets our present ACK.
-        let apart = config.tcp_invalid_ratelimit;
+        let interval = config.tcp_invalid_ratelimit;
         let fin = flags.has(Flags::FIN) && !old;
-        if !fin && state.answered_at.is_some_and(|at| now.since(at) < apart) {
+        if !fin && state.answered_at.is_some_and(|at| now.since(at) < interval) {
             return Outcome::Nothing;
         }
         state.answered_at = Some(now);
@@ -167,7 +167,7 @@ impl TimeWaitEntry {
 
     /// Ends the entry, so that a new connection of ours can use its 4-tuple, if the segments of the two cannot be
     /// confused (RFC 6191; `tcp_twsk_unique`). Returns the first sequence number of the new one. A `named` port has
-    /// no alternative, so the connection need not have rested for [`SAFE`].
+    /// no alternative, so the connection need not have rested for [`REUSE_AFTER`].
     pub(super) fn try_reuse(
         self: &Arc<TimeWaitEntry>,
         inet: &Inet,
@@ -176,7 +176,7 @@ impl TimeWaitEntry {
     ) -> Option<Seq> {
         let state = lock(&self.state);
         let left = state.wait.until - now;
-        let rested = inet.tcp.config().tcp_tw_reuse && left + SAFE <= TIME_WAIT;
+        let rested = inet.tcp.config().tcp_tw_reuse && left + REUSE_AFTER <= TIME_WAIT;
         if state.over || state.wait.timestamps.is_none() || !(named || rested) {
             return None;
         }

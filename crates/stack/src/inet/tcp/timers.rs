@@ -53,7 +53,7 @@ impl Connection {
             self.probe_at = NEVER;
             match self.syn_state.take() {
                 Some(syn_state) => self.syn_timer(syn_state, now),
-                None => self.window_timer(now),
+                None => self.probe_timer(now),
             }
         }
         if self.slow_at <= now {
@@ -82,7 +82,7 @@ impl Connection {
                 self.tail_probe = None;
                 if self.stuck_since == NEVER {
                     self.stuck_since = now;
-                } else if self.is_hopeless(now) {
+                } else if self.retransmits_timed_out(now) {
                     self.give_up();
                 }
             }
@@ -90,7 +90,7 @@ impl Connection {
     }
 
     /// Whether retransmissions will never succeed (`tcp_write_timeout`).
-    fn is_hopeless(&self, now: Instant) -> bool {
+    fn retransmits_timed_out(&self, now: Instant) -> bool {
         let config = &self.shared.config;
         if self.snd_wnd == 0 && !self.orphan {
             // RFC 9293 section 3.8.6.1: a sender whose window was closed "SHOULD NOT time out" as long as the
@@ -152,7 +152,7 @@ impl Connection {
     /// Called after everything allowed was sent. If data is left and nothing in flight will bring an ACK, sets the
     /// probe timer (RFC 9293 section 3.8.6.1). The same timer ends the wait of corked data.
     #[inline]
-    pub(super) fn watch_window(&mut self, now: Instant) {
+    pub(super) fn update_probe_timer(&mut self, now: Instant) {
         let waits = self.snd_una == self.snd_nxt && self.has_unsent();
         if waits && self.probe_at == NEVER {
             self.probe_at = now + self.probe_interval();
@@ -176,7 +176,7 @@ impl Connection {
 
     /// An ACK has come while the window is being probed (`tcp_ack_probe`).
     #[cold]
-    pub(super) fn window_while_probing(&mut self, now: Instant) {
+    pub(super) fn ack_while_probing(&mut self, now: Instant) {
         let first = self.buffer.end().min(self.snd_una + self.snd_mss);
         let sendable = !first.after(self.snd_edge()) && self.snd_wnd > 0;
         if sendable {
@@ -187,7 +187,7 @@ impl Connection {
 
     /// The probe timer: asks whether the window has opened (`tcp_probe_timer`).
     #[cold]
-    fn window_timer(&mut self, now: Instant) {
+    fn probe_timer(&mut self, now: Instant) {
         if self.snd_una != self.snd_nxt || !self.has_unsent() {
             return self.stop_probing();
         }

@@ -65,7 +65,7 @@ pub(super) struct Receiver {
     /// RCV.NXT.
     next: Seq,
     /// The data that has arrived beyond it.
-    held: Reassembly,
+    reassembly: Reassembly,
     /// The number of the peer's FIN, once it has arrived, in order or not.
     fin: Option<Seq>,
     window: Window,
@@ -74,7 +74,7 @@ pub(super) struct Receiver {
     /// Duplicate data that was not reported yet.
     duplicate: Option<(Seq, Seq)>,
     /// Data before this is no duplicate: the number of the first byte, or 2^30 before RCV.NXT.
-    floor: Seq,
+    oldest_duplicate: Seq,
     /// Whether to report duplicates at all.
     reports_duplicates: bool,
     /// The most data in a segment that the peer may send us.
@@ -97,13 +97,13 @@ impl Receiver {
         Receiver {
             store: Store::new(next, memory),
             next,
-            held: Reassembly::default(),
+            reassembly: Reassembly::default(),
             fin: None,
             window: Window::new(next, limit, shift),
             autotune: Autotune::new(next, limit, sizes.max, mss, now),
             acks: Acks::new(next, mss),
             duplicate: None,
-            floor: next,
+            oldest_duplicate: next,
             reports_duplicates: true,
             mss: mss.max(1),
         }
@@ -161,7 +161,7 @@ impl Receiver {
     ) -> Arrived {
         let len = payload.len();
         let next_and_no_other =
-            seq == self.next && !fin && self.fin.is_none() && self.held.is_empty();
+            seq == self.next && !fin && self.fin.is_none() && self.reassembly.is_empty();
         let room = (self.window.edge() - seq) as usize;
         if !next_and_no_other || len > room || self.store.allowed(seq, len, self.granted()) < len {
             return self.segment_slow(seq, payload, fin, now);
@@ -189,7 +189,7 @@ impl Receiver {
         let end = seq + payload.len() as u32;
         let mut arrived = Arrived::default();
         if fin {
-            self.learn_fin(end);
+            self.record_fin(end);
         }
         if let Some(again) = self.find_duplicate(&(seq..end)) {
             arrived.duplicate = true;
@@ -199,7 +199,7 @@ impl Receiver {
         let some = new.start.before(new.end);
         if new.start != self.next {
             arrived.out_of_order = some || fin;
-            arrived.dropped = some && !self.hold(seq, payload, new);
+            arrived.dropped = some && !self.queue_out_of_order(seq, payload, new);
         } else if some {
             self.advance(seq, payload, new, &mut arrived);
         }
@@ -228,36 +228,36 @@ impl Receiver {
     fn advance(&mut self, seq: Seq, payload: &[u8], mut new: Range<Seq>, arrived: &mut Arrived) {
         let len = (new.end - new.start) as usize;
         let mut allowed = self.store.allowed(new.start, len, self.granted());
-        if allowed < len && !self.held.is_empty() {
+        if allowed < len && !self.reassembly.is_empty() {
             // RFC 2018 section 8 lets a receiver that runs out of memory drop what it holds out of order.
-            self.held.clear();
+            self.reassembly.clear();
             self.store.cut(self.next);
             allowed = self.store.allowed(new.start, len, self.granted());
             arrived.dropped = true;
         }
         arrived.dropped |= allowed < len;
         new.end = new.start + allowed as u32;
-        arrived.filled_hole = !self.held.is_empty();
+        arrived.filled_hole = !self.reassembly.is_empty();
         self.write_new(seq, payload, new.clone());
-        self.next = self.held.advance(new.end);
+        self.next = self.reassembly.advance(new.end);
         arrived.new_in_order = (self.next - new.start) as usize;
     }
 
     /// Data beyond a hole; returns whether it was kept. `new` is not empty.
-    fn hold(&mut self, seq: Seq, payload: &[u8], new: Range<Seq>) -> bool {
+    fn queue_out_of_order(&mut self, seq: Seq, payload: &[u8], new: Range<Seq>) -> bool {
         let len = (new.end - new.start) as usize;
-        let fits = self.held.fits(&new);
+        let fits = self.reassembly.fits(&new);
         let fits = fits && self.store.allowed(new.start, len, self.granted()) == len;
         if fits {
             self.write_new(seq, payload, new.clone());
-            self.held.add(new);
+            self.reassembly.add(new);
         }
         fits
     }
 
     /// Writes the part of `new` that is not there yet; `payload` begins at `seq`.
     fn write_new(&mut self, seq: Seq, payload: &[u8], new: Range<Seq>) {
-        for gap in self.held.gaps(new) {
+        for gap in self.reassembly.gaps(new) {
             let bytes = payload.get((gap.start - seq) as usize..(gap.end - seq) as usize);
             self.store.write(gap.start, bytes.unwrap_or_default());
         }
@@ -271,8 +271,8 @@ impl Receiver {
     }
 
     /// Records where the peer's data ends. The first FIN counts, unless data has arrived that would lie behind it.
-    fn learn_fin(&mut self, at: Seq) {
-        let behind = self.held.end().unwrap_or(self.next).max(self.next);
+    fn record_fin(&mut self, at: Seq) {
+        let behind = self.reassembly.end().unwrap_or(self.next).max(self.next);
         if self.fin.is_none() && behind.at_most(at) && at.at_most(self.window.edge()) {
             self.fin = Some(at);
         }
@@ -281,10 +281,10 @@ impl Receiver {
     /// The first run of bytes in `range` that arrived before (RFC 2883 section 4).
     fn find_duplicate(&self, range: &Range<Seq>) -> Option<Range<Seq>> {
         let old = range.start..range.end.min(self.data_end());
-        if self.floor.at_most(old.start) && old.start.before(old.end) {
+        if self.oldest_duplicate.at_most(old.start) && old.start.before(old.end) {
             return Some(old);
         }
-        self.held.duplicate(range)
+        self.reassembly.duplicate(range)
     }
 
     /// Reports duplicate data with the next acknowledgment, in one block with what is to be reported already if they
@@ -453,7 +453,7 @@ impl Receiver {
     /// Whether there are SACK blocks to send.
     #[inline]
     pub(super) fn has_sacks(&self) -> bool {
-        self.duplicate.is_some() || !self.held.is_empty()
+        self.duplicate.is_some() || !self.reassembly.is_empty()
     }
 
     /// The SACK blocks to send: duplicate data first (RFC 2883), then held data, newest first (RFC 2018 section 4).
@@ -462,8 +462,8 @@ impl Receiver {
         if let Some((start, end)) = self.duplicate {
             sacks.push(start..end);
         }
-        if !self.held.is_empty() {
-            for block in self.held.newest() {
+        if !self.reassembly.is_empty() {
+            for block in self.reassembly.newest() {
                 if !sacks.push(block) {
                     break;
                 }
@@ -484,8 +484,8 @@ impl Receiver {
     pub(super) fn acknowledged(&mut self) {
         self.acks.ack_sent(self.next);
         self.duplicate = None;
-        if self.next - self.floor > PAST {
-            self.floor = self.next - PAST;
+        if self.next - self.oldest_duplicate > PAST {
+            self.oldest_duplicate = self.next - PAST;
         }
     }
 
@@ -570,7 +570,7 @@ impl Receiver {
 
     /// Drops all data: the connection is closed.
     pub(super) fn clear(&mut self) {
-        self.held.clear();
+        self.reassembly.clear();
         self.store.cut(self.next);
         self.store.clear();
     }

@@ -53,7 +53,7 @@ impl Reassembly {
     }
 
     /// The intervals that `range` overlaps or touches.
-    fn beside(&self, range: &Range<Seq>) -> Range<usize> {
+    fn adjacent(&self, range: &Range<Seq>) -> Range<usize> {
         let first = self.held().partition_point(|held| held.end.before(range.start));
         let count = self.held().get(first..).unwrap_or_default();
         first..first + count.partition_point(|held| held.start.at_most(range.end))
@@ -61,14 +61,14 @@ impl Reassembly {
 
     /// The parts of `range` that are not held, in order.
     pub(super) fn gaps(&self, range: Range<Seq>) -> Gaps<'_> {
-        let beside = self.held().get(self.beside(&range)).unwrap_or_default();
-        Gaps { held: beside, at: range.start, end: range.end }
+        let adjacent = self.held().get(self.adjacent(&range)).unwrap_or_default();
+        Gaps { held: adjacent, at: range.start, end: range.end }
     }
 
     /// The first run of bytes in `range` that is held.
     pub(super) fn duplicate(&self, range: &Range<Seq>) -> Option<Range<Seq>> {
         self.held()
-            .get(self.beside(range))?
+            .get(self.adjacent(range))?
             .iter()
             .map(|held| held.start.max(range.start)..held.end.min(range.end))
             .find(|overlap| overlap.start.before(overlap.end))
@@ -76,16 +76,16 @@ impl Reassembly {
 
     /// Whether `range` can be added: it extends an interval, or there may be one more.
     pub(super) fn fits(&self, range: &Range<Seq>) -> bool {
-        self.held().len() < INTERVALS || !self.beside(range).is_empty()
+        self.held().len() < INTERVALS || !self.adjacent(range).is_empty()
     }
 
     /// Counts `range`, which is not empty, as held.
     pub(super) fn add(&mut self, range: Range<Seq>) {
-        let beside = self.beside(&range);
+        let adjacent = self.adjacent(&range);
         let List { held, clock } = &mut **self.0.get_or_insert_default();
         *clock = clock.wrapping_add(1);
         let mut new = Held { start: range.start, end: range.end, stamp: *clock };
-        match held.get(beside.clone()) {
+        match held.get(adjacent.clone()) {
             Some([first, .., last]) => {
                 new.start = new.start.min(first.start);
                 new.end = new.end.max(last.end);
@@ -96,11 +96,11 @@ impl Reassembly {
             }
             _ => {}
         }
-        let first = beside.start;
+        let first = adjacent.start;
         match held.get_mut(first) {
-            Some(old) if !beside.is_empty() => {
+            Some(old) if !adjacent.is_empty() => {
                 *old = new;
-                held.drain(first + 1..beside.end);
+                held.drain(first + 1..adjacent.end);
             }
             _ => held.insert(first, new),
         }

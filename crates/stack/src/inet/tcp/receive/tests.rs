@@ -59,7 +59,7 @@ fn duplicates_are_reported_once_and_first() {
     let mut rx = receiver(65_535);
     let now = Instant::ZERO;
     let zero = rx.next();
-    let mut told = |seq: u32, len: usize| {
+    let mut reported = |seq: u32, len: usize| {
         let seq = zero + seq;
         if rx.acceptable(seq, len as u32) {
             rx.segment(seq, &vec![0; len], false, now);
@@ -71,23 +71,23 @@ fn duplicates_are_reported_once_and_first() {
         (rx.next() - zero, blocks)
     };
     let blocks = |blocks: &[(u32, u32)]| blocks.to_vec();
-    assert_eq!(told(0, 500), (500, vec![]));
-    assert_eq!(told(0, 500), (500, blocks(&[(0, 500)])), "4.1: below the acknowledgment");
-    assert_eq!(told(1000, 500), (500, blocks(&[(1000, 1500)])));
-    assert_eq!(told(1500, 500), (500, blocks(&[(1000, 2000)])));
+    assert_eq!(reported(0, 500), (500, vec![]));
+    assert_eq!(reported(0, 500), (500, blocks(&[(0, 500)])), "4.1: below the acknowledgment");
+    assert_eq!(reported(1000, 500), (500, blocks(&[(1000, 1500)])));
+    assert_eq!(reported(1500, 500), (500, blocks(&[(1000, 2000)])));
     assert_eq!(
-        told(1000, 500),
+        reported(1000, 500),
         (500, blocks(&[(1000, 1500), (1000, 2000)])),
         "4.2.1: within a block"
     );
-    assert_eq!(told(2500, 500), (500, blocks(&[(2500, 3000), (1000, 2000)])));
+    assert_eq!(reported(2500, 500), (500, blocks(&[(2500, 3000), (1000, 2000)])));
     assert_eq!(
-        told(1500, 1000),
+        reported(1500, 1000),
         (500, blocks(&[(1500, 2000), (1000, 3000)])),
         "4.3.1: its first part came before"
     );
     assert_eq!(
-        told(0, 1000),
+        reported(0, 1000),
         (3000, blocks(&[(0, 500)])),
         "part of it old, the rest fills the hole"
     );

@@ -3,7 +3,7 @@
 
 use super::{
     super::seq::Seq, AckEvent, Acked, Phase, Recovery, SegmentState, congestion::Growth,
-    rack::Found, scoreboard::Sent, tlp::Verdict,
+    rack::Losses, scoreboard::Sent, tlp::Verdict,
 };
 use crate::time::Instant;
 use std::{ops::Range, time::Duration};
@@ -202,7 +202,7 @@ impl Recovery {
     fn update_window(
         &mut self,
         arrival: &Arrival,
-        found: Found,
+        found: Losses,
         rtt: Option<Duration>,
         now: Instant,
     ) {

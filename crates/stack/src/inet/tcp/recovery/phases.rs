@@ -4,7 +4,7 @@
 
 use super::{
     AckEvent, Fired, Phase, Recovery, SegmentState, ack::Arrival, congestion::Saved, prr::Prr,
-    rack::Found,
+    rack::Losses,
 };
 use crate::time::Instant;
 use std::time::Duration;
@@ -17,7 +17,7 @@ impl Recovery {
         arrival: &Arrival,
         echoed_before: Option<Instant>,
         now: Instant,
-    ) -> Found {
+    ) -> Losses {
         if event.ece && self.ecn {
             self.undo.forbid();
         }
@@ -25,7 +25,7 @@ impl Recovery {
         if self.phase == Phase::Open {
             self.undo.first = None;
         } else if !self.una.before(self.high_seq) && self.stays_in_phase(echoed_before) {
-            return Found::default();
+            return Losses::default();
         }
         let found = match self.phase {
             Phase::Recovery => {
@@ -33,7 +33,7 @@ impl Recovery {
                     self.dup_acks += u32::from(arrival.duplicate && !self.sack);
                 } else if self.undo_partial(echoed_before) {
                     // A delayed original filled the hole: retransmit no more of it.
-                    return Found::default();
+                    return Losses::default();
                 } else if !self.sack {
                     // One segment of the ACK is for the hole, the others were reported by duplicate ACKs before.
                     let segments = arrival.delivered.div_ceil(self.congestion.mss);
@@ -189,17 +189,17 @@ impl Recovery {
     }
 
     /// Detects losses by RACK.
-    fn rack_detect(&mut self, now: Instant) -> Found {
+    fn rack_detect(&mut self, now: Instant) -> Losses {
         let certain = matches!(self.phase, Phase::Recovery | Phase::Loss)
             || self.board.segments(SegmentState::Sacked) >= u32::from(self.settings.reordering);
         self.rack.detect(&mut self.board, certain, self.rtt.min(), self.rtt.srtt(), now)
     }
 
     /// Detects losses: by time with SACK, else by counting duplicate ACKs.
-    fn find_losses(&mut self, advanced: bool, now: Instant) -> Found {
+    fn find_losses(&mut self, advanced: bool, now: Instant) -> Losses {
         if self.sack {
             if !self.rack.advanced {
-                return Found::default();
+                return Losses::default();
             }
             return self.rack_detect(now);
         }
@@ -213,7 +213,7 @@ impl Recovery {
         if lost {
             self.board.mark_front_lost();
         }
-        Found { bytes: before - self.board.bytes(SegmentState::Flight), retransmitted: false }
+        Losses { bytes: before - self.board.bytes(SegmentState::Flight), retransmitted: false }
     }
 
     /// Reduces the threshold.

@@ -123,10 +123,10 @@ impl Rack {
         min: Option<Duration>,
         srtt: Option<Duration>,
         now: Instant,
-    ) -> Found {
+    ) -> Losses {
         (self.deadline, self.advanced) = (None, false);
         let wait = self.rtt + self.window(certain, min, srtt);
-        let mut found = Found::default();
+        let mut found = Losses::default();
         while let Some(sent) = board.oldest() {
             if !self.sent_after(sent) {
                 break;
@@ -172,7 +172,7 @@ impl Rack {
 
 /// The segments found lost.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Found {
+pub(super) struct Losses {
     pub bytes: u32,
     /// Some of it was retransmitted before.
     pub retransmitted: bool,

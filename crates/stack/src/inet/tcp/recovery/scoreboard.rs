@@ -231,18 +231,18 @@ impl Scoreboard {
         bytes
     }
 
-    /// Removes everything before `una`. `tell` gets each segment as it was, or the removed part of it.
-    pub fn ack(&mut self, una: Seq, mut tell: impl FnMut(&Sent)) {
+    /// Removes everything before `una`. `report` gets each segment as it was, or the removed part of it.
+    pub fn ack(&mut self, una: Seq, mut report: impl FnMut(&Sent)) {
         while let Some(&sent) = self.ring.front().filter(|s| s.start.before(una)) {
             if sent.end.after(una) {
-                tell(&Sent { end: una, ..sent });
+                report(&Sent { end: una, ..sent });
                 self.count_out(&sent, una - sent.start);
                 if let Some(front) = self.ring.front_mut() {
                     front.start = una;
                 }
                 return;
             }
-            tell(&sent);
+            report(&sent);
             self.pop_front(&sent);
         }
         if self.ring.is_empty() && self.ring.capacity() > KEPT_IDLE {
@@ -268,9 +268,9 @@ impl Scoreboard {
         self.first = self.first.wrapping_add(1);
     }
 
-    /// Marks the segments within `block` as SACKed. `tell` gets each newly SACKed segment as it was. A segment is
+    /// Marks the segments within `block` as SACKed. `report` gets each newly SACKed segment as it was. A segment is
     /// SACKed whole or not at all: a receiver holds all of it or none.
-    pub fn sack(&mut self, block: Range<Seq>, mut tell: impl FnMut(&Sent)) {
+    pub fn sack(&mut self, block: Range<Seq>, mut report: impl FnMut(&Sent)) {
         let mut position = self.position(block.start);
         loop {
             position = self.skip_sacked(position);
@@ -278,7 +278,7 @@ impl Scoreboard {
             if sent.end.after(block.end) {
                 return;
             }
-            tell(sent);
+            report(sent);
             sent.run = 1;
             self.move_to(position, SegmentState::Sacked);
             position += 1;

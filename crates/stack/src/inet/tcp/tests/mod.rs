@@ -4,11 +4,11 @@
 //!
 //! ```text
 //! #[test]
-//! fn a_lost_segment_is_sent_again_after_the_timeout() {
+//! fn a_lost_segment_is_retransmitted_after_the_timeout() {
 //!     let mut t = Script::established();
 //!     t.send(10);                                       // the application writes ten bytes
 //!     t.expect("P. 1:11(10) ack 1");                    // they go out at once
-//!     t.expect_after(200..=300, "P. 1:11(10) ack 1");   // and again when nobody acknowledges
+//!     t.expect_after(200..=300, "P. 1:11(10) ack 1");   // and again without an acknowledgment
 //!     t.inject(". 1:1(0) ack 11");                      // the peer does
 //!     t.silent(secs(10));                               // and nothing more happens
 //! }

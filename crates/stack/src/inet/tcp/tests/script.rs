@@ -294,7 +294,7 @@ impl Script {
         self.iss.unwrap_or_default()
     }
 
-    // -- what is sent
+    // -- segments sent
 
     /// For each segment sent and not expected yet: whether it is marked as the last; on a bare connection.
     pub(super) fn last_marks(&self) -> Vec<bool> {

@@ -19,7 +19,7 @@ fn single_bytes_with_holes_between_cost_a_bounded_list_and_window() {
         kept += usize::from(!arrived.dropped && !arrived.duplicate);
         rx.sacks();
     }
-    assert!(rx.held.iter().count() <= INTERVALS);
+    assert!(rx.reassembly.iter().count() <= INTERVALS);
     assert!(kept >= INTERVALS);
     assert!(memory.used() <= u64::from(window) + CHUNK as u64);
     // And honest data after it is still received, hole by hole.
@@ -29,7 +29,7 @@ fn single_bytes_with_holes_between_cost_a_bounded_list_and_window() {
         rx.segment(zero + at, &vec![2; len as usize], false, Instant::ZERO);
         at += len;
     }
-    assert_eq!((rx.available(), rx.held.is_empty()), (window as usize, true));
+    assert_eq!((rx.available(), rx.reassembly.is_empty()), (window as usize, true));
     rx.discard(usize::MAX, Instant::ZERO);
     assert_eq!(memory.used(), 0);
 }

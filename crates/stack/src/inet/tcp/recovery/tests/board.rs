@@ -137,8 +137,8 @@ fn check(base: u32, steps: &[Step]) {
             }
             Step::Sack(from, len) => {
                 let (a, b) = (part(from), part(from + len).min(nxt));
-                let mut told = Vec::new();
-                board.sack(seq(a)..seq(b), |s| told.push((s.start, s.state)));
+                let mut reported = Vec::new();
+                board.sack(seq(a)..seq(b), |s| reported.push((s.start, s.state)));
                 let mut expected = Vec::new();
                 for i in 0..model.entries.len() {
                     let e = model.entries[i];
@@ -147,13 +147,13 @@ fn check(base: u32, steps: &[Step]) {
                         model.set(i, SegmentState::Sacked);
                     }
                 }
-                assert_eq!(told, expected);
+                assert_eq!(reported, expected);
             }
             Step::Ack(thousandths) => {
                 let to = part(thousandths);
-                let mut told = 0;
-                board.ack(seq(to), |s| told += s.len());
-                assert_eq!(told, to - una);
+                let mut reported = 0;
+                board.ack(seq(to), |s| reported += s.len());
+                assert_eq!(reported, to - una);
                 while model.entries.first().is_some_and(|e| e.end <= to) {
                     let gone = model.entries.remove(0).start;
                     model.lost.retain(|&s| s != gone);
