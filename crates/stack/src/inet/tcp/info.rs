@@ -21,13 +21,13 @@ pub struct TcpInfo {
     pub probes: u32,
     /// How often the timeout was doubled.
     pub backoff: u32,
-    /// Agreed: timestamps.
+    /// Negotiated: timestamps.
     pub timestamps: bool,
-    /// Agreed: SACK.
+    /// Negotiated: SACK.
     pub sack: bool,
-    /// Agreed: ECN.
+    /// Negotiated: ECN.
     pub ecn: bool,
-    /// Agreed: the shift of the peer's windows, of ours.
+    /// Negotiated: the shift of the peer's windows, of ours.
     pub window_scale: Option<(u8, u8)>,
     /// The retransmission timeout.
     pub rto: Duration,

@@ -272,7 +272,7 @@ pub struct TcpOptions {
     /// `TCP_MAXSEG`: the largest segment, bytes of data; 0: as the path allows. As in Linux only the handshake uses
     /// it.
     pub max_segment: u16,
-    /// `TCP_SYNCNT`: how often a SYN is sent again; 0: as the host.
+    /// `TCP_SYNCNT`: how often a SYN is retransmitted; 0: as the host.
     pub syn_count: u8,
     /// `TCP_DEFER_ACCEPT`, of a listener: how long a connection without data is kept out of the accept queue; zero:
     /// not at all. Rounded up to the time that a whole number of SYN-ACK timeouts takes.
@@ -293,6 +293,6 @@ pub struct TcpOptions {
     pub oob_inline: bool,
     /// `TCP_NOTSENT_LOWAT`, bytes; 0: as the host.
     pub notsent_low_water: u32,
-    /// `TCP_RTO_MIN_US`: the least retransmission timeout; zero: as the host.
+    /// `TCP_RTO_MIN_US`: the smallest retransmission timeout; zero: as the host.
     pub rto_min: Duration,
 }

@@ -226,7 +226,7 @@ impl TimeWaitEntry {
         if let Some(handle) = state.timer.take() {
             inet.tcp_cancel(handle);
         }
-        // Letting go of the kernel's socket takes system calls: not under our lock.
+        // Dropping the kernel's socket takes system calls: not under our lock.
         let (hold, own_port) = (state.hold.take(), state.own_port);
         drop(state);
         drop(hold);

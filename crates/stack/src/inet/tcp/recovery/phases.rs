@@ -86,7 +86,7 @@ impl Recovery {
                     self.undo_reduction(false);
                 }
                 if !self.sack && self.una == self.high_seq {
-                    // RFC 6582 section 3.2: without SACK, duplicates of `high` would look like a new loss.
+                    // RFC 6582 section 3.2: without SACK, duplicates of `high_seq` would look like a new loss.
                     self.dup_acks = 0;
                     return true;
                 }

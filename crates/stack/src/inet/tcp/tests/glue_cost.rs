@@ -4,8 +4,8 @@
 //! cargo test --release -p busypoll-stack --lib glue_cost -- --ignored --nocapture
 //! ```
 //!
-//! Instructions: the same under `valgrind --tool=callgrind` with `ROUNDS=1000` and `ROUNDS=2000`, of which the
-//! difference counts.
+//! Instructions: the same under `valgrind --tool=callgrind` with `ROUNDS=1000` and `ROUNDS=2000`, of which only the
+//! difference matters.
 
 use super::hosts::*;
 use crate::{

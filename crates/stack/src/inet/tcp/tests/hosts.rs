@@ -4,9 +4,9 @@
 //! let mut net = Net::new();
 //! let server = net.listen(B, "10.0.0.2:80", ListenOptions::default());
 //! let client = net.connect("10.0.0.1:0", "10.0.0.2:80").unwrap();
-//! net.settle();                        // frames go to and fro until there are none
+//! net.settle();                        // delivers frames until there are none
 //! let served = server.accept().unwrap();
-//! net.send(&client, b"hello");         // the application of one end writes, and the frames go
+//! net.send(&client, b"hello");         // the application of one end writes, and the frames are delivered
 //! assert_eq!(net.recv(&served), b"hello");
 //! net.advance(secs(60));               // timers fire, when they are due
 //! ```

@@ -7,9 +7,9 @@
 //! fn a_lost_segment_is_retransmitted_after_the_timeout() {
 //!     let mut t = Script::established();
 //!     t.send(10);                                       // the application writes ten bytes
-//!     t.expect("P. 1:11(10) ack 1");                    // they go out at once
+//!     t.expect("P. 1:11(10) ack 1");                    // they are sent at once
 //!     t.expect_after(200..=300, "P. 1:11(10) ack 1");   // and again without an acknowledgment
-//!     t.inject(". 1:1(0) ack 11");                      // the peer does
+//!     t.inject(". 1:1(0) ack 11");                      // the peer acknowledges
 //!     t.silent(secs(10));                               // and nothing more happens
 //! }
 //! ```
@@ -28,7 +28,7 @@
 //!
 //! **To begin**: `Script::established()`; `Setup::new().config(..).options(..).peer("<mss 1000,ts 1 1000>")
 //! .round_trip(ms(50))` and then `.established()` (opened actively), `.accepted()` (passively), `.connect()` or
-//! `.listen()` (the handshake is the script's).
+//! `.listen()` (the script plays the handshake).
 //!
 //! **The application**: `send`, `try_send`, `recv` (checks every byte), `recv_nothing`, `recv_end`,
 //! `shutdown_write`, `close`, `abort`, `configure`, `ready`, `error`, `info`, `state`.
