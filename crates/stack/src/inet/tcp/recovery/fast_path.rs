@@ -11,7 +11,7 @@ impl Recovery {
         self.phase == Phase::Open
             && ack == self.nxt
             && self.board.is_one_in_flight()
-            && self.tlp.is_quiet()
+            && self.tlp.is_idle()
             && self.reneged.is_none()
             && !self.undo.open()
     }
@@ -53,7 +53,7 @@ impl Recovery {
         (self.new_first, self.timeouts, self.dup_acks) = (false, 0, 0);
         let sent = self.board.take_one()?;
         let (len, rtt) = (sent.len(), now.since(sent.at));
-        self.rack.newest(&sent, rtt);
+        self.rack.all_delivered(&sent, rtt);
         (self.tlp.deadline, self.undo.first) = (None, None);
         self.una = sent.end;
         self.measured(rtt, Some(rtt), now);

@@ -64,7 +64,7 @@ impl Rack {
 
     /// Everything in flight was delivered, `sent` last.
     #[inline]
-    pub fn newest(&mut self, sent: &Sent, rtt: Duration) {
+    pub fn all_delivered(&mut self, sent: &Sent, rtt: Duration) {
         (self.rtt, self.xmit, self.end) = (rtt, sent.at, sent.end);
         (self.advanced, self.deadline) = (false, None);
         self.highest(sent.end);

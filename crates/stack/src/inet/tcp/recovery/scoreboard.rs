@@ -66,9 +66,9 @@ struct List {
 }
 
 /// With more segments in flight than this, small segments are joined.
-pub(super) const KEPT_APART: usize = 256;
+pub(super) const SEPARATE_MAX: usize = 256;
 /// The segments (of 32 bytes) that an empty ring may keep allocated.
-const KEPT_IDLE: usize = 64;
+const IDLE_CAPACITY: usize = 64;
 
 /// The scoreboard of one connection.
 #[derive(Debug, Default)]
@@ -171,7 +171,7 @@ impl Scoreboard {
     /// Adds new data sent now, in segments of at most `mss` bytes.
     pub fn push(&mut self, range: Range<Seq>, mss: u32, now: Instant) {
         let mut start = range.start;
-        if self.ring.len() >= KEPT_APART {
+        if self.ring.len() >= SEPARATE_MAX {
             self.join(&mut start, range.end, mss, now);
         }
         if !start.before(range.end) {
@@ -212,8 +212,8 @@ impl Scoreboard {
 
     /// Records that `range` was retransmitted now; returns how many bytes of it are on the board.
     pub fn resent(&mut self, range: Range<Seq>, now: Instant) -> u32 {
-        if self.cuts(range.start) || self.cuts(range.end) {
-            self.cut(range.start, range.end);
+        if self.is_inside(range.start) || self.is_inside(range.end) {
+            self.split_at(range.start, range.end);
         }
         let mut bytes = 0;
         let mut position = self.position(range.start);
@@ -245,8 +245,8 @@ impl Scoreboard {
             report(&sent);
             self.pop_front(&sent);
         }
-        if self.ring.is_empty() && self.ring.capacity() > KEPT_IDLE {
-            self.ring.shrink_to(KEPT_IDLE);
+        if self.ring.is_empty() && self.ring.capacity() > IDLE_CAPACITY {
+            self.ring.shrink_to(IDLE_CAPACITY);
         }
     }
 
@@ -384,14 +384,14 @@ impl Scoreboard {
     }
 
     /// Whether `seq` lies inside a segment, not at its edge.
-    fn cuts(&self, seq: Seq) -> bool {
+    fn is_inside(&self, seq: Seq) -> bool {
         let position = self.ring.partition_point(|s| s.end.at_most(seq));
         self.ring.get(position).is_some_and(|s| s.start.before(seq))
     }
 
     /// Splits segments at `a` and `b`. Needed only if a retransmission has other boundaries than the original: with a
     /// window smaller than a segment.
-    fn cut(&mut self, a: Seq, b: Seq) {
+    fn split_at(&mut self, a: Seq, b: Seq) {
         let whole = std::mem::take(&mut self.ring);
         for mut sent in whole {
             sent.run = 1;

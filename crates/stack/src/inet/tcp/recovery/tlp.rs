@@ -54,7 +54,7 @@ impl Tlp {
 
     /// Whether no probe is due or outstanding.
     #[inline]
-    pub fn is_quiet(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         self.end.is_none() && !self.armed
     }
 

@@ -24,7 +24,7 @@ pub(super) struct HyStart {
     baseline: u64,
     rounds: u8,
     /// The remainder of the division by four.
-    rest: u32,
+    remainder: u32,
 }
 
 impl Default for HyStart {
@@ -36,7 +36,7 @@ impl Default for HyStart {
             samples: 0,
             baseline: 0,
             rounds: 0,
-            rest: 0,
+            remainder: 0,
         }
     }
 }
@@ -47,8 +47,8 @@ impl HyStart {
         if self.baseline == 0 {
             return delivered;
         }
-        let all = delivered.saturating_add(self.rest);
-        self.rest = all % GROWTH_DIVISOR;
+        let all = delivered.saturating_add(self.remainder);
+        self.remainder = all % GROWTH_DIVISOR;
         all / GROWTH_DIVISOR
     }
 

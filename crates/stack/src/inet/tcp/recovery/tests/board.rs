@@ -2,7 +2,7 @@
 
 use super::super::{
     super::seq::Seq,
-    scoreboard::{KEPT_APART, Scoreboard, SegmentState},
+    scoreboard::{SEPARATE_MAX, Scoreboard, SegmentState},
 };
 use crate::time::Instant;
 use proptest::prelude::*;
@@ -119,7 +119,7 @@ fn check(base: u32, steps: &[Step]) {
                 board.push(seq(nxt)..seq(nxt + len), mss, at);
                 let mut start = nxt;
                 // Beyond this many the last segment takes what it has room for.
-                if model.entries.len() >= KEPT_APART
+                if model.entries.len() >= SEPARATE_MAX
                     && let Some(last) = model.entries.last_mut()
                     && (last.state, last.retransmitted) == (SegmentState::Flight, false)
                     && start + len - last.start <= mss
