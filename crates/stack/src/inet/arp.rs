@@ -1,6 +1,6 @@
 //! ARP on interfaces whose addresses are ours (RFC 826, RFC 5227).
 
-use super::{Inet, counters::Count, iface::Interface, neighbour::News};
+use super::{Inet, counters::Count, iface::Interface, neighbour::UpdateKind};
 use crate::{
     napi::Pass,
     wire::{EtherType, MacAddr, arp},
@@ -13,7 +13,7 @@ impl Inet {
         &self,
         iface: &Interface,
         queue: u32,
-        to_one: bool,
+        to_us: bool,
         bytes: &[u8],
         pass: &mut Pass,
     ) {
@@ -38,15 +38,15 @@ impl Inet {
             return self.counters.add(Count::ArpInConflicts);
         }
         if !sender.is_unspecified() {
-            let news = match arp.operation() {
-                _ if asked => News::Request,
-                arp::Operation::REPLY if to_one && iface.has(target.into()) => News::Reply,
-                _ => News::Mention,
+            let kind = match arp.operation() {
+                _ if asked => UpdateKind::Request,
+                arp::Operation::REPLY if to_us && iface.has(target.into()) => UpdateKind::Reply,
+                _ => UpdateKind::Other,
             };
             // Strangers to the link are answered but not remembered: they could fill the table.
-            if iface.own().iter().any(|own| own.contains(sender)) {
-                self.learn(iface, sender.into(), |table| {
-                    table.hear(sender.into(), mac, news, pass.now, &self.random)
+            if iface.addresses4().iter().any(|own| own.contains(sender)) {
+                self.update_neighbour(iface, sender.into(), |table| {
+                    table.update(sender.into(), mac, kind, pass.now, &self.random)
                 });
             }
         }
@@ -64,7 +64,7 @@ impl Inet {
         address: Ipv4Addr,
         neighbour: Option<MacAddr>,
     ) {
-        let own = iface.own();
+        let own = iface.addresses4();
         let Some(source) = own.iter().find(|own| own.contains(address)).or(own.first()) else {
             return;
         };

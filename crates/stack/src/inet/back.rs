@@ -30,13 +30,14 @@ impl Inet {
         options: PathOptions,
     ) -> Option<Back<'a>> {
         let iface = arrival.iface.filter(|iface| iface.kernel().is_some())?;
-        if !arrival.from.is_unicast() || remote.port() == 0 {
+        if !arrival.src_mac.is_unicast() || remote.port() == 0 {
             return None;
         }
         let mut template = Template::new(protocol, (local, remote), true, options, 0);
-        template.address(arrival.from, iface.mac());
-        let told = self.pmtu.get(remote.ip()).map_or(usize::MAX, |told| told.mtu as usize);
-        let mtu = iface.info().mtu.min(told);
+        template.address(arrival.src_mac, iface.mac());
+        let path_mtu =
+            self.pmtu.get(remote.ip()).map_or(usize::MAX, |path_mtu| path_mtu.mtu as usize);
+        let mtu = iface.info().mtu.min(path_mtu);
         Some(Back { iface, queue: arrival.queue, mtu, template })
     }
 }
@@ -62,7 +63,7 @@ impl Back<'_> {
         let mut tx = self.iface.transmit(self.queue);
         let frame = self.template.before_transport() + len;
         push(tx.ring(), frame, partial, &mut |frame| {
-            self.template.lay_segment(frame, 0, partial, &mut fill);
+            self.template.write_segment(frame, 0, partial, &mut fill);
         })?;
         tx.count_segment();
         if pass.batched {

@@ -2,9 +2,9 @@
 
 use super::{
     Inet, SendError, UdpEndpoint,
-    demux::{Member, Place},
+    demux::{AddressPair, Member},
     dual::{Mapped, mapped, unmapped},
-    ports::{Claim, Sharing},
+    ports::{BindAddress, Reuse},
 };
 use crate::sync::{Arc, Mutex, Ordering, lock};
 use std::{
@@ -40,8 +40,8 @@ pub struct BindOptions {
 }
 
 impl BindOptions {
-    fn sharing(self) -> Sharing {
-        Sharing { address: self.reuse_address, port: self.reuse_port }
+    fn reuse(self) -> Reuse {
+        Reuse { address: self.reuse_address, port: self.reuse_port }
     }
 }
 
@@ -53,28 +53,31 @@ struct State {
 }
 
 impl State {
-    fn claim(&self, options: BindOptions) -> Claim {
-        Claim::new(self.local.ip(), options.only_v6)
+    fn bind_address(&self, options: BindOptions) -> BindAddress {
+        BindAddress::new(self.local.ip(), options.only_v6)
     }
 
     /// Where it is found in the tables of both families.
-    fn places(&self, only_v6: bool) -> (Option<Place<Ipv4Addr>>, Option<Place<Ipv6Addr>>) {
+    fn address_pairs(
+        &self,
+        only_v6: bool,
+    ) -> (Option<AddressPair<Ipv4Addr>>, Option<AddressPair<Ipv6Addr>>) {
         let (local, remote) = (unmapped(self.local), self.remote.map(unmapped));
         let port = local.port();
         let v4 = match (local.ip(), remote.map(|r| (r.ip(), r.port()))) {
-            (IpAddr::V4(local), None) => Some(Place { local: (local, port), remote: None }),
+            (IpAddr::V4(local), None) => Some(AddressPair { local: (local, port), remote: None }),
             (IpAddr::V4(local), Some((IpAddr::V4(remote), to))) => {
-                Some(Place { local: (local, port), remote: Some((remote, to)) })
+                Some(AddressPair { local: (local, port), remote: Some((remote, to)) })
             }
             (IpAddr::V6(any), None) if any.is_unspecified() && !only_v6 => {
-                Some(Place { local: (Ipv4Addr::UNSPECIFIED, port), remote: None })
+                Some(AddressPair { local: (Ipv4Addr::UNSPECIFIED, port), remote: None })
             }
             _ => None,
         };
         let v6 = match (local.ip(), remote.map(|r| (r.ip(), r.port()))) {
-            (IpAddr::V6(local), None) => Some(Place { local: (local, port), remote: None }),
+            (IpAddr::V6(local), None) => Some(AddressPair { local: (local, port), remote: None }),
             (IpAddr::V6(local), Some((IpAddr::V6(remote), to))) => {
-                Some(Place { local: (local, port), remote: Some((remote, to)) })
+                Some(AddressPair { local: (local, port), remote: Some((remote, to)) })
             }
             _ => None,
         };
@@ -110,24 +113,24 @@ impl Inet {
         }
         let id = self.bindings.fetch_add(1, Ordering::Relaxed);
         let wrapped = local.is_ipv6().then(|| Arc::new(Mapped(endpoint.clone())));
-        let spreads = options.reuse_port;
-        let mapped = wrapped.map(|endpoint| Member { id, spreads, endpoint });
-        let member = Member { id, spreads, endpoint };
-        let claim = Claim::new(local.ip(), options.only_v6);
+        let reuseport = options.reuse_port;
+        let mapped = wrapped.map(|endpoint| Member { id, reuseport, endpoint });
+        let member = Member { id, reuseport, endpoint };
+        let address = BindAddress::new(local.ip(), options.only_v6);
         let mut ports = lock(&self.ports);
         if local.port() == 0 {
-            let Some(port) = ports.ephemeral(claim, options.sharing(), &self.random) else {
+            let Some(port) = ports.ephemeral(address, options.reuse(), &self.random) else {
                 return failed(libc::EADDRINUSE);
             };
             local.set_port(port);
-        } else if ports.is_taken(claim, local.port(), options.sharing()) {
+        } else if ports.is_taken(address, local.port(), options.reuse()) {
             return failed(libc::EADDRINUSE);
         }
-        ports.claim(claim, local.port(), options.sharing());
+        ports.add(address, local.port(), options.reuse());
         let (bound, state) = (local.ip(), State { local, remote: None });
         let state = Mutex::new(state);
         let binding = Binding { inet: self.clone(), member, mapped, options, bound, state };
-        binding.enter((None, None), lock(&binding.state).places(options.only_v6));
+        binding.update_demux((None, None), lock(&binding.state).address_pairs(options.only_v6));
         drop(ports);
         Ok(binding)
     }
@@ -138,7 +141,7 @@ impl Inet {
         let mut own = topology.interfaces.iter().filter(|iface| iface.kernel().is_none());
         let broadcast =
             |on: &super::Interface| matches!(address, IpAddr::V4(it) if on.is_broadcast(it));
-        topology.own(address) || own.any(|iface| broadcast(iface))
+        topology.has_own_address(address) || own.any(|iface| broadcast(iface))
     }
 
     /// Linux's `inet_addr_valid_or_nonlocal`, `inet6_bind`.
@@ -153,14 +156,14 @@ impl Inet {
     }
 }
 
-type Places = (Option<Place<Ipv4Addr>>, Option<Place<Ipv6Addr>>);
+type AddressPairs = (Option<AddressPair<Ipv4Addr>>, Option<AddressPair<Ipv6Addr>>);
 
 impl Binding {
     /// Moves it in the tables. The caller holds the lock of the ports.
-    fn enter(&self, from: Places, to: Places) {
+    fn update_demux(&self, from: AddressPairs, to: AddressPairs) {
         let in_v4 = self.mapped.as_ref().unwrap_or(&self.member);
-        self.inet.demux.rename(from.0, to.0, in_v4);
-        self.inet.demux6.rename(from.1, to.1, &self.member);
+        self.inet.demux.rebind(from.0, to.0, in_v4);
+        self.inet.demux6.rebind(from.1, to.1, &self.member);
     }
 
     /// The local address and port.
@@ -174,7 +177,7 @@ impl Binding {
     /// As a send to it would fail; `Unsupported` ([`SendError::UseKernel`]) if only the kernel knows the
     /// way: ask it for the source address, then [`connect_from`](Binding::connect_from).
     pub fn connect(&self, remote: SocketAddr) -> io::Result<()> {
-        let remote = self.shown(remote)?;
+        let remote = self.in_socket_family(remote)?;
         let bound = SocketAddr::new(self.bound, 0);
         let source = self.inet.source(bound, remote)?;
         self.connect_from(source, remote)
@@ -185,8 +188,8 @@ impl Binding {
     /// # Errors
     /// EAFNOSUPPORT; ENETUNREACH for a peer of IPv4 with `IPV6_V6ONLY`.
     pub fn connect_from(&self, local: IpAddr, remote: SocketAddr) -> io::Result<()> {
-        let mut remote = self.shown(remote)?;
-        let local = self.shown(SocketAddr::new(local, 0))?;
+        let mut remote = self.in_socket_family(remote)?;
+        let local = self.in_socket_family(SocketAddr::new(local, 0))?;
         if unmapped(local).is_ipv4() != unmapped(remote).is_ipv4() {
             return Err(SendError::Family.into());
         }
@@ -203,7 +206,7 @@ impl Binding {
     }
 
     /// An address as this socket shows it.
-    fn shown(&self, address: SocketAddr) -> io::Result<SocketAddr> {
+    fn in_socket_family(&self, address: SocketAddr) -> io::Result<SocketAddr> {
         match (self.bound, address) {
             (IpAddr::V4(_), SocketAddr::V6(_)) => Err(SendError::Family.into()),
             (IpAddr::V4(_), v4) => Ok(v4),
@@ -225,11 +228,11 @@ impl Binding {
         if new == old {
             return;
         }
-        let (only_v6, sharing) = (self.options.only_v6, self.options.sharing());
+        let (only_v6, reuse) = (self.options.only_v6, self.options.reuse());
         let mut ports = lock(&self.inet.ports);
-        ports.claim(new.claim(self.options), port, sharing);
-        self.enter(old.places(only_v6), new.places(only_v6));
-        ports.release(old.claim(self.options), port, sharing);
+        ports.add(new.bind_address(self.options), port, reuse);
+        self.update_demux(old.address_pairs(only_v6), new.address_pairs(only_v6));
+        ports.remove(old.bind_address(self.options), port, reuse);
         *state = new;
     }
 }
@@ -238,7 +241,7 @@ impl Drop for Binding {
     fn drop(&mut self) {
         let state = *lock(&self.state);
         let mut ports = lock(&self.inet.ports);
-        self.enter(state.places(self.options.only_v6), (None, None));
-        ports.release(state.claim(self.options), state.local.port(), self.options.sharing());
+        self.update_demux(state.address_pairs(self.options.only_v6), (None, None));
+        ports.remove(state.bind_address(self.options), state.local.port(), self.options.reuse());
     }
 }

@@ -72,7 +72,7 @@ counts! {
     IpReasmOverlaps,
     /// Of these: given up for newer ones.
     IpReasmEvicted,
-    /// Packets that found the transmit ring full on their way out (replies and parked packets).
+    /// Packets that found the transmit ring full on their way out (replies and queued packets).
     IpOutDiscards,
     /// Packets with no way to their destination.
     IpOutNoRoutes,

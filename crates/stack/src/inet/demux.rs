@@ -4,8 +4,8 @@
 
 use super::{
     UdpEndpoint,
+    dad::needs_scope,
     hash::{Change, Changed, Layout, Reader, Table},
-    own6::needs_scope,
     random::{Keyed, Random},
 };
 use crate::sync::{Arc, AtomicU64, Ordering};
@@ -92,12 +92,12 @@ impl Address for Ipv6Addr {
 
 /// Where a socket is found: at `local` by everybody, or by `remote` alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place<A> {
+pub(super) struct AddressPair<A> {
     pub(super) local: (A, u16),
     pub(super) remote: Option<(A, u16)>,
 }
 
-impl<A: Address> Place<A> {
+impl<A: Address> AddressPair<A> {
     #[inline]
     fn key(self) -> A::Key {
         A::key(self.local, self.remote.unwrap_or((A::UNSPECIFIED, 0)))
@@ -106,7 +106,7 @@ impl<A: Address> Place<A> {
     fn kind(self) -> usize {
         match self.remote {
             Some(_) => CONNECTED,
-            None if self.local.0 == A::UNSPECIFIED => ANY,
+            None if self.local.0 == A::UNSPECIFIED => WILDCARD,
             None => BOUND,
         }
     }
@@ -114,13 +114,13 @@ impl<A: Address> Place<A> {
 
 const CONNECTED: usize = 0;
 const BOUND: usize = 1;
-const ANY: usize = 2;
+const WILDCARD: usize = 2;
 
 #[derive(Clone)]
 pub(super) struct Member {
     pub(super) id: u64,
     /// `SO_REUSEPORT`.
-    pub(super) spreads: bool,
+    pub(super) reuseport: bool,
     pub(super) endpoint: Arc<dyn UdpEndpoint>,
 }
 
@@ -132,27 +132,28 @@ struct Group {
     newest: Member,
     older: Vec<Member>,
     /// Those that share what comes for one; none if that is the newest alone.
-    sharers: Box<[Arc<dyn UdpEndpoint>]>,
+    reuseport_group: Box<[Arc<dyn UdpEndpoint>]>,
 }
 
 impl Group {
     fn new(newest: Member, older: Vec<Member>) -> Group {
-        let spread = |member: &&Member| newest.spreads && member.spreads;
-        let all = older.iter().chain([&newest]).filter(spread);
-        let sharers: Vec<_> = all.map(|member| member.endpoint.clone()).collect();
-        let sharers = if sharers.len() > 1 { sharers.into() } else { Box::default() };
-        Group { newest, older, sharers }
+        let in_group = |member: &&Member| newest.reuseport && member.reuseport;
+        let all = older.iter().chain([&newest]).filter(in_group);
+        let reuseport_group: Vec<_> = all.map(|member| member.endpoint.clone()).collect();
+        let reuseport_group =
+            if reuseport_group.len() > 1 { reuseport_group.into() } else { Box::default() };
+        Group { newest, older, reuseport_group }
     }
 
     /// Whose what comes for one is, of the peers that `hash` stands for.
     #[inline]
-    fn one(&self, hash: impl FnOnce() -> u64) -> &dyn UdpEndpoint {
-        if self.sharers.is_empty() {
+    fn select(&self, hash: impl FnOnce() -> u64) -> &dyn UdpEndpoint {
+        if self.reuseport_group.is_empty() {
             return &*self.newest.endpoint;
         }
         // As many peers each (`reciprocal_scale`).
-        let at = ((u128::from(hash()) * self.sharers.len() as u128) >> 64) as usize;
-        &*self.sharers[at]
+        let at = ((u128::from(hash()) * self.reuseport_group.len() as u128) >> 64) as usize;
+        &*self.reuseport_group[at]
     }
 }
 
@@ -161,7 +162,7 @@ pub(super) struct Demux<A: Address> {
     /// How many keys of each kind there are: a kind without any needs no probe.
     kinds: [AtomicU64; 3],
     /// Which of the sockets that share a key a peer's datagrams are for.
-    sharing: Keyed,
+    reuseport_hash: Keyed,
     /// How often a socket has gone from one key to another.
     moves: AtomicU64,
 }
@@ -171,8 +172,8 @@ impl<A: Address> Demux<A> {
         // Batches of one: what a closed socket held is let go at once.
         let layout = Layout { shards: 4, readers: 16, batch: 1 };
         let sockets = Table::new(random.hasher(), layout);
-        let sharing = random.hasher();
-        Demux { sockets, kinds: Default::default(), sharing, moves: AtomicU64::new(0) }
+        let reuseport_hash = random.hasher();
+        Demux { sockets, kinds: Default::default(), reuseport_hash, moves: AtomicU64::new(0) }
     }
 
     #[inline]
@@ -182,7 +183,7 @@ impl<A: Address> Demux<A> {
 
     #[cfg(test)]
     pub(super) fn kinds(&self) -> [u64; 3] {
-        [CONNECTED, BOUND, ANY].map(|kind| self.kinds[kind].load(Ordering::Acquire))
+        [CONNECTED, BOUND, WILDCARD].map(|kind| self.kinds[kind].load(Ordering::Acquire))
     }
 
     #[inline(always)] // three times in every packet's way
@@ -206,27 +207,32 @@ impl<A: Address> Demux<A> {
         found: impl FnOnce(&dyn UdpEndpoint) -> R,
     ) -> Option<R> {
         let reader = self.sockets.read();
-        let (nobody, any) = ((A::UNSPECIFIED, 0), (A::UNSPECIFIED, local.1));
+        let (unconnected, any) = ((A::UNSPECIFIED, 0), (A::UNSPECIFIED, local.1));
         loop {
             let moves = self.moves.load(Ordering::Acquire);
             let group = self
                 .probe(CONNECTED, local, remote, &reader)
-                .or_else(|| self.probe(BOUND, local, nobody, &reader))
-                .or_else(|| self.probe(ANY, any, nobody, &reader));
+                .or_else(|| self.probe(BOUND, local, unconnected, &reader))
+                .or_else(|| self.probe(WILDCARD, any, unconnected, &reader));
             if let Some(group) = group {
-                let hash = || self.sharing.hash_one(A::key(local, remote));
-                return Some(found(group.one(hash)));
+                let hash = || self.reuseport_hash.hash_one(A::key(local, remote));
+                return Some(found(group.select(hash)));
             }
-            // A socket may have moved from a place not yet looked at to one already passed.
+            // A socket may have moved from a pair not yet looked at to one already passed.
             if moves == self.moves.load(Ordering::Acquire) {
                 return None;
             }
         }
     }
 
-    /// Moves a socket, in or out if it had or has no place; whoever looks for it meanwhile finds it. The caller holds
+    /// Moves a socket, in or out if it had or has no pair; whoever looks for it meanwhile finds it. The caller holds
     /// the lock of the ports.
-    pub(super) fn rename(&self, from: Option<Place<A>>, to: Option<Place<A>>, member: &Member) {
+    pub(super) fn rebind(
+        &self,
+        from: Option<AddressPair<A>>,
+        to: Option<AddressPair<A>>,
+        member: &Member,
+    ) {
         if from == to {
             return;
         }
@@ -241,15 +247,15 @@ impl<A: Address> Demux<A> {
 
     /// Hands every socket that hears `remote` at the group or broadcast address `local` to `found`
     /// (`__udp4_lib_mcast_deliver`).
-    pub(super) fn each(
+    pub(super) fn for_each(
         &self,
         local: (A, u16),
         remote: (A, u16),
         mut found: impl FnMut(&dyn UdpEndpoint),
     ) {
         let reader = self.sockets.read();
-        let (nobody, any) = ((A::UNSPECIFIED, 0), (A::UNSPECIFIED, local.1));
-        let keys = [A::key(local, remote), A::key(local, nobody), A::key(any, nobody)];
+        let (unconnected, any) = ((A::UNSPECIFIED, 0), (A::UNSPECIFIED, local.1));
+        let keys = [A::key(local, remote), A::key(local, unconnected), A::key(any, unconnected)];
         let groups = keys.iter().filter_map(|key| reader.get(key));
         for member in groups.flat_map(|group| group.older.iter().chain([&group.newest])) {
             found(&*member.endpoint);
@@ -257,11 +263,11 @@ impl<A: Address> Demux<A> {
     }
 
     /// Enters a socket. The caller holds the lock of the ports.
-    pub(super) fn insert(&self, place: Place<A>, member: Member) {
-        self.sockets.change(place.key(), |group| {
+    pub(super) fn insert(&self, pair: AddressPair<A>, member: Member) {
+        self.sockets.change(pair.key(), |group| {
             let older = match group {
                 None => {
-                    self.kinds[place.kind()].fetch_add(1, Ordering::Release);
+                    self.kinds[pair.kind()].fetch_add(1, Ordering::Release);
                     Vec::new()
                 }
                 Some(group) => group.older.iter().chain([&group.newest]).cloned().collect(),
@@ -272,8 +278,8 @@ impl<A: Address> Demux<A> {
 
     /// Takes a socket out. A packet in flight may still reach it a moment later. The caller holds the
     /// lock of the ports.
-    fn remove(&self, place: Place<A>, id: u64) {
-        let changed = self.sockets.change(place.key(), |group| {
+    fn remove(&self, pair: AddressPair<A>, id: u64) {
+        let changed = self.sockets.change(pair.key(), |group| {
             let Some(group) = group else { return Change::Keep };
             let mut left: Vec<Member> =
                 group.older.iter().chain([&group.newest]).cloned().collect();
@@ -284,7 +290,7 @@ impl<A: Address> Demux<A> {
             }
         });
         if changed == Some(Changed::Removed) {
-            self.kinds[place.kind()].fetch_sub(1, Ordering::Release);
+            self.kinds[pair.kind()].fetch_sub(1, Ordering::Release);
         }
     }
 }

@@ -17,7 +17,7 @@ enum Whole<'a> {
 }
 
 /// What the fragments of one packet differ in.
-struct Piece<'a> {
+struct Frag<'a> {
     data: &'a [u8],
     offset: usize,
     more: bool,
@@ -45,7 +45,7 @@ impl<'a> Whole<'a> {
         }
     }
 
-    /// What is counted: packets cut, pieces made, packets that could not be.
+    /// What is counted: packets cut, fragments made, packets that could not be.
     fn counts(&self) -> [Count; 3] {
         match self {
             Whole::V4(_) => [Count::IpFragOKs, Count::IpFragCreates, Count::IpFragFails],
@@ -54,23 +54,23 @@ impl<'a> Whole<'a> {
     }
 
     /// Lays one fragment. Lengths and offsets come from a packet that has been checked: none of this can fail.
-    fn lay(&self, room: &mut [u8], piece: &Piece<'_>, ident: u32) {
+    fn write(&self, room: &mut [u8], frag: &Frag<'_>, ident: u32) {
         match self {
             Whole::V4(whole) => {
                 let (src, dst, protocol) = (whole.src(), whole.dst(), whole.protocol());
-                let Ok(mut ip) = ipv4::Packet::init(room, src, dst, protocol, piece.data.len())
+                let Ok(mut ip) = ipv4::Packet::init(room, src, dst, protocol, frag.data.len())
                 else {
                     return;
                 };
                 ip.set_ttl(whole.ttl());
                 ip.set_tos(whole.dscp() << 2 | whole.ecn());
                 ip.set_ident(ident as u16);
-                let _ = ip.set_fragment(piece.offset, piece.more);
-                ip.payload_mut().copy_from_slice(piece.data);
+                let _ = ip.set_fragment(frag.offset, frag.more);
+                ip.payload_mut().copy_from_slice(frag.data);
             }
             Whole::V6(whole) => {
                 let (src, dst, next) = (whole.src(), whole.dst(), whole.next_header());
-                let len = extension::FRAGMENT_LEN + piece.data.len();
+                let len = extension::FRAGMENT_LEN + frag.data.len();
                 let Ok(mut ip) = ipv6::Packet::init(room, src, dst, Protocol::FRAGMENT, len) else {
                     return;
                 };
@@ -78,15 +78,15 @@ impl<'a> Whole<'a> {
                 ip.set_traffic_class(whole.traffic_class());
                 ip.set_flow_label(whole.flow_label());
                 let (head, data) = ip.payload_mut().split_at_mut(extension::FRAGMENT_LEN);
-                let _ = extension::put_fragment(head, next, piece.offset, piece.more, ident);
-                data.copy_from_slice(piece.data);
+                let _ = extension::put_fragment(head, next, frag.offset, frag.more, ident);
+                data.copy_from_slice(frag.data);
             }
         }
     }
 }
 
 impl Inet {
-    /// Sends a whole IP packet to a known address in pieces of at most `mtu` bytes.
+    /// Sends a whole IP packet to a known address in fragments of at most `mtu` bytes.
     pub(super) fn send_fragments(
         &self,
         iface: &Interface,
@@ -112,14 +112,14 @@ impl Inet {
             // With 32, one that nobody can guess (RFC 7739 section 5).
             Whole::V6(_) => self.random.next() as u32,
         };
-        let pieces = whole.payload().chunks(most);
-        let last = pieces.len() - 1;
+        let fragments = whole.payload().chunks(most);
+        let last = fragments.len() - 1;
         let to = (mac, ethertype(packet));
         let mut tx = iface.transmit(queue);
-        for (n, data) in pieces.enumerate() {
-            let piece = Piece { data, offset: n * most, more: n < last };
+        for (n, data) in fragments.enumerate() {
+            let frag = Frag { data, offset: n * most, more: n < last };
             let len = whole.headers() + data.len();
-            let mut fill = |room: &mut [u8]| whole.lay(room, &piece, ident);
+            let mut fill = |room: &mut [u8]| whole.write(room, &frag, ident);
             if iface.push_frame(tx.ring(), to, len, &mut fill).is_err() {
                 self.counters.add(failed);
                 return Err(SendError::RingFull);

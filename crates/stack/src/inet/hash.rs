@@ -17,16 +17,16 @@ struct Node<K, V> {
     value: V,
 }
 
-/// One slot of an array; `node` is null (nothing, and the end of a search), [`gone`], or an entry whose hash is `hash`.
+/// One slot of an array; `node` is null (nothing, and the end of a search), [`tombstone`], or an entry whose hash is `hash`.
 struct Slot<K, V> {
     hash: AtomicU64,
     node: AtomicPtr<Node<K, V>>,
 }
 
-/// A power of two of slots, at least [`LEAST`].
+/// A power of two of slots, at least [`MIN_SLOTS`].
 struct Array<K, V>(Box<[Slot<K, V>]>);
 
-const LEAST: usize = 8;
+const MIN_SLOTS: usize = 8;
 
 /// What readers may still see: freed when dropped.
 enum Garbage<K, V> {
@@ -73,7 +73,7 @@ unsafe impl<K: Send + Sync, V: Send + Sync, S: Sync> Sync for Table<K, V, S> {}
 unsafe impl<K: Send + Sync, V: Send + Sync, S: Send> Send for Table<K, V, S> {}
 
 /// A slot whose entry was removed: a search goes on.
-fn gone<T>() -> *mut T {
+fn tombstone<T>() -> *mut T {
     ptr::dangling_mut()
 }
 
@@ -159,10 +159,10 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Table<K, V, S> {
                 Some(Changed::Put)
             }
             (Change::Remove, Some((array, (at, old)))) => {
-                state.used -= usize::from(array.empty(at));
+                state.used -= usize::from(array.clear_slot(at));
                 state.live -= 1;
                 self.live.fetch_sub(1, Ordering::Relaxed);
-                let large = array.0.len() > LEAST.max(state.live * 16);
+                let large = array.0.len() > MIN_SLOTS.max(state.live * 16);
                 let before = if large { self.rebuild(shard, &mut state) } else { None };
                 drop(state);
                 before.into_iter().for_each(|before| self.domain.retire(before));
@@ -175,7 +175,7 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Table<K, V, S> {
     /// Puts another array in the place of a shard's: a third full, with one entry more. What it was before.
     #[cold]
     fn rebuild(&self, shard: &Shard<K, V>, state: &mut State) -> Option<Garbage<K, V>> {
-        let slots = ((state.live + 1) * 3).next_power_of_two().max(LEAST);
+        let slots = ((state.live + 1) * 3).next_power_of_two().max(MIN_SLOTS);
         let slot = |_| Slot { hash: AtomicU64::new(0), node: AtomicPtr::new(ptr::null_mut()) };
         let array = Array((0..slots).map(slot).collect());
         let before = shard.array.load(Ordering::Relaxed);
@@ -241,10 +241,10 @@ impl<K: Eq, V> Array<K, V> {
                 return None;
             }
             // The hash may be that of the slot's next entry already: this one is gone then.
-            if slot.hash.load(Ordering::Relaxed) != hash || node == gone() {
+            if slot.hash.load(Ordering::Relaxed) != hash || node == tombstone() {
                 continue;
             }
-            // SAFETY: neither null nor `gone`, so an entry; the caller keeps it from being freed.
+            // SAFETY: neither null nor `tombstone`, so an entry; the caller keeps it from being freed.
             if unsafe { &(*node).key } == key {
                 return Some((at, node));
             }
@@ -256,7 +256,7 @@ impl<K: Eq, V> Array<K, V> {
     fn put(&self, hash: u64, node: *mut Node<K, V>) -> bool {
         for slot in self.probe(hash).map(|at| &self.0[at]) {
             let before = slot.node.load(Ordering::Relaxed);
-            if before.is_null() || before == gone() {
+            if before.is_null() || before == tombstone() {
                 slot.hash.store(hash, Ordering::Relaxed);
                 slot.node.store(node, Ordering::Release);
                 return before.is_null();
@@ -266,10 +266,10 @@ impl<K: Eq, V> Array<K, V> {
     }
 
     /// Takes the entry out of a slot, under the lock; whether the slot is null now: no search has gone on from it.
-    fn empty(&self, at: usize) -> bool {
+    fn clear_slot(&self, at: usize) -> bool {
         let next = &self.0[(at + 1) & (self.0.len() - 1)];
         let ends = next.node.load(Ordering::Relaxed).is_null();
-        let left = if ends { ptr::null_mut() } else { gone() };
+        let left = if ends { ptr::null_mut() } else { tombstone() };
         self.0[at].node.store(left, Ordering::Release);
         ends
     }
@@ -278,7 +278,7 @@ impl<K: Eq, V> Array<K, V> {
         let all = self.0.iter();
         let all =
             all.map(|slot| (slot.hash.load(Ordering::Relaxed), slot.node.load(Ordering::Acquire)));
-        all.filter(|(_, node)| !node.is_null() && *node != gone())
+        all.filter(|(_, node)| !node.is_null() && *node != tombstone())
     }
 }
 
@@ -301,7 +301,7 @@ impl<K, V, S> Drop for Table<K, V, S> {
             // SAFETY: neither readers nor writers are left.
             for slot in unsafe { array.as_ref() }.iter().flat_map(|array| &array.0) {
                 let node = slot.node.load(Ordering::Relaxed);
-                if !node.is_null() && node != gone() {
+                if !node.is_null() && node != tombstone() {
                     drop(Garbage::Node(node));
                 }
             }

@@ -45,7 +45,7 @@ impl Inet {
                 self.counters.add(Count::IcmpInEchos);
                 // RFC 1122 section 3.2.2.6: one sent to many "MAY be silently discarded", as Linux does.
                 let shared = arrival.iface.is_some_and(|iface| iface.kernel().is_some());
-                if cast == Cast::One && !shared {
+                if cast == Cast::Unicast && !shared {
                     self.echo_reply(arrival, packet, pass);
                 }
             }
@@ -97,13 +97,13 @@ impl Inet {
 
     /// An error sent to `local`, an address of ours.
     fn icmp_error(&self, local: Ipv4Addr, message: icmp::Packet<&[u8]>, pass: &mut Pass) {
-        let believed = message.quoted().is_ok_and(|quoted| {
+        let accepted = message.quoted().is_ok_and(|quoted| {
             // RFC 1122 section 3.2.2: errors go to the source of the packet at fault.
             let quoted = Quoted::v4(&quoted).filter(|_| quoted.src() == local);
             let mtu = message.next_hop_mtu().map(u32::from);
-            self.believe(quoted, meaning(message), mtu, pass)
+            self.accept_icmp_error(quoted, to_socket_error(message), mtu, pass)
         });
-        if !believed {
+        if !accepted {
             self.counters.add(Count::IcmpInErrors);
         }
     }
@@ -133,7 +133,7 @@ impl Inet {
         // sent as the result of receiving: [...] a datagram destined to an IP broadcast or IP multicast
         // address; a datagram sent as a link-layer broadcast".
         let shared = arrival.iface.is_some_and(|iface| iface.kernel().is_some());
-        if shared || !arrival.to_one || !self.is_ours(packet.dst()) {
+        if shared || !arrival.to_us || !self.is_ours(packet.dst()) {
             return;
         }
         if self.send_error((Type::UNREACHABLE, code), packet, arrival.queue, pass) {
@@ -171,12 +171,12 @@ impl Inet {
     }
 
     fn is_ours(&self, address: Ipv4Addr) -> bool {
-        address.is_loopback() || self.topology().own(address.into())
+        address.is_loopback() || self.topology().has_own_address(address.into())
     }
 }
 
 /// What an error means to a socket: Linux's `icmp_err_convert`, and `__udp4_lib_err` for the other types.
-fn meaning(message: icmp::Packet<&[u8]>) -> (SocketError, Count) {
+fn to_socket_error(message: icmp::Packet<&[u8]>) -> (SocketError, Count) {
     let error = match (message.kind(), message.code()) {
         (Type::TIME_EXCEEDED, _) => {
             return (SocketError::soft(libc::EHOSTUNREACH), Count::IcmpInTimeExcds);

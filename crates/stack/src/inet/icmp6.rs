@@ -4,10 +4,10 @@
 use super::{
     Inet, SocketError,
     counters::Count,
+    dad,
     icmp_error::Quoted,
     input::{Arrival, Cast, Inbound},
     input6::Inbound6,
-    own6,
 };
 use crate::{
     napi::Pass,
@@ -94,9 +94,9 @@ impl Inet {
         cast: Cast,
     ) -> Option<Ipv6Addr> {
         match (cast, arrival.iface) {
-            (Cast::One, _) => Some(packet.dst()),
-            (Cast::Many, Some(iface)) => own6::source(iface.own6().iter(), packet.src()),
-            (Cast::Many, None) => None,
+            (Cast::Unicast, _) => Some(packet.dst()),
+            (Cast::Multicast, Some(iface)) => dad::source(iface.addresses6().iter(), packet.src()),
+            (Cast::Multicast, None) => None,
         }
     }
 
@@ -122,19 +122,19 @@ impl Inet {
         scope: u32,
         pass: &mut Pass,
     ) {
-        let believed = message.quoted().is_ok_and(|quoted| {
+        let accepted = message.quoted().is_ok_and(|quoted| {
             // RFC 4443 section 2.2: errors go to the source of the packet at fault.
             let quoted = Quoted::v6(&quoted, scope).filter(|_| quoted.src() == local);
-            self.believe(quoted, meaning(message), message.mtu(), pass)
+            self.accept_icmp_error(quoted, to_socket_error(message), message.mtu(), pass)
         });
-        if !believed {
+        if !accepted {
             self.counters.add(Count::Icmp6InErrors);
         }
     }
 
     /// Tells the sender of a packet to one of our addresses that it could not be delivered.
     #[cold]
-    pub(super) fn refuse6(
+    pub(super) fn send_unreachable6(
         &self,
         arrival: &Arrival<'_>,
         packet: &Inbound6<'_>,
@@ -158,12 +158,12 @@ impl Inet {
         // link-layer multicast" or broadcast, with the same exception.
         let shared = kind.0 != Type::PARAMETER_PROBLEM
             && arrival.iface.is_some_and(|iface| iface.kernel().is_some());
-        let many = packet.dst().is_multicast() || !arrival.to_one;
+        let many = packet.dst().is_multicast() || !arrival.to_us;
         let option = (kind.0, kind.1) == (Type::PARAMETER_PROBLEM, code::UNRECOGNIZED_OPTION);
         if shared || (many && !option) {
             return;
         }
-        let cast = if packet.dst().is_multicast() { Cast::Many } else { Cast::One };
+        let cast = if packet.dst().is_multicast() { Cast::Multicast } else { Cast::Unicast };
         let Some(src) = self.answer_source(arrival, packet, cast) else { return };
         self.send_error_from(src, kind, packet, (arrival.scope(), arrival.queue), pass);
     }
@@ -190,7 +190,7 @@ impl Inet {
         // RFC 4443 section 2.4 (e), continued: nor about "an ICMPv6 error message", "an ICMPv6 redirect message",
         // "a packet whose source address does not uniquely identify a single node".
         let dst = packet.src();
-        if dst.is_unspecified() || dst.is_multicast() || is_about_error(&packet.view) {
+        if dst.is_unspecified() || dst.is_multicast() || carries_error(&packet.view) {
             return;
         }
         // (f): "an IPv6 node MUST limit the rate of ICMPv6 error messages it originates."
@@ -235,7 +235,7 @@ impl Inet {
 }
 
 /// Whether a packet is an ICMPv6 error or redirect, also behind extension headers.
-fn is_about_error(view: &ipv6::Packet<&[u8]>) -> bool {
+fn carries_error(view: &ipv6::Packet<&[u8]>) -> bool {
     let (mut next, mut rest) = (view.next_header(), view.payload());
     loop {
         let len = match (next, rest) {
@@ -258,7 +258,7 @@ fn is_about_error(view: &ipv6::Packet<&[u8]>) -> bool {
 }
 
 /// What an error means to a socket: Linux's `icmpv6_err_convert` and `tab_unreach`.
-fn meaning(message: icmpv6::Packet<&[u8]>) -> (SocketError, Count) {
+fn to_socket_error(message: icmpv6::Packet<&[u8]>) -> (SocketError, Count) {
     match (message.kind(), message.code()) {
         (Type::PACKET_TOO_BIG, _) => (SocketError::soft(libc::EMSGSIZE), Count::Icmp6InPktTooBigs),
         (Type::TIME_EXCEEDED, _) => {

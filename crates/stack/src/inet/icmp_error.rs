@@ -1,7 +1,7 @@
 //! ICMP errors of either version, once they are read: about which conversation one is, whether it is believed, and
 //! who is told. And the rate at which our own are sent.
 
-use super::{Inet, SocketError, UdpEndpoint, counters::Count, own6::needs_scope, random::Random};
+use super::{Inet, SocketError, UdpEndpoint, counters::Count, dad::needs_scope, random::Random};
 use crate::{
     napi::Pass,
     time::Instant,
@@ -105,35 +105,35 @@ fn head(protocol: Protocol, data: &[u8]) -> Option<(&[u8; 8], bool)> {
 impl Inet {
     /// An error about `quoted` has come: if it is believed, counts it and tells the socket. `mtu`: what the path
     /// takes, if the error is about that.
-    pub(super) fn believe(
+    pub(super) fn accept_icmp_error(
         &self,
         quoted: Option<Quoted<'_>>,
         (mut error, count): (SocketError, Count),
         mtu: Option<u32>,
         pass: &mut Pass,
     ) -> bool {
-        let Some(quoted) = quoted.filter(|quoted| self.is_from_a_socket(quoted)) else {
+        let Some(quoted) = quoted.filter(|quoted| self.matches_a_socket(quoted)) else {
             return false;
         };
         self.counters.add(count);
         if error.errno == libc::EMSGSIZE {
             let destination = quoted.remote.ip();
-            match self.pmtu.learn(destination, mtu, pass.now) {
-                Some(told) => {
-                    error.mtu = Some(told.mtu);
-                    self.outdate_paths();
-                    self.tick_by(Some(told.until()));
+            match self.pmtu.update(destination, mtu, pass.now) {
+                Some(path_mtu) => {
+                    error.mtu = Some(path_mtu.mtu);
+                    self.invalidate_paths();
+                    self.tick_by(Some(path_mtu.expires()));
                 }
-                None => error.mtu = self.pmtu.get(destination).map(|told| told.mtu),
+                None => error.mtu = self.pmtu.get(destination).map(|path_mtu| path_mtu.mtu),
             }
         }
-        self.tell_socket(&quoted, error, pass);
+        self.report_to_socket(&quoted, error, pass);
         true
     }
 
     /// Whether a socket of ours may have sent the packet an error quotes. Anybody can send errors: one is
     /// believed only about a conversation there is (RFC 5927 section 4.1).
-    fn is_from_a_socket(&self, quoted: &Quoted<'_>) -> bool {
+    fn matches_a_socket(&self, quoted: &Quoted<'_>) -> bool {
         match quoted.segment {
             None => self.udp_find(quoted.local, quoted.remote, |_| ()).is_some(),
             Some(head) => self.tcp_has_sent(quoted.local, quoted.remote, head),
@@ -141,12 +141,17 @@ impl Inet {
     }
 
     /// Tells the socket that has sent a packet what became of it.
-    pub(super) fn tell_socket(&self, quoted: &Quoted<'_>, error: SocketError, pass: &mut Pass) {
+    pub(super) fn report_to_socket(
+        &self,
+        quoted: &Quoted<'_>,
+        error: SocketError,
+        pass: &mut Pass,
+    ) {
         let (local, remote) = (quoted.local, quoted.remote);
         match quoted.segment {
             None => {
-                let tell = |endpoint: &dyn UdpEndpoint| endpoint.error(error, remote, pass);
-                self.udp_find(local, remote, tell);
+                let report = |endpoint: &dyn UdpEndpoint| endpoint.error(error, remote, pass);
+                self.udp_find(local, remote, report);
             }
             Some(head) => self.tcp_error(local, remote, head, error, pass),
         }

@@ -5,9 +5,9 @@
 use super::{
     cidr::{Cidr, Ipv4Cidr},
     counters::Count,
+    dad::{self, IfAddr6},
     neighbour::{self, Version},
-    own6::{self, Own6},
-    park::Parking,
+    neighbour_queue::NeighbourQueues,
 };
 use crate::{
     napi::{Counter, NapiId},
@@ -24,7 +24,7 @@ use std::{
 };
 
 /// How often the kernel is told that a neighbour it keeps for us is in use.
-pub(super) const KERNEL_REMINDER: Duration = Duration::from_secs(10);
+pub(super) const MARK_USED_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How often it is asked for one that packets wait for, or that is in doubt. Once would do, did nobody make it forget
 /// that it was asked (`ip neigh flush`).
@@ -92,10 +92,10 @@ pub struct Interface {
     mac: Arc<AtomicU64>,
     scope: u32,
     kernel: Option<Arc<dyn KernelTables>>,
-    own: Box<[Ipv4Cidr]>,
+    addresses4: Box<[Ipv4Cidr]>,
     /// Each with its broadcast address, for every packet to be compared with; without one, everybody's.
-    hears: Box<[(Ipv4Addr, Ipv4Addr)]>,
-    own6: Box<[Own6]>,
+    with_broadcast: Box<[(Ipv4Addr, Ipv4Addr)]>,
+    addresses6: Box<[IfAddr6]>,
     queues: Box<[QueuePair]>,
     pub(super) neighbours: Mutex<Neighbours>,
 }
@@ -105,11 +105,11 @@ pub struct Interface {
 pub(super) struct Neighbours {
     /// Unused where the kernel keeps the table.
     pub(super) table: neighbour::Table,
-    pub(super) parking: Parking,
+    pub(super) queues: NeighbourQueues,
     /// When the kernel was last told that a neighbour of its table is in use.
-    reminded: BTreeMap<IpAddr, Instant>,
+    marked_used: BTreeMap<IpAddr, Instant>,
     /// When duplicate address detection is over; `None` before it begins and after it.
-    pub(super) probing: Option<Instant>,
+    pub(super) dad_until: Option<Instant>,
 }
 
 /// What belongs to queue pair n. The halves are on cache lines of their own.
@@ -224,15 +224,18 @@ impl Interface {
             Addressing::Own(addresses) => (None, addresses),
             Addressing::Kernel(tables) => (Some(tables), Vec::new()),
         };
-        let own: Box<[Ipv4Cidr]> = addresses.iter().filter_map(|cidr| cidr.v4()).collect();
-        let everybody = |own: &Ipv4Cidr| own.broadcast().unwrap_or(Ipv4Addr::BROADCAST);
-        let hears = own.iter().map(|own| (own.address(), everybody(own))).collect();
-        let mut own6: Vec<_> = addresses.iter().filter_map(|cidr| cidr.v6()).collect();
+        let addresses4: Box<[Ipv4Cidr]> = addresses.iter().filter_map(|cidr| cidr.v4()).collect();
+        let broadcast = |own: &Ipv4Cidr| own.broadcast().unwrap_or(Ipv4Addr::BROADCAST);
+        let with_broadcast = addresses4.iter().map(|own| (own.address(), broadcast(own))).collect();
+        let mut addresses6: Vec<_> = addresses.iter().filter_map(|cidr| cidr.v6()).collect();
         // RFC 4291 section 2.1: "All interfaces are required to have at least one Link-Local unicast address".
-        if !own6.is_empty() && !own6.iter().any(|(address, _)| address.is_unicast_link_local()) {
-            own6.push((own6::link_local(info.mac), 64));
+        if !addresses6.is_empty()
+            && !addresses6.iter().any(|(address, _)| address.is_unicast_link_local())
+        {
+            addresses6.push((dad::link_local(info.mac), 64));
         }
-        let own6 = own6.into_iter().map(|(address, prefix)| Own6::new(address, prefix)).collect();
+        let addresses6 =
+            addresses6.into_iter().map(|(address, prefix)| IfAddr6::new(address, prefix)).collect();
         let scope = info.ifindex.unwrap_or(number);
         let told = kernel.as_ref().and_then(|tables| tables.link_address());
         let mac = told.unwrap_or_else(|| Arc::new(AtomicU64::new(mac_word(info.mac))));
@@ -241,9 +244,9 @@ impl Interface {
             mac,
             scope,
             kernel,
-            own,
-            hears,
-            own6,
+            addresses4,
+            with_broadcast,
+            addresses6,
             queues,
             neighbours: Mutex::default(),
         }
@@ -263,26 +266,26 @@ impl Interface {
 
     /// Our own IPv4 addresses; none where they are the kernel's.
     #[inline]
-    pub(super) fn own(&self) -> &[Ipv4Cidr] {
-        &self.own
+    pub(super) fn addresses4(&self) -> &[Ipv4Cidr] {
+        &self.addresses4
     }
 
     /// Our own IPv4 addresses, each with everybody's on its network.
     #[inline]
-    pub(super) fn hears(&self) -> &[(Ipv4Addr, Ipv4Addr)] {
-        &self.hears
+    pub(super) fn with_broadcast(&self) -> &[(Ipv4Addr, Ipv4Addr)] {
+        &self.with_broadcast
     }
 
     /// Our own IPv6 addresses, those that are duplicates included.
     #[inline]
-    pub(super) fn own6(&self) -> &[Own6] {
-        &self.own6
+    pub(super) fn addresses6(&self) -> &[IfAddr6] {
+        &self.addresses6
     }
 
     /// The networks of our own addresses, of both families.
     pub(super) fn networks(&self) -> impl Iterator<Item = Cidr> {
-        let v6 = self.own6.iter().filter_map(|own| Cidr::new(own.address.into(), own.prefix));
-        self.own.iter().map(|&own| own.into()).chain(v6)
+        let v6 = self.addresses6.iter().filter_map(|own| Cidr::new(own.address.into(), own.prefix));
+        self.addresses4.iter().map(|&own| own.into()).chain(v6)
     }
 
     /// The kernel's tables where it shares the interface.
@@ -298,20 +301,20 @@ impl Interface {
     }
 
     /// Has the kernel see to its neighbour `address`, if that was not asked of it within the last
-    /// [`KERNEL_REMINDER`], or [`KERNEL_RETRY`] for one that is stale: it is a system call.
-    pub(super) fn remind_kernel(&self, address: IpAddr, now: Instant) {
+    /// [`MARK_USED_INTERVAL`], or [`KERNEL_RETRY`] for one that is stale: it is a system call.
+    pub(super) fn mark_neighbour_used(&self, address: IpAddr, now: Instant) {
         let Some(tables) = self.kernel() else { return };
         let mut neighbours = lock(&self.neighbours);
-        let reminded = &mut neighbours.reminded;
-        let pause = if tables.is_stale(address) { KERNEL_RETRY } else { KERNEL_REMINDER };
-        if reminded.get(&address).is_some_and(|last| now < *last + pause) {
+        let marked_used = &mut neighbours.marked_used;
+        let pause = if tables.is_stale(address) { KERNEL_RETRY } else { MARK_USED_INTERVAL };
+        if marked_used.get(&address).is_some_and(|last| now < *last + pause) {
             return;
         }
-        if reminded.len() >= neighbour::NEIGHBOURS {
+        if marked_used.len() >= neighbour::NEIGHBOURS {
             // Rare, and costs no more than a system call for each of them.
-            reminded.clear();
+            marked_used.clear();
         }
-        reminded.insert(address, now);
+        marked_used.insert(address, now);
         drop(neighbours);
         tables.resolve(address);
     }
@@ -320,9 +323,11 @@ impl Interface {
     pub(super) fn has(&self, address: IpAddr) -> bool {
         match (&self.kernel, address) {
             (Some(tables), _) => tables.has_address(&mut |mine, _| mine == address),
-            (None, IpAddr::V4(address)) => self.own.iter().any(|own| own.address() == address),
+            (None, IpAddr::V4(address)) => {
+                self.addresses4.iter().any(|own| own.address() == address)
+            }
             (None, IpAddr::V6(address)) => {
-                self.own6.iter().any(|own| own.address == address && own.is_usable())
+                self.addresses6.iter().any(|own| own.address == address && own.is_usable())
             }
         }
     }
@@ -330,7 +335,7 @@ impl Interface {
     /// Whether `address` is everybody on one of this interface's networks.
     pub(super) fn is_broadcast(&self, address: Ipv4Addr) -> bool {
         match &self.kernel {
-            None => self.own.iter().any(|cidr| cidr.broadcast() == Some(address)),
+            None => self.addresses4.iter().any(|cidr| cidr.broadcast() == Some(address)),
             Some(tables) => tables.has_address(&mut |mine, prefix| {
                 let IpAddr::V4(mine) = mine else { return false };
                 Ipv4Cidr::new(mine, prefix).and_then(Ipv4Cidr::broadcast) == Some(address)

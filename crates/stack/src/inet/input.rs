@@ -7,7 +7,7 @@ use super::{
     demux::{Address, Demux},
     iface::Interface,
     output::ethertype,
-    reassembly::Piece,
+    reassembly::Frag,
 };
 use crate::{
     napi::Pass,
@@ -23,9 +23,9 @@ pub(super) struct Arrival<'a> {
     pub(super) iface: Option<&'a Interface>,
     pub(super) queue: u32,
     /// Who sent its frame.
-    pub(super) from: MacAddr,
+    pub(super) src_mac: MacAddr,
     /// Its frame was for us alone.
-    pub(super) to_one: bool,
+    pub(super) to_us: bool,
     pub(super) checksum: Checksum,
 }
 
@@ -59,7 +59,7 @@ pub(super) trait Inbound<'a>: Copy {
     /// Whose a datagram to this packet's addresses is.
     fn demux(inet: &Inet) -> &Demux<Self::Address>;
     /// Tells the sender that nobody listens.
-    fn refuse(self, inet: &Inet, arrival: &Arrival<'_>, pass: &mut Pass);
+    fn port_unreachable(self, inet: &Inet, arrival: &Arrival<'_>, pass: &mut Pass);
 }
 
 /// An IPv4 packet that has been checked, and its bytes.
@@ -120,7 +120,7 @@ impl<'a> Inbound<'a> for Inbound4<'a> {
         &inet.demux
     }
 
-    fn refuse(self, inet: &Inet, arrival: &Arrival<'_>, pass: &mut Pass) {
+    fn port_unreachable(self, inet: &Inet, arrival: &Arrival<'_>, pass: &mut Pass) {
         inet.icmp_port_unreachable(arrival, self, pass);
     }
 }
@@ -137,9 +137,9 @@ impl<'a> Deref for Inbound4<'a> {
 /// For how many a packet is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cast {
-    One,
-    /// Broadcast or multicast.
-    Many,
+    Unicast,
+    /// Also broadcast.
+    Multicast,
 }
 
 /// The options that give a packet a way of its own (RFC 791 section 3.1).
@@ -154,8 +154,8 @@ impl Inet {
             return self.counters.add(Count::LinkInTruncated);
         };
         let to = ethernet.dst();
-        let to_one = to == iface.mac();
-        if !to_one && !to.is_multicast() {
+        let to_us = to == iface.mac();
+        if !to_us && !to.is_multicast() {
             return self.counters.add(Count::LinkInOtherHost);
         }
         let inner = match ethernet.untag() {
@@ -169,12 +169,12 @@ impl Inet {
         if inner.offset > ethernet::HEADER_LEN && inner.tags().any(|tag| tag.vid() != 0) {
             return self.counters.add(Count::LinkInVlan);
         }
-        let (from, checksum) = (ethernet.src(), frame.checksum);
-        let arrival = Arrival { iface: Some(iface), queue, from, to_one, checksum };
+        let (src_mac, checksum) = (ethernet.src(), frame.checksum);
+        let arrival = Arrival { iface: Some(iface), queue, src_mac, to_us, checksum };
         match inner.ethertype {
             EtherType::IPV4 => self.ipv4_input(&arrival, inner.payload, pass),
             EtherType::IPV6 => self.ipv6_frame_input(&arrival, ethernet, inner.payload, pass),
-            EtherType::ARP => self.arp_input(iface, queue, to_one, inner.payload, pass),
+            EtherType::ARP => self.arp_input(iface, queue, to_us, inner.payload, pass),
             _ => self.counters.add(Count::LinkInUnknownProtos),
         }
     }
@@ -182,9 +182,9 @@ impl Inet {
     /// Takes in an IP packet we have sent to ourselves.
     pub(super) fn local_input(&self, packet: &[u8], pass: &mut Pass) {
         // It never left memory: nothing can have changed it.
-        let from = MacAddr::BROADCAST;
+        let src_mac = MacAddr::BROADCAST;
         let checksum = Checksum::Partial;
-        let arrival = Arrival { iface: None, queue: 0, from, to_one: true, checksum };
+        let arrival = Arrival { iface: None, queue: 0, src_mac, to_us: true, checksum };
         match ethertype(packet) {
             EtherType::IPV6 => self.ipv6_input(&arrival, packet, pass),
             _ => self.ipv4_input(&arrival, packet, pass),
@@ -201,7 +201,7 @@ impl Inet {
             self.counters.add(Count::IpInCsumErrors);
             return self.counters.add(Count::IpInHdrErrors);
         }
-        if packet.header_len() > ipv4::HEADER_LEN && !self.options_are_harmless(packet.options()) {
+        if packet.header_len() > ipv4::HEADER_LEN && !self.options_are_allowed(packet.options()) {
             return;
         }
         let Some(cast) = self.accept(arrival, packet.src(), packet.dst()) else { return };
@@ -240,43 +240,43 @@ impl Inet {
     /// Whether a packet is for us and from somebody who can send; if not, counts why.
     #[inline]
     fn accept(&self, arrival: &Arrival<'_>, src: Ipv4Addr, dst: Ipv4Addr) -> Option<Cast> {
-        let Some(iface) = arrival.iface else { return Some(Cast::One) };
+        let Some(iface) = arrival.iface else { return Some(Cast::Unicast) };
         // RFC 1122 section 3.2.1.3: "When a host sends any datagram, the IP source address MUST be one of
         // its own IP addresses (but not a broadcast or multicast address)"; 127/8 and 0/8 stay inside.
         // Of an interface shared with the kernel no list tells which addresses are ours: that of this packet is.
         let mut martian = src == dst || matches!(src.octets()[0], 0 | 127 | 224..);
-        let mut mine = false;
-        let mut everybody = dst.is_broadcast();
-        for &(own, broadcast) in iface.hears() {
-            mine |= own == dst;
-            everybody |= broadcast == dst;
+        let mut unicast_dst = false;
+        let mut broadcast_dst = dst.is_broadcast();
+        for &(own, broadcast) in iface.with_broadcast() {
+            unicast_dst |= own == dst;
+            broadcast_dst |= broadcast == dst;
             martian |= own == src || broadcast == src;
         }
         if martian {
             self.counters.add(Count::IpInMartians);
             return None;
         }
-        if mine {
+        if unicast_dst {
             // RFC 1122 section 3.3.6: "A host SHOULD silently discard a datagram that is received via a
             // link-layer broadcast [...] but does not specify an IP multicast or broadcast destination
             // address."
-            if arrival.to_one {
-                return Some(Cast::One);
+            if arrival.to_us {
+                return Some(Cast::Unicast);
             }
-        } else if everybody {
-            return Some(Cast::Many);
+        } else if broadcast_dst {
+            return Some(Cast::Multicast);
         } else if iface.kernel().is_some() {
             // Steering has let through only what is for an address the kernel knows as ours,
             // or for a group that sockets of ours are in.
-            if arrival.to_one && !dst.is_multicast() && !dst.is_loopback() {
-                return Some(Cast::One);
+            if arrival.to_us && !dst.is_multicast() && !dst.is_loopback() {
+                return Some(Cast::Unicast);
             }
-            if !arrival.to_one && dst.is_multicast() {
-                return Some(Cast::Many);
+            if !arrival.to_us && dst.is_multicast() {
+                return Some(Cast::Multicast);
             }
-        } else if arrival.to_one && self.topology().own(dst.into()) {
+        } else if arrival.to_us && self.topology().has_own_address(dst.into()) {
             // RFC 1122 section 3.3.4.2, the weak host model, as Linux.
-            return Some(Cast::One);
+            return Some(Cast::Unicast);
         }
         self.counters.add(Count::IpInAddrErrors);
         None
@@ -285,7 +285,7 @@ impl Inet {
     /// Whether a header's options can be passed over (RFC 1122 section 3.2.1.8: unknown ones are ignored);
     /// if not, counts why.
     #[cold]
-    fn options_are_harmless(&self, mut options: &[u8]) -> bool {
+    fn options_are_allowed(&self, mut options: &[u8]) -> bool {
         loop {
             options = match options {
                 // The end of the list.
@@ -315,7 +315,7 @@ impl Inet {
         cast: Cast,
         pass: &mut Pass,
     ) {
-        let Some(whole) = self.reassemble(&Piece::v4(&packet), pass) else { return };
+        let Some(whole) = self.reassemble(&Frag::v4(&packet), pass) else { return };
         if let Ok(packet) = Inbound4::new(&whole) {
             // Nothing finishes the checksum of a datagram in pieces: it was made before it was cut.
             let arrival = Arrival { checksum: Checksum::Unverified, ..*arrival };

@@ -6,7 +6,7 @@ use super::{
     counters::Count,
     demux::Demux,
     input::{Arrival, Cast, Inbound},
-    reassembly::Piece,
+    reassembly::Frag,
 };
 use crate::{
     napi::Pass,
@@ -78,8 +78,8 @@ impl<'a> Inbound<'a> for Inbound6<'a> {
         &inet.demux6
     }
 
-    fn refuse(self, inet: &Inet, arrival: &Arrival<'_>, pass: &mut Pass) {
-        inet.refuse6(arrival, &self, code::PORT_UNREACHABLE, pass);
+    fn port_unreachable(self, inet: &Inet, arrival: &Arrival<'_>, pass: &mut Pass) {
+        inet.send_unreachable6(arrival, &self, code::PORT_UNREACHABLE, pass);
     }
 }
 
@@ -94,11 +94,11 @@ impl Inet {
         pass: &mut Pass,
     ) {
         let Some(iface) = arrival.iface else { return };
-        if iface.kernel().is_none() && iface.own6().is_empty() {
+        if iface.kernel().is_none() && iface.addresses6().is_empty() {
             return self.counters.add(Count::LinkInUnknownProtos);
         }
         // A question of our own to everybody, come back, is no sign that somebody else has our address.
-        if arrival.to_one || frame.src() != iface.mac() {
+        if arrival.to_us || frame.src() != iface.mac() {
             self.ipv6_input(arrival, bytes, pass);
         }
     }
@@ -117,7 +117,7 @@ impl Inet {
         match view.content() {
             Ok(Content::Whole(upper)) => self.deliver6(arrival, view, upper, cast, pass),
             Ok(Content::Fragment(fragment)) => {
-                self.fragment_input6(arrival, &Piece::v6(&view, &fragment), cast, pass);
+                self.fragment_input6(arrival, &Frag::v6(&view, &fragment), cast, pass);
             }
             Err(refused) => self.refused6(arrival, view, refused, pass),
         }
@@ -152,20 +152,20 @@ impl Inet {
     /// Whether a packet is for us and from somebody who can send; if not, counts why.
     #[inline]
     fn accept6(&self, arrival: &Arrival<'_>, src: Ipv6Addr, dst: Ipv6Addr) -> Option<Cast> {
-        let Some(iface) = arrival.iface else { return Some(Cast::One) };
+        let Some(iface) = arrival.iface else { return Some(Cast::Unicast) };
         // RFC 4291 sections 2.5.3 and 2.7: loopback addresses do not come in over links, groups do not send; nor
         // do IPv4 addresses in IPv6's clothes (`ip6_rcv_core` in net/ipv6/ip6_input.c), which sockets would take
         // for peers of IPv4.
         let mapped = |address: Ipv6Addr| address.to_ipv4_mapped().is_some();
         let mut martian = src.is_multicast() || src.is_loopback() || mapped(src) || mapped(dst);
         let mut cast = None;
-        for own in iface.own6() {
+        for own in iface.addresses6() {
             // While it is not yet sure to be ours, who has it may say so.
-            martian |= own.address == src && !own.is_probing();
+            martian |= own.address == src && !own.is_tentative();
             if own.address == dst && own.is_usable() {
-                cast = Some(Cast::One);
-            } else if own.group == dst {
-                cast = Some(Cast::Many);
+                cast = Some(Cast::Unicast);
+            } else if own.solicited_node == dst {
+                cast = Some(Cast::Multicast);
             }
         }
         if martian {
@@ -175,21 +175,21 @@ impl Inet {
         if cast.is_none() {
             cast = match dst {
                 // RFC 4291 section 2.8: a group every host is in.
-                ipv6::ALL_NODES if iface.kernel().is_none() => Some(Cast::Many),
+                ipv6::ALL_NODES if iface.kernel().is_none() => Some(Cast::Multicast),
                 // Steering has let through only what is for an address the kernel knows as ours, or for a group
                 // that sockets of ours are in.
-                _ if dst.is_multicast() && iface.kernel().is_some() => Some(Cast::Many),
+                _ if dst.is_multicast() && iface.kernel().is_some() => Some(Cast::Multicast),
                 _ if dst.is_multicast() || dst.is_loopback() => None,
-                _ if iface.kernel().is_some() => Some(Cast::One),
+                _ if iface.kernel().is_some() => Some(Cast::Unicast),
                 // The weak host model, as over IPv4.
-                _ if self.topology().own(dst.into()) => Some(Cast::One),
+                _ if self.topology().has_own_address(dst.into()) => Some(Cast::Unicast),
                 _ => None,
             };
         }
         // A packet for one that came in a frame for many is nobody's (`ip6_input_finish` leaves that to the upper
         // layers; RFC 1122 section 3.3.6 says it of IPv4).
         match cast {
-            Some(Cast::One) if !arrival.to_one => {}
+            Some(Cast::Unicast) if !arrival.to_us => {}
             Some(cast) => return Some(cast),
             None => {}
         }
@@ -198,16 +198,10 @@ impl Inet {
     }
 
     #[cold]
-    fn fragment_input6(
-        &self,
-        arrival: &Arrival<'_>,
-        piece: &Piece<'_>,
-        cast: Cast,
-        pass: &mut Pass,
-    ) {
-        let Some(whole) = self.reassemble(piece, pass) else { return };
+    fn fragment_input6(&self, arrival: &Arrival<'_>, frag: &Frag<'_>, cast: Cast, pass: &mut Pass) {
+        let Some(whole) = self.reassemble(frag, pass) else { return };
         let Ok(view) = ipv6::Packet::new_checked(&whole[..]) else { return };
-        // Nothing finishes the checksum of a datagram in pieces: it was made before it was cut.
+        // Nothing finishes the checksum of a datagram in fragments: it was made before it was cut.
         let arrival = Arrival { checksum: Checksum::Unverified, ..*arrival };
         match view.content() {
             Ok(Content::Whole(upper)) => self.deliver6(&arrival, view, upper, cast, pass),

@@ -76,6 +76,7 @@ mod back;
 mod binding;
 mod cidr;
 mod counters;
+mod dad;
 mod deadline;
 mod demux;
 mod dual;
@@ -91,9 +92,8 @@ mod input6;
 pub mod kernel;
 mod ndp;
 mod neighbour;
+mod neighbour_queue;
 mod output;
-mod own6;
-mod park;
 mod path;
 mod payload;
 mod pmtu;
@@ -115,7 +115,7 @@ pub use counters::Count;
 pub use error::{SendError, SocketError};
 pub use iface::{Addressing, Hop, Interface, KernelTables};
 pub use neighbour::NEIGHBOURS;
-pub use park::PARKED_PER_NEIGHBOUR;
+pub use neighbour_queue::QUEUED_PER_NEIGHBOUR;
 pub use path::{Discover, Path, PathOptions};
 pub use payload::Payload;
 pub use ports::EPHEMERAL;
@@ -130,7 +130,7 @@ use ports::Ports;
 use random::Random;
 use reassembly::Reassembly;
 use route::{Route, Routes};
-use segments::Local;
+use segments::LocalPackets;
 
 /// Called when a deadline is set outside of [`Inet::tick`]: tick by then.
 pub type WakeBy = Box<dyn Fn(Instant) + Send + Sync>;
@@ -150,7 +150,7 @@ pub struct Inet {
     reassembly: Mutex<Reassembly>,
     reassembly6: Mutex<Reassembly>,
     limiter: Mutex<icmp_error::Limiter>,
-    local: Local,
+    local: LocalPackets,
     tcp: tcp::Tcp,
     deadline: Deadline,
     wake_by: WakeBy,
@@ -167,7 +167,7 @@ struct Topology {
 
 impl Topology {
     /// Whether `address` is ours alone, on whatever interface.
-    fn own(&self, address: IpAddr) -> bool {
+    fn has_own_address(&self, address: IpAddr) -> bool {
         let mut own = self.interfaces.iter().filter(|iface| iface.kernel().is_none());
         own.any(|iface| iface.has(address))
     }
@@ -204,7 +204,7 @@ impl Inet {
             reassembly: Mutex::new(Reassembly::v4()),
             reassembly6: Mutex::new(Reassembly::v6()),
             limiter: Mutex::default(),
-            local: Local::default(),
+            local: LocalPackets::default(),
             tcp,
             deadline: Deadline::never(),
             idents: AtomicU64::new(random.next()),
@@ -246,7 +246,7 @@ impl Inet {
             }
             iface
         });
-        if !iface.own6().is_empty() {
+        if !iface.addresses6().is_empty() {
             // Whether the addresses are ours alone is asked with the first tick.
             self.tick_by(Some(Instant::ZERO));
         }
@@ -296,11 +296,11 @@ impl Inet {
 
     fn change<R>(&self, change: impl FnOnce(&mut Topology) -> R) -> R {
         let result = change(&mut self.topology.write().unwrap_or_else(PoisonError::into_inner));
-        self.outdate_paths();
+        self.invalidate_paths();
         result
     }
 
-    fn outdate_paths(&self) {
+    fn invalidate_paths(&self) {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
@@ -334,13 +334,13 @@ impl Inet {
         let mut next = None;
         for iface in self.interfaces() {
             next = earlier(next, self.tick_neighbours(&iface, pass));
-            next = earlier(next, self.tick_probes(&iface, pass.now));
+            next = earlier(next, self.tick_dad(&iface, pass.now));
         }
         next = earlier(next, self.tick_reassembly(pass));
         next = earlier(next, self.tcp_tick(pass));
         let (forgotten, expiry) = self.pmtu.tick(pass.now);
         if forgotten {
-            self.outdate_paths();
+            self.invalidate_paths();
         }
         earlier(next, expiry)
     }

@@ -7,11 +7,11 @@
 use super::{
     Inet,
     counters::Count,
+    dad::{self, IfAddr6},
     iface::Interface,
     input::{Arrival, Inbound},
     input6::Inbound6,
-    neighbour::News,
-    own6::{self, Own6},
+    neighbour::UpdateKind,
     route::NextHop,
 };
 use crate::{
@@ -26,7 +26,7 @@ use crate::{
 use std::{net::Ipv6Addr, time::Duration};
 
 /// How long the answer to a probe is waited for (RFC 4861 section 10, RETRANS_TIMER).
-const PROBE: Duration = Duration::from_secs(1);
+const DAD_WAIT: Duration = Duration::from_secs(1);
 
 impl Inet {
     /// An ICMPv6 message that is neither error nor ping.
@@ -48,12 +48,12 @@ impl Inet {
                 target, mac, solicited, overrides, ..
             })) => {
                 self.counters.add(Count::Icmp6InNeighborAdvertisements);
-                if let Some(own) = iface.own6().iter().find(|own| own.address == target) {
-                    return self.claimed_by_another(own);
+                if let Some(own) = iface.addresses6().iter().find(|own| own.address == target) {
+                    return self.address_conflict(own);
                 }
                 let told = (mac, solicited, overrides);
-                self.learn(iface, target.into(), |table| {
-                    (table.advertise(target.into(), told, pass.now, &self.random), None)
+                self.update_neighbour(iface, target.into(), |table| {
+                    (table.advertisement(target.into(), told, pass.now, &self.random), None)
                 });
             }
             Ok(_) => {}
@@ -71,20 +71,20 @@ impl Inet {
         mac: Option<MacAddr>,
         pass: &mut Pass,
     ) {
-        let own = iface.own6().iter().find(|own| own.address == target && own.is_usable());
+        let own = iface.addresses6().iter().find(|own| own.address == target && own.is_usable());
         let probed = asker.is_unspecified();
-        if let Some(own) = own.filter(|own| probed && own.is_probing()) {
+        if let Some(own) = own.filter(|own| probed && own.is_tentative()) {
             // RFC 4862 section 5.4.3: two that probe for one address at once both give it up.
-            return self.claimed_by_another(own);
+            return self.address_conflict(own);
         }
         // Strangers to the link are answered but not remembered: they could fill the table.
-        let near = iface.own6().iter().any(|own| own.contains(asker));
+        let near = iface.addresses6().iter().any(|own| own.contains(asker));
         if let Some(mac) = mac.filter(|_| near) {
             // RFC 4861 section 7.2.3: "the recipient SHOULD create or update the Neighbor Cache entry" of who asks
             // for it; mere mentions make no entry.
-            let news = if own.is_some() { News::Solicitation } else { News::Mention };
-            self.learn(iface, asker.into(), |table| {
-                table.hear(asker.into(), mac, news, pass.now, &self.random)
+            let kind = if own.is_some() { UpdateKind::Solicitation } else { UpdateKind::Other };
+            self.update_neighbour(iface, asker.into(), |table| {
+                table.update(asker.into(), mac, kind, pass.now, &self.random)
             });
         }
         let Some(own) = own else { return };
@@ -92,25 +92,26 @@ impl Inet {
         // zero and multicast the advertisement to the all-nodes address."
         let dst = if probed { ipv6::ALL_NODES } else { asker };
         let mut packet = [0; ipv6::HEADER_LEN + NEIGHBOR_LEN];
-        let laid = lay(&mut packet, (own.address, dst), NEIGHBOR_LEN, |room, addresses| {
+        let written = write(&mut packet, (own.address, dst), NEIGHBOR_LEN, |room, addresses| {
             // RFC 4429 section 3.3: an address not yet sure to be ours overrides nobody's entry.
-            let overrides = !own.is_probing();
+            let overrides = !own.is_tentative();
             let (target, mac) = (own.address, iface.info().mac);
             ndp::put_neighbor_advertisement(room, addresses, target, mac, !probed, overrides)
         });
-        let next_hop = if probed { NextHop::Group(dst.into()) } else { NextHop::One(dst.into()) };
+        let next_hop =
+            if probed { NextHop::Multicast(dst.into()) } else { NextHop::Unicast(dst.into()) };
         let mtu = iface.info().mtu;
-        let sent = laid.is_some()
+        let sent = written.is_some()
             && self.link_output(iface, queue, next_hop, &packet, mtu, pass.now).is_ok();
         self.count_sent(sent, Count::Icmp6OutNeighborAdvertisements);
     }
 
     /// Somebody else says that an address of ours is his.
-    fn claimed_by_another(&self, own: &Own6) {
+    fn address_conflict(&self, own: &IfAddr6) {
         self.counters.add(Count::Ip6AddrConflicts);
-        if own.give_up() {
+        if own.dad_failed() {
             self.counters.add(Count::Ip6AddrDuplicates);
-            self.outdate_paths();
+            self.invalidate_paths();
         }
     }
 
@@ -122,7 +123,7 @@ impl Inet {
         address: Ipv6Addr,
         neighbour: Option<MacAddr>,
     ) {
-        let Some(src) = own6::source(iface.own6().iter(), address) else { return };
+        let Some(src) = dad::source(iface.addresses6().iter(), address) else { return };
         self.send_solicitation(iface, queue, src, address, neighbour);
     }
 
@@ -144,11 +145,11 @@ impl Inet {
         let len = if mac.is_some() { NEIGHBOR_LEN } else { NEIGHBOR_LEN - 8 };
         let mut packet = [0; ipv6::HEADER_LEN + NEIGHBOR_LEN];
         let packet = &mut packet[..ipv6::HEADER_LEN + len];
-        let laid = lay(packet, (src, dst), len, |room, addresses| {
+        let written = write(packet, (src, dst), len, |room, addresses| {
             ndp::put_neighbor_solicitation(room, addresses, target, mac)
         });
         let to = (to, EtherType::IPV6);
-        let sent = laid.is_some()
+        let sent = written.is_some()
             && iface
                 .transmit_frame(queue, to, packet.len(), &mut |room| room.copy_from_slice(packet))
                 .is_ok();
@@ -162,32 +163,32 @@ impl Inet {
 
     /// Asks once for each address of ours whether somebody has it; who has not answered within a second has not.
     /// When it has to look again.
-    pub(super) fn tick_probes(&self, iface: &Interface, now: Instant) -> Option<Instant> {
-        let probing = || iface.own6().iter().filter(|own| own.is_probing());
+    pub(super) fn tick_dad(&self, iface: &Interface, now: Instant) -> Option<Instant> {
+        let tentative = || iface.addresses6().iter().filter(|own| own.is_tentative());
         let mut neighbours = lock(&iface.neighbours);
-        match neighbours.probing {
+        match neighbours.dad_until {
             Some(until) if now < until => Some(until),
             Some(_) => {
-                neighbours.probing = None;
-                probing().for_each(Own6::confirm);
+                neighbours.dad_until = None;
+                tentative().for_each(IfAddr6::dad_passed);
                 None
             }
-            None if probing().next().is_none() => None,
+            None if tentative().next().is_none() => None,
             None => {
-                neighbours.probing = Some(now + PROBE);
+                neighbours.dad_until = Some(now + DAD_WAIT);
                 drop(neighbours);
                 // RFC 4862 section 5.4.2: DupAddrDetectTransmits 1, from the unspecified address.
-                for own in probing() {
+                for own in tentative() {
                     self.send_solicitation(iface, 0, Ipv6Addr::UNSPECIFIED, own.address, None);
                 }
-                Some(now + PROBE)
+                Some(now + DAD_WAIT)
             }
         }
     }
 }
 
 /// Lays an ICMPv6 message of neighbour discovery and its IP header. The room has its length: it cannot fail.
-fn lay(
+fn write(
     packet: &mut [u8],
     (src, dst): (Ipv6Addr, Ipv6Addr),
     len: usize,

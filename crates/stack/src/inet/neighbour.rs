@@ -44,7 +44,7 @@ impl Version {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// Asked; nothing known.
-    Incomplete { asked: u32 },
+    Incomplete { probes: u32 },
     /// Known, and confirmed of late.
     Reachable,
     /// Known, not confirmed of late, not used since.
@@ -52,7 +52,7 @@ enum State {
     /// Known, not confirmed, and in use: confirmation may still come by itself.
     Delay,
     /// As `Delay`, and it has been asked.
-    Probe { asked: u32 },
+    Probe { probes: u32 },
     /// It does not answer.
     Failed,
 }
@@ -77,12 +77,12 @@ pub(super) struct Lookup {
     pub(super) version: Arc<Version>,
     pub(super) seen: u32,
     /// Ask everybody for it now.
-    pub(super) ask: bool,
+    pub(super) solicit: bool,
 }
 
-/// How news of a neighbour came.
+/// How kind of a neighbour came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum News {
+pub(super) enum UpdateKind {
     /// A reply to us alone.
     Reply,
     /// It asked for one of our addresses.
@@ -90,14 +90,14 @@ pub(super) enum News {
     /// It asked for one of our addresses, over IPv6.
     Solicitation,
     /// Any other mention: a reply to all, a gratuitous announcement, a request to others.
-    Mention,
+    Other,
 }
 
 /// What the clock has brought about.
 #[derive(Debug, Default)]
 pub(super) struct Due {
     /// Questions to ask: of whom, and its address if only it is to hear.
-    pub(super) ask: Vec<(IpAddr, Option<MacAddr>)>,
+    pub(super) solicit: Vec<(IpAddr, Option<MacAddr>)>,
     /// Neighbours that did not answer.
     pub(super) failed: Vec<IpAddr>,
 }
@@ -110,17 +110,17 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Looks `address` up to send to it. The second value is whom it displaced from a full table.
+    /// Looks `address` up to send to it. The second value is whom it evicted from a full table.
     pub(super) fn look_up(&mut self, address: IpAddr, now: Instant) -> (Lookup, Option<IpAddr>) {
-        let displaced = self.make_room(address);
+        let evicted = self.evict_for(address);
         let neighbour = self.neighbours.entry(address).or_insert_with(|| Neighbour::new(now));
         neighbour.used = now;
-        let mut ask = false;
+        let mut solicit = false;
         match neighbour.state {
             // A failed neighbour that is wanted again is asked again (`__neigh_event_send`).
             State::Failed => {
-                neighbour.enter(State::Incomplete { asked: 1 }, Some(now + RETRANSMIT));
-                ask = true;
+                neighbour.enter(State::Incomplete { probes: 1 }, Some(now + RETRANSMIT));
+                solicit = true;
             }
             State::Stale => neighbour.enter(State::Delay, Some(now + DELAY)),
             _ => {}
@@ -129,50 +129,50 @@ impl Table {
             mac: neighbour.address(),
             version: neighbour.version.clone(),
             seen: neighbour.version.get(),
-            ask,
+            solicit,
         };
         let until = neighbour.until;
-        self.mind(until);
-        (lookup, displaced)
+        self.schedule(until);
+        (lookup, evicted)
     }
 
-    /// Takes in what an ARP packet or a solicitation says. True if packets parked for `address` can go now.
-    pub(super) fn hear(
+    /// Takes in what an ARP packet or a solicitation says. True if packets queued for `address` can go now.
+    pub(super) fn update(
         &mut self,
         address: IpAddr,
         mac: MacAddr,
-        news: News,
+        kind: UpdateKind,
         now: Instant,
         random: &Random,
     ) -> (bool, Option<IpAddr>) {
-        let mut displaced = None;
+        let mut evicted = None;
         if !self.neighbours.contains_key(&address) {
             // RFC 826, Packet Reception: a new entry only "if I am the target protocol address", and
             // an answer is about something we asked, so it has an entry.
-            if !matches!(news, News::Request | News::Solicitation) {
+            if !matches!(kind, UpdateKind::Request | UpdateKind::Solicitation) {
                 return (false, None);
             }
-            displaced = self.make_room(address);
+            evicted = self.evict_for(address);
         }
         let neighbour = self.neighbours.entry(address).or_insert_with(|| Neighbour::new(now));
         let was_unknown = neighbour.address().is_none();
         if !was_unknown && neighbour.mac != mac {
             // RFC 4861 section 7.2.3 has a solicitation change an entry at once.
-            if news != News::Solicitation && now.since(neighbour.updated) < LOCK_TIME {
-                return (false, displaced);
+            if kind != UpdateKind::Solicitation && now.since(neighbour.updated) < LOCK_TIME {
+                return (false, evicted);
             }
             neighbour.version.bump();
             neighbour.enter(State::Stale, None);
         }
-        let asked = matches!(
+        let probed = matches!(
             neighbour.state,
             State::Incomplete { .. } | State::Probe { .. } | State::Delay
         );
         neighbour.mac = mac;
         neighbour.updated = now;
         // Only the answer to a question proves that the neighbour hears us, too (RFC 4861 7.2.5).
-        if news == News::Reply && (asked || neighbour.state == State::Stale) {
-            let until = now + believed(random);
+        if kind == UpdateKind::Reply && (probed || neighbour.state == State::Stale) {
+            let until = now + reachable_time(random);
             neighbour.enter(State::Reachable, Some(until));
         } else if was_unknown {
             neighbour.enter(State::Stale, None);
@@ -181,14 +181,14 @@ impl Table {
             neighbour.version.bump();
         }
         let until = neighbour.until;
-        self.mind(until);
-        (was_unknown, displaced)
+        self.schedule(until);
+        (was_unknown, evicted)
     }
 
     /// Takes in an advertisement that `address` has the MAC address, if there is one in it; whether it answers a
-    /// question, and overrides what was known (RFC 4861 section 7.2.5). True if packets parked for `address` can
+    /// question, and overrides what was known (RFC 4861 section 7.2.5). True if packets queued for `address` can
     /// go now.
-    pub(super) fn advertise(
+    pub(super) fn advertisement(
         &mut self,
         address: IpAddr,
         (mac, solicited, overrides): (Option<MacAddr>, bool, bool),
@@ -215,9 +215,9 @@ impl Table {
             neighbour.version.bump();
         }
         if solicited {
-            let until = now + believed(random);
+            let until = now + reachable_time(random);
             neighbour.enter(State::Reachable, Some(until));
-            self.mind(Some(until));
+            self.schedule(Some(until));
         } else if changed {
             neighbour.enter(State::Stale, None);
         }
@@ -236,7 +236,7 @@ impl Table {
         if neighbour.address().is_some() {
             let until = now + Duration::from_millis(REACHABLE_MS.into());
             neighbour.enter(State::Reachable, Some(until));
-            self.mind(Some(until));
+            self.schedule(Some(until));
         }
     }
 
@@ -268,13 +268,13 @@ impl Table {
         self.neighbours.len()
     }
 
-    fn mind(&mut self, until: Option<Instant>) {
+    fn schedule(&mut self, until: Option<Instant>) {
         self.next = earlier(self.next, until);
     }
 
     /// Lets a neighbour go if `address` is new and the table full: best one that has failed, else the one
     /// unused for longest.
-    fn make_room(&mut self, address: IpAddr) -> Option<IpAddr> {
+    fn evict_for(&mut self, address: IpAddr) -> Option<IpAddr> {
         if self.neighbours.len() < NEIGHBOURS || self.neighbours.contains_key(&address) {
             return None;
         }
@@ -316,9 +316,9 @@ impl Neighbour {
     fn time_out(&mut self, address: IpAddr, now: Instant, due: &mut Due) {
         let again = Some(now + RETRANSMIT);
         match self.state {
-            State::Incomplete { asked } if asked < ATTEMPTS => {
-                self.enter(State::Incomplete { asked: asked + 1 }, again);
-                due.ask.push((address, None));
+            State::Incomplete { probes } if probes < ATTEMPTS => {
+                self.enter(State::Incomplete { probes: probes + 1 }, again);
+                due.solicit.push((address, None));
             }
             State::Incomplete { .. } => {
                 self.enter(State::Failed, None);
@@ -330,12 +330,12 @@ impl Neighbour {
                 self.version.bump();
             }
             State::Delay => {
-                self.enter(State::Probe { asked: 1 }, again);
-                due.ask.push((address, Some(self.mac)));
+                self.enter(State::Probe { probes: 1 }, again);
+                due.solicit.push((address, Some(self.mac)));
             }
-            State::Probe { asked } if asked < ATTEMPTS => {
-                self.enter(State::Probe { asked: asked + 1 }, again);
-                due.ask.push((address, Some(self.mac)));
+            State::Probe { probes } if probes < ATTEMPTS => {
+                self.enter(State::Probe { probes: probes + 1 }, again);
+                due.solicit.push((address, Some(self.mac)));
             }
             State::Probe { .. } => {
                 self.enter(State::Failed, None);
@@ -348,7 +348,7 @@ impl Neighbour {
 }
 
 /// How long this answer is believed (RFC 4861 section 6.3.2: evenly between 0.5 and 1.5 times the base).
-fn believed(random: &Random) -> Duration {
+fn reachable_time(random: &Random) -> Duration {
     Duration::from_millis((REACHABLE_MS / 2 + random.below(REACHABLE_MS)).into())
 }
 

@@ -7,8 +7,8 @@ use super::{
     icmp_error::Quoted,
     iface::{Interface, KERNEL_RETRY, Resolved},
     neighbour,
-    park::Parked,
-    route::{NextHop, Way},
+    neighbour_queue::QueuedPacket,
+    route::{NextHop, RouteResult},
 };
 use crate::{
     napi::Pass,
@@ -22,7 +22,7 @@ use std::{
 };
 
 /// How long packets wait for a neighbour the kernel is to find; it gives up itself by then.
-const KERNEL_PATIENCE: Duration = Duration::from_secs(3);
+const KERNEL_NEIGHBOUR_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl Inet {
     /// Sends an IP packet of our own making, from `src`, which is ours, to `dst`; `fill` gets the payload's
@@ -53,16 +53,16 @@ impl Inet {
         queue: u32,
         pass: &mut Pass,
     ) -> bool {
-        let way = match self.way(src, dst, scope) {
-            Ok(way) => way,
+        let route = match self.look_up_route(src, dst, scope) {
+            Ok(route) => route,
             Err(_) => {
                 self.counters.add(Count::IpOutNoRoutes);
                 return false;
             }
         };
-        match way {
-            Way::Local => self.local_input(packet, pass),
-            Way::Link(link) => {
+        match route {
+            RouteResult::Local => self.local_input(packet, pass),
+            RouteResult::Link(link) => {
                 let sent =
                     self.link_output(&link.iface, queue, link.next_hop, packet, link.mtu, pass.now);
                 if sent.is_err() {
@@ -86,9 +86,9 @@ impl Inet {
     ) -> Result<(), SendError> {
         match (self.resolve(iface, queue, next_hop, now), next_hop) {
             (Resolved::To(mac, _), _) => self.send_packet(iface, queue, mac, packet, mtu),
-            (Resolved::Unknown(_), NextHop::One(address)) => {
-                let parked = Parked { packet: packet.into(), queue, mtu };
-                self.park(iface, address, parked, now);
+            (Resolved::Unknown(_), NextHop::Unicast(address)) => {
+                let queued = QueuedPacket { packet: packet.into(), queue, mtu };
+                self.queue_packet(iface, address, queued, now);
                 Ok(())
             }
             (Resolved::Unknown(_), _) => Err(SendError::HostUnreachable),
@@ -105,30 +105,30 @@ impl Inet {
     ) -> Resolved {
         let address = match next_hop {
             // RFC 1112 section 6.4, RFC 2464 section 7; broadcast is the link's own.
-            NextHop::Group(IpAddr::V4(group)) => {
+            NextHop::Multicast(IpAddr::V4(group)) => {
                 return Resolved::To(MacAddr::of_group(group), None);
             }
-            NextHop::Group(IpAddr::V6(group)) => {
+            NextHop::Multicast(IpAddr::V6(group)) => {
                 return Resolved::To(MacAddr::of_group6(group), None);
             }
-            NextHop::Everybody => return Resolved::To(MacAddr::BROADCAST, None),
-            NextHop::One(address) => address,
+            NextHop::Broadcast => return Resolved::To(MacAddr::BROADCAST, None),
+            NextHop::Unicast(address) => address,
         };
         if let Some(tables) = iface.kernel() {
-            // One that is not known is asked for when a packet is parked.
+            // One that is not known is asked for when a packet is queued.
             let Some(mac) = tables.neighbour(address) else { return Resolved::Unknown(None) };
-            iface.remind_kernel(address, now);
+            iface.mark_neighbour_used(address, now);
             return Resolved::To(mac, None);
         }
         let mut neighbours = lock(&iface.neighbours);
-        let (lookup, displaced) = neighbours.table.look_up(address, now);
-        let dropped = displaced.map_or(0, |victim| neighbours.parking.take(victim).len());
+        let (lookup, evicted) = neighbours.table.look_up(address, now);
+        let dropped = evicted.map_or(0, |victim| neighbours.queues.take_all(victim).len());
         let next = neighbours.table.next();
         drop(neighbours);
         self.counters.add_n(Count::NeighDropped, dropped as u64);
         self.tick_by(next);
-        if lookup.ask {
-            self.ask_for(iface, queue, address, None);
+        if lookup.solicit {
+            self.solicit_neighbour(iface, queue, address, None);
         }
         let version = Some((lookup.version, lookup.seen));
         match lookup.mac {
@@ -138,27 +138,27 @@ impl Inet {
     }
 
     /// Lets a packet wait for its neighbour, unless that has become known in between.
-    fn park(&self, iface: &Interface, address: IpAddr, parked: Parked, now: Instant) {
+    fn queue_packet(&self, iface: &Interface, address: IpAddr, queued: QueuedPacket, now: Instant) {
         let mut neighbours = lock(&iface.neighbours);
-        let was_asked_for = neighbours.parking.awaits(address);
-        let mut dropped = neighbours.parking.push(address, parked, now);
-        let ask = !was_asked_for && neighbours.parking.awaits(address);
+        let was_queued = neighbours.queues.contains(address);
+        let mut dropped = neighbours.queues.push(address, queued, now);
+        let first = !was_queued && neighbours.queues.contains(address);
         let known = match iface.kernel() {
             Some(tables) => tables.neighbour(address).ok_or(true),
             None => neighbours.table.known(address),
         };
         let mut ready = Default::default();
         match known {
-            Ok(_) => ready = neighbours.parking.take(address),
+            Ok(_) => ready = neighbours.queues.take_all(address),
             Err(true) => {}
             // Nobody asks for it any more.
-            Err(false) => dropped += neighbours.parking.take(address).len() as u64,
+            Err(false) => dropped += neighbours.queues.take_all(address).len() as u64,
         }
         drop(neighbours);
         self.counters.add_n(Count::NeighDropped, dropped);
         match (known, iface.kernel()) {
-            (Ok(mac), _) => self.send_parked(iface, mac, ready),
-            (Err(_), Some(tables)) if ask => {
+            (Ok(mac), _) => self.send_queued(iface, mac, ready),
+            (Err(_), Some(tables)) if first => {
                 tables.resolve(address);
                 self.tick_by(Some(now + KERNEL_RETRY));
             }
@@ -166,36 +166,36 @@ impl Inet {
         }
     }
 
-    /// Takes news of `address` into the table of neighbours, by `hear`: whether packets that wait for it can go
-    /// now, and whom it displaced.
-    pub(super) fn learn(
+    /// Takes news of `address` into the table of neighbours, by `update`: whether packets that wait for it can go
+    /// now, and whom it evicted.
+    pub(super) fn update_neighbour(
         &self,
         iface: &Interface,
         address: IpAddr,
-        hear: impl FnOnce(&mut neighbour::Table) -> (bool, Option<IpAddr>),
+        update: impl FnOnce(&mut neighbour::Table) -> (bool, Option<IpAddr>),
     ) {
         let mut neighbours = lock(&iface.neighbours);
-        let (now_known, displaced) = hear(&mut neighbours.table);
+        let (now_known, evicted) = update(&mut neighbours.table);
         let known = neighbours.table.known(address).ok().filter(|_| now_known);
-        let ready = known.map(|mac| (mac, neighbours.parking.take(address)));
-        let dropped = displaced.map_or(0, |victim| neighbours.parking.take(victim).len());
+        let ready = known.map(|mac| (mac, neighbours.queues.take_all(address)));
+        let dropped = evicted.map_or(0, |victim| neighbours.queues.take_all(victim).len());
         let next = neighbours.table.next();
         drop(neighbours);
         self.counters.add_n(Count::NeighDropped, dropped as u64);
         self.tick_by(next);
         if let Some((mac, ready)) = ready {
-            self.send_parked(iface, mac, ready);
+            self.send_queued(iface, mac, ready);
         }
     }
 
-    pub(super) fn send_parked(
+    pub(super) fn send_queued(
         &self,
         iface: &Interface,
         mac: MacAddr,
-        ready: impl IntoIterator<Item = Parked>,
+        ready: impl IntoIterator<Item = QueuedPacket>,
     ) {
-        for parked in ready {
-            if self.send_packet(iface, parked.queue, mac, &parked.packet, parked.mtu).is_err() {
+        for queued in ready {
+            if self.send_packet(iface, queued.queue, mac, &queued.packet, queued.mtu).is_err() {
                 self.counters.add(Count::IpOutDiscards);
             }
         }
@@ -205,11 +205,11 @@ impl Inet {
     /// up on what has waited too long. Paths notice by themselves.
     pub fn neighbours_changed(&self, iface: &Interface, pass: &mut Pass) {
         let Some(tables) = iface.kernel() else { return };
-        let waiting = lock(&iface.neighbours).parking.neighbours();
+        let waiting = lock(&iface.neighbours).queues.neighbours();
         for address in waiting {
             if let Some(mac) = tables.neighbour(address) {
-                let ready = lock(&iface.neighbours).parking.take(address);
-                self.send_parked(iface, mac, ready);
+                let ready = lock(&iface.neighbours).queues.take_all(address);
+                self.send_queued(iface, mac, ready);
             }
         }
         let next = self.tick_neighbours(iface, pass);
@@ -230,7 +230,13 @@ impl Inet {
     }
 
     /// Asks who has `address`: everybody, or only `neighbour`, whether it still has it.
-    fn ask_for(&self, iface: &Interface, queue: u32, address: IpAddr, neighbour: Option<MacAddr>) {
+    fn solicit_neighbour(
+        &self,
+        iface: &Interface,
+        queue: u32,
+        address: IpAddr,
+        neighbour: Option<MacAddr>,
+    ) {
         match address {
             IpAddr::V4(address) => self.arp_request(iface, queue, address, neighbour),
             IpAddr::V6(address) => self.solicit(iface, queue, address, neighbour),
@@ -243,31 +249,31 @@ impl Inet {
         let mut neighbours = lock(&iface.neighbours);
         let mut due = neighbours.table.tick(pass.now);
         let mut next = neighbours.table.next();
-        let mut ask_kernel = Vec::new();
+        let mut solicit_by_kernel = Vec::new();
         if iface.kernel().is_some() {
-            let parking = neighbours.parking.tick(pass.now, KERNEL_PATIENCE, KERNEL_RETRY);
-            (due.failed, ask_kernel, next) = (parking.overdue, parking.ask, parking.next);
+            let queues = neighbours.queues.tick(pass.now, KERNEL_NEIGHBOUR_TIMEOUT, KERNEL_RETRY);
+            (due.failed, solicit_by_kernel, next) = (queues.expired, queues.solicit, queues.next);
         }
-        let undeliverable: Vec<Parked> =
-            due.failed.iter().flat_map(|&address| neighbours.parking.take(address)).collect();
+        let undeliverable: Vec<QueuedPacket> =
+            due.failed.iter().flat_map(|&address| neighbours.queues.take_all(address)).collect();
         drop(neighbours);
-        for (address, mac) in due.ask {
-            self.ask_for(iface, 0, address, mac);
+        for (address, mac) in due.solicit {
+            self.solicit_neighbour(iface, 0, address, mac);
         }
         if let Some(tables) = iface.kernel() {
-            ask_kernel.into_iter().for_each(|address| tables.resolve(address));
+            solicit_by_kernel.into_iter().for_each(|address| tables.resolve(address));
         }
         self.counters.add_n(Count::NeighFailed, due.failed.len() as u64);
-        for parked in undeliverable {
+        for queued in undeliverable {
             self.counters.add(Count::NeighDropped);
-            if let Some(quoted) = Quoted::new(&parked.packet, iface.scope_id()) {
+            if let Some(quoted) = Quoted::new(&queued.packet, iface.scope_id()) {
                 // To TCP hard, unlike a router's word for it: this we have seen ourselves. A socket of UDP hears it as
                 // that word, which is no reason for an error unasked (`ipv4_link_failure`).
                 let error = match quoted.is_segment() {
                     true => SocketError::hard(libc::EHOSTUNREACH),
                     false => SocketError::soft(libc::EHOSTUNREACH),
                 };
-                self.tell_socket(&quoted, error, pass);
+                self.report_to_socket(&quoted, error, pass);
             }
         }
         next

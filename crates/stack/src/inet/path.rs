@@ -1,13 +1,14 @@
 //! A way that has been found, kept by the socket that uses it: the interface, the transmit queue, and the
-//! headers ready but for lengths and checksums. Sending over it finds nothing out again.
+//! headers template_max but for lengths and checksums. Sending over it finds nothing out again.
 
 use super::{
-    Inet, Payload, SendError, dual,
-    iface::{Interface, KERNEL_REMINDER, Resolved, push},
+    Inet, Payload, SendError,
+    dad::needs_scope,
+    dual,
+    iface::{Interface, MARK_USED_INTERVAL, Resolved, push},
     input::Arrival,
     neighbour::Version,
-    own6::needs_scope,
-    route::{NextHop, Way},
+    route::{NextHop, RouteResult},
     template::{Room, Template},
 };
 use crate::{
@@ -67,18 +68,18 @@ impl Discover {
     }
 
     /// Whether what is too big goes in fragments (`ip_sk_ignore_df`).
-    pub(super) fn cuts(self) -> bool {
+    pub(super) fn fragments(self) -> bool {
         matches!(self, Discover::DONT | Discover::WANT | Discover::OMIT)
     }
 
     /// Whether only the interface says what is too big (`ip_sk_use_pmtu`).
-    fn ignores_way(self) -> bool {
+    fn ignores_path_mtu(self) -> bool {
         matches!(self, Discover::PROBE | Discover::INTERFACE | Discover::OMIT)
     }
 
     /// Whether no router may cut them (`ip_dont_fragment`). Fragments that routers make are better than none, where a
     /// way takes less than anybody must (RFC 1191 section 3).
-    fn keeps_whole(self, mtu_locked: bool) -> bool {
+    fn dont_fragment(self, mtu_locked: bool) -> bool {
         match self {
             Discover::DO | Discover::PROBE => true,
             Discover::WANT => !mtu_locked,
@@ -105,7 +106,7 @@ pub struct Path {
     pub(super) options: PathOptions,
     /// The most bytes after the IP header that the template serves; 0 if there is no template to use: the
     /// neighbour is not known, or it is to ourselves.
-    ready: usize,
+    template_max: usize,
     /// The link carries partial checksums.
     partial: bool,
     template: Template,
@@ -113,7 +114,7 @@ pub struct Path {
     kernel_generation: u64,
     neighbour: Option<(Arc<Version>, u32)>,
     /// When the kernel is next told, in nanoseconds.
-    reminder: AtomicU64,
+    mark_used_at: AtomicU64,
 }
 
 impl Inet {
@@ -152,23 +153,23 @@ impl Inet {
         let flow = if remote.is_ipv6() { label() } else { 0 };
         // Read before what they stand for, so that a change in between shows.
         let generation = self.generation();
-        let link = match self.way(local.ip(), remote.ip(), scope_of(local, remote))? {
-            Way::Link(link) => link,
-            Way::Local => {
+        let link = match self.look_up_route(local.ip(), remote.ip(), scope_of(local, remote))? {
+            RouteResult::Link(link) => link,
+            RouteResult::Local => {
                 if remote.ip().is_unspecified() {
                     remote.set_ip(loopback(remote));
                 }
                 if local.ip().is_unspecified() {
                     local.set_ip(remote.ip());
                 }
-                let next_hop = NextHop::One(remote.ip());
+                let next_hop = NextHop::Unicast(remote.ip());
                 let template = Template::new(protocol, (local, remote), true, options, flow);
                 let mut path = Path::new(template, (local, remote), next_hop, options);
                 path.generation = generation;
                 return Ok(path);
             }
         };
-        if link.next_hop == NextHop::Everybody && !options.broadcast {
+        if link.next_hop == NextHop::Broadcast && !options.broadcast {
             return Err(SendError::Broadcast);
         }
         if local.ip().is_loopback() && link.iface.kernel().is_some() {
@@ -188,23 +189,23 @@ impl Inet {
             }
         }
         let resolved = self.resolve(&iface, queue, link.next_hop, now);
-        let whole = options.discover.keeps_whole(link.mtu_locked);
+        let whole = options.discover.dont_fragment(link.mtu_locked);
         let template = Template::new(protocol, (local, remote), whole, options, flow);
         let mut path = Path::new(template, (local, remote), link.next_hop, options);
-        path.mtu = if options.discover.ignores_way() { iface.info().mtu } else { link.mtu };
+        path.mtu = if options.discover.ignores_path_mtu() { iface.info().mtu } else { link.mtu };
         path.queue = queue;
         path.generation = generation;
         path.kernel_generation = link.kernel_generation;
         path.partial = iface.info().tx_checksum;
         match resolved {
             Resolved::To(mac, version) => {
-                path.to(mac, iface.mac());
+                path.set_neighbour(mac, iface.mac());
                 path.neighbour = version;
             }
             Resolved::Unknown(version) => path.neighbour = version,
         }
         if iface.kernel().is_some() {
-            path.reminder = AtomicU64::new((now + KERNEL_REMINDER).nanos());
+            path.mark_used_at = AtomicU64::new((now + MARK_USED_INTERVAL).nanos());
         }
         path.iface = Some(iface);
         Ok(path)
@@ -217,11 +218,11 @@ impl Inet {
         remote: SocketAddr,
     ) -> Result<IpAddr, SendError> {
         let (local, remote) = dual::ends(local, remote).ok_or(SendError::Family)?;
-        Ok(match self.way(local.ip(), remote.ip(), scope_of(local, remote))? {
+        Ok(match self.look_up_route(local.ip(), remote.ip(), scope_of(local, remote))? {
             _ if !local.ip().is_unspecified() => local.ip(),
-            Way::Link(link) => link.source,
-            Way::Local if remote.ip().is_unspecified() => loopback(remote),
-            Way::Local => remote.ip(),
+            RouteResult::Link(link) => link.source,
+            RouteResult::Local if remote.ip().is_unspecified() => loopback(remote),
+            RouteResult::Local => remote.ip(),
         })
     }
 
@@ -241,7 +242,7 @@ impl Inet {
     /// A floor above has an answer from the path's far end, which proves that its next hop hears us
     /// (`MSG_CONFIRM`; RFC 4861 section 7.3.1).
     pub fn confirm(&self, path: &Path, now: Instant) {
-        let (Some(iface), NextHop::One(address)) = (&path.iface, path.next_hop) else { return };
+        let (Some(iface), NextHop::Unicast(address)) = (&path.iface, path.next_hop) else { return };
         self.confirm_neighbour(iface, address, now);
     }
 }
@@ -281,19 +282,19 @@ impl Path {
             next_hop,
             mtu: template.ip_len() + template.most(),
             options,
-            ready: 0,
+            template_max: 0,
             partial: false,
             template,
             generation: 0,
             kernel_generation: 0,
             neighbour: None,
-            reminder: AtomicU64::new(u64::MAX),
+            mark_used_at: AtomicU64::new(u64::MAX),
         }
     }
 
-    fn to(&mut self, to: MacAddr, from: MacAddr) {
+    fn set_neighbour(&mut self, to: MacAddr, from: MacAddr) {
         self.template.address(to, from);
-        self.ready = self.most();
+        self.template_max = self.most();
     }
 
     /// Sends beside the queue a packet came from, if that is one of our interface.
@@ -355,27 +356,27 @@ impl Path {
 
     /// The interface, if a packet of `len` bytes after its IP header can go over it by the template.
     #[inline]
-    pub(super) fn direct(&self, len: usize) -> Option<&Interface> {
-        if len <= self.ready { self.iface.as_deref() } else { None }
+    pub(super) fn fast_path(&self, len: usize) -> Option<&Interface> {
+        if len <= self.template_max { self.iface.as_deref() } else { None }
     }
 
     /// Tells the kernel now and then that its neighbour is in use, so that it keeps sure of it.
     #[inline]
-    pub(super) fn remind_kernel(&self, now: Instant) {
-        if now.nanos() >= self.reminder.load(Ordering::Relaxed) {
-            self.remind(now);
+    pub(super) fn mark_neighbour_used(&self, now: Instant) {
+        if now.nanos() >= self.mark_used_at.load(Ordering::Relaxed) {
+            self.mark_used(now);
         }
     }
 
     #[cold]
-    fn remind(&self, now: Instant) {
-        self.reminder.store((now + KERNEL_REMINDER).nanos(), Ordering::Relaxed);
-        if let (Some(iface), NextHop::One(address)) = (&self.iface, self.next_hop) {
-            iface.remind_kernel(address, now);
+    fn mark_used(&self, now: Instant) {
+        self.mark_used_at.store((now + MARK_USED_INTERVAL).nanos(), Ordering::Relaxed);
+        if let (Some(iface), NextHop::Unicast(address)) = (&self.iface, self.next_hop) {
+            iface.mark_neighbour_used(address, now);
         }
     }
 
-    /// Puts a datagram on the ring. It has passed [`direct`](Path::direct).
+    /// Puts a datagram on the ring. It has passed [`fast_path`](Path::fast_path).
     #[inline]
     pub(super) fn push_datagram<P: Payload + ?Sized>(
         &self,
@@ -384,11 +385,11 @@ impl Path {
     ) -> Result<(), RingFull> {
         let len = self.template.before_transport() + udp::HEADER_LEN + payload.len();
         push(tx, len, self.partial, &mut |frame| {
-            self.template.lay_datagram(frame, payload, self.partial);
+            self.template.write_datagram(frame, payload, self.partial);
         })
     }
 
-    /// Puts a segment of `len` bytes on the ring. It has passed [`direct`](Path::direct).
+    /// Puts a segment of `len` bytes on the ring. It has passed [`fast_path`](Path::fast_path).
     #[inline]
     pub(super) fn push_segment(
         &self,
@@ -398,25 +399,25 @@ impl Path {
         fill: &mut impl FnMut(Room<'_>),
     ) -> Result<(), RingFull> {
         push(tx, self.template.before_transport() + len, self.partial, &mut |frame| {
-            self.template.lay_segment(frame, ecn, self.partial, &mut *fill);
+            self.template.write_segment(frame, ecn, self.partial, &mut *fill);
         })
     }
 
     /// The IP packet around a datagram, which is at most [`largest_datagram`](Path::largest_datagram) bytes.
     pub(super) fn datagram<P: Payload + ?Sized>(&self, payload: &P) -> Vec<u8> {
         self.packet(udp::HEADER_LEN + payload.len(), |frame| {
-            self.template.lay_datagram(frame, payload, false);
+            self.template.write_datagram(frame, payload, false);
         })
     }
 
     /// The IP packet around a segment of `len` bytes.
     pub(super) fn segment(&self, len: usize, ecn: u8, fill: impl FnOnce(Room<'_>)) -> Vec<u8> {
-        self.packet(len, |frame| self.template.lay_segment(frame, ecn, false, fill))
+        self.packet(len, |frame| self.template.write_segment(frame, ecn, false, fill))
     }
 
-    fn packet(&self, len: usize, lay: impl FnOnce(&mut [u8])) -> Vec<u8> {
+    fn packet(&self, len: usize, write: impl FnOnce(&mut [u8])) -> Vec<u8> {
         let mut frame = vec![0; self.template.before_transport() + len];
-        lay(&mut frame);
+        write(&mut frame);
         frame.drain(..ethernet::HEADER_LEN);
         frame
     }

@@ -1,4 +1,4 @@
-//! What ICMP has told of paths narrower than their first link (RFC 1191, RFC 8201). Bounded, and forgotten after
+//! What ICMP has path_mtu of paths narrower than their first link (RFC 1191, RFC 8201). Bounded, and forgotten after
 //! ten minutes, so that a path that has become wider is noticed.
 
 use super::neighbour::earlier;
@@ -13,30 +13,30 @@ use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 /// great many.
 const MIN_PMTU: u32 = 552;
 /// RFC 1191 section 5: a router that names no MTU.
-const UNNAMED: u32 = 576;
+const UNREPORTED: u32 = 576;
 /// Linux's `mtu_expires`.
 const LIFETIME: Duration = Duration::from_secs(600);
 /// The most destinations remembered.
 const PATHS: usize = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct PathMtu {
     /// The largest packet, bytes.
     pub(super) mtu: u32,
     /// The path wants less still: let routers fragment.
     pub(super) locked: bool,
-    until: Instant,
+    expires: Instant,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Pmtu {
-    paths: Mutex<BTreeMap<IpAddr, Told>>,
+    paths: Mutex<BTreeMap<IpAddr, PathMtu>>,
     /// How many there are: mostly none, and then the lock is not taken.
     count: AtomicU64,
 }
 
 impl Pmtu {
-    pub(super) fn get(&self, destination: IpAddr) -> Option<Told> {
+    pub(super) fn get(&self, destination: IpAddr) -> Option<PathMtu> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
         }
@@ -44,37 +44,40 @@ impl Pmtu {
     }
 
     /// Takes note that the path takes packets of `mtu` bytes only. What it comes to, if that is news.
-    pub(super) fn learn(
+    pub(super) fn update(
         &self,
         destination: IpAddr,
         mtu: Option<u32>,
         now: Instant,
-    ) -> Option<Told> {
-        let asked = mtu.unwrap_or(UNNAMED);
-        let until = now + LIFETIME;
-        let told = match destination {
-            IpAddr::V4(_) => Told { mtu: asked.max(MIN_PMTU), locked: asked < MIN_PMTU, until },
+    ) -> Option<PathMtu> {
+        let asked = mtu.unwrap_or(UNREPORTED);
+        let expires = now + LIFETIME;
+        let path_mtu = match destination {
+            IpAddr::V4(_) => {
+                PathMtu { mtu: asked.max(MIN_PMTU), locked: asked < MIN_PMTU, expires }
+            }
             // RFC 8201 section 4: "If a node receives a Packet Too Big message reporting a next-hop MTU that is
             // less than the IPv6 minimum link MTU, it must discard it."
             IpAddr::V6(_) if asked < ipv6::MIN_MTU as u32 => return None,
-            IpAddr::V6(_) => Told { mtu: asked, locked: false, until },
+            IpAddr::V6(_) => PathMtu { mtu: asked, locked: false, expires },
         };
         let mut paths = lock(&self.paths);
         if paths
             .get(&destination)
-            .is_some_and(|old| old.mtu <= told.mtu && old.locked >= told.locked)
+            .is_some_and(|old| old.mtu <= path_mtu.mtu && old.locked >= path_mtu.locked)
         {
             return None;
         }
         if paths.len() >= PATHS
             && !paths.contains_key(&destination)
-            && let Some(oldest) = paths.iter().min_by_key(|(_, told)| told.until).map(|(a, _)| *a)
+            && let Some(oldest) =
+                paths.iter().min_by_key(|(_, path_mtu)| path_mtu.expires).map(|(a, _)| *a)
         {
             paths.remove(&oldest);
         }
-        paths.insert(destination, told);
+        paths.insert(destination, path_mtu);
         self.count.store(paths.len() as u64, Ordering::Release);
-        Some(told)
+        Some(path_mtu)
     }
 
     /// Forgets what is too old. Whether something was, and when the next will be.
@@ -84,17 +87,17 @@ impl Pmtu {
         }
         let mut paths = lock(&self.paths);
         let before = paths.len();
-        paths.retain(|_, told| told.until > now);
+        paths.retain(|_, path_mtu| path_mtu.expires > now);
         self.count.store(paths.len() as u64, Ordering::Release);
         (
             paths.len() < before,
-            paths.values().fold(None, |next, told| earlier(next, Some(told.until))),
+            paths.values().fold(None, |next, path_mtu| earlier(next, Some(path_mtu.expires))),
         )
     }
 }
 
-impl Told {
-    pub(super) fn until(&self) -> Instant {
-        self.until
+impl PathMtu {
+    pub(super) fn expires(&self) -> Instant {
+        self.expires
     }
 }

@@ -14,24 +14,24 @@ pub const EPHEMERAL: RangeInclusive<u16> = 32_768..=60_999;
 
 /// What a socket binds to, apart from the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Claim {
+pub(super) struct BindAddress {
     /// Never a mapped one: who binds to `::ffff:10.0.0.1` claims 10.0.0.1.
     pub(super) address: IpAddr,
     /// The address is `::`, and IPv4 is claimed as well.
     pub(super) dual: bool,
 }
 
-impl Claim {
+impl BindAddress {
     /// Of an address, with `IPV6_V6ONLY` or without.
-    pub(super) fn new(address: IpAddr, only_v6: bool) -> Claim {
+    pub(super) fn new(address: IpAddr, only_v6: bool) -> BindAddress {
         let address = address.to_canonical();
         let dual = address == IpAddr::V6(Ipv6Addr::UNSPECIFIED) && !only_v6;
-        Claim { address, dual }
+        BindAddress { address, dual }
     }
 
     /// Whether two cannot have the same port each to itself (`inet_rcv_saddr_equal` with wildcards matching in
     /// net/ipv4/inet_connection_sock.c).
-    pub(super) fn meets(&self, other: &Claim) -> bool {
+    pub(super) fn conflicts_with(&self, other: &BindAddress) -> bool {
         let (a, b) = (self.address, other.address);
         let both = a.is_ipv4() == b.is_ipv4() || self.dual || other.dual;
         both && (a == b || a.is_unspecified() || b.is_unspecified())
@@ -40,76 +40,87 @@ impl Claim {
 
 /// With whom a socket shares its port: with others of the same flag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Sharing {
+pub(super) struct Reuse {
     /// `SO_REUSEADDR`.
     pub(super) address: bool,
     /// `SO_REUSEPORT`.
     pub(super) port: bool,
 }
 
-/// The sockets with one claim to one port.
+/// The sockets with one address to one port.
 #[derive(Debug)]
-struct Holders {
-    claim: Claim,
+struct BindBucket {
+    address: BindAddress,
     sockets: u32,
     /// Of these: with `SO_REUSEADDR`.
-    address: u32,
+    reuse_address: u32,
     /// Of these: with `SO_REUSEPORT`.
-    port: u32,
+    reuse_port: u32,
 }
 
-impl Holders {
-    fn share(&self, with: Sharing) -> bool {
-        with.address && self.address == self.sockets || with.port && self.port == self.sockets
+impl BindBucket {
+    fn shares_with(&self, with: Reuse) -> bool {
+        with.address && self.reuse_address == self.sockets
+            || with.port && self.reuse_port == self.sockets
     }
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Ports(HashMap<u16, Vec<Holders>>);
+pub(super) struct Ports(HashMap<u16, Vec<BindBucket>>);
 
 impl Ports {
     /// Whether `port` is taken for a socket that shares it so.
-    pub(super) fn is_taken(&self, claim: Claim, port: u16, sharing: Sharing) -> bool {
-        let Some(holders) = self.0.get(&port) else { return false };
-        let mut met = holders.iter().filter(|holders| holders.claim.meets(&claim));
-        met.any(|holders| !holders.share(sharing))
+    pub(super) fn is_taken(&self, address: BindAddress, port: u16, reuse: Reuse) -> bool {
+        let Some(buckets) = self.0.get(&port) else { return false };
+        let mut conflicts = buckets.iter().filter(|bucket| bucket.address.conflicts_with(&address));
+        conflicts.any(|bucket| !bucket.shares_with(reuse))
     }
 
-    pub(super) fn claim(&mut self, claim: Claim, port: u16, sharing: Sharing) {
+    pub(super) fn add(&mut self, address: BindAddress, port: u16, reuse: Reuse) {
         let port = self.0.entry(port).or_default();
-        let (by_address, by_port) = (u32::from(sharing.address), u32::from(sharing.port));
-        match port.iter_mut().find(|holders| holders.claim == claim) {
-            Some(holders) => {
-                holders.sockets += 1;
-                holders.address += by_address;
-                holders.port += by_port;
+        let (by_address, by_port) = (u32::from(reuse.address), u32::from(reuse.port));
+        match port.iter_mut().find(|bucket| bucket.address == address) {
+            Some(bucket) => {
+                bucket.sockets += 1;
+                bucket.reuse_address += by_address;
+                bucket.reuse_port += by_port;
             }
-            None => port.push(Holders { claim, sockets: 1, address: by_address, port: by_port }),
+            None => port.push(BindBucket {
+                address,
+                sockets: 1,
+                reuse_address: by_address,
+                reuse_port: by_port,
+            }),
         }
     }
 
-    pub(super) fn release(&mut self, claim: Claim, port: u16, sharing: Sharing) {
-        let Some(holders) = self.0.get_mut(&port) else { return };
-        if let Some(holders) = holders.iter_mut().find(|holders| holders.claim == claim) {
-            holders.sockets -= 1;
-            holders.address -= u32::from(sharing.address);
-            holders.port -= u32::from(sharing.port);
+    pub(super) fn remove(&mut self, address: BindAddress, port: u16, reuse: Reuse) {
+        let Some(buckets) = self.0.get_mut(&port) else { return };
+        if let Some(bucket) = buckets.iter_mut().find(|bucket| bucket.address == address) {
+            bucket.sockets -= 1;
+            bucket.reuse_address -= u32::from(reuse.address);
+            bucket.reuse_port -= u32::from(reuse.port);
         }
-        holders.retain(|holders| holders.sockets > 0);
-        if holders.is_empty() {
+        buckets.retain(|bucket| bucket.sockets > 0);
+        if buckets.is_empty() {
             self.0.remove(&port);
         }
     }
 
     /// A free ephemeral port, hard to guess (RFC 6056 section 3.3.2: random, then the next ones).
-    pub(super) fn ephemeral(&self, claim: Claim, sharing: Sharing, random: &Random) -> Option<u16> {
+    pub(super) fn ephemeral(
+        &self,
+        address: BindAddress,
+        reuse: Reuse,
+        random: &Random,
+    ) -> Option<u16> {
         let count = EPHEMERAL.end() - EPHEMERAL.start() + 1;
         let first = random.below(count.into()) as u16;
         (0..count)
             .map(|step| {
                 EPHEMERAL.start() + ((u32::from(first) + u32::from(step)) % u32::from(count)) as u16
             })
-            .find(|port| !self.is_taken(claim, *port, sharing))
+            .find(|port| !self.is_taken(address, *port, reuse))
     }
 }
 
@@ -117,36 +128,36 @@ impl Ports {
 mod tests {
     use super::*;
 
-    const ALONE: Sharing = Sharing { address: false, port: false };
-    const BY_ADDRESS: Sharing = Sharing { address: true, port: false };
-    const BY_PORT: Sharing = Sharing { address: false, port: true };
+    const EXCLUSIVE: Reuse = Reuse { address: false, port: false };
+    const BY_ADDRESS: Reuse = Reuse { address: true, port: false };
+    const BY_PORT: Reuse = Reuse { address: false, port: true };
 
-    fn at(text: &str) -> Claim {
-        Claim::new(text.parse().unwrap(), false)
+    fn at(text: &str) -> BindAddress {
+        BindAddress::new(text.parse().unwrap(), false)
     }
 
     #[test]
     fn a_wildcard_meets_every_address() {
         let mut ports = Ports::default();
-        ports.claim(at("10.0.0.1"), 7, ALONE);
+        ports.add(at("10.0.0.1"), 7, EXCLUSIVE);
         assert!(ports.is_taken(at("10.0.0.1"), 7, BY_ADDRESS));
         assert!(ports.is_taken(at("0.0.0.0"), 7, BY_ADDRESS));
-        assert!(!ports.is_taken(at("10.0.0.2"), 7, ALONE));
-        assert!(!ports.is_taken(at("10.0.0.1"), 8, ALONE));
-        ports.release(at("10.0.0.1"), 7, ALONE);
+        assert!(!ports.is_taken(at("10.0.0.2"), 7, EXCLUSIVE));
+        assert!(!ports.is_taken(at("10.0.0.1"), 8, EXCLUSIVE));
+        ports.remove(at("10.0.0.1"), 7, EXCLUSIVE);
         assert!(ports.0.is_empty());
     }
 
     /// As tried on Linux: rows against columns.
     #[test]
     fn families_meet_in_the_dual_wildcard_alone() {
-        let only = Claim::new("::".parse().unwrap(), true);
+        let only = BindAddress::new("::".parse().unwrap(), true);
         let all =
             [at("10.0.0.1"), at("0.0.0.0"), at("fd00::1"), only, at("::"), at("::ffff:10.0.0.1")];
         let table = ["xx..xx", "xx..xx", "..xxx.", "..xxx.", "xxxxxx", "xx..xx"];
         for (a, row) in all.iter().zip(table) {
             for (b, mark) in all.iter().zip(row.chars()) {
-                assert_eq!(a.meets(b), mark == 'x', "{a:?} {b:?}");
+                assert_eq!(a.conflicts_with(b), mark == 'x', "{a:?} {b:?}");
             }
         }
     }
@@ -154,27 +165,27 @@ mod tests {
     #[test]
     fn a_port_is_shared_only_if_all_agree() {
         let mut ports = Ports::default();
-        ports.claim(at("0.0.0.0"), 7, BY_ADDRESS);
-        assert!(ports.is_taken(at("0.0.0.0"), 7, ALONE));
+        ports.add(at("0.0.0.0"), 7, BY_ADDRESS);
+        assert!(ports.is_taken(at("0.0.0.0"), 7, EXCLUSIVE));
         assert!(!ports.is_taken(at("0.0.0.0"), 7, BY_ADDRESS));
-        ports.claim(at("10.0.0.1"), 7, BY_ADDRESS);
-        ports.claim(at("0.0.0.0"), 7, BY_ADDRESS);
-        ports.release(at("0.0.0.0"), 7, BY_ADDRESS);
-        assert!(ports.is_taken(at("10.0.0.2"), 7, ALONE));
+        ports.add(at("10.0.0.1"), 7, BY_ADDRESS);
+        ports.add(at("0.0.0.0"), 7, BY_ADDRESS);
+        ports.remove(at("0.0.0.0"), 7, BY_ADDRESS);
+        assert!(ports.is_taken(at("10.0.0.2"), 7, EXCLUSIVE));
     }
 
     #[test]
     fn those_that_agree_agree_on_the_same_thing() {
         let mut ports = Ports::default();
-        ports.claim(at("0.0.0.0"), 7, BY_PORT);
+        ports.add(at("0.0.0.0"), 7, BY_PORT);
         assert!(ports.is_taken(at("0.0.0.0"), 7, BY_ADDRESS));
         assert!(!ports.is_taken(at("10.0.0.1"), 7, BY_PORT));
-        let both = Sharing { address: true, port: true };
-        ports.claim(at("0.0.0.0"), 7, both);
-        ports.release(at("0.0.0.0"), 7, BY_PORT);
+        let both = Reuse { address: true, port: true };
+        ports.add(at("0.0.0.0"), 7, both);
+        ports.remove(at("0.0.0.0"), 7, BY_PORT);
         assert!(!ports.is_taken(at("0.0.0.0"), 7, BY_ADDRESS));
         assert!(!ports.is_taken(at("0.0.0.0"), 7, BY_PORT));
-        assert!(ports.is_taken(at("0.0.0.0"), 7, ALONE));
+        assert!(ports.is_taken(at("0.0.0.0"), 7, EXCLUSIVE));
     }
 
     #[test]
@@ -182,8 +193,8 @@ mod tests {
         let (mut ports, random) = (Ports::default(), Random::new(1));
         let any = at("::");
         let mut seen = Vec::new();
-        while let Some(port) = ports.ephemeral(any, ALONE, &random) {
-            ports.claim(any, port, ALONE);
+        while let Some(port) = ports.ephemeral(any, EXCLUSIVE, &random) {
+            ports.add(any, port, EXCLUSIVE);
             seen.push(port);
         }
         assert!(seen.windows(2).take(100).filter(|w| w[1] == w[0] + 1).count() < 5);

@@ -1,33 +1,33 @@
 //! Readers without a lock, and when what a writer took out of their sight may be freed: once every reader that could
 //! have seen it has left (RCU). Threads are not registered and nothing is done at their end: a reader takes one of a
-//! few places, for as long as it reads.
+//! few slots, for as long as it reads.
 //!
-//! A place holds the epoch in which its reader entered. A writer unlinks, gives the garbage the epoch of that moment
+//! A slot holds the epoch in which its reader entered. A writer unlinks, gives the garbage the epoch of that moment
 //! and begins the next; a reader of a later epoch cannot have seen it. A writer never waits: it marks the readers
 //! that may still see its garbage, and a marked reader frees it when it leaves.
 //!
-//! What orders the two is that both change the word of the place. Where the writer came first, the reader has what
+//! What orders the two is that both change the word of the slot. Where the writer came first, the reader has what
 //! the writer unlinked before; where the reader came first, the writer sees it.
 
 use crate::sync::{AtomicU64, Mutex, Ordering, lock, thread_number};
 
-/// A word of a place: the epoch of its reader from bit 1 on, 0 if there is none.
+/// A word of a slot: the epoch of its reader from bit 1 on, 0 if there is none.
 #[derive(Debug)]
 #[repr(align(128))] // a line of its own, and the one the CPU fetches beside it
-struct Place(AtomicU64);
+struct Slot(AtomicU64);
 
 /// A writer waits for the reader to leave.
 const MARK: u64 = 1;
 
-/// One reader among those that found no place free.
-const ONE: u64 = 2;
+/// One reader among those that found no slot free.
+const OVERFLOW_READER: u64 = 2;
 
 /// What readers of one structure may see, and its garbage.
 #[derive(Debug)]
 pub(crate) struct Domain<G> {
-    places: Box<[Place]>,
-    /// How many readers there are without a place, from bit 1 on.
-    crowd: Place,
+    slots: Box<[Slot]>,
+    /// How many readers there are without a slot, from bit 1 on.
+    overflow: Slot,
     epoch: AtomicU64,
     /// What is not yet freed, and the epoch in which it was unlinked, oldest first.
     garbage: Mutex<Vec<(u64, G)>>,
@@ -38,16 +38,16 @@ pub(crate) struct Domain<G> {
 #[must_use]
 pub(crate) struct Section<'d, G> {
     domain: &'d Domain<G>,
-    place: Option<&'d Place>,
+    slot: Option<&'d Slot>,
 }
 
 impl<G> Domain<G> {
-    /// With room for `places` readers at a time, a power of two; more keep all garbage while they are there. It is
+    /// With room for `slots` readers at a time, a power of two; more keep all garbage while they are there. It is
     /// looked through when there are `batch` pieces.
-    pub(crate) fn new(places: usize, batch: usize) -> Domain<G> {
+    pub(crate) fn new(slots: usize, batch: usize) -> Domain<G> {
         Domain {
-            places: (0..places.next_power_of_two()).map(|_| Place(AtomicU64::new(0))).collect(),
-            crowd: Place(AtomicU64::new(0)),
+            slots: (0..slots.next_power_of_two()).map(|_| Slot(AtomicU64::new(0))).collect(),
+            overflow: Slot(AtomicU64::new(0)),
             epoch: AtomicU64::new(1),
             garbage: Mutex::new(Vec::new()),
             batch,
@@ -58,20 +58,20 @@ impl<G> Domain<G> {
     #[inline]
     pub(crate) fn enter(&self) -> Section<'_, G> {
         let word = self.epoch.load(Ordering::Acquire) << 1;
-        let first = thread_number() & (self.places.len() - 1);
-        match take(&self.places[first], word) {
-            true => Section { domain: self, place: Some(&self.places[first]) },
-            false => self.enter_elsewhere(word),
+        let first = thread_number() & (self.slots.len() - 1);
+        match claim(&self.slots[first], word) {
+            true => Section { domain: self, slot: Some(&self.slots[first]) },
+            false => self.enter_slow(word),
         }
     }
 
     #[cold]
-    fn enter_elsewhere(&self, word: u64) -> Section<'_, G> {
-        let place = self.places.iter().find(|place| take(place, word));
-        if place.is_none() {
-            self.crowd.0.fetch_add(ONE, Ordering::AcqRel);
+    fn enter_slow(&self, word: u64) -> Section<'_, G> {
+        let slot = self.slots.iter().find(|slot| claim(slot, word));
+        if slot.is_none() {
+            self.overflow.0.fetch_add(OVERFLOW_READER, Ordering::AcqRel);
         }
-        Section { domain: self, place }
+        Section { domain: self, slot }
     }
 
     /// Frees `garbage` when its time has come. No reader that enters from now on reaches it.
@@ -102,18 +102,17 @@ impl<G> Domain<G> {
 
     /// The epoch of the oldest reader that may see garbage of the epoch `newest`; all such readers are marked.
     fn oldest_reader(&self, newest: u64) -> u64 {
-        let epochs =
-            self.places.iter().filter_map(|place| mark(&place.0, |word| word >> 1 > newest));
+        let epochs = self.slots.iter().filter_map(|slot| mark(&slot.0, |word| word >> 1 > newest));
         let oldest = epochs.map(|word| word >> 1).min().unwrap_or(u64::MAX);
-        // When those without a place entered is not known.
-        mark(&self.crowd.0, |word| word == MARK).map_or(oldest, |_| 0)
+        // When those without a slot entered is not known.
+        mark(&self.overflow.0, |word| word == MARK).map_or(oldest, |_| 0)
     }
 }
 
-/// Enters by `place`, if it is free.
+/// Enters by `slot`, if it is free.
 #[inline]
-fn take(place: &Place, word: u64) -> bool {
-    place.0.compare_exchange(0, word, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+fn claim(slot: &Slot, word: u64) -> bool {
+    slot.0.compare_exchange(0, word, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
 /// Marks the reader in `word`, unless there is none or it may be passed over.
@@ -133,9 +132,12 @@ fn mark(word: &AtomicU64, pass: impl Fn(u64) -> bool) -> Option<u64> {
 impl<G> Drop for Section<'_, G> {
     #[inline]
     fn drop(&mut self) {
-        let marked = match self.place {
-            Some(place) => place.0.swap(0, Ordering::AcqRel) & MARK != 0,
-            None => self.domain.crowd.0.fetch_sub(ONE, Ordering::AcqRel) == ONE | MARK,
+        let marked = match self.slot {
+            Some(slot) => slot.0.swap(0, Ordering::AcqRel) & MARK != 0,
+            None => {
+                self.domain.overflow.0.fetch_sub(OVERFLOW_READER, Ordering::AcqRel)
+                    == OVERFLOW_READER | MARK
+            }
         };
         if marked {
             self.domain.collect();

@@ -33,9 +33,9 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const TIMEOUT6: Duration = Duration::from_secs(60);
 /// The most bytes kept, overhead included (`ipfrag_high_thresh`).
 pub(super) const BYTES: usize = 4 << 20;
-/// The most datagrams begun and not whole.
+/// The most datagrams by_age and not whole.
 pub(super) const DATAGRAMS: usize = 1024;
-/// The most fragments of one datagram: 64 KiB in pieces of 256 bytes.
+/// The most fragments of one datagram: 64 KiB in fragments of 256 bytes.
 pub(super) const FRAGMENTS: usize = 256;
 /// What a fragment costs beside its bytes.
 const OVERHEAD: usize = 64;
@@ -57,7 +57,7 @@ struct Key {
 
 /// A fragment.
 #[derive(Clone, Debug)]
-pub(super) struct Piece<'a> {
+pub(super) struct Frag<'a> {
     key: Key,
     offset: usize,
     more: bool,
@@ -83,10 +83,10 @@ enum Head<B> {
     },
 }
 
-impl<'a> Piece<'a> {
-    pub(super) fn v4(packet: &ipv4::Packet<&'a [u8]>) -> Piece<'a> {
+impl<'a> Frag<'a> {
+    pub(super) fn v4(packet: &ipv4::Packet<&'a [u8]>) -> Frag<'a> {
         let (src, dst) = (packet.src().into(), packet.dst().into());
-        Piece {
+        Frag {
             key: Key { src, dst, ident: packet.ident().into(), protocol: packet.protocol().0 },
             offset: packet.fragment_offset(),
             more: packet.more_fragments(),
@@ -96,30 +96,30 @@ impl<'a> Piece<'a> {
         }
     }
 
-    pub(super) fn v6(packet: &ipv6::Packet<&'a [u8]>, fragment: &Fragment<'a>) -> Piece<'a> {
+    pub(super) fn v6(packet: &ipv6::Packet<&'a [u8]>, fragment: &Fragment<'a>) -> Frag<'a> {
         let &Fragment { ident, offset, more, next, named_at, header_at, data } = fragment;
         let before = packet.bytes().get(..header_at).unwrap_or_default();
         let (src, dst) = (packet.src().into(), packet.dst().into());
         let key = Key { src, dst, ident, protocol: 0 };
         let (ecn, head) = (packet.ecn(), Head::V6 { before, named_at, next });
-        Piece { key, offset, more, ecn, data, head }
+        Frag { key, offset, more, ecn, data, head }
     }
 }
 
 #[derive(Debug)]
-struct Partial {
+struct FragQueue {
     serial: u64,
     key: Key,
     /// From the first fragment, once it has come.
     head: Option<Head<Box<[u8]>>>,
     /// By offset; none overlaps the next.
-    pieces: Vec<(usize, Box<[u8]>)>,
-    /// Bytes in `pieces`.
+    fragments: Vec<(usize, Box<[u8]>)>,
+    /// Bytes in `fragments`.
     have: usize,
     /// Bytes of the whole, once the last fragment has come.
     total: Option<usize>,
-    /// Which of the four marks its fragments bear, a bit for each.
-    marks: u8,
+    /// Which of the four ecn_seen its fragments bear, a bit for each.
+    ecn_seen: u8,
     cost: usize,
 }
 
@@ -127,9 +127,9 @@ struct Partial {
 #[derive(Debug)]
 pub(super) struct Reassembly {
     timeout: Duration,
-    partials: BTreeMap<Key, Partial>,
-    /// Every datagram begun, oldest first, some of them gone since.
-    begun: VecDeque<(Instant, Key, u64)>,
+    queues: BTreeMap<Key, FragQueue>,
+    /// Every datagram by_age, oldest first, some of them gone since.
+    by_age: VecDeque<(Instant, Key, u64)>,
     serial: u64,
     bytes: usize,
 }
@@ -142,9 +142,9 @@ pub(super) enum Outcome {
     /// The whole packet, with the header of its first fragment but for the options.
     Whole(Vec<u8>),
     /// It contradicts what came before: all of the datagram is dropped.
-    Nonsense,
+    Inconsistent,
     /// A fragment met congestion, and another was sent as if nobody here would act on that: all is dropped.
-    Unmarked,
+    EcnConflict,
 }
 
 impl Reassembly {
@@ -157,106 +157,107 @@ impl Reassembly {
     }
 
     fn new(timeout: Duration) -> Reassembly {
-        let (partials, begun) = Default::default();
-        Reassembly { timeout, partials, begun, serial: 0, bytes: 0 }
+        let (queues, by_age) = Default::default();
+        Reassembly { timeout, queues, by_age, serial: 0, bytes: 0 }
     }
 
     /// Takes in a fragment. The second value is how many datagrams were given up to make room.
-    pub(super) fn add(&mut self, piece: &Piece<'_>, now: Instant) -> (Outcome, u64) {
-        let key = piece.key;
-        if !self.partials.contains_key(&key) {
+    pub(super) fn add(&mut self, frag: &Frag<'_>, now: Instant) -> (Outcome, u64) {
+        let key = frag.key;
+        if !self.queues.contains_key(&key) {
             self.serial += 1;
-            self.begun.push_back((now + self.timeout, key, self.serial));
-            self.partials.insert(key, Partial::new(self.serial, key));
+            self.by_age.push_back((now + self.timeout, key, self.serial));
+            self.queues.insert(key, FragQueue::new(self.serial, key));
         }
-        let Some(partial) = self.partials.get_mut(&key) else { return (Outcome::Waiting, 0) };
-        let before = if partial.pieces.is_empty() { 0 } else { partial.cost };
-        let outcome = partial.add(piece);
-        self.bytes += partial.cost - before;
+        let Some(queue) = self.queues.get_mut(&key) else { return (Outcome::Waiting, 0) };
+        let before = if queue.fragments.is_empty() { 0 } else { queue.cost };
+        let outcome = queue.add(frag);
+        self.bytes += queue.cost - before;
         if outcome != Outcome::Waiting {
             self.remove(key);
         }
         let mut evicted = 0;
-        while self.bytes > BYTES || self.partials.len() > DATAGRAMS {
-            let Some((_, key, serial)) = self.begun.pop_front() else { break };
-            if self.partials.get(&key).is_some_and(|partial| partial.serial == serial) {
+        while self.bytes > BYTES || self.queues.len() > DATAGRAMS {
+            let Some((_, key, serial)) = self.by_age.pop_front() else { break };
+            if self.queues.get(&key).is_some_and(|queue| queue.serial == serial) {
                 self.remove(key);
                 evicted += 1;
             }
         }
         // Datagrams that became whole leave their place in the queue behind: bound that too.
-        if self.begun.len() > 2 * DATAGRAMS {
-            let partials = &self.partials;
-            self.begun.retain(|(_, key, serial)| {
-                partials.get(key).is_some_and(|partial| partial.serial == *serial)
+        if self.by_age.len() > 2 * DATAGRAMS {
+            let queues = &self.queues;
+            self.by_age.retain(|(_, key, serial)| {
+                queues.get(key).is_some_and(|queue| queue.serial == *serial)
             });
         }
         (outcome, evicted)
     }
 
-    fn remove(&mut self, key: Key) -> Option<Partial> {
-        let partial = self.partials.remove(&key)?;
-        self.bytes -= partial.cost;
-        Some(partial)
+    fn remove(&mut self, key: Key) -> Option<FragQueue> {
+        let queue = self.queues.remove(&key)?;
+        self.bytes -= queue.cost;
+        Some(queue)
     }
 
-    /// Drops what was begun too long ago: of each datagram its first fragment, if that has come.
+    /// Drops what was by_age too long ago: of each datagram its first fragment, if that has come.
     fn tick(&mut self, now: Instant) -> Vec<Option<Vec<u8>>> {
-        let mut late = Vec::new();
-        while let Some(&(deadline, key, serial)) = self.begun.front() {
-            let alive = self.partials.get(&key).is_some_and(|partial| partial.serial == serial);
+        let mut expired = Vec::new();
+        while let Some(&(deadline, key, serial)) = self.by_age.front() {
+            let alive = self.queues.get(&key).is_some_and(|queue| queue.serial == serial);
             if alive && deadline > now {
                 break;
             }
-            self.begun.pop_front();
-            if alive && let Some(partial) = self.remove(key) {
-                late.push(partial.first());
+            self.by_age.pop_front();
+            if alive && let Some(queue) = self.remove(key) {
+                expired.push(queue.first());
             }
         }
-        late
+        expired
     }
 
     fn next(&self) -> Option<Instant> {
-        self.begun.front().map(|(deadline, ..)| *deadline)
+        self.by_age.front().map(|(deadline, ..)| *deadline)
     }
 
     #[cfg(test)]
     pub(super) fn size(&self) -> (usize, usize, usize) {
-        (self.bytes, self.partials.len(), self.begun.len())
+        (self.bytes, self.queues.len(), self.by_age.len())
     }
 }
 
-impl Partial {
-    fn new(serial: u64, key: Key) -> Partial {
+impl FragQueue {
+    fn new(serial: u64, key: Key) -> FragQueue {
         let cost = 2 * OVERHEAD;
-        let (head, total, pieces) = Default::default();
-        Partial { serial, key, head, pieces, have: 0, total, marks: 0, cost }
+        let (head, total, fragments) = Default::default();
+        FragQueue { serial, key, head, fragments, have: 0, total, ecn_seen: 0, cost }
     }
 
-    fn add(&mut self, piece: &Piece<'_>) -> Outcome {
-        let data = piece.data;
-        let (start, end) = (piece.offset, piece.offset + data.len());
-        let at = self.pieces.partition_point(|(offset, _)| *offset < start);
+    fn add(&mut self, frag: &Frag<'_>) -> Outcome {
+        let data = frag.data;
+        let (start, end) = (frag.offset, frag.offset + data.len());
+        let at = self.fragments.partition_point(|(offset, _)| *offset < start);
         if self
-            .pieces
+            .fragments
             .get(at)
-            .is_some_and(|(offset, piece)| *offset == start && piece.len() == data.len())
+            .is_some_and(|(offset, frag)| *offset == start && frag.len() == data.len())
         {
             // The network may copy a packet; the first to come counts.
             return Outcome::Waiting;
         }
-        let before = at.checked_sub(1).and_then(|before| self.pieces.get(before));
-        let overlaps = before.is_some_and(|(offset, piece)| offset + piece.len() > start)
-            || self.pieces.get(at).is_some_and(|(offset, _)| *offset < end);
-        let reaches = self.pieces.last().map_or(0, |(offset, piece)| offset + piece.len()).max(end);
-        let total = if piece.more { self.total } else { Some(end) };
+        let before = at.checked_sub(1).and_then(|before| self.fragments.get(before));
+        let overlaps = before.is_some_and(|(offset, frag)| offset + frag.len() > start)
+            || self.fragments.get(at).is_some_and(|(offset, _)| *offset < end);
+        let reaches =
+            self.fragments.last().map_or(0, |(offset, frag)| offset + frag.len()).max(end);
+        let total = if frag.more { self.total } else { Some(end) };
         let contradicts = self.total.is_some_and(|old| total != Some(old))
             || total.is_some_and(|total| reaches > total);
-        if overlaps || contradicts || self.pieces.len() >= FRAGMENTS {
-            return Outcome::Nonsense;
+        if overlaps || contradicts || self.fragments.len() >= FRAGMENTS {
+            return Outcome::Inconsistent;
         }
         if start == 0 {
-            self.head = Some(match piece.head {
+            self.head = Some(match frag.head {
                 Head::V4 { tos, ttl } => Head::V4 { tos, ttl },
                 Head::V6 { before, named_at, next } => {
                     self.cost += before.len();
@@ -265,27 +266,27 @@ impl Partial {
             });
         }
         self.total = total;
-        self.marks |= 1 << piece.ecn;
+        self.ecn_seen |= 1 << frag.ecn;
         self.have += data.len();
         self.cost += data.len() + OVERHEAD;
-        self.pieces.insert(at, (start, data.into()));
+        self.fragments.insert(at, (start, data.into()));
         if self.total != Some(self.have) {
             return Outcome::Waiting;
         }
         // RFC 3168 section 5.3: the mark of one fragment is the whole packet's, unless another has none to bear.
-        if self.marks & HAS_CE != 0 && self.marks & HAS_NOT_ECT != 0 {
-            return Outcome::Unmarked;
+        if self.ecn_seen & HAS_CE != 0 && self.ecn_seen & HAS_NOT_ECT != 0 {
+            return Outcome::EcnConflict;
         }
-        self.whole().map_or(Outcome::Nonsense, Outcome::Whole)
+        self.whole().map_or(Outcome::Inconsistent, Outcome::Whole)
     }
 
-    /// All pieces are there: they do not overlap and their lengths add up to the whole.
+    /// All fragments are there: they do not overlap and their lengths add up to the whole.
     fn whole(&self) -> Option<Vec<u8>> {
-        let marked = self.marks & HAS_CE != 0;
+        let marked = self.ecn_seen & HAS_CE != 0;
         let mut bytes = match self.head.as_ref()? {
             Head::V4 { .. } => {
                 let mut bytes = vec![0; ipv4::HEADER_LEN + self.have];
-                let mut packet = self.lay_v4(&mut bytes)?;
+                let mut packet = self.write_v4(&mut bytes)?;
                 packet.set_dont_fragment(false);
                 if marked {
                     packet.set_tos(packet.dscp() << 2 | CE);
@@ -304,12 +305,12 @@ impl Partial {
             }
         };
         bytes.reserve_exact(self.have);
-        self.pieces.iter().for_each(|(_, piece)| bytes.extend_from_slice(piece));
+        self.fragments.iter().for_each(|(_, frag)| bytes.extend_from_slice(frag));
         Some(bytes)
     }
 
     /// The first fragment's header, its options left out, for as much data as there is room.
-    fn lay_v4<'a>(&self, bytes: &'a mut [u8]) -> Option<ipv4::Packet<&'a mut [u8]>> {
+    fn write_v4<'a>(&self, bytes: &'a mut [u8]) -> Option<ipv4::Packet<&'a mut [u8]>> {
         let (IpAddr::V4(src), IpAddr::V4(dst)) = (self.key.src, self.key.dst) else { return None };
         let Head::V4 { tos, ttl } = *self.head.as_ref()? else { return None };
         let len = bytes.len() - ipv4::HEADER_LEN;
@@ -323,11 +324,11 @@ impl Partial {
 
     /// The first fragment, its options left out.
     fn first(&self) -> Option<Vec<u8>> {
-        let (0, data) = self.pieces.first()? else { return None };
+        let (0, data) = self.fragments.first()? else { return None };
         match self.head.as_ref()? {
             Head::V4 { .. } => {
                 let mut bytes = vec![0; ipv4::HEADER_LEN + data.len()];
-                let mut packet = self.lay_v4(&mut bytes)?;
+                let mut packet = self.write_v4(&mut bytes)?;
                 packet.set_fragment(0, true).ok()?;
                 packet.payload_mut().copy_from_slice(data);
                 Some(bytes)
@@ -382,9 +383,9 @@ const COUNTS6: Counts = Counts {
 };
 
 impl Inet {
-    /// The whole packet, if `piece` was the last one missing.
-    pub(super) fn reassemble(&self, piece: &Piece<'_>, pass: &mut Pass) -> Option<Vec<u8>> {
-        let (reassembly, counts) = match piece.head {
+    /// The whole packet, if `frag` was the last one missing.
+    pub(super) fn reassemble(&self, frag: &Frag<'_>, pass: &mut Pass) -> Option<Vec<u8>> {
+        let (reassembly, counts) = match frag.head {
             Head::V4 { .. } => (&self.reassembly, COUNTS),
             Head::V6 { .. } => (&self.reassembly6, COUNTS6),
         };
@@ -394,7 +395,7 @@ impl Inet {
             return None;
         }
         let mut reassembly = lock(reassembly);
-        let (outcome, evicted) = reassembly.add(piece, pass.now);
+        let (outcome, evicted) = reassembly.add(frag, pass.now);
         let next = reassembly.next();
         drop(reassembly);
         self.tick_by(next);
@@ -406,12 +407,12 @@ impl Inet {
                 self.counters.add(counts.whole);
                 Some(packet)
             }
-            Outcome::Nonsense => {
+            Outcome::Inconsistent => {
                 self.counters.add(counts.overlap);
                 self.counters.add(counts.failed);
                 None
             }
-            Outcome::Unmarked => {
+            Outcome::EcnConflict => {
                 self.counters.add(counts.failed);
                 None
             }
@@ -420,12 +421,12 @@ impl Inet {
 
     /// Gives up on what has waited too long. When it has to look again.
     pub(super) fn tick_reassembly(&self, pass: &mut Pass) -> Option<Instant> {
-        let (late, next) = self.late(&self.reassembly, COUNTS, pass);
-        for first in late {
+        let (expired, next) = self.expire(&self.reassembly, COUNTS, pass);
+        for first in expired {
             // RFC 1122 section 3.3.2: "an ICMP Time Exceeded message sent to the source host (if fragment
             // zero has been received)".
             if let Ok(packet) = Inbound4::new(&first)
-                && self.topology().own(packet.dst().into())
+                && self.topology().has_own_address(packet.dst().into())
                 && self.send_error(
                     (Type::TIME_EXCEEDED, code::REASSEMBLY_EXCEEDED),
                     packet,
@@ -436,11 +437,11 @@ impl Inet {
                 self.counters.add(Count::IcmpOutTimeExcds);
             }
         }
-        let (late, next6) = self.late(&self.reassembly6, COUNTS6, pass);
-        for first in late {
+        let (expired, next6) = self.expire(&self.reassembly6, COUNTS6, pass);
+        for first in expired {
             // RFC 8200 section 4.5 wants the same.
             if let Ok(packet) = Inbound6::new(&first)
-                && self.topology().own(packet.dst().into())
+                && self.topology().has_own_address(packet.dst().into())
             {
                 let kind = (icmpv6::Type::TIME_EXCEEDED, icmpv6::code::REASSEMBLY_EXCEEDED, 0);
                 self.send_error6(kind, &packet, 0, pass);
@@ -450,18 +451,18 @@ impl Inet {
     }
 
     /// The first fragments, as far as they have come, of what has waited too long.
-    fn late(
+    fn expire(
         &self,
         reassembly: &Mutex<Reassembly>,
         counts: Counts,
         pass: &Pass,
     ) -> (impl Iterator<Item = Vec<u8>> + use<>, Option<Instant>) {
         let mut reassembly = lock(reassembly);
-        let late = reassembly.tick(pass.now);
+        let expired = reassembly.tick(pass.now);
         let next = reassembly.next();
         drop(reassembly);
-        self.counters.add_n(counts.timeout, late.len() as u64);
-        self.counters.add_n(counts.failed, late.len() as u64);
-        (late.into_iter().flatten(), next)
+        self.counters.add_n(counts.timeout, expired.len() as u64);
+        self.counters.add_n(counts.failed, expired.len() as u64);
+        (expired.into_iter().flatten(), next)
     }
 }

@@ -2,8 +2,8 @@
 
 use super::{
     Cidr, Inet, SendError, Topology,
+    dad::{self, needs_scope},
     iface::{Hop, Interface, KernelTables},
-    own6::{self, needs_scope},
 };
 use crate::sync::Arc;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -38,15 +38,15 @@ impl Routes {
 
 /// How a packet leaves.
 #[derive(Clone, Debug)]
-pub(super) enum Way {
+pub(super) enum RouteResult {
     /// Not at all: it is for us.
     Local,
     /// Over an interface.
-    Link(Link),
+    Link(LinkRoute),
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Link {
+pub(super) struct LinkRoute {
     pub(super) iface: Arc<Interface>,
     pub(super) next_hop: NextHop,
     /// The source address if the sender has named none.
@@ -62,9 +62,9 @@ pub(super) struct Link {
 /// Whom on the link a packet goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NextHop {
-    One(IpAddr),
-    Group(IpAddr),
-    Everybody,
+    Unicast(IpAddr),
+    Multicast(IpAddr),
+    Broadcast,
 }
 
 impl Topology {
@@ -76,19 +76,19 @@ impl Topology {
 impl Inet {
     /// The way to `destination` from `local`, unspecified if the sender has named no address. `scope` is the
     /// interface that link-local addresses are meant on; 0 if it was not said.
-    pub(super) fn way(
+    pub(super) fn look_up_route(
         &self,
         local: IpAddr,
         destination: IpAddr,
         scope: u32,
-    ) -> Result<Way, SendError> {
+    ) -> Result<RouteResult, SendError> {
         let topology = self.topology();
         let shared = topology.shared().next().is_some();
         // RFC 1122 section 3.2.1.3 (g): 127/8 never leaves the host, nor does ::1 (RFC 4291 section 2.5.3);
         // 0.0.0.0 and :: are ourselves (ip(7)).
         let inside = destination.is_loopback() || destination.is_unspecified();
-        if topology.own(destination) || (inside && !shared) {
-            return Ok(Way::Local);
+        if topology.has_own_address(destination) || (inside && !shared) {
+            return Ok(RouteResult::Local);
         }
         if inside || topology.shared().any(|iface| iface.has(destination)) {
             return Err(SendError::UseKernel);
@@ -96,7 +96,7 @@ impl Inet {
         let many = destination.is_multicast() || destination == Ipv4Addr::BROADCAST;
         let linked = matches!(destination, IpAddr::V6(address) if needs_scope(address));
         if many || linked {
-            return self.link_way(&topology, local, destination, scope);
+            return self.look_up_link_route(&topology, local, destination, scope);
         }
         let own = topology.routes.find(destination);
         let specific = own.filter(|route| route.to.prefix() > 0);
@@ -104,12 +104,17 @@ impl Inet {
             for iface in topology.shared() {
                 let generation = iface.kernel_generation();
                 let route =
-                    |tables: &Arc<dyn KernelTables>| tables.route(destination, named(local));
+                    |tables: &Arc<dyn KernelTables>| tables.route(destination, specified(local));
                 let Some(hop) = iface.kernel().and_then(route) else { continue };
                 if matches!(destination, IpAddr::V4(address) if iface.is_broadcast(address)) {
                     return Err(SendError::UseKernel);
                 }
-                return Ok(Way::Link(self.kernel_link(iface, hop, generation, destination)));
+                return Ok(RouteResult::Link(self.kernel_link_route(
+                    iface,
+                    hop,
+                    generation,
+                    destination,
+                )));
             }
         }
         let Some(route) = specific.or(own) else {
@@ -117,99 +122,111 @@ impl Inet {
         };
         let source = match destination {
             IpAddr::V4(address) if route.iface.is_broadcast(address) => {
-                let link =
-                    self.link(&route.iface, NextHop::Everybody, route.source, None, destination);
-                return Ok(Way::Link(link));
+                let link = self.link_route(
+                    &route.iface,
+                    NextHop::Broadcast,
+                    route.source,
+                    None,
+                    destination,
+                );
+                return Ok(RouteResult::Link(link));
             }
             IpAddr::V4(_) => route.source,
             IpAddr::V6(address) => source6(&route.iface, address)?,
         };
-        let next_hop = NextHop::One(route.gateway.unwrap_or(destination));
-        Ok(Way::Link(self.link(&route.iface, next_hop, source, None, destination)))
+        let next_hop = NextHop::Unicast(route.gateway.unwrap_or(destination));
+        Ok(RouteResult::Link(self.link_route(&route.iface, next_hop, source, None, destination)))
     }
 
     /// The way to an address that names no network: broadcast, groups, link-local ones. It leaves over the
     /// interface `scope`, else where its source address is, else where a route leads, else over the first.
-    fn link_way(
+    fn look_up_link_route(
         &self,
         topology: &Topology,
         local: IpAddr,
         destination: IpAddr,
         scope: u32,
-    ) -> Result<Way, SendError> {
-        let speaks = |iface: &&Arc<Interface>| destination.is_ipv4() || !iface.own6().is_empty();
+    ) -> Result<RouteResult, SendError> {
+        let has_family =
+            |iface: &&Arc<Interface>| destination.is_ipv4() || !iface.addresses6().is_empty();
         let mut ours = topology.interfaces.iter();
         let iface = if scope != 0 {
             ours.find(|iface| iface.scope_id() == scope)
         } else {
             let routed = || topology.routes.find(destination).map(|route| &route.iface);
             let from_here = ours.find(|iface| iface.has(local));
-            from_here
-                .or_else(routed)
-                .or_else(|| topology.interfaces.iter().find(speaks).or(topology.interfaces.first()))
+            from_here.or_else(routed).or_else(|| {
+                topology.interfaces.iter().find(has_family).or(topology.interfaces.first())
+            })
         };
         let iface = iface.ok_or(SendError::NoRoute)?;
         // Which groups and networks the kernel's interface is on is the kernel's to say.
         if let Some(tables) = iface.kernel() {
             let IpAddr::V6(address) = destination else { return Err(SendError::UseKernel) };
             let generation = tables.generation();
-            let hop = tables.route(destination, named(local)).filter(|_| !address.is_multicast());
+            let hop =
+                tables.route(destination, specified(local)).filter(|_| !address.is_multicast());
             let Some(hop) = hop else { return Err(SendError::UseKernel) };
-            return Ok(Way::Link(self.kernel_link(iface, hop, generation, destination)));
+            return Ok(RouteResult::Link(self.kernel_link_route(
+                iface,
+                hop,
+                generation,
+                destination,
+            )));
         }
         let source = match destination {
-            IpAddr::V4(_) => match iface.own().first() {
+            IpAddr::V4(_) => match iface.addresses4().first() {
                 Some(cidr) => cidr.address().into(),
                 None => return Err(SendError::NoRoute),
             },
             IpAddr::V6(address) => source6(iface, address)?,
         };
         let next_hop = match destination {
-            _ if destination.is_multicast() => NextHop::Group(destination),
-            IpAddr::V4(_) => NextHop::Everybody,
-            IpAddr::V6(_) => NextHop::One(destination),
+            _ if destination.is_multicast() => NextHop::Multicast(destination),
+            IpAddr::V4(_) => NextHop::Broadcast,
+            IpAddr::V6(_) => NextHop::Unicast(destination),
         };
-        Ok(Way::Link(self.link(iface, next_hop, source, None, destination)))
+        Ok(RouteResult::Link(self.link_route(iface, next_hop, source, None, destination)))
     }
 
     /// The way that the kernel has named, asked when its tables were of `generation` at the least.
-    fn kernel_link(
+    fn kernel_link_route(
         &self,
         iface: &Arc<Interface>,
         hop: Hop,
         generation: u64,
         destination: IpAddr,
-    ) -> Link {
-        let next_hop = NextHop::One(hop.next_hop);
-        let link = self.link(iface, next_hop, hop.source, hop.mtu, destination);
-        Link { kernel_generation: generation, ..link }
+    ) -> LinkRoute {
+        let next_hop = NextHop::Unicast(hop.next_hop);
+        let link = self.link_route(iface, next_hop, hop.source, hop.mtu, destination);
+        LinkRoute { kernel_generation: generation, ..link }
     }
 
-    fn link(
+    fn link_route(
         &self,
         iface: &Arc<Interface>,
         next_hop: NextHop,
         source: IpAddr,
         mtu: Option<u32>,
         destination: IpAddr,
-    ) -> Link {
-        let told = self.pmtu.get(destination);
-        let mtu = [mtu, told.map(|told| told.mtu)]
+    ) -> LinkRoute {
+        let path_mtu = self.pmtu.get(destination);
+        let mtu = [mtu, path_mtu.map(|path_mtu| path_mtu.mtu)]
             .into_iter()
             .flatten()
             .map(|mtu| mtu as usize)
             .fold(iface.info().mtu, usize::min);
-        let mtu_locked = told.is_some_and(|told| told.locked);
+        let mtu_locked = path_mtu.is_some_and(|path_mtu| path_mtu.locked);
         let kernel_generation = iface.kernel_generation();
-        Link { iface: iface.clone(), next_hop, source, mtu, mtu_locked, kernel_generation }
+        LinkRoute { iface: iface.clone(), next_hop, source, mtu, mtu_locked, kernel_generation }
     }
 }
 
 /// The source a sender has named. Nothing is sent from a group, which a socket may be bound to.
-fn named(local: IpAddr) -> Option<IpAddr> {
+fn specified(local: IpAddr) -> Option<IpAddr> {
     (!local.is_unspecified() && !local.is_multicast()).then_some(local)
 }
 
 fn source6(iface: &Interface, destination: Ipv6Addr) -> Result<IpAddr, SendError> {
-    own6::source(iface.own6().iter(), destination).map(IpAddr::V6).ok_or(SendError::NoRoute)
+    dad::source(iface.addresses6().iter(), destination).map(IpAddr::V6).ok_or(SendError::NoRoute)
 }

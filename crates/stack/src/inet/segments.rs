@@ -20,7 +20,7 @@ use crate::{
 use std::collections::VecDeque;
 
 /// The most packets to ourselves that wait; as the kernel's `netdev_max_backlog`.
-const LOCAL: usize = 1000;
+const LOCAL_QUEUE_MAX: usize = 1000;
 
 /// Packets to ourselves delivered in one go, before others have their turn.
 const LOCAL_BURST: usize = 256;
@@ -41,7 +41,7 @@ impl Inet {
         // RFC 9293 section 3.9.2.3 (MUST-57): "A TCP implementation MUST silently discard an incoming SYN segment
         // that is addressed to a broadcast or multicast address"; nor can it be of use otherwise.
         let segment = match tcp::Packet::new_checked(packet.payload()) {
-            Ok(segment) if cast == Cast::One && arrival.to_one => segment,
+            Ok(segment) if cast == Cast::Unicast && arrival.to_us => segment,
             _ => return self.counters.add(Count::TcpInErrs),
         };
         let mut partial = false;
@@ -108,11 +108,13 @@ impl Run<'_> {
         ecn: u8,
         mut fill: impl FnMut(Room<'_>),
     ) -> Result<(), SendError> {
-        let Some(iface) = self.path.direct(len) else { return self.push_slow(len, ecn, fill) };
+        let Some(iface) = self.path.fast_path(len) else {
+            return self.push_slow(len, ecn, fill);
+        };
         let tx = match &mut self.tx {
             Some(tx) => tx,
             none => {
-                self.path.remind_kernel(self.now);
+                self.path.mark_neighbour_used(self.now);
                 none.insert(iface.transmit(self.path.queue))
             }
         };
@@ -155,7 +157,7 @@ impl Run<'_> {
 
 /// Packets to ourselves.
 #[derive(Debug, Default)]
-pub(super) struct Local {
+pub(super) struct LocalPackets {
     /// How many wait: mostly none, and then the lock is not taken.
     count: AtomicU64,
     queue: Mutex<LocalQueue>,
@@ -172,7 +174,7 @@ impl Inet {
     /// Has a packet to ourselves wait for [`deliver_local`](Inet::deliver_local).
     pub(super) fn queue_local(&self, packet: Vec<u8>) {
         let mut queue = lock(&self.local.queue);
-        if queue.packets.len() >= LOCAL {
+        if queue.packets.len() >= LOCAL_QUEUE_MAX {
             drop(queue);
             return self.counters.add(Count::IpOutDiscards);
         }

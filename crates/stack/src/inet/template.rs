@@ -124,21 +124,21 @@ impl Template {
     /// A frame around the datagram `payload`, which fits `frame` exactly. With `partial` the checksum is left
     /// to whoever receives it.
     #[inline]
-    pub(super) fn lay_datagram<P: Payload + ?Sized>(
+    pub(super) fn write_datagram<P: Payload + ?Sized>(
         &self,
         frame: &mut [u8],
         payload: &P,
         partial: bool,
     ) {
         if self.transport == V6 {
-            self.lay_datagram_behind::<V6, V6_UDP, P>(frame, payload, partial);
+            self.write_datagram_at::<V6, V6_UDP, P>(frame, payload, partial);
         } else {
-            self.lay_datagram_behind::<V4, V4_UDP, P>(frame, payload, partial);
+            self.write_datagram_at::<V4, V4_UDP, P>(frame, payload, partial);
         }
     }
 
     #[inline]
-    fn lay_datagram_behind<const IP: usize, const UDP: usize, P: Payload + ?Sized>(
+    fn write_datagram_at<const IP: usize, const UDP: usize, P: Payload + ?Sized>(
         &self,
         frame: &mut [u8],
         payload: &P,
@@ -156,7 +156,7 @@ impl Template {
                 checksum => checksum,
             }
         };
-        self.lay_ip::<IP, UDP>(head, len, 0);
+        self.write_ip::<IP, UDP>(head, len, 0);
         put(head, IP + UDP_LEN, len);
         put(head, IP + UDP_CHECKSUM, checksum);
         payload.copy_to(body);
@@ -164,7 +164,7 @@ impl Template {
 
     /// A frame around a segment that `fill` lays, with `ecn` in the two ECN bits of its IP header.
     #[inline]
-    pub(super) fn lay_segment(
+    pub(super) fn write_segment(
         &self,
         frame: &mut [u8],
         ecn: u8,
@@ -172,14 +172,14 @@ impl Template {
         fill: impl FnOnce(Room<'_>),
     ) {
         if self.transport == V6 {
-            self.lay_segment_behind::<V6>(frame, ecn, partial, fill);
+            self.write_segment_at::<V6>(frame, ecn, partial, fill);
         } else {
-            self.lay_segment_behind::<V4>(frame, ecn, partial, fill);
+            self.write_segment_at::<V4>(frame, ecn, partial, fill);
         }
     }
 
     #[inline]
-    fn lay_segment_behind<const IP: usize>(
+    fn write_segment_at<const IP: usize>(
         &self,
         frame: &mut [u8],
         ecn: u8,
@@ -188,13 +188,13 @@ impl Template {
     ) {
         let Some((head, bytes)) = frame.split_first_chunk_mut::<IP>() else { return };
         let len = bytes.len() as u16;
-        self.lay_ip::<IP, IP>(head, len, ecn);
+        self.write_ip::<IP, IP>(head, len, ecn);
         fill(Room { bytes, pseudo: self.pseudo.plus_word(len), partial });
     }
 
     /// The first `ALL` bytes of the template, with the IP header's words for `len` bytes behind it.
     #[inline]
-    fn lay_ip<const IP: usize, const ALL: usize>(&self, head: &mut [u8; ALL], len: u16, ecn: u8) {
+    fn write_ip<const IP: usize, const ALL: usize>(&self, head: &mut [u8; ALL], len: u16, ecn: u8) {
         // Nothing is read back from the frame, whose lines may be on their way from the CPU that last read them.
         if let Some(ready) = self.bytes.first_chunk::<ALL>() {
             *head = *ready;

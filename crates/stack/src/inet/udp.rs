@@ -88,8 +88,8 @@ impl Inet {
             tos: packet.tos(),
             payload: udp.payload(),
         };
-        if cast == Cast::Many {
-            return self.udp_deliver_to_all::<P>(arrival, (from, to), &datagram, pass);
+        if cast == Cast::Multicast {
+            return self.udp_multicast_deliver::<P>(arrival, (from, to), &datagram, pass);
         }
         let deliver = |endpoint: &dyn UdpEndpoint| endpoint.datagram(&datagram, pass);
         match P::demux(self).find(to, from, deliver) {
@@ -106,7 +106,7 @@ impl Inet {
             Some(false) => self.udp_no_room(),
             None => {
                 self.counters.add(Count::UdpNoPorts);
-                packet.refuse(self, arrival, pass);
+                packet.port_unreachable(self, arrival, pass);
             }
         }
     }
@@ -124,7 +124,7 @@ impl Inet {
         }
     }
 
-    fn udp_deliver_to_all<'a, P: Inbound<'a>>(
+    fn udp_multicast_deliver<'a, P: Inbound<'a>>(
         &self,
         arrival: &Arrival<'_>,
         (from, to): ((P::Address, u16), (P::Address, u16)),
@@ -134,7 +134,7 @@ impl Inet {
         let (mut found, mut taken) = (0, 0);
         let (group, source): (IpAddr, IpAddr) = (to.0.into(), from.0.into());
         let interface = arrival.iface.and_then(|iface| iface.info().ifindex).unwrap_or(0);
-        P::demux(self).each(to, from, |endpoint| {
+        P::demux(self).for_each(to, from, |endpoint| {
             if group.is_multicast() && !endpoint.hears(group, interface, source) {
                 return;
             }
@@ -202,10 +202,10 @@ impl Inet {
         payload: &P,
         pass: &mut Pass,
     ) -> Result<(), SendError> {
-        let Some(iface) = path.direct(udp::HEADER_LEN + payload.len()) else {
+        let Some(iface) = path.fast_path(udp::HEADER_LEN + payload.len()) else {
             return self.udp_send_slow(path, payload, pass);
         };
-        path.remind_kernel(pass.now);
+        path.mark_neighbour_used(pass.now);
         let mut tx = iface.transmit(path.queue);
         if path.push_datagram(tx.ring(), payload).is_err() {
             return Err(self.udp_ring_full());
@@ -225,18 +225,18 @@ impl Inet {
         payloads: impl IntoIterator<Item = &'a P>,
         pass: &mut Pass,
     ) -> Result<usize, SendError> {
-        path.remind_kernel(pass.now);
+        path.mark_neighbour_used(pass.now);
         let mut payloads = payloads.into_iter();
         let mut sent = 0;
         loop {
             // As many as the template serves go under one lock; what it does not serve ends the run.
-            let mut odd = None;
+            let mut slow = None;
             let mut full = false;
-            if let Some(iface) = path.direct(udp::HEADER_LEN) {
+            if let Some(iface) = path.fast_path(udp::HEADER_LEN) {
                 let mut tx = iface.transmit(path.queue);
                 for payload in payloads.by_ref() {
-                    if path.direct(udp::HEADER_LEN + payload.len()).is_none() {
-                        odd = Some(payload);
+                    if path.fast_path(udp::HEADER_LEN + payload.len()).is_none() {
+                        slow = Some(payload);
                         break;
                     }
                     full = path.push_datagram(tx.ring(), payload).is_err();
@@ -247,9 +247,9 @@ impl Inet {
                     sent += 1;
                 }
             } else {
-                odd = payloads.next();
+                slow = payloads.next();
             }
-            let result = match odd {
+            let result = match slow {
                 _ if full => Err(self.udp_ring_full()),
                 Some(payload) => self.udp_send_slow(path, payload, pass),
                 None => return Ok(sent),
@@ -283,7 +283,7 @@ impl Inet {
             if iface.kernel().is_some() {
                 return Err(SendError::UseKernel);
             }
-            if !path.options.discover.cuts() {
+            if !path.options.discover.fragments() {
                 return Err(SendError::TooBig);
             }
         }

@@ -53,7 +53,7 @@ const CONFIRM_EVERY: Duration = Duration::from_secs(1);
 
 /// A dump that changes under the reader is read again so often. Changes go on being announced, so the
 /// copy is right in the end in any case.
-const DUMPS: u32 = 8;
+const DUMP_ATTEMPTS: u32 = 8;
 
 /// Our view of one interface's kernel tables. All methods may be called from any thread.
 ///
@@ -72,7 +72,7 @@ const DUMPS: u32 = 8;
 pub struct KernelView {
     ifindex: u32,
     announcements: Announcements,
-    questions: Mutex<Socket>,
+    requests: Mutex<Socket>,
     /// For packets that the kernel is given to ask for a neighbour; `None` where it has no IPv6. Of the namespace of
     /// the interface, whoever sends later.
     packets: Option<UdpSocket>,
@@ -107,8 +107,8 @@ impl KernelView {
         let view = KernelView {
             ifindex,
             announcements: Announcements::open(&groups)?,
-            questions: Mutex::new(Socket::open()?),
-            packets: unbound().ok(),
+            requests: Mutex::new(Socket::open()?),
+            packets: unbound_udp6().ok(),
             tables: Mutex::new(Tables::default()),
             routes: Mutex::new(route::Cache::default()),
             generation: AtomicU64::new(1),
@@ -168,15 +168,15 @@ impl KernelView {
     /// from whichever it prefers. A system call unless the answer is known.
     pub fn route(&self, dst: IpAddr, src: Option<IpAddr>) -> Option<Hop> {
         let generation = self.generation();
-        let ends = (dst, src);
-        if let Some(known) = sync::lock(&self.routes).get(ends, generation) {
+        let key = (dst, src);
+        if let Some(known) = sync::lock(&self.routes).get(key, generation) {
             return known;
         }
         let mtu = sync::lock(&self.tables).mtu;
-        let answer = route::ask(&mut sync::lock(&self.questions), ends, self.ifindex, mtu);
+        let answer = route::query(&mut sync::lock(&self.requests), key, self.ifindex, mtu);
         // Anything but "no route" is the asking that failed: not worth keeping.
         let Ok(hop) = answer else { return None };
-        sync::lock(&self.routes).insert(ends, generation, hop);
+        sync::lock(&self.routes).insert(key, generation, hop);
         hop
     }
 
@@ -217,10 +217,10 @@ impl KernelView {
     /// Missing CAP_NET_ADMIN; the interface is gone or down.
     pub fn resolve(&self, next_hop: IpAddr) -> io::Result<()> {
         let known = sync::lock(&self.tables).neighbours.get_mut(&next_hop).map(|known| {
-            known.use_it();
+            known.mark_used();
             *known
         });
-        if known.as_ref().is_some_and(Neighbour::is_cared_for) {
+        if known.as_ref().is_some_and(Neighbour::is_managed_elsewhere) {
             return Ok(());
         }
         let is_link_local =
@@ -234,8 +234,8 @@ impl KernelView {
                 packets.send_to(&[], to).map(drop)
             }
             _ => {
-                let lasting = known.as_ref().map_or(0, Neighbour::lasting);
-                self.tell(next_hop, 0, NTF_USE | lasting, NLM_F_CREATE)
+                let kept_flags = known.as_ref().map_or(0, Neighbour::kept_flags);
+                self.send_newneigh(next_hop, 0, NTF_USE | kept_flags, NLM_F_CREATE)
             }
         }
     }
@@ -244,37 +244,37 @@ impl KernelView {
     /// lookup; a system call at most once a second per neighbour.
     pub fn confirm(&self, next_hop: IpAddr) {
         let now = time::now();
-        let lasting = {
+        let kept_flags = {
             let mut tables = sync::lock(&self.tables);
             let Some(neighbour) = tables.neighbours.get_mut(&next_hop) else { return };
             if !neighbour.wants_confirmation(now, CONFIRM_EVERY) {
                 return;
             }
-            neighbour.lasting()
+            neighbour.kept_flags()
         };
         // A neighbour that vanished meanwhile needs none.
-        let _ = self.tell(next_hop, tables::NUD_REACHABLE, lasting, 0);
+        let _ = self.send_newneigh(next_hop, tables::NUD_REACHABLE, kept_flags, 0);
     }
 
     /// One RTM_NEWNEIGH.
-    fn tell(&self, next_hop: IpAddr, state: u16, ntf: u8, flags: u16) -> io::Result<()> {
+    fn send_newneigh(&self, next_hop: IpAddr, state: u16, ntf: u8, flags: u16) -> io::Result<()> {
         let request = Request::new(
             RTM_NEWNEIGH,
             &tables::ndmsg(tables::family(next_hop), self.ifindex, state, ntf),
         )
         .flags(flags)
         .attribute(NDA_DST, &tables::octets(next_hop));
-        sync::lock(&self.questions).request(request, &mut |_| ())
+        sync::lock(&self.requests).request(request, &mut |_| ())
     }
 
     /// Copies everything.
     fn dump(&self) -> io::Result<()> {
         let mut fresh = Tables::default();
         for request in tables::dumps(self.ifindex) {
-            let mut left = DUMPS;
+            let mut left = DUMP_ATTEMPTS;
             loop {
-                let mut questions = sync::lock(&self.questions);
-                let result = questions.request(request.clone(), &mut |message| {
+                let mut requests = sync::lock(&self.requests);
+                let result = requests.request(request.clone(), &mut |message| {
                     fresh.apply(self.ifindex, message);
                 });
                 left -= 1;
@@ -330,7 +330,7 @@ impl KernelTables for KernelView {
 }
 
 /// A socket of UDP over IPv6 that takes a port only when it first sends.
-fn unbound() -> io::Result<UdpSocket> {
+fn unbound_udp6() -> io::Result<UdpSocket> {
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: a plain system call.
     sys::owned(unsafe { libc::socket(libc::AF_INET6, kind, 0) }).map(UdpSocket::from)
@@ -369,14 +369,14 @@ mod tests {
         assert_eq!(set, 0);
         // Nobody in the kernel hears this one.
         let deaf = Socket::of(libc::NETLINK_USERSOCK).unwrap();
-        let asks = std::mem::replace(&mut *sync::lock(&view.questions), deaf);
+        let asks = std::mem::replace(&mut *sync::lock(&view.requests), deaf);
         let before = view.generation();
         ip((1..=200).map(add).collect());
         view.process();
         assert_ne!(view.generation(), before, "a route may have been lost, too");
         view.process();
         assert!(view.addresses().len() < 200, "nothing was lost");
-        *sync::lock(&view.questions) = asks;
+        *sync::lock(&view.requests) = asks;
         ip(add(201));
         view.process();
         assert_eq!(view.addresses().iter().filter(|(ip, _)| !ip.is_loopback()).count(), 201);

@@ -27,55 +27,55 @@ const RTMSG_TYPE: usize = 7;
 
 /// Answers kept, and as many older ones. A host that talks to more destinations, or from more addresses, asks again: a few microseconds
 /// each.
-const KEPT: usize = 1024;
+const CACHE_LEN: usize = 1024;
 
 /// A destination, and the source if the sender has named one: rules go by both.
-pub(super) type Ends = (IpAddr, Option<IpAddr>);
+pub(super) type RouteKey = (IpAddr, Option<IpAddr>);
 
 /// Answers, each with the generation it was asked in.
 #[derive(Default)]
 pub(super) struct Cache {
     young: Answers,
-    /// Those from before there were [`KEPT`] young ones. One that is used is young again: many questions that come once
+    /// Those from before there were [`CACHE_LEN`] young ones. One that is used is young again: many questions that come once
     /// drive out each other.
     old: Answers,
 }
 
-type Answers = HashMap<Ends, (u64, Option<Hop>)>;
+type Answers = HashMap<RouteKey, (u64, Option<Hop>)>;
 
 impl Cache {
     /// What is known: outer `None` if nothing.
-    pub(super) fn get(&mut self, ends: Ends, generation: u64) -> Option<Option<Hop>> {
+    pub(super) fn get(&mut self, key: RouteKey, generation: u64) -> Option<Option<Hop>> {
         let is_good = |(asked, _): &&(u64, Option<Hop>)| *asked == generation;
-        if let Some((_, hop)) = self.young.get(&ends).filter(is_good) {
+        if let Some((_, hop)) = self.young.get(&key).filter(is_good) {
             return Some(*hop);
         }
-        let hop = self.old.get(&ends).filter(is_good).map(|(_, hop)| *hop)?;
-        self.insert(ends, generation, hop);
+        let hop = self.old.get(&key).filter(is_good).map(|(_, hop)| *hop)?;
+        self.insert(key, generation, hop);
         Some(hop)
     }
 
-    pub(super) fn insert(&mut self, ends: Ends, generation: u64, hop: Option<Hop>) {
-        if self.young.len() >= KEPT {
+    pub(super) fn insert(&mut self, key: RouteKey, generation: u64, hop: Option<Hop>) {
+        if self.young.len() >= CACHE_LEN {
             std::mem::swap(&mut self.young, &mut self.old);
             self.young.clear();
         }
-        self.young.insert(ends, (generation, hop));
+        self.young.insert(key, (generation, hop));
     }
 }
 
 /// Asks the kernel; `None` if it would not use the interface `ifindex`, whose MTU is `mtu`. The hop's MTU
 /// is that of the route, what path MTU discovery has told the kernel included, and never above `mtu`: the
 /// interface's may have been lowered since the NIC was opened.
-pub(super) fn ask(
+pub(super) fn query(
     socket: &mut Socket,
-    ends: Ends,
+    key: RouteKey,
     ifindex: u32,
     mtu: u32,
 ) -> io::Result<Option<Hop>> {
-    let (dst, src) = ends;
+    let (dst, src) = key;
     let mut hop = None;
-    let answered = socket.request(question(ends, ifindex), &mut |message| {
+    let answered = socket.request(request(key, ifindex), &mut |message| {
         let kind = message.payload.get(RTMSG_TYPE).copied().unwrap_or(0);
         let (mut oif, mut gateway, mut source, mut route_mtu) = (None, None, None, None);
         for (attribute, value) in message.attributes(RTMSG) {
@@ -118,7 +118,7 @@ pub(super) fn ask(
     }
 }
 
-fn question((dst, src): Ends, ifindex: u32) -> Request {
+fn request((dst, src): RouteKey, ifindex: u32) -> Request {
     let bits = if dst.is_ipv4() { 32 } else { 128 };
     let mut header = [0; RTMSG];
     (header[0], header[1]) = (family(dst), bits);
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_named_source_is_part_of_the_question() {
-        let asked = |src| question((DST, src), 7).finish(1)[16..].to_vec();
+        let asked = |src| request((DST, src), 7).finish(1)[16..].to_vec();
         let attribute = |kind: u16, value: [u8; 4]| {
             [&8u16.to_ne_bytes()[..], &kind.to_ne_bytes(), &value].concat()
         };
@@ -159,12 +159,12 @@ mod tests {
         let mut cache = Cache::default();
         let hop = Some(Hop { next_hop: DST, source: SRC, mtu: None });
         cache.insert((DST, None), 1, hop);
-        for n in 0..20 * KEPT as u32 {
+        for n in 0..20 * CACHE_LEN as u32 {
             let once = IpAddr::V4(std::net::Ipv4Addr::from_bits(n));
             cache.insert((once, Some(SRC)), 1, hop);
             assert_eq!(cache.get((DST, None), 1), Some(hop), "after {n}");
         }
-        assert!(cache.young.len() + cache.old.len() <= 2 * KEPT);
+        assert!(cache.young.len() + cache.old.len() <= 2 * CACHE_LEN);
     }
 
     #[test]

@@ -102,7 +102,7 @@ impl Neighbour {
     }
 
     /// A packet goes there.
-    pub(super) fn use_it(&mut self) {
+    pub(super) fn mark_used(&mut self) {
         self.used = true;
     }
 
@@ -112,19 +112,19 @@ impl Neighbour {
 
     /// Somebody else sees to it: an administrator (permanent, noarp), or the kernel unasked (managed). Any message
     /// of ours would make it an ordinary one, NTF_USE included (`__neigh_update`).
-    pub(super) fn is_cared_for(&self) -> bool {
+    pub(super) fn is_managed_elsewhere(&self) -> bool {
         self.state & (NUD_NOARP | NUD_PERMANENT) != 0 || self.more_flags != 0
     }
 
     /// The flags that a message about it must name, as it loses them otherwise: that a control plane has learned it.
-    pub(super) fn lasting(&self) -> u8 {
+    pub(super) fn kept_flags(&self) -> u8 {
         self.flags & NTF_EXT_LEARNED
     }
 
     /// Whether to confirm it now, and if so notes that.
     pub(super) fn wants_confirmation(&mut self, now: Instant, every: Duration) -> bool {
         let due = self.confirmed.is_none_or(|last| now.since(last) >= every);
-        let wants = due && self.state & NUD_DYNAMIC != 0 && !self.is_cared_for();
+        let wants = due && self.state & NUD_DYNAMIC != 0 && !self.is_managed_elsewhere();
         if wants {
             self.confirmed = Some(now);
         }
@@ -132,7 +132,7 @@ impl Neighbour {
     }
 
     /// What a sender sees of it.
-    fn face(&self) -> (Option<MacAddr>, bool) {
+    fn visible(&self) -> (Option<MacAddr>, bool) {
         (self.usable(), self.has_failed())
     }
 }
@@ -307,8 +307,8 @@ impl Tables {
             in_doubt = neighbour.is_stale() && std::mem::take(&mut neighbour.used);
             self.neighbours.insert(destination, neighbour);
         }
-        let face = |n: Option<&Neighbour>| n.map_or((None, false), Neighbour::face);
-        let same = face(before.as_ref()) == face(self.neighbours.get(&destination));
+        let visible = |n: Option<&Neighbour>| n.map_or((None, false), Neighbour::visible);
+        let same = visible(before.as_ref()) == visible(self.neighbours.get(&destination));
         if same && !in_doubt { Change::None } else { Change::Paths }
     }
 }

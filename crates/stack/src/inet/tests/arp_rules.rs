@@ -76,7 +76,7 @@ fn only_so_many_packets_wait() {
     }
     a.receive(&reply((MAC_B, B)));
     let sent = a.sent();
-    assert_eq!(sent.len(), 1 + PARKED_PER_NEIGHBOUR);
+    assert_eq!(sent.len(), 1 + QUEUED_PER_NEIGHBOUR);
     assert_eq!(ip_of(&sent[1])[28], 4);
     assert_eq!(a.count(Count::NeighDropped), 4);
 }
@@ -84,7 +84,7 @@ fn only_so_many_packets_wait() {
 #[test]
 fn a_used_neighbour_is_made_sure_of_and_a_silent_one_lost() {
     let mut a = Station::a();
-    a.meet(B, MAC_B);
+    a.learn_neighbour(B, MAC_B);
     let path = a.path("0.0.0.0:1", "10.0.0.2:2");
     a.wait(4 * second());
     assert!(a.sent().is_empty(), "in use and stale: five seconds of grace");
@@ -108,7 +108,7 @@ fn a_used_neighbour_is_made_sure_of_and_a_silent_one_lost() {
 #[test]
 fn confirmation_from_above_spares_the_question() {
     let mut a = Station::a();
-    a.meet(B, MAC_B);
+    a.learn_neighbour(B, MAC_B);
     let path = a.path("0.0.0.0:1", "10.0.0.2:2");
     a.inet.confirm(&path, a.now);
     a.wait(10 * second());
@@ -147,7 +147,7 @@ fn what_is_said_to_others_creates_nothing() {
 #[test]
 fn an_announcement_moves_a_neighbour_already_known_but_not_twice_in_a_second() {
     let mut a = Station::a();
-    a.meet(B, MAC_B);
+    a.learn_neighbour(B, MAC_B);
     let path = a.path("0.0.0.0:1", "10.0.0.2:2");
     let moved = MacAddr([2, 0, 0, 0, 0, 0xc]);
     let announcement = arp_frame(arp::Operation::REQUEST, (moved, B), (MacAddr::UNSPECIFIED, B));
@@ -185,11 +185,11 @@ fn malformed_arp_is_counted() {
 #[test]
 fn the_table_is_bounded_and_keeps_whom_it_uses() {
     let mut a = Station::new("10.0.0.1/8", MAC_A);
-    a.meet(B, MAC_B);
+    a.learn_neighbour(B, MAC_B);
     let mut path = a.path("0.0.0.0:1", "10.0.0.2:2");
     for n in 0..3000u32 {
         a.wait(Duration::from_micros(10));
-        a.meet(Ipv4Addr::from_bits(0x0a01_0000 + n), MAC_B);
+        a.learn_neighbour(Ipv4Addr::from_bits(0x0a01_0000 + n), MAC_B);
         if !path.is_current(&a.inet) {
             panic!("displaced after {n}");
         }

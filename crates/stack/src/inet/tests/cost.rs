@@ -5,9 +5,9 @@ use super::*;
 use std::time::Instant as Clock;
 
 /// An endpoint that costs nothing.
-struct Nobody;
+struct NullEndpoint;
 
-impl UdpEndpoint for Nobody {
+impl UdpEndpoint for NullEndpoint {
     fn datagram(&self, datagram: &Datagram<'_>, _: &mut Pass) -> bool {
         std::hint::black_box(datagram.payload.len()) > 0
     }
@@ -58,8 +58,9 @@ fn cost_of_a_datagram_in_and_out() {
         for count in [1u16, 10_000] {
             while sockets.len() < count.into() {
                 let local = SocketAddr::from(([0, 0, 0, 0], 10_000 + sockets.len() as u16));
-                sockets
-                    .push(inet.udp_bind(local, BindOptions::default(), Arc::new(Nobody)).unwrap());
+                sockets.push(
+                    inet.udp_bind(local, BindOptions::default(), Arc::new(NullEndpoint)).unwrap(),
+                );
             }
             let to = format!("10.0.0.1:{}", 10_000 + count - 1);
             for len in [1, 1400] {

@@ -27,7 +27,7 @@ fn error(errno: i32, hard: bool) -> Got {
 #[test]
 fn a_ping_is_answered_with_its_data() {
     let a = Station::a();
-    a.meet(B, MAC_B);
+    a.learn_neighbour(B, MAC_B);
     a.receive(&to_a(&ping(b"abcde")));
     let reply = a.sent_packet();
     let ip = ipv4::Packet::new_checked(&reply[..]).unwrap();
@@ -42,7 +42,7 @@ fn a_ping_is_answered_with_its_data() {
 #[test]
 fn a_ping_in_pieces_is_answered_in_pieces() {
     let a = Station::a();
-    a.meet(B, MAC_B);
+    a.learn_neighbour(B, MAC_B);
     let whole = ping(&[9; 3000]);
     for (start, end) in [(0, 1480), (1480, 2960), (2960, 3008)] {
         let mut bytes = packet(B, A, Protocol::ICMP, &whole[20 + start..20 + end]);
@@ -57,7 +57,7 @@ fn a_ping_in_pieces_is_answered_in_pieces() {
 #[test]
 fn a_ping_to_everybody_or_with_a_wrong_checksum_is_not() {
     let a = Station::a();
-    a.meet(B, MAC_B);
+    a.learn_neighbour(B, MAC_B);
     let mut bytes = ping(b"abcde");
     ipv4::Packet::new_checked(&mut bytes[..]).unwrap().set_dst([10, 0, 0, 255].into());
     a.receive(&frame_of(MacAddr::BROADCAST, MAC_B, EtherType::IPV4, &bytes));
@@ -71,7 +71,7 @@ fn a_ping_to_everybody_or_with_a_wrong_checksum_is_not() {
 #[test]
 fn a_closed_port_is_answered_with_the_packet_quoted() {
     let a = Station::a();
-    a.meet(B, MAC_B);
+    a.learn_neighbour(B, MAC_B);
     let bytes = udp_packet("10.0.0.2:9", "10.0.0.1:7", &[1; 600]);
     a.receive(&to_a(&bytes));
     let sent = a.sent_packet();
@@ -87,7 +87,7 @@ fn a_closed_port_is_answered_with_the_packet_quoted() {
 #[test]
 fn another_protocol_is_unreachable() {
     let a = Station::a();
-    a.meet(B, MAC_B);
+    a.learn_neighbour(B, MAC_B);
     a.receive(&to_a(&packet(B, A, Protocol(132), &[0; 20])));
     assert_eq!(a.sent_packet()[20..22], [3, 2]);
     assert_eq!(a.count(Count::IpInUnknownProtos), 1);
@@ -96,7 +96,7 @@ fn another_protocol_is_unreachable() {
 #[test]
 fn no_error_about_what_was_for_many_or_is_itself_an_error() {
     let a = Station::a();
-    a.meet(B, MAC_B);
+    a.learn_neighbour(B, MAC_B);
     let closed = |to: &str| udp_packet("10.0.0.2:9", to, b"");
     a.receive(&frame_of(MacAddr::BROADCAST, MAC_B, EtherType::IPV4, &closed("10.0.0.255:7")));
     a.receive(&frame_of(MacAddr::BROADCAST, MAC_B, EtherType::IPV4, &closed("255.255.255.255:7")));
@@ -112,7 +112,7 @@ fn no_error_about_what_was_for_many_or_is_itself_an_error() {
 #[test]
 fn errors_keep_to_a_rate() {
     let mut a = Station::a();
-    a.meet(B, MAC_B);
+    a.learn_neighbour(B, MAC_B);
     let closed = udp_to_a("10.0.0.2:9", "10.0.0.1:7", b"");
     (0..200).for_each(|_| a.receive(&closed));
     let first = a.sent().len();
@@ -134,7 +134,7 @@ fn errors_keep_to_a_rate() {
 #[test]
 fn how_many_errors_are_left_cannot_be_told() {
     let mut a = Station::a();
-    a.meet(B, MAC_B);
+    a.learn_neighbour(B, MAC_B);
     let closed = udp_to_a("10.0.0.2:9", "10.0.0.1:7", b"");
     let mut left = || {
         a.wait(Duration::from_secs(1));
@@ -221,7 +221,7 @@ fn an_unconnected_socket_hears_of_what_it_sent() {
 #[test]
 fn a_narrow_path_is_remembered_for_ten_minutes() {
     let mut a = Station::a();
-    a.meet(B, MAC_B);
+    a.learn_neighbour(B, MAC_B);
     let (_binding, mailbox) = a.bind("0.0.0.0:7");
     let path = a.path("0.0.0.0:7", "10.0.0.2:9");
     let quote = udp_packet("10.0.0.1:7", "10.0.0.2:9", b"");

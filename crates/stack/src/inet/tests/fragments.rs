@@ -1,7 +1,7 @@
 //! Fragments out, fragments in, and fragments that make no sense.
 
 use super::*;
-use crate::inet::reassembly::{BYTES, DATAGRAMS, FRAGMENTS, Outcome, Piece, Reassembly};
+use crate::inet::reassembly::{BYTES, DATAGRAMS, FRAGMENTS, Frag, Outcome, Reassembly};
 use proptest::prelude::*;
 
 /// The piece of `whole` from `start` to `end` as a packet of its own.
@@ -21,7 +21,7 @@ fn payload(len: usize) -> Vec<u8> {
 fn the_largest_datagram_arrives_whole_in_any_order() {
     let a = Station::a();
     let b = Station::new("10.0.0.2/24", MAC_B);
-    a.meet(B, MAC_B);
+    a.learn_neighbour(B, MAC_B);
     let (_binding, mailbox) = b.bind("10.0.0.2:2");
     let path = a.path("0.0.0.0:1", "10.0.0.2:2");
     let data_sent = payload(MAX_PAYLOAD);
@@ -40,7 +40,7 @@ fn the_largest_datagram_arrives_whole_in_any_order() {
 #[test]
 fn fragmenting_can_be_forbidden_and_has_an_end() {
     let a = Station::a();
-    a.meet(B, MAC_B);
+    a.learn_neighbour(B, MAC_B);
     let options = PathOptions { discover: crate::inet::Discover::DO, ..PathOptions::default() };
     let path = a.path_with("0.0.0.0:1", "10.0.0.2:2", options).unwrap();
     assert_eq!(a.send(&path, &payload(1473)), Err(SendError::TooBig));
@@ -55,7 +55,7 @@ fn fragmenting_can_be_forbidden_and_has_an_end() {
 fn what_a_narrow_path_means_is_the_sockets_to_say() {
     use crate::inet::Discover;
     let a = Station::a();
-    a.meet(B, MAC_B);
+    a.learn_neighbour(B, MAC_B);
     let quote = udp_packet("10.0.0.1:1", "10.0.0.2:2", b"");
     let _bound = a.bind("0.0.0.0:1");
     a.receive(&super::errors::error_frame(icmp::Type::UNREACHABLE, 4, 1000, &quote));
@@ -96,7 +96,7 @@ fn a_ring_that_fills_up_on_the_way_is_reported() {
     let mut a = Station::a();
     a.inet = Inet::new(1, Box::new(|_| ()));
     a.iface = a.inet.add_interface(info(MAC_A), vec![Box::new(tight.clone())], own);
-    a.meet(B, MAC_B);
+    a.learn_neighbour(B, MAC_B);
     tight.frames.lock().unwrap().clear();
     let path = a.path("0.0.0.0:1", "10.0.0.2:2");
     assert_eq!(a.send(&path, &payload(9000)), Err(SendError::RingFull));
@@ -107,7 +107,7 @@ fn a_ring_that_fills_up_on_the_way_is_reported() {
 #[test]
 fn what_is_not_whole_in_30_seconds_is_dropped_and_its_sender_told() {
     let mut a = Station::a();
-    a.meet(B, MAC_B);
+    a.learn_neighbour(B, MAC_B);
     let whole = payload(100);
     a.receive(&to_a(&piece(&whole, 1, 0, 48)));
     a.receive(&to_a(&piece(&whole, 2, 48, 100)));
@@ -154,7 +154,7 @@ fn teardrop_and_its_kin_are_dropped() {
 
 /// RFC 3168 section 5.3, for marks 0 (not ECN-capable), 1 and 2 (capable), 3 (congestion experienced): what the whole
 /// bears; `None`, it is dropped.
-pub(super) const MARKS: [([u8; 3], Option<u8>); 8] = [
+pub(super) const ECN_CASES: [([u8; 3], Option<u8>); 8] = [
     ([0, 0, 0], Some(0)),
     ([2, 2, 2], Some(2)),
     ([2, 1, 2], Some(2)),
@@ -167,7 +167,7 @@ pub(super) const MARKS: [([u8; 3], Option<u8>); 8] = [
 
 #[test]
 fn the_mark_of_one_fragment_is_the_wholes() {
-    for (marks, expected) in MARKS {
+    for (marks, expected) in ECN_CASES {
         let mut reassembly = Reassembly::v4();
         let whole = payload(120);
         let mut outcome = Outcome::Waiting;
@@ -175,7 +175,7 @@ fn the_mark_of_one_fragment_is_the_wholes() {
             let mut bytes = piece(&whole, 1, start, start + 40);
             ipv4::Packet::new_checked(&mut bytes[..]).unwrap().set_tos(0xb8 | mark);
             let packet = ipv4::Packet::new_checked(&bytes[..]).unwrap();
-            outcome = reassembly.add(&Piece::v4(&packet), Instant::ZERO).0;
+            outcome = reassembly.add(&Frag::v4(&packet), Instant::ZERO).0;
         }
         match (outcome, expected) {
             (Outcome::Whole(bytes), Some(mark)) => {
@@ -184,7 +184,7 @@ fn the_mark_of_one_fragment_is_the_wholes() {
                 assert_eq!((packet.dscp(), packet.ecn()), (0x2e, mark), "{marks:?}");
             }
             (outcome, expected) => {
-                assert_eq!((outcome, expected), (Outcome::Unmarked, None), "{marks:?}");
+                assert_eq!((outcome, expected), (Outcome::EcnConflict, None), "{marks:?}");
             }
         }
         assert_eq!(reassembly.size().0, 0);
@@ -205,7 +205,7 @@ fn memory_is_bounded_in_every_direction() {
     let mut evicted = 0;
     let mut add = |reassembly: &mut Reassembly, bytes: &[u8]| {
         let packet = ipv4::Packet::new_checked(bytes).unwrap();
-        let (outcome, gone) = reassembly.add(&Piece::v4(&packet), Instant::ZERO);
+        let (outcome, gone) = reassembly.add(&Frag::v4(&packet), Instant::ZERO);
         evicted += gone;
         outcome
     };
@@ -227,7 +227,7 @@ fn memory_is_bounded_in_every_direction() {
     let outcomes: Vec<_> = (0..=FRAGMENTS)
         .map(|n| add(&mut reassembly, &piece(&whole, 9999, n * 16, n * 16 + 8)))
         .collect();
-    assert_eq!(outcomes.last(), Some(&Outcome::Nonsense));
+    assert_eq!(outcomes.last(), Some(&Outcome::Inconsistent));
     assert!(evicted > 4000);
 }
 
@@ -288,7 +288,7 @@ proptest! {
             }
             ip.set_fragment(start * 8, more).unwrap();
             let packet = ipv4::Packet::new_checked(&bytes[..]).unwrap();
-            let (outcome, evicted) = reassembly.add(&Piece::v4(&packet), Instant::ZERO);
+            let (outcome, evicted) = reassembly.add(&Frag::v4(&packet), Instant::ZERO);
             prop_assert_eq!(evicted, 0);
             let model = &mut models[usize::from(ident)];
             let expected = model.add(start * 8, &data, more);
@@ -296,7 +296,7 @@ proptest! {
                 *model = Model::default();
             }
             match (outcome, expected) {
-                (Outcome::Waiting, Ok(None)) | (Outcome::Nonsense, Err(())) => {}
+                (Outcome::Waiting, Ok(None)) | (Outcome::Inconsistent, Err(())) => {}
                 (Outcome::Whole(got), Ok(Some(wanted))) => {
                     let packet = ipv4::Packet::new_checked(&got[..]).unwrap();
                     prop_assert!(!packet.is_fragment() && packet.verify_checksum().is_ok());

@@ -183,8 +183,8 @@ impl Station {
     }
 
     /// Lets `address` be known at `mac`.
-    fn meet(&self, address: Ipv4Addr, mac: MacAddr) {
-        let own = (self.iface.info().mac, self.iface.own()[0].address());
+    fn learn_neighbour(&self, address: Ipv4Addr, mac: MacAddr) {
+        let own = (self.iface.info().mac, self.iface.addresses4()[0].address());
         self.receive(&arp_frame(arp::Operation::REQUEST, (mac, address), own));
         self.sent();
     }

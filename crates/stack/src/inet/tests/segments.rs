@@ -44,7 +44,7 @@ fn a_run_goes_out_in_order_with_its_marks() {
     for tx_checksum in [false, true] {
         let own = Addressing::Own(vec!["10.0.0.1/24".parse().unwrap()]);
         let a = Station::with(Info { tx_checksum, ..info(MAC_A) }, own);
-        a.meet(B, MAC_B);
+        a.learn_neighbour(B, MAC_B);
         let path = way(&a, "10.0.0.2:2");
         let mut run = a.inet.run(&path, a.now);
         let segments = [segment(b""), segment(b"odd"), segment(&[9; 1460])];
@@ -64,7 +64,7 @@ fn a_run_goes_out_in_order_with_its_marks() {
 #[test]
 fn a_full_ring_ends_a_run() {
     let a = Station::a();
-    a.meet(B, MAC_B);
+    a.learn_neighbour(B, MAC_B);
     let path = way(&a, "10.0.0.2:2");
     let mut run = a.inet.run(&path, a.now);
     let mut send = || run.push(20, 0, |room| lay(room, &segment(b"")));

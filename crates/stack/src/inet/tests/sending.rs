@@ -10,7 +10,7 @@ fn refused(a: &Station, remote: &str) -> SendError {
 #[test]
 fn a_datagram_is_whole_and_right_at_every_length() {
     let a = Station::a();
-    a.meet(B, MAC_B);
+    a.learn_neighbour(B, MAC_B);
     let path = a.path("0.0.0.0:1", "10.0.0.2:2");
     let bytes: Vec<u8> = (0..1472).map(|n| (n * 31) as u8).collect();
     for len in (0..70).chain([512, 1471, 1472]) {
@@ -28,7 +28,7 @@ fn a_datagram_is_whole_and_right_at_every_length() {
 #[test]
 fn a_checksum_that_comes_to_zero_is_sent_as_all_ones() {
     let a = Station::a();
-    a.meet(B, MAC_B);
+    a.learn_neighbour(B, MAC_B);
     let path = a.path("0.0.0.0:1", "10.0.0.2:2");
     a.send(&path, &[0, 0]).unwrap();
     // Data that is the checksum of all the rest makes the sum all ones.
@@ -41,7 +41,7 @@ fn a_checksum_that_comes_to_zero_is_sent_as_all_ones() {
 fn a_checksum_is_left_to_a_link_that_carries_partial_ones() {
     let own = Addressing::Own(vec!["10.0.0.1/24".parse().unwrap()]);
     let a = Station::with(Info { tx_checksum: true, ..info(MAC_A) }, own);
-    a.meet(B, MAC_B);
+    a.learn_neighbour(B, MAC_B);
     a.send(&a.path("0.0.0.0:1", "10.0.0.2:2"), b"hello").unwrap();
     // The tape completes what is partial; it comes out right only if the field held what it must.
     assert_eq!(a.sent_packet(), udp_packet("10.0.0.1:1", "10.0.0.2:2", b"hello"));
@@ -50,7 +50,7 @@ fn a_checksum_is_left_to_a_link_that_carries_partial_ones() {
 #[test]
 fn socket_options_are_in_the_header() {
     let a = Station::a();
-    a.meet(B, MAC_B);
+    a.learn_neighbour(B, MAC_B);
     let options = PathOptions { ttl: 3, tos: 0xb9, ..PathOptions::default() };
     a.send(&a.path_with("0.0.0.0:1", "10.0.0.2:2", options).unwrap(), b"x").unwrap();
     let sent = a.sent_packet();
@@ -61,7 +61,7 @@ fn socket_options_are_in_the_header() {
 #[test]
 fn a_batch_goes_out_in_order_and_stops_where_it_must() {
     let a = Station::a();
-    a.meet(B, MAC_B);
+    a.learn_neighbour(B, MAC_B);
     let path = a.path("0.0.0.0:1", "10.0.0.2:2");
     let big = vec![7; 3000];
     let batch: [&[u8]; 4] = [b"one", b"two", &big, b"three"];
@@ -81,7 +81,7 @@ fn a_batch_goes_out_in_order_and_stops_where_it_must() {
 #[test]
 fn a_full_ring_is_reported_and_no_more() {
     let a = Station::a();
-    a.meet(B, MAC_B);
+    a.learn_neighbour(B, MAC_B);
     let path = a.path("0.0.0.0:1", "10.0.0.2:2");
     let many = vec![&b"x"[..]; 1500];
     assert_eq!(a.inet.udp_send_many(&path, many, &mut a.pass()), Ok(1000));

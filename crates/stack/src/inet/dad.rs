@@ -9,24 +9,24 @@ use std::net::Ipv6Addr;
 
 /// What duplicate address detection has found (RFC 4862 section 5.4). An address may be used while it goes on,
 /// as an optimistic one (RFC 4429): two hosts with one address are rare, and a second of silence is not.
-const PROBING: u32 = 0;
-const OURS: u32 = 1;
+const TENTATIVE: u32 = 0;
+const UNIQUE: u32 = 1;
 const DUPLICATE: u32 = 2;
 
 /// One of our addresses.
 #[derive(Debug)]
-pub(super) struct Own6 {
+pub(super) struct IfAddr6 {
     pub(super) address: Ipv6Addr,
     pub(super) prefix: u8,
     /// The group in which others ask for it.
-    pub(super) group: Ipv6Addr,
+    pub(super) solicited_node: Ipv6Addr,
     state: AtomicU32,
 }
 
-impl Own6 {
-    pub(super) fn new(address: Ipv6Addr, prefix: u8) -> Own6 {
-        let group = ipv6::solicited_node(address);
-        Own6 { address, prefix, group, state: AtomicU32::new(PROBING) }
+impl IfAddr6 {
+    pub(super) fn new(address: Ipv6Addr, prefix: u8) -> IfAddr6 {
+        let solicited_node = ipv6::solicited_node(address);
+        IfAddr6 { address, prefix, solicited_node, state: AtomicU32::new(TENTATIVE) }
     }
 
     /// Whether it may be used: nobody else has it.
@@ -35,23 +35,23 @@ impl Own6 {
         self.state.load(Ordering::Acquire) != DUPLICATE
     }
 
-    pub(super) fn is_probing(&self) -> bool {
-        self.state.load(Ordering::Acquire) == PROBING
+    pub(super) fn is_tentative(&self) -> bool {
+        self.state.load(Ordering::Acquire) == TENTATIVE
     }
 
     /// Nobody has answered the probe.
-    pub(super) fn confirm(&self) {
-        let _ = self.change(OURS);
+    pub(super) fn dad_passed(&self) {
+        let _ = self.change(UNIQUE);
     }
 
     /// Somebody else has it. True if that is news.
-    pub(super) fn give_up(&self) -> bool {
+    pub(super) fn dad_failed(&self) -> bool {
         self.change(DUPLICATE)
     }
 
     fn change(&self, to: u32) -> bool {
         let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
-        self.state.compare_exchange(PROBING, to, success, failure).is_ok()
+        self.state.compare_exchange(TENTATIVE, to, success, failure).is_ok()
     }
 
     pub(super) fn contains(&self, address: Ipv6Addr) -> bool {
@@ -101,10 +101,10 @@ fn label(address: Ipv6Addr) -> u8 {
 /// Which of our addresses a packet to `destination` leaves from (RFC 6724 section 5: rules 1, 2, 6 and 8; there are
 /// neither deprecated nor temporary nor home addresses here, and all candidates are the outgoing interface's).
 pub(super) fn source<'a>(
-    own: impl DoubleEndedIterator<Item = &'a Own6>,
+    own: impl DoubleEndedIterator<Item = &'a IfAddr6>,
     destination: Ipv6Addr,
 ) -> Option<Ipv6Addr> {
-    let rank = |own: &&Own6| {
+    let rank = |own: &&IfAddr6| {
         let (ours, theirs) = (scope(own.address), scope(destination));
         // The smallest scope that reaches the destination; if none does, the largest.
         let reaches = ours >= theirs;
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     fn chosen(own: &[&str], destination: &str) -> String {
-        let own: Vec<_> = own.iter().map(|text| Own6::new(text.parse().unwrap(), 64)).collect();
+        let own: Vec<_> = own.iter().map(|text| IfAddr6::new(text.parse().unwrap(), 64)).collect();
         source(own.iter(), destination.parse().unwrap()).unwrap().to_string()
     }
 
@@ -151,8 +151,8 @@ mod tests {
 
     #[test]
     fn what_somebody_else_has_is_not_used() {
-        let own = [Own6::new("fd00::1".parse().unwrap(), 64)];
-        assert!(own[0].give_up() && !own[0].give_up());
+        let own = [IfAddr6::new("fd00::1".parse().unwrap(), 64)];
+        assert!(own[0].dad_failed() && !own[0].dad_failed());
         assert_eq!(source(own.iter(), "fd00::2".parse().unwrap()), None);
     }
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 /// The most packets that wait for one neighbour.
-pub const PARKED_PER_NEIGHBOUR: usize = 16;
+pub const QUEUED_PER_NEIGHBOUR: usize = 16;
 
 /// The most bytes that wait on one interface.
 const BYTES: usize = 4 << 20;
@@ -20,7 +20,7 @@ const NEIGHBOURS: usize = 1024;
 
 /// A whole IP packet that waits.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Parked {
+pub(super) struct QueuedPacket {
     pub(super) packet: Box<[u8]>,
     pub(super) queue: u32,
     /// The largest packet its path takes.
@@ -29,43 +29,43 @@ pub(super) struct Parked {
 
 /// What waits for one neighbour.
 #[derive(Debug)]
-struct Waiting {
+struct Queue {
     since: Instant,
     /// When the neighbour was last asked for.
     asked: Instant,
-    packets: VecDeque<Parked>,
+    packets: VecDeque<QueuedPacket>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Parking {
-    waiting: BTreeMap<IpAddr, Waiting>,
+pub(super) struct NeighbourQueues {
+    waiting: BTreeMap<IpAddr, Queue>,
     bytes: usize,
 }
 
-/// What [`Parking::tick`] finds to do.
+/// What [`NeighbourQueues::tick`] finds to do.
 #[derive(Debug, Default)]
 pub(super) struct Due {
     /// Neighbours to give up on.
-    pub(super) overdue: Vec<IpAddr>,
+    pub(super) expired: Vec<IpAddr>,
     /// Neighbours to ask for again.
-    pub(super) ask: Vec<IpAddr>,
+    pub(super) solicit: Vec<IpAddr>,
     /// When there is more.
     pub(super) next: Option<Instant>,
 }
 
-impl Parking {
+impl NeighbourQueues {
     /// Parks a packet. How many were dropped, it or older ones. Whoever parks a neighbour's first asks for it.
-    pub(super) fn push(&mut self, neighbour: IpAddr, parked: Parked, now: Instant) -> u64 {
-        let full = self.bytes + parked.packet.len() > BYTES
-            || (self.waiting.len() >= NEIGHBOURS && !self.awaits(neighbour));
+    pub(super) fn push(&mut self, neighbour: IpAddr, queued: QueuedPacket, now: Instant) -> u64 {
+        let full = self.bytes + queued.packet.len() > BYTES
+            || (self.waiting.len() >= NEIGHBOURS && !self.contains(neighbour));
         if full {
             return 1;
         }
-        self.bytes += parked.packet.len();
-        let new = || Waiting { since: now, asked: now, packets: VecDeque::new() };
+        self.bytes += queued.packet.len();
+        let new = || Queue { since: now, asked: now, packets: VecDeque::new() };
         let queue = &mut self.waiting.entry(neighbour).or_insert_with(new).packets;
-        queue.push_back(parked);
-        if queue.len() <= PARKED_PER_NEIGHBOUR {
+        queue.push_back(queued);
+        if queue.len() <= QUEUED_PER_NEIGHBOUR {
             return 0;
         }
         let oldest = queue.pop_front().map_or(0, |oldest| oldest.packet.len());
@@ -74,10 +74,10 @@ impl Parking {
     }
 
     /// All that waits for `neighbour`, oldest first.
-    pub(super) fn take(&mut self, neighbour: IpAddr) -> VecDeque<Parked> {
+    pub(super) fn take_all(&mut self, neighbour: IpAddr) -> VecDeque<QueuedPacket> {
         let taken =
             self.waiting.remove(&neighbour).map(|waiting| waiting.packets).unwrap_or_default();
-        self.bytes -= taken.iter().map(|parked| parked.packet.len()).sum::<usize>();
+        self.bytes -= taken.iter().map(|queued| queued.packet.len()).sum::<usize>();
         taken
     }
 
@@ -87,24 +87,24 @@ impl Parking {
     }
 
     /// Whether packets wait for `neighbour`.
-    pub(super) fn awaits(&self, neighbour: IpAddr) -> bool {
+    pub(super) fn contains(&self, neighbour: IpAddr) -> bool {
         self.waiting.contains_key(&neighbour)
     }
 
-    /// For whom packets have waited for `patience`, and whom nobody has asked for within `retry`, which is noted as
+    /// For whom packets have waited for `timeout`, and whom nobody has asked for within `retry`, which is noted as
     /// done now.
-    pub(super) fn tick(&mut self, now: Instant, patience: Duration, retry: Duration) -> Due {
+    pub(super) fn tick(&mut self, now: Instant, timeout: Duration, retry: Duration) -> Due {
         let mut due = Due::default();
         for (&neighbour, waiting) in &mut self.waiting {
-            if waiting.since + patience <= now {
-                due.overdue.push(neighbour);
+            if waiting.since + timeout <= now {
+                due.expired.push(neighbour);
                 continue;
             }
             if waiting.asked + retry <= now {
                 waiting.asked = now;
-                due.ask.push(neighbour);
+                due.solicit.push(neighbour);
             }
-            let next = (waiting.since + patience).min(waiting.asked + retry);
+            let next = (waiting.since + timeout).min(waiting.asked + retry);
             due.next = earlier(due.next, Some(next));
         }
         due
@@ -118,29 +118,29 @@ mod tests {
 
     const A: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 
-    fn packet(byte: u8, len: usize) -> Parked {
-        Parked { packet: vec![byte; len].into(), queue: 0, mtu: 1500 }
+    fn packet(byte: u8, len: usize) -> QueuedPacket {
+        QueuedPacket { packet: vec![byte; len].into(), queue: 0, mtu: 1500 }
     }
 
     #[test]
     fn drops_the_oldest_of_one_neighbour() {
-        let mut parking = Parking::default();
-        let dropped: u64 = (0..20).map(|i| parking.push(A, packet(i, 100), Instant::ZERO)).sum();
+        let mut queues = NeighbourQueues::default();
+        let dropped: u64 = (0..20).map(|i| queues.push(A, packet(i, 100), Instant::ZERO)).sum();
         assert_eq!(dropped, 4);
-        let taken = parking.take(A);
-        assert_eq!((taken.len(), taken[0].packet[0]), (PARKED_PER_NEIGHBOUR, 4));
-        assert_eq!(parking.bytes, 0);
+        let taken = queues.take_all(A);
+        assert_eq!((taken.len(), taken[0].packet[0]), (QUEUED_PER_NEIGHBOUR, 4));
+        assert_eq!(queues.bytes, 0);
     }
 
     #[test]
     fn is_bounded_over_all() {
-        let push = |parking: &mut Parking, i, len| {
-            parking.push(Ipv4Addr::from_bits(i).into(), packet(0, len), Instant::ZERO)
+        let push = |queues: &mut NeighbourQueues, i, len| {
+            queues.push(Ipv4Addr::from_bits(i).into(), packet(0, len), Instant::ZERO)
         };
-        let mut parking = Parking::default();
-        let dropped: u64 = (0..2000).map(|i| push(&mut parking, i, 10)).sum();
-        assert_eq!((dropped, parking.waiting.len()), (2000 - NEIGHBOURS as u64, NEIGHBOURS));
-        let dropped: u64 = (0..500).map(|i| push(&mut parking, i, 60_000)).sum();
-        assert!(dropped > 400 && parking.bytes <= BYTES);
+        let mut queues = NeighbourQueues::default();
+        let dropped: u64 = (0..2000).map(|i| push(&mut queues, i, 10)).sum();
+        assert_eq!((dropped, queues.waiting.len()), (2000 - NEIGHBOURS as u64, NEIGHBOURS));
+        let dropped: u64 = (0..500).map(|i| push(&mut queues, i, 60_000)).sum();
+        assert!(dropped > 400 && queues.bytes <= BYTES);
     }
 }
