@@ -29,12 +29,12 @@ impl Inet {
             return self.counters.add(Count::ArpInErrors);
         }
         if mac == iface.info().mac {
-            // Our own broadcast, come back.
+            // Our own broadcast, looped back.
             return;
         }
         let asked = arp.operation() == arp::Operation::REQUEST && iface.has(target.into());
         if iface.has(sender.into()) {
-            // RFC 5227 section 2.4 (c): a host that cannot do without its address keeps it.
+            // RFC 5227 section 2.4 (c): a host that needs its address keeps it despite the conflict.
             return self.counters.add(Count::ArpInConflicts);
         }
         if !sender.is_unspecified() {
@@ -43,7 +43,7 @@ impl Inet {
                 arp::Operation::REPLY if to_us && iface.has(target.into()) => UpdateKind::Reply,
                 _ => UpdateKind::Other,
             };
-            // Strangers to the link are answered but not remembered: they could fill the table.
+            // An off-link sender gets an answer but no entry: such senders could fill the table.
             if iface.addresses4().iter().any(|own| own.contains(sender)) {
                 self.update_neighbour(iface, sender.into(), |table| {
                     table.update(sender.into(), mac, kind, pass.now, &self.random)
@@ -56,7 +56,7 @@ impl Inet {
         }
     }
 
-    /// Asks who has `address`: everybody, or only `neighbour`, whether it still has it.
+    /// Sends an ARP request for `address`: a broadcast, or a unicast probe to `neighbour`.
     pub(super) fn arp_request(
         &self,
         iface: &Interface,
@@ -84,10 +84,10 @@ impl Inet {
     ) {
         let sender = (iface.info().mac, source);
         let sent = iface.transmit_frame(queue, (to, EtherType::ARP), arp::LEN, &mut |room| {
-            // The room has the packet's length: this cannot fail.
+            // The buffer has the packet's length: this cannot fail.
             let _ = arp::Packet::init(room, operation, sender, target);
         });
-        // A lost question is asked again, and so is a lost answer's.
+        // A dropped packet needs no retry here: requests are retransmitted, ours by our timer, a peer's by its own.
         self.counters.add(if sent.is_ok() { Count::ArpOutPackets } else { Count::IpOutDiscards });
     }
 }

@@ -1,6 +1,6 @@
-//! Answers for which nothing is kept go back the way their packet came: over the queue beside its queue, to the link
-//! address that sent it. Nothing is found out for them: who sends from a million addresses costs no question, and takes
-//! no place from the ways of others.
+//! Stateless replies are sent over the transmit queue beside the packet's receive queue, to its source MAC address.
+//! They need no route and no neighbour lookup, so a flood from a million source addresses causes no lookups and
+//! evicts no cache entries.
 
 use super::{
     Inet, PathOptions,
@@ -11,7 +11,7 @@ use super::{
 use crate::{napi::Pass, nic::RingFull, wire::Protocol};
 use std::net::SocketAddr;
 
-/// The way back of one packet.
+/// The reply path of one packet.
 pub(super) struct Back<'a> {
     iface: &'a Interface,
     queue: u32,
@@ -20,8 +20,8 @@ pub(super) struct Back<'a> {
 }
 
 impl Inet {
-    /// The way back from `local` to `remote`, whose packet this is. `None` if there is no saying: it is from ourselves,
-    /// or the interface is our own, where to find a way takes no question.
+    /// The reply path from `local` to `remote`, the sender of the packet. `None` for a packet from this host or on an
+    /// interface that is not shared: there a route lookup is cheap.
     pub(super) fn way_back<'a>(
         &self,
         arrival: &Arrival<'a>,
@@ -43,13 +43,13 @@ impl Inet {
 }
 
 impl Back<'_> {
-    /// The most bytes of transport header and data that go in one packet.
+    /// The most bytes of transport header and data in one packet.
     pub(super) fn most(&self) -> usize {
         self.mtu.saturating_sub(self.template.ip_len())
     }
 
-    /// Sends one segment of `len` bytes, header included, which `fill` lays. The doorbell rings when the pass is over,
-    /// once for all its answers.
+    /// Sends one segment of `len` bytes, header included, which `fill` writes. In a batched pass the doorbell rings at
+    /// the end of the pass, once for all its replies.
     ///
     /// # Errors
     /// The ring is full.

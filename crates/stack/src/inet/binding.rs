@@ -1,4 +1,4 @@
-//! A UDP socket's place in the tables: binding, connecting, and giving it all back.
+//! Binding, connecting and unbinding UDP sockets: their ports and their entries in the socket tables.
 
 use super::{
     Inet, SendError, UdpEndpoint,
@@ -12,30 +12,30 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
 };
 
-/// A bound UDP socket. Dropping it unbinds; a packet in flight may reach the endpoint a moment later, and
-/// the tables may hold on to it until another socket is closed, so let no descriptor hang on that.
+/// A bound UDP socket. Dropping it unbinds. A packet in flight may still reach the endpoint shortly after, and the
+/// tables may keep a reference until another socket is closed: do not tie a file descriptor to the endpoint's drop.
 pub struct Binding {
     inet: Arc<Inet>,
-    /// In the table of its own family.
+    /// Its entry in the table of its own family.
     member: Member,
-    /// Of an IPv6 socket, in the table of IPv4.
+    /// The IPv4 table's entry of an IPv6 socket.
     mapped: Option<Member>,
     options: BindOptions,
-    /// The address `bind` was given.
+    /// The address passed to `bind`.
     bound: IpAddr,
     state: Mutex<State>,
 }
 
-/// What a socket's options say about its port.
+/// The socket options that affect binding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BindOptions {
-    /// `SO_REUSEADDR`: the port may be shared with others that set it, and the newest gets what is sent to one.
+    /// `SO_REUSEADDR`: the port may be shared with sockets that set it too; the newest gets the unicast datagrams.
     pub reuse_address: bool,
-    /// `SO_REUSEPORT`: the port may be shared with others that set it, and each gets the datagrams of its share of the
+    /// `SO_REUSEPORT`: the port may be shared with sockets that set it too; each gets the datagrams of a share of the
     /// peers.
     pub reuse_port: bool,
-    /// `IPV6_V6ONLY`: a socket of IPv6 does not hear IPv4. Without it, one bound to `::` hears both, and shows
-    /// peers of IPv4 as `::ffff:10.0.0.1`.
+    /// `IPV6_V6ONLY`: an IPv6 socket does not receive IPv4. Without it, a socket bound to `::` receives both, and
+    /// shows IPv4 peers as `::ffff:10.0.0.1`.
     pub only_v6: bool,
 }
 
@@ -45,7 +45,7 @@ impl BindOptions {
     }
 }
 
-/// As the application sees it: of an IPv6 socket all addresses are IPv6's.
+/// The socket's addresses as the application sees them: an IPv6 socket has IPv6 addresses only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct State {
     local: SocketAddr,
@@ -57,7 +57,7 @@ impl State {
         BindAddress::new(self.local.ip(), options.only_v6)
     }
 
-    /// Where it is found in the tables of both families.
+    /// Its addresses in the tables of both families.
     fn address_pairs(
         &self,
         only_v6: bool,
@@ -92,9 +92,9 @@ impl std::fmt::Debug for Binding {
 }
 
 impl Inet {
-    /// Binds a UDP socket to `local`; port 0 takes a free one of [`EPHEMERAL`](super::EPHEMERAL).
+    /// Binds a UDP socket to `local`; port 0 takes a free port of [`EPHEMERAL`](super::EPHEMERAL).
     ///
-    /// Where the kernel shares an interface the address is not checked: its own bind has done that.
+    /// With a shared interface the address is not checked: the companion's bind has done that.
     ///
     /// # Errors
     /// EADDRINUSE; EADDRNOTAVAIL; EINVAL for `::ffff:10.0.0.1` with `IPV6_V6ONLY`, as Linux.
@@ -135,7 +135,7 @@ impl Inet {
         Ok(binding)
     }
 
-    /// Whether `address` is of an interface that we do not share with the kernel.
+    /// Whether `address` belongs to an interface that is not shared with the kernel.
     pub(crate) fn is_own(&self, address: IpAddr) -> bool {
         let (address, topology) = (address.to_canonical(), self.topology());
         let mut own = topology.interfaces.iter().filter(|iface| iface.kernel().is_none());
@@ -159,7 +159,7 @@ impl Inet {
 type AddressPairs = (Option<AddressPair<Ipv4Addr>>, Option<AddressPair<Ipv6Addr>>);
 
 impl Binding {
-    /// Moves it in the tables. The caller holds the lock of the ports.
+    /// Moves the socket in the tables of both families. The caller holds the lock of the ports.
     fn update_demux(&self, from: AddressPairs, to: AddressPairs) {
         let in_v4 = self.mapped.as_ref().unwrap_or(&self.member);
         self.inet.demux.rebind(from.0, to.0, in_v4);
@@ -171,11 +171,11 @@ impl Binding {
         lock(&self.state).local
     }
 
-    /// From now on hears `remote` alone. An unspecified local address becomes the one the route prefers.
+    /// Receives only from `remote` from now on. An unspecified local address becomes the route's source address.
     ///
     /// # Errors
-    /// As a send to it would fail; `Unsupported` ([`SendError::UseKernel`]) if only the kernel knows the
-    /// way: ask it for the source address, then [`connect_from`](Binding::connect_from).
+    /// As a send to it would fail; `Unsupported` ([`SendError::UseKernel`]) if only the kernel has a route: get
+    /// the source address from the kernel and call [`connect_from`](Binding::connect_from).
     pub fn connect(&self, remote: SocketAddr) -> io::Result<()> {
         let remote = self.in_socket_family(remote)?;
         let bound = SocketAddr::new(self.bound, 0);
@@ -183,10 +183,10 @@ impl Binding {
         self.connect_from(source, remote)
     }
 
-    /// As [`connect`](Binding::connect) with a local address that is known, in place of the one bound to.
+    /// As [`connect`](Binding::connect), with `local` in place of the bound address.
     ///
     /// # Errors
-    /// EAFNOSUPPORT; ENETUNREACH for a peer of IPv4 with `IPV6_V6ONLY`.
+    /// EAFNOSUPPORT; ENETUNREACH for an IPv4 peer with `IPV6_V6ONLY`.
     pub fn connect_from(&self, local: IpAddr, remote: SocketAddr) -> io::Result<()> {
         let mut remote = self.in_socket_family(remote)?;
         let local = self.in_socket_family(SocketAddr::new(local, 0))?;
@@ -200,12 +200,12 @@ impl Binding {
         Ok(())
     }
 
-    /// Whether `address` is of IPv4, where a socket of IPv6 alone does not come (RFC 3493 section 5.3).
+    /// Whether `address` is IPv4 and the socket is `IPV6_V6ONLY` (RFC 3493 section 5.3).
     pub(crate) fn is_beyond(&self, address: SocketAddr) -> bool {
         self.bound.is_ipv6() && self.options.only_v6 && unmapped(address).is_ipv4()
     }
 
-    /// An address as this socket shows it.
+    /// An address in the family of this socket.
     fn in_socket_family(&self, address: SocketAddr) -> io::Result<SocketAddr> {
         match (self.bound, address) {
             (IpAddr::V4(_), SocketAddr::V6(_)) => Err(SendError::Family.into()),
@@ -215,7 +215,7 @@ impl Binding {
         }
     }
 
-    /// Hears everybody again, at the address first bound to.
+    /// Receives from any peer again, at the address it was bound to.
     pub fn disconnect(&self) {
         self.move_to(self.bound, None);
     }

@@ -1,4 +1,4 @@
-//! An address and how many of its bits name the network.
+//! An IP address with its prefix length.
 
 use std::{
     fmt,
@@ -6,7 +6,7 @@ use std::{
     str::FromStr,
 };
 
-/// `10.0.0.1/24`: an address on a network, or with the host bits ignored, the network.
+/// `10.0.0.1/24`: an address on a network. With the host bits ignored it is the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ipv4Cidr {
     address: Ipv4Addr,
@@ -14,7 +14,7 @@ pub struct Ipv4Cidr {
 }
 
 impl Ipv4Cidr {
-    /// Everywhere: the destination of a default route.
+    /// 0.0.0.0/0, the destination of a default route.
     pub const DEFAULT: Ipv4Cidr = Ipv4Cidr { address: Ipv4Addr::UNSPECIFIED, prefix: 0 };
 
     /// `None` if `prefix` is above 32.
@@ -30,7 +30,7 @@ impl Ipv4Cidr {
         self.address
     }
 
-    /// How many bits name the network, 0 to 32.
+    /// The prefix length, 0 to 32.
     #[must_use]
     pub const fn prefix(self) -> u8 {
         self.prefix
@@ -50,7 +50,7 @@ impl Ipv4Cidr {
         (self.address.to_bits() ^ address.to_bits()) & self.mask() == 0
     }
 
-    /// The address of everybody on this network; networks of one or two have none (RFC 3021).
+    /// The network's broadcast address; a /31 and a /32 have none (RFC 3021).
     #[inline]
     #[must_use]
     pub const fn broadcast(self) -> Option<Ipv4Addr> {
@@ -68,7 +68,7 @@ impl fmt::Display for Ipv4Cidr {
     }
 }
 
-/// As [`Ipv4Cidr`], of either family: `10.0.0.1/24`, `fd00::1/64`.
+/// As [`Ipv4Cidr`], for either family: `10.0.0.1/24`, `fd00::1/64`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cidr {
     address: IpAddr,
@@ -89,13 +89,13 @@ impl Cidr {
         self.address
     }
 
-    /// How many bits name the network.
+    /// The prefix length.
     #[must_use]
     pub const fn prefix(self) -> u8 {
         self.prefix
     }
 
-    /// This, if it is of IPv4.
+    /// As an [`Ipv4Cidr`], if it is IPv4.
     pub(super) fn v4(self) -> Option<Ipv4Cidr> {
         match self.address {
             IpAddr::V4(address) => Ipv4Cidr::new(address, self.prefix),
@@ -103,7 +103,7 @@ impl Cidr {
         }
     }
 
-    /// Address and prefix length, if it is of IPv6.
+    /// Address and prefix length, if it is IPv6.
     pub(super) fn v6(self) -> Option<(Ipv6Addr, u8)> {
         match self.address {
             IpAddr::V4(_) => None,
@@ -126,7 +126,7 @@ impl Cidr {
     }
 }
 
-/// How many bits two addresses have in common from the first on.
+/// The number of leading bits two addresses have in common.
 pub(super) fn common_prefix(a: Ipv6Addr, b: Ipv6Addr) -> u32 {
     (a.to_bits() ^ b.to_bits()).leading_zeros()
 }
@@ -143,7 +143,7 @@ impl fmt::Display for Cidr {
     }
 }
 
-/// Text that is no address with a prefix length.
+/// The error for text that is not an address with a prefix length.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not an address with a prefix length: {0:?}; write it as in 10.0.0.1/24 or fd00::1/64")]
 pub struct ParseCidrError(String);
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn knows_its_network() {
+    fn an_ipv4_network_contains_its_addresses_and_has_a_broadcast_address() {
         let cidr: Ipv4Cidr = "10.1.2.3/24".parse().unwrap();
         assert!(cidr.contains([10, 1, 2, 255].into()) && !cidr.contains([10, 1, 3, 3].into()));
         assert_eq!(cidr.broadcast(), Some([10, 1, 2, 255].into()));
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_its_network_in_either_family() {
+    fn a_network_contains_the_addresses_of_its_family_and_prefix() {
         let cidr: Cidr = "fd00:0:0:1::1/64".parse().unwrap();
         let on = |text: &str| cidr.contains(text.parse().unwrap());
         assert!(on("fd00:0:0:1:ffff::") && !on("fd00:0:0:2::1") && !on("10.0.0.1"));
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_other_text() {
+    fn malformed_text_is_rejected() {
         for text in ["10.0.0.1", "10.0.0.1/33", "10.0.0/8", "10.0.0.1/", "10.0.0.1/+8", "::1/129"] {
             assert!(text.parse::<Cidr>().is_err(), "{text}");
         }

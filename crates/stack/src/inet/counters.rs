@@ -1,11 +1,11 @@
-//! What inet counts, under the names `nstat` uses (RFC 4293, RFC 4113 and Linux's TcpExt/IpExt) where it
-//! has one. Every drop has a cause here.
+//! The counters of inet, under the names that `nstat` uses (RFC 4293, RFC 4113 and Linux's TcpExt/IpExt) where it
+//! has one. Every dropped packet is counted by cause.
 
 use crate::sync::{AtomicU64, Ordering};
 
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// One thing counted.
+        /// A counter.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Count { $($(#[$doc])* $name,)* }
 
@@ -18,25 +18,25 @@ counts! {
     LinkInTruncated,
     /// Frames for another station.
     LinkInOtherHost,
-    /// Frames with a VLAN id we have no interface for.
+    /// Frames of a VLAN: no interface has VLANs.
     LinkInVlan,
-    /// Frames with more VLAN tags than are looked through.
+    /// Frames with more VLAN tags than are parsed.
     LinkInTooManyTags,
-    /// Frames that carry neither IP nor ARP, or IPv6 where the interface has no address of it.
+    /// Frames that carry neither IP nor ARP, or IPv6 on an interface without an IPv6 address.
     LinkInUnknownProtos,
     /// ARP packets that are malformed or contradict themselves.
     ArpInErrors,
-    /// Somebody else uses an address of ours.
+    /// ARP packets from another host that uses one of our addresses.
     ArpInConflicts,
-    /// Requests and replies sent.
+    /// ARP requests and replies sent.
     ArpOutPackets,
     /// Neighbours that did not answer.
     NeighFailed,
-    /// Packets dropped while their neighbour was unresolved: too many waited, or it never answered.
+    /// Packets dropped while their neighbour was unresolved: the queue was full, or it never answered.
     NeighDropped,
-    /// IP headers that are malformed.
+    /// Malformed IP headers.
     IpInHdrErrors,
-    /// IP packets shorter than they say, or than their headers.
+    /// IP packets shorter than their length field or their header.
     IpExtInTruncatedPkts,
     /// IP headers of another version than the frame's (`IpInHdrErrors` too).
     IpInBadVersion,
@@ -46,111 +46,111 @@ counts! {
     IpInBadFragment,
     /// IP headers with a wrong checksum (`IpInHdrErrors` too).
     IpInCsumErrors,
-    /// Source routes, which hosts must not follow unasked.
+    /// Packets with a source route, which a host must not follow by default.
     IpInSourceRoutes,
     /// Packets for addresses that are not ours.
     IpInAddrErrors,
-    /// Packets from addresses that cannot send: groups, loopback, our own.
+    /// Packets with an invalid source address: multicast, loopback, our own.
     IpInMartians,
-    /// Packets of protocols nobody here speaks.
+    /// Packets of unsupported protocols.
     IpInUnknownProtos,
-    /// Packets that left in fragments.
+    /// Packets sent in fragments.
     IpFragOKs,
-    /// Fragments made.
+    /// Fragments created.
     IpFragCreates,
-    /// Packets that could not leave in fragments.
+    /// Packets that could not be sent in fragments.
     IpFragFails,
     /// Fragments received.
     IpReasmReqds,
-    /// Packets put together.
+    /// Packets reassembled.
     IpReasmOKs,
-    /// Packets never put together.
+    /// Packets whose reassembly failed.
     IpReasmFails,
-    /// Of these: the time was over.
+    /// Of these: timed out.
     IpReasmTimeout,
     /// Of these: fragments overlapped or contradicted each other.
     IpReasmOverlaps,
-    /// Of these: given up for newer ones.
+    /// Of these: evicted for newer ones.
     IpReasmEvicted,
-    /// Packets that found the transmit ring full on their way out (replies and queued packets).
+    /// Packets dropped because the transmit ring was full (replies and queued packets).
     IpOutDiscards,
-    /// Packets with no way to their destination.
+    /// Packets without a route to their destination.
     IpOutNoRoutes,
-    /// IPv6 headers that are malformed, and packets that must be refused for what they ask.
+    /// Malformed IPv6 headers, and packets that their extension headers make us reject.
     Ip6InHdrErrors,
     /// IPv6 headers of another version than the frame's (`Ip6InHdrErrors` too).
     Ip6InBadVersion,
-    /// IPv6 packets shorter than they say, or than their headers.
+    /// IPv6 packets shorter than their length field or their headers.
     Ip6InTruncatedPkts,
     /// IPv6 packets for addresses that are not ours.
     Ip6InAddrErrors,
-    /// IPv6 packets from addresses that cannot send: groups, loopback, mapped ones, our own.
+    /// IPv6 packets with an invalid source address: multicast, loopback, IPv4-mapped, our own.
     Ip6InMartians,
-    /// IPv6 packets of protocols nobody here speaks.
+    /// IPv6 packets of unsupported protocols.
     Ip6InUnknownProtos,
-    /// Somebody else uses an IPv6 address of ours, or wants to.
+    /// Another host uses one of our IPv6 addresses, or probes for it.
     Ip6AddrConflicts,
-    /// Our IPv6 addresses that somebody else had first, and that are given up.
+    /// Our IPv6 addresses that failed duplicate address detection.
     Ip6AddrDuplicates,
-    /// IPv6 packets that left in fragments.
+    /// IPv6 packets sent in fragments.
     Ip6FragOKs,
-    /// Fragments made.
+    /// Fragments created.
     Ip6FragCreates,
-    /// IPv6 packets that could not leave in fragments.
+    /// IPv6 packets that could not be sent in fragments.
     Ip6FragFails,
     /// Fragments received over IPv6.
     Ip6ReasmReqds,
-    /// IPv6 packets put together.
+    /// IPv6 packets reassembled.
     Ip6ReasmOKs,
-    /// IPv6 packets never put together.
+    /// IPv6 packets whose reassembly failed.
     Ip6ReasmFails,
-    /// Of these: the time was over.
+    /// Of these: timed out.
     Ip6ReasmTimeout,
     /// Of these: fragments overlapped or contradicted each other.
     Ip6ReasmOverlaps,
-    /// Of these: given up for newer ones.
+    /// Of these: evicted for newer ones.
     Ip6ReasmEvicted,
     /// ICMP messages received.
     IcmpInMsgs,
-    /// Malformed ones, and errors about packets that no socket of ours has sent.
+    /// Malformed ones, and errors about packets that none of our sockets has sent.
     IcmpInErrors,
     /// ICMP messages with a wrong checksum (`IcmpInErrors` too).
     IcmpInCsumErrors,
-    /// Pings.
+    /// Pings received.
     IcmpInEchos,
-    /// Answers to pings.
+    /// Replies to pings.
     IcmpOutEchoReps,
-    /// Destination unreachable, received and believed.
+    /// Destination unreachable, received and accepted.
     IcmpInDestUnreachs,
-    /// Time exceeded, received and believed.
+    /// Time exceeded, received and accepted.
     IcmpInTimeExcds,
-    /// Parameter problem, received and believed.
+    /// Parameter problem, received and accepted.
     IcmpInParmProbs,
     /// Destination unreachable, sent.
     IcmpOutDestUnreachs,
     /// Time exceeded, sent.
     IcmpOutTimeExcds,
-    /// Errors not sent, to keep within the rate.
+    /// Errors not sent because of the rate limit.
     IcmpOutRateLimited,
     /// ICMPv6 messages received.
     Icmp6InMsgs,
-    /// Malformed ones, and errors about packets that no socket of ours has sent.
+    /// Malformed ones, and errors about packets that none of our sockets has sent.
     Icmp6InErrors,
     /// ICMPv6 messages with a wrong checksum (`Icmp6InErrors` too).
     Icmp6InCsumErrors,
-    /// Pings over IPv6.
+    /// Pings received over IPv6.
     Icmp6InEchos,
-    /// Answers to them.
+    /// Replies to them.
     Icmp6OutEchoReplies,
-    /// Destination unreachable, received and believed.
+    /// Destination unreachable, received and accepted.
     Icmp6InDestUnreachs,
-    /// Packet too big, received and believed.
+    /// Packet too big, received and accepted.
     Icmp6InPktTooBigs,
-    /// Time exceeded, received and believed.
+    /// Time exceeded, received and accepted.
     Icmp6InTimeExcds,
-    /// Parameter problem, received and believed.
+    /// Parameter problem, received and accepted.
     Icmp6InParmProblems,
-    /// Errors of kinds unknown here, received and believed.
+    /// Errors of unknown types, received and accepted.
     Icmp6InUnknownErrors,
     /// Destination unreachable, sent.
     Icmp6OutDestUnreachs,
@@ -158,41 +158,41 @@ counts! {
     Icmp6OutTimeExcds,
     /// Parameter problem, sent.
     Icmp6OutParmProblems,
-    /// Errors not sent, to keep within the rate.
+    /// Errors not sent because of the rate limit.
     Icmp6OutRateLimited,
-    /// Who has this address? Received.
+    /// Neighbour solicitations received.
     Icmp6InNeighborSolicits,
-    /// I have this address. Received.
+    /// Neighbour advertisements received.
     Icmp6InNeighborAdvertisements,
-    /// Who has this address? Sent.
+    /// Neighbour solicitations sent.
     Icmp6OutNeighborSolicits,
-    /// I have this address. Sent.
+    /// Neighbour advertisements sent.
     Icmp6OutNeighborAdvertisements,
-    /// Datagrams delivered, of both families, as in all that follows.
+    /// Datagrams delivered. This and all counters below cover both families.
     UdpInDatagrams,
-    /// Of these: with a checksum its sender left to hardware.
+    /// Of these: with a partial checksum.
     UdpInPartialCsums,
-    /// Datagrams for ports where nobody listens.
+    /// Datagrams for ports without a socket.
     UdpNoPorts,
     /// Datagrams not delivered for any other reason.
     UdpInErrors,
-    /// Of these: shorter than their header, or than they say.
+    /// Of these: shorter than their header or their length field.
     UdpInTruncated,
-    /// Of these: a length below that of the header.
+    /// Of these: a length field below the header's length.
     UdpInBadLength,
     /// Of these: a wrong checksum.
     UdpInCsumErrors,
-    /// Of these: the socket had no room.
+    /// Of these: the socket's receive buffer was full.
     UdpRcvbufErrors,
     /// Datagrams sent.
     UdpOutDatagrams,
-    /// Datagrams refused for want of room in the transmit ring.
+    /// Datagrams refused because the transmit ring was full.
     UdpSndbufErrors,
-    /// Segments received, good ones.
+    /// Valid segments received.
     TcpInSegs,
-    /// Of these: with a checksum its sender left to hardware.
+    /// Of these: with a partial checksum.
     TcpInPartialCsums,
-    /// Segments that are malformed, and those of the next count.
+    /// Malformed segments, and those of the next counter.
     TcpInErrs,
     /// Segments with a wrong checksum.
     TcpInCsumErrors,
@@ -200,61 +200,61 @@ counts! {
     TcpOutSegs,
     /// RSTs sent.
     TcpOutRsts,
-    /// Connections begun here.
+    /// Connections opened by this host.
     TcpActiveOpens,
-    /// Connections begun by others.
+    /// Connections opened by peers.
     TcpPassiveOpens,
-    /// Handshakes that came to nothing.
+    /// Handshakes that failed.
     TcpAttemptFails,
-    /// Connections that ended otherwise than by FINs: out of ESTABLISHED or CLOSE_WAIT.
+    /// Connections in ESTABLISHED or CLOSE_WAIT that ended without FINs.
     TcpEstabResets,
-    /// Connections in ESTABLISHED or CLOSE_WAIT at this moment: the only one that also falls.
+    /// Connections now in ESTABLISHED or CLOSE_WAIT: the only counter that also decreases.
     TcpCurrEstab,
-    /// Segments sent again.
+    /// Segments retransmitted.
     TcpRetransSegs,
     /// SYN-ACKs that are cookies.
     TcpExtSyncookiesSent,
-    /// Cookies that came back.
+    /// Valid SYN cookies received.
     TcpExtSyncookiesRecv,
-    /// Acknowledgments that looked like cookies, and were none.
+    /// Acknowledgments with an invalid SYN cookie.
     TcpExtSyncookiesFailed,
-    /// Handshakes complete while the accept queue was full, and SYNs that found it so.
+    /// Handshakes completed, and SYNs received, while the accept queue was full.
     TcpExtListenOverflows,
     /// SYNs and handshakes dropped, for that or another reason.
     TcpExtListenDrops,
-    /// SYNs that found the SYN queue full and were answered with cookies.
+    /// SYNs answered with cookies because the SYN queue was full.
     TcpExtTCPReqQFullDoCookies,
-    /// SYNs that found the SYN queue full and were dropped.
+    /// SYNs dropped because the SYN queue was full.
     TcpExtTCPReqQFullDrop,
-    /// Acknowledgments of SYN-ACKs that brought no data, which the listener waits for (`TCP_DEFER_ACCEPT`).
+    /// Acknowledgments of SYN-ACKs without the data that the listener waits for (`TCP_DEFER_ACCEPT`).
     TcpExtTCPDeferAcceptDrop,
-    /// TIME_WAITs that took their time.
+    /// TIME_WAITs that ended by their timer.
     TcpExtTW,
-    /// TIME_WAITs that made room for a connection of ours.
+    /// TIME_WAITs recycled for a new connection of ours.
     TcpExtTWRecycled,
-    /// Connections that ended without TIME_WAIT, as there were too many.
+    /// Connections that ended without TIME_WAIT because there were too many.
     TcpExtTCPTimeWaitOverflow,
     /// ICMP errors that quote nothing in flight.
     TcpExtOutOfWindowIcmps,
-    /// Segments whose timestamp was from before (PAWS).
+    /// Segments with an old timestamp (PAWS).
     PAWSEstab,
     /// Challenge ACKs (RFC 5961).
     TCPChallengeACK,
-    /// SYNs in the midst of a connection.
+    /// SYNs on an established connection.
     TCPSYNChallenge,
-    /// Connections reset as data came after close, or by a linger of 0.
+    /// Connections reset because data arrived after close, or by a linger of 0.
     TCPAbortOnData,
-    /// Connections reset as data was left unread.
+    /// Connections reset because data was left unread at close.
     TCPAbortOnClose,
-    /// Connections reset as too many had no socket.
+    /// Connections reset because too many were orphaned (without a socket).
     TCPAbortOnMemory,
-    /// Connections given up as the peer did not answer.
+    /// Connections that timed out because the peer did not answer.
     TCPAbortOnTimeout,
     /// Keep-alive probes sent.
     TCPKeepAlive,
 }
 
-/// Counts that several threads raise at once: nothing on the path of a good packet.
+/// Counters that several threads increment: none is on the fast path of a valid packet.
 #[derive(Debug)]
 pub(super) struct Counters([AtomicU64; NAMES.len()]);
 

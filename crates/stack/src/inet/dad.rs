@@ -1,4 +1,4 @@
-//! Our IPv6 addresses: which an interface has, whether they are ours alone, and which one a packet leaves from.
+//! An interface's own IPv6 addresses, their state in duplicate address detection, and source address selection.
 
 use super::cidr::common_prefix;
 use crate::{
@@ -7,18 +7,18 @@ use crate::{
 };
 use std::net::Ipv6Addr;
 
-/// What duplicate address detection has found (RFC 4862 section 5.4). An address may be used while it goes on,
-/// as an optimistic one (RFC 4429): two hosts with one address are rare, and a second of silence is not.
+/// The states of duplicate address detection (RFC 4862 section 5.4). A tentative address may be used, as an optimistic
+/// one (RFC 4429): duplicates are rare, and waiting a second would delay every start.
 const TENTATIVE: u32 = 0;
 const UNIQUE: u32 = 1;
 const DUPLICATE: u32 = 2;
 
-/// One of our addresses.
+/// One of an interface's own IPv6 addresses (the kernel's `inet6_ifaddr`).
 #[derive(Debug)]
 pub(super) struct IfAddr6 {
     pub(super) address: Ipv6Addr,
     pub(super) prefix: u8,
-    /// The group in which others ask for it.
+    /// The address's solicited-node multicast group.
     pub(super) solicited_node: Ipv6Addr,
     state: AtomicU32,
 }
@@ -29,7 +29,7 @@ impl IfAddr6 {
         IfAddr6 { address, prefix, solicited_node, state: AtomicU32::new(TENTATIVE) }
     }
 
-    /// Whether it may be used: nobody else has it.
+    /// Whether it may be used: it is not a duplicate.
     #[inline]
     pub(super) fn is_usable(&self) -> bool {
         self.state.load(Ordering::Acquire) != DUPLICATE
@@ -39,12 +39,12 @@ impl IfAddr6 {
         self.state.load(Ordering::Acquire) == TENTATIVE
     }
 
-    /// Nobody has answered the probe.
+    /// No host has answered the probe.
     pub(super) fn dad_passed(&self) {
         let _ = self.change(UNIQUE);
     }
 
-    /// Somebody else has it. True if that is news.
+    /// Another host has the address. True if it was tentative until now.
     pub(super) fn dad_failed(&self) -> bool {
         self.change(DUPLICATE)
     }
@@ -66,12 +66,12 @@ pub(super) fn link_local(mac: MacAddr) -> Ipv6Addr {
     Ipv6Addr::new(0xfe80, 0, 0, 0, words[0], words[1], words[2], words[3])
 }
 
-/// Whether an address means something on its own link only, so that it takes an interface to make sense.
+/// Whether an address is valid on one link only and needs a scope id.
 pub(super) fn needs_scope(address: Ipv6Addr) -> bool {
     scope(address) <= 2 && !address.is_loopback()
 }
 
-/// RFC 6724 section 3.1: link-local 2, site-local 5, global 14; of a group, what it says (RFC 4291 section 2.7).
+/// RFC 6724 section 3.1: link-local 2, site-local 5, global 14; of a group, its scope field (RFC 4291 section 2.7).
 fn scope(address: Ipv6Addr) -> u8 {
     let first = address.segments()[0];
     match first {
@@ -98,8 +98,8 @@ fn label(address: Ipv6Addr) -> u8 {
     }
 }
 
-/// Which of our addresses a packet to `destination` leaves from (RFC 6724 section 5: rules 1, 2, 6 and 8; there are
-/// neither deprecated nor temporary nor home addresses here, and all candidates are the outgoing interface's).
+/// The source address for a packet to `destination` (RFC 6724 section 5: rules 1, 2, 6 and 8; there are no deprecated,
+/// temporary or home addresses here, and all candidates belong to the outgoing interface).
 pub(super) fn source<'a>(
     own: impl DoubleEndedIterator<Item = &'a IfAddr6>,
     destination: Ipv6Addr,
@@ -113,7 +113,7 @@ pub(super) fn source<'a>(
         let same = label(own.address) == label(destination);
         (own.address == destination, reaches, reach, same, near)
     };
-    // Of equals the last counts, so the first that was given is looked at last.
+    // `max_by_key` returns the last of equals, so the order is reversed for the first to win.
     own.rev().filter(|own| own.is_usable()).max_by_key(rank).map(|own| own.address)
 }
 
@@ -126,7 +126,7 @@ mod tests {
         source(own.iter(), destination.parse().unwrap()).unwrap().to_string()
     }
 
-    /// RFC 6724 section 10.1, as far as its addresses are of this world.
+    /// The examples of RFC 6724 section 10.1 that use address types this stack has.
     #[test]
     fn sources_are_chosen_by_rfc_6724() {
         let cases: [(&[&str], &str, &str); 8] = [
@@ -146,18 +146,18 @@ mod tests {
         for (own, destination, source) in cases {
             assert_eq!(chosen(own, destination), source, "{own:?} to {destination}");
         }
-        assert_eq!(chosen(&["fd00::1", "fd00::2"], "fd77::1"), "fd00::1", "of equals the first");
+        assert_eq!(chosen(&["fd00::1", "fd00::2"], "fd77::1"), "fd00::1", "the first of equals wins");
     }
 
     #[test]
-    fn what_somebody_else_has_is_not_used() {
+    fn a_duplicate_address_is_not_used() {
         let own = [IfAddr6::new("fd00::1".parse().unwrap(), 64)];
         assert!(own[0].dad_failed() && !own[0].dad_failed());
         assert_eq!(source(own.iter(), "fd00::2".parse().unwrap()), None);
     }
 
     #[test]
-    fn a_mac_address_makes_a_link_local_one() {
+    fn a_link_local_address_is_derived_from_the_mac_address() {
         // RFC 2464 section 4's example.
         let mac = MacAddr([0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde]);
         assert_eq!(link_local(mac).to_string(), "fe80::3656:78ff:fe9a:bcde");

@@ -1,5 +1,5 @@
-//! When timed work is due next: between who does it, in [`Inet::tick`](super::Inet::tick), and who comes upon more.
-//! What is due itself lies elsewhere, under locks. It is model-checked in `tests/loom.rs`.
+//! The next deadline of timed work, shared by [`Inet::tick`](super::Inet::tick), which does the work, and the threads
+//! that add more. The work itself is kept elsewhere, under locks. Model-checked in `tests/loom.rs`.
 
 use crate::{
     sync::{AtomicU64, Ordering},
@@ -7,8 +7,8 @@ use crate::{
 };
 
 const NEVER: u64 = u64::MAX;
-/// Instead of a deadline while what is due is done. Whoever does it looks at the end at what was set meanwhile, so
-/// nobody is called for that.
+/// The value while a thread does the work that is due. At its end that thread looks at deadlines set meanwhile, so they
+/// need no wake.
 const RUNNING: u64 = u64::MAX - 1;
 
 pub struct Deadline(AtomicU64);
@@ -18,17 +18,17 @@ impl Deadline {
         Deadline(AtomicU64::new(NEVER))
     }
 
-    /// Work was laid down that is due `at` then. True: somebody must be called, who else would come too late.
+    /// Work was added that is due `at` this time. True: the caller must cause a wake, or `tick` would run too late.
     #[must_use]
     pub fn set(&self, at: Instant) -> bool {
         let before = self.0.fetch_min(at.nanos(), Ordering::SeqCst);
         before > at.nanos() && before != RUNNING
     }
 
-    /// Whether something is due at `now`. Then the caller does it, looks for what is due `next`, and says so to
+    /// Whether work is due at `now`. If so, the caller must do it and pass the time of the next work to
     /// [`end`](Deadline::end).
     pub fn begin(&self, now: Instant) -> bool {
-        // Deadlines set from here on count again; the caller finds those of before.
+        // Deadlines set from here on are kept; the caller finds the work of earlier ones.
         let due = |at| (at <= now.nanos()).then_some(RUNNING);
         self.0.fetch_update(Ordering::SeqCst, Ordering::Acquire, due).is_ok()
     }
@@ -37,7 +37,7 @@ impl Deadline {
         if let Some(next) = next {
             self.0.fetch_min(next.nanos(), Ordering::SeqCst);
         }
-        // Fails if there is a deadline again.
+        // Fails if a new deadline was set meanwhile.
         let _ = self.0.compare_exchange(RUNNING, NEVER, Ordering::SeqCst, Ordering::Relaxed);
     }
 

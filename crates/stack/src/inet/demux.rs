@@ -1,6 +1,6 @@
-//! Whose a datagram is. One hash table for each family holds the full 4-tuples of connected sockets, the (address,
-//! port) of bound ones and the (any, port) of wildcards, so a packet costs at most three probes, however many
-//! sockets are open. It is read without a lock; writers hold the lock of the ports.
+//! Which UDP socket a datagram is for. One hash table per family holds the 4-tuples of connected sockets, the
+//! (address, port) of bound sockets and the (any, port) of wildcards, so a lookup costs at most three probes, however
+//! many sockets are open. Readers take no lock; writers hold the lock of the ports.
 
 use super::{
     UdpEndpoint,
@@ -14,15 +14,15 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6},
 };
 
-/// An address of one family; the two have tables of their own, so that neither pays for the other.
+/// An address of one family. Each family has its own table, so that neither pays for the other.
 pub(super) trait Address: Copy + Eq + Into<IpAddr> {
-    /// Two of these addresses and their ports.
+    /// Both addresses and ports of a conversation.
     type Key: Copy + Eq + Hash;
     const UNSPECIFIED: Self;
 
     fn key(local: (Self, u16), remote: (Self, u16)) -> Self::Key;
 
-    /// With a port; a link-local one is meant on the interface `scope`.
+    /// The socket address with `port`; a link-local address gets the scope id `scope`.
     fn socket(self, port: u16, scope: u32) -> SocketAddr;
 }
 
@@ -50,8 +50,8 @@ impl Address for Ipv4Addr {
     }
 }
 
-/// On which interface a link-local address is meant is no part of it: hardly two peers on two links have one
-/// address and one port.
+/// The scope id of link-local addresses is not part of the key: two peers on two links with the same address and port
+/// are unlikely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key6 {
     local: u128,
@@ -90,7 +90,7 @@ impl Address for Ipv6Addr {
     }
 }
 
-/// Where a socket is found: at `local` by everybody, or by `remote` alone.
+/// The addresses of a socket in the table: `local`, and `remote` if it is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AddressPair<A> {
     pub(super) local: (A, u16),
@@ -124,14 +124,14 @@ pub(super) struct Member {
     pub(super) endpoint: Arc<dyn UdpEndpoint>,
 }
 
-/// Sockets that share one key (`SO_REUSEADDR`, `SO_REUSEPORT`). The newest gets what comes for one
-/// (`sk_add_node_rcu` at the head in `udp_lib_get_port`), or shares it with all others that spread
+/// Sockets with the same key (`SO_REUSEADDR`, `SO_REUSEPORT`). The newest gets the unicast datagrams
+/// (`sk_add_node_rcu` at the head in `udp_lib_get_port`), or shares them with all others that have `SO_REUSEPORT` set
 /// (`inet_lookup_reuseport`).
 #[derive(Clone)]
 struct Group {
     newest: Member,
     older: Vec<Member>,
-    /// Those that share what comes for one; none if that is the newest alone.
+    /// The sockets that share the unicast datagrams; empty if the newest gets them all.
     reuseport_group: Box<[Arc<dyn UdpEndpoint>]>,
 }
 
@@ -145,13 +145,13 @@ impl Group {
         Group { newest, older, reuseport_group }
     }
 
-    /// Whose what comes for one is, of the peers that `hash` stands for.
+    /// The socket that gets a unicast datagram; `hash` is that of the datagram's 4-tuple.
     #[inline]
     fn select(&self, hash: impl FnOnce() -> u64) -> &dyn UdpEndpoint {
         if self.reuseport_group.is_empty() {
             return &*self.newest.endpoint;
         }
-        // As many peers each (`reciprocal_scale`).
+        // Each socket gets an equal share of the hashes (`reciprocal_scale`).
         let at = ((u128::from(hash()) * self.reuseport_group.len() as u128) >> 64) as usize;
         &*self.reuseport_group[at]
     }
@@ -159,17 +159,17 @@ impl Group {
 
 pub(super) struct Demux<A: Address> {
     sockets: Table<A::Key, Group, Keyed>,
-    /// How many keys of each kind there are: a kind without any needs no probe.
+    /// The number of keys of each kind: a kind with none needs no probe.
     kinds: [AtomicU64; 3],
-    /// Which of the sockets that share a key a peer's datagrams are for.
+    /// The hash that selects a socket of a reuseport group.
     reuseport_hash: Keyed,
-    /// How often a socket has gone from one key to another.
+    /// Incremented when a socket moves from one key to another.
     moves: AtomicU64,
 }
 
 impl<A: Address> Demux<A> {
     pub(super) fn new(random: &Random) -> Demux<A> {
-        // Batches of one: what a closed socket held is let go at once.
+        // Batches of one: a closed socket's memory is freed at once.
         let layout = Layout { shards: 4, readers: 16, batch: 1 };
         let sockets = Table::new(random.hasher(), layout);
         let reuseport_hash = random.hasher();
@@ -186,7 +186,7 @@ impl<A: Address> Demux<A> {
         [CONNECTED, BOUND, WILDCARD].map(|kind| self.kinds[kind].load(Ordering::Acquire))
     }
 
-    #[inline(always)] // three times in every packet's way
+    #[inline(always)] // called three times per packet
     fn probe<'g>(
         &self,
         kind: usize,
@@ -197,8 +197,8 @@ impl<A: Address> Demux<A> {
         if self.has(kind) { reader.get(&A::key(local, remote)) } else { None }
     }
 
-    /// Hands the socket that hears `remote` at `local` to `found`: connected ones first, then those bound
-    /// to the address, then wildcards.
+    /// Calls `found` with the socket that receives datagrams from `remote` to `local`: a connected one first, then
+    /// one bound to the address, then a wildcard.
     #[inline]
     pub(super) fn find<R>(
         &self,
@@ -218,15 +218,15 @@ impl<A: Address> Demux<A> {
                 let hash = || self.reuseport_hash.hash_one(A::key(local, remote));
                 return Some(found(group.select(hash)));
             }
-            // A socket may have moved from a pair not yet looked at to one already passed.
+            // A socket may have moved from a key not probed yet to one already probed: try again.
             if moves == self.moves.load(Ordering::Acquire) {
                 return None;
             }
         }
     }
 
-    /// Moves a socket, in or out if it had or has no pair; whoever looks for it meanwhile finds it. The caller holds
-    /// the lock of the ports.
+    /// Moves a socket from one key to another; `None` adds or removes it. A concurrent lookup finds it under one of
+    /// them. The caller holds the lock of the ports.
     pub(super) fn rebind(
         &self,
         from: Option<AddressPair<A>>,
@@ -245,8 +245,8 @@ impl<A: Address> Demux<A> {
         }
     }
 
-    /// Hands every socket that hears `remote` at the group or broadcast address `local` to `found`
-    /// (`__udp4_lib_mcast_deliver`).
+    /// Calls `found` with every socket that receives datagrams from `remote` to the multicast or broadcast address
+    /// `local` (`__udp4_lib_mcast_deliver`).
     pub(super) fn for_each(
         &self,
         local: (A, u16),
@@ -262,7 +262,7 @@ impl<A: Address> Demux<A> {
         }
     }
 
-    /// Enters a socket. The caller holds the lock of the ports.
+    /// Adds a socket. The caller holds the lock of the ports.
     pub(super) fn insert(&self, pair: AddressPair<A>, member: Member) {
         self.sockets.change(pair.key(), |group| {
             let older = match group {
@@ -276,8 +276,8 @@ impl<A: Address> Demux<A> {
         });
     }
 
-    /// Takes a socket out. A packet in flight may still reach it a moment later. The caller holds the
-    /// lock of the ports.
+    /// Removes a socket. A packet in flight may still reach it shortly after. The caller holds the lock of the
+    /// ports.
     fn remove(&self, pair: AddressPair<A>, id: u64) {
         let changed = self.sockets.change(pair.key(), |group| {
             let Some(group) = group else { return Change::Keep };

@@ -1,5 +1,5 @@
-//! One socket of IPv6 that hears IPv4 as well (RFC 3493 section 3.7): its peers of IPv4 have addresses mapped into
-//! IPv6, `::ffff:10.0.0.1`, towards the application; everywhere below they are what they are.
+//! Dual-stack sockets: an IPv6 socket that also receives IPv4 (RFC 3493 section 3.7). The application sees IPv4 peers
+//! as IPv4-mapped addresses, `::ffff:10.0.0.1`; inet uses the IPv4 addresses.
 
 use super::{Datagram, SocketError, UdpEndpoint};
 use crate::{napi::Pass, sync::Arc};
@@ -13,7 +13,7 @@ pub(super) fn mapped(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// What an address and port stand for: of a mapped one the IPv4 address.
+/// The address with an IPv4-mapped one converted to IPv4.
 pub(super) fn unmapped(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {
@@ -24,8 +24,8 @@ pub(super) fn unmapped(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// The two ends of a conversation in the family they really have: the local one may be unspecified or mapped.
-/// `None` if they have none in common.
+/// Both ends of a conversation in the family it uses on the wire; `local` may be unspecified or mapped. `None` if the
+/// families differ.
 pub(super) fn ends(local: SocketAddr, remote: SocketAddr) -> Option<(SocketAddr, SocketAddr)> {
     let (local, remote) = (unmapped(local), unmapped(remote));
     match (local.ip(), remote.ip()) {
@@ -37,7 +37,7 @@ pub(super) fn ends(local: SocketAddr, remote: SocketAddr) -> Option<(SocketAddr,
     }
 }
 
-/// An IPv6 socket in the table of IPv4.
+/// A dual-stack socket in the IPv4 table.
 pub(super) struct Mapped(pub(super) Arc<dyn UdpEndpoint>);
 
 impl UdpEndpoint for Mapped {

@@ -1,25 +1,25 @@
-//! What can go wrong with a datagram: at once ([`SendError`]), or later, told by somebody else
-//! ([`SocketError`]). Owns the errno each comes to, which is always the one Linux gives.
+//! Errors of datagrams: at once ([`SendError`]), or later, reported by another host ([`SocketError`]). Owns the errno
+//! of each, which is always Linux's.
 
 use std::io;
 
 /// Why a datagram was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// The way leads through the kernel: another interface, loopback, an address the kernel shares with
-    /// us, or a datagram above the MTU of such an interface. Send it on the kernel socket.
+    /// The route goes through the kernel: another interface, loopback, an address of a shared interface, or a
+    /// datagram above such an interface's MTU. Send it on the kernel socket.
     #[error("this datagram leaves through the kernel; send it on the kernel socket")]
     UseKernel,
     /// ENETUNREACH: no route leads there.
     #[error("no route to the network; add a route or a gateway")]
     NoRoute,
-    /// EHOSTUNREACH: the next hop does not answer.
+    /// EHOSTUNREACH: the next hop is not resolved.
     #[error("the next hop does not answer; check that the host is up and on this link")]
     HostUnreachable,
     /// EMSGSIZE: above 65,507 bytes (65,527 over IPv6), or above the path's MTU where fragmenting is forbidden.
     #[error("the datagram is too big; send less, or allow fragments")]
     TooBig,
-    /// ENOBUFS: the transmit ring is full. It empties by itself: try again.
+    /// ENOBUFS: the transmit ring is full. The NIC drains it: try again.
     #[error("the transmit ring is full; try again")]
     RingFull,
     /// EACCES: a broadcast address without `SO_BROADCAST`.
@@ -64,8 +64,8 @@ impl From<SendError> for io::Error {
 pub struct SocketError {
     /// What the socket's next call reports.
     pub errno: i32,
-    /// Linux reports it to a connected socket unasked (`fatal` in net/ipv4/icmp.c `icmp_err_convert`). The
-    /// others, and those of unconnected sockets, only show with `IP_RECVERR` (`__udp4_lib_err`).
+    /// Linux reports it to a connected socket without `IP_RECVERR` (`fatal` in net/ipv4/icmp.c
+    /// `icmp_err_convert`). Soft errors, and those of unconnected sockets, need `IP_RECVERR` (`__udp4_lib_err`).
     pub hard: bool,
     /// With EMSGSIZE: the largest IP packet the path takes, bytes.
     pub mtu: Option<u32>,

@@ -1,5 +1,5 @@
-//! Cutting packets that are too big for their way (RFC 791 section 3.2, RFC 8200 section 4.5). Only datagrams and
-//! pings come here: segments are never cut.
+//! Fragmentation of packets above the path's MTU (RFC 791 section 3.2, RFC 8200 section 4.5). Only UDP datagrams and
+//! pings are fragmented, TCP segments never.
 
 use super::{Inet, SendError, counters::Count, iface::Interface, output::ethertype};
 use crate::{
@@ -7,16 +7,16 @@ use crate::{
     wire::{MacAddr, Protocol, extension, ipv4, ipv6},
 };
 
-/// Bytes before the data of a fragment over IPv6.
+/// Bytes before the data of an IPv6 fragment.
 const HEADERS6: usize = ipv6::HEADER_LEN + extension::FRAGMENT_LEN;
 
-/// A packet to be cut: one of our own, so without options or extension headers.
+/// A packet to be fragmented. This stack has built it, so it has no options and no extension headers.
 enum Whole<'a> {
     V4(ipv4::Packet<&'a [u8]>),
     V6(ipv6::Packet<&'a [u8]>),
 }
 
-/// What the fragments of one packet differ in.
+/// What differs between the fragments of one packet.
 struct Frag<'a> {
     data: &'a [u8],
     offset: usize,
@@ -45,7 +45,7 @@ impl<'a> Whole<'a> {
         }
     }
 
-    /// What is counted: packets cut, fragments made, packets that could not be.
+    /// The counters: packets fragmented, fragments created, packets that failed.
     fn counts(&self) -> [Count; 3] {
         match self {
             Whole::V4(_) => [Count::IpFragOKs, Count::IpFragCreates, Count::IpFragFails],
@@ -53,7 +53,7 @@ impl<'a> Whole<'a> {
         }
     }
 
-    /// Lays one fragment. Lengths and offsets come from a packet that has been checked: none of this can fail.
+    /// Writes one fragment. Lengths and offsets come from a checked packet, so nothing here can fail.
     fn write(&self, room: &mut [u8], frag: &Frag<'_>, ident: u32) {
         match self {
             Whole::V4(whole) => {
@@ -86,7 +86,7 @@ impl<'a> Whole<'a> {
 }
 
 impl Inet {
-    /// Sends a whole IP packet to a known address in fragments of at most `mtu` bytes.
+    /// Sends a whole IP packet to a resolved neighbour in fragments of at most `mtu` bytes.
     pub(super) fn send_fragments(
         &self,
         iface: &Interface,
@@ -107,9 +107,9 @@ impl Inet {
             return Err(SendError::TooBig);
         }
         let ident = match whole {
-            // With 16 bits the next one is the one used longest ago (RFC 6864 section 4.3).
+            // 16 bits: a counter reuses the ident used longest ago (RFC 6864 section 4.3).
             Whole::V4(_) => self.idents.fetch_add(1, Ordering::Relaxed) as u32,
-            // With 32, one that nobody can guess (RFC 7739 section 5).
+            // 32 bits: a random ident is unpredictable (RFC 7739 section 5).
             Whole::V6(_) => self.random.next() as u32,
         };
         let fragments = whole.payload().chunks(most);

@@ -1,9 +1,9 @@
-//! A hash table that is read without a lock (see [`rcu`](super::rcu)), for lookups that are many and changes that are
-//! few. It grows and shrinks with what it holds.
+//! A hash table whose readers take no lock (see [`rcu`](super::rcu)), for many lookups and few changes. It grows and
+//! shrinks with its content.
 //!
-//! A table is cut into shards, each an array of slots that is probed one after the other. A change locks its shard;
-//! one that finds the array too full, or far too large, puts another in its place, so that only the writers of one
-//! shard wait for it. An entry is a node that never moves: readers of either array find it.
+//! A table is divided into shards. Each is an array of slots with linear probing. A change locks its shard. If the
+//! array is too full, or far too large, the change replaces it, and only writers of that shard wait. An entry is a node
+//! that never moves, so readers of the old and the new array find it.
 
 use super::rcu::{Domain, Section};
 use crate::sync::{AtomicPtr, AtomicU64, Mutex, Ordering, lock};
@@ -17,18 +17,18 @@ struct Node<K, V> {
     value: V,
 }
 
-/// One slot of an array; `node` is null (nothing, and the end of a search), [`tombstone`], or an entry whose hash is `hash`.
+/// One slot of an array; `node` is null (empty: a search ends here), [`tombstone`], or an entry whose hash is `hash`.
 struct Slot<K, V> {
     hash: AtomicU64,
     node: AtomicPtr<Node<K, V>>,
 }
 
-/// A power of two of slots, at least [`MIN_SLOTS`].
+/// The slots: a power of two of them, at least [`MIN_SLOTS`].
 struct Array<K, V>(Box<[Slot<K, V>]>);
 
 const MIN_SLOTS: usize = 8;
 
-/// What readers may still see: freed when dropped.
+/// Unlinked memory that readers may still see. Dropping it frees it.
 enum Garbage<K, V> {
     Node(*mut Node<K, V>),
     Array(*mut Array<K, V>),
@@ -47,14 +47,14 @@ struct State {
     used: usize,
 }
 
-/// How a table is laid out.
+/// The dimensions of a table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
-    /// A power of two.
+    /// The number of shards, a power of two.
     pub(crate) shards: usize,
-    /// Readers at a time that find room at once.
+    /// How many readers at a time find a slot of their own (see [`Domain::new`]).
     pub(crate) readers: usize,
-    /// How many removed entries may wait to be freed together.
+    /// How many removed entries are freed together.
     pub(crate) batch: usize,
 }
 
@@ -65,33 +65,33 @@ pub(crate) struct Table<K, V, S> {
     domain: Domain<Garbage<K, V>>,
 }
 
-// SAFETY: garbage is owned: entries and arrays that nobody else frees.
+// SAFETY: garbage is owned: no other code frees its entries and arrays.
 unsafe impl<K: Send, V: Send> Send for Garbage<K, V> {}
-// SAFETY: entries are shared by reference, and dropped by whichever thread comes to it.
+// SAFETY: entries are shared by reference, and any thread may drop them.
 unsafe impl<K: Send + Sync, V: Send + Sync, S: Sync> Sync for Table<K, V, S> {}
 // SAFETY: as above; nothing in it is bound to a thread.
 unsafe impl<K: Send + Sync, V: Send + Sync, S: Send> Send for Table<K, V, S> {}
 
-/// A slot whose entry was removed: a search goes on.
+/// Marks a slot whose entry was removed: a search goes on past it.
 fn tombstone<T>() -> *mut T {
     ptr::dangling_mut()
 }
 
-/// What becomes of the entry of a key.
+/// What to do with the entry of a key.
 pub(crate) enum Change<V> {
     Keep,
     Put(V),
     Remove,
 }
 
-/// What became of it.
+/// What was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Changed {
     Put,
     Removed,
 }
 
-/// A reader, which keeps what it has found.
+/// A reader. What it has found stays valid until it is dropped.
 #[must_use]
 pub(crate) struct Reader<'t, K, V, S> {
     table: &'t Table<K, V, S>,
@@ -121,8 +121,8 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Table<K, V, S> {
         &self.shards[(hash >> 32) as usize & (self.shards.len() - 1)]
     }
 
-    /// Changes the entry of `key` as `change` says, which is asked once, under the lock of its shard. What
-    /// became of it, if anything.
+    /// Changes the entry of `key` as `change` returns, which is called once, under the lock of the shard. Returns
+    /// what was done, if anything.
     pub(crate) fn change(
         &self,
         key: K,
@@ -172,14 +172,14 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Table<K, V, S> {
         }
     }
 
-    /// Puts another array in the place of a shard's: a third full, with one entry more. What it was before.
+    /// Replaces a shard's array by one that is at most a third full with one more entry. Returns the old array.
     #[cold]
     fn rebuild(&self, shard: &Shard<K, V>, state: &mut State) -> Option<Garbage<K, V>> {
         let slots = ((state.live + 1) * 3).next_power_of_two().max(MIN_SLOTS);
         let slot = |_| Slot { hash: AtomicU64::new(0), node: AtomicPtr::new(ptr::null_mut()) };
         let array = Array((0..slots).map(slot).collect());
         let before = shard.array.load(Ordering::Relaxed);
-        // SAFETY: it is replaced under the lock the caller holds.
+        // SAFETY: it is replaced only under the lock, which the caller holds.
         if let Some(before) = unsafe { before.as_ref() } {
             for (hash, node) in before.entries() {
                 array.put(hash, node);
@@ -190,7 +190,7 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Table<K, V, S> {
         (!before.is_null()).then(|| Garbage::Array(before))
     }
 
-    /// How many entries there are.
+    /// The number of entries.
     pub(crate) fn len(&self) -> usize {
         self.live.load(Ordering::Relaxed) as usize
     }
@@ -201,13 +201,13 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Reader<'_, K, V, S> {
     pub(crate) fn get(&self, key: &K) -> Option<&V> {
         let hash = self.table.hasher.hash_one(key);
         let array = self.table.shard(hash).array.load(Ordering::Acquire);
-        // SAFETY: what a reader reaches is not freed before it leaves.
+        // SAFETY: what a reader reaches is not freed before the reader is dropped.
         let (_, node) = unsafe { array.as_ref() }?.find(hash, key)?;
         // SAFETY: as above.
         Some(unsafe { &(*node).value })
     }
 
-    /// Every entry, and its key. Changes meanwhile may be seen or not.
+    /// Calls `see` with every entry and its key. Concurrent changes may be seen or not.
     pub(crate) fn each(&self, mut see: impl FnMut(&K, &V)) {
         for shard in &self.table.shards {
             // SAFETY: as in `get`.
@@ -224,7 +224,7 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Reader<'_, K, V, S> {
 }
 
 impl<K: Eq, V> Array<K, V> {
-    /// The slots in which an entry of this hash may lie, in their order. At least half of all are null.
+    /// The slots where an entry of this hash may be, in probing order. At least half of all slots are null.
     #[inline]
     fn probe(&self, hash: u64) -> impl Iterator<Item = usize> {
         let last = self.0.len() - 1;
@@ -240,7 +240,7 @@ impl<K: Eq, V> Array<K, V> {
             if node.is_null() {
                 return None;
             }
-            // The hash may be that of the slot's next entry already: this one is gone then.
+            // The hash may already be that of the slot's next entry: then this entry was removed.
             if slot.hash.load(Ordering::Relaxed) != hash || node == tombstone() {
                 continue;
             }
@@ -252,7 +252,7 @@ impl<K: Eq, V> Array<K, V> {
         None
     }
 
-    /// Enters what is not there yet, under the lock; whether it took a slot that was null.
+    /// Adds an entry that is not in the array, under the lock. Returns whether its slot was null.
     fn put(&self, hash: u64, node: *mut Node<K, V>) -> bool {
         for slot in self.probe(hash).map(|at| &self.0[at]) {
             let before = slot.node.load(Ordering::Relaxed);
@@ -265,7 +265,8 @@ impl<K: Eq, V> Array<K, V> {
         unreachable!("half of the slots are null");
     }
 
-    /// Takes the entry out of a slot, under the lock; whether the slot is null now: no search has gone on from it.
+    /// Removes the entry of a slot, under the lock. Returns whether the slot is null now: that is safe if the next slot
+    /// is null, as no search goes on past this one.
     fn clear_slot(&self, at: usize) -> bool {
         let next = &self.0[(at + 1) & (self.0.len() - 1)];
         let ends = next.node.load(Ordering::Relaxed).is_null();
@@ -284,7 +285,7 @@ impl<K: Eq, V> Array<K, V> {
 
 impl<K, V> Drop for Garbage<K, V> {
     fn drop(&mut self) {
-        // SAFETY: made by `Box::into_raw`, unlinked, and no reader is left that could have seen it.
+        // SAFETY: made by `Box::into_raw`, unlinked, and no reader is left that may have seen it.
         unsafe {
             match *self {
                 Garbage::Node(node) => drop(Box::from_raw(node)),

@@ -1,5 +1,5 @@
-//! ICMP for IPv4: answering pings, telling others what could not be delivered here, and telling sockets what could
-//! not be delivered elsewhere.
+//! ICMP for IPv4: replies to pings, errors about packets we cannot deliver, and received errors, which go to their
+//! sockets.
 
 use super::{
     Inet, SocketError,
@@ -18,11 +18,11 @@ use crate::{
 };
 use std::net::Ipv4Addr;
 
-/// Bytes of an error's IP packet at most (RFC 1812 section 4.3.2.3).
+/// The longest IP packet of an error, bytes (RFC 1812 section 4.3.2.3).
 const MAX_ERROR: usize = 576;
 
 impl Inet {
-    /// An ICMP message in an IP packet that is for us.
+    /// Processes an ICMP message in an IP packet that is for us.
     #[cold]
     pub(super) fn icmp_input(
         &self,
@@ -43,7 +43,8 @@ impl Inet {
         match message.kind() {
             Type::ECHO_REQUEST => {
                 self.counters.add(Count::IcmpInEchos);
-                // RFC 1122 section 3.2.2.6: one sent to many "MAY be silently discarded", as Linux does.
+                // RFC 1122 section 3.2.2.6: an echo request to a broadcast or multicast address "MAY be silently
+                // discarded", as Linux does.
                 let shared = arrival.iface.is_some_and(|iface| iface.kernel().is_some());
                 if cast == Cast::Unicast && !shared {
                     self.echo_reply(arrival, packet, pass);
@@ -51,13 +52,13 @@ impl Inet {
             }
             kind if kind.is_error() => self.icmp_error(packet.dst(), message, pass),
             // RFC 1122 section 3.2.2: "If an ICMP message of unknown type is received, it MUST be silently
-            // discarded." Replies to pings are for raw sockets, which there are none of.
+            // discarded." Echo replies are dropped as there are no raw sockets.
             _ => {}
         }
     }
 
     fn echo_reply(&self, arrival: &Arrival<'_>, packet: Inbound4<'_>, pass: &mut Pass) {
-        // RFC 1122 section 3.2.2.6: from the address that was pinged, with the data that came.
+        // RFC 1122 section 3.2.2.6: the reply's source is the pinged address, its data that of the request.
         let to = (packet.dst(), packet.src(), Protocol::ICMP);
         let message = packet.payload();
         let sent = self.output(to, message.len(), arrival.queue, pass, |room| {
@@ -71,8 +72,8 @@ impl Inet {
         }
     }
 
-    /// Takes in an ICMP error that came to the kernel: an IPv4 packet as a raw socket gives it. What is no
-    /// error, or is about no packet of a socket of ours, is counted and has no effect.
+    /// Processes an ICMP error that the kernel received: an IPv4 packet as a raw socket returns it. A message
+    /// that is no error, or quotes no packet of our sockets, is counted and has no effect.
     pub fn icmp_error_input(&self, packet: &[u8], pass: &mut Pass) {
         let packet = match ipv4::Packet::new_checked(packet) {
             Ok(packet) => packet,
@@ -95,10 +96,10 @@ impl Inet {
         }
     }
 
-    /// An error sent to `local`, an address of ours.
+    /// Processes an error sent to `local`, one of our addresses.
     fn icmp_error(&self, local: Ipv4Addr, message: icmp::Packet<&[u8]>, pass: &mut Pass) {
         let accepted = message.quoted().is_ok_and(|quoted| {
-            // RFC 1122 section 3.2.2: errors go to the source of the packet at fault.
+            // RFC 1122 section 3.2.2: errors go to the source of the quoted packet.
             let quoted = Quoted::v4(&quoted).filter(|_| quoted.src() == local);
             let mtu = message.next_hop_mtu().map(u32::from);
             self.accept_icmp_error(quoted, to_socket_error(message), mtu, pass)
@@ -129,8 +130,8 @@ impl Inet {
     }
 
     fn unreachable(&self, arrival: &Arrival<'_>, packet: Inbound4<'_>, code: u8, pass: &mut Pass) {
-        // The kernel answers for its addresses. RFC 1122 section 3.2.2: "An ICMP error message MUST NOT be
-        // sent as the result of receiving: [...] a datagram destined to an IP broadcast or IP multicast
+        // On a shared interface the kernel sends the errors. RFC 1122 section 3.2.2: "An ICMP error message MUST
+        // NOT be sent as the result of receiving: [...] a datagram destined to an IP broadcast or IP multicast
         // address; a datagram sent as a link-layer broadcast".
         let shared = arrival.iface.is_some_and(|iface| iface.kernel().is_some());
         if shared || !arrival.to_us || !self.is_ours(packet.dst()) {
@@ -141,7 +142,8 @@ impl Inet {
         }
     }
 
-    /// Sends an error about `packet`, which came to one of our addresses, to its sender. Whether it went.
+    /// Sends an error about `packet`, which was sent to one of our addresses, to its sender. Returns whether it
+    /// was sent.
     pub(super) fn send_error(
         &self,
         (kind, code): (Type, u8),
@@ -149,8 +151,8 @@ impl Inet {
         queue: u32,
         pass: &mut Pass,
     ) -> bool {
-        // RFC 1122 section 3.2.2, continued: nor of "an ICMP error message" or "a non-initial fragment".
-        // Sources that are no single host were dropped on the way in.
+        // RFC 1122 section 3.2.2, continued: nor "an ICMP error message" or "a non-initial fragment". Packets
+        // whose source is not a single host were dropped on receive.
         let about_icmp = packet.protocol() == Protocol::ICMP;
         if about_icmp || packet.fragment_offset() > 0 {
             return false;
@@ -165,7 +167,7 @@ impl Inet {
         let len = icmp::HEADER_LEN + quote.len().min(room);
         let to = (packet.dst(), packet.src(), Protocol::ICMP);
         self.output(to, len, queue, pass, |room| {
-            // A quote of a header and 8 bytes at least has found room: this cannot fail.
+            // There is room for a header and 8 bytes of the quote: this cannot fail.
             let _ = icmp::Packet::init_error(room, kind, code, 0, quote);
         })
     }
@@ -175,7 +177,7 @@ impl Inet {
     }
 }
 
-/// What an error means to a socket: Linux's `icmp_err_convert`, and `__udp4_lib_err` for the other types.
+/// The socket error for an ICMP error: Linux's `icmp_err_convert`, and `__udp4_lib_err` for the other types.
 fn to_socket_error(message: icmp::Packet<&[u8]>) -> (SocketError, Count) {
     let error = match (message.kind(), message.code()) {
         (Type::TIME_EXCEEDED, _) => {

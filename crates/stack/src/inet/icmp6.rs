@@ -1,5 +1,5 @@
-//! ICMP for IPv6 (RFC 4443): answering pings, telling others what could not be delivered here, and telling sockets
-//! what could not be delivered elsewhere.
+//! ICMP for IPv6 (RFC 4443): replies to pings, errors about packets we cannot deliver, and received errors, which go to
+//! their sockets.
 
 use super::{
     Inet, SocketError,
@@ -20,11 +20,11 @@ use crate::{
 };
 use std::net::{IpAddr, Ipv6Addr};
 
-/// A router's word on a better way (RFC 4861 section 4.5).
+/// Redirect: a router names a better first hop (RFC 4861 section 4.5).
 const REDIRECT: Type = Type(137);
 
 impl Inet {
-    /// An ICMPv6 message in a packet that is for us.
+    /// Processes an ICMPv6 message in a packet that is for us.
     #[cold]
     pub(super) fn icmpv6_input(
         &self,
@@ -54,8 +54,8 @@ impl Inet {
                 self.icmpv6_error(packet.dst(), message, arrival.scope(), pass);
             }
             // RFC 4443 section 2.4 (b): "If an ICMPv6 informational message of unknown type is received, it MUST be
-            // silently discarded." Replies to pings are for raw sockets, which there are none of; redirects a host
-            // may ignore (RFC 4861 section 8.3 has it that it SHOULD not; here routes are the user's alone).
+            // silently discarded." Echo replies are dropped as there are no raw sockets. Redirects are ignored (RFC
+            // 4861 section 8.3 says a host SHOULD NOT): only the user configures routes.
             _ if !shared => self.ndp_input(arrival, &packet, &message, pass),
             _ => {}
         }
@@ -68,8 +68,8 @@ impl Inet {
         cast: Cast,
         pass: &mut Pass,
     ) {
-        // RFC 4443 section 4.2: from the address that was pinged; of a group's ping from an address of ours, and
-        // an answer to nobody is none.
+        // RFC 4443 section 4.2: the reply's source is the pinged address, or one of ours if a group was pinged.
+        // A request from the unspecified address gets no reply.
         let (src, dst) = (self.answer_source(arrival, &packet, cast), packet.src());
         let Some(src) = src.filter(|_| !dst.is_unspecified()) else { return };
         let message = packet.payload;
@@ -86,7 +86,7 @@ impl Inet {
         }
     }
 
-    /// Which address of ours answers a packet.
+    /// The source address for an answer to a packet.
     fn answer_source(
         &self,
         arrival: &Arrival<'_>,
@@ -100,9 +100,9 @@ impl Inet {
         }
     }
 
-    /// Takes in an ICMPv6 error that came to the kernel: the message as a raw socket gives it, without the IPv6
-    /// header, its checksum checked by the kernel (RFC 3542 section 3.1), sent to `local` over the interface
-    /// `scope`. What is no error, or is about no packet of a socket of ours, is counted and has no effect.
+    /// Processes an ICMPv6 error that the kernel received: the message as a raw socket returns it, without the IPv6
+    /// header, its checksum checked by the kernel (RFC 3542 section 3.1). It was sent to `local` on the interface
+    /// `scope`. A message that is no error, or quotes no packet of our sockets, is counted and has no effect.
     pub fn icmpv6_error_input(&self, message: &[u8], local: Ipv6Addr, scope: u32, pass: &mut Pass) {
         self.counters.add(Count::Icmp6InMsgs);
         match icmpv6::Packet::new_checked(message) {
@@ -114,7 +114,7 @@ impl Inet {
         }
     }
 
-    /// An error sent to `local`, an address of ours.
+    /// Processes an error sent to `local`, one of our addresses.
     fn icmpv6_error(
         &self,
         local: Ipv6Addr,
@@ -123,7 +123,7 @@ impl Inet {
         pass: &mut Pass,
     ) {
         let accepted = message.quoted().is_ok_and(|quoted| {
-            // RFC 4443 section 2.2: errors go to the source of the packet at fault.
+            // RFC 4443 section 2.2: errors go to the source of the quoted packet.
             let quoted = Quoted::v6(&quoted, scope).filter(|_| quoted.src() == local);
             self.accept_icmp_error(quoted, to_socket_error(message), message.mtu(), pass)
         });
@@ -132,7 +132,7 @@ impl Inet {
         }
     }
 
-    /// Tells the sender of a packet to one of our addresses that it could not be delivered.
+    /// Sends a destination unreachable error to the sender of a packet.
     #[cold]
     pub(super) fn send_unreachable6(
         &self,
@@ -144,7 +144,7 @@ impl Inet {
         self.answer_with_error6(arrival, (Type::UNREACHABLE, code, 0), packet, pass);
     }
 
-    /// Sends an error of `kind`, code and second word about a packet that has come, unless it must not be.
+    /// Sends an error of this type, code and second word about a received packet, unless RFC 4443 forbids it.
     #[cold]
     pub(super) fn answer_with_error6(
         &self,
@@ -153,9 +153,10 @@ impl Inet {
         packet: &Inbound6<'_>,
         pass: &mut Pass,
     ) {
-        // The kernel answers for its ports; headers that ask too much it has not seen. RFC 4443 section 2.4 (e): not
-        // about "a packet destined to an IPv6 multicast address" but for unrecognized options, nor "a packet sent as a
-        // link-layer multicast" or broadcast, with the same exception.
+        // On a shared interface the kernel answers for its ports, but it has not seen the extension headers of our
+        // packets. RFC 4443 section 2.4 (e): no error about "a packet destined to an IPv6 multicast address" except for
+        // unrecognized options, nor about "a packet sent as a link-layer multicast" or broadcast, with the same
+        // exception.
         let shared = kind.0 != Type::PARAMETER_PROBLEM
             && arrival.iface.is_some_and(|iface| iface.kernel().is_some());
         let many = packet.dst().is_multicast() || !arrival.to_us;
@@ -187,7 +188,7 @@ impl Inet {
         (scope, queue): (u32, u32),
         pass: &mut Pass,
     ) {
-        // RFC 4443 section 2.4 (e), continued: nor about "an ICMPv6 error message", "an ICMPv6 redirect message",
+        // RFC 4443 section 2.4 (e), continued: no error about "an ICMPv6 error message", "an ICMPv6 redirect message",
         // "a packet whose source address does not uniquely identify a single node".
         let dst = packet.src();
         if dst.is_unspecified() || dst.is_multicast() || carries_error(&packet.view) {
@@ -201,7 +202,7 @@ impl Inet {
         let len = icmpv6::error_len(quote.len());
         let sent = self.output6((src, dst, scope), len, queue, pass, |room| {
             let addresses = ipv6::address_sum(src, dst);
-            // A quote of a header and 8 bytes at least has found room: this cannot fail.
+            // There is room for a header and 8 bytes of the quote: this cannot fail.
             let _ = icmpv6::Packet::init_error(room, addresses, kind, code, word, quote);
         });
         if sent {
@@ -213,8 +214,8 @@ impl Inet {
         }
     }
 
-    /// Sends an ICMPv6 message of our own making, as [`output`](Inet::output); `scope` is the interface that
-    /// link-local addresses are meant on.
+    /// Builds and sends an ICMPv6 message, as [`output`](Inet::output) does for IPv4; `scope` is the scope id of
+    /// link-local addresses.
     pub(super) fn output6(
         &self,
         (src, dst, scope): (Ipv6Addr, Ipv6Addr, u32),
@@ -234,7 +235,7 @@ impl Inet {
     }
 }
 
-/// Whether a packet is an ICMPv6 error or redirect, also behind extension headers.
+/// Whether a packet is an ICMPv6 error or redirect, with or without extension headers.
 fn carries_error(view: &ipv6::Packet<&[u8]>) -> bool {
     let (mut next, mut rest) = (view.next_header(), view.payload());
     loop {
@@ -257,7 +258,7 @@ fn carries_error(view: &ipv6::Packet<&[u8]>) -> bool {
     }
 }
 
-/// What an error means to a socket: Linux's `icmpv6_err_convert` and `tab_unreach`.
+/// The socket error for an ICMPv6 error: Linux's `icmpv6_err_convert` and `tab_unreach`.
 fn to_socket_error(message: icmpv6::Packet<&[u8]>) -> (SocketError, Count) {
     match (message.kind(), message.code()) {
         (Type::PACKET_TOO_BIG, _) => (SocketError::soft(libc::EMSGSIZE), Count::Icmp6InPktTooBigs),
@@ -281,7 +282,7 @@ fn to_socket_error(message: icmpv6::Packet<&[u8]>) -> (SocketError, Count) {
             };
             (error, Count::Icmp6InDestUnreachs)
         }
-        // RFC 4443 section 2.4 (a): one "of unknown type" is passed on as well.
+        // RFC 4443 section 2.4 (a): an error "of unknown type" goes to the upper layer as well.
         _ => (SocketError::soft(libc::EPROTO), Count::Icmp6InUnknownErrors),
     }
 }

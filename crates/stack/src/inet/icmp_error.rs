@@ -1,5 +1,5 @@
-//! ICMP errors of either version, once they are read: about which conversation one is, whether it is believed, and
-//! who is told. And the rate at which our own are sent.
+//! Parsed ICMP errors of either version: which conversation an error is about, whether to accept it, and which socket
+//! gets it. Also the rate limit of the errors we send.
 
 use super::{Inet, SocketError, UdpEndpoint, counters::Count, dad::needs_scope, random::Random};
 use crate::{
@@ -13,18 +13,18 @@ use crate::{
 };
 use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// Errors sent per second, and at once (Linux's `icmp_msgs_per_sec`, `icmp_msgs_burst`).
+/// The rate per second and the burst of sent errors (Linux's `icmp_msgs_per_sec`, `icmp_msgs_burst`).
 const RATE: u64 = 1000;
 const BURST: u64 = 50;
 
-/// A bucket of tokens, one per error on average.
+/// A token bucket; an error costs one token on average.
 ///
-/// It is everybody's, so who counts the errors that are left to him must not learn from it whether others have drawn
-/// any, which would show what ports are open to whom (CVE-2020-25705): each error takes none, one or two, at random
+/// All peers share the bucket. A peer that counts the errors it can still get must not learn whether others got any:
+/// that would reveal open ports (CVE-2020-25705). So each error takes zero, one or two tokens at random
 /// (`icmp_global_consume`).
 #[derive(Debug, Default)]
 pub(super) struct Limiter {
-    /// When the bucket would have been empty, in nanoseconds.
+    /// The bucket has been filling since this time, in nanoseconds.
     empty: u64,
 }
 
@@ -41,12 +41,12 @@ impl Limiter {
     }
 }
 
-/// A packet of ours that an error quotes, as far as it says who talked to whom.
+/// The addresses and ports of the packet an error quotes: one of ours, if the error is valid.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Quoted<'a> {
     pub(super) local: SocketAddr,
     pub(super) remote: SocketAddr,
-    /// Of a segment the head; of a datagram nothing.
+    /// The first 8 bytes of a TCP segment; `None` for a UDP datagram.
     segment: Option<&'a [u8; 8]>,
 }
 
@@ -55,8 +55,8 @@ impl<'a> Quoted<'a> {
         self.segment.is_some()
     }
 
-    /// Of a packet of either version, perhaps cut short; `None` if it is of no socket's protocol, or does not
-    /// reach to the ports. Link-local addresses are meant on the interface `scope`.
+    /// Parses a packet of either version, which may be cut short. `None` if it is neither UDP nor TCP, or is cut
+    /// before the ports. `scope` is the scope id of link-local addresses.
     pub(super) fn new(packet: &'a [u8], scope: u32) -> Option<Quoted<'a>> {
         match ipv4::Packet::new_quoted(packet) {
             Ok(packet) => Quoted::v4(&packet),
@@ -95,7 +95,7 @@ impl<'a> Quoted<'a> {
     }
 }
 
-/// The first bytes of a datagram or a segment, and whether it is the latter. RFC 792: "The internet header plus the
+/// The first bytes of a UDP datagram or a TCP segment, and whether it is TCP. RFC 792: "The internet header plus the
 /// first 64 bits of the original datagram's data."
 fn head(protocol: Protocol, data: &[u8]) -> Option<(&[u8; 8], bool)> {
     let known = matches!(protocol, Protocol::UDP | Protocol::TCP);
@@ -103,8 +103,8 @@ fn head(protocol: Protocol, data: &[u8]) -> Option<(&[u8; 8], bool)> {
 }
 
 impl Inet {
-    /// An error about `quoted` has come: if it is believed, counts it and tells the socket. `mtu`: what the path
-    /// takes, if the error is about that.
+    /// Processes an error about `quoted`: if a socket may have sent that packet, counts the error and reports it to
+    /// the socket. Returns whether it was accepted. `mtu` is the MTU the error reports, if any.
     pub(super) fn accept_icmp_error(
         &self,
         quoted: Option<Quoted<'_>>,
@@ -131,8 +131,8 @@ impl Inet {
         true
     }
 
-    /// Whether a socket of ours may have sent the packet an error quotes. Anybody can send errors: one is
-    /// believed only about a conversation there is (RFC 5927 section 4.1).
+    /// Whether one of our sockets may have sent the quoted packet. Any host can send errors, so an error is
+    /// accepted only for an existing conversation (RFC 5927 section 4.1).
     fn matches_a_socket(&self, quoted: &Quoted<'_>) -> bool {
         match quoted.segment {
             None => self.udp_find(quoted.local, quoted.remote, |_| ()).is_some(),
@@ -140,7 +140,7 @@ impl Inet {
         }
     }
 
-    /// Tells the socket that has sent a packet what became of it.
+    /// Reports an error to the socket that sent the quoted packet.
     pub(super) fn report_to_socket(
         &self,
         quoted: &Quoted<'_>,

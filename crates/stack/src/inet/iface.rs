@@ -1,6 +1,7 @@
-//! An interface as inet sees it: a NIC's description, its transmit halves and whose the addresses are.
+//! An interface: the NIC's description, the transmit halves of its queues, and its addresses, which are our own or
+//! the kernel's.
 //!
-//! Owns the lock of each transmit half and what is counted per queue.
+//! Owns the lock of each transmit half and the per-queue counters.
 
 use super::{
     cidr::{Cidr, Ipv4Cidr},
@@ -23,48 +24,48 @@ use std::{
     time::Duration,
 };
 
-/// How often the kernel is told that a neighbour it keeps for us is in use.
+/// How often a neighbour of the kernel's table is marked as used (`NTF_USE`) while we send to it.
 pub(super) const MARK_USED_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How often it is asked for one that packets wait for, or that is in doubt. Once would do, did nobody make it forget
-/// that it was asked (`ip neigh flush`).
+/// How often the kernel is asked again for a neighbour that is stale or has packets queued. Once would be enough if
+/// `ip neigh flush` could not delete the entry while it is being resolved.
 pub(super) const KERNEL_RETRY: Duration = Duration::from_millis(200);
 
-/// The way the kernel would take to a destination.
+/// The kernel's route to a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hop {
-    /// Whom on the link to hand the packet to: a gateway, or the destination.
+    /// The next hop on the link: a gateway, or the destination itself.
     pub next_hop: IpAddr,
-    /// The source address that was asked about, else the one the kernel prefers on that way.
+    /// The source address of the lookup, or the kernel's preferred source for this route.
     pub source: IpAddr,
     /// The path's MTU in bytes where it is below the interface's.
     pub mtu: Option<u32>,
 }
 
-/// The kernel's tables for one interface that it shares with us. All calls are cheap and never block.
+/// The kernel's tables for one shared interface. All calls are cheap and never block.
 pub trait KernelTables: Send + Sync {
-    /// Moves with every change of the answers below.
+    /// Incremented when an answer below may have changed.
     fn generation(&self) -> u64;
-    /// Whether one of the interface's addresses, with its prefix length, is what `is` asks for.
+    /// Whether `is` returns true for one of the interface's addresses and its prefix length.
     fn has_address(&self, is: &mut dyn FnMut(IpAddr, u8) -> bool) -> bool;
-    /// The way to `destination`, from `source` if one is named, if it leads out of this interface.
+    /// The route to `destination`, from `source` if given; `None` unless it leaves through this interface.
     fn route(&self, destination: IpAddr, source: Option<IpAddr>) -> Option<Hop>;
-    /// The link-layer address of a neighbour, also one that is stale.
+    /// The link-layer address of a neighbour, even if it is stale.
     fn neighbour(&self, address: IpAddr) -> Option<MacAddr>;
-    /// Whether what is known of a neighbour is to be verified with the next packet that goes there.
+    /// Whether the neighbour's entry is stale: the next packet to it starts a verification.
     fn is_stale(&self, address: IpAddr) -> bool;
-    /// Has the kernel see to the neighbour: find it, or make sure of it (`NTF_USE`).
+    /// Makes the kernel resolve or verify the neighbour (`NTF_USE`).
     fn resolve(&self, address: IpAddr);
-    /// Tells the kernel that the neighbour hears us.
+    /// Tells the kernel that the neighbour is reachable.
     fn confirm(&self, address: IpAddr);
-    /// Where the interface's address on the link stands, which an administrator may change: its octets, in the order
-    /// of the wire, are the lower ones.
+    /// The interface's MAC address, which an administrator may change, in the lower six bytes of a word, in wire
+    /// order.
     fn link_address(&self) -> Option<Arc<AtomicU64>> {
         None
     }
 }
 
-/// A link address in one word.
+/// A MAC address in one word.
 pub(super) fn mac_word(mac: MacAddr) -> u64 {
     let [a, b, c, d, e, f] = mac.0;
     u64::from_be_bytes([0, 0, a, b, c, d, e, f])
@@ -76,13 +77,13 @@ fn mac_of(word: u64) -> MacAddr {
     MacAddr(mac)
 }
 
-/// Whose an interface's addresses are.
+/// Who manages an interface's addresses.
 #[derive(Clone)]
 pub enum Addressing {
-    /// Ours, of either family: inet answers ARP, neighbour solicitations and ping for them. With an IPv6
-    /// address among them the interface has a link-local one as well.
+    /// This stack, for either family: inet answers ARP, neighbour solicitations and ping for them. With an IPv6
+    /// address the interface gets a link-local one as well.
     Own(Vec<Cidr>),
-    /// The kernel's, who shares the interface and keeps its routes and neighbours.
+    /// The kernel, which shares the interface and keeps its routes and neighbours.
     Kernel(Arc<dyn KernelTables>),
 }
 
@@ -93,34 +94,35 @@ pub struct Interface {
     scope: u32,
     kernel: Option<Arc<dyn KernelTables>>,
     addresses4: Box<[Ipv4Cidr]>,
-    /// Each with its broadcast address, for every packet to be compared with; without one, everybody's.
+    /// Each IPv4 address with its subnet's broadcast address, or 255.255.255.255 if the subnet has none: checked
+    /// for every packet.
     with_broadcast: Box<[(Ipv4Addr, Ipv4Addr)]>,
     addresses6: Box<[IfAddr6]>,
     queues: Box<[QueuePair]>,
     pub(super) neighbours: Mutex<Neighbours>,
 }
 
-/// What is known of, and waits for, the hosts on the link.
+/// The neighbour table of an interface and the packets queued for its neighbours.
 #[derive(Debug, Default)]
 pub(super) struct Neighbours {
     /// Unused where the kernel keeps the table.
     pub(super) table: neighbour::Table,
     pub(super) queues: NeighbourQueues,
-    /// When the kernel was last told that a neighbour of its table is in use.
+    /// When each neighbour of the kernel's table was last marked as used.
     marked_used: BTreeMap<IpAddr, Instant>,
-    /// When duplicate address detection is over; `None` before it begins and after it.
+    /// When duplicate address detection ends; `None` before it begins and after it.
     pub(super) dad_until: Option<Instant>,
 }
 
-/// What belongs to queue pair n. The halves are on cache lines of their own.
+/// The state of one queue pair. Each half has its own cache lines.
 struct QueuePair {
     received: Received,
     sent: Sent,
-    /// The context that polls the receive half.
+    /// The NAPI context that polls the receive half.
     napi: OnceLock<NapiId>,
 }
 
-/// Raised by the owner of the receive queue.
+/// Written only by the owner of the receive queue.
 #[derive(Default)]
 #[repr(align(128))]
 pub(super) struct Received {
@@ -133,16 +135,16 @@ pub(super) struct Received {
 #[repr(align(128))]
 struct Sent {
     tx: Mutex<Box<dyn TxQueue>>,
-    /// Raised under the lock of `tx`.
+    /// Written under the lock of `tx`.
     udp_datagrams: Counter,
     tcp_segments: Counter,
 }
 
-/// A transmit ring, its lock held. Dropping it rings the doorbell and releases it.
+/// A locked transmit ring. Dropping it rings the doorbell and releases the lock.
 pub(super) struct Transmit<'a> {
     tx: MutexGuard<'a, Box<dyn TxQueue>>,
     sent: &'a Sent,
-    /// Nothing has come to the ring since the doorbell rang.
+    /// Nothing was pushed to the ring since the doorbell last rang.
     rung: bool,
 }
 
@@ -160,7 +162,7 @@ impl Transmit<'_> {
         self.rung = true;
     }
 
-    /// The doorbell rings later for what has come to the ring.
+    /// The caller rings the doorbell later for what was pushed.
     #[inline]
     pub(super) fn ring_later(&mut self) {
         self.rung = true;
@@ -186,12 +188,12 @@ impl Drop for Transmit<'_> {
     }
 }
 
-/// Where a packet goes on the link.
+/// The result of resolving a next hop.
 #[derive(Clone, Debug)]
 pub(super) enum Resolved {
-    /// To this address for as long as the version, if there is one, stands at the number.
+    /// Resolved: valid while the version, if any, has this number.
     To(MacAddr, Option<(Arc<Version>, u32)>),
-    /// Not known yet. Park it; the version moves when it is.
+    /// Not resolved yet: queue the packet. The version changes when the neighbour is resolved.
     Unknown(Option<(Arc<Version>, u32)>),
 }
 
@@ -252,8 +254,8 @@ impl Interface {
         }
     }
 
-    /// The number by which link-local addresses name it, as `sin6_scope_id` does: the kernel's where it shares
-    /// the interface, else the place in which it was added, from 1.
+    /// The interface's number in `sin6_scope_id`: the ifindex if the NIC has one, else its position in the
+    /// order of addition, from 1.
     pub fn scope_id(&self) -> u32 {
         self.scope
     }
@@ -264,19 +266,19 @@ impl Interface {
         &self.info
     }
 
-    /// Our own IPv4 addresses; none where they are the kernel's.
+    /// Our own IPv4 addresses; none on a shared interface.
     #[inline]
     pub(super) fn addresses4(&self) -> &[Ipv4Cidr] {
         &self.addresses4
     }
 
-    /// Our own IPv4 addresses, each with everybody's on its network.
+    /// Our own IPv4 addresses, each with its broadcast address.
     #[inline]
     pub(super) fn with_broadcast(&self) -> &[(Ipv4Addr, Ipv4Addr)] {
         &self.with_broadcast
     }
 
-    /// Our own IPv6 addresses, those that are duplicates included.
+    /// Our own IPv6 addresses, including duplicates.
     #[inline]
     pub(super) fn addresses6(&self) -> &[IfAddr6] {
         &self.addresses6
@@ -288,20 +290,20 @@ impl Interface {
         self.addresses4.iter().map(|&own| own.into()).chain(v6)
     }
 
-    /// The kernel's tables where it shares the interface.
+    /// The kernel's tables; `None` unless the interface is shared.
     #[inline]
     pub(super) fn kernel(&self) -> Option<&Arc<dyn KernelTables>> {
         self.kernel.as_ref()
     }
 
-    /// The kernel's generation; 0 where the addresses are ours.
+    /// The generation of the kernel's tables; 0 unless the interface is shared.
     #[inline]
     pub(super) fn kernel_generation(&self) -> u64 {
         self.kernel().map_or(0, |tables| tables.generation())
     }
 
-    /// Has the kernel see to its neighbour `address`, if that was not asked of it within the last
-    /// [`MARK_USED_INTERVAL`], or [`KERNEL_RETRY`] for one that is stale: it is a system call.
+    /// Marks the kernel's neighbour `address` as used, a system call: at most once per [`MARK_USED_INTERVAL`],
+    /// or per [`KERNEL_RETRY`] while it is stale.
     pub(super) fn mark_neighbour_used(&self, address: IpAddr, now: Instant) {
         let Some(tables) = self.kernel() else { return };
         let mut neighbours = lock(&self.neighbours);
@@ -311,7 +313,7 @@ impl Interface {
             return;
         }
         if marked_used.len() >= neighbour::NEIGHBOURS {
-            // Rare, and costs no more than a system call for each of them.
+            // Rare; it costs at most one more system call for each neighbour.
             marked_used.clear();
         }
         marked_used.insert(address, now);
@@ -332,7 +334,7 @@ impl Interface {
         }
     }
 
-    /// Whether `address` is everybody on one of this interface's networks.
+    /// Whether `address` is the broadcast address of one of this interface's networks.
     pub(super) fn is_broadcast(&self, address: Ipv4Addr) -> bool {
         match &self.kernel {
             None => self.addresses4.iter().any(|cidr| cidr.broadcast() == Some(address)),
@@ -343,18 +345,18 @@ impl Interface {
         }
     }
 
-    /// Tells which context polls queue `queue`. The first word counts.
+    /// Sets the NAPI context that polls queue `queue`. Only the first call has an effect.
     pub fn set_napi(&self, queue: u32, napi: NapiId) {
         let _ = self.pair(queue).napi.set(napi);
     }
 
-    /// The context whose queue lies beside transmit queue `queue`.
+    /// The NAPI context of the queue pair that transmit queue `queue` belongs to.
     pub(super) fn napi(&self, queue: u32) -> Option<NapiId> {
         self.pair(queue).napi.get().copied()
     }
 
     fn pair(&self, queue: u32) -> &QueuePair {
-        // Whoever made the interface gave it at least one queue.
+        // `add_interface` checks that there is at least one queue.
         self.queues.get(queue as usize).unwrap_or(&self.queues[0])
     }
 
@@ -363,7 +365,7 @@ impl Interface {
         &self.pair(queue).received
     }
 
-    /// What is counted per queue, all queues together.
+    /// The per-queue counters, summed over all queues.
     pub(super) fn totals(&self) -> [(Count, u64); 6] {
         let sum =
             |of: fn(&QueuePair) -> &Counter| self.queues.iter().map(|pair| of(pair).get()).sum();
@@ -390,13 +392,13 @@ impl Interface {
         self.transmit(queue).doorbell();
     }
 
-    /// Our address on the link, as it is now.
+    /// The interface's current MAC address.
     #[inline]
     pub(super) fn mac(&self) -> MacAddr {
         mac_of(self.mac.load(Ordering::Relaxed))
     }
 
-    /// Sends one frame: an Ethernet header before `len` bytes of packet that `fill` writes.
+    /// Sends one frame: an Ethernet header and `len` bytes of packet that `fill` writes.
     pub(super) fn transmit_frame(
         &self,
         queue: u32,
@@ -423,7 +425,7 @@ impl Interface {
 }
 
 /// Puts one frame on the ring. If the ring is full it rings the doorbell and tries once more: some
-/// drivers only take back sent frames then.
+/// drivers reclaim sent frames only then.
 #[inline]
 pub(super) fn push(
     tx: &mut dyn TxQueue,

@@ -1,5 +1,5 @@
-//! The way in, top to bottom: Ethernet, then ARP, IPv4 or IPv6 (`input6.rs`), then reassembly, then UDP, TCP or
-//! ICMP. Whatever is wrong with a packet is counted under its cause and the packet dropped.
+//! The receive path: Ethernet, then ARP, IPv4 or IPv6 (`input6.rs`), then reassembly, then UDP, TCP or ICMP. A bad
+//! packet is dropped and counted by cause.
 
 use super::{
     Inet,
@@ -16,53 +16,53 @@ use crate::{
 };
 use std::{net::Ipv4Addr, ops::Deref};
 
-/// How a packet came.
+/// How a packet arrived.
 #[derive(Clone, Copy)]
 pub(super) struct Arrival<'a> {
-    /// `None`: from ourselves.
+    /// `None`: sent by this host to itself.
     pub(super) iface: Option<&'a Interface>,
     pub(super) queue: u32,
-    /// Who sent its frame.
+    /// The frame's source MAC address.
     pub(super) src_mac: MacAddr,
-    /// Its frame was for us alone.
+    /// The frame was sent to our MAC address (`PACKET_HOST`), not to a broadcast or multicast one.
     pub(super) to_us: bool,
     pub(super) checksum: Checksum,
 }
 
 impl Arrival<'_> {
-    /// The interface that link-local addresses are meant on.
+    /// The scope id of the packet's link-local addresses.
     #[inline]
     pub(super) fn scope(&self) -> u32 {
         self.iface.map_or(0, Interface::scope_id)
     }
 }
 
-/// A packet for us, as the transports see it, whichever IP it came by.
+/// A packet for us as the transport protocols see it: IPv4 and IPv6 look alike.
 pub(super) trait Inbound<'a>: Copy {
     type Address: Address;
-    /// A datagram may come without a checksum.
+    /// A datagram may have no checksum.
     const CHECKSUM_OPTIONAL: bool;
 
     fn src(&self) -> Self::Address;
     fn dst(&self) -> Self::Address;
-    /// Of the pseudo-header.
+    /// The sum of the pseudo-header's addresses.
     fn address_sum(&self) -> Sum;
     /// IPv4's type of service, IPv6's traffic class.
     fn tos(&self) -> u8;
-    /// The hops it had left.
+    /// The remaining hops.
     fn ttl(&self) -> u8;
     fn ecn(&self) -> u8 {
         self.tos() & 3
     }
-    /// What the transport has laid.
+    /// The transport header and its data.
     fn payload(&self) -> &'a [u8];
-    /// Whose a datagram to this packet's addresses is.
+    /// The UDP socket table of this address family.
     fn demux(inet: &Inet) -> &Demux<Self::Address>;
-    /// Tells the sender that nobody listens.
+    /// Sends a port unreachable error to the sender.
     fn port_unreachable(self, inet: &Inet, arrival: &Arrival<'_>, pass: &mut Pass);
 }
 
-/// An IPv4 packet that has been checked, and its bytes.
+/// A checked IPv4 packet and its bytes.
 #[derive(Clone, Copy)]
 pub(super) struct Inbound4<'a> {
     view: ipv4::Packet<&'a [u8]>,
@@ -134,20 +134,20 @@ impl<'a> Deref for Inbound4<'a> {
     }
 }
 
-/// For how many a packet is.
+/// What kind of address a packet was sent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cast {
     Unicast,
-    /// Also broadcast.
+    /// Multicast or broadcast.
     Multicast,
 }
 
-/// The options that give a packet a way of its own (RFC 791 section 3.1).
+/// The source routing options (RFC 791 section 3.1).
 const LOOSE_SOURCE_ROUTE: u8 = 131;
 const STRICT_SOURCE_ROUTE: u8 = 137;
 
 impl Inet {
-    /// Takes in one frame from queue `queue` of `iface`. Called by the owner of that queue.
+    /// Processes one frame from queue `queue` of `iface`. Only the owner of that queue may call it.
     #[inline]
     pub fn receive(&self, iface: &Interface, queue: u32, frame: nic::Frame<'_>, pass: &mut Pass) {
         let Ok(ethernet) = ethernet::Frame::new_checked(frame.bytes) else {
@@ -165,7 +165,7 @@ impl Inet {
             }
             Err(_) => return self.counters.add(Count::LinkInTruncated),
         };
-        // VLAN id 0 is no VLAN, only a priority (IEEE 802.1Q section 9.6).
+        // VLAN id 0 means a priority tag without a VLAN (IEEE 802.1Q section 9.6).
         if inner.offset > ethernet::HEADER_LEN && inner.tags().any(|tag| tag.vid() != 0) {
             return self.counters.add(Count::LinkInVlan);
         }
@@ -179,9 +179,9 @@ impl Inet {
         }
     }
 
-    /// Takes in an IP packet we have sent to ourselves.
+    /// Processes an IP packet this host has sent to itself.
     pub(super) fn local_input(&self, packet: &[u8], pass: &mut Pass) {
-        // It never left memory: nothing can have changed it.
+        // The packet never left memory, so its checksum needs no check.
         let src_mac = MacAddr::BROADCAST;
         let checksum = Checksum::Partial;
         let arrival = Arrival { iface: None, queue: 0, src_mac, to_us: true, checksum };
@@ -223,7 +223,7 @@ impl Inet {
         self.counters.add(Count::IpInHdrErrors);
     }
 
-    /// A whole packet for us.
+    /// Delivers a whole packet to its protocol.
     #[inline(always)]
     fn deliver(&self, arrival: &Arrival<'_>, packet: Inbound4<'_>, cast: Cast, pass: &mut Pass) {
         match packet.protocol() {
@@ -237,13 +237,13 @@ impl Inet {
         }
     }
 
-    /// Whether a packet is for us and from somebody who can send; if not, counts why.
+    /// Whether the packet's destination is ours and its source valid. If not, counts the cause.
     #[inline]
     fn accept(&self, arrival: &Arrival<'_>, src: Ipv4Addr, dst: Ipv4Addr) -> Option<Cast> {
         let Some(iface) = arrival.iface else { return Some(Cast::Unicast) };
         // RFC 1122 section 3.2.1.3: "When a host sends any datagram, the IP source address MUST be one of
         // its own IP addresses (but not a broadcast or multicast address)"; 127/8 and 0/8 stay inside.
-        // Of an interface shared with the kernel no list tells which addresses are ours: that of this packet is.
+        // An interface shared with the kernel has no list of our addresses: this packet's destination is one.
         let mut martian = src == dst || matches!(src.octets()[0], 0 | 127 | 224..);
         let mut unicast_dst = false;
         let mut broadcast_dst = dst.is_broadcast();
@@ -266,8 +266,8 @@ impl Inet {
         } else if broadcast_dst {
             return Some(Cast::Multicast);
         } else if iface.kernel().is_some() {
-            // Steering has let through only what is for an address the kernel knows as ours,
-            // or for a group that sockets of ours are in.
+            // The steering program redirects only packets to an address of the kernel's on this host, or to
+            // a group that our sockets have joined.
             if arrival.to_us && !dst.is_multicast() && !dst.is_loopback() {
                 return Some(Cast::Unicast);
             }
@@ -275,15 +275,15 @@ impl Inet {
                 return Some(Cast::Multicast);
             }
         } else if arrival.to_us && self.topology().has_own_address(dst.into()) {
-            // RFC 1122 section 3.3.4.2, the weak host model, as Linux.
+            // RFC 1122 section 3.3.4.2, the weak host model, as in Linux.
             return Some(Cast::Unicast);
         }
         self.counters.add(Count::IpInAddrErrors);
         None
     }
 
-    /// Whether a header's options can be passed over (RFC 1122 section 3.2.1.8: unknown ones are ignored);
-    /// if not, counts why.
+    /// Whether a header's options can be skipped (RFC 1122 section 3.2.1.8: unknown ones are ignored). If not,
+    /// counts the cause.
     #[cold]
     fn options_are_allowed(&self, mut options: &[u8]) -> bool {
         loop {
@@ -317,7 +317,7 @@ impl Inet {
     ) {
         let Some(whole) = self.reassemble(&Frag::v4(&packet), pass) else { return };
         if let Ok(packet) = Inbound4::new(&whole) {
-            // Nothing finishes the checksum of a datagram in pieces: it was made before it was cut.
+            // A NIC completes no checksum of a fragmented datagram: the sender computed it before fragmenting.
             let arrival = Arrival { checksum: Checksum::Unverified, ..*arrival };
             self.deliver(&arrival, packet, cast, pass);
         }

@@ -1,5 +1,5 @@
-//! The way in for IPv6: whether a packet is for us, its extension headers, fragments, and what its sender is told if
-//! it is refused (RFC 8200, RFC 4443).
+//! The receive path of IPv6: whether a packet is for us, its extension headers, its fragments, and the ICMPv6 error for
+//! a rejected packet (RFC 8200, RFC 4443).
 
 use super::{
     Inet,
@@ -22,7 +22,7 @@ use crate::{
 };
 use std::net::Ipv6Addr;
 
-/// An IPv6 packet that has been checked, and what it carries.
+/// A checked IPv6 packet and its upper-layer payload.
 #[derive(Clone, Copy)]
 pub(super) struct Inbound6<'a> {
     pub(super) view: ipv6::Packet<&'a [u8]>,
@@ -30,7 +30,7 @@ pub(super) struct Inbound6<'a> {
 }
 
 impl<'a> Inbound6<'a> {
-    /// Of a packet whose content is not looked at.
+    /// A packet whose extension headers are not parsed.
     pub(super) fn new(bytes: &'a [u8]) -> wire::Result<Inbound6<'a>> {
         let view = ipv6::Packet::new_checked(bytes)?;
         Ok(Inbound6 { view, payload: view.payload() })
@@ -84,7 +84,7 @@ impl<'a> Inbound<'a> for Inbound6<'a> {
 }
 
 impl Inet {
-    /// An IPv6 packet in a frame. Out of line, so that it costs IPv4 no more than the call it does not make.
+    /// Processes an IPv6 packet in a frame. Not inlined, to keep the IPv4 path short.
     #[inline(never)]
     pub(super) fn ipv6_frame_input(
         &self,
@@ -97,7 +97,7 @@ impl Inet {
         if iface.kernel().is_none() && iface.addresses6().is_empty() {
             return self.counters.add(Count::LinkInUnknownProtos);
         }
-        // A question of our own to everybody, come back, is no sign that somebody else has our address.
+        // Our own multicast solicitation, looped back, does not mean that another host has our address.
         if arrival.to_us || frame.src() != iface.mac() {
             self.ipv6_input(arrival, bytes, pass);
         }
@@ -123,7 +123,7 @@ impl Inet {
         }
     }
 
-    /// A whole packet for us.
+    /// Delivers a whole packet to its protocol.
     #[inline]
     fn deliver6(
         &self,
@@ -149,18 +149,18 @@ impl Inet {
         }
     }
 
-    /// Whether a packet is for us and from somebody who can send; if not, counts why.
+    /// Whether the packet's destination is ours and its source valid. If not, counts the cause.
     #[inline]
     fn accept6(&self, arrival: &Arrival<'_>, src: Ipv6Addr, dst: Ipv6Addr) -> Option<Cast> {
         let Some(iface) = arrival.iface else { return Some(Cast::Unicast) };
-        // RFC 4291 sections 2.5.3 and 2.7: loopback addresses do not come in over links, groups do not send; nor
-        // do IPv4 addresses in IPv6's clothes (`ip6_rcv_core` in net/ipv6/ip6_input.c), which sockets would take
-        // for peers of IPv4.
+        // RFC 4291 sections 2.5.3 and 2.7: a loopback address must not arrive over a link, a group must not be a
+        // source. IPv4-mapped addresses are dropped too (`ip6_rcv_core` in net/ipv6/ip6_input.c): a socket would
+        // take them for IPv4 peers.
         let mapped = |address: Ipv6Addr| address.to_ipv4_mapped().is_some();
         let mut martian = src.is_multicast() || src.is_loopback() || mapped(src) || mapped(dst);
         let mut cast = None;
         for own in iface.addresses6() {
-            // While it is not yet sure to be ours, who has it may say so.
+            // While our address is tentative, a host that already has it may send from it.
             martian |= own.address == src && !own.is_tentative();
             if own.address == dst && own.is_usable() {
                 cast = Some(Cast::Unicast);
@@ -174,19 +174,19 @@ impl Inet {
         }
         if cast.is_none() {
             cast = match dst {
-                // RFC 4291 section 2.8: a group every host is in.
+                // RFC 4291 section 2.8: every host is in this group.
                 ipv6::ALL_NODES if iface.kernel().is_none() => Some(Cast::Multicast),
-                // Steering has let through only what is for an address the kernel knows as ours, or for a group
-                // that sockets of ours are in.
+                // The steering program redirects only packets to an address of the kernel's on this host, or to a
+                // group that our sockets have joined.
                 _ if dst.is_multicast() && iface.kernel().is_some() => Some(Cast::Multicast),
                 _ if dst.is_multicast() || dst.is_loopback() => None,
                 _ if iface.kernel().is_some() => Some(Cast::Unicast),
-                // The weak host model, as over IPv4.
+                // The weak host model, as in IPv4.
                 _ if self.topology().has_own_address(dst.into()) => Some(Cast::Unicast),
                 _ => None,
             };
         }
-        // A packet for one that came in a frame for many is nobody's (`ip6_input_finish` leaves that to the upper
+        // A unicast packet in a multicast or broadcast frame is dropped (`ip6_input_finish` leaves that to the upper
         // layers; RFC 1122 section 3.3.6 says it of IPv4).
         match cast {
             Some(Cast::Unicast) if !arrival.to_us => {}
@@ -201,11 +201,11 @@ impl Inet {
     fn fragment_input6(&self, arrival: &Arrival<'_>, frag: &Frag<'_>, cast: Cast, pass: &mut Pass) {
         let Some(whole) = self.reassemble(frag, pass) else { return };
         let Ok(view) = ipv6::Packet::new_checked(&whole[..]) else { return };
-        // Nothing finishes the checksum of a datagram in fragments: it was made before it was cut.
+        // A NIC completes no checksum of a fragmented datagram: the sender computed it before fragmenting.
         let arrival = Arrival { checksum: Checksum::Unverified, ..*arrival };
         match view.content() {
             Ok(Content::Whole(upper)) => self.deliver6(&arrival, view, upper, cast, pass),
-            // A fragment of fragments: nobody honest makes those.
+            // A fragment header inside a reassembled packet: no valid sender produces this.
             Ok(Content::Fragment(_)) => self.counters.add(Count::Ip6InHdrErrors),
             Err(refused) => self.refused6(&arrival, view, refused, pass),
         }

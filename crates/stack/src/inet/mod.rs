@@ -1,16 +1,16 @@
-//! The Internet layer, UDP and TCP ([`tcp`]): one [`Inet`] per Host. Frames come in through
-//! [`Inet::receive`] and end at a [`UdpEndpoint`] or a [`tcp::Flow`]; datagrams go out through
-//! [`Inet::udp_send`] over a [`Path`].
+//! The Internet layer, UDP and TCP ([`tcp`]): one [`Inet`] per Host. Frames enter through [`Inet::receive`]
+//! and are delivered to a [`UdpEndpoint`] or a [`tcp::Flow`]. Datagrams leave through [`Inet::udp_send`]
+//! over a [`Path`].
 //!
-//! Knows NICs and NAPI passes below it and nothing of sockets. Never reads a clock: time comes with the
-//! [`Pass`]. Never draws a number but from its seed. All of it may be called from any thread; but the
-//! frames of one queue come from its owner alone.
+//! It uses the NICs and NAPI passes below and knows nothing of sockets. It never reads a clock: time comes
+//! with the [`Pass`]. All random numbers come from its seed. Any thread may call it, but only the owner of
+//! a queue may hand in that queue's frames.
 //!
-//! An interface's addresses are either ours, and then ARP, ping and reassembly are done here, or the
-//! kernel's, and then its tables are asked ([`KernelTables`]) and what it does better is left to it
-//! ([`SendError::UseKernel`]).
+//! An interface's addresses are either our own or the kernel's. For our own addresses this module does ARP,
+//! neighbour discovery, ping and reassembly. For the kernel's it looks up the kernel's tables
+//! ([`KernelTables`]) and leaves to the kernel what the kernel does better ([`SendError::UseKernel`]).
 //!
-//! Two of them over a cable, driven by hand:
+//! Two hosts over a cable, driven by hand:
 //!
 //! ```
 //! use busypoll_stack::{
@@ -50,7 +50,7 @@
 //! let (from, to) = ("0.0.0.0:4000".parse().unwrap(), "10.0.0.2:7".parse().unwrap());
 //! let path = hosts[0].0.path(from, to, 0, PathOptions::default(), pass.now)?;
 //! hosts[0].0.udp_send(&path, &b"hello"[..], &mut pass)?;
-//! // The question who has 10.0.0.2, the answer, and the datagram that waited for it.
+//! // The ARP request for 10.0.0.2, the reply, and the datagram that was queued for it.
 //! for end in [1, 0, 1] {
 //!     let (inet, iface, rx) = &mut hosts[end];
 //!     rx.poll(8, &mut |frame| inet.receive(iface, 0, frame, &mut pass));
@@ -132,13 +132,13 @@ use reassembly::Reassembly;
 use route::{Route, Routes};
 use segments::LocalPackets;
 
-/// Called when a deadline is set outside of [`Inet::tick`]: tick by then.
+/// Called when a deadline is set outside of [`Inet::tick`]: the callee must call `tick` by then.
 pub type WakeBy = Box<dyn Fn(Instant) + Send + Sync>;
 
 /// The Internet layer of one Host.
 pub struct Inet {
     topology: RwLock<Topology>,
-    /// Moves with the topology and the known path MTUs: paths made before look again.
+    /// Incremented when the topology or a known path MTU changes: older paths must be looked up again.
     generation: AtomicU64,
     random: Random,
     counters: Arc<Counters>,
@@ -154,7 +154,7 @@ pub struct Inet {
     tcp: tcp::Tcp,
     deadline: Deadline,
     wake_by: WakeBy,
-    /// Where connections are listed for other processes.
+    /// Lists connections and listeners for other processes.
     ledger: OnceLock<Arc<Ledger>>,
     idents: AtomicU64,
 }
@@ -166,7 +166,7 @@ struct Topology {
 }
 
 impl Topology {
-    /// Whether `address` is ours alone, on whatever interface.
+    /// Whether `address` is our own (not the kernel's) on any interface.
     fn has_own_address(&self, address: IpAddr) -> bool {
         let mut own = self.interfaces.iter().filter(|iface| iface.kernel().is_none());
         own.any(|iface| iface.has(address))
@@ -180,9 +180,9 @@ impl std::fmt::Debug for Inet {
 }
 
 impl Inet {
-    /// An Internet layer without interfaces. Ports, ARP times and IP idents are drawn from `seed`, which
-    /// outsiders must not be able to guess. `wake_by` is called, on any thread, when [`tick`](Inet::tick) must be
-    /// called earlier than it said.
+    /// An Internet layer without interfaces. Ports, ARP times and IP idents are drawn from `seed`, which must
+    /// be unpredictable to others. `wake_by` is called, on any thread, when [`tick`](Inet::tick) must be called
+    /// earlier than it last returned.
     pub fn new(seed: u128, wake_by: WakeBy) -> Arc<Inet> {
         Inet::with_tcp(seed, tcp::Config::default(), wake_by)
     }
@@ -214,7 +214,7 @@ impl Inet {
         })
     }
 
-    /// From now on lists connections and listeners in `ledger`. The first that is given stays.
+    /// Lists connections and listeners in `ledger` from now on. Only the first call has an effect.
     pub fn keep_ledger(&self, ledger: Arc<Ledger>) {
         let _ = self.ledger.set(ledger);
     }
@@ -224,8 +224,8 @@ impl Inet {
         self.ledger.get()
     }
 
-    /// Adds an interface with the transmit halves of its queues, by their numbers, and the routes to the
-    /// networks of its own addresses.
+    /// Adds an interface and the routes to the networks of its own addresses. `tx` holds the transmit half of
+    /// each queue, indexed by queue number.
     ///
     /// # Panics
     /// If `tx` is empty.
@@ -247,14 +247,14 @@ impl Inet {
             iface
         });
         if !iface.addresses6().is_empty() {
-            // Whether the addresses are ours alone is asked with the first tick.
+            // Duplicate address detection starts with the first tick.
             self.tick_by(Some(Instant::ZERO));
         }
         iface
     }
 
-    /// Adds a route over `iface`, whose addresses are ours. Without a gateway the destination is on the
-    /// link.
+    /// Adds a route over `iface`, which must have addresses of our own. Without a gateway the destination is
+    /// on-link.
     ///
     /// # Errors
     /// `InvalidInput` if the interface has no address of its own, or the gateway is on none of its networks.
@@ -309,17 +309,17 @@ impl Inet {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The frames of a pass marked [`batched`](Pass::batched) have all been handed to [`receive`](Inet::receive):
-    /// sends what was put off until now.
+    /// Call after all frames of a pass marked [`batched`](Pass::batched) went to [`receive`](Inet::receive):
+    /// sends what was deferred to the end of the pass.
     #[inline]
     pub fn end_of_pass(&self, pass: &mut Pass) {
-        // What goes to ourselves from here on has nobody after it to send what it would put off.
+        // Local delivery below must not defer: nothing runs after it that would send what it deferred.
         pass.batched = false;
         self.tcp_end_of_pass(pass);
         self.deliver_local(pass);
     }
 
-    /// Does what is due at `pass.now`; when it wants to be called next. A call too early costs two loads.
+    /// Runs the timers due at `pass.now` and returns when to call it next. A call too early costs two loads.
     pub fn tick(&self, pass: &mut Pass) -> Option<Instant> {
         if self.deadline.begin(pass.now) {
             let next = self.run_timers(pass);
@@ -345,7 +345,7 @@ impl Inet {
         earlier(next, expiry)
     }
 
-    /// Sees to it that [`tick`](Inet::tick) runs by then.
+    /// Makes [`tick`](Inet::tick) run by `deadline`.
     fn tick_by(&self, deadline: Option<Instant>) {
         if let Some(deadline) = deadline
             && self.deadline.set(deadline)
@@ -354,7 +354,7 @@ impl Inet {
         }
     }
 
-    /// Everything counted, by name.
+    /// All counters by name.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut all = self.counters.all();
         for (count, total) in self.totals() {
@@ -363,14 +363,14 @@ impl Inet {
         Counters::names().iter().copied().zip(all).collect()
     }
 
-    /// One count.
+    /// The value of one counter.
     pub fn count(&self, count: Count) -> u64 {
         let totals = self.totals();
         let per_queue = totals.iter().filter(|(of, _)| *of == count).map(|(_, total)| total);
         self.counters.get(count) + per_queue.sum::<u64>()
     }
 
-    /// What is counted per queue.
+    /// The per-queue counters of all interfaces.
     fn totals(&self) -> Vec<(Count, u64)> {
         self.topology().interfaces.iter().flat_map(|iface| iface.totals()).collect()
     }

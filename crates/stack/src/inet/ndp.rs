@@ -1,8 +1,8 @@
-//! Neighbour discovery on interfaces whose addresses are ours (RFC 4861), and making sure that nobody else has
-//! them (RFC 4862 section 5.4).
+//! Neighbour discovery on interfaces with addresses of our own (RFC 4861), and duplicate address detection
+//! (RFC 4862 section 5.4).
 //!
-//! Routers are not discovered and make us no addresses: routes are given by the user, as IPv4's are. Groups are
-//! not reported to routers (MLD): where a switch forwards by such reports, solicitations may not get here.
+//! There is no router discovery and no address autoconfiguration: the user configures routes, as for IPv4. Group
+//! membership is not reported (MLD): behind a switch with MLD snooping, solicitations may not arrive.
 
 use super::{
     Inet,
@@ -25,11 +25,11 @@ use crate::{
 };
 use std::{net::Ipv6Addr, time::Duration};
 
-/// How long the answer to a probe is waited for (RFC 4861 section 10, RETRANS_TIMER).
+/// How long to wait for an answer to a DAD probe (RFC 4861 section 10, RETRANS_TIMER).
 const DAD_WAIT: Duration = Duration::from_secs(1);
 
 impl Inet {
-    /// An ICMPv6 message that is neither error nor ping.
+    /// Processes an ICMPv6 message that is neither an error nor an echo request.
     #[cold]
     pub(super) fn ndp_input(
         &self,
@@ -61,7 +61,7 @@ impl Inet {
         }
     }
 
-    /// `asker` wants to know who has `target`.
+    /// Processes a neighbour solicitation for `target` from `asker`.
     fn solicited(
         &self,
         iface: &Interface,
@@ -74,14 +74,14 @@ impl Inet {
         let own = iface.addresses6().iter().find(|own| own.address == target && own.is_usable());
         let probed = asker.is_unspecified();
         if let Some(own) = own.filter(|own| probed && own.is_tentative()) {
-            // RFC 4862 section 5.4.3: two that probe for one address at once both give it up.
+            // RFC 4862 section 5.4.3: two hosts that probe for one address at once both give it up.
             return self.address_conflict(own);
         }
-        // Strangers to the link are answered but not remembered: they could fill the table.
+        // An off-link sender gets an answer but no entry: such senders could fill the table.
         let near = iface.addresses6().iter().any(|own| own.contains(asker));
         if let Some(mac) = mac.filter(|_| near) {
-            // RFC 4861 section 7.2.3: "the recipient SHOULD create or update the Neighbor Cache entry" of who asks
-            // for it; mere mentions make no entry.
+            // RFC 4861 section 7.2.3: "the recipient SHOULD create or update the Neighbor Cache entry" of the sender
+            // of a solicitation for our address. Other solicitations create no entry.
             let kind = if own.is_some() { UpdateKind::Solicitation } else { UpdateKind::Other };
             self.update_neighbour(iface, asker.into(), |table| {
                 table.update(asker.into(), mac, kind, pass.now, &self.random)
@@ -93,7 +93,7 @@ impl Inet {
         let dst = if probed { ipv6::ALL_NODES } else { asker };
         let mut packet = [0; ipv6::HEADER_LEN + NEIGHBOR_LEN];
         let written = write(&mut packet, (own.address, dst), NEIGHBOR_LEN, |room, addresses| {
-            // RFC 4429 section 3.3: an address not yet sure to be ours overrides nobody's entry.
+            // RFC 4429 section 3.3: a tentative address overrides no entry.
             let overrides = !own.is_tentative();
             let (target, mac) = (own.address, iface.info().mac);
             ndp::put_neighbor_advertisement(room, addresses, target, mac, !probed, overrides)
@@ -106,7 +106,7 @@ impl Inet {
         self.count_sent(sent, Count::Icmp6OutNeighborAdvertisements);
     }
 
-    /// Somebody else says that an address of ours is his.
+    /// Another host claims one of our addresses.
     fn address_conflict(&self, own: &IfAddr6) {
         self.counters.add(Count::Ip6AddrConflicts);
         if own.dad_failed() {
@@ -115,7 +115,7 @@ impl Inet {
         }
     }
 
-    /// Asks who has `address`: everybody, or only `neighbour`, whether it still has it.
+    /// Sends a neighbour solicitation for `address`: by multicast, or a unicast probe to `neighbour`.
     pub(super) fn solicit(
         &self,
         iface: &Interface,
@@ -140,7 +140,7 @@ impl Inet {
             Some(mac) => (target, mac),
             None => (group, MacAddr::of_group6(group)),
         };
-        // RFC 4861 section 4.3: no source address, no MAC address.
+        // RFC 4861 section 4.3: with an unspecified source there is no link-layer address option.
         let mac = Some(iface.info().mac).filter(|_| !src.is_unspecified());
         let len = if mac.is_some() { NEIGHBOR_LEN } else { NEIGHBOR_LEN - 8 };
         let mut packet = [0; ipv6::HEADER_LEN + NEIGHBOR_LEN];
@@ -156,13 +156,13 @@ impl Inet {
         self.count_sent(sent, Count::Icmp6OutNeighborSolicits);
     }
 
-    /// A lost question is asked again, and so is a lost answer's.
+    /// Counts a sent or dropped message. A drop needs no retry: solicitations are retransmitted, by us or the peer.
     fn count_sent(&self, sent: bool, count: Count) {
         self.counters.add(if sent { count } else { Count::IpOutDiscards });
     }
 
-    /// Asks once for each address of ours whether somebody has it; who has not answered within a second has not.
-    /// When it has to look again.
+    /// Runs duplicate address detection: sends one probe for each of our addresses, which passes if no host answers
+    /// within a second. Returns when it must run next.
     pub(super) fn tick_dad(&self, iface: &Interface, now: Instant) -> Option<Instant> {
         let tentative = || iface.addresses6().iter().filter(|own| own.is_tentative());
         let mut neighbours = lock(&iface.neighbours);
@@ -187,7 +187,7 @@ impl Inet {
     }
 }
 
-/// Lays an ICMPv6 message of neighbour discovery and its IP header. The room has its length: it cannot fail.
+/// Writes a neighbour discovery message and its IP header. `packet` has their length, so this cannot fail.
 fn write(
     packet: &mut [u8],
     (src, dst): (Ipv6Addr, Ipv6Addr),

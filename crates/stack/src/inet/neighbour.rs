@@ -1,8 +1,8 @@
-//! The neighbour table: which link-layer address an IP address on the link has, and how sure we are of
-//! it. The states and times of RFC 4861 section 7.3 as Linux uses them for both families (net/core/neighbour.c).
+//! The neighbour table: the link-layer address and the reachability state of each IP address on the link. The
+//! states and times are those of RFC 4861 section 7.3 as Linux uses them for both families (net/core/neighbour.c).
 //!
-//! Owns no NIC: it says what is to be asked, the caller asks. A path over a neighbour keeps the
-//! neighbour's [`Version`] and is good while that stands still, so that sending takes no lock here.
+//! Owns no NIC: it returns which neighbours to solicit, and the caller sends the packets. A path over a neighbour
+//! keeps the neighbour's [`Version`] and is valid until that changes, so that sending takes no lock here.
 
 use super::random::Random;
 use crate::{
@@ -12,21 +12,21 @@ use crate::{
 };
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
-/// The most neighbours one interface knows (Linux's `gc_thresh3`).
+/// The most neighbours in one interface's table (Linux's `gc_thresh3`).
 pub const NEIGHBOURS: usize = 1024;
 
-/// How often a neighbour is asked before it counts as gone (`mcast_solicit`, `ucast_solicit`).
+/// How often a neighbour is solicited before it has failed (`mcast_solicit`, `ucast_solicit`).
 const ATTEMPTS: u32 = 3;
-/// The pause between two questions (`retrans_time_ms`).
+/// The interval between solicitations (`retrans_time_ms`).
 const RETRANSMIT: Duration = Duration::from_secs(1);
-/// How long after its use a stale address is asked for again (`delay_first_probe_time`).
+/// How long after its first use a stale entry is probed (`delay_first_probe_time`).
 const DELAY: Duration = Duration::from_secs(5);
-/// How long an answer is believed, on average (`base_reachable_time_ms`).
+/// How long an entry stays reachable after a confirmation, on average (`base_reachable_time_ms`).
 const REACHABLE_MS: u32 = 30_000;
-/// How long a changed answer is held off after the last: of several replies the first counts (`locktime`).
+/// How long after an update a different address is ignored: the first of several replies wins (`locktime`).
 const LOCK_TIME: Duration = Duration::from_secs(1);
 
-/// Moves whenever what was known of a neighbour stops being so.
+/// Incremented whenever what was known of a neighbour is no longer valid.
 #[derive(Debug, Default)]
 pub(super) struct Version(AtomicU32);
 
@@ -43,15 +43,15 @@ impl Version {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Asked; nothing known.
+    /// Solicited; no address yet.
     Incomplete { probes: u32 },
-    /// Known, and confirmed of late.
+    /// Known and confirmed recently.
     Reachable,
-    /// Known, not confirmed of late, not used since.
+    /// Known, not confirmed recently, and not used since.
     Stale,
-    /// Known, not confirmed, and in use: confirmation may still come by itself.
+    /// Known, not confirmed, and in use: an upper layer may still confirm it.
     Delay,
-    /// As `Delay`, and it has been asked.
+    /// As `Delay`, and it has been probed.
     Probe { probes: u32 },
     /// It does not answer.
     Failed,
@@ -62,41 +62,41 @@ struct Neighbour {
     state: State,
     mac: MacAddr,
     version: Arc<Version>,
-    /// When its state ends by itself, if it does.
+    /// When its state times out; `None` if it does not.
     until: Option<Instant>,
-    /// When its address was last told.
+    /// When its address was last updated.
     updated: Instant,
     used: Instant,
 }
 
-/// What became of asking for a neighbour.
+/// The result of looking up a neighbour.
 #[derive(Debug)]
 pub(super) struct Lookup {
-    /// Where to send; `None`: park the packet.
+    /// The address to send to; `None`: queue the packet.
     pub(super) mac: Option<MacAddr>,
     pub(super) version: Arc<Version>,
     pub(super) seen: u32,
-    /// Ask everybody for it now.
+    /// The caller must send a multicast (ARP: broadcast) solicitation now.
     pub(super) solicit: bool,
 }
 
-/// How kind of a neighbour came.
+/// What kind of packet an update of a neighbour came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UpdateKind {
-    /// A reply to us alone.
+    /// A reply sent to us by unicast.
     Reply,
-    /// It asked for one of our addresses.
+    /// An ARP request for one of our addresses.
     Request,
-    /// It asked for one of our addresses, over IPv6.
+    /// A neighbour solicitation for one of our addresses.
     Solicitation,
-    /// Any other mention: a reply to all, a gratuitous announcement, a request to others.
+    /// Any other packet: a broadcast reply, a gratuitous announcement, a request for another host.
     Other,
 }
 
-/// What the clock has brought about.
+/// What [`Table::tick`] finds to do.
 #[derive(Debug, Default)]
 pub(super) struct Due {
-    /// Questions to ask: of whom, and its address if only it is to hear.
+    /// Neighbours to solicit, each with its MAC address for a unicast probe.
     pub(super) solicit: Vec<(IpAddr, Option<MacAddr>)>,
     /// Neighbours that did not answer.
     pub(super) failed: Vec<IpAddr>,
@@ -105,19 +105,19 @@ pub(super) struct Due {
 #[derive(Debug, Default)]
 pub(super) struct Table {
     neighbours: BTreeMap<IpAddr, Neighbour>,
-    /// No state ends before this.
+    /// No state times out before this.
     next: Option<Instant>,
 }
 
 impl Table {
-    /// Looks `address` up to send to it. The second value is whom it evicted from a full table.
+    /// Looks `address` up to send to it. The second value is the neighbour evicted from a full table.
     pub(super) fn look_up(&mut self, address: IpAddr, now: Instant) -> (Lookup, Option<IpAddr>) {
         let evicted = self.evict_for(address);
         let neighbour = self.neighbours.entry(address).or_insert_with(|| Neighbour::new(now));
         neighbour.used = now;
         let mut solicit = false;
         match neighbour.state {
-            // A failed neighbour that is wanted again is asked again (`__neigh_event_send`).
+            // A failed neighbour is solicited again when it is used again (`__neigh_event_send`).
             State::Failed => {
                 neighbour.enter(State::Incomplete { probes: 1 }, Some(now + RETRANSMIT));
                 solicit = true;
@@ -136,7 +136,8 @@ impl Table {
         (lookup, evicted)
     }
 
-    /// Takes in what an ARP packet or a solicitation says. True if packets queued for `address` can go now.
+    /// Updates the table from an ARP packet or a solicitation. True if packets queued for `address` can be sent
+    /// now. The second value is the neighbour evicted from a full table.
     pub(super) fn update(
         &mut self,
         address: IpAddr,
@@ -147,8 +148,8 @@ impl Table {
     ) -> (bool, Option<IpAddr>) {
         let mut evicted = None;
         if !self.neighbours.contains_key(&address) {
-            // RFC 826, Packet Reception: a new entry only "if I am the target protocol address", and
-            // an answer is about something we asked, so it has an entry.
+            // RFC 826, Packet Reception: a new entry only "if I am the target protocol address". A reply to
+            // our own request finds an entry.
             if !matches!(kind, UpdateKind::Request | UpdateKind::Solicitation) {
                 return (false, None);
             }
@@ -157,7 +158,7 @@ impl Table {
         let neighbour = self.neighbours.entry(address).or_insert_with(|| Neighbour::new(now));
         let was_unknown = neighbour.address().is_none();
         if !was_unknown && neighbour.mac != mac {
-            // RFC 4861 section 7.2.3 has a solicitation change an entry at once.
+            // RFC 4861 section 7.2.3: a solicitation changes an entry at once.
             if kind != UpdateKind::Solicitation && now.since(neighbour.updated) < LOCK_TIME {
                 return (false, evicted);
             }
@@ -170,7 +171,7 @@ impl Table {
         );
         neighbour.mac = mac;
         neighbour.updated = now;
-        // Only the answer to a question proves that the neighbour hears us, too (RFC 4861 7.2.5).
+        // Only a reply to our request proves that the neighbour receives our packets (RFC 4861 7.2.5).
         if kind == UpdateKind::Reply && (probed || neighbour.state == State::Stale) {
             let until = now + reachable_time(random);
             neighbour.enter(State::Reachable, Some(until));
@@ -185,9 +186,9 @@ impl Table {
         (was_unknown, evicted)
     }
 
-    /// Takes in an advertisement that `address` has the MAC address, if there is one in it; whether it answers a
-    /// question, and overrides what was known (RFC 4861 section 7.2.5). True if packets queued for `address` can
-    /// go now.
+    /// Updates the table from a neighbour advertisement for `address`: the MAC address in it, if any, and its
+    /// Solicited and Override flags (RFC 4861 section 7.2.5). True if packets queued for `address` can be sent
+    /// now.
     pub(super) fn advertisement(
         &mut self,
         address: IpAddr,
@@ -224,13 +225,13 @@ impl Table {
         known.is_none()
     }
 
-    /// The neighbour's address; `Err` if it is not known: whether it is being asked for.
+    /// The neighbour's address. If it is not known, `Err` says whether it is being resolved.
     pub(super) fn known(&self, address: IpAddr) -> Result<MacAddr, bool> {
         let Some(neighbour) = self.neighbours.get(&address) else { return Err(false) };
         neighbour.address().ok_or(neighbour.state != State::Failed)
     }
 
-    /// A floor above has proof that `address` hears us: an answer came (RFC 4861 section 7.3.1).
+    /// An upper layer got an answer, which proves that `address` is reachable (RFC 4861 section 7.3.1).
     pub(super) fn confirm(&mut self, address: IpAddr, now: Instant) {
         let Some(neighbour) = self.neighbours.get_mut(&address) else { return };
         if neighbour.address().is_some() {
@@ -240,7 +241,7 @@ impl Table {
         }
     }
 
-    /// Brings every state up to `now`.
+    /// Times out every state that is due at `now`.
     pub(super) fn tick(&mut self, now: Instant) -> Due {
         let mut due = Due::default();
         if self.next.is_none_or(|next| now < next) {
@@ -258,7 +259,7 @@ impl Table {
         due
     }
 
-    /// When [`tick`](Table::tick) has something to do.
+    /// When [`tick`](Table::tick) must run next.
     pub(super) fn next(&self) -> Option<Instant> {
         self.next
     }
@@ -272,8 +273,8 @@ impl Table {
         self.next = earlier(self.next, until);
     }
 
-    /// Lets a neighbour go if `address` is new and the table full: best one that has failed, else the one
-    /// unused for longest.
+    /// Evicts a neighbour if `address` is new and the table full: a failed one if there is one, else the least
+    /// recently used.
     fn evict_for(&mut self, address: IpAddr) -> Option<IpAddr> {
         if self.neighbours.len() < NEIGHBOURS || self.neighbours.contains_key(&address) {
             return None;
@@ -325,7 +326,7 @@ impl Neighbour {
                 due.failed.push(address);
             }
             State::Reachable => {
-                // The next sender looks again, and so tells that the neighbour is in use.
+                // The next sender must look it up again, which moves it on to `Delay`.
                 self.enter(State::Stale, None);
                 self.version.bump();
             }
@@ -347,12 +348,12 @@ impl Neighbour {
     }
 }
 
-/// How long this answer is believed (RFC 4861 section 6.3.2: evenly between 0.5 and 1.5 times the base).
+/// How long the entry stays reachable (RFC 4861 section 6.3.2: uniformly between 0.5 and 1.5 times the base).
 fn reachable_time(random: &Random) -> Duration {
     Duration::from_millis((REACHABLE_MS / 2 + random.below(REACHABLE_MS)).into())
 }
 
-/// The earlier of two instants that may never come.
+/// The earlier of two instants; `None` means never.
 pub(super) fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),

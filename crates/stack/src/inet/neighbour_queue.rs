@@ -1,5 +1,5 @@
-//! Packets that wait for their neighbour's address to become known. Bounded per neighbour in packets, and
-//! over all in bytes; the oldest goes first.
+//! Packets queued until their neighbour is resolved (the kernel's `arp_queue`). Bounded in packets per neighbour, where
+//! the oldest is dropped, and in bytes in total.
 
 use super::neighbour::earlier;
 use crate::time::Instant;
@@ -9,29 +9,29 @@ use std::{
     time::Duration,
 };
 
-/// The most packets that wait for one neighbour.
+/// The most packets queued for one neighbour.
 pub const QUEUED_PER_NEIGHBOUR: usize = 16;
 
-/// The most bytes that wait on one interface.
+/// The most bytes queued on one interface.
 const BYTES: usize = 4 << 20;
 
-/// The most neighbours packets wait for.
+/// The most neighbours with a queue.
 const NEIGHBOURS: usize = 1024;
 
-/// A whole IP packet that waits.
+/// A queued IP packet.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct QueuedPacket {
     pub(super) packet: Box<[u8]>,
     pub(super) queue: u32,
-    /// The largest packet its path takes.
+    /// The MTU of its path.
     pub(super) mtu: usize,
 }
 
-/// What waits for one neighbour.
+/// The packets queued for one neighbour.
 #[derive(Debug)]
 struct Queue {
     since: Instant,
-    /// When the neighbour was last asked for.
+    /// When the neighbour was last solicited.
     asked: Instant,
     packets: VecDeque<QueuedPacket>,
 }
@@ -45,16 +45,17 @@ pub(super) struct NeighbourQueues {
 /// What [`NeighbourQueues::tick`] finds to do.
 #[derive(Debug, Default)]
 pub(super) struct Due {
-    /// Neighbours to give up on.
+    /// Neighbours that were not resolved in time.
     pub(super) expired: Vec<IpAddr>,
-    /// Neighbours to ask for again.
+    /// Neighbours to solicit again.
     pub(super) solicit: Vec<IpAddr>,
-    /// When there is more.
+    /// When the next one is due.
     pub(super) next: Option<Instant>,
 }
 
 impl NeighbourQueues {
-    /// Parks a packet. How many were dropped, it or older ones. Whoever parks a neighbour's first asks for it.
+    /// Queues a packet and returns how many packets were dropped, this or older ones. The caller must solicit the
+    /// neighbour after its first packet.
     pub(super) fn push(&mut self, neighbour: IpAddr, queued: QueuedPacket, now: Instant) -> u64 {
         let full = self.bytes + queued.packet.len() > BYTES
             || (self.waiting.len() >= NEIGHBOURS && !self.contains(neighbour));
@@ -73,7 +74,7 @@ impl NeighbourQueues {
         1
     }
 
-    /// All that waits for `neighbour`, oldest first.
+    /// Removes and returns all packets queued for `neighbour`, oldest first.
     pub(super) fn take_all(&mut self, neighbour: IpAddr) -> VecDeque<QueuedPacket> {
         let taken =
             self.waiting.remove(&neighbour).map(|waiting| waiting.packets).unwrap_or_default();
@@ -81,18 +82,18 @@ impl NeighbourQueues {
         taken
     }
 
-    /// Whom packets wait for.
+    /// The neighbours that have packets queued.
     pub(super) fn neighbours(&self) -> Vec<IpAddr> {
         self.waiting.keys().copied().collect()
     }
 
-    /// Whether packets wait for `neighbour`.
+    /// Whether packets are queued for `neighbour`.
     pub(super) fn contains(&self, neighbour: IpAddr) -> bool {
         self.waiting.contains_key(&neighbour)
     }
 
-    /// For whom packets have waited for `timeout`, and whom nobody has asked for within `retry`, which is noted as
-    /// done now.
+    /// The neighbours whose packets have waited for `timeout`, and those not solicited within `retry`, which the
+    /// caller must solicit now.
     pub(super) fn tick(&mut self, now: Instant, timeout: Duration, retry: Duration) -> Due {
         let mut due = Due::default();
         for (&neighbour, waiting) in &mut self.waiting {
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn drops_the_oldest_of_one_neighbour() {
+    fn the_oldest_packet_of_a_full_queue_is_dropped() {
         let mut queues = NeighbourQueues::default();
         let dropped: u64 = (0..20).map(|i| queues.push(A, packet(i, 100), Instant::ZERO)).sum();
         assert_eq!(dropped, 4);
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn is_bounded_over_all() {
+    fn the_total_is_bounded_in_neighbours_and_bytes() {
         let push = |queues: &mut NeighbourQueues, i, len| {
             queues.push(Ipv4Addr::from_bits(i).into(), packet(0, len), Instant::ZERO)
         };

@@ -1,5 +1,5 @@
-//! The way out for whole IP packets: the neighbour, waiting for it, and cutting what is too big. Datagrams
-//! over a ready [`Path`](super::Path) do not come this way.
+//! The transmit path of whole IP packets: neighbour resolution, queueing until it is done, and fragmentation.
+//! Datagrams over a [`Path`](super::Path) whose neighbour is resolved do not come through here.
 
 use super::{
     Inet, SendError, SocketError,
@@ -21,12 +21,12 @@ use std::{
     time::Duration,
 };
 
-/// How long packets wait for a neighbour the kernel is to find; it gives up itself by then.
+/// How long packets are queued for a neighbour that the kernel resolves. The kernel itself gives up by then.
 const KERNEL_NEIGHBOUR_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl Inet {
-    /// Sends an IP packet of our own making, from `src`, which is ours, to `dst`; `fill` gets the payload's
-    /// room. For answers: what does not go is counted.
+    /// Builds and sends an IP packet from `src`, our address, to `dst`; `fill` writes the payload. For replies: a
+    /// packet that cannot be sent is only counted.
     pub(super) fn output(
         &self,
         (src, dst, protocol): (Ipv4Addr, Ipv4Addr, Protocol),
@@ -44,8 +44,8 @@ impl Inet {
         self.send_whole((src.into(), dst.into(), 0), &packet, queue, pass)
     }
 
-    /// Sends a whole IP packet of our own making from `src` to `dst`, which is meant on the interface `scope` if
-    /// it is link-local.
+    /// Sends a whole IP packet that this stack has built from `src` to `dst`. `scope` is the scope id of a
+    /// link-local `dst`.
     pub(super) fn send_whole(
         &self,
         (src, dst, scope): (IpAddr, IpAddr, u32),
@@ -74,7 +74,7 @@ impl Inet {
         true
     }
 
-    /// Sends a whole IP packet to `next_hop`, or parks it until the neighbour is known.
+    /// Sends a whole IP packet to `next_hop`, or queues it until the neighbour is resolved.
     pub(super) fn link_output(
         &self,
         iface: &Interface,
@@ -95,7 +95,7 @@ impl Inet {
         }
     }
 
-    /// The link-layer address of `next_hop`; asks for it if need be and the kernel does not keep the table.
+    /// The link-layer address of `next_hop`. Solicits an unknown neighbour, unless the kernel keeps the table.
     pub(super) fn resolve(
         &self,
         iface: &Interface,
@@ -104,7 +104,7 @@ impl Inet {
         now: Instant,
     ) -> Resolved {
         let address = match next_hop {
-            // RFC 1112 section 6.4, RFC 2464 section 7; broadcast is the link's own.
+            // RFC 1112 section 6.4, RFC 2464 section 7; a broadcast goes to the link's broadcast address.
             NextHop::Multicast(IpAddr::V4(group)) => {
                 return Resolved::To(MacAddr::of_group(group), None);
             }
@@ -115,7 +115,7 @@ impl Inet {
             NextHop::Unicast(address) => address,
         };
         if let Some(tables) = iface.kernel() {
-            // One that is not known is asked for when a packet is queued.
+            // An unknown neighbour is resolved when a packet is queued for it.
             let Some(mac) = tables.neighbour(address) else { return Resolved::Unknown(None) };
             iface.mark_neighbour_used(address, now);
             return Resolved::To(mac, None);
@@ -137,7 +137,7 @@ impl Inet {
         }
     }
 
-    /// Lets a packet wait for its neighbour, unless that has become known in between.
+    /// Queues a packet for its neighbour, or sends it if the neighbour was resolved meanwhile.
     fn queue_packet(&self, iface: &Interface, address: IpAddr, queued: QueuedPacket, now: Instant) {
         let mut neighbours = lock(&iface.neighbours);
         let was_queued = neighbours.queues.contains(address);
@@ -151,7 +151,7 @@ impl Inet {
         match known {
             Ok(_) => ready = neighbours.queues.take_all(address),
             Err(true) => {}
-            // Nobody asks for it any more.
+            // The neighbour has failed or was evicted: no resolution is going on.
             Err(false) => dropped += neighbours.queues.take_all(address).len() as u64,
         }
         drop(neighbours);
@@ -166,8 +166,8 @@ impl Inet {
         }
     }
 
-    /// Takes news of `address` into the table of neighbours, by `update`: whether packets that wait for it can go
-    /// now, and whom it evicted.
+    /// Calls `update` on the neighbour table and sends the packets queued for `address` if it is resolved now.
+    /// `update` returns whether they can be sent, and the neighbour it evicted.
     pub(super) fn update_neighbour(
         &self,
         iface: &Interface,
@@ -201,8 +201,8 @@ impl Inet {
         }
     }
 
-    /// The kernel's tables for `iface` have changed: sends what waited for neighbours now known, and gives
-    /// up on what has waited too long. Paths notice by themselves.
+    /// Call when the kernel's tables for `iface` have changed: sends the packets queued for neighbours that are
+    /// resolved now and drops those queued for too long. Paths check the generation themselves.
     pub fn neighbours_changed(&self, iface: &Interface, pass: &mut Pass) {
         let Some(tables) = iface.kernel() else { return };
         let waiting = lock(&iface.neighbours).queues.neighbours();
@@ -229,7 +229,7 @@ impl Inet {
         }
     }
 
-    /// Asks who has `address`: everybody, or only `neighbour`, whether it still has it.
+    /// Solicits `address`: by broadcast or multicast, or with a unicast probe to `neighbour`.
     fn solicit_neighbour(
         &self,
         iface: &Interface,
@@ -243,8 +243,8 @@ impl Inet {
         }
     }
 
-    /// Asks again, lets states end, and gives up on neighbours that do not answer. When it has to look
-    /// again.
+    /// Retransmits solicitations, times out states, and drops what is queued for neighbours that do not answer.
+    /// Returns when it must run next.
     pub(super) fn tick_neighbours(&self, iface: &Interface, pass: &mut Pass) -> Option<Instant> {
         let mut neighbours = lock(&iface.neighbours);
         let mut due = neighbours.table.tick(pass.now);
@@ -267,8 +267,8 @@ impl Inet {
         for queued in undeliverable {
             self.counters.add(Count::NeighDropped);
             if let Some(quoted) = Quoted::new(&queued.packet, iface.scope_id()) {
-                // To TCP hard, unlike a router's word for it: this we have seen ourselves. A socket of UDP hears it as
-                // that word, which is no reason for an error unasked (`ipv4_link_failure`).
+                // A hard error for TCP, unlike a router's unreachable: our own resolution has failed. For UDP it is
+                // soft, as if a router had sent it (`ipv4_link_failure`).
                 let error = match quoted.is_segment() {
                     true => SocketError::hard(libc::EHOSTUNREACH),
                     false => SocketError::soft(libc::EHOSTUNREACH),
@@ -279,7 +279,7 @@ impl Inet {
         next
     }
 
-    /// Sends a whole IP packet to a known address, in fragments if it must be.
+    /// Sends a whole IP packet to a resolved neighbour, in fragments if it exceeds `mtu`.
     fn send_packet(
         &self,
         iface: &Interface,
@@ -298,7 +298,7 @@ impl Inet {
     }
 }
 
-/// What a frame says that carries an IP packet.
+/// The EtherType of a frame that carries this IP packet.
 pub(super) fn ethertype(packet: &[u8]) -> EtherType {
     // RFC 8200 section 3, RFC 791 section 3.1: the version is the first four bits.
     match packet.first().map(|first| first >> 4) {

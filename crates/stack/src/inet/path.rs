@@ -1,5 +1,5 @@
-//! A way that has been found, kept by the socket that uses it: the interface, the transmit queue, and the
-//! headers template_max but for lengths and checksums. Sending over it finds nothing out again.
+//! A path: a cached route of a socket with its interface, its transmit queue and its prebuilt headers, which lack only
+//! lengths and checksums. Sending over a path needs no lookup.
 
 use super::{
     Inet, Payload, SendError,
@@ -20,10 +20,10 @@ use crate::{
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// What a socket's options say about its datagrams.
+/// The socket options that affect sent packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathOptions {
-    /// `SO_BROADCAST`: broadcast addresses may be sent to.
+    /// `SO_BROADCAST`: sending to a broadcast address is allowed.
     pub broadcast: bool,
     /// `IP_MTU_DISCOVER`, `IPV6_MTU_DISCOVER`.
     pub discover: Discover,
@@ -39,46 +39,47 @@ impl Default for PathOptions {
     }
 }
 
-/// What becomes of datagrams that may be too big for their way, by the numbers of `IP_PMTUDISC_*` (ip(7)).
+/// Path MTU discovery of a socket: what happens to datagrams above the MTU. The numbers are those of `IP_PMTUDISC_*`
+/// (ip(7)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Discover(u8);
 
 impl Discover {
-    /// Routers may cut them.
+    /// Datagrams above the path MTU are fragmented here, and routers may fragment all of them.
     pub const DONT: Discover = Discover(0);
-    /// They are cut here to what the way takes.
+    /// Datagrams above the path MTU are fragmented here; routers must not fragment.
     pub const WANT: Discover = Discover(1);
-    /// They are refused if the way does not take them.
+    /// Datagrams above the path MTU are refused.
     pub const DO: Discover = Discover(2);
-    /// They are refused if the interface does not take them, whatever the way takes.
+    /// Datagrams above the interface's MTU are refused; the path MTU is ignored.
     pub const PROBE: Discover = Discover(3);
-    /// The same, and routers may cut them.
+    /// As `PROBE`, and routers may fragment.
     pub const INTERFACE: Discover = Discover(4);
-    /// They are cut here to what the interface takes, and by routers.
+    /// Datagrams above the interface's MTU are fragmented here, and routers may fragment; the path MTU is ignored.
     pub const OMIT: Discover = Discover(5);
 
-    /// By its number.
+    /// From the socket option's value.
     pub fn new(number: u8) -> Option<Discover> {
         (number <= Discover::OMIT.0).then_some(Discover(number))
     }
 
-    /// Its number.
+    /// The socket option's value.
     pub fn number(self) -> u8 {
         self.0
     }
 
-    /// Whether what is too big goes in fragments (`ip_sk_ignore_df`).
+    /// Whether a datagram above the MTU is sent in fragments (`ip_sk_ignore_df`).
     pub(super) fn fragments(self) -> bool {
         matches!(self, Discover::DONT | Discover::WANT | Discover::OMIT)
     }
 
-    /// Whether only the interface says what is too big (`ip_sk_use_pmtu`).
+    /// Whether only the interface's MTU counts (`ip_sk_use_pmtu`).
     fn ignores_path_mtu(self) -> bool {
         matches!(self, Discover::PROBE | Discover::INTERFACE | Discover::OMIT)
     }
 
-    /// Whether no router may cut them (`ip_dont_fragment`). Fragments that routers make are better than none, where a
-    /// way takes less than anybody must (RFC 1191 section 3).
+    /// Whether routers must not fragment (`ip_dont_fragment`). With a locked MTU they may: the path needs smaller
+    /// packets than this host sends (RFC 1191 section 3).
     fn dont_fragment(self, mtu_locked: bool) -> bool {
         match self {
             Discover::DO | Discover::PROBE => true,
@@ -87,40 +88,40 @@ impl Discover {
         }
     }
 
-    /// Whether a connected socket is told that a datagram was too big for its way (`__udp4_lib_err`).
+    /// Whether a connected socket gets EMSGSIZE when a datagram was above the path MTU (`__udp4_lib_err`).
     pub fn is_told(self) -> bool {
         self != Discover::DONT
     }
 }
 
-/// A way from a local to a remote address and port. Good while [`is_current`](Path::is_current).
+/// A path from a local to a remote address and port, valid while [`is_current`](Path::is_current).
 #[derive(Debug)]
 pub struct Path {
     pub(super) local: SocketAddr,
     pub(super) remote: SocketAddr,
-    /// `None`: to ourselves.
+    /// `None`: the destination is this host.
     pub(super) iface: Option<Arc<Interface>>,
     pub(super) queue: u32,
     pub(super) next_hop: NextHop,
     pub(super) mtu: usize,
     pub(super) options: PathOptions,
-    /// The most bytes after the IP header that the template serves; 0 if there is no template to use: the
-    /// neighbour is not known, or it is to ourselves.
+    /// The most bytes after the IP header of a packet that the template can send; 0 if the neighbour is not
+    /// resolved or the destination is this host.
     template_max: usize,
-    /// The link carries partial checksums.
+    /// The link completes or accepts partial checksums.
     partial: bool,
     template: Template,
     generation: u64,
     kernel_generation: u64,
     neighbour: Option<(Arc<Version>, u32)>,
-    /// When the kernel is next told, in nanoseconds.
+    /// When to mark the kernel's neighbour as used next, in nanoseconds.
     mark_used_at: AtomicU64,
 }
 
 impl Inet {
-    /// Finds the way of datagrams from `local`, perhaps of unspecified address, to `remote`. `queue` is the transmit
-    /// queue to use, best the one beside the receive queue of the socket. An unknown neighbour is asked for
-    /// at once; until it answers, datagrams sent over the path wait.
+    /// Looks up the path of datagrams from `local`, whose address may be unspecified, to `remote`. `queue` is the
+    /// transmit queue to use, ideally the one beside the socket's receive queue. An unknown neighbour is solicited
+    /// at once; until it answers, datagrams sent over the path are queued.
     ///
     /// # Errors
     /// Any [`SendError`] but `RingFull` and `TooBig`.
@@ -135,7 +136,7 @@ impl Inet {
         self.path_of(Protocol::UDP, (local, remote), queue, options, now)
     }
 
-    /// As [`path`](Inet::path), for packets of any protocol; segments go over it by [`run`](Inet::run).
+    /// As [`path`](Inet::path), for any protocol. TCP sends over it with [`run`](Inet::run).
     pub(super) fn path_of(
         &self,
         protocol: Protocol,
@@ -148,10 +149,10 @@ impl Inet {
         if remote.port() == 0 {
             return Err(SendError::InvalidPort);
         }
-        // Only IPv6 has a place for it.
+        // Only the IPv6 header has a flow label.
         let label = || self.random.hash((protocol.0, local, remote)) as u32;
         let flow = if remote.is_ipv6() { label() } else { 0 };
-        // Read before what they stand for, so that a change in between shows.
+        // The generation is read before the lookup, so that a change in between outdates the path.
         let generation = self.generation();
         let link = match self.look_up_route(local.ip(), remote.ip(), scope_of(local, remote))? {
             RouteResult::Link(link) => link,
@@ -173,10 +174,10 @@ impl Inet {
             return Err(SendError::Broadcast);
         }
         if local.ip().is_loopback() && link.iface.kernel().is_some() {
-            // Never on a wire (RFC 1122 section 3.2.1.3 (g)): the kernel says so.
+            // A loopback source must not leave the host (RFC 1122 section 3.2.1.3 (g)): the kernel reports it.
             return Err(SendError::UseKernel);
         }
-        // A group that a socket is bound to receives, and does not send.
+        // A socket bound to a group does not send from the group's address.
         if local.ip().is_unspecified() || local.ip().is_multicast() {
             local.set_ip(link.source);
         }
@@ -211,7 +212,7 @@ impl Inet {
         Ok(path)
     }
 
-    /// The source address of packets from `local`, perhaps of unspecified address, to `remote`.
+    /// The source address of packets from `local`, whose address may be unspecified, to `remote`.
     pub(super) fn source(
         &self,
         local: SocketAddr,
@@ -226,8 +227,8 @@ impl Inet {
         })
     }
 
-    /// An end of a conversation as it is shown to who asks: a link-local address with the interface it is meant on,
-    /// which is the one that has `local`.
+    /// An address of a conversation as getsockname and getpeername return it: a link-local address gets the scope id of
+    /// the interface that has `local`.
     #[cold]
     pub(super) fn shown(&self, local: IpAddr, mut end: SocketAddr) -> SocketAddr {
         if let SocketAddr::V6(v6) = &mut end
@@ -239,7 +240,7 @@ impl Inet {
         end
     }
 
-    /// A floor above has an answer from the path's far end, which proves that its next hop hears us
+    /// An upper layer got an answer from the path's remote end, which proves that the next hop is reachable
     /// (`MSG_CONFIRM`; RFC 4861 section 7.3.1).
     pub fn confirm(&self, path: &Path, now: Instant) {
         let (Some(iface), NextHop::Unicast(address)) = (&path.iface, path.next_hop) else { return };
@@ -247,7 +248,7 @@ impl Inet {
     }
 }
 
-/// The interface that link-local addresses of a conversation are meant on, if one of them says.
+/// The scope id of a conversation's link-local addresses; 0 if neither has one.
 fn scope_of(local: SocketAddr, remote: SocketAddr) -> u32 {
     let said = |end| match end {
         SocketAddr::V6(end) if needs_scope(*end.ip()) => end.scope_id(),
@@ -259,7 +260,7 @@ fn scope_of(local: SocketAddr, remote: SocketAddr) -> u32 {
     }
 }
 
-/// What the unspecified address of its family stands for as a destination.
+/// The loopback address that an unspecified destination of this family stands for.
 fn loopback(unspecified: SocketAddr) -> IpAddr {
     match unspecified {
         SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
@@ -297,7 +298,7 @@ impl Path {
         self.template_max = self.most();
     }
 
-    /// Sends beside the queue a packet came from, if that is one of our interface.
+    /// Sends on the queue beside the one a packet arrived on, if both are on the same interface.
     #[inline]
     pub(super) fn use_queue(&mut self, arrival: &Arrival<'_>) {
         if let (Some(ours), Some(theirs)) = (&self.iface, arrival.iface)
@@ -307,12 +308,12 @@ impl Path {
         }
     }
 
-    /// The context whose queue lies beside the one it sends on.
+    /// The NAPI context of the queue pair it sends on.
     pub(super) fn napi(&self) -> Option<NapiId> {
         self.iface.as_ref().and_then(|iface| iface.napi(self.queue))
     }
 
-    /// Whether nothing has changed since the path was found. If something has, find it again.
+    /// Whether nothing has changed since the path was looked up. If false, look it up again.
     #[inline]
     pub fn is_current(&self, inet: &Inet) -> bool {
         self.generation == inet.generation()
@@ -323,7 +324,7 @@ impl Path {
                 .is_none_or(|iface| iface.kernel_generation() == self.kernel_generation)
     }
 
-    /// The local address and port, the address found if it was unspecified.
+    /// The local address and port. An unspecified address was replaced by the route's source address.
     pub fn local(&self) -> SocketAddr {
         self.local
     }
@@ -334,33 +335,33 @@ impl Path {
         self.remote
     }
 
-    /// The interface; `None` if the path leads to ourselves.
+    /// The interface; `None` if the destination is this host.
     pub fn interface(&self) -> Option<&Arc<Interface>> {
         self.iface.as_ref()
     }
 
-    /// The largest IP packet the path takes, bytes.
+    /// The path MTU, bytes.
     pub fn mtu(&self) -> usize {
         self.mtu
     }
 
-    /// The most bytes of transport header and data that go in one packet.
+    /// The most bytes of transport header and data in one packet.
     pub(super) fn most(&self) -> usize {
         self.mtu.saturating_sub(self.template.ip_len()).min(self.template.most())
     }
 
-    /// The most bytes of data in a datagram, cut or not.
+    /// The most bytes of data in a datagram, fragmented or not.
     pub(super) fn largest_datagram(&self) -> usize {
         self.template.most() - udp::HEADER_LEN
     }
 
-    /// The interface, if a packet of `len` bytes after its IP header can go over it by the template.
+    /// The interface, if the template can send a packet with `len` bytes after its IP header.
     #[inline]
     pub(super) fn fast_path(&self, len: usize) -> Option<&Interface> {
         if len <= self.template_max { self.iface.as_deref() } else { None }
     }
 
-    /// Tells the kernel now and then that its neighbour is in use, so that it keeps sure of it.
+    /// Marks the kernel's neighbour as used from time to time, so that the kernel verifies it when it is stale.
     #[inline]
     pub(super) fn mark_neighbour_used(&self, now: Instant) {
         if now.nanos() >= self.mark_used_at.load(Ordering::Relaxed) {
@@ -376,7 +377,7 @@ impl Path {
         }
     }
 
-    /// Puts a datagram on the ring. It has passed [`fast_path`](Path::fast_path).
+    /// Puts a datagram on the ring. The caller has checked [`fast_path`](Path::fast_path).
     #[inline]
     pub(super) fn push_datagram<P: Payload + ?Sized>(
         &self,
@@ -389,7 +390,7 @@ impl Path {
         })
     }
 
-    /// Puts a segment of `len` bytes on the ring. It has passed [`fast_path`](Path::fast_path).
+    /// Puts a segment of `len` bytes on the ring. The caller has checked [`fast_path`](Path::fast_path).
     #[inline]
     pub(super) fn push_segment(
         &self,
@@ -403,14 +404,14 @@ impl Path {
         })
     }
 
-    /// The IP packet around a datagram, which is at most [`largest_datagram`](Path::largest_datagram) bytes.
+    /// Builds the IP packet of a datagram of at most [`largest_datagram`](Path::largest_datagram) bytes.
     pub(super) fn datagram<P: Payload + ?Sized>(&self, payload: &P) -> Vec<u8> {
         self.packet(udp::HEADER_LEN + payload.len(), |frame| {
             self.template.write_datagram(frame, payload, false);
         })
     }
 
-    /// The IP packet around a segment of `len` bytes.
+    /// Builds the IP packet of a segment of `len` bytes.
     pub(super) fn segment(&self, len: usize, ecn: u8, fill: impl FnOnce(Room<'_>)) -> Vec<u8> {
         self.packet(len, |frame| self.template.write_segment(frame, ecn, false, fill))
     }

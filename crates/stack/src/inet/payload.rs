@@ -1,19 +1,19 @@
-//! What a datagram is made of: one piece of memory, or several laid end to end.
+//! The payload of a datagram: one buffer, or several in a row.
 
 use crate::wire::checksum::Sum;
 use std::io::IoSlice;
 
 /// A datagram's data.
 pub trait Payload {
-    /// Bytes in all.
+    /// The number of bytes.
     fn len(&self) -> usize;
-    /// Whether there are none.
+    /// Whether it has no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Their sum.
+    /// The checksum sum of the bytes.
     fn sum(&self) -> Sum;
-    /// Copies them to `to`, which has exactly their length.
+    /// Copies the bytes to `to`, which has exactly their length.
     fn copy_to(&self, to: &mut [u8]);
 }
 
@@ -30,7 +30,7 @@ impl Payload for [u8] {
 
     #[inline]
     fn copy_to(&self, to: &mut [u8]) {
-        // Equal lengths; the smaller of both keeps it from panicking if ever they are not.
+        // The lengths are equal; `min` avoids a panic if they ever are not.
         let len = self.len().min(to.len());
         to[..len].copy_from_slice(&self[..len]);
     }

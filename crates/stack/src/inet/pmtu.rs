@@ -1,5 +1,5 @@
-//! What ICMP has path_mtu of paths narrower than their first link (RFC 1191, RFC 8201). Bounded, and forgotten after
-//! ten minutes, so that a path that has become wider is noticed.
+//! Path MTUs reported by ICMP (RFC 1191, RFC 8201). Bounded. An entry expires after ten minutes, so that a larger MTU
+//! is discovered.
 
 use super::neighbour::earlier;
 use crate::{
@@ -9,21 +9,21 @@ use crate::{
 };
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
-/// Linux's `min_pmtu`: nobody is believed who asks for less, or one forged packet would make us send a
-/// great many.
+/// Linux's `min_pmtu`: a smaller reported MTU is not used, or one forged packet would make us send very many
+/// fragments.
 const MIN_PMTU: u32 = 552;
-/// RFC 1191 section 5: a router that names no MTU.
+/// RFC 1191 section 5: the MTU assumed if the router reports none.
 const UNREPORTED: u32 = 576;
 /// Linux's `mtu_expires`.
 const LIFETIME: Duration = Duration::from_secs(600);
-/// The most destinations remembered.
+/// The most destinations with an entry.
 const PATHS: usize = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PathMtu {
     /// The largest packet, bytes.
     pub(super) mtu: u32,
-    /// The path wants less still: let routers fragment.
+    /// The path needs a smaller MTU: routers may fragment.
     pub(super) locked: bool,
     expires: Instant,
 }
@@ -31,7 +31,7 @@ pub(super) struct PathMtu {
 #[derive(Debug, Default)]
 pub(super) struct Pmtu {
     paths: Mutex<BTreeMap<IpAddr, PathMtu>>,
-    /// How many there are: mostly none, and then the lock is not taken.
+    /// The number of entries: usually 0, and then the lock is not taken.
     count: AtomicU64,
 }
 
@@ -43,7 +43,7 @@ impl Pmtu {
         lock(&self.paths).get(&destination).copied()
     }
 
-    /// Takes note that the path takes packets of `mtu` bytes only. What it comes to, if that is news.
+    /// Records a reported path MTU. Returns the new entry if it lowers the MTU or locks it.
     pub(super) fn update(
         &self,
         destination: IpAddr,
@@ -80,7 +80,7 @@ impl Pmtu {
         Some(path_mtu)
     }
 
-    /// Forgets what is too old. Whether something was, and when the next will be.
+    /// Removes the expired entries. Returns whether there were any, and when the next expires.
     pub(super) fn tick(&self, now: Instant) -> (bool, Option<Instant>) {
         if self.count.load(Ordering::Acquire) == 0 {
             return (false, None);

@@ -1,4 +1,4 @@
-//! Which local ports are taken, by Linux's rules (`udp_lib_get_port`, `inet_rcv_saddr_equal`): two sockets
+//! Which local UDP ports are taken, by Linux's rules (`udp_lib_get_port`, `inet_rcv_saddr_equal`): two sockets
 //! may not share a port if their addresses are equal or one is the wildcard, unless both set
 //! `SO_REUSEADDR`, or both `SO_REUSEPORT`.
 
@@ -9,28 +9,28 @@ use std::{
     ops::RangeInclusive,
 };
 
-/// Ports for sockets that named none (`ip_local_port_range`).
+/// The ports for sockets bound to port 0 (`ip_local_port_range`).
 pub const EPHEMERAL: RangeInclusive<u16> = 32_768..=60_999;
 
 /// What a socket binds to, apart from the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BindAddress {
-    /// Never a mapped one: who binds to `::ffff:10.0.0.1` claims 10.0.0.1.
+    /// Never an IPv4-mapped address: a bind to `::ffff:10.0.0.1` is one to 10.0.0.1.
     pub(super) address: IpAddr,
-    /// The address is `::`, and IPv4 is claimed as well.
+    /// The address is `::`, and the socket takes the IPv4 port as well.
     pub(super) dual: bool,
 }
 
 impl BindAddress {
-    /// Of an address, with `IPV6_V6ONLY` or without.
+    /// The bind address of a socket, with or without `IPV6_V6ONLY`.
     pub(super) fn new(address: IpAddr, only_v6: bool) -> BindAddress {
         let address = address.to_canonical();
         let dual = address == IpAddr::V6(Ipv6Addr::UNSPECIFIED) && !only_v6;
         BindAddress { address, dual }
     }
 
-    /// Whether two cannot have the same port each to itself (`inet_rcv_saddr_equal` with wildcards matching in
-    /// net/ipv4/inet_connection_sock.c).
+    /// Whether two sockets with these addresses need a reuse option for the same port (`inet_rcv_saddr_equal` with
+    /// `match_wildcard` in net/ipv4/inet_connection_sock.c).
     pub(super) fn conflicts_with(&self, other: &BindAddress) -> bool {
         let (a, b) = (self.address, other.address);
         let both = a.is_ipv4() == b.is_ipv4() || self.dual || other.dual;
@@ -38,7 +38,7 @@ impl BindAddress {
     }
 }
 
-/// With whom a socket shares its port: with others of the same flag.
+/// The reuse options of a socket: it shares its port with sockets that have the same option set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reuse {
     /// `SO_REUSEADDR`.
@@ -47,7 +47,7 @@ pub(super) struct Reuse {
     pub(super) port: bool,
 }
 
-/// The sockets with one address to one port.
+/// The sockets bound to one address on one port.
 #[derive(Debug)]
 struct BindBucket {
     address: BindAddress,
@@ -69,7 +69,7 @@ impl BindBucket {
 pub(super) struct Ports(HashMap<u16, Vec<BindBucket>>);
 
 impl Ports {
-    /// Whether `port` is taken for a socket that shares it so.
+    /// Whether `port` is taken for a socket with these reuse options.
     pub(super) fn is_taken(&self, address: BindAddress, port: u16, reuse: Reuse) -> bool {
         let Some(buckets) = self.0.get(&port) else { return false };
         let mut conflicts = buckets.iter().filter(|bucket| bucket.address.conflicts_with(&address));
@@ -107,7 +107,7 @@ impl Ports {
         }
     }
 
-    /// A free ephemeral port, hard to guess (RFC 6056 section 3.3.2: random, then the next ones).
+    /// A free ephemeral port, unpredictable (RFC 6056 section 3.3.2: a random start, then the next ones).
     pub(super) fn ephemeral(
         &self,
         address: BindAddress,
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wildcard_meets_every_address() {
+    fn a_wildcard_conflicts_with_every_address() {
         let mut ports = Ports::default();
         ports.add(at("10.0.0.1"), 7, EXCLUSIVE);
         assert!(ports.is_taken(at("10.0.0.1"), 7, BY_ADDRESS));
@@ -148,9 +148,9 @@ mod tests {
         assert!(ports.0.is_empty());
     }
 
-    /// As tried on Linux: rows against columns.
+    /// The results of Linux: the row's address is bound first, then the column's.
     #[test]
-    fn families_meet_in_the_dual_wildcard_alone() {
+    fn families_conflict_only_through_a_dual_stack_wildcard() {
         let only = BindAddress::new("::".parse().unwrap(), true);
         let all =
             [at("10.0.0.1"), at("0.0.0.0"), at("fd00::1"), only, at("::"), at("::ffff:10.0.0.1")];
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_shared_only_if_all_agree() {
+    fn a_port_is_shared_only_if_all_sockets_set_so_reuseaddr() {
         let mut ports = Ports::default();
         ports.add(at("0.0.0.0"), 7, BY_ADDRESS);
         assert!(ports.is_taken(at("0.0.0.0"), 7, EXCLUSIVE));
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_agree_agree_on_the_same_thing() {
+    fn so_reuseaddr_does_not_share_with_so_reuseport() {
         let mut ports = Ports::default();
         ports.add(at("0.0.0.0"), 7, BY_PORT);
         assert!(ports.is_taken(at("0.0.0.0"), 7, BY_ADDRESS));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn ephemeral_ports_are_scattered_and_run_out() {
+    fn ephemeral_ports_are_random_and_all_of_them_are_used() {
         let (mut ports, random) = (Ports::default(), Random::new(1));
         let any = at("::");
         let mut seen = Vec::new();

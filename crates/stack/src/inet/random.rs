@@ -1,16 +1,16 @@
-//! Numbers an outsider cannot guess, all from one seed, so that a test can repeat a run.
+//! Unpredictable numbers, all from one seed, so that a test can repeat a run.
 
 use crate::sync::{AtomicU64, Ordering};
 use siphasher::sip::SipHasher24;
 use std::hash::{BuildHasher, Hash, Hasher};
 
-/// A secret that keys a hash (SipHash-2-4, as `siphash` of Linux): without it nobody can tell what another input gives,
-/// however many outputs were seen.
+/// The secret key of a hash (SipHash-2-4, as Linux's `siphash`): without it the output for a new input is
+/// unpredictable, however many outputs are known.
 #[derive(Clone, Copy)]
 pub(super) struct Key([u64; 2]);
 
 impl Key {
-    /// A hash function under this key, fed nothing yet.
+    /// A hasher under this key, without input yet.
     #[inline]
     pub(super) fn hasher(&self) -> SipHasher24 {
         let [first, second] = self.0;
@@ -30,7 +30,7 @@ impl std::fmt::Debug for Key {
     }
 }
 
-/// A stream of numbers: the hash of a count, keyed by the seed.
+/// A stream of numbers: the hash of a counter, keyed by the seed.
 #[derive(Debug)]
 pub(super) struct Random {
     seed: Key,
@@ -48,7 +48,7 @@ impl Random {
         hash.finish()
     }
 
-    /// A key of its own.
+    /// A new key.
     pub(super) fn key(&self) -> Key {
         Key([self.next(), self.next()])
     }
@@ -58,21 +58,21 @@ impl Random {
         (((self.next() >> 32) * u64::from(limit)) >> 32) as u32
     }
 
-    /// The same number for the same value, as long as the seed is the same.
+    /// A number that depends only on the value and the seed.
     pub(super) fn hash(&self, value: impl Hash) -> u64 {
-        // Of more input than a count, so no output of `next`.
+        // The input is longer than a counter, so the result is no output of `next`.
         let mut hash = self.seed.hasher();
         (u64::MAX, value).hash(&mut hash);
         hash.finish()
     }
 
-    /// A hash function of its own.
+    /// A new keyed hash function.
     pub(super) fn hasher(&self) -> Keyed {
         Keyed { first: self.next(), second: self.next() | 1 }
     }
 }
 
-/// A keyed hash for short keys, a few instructions: whoever does not know the keys cannot fill one bucket.
+/// A keyed hash of a few instructions for short keys: without the secret a peer cannot fill one bucket on purpose.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Keyed {
     first: u64,
@@ -124,9 +124,9 @@ impl Hasher for Mix {
 mod tests {
     use super::*;
 
-    /// The reference's first vectors (SipHash-2-4, key 00 01 ... 0f), so that the key is one and not input.
+    /// The first vectors of the reference (SipHash-2-4, key 00 01 ... 0f): they show that the key is used as the key.
     #[test]
-    fn a_key_keys_siphash_2_4() {
+    fn a_keyed_hash_equals_the_siphash_2_4_reference() {
         let key = Key::from(u128::from_le_bytes(std::array::from_fn(|i| i as u8)));
         let of = |bytes: &[u8]| {
             let mut hash = key.hasher();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn both_halves_of_the_seed_count() {
+    fn both_halves_of_the_seed_change_the_numbers() {
         let first = |seed| Random::new(seed).next();
         let all = [first(7), first(8), first(7 << 64), first(7 | 7 << 64)];
         assert!((1..4).all(|i| !all[..i].contains(&all[i])), "{all:?}");

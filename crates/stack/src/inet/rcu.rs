@@ -1,40 +1,40 @@
-//! Readers without a lock, and when what a writer took out of their sight may be freed: once every reader that could
-//! have seen it has left (RCU). Threads are not registered and nothing is done at their end: a reader takes one of a
-//! few slots, for as long as it reads.
+//! RCU: readers take no lock, and what a writer has unlinked is freed once every reader that may have seen it has left.
+//! Threads are not registered and need no cleanup at their exit: a reader claims one of a few slots for as long as it
+//! reads.
 //!
-//! A slot holds the epoch in which its reader entered. A writer unlinks, gives the garbage the epoch of that moment
-//! and begins the next; a reader of a later epoch cannot have seen it. A writer never waits: it marks the readers
-//! that may still see its garbage, and a marked reader frees it when it leaves.
+//! A slot holds the epoch in which its reader entered. A writer unlinks, tags the garbage with the current epoch and
+//! starts the next one; a reader of a later epoch cannot have seen the garbage. A writer never waits: it marks the
+//! readers that may still see its garbage, and a marked reader frees the garbage when it leaves.
 //!
-//! What orders the two is that both change the word of the slot. Where the writer came first, the reader has what
-//! the writer unlinked before; where the reader came first, the writer sees it.
+//! Reader and writer are ordered as both modify the slot's word. If the writer's access came first, the reader sees its
+//! unlinking. If the reader's came first, the writer sees the reader.
 
 use crate::sync::{AtomicU64, Mutex, Ordering, lock, thread_number};
 
-/// A word of a slot: the epoch of its reader from bit 1 on, 0 if there is none.
+/// The word of a slot: the reader's epoch in bits 1 and up, and [`MARK`]; 0 if the slot is free.
 #[derive(Debug)]
-#[repr(align(128))] // a line of its own, and the one the CPU fetches beside it
+#[repr(align(128))] // its own cache line and the one the CPU prefetches with it
 struct Slot(AtomicU64);
 
-/// A writer waits for the reader to leave.
+/// Set by a writer: the reader must free garbage when it leaves.
 const MARK: u64 = 1;
 
-/// One reader among those that found no slot free.
+/// One reader in `Domain::overflow`.
 const OVERFLOW_READER: u64 = 2;
 
-/// What readers of one structure may see, and its garbage.
+/// The readers of one data structure and its garbage.
 #[derive(Debug)]
 pub(crate) struct Domain<G> {
     slots: Box<[Slot]>,
-    /// How many readers there are without a slot, from bit 1 on.
+    /// The number of readers that found no free slot, in bits 1 and up, and [`MARK`].
     overflow: Slot,
     epoch: AtomicU64,
-    /// What is not yet freed, and the epoch in which it was unlinked, oldest first.
+    /// The garbage not yet freed, with the epoch in which it was unlinked, oldest first.
     garbage: Mutex<Vec<(u64, G)>>,
     batch: usize,
 }
 
-/// A reader inside.
+/// A read-side critical section.
 #[must_use]
 pub(crate) struct Section<'d, G> {
     domain: &'d Domain<G>,
@@ -42,8 +42,8 @@ pub(crate) struct Section<'d, G> {
 }
 
 impl<G> Domain<G> {
-    /// With room for `slots` readers at a time, a power of two; more keep all garbage while they are there. It is
-    /// looked through when there are `batch` pieces.
+    /// `slots` is rounded up to a power of two. While more readers than slots are inside, no garbage is freed. A
+    /// writer tries to free garbage when there are `batch` pieces.
     pub(crate) fn new(slots: usize, batch: usize) -> Domain<G> {
         Domain {
             slots: (0..slots.next_power_of_two()).map(|_| Slot(AtomicU64::new(0))).collect(),
@@ -54,7 +54,8 @@ impl<G> Domain<G> {
         }
     }
 
-    /// What is reachable from now on is not freed before the section is dropped. Waits for nobody.
+    /// Enters a read-side critical section: what is reachable from now on is not freed before the section is
+    /// dropped. Never waits.
     #[inline]
     pub(crate) fn enter(&self) -> Section<'_, G> {
         let word = self.epoch.load(Ordering::Acquire) << 1;
@@ -74,7 +75,7 @@ impl<G> Domain<G> {
         Section { domain: self, slot }
     }
 
-    /// Frees `garbage` when its time has come. No reader that enters from now on reaches it.
+    /// Frees `garbage` after the readers that may see it have left. It must be unlinked already.
     #[cold]
     pub(crate) fn retire(&self, garbage: G) {
         let mut waiting = lock(&self.garbage);
@@ -87,7 +88,7 @@ impl<G> Domain<G> {
         }
     }
 
-    /// Frees what no reader can see any more.
+    /// Frees the garbage that no reader can see any more.
     #[cold]
     pub(crate) fn collect(&self) {
         let mut waiting = lock(&self.garbage);
@@ -95,31 +96,31 @@ impl<G> Domain<G> {
         let oldest = self.oldest_reader(newest);
         let free = waiting.partition_point(|(epoch, _)| *epoch < oldest);
         let free: Vec<_> = waiting.drain(..free).collect();
-        // To drop it may call anything.
+        // Dropping garbage may run any code, so the lock is released first.
         drop(waiting);
         drop(free);
     }
 
-    /// The epoch of the oldest reader that may see garbage of the epoch `newest`; all such readers are marked.
+    /// Marks all readers that may see garbage of the epoch `newest` and returns the epoch of the oldest.
     fn oldest_reader(&self, newest: u64) -> u64 {
         let epochs = self.slots.iter().filter_map(|slot| mark(&slot.0, |word| word >> 1 > newest));
         let oldest = epochs.map(|word| word >> 1).min().unwrap_or(u64::MAX);
-        // When those without a slot entered is not known.
+        // The epochs of readers without a slot are unknown, so they count as the oldest.
         mark(&self.overflow.0, |word| word == MARK).map_or(oldest, |_| 0)
     }
 }
 
-/// Enters by `slot`, if it is free.
+/// Claims `slot` if it is free.
 #[inline]
 fn claim(slot: &Slot, word: u64) -> bool {
     slot.0.compare_exchange(0, word, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
-/// Marks the reader in `word`, unless there is none or it may be passed over.
+/// Marks the reader in `word` and returns the word, unless there is no reader or `pass` returns true for it.
 fn mark(word: &AtomicU64, pass: impl Fn(u64) -> bool) -> Option<u64> {
     let mut known = 0;
     loop {
-        // Also where nothing changes, so that whoever enters next has all that was unlinked.
+        // The write happens even if the value stays the same: it makes the unlinking visible to the next reader.
         let marked = if known == 0 || pass(known) { known & !MARK } else { known | MARK };
         match word.compare_exchange(known, marked, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) if marked & MARK == 0 => return None,

@@ -1,6 +1,6 @@
-//! Putting fragments together (RFC 791 section 3.2, RFC 815; RFC 8200 section 4.5). Bounded in bytes, in datagrams and
-//! in fragments of one datagram; the oldest datagram goes first. Fragments that overlap drop their datagram,
-//! as RFC 5722 demands over IPv6 and Linux does over both: no honest sender makes them.
+//! Reassembly of fragments (RFC 791 section 3.2, RFC 815; RFC 8200 section 4.5). Bounded in bytes, in datagrams and
+//! in fragments per datagram; the oldest datagram is evicted first. Overlapping fragments drop their datagram, as
+//! RFC 5722 requires for IPv6 and Linux does for both: no valid sender produces them.
 
 use super::{
     Inet,
@@ -27,31 +27,31 @@ use std::{
     time::Duration,
 };
 
-/// How long a datagram of IPv4 may take to become whole (Linux's `ipfrag_time`).
+/// How long an IPv4 datagram may take to become complete (Linux's `ipfrag_time`).
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// RFC 8200 section 4.5: "within 60 seconds of the reception of the first-arriving fragment".
 const TIMEOUT6: Duration = Duration::from_secs(60);
-/// The most bytes kept, overhead included (`ipfrag_high_thresh`).
+/// The most bytes kept, including overhead (`ipfrag_high_thresh`).
 pub(super) const BYTES: usize = 4 << 20;
-/// The most datagrams by_age and not whole.
+/// The most incomplete datagrams.
 pub(super) const DATAGRAMS: usize = 1024;
 /// The most fragments of one datagram: 64 KiB in fragments of 256 bytes.
 pub(super) const FRAGMENTS: usize = 256;
-/// What a fragment costs beside its bytes.
+/// The memory cost of a fragment besides its data, bytes.
 const OVERHEAD: usize = 64;
 /// RFC 3168 section 5: congestion experienced.
 const CE: u8 = 3;
 const HAS_CE: u8 = 1 << CE;
-/// A fragment is of no ECN-capable transport.
+/// A fragment is marked Not-ECT: its transport is not ECN-capable.
 const HAS_NOT_ECT: u8 = 1;
 
-/// RFC 791 section 3.2, RFC 8200 section 4.5: the fields that say that fragments belong together.
+/// RFC 791 section 3.2, RFC 8200 section 4.5: the fields that all fragments of one datagram have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     src: IpAddr,
     dst: IpAddr,
     ident: u32,
-    /// Over IPv4; over IPv6 fragments of one packet may contradict each other in it.
+    /// 0 for IPv6, where the fragments of one packet may have different next headers.
     protocol: u8,
 }
 
@@ -61,13 +61,13 @@ pub(super) struct Frag<'a> {
     key: Key,
     offset: usize,
     more: bool,
-    /// RFC 3168 section 5: what it says about congestion.
+    /// The ECN field (RFC 3168 section 5).
     ecn: u8,
     data: &'a [u8],
     head: Head<&'a [u8]>,
 }
 
-/// What the whole packet has from the headers of its first fragment.
+/// The header fields that the reassembled packet takes from its first fragment.
 #[derive(Clone, Debug)]
 enum Head<B> {
     V4 {
@@ -75,9 +75,9 @@ enum Head<B> {
         ttl: u8,
     },
     V6 {
-        /// The packet before its fragment header.
+        /// The bytes before the fragment header.
         before: B,
-        /// Where in that the fragment header is named, and what stands behind it.
+        /// The offset in `before` of the next header field that names the fragment header, and its new value.
         named_at: usize,
         next: Protocol,
     },
@@ -110,40 +110,40 @@ impl<'a> Frag<'a> {
 struct FragQueue {
     serial: u64,
     key: Key,
-    /// From the first fragment, once it has come.
+    /// From the first fragment, once it has arrived.
     head: Option<Head<Box<[u8]>>>,
-    /// By offset; none overlaps the next.
+    /// Sorted by offset, without overlap.
     fragments: Vec<(usize, Box<[u8]>)>,
     /// Bytes in `fragments`.
     have: usize,
-    /// Bytes of the whole, once the last fragment has come.
+    /// Bytes of the complete payload, once the last fragment has arrived.
     total: Option<usize>,
-    /// Which of the four ecn_seen its fragments bear, a bit for each.
+    /// The ECN codepoints of its fragments, one bit for each of the four.
     ecn_seen: u8,
     cost: usize,
 }
 
-/// The datagrams of one family that are not whole.
+/// The incomplete datagrams of one family.
 #[derive(Debug)]
 pub(super) struct Reassembly {
     timeout: Duration,
     queues: BTreeMap<Key, FragQueue>,
-    /// Every datagram by_age, oldest first, some of them gone since.
+    /// The deadline of each datagram, oldest first. Datagrams that are complete or dropped may still be listed.
     by_age: VecDeque<(Instant, Key, u64)>,
     serial: u64,
     bytes: usize,
 }
 
-/// What came of a fragment.
+/// The result of adding a fragment.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// More is missing.
+    /// The datagram is still incomplete.
     Waiting,
-    /// The whole packet, with the header of its first fragment but for the options.
+    /// The complete packet, with the header of its first fragment without options.
     Whole(Vec<u8>),
-    /// It contradicts what came before: all of the datagram is dropped.
+    /// The fragment contradicts earlier ones: the datagram is dropped.
     Inconsistent,
-    /// A fragment met congestion, and another was sent as if nobody here would act on that: all is dropped.
+    /// One fragment is marked CE and another Not-ECT: the datagram is dropped.
     EcnConflict,
 }
 
@@ -161,7 +161,7 @@ impl Reassembly {
         Reassembly { timeout, queues, by_age, serial: 0, bytes: 0 }
     }
 
-    /// Takes in a fragment. The second value is how many datagrams were given up to make room.
+    /// Adds a fragment. The second value is how many datagrams were evicted to make room.
     pub(super) fn add(&mut self, frag: &Frag<'_>, now: Instant) -> (Outcome, u64) {
         let key = frag.key;
         if !self.queues.contains_key(&key) {
@@ -184,7 +184,7 @@ impl Reassembly {
                 evicted += 1;
             }
         }
-        // Datagrams that became whole leave their place in the queue behind: bound that too.
+        // Complete datagrams leave their entries in `by_age` behind: these are bounded too.
         if self.by_age.len() > 2 * DATAGRAMS {
             let queues = &self.queues;
             self.by_age.retain(|(_, key, serial)| {
@@ -200,7 +200,7 @@ impl Reassembly {
         Some(queue)
     }
 
-    /// Drops what was by_age too long ago: of each datagram its first fragment, if that has come.
+    /// Drops the expired datagrams and returns the first fragment of each, if it has arrived.
     fn tick(&mut self, now: Instant) -> Vec<Option<Vec<u8>>> {
         let mut expired = Vec::new();
         while let Some(&(deadline, key, serial)) = self.by_age.front() {
@@ -242,7 +242,7 @@ impl FragQueue {
             .get(at)
             .is_some_and(|(offset, frag)| *offset == start && frag.len() == data.len())
         {
-            // The network may copy a packet; the first to come counts.
+            // The network may duplicate a packet; the first copy counts.
             return Outcome::Waiting;
         }
         let before = at.checked_sub(1).and_then(|before| self.fragments.get(before));
@@ -273,14 +273,14 @@ impl FragQueue {
         if self.total != Some(self.have) {
             return Outcome::Waiting;
         }
-        // RFC 3168 section 5.3: the mark of one fragment is the whole packet's, unless another has none to bear.
+        // RFC 3168 section 5.3: CE on one fragment marks the whole packet, unless another fragment is Not-ECT.
         if self.ecn_seen & HAS_CE != 0 && self.ecn_seen & HAS_NOT_ECT != 0 {
             return Outcome::EcnConflict;
         }
         self.whole().map_or(Outcome::Inconsistent, Outcome::Whole)
     }
 
-    /// All fragments are there: they do not overlap and their lengths add up to the whole.
+    /// The reassembled packet. All fragments are present: they do not overlap and their lengths add up to the total.
     fn whole(&self) -> Option<Vec<u8>> {
         let marked = self.ecn_seen & HAS_CE != 0;
         let mut bytes = match self.head.as_ref()? {
@@ -309,7 +309,7 @@ impl FragQueue {
         Some(bytes)
     }
 
-    /// The first fragment's header, its options left out, for as much data as there is room.
+    /// Writes the first fragment's header without options; the payload fills the rest of `bytes`.
     fn write_v4<'a>(&self, bytes: &'a mut [u8]) -> Option<ipv4::Packet<&'a mut [u8]>> {
         let (IpAddr::V4(src), IpAddr::V4(dst)) = (self.key.src, self.key.dst) else { return None };
         let Head::V4 { tos, ttl } = *self.head.as_ref()? else { return None };
@@ -322,7 +322,7 @@ impl FragQueue {
         Some(packet)
     }
 
-    /// The first fragment, its options left out.
+    /// The first fragment without options.
     fn first(&self) -> Option<Vec<u8>> {
         let (0, data) = self.fragments.first()? else { return None };
         match self.head.as_ref()? {
@@ -346,7 +346,7 @@ impl FragQueue {
     }
 }
 
-/// States in the headers of an IPv6 packet that `more` bytes follow them; `None` if those are too many.
+/// Sets the payload length of an IPv6 packet for `more` bytes after `headers`; `None` if that is too many.
 fn set_payload_len(headers: &mut [u8], more: usize) -> Option<()> {
     let len = headers.len().checked_sub(ipv6::HEADER_LEN)? + more;
     let len = u16::try_from(len).ok()?;
@@ -354,7 +354,7 @@ fn set_payload_len(headers: &mut [u8], more: usize) -> Option<()> {
     Some(())
 }
 
-/// What is counted of one family.
+/// The counters of one family.
 struct Counts {
     received: Count,
     whole: Count,
@@ -383,7 +383,7 @@ const COUNTS6: Counts = Counts {
 };
 
 impl Inet {
-    /// The whole packet, if `frag` was the last one missing.
+    /// Adds a fragment. Returns the reassembled packet if it is complete.
     pub(super) fn reassemble(&self, frag: &Frag<'_>, pass: &mut Pass) -> Option<Vec<u8>> {
         let (reassembly, counts) = match frag.head {
             Head::V4 { .. } => (&self.reassembly, COUNTS),
@@ -419,7 +419,7 @@ impl Inet {
         }
     }
 
-    /// Gives up on what has waited too long. When it has to look again.
+    /// Drops the expired datagrams and sends errors about them. Returns when it must run next.
     pub(super) fn tick_reassembly(&self, pass: &mut Pass) -> Option<Instant> {
         let (expired, next) = self.expire(&self.reassembly, COUNTS, pass);
         for first in expired {
@@ -439,7 +439,7 @@ impl Inet {
         }
         let (expired, next6) = self.expire(&self.reassembly6, COUNTS6, pass);
         for first in expired {
-            // RFC 8200 section 4.5 wants the same.
+            // RFC 8200 section 4.5 requires the same.
             if let Ok(packet) = Inbound6::new(&first)
                 && self.topology().has_own_address(packet.dst().into())
             {
@@ -450,7 +450,7 @@ impl Inet {
         earlier(next, next6)
     }
 
-    /// The first fragments, as far as they have come, of what has waited too long.
+    /// Drops and counts the expired datagrams of one family. Returns their first fragments and when the next expires.
     fn expire(
         &self,
         reassembly: &Mutex<Reassembly>,

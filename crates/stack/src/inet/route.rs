@@ -1,4 +1,4 @@
-//! Where to: routes of our own, the longest prefix first, and which floor below takes a packet.
+//! Route lookup: our own routes by longest prefix, and the choice between own and shared interfaces.
 
 use super::{
     Cidr, Inet, SendError, Topology,
@@ -8,14 +8,14 @@ use super::{
 use crate::sync::Arc;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// One route over an interface whose addresses are ours.
+/// A route over an interface with addresses of our own.
 #[derive(Clone, Debug)]
 pub(super) struct Route {
     pub(super) to: Cidr,
     pub(super) iface: Arc<Interface>,
     /// `None`: the destination is on the link.
     pub(super) gateway: Option<IpAddr>,
-    /// Our address on the way. Over IPv6 it is chosen anew for each destination.
+    /// The preferred source address. For IPv6 it is selected anew for each destination.
     pub(super) source: IpAddr,
 }
 
@@ -24,7 +24,7 @@ pub(super) struct Route {
 pub(super) struct Routes(Vec<Route>);
 
 impl Routes {
-    /// Adds a route; one to the same destination is replaced.
+    /// Adds a route and replaces the one to the same destination.
     pub(super) fn add(&mut self, route: Route) {
         self.0.retain(|old| old.to != route.to);
         let at = self.0.partition_point(|old| old.to.prefix() >= route.to.prefix());
@@ -36,12 +36,12 @@ impl Routes {
     }
 }
 
-/// How a packet leaves.
+/// The result of a route lookup.
 #[derive(Clone, Debug)]
 pub(super) enum RouteResult {
-    /// Not at all: it is for us.
+    /// The destination is this host.
     Local,
-    /// Over an interface.
+    /// The packet leaves over an interface.
     Link(LinkRoute),
 }
 
@@ -49,17 +49,17 @@ pub(super) enum RouteResult {
 pub(super) struct LinkRoute {
     pub(super) iface: Arc<Interface>,
     pub(super) next_hop: NextHop,
-    /// The source address if the sender has named none.
+    /// The source address if the sender has specified none.
     pub(super) source: IpAddr,
-    /// The largest packet the way takes.
+    /// The path MTU, bytes.
     pub(super) mtu: usize,
-    /// The way's MTU was told to be so low that fragmenting by routers is allowed.
+    /// The reported path MTU is below `min_pmtu`, so routers may fragment.
     pub(super) mtu_locked: bool,
-    /// The kernel's generation from before it was asked.
+    /// The generation of the kernel's tables before the lookup.
     pub(super) kernel_generation: u64,
 }
 
-/// Whom on the link a packet goes to.
+/// The next hop of a packet on the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NextHop {
     Unicast(IpAddr),
@@ -74,8 +74,8 @@ impl Topology {
 }
 
 impl Inet {
-    /// The way to `destination` from `local`, unspecified if the sender has named no address. `scope` is the
-    /// interface that link-local addresses are meant on; 0 if it was not said.
+    /// The route to `destination` from `local`, which is unspecified if the sender has given no address. `scope` is
+    /// the scope id of link-local addresses, or 0.
     pub(super) fn look_up_route(
         &self,
         local: IpAddr,
@@ -85,7 +85,7 @@ impl Inet {
         let topology = self.topology();
         let shared = topology.shared().next().is_some();
         // RFC 1122 section 3.2.1.3 (g): 127/8 never leaves the host, nor does ::1 (RFC 4291 section 2.5.3);
-        // 0.0.0.0 and :: are ourselves (ip(7)).
+        // 0.0.0.0 and :: are this host (ip(7)).
         let inside = destination.is_loopback() || destination.is_unspecified();
         if topology.has_own_address(destination) || (inside && !shared) {
             return Ok(RouteResult::Local);
@@ -138,8 +138,8 @@ impl Inet {
         Ok(RouteResult::Link(self.link_route(&route.iface, next_hop, source, None, destination)))
     }
 
-    /// The way to an address that names no network: broadcast, groups, link-local ones. It leaves over the
-    /// interface `scope`, else where its source address is, else where a route leads, else over the first.
+    /// The route to a destination that is on no network: broadcast, multicast, link-local. The interface is `scope`,
+    /// else the one with the source address, else that of a matching route, else the first.
     fn look_up_link_route(
         &self,
         topology: &Topology,
@@ -160,7 +160,7 @@ impl Inet {
             })
         };
         let iface = iface.ok_or(SendError::NoRoute)?;
-        // Which groups and networks the kernel's interface is on is the kernel's to say.
+        // On a shared interface the kernel handles broadcast and multicast.
         if let Some(tables) = iface.kernel() {
             let IpAddr::V6(address) = destination else { return Err(SendError::UseKernel) };
             let generation = tables.generation();
@@ -189,7 +189,7 @@ impl Inet {
         Ok(RouteResult::Link(self.link_route(iface, next_hop, source, None, destination)))
     }
 
-    /// The way that the kernel has named, asked when its tables were of `generation` at the least.
+    /// The route that the kernel returned. `generation` was read before the lookup.
     fn kernel_link_route(
         &self,
         iface: &Arc<Interface>,
@@ -222,7 +222,7 @@ impl Inet {
     }
 }
 
-/// The source a sender has named. Nothing is sent from a group, which a socket may be bound to.
+/// The source address the sender has specified. A group is none, though a socket may be bound to one.
 fn specified(local: IpAddr) -> Option<IpAddr> {
     (!local.is_unspecified() && !local.is_multicast()).then_some(local)
 }

@@ -1,6 +1,6 @@
-//! TCP segments between IP and TCP. In: the checksum. Out: runs of them, laid straight into the frames of one
-//! ring, under one lock and with one doorbell. And packets to ourselves, which wait here until their sender has
-//! let go of its locks.
+//! TCP segments between IP and TCP. On receive it checks the checksum. On transmit it writes runs of segments straight
+//! into the frames of one ring, under one lock and with one doorbell. It also holds the queue of packets to this host:
+//! they are delivered after their sender has released its locks.
 
 use super::{
     Inet, Path, SendError,
@@ -19,17 +19,17 @@ use crate::{
 };
 use std::collections::VecDeque;
 
-/// The most packets to ourselves that wait; as the kernel's `netdev_max_backlog`.
+/// The most queued packets to this host (the kernel's `netdev_max_backlog`).
 const LOCAL_QUEUE_MAX: usize = 1000;
 
-/// Packets to ourselves delivered in one go, before others have their turn.
+/// The most packets to this host delivered in one go.
 const LOCAL_BURST: usize = 256;
 
-/// The two ECN bits of a packet that a router has marked (RFC 3168 section 5).
+/// The ECN field of a packet that a router has marked (RFC 3168 section 5).
 const CONGESTION_EXPERIENCED: u8 = 3;
 
 impl Inet {
-    /// A TCP segment in an IP packet that is for us.
+    /// Processes a TCP segment in an IP packet that is for us.
     #[inline(always)]
     pub(super) fn tcp_input<'a, P: Inbound<'a>>(
         &self,
@@ -39,7 +39,7 @@ impl Inet {
         pass: &mut Pass,
     ) {
         // RFC 9293 section 3.9.2.3 (MUST-57): "A TCP implementation MUST silently discard an incoming SYN segment
-        // that is addressed to a broadcast or multicast address"; nor can it be of use otherwise.
+        // that is addressed to a broadcast or multicast address". Other segments to such addresses are of no use.
         let segment = match tcp::Packet::new_checked(packet.payload()) {
             Ok(segment) if cast == Cast::Unicast && arrival.to_us => segment,
             _ => return self.counters.add(Count::TcpInErrs),
@@ -76,8 +76,8 @@ impl Inet {
     }
 }
 
-/// The segments of one path that go out together. The lock of the ring is taken with the first and released,
-/// after the doorbell, when this is dropped: do not keep it, and send nothing else meanwhile.
+/// Segments of one path that are sent together. The first takes the lock of the ring. Dropping the run rings the
+/// doorbell and releases the lock: keep it only briefly, and send nothing else meanwhile.
 pub(super) struct Run<'a> {
     inet: &'a Inet,
     path: &'a Path,
@@ -86,8 +86,8 @@ pub(super) struct Run<'a> {
 }
 
 impl Inet {
-    /// Begins a run of segments over `path`. The caller may hold locks of its own: nothing comes back up before
-    /// it calls [`deliver_local`](Inet::deliver_local), which it must, having released them.
+    /// Begins a run of segments over `path`. The caller may hold locks: no packet is delivered before it calls
+    /// [`deliver_local`](Inet::deliver_local), which it must do after releasing them.
     #[inline]
     pub(super) fn run<'a>(&'a self, path: &'a Path, now: Instant) -> Run<'a> {
         Run { inet: self, path, now, tx: None }
@@ -95,12 +95,12 @@ impl Inet {
 }
 
 impl Run<'_> {
-    /// Sends one segment of `len` bytes, header included, which `fill` lays; `ecn` goes into the two ECN bits
-    /// of the IP header. If the neighbour is not known yet it waits for it; if the path leads to ourselves it
-    /// waits for [`deliver_local`](Inet::deliver_local).
+    /// Sends one segment of `len` bytes, header included, which `fill` writes; `ecn` is the ECN field of the IP
+    /// header. A segment to an unresolved neighbour is queued; one to this host is queued for
+    /// [`deliver_local`](Inet::deliver_local).
     ///
     /// # Errors
-    /// `RingFull`; `TooBig` above [`Path::most`], as segments are never cut.
+    /// `RingFull`; `TooBig` above [`Path::most`], as segments are never fragmented.
     #[inline]
     pub(super) fn push(
         &mut self,
@@ -155,10 +155,10 @@ impl Run<'_> {
     }
 }
 
-/// Packets to ourselves.
+/// Queued packets to this host.
 #[derive(Debug, Default)]
 pub(super) struct LocalPackets {
-    /// How many wait: mostly none, and then the lock is not taken.
+    /// The length of the queue: usually 0, and then the lock is not taken.
     count: AtomicU64,
     queue: Mutex<LocalQueue>,
 }
@@ -166,12 +166,12 @@ pub(super) struct LocalPackets {
 #[derive(Debug, Default)]
 struct LocalQueue {
     packets: VecDeque<Vec<u8>>,
-    /// A thread is delivering them; it takes also what comes meanwhile.
+    /// A thread is delivering the packets, including those queued meanwhile.
     busy: bool,
 }
 
 impl Inet {
-    /// Has a packet to ourselves wait for [`deliver_local`](Inet::deliver_local).
+    /// Queues a packet to this host for [`deliver_local`](Inet::deliver_local).
     pub(super) fn queue_local(&self, packet: Vec<u8>) {
         let mut queue = lock(&self.local.queue);
         if queue.packets.len() >= LOCAL_QUEUE_MAX {
@@ -182,7 +182,7 @@ impl Inet {
         self.local.count.store(queue.packets.len() as u64, Ordering::Release);
     }
 
-    /// Delivers what we have sent to ourselves. Called with no lock held, by whoever may have sent such.
+    /// Delivers the queued packets to this host. Every sender must call it, with no lock held.
     #[inline]
     pub(super) fn deliver_local(&self, pass: &mut Pass) {
         if self.local.count.load(Ordering::Acquire) > 0 {
@@ -194,7 +194,7 @@ impl Inet {
     fn deliver_local_queue(&self, pass: &mut Pass) {
         let mut queue = lock(&self.local.queue);
         if std::mem::replace(&mut queue.busy, true) {
-            // Below us on this very stack, or on another thread: it is seen to.
+            // A caller further up this call stack, or another thread, is delivering them.
             return;
         }
         for _ in 0..LOCAL_BURST {

@@ -1,5 +1,5 @@
-//! The headers of a way, ready but for lengths and checksums: Ethernet, IP of either version and, for
-//! datagrams, UDP, end to end in one array. A packet is that array copied and a few words put right.
+//! The prebuilt headers of a path, which lack only lengths and checksums: Ethernet, IPv4 or IPv6 and, for datagrams,
+//! UDP, in one array. To send a packet, the array is copied and a few words are set.
 
 use super::{Payload, path::PathOptions};
 use crate::wire::{EtherType, MacAddr, Protocol, checksum::Sum, ethernet, ipv4, ipv6, udp};
@@ -11,25 +11,25 @@ const V6: usize = LINK + ipv6::HEADER_LEN;
 const V4_UDP: usize = V4 + udp::HEADER_LEN;
 const V6_UDP: usize = V6 + udp::HEADER_LEN;
 
-// Where in the array lengths and checksums are.
+// Offsets of lengths and checksums in the array.
 const TOTAL_LEN: usize = LINK + 2;
 const IP_CHECKSUM: usize = LINK + 10;
 const PAYLOAD_LEN: usize = LINK + 4;
-// Behind the IP header.
+// Offsets from the end of the IP header.
 const UDP_LEN: usize = 4;
 const UDP_CHECKSUM: usize = 6;
 
-/// Where a transport header and its data go.
+/// The buffer for a transport header and its data.
 pub(super) struct Room<'a> {
-    /// Exactly as many bytes as were asked for, holding old data.
+    /// Exactly as many bytes as requested, not zeroed.
     pub(super) bytes: &'a mut [u8],
     pseudo: Sum,
     partial: bool,
 }
 
 impl Room<'_> {
-    /// What the checksum field must hold. `rest` gives the sum of header and data with that field zero; it is
-    /// not asked for where the link carries partial checksums.
+    /// The value of the checksum field. `rest` returns the sum of header and data with that field zero; it is
+    /// not called where the link takes partial checksums.
     #[inline]
     pub(super) fn checksum(&self, rest: impl FnOnce() -> Sum) -> u16 {
         if self.partial { self.pseudo.fold() } else { self.pseudo.plus(rest()).checksum() }
@@ -38,20 +38,20 @@ impl Room<'_> {
 
 #[derive(Debug)]
 pub(super) struct Template {
-    /// As many of them as the family and the protocol need.
+    /// The headers; IPv4 and TCP use only the first part.
     bytes: [u8; V6_UDP],
-    /// Where the transport's header begins: [`V4`] or [`V6`].
+    /// The offset of the transport header: [`V4`] or [`V6`].
     transport: usize,
-    /// The sum of the IPv4 header with no length.
+    /// The sum of the IPv4 header without its length.
     ip_sum: Sum,
-    /// The sum of the pseudo-header with no length.
+    /// The sum of the pseudo-header without its length.
     pseudo: Sum,
     /// The sum of the ports.
     ports: Sum,
 }
 
 impl Template {
-    /// Of packets between two ends of one family. `flow` is their label, over IPv6 (RFC 6437).
+    /// The headers of packets between two addresses of one family. `flow` is the IPv6 flow label (RFC 6437).
     pub(super) fn new(
         protocol: Protocol,
         (local, remote): (SocketAddr, SocketAddr),
@@ -59,11 +59,11 @@ impl Template {
         options: PathOptions,
         flow: u32,
     ) -> Template {
-        // The ECN bits of TCP are TCP's own (RFC 3168 section 6.1; Linux's `ip_sock_set_tos`).
+        // TCP itself sets the ECN bits of its packets (RFC 3168 section 6.1; Linux's `ip_sock_set_tos`).
         let tos = if protocol == Protocol::TCP { options.tos & !3 } else { options.tos };
         let mut bytes = [0; V6_UDP];
         let (mut pseudo, is_v6) = (Sum::ZERO, local.is_ipv6());
-        // There is room for the headers: none of this can fail.
+        // There is room for the headers: nothing here can fail.
         match (local.ip(), remote.ip()) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 pseudo = ipv4::address_sum(src, dst);
@@ -98,31 +98,31 @@ impl Template {
         }
     }
 
-    /// Writes the link's header.
+    /// Writes the Ethernet header.
     pub(super) fn address(&mut self, to: MacAddr, from: MacAddr) {
         let ethertype = if self.transport == V6 { EtherType::IPV6 } else { EtherType::IPV4 };
         // The buffer has the header's size: this cannot fail.
         let _ = ethernet::Frame::init(&mut self.bytes[..LINK], to, from, ethertype);
     }
 
-    /// Bytes of the IP header.
+    /// The length of the IP header.
     pub(super) fn ip_len(&self) -> usize {
         self.before_transport() - LINK
     }
 
-    /// The most bytes that an IP header can say follow it.
+    /// The most bytes after the IP header that its length field allows.
     pub(super) fn most(&self) -> usize {
         if self.transport == V6 { ipv6::MAX_PAYLOAD } else { ipv4::MAX_LEN - ipv4::HEADER_LEN }
     }
 
-    /// Bytes of a frame before the transport header.
+    /// The bytes of a frame before the transport header.
     #[inline]
     pub(super) fn before_transport(&self) -> usize {
         self.transport
     }
 
-    /// A frame around the datagram `payload`, which fits `frame` exactly. With `partial` the checksum is left
-    /// to whoever receives it.
+    /// Writes a frame with the datagram `payload`, which fits `frame` exactly. With `partial` the checksum field
+    /// gets only the sum of the pseudo-header.
     #[inline]
     pub(super) fn write_datagram<P: Payload + ?Sized>(
         &self,
@@ -162,7 +162,7 @@ impl Template {
         payload.copy_to(body);
     }
 
-    /// A frame around a segment that `fill` lays, with `ecn` in the two ECN bits of its IP header.
+    /// Writes a frame with a segment that `fill` writes, with `ecn` as the ECN field of its IP header.
     #[inline]
     pub(super) fn write_segment(
         &self,
@@ -192,10 +192,10 @@ impl Template {
         fill(Room { bytes, pseudo: self.pseudo.plus_word(len), partial });
     }
 
-    /// The first `ALL` bytes of the template, with the IP header's words for `len` bytes behind it.
+    /// Writes the first `ALL` bytes of the template, with the IP header's fields set for `len` bytes after it.
     #[inline]
     fn write_ip<const IP: usize, const ALL: usize>(&self, head: &mut [u8; ALL], len: u16, ecn: u8) {
-        // Nothing is read back from the frame, whose lines may be on their way from the CPU that last read them.
+        // Nothing is read back from the frame: its cache lines may still be with the CPU that last read them.
         if let Some(ready) = self.bytes.first_chunk::<ALL>() {
             *head = *ready;
             head[LINK + 1] = ready[LINK + 1] | if IP == V6 { ecn << 4 } else { ecn };

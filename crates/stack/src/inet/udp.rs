@@ -1,4 +1,4 @@
-//! UDP: datagrams in to their socket, and out over a [`Path`].
+//! UDP: received datagrams to their socket, and sent ones over a [`Path`].
 
 use super::{
     Inet, Path, Payload, SendError, SocketError,
@@ -13,17 +13,17 @@ use crate::{
 };
 use std::net::{IpAddr, SocketAddr};
 
-/// The largest payload of a datagram over IPv4. Over IPv6 it may be longer by the IPv4 header, 20 bytes.
+/// The largest payload of a datagram over IPv4. Over IPv6 it is 20 bytes more, the length of the IPv4 header.
 pub const MAX_PAYLOAD: usize = ipv4::MAX_LEN - ipv4::HEADER_LEN - udp::HEADER_LEN;
 
-/// A datagram that has arrived.
+/// A received datagram.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
     /// Its sender.
     pub from: SocketAddr,
     /// The address and port it was sent to.
     pub to: SocketAddr,
-    /// The hops it had left (IPv4's time to live, IPv6's hop limit).
+    /// The remaining hops (IPv4's time to live, IPv6's hop limit).
     pub ttl: u8,
     /// IPv4's type of service, IPv6's traffic class.
     pub tos: u8,
@@ -31,23 +31,24 @@ pub struct Datagram<'a> {
     pub payload: &'a [u8],
 }
 
-/// Where datagrams end: a socket, seen from below. Called by whoever drives the queue, or sends a datagram
-/// to an address of this Host: hold no lock of the socket while sending.
+/// A socket as inet sees it. Called by the thread that polls the queue, or by a thread that sends a datagram to
+/// an address of this Host: the caller of a send must hold no lock of the socket.
 pub trait UdpEndpoint: Send + Sync {
-    /// A datagram has come. False: no room; it is dropped and counted.
+    /// A datagram has arrived. False: the receive buffer is full; the datagram is dropped and counted.
     fn datagram(&self, datagram: &Datagram<'_>, pass: &mut Pass) -> bool;
 
-    /// Whether it wants what `source` sends to `group`, come in over the interface of number `interface`.
+    /// Whether the socket accepts datagrams from `source` to the multicast `group` on the interface with index
+    /// `interface`.
     fn hears(&self, _group: IpAddr, _interface: u32, _source: IpAddr) -> bool {
         true
     }
 
-    /// A datagram sent to `remote` earlier came to grief.
+    /// An error about a datagram sent to `remote` earlier.
     fn error(&self, error: SocketError, remote: SocketAddr, pass: &mut Pass);
 }
 
 impl Inet {
-    /// A UDP datagram in an IP packet that is for us.
+    /// Processes a UDP datagram in an IP packet that is for us.
     #[inline]
     pub(super) fn udp_input<'a, P: Inbound<'a>>(
         &self,
@@ -111,7 +112,7 @@ impl Inet {
         }
     }
 
-    /// A datagram that the kernel has received for `endpoint`.
+    /// Delivers a datagram that the kernel's socket has received for `endpoint`.
     pub(crate) fn udp_from_kernel(
         &self,
         endpoint: &dyn UdpEndpoint,
@@ -169,7 +170,7 @@ impl Inet {
         self.counters.add(Count::UdpInErrors);
     }
 
-    /// Hands the socket that hears `remote` at `local` to `found`.
+    /// Calls `found` with the socket that receives datagrams from `remote` to `local`.
     pub(super) fn udp_find<R>(
         &self,
         local: SocketAddr,
@@ -188,10 +189,10 @@ impl Inet {
         }
     }
 
-    /// Sends one datagram. `Ok` as from a kernel: it is on the ring, or waits for its neighbour, or was
-    /// delivered on this very thread if the path leads to ourselves.
+    /// Sends one datagram. `Ok` means what it means for a kernel socket: the datagram is on the ring, or queued
+    /// for its neighbour, or, over a path to this host, delivered by this thread.
     ///
-    /// The path should be current; over one that is not it goes where it would have gone.
+    /// The path should be current. Over an outdated path the datagram still goes to the old next hop.
     ///
     /// # Errors
     /// `RingFull`, `TooBig`, or `UseKernel` above the MTU of an interface the kernel shares.
@@ -214,11 +215,11 @@ impl Inet {
         Ok(())
     }
 
-    /// Sends many datagrams over one path, under one lock and with one doorbell. How many were sent; the
-    /// rest were not, because of one that could not be.
+    /// Sends many datagrams over one path, under one lock and with one doorbell. Returns how many were sent
+    /// before the first that failed.
     ///
     /// # Errors
-    /// As [`udp_send`](Inet::udp_send), if it befalls the first.
+    /// As [`udp_send`](Inet::udp_send), if the first datagram fails.
     pub fn udp_send_many<'a, P: Payload + ?Sized + 'a>(
         &self,
         path: &Path,
@@ -229,7 +230,7 @@ impl Inet {
         let mut payloads = payloads.into_iter();
         let mut sent = 0;
         loop {
-            // As many as the template serves go under one lock; what it does not serve ends the run.
+            // Datagrams that fit the template go out under one lock; the first that does not takes the slow path.
             let mut slow = None;
             let mut full = false;
             if let Some(iface) = path.fast_path(udp::HEADER_LEN) {
@@ -268,7 +269,7 @@ impl Inet {
         SendError::RingFull
     }
 
-    /// To ourselves, to a neighbour not yet known, or in fragments.
+    /// Sends to this host, to an unresolved neighbour, or in fragments.
     #[cold]
     fn udp_send_slow<P: Payload + ?Sized>(
         &self,

@@ -1,11 +1,11 @@
-//! The kernel's addresses, routes and neighbours of one interface, for a NIC that shares it. Owns our copy
-//! of them and two netlink sockets: one hears every change, the other asks. Changes nothing in the
-//! kernel but what a sender there would: it starts resolutions and confirms neighbours that answer.
+//! The kernel's addresses, routes and neighbours of one shared interface. Owns our copy of them and two netlink
+//! sockets: one receives notifications, the other sends requests. It changes nothing in the kernel that a sender
+//! there would not change: it starts neighbour resolution and confirms neighbours that answer.
 //!
-//! Addresses and neighbours are copied whole and followed by rtnetlink's announcements (`tables.rs`);
-//! routes are asked for one destination and source at a time (`route.rs`), so that policy routing, metrics and
-//! next hop groups count as they do for the kernel's own packets. Whoever keeps an answer takes
-//! [`generation`](KernelView::generation) first and drops the answer when it has moved.
+//! Addresses and neighbours are dumped once and kept up to date by rtnetlink notifications (`tables.rs`). Routes are
+//! looked up for one destination and source at a time (`route.rs`), so that policy routing, metrics and next hop
+//! groups apply as for the kernel's own packets. A caller that caches an answer reads
+//! [`generation`](KernelView::generation) first and drops the answer when that has changed.
 
 mod receive;
 mod route;
@@ -43,16 +43,16 @@ const RTNLGRP_NEXTHOP: u32 = 32;
 const RTM_NEWNEIGH: u16 = 28;
 const NDA_DST: u16 = 1;
 const NTF_USE: u8 = 1;
-/// RFC 863: what comes there is thrown away.
+/// RFC 863: the discard port.
 const DISCARD: u16 = 9;
 const NLM_F_CREATE: u16 = 0x400;
 
-/// How often one neighbour is confirmed at most. The kernel believes a confirmation for 15 to 45 seconds
+/// The shortest interval between confirmations of one neighbour. In the kernel a confirmation lasts 15 to 45 seconds
 /// (`base_reachable_time`).
 const CONFIRM_EVERY: Duration = Duration::from_secs(1);
 
-/// A dump that changes under the reader is read again so often. Changes go on being announced, so the
-/// copy is right in the end in any case.
+/// How often a dump that was interrupted by a change is tried. The copy is corrected by later notifications in any
+/// case.
 const DUMP_ATTEMPTS: u32 = 8;
 
 /// Our view of one interface's kernel tables. All methods may be called from any thread.
@@ -73,26 +73,26 @@ pub struct KernelView {
     ifindex: u32,
     announcements: Announcements,
     requests: Mutex<Socket>,
-    /// For packets that the kernel is given to ask for a neighbour; `None` where it has no IPv6. Of the namespace of
-    /// the interface, whoever sends later.
+    /// Sends packets that make the kernel solicit a neighbour; `None` if it has no IPv6. The socket belongs to the
+    /// network namespace of the interface, whichever thread sends later.
     packets: Option<UdpSocket>,
     tables: Mutex<Tables>,
     routes: Mutex<route::Cache>,
     generation: AtomicU64,
-    /// The interface's address on the link; 0 if it has none.
+    /// The interface's MAC address; 0 if it has none.
     mac: Arc<AtomicU64>,
-    /// Announcements were lost, and not everything has been copied since.
+    /// Notifications were lost, and no complete dump has succeeded since.
     stale: AtomicBool,
 }
 
 impl KernelView {
-    /// Copies the tables of the interface `ifindex` of the calling thread's network namespace. Needs no
+    /// Copies the tables of the interface `ifindex` in the calling thread's network namespace. This needs no
     /// privilege; [`resolve`](KernelView::resolve) and [`confirm`](KernelView::confirm) do.
     ///
     /// # Errors
     /// No such interface, or no netlink.
     pub fn open(ifindex: u32) -> io::Result<Arc<KernelView>> {
-        // Listen first, then dump: nothing falls between.
+        // Subscribe first, then dump, so that no change is missed.
         let groups = [
             RTNLGRP_LINK,
             RTNLGRP_NEIGH,
@@ -124,8 +124,8 @@ impl KernelView {
         self.announcements.as_fd()
     }
 
-    /// Takes in what the kernel announced. Does not block. If announcements were lost, copies all again; if that
-    /// fails, the old copy stands until the next announcement, with which it is tried again.
+    /// Processes the kernel's notifications. Does not block. If notifications were lost, dumps everything again; if
+    /// that fails, keeps the old copy and tries again with the next notification.
     pub fn process(&self) {
         let mut changed = false;
         let drained = self.announcements.drain(&mut |message| {
@@ -138,34 +138,34 @@ impl KernelView {
         if self.stale.swap(false, Ordering::Relaxed) && self.dump().is_err() {
             self.stale.store(true, Ordering::Relaxed);
         }
-        // What was lost may have been a route, which is in no copy.
+        // A lost notification may have been about a route; routes are not in the copy.
         if changed || drained.is_err() {
             self.bump();
         }
     }
 
-    /// Moves whenever addresses, routes or neighbours change so that an earlier answer may be wrong. Take
-    /// it before asking.
+    /// Incremented whenever addresses, routes or neighbours change so that an earlier answer may be wrong. Read
+    /// it before the lookup.
     #[inline]
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
     fn bump(&self) {
-        // Before the generation: who finds a way anew finds it from the new address.
+        // Stored before the generation, so that a new path is built with the new MAC address.
         let mac = sync::lock(&self.tables).mac;
         self.mac.store(mac.map_or(0, mac_word), Ordering::Relaxed);
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// The interface's addresses with their prefix lengths; of IPv6 those that may be used.
+    /// The interface's addresses with their prefix lengths; only usable ones of IPv6.
     pub fn addresses(&self) -> Vec<(IpAddr, u8)> {
         let tables = sync::lock(&self.tables);
         tables.addresses.iter().map(|a| (a.local, a.prefix)).collect()
     }
 
-    /// The way to `dst`, if the kernel would send there through this interface now: from the address `src`, or
-    /// from whichever it prefers. A system call unless the answer is known.
+    /// The route to `dst`, if the kernel would send there through this interface now, from `src` or from its
+    /// preferred source. A system call unless the answer is cached.
     pub fn route(&self, dst: IpAddr, src: Option<IpAddr>) -> Option<Hop> {
         let generation = self.generation();
         let key = (dst, src);
@@ -174,7 +174,7 @@ impl KernelView {
         }
         let mtu = sync::lock(&self.tables).mtu;
         let answer = route::query(&mut sync::lock(&self.requests), key, self.ifindex, mtu);
-        // Anything but "no route" is the asking that failed: not worth keeping.
+        // An error other than "no route" means that the request failed: it is not cached.
         let Ok(hop) = answer else { return None };
         sync::lock(&self.routes).insert(key, generation, hop);
         hop
@@ -182,7 +182,7 @@ impl KernelView {
 
     /// The link-layer address of a next hop on this link: that of the kernel's neighbour, if usable
     /// (reachable, stale, delay, probe, permanent, noarp), or the one a broadcast or multicast address
-    /// maps to (RFC 1112 section 6.4, RFC 2464 section 7). `None`: [`resolve`](KernelView::resolve) it.
+    /// maps to (RFC 1112 section 6.4, RFC 2464 section 7). If `None`, [`resolve`](KernelView::resolve) it.
     pub fn neighbour(&self, next_hop: IpAddr) -> Option<MacAddr> {
         match next_hop {
             IpAddr::V4(group) if group.is_multicast() => return Some(MacAddr::of_group(group)),
@@ -198,20 +198,20 @@ impl KernelView {
         tables.neighbours.get(&next_hop).and_then(Neighbour::usable)
     }
 
-    /// What the kernel knows of `next_hop` may be out of date: "the first time a node sends a packet" there, that is
-    /// to be verified (RFC 4861 section 7.3.3), as [`resolve`](KernelView::resolve) has it done.
+    /// Whether the kernel's entry of `next_hop` is stale. It must be verified "the first time a node sends a packet" to
+    /// it (RFC 4861 section 7.3.3), which [`resolve`](KernelView::resolve) starts.
     pub fn is_stale(&self, next_hop: IpAddr) -> bool {
         sync::lock(&self.tables).neighbours.get(&next_hop).is_some_and(Neighbour::is_stale)
     }
 
-    /// The kernel has asked for `next_hop` and got no answer. [`resolve`](KernelView::resolve) asks again.
+    /// Whether the kernel's resolution of `next_hop` has failed. [`resolve`](KernelView::resolve) starts it again.
     pub fn is_unreachable(&self, next_hop: IpAddr) -> bool {
         sync::lock(&self.tables).neighbours.get(&next_hop).is_some_and(Neighbour::has_failed)
     }
 
-    /// Makes the kernel resolve `next_hop` as if it had a packet for it: an unknown one is asked for, a
-    /// stale one is verified. The outcome is announced: see [`fd`](KernelView::fd). Entries that an administrator
-    /// has made stay as they are.
+    /// Makes the kernel resolve `next_hop` as if it had a packet for it: it solicits an unknown neighbour and
+    /// verifies a stale one. A notification tells the result: see [`fd`](KernelView::fd). Entries made by an
+    /// administrator are not changed.
     ///
     /// # Errors
     /// Missing CAP_NET_ADMIN; the interface is gone or down.
@@ -226,8 +226,8 @@ impl KernelView {
         let is_link_local =
             &mut |own, _| matches!(own, IpAddr::V6(own) if own.is_unicast_link_local());
         match next_hop {
-            // For its own sake the kernel asks from its link-local address, and without one not at all
-            // (`ndisc_solicit`): it is given a packet.
+            // For NTF_USE the kernel solicits from its link-local address only, and not at all without one
+            // (`ndisc_solicit`). A packet to the neighbour makes it solicit from another address.
             IpAddr::V6(next_hop) if !self.has_address(is_link_local) => {
                 let to = SocketAddrV6::new(next_hop, DISCARD, 0, self.ifindex);
                 let packets = self.packets.as_ref().ok_or(io::ErrorKind::Unsupported)?;
@@ -240,8 +240,8 @@ impl KernelView {
         }
     }
 
-    /// Tells the kernel that `next_hop` answers: what came from it was an answer to what we sent. Costs a
-    /// lookup; a system call at most once a second per neighbour.
+    /// Tells the kernel that `next_hop` is reachable: it has answered what we sent. Costs a lookup, and a system
+    /// call at most once a second per neighbour.
     pub fn confirm(&self, next_hop: IpAddr) {
         let now = time::now();
         let kept_flags = {
@@ -252,11 +252,11 @@ impl KernelView {
             }
             neighbour.kept_flags()
         };
-        // A neighbour that vanished meanwhile needs none.
+        // A neighbour deleted meanwhile needs no confirmation.
         let _ = self.send_newneigh(next_hop, tables::NUD_REACHABLE, kept_flags, 0);
     }
 
-    /// One RTM_NEWNEIGH.
+    /// Sends one RTM_NEWNEIGH request.
     fn send_newneigh(&self, next_hop: IpAddr, state: u16, ntf: u8, flags: u16) -> io::Result<()> {
         let request = Request::new(
             RTM_NEWNEIGH,
@@ -267,7 +267,7 @@ impl KernelView {
         sync::lock(&self.requests).request(request, &mut |_| ())
     }
 
-    /// Copies everything.
+    /// Dumps all tables.
     fn dump(&self) -> io::Result<()> {
         let mut fresh = Tables::default();
         for request in tables::dumps(self.ifindex) {
@@ -316,7 +316,7 @@ impl KernelTables for KernelView {
     }
 
     fn resolve(&self, address: IpAddr) {
-        // A neighbour nobody asks for is one that does not answer: the caller's patience decides.
+        // If the request fails, the neighbour stays unresolved and the caller's timeout applies.
         let _ = KernelView::resolve(self, address);
     }
 
@@ -329,7 +329,7 @@ impl KernelTables for KernelView {
     }
 }
 
-/// A socket of UDP over IPv6 that takes a port only when it first sends.
+/// A UDP socket over IPv6 that takes a port only when it first sends.
 fn unbound_udp6() -> io::Result<UdpSocket> {
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: a plain system call.
@@ -345,9 +345,9 @@ mod tests {
     use busypoll_lab::{Lab, needs, needs_root};
     use std::{net::Ipv4Addr, os::fd::AsRawFd};
 
-    /// Announcements were lost when nothing could be asked: they are made up for as soon as something can.
+    /// Notifications are lost while requests fail. The dump is repeated until a request succeeds.
     #[test]
-    fn what_was_lost_is_asked_for_until_there_is_an_answer() {
+    fn a_dump_after_lost_notifications_is_retried_until_it_succeeds() {
         needs_root!();
         needs!(program "ip");
         let host = Lab::single().unwrap();
@@ -367,15 +367,15 @@ mod tests {
         // SAFETY: the option takes an int.
         let set = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, value, len) };
         assert_eq!(set, 0);
-        // Nobody in the kernel hears this one.
+        // No kernel code answers on this netlink protocol.
         let deaf = Socket::of(libc::NETLINK_USERSOCK).unwrap();
         let asks = std::mem::replace(&mut *sync::lock(&view.requests), deaf);
         let before = view.generation();
         ip((1..=200).map(add).collect());
         view.process();
-        assert_ne!(view.generation(), before, "a route may have been lost, too");
+        assert_ne!(view.generation(), before, "a route's notification may be lost, too");
         view.process();
-        assert!(view.addresses().len() < 200, "nothing was lost");
+        assert!(view.addresses().len() < 200, "no notification was lost");
         *sync::lock(&view.requests) = asks;
         ip(add(201));
         view.process();

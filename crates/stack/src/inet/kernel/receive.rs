@@ -1,4 +1,4 @@
-//! Receiving from a kernel socket with what its control messages tell of the datagram.
+//! Receiving datagrams from a kernel socket with their control messages.
 
 use std::{
     io,
@@ -6,27 +6,27 @@ use std::{
     os::fd::{AsRawFd, BorrowedFd},
 };
 
-/// Room for the control messages of [`Received`], of IPv4 and IPv6, aligned as they must be.
+/// A buffer for the control messages of [`Received`], of IPv4 and IPv6, correctly aligned.
 #[repr(C, align(8))]
 struct Control([u8; 192]);
 
-/// A datagram that has come to a kernel socket.
+/// A datagram received by a kernel socket.
 #[derive(Debug)]
 pub(crate) struct Received {
-    /// How many bytes were written.
+    /// The number of bytes written to the buffer.
     pub(crate) len: usize,
     pub(crate) from: SocketAddr,
-    /// Where it was sent to, and over which interface it came; 0 if that is not told.
+    /// The destination address and the receiving interface; unspecified and 0 without a control message.
     pub(crate) to: IpAddr,
     pub(crate) interface: u32,
-    /// IPv4's time to live or IPv6's hop limit, and type of service or traffic class; 0 where the socket does not
-    /// tell (`IP_RECVTTL`, `IP_RECVTOS` and their like).
+    /// IPv4's time to live or IPv6's hop limit, and type of service or traffic class; 0 without a control message
+    /// (`IP_RECVTTL`, `IP_RECVTOS` and the IPv6 options).
     pub(crate) ttl: u8,
     pub(crate) tos: u8,
 }
 
-/// Takes one datagram off a `socket` that has IP_PKTINFO or IPV6_RECVPKTINFO set. What `buffer` cannot hold is lost.
-/// Does not block.
+/// Receives one datagram from a `socket` with IP_PKTINFO or IPV6_RECVPKTINFO set. A longer datagram is truncated to
+/// `buffer`. Does not block.
 ///
 /// # Errors
 /// `WouldBlock` if there is none; a pending error of the socket.
@@ -55,7 +55,7 @@ pub(crate) fn recv_with_destination(
     Ok(received)
 }
 
-/// The address in a name that recvmsg has written: both families begin alike, and the smaller fits the larger.
+/// The source address that recvmsg has written to `name`, of either family.
 fn sender(name: &libc::sockaddr_in6) -> SocketAddr {
     if i32::from(name.sin6_family) == libc::AF_INET6 {
         let (port, scope) = (u16::from_be(name.sin6_port), name.sin6_scope_id);
@@ -113,7 +113,7 @@ mod tests {
     use std::{net::UdpSocket, os::fd::AsFd};
 
     #[test]
-    fn the_destination_is_told() {
+    fn destination_ttl_and_tos_are_received() {
         let receiver = UdpSocket::bind("0.0.0.0:0").unwrap();
         let set = |socket: &UdpSocket, name, value: libc::c_int| {
             let (fd, value) = (socket.as_raw_fd(), (&raw const value).cast());

@@ -1,5 +1,5 @@
-//! The kernel's answer to "how would you send this?", and a small memory of such answers. Owns
-//! RTM_GETROUTE (`inet_rtm_getroute`, `inet6_rtm_getroute`) and the cache.
+//! Route lookups in the kernel and a small cache of their results. Owns RTM_GETROUTE (`inet_rtm_getroute`,
+//! `inet6_rtm_getroute`) and the cache.
 
 use super::{
     super::iface::Hop,
@@ -25,26 +25,26 @@ const RTN_MULTICAST: u8 = 5;
 const RTMSG: usize = 12;
 const RTMSG_TYPE: usize = 7;
 
-/// Answers kept, and as many older ones. A host that talks to more destinations, or from more addresses, asks again: a few microseconds
-/// each.
+/// The number of young results, and of old ones. A host with more destinations or sources repeats lookups, which take
+/// a few microseconds each.
 const CACHE_LEN: usize = 1024;
 
-/// A destination, and the source if the sender has named one: rules go by both.
+/// A destination, and the source if the sender has specified one: policy rules match both.
 pub(super) type RouteKey = (IpAddr, Option<IpAddr>);
 
-/// Answers, each with the generation it was asked in.
+/// Lookup results, each with its generation.
 #[derive(Default)]
 pub(super) struct Cache {
     young: Answers,
-    /// Those from before there were [`CACHE_LEN`] young ones. One that is used is young again: many questions that come once
-    /// drive out each other.
+    /// The previous young ones. A used entry becomes young again, so that lookups that are never repeated evict only
+    /// each other.
     old: Answers,
 }
 
 type Answers = HashMap<RouteKey, (u64, Option<Hop>)>;
 
 impl Cache {
-    /// What is known: outer `None` if nothing.
+    /// The cached result; the outer `None` means that there is none.
     pub(super) fn get(&mut self, key: RouteKey, generation: u64) -> Option<Option<Hop>> {
         let is_good = |(asked, _): &&(u64, Option<Hop>)| *asked == generation;
         if let Some((_, hop)) = self.young.get(&key).filter(is_good) {
@@ -64,9 +64,9 @@ impl Cache {
     }
 }
 
-/// Asks the kernel; `None` if it would not use the interface `ifindex`, whose MTU is `mtu`. The hop's MTU
-/// is that of the route, what path MTU discovery has told the kernel included, and never above `mtu`: the
-/// interface's may have been lowered since the NIC was opened.
+/// Looks up a route in the kernel; `None` if the route does not use the interface `ifindex`, whose MTU is `mtu`. The
+/// hop's MTU is that of the route, including the kernel's path MTU discovery, and never above `mtu`: the interface's
+/// MTU may have been lowered since the NIC was opened.
 pub(super) fn query(
     socket: &mut Socket,
     key: RouteKey,
@@ -82,7 +82,7 @@ pub(super) fn query(
             match attribute {
                 RTA_OIF => oif = u32_at(value, 0),
                 RTA_GATEWAY => gateway = ip(value),
-                // The gateway is of the other family (RFC 5549): two bytes say which, then comes the address.
+                // A gateway of the other family (RFC 5549): two bytes of family, then the address.
                 RTA_VIA => gateway = value.get(2..).and_then(ip),
                 RTA_PREFSRC => source = ip(value),
                 RTA_METRICS => {
@@ -94,7 +94,7 @@ pub(super) fn query(
             }
         }
         let sendable = matches!(kind, RTN_UNICAST | RTN_BROADCAST | RTN_MULTICAST);
-        // A source that was named is not repeated.
+        // The kernel does not return a source that the request specified.
         if let (true, Some(source)) = (sendable && oif == Some(ifindex), src.or(source)) {
             hop = Some(Hop {
                 next_hop: gateway.unwrap_or(dst),
@@ -105,7 +105,7 @@ pub(super) fn query(
     });
     match answered {
         Ok(()) => Ok(hop),
-        // No way there: unreachable, prohibited, blackhole (EINVAL).
+        // No route: unreachable, prohibited, blackhole (EINVAL).
         Err(e)
             if matches!(
                 e.raw_os_error(),
@@ -128,7 +128,7 @@ fn request((dst, src): RouteKey, ifindex: u32) -> Request {
         request = request.attribute(RTA_SRC, &octets(src));
     }
     if matches!(dst, IpAddr::V6(v6) if v6.is_unicast_link_local()) {
-        // Such an address means something on one link only: this one.
+        // A link-local address is valid on one link only: this one.
         request = request.attribute(RTA_OIF, &ifindex.to_ne_bytes());
     }
     request
@@ -142,7 +142,7 @@ mod tests {
     const SRC: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 2, 0, 2));
 
     #[test]
-    fn a_named_source_is_part_of_the_question() {
+    fn a_specified_source_is_part_of_the_request() {
         let asked = |src| request((DST, src), 7).finish(1)[16..].to_vec();
         let attribute = |kind: u16, value: [u8; 4]| {
             [&8u16.to_ne_bytes()[..], &kind.to_ne_bytes(), &value].concat()
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_outlives_questions_that_come_once() {
+    fn a_used_entry_outlives_lookups_that_are_not_repeated() {
         let mut cache = Cache::default();
         let hop = Some(Hop { next_hop: DST, source: SRC, mtu: None });
         cache.insert((DST, None), 1, hop);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_counts_for_its_source_alone() {
+    fn a_result_is_valid_for_its_source_and_generation_only() {
         let mut cache = Cache::default();
         let hop = Hop { next_hop: DST, source: SRC, mtu: None };
         cache.insert((DST, Some(SRC)), 1, Some(hop));

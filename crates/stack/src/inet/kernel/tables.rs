@@ -1,4 +1,4 @@
-//! The copies of the kernel's tables and how announcements change them. Owns the meaning of RTM_*LINK,
+//! The copies of the kernel's tables and how notifications change them. Owns the parsing of RTM_*LINK,
 //! RTM_*ADDR and RTM_*NEIGH messages; does no input or output.
 
 use super::Neighbours;
@@ -46,14 +46,14 @@ const NUD_PROBE: u16 = 0x10;
 const NUD_FAILED: u16 = 0x20;
 const NUD_NOARP: u16 = 0x40;
 const NUD_PERMANENT: u16 = 0x80;
-/// Learned by asking, and so confirmed by answers.
+/// Resolved by the protocol, and so confirmed by answers.
 const NUD_DYNAMIC: u16 = NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE;
 const NUD_USABLE: u16 = NUD_DYNAMIC | NUD_NOARP | NUD_PERMANENT;
 
 const AF_UNSPEC: u8 = libc::AF_UNSPEC as u8;
 const AF_INET: u8 = libc::AF_INET as u8;
 const AF_INET6: u8 = libc::AF_INET6 as u8;
-/// Nobody may use the address yet, or ever: another host may have it, or has it (RFC 4862 section 5.4).
+/// The address must not be used yet, or never: another host may have it, or has it (RFC 4862 section 5.4).
 const IFA_F_TENTATIVE: u8 = 0x40;
 const IFA_F_DADFAILED: u8 = 0x08;
 const IFA_F_OPTIMISTIC: u8 = 0x04;
@@ -62,12 +62,12 @@ const IFINFO: usize = 16;
 const IFADDR: usize = 8;
 const NDMSG: usize = 12;
 
-/// What a message did.
+/// What a message has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// Nothing that matters to a path.
+    /// Nothing that affects a path.
     None,
-    /// Some path may be another now.
+    /// Some paths may have changed.
     Paths,
 }
 
@@ -83,12 +83,12 @@ pub(super) struct Address {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Neighbour {
     state: u16,
-    /// NTF_*, and those of NDA_FLAGS_EXT.
+    /// The NTF_* flags, and in `more_flags` those of NDA_FLAGS_EXT.
     flags: u8,
     more_flags: u32,
     mac: MacAddr,
     confirmed: Option<Instant>,
-    /// Packets may have gone there since it was last stale.
+    /// Packets may have been sent to it since it last became stale.
     used: bool,
 }
 
@@ -101,7 +101,7 @@ impl Neighbour {
         self.state & NUD_STALE != 0
     }
 
-    /// A packet goes there.
+    /// A packet is sent to it.
     pub(super) fn mark_used(&mut self) {
         self.used = true;
     }
@@ -110,18 +110,18 @@ impl Neighbour {
         self.state & NUD_FAILED != 0
     }
 
-    /// Somebody else sees to it: an administrator (permanent, noarp), or the kernel unasked (managed). Any message
-    /// of ours would make it an ordinary one, NTF_USE included (`__neigh_update`).
+    /// Whether an administrator (permanent, noarp) or the kernel itself (managed) maintains it. Any message from us,
+    /// even NTF_USE, would make it an ordinary entry (`__neigh_update`).
     pub(super) fn is_managed_elsewhere(&self) -> bool {
         self.state & (NUD_NOARP | NUD_PERMANENT) != 0 || self.more_flags != 0
     }
 
-    /// The flags that a message about it must name, as it loses them otherwise: that a control plane has learned it.
+    /// The flags that a message about it must repeat or the entry loses them: it was learned by a control plane.
     pub(super) fn kept_flags(&self) -> u8 {
         self.flags & NTF_EXT_LEARNED
     }
 
-    /// Whether to confirm it now, and if so notes that.
+    /// Whether to confirm it now; if so, records the time.
     pub(super) fn wants_confirmation(&mut self, now: Instant, every: Duration) -> bool {
         let due = self.confirmed.is_none_or(|last| now.since(last) >= every);
         let wants = due && self.state & NUD_DYNAMIC != 0 && !self.is_managed_elsewhere();
@@ -131,7 +131,7 @@ impl Neighbour {
         wants
     }
 
-    /// What a sender sees of it.
+    /// What a sender can see of it: its address, and whether it has failed.
     fn visible(&self) -> (Option<MacAddr>, bool) {
         (self.usable(), self.has_failed())
     }
@@ -142,14 +142,14 @@ impl Neighbour {
 pub(super) struct Tables {
     /// The largest IP packet, bytes.
     pub(super) mtu: u32,
-    /// The interface's address on the link, if it is one of Ethernet.
+    /// The interface's MAC address, if it is an Ethernet interface.
     pub(super) mac: Option<MacAddr>,
     flags: u32,
     pub(super) addresses: Vec<Address>,
     pub(super) neighbours: Neighbours,
 }
 
-/// What fills empty tables: link, addresses, neighbours.
+/// The requests that fill empty tables: link, addresses, neighbours.
 pub(super) fn dumps(ifindex: u32) -> [Request; 5] {
     let mut link = [0; IFINFO];
     link[4..8].copy_from_slice(&ifindex.to_ne_bytes());
@@ -179,12 +179,12 @@ pub(super) fn ndmsg(family: u8, ifindex: u32, state: u16, flags: u8) -> [u8; NDM
 }
 
 impl Tables {
-    /// An address is some subnet's broadcast address.
+    /// Whether an address is a subnet's broadcast address.
     pub(super) fn is_broadcast(&self, address: Ipv4Addr) -> bool {
         self.addresses.iter().any(|a| a.broadcast == Some(address.into()))
     }
 
-    /// Takes in one message; those that are about other interfaces or make no sense change no table.
+    /// Applies one message. Messages about other interfaces and malformed ones change no table.
     pub(super) fn apply(&mut self, ifindex: u32, message: Message<'_>) -> Change {
         match message.kind {
             RTM_NEWLINK | RTM_DELLINK => self.link(ifindex, message),
@@ -196,11 +196,11 @@ impl Tables {
         }
     }
 
-    /// An interface that goes down takes its routes with it without a word (fib_sync_down_dev), so
+    /// The routes of an interface that goes down are removed without a notification (fib_sync_down_dev), so
     /// any interface's change of flags may change a path.
     fn link(&mut self, ifindex: u32, message: Message<'_>) -> Change {
-        // A bridge tells of its ports in messages of its own, among them that a port, which lives on, has left it
-        // (RTM_DELLINK, `br_ifinfo_notify`).
+        // A bridge sends AF_BRIDGE messages about its ports. RTM_DELLINK among them means that a port has left the
+        // bridge; the device still exists (`br_ifinfo_notify`).
         if message.payload.first() != Some(&AF_UNSPEC) {
             return Change::None;
         }
@@ -231,7 +231,7 @@ impl Tables {
         if before == (mtu, mac, flags) { Change::None } else { Change::Paths }
     }
 
-    /// Another interface's addresses matter too: they come and go with routes.
+    /// Another interface's addresses matter too: routes are added and removed with them.
     fn address(&mut self, ifindex: u32, message: Message<'_>) -> Change {
         let (Some(&[family, prefix, flags, _]), Some(index)) =
             (message.payload.first_chunk::<4>(), u32_at(message.payload, 4))
@@ -258,7 +258,7 @@ impl Tables {
                 _ => {}
             }
         }
-        // On a point-to-point link IFA_ADDRESS is the other end.
+        // On a point-to-point link IFA_ADDRESS is the peer's address.
         let Some(local) = local.or(address) else { return Change::None };
         self.addresses.retain(|a| (a.local, a.prefix) != (local, prefix));
         let unsure = flags & IFA_F_TENTATIVE != 0 && flags & IFA_F_OPTIMISTIC == 0;
@@ -295,7 +295,7 @@ impl Tables {
         let mut in_doubt = false;
         if message.kind == RTM_NEWNEIGH {
             let mut neighbour = Neighbour {
-                // A state that promises an address without one would be none of use.
+                // A usable state without an address would be of no use.
                 state: if mac.is_some() { state } else { state & NUD_FAILED },
                 flags,
                 more_flags,
@@ -303,7 +303,8 @@ impl Tables {
                 confirmed: before.and_then(|b| b.confirmed),
                 used: before.is_none_or(|b| b.used),
             };
-            // Who goes on sending has it verified, and looks up the path for that. One that rests tells nobody again.
+            // If packets were sent since it was last stale, the senders must look up their paths, which starts the
+            // verification. An idle neighbour does not outdate paths again.
             in_doubt = neighbour.is_stale() && std::mem::take(&mut neighbour.used);
             self.neighbours.insert(destination, neighbour);
         }
@@ -313,7 +314,7 @@ impl Tables {
     }
 }
 
-/// An address as an attribute holds it.
+/// Parses the address in an attribute.
 pub(super) fn ip(value: &[u8]) -> Option<IpAddr> {
     match value.len() {
         4 => <[u8; 4]>::try_from(value).ok().map(IpAddr::from),
@@ -322,7 +323,7 @@ pub(super) fn ip(value: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// An address as an attribute wants it.
+/// The bytes of an address for an attribute.
 pub(super) fn octets(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(v4) => v4.octets().into(),
@@ -340,7 +341,7 @@ mod tests {
 
     const AF_BRIDGE: u8 = libc::AF_BRIDGE as u8;
 
-    /// A bridge says of a port that left it what is said of a device that went, but for the family.
+    /// The message that a port has left a bridge differs from that of a deleted device in the family only.
     #[test]
     fn only_messages_about_the_device_itself_count() {
         let mut tables = Tables { mtu: 1500, flags: 1, ..Tables::default() };
