@@ -146,7 +146,11 @@ mod tests {
         for (own, destination, source) in cases {
             assert_eq!(chosen(own, destination), source, "{own:?} to {destination}");
         }
-        assert_eq!(chosen(&["fd00::1", "fd00::2"], "fd77::1"), "fd00::1", "the first of equals wins");
+        assert_eq!(
+            chosen(&["fd00::1", "fd00::2"], "fd77::1"),
+            "fd00::1",
+            "the first of equals wins"
+        );
     }
 
     #[test]

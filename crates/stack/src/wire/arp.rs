@@ -1,18 +1,18 @@
 //! ARP for IPv4 over Ethernet (RFC 826).
 //!
-//! Owns the 28 bytes of a request or reply; who answers whom is the neighbour table's business.
+//! Owns the 28 bytes of a request or reply. Inet decides which requests to answer.
 
 use std::net::Ipv4Addr;
 
 use super::ethernet::mac;
 use super::{Error, EtherType, MacAddr, Result, be16, ip4, put_ip4, put16};
 
-/// Bytes of a packet; a frame's padding may follow them.
+/// Bytes of a packet; a frame's padding may follow.
 pub const LEN: usize = 28;
 
 const ETHERNET: u16 = 1;
 
-/// What a packet asks or tells.
+/// The operation of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Operation(pub u16);
 
@@ -28,7 +28,7 @@ impl Operation {
 pub struct Packet<T>(T);
 
 impl<T: AsRef<[u8]>> Packet<T> {
-    /// Checks that the packet is whole and speaks of IPv4 over Ethernet.
+    /// Checks that the packet is complete and about IPv4 over Ethernet.
     ///
     /// # Errors
     /// [`Error::Truncated`]; [`Error::BadValue`] for other hardware or protocols;
@@ -50,7 +50,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
         Ok(Packet(buf))
     }
 
-    /// Request, reply, or a number neither of them.
+    /// Request, reply, or any other number.
     #[inline]
     pub fn operation(&self) -> Operation {
         Operation(be16(self.0.as_ref(), 6))
@@ -68,7 +68,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
         ip4(self.0.as_ref(), 14)
     }
 
-    /// The target's hardware address; means nothing in a request.
+    /// The target's hardware address; meaningless in a request.
     #[inline]
     pub fn target_mac(&self) -> MacAddr {
         mac(self.0.as_ref(), 18)
@@ -122,7 +122,7 @@ mod tests {
     const B: (MacAddr, Ipv4Addr) = (MacAddr::UNSPECIFIED, Ipv4Addr::new(10, 0, 0, 2));
 
     #[test]
-    fn reads_a_request() {
+    fn a_request_is_read() {
         let arp = Packet::new_checked(REQUEST).unwrap();
         assert_eq!(arp.operation(), Operation::REQUEST);
         assert_eq!((arp.sender_mac(), arp.sender_ip()), A);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_the_same_request() {
+    fn the_same_request_is_written() {
         let mut buf = [0xee; LEN + 2];
         Packet::init(&mut buf, Operation::REQUEST, A, B).unwrap();
         assert_eq!((&buf[..LEN], &buf[LEN..]), (&REQUEST[..], &[0xee, 0xee][..]));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_other_links_and_protocols() {
+    fn other_links_and_protocols_are_rejected() {
         let broken = |at: usize| {
             let mut bytes = REQUEST;
             bytes[at] ^= 0x10;

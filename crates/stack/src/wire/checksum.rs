@@ -2,15 +2,15 @@
 //!
 //! Owns ones' complement arithmetic; knows nothing of headers.
 //!
-//! A [`Sum`] is kept unfolded and in the machine's byte order: RFC 1071 section 2(B) shows that
-//! the sum is the same in either order but for a final swap, so only [`Sum::fold`] swaps.
+//! A [`Sum`] is kept unfolded and in the machine's byte order. RFC 1071 section 2(B) shows that
+//! the sum is the same in either order except for a final swap, so only [`Sum::fold`] swaps.
 
 /// A running ones' complement sum of 16-bit words.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Sum(u64);
 
 impl Sum {
-    /// The sum of nothing.
+    /// The sum of no bytes.
     pub const ZERO: Sum = Sum(0);
 
     /// The sum of a piece of a packet; an odd last byte counts as if a zero byte followed it
@@ -21,7 +21,7 @@ impl Sum {
         if bytes.len() < 64 { Sum(sum_short(bytes)) } else { Sum(sum_long(bytes)) }
     }
 
-    /// The sum of the pieces laid end to end, whatever their lengths.
+    /// The sum of the concatenated pieces, whatever their lengths.
     #[must_use]
     pub fn of_pieces<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Sum {
         let mut sum = Sum::ZERO;
@@ -34,31 +34,31 @@ impl Sum {
         sum
     }
 
-    /// This and another sum, both of pieces that begin at an even offset.
+    /// This sum plus another, both of pieces that begin at an even offset.
     #[inline]
     #[must_use]
     pub fn plus(self, other: Sum) -> Sum {
-        // 2^64 - 1 is a multiple of 2^16 - 1: an end-around carry here is one there.
+        // 2^64 - 1 is a multiple of 2^16 - 1: an end-around carry of 64 bits is one of 16 bits.
         let (sum, carry) = self.0.overflowing_add(other.0);
         Sum(sum + u64::from(carry))
     }
 
-    /// This sum and one more word.
+    /// This sum plus one word.
     #[inline]
     #[must_use]
     pub fn plus_word(self, word: u16) -> Sum {
         self.plus(Sum(u64::from(word.to_be())))
     }
 
-    /// The sum of the same piece were it to begin at an odd offset: every word's bytes trade
-    /// places (RFC 1071 section 2(B)).
+    /// The sum of the same piece at an odd offset: the bytes of every word are swapped (RFC 1071
+    /// section 2(B)).
     #[inline]
     #[must_use]
     pub fn shifted(self) -> Sum {
         Sum(u64::from(fold(self.0).swap_bytes()))
     }
 
-    /// The 16-bit sum, not complemented: what a partial checksum holds. Zero only if every word
+    /// The 16-bit sum, not complemented: the value of a partial checksum. Zero only if every word
     /// was zero.
     #[inline]
     #[must_use]
@@ -73,8 +73,7 @@ impl Sum {
         !self.fold()
     }
 
-    /// Whether this, the sum of a whole packet with its checksum in place, says the packet is
-    /// intact.
+    /// Whether the packet is intact, if this is the sum of the whole packet including its checksum.
     #[inline]
     #[must_use]
     pub fn is_intact(self) -> bool {
@@ -82,11 +81,11 @@ impl Sum {
     }
 }
 
-/// A checksum after one 16-bit word it covers went from `old` to `new`, without the packet.
+/// The checksum after one 16-bit word it covers changed from `old` to `new`.
 ///
-/// RFC 1624 section 3, equation 3: `HC' = ~(~HC + ~m + m')`; the older equation of RFC 1141 goes
-/// wrong where the result should be zero. This one goes wrong only where every word has become
-/// zero: it says 0 where 0xffff is due. No IP header is like that; an ICMP message can be.
+/// RFC 1624 section 3, equation 3: `HC' = ~(~HC + ~m + m')`. The older equation of RFC 1141 is
+/// wrong if the result should be zero. This one is wrong only if every word has become zero: it
+/// gives 0 instead of 0xffff. This cannot happen in an IP header, but can in an ICMP message.
 #[inline]
 #[must_use]
 pub fn update(checksum: u16, old: u16, new: u16) -> u16 {
@@ -103,7 +102,7 @@ fn fold(sum: u64) -> u16 {
     sum as u16
 }
 
-/// Headers and small packets: setting up vectors would cost more than it saves.
+/// For headers and small packets, where setting up vectors costs more than it saves.
 #[inline]
 fn sum_short(bytes: &[u8]) -> u64 {
     let (words, mut rest) = bytes.as_chunks::<4>();
@@ -118,8 +117,8 @@ fn sum_short(bytes: &[u8]) -> u64 {
     sum
 }
 
-/// Four 64-bit lanes of 32-bit words: no carry to wait for, so the compiler makes vectors of it.
-/// A lane overflows only after 2^32 words.
+/// Four 64-bit lanes of 32-bit words: without carries between them the compiler can vectorize the
+/// loop. A lane overflows only after 2^32 words.
 #[inline(never)]
 fn sum_long(bytes: &[u8]) -> u64 {
     let (blocks, rest) = bytes.as_chunks::<16>();
@@ -138,7 +137,7 @@ fn sum_long(bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    /// RFC 1071 section 1, word for word.
+    /// The algorithm of RFC 1071 section 1, literally.
     fn naive(bytes: &[u8]) -> u16 {
         let mut sum = 0u32;
         for pair in bytes.chunks(2) {
@@ -167,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn equals_the_naive_sum_at_every_length_and_alignment() {
+    fn the_sum_equals_the_naive_sum_at_every_length_and_alignment() {
         let bytes = noise(1600);
         for start in 0..16 {
             for len in (0..=200).chain(1440..=1584) {
@@ -178,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn all_ones_and_all_zeroes_keep_their_own_zero() {
+    fn all_ones_fold_to_0xffff_and_all_zeroes_to_0() {
         for len in [2, 60, 64, 1500, 65536] {
             assert_eq!(Sum::of(&vec![0xff; len]).fold(), 0xffff, "length {len}");
             assert_eq!(Sum::of(&vec![0; len]).fold(), 0, "length {len}");
@@ -187,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_may_be_cut_anywhere() {
+    fn the_sum_of_pieces_does_not_depend_on_where_they_are_cut() {
         let bytes = noise(97);
         for a in 0..=bytes.len() {
             for b in a..=bytes.len() {

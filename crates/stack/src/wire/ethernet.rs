@@ -1,6 +1,6 @@
 //! Ethernet II frames and their VLAN tags (IEEE 802.3, 802.1Q, 802.1ad).
 //!
-//! Owns MAC addresses, EtherTypes and the way from a frame to what it carries.
+//! Owns MAC addresses, EtherTypes and VLAN tags.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -12,7 +12,7 @@ use super::{Error, Result, be16, put16};
 pub const HEADER_LEN: usize = 14;
 /// Bytes each VLAN tag adds.
 pub const TAG_LEN: usize = 4;
-/// The deepest stack of VLAN tags that is looked through.
+/// The most VLAN tags of a frame.
 pub const MAX_TAGS: usize = 2;
 
 /// A 48-bit Ethernet address.
@@ -20,9 +20,9 @@ pub const MAX_TAGS: usize = 2;
 pub struct MacAddr(pub [u8; 6]);
 
 impl MacAddr {
-    /// Everybody on the link.
+    /// The broadcast address.
     pub const BROADCAST: MacAddr = MacAddr([0xff; 6]);
-    /// No address: what an ARP request holds where the answer will be.
+    /// No address: the target hardware address of an ARP request.
     pub const UNSPECIFIED: MacAddr = MacAddr([0; 6]);
 
     /// The address an IPv4 multicast group is sent to: 01-00-5e and the group's low 23 bits
@@ -41,21 +41,21 @@ impl MacAddr {
         MacAddr([0x33, 0x33, a, b, c, d])
     }
 
-    /// Whether this is the address of everybody.
+    /// Whether this is the broadcast address.
     #[inline]
     #[must_use]
     pub fn is_broadcast(self) -> bool {
         self == Self::BROADCAST
     }
 
-    /// Whether this is a group's address. Broadcast is a group too (IEEE 802.3 section 3.2.3).
+    /// Whether this is a group address. Broadcast is one too (IEEE 802.3 section 3.2.3).
     #[inline]
     #[must_use]
     pub fn is_multicast(self) -> bool {
         self.0[0] & 1 == 1
     }
 
-    /// Whether one interface can own this address: neither a group's nor all zero.
+    /// Whether this can be an interface's address: it is neither a group address nor all zero.
     #[inline]
     #[must_use]
     pub fn is_unicast(self) -> bool {
@@ -70,7 +70,7 @@ impl fmt::Display for MacAddr {
     }
 }
 
-/// Text that is no MAC address.
+/// The error for text that is not a MAC address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not a MAC address: {0:?}; write six hexadecimal bytes, as in 02:00:00:00:00:01")]
 pub struct ParseMacError(String);
@@ -78,7 +78,7 @@ pub struct ParseMacError(String);
 impl FromStr for MacAddr {
     type Err = ParseMacError;
 
-    /// Reads `02:00:00:00:00:01`; dashes may stand for the colons.
+    /// Parses `02:00:00:00:00:01`; dashes may replace the colons.
     fn from_str(s: &str) -> std::result::Result<MacAddr, ParseMacError> {
         let parse = || {
             let separator = if s.contains('-') { '-' } else { ':' };
@@ -86,7 +86,7 @@ impl FromStr for MacAddr {
             let mut mac = [0; 6];
             for byte in &mut mac {
                 let part = parts.next()?;
-                // from_str_radix alone would take a sign.
+                // from_str_radix alone would accept a sign.
                 if !matches!(part.len(), 1 | 2) || !part.bytes().all(|b| b.is_ascii_hexdigit()) {
                     return None;
                 }
@@ -98,8 +98,8 @@ impl FromStr for MacAddr {
     }
 }
 
-/// What a frame carries. Below 0x0600 the field is the length of an IEEE 802.3 frame instead
-/// (IEEE 802.3 section 3.2.6), which belongs to none of the protocols here.
+/// The type of a frame's payload. Below 0x0600 the field is the length of an IEEE 802.3 frame
+/// (IEEE 802.3 section 3.2.6), which carries none of the protocols here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct EtherType(pub u16);
 
@@ -148,35 +148,35 @@ impl Tag {
     }
 }
 
-/// What is inside a frame, past its VLAN tags.
+/// The payload of a frame after its VLAN tags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Untagged<'a> {
-    /// What the payload is; never a tag.
+    /// The type of the payload; never a tag.
     pub ethertype: EtherType,
-    /// Where in the frame the payload begins: 14, 18 or 22.
+    /// The offset of the payload in the frame: 14, 18 or 22.
     pub offset: usize,
-    /// The payload, with whatever padding the link added.
+    /// The payload, including the link's padding.
     pub payload: &'a [u8],
     frame: &'a [u8],
 }
 
 impl<'a> Untagged<'a> {
-    /// The tags that were passed, outermost first.
+    /// The tags before the payload, outermost first.
     pub fn tags(&self) -> impl Iterator<Item = Tag> + use<'a> {
         let frame = self.frame;
-        // Each tag is an EtherType and two bytes more, from where the frame's own EtherType is.
+        // Each tag is an EtherType and two more bytes; the first is where the frame's EtherType is.
         (HEADER_LEN - 2..self.offset - 2)
             .step_by(TAG_LEN)
             .map(move |at| Tag { tpid: EtherType(be16(frame, at)), tci: be16(frame, at + 2) })
     }
 }
 
-/// A view of an Ethernet frame, without its check sequence.
+/// A view of an Ethernet frame without its FCS.
 #[derive(Debug, Clone, Copy)]
 pub struct Frame<T>(T);
 
 impl<T: AsRef<[u8]>> Frame<T> {
-    /// Checks that the header is there.
+    /// Checks that the header is complete.
     ///
     /// # Errors
     /// [`Error::Truncated`].
@@ -188,13 +188,13 @@ impl<T: AsRef<[u8]>> Frame<T> {
         Ok(Frame(buf))
     }
 
-    /// Who the frame is for.
+    /// The destination address.
     #[inline]
     pub fn dst(&self) -> MacAddr {
         mac(self.0.as_ref(), 0)
     }
 
-    /// Who sent it.
+    /// The source address.
     #[inline]
     pub fn src(&self) -> MacAddr {
         mac(self.0.as_ref(), 6)
@@ -214,10 +214,10 @@ impl<'a, T: AsRef<[u8]> + ?Sized> Frame<&'a T> {
         &self.0.as_ref()[HEADER_LEN..]
     }
 
-    /// Looks through zero, one or two VLAN tags, of either EtherType in either order.
+    /// Skips zero, one or two VLAN tags, of either EtherType in either order.
     ///
     /// # Errors
-    /// [`Error::Truncated`] if a tag is cut; [`Error::TooManyTags`] if a third follows.
+    /// [`Error::Truncated`] if a tag is incomplete; [`Error::TooManyTags`] if there is a third.
     #[inline]
     pub fn untag(&self) -> Result<Untagged<'a>> {
         let frame = self.0.as_ref();
@@ -231,8 +231,8 @@ impl<'a, T: AsRef<[u8]> + ?Sized> Frame<&'a T> {
     }
 }
 
-/// Where the payload of a tagged frame begins. Out of line and small in what it returns: untagged
-/// frames, nearly all, pay one comparison for it.
+/// The offset of a tagged frame's payload. Not inlined, so that untagged frames, nearly all, cost
+/// one comparison only.
 #[cold]
 #[inline(never)]
 fn past_tags(frame: &[u8]) -> Result<usize> {
@@ -263,19 +263,19 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Frame<T> {
         Ok(frame)
     }
 
-    /// Sets who the frame is for.
+    /// Sets the destination address.
     #[inline]
     pub fn set_dst(&mut self, v: MacAddr) {
         self.0.as_mut()[..6].copy_from_slice(&v.0);
     }
 
-    /// Sets who sent it.
+    /// Sets the source address.
     #[inline]
     pub fn set_src(&mut self, v: MacAddr) {
         self.0.as_mut()[6..12].copy_from_slice(&v.0);
     }
 
-    /// Everything after the 14-byte header, to write.
+    /// Everything after the 14-byte header, writable.
     #[inline]
     pub fn payload_mut(&mut self) -> &mut [u8] {
         &mut self.0.as_mut()[HEADER_LEN..]
@@ -284,7 +284,7 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Frame<T> {
 
 #[inline]
 pub(super) fn mac(b: &[u8], at: usize) -> MacAddr {
-    // One check, not six.
+    // One bounds check instead of six.
     let b = &b[at..at + 6];
     MacAddr([b[0], b[1], b[2], b[3], b[4], b[5]])
 }
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_an_untagged_frame() {
+    fn an_untagged_frame_is_read() {
         let bytes = frame(&[0x08, 0x06, 1, 2, 3]);
         let frame = Frame::new_checked(&bytes).unwrap();
         assert_eq!((frame.dst(), frame.src()), (MacAddr(DST), MacAddr(SRC)));
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_through_one_tag_and_two() {
+    fn one_and_two_tags_are_skipped() {
         let one = frame(&[0x81, 0x00, 0xa0, 0x2a, 0x08, 0x00, 9]);
         let frame_one = Frame::new_checked(&one).unwrap();
         let inner = frame_one.untag().unwrap();
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn names_what_is_wrong_with_a_tag_stack() {
+    fn truncated_and_too_many_tags_are_told_apart() {
         let three = frame(&[0x88, 0xa8, 0, 1, 0x81, 0, 0, 2, 0x81, 0, 0, 3, 8, 0]);
         for len in 0..three.len() {
             let got = Frame::new_checked(&three[..len]).and_then(|f| f.untag().map(|i| i.offset));
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn mac_addresses_as_text() {
+    fn mac_addresses_are_parsed_and_displayed() {
         let mac: MacAddr = "02:42:AC:11:0:2".parse().unwrap();
         assert_eq!(mac, MacAddr(SRC));
         assert_eq!(mac.to_string(), "02:42:ac:11:00:02");
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_of_mac_address() {
+    fn mac_addresses_are_broadcast_multicast_or_unicast() {
         assert!(MacAddr::BROADCAST.is_broadcast() && MacAddr::BROADCAST.is_multicast());
         assert!(MacAddr(DST).is_multicast() && !MacAddr(DST).is_broadcast());
         assert!(MacAddr(SRC).is_unicast() && !MacAddr::UNSPECIFIED.is_unicast());

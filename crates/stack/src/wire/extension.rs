@@ -1,8 +1,8 @@
 //! IPv6 extension headers (RFC 8200 section 4).
 //!
-//! Owns the way from the fixed header to what a packet carries: which headers are passed over,
-//! which packets are refused and what their sender is told. Putting fragments together is inet's
-//! business; so is whether it knows the protocol that is found.
+//! Owns the parsing between the fixed header and the payload: which headers are skipped, which
+//! packets are discarded and which error their sender gets. Inet reassembles fragments and decides
+//! which protocols it supports.
 
 use std::net::Ipv6Addr;
 
@@ -11,82 +11,82 @@ use icmpv6::code;
 
 /// Bytes of a fragment header.
 pub const FRAGMENT_LEN: usize = 8;
-/// The most extension headers one packet may have: RFC 8200 section 4.1 needs six.
+/// The most extension headers of one packet: RFC 8200 section 4.1 needs six.
 pub const MAX_HEADERS: usize = 8;
-/// The most options in one header, padding apart (RFC 8504 section 5.3: "SHOULD be 8").
+/// The most options in one header, without padding (RFC 8504 section 5.3: "SHOULD be 8").
 pub const MAX_OPTIONS: usize = 8;
-/// The most padding in a row, bytes (RFC 8504 section 5.3).
+/// The most consecutive bytes of padding (RFC 8504 section 5.3).
 pub const MAX_PADDING: usize = 7;
 
-/// What a packet carries.
+/// The content of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Content<'a> {
-    /// All of it.
+    /// A whole packet.
     Whole(Upper<'a>),
-    /// A part of it.
+    /// A fragment.
     Fragment(Fragment<'a>),
 }
 
-/// What stands behind the last extension header.
+/// The payload after the last extension header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Upper<'a> {
-    /// What the payload is. [`Protocol::NO_NEXT_HEADER`] is to be ignored; what inet does not
-    /// know is answered with [`Upper::unknown`].
+    /// The protocol of the payload. The caller must ignore [`Protocol::NO_NEXT_HEADER`] and answer
+    /// an unsupported protocol with [`Upper::unknown`].
     pub protocol: Protocol,
-    /// Where in the packet the byte is that named the protocol.
+    /// The offset in the packet of the next header field that names the protocol.
     pub named_at: usize,
-    /// Where in the packet the payload begins.
+    /// The offset of the payload in the packet.
     pub offset: usize,
     /// The payload.
     pub payload: &'a [u8],
 }
 
 impl Upper<'_> {
-    /// What to tell the sender of a protocol nobody here knows (RFC 8200 section 4): "an ICMP
-    /// Parameter Problem message […] with an ICMP Code value of 1".
+    /// The error for an unsupported protocol (RFC 8200 section 4): "an ICMP Parameter Problem
+    /// message […] with an ICMP Code value of 1".
     #[must_use]
     pub fn unknown(&self) -> Problem {
         Problem { code: code::UNRECOGNIZED_NEXT_HEADER, pointer: self.named_at as u32 }
     }
 }
 
-/// A part of a packet (RFC 8200 section 4.5). The whole is: the bytes before
-/// [`Fragment::header_at`], the byte at [`Fragment::named_at`] replaced by [`Fragment::next`] and
-/// the payload length set anew, then the data of all fragments in the order of their offsets.
+/// A fragment (RFC 8200 section 4.5). The reassembled packet is: the bytes before
+/// [`Fragment::header_at`], with the byte at [`Fragment::named_at`] replaced by [`Fragment::next`]
+/// and a new payload length, then the data of all fragments in the order of their offsets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fragment<'a> {
-    /// What all fragments of one packet have in common, with the addresses.
+    /// The identification, the same in all fragments of one packet.
     pub ident: u32,
-    /// Where the data belongs, bytes from where the first fragment's data begins.
+    /// The offset of the data from the start of the first fragment's data, bytes.
     pub offset: usize,
-    /// Whether this is not the last.
+    /// Whether more fragments follow.
     pub more: bool,
-    /// What the data of the first fragment begins with.
+    /// The type of the header that the first fragment's data begins with.
     pub next: Protocol,
-    /// Where in the packet the byte is that named the fragment header.
+    /// The offset in the packet of the next header field that names the fragment header.
     pub named_at: usize,
-    /// Where in the packet the fragment header begins.
+    /// The offset of the fragment header in the packet.
     pub header_at: usize,
-    /// The data: not empty; a multiple of 8 bytes if there is more.
+    /// The data: not empty, and a multiple of 8 bytes unless this is the last fragment.
     pub data: &'a [u8],
 }
 
-/// What the sender of a refused packet is told: an ICMPv6 parameter problem (RFC 4443 3.4).
+/// The ICMPv6 parameter problem to send about a discarded packet (RFC 4443 3.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Problem {
     /// The code.
     pub code: u8,
-    /// Which byte of the packet is at fault.
+    /// The offset of the erroneous byte in the packet.
     pub pointer: u32,
 }
 
-/// Why a packet is to be discarded.
+/// Why a packet must be discarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refused {
     /// The cause to count.
     pub error: Error,
-    /// What to tell the sender. The rule that multicast packets are answered only with code 2
-    /// (RFC 4443 section 2.4 (e.3)) is kept here already; the others of that section are inet's.
+    /// The error to send, if any. For multicast packets it is always code 2 (RFC 4443 section 2.4
+    /// (e.3)); inet applies the other rules of that section.
     pub problem: Option<Problem>,
 }
 
@@ -98,7 +98,7 @@ impl From<Error> for Refused {
 
 type Found<T> = std::result::Result<T, Refused>;
 
-/// Walks a whole packet; `packet` is at least the fixed header.
+/// Parses the extension headers; `packet` has at least the fixed header.
 #[inline]
 pub(super) fn content(packet: &[u8], first: Protocol, dst: Ipv6Addr) -> Found<Content<'_>> {
     match first {
@@ -121,15 +121,15 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// From the header at `at`, which the byte at `named_at` calls `next`. Every round moves `at`
-    /// on by 8 bytes or more.
+    /// Parses from the header at `at` on; `next` is its type, read at `named_at`. Every iteration
+    /// advances `at` by at least 8 bytes.
     #[cold]
     fn from(&self, mut next: Protocol, mut named_at: usize, mut at: usize) -> Found<Content<'a>> {
         for headers in 0.. {
             let rest = self.packet.get(at..).ok_or(Error::Truncated)?;
             let len = match next {
                 // RFC 8200 section 4.1: hop-by-hop options are "restricted to appear immediately
-                // after an IPv6 header only"; elsewhere they are an unrecognized next header.
+                // after an IPv6 header only"; elsewhere they count as an unrecognized next header.
                 Protocol::HOP_BY_HOP if headers > 0 => {
                     return Err(self.refuse(code::UNRECOGNIZED_NEXT_HEADER, named_at));
                 }
@@ -140,7 +140,7 @@ impl<'a> Walk<'a> {
                 }
                 Protocol::ROUTING => {
                     let len = header_len(rest)?;
-                    // No type is implemented, type 0 least of all (RFC 5095). Section 4.4: "If
+                    // No type is implemented; type 0 is deprecated (RFC 5095). Section 4.4: "If
                     // Segments Left is zero, the node must ignore the Routing header"; else
                     // "Code 0 […] pointing to the unrecognized Routing Type".
                     if rest[3] != 0 {
@@ -150,7 +150,7 @@ impl<'a> Walk<'a> {
                 }
                 Protocol::FRAGMENT => {
                     let fragment = self.fragment(rest, named_at, at)?;
-                    // RFC 6946: a fragment that is all of its packet has no others to wait for.
+                    // RFC 6946: an atomic fragment is processed like a whole packet.
                     if fragment.offset != 0 || fragment.more {
                         return Ok(Content::Fragment(fragment));
                     }
@@ -183,7 +183,7 @@ impl<'a> Walk<'a> {
             // "pointing to the Payload Length field of the fragment packet"
             return Err(problem(code::ERRONEOUS_FIELD, 4));
         }
-        // What stands before the fragment header counts too.
+        // The extension headers before the fragment header count too.
         if at - ipv6::HEADER_LEN + offset + data.len() > ipv6::MAX_PAYLOAD {
             // "pointing to the Fragment Offset field of the fragment packet"
             return Err(problem(code::ERRONEOUS_FIELD, at + 2));
@@ -214,7 +214,7 @@ impl<'a> Walk<'a> {
                 return Err(Error::BadExtension.into());
             }
             if matches!(kind, PAD1 | PADN) {
-                // "The Option Data consists of N-2 zero-valued octets": what else is there was meant to go unseen.
+                // "The Option Data consists of N-2 zero-valued octets": other values may be a covert channel.
                 let mut data = self.packet.get(at..at + len).unwrap_or_default().iter().skip(2);
                 if data.any(|byte| *byte != 0) {
                     return Err(Error::BadExtension.into());
@@ -232,7 +232,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// None is implemented: the two high bits of the type say what becomes of the packet.
+    /// No option is implemented: the two high bits of the type say what to do with the packet.
     fn option(&self, kind: u8, at: usize) -> Found<()> {
         match kind >> 6 {
             0b00 => Ok(()),
@@ -260,15 +260,15 @@ fn refused(error: Error, code: u8, pointer: usize) -> Refused {
     Refused { error, problem: Some(Problem { code, pointer: pointer as u32 }) }
 }
 
-/// Bytes of a header that states its length in units of 8, not counting the first, if all of it
-/// is there.
+/// The length of a header whose length field is in units of 8 bytes without the first 8, if it is
+/// complete.
 fn header_len(rest: &[u8]) -> Result<usize> {
     let len = rest.get(1).map(|len| (usize::from(*len) + 1) * 8);
     len.filter(|len| *len <= rest.len()).ok_or(Error::Truncated)
 }
 
-/// Whether the data of a first fragment reaches as far as a header that is not an extension's,
-/// and holds that too, if its length is known here.
+/// Whether the data of a first fragment contains all extension headers and the upper-layer header,
+/// if the latter's length is known here.
 fn all_headers(mut next: Protocol, mut data: &[u8]) -> bool {
     for _ in 0..MAX_HEADERS {
         let len = match next {
@@ -289,8 +289,8 @@ fn all_headers(mut next: Protocol, mut data: &[u8]) -> bool {
     false
 }
 
-/// Writes a fragment header: `next` is what the unfragmented data begins with, `offset` where this
-/// fragment's data belongs in it, in bytes.
+/// Writes a fragment header: `next` is the type of the header that the unfragmented data begins
+/// with, `offset` that of this fragment's data in it, bytes.
 ///
 /// # Errors
 /// [`Error::Truncated`] below [`FRAGMENT_LEN`] bytes, [`Error::BadFragment`] if `offset` is no
@@ -324,7 +324,7 @@ mod tests {
     const A: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
     const B: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
 
-    /// A packet to `dst` with these headers, each from its second byte on, then a payload.
+    /// A packet to `dst` with these extension headers, each without its first byte, and a payload.
     fn packet(dst: Ipv6Addr, headers: &[(P, &[u8])], last: P, payload: &[u8]) -> Vec<u8> {
         let mut body = Vec::new();
         for (i, (_, header)) in headers.iter().enumerate() {
@@ -343,7 +343,7 @@ mod tests {
         ipv6::Packet::new_checked(bytes).unwrap().content()
     }
 
-    /// The protocol found, or what is refused and told.
+    /// The protocol, or the cause of the discard and the code and pointer of the error to send.
     fn outcome(bytes: &[u8]) -> std::result::Result<P, (Error, Option<(u8, u32)>)> {
         match read(bytes) {
             Ok(Content::Whole(upper)) => {
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn passes_over_what_it_may() {
+    fn headers_that_need_no_action_are_skipped() {
         let all = [(P::HOP_BY_HOP, PAD), (P::DESTINATION_OPTIONS, PAD), (P::ROUTING, ROUTING_DONE)];
         for n in 0..=all.len() {
             for last in [P::TCP, P::UDP, P::ICMPV6, P::NO_NEXT_HEADER, P(50)] {
@@ -377,20 +377,20 @@ mod tests {
                 assert_eq!(outcome(&bytes), Ok(last));
             }
         }
-        // An option that says: skip me if you do not know me.
+        // An option to skip if it is unknown.
         let bytes = packet(B, &[(P::DESTINATION_OPTIONS, &option(0x3e))], P::UDP, &[]);
         assert_eq!(outcome(&bytes), Ok(P::UDP));
     }
 
     #[test]
-    fn hop_by_hop_options_come_first_or_not_at_all() {
+    fn hop_by_hop_options_must_come_first() {
         let headers = [(P::DESTINATION_OPTIONS, PAD), (P::HOP_BY_HOP, PAD)];
         let bytes = packet(B, &headers, P::UDP, &[]);
         assert_eq!(outcome(&bytes), Err((Error::BadExtension, Some((1, 40)))));
     }
 
     #[test]
-    fn a_routing_header_with_segments_left_is_refused() {
+    fn a_routing_header_with_segments_left_is_discarded() {
         let bytes = packet(B, &[(P::ROUTING, ROUTING)], P::UDP, &[]);
         assert_eq!(outcome(&bytes), Err((Error::BadExtension, Some((0, 42)))));
         let group = packet(ipv6::ALL_NODES, &[(P::ROUTING, ROUTING)], P::UDP, &[]);
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_option_says_itself_what_becomes_of_the_packet() {
+    fn the_type_of_an_unknown_option_decides_about_the_packet() {
         let told = Some((code::UNRECOGNIZED_OPTION, 42));
         for (kind, one, group) in [(0x7e, None, None), (0xbe, told, told), (0xfe, told, None)] {
             let to = |dst| packet(dst, &[(P::DESTINATION_OPTIONS, &option(kind))], P::UDP, &[]);
@@ -409,14 +409,14 @@ mod tests {
     }
 
     #[test]
-    fn options_do_not_leave_their_header() {
+    fn options_beyond_their_header_or_limits_are_discarded() {
         let refused = Err((Error::BadExtension, None));
         for options in [[0, 0, 0, 0, 0, 0, 0x3e], [0, 1, 5, 0, 0, 0, 0], [0, 0x3e, 255, 0, 0, 0, 0]]
         {
             let bytes = packet(B, &[(P::DESTINATION_OPTIONS, &options)], P::UDP, &[0; 300]);
             assert_eq!(outcome(&bytes), refused);
         }
-        // Padding that hides something; eight bytes of it in a row; nine options.
+        // Padding with a nonzero byte; eight consecutive bytes of padding; nine options.
         let hiding = [0, 1, 4, 0, 0, 1, 0];
         let padding = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0x3e, 4, 0, 0, 0, 0];
         let many = [[2, 0x3e, 0].as_slice(), &[0x3e, 0].repeat(10), &[0]].concat();
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn the_chain_is_bounded_and_may_not_end_early() {
+    fn the_header_chain_is_bounded_and_must_be_complete() {
         let chain = |n| packet(B, &vec![(P::DESTINATION_OPTIONS, PAD); n], P::UDP, b"data");
         assert_eq!(outcome(&chain(MAX_HEADERS)), Ok(P::UDP));
         assert_eq!(outcome(&chain(MAX_HEADERS + 1)), Err((Error::BadExtension, None)));
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fragment_and_where_it_belongs() {
+    fn a_fragment_header_is_read_and_written() {
         let headers = [(P::HOP_BY_HOP, PAD), (P::FRAGMENT, &fragment(1232, true))];
         let bytes = packet(B, &headers, P::UDP, &[7; 16]);
         let want = Fragment {
@@ -466,13 +466,13 @@ mod tests {
     }
 
     #[test]
-    fn a_fragment_that_is_all_of_its_packet_is_no_fragment() {
+    fn an_atomic_fragment_is_a_whole_packet() {
         let bytes = packet(B, &[(P::FRAGMENT, &fragment(0, false))], P::UDP, b"data");
         assert_eq!(outcome(&bytes), Ok(P::UDP));
     }
 
     #[test]
-    fn fragments_that_cannot_be() {
+    fn invalid_fragments_are_discarded() {
         let one = |offset, more, next, data: &[u8]| {
             outcome(&packet(B, &[(P::FRAGMENT, &fragment(offset, more))], next, data))
         };
@@ -482,21 +482,21 @@ mod tests {
         assert_eq!(one(65528, false, P::UDP, &[0; 7]), Ok(P::FRAGMENT));
         assert_eq!(one(8, false, P::UDP, &[]), bad(None));
         assert_eq!(one(0, true, P::UDP, &[]), bad(None));
-        // A first fragment holds all headers, TCP's or UDP's too (RFC 7112).
+        // A first fragment must contain all headers, including TCP's or UDP's (RFC 7112).
         assert_eq!(one(0, true, P::TCP, &[0; 16]), bad(Some((3, 0))));
         assert_eq!(one(0, true, P::TCP, &[0; 24]), Ok(P::FRAGMENT));
         assert_eq!(
             one(0, true, P::DESTINATION_OPTIONS, &[17, 0, 1, 4, 0, 0, 0, 0]),
             bad(Some((3, 0)))
         );
-        // What stands before the fragment header counts against 65535 as well.
+        // The extension headers before the fragment header count against 65535 as well.
         let headers = [(P::HOP_BY_HOP, PAD), (P::FRAGMENT, &fragment(65520, false))];
         assert_eq!(outcome(&packet(B, &headers, P::UDP, &[0; 7])), Ok(P::FRAGMENT));
         assert_eq!(outcome(&packet(B, &headers, P::UDP, &[0; 8])), bad(Some((0, 50))));
     }
 
     #[test]
-    fn an_unknown_protocol_is_pointed_at() {
+    fn the_error_for_an_unknown_protocol_points_to_its_next_header_field() {
         let bytes = packet(B, &[(P::DESTINATION_OPTIONS, PAD)], P(200), b"?");
         let Ok(Content::Whole(upper)) = read(&bytes) else { panic!() };
         assert_eq!(upper.unknown(), Problem { code: 1, pointer: 40 });

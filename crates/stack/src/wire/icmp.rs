@@ -1,31 +1,31 @@
 //! ICMP for IPv4 (RFC 792).
 //!
-//! Owns echoes and errors as bytes. When an error may be sent (RFC 1122 section 3.2.2) and which
-//! socket hears of one is inet's business.
+//! Owns the bytes of echoes and errors. Inet decides when an error may be sent (RFC 1122 section
+//! 3.2.2) and which socket gets a received one.
 
 use super::checksum::{self, Sum};
 use super::{Error, Result, be16, ipv4, put16};
 
-/// Bytes of a header: every message here has its first 8 bytes in this form.
+/// Bytes of a header: the first 8 bytes of every message here.
 pub const HEADER_LEN: usize = 8;
 
-/// The kind of a message.
+/// The type of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Type(pub u8);
 
 impl Type {
-    /// The answer to a ping.
+    /// The reply to a ping.
     pub const ECHO_REPLY: Type = Type(0);
     /// A packet could not be delivered; the [`code`] says why.
     pub const UNREACHABLE: Type = Type(3);
     /// A ping.
     pub const ECHO_REQUEST: Type = Type(8);
-    /// Too many hops, or fragments that never came.
+    /// Too many hops, or missing fragments.
     pub const TIME_EXCEEDED: Type = Type(11);
     /// A header field that could not be processed.
     pub const PARAMETER_PROBLEM: Type = Type(12);
 
-    /// Whether this is one of the errors above, which quote the packet at fault.
+    /// Whether this is one of the errors above, which quote the packet they are about.
     #[inline]
     #[must_use]
     pub fn is_error(self) -> bool {
@@ -39,13 +39,13 @@ pub mod code {
     pub const NET_UNREACHABLE: u8 = 0;
     /// Unreachable: the host does not answer.
     pub const HOST_UNREACHABLE: u8 = 1;
-    /// Unreachable: the host does not speak the protocol.
+    /// Unreachable: the host does not support the protocol.
     pub const PROTOCOL_UNREACHABLE: u8 = 2;
-    /// Unreachable: nobody listens on the port.
+    /// Unreachable: no socket is bound to the port.
     pub const PORT_UNREACHABLE: u8 = 3;
-    /// Unreachable: too big for the next hop, and "don't fragment" is set.
+    /// Unreachable: too big for the next hop, and DF is set.
     pub const FRAGMENTATION_NEEDED: u8 = 4;
-    /// Unreachable: the network is closed by an administrator.
+    /// Unreachable: the network is administratively prohibited.
     pub const NET_PROHIBITED: u8 = 9;
     /// Time exceeded: a fragment is missing.
     pub const REASSEMBLY_EXCEEDED: u8 = 1;
@@ -56,7 +56,7 @@ pub mod code {
 pub struct Packet<T>(T);
 
 impl<T: AsRef<[u8]>> Packet<T> {
-    /// Checks that the header is there. The message is as long as the buffer, an IP payload.
+    /// Checks that the header is complete. The message is as long as the buffer, an IP payload.
     ///
     /// # Errors
     /// [`Error::Truncated`].
@@ -68,39 +68,39 @@ impl<T: AsRef<[u8]>> Packet<T> {
         Ok(Packet(buf))
     }
 
-    /// The kind of message.
+    /// The type of the message.
     #[inline]
     pub fn kind(&self) -> Type {
         Type(self.0.as_ref()[0])
     }
 
-    /// What exactly, within the kind; see [`code`].
+    /// The code within the type; see [`code`].
     #[inline]
     pub fn code(&self) -> u8 {
         self.0.as_ref()[1]
     }
 
-    /// The checksum as it stands.
+    /// The checksum field.
     #[inline]
     pub fn checksum(&self) -> u16 {
         be16(self.0.as_ref(), 2)
     }
 
-    /// Which pinger an echo belongs to; of other messages, without meaning.
+    /// The identifier of an echo; meaningless in other messages.
     #[inline]
     pub fn ident(&self) -> u16 {
         be16(self.0.as_ref(), 4)
     }
 
-    /// Which of its pings an echo is; of other messages, without meaning.
+    /// The sequence number of an echo; meaningless in other messages.
     #[inline]
     pub fn sequence(&self) -> u16 {
         be16(self.0.as_ref(), 6)
     }
 
-    /// The MTU, in bytes, that a "fragmentation needed" asks for; `None` in any other message and
-    /// from routers older than RFC 1191, which leave it 0. Not to be believed unseen: anybody may
-    /// send 68 or less.
+    /// The next hop's MTU in a "fragmentation needed", bytes; `None` in any other message and from
+    /// routers older than RFC 1191, which leave it 0. The caller must check it: any host may send
+    /// 68 or less.
     #[inline]
     pub fn next_hop_mtu(&self) -> Option<u16> {
         match (self.kind(), self.code(), self.sequence()) {
@@ -110,7 +110,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
         }
     }
 
-    /// Which byte of the quoted packet a parameter problem is about.
+    /// The offset in the quoted packet that a parameter problem is about.
     #[inline]
     pub fn pointer(&self) -> Option<u8> {
         // RFC 792: "If code = 0, identifies the octet where an error was detected."
@@ -128,15 +128,14 @@ impl<T: AsRef<[u8]>> Packet<T> {
 }
 
 impl<'a, T: AsRef<[u8]> + ?Sized> Packet<&'a T> {
-    /// What follows the header: an echo's data or the quoted packet.
+    /// The bytes after the header: an echo's data or the quoted packet.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         &self.0.as_ref()[HEADER_LEN..]
     }
 
-    /// The packet an error is about: one we sent, if the error is honest. Its payload may be as
-    /// short as the sender of the error liked; [`udp::ports`](super::udp::ports) needs 4 bytes
-    /// of it.
+    /// The packet an error is about: one we sent, if the error is genuine. Its payload may be cut
+    /// anywhere; [`udp::ports`](super::udp::ports) needs 4 bytes of it.
     ///
     /// # Errors
     /// [`Error::BadValue`] if the message is no error; else as [`ipv4::Packet::new_quoted`].
@@ -162,12 +161,12 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
     }
 
     /// Writes an error and its checksum. `rest` is the second half of the header: the next hop's
-    /// MTU, or the pointer shifted left by 24, or 0. `quote` is the IP packet at fault, of which
-    /// as much is quoted as the buffer holds.
+    /// MTU, or the pointer shifted left by 24, or 0. `quote` is the IP packet the error is about;
+    /// as much of it is quoted as fits in the buffer.
     ///
     /// # Errors
-    /// [`Error::Truncated`] unless all of `quote`, or of its header and 8 bytes more (RFC 792),
-    /// find room. As [`ipv4::Packet::new_quoted`] if `quote` is no IPv4 packet.
+    /// [`Error::Truncated`] unless there is room for all of `quote`, or for its header and 8 bytes
+    /// more (RFC 792). As [`ipv4::Packet::new_quoted`] if `quote` is no IPv4 packet.
     pub fn init_error(buf: T, kind: Type, code: u8, rest: u32, quote: &[u8]) -> Result<Packet<T>> {
         let needed = (ipv4::Packet::new_quoted(quote)?.header_len() + 8).min(quote.len());
         let mut packet = Self::init(buf, kind, code, rest)?;
@@ -177,7 +176,7 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         }
         let len = room.len().min(quote.len());
         room[..len].copy_from_slice(&quote[..len]);
-        // The buffer is the message: what the quote leaves free is part of it.
+        // The message is as long as the buffer, so the rest after the quote is zeroed.
         room[len..].fill(0);
         packet.fill_checksum();
         Ok(packet)
@@ -196,8 +195,8 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         Ok(Packet(buf))
     }
 
-    /// Makes an echo request the reply to it, in place: the data goes back as it came (RFC 1122
-    /// section 3.2.2.6), and the checksum stays right if it was.
+    /// Turns an echo request into its reply, in place: the data stays the same (RFC 1122 section
+    /// 3.2.2.6), and a valid checksum stays valid.
     #[inline]
     pub fn turn_into_reply(&mut self) {
         let checksum = self.checksum();
@@ -205,8 +204,8 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         let old = be16(b, 0);
         b[0] = Type::ECHO_REPLY.0;
         b[1] = 0;
-        // A reply of zeroes alone needs all ones, which an update cannot know; to any other
-        // message both forms of zero are the same.
+        // A reply of all zeroes needs a checksum of all ones, which `update` cannot tell. For
+        // any other message 0 and 0xffff are equivalent.
         let checksum = match checksum::update(checksum, old, 0) {
             0 => 0xffff,
             c => c,
@@ -222,7 +221,7 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         put16(self.0.as_mut(), 2, checksum);
     }
 
-    /// What follows the header, to write.
+    /// The bytes after the header, writable.
     #[inline]
     pub fn payload_mut(&mut self) -> &mut [u8] {
         &mut self.0.as_mut()[HEADER_LEN..]
@@ -252,7 +251,7 @@ mod tests {
     ];
 
     #[test]
-    fn reads_and_writes_an_echo() {
+    fn an_echo_is_read_and_written() {
         let echo = Packet::new_checked(&REQUEST).unwrap();
         assert_eq!((echo.kind(), echo.code()), (Type::ECHO_REQUEST, 0));
         assert_eq!((echo.ident(), echo.sequence()), (0x2296, 1));
@@ -269,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_a_request_into_the_reply_linux_sends() {
+    fn a_request_becomes_the_reply_that_linux_sends() {
         let mut bytes = REQUEST;
         Packet::new_checked(&mut bytes).unwrap().turn_into_reply();
         assert_eq!(bytes, *[&REPLY_START[..], &REQUEST[8..]].concat());
@@ -277,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_of_zeroes_alone_has_a_right_checksum() {
+    fn a_reply_of_all_zeroes_has_a_valid_checksum() {
         let mut bytes = [0; 16];
         let mut echo = Packet::init_echo(&mut bytes, Type::ECHO_REQUEST, 0, 0).unwrap();
         echo.fill_checksum();
@@ -287,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_an_error_and_what_it_quotes() {
+    fn an_error_and_its_quote_are_read() {
         let error = Packet::new_checked(&UNREACHABLE).unwrap();
         error.verify_checksum().unwrap();
         assert_eq!((error.kind(), error.code()), (Type::UNREACHABLE, code::PORT_UNREACHABLE));
@@ -298,7 +297,7 @@ mod tests {
         assert_eq!(quoted.protocol(), Protocol::UDP);
         assert_eq!(udp::ports(quoted.payload()), Ok((4000, 7)));
 
-        // The least RFC 792 allows: the header and 8 bytes.
+        // The minimum of RFC 792: the header and 8 bytes.
         let least = Packet::new_checked(&UNREACHABLE[..36]).unwrap();
         assert_eq!(udp::ports(least.quoted().unwrap().payload()), Ok((4000, 7)));
         let less = Packet::new_checked(&UNREACHABLE[..27]).unwrap();
@@ -306,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_the_same_error() {
+    fn the_same_error_is_written() {
         let mut buf = [0xee; 41];
         let (kind, code) = (Type::UNREACHABLE, code::PORT_UNREACHABLE);
         Packet::init_error(&mut buf, kind, code, 0, &UNREACHABLE[8..]).unwrap();
@@ -317,13 +316,13 @@ mod tests {
         };
         assert_eq!(init(36, &UNREACHABLE[8..]), None);
         assert_eq!(init(35, &UNREACHABLE[8..]), Some(Error::Truncated));
-        assert_eq!(init(30, &UNREACHABLE[8..30]), None); // a quote that is short itself
+        assert_eq!(init(30, &UNREACHABLE[8..30]), None); // a quoted packet of 22 bytes only
         assert_eq!(init(41, &REQUEST), Some(Error::BadVersion));
         assert_eq!(init(7, &UNREACHABLE[8..]), Some(Error::Truncated));
     }
 
     #[test]
-    fn mtu_and_pointer_only_where_they_are() {
+    fn mtu_and_pointer_are_read_only_in_messages_that_have_them() {
         let mut buf = [0; 36];
         let quote = &UNREACHABLE[8..36];
         let mut init = |kind, code, rest| {

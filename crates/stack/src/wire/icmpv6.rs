@@ -1,19 +1,19 @@
 //! ICMP for IPv6 (RFC 4443).
 //!
-//! Owns echoes and errors as bytes; [`super::ndp`] owns neighbour discovery, which travels in the
-//! same messages. When an error may be sent (RFC 4443 section 2.4) and which socket hears of one
-//! is inet's business.
+//! Owns the bytes of echoes and errors; [`super::ndp`] owns neighbour discovery, which uses the same
+//! messages. Inet decides when an error may be sent (RFC 4443 section 2.4) and which socket gets a
+//! received one.
 
 use super::checksum::{self, Sum};
 use super::{Error, Protocol, Result, be16, be32, ipv6, put16, put32};
 
-/// Bytes of a header: every message here has its first 8 bytes in this form.
+/// Bytes of a header: the first 8 bytes of every message here.
 pub const HEADER_LEN: usize = 8;
-/// The longest error. RFC 4443 section 2.4 (c): it holds as much of the packet at fault "as
-/// possible without making the error message packet exceed the minimum IPv6 MTU".
+/// The longest error. RFC 4443 section 2.4 (c): it quotes as much of the packet "as possible
+/// without making the error message packet exceed the minimum IPv6 MTU".
 pub const MAX_ERROR_LEN: usize = ipv6::MIN_MTU - ipv6::HEADER_LEN;
 
-/// The kind of a message.
+/// The type of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Type(pub u8);
 
@@ -22,20 +22,20 @@ impl Type {
     pub const UNREACHABLE: Type = Type(1);
     /// A packet was too big for the next hop.
     pub const PACKET_TOO_BIG: Type = Type(2);
-    /// Too many hops, or fragments that never came.
+    /// Too many hops, or missing fragments.
     pub const TIME_EXCEEDED: Type = Type(3);
     /// A header field that could not be processed.
     pub const PARAMETER_PROBLEM: Type = Type(4);
     /// A ping.
     pub const ECHO_REQUEST: Type = Type(128);
-    /// The answer to a ping.
+    /// The reply to a ping.
     pub const ECHO_REPLY: Type = Type(129);
-    /// Asks who has an address.
+    /// Requests the MAC address of an IPv6 address.
     pub const NEIGHBOR_SOLICITATION: Type = Type(135);
-    /// Tells who has an address.
+    /// Announces the MAC address of an IPv6 address.
     pub const NEIGHBOR_ADVERTISEMENT: Type = Type(136);
 
-    /// Whether this is an error, which quotes the packet at fault; one of a kind unknown here too.
+    /// Whether this is an error, of a known or unknown type. Errors quote the packet they are about.
     #[inline]
     #[must_use]
     pub fn is_error(self) -> bool {
@@ -49,27 +49,27 @@ impl Type {
 pub mod code {
     /// Unreachable: no route.
     pub const NO_ROUTE: u8 = 0;
-    /// Unreachable: closed by an administrator.
+    /// Unreachable: administratively prohibited.
     pub const PROHIBITED: u8 = 1;
     /// Unreachable: beyond the scope of the sender's address.
     pub const BEYOND_SCOPE: u8 = 2;
     /// Unreachable: the host does not answer.
     pub const ADDRESS_UNREACHABLE: u8 = 3;
-    /// Unreachable: nobody listens on the port.
+    /// Unreachable: no socket is bound to the port.
     pub const PORT_UNREACHABLE: u8 = 4;
-    /// Unreachable: the sender's address may not come this way.
+    /// Unreachable: the source address failed an ingress or egress policy.
     pub const SOURCE_POLICY: u8 = 5;
-    /// Unreachable: routes to there are rejected.
+    /// Unreachable: the route to the destination is a reject route.
     pub const REJECT_ROUTE: u8 = 6;
     /// Time exceeded: the hop limit ran out.
     pub const HOP_LIMIT_EXCEEDED: u8 = 0;
     /// Time exceeded: a fragment is missing.
     pub const REASSEMBLY_EXCEEDED: u8 = 1;
-    /// Parameter problem: a header field makes no sense.
+    /// Parameter problem: an erroneous header field.
     pub const ERRONEOUS_FIELD: u8 = 0;
-    /// Parameter problem: no such protocol here.
+    /// Parameter problem: an unknown next header.
     pub const UNRECOGNIZED_NEXT_HEADER: u8 = 1;
-    /// Parameter problem: no such option here.
+    /// Parameter problem: an unknown option.
     pub const UNRECOGNIZED_OPTION: u8 = 2;
     /// Parameter problem: a first fragment without all of the packet's headers.
     pub const INCOMPLETE_HEADER_CHAIN: u8 = 3;
@@ -80,7 +80,7 @@ pub mod code {
 pub struct Packet<T>(T);
 
 impl<T: AsRef<[u8]>> Packet<T> {
-    /// Checks that the header is there. The message is as long as the buffer, an IP payload.
+    /// Checks that the header is complete. The message is as long as the buffer, an IP payload.
     ///
     /// # Errors
     /// [`Error::Truncated`].
@@ -92,45 +92,44 @@ impl<T: AsRef<[u8]>> Packet<T> {
         Ok(Packet(buf))
     }
 
-    /// The kind of message.
+    /// The type of the message.
     #[inline]
     pub fn kind(&self) -> Type {
         Type(self.0.as_ref()[0])
     }
 
-    /// What exactly, within the kind; see [`code`].
+    /// The code within the type; see [`code`].
     #[inline]
     pub fn code(&self) -> u8 {
         self.0.as_ref()[1]
     }
 
-    /// The checksum as it stands.
+    /// The checksum field.
     #[inline]
     pub fn checksum(&self) -> u16 {
         be16(self.0.as_ref(), 2)
     }
 
-    /// Which pinger an echo belongs to; of other messages, without meaning.
+    /// The identifier of an echo; meaningless in other messages.
     #[inline]
     pub fn ident(&self) -> u16 {
         be16(self.0.as_ref(), 4)
     }
 
-    /// Which of its pings an echo is; of other messages, without meaning.
+    /// The sequence number of an echo; meaningless in other messages.
     #[inline]
     pub fn sequence(&self) -> u16 {
         be16(self.0.as_ref(), 6)
     }
 
-    /// The MTU, in bytes, that a "packet too big" asks for. Not to be believed unseen: anybody may
-    /// send one, and below [`ipv6::MIN_MTU`] no link goes.
+    /// The next hop's MTU in a "packet too big", bytes. The caller must check it: any host may send
+    /// one, and no link has an MTU below [`ipv6::MIN_MTU`].
     #[inline]
     pub fn mtu(&self) -> Option<u32> {
         (self.kind() == Type::PACKET_TOO_BIG).then(|| self.rest())
     }
 
-    /// Which byte of the packet at fault a parameter problem is about; it may lie beyond what is
-    /// quoted.
+    /// The offset in the packet that a parameter problem is about; it may be beyond the quote.
     #[inline]
     pub fn pointer(&self) -> Option<u32> {
         (self.kind() == Type::PARAMETER_PROBLEM).then(|| self.rest())
@@ -152,7 +151,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
         if self.sum(addresses).is_intact() { Ok(()) } else { Err(Error::BadChecksum) }
     }
 
-    /// The sum of pseudo-header and message, the checksum field as it stands (RFC 4443 2.3).
+    /// The sum of pseudo-header and message, including the checksum field (RFC 4443 2.3).
     #[inline]
     fn sum(&self, addresses: Sum) -> Sum {
         let b = self.0.as_ref();
@@ -165,15 +164,14 @@ impl<T: AsRef<[u8]>> Packet<T> {
 }
 
 impl<'a, T: AsRef<[u8]> + ?Sized> Packet<&'a T> {
-    /// What follows the header: an echo's data or the quoted packet.
+    /// The bytes after the header: an echo's data or the quoted packet.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         &self.0.as_ref()[HEADER_LEN..]
     }
 
-    /// The packet an error is about: one we sent, if the error is honest. Its payload may be as
-    /// short as the sender of the error liked; [`udp::ports`](super::udp::ports) needs 4 bytes
-    /// of it, behind the extension headers.
+    /// The packet an error is about: one we sent, if the error is genuine. Its payload may be cut
+    /// anywhere; [`udp::ports`](super::udp::ports) needs 4 bytes of it, after the extension headers.
     ///
     /// # Errors
     /// [`Error::BadValue`] if the message is no error; else as [`ipv6::Packet::new_quoted`].
@@ -199,12 +197,12 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
     }
 
     /// Writes an error and its checksum. `rest` is the second half of the header: the MTU, or the
-    /// pointer, or 0. `quote` is the IP packet at fault, of which as much is quoted as the buffer
-    /// holds: [`error_len`] says how long it should be.
+    /// pointer, or 0. `quote` is the IP packet the error is about; as much of it is quoted as fits
+    /// in the buffer: [`error_len`] returns how long the buffer should be.
     ///
     /// # Errors
-    /// [`Error::Truncated`] unless all of `quote`, or of its fixed header and 8 bytes more, find
-    /// room. As [`ipv6::Packet::new_quoted`] if `quote` is no IPv6 packet.
+    /// [`Error::Truncated`] unless there is room for all of `quote`, or for its fixed header and 8
+    /// bytes more. As [`ipv6::Packet::new_quoted`] if `quote` is no IPv6 packet.
     pub fn init_error(
         buf: T,
         addresses: Sum,
@@ -221,7 +219,7 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         }
         let len = room.len().min(quote.len());
         room[..len].copy_from_slice(&quote[..len]);
-        // The buffer is the message: what the quote leaves free is part of it.
+        // The message is as long as the buffer, so the rest after the quote is zeroed.
         room[len..].fill(0);
         packet.fill_checksum(addresses);
         Ok(packet)
@@ -240,9 +238,9 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         Ok(Packet(buf))
     }
 
-    /// Makes an echo request the reply to it, in place: the data goes back as it came (RFC 4443
-    /// section 4.2). The checksum stays right if it was and the addresses merely trade places;
-    /// a reply to a group's ping has another source and needs [`Packet::fill_checksum`].
+    /// Turns an echo request into its reply, in place: the data stays the same (RFC 4443 section
+    /// 4.2). A valid checksum stays valid if the addresses are only swapped; the reply to a ping of
+    /// a group has another source and needs [`Packet::fill_checksum`].
     #[inline]
     pub fn turn_into_reply(&mut self) {
         let checksum = self.checksum();
@@ -262,14 +260,14 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         put16(self.0.as_mut(), 2, checksum);
     }
 
-    /// What follows the header, to write.
+    /// The bytes after the header, writable.
     #[inline]
     pub fn payload_mut(&mut self) -> &mut [u8] {
         &mut self.0.as_mut()[HEADER_LEN..]
     }
 }
 
-/// Bytes of the error that quotes as much of a packet of `len` bytes as it may.
+/// The length of an error that quotes as much as allowed of a packet of `len` bytes.
 #[must_use]
 pub fn error_len(len: usize) -> usize {
     len.saturating_add(HEADER_LEN).min(MAX_ERROR_LEN)
@@ -296,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn an_echo_and_its_reply() {
+    fn an_echo_becomes_its_reply_with_a_valid_checksum() {
         let mut bytes = [0x5a; 13];
         let mut echo = Packet::init_echo(&mut bytes[..], Type::ECHO_REQUEST, 0x2296, 1).unwrap();
         echo.payload_mut().copy_from_slice(b"hello");
@@ -319,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_and_what_it_quotes() {
+    fn an_error_and_its_quote_are_written_and_read() {
         let lost = datagram(3);
         let mut buf = vec![0xee; error_len(lost.len())];
         let (kind, code) = (Type::UNREACHABLE, code::PORT_UNREACHABLE);
@@ -336,13 +334,13 @@ mod tests {
         };
         assert_eq!(init(56, &lost), None);
         assert_eq!(init(55, &lost), Some(Error::Truncated));
-        assert_eq!(init(50, &lost[..42]), None); // a quote that is short itself
+        assert_eq!(init(50, &lost[..42]), None); // a quoted packet of 42 bytes only
         assert_eq!(init(56, &[0x45; 60]), Some(Error::BadVersion));
         assert_eq!(init(7, &lost), Some(Error::Truncated));
     }
 
     #[test]
-    fn an_error_fits_every_link() {
+    fn an_error_fits_the_minimum_mtu() {
         assert_eq!(error_len(51), 59);
         assert_eq!(error_len(1500) + ipv6::HEADER_LEN, 1280);
         let mut buf = vec![0; error_len(1500)];

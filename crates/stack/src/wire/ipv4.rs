@@ -1,7 +1,7 @@
 //! IPv4 headers (RFC 791).
 //!
-//! Owns the header, its checksum and the addresses' part of the pseudo-header. Whether a datagram
-//! is for us, and putting fragments together, is inet's business.
+//! Owns the header, its checksum and the addresses' part of the pseudo-header. Inet decides whether
+//! a datagram is for us, and reassembles fragments.
 
 use std::net::Ipv4Addr;
 
@@ -20,16 +20,16 @@ const DONT_FRAGMENT: u16 = 0x4000;
 const MORE_FRAGMENTS: u16 = 0x2000;
 const OFFSET: u16 = 0x1fff; // units of 8 bytes
 
-/// The addresses' part of the pseudo-header that UDP and TCP checksums cover; they add their
-/// protocol and length themselves (RFC 768). A connected socket can keep it.
+/// The sum of the addresses in the pseudo-header of UDP and TCP checksums; the protocol and the
+/// length are added for each packet (RFC 768). A connected socket can cache it.
 #[inline]
 #[must_use]
 pub fn address_sum(src: Ipv4Addr, dst: Ipv4Addr) -> Sum {
     Sum::of(&src.octets()).plus(Sum::of(&dst.octets()))
 }
 
-/// RFC 791 section 3.2: all but the last fragment are multiples of 8 bytes, and the whole, under a
-/// header of its own, must fit its length field.
+/// RFC 791 section 3.2: all fragments but the last are multiples of 8 bytes, and the length of the
+/// reassembled datagram with its header must fit the length field.
 #[cold]
 fn check_fragment(offset: usize, len: usize, more: bool) -> Result<()> {
     let fits = offset <= (MAX_LEN - HEADER_LEN).saturating_sub(len);
@@ -62,7 +62,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
     }
 
     /// As [`Packet::new_checked`] for the packet an ICMP error quotes: the payload may be cut
-    /// short, the header may not.
+    /// short, the header must be complete.
     ///
     /// # Errors
     /// [`Error::Truncated`], [`Error::BadVersion`], [`Error::BadLength`].
@@ -106,13 +106,13 @@ impl<T: AsRef<[u8]>> Packet<T> {
         self.0.as_ref()[1] & 3
     }
 
-    /// Bytes of header and payload as the header states them.
+    /// The total length field: bytes of header and payload.
     #[inline]
     pub fn total_len(&self) -> usize {
         usize::from(be16(self.0.as_ref(), 2))
     }
 
-    /// What the fragments of one datagram have in common. Means nothing outside a fragment
+    /// The identification, the same in all fragments of a datagram. Meaningless outside a fragment
     /// (RFC 6864 section 4.1).
     #[inline]
     pub fn ident(&self) -> u16 {
@@ -131,13 +131,13 @@ impl<T: AsRef<[u8]>> Packet<T> {
         be16(self.0.as_ref(), 6) & MORE_FRAGMENTS != 0
     }
 
-    /// Where in the datagram's payload this fragment's belongs, in bytes.
+    /// The offset of this fragment's payload in the datagram's, bytes.
     #[inline]
     pub fn fragment_offset(&self) -> usize {
         usize::from(be16(self.0.as_ref(), 6) & OFFSET) * 8
     }
 
-    /// Whether this is a part of a datagram only.
+    /// Whether this is a fragment.
     #[inline]
     pub fn is_fragment(&self) -> bool {
         be16(self.0.as_ref(), 6) & (MORE_FRAGMENTS | OFFSET) != 0
@@ -149,25 +149,25 @@ impl<T: AsRef<[u8]>> Packet<T> {
         self.0.as_ref()[8]
     }
 
-    /// What the payload is.
+    /// The protocol of the payload.
     #[inline]
     pub fn protocol(&self) -> Protocol {
         Protocol(self.0.as_ref()[9])
     }
 
-    /// The header checksum as it stands.
+    /// The header checksum field.
     #[inline]
     pub fn checksum(&self) -> u16 {
         be16(self.0.as_ref(), 10)
     }
 
-    /// The sender.
+    /// The source address.
     #[inline]
     pub fn src(&self) -> Ipv4Addr {
         ip4(self.0.as_ref(), 12)
     }
 
-    /// The receiver.
+    /// The destination address.
     #[inline]
     pub fn dst(&self) -> Ipv4Addr {
         ip4(self.0.as_ref(), 16)
@@ -193,7 +193,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
     #[inline]
     fn header_sum(&self) -> Sum {
         let b = self.0.as_ref();
-        // A constant length for the usual case: the compiler unrolls the sum.
+        // The length is constant in the usual case, so the compiler unrolls the sum.
         let fixed = Sum::of(&b[..HEADER_LEN]);
         match self.header_len() {
             HEADER_LEN => fixed,
@@ -203,15 +203,14 @@ impl<T: AsRef<[u8]>> Packet<T> {
 }
 
 impl<'a, T: AsRef<[u8]> + ?Sized> Packet<&'a T> {
-    /// The raw options, 0 to 40 bytes. What they hold has not been looked at.
+    /// The raw options, 0 to 40 bytes, not checked.
     #[inline]
     pub fn options(&self) -> &'a [u8] {
         &self.0.as_ref()[HEADER_LEN..self.header_len()]
     }
 
-    /// What follows the header, without the link's padding; of a quoted packet, as much as was
-    /// quoted.
-    #[inline(always)] // else LLVM shares one copy, which must check the length again
+    /// The payload without the link's padding; of a quoted packet, as much as was quoted.
+    #[inline(always)] // otherwise LLVM emits one shared copy, which checks the length again
     pub fn payload(&self) -> &'a [u8] {
         let b = self.0.as_ref();
         &b[self.header_len()..self.total_len().min(b.len())]
@@ -219,9 +218,9 @@ impl<'a, T: AsRef<[u8]> + ?Sized> Packet<&'a T> {
 }
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
-    /// Writes a header without options for `payload_len` bytes: "don't fragment" set, which makes
-    /// ident 0 right (RFC 6864 section 4.1), and [`DEFAULT_TTL`]. The header checksum is right,
-    /// and every setter keeps it so.
+    /// Writes a header without options for `payload_len` bytes, with DF set, which allows ident 0
+    /// (RFC 6864 section 4.1), and [`DEFAULT_TTL`]. The header checksum is valid, and every setter
+    /// keeps it valid.
     ///
     /// # Errors
     /// [`Error::BadLength`] above 65515 bytes, [`Error::Truncated`] if the buffer is too short
@@ -249,7 +248,8 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         put16(b, 6, DONT_FRAGMENT);
         b[8] = DEFAULT_TTL;
         b[9] = protocol.0;
-        // From the values, not from the bytes just written: loads that span several stores stall.
+        // Summed from the values, not from the bytes just written: a load that spans several
+        // stores stalls.
         let sum = address_sum(src, dst)
             .plus_word(0x4500)
             .plus_word(total as u16)
@@ -261,7 +261,7 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         Ok(Packet(buf))
     }
 
-    /// Changes a word and, with it, the checksum.
+    /// Changes a word and updates the checksum.
     #[inline]
     fn set_word(&mut self, at: usize, v: u16) {
         let b = self.0.as_mut();
@@ -285,23 +285,22 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         self.set_word(0, u16::from_be_bytes([first, v]));
     }
 
-    /// Sets what the fragments of one datagram have in common.
+    /// Sets the identification.
     #[inline]
     pub fn set_ident(&mut self, v: u16) {
         self.set_word(4, v);
     }
 
-    /// Forbids or allows routers to fragment, and makes the packet no fragment.
+    /// Sets or clears DF, and clears the fragment fields.
     #[inline]
     pub fn set_dont_fragment(&mut self, v: bool) {
         self.set_word(6, if v { DONT_FRAGMENT } else { 0 });
     }
 
-    /// Makes the packet a fragment, `offset` bytes into the datagram's payload, that may be
-    /// fragmented further.
+    /// Makes the packet a fragment at `offset` bytes of the datagram's payload, and clears DF.
     ///
     /// # Errors
-    /// [`Error::BadFragment`], and the packet is unchanged, if no such fragment can be.
+    /// [`Error::BadFragment`] for an invalid fragment; the packet is unchanged then.
     pub fn set_fragment(&mut self, offset: usize, more: bool) -> Result<()> {
         let len = self.total_len() - self.header_len();
         if !offset.is_multiple_of(8) {
@@ -320,19 +319,19 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         self.set_word(8, u16::from_be_bytes([v, protocol]));
     }
 
-    /// Sets the sender.
+    /// Sets the source address.
     #[inline]
     pub fn set_src(&mut self, v: Ipv4Addr) {
         self.set_address(12, v);
     }
 
-    /// Sets the receiver.
+    /// Sets the destination address.
     #[inline]
     pub fn set_dst(&mut self, v: Ipv4Addr) {
         self.set_address(16, v);
     }
 
-    /// Writes the header checksum anew: for a header whose checksum was not right before.
+    /// Writes the header checksum from scratch, for a header whose checksum is invalid.
     #[inline]
     pub fn fill_checksum(&mut self) {
         put16(self.0.as_mut(), 10, 0);
@@ -340,7 +339,7 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         put16(self.0.as_mut(), 10, checksum);
     }
 
-    /// What follows the header, to write.
+    /// The payload, writable.
     #[inline]
     pub fn payload_mut(&mut self) -> &mut [u8] {
         let (from, to) = (self.header_len(), self.total_len());
@@ -370,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_a_header() {
+    fn a_header_is_read() {
         let padded = [&PACKET[..], &[0; 22]].concat();
         let ip = Packet::new_checked(&padded).unwrap();
         assert_eq!((ip.header_len(), ip.total_len()), (20, 24));
@@ -383,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_the_same_header() {
+    fn the_same_header_is_written() {
         let mut buf = [0xff; 30];
         let mut ip = Packet::init(&mut buf, A, B, Protocol::UDP, 4).unwrap();
         ip.set_tos(0xc2);
@@ -393,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn init_refuses_what_does_not_fit() {
+    fn init_rejects_payloads_that_do_not_fit() {
         let mut buf = vec![0; 70000];
         let mut init =
             |room: usize, len| Packet::init(&mut buf[..room], A, B, Protocol::UDP, len).err();
@@ -404,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn setters_keep_the_checksum_right() {
+    fn setters_keep_the_checksum_valid() {
         let mut buf = [0; 28];
         let mut ip = Packet::init(&mut buf, A, B, Protocol::UDP, 8).unwrap();
         ip.verify_checksum().unwrap();
@@ -430,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn options_belong_to_the_header() {
+    fn options_are_part_of_the_header() {
         // Router alert (RFC 2113): 94 04 00 00.
         let mut bytes = PACKET.to_vec();
         bytes.splice(20..20, [0x94, 0x04, 0x00, 0x00]);
@@ -446,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn names_what_is_wrong() {
+    fn invalid_headers_are_rejected_by_cause() {
         assert_eq!(error(|_| ()), None);
         assert_eq!(error(|b| b.truncate(19)), Some(Error::Truncated));
         assert_eq!(error(|b| b.truncate(23)), Some(Error::Truncated));
@@ -458,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn fragments() {
+    fn valid_fragments_are_read_and_invalid_ones_rejected() {
         let set = |b: &mut Vec<u8>, field: u16| put16(b, 6, field);
         let mut bytes = PACKET.to_vec();
         set(&mut bytes, 0x0003);
@@ -466,19 +465,19 @@ mod tests {
         assert!(last.is_fragment() && !last.more_fragments());
         assert_eq!(last.fragment_offset(), 24);
 
-        // 4 bytes and more to come: no multiple of 8.
+        // 4 bytes with more fragments: not a multiple of 8.
         assert_eq!(error(|b| set(b, 0x2000)), Some(Error::BadFragment));
         // The ping of death: ends beyond 65535.
         assert_eq!(error(|b| set(b, 0x1fff)), Some(Error::BadFragment));
         assert_eq!(error(|b| set(b, 0x1ffd)), Some(Error::BadFragment)); // 20 + 65512 + 4
         assert_eq!(error(|b| set(b, 0x1ffc)), None);
-        // A fragment of nothing.
+        // An empty fragment.
         bytes[3] = 20;
         assert_eq!(Packet::new_checked(&bytes).err(), Some(Error::BadFragment));
     }
 
     #[test]
-    fn sets_only_fragments_that_can_be() {
+    fn set_fragment_accepts_only_valid_fragments() {
         let mut buf = [0; 28];
         let mut ip = Packet::init(&mut buf, A, B, Protocol::UDP, 8).unwrap();
         for (offset, more) in [(4, true), (65512, false), (usize::MAX & !7, false)] {

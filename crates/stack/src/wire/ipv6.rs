@@ -1,7 +1,7 @@
 //! IPv6 headers (RFC 8200).
 //!
-//! Owns the fixed header, the addresses' part of the pseudo-header and the groups every node is
-//! in. What stands between the header and TCP, UDP or ICMPv6 is [`super::extension`]'s.
+//! Owns the fixed header, the addresses' part of the pseudo-header and the groups that every node
+//! is in. [`super::extension`] owns the extension headers.
 
 use std::net::Ipv6Addr;
 
@@ -11,18 +11,18 @@ use super::{Error, Protocol, Result, be16, be32, ip6, put_ip6, put16, put32};
 
 /// Bytes of the fixed header.
 pub const HEADER_LEN: usize = 40;
-/// The most bytes that can follow the fixed header. Jumbograms (RFC 2675) are not understood.
+/// The most bytes after the fixed header. Jumbograms (RFC 2675) are not supported.
 pub const MAX_PAYLOAD: usize = 65535;
-/// What every link carries (RFC 8200 section 5), bytes of packet.
+/// The minimum MTU of every link (RFC 8200 section 5).
 pub const MIN_MTU: usize = 1280;
 /// The hop limit [`Packet::init`] writes (RFC 1700).
 pub const DEFAULT_HOP_LIMIT: u8 = 64;
 
-/// Every node of the link (RFC 4291 section 2.7.1).
+/// The all-nodes group of a link (RFC 4291 section 2.7.1).
 pub const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// The group in which to ask who has `address`: ff02::1:ff00:0/104 and its low 24 bits
-/// (RFC 4291 section 2.7.1).
+/// The solicited-node group of `address`: ff02::1:ff00:0/104 and its low 24 bits (RFC 4291 section
+/// 2.7.1).
 #[must_use]
 pub fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let [.., a, b, c] = address.octets();
@@ -30,8 +30,9 @@ pub fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), low)
 }
 
-/// The addresses' part of the pseudo-header that UDP, TCP and ICMPv6 checksums cover; they add
-/// their protocol and length themselves (RFC 8200 section 8.1). A connected socket can keep it.
+/// The sum of the addresses in the pseudo-header of UDP, TCP and ICMPv6 checksums; the protocol
+/// and the length are added for each packet (RFC 8200 section 8.1). A connected socket can cache
+/// it.
 #[inline]
 #[must_use]
 pub fn address_sum(src: Ipv6Addr, dst: Ipv6Addr) -> Sum {
@@ -58,7 +59,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
     }
 
     /// As [`Packet::new_checked`] for the packet an ICMPv6 error quotes: the payload may be cut
-    /// short, the header may not.
+    /// short, the header must be complete.
     ///
     /// # Errors
     /// [`Error::Truncated`], [`Error::BadVersion`].
@@ -92,44 +93,43 @@ impl<T: AsRef<[u8]>> Packet<T> {
         self.traffic_class() & 3
     }
 
-    /// Which of its sender's flows the packet belongs to, 20 bits; 0 if it does not say
-    /// (RFC 6437).
+    /// The flow label, 20 bits; 0 if the packet has none (RFC 6437).
     #[inline]
     pub fn flow_label(&self) -> u32 {
         be32(self.0.as_ref(), 0) & 0x000f_ffff
     }
 
-    /// Bytes after the fixed header, extension headers included, as the header states them.
+    /// The payload length field: bytes after the fixed header, including extension headers.
     #[inline]
     pub fn payload_len(&self) -> usize {
         usize::from(be16(self.0.as_ref(), 4))
     }
 
-    /// Bytes of header and payload as the header states them.
+    /// Bytes of header and payload by the payload length field.
     #[inline]
     pub fn total_len(&self) -> usize {
         HEADER_LEN + self.payload_len()
     }
 
-    /// What stands right behind the fixed header: an extension header or the payload proper.
+    /// The type of the first extension header, or of the payload.
     #[inline]
     pub fn next_header(&self) -> Protocol {
         Protocol(self.0.as_ref()[6])
     }
 
-    /// Hops the packet may still make.
+    /// The remaining hops.
     #[inline]
     pub fn hop_limit(&self) -> u8 {
         self.0.as_ref()[7]
     }
 
-    /// The sender.
+    /// The source address.
     #[inline]
     pub fn src(&self) -> Ipv6Addr {
         ip6(self.0.as_ref(), 8)
     }
 
-    /// The receiver.
+    /// The destination address.
     #[inline]
     pub fn dst(&self) -> Ipv6Addr {
         ip6(self.0.as_ref(), 24)
@@ -144,22 +144,22 @@ impl<T: AsRef<[u8]>> Packet<T> {
 
 impl<'a, T: AsRef<[u8]> + ?Sized> Packet<&'a T> {
     /// The packet, without the link's padding; of a quoted packet, as much as was quoted.
-    #[inline(always)] // else LLVM shares one copy, which must check the length again
+    #[inline(always)] // otherwise LLVM emits one shared copy, which checks the length again
     pub fn bytes(&self) -> &'a [u8] {
         let b = self.0.as_ref();
         &b[..self.total_len().min(b.len())]
     }
 
-    /// What follows the fixed header, extension headers included.
+    /// The bytes after the fixed header, including extension headers.
     #[inline(always)]
     pub fn payload(&self) -> &'a [u8] {
         &self.bytes()[HEADER_LEN..]
     }
 
-    /// What the packet carries, past its extension headers.
+    /// Parses the extension headers and returns the content after them.
     ///
     /// # Errors
-    /// [`Refused`] if RFC 8200 wants the packet discarded, with what its sender is to be told.
+    /// [`Refused`] if RFC 8200 requires the packet to be discarded, with the ICMPv6 error to send.
     #[inline]
     pub fn content(&self) -> std::result::Result<Content<'a>, Refused> {
         extension::content(self.bytes(), self.next_header(), self.dst())
@@ -211,31 +211,31 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         put32(self.0.as_mut(), 0, word);
     }
 
-    /// Sets what stands behind the fixed header.
+    /// Sets the next header.
     #[inline]
     pub fn set_next_header(&mut self, v: Protocol) {
         self.0.as_mut()[6] = v.0;
     }
 
-    /// Sets the hops the packet may make.
+    /// Sets the hop limit.
     #[inline]
     pub fn set_hop_limit(&mut self, v: u8) {
         self.0.as_mut()[7] = v;
     }
 
-    /// Sets the sender.
+    /// Sets the source address.
     #[inline]
     pub fn set_src(&mut self, v: Ipv6Addr) {
         put_ip6(self.0.as_mut(), 8, v);
     }
 
-    /// Sets the receiver.
+    /// Sets the destination address.
     #[inline]
     pub fn set_dst(&mut self, v: Ipv6Addr) {
         put_ip6(self.0.as_mut(), 24, v);
     }
 
-    /// What follows the fixed header, to write.
+    /// The bytes after the fixed header, writable.
     #[inline]
     pub fn payload_mut(&mut self) -> &mut [u8] {
         let to = self.total_len();
@@ -261,7 +261,7 @@ mod tests {
     const B: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2);
 
     #[test]
-    fn reads_a_header() {
+    fn a_header_is_read() {
         let padded = [&PACKET[..], &[0; 6]].concat();
         let ip = Packet::new_checked(&padded).unwrap();
         assert_eq!((ip.traffic_class(), ip.dscp(), ip.ecn()), (0xc2, 48, 2));
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_the_same_header() {
+    fn the_same_header_is_written() {
         let mut buf = [0xee; 50];
         let mut ip = Packet::init(&mut buf, B, A, Protocol::TCP, 4).unwrap();
         assert_eq!(ip.hop_limit(), DEFAULT_HOP_LIMIT);
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn names_what_is_wrong() {
+    fn invalid_headers_are_rejected_by_cause() {
         let error = |b: &[u8]| Packet::new_checked(b).err();
         assert_eq!(error(&PACKET), None);
         assert_eq!(error(&PACKET[..39]), Some(Error::Truncated));
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn the_group_of_rfc_4291() {
+    fn the_solicited_node_group_is_that_of_rfc_4291() {
         // "the Solicited-Node multicast address corresponding to the IPv6 address
         // 4037::01:800:200E:8C6C is FF02::1:FF0E:8C6C"
         let group = solicited_node("4037::01:800:200E:8C6C".parse().unwrap());

@@ -1,11 +1,11 @@
 //! Typed views over packet bytes.
 //!
 //! Owns what the bytes of a packet mean, and nothing else: no state, no clock, no allocation, and
-//! it imports no other part of the stack. A view borrows a buffer. `new_checked` looks at every
+//! it imports no other part of the stack. A view borrows a buffer. `new_checked` checks every
 //! length once; after that no accessor of the view can panic, whatever the bytes hold. Checksums
-//! are verified only when asked for, because a NIC may have done it already.
+//! are verified only on request, because a NIC may have done it already.
 //!
-//! Sending code lays headers into a buffer with `init`, outermost first:
+//! Sending code writes headers into a buffer with `init`, outermost first:
 //!
 //! ```
 //! use busypoll_stack::wire::{EtherType, MacAddr, Protocol, ethernet, ipv4, udp};
@@ -54,43 +54,42 @@ pub use ethernet::{EtherType, MacAddr};
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Why bytes are not the packet they claim to be; one variant per cause, so that drops can be
-/// counted by cause: `drops[error as usize] += 1` in an array of [`Error::COUNT`].
+/// Why a packet is invalid; one variant per cause, so that drops can be counted by cause:
+/// `drops[error as usize] += 1` in an array of [`Error::COUNT`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[repr(u8)]
 pub enum Error {
     /// The buffer ends before the header, or before the length the header states.
     #[error("truncated: the bytes end before the packet does")]
     Truncated,
-    /// A length field contradicts the header it stands in, or a packet too long for its length
-    /// field was to be built.
+    /// A length field contradicts its own header, or a packet to be built is too long for its
+    /// length field.
     #[error("bad length: a length field contradicts its own header")]
     BadLength,
-    /// The IP version is not the one the EtherType promised.
+    /// The IP version does not match the EtherType.
     #[error("bad version: not the IP version the frame announced")]
     BadVersion,
     /// A checksum does not match the bytes it covers.
     #[error("bad checksum")]
     BadChecksum,
-    /// A field holds a value this protocol never has here, such as an ARP hardware type other
-    /// than Ethernet.
+    /// A field has an unsupported or invalid value, such as an ARP hardware type other than
+    /// Ethernet.
     #[error("bad value: a field holds a value its protocol forbids")]
     BadValue,
     /// A fragment that cannot be part of any datagram: it is empty, ends beyond 65535 bytes, or
-    /// is not the last and yet no multiple of 8 bytes long.
+    /// is not the last and not a multiple of 8 bytes long.
     #[error("bad fragment: it cannot be part of any datagram")]
     BadFragment,
     /// More VLAN tags than [`ethernet::MAX_TAGS`].
     #[error("too many VLAN tags")]
     TooManyTags,
-    /// An IPv6 extension header that may not be passed over, or more of them than are looked
-    /// through.
+    /// An IPv6 extension header that must not be skipped, or too many of them.
     #[error("bad extension header: IPv6 forbids to pass over it, or there are too many")]
     BadExtension,
 }
 
 impl Error {
-    /// Every cause, in the order of its number.
+    /// All causes, in the order of their numbers.
     pub const ALL: [Error; 8] = [
         Error::Truncated,
         Error::BadLength,
@@ -102,7 +101,7 @@ impl Error {
         Error::BadExtension,
     ];
 
-    /// How many causes there are: the size of an array of drop counters.
+    /// The number of causes: the size of an array of drop counters.
     pub const COUNT: usize = Self::ALL.len();
 
     /// The cause as a counter's name, for example `bad_checksum`.
@@ -121,10 +120,10 @@ impl Error {
     }
 }
 
-/// What checking or building a packet returns.
+/// The result of checking or building a packet.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What an IP packet carries, under either version of IP.
+/// The protocol an IP packet of either version carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Protocol(pub u8);
 
@@ -149,8 +148,8 @@ impl Protocol {
     pub const DESTINATION_OPTIONS: Protocol = Protocol(60);
 }
 
-// Fields by offset. The views call these only inside the length `new_checked` has verified, so
-// the bounds checks fold into that one test.
+// Fields by offset. The views call these only within the length that `new_checked` has verified,
+// so the compiler merges the bounds checks with that test.
 
 #[inline]
 fn be16(b: &[u8], at: usize) -> u16 {

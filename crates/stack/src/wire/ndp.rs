@@ -1,8 +1,8 @@
 //! Neighbour discovery for IPv6 (RFC 4861).
 //!
-//! Owns the two messages by which neighbours find each other, and the rules by which one is believed. What
-//! is done about them is inet's business. Routers' are not read: routes are given; nor are redirects, which
-//! a host may ignore, and which have been good for little but misleading it.
+//! Owns the two messages of neighbour discovery and the rules for accepting them. Inet acts on them. Router
+//! advertisements are not parsed: the user configures routes. Redirects are not parsed: a host may ignore them, and
+//! they serve attackers more than hosts.
 
 use std::net::Ipv6Addr;
 
@@ -12,20 +12,20 @@ use super::{Error, MacAddr, Result, ethernet, ip6, ipv6, put_ip6};
 
 /// Bytes of a neighbour solicitation or advertisement with a MAC address.
 pub const NEIGHBOR_LEN: usize = 32;
-/// The hop limit of every message: no router has passed it on.
+/// The hop limit of every message, which shows that no router has forwarded it.
 pub const HOP_LIMIT: u8 = 255;
 
-/// A message that may be believed.
+/// A message that has passed the checks.
 #[derive(Debug, Clone, Copy)]
 pub enum Message {
-    /// Somebody asks who has `target`.
+    /// A host requests the MAC address of `target`.
     NeighborSolicitation {
         /// The address in question, not a group's.
         target: Ipv6Addr,
-        /// The asker's MAC address; none while it is making sure its own address is free.
+        /// The sender's MAC address; none in duplicate address detection.
         source: Option<MacAddr>,
     },
-    /// Somebody tells that it has `target`.
+    /// A host announces that it has `target`.
     NeighborAdvertisement {
         /// The address in question, not a group's.
         target: Ipv6Addr,
@@ -33,9 +33,9 @@ pub enum Message {
         mac: Option<MacAddr>,
         /// The sender is a router.
         router: bool,
-        /// It was asked.
+        /// The message answers a solicitation.
         solicited: bool,
-        /// What was known before is to be forgotten.
+        /// The message overrides an existing entry.
         overrides: bool,
     },
 }
@@ -45,7 +45,7 @@ mod option {
     pub const TARGET_MAC: u8 = 2;
 }
 
-/// One option, at least the 8 bytes it begins with.
+/// One option, at least 8 bytes long.
 #[derive(Debug, Clone, Copy)]
 struct Opt<'a>(&'a [u8]);
 
@@ -54,13 +54,13 @@ impl Opt<'_> {
         self.0[0]
     }
 
-    /// Ethernet's form (RFC 2464 section 6): 8 bytes.
+    /// The MAC address in an Ethernet link-layer address option (RFC 2464 section 6), 8 bytes.
     fn mac(self) -> MacAddr {
         ethernet::mac(self.0, 2)
     }
 }
 
-/// Options that have been checked.
+/// Checked options.
 #[derive(Debug, Clone, Copy)]
 struct Options<'a>(&'a [u8]);
 
@@ -95,11 +95,12 @@ impl<'a> Iterator for Options<'a> {
     }
 }
 
-/// Reads a message whose checksum has been verified; `None` if it is of another kind.
+/// Parses a message whose checksum has been verified; `None` if it is of another type.
 ///
 /// # Errors
-/// What RFC 4861 section 7.1 wants silently discarded: [`Error::BadValue`] if it has come
-/// from beyond the link or contradicts itself, [`Error::Truncated`], [`Error::BadLength`].
+/// For messages that RFC 4861 section 7.1 requires to be silently discarded: [`Error::BadValue`]
+/// if it was forwarded by a router or contradicts itself, [`Error::Truncated`],
+/// [`Error::BadLength`].
 pub fn parse(ip: &ipv6::Packet<&[u8]>, message: &icmpv6::Packet<&[u8]>) -> Result<Option<Message>> {
     if !matches!(message.kind(), Type::NEIGHBOR_SOLICITATION | Type::NEIGHBOR_ADVERTISEMENT) {
         return Ok(None);
@@ -143,8 +144,8 @@ fn is_solicited_node(address: Ipv6Addr) -> bool {
     address == ipv6::solicited_node(address)
 }
 
-/// Writes a neighbour solicitation that asks who has `target`. Returns its length: 24 bytes
-/// without a MAC address, [`NEIGHBOR_LEN`] with one.
+/// Writes a neighbour solicitation for `target`. Returns its length: 24 bytes without a MAC
+/// address, [`NEIGHBOR_LEN`] with one.
 ///
 /// # Errors
 /// [`Error::Truncated`] if the buffer is shorter.
@@ -158,9 +159,9 @@ pub fn put_neighbor_solicitation(
     put(buf, addresses, Type::NEIGHBOR_SOLICITATION, 0, target, mac)
 }
 
-/// Writes a host's neighbour advertisement: `target` has `mac`. `solicited` if it answers one who
-/// has an address, `overrides` if what was known before is to be forgotten. Returns its length,
-/// [`NEIGHBOR_LEN`].
+/// Writes a host's neighbour advertisement: `target` has `mac`. `solicited`: it answers a
+/// solicitation from a specified address. `overrides`: it overrides an existing entry. Returns its
+/// length, [`NEIGHBOR_LEN`].
 ///
 /// # Errors
 /// [`Error::Truncated`] if the buffer is shorter.
@@ -207,7 +208,7 @@ mod tests {
     const B: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2);
     const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 
-    /// A packet around the message that `write` lays.
+    /// A packet with the message that `write` writes.
     fn packet(
         src: Ipv6Addr,
         dst: Ipv6Addr,
@@ -239,7 +240,7 @@ mod tests {
         parse(&ip, &message)
     }
 
-    /// What becomes of a good message after a change that keeps its checksum right.
+    /// The error for a valid message after `change`, with its checksum corrected.
     fn error(mut bytes: Vec<u8>, change: impl FnOnce(&mut [u8])) -> Option<Error> {
         change(&mut bytes);
         let addresses = ipv6::Packet::new_checked(&bytes).unwrap().address_sum();
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_an_address_and_the_answer() {
+    fn a_solicitation_and_an_advertisement_are_written_and_read() {
         let bytes = solicitation(A, ipv6::solicited_node(B), Some(MAC));
         let Ok(Some(Message::NeighborSolicitation { target, source })) = read(&bytes) else {
             panic!()
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_passed_a_router_is_not_believed() {
+    fn forwarded_messages_are_rejected() {
         let group = ipv6::solicited_node(B);
         for bytes in [solicitation(A, group, Some(MAC)), advertisement(A, true)] {
             assert_eq!(error(bytes.clone(), |_| ()), None);
@@ -275,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rules_of_rfc_4861_section_7_1() {
+    fn messages_that_break_rfc_4861_section_7_1_are_rejected() {
         let nobody = Ipv6Addr::UNSPECIFIED;
         let group = ipv6::solicited_node(B);
         assert!(read(&solicitation(nobody, group, None)).is_ok());
@@ -290,14 +291,14 @@ mod tests {
         assert_eq!(error(advertisement(A, true), no_length), Some(Error::BadLength));
         let too_long = |b: &mut [u8]| b[65] = 2;
         assert_eq!(error(advertisement(A, true), too_long), Some(Error::Truncated));
-        // A group's MAC address is nobody's.
+        // A group's MAC address is no host's address: it is ignored.
         let bytes = solicitation(A, group, Some(MacAddr::BROADCAST));
         let Ok(Some(Message::NeighborSolicitation { source, .. })) = read(&bytes) else { panic!() };
         assert_eq!(source, None);
     }
 
     #[test]
-    fn short_messages_and_short_buffers() {
+    fn short_messages_and_short_buffers_are_truncated() {
         let whole = solicitation(A, B, Some(MAC));
         for len in 48..whole.len() {
             let mut bytes = whole[..len].to_vec();

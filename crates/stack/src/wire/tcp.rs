@@ -1,8 +1,8 @@
 //! TCP headers (RFC 9293).
 //!
-//! Owns the header, its checksum, partial ones included, and the options as bytes. The addresses
-//! come in as an `address_sum` of [`super::ipv4`] or [`super::ipv6`], so nothing here knows the
-//! version of IP. What a segment means to a connection is inet's business.
+//! Owns the header, its checksum, including partial ones, and the bytes of the options. The
+//! addresses are passed as an `address_sum` of [`super::ipv4`] or [`super::ipv6`], so this code
+//! does not depend on the IP version. The state machine is in `inet::tcp`.
 
 use super::checksum::Sum;
 use super::{Error, Protocol, Result, be16, be32, put16, put32};
@@ -12,7 +12,7 @@ pub const HEADER_LEN: usize = 20;
 /// The most bytes of options.
 pub const MAX_OPTIONS_LEN: usize = 40;
 
-/// The fixed part of a header but for its lengths and checksum.
+/// The fixed part of a header without its length and checksum.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Header {
     /// The sender's port.
@@ -21,7 +21,7 @@ pub struct Header {
     pub dst_port: u16,
     /// The number of the first byte, or of the SYN.
     pub seq: u32,
-    /// The number expected next.
+    /// The next sequence number expected.
     pub ack: u32,
     /// The control bits, from FIN (1) to CWR (128).
     pub flags: u8,
@@ -74,7 +74,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
         be32(self.0.as_ref(), 4)
     }
 
-    /// The number expected next; counts if the ACK bit is set.
+    /// The next sequence number expected; valid if the ACK bit is set.
     #[inline]
     pub fn ack(&self) -> u32 {
         be32(self.0.as_ref(), 8)
@@ -98,13 +98,13 @@ impl<T: AsRef<[u8]>> Packet<T> {
         be16(self.0.as_ref(), 14)
     }
 
-    /// The checksum as it stands.
+    /// The checksum field.
     #[inline]
     pub fn checksum(&self) -> u16 {
         be16(self.0.as_ref(), 16)
     }
 
-    /// The urgent pointer; counts if the URG bit is set.
+    /// The urgent pointer; valid if the URG bit is set.
     #[inline]
     pub fn urgent(&self) -> u16 {
         be16(self.0.as_ref(), 18)
@@ -125,17 +125,17 @@ impl<T: AsRef<[u8]>> Packet<T> {
         }
     }
 
-    /// Whether the checksum field holds what Linux leaves for a NIC to finish
-    /// (`CHECKSUM_PARTIAL`; `__tcp_v4_send_check` in net/ipv4/tcp_ipv4.c): the pseudo-header's
-    /// sum, folded but not complemented. A peer on a veth pair sends such segments and nothing
-    /// ever finishes them. One segment in 65536 looks so by chance: [`Packet::verify_checksum`]
-    /// comes first.
+    /// Whether the checksum field holds the partial checksum that Linux leaves for a NIC to
+    /// complete (`CHECKSUM_PARTIAL`; `__tcp_v4_send_check` in net/ipv4/tcp_ipv4.c): the
+    /// pseudo-header's sum, folded but not complemented. A peer on a veth pair sends such segments,
+    /// and nothing completes them. One segment in 65536 matches by chance: call
+    /// [`Packet::verify_checksum`] first.
     #[inline]
     pub fn has_partial_checksum(&self, addresses: Sum) -> bool {
         self.checksum() == self.pseudo(addresses).fold()
     }
 
-    /// The addresses, the protocol and the length, which as part of an IP payload fits 16 bits.
+    /// The sum of the pseudo-header: addresses, protocol and length, which fits 16 bits.
     #[inline]
     fn pseudo(&self, addresses: Sum) -> Sum {
         let len = self.0.as_ref().len();
@@ -144,14 +144,14 @@ impl<T: AsRef<[u8]>> Packet<T> {
 }
 
 impl<'a, T: AsRef<[u8]> + ?Sized> Packet<&'a T> {
-    /// The options, one by one.
+    /// An iterator over the options.
     #[inline]
     pub fn options(&self) -> Options<'a> {
         Options(self.option_bytes())
     }
 
-    /// The options as they stand, 0 to 40 bytes.
-    #[inline(always)] // else LLVM shares one copy, which must check the length again
+    /// The raw options, 0 to 40 bytes.
+    #[inline(always)] // otherwise LLVM emits one shared copy, which checks the length again
     pub fn option_bytes(&self) -> &'a [u8] {
         &self.0.as_ref()[HEADER_LEN..self.header_len()]
     }
@@ -164,9 +164,9 @@ impl<'a, T: AsRef<[u8]> + ?Sized> Packet<&'a T> {
 }
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
-    /// Writes a header with room for `options_len` bytes of options, which it leaves as they are,
-    /// and without a checksum: call [`Packet::fill_checksum`] when options and data are in place.
-    /// The segment is as long as the buffer.
+    /// Writes a header with room for `options_len` bytes of options, which it does not write, and
+    /// without a checksum: call [`Packet::fill_checksum`] when options and data are in place. The
+    /// segment is as long as the buffer.
     ///
     /// # Errors
     /// [`Error::BadLength`] unless `options_len` is a multiple of 4 and at most
@@ -204,7 +204,7 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
     #[inline]
     pub fn fill_checksum_with(&mut self, addresses: Sum, payload: Sum) {
         put16(self.0.as_mut(), 16, 0);
-        // A header is a multiple of 4 bytes long: the data's sum needs no shift.
+        // The header's length is a multiple of 4 bytes, so the data's sum needs no shift.
         let header = Sum::of(&self.0.as_ref()[..self.header_len()]);
         let sum = self.pseudo(addresses).plus(header).plus(payload);
         put16(self.0.as_mut(), 16, sum.checksum());
@@ -217,8 +217,8 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         put16(self.0.as_mut(), 16, sum);
     }
 
-    /// Does what the NIC would have done: makes a partial checksum a full one. Only for a segment
-    /// that has one; it spoils any other checksum.
+    /// Completes a partial checksum, as a NIC would. Only for a segment with a partial checksum; it
+    /// corrupts any other checksum.
     #[inline]
     pub fn complete_checksum(&mut self) {
         // The field holds the pseudo-header's sum, so the segment's own sum includes it.
@@ -226,14 +226,14 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         put16(self.0.as_mut(), 16, sum.checksum());
     }
 
-    /// The options, to write.
+    /// The options, writable.
     #[inline]
     pub fn options_mut(&mut self) -> &mut [u8] {
         let to = self.header_len();
         &mut self.0.as_mut()[HEADER_LEN..to]
     }
 
-    /// The data, to write.
+    /// The data, writable.
     #[inline]
     pub fn payload_mut(&mut self) -> &mut [u8] {
         let from = self.header_len();
@@ -243,9 +243,9 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
 
 /// The numbers of the options.
 pub mod kind {
-    /// Nothing follows.
+    /// End of the options.
     pub const END: u8 = 0;
-    /// Fills up a word.
+    /// Padding.
     pub const NOP: u8 = 1;
     /// Maximum segment size (RFC 9293 section 3.7.1).
     pub const MSS: u8 = 2;
@@ -262,34 +262,34 @@ pub mod kind {
 /// One option whose length is right for its kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opt<'a> {
-    /// The largest segment its sender wants, bytes of data.
+    /// The largest segment the sender accepts, bytes of data.
     Mss(u16),
-    /// The shift of its sender's windows.
+    /// The shift of the sender's windows.
     WindowScale(u8),
-    /// Its sender understands SACK.
+    /// The sender supports SACK.
     SackPermitted,
-    /// What its sender holds beyond its acknowledgment.
+    /// The data the sender has received beyond its acknowledgment.
     Sack(Blocks<'a>),
     /// TSval and TSecr.
     Timestamps(u32, u32),
-    /// One that is not known here, or a known one of a length it never has.
+    /// An unknown option, or a known one of an invalid length.
     Other(u8),
 }
 
-/// The blocks of one SACK option: where each begins, and the number after it.
+/// The blocks of one SACK option: the first sequence number of each, and the one after its last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Blocks<'a>(&'a [[u8; 8]]);
 
 impl<'a> Blocks<'a> {
-    /// The blocks, in the order of the segment. What they say has not been looked at.
+    /// The blocks, in the order of the segment, not checked.
     #[inline]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (u32, u32)> + use<'a> {
         self.0.iter().map(|b| (be32(b, 0), be32(b, 4)))
     }
 }
 
-/// The options of a segment. Ends where they end, or where a length makes no sense: what came
-/// before counts, as in Linux (`tcp_parse_options` in net/ipv4/tcp_input.c).
+/// The options of a segment. The iterator stops at an invalid length; the options before it count,
+/// as in Linux (`tcp_parse_options` in net/ipv4/tcp_input.c).
 #[derive(Debug, Clone, Copy)]
 pub struct Options<'a>(&'a [u8]);
 
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_a_segment() {
+    fn a_segment_is_read() {
         let mut bytes = [&SYN[..], b"odd"].concat();
         Packet::new_checked(&mut bytes[..]).unwrap().fill_checksum(addresses());
         let tcp = Packet::new_checked(&bytes).unwrap();
@@ -378,12 +378,12 @@ mod tests {
             let mut bad = bytes.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
             let got = Packet::new_checked(&bad).and_then(|p| p.verify_checksum(addresses()));
-            assert!(got.is_err(), "bit {bit} flipped and nothing seen");
+            assert!(got.is_err(), "bit {bit} flipped and not detected");
         }
     }
 
     #[test]
-    fn writes_the_same_segment() {
+    fn the_same_segment_is_written() {
         let mut buf = [0xee; 40];
         let (src_port, dst_port, seq) = (4000, 7, 0x1234_5678);
         let header =
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn checksums_partial_and_by_pieces() {
+    fn partial_checksums_and_given_payload_sums_give_the_full_checksum() {
         let mut bytes = [&SYN[..], b"hello"].concat();
         let mut tcp = Packet::new_checked(&mut bytes[..]).unwrap();
         tcp.fill_checksum(addresses());
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn names_what_is_wrong() {
+    fn invalid_headers_are_rejected_by_cause() {
         let error = |offset: u8, len: usize| {
             let mut bytes = SYN;
             bytes[12] = offset << 4;
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_option_of_a_wrong_length_is_passed_over() {
+    fn a_known_option_of_an_invalid_length_is_skipped() {
         let known = |bytes: &[u8], kind| {
             let bytes = [bytes, &[4, 2]].concat();
             assert_eq!(read(&bytes), [Opt::Other(kind), Opt::SackPermitted], "{bytes:?}");
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn sack_blocks_in_order() {
+    fn sack_blocks_are_read_in_order() {
         let bytes = [1, 1, 5, 18, 0, 0, 0, 9, 0, 0, 0, 11, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 2];
         let [Opt::Sack(blocks)] = read(&bytes)[..] else { panic!("{:?}", read(&bytes)) };
         assert!(blocks.iter().eq([(9, 11), (u32::MAX, 2)]));

@@ -1,7 +1,7 @@
 //! UDP (RFC 768).
 //!
-//! Owns the 8-byte header and its checksum, partial ones included. The addresses come in as an
-//! [`ipv4::address_sum`](super::ipv4::address_sum), so nothing here knows the version of IP.
+//! Owns the 8-byte header and its checksum, including partial ones. The addresses are passed as an
+//! [`ipv4::address_sum`](super::ipv4::address_sum), so this code does not depend on the IP version.
 
 use super::checksum::Sum;
 use super::{Error, Protocol, Result, be16, put16};
@@ -9,8 +9,8 @@ use super::{Error, Protocol, Result, be16, put16};
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 8;
 
-/// The ports at the start of a UDP header (or a TCP one): all that the 8 bytes quoted in an ICMP
-/// error are sure to tell. Source first.
+/// The source and destination port at the start of a UDP or TCP header, which the 8 bytes quoted in
+/// an ICMP error always contain.
 ///
 /// # Errors
 /// [`Error::Truncated`] below 4 bytes.
@@ -28,7 +28,7 @@ pub struct Packet<T>(T);
 
 impl<T: AsRef<[u8]>> Packet<T> {
     /// Checks the header and its length against the buffer. The buffer, an IP payload, may be
-    /// longer: what is behind the datagram is no data of it (RFC 9868).
+    /// longer: the bytes after the datagram are not part of its data (RFC 9868).
     ///
     /// # Errors
     /// [`Error::Truncated`]; [`Error::BadLength`] if the length is below 8.
@@ -50,13 +50,13 @@ impl<T: AsRef<[u8]>> Packet<T> {
         Ok(Packet(buf))
     }
 
-    /// The sender's port; 0 if it wants no answer.
+    /// The source port; 0 if the sender expects no answer.
     #[inline]
     pub fn src_port(&self) -> u16 {
         be16(self.0.as_ref(), 0)
     }
 
-    /// The receiver's port.
+    /// The destination port.
     #[inline]
     pub fn dst_port(&self) -> u16 {
         be16(self.0.as_ref(), 2)
@@ -69,13 +69,13 @@ impl<T: AsRef<[u8]>> Packet<T> {
         usize::from(be16(self.0.as_ref(), 4))
     }
 
-    /// The checksum as it stands.
+    /// The checksum field.
     #[inline]
     pub fn checksum(&self) -> u16 {
         be16(self.0.as_ref(), 6)
     }
 
-    /// Whether the sender made a checksum at all. Over IPv6 it must have (RFC 8200 section 8.1).
+    /// Whether the datagram has a checksum. Over IPv6 it must have one (RFC 8200 section 8.1).
     #[inline]
     pub fn has_checksum(&self) -> bool {
         // RFC 768: "An all zero transmitted checksum value means that the transmitter generated
@@ -96,10 +96,11 @@ impl<T: AsRef<[u8]>> Packet<T> {
         }
     }
 
-    /// Whether the checksum field holds what Linux leaves for a NIC to finish
-    /// (`CHECKSUM_PARTIAL`; `udp4_hwcsum` in net/ipv4/udp.c): the pseudo-header's sum, folded but
-    /// not complemented. A peer on a veth pair sends such datagrams and nothing ever finishes
-    /// them. One datagram in 65536 looks so by chance: [`Packet::verify_checksum`] comes first.
+    /// Whether the checksum field holds the partial checksum that Linux leaves for a NIC to
+    /// complete (`CHECKSUM_PARTIAL`; `udp4_hwcsum` in net/ipv4/udp.c): the pseudo-header's sum,
+    /// folded but not complemented. A peer on a veth pair sends such datagrams, and nothing
+    /// completes them. One datagram in 65536 matches by chance: call
+    /// [`Packet::verify_checksum`] first.
     #[inline]
     pub fn has_partial_checksum(&self, addresses: Sum) -> bool {
         self.checksum() == self.pseudo(addresses).fold()
@@ -112,8 +113,8 @@ impl<T: AsRef<[u8]>> Packet<T> {
         addresses.plus_word(u16::from(Protocol::UDP.0)).plus_word(be16(self.0.as_ref(), 4))
     }
 
-    /// The sum of the datagram, its checksum field as it stands. The header goes word by word: a
-    /// load that spans several of the stores that wrote it would stall.
+    /// The sum of the datagram, including its checksum field. The header is summed word by word: a
+    /// load that spans several stores would stall.
     #[inline]
     fn sum(&self) -> Sum {
         let b = self.0.as_ref();
@@ -127,7 +128,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
 
 impl<'a, T: AsRef<[u8]> + ?Sized> Packet<&'a T> {
     /// The data.
-    #[inline(always)] // else LLVM shares one copy, which must check the length again
+    #[inline(always)] // otherwise LLVM emits one shared copy, which checks the length again
     pub fn payload(&self) -> &'a [u8] {
         &self.0.as_ref()[HEADER_LEN..self.len()]
     }
@@ -157,13 +158,13 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         Ok(Packet(buf))
     }
 
-    /// Sets the sender's port.
+    /// Sets the source port.
     #[inline]
     pub fn set_src_port(&mut self, v: u16) {
         put16(self.0.as_mut(), 0, v);
     }
 
-    /// Sets the receiver's port.
+    /// Sets the destination port.
     #[inline]
     pub fn set_dst_port(&mut self, v: u16) {
         put16(self.0.as_mut(), 2, v);
@@ -177,7 +178,7 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         self.put_checksum(sum);
     }
 
-    /// Says that there is no checksum; only IPv4 allows that.
+    /// Removes the checksum; only IPv4 allows that.
     #[inline]
     pub fn clear_checksum(&mut self) {
         put16(self.0.as_mut(), 6, 0);
@@ -190,8 +191,8 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         put16(self.0.as_mut(), 6, sum);
     }
 
-    /// Does what the NIC would have done: makes a partial checksum a full one. Only for a
-    /// datagram that has one; it spoils any other checksum.
+    /// Completes a partial checksum, as a NIC would. Only for a datagram with a partial checksum;
+    /// it corrupts any other checksum.
     #[inline]
     pub fn complete_checksum(&mut self) {
         // The field holds the pseudo-header's sum, so the datagram's own sum includes it.
@@ -199,7 +200,7 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         self.put_checksum(sum);
     }
 
-    /// The data, to write.
+    /// The data, writable.
     #[inline]
     pub fn payload_mut(&mut self) -> &mut [u8] {
         let to = self.len();
@@ -226,7 +227,7 @@ mod tests {
     const A: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
     const B: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 
-    // "hello" from A:4000 to B:7, as Linux 6.18 puts it on a veth pair: the checksum is partial.
+    // "hello" from A:4000 to B:7, as Linux 6.18 sends it on a veth pair: the checksum is partial.
     const PARTIAL: [u8; 13] =
         [0x0f, 0xa0, 0x00, 0x07, 0x00, 0x0d, 0x14, 0x33, b'h', b'e', b'l', b'l', b'o'];
     const FULL: u16 = 0x9846;
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_a_datagram() {
+    fn a_datagram_is_read() {
         let trailed = [&full()[..], &[7; 6]].concat();
         let udp = Packet::new_checked(&trailed).unwrap();
         assert_eq!((udp.src_port(), udp.dst_port(), udp.len()), (4000, 7, 13));
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_the_same_datagram() {
+    fn the_same_datagram_is_written() {
         let mut buf = [0xee; 15];
         let mut udp = Packet::init(&mut buf, 1, 2, 5).unwrap();
         assert!(!udp.has_checksum());
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn completes_what_linux_leaves_on_veth() {
+    fn a_partial_checksum_of_linux_is_completed() {
         let addresses = address_sum(A, B);
         let mut bytes = PARTIAL;
         let mut udp = Packet::new_checked(&mut bytes).unwrap();
@@ -277,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn no_checksum_is_a_right_one_and_any_other_change_is_seen() {
+    fn no_checksum_is_valid_and_any_flipped_bit_is_not() {
         let addresses = address_sum(A, B);
         let mut bytes = full();
         Packet::new_checked(&mut bytes).unwrap().clear_checksum();
@@ -289,7 +290,7 @@ mod tests {
             let mut bytes = full();
             bytes[bit / 8] ^= 1 << (bit % 8);
             let got = Packet::new_checked(bytes).and_then(|p| p.verify_checksum(addresses));
-            assert!(got.is_err(), "bit {bit} flipped and nothing seen");
+            assert!(got.is_err(), "bit {bit} flipped and not detected");
         }
         let other = address_sum(A, Ipv4Addr::new(10, 9, 0, 3));
         assert!(Packet::new_checked(full()).unwrap().verify_checksum(other).is_err());
@@ -299,7 +300,7 @@ mod tests {
     fn a_checksum_of_zero_is_sent_as_all_ones() {
         let addresses = address_sum(A, B);
         let mut buf = [0; 10];
-        // A payload that makes the sum all ones: the checksum of the datagram without it.
+        // A payload equal to the checksum of the rest makes the sum all ones.
         let mut udp = Packet::init(&mut buf, 4000, 7, 2).unwrap();
         udp.fill_checksum(addresses);
         let rest = udp.checksum();
@@ -313,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn names_what_is_wrong() {
+    fn invalid_lengths_are_rejected_by_cause() {
         let with_len = |len: u16| {
             let mut bytes = full();
             put16(&mut bytes, 4, len);

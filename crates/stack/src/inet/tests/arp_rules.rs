@@ -1,4 +1,4 @@
-//! Who is told, who is remembered, and for how long.
+//! ARP: which requests get a reply, which senders get an entry, and how long entries are valid.
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn ask_for_b() -> Vec<u8> {
     arp_frame(arp::Operation::REQUEST, (MAC_A, A), ASK_FOR_B)
 }
 
-/// The same question to B alone.
+/// The same request by unicast to B.
 fn probe_b() -> Vec<u8> {
     let mut frame = ask_for_b();
     frame[..6].copy_from_slice(&MAC_B.0);
@@ -24,7 +24,7 @@ fn probe_b() -> Vec<u8> {
 }
 
 #[test]
-fn an_unknown_neighbour_is_asked_for_and_gets_what_waited() {
+fn an_unknown_neighbour_is_solicited_and_then_gets_the_queued_packets() {
     let a = Station::a();
     let path = a.path("0.0.0.0:1", "10.0.0.2:2");
     a.send(&path, b"one").unwrap();
@@ -44,7 +44,7 @@ fn an_unknown_neighbour_is_asked_for_and_gets_what_waited() {
 }
 
 #[test]
-fn three_questions_a_second_apart_then_the_socket_hears() {
+fn after_three_requests_a_second_apart_the_socket_gets_an_error() {
     let mut a = Station::a();
     let (binding, mailbox) = a.bind("10.0.0.1:1");
     binding.connect("10.0.0.2:2".parse().unwrap()).unwrap();
@@ -62,13 +62,13 @@ fn three_questions_a_second_apart_then_the_socket_hears() {
     let error = SocketError { errno: libc::EHOSTUNREACH, hard: false, mtu: None };
     assert_eq!(mailbox.take(), [Got::Error(error, "10.0.0.2:2".parse().unwrap())]);
     assert_eq!((a.count(Count::NeighFailed), a.count(Count::NeighDropped)), (1, 1));
-    // Wanted again, it is asked for again.
+    // The next use solicits it again.
     a.path("10.0.0.1:1", "10.0.0.2:2");
     assert_eq!(a.sent(), [ask_for_b()]);
 }
 
 #[test]
-fn only_so_many_packets_wait() {
+fn a_full_queue_drops_its_oldest_packets() {
     let a = Station::a();
     let path = a.path("0.0.0.0:1", "10.0.0.2:2");
     for n in 0..20 {
@@ -82,16 +82,16 @@ fn only_so_many_packets_wait() {
 }
 
 #[test]
-fn a_used_neighbour_is_made_sure_of_and_a_silent_one_lost() {
+fn a_used_stale_neighbour_is_probed_and_fails_if_it_is_silent() {
     let mut a = Station::a();
     a.learn_neighbour(B, MAC_B);
     let path = a.path("0.0.0.0:1", "10.0.0.2:2");
     a.wait(4 * second());
-    assert!(a.sent().is_empty(), "in use and stale: five seconds of grace");
+    assert!(a.sent().is_empty(), "in use and stale: the first probe follows after five seconds");
     a.wait(second());
     assert_eq!(a.sent(), [probe_b()]);
     a.receive(&reply((MAC_B, B)));
-    // It has answered: quiet until believed no longer, at most 45 s; and then the path looks again.
+    // It has answered: no probe while it is reachable, at most 45 s. Then the path is looked up again.
     a.wait(second());
     assert!(a.sent().is_empty() && path.is_current(&a.inet));
     a.wait(45 * second());
@@ -106,7 +106,7 @@ fn a_used_neighbour_is_made_sure_of_and_a_silent_one_lost() {
 }
 
 #[test]
-fn confirmation_from_above_spares_the_question() {
+fn an_upper_layers_confirmation_replaces_the_probe() {
     let mut a = Station::a();
     a.learn_neighbour(B, MAC_B);
     let path = a.path("0.0.0.0:1", "10.0.0.2:2");
@@ -116,7 +116,7 @@ fn confirmation_from_above_spares_the_question() {
 }
 
 #[test]
-fn a_question_for_us_is_answered_and_its_asker_remembered() {
+fn a_request_for_our_address_gets_a_reply_and_its_sender_an_entry() {
     let a = Station::a();
     a.receive(&arp_frame(arp::Operation::REQUEST, (MAC_B, B), (MacAddr::UNSPECIFIED, A)));
     assert_eq!(a.sent(), [arp_frame(arp::Operation::REPLY, (MAC_A, A), (MAC_B, B))]);
@@ -125,7 +125,7 @@ fn a_question_for_us_is_answered_and_its_asker_remembered() {
 }
 
 #[test]
-fn a_probe_is_answered_and_not_remembered() {
+fn a_probe_gets_a_reply_and_its_sender_no_entry() {
     let a = Station::a();
     let nobody = (MAC_B, Ipv4Addr::UNSPECIFIED);
     a.receive(&arp_frame(arp::Operation::REQUEST, nobody, (MacAddr::UNSPECIFIED, A)));
@@ -134,7 +134,7 @@ fn a_probe_is_answered_and_not_remembered() {
 }
 
 #[test]
-fn what_is_said_to_others_creates_nothing() {
+fn packets_not_about_our_address_create_no_entry() {
     let a = Station::a();
     let c = (MAC_B, Ipv4Addr::new(10, 0, 0, 3));
     a.receive(&arp_frame(arp::Operation::REQUEST, (MAC_B, B), c));
@@ -145,14 +145,14 @@ fn what_is_said_to_others_creates_nothing() {
 }
 
 #[test]
-fn an_announcement_moves_a_neighbour_already_known_but_not_twice_in_a_second() {
+fn an_announcement_changes_a_known_neighbour_once_per_second() {
     let mut a = Station::a();
     a.learn_neighbour(B, MAC_B);
     let path = a.path("0.0.0.0:1", "10.0.0.2:2");
     let moved = MacAddr([2, 0, 0, 0, 0, 0xc]);
     let announcement = arp_frame(arp::Operation::REQUEST, (moved, B), (MacAddr::UNSPECIFIED, B));
     a.receive(&announcement);
-    assert!(path.is_current(&a.inet), "within the second the first to answer counts");
+    assert!(path.is_current(&a.inet), "within a second the first answer wins");
     a.wait(second());
     a.receive(&announcement);
     assert!(!path.is_current(&a.inet));
@@ -183,7 +183,7 @@ fn malformed_arp_is_counted() {
 }
 
 #[test]
-fn the_table_is_bounded_and_keeps_whom_it_uses() {
+fn the_table_is_bounded_and_keeps_neighbours_in_use() {
     let mut a = Station::new("10.0.0.1/8", MAC_A);
     a.learn_neighbour(B, MAC_B);
     let mut path = a.path("0.0.0.0:1", "10.0.0.2:2");
@@ -191,7 +191,7 @@ fn the_table_is_bounded_and_keeps_whom_it_uses() {
         a.wait(Duration::from_micros(10));
         a.learn_neighbour(Ipv4Addr::from_bits(0x0a01_0000 + n), MAC_B);
         if !path.is_current(&a.inet) {
-            panic!("displaced after {n}");
+            panic!("evicted after {n}");
         }
         path = a.path("0.0.0.0:1", "10.0.0.2:2");
     }

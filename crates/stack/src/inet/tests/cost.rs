@@ -1,4 +1,4 @@
-//! What the hot paths cost, in nanoseconds: not a test, run by hand with
+//! The cost of the hot paths in nanoseconds: a measurement, run by hand with
 //! `cargo test --release -p busypoll-stack --lib cost -- --ignored --nocapture`.
 
 use super::*;

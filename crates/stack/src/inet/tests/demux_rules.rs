@@ -1,4 +1,4 @@
-//! Which socket a datagram is for, and which binds are refused.
+//! Which socket a datagram goes to, and which binds are refused.
 
 use super::*;
 
@@ -11,11 +11,11 @@ fn bind_error(a: &Station, local: &str, reuse_address: bool) -> Option<i32> {
 }
 
 #[test]
-fn the_closest_match_gets_it() {
+fn the_most_specific_socket_gets_the_datagram() {
     let a = Station::a();
     let (_any, any) = a.bind("0.0.0.0:7");
     let other = Arc::new(Mailbox::default());
-    // 10.0.0.1:7 beside 0.0.0.0:7 needs the consent of both.
+    // 10.0.0.1:7 beside 0.0.0.0:7 needs SO_REUSEADDR on both.
     assert_eq!(bind_error(&a, "10.0.0.1:7", true), Some(libc::EADDRINUSE));
     drop(_any);
     let share = |local: &str, mailbox: &Arc<Mailbox>| {
@@ -43,7 +43,7 @@ fn the_closest_match_gets_it() {
 }
 
 #[test]
-fn of_those_that_share_the_newest_gets_it_and_a_broadcast_goes_to_all() {
+fn with_so_reuseaddr_the_newest_socket_gets_unicast_and_all_get_broadcast() {
     let a = Station::a();
     let boxes: Vec<_> = (0..3).map(|_| Arc::new(Mailbox::default())).collect();
     let mut bindings: Vec<_> = boxes
@@ -66,7 +66,7 @@ fn of_those_that_share_the_newest_gets_it_and_a_broadcast_goes_to_all() {
     assert_eq!(got(), [0, 1, 0]);
 }
 
-/// As Linux: by a hash of both ends, so that a peer's datagrams all go one way.
+/// As in Linux: by a hash of both ends, so that all datagrams of a peer go to one socket.
 #[test]
 fn sockets_with_so_reuseport_share_the_peers() {
     let a = Station::a();
@@ -96,13 +96,13 @@ fn sockets_with_so_reuseport_share_the_peers() {
     send_from_100_peers();
     let second: Vec<_> = sockets.iter().map(|(_, mailbox)| senders(mailbox)).collect();
     assert_eq!(first, second);
-    // Those that are left share what the closed one had.
+    // The remaining sockets share the peers of the closed one.
     sockets.remove(1);
     send_from_100_peers();
     let third: usize = sockets.iter().map(|(_, mailbox)| senders(mailbox).len()).sum();
     assert_eq!(third, 100);
     drop(sockets);
-    // The newest with SO_REUSEADDR alone gets it all; with both, those share that have both.
+    // If the newest has SO_REUSEADDR only, it gets everything; if it has both, all sockets with both share.
     let (both, alone) = (bind(true, true), bind(true, false));
     send_from_100_peers();
     assert_eq!((senders(&both.1).len(), senders(&alone.1).len()), (0, 100));
@@ -113,7 +113,7 @@ fn sockets_with_so_reuseport_share_the_peers() {
 }
 
 #[test]
-fn disconnecting_hears_everybody_again() {
+fn a_disconnected_socket_receives_from_all_peers_again() {
     let a = Station::a();
     let (binding, mailbox) = a.bind("0.0.0.0:7");
     binding.connect("10.0.0.2:9".parse().unwrap()).unwrap();
@@ -135,7 +135,7 @@ fn binds_are_refused_as_linux_refuses_them() {
         assert_eq!(bind_error(&a, other, false), Some(libc::EADDRINUSE), "{other}");
     }
     assert_eq!(bind_error(&a, "127.0.0.1:7", false), None);
-    // Connected, it still holds its address.
+    // A connected socket still occupies its address.
     binding.connect("10.0.0.2:9".parse().unwrap()).unwrap();
     assert_eq!(bind_error(&a, "0.0.0.0:7", false), Some(libc::EADDRINUSE));
     let out = binding.connect("192.0.2.1:9".parse().unwrap()).unwrap_err();
@@ -145,7 +145,7 @@ fn binds_are_refused_as_linux_refuses_them() {
 }
 
 #[test]
-fn port_0_takes_an_ephemeral_one() {
+fn port_0_takes_an_ephemeral_port() {
     let a = Station::a();
     let bindings: Vec<_> = (0..100).map(|_| a.bind("0.0.0.0:0").0).collect();
     let mut ports: Vec<u16> = bindings.iter().map(|binding| binding.local().port()).collect();
@@ -155,9 +155,9 @@ fn port_0_takes_an_ephemeral_one() {
     assert_eq!(ports.len(), 100);
 }
 
-/// The cost of a lookup is the probes it makes: equal tables but for their size make as many.
+/// The cost of a lookup is its number of probes, which does not depend on the size of the table.
 #[test]
-fn ten_thousand_sockets_are_found_each_at_once() {
+fn each_of_ten_thousand_sockets_is_found() {
     let a = Station::a();
     let sockets: Vec<_> =
         (0..10_000u16).map(|n| a.bind(&format!("0.0.0.0:{}", 10_000 + n))).collect();
@@ -200,7 +200,7 @@ fn a_socket_is_never_lost_while_it_connects_and_others_come_and_go() {
 }
 
 #[test]
-fn an_unbound_endpoint_is_let_go() {
+fn an_unbound_endpoint_is_released() {
     let a = Station::a();
     let (binding, mailbox) = a.bind("0.0.0.0:7");
     binding.connect("10.0.0.2:9".parse().unwrap()).unwrap();
@@ -209,7 +209,7 @@ fn an_unbound_endpoint_is_let_go() {
 }
 
 #[test]
-fn a_datagram_without_room_is_dropped_and_counted() {
+fn a_datagram_to_a_full_socket_is_dropped_and_counted() {
     let a = Station::a();
     let full = Arc::new(Mailbox { full: true, ..Mailbox::default() });
     let _binding =
@@ -220,7 +220,7 @@ fn a_datagram_without_room_is_dropped_and_counted() {
 }
 
 #[test]
-fn checksums_are_judged_by_what_the_nic_says() {
+fn checksums_are_verified_as_the_nics_checksum_state_requires() {
     let a = Station::a();
     let (_binding, mailbox) = a.bind("0.0.0.0:7");
     let good = udp_packet("10.0.0.2:9", "10.0.0.1:7", b"x");
@@ -251,6 +251,6 @@ fn checksums_are_judged_by_what_the_nic_says() {
         assert_eq!(mailbox.take().len(), usize::from(taken), "{packet:02x?} {checksum:?}");
     }
     assert_eq!(a.count(Count::UdpInCsumErrors), 3);
-    // What a link that leaves all checksums open delivers counts as partial, if there is one.
+    // Over a link with partial checksums every datagram with a checksum counts as partial.
     assert_eq!(a.count(Count::UdpInPartialCsums), 3);
 }

@@ -1,4 +1,4 @@
-//! ICMP: what is answered, and whose error messages are believed.
+//! ICMP: which packets get an answer, and which received errors are accepted.
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn error(errno: i32, hard: bool) -> Got {
 }
 
 #[test]
-fn a_ping_is_answered_with_its_data() {
+fn a_ping_gets_a_reply_with_its_data() {
     let a = Station::a();
     a.learn_neighbour(B, MAC_B);
     a.receive(&to_a(&ping(b"abcde")));
@@ -40,7 +40,7 @@ fn a_ping_is_answered_with_its_data() {
 }
 
 #[test]
-fn a_ping_in_pieces_is_answered_in_pieces() {
+fn a_fragmented_ping_gets_a_fragmented_reply() {
     let a = Station::a();
     a.learn_neighbour(B, MAC_B);
     let whole = ping(&[9; 3000]);
@@ -55,7 +55,7 @@ fn a_ping_in_pieces_is_answered_in_pieces() {
 }
 
 #[test]
-fn a_ping_to_everybody_or_with_a_wrong_checksum_is_not() {
+fn a_broadcast_ping_or_one_with_a_wrong_checksum_gets_no_reply() {
     let a = Station::a();
     a.learn_neighbour(B, MAC_B);
     let mut bytes = ping(b"abcde");
@@ -69,7 +69,7 @@ fn a_ping_to_everybody_or_with_a_wrong_checksum_is_not() {
 }
 
 #[test]
-fn a_closed_port_is_answered_with_the_packet_quoted() {
+fn a_closed_port_gets_an_error_that_quotes_the_packet() {
     let a = Station::a();
     a.learn_neighbour(B, MAC_B);
     let bytes = udp_packet("10.0.0.2:9", "10.0.0.1:7", &[1; 600]);
@@ -85,7 +85,7 @@ fn a_closed_port_is_answered_with_the_packet_quoted() {
 }
 
 #[test]
-fn another_protocol_is_unreachable() {
+fn an_unsupported_protocol_gets_protocol_unreachable() {
     let a = Station::a();
     a.learn_neighbour(B, MAC_B);
     a.receive(&to_a(&packet(B, A, Protocol(132), &[0; 20])));
@@ -94,7 +94,7 @@ fn another_protocol_is_unreachable() {
 }
 
 #[test]
-fn no_error_about_what_was_for_many_or_is_itself_an_error() {
+fn no_error_is_sent_about_broadcasts_errors_or_later_fragments() {
     let a = Station::a();
     a.learn_neighbour(B, MAC_B);
     let closed = |to: &str| udp_packet("10.0.0.2:9", to, b"");
@@ -106,11 +106,11 @@ fn no_error_about_what_was_for_many_or_is_itself_an_error() {
     ipv4::Packet::new_checked(&mut fragment[..]).unwrap().set_fragment(64, false).unwrap();
     a.receive(&to_a(&fragment));
     assert!(a.sent().is_empty());
-    assert_eq!(a.count(Count::IpInAddrErrors), 1, "a broadcast frame around a packet for one");
+    assert_eq!(a.count(Count::IpInAddrErrors), 1, "a unicast packet in a broadcast frame");
 }
 
 #[test]
-fn errors_keep_to_a_rate() {
+fn sent_errors_are_rate_limited() {
     let mut a = Station::a();
     a.learn_neighbour(B, MAC_B);
     let closed = udp_to_a("10.0.0.2:9", "10.0.0.1:7", b"");
@@ -123,16 +123,16 @@ fn errors_keep_to_a_rate() {
         (0..200).for_each(|_| a.receive(&closed));
         a.sent().len()
     };
-    // Over time it is a thousand a second all the same, and no more for having waited.
+    // The rate is a thousand a second, and a long pause allows no more than one burst.
     let hundred: usize = (0..100).map(|_| flood(Duration::from_millis(10))).sum();
     assert!((900..1100).contains(&hundred), "{hundred}");
     let after_long = flood(Duration::from_secs(5));
     assert!((25..100).contains(&after_long), "{after_long}");
 }
 
-/// CVE-2020-25705: who can tell how many errors are left knows whether another has drawn one.
+/// CVE-2020-25705: a peer that can count the remaining errors learns whether another peer got one.
 #[test]
-fn how_many_errors_are_left_cannot_be_told() {
+fn the_number_of_errors_left_is_unpredictable() {
     let mut a = Station::a();
     a.learn_neighbour(B, MAC_B);
     let closed = udp_to_a("10.0.0.2:9", "10.0.0.1:7", b"");
@@ -179,7 +179,7 @@ fn each_error_has_the_errno_linux_gives_it() {
 }
 
 #[test]
-fn an_error_is_believed_only_about_a_conversation_there_is() {
+fn an_error_is_accepted_only_about_an_existing_conversation() {
     let a = Station::a();
     let (binding, mailbox) = a.bind("10.0.0.1:7");
     binding.connect("10.0.0.2:9".parse().unwrap()).unwrap();
@@ -202,13 +202,13 @@ fn an_error_is_believed_only_about_a_conversation_there_is() {
 }
 
 #[test]
-fn an_unconnected_socket_hears_of_what_it_sent() {
+fn an_unconnected_socket_gets_errors_about_its_datagrams() {
     let a = Station::a();
     let (_binding, mailbox) = a.bind("0.0.0.0:7");
     let quote = udp_packet("10.0.0.1:7", "10.0.0.2:9", b"");
     a.receive(&unreachable(3, &quote));
     assert_eq!(mailbox.take(), [error(libc::ECONNREFUSED, true)]);
-    // The same from the kernel's raw socket.
+    // The same error through the kernel's raw socket.
     a.inet.icmp_error_input(&ip_of(&unreachable(3, &quote)), &mut a.pass());
     assert_eq!(mailbox.take(), [error(libc::ECONNREFUSED, true)]);
     let not_ours = udp_packet("10.0.0.3:7", "10.0.0.2:9", b"");
@@ -219,7 +219,7 @@ fn an_unconnected_socket_hears_of_what_it_sent() {
 }
 
 #[test]
-fn a_narrow_path_is_remembered_for_ten_minutes() {
+fn a_reported_path_mtu_expires_after_ten_minutes() {
     let mut a = Station::a();
     a.learn_neighbour(B, MAC_B);
     let (_binding, mailbox) = a.bind("0.0.0.0:7");
@@ -234,7 +234,7 @@ fn a_narrow_path_is_remembered_for_ten_minutes() {
     assert_eq!(mailbox.take(), told(1000));
     assert!(!path.is_current(&a.inet));
     assert_eq!(a.path("0.0.0.0:7", "10.0.0.2:9").mtu(), 1000);
-    // Nobody makes it wider, and nobody makes it absurd.
+    // An error cannot raise it, nor lower it below min_pmtu.
     a.receive(&narrow(1400));
     assert_eq!(mailbox.take(), told(1000));
     a.receive(&narrow(68));

@@ -1,10 +1,10 @@
-//! Fragments out, fragments in, and fragments that make no sense.
+//! Sent fragments, reassembly, and invalid fragments.
 
 use super::*;
 use crate::inet::reassembly::{BYTES, DATAGRAMS, FRAGMENTS, Frag, Outcome, Reassembly};
 use proptest::prelude::*;
 
-/// The piece of `whole` from `start` to `end` as a packet of its own.
+/// A fragment: the bytes `start..end` of `whole`.
 fn piece(whole: &[u8], ident: u16, start: usize, end: usize) -> Vec<u8> {
     let mut bytes = packet(B, A, Protocol::UDP, &whole[start..end]);
     let mut ip = ipv4::Packet::new_checked(&mut bytes[..]).unwrap();
@@ -18,7 +18,7 @@ fn payload(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn the_largest_datagram_arrives_whole_in_any_order() {
+fn the_largest_datagram_is_reassembled_from_reversed_fragments() {
     let a = Station::a();
     let b = Station::new("10.0.0.2/24", MAC_B);
     a.learn_neighbour(B, MAC_B);
@@ -38,7 +38,7 @@ fn the_largest_datagram_arrives_whole_in_any_order() {
 }
 
 #[test]
-fn fragmenting_can_be_forbidden_and_has_an_end() {
+fn ip_pmtudisc_do_forbids_fragmentation_and_a_datagram_has_a_maximum() {
     let a = Station::a();
     a.learn_neighbour(B, MAC_B);
     let options = PathOptions { discover: crate::inet::Discover::DO, ..PathOptions::default() };
@@ -52,15 +52,15 @@ fn fragmenting_can_be_forbidden_and_has_an_end() {
 }
 
 #[test]
-fn what_a_narrow_path_means_is_the_sockets_to_say() {
+fn the_pmtu_discovery_option_decides_about_datagrams_above_the_path_mtu() {
     use crate::inet::Discover;
     let a = Station::a();
     a.learn_neighbour(B, MAC_B);
     let quote = udp_packet("10.0.0.1:1", "10.0.0.2:2", b"");
     let _bound = a.bind("0.0.0.0:1");
     a.receive(&super::errors::error_frame(icmp::Type::UNREACHABLE, 4, 1000, &quote));
-    // The size of the one frame it goes in, and whether no router may cut it; what is too big for the interface
-    // goes in pieces or not at all.
+    // Whether 1400 bytes leave in one frame, and if so its DF bit; whether a datagram above the interface's MTU is
+    // fragmented.
     let cases = [
         (Discover::DONT, None, true),
         (Discover::WANT, None, true),
@@ -89,7 +89,7 @@ fn what_a_narrow_path_means_is_the_sockets_to_say() {
 }
 
 #[test]
-fn a_ring_that_fills_up_on_the_way_is_reported() {
+fn a_ring_that_fills_up_between_fragments_fails_the_send() {
     let mut tight = Station::a().tape;
     tight.room = 3;
     let own = Addressing::Own(vec!["10.0.0.1/24".parse().unwrap()]);
@@ -105,7 +105,7 @@ fn a_ring_that_fills_up_on_the_way_is_reported() {
 }
 
 #[test]
-fn what_is_not_whole_in_30_seconds_is_dropped_and_its_sender_told() {
+fn an_incomplete_datagram_expires_after_30_seconds_with_an_error_to_its_sender() {
     let mut a = Station::a();
     a.learn_neighbour(B, MAC_B);
     let whole = payload(100);
@@ -116,7 +116,7 @@ fn what_is_not_whole_in_30_seconds_is_dropped_and_its_sender_told() {
     assert_eq!(a.wait(Duration::from_secs(29)), Some(deadline));
     a.wait(Duration::from_secs(1));
     assert_eq!(a.count(Count::IpReasmTimeout), 2);
-    // Only of the one whose first fragment came is there anything to quote.
+    // Only the datagram whose first fragment has arrived causes an error.
     assert_eq!(a.count(Count::IcmpOutTimeExcds), 1);
     a.receive(&to_a(&piece(&whole, 1, 48, 100)));
     assert_eq!(a.count(Count::IpReasmOKs), 0);
@@ -129,14 +129,14 @@ fn what_is_not_whole_in_30_seconds_is_dropped_and_its_sender_told() {
 }
 
 #[test]
-fn teardrop_and_its_kin_are_dropped() {
+fn overlapping_fragments_drop_their_datagram() {
     let whole = payload(200);
     let cases: [&[Vec<u8>]; 5] = [
-        // Overlaps from before, from behind, inside, around.
+        // Overlap with the end, with the start, and inside (teardrop).
         &[piece(&whole, 1, 0, 48), piece(&whole, 1, 40, 96)],
         &[piece(&whole, 1, 48, 96), piece(&whole, 1, 0, 56)],
         &[piece(&whole, 1, 0, 96), piece(&whole, 1, 8, 16)],
-        // Two ends, and a piece beyond the end.
+        // Two different ends, and a fragment beyond the end.
         &[piece(&whole, 1, 96, 200), piece(&whole[..80], 1, 48, 80)],
         &[piece(&whole[..80], 1, 48, 80), piece(&whole, 1, 96, 104)],
     ];
@@ -146,14 +146,14 @@ fn teardrop_and_its_kin_are_dropped() {
         assert_eq!(a.count(Count::IpReasmOverlaps), 1, "case {n}");
         assert_eq!(lock(&a.inet.reassembly).size().0, 0);
     }
-    // The same fragment twice is the network's doing, no attack.
+    // A duplicated fragment is no overlap.
     let a = Station::a();
     [piece(&whole, 1, 0, 48), piece(&whole, 1, 0, 48)].iter().for_each(|p| a.receive(&to_a(p)));
     assert_eq!(a.count(Count::IpReasmOverlaps), 0);
 }
 
-/// RFC 3168 section 5.3, for marks 0 (not ECN-capable), 1 and 2 (capable), 3 (congestion experienced): what the whole
-/// bears; `None`, it is dropped.
+/// RFC 3168 section 5.3: the ECN fields of three fragments (0: not ECN-capable, 1 and 2: capable, 3: congestion
+/// experienced), and that of the reassembled packet; `None` if it is dropped.
 pub(super) const ECN_CASES: [([u8; 3], Option<u8>); 8] = [
     ([0, 0, 0], Some(0)),
     ([2, 2, 2], Some(2)),
@@ -166,7 +166,7 @@ pub(super) const ECN_CASES: [([u8; 3], Option<u8>); 8] = [
 ];
 
 #[test]
-fn the_mark_of_one_fragment_is_the_wholes() {
+fn a_ce_mark_on_one_fragment_marks_the_packet() {
     for (marks, expected) in ECN_CASES {
         let mut reassembly = Reassembly::v4();
         let whole = payload(120);
@@ -199,7 +199,7 @@ fn the_mark_of_one_fragment_is_the_wholes() {
 }
 
 #[test]
-fn memory_is_bounded_in_every_direction() {
+fn bytes_datagrams_and_fragments_are_bounded() {
     let mut reassembly = Reassembly::v4();
     let whole = vec![0; 65_000];
     let mut evicted = 0;
@@ -231,7 +231,7 @@ fn memory_is_bounded_in_every_direction() {
     assert!(evicted > 4000);
 }
 
-/// A datagram is a bitmap: what any implementation must come to for fragments that do not overlap.
+/// A model of reassembly: a datagram as an array of bytes that are present or not.
 #[derive(Default)]
 struct Model {
     bytes: Vec<Option<u8>>,
@@ -240,7 +240,7 @@ struct Model {
 }
 
 impl Model {
-    /// `Err`: nonsense, begin again.
+    /// `Err`: the fragment is inconsistent, so the datagram is dropped.
     fn add(&mut self, start: usize, data: &[u8], more: bool) -> Result<Option<Vec<u8>>, ()> {
         let end = start + data.len();
         if self.ranges.contains(&(start, end)) {

@@ -1,10 +1,10 @@
-//! Whatever comes in: nothing panics, and memory stays bounded.
+//! Arbitrary input: nothing panics, and memory stays bounded.
 
 use super::*;
 use crate::inet::reassembly::{BYTES, DATAGRAMS};
 use proptest::prelude::*;
 
-/// A good frame of each kind, to be spoilt.
+/// A valid frame of each kind, to be corrupted.
 fn seeds() -> Vec<Vec<u8>> {
     let mut ping = [0; 16];
     icmp::Packet::init_echo(&mut ping, icmp::Type::ECHO_REQUEST, 1, 1).unwrap().fill_checksum();
@@ -24,7 +24,7 @@ fn seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Changes `frame` here and there, and makes its IP header checksum right again if asked to.
+/// Corrupts `frame`, and corrects its IP header checksum if `mend` is set.
 fn spoil(frame: &mut Vec<u8>, changes: &[(usize, u8)], cut: usize, mend: bool) {
     for (at, byte) in changes {
         let at = at % frame.len();
@@ -51,7 +51,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn spoilt_frames_do_no_harm(
+    fn corrupted_frames_cause_no_panic_and_no_growth(
         frames in prop::collection::vec(
             (0usize..7, prop::collection::vec((0usize..60, any::<u8>()), 0..4),
              0usize..6, any::<bool>(), 0usize..3, 0u64..2000),
@@ -74,7 +74,7 @@ proptest! {
     }
 
     #[test]
-    fn noise_does_no_harm(noise in prop::collection::vec(any::<u8>(), 0..200), kind in 0usize..3) {
+    fn random_bytes_cause_no_panic(noise in prop::collection::vec(any::<u8>(), 0..200), kind in 0usize..3) {
         let a = Station::a();
         a.receive_as(&noise, KINDS[kind]);
         let framed = frame_of(MAC_A, MAC_B, EtherType::IPV4, &noise);
@@ -85,7 +85,7 @@ proptest! {
 }
 
 #[test]
-fn a_flood_of_fragments_and_strangers_stays_in_its_bounds() {
+fn a_flood_of_fragments_and_of_new_neighbours_stays_within_the_limits() {
     let a = Station::new("10.0.0.1/8", MAC_A);
     for n in 0..20_000u32 {
         let from = Ipv4Addr::from_bits(0x0a01_0000 + n);

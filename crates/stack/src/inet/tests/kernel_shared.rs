@@ -1,4 +1,4 @@
-//! An interface shared with the kernel: its tables are asked, and what is its business left to it.
+//! An interface shared with the kernel: inet uses the kernel's tables and leaves the rest to the kernel.
 
 use super::*;
 use std::{
@@ -7,7 +7,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-/// Tables of a kernel that we play ourselves.
+/// Simulated tables of a kernel.
 #[derive(Default)]
 struct Tables {
     generation: AtomicU64,
@@ -16,9 +16,9 @@ struct Tables {
     confirmed: Mutex<Vec<IpAddr>>,
     /// All neighbours are stale.
     stale: AtomicBool,
-    /// A route changes as soon as it has been asked for.
+    /// The generation changes during each route lookup.
     restless: AtomicBool,
-    /// The sources that routes were asked for from.
+    /// The source address of each route lookup.
     sources: Mutex<Vec<Option<IpAddr>>>,
 }
 
@@ -84,7 +84,7 @@ fn shared() -> (Station, Arc<Tables>) {
 }
 
 #[test]
-fn what_waits_goes_when_the_kernel_knows_the_neighbour() {
+fn queued_packets_are_sent_when_the_kernel_resolves_the_neighbour() {
     let (a, tables) = shared();
     let path = a.path("0.0.0.0:1", "192.0.2.1:2");
     assert_eq!((path.local(), path.mtu()), ("10.0.0.1:1".parse().unwrap(), 1400));
@@ -105,7 +105,7 @@ fn what_waits_goes_when_the_kernel_knows_the_neighbour() {
 }
 
 #[test]
-fn the_kernel_is_reminded_of_a_neighbour_in_use() {
+fn a_neighbour_in_use_is_marked_as_used_in_the_kernel() {
     let (mut a, tables) = shared();
     tables.learn(B, MAC_B);
     let path = a.path("0.0.0.0:1", "10.0.0.2:2");
@@ -121,7 +121,7 @@ fn the_kernel_is_reminded_of_a_neighbour_in_use() {
 /// RFC 4861 section 7.3.3: "The first time a node sends a packet to a neighbor whose entry is STALE, the sender changes
 /// the state to DELAY".
 #[test]
-fn a_neighbour_that_has_gone_stale_is_verified_whenever_the_reminder_was() {
+fn a_stale_neighbour_is_verified_at_once_even_if_it_was_just_marked_as_used() {
     let (mut a, tables) = shared();
     tables.learn(B, MAC_B);
     let send = |a: &Station| {
@@ -144,7 +144,7 @@ fn a_neighbour_that_has_gone_stale_is_verified_whenever_the_reminder_was() {
 }
 
 #[test]
-fn a_neighbour_the_kernel_does_not_find_is_unreachable() {
+fn a_neighbour_the_kernel_cannot_resolve_is_unreachable() {
     let (mut a, _tables) = shared();
     let (binding, mailbox) = a.bind("10.0.0.1:1");
     binding.connect("10.0.0.2:2".parse().unwrap()).unwrap();
@@ -156,17 +156,17 @@ fn a_neighbour_the_kernel_does_not_find_is_unreachable() {
     assert_eq!(mailbox.take(), [Got::Error(error, "10.0.0.2:2".parse().unwrap())]);
 }
 
-/// `ip neigh flush` takes the question with the entry: it deletes what it finds until it finds nothing.
+/// `ip neigh flush` also ends the resolution: it deletes entries until it finds none.
 #[test]
-fn a_neighbour_forgotten_while_packets_wait_is_asked_for_again() {
+fn a_neighbour_deleted_while_packets_are_queued_is_resolved_again() {
     let (mut a, tables) = shared();
     tables.learn(B, MAC_B);
     let path = |a: &Station| a.path("0.0.0.0:1", "10.0.0.2:2");
     a.send(&path(&a), b"known").unwrap();
-    assert_eq!(tables.asked(), [IpAddr::from(B)], "a reminder");
+    assert_eq!(tables.asked(), [IpAddr::from(B)], "marked as used");
     tables.forget(B);
     a.send(&path(&a), b"waits").unwrap();
-    assert_eq!(tables.asked(), [IpAddr::from(B)], "at once, whenever the reminder was");
+    assert_eq!(tables.asked(), [IpAddr::from(B)], "at once, even if it was just marked as used");
     let due = a.now + Duration::from_millis(200);
     assert_eq!(a.wakes.lock().unwrap().last(), Some(&due));
     a.wait(Duration::from_millis(200));
@@ -176,11 +176,11 @@ fn a_neighbour_forgotten_while_packets_wait_is_asked_for_again() {
     tables.learn(B, MAC_B);
     a.inet.neighbours_changed(&a.iface, &mut a.pass());
     a.wait(Duration::from_millis(1));
-    assert!(tables.asked().is_empty(), "nothing waits");
+    assert!(tables.asked().is_empty(), "no packet is queued");
 }
 
 #[test]
-fn a_route_that_changes_while_it_is_asked_for_is_asked_for_again() {
+fn a_path_is_outdated_if_the_route_changes_during_its_lookup() {
     let (a, tables) = shared();
     tables.learn(B, MAC_B);
     tables.restless.store(true, Ordering::Relaxed);
@@ -190,7 +190,7 @@ fn a_route_that_changes_while_it_is_asked_for_is_asked_for_again() {
 }
 
 #[test]
-fn the_kernel_is_asked_for_the_way_from_the_address_that_is_named() {
+fn the_kernels_route_is_looked_up_from_the_specified_source() {
     let (a, tables) = shared();
     let second = "10.0.0.3:1";
     assert_eq!(a.path(second, "192.0.2.1:2").local(), second.parse().unwrap());
@@ -201,7 +201,7 @@ fn the_kernel_is_asked_for_the_way_from_the_address_that_is_named() {
 }
 
 #[test]
-fn what_is_the_kernels_business_is_left_to_it() {
+fn local_broadcast_multicast_and_oversized_datagrams_go_to_the_kernel() {
     let (a, tables) = shared();
     tables.learn(B, MAC_B);
     let allowed = PathOptions { broadcast: true, ..PathOptions::default() };
@@ -223,7 +223,7 @@ fn what_is_the_kernels_business_is_left_to_it() {
 }
 
 #[test]
-fn it_answers_neither_arp_nor_ping_nor_closed_ports() {
+fn a_shared_interface_answers_neither_arp_nor_ping_nor_closed_ports() {
     let (a, tables) = shared();
     tables.learn(B, MAC_B);
     a.receive(&arp_frame(arp::Operation::REQUEST, (MAC_B, B), (MacAddr::UNSPECIFIED, A)));

@@ -1,4 +1,4 @@
-//! Packets in, packets out, under a clock of the test's own.
+//! Tests of inet: packets in, packets out, with a simulated clock.
 
 use super::*;
 use crate::sync::lock;
@@ -26,7 +26,7 @@ const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const MAC_A: MacAddr = MacAddr([2, 0, 0, 0, 0, 0xa]);
 const MAC_B: MacAddr = MacAddr([2, 0, 0, 0, 0, 0xb]);
 
-/// The far end of a transmit queue: what was sent, in order, and room for so many.
+/// A transmit queue that records the frames sent, in order, and is full at `room` frames.
 #[derive(Clone)]
 struct Tape {
     frames: Arc<Mutex<VecDeque<Vec<u8>>>>,
@@ -60,7 +60,7 @@ impl TxQueue for Tape {
     fn flush(&mut self) {}
 }
 
-/// What an endpoint has got.
+/// What an endpoint has received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Got {
     Data(SocketAddr, SocketAddr, Vec<u8>),
@@ -93,7 +93,7 @@ impl UdpEndpoint for Mailbox {
     }
 }
 
-/// One host: inet over a tape, and a clock.
+/// One host: inet over a [`Tape`], and its clock.
 struct Station {
     inet: Arc<Inet>,
     iface: Arc<Interface>,
@@ -149,7 +149,7 @@ impl Station {
         self.tape.frames.lock().unwrap().drain(..).collect()
     }
 
-    /// The one frame sent, which must be an IP packet.
+    /// The IP packet of the only frame sent.
     fn sent_packet(&self) -> Vec<u8> {
         let sent = self.sent();
         assert_eq!(sent.len(), 1, "{sent:02x?}");
@@ -182,7 +182,7 @@ impl Station {
         self.inet.udp_send(path, payload, &mut self.pass())
     }
 
-    /// Lets `address` be known at `mac`.
+    /// Makes `address` a known neighbour with the MAC address `mac`.
     fn learn_neighbour(&self, address: Ipv4Addr, mac: MacAddr) {
         let own = (self.iface.info().mac, self.iface.addresses4()[0].address());
         self.receive(&arp_frame(arp::Operation::REQUEST, (mac, address), own));
@@ -239,7 +239,7 @@ fn udp_packet(from: &str, to: &str, payload: &[u8]) -> Vec<u8> {
     packet(*from.ip(), *to.ip(), Protocol::UDP, &bytes)
 }
 
-/// From B to A.
+/// A frame from B to A.
 fn to_a(packet: &[u8]) -> Vec<u8> {
     frame_of(MAC_A, MAC_B, EtherType::IPV4, packet)
 }

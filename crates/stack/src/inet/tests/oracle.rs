@@ -1,5 +1,4 @@
-//! smoltcp, an implementation of its own, as the peer: it asks and answers ARP, pings, sends and receives
-//! datagrams, whole and in pieces.
+//! smoltcp, an independent implementation, as the peer: ARP requests and replies, and datagrams in both directions.
 
 use super::*;
 use smoltcp::{
@@ -56,7 +55,7 @@ impl Device for Link {
 }
 
 #[test]
-fn smoltcp_and_we_understand_each_other() {
+fn datagrams_are_exchanged_with_smoltcp() {
     let mut a = Station::a();
     let (_binding, mailbox) = a.bind("0.0.0.0:7");
     let mut link = Link::default();
@@ -75,7 +74,7 @@ fn smoltcp_and_we_understand_each_other() {
     let mut echoed = 0;
     for round in 0..200usize {
         let payload = vec![round as u8; round * 7];
-        // Every other round begins on its side.
+        // In every other round the peer sends.
         if round % 2 == 0 {
             let path = a.path("0.0.0.0:7", "10.0.0.2:9");
             a.send(&path, &payload).unwrap();

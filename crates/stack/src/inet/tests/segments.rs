@@ -1,14 +1,14 @@
-//! Runs of segments: over the ring, to a neighbour not yet known, to ourselves; and the way in.
+//! TCP segments between IP and TCP: runs over the ring, to an unresolved neighbour, and to this host; and receiving.
 
 use super::*;
 
-/// A header without options between ports 1 and 2, and `data`.
+/// A segment from port 1 to port 2, without options, with `data`.
 fn segment(data: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; 20 + data.len()];
     bytes[1] = 1;
     bytes[3] = 2;
     bytes[12] = 0x50;
-    // A reset, which nobody answers.
+    // A RST, which gets no answer.
     bytes[13] = 4;
     bytes[20..].copy_from_slice(data);
     bytes
@@ -27,7 +27,7 @@ fn way(a: &Station, remote: &str) -> Path {
         .unwrap()
 }
 
-/// The segment in a packet from A, which must be right.
+/// The segment in a packet from A, with its headers and checksum checked.
 fn checked(packet: &[u8]) -> Vec<u8> {
     let ip = ipv4::Packet::new_checked(packet).unwrap();
     assert_eq!((ip.protocol(), ip.dont_fragment()), (Protocol::TCP, true));
@@ -40,7 +40,7 @@ fn checked(packet: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_run_goes_out_in_order_with_its_marks() {
+fn a_run_is_sent_in_order_with_its_ecn_fields() {
     for tx_checksum in [false, true] {
         let own = Addressing::Own(vec!["10.0.0.1/24".parse().unwrap()]);
         let a = Station::with(Info { tx_checksum, ..info(MAC_A) }, own);
@@ -55,7 +55,7 @@ fn a_run_goes_out_in_order_with_its_marks() {
         drop(run);
         let packets: Vec<_> = a.sent().iter().map(|frame| ip_of(frame)).collect();
         let tos: Vec<_> = packets.iter().map(|packet| packet[1]).collect();
-        assert_eq!(tos, [0x10, 0x12, 0x11], "ECN is TCP's, the rest the socket's");
+        assert_eq!(tos, [0x10, 0x12, 0x11], "ECN from TCP, the rest from the socket");
         assert!(packets.iter().map(|packet| checked(packet)).eq(segments));
         assert_eq!(a.count(Count::TcpOutSegs), 3);
     }
@@ -74,13 +74,13 @@ fn a_full_ring_ends_a_run() {
 }
 
 #[test]
-fn segments_wait_for_their_neighbour() {
+fn segments_are_queued_until_their_neighbour_is_resolved() {
     let a = Station::a();
     let path = way(&a, "10.0.0.2:2");
     let bytes = segment(b"early");
     a.inet.run(&path, a.now).push(bytes.len(), 2, |room| lay(room, &bytes)).unwrap();
     let asked = a.sent();
-    assert_eq!((asked.len(), &asked[0][12..14]), (1, &[8, 6][..]), "a question and nothing else");
+    assert_eq!((asked.len(), &asked[0][12..14]), (1, &[8, 6][..]), "an ARP request only");
     a.receive(&arp_frame(arp::Operation::REPLY, (MAC_B, B), (MAC_A, A)));
     let packet = a.sent_packet();
     assert_eq!((checked(&packet), packet[1]), (bytes, 0x12));
@@ -88,7 +88,7 @@ fn segments_wait_for_their_neighbour() {
 }
 
 #[test]
-fn a_segment_to_ourselves_waits_until_it_may_be_delivered() {
+fn a_segment_to_this_host_is_queued_until_deliver_local() {
     let mut a = Station::a();
     let path = way(&a, "10.0.0.1:2");
     let send = |path| a.inet.run(path, a.now).push(20, 0, |room| lay(room, &segment(b"")));
@@ -96,7 +96,7 @@ fn a_segment_to_ourselves_waits_until_it_may_be_delivered() {
     assert_eq!(a.count(Count::TcpInSegs), 0);
     a.inet.deliver_local(&mut a.pass());
     assert_eq!(a.count(Count::TcpInSegs), 1);
-    // Bounded; and what is left for later comes at the next tick.
+    // The queue is bounded; the next tick delivers what a burst leaves.
     (0..1500).for_each(|_| send(&path).unwrap());
     assert_eq!(a.count(Count::IpOutDiscards), 500);
     a.inet.deliver_local(&mut a.pass());
@@ -109,7 +109,7 @@ fn a_segment_to_ourselves_waits_until_it_may_be_delivered() {
 }
 
 #[test]
-fn segments_that_are_wrong_are_counted_by_cause() {
+fn invalid_segments_are_counted_by_cause() {
     let a = Station::a();
     let mut good = segment(b"x");
     let pseudo = ipv4::address_sum(B, A).plus_word(6).plus_word(21);
@@ -127,7 +127,11 @@ fn segments_that_are_wrong_are_counted_by_cause() {
     assert_eq!(receive(&good, Checksum::Unverified), [1, 0, 0, 0]);
     assert_eq!(receive(&good, Checksum::MaybePartial), [2, 0, 0, 0]);
     assert_eq!(receive(&partial, Checksum::MaybePartial), [3, 1, 0, 0]);
-    assert_eq!(receive(&bad, Checksum::Partial), [4, 2, 0, 0], "it never left memory");
+    assert_eq!(
+        receive(&bad, Checksum::Partial),
+        [4, 2, 0, 0],
+        "a partial checksum is not verified"
+    );
     assert_eq!(receive(&bad, Checksum::Unverified), [4, 2, 1, 1]);
     assert_eq!(receive(&partial, Checksum::Unverified), [4, 2, 2, 2]);
     assert_eq!(receive(&good[..19], Checksum::Unverified), [4, 2, 3, 2]);

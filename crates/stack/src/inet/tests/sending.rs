@@ -1,4 +1,4 @@
-//! Ways out: routes, broadcast, ourselves, batches, and what is refused.
+//! Sending: routes, broadcast, datagrams to this host, batches, and what is refused.
 
 use super::*;
 use std::io::IoSlice;
@@ -8,7 +8,7 @@ fn refused(a: &Station, remote: &str) -> SendError {
 }
 
 #[test]
-fn a_datagram_is_whole_and_right_at_every_length() {
+fn a_datagram_is_correct_at_every_length() {
     let a = Station::a();
     a.learn_neighbour(B, MAC_B);
     let path = a.path("0.0.0.0:1", "10.0.0.2:2");
@@ -26,24 +26,24 @@ fn a_datagram_is_whole_and_right_at_every_length() {
 }
 
 #[test]
-fn a_checksum_that_comes_to_zero_is_sent_as_all_ones() {
+fn a_checksum_of_zero_is_sent_as_all_ones() {
     let a = Station::a();
     a.learn_neighbour(B, MAC_B);
     let path = a.path("0.0.0.0:1", "10.0.0.2:2");
     a.send(&path, &[0, 0]).unwrap();
-    // Data that is the checksum of all the rest makes the sum all ones.
+    // Data equal to the checksum of the rest makes the sum all ones.
     let rest = a.sent_packet()[26..28].to_vec();
     a.send(&path, &rest).unwrap();
     assert_eq!(a.sent_packet()[26..28], [0xff, 0xff]);
 }
 
 #[test]
-fn a_checksum_is_left_to_a_link_that_carries_partial_ones() {
+fn a_link_with_checksum_offload_gets_a_partial_checksum() {
     let own = Addressing::Own(vec!["10.0.0.1/24".parse().unwrap()]);
     let a = Station::with(Info { tx_checksum: true, ..info(MAC_A) }, own);
     a.learn_neighbour(B, MAC_B);
     a.send(&a.path("0.0.0.0:1", "10.0.0.2:2"), b"hello").unwrap();
-    // The tape completes what is partial; it comes out right only if the field held what it must.
+    // The tape completes a partial checksum: the result is right only if the field held the pseudo-header's sum.
     assert_eq!(a.sent_packet(), udp_packet("10.0.0.1:1", "10.0.0.2:2", b"hello"));
 }
 
@@ -59,7 +59,7 @@ fn socket_options_are_in_the_header() {
 }
 
 #[test]
-fn a_batch_goes_out_in_order_and_stops_where_it_must() {
+fn a_batch_is_sent_in_order_up_to_the_first_failure() {
     let a = Station::a();
     a.learn_neighbour(B, MAC_B);
     let path = a.path("0.0.0.0:1", "10.0.0.2:2");
@@ -79,7 +79,7 @@ fn a_batch_goes_out_in_order_and_stops_where_it_must() {
 }
 
 #[test]
-fn a_full_ring_is_reported_and_no_more() {
+fn a_full_ring_fails_the_send() {
     let a = Station::a();
     a.learn_neighbour(B, MAC_B);
     let path = a.path("0.0.0.0:1", "10.0.0.2:2");
@@ -90,7 +90,7 @@ fn a_full_ring_is_reported_and_no_more() {
 }
 
 #[test]
-fn the_longest_prefix_leads_the_way() {
+fn the_route_with_the_longest_prefix_wins() {
     let a = Station::a();
     let via = |to: &str, gateway: [u8; 4]| {
         a.inet.add_route(&a.iface, to.parse().unwrap(), Some(gateway.into())).unwrap();
@@ -119,7 +119,7 @@ fn a_new_route_outdates_paths() {
 }
 
 #[test]
-fn broadcast_needs_permission() {
+fn broadcast_needs_so_broadcast() {
     let a = Station::a();
     let allowed = PathOptions { broadcast: true, ..PathOptions::default() };
     for everybody in ["255.255.255.255:2", "10.0.0.255:2"] {
@@ -133,7 +133,7 @@ fn broadcast_needs_permission() {
 }
 
 #[test]
-fn what_is_for_ourselves_never_leaves() {
+fn datagrams_to_this_host_never_leave_it() {
     let a = Station::a();
     let (_server, mailbox) = a.bind("0.0.0.0:7");
     for (remote, source) in
@@ -144,7 +144,7 @@ fn what_is_for_ourselves_never_leaves() {
         let to = if remote == "0.0.0.0:7" { "127.0.0.1:7" } else { remote };
         assert_eq!(mailbox.take(), [data(source, to, b"me")]);
     }
-    // Refusals come back the same way.
+    // Port unreachable errors are delivered locally, too.
     let (client, errors) = a.bind("10.0.0.1:1");
     client.connect("10.0.0.1:9".parse().unwrap()).unwrap();
     a.send(&a.path("10.0.0.1:1", "10.0.0.1:9"), b"nobody").unwrap();
@@ -154,7 +154,7 @@ fn what_is_for_ourselves_never_leaves() {
 }
 
 #[test]
-fn nonsense_is_refused() {
+fn port_0_the_other_family_and_unrouted_addresses_are_refused() {
     let a = Station::a();
     assert_eq!(refused(&a, "10.0.0.2:0"), SendError::InvalidPort);
     assert_eq!(refused(&a, "[::1]:2"), SendError::Family);
@@ -163,7 +163,7 @@ fn nonsense_is_refused() {
 }
 
 #[test]
-fn frames_and_packets_not_for_us_are_counted_by_cause() {
+fn dropped_frames_and_packets_are_counted_by_cause() {
     let a = Station::a();
     let (_binding, mailbox) = a.bind("0.0.0.0:7");
     let good = udp_packet("10.0.0.2:9", "10.0.0.1:7", b"x");
@@ -198,14 +198,14 @@ fn frames_and_packets_not_for_us_are_counted_by_cause() {
         assert_eq!(a.count(count), before + 1, "{count:?}");
     }
     assert!(mailbox.take().is_empty());
-    // A priority is no VLAN, padding no data.
+    // A priority tag is not a VLAN, and padding is not data.
     a.receive(&[&tagged(0xe000)[..], &[0; 20]].concat());
     assert_eq!(mailbox.take(), [data("10.0.0.2:9", "10.0.0.1:7", b"x")]);
     assert!(a.inet.counters().contains(&("IpInCsumErrors", 1)));
 }
 
 #[test]
-fn source_routes_are_refused_and_other_options_passed_over() {
+fn source_routes_are_dropped_and_other_options_skipped() {
     let a = Station::a();
     let (_binding, mailbox) = a.bind("0.0.0.0:7");
     let with_options = |options: [u8; 4]| {
@@ -216,7 +216,7 @@ fn source_routes_are_refused_and_other_options_passed_over() {
         ipv4::Packet::new_checked(&mut bytes[..]).unwrap().fill_checksum();
         to_a(&bytes)
     };
-    // No operation, an unknown option, the end of the list and what follows it.
+    // No operation, an unknown option, the end of the list and bytes after it.
     for fine in [[1, 1, 1, 0], [1, 0x44, 3, 0], [0, 131, 9, 9]] {
         a.receive(&with_options(fine));
         assert_eq!(mailbox.take().len(), 1, "{fine:?}");

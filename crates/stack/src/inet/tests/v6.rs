@@ -1,4 +1,4 @@
-//! What the tests of IPv6 share: two hosts, and packets between them.
+//! Shared by the IPv6 tests: two hosts, and packets between them.
 
 use super::*;
 use crate::wire::{extension, icmpv6, ipv6, ndp};
@@ -13,10 +13,10 @@ mod ways;
 
 pub(super) const A6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
 pub(super) const B6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
-/// The link-local address that MAC_A makes.
+/// The link-local address derived from MAC_A.
 pub(super) const LINK_A: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, 0xa);
 
-/// A host with both families, its addresses sure to be its own.
+/// A host with both families whose addresses have passed duplicate address detection.
 fn a() -> Station {
     let mut a = fresh("10.0.0.1/24", "fd00::1/64", MAC_A);
     a.wait(Duration::ZERO);
@@ -25,7 +25,7 @@ fn a() -> Station {
     a
 }
 
-/// A host just made.
+/// A host whose addresses are still tentative.
 fn fresh(v4: &str, v6: &str, mac: MacAddr) -> Station {
     let own = [v4, v6].map(|text| text.parse().unwrap());
     Station::with(info(mac), Addressing::Own(own.to_vec()))
@@ -54,7 +54,7 @@ fn udp6_packet(from: &str, to: &str, payload: &[u8]) -> Vec<u8> {
     packet6(*from.ip(), *to.ip(), Protocol::UDP, &bytes)
 }
 
-/// From B to A.
+/// A frame from B to A.
 fn to_a6(packet: &[u8]) -> Vec<u8> {
     frame_of(MAC_A, MAC_B, EtherType::IPV6, packet)
 }
@@ -72,7 +72,7 @@ fn with_hop_limit(mut packet: Vec<u8>, limit: u8) -> Vec<u8> {
     packet
 }
 
-/// B asks, from `src` in a packet to `dst`, who has `target`.
+/// A neighbour solicitation for `target` from B, from `src` to `dst`.
 fn solicitation(src: Ipv6Addr, dst: Ipv6Addr, target: Ipv6Addr, mac: Option<MacAddr>) -> Vec<u8> {
     let mut message = [0; 32];
     let addresses = ipv6::address_sum(src, dst);
@@ -82,7 +82,7 @@ fn solicitation(src: Ipv6Addr, dst: Ipv6Addr, target: Ipv6Addr, mac: Option<MacA
     frame_of(to, MAC_B, EtherType::IPV6, &packet)
 }
 
-/// `mac` says, to `dst`, that it has `target`.
+/// A neighbour advertisement to `dst`: `target` has `mac`.
 fn advertisement(
     dst: Ipv6Addr,
     (target, mac): (Ipv6Addr, MacAddr),
@@ -97,7 +97,7 @@ fn advertisement(
     frame_of(to, mac, EtherType::IPV6, &packet)
 }
 
-/// Lets B be known.
+/// Makes B a known neighbour.
 fn meet(a: &Station) {
     a.receive(&solicitation(B6, A6, A6, Some(MAC_B)));
     a.sent();
@@ -110,14 +110,14 @@ fn ip6_of(frame: &[u8]) -> Vec<u8> {
     ipv6::Packet::new_checked(inner.payload).unwrap().bytes().to_vec()
 }
 
-/// The one packet sent.
+/// The only packet sent.
 fn sent6(a: &Station) -> Vec<u8> {
     let sent = a.sent();
     assert_eq!(sent.len(), 1, "{sent:02x?}");
     ip6_of(&sent[0])
 }
 
-/// The neighbour discovery message in a frame sent, its checksum and hop limit right.
+/// The neighbour discovery message in a sent frame, with its checksum and hop limit checked.
 fn discovery_of(frame: &[u8]) -> (Ipv6Addr, Ipv6Addr, String) {
     let packet = ip6_of(frame);
     let ip = ipv6::Packet::new_checked(&packet[..]).unwrap();

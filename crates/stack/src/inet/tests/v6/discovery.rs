@@ -1,4 +1,4 @@
-//! Who has an address: asking, answering, and giving way to who had it first.
+//! Neighbour discovery: solicitations, advertisements, and duplicate address detection.
 
 use super::*;
 
@@ -7,9 +7,9 @@ fn second() -> Duration {
 }
 
 #[test]
-fn our_addresses_are_asked_for_once_and_are_ours_a_second_later() {
+fn each_address_is_probed_once_and_unique_a_second_later() {
     let mut a = fresh("10.0.0.1/24", "fd00::1/64", MAC_A);
-    assert_eq!(a.wakes.lock().unwrap()[..], [Instant::ZERO], "it wants to be called at once");
+    assert_eq!(a.wakes.lock().unwrap()[..], [Instant::ZERO], "the first tick is due at once");
     a.wait(Duration::ZERO);
     let asked: Vec<_> = a.sent().iter().map(|frame| discovery_of(frame)).collect();
     assert_eq!(asked.len(), 2);
@@ -23,10 +23,10 @@ fn our_addresses_are_asked_for_once_and_are_ours_a_second_later() {
 }
 
 #[test]
-fn an_address_that_somebody_has_is_given_up() {
+fn a_duplicate_address_is_given_up() {
     let claims = [
         advertisement(ipv6::ALL_NODES, (A6, MAC_B), false, true),
-        // Somebody else who asks for it.
+        // Another host probes for the same address.
         solicitation(Ipv6Addr::UNSPECIFIED, ipv6::solicited_node(A6), A6, None),
     ];
     for claim in claims {
@@ -38,17 +38,18 @@ fn an_address_that_somebody_has_is_given_up() {
         assert_eq!(a.count(Count::Ip6AddrDuplicates), 1);
         assert!(!path.is_current(&a.inet));
         let other = a.path_with("[::]:1", "[fd00::2]:2", PathOptions::default());
-        assert_eq!(other.unwrap().local().ip(), LINK_A, "it is not used");
+        assert_eq!(other.unwrap().local().ip(), LINK_A, "a duplicate is no source address");
         a.sent();
         a.receive(&solicitation(B6, ipv6::solicited_node(A6), A6, Some(MAC_B)));
-        assert!(a.sent().is_empty(), "nor answered for");
+        assert!(a.sent().is_empty(), "no advertisement for a duplicate");
         a.receive(&to_a6(&udp6_packet("[fd00::2]:9", "[fd00::1]:7", b"")));
-        assert_eq!(a.count(Count::Ip6InMartians) + a.count(Count::Ip6InAddrErrors), 1, "nor heard");
+        let dropped = a.count(Count::Ip6InMartians) + a.count(Count::Ip6InAddrErrors);
+        assert_eq!(dropped, 1, "no packets to a duplicate");
     }
 }
 
 #[test]
-fn our_own_question_come_back_is_no_claim() {
+fn our_own_looped_back_solicitation_is_no_conflict() {
     let mut a = fresh("10.0.0.1/24", "fd00::1/64", MAC_A);
     a.wait(Duration::ZERO);
     for frame in a.sent() {
@@ -58,7 +59,7 @@ fn our_own_question_come_back_is_no_claim() {
 }
 
 #[test]
-fn an_address_that_is_ours_is_defended() {
+fn a_unique_address_is_defended() {
     let a = a();
     a.receive(&solicitation(Ipv6Addr::UNSPECIFIED, ipv6::solicited_node(A6), A6, None));
     let (src, dst, message) = discovery_of(&a.sent()[0]);
@@ -72,7 +73,7 @@ fn an_address_that_is_ours_is_defended() {
 }
 
 #[test]
-fn who_asks_is_answered_and_remembered_if_near() {
+fn a_solicitation_gets_an_advertisement_and_an_on_link_sender_an_entry() {
     let a = a();
     a.receive(&solicitation(B6, ipv6::solicited_node(A6), A6, Some(MAC_B)));
     let frame = &a.sent()[0];
@@ -82,15 +83,15 @@ fn who_asks_is_answered_and_remembered_if_near() {
     let told = format!("target: {A6}, mac: Some({MAC_A:?}), router: false, solicited: true");
     assert!(message.contains(&told) && message.contains("overrides: true"), "{message}");
     a.send(&a.path("[::]:1", "[fd00::2]:2"), b"x").unwrap();
-    assert_eq!(ip6_of(&a.sent()[0])[48..], *b"x", "B needs not be asked");
-    // A stranger to the link is not remembered, and no route leads to him.
+    assert_eq!(ip6_of(&a.sent()[0])[48..], *b"x", "B needs no solicitation");
+    // An off-link sender gets no entry, and there is no route to it.
     let known = || lock(&a.iface.neighbours).table.len();
     let before = known();
     let far = "2001:db8::1".parse().unwrap();
     a.receive(&solicitation(far, A6, A6, Some(MAC_B)));
     assert_eq!(lock(&a.iface.neighbours).table.known(far.into()).ok(), None);
     a.sent();
-    // Who asks for another is not even that.
+    // A solicitation for another address gets no answer and no entry.
     let (before, other) = (before.max(known()), "fd00::9".parse().unwrap());
     let asker = "fd00::8".parse().unwrap();
     a.receive(&solicitation(asker, ipv6::solicited_node(other), other, Some(MAC_B)));
@@ -98,7 +99,7 @@ fn who_asks_is_answered_and_remembered_if_near() {
 }
 
 #[test]
-fn an_unknown_neighbour_is_asked_for_and_gets_what_waited() {
+fn an_unknown_neighbour_is_solicited_and_then_gets_the_queued_packets() {
     let a = a();
     let path = a.path("[::]:1", "[fd00::2]:2");
     a.send(&path, b"one").unwrap();
@@ -120,7 +121,7 @@ fn an_unknown_neighbour_is_asked_for_and_gets_what_waited() {
 }
 
 #[test]
-fn three_questions_a_second_apart_then_the_socket_hears() {
+fn after_three_solicitations_a_second_apart_the_socket_gets_an_error() {
     let mut a = a();
     let (binding, mailbox) = a.bind("[fd00::1]:1");
     binding.connect("[fd00::2]:2".parse().unwrap()).unwrap();
@@ -137,9 +138,9 @@ fn three_questions_a_second_apart_then_the_socket_hears() {
 
 /// RFC 4861 section 7.2.5.
 #[test]
-fn an_advertisement_changes_what_it_may() {
+fn an_advertisement_without_the_override_flag_does_not_change_the_address() {
     const MAC_C: MacAddr = MacAddr([2, 0, 0, 0, 0, 0xc]);
-    // Unasked for, it makes no entry.
+    // An unsolicited advertisement creates no entry.
     let stranger = a();
     stranger.receive(&advertisement(ipv6::ALL_NODES, (B6, MAC_B), false, true));
     assert_eq!(lock(&stranger.iface.neighbours).table.len(), 0);
@@ -158,7 +159,7 @@ fn an_advertisement_changes_what_it_may() {
 }
 
 #[test]
-fn messages_from_beyond_the_link_are_not_believed() {
+fn messages_with_a_hop_limit_below_255_are_dropped() {
     let a = a();
     let frames =
         [solicitation(B6, A6, A6, Some(MAC_B)), advertisement(A6, (B6, MAC_B), true, true)];

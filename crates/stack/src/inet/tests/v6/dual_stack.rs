@@ -1,4 +1,4 @@
-//! Sockets of one family and of both, and who may have a port.
+//! Sockets of one family and dual-stack sockets, and which of them may share a port.
 
 use super::*;
 use std::{
@@ -22,7 +22,7 @@ fn from_v6(a: &Station) {
 }
 
 #[test]
-fn a_dual_socket_hears_both_and_shows_ipv4_mapped() {
+fn a_dual_stack_socket_receives_both_families_and_shows_ipv4_as_mapped() {
     let a = a();
     let (binding, mailbox) = bind(&a, "[::]:7", false).unwrap();
     let hear = || {
@@ -33,7 +33,7 @@ fn a_dual_socket_hears_both_and_shows_ipv4_mapped() {
     let four = data("[::ffff:10.0.0.2]:9", "[::ffff:10.0.0.1]:7", b"four");
     let six = data("[fd00::2]:9", "[fd00::1]:7", b"six");
     assert_eq!(hear(), [four.clone(), six.clone()]);
-    // Connected to a peer of one family it hears that one alone.
+    // Connected to a peer of one family it receives from that peer only.
     binding.connect("[::ffff:10.0.0.2]:9".parse().unwrap()).unwrap();
     assert_eq!(binding.local(), "[::ffff:10.0.0.1]:7".parse().unwrap());
     assert_eq!(hear(), std::slice::from_ref(&four));
@@ -49,7 +49,7 @@ fn a_dual_socket_hears_both_and_shows_ipv4_mapped() {
 }
 
 #[test]
-fn a_socket_of_one_family_hears_that_one() {
+fn a_socket_of_one_family_receives_that_family_only() {
     let a = a();
     let (six, six_box) = bind(&a, "[::]:7", true).unwrap();
     let (four, four_box) = bind(&a, "0.0.0.0:7", false).unwrap();
@@ -64,7 +64,7 @@ fn a_socket_of_one_family_hears_that_one() {
 }
 
 #[test]
-fn a_mapped_address_is_bound_to_ipv4() {
+fn a_socket_bound_to_a_mapped_address_receives_ipv4_only() {
     let a = a();
     let (_binding, mailbox) = bind(&a, "[::ffff:10.0.0.1]:7", false).unwrap();
     from_v6(&a);
@@ -74,21 +74,21 @@ fn a_mapped_address_is_bound_to_ipv4() {
     assert_eq!(bind(&a, "[::ffff:10.0.0.1]:8", true).err(), Some(Some(libc::EINVAL)));
 }
 
-/// A socket of this machine's kernel, bound.
+/// A bound kernel socket of this machine.
 fn kernel(local: SocketAddr, only_v6: bool) -> std::io::Result<OwnedFd> {
     let family = if local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    // SAFETY: a plain system call; the descriptor is ours alone.
+    // SAFETY: a plain system call; this code alone owns the descriptor.
     let socket = unsafe {
         OwnedFd::from_raw_fd(libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0))
     };
     let on = libc::c_int::from(only_v6);
     let (level, name) = (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY);
-    // SAFETY: `on` is valid for the call. A socket of IPv4 refuses it, as it may.
+    // SAFETY: `on` is valid for the call. An IPv4 socket refuses the option, which does not matter.
     unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const on).cast(), 4) };
     crate::sys::bind(socket.as_raw_fd(), local).map(|()| socket)
 }
 
-/// The kernel and inet, asked the same.
+/// Every pair of binds, in the kernel and in inet.
 #[test]
 fn ports_are_refused_as_linux_refuses_them() {
     let claims = [
@@ -115,7 +115,7 @@ fn ports_are_refused_as_linux_refuses_them() {
 }
 
 #[test]
-fn a_group_is_heard_with_the_interface_it_is_on() {
+fn a_link_local_group_is_shown_with_its_scope_id() {
     let a = a();
     let (_one, mailbox) = bind(&a, "[::]:7", false).unwrap();
     let to = MacAddr::of_group6(ipv6::ALL_NODES);

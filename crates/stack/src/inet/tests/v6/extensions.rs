@@ -1,15 +1,15 @@
-//! Extension headers, and packets that are counted by what is wrong with them.
+//! Extension headers, and dropped packets counted by cause.
 
 use super::*;
 
-/// A datagram from B to A behind `headers`, of which the first is called `first`.
+/// A datagram from B to A after the extension headers `headers`; `first` is the type of the first.
 fn behind(first: u8, headers: &[u8]) -> Vec<u8> {
     let (_, _, udp) = udp6("[fd00::2]:9", "[fd00::1]:7", b"x");
     packet6(B6, A6, Protocol(first), &[headers, &udp].concat())
 }
 
 #[test]
-fn headers_that_ask_for_nothing_are_passed_over() {
+fn extension_headers_that_need_no_action_are_skipped() {
     let a = a();
     let (_binding, mailbox) = a.bind("[::]:7");
     let pad = [1, 4, 0, 0, 0, 0];
@@ -20,7 +20,7 @@ fn headers_that_ask_for_nothing_are_passed_over() {
         (60, vec![17, 0, 0x1e, 4, 1, 2, 3, 4]),
         // A routing header with nothing left to visit.
         (43, vec![17, 0, 0, 0, 0, 0, 0, 0]),
-        // A fragment that is all there is (RFC 6946).
+        // An atomic fragment (RFC 6946).
         (44, vec![17, 0, 0, 0, 1, 2, 3, 4]),
         (0, [&[60, 0][..], &pad, &[17, 0], &pad].concat()),
     ];
@@ -33,23 +33,23 @@ fn headers_that_ask_for_nothing_are_passed_over() {
 }
 
 #[test]
-fn headers_that_ask_too_much_are_refused_and_some_senders_told() {
+fn invalid_extension_headers_drop_the_packet_with_an_error_where_rfc_8200_says() {
     let a = a();
     meet(&a);
     let (_binding, mailbox) = a.bind("[::]:7");
-    // First header, headers, what its sender is told: code and pointer.
+    // First header, headers, and the code and pointer of the error, if one is sent.
     type Case = (u8, &'static [u8], Option<(u8, u32)>);
     let cases: [Case; 6] = [
-        // RFC 5095: a way through others, type 0.
+        // RFC 5095: a type 0 routing header with segments left.
         (43, &[17, 0, 0, 1, 0, 0, 0, 0], Some((0, 42))),
         // An option to be discarded silently, one to be reported.
         (60, &[17, 0, 0x40, 4, 0, 0, 0, 0], None),
         (60, &[17, 0, 0x80, 4, 0, 0, 0, 0], Some((2, 42))),
-        // Hop-by-hop options not in the first place.
+        // Hop-by-hop options that are not first.
         (60, &[0, 0, 1, 4, 0, 0, 0, 0, 17, 0, 1, 4, 0, 0, 0, 0], Some((1, 40))),
-        // A header that ends behind its packet.
+        // A header that ends beyond its packet.
         (60, &[17, 99, 1, 4, 0, 0, 0, 0], None),
-        // A first fragment without the whole of the headers it begins (RFC 7112).
+        // A first fragment without all headers (RFC 7112).
         (44, &[60, 0, 0, 1, 0, 0, 0, 0], Some((3, 0))),
     ];
     for (first, headers, told) in cases {
@@ -74,7 +74,7 @@ fn headers_that_ask_too_much_are_refused_and_some_senders_told() {
 }
 
 #[test]
-fn packets_not_for_us_are_counted_by_cause() {
+fn dropped_packets_are_counted_by_cause() {
     let a = a();
     let (_binding, mailbox) = a.bind("[::]:7");
     let good = udp6_packet("[fd00::2]:9", "[fd00::1]:7", b"x");
@@ -99,7 +99,7 @@ fn packets_not_for_us_are_counted_by_cause() {
         (from("fd00::1"), Count::Ip6InMartians),
         (from("::ffff:10.0.0.2"), Count::Ip6InMartians),
         (to("::ffff:10.0.0.1"), Count::Ip6InMartians),
-        // RFC 8200 section 8.1: over IPv6 a datagram has a checksum.
+        // RFC 8200 section 8.1: over IPv6 a datagram must have a checksum.
         (change(|bytes| bytes[46..48].fill(0)), Count::UdpInCsumErrors),
         (change(|bytes| bytes[48] ^= 1), Count::UdpInCsumErrors),
     ];
@@ -109,17 +109,17 @@ fn packets_not_for_us_are_counted_by_cause() {
         assert_eq!(a.count(count), before + 1, "{count:?} {frame:02x?}");
     }
     assert!(mailbox.take().is_empty());
-    // Padding is no data.
+    // Padding is not data.
     a.receive(&[&to_a6(&good)[..], &[0; 20]].concat());
     assert_eq!(mailbox.take(), [data("[fd00::2]:9", "[fd00::1]:7", b"x")]);
-    // Without an address of it, no IPv6 at all.
+    // An interface without an IPv6 address drops all IPv6.
     let v4 = Station::a();
     v4.receive(&to_a6(&good));
     assert_eq!(v4.count(Count::LinkInUnknownProtos), 1);
 }
 
 #[test]
-fn nothing_follows_no_next_header() {
+fn a_packet_with_no_next_header_is_ignored() {
     let a = a();
     meet(&a);
     a.receive(&to_a6(&packet6(B6, A6, Protocol(59), &[0; 8])));

@@ -1,4 +1,4 @@
-//! ICMPv6: what is answered, and whose error messages are believed.
+//! ICMPv6: which packets get an answer, and which received errors are accepted.
 
 use super::*;
 use icmpv6::{Type, code};
@@ -19,7 +19,7 @@ fn error_frame(kind: Type, code: u8, rest: u32, quote: &[u8]) -> Vec<u8> {
     to_a6(&icmp6(B6, A6, &message))
 }
 
-/// What the one packet sent says: source, kind, code, second word, the rest.
+/// The only packet sent: source, type, code, second word, the rest.
 fn answer(a: &Station) -> (Ipv6Addr, Type, u8, u32, Vec<u8>) {
     let packet = sent6(a);
     let ip = ipv6::Packet::new_checked(&packet[..]).unwrap();
@@ -30,12 +30,12 @@ fn answer(a: &Station) -> (Ipv6Addr, Type, u8, u32, Vec<u8>) {
 }
 
 #[test]
-fn a_ping_is_answered_with_its_data() {
+fn a_ping_gets_a_reply_with_its_data() {
     let a = a();
     meet(&a);
     a.receive(&to_a6(&ping(B6, A6, b"abcde")));
     assert_eq!(answer(&a), (A6, Type::ECHO_REPLY, 0, 3 << 16 | 4, b"abcde".to_vec()));
-    // To a group it is answered from an address of ours (RFC 4443 section 4.2).
+    // The reply to a ping of a group comes from one of our addresses (RFC 4443 section 4.2).
     let group = ping(B6, ipv6::ALL_NODES, b"all");
     a.receive(&frame_of(MacAddr::of_group6(ipv6::ALL_NODES), MAC_B, EtherType::IPV6, &group));
     assert_eq!(answer(&a), (A6, Type::ECHO_REPLY, 0, 3 << 16 | 4, b"all".to_vec()));
@@ -47,7 +47,7 @@ fn a_ping_is_answered_with_its_data() {
 }
 
 #[test]
-fn a_ping_of_a_link_local_address_is_answered_over_its_link() {
+fn a_ping_of_a_link_local_address_gets_its_reply_over_the_same_link() {
     let a = a();
     let link_b = "fe80::b".parse().unwrap();
     a.receive(&solicitation(link_b, LINK_A, LINK_A, Some(MAC_B)));
@@ -57,14 +57,14 @@ fn a_ping_of_a_link_local_address_is_answered_over_its_link() {
 }
 
 #[test]
-fn what_cannot_be_delivered_is_answered_with_the_packet_quoted() {
+fn an_undeliverable_packet_gets_an_error_that_quotes_it() {
     let a = a();
     meet(&a);
     let closed = udp6_packet("[fd00::2]:9", "[fd00::1]:7", &[1; 1300]);
     a.receive(&to_a6(&closed));
     let (src, kind, got, rest, quote) = answer(&a);
     assert_eq!((src, kind, got, rest), (A6, Type::UNREACHABLE, code::PORT_UNREACHABLE, 0));
-    assert_eq!(quote, closed[..1232], "as much as 1280 bytes hold");
+    assert_eq!(quote, closed[..1232], "as much as fits in 1280 bytes");
     assert_eq!((a.count(Count::UdpNoPorts), a.count(Count::Icmp6OutDestUnreachs)), (1, 1));
     a.receive(&to_a6(&packet6(B6, A6, Protocol(132), &[0; 20])));
     let (_, kind, got, pointer, _) = answer(&a);
@@ -73,12 +73,12 @@ fn what_cannot_be_delivered_is_answered_with_the_packet_quoted() {
 }
 
 #[test]
-fn no_error_where_rfc_4443_forbids_it() {
+fn no_error_is_sent_where_rfc_4443_forbids_it() {
     let a = a();
     meet(&a);
     let group = MacAddr::of_group6(ipv6::ALL_NODES);
     let closed = |from: &str, to: &str| udp6_packet(from, to, b"");
-    // An error behind an unknown option, whose sender is told else.
+    // An ICMPv6 message after an unknown option, which would cause an error otherwise.
     let option = |kind: u8| {
         let message = [[58, 0, 0x80, 4, 0, 0, 0, 0], [kind, 4, 0, 0, 0, 0, 0, 0]].concat();
         to_a6(&packet6(B6, A6, Protocol(60), &message))
@@ -127,14 +127,14 @@ fn each_error_has_the_errno_linux_gives_it() {
         let expected = Got::Error(error, "[fd00::2]:9".parse().unwrap());
         assert_eq!(mailbox.take(), [expected], "type {kind} code {code}");
     }
-    // The same as the kernel's raw socket hands it over.
+    // The same error through the kernel's raw socket.
     let frame = error_frame(Type::UNREACHABLE, 4, 0, &quote);
     a.inet.icmpv6_error_input(&ip6_of(&frame)[40..], A6, 0, &mut a.pass());
     assert_eq!(mailbox.take().len(), 1);
 }
 
 #[test]
-fn an_error_is_believed_only_about_a_conversation_there_is() {
+fn an_error_is_accepted_only_about_an_existing_conversation() {
     let a = a();
     let (binding, mailbox) = a.bind("[fd00::1]:7");
     binding.connect("[fd00::2]:9".parse().unwrap()).unwrap();
@@ -154,7 +154,7 @@ fn an_error_is_believed_only_about_a_conversation_there_is() {
 }
 
 #[test]
-fn a_narrow_path_is_believed_down_to_1280_bytes() {
+fn a_reported_path_mtu_is_accepted_down_to_1280_bytes() {
     let mut a = a();
     let (_binding, mailbox) = a.bind("[::]:7");
     let quote = udp6_packet("[fd00::1]:7", "[fd00::2]:9", b"");

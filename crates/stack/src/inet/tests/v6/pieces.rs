@@ -1,8 +1,8 @@
-//! Fragments over IPv6.
+//! IPv6 fragments.
 
 use super::*;
 
-/// The piece of a datagram from `start` to `end`, from B to A.
+/// A fragment from B to A: the bytes `start..end` of `whole`.
 fn piece(whole: &[u8], ident: u32, start: usize, end: usize) -> Vec<u8> {
     let mut bytes = vec![0; 8 + end - start];
     let more = end < whole.len();
@@ -16,7 +16,7 @@ fn payload(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn the_largest_datagram_arrives_whole_in_any_order() {
+fn the_largest_datagram_is_reassembled_from_reversed_fragments() {
     let a = a();
     meet(&a);
     let mut b = fresh("10.0.0.2/24", "fd00::2/64", MAC_B);
@@ -41,11 +41,11 @@ fn the_largest_datagram_arrives_whole_in_any_order() {
 }
 
 #[test]
-fn pieces_that_overlap_drop_their_packet() {
+fn overlapping_fragments_drop_their_packet() {
     let a = a();
     let (_binding, mailbox) = a.bind("[::]:7");
     let (_, _, whole) = udp6("[fd00::2]:9", "[fd00::1]:7", &payload(100));
-    // RFC 5722 section 4; an exact copy is none (RFC 8200 section 4.5).
+    // RFC 5722 section 4; an exact duplicate is no overlap (RFC 8200 section 4.5).
     for (ident, overlap) in [(1, (8, 32)), (2, (0, 16)), (3, (16, 48))] {
         a.receive(&piece(&whole, ident, 0, 24));
         a.receive(&piece(&whole, ident, overlap.0, overlap.1));
@@ -60,7 +60,7 @@ fn pieces_that_overlap_drop_their_packet() {
 }
 
 #[test]
-fn the_mark_of_one_fragment_is_the_wholes() {
+fn a_ce_mark_on_one_fragment_marks_the_packet() {
     use crate::{
         inet::{
             reassembly::{Frag, Outcome, Reassembly},
@@ -92,7 +92,7 @@ fn the_mark_of_one_fragment_is_the_wholes() {
 }
 
 #[test]
-fn a_packet_that_never_becomes_whole_is_given_up_after_a_minute() {
+fn an_incomplete_packet_expires_after_a_minute() {
     let mut a = a();
     meet(&a);
     let (_, _, whole) = udp6("[fd00::2]:9", "[fd00::1]:7", &payload(100));
@@ -102,7 +102,7 @@ fn a_packet_that_never_becomes_whole_is_given_up_after_a_minute() {
     assert_eq!(a.count(Count::Ip6ReasmTimeout), 0);
     a.wait(Duration::from_secs(1));
     assert_eq!((a.count(Count::Ip6ReasmTimeout), a.count(Count::Ip6ReasmFails)), (2, 2));
-    // Only who sent a first fragment is told (RFC 8200 section 4.5), and is shown it.
+    // Only a packet whose first fragment has arrived causes an error, which quotes it (RFC 8200 section 4.5).
     let mut sent = a.sent();
     sent.retain(|frame| ip6_of(frame)[40] == 3);
     assert_eq!(sent.len(), 1);
@@ -112,7 +112,7 @@ fn a_packet_that_never_becomes_whole_is_given_up_after_a_minute() {
 }
 
 #[test]
-fn a_fragment_of_fragments_is_refused() {
+fn a_fragment_inside_a_reassembled_packet_is_dropped() {
     let a = a();
     let (_binding, mailbox) = a.bind("[::]:7");
     let (_, _, udp) = udp6("[fd00::2]:9", "[fd00::1]:7", &payload(100));

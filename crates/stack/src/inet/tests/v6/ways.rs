@@ -1,4 +1,4 @@
-//! Ways out over IPv6: routes, sources, link-local addresses, ourselves, and the headers.
+//! Sending over IPv6: routes, source addresses, link-local addresses, packets to this host, and the headers.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn refused(a: &Station, local: &str, remote: &str) -> SendError {
 }
 
 #[test]
-fn a_datagram_is_whole_and_right_at_every_length() {
+fn a_datagram_is_correct_at_every_length() {
     let a = a();
     meet(&a);
     let path = a.path("[::]:1", "[fd00::2]:2");
@@ -22,18 +22,18 @@ fn a_datagram_is_whole_and_right_at_every_length() {
 }
 
 #[test]
-fn a_checksum_is_left_to_a_link_that_carries_partial_ones() {
+fn a_link_with_checksum_offload_gets_a_partial_checksum() {
     let own = Addressing::Own(vec!["fd00::1/64".parse().unwrap()]);
     let a = Station::with(Info { tx_checksum: true, ..info(MAC_A) }, own);
     meet(&a);
     a.send(&a.path("[::]:1", "[fd00::2]:2"), b"hello").unwrap();
-    // The tape completes what is partial; it comes out right only if the field held what it must.
+    // The tape completes a partial checksum: the result is right only if the field held the pseudo-header's sum.
     let sent = sent6(&a);
     assert_eq!(sent[40..], udp6_packet("[fd00::1]:1", "[fd00::2]:2", b"hello")[40..]);
 }
 
 #[test]
-fn options_and_marks_are_in_the_header() {
+fn socket_options_and_ecn_are_in_the_header() {
     let a = a();
     meet(&a);
     let options = PathOptions { ttl: 3, tos: 0xb9, ..PathOptions::default() };
@@ -42,7 +42,7 @@ fn options_and_marks_are_in_the_header() {
     let sent = sent6(&a);
     let ip = ipv6::Packet::new_checked(&sent[..]).unwrap();
     assert_eq!((ip.hop_limit(), ip.traffic_class()), (3, 0xb9));
-    // Of a segment the ECN bits are TCP's own.
+    // TCP sets the ECN field of its segments.
     let ends = ("[::]:1".parse().unwrap(), "[fd00::2]:2".parse().unwrap());
     let path = a.inet.path_of(Protocol::TCP, ends, 0, options, a.now).unwrap();
     let header = [0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 4, 0, 0, 0, 0, 0, 0];
@@ -63,7 +63,7 @@ fn options_and_marks_are_in_the_header() {
 }
 
 #[test]
-fn one_way_has_one_flow_label() {
+fn each_flow_has_one_flow_label() {
     let a = a();
     meet(&a);
     let label = |remote: &str| {
@@ -75,7 +75,7 @@ fn one_way_has_one_flow_label() {
 }
 
 #[test]
-fn routes_and_sources_are_each_familys_own() {
+fn routes_and_source_addresses_are_separate_for_each_family() {
     let a = a();
     assert_eq!(refused(&a, "[::]:1", "[2001:db8::1]:2"), SendError::NoRoute);
     let everywhere: Cidr = "::/0".parse().unwrap();
@@ -86,7 +86,7 @@ fn routes_and_sources_are_each_familys_own() {
     assert_eq!(refused(&a, "0.0.0.0:1", "192.0.2.1:2"), SendError::NoRoute);
     let lost = a.inet.add_route(&a.iface, everywhere, Some("fd01::1".parse().unwrap()));
     assert!(lost.unwrap_err().to_string().contains("gateway fd01::1"));
-    // The families do not mix, but for mapped addresses.
+    // The families do not mix, except for IPv4-mapped addresses.
     assert_eq!(refused(&a, "0.0.0.0:1", "[fd00::2]:2"), SendError::Family);
     assert_eq!(refused(&a, "[fd00::1]:1", "10.0.0.2:2"), SendError::Family);
     let mapped = a.path("[::]:1", "[::ffff:10.0.0.2]:2");
@@ -94,7 +94,7 @@ fn routes_and_sources_are_each_familys_own() {
 }
 
 #[test]
-fn link_local_addresses_and_groups_leave_over_their_interface() {
+fn link_local_addresses_and_groups_use_the_interface_of_their_scope_id() {
     let a = a();
     let other = Addressing::Own(vec!["fd01::1/64".parse().unwrap()]);
     let tape = Tape { frames: Arc::default(), room: 10 };
@@ -106,7 +106,7 @@ fn link_local_addresses_and_groups_leave_over_their_interface() {
     };
     assert_eq!(over("[fe80::2%1]:2"), (1, LINK_A.into()));
     assert_eq!(over("[fe80::2%2]:2").0, 2);
-    assert_eq!(over("[fe80::2]:2").0, 1, "the first, if it was not said");
+    assert_eq!(over("[fe80::2]:2").0, 1, "the first interface without a scope id");
     assert_eq!(over("[ff02::fb%2]:2").0, 2);
     assert_eq!(refused(&a, "[::]:1", "[fe80::2%9]:2"), SendError::NoRoute);
     let path = a.path("[::]:1", "[ff02::fb]:2");
@@ -116,7 +116,7 @@ fn link_local_addresses_and_groups_leave_over_their_interface() {
 }
 
 #[test]
-fn what_is_for_ourselves_never_leaves() {
+fn datagrams_to_this_host_never_leave_it() {
     let a = a();
     let (_server, mailbox) = a.bind("[::]:7");
     let cases = [
@@ -129,7 +129,7 @@ fn what_is_for_ourselves_never_leaves() {
         a.send(&a.path("[::]:1", remote), b"me").unwrap();
         assert_eq!(mailbox.take(), [data(from, to, b"me")]);
     }
-    // Refusals come back the same way.
+    // Port unreachable errors are delivered locally, too.
     let (client, errors) = a.bind("[fd00::1]:1");
     client.connect("[fd00::1]:9".parse().unwrap()).unwrap();
     a.send(&a.path("[fd00::1]:1", "[fd00::1]:9"), b"nobody").unwrap();
@@ -139,7 +139,7 @@ fn what_is_for_ourselves_never_leaves() {
 }
 
 #[test]
-fn ports_and_families_we_do_not_have_are_refused() {
+fn port_0_and_hosts_without_ipv6_refuse_the_send() {
     let a = a();
     assert_eq!(refused(&a, "[::]:1", "[fd00::2]:0"), SendError::InvalidPort);
     let v4 = Station::a();
