@@ -1,4 +1,4 @@
-//! ARP on interfaces whose addresses are ours (RFC 826, RFC 5227).
+//! ARP on interfaces with addresses of our own (RFC 826, RFC 5227).
 
 use super::{Inet, counters::Count, iface::Interface, neighbour::UpdateKind};
 use crate::{
@@ -32,14 +32,14 @@ impl Inet {
             // Our own broadcast, looped back.
             return;
         }
-        let asked = arp.operation() == arp::Operation::REQUEST && iface.has(target.into());
+        let for_us = arp.operation() == arp::Operation::REQUEST && iface.has(target.into());
         if iface.has(sender.into()) {
             // RFC 5227 section 2.4 (c): a host that needs its address keeps it despite the conflict.
             return self.counters.add(Count::ArpInConflicts);
         }
         if !sender.is_unspecified() {
             let kind = match arp.operation() {
-                _ if asked => UpdateKind::Request,
+                _ if for_us => UpdateKind::Request,
                 arp::Operation::REPLY if to_us && iface.has(target.into()) => UpdateKind::Reply,
                 _ => UpdateKind::Other,
             };
@@ -50,7 +50,7 @@ impl Inet {
                 });
             }
         }
-        if asked {
+        if for_us {
             let to = (mac, sender);
             self.arp_send(iface, queue, arp::Operation::REPLY, mac, target, to);
         }

@@ -239,8 +239,8 @@ impl Interface {
         let addresses6 =
             addresses6.into_iter().map(|(address, prefix)| IfAddr6::new(address, prefix)).collect();
         let scope = info.ifindex.unwrap_or(number);
-        let told = kernel.as_ref().and_then(|tables| tables.link_address());
-        let mac = told.unwrap_or_else(|| Arc::new(AtomicU64::new(mac_word(info.mac))));
+        let shared_mac = kernel.as_ref().and_then(|tables| tables.link_address());
+        let mac = shared_mac.unwrap_or_else(|| Arc::new(AtomicU64::new(mac_word(info.mac))));
         Interface {
             info,
             mac,

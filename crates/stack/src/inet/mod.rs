@@ -338,8 +338,8 @@ impl Inet {
         }
         next = earlier(next, self.tick_reassembly(pass));
         next = earlier(next, self.tcp_tick(pass));
-        let (forgotten, expiry) = self.pmtu.tick(pass.now);
-        if forgotten {
+        let (expired, expiry) = self.pmtu.tick(pass.now);
+        if expired {
             self.invalidate_paths();
         }
         earlier(next, expiry)

@@ -51,9 +51,9 @@ impl Inet {
                 if let Some(own) = iface.addresses6().iter().find(|own| own.address == target) {
                     return self.address_conflict(own);
                 }
-                let told = (mac, solicited, overrides);
+                let fields = (mac, solicited, overrides);
                 self.update_neighbour(iface, target.into(), |table| {
-                    (table.advertisement(target.into(), told, pass.now, &self.random), None)
+                    (table.advertisement(target.into(), fields, pass.now, &self.random), None)
                 });
             }
             Ok(_) => {}
@@ -61,45 +61,45 @@ impl Inet {
         }
     }
 
-    /// Processes a neighbour solicitation for `target` from `asker`.
+    /// Processes a neighbour solicitation for `target` from `src`.
     fn solicited(
         &self,
         iface: &Interface,
         queue: u32,
-        asker: Ipv6Addr,
+        src: Ipv6Addr,
         target: Ipv6Addr,
         mac: Option<MacAddr>,
         pass: &mut Pass,
     ) {
         let own = iface.addresses6().iter().find(|own| own.address == target && own.is_usable());
-        let probed = asker.is_unspecified();
-        if let Some(own) = own.filter(|own| probed && own.is_tentative()) {
+        let is_dad = src.is_unspecified();
+        if let Some(own) = own.filter(|own| is_dad && own.is_tentative()) {
             // RFC 4862 section 5.4.3: two hosts that probe for one address at once both give it up.
             return self.address_conflict(own);
         }
         // An off-link sender gets an answer but no entry: such senders could fill the table.
-        let near = iface.addresses6().iter().any(|own| own.contains(asker));
-        if let Some(mac) = mac.filter(|_| near) {
+        let on_link = iface.addresses6().iter().any(|own| own.contains(src));
+        if let Some(mac) = mac.filter(|_| on_link) {
             // RFC 4861 section 7.2.3: "the recipient SHOULD create or update the Neighbor Cache entry" of the sender
             // of a solicitation for our address. Other solicitations create no entry.
             let kind = if own.is_some() { UpdateKind::Solicitation } else { UpdateKind::Other };
-            self.update_neighbour(iface, asker.into(), |table| {
-                table.update(asker.into(), mac, kind, pass.now, &self.random)
+            self.update_neighbour(iface, src.into(), |table| {
+                table.update(src.into(), mac, kind, pass.now, &self.random)
             });
         }
         let Some(own) = own else { return };
         // "If the source of the solicitation is the unspecified address, the node MUST set the Solicited flag to
         // zero and multicast the advertisement to the all-nodes address."
-        let dst = if probed { ipv6::ALL_NODES } else { asker };
+        let dst = if is_dad { ipv6::ALL_NODES } else { src };
         let mut packet = [0; ipv6::HEADER_LEN + NEIGHBOR_LEN];
         let written = write(&mut packet, (own.address, dst), NEIGHBOR_LEN, |room, addresses| {
             // RFC 4429 section 3.3: a tentative address overrides no entry.
             let overrides = !own.is_tentative();
             let (target, mac) = (own.address, iface.info().mac);
-            ndp::put_neighbor_advertisement(room, addresses, target, mac, !probed, overrides)
+            ndp::put_neighbor_advertisement(room, addresses, target, mac, !is_dad, overrides)
         });
         let next_hop =
-            if probed { NextHop::Multicast(dst.into()) } else { NextHop::Unicast(dst.into()) };
+            if is_dad { NextHop::Multicast(dst.into()) } else { NextHop::Unicast(dst.into()) };
         let mtu = iface.info().mtu;
         let sent = written.is_some()
             && self.link_output(iface, queue, next_hop, &packet, mtu, pass.now).is_ok();

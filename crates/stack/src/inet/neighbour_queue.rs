@@ -32,7 +32,7 @@ pub(super) struct QueuedPacket {
 struct Queue {
     since: Instant,
     /// When the neighbour was last solicited.
-    asked: Instant,
+    solicited: Instant,
     packets: VecDeque<QueuedPacket>,
 }
 
@@ -63,7 +63,7 @@ impl NeighbourQueues {
             return 1;
         }
         self.bytes += queued.packet.len();
-        let new = || Queue { since: now, asked: now, packets: VecDeque::new() };
+        let new = || Queue { since: now, solicited: now, packets: VecDeque::new() };
         let queue = &mut self.waiting.entry(neighbour).or_insert_with(new).packets;
         queue.push_back(queued);
         if queue.len() <= QUEUED_PER_NEIGHBOUR {
@@ -101,11 +101,11 @@ impl NeighbourQueues {
                 due.expired.push(neighbour);
                 continue;
             }
-            if waiting.asked + retry <= now {
-                waiting.asked = now;
+            if waiting.solicited + retry <= now {
+                waiting.solicited = now;
                 due.solicit.push(neighbour);
             }
-            let next = (waiting.since + timeout).min(waiting.asked + retry);
+            let next = (waiting.since + timeout).min(waiting.solicited + retry);
             due.next = earlier(due.next, Some(next));
         }
         due

@@ -50,16 +50,16 @@ impl Pmtu {
         mtu: Option<u32>,
         now: Instant,
     ) -> Option<PathMtu> {
-        let asked = mtu.unwrap_or(UNREPORTED);
+        let reported = mtu.unwrap_or(UNREPORTED);
         let expires = now + LIFETIME;
         let path_mtu = match destination {
             IpAddr::V4(_) => {
-                PathMtu { mtu: asked.max(MIN_PMTU), locked: asked < MIN_PMTU, expires }
+                PathMtu { mtu: reported.max(MIN_PMTU), locked: reported < MIN_PMTU, expires }
             }
             // RFC 8201 section 4: "If a node receives a Packet Too Big message reporting a next-hop MTU that is
             // less than the IPv6 minimum link MTU, it must discard it."
-            IpAddr::V6(_) if asked < ipv6::MIN_MTU as u32 => return None,
-            IpAddr::V6(_) => PathMtu { mtu: asked, locked: false, expires },
+            IpAddr::V6(_) if reported < ipv6::MIN_MTU as u32 => return None,
+            IpAddr::V6(_) => PathMtu { mtu: reported, locked: false, expires },
         };
         let mut paths = lock(&self.paths);
         if paths

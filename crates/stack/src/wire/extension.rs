@@ -399,8 +399,10 @@ mod tests {
 
     #[test]
     fn the_type_of_an_unknown_option_decides_about_the_packet() {
-        let told = Some((code::UNRECOGNIZED_OPTION, 42));
-        for (kind, one, group) in [(0x7e, None, None), (0xbe, told, told), (0xfe, told, None)] {
+        let problem = Some((code::UNRECOGNIZED_OPTION, 42));
+        for (kind, one, group) in
+            [(0x7e, None, None), (0xbe, problem, problem), (0xfe, problem, None)]
+        {
             let to = |dst| packet(dst, &[(P::DESTINATION_OPTIONS, &option(kind))], P::UDP, &[]);
             assert_eq!(outcome(&to(B)), Err((Error::BadExtension, one)), "{kind:x}");
             let to_all = to(ipv6::ALL_NODES);
@@ -476,7 +478,7 @@ mod tests {
         let one = |offset, more, next, data: &[u8]| {
             outcome(&packet(B, &[(P::FRAGMENT, &fragment(offset, more))], next, data))
         };
-        let bad = |told| Err((Error::BadFragment, told));
+        let bad = |problem| Err((Error::BadFragment, problem));
         assert_eq!(one(8, true, P::UDP, &[0; 12]), bad(Some((0, 4))));
         assert_eq!(one(65528, false, P::UDP, &[0; 8]), bad(Some((0, 42))));
         assert_eq!(one(65528, false, P::UDP, &[0; 7]), Ok(P::FRAGMENT));

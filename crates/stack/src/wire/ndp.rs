@@ -277,11 +277,11 @@ mod tests {
 
     #[test]
     fn messages_that_break_rfc_4861_section_7_1_are_rejected() {
-        let nobody = Ipv6Addr::UNSPECIFIED;
+        let unspecified = Ipv6Addr::UNSPECIFIED;
         let group = ipv6::solicited_node(B);
-        assert!(read(&solicitation(nobody, group, None)).is_ok());
-        assert_eq!(read(&solicitation(nobody, group, Some(MAC))).err(), Some(Error::BadValue));
-        assert_eq!(read(&solicitation(nobody, B, None)).err(), Some(Error::BadValue));
+        assert!(read(&solicitation(unspecified, group, None)).is_ok());
+        assert_eq!(read(&solicitation(unspecified, group, Some(MAC))).err(), Some(Error::BadValue));
+        assert_eq!(read(&solicitation(unspecified, B, None)).err(), Some(Error::BadValue));
         let target_is_a_group = |b: &mut [u8]| b[48] = 0xff;
         assert_eq!(error(solicitation(A, group, None), target_is_a_group), Some(Error::BadValue));
         assert_eq!(error(advertisement(A, true), target_is_a_group), Some(Error::BadValue));

@@ -368,15 +368,15 @@ mod tests {
         let set = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, value, len) };
         assert_eq!(set, 0);
         // No kernel code answers on this netlink protocol.
-        let deaf = Socket::of(libc::NETLINK_USERSOCK).unwrap();
-        let asks = std::mem::replace(&mut *sync::lock(&view.requests), deaf);
+        let unanswered = Socket::of(libc::NETLINK_USERSOCK).unwrap();
+        let socket = std::mem::replace(&mut *sync::lock(&view.requests), unanswered);
         let before = view.generation();
         ip((1..=200).map(add).collect());
         view.process();
         assert_ne!(view.generation(), before, "a route's notification may be lost, too");
         view.process();
         assert!(view.addresses().len() < 200, "no notification was lost");
-        *sync::lock(&view.requests) = asks;
+        *sync::lock(&view.requests) = socket;
         ip(add(201));
         view.process();
         assert_eq!(view.addresses().iter().filter(|(ip, _)| !ip.is_loopback()).count(), 201);

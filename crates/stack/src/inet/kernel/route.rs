@@ -46,11 +46,11 @@ type Answers = HashMap<RouteKey, (u64, Option<Hop>)>;
 impl Cache {
     /// The cached result; the outer `None` means that there is none.
     pub(super) fn get(&mut self, key: RouteKey, generation: u64) -> Option<Option<Hop>> {
-        let is_good = |(asked, _): &&(u64, Option<Hop>)| *asked == generation;
-        if let Some((_, hop)) = self.young.get(&key).filter(is_good) {
+        let is_current = |(cached, _): &&(u64, Option<Hop>)| *cached == generation;
+        if let Some((_, hop)) = self.young.get(&key).filter(is_current) {
             return Some(*hop);
         }
-        let hop = self.old.get(&key).filter(is_good).map(|(_, hop)| *hop)?;
+        let hop = self.old.get(&key).filter(is_current).map(|(_, hop)| *hop)?;
         self.insert(key, generation, hop);
         Some(hop)
     }
@@ -143,15 +143,15 @@ mod tests {
 
     #[test]
     fn a_specified_source_is_part_of_the_request() {
-        let asked = |src| request((DST, src), 7).finish(1)[16..].to_vec();
+        let sent = |src| request((DST, src), 7).finish(1)[16..].to_vec();
         let attribute = |kind: u16, value: [u8; 4]| {
             [&8u16.to_ne_bytes()[..], &kind.to_ne_bytes(), &value].concat()
         };
         let header = |bits| [libc::AF_INET as u8, 32, bits, 0, 0, 0, 0, 0, 0, 0, 0, 0].to_vec();
         let to = attribute(RTA_DST, [10, 0, 0, 9]);
-        assert_eq!(asked(None), [header(0), to.clone()].concat());
+        assert_eq!(sent(None), [header(0), to.clone()].concat());
         let from = attribute(RTA_SRC, [10, 2, 0, 2]);
-        assert_eq!(asked(Some(SRC)), [header(32), to, from].concat());
+        assert_eq!(sent(Some(SRC)), [header(32), to, from].concat());
     }
 
     #[test]

@@ -345,16 +345,16 @@ mod tests {
     #[test]
     fn only_messages_about_the_device_itself_count() {
         let mut tables = Tables { mtu: 1500, flags: 1, ..Tables::default() };
-        let told = |tables: &mut Tables, kind, family| {
+        let apply = |tables: &mut Tables, kind, family| {
             let mut link = [0; IFINFO];
             (link[0], link[4]) = (family, 7);
             tables.apply(7, Message::of(kind, &link))
         };
         for kind in [RTM_NEWLINK, RTM_DELLINK] {
-            assert_eq!(told(&mut tables, kind, AF_BRIDGE), Change::None);
+            assert_eq!(apply(&mut tables, kind, AF_BRIDGE), Change::None);
             assert_eq!((tables.mtu, tables.flags), (1500, 1));
         }
-        assert_eq!(told(&mut tables, RTM_DELLINK, AF_UNSPEC), Change::Paths);
+        assert_eq!(apply(&mut tables, RTM_DELLINK, AF_UNSPEC), Change::Paths);
         assert_eq!(tables.mtu, 0);
     }
 }

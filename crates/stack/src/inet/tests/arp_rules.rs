@@ -2,7 +2,7 @@
 
 use super::*;
 
-const ASK_FOR_B: (MacAddr, Ipv4Addr) = (MacAddr::UNSPECIFIED, B);
+const TARGET_B: (MacAddr, Ipv4Addr) = (MacAddr::UNSPECIFIED, B);
 
 fn second() -> Duration {
     Duration::from_secs(1)
@@ -12,13 +12,13 @@ fn reply(from: (MacAddr, Ipv4Addr)) -> Vec<u8> {
     arp_frame(arp::Operation::REPLY, from, (MAC_A, A))
 }
 
-fn ask_for_b() -> Vec<u8> {
-    arp_frame(arp::Operation::REQUEST, (MAC_A, A), ASK_FOR_B)
+fn request_for_b() -> Vec<u8> {
+    arp_frame(arp::Operation::REQUEST, (MAC_A, A), TARGET_B)
 }
 
 /// The same request by unicast to B.
 fn probe_b() -> Vec<u8> {
-    let mut frame = ask_for_b();
+    let mut frame = request_for_b();
     frame[..6].copy_from_slice(&MAC_B.0);
     frame
 }
@@ -29,7 +29,7 @@ fn an_unknown_neighbour_is_solicited_and_then_gets_the_queued_packets() {
     let path = a.path("0.0.0.0:1", "10.0.0.2:2");
     a.send(&path, b"one").unwrap();
     a.send(&path, b"two").unwrap();
-    assert_eq!(a.sent(), [ask_for_b()]);
+    assert_eq!(a.sent(), [request_for_b()]);
     assert!(path.is_current(&a.inet));
     a.receive(&reply((MAC_B, B)));
     let sent: Vec<_> = a.sent().iter().map(|frame| ip_of(frame)).collect();
@@ -50,13 +50,13 @@ fn after_three_requests_a_second_apart_the_socket_gets_an_error() {
     binding.connect("10.0.0.2:2".parse().unwrap()).unwrap();
     let path = a.path("10.0.0.1:1", "10.0.0.2:2");
     a.send(&path, b"lost").unwrap();
-    assert_eq!(a.sent(), [ask_for_b()]);
+    assert_eq!(a.sent(), [request_for_b()]);
     assert_eq!(a.wakes.lock().unwrap()[..], [a.now + second()]);
     a.wait(second() / 2);
     assert!(a.sent().is_empty());
     a.wait(second() / 2);
     a.wait(second());
-    assert_eq!(a.sent(), [ask_for_b(), ask_for_b()]);
+    assert_eq!(a.sent(), [request_for_b(), request_for_b()]);
     assert!(mailbox.take().is_empty());
     assert_eq!(a.wait(second()), None);
     let error = SocketError { errno: libc::EHOSTUNREACH, hard: false, mtu: None };
@@ -64,7 +64,7 @@ fn after_three_requests_a_second_apart_the_socket_gets_an_error() {
     assert_eq!((a.count(Count::NeighFailed), a.count(Count::NeighDropped)), (1, 1));
     // The next use solicits it again.
     a.path("10.0.0.1:1", "10.0.0.2:2");
-    assert_eq!(a.sent(), [ask_for_b()]);
+    assert_eq!(a.sent(), [request_for_b()]);
 }
 
 #[test]
@@ -127,9 +127,9 @@ fn a_request_for_our_address_gets_a_reply_and_its_sender_an_entry() {
 #[test]
 fn a_probe_gets_a_reply_and_its_sender_no_entry() {
     let a = Station::a();
-    let nobody = (MAC_B, Ipv4Addr::UNSPECIFIED);
-    a.receive(&arp_frame(arp::Operation::REQUEST, nobody, (MacAddr::UNSPECIFIED, A)));
-    assert_eq!(a.sent(), [arp_frame(arp::Operation::REPLY, (MAC_A, A), nobody)]);
+    let unspecified = (MAC_B, Ipv4Addr::UNSPECIFIED);
+    a.receive(&arp_frame(arp::Operation::REQUEST, unspecified, (MacAddr::UNSPECIFIED, A)));
+    assert_eq!(a.sent(), [arp_frame(arp::Operation::REPLY, (MAC_A, A), unspecified)]);
     assert_eq!(lock(&a.iface.neighbours).table.len(), 0);
 }
 

@@ -55,8 +55,8 @@ fn with_so_reuseaddr_the_newest_socket_gets_unicast_and_all_get_broadcast() {
     let got = || boxes.iter().map(|mailbox| mailbox.take().len()).collect::<Vec<_>>();
     a.receive(&udp_to_a("10.0.0.2:9", "10.0.0.1:7", b""));
     assert_eq!(got(), [0, 0, 1]);
-    let everybody = udp_packet("10.0.0.2:9", "10.0.0.255:7", b"");
-    a.receive(&frame_of(MacAddr::BROADCAST, MAC_B, EtherType::IPV4, &everybody));
+    let broadcast = udp_packet("10.0.0.2:9", "10.0.0.255:7", b"");
+    a.receive(&frame_of(MacAddr::BROADCAST, MAC_B, EtherType::IPV4, &broadcast));
     assert_eq!(got(), [1, 1, 1]);
     bindings.pop();
     a.receive(&udp_to_a("10.0.0.2:9", "10.0.0.1:7", b""));

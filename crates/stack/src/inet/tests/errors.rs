@@ -214,7 +214,7 @@ fn an_unconnected_socket_gets_errors_about_its_datagrams() {
     let not_ours = udp_packet("10.0.0.3:7", "10.0.0.2:9", b"");
     a.receive(&unreachable(3, &not_ours));
     a.inet.icmp_error_input(&ping(b""), &mut a.pass());
-    a.inet.icmp_error_input(b"nonsense", &mut a.pass());
+    a.inet.icmp_error_input(b"not a packet", &mut a.pass());
     assert!(mailbox.take().is_empty());
 }
 
@@ -225,20 +225,20 @@ fn a_reported_path_mtu_expires_after_ten_minutes() {
     let (_binding, mailbox) = a.bind("0.0.0.0:7");
     let path = a.path("0.0.0.0:7", "10.0.0.2:9");
     let quote = udp_packet("10.0.0.1:7", "10.0.0.2:9", b"");
-    let narrow = |mtu| error_frame(icmp::Type::UNREACHABLE, 4, mtu, &quote);
-    a.receive(&narrow(1000));
-    let told = |mtu| {
+    let too_big = |mtu| error_frame(icmp::Type::UNREACHABLE, 4, mtu, &quote);
+    a.receive(&too_big(1000));
+    let reported = |mtu| {
         let error = SocketError { errno: libc::EMSGSIZE, hard: false, mtu: Some(mtu) };
         [Got::Error(error, "10.0.0.2:9".parse().unwrap())]
     };
-    assert_eq!(mailbox.take(), told(1000));
+    assert_eq!(mailbox.take(), reported(1000));
     assert!(!path.is_current(&a.inet));
     assert_eq!(a.path("0.0.0.0:7", "10.0.0.2:9").mtu(), 1000);
     // An error cannot raise it, nor lower it below min_pmtu.
-    a.receive(&narrow(1400));
-    assert_eq!(mailbox.take(), told(1000));
-    a.receive(&narrow(68));
-    assert_eq!(mailbox.take(), told(552));
+    a.receive(&too_big(1400));
+    assert_eq!(mailbox.take(), reported(1000));
+    a.receive(&too_big(68));
+    assert_eq!(mailbox.take(), reported(552));
     let path = a.path("0.0.0.0:7", "10.0.0.2:9");
     a.send(&path, b"x").unwrap();
     let sent = a.sent_packet();

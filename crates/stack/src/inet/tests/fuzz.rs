@@ -24,14 +24,14 @@ fn seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Corrupts `frame`, and corrects its IP header checksum if `mend` is set.
-fn spoil(frame: &mut Vec<u8>, changes: &[(usize, u8)], cut: usize, mend: bool) {
+/// Corrupts `frame`, and corrects its IP header checksum if `fix_checksum` is set.
+fn corrupt(frame: &mut Vec<u8>, changes: &[(usize, u8)], cut: usize, fix_checksum: bool) {
     for (at, byte) in changes {
         let at = at % frame.len();
         frame[at] = *byte;
     }
     frame.truncate(frame.len().saturating_sub(cut));
-    if mend
+    if fix_checksum
         && frame.len() > 14
         && let Ok(mut ip) = ipv4::Packet::new_checked(&mut frame[14..])
     {
@@ -60,9 +60,9 @@ proptest! {
         let seeds = seeds();
         let mut a = Station::a();
         let (_binding, _mailbox) = a.bind("0.0.0.0:7");
-        for (seed, changes, cut, mend, kind, millis) in frames {
+        for (seed, changes, cut, fix_checksum, kind, millis) in frames {
             let mut frame = seeds[seed].clone();
-            spoil(&mut frame, &changes, cut, mend);
+            corrupt(&mut frame, &changes, cut, fix_checksum);
             a.receive_as(&frame, KINDS[kind]);
             if frame.len() > 14 {
                 a.inet.icmp_error_input(&frame[14..], &mut a.pass());

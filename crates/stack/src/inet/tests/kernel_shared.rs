@@ -17,7 +17,7 @@ struct Tables {
     /// All neighbours are stale.
     stale: AtomicBool,
     /// The generation changes during each route lookup.
-    restless: AtomicBool,
+    changing: AtomicBool,
     /// The source address of each route lookup.
     sources: Mutex<Vec<Option<IpAddr>>>,
 }
@@ -33,7 +33,7 @@ impl Tables {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    fn asked(&self) -> Vec<IpAddr> {
+    fn take_resolved(&self) -> Vec<IpAddr> {
         std::mem::take(&mut self.resolved.lock().unwrap())
     }
 }
@@ -49,7 +49,7 @@ impl KernelTables for Tables {
 
     fn route(&self, destination: IpAddr, source: Option<IpAddr>) -> Option<Hop> {
         self.sources.lock().unwrap().push(source);
-        if self.restless.load(Ordering::Relaxed) {
+        if self.changing.load(Ordering::Relaxed) {
             self.generation.fetch_add(1, Ordering::Release);
         }
         let IpAddr::V4(v4) = destination else { return None };
@@ -89,7 +89,11 @@ fn queued_packets_are_sent_when_the_kernel_resolves_the_neighbour() {
     let path = a.path("0.0.0.0:1", "192.0.2.1:2");
     assert_eq!((path.local(), path.mtu()), ("10.0.0.1:1".parse().unwrap(), 1400));
     a.send(&path, b"one").unwrap();
-    assert_eq!(tables.asked(), [IpAddr::from(B)], "one system call, not one for each datagram");
+    assert_eq!(
+        tables.take_resolved(),
+        [IpAddr::from(B)],
+        "one system call, not one for each datagram"
+    );
     assert!(a.sent().is_empty() && path.is_current(&a.inet));
     a.inet.neighbours_changed(&a.iface, &mut a.pass());
     assert!(a.sent().is_empty());
@@ -109,13 +113,13 @@ fn a_neighbour_in_use_is_marked_as_used_in_the_kernel() {
     let (mut a, tables) = shared();
     tables.learn(B, MAC_B);
     let path = a.path("0.0.0.0:1", "10.0.0.2:2");
-    tables.asked();
+    tables.take_resolved();
     a.send(&path, b"x").unwrap();
-    assert!(tables.asked().is_empty());
+    assert!(tables.take_resolved().is_empty());
     a.wait(Duration::from_secs(10));
     a.send(&path, b"x").unwrap();
     a.send(&path, b"x").unwrap();
-    assert_eq!(tables.asked(), [IpAddr::from(B)]);
+    assert_eq!(tables.take_resolved(), [IpAddr::from(B)]);
 }
 
 /// RFC 4861 section 7.3.3: "The first time a node sends a packet to a neighbor whose entry is STALE, the sender changes
@@ -129,18 +133,18 @@ fn a_stale_neighbour_is_verified_at_once_even_if_it_was_just_marked_as_used() {
         a.send(&path, b"x").unwrap();
     };
     send(&a);
-    tables.asked();
+    tables.take_resolved();
     a.wait(Duration::from_millis(200));
     send(&a);
-    assert!(tables.asked().is_empty());
+    assert!(tables.take_resolved().is_empty());
     tables.stale.store(true, Ordering::Relaxed);
     send(&a);
     send(&a);
-    assert_eq!(tables.asked(), [IpAddr::from(B)]);
+    assert_eq!(tables.take_resolved(), [IpAddr::from(B)]);
     tables.stale.store(false, Ordering::Relaxed);
     a.wait(Duration::from_secs(9));
     send(&a);
-    assert!(tables.asked().is_empty());
+    assert!(tables.take_resolved().is_empty());
 }
 
 #[test]
@@ -163,29 +167,33 @@ fn a_neighbour_deleted_while_packets_are_queued_is_resolved_again() {
     tables.learn(B, MAC_B);
     let path = |a: &Station| a.path("0.0.0.0:1", "10.0.0.2:2");
     a.send(&path(&a), b"known").unwrap();
-    assert_eq!(tables.asked(), [IpAddr::from(B)], "marked as used");
+    assert_eq!(tables.take_resolved(), [IpAddr::from(B)], "marked as used");
     tables.forget(B);
     a.send(&path(&a), b"waits").unwrap();
-    assert_eq!(tables.asked(), [IpAddr::from(B)], "at once, even if it was just marked as used");
+    assert_eq!(
+        tables.take_resolved(),
+        [IpAddr::from(B)],
+        "at once, even if it was just marked as used"
+    );
     let due = a.now + Duration::from_millis(200);
     assert_eq!(a.wakes.lock().unwrap().last(), Some(&due));
     a.wait(Duration::from_millis(200));
-    assert_eq!(tables.asked(), [IpAddr::from(B)]);
+    assert_eq!(tables.take_resolved(), [IpAddr::from(B)]);
     a.wait(Duration::from_millis(199));
-    assert!(tables.asked().is_empty());
+    assert!(tables.take_resolved().is_empty());
     tables.learn(B, MAC_B);
     a.inet.neighbours_changed(&a.iface, &mut a.pass());
     a.wait(Duration::from_millis(1));
-    assert!(tables.asked().is_empty(), "no packet is queued");
+    assert!(tables.take_resolved().is_empty(), "no packet is queued");
 }
 
 #[test]
 fn a_path_is_outdated_if_the_route_changes_during_its_lookup() {
     let (a, tables) = shared();
     tables.learn(B, MAC_B);
-    tables.restless.store(true, Ordering::Relaxed);
+    tables.changing.store(true, Ordering::Relaxed);
     assert!(!a.path("0.0.0.0:1", "192.0.2.1:2").is_current(&a.inet));
-    tables.restless.store(false, Ordering::Relaxed);
+    tables.changing.store(false, Ordering::Relaxed);
     assert!(a.path("0.0.0.0:1", "192.0.2.1:2").is_current(&a.inet));
 }
 

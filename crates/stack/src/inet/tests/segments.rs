@@ -14,13 +14,13 @@ fn segment(data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn lay(room: template::Room<'_>, bytes: &[u8]) {
+fn write(room: template::Room<'_>, bytes: &[u8]) {
     let checksum = room.checksum(|| Sum::of(bytes));
     room.bytes.copy_from_slice(bytes);
     room.bytes[16..18].copy_from_slice(&checksum.to_be_bytes());
 }
 
-fn way(a: &Station, remote: &str) -> Path {
+fn tcp_path(a: &Station, remote: &str) -> Path {
     let ends = ("0.0.0.0:1".parse().unwrap(), remote.parse().unwrap());
     a.inet
         .path_of(Protocol::TCP, ends, 0, PathOptions { tos: 0x13, ..Default::default() }, a.now)
@@ -45,11 +45,11 @@ fn a_run_is_sent_in_order_with_its_ecn_fields() {
         let own = Addressing::Own(vec!["10.0.0.1/24".parse().unwrap()]);
         let a = Station::with(Info { tx_checksum, ..info(MAC_A) }, own);
         a.learn_neighbour(B, MAC_B);
-        let path = way(&a, "10.0.0.2:2");
+        let path = tcp_path(&a, "10.0.0.2:2");
         let mut run = a.inet.run(&path, a.now);
         let segments = [segment(b""), segment(b"odd"), segment(&[9; 1460])];
         for (bytes, ecn) in segments.iter().zip([0, 2, 1]) {
-            run.push(bytes.len(), ecn, |room| lay(room, bytes)).unwrap();
+            run.push(bytes.len(), ecn, |room| write(room, bytes)).unwrap();
         }
         assert_eq!(run.push(1481, 0, |_| unreachable!()), Err(SendError::TooBig));
         drop(run);
@@ -65,9 +65,9 @@ fn a_run_is_sent_in_order_with_its_ecn_fields() {
 fn a_full_ring_ends_a_run() {
     let a = Station::a();
     a.learn_neighbour(B, MAC_B);
-    let path = way(&a, "10.0.0.2:2");
+    let path = tcp_path(&a, "10.0.0.2:2");
     let mut run = a.inet.run(&path, a.now);
-    let mut send = || run.push(20, 0, |room| lay(room, &segment(b"")));
+    let mut send = || run.push(20, 0, |room| write(room, &segment(b"")));
     assert!((0..1000).all(|_| send().is_ok()));
     assert_eq!(send(), Err(SendError::RingFull));
     assert_eq!(a.count(Count::TcpOutSegs), 1000);
@@ -76,11 +76,11 @@ fn a_full_ring_ends_a_run() {
 #[test]
 fn segments_are_queued_until_their_neighbour_is_resolved() {
     let a = Station::a();
-    let path = way(&a, "10.0.0.2:2");
+    let path = tcp_path(&a, "10.0.0.2:2");
     let bytes = segment(b"early");
-    a.inet.run(&path, a.now).push(bytes.len(), 2, |room| lay(room, &bytes)).unwrap();
-    let asked = a.sent();
-    assert_eq!((asked.len(), &asked[0][12..14]), (1, &[8, 6][..]), "an ARP request only");
+    a.inet.run(&path, a.now).push(bytes.len(), 2, |room| write(room, &bytes)).unwrap();
+    let sent = a.sent();
+    assert_eq!((sent.len(), &sent[0][12..14]), (1, &[8, 6][..]), "an ARP request only");
     a.receive(&arp_frame(arp::Operation::REPLY, (MAC_B, B), (MAC_A, A)));
     let packet = a.sent_packet();
     assert_eq!((checked(&packet), packet[1]), (bytes, 0x12));
@@ -90,8 +90,8 @@ fn segments_are_queued_until_their_neighbour_is_resolved() {
 #[test]
 fn a_segment_to_this_host_is_queued_until_deliver_local() {
     let mut a = Station::a();
-    let path = way(&a, "10.0.0.1:2");
-    let send = |path| a.inet.run(path, a.now).push(20, 0, |room| lay(room, &segment(b"")));
+    let path = tcp_path(&a, "10.0.0.1:2");
+    let send = |path| a.inet.run(path, a.now).push(20, 0, |room| write(room, &segment(b"")));
     send(&path).unwrap();
     assert_eq!(a.count(Count::TcpInSegs), 0);
     a.inet.deliver_local(&mut a.pass());

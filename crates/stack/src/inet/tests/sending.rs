@@ -98,14 +98,14 @@ fn the_route_with_the_longest_prefix_wins() {
     assert_eq!(refused(&a, "192.0.2.1:2"), SendError::NoRoute);
     via("0.0.0.0/0", [10, 0, 0, 254]);
     via("192.0.2.0/24", [10, 0, 0, 253]);
-    let asked = |remote: &str| {
+    let next_hop = |remote: &str| {
         a.path("0.0.0.0:1", remote);
         let frame = a.sent().remove(0);
         arp::Packet::new_checked(&frame[14..]).unwrap().target_ip().octets()[3]
     };
-    assert_eq!(asked("198.51.100.1:2"), 254);
-    assert_eq!(asked("192.0.2.1:2"), 253);
-    assert_eq!(asked("10.0.0.9:2"), 9);
+    assert_eq!(next_hop("198.51.100.1:2"), 254);
+    assert_eq!(next_hop("192.0.2.1:2"), 253);
+    assert_eq!(next_hop("10.0.0.9:2"), 9);
     let lost = a.inet.add_route(&a.iface, Ipv4Cidr::DEFAULT.into(), Some([10, 9, 0, 1].into()));
     assert!(lost.unwrap_err().to_string().contains("gateway 10.9.0.1"));
 }
@@ -122,9 +122,9 @@ fn a_new_route_outdates_paths() {
 fn broadcast_needs_so_broadcast() {
     let a = Station::a();
     let allowed = PathOptions { broadcast: true, ..PathOptions::default() };
-    for everybody in ["255.255.255.255:2", "10.0.0.255:2"] {
-        assert_eq!(refused(&a, everybody), SendError::Broadcast);
-        let path = a.path_with("0.0.0.0:1", everybody, allowed).unwrap();
+    for broadcast in ["255.255.255.255:2", "10.0.0.255:2"] {
+        assert_eq!(refused(&a, broadcast), SendError::Broadcast);
+        let path = a.path_with("0.0.0.0:1", broadcast, allowed).unwrap();
         a.send(&path, b"all").unwrap();
         assert_eq!(a.sent()[0][..6], [0xff; 6]);
     }
@@ -147,7 +147,7 @@ fn datagrams_to_this_host_never_leave_it() {
     // Port unreachable errors are delivered locally, too.
     let (client, errors) = a.bind("10.0.0.1:1");
     client.connect("10.0.0.1:9".parse().unwrap()).unwrap();
-    a.send(&a.path("10.0.0.1:1", "10.0.0.1:9"), b"nobody").unwrap();
+    a.send(&a.path("10.0.0.1:1", "10.0.0.1:9"), b"unbound").unwrap();
     let refused = SocketError { errno: libc::ECONNREFUSED, hard: true, mtu: None };
     assert_eq!(errors.take(), [Got::Error(refused, "10.0.0.1:9".parse().unwrap())]);
     assert!(a.sent().is_empty());

@@ -11,9 +11,9 @@ fn each_address_is_probed_once_and_unique_a_second_later() {
     let mut a = fresh("10.0.0.1/24", "fd00::1/64", MAC_A);
     assert_eq!(a.wakes.lock().unwrap()[..], [Instant::ZERO], "the first tick is due at once");
     a.wait(Duration::ZERO);
-    let asked: Vec<_> = a.sent().iter().map(|frame| discovery_of(frame)).collect();
-    assert_eq!(asked.len(), 2);
-    for ((src, dst, message), own) in asked.iter().zip([A6, LINK_A]) {
+    let sent: Vec<_> = a.sent().iter().map(|frame| discovery_of(frame)).collect();
+    assert_eq!(sent.len(), 2);
+    for ((src, dst, message), own) in sent.iter().zip([A6, LINK_A]) {
         assert_eq!((*src, *dst), (Ipv6Addr::UNSPECIFIED, ipv6::solicited_node(own)));
         assert_eq!(*message, format!("NeighborSolicitation {{ target: {own}, source: None }}"));
     }
@@ -24,17 +24,17 @@ fn each_address_is_probed_once_and_unique_a_second_later() {
 
 #[test]
 fn a_duplicate_address_is_given_up() {
-    let claims = [
+    let conflicts = [
         advertisement(ipv6::ALL_NODES, (A6, MAC_B), false, true),
         // Another host probes for the same address.
         solicitation(Ipv6Addr::UNSPECIFIED, ipv6::solicited_node(A6), A6, None),
     ];
-    for claim in claims {
+    for conflict in conflicts {
         let mut a = fresh("10.0.0.1/24", "fd00::1/64", MAC_A);
         let path = a.path("[::]:1", "[fd00::2]:2");
         a.wait(Duration::ZERO);
         a.sent();
-        a.receive(&claim);
+        a.receive(&conflict);
         assert_eq!(a.count(Count::Ip6AddrDuplicates), 1);
         assert!(!path.is_current(&a.inet));
         let other = a.path_with("[::]:1", "[fd00::2]:2", PathOptions::default());
@@ -80,8 +80,8 @@ fn a_solicitation_gets_an_advertisement_and_an_on_link_sender_an_entry() {
     assert_eq!(frame[..6], MAC_B.0);
     let (src, dst, message) = discovery_of(frame);
     assert_eq!((src, dst), (A6, B6));
-    let told = format!("target: {A6}, mac: Some({MAC_A:?}), router: false, solicited: true");
-    assert!(message.contains(&told) && message.contains("overrides: true"), "{message}");
+    let expected = format!("target: {A6}, mac: Some({MAC_A:?}), router: false, solicited: true");
+    assert!(message.contains(&expected) && message.contains("overrides: true"), "{message}");
     a.send(&a.path("[::]:1", "[fd00::2]:2"), b"x").unwrap();
     assert_eq!(ip6_of(&a.sent()[0])[48..], *b"x", "B needs no solicitation");
     // An off-link sender gets no entry, and there is no route to it.
@@ -93,8 +93,8 @@ fn a_solicitation_gets_an_advertisement_and_an_on_link_sender_an_entry() {
     a.sent();
     // A solicitation for another address gets no answer and no entry.
     let (before, other) = (before.max(known()), "fd00::9".parse().unwrap());
-    let asker = "fd00::8".parse().unwrap();
-    a.receive(&solicitation(asker, ipv6::solicited_node(other), other, Some(MAC_B)));
+    let sender = "fd00::8".parse().unwrap();
+    a.receive(&solicitation(sender, ipv6::solicited_node(other), other, Some(MAC_B)));
     assert_eq!((a.sent().len(), known()), (0, before));
 }
 
@@ -104,10 +104,10 @@ fn an_unknown_neighbour_is_solicited_and_then_gets_the_queued_packets() {
     let path = a.path("[::]:1", "[fd00::2]:2");
     a.send(&path, b"one").unwrap();
     a.send(&path, b"two").unwrap();
-    let asked = a.sent();
-    assert_eq!(asked.len(), 1);
-    assert_eq!(asked[0][..6], [0x33, 0x33, 0xff, 0, 0, 2]);
-    let (src, dst, message) = discovery_of(&asked[0]);
+    let sent = a.sent();
+    assert_eq!(sent.len(), 1);
+    assert_eq!(sent[0][..6], [0x33, 0x33, 0xff, 0, 0, 2]);
+    let (src, dst, message) = discovery_of(&sent[0]);
     assert_eq!((src, dst), (A6, ipv6::solicited_node(B6)));
     assert!(message.contains(&format!("source: Some({MAC_A:?})")));
     a.receive(&advertisement(A6, (B6, MAC_B), true, true));
@@ -126,12 +126,12 @@ fn after_three_solicitations_a_second_apart_the_socket_gets_an_error() {
     let (binding, mailbox) = a.bind("[fd00::1]:1");
     binding.connect("[fd00::2]:2".parse().unwrap()).unwrap();
     a.send(&a.path("[fd00::1]:1", "[fd00::2]:2"), b"lost").unwrap();
-    let mut questions = a.sent().len();
+    let mut solicitations = a.sent().len();
     for _ in 0..3 {
         a.wait(second());
-        questions += a.sent().len();
+        solicitations += a.sent().len();
     }
-    assert_eq!(questions, 3);
+    assert_eq!(solicitations, 3);
     let error = SocketError { errno: libc::EHOSTUNREACH, hard: false, mtu: None };
     assert_eq!(mailbox.take(), [Got::Error(error, "[fd00::2]:2".parse().unwrap())]);
 }
@@ -141,17 +141,17 @@ fn after_three_solicitations_a_second_apart_the_socket_gets_an_error() {
 fn an_advertisement_without_the_override_flag_does_not_change_the_address() {
     const MAC_C: MacAddr = MacAddr([2, 0, 0, 0, 0, 0xc]);
     // An unsolicited advertisement creates no entry.
-    let stranger = a();
-    stranger.receive(&advertisement(ipv6::ALL_NODES, (B6, MAC_B), false, true));
-    assert_eq!(lock(&stranger.iface.neighbours).table.len(), 0);
-    for (solicited, overrides, believed) in
+    let host = a();
+    host.receive(&advertisement(ipv6::ALL_NODES, (B6, MAC_B), false, true));
+    assert_eq!(lock(&host.iface.neighbours).table.len(), 0);
+    for (solicited, overrides, accepted) in
         [(false, false, false), (true, false, false), (false, true, true), (true, true, true)]
     {
         let a = a();
         meet(&a);
         let dst = if solicited { A6 } else { ipv6::ALL_NODES };
         a.receive(&advertisement(dst, (B6, MAC_C), solicited, overrides));
-        let expected = if believed { MAC_C } else { MAC_B };
+        let expected = if accepted { MAC_C } else { MAC_B };
         a.send(&a.path("[::]:1", "[fd00::2]:2"), b"x").unwrap();
         let frame = &a.sent()[0];
         assert_eq!(frame[..6], expected.0, "solicited {solicited}, override {overrides}");

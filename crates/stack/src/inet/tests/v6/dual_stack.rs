@@ -25,25 +25,25 @@ fn from_v6(a: &Station) {
 fn a_dual_stack_socket_receives_both_families_and_shows_ipv4_as_mapped() {
     let a = a();
     let (binding, mailbox) = bind(&a, "[::]:7", false).unwrap();
-    let hear = || {
+    let receive_both = || {
         from_v4(&a);
         from_v6(&a);
         mailbox.take()
     };
     let four = data("[::ffff:10.0.0.2]:9", "[::ffff:10.0.0.1]:7", b"four");
     let six = data("[fd00::2]:9", "[fd00::1]:7", b"six");
-    assert_eq!(hear(), [four.clone(), six.clone()]);
+    assert_eq!(receive_both(), [four.clone(), six.clone()]);
     // Connected to a peer of one family it receives from that peer only.
     binding.connect("[::ffff:10.0.0.2]:9".parse().unwrap()).unwrap();
     assert_eq!(binding.local(), "[::ffff:10.0.0.1]:7".parse().unwrap());
-    assert_eq!(hear(), std::slice::from_ref(&four));
+    assert_eq!(receive_both(), std::slice::from_ref(&four));
     binding.connect("[fd00::2]:9".parse().unwrap()).unwrap();
     assert_eq!(binding.local(), "[fd00::1]:7".parse().unwrap());
-    assert_eq!(hear(), std::slice::from_ref(&six));
+    assert_eq!(receive_both(), std::slice::from_ref(&six));
     binding.disconnect();
-    assert_eq!(hear(), [four, six]);
+    assert_eq!(receive_both(), [four, six]);
     drop(binding);
-    assert!(hear().is_empty());
+    assert!(receive_both().is_empty());
     assert_eq!((a.count(Count::UdpNoPorts), Arc::strong_count(&mailbox)), (4, 1));
     assert_eq!((a.inet.demux.kinds(), a.inet.demux6.kinds()), ([0; 3], [0; 3]));
 }

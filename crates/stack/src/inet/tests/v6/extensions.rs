@@ -52,7 +52,7 @@ fn invalid_extension_headers_drop_the_packet_with_an_error_where_rfc_8200_says()
         // A first fragment without all headers (RFC 7112).
         (44, &[60, 0, 0, 1, 0, 0, 0, 0], Some((3, 0))),
     ];
-    for (first, headers, told) in cases {
+    for (first, headers, expected) in cases {
         let mut packet = behind(first, headers);
         if first == 44 {
             packet.truncate(56);
@@ -66,7 +66,7 @@ fn invalid_extension_headers_drop_the_packet_with_an_error_where_rfc_8200_says()
             assert_eq!(packet[40], 4, "a parameter problem");
             (packet[41], u32::from_be_bytes(packet[44..48].try_into().unwrap()))
         });
-        assert_eq!(got, told, "{first} {headers:02x?}");
+        assert_eq!(got, expected, "{first} {headers:02x?}");
     }
     assert!(mailbox.take().is_empty());
     let refused = a.count(Count::Ip6InHdrErrors) + a.count(Count::Ip6InTruncatedPkts);

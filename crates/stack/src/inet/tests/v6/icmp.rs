@@ -159,12 +159,14 @@ fn a_reported_path_mtu_is_accepted_down_to_1280_bytes() {
     let (_binding, mailbox) = a.bind("[::]:7");
     let quote = udp6_packet("[fd00::1]:7", "[fd00::2]:9", b"");
     let mtu = |a: &Station| a.path("[::]:7", "[fd00::2]:9").mtu();
-    for (told, becomes) in [(68, 1500), (1279, 1500), (1400, 1400), (1280, 1280), (1450, 1280)] {
-        a.receive(&error_frame(Type::PACKET_TOO_BIG, 0, told, &quote));
-        assert_eq!(mtu(&a), becomes, "told {told}");
+    for (reported, accepted) in [(68, 1500), (1279, 1500), (1400, 1400), (1280, 1280), (1450, 1280)]
+    {
+        a.receive(&error_frame(Type::PACKET_TOO_BIG, 0, reported, &quote));
+        assert_eq!(mtu(&a), accepted, "reported {reported}");
     }
-    let told = |got: &Got| matches!(got, Got::Error(e, _) if e.errno == libc::EMSGSIZE && !e.hard);
-    assert!(mailbox.take().iter().all(told));
+    let is_soft_emsgsize =
+        |got: &Got| matches!(got, Got::Error(e, _) if e.errno == libc::EMSGSIZE && !e.hard);
+    assert!(mailbox.take().iter().all(is_soft_emsgsize));
     a.wait(Duration::from_secs(601));
     assert_eq!(mtu(&a), 1500);
 }

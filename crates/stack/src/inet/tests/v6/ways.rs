@@ -47,12 +47,12 @@ fn socket_options_and_ecn_are_in_the_header() {
     let path = a.inet.path_of(Protocol::TCP, ends, 0, options, a.now).unwrap();
     let header = [0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 4, 0, 0, 0, 0, 0, 0];
     let mut run = a.inet.run(&path, a.now);
-    let lay = |room: template::Room<'_>| {
+    let write = |room: template::Room<'_>| {
         let checksum = room.checksum(|| Sum::of(&header));
         room.bytes.copy_from_slice(&header);
         room.bytes[16..18].copy_from_slice(&checksum.to_be_bytes());
     };
-    run.push(20, 2, lay).unwrap();
+    run.push(20, 2, write).unwrap();
     assert_eq!(run.push(1461, 0, |_| unreachable!()), Err(SendError::TooBig));
     drop(run);
     let sent = sent6(&a);
@@ -132,7 +132,7 @@ fn datagrams_to_this_host_never_leave_it() {
     // Port unreachable errors are delivered locally, too.
     let (client, errors) = a.bind("[fd00::1]:1");
     client.connect("[fd00::1]:9".parse().unwrap()).unwrap();
-    a.send(&a.path("[fd00::1]:1", "[fd00::1]:9"), b"nobody").unwrap();
+    a.send(&a.path("[fd00::1]:1", "[fd00::1]:9"), b"unbound").unwrap();
     let refused = SocketError { errno: libc::ECONNREFUSED, hard: true, mtu: None };
     assert_eq!(errors.take(), [Got::Error(refused, "[fd00::1]:9".parse().unwrap())]);
     assert!(a.sent().is_empty());
