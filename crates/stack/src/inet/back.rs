@@ -34,7 +34,7 @@ impl Inet {
             return None;
         }
         let mut template = Template::new(protocol, (local, remote), true, options, 0);
-        template.address(arrival.src_mac, iface.mac());
+        template.set_link_header(arrival.src_mac, iface.mac());
         let path_mtu =
             self.pmtu.get(remote.ip()).map_or(usize::MAX, |path_mtu| path_mtu.mtu as usize);
         let mtu = iface.info().mtu.min(path_mtu);

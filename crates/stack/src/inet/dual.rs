@@ -26,7 +26,10 @@ pub(super) fn unmapped(address: SocketAddr) -> SocketAddr {
 
 /// Both ends of a conversation in the family it uses on the wire; `local` may be unspecified or mapped. `None` if the
 /// families differ.
-pub(super) fn ends(local: SocketAddr, remote: SocketAddr) -> Option<(SocketAddr, SocketAddr)> {
+pub(super) fn in_common_family(
+    local: SocketAddr,
+    remote: SocketAddr,
+) -> Option<(SocketAddr, SocketAddr)> {
     let (local, remote) = (unmapped(local), unmapped(remote));
     match (local.ip(), remote.ip()) {
         (IpAddr::V6(any), IpAddr::V4(_)) if any.is_unspecified() => {

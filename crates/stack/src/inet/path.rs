@@ -145,7 +145,8 @@ impl Inet {
         options: PathOptions,
         now: Instant,
     ) -> Result<Path, SendError> {
-        let (mut local, mut remote) = dual::ends(local, remote).ok_or(SendError::Family)?;
+        let (mut local, mut remote) =
+            dual::in_common_family(local, remote).ok_or(SendError::Family)?;
         if remote.port() == 0 {
             return Err(SendError::InvalidPort);
         }
@@ -218,7 +219,7 @@ impl Inet {
         local: SocketAddr,
         remote: SocketAddr,
     ) -> Result<IpAddr, SendError> {
-        let (local, remote) = dual::ends(local, remote).ok_or(SendError::Family)?;
+        let (local, remote) = dual::in_common_family(local, remote).ok_or(SendError::Family)?;
         Ok(match self.look_up_route(local.ip(), remote.ip(), scope_of(local, remote))? {
             _ if !local.ip().is_unspecified() => local.ip(),
             RouteResult::Link(link) => link.source,
@@ -294,7 +295,7 @@ impl Path {
     }
 
     fn set_neighbour(&mut self, to: MacAddr, from: MacAddr) {
-        self.template.address(to, from);
+        self.template.set_link_header(to, from);
         self.template_max = self.most();
     }
 

@@ -99,7 +99,7 @@ impl Template {
     }
 
     /// Writes the Ethernet header.
-    pub(super) fn address(&mut self, to: MacAddr, from: MacAddr) {
+    pub(super) fn set_link_header(&mut self, to: MacAddr, from: MacAddr) {
         let ethertype = if self.transport == V6 { EtherType::IPV6 } else { EtherType::IPV4 };
         // The buffer has the header's size: this cannot fail.
         let _ = ethernet::Frame::init(&mut self.bytes[..LINK], to, from, ethertype);

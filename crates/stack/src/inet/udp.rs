@@ -104,7 +104,7 @@ impl Inet {
                 }
                 None => self.counters.add(Count::UdpInDatagrams),
             },
-            Some(false) => self.udp_no_room(),
+            Some(false) => self.udp_rcvbuf_full(),
             None => {
                 self.counters.add(Count::UdpNoPorts);
                 packet.port_unreachable(self, arrival, pass);
@@ -121,7 +121,7 @@ impl Inet {
     ) {
         match endpoint.datagram(datagram, pass) {
             true => self.counters.add(Count::UdpInDatagrams),
-            false => self.udp_no_room(),
+            false => self.udp_rcvbuf_full(),
         }
     }
 
@@ -143,7 +143,7 @@ impl Inet {
             if endpoint.datagram(datagram, pass) {
                 taken += 1;
             } else {
-                self.udp_no_room();
+                self.udp_rcvbuf_full();
             }
         });
         match arrival.iface {
@@ -165,7 +165,7 @@ impl Inet {
     }
 
     #[cold]
-    fn udp_no_room(&self) {
+    fn udp_rcvbuf_full(&self) {
         self.counters.add(Count::UdpRcvbufErrors);
         self.counters.add(Count::UdpInErrors);
     }

@@ -5,7 +5,7 @@ use crate::inet::reassembly::{BYTES, DATAGRAMS, FRAGMENTS, Frag, Outcome, Reasse
 use proptest::prelude::*;
 
 /// A fragment: the bytes `start..end` of `whole`.
-fn piece(whole: &[u8], ident: u16, start: usize, end: usize) -> Vec<u8> {
+fn fragment(whole: &[u8], ident: u16, start: usize, end: usize) -> Vec<u8> {
     let mut bytes = packet(B, A, Protocol::UDP, &whole[start..end]);
     let mut ip = ipv4::Packet::new_checked(&mut bytes[..]).unwrap();
     ip.set_ident(ident);
@@ -109,8 +109,8 @@ fn an_incomplete_datagram_expires_after_30_seconds_with_an_error_to_its_sender()
     let mut a = Station::a();
     a.learn_neighbour(B, MAC_B);
     let whole = payload(100);
-    a.receive(&to_a(&piece(&whole, 1, 0, 48)));
-    a.receive(&to_a(&piece(&whole, 2, 48, 100)));
+    a.receive(&to_a(&fragment(&whole, 1, 0, 48)));
+    a.receive(&to_a(&fragment(&whole, 2, 48, 100)));
     let deadline = a.now + Duration::from_secs(30);
     assert_eq!(a.wakes.lock().unwrap().first(), Some(&deadline));
     assert_eq!(a.wait(Duration::from_secs(29)), Some(deadline));
@@ -118,7 +118,7 @@ fn an_incomplete_datagram_expires_after_30_seconds_with_an_error_to_its_sender()
     assert_eq!(a.count(Count::IpReasmTimeout), 2);
     // Only the datagram whose first fragment has arrived causes an error.
     assert_eq!(a.count(Count::IcmpOutTimeExcds), 1);
-    a.receive(&to_a(&piece(&whole, 1, 48, 100)));
+    a.receive(&to_a(&fragment(&whole, 1, 48, 100)));
     assert_eq!(a.count(Count::IpReasmOKs), 0);
     // RFC 1122 section 3.2.2: no error about ICMP.
     let mut bytes = packet(B, A, Protocol::ICMP, &whole[..48]);
@@ -133,12 +133,12 @@ fn overlapping_fragments_drop_their_datagram() {
     let whole = payload(200);
     let cases: [&[Vec<u8>]; 5] = [
         // Overlap with the end, with the start, and inside (teardrop).
-        &[piece(&whole, 1, 0, 48), piece(&whole, 1, 40, 96)],
-        &[piece(&whole, 1, 48, 96), piece(&whole, 1, 0, 56)],
-        &[piece(&whole, 1, 0, 96), piece(&whole, 1, 8, 16)],
+        &[fragment(&whole, 1, 0, 48), fragment(&whole, 1, 40, 96)],
+        &[fragment(&whole, 1, 48, 96), fragment(&whole, 1, 0, 56)],
+        &[fragment(&whole, 1, 0, 96), fragment(&whole, 1, 8, 16)],
         // Two different ends, and a fragment beyond the end.
-        &[piece(&whole, 1, 96, 200), piece(&whole[..80], 1, 48, 80)],
-        &[piece(&whole[..80], 1, 48, 80), piece(&whole, 1, 96, 104)],
+        &[fragment(&whole, 1, 96, 200), fragment(&whole[..80], 1, 48, 80)],
+        &[fragment(&whole[..80], 1, 48, 80), fragment(&whole, 1, 96, 104)],
     ];
     for (n, case) in cases.iter().enumerate() {
         let a = Station::a();
@@ -148,7 +148,9 @@ fn overlapping_fragments_drop_their_datagram() {
     }
     // A duplicated fragment is no overlap.
     let a = Station::a();
-    [piece(&whole, 1, 0, 48), piece(&whole, 1, 0, 48)].iter().for_each(|p| a.receive(&to_a(p)));
+    [fragment(&whole, 1, 0, 48), fragment(&whole, 1, 0, 48)]
+        .iter()
+        .for_each(|p| a.receive(&to_a(p)));
     assert_eq!(a.count(Count::IpReasmOverlaps), 0);
 }
 
@@ -172,7 +174,7 @@ fn a_ce_mark_on_one_fragment_marks_the_packet() {
         let whole = payload(120);
         let mut outcome = Outcome::Waiting;
         for (mark, start) in marks.into_iter().zip([0, 40, 80]) {
-            let mut bytes = piece(&whole, 1, start, start + 40);
+            let mut bytes = fragment(&whole, 1, start, start + 40);
             ipv4::Packet::new_checked(&mut bytes[..]).unwrap().set_tos(0xb8 | mark);
             let packet = ipv4::Packet::new_checked(&bytes[..]).unwrap();
             outcome = reassembly.add(&Frag::v4(&packet), Instant::ZERO).0;
@@ -191,7 +193,7 @@ fn a_ce_mark_on_one_fragment_marks_the_packet() {
     }
     let a = Station::a();
     for (mark, start, end) in [(0, 0, 48), (3, 48, 100)] {
-        let mut bytes = piece(&payload(100), 1, start, end);
+        let mut bytes = fragment(&payload(100), 1, start, end);
         ipv4::Packet::new_checked(&mut bytes[..]).unwrap().set_tos(mark);
         a.receive(&to_a(&bytes));
     }
@@ -210,22 +212,22 @@ fn bytes_datagrams_and_fragments_are_bounded() {
         outcome
     };
     for ident in 0..5000 {
-        add(&mut reassembly, &piece(&whole, ident, 8, 16));
+        add(&mut reassembly, &fragment(&whole, ident, 8, 16));
     }
     assert_eq!(reassembly.size().1, DATAGRAMS);
     for ident in 0..500 {
         for start in (0..60_000).step_by(20_000) {
-            add(&mut reassembly, &piece(&whole, ident, start, start + 20_000));
+            add(&mut reassembly, &fragment(&whole, ident, start, start + 20_000));
         }
     }
     for ident in 0..5000 {
-        add(&mut reassembly, &piece(&whole[..16], ident, 0, 8));
-        add(&mut reassembly, &piece(&whole[..16], ident, 8, 16));
+        add(&mut reassembly, &fragment(&whole[..16], ident, 0, 8));
+        add(&mut reassembly, &fragment(&whole[..16], ident, 8, 16));
     }
     let (bytes, datagrams, queue) = reassembly.size();
     assert!(bytes <= BYTES && datagrams <= DATAGRAMS && queue <= 2 * DATAGRAMS + 1);
     let outcomes: Vec<_> = (0..=FRAGMENTS)
-        .map(|n| add(&mut reassembly, &piece(&whole, 9999, n * 16, n * 16 + 8)))
+        .map(|n| add(&mut reassembly, &fragment(&whole, 9999, n * 16, n * 16 + 8)))
         .collect();
     assert_eq!(outcomes.last(), Some(&Outcome::Inconsistent));
     assert!(evicted > 4000);

@@ -3,7 +3,7 @@
 use super::*;
 
 /// A datagram from B to A after the extension headers `headers`; `first` is the type of the first.
-fn behind(first: u8, headers: &[u8]) -> Vec<u8> {
+fn after_headers(first: u8, headers: &[u8]) -> Vec<u8> {
     let (_, _, udp) = udp6("[fd00::2]:9", "[fd00::1]:7", b"x");
     packet6(B6, A6, Protocol(first), &[headers, &udp].concat())
 }
@@ -25,7 +25,7 @@ fn extension_headers_that_need_no_action_are_skipped() {
         (0, [&[60, 0][..], &pad, &[17, 0], &pad].concat()),
     ];
     for (first, headers) in cases {
-        a.receive(&to_a6(&behind(first, &headers)));
+        a.receive(&to_a6(&after_headers(first, &headers)));
         let expected = data("[fd00::2]:9", "[fd00::1]:7", b"x");
         assert_eq!(mailbox.take(), [expected], "{first} {headers:02x?}");
     }
@@ -53,7 +53,7 @@ fn invalid_extension_headers_drop_the_packet_with_an_error_where_rfc_8200_says()
         (44, &[60, 0, 0, 1, 0, 0, 0, 0], Some((3, 0))),
     ];
     for (first, headers, expected) in cases {
-        let mut packet = behind(first, headers);
+        let mut packet = after_headers(first, headers);
         if first == 44 {
             packet.truncate(56);
             packet[5] = 16;

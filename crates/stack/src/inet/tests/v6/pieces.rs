@@ -3,7 +3,7 @@
 use super::*;
 
 /// A fragment from B to A: the bytes `start..end` of `whole`.
-fn piece(whole: &[u8], ident: u32, start: usize, end: usize) -> Vec<u8> {
+fn fragment(whole: &[u8], ident: u32, start: usize, end: usize) -> Vec<u8> {
     let mut bytes = vec![0; 8 + end - start];
     let more = end < whole.len();
     extension::put_fragment(&mut bytes, Protocol::UDP, start, more, ident).unwrap();
@@ -47,15 +47,15 @@ fn overlapping_fragments_drop_their_packet() {
     let (_, _, whole) = udp6("[fd00::2]:9", "[fd00::1]:7", &payload(100));
     // RFC 5722 section 4; an exact duplicate is no overlap (RFC 8200 section 4.5).
     for (ident, overlap) in [(1, (8, 32)), (2, (0, 16)), (3, (16, 48))] {
-        a.receive(&piece(&whole, ident, 0, 24));
-        a.receive(&piece(&whole, ident, overlap.0, overlap.1));
-        a.receive(&piece(&whole, ident, 24, 108));
+        a.receive(&fragment(&whole, ident, 0, 24));
+        a.receive(&fragment(&whole, ident, overlap.0, overlap.1));
+        a.receive(&fragment(&whole, ident, 24, 108));
     }
     assert!(mailbox.take().is_empty());
     assert_eq!(a.count(Count::Ip6ReasmOverlaps), 3);
-    a.receive(&piece(&whole, 9, 0, 24));
-    a.receive(&piece(&whole, 9, 0, 24));
-    a.receive(&piece(&whole, 9, 24, 108));
+    a.receive(&fragment(&whole, 9, 0, 24));
+    a.receive(&fragment(&whole, 9, 0, 24));
+    a.receive(&fragment(&whole, 9, 24, 108));
     assert_eq!(mailbox.take().len(), 1);
 }
 
@@ -73,7 +73,7 @@ fn a_ce_mark_on_one_fragment_marks_the_packet() {
         let whole = payload(120);
         let mut outcome = Outcome::Waiting;
         for (mark, start) in marks.into_iter().zip([0, 40, 80]) {
-            let mut bytes = ip6_of(&piece(&whole, 1, start, start + 40));
+            let mut bytes = ip6_of(&fragment(&whole, 1, start, start + 40));
             ipv6::Packet::new_checked(&mut bytes[..]).unwrap().set_traffic_class(0xb8 | mark);
             let packet = ipv6::Packet::new_checked(&bytes[..]).unwrap();
             let Content::Fragment(fragment) = packet.content().unwrap() else { panic!() };
@@ -96,8 +96,8 @@ fn an_incomplete_packet_expires_after_a_minute() {
     let mut a = a();
     meet(&a);
     let (_, _, whole) = udp6("[fd00::2]:9", "[fd00::1]:7", &payload(100));
-    a.receive(&piece(&whole, 1, 0, 24));
-    a.receive(&piece(&whole, 2, 24, 48));
+    a.receive(&fragment(&whole, 1, 0, 24));
+    a.receive(&fragment(&whole, 2, 24, 48));
     a.wait(Duration::from_secs(59));
     assert_eq!(a.count(Count::Ip6ReasmTimeout), 0);
     a.wait(Duration::from_secs(1));
@@ -108,7 +108,7 @@ fn an_incomplete_packet_expires_after_a_minute() {
     assert_eq!(sent.len(), 1);
     let packet = ip6_of(&sent[0]);
     assert_eq!((packet[41], a.count(Count::Icmp6OutTimeExcds)), (1, 1));
-    assert_eq!(packet[48..], piece(&whole, 1, 0, 24)[14..]);
+    assert_eq!(packet[48..], fragment(&whole, 1, 0, 24)[14..]);
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn a_fragment_inside_a_reassembled_packet_is_dropped() {
     let a = a();
     let (_binding, mailbox) = a.bind("[::]:7");
     let (_, _, udp) = udp6("[fd00::2]:9", "[fd00::1]:7", &payload(100));
-    let inner = piece(&udp, 5, 0, 24)[14 + 40..].to_vec();
+    let inner = fragment(&udp, 5, 0, 24)[14 + 40..].to_vec();
     for (start, end) in [(0, 16), (16, 32)] {
         let mut bytes = vec![0; 8 + end - start];
         extension::put_fragment(&mut bytes, Protocol::FRAGMENT, start, end < 32, 6).unwrap();
