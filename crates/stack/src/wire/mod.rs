@@ -67,7 +67,7 @@ pub enum Error {
     #[error("bad length: a length field contradicts its own header")]
     BadLength,
     /// The IP version does not match the EtherType.
-    #[error("bad version: not the IP version the frame announced")]
+    #[error("bad version: the IP version does not match the EtherType")]
     BadVersion,
     /// A checksum does not match the bytes it covers.
     #[error("bad checksum")]
@@ -84,7 +84,7 @@ pub enum Error {
     #[error("too many VLAN tags")]
     TooManyTags,
     /// An IPv6 extension header that must not be skipped, or too many of them.
-    #[error("bad extension header: IPv6 forbids to pass over it, or there are too many")]
+    #[error("bad extension header: it must not be skipped, or there are too many")]
     BadExtension,
 }
 
