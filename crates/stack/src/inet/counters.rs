@@ -16,7 +16,7 @@ macro_rules! counts {
 counts! {
     /// Frames shorter than their headers.
     LinkInTruncated,
-    /// Frames for another station.
+    /// Frames for another host.
     LinkInOtherHost,
     /// Frames of a VLAN: no interface has VLANs.
     LinkInVlan,
@@ -24,7 +24,7 @@ counts! {
     LinkInTooManyTags,
     /// Frames that carry neither IP nor ARP, or IPv6 on an interface without an IPv6 address.
     LinkInUnknownProtos,
-    /// ARP packets that are malformed or contradict themselves.
+    /// Malformed or inconsistent ARP packets.
     ArpInErrors,
     /// ARP packets from another host that uses one of our addresses.
     ArpInConflicts,
@@ -234,7 +234,7 @@ counts! {
     TcpExtTWRecycled,
     /// Connections that ended without TIME_WAIT because there were too many.
     TcpExtTCPTimeWaitOverflow,
-    /// ICMP errors that quote nothing in flight.
+    /// ICMP errors that quote no segment in flight.
     TcpExtOutOfWindowIcmps,
     /// Segments with an old timestamp (PAWS).
     PAWSEstab,

@@ -10,7 +10,7 @@ pub enum SendError {
     /// datagram above such an interface's MTU. Send it on the kernel socket.
     #[error("this datagram leaves through the kernel; send it on the kernel socket")]
     UseKernel,
-    /// ENETUNREACH: no route leads there.
+    /// ENETUNREACH: no route to the destination.
     #[error("no route to the network; add a route or a gateway")]
     NoRoute,
     /// EHOSTUNREACH: the next hop is not resolved.

@@ -69,7 +69,7 @@ pub(crate) struct Table<K, V, S> {
 unsafe impl<K: Send, V: Send> Send for Garbage<K, V> {}
 // SAFETY: entries are shared by reference, and any thread may drop them.
 unsafe impl<K: Send + Sync, V: Send + Sync, S: Sync> Sync for Table<K, V, S> {}
-// SAFETY: as above; nothing in it is bound to a thread.
+// SAFETY: as above; no part of it is bound to a thread.
 unsafe impl<K: Send + Sync, V: Send + Sync, S: Send> Send for Table<K, V, S> {}
 
 /// Marks a slot whose entry was removed: a search goes on past it.
@@ -109,7 +109,7 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Table<K, V, S> {
         }
     }
 
-    /// Begins to read.
+    /// Enters a read-side critical section.
     #[inline]
     pub(crate) fn read(&self) -> Reader<'_, K, V, S> {
         Reader { table: self, _section: self.domain.enter() }
@@ -149,7 +149,7 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Table<K, V, S> {
                 let node = Box::into_raw(Box::new(Node { key, value }));
                 let full = array.is_none_or(|array| (state.used + 1) * 2 > array.0.len());
                 let before = if full { self.rebuild(shard, &mut state) } else { None };
-                // SAFETY: as above; there is one now.
+                // SAFETY: as above; the array exists now.
                 let array = unsafe { &*shard.array.load(Ordering::Relaxed) };
                 state.used += usize::from(array.put(hash, node));
                 state.live += 1;

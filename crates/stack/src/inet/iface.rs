@@ -38,7 +38,7 @@ pub struct Hop {
     pub next_hop: IpAddr,
     /// The source address of the lookup, or the kernel's preferred source for this route.
     pub source: IpAddr,
-    /// The path's MTU in bytes where it is below the interface's.
+    /// The path MTU in bytes, if it is below the interface's.
     pub mtu: Option<u32>,
 }
 
@@ -87,7 +87,7 @@ pub enum Addressing {
     Kernel(Arc<dyn KernelTables>),
 }
 
-/// One interface.
+/// An interface: a NIC, its addresses and its neighbours.
 pub struct Interface {
     info: nic::Info,
     mac: Arc<AtomicU64>,
@@ -105,7 +105,7 @@ pub struct Interface {
 /// The neighbour table of an interface and the packets queued for its neighbours.
 #[derive(Debug, Default)]
 pub(super) struct Neighbours {
-    /// Unused where the kernel keeps the table.
+    /// Unused on a shared interface, where the kernel keeps the table.
     pub(super) table: neighbour::Table,
     pub(super) queues: NeighbourQueues,
     /// When each neighbour of the kernel's table was last marked as used.

@@ -242,7 +242,7 @@ impl Inet {
     fn accept(&self, arrival: &Arrival<'_>, src: Ipv4Addr, dst: Ipv4Addr) -> Option<Cast> {
         let Some(iface) = arrival.iface else { return Some(Cast::Unicast) };
         // RFC 1122 section 3.2.1.3: "When a host sends any datagram, the IP source address MUST be one of
-        // its own IP addresses (but not a broadcast or multicast address)"; 127/8 and 0/8 stay inside.
+        // its own IP addresses (but not a broadcast or multicast address)"; 127/8 and 0/8 must not arrive over a link.
         // An interface shared with the kernel has no list of our addresses: this packet's destination is one.
         let mut martian = src == dst || matches!(src.octets()[0], 0 | 127 | 224..);
         let mut unicast_dst = false;

@@ -20,14 +20,14 @@ pub const HOP_LIMIT: u8 = 255;
 pub enum Message {
     /// A host requests the MAC address of `target`.
     NeighborSolicitation {
-        /// The address in question, not a group's.
+        /// The address in question, never multicast.
         target: Ipv6Addr,
         /// The sender's MAC address; none in duplicate address detection.
         source: Option<MacAddr>,
     },
     /// A host announces that it has `target`.
     NeighborAdvertisement {
-        /// The address in question, not a group's.
+        /// The address in question, never multicast.
         target: Ipv6Addr,
         /// Its MAC address.
         mac: Option<MacAddr>,

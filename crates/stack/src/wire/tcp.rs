@@ -15,11 +15,11 @@ pub const MAX_OPTIONS_LEN: usize = 40;
 /// The fixed part of a header without its length and checksum.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Header {
-    /// The sender's port.
+    /// The source port.
     pub src_port: u16,
-    /// The receiver's port.
+    /// The destination port.
     pub dst_port: u16,
-    /// The number of the first byte, or of the SYN.
+    /// The sequence number of the first byte, or of the SYN.
     pub seq: u32,
     /// The next sequence number expected.
     pub ack: u32,
@@ -56,19 +56,19 @@ impl<T: AsRef<[u8]>> Packet<T> {
         Ok(Packet(buf))
     }
 
-    /// The sender's port.
+    /// The source port.
     #[inline]
     pub fn src_port(&self) -> u16 {
         be16(self.0.as_ref(), 0)
     }
 
-    /// The receiver's port.
+    /// The destination port.
     #[inline]
     pub fn dst_port(&self) -> u16 {
         be16(self.0.as_ref(), 2)
     }
 
-    /// The number of the first byte, or of the SYN.
+    /// The sequence number of the first byte, or of the SYN.
     #[inline]
     pub fn seq(&self) -> u32 {
         be32(self.0.as_ref(), 4)
@@ -200,7 +200,7 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         self.fill_checksum_with(addresses, payload);
     }
 
-    /// As [`Packet::fill_checksum`], with the sum of the data known from copying it.
+    /// As [`Packet::fill_checksum`], with the sum of the data, which the caller has from copying it.
     #[inline]
     pub fn fill_checksum_with(&mut self, addresses: Sum, payload: Sum) {
         put16(self.0.as_mut(), 16, 0);
@@ -259,7 +259,7 @@ pub mod kind {
     pub const TIMESTAMPS: u8 = 8;
 }
 
-/// One option whose length is right for its kind.
+/// One option with a valid length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opt<'a> {
     /// The largest segment the sender accepts, bytes of data.
@@ -294,7 +294,7 @@ impl<'a> Blocks<'a> {
 pub struct Options<'a>(&'a [u8]);
 
 impl<'a> Options<'a> {
-    /// Options from bytes of any origin and length.
+    /// Options from any bytes.
     #[inline]
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Options<'a> {
@@ -437,7 +437,7 @@ mod tests {
         assert_eq!(read(&[2, 4, 5, 0xb4, 3, 1, 4, 2]), [Opt::Mss(1460)]); // one
         assert_eq!(read(&[4, 2, 8, 10, 0, 0, 0, 1]), [Opt::SackPermitted]); // overrun
         assert_eq!(read(&[4, 2, 8]), [Opt::SackPermitted]); // no length at all
-        assert_eq!(read(&[1, 1, 0, 2, 4, 5, 0xb4]), []); // what follows the end
+        assert_eq!(read(&[1, 1, 0, 2, 4, 5, 0xb4]), []); // bytes after the end
     }
 
     #[test]

@@ -18,7 +18,7 @@ fn extension_headers_that_need_no_action_are_skipped() {
         (60, [&[17, 0][..], &pad].concat()),
         // An option that may be skipped.
         (60, vec![17, 0, 0x1e, 4, 1, 2, 3, 4]),
-        // A routing header with nothing left to visit.
+        // A routing header with no segments left.
         (43, vec![17, 0, 0, 0, 0, 0, 0, 0]),
         // An atomic fragment (RFC 6946).
         (44, vec![17, 0, 0, 0, 1, 2, 3, 4]),
