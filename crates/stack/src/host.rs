@@ -21,16 +21,16 @@ use std::{
     time::Duration,
 };
 
-mod beside;
-mod existing;
+mod companion;
+mod companion_listener;
 pub mod firewall;
 mod groups;
-mod hold;
-mod shadow;
+mod kernel_connections;
+mod port_reservation;
 mod sockets;
-pub(crate) use beside::{Beside, BesideEndpoint};
-pub(crate) use hold::{Hold, HoldOptions};
-pub(crate) use shadow::{Service, Shadow};
+pub(crate) use companion::{Service, Shadow};
+pub(crate) use companion_listener::{Beside, BesideEndpoint};
+pub(crate) use port_reservation::{Hold, HoldOptions};
 pub use sockets::IcmpSockets;
 pub(crate) use sockets::{get_option, set_option};
 
@@ -54,7 +54,7 @@ pub struct Host {
 struct Inner {
     inet: Arc<Inet>,
     contexts: Vec<Serving>,
-    kernel: Option<shadow::Service>,
+    kernel: Option<companion::Service>,
     skipped_rules: usize,
     delivery_hook: Option<DeliveryHook>,
     tcp: tcp::Config,
@@ -236,7 +236,7 @@ impl Builder {
                     skipped_rules = rules.count();
                 }
                 let steering = nic.steering();
-                shared.push(shadow::Shared { view, interface, steering, _nic: Mutex::new(nic) });
+                shared.push(companion::Shared { view, interface, steering, _nic: Mutex::new(nic) });
             }
         }
         for gateway in self.gateways {
@@ -250,7 +250,7 @@ impl Builder {
             true => None,
             false => {
                 let icmp = self.icmp.map_or_else(IcmpSockets::open, Ok)?;
-                Some(shadow::Service::start(inet.clone(), shared, icmp)?)
+                Some(companion::Service::start(inet.clone(), shared, icmp)?)
             }
         };
         let busy_read = AtomicU32::new(self.busy_read);
@@ -426,7 +426,7 @@ impl Host {
         self.inner.delivery_hook.clone()
     }
 
-    pub(crate) fn kernel(&self) -> Option<&shadow::Service> {
+    pub(crate) fn kernel(&self) -> Option<&companion::Service> {
         self.inner.kernel.as_ref()
     }
 }

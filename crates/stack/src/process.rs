@@ -2,13 +2,13 @@
 //! that knows nothing of it.
 
 use crate::{
-    napi::{OnDuty, Waiter},
+    napi::{Waiter, WatchdogLock},
     socket::crowd,
 };
 
 /// Made before fork(2), it keeps other threads from starting or ending what belongs to the whole process.
 #[must_use]
-pub struct Fork(OnDuty);
+pub struct Fork(WatchdogLock);
 
 impl std::fmt::Debug for Fork {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -19,7 +19,7 @@ impl std::fmt::Debug for Fork {
 /// Before fork(2). No thread may be building or dropping a [`Host`](crate::Host) meanwhile. In the parent, drop what
 /// this returns afterwards.
 pub fn before_fork() -> Fork {
-    Fork(OnDuty::hold())
+    Fork(WatchdogLock::hold())
 }
 
 impl Fork {

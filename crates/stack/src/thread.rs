@@ -44,7 +44,7 @@ struct Start {
 const STACK: usize = 2 << 20;
 
 /// So often a thread goes on after a panic: one that comes again and again is not to fill a CPU.
-const ENOUGH: usize = 1000;
+const MAX_PANICS: usize = 1000;
 
 /// Starts a thread of the stack's own that goes on after a panic, in a build that unwinds: without it there would be no
 /// more service.
@@ -53,7 +53,7 @@ pub(crate) fn serve(
     run: impl Fn() + Send + 'static,
 ) -> io::Result<Thread> {
     spawn(name, move || {
-        let _ = (0..ENOUGH).any(|_| catch_unwind(AssertUnwindSafe(&run)).is_ok());
+        let _ = (0..MAX_PANICS).any(|_| catch_unwind(AssertUnwindSafe(&run)).is_ok());
     })
 }
 

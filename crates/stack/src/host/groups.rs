@@ -2,7 +2,7 @@
 //! while no socket of others hears it there, as of what is steered the kernel sees nothing.
 
 use super::{
-    shadow::{Entry, Shadow, Shared, State},
+    companion::{Entry, Shadow, Shared, State},
     sockets::set_option,
 };
 use crate::sync::lock;
@@ -15,7 +15,7 @@ use std::{
 };
 
 /// How often is looked whether others hear a group, too, or no longer.
-pub(super) const LOOK: Duration = Duration::from_secs(1);
+pub(super) const RECHECK: Duration = Duration::from_secs(1);
 
 impl Shadow {
     /// Joins or leaves a group on the interface of number `interface`.
@@ -50,12 +50,12 @@ impl Shadow {
             Some((state.shared.iter().position(|shared| at(shared) == Some(number))?, group))
         };
         let groups: Vec<_> = groups.into_iter().filter_map(on).collect();
-        match lock(&state.shadows).get_mut(&self.id) {
+        match lock(&state.companions).get_mut(&self.id) {
             Some(entry) if entry.groups != groups => entry.groups = groups,
             _ => return,
         }
         state.has_groups.store(true, Ordering::Release);
-        state.share_groups();
+        state.update_group_steering();
         // The thread sleeps until something happens, if there were no groups to look after.
         state.wake();
     }
@@ -63,19 +63,19 @@ impl Shadow {
 
 impl State {
     /// Makes the steering of groups what their members, here and elsewhere on the machine, say.
-    pub(super) fn share_groups(&self) {
+    pub(super) fn update_group_steering(&self) {
         if !self.has_groups.load(Ordering::Acquire) {
             return;
         }
-        let mut shadows = lock(&self.shadows);
+        let mut companions = lock(&self.companions);
         let steered =
             |entry: &Entry| entry.steered.as_ref().is_some_and(|it| !it.groups.is_empty());
-        if !shadows.values().any(|entry| !entry.groups.is_empty() || steered(entry)) {
+        if !companions.values().any(|entry| !entry.groups.is_empty() || steered(entry)) {
             return self.has_groups.store(false, Ordering::Release);
         }
-        let own: Vec<u64> = shadows.values().filter_map(|entry| inode(&*entry.socket)).collect();
+        let own: Vec<u64> = companions.values().filter_map(|entry| inode(&*entry.socket)).collect();
         let others = others(&own);
-        for entry in shadows.values_mut() {
+        for entry in companions.values_mut() {
             let Some(steered) = &mut entry.steered else { continue };
             let alone = |group: IpAddr| match &others {
                 Some(others) => !others.iter().any(|other| other.hears(group, entry.port)),
@@ -117,7 +117,7 @@ impl Other {
 }
 
 /// The UDP sockets of this network namespace but those of these inodes. `None`: they cannot be told. Not by
-/// sock_diag(7), as [`existing`](super::existing) asks for TCP's: UDP's half of it is a module that many kernels lack.
+/// sock_diag(7), as [`kernel_connections`](super::kernel_connections) asks for TCP's: UDP's half of it is a module that many kernels lack.
 fn others(own: &[u64]) -> Option<Vec<Other>> {
     let mut found = Vec::new();
     for family in ["udp", "udp6"] {

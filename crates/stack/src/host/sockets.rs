@@ -110,12 +110,12 @@ fn bind_by_number(local: SocketAddr, options: BindOptions) -> io::Result<UdpSock
     }
     sys::bind(socket.as_raw_fd(), local)?;
     let socket = UdpSocket::from(socket);
-    tell_destination(&socket)?;
+    enable_pktinfo(&socket)?;
     Ok(socket)
 }
 
 /// From now on `socket` tells where what it receives was sent to.
-pub(super) fn tell_destination(socket: &UdpSocket) -> io::Result<()> {
+pub(super) fn enable_pktinfo(socket: &UdpSocket) -> io::Result<()> {
     let set = |level, name| set_option(socket, level, name, 1);
     if socket.local_addr()?.is_ipv4() {
         set(libc::IPPROTO_IP, libc::IP_PKTINFO)?;

@@ -10,11 +10,11 @@ use std::{
 };
 
 /// Threads asleep astray. Not of [`crate::sync`]: it decides how patient the watchdog is, and nothing else.
-static ASTRAY: AtomicU32 = AtomicU32::new(0);
+static UNBOUND: AtomicU32 = AtomicU32::new(0);
 
 /// Whether a thread may sleep that any queue could wake.
-pub(super) fn is_any_astray() -> bool {
-    ASTRAY.load(Ordering::Relaxed) > 0
+pub(super) fn any_unbound_sleeper() -> bool {
+    UNBOUND.load(Ordering::Relaxed) > 0
 }
 
 /// Puts the calling thread to sleep for what `contexts` bring, at the first of them, until `waiter` is woken,
@@ -26,14 +26,14 @@ pub fn sleep_for(
     outside: &mut Outside,
 ) -> Wake {
     let astray = u32::from(contexts.len() != 1);
-    ASTRAY.fetch_add(astray, Ordering::Relaxed);
+    UNBOUND.fetch_add(astray, Ordering::Relaxed);
     if astray > 0 {
-        contexts.iter().for_each(|context| context.unsettle());
+        contexts.iter().for_each(|context| context.reset_backoff());
     }
     let wake = match contexts.first() {
         Some(context) => context.sleep(waiter, timeout, outside),
         None => waiter.sleep(timeout, outside),
     };
-    ASTRAY.fetch_sub(astray, Ordering::Relaxed);
+    UNBOUND.fetch_sub(astray, Ordering::Relaxed);
     wake
 }

@@ -4,7 +4,7 @@
 
 use super::{
     Direct, Driver, NapiId, Outside, Pass, Poller, Upper, Waiter, Wake, Word,
-    asleep::is_any_astray,
+    asleep::any_unbound_sleeper,
     counters::{Counters, Stats},
     handoff::{Handoff, Heir, Parting},
     interrupt::Line,
@@ -26,14 +26,14 @@ pub const BUSY_POLL_BUDGET: usize = 8;
 /// After so many times the watchdog's time from their last poll it is seen whether pollers have gone. With
 /// the default of 200 us a packet left behind waits less than 1 ms, if it could wake a thread. Preferred pollers are
 /// waited for as long, and all where nobody sleeps.
-const WATCHDOG_STRETCH: u32 = 4;
+const GRACE_FACTOR: u32 = 4;
 
 /// Where it finds pollers and nobody asleep look after look, each is put off twice as long as the one before, so
 /// often: to 6.4 ms with the default. A look costs who polls on its CPU some microseconds.
-const CALMEST: u8 = 3;
+const MAX_BACKOFF: u8 = 3;
 
 /// How often one busy-poll pass looks at a ring that stays empty.
-const LOOKS: u32 = 8;
+const EMPTY_POLLS: u32 = 8;
 
 /// What a busy-poll pass came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,11 +61,11 @@ pub struct Context {
     /// When a poller last had the queue, in nanoseconds, 0 if it is left to none; the lowest bit: it is preferred.
     last_poll: AtomicU64,
     /// How often the watchdog's looks have been put off. Not of [`crate::sync`]: it decides when they are, and no more.
-    calm: AtomicU8,
+    backoff: AtomicU8,
     /// When a leader last took packets, in nanoseconds: the pace of the flow.
-    last_lead: AtomicU64,
+    last_leader_pass: AtomicU64,
     /// Threads asleep here that do not lead.
-    others: AtomicU32,
+    followers: AtomicU32,
 }
 
 // SAFETY: `rx` is the only part that is not Sync, and only the owner by `word` touches it.
@@ -109,9 +109,9 @@ impl Context {
             line: Line::new(interrupt)?,
             watchdog,
             last_poll: AtomicU64::new(0),
-            calm: AtomicU8::new(0),
-            last_lead: AtomicU64::new(0),
-            others: AtomicU32::new(0),
+            backoff: AtomicU8::new(0),
+            last_leader_pass: AtomicU64::new(0),
+            followers: AtomicU32::new(0),
         })
     }
 
@@ -172,7 +172,7 @@ impl Context {
         let mut found = 0;
         // Looking at an empty ring costs a few instructions, taking and giving up the queue tens of
         // nanoseconds: look more than once.
-        for _ in 0..LOOKS {
+        for _ in 0..EMPTY_POLLS {
             found = self.drive(budget, &mut pass);
             if found > 0 {
                 break;
@@ -185,9 +185,9 @@ impl Context {
         }
         drop(owned);
         pass.wake.wake_all();
-        if found > 0 && self.handoff.interrupt_in_vain() {
+        if found > 0 && self.handoff.take_needless_interrupt() {
             cold_path();
-            self.line.call();
+            self.line.kick();
         }
         BusyPoll::Found(found)
     }
@@ -248,7 +248,7 @@ impl Context {
 
     /// Sees to it that [`Upper::tick`] is called by `deadline`, for a deadline set outside of it.
     pub fn tick_by(&self, deadline: Instant) {
-        self.line.call_by(deadline);
+        self.line.kick_by(deadline);
     }
 
     /// A poller has the queue at `now`.
@@ -265,36 +265,36 @@ impl Context {
 
     /// Whether a thread sleeps that a packet could wake. If none does, whom packets are for computes, and taking them
     /// off the ring now would only take the CPU from it.
-    fn is_slept_for(&self) -> bool {
-        let others = self.others.load(Ordering::SeqCst);
-        others > 0 || self.handoff.has_leader() || is_any_astray()
+    fn has_sleeper(&self) -> bool {
+        let followers = self.followers.load(Ordering::SeqCst);
+        followers > 0 || self.handoff.has_leader() || any_unbound_sleeper()
     }
 
     /// Whether pollers had the queue a moment ago.
     pub(super) fn is_polled(&self, now: Instant) -> bool {
-        self.is_left(now, self.is_slept_for())
+        self.in_grace(now, self.has_sleeper())
     }
 
     /// Whether the queue is still left to who polled it last, with somebody asleep or not.
-    fn is_left(&self, now: Instant, is_slept_for: bool) -> bool {
+    fn in_grace(&self, now: Instant, has_sleeper: bool) -> bool {
         let (last, prefers) = self.last_poll();
-        let patience = if prefers || !is_slept_for { self.longest() } else { self.watchdog };
-        last != Instant::ZERO && now.since(last) < patience
+        let grace = if prefers || !has_sleeper { self.max_grace() } else { self.watchdog };
+        last != Instant::ZERO && now.since(last) < grace
     }
 
     /// When the watchdog must look at the latest.
-    pub(super) fn look_due(&self) -> Instant {
-        let calm = self.calm.load(Ordering::Relaxed);
-        self.last_poll().0 + self.longest().saturating_mul(1 << calm)
+    pub(super) fn check_due(&self) -> Instant {
+        let backoff = self.backoff.load(Ordering::Relaxed);
+        self.last_poll().0 + self.max_grace().saturating_mul(1 << backoff)
     }
 
-    fn longest(&self) -> Duration {
-        self.watchdog.saturating_mul(WATCHDOG_STRETCH)
+    fn max_grace(&self) -> Duration {
+        self.watchdog.saturating_mul(GRACE_FACTOR)
     }
 
     /// The watchdog's look. False: there is nothing to watch any more, or pollers have gone and the
     /// interrupt thread was called.
-    pub(super) fn look_after_pollers(&self, now: Instant) -> bool {
+    pub(super) fn check_pollers(&self, now: Instant) -> bool {
         if !self.handoff.is_watching() {
             return false;
         }
@@ -302,27 +302,27 @@ impl Context {
             // A pass may take long, as what it answers may be sent by a system call: who is in one has not gone.
             self.note_poll(now, self.last_poll().1);
         }
-        let is_slept_for = self.is_slept_for();
-        let polled = self.is_left(now, is_slept_for);
-        let calm = match polled && !is_slept_for {
-            true => CALMEST.min(self.calm.load(Ordering::Relaxed) + 1),
+        let has_sleeper = self.has_sleeper();
+        let polled = self.in_grace(now, has_sleeper);
+        let backoff = match polled && !has_sleeper {
+            true => MAX_BACKOFF.min(self.backoff.load(Ordering::Relaxed) + 1),
             false => 0,
         };
-        self.calm.store(calm, Ordering::Relaxed);
+        self.backoff.store(backoff, Ordering::Relaxed);
         if polled {
             // A poller may have slept in between.
             self.line.bedside.detach(|| self.handoff.has_leader());
         } else {
-            self.line.call();
+            self.line.kick();
         }
         polled
     }
 
     /// A thread goes to sleep that relies on the watchdog: the next look is not put off.
-    pub(super) fn unsettle(&self) {
-        if self.calm.load(Ordering::Relaxed) > 0 && self.calm.swap(0, Ordering::Relaxed) > 0 {
+    pub(super) fn reset_backoff(&self) {
+        if self.backoff.load(Ordering::Relaxed) > 0 && self.backoff.swap(0, Ordering::Relaxed) > 0 {
             // The interrupt thread has the watchdog look in time.
-            self.line.call();
+            self.line.kick();
         }
     }
 
@@ -336,16 +336,16 @@ impl Context {
         outside: &mut Outside,
     ) -> Wake {
         if !self.handoff.lead() {
-            return self.sleep_as_one_of_many(waiter, timeout, outside);
+            return self.sleep_as_follower(waiter, timeout, outside);
         }
         let deadline = timeout.map(|timeout| time::now() + timeout);
-        let before = self.last_lead.load(Ordering::Relaxed).max(self.last_poll().0.nanos());
+        let before = self.last_leader_pass.load(Ordering::Relaxed).max(self.last_poll().0.nanos());
         let wake = self.sleep_as_leader(waiter, deadline, outside);
-        let latest = self.last_lead.load(Ordering::Relaxed);
+        let latest = self.last_leader_pass.load(Ordering::Relaxed);
         let flows = before > 0 && latest.saturating_sub(before) < self.watchdog.as_nanos() as u64;
         // Others who sleep here could not lead, for we did: they rely on the interrupt thread now. So do we, if we go
         // on to sleep as one of them.
-        let heir = if wake.is_none() || self.others.load(Ordering::SeqCst) > 0 {
+        let heir = if wake.is_none() || self.followers.load(Ordering::SeqCst) > 0 {
             self.last_poll.store(0, Ordering::Relaxed);
             Heir::Sleepers
         } else if flows && latest > before {
@@ -357,27 +357,27 @@ impl Context {
         match self.handoff.resign(heir) {
             Parting::Nothing => {}
             Parting::Arm => self.line.arm(),
-            Parting::Call => self.line.call(),
+            Parting::Call => self.line.kick(),
         }
         match wake {
             Some(wake) => wake,
             None => {
                 let left = deadline.map(|deadline| deadline - time::now());
-                self.sleep_as_one_of_many(waiter, left, outside)
+                self.sleep_as_follower(waiter, left, outside)
             }
         }
     }
 
-    fn sleep_as_one_of_many(
+    fn sleep_as_follower(
         &self,
         waiter: &Waiter,
         timeout: Option<Duration>,
         outside: &mut Outside,
     ) -> Wake {
-        self.others.fetch_add(1, Ordering::SeqCst);
-        self.unsettle();
+        self.followers.fetch_add(1, Ordering::SeqCst);
+        self.reset_backoff();
         let wake = waiter.sleep(timeout, outside);
-        self.others.fetch_sub(1, Ordering::SeqCst);
+        self.followers.fetch_sub(1, Ordering::SeqCst);
         wake
     }
 
@@ -390,17 +390,17 @@ impl Context {
     ) -> Option<Wake> {
         let interrupt = self.line.interrupt.fd();
         // Who minds things outside polls them all in one call, and is not helped by what stays registered.
-        let minds = !outside.is_empty();
-        if !minds && self.line.bedside.admit(waiter, interrupt).is_err() {
+        let has_kernel_fds = !outside.is_empty();
+        if !has_kernel_fds && self.line.bedside.admit(waiter, interrupt).is_err() {
             return None;
         }
         if self.handoff.take_interrupt() {
             self.line.disarm();
         }
-        let mut in_vain = 0;
+        let mut empty_polls = 0;
         loop {
             if self.line.interrupt.unmask() {
-                let wake = if minds {
+                let wake = if has_kernel_fds {
                     let left = deadline.map(|deadline| deadline - time::now());
                     waiter.sleep_among(Some(interrupt), left, outside)
                 } else {
@@ -414,12 +414,12 @@ impl Context {
                 self.counters.interrupts.add_shared();
             }
             let now = time::now();
-            self.last_lead.store(now.nanos(), Ordering::Relaxed);
+            self.last_leader_pass.store(now.nanos(), Ordering::Relaxed);
             match self.napi_poll(now) {
                 None => return None,
-                Some(0) if in_vain == 2 => return None,
-                Some(0) => in_vain += 1,
-                Some(_) => in_vain = 0,
+                Some(0) if empty_polls == 2 => return None,
+                Some(0) => empty_polls += 1,
+                Some(_) => empty_polls = 0,
             }
             if waiter.is_woken() {
                 return Some(Wake::Woken);

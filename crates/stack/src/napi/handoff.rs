@@ -123,7 +123,7 @@ impl Handoff {
     /// A poller has found packets. True if their interrupt was armed: call the thread, so that it sees that
     /// pollers are about. Else it would wake for every packet, find nothing, and sleep on.
     #[inline]
-    pub fn interrupt_in_vain(&self) -> bool {
+    pub fn take_needless_interrupt(&self) -> bool {
         self.thread.load(Ordering::Relaxed) == ARMED
             && self
                 .thread

@@ -19,7 +19,7 @@ use std::{
 };
 
 const INTERRUPT: u64 = 0;
-const CALL: u64 = 1;
+const KICK: u64 = 1;
 
 /// The line from the queue's interrupt to its thread.
 pub(super) struct Line {
@@ -27,7 +27,7 @@ pub(super) struct Line {
     /// Where a leader waits for it.
     pub(super) bedside: Bedside,
     epoll: OwnedFd,
-    call: OwnedFd,
+    kick_event: OwnedFd,
     /// 1: the interrupt's descriptor is in `epoll`, perhaps without a mask. Only a hint.
     registered: AtomicU32,
     stop: AtomicU32,
@@ -38,15 +38,15 @@ pub(super) struct Line {
 impl Line {
     pub(super) fn new(interrupt: Arc<dyn Interrupt>) -> io::Result<Line> {
         let epoll = sys::epoll()?;
-        let call = sys::eventfd()?;
+        let kick_event = sys::eventfd()?;
         let events = libc::EPOLLIN as u32;
         let add = libc::EPOLL_CTL_ADD;
-        sys::epoll_control(epoll.as_raw_fd(), add, call.as_raw_fd(), events, CALL)?;
+        sys::epoll_control(epoll.as_raw_fd(), add, kick_event.as_raw_fd(), events, KICK)?;
         Ok(Line {
             bedside: Bedside::new()?,
             interrupt,
             epoll,
-            call,
+            kick_event,
             registered: AtomicU32::new(0),
             stop: AtomicU32::new(0),
             wakes: AtomicU64::new(u64::MAX),
@@ -57,7 +57,7 @@ impl Line {
     pub(super) fn arm(&self) {
         if !self.interrupt.unmask() {
             // Packets wait and nobody else is there to take them.
-            return self.call();
+            return self.kick();
         }
         let (add, modify) = (libc::EPOLL_CTL_ADD, libc::EPOLL_CTL_MOD);
         let known = self.registered.swap(1, Ordering::Relaxed) != 0;
@@ -65,7 +65,7 @@ impl Line {
         // Both descriptors are ours: the second cannot fail but for want of kernel memory, and then the
         // thread is called to look for itself.
         if self.control(likely).is_err() && self.control(else_this).is_err() {
-            self.call();
+            self.kick();
         }
     }
 
@@ -85,20 +85,20 @@ impl Line {
     }
 
     /// Wakes the thread, whatever it waits for.
-    pub(super) fn call(&self) {
-        sys::signal(self.call.as_raw_fd());
+    pub(super) fn kick(&self) {
+        sys::signal(self.kick_event.as_raw_fd());
     }
 
     /// Sees to it that the thread is awake by `deadline`.
-    pub(super) fn call_by(&self, deadline: Instant) {
+    pub(super) fn kick_by(&self, deadline: Instant) {
         if deadline.nanos() < self.wakes.load(Ordering::SeqCst) {
-            self.call();
+            self.kick();
         }
     }
 
     pub(super) fn stop(&self) {
         self.stop.store(1, Ordering::Release);
-        self.call();
+        self.kick();
     }
 
     /// Sleeps until the armed interrupt fires, a call, or `timeout`. True if the interrupt fired.
@@ -108,8 +108,8 @@ impl Line {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
         let count = sys::epoll_wait(self.epoll.as_raw_fd(), &mut events, timeout);
         let ready = &events[..usize::try_from(count).unwrap_or(0)];
-        if ready.iter().any(|event| event.u64 == CALL) {
-            sys::drain(self.call.as_raw_fd());
+        if ready.iter().any(|event| event.u64 == KICK) {
+            sys::drain(self.kick_event.as_raw_fd());
         }
         ready.iter().any(|event| event.u64 == INTERRUPT)
     }
@@ -127,11 +127,11 @@ pub(super) fn serve(context: &Arc<Context>, watchdog: &Watchdog) {
         // From here on a new deadline calls us: we may already have asked for the next one.
         context.line.wakes.store(u64::MAX, Ordering::SeqCst);
         let due = context.tick();
-        let found = look(context, fired, watched);
-        watched = matches!(found, Look::Watch);
+        let found = poll_queue(context, fired, watched);
+        watched = matches!(found, NextStep::Watch);
         match found {
-            Look::Again => fired = false,
-            Look::Watch => {
+            NextStep::PollAgain => fired = false,
+            NextStep::Watch => {
                 // Out of every packet's way.
                 context.line.disarm();
                 context.line.bedside.detach(|| context.handoff.has_leader());
@@ -140,7 +140,7 @@ pub(super) fn serve(context: &Arc<Context>, watchdog: &Watchdog) {
                 context.line.sleep(until(due));
                 fired = false;
             }
-            Look::Rest => {
+            NextStep::Idle => {
                 // A leader that sleeps relies on the interrupt being unmasked, and we may have masked it.
                 if !context.line.interrupt.unmask() {
                     // Nor leave it to a leader that has not got so far: that would be to spin on it.
@@ -159,23 +159,23 @@ pub(super) fn serve(context: &Arc<Context>, watchdog: &Watchdog) {
     }
 }
 
-enum Look {
+enum NextStep {
     /// There may be more: look again at once.
-    Again,
+    PollAgain,
     /// Pollers are about: leave the queue to them and the watchdog.
     Watch,
     /// The queue is empty.
-    Rest,
+    Idle,
 }
 
-fn look(context: &Context, fired: bool, watched: bool) -> Look {
+fn poll_queue(context: &Context, fired: bool, watched: bool) -> NextStep {
     let now = time::now();
     if context.is_polled(now) {
-        return Look::Watch;
+        return NextStep::Watch;
     }
     if fired && context.handoff.has_leader() {
         // It was woken by the same packet, and takes it.
-        return Look::Rest;
+        return NextStep::Idle;
     }
     if !context.handoff.has_leader() {
         context.line.interrupt.mask();
@@ -184,17 +184,17 @@ fn look(context: &Context, fired: bool, watched: bool) -> Look {
         None => {
             if context.handoff.has_leader() && !context.line.interrupt.unmask() {
                 // The leader sleeps on a masked line: a look soon finds what waits there.
-                context.unsettle();
+                context.reset_backoff();
             }
             // Its owner is as good as a poller that was there just now.
             context.note_poll(now, false);
-            Look::Watch
+            NextStep::Watch
         }
         Some(found) => {
             if found > 0 && watched {
                 context.counters.watchdogs.add(1);
             }
-            if found == NAPI_POLL_WEIGHT { Look::Again } else { Look::Rest }
+            if found == NAPI_POLL_WEIGHT { NextStep::PollAgain } else { NextStep::Idle }
         }
     }
 }

@@ -17,8 +17,6 @@ use std::{
 };
 
 mod asleep;
-#[cfg(test)]
-mod calm;
 mod context;
 mod counters;
 mod handoff;
@@ -30,6 +28,8 @@ mod preferred;
 mod table;
 pub(crate) mod wait;
 mod watchdog;
+#[cfg(test)]
+mod watchdog_backoff;
 mod word;
 
 pub use asleep::sleep_for;
@@ -63,24 +63,24 @@ pub fn by_id(id: NapiId) -> Option<Arc<Context>> {
 pub struct Serving {
     context: Arc<Context>,
     thread: Option<Thread>,
-    guard: Arc<Guard>,
+    watchdog_thread: Arc<WatchdogThread>,
 }
 
 /// The watchdog's thread, which lives while a context is in service.
 #[derive(Debug)]
-struct Guard {
+struct WatchdogThread {
     watchdog: Arc<Watchdog>,
     thread: Option<Thread>,
 }
 
-static ON_DUTY: Mutex<Weak<Guard>> = Mutex::new(Weak::new());
+static WATCHDOG_THREAD: Mutex<Weak<WatchdogThread>> = Mutex::new(Weak::new());
 
 /// The watchdog of this process, for a fork: nobody starts or ends one meanwhile. A child is to leave it behind.
-pub(crate) struct OnDuty(MutexGuard<'static, Weak<Guard>>);
+pub(crate) struct WatchdogLock(MutexGuard<'static, Weak<WatchdogThread>>);
 
-impl OnDuty {
-    pub(crate) fn hold() -> OnDuty {
-        OnDuty(lock(&ON_DUTY))
+impl WatchdogLock {
+    pub(crate) fn hold() -> WatchdogLock {
+        WatchdogLock(lock(&WATCHDOG_THREAD))
     }
 
     /// There is no watchdog in this process.
@@ -90,12 +90,12 @@ impl OnDuty {
     }
 }
 
-impl Guard {
+impl WatchdogThread {
     /// The process's one, started if need be.
-    fn get() -> io::Result<Arc<Guard>> {
-        let mut on_duty = lock(&ON_DUTY);
-        if let Some(guard) = on_duty.upgrade() {
-            return Ok(guard);
+    fn get() -> io::Result<Arc<WatchdogThread>> {
+        let mut current = lock(&WATCHDOG_THREAD);
+        if let Some(watchdog_thread) = current.upgrade() {
+            return Ok(watchdog_thread);
         }
         let watchdog = Arc::new(Watchdog::new()?);
         let run = {
@@ -107,13 +107,13 @@ impl Guard {
             }
         };
         let thread = serve("napi/watchdog", run)?;
-        let guard = Arc::new(Guard { watchdog, thread: Some(thread) });
-        *on_duty = Arc::downgrade(&guard);
-        Ok(guard)
+        let watchdog_thread = Arc::new(WatchdogThread { watchdog, thread: Some(thread) });
+        *current = Arc::downgrade(&watchdog_thread);
+        Ok(watchdog_thread)
     }
 }
 
-impl Drop for Guard {
+impl Drop for WatchdogThread {
     fn drop(&mut self) {
         self.watchdog.stop();
         if let Some(thread) = self.thread.take() {
@@ -135,7 +135,7 @@ impl Serving {
         upper: Arc<dyn Upper>,
         watchdog: Duration,
     ) -> io::Result<Serving> {
-        let guard = Guard::get()?;
+        let watchdog_thread = WatchdogThread::get()?;
         let mut failed = None;
         let mut parts = Some((device, queue, rx, interrupt, upper));
         let context = CONTEXTS.insert_with(|id| {
@@ -161,8 +161,8 @@ impl Serving {
             }));
         };
         context.enable();
-        let watchdog = guard.watchdog.clone();
-        let mut serving = Serving { context: context.clone(), thread: None, guard };
+        let watchdog = watchdog_thread.watchdog.clone();
+        let mut serving = Serving { context: context.clone(), thread: None, watchdog_thread };
         let name = format!("napi/{}", context.id());
         let thread = serve(name, move || interrupt::serve(&context, &watchdog))?;
         serving.thread = Some(thread);
@@ -188,6 +188,6 @@ impl Drop for Serving {
         if let Some(thread) = self.thread.take() {
             thread.join();
         }
-        self.guard.watchdog.forget(&self.context);
+        self.watchdog_thread.watchdog.forget(&self.context);
     }
 }

@@ -56,26 +56,26 @@ pub enum Wake {
 
 /// What a thread has while it sleeps, and other threads before and after it.
 #[derive(Debug)]
-struct Bed {
+struct ThreadWaiter {
     waiter: Arc<Waiter>,
     /// What else is needed to wake it, of who stands above.
     above: Option<std::sync::Arc<dyn Any + Send + Sync>>,
 }
 
 /// There is one for each thread of those that have slept at once.
-static BEDS: Pool<Bed> = Pool::new();
+static WAITERS: Pool<ThreadWaiter> = Pool::new();
 
 // None of these has a destructor.
 thread_local! {
-    static LAST: Last<Bed> = const { Cell::new(ptr::null()) };
+    static LAST: Last<ThreadWaiter> = const { Cell::new(ptr::null()) };
     /// The waiter the thread has now; null if it has none.
-    static MINE: AtomicPtr<Waiter> = const { AtomicPtr::new(ptr::null_mut()) };
+    static CURRENT: AtomicPtr<Waiter> = const { AtomicPtr::new(ptr::null_mut()) };
     /// Its eventfd, below zero as long as there is none.
-    static EVENT: AtomicI32 = const { AtomicI32::new(-1) };
+    static CURRENT_EVENT: AtomicI32 = const { AtomicI32::new(-1) };
 }
 
 /// The calling thread's waiter, until this is dropped.
-pub struct Mine(Lent<Bed>);
+pub struct CurrentWaiter(Lent<ThreadWaiter>);
 
 static ON_FIRST: OnceLock<fn()> = OnceLock::new();
 
@@ -94,21 +94,21 @@ impl Waiter {
     ///
     /// # Errors
     /// No descriptor is left (EMFILE, ENFILE).
-    pub fn of_this_thread() -> io::Result<Mine> {
+    pub fn of_this_thread() -> io::Result<CurrentWaiter> {
         let is_first = LAST.get().is_null();
-        let bed = BEDS.lend(&LAST, || Ok::<_, io::Error>(Bed::new(Waiter::new()?)))?;
-        MINE.with(|mine| mine.store(Arc::as_ptr(&bed.waiter).cast_mut(), Ordering::Relaxed));
+        let slot = WAITERS.lend(&LAST, || Ok::<_, io::Error>(ThreadWaiter::new(Waiter::new()?)))?;
+        CURRENT.with(|mine| mine.store(Arc::as_ptr(&slot.waiter).cast_mut(), Ordering::Relaxed));
         // Before the thread looks whether it was called off: see `Caller::call_off`.
-        EVENT.with(|event| event.store(bed.waiter.event.as_raw_fd(), Ordering::SeqCst));
+        CURRENT_EVENT.with(|event| event.store(slot.waiter.event.as_raw_fd(), Ordering::SeqCst));
         if is_first && let Some(hook) = ON_FIRST.get() {
             hook();
         }
-        Ok(Mine(bed))
+        Ok(CurrentWaiter(slot))
     }
 
     /// Wakes the calling thread's own, if it has one: for a signal's handler.
     pub(crate) fn wake_this_thread() {
-        let mine = MINE.with(|mine| mine.load(Ordering::Relaxed));
+        let mine = CURRENT.with(|mine| mine.load(Ordering::Relaxed));
         // SAFETY: a waiter is never freed; but what is this thread's now is so while its handler runs.
         if let Some(waiter) = unsafe { mine.as_ref() } {
             waiter.wake();
@@ -118,13 +118,13 @@ impl Waiter {
     /// Where the eventfd of the calling thread's own stands, below zero as long as it has none; valid as long as the
     /// thread lives. To make it readable ends a sleep, for no reason.
     pub(crate) fn event_of_this_thread() -> *const AtomicI32 {
-        EVENT.with(ptr::from_ref)
+        CURRENT_EVENT.with(ptr::from_ref)
     }
 
     /// In a child after fork(2): waiters are its parent's, and are left behind. Their descriptors are closed already,
     /// or another's by now.
     pub(crate) fn forget_all() {
-        BEDS.forget(&LAST);
+        WAITERS.forget(&LAST);
     }
 
     /// Starts a new wait: forgets wake-ups meant for earlier ones. Call it before making the waiter known
@@ -173,12 +173,12 @@ impl Waiter {
         outside: &mut Outside,
     ) -> Wake {
         let own = [self.event.as_raw_fd(), other.map_or(-1, |other| other.as_raw_fd())];
-        self.asleep(|| outside.poll_with(own, timeout))
+        self.sleep_with(|| outside.poll_with(own, timeout))
     }
 
     /// As [`sleep`](Waiter::sleep), but until `deadline`, or until what else `bedside` has fires.
     pub(crate) fn sleep_beside(&self, bedside: &Bedside, deadline: Option<Instant>) -> Wake {
-        self.asleep(|| {
+        self.sleep_with(|| {
             loop {
                 let mut events = [libc::epoll_event { events: 0, u64: 0 }; 3];
                 let limit = bedside.limit(deadline);
@@ -190,7 +190,7 @@ impl Waiter {
                 } else if has(OTHER) {
                     return Wake::Readable;
                 } else if has(ALARM) {
-                    bedside.rang();
+                    bedside.alarm_expired();
                 } else {
                     return Wake::Timeout;
                 }
@@ -198,7 +198,7 @@ impl Waiter {
         })
     }
 
-    fn asleep(&self, wait: impl FnOnce() -> Wake) -> Wake {
+    fn sleep_with(&self, wait: impl FnOnce() -> Wake) -> Wake {
         if self.state.compare_exchange(AWAKE, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_err()
         {
             return Wake::Woken;
@@ -216,19 +216,19 @@ impl Waiter {
     }
 }
 
-impl Bed {
-    fn new(waiter: Waiter) -> Bed {
-        Bed { waiter: Arc::new(waiter), above: None }
+impl ThreadWaiter {
+    fn new(waiter: Waiter) -> ThreadWaiter {
+        ThreadWaiter { waiter: Arc::new(waiter), above: None }
     }
 }
 
-impl Mine {
+impl CurrentWaiter {
     /// What `make` has made of this waiter when it was asked for first.
     pub(crate) fn above<T: Send + Sync + 'static>(
         &mut self,
         make: impl FnOnce(&Arc<Waiter>) -> T,
     ) -> std::sync::Arc<T> {
-        let Bed { waiter, above } = &mut *self.0;
+        let ThreadWaiter { waiter, above } = &mut *self.0;
         let known = above.clone().and_then(|above| above.downcast().ok());
         known.unwrap_or_else(|| {
             let new = std::sync::Arc::new(make(waiter));
@@ -238,7 +238,7 @@ impl Mine {
     }
 }
 
-impl Deref for Mine {
+impl Deref for CurrentWaiter {
     type Target = Arc<Waiter>;
 
     #[inline]
@@ -247,10 +247,10 @@ impl Deref for Mine {
     }
 }
 
-impl Drop for Mine {
+impl Drop for CurrentWaiter {
     fn drop(&mut self) {
-        EVENT.with(|event| event.store(-1, Ordering::Relaxed));
-        MINE.with(|mine| mine.store(ptr::null_mut(), Ordering::Relaxed));
+        CURRENT_EVENT.with(|event| event.store(-1, Ordering::Relaxed));
+        CURRENT.with(|mine| mine.store(ptr::null_mut(), Ordering::Relaxed));
     }
 }
 
@@ -337,15 +337,15 @@ const SHORT: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(crate) struct Bedside {
     epoll: OwnedFd,
-    inside: Mutex<Inside>,
+    registered: Mutex<Registered>,
     alarm: sys::Alarm,
-    /// When the alarm rings, in nanoseconds; the end of time if it is not set. Of one sleeper at a time.
-    rings: AtomicU64,
+    /// When the alarm alarm_at, in nanoseconds; the end of time if it is not set. Of one sleeper at a time.
+    alarm_at: AtomicU64,
 }
 
 /// What is registered.
 #[derive(Debug, Default)]
-struct Inside {
+struct Registered {
     waiter: Option<Arc<Waiter>>,
     other: Option<RawFd>,
 }
@@ -354,9 +354,9 @@ impl Bedside {
     pub(crate) fn new() -> io::Result<Bedside> {
         let bedside = Bedside {
             epoll: sys::epoll()?,
-            inside: Mutex::default(),
+            registered: Mutex::default(),
             alarm: sys::Alarm::new()?,
-            rings: AtomicU64::new(u64::MAX),
+            alarm_at: AtomicU64::new(u64::MAX),
         };
         let alarm = bedside.alarm.fd();
         bedside.control(libc::EPOLL_CTL_ADD, alarm, libc::EPOLLIN, ALARM)?;
@@ -367,22 +367,22 @@ impl Bedside {
     /// earlier one serves, and is set anew only once it has rung.
     fn limit(&self, deadline: Option<Instant>) -> Option<Duration> {
         let deadline = deadline?;
-        if self.rings.load(Ordering::Relaxed) <= deadline.nanos() {
+        if self.alarm_at.load(Ordering::Relaxed) <= deadline.nanos() {
             return None;
         }
         let left = deadline - time::now();
         if left < SHORT {
             return Some(left);
         }
-        self.rings.store(deadline.nanos(), Ordering::Relaxed);
+        self.alarm_at.store(deadline.nanos(), Ordering::Relaxed);
         self.alarm.set(left);
         None
     }
 
     /// The alarm has rung.
-    fn rang(&self) {
+    fn alarm_expired(&self) {
         drain(self.alarm.fd());
-        self.rings.store(u64::MAX, Ordering::Relaxed);
+        self.alarm_at.store(u64::MAX, Ordering::Relaxed);
     }
 
     /// Lets `waiter` wait here from now on, beside `other`: always the same descriptor.
@@ -390,20 +390,20 @@ impl Bedside {
     /// # Errors
     /// No memory left in the kernel.
     pub(crate) fn admit(&self, waiter: &Arc<Waiter>, other: BorrowedFd<'_>) -> io::Result<()> {
-        let mut inside = lock(&self.inside);
-        if !inside.waiter.as_ref().is_some_and(|known| Arc::ptr_eq(known, waiter)) {
-            if let Some(before) = inside.waiter.take() {
+        let mut registered = lock(&self.registered);
+        if !registered.waiter.as_ref().is_some_and(|known| Arc::ptr_eq(known, waiter)) {
+            if let Some(before) = registered.waiter.take() {
                 self.control(libc::EPOLL_CTL_DEL, before.event.as_raw_fd(), 0, WAITER)?;
             }
             let event = waiter.event.as_raw_fd();
             self.control(libc::EPOLL_CTL_ADD, event, libc::EPOLLIN, WAITER)?;
-            inside.waiter = Some(waiter.clone());
+            registered.waiter = Some(waiter.clone());
         }
-        if inside.other.is_none() {
+        if registered.other.is_none() {
             // Edge-triggered: who waits has looked since, so only what comes from now on counts.
             let events = libc::EPOLLIN | libc::EPOLLET;
             self.control(libc::EPOLL_CTL_ADD, other.as_raw_fd(), events, OTHER)?;
-            inside.other = Some(other.as_raw_fd());
+            registered.other = Some(other.as_raw_fd());
         }
         Ok(())
     }
@@ -412,9 +412,9 @@ impl Bedside {
     /// what is registered is called back by the kernel for every packet, asleep or not. Who asks makes
     /// himself known to `is_wanted` before he is admitted.
     pub(crate) fn detach(&self, is_wanted: impl FnOnce() -> bool) {
-        let mut inside = lock(&self.inside);
+        let mut registered = lock(&self.registered);
         if !is_wanted()
-            && let Some(other) = inside.other.take()
+            && let Some(other) = registered.other.take()
         {
             // It is registered; there is nothing in taking it out that could fail.
             let _ = self.control(libc::EPOLL_CTL_DEL, other, 0, OTHER);

@@ -18,7 +18,7 @@ use std::{
 /// The watchdog of a process.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
-    call: OwnedFd,
+    event: OwnedFd,
     watch: Mutex<Watch>,
 }
 
@@ -32,7 +32,7 @@ struct Watch {
 
 impl Watchdog {
     pub(super) fn new() -> io::Result<Watchdog> {
-        Ok(Watchdog { call: sys::eventfd()?, watch: Mutex::default() })
+        Ok(Watchdog { event: sys::eventfd()?, watch: Mutex::default() })
     }
 
     /// From now on looks at `context`, for as long as its handoff says `WATCHING`.
@@ -41,11 +41,11 @@ impl Watchdog {
         if !watch.contexts.iter().any(|watched| Arc::ptr_eq(watched, context)) {
             watch.contexts.push(context.clone());
         }
-        let due = context.look_due();
+        let due = context.check_due();
         let too_late = watch.next.is_none_or(|next| due < next);
         drop(watch);
         if too_late {
-            self.call();
+            self.wake();
         }
     }
 
@@ -56,11 +56,11 @@ impl Watchdog {
 
     pub(super) fn stop(&self) {
         lock(&self.watch).stopped = true;
-        self.call();
+        self.wake();
     }
 
-    fn call(&self) {
-        sys::signal(self.call.as_raw_fd());
+    fn wake(&self) {
+        sys::signal(self.event.as_raw_fd());
     }
 
     /// The watchdog thread's whole life.
@@ -72,14 +72,14 @@ impl Watchdog {
             }
             let now = time::now();
             // One wake-up looks at all of them, so that queues polled side by side share their looks.
-            watch.contexts.retain(|context| context.look_after_pollers(now));
-            watch.next = watch.contexts.iter().map(|context| context.look_due()).min();
+            watch.contexts.retain(|context| context.check_pollers(now));
+            watch.next = watch.contexts.iter().map(|context| context.check_due()).min();
             let next = watch.next;
             drop(watch);
             // Elapsed already only if this thread was held up: then it looks again at once.
             let timeout = next.map(|next| next - time::now());
-            if sys::poll(self.call.as_raw_fd(), timeout) > 0 {
-                sys::drain(self.call.as_raw_fd());
+            if sys::poll(self.event.as_raw_fd(), timeout) > 0 {
+                sys::drain(self.event.as_raw_fd());
             }
         }
     }

@@ -177,7 +177,7 @@ pub trait Steering: Send + Sync {
     fn hand_over(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()>;
 
     /// Those that were [left](Steering::leave) of `local`, and are not among `live`, are over.
-    fn forget_left(&self, local: SocketAddr, live: &[(SocketAddr, SocketAddr)]);
+    fn prune_excluded(&self, local: SocketAddr, live: &[(SocketAddr, SocketAddr)]);
 
     /// Takes one [`add`](Steering::add) back.
     fn remove(&self, protocol: u8, local: SocketAddr);

@@ -18,12 +18,12 @@ use std::{
 const OVERTAKING: Duration = Duration::from_millis(1);
 
 /// SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
-struct Dice(u64);
+struct Random(u64);
 
-impl Dice {
-    /// The dice for frame `number`: a stream of its own, so that no decision moves those after it.
-    fn new(key: u64, number: u64) -> Dice {
-        Dice(Dice(key.wrapping_add(number)).roll())
+impl Random {
+    /// The random for frame `number`: a stream of its own, so that no decision moves those after it.
+    fn new(key: u64, number: u64) -> Random {
+        Random(Random(key.wrapping_add(number)).roll())
     }
 
     fn roll(&mut self) -> u64 {
@@ -41,7 +41,7 @@ impl Dice {
 
 /// What is to become of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Fate {
+pub(super) struct Decision {
     lost: bool,
     duplicated: bool,
     reordered: bool,
@@ -49,15 +49,16 @@ pub(super) struct Fate {
     corrupted: Option<u64>,
 }
 
-impl Fate {
-    const NONE: Fate = Fate { lost: false, duplicated: false, reordered: false, corrupted: None };
+impl Decision {
+    const NONE: Decision =
+        Decision { lost: false, duplicated: false, reordered: false, corrupted: None };
 
-    fn of(faults: &Faults, mut dice: Dice) -> Fate {
-        Fate {
-            lost: dice.hits(faults.loss),
-            duplicated: dice.hits(faults.duplication),
-            reordered: dice.hits(faults.reordering),
-            corrupted: dice.hits(faults.corruption).then(|| dice.roll()),
+    fn of(faults: &Faults, mut random: Random) -> Decision {
+        Decision {
+            lost: random.hits(faults.loss),
+            duplicated: random.hits(faults.duplication),
+            reordered: random.hits(faults.reordering),
+            corrupted: random.hits(faults.corruption).then(|| random.roll()),
         }
     }
 }
@@ -109,19 +110,19 @@ impl Line {
             Direction::Receive => (config.receive, 0),
             Direction::Transmit => (config.transmit, 1),
         };
-        let key = Dice::new(config.seed, u64::from(queue) << 1 | way).roll();
+        let key = Random::new(config.seed, u64::from(queue) << 1 | way).roll();
         let (held, spare) = (VecDeque::new(), Vec::new());
         Line { faults, key, limit: config.limit, number: 0, held, late: None, spare, tally }
     }
 
     /// What is to become of the next frame.
-    pub(super) fn next_fate(&self) -> Fate {
-        Fate::of(&self.faults, Dice::new(self.key, self.number))
+    pub(super) fn next_decision(&self) -> Decision {
+        Decision::of(&self.faults, Random::new(self.key, self.number))
     }
 
     /// Whether the next frame can go on untouched and at once, without overtaking another.
-    pub(super) fn lets_pass(&self, fate: &Fate) -> bool {
-        *fate == Fate::NONE
+    pub(super) fn passes_untouched(&self, decision: &Decision) -> bool {
+        *decision == Decision::NONE
             && self.faults.delay.is_zero()
             && self.held.is_empty()
             && self.late.is_none()
@@ -136,24 +137,24 @@ impl Line {
     /// Takes the next frame; what is left of it comes out of [`take_due`](Line::take_due).
     pub(super) fn enter(
         &mut self,
-        fate: Fate,
+        decision: Decision,
         mut bytes: Vec<u8>,
         mut checksum: Checksum,
         now: Instant,
     ) {
         self.passed();
-        if fate.lost {
+        if decision.lost {
             self.tally.add(|c| &c.lost);
             return self.recycle(bytes);
         }
-        if let Some(number) = fate.corrupted
+        if let Some(number) = decision.corrupted
             && damage::flip_a_bit(&mut bytes, checksum, number)
         {
             self.tally.add(|c| &c.corrupted);
             checksum = Checksum::Unverified;
         }
         let due = now + self.faults.delay;
-        let copy = fate.duplicated.then(|| {
+        let copy = decision.duplicated.then(|| {
             self.tally.add(|c| &c.duplicated);
             let mut copy = self.buffer();
             copy.extend_from_slice(&bytes);
@@ -161,7 +162,7 @@ impl Line {
         });
         let frame = Held { due, bytes, checksum };
         match self.late.take() {
-            None if fate.reordered => {
+            None if decision.reordered => {
                 self.tally.add(|c| &c.reordered);
                 self.late = Some(Held { due: due + OVERTAKING, ..frame });
             }
@@ -232,7 +233,7 @@ mod tests {
     }
 
     fn enter(line: &mut Line, number: u8, now: Instant) {
-        line.enter(line.next_fate(), vec![number; 14], Checksum::Unverified, now);
+        line.enter(line.next_decision(), vec![number; 14], Checksum::Unverified, now);
     }
 
     fn due(line: &mut Line, now: Instant) -> Vec<u8> {
@@ -242,18 +243,18 @@ mod tests {
     #[test]
     fn decisions_follow_from_the_seed_and_the_number_alone() {
         let faults = Faults { loss: 0.3, duplication: 0.3, reordering: 0.3, ..Faults::default() };
-        let fates = |seed, step: u64| {
+        let decisions = |seed, step: u64| {
             let mut line = line(seed, faults);
-            let fate = |number| {
-                let fate = line.next_fate();
+            let decision = |number| {
+                let decision = line.next_decision();
                 enter(&mut line, 0, Instant::from_micros(number * step));
                 due(&mut line, Instant::from_micros(number * step));
-                fate
+                decision
             };
-            (0..1000).map(fate).collect::<Vec<_>>()
+            (0..1000).map(decision).collect::<Vec<_>>()
         };
-        assert_eq!(fates(1, 1), fates(1, 5000));
-        assert_ne!(fates(1, 1), fates(2, 1));
+        assert_eq!(decisions(1, 1), decisions(1, 5000));
+        assert_ne!(decisions(1, 1), decisions(2, 1));
     }
 
     #[test]
@@ -261,8 +262,8 @@ mod tests {
         let losses = |duplication| {
             let faults = Faults { loss: 0.5, duplication, ..Faults::default() };
             let line = line(1, faults);
-            let fate = |number| Fate::of(&faults, Dice::new(line.key, number));
-            (0..1000).map(|number| fate(number).lost).collect::<Vec<_>>()
+            let decision = |number| Decision::of(&faults, Random::new(line.key, number));
+            (0..1000).map(|number| decision(number).lost).collect::<Vec<_>>()
         };
         assert_eq!(losses(0.0), losses(0.9));
     }
@@ -272,7 +273,7 @@ mod tests {
         for probability in [0.0, 0.01, 0.5, 1.0] {
             let faults = Faults { corruption: probability, ..Faults::default() };
             let hits = (0..100_000)
-                .filter(|n| Fate::of(&faults, Dice::new(9, *n)).corrupted.is_some())
+                .filter(|n| Decision::of(&faults, Random::new(9, *n)).corrupted.is_some())
                 .count();
             let expected = probability * 100_000.0;
             assert!((hits as f64 - expected).abs() <= 4.0 * expected.sqrt() * (1.0 - probability));
@@ -302,7 +303,7 @@ mod tests {
     fn delayed_frames_leave_in_order_each_at_its_time() {
         let delay = Duration::from_micros(300);
         let mut line = line(0, Faults { delay, ..Faults::default() });
-        assert!(!line.lets_pass(&Fate::NONE));
+        assert!(!line.passes_untouched(&Decision::NONE));
         enter(&mut line, 1, NOW);
         enter(&mut line, 2, NOW + Duration::from_micros(100));
         assert_eq!(line.due(), Some(NOW + delay));

@@ -207,15 +207,15 @@ impl RxQueue for Rx {
         deliver(line, now, &mut room, sink);
         if room > 0 {
             self.inner.poll(room, &mut |frame| {
-                let fate = line.next_fate();
-                if room > 0 && line.lets_pass(&fate) {
+                let decision = line.next_decision();
+                if room > 0 && line.passes_untouched(&decision) {
                     line.passed();
                     room -= 1;
                     sink(frame);
                 } else {
                     let mut bytes = line.buffer();
                     bytes.extend_from_slice(frame.bytes);
-                    line.enter(fate, bytes, frame.checksum, now);
+                    line.enter(decision, bytes, frame.checksum, now);
                     deliver(line, now, &mut room, sink);
                 }
             });
@@ -252,8 +252,8 @@ impl Outgoing {
         partial: bool,
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> Result<(), RingFull> {
-        let fate = self.line.next_fate();
-        if self.line.lets_pass(&fate) {
+        let decision = self.line.next_decision();
+        if self.line.passes_untouched(&decision) {
             self.inner.push(len, partial, fill)?;
             self.line.passed();
             return Ok(());
@@ -266,7 +266,7 @@ impl Outgoing {
         bytes.resize(len, 0);
         fill(&mut bytes);
         let checksum = if partial { Checksum::Partial } else { Checksum::Unverified };
-        self.line.enter(fate, bytes, checksum, now);
+        self.line.enter(decision, bytes, checksum, now);
         Ok(())
     }
 

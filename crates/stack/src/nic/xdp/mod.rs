@@ -20,11 +20,11 @@
 //!
 //! A hardware NIC that strips VLAN tags (`rxvlan`) does so before the program sees the packet.
 
+mod attachment;
 mod bpf;
 mod device;
 mod error;
 mod grant;
-mod holding;
 pub(crate) mod netlink;
 mod owner;
 mod queue;
@@ -33,9 +33,9 @@ mod socket;
 mod steering;
 mod umem;
 
+pub use attachment::Holding;
 pub use error::Error;
 pub use grant::Grant;
-pub use holding::Holding;
 
 use self::{
     bpf::sys::{self, Hook},
@@ -65,16 +65,16 @@ const MAX_FRAMES: usize = 8192;
 struct Shared {
     /// The sockets by queue, as the program sees them.
     sockets: OwnedFd,
-    _held: Held,
+    _held: Ownership,
 }
 
 /// By whom the interface is held.
-enum Held {
+enum Ownership {
     /// By us.
     Here(#[allow(dead_code)] Holding),
     /// By another process, which has granted it to us: the name of its owner and the steering program's place, which stay
     /// ours if that process ends.
-    Elsewhere(#[allow(dead_code)] [Option<OwnedFd>; 2]),
+    Granted(#[allow(dead_code)] [Option<OwnedFd>; 2]),
 }
 
 /// Settings of an [`Xdp`] before it is opened.
@@ -136,10 +136,10 @@ impl Builder {
         }
         let holding = Holding::take(&self.name, self.native, Duration::ZERO)?;
         let grant = holding.grant()?;
-        self.open_as(grant, Held::Here(holding))
+        self.open_as(grant, Ownership::Here(holding))
     }
 
-    fn open_as(self, grant: Grant, held: Held) -> Result<Xdp, Error> {
+    fn open_as(self, grant: Grant, held: Ownership) -> Result<Xdp, Error> {
         let Grant { device, hook, ports, sockets, mut unbound, .. } = grant;
         let sizes = Sizes { rx: self.rx, tx: self.tx, frame: frame_size(&device)? };
         let at = |step| {
@@ -240,7 +240,7 @@ impl Xdp {
             owner::name_this_process(name.as_fd())
                 .map_err(|e| Error::os(&grant.device.name, "take the owner's name over", e))?;
         }
-        Xdp::builder(&grant.device.name).open_as(grant, Held::Elsewhere(keep))
+        Xdp::builder(&grant.device.name).open_as(grant, Ownership::Granted(keep))
     }
 
     /// Settings first.

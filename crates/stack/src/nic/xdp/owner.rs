@@ -6,7 +6,7 @@
 //! The owner's PID is found by a listening socket with an abstract name, of interface, program and a random number. The
 //! kernel says who listens there; nothing is exchanged. Anybody may listen at such names, so a PID counts only if it is
 //! of root, of this user, or of a process that has the program's link. Who asked stays in the backlog until the owner
-//! [dismisses](Name::dismiss) it.
+//! [dismisses](OwnerName::dismiss) it.
 
 use super::bpf::sys::is_link_of;
 use crate::{sys, unix};
@@ -17,12 +17,12 @@ use std::{
 };
 
 /// So many names are asked at the most: all but one of them are forged.
-const ASKED: usize = 256;
+const MAX_NAMES: usize = 256;
 
 /// By which others find this process, for as long as it drives the device.
-pub(super) struct Name(OwnedFd);
+pub(super) struct OwnerName(OwnedFd);
 
-impl Drop for Name {
+impl Drop for OwnerName {
     /// A process that another thread is starting has our descriptors for a moment, and with them the name. Whoever
     /// asks hears that nobody listens any more, and not that we still own the device.
     fn drop(&mut self) {
@@ -31,7 +31,7 @@ impl Drop for Name {
     }
 }
 
-impl AsFd for Name {
+impl AsFd for OwnerName {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -41,19 +41,19 @@ fn prefix(ifindex: u32, program: u32) -> String {
     format!("busypoll/xdp/{ifindex}/{program}/")
 }
 
-impl Name {
+impl OwnerName {
     /// Has this process found as the owner of `ifindex`, once `program` is attached to it.
-    pub(super) fn take(ifindex: u32, program: u32) -> io::Result<Name> {
+    pub(super) fn take(ifindex: u32, program: u32) -> io::Result<OwnerName> {
         let name = format!(
             "{}{:016x}",
             prefix(ifindex, program),
             sys::random::<8>().map(u64::from_ne_bytes)?
         );
-        unix::listen(&name, libc::SOCK_STREAM | libc::SOCK_NONBLOCK).map(Name)
+        unix::listen(&name, libc::SOCK_STREAM | libc::SOCK_NONBLOCK).map(OwnerName)
     }
 
     /// Makes room for others to ask. Who has asked has its answer already.
-    pub(super) fn dismiss(&self) {
+    pub(super) fn close_queries(&self) {
         // SAFETY: no address is wanted.
         let accept = || unsafe {
             libc::accept4(self.0.as_raw_fd(), ptr::null_mut(), ptr::null_mut(), libc::SOCK_CLOEXEC)
@@ -76,14 +76,14 @@ pub(super) fn name_this_process(name: BorrowedFd<'_>) -> io::Result<()> {
 /// who is to be believed.
 pub(super) fn owner(ifindex: u32, program: u32) -> Option<i32> {
     let names = unix::names(&prefix(ifindex, program));
-    names.iter().take(ASKED).find_map(|name| {
-        let (pid, user) = ask(name).ok()?;
+    names.iter().take(MAX_NAMES).find_map(|name| {
+        let (pid, user) = listener_of(name).ok()?;
         (unix::trusts(user) || has_link(pid, program)).then_some(pid)
     })
 }
 
 /// Who listens at a name.
-fn ask(name: &str) -> io::Result<(i32, u32)> {
+fn listener_of(name: &str) -> io::Result<(i32, u32)> {
     // SAFETY: no pointers. Not blocking: where nobody accepts, a full backlog would hold us for ever.
     let fd = sys::owned(unsafe {
         libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)
@@ -117,7 +117,7 @@ mod tests {
             let listen = move || {
                 // SAFETY: a plain call, which concerns this thread alone. It ends with its work.
                 assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) }, 0);
-                Name::take(index, 1).unwrap()
+                OwnerName::take(index, 1).unwrap()
             };
             thread::spawn(listen).join().unwrap()
         };

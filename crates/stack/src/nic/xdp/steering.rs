@@ -41,14 +41,14 @@ struct Port {
     /// How many have one connection of it steered.
     some: u32,
     /// Entries of connections that are left to the kernel.
-    left: Vec<Key>,
+    excluded: Vec<Key>,
 }
 
 /// Who has named a connection. A steered one is ours, whoever has left it to the kernel before.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Connection {
     steered: u32,
-    left: u32,
+    excluded: u32,
     /// It is the kernel's all the same.
     handed_over: bool,
 }
@@ -59,7 +59,7 @@ impl Port {
         match (self.all, self.some) {
             (0, 0) => None,
             (0, _) => Some(BY_CONNECTION),
-            _ if self.left.is_empty() => Some(OURS),
+            _ if self.excluded.is_empty() => Some(OURS),
             _ => Some(OURS | BY_CONNECTION),
         }
     }
@@ -67,7 +67,7 @@ impl Port {
 
 impl Connection {
     fn value(self) -> Option<u8> {
-        match (self.steered, self.left) {
+        match (self.steered, self.excluded) {
             (0, 0) => None,
             (0, _) => Some(0),
             _ if self.handed_over => Some(0),
@@ -76,7 +76,7 @@ impl Connection {
     }
 
     fn forget(&mut self) {
-        self.left = self.left.saturating_sub(1);
+        self.excluded = self.excluded.saturating_sub(1);
         self.handed_over = false;
     }
 }
@@ -119,7 +119,7 @@ impl PortMap {
         }
         if (port.all, port.some) == (0, 0) {
             // Nobody has it steered: what was left of it needs no saying.
-            for left in users.ports.remove(&key).into_iter().flat_map(|port| port.left) {
+            for left in users.ports.remove(&key).into_iter().flat_map(|port| port.excluded) {
                 let _ = self.change_connection(users, left, Connection::forget);
             }
         }
@@ -175,12 +175,12 @@ impl Steering for PortMap {
         self.change_connection(&mut self.users(), connection, |it| it.handed_over = true)
     }
 
-    fn forget_left(&self, local: SocketAddr, live: &[(SocketAddr, SocketAddr)]) {
+    fn prune_excluded(&self, local: SocketAddr, live: &[(SocketAddr, SocketAddr)]) {
         let live: HashSet<Key> =
             live.iter().map(|(local, remote)| Key::connection(local.port(), *remote)).collect();
         let mut users = self.users();
         let Some(port) = users.ports.get_mut(&port(local)) else { return };
-        let over: Vec<Key> = port.left.extract_if(.., |key| !live.contains(key)).collect();
+        let over: Vec<Key> = port.excluded.extract_if(.., |key| !live.contains(key)).collect();
         for key in over {
             let _ = self.change_connection(&mut users, key, Connection::forget);
         }
@@ -224,14 +224,14 @@ impl Steering for PortMap {
     fn leave(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
         let mut users = self.users();
         let (at, connection) = (port(local), Key::connection(local.port(), remote));
-        if users.ports.get(&at).is_some_and(|port| port.left.contains(&connection)) {
+        if users.ports.get(&at).is_some_and(|port| port.excluded.contains(&connection)) {
             return Ok(());
         }
-        self.change_connection(&mut users, connection, |it| it.left += 1)?;
+        self.change_connection(&mut users, connection, |it| it.excluded += 1)?;
         // Before the port is steered, nothing of it stands in the map.
         let port = users.ports.entry(at).or_default();
         let old = port.value();
-        port.left.push(connection);
+        port.excluded.push(connection);
         let new = port.value();
         self.write(&at, old, new)
     }

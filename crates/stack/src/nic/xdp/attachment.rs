@@ -11,7 +11,7 @@ use super::{
     device::{Device, Program},
     frame_size,
     grant::Grant,
-    owner::{Name, owner},
+    owner::{OwnerName, owner},
     socket, steering,
 };
 use std::{
@@ -30,7 +30,7 @@ pub struct Holding {
     /// The sockets by queue, as the program sees them.
     sockets: OwnedFd,
     device: Device,
-    name: Name,
+    name: OwnerName,
 }
 
 impl std::fmt::Debug for Holding {
@@ -55,7 +55,7 @@ impl Holding {
         let sockets = sys::socket_map("busypoll_xsks", device.queues).map_err(at)?;
         let program = sys::load_steering(ports.as_fd(), sockets.as_fd())
             .map_err(|e| Error::os(&device.name, "load the XDP program", e))?;
-        let name = sys::program_id(&program).and_then(|id| Name::take(device.ifindex, id));
+        let name = sys::program_id(&program).and_then(|id| OwnerName::take(device.ifindex, id));
         let name =
             name.map_err(|e| Error::os(&device.name, "listen for who asks whose it is", e))?;
         let (link, hook) = attach(&device, &program, native, give_up)?;
@@ -85,7 +85,7 @@ impl Holding {
 
     /// Makes room for others to ask whose the interface is: only so many can, as nobody else lets them in.
     pub fn dismiss_askers(&self) {
-        self.name.dismiss();
+        self.name.close_queries();
     }
 }
 

@@ -28,9 +28,9 @@ const STATES: u32 = 0x1fff & !(1 << 10) & !(1 << 7);
 
 /// A socket to ask with, opened when it is first needed.
 #[derive(Default)]
-pub(super) struct Existing(Option<Socket>);
+pub(super) struct KernelConnections(Option<Socket>);
 
-impl Existing {
+impl KernelConnections {
     fn socket(&mut self) -> io::Result<&mut Socket> {
         match &mut self.0 {
             Some(socket) => Ok(socket),
@@ -115,7 +115,7 @@ mod tests {
         let streams: Vec<_> = ends.iter().map(two).collect();
         let _accepted = listeners[0].accept().unwrap();
         for (at, streams) in ends.iter().zip(&streams) {
-            let mut found = Existing::default().connections(at.port()).unwrap();
+            let mut found = KernelConnections::default().connections(at.port()).unwrap();
             assert!(found.iter().all(|(near, _)| near.port() == at.port()));
             // The other family may have connections of others at the port.
             found.retain(|(near, _)| near.ip() == at.ip());
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn one_connection_is_found_until_it_is_in_time_wait() {
-        let mut existing = Existing::default();
+        let mut existing = KernelConnections::default();
         for at in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(listener) = TcpListener::bind(at) else { continue };
             let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -8,7 +8,7 @@
 //! shared, is refused by the kernel.
 
 use super::{
-    shadow::{State, Steered},
+    companion::{State, Steered},
     sockets::set_option,
 };
 use crate::{sync::lock, sys};
@@ -30,10 +30,10 @@ pub(super) const TCP: u8 = 6;
 /// while the peer remembers it; then it serves the next connection, with no system call. Up to twice as many
 /// rest, so that the coming and going of several at once takes none either. Each keeps a descriptor: fewer where the
 /// process may have few.
-const RESTING: usize = 128;
+const IDLE_PORTS: usize = 128;
 
-/// The share of the process's descriptors that [`RESTING`] ports may have: one in so many.
-const SHARE: usize = 16;
+/// The share of the process's descriptors that [`IDLE_PORTS`] ports may have: one in so many.
+const IDLE_SHARE: usize = 16;
 
 /// What bind(2) is to be told.
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,7 +47,7 @@ pub(crate) struct HoldOptions {
 pub(crate) struct Hold {
     port: Option<Port>,
     /// The port does not rest: its connection is the kernel's.
-    gone: AtomicBool,
+    handed_over: AtomicBool,
     state: Arc<State>,
     /// That of the socket which this is a connection of.
     _of: Option<Arc<Hold>>,
@@ -60,7 +60,7 @@ struct Port {
     _socket: Option<OwnedFd>,
     local: SocketAddr,
     /// It was chosen by the kernel for whatever address: the next connection may have it.
-    any: bool,
+    ephemeral: bool,
     only_v6: bool,
     /// The number of its entry among those steered; `None`: each of its connections has its own.
     steered: Option<u64>,
@@ -68,21 +68,21 @@ struct Port {
 
 /// The ports a host holds.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct ReservedPorts {
     /// Those asked for by name, or chosen for a socket that is not connected: who asks again for one that is held
     /// shares it, and inet says who may have it. So a server may start again while connections of its former
     /// life are in TIME_WAIT.
     named: Mutex<HashMap<SocketAddr, Weak<Hold>>>,
     /// Those that rest, by family.
-    resting: [Mutex<VecDeque<Port>>; 2],
+    idle: [Mutex<VecDeque<Port>>; 2],
     /// How many do before they serve again.
-    enough: usize,
+    min_idle: usize,
 }
 
-impl Default for Held {
-    fn default() -> Held {
-        let enough = RESTING.min(sys::descriptor_limit() / SHARE);
-        Held { named: Mutex::default(), resting: Default::default(), enough }
+impl Default for ReservedPorts {
+    fn default() -> ReservedPorts {
+        let min_idle = IDLE_PORTS.min(sys::descriptor_limit() / IDLE_SHARE);
+        ReservedPorts { named: Mutex::default(), idle: Default::default(), min_idle }
     }
 }
 
@@ -92,19 +92,19 @@ impl std::fmt::Debug for Hold {
     }
 }
 
-impl Held {
+impl ReservedPorts {
     /// Lets go of the ports that rest; false: there are none.
-    pub(super) fn forget_resting(&self, state: &State) -> bool {
+    pub(super) fn release_idle(&self, state: &State) -> bool {
         let rested: Vec<Port> =
-            self.resting.iter().flat_map(|resting| std::mem::take(&mut *lock(resting))).collect();
+            self.idle.iter().flat_map(|idle| std::mem::take(&mut *lock(idle))).collect();
         let some = !rested.is_empty();
         // Steered first, as long as nobody else can have the port.
         rested.iter().filter_map(|port| port.steered).for_each(|steered| state.remove(steered));
         some
     }
 
-    fn resting(&self, local: SocketAddr) -> &Mutex<VecDeque<Port>> {
-        let [v4, v6] = &self.resting;
+    fn idle(&self, local: SocketAddr) -> &Mutex<VecDeque<Port>> {
+        let [v4, v6] = &self.idle;
         if local.is_ipv4() { v4 } else { v6 }
     }
 }
@@ -123,7 +123,7 @@ impl Hold {
             return Ok(None);
         }
         loop {
-            let mut named = lock(&state.held.named);
+            let mut named = lock(&state.reserved.named);
             match named.get(&local).map(Weak::upgrade) {
                 Some(Some(hold)) => return Ok(Some(hold)),
                 // Somebody is about to let go of it.
@@ -144,16 +144,22 @@ impl Hold {
         state: &Arc<State>,
         local: SocketAddr,
         options: HoldOptions,
-        any: bool,
+        ephemeral: bool,
     ) -> io::Result<Hold> {
         let (socket, local) = bind(local, options)?;
         let steered = Some(state.add(Steered::new(TCP, local, options.only_v6))?);
-        let port = Port { _socket: Some(socket), local, any, only_v6: options.only_v6, steered };
+        let port =
+            Port { _socket: Some(socket), local, ephemeral, only_v6: options.only_v6, steered };
         Ok(Hold::of(port, state))
     }
 
     fn of(port: Port, state: &Arc<State>) -> Hold {
-        Hold { port: Some(port), gone: AtomicBool::new(false), state: state.clone(), _of: None }
+        Hold {
+            port: Some(port),
+            handed_over: AtomicBool::new(false),
+            state: state.clone(),
+            _of: None,
+        }
     }
 
     /// Steers the port of a kernel socket that others have bound; `None` if it is no address of the kernel's. Unless
@@ -171,25 +177,25 @@ impl Hold {
             return Ok(None);
         }
         if !fresh {
-            state.leave_existing(local.port());
+            state.exclude_existing(local.port());
         }
         let steered = Some(state.add(Steered::new(TCP, local, only_v6))?);
         if !fresh {
             // And those that have come between the two.
-            state.leave_existing(local.port());
+            state.exclude_existing(local.port());
         }
-        let port = Port { _socket: None, local, any: false, only_v6, steered };
+        let port = Port { _socket: None, local, ephemeral: false, only_v6, steered };
         Ok(Some(Hold::of(port, state)))
     }
 
     /// Of a kernel socket that others have bound, to connect from there; `None` if it is no address of the kernel's.
-    pub(super) fn to_connect(
+    pub(super) fn for_connect(
         state: &Arc<State>,
         local: SocketAddr,
         only_v6: bool,
         socket: OwnedFd,
     ) -> Option<Hold> {
-        let port = Port { _socket: Some(socket), local, any: false, only_v6, steered: None };
+        let port = Port { _socket: Some(socket), local, ephemeral: false, only_v6, steered: None };
         state.is_kernels(local).then(|| Hold::of(port, state))
     }
 
@@ -205,9 +211,9 @@ impl Hold {
             return Err(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL));
         }
         let steered = Some(self.state.add(Steered::from(local, only_v6, vec![remote]))?);
-        let port = Port { _socket: None, local, any: false, only_v6, steered };
+        let port = Port { _socket: None, local, ephemeral: false, only_v6, steered };
         let (state, _of) = (self.state.clone(), Some(self.clone()));
-        Ok(Arc::new(Hold { port: Some(port), gone: AtomicBool::new(false), state, _of }))
+        Ok(Arc::new(Hold { port: Some(port), handed_over: AtomicBool::new(false), state, _of }))
     }
 
     /// Nobody listens here any more, and there are connections to `remotes` yet: only they are steered, if the kernel's
@@ -223,21 +229,21 @@ impl Hold {
     ///
     /// # Errors
     /// EADDRNOTAVAIL if there is none left; no descriptor left; a full steering map.
-    pub(super) fn any(state: &Arc<State>, like: SocketAddr) -> io::Result<Hold> {
-        let resting = state.held.resting(like);
-        let rested = |least| {
-            let mut resting = lock(resting);
-            if resting.len() > least { resting.pop_front() } else { None }
+    pub(super) fn ephemeral(state: &Arc<State>, like: SocketAddr) -> io::Result<Hold> {
+        let idle = state.reserved.idle(like);
+        let take_idle = |least| {
+            let mut idle = lock(idle);
+            if idle.len() > least { idle.pop_front() } else { None }
         };
         let again = |port| Hold::of(port, state);
-        if let Some(port) = rested(state.held.enough) {
+        if let Some(port) = take_idle(state.reserved.min_idle) {
             return Ok(again(port));
         }
         let options = HoldOptions { only_v6: true, ..HoldOptions::default() };
         match Hold::new(state, like, options, true) {
             Ok(hold) => Ok(hold),
             // Rather one that has not rested for long.
-            Err(error) => rested(0).map(again).ok_or_else(|| match error.raw_os_error() {
+            Err(error) => take_idle(0).map(again).ok_or_else(|| match error.raw_os_error() {
                 Some(libc::EADDRINUSE) => io::Error::from_raw_os_error(libc::EADDRNOTAVAIL),
                 _ => error,
             }),
@@ -246,7 +252,7 @@ impl Hold {
 
     /// The connection that it was for is the kernel's from now on, and so is the port.
     pub(crate) fn leave_to_kernel(&self) {
-        self.gone.store(true, Ordering::Relaxed);
+        self.handed_over.store(true, Ordering::Relaxed);
     }
 
     /// What is held.
@@ -258,16 +264,16 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         let Some(port) = self.port.take() else { return };
-        if port.any && !*self.gone.get_mut() {
-            let mut resting = lock(self.state.held.resting(port.local));
-            if resting.len() < 2 * self.state.held.enough {
-                return resting.push_back(port);
+        if port.ephemeral && !*self.handed_over.get_mut() {
+            let mut idle = lock(self.state.reserved.idle(port.local));
+            if idle.len() < 2 * self.state.reserved.min_idle {
+                return idle.push_back(port);
             }
         }
         // Under the lock, so that who asks for it again finds it held or free.
-        let mut named = lock(&self.state.held.named);
+        let mut named = lock(&self.state.reserved.named);
         // One that was adopted is not among them, though another of its name may be.
-        if !port.any && named.get(&port.local).is_some_and(|hold| hold.strong_count() == 0) {
+        if !port.ephemeral && named.get(&port.local).is_some_and(|hold| hold.strong_count() == 0) {
             named.remove(&port.local);
         }
         port.steered.into_iter().for_each(|steered| self.state.remove(steered));

@@ -23,12 +23,12 @@ fn look(context: &Context) -> Option<u64> {
     context.handoff.watch();
     let now = time::now();
     context.busy_poll(1, now, &mut Poller::new(0));
-    context.look_after_pollers(now).then(|| (context.look_due() - now).as_secs().div_ceil(60))
+    context.check_pollers(now).then(|| (context.check_due() - now).as_secs().div_ceil(60))
 }
 
 /// Looks until looks are put off no more. A test beside this one may have somebody asleep, who may be for any queue:
 /// then they begin anew.
-fn calm_down(context: &Context) {
+fn reach_max_backoff(context: &Context) {
     let mut before = 4;
     for _ in 0..100_000 {
         let now = look(context).expect("it was polled just now");
@@ -44,13 +44,13 @@ fn calm_down(context: &Context) {
 
 /// Until the next look, in minutes.
 fn due(context: &Context) -> u64 {
-    (context.look_due() - time::now()).as_secs().div_ceil(60)
+    (context.check_due() - time::now()).as_secs().div_ceil(60)
 }
 
 #[test]
 fn looks_that_find_nobody_asleep_are_put_off_twice_as_long_each_time() {
     let (_host, context) = watched();
-    calm_down(&context);
+    reach_max_backoff(&context);
     assert!(context.handoff.lead());
     assert_eq!(look(&context), Some(4));
 }
@@ -61,7 +61,7 @@ fn who_goes_to_sleep_has_the_watchdog_look_in_time() {
     let (_other_host, other) = watched();
     for is_astray in [false, true] {
         let (_host, context) = watched();
-        calm_down(&context);
+        reach_max_backoff(&context);
         // One who leads sees to the queue himself.
         assert!(context.handoff.lead());
         assert_eq!(due(&context), 32);
@@ -76,9 +76,9 @@ fn who_goes_to_sleep_has_the_watchdog_look_in_time() {
 #[test]
 fn pollers_that_have_gone_leave_no_calm_behind() {
     let (_host, context) = watched();
-    calm_down(&context);
+    reach_max_backoff(&context);
     context.handoff.watch();
-    assert!(!context.look_after_pollers(time::now() + MINUTE * 16));
+    assert!(!context.check_pollers(time::now() + MINUTE * 16));
     // The interrupt thread, which was called, may have had the watchdog look again.
     assert!(due(&context) <= 8);
 }
@@ -90,7 +90,7 @@ fn who_is_in_a_pass_has_not_gone_however_long_it_takes() {
     let much_later = time::now() + MINUTE * 16;
     assert!(context.word.lock_poll().is_ok());
     context.handoff.watch();
-    let left = context.look_after_pollers(much_later);
+    let left = context.check_pollers(much_later);
     // Before anything may fail: the host would wait for the pass to end.
     context.word.unlock();
     assert!(left);

@@ -1,14 +1,14 @@
 //! The kernel's part of a host that shares an interface with it. Each socket of ours has a kernel socket
 //! beside it, its *shadow*: it reserves the port, receives what does not come over our queues (fragments,
 //! loopback, other interfaces), and sends what our queues cannot carry (datagrams above the MTU, routes over
-//! other interfaces). One thread listens to all shadows, to the kernel's tables and to its ICMP errors.
+//! other interfaces). One thread listens to all companions, to the kernel's tables and to its ICMP errors.
 
 use super::{
-    beside::BesideEndpoint,
-    existing::Existing,
-    groups::LOOK,
-    hold::{Held, Hold, HoldOptions, TCP},
-    sockets::{IcmpSockets, bind, disconnect, receive, set_option, tell_destination},
+    companion_listener::BesideEndpoint,
+    groups::RECHECK,
+    kernel_connections::KernelConnections,
+    port_reservation::{Hold, HoldOptions, ReservedPorts, TCP},
+    sockets::{IcmpSockets, bind, disconnect, enable_pktinfo, receive, set_option},
 };
 use crate::{
     inet::{
@@ -45,7 +45,7 @@ pub(super) struct Shared {
 }
 
 /// So many connections are left to the kernel before those are looked for that have ended.
-const FORGETS: u32 = 256;
+const PRUNE_EVERY: u32 = 256;
 
 pub(super) struct State {
     inet: Arc<Inet>,
@@ -59,16 +59,16 @@ pub(super) struct State {
     icmp: OwnedFd,
     /// None where the kernel has no IPv6.
     icmpv6: Option<OwnedFd>,
-    pub(super) shadows: Mutex<HashMap<u64, Entry>>,
+    pub(super) companions: Mutex<HashMap<u64, Entry>>,
     /// The kernel's listeners beside ours.
-    pub(super) beside: Mutex<HashMap<u64, Arc<dyn BesideEndpoint>>>,
+    pub(super) listeners: Mutex<HashMap<u64, Arc<dyn BesideEndpoint>>>,
     /// TCP's ports that are steered.
     ports: Mutex<HashMap<u64, Steered>>,
     /// To ask the kernel about its connections.
-    existing: Mutex<Existing>,
-    pub(super) held: Held,
+    kernel_connections: Mutex<KernelConnections>,
+    pub(super) reserved: ReservedPorts,
     /// How many connections were left to the kernel one by one.
-    left: AtomicU32,
+    handed_over: AtomicU32,
     pub(super) next: AtomicU64,
 }
 
@@ -145,11 +145,11 @@ const WAKE: u64 = 0;
 const ICMP: u64 = 1;
 const ICMPV6: u64 = 2;
 const FIRST_VIEW: u64 = 3;
-const FIRST_SHADOW: u64 = 1 << 32;
+const FIRST_COMPANION: u64 = 1 << 32;
 
 /// So much is taken from one socket at a time, so that a flood to it does not starve the others: epoll reports the
 /// rest.
-const AT_ONCE: u32 = 64;
+const BATCH: u32 = 64;
 
 impl Service {
     pub(super) fn start(
@@ -168,9 +168,9 @@ impl Service {
         for (token, shared) in (FIRST_VIEW..).zip(&shared) {
             listen(&epoll, shared.view.fd(), token)?;
         }
-        let (shadows, beside) = (Mutex::default(), Mutex::default());
-        let next = AtomicU64::new(FIRST_SHADOW);
-        let (ports, existing, held) = Default::default();
+        let (companions, listeners) = (Mutex::default(), Mutex::default());
+        let next = AtomicU64::new(FIRST_COMPANION);
+        let (ports, kernel_connections, reserved) = Default::default();
         let state = Arc::new(State {
             inet,
             shared,
@@ -178,14 +178,14 @@ impl Service {
             wake,
             stop: AtomicBool::new(false),
             has_groups: AtomicBool::new(false),
-            left: AtomicU32::new(0),
+            handed_over: AtomicU32::new(0),
             icmp,
             icmpv6,
-            shadows,
-            beside,
+            companions,
+            listeners,
             ports,
-            existing,
-            held,
+            kernel_connections,
+            reserved,
             next,
         });
         let for_thread = state.clone();
@@ -205,7 +205,7 @@ impl Service {
         if !self.state.is_kernels(kernel.local_addr()?) {
             return Ok(None);
         }
-        tell_destination(&kernel)?;
+        enable_pktinfo(&kernel)?;
         self.enter(Arc::new(kernel), only_v6, endpoint).map(Some)
     }
 
@@ -220,7 +220,7 @@ impl Service {
         let port = socket.local_addr()?.port();
         let entry =
             Entry { socket: socket.clone(), endpoint, port, groups: Vec::new(), steered: None };
-        lock(&state.shadows).insert(id, entry);
+        lock(&state.companions).insert(id, entry);
         let shadow = Shadow { id, socket, only_v6, state: state.clone() };
         listen(&state.epoll, shadow.socket.as_fd(), id)?;
         Ok(shadow)
@@ -276,12 +276,12 @@ impl Service {
 
     /// Lets go of the ports that rest; false: there are none.
     pub(super) fn give_ports_back(&self) -> bool {
-        self.state.held.forget_resting(&self.state)
+        self.state.reserved.release_idle(&self.state)
     }
 
-    /// The kernel's hold on any TCP port, for a connection, see [`Hold::any`].
+    /// The kernel's hold on any TCP port, for a connection, see [`Hold::ephemeral`].
     pub(crate) fn hold_any(&self, like: SocketAddr) -> io::Result<Hold> {
-        Hold::any(&self.state, like)
+        Hold::ephemeral(&self.state, like)
     }
 }
 
@@ -298,17 +298,17 @@ impl Drop for Service {
 impl Shadow {
     /// From now on packets for `local` come over our queues.
     pub(crate) fn steer(&self, local: SocketAddr) -> io::Result<()> {
-        let mut shadows = lock(&self.state.shadows);
-        let Some(entry) = shadows.get_mut(&self.id) else { return Ok(()) };
+        let mut companions = lock(&self.state.companions);
+        let Some(entry) = companions.get_mut(&self.id) else { return Ok(()) };
         let steered = entry.steered.insert(Steered::new(UDP, local, self.only_v6));
         self.state.steer(steered)?;
         // It may have been the one because of which a group at its port stayed the kernel's.
         let port = entry.port;
         let shares = self.state.has_groups.load(Ordering::Acquire)
-            && shadows.values().any(|other| other.port == port && !other.groups.is_empty());
-        drop(shadows);
+            && companions.values().any(|other| other.port == port && !other.groups.is_empty());
+        drop(companions);
         if shares {
-            self.state.share_groups();
+            self.state.update_group_steering();
         }
         Ok(())
     }
@@ -354,7 +354,7 @@ impl Shadow {
 
 impl Drop for Shadow {
     fn drop(&mut self) {
-        let entry = lock(&self.state.shadows).remove(&self.id);
+        let entry = lock(&self.state.companions).remove(&self.id);
         // It may live on by other descriptors, and would be reported for ever. It is registered: nothing can fail.
         let _ = sys::epoll_control(
             self.state.epoll.as_raw_fd(),
@@ -443,9 +443,9 @@ impl State {
     }
 
     /// Leaves the connections there are at a port with the kernel, which has made them.
-    pub(super) fn leave_existing(&self, port: u16) {
+    pub(super) fn exclude_existing(&self, port: u16) {
         // Without the answer they would be reset, which is no reason not to go on.
-        let found = lock(&self.existing).connections(port);
+        let found = lock(&self.kernel_connections).connections(port);
         for (local, remote) in found.unwrap_or_default() {
             self.steering_of(local.ip()).for_each(|steering| {
                 let _ = steering.leave(local, remote);
@@ -455,10 +455,10 @@ impl State {
 
     /// Leaves one connection with the kernel. Those that have ended since are forgotten now and then.
     fn leave(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
-        if self.left.fetch_add(1, Ordering::Relaxed) % FORGETS == FORGETS - 1
-            && let Ok(live) = lock(&self.existing).connections(local.port())
+        if self.handed_over.fetch_add(1, Ordering::Relaxed) % PRUNE_EVERY == PRUNE_EVERY - 1
+            && let Ok(live) = lock(&self.kernel_connections).connections(local.port())
         {
-            self.steering_of(local.ip()).for_each(|steering| steering.forget_left(local, &live));
+            self.steering_of(local.ip()).for_each(|steering| steering.prune_excluded(local, &live));
         }
         self.steering_of(local.ip()).try_for_each(|steering| steering.hand_over(local, remote))
     }
@@ -504,10 +504,10 @@ impl State {
     pub(super) fn has_connection(&self, local: SocketAddr, remote: SocketAddr) -> bool {
         let near = Steered::new(TCP, local, false);
         let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
-        let mut existing = lock(&self.existing);
+        let mut kernel_connections = lock(&self.kernel_connections);
         let ours = self.addresses().map(|(_, ip)| ip);
         ours.filter(|ip| ip.is_ipv4() == remote.is_ipv4() && near.hears(*ip))
-            .any(|ip| existing.has((ip, local.port()).into(), remote))
+            .any(|ip| kernel_connections.has((ip, local.port()).into(), remote))
     }
 
     pub(super) fn remove(&self, id: u64) {
@@ -527,11 +527,11 @@ impl State {
         let mut buffer = vec![0; 1 << 16];
         let mut looked = time::now();
         while !self.stop.load(Ordering::Acquire) {
-            let limit = self.has_groups.load(Ordering::Acquire).then_some(LOOK);
+            let limit = self.has_groups.load(Ordering::Acquire).then_some(RECHECK);
             let ready = sys::epoll_wait(self.epoll.as_raw_fd(), &mut events, limit);
-            if limit.is_some() && time::now() - looked >= LOOK {
+            if limit.is_some() && time::now() - looked >= RECHECK {
                 looked = time::now();
-                self.share_groups();
+                self.update_group_steering();
             }
             for event in &events[..usize::try_from(ready).unwrap_or(0)] {
                 let mut pass = Pass::new(None, time::now(), Driver::Kernel);
@@ -540,7 +540,9 @@ impl State {
                     WAKE => sys::drain(self.wake.as_raw_fd()),
                     ICMP => self.icmp(&mut buffer, &mut pass),
                     ICMPV6 => self.icmpv6(&mut buffer, &mut pass),
-                    id if id >= FIRST_SHADOW => self.shadow(id, &mut buffer, &mut pass),
+                    id if id >= FIRST_COMPANION => {
+                        self.companion_readable(id, &mut buffer, &mut pass)
+                    }
                     view => self.tables_changed((view - FIRST_VIEW) as usize, &mut pass),
                 }
                 pass.wake.wake_all();
@@ -552,7 +554,7 @@ impl State {
         let Some(shared) = self.shared.get(at) else { return };
         shared.view.process();
         // A full steering map leaves the address with the kernel, whose shadow still delivers.
-        for entry in lock(&self.shadows).values_mut() {
+        for entry in lock(&self.companions).values_mut() {
             let _ = entry.steered.as_mut().map(|port| self.steer(port));
         }
         for port in lock(&self.ports).values_mut() {
@@ -562,7 +564,7 @@ impl State {
     }
 
     fn icmp(&self, buffer: &mut [u8], pass: &mut Pass) {
-        for _ in 0..AT_ONCE {
+        for _ in 0..BATCH {
             let Some(len) = receive(&self.icmp, buffer) else { return };
             self.inet.icmp_error_input(&buffer[..len], pass);
         }
@@ -570,7 +572,7 @@ impl State {
 
     fn icmpv6(&self, buffer: &mut [u8], pass: &mut Pass) {
         let Some(socket) = &self.icmpv6 else { return };
-        for _ in 0..AT_ONCE {
+        for _ in 0..BATCH {
             let Ok(received) = recv_with_destination(socket.as_fd(), buffer) else { return };
             if let IpAddr::V6(local) = received.to {
                 let message = &buffer[..received.len];
@@ -579,23 +581,23 @@ impl State {
         }
     }
 
-    fn beside(&self, id: u64, pass: &mut Pass) {
-        let endpoint = lock(&self.beside).get(&id).cloned();
+    fn listener_readable(&self, id: u64, pass: &mut Pass) {
+        let endpoint = lock(&self.listeners).get(&id).cloned();
         if let Some(endpoint) = endpoint {
             endpoint.readable(pass);
         }
     }
 
-    fn shadow(&self, id: u64, buffer: &mut [u8], pass: &mut Pass) {
+    fn companion_readable(&self, id: u64, buffer: &mut [u8], pass: &mut Pass) {
         let (socket, endpoint, port) = {
-            let shadows = lock(&self.shadows);
-            let Some(entry) = shadows.get(&id) else {
-                drop(shadows);
-                return self.beside(id, pass);
+            let companions = lock(&self.companions);
+            let Some(entry) = companions.get(&id) else {
+                drop(companions);
+                return self.listener_readable(id, pass);
             };
             (entry.socket.clone(), entry.endpoint.clone(), entry.port)
         };
-        for _ in 0..AT_ONCE {
+        for _ in 0..BATCH {
             match recv_with_destination(socket.as_fd(), buffer) {
                 Ok(Received { len, from, to, ttl, tos, .. }) => {
                     let (to, payload) = (SocketAddr::new(to, port), &buffer[..len]);

@@ -1,7 +1,7 @@
 //! A kernel socket that listens beside one of ours: whoever comes over loopback, or over an interface that is not
 //! shared, connects to it. The host's thread hears when somebody has come.
 
-use super::{hold::Hold, shadow::Service};
+use super::{companion::Service, port_reservation::Hold};
 use crate::{napi::Pass, sync::lock, sys};
 use std::{
     fmt, io,
@@ -10,7 +10,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use super::shadow::State;
+use super::companion::State;
 
 /// Who is told that somebody has come.
 pub(crate) trait BesideEndpoint: Send + Sync {
@@ -39,7 +39,7 @@ impl Service {
     ) -> io::Result<Beside> {
         let state = self.state().clone();
         let id = state.next.fetch_add(1, Ordering::Relaxed);
-        lock(&state.beside).insert(id, endpoint);
+        lock(&state.listeners).insert(id, endpoint);
         let beside = Beside { id, socket, state };
         // Edge-triggered: whoever accepts looks until there is none.
         let events = (libc::EPOLLIN | libc::EPOLLET) as u32;
@@ -58,14 +58,14 @@ impl Service {
         Hold::adopt(self.state(), local, only_v6, fresh)
     }
 
-    /// A hold on `socket`, which is bound to `local`, see [`Hold::to_connect`].
+    /// A hold on `socket`, which is bound to `local`, see [`Hold::for_connect`].
     pub(crate) fn hold_to_connect(
         &self,
         local: SocketAddr,
         only_v6: bool,
         socket: OwnedFd,
     ) -> Option<Hold> {
-        Hold::to_connect(self.state(), local, only_v6, socket)
+        Hold::for_connect(self.state(), local, only_v6, socket)
     }
 }
 
@@ -99,7 +99,7 @@ impl Beside {
 
 impl Drop for Beside {
     fn drop(&mut self) {
-        lock(&self.state.beside).remove(&self.id);
+        lock(&self.state.listeners).remove(&self.id);
         let (epoll, fd) = (self.state.epoll.as_raw_fd(), self.socket.as_raw_fd());
         // It may live on by other descriptors, and would be reported for ever. It is registered: nothing can fail.
         let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_DEL, fd, 0, self.id);
