@@ -1,6 +1,6 @@
 //! A host: NICs, inet, sockets and the two sysctls, put together. This is where the floors meet: each
-//! queue gets a NAPI context whose floor above is inet, and an interface that shares its addresses with
-//! the kernel gets the service that keeps the two in step ([`shadow`]).
+//! queue gets a NAPI context whose floor above is inet. An interface that shares its addresses with
+//! the kernel gets the service that keeps the two in step ([`companion`]).
 
 use crate::{
     inet::{Addressing, Cidr, Inet, Interface, WakeBy, kernel::KernelView, tcp},
@@ -34,10 +34,10 @@ pub(crate) use port_reservation::{Hold, HoldOptions};
 pub use sockets::IcmpSockets;
 pub(crate) use sockets::{get_option, set_option};
 
-/// The share of the process's descriptors that TIME_WAIT entries may keep: one in so many.
+/// TIME_WAIT entries may keep one in this many of the process's descriptors.
 const TIME_WAIT_SHARE: usize = 8;
 
-/// A host in user space. Cheap to clone; it lives as long as a clone or a socket of it does.
+/// A host in user space. It is cheap to clone, and lives as long as one of its clones or sockets.
 ///
 /// ```
 /// use busypoll_stack::{Host, nic::cable};
@@ -64,9 +64,9 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // First those that may still make connections, or let them rest.
+        // First the contexts: their passes and timers may still make connections or move them to TIME_WAIT.
         self.contexts.clear();
-        // Connections that nobody holds any more hold the kernel's sockets of their ports, which hold inet.
+        // A connection without a socket keeps its port's companion, which keeps inet.
         self.inet.tcp_forget_all();
     }
 }
@@ -104,14 +104,14 @@ impl Builder {
         self
     }
 
-    /// A NIC that shares an interface with the kernel, whose addresses, routes and neighbours it uses (XDP).
+    /// A NIC that shares an interface with the kernel (XDP). The kernel's addresses, routes and neighbours are used.
     #[must_use]
     pub fn shared_interface(mut self, nic: impl Nic + 'static) -> Builder {
         self.interfaces.push((Box::new(nic), None));
         self
     }
 
-    /// Where packets of its family go that are for no network of our own interfaces.
+    /// The gateway for packets of its family whose destination is in no network of our own interfaces.
     #[must_use]
     pub fn gateway(mut self, gateway: impl Into<IpAddr>) -> Builder {
         self.gateways.push(gateway.into());
@@ -132,8 +132,8 @@ impl Builder {
         self
     }
 
-    /// TCP's settings, under Linux's names. Not called: the defaults of [`TcpConfig`](crate::TcpConfig), Linux's but
-    /// for a few.
+    /// TCP's settings, under Linux's names. The default is [`TcpConfig`](crate::TcpConfig)'s, which is Linux's with a
+    /// few exceptions.
     ///
     /// ```
     /// use busypoll_stack::{Host, TcpConfig, nic::cable};
@@ -149,33 +149,33 @@ impl Builder {
         self
     }
 
-    /// How long a queue that pollers have left is left alone, at the least, before the interrupt thread takes
-    /// it; 200 us unless set. At the most it is four times as long. Where no thread sleeps that a packet could wake,
-    /// it is four times, and after a time of nothing but polling up to 32 times as long.
+    /// How long after its last poll a queue stays with its pollers, at the least, before the interrupt thread takes
+    /// it; 200 us unless set. At the most it is four times as long. While no thread sleeps that a packet could wake,
+    /// it is four times as long, and after a time of nothing but polling up to 32 times.
     #[must_use]
     pub fn watchdog(mut self, watchdog: Duration) -> Builder {
         self.watchdog = Some(watchdog);
         self
     }
 
-    /// The CPUs of the interrupt threads, used in turn; the placement that `smp_affinity` is for hardware.
-    /// Not set: anywhere.
+    /// The CPUs of the interrupt threads, used in turn, as `smp_affinity` places a hardware interrupt. Unless set, the
+    /// threads run anywhere.
     #[must_use]
     pub fn interrupt_cpus(mut self, cpus: &[usize]) -> Builder {
         self.interrupt_cpus = cpus.to_vec();
         self
     }
 
-    /// Has `hook` called for each datagram as it passes from inet to its socket, on the delivering thread and
-    /// before any lock is taken: a place for a measurement's time stamp.
+    /// Calls `hook` for each datagram as it passes from inet to its socket, on the delivering thread and before any
+    /// lock is taken. For the time stamp of a measurement.
     #[must_use]
     pub fn on_delivery(mut self, hook: impl Fn() + Send + Sync + 'static) -> Builder {
         self.delivery_hook = Some(Arc::new(hook));
         self
     }
 
-    /// An interface that another process holds and has granted to this one, which shares it with the kernel. Its
-    /// connections and listeners stand in the lease's ledger; the firewall's rules are the business of who grants.
+    /// An interface, shared with the kernel, that another process holds and has granted to this one. Its connections
+    /// and listeners are listed in the lease's ledger. The granting process reports firewall rules.
     ///
     /// # Errors
     /// As [`Xdp::open`].
@@ -189,7 +189,7 @@ impl Builder {
     /// Opens every queue and puts it into service.
     ///
     /// # Errors
-    /// What the drivers say, and addresses that make no sense.
+    /// The drivers' errors; an invalid address.
     pub fn build(mut self) -> io::Result<Host> {
         let most = u32::try_from(sys::descriptor_limit() / TIME_WAIT_SHARE).unwrap_or(u32::MAX);
         self.tcp.tcp_max_tw_ports = self.tcp.tcp_max_tw_ports.min(most);
@@ -270,7 +270,7 @@ impl Builder {
     }
 }
 
-/// Sends what has no other way by `gateway`, over the interfaces that reach it; fails if none does.
+/// Adds a default route by `gateway` to each interface that reaches it. Fails if none does.
 fn route_by(inet: &Inet, gateway: IpAddr) -> io::Result<()> {
     let everywhere = if gateway.is_ipv4() { "0.0.0.0/0" } else { "::/0" };
     let everywhere: Cidr = everywhere.parse().map_err(io::Error::other)?;
@@ -322,7 +322,7 @@ fn addressing(
     }
 }
 
-/// What a queue's frames go up to.
+/// The input of one queue's frames to inet.
 struct Input {
     inet: Arc<Inet>,
     interface: Arc<Interface>,
@@ -349,7 +349,7 @@ impl Upper for Input {
 }
 
 impl Host {
-    /// A host to be put together.
+    /// A builder for a host.
     pub fn builder() -> Builder {
         Builder::default()
     }
@@ -379,36 +379,36 @@ impl Host {
         self.inner.contexts.iter().map(Serving::context)
     }
 
-    /// What inet has counted, by the names of `nstat`.
+    /// Inet's counters, by the names of `nstat`.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         self.inner.inet.counters()
     }
 
-    /// Whether bind(2) would find the port of `local` in use by sockets of this host, connections included that a
-    /// listener has left behind. Of `options`, those about sharing the port count. What the kernel's sockets have is
-    /// the kernel's to say.
+    /// Whether bind(2) would find the port of `local` in use by sockets of this host, including connections that
+    /// outlived their listener. Of `options`, only those about sharing the port count. The kernel's own sockets are
+    /// not considered.
     pub fn is_tcp_port_taken(&self, local: SocketAddr, options: &tcp::ListenOptions) -> bool {
         self.inner.inet.tcp_is_taken(local, options)
     }
 
-    /// Whether the kernel has `address` on an interface that is shared with it, by what it has announced.
+    /// Whether the kernel has `address` on an interface shared with it, by its announcements so far.
     pub fn has_shared_address(&self, address: IpAddr) -> bool {
         self.inner.kernel.as_ref().is_some_and(|kernel| kernel.has_address(address))
     }
 
-    /// Lets go of the ports of connections that are over, which are kept for connections to come: for who finds that
-    /// there is none left, or that one of them is taken. False: there were none.
+    /// Releases the ports of closed connections that are kept for new ones. For a caller that finds no port left, or
+    /// finds one of these in use. False: there were none.
     pub fn give_ports_back(&self) -> bool {
         self.inner.kernel.as_ref().is_some_and(|kernel| kernel.give_ports_back())
     }
 
-    /// How many firewall rules of the kernel were in force when this host was built that packets to and from
-    /// its sockets skip on a shared interface, as XDP comes before them. They are also reported on stderr, once
-    /// per process.
+    /// How many firewall rules of the kernel were in force when this host was built. Packets of this host's sockets
+    /// skip them on a shared interface, because XDP comes before them. They are also reported on stderr, once per
+    /// process.
     ///
     /// Counted are the rules of every nftables table that hooks into anything but forwarding, a chain's policy
-    /// to drop as one, and each loaded table of legacy iptables as one. 0 also if the rules may not be seen, which
-    /// takes CAP_NET_ADMIN.
+    /// to drop as one, and each loaded table of legacy iptables as one. Also 0 without CAP_NET_ADMIN, which reading
+    /// the rules takes.
     pub fn skipped_firewall_rules(&self) -> usize {
         self.inner.skipped_rules
     }

@@ -1,10 +1,9 @@
-//! The ledger: a host's sockets in memory that another process can read, also after this one was killed: TCP
-//! connections and listeners, and UDP sockets. A guard resets from it what is left of a program; `busypoll ss` lists
-//! it.
+//! The ledger: a host's TCP connections, listeners and UDP sockets in memory that another process can read, also after
+//! this one was killed. A guard resets a killed program's connections from it; `busypoll ss` lists it.
 //!
-//! One line of 64 bytes for each, which only this process writes: who enters it takes it off a list, and from then on
-//! the connection, under its own lock, stores a few words when something has changed. A reader takes what it finds: a
-//! line that was changed under it is told by its count.
+//! Each socket has one line of 64 bytes, which only this process writes. Entering a socket takes a free line. From then
+//! on the socket, under its own lock, stores a few words when its state changes. A reader takes no lock: it discards a
+//! line whose count changed while it read.
 
 use crate::{napi::NapiId, sync::lock, sys, wire::Protocol};
 use std::{
@@ -18,10 +17,10 @@ use std::{
     },
 };
 
-/// What its memory begins with, so that nobody takes anything else for one; the last byte is the version.
+/// The first word of the memory, by which a reader recognises a ledger; the last byte is the version.
 const MAGIC: u32 = 0x6270_6c02;
 
-/// Lines unless it is said: 2 MiB, of which only what is used takes memory.
+/// The default number of lines: 2 MiB, of which only used pages take memory.
 pub const LINES: u32 = 1 << 15;
 
 /// A line that is being entered.
@@ -33,9 +32,9 @@ const ENTERING: u32 = u32::MAX;
 struct Line {
     /// The state as `ss` numbers it (include/net/tcp_states.h), and above it the protocol; 0: free.
     state: AtomicU32,
-    /// Moves with each who enters the line.
+    /// Changes whenever a socket enters or leaves the line.
     count: AtomicU32,
-    /// Local above, remote below.
+    /// The local port in the upper half, the remote one in the lower.
     ports: AtomicU32,
     snd_nxt: AtomicU32,
     rcv_nxt: AtomicU32,
@@ -52,37 +51,37 @@ struct Line {
 struct Head {
     magic: AtomicU32,
     lines: AtomicU32,
-    /// Lines from here on were never entered.
+    /// Lines from here on were never used.
     used: AtomicU32,
-    /// Connections that found no line.
+    /// Sockets that found no free line.
     left_out: AtomicU32,
 }
 
-/// What stands in one line.
+/// The contents of one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listed {
     /// TCP or UDP.
     pub protocol: Protocol,
     /// The state as `ss` numbers it (include/net/tcp_states.h).
     pub state: u8,
-    /// Where it is here.
+    /// The local address.
     pub local: SocketAddr,
-    /// Where it leads; unspecified if it has no peer.
+    /// The peer's address; unspecified if there is no peer.
     pub remote: SocketAddr,
-    /// The next sequence number we send.
+    /// The next sequence number to send.
     pub snd_nxt: u32,
-    /// The next we expect.
+    /// The next sequence number expected.
     pub rcv_nxt: u32,
-    /// Bytes received and not read; connections that wait to be accepted.
+    /// Bytes received and not read; of a listener, connections not yet accepted.
     pub unread: u32,
-    /// Bytes sent and not acknowledged; the most that may wait to be accepted.
+    /// Bytes sent and not acknowledged; of a listener, the backlog.
     pub unacknowledged: u32,
     /// The NAPI id of the queue its last packet came from; 0 if none has come.
     pub napi: u32,
 }
 
 impl Listed {
-    /// Whether it is a connection whose peer waits for a word: not once the peer knows that nothing more comes.
+    /// Whether it is a connection whose peer still expects data or an answer: not after our FIN was acknowledged.
     pub fn is_live(&self) -> bool {
         // Established, the halves of a handshake, FIN-WAIT-1, CLOSE-WAIT, LAST-ACK, CLOSING.
         self.protocol == Protocol::TCP && matches!(self.state, 1..=4 | 8 | 9 | 11)
@@ -98,7 +97,7 @@ pub const CLOSE: u8 = 7;
 /// `TCP_LISTEN`.
 pub const LISTEN: u8 = 10;
 
-/// How a socket stands.
+/// A socket's state as its line records it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Standing {
     pub(crate) state: u8,
@@ -109,30 +108,30 @@ pub(crate) struct Standing {
     pub(crate) napi: Option<NapiId>,
 }
 
-/// The memory.
+/// A ledger, mapped.
 #[derive(Debug)]
 pub struct Ledger {
     head: NonNull<Head>,
     lines: NonNull<Line>,
     count: u32,
-    /// Lines given back.
+    /// Lines that were used and are free again.
     free: Mutex<Vec<u32>>,
     memory: OwnedFd,
 }
 
-// SAFETY: all that is shared is atomic, and mapped for as long as it lives.
+// SAFETY: everything shared is atomic, and mapped for as long as the ledger lives.
 unsafe impl Send for Ledger {}
 // SAFETY: as above.
 unsafe impl Sync for Ledger {}
 
 impl Ledger {
-    /// A new one, with so many lines.
+    /// A new ledger with `lines` lines.
     ///
     /// # Errors
     /// No memory or descriptor left.
     pub fn create(lines: u32) -> io::Result<Ledger> {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // By this name others know who is on the stack plane (`linux::process::Kind`).
+        // Other processes recognise the stack plane by this name (`linux::process::Kind`).
         // SAFETY: a C string.
         let memory = sys::owned(unsafe { libc::memfd_create(c"busypoll-ledger".as_ptr(), flags) })?;
         let bytes = size_of::<Head>() + lines as usize * size_of::<Line>();
@@ -154,10 +153,10 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// Another process's.
+    /// Maps another process's ledger.
     ///
     /// # Errors
-    /// `InvalidData` if it is none, or could be cut short under us; no memory left.
+    /// `InvalidData` if it is no ledger, or is not sealed against shrinking; no memory left.
     pub fn open(memory: OwnedFd) -> io::Result<Ledger> {
         let none = || io::Error::new(io::ErrorKind::InvalidData, "this is no ledger of busypoll's");
         // SAFETY: all zeros is a valid stat; plain system calls.
@@ -196,7 +195,7 @@ impl Ledger {
         Ok(Ledger { head, lines: lines_start, count: lines, free: Mutex::default(), memory })
     }
 
-    /// Its memory, for another process to [`open`](Ledger::open).
+    /// The descriptor of its memory, for another process to [`open`](Ledger::open).
     pub fn memory(&self) -> BorrowedFd<'_> {
         self.memory.as_fd()
     }
@@ -211,7 +210,7 @@ impl Ledger {
         (at < self.count).then(|| unsafe { self.lines.add(at as usize).as_ref() })
     }
 
-    /// Enters a socket; `remote`: its peer, if it has one. `None` if there is no line left, which is counted.
+    /// Enters a socket with its peer's address, if it has a peer. `None`: no line is free, which is counted.
     pub(crate) fn enter(
         self: &Arc<Ledger>,
         protocol: Protocol,
@@ -243,19 +242,19 @@ impl Ledger {
         Some(Place { ledger: self.clone(), at: at?, protocol })
     }
 
-    /// What stands in it now.
+    /// All its entries.
     pub fn list(&self) -> Vec<Listed> {
         let used = self.head().used.load(Ordering::Acquire).min(self.count);
         (0..used).filter_map(|at| self.line(at)?.read()).collect()
     }
 
-    /// Whether something stands in it of which this is true. Allocates nothing.
+    /// Whether it has an entry for which `is` holds. Allocates nothing.
     pub fn has(&self, is: impl Fn(&Listed) -> bool) -> bool {
         let used = self.head().used.load(Ordering::Acquire).min(self.count);
         (0..used).filter_map(|at| self.line(at)?.read()).any(|line| is(&line))
     }
 
-    /// Connections that found no line.
+    /// How many sockets found no free line.
     pub fn left_out(&self) -> u32 {
         self.head().left_out.load(Ordering::Relaxed)
     }
@@ -264,7 +263,7 @@ impl Ledger {
 impl Drop for Ledger {
     fn drop(&mut self) {
         let bytes = size_of::<Head>() + self.count as usize * size_of::<Line>();
-        // SAFETY: our own mapping, which nobody borrows any more.
+        // SAFETY: our own mapping; no borrow of it is left.
         unsafe { libc::munmap(self.head.as_ptr().cast(), bytes) };
     }
 }
@@ -314,7 +313,7 @@ fn get(words: &[AtomicU32; 4]) -> IpAddr {
     Ipv6Addr::from(octets).to_canonical()
 }
 
-/// A line that is taken. Dropping it gives it back.
+/// A socket's line in the ledger. Dropping it frees the line.
 #[derive(Debug)]
 pub(crate) struct Place {
     ledger: Arc<Ledger>,
@@ -323,7 +322,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Notes how things stand: plain stores to one cache line.
+    /// Records the socket's state: plain stores to one cache line.
     #[inline]
     pub(crate) fn note(&self, now: &Standing) {
         let Some(line) = self.ledger.line(self.at) else { return };
@@ -332,7 +331,7 @@ impl Place {
         line.unread.store(now.unread as u32, Ordering::Relaxed);
         line.unacknowledged.store(now.unacknowledged as u32, Ordering::Relaxed);
         line.napi.store(now.napi.map_or(0, NapiId::get), Ordering::Relaxed);
-        // Last: until then the line is not read.
+        // Last: readers skip the line until it has a state.
         let state = u32::from_le_bytes([now.state, self.protocol.0, 0, 0]);
         line.state.store(state, Ordering::Release);
     }
@@ -366,12 +365,12 @@ mod tests {
     };
 
     #[test]
-    fn another_process_reads_what_was_noted() {
+    fn a_second_mapping_reads_what_the_first_recorded() {
         let ours = Arc::new(Ledger::create(4).unwrap());
         let theirs = Ledger::open(ours.memory().try_clone_to_owned().unwrap()).unwrap();
         let (local, remote) = (address("10.0.0.1:80"), address("10.0.0.2:40000"));
         let place = ours.enter(Protocol::TCP, local, Some(remote)).unwrap();
-        assert_eq!(theirs.list(), [], "entered, and nothing noted yet");
+        assert_eq!(theirs.list(), [], "entered, but no state recorded yet");
         place.note(&STANDING);
         let mut expected = Listed {
             protocol: Protocol::TCP,
@@ -396,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_full_when_it_is_full() {
+    fn a_full_ledger_counts_sockets_it_has_no_line_for_and_reuses_freed_lines() {
         let ledger = Arc::new(Ledger::create(2).unwrap());
         let any = address("10.0.0.1:1");
         let places: Vec<_> =
@@ -408,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_ledger_is_refused() {
+    fn memory_without_seal_or_magic_is_refused() {
         let memory = |lines: i64| {
             // SAFETY: a C string.
             let fd = unsafe { libc::memfd_create(c"other".as_ptr(), libc::MFD_ALLOW_SEALING) };
@@ -417,10 +416,10 @@ mod tests {
             assert_eq!(unsafe { libc::ftruncate(fd.as_raw_fd(), 64 + 64 * lines) }, 0);
             fd
         };
-        assert!(Ledger::open(memory(4)).is_err(), "it could be cut short");
+        assert!(Ledger::open(memory(4)).is_err(), "not sealed: it could shrink under us");
         let sealed = memory(4);
         // SAFETY: as above.
         unsafe { libc::fcntl(sealed.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) };
-        assert!(Ledger::open(sealed).is_err(), "it does not begin as one");
+        assert!(Ledger::open(sealed).is_err(), "no magic number");
     }
 }

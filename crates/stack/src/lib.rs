@@ -2,11 +2,28 @@
 //! with no interrupt and no context switch.
 //!
 //! A [`Host`] is made of NICs ([`nic`]): two joined in memory ([`nic::cable`]), any Linux interface over
-//! AF_XDP ([`nic::xdp`]), a TAP ([`nic::tap`]). Its sockets ([`UdpSocket`]) wait as Linux's do: what is
-//! there, else busy poll for `SO_BUSY_POLL` microseconds, else sleep.
+//! AF_XDP ([`nic::xdp`]), a TAP ([`nic::tap`]). Its sockets ([`UdpSocket`]) wait as Linux's do: they return
+//! queued data, else busy poll for `SO_BUSY_POLL` microseconds, else sleep.
 //!
-//! The floors, each knowing those below it only: [`socket`](UdpSocket), [`inet`], [`napi`], [`nic`],
-//! [`wire`]. Packets come up through what the upper floor hands down.
+//! The floors are [`socket`](UdpSocket), [`inet`], [`napi`], [`nic`] and [`wire`]. Each knows only those below it.
+//! Packets come up through callbacks that the upper floor hands down.
+//!
+//! # The receive path
+//!
+//! 1. [`UdpSocket::recv`] or [`TcpStream`]'s `read` finds the socket's queue empty. The socket knows the
+//!    [`NapiId`](napi::NapiId) of the queue that its last packet came from.
+//! 2. With `SO_BUSY_POLL` set, the calling thread polls that queue itself: [`Context::busy_poll`](napi::Context::busy_poll).
+//!    Otherwise it sleeps on the queue: [`Context::sleep`](napi::Context::sleep). The interrupt then wakes the sleeping
+//!    leader or the interrupt thread (`napi/interrupt.rs`), which polls on behalf of the interrupt.
+//! 3. Both take the ownership word (`napi/word.rs`) and run the same pass (`Context::drive`). The driver takes at most
+//!    `budget` frames off its ring: [`RxQueue::poll`](nic::RxQueue::poll).
+//! 4. Each [`Frame`](nic::Frame) goes up through [`Upper::receive`](napi::Upper::receive) to
+//!    [`Inet::receive`](inet::Inet::receive): Ethernet, IP, reassembly, then UDP or TCP.
+//! 5. UDP looks the datagram's socket up and delivers it: [`UdpEndpoint::datagram`](inet::UdpEndpoint::datagram). TCP
+//!    changes the connection ([`tcp::Flow`](inet::tcp::Flow)) and reports it:
+//!    [`TcpEndpoint::changed`](inet::tcp::TcpEndpoint::changed). A packet for the polling thread itself is copied
+//!    straight into the caller's buffer.
+//! 6. The socket adds its waiters to the pass's [`WakeList`](napi::WakeList). They are woken after the queue is released.
 
 mod host;
 pub mod inet;

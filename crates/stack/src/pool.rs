@@ -1,7 +1,8 @@
-//! Objects that threads use for a short time, one at a time: lent, not owned, so that nothing is to be done when a
-//! thread ends, and one thread's object serves the next. There are as many as have ever been lent at once.
+//! Objects that threads borrow for a short time. A thread never owns one, so a thread that ends needs no cleanup, and
+//! its object serves the next thread. There are as many as were ever lent at once.
 //!
-//! A thread gets the object it had last, if nobody has it. Takes no lock; to lend one again costs one atomic exchange.
+//! A thread gets the object it had last, unless another thread has it. Lending takes no lock; to lend the same object
+//! again costs one atomic exchange.
 
 use std::{
     cell::{Cell, UnsafeCell},
@@ -22,13 +23,13 @@ pub(crate) struct Node<T: 'static> {
     older: *const Node<T>,
 }
 
-/// What a thread had last. A cell without a destructor.
+/// The object a thread had last. A cell without a destructor.
 pub(crate) type Last<T> = Cell<*const Node<T>>;
 
-/// An object lent.
+/// A borrowed object. Dropping it returns it.
 pub(crate) struct Lent<T: 'static>(&'static Node<T>);
 
-// SAFETY: a value is reached by the one to whom it is lent alone, whichever thread that is.
+// SAFETY: only the borrower reaches a value, whichever thread that is.
 unsafe impl<T: Send> Sync for Pool<T> {}
 // SAFETY: as above: it is as if the value itself were sent.
 unsafe impl<T: Send> Send for Lent<T> {}
@@ -40,7 +41,7 @@ impl<T> Pool<T> {
         Pool { newest: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// Lends one, made by `make` if all are lent.
+    /// Lends an object, made by `make` if all are lent.
     ///
     /// # Errors
     /// That of `make`.
@@ -50,7 +51,7 @@ impl<T> Pool<T> {
         last: &'static LocalKey<Last<T>>,
         make: impl FnOnce() -> Result<T, E>,
     ) -> Result<Lent<T>, E> {
-        // SAFETY: null, or a node, and those stay.
+        // SAFETY: null, or a node; nodes are never freed.
         if let Some(lent) = unsafe { last.get().as_ref() }.and_then(lend) {
             return Ok(lent);
         }
@@ -83,7 +84,7 @@ impl<T> Pool<T> {
         }
     }
 
-    /// In a child after fork(2): leaves all to the parent, whose they are.
+    /// In a child after fork(2): forgets all objects, which are the parent's.
     pub(crate) fn forget(&self, last: &'static LocalKey<Last<T>>) {
         self.newest.store(ptr::null_mut(), Ordering::Relaxed);
         last.set(ptr::null());
@@ -101,7 +102,7 @@ impl<T> Deref for Lent<T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: it is lent to us alone.
+        // SAFETY: it is lent to this borrower only.
         unsafe { &*self.0.value.get() }
     }
 }
@@ -109,7 +110,7 @@ impl<T> Deref for Lent<T> {
 impl<T> DerefMut for Lent<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: it is lent to us alone, and we are borrowed alone.
+        // SAFETY: it is lent to this borrower only, and `self` is borrowed exclusively.
         unsafe { &mut *self.0.value.get() }
     }
 }
@@ -136,7 +137,7 @@ mod tests {
     fn count(pool: &Number) -> usize {
         let mut node = pool.newest.load(Ordering::Acquire).cast_const();
         let older = || {
-            // SAFETY: nodes stay.
+            // SAFETY: nodes are never freed.
             let known = unsafe { node.as_ref() }?;
             node = known.older;
             Some(())
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ended_threads_had_serves_the_next() {
+    fn the_object_of_an_ended_thread_serves_the_next_thread() {
         static POOL: Number = Pool::new();
         for round in 0..100 {
             thread::spawn(move || {
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn each_has_one_of_its_own_at_a_time() {
+    fn an_object_is_lent_to_one_borrower_at_a_time() {
         const THREADS: usize = 8;
         const ROUNDS: u32 = 10_000;
         static POOL: Number = Pool::new();

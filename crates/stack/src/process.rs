@@ -1,12 +1,12 @@
-//! What becomes of us in a child after fork(2). For those who put the stack into a program
-//! that knows nothing of it.
+//! What happens to the stack in a child after fork(2). For a library that puts the stack into a program that does not
+//! know of it.
 
 use crate::{
     napi::{Waiter, WatchdogLock},
     socket::crowd,
 };
 
-/// Made before fork(2), it keeps other threads from starting or ending what belongs to the whole process.
+/// Held during fork(2): keeps other threads from starting or ending the process-wide watchdog.
 #[must_use]
 pub struct Fork(WatchdogLock);
 
@@ -16,16 +16,16 @@ impl std::fmt::Debug for Fork {
     }
 }
 
-/// Before fork(2). No thread may be building or dropping a [`Host`](crate::Host) meanwhile. In the parent, drop what
-/// this returns afterwards.
+/// To be called before fork(2). No thread may build or drop a [`Host`](crate::Host) until the result is dropped, or is
+/// used in the child. In the parent, drop it after fork(2).
 pub fn before_fork() -> Fork {
     Fork(WatchdogLock::hold())
 }
 
 impl Fork {
-    /// In the child: forgets what belongs to the parent, so that the child may build hosts of its own. Those of the
-    /// parent, and their sockets, are not to be touched there, not even dropped: their threads are not there, and
-    /// their rings are the parent's.
+    /// In the child: forgets the parent's state, so that the child may build hosts of its own. The child must neither
+    /// use nor drop the parent's hosts and their sockets: their threads do not exist in the child, and their rings
+    /// are the parent's.
     pub fn in_child(self) {
         self.0.forget();
         Waiter::forget_all();

@@ -1,28 +1,28 @@
-//! What is said on standard error, which is the application's.
+//! Lines on standard error, which belongs to the application.
 
 use std::{fmt::Display, io, mem, os::fd::RawFd, ptr};
 
-/// One line. Whoever reads there may be gone: an application that would not have written there itself must not end of
-/// it, neither of SIGPIPE nor of a panic.
+/// Prints one line. The reader may be gone: an application that would not have written there itself must not end by
+/// SIGPIPE or a panic.
 pub(crate) fn say(what: impl Display) {
-    // In one piece, as the application writes there, too.
+    // In one write, because the application writes there, too.
     write(libc::STDERR_FILENO, format!("busypoll: {what}\n").as_bytes());
 }
 
 fn write(fd: RawFd, line: &[u8]) {
     unheard(|| {
-        // By its number, as who calls may hold locks: see `sys`.
+        // By number, because the caller may hold locks: see `sys`.
         // SAFETY: readable for its length.
         let written = unsafe { libc::syscall(libc::SYS_write, fd, line.as_ptr(), line.len()) };
         written < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EPIPE)
     });
 }
 
-/// Calls `write`, which says whether nobody reads where it has written (EPIPE). The SIGPIPE of that is not the
-/// application's, and goes nowhere; nor does what happened to `errno` meanwhile. Neither locks nor allocates.
+/// Calls `write`, which returns whether it failed with EPIPE. Discards the SIGPIPE of that write, which is not the
+/// application's, and restores `errno`. Neither locks nor allocates.
 pub fn unheard(write: impl FnOnce() -> bool) {
-    // SAFETY: the sets are plain data and valid for the calls, the limit a timespec of zeros, `errno` the thread's own.
-    // The wait by its number, as in `write`.
+    // SAFETY: the sets are plain data and valid for the calls, the limit is a timespec of zeros, `errno` is the thread's
+    // own. The wait goes by number, as in `write`.
     unsafe {
         let errno = *libc::__errno_location();
         let (mut pipe, mut before, mut pending) = (mem::zeroed(), mem::zeroed(), mem::zeroed());
@@ -30,7 +30,7 @@ pub fn unheard(write: impl FnOnce() -> bool) {
         libc::sigaddset(&raw mut pipe, libc::SIGPIPE);
         libc::pthread_sigmask(libc::SIG_BLOCK, &raw const pipe, &raw mut before);
         libc::sigpending(&raw mut pending);
-        // One that waited before is the application's.
+        // A SIGPIPE that was pending before is the application's.
         if write() && libc::sigismember(&raw const pending, libc::SIGPIPE) == 0 {
             let at_once: libc::timespec = mem::zeroed();
             let (set, information) = (&raw const pipe, ptr::null_mut::<libc::siginfo_t>());
@@ -58,14 +58,14 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_told_that_nobody_reads() {
+    fn a_line_without_a_reader_raises_no_sigpipe_and_keeps_errno() {
         let (reader, writer) = io::pipe().unwrap();
         // SAFETY: the thread's own.
         unsafe { *libc::__errno_location() = libc::EDOM };
         write(writer.as_raw_fd(), b"busypoll: something\n");
         assert_eq!(errno(), libc::EDOM);
         drop(reader);
-        // SAFETY: a handler that does next to nothing; who writes without a reader learns that by an error, too.
+        // SAFETY: a handler that only counts; a write without a reader also fails with an error.
         unsafe {
             let mut action: libc::sigaction = mem::zeroed();
             action.sa_sigaction = hear as *const () as usize;

@@ -1,38 +1,38 @@
-//! Whether memory is scarce: for a program whose allocator can tell before it fails. What can wait or be refused is then: a
-//! packet is dropped and comes again, a connection buffers no more than keeps it moving, and nothing of a peer's making
-//! begins. Without such an allocator it never is.
+//! Memory pressure, for a program whose allocator can report it before it fails. Under pressure, everything that can
+//! wait or be refused is: a packet is dropped and will be retransmitted, a connection buffers only what keeps it
+//! moving, and a peer can start nothing new. Without such an allocator there is never pressure.
 
 use std::sync::{
     OnceLock,
     atomic::{AtomicU8, Ordering},
 };
 
-/// How scarce.
+/// The level of memory pressure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Level {
-    /// Not at all.
+    /// No pressure.
     Plenty,
     /// A reserve is in use.
     Short,
-    /// What is left of it is for what cannot be refused.
+    /// The rest of the reserve is for allocations that cannot be refused.
     Out,
 }
 
 static LEVEL: AtomicU8 = AtomicU8::new(0);
 static AGAIN: OnceLock<fn() -> Level> = OnceLock::new();
 
-/// From now on it is so. May be called by an allocator.
+/// Sets the level. An allocator may call it.
 pub fn set(level: Level) {
     LEVEL.store(level as u8, Ordering::Relaxed);
 }
 
-/// Has `again` asked, where memory was scarce, whether it still is. The first one given stays.
+/// `again` is called to check whether pressure continues. The first function given stays.
 pub fn ask(again: fn() -> Level) {
     let _ = AGAIN.set(again);
 }
 
-/// Whether it is, at this level or beyond it.
+/// Whether memory pressure is at `level` or above.
 #[inline]
 pub fn is(level: Level) -> bool {
     LEVEL.load(Ordering::Relaxed) != 0 && now() >= level

@@ -1,12 +1,12 @@
-//! The one door to atomics and locks. The NAPI protocols name only this module, so that the tests can
-//! compile the same files against loom (`tests/loom.rs`) and run every interleaving.
+//! Atomics and locks. The NAPI protocols import them only from here, so that the tests can compile the same
+//! files against loom (`tests/loom.rs`) and run every interleaving.
 
 pub(crate) use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
     atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence},
 };
 
-/// A cell whose every access is marked, as loom's is.
+/// A cell with loom's interface: each access goes through a closure.
 #[derive(Debug, Default)]
 pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 
@@ -26,16 +26,16 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// One turn of a wait that lasts a handful of instructions, unless the other thread was descheduled.
+/// One round of a wait that takes a few instructions, unless the other thread was descheduled.
 pub(crate) fn spin_wait() {
     std::thread::yield_now();
 }
 
-/// A number of the calling thread, the same all its life. Threads count from 0; no other has it before 2^64 had one.
+/// The calling thread's number, the same for its whole life. Numbers count from 0 and are reused only after 2^64 threads.
 pub(crate) fn thread_number() -> usize {
     use std::{cell::Cell, sync::atomic::AtomicUsize};
     static NEXT: AtomicUsize = AtomicUsize::new(0);
-    // Nothing to drop: the C library is asked for no destructor.
+    // Nothing to drop, so no destructor is registered with the C library.
     thread_local!(static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) });
     let known = NUMBER.get();
     if known != usize::MAX {
@@ -47,7 +47,7 @@ pub(crate) fn thread_number() -> usize {
     number
 }
 
-/// Takes a lock whose data is valid at every instant, so that a panic elsewhere does not matter.
+/// Takes a lock. Its data is valid at every instant, so poisoning by a panic is ignored.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,5 +1,5 @@
-//! The few plain system calls that several floors need. What is called while locks are held goes by number: the C
-//! library's functions for it are points at which pthread_cancel(3) ends a thread.
+//! The few plain system calls that several floors need. Calls made while locks are held go by number: the C library's
+//! wrappers for them are cancellation points (pthread_cancel(3)).
 
 use std::{
     io,
@@ -9,20 +9,20 @@ use std::{
     time::Duration,
 };
 
-/// What a call that returns a new descriptor returned: the descriptor, or the error it reports.
+/// The result of a call that returns a new descriptor: the descriptor, or the error.
 pub(crate) fn owned(fd: RawFd) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: by the caller's word a fresh descriptor that nobody else owns.
+    // SAFETY: the caller passes a fresh descriptor without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// What nobody outside can guess, from the kernel.
+/// Unpredictable bytes from the kernel.
 pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
-    const { assert!(N <= 256, "so few come whole, or not at all") };
+    const { assert!(N <= 256, "up to 256 bytes getrandom(2) returns all or none") };
     let mut bytes = [0; N];
-    // SAFETY: room for as many bytes.
+    // SAFETY: room for `N` bytes.
     match unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), N, 0) } {
         got if got == N as isize => Ok(bytes),
         _ => Err(io::Error::last_os_error()),
@@ -79,7 +79,7 @@ pub(crate) fn send_to(socket: RawFd, payload: &[u8], to: SocketAddr) -> io::Resu
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Hands `call` an address as the kernel takes it.
+/// Calls `call` with an address in the kernel's layout.
 fn with_address<T>(
     address: SocketAddr,
     call: impl FnOnce(*const libc::sockaddr, libc::socklen_t) -> T,
@@ -211,11 +211,11 @@ pub(crate) fn epoll_wait(
     ready as libc::c_int
 }
 
-/// False once epoll_pwait2 turned out not to be there: before Linux 5.11, under valgrind, behind a filter. Who took
-/// that for a signal would call it again without a pause.
+/// False once epoll_pwait2 has turned out to be missing: before Linux 5.11, under valgrind, behind a filter. A caller
+/// that took the error for a signal would call again without a pause.
 static HAS_PWAIT2: AtomicBool = AtomicBool::new(true);
 
-/// The same in two calls: an instance is readable when it has events.
+/// The same in two calls: an epoll instance is readable when it has events.
 #[cold]
 fn epoll_wait_by_poll(
     epoll: RawFd,
@@ -238,7 +238,7 @@ fn errno() -> i32 {
     io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
-/// A clock that runs out, once, and makes its descriptor readable.
+/// A one-shot timer that makes its descriptor readable when it expires.
 #[derive(Debug)]
 pub(crate) struct Alarm(OwnedFd);
 
@@ -253,7 +253,7 @@ impl Alarm {
         self.0.as_raw_fd()
     }
 
-    /// Starts the clock anew, whether it runs or has run out. No time at all stops it.
+    /// Restarts the timer, whether it runs or has expired. A span of zero stops it.
     pub(crate) fn set(&self, span: Duration) {
         let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let spec = libc::itimerspec { it_interval: zero, it_value: timespec(span) };
@@ -262,7 +262,7 @@ impl Alarm {
     }
 }
 
-/// The CPU this thread runs on at this moment.
+/// The CPU this thread runs on now.
 pub(crate) fn current_cpu() -> Option<usize> {
     // SAFETY: a plain call.
     usize::try_from(unsafe { libc::sched_getcpu() }).ok()
@@ -280,13 +280,16 @@ pub(crate) fn pin(thread: libc::pthread_t, cpu: usize) -> io::Result<()> {
         0 => Ok(()),
         code => Err(io::Error::new(
             io::ErrorKind::InvalidInput,
-            format!("CPU {cpu} is not ours to run on: {}", io::Error::from_raw_os_error(code)),
+            format!(
+                "this process may not run on CPU {cpu}: {}",
+                io::Error::from_raw_os_error(code)
+            ),
         )),
     }
 }
 
-/// Lets the calling thread run wherever the process's first thread may. Left where it is if that cannot be
-/// told.
+/// Lets the calling thread run on every CPU that the process's first thread may use. Changes nothing if that thread's
+/// CPUs cannot be read.
 pub(crate) fn unpin_this_thread() {
     // SAFETY: an all-zero cpu_set_t is the empty set, written and read within its size.
     unsafe {

@@ -1,8 +1,8 @@
-//! The stack's own threads. They take no signals, which are for the application's threads; and a library that
-//! stands between an application and its C library is told of each, so that it lets it alone.
+//! The stack's own threads. They block all signals, which are for the application's threads. Each calls a hook first, by
+//! which the preload library knows that it is not the application's.
 //!
-//! Made by pthread_create(3), as std's keep thread-locals with destructors, of the new thread and of the one that starts
-//! it, which may be ending.
+//! They are made by pthread_create(3), because std's threads register thread-local destructors, both for the new thread
+//! and for the one that starts it, which may be ending.
 
 use std::{
     ffi::{CString, c_void},
@@ -20,34 +20,33 @@ static ON_START: OnceLock<fn()> = OnceLock::new();
 /// Threads that have been made and have yet to call the hook.
 static STARTING: AtomicUsize = AtomicUsize::new(0);
 
-/// How many threads of the stack's have been made and have yet to call the hook.
+/// How many of the stack's threads have been made and have yet to call the hook.
 pub fn starting() -> usize {
     STARTING.load(Ordering::Relaxed)
 }
 
-/// Has `hook` called first by each thread that the stack starts from now on. The first hook given stays.
+/// Each thread that the stack starts from now on calls `hook` first. The first hook given stays.
 pub fn on_start(hook: fn()) {
     let _ = ON_START.set(hook);
 }
 
-/// A thread of the stack's own; let go of, it goes on.
+/// One of the stack's own threads. Dropping this detaches it.
 #[derive(Debug)]
 pub struct Thread(libc::pthread_t);
 
-/// What a thread begins with.
+/// What a new thread needs.
 struct Start {
     name: CString,
     run: Box<dyn FnOnce() + Send>,
 }
 
-/// As much as std gives its threads.
+/// The stack size of std's threads.
 const STACK: usize = 2 << 20;
 
-/// So often a thread goes on after a panic: one that comes again and again is not to fill a CPU.
+/// How often a thread goes on after a panic. The limit keeps a panic that recurs at once from using a whole CPU.
 const MAX_PANICS: usize = 1000;
 
-/// Starts a thread of the stack's own that goes on after a panic, in a build that unwinds: without it there would be no
-/// more service.
+/// Starts a thread that runs `run` again after a panic, in a build that unwinds, so that its service continues.
 pub(crate) fn serve(
     name: impl Into<String>,
     run: impl Fn() + Send + 'static,
@@ -57,15 +56,15 @@ pub(crate) fn serve(
     })
 }
 
-/// Starts a thread of the stack's own.
+/// Starts one of the stack's own threads.
 pub fn spawn(name: impl Into<String>, run: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
     let name = CString::new(name.into()).unwrap_or_default();
     let start = Box::into_raw(Box::new(Start { name, run: Box::new(run) }));
     let before = block_signals();
     STARTING.fetch_add(1, Ordering::Relaxed);
     let mut thread = 0;
-    // SAFETY: the attributes are made before they are used, and `start` is a start, which the thread takes. The mask
-    // was this thread's.
+    // SAFETY: the attributes are initialised before use; `start` points to a `Start`, which the new thread takes; the
+    // mask was this thread's.
     let failed = unsafe {
         let mut attributes = std::mem::zeroed();
         libc::pthread_attr_init(&raw mut attributes);
@@ -86,28 +85,28 @@ pub fn spawn(name: impl Into<String>, run: impl FnOnce() + Send + 'static) -> io
 }
 
 extern "C" fn begin(start: *mut c_void) -> *mut c_void {
-    // SAFETY: what `spawn` has made for this thread.
+    // SAFETY: the `Start` that `spawn` made for this thread.
     let start = unsafe { Box::from_raw(start.cast::<Start>()) };
-    // SAFETY: a string that ends. A longer one is cut.
+    // SAFETY: a terminated string. The kernel truncates a long one.
     unsafe { libc::prctl(libc::PR_SET_NAME, start.name.as_ptr()) };
     if let Some(hook) = ON_START.get() {
         hook();
     }
     STARTING.fetch_sub(1, Ordering::Relaxed);
-    // A panic has been reported, and ends the thread alone.
+    // A panic has been reported, and ends only this thread.
     let _ = catch_unwind(AssertUnwindSafe(start.run));
     ptr::null_mut()
 }
 
 impl Thread {
-    /// Waits until it has ended.
+    /// Waits until the thread has ended.
     pub fn join(self) {
         let thread = std::mem::ManuallyDrop::new(self).0;
         // SAFETY: a thread of ours, neither joined nor detached: that takes `self`.
         unsafe { libc::pthread_join(thread, ptr::null_mut()) };
     }
 
-    /// Its id, as long as this is not joined.
+    /// The thread's id, valid until it is joined.
     pub fn id(&self) -> libc::pthread_t {
         self.0
     }
@@ -120,7 +119,7 @@ impl Drop for Thread {
     }
 }
 
-/// Blocks all signals of the calling thread, as a thread inherits it; the mask before.
+/// Blocks all signals in the calling thread, because a new thread inherits the mask. Returns the old mask.
 fn block_signals() -> libc::sigset_t {
     // SAFETY: sets are plain data, both valid for the calls.
     unsafe {

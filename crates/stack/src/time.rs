@@ -1,5 +1,5 @@
 //! Time as a value. Protocol code takes an [`Instant`] as an argument and never reads a clock; only the
-//! socket layer, the NAPI contexts, the drivers, and what talks to the kernel beside them (`host/shadow.rs`,
+//! socket layer, the NAPI contexts, the drivers, and the code that talks to the kernel (`host/companion.rs`,
 //! `inet/kernel`) call [`now`].
 
 use std::{

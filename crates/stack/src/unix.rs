@@ -1,5 +1,5 @@
-//! Abstract unix sockets, by which processes on one network namespace find each other. Anybody may listen at any such
-//! name, so what is heard from one counts only if the kernel says that a [trusted](trusts) user listens there.
+//! Abstract unix sockets, by which processes in one network namespace find each other. Any process may listen at any
+//! name, so an answer counts only if the kernel says that a [trusted](trusts) user listens there.
 
 use crate::sys;
 use std::{
@@ -11,14 +11,14 @@ use std::{
     },
 };
 
-/// Whether this process believes what a process of that user says: of root, or of its own user.
+/// Whether this process trusts processes of `user`: root and its own user.
 pub fn trusts(user: u32) -> bool {
     // SAFETY: plain system calls.
     user == 0 || unsafe { user == libc::geteuid() || user == libc::getuid() }
 }
 
-/// Who is at the other end: the PID, 0 if out of sight, and the user. Of a connection to a listener: who called
-/// listen(2), as the kernel noted then.
+/// The PID (0 if it is not visible from here) and the user of the process at the other end. For a connection to a
+/// listener, that is the process that called listen(2).
 ///
 /// # Errors
 /// It is no unix socket.
@@ -38,26 +38,26 @@ pub fn peer(connection: BorrowedFd<'_>) -> io::Result<(i32, u32)> {
     if got == 0 { Ok((credentials.pid, credentials.uid)) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The abstract names in this network namespace that are `prefix` and hexadecimal digits; without those of sockets that
-/// have ended (proc(5), /proc/net/unix).
+/// The abstract names in this network namespace that consist of `prefix` and hexadecimal digits, without those of
+/// closed sockets (proc(5), /proc/net/unix).
 pub fn names(prefix: &str) -> Vec<String> {
-    // An abstract name is any bytes.
+    // An abstract name may contain any bytes.
     let sockets = fs::read("/proc/thread-self/net/unix").unwrap_or_default();
     let sockets = String::from_utf8_lossy(&sockets);
     let name = |line: &str| line.rsplit(' ').next()?.strip_prefix('@').map(str::to_owned);
-    // Anybody may listen at a name that only begins so, and it is printed.
+    // Any process may listen at a name that only begins with the prefix, and names are printed.
     let is_one = |name: &String| {
         let id = name.strip_prefix(prefix);
         id.is_some_and(|id| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_hexdigit()))
     };
     let mut names: Vec<String> = sockets.lines().filter_map(name).filter(is_one).collect();
-    // What a listener has accepted has its name, too.
+    // Connections that a listener accepted have its name, too.
     names.sort();
     names.dedup();
     names
 }
 
-/// An abstract name as the kernel takes it.
+/// An abstract name in the kernel's layout.
 ///
 /// # Errors
 /// It is too long.
@@ -91,5 +91,5 @@ pub(crate) fn listen(name: &str, kind: libc::c_int) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// As many may have connected and not been accepted.
+/// The listen(2) backlog.
 pub(crate) const BACKLOG: libc::c_int = 128;
