@@ -1,6 +1,6 @@
-//! Going to sleep for what queues bring. Who knows the one queue its packets come over sleeps at it. Who knows none
-//! yet, or several, is *astray*: any queue may be left to its pollers while it sleeps, so the watchdog must know that
-//! there is somebody to wake.
+//! Going to sleep for packets. A thread that knows the one queue its packets come over sleeps on that queue. A thread
+//! that knows none yet, or several, is an *unbound sleeper*: a packet on any queue could wake it, and that queue may be
+//! left to its pollers. So the watchdog must know that such a thread exists.
 
 use super::{Context, Outside, Waiter, Wake};
 use crate::sync::Arc;
@@ -9,31 +9,31 @@ use std::{
     time::Duration,
 };
 
-/// Threads asleep astray. Not of [`crate::sync`]: it decides how patient the watchdog is, and nothing else.
+/// The number of unbound sleepers. Not an atomic of [`crate::sync`], because it only decides how long the watchdog waits.
 static UNBOUND: AtomicU32 = AtomicU32::new(0);
 
-/// Whether a thread may sleep that any queue could wake.
+/// Whether there is a sleeper that a packet on any queue could wake.
 pub(super) fn any_unbound_sleeper() -> bool {
     UNBOUND.load(Ordering::Relaxed) > 0
 }
 
-/// Puts the calling thread to sleep for what `contexts` bring, at the first of them, until `waiter` is woken,
-/// `timeout` is over (`None`: never), a signal was handled, or something of `outside` is there.
+/// Puts the calling thread to sleep on the first of `contexts`, until `waiter` is woken, `timeout` is over (`None`:
+/// never), a signal was handled, or a descriptor of `outside` is ready.
 pub fn sleep_for(
     contexts: &[Arc<Context>],
     waiter: &Arc<Waiter>,
     timeout: Option<Duration>,
     outside: &mut Outside,
 ) -> Wake {
-    let astray = u32::from(contexts.len() != 1);
-    UNBOUND.fetch_add(astray, Ordering::Relaxed);
-    if astray > 0 {
+    let unbound = u32::from(contexts.len() != 1);
+    UNBOUND.fetch_add(unbound, Ordering::Relaxed);
+    if unbound > 0 {
         contexts.iter().for_each(|context| context.reset_backoff());
     }
     let wake = match contexts.first() {
         Some(context) => context.sleep(waiter, timeout, outside),
         None => waiter.sleep(timeout, outside),
     };
-    UNBOUND.fetch_sub(astray, Ordering::Relaxed);
+    UNBOUND.fetch_sub(unbound, Ordering::Relaxed);
     wake
 }

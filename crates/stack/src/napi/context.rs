@@ -1,6 +1,6 @@
-//! A NAPI context: one receive queue, who owns it, and what it counts. The two ways in meet here:
-//! [`Context::busy_poll`] is called by a receiving thread, [`interrupt`](super::interrupt) by the
-//! interrupt's thread, and both come down to the same [`Context::drive`].
+//! A NAPI context: one receive queue, its ownership word and its counters. The two ways in meet here: a receiving
+//! thread calls [`Context::busy_poll`], the interrupt thread ([`interrupt`](super::interrupt)) calls
+//! [`Context::napi_poll`], and both call the same [`Context::drive`].
 
 use super::{
     Direct, Driver, NapiId, Outside, Pass, Poller, Upper, Waiter, Wake, Word,
@@ -17,32 +17,32 @@ use crate::{
 };
 use std::{hint::cold_path, io, sync::atomic::AtomicU8, time::Duration};
 
-/// The most packets one pass of the interrupt's side may take (`NAPI_POLL_WEIGHT`).
+/// The most packets of one pass on behalf of the interrupt (`NAPI_POLL_WEIGHT`).
 pub const NAPI_POLL_WEIGHT: usize = 64;
 
-/// The most packets one busy-poll pass takes unless told otherwise (`BUSY_POLL_BUDGET`).
+/// The most packets of one busy-poll pass unless set otherwise (`BUSY_POLL_BUDGET`).
 pub const BUSY_POLL_BUDGET: usize = 8;
 
-/// After so many times the watchdog's time from their last poll it is seen whether pollers have gone. With
-/// the default of 200 us a packet left behind waits less than 1 ms, if it could wake a thread. Preferred pollers are
-/// waited for as long, and all where nobody sleeps.
+/// The watchdog checks a queue this many times its period after the last poll. With the default period of 200 us, a
+/// packet that pollers left behind waits less than 1 ms, if it could wake a thread. Preferred pollers keep the queue
+/// this long; so do all pollers while no thread sleeps.
 const GRACE_FACTOR: u32 = 4;
 
-/// Where it finds pollers and nobody asleep look after look, each is put off twice as long as the one before, so
-/// often: to 6.4 ms with the default. A look costs who polls on its CPU some microseconds.
+/// A check that finds pollers and no sleeper doubles the time to the next check, at most this many times: to 6.4 ms
+/// with the default period. A check costs a poller on the same CPU some microseconds.
 const MAX_BACKOFF: u8 = 3;
 
-/// How often one busy-poll pass looks at a ring that stays empty.
+/// How many times one busy-poll pass polls a ring that stays empty.
 const EMPTY_POLLS: u32 = 8;
 
-/// What a busy-poll pass came to.
+/// The result of a busy-poll pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BusyPoll {
-    /// So many packets were delivered, to whomever.
+    /// This many packets were delivered, to any socket.
     Found(usize),
-    /// Someone else drives the queue: look at your own socket and try again.
+    /// Another thread owns the queue: look at your own socket and try again.
     Refused,
-    /// The context is closed and will not come back.
+    /// The context is closed for good.
     Gone,
 }
 
@@ -58,17 +58,19 @@ pub struct Context {
     pub(super) handoff: Handoff,
     pub(super) line: Line,
     watchdog: Duration,
-    /// When a poller last had the queue, in nanoseconds, 0 if it is left to none; the lowest bit: it is preferred.
+    /// When a poller last owned the queue, in nanoseconds; 0 if the queue is left to no poller. The lowest bit: the
+    /// poller is preferred.
     last_poll: AtomicU64,
-    /// How often the watchdog's looks have been put off. Not of [`crate::sync`]: it decides when they are, and no more.
+    /// How many times the time to the watchdog's next check was doubled. Not an atomic of [`crate::sync`], because it
+    /// only decides when checks happen.
     backoff: AtomicU8,
-    /// When a leader last took packets, in nanoseconds: the pace of the flow.
+    /// When a leader last polled the queue, in nanoseconds: shows how fast packets come.
     last_leader_pass: AtomicU64,
-    /// Threads asleep here that do not lead.
+    /// Threads asleep here that are not the leader.
     followers: AtomicU32,
 }
 
-// SAFETY: `rx` is the only part that is not Sync, and only the owner by `word` touches it.
+// SAFETY: `rx` is the only field that is not Sync, and only the owner by `word` touches it.
 unsafe impl Sync for Context {}
 
 impl std::fmt::Debug for Context {
@@ -77,7 +79,7 @@ impl std::fmt::Debug for Context {
     }
 }
 
-/// The queue, owned: given back also by a pass that panics.
+/// Ownership of the queue, released also when a pass panics.
 struct Owned<'a>(&'a Word);
 
 impl Drop for Owned<'_> {
@@ -131,7 +133,7 @@ impl Context {
         self.queue
     }
 
-    /// What it has counted so far. One system call over AF_XDP, where the kernel counts what is dropped.
+    /// Its counters. Makes a system call over AF_XDP, where the kernel counts dropped packets.
     pub fn stats(&self) -> Stats {
         self.counters.snapshot(self.line.interrupt.dropped())
     }
@@ -170,8 +172,8 @@ impl Context {
             ..Pass::new(Some(self.id), now, Driver::BusyPoll(poller.name))
         };
         let mut found = 0;
-        // Looking at an empty ring costs a few instructions, taking and giving up the queue tens of
-        // nanoseconds: look more than once.
+        // Polling an empty ring costs a few instructions, taking and releasing the queue tens of nanoseconds: poll
+        // more than once.
         for _ in 0..EMPTY_POLLS {
             found = self.drive(budget, &mut pass);
             if found > 0 {
@@ -207,7 +209,7 @@ impl Context {
         self.counters.bp_crowded.add_shared();
     }
 
-    /// One pass on behalf of the interrupt, by its thread or by a leader in its place. `None` if refused.
+    /// One pass on behalf of the interrupt, by the interrupt thread or by a leader. `None` if refused.
     pub(super) fn napi_poll(&self, now: Instant) -> Option<usize> {
         if self.word.lock_napi().is_err() {
             self.counters.napi_yields.add_shared();
@@ -222,13 +224,13 @@ impl Context {
         Some(found)
     }
 
-    /// Both ways in come to this: ring, frame, floor above. The caller owns the queue.
+    /// The pass of both ways in: from the ring, frame by frame, to the floor above. The caller owns the queue.
     #[inline]
     fn drive(&self, budget: usize, pass: &mut Pass<'_>) -> usize {
         let upper = &*self.upper;
         pass.batched = true;
         let found = self.rx.with_mut(|rx| {
-            // SAFETY: the caller owns the queue by `word`; nobody else touches `rx` until it is released.
+            // SAFETY: the caller owns the queue by `word`; no other thread touches `rx` until it is released.
             unsafe { &mut *rx }.poll(budget, &mut |frame| upper.receive(frame, pass))
         });
         if found > 0 {
@@ -238,7 +240,7 @@ impl Context {
         found
     }
 
-    /// Does the floor above's timed work; when it wants the next call.
+    /// Runs the timers of the floor above. Returns when it wants the next call.
     pub(super) fn tick(&self) -> Option<Instant> {
         let mut pass = Pass::new(Some(self.id), time::now(), Driver::Interrupt);
         let next = self.upper.tick(&mut pass);
@@ -246,43 +248,43 @@ impl Context {
         next
     }
 
-    /// Sees to it that [`Upper::tick`] is called by `deadline`, for a deadline set outside of it.
+    /// Makes the interrupt thread call [`Upper::tick`] by `deadline`. For a deadline set outside of `tick`.
     pub fn tick_by(&self, deadline: Instant) {
         self.line.kick_by(deadline);
     }
 
-    /// A poller has the queue at `now`.
+    /// Records that a poller owns the queue at `now`.
     #[inline]
     pub(super) fn note_poll(&self, now: Instant, prefer: bool) {
         self.last_poll.store(now.nanos() & !1 | u64::from(prefer), Ordering::Relaxed);
     }
 
-    /// When a poller last had the queue, and whether it is preferred.
+    /// When a poller last owned the queue, and whether it is preferred.
     fn last_poll(&self) -> (Instant, bool) {
         let noted = self.last_poll.load(Ordering::Relaxed);
         (Instant::from_nanos(noted & !1), noted & 1 != 0)
     }
 
-    /// Whether a thread sleeps that a packet could wake. If none does, whom packets are for computes, and taking them
-    /// off the ring now would only take the CPU from it.
+    /// Whether a thread sleeps that a packet of this queue could wake. If none does, the receivers are computing, and
+    /// polling the ring now would only take CPU time from them.
     fn has_sleeper(&self) -> bool {
         let followers = self.followers.load(Ordering::SeqCst);
         followers > 0 || self.handoff.has_leader() || any_unbound_sleeper()
     }
 
-    /// Whether pollers had the queue a moment ago.
+    /// Whether the queue was polled recently enough to stay with its pollers.
     pub(super) fn is_polled(&self, now: Instant) -> bool {
         self.in_grace(now, self.has_sleeper())
     }
 
-    /// Whether the queue is still left to who polled it last, with somebody asleep or not.
+    /// Whether the last poller's grace period is not over yet. It is longer if no thread sleeps.
     fn in_grace(&self, now: Instant, has_sleeper: bool) -> bool {
         let (last, prefers) = self.last_poll();
         let grace = if prefers || !has_sleeper { self.max_grace() } else { self.watchdog };
         last != Instant::ZERO && now.since(last) < grace
     }
 
-    /// When the watchdog must look at the latest.
+    /// When the watchdog must check the queue at the latest.
     pub(super) fn check_due(&self) -> Instant {
         let backoff = self.backoff.load(Ordering::Relaxed);
         self.last_poll().0 + self.max_grace().saturating_mul(1 << backoff)
@@ -292,14 +294,14 @@ impl Context {
         self.watchdog.saturating_mul(GRACE_FACTOR)
     }
 
-    /// The watchdog's look. False: there is nothing to watch any more, or pollers have gone and the
-    /// interrupt thread was called.
+    /// The watchdog's check. False: there is nothing to watch any more, or pollers have left and the interrupt thread
+    /// was kicked.
     pub(super) fn check_pollers(&self, now: Instant) -> bool {
         if !self.handoff.is_watching() {
             return false;
         }
         if self.word.is_polled() {
-            // A pass may take long, as what it answers may be sent by a system call: who is in one has not gone.
+            // A pass may take long, because its answers may be sent by a system call. Its thread has not left.
             self.note_poll(now, self.last_poll().1);
         }
         let has_sleeper = self.has_sleeper();
@@ -318,17 +320,17 @@ impl Context {
         polled
     }
 
-    /// A thread goes to sleep that relies on the watchdog: the next look is not put off.
+    /// A thread that relies on the watchdog goes to sleep: the next check comes after the shortest time again.
     pub(super) fn reset_backoff(&self) {
         if self.backoff.load(Ordering::Relaxed) > 0 && self.backoff.swap(0, Ordering::Relaxed) > 0 {
-            // The interrupt thread has the watchdog look in time.
+            // The interrupt thread registers with the watchdog anew, which then checks in time.
             self.line.kick();
         }
     }
 
     /// Puts the calling thread to sleep until `waiter` is woken, `timeout` is over (`None`: never), a signal
-    /// was handled, or something of `outside` is there. If nobody else does, it waits on the queue's interrupt
-    /// itself, as the *leader*: a packet then wakes the receiver directly, with no hop over the interrupt's thread.
+    /// was handled, or a descriptor of `outside` is ready. If no other thread does, it waits on the queue's interrupt
+    /// itself, as the *leader*: a packet then wakes the receiver directly, without a hop over the interrupt thread.
     pub fn sleep(
         &self,
         waiter: &Arc<Waiter>,
@@ -343,8 +345,8 @@ impl Context {
         let wake = self.sleep_as_leader(waiter, deadline, outside);
         let latest = self.last_leader_pass.load(Ordering::Relaxed);
         let flows = before > 0 && latest.saturating_sub(before) < self.watchdog.as_nanos() as u64;
-        // Others who sleep here could not lead, for we did: they rely on the interrupt thread now. So do we, if we go
-        // on to sleep as one of them.
+        // Threads that came to sleep while we led are followers: they rely on the interrupt thread now. So does this
+        // thread, if it goes on sleeping as a follower.
         let heir = if wake.is_none() || self.followers.load(Ordering::SeqCst) > 0 {
             self.last_poll.store(0, Ordering::Relaxed);
             Heir::Sleepers
@@ -381,7 +383,7 @@ impl Context {
         wake
     }
 
-    /// `None`: others drive the queue; sleep without its interrupt.
+    /// `None`: other threads poll the queue; sleep without its interrupt.
     fn sleep_as_leader(
         &self,
         waiter: &Arc<Waiter>,
@@ -389,7 +391,7 @@ impl Context {
         outside: &mut Outside,
     ) -> Option<Wake> {
         let interrupt = self.line.interrupt.fd();
-        // Who minds things outside polls them all in one call, and is not helped by what stays registered.
+        // With kernel descriptors to wait for, one ppoll waits for all, and a registration gains nothing.
         let has_kernel_fds = !outside.is_empty();
         if !has_kernel_fds && self.line.bedside.admit(waiter, interrupt).is_err() {
             return None;
@@ -406,7 +408,7 @@ impl Context {
                 } else {
                     waiter.sleep_beside(&self.line.bedside, deadline)
                 };
-                // It may have fired beside a wake-up, too, and would not say so again.
+                // It may have fired together with a wake-up, and would not report that again.
                 self.line.interrupt.mask();
                 if wake != Wake::Readable {
                     return Some(wake);

@@ -1,33 +1,32 @@
-//! What a NAPI context counts, named as ixgbe named them (`ethtool -S`: `bp_yields`, `bp_misses`,
-//! `bp_cleaned`).
+//! The counters of a NAPI context, with ixgbe's names (`ethtool -S`: `bp_yields`, `bp_misses`, `bp_cleaned`).
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// A count that its owner raises and anyone reads.
+/// A counter that any thread may read.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds `n`; for counts that one thread at a time raises (the owner of the queue, the holder of a lock).
+    /// Adds `n`. For counters that one thread at a time increments (the owner of the queue, the holder of a lock).
     #[inline]
     pub fn add(&self, n: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
-    /// Adds 1; for counts that several threads raise at once.
+    /// Adds 1. For counters that several threads increment at once.
     #[inline]
     pub fn add_shared(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The count now.
+    /// The current value.
     #[inline]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// The counts of one context, as they grow.
+/// The counters of one context.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) bp_yields: Counter,
@@ -41,7 +40,7 @@ pub(crate) struct Counters {
     pub(crate) packets: Counter,
 }
 
-/// The counts of one context at one moment.
+/// A snapshot of one context's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Busy polls that were refused the queue.
@@ -50,17 +49,17 @@ pub struct Stats {
     pub bp_misses: u64,
     /// Packets found by busy polls.
     pub bp_cleaned: u64,
-    /// Busy polls given up because another thread was busy polling on the same CPU.
+    /// Busy polls ended because another thread was busy polling on the same CPU.
     pub bp_crowded: u64,
     /// Times the interrupt's side was refused the queue.
     pub napi_yields: u64,
-    /// Passes over the queue by the interrupt's side, a sleeper that waits on the interrupt itself included.
+    /// Passes over the queue by the interrupt's side: the interrupt thread and leaders.
     pub polls: u64,
     /// Interrupts taken.
     pub interrupts: u64,
-    /// Times the watchdog took the queue because a poller had left it.
+    /// Times the interrupt thread found packets on a queue that its pollers had left.
     pub watchdogs: u64,
-    /// Packets, however found.
+    /// All packets.
     pub packets: u64,
     /// Packets that the ring had no room for: over AF_XDP, the kernel's count.
     pub rx_dropped: u64,

@@ -1,15 +1,15 @@
-//! Who sees to the queue while nobody polls it. At every instant one of these holds, so that no packet
-//! sleeps in the ring while everybody sleeps:
+//! Which thread takes packets while no thread busy polls. The queue is always in one of these states, so that no packet
+//! stays on the ring while all threads sleep:
 //!
-//! - `RUNNING`: the interrupt thread is awake and will look.
+//! - `RUNNING`: the interrupt thread is awake and will poll.
 //! - `ARMED`: the interrupt is unmasked and wakes the interrupt thread.
 //! - `WATCHING`: the interrupt is masked because pollers come and go; the interrupt thread sleeps until the
-//!   [watchdog](super::watchdog) sees that they have gone.
+//!   [watchdog](super::watchdog) finds that they have left.
 //! - `PARKED`: a sleeping receiver, the *leader*, waits on the interrupt itself; the interrupt thread
-//!   sleeps without a clock. A leader that leaves arms the interrupt on its behalf.
+//!   sleeps without a timeout. A leader that leaves arms the interrupt for the interrupt thread.
 //!
-//! This file decides; [`context`](super::context) does what was decided. It is model-checked in
-//! `tests/loom.rs`.
+//! This file decides; [`context`](super::context) and [`interrupt`](super::interrupt) act on the decision. It is
+//! model-checked in `tests/loom.rs`.
 
 use crate::sync::{AtomicU32, Ordering, fence};
 
@@ -25,35 +25,35 @@ pub struct Handoff {
     leader: AtomicU32,
 }
 
-/// How the interrupt thread is to sleep.
+/// How the interrupt thread goes to sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
     /// Arm the interrupt, then sleep until it fires.
     Arm,
-    /// Sleep; the leader, or who it hands over to, arms the interrupt if need be.
+    /// Only sleep: the leader, or its successor, arms the interrupt if necessary.
     Park,
 }
 
-/// Whom a leader that leaves leaves the queue to.
+/// Which threads take the queue after a leader that leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heir {
-    /// A leader or poller soon to come: packets flow. With the watchdog watching, that costs neither arming
-    /// nor disarming.
+    /// The next leader or poller, which comes soon because packets are flowing. The watchdog watches meanwhile, which
+    /// saves arming and disarming the interrupt.
     Leader,
-    /// The interrupt thread, for others who sleep here.
+    /// The interrupt thread, on behalf of the followers that sleep here.
     Sleepers,
-    /// The interrupt thread.
+    /// The interrupt thread. No thread sleeps here.
     Nobody,
 }
 
 /// What a leader that leaves must do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parting {
-    /// Nothing: the interrupt thread will look.
+    /// Nothing: the interrupt thread will poll.
     Nothing,
     /// Arm the interrupt.
     Arm,
-    /// Call the interrupt thread.
+    /// Kick the interrupt thread.
     Call,
 }
 
@@ -64,17 +64,17 @@ impl Default for Handoff {
 }
 
 impl Handoff {
-    /// The interrupt thread is about to run; there is no leader.
+    /// The initial state: the interrupt thread is about to run, and there is no leader.
     pub fn new() -> Handoff {
         Handoff { thread: AtomicU32::new(RUNNING), leader: AtomicU32::new(0) }
     }
 
-    /// The interrupt thread woke up, whatever the reason.
+    /// The interrupt thread woke up, for any reason.
     pub fn run(&self) {
         self.thread.store(RUNNING, Ordering::SeqCst);
     }
 
-    /// The interrupt thread is going to sleep until the watchdog calls it.
+    /// The interrupt thread is going to sleep until the watchdog kicks it.
     pub fn watch(&self) {
         self.thread.store(WATCHING, Ordering::SeqCst);
     }
@@ -85,13 +85,13 @@ impl Handoff {
         self.thread.load(Ordering::Relaxed) == WATCHING
     }
 
-    /// The interrupt thread, having found the queue empty, is going to sleep until called.
+    /// The interrupt thread has found the queue empty and is going to sleep.
     pub fn rest(&self) -> Rest {
-        // A leader that leaves writes `leader`, then reads `thread`; we write `thread`, then read `leader`:
-        // one of us sees the other.
+        // A leader that leaves writes `leader`, then reads `thread`. We write `thread`, then read `leader`. So one side
+        // sees the other's write.
         self.thread.store(PARKED, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        // Whoever moves it from `PARKED` to `ARMED` must arm the interrupt.
+        // The thread that changes `PARKED` to `ARMED` must arm the interrupt.
         let arm = !self.has_leader()
             && self
                 .thread
@@ -111,7 +111,7 @@ impl Handoff {
             && self.leader.compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
-    /// The leader takes the interrupt from the thread that it would wake. True if it was armed: disarm it.
+    /// The leader takes the interrupt over from the interrupt thread. True if it was armed: disarm it.
     pub fn take_interrupt(&self) -> bool {
         self.thread.load(Ordering::Relaxed) == ARMED
             && self
@@ -120,8 +120,8 @@ impl Handoff {
                 .is_ok()
     }
 
-    /// A poller has found packets. True if their interrupt was armed: call the thread, so that it sees that
-    /// pollers are about. Else it would wake for every packet, find nothing, and sleep on.
+    /// A poller has found packets. True if the interrupt was armed: kick the interrupt thread, so that it sees that
+    /// threads are polling. Otherwise it would wake for every packet, find the ring empty, and sleep again.
     #[inline]
     pub fn take_needless_interrupt(&self) -> bool {
         self.thread.load(Ordering::Relaxed) == ARMED
@@ -131,7 +131,7 @@ impl Handoff {
                 .is_ok()
     }
 
-    /// The leader leaves, to `heir`; what it must do on behalf of the interrupt thread.
+    /// The leader leaves the queue to `heir`. Returns what it must do for the interrupt thread.
     #[must_use]
     pub fn resign(&self, heir: Heir) -> Parting {
         self.leader.store(0, Ordering::SeqCst);
@@ -139,12 +139,12 @@ impl Handoff {
         let next = if heir == Heir::Leader { WATCHING } else { ARMED };
         let thread = self.thread.compare_exchange(PARKED, next, Ordering::SeqCst, Ordering::SeqCst);
         match thread {
-            // It has the watchdog watch.
+            // The kicked thread registers the queue with the watchdog.
             Ok(_) if heir == Heir::Leader => Parting::Call,
-            // `ARMED` beside a leader: someone armed after this one took the interrupt, and it has masked
-            // since.
+            // `ARMED` although there was a leader: another thread armed after this leader took the interrupt, and this
+            // leader has masked it since.
             Ok(_) | Err(ARMED) => Parting::Arm,
-            // The watchdog would leave them alone for longer than they like.
+            // The watchdog would let the followers wait too long.
             Err(WATCHING) if heir == Heir::Sleepers => Parting::Call,
             Err(_) => Parting::Nothing,
         }

@@ -2,12 +2,11 @@
 
 use std::{fmt, num::NonZeroU32};
 
-/// No napi id is smaller. Linux starts above its CPU numbers (`MIN_NAPI_ID` in include/net/busy_poll.h);
-/// starting where its largest builds do keeps ids of both planes apart from small integers.
+/// The smallest napi id. Linux's ids start above its CPU numbers (`MIN_NAPI_ID` in include/net/busy_poll.h). Starting
+/// where its largest builds do keeps the ids of both planes apart from small integers.
 pub const MIN_NAPI_ID: u32 = 8193;
 
-/// The id of a NAPI context, unique while the process lives. What `SO_INCOMING_NAPI_ID` returns; there, 0
-/// stands for none.
+/// The id of a NAPI context, unique while the process lives. `SO_INCOMING_NAPI_ID` returns it, or 0 for none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NapiId(NonZeroU32);
 

@@ -1,8 +1,8 @@
-//! The interrupt's side of a context: the line that fires and the thread that answers. Linux's softirq,
+//! The interrupt's side of a context: the interrupt line and the thread that it wakes. It is Linux's softirq
 //! as a thread: it sleeps on the armed interrupt, polls the queue until it is empty, arms, sleeps.
 //!
-//! While pollers come and go the interrupt stays masked and the thread sleeps until it is called: by the
-//! [watchdog](super::watchdog), when they have gone, or for a timer.
+//! While pollers come and go the interrupt stays masked and the thread sleeps until it is kicked: by the
+//! [watchdog](super::watchdog), when they have left, or for a timer.
 
 use super::{context::NAPI_POLL_WEIGHT, handoff::Rest, wait::Bedside, watchdog::Watchdog};
 use crate::{
@@ -24,14 +24,14 @@ const KICK: u64 = 1;
 /// The line from the queue's interrupt to its thread.
 pub(super) struct Line {
     pub(super) interrupt: Arc<dyn Interrupt>,
-    /// Where a leader waits for it.
+    /// A leader waits here for the interrupt.
     pub(super) bedside: Bedside,
     epoll: OwnedFd,
     kick_event: OwnedFd,
-    /// 1: the interrupt's descriptor is in `epoll`, perhaps without a mask. Only a hint.
+    /// 1: the interrupt's descriptor is registered in `epoll`, perhaps disabled (EPOLLONESHOT). Only a hint.
     registered: AtomicU32,
     stop: AtomicU32,
-    /// When the thread wakes by itself at the latest, in nanoseconds; the end of time while it is awake.
+    /// When the sleeping thread times out, in nanoseconds; `u64::MAX` if never, or if it is awake.
     wakes: AtomicU64,
 }
 
@@ -56,24 +56,24 @@ impl Line {
     /// The next event of the unmasked interrupt wakes the thread, once.
     pub(super) fn arm(&self) {
         if !self.interrupt.unmask() {
-            // Packets wait and nobody else is there to take them.
+            // Packets wait on the ring, and no other thread takes them.
             return self.kick();
         }
         let (add, modify) = (libc::EPOLL_CTL_ADD, libc::EPOLL_CTL_MOD);
         let known = self.registered.swap(1, Ordering::Relaxed) != 0;
         let (likely, else_this) = if known { (modify, add) } else { (add, modify) };
-        // Both descriptors are ours: the second cannot fail but for want of kernel memory, and then the
-        // thread is called to look for itself.
+        // Both descriptors are ours: the second call can fail only for lack of kernel memory. Then the thread is kicked
+        // and polls.
         if self.control(likely).is_err() && self.control(else_this).is_err() {
             self.kick();
         }
     }
 
-    /// The interrupt no longer wakes the thread. Its descriptor is taken out, not only masked: what stays
-    /// registered is called back by the kernel for every packet, whoever takes it.
+    /// The interrupt no longer wakes the thread. Its descriptor is removed, not only masked: the kernel runs the callback
+    /// of a registered descriptor for every packet.
     pub(super) fn disarm(&self) {
         if self.registered.swap(0, Ordering::Relaxed) != 0 {
-            // It is not there if another thread was faster.
+            // It fails if another thread has removed it already.
             let _ = self.control(libc::EPOLL_CTL_DEL);
         }
     }
@@ -84,12 +84,12 @@ impl Line {
         sys::epoll_control(self.epoll.as_raw_fd(), op, fd, events, INTERRUPT)
     }
 
-    /// Wakes the thread, whatever it waits for.
+    /// Wakes the thread, so that it looks at its queue and its timers.
     pub(super) fn kick(&self) {
         sys::signal(self.kick_event.as_raw_fd());
     }
 
-    /// Sees to it that the thread is awake by `deadline`.
+    /// Makes the thread wake by `deadline`.
     pub(super) fn kick_by(&self, deadline: Instant) {
         if deadline.nanos() < self.wakes.load(Ordering::SeqCst) {
             self.kick();
@@ -101,7 +101,7 @@ impl Line {
         self.kick();
     }
 
-    /// Sleeps until the armed interrupt fires, a call, or `timeout`. True if the interrupt fired.
+    /// Sleeps until the armed interrupt fires, a kick, or `timeout`. True if the interrupt fired.
     fn sleep(&self, timeout: Option<Duration>) -> bool {
         let wakes = timeout.map_or(u64::MAX, |timeout| (time::now() + timeout).nanos());
         self.wakes.store(wakes, Ordering::SeqCst);
@@ -115,7 +115,7 @@ impl Line {
     }
 }
 
-/// The interrupt thread's whole life.
+/// The interrupt thread's main loop.
 pub(super) fn serve(context: &Arc<Context>, watchdog: &Watchdog) {
     let mut fired = false;
     let mut watched = false;
@@ -124,7 +124,7 @@ pub(super) fn serve(context: &Arc<Context>, watchdog: &Watchdog) {
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
     while context.line.stop.load(Ordering::Acquire) == 0 {
         context.handoff.run();
-        // From here on a new deadline calls us: we may already have asked for the next one.
+        // From here on every new deadline kicks this thread: `tick` below may already have returned the next one.
         context.line.wakes.store(u64::MAX, Ordering::SeqCst);
         let due = context.tick();
         let found = poll_queue(context, fired, watched);
@@ -132,7 +132,7 @@ pub(super) fn serve(context: &Arc<Context>, watchdog: &Watchdog) {
         match found {
             NextStep::PollAgain => fired = false,
             NextStep::Watch => {
-                // Out of every packet's way.
+                // So that packets run no epoll callbacks meanwhile.
                 context.line.disarm();
                 context.line.bedside.detach(|| context.handoff.has_leader());
                 context.handoff.watch();
@@ -141,9 +141,10 @@ pub(super) fn serve(context: &Arc<Context>, watchdog: &Watchdog) {
                 fired = false;
             }
             NextStep::Idle => {
-                // A leader that sleeps relies on the interrupt being unmasked, and we may have masked it.
+                // A sleeping leader relies on the unmasked interrupt, and this thread may have masked it.
                 if !context.line.interrupt.unmask() {
-                    // Nor leave it to a leader that has not got so far: that would be to spin on it.
+                    // Frames wait. Poll them here even if there is a leader: it may not be ready yet, and leaving them to
+                    // it would make this loop spin.
                     fired = false;
                     continue;
                 }
@@ -160,11 +161,11 @@ pub(super) fn serve(context: &Arc<Context>, watchdog: &Watchdog) {
 }
 
 enum NextStep {
-    /// There may be more: look again at once.
+    /// There may be more packets: poll again at once.
     PollAgain,
-    /// Pollers are about: leave the queue to them and the watchdog.
+    /// Threads are busy polling: leave the queue to them and the watchdog.
     Watch,
-    /// The queue is empty.
+    /// The queue is empty: sleep.
     Idle,
 }
 
@@ -174,7 +175,7 @@ fn poll_queue(context: &Context, fired: bool, watched: bool) -> NextStep {
         return NextStep::Watch;
     }
     if fired && context.handoff.has_leader() {
-        // It was woken by the same packet, and takes it.
+        // The same packet has woken the leader, which takes it.
         return NextStep::Idle;
     }
     if !context.handoff.has_leader() {
@@ -183,10 +184,10 @@ fn poll_queue(context: &Context, fired: bool, watched: bool) -> NextStep {
     match context.napi_poll(now) {
         None => {
             if context.handoff.has_leader() && !context.line.interrupt.unmask() {
-                // The leader sleeps on a masked line: a look soon finds what waits there.
+                // The leader sleeps on a masked line: the next check of the watchdog must come soon.
                 context.reset_backoff();
             }
-            // Its owner is as good as a poller that was there just now.
+            // The queue's owner counts as a poller that was here just now.
             context.note_poll(now, false);
             NextStep::Watch
         }
@@ -199,7 +200,7 @@ fn poll_queue(context: &Context, fired: bool, watched: bool) -> NextStep {
     }
 }
 
-/// How long it is until a deadline.
+/// The time left until a deadline.
 fn until(due: Option<Instant>) -> Option<Duration> {
     due.map(|due| due - time::now())
 }

@@ -1,6 +1,6 @@
-//! NAPI: what drives a receive queue. A [`Context`] owns one queue of a NIC; its ownership word says who may
-//! drive it now; its interrupt thread drives it when nobody else does; a busy polling thread drives it
-//! from its own receive call.
+//! NAPI: how a receive queue is polled. A [`Context`] has one queue of a NIC. Its ownership word says which thread may
+//! poll the queue now. The interrupt thread polls it when no other thread does; a busy polling thread polls it from its
+//! own receive call.
 //!
 //! Knows NICs below it and nothing of protocols: frames go up to the [`Upper`] it is given.
 
@@ -43,9 +43,9 @@ pub(crate) use word::Word;
 use table::Table;
 use watchdog::Watchdog;
 
-/// How long a queue that pollers have left is left alone, at the least, before the interrupt thread takes
-/// it; at the most it is four times as long. Where no thread sleeps that a packet could wake, it is four times, and
-/// after a time of nothing but polling up to 32 times as long.
+/// How long after its last poll a queue stays with its pollers, at the least, before the interrupt thread takes
+/// it; at the most it is four times as long. While no thread sleeps that a packet could wake, it is four times as long,
+/// and after a time of nothing but polling up to 32 times.
 pub const WATCHDOG: Duration = Duration::from_micros(200);
 
 static CONTEXTS: LazyLock<Table<Context>> =
@@ -58,7 +58,7 @@ pub fn by_id(id: NapiId) -> Option<Arc<Context>> {
 }
 
 /// A context in service: enabled, in the table, its interrupt thread running. Dropping it closes the
-/// context: no owner after that, nobody finds it, the thread has ended.
+/// context: it has no owner after that, no lookup finds it, and its thread has ended.
 #[derive(Debug)]
 pub struct Serving {
     context: Arc<Context>,
@@ -75,7 +75,8 @@ struct WatchdogThread {
 
 static WATCHDOG_THREAD: Mutex<Weak<WatchdogThread>> = Mutex::new(Weak::new());
 
-/// The watchdog of this process, for a fork: nobody starts or ends one meanwhile. A child is to leave it behind.
+/// Held during fork(2): no thread starts or ends the process's watchdog meanwhile. The child must
+/// [forget](WatchdogLock::forget) it.
 pub(crate) struct WatchdogLock(MutexGuard<'static, Weak<WatchdogThread>>);
 
 impl WatchdogLock {
@@ -83,15 +84,15 @@ impl WatchdogLock {
         WatchdogLock(lock(&WATCHDOG_THREAD))
     }
 
-    /// There is no watchdog in this process.
+    /// In the child: this process has no watchdog.
     pub(crate) fn forget(mut self) {
-        // Not dropped: the last count may be the parent's thread's, which would be joined.
+        // Not dropped: that could drop the last reference and join the parent's thread.
         std::mem::forget(std::mem::take(&mut *self.0));
     }
 }
 
 impl WatchdogThread {
-    /// The process's one, started if need be.
+    /// The process's watchdog thread, started if there is none.
     fn get() -> io::Result<Arc<WatchdogThread>> {
         let mut current = lock(&WATCHDOG_THREAD);
         if let Some(watchdog_thread) = current.upgrade() {
@@ -101,7 +102,7 @@ impl WatchdogThread {
         let run = {
             let watchdog = watchdog.clone();
             move || {
-                // Whoever starts it may be bound to a CPU; it serves the whole process.
+                // The starting thread may be pinned to a CPU; the watchdog serves the whole process.
                 sys::unpin_this_thread();
                 watchdog.run();
             }
@@ -126,7 +127,7 @@ impl Serving {
     /// Puts a queue into service.
     ///
     /// # Errors
-    /// No descriptor or thread left, or 1,024 contexts live already.
+    /// No descriptor or thread left, or 1,024 contexts exist already.
     pub fn start(
         device: String,
         queue: u32,

@@ -1,68 +1,68 @@
-//! One pass over a receive queue, seen from above: who makes it, when, and whom to wake after it.
+//! One pass over a receive queue, as the floors above see it: what makes it, when, and which threads to wake after it.
 
 use super::{NapiId, WakeList};
 use crate::{nic::Frame, time::Instant};
 use std::{any::Any, sync::Arc};
 
-/// Who drives the queue in a pass.
+/// What makes a pass over the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Driver {
-    /// The interrupt, or a sleeper that took its place.
+    /// The interrupt thread, or a leader in its place.
     Interrupt,
-    /// A busy poll on behalf of a socket, epoll or poll set; the number tells them apart.
+    /// A busy poll on behalf of the socket, epoll set or poll set with this number.
     BusyPoll(usize),
-    /// Not a queue of ours: the kernel handed it over.
+    /// No queue: the packets came from a kernel socket.
     Kernel,
 }
 
-/// On whose behalf, and how, a thread busy polls.
+/// What a busy poll is for, and its parameters.
 pub struct Poller<'a> {
-    /// Tells pollers apart, so that a socket knows its own finds.
+    /// The number of the socket, epoll set or poll set, by which a socket recognises its own polls.
     pub name: usize,
-    /// The queue is left to its pollers for longer after this one has left.
+    /// Preferred busy polling: the queue stays with its pollers for longer after this one has left.
     pub prefer: bool,
-    /// Where the poller's own find may go.
+    /// The buffer for a packet of the polling socket itself.
     pub direct: Option<&'a mut dyn Direct>,
-    /// Whom the packets are likely for: the business of the floor above.
+    /// The endpoint that the packets are likely for; used by the floor above only.
     pub likely: Option<&'a (dyn Any + Send + Sync)>,
 }
 
 impl Poller<'_> {
-    /// One that leaves everything on the sockets' queues.
+    /// A poller that delivers every packet to its socket's queue.
     pub fn new(name: usize) -> Poller<'static> {
         Poller { name, prefer: false, direct: None, likely: None }
     }
 }
 
-/// Where the polling thread's own find may go, past the socket's queue and its locks: the buffer that it waits to have
-/// filled.
+/// The buffer of the receive call that the polling thread is in. A packet for its socket may be copied there directly,
+/// past the socket's queue and its locks.
 pub trait Direct {
-    /// Whether something is in it.
+    /// Whether it holds data.
     fn is_filled(&self) -> bool;
 
-    /// Puts a find in, of which `label` tells what only the floor above knows. False: it does not go in.
+    /// Copies a packet's data in; `label` is its metadata, whose type only the floor above knows. False: it has no room.
     fn put(&mut self, find: &[u8], label: &dyn Any) -> bool;
 }
 
-/// What goes up with every packet of a pass.
+/// One pass. It goes up with each of its packets.
 pub struct Pass<'a> {
-    /// The context whose queue the packets come from; none for packets the kernel handed over.
+    /// The context whose queue the packets come from; none for packets from a kernel socket.
     pub napi: Option<NapiId>,
     /// When the pass began: the arrival time of its packets.
     pub now: Instant,
-    /// Who makes it.
+    /// What makes it.
     pub driver: Driver,
-    /// Where the driver's own find may go.
+    /// The buffer for a packet of the polling socket itself.
     pub direct: Option<&'a mut dyn Direct>,
-    /// Whom the driver waits for.
+    /// The endpoint that the poller waits for.
     pub likely: Option<&'a (dyn Any + Send + Sync)>,
     /// Threads to wake once the queue is released.
     pub wake: WakeList,
-    /// [`Upper::end_of_pass`] will be called: what may wait until then can be put off.
+    /// [`Upper::end_of_pass`] will be called: work may be deferred until then.
     pub batched: bool,
-    /// What the floor above has put off; its own business.
+    /// Work that the floor above has deferred; used by it only.
     pub later: Option<Arc<dyn Any + Send + Sync>>,
-    /// Frames lie on the transmit ring beside the queue, whose doorbell has not rung; so [`batched`](Pass::batched).
+    /// Frames are on the queue's transmit ring without a doorbell yet. Only if [`batched`](Pass::batched).
     pub unrung: bool,
 }
 
@@ -85,7 +85,7 @@ impl Pass<'_> {
 }
 
 impl Pass<'_> {
-    /// Puts a find of the poller `name` where he waits for it, if it is he who makes this pass.
+    /// If the poller `name` makes this pass, copies a packet of its socket into its receive buffer.
     #[inline]
     pub fn put(&mut self, name: usize, find: &[u8], label: &dyn Any) -> bool {
         self.driver == Driver::BusyPoll(name)
@@ -93,15 +93,15 @@ impl Pass<'_> {
     }
 }
 
-/// The floor above: what a context hands its packets to.
+/// The floor above: a context hands its packets to it.
 pub trait Upper: Send + Sync {
-    /// A frame has come. Called by the owner of the queue, one frame at a time.
+    /// Takes a received frame. Called by the owner of the queue, one frame at a time.
     fn receive(&self, frame: Frame<'_>, pass: &mut Pass<'_>);
 
-    /// The frames the ring had have all been handed up. Called by the owner of the queue, if there were any.
+    /// All frames of the pass have been handed up. Called by the owner of the queue, if there were any.
     fn end_of_pass(&self, _pass: &mut Pass<'_>) {}
 
-    /// Does what is due at `pass.now` and tells when it wants to be called next. Called by the interrupt
-    /// thread, not under the ownership word.
+    /// Runs the timers due at `pass.now`. Returns when it wants the next call. Called by the interrupt thread, without
+    /// owning the queue.
     fn tick(&self, pass: &mut Pass<'_>) -> Option<Instant>;
 }

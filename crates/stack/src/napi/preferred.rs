@@ -1,12 +1,12 @@
-//! What preferred busy polling changes: how long a queue is left to its pollers while somebody sleeps at it. With a
-//! watchdog of minutes, so that no clock decides.
+//! Preferred busy polling changes how long a queue stays with its pollers while a thread sleeps on it. The watchdog's
+//! period is a minute, so that the tests do not depend on time.
 
 use super::*;
 use crate::{Epoll, EpollParams, Events, Host, UdpSocket, nic::cable, time};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A socket that has a napi id, its host, and the host that its peer was on.
+/// A socket that has a napi id, its host, and its peer's host.
 fn receiver() -> (UdpSocket, Host, Host) {
     let (a, b) = cable::pair(cable::Config::default()).unwrap();
     let far = Host::builder().interface(a, "10.0.0.1/24").build().unwrap();
@@ -18,7 +18,7 @@ fn receiver() -> (UdpSocket, Host, Host) {
     (socket, near, far)
 }
 
-/// Whether the queue would be left to `poll`, once it has made a pass over it, for two minutes.
+/// Whether the queue stays with its poller for two minutes after a pass of `poll`.
 fn is_left_for_long(host: &Host, poll: impl Fn()) -> bool {
     let context = host.contexts().next().unwrap();
     let misses = || context.stats().bp_misses;
@@ -26,14 +26,14 @@ fn is_left_for_long(host: &Host, poll: impl Fn()) -> bool {
     while misses() == before {
         poll();
     }
-    // As if a thread slept there: where none does, the queue is left to any poller for so long.
+    // As if a thread slept on the queue: without a sleeper, every poller keeps the queue that long.
     assert!(context.handoff.lead());
     assert!(context.is_polled(time::now() + MINUTE / 2));
     context.is_polled(time::now() + MINUTE * 2)
 }
 
 #[test]
-fn so_prefer_busy_poll_leaves_the_queue_to_its_poller_for_longer() {
+fn so_prefer_busy_poll_keeps_the_queue_with_its_poller_for_longer() {
     for prefer in [false, true] {
         let (socket, near, _far) = receiver();
         socket.set_busy_poll(50).unwrap();
@@ -44,7 +44,7 @@ fn so_prefer_busy_poll_leaves_the_queue_to_its_poller_for_longer() {
 }
 
 #[test]
-fn an_epoll_that_prefers_does_too() {
+fn an_epoll_with_prefer_busy_poll_keeps_the_queue_for_longer() {
     for prefer_busy_poll in [false, true] {
         let (socket, near, _far) = receiver();
         let epoll = Epoll::new(&near);

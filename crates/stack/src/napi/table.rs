@@ -1,14 +1,14 @@
-//! The table from napi id to context: read without a lock, by any number of threads, while contexts come
-//! and go. A context is let go only when every reader that could hold it has gone (RCU in spirit: Linux's
-//! `napi_by_id` under `rcu_read_lock`, `napi_hash_del` then a grace period).
+//! The table from napi id to context. Any number of threads read it without a lock while contexts come and go. A
+//! context is released only after every reader that could see it has left, as with RCU (Linux: `napi_by_id` under
+//! `rcu_read_lock`; `napi_hash_del`, then a grace period).
 //!
-//! A slot is one word (id, how many readers are inside) beside a pointer. A reader enters only by a
-//! compare-exchange that still sees its id, clones the [`Arc`], and leaves; removal takes the id away
-//! first and then waits for the readers inside, who are there for a handful of instructions.
+//! A slot is one word (the id and the number of readers inside) and a pointer. A reader enters by a
+//! compare-exchange that still sees its id, clones the [`Arc`], and leaves. Removal clears the id
+//! first and then waits for the readers inside, which takes a few instructions.
 
 use crate::sync::{Arc, AtomicU32, AtomicU64, Ordering, UnsafeCell, spin_wait};
 
-/// How many contexts can live at once.
+/// How many contexts can exist at once.
 pub const CAPACITY: usize = 1024;
 
 const READERS: u64 = u32::MAX as u64;
@@ -19,20 +19,20 @@ struct Slot<T> {
     entry: UnsafeCell<Option<Arc<T>>>,
 }
 
-/// Ids handed out and not yet taken back, each with what it names.
+/// The ids in use and their entries.
 pub struct Table<T> {
     slots: Box<[Slot<T>]>,
     next: AtomicU32,
     first_id: u32,
 }
 
-// SAFETY: `entry` is written only by the thread that moved the slot's word from free to BUSY or that took
-// the id out and saw no readers, and read only by readers counted in the word.
+// SAFETY: `entry` is written only by the thread that changed the slot's word from free to BUSY, or that cleared the id
+// and saw no readers; it is read only by readers counted in the word.
 unsafe impl<T: Send + Sync> Sync for Table<T> {}
 // SAFETY: as above; nothing in it is bound to a thread.
 unsafe impl<T: Send + Sync> Send for Table<T> {}
 
-/// An id that no context gets: the slot is being filled or emptied.
+/// In place of an id: the slot is being filled or emptied.
 const BUSY: u64 = 1 << 32;
 
 impl<T> Table<T> {
@@ -49,9 +49,9 @@ impl<T> Table<T> {
         self.slots.get(index)
     }
 
-    /// Enters what `make` makes of its id. Ids are not used again before 2^32 have been.
+    /// Inserts the entry that `make` makes for a new id. Ids are reused only after 2^32 others.
     ///
-    /// `None` if every slot is taken, or `make` makes nothing.
+    /// `None` if every slot is in use, or `make` returns `None`.
     pub fn insert_with(&self, make: impl FnOnce(u32) -> Option<Arc<T>>) -> Option<Arc<T>> {
         for _ in 0..2 * self.slots.len() {
             let id = self.first_id.checked_add(self.next.fetch_add(1, Ordering::Relaxed))?;
@@ -64,7 +64,7 @@ impl<T> Table<T> {
                 return None;
             };
             let mine = entry.clone();
-            // SAFETY: the word was free and is BUSY by our hand: no reader enters, no other writer either.
+            // SAFETY: the word was free and this thread made it BUSY: no reader and no other writer enters.
             slot.entry.with_mut(|cell| unsafe { *cell = Some(entry) });
             slot.word.store(u64::from(id) << 32, Ordering::Release);
             return Some(mine);
@@ -72,7 +72,7 @@ impl<T> Table<T> {
         None
     }
 
-    /// What `id` names, unless it is gone. Lock-free.
+    /// The entry of `id`, unless it was removed. Lock-free.
     pub fn get(&self, id: u32) -> Option<Arc<T>> {
         let slot = self.slot(id)?;
         let mut word = slot.word.load(Ordering::Relaxed);
@@ -90,14 +90,14 @@ impl<T> Table<T> {
                 Err(now) => word = now,
             }
         }
-        // SAFETY: we are counted as a reader of this very id; the entry is not written until we leave.
+        // SAFETY: this thread is counted as a reader of this id; the entry is not written until it leaves.
         let entry = slot.entry.with(|cell| unsafe { (*cell).clone() });
         slot.word.fetch_sub(1, Ordering::Release);
         entry
     }
 
-    /// Takes `id` out. When this returns no reader is inside and nobody will find it; clones of the
-    /// [`Arc`] that readers made live on with them.
+    /// Removes `id`. When this returns, no reader is inside and no lookup finds it. Clones of the [`Arc`] that readers
+    /// made stay valid.
     pub fn remove(&self, id: u32) -> Option<Arc<T>> {
         let slot = self.slot(id)?;
         let mut word = slot.word.load(Ordering::Relaxed);
@@ -115,7 +115,7 @@ impl<T> Table<T> {
         while slot.word.load(Ordering::Acquire) != BUSY {
             spin_wait();
         }
-        // SAFETY: the id is out and the last reader has left; the slot is BUSY by our hand.
+        // SAFETY: the id is cleared and the last reader has left; this thread made the slot BUSY.
         let entry = slot.entry.with_mut(|cell| unsafe { (*cell).take() });
         slot.word.store(0, Ordering::Release);
         entry

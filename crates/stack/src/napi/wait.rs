@@ -1,9 +1,9 @@
 //! A thread that sleeps, and waking it. Every sleep of the stack (a receive, a poll, an epoll wait) is on
-//! a [`Waiter`] that is its thread's meanwhile: a word for the fast answer and an eventfd, so that a thread can wait
-//! for its own wake-up and for a NIC's interrupt in one call.
+//! a [`Waiter`] that the thread borrows for the wait. It has an atomic for the fast path and an eventfd, so that a
+//! thread can wait for its wake-up and for a NIC's interrupt in one call.
 //!
-//! No wake-up is lost: who waits first makes itself known (under the lock of what it waits for), then looks
-//! once more, then sleeps; [`wake`](Waiter::wake) in between turns the sleep into a return.
+//! No wake-up is lost: a thread first registers its waiter (under the lock of what it waits for), then looks
+//! once more, then sleeps. If [`wake`](Waiter::wake) comes in between, the sleep returns at once.
 
 use crate::{
     pool::{Last, Lent, Pool},
@@ -30,11 +30,11 @@ const AWAKE: u32 = 0;
 const ASLEEP: u32 = 1;
 const WOKEN: u32 = 2;
 
-/// Where one thread sleeps.
+/// One thread's sleep and its wake-up.
 #[derive(Debug)]
 pub struct Waiter {
     state: AtomicU32,
-    /// 1: in the queue of those who wait for one thing. Changed under the lock of that queue.
+    /// 1: it stands in a wait queue. Changed under the lock of that queue.
     queued: AtomicU32,
     event: OwnedFd,
 }
@@ -46,7 +46,7 @@ pub enum Wake {
     Woken,
     /// The other descriptor is readable.
     Readable,
-    /// Something of [`Outside`] is there.
+    /// A descriptor of [`Outside`] is ready.
     Outside,
     /// The time is over.
     Timeout,
@@ -54,23 +54,24 @@ pub enum Wake {
     Interrupted,
 }
 
-/// What a thread has while it sleeps, and other threads before and after it.
+/// A waiter with the state that upper floors attach to it. A thread borrows one for its sleep; others have it before and
+/// after.
 #[derive(Debug)]
 struct ThreadWaiter {
     waiter: Arc<Waiter>,
-    /// What else is needed to wake it, of who stands above.
+    /// An upper floor's own state for waking this waiter.
     above: Option<std::sync::Arc<dyn Any + Send + Sync>>,
 }
 
-/// There is one for each thread of those that have slept at once.
+/// As many as threads have ever slept at once.
 static WAITERS: Pool<ThreadWaiter> = Pool::new();
 
 // None of these has a destructor.
 thread_local! {
     static LAST: Last<ThreadWaiter> = const { Cell::new(ptr::null()) };
-    /// The waiter the thread has now; null if it has none.
+    /// The waiter that the thread has borrowed; null if none.
     static CURRENT: AtomicPtr<Waiter> = const { AtomicPtr::new(ptr::null_mut()) };
-    /// Its eventfd, below zero as long as there is none.
+    /// The eventfd of that waiter; negative if there is none.
     static CURRENT_EVENT: AtomicI32 = const { AtomicI32::new(-1) };
 }
 
@@ -79,7 +80,7 @@ pub struct CurrentWaiter(Lent<ThreadWaiter>);
 
 static ON_FIRST: OnceLock<fn()> = OnceLock::new();
 
-/// Has `hook` called by each thread that is about to sleep in the stack for the first time. The first hook given stays.
+/// Each thread calls `hook` before it sleeps in the stack for the first time. The first hook given stays.
 pub(crate) fn on_first_sleep(hook: fn()) {
     let _ = ON_FIRST.set(hook);
 }
@@ -89,8 +90,8 @@ impl Waiter {
         Ok(Waiter { state: AtomicU32::new(AWAKE), queued: AtomicU32::new(0), event: eventfd()? })
     }
 
-    /// One for the calling thread, the one it had last if nobody else has it. Wake-ups for its wait before, or for
-    /// another thread's, may come late: a wait that finds nothing goes on.
+    /// A waiter for the calling thread: the one it had last, unless another thread has it. Late wake-ups meant for an
+    /// earlier wait, of this or another thread, are possible: a wait that finds nothing goes on.
     ///
     /// # Errors
     /// No descriptor is left (EMFILE, ENFILE).
@@ -98,7 +99,7 @@ impl Waiter {
         let is_first = LAST.get().is_null();
         let slot = WAITERS.lend(&LAST, || Ok::<_, io::Error>(ThreadWaiter::new(Waiter::new()?)))?;
         CURRENT.with(|mine| mine.store(Arc::as_ptr(&slot.waiter).cast_mut(), Ordering::Relaxed));
-        // Before the thread looks whether it was called off: see `Caller::call_off`.
+        // Before the thread reads its cancel flag: see `Caller::call_off`.
         CURRENT_EVENT.with(|event| event.store(slot.waiter.event.as_raw_fd(), Ordering::SeqCst));
         if is_first && let Some(hook) = ON_FIRST.get() {
             hook();
@@ -106,36 +107,34 @@ impl Waiter {
         Ok(CurrentWaiter(slot))
     }
 
-    /// Wakes the calling thread's own, if it has one: for a signal's handler.
+    /// Wakes the calling thread's waiter, if it has one. For a signal handler.
     pub(crate) fn wake_this_thread() {
         let mine = CURRENT.with(|mine| mine.load(Ordering::Relaxed));
-        // SAFETY: a waiter is never freed; but what is this thread's now is so while its handler runs.
+        // SAFETY: a waiter is never freed, and the thread keeps this one while its handler runs.
         if let Some(waiter) = unsafe { mine.as_ref() } {
             waiter.wake();
         }
     }
 
-    /// Where the eventfd of the calling thread's own stands, below zero as long as it has none; valid as long as the
-    /// thread lives. To make it readable ends a sleep, for no reason.
+    /// The cell that holds the eventfd of the calling thread's waiter, negative while it has none. Valid while the
+    /// thread lives. Making the eventfd readable ends a sleep without a wake-up.
     pub(crate) fn event_of_this_thread() -> *const AtomicI32 {
         CURRENT_EVENT.with(ptr::from_ref)
     }
 
-    /// In a child after fork(2): waiters are its parent's, and are left behind. Their descriptors are closed already,
-    /// or another's by now.
+    /// In a child after fork(2): forgets the parent's waiters. Their descriptors are closed already, or reused.
     pub(crate) fn forget_all() {
         WAITERS.forget(&LAST);
     }
 
-    /// Starts a new wait: forgets wake-ups meant for earlier ones. Call it before making the waiter known
-    /// to whoever is to wake it.
+    /// Starts a new wait: forgets wake-ups of earlier ones. To be called before the waiter is registered anywhere.
     pub fn start(&self) {
-        // Not a mere store: a look that follows without a lock would come before it, and a wake-up between the two be
-        // lost.
+        // Not a plain store: a following look without a lock could be reordered before it, and a wake-up between the
+        // two would be lost.
         self.state.swap(AWAKE, Ordering::AcqRel);
     }
 
-    /// Ends the wait, or keeps it from beginning. Any thread may call it, any number of times.
+    /// Ends the sleep, or keeps it from beginning. Any thread may call it, any number of times.
     pub fn wake(&self) {
         if self.state.swap(WOKEN, Ordering::AcqRel) == ASLEEP {
             signal(self.event.as_raw_fd());
@@ -148,8 +147,8 @@ impl Waiter {
         self.state.load(Ordering::Acquire) == WOKEN
     }
 
-    /// Whether it stands in the queue it was put in. To be asked by its own thread, once awake: a wake-up by
-    /// that queue takes it off first.
+    /// Whether it still stands in the wait queue it was put in. For its own thread, once awake: a wake-up by that queue
+    /// removes it first.
     #[inline]
     pub(crate) fn is_queued(&self) -> bool {
         self.queued.load(Ordering::Relaxed) != 0
@@ -159,8 +158,8 @@ impl Waiter {
         self.queued.store(queued.into(), Ordering::Relaxed);
     }
 
-    /// Sleeps until woken (or, rarely, for no reason), `timeout` is over (`None`: never), or something of
-    /// `outside` is there. Returns at once if it was woken before.
+    /// Sleeps until woken (or, rarely, spuriously), until `timeout` is over (`None`: never), or until a descriptor of
+    /// `outside` is ready. Returns at once if it was woken before.
     pub fn sleep(&self, timeout: Option<Duration>, outside: &mut Outside) -> Wake {
         self.sleep_among(None, timeout, outside)
     }
@@ -176,7 +175,7 @@ impl Waiter {
         self.sleep_with(|| outside.poll_with(own, timeout))
     }
 
-    /// As [`sleep`](Waiter::sleep), but until `deadline`, or until what else `bedside` has fires.
+    /// As [`sleep`](Waiter::sleep), but until `deadline`, or until the other descriptor of `bedside` fires.
     pub(crate) fn sleep_beside(&self, bedside: &Bedside, deadline: Option<Instant>) -> Wake {
         self.sleep_with(|| {
             loop {
@@ -205,7 +204,7 @@ impl Waiter {
         }
         let wake = wait();
         if wake == Wake::Woken {
-            // Perhaps the late echo of an earlier wait's wake-up: then the caller looks in vain, once.
+            // This may be a late wake-up of an earlier wait: then the caller looks once and finds nothing.
             drain(self.event.as_raw_fd());
         }
         let woken = self
@@ -223,7 +222,7 @@ impl ThreadWaiter {
 }
 
 impl CurrentWaiter {
-    /// What `make` has made of this waiter when it was asked for first.
+    /// The upper floor's state for this waiter, made by `make` at the first call.
     pub(crate) fn above<T: Send + Sync + 'static>(
         &mut self,
         make: impl FnOnce(&Arc<Waiter>) -> T,
@@ -254,20 +253,20 @@ impl Drop for CurrentWaiter {
     }
 }
 
-/// Descriptors of the kernel's that a sleep minds as well: what poll(2) reports of them ends it.
+/// Kernel descriptors that a sleep waits for as well: it ends when poll(2) reports one of them.
 #[derive(Debug, Default)]
 pub struct Outside {
-    /// The first [`OWN`] places are the sleeper's own, filled in when it sleeps.
+    /// The first [`OWN`] entries are the sleeper's own, filled in when it sleeps.
     fds: Vec<libc::pollfd>,
 }
 
-/// The sleeper's own: its wake-up, and what else wakes it.
+/// How many descriptors are the sleeper's own: its eventfd and one other.
 const OWN: usize = 2;
 
 const NONE: libc::pollfd = libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 };
 
 impl Outside {
-    /// None.
+    /// No descriptors.
     pub const fn nothing() -> Outside {
         Outside { fds: Vec::new() }
     }
@@ -278,7 +277,7 @@ impl Outside {
         self.fds.len() <= OWN
     }
 
-    /// Adds one. `events` as in poll(2).
+    /// Adds a descriptor. `events` as in poll(2).
     pub fn push(&mut self, fd: RawFd, events: i16) {
         if self.fds.is_empty() {
             self.fds.resize(OWN, NONE);
@@ -291,24 +290,24 @@ impl Outside {
         self.fds.clear();
     }
 
-    /// What was last found of them, in the order they were added in.
+    /// The last results of poll(2), in the order of addition.
     pub fn found(&self) -> &[libc::pollfd] {
         self.fds.get(OWN..).unwrap_or_default()
     }
 
-    /// Minds the one at `at` no more, in the order they were added in.
+    /// Ignores the descriptor at `at`, in the order of addition, from now on.
     pub fn pass_over(&mut self, at: usize) {
         if let Some(fd) = self.fds.get_mut(at + OWN) {
             fd.fd = -1;
         }
     }
 
-    /// Looks at them without waiting: whether something is there.
+    /// Polls them without waiting: whether one is ready.
     pub fn look(&mut self) -> bool {
         !self.is_empty() && self.poll_with([-1; OWN], Some(Duration::ZERO)) == Wake::Outside
     }
 
-    /// Polls them and the sleeper's own. Of several, its wake-up is reported first, and these here last.
+    /// Polls them and the sleeper's own. If several are ready, the wake-up is reported first, and these last.
     fn poll_with(&mut self, own: [RawFd; OWN], timeout: Option<Duration>) -> Wake {
         let mut alone = [NONE; OWN];
         let fds = if self.fds.is_empty() { &mut alone[..] } else { &mut self.fds[..] };
@@ -329,21 +328,21 @@ const OTHER: u64 = 0;
 const WAITER: u64 = 1;
 const ALARM: u64 = 2;
 
-/// Waits that end sooner have the kernel's own timer, which is started and stopped with each.
+/// Shorter waits use the system call's own timeout, whose timer is started and stopped for each call.
 const SHORT: Duration = Duration::from_millis(1);
 
-/// A descriptor to wait on beside one's own wake-up, by one thread at a time. Both stay registered from
-/// one wait to the next, which makes waiting one call, and half as dear as ppoll(2) on the two.
+/// An epoll instance on which the leader waits for its own wake-up and for the interrupt; one thread at a time. Both stay
+/// registered from one wait to the next, so that a wait is one call, which costs half as much as ppoll(2) on the two.
 #[derive(Debug)]
 pub(crate) struct Bedside {
     epoll: OwnedFd,
     registered: Mutex<Registered>,
     alarm: sys::Alarm,
-    /// When the alarm alarm_at, in nanoseconds; the end of time if it is not set. Of one sleeper at a time.
+    /// When the alarm expires, in nanoseconds; `u64::MAX` if it is not set. Used by one sleeper at a time.
     alarm_at: AtomicU64,
 }
 
-/// What is registered.
+/// The descriptors registered.
 #[derive(Debug, Default)]
 struct Registered {
     waiter: Option<Arc<Waiter>>,
@@ -363,8 +362,8 @@ impl Bedside {
         Ok(bedside)
     }
 
-    /// How long the kernel is to wait at the most. A wait with a timeout seldom ends by it: the alarm of an
-    /// earlier one serves, and is set anew only once it has rung.
+    /// The timeout of the epoll call. A wait with a deadline seldom ends by it, so the alarm of an earlier wait is left
+    /// running, and is set again only after it has expired.
     fn limit(&self, deadline: Option<Instant>) -> Option<Duration> {
         let deadline = deadline?;
         if self.alarm_at.load(Ordering::Relaxed) <= deadline.nanos() {
@@ -379,13 +378,13 @@ impl Bedside {
         None
     }
 
-    /// The alarm has rung.
+    /// The alarm has expired.
     fn alarm_expired(&self) {
         drain(self.alarm.fd());
         self.alarm_at.store(u64::MAX, Ordering::Relaxed);
     }
 
-    /// Lets `waiter` wait here from now on, beside `other`: always the same descriptor.
+    /// Registers `waiter`, and `other`, which is always the same descriptor.
     ///
     /// # Errors
     /// No memory left in the kernel.
@@ -400,7 +399,7 @@ impl Bedside {
             registered.waiter = Some(waiter.clone());
         }
         if registered.other.is_none() {
-            // Edge-triggered: who waits has looked since, so only what comes from now on counts.
+            // Edge-triggered: a waiting thread polls the queue first, so only later events matter.
             let events = libc::EPOLLIN | libc::EPOLLET;
             self.control(libc::EPOLL_CTL_ADD, other.as_raw_fd(), events, OTHER)?;
             registered.other = Some(other.as_raw_fd());
@@ -408,15 +407,15 @@ impl Bedside {
         Ok(())
     }
 
-    /// Takes the other descriptor out until somebody is admitted again, unless somebody is about to wait:
-    /// what is registered is called back by the kernel for every packet, asleep or not. Who asks makes
-    /// himself known to `is_wanted` before he is admitted.
+    /// Removes the other descriptor until the next [`admit`](Bedside::admit), unless a thread is about to wait
+    /// (`is_wanted`): the kernel runs the callback of a registered descriptor for every packet, even if no thread
+    /// sleeps. A thread that wants to wait makes `is_wanted` true before it calls `admit`.
     pub(crate) fn detach(&self, is_wanted: impl FnOnce() -> bool) {
         let mut registered = lock(&self.registered);
         if !is_wanted()
             && let Some(other) = registered.other.take()
         {
-            // It is registered; there is nothing in taking it out that could fail.
+            // It is registered, so the removal cannot fail.
             let _ = self.control(libc::EPOLL_CTL_DEL, other, 0, OTHER);
         }
     }
@@ -426,21 +425,21 @@ impl Bedside {
     }
 }
 
-/// What threads are to be woken when a pass over the queue is over: after the queue is released, so that a
-/// woken thread that takes our CPU does not find it owned.
+/// The threads to wake after a pass. They are woken after the queue is released, so that a woken thread that takes our
+/// CPU does not find the queue owned.
 #[derive(Default)]
 pub struct WakeList {
     first: Option<Arc<Waiter>>,
     more: Option<Lent<Vec<Arc<Waiter>>>>,
 }
 
-/// The memory of lists.
+/// The lists' memory.
 static LISTS: Pool<Vec<Arc<Waiter>>> = Pool::new();
 
 thread_local!(static LIST: Last<Vec<Arc<Waiter>>> = const { Cell::new(ptr::null()) });
 
 impl WakeList {
-    /// Adds a waiter. Allocates only for more than a thread has ever had to wake at once.
+    /// Adds a waiter. Allocates only if there are more than a thread has ever had to wake at once.
     #[inline]
     pub fn push(&mut self, waiter: Arc<Waiter>) {
         match &self.first {
@@ -453,7 +452,7 @@ impl WakeList {
     fn push_more(&mut self, waiter: Arc<Waiter>) {
         let more = self.more.get_or_insert_with(|| {
             let Ok(mut list) = LISTS.lend(&LIST, || Ok::<_, Infallible>(Vec::new()));
-            // Of who has not woken them.
+            // Entries of a thread that did not wake them.
             list.clear();
             list
         });

@@ -1,8 +1,8 @@
-//! The watchdog: one clock for all queues of the process that are left to pollers. While there are any it
-//! looks at them now and then, and calls the interrupt thread of one that nobody has polled since. Nobody
-//! puts it off, for to set a timer is a system call; pollers only note when they were there.
+//! The watchdog: one thread for all queues of the process that are left to pollers. It checks them periodically, and
+//! kicks the interrupt thread of a queue that no thread has polled since. Pollers never re-arm its timer, because that is
+//! a system call; they only record the time of their last poll.
 //!
-//! While no queue is watched it sleeps without a clock. It is model-checked in `tests/loom.rs`.
+//! While no queue is watched it sleeps without a timeout. It is model-checked in `tests/loom.rs`.
 
 use super::Context;
 use crate::{
@@ -25,7 +25,7 @@ pub(crate) struct Watchdog {
 #[derive(Debug, Default)]
 struct Watch {
     contexts: Vec<Arc<Context>>,
-    /// When it next looks; `None`: not before it is called.
+    /// When it checks next; `None`: not before it is woken.
     next: Option<Instant>,
     stopped: bool,
 }
@@ -35,7 +35,7 @@ impl Watchdog {
         Ok(Watchdog { event: sys::eventfd()?, watch: Mutex::default() })
     }
 
-    /// From now on looks at `context`, for as long as its handoff says `WATCHING`.
+    /// Checks `context` from now on, for as long as its handoff is `WATCHING`.
     pub(super) fn watch(&self, context: &Arc<Context>) {
         let mut watch = lock(&self.watch);
         if !watch.contexts.iter().any(|watched| Arc::ptr_eq(watched, context)) {
@@ -49,7 +49,7 @@ impl Watchdog {
         }
     }
 
-    /// Lets go of `context`, which its interrupt thread no longer serves.
+    /// Removes `context`, whose interrupt thread has ended.
     pub(super) fn forget(&self, context: &Arc<Context>) {
         lock(&self.watch).contexts.retain(|watched| !Arc::ptr_eq(watched, context));
     }
@@ -63,7 +63,7 @@ impl Watchdog {
         sys::signal(self.event.as_raw_fd());
     }
 
-    /// The watchdog thread's whole life.
+    /// The watchdog thread's main loop.
     pub(super) fn run(&self) {
         loop {
             let mut watch = lock(&self.watch);
@@ -71,12 +71,12 @@ impl Watchdog {
                 return;
             }
             let now = time::now();
-            // One wake-up looks at all of them, so that queues polled side by side share their looks.
+            // One wake-up checks all of them, so that queues polled at the same time share wake-ups.
             watch.contexts.retain(|context| context.check_pollers(now));
             watch.next = watch.contexts.iter().map(|context| context.check_due()).min();
             let next = watch.next;
             drop(watch);
-            // Elapsed already only if this thread was held up: then it looks again at once.
+            // Already past only if this thread was delayed: then it checks again at once.
             let timeout = next.map(|next| next - time::now());
             if sys::poll(self.event.as_raw_fd(), timeout) > 0 {
                 sys::drain(self.event.as_raw_fd());

@@ -1,10 +1,11 @@
-//! The ownership word of a receive queue: who may drive it now. One atomic, the bits of the original ixgbe
-//! implementation (`ixgbe_qv_lock_napi` and its kin, Linux 3.11).
+//! The ownership word of a receive queue: which side may poll it now. One atomic with the bits of the original ixgbe
+//! implementation (`ixgbe_qv_lock_napi` and the functions beside it, Linux 3.11).
 //!
 //! Two sides want the queue: NAPI (the interrupt's side) and POLL (an application's thread). Neither ever
-//! blocks on the word: who is refused leaves a mark, and the owner's release tells of it. `NAPI_YIELD` is
-//! also what today's kernels call `MISSED`: an interrupt came while a poller owned the queue. A
-//! [`Context`](super::Context) needs no such word: who was refused watches (`handoff.rs`), and counts.
+//! blocks on the word: a refused thread leaves a yield mark, and the owner's release reports it. `NAPI_YIELD` is
+//! what today's kernels call `MISSED`: an interrupt came while a poller owned the queue. A
+//! [`Context`](super::Context) does not use the report: a refused interrupt thread watches the queue (`handoff.rs`), and
+//! counts.
 
 use crate::sync::{AtomicU32, Ordering};
 
@@ -25,11 +26,11 @@ pub enum Refused {
     Disabled,
 }
 
-/// What happened while the queue was owned.
+/// The yield marks that were set while the queue was owned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Released {
-    /// The interrupt's side was refused: its interrupt's packets may still be on the ring (Linux's
-    /// `NAPI_STATE_MISSED`). Where nobody else sees to them, they are the releaser's.
+    /// The interrupt's side was refused: the packets it was interrupted for may still be on the ring (Linux's
+    /// `NAPI_STATE_MISSED`). If no other thread polls them, the releasing thread must.
     pub napi_yield: bool,
     /// A polling thread was refused.
     pub poll_yield: bool,
@@ -46,21 +47,21 @@ impl Default for Word {
 }
 
 impl Word {
-    /// A queue that nobody owns, not yet enabled.
+    /// A queue without an owner, not yet enabled.
     pub fn new() -> Word {
         Word(AtomicU32::new(DISABLED))
     }
 
-    /// The interrupt's side wants the queue. Forgets old yield marks, as it is about to look at everything.
+    /// The interrupt's side wants the queue. Clears old yield marks, because it is about to poll everything.
     ///
     /// # Errors
-    /// Refused; `NAPI_YIELD` is set, so that the owner's release tells of it.
+    /// Refused; `NAPI_YIELD` is set, so that the owner's release reports it.
     #[inline]
     pub fn lock_napi(&self) -> Result<(), Refused> {
         self.acquire(NAPI_YIELD, |_| NAPI)
     }
 
-    /// A thread wants to busy poll the queue. A mark that the interrupt's side has left stays.
+    /// A thread wants to busy poll the queue. A mark of the interrupt's side stays.
     ///
     /// # Errors
     /// Refused; `POLL_YIELD` is set. The thread goes on looking at its own socket; it never blocks here.
@@ -73,13 +74,13 @@ impl Word {
     fn acquire(&self, mark: u32, own: impl Fn(u32) -> u32) -> Result<(), Refused> {
         let mut word = self.0.load(Ordering::Relaxed);
         loop {
-            // The mark is set by the same compare-exchange that saw the owner: set on its own, it could land
-            // on a word just released and stay there.
+            // The compare-exchange that saw the owner also sets the mark: set separately, the mark could land on a
+            // word that was just released, and stay there.
             let refused = word & LOCKED != 0;
             let next = if refused { word | mark } else { own(word) };
             if refused && next == word && mark == POLL_YIELD {
-                // A spinner that is refused again and again only reads. The interrupt's side always
-                // writes: what it knows of must be ordered before the release that serves it.
+                // A spinner that is refused again and again only reads. The interrupt's side always writes: the packets
+                // it was interrupted for must be ordered before the release that reports its mark.
                 return Err(Self::refusal(word));
             }
             match self.0.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Relaxed) {
@@ -94,7 +95,7 @@ impl Word {
         if word & DISABLED != 0 { Refused::Disabled } else { Refused::Owned }
     }
 
-    /// The owner gives the queue up. Keeps `DISABLED` only.
+    /// The owner releases the queue. Keeps only `DISABLED`.
     #[inline]
     pub fn unlock(&self) -> Released {
         let word = self.0.fetch_and(DISABLED, Ordering::AcqRel);
@@ -102,8 +103,8 @@ impl Word {
         Released { napi_yield: word & NAPI_YIELD != 0, poll_yield: word & POLL_YIELD != 0 }
     }
 
-    /// No new owner from here until [`enable`](Word::enable). True once nobody owns the queue; until then
-    /// the caller asks again.
+    /// Lets no thread own the queue until [`enable`](Word::enable). True once the queue has no owner; until then the
+    /// caller calls again.
     #[must_use]
     pub fn disable(&self) -> bool {
         self.0.fetch_or(DISABLED, Ordering::AcqRel) & OWNED == 0
@@ -111,11 +112,11 @@ impl Word {
 
     /// Opens the queue, after [`Word::new`] or a [`disable`](Word::disable) that returned true.
     pub fn enable(&self) {
-        // A swap, not a store: a mark that a refused thread sets at this moment is then before it or fails.
+        // A swap, not a store: a mark that a refused thread sets now either comes before the swap or fails.
         self.0.swap(0, Ordering::Release);
     }
 
-    /// Whether a polling thread owns the queue at this moment.
+    /// Whether a polling thread owns the queue now.
     pub fn is_polled(&self) -> bool {
         self.0.load(Ordering::Relaxed) & POLL != 0
     }
