@@ -1,7 +1,7 @@
-//! The kernel's part of a host that shares an interface with it. Each socket of ours has a kernel socket
-//! beside it, its *shadow*: it reserves the port, receives what does not come over our queues (fragments,
-//! loopback, other interfaces), and sends what our queues cannot carry (datagrams above the MTU, routes over
-//! other interfaces). One thread listens to all companions, to the kernel's tables and to its ICMP errors.
+//! The kernel's part of a host that shares an interface with it. Each UDP socket of ours has a kernel socket
+//! beside it, its *companion*: it reserves the port, receives packets that do not come over our queues (fragments,
+//! loopback, other interfaces), and sends packets that our queues cannot carry (datagrams above the MTU, routes over
+//! other interfaces). One thread waits for all companions, for changes of the kernel's tables and for its ICMP errors.
 
 use super::{
     companion_listener::BesideEndpoint,
@@ -44,30 +44,30 @@ pub(super) struct Shared {
     pub(super) _nic: Mutex<Box<dyn Nic>>,
 }
 
-/// So many connections are left to the kernel before those are looked for that have ended.
+/// After this many connections are handed over to the kernel, the steering entries of those that have ended are pruned.
 const PRUNE_EVERY: u32 = 256;
 
 pub(super) struct State {
     inet: Arc<Inet>,
     pub(super) shared: Vec<Shared>,
     pub(super) epoll: OwnedFd,
-    /// Signalled for the thread to end, or to look anew how long it may sleep.
+    /// Wakes the thread, to end or to compute its timeout anew.
     wake: OwnedFd,
     stop: AtomicBool,
-    /// Some socket is in a group.
+    /// Some socket is a member of a multicast group.
     pub(super) has_groups: AtomicBool,
     icmp: OwnedFd,
     /// None where the kernel has no IPv6.
     icmpv6: Option<OwnedFd>,
     pub(super) companions: Mutex<HashMap<u64, Entry>>,
-    /// The kernel's listeners beside ours.
+    /// Kernel listeners that are companions of ours.
     pub(super) listeners: Mutex<HashMap<u64, Arc<dyn BesideEndpoint>>>,
-    /// TCP's ports that are steered.
+    /// The steered TCP ports.
     ports: Mutex<HashMap<u64, Steered>>,
-    /// To ask the kernel about its connections.
+    /// Reads the kernel's connections.
     kernel_connections: Mutex<KernelConnections>,
     pub(super) reserved: ReservedPorts,
-    /// How many connections were left to the kernel one by one.
+    /// How many connections were handed over to the kernel.
     handed_over: AtomicU32,
     pub(super) next: AtomicU64,
 }
@@ -77,23 +77,23 @@ pub(super) struct Entry {
     endpoint: Arc<dyn UdpEndpoint>,
     /// Its port.
     pub(super) port: u16,
-    /// The groups it is in, on which of the shared interfaces.
+    /// The groups it is in, each with the number of the shared interface.
     pub(super) groups: Vec<(usize, IpAddr)>,
-    /// Once our own half is bound too.
+    /// Set once our own socket is bound, too.
     pub(super) steered: Option<Steered>,
 }
 
-/// A local address whose packets come to our queues, on whatever interfaces have it.
+/// A local address whose packets are steered to our queues, on all shared interfaces that have it.
 pub(super) struct Steered {
     protocol: u8,
     only_v6: bool,
     port: u16,
     local: IpAddr,
-    /// Only TCP's connections from these come to our queues; `None`: all that comes to the port does.
+    /// Only TCP connections from these addresses are steered; `None`: the whole port is.
     from: Option<Vec<SocketAddr>>,
-    /// Groups whose packets come to our queues, too.
+    /// Multicast groups that are steered, too.
     pub(super) groups: Vec<(usize, IpAddr)>,
-    /// The addresses that are steered now, by interface.
+    /// The addresses in the steering map now, by interface.
     at: Vec<(usize, IpAddr)>,
 }
 
@@ -103,14 +103,14 @@ impl Steered {
         Steered { protocol, only_v6, port, local, from: None, groups: Vec::new(), at: Vec::new() }
     }
 
-    /// Of TCP's connections from `remotes`.
+    /// For TCP connections from `remotes` only.
     pub(super) fn from(local: SocketAddr, only_v6: bool, remotes: Vec<SocketAddr>) -> Steered {
         let remotes = remotes.into_iter().map(|it| (it.ip().to_canonical(), it.port()).into());
         let from = Some(remotes.collect());
         Steered { from, ..Steered::new(TCP, local, only_v6) }
     }
 
-    /// Whether what comes for `address` is for it.
+    /// Whether packets to `address` are for it.
     pub(super) fn hears(&self, address: IpAddr) -> bool {
         match self.local {
             IpAddr::V4(local) if local.is_unspecified() => address.is_ipv4(),
@@ -120,7 +120,7 @@ impl Steered {
     }
 }
 
-/// The thread and what it listens to. Dropping it ends the thread.
+/// The thread and the descriptors it waits for. Dropping it ends the thread.
 pub(crate) struct Service {
     state: Arc<State>,
     thread: Option<Thread>,
@@ -147,8 +147,8 @@ const ICMPV6: u64 = 2;
 const FIRST_VIEW: u64 = 3;
 const FIRST_COMPANION: u64 = 1 << 32;
 
-/// So much is taken from one socket at a time, so that a flood to it does not starve the others: epoll reports the
-/// rest.
+/// The most packets taken from one socket at a time, so that a flood to it does not starve the others. Epoll reports the
+/// rest again.
 const BATCH: u32 = 64;
 
 impl Service {
@@ -193,9 +193,9 @@ impl Service {
         Ok(Service { state, thread: Some(thread) })
     }
 
-    /// Makes the kernel socket `kernel`, which is bound, the shadow of a socket of ours; what has come to it before
-    /// is delivered. It may be the application's, too: its flags stay as they are. None if it is bound to no
-    /// address of an interface we share.
+    /// Makes the bound kernel socket `kernel` the companion of a socket of ours. Datagrams it has already received are
+    /// delivered. It may be the application's, so its flags stay as they are. None if it is bound to no address of a
+    /// shared interface.
     pub(crate) fn adopt(
         &self,
         kernel: KernelSocket,
@@ -226,8 +226,8 @@ impl Service {
         Ok(shadow)
     }
 
-    /// A kernel socket bound to `local` for a socket of ours, and what it is really bound to; whose address it
-    /// is, the kernel says. None if it is ours.
+    /// A kernel socket bound to `local` as companion of a socket of ours, and the address it got. The kernel checks the
+    /// address. None if the address is our own.
     pub(crate) fn reserve(
         &self,
         local: SocketAddr,
@@ -246,7 +246,7 @@ impl Service {
         &self.state
     }
 
-    /// The kernel's hold on a TCP port, see [`Hold::named`].
+    /// Reserves a TCP port in the kernel, see [`Hold::named`].
     pub(crate) fn hold(
         &self,
         local: SocketAddr,
@@ -255,7 +255,7 @@ impl Service {
         Hold::named(&self.state, local, options)
     }
 
-    /// Whether the kernel would send to `remote`, and if not, why.
+    /// Checks that the kernel has a route to `remote`; the error is the kernel's.
     #[cold]
     pub(crate) fn knows_way(&self, remote: SocketAddr) -> io::Result<()> {
         let any: SocketAddr = match remote {
@@ -265,7 +265,7 @@ impl Service {
         KernelSocket::bind(any)?.connect(remote)
     }
 
-    /// A connection of ours is the kernel's from now on.
+    /// Steers a connection of ours to the kernel from now on.
     pub(crate) fn leave(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
         self.state.leave(local, remote)
     }
@@ -274,12 +274,12 @@ impl Service {
         self.state.addresses().any(|(_, ip)| ip == address)
     }
 
-    /// Lets go of the ports that rest; false: there are none.
+    /// Releases the idle ports; false: there are none.
     pub(super) fn give_ports_back(&self) -> bool {
         self.state.reserved.release_idle(&self.state)
     }
 
-    /// The kernel's hold on any TCP port, for a connection, see [`Hold::ephemeral`].
+    /// Reserves any TCP port in the kernel, for a connection, see [`Hold::ephemeral`].
     pub(crate) fn hold_any(&self, like: SocketAddr) -> io::Result<Hold> {
         Hold::ephemeral(&self.state, like)
     }
@@ -302,7 +302,7 @@ impl Shadow {
         let Some(entry) = companions.get_mut(&self.id) else { return Ok(()) };
         let steered = entry.steered.insert(Steered::new(UDP, local, self.only_v6));
         self.state.steer(steered)?;
-        // It may have been the one because of which a group at its port stayed the kernel's.
+        // Until now this socket may have kept a group at its port from being steered.
         let port = entry.port;
         let shares = self.state.has_groups.load(Ordering::Acquire)
             && companions.values().any(|other| other.port == port && !other.groups.is_empty());
@@ -313,12 +313,12 @@ impl Shadow {
         Ok(())
     }
 
-    /// The kernel's idea of our address.
+    /// The companion's local address.
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
 
-    /// What the socket's options say about datagrams that go through the kernel.
+    /// Applies the socket's options to datagrams sent through the kernel.
     pub(crate) fn set_options(&self, options: &PathOptions) -> io::Result<()> {
         let socket = &*self.socket;
         set_option(socket, libc::SOL_SOCKET, libc::SO_BROADCAST, i32::from(options.broadcast))?;
@@ -339,11 +339,11 @@ impl Shadow {
     /// Sends a datagram through the kernel.
     pub(crate) fn send_to(&self, payload: &[u8], to: SocketAddr) -> io::Result<()> {
         let send = || sys::send_to(self.socket.as_raw_fd(), payload, to);
-        // The first may fail for an earlier datagram that was refused, of which the raw sockets tell.
+        // The first call may return the error of an earlier datagram. The raw sockets report that one.
         send().or_else(|_| send())
     }
 
-    /// Only datagrams from `remote` from now on; with `None`, from anyone.
+    /// Receives only datagrams from `remote` from now on; with `None`, from any address.
     pub(crate) fn connect(&self, remote: Option<SocketAddr>) -> io::Result<()> {
         match remote {
             Some(remote) => self.socket.connect(remote),
@@ -355,7 +355,8 @@ impl Shadow {
 impl Drop for Shadow {
     fn drop(&mut self) {
         let entry = lock(&self.state.companions).remove(&self.id);
-        // It may live on by other descriptors, and would be reported for ever. It is registered: nothing can fail.
+        // Other descriptors may keep the socket open, and epoll would report it for ever. It is registered, so this
+        // cannot fail.
         let _ = sys::epoll_control(
             self.state.epoll.as_raw_fd(),
             libc::EPOLL_CTL_DEL,
@@ -370,14 +371,14 @@ impl Drop for Shadow {
 }
 
 impl State {
-    /// The kernel's addresses on the interfaces we share, each with the interface's number.
+    /// The kernel's addresses on the shared interfaces, each with the interface's number.
     pub(super) fn addresses(&self) -> impl Iterator<Item = (usize, IpAddr)> {
         self.shared.iter().enumerate().flat_map(|(at, shared)| {
             shared.view.addresses().into_iter().map(move |(address, _)| (at, address))
         })
     }
 
-    /// Whether the kernel can bind `local` on an interface we share: to its address there, to all, or to a group.
+    /// Whether `local` can be bound on a shared interface: an address of it, the wildcard, or a group.
     pub(super) fn is_kernels(&self, local: SocketAddr) -> bool {
         let local = local.ip().to_canonical();
         local.is_unspecified()
@@ -385,8 +386,8 @@ impl State {
             || self.addresses().any(|(_, ip)| ip == local)
     }
 
-    /// Makes the steering of `port` what its local address and the interfaces' addresses say. A wildcard is
-    /// every address of every shared interface. What failed leaves the rest as it is.
+    /// Updates the steering of `port` by its local address and the interfaces' addresses. A wildcard stands for
+    /// every address of every shared interface. On an error the remaining entries stay as they are.
     pub(super) fn steer(&self, port: &mut Steered) -> io::Result<()> {
         let wanted: Vec<_> = self
             .addresses()
@@ -442,9 +443,9 @@ impl State {
         port.at.iter().for_each(|place| self.unsteer_at(&port, *place));
     }
 
-    /// Leaves the connections there are at a port with the kernel, which has made them.
+    /// Excludes the kernel's connections at a port from steering.
     pub(super) fn exclude_existing(&self, port: u16) {
-        // Without the answer they would be reset, which is no reason not to go on.
+        // If they cannot be read they will be reset, which is no reason to give up.
         let found = lock(&self.kernel_connections).connections(port);
         for (local, remote) in found.unwrap_or_default() {
             self.steering_of(local.ip()).for_each(|steering| {
@@ -453,7 +454,7 @@ impl State {
         }
     }
 
-    /// Leaves one connection with the kernel. Those that have ended since are forgotten now and then.
+    /// Hands one connection over to the kernel. Now and then, prunes entries of connections that have ended.
     fn leave(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
         if self.handed_over.fetch_add(1, Ordering::Relaxed) % PRUNE_EVERY == PRUNE_EVERY - 1
             && let Ok(live) = lock(&self.kernel_connections).connections(local.port())
@@ -463,34 +464,34 @@ impl State {
         self.steering_of(local.ip()).try_for_each(|steering| steering.hand_over(local, remote))
     }
 
-    /// The steering of the interfaces that have this address.
+    /// The steering maps of the interfaces that have this address.
     fn steering_of(&self, ip: IpAddr) -> impl Iterator<Item = &dyn Steering> {
         let has = move |at: &usize| self.addresses().any(|(on, known)| on == *at && known == ip);
         let all = (0..self.shared.len()).filter(has);
         all.filter_map(|at| self.shared.get(at)?.steering.as_deref())
     }
 
-    /// Steers a port of TCP from now on; by what number to [`remove`](State::remove) it.
+    /// Steers a TCP port from now on. Returns the number by which to [`remove`](State::remove) it.
     pub(super) fn add(&self, mut port: Steered) -> io::Result<u64> {
         let mut ports = lock(&self.ports);
         if let Err(error) = self.steer(&mut port) {
             self.unsteer(port);
             return Err(error);
         }
-        // Mostly one; each connection that is made from here has its own.
+        // Usually one address. Each connection made from here has its own list, so memory counts.
         port.at.shrink_to_fit();
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         ports.insert(id, port);
         Ok(id)
     }
 
-    /// Of a port that is steered, only the connections from `remotes` are from now on. If that fails, all is as it was.
+    /// From now on steers only the connections from `remotes` to a steered port. If that fails, nothing changes.
     pub(super) fn narrow(&self, id: u64, remotes: Vec<SocketAddr>) -> io::Result<()> {
         let mut ports = lock(&self.ports);
         let Some(port) = ports.get_mut(&id) else { return Ok(()) };
         let local = SocketAddr::new(port.local, port.port);
         let mut some = Steered::from(local, port.only_v6, remotes);
-        // First these, so that no packet of theirs comes to the kernel.
+        // The connections first, so that none of their packets reaches the kernel.
         if let Err(error) = self.steer(&mut some) {
             self.unsteer(some);
             return Err(error);
@@ -499,8 +500,7 @@ impl State {
         Ok(())
     }
 
-    /// Whether the kernel has a connection between an address that `local` stands for and `remote`; one in TIME_WAIT is
-    /// over.
+    /// Whether the kernel has a connection, not in TIME_WAIT, between `remote` and an address that `local` stands for.
     pub(super) fn has_connection(&self, local: SocketAddr, remote: SocketAddr) -> bool {
         let near = Steered::new(TCP, local, false);
         let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
@@ -553,7 +553,7 @@ impl State {
     fn tables_changed(&self, at: usize, pass: &mut Pass) {
         let Some(shared) = self.shared.get(at) else { return };
         shared.view.process();
-        // A full steering map leaves the address with the kernel, whose shadow still delivers.
+        // If the steering map is full, the address stays with the kernel, and the companion delivers.
         for entry in lock(&self.companions).values_mut() {
             let _ = entry.steered.as_mut().map(|port| self.steer(port));
         }
@@ -605,7 +605,7 @@ impl State {
                     self.inet.udp_from_kernel(&*endpoint, &datagram, pass);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // Of a refusal the raw sockets tell, too, and for datagrams that went past the kernel they alone.
+                // The raw sockets report ICMP errors, too, including those of datagrams that our queues sent.
                 Err(_) => {}
             }
         }

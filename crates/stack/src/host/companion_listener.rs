@@ -1,5 +1,5 @@
-//! A kernel socket that listens beside one of ours: whoever comes over loopback, or over an interface that is not
-//! shared, connects to it. The host's thread hears when somebody has come.
+//! A kernel socket that listens at the port of one of our listeners. Clients over loopback, or over an interface that is
+//! not shared, connect to it. The host's kernel thread notifies our listener of their connections.
 
 use super::{companion::Service, port_reservation::Hold};
 use crate::{napi::Pass, sync::lock, sys};
@@ -12,12 +12,13 @@ use std::{
 
 use super::companion::State;
 
-/// Who is told that somebody has come.
+/// Our listener, as the companion notifies it.
 pub(crate) trait BesideEndpoint: Send + Sync {
+    /// The companion has a new connection.
     fn readable(&self, pass: &mut Pass<'_>);
 }
 
-/// The kernel socket. Dropping it leaves it to those who have descriptors of it.
+/// The kernel socket. Dropping this closes our descriptor only; the application may have others.
 pub(crate) struct Beside {
     id: u64,
     socket: KernelListener,
@@ -31,7 +32,7 @@ impl fmt::Debug for Beside {
 }
 
 impl Service {
-    /// Tells `endpoint` of every connection that comes to `socket`.
+    /// Notifies `endpoint` of every connection that comes to `socket`.
     pub(crate) fn beside(
         &self,
         socket: KernelListener,
@@ -41,7 +42,7 @@ impl Service {
         let id = state.next.fetch_add(1, Ordering::Relaxed);
         lock(&state.listeners).insert(id, endpoint);
         let beside = Beside { id, socket, state };
-        // Edge-triggered: whoever accepts looks until there is none.
+        // Edge-triggered: our listener accepts until no connection is left.
         let events = (libc::EPOLLIN | libc::EPOLLET) as u32;
         let (epoll, fd) = (beside.state.epoll.as_raw_fd(), beside.socket.as_raw_fd());
         sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, fd, events, id)?;
@@ -58,7 +59,7 @@ impl Service {
         Hold::adopt(self.state(), local, only_v6, fresh)
     }
 
-    /// A hold on `socket`, which is bound to `local`, see [`Hold::for_connect`].
+    /// A reservation with `socket`, which is bound to `local`, see [`Hold::for_connect`].
     pub(crate) fn hold_to_connect(
         &self,
         local: SocketAddr,
@@ -72,8 +73,8 @@ impl Service {
 impl Beside {
     /// The next connection; `None` if there is none. Called by one thread at a time.
     ///
-    /// Another process may take it first, and then we are not to wait. But whether the socket blocks is the same for
-    /// all that have descriptors of it: so that it does not is for this moment only.
+    /// Another process may take the connection first, and then this call must not block. O_NONBLOCK is shared by all
+    /// descriptors of the socket, so it is set only for the call.
     pub(crate) fn accept(&self) -> Option<io::Result<KernelStream>> {
         if !self.is_readable() {
             return None;
@@ -91,7 +92,7 @@ impl Beside {
         }
     }
 
-    /// Whether there is one.
+    /// Whether a connection waits to be accepted.
     pub(crate) fn is_readable(&self) -> bool {
         sys::poll(self.socket.as_fd().as_raw_fd(), Some(std::time::Duration::ZERO)) > 0
     }
@@ -101,7 +102,8 @@ impl Drop for Beside {
     fn drop(&mut self) {
         lock(&self.state.listeners).remove(&self.id);
         let (epoll, fd) = (self.state.epoll.as_raw_fd(), self.socket.as_raw_fd());
-        // It may live on by other descriptors, and would be reported for ever. It is registered: nothing can fail.
+        // Other descriptors may keep the socket open, and epoll would report it for ever. It is registered, so this
+        // cannot fail.
         let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_DEL, fd, 0, self.id);
     }
 }

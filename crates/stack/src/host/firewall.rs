@@ -21,24 +21,24 @@ const NFGENMSG: usize = 4;
 const FAMILIES: [i32; 4] =
     [libc::NFPROTO_INET, libc::NFPROTO_IPV4, libc::NFPROTO_IPV6, libc::NFPROTO_NETDEV];
 
-/// A dump that rules change under is read again so often.
+/// How often a dump is read again if the rules change meanwhile.
 const DUMPS: u32 = 8;
 
-/// What was found, never nothing.
+/// The rules found, at least one.
 #[derive(Debug)]
 pub struct Rules {
     nftables: usize,
-    /// Names of the legacy iptables tables in use. How many rules they hold is not to be had from a list.
+    /// Names of the legacy iptables tables in use. The list does not say how many rules they have.
     iptables: Vec<String>,
 }
 
 impl Rules {
-    /// A legacy table counts as one.
+    /// The number of rules. A legacy table counts as one.
     pub fn count(&self) -> usize {
         self.nftables + self.iptables.len()
     }
 
-    /// Says on stderr, once per process, that `interface` takes packets past them.
+    /// Reports on stderr, once per process, that packets on `interface` skip these rules.
     pub fn report(&self, interface: &str) {
         static SAID: Once = Once::new();
         SAID.call_once(|| {
@@ -64,8 +64,8 @@ impl fmt::Display for Rules {
     }
 }
 
-/// The rules of the calling thread's network namespace. `None` if there are none, or none that may be seen:
-/// looking takes CAP_NET_ADMIN, and a kernel that has nftables.
+/// The rules of the calling thread's network namespace. `None` if there are none, or they cannot be read, which takes
+/// CAP_NET_ADMIN and a kernel with nftables.
 pub fn rules() -> Option<Rules> {
     let nftables = (0..DUMPS).map(|_| nftables()).find(|dump| !changed_under_us(dump));
     let rules =
@@ -77,8 +77,8 @@ fn changed_under_us(dump: &io::Result<usize>) -> bool {
     dump.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::Interrupted)
 }
 
-/// All rules of tables that hook in where our packets would pass, were they the kernel's. A chain that drops
-/// whatever no rule accepts is a rule, too.
+/// All rules of tables with a hook that our packets would pass if they went through the kernel. A chain's policy to drop
+/// counts as a rule, too.
 fn nftables() -> io::Result<usize> {
     let mut socket = Socket::of(libc::NETLINK_NETFILTER)?;
     let mut tables = HashSet::new();
@@ -87,7 +87,7 @@ fn nftables() -> io::Result<usize> {
         let hook = attribute(chain, NFTA_CHAIN_HOOK)
             .and_then(|hook| Attributes::nested(hook).find(|(kind, _)| *kind == NFTA_HOOK_HOOKNUM));
         let Some(hook) = hook.and_then(|(_, number)| be32(number)) else { return };
-        // What a host forwards is never ours.
+        // Forwarded packets are never ours.
         if hook != libc::NF_INET_FORWARD
             && let Some(table) = table(chain, NFTA_CHAIN_TABLE)
         {
@@ -102,7 +102,7 @@ fn nftables() -> io::Result<usize> {
     Ok(rules)
 }
 
-/// Asks for all objects of all families.
+/// A request for all objects of all families.
 fn dump(message: libc::c_int) -> Request {
     let kind = libc::NFNL_SUBSYS_NFTABLES << 8 | message;
     Request::new(kind as u16, &[0; NFGENMSG]).dump()
@@ -124,7 +124,8 @@ fn be32(value: &[u8]) -> Option<i32> {
     u32_at(value, 0).map(|number| u32::from_be(number) as i32)
 }
 
-/// The tables that legacy iptables has registered. The thread's file, as /proc/net is the first thread's.
+/// The tables that legacy iptables has registered. From the thread's own file: /proc/net is that of the first thread's
+/// namespace.
 fn iptables() -> Vec<String> {
     let tables = |command: &str| {
         let names = fs::read_to_string(format!("/proc/thread-self/net/{command}_tables_names"));

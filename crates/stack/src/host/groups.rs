@@ -1,5 +1,5 @@
-//! Multicast groups of UDP sockets. The kernel joins them; what is sent to them at a socket's port comes to our queues
-//! while no socket of others hears it there, as of what is steered the kernel sees nothing.
+//! Multicast groups of UDP sockets. The kernel joins them. Datagrams to a group at a socket's port come to our queues
+//! only while no other program's socket could receive them, because the kernel does not see steered packets.
 
 use super::{
     companion::{Entry, Shadow, Shared, State},
@@ -14,11 +14,11 @@ use std::{
     time::Duration,
 };
 
-/// How often is looked whether others hear a group, too, or no longer.
+/// How often the sockets of other programs are checked.
 pub(super) const RECHECK: Duration = Duration::from_secs(1);
 
 impl Shadow {
-    /// Joins or leaves a group on the interface of number `interface`.
+    /// Joins or leaves a group on the interface with the index `interface`.
     pub(crate) fn change_group(&self, group: IpAddr, interface: u32, join: bool) -> io::Result<()> {
         match group {
             IpAddr::V4(group) => {
@@ -42,7 +42,7 @@ impl Shadow {
         }
     }
 
-    /// It is in these groups now, each on the interface of that number, and in no others.
+    /// Sets the groups it is in now, each with the index of its interface.
     pub(crate) fn set_groups(&self, groups: Vec<(u32, IpAddr)>) {
         let state = &self.state;
         let on = |(number, group): (u32, IpAddr)| {
@@ -56,13 +56,13 @@ impl Shadow {
         }
         state.has_groups.store(true, Ordering::Release);
         state.update_group_steering();
-        // The thread sleeps until something happens, if there were no groups to look after.
+        // Without groups the thread sleeps without a timeout.
         state.wake();
     }
 }
 
 impl State {
-    /// Makes the steering of groups what their members, here and elsewhere on the machine, say.
+    /// Updates the steering of groups by their members, here and in other programs of the machine.
     pub(super) fn update_group_steering(&self) {
         if !self.has_groups.load(Ordering::Acquire) {
             return;
@@ -89,14 +89,14 @@ impl State {
                 .collect();
             if steered.groups != wanted {
                 steered.groups = wanted;
-                // A full steering map leaves the group with the kernel, whose shadow still delivers.
+                // If the steering map is full, the group stays with the kernel, and the companion delivers.
                 let _ = self.steer(steered);
             }
         }
     }
 }
 
-/// A UDP socket of the kernel, by its local end.
+/// A UDP socket of the kernel, by its local address.
 #[derive(Debug, PartialEq, Eq)]
 struct Other {
     address: IpAddr,
@@ -104,8 +104,8 @@ struct Other {
 }
 
 impl Other {
-    /// Whether it may hear a group: it is bound to it or to all. Others are not asked whether they joined: as a rule
-    /// (`IP_MULTICAST_ALL`) they need not.
+    /// Whether it could receive datagrams to a group: it is bound to the group or to the wildcard address. Membership is
+    /// not checked, because by default (`IP_MULTICAST_ALL`) a socket need not be a member.
     fn hears(&self, group: IpAddr, port: u16) -> bool {
         self.port == port
             && match (self.address, group) {
@@ -116,8 +116,9 @@ impl Other {
     }
 }
 
-/// The UDP sockets of this network namespace but those of these inodes. `None`: they cannot be told. Not by
-/// sock_diag(7), as [`kernel_connections`](super::kernel_connections) asks for TCP's: UDP's half of it is a module that many kernels lack.
+/// The UDP sockets of this network namespace except those with these inodes. `None`: they cannot be read. Does not use
+/// sock_diag(7), as [`kernel_connections`](super::kernel_connections) does for TCP, because UDP's part of it is a module
+/// that many kernels lack.
 fn others(own: &[u64]) -> Option<Vec<Other>> {
     let mut found = Vec::new();
     for family in ["udp", "udp6"] {
@@ -138,8 +139,8 @@ fn others(own: &[u64]) -> Option<Vec<Other>> {
     Some(found)
 }
 
-/// A line of /proc/net/udp or udp6 (`udp4_format_sock`, `__ip6_dgram_sock_seq_show`): the second field is the local
-/// end, its address in words of the machine's byte order, the tenth the inode.
+/// Parses a line of /proc/net/udp or udp6 (`udp4_format_sock`, `__ip6_dgram_sock_seq_show`): the second field is the
+/// local address, in words of the machine's byte order, the tenth is the inode.
 fn parse(line: &str) -> Option<(Other, u64)> {
     let mut fields = line.split_ascii_whitespace();
     let (address, port) = fields.nth(1)?.split_once(':')?;
@@ -163,7 +164,7 @@ fn inode(socket: &impl AsRawFd) -> Option<u64> {
     let mut told = std::mem::MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: a valid place for the answer.
     let result = unsafe { libc::fstat(socket.as_raw_fd(), told.as_mut_ptr()) };
-    // SAFETY: zeros are a valid answer, too.
+    // SAFETY: all zeros is a valid stat.
     (result == 0).then(|| unsafe { told.assume_init() }.st_ino)
 }
 
@@ -173,7 +174,7 @@ mod tests {
     use std::net::UdpSocket;
 
     #[test]
-    fn sockets_of_the_machine_are_told_apart() {
+    fn sockets_of_other_programs_are_found_and_own_inodes_left_out() {
         for address in ["127.0.0.1:0", "0.0.0.0:0", "[::1]:0"] {
             let Ok(socket) = UdpSocket::bind(address) else { continue };
             let local = socket.local_addr().unwrap();
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_hear_a_group() {
+    fn a_socket_bound_to_the_group_or_the_wildcard_could_receive_it() {
         let at = |address: &str| Other { address: address.parse().unwrap(), port: 7 };
         let hears = |address, group: &str| at(address).hears(group.parse().unwrap(), 7);
         assert!(

@@ -1,5 +1,6 @@
-//! The kernel's TCP connections: those of a port that is about to come to us, which are the kernel's to the end, and one
-//! that stands where we are about to connect. Asks by sock_diag(7) (include/uapi/linux/inet_diag.h); changes nothing.
+//! The kernel's TCP connections, read by sock_diag(7) (include/uapi/linux/inet_diag.h): those at a port that is about to
+//! be steered to us, which stay with the kernel until they end, and a connection with the same addresses as one that we
+//! are about to make. Changes nothing.
 
 use crate::nic::xdp::netlink::{Request, Socket};
 use std::{
@@ -10,7 +11,7 @@ use std::{
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// The older form of a request, which asks for both families at once.
 const TCPDIAG_GETSOCK: u16 = 18;
-/// `inet_diag_req`: family, lengths, extensions, an `inet_diag_sockid`, states, and what is no more.
+/// `inet_diag_req`: family, lengths, extensions, an `inet_diag_sockid`, states, and a field no longer used.
 const REQUEST_OF_ALL: usize = 60;
 const SOCKID_OF_ALL: usize = 4;
 const STATES_OF_ALL: usize = 52;
@@ -26,7 +27,7 @@ const TIME_WAIT: u8 = 6;
 /// All states but LISTEN (10) and CLOSE (7), include/net/tcp_states.h.
 const STATES: u32 = 0x1fff & !(1 << 10) & !(1 << 7);
 
-/// A socket to ask with, opened when it is first needed.
+/// The netlink socket, opened at the first request.
 #[derive(Default)]
 pub(super) struct KernelConnections(Option<Socket>);
 
@@ -38,8 +39,8 @@ impl KernelConnections {
         }
     }
 
-    /// Both ends of each connection at the local `port`, the nearer first. The kernel walks over all it has to find
-    /// them: that takes milliseconds where its table is large.
+    /// The local and the remote address of each connection at the local `port`. The kernel walks over its whole table to
+    /// find them, which takes milliseconds if the table is large.
     ///
     /// # Errors
     /// No netlink, or no sock_diag in this kernel.
@@ -56,8 +57,8 @@ impl KernelConnections {
         Ok(found)
     }
 
-    /// Whether there is a connection between these ends, of one family, that has not come to TIME_WAIT. The kernel looks
-    /// into its table where that would stand.
+    /// Whether there is a connection between these addresses, of one family, that is not in TIME_WAIT. The kernel looks
+    /// it up in its hash table.
     pub(super) fn has(&mut self, local: SocketAddr, remote: SocketAddr) -> bool {
         let mut request = [0; REQUEST];
         let family = if local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
@@ -71,14 +72,14 @@ impl KernelConnections {
                 IpAddr::V6(v6) => id[at..at + 16].copy_from_slice(&v6.octets()),
             }
         }
-        // Whichever has come to stand there (INET_DIAG_NOCOOKIE).
+        // Whatever its cookie (INET_DIAG_NOCOOKIE).
         id[COOKIE..COOKIE + 8].fill(0xff);
         let mut has = false;
-        // There is none, or we cannot know: connecting shows.
+        // On an error there is none, or it cannot be known: the connect will show it.
         let _ = self.socket().and_then(|socket| {
             socket.request(Request::new(SOCK_DIAG_BY_FAMILY, &request), &mut |message| {
                 let found = message.payload.get(MESSAGE_SOCKID..).and_then(|id| ends(family, id));
-                // Otherwise a listener has answered.
+                // Other addresses: the lookup found a listener.
                 has |= found == Some((local, remote))
                     && message.payload.get(MESSAGE_STATE) != Some(&TIME_WAIT);
             })
@@ -105,7 +106,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     #[test]
-    fn connections_of_a_port_are_found_and_others_are_not() {
+    fn the_connections_of_a_port_and_no_others_are_found() {
         let listeners: Vec<_> = ["127.0.0.1:0", "127.0.0.1:0", "[::1]:0"]
             .iter()
             .filter_map(|at| TcpListener::bind(at).ok())
@@ -117,7 +118,7 @@ mod tests {
         for (at, streams) in ends.iter().zip(&streams) {
             let mut found = KernelConnections::default().connections(at.port()).unwrap();
             assert!(found.iter().all(|(near, _)| near.port() == at.port()));
-            // The other family may have connections of others at the port.
+            // Other programs may have connections at the port in the other family.
             found.retain(|(near, _)| near.ip() == at.ip());
             found.sort();
             let mut wanted = streams.each_ref().map(|stream| (*at, stream.local_addr().unwrap()));
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn one_connection_is_found_until_it_is_in_time_wait() {
+    fn a_connection_is_found_until_it_is_in_time_wait() {
         let mut existing = KernelConnections::default();
         for at in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(listener) = TcpListener::bind(at) else { continue };

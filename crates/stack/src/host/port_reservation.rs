@@ -1,11 +1,12 @@
-//! The kernel's hold on a TCP port of ours, on an interface shared with it: a kernel socket that is bound to the
-//! port and does nothing else, so that nobody else gets it, and the steering that brings the port's packets to our
-//! queues. A listener has one, shared with all its connections, TIME_WAIT included; a connection made from here
-//! has one of its own. Where the kernel's socket is another's, it may be closed before connections are over, and the
-//! kernel give the port to somebody else: then only those connections are steered, and no more the port.
+//! The reservation of a TCP port in the kernel, on an interface shared with it: a kernel socket that is bound to the
+//! port and does nothing else, so that no other program gets the port, and the steering that redirects the port's
+//! packets to our queues. A listener has one reservation, shared with all its connections, including TIME_WAIT. A
+//! connection made from here has its own. If the kernel socket is the application's, it may be closed before the
+//! connections are, and the kernel may then give the port to another program. In that case only the connections stay
+//! steered, not the whole port.
 //!
-//! The socket does not listen: who connects to a port of ours over loopback, or over an interface that is not
-//! shared, is refused by the kernel.
+//! The socket does not listen: the kernel refuses connections to our port over loopback, or over an interface that is
+//! not shared.
 
 use super::{
     companion::{State, Steered},
@@ -26,16 +27,16 @@ use std::{
 
 pub(super) const TCP: u8 = 6;
 
-/// A port of a connection that is over rests while this many others do, so that it is not used again at once
-/// while the peer remembers it; then it serves the next connection, with no system call. Up to twice as many
-/// rest, so that the coming and going of several at once takes none either. Each keeps a descriptor: fewer where the
-/// process may have few.
+/// The port of a closed connection is kept idle until this many others are, so that it is not reused while the peer may
+/// still remember it. Then it serves the next connection, without a system call. Up to twice as many are kept, so that
+/// several connections that open and close at once need no system call either. Each keeps a descriptor, so there are
+/// fewer if the process's limit is low.
 const IDLE_PORTS: usize = 128;
 
-/// The share of the process's descriptors that [`IDLE_PORTS`] ports may have: one in so many.
+/// Idle ports may use one in this many of the process's descriptors.
 const IDLE_SHARE: usize = 16;
 
-/// What bind(2) is to be told.
+/// Socket options for bind(2).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HoldOptions {
     pub(crate) reuse_address: bool,
@@ -43,39 +44,39 @@ pub(crate) struct HoldOptions {
     pub(crate) only_v6: bool,
 }
 
-/// A port held. Dropping it lets go of it.
+/// A reserved port. Dropping it releases the port.
 pub(crate) struct Hold {
     port: Option<Port>,
-    /// The port does not rest: its connection is the kernel's.
+    /// The port is not kept idle, because its connection was handed over to the kernel.
     handed_over: AtomicBool,
     state: Arc<State>,
-    /// That of the socket which this is a connection of.
+    /// The reservation of the socket that this connection belongs to.
     _of: Option<Arc<Hold>>,
 }
 
-/// The parts of a hold.
+/// The parts of a reservation.
 #[derive(Debug)]
 struct Port {
-    /// None: the kernel's socket is held by others.
+    /// None: the kernel socket belongs to the application.
     _socket: Option<OwnedFd>,
     local: SocketAddr,
-    /// It was chosen by the kernel for whatever address: the next connection may have it.
+    /// The kernel chose it, for the wildcard address: the next connection may reuse it.
     ephemeral: bool,
     only_v6: bool,
-    /// The number of its entry among those steered; `None`: each of its connections has its own.
+    /// The number of its steering entry; `None`: each of its connections has its own entry.
     steered: Option<u64>,
 }
 
-/// The ports a host holds.
+/// The ports that a host has reserved.
 #[derive(Debug)]
 pub(super) struct ReservedPorts {
-    /// Those asked for by name, or chosen for a socket that is not connected: who asks again for one that is held
-    /// shares it, and inet says who may have it. So a server may start again while connections of its former
-    /// life are in TIME_WAIT.
+    /// The ports requested by number, or chosen for an unconnected socket. A second request for a reserved port shares
+    /// the reservation; inet decides whether it may. So a server can restart while connections of its earlier run are in
+    /// TIME_WAIT.
     named: Mutex<HashMap<SocketAddr, Weak<Hold>>>,
-    /// Those that rest, by family.
+    /// Idle ports, by family.
     idle: [Mutex<VecDeque<Port>>; 2],
-    /// How many do before they serve again.
+    /// How many ports stay idle before the oldest is reused.
     min_idle: usize,
 }
 
@@ -93,12 +94,12 @@ impl std::fmt::Debug for Hold {
 }
 
 impl ReservedPorts {
-    /// Lets go of the ports that rest; false: there are none.
+    /// Releases the idle ports; false: there are none.
     pub(super) fn release_idle(&self, state: &State) -> bool {
         let rested: Vec<Port> =
             self.idle.iter().flat_map(|idle| std::mem::take(&mut *lock(idle))).collect();
         let some = !rested.is_empty();
-        // Steered first, as long as nobody else can have the port.
+        // The steering is removed first, while no other program can have the port.
         rested.iter().filter_map(|port| port.steered).for_each(|steered| state.remove(steered));
         some
     }
@@ -110,7 +111,7 @@ impl ReservedPorts {
 }
 
 impl Hold {
-    /// Holds `local`, port 0 for any; `None` if it is no address of the kernel's.
+    /// Reserves `local`; port 0: the kernel chooses. `None` if it is not an address of the kernel.
     ///
     /// # Errors
     /// As bind(2); a full steering map.
@@ -126,7 +127,7 @@ impl Hold {
             let mut named = lock(&state.reserved.named);
             match named.get(&local).map(Weak::upgrade) {
                 Some(Some(hold)) => return Ok(Some(hold)),
-                // Somebody is about to let go of it.
+                // Another thread is about to release it.
                 Some(None) => {
                     drop(named);
                     thread::yield_now();
@@ -162,8 +163,8 @@ impl Hold {
         }
     }
 
-    /// Steers the port of a kernel socket that others have bound; `None` if it is no address of the kernel's. Unless
-    /// it is `fresh`, connections that the kernel has there are left to it.
+    /// Steers the port of a kernel socket that the application has bound; `None` if it is not an address of the kernel.
+    /// Unless the socket is `fresh`, connections that the kernel has at the port stay with the kernel.
     ///
     /// # Errors
     /// A full steering map.
@@ -181,14 +182,15 @@ impl Hold {
         }
         let steered = Some(state.add(Steered::new(TCP, local, only_v6))?);
         if !fresh {
-            // And those that have come between the two.
+            // And those made in between.
             state.exclude_existing(local.port());
         }
         let port = Port { _socket: None, local, ephemeral: false, only_v6, steered };
         Ok(Some(Hold::of(port, state)))
     }
 
-    /// Of a kernel socket that others have bound, to connect from there; `None` if it is no address of the kernel's.
+    /// Takes a kernel socket that the application has bound, to connect from its port; `None` if it is not an address of
+    /// the kernel.
     pub(super) fn for_connect(
         state: &Arc<State>,
         local: SocketAddr,
@@ -199,7 +201,7 @@ impl Hold {
         state.is_kernels(local).then(|| Hold::of(port, state))
     }
 
-    /// What a connection to `remote` is to hold: the same, where all of the port is steered.
+    /// The reservation for a connection to `remote`: this one if the whole port is steered, else a new one.
     ///
     /// # Errors
     /// EADDRNOTAVAIL if the kernel has that connection; a full steering map.
@@ -216,16 +218,16 @@ impl Hold {
         Ok(Arc::new(Hold { port: Some(port), handed_over: AtomicBool::new(false), state, _of }))
     }
 
-    /// Nobody listens here any more, and there are connections to `remotes` yet: only they are steered, if the kernel's
-    /// socket is not ours to keep.
+    /// The listener has closed, and its connections to `remotes` go on: if the kernel socket is the application's, only
+    /// these connections stay steered.
     pub(crate) fn narrow(&self, remotes: Vec<SocketAddr>) {
         if let Some(Port { _socket: None, steered: Some(steered), .. }) = self.port {
-            // If the map is full, the port stays ours as long as they do.
+            // If the map is full, the whole port stays steered as long as they live.
             let _ = self.state.narrow(steered, remotes);
         }
     }
 
-    /// Holds any port of the wildcard address of the family of `like`, for a connection.
+    /// Reserves any port of the wildcard address, in the family of `like`, for a connection.
     ///
     /// # Errors
     /// EADDRNOTAVAIL if there is none left; no descriptor left; a full steering map.
@@ -242,7 +244,7 @@ impl Hold {
         let options = HoldOptions { only_v6: true, ..HoldOptions::default() };
         match Hold::new(state, like, options, true) {
             Ok(hold) => Ok(hold),
-            // Rather one that has not rested for long.
+            // Better a port that has not been idle for long than none.
             Err(error) => take_idle(0).map(again).ok_or_else(|| match error.raw_os_error() {
                 Some(libc::EADDRINUSE) => io::Error::from_raw_os_error(libc::EADDRNOTAVAIL),
                 _ => error,
@@ -250,12 +252,12 @@ impl Hold {
         }
     }
 
-    /// The connection that it was for is the kernel's from now on, and so is the port.
+    /// Its connection was handed over to the kernel, and so was the port.
     pub(crate) fn leave_to_kernel(&self) {
         self.handed_over.store(true, Ordering::Relaxed);
     }
 
-    /// What is held.
+    /// The reserved address.
     pub(crate) fn local(&self) -> Option<SocketAddr> {
         self.port.as_ref().map(|port| port.local)
     }
@@ -270,9 +272,9 @@ impl Drop for Hold {
                 return idle.push_back(port);
             }
         }
-        // Under the lock, so that who asks for it again finds it held or free.
+        // Under the lock, so that a new request finds the port either reserved or free.
         let mut named = lock(&self.state.reserved.named);
-        // One that was adopted is not among them, though another of its name may be.
+        // An adopted port is not in the table, but another reservation of the same address may be.
         if !port.ephemeral && named.get(&port.local).is_some_and(|hold| hold.strong_count() == 0) {
             named.remove(&port.local);
         }
@@ -281,7 +283,7 @@ impl Drop for Hold {
     }
 }
 
-/// A kernel socket bound to `local`, and what it is bound to.
+/// A kernel socket bound to `local`, and the address it got.
 fn bind(local: SocketAddr, options: HoldOptions) -> io::Result<(OwnedFd, SocketAddr)> {
     let family = if local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
@@ -295,8 +297,8 @@ fn bind(local: SocketAddr, options: HoldOptions) -> io::Result<(OwnedFd, SocketA
     }
     let bound = sys::bind(socket.as_raw_fd(), local);
     match bound {
-        // What the kernel's own connections left in TIME_WAIT stands in the way only without it. It is not set
-        // from the start, as others who set it could then listen beside a socket that does not.
+        // Kernel connections in TIME_WAIT prevent the bind unless SO_REUSEADDR is set. It is not set from the start,
+        // because another socket that sets it could then listen at the same port.
         Err(error) if options.reuse_address && error.raw_os_error() == Some(libc::EADDRINUSE) => {
             set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
             sys::bind(socket.as_raw_fd(), local)?;

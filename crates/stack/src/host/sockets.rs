@@ -1,5 +1,5 @@
-//! The kernel sockets that a host makes where it shares an interface: raw ones that hear ICMP errors, and shadows
-//! of UDP sockets. System calls alone.
+//! The kernel sockets that a host makes for a shared interface: raw sockets that receive ICMP errors, and companions of
+//! UDP sockets. Only system calls.
 
 use crate::{inet::BindOptions, sys};
 use std::{
@@ -8,7 +8,8 @@ use std::{
     os::fd::{AsRawFd, OwnedFd},
 };
 
-/// Raw sockets that hear the ICMP errors of a network namespace. Making them takes CAP_NET_RAW; using them nothing.
+/// Raw sockets that receive the ICMP errors of a network namespace. Making them takes CAP_NET_RAW; using them takes no
+/// capability.
 #[derive(Debug)]
 pub struct IcmpSockets {
     /// For ICMP.
@@ -18,7 +19,7 @@ pub struct IcmpSockets {
 }
 
 impl IcmpSockets {
-    /// Of the calling thread's network namespace.
+    /// Opens them in the calling thread's network namespace.
     ///
     /// # Errors
     /// Missing CAP_NET_RAW; no descriptor left.
@@ -35,7 +36,7 @@ fn raw_icmp() -> io::Result<OwnedFd> {
     let socket = sys::owned(socket).map_err(|error| {
         io::Error::new(error.kind(), format!("raw ICMP socket: {error} (it needs CAP_NET_RAW)"))
     })?;
-    // `struct icmp_filter`: a bit that is set keeps its type out. Pings would fill the socket, and errors be lost.
+    // `struct icmp_filter`: a set bit drops its type. Pings would fill the socket, and errors would be lost.
     let errors = 1u32 << 3 | 1 << 4 | 1 << 11 | 1 << 12;
     set_option(&socket, libc::SOL_RAW, ICMP_FILTER, !errors)?;
     Ok(socket)
@@ -63,7 +64,7 @@ fn raw_icmpv6() -> io::Result<Option<OwnedFd>> {
         }
     };
     set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
-    // `struct icmp6_filter`: a bit that is set keeps its type out. Errors are types 1 to 4.
+    // `struct icmp6_filter`: a set bit drops its type. Errors are types 1 to 4.
     let mut filter = [u32::MAX; 8];
     filter[0] = !0b1_1110;
     set_option(&socket, libc::IPPROTO_ICMPV6, ICMPV6_FILTER, filter)?;
@@ -74,10 +75,10 @@ fn raw_icmpv6() -> io::Result<Option<OwnedFd>> {
 const ICMP_FILTER: i32 = 1;
 const ICMPV6_FILTER: i32 = 1;
 
-/// A kernel UDP socket bound to `local` that tells the destination of what it receives.
+/// A kernel UDP socket bound to `local` that reports the destination of each datagram.
 ///
-/// Bound by number always: a port that it chose itself the kernel takes back when the socket is disconnected
-/// (`__udp_disconnect`).
+/// It is always bound to a port by number: the kernel releases a port that it chose itself when the socket is
+/// disconnected (`__udp_disconnect`).
 pub(super) fn bind(local: SocketAddr, options: BindOptions) -> io::Result<UdpSocket> {
     if local.port() != 0 {
         return bind_by_number(local, options);
@@ -86,7 +87,7 @@ pub(super) fn bind(local: SocketAddr, options: BindOptions) -> io::Result<UdpSoc
         let mut chosen = local;
         chosen.set_port(bind_by_number(local, options)?.local_addr()?.port());
         match bind_by_number(chosen, options) {
-            // Somebody has taken it in between.
+            // Another socket has taken it in between.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
             other => return other,
         }
@@ -114,7 +115,7 @@ fn bind_by_number(local: SocketAddr, options: BindOptions) -> io::Result<UdpSock
     Ok(socket)
 }
 
-/// From now on `socket` tells where what it receives was sent to.
+/// From now on `socket` reports the destination of each datagram.
 pub(super) fn enable_pktinfo(socket: &UdpSocket) -> io::Result<()> {
     let set = |level, name| set_option(socket, level, name, 1);
     if socket.local_addr()?.is_ipv4() {
@@ -124,12 +125,12 @@ pub(super) fn enable_pktinfo(socket: &UdpSocket) -> io::Result<()> {
             set(libc::IPPROTO_IPV6, name)?;
         }
     }
-    // A socket of IPv6 may hear IPv4, too.
+    // An IPv6 socket may receive IPv4, too.
     set(libc::IPPROTO_IP, libc::IP_RECVTTL)?;
     set(libc::IPPROTO_IP, libc::IP_RECVTOS)
 }
 
-/// An option of a kernel socket that is one number.
+/// Reads an option of a kernel socket that is one number.
 pub(crate) fn get_option(socket: &impl AsRawFd, level: i32, name: i32) -> io::Result<i32> {
     let mut value = 0;
     let mut len = size_of_val(&value) as libc::socklen_t;
