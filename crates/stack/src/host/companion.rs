@@ -221,9 +221,9 @@ impl Service {
         let entry =
             Entry { socket: socket.clone(), endpoint, port, groups: Vec::new(), steered: None };
         lock(&state.companions).insert(id, entry);
-        let shadow = Shadow { id, socket, only_v6, state: state.clone() };
-        listen(&state.epoll, shadow.socket.as_fd(), id)?;
-        Ok(shadow)
+        let companion = Shadow { id, socket, only_v6, state: state.clone() };
+        listen(&state.epoll, companion.socket.as_fd(), id)?;
+        Ok(companion)
     }
 
     /// A kernel socket bound to `local` as companion of a socket of ours, and the address it got. The kernel checks the
@@ -265,7 +265,7 @@ impl Service {
         KernelSocket::bind(any)?.connect(remote)
     }
 
-    /// Steers a connection of ours to the kernel from now on.
+    /// Hands a connection of ours over to the kernel.
     pub(crate) fn leave(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
         self.state.leave(local, remote)
     }

@@ -1,18 +1,19 @@
-//! What a guard and the processes it guards say to each other. A guard holds the interface; a process claims it, gets
-//! what it takes to drive its queues, and keeps the connection open for as long as it does: however it ends, the guard
-//! sees that. The address is an abstract unix socket's name and a word that only the run knows, `NAME/WORD`.
+//! The messages between a guard and the processes it guards. A guard holds the interface. A process claims it, is
+//! granted what it needs to drive the queues, and keeps the connection open as long as it drives them: when the process
+//! ends in any way, the guard sees the connection close. The address is an abstract unix socket's name and a secret word
+//! of the run, `NAME/WORD`.
 //!
-//! | message | what it says |
+//! | message | meaning |
 //! |---|---|
-//! | `claim WORD` | give me the interface |
-//! | `repair HOW WORD` | set `TCP_REPAIR` of the socket that comes with it: to hand a connection to the kernel takes rights |
-//! | `list` | show me what you guard: for the user who started it, and root |
-//! | `G…` | granted: a ledger to keep, sockets for ICMP, and the [`Grant`] |
-//! | `L…` | its owner's PID and its ledger, if it has one; then the connection ends |
-//! | `O…` | another process has it: its PID |
-//! | `X` | to who has it: it is no more |
-//! | `R` | it is set |
-//! | `F…` | it cannot be had: one line of why |
+//! | `claim WORD` | grant me the interface |
+//! | `repair HOW WORD` | set `TCP_REPAIR` of the socket sent along: handing a connection to the kernel takes CAP_NET_ADMIN |
+//! | `list` | show me what you guard; answered to the user that started the guard, and to root |
+//! | `G…` | granted: the ledger to write, ICMP sockets, and the [`Grant`] |
+//! | `L…` | the owner's PID and its ledger, if it has one; then the connection ends |
+//! | `O…` | another process has the interface: its PID |
+//! | `X` | to the process that has the interface: it no longer exists |
+//! | `R` | `TCP_REPAIR` is set |
+//! | `F…` | refused: the reason in one line |
 
 mod socket;
 
@@ -28,54 +29,55 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a claim waits for its guard: to take an interface, a driver may have to set up all its rings anew.
+/// How long a claim waits for the guard. When an interface is taken, its driver may have to reinitialise all its rings.
 const CLAIMS: Duration = Duration::from_secs(20);
 
-/// How often it is made: a guard closes the connection of who is slow to say what he wants, as one is who is stopped
-/// meanwhile.
+/// How often a claim is made. A guard closes the connection of a process that is slow to send its request, for example
+/// because it was stopped meanwhile.
 const TRIES: u32 = 3;
 
-/// How long a list does, which is to come at once. Anybody may listen at a name like a guard's and say nothing.
+/// How long other requests wait; their answers come at once. Any process may listen at a name like a guard's and never
+/// answer.
 const LISTS: Duration = Duration::from_secs(2);
 
-/// An interface that this process may drive, and what it is to do for it.
+/// An interface that this process may drive.
 #[derive(Debug)]
 pub struct Lease {
-    /// What it takes to drive the queues.
+    /// Everything needed to drive the queues.
     pub grant: Grant,
-    /// To be kept, so that peers can be told when this process is killed.
+    /// The ledger to write, so that the guard can reset connections if this process is killed.
     pub ledger: Arc<Ledger>,
-    /// Sockets that hear ICMP errors.
+    /// Sockets that receive ICMP errors.
     pub icmp: IcmpSockets,
 }
 
 /// A guard's answer to a claim.
 #[derive(Debug)]
 pub enum Answer {
-    /// It is ours, for as long as the connection to the guard is open.
+    /// Granted for as long as the connection to the guard is open.
     Granted(Box<Lease>, OwnedFd),
-    /// It is this process's; 0 if that is in a PID namespace out of sight.
+    /// Another process has it: its PID, or 0 if its PID namespace is not visible from here.
     OwnedBy(i32),
-    /// It cannot be had: one line of why.
+    /// Refused: the reason in one line.
     Refused(String),
 }
 
-/// What was asked of a guard.
+/// A request to a guard.
 #[derive(Debug)]
 pub enum Request {
-    /// The interface, with this word.
+    /// Grant the interface. With the secret word.
     Claim(String),
-    /// What it guards.
+    /// Show what is guarded.
     List,
-    /// `TCP_REPAIR` of a socket, to be set so, with this word.
+    /// Set `TCP_REPAIR` of a socket to a value. With the secret word.
     Repair(String, i32, OwnedFd),
 }
 
-/// Asks the guard at `address` for the interface. `keep` is given each descriptor that comes, for those who have a
-/// place for them.
+/// Claims the interface from the guard at `address`. Each received descriptor passes through `keep`, so that the caller
+/// can move it to another number.
 ///
 /// # Errors
-/// Nobody is there, or it says what nobody understands; `TimedOut` if it says nothing.
+/// No guard listens, or its answer is not understood; `TimedOut` if it does not answer.
 pub fn claim(address: &str, mut keep: impl FnMut(OwnedFd) -> OwnedFd) -> io::Result<Answer> {
     let (name, word) = address.rsplit_once('/').ok_or(io::ErrorKind::InvalidInput)?;
     let until = Some(Instant::now() + CLAIMS);
@@ -89,7 +91,7 @@ pub fn claim(address: &str, mut keep: impl FnMut(OwnedFd) -> OwnedFd) -> io::Res
     }
 }
 
-/// Whether the other has closed the connection, and said nothing.
+/// Whether the guard has closed the connection without an answer.
 fn is_closed(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
@@ -103,7 +105,7 @@ fn claim_once(
     let connection = keep(connect(name, CLAIMS)?);
     send(&connection, format!("claim {word}").as_bytes(), &[])?;
     let (bytes, descriptors) = receive(&connection, until).map_err(late)?;
-    let nonsense = || io::Error::new(io::ErrorKind::InvalidData, "the guard's answer is no answer");
+    let nonsense = || io::Error::new(io::ErrorKind::InvalidData, "the guard's answer is malformed");
     let (kind, rest) = bytes.split_first().ok_or(io::ErrorKind::UnexpectedEof)?;
     Ok(match kind {
         b'G' => {
@@ -128,10 +130,10 @@ fn claim_once(
     })
 }
 
-/// Has the guard at `address` set `TCP_REPAIR` of `socket`, for who may not.
+/// Asks the guard at `address` to set `TCP_REPAIR` of `socket`, for a process without the capability.
 ///
 /// # Errors
-/// Nobody is there, or it has not done it; `TimedOut` if it does not answer.
+/// No guard listens, or it refuses; `TimedOut` if it does not answer.
 pub fn repair(address: &str, socket: RawFd, how: i32) -> io::Result<()> {
     let (name, word) = address.rsplit_once('/').ok_or(io::ErrorKind::InvalidInput)?;
     let until = Some(Instant::now() + LISTS);
@@ -143,19 +145,19 @@ pub fn repair(address: &str, socket: RawFd, how: i32) -> io::Result<()> {
     }
 }
 
-/// What becomes of a lease.
+/// How a lease ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The interface is no more: deleted, or in another network namespace.
+    /// The interface no longer exists: it was deleted, or moved to another network namespace.
     Interface,
-    /// The guard has gone.
+    /// The guard has ended.
     Guard,
 }
 
-/// Has a thread of the stack's own say what has ended. It keeps the connection until the guard has.
+/// Starts a thread that calls `said` when the lease ends. It keeps the connection until the guard ends.
 ///
 /// # Errors
-/// No thread to be had.
+/// The thread cannot be started.
 pub fn when_it_ends(connection: OwnedFd, said: impl Fn(End) + Send + 'static) -> io::Result<()> {
     thread::spawn("busypoll/guard", move || {
         loop {
@@ -169,10 +171,11 @@ pub fn when_it_ends(connection: OwnedFd, said: impl Fn(End) + Send + 'static) ->
     .map(drop)
 }
 
-/// What the guard at this abstract name guards: PID and ledger of who has the interface, if anybody has and we may know.
+/// The PID and the ledger of the process that has the interface of the guard at this abstract name. `None` if no process
+/// has it, or the guard does not show it to this user.
 ///
 /// # Errors
-/// Nobody is there; `TimedOut` if it does not answer.
+/// No guard listens; `TimedOut` if it does not answer.
 pub fn list(name: &str) -> io::Result<Option<(i32, Ledger)>> {
     let until = Some(Instant::now() + LISTS);
     let connection = connect(name, LISTS)?;
@@ -183,10 +186,10 @@ pub fn list(name: &str) -> io::Result<Option<(i32, Ledger)>> {
     Ok(Some((i32::from_ne_bytes(*pid), Ledger::open(memory)?)))
 }
 
-/// The guard's end: grants `grant` over `connection`.
+/// In the guard: grants `grant` over `connection`.
 ///
 /// # Errors
-/// The other has gone; more queues than a message takes.
+/// The process has ended; more queues than a message can carry.
 pub fn answer_granted(
     connection: &OwnedFd,
     grant: Grant,
@@ -202,52 +205,52 @@ pub fn answer_granted(
     send(connection, &bytes, &descriptors)
 }
 
-/// The guard's end: who has the interface is told that it is no more.
+/// In the guard: notifies the process that has the interface that it no longer exists.
 ///
 /// # Errors
-/// The other has gone.
+/// The process has ended.
 pub fn tell_it_ended(connection: &OwnedFd) -> io::Result<()> {
     send(connection, b"X", &[])
 }
 
-/// The guard's end: another process has it.
+/// In the guard: answers that another process has the interface.
 ///
 /// # Errors
-/// The other has gone.
+/// The process has ended.
 pub fn answer_owned(connection: &OwnedFd, pid: i32) -> io::Result<()> {
     send(connection, &[b"O", &pid.to_ne_bytes()[..]].concat(), &[])
 }
 
-/// The guard's end: it cannot be had.
+/// In the guard: refuses the claim.
 ///
 /// # Errors
-/// The other has gone.
+/// The process has ended.
 pub fn answer_refused(connection: &OwnedFd, why: &str) -> io::Result<()> {
     let why = why.as_bytes().get(..BYTES - 1).unwrap_or(why.as_bytes());
     send(connection, &[b"F", why].concat(), &[])
 }
 
-/// The guard's end: `TCP_REPAIR` is set.
+/// In the guard: answers that `TCP_REPAIR` is set.
 ///
 /// # Errors
-/// The other has gone.
+/// The process has ended.
 pub fn answer_repaired(connection: &OwnedFd) -> io::Result<()> {
     send(connection, b"R", &[])
 }
 
-/// The guard's end: this process has an interface, and keeps this ledger.
+/// In the guard: answers that process `pid` has the interface, with its ledger.
 ///
 /// # Errors
-/// The other has gone.
+/// The process has ended.
 pub fn answer_listed(connection: &OwnedFd, pid: i32, ledger: &Ledger) -> io::Result<()> {
     let bytes = [b"L", &pid.to_ne_bytes()[..]].concat();
     send(connection, &bytes, &[ledger.memory().as_raw_fd()])
 }
 
-/// The guard's end: what was asked over a connection. `None`: nothing that makes sense, or the other has gone.
+/// In the guard: receives a request over a connection. `None`: the request is malformed, or the process has ended.
 ///
 /// # Errors
-/// `WouldBlock` if it has not asked yet.
+/// `WouldBlock` if no request has come yet.
 pub fn asked(connection: &OwnedFd) -> io::Result<Option<Request>> {
     let (bytes, descriptors) = receive(connection, None)?;
     let Ok(text) = str::from_utf8(&bytes) else { return Ok(None) };
@@ -272,7 +275,7 @@ mod tests {
         format!("busypoll/test/{what}/{}", std::process::id())
     }
 
-    /// Waits for what does not wait.
+    /// Repeats a non-blocking call until it succeeds.
     fn soon<T>(mut call: impl FnMut() -> io::Result<T>) -> T {
         loop {
             match call() {
@@ -283,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_is_refused_in_words_and_by_pid() {
+    fn a_refused_claim_gets_the_reason_or_the_owners_pid() {
         let name = name("refused");
         let listener = listen(&name).unwrap();
         let guard = thread::spawn(move || {
@@ -302,12 +305,12 @@ mod tests {
         assert!(matches!(claim(), Answer::Refused(why) if why == "it is raining"));
         assert!(matches!(claim(), Answer::OwnedBy(4711)));
         guard.join().unwrap();
-        assert!(super::claim(&address, |fd| fd).is_err(), "nobody listens any more");
+        assert!(super::claim(&address, |fd| fd).is_err(), "the listener is closed");
     }
 
-    /// A guard closes the connection of who says nothing for a while, as one who is stopped does.
+    /// A guard closes a connection without a request after a while, for example that of a stopped process.
     #[test]
-    fn who_is_stopped_before_it_claims_claims_again() {
+    fn a_claim_is_repeated_if_the_guard_closes_the_connection() {
         let name = name("stopped");
         let listener = listen(&name).unwrap();
         let guard = thread::spawn(move || {
@@ -319,7 +322,7 @@ mod tests {
         });
         let address = format!("{name}/secret");
         assert!(matches!(claim(&address, |fd| fd).unwrap(), Answer::OwnedBy(4711)));
-        // One that answers nobody is not asked for ever.
+        // The claim is not repeated for ever.
         let listener = guard.join().unwrap();
         let claiming = thread::spawn(move || claim(&address, |fd| fd));
         while !claiming.is_finished() {
@@ -330,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guard_shows_what_it_guards() {
+    fn a_guard_lists_the_owners_pid_and_ledger() {
         let name = name("list");
         let listener = listen(&name).unwrap();
         let guard = thread::spawn(move || {
@@ -344,13 +347,13 @@ mod tests {
         assert_eq!((pid, listed.list()), (17, vec![]));
     }
 
-    /// Neither one that takes no connection nor one that takes it and says nothing.
+    /// Neither a connection that is not accepted nor a full backlog blocks for ever.
     #[test]
-    fn nobody_waits_for_ever_for_who_says_nothing() {
+    fn a_list_times_out_if_the_guard_does_not_answer() {
         let name = name("silent");
         let listener = listen(&name).unwrap();
         let late = |result: io::Result<_>| result.unwrap_err().kind() == io::ErrorKind::TimedOut;
-        assert!(late(list(&name)), "it is in the backlog");
+        assert!(late(list(&name)), "connected, but not accepted");
         let connections: Vec<_> =
             std::iter::from_fn(|| connect(&name, Duration::from_millis(50)).ok()).collect();
         assert!(connections.len() > 100);
@@ -358,13 +361,13 @@ mod tests {
         drop(listener);
     }
 
-    /// Handlers end each wait, and the next one begins anew.
+    /// Each signal interrupts the wait, which then starts again with its full timeout.
     #[test]
-    fn nobody_waits_for_ever_where_signals_keep_coming() {
+    fn a_list_times_out_even_if_signals_keep_coming() {
         extern "C" fn nothing(_: libc::c_int) {}
         let name = name("interrupted");
         let listener = listen(&name).unwrap();
-        // SAFETY: a handler that does nothing, of a signal that nobody else here uses.
+        // SAFETY: a handler that does nothing, for a signal that no other test uses.
         unsafe { libc::signal(libc::SIGWINCH, nothing as *const () as libc::sighandler_t) };
         let (say, hear) = std::sync::mpsc::channel();
         let listing = thread::spawn(move || {
@@ -375,8 +378,8 @@ mod tests {
         let listing_thread = hear.recv().unwrap();
         let begun = Instant::now();
         while !listing.is_finished() {
-            assert!(begun.elapsed() < 5 * LISTS, "it waits for ever");
-            // SAFETY: not joined yet, so the thread's number is its own.
+            assert!(begun.elapsed() < 5 * LISTS, "the wait never ends");
+            // SAFETY: the thread is not joined yet, so its id is valid.
             unsafe { libc::pthread_kill(listing_thread as libc::pthread_t, libc::SIGWINCH) };
             thread::sleep(Duration::from_millis(10));
         }
@@ -384,15 +387,15 @@ mod tests {
         drop(listener);
     }
 
-    /// In a thread that is another user's: a name that its guard has left may be taken by anybody.
+    /// The listener runs in a thread with another user id: after a guard has ended, any user may take its name.
     #[test]
-    fn who_is_neither_root_nor_of_this_user_is_not_believed() {
+    fn a_listener_of_another_user_than_root_or_this_one_is_not_trusted() {
         busypoll_lab::needs_root!();
         let name = name("forged");
         let forged = {
             let name = name.clone();
             thread::spawn(move || {
-                // SAFETY: a plain call, which concerns this thread alone. It ends with its work.
+                // SAFETY: a plain call, which changes only this thread. The thread ends with its work.
                 assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) }, 0);
                 listen(&name).unwrap()
             })

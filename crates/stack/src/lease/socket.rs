@@ -1,5 +1,5 @@
-//! Messages with descriptors over abstract unix sockets, each whole or not at all (SOCK_SEQPACKET). Says nothing about
-//! what is in them.
+//! Messages with descriptors over abstract unix sockets, each whole or not at all (SOCK_SEQPACKET). Does not know their
+//! contents.
 
 use crate::{sys, unix};
 use std::{
@@ -15,7 +15,7 @@ const DESCRIPTORS: usize = 250;
 /// The longest message.
 pub(super) const BYTES: usize = 1024;
 
-/// A socket that listens at an abstract name. It and what it accepts do not wait.
+/// A socket that listens at an abstract name. It and its connections are non-blocking.
 ///
 /// # Errors
 /// The name is taken; no descriptor left.
@@ -35,8 +35,8 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     })
 }
 
-/// A connection, on which a call that nobody interrupts waits for `patience` at the most. Only to one that is
-/// [trusted](unix::trusts): anybody may listen at a name, and a guard's is free once it has ended.
+/// A connection to a listener whose user is [trusted](unix::trusts): any process may listen at a name, and a guard's name
+/// is free once the guard has ended. An uninterrupted call on the connection waits for `patience` at the most.
 pub(super) fn connect(name: &str, patience: Duration) -> io::Result<OwnedFd> {
     let until = Instant::now() + patience;
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
@@ -54,7 +54,7 @@ pub(super) fn connect(name: &str, patience: Duration) -> io::Result<OwnedFd> {
                 true => Ok(socket),
                 false => Err(io::Error::new(
                     io::ErrorKind::PermissionDenied,
-                    format!("user {user} listens there, neither root nor this user"),
+                    format!("user {user} listens there, which is neither root nor this user"),
                 )),
             };
         }
@@ -79,13 +79,13 @@ fn set_limit(socket: &OwnedFd, option: libc::c_int, limit: Duration) -> io::Resu
     }
 }
 
-/// Whether a call that has ended so is to be made again. With a limit, no handler's `SA_RESTART` has it go on; it then
-/// waits for the whole time anew, and where signals keep coming none would ever be over but by the clock.
+/// Whether to repeat a call that ended with `error`. A socket with a timeout is not restarted by `SA_RESTART`, and each
+/// repeated call waits for the full timeout again. If signals keep coming, only the clock ends the wait.
 fn goes_on(error: &io::Error, until: Option<Instant>) -> bool {
     error.kind() == io::ErrorKind::Interrupted && until.is_none_or(|until| Instant::now() < until)
 }
 
-/// Of a call that waits, a limit that has passed is told as if it did not wait, or had been interrupted.
+/// A call whose timeout has passed fails as if the socket were non-blocking, or with EINTR. Reports that as `TimedOut`.
 pub(super) fn late(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => {
@@ -101,9 +101,7 @@ struct Control([u8; 64 + DESCRIPTORS * size_of::<RawFd>()]);
 
 pub(super) fn send(connection: &OwnedFd, bytes: &[u8], descriptors: &[RawFd]) -> io::Result<()> {
     if descriptors.len() > DESCRIPTORS {
-        return Err(io::Error::other(
-            "the interface has more queues than one process can be given",
-        ));
+        return Err(io::Error::other("the interface has more queues than one message can grant"));
     }
     let mut control = Control([0; _]);
     let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
@@ -129,7 +127,7 @@ pub(super) fn send(connection: &OwnedFd, bytes: &[u8], descriptors: &[RawFd]) ->
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// One message; nothing if the other has gone. Waits on, if interrupted, `until` then.
+/// Receives one message; empty if the peer has closed the connection. If interrupted, waits on `until` then.
 pub(super) fn receive(
     connection: &OwnedFd,
     until: Option<Instant>,
