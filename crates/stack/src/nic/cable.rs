@@ -1,10 +1,10 @@
-//! The cable: two NICs joined by rings in memory. Needs no privilege and runs anywhere; the default for
-//! tests and the demonstration. It has interrupts and their moderation, so that every way of waiting can
+//! The cable: two NICs joined by rings in memory. It needs no privilege and runs anywhere; tests and the
+//! demonstration use it by default. It has interrupts and interrupt moderation, so that every way of waiting can
 //! be shown on a laptop.
 //!
-//! A small frame shares the cache lines of its descriptor and crosses to the other CPU in one or two, as it does over
-//! a NIC that takes it inline. Descriptors lie side by side, apart from the room of larger frames: a ring of small
-//! frames stays in a few pages.
+//! A small frame shares the cache lines of its descriptor, so that it crosses to the other CPU in one or two lines, like
+//! an inline send of a NIC. Descriptors lie side by side, apart from the buffers of larger frames, so that a ring of
+//! small frames stays in a few pages.
 
 use super::{Checksum, Coalesce, Frame, Info, Interrupt, Nic, Queue, RingFull, RxQueue, TxQueue};
 use crate::{
@@ -21,7 +21,7 @@ use std::{
 
 mod line;
 
-/// What a pair of cable NICs is like.
+/// The configuration of a pair of cable NICs.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// Largest IP packet, bytes: 68 to 65,535.
@@ -30,7 +30,7 @@ pub struct Config {
     pub queues: u32,
     /// Frames that a ring holds, a power of two.
     pub ring: u32,
-    /// Interrupt moderation. A cable made without any keeps its interrupts immediate for good.
+    /// Interrupt moderation. A cable made without it cannot get it later.
     pub coalesce: Coalesce,
 }
 
@@ -47,7 +47,7 @@ pub struct Cable {
     tx: Vec<Option<Arc<Ring>>>,
 }
 
-/// Two NICs, each the other's peer; queue n of one is joined to queue n of the other.
+/// Two NICs, each the peer of the other; queue n of one is joined to queue n of the other.
 ///
 /// # Errors
 /// A ring size that is no power of two, an MTU out of range, or no descriptors left.
@@ -91,7 +91,7 @@ pub fn pair(config: Config) -> io::Result<(Cable, Cable)> {
     Ok((end(first, &one, &two), end(first + 1, &two, &one)))
 }
 
-/// Locally administered, different for every end in the process.
+/// A locally administered address, different for every cable end in the process.
 fn mac(number: u32) -> MacAddr {
     let [a, b, c, d] = number.to_be_bytes();
     MacAddr([0x02, 0xbb, a, b, c, d])
@@ -119,10 +119,10 @@ impl Nic for Cable {
     }
 }
 
-/// A slot's first bytes. The rest of the slot is a small frame; a larger one has a room of its own.
+/// A slot's first bytes. The rest of the slot holds a small frame; a larger frame has its own buffer.
 #[repr(C)]
 struct Descriptor {
-    /// Position of the frame plus one once the slot is full: the receiver looks at nothing else.
+    /// The frame's position plus one once the slot is full. The receiver polls only this.
     turn: AtomicU32,
     len: u32,
 }
@@ -136,7 +136,7 @@ const SMALL: usize = SLOT - HEADER;
 
 /// One direction of one queue: a ring with one sender and one receiver, and the receiver's interrupt.
 struct Ring {
-    /// `count` slots, then as many rooms of `stride` bytes.
+    /// `count` slots, then `count` buffers of `stride` bytes.
     slots: NonNull<u8>,
     layout: Layout,
     stride: usize,
@@ -151,9 +151,9 @@ struct Padded<T>(T);
 
 // SAFETY: a slot belongs to the sender until it writes the slot's turn (Release), then to the receiver,
 // which saw that turn (Acquire), until it writes `consumed` (Release), which the sender reads (Acquire).
-// There is one of each: `Cable::open` gives each half away once.
+// There is one sender and one receiver: `Cable::open` gives each half out once.
 unsafe impl Sync for Ring {}
-// SAFETY: the memory is bound to no thread.
+// SAFETY: the memory belongs to no particular thread.
 unsafe impl Send for Ring {}
 
 impl Ring {
@@ -179,26 +179,26 @@ impl Ring {
 
     #[inline]
     fn slot(&self, position: u32) -> NonNull<Descriptor> {
-        // SAFETY: the index is below `count`, so the slot lies inside the allocation, and is aligned as it is.
+        // SAFETY: the index is below `count`, so the slot lies inside the allocation, whose alignment it has.
         unsafe { self.slots.add(self.index(position) * SLOT).cast() }
     }
 
-    /// Where the frame at `position` lies, if it has `len` bytes.
+    /// The memory of the frame at `position` with `len` bytes.
     #[inline]
     fn frame(&self, position: u32, len: usize) -> NonNull<u8> {
         if len <= SMALL {
-            // SAFETY: the slot's descriptor is followed by as many bytes.
+            // SAFETY: the slot has `SMALL` bytes after its descriptor.
             return unsafe { self.slot(position).cast::<u8>().add(HEADER) };
         }
         let rooms = self.count as usize * SLOT;
-        // SAFETY: the index is below `count`, so the room lies inside the allocation, behind the slots.
+        // SAFETY: the index is below `count`, so the buffer lies inside the allocation, after the slots.
         unsafe { self.slots.add(rooms + self.index(position) * self.stride) }
     }
 
     /// Whether the slot at `position` is full.
     #[inline]
     fn is_full(&self, position: u32) -> bool {
-        // SAFETY: the turn of any slot may be read at any time: it is atomic.
+        // SAFETY: the turn is atomic, so it may be read at any time.
         let turn = unsafe { &(*self.slot(position).as_ptr()).turn };
         turn.load(Ordering::Acquire) == position.wrapping_add(1)
     }
@@ -224,8 +224,8 @@ impl RxQueue for Receiver {
         while found < budget && ring.is_full(self.position) {
             let slot = ring.slot(self.position);
             fetch_second_line(slot);
-            // SAFETY: the slot is full, so it and its room are ours until `consumed` passes it; the sender kept the
-            // length within them.
+            // SAFETY: the slot is full, so it and its buffer are the receiver's until `consumed` passes it; the sender
+            // checked that the length fits.
             let (bytes, partial) = unsafe {
                 let word = (*slot.as_ptr()).len;
                 let len = (word & !PARTIAL) as usize;
@@ -244,8 +244,8 @@ impl RxQueue for Receiver {
     }
 }
 
-/// Begins to fetch a full slot's second line, which would otherwise be waited for only once the headers in
-/// the first are read: a TCP segment of one byte with timestamps reaches into it.
+/// Prefetches a full slot's second cache line, which would otherwise be fetched only after the headers in
+/// the first are read. A TCP segment of one byte with timestamps reaches into it.
 #[inline]
 fn fetch_second_line(slot: NonNull<Descriptor>) {
     #[cfg(target_arch = "x86_64")]
@@ -261,7 +261,7 @@ fn fetch_second_line(slot: NonNull<Descriptor>) {
 struct Sender {
     ring: Arc<Ring>,
     position: u32,
-    /// The first position known not to be free.
+    /// The first position not known to be free.
     limit: u32,
 }
 
@@ -282,12 +282,12 @@ impl TxQueue for Sender {
         }
         let slot = ring.slot(self.position);
         let data = ring.frame(self.position, len);
-        // SAFETY: the receiver has left the slot and its room (or never had them), so they are ours until the turn
-        // is written; `len` fits, and a small frame's slot has two lines.
+        // SAFETY: the receiver has released the slot and its buffer (or never had them), so they are the sender's until
+        // the turn is written; `len` fits, and a small frame's slot has two lines.
         unsafe {
             if len <= SMALL {
-                // The receiver looks at the slot's first line all the time, which takes the line from who writes
-                // there bit by bit: it is written last, and at once.
+                // The receiver polls the slot's first cache line, which takes it away from a sender that writes it in
+                // small steps. So it is written last, in one copy.
                 let mut small = [0; SMALL];
                 fill(&mut small[..len]);
                 if len > LINE - HEADER {

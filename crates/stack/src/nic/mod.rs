@@ -1,5 +1,5 @@
-//! NICs: what a driver is. A [`Nic`] opens queues; a [`Queue`] is a receive half, a transmit half and an
-//! interrupt. Drivers know bytes and nothing above: received frames go up through the sink the caller
+//! NICs: the interface of a driver. A [`Nic`] opens queues; a [`Queue`] is a receive half, a transmit half and an
+//! interrupt. Drivers know bytes and nothing above: received frames go up through the sink that the caller
 //! hands down.
 //!
 //! Three drivers: [`cable`] (two NICs joined in memory), [`xdp`] (AF_XDP on any Linux interface),
@@ -14,7 +14,7 @@ pub mod pcap;
 pub mod tap;
 pub mod xdp;
 
-/// What a driver says of itself.
+/// A NIC's properties, as its driver reports them.
 #[derive(Clone, Debug)]
 pub struct Info {
     /// The interface's name, for people: `cable0`, `eth1`.
@@ -35,16 +35,16 @@ pub struct Info {
 
 /// A network interface card.
 pub trait Nic: Send {
-    /// What this NIC is.
+    /// The NIC's properties.
     fn info(&self) -> &Info;
 
     /// Opens queue pair `index`. Each can be open once at a time.
     ///
     /// # Errors
-    /// The driver's own words: no such queue, owned by another process (its PID), missing capability.
+    /// The driver's errors: no such queue, owned by another process (its PID), missing capability.
     fn open(&mut self, index: u32) -> io::Result<Queue>;
 
-    /// The steering of a NIC that shares its interface with the kernel; `None` where every packet is ours.
+    /// The steering of a NIC that shares its interface with the kernel; `None` if every packet is ours.
     fn steering(&self) -> Option<Arc<dyn Steering>> {
         None
     }
@@ -54,38 +54,38 @@ pub trait Nic: Send {
 pub struct Queue {
     /// The receive half, touched only by the owner of its NAPI context.
     pub rx: Box<dyn RxQueue>,
-    /// The transmit half, under a lock of its own.
+    /// The transmit half, under its own lock.
     pub tx: Box<dyn TxQueue>,
     /// The receive interrupt.
     pub interrupt: Arc<dyn Interrupt>,
 }
 
-/// What is known of the transport checksum of a received frame.
+/// The state of a received frame's transport checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksum {
-    /// Nothing: verify it.
+    /// Not verified yet: verify it.
     Unverified,
-    /// The frame did not leave this machine and its sender may have left the completion to hardware that
-    /// is not there (a kernel peer on veth): the field may hold the pseudo-header sum alone.
+    /// The frame did not leave this machine, and its sender may have left the completion to hardware that does not exist
+    /// (a kernel peer on veth): the field may hold only the pseudo-header sum.
     MaybePartial,
-    /// The link says the field holds the pseudo-header sum alone; the data never left memory.
+    /// The link says that the field holds only the pseudo-header sum. The data never left memory.
     Partial,
 }
 
 /// A received frame, from the first byte of the Ethernet header, without the frame check sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
-    /// The bytes, in the ring: valid during the call only.
+    /// The bytes, in the ring: valid only during the call.
     pub bytes: &'a [u8],
-    /// What is known of its transport checksum.
+    /// The state of its transport checksum.
     pub checksum: Checksum,
 }
 
 /// The receive half of a queue.
 pub trait RxQueue: Send {
     /// Takes at most `budget` frames off the ring, in order, and gives each to `sink`. Returns how many.
-    /// Never blocks. While the ring is empty it makes no system call, but over TAP, where each look is one, and over
-    /// AF_XDP in zero copy, where the driver may have to be told to go on.
+    /// Never blocks. While the ring is empty it makes no system call, except over TAP, where every look is one, and over
+    /// AF_XDP in zero copy, where the driver may need a wake-up.
     fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Frame<'_>)) -> usize;
 }
 
@@ -96,8 +96,8 @@ pub struct RingFull;
 /// The transmit half of a queue.
 pub trait TxQueue: Send {
     /// Puts one frame of `len` bytes on the ring: `fill` gets exactly `len` bytes of the frame's buffer,
-    /// holding old data, and must write every one. With `partial` the transport checksum field holds the
-    /// pseudo-header sum alone (only where [`Info::tx_checksum`]). Nothing is promised to move before
+    /// holding old data, and must write every one. With `partial` the transport checksum field holds only the
+    /// pseudo-header sum (allowed if [`Info::tx_checksum`]). The frame may stay on the ring until
     /// [`flush`](TxQueue::flush).
     ///
     /// `len` is at least 14 and at most the MTU + 14 (+ 4 for each VLAN tag).
@@ -108,7 +108,7 @@ pub trait TxQueue: Send {
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> Result<(), RingFull>;
 
-    /// Rings the doorbell: everything pushed goes out.
+    /// Rings the doorbell: all pushed frames are sent.
     fn flush(&mut self);
 }
 
@@ -117,7 +117,7 @@ pub trait TxQueue: Send {
 pub struct Coalesce {
     /// Microseconds from the first frame to the interrupt; 0 = at once.
     pub rx_usecs: u32,
-    /// Frames that bring the interrupt forward; 0 = time alone decides.
+    /// After this many frames the interrupt fires early; 0 = only the time decides.
     pub rx_frames: u32,
     /// The NIC chooses `rx_usecs` by the packet rate (`adaptive-rx`).
     pub adaptive: bool,
@@ -125,20 +125,20 @@ pub struct Coalesce {
 
 /// A receive interrupt: one-shot, masked after it fired and at the start.
 ///
-/// Whoever waits, waits on [`fd`](Interrupt::fd) being readable, after [`unmask`](Interrupt::unmask).
+/// A thread waits for it by [`unmask`](Interrupt::unmask), then until [`fd`](Interrupt::fd) is readable.
 pub trait Interrupt: Send + Sync {
     /// Becomes readable when the interrupt fires.
     fn fd(&self) -> BorrowedFd<'_>;
 
-    /// Lets the next frame fire the interrupt. False if frames wait on the ring already: then nothing is
-    /// promised to fire; poll again.
+    /// Lets the next frame fire the interrupt. False if frames wait on the ring already: then the interrupt may never
+    /// fire; poll again.
     fn unmask(&self) -> bool;
 
-    /// No more interrupts; an event that has fired is taken back, so that the descriptor is readable only
-    /// for what comes after the next [`unmask`](Interrupt::unmask), or because frames wait on the ring.
+    /// Masks the interrupt and clears an event that has fired. Afterwards the descriptor is readable only
+    /// for frames after the next [`unmask`](Interrupt::unmask), or because frames wait on the ring.
     fn mask(&self);
 
-    /// How many frames came for this queue and found no room on its ring, as far as the driver is told. May make
+    /// How many frames of this queue were dropped because its ring was full, as far as the driver knows. May make
     /// a system call.
     fn dropped(&self) -> u64 {
         0
@@ -147,48 +147,48 @@ pub trait Interrupt: Send + Sync {
     /// Changes the moderation.
     ///
     /// # Errors
-    /// `Unsupported` where the driver has none (then `ethtool -C` on the interface is the place).
+    /// `Unsupported` if the driver has none (then use `ethtool -C` on the interface).
     fn set_coalesce(&self, _coalesce: Coalesce) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }
 
-/// Which packets of a shared interface are ours: (protocol, local address, local port). The rest stays
-/// with the kernel.
+/// Which packets of a shared interface are steered to our queues: (protocol, local address, local port). All other
+/// packets stay with the kernel.
 pub trait Steering: Send + Sync {
-    /// From now on packets for `local` come to the queues. `protocol` is the IP protocol number. Wildcard
-    /// addresses are expanded by the caller. Adding twice is counted, not an error.
+    /// From now on packets to `local` come to the queues. `protocol` is the IP protocol number. The caller expands
+    /// wildcard addresses. Adds are counted: as many removes undo them.
     ///
     /// # Errors
     /// The map is full.
     fn add(&self, protocol: u8, local: SocketAddr) -> io::Result<()>;
 
-    /// Leaves a connection from `remote` to `local` with the kernel, whatever is steered, for as long as `local` is:
-    /// one that the kernel has made before.
+    /// Excludes a connection from `remote` to `local` from steering, for as long as `local` is steered. For a connection
+    /// that the kernel already has.
     ///
     /// # Errors
     /// The map is full.
     fn leave(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()>;
 
-    /// The same of a connection that is steered: it is the kernel's from now on.
+    /// Hands a steered connection over to the kernel: from now on it is excluded from steering.
     ///
     /// # Errors
     /// The map is full.
     fn hand_over(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()>;
 
-    /// Those that were [left](Steering::leave) of `local`, and are not among `live`, are over.
+    /// Removes the [excluded](Steering::leave) connections of `local` that are not in `live`: they have ended.
     fn prune_excluded(&self, local: SocketAddr, live: &[(SocketAddr, SocketAddr)]);
 
-    /// Takes one [`add`](Steering::add) back.
+    /// Undoes one [`add`](Steering::add).
     fn remove(&self, protocol: u8, local: SocketAddr);
 
     /// From now on packets of the TCP connection from `remote` to `local` come to the queues, whether or not the rest
-    /// of the port does, and though the connection was [left](Steering::leave) to the kernel. Counted.
+    /// of the port does, and even if the connection was [excluded](Steering::leave). Counted.
     ///
     /// # Errors
     /// The map is full.
     fn add_connection(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()>;
 
-    /// Takes one [`add_connection`](Steering::add_connection) back.
+    /// Undoes one [`add_connection`](Steering::add_connection).
     fn remove_connection(&self, local: SocketAddr, remote: SocketAddr);
 }

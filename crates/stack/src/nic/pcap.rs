@@ -1,8 +1,8 @@
-//! Writes what passes a NIC, both ways, to a capture file for tcpdump and Wireshark: pcap with nanosecond
+//! Writes the frames of a NIC, in both directions, to a capture file for tcpdump and Wireshark: pcap with nanosecond
 //! time stamps (draft-ietf-opsawg-pcap), link type Ethernet.
 //!
-//! Owns the file, a bounded buffer in front of it and the thread that empties one into the other. The data
-//! path only copies into the buffer: a slow or full disk costs frames in the capture, never on the NIC.
+//! Owns the file, a bounded buffer in front of it and the thread that writes the buffer to the file. The data
+//! path only copies into the buffer: a slow or full disk loses frames in the capture, never on the NIC.
 
 use super::{Frame, Info, Nic, Queue, RingFull, RxQueue, Steering, TxQueue};
 use crate::{
@@ -24,22 +24,22 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// Bytes waiting for the disk at most. There are two such buffers: one fills while the other is written.
+/// The size of a buffer in bytes. There are two: one fills while the other is written.
 const BUFFER: usize = 1 << 20;
 /// How long frames are gathered before they are written.
 const GATHER: Duration = Duration::from_millis(50);
 /// Magic number of a file with nanoseconds, in the byte order we write: little endian.
 const MAGIC: u32 = 0xa1b2_3c4d;
 const LINKTYPE_ETHERNET: u32 = 1;
-/// The longest frame a reader has to expect: what tcpdump uses.
+/// The longest frame that a reader must expect: tcpdump's value.
 const SNAPLEN: u32 = 262_144;
 
 /// A NIC whose frames are captured.
 ///
-/// Time stamps are taken when a frame is polled or pushed. A frame we transmit shows a checksum that the
-/// link is to complete as it left us, incomplete.
+/// Time stamps are taken when a frame is polled or pushed. A checksum that the link will complete is incomplete in the
+/// capture of a transmitted frame.
 ///
-/// The file is some 50 ms behind. Dropping the NIC and its queues completes it, and waits for the disk.
+/// The file is about 50 ms behind. Dropping the NIC and its queues completes it, and waits for the disk.
 ///
 /// ```
 /// use busypoll_stack::nic::{Nic, cable, pcap::Pcap};
@@ -65,15 +65,15 @@ pub struct Pcap {
 pub struct Counters {
     /// Frames written to the file.
     pub captured: AtomicU64,
-    /// Frames that passed and are not in the file: the buffer was full, or writing failed.
+    /// Frames that are not in the file: the buffer was full, or writing failed.
     pub missed: AtomicU64,
 }
 
 impl Pcap {
-    /// Captures what passes `inner` in the file at `path`, made anew.
+    /// Captures the frames of `inner` in a new file at `path`.
     ///
     /// # Errors
-    /// If the file cannot be made or written to.
+    /// The file cannot be created or written.
     pub fn create(inner: Box<dyn Nic>, path: impl AsRef<Path>) -> io::Result<Pcap> {
         let path = path.as_ref();
         let because = |error: io::Error| {
@@ -84,11 +84,11 @@ impl Pcap {
         Pcap::to(inner, file, &path.display().to_string()).map_err(because)
     }
 
-    /// Captures what passes `inner` in anything that can be written to, such as the pipe to a running
-    /// tcpdump. `name` says which it is if writing fails.
+    /// Captures the frames of `inner` in anything that can be written to, such as the pipe to a running
+    /// tcpdump. `name` identifies it in the message if writing fails.
     ///
     /// # Errors
-    /// If the file header cannot be written.
+    /// The file header cannot be written.
     pub fn to(
         inner: Box<dyn Nic>,
         mut file: impl Write + Send + 'static,
@@ -172,7 +172,7 @@ impl TxQueue for Tx {
     }
 }
 
-/// The capture, held by the NIC and every half of a queue; the last to go completes the file.
+/// The capture, shared by the NIC and all halves of its queues. Dropping the last one completes the file.
 struct Recorder {
     shared: Arc<Shared>,
     writer: Option<thread::Thread>,
@@ -192,12 +192,12 @@ impl Drop for Recorder {
     }
 }
 
-/// What the data path and the writer share.
+/// State shared by the data path and the writer.
 struct Shared {
     buffer: Mutex<Buffer>,
     work: Condvar,
     counters: Arc<Counters>,
-    /// One moment on our clock and as the time since 1970.
+    /// The same moment on our clock and as time since 1970.
     start: (Instant, Duration),
 }
 
@@ -211,7 +211,7 @@ struct Buffer {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Open,
-    /// Everybody is gone: write what is left.
+    /// The NIC and its queues are dropped: write the rest.
     Closing,
     /// Writing failed.
     Stopped,
@@ -227,12 +227,13 @@ impl Shared {
             self.counters.missed.fetch_add(1, Relaxed);
             return;
         }
-        // Under the lock, so that the file is in the order of time.
+        // Under the lock, so that the file is in time order.
         let (start, wall) = self.start;
         buffer.bytes.extend_from_slice(&record(wall + time::now().since(start), frame.len()));
         buffer.bytes.extend_from_slice(frame);
         buffer.frames += 1;
-        // The writer sleeps for the first and gathers until half full; in between it needs no waking.
+        // The writer sleeps until the first frame, then gathers until the buffer is half full. In between it needs no
+        // wake-up.
         if before == 0 || (before < BUFFER / 2 && after >= BUFFER / 2) {
             drop(buffer);
             self.work.notify_one();
@@ -277,14 +278,14 @@ impl Shared {
         }
     }
 
-    /// Ends the capture and says so, once.
+    /// Ends the capture and reports it, once.
     fn stop(&self, why: fmt::Arguments<'_>) {
         let mut buffer = lock(&self.buffer);
         buffer.state = State::Stopped;
         self.counters.missed.fetch_add(buffer.frames, Relaxed);
         buffer.bytes = Vec::new();
         drop(buffer);
-        // The counters tell, too.
+        // The counters show it, too.
         say(why);
     }
 }

@@ -1,7 +1,7 @@
-//! The interrupt line of a cable's ring: who fires it, when, and that no frame waits on a line that both
-//! sides believe is the other's. Its descriptor is an eventfd, or, under moderation, a timerfd.
+//! The interrupt line of a cable's ring: when it fires and which side fires it. No frame may wait while each side
+//! expects the other to act. The descriptor is an eventfd or, with moderation, a timerfd.
 //!
-//! Knows nothing of frames: it is told how many wait. It is model-checked in `tests/loom.rs`.
+//! Does not see frames; callers pass their number. It is model-checked in `tests/loom.rs`.
 
 use crate::{
     nic::Coalesce,
@@ -16,7 +16,7 @@ use std::{
 
 const MASKED: u32 = 0;
 const ARMED: u32 = 1;
-/// Frames wait, and a clock runs out at whose end the interrupt fires.
+/// Frames wait, and the interrupt fires when the timer expires.
 const HELD: u32 = 2;
 
 /// The interrupt line of one ring.
@@ -28,7 +28,7 @@ pub(crate) struct Line {
 
 struct Moderation {
     coalesce: Mutex<Coalesce>,
-    /// Frames waiting when the last interrupts fired, smoothed (x 16): what adaptive moderation goes by.
+    /// The smoothed number (x 16) of frames that waited when the last interrupts fired. Input of adaptive moderation.
     load: AtomicU64,
 }
 
@@ -49,21 +49,21 @@ impl Line {
         self.fd.as_fd()
     }
 
-    /// The sender has written frames; `waiting` tells how many are on the ring.
+    /// The sender has written frames; `waiting` returns how many are on the ring.
     #[inline]
     pub(crate) fn doorbell(&self, waiting: impl FnOnce() -> u32) {
-        // The frames are written, then the line is looked at; `unmask` writes the line, then looks for
-        // frames: one of the two sees the other.
+        // The sender writes the frames, then reads the line. `unmask` writes the line, then looks for frames. So one of
+        // the two sees the other's write.
         fence(Ordering::SeqCst);
         if self.armed.load(Ordering::Relaxed) != MASKED {
             self.fire(waiting());
         }
     }
 
-    /// Lets the next frame fire; `frame_waits` tells whether one is on the ring. False if so: then nothing
-    /// is promised to fire.
+    /// Lets the next frame fire; `frame_waits` returns whether one is on the ring. False if so: then the interrupt may
+    /// never fire.
     pub(crate) fn unmask(&self, frame_waits: impl FnOnce() -> bool) -> bool {
-        // Never over `HELD`: its clock runs and will fire.
+        // `HELD` is not overwritten: its timer runs and will fire.
         let armed = self.armed.compare_exchange(MASKED, ARMED, Ordering::AcqRel, Ordering::Acquire);
         if armed == Err(HELD) {
             return true;
@@ -72,11 +72,11 @@ impl Line {
         if !frame_waits() {
             return true;
         }
-        // If its sender saw us it has fired; else take the arming back.
+        // If the sender saw `ARMED`, it has fired. Otherwise disarm again.
         self.armed.compare_exchange(ARMED, MASKED, Ordering::AcqRel, Ordering::Relaxed).is_err()
     }
 
-    /// `waiting` frames are on the ring and the line is not masked: fires it, or sees to it that it will.
+    /// `waiting` frames are on the ring and the line is not masked: fires it now, or starts the timer.
     #[cold]
     fn fire(&self, waiting: u32) {
         let Some(moderation) = &self.moderation else {
@@ -85,7 +85,7 @@ impl Line {
             }
             return;
         };
-        // Held to the end: between the line and its clock no `mask` may come.
+        // Held to the end: no `mask` may come between the change of the line and that of the timer.
         let coalesce = lock(&moderation.coalesce);
         let usecs = if coalesce.adaptive { moderation.adapted() } else { coalesce.rx_usecs };
         let enough = coalesce.rx_frames > 0 && waiting >= coalesce.rx_frames;
@@ -111,8 +111,8 @@ impl Line {
         if self.moderation.is_some() && was == HELD {
             self.set_timer(0);
         }
-        // Also if it has not fired since it was armed: a sender that was stopped between masking the line
-        // and signalling may have signalled since, and its echo would wake for ever.
+        // Also if it has not fired since it was armed: a sender that was descheduled between masking the line and
+        // signalling may have signalled since, and the descriptor would stay readable for ever.
         sys::drain(self.fd.as_raw_fd());
     }
 
