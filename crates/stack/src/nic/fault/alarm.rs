@@ -1,5 +1,5 @@
-//! The interrupt of a queue that holds frames back: the NIC's own, joined in an epoll descriptor with a
-//! timerfd for the next held frame whose time comes.
+//! The interrupt of a queue that holds frames back: an epoll descriptor with the NIC's own interrupt and a
+//! timerfd for the next held frame.
 //!
 //! Owns the due times of both directions. The timer is set only while unmasked.
 
@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-/// A way that frames go.
+/// The direction of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
     Receive,
@@ -32,14 +32,14 @@ pub(super) struct Alarm {
     inner: Arc<dyn Interrupt>,
     epoll: OwnedFd,
     timer: OwnedFd,
-    /// When each direction has a frame to release, in nanoseconds.
+    /// When each direction next has a frame to release, in nanoseconds.
     due: [AtomicU64; 2],
     state: Mutex<State>,
 }
 
 struct State {
     unmasked: bool,
-    /// What the timer is set to.
+    /// The time the timer is set to.
     set: u64,
 }
 
@@ -63,12 +63,12 @@ impl Alarm {
         self.due[direction as usize].load(Relaxed) <= now.nanos()
     }
 
-    /// Says when `direction` next has a frame to release.
+    /// Sets when `direction` next has a frame to release.
     pub(super) fn set(&self, direction: Direction, due: Option<Instant>) {
         let due = due.map_or(NEVER, Instant::nanos);
         let slot = &self.due[direction as usize];
         if slot.load(Relaxed) != due {
-            // Under the lock, so that an unmask either sees the new time or is seen unmasked.
+            // Under the lock, so that either `unmask` sees the new time, or this sees `unmasked`.
             let mut state = lock(&self.state);
             slot.store(due, Relaxed);
             if state.unmasked {
@@ -81,7 +81,7 @@ impl Alarm {
         self.due.iter().map(|due| due.load(Relaxed)).min().unwrap_or(NEVER)
     }
 
-    /// Sets the timer to `due`, or stops it; either takes an expiry back.
+    /// Sets the timer to `due`, or stops it; either clears an expiry.
     fn set_timer(&self, state: &mut State, due: u64) {
         if state.set == due {
             return;
@@ -90,7 +90,7 @@ impl Alarm {
         let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let it_value = match due {
             NEVER => zero,
-            // Never zero, which would stop it.
+            // Not zero, which would stop it.
             due => {
                 sys::timespec(Duration::from_nanos(due.saturating_sub(time::now().nanos()).max(1)))
             }

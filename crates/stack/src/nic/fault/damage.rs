@@ -1,4 +1,4 @@
-//! Damages a frame so that its checksums show it. Owns nothing; reads headers through [`wire`](crate::wire).
+//! Corrupts a frame so that a checksum shows it. Owns nothing; reads headers through [`wire`](crate::wire).
 
 use crate::{
     nic::Checksum,
@@ -12,8 +12,8 @@ use crate::{
 };
 use std::ops::Range;
 
-/// Flips the bit of the IP packet that `number` picks, a partial checksum completed first. False, and
-/// nothing done, where nothing would show it.
+/// Flips the bit of the IP packet that `number` selects, after completing a partial checksum. False, and
+/// nothing done, if no checksum would show it.
 pub(super) fn flip_a_bit(bytes: &mut [u8], checksum: Checksum, number: u64) -> bool {
     let Some(packet) = covered(bytes) else { return false };
     if checksum != Checksum::Unverified && !complete(bytes, checksum) {
@@ -28,8 +28,8 @@ pub(super) fn flip_a_bit(bytes: &mut [u8], checksum: Checksum, number: u64) -> b
     true
 }
 
-/// Which bytes checksums cover: the IP packet without padding, of IPv6 from the addresses on, as its header has no
-/// checksum of its own (RFC 8200 section 8.1).
+/// The bytes that checksums cover: the IP packet without padding; of IPv6 from the addresses on, because its header has
+/// no checksum of its own (RFC 8200 section 8.1).
 fn covered(bytes: &[u8]) -> Option<Range<usize>> {
     const ADDRESSES: usize = 8;
     let Untagged { ethertype, offset, payload, .. } =
@@ -50,7 +50,7 @@ fn covered(bytes: &[u8]) -> Option<Range<usize>> {
 fn complete(bytes: &mut [u8], checksum: Checksum) -> bool {
     match partial_checksum(bytes, checksum) {
         Ok(Some(Partial { segment, field, zero })) => {
-            // The field holds the pseudo-header's sum, so the segment's own sum includes it.
+            // The field holds the pseudo-header's sum, so the sum over the segment includes it.
             let full = match Sum::of(&bytes[segment.clone()]).checksum() {
                 0 => zero,
                 full => full,
@@ -68,18 +68,18 @@ struct Partial {
     segment: Range<usize>,
     /// The checksum's offset in them.
     field: usize,
-    /// What a checksum of zero is written as.
+    /// The value written for a checksum of zero.
     zero: u16,
 }
 
-/// A frame of which it cannot be told.
+/// It cannot be determined whether the frame's checksum is partial.
 struct Unknown;
 
-/// Where the frame has a partial checksum, if it has one.
+/// The frame's partial checksum, if it has one.
 fn partial_checksum(bytes: &[u8], checksum: Checksum) -> Result<Option<Partial>, Unknown> {
     let frame = ethernet::Frame::new_checked(bytes).map_err(|_| Unknown)?;
     let Untagged { ethertype, offset, payload, .. } = frame.untag().map_err(|_| Unknown)?;
-    // Linux completes the checksum before it cuts a packet up (ip_do_fragment, ip6_fragment).
+    // Linux completes the checksum before it fragments a packet (ip_do_fragment, ip6_fragment).
     let (addresses, protocol, at, segment) = match ethertype {
         EtherType::IPV4 => {
             let ip = ipv4::Packet::new_checked(payload).map_err(|_| Unknown)?;
@@ -193,10 +193,10 @@ mod tests {
     }
 
     #[test]
-    fn one_behind_extension_headers_is_completed() {
+    fn a_partial_checksum_behind_extension_headers_is_completed() {
         let whole = frame((EtherType::IPV6, Protocol::UDP));
         let (head, segment) = whole.split_at(ethernet::HEADER_LEN + ipv6::HEADER_LEN);
-        // Destination options: padding, which asks for nothing.
+        // Destination options that hold only padding.
         let options = [Protocol::UDP.0, 0, 1, 4, 0, 0, 0, 0];
         let mut bytes = [head, &options, segment].concat();
         bytes[ethernet::HEADER_LEN + 4..][..2].copy_from_slice(&40u16.to_be_bytes());
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_checksum_that_may_be_partial_stays() {
+    fn a_full_checksum_that_may_be_partial_is_not_changed() {
         for kind in KINDS {
             let mut bytes = frame(kind);
             assert!(complete(&mut bytes, Checksum::Partial));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flip_shows() {
+    fn every_flipped_bit_makes_a_checksum_wrong() {
         for kind in KINDS {
             for checksum in [Checksum::Partial, Checksum::MaybePartial] {
                 let mut whole = frame(kind);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_checksum_covers_is_left_alone() {
+    fn frames_without_a_checksum_to_show_it_are_not_corrupted() {
         let mut arp = frame(KINDS[0]);
         arp[12..14].copy_from_slice(&EtherType::ARP.0.to_be_bytes());
         let mut cut = frame(KINDS[3]);

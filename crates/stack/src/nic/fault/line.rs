@@ -1,6 +1,6 @@
-//! One direction of one queue: what becomes of each frame, and the frames held back.
+//! One direction of one queue: the decision about each frame, and the frames held back.
 //!
-//! Decisions depend on the seed and the frame's number alone; time comes in as an argument and says only
+//! Decisions depend only on the seed and the frame's number. Time is an argument and decides only
 //! when held frames leave.
 
 use super::{Config, Counters, DirectionCounters, Faults, alarm::Direction, damage};
@@ -21,7 +21,7 @@ const OVERTAKING: Duration = Duration::from_millis(1);
 struct Random(u64);
 
 impl Random {
-    /// The random for frame `number`: a stream of its own, so that no decision moves those after it.
+    /// The random numbers for frame `number`: a separate stream, so that no decision changes later ones.
     fn new(key: u64, number: u64) -> Random {
         Random(Random(key.wrapping_add(number)).roll())
     }
@@ -33,19 +33,19 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// True with this probability; 1 is certain, since the roll is below 1.
+    /// True with this probability; 1 is certain, because the random number is below 1.
     fn hits(&mut self, probability: f64) -> bool {
         ((self.roll() >> 11) as f64 / (1u64 << 53) as f64) < probability
     }
 }
 
-/// What is to become of a frame.
+/// What to do with a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Decision {
     lost: bool,
     duplicated: bool,
     reordered: bool,
-    /// The number that picks the bit to flip.
+    /// The number that selects the bit to flip.
     corrupted: Option<u64>,
 }
 
@@ -63,7 +63,7 @@ impl Decision {
     }
 }
 
-/// Where one direction counts.
+/// The counters of one direction.
 pub(super) struct Tally {
     counters: Arc<Counters>,
     direction: Direction,
@@ -98,7 +98,7 @@ pub(super) struct Line {
     number: u64,
     /// In the order of their due times.
     held: VecDeque<Held>,
-    /// Waits for another frame to overtake it.
+    /// Waits for the next frame to overtake it.
     late: Option<Held>,
     spare: Vec<Vec<u8>>,
     tally: Tally,
@@ -115,12 +115,12 @@ impl Line {
         Line { faults, key, limit: config.limit, number: 0, held, late: None, spare, tally }
     }
 
-    /// What is to become of the next frame.
+    /// The decision about the next frame.
     pub(super) fn next_decision(&self) -> Decision {
         Decision::of(&self.faults, Random::new(self.key, self.number))
     }
 
-    /// Whether the next frame can go on untouched and at once, without overtaking another.
+    /// Whether the next frame can go on unchanged and at once, without overtaking another.
     pub(super) fn passes_untouched(&self, decision: &Decision) -> bool {
         *decision == Decision::NONE
             && self.faults.delay.is_zero()
@@ -128,13 +128,13 @@ impl Line {
             && self.late.is_none()
     }
 
-    /// The next frame went on untouched.
+    /// The next frame went on unchanged.
     pub(super) fn passed(&mut self) {
         self.number += 1;
         self.tally.add(|c| &c.frames);
     }
 
-    /// Takes the next frame; what is left of it comes out of [`take_due`](Line::take_due).
+    /// Takes the next frame. [`take_due`](Line::take_due) returns what remains of it.
     pub(super) fn enter(
         &mut self,
         decision: Decision,
@@ -187,9 +187,9 @@ impl Line {
         }
     }
 
-    /// The next held frame whose time has come.
+    /// The next held frame that is due.
     pub(super) fn take_due(&mut self, now: Instant) -> Option<Held> {
-        // All that is held came before the late one, so its place is behind them.
+        // All held frames came before the late one, so it goes behind them.
         if let Some(late) = self.late.take_if(|late| late.due <= now) {
             self.hold(late);
         }
@@ -201,7 +201,7 @@ impl Line {
         self.held.push_front(frame);
     }
 
-    /// When [`take_due`](Line::take_due) is next worth a call.
+    /// When [`take_due`](Line::take_due) next has a frame to return.
     pub(super) fn due(&self) -> Option<Instant> {
         self.held.front().into_iter().chain(&self.late).map(|frame| frame.due).min()
     }
@@ -211,7 +211,7 @@ impl Line {
         self.spare.pop().unwrap_or_default()
     }
 
-    /// Takes a buffer back.
+    /// Returns a buffer for reuse.
     pub(super) fn recycle(&mut self, mut bytes: Vec<u8>) {
         if self.spare.len() < self.limit {
             bytes.clear();
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn decisions_follow_from_the_seed_and_the_number_alone() {
+    fn decisions_depend_only_on_the_seed_and_the_frames_number() {
         let faults = Faults { loss: 0.3, duplication: 0.3, reordering: 0.3, ..Faults::default() };
         let decisions = |seed, step: u64| {
             let mut line = line(seed, faults);
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn one_probability_does_not_move_the_decisions_of_another() {
+    fn one_probability_does_not_change_the_decisions_of_another() {
         let losses = |duplication| {
             let faults = Faults { loss: 0.5, duplication, ..Faults::default() };
             let line = line(1, faults);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn probabilities_are_kept() {
+    fn faults_occur_with_their_probability() {
         for probability in [0.0, 0.01, 0.5, 1.0] {
             let faults = Faults { corruption: probability, ..Faults::default() };
             let hits = (0..100_000)
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reordered_frame_lets_one_pass() {
+    fn one_frame_overtakes_a_reordered_frame() {
         let mut line = line(0, Faults { reordering: 1.0, ..Faults::default() });
         for number in 1..=4 {
             enter(&mut line, number, NOW);
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reordered_frame_that_none_follows_leaves_late() {
+    fn a_reordered_frame_without_a_follower_leaves_late() {
         let mut line = line(0, Faults { reordering: 1.0, ..Faults::default() });
         enter(&mut line, 1, NOW);
         assert_eq!(due(&mut line, NOW), []);
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_is_bounded() {
+    fn the_number_of_held_frames_is_bounded() {
         let delay = Duration::from_micros(300);
         let mut line = line(0, Faults { delay, duplication: 1.0, ..Faults::default() });
         for number in 1..=100 {

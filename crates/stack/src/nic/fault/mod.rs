@@ -1,8 +1,8 @@
-//! A bad link in front of any NIC: frames are lost, doubled, swapped, damaged and late, as often as asked
-//! and the same way every time.
+//! A bad link in front of any NIC: frames are lost, duplicated, reordered, corrupted and delayed, as often as configured
+//! and the same way in every run.
 //!
-//! Owns the frames it holds back, per queue and direction; `line` decides what becomes of each frame,
-//! `damage` alters one, `alarm` is the interrupt that also fires when a held frame's time has come.
+//! Owns the frames it holds back, per queue and direction. `line` decides what happens to each frame,
+//! `damage` corrupts one, `alarm` is the interrupt that also fires when a held frame is due.
 
 mod alarm;
 mod damage;
@@ -23,7 +23,7 @@ use std::{
     time::Duration,
 };
 
-/// How soon a frame that met a full transmit ring tries again if nothing else moves it.
+/// How soon a frame that met a full transmit ring is tried again.
 const RETRY: Duration = Duration::from_micros(100);
 
 /// What happens to frames going one way: probabilities from 0 (never) to 1 (always), and a time.
@@ -33,27 +33,27 @@ pub struct Faults {
     pub loss: f64,
     /// The frame comes twice.
     pub duplication: f64,
-    /// The frame lets the next one pass, or leaves a millisecond late if none comes.
+    /// The next frame overtakes this one. If none comes, the frame leaves a millisecond late.
     pub reordering: f64,
-    /// One bit of the IP packet is flipped, which its checksums show: a partial checksum is completed
-    /// first. Left alone, as nothing would show it: frames that are not IP, such as ARP, and the first
-    /// eight bytes of an IPv6 header.
+    /// One bit of the IP packet is flipped, so that a checksum is wrong; a partial checksum is completed
+    /// first. Frames that are not IP, such as ARP, and the first eight bytes of an IPv6 header are not
+    /// corrupted, because no checksum would show it.
     pub corruption: f64,
-    /// Every frame is late by this much. Order is kept.
+    /// Every frame is delayed by this much. Order is kept.
     pub delay: Duration,
 }
 
-/// What kind of bad link to be.
+/// The configuration of a bad link.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
-    /// What happens to the n-th frame of a queue in one direction follows from this and n alone, whatever
-    /// the timing.
+    /// What happens to the n-th frame of a queue in one direction depends only on this and n, not on
+    /// time.
     pub seed: u64,
     /// Frames from the NIC.
     pub receive: Faults,
     /// Frames to the NIC.
     pub transmit: Faults,
-    /// Frames held at once per queue and direction; more are dropped and counted. netem's default too.
+    /// The most frames held at once per queue and direction; more are dropped and counted. The default is netem's.
     pub limit: usize,
 }
 
@@ -65,17 +65,17 @@ impl Default for Config {
     }
 }
 
-/// What became of the frames going one way, over all queues.
+/// Counters of one direction, over all queues.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct DirectionCounters {
-    /// Frames that met a decision: all of them.
+    /// All frames.
     pub frames: AtomicU64,
     /// Frames lost.
     pub lost: AtomicU64,
     /// Frames that came twice.
     pub duplicated: AtomicU64,
-    /// Frames held to let the next one pass.
+    /// Frames held for the next one to overtake.
     pub reordered: AtomicU64,
     /// Frames with a bit flipped.
     pub corrupted: AtomicU64,
@@ -83,7 +83,7 @@ pub struct DirectionCounters {
     pub overflowed: AtomicU64,
 }
 
-/// What a [`Fault`] did.
+/// The counters of a [`Fault`].
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Counters {
@@ -115,7 +115,7 @@ impl Fault {
     /// Puts a bad link in front of `inner`.
     ///
     /// # Errors
-    /// A probability that is none, or a limit of 0.
+    /// A probability outside of 0 to 1, or a limit of 0.
     pub fn new(inner: Box<dyn Nic>, config: Config) -> io::Result<Fault> {
         let invalid = |line: String| Err(io::Error::new(io::ErrorKind::InvalidInput, line));
         for (way, faults) in [("receive", config.receive), ("transmit", config.transmit)] {
@@ -139,7 +139,7 @@ impl Fault {
         Ok(Fault { inner, config, counters: Arc::default() })
     }
 
-    /// What was done to the frames; goes on counting after the NIC is handed to a host.
+    /// The counters. They go on counting after the NIC is handed to a host.
     pub fn counters(&self) -> Arc<Counters> {
         self.counters.clone()
     }
@@ -156,7 +156,7 @@ impl Nic for Fault {
             Line::new(&self.config, direction, index, Tally::new(&self.counters, direction))
         };
         let Config { receive, transmit, .. } = self.config;
-        // What may have to wait: for its time, for a frame to overtake it, for room in a poll or a ring.
+        // Whether frames may be held: for a delay, for a frame to overtake, for room in a poll or a ring.
         let holds = |f: Faults| !f.delay.is_zero() || f.reordering > 0.0 || f.duplication > 0.0;
         let alarm = (holds(receive) || holds(transmit) || transmit.corruption > 0.0)
             .then(|| Alarm::new(interrupt.clone()).map(Arc::new))
@@ -183,7 +183,7 @@ impl Nic for Fault {
     }
 }
 
-/// The present, where anything depends on it.
+/// The time, if frames can be held; otherwise it is not needed.
 fn now(alarm: &Option<Arc<Alarm>>) -> Instant {
     if alarm.is_some() { time::now() } else { Instant::ZERO }
 }
@@ -191,7 +191,7 @@ fn now(alarm: &Option<Arc<Alarm>>) -> Instant {
 struct Rx {
     inner: Box<dyn RxQueue>,
     line: Line,
-    /// Frames that left late are pushed by whoever polls: nobody else is sure to come by.
+    /// The receive half also pushes delayed transmit frames, because only polls are sure to happen.
     outgoing: Arc<Mutex<Outgoing>>,
     alarm: Option<Arc<Alarm>>,
 }
@@ -227,7 +227,7 @@ impl RxQueue for Rx {
     }
 }
 
-/// Hands up what is due, as far as there is room.
+/// Hands up the due frames, as far as there is room.
 fn deliver(line: &mut Line, now: Instant, room: &mut usize, sink: &mut dyn FnMut(Frame<'_>)) {
     while *room > 0
         && let Some(held) = line.take_due(now)
@@ -238,7 +238,7 @@ fn deliver(line: &mut Line, now: Instant, room: &mut usize, sink: &mut dyn FnMut
     }
 }
 
-/// The transmit half, reached by its owner and, for frames whose time has come, by the receive half.
+/// The transmit half, used by its owner and, for due frames, by the receive half.
 struct Outgoing {
     inner: Box<dyn TxQueue>,
     line: Line,
@@ -279,7 +279,7 @@ impl Outgoing {
         }
     }
 
-    /// Pushes what is due; false if the ring is full before that is done.
+    /// Pushes the due frames; false if the ring became full.
     fn release(&mut self, now: Instant) -> bool {
         while let Some(held) = self.line.take_due(now) {
             let partial = held.checksum == Checksum::Partial;

@@ -1,7 +1,7 @@
 //! The kernel's side of a TAP device: making it, attaching to it, its MTU, address and state, all by
-//! ioctl (drivers/net/tun.c, net/core/dev_ioctl.c), and what to tell the user when one is refused.
+//! ioctl (drivers/net/tun.c, net/core/dev_ioctl.c), and the error messages when one is refused.
 //!
-//! Owns no state; touches only the interface it is given the name of.
+//! Keeps no state; changes only the interface with the given name.
 
 use crate::wire::MacAddr;
 use std::{
@@ -17,7 +17,7 @@ use std::{
 /// The kernel's `MAX_TAP_QUEUES`.
 const MAX_QUEUES: u32 = 256;
 
-/// An error whose kind is `error`'s and whose words are ours.
+/// An error of the same kind as `error` with our own message.
 fn because(error: &io::Error, line: String) -> io::Error {
     io::Error::new(error.kind(), line)
 }
@@ -26,8 +26,8 @@ fn invalid(line: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, line)
 }
 
-/// Attaches `queues` descriptors to the TAP device `name`, which is made if it does not exist. Returns
-/// its name too: the kernel fills in the number of a `tap%d`.
+/// Attaches `queues` descriptors to the TAP device `name`, which is created if it does not exist. Also returns
+/// its name: the kernel fills in the number of a `tap%d`.
 pub(super) fn attach(name: &str, queues: u32) -> io::Result<(String, Vec<OwnedFd>)> {
     if queues == 0 || queues > MAX_QUEUES {
         return Err(invalid(format!(
@@ -45,8 +45,8 @@ pub(super) fn attach(name: &str, queues: u32) -> io::Result<(String, Vec<OwnedFd
         ioctl(fd.as_fd(), libc::TUNSETIFF, &mut request)
             .map_err(|error| refused(&name, queues, &error))?;
         name = name_of(&request);
-        // Off by default, but a persistent device keeps what its last user set: with all offloads off
-        // the kernel completes every checksum and cuts every segment before we see the frame.
+        // Off by default, but a persistent device keeps the settings of its last user. With all offloads off,
+        // the kernel completes every checksum and segments every packet before we see the frame.
         // SAFETY: TUNSETOFFLOAD takes a plain number.
         let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, 0) };
         if result < 0 {
@@ -61,7 +61,7 @@ pub(super) fn attach(name: &str, queues: u32) -> io::Result<(String, Vec<OwnedFd
     Ok((name, fds))
 }
 
-/// A descriptor of the TUN/TAP driver, attached to nothing yet.
+/// A descriptor of the TUN/TAP driver, not attached to a device yet.
 fn control() -> io::Result<OwnedFd> {
     fs::OpenOptions::new()
         .read(true)
@@ -88,7 +88,7 @@ fn control() -> io::Result<OwnedFd> {
         })
 }
 
-/// Why TUNSETIFF failed (tun_set_iff in drivers/net/tun.c).
+/// The error for a failed TUNSETIFF (tun_set_iff in drivers/net/tun.c).
 fn refused(name: &str, queues: u32, error: &io::Error) -> io::Error {
     because(
         error,
@@ -114,8 +114,8 @@ fn refused(name: &str, queues: u32, error: &io::Error) -> io::Error {
     )
 }
 
-/// The process that holds the TAP device, as far as /proc lets us see it. Other namespaces may have a
-/// device of the same name, so one of its threads must be in ours.
+/// The process that holds the TAP device, as far as /proc shows it. Other namespaces may have a device of the same
+/// name, so one of the process's threads must be in ours.
 fn owner(name: &str) -> Option<u32> {
     let ours = fs::read_link("/proc/thread-self/ns/net").ok()?;
     let wanted = format!("iff:\t{name}");
@@ -139,7 +139,7 @@ fn exists(name: &str) -> bool {
     configure(name, libc::SIOCGIFINDEX, |_| ()).is_ok()
 }
 
-/// Lets a queue take part in the device's traffic, or stops it and empties it.
+/// Attaches a queue to the device's traffic, or detaches and empties it.
 pub(super) fn set_queue(fd: BorrowedFd<'_>, name: &str, attached: bool) -> io::Result<()> {
     let mut request = request(name)?;
     let flag = if attached { libc::IFF_ATTACH_QUEUE } else { libc::IFF_DETACH_QUEUE };
@@ -177,7 +177,7 @@ pub(super) fn set_mtu(name: &str, mtu: usize) -> io::Result<()> {
         })
 }
 
-/// Reads `10.0.0.1/24`.
+/// Parses `10.0.0.1/24`.
 pub(super) fn parse_address(text: &str) -> io::Result<(Ipv4Addr, u8)> {
     text.split_once('/')
         .and_then(|(address, prefix)| Some((address.parse().ok()?, prefix.parse().ok()?)))
@@ -236,13 +236,13 @@ fn ipv4(address: Ipv4Addr) -> libc::sockaddr {
         sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(address.octets()) },
         sin_zero: [0; 8],
     };
-    // SAFETY: both are 16 bytes of plain data, sockaddr being the one every sockaddr_in is passed as.
+    // SAFETY: both are 16 bytes of plain data; every sockaddr_in is passed as a sockaddr.
     unsafe { mem::transmute::<libc::sockaddr_in, libc::sockaddr>(address) }
 }
 
-/// A request about interface `name`, all else zero.
+/// A request about interface `name`, otherwise zero.
 fn request(name: &str) -> io::Result<libc::ifreq> {
-    // SAFETY: ifreq is plain data; all zero is a value of it.
+    // SAFETY: ifreq is plain data; all zeros is a valid value.
     let mut request: libc::ifreq = unsafe { mem::zeroed() };
     if name.is_empty() || name.len() >= request.ifr_name.len() || name.contains('\0') {
         return Err(invalid(format!(
@@ -276,7 +276,7 @@ fn configure(
 }
 
 fn ioctl(fd: BorrowedFd<'_>, operation: libc::Ioctl, request: &mut libc::ifreq) -> io::Result<()> {
-    // SAFETY: every operation this file names reads and writes one ifreq.
+    // SAFETY: every operation used in this file reads and writes one ifreq.
     match unsafe { libc::ioctl(fd.as_raw_fd(), operation, request as *mut libc::ifreq) } {
         0.. => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -1,10 +1,10 @@
 //! A NIC with this machine's kernel at the other end: a TAP device
-//! (Documentation/networking/tuntap.rst). What we transmit the kernel receives, and the other way round.
+//! (Documentation/networking/tuntap.rst). The kernel receives the frames that we transmit, and the other way round.
 //!
-//! Owns the device's descriptors, one per queue, and the frames waiting to be written; `device` sets up
+//! Owns the device's descriptors, one per queue, and the frames not written yet; `device` sets up
 //! the kernel's side.
 //!
-//! Offloads stay off (no `IFF_VNET_HDR`): the kernel completes checksums before we read a frame, and we
+//! Offloads stay off (no `IFF_VNET_HDR`): the kernel completes checksums before we read a frame, and we complete them
 //! before we write one. The kernel steers a flow to the queue that last sent a frame of it.
 
 mod device;
@@ -33,7 +33,7 @@ const TX_RING: usize = 256;
 /// ```no_run
 /// use busypoll_stack::nic::{Nic, tap::Tap};
 ///
-/// // A link to the kernel, whose end is 10.0.0.1 and up; ours answers to no address yet.
+/// // A link to the kernel. The kernel's end has the address 10.0.0.1 and is up; ours has no address yet.
 /// let tap = Tap::builder("tap0").kernel_address("10.0.0.1/24").open()?;
 /// println!("we are {:?}", tap.info().mac);
 /// # Ok::<(), std::io::Error>(())
@@ -45,7 +45,7 @@ pub struct Tap {
     counters: Arc<Counters>,
 }
 
-/// What a [`Tap`] could not deliver.
+/// Frames that a [`Tap`] could not deliver.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Counters {
@@ -57,7 +57,7 @@ pub struct Counters {
     deleted: AtomicBool,
 }
 
-/// How a [`Tap`] is to be opened.
+/// Settings of a [`Tap`] before it is opened.
 #[derive(Clone, Debug)]
 pub struct Builder {
     name: String,
@@ -69,7 +69,7 @@ pub struct Builder {
 }
 
 impl Tap {
-    /// Opens the TAP device `name` as it is, or makes it: [`Tap::builder`] with nothing set.
+    /// Opens the TAP device `name` as it is, or creates it: [`Tap::builder`] with the defaults.
     ///
     /// # Errors
     /// As [`Builder::open`].
@@ -77,14 +77,14 @@ impl Tap {
         Tap::builder(name).open()
     }
 
-    /// Prepares to open the TAP device `name`: an existing one, or a new one that goes when this NIC and
+    /// Prepares to open the TAP device `name`: an existing one, or a new one that is deleted when this NIC and
     /// its queues are dropped. In `tap%d` the kernel fills in a free number.
     pub fn builder(name: &str) -> Builder {
         let name = name.to_owned();
         Builder { name, queues: 1, mac: None, mtu: None, address: None, up: false }
     }
 
-    /// What could not be delivered; goes on counting after the NIC is handed to a host.
+    /// The counters of undelivered frames. They go on counting after the NIC is handed to a host.
     pub fn counters(&self) -> Arc<Counters> {
         self.counters.clone()
     }
@@ -98,15 +98,15 @@ impl Builder {
         self
     }
 
-    /// Our link-layer address. Without it, one made from the kernel's, so that a persistent device keeps
-    /// its neighbours' caches right.
+    /// Our link-layer address. The default is derived from the kernel's, so that with a persistent device the
+    /// kernel's neighbour entries stay right.
     pub fn mac(mut self, mac: MacAddr) -> Builder {
         self.mac = Some(mac);
         self
     }
 
-    /// The largest IP packet in bytes, 68 to 65521, set on the kernel's end too (CAP_NET_ADMIN). Without
-    /// it, the device's own: 1500 for a new one.
+    /// The largest IP packet in bytes, 68 to 65521, set on the kernel's end too (CAP_NET_ADMIN). The default
+    /// is the device's: 1500 for a new one.
     pub fn mtu(mut self, mtu: usize) -> Builder {
         self.mtu = Some(mtu);
         self
@@ -128,7 +128,7 @@ impl Builder {
     ///
     /// # Errors
     /// No `/dev/net/tun`; CAP_NET_ADMIN missing and no device made for this user; the name in use, taken
-    /// by another kind of interface or too long; an MTU or address out of range. Each says what to do.
+    /// by another kind of interface or too long; an MTU or address out of range. Each error names a remedy.
     pub fn open(self) -> io::Result<Tap> {
         let address = self.address.as_deref().map(device::parse_address).transpose()?;
         let (name, fds) = device::attach(&self.name, self.queues)?;
@@ -147,7 +147,7 @@ impl Builder {
             device::set_mtu(&name, mtu)?;
         }
         let mtu = device::mtu(&name)?;
-        // A queue nobody polls must get no frames: those we do not hold open stay detached.
+        // A queue that no thread polls must get no frames: queues stay detached until they are opened.
         if self.queues > 1 {
             for fd in &fds {
                 device::set_queue(fd.as_fd(), &name, false)?;
@@ -221,7 +221,7 @@ impl Nic for Tap {
         *open = Arc::downgrade(&port);
         let largest = self.info.mtu + ethernet::HEADER_LEN + ethernet::MAX_TAGS * ethernet::TAG_LEN;
         Ok(Queue {
-            // One byte more than fits the link shows what does not fit it.
+            // One byte more than the link's largest frame, so that a longer frame is recognised.
             rx: Box::new(Rx { port: port.clone(), frame: vec![0; largest + 1] }),
             tx: Box::new(Tx {
                 port: port.clone(),
@@ -234,25 +234,25 @@ impl Nic for Tap {
     }
 }
 
-/// What the parts of an open queue share.
+/// State shared by the parts of an open queue.
 #[derive(Debug)]
 struct Port {
     fd: Arc<OwnedFd>,
-    /// Holds `fd` alone, and lets go of it when the device is deleted.
+    /// Watches only `fd`, which is removed when the device is deleted.
     epoll: OwnedFd,
     name: String,
-    /// The queue is one of several, to be detached when closed.
+    /// The queue is one of several, and is detached when closed.
     one_of_many: bool,
     counters: Arc<Counters>,
 }
 
 impl Port {
-    /// The device was deleted. Its descriptor is readable from now on (EPOLLERR) and would keep whoever
-    /// waits on it spinning.
+    /// The device was deleted. Its descriptor is readable from now on (EPOLLERR), so a thread that waits on it would
+    /// spin.
     #[cold]
     fn retire(&self) {
         let delete = libc::EPOLL_CTL_DEL;
-        // It fails only if it was done before.
+        // It fails only if `fd` was removed before.
         let _ = sys::epoll_control(self.epoll.as_raw_fd(), delete, self.fd.as_raw_fd(), 0, 0);
         if !self.counters.deleted.swap(true, Relaxed) {
             let name = &self.name;
@@ -280,13 +280,13 @@ impl Port {
 impl Drop for Port {
     fn drop(&mut self) {
         if self.one_of_many {
-            // It fails only if the device is gone, and then there is nothing to detach from.
+            // It fails only if the device was deleted.
             let _ = device::set_queue(self.fd.as_fd(), &self.name, false);
         }
     }
 }
 
-/// The descriptor is readable exactly while frames wait: there is nothing to arm or to take back.
+/// The descriptor is readable exactly while frames wait, so masking does nothing.
 impl Interrupt for Port {
     fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
@@ -332,7 +332,7 @@ impl RxQueue for Rx {
 
 struct Tx {
     port: Arc<Port>,
-    /// The bytes set aside for each frame.
+    /// The buffer size of each frame.
     slot: usize,
     frames: Vec<u8>,
     lengths: Vec<usize>,
