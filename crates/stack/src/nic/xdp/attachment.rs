@@ -1,6 +1,6 @@
-//! Holding an interface: the steering program on it, the maps the program looks into, the name of its owner. Whoever holds it may
-//! drive it, or grant that to another process and see to it that the interface is the kernel's again when that one has
-//! ended, however it ended.
+//! An interface attached to this process: the steering program on it, the program's maps, and the owner's name. The process
+//! may drive the interface itself, or grant it to another process. In the second case it releases the interface to the
+//! kernel when that process has ended in any way.
 
 use super::{
     Error,
@@ -21,13 +21,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// An interface that this process holds. Let go of in this order: first no more packets are taken, then the next
-/// owner may come.
+/// An interface that this process holds. The fields are dropped in order: first the program stops redirecting packets,
+/// then the name is free for the next owner.
 pub struct Holding {
     link: OwnedFd,
     hook: Hook,
     ports: OwnedFd,
-    /// The sockets by queue, as the program sees them.
+    /// The steering program's map from queue to socket.
     sockets: OwnedFd,
     device: Device,
     name: OwnerName,
@@ -40,14 +40,14 @@ impl std::fmt::Debug for Holding {
 }
 
 impl Holding {
-    /// Takes the interface `name` of the calling thread's network namespace. `native`: in the driver if it can. An
-    /// owner there is waited for, that it may let go, as long as `patience` says.
+    /// Takes the interface `name` of the calling thread's network namespace. `native`: in the driver if possible. If it
+    /// has an owner, waits up to `patience` for its release.
     ///
     /// # Errors
     /// See [`Error`]; each is one line with its remedy.
     pub fn take(name: &str, native: bool, patience: Duration) -> Result<Holding, Error> {
         let device = Device::find(name)?;
-        // What no queue could be opened for is not taken.
+        // Fails here if no queue could be opened.
         frame_size(&device)?;
         let give_up = Instant::now() + patience;
         let at = |e: io::Error| Error::os(&device.name, "make a BPF map", e);
@@ -57,12 +57,12 @@ impl Holding {
             .map_err(|e| Error::os(&device.name, "load the XDP program", e))?;
         let name = sys::program_id(&program).and_then(|id| OwnerName::take(device.ifindex, id));
         let name =
-            name.map_err(|e| Error::os(&device.name, "listen for who asks whose it is", e))?;
+            name.map_err(|e| Error::os(&device.name, "listen for queries of its owner", e))?;
         let (link, hook) = attach(&device, &program, native, give_up)?;
         Ok(Holding { link, hook, ports, sockets, device, name })
     }
 
-    /// What a process needs to drive all its queues: made with the rights of this one.
+    /// Everything that another process needs to drive all its queues, made with this process's capabilities.
     ///
     /// # Errors
     /// No descriptor left, missing CAP_NET_RAW.
@@ -83,13 +83,13 @@ impl Holding {
         })
     }
 
-    /// Makes room for others to ask whose the interface is: only so many can, as nobody else lets them in.
+    /// Closes waiting queries for the owner. They fill the name's backlog, and no other thread accepts them.
     pub fn dismiss_askers(&self) {
         self.name.close_queries();
     }
 }
 
-/// Readable when somebody has asked whose the interface is.
+/// Readable when a process has queried the owner.
 impl AsFd for Holding {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.name.as_fd()
@@ -97,22 +97,21 @@ impl AsFd for Holding {
 }
 
 impl Drop for Holding {
-    /// The interface is the kernel's again, even if others still have the link.
+    /// Detaches the program, even if other processes still have the link.
     fn drop(&mut self) {
         sys::detach(&self.link);
     }
 }
 
-/// Attaches natively, else generically. Whose an interface is that is taken is not asked before `give_up`: each question
-/// stays in the owner's backlog.
+/// Attaches natively, else generically. If the interface is taken, the owner is not queried before `give_up`, because each
+/// query stays in the owner's backlog.
 fn attach(
     device: &Device,
     program: &OwnedFd,
     native: bool,
     give_up: Instant,
 ) -> Result<(OwnedFd, Hook), Error> {
-    // An owner that ends between our two questions is a reason to ask again, as is one that has let go of its name and
-    // not of the link.
+    // Tries again if the owner ends between the two steps, or has closed its name but not yet its link.
     let deadline = give_up + socket::CLEANUP;
     let hooks: &[Hook] = if native { &[Hook::Native, Hook::Generic] } else { &[Hook::Generic] };
     loop {
@@ -149,7 +148,7 @@ fn attach(
                     });
                 }
             }
-            // It has gone meanwhile.
+            // The other program was detached meanwhile.
             None if taken && !late => {}
             None => return Err(Error::os(&device.name, "attach the XDP program", error)),
         }

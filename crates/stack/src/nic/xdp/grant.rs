@@ -1,22 +1,22 @@
-//! An interface granted by one process to another: all that it takes to drive its queues, as bytes and descriptors that
-//! go over a unix socket. The one that is granted it needs no rights of its own.
+//! An interface granted by one process to another: everything needed to drive its queues, as bytes and descriptors that
+//! are sent over a unix socket. The receiving process needs no capabilities.
 
 use super::{bpf::sys::Hook, device::Device};
 use crate::wire::MacAddr;
 use std::os::fd::OwnedFd;
 
-/// What it takes to drive the queues of an interface.
+/// Everything needed to drive the queues of an interface.
 #[derive(Debug)]
 pub struct Grant {
     pub(super) device: Device,
     pub(super) hook: Hook,
     pub(super) ports: OwnedFd,
     pub(super) sockets: OwnedFd,
-    /// The name of the interface's owner and the steering program's place: while they are open nobody else takes it, and
-    /// packets come, also without who granted it.
+    /// The socket with the owner's name and the link of the steering program. While they are open, no other process can
+    /// take the interface and packets come, also after the granting process has ended.
     pub(super) name: Option<OwnedFd>,
     pub(super) link: Option<OwnedFd>,
-    /// Sockets of AF_XDP, one for each queue, made where the interface is.
+    /// AF_XDP sockets, one for each queue, made in the interface's network namespace.
     pub(super) unbound: Vec<OwnedFd>,
 }
 
@@ -31,7 +31,7 @@ impl Grant {
             bytes.extend_from_slice(&number.to_ne_bytes());
         }
         for text in [&device.name, &device.driver] {
-            // Both are short: 16 and 32 bytes are what the kernel has for them.
+            // Both are short: at most 16 and 32 bytes in the kernel.
             bytes.push(u8::try_from(text.len()).unwrap_or(u8::MAX));
             bytes.extend(text.bytes().take(usize::from(u8::MAX)));
         }
@@ -41,7 +41,7 @@ impl Grant {
         (bytes, descriptors)
     }
 
-    /// What another process has sent. `None` if it is not whole.
+    /// Parses a grant that another process has sent. `None` if it is incomplete.
     pub fn from_parts(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Option<Grant> {
         let mut bytes = Bytes(bytes);
         let [hook] = bytes.take()?;

@@ -1,21 +1,21 @@
 //! AF_XDP: the receive queues of any Linux Ethernet interface, shared with the kernel. Owns the order in
-//! which an interface is taken: device, program, name, sockets. What each is, is in the file of that name.
+//! which an interface is taken: device, program, owner's name, sockets. Each has its own file.
 //!
-//! A small XDP program takes the packets of our own ports off the kernel's path, between the driver and
-//! the kernel's stack, into memory we share (`bpf/program.rs`). Everything else goes on untouched: ARP,
-//! ICMP, fragments, other programs' traffic, forwarding. Program and sockets go with the last descriptor,
-//! so also by `kill -9`, and the interface is the kernel's alone again.
+//! A small XDP program redirects the packets of our own ports, between the driver and the kernel's stack,
+//! into memory shared with the kernel (`bpf/program.rs`). All other packets pass to the kernel unchanged: ARP,
+//! ICMP, fragments, other programs' traffic, forwarding. Program and sockets are released with their last
+//! descriptor, so also after `kill -9`; then only the kernel uses the interface again.
 //!
 //! | mode | when | who copies |
 //! |---|---|---|
-//! | `xdp (zero copy)` | the driver passes the probe | nobody |
+//! | `xdp (zero copy)` | the driver passes the probe | no copy |
 //! | `xdp (copy)` | the driver runs XDP programs | the kernel, driver's page to frame |
 //! | `xdp (generic)` | any other | the kernel, skb to frame |
 //!
 //! On **veth**, attaching an XDP program changes more than one end: the program's end gets NAPI (as GRO
 //! does), its largest MTU shrinks to about 3500, and the *peer* loses its segmentation offloads (GSO,
-//! TSO) until we leave (drivers/net/veth.c, `veth_xdp_set`). The peer needs no XDP program and no GRO to
-//! receive what we send. A kernel peer leaves UDP and TCP checksums to hardware that is not there;
+//! TSO) until the program is detached (drivers/net/veth.c, `veth_xdp_set`). The peer needs no XDP program and no GRO
+//! to receive our frames. A kernel peer leaves UDP and TCP checksums to hardware that does not exist;
 //! such frames arrive as [`Checksum::MaybePartial`].
 //!
 //! A hardware NIC that strips VLAN tags (`rxvlan`) does so before the program sees the packet.
@@ -61,19 +61,19 @@ const LARGE_FRAME: usize = 4096;
 const MIN_FRAMES: usize = 64;
 const MAX_FRAMES: usize = 8192;
 
-/// What every queue of the interface shares: the interface is held, and packets come, for as long as it lives.
+/// State shared by all queues of the interface. While it lives, the interface is attached and packets come.
 struct Shared {
-    /// The sockets by queue, as the program sees them.
+    /// The steering program's map from queue to socket.
     sockets: OwnedFd,
     _held: Ownership,
 }
 
-/// By whom the interface is held.
+/// Which process holds the interface.
 enum Ownership {
-    /// By us.
+    /// This process.
     Here(#[allow(dead_code)] Holding),
-    /// By another process, which has granted it to us: the name of its owner and the steering program's place, which stay
-    /// ours if that process ends.
+    /// Another process, which has granted it to this one. The owner's name and the link of the steering program stay open
+    /// here if that process ends.
     Granted(#[allow(dead_code)] [Option<OwnedFd>; 2]),
 }
 
@@ -95,22 +95,22 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Frames of each queue to receive into, a power of two from 64 to 8192; 1024 unless told. More ride
-    /// out longer bursts, fewer stay in the CPU's cache.
+    /// Receive frames of each queue, a power of two from 64 to 8192; 1024 by default. More frames take longer bursts,
+    /// fewer stay in the CPU's cache.
     #[must_use]
     pub fn rx_frames(mut self, frames: usize) -> Builder {
         self.rx = frames;
         self
     }
 
-    /// Frames of each queue to send from, a power of two from 64 to 8192; 1024 unless told.
+    /// Transmit frames of each queue, a power of two from 64 to 8192; 1024 by default.
     #[must_use]
     pub fn tx_frames(mut self, frames: usize) -> Builder {
         self.tx = frames;
         self
     }
 
-    /// Does without zero copy even where the driver has it.
+    /// Does not use zero copy even if the driver has it.
     #[must_use]
     pub fn copy(mut self) -> Builder {
         self.zero_copy = false;
@@ -185,7 +185,7 @@ impl Builder {
     }
 }
 
-/// A Linux Ethernet interface whose packets for our ports come to us. See the [module](self).
+/// A Linux Ethernet interface whose packets to our ports are redirected to us. See the [module](self).
 ///
 /// ```no_run
 /// use busypoll_stack::nic::{Nic, xdp::Xdp};
@@ -208,20 +208,20 @@ pub struct Xdp {
     sizes: Sizes,
     zero_copy: bool,
     steering: Arc<PortMap>,
-    /// The socket of queue 0: opened with the interface, because only a bind tells the mode.
+    /// The socket of queue 0: opened with the interface, because only bind(2) shows the mode.
     first: Option<(Xsk, Rings)>,
-    /// Sockets for the other queues, made where the interface is: queues may be opened on threads of
-    /// another network namespace, where our interface index means another device.
+    /// Sockets for the other queues, made in the interface's network namespace: queues may be opened on threads of
+    /// another namespace, where the interface index means another device.
     unbound: Vec<OwnedFd>,
     namespace: u64,
-    /// Queues in use, by number; dead when their halves are gone.
+    /// Queues in use, by number. The reference is dead once the queue's halves are dropped.
     open: HashMap<u32, Weak<()>>,
     shared: Arc<Shared>,
 }
 
 impl Xdp {
-    /// Takes the interface `name` of the calling thread's network namespace, with the usual settings.
-    /// The queues opened from it, its steering and itself share it; it is free when the last is gone.
+    /// Takes the interface `name` of the calling thread's network namespace, with default settings.
+    /// Its queues and its steering keep it; it is released when the last of them is dropped.
     ///
     /// # Errors
     /// See [`Error`]; each is one line with its remedy.
@@ -229,8 +229,8 @@ impl Xdp {
         Xdp::builder(name).open()
     }
 
-    /// Opens an interface that another process holds and has granted to this one: from now on it is this one's, also
-    /// by name, and without that process. The usual settings.
+    /// Opens an interface that another process holds and has granted to this one, with default settings. From now on
+    /// this process owns it, also by name, and keeps it if the other process ends.
     ///
     /// # Errors
     /// As [`open`](Xdp::open).
@@ -243,13 +243,13 @@ impl Xdp {
         Xdp::builder(&grant.device.name).open_as(grant, Ownership::Granted(keep))
     }
 
-    /// Settings first.
+    /// A builder with default settings.
     #[must_use]
     pub fn builder(name: &str) -> Builder {
         Builder { name: name.to_owned(), rx: 1024, tx: 1024, zero_copy: true, native: true }
     }
 
-    /// A socket to open `queue` once more with.
+    /// A new socket to open `queue` once more.
     fn another_socket(&self, queue: u32) -> Result<OwnedFd, Error> {
         let fd = socket::make(&self.device.name)?;
         match socket::namespace(fd.as_fd()) {
@@ -318,9 +318,9 @@ mod tests {
     use super::{bpf::program::Key, *};
     use busypoll_lab::{Lab, needs_root};
 
-    /// A program that is there without a lock holder is somebody else's; it is named and left alone.
+    /// A program without an owner's name belongs to another tool. The error names it, and it stays attached.
     #[test]
-    fn a_program_in_the_way_is_named() {
+    fn the_error_names_a_foreign_xdp_program() {
         needs_root!();
         let lab = Lab::builder().build().unwrap();
         let name = lab.server.interface();
@@ -335,20 +335,20 @@ mod tests {
         match error.unwrap() {
             Some(present @ Error::ProgramPresent { .. }) => {
                 let said = present.to_string();
-                // `xdp off` is about the driver's place alone, where there is one.
+                // `xdp off` would remove only a program in the driver.
                 let remedy = format!("`ip link set {name} xdpgeneric off`");
                 assert!(said.contains(sys::PROGRAM_NAME) && said.contains(&remedy), "{said}");
             }
             other => panic!("{other:?}"),
         }
-        // With the link gone, so is the program.
+        // Closing the link has removed the program.
         lab.server.enter(|| Xdp::open(name).map(drop)).unwrap().unwrap();
     }
 
-    /// A queue that somebody else's socket is bound to, and no lock tells whose. Takes as long as the kernel may
-    /// take to clean up after a former owner.
+    /// A foreign socket is bound to the queue, and no name shows its owner. Takes as long as the kernel may take to clean
+    /// up after a previous owner.
     #[test]
-    fn a_queue_in_use_is_named() {
+    fn the_error_names_a_queue_in_use() {
         needs_root!();
         let lab = Lab::builder().build().unwrap();
         let name = lab.server.interface();

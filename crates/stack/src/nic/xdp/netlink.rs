@@ -1,6 +1,6 @@
 //! Netlink messages (RFC 3549; include/uapi/linux/netlink.h): a socket, a request, and readers that
-//! accept any bytes. Owns the wire format; what the messages mean is the callers' business: [`device`]
-//! here, the kernel's tables in `inet::kernel`, and the firewall's in `host`.
+//! accept any bytes. Owns the wire format. The callers interpret the messages: [`device`] here, the kernel's
+//! tables in `inet::kernel`, the firewall's in `host`.
 //!
 //! [`device`]: super::device
 
@@ -21,7 +21,7 @@ const NLM_F_DUMP: u16 = 0x300;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 
-/// Large enough for whatever the kernel puts into one datagram (`NLMSG_GOODSIZE`, dumps up to 32 KiB).
+/// Large enough for any datagram of the kernel (`NLMSG_GOODSIZE`, dumps up to 32 KiB).
 const BUFFER: usize = 64 * 1024;
 
 /// A message being written: header, family header, attributes.
@@ -151,7 +151,7 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
-/// A netlink socket to ask with.
+/// A netlink socket for requests.
 pub(crate) struct Socket {
     fd: OwnedFd,
     sequence: u32,
@@ -172,7 +172,7 @@ impl Socket {
     /// Sends `request` and hands every message of the answer to `each`.
     ///
     /// # Errors
-    /// What the kernel answered; `Interrupted` if the tables changed under a dump: ask again.
+    /// The kernel's error; `Interrupted` if the tables changed during a dump: request it again.
     pub(crate) fn request(
         &mut self,
         request: Request,
@@ -214,8 +214,8 @@ impl Socket {
     }
 }
 
-/// What multicast groups announce, in a buffer of its own, so that the descriptor can be waited on
-/// while somebody reads.
+/// The messages of multicast groups. The buffer has its own lock, so that a thread can wait for the descriptor
+/// while another reads.
 pub(crate) struct Announcements {
     fd: OwnedFd,
     buffer: Mutex<Vec<u8>>,
@@ -243,7 +243,7 @@ impl Announcements {
         Ok(Announcements { fd, buffer: Mutex::new(vec![0; BUFFER]) })
     }
 
-    /// Hands over what was announced so far, in order and to one caller at a time; never blocks for more.
+    /// Hands all messages so far to `each`, in order and for one caller at a time. Does not wait for more.
     ///
     /// # Errors
     /// `ENOBUFS` if announcements were lost: dump again.
@@ -271,7 +271,7 @@ fn open(protocol: libc::c_int) -> io::Result<OwnedFd> {
     let fd = sys::owned(unsafe {
         libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol)
     })?;
-    // An address of its own: a socket without one hears nothing (do_one_broadcast, af_netlink.c).
+    // The socket needs an address: without one it receives no multicast messages (do_one_broadcast, af_netlink.c).
     // SAFETY: all zeros is a valid sockaddr_nl: the kernel chooses.
     let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
     address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn a_written_message_is_parsed_back() {
         let bytes = Request::new(18, &[1, 2, 3, 4]).attribute(3, b"eth0\0").finish(7);
         let message = Messages(&bytes).next().unwrap();
         assert_eq!((message.kind, message.sequence), (18, 7));
@@ -314,7 +314,7 @@ mod tests {
         assert_eq!(attributes, [(3, &b"eth0\0"[..])]);
     }
 
-    /// A length of zero must not keep the walker in place for ever.
+    /// A length of zero must not make the iterator loop for ever.
     #[test]
     fn a_length_of_zero_ends_the_walk() {
         assert_eq!(Attributes(&[0; 16]).count(), 0);

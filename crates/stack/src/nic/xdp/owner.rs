@@ -1,12 +1,13 @@
-//! One owner per device, and how a second process learns which that is.
+//! Each device has one owner. This file shows how another process learns which process that is.
 //!
 //! The lock is the link of the steering program: the kernel attaches one program to an interface, for a process with the
-//! rights to, and takes it off however its last holder ends. So nobody without these rights can hold a device.
+//! capabilities, and detaches it when its last holder ends in any way. So a process without these capabilities cannot
+//! hold a device.
 //!
-//! The owner's PID is found by a listening socket with an abstract name, of interface, program and a random number. The
-//! kernel says who listens there; nothing is exchanged. Anybody may listen at such names, so a PID counts only if it is
-//! of root, of this user, or of a process that has the program's link. Who asked stays in the backlog until the owner
-//! [dismisses](OwnerName::dismiss) it.
+//! The owner listens on a unix socket whose abstract name consists of interface, program and a random number. A query
+//! connects to it: the kernel reports the listener's PID, and no data is exchanged. Any process may listen at such names,
+//! so a PID counts only if its user is root or this user, or if the process has the program's link. The query stays in
+//! the backlog until the owner [closes](OwnerName::close_queries) it.
 
 use super::bpf::sys::is_link_of;
 use crate::{sys, unix};
@@ -16,15 +17,15 @@ use std::{
     ptr,
 };
 
-/// So many names are asked at the most: all but one of them are forged.
+/// The most names that are queried: all but one of them are forged.
 const MAX_NAMES: usize = 256;
 
-/// By which others find this process, for as long as it drives the device.
+/// The listening socket by which other processes find this one, for as long as it drives the device.
 pub(super) struct OwnerName(OwnedFd);
 
 impl Drop for OwnerName {
-    /// A process that another thread is starting has our descriptors for a moment, and with them the name. Whoever
-    /// asks hears that nobody listens any more, and not that we still own the device.
+    /// A process that another thread is starting may have our descriptors for a moment, and with them the name. After
+    /// shutdown(2) a query is refused, and does not report this process as the owner.
     fn drop(&mut self) {
         // SAFETY: a plain system call.
         unsafe { libc::shutdown(self.0.as_raw_fd(), libc::SHUT_RDWR) };
@@ -42,7 +43,7 @@ fn prefix(ifindex: u32, program: u32) -> String {
 }
 
 impl OwnerName {
-    /// Has this process found as the owner of `ifindex`, once `program` is attached to it.
+    /// Makes this process known as the owner of `ifindex`, once `program` is attached to it.
     pub(super) fn take(ifindex: u32, program: u32) -> io::Result<OwnerName> {
         let name = format!(
             "{}{:016x}",
@@ -52,7 +53,7 @@ impl OwnerName {
         unix::listen(&name, libc::SOCK_STREAM | libc::SOCK_NONBLOCK).map(OwnerName)
     }
 
-    /// Makes room for others to ask. Who has asked has its answer already.
+    /// Closes all waiting queries, which have their answer already, to make room in the backlog.
     pub(super) fn close_queries(&self) {
         // SAFETY: no address is wanted.
         let accept = || unsafe {
@@ -62,9 +63,9 @@ impl OwnerName {
     }
 }
 
-/// From now on this process is the one that `name`, handed over by another, names.
+/// From now on `name`, handed over by another process, reports this process as the owner.
 pub(super) fn name_this_process(name: BorrowedFd<'_>) -> io::Result<()> {
-    // The kernel notes who listens at each listen(2) anew (`unix_listen`, net/unix/af_unix.c).
+    // Each listen(2) records the caller as the listener (`unix_listen`, net/unix/af_unix.c).
     // SAFETY: a plain system call.
     match unsafe { libc::listen(name.as_raw_fd(), unix::BACKLOG) } {
         0 => Ok(()),
@@ -72,8 +73,8 @@ pub(super) fn name_this_process(name: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// The PID of the owner of `ifindex`, which runs `program`: 0 if it cannot be seen from here, `None` if nobody says so
-/// who is to be believed.
+/// The PID of the owner of `ifindex`, which runs `program`: 0 if it is not visible from here, `None` if no trusted
+/// process listens at such a name.
 pub(super) fn owner(ifindex: u32, program: u32) -> Option<i32> {
     let names = unix::names(&prefix(ifindex, program));
     names.iter().take(MAX_NAMES).find_map(|name| {
@@ -82,9 +83,9 @@ pub(super) fn owner(ifindex: u32, program: u32) -> Option<i32> {
     })
 }
 
-/// Who listens at a name.
+/// The PID and user of the process that listens at a name.
 fn listener_of(name: &str) -> io::Result<(i32, u32)> {
-    // SAFETY: no pointers. Not blocking: where nobody accepts, a full backlog would hold us for ever.
+    // SAFETY: no pointers. Non-blocking, because a full backlog would block for ever.
     let fd = sys::owned(unsafe {
         libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)
     })?;
@@ -96,7 +97,7 @@ fn listener_of(name: &str) -> io::Result<(i32, u32)> {
     }
 }
 
-/// Whether a process has the link by which `program` is attached, as far as we may look.
+/// Whether a process has the link by which `program` is attached, as far as /proc shows it.
 fn has_link(pid: i32, program: u32) -> bool {
     let folder = fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
     let mut infos = folder.filter_map(|entry| fs::read_to_string(entry.path()).ok());
@@ -108,14 +109,14 @@ mod tests {
     use super::*;
     use std::thread;
 
-    /// In threads that are another user's: no interface has this index.
+    /// Listens in threads with other user ids. No interface has this index.
     #[test]
-    fn only_root_this_user_and_who_has_the_link_are_believed() {
+    fn a_listener_of_another_user_without_the_link_is_not_the_owner() {
         busypoll_lab::needs_root!();
         let index = 0x7fff_0000 | std::process::id() & 0xffff;
         let listen = |user: u32| {
             let listen = move || {
-                // SAFETY: a plain call, which concerns this thread alone. It ends with its work.
+                // SAFETY: a plain call, which changes only this thread. The thread ends with its work.
                 assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) }, 0);
                 OwnerName::take(index, 1).unwrap()
             };
@@ -126,7 +127,7 @@ mod tests {
         assert_eq!(owner(index, 1), None);
         let ours = listen(0);
         assert_eq!(owner(index, 1), Some(std::process::id().cast_signed()));
-        assert_eq!(owner(index, 2), None, "of another program");
+        assert_eq!(owner(index, 2), None, "another program");
         drop((forged, ours));
         assert_eq!(owner(index, 1), None);
     }

@@ -1,10 +1,10 @@
-//! One queue at work: the receive half, the transmit half, the interrupt. Owns the movement of frames
-//! between the rings; this is the hot path, so nothing here allocates or, in copy mode, makes a system
-//! call but the one that sends.
+//! One open queue: the receive half, the transmit half, the interrupt. Owns the movement of frames
+//! between the rings. This is the hot path: it does not allocate and, in copy mode, its only system
+//! call is the one that sends.
 //!
 //! A receive frame is always in one of three places: on the fill ring, with the kernel, or on the RX ring;
 //! [`Rx::poll`] moves it from the last back to the first. A transmit frame is on our free list, on the TX
-//! ring, with the kernel, or on the completion ring. Neither ring can overflow: each has room for every
+//! ring, with the kernel, or on the completion ring. No ring can overflow: each has room for every
 //! frame of its half.
 
 use super::{
@@ -20,7 +20,7 @@ use std::{
     sync::Arc,
 };
 
-/// What both halves and the interrupt keep alive. The socket goes first.
+/// State kept by both halves and the interrupt. The socket is dropped first.
 struct Open {
     socket: Xsk,
     /// Lives as long as the queue is in use.
@@ -28,7 +28,7 @@ struct Open {
     _shared: Arc<Shared>,
 }
 
-/// Puts a bound socket to work: all receive frames to the kernel, all transmit frames on the free list.
+/// Starts a bound socket: gives all receive frames to the kernel, and puts all transmit frames on the free list.
 pub(super) fn start(
     socket: Xsk,
     rings: Rings,
@@ -53,7 +53,7 @@ pub(super) fn start(
             ring: Producer::new(rings.tx),
             gathered: 0,
             completion: Consumer::new(rings.completion),
-            // The last is taken first: few frames in use means few cache lines in use.
+            // Used as a stack: few frames in use means few cache lines in use.
             free: frames(sizes.rx..sizes.rx + sizes.tx).rev().collect(),
         }),
     }
@@ -71,7 +71,7 @@ impl RxQueue for Rx {
         let socket = &self.open.socket;
         let count = self.ring.available(u32::try_from(budget).unwrap_or(u32::MAX));
         if count == 0 {
-            // Zero copy alone: in copy mode the kernel never asks to be woken for receive.
+            // Only in zero copy: in copy mode the kernel never needs a wake-up for receive.
             if socket.kernel_polls || socket.zero_copy && self.fill.needs_wakeup() {
                 socket.kick_rx();
             }
@@ -79,7 +79,7 @@ impl RxQueue for Rx {
         }
         for _ in 0..count {
             let descriptor = self.ring.read();
-            // SAFETY: the kernel put this frame on the RX ring, so it is ours until it is back on the
+            // SAFETY: the kernel put this frame on the RX ring, so it is ours until it is put on the
             // fill ring, after the call.
             let bytes = unsafe { socket.umem.bytes_at(descriptor.addr, descriptor.len as usize) };
             if let Some(bytes) = bytes {
@@ -96,8 +96,8 @@ impl RxQueue for Rx {
     }
 }
 
-/// How many frames one system call sends at most in copy mode (Linux's `TX_BATCH_SIZE`). More of them are not
-/// gathered: the first would wait for nothing.
+/// The most frames that one system call sends in copy mode (Linux's `TX_BATCH_SIZE`). Gathering more would only delay
+/// the first.
 const BATCH: u32 = 32;
 
 struct Tx {
@@ -114,7 +114,7 @@ impl Tx {
     fn clean(&mut self) {
         let count = self.completion.available(u32::MAX);
         for _ in 0..count {
-            // Within capacity: there are no more frames than `free` was made with.
+            // Does not allocate: there are no more frames than `free` was made with.
             self.free.push(self.completion.read());
         }
         if count > 0 {
@@ -139,7 +139,7 @@ impl TxQueue for Tx {
             return Err(RingFull);
         }
         let Some(&frame) = self.free.last() else { return Err(RingFull) };
-        // SAFETY: the frame is on our free list, so nobody else holds it.
+        // SAFETY: the frame is on our free list, so neither the kernel nor another thread uses it.
         let Some(bytes) = (unsafe { umem.bytes_at_mut(frame, len) }) else { return Err(RingFull) };
         fill(bytes);
         self.free.pop();
@@ -154,13 +154,13 @@ impl TxQueue for Tx {
     fn flush(&mut self) {
         self.ring.submit();
         self.gathered = 0;
-        // What an earlier kick left behind goes too.
+        // Includes frames that an earlier call did not send.
         let mut waiting = self.ring.outstanding();
         let socket = &self.open.socket;
         while waiting > 0 && (self.ring.needs_wakeup() || socket.kernel_polls) {
             let again = match socket.kick_tx() {
-                // One call sends so many frames and then says EAGAIN; EBUSY means that the driver
-                // dropped one. Both are worth another call as long as each gets further.
+                // One call sends a limited number of frames and then returns EAGAIN; EBUSY means that the driver
+                // dropped one. Both are worth another call as long as each makes progress.
                 Err(e) => {
                     matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS))
                 }
@@ -187,8 +187,8 @@ impl Interrupt for RxInterrupt {
         self.open.socket.as_fd()
     }
 
-    /// The descriptor is readable while the RX ring is not empty, so there is nothing to unmask; in zero
-    /// copy the driver may have to be told that somebody waits.
+    /// The descriptor is readable while the RX ring is not empty, so there is nothing to unmask. In zero
+    /// copy the driver may need a wake-up.
     fn unmask(&self) -> bool {
         if self.open.socket.kernel_polls {
             self.open.socket.kick_rx();

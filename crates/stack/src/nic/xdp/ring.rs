@@ -1,7 +1,7 @@
 //! The four rings a socket shares with the kernel (include/uapi/linux/if_xdp.h; net/xdp/xsk_queue.h).
 //! Owns the mapping of one ring, its indexes and the two memory orderings; knows nothing of frames.
 //!
-//! A ring is single producer, single consumer: one side is the kernel, the other the one value of
+//! A ring has a single producer and a single consumer: one side is the kernel, the other is the one
 //! [`Producer`] or [`Consumer`] made from the mapping. Indexes run freely and are masked on access.
 
 use std::{
@@ -26,8 +26,8 @@ pub(super) struct Ring<T> {
     mask: u32,
 }
 
-// SAFETY: the pointers lead into a mapping this value owns; what is shared there are atomics, and entries
-// are touched through a `Producer` or `Consumer` alone.
+// SAFETY: the pointers lead into a mapping that this value owns; shared fields are atomics, and entries
+// are accessed only through a `Producer` or `Consumer`.
 unsafe impl<T: Send> Send for Ring<T> {}
 // SAFETY: as above: through `&Ring` only the atomics are reachable.
 unsafe impl<T: Send> Sync for Ring<T> {}
@@ -57,10 +57,10 @@ impl<T: Copy> Ring<T> {
             return Err(io::Error::last_os_error());
         }
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        // A forked child has no business with the ring. Failure only leaves it there.
+        // A forked child must not use the ring. If this fails, the child merely keeps the mapping.
         // SAFETY: advice on our own mapping.
         unsafe { libc::madvise(base.as_ptr().cast(), bytes, libc::MADV_DONTFORK) };
-        // SAFETY: the kernel's offsets lie inside the mapping and are aligned for what they name.
+        // SAFETY: the kernel's offsets lie inside the mapping and are aligned for their types.
         let (producer, consumer, flags, entries) = unsafe {
             (
                 base.add(offsets.producer as usize).cast(),
@@ -84,7 +84,7 @@ impl<T> Ring<T> {
         unsafe { self.consumer.as_ref() }
     }
 
-    /// Nothing was produced that was not consumed. Any thread may ask.
+    /// Whether every produced entry was consumed. Any thread may call it.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.producer().load(Ordering::Acquire) == self.consumer().load(Ordering::Acquire)
@@ -101,7 +101,7 @@ impl<T> Ring<T> {
 
 impl<T> Drop for Ring<T> {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `map`, unmapped once; nothing borrows from it any more.
+        // SAFETY: the mapping made in `map`, unmapped once; no borrow of it is left.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
@@ -125,7 +125,7 @@ impl<T: Copy> Producer<T> {
     #[inline]
     pub(super) fn write(&mut self, entry: T) {
         let index = (self.next & self.ring.mask) as usize;
-        // SAFETY: masked, so inside the ring; the slot is ours until the producer index passes it.
+        // SAFETY: masked, so inside the ring; the slot is the producer's until the producer index passes it.
         unsafe { self.ring.entries.add(index).write(entry) };
         self.next = self.next.wrapping_add(1);
     }
@@ -163,8 +163,8 @@ impl<T: Copy> Consumer<T> {
         Consumer { ring, next, known: next }
     }
 
-    /// How many entries can be read, up to `most`. Looks at the kernel's index only if what is known of
-    /// it does not suffice: its cache line belongs to another CPU.
+    /// How many entries can be read, up to `most`. Reads the kernel's index only if the cached value is not
+    /// enough, because its cache line belongs to another CPU.
     #[inline]
     pub(super) fn available(&mut self, most: u32) -> u32 {
         if self.known.wrapping_sub(self.next) < most {
@@ -173,7 +173,7 @@ impl<T: Copy> Consumer<T> {
         self.known.wrapping_sub(self.next).min(most)
     }
 
-    /// Reads the next entry, one of those `available` promised.
+    /// Reads the next entry, one of those that `available` returned.
     #[inline]
     pub(super) fn read(&mut self) -> T {
         debug_assert_ne!(self.next, self.known);
@@ -185,7 +185,7 @@ impl<T: Copy> Consumer<T> {
         entry
     }
 
-    /// Gives the kernel back the slots of everything read.
+    /// Returns the slots of all entries read to the kernel.
     #[inline]
     pub(super) fn release(&self) {
         self.ring.consumer().store(self.next, Ordering::Release);

@@ -1,5 +1,5 @@
-//! An AF_XDP socket on one queue: made, given frames, bound. Owns the socket's descriptor and its
-//! options; moving packets is [`queue`](super::queue)'s.
+//! An AF_XDP socket on one queue: making it, giving it frames, binding it. Owns the socket's descriptor and
+//! its options; [`queue`](super::queue) moves the packets.
 //!
 //! Documentation/networking/af_xdp.rst; net/xdp/xsk.c.
 
@@ -14,11 +14,11 @@ use std::{
 };
 
 /// How long the kernel may take to clean up after a queue's previous owner: it frees a socket's pool on a
-/// work queue, on a machine with something else to do after more than a second.
+/// work queue, which takes more than a second on a busy machine.
 pub(super) const CLEANUP: Duration = Duration::from_secs(4);
 
-/// Microseconds per call and frames the kernel may poll a zero-copy queue for us (`SO_BUSY_POLL`,
-/// `SO_BUSY_POLL_BUDGET`). The call returns after one pass, whatever the time.
+/// How many microseconds per call, and for how many frames, the kernel polls a zero-copy queue for us
+/// (`SO_BUSY_POLL`, `SO_BUSY_POLL_BUDGET`). The call returns after one pass, whatever the time.
 const BUSY_POLL_USECS: libc::c_int = 20;
 const BUSY_POLL_BUDGET: libc::c_int = 64;
 
@@ -39,7 +39,7 @@ pub(super) struct Xsk {
     pub(super) umem: Umem,
     pub(super) sizes: Sizes,
     pub(super) zero_copy: bool,
-    /// The kernel polls this queue's NAPI when we call it: it really has a napi id.
+    /// The kernel polls this queue's NAPI context in our system calls, because the socket has a napi id.
     pub(super) kernel_polls: bool,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Rings {
     pub(super) completion: Arc<Ring<u64>>,
 }
 
-/// A socket in the calling thread's network namespace, where it stays whoever uses it.
+/// A socket in the calling thread's network namespace. It stays there, whichever thread uses it.
 pub(super) fn make(device: &str) -> Result<OwnedFd, Error> {
     // SAFETY: no pointers.
     let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
@@ -61,7 +61,7 @@ pub(super) fn make(device: &str) -> Result<OwnedFd, Error> {
     })
 }
 
-/// What tells the socket's network namespace from all others (SO_NETNS_COOKIE).
+/// The cookie of the socket's network namespace (SO_NETNS_COOKIE).
 pub(super) fn namespace(fd: BorrowedFd<'_>) -> io::Result<u64> {
     get(fd, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE)
 }
@@ -73,8 +73,8 @@ impl AsFd for Xsk {
 }
 
 impl Xsk {
-    /// Gives `fd` frames and binds it to `queue`: zero copy if `may_zero_copy` and the driver can, else
-    /// copy. The socket's network namespace is the one `device` is looked up in.
+    /// Gives `fd` frames and binds it to `queue`: with zero copy if `may_zero_copy` and the driver can, else with
+    /// copy. The kernel looks `device` up in the socket's network namespace.
     pub(super) fn bind(
         fd: OwnedFd,
         device: &Device,
@@ -102,10 +102,10 @@ impl Xsk {
         Ok((Xsk { fd, umem, sizes, zero_copy, kernel_polls }, rings))
     }
 
-    /// Makes the kernel look at the receive side: it takes frames from the fill ring and, where it polls
-    /// for us, runs one pass of the driver's NAPI.
+    /// Makes the kernel look at the receive side: it takes frames from the fill ring and, if it polls
+    /// for us, runs one pass of the driver's NAPI context.
     pub(super) fn kick_rx(&self) {
-        // The answer is in the rings; an error (the interface is down) shows there as silence.
+        // The result is in the rings. After an error (the interface is down) they stay empty.
         // SAFETY: no buffer is passed.
         unsafe {
             libc::recvfrom(
@@ -119,7 +119,7 @@ impl Xsk {
         };
     }
 
-    /// Frames that were for this socket and found no frame of ours, or no room on the RX ring. One system call.
+    /// Packets for this socket that were dropped because the fill ring was empty or the RX ring full. One system call.
     pub(super) fn dropped(&self) -> u64 {
         let statistics: io::Result<libc::xdp_statistics> =
             get(self.fd.as_fd(), libc::SOL_XDP, libc::XDP_STATISTICS);
@@ -127,10 +127,10 @@ impl Xsk {
         statistics.map_or(0, |counted| counted.rx_dropped + counted.rx_ring_full)
     }
 
-    /// Makes the kernel send what is on the transmit ring; in copy mode this call is the sending, up to
-    /// 32 frames of it.
+    /// Makes the kernel send the frames on the transmit ring. In copy mode this call itself sends up to
+    /// 32 frames.
     pub(super) fn kick_tx(&self) -> io::Result<()> {
-        // Past libc's sendto, which is a cancellation point and pays for that with two atomic operations.
+        // Not libc's sendto: it is a cancellation point, which costs two atomic operations.
         // SAFETY: no buffer is passed.
         let sent = unsafe {
             libc::syscall(
@@ -175,7 +175,7 @@ fn make_rings(fd: &OwnedFd, sizes: Sizes) -> io::Result<Rings> {
     })
 }
 
-/// Binds; says whether zero copy came of it.
+/// Binds the socket. Returns whether it uses zero copy.
 fn bind(fd: &OwnedFd, ifindex: u32, queue: u32, may_zero_copy: bool) -> io::Result<bool> {
     let deadline = Instant::now() + CLEANUP;
     loop {
@@ -211,16 +211,16 @@ fn bind_once(fd: &OwnedFd, ifindex: u32, queue: u32, mode: u16) -> io::Result<()
     if bound == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// In copy mode every frame in flight is an skb charged to the socket. The transmit ring bounds them;
-/// with the default buffer a burst would stall on the charge first.
+/// In copy mode every frame in flight is an skb charged to the socket. The transmit ring bounds their number;
+/// with the default send buffer a burst would stop at its limit first.
 fn allow_all_frames_in_flight(fd: &OwnedFd, sizes: Sizes) {
     let bytes = (sizes.tx * (sizes.frame + 1024)) as libc::c_int;
-    // Without it bursts go out in more system calls, that is all.
+    // If it fails, bursts only take more system calls.
     let _ = set(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes);
 }
 
-/// Turns preferred busy polling on if the socket really has a NAPI context: most drivers do not tell
-/// (netif_queue_set_napi), and there the options would be accepted and do nothing.
+/// Turns preferred busy polling on if the socket has a napi id. Most drivers do not set it
+/// (netif_queue_set_napi); there the options would be accepted and do nothing.
 fn prefer_busy_poll(fd: &OwnedFd) -> bool {
     let id: io::Result<u32> = get(fd.as_fd(), libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID);
     let on: libc::c_int = 1;
@@ -249,7 +249,7 @@ fn set<T: Copy>(
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Reads an option; `T` must be plain integers, for which all zeros is valid.
+/// Reads an option; `T` must consist of plain integers, for which all zeros is valid.
 fn get<T: Copy>(fd: BorrowedFd<'_>, level: libc::c_int, option: libc::c_int) -> io::Result<T> {
     let mut value = std::mem::MaybeUninit::<T>::zeroed();
     let mut length = size_of::<T>() as libc::socklen_t;

@@ -1,5 +1,5 @@
-//! Which packets are ours: the map the steering program looks into. Owns the map's contents and the
-//! count of users of each entry; the program itself is [`bpf::program`](super::bpf::program)'s.
+//! Which packets are ours: the ports map of the steering program. Owns the map's contents and the
+//! number of users of each entry; the program itself is in [`bpf::program`](super::bpf::program).
 
 use super::{
     Shared,
@@ -17,7 +17,8 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// The most entries of the map: local (protocol, address, port) triples and connections, some 100 bytes of the kernel's each.
+/// The most entries of the map: local (protocol, address, port) triples and connections, about 100 bytes of kernel memory
+/// each.
 pub(super) const CAPACITY: u32 = 1 << 16;
 
 /// The map and its users.
@@ -33,28 +34,28 @@ struct Users {
     connections: HashMap<Key, Connection>,
 }
 
-/// What there is to a port's entry.
+/// The users of a port's entry.
 #[derive(Default)]
 struct Port {
-    /// How many have all of it steered.
+    /// How many users steer the whole port.
     all: u32,
-    /// How many have one connection of it steered.
+    /// How many users steer one connection of it.
     some: u32,
-    /// Entries of connections that are left to the kernel.
+    /// The keys of connections that are excluded from steering.
     excluded: Vec<Key>,
 }
 
-/// Who has named a connection. A steered one is ours, whoever has left it to the kernel before.
+/// The users of a connection's entry. Steering wins over an exclusion.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Connection {
     steered: u32,
     excluded: u32,
-    /// It is the kernel's all the same.
+    /// Handed over to the kernel: not steered in spite of `steered`.
     handed_over: bool,
 }
 
 impl Port {
-    /// What stands in the map; `None`: nothing.
+    /// The value in the map; `None`: no entry.
     fn value(&self) -> Option<u8> {
         match (self.all, self.some) {
             (0, 0) => None,
@@ -90,8 +91,8 @@ impl PortMap {
         self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the map say `new` of `key`, where it says `old`. To take something out does not fail: if it were not there,
-    /// the packets would go to the kernel, as they shall.
+    /// Changes the map's value of `key` from `old` to `new`. A deletion does not fail: if the entry is missing, the packets
+    /// go to the kernel, as intended.
     fn write(&self, key: &Key, old: Option<u8>, new: Option<u8>) -> io::Result<()> {
         match new {
             _ if new == old => Ok(()),
@@ -103,7 +104,7 @@ impl PortMap {
         }
     }
 
-    /// Changes a port's entry, and with it the map, or neither.
+    /// Changes a port's entry and the map, or neither.
     fn change_port(
         &self,
         users: &mut Users,
@@ -118,7 +119,7 @@ impl PortMap {
             (port.all, port.some) = before;
         }
         if (port.all, port.some) == (0, 0) {
-            // Nobody has it steered: what was left of it needs no saying.
+            // The port is not steered any more, so its exclusions are not needed.
             for left in users.ports.remove(&key).into_iter().flat_map(|port| port.excluded) {
                 let _ = self.change_connection(users, left, Connection::forget);
             }
@@ -126,7 +127,7 @@ impl PortMap {
         written
     }
 
-    /// As [`change_port`](PortMap::change_port), of a connection.
+    /// As [`change_port`](PortMap::change_port), for a connection.
     fn change_connection(
         &self,
         users: &mut Users,
@@ -145,7 +146,7 @@ impl PortMap {
     }
 }
 
-/// What went wrong, for who had something steered.
+/// The error of a steering request, with an explanation if the map is full.
 fn explain(local: SocketAddr, error: io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(libc::E2BIG) => io::Error::new(
@@ -228,7 +229,7 @@ impl Steering for PortMap {
             return Ok(());
         }
         self.change_connection(&mut users, connection, |it| it.excluded += 1)?;
-        // Before the port is steered, nothing of it stands in the map.
+        // Before the port is steered it has no entry in the map.
         let port = users.ports.entry(at).or_default();
         let old = port.value();
         port.excluded.push(connection);

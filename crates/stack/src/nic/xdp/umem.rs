@@ -1,5 +1,5 @@
-//! The frames: one block of memory the kernel and we both write. Owns the mapping and the bounds checks;
-//! who may touch which frame when is the rings' business.
+//! The frames: one block of memory that both the kernel and we write. Owns the mapping and the bounds checks;
+//! the rings decide which side may access a frame.
 
 use std::{io, ptr::NonNull};
 
@@ -10,7 +10,7 @@ pub(super) struct Umem {
     frame_size: usize,
 }
 
-// SAFETY: the mapping belongs to this value alone; access to its bytes goes through the unsafe methods
+// SAFETY: the mapping belongs to this value alone; its bytes are accessed through the unsafe methods
 // below, whose callers hold the frame.
 unsafe impl Send for Umem {}
 // SAFETY: as above.
@@ -34,8 +34,8 @@ impl Umem {
             return Err(io::Error::last_os_error());
         }
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        // A forked child must not make the kernel's pinned pages copy-on-write under us. Failure only
-        // brings that risk back.
+        // Otherwise a fork would make the pages that the kernel has pinned copy-on-write. If this fails, only that
+        // protection is missing.
         // SAFETY: advice on our own mapping.
         unsafe { libc::madvise(base.as_ptr().cast(), bytes, libc::MADV_DONTFORK) };
         Ok(Umem { base, bytes, frame_size })
@@ -62,32 +62,32 @@ impl Umem {
     /// The `len` bytes at `address`; `None` if they are not all inside the block.
     ///
     /// # Safety
-    /// The caller holds the frame: the kernel gave it to us and nobody else writes it meanwhile.
+    /// The caller holds the frame: the kernel gave it to us, and no other thread writes it meanwhile.
     #[inline]
     pub(super) unsafe fn bytes_at(&self, address: u64, len: usize) -> Option<&[u8]> {
         let start = usize::try_from(address).ok()?;
         (start <= self.bytes && len <= self.bytes - start)
-            // SAFETY: inside the mapping by the test; not written by the caller's promise.
+            // SAFETY: inside the mapping by the check; not written, by the caller's contract.
             .then(|| unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(start), len) })
     }
 
     /// As [`bytes_at`](Umem::bytes_at), to write to.
     ///
     /// # Safety
-    /// The caller holds the frame: neither the kernel nor anybody else touches it meanwhile.
+    /// The caller holds the frame: neither the kernel nor another thread accesses it meanwhile.
     #[inline]
     #[allow(clippy::mut_from_ref)] // frames are disjoint, and each has one holder
     pub(super) unsafe fn bytes_at_mut(&self, address: u64, len: usize) -> Option<&mut [u8]> {
         let start = usize::try_from(address).ok()?;
         (start <= self.bytes && len <= self.bytes - start)
-            // SAFETY: inside the mapping by the test; ours alone by the caller's promise.
+            // SAFETY: inside the mapping by the check; exclusively the caller's, by its contract.
             .then(|| unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr().add(start), len) })
     }
 }
 
 impl Drop for Umem {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `new`, unmapped once. The kernel holds the pages it still uses.
+        // SAFETY: the mapping made in `new`, unmapped once. The kernel keeps its own references to pages in use.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
