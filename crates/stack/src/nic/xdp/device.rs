@@ -1,4 +1,4 @@
-//! What the kernel says of an interface before we touch it. Reads rtnetlink and ethtool, changes nothing.
+//! The kernel's data about an interface before it is taken. Reads rtnetlink and ethtool, changes nothing.
 
 use super::{
     Error,
@@ -15,12 +15,12 @@ pub(super) struct Device {
     pub(super) mac: MacAddr,
     pub(super) mtu: usize,
     pub(super) queues: u32,
-    /// `veth`, `virtio_net`, `ice`; empty if the driver does not say.
+    /// `veth`, `virtio_net`, `ice`; empty if the driver does not report it.
     pub(super) driver: String,
 }
 
-/// Software devices that hand over frames whose sender left the transport checksum to hardware.
-/// virtio_net is among them: a frame from a neighbour on the same host arrives unfinished (drivers/net/
+/// Software devices that deliver frames whose sender left the transport checksum to hardware.
+/// With virtio_net, a frame from another guest on the same host has a partial checksum (drivers/net/
 /// virtio_net.c, `VIRTIO_NET_F_GUEST_CSUM`).
 const PARTIAL_CHECKSUMS: [&str; 5] = ["veth", "tun", "macvlan", "bridge", "virtio_net"];
 
@@ -36,7 +36,7 @@ const XDP_ATTACHED_SKB: u8 = 2;
 const XDP_ATTACHED_HW: u8 = 3;
 const IFINFO: usize = 16;
 
-/// What one RTM_GETLINK answers.
+/// The answer to RTM_GETLINK.
 #[derive(Default)]
 struct Link {
     kind: u16,
@@ -51,12 +51,12 @@ struct Link {
 #[derive(Clone, Copy)]
 pub(super) struct Program {
     pub(super) id: u32,
-    /// What `ip link set` calls its place: where a driver runs programs, `xdp` is the driver's alone.
+    /// The keyword of `ip link set` for its mode. `xdp` would remove only a program in the driver.
     pub(super) off: &'static str,
 }
 
 impl Program {
-    /// Out of an IFLA_XDP.
+    /// Parses an IFLA_XDP.
     fn read(xdp: &[u8]) -> Option<Program> {
         let find = |wanted| Attributes::nested(xdp).find(|(kind, _)| *kind == wanted);
         let (_, id) = find(IFLA_XDP_PROG_ID)?;
@@ -92,7 +92,7 @@ fn link(name: &str) -> io::Result<Link> {
 }
 
 impl Device {
-    /// Looks `name` up in the calling thread's network namespace: an Ethernet interface that is up.
+    /// Looks `name` up in the calling thread's network namespace. It must be an Ethernet interface that is up.
     pub(super) fn find(name: &str) -> Result<Device, Error> {
         let device = || name.to_owned();
         // An interface's name has at most 15 bytes (IFNAMSIZ).
@@ -110,7 +110,7 @@ impl Device {
             return Err(Error::Down { device: device() });
         }
         let (queues, tx) = queues(name);
-        // Steered to a queue without a socket of ours, our packets would go on to the kernel, which refuses them.
+        // On a queue without a socket of ours, our packets would pass to the kernel, which would refuse them.
         if queues > tx {
             return Err(Error::Unpaired { device: device(), rx: queues, tx });
         }
@@ -124,12 +124,12 @@ impl Device {
         })
     }
 
-    /// Received frames may carry partial checksums.
+    /// Whether received frames may carry partial checksums.
     pub(super) fn partial_checksums(&self) -> bool {
         PARTIAL_CHECKSUMS.contains(&self.driver.as_str())
     }
 
-    /// The XDP program the interface runs now.
+    /// The XDP program that is on the interface now.
     pub(super) fn program(&self) -> Option<Program> {
         link(&self.name).ok()?.program
     }
@@ -161,7 +161,7 @@ struct DriverInfo {
 const ETHTOOL_GDRVINFO: u32 = 0x03;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 
-/// How many queues of the interface receive, and how many send. A driver that does not say has one of each.
+/// The numbers of receive and transmit queues. A driver that does not report them has one of each.
 fn queues(name: &str) -> (u32, u32) {
     let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
     if ethtool(name, &mut channels).is_err() {
@@ -179,7 +179,7 @@ fn driver(name: &str) -> String {
     }
 }
 
-/// One SIOCETHTOOL call; `T` is the struct that goes with the command in its first word.
+/// One SIOCETHTOOL call; `T` is the struct of the command in its first word.
 fn ethtool<T>(name: &str, command: &mut T) -> io::Result<()> {
     // SAFETY: no pointers.
     let fd = sys::owned(unsafe {
@@ -191,8 +191,8 @@ fn ethtool<T>(name: &str, command: &mut T) -> io::Result<()> {
         *to = from as libc::c_char;
     }
     request.ifr_ifru.ifru_data = std::ptr::from_mut(command).cast();
-    // SAFETY: the kernel reads the name and reads and writes the struct `ifru_data` points to, which has
-    // the layout its command says.
+    // SAFETY: the kernel reads the name, and reads and writes the struct that `ifru_data` points to, which has
+    // the layout of its command.
     match unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -1,4 +1,4 @@
-//! What can go wrong with an AF_XDP NIC, in words a user can act on. Owns the texts and the diagnosis of
+//! The errors of an AF_XDP NIC, with messages that tell the user what to do. Owns the texts and the diagnosis of
 //! `EPERM`; reads this process's capabilities, changes nothing.
 
 use std::io;
@@ -38,7 +38,7 @@ pub enum Error {
         /// The names of the missing capabilities.
         missing: String,
     },
-    /// All capabilities are there, but only over a user namespace, or a security module said no.
+    /// All capabilities are there, but only in a user namespace, or a security module refused.
     #[error(
         "{device}: the kernel refused to {step} although all capabilities are there; run outside of user namespaces and containers, or see the security log"
     )]
@@ -61,10 +61,10 @@ pub enum Error {
     Owned {
         /// The interface.
         device: String,
-        /// The owner, as seen from here; 0 if it lives in a PID namespace we cannot see.
+        /// The owner, as seen from here; 0 if its PID namespace is not visible.
         pid: i32,
     },
-    /// A foreign AF_XDP program holds the queue.
+    /// Another AF_XDP program uses the queue.
     #[error(
         "queue {queue} of {device} is in use by another AF_XDP program (`ss --xdp -p` may name it); stop it or choose another device"
     )]
@@ -74,7 +74,7 @@ pub enum Error {
         /// The queue.
         queue: u32,
     },
-    /// The queue is open already, in this very process.
+    /// The queue is open already, in this process.
     #[error("queue {queue} of {device} is open already in this process")]
     QueueOpen {
         /// The interface.
@@ -94,7 +94,7 @@ pub enum Error {
         /// How many there are.
         queues: u32,
     },
-    /// Packets would come to queues that there is no sending beside.
+    /// Packets would come to queues without a transmit queue.
     #[error(
         "{device} has {rx} receive queues and only {tx} to send from, but they are used in pairs; `ethtool -L {device}` changes their numbers"
     )]
@@ -106,7 +106,7 @@ pub enum Error {
         /// How many queues send.
         tx: u32,
     },
-    /// The queue was opened again, on a thread in another network namespace than the interface.
+    /// The queue was opened again, on a thread in another network namespace than the interface's.
     #[error(
         "queue {queue} of {device} was opened again from another network namespace; open it on a thread inside the interface's"
     )]
@@ -128,7 +128,7 @@ pub enum Error {
         /// The largest that fits.
         limit: usize,
     },
-    /// Somebody else's XDP program is on the interface.
+    /// Another tool's XDP program is on the interface.
     #[error(
         "{device} runs the XDP program `{program}` (id {id}) already; remove it with `ip link set {device} {off} off` or by ending the program that attached it"
     )]
@@ -139,7 +139,7 @@ pub enum Error {
         program: String,
         /// Its id, as `bpftool prog` shows it.
         id: u32,
-        /// What `ip link set` calls its place: `xdp`, `xdpgeneric` or `xdpoffload`.
+        /// The keyword of `ip link set` for its mode: `xdp`, `xdpgeneric` or `xdpoffload`.
         off: &'static str,
     },
     /// `RLIMIT_MEMLOCK` is too small for the frames.
@@ -149,13 +149,13 @@ pub enum Error {
     LockedMemory {
         /// The interface.
         device: String,
-        /// What the frames need.
+        /// The size of the frames.
         bytes: usize,
     },
     /// The builder was given a ring size that is no power of two or too large.
     #[error("{frames} frames per ring is not a power of two from {min} to {max}")]
     RingSize {
-        /// What was asked for.
+        /// The size requested.
         frames: usize,
         /// The smallest.
         min: usize,
@@ -167,15 +167,15 @@ pub enum Error {
     Os {
         /// The interface.
         device: String,
-        /// What was tried.
+        /// The step that failed.
         step: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
 impl Error {
-    /// The error of a `step` on `device`, with what `EPERM` hides brought to light.
+    /// The error of a `step` on `device`. For `EPERM`, names the missing capabilities.
     pub(super) fn os(device: &str, step: &'static str, source: io::Error) -> Error {
         let device = device.to_owned();
         match source.raw_os_error() {
@@ -188,16 +188,16 @@ impl Error {
     }
 }
 
-/// An owner in words, by its PID as it is seen from here.
+/// The owner as the message names it, by its PID as seen from here.
 fn named(pid: i32) -> String {
     match pid {
-        0 => "a process that cannot be seen from here (of another PID namespace, or asked for too often)".into(),
+        0 => "a process that cannot be seen from here (in another PID namespace, or queried too often)".into(),
         pid => format!("process {pid}"),
     }
 }
 
-/// Who is to have the capabilities: this process's program, which is `busypoll` itself where it opens the device for a
-/// program that it runs, and which they would keep from having its library.
+/// The program that needs the capabilities: this process's. Under `busypoll run` that is `busypoll` itself, which opens
+/// the device; file capabilities on the application would keep it from loading the preload library.
 fn this_program() -> String {
     std::env::current_exe().map_or("on the program".into(), |path| path.display().to_string())
 }
@@ -226,9 +226,9 @@ impl From<Error> for io::Error {
     }
 }
 
-/// The capabilities AF_XDP needs and this thread lacks, by name. Without CAP_PERFMON the verifier takes no program whose
-/// way through a packet depends on the packet (kernel/bpf/verifier.c, `sanitize_ptr_alu`): IP options. CAP_SYS_ADMIN
-/// stands for both (kernel/bpf/token.c, `bpf_ns_capable`).
+/// The names of the capabilities that AF_XDP needs and this thread lacks. Without CAP_PERFMON the verifier rejects a
+/// program whose packet offsets depend on the packet, as with IP options (kernel/bpf/verifier.c, `sanitize_ptr_alu`).
+/// CAP_SYS_ADMIN includes both CAP_BPF and CAP_PERFMON (kernel/bpf/token.c, `bpf_ns_capable`).
 fn missing_capabilities() -> String {
     // linux/capability.h
     const NET_ADMIN: u32 = 12;
@@ -278,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_owner_that_cannot_be_seen_has_no_number() {
+    fn the_message_has_no_pid_if_the_owner_is_not_visible() {
         let said = |pid| Error::Owned { device: "eth1".into(), pid }.to_string();
         assert!(
             said(77).starts_with("the queues of eth1 belong to process 77, and"),

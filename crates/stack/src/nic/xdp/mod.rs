@@ -6,9 +6,9 @@
 //! ICMP, fragments, other programs' traffic, forwarding. Program and sockets are released with their last
 //! descriptor, so also after `kill -9`; then only the kernel uses the interface again.
 //!
-//! | mode | when | who copies |
+//! | mode | when | copied by |
 //! |---|---|---|
-//! | `xdp (zero copy)` | the driver passes the probe | no copy |
+//! | `xdp (zero copy)` | the driver passes the probe | not copied |
 //! | `xdp (copy)` | the driver runs XDP programs | the kernel, driver's page to frame |
 //! | `xdp (generic)` | any other | the kernel, skb to frame |
 //!

@@ -1,9 +1,9 @@
-//! An assembler for a handful of eBPF instructions (RFC 9669; include/uapi/linux/bpf.h). Owns encodings
+//! An assembler for a few eBPF instructions (RFC 9669; include/uapi/linux/bpf.h). Owns encodings
 //! and forward jumps; knows nothing of packets.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// One instruction, as the kernel takes it (`struct bpf_insn`).
+/// One instruction in the kernel's layout (`struct bpf_insn`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Instruction {
@@ -49,7 +49,7 @@ pub(super) enum If {
     NotEqual = 0x50,
 }
 
-/// A place to jump to, named before it is known.
+/// A jump target, which may be placed after the jump.
 #[derive(Clone, Copy)]
 pub(super) struct Label(usize);
 
@@ -127,13 +127,13 @@ impl Assembler {
         self.emit(ST | MEM | size as u8, to, 0, offset, value);
     }
 
-    /// `to = map` (the kernel turns the descriptor into the map's address)
+    /// `to = map` (the kernel replaces the descriptor by the map's address)
     pub(super) fn set_map(&mut self, to: Reg, map: BorrowedFd<'_>) {
         self.emit(LD | Size::U64 as u8, to, PSEUDO_MAP_FD, 0, map.as_raw_fd());
         self.emit(0, Reg::R0, 0, 0, 0);
     }
 
-    /// Calls the helper with the number `helper`.
+    /// Calls the helper function number `helper`.
     pub(super) fn call(&mut self, helper: i32) {
         self.emit(JMP | CALL, Reg::R0, 0, 0, helper);
     }
@@ -149,7 +149,7 @@ impl Assembler {
         Label(self.places.len() - 1)
     }
 
-    /// Puts `label` here.
+    /// Places `label` here.
     pub(super) fn place(&mut self, label: Label) {
         self.places[label.0] = Some(self.code.len());
     }
@@ -160,24 +160,24 @@ impl Assembler {
         self.emit(JMP, Reg::R0, 0, 0, 0);
     }
 
-    /// Jumps to `label` if `left` compares so with the value.
+    /// Jumps to `label` if the comparison of `left` with the value holds.
     pub(super) fn jump_if(&mut self, left: Reg, condition: If, value: i32, label: Label) {
         self.jumps.push((self.code.len(), label));
         self.emit(JMP | condition as u8, left, 0, 0, value);
     }
 
-    /// Jumps to `label` if `left` compares so with `right`.
+    /// Jumps to `label` if the comparison of `left` with `right` holds.
     pub(super) fn jump_if_reg(&mut self, left: Reg, condition: If, right: Reg, label: Label) {
         self.jumps.push((self.code.len(), label));
         self.emit(JMP | condition as u8 | FROM_REGISTER, left, right as u8, 0, 0);
     }
 
-    /// The program, every jump resolved.
+    /// The program, with all jumps resolved.
     pub(super) fn finish(mut self) -> Vec<Instruction> {
         for (at, label) in self.jumps {
             let target = self.places[label.0].unwrap_or(self.code.len());
             debug_assert!(target > at, "only forward jumps, to placed labels");
-            // A program here has some two hundred instructions.
+            // Fits: a program here has about two hundred instructions.
             self.code[at].offset = (target - at - 1) as i16;
         }
         self.code

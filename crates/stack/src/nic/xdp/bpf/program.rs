@@ -1,11 +1,11 @@
-//! The steering program: which packets leave the kernel's path. Owns the program and the layout of the
-//! key it looks up; see [`steering`](super::super::steering) for who fills the map.
+//! The steering program: it decides which packets are redirected to our queues. Owns the program and the layout of
+//! its lookup key; [`steering`](super::super::steering) fills the map.
 //!
-//! In short: a whole IPv4 or IPv6 packet, UDP or TCP, without VLAN tags, whose (protocol, destination address,
-//! destination port) is in the map goes to the socket of the queue it came in on, unless its connection stands in the
-//! map too, and says otherwise. All else passes to the kernel, as does a hit on a queue without a socket. IPv4 options
-//! and IPv6 extension headers are passed over, aside from the way of packets without them; what they ask for is inet's
-//! to judge.
+//! An unfragmented IPv4 or IPv6 packet, UDP or TCP, without VLAN tags, is redirected to the socket of the queue it came
+//! in on if the map has its (protocol, destination address, destination port), unless the map also has an entry for its
+//! connection that says otherwise. All other packets pass to the kernel, and so does a redirected packet on a queue
+//! without a socket. IPv4 options and IPv6 extension headers are skipped, on a branch of their own so that packets
+//! without them are not slower. Inet interprets them.
 
 use super::asm::{Assembler, If, Instruction, Label, Reg, Size};
 use std::{
@@ -13,7 +13,7 @@ use std::{
     os::fd::BorrowedFd,
 };
 
-/// The map's key: what a packet is for. IPv4 addresses are mapped into IPv6 (RFC 4291 section 2.5.5.2),
+/// The map's key: the destination of a packet. IPv4 addresses are mapped into IPv6 (RFC 4291 section 2.5.5.2),
 /// so that one map serves both.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,8 +34,8 @@ impl Key {
         Key { port: local.port().to_be_bytes(), protocol, zero: 0, address: address.octets() }
     }
 
-    /// Of a TCP connection from `remote` to a local port: the remote end, with the local port where the address begins.
-    /// A few addresses share a key; whose packets those are is then the same for all of them.
+    /// The key of a TCP connection from `remote` to a local port: the remote address and port, with the local port in
+    /// place of the address's first two bytes. Addresses that differ only there share a key, and so its decision.
     pub(in super::super) fn connection(local: u16, remote: SocketAddr) -> Key {
         let mut key = Key::new(CONNECTION, remote);
         key.address[..2].copy_from_slice(&local.to_be_bytes());
@@ -43,14 +43,14 @@ impl Key {
     }
 }
 
-/// What stands for a port or a connection in the map: it is ours. Without it, the kernel's.
+/// A flag of an entry's value: the port or connection is ours. Without it, it is the kernel's.
 pub(in super::super) const OURS: u8 = 1;
-/// Of a port: its connections are to be looked up, too, see [`Key::connection`].
+/// A flag of a port's value: its connections must be looked up, too, see [`Key::connection`].
 pub(in super::super) const BY_CONNECTION: u8 = 2;
-/// In place of a protocol: a TCP connection.
+/// In the key's protocol field: the key is that of a TCP connection.
 const CONNECTION: u8 = 0x86;
 
-/// Where the key lies on the program's stack, and its fields there.
+/// The offset of the key on the program's stack, and those of its fields.
 const KEY: i16 = -(size_of::<Key>() as i16);
 const KEY_PORT: i16 = KEY;
 const KEY_PROTOCOL: i16 = KEY + 2;
@@ -70,7 +70,7 @@ const ETHERNET: i16 = 14;
 const IPV4: i16 = 20;
 const IPV6: i16 = 40;
 const PORTS: i16 = 4;
-/// From their end.
+/// Offsets from the end of the ports.
 const SOURCE_PORT: i16 = -4;
 const DESTINATION_PORT: i16 = -2;
 
@@ -80,7 +80,7 @@ const HOP_BY_HOP: i32 = 0;
 const ROUTING: i32 = 43;
 const FRAGMENT: i32 = 44;
 const DESTINATION_OPTIONS: i32 = 60;
-/// The most extension headers of a packet that is ours: as many as RFC 8200 section 4.1 has, without IPsec's two.
+/// The most extension headers of a packet that is ours: those of RFC 8200 section 4.1 without IPsec's two.
 const EXTENSION_HEADERS: usize = 5;
 
 /// A 16-bit field as the CPU loads it from a packet.
@@ -105,8 +105,8 @@ pub(super) fn steering(ports: BorrowedFd<'_>, sockets: BorrowedFd<'_>) -> Vec<In
     a.jump_if_reg(R2, If::Above, R1, pass);
     a.load(Size::U16, R3, R7, ETHERNET - 2);
 
-    // IP only: ARP and the rest are the kernel's, and so are tagged frames, whose addresses are those of its
-    // VLAN interfaces. R7 = packet, R8 = the end of the ports, wherever they are.
+    // IP only: ARP and the rest are the kernel's, and so are tagged frames, which are for its VLAN interfaces.
+    // R7 = packet, R8 = the end of the ports, wherever they are.
     let (ipv6, look_up) = (a.label(), a.label());
     a.add(R7, ETHERNET.into());
     a.copy(R8, R7);
@@ -115,7 +115,7 @@ pub(super) fn steering(ports: BorrowedFd<'_>, sockets: BorrowedFd<'_>) -> Vec<In
     a.add(R8, (IPV4 + PORTS).into());
     a.jump_if_reg(R8, If::Above, R1, pass);
 
-    // Version 4, header of five words, or of more: options.
+    // Version 4, and a header of five words, or more with options.
     let no_options = a.label();
     a.load(Size::U8, R3, R7, 0);
     a.jump_if(R3, If::Equal, 0x45, no_options);
@@ -126,7 +126,7 @@ pub(super) fn steering(ports: BorrowedFd<'_>, sockets: BorrowedFd<'_>) -> Vec<In
     a.jump_if_reg(R8, If::Above, R1, pass);
     a.place(no_options);
 
-    // No fragment: neither "more fragments" nor an offset.
+    // Not a fragment: neither "more fragments" nor an offset.
     a.load(Size::U16, R3, R7, 6);
     a.and(R3, loaded(0x3fff));
     a.jump_if(R3, If::NotEqual, 0, pass);
@@ -180,7 +180,7 @@ pub(super) fn steering(ports: BorrowedFd<'_>, sockets: BorrowedFd<'_>) -> Vec<In
     a.call(MAP_LOOKUP_ELEM);
     a.jump_if(R0, If::Equal, 0, pass);
 
-    // Is this connection of it? R9 = what the map says.
+    // Is this connection of the port ours, too? R9 = the map's value.
     let (six, look_again, decide, ours) = (a.label(), a.label(), a.label(), a.label());
     a.load(Size::U8, R9, R0, 0);
     a.copy(R1, R9);
@@ -214,7 +214,7 @@ pub(super) fn steering(ports: BorrowedFd<'_>, sockets: BorrowedFd<'_>) -> Vec<In
     a.jump_if(R9, If::Equal, 0, pass);
     a.place(ours);
 
-    // Yes: to this queue's socket; to the kernel if the queue has none.
+    // Yes: redirect to this queue's socket; pass to the kernel if the queue has none.
     a.set_map(R1, sockets);
     a.load(Size::U32, R2, R6, CONTEXT_RX_QUEUE_INDEX);
     a.set(R3, XDP_PASS);
@@ -227,8 +227,9 @@ pub(super) fn steering(ports: BorrowedFd<'_>, sockets: BorrowedFd<'_>) -> Vec<In
     a.finish()
 }
 
-/// Passes over the extension header that R4 names, whose first four bytes end at R8: R4 = what follows it, and R8 four
-/// bytes into that. To `pass` with what is none, leads elsewhere, or reaches beyond the packet's end, R1.
+/// Skips the extension header of type R4, whose first four bytes end at R8. Afterwards R4 = the type of the next header
+/// and R8 = four bytes into it. Jumps to `pass` if R4 is no extension header, if the packet must be forwarded, or if the
+/// header reaches beyond the packet's end, R1.
 fn extension_header(a: &mut Assembler, first: bool, pass: Label) {
     use Reg::{R1, R3, R4, R8};
     let (fragment, options, go_on) = (a.label(), a.label(), a.label());
@@ -239,14 +240,14 @@ fn extension_header(a: &mut Assembler, first: bool, pass: Label) {
     a.jump_if(R4, If::Equal, FRAGMENT, fragment);
     a.jump_if(R4, If::NotEqual, ROUTING, pass);
 
-    // With segments left the packet is on its way to somebody else.
+    // With segments left the packet goes on to another node.
     a.load(Size::U8, R3, R8, -1);
     a.jump_if(R3, If::NotEqual, 0, pass);
     a.place(options);
     a.load(Size::U8, R3, R8, -3);
     a.jump(go_on);
 
-    // A fragment that is all of its packet (RFC 6946); its header has no length.
+    // Only an atomic fragment (RFC 6946); its header has no length field.
     a.place(fragment);
     a.load(Size::U16, R3, R8, -2);
     a.and(R3, loaded(0xfff9));

@@ -1,5 +1,5 @@
-//! The bpf(2) calls the steering needs: maps, one program, one link. Owns the layouts of `union bpf_attr`
-//! (include/uapi/linux/bpf.h) they use. Everything made here ends with its descriptor.
+//! The bpf(2) calls for steering: maps, one program, one link. Owns the layouts of `union bpf_attr`
+//! (include/uapi/linux/bpf.h) that they use. Everything made here is freed with its descriptor.
 
 use super::asm::Instruction;
 use std::{
@@ -21,7 +21,7 @@ const MAP_TYPE_XSKMAP: u32 = 17;
 const PROG_TYPE_XDP: u32 = 6;
 const ATTACH_TYPE_XDP: u32 = 37;
 
-/// What bpftool shows: our program and maps by name.
+/// The program's name, as bpftool shows it.
 pub(in super::super) const PROGRAM_NAME: &str = "busypoll_steer";
 
 /// A kernel object's name, `BPF_OBJ_NAME_LEN` bytes with the terminating zero.
@@ -35,7 +35,7 @@ fn name(text: &str) -> Name {
     name
 }
 
-/// Where in XDP a program runs.
+/// The XDP mode: where a program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Hook {
     /// In the driver (`XDP_FLAGS_DRV_MODE`).
@@ -45,7 +45,7 @@ pub(in super::super) enum Hook {
 }
 
 fn bpf<T>(command: libc::c_int, attributes: &mut T) -> io::Result<i32> {
-    // SAFETY: each caller passes the attribute struct that goes with its command; pointers in it are valid
+    // SAFETY: each caller passes the attribute struct of its command; pointers in it are valid
     // during the call.
     let result = unsafe {
         libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attributes), size_of::<T>())
@@ -91,7 +91,7 @@ fn map(
             key_size: key as u32,
             value_size: value as u32,
             max_entries,
-            // Memory for an entry when it is made: the capacity is a bound, not a reservation.
+            // An entry's memory is allocated when it is added: the capacity is a limit, not a reservation.
             map_flags: if map_type == MAP_TYPE_HASH { NO_PREALLOC } else { 0 },
             inner_map_fd: 0,
             numa_node: 0,
@@ -105,7 +105,7 @@ pub(in super::super) fn hash_map<K>(title: &str, max_entries: u32) -> io::Result
     map(MAP_TYPE_HASH, title, size_of::<K>(), 1, max_entries)
 }
 
-/// A map from queue number to AF_XDP socket. A socket that closes leaves it by itself.
+/// A map from queue number to AF_XDP socket. The kernel removes a closed socket.
 pub(in super::super) fn socket_map(title: &str, queues: u32) -> io::Result<OwnedFd> {
     map(MAP_TYPE_XSKMAP, title, size_of::<u32>(), size_of::<u32>(), queues)
 }
@@ -118,7 +118,7 @@ struct MapElement {
     flags: u64,
 }
 
-/// `map[key] = value`; `K` and `V` as the map was made.
+/// `map[key] = value`; `K` and `V` are the map's types.
 pub(in super::super) fn update<K: Copy, V: Copy>(
     map: &OwnedFd,
     key: &K,
@@ -199,7 +199,7 @@ struct LinkCreate {
     flags: u32,
 }
 
-/// Attaches `program` to an interface until the returned link is closed, be it by the end of the process.
+/// Attaches `program` to an interface until the returned link is closed, also by the end of the process.
 pub(in super::super) fn attach(program: &OwnedFd, ifindex: u32, hook: Hook) -> io::Result<OwnedFd> {
     // linux/if_link.h
     let flags = match hook {
@@ -222,9 +222,9 @@ struct LinkDetach {
     link_fd: u32,
 }
 
-/// Takes the program of `link` off its interface, whoever else has the link.
+/// Detaches the program of `link` from its interface, even if other processes have the link.
 pub(in super::super) fn detach(link: &OwnedFd) {
-    // It can only fail by being off already: the interface is gone.
+    // It fails only if the program is detached already, because the interface no longer exists.
     let _ = bpf(LINK_DETACH, &mut LinkDetach { link_fd: link.as_raw_fd() as u32 });
 }
 
@@ -242,7 +242,7 @@ struct GetInfo {
     info: u64,
 }
 
-/// The head of `struct bpf_prog_info`, up to the name.
+/// The first part of `struct bpf_prog_info`, up to the name.
 #[repr(C)]
 #[derive(Default)]
 struct ProgInfo {
@@ -265,7 +265,7 @@ pub(in super::super) fn program_id(program: &OwnedFd) -> io::Result<u32> {
     info(program).map(|info| info.id)
 }
 
-/// Whether /proc/PID/fdinfo tells this of a link of XDP whose program has that id (`bpf_link_show_fdinfo`).
+/// Whether this text of /proc/PID/fdinfo is of an XDP link whose program has that id (`bpf_link_show_fdinfo`).
 pub(in super::super) fn is_link_of(info: &str, program: u32) -> bool {
     let says = |what: &str, value: &str| {
         let mut of_it = info.lines().filter_map(|line| line.strip_prefix(what));
@@ -287,7 +287,7 @@ fn info(program: &OwnedFd) -> io::Result<ProgInfo> {
     .map(|_| info)
 }
 
-/// The name of the program with this id; empty if it has none, is gone, or may not be looked at.
+/// The name of the program with this id; empty if it has none, no longer exists, or may not be read.
 pub(in super::super) fn program_name(id: u32) -> String {
     let program = bpf_fd(PROG_GET_FD_BY_ID, &mut GetFdById { id, next_id: 0, open_flags: 0 });
     match program.and_then(|program| info(&program)) {
