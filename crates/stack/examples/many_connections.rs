@@ -23,15 +23,15 @@ use std::{
     time::Duration,
 };
 
-const MOST: usize = 60_000;
+const MAX_OPEN: usize = 60_000;
 
 mod many;
 
 fn main() -> ExitCode {
-    many::run("many_connections [CONNECTIONS [ROUNDS]]", MOST, measure)
+    many::run("many_connections [CONNECTIONS [ROUNDS]]", MAX_OPEN, measure)
 }
 
-/// What is measured; a function of its own for callgrind to find.
+/// The measured part: a separate function for callgrind's toggle.
 #[inline(never)]
 fn measured(client: &TcpStream, server: &TcpStream, rounds: usize) -> io::Result<()> {
     exchange(client, server, rounds)
@@ -48,7 +48,7 @@ fn exchange(mut client: &TcpStream, mut server: &TcpStream, rounds: usize) -> io
     Ok(())
 }
 
-/// Each call that would wait makes one pass over its own queue: so one thread plays both ends.
+/// Each call that would wait makes one pass over its own queue, so one thread can run both ends.
 fn connect(one: &Host, listener: &TcpListener) -> io::Result<(TcpStream, TcpStream)> {
     let client = TcpStream::new(one);
     client.set_nonblocking(true)?;
@@ -70,7 +70,7 @@ fn connect(one: &Host, listener: &TcpListener) -> io::Result<(TcpStream, TcpStre
 
 fn measure(count: usize, rounds: usize) -> Result<(), Box<dyn Error>> {
     let (a, b) = cable::pair(cable::Config::default())?;
-    // The watchdog would look in between round trips, on another thread: not now.
+    // A long period, so that the watchdog's thread does not run between round trips.
     let host = || Host::builder().busy_read(1_000_000).watchdog(Duration::from_secs(300));
     let one = host().interface(a, "10.0.0.1/24").build()?;
     let two = host().interface(b, "10.0.0.2/24").build()?;
@@ -83,7 +83,7 @@ fn measure(count: usize, rounds: usize) -> Result<(), Box<dyn Error>> {
         pairs.push(pair);
     }
     let (client, server) = pairs.last().ok_or("no connection")?;
-    // Past the slow start of delayed acknowledgments, and the queue is polled, not interrupt-driven.
+    // After these, quick acknowledgments at the start are over, and the queue is polled, not interrupt-driven.
     exchange(client, server, 100)?;
     let own_polls = || client.stats().own_polls + server.stats().own_polls;
     let (before, start) = (own_polls(), time::now());

@@ -17,17 +17,17 @@
 use busypoll_stack::{Host, UdpSocket, nic::cable, time};
 use std::{error::Error, io, process::ExitCode, time::Duration};
 
-/// Sockets take the ports from here on.
+/// The first socket's port.
 const FIRST_PORT: u16 = 1024;
-const MOST: usize = (u16::MAX - FIRST_PORT) as usize;
+const MAX_OPEN: usize = (u16::MAX - FIRST_PORT) as usize;
 
 mod many;
 
 fn main() -> ExitCode {
-    many::run("many_sockets [SOCKETS [PACKETS]]", MOST, measure)
+    many::run("many_sockets [SOCKETS [PACKETS]]", MAX_OPEN, measure)
 }
 
-/// What is measured; a function of its own for callgrind to find.
+/// The measured part: a separate function for callgrind's toggle.
 #[inline(never)]
 fn exchange(client: &UdpSocket, server: &UdpSocket, packets: usize) -> io::Result<()> {
     for _ in 0..packets {
@@ -39,7 +39,7 @@ fn exchange(client: &UdpSocket, server: &UdpSocket, packets: usize) -> io::Resul
 
 fn measure(count: usize, packets: usize) -> Result<(), Box<dyn Error>> {
     let (a, b) = cable::pair(cable::Config::default())?;
-    // The watchdog would look in between packets, on another thread: not now.
+    // A long period, so that the watchdog's thread does not run between packets.
     let host = || Host::builder().busy_read(1_000_000).watchdog(Duration::from_secs(3600));
     let one = host().interface(a, "10.0.0.1/24").build()?;
     let two = host().interface(b, "10.0.0.2/24").build()?;
@@ -53,7 +53,7 @@ fn measure(count: usize, packets: usize) -> Result<(), Box<dyn Error>> {
     let last = sockets.last().ok_or("no socket")?;
     client.connect(last.local_addr()?)?;
 
-    // The first packet resolves the neighbour and teaches the socket its napi id; with a few more the queue
+    // The first packet resolves the neighbour and gives the socket its napi id; after a few more the queue
     // is polled, not interrupt-driven.
     for _ in 0..100 {
         client.send(b"x")?;

@@ -1,6 +1,6 @@
-//! A UDP echo straight on an AF_XDP queue, no stack between: `xdp_echo eth1 10.0.0.2:9000`.
+//! A UDP echo directly on an AF_XDP queue, without the stack: `xdp_echo eth1 10.0.0.2:9000`.
 //!
-//! What the NIC trait is, in some fifty lines; and the least a round trip can cost on an interface.
+//! Shows the NIC trait in about fifty lines, and the least that a round trip can cost on an interface.
 
 use busypoll_stack::nic::{Nic, Queue, xdp::Xdp};
 use std::{convert::Infallible, env, error::Error, net::SocketAddr, process::ExitCode};
@@ -29,7 +29,7 @@ fn echo() -> Result<Infallible, Box<dyn Error>> {
     loop {
         let received = rx.poll(64, &mut |frame| {
             // No room: the echo is lost, as on any wire.
-            let _ = tx.push(frame.bytes.len(), false, &mut |to| turn_round(frame.bytes, to));
+            let _ = tx.push(frame.bytes.len(), false, &mut |to| swap_ends(frame.bytes, to));
         });
         if received > 0 {
             tx.flush();
@@ -37,9 +37,9 @@ fn echo() -> Result<Infallible, Box<dyn Error>> {
     }
 }
 
-/// Writes the answer to a UDP frame without VLAN tags or IP options: sender and receiver change places.
-/// That leaves the IP checksum as it was; the UDP checksum is left out, as RFC 768 allows.
-fn turn_round(from: &[u8], to: &mut [u8]) {
+/// Writes the answer to a UDP frame without VLAN tags or IP options: swaps sender and receiver.
+/// The IP checksum stays the same; the UDP checksum is left out, as RFC 768 allows.
+fn swap_ends(from: &[u8], to: &mut [u8]) {
     to.copy_from_slice(from);
     if let [link @ .., _, _] = &mut to[..14] {
         link.rotate_left(6);

@@ -158,25 +158,26 @@ impl Ledger {
     /// # Errors
     /// `InvalidData` if it is no ledger, or is not sealed against shrinking; no memory left.
     pub fn open(memory: OwnedFd) -> io::Result<Ledger> {
-        let none = || io::Error::new(io::ErrorKind::InvalidData, "this is no ledger of busypoll's");
+        let not_a_ledger =
+            || io::Error::new(io::ErrorKind::InvalidData, "this is not a ledger of busypoll");
         // SAFETY: all zeros is a valid stat; plain system calls.
         let (sealed, stat) = unsafe {
             let mut stat: libc::stat = std::mem::zeroed();
             let seals = libc::fcntl(memory.as_raw_fd(), libc::F_GET_SEALS);
-            let told = libc::fstat(memory.as_raw_fd(), &raw mut stat) == 0;
-            (told && seals & libc::F_SEAL_SHRINK != 0, stat)
+            let is_file = libc::fstat(memory.as_raw_fd(), &raw mut stat) == 0;
+            (is_file && seals & libc::F_SEAL_SHRINK != 0, stat)
         };
         let bytes = usize::try_from(stat.st_size).unwrap_or(0).saturating_sub(size_of::<Head>());
         let lines = u32::try_from(bytes / size_of::<Line>()).unwrap_or(0);
         if !sealed || lines == 0 {
-            return Err(none());
+            return Err(not_a_ledger());
         }
         let ledger = Ledger::map(memory, lines)?;
         let head = ledger.head();
         if head.magic.load(Ordering::Acquire) != MAGIC
             || head.lines.load(Ordering::Relaxed) != lines
         {
-            return Err(none());
+            return Err(not_a_ledger());
         }
         Ok(ledger)
     }
@@ -217,11 +218,11 @@ impl Ledger {
         local: SocketAddr,
         remote: Option<SocketAddr>,
     ) -> Option<Place> {
-        let nobody = match local.ip().to_canonical() {
+        let unspecified = match local.ip().to_canonical() {
             IpAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
             IpAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
         };
-        let remote = remote.unwrap_or(nobody);
+        let remote = remote.unwrap_or(unspecified);
         let head = self.head();
         let again = lock(&self.free).pop();
         let at = again.or_else(|| {

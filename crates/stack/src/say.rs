@@ -47,10 +47,10 @@ mod tests {
     use super::*;
     use std::{cell::Cell, os::fd::AsRawFd};
 
-    thread_local!(static HEARD: Cell<u32> = const { Cell::new(0) });
+    thread_local!(static SIGPIPES: Cell<u32> = const { Cell::new(0) });
 
-    extern "C" fn hear(_: libc::c_int) {
-        HEARD.set(HEARD.get() + 1);
+    extern "C" fn count_sigpipe(_: libc::c_int) {
+        SIGPIPES.set(SIGPIPES.get() + 1);
     }
 
     fn errno() -> i32 {
@@ -68,16 +68,16 @@ mod tests {
         // SAFETY: a handler that only counts; a write without a reader also fails with an error.
         unsafe {
             let mut action: libc::sigaction = mem::zeroed();
-            action.sa_sigaction = hear as *const () as usize;
+            action.sa_sigaction = count_sigpipe as *const () as usize;
             action.sa_flags = libc::SA_RESTART;
             libc::sigaction(libc::SIGPIPE, &raw const action, ptr::null_mut());
         }
         // SAFETY: as above.
         unsafe { *libc::__errno_location() = libc::EDOM };
         write(writer.as_raw_fd(), b"busypoll: nothing\n");
-        assert_eq!((HEARD.get(), errno()), (0, libc::EDOM));
+        assert_eq!((SIGPIPES.get(), errno()), (0, libc::EDOM));
         // SAFETY: readable bytes.
         unsafe { libc::write(writer.as_raw_fd(), b"!".as_ptr().cast(), 1) };
-        assert_eq!(HEARD.get(), 1, "the mask is what it was");
+        assert_eq!(SIGPIPES.get(), 1, "the mask is what it was");
     }
 }

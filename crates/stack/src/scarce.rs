@@ -20,16 +20,16 @@ pub enum Level {
 }
 
 static LEVEL: AtomicU8 = AtomicU8::new(0);
-static AGAIN: OnceLock<fn() -> Level> = OnceLock::new();
+static RECHECK: OnceLock<fn() -> Level> = OnceLock::new();
 
 /// Sets the level. An allocator may call it.
 pub fn set(level: Level) {
     LEVEL.store(level as u8, Ordering::Relaxed);
 }
 
-/// `again` is called to check whether pressure continues. The first function given stays.
-pub fn ask(again: fn() -> Level) {
-    let _ = AGAIN.set(again);
+/// `recheck` is called to check whether pressure continues. The first function given stays.
+pub fn ask(recheck: fn() -> Level) {
+    let _ = RECHECK.set(recheck);
 }
 
 /// Whether memory pressure is at `level` or above.
@@ -40,5 +40,5 @@ pub fn is(level: Level) -> bool {
 
 #[cold]
 fn now() -> Level {
-    AGAIN.get().map_or(Level::Plenty, |again| again())
+    RECHECK.get().map_or(Level::Plenty, |recheck| recheck())
 }

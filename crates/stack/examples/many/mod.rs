@@ -1,8 +1,8 @@
-//! What the examples that measure with many sockets or connections open share: their words and their end.
+//! Shared by the examples that measure with many sockets or connections: their arguments and exit code.
 
 use std::{env, error::Error, process::ExitCode};
 
-/// Runs `measure` with the two numbers the user may give; says what was wrong and leaves with 2.
+/// Runs `measure` with the two numbers from the command line, or their defaults. Prints an error and exits with 2.
 pub fn run(
     usage: &str,
     most: usize,

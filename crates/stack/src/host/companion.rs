@@ -111,7 +111,7 @@ impl Steered {
     }
 
     /// Whether packets to `address` are for it.
-    pub(super) fn hears(&self, address: IpAddr) -> bool {
+    pub(super) fn covers(&self, address: IpAddr) -> bool {
         match self.local {
             IpAddr::V4(local) if local.is_unspecified() => address.is_ipv4(),
             IpAddr::V6(local) if local.is_unspecified() => address.is_ipv6() || !self.only_v6,
@@ -202,7 +202,7 @@ impl Service {
         only_v6: bool,
         endpoint: Arc<dyn UdpEndpoint>,
     ) -> io::Result<Option<Shadow>> {
-        if !self.state.is_kernels(kernel.local_addr()?) {
+        if !self.state.is_kernel_address(kernel.local_addr()?) {
             return Ok(None);
         }
         enable_pktinfo(&kernel)?;
@@ -379,7 +379,7 @@ impl State {
     }
 
     /// Whether `local` can be bound on a shared interface: an address of it, the wildcard, or a group.
-    pub(super) fn is_kernels(&self, local: SocketAddr) -> bool {
+    pub(super) fn is_kernel_address(&self, local: SocketAddr) -> bool {
         let local = local.ip().to_canonical();
         local.is_unspecified()
             || local.is_multicast() && !self.shared.is_empty()
@@ -391,7 +391,7 @@ impl State {
     pub(super) fn steer(&self, port: &mut Steered) -> io::Result<()> {
         let wanted: Vec<_> = self
             .addresses()
-            .filter(|(_, ip)| port.hears(*ip))
+            .filter(|(_, ip)| port.covers(*ip))
             .chain(port.groups.iter().copied())
             .collect();
         for &(at, ip) in &wanted {
@@ -506,7 +506,7 @@ impl State {
         let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
         let mut kernel_connections = lock(&self.kernel_connections);
         let ours = self.addresses().map(|(_, ip)| ip);
-        ours.filter(|ip| ip.is_ipv4() == remote.is_ipv4() && near.hears(*ip))
+        ours.filter(|ip| ip.is_ipv4() == remote.is_ipv4() && near.covers(*ip))
             .any(|ip| kernel_connections.has((ip, local.port()).into(), remote))
     }
 

@@ -78,14 +78,14 @@ impl State {
         for entry in companions.values_mut() {
             let Some(steered) = &mut entry.steered else { continue };
             let alone = |group: IpAddr| match &others {
-                Some(others) => !others.iter().any(|other| other.hears(group, entry.port)),
+                Some(others) => !others.iter().any(|other| other.could_receive(group, entry.port)),
                 None => false,
             };
             let wanted: Vec<_> = entry
                 .groups
                 .iter()
                 .copied()
-                .filter(|(_, group)| steered.hears(*group) && alone(*group))
+                .filter(|(_, group)| steered.covers(*group) && alone(*group))
                 .collect();
             if steered.groups != wanted {
                 steered.groups = wanted;
@@ -106,7 +106,7 @@ struct Other {
 impl Other {
     /// Whether it could receive datagrams to a group: it is bound to the group or to the wildcard address. Membership is
     /// not checked, because by default (`IP_MULTICAST_ALL`) a socket need not be a member.
-    fn hears(&self, group: IpAddr, port: u16) -> bool {
+    fn could_receive(&self, group: IpAddr, port: u16) -> bool {
         self.port == port
             && match (self.address, group) {
                 (IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V4(_)) => true,
@@ -161,11 +161,11 @@ fn parse(line: &str) -> Option<(Other, u64)> {
 }
 
 fn inode(socket: &impl AsRawFd) -> Option<u64> {
-    let mut told = std::mem::MaybeUninit::<libc::stat>::zeroed();
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: a valid place for the answer.
-    let result = unsafe { libc::fstat(socket.as_raw_fd(), told.as_mut_ptr()) };
+    let result = unsafe { libc::fstat(socket.as_raw_fd(), stat.as_mut_ptr()) };
     // SAFETY: all zeros is a valid stat.
-    (result == 0).then(|| unsafe { told.assume_init() }.st_ino)
+    (result == 0).then(|| unsafe { stat.assume_init() }.st_ino)
 }
 
 #[cfg(test)]
@@ -187,13 +187,15 @@ mod tests {
     #[test]
     fn a_socket_bound_to_the_group_or_the_wildcard_could_receive_it() {
         let at = |address: &str| Other { address: address.parse().unwrap(), port: 7 };
-        let hears = |address, group: &str| at(address).hears(group.parse().unwrap(), 7);
+        let receives = |address, group: &str| at(address).could_receive(group.parse().unwrap(), 7);
         assert!(
-            hears("0.0.0.0", "239.1.1.1") && hears("::", "239.1.1.1") && hears("::", "ff15::1")
+            receives("0.0.0.0", "239.1.1.1")
+                && receives("::", "239.1.1.1")
+                && receives("::", "ff15::1")
         );
-        assert!(hears("239.1.1.1", "239.1.1.1") && hears("::ffff:239.1.1.1", "239.1.1.1"));
-        assert!(!hears("0.0.0.0", "ff15::1") && !hears("10.0.0.1", "239.1.1.1"));
-        assert!(!hears("239.1.1.2", "239.1.1.1"));
-        assert!(!at("0.0.0.0").hears("239.1.1.1".parse().unwrap(), 8), "another port");
+        assert!(receives("239.1.1.1", "239.1.1.1") && receives("::ffff:239.1.1.1", "239.1.1.1"));
+        assert!(!receives("0.0.0.0", "ff15::1") && !receives("10.0.0.1", "239.1.1.1"));
+        assert!(!receives("239.1.1.2", "239.1.1.1"));
+        assert!(!at("0.0.0.0").could_receive("239.1.1.1".parse().unwrap(), 8), "another port");
     }
 }

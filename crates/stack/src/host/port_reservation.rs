@@ -120,7 +120,7 @@ impl Hold {
         local: SocketAddr,
         options: HoldOptions,
     ) -> io::Result<Option<Arc<Hold>>> {
-        if !state.is_kernels(local) {
+        if !state.is_kernel_address(local) {
             return Ok(None);
         }
         loop {
@@ -174,7 +174,7 @@ impl Hold {
         only_v6: bool,
         fresh: bool,
     ) -> io::Result<Option<Hold>> {
-        if !state.is_kernels(local) {
+        if !state.is_kernel_address(local) {
             return Ok(None);
         }
         if !fresh {
@@ -198,7 +198,7 @@ impl Hold {
         socket: OwnedFd,
     ) -> Option<Hold> {
         let port = Port { _socket: Some(socket), local, ephemeral: false, only_v6, steered: None };
-        state.is_kernels(local).then(|| Hold::of(port, state))
+        state.is_kernel_address(local).then(|| Hold::of(port, state))
     }
 
     /// The reservation for a connection to `remote`: this one if the whole port is steered, else a new one.

@@ -20,7 +20,7 @@ mod socket;
 pub use crate::unix::peer;
 pub use socket::{accept, listen};
 
-use self::socket::{BYTES, connect, late, receive, send};
+use self::socket::{BYTES, as_timed_out, connect, receive, send};
 use crate::{IcmpSockets, ledger::Ledger, nic::xdp::Grant, sys, thread};
 use std::{
     io,
@@ -30,15 +30,15 @@ use std::{
 };
 
 /// How long a claim waits for the guard. When an interface is taken, its driver may have to reinitialise all its rings.
-const CLAIMS: Duration = Duration::from_secs(20);
+const CLAIM_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How often a claim is made. A guard closes the connection of a process that is slow to send its request, for example
 /// because it was stopped meanwhile.
-const TRIES: u32 = 3;
+const MAX_CLAIMS: u32 = 3;
 
 /// How long other requests wait; their answers come at once. Any process may listen at a name like a guard's and never
 /// answer.
-const LISTS: Duration = Duration::from_secs(2);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// An interface that this process may drive.
 #[derive(Debug)]
@@ -80,8 +80,8 @@ pub enum Request {
 /// No guard listens, or its answer is not understood; `TimedOut` if it does not answer.
 pub fn claim(address: &str, mut keep: impl FnMut(OwnedFd) -> OwnedFd) -> io::Result<Answer> {
     let (name, word) = address.rsplit_once('/').ok_or(io::ErrorKind::InvalidInput)?;
-    let until = Some(Instant::now() + CLAIMS);
-    let mut left = TRIES;
+    let until = Some(Instant::now() + CLAIM_TIMEOUT);
+    let mut left = MAX_CLAIMS;
     loop {
         left -= 1;
         match claim_once((name, word), until, &mut keep) {
@@ -102,9 +102,9 @@ fn claim_once(
     until: Option<Instant>,
     mut keep: impl FnMut(OwnedFd) -> OwnedFd,
 ) -> io::Result<Answer> {
-    let connection = keep(connect(name, CLAIMS)?);
+    let connection = keep(connect(name, CLAIM_TIMEOUT)?);
     send(&connection, format!("claim {word}").as_bytes(), &[])?;
-    let (bytes, descriptors) = receive(&connection, until).map_err(late)?;
+    let (bytes, descriptors) = receive(&connection, until).map_err(as_timed_out)?;
     let nonsense = || io::Error::new(io::ErrorKind::InvalidData, "the guard's answer is malformed");
     let (kind, rest) = bytes.split_first().ok_or(io::ErrorKind::UnexpectedEof)?;
     Ok(match kind {
@@ -136,10 +136,10 @@ fn claim_once(
 /// No guard listens, or it refuses; `TimedOut` if it does not answer.
 pub fn repair(address: &str, socket: RawFd, how: i32) -> io::Result<()> {
     let (name, word) = address.rsplit_once('/').ok_or(io::ErrorKind::InvalidInput)?;
-    let until = Some(Instant::now() + LISTS);
-    let connection = connect(name, LISTS)?;
+    let until = Some(Instant::now() + REQUEST_TIMEOUT);
+    let connection = connect(name, REQUEST_TIMEOUT)?;
     send(&connection, format!("repair {how} {word}").as_bytes(), &[socket])?;
-    match receive(&connection, until).map_err(late)? {
+    match receive(&connection, until).map_err(as_timed_out)? {
         (bytes, _) if bytes == b"R" => Ok(()),
         _ => Err(io::ErrorKind::PermissionDenied.into()),
     }
@@ -177,10 +177,10 @@ pub fn when_it_ends(connection: OwnedFd, said: impl Fn(End) + Send + 'static) ->
 /// # Errors
 /// No guard listens; `TimedOut` if it does not answer.
 pub fn list(name: &str) -> io::Result<Option<(i32, Ledger)>> {
-    let until = Some(Instant::now() + LISTS);
-    let connection = connect(name, LISTS)?;
+    let until = Some(Instant::now() + REQUEST_TIMEOUT);
+    let connection = connect(name, REQUEST_TIMEOUT)?;
     send(&connection, b"list", &[])?;
-    let (bytes, descriptors) = receive(&connection, until).map_err(late)?;
+    let (bytes, descriptors) = receive(&connection, until).map_err(as_timed_out)?;
     let pid = bytes.strip_prefix(b"L").and_then(|rest| rest.first_chunk());
     let Some((pid, memory)) = pid.zip(descriptors.into_iter().next()) else { return Ok(None) };
     Ok(Some((i32::from_ne_bytes(*pid), Ledger::open(memory)?)))
@@ -352,12 +352,13 @@ mod tests {
     fn a_list_times_out_if_the_guard_does_not_answer() {
         let name = name("silent");
         let listener = listen(&name).unwrap();
-        let late = |result: io::Result<_>| result.unwrap_err().kind() == io::ErrorKind::TimedOut;
-        assert!(late(list(&name)), "connected, but not accepted");
+        let timed_out =
+            |result: io::Result<_>| result.unwrap_err().kind() == io::ErrorKind::TimedOut;
+        assert!(timed_out(list(&name)), "connected, but not accepted");
         let connections: Vec<_> =
             std::iter::from_fn(|| connect(&name, Duration::from_millis(50)).ok()).collect();
         assert!(connections.len() > 100);
-        assert!(late(list(&name)), "the backlog is full");
+        assert!(timed_out(list(&name)), "the backlog is full");
         drop(listener);
     }
 
@@ -378,7 +379,7 @@ mod tests {
         let listing_thread = hear.recv().unwrap();
         let begun = Instant::now();
         while !listing.is_finished() {
-            assert!(begun.elapsed() < 5 * LISTS, "the wait never ends");
+            assert!(begun.elapsed() < 5 * REQUEST_TIMEOUT, "the wait never ends");
             // SAFETY: the thread is not joined yet, so its id is valid.
             unsafe { libc::pthread_kill(listing_thread as libc::pthread_t, libc::SIGWINCH) };
             thread::sleep(Duration::from_millis(10));

@@ -36,14 +36,14 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 }
 
 /// A connection to a listener whose user is [trusted](unix::trusts): any process may listen at a name, and a guard's name
-/// is free once the guard has ended. An uninterrupted call on the connection waits for `patience` at the most.
-pub(super) fn connect(name: &str, patience: Duration) -> io::Result<OwnedFd> {
-    let until = Instant::now() + patience;
+/// is free once the guard has ended. An uninterrupted call on the connection waits for `timeout` at the most.
+pub(super) fn connect(name: &str, timeout: Duration) -> io::Result<OwnedFd> {
+    let until = Instant::now() + timeout;
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
     // SAFETY: a plain system call.
     let socket = sys::owned(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
     for option in [libc::SO_SNDTIMEO, libc::SO_RCVTIMEO] {
-        set_limit(&socket, option, patience)?;
+        set_limit(&socket, option, timeout)?;
     }
     let (address, len) = unix::address(name)?;
     loop {
@@ -59,8 +59,8 @@ pub(super) fn connect(name: &str, patience: Duration) -> io::Result<OwnedFd> {
             };
         }
         let error = io::Error::last_os_error();
-        if !goes_on(&error, Some(until)) {
-            return Err(late(error));
+        if !should_retry(&error, Some(until)) {
+            return Err(as_timed_out(error));
         }
     }
 }
@@ -81,12 +81,12 @@ fn set_limit(socket: &OwnedFd, option: libc::c_int, limit: Duration) -> io::Resu
 
 /// Whether to repeat a call that ended with `error`. A socket with a timeout is not restarted by `SA_RESTART`, and each
 /// repeated call waits for the full timeout again. If signals keep coming, only the clock ends the wait.
-fn goes_on(error: &io::Error, until: Option<Instant>) -> bool {
+fn should_retry(error: &io::Error, until: Option<Instant>) -> bool {
     error.kind() == io::ErrorKind::Interrupted && until.is_none_or(|until| Instant::now() < until)
 }
 
 /// A call whose timeout has passed fails as if the socket were non-blocking, or with EINTR. Reports that as `TimedOut`.
-pub(super) fn late(error: io::Error) -> io::Error {
+pub(super) fn as_timed_out(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => {
             io::Error::new(io::ErrorKind::TimedOut, "it takes too long to answer")
@@ -147,7 +147,7 @@ pub(super) fn receive(
         let received = loop {
             let flags = libc::MSG_CMSG_CLOEXEC;
             let received = libc::recvmsg(connection.as_raw_fd(), &raw mut message, flags);
-            if received >= 0 || !goes_on(&io::Error::last_os_error(), until) {
+            if received >= 0 || !should_retry(&io::Error::last_os_error(), until) {
                 break received;
             }
         };

@@ -18,12 +18,12 @@ pub(super) fn any_unbound_sleeper() -> bool {
 }
 
 /// Puts the calling thread to sleep on the first of `contexts`, until `waiter` is woken, `timeout` is over (`None`:
-/// never), a signal was handled, or a descriptor of `outside` is ready.
+/// never), a signal was handled, or a descriptor of `kernel_fds` is ready.
 pub fn sleep_for(
     contexts: &[Arc<Context>],
     waiter: &Arc<Waiter>,
     timeout: Option<Duration>,
-    outside: &mut Outside,
+    kernel_fds: &mut Outside,
 ) -> Wake {
     let unbound = u32::from(contexts.len() != 1);
     UNBOUND.fetch_add(unbound, Ordering::Relaxed);
@@ -31,8 +31,8 @@ pub fn sleep_for(
         contexts.iter().for_each(|context| context.reset_backoff());
     }
     let wake = match contexts.first() {
-        Some(context) => context.sleep(waiter, timeout, outside),
-        None => waiter.sleep(timeout, outside),
+        Some(context) => context.sleep(waiter, timeout, kernel_fds),
+        None => waiter.sleep(timeout, kernel_fds),
     };
     UNBOUND.fetch_sub(unbound, Ordering::Relaxed);
     wake

@@ -329,25 +329,25 @@ impl Context {
     }
 
     /// Puts the calling thread to sleep until `waiter` is woken, `timeout` is over (`None`: never), a signal
-    /// was handled, or a descriptor of `outside` is ready. If no other thread does, it waits on the queue's interrupt
+    /// was handled, or a descriptor of `kernel_fds` is ready. If no other thread does, it waits on the queue's interrupt
     /// itself, as the *leader*: a packet then wakes the receiver directly, without a hop over the interrupt thread.
     pub fn sleep(
         &self,
         waiter: &Arc<Waiter>,
         timeout: Option<Duration>,
-        outside: &mut Outside,
+        kernel_fds: &mut Outside,
     ) -> Wake {
         if !self.handoff.lead() {
-            return self.sleep_as_follower(waiter, timeout, outside);
+            return self.sleep_as_follower(waiter, timeout, kernel_fds);
         }
         let deadline = timeout.map(|timeout| time::now() + timeout);
         let before = self.last_leader_pass.load(Ordering::Relaxed).max(self.last_poll().0.nanos());
-        let wake = self.sleep_as_leader(waiter, deadline, outside);
+        let wake = self.sleep_as_leader(waiter, deadline, kernel_fds);
         let latest = self.last_leader_pass.load(Ordering::Relaxed);
         let flows = before > 0 && latest.saturating_sub(before) < self.watchdog.as_nanos() as u64;
         // Threads that came to sleep while we led are followers: they rely on the interrupt thread now. So does this
         // thread, if it goes on sleeping as a follower.
-        let heir = if wake.is_none() || self.followers.load(Ordering::SeqCst) > 0 {
+        let successor = if wake.is_none() || self.followers.load(Ordering::SeqCst) > 0 {
             self.last_poll.store(0, Ordering::Relaxed);
             Heir::Sleepers
         } else if flows && latest > before {
@@ -356,7 +356,7 @@ impl Context {
         } else {
             Heir::Nobody
         };
-        match self.handoff.resign(heir) {
+        match self.handoff.resign(successor) {
             Parting::Nothing => {}
             Parting::Arm => self.line.arm(),
             Parting::Call => self.line.kick(),
@@ -365,7 +365,7 @@ impl Context {
             Some(wake) => wake,
             None => {
                 let left = deadline.map(|deadline| deadline - time::now());
-                self.sleep_as_follower(waiter, left, outside)
+                self.sleep_as_follower(waiter, left, kernel_fds)
             }
         }
     }
@@ -374,11 +374,11 @@ impl Context {
         &self,
         waiter: &Waiter,
         timeout: Option<Duration>,
-        outside: &mut Outside,
+        kernel_fds: &mut Outside,
     ) -> Wake {
         self.followers.fetch_add(1, Ordering::SeqCst);
         self.reset_backoff();
-        let wake = waiter.sleep(timeout, outside);
+        let wake = waiter.sleep(timeout, kernel_fds);
         self.followers.fetch_sub(1, Ordering::SeqCst);
         wake
     }
@@ -388,11 +388,11 @@ impl Context {
         &self,
         waiter: &Arc<Waiter>,
         deadline: Option<Instant>,
-        outside: &mut Outside,
+        kernel_fds: &mut Outside,
     ) -> Option<Wake> {
         let interrupt = self.line.interrupt.fd();
         // With kernel descriptors to wait for, one ppoll waits for all, and a registration gains nothing.
-        let has_kernel_fds = !outside.is_empty();
+        let has_kernel_fds = !kernel_fds.is_empty();
         if !has_kernel_fds && self.line.bedside.admit(waiter, interrupt).is_err() {
             return None;
         }
@@ -404,7 +404,7 @@ impl Context {
             if self.line.interrupt.unmask() {
                 let wake = if has_kernel_fds {
                     let left = deadline.map(|deadline| deadline - time::now());
-                    waiter.sleep_among(Some(interrupt), left, outside)
+                    waiter.sleep_with_fd(Some(interrupt), left, kernel_fds)
                 } else {
                     waiter.sleep_beside(&self.line.bedside, deadline)
                 };

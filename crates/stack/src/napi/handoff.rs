@@ -131,21 +131,21 @@ impl Handoff {
                 .is_ok()
     }
 
-    /// The leader leaves the queue to `heir`. Returns what it must do for the interrupt thread.
+    /// The leader leaves the queue to `successor`. Returns what it must do for the interrupt thread.
     #[must_use]
-    pub fn resign(&self, heir: Heir) -> Parting {
+    pub fn resign(&self, successor: Heir) -> Parting {
         self.leader.store(0, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        let next = if heir == Heir::Leader { WATCHING } else { ARMED };
+        let next = if successor == Heir::Leader { WATCHING } else { ARMED };
         let thread = self.thread.compare_exchange(PARKED, next, Ordering::SeqCst, Ordering::SeqCst);
         match thread {
             // The kicked thread registers the queue with the watchdog.
-            Ok(_) if heir == Heir::Leader => Parting::Call,
+            Ok(_) if successor == Heir::Leader => Parting::Call,
             // `ARMED` although there was a leader: another thread armed after this leader took the interrupt, and this
             // leader has masked it since.
             Ok(_) | Err(ARMED) => Parting::Arm,
             // The watchdog would let the followers wait too long.
-            Err(WATCHING) if heir == Heir::Sleepers => Parting::Call,
+            Err(WATCHING) if successor == Heir::Sleepers => Parting::Call,
             Err(_) => Parting::Nothing,
         }
     }

@@ -32,7 +32,7 @@ pub(super) struct Line {
     registered: AtomicU32,
     stop: AtomicU32,
     /// When the sleeping thread times out, in nanoseconds; `u64::MAX` if never, or if it is awake.
-    wakes: AtomicU64,
+    wakes_at: AtomicU64,
 }
 
 impl Line {
@@ -49,7 +49,7 @@ impl Line {
             kick_event,
             registered: AtomicU32::new(0),
             stop: AtomicU32::new(0),
-            wakes: AtomicU64::new(u64::MAX),
+            wakes_at: AtomicU64::new(u64::MAX),
         })
     }
 
@@ -91,7 +91,7 @@ impl Line {
 
     /// Makes the thread wake by `deadline`.
     pub(super) fn kick_by(&self, deadline: Instant) {
-        if deadline.nanos() < self.wakes.load(Ordering::SeqCst) {
+        if deadline.nanos() < self.wakes_at.load(Ordering::SeqCst) {
             self.kick();
         }
     }
@@ -103,8 +103,8 @@ impl Line {
 
     /// Sleeps until the armed interrupt fires, a kick, or `timeout`. True if the interrupt fired.
     fn sleep(&self, timeout: Option<Duration>) -> bool {
-        let wakes = timeout.map_or(u64::MAX, |timeout| (time::now() + timeout).nanos());
-        self.wakes.store(wakes, Ordering::SeqCst);
+        let wakes_at = timeout.map_or(u64::MAX, |timeout| (time::now() + timeout).nanos());
+        self.wakes_at.store(wakes_at, Ordering::SeqCst);
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
         let count = sys::epoll_wait(self.epoll.as_raw_fd(), &mut events, timeout);
         let ready = &events[..usize::try_from(count).unwrap_or(0)];
@@ -125,7 +125,7 @@ pub(super) fn serve(context: &Arc<Context>, watchdog: &Watchdog) {
     while context.line.stop.load(Ordering::Acquire) == 0 {
         context.handoff.run();
         // From here on every new deadline kicks this thread: `tick` below may already have returned the next one.
-        context.line.wakes.store(u64::MAX, Ordering::SeqCst);
+        context.line.wakes_at.store(u64::MAX, Ordering::SeqCst);
         let due = context.tick();
         let found = poll_queue(context, fired, watched);
         watched = matches!(found, NextStep::Watch);

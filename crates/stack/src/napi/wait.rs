@@ -159,20 +159,20 @@ impl Waiter {
     }
 
     /// Sleeps until woken (or, rarely, spuriously), until `timeout` is over (`None`: never), or until a descriptor of
-    /// `outside` is ready. Returns at once if it was woken before.
-    pub fn sleep(&self, timeout: Option<Duration>, outside: &mut Outside) -> Wake {
-        self.sleep_among(None, timeout, outside)
+    /// `kernel_fds` is ready. Returns at once if it was woken before.
+    pub fn sleep(&self, timeout: Option<Duration>, kernel_fds: &mut Outside) -> Wake {
+        self.sleep_with_fd(None, timeout, kernel_fds)
     }
 
     /// As [`sleep`](Waiter::sleep), and until `other` is readable.
-    pub(crate) fn sleep_among(
+    pub(crate) fn sleep_with_fd(
         &self,
         other: Option<BorrowedFd<'_>>,
         timeout: Option<Duration>,
-        outside: &mut Outside,
+        kernel_fds: &mut Outside,
     ) -> Wake {
         let own = [self.event.as_raw_fd(), other.map_or(-1, |other| other.as_raw_fd())];
-        self.sleep_with(|| outside.poll_with(own, timeout))
+        self.sleep_with(|| kernel_fds.poll_with(own, timeout))
     }
 
     /// As [`sleep`](Waiter::sleep), but until `deadline`, or until the other descriptor of `bedside` fires.

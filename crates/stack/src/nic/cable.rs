@@ -123,7 +123,7 @@ impl Nic for Cable {
 #[repr(C)]
 struct Descriptor {
     /// The frame's position plus one once the slot is full. The receiver polls only this.
-    turn: AtomicU32,
+    sequence: AtomicU32,
     len: u32,
 }
 
@@ -149,8 +149,8 @@ struct Ring {
 #[repr(align(128))]
 struct Padded<T>(T);
 
-// SAFETY: a slot belongs to the sender until it writes the slot's turn (Release), then to the receiver,
-// which saw that turn (Acquire), until it writes `consumed` (Release), which the sender reads (Acquire).
+// SAFETY: a slot belongs to the sender until it writes the slot's sequence (Release), then to the receiver,
+// which saw that sequence (Acquire), until it writes `consumed` (Release), which the sender reads (Acquire).
 // There is one sender and one receiver: `Cable::open` gives each half out once.
 unsafe impl Sync for Ring {}
 // SAFETY: the memory belongs to no particular thread.
@@ -198,9 +198,9 @@ impl Ring {
     /// Whether the slot at `position` is full.
     #[inline]
     fn is_full(&self, position: u32) -> bool {
-        // SAFETY: the turn is atomic, so it may be read at any time.
-        let turn = unsafe { &(*self.slot(position).as_ptr()).turn };
-        turn.load(Ordering::Acquire) == position.wrapping_add(1)
+        // SAFETY: the sequence is atomic, so it may be read at any time.
+        let sequence = unsafe { &(*self.slot(position).as_ptr()).sequence };
+        sequence.load(Ordering::Acquire) == position.wrapping_add(1)
     }
 }
 
@@ -283,7 +283,7 @@ impl TxQueue for Sender {
         let slot = ring.slot(self.position);
         let data = ring.frame(self.position, len);
         // SAFETY: the receiver has released the slot and its buffer (or never had them), so they are the sender's until
-        // the turn is written; `len` fits, and a small frame's slot has two lines.
+        // the sequence is written; `len` fits, and a small frame's slot has two lines.
         unsafe {
             if len <= SMALL {
                 // The receiver polls the slot's first cache line, which takes it away from a sender that writes it in
@@ -299,7 +299,7 @@ impl TxQueue for Sender {
                 fill(std::slice::from_raw_parts_mut(data.as_ptr(), len));
             }
             (*slot.as_ptr()).len = len as u32 | if partial { PARTIAL } else { 0 };
-            (*slot.as_ptr()).turn.store(self.position.wrapping_add(1), Ordering::Release);
+            (*slot.as_ptr()).sequence.store(self.position.wrapping_add(1), Ordering::Release);
         }
         self.position = self.position.wrapping_add(1);
         Ok(())

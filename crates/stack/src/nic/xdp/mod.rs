@@ -152,7 +152,7 @@ impl Builder {
             return Err(Error::NoQueue { device: device.name, queue: 0, queues });
         };
         let namespace =
-            socket::namespace(first.as_fd()).map_err(at("tell the network namespace"))?;
+            socket::namespace(first.as_fd()).map_err(at("read the network namespace"))?;
         let may_zero_copy = self.zero_copy && hook == Hook::Native;
         let probe = Xsk::bind(unbound.swap_remove(0), &device, 0, sizes, may_zero_copy)?;
         let zero_copy = probe.0.zero_copy;
