@@ -12,18 +12,20 @@
 //!
 //! 1. [`UdpSocket::recv`] or [`TcpStream`]'s `read` finds the socket's queue empty. The socket knows the
 //!    [`NapiId`](napi::NapiId) of the queue that its last packet came from.
-//! 2. With `SO_BUSY_POLL` set, the calling thread polls that queue itself: [`Context::busy_poll`](napi::Context::busy_poll).
-//!    Otherwise it sleeps on the queue: [`Context::sleep`](napi::Context::sleep). The interrupt then wakes the sleeping
-//!    leader or the interrupt thread (`napi/interrupt.rs`), which polls on behalf of the interrupt.
+//! 2. With `SO_BUSY_POLL` set, the calling thread polls that queue itself:
+//!    [`Context::busy_poll`](napi::Context::busy_poll). Otherwise it sleeps on the queue:
+//!    [`Context::sleep`](napi::Context::sleep). The interrupt then wakes the sleeping leader or the interrupt thread
+//!    (`napi/interrupt.rs`), which polls on behalf of the interrupt.
 //! 3. Both take the ownership word (`napi/word.rs`) and run the same pass (`Context::drive`). The driver takes at most
 //!    `budget` frames off its ring: [`RxQueue::poll`](nic::RxQueue::poll).
 //! 4. Each [`Frame`](nic::Frame) goes up through [`Upper::receive`](napi::Upper::receive) to
 //!    [`Inet::receive`](inet::Inet::receive): Ethernet, IP, reassembly, then UDP or TCP.
 //! 5. UDP looks the datagram's socket up and delivers it: [`UdpEndpoint::datagram`](inet::UdpEndpoint::datagram). TCP
 //!    changes the connection ([`tcp::Flow`](inet::tcp::Flow)) and reports it:
-//!    [`TcpEndpoint::changed`](inet::tcp::TcpEndpoint::changed). A packet for the polling thread itself is copied
+//!    [`TcpEndpoint::changed`](inet::tcp::TcpEndpoint::changed). A packet for the polling thread's own socket is copied
 //!    straight into the caller's buffer.
-//! 6. The socket adds its waiters to the pass's [`WakeList`](napi::WakeList). They are woken after the queue is released.
+//! 6. The socket adds its waiters to the pass's [`WakeList`](napi::WakeList). The thread wakes them after it has
+//!    released the queue.
 
 mod host;
 pub mod inet;

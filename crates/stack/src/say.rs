@@ -21,8 +21,8 @@ fn write(fd: RawFd, line: &[u8]) {
 /// Calls `write`, which returns whether it failed with EPIPE. Discards the SIGPIPE of that write, which is not the
 /// application's, and restores `errno`. Neither locks nor allocates.
 pub fn unheard(write: impl FnOnce() -> bool) {
-    // SAFETY: the sets are plain data and valid for the calls, the limit is a timespec of zeros, `errno` is the thread's
-    // own. The wait goes by number, as in `write`.
+    // SAFETY: the sets are plain data and valid for the calls, the limit is a timespec of zeros, `errno` is the
+    // thread's own. The wait goes by number, as in `write`.
     unsafe {
         let errno = *libc::__errno_location();
         let (mut pipe, mut before, mut pending) = (mem::zeroed(), mem::zeroed(), mem::zeroed());

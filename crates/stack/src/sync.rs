@@ -31,7 +31,8 @@ pub(crate) fn spin_wait() {
     std::thread::yield_now();
 }
 
-/// The calling thread's number, the same for its whole life. Numbers count from 0 and are reused only after 2^64 threads.
+/// The calling thread's number, the same for its whole life. Numbers count from 0 and are reused only after 2^64
+/// threads.
 pub(crate) fn thread_number() -> usize {
     use std::{cell::Cell, sync::atomic::AtomicUsize};
     static NEXT: AtomicUsize = AtomicUsize::new(0);

@@ -1,5 +1,5 @@
-//! The stack's own threads. They block all signals, which are for the application's threads. Each calls a hook first, by
-//! which the preload library knows that it is not the application's.
+//! The stack's own threads. They block all signals, which are for the application's threads. Each calls a hook first,
+//! by which the preload library knows that it is not the application's.
 //!
 //! They are made by pthread_create(3), because std's threads register thread-local destructors, both for the new thread
 //! and for the one that starts it, which may be ending.

@@ -147,8 +147,8 @@ const ICMPV6: u64 = 2;
 const FIRST_VIEW: u64 = 3;
 const FIRST_COMPANION: u64 = 1 << 32;
 
-/// The most packets taken from one socket at a time, so that a flood to it does not starve the others. Epoll reports the
-/// rest again.
+/// The most packets taken from one socket at a time, so that a flood to it does not starve the others. Epoll reports
+/// the rest again.
 const BATCH: u32 = 64;
 
 impl Service {

@@ -1,5 +1,5 @@
-//! A kernel socket that listens at the port of one of our listeners. Clients over loopback, or over an interface that is
-//! not shared, connect to it. The host's kernel thread notifies our listener of their connections.
+//! A kernel socket that listens at the port of one of our listeners. Clients over loopback, or over an interface that
+//! is not shared, connect to it. The host's kernel thread notifies our listener of their connections.
 
 use super::{companion::Service, port_reservation::Hold};
 use crate::{napi::Pass, sync::lock, sys};

@@ -77,8 +77,8 @@ fn changed_under_us(dump: &io::Result<usize>) -> bool {
     dump.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::Interrupted)
 }
 
-/// All rules of tables with a hook that our packets would pass if they went through the kernel. A chain's policy to drop
-/// counts as a rule, too.
+/// All rules of tables with a hook that our packets would pass if they went through the kernel. A chain's policy to
+/// drop counts as a rule, too.
 fn nftables() -> io::Result<usize> {
     let mut socket = Socket::of(libc::NETLINK_NETFILTER)?;
     let mut tables = HashSet::new();

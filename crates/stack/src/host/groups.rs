@@ -104,8 +104,8 @@ struct Other {
 }
 
 impl Other {
-    /// Whether it could receive datagrams to a group: it is bound to the group or to the wildcard address. Membership is
-    /// not checked, because by default (`IP_MULTICAST_ALL`) a socket need not be a member.
+    /// Whether it could receive datagrams to a group: it is bound to the group or to the wildcard address. Membership
+    /// is not checked, because by default (`IP_MULTICAST_ALL`) a socket need not be a member.
     fn could_receive(&self, group: IpAddr, port: u16) -> bool {
         self.port == port
             && match (self.address, group) {
@@ -117,8 +117,8 @@ impl Other {
 }
 
 /// The UDP sockets of this network namespace except those with these inodes. `None`: they cannot be read. Does not use
-/// sock_diag(7), as [`kernel_connections`](super::kernel_connections) does for TCP, because UDP's part of it is a module
-/// that many kernels lack.
+/// sock_diag(7), as [`kernel_connections`](super::kernel_connections) does for TCP, because UDP's part of it is a
+/// module that many kernels lack.
 fn others(own: &[u64]) -> Option<Vec<Other>> {
     let mut found = Vec::new();
     for family in ["udp", "udp6"] {

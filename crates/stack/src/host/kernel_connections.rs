@@ -1,6 +1,6 @@
-//! The kernel's TCP connections, read by sock_diag(7) (include/uapi/linux/inet_diag.h): those at a port that is about to
-//! be steered to us, which stay with the kernel until they end, and a connection with the same addresses as one that we
-//! are about to make. Changes nothing.
+//! The kernel's TCP connections, read by sock_diag(7) (include/uapi/linux/inet_diag.h): those at a port that is about
+//! to be steered to us, which stay with the kernel until they end, and a connection with the same addresses as one that
+//! we are about to make. Changes nothing.
 
 use crate::nic::xdp::netlink::{Request, Socket};
 use std::{
@@ -39,8 +39,8 @@ impl KernelConnections {
         }
     }
 
-    /// The local and the remote address of each connection at the local `port`. The kernel walks over its whole table to
-    /// find them, which takes milliseconds if the table is large.
+    /// The local and the remote address of each connection at the local `port`. The kernel walks over its whole table
+    /// to find them, which takes milliseconds if the table is large.
     ///
     /// # Errors
     /// No netlink, or no sock_diag in this kernel.

@@ -71,8 +71,8 @@ struct Port {
 #[derive(Debug)]
 pub(super) struct ReservedPorts {
     /// The ports requested by number, or chosen for an unconnected socket. A second request for a reserved port shares
-    /// the reservation; inet decides whether it may. So a server can restart while connections of its earlier run are in
-    /// TIME_WAIT.
+    /// the reservation; inet decides whether it may. So a server can restart while connections of its earlier run are
+    /// in TIME_WAIT.
     named: Mutex<HashMap<SocketAddr, Weak<Hold>>>,
     /// Idle ports, by family.
     idle: [Mutex<VecDeque<Port>>; 2],
@@ -189,8 +189,8 @@ impl Hold {
         Ok(Some(Hold::of(port, state)))
     }
 
-    /// Takes a kernel socket that the application has bound, to connect from its port; `None` if it is not an address of
-    /// the kernel.
+    /// Takes a kernel socket that the application has bound, to connect from its port; `None` if it is not an address
+    /// of the kernel.
     pub(super) fn for_connect(
         state: &Arc<State>,
         local: SocketAddr,

@@ -1,12 +1,12 @@
 //! The messages between a guard and the processes it guards. A guard holds the interface. A process claims it, is
 //! granted what it needs to drive the queues, and keeps the connection open as long as it drives them: when the process
-//! ends in any way, the guard sees the connection close. The address is an abstract unix socket's name and a secret word
-//! of the run, `NAME/WORD`.
+//! ends in any way, the guard sees the connection close. The address is an abstract unix socket's name and a secret
+//! word of the run, `NAME/WORD`.
 //!
 //! | message | meaning |
 //! |---|---|
 //! | `claim WORD` | grant me the interface |
-//! | `repair HOW WORD` | set `TCP_REPAIR` of the socket sent along: handing a connection to the kernel takes CAP_NET_ADMIN |
+//! | `repair HOW WORD` | set `TCP_REPAIR` of the socket sent along, which takes CAP_NET_ADMIN |
 //! | `list` | show me what you guard; answered to the user that started the guard, and to root |
 //! | `G…` | granted: the ledger to write, ICMP sockets, and the [`Grant`] |
 //! | `L…` | the owner's PID and its ledger, if it has one; then the connection ends |
@@ -171,8 +171,8 @@ pub fn when_it_ends(connection: OwnedFd, said: impl Fn(End) + Send + 'static) ->
     .map(drop)
 }
 
-/// The PID and the ledger of the process that has the interface of the guard at this abstract name. `None` if no process
-/// has it, or the guard does not show it to this user.
+/// The PID and the ledger of the process that has the interface of the guard at this abstract name. `None` if no
+/// process has it, or the guard does not show it to this user.
 ///
 /// # Errors
 /// No guard listens; `TimedOut` if it does not answer.

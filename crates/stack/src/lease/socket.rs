@@ -35,8 +35,8 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     })
 }
 
-/// A connection to a listener whose user is [trusted](unix::trusts): any process may listen at a name, and a guard's name
-/// is free once the guard has ended. An uninterrupted call on the connection waits for `timeout` at the most.
+/// A connection to a listener whose user is [trusted](unix::trusts): any process may listen at a name, and a guard's
+/// name is free once the guard has ended. An uninterrupted call on the connection waits for `timeout` at the most.
 pub(super) fn connect(name: &str, timeout: Duration) -> io::Result<OwnedFd> {
     let until = Instant::now() + timeout;
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;

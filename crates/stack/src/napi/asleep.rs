@@ -9,7 +9,8 @@ use std::{
     time::Duration,
 };
 
-/// The number of unbound sleepers. Not an atomic of [`crate::sync`], because it only decides how long the watchdog waits.
+/// The number of unbound sleepers. Not an atomic of [`crate::sync`], because it only decides how long the watchdog
+/// waits.
 static UNBOUND: AtomicU32 = AtomicU32::new(0);
 
 /// Whether there is a sleeper that a packet on any queue could wake.

@@ -328,8 +328,8 @@ impl Context {
         }
     }
 
-    /// Puts the calling thread to sleep until `waiter` is woken, `timeout` is over (`None`: never), a signal
-    /// was handled, or a descriptor of `kernel_fds` is ready. If no other thread does, it waits on the queue's interrupt
+    /// Puts the calling thread to sleep until `waiter` is woken, `timeout` is over (`None`: never), a signal was
+    /// handled, or a descriptor of `kernel_fds` is ready. If no other thread does, it waits on the queue's interrupt
     /// itself, as the *leader*: a packet then wakes the receiver directly, without a hop over the interrupt thread.
     pub fn sleep(
         &self,

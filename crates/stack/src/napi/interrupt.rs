@@ -69,8 +69,8 @@ impl Line {
         }
     }
 
-    /// The interrupt no longer wakes the thread. Its descriptor is removed, not only masked: the kernel runs the callback
-    /// of a registered descriptor for every packet.
+    /// The interrupt no longer wakes the thread. Its descriptor is removed, not only masked: the kernel runs the
+    /// callback of a registered descriptor for every packet.
     pub(super) fn disarm(&self) {
         if self.registered.swap(0, Ordering::Relaxed) != 0 {
             // It fails if another thread has removed it already.
@@ -143,8 +143,8 @@ pub(super) fn serve(context: &Arc<Context>, watchdog: &Watchdog) {
             NextStep::Idle => {
                 // A sleeping leader relies on the unmasked interrupt, and this thread may have masked it.
                 if !context.line.interrupt.unmask() {
-                    // Frames wait. Poll them here even if there is a leader: it may not be ready yet, and leaving them to
-                    // it would make this loop spin.
+                    // Frames wait. Poll them here even if there is a leader: it may not be ready yet, and leaving them
+                    // to it would make this loop spin.
                     fired = false;
                     continue;
                 }

@@ -40,7 +40,8 @@ pub trait Direct {
     /// Whether it holds data.
     fn is_filled(&self) -> bool;
 
-    /// Copies a packet's data in; `label` is its metadata, whose type only the floor above knows. False: it has no room.
+    /// Copies a packet's data in; `label` is its metadata, whose type only the floor above knows. False: it has no
+    /// room.
     fn put(&mut self, find: &[u8], label: &dyn Any) -> bool;
 }
 

@@ -54,8 +54,8 @@ pub enum Wake {
     Interrupted,
 }
 
-/// A waiter with the state that upper floors attach to it. A thread borrows one for its sleep; others have it before and
-/// after.
+/// A waiter with the state that upper floors attach to it. A thread borrows one for its sleep; others have it before
+/// and after.
 #[derive(Debug)]
 struct ThreadWaiter {
     waiter: Arc<Waiter>,
@@ -331,8 +331,9 @@ const ALARM: u64 = 2;
 /// Shorter waits use the system call's own timeout, whose timer is started and stopped for each call.
 const SHORT: Duration = Duration::from_millis(1);
 
-/// An epoll instance on which the leader waits for its own wake-up and for the interrupt; one thread at a time. Both stay
-/// registered from one wait to the next, so that a wait is one call, which costs half as much as ppoll(2) on the two.
+/// An epoll instance on which the leader waits for its own wake-up and for the interrupt; one thread at a time. Both
+/// stay registered from one wait to the next, so that a wait is one call, which costs half as much as ppoll(2) on the
+/// two.
 #[derive(Debug)]
 pub(crate) struct Bedside {
     epoll: OwnedFd,

@@ -1,6 +1,6 @@
 //! The watchdog: one thread for all queues of the process that are left to pollers. It checks them periodically, and
-//! kicks the interrupt thread of a queue that no thread has polled since. Pollers never re-arm its timer, because that is
-//! a system call; they only record the time of their last poll.
+//! kicks the interrupt thread of a queue that no thread has polled since. Pollers never re-arm its timer, because that
+//! is a system call; they only record the time of their last poll.
 //!
 //! While no queue is watched it sleeps without a timeout. It is model-checked in `tests/loom.rs`.
 

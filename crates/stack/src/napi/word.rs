@@ -1,11 +1,10 @@
 //! The ownership word of a receive queue: which side may poll it now. One atomic with the bits of the original ixgbe
 //! implementation (`ixgbe_qv_lock_napi` and the functions beside it, Linux 3.11).
 //!
-//! Two sides want the queue: NAPI (the interrupt's side) and POLL (an application's thread). Neither ever
-//! blocks on the word: a refused thread leaves a yield mark, and the owner's release reports it. `NAPI_YIELD` is
-//! what today's kernels call `MISSED`: an interrupt came while a poller owned the queue. A
-//! [`Context`](super::Context) does not use the report: a refused interrupt thread watches the queue (`handoff.rs`), and
-//! counts.
+//! Two sides want the queue: NAPI (the interrupt's side) and POLL (an application's thread). Neither ever blocks on the
+//! word: a refused thread leaves a yield mark, and the owner's release reports it. `NAPI_YIELD` is what today's kernels
+//! call `MISSED`: an interrupt came while a poller owned the queue. A [`Context`](super::Context) does not use the
+//! report: a refused interrupt thread watches the queue (`handoff.rs`), and counts.
 
 use crate::sync::{AtomicU32, Ordering};
 

@@ -2,9 +2,9 @@
 //! demonstration use it by default. It has interrupts and interrupt moderation, so that every way of waiting can
 //! be shown on a laptop.
 //!
-//! A small frame shares the cache lines of its descriptor, so that it crosses to the other CPU in one or two lines, like
-//! an inline send of a NIC. Descriptors lie side by side, apart from the buffers of larger frames, so that a ring of
-//! small frames stays in a few pages.
+//! A small frame shares the cache lines of its descriptor, so that it crosses to the other CPU in one or two lines,
+//! like an inline send of a NIC. Descriptors lie side by side, apart from the buffers of larger frames, so that a ring
+//! of small frames stays in a few pages.
 
 use super::{Checksum, Coalesce, Frame, Info, Interrupt, Nic, Queue, RingFull, RxQueue, TxQueue};
 use crate::{

@@ -65,8 +65,8 @@ pub struct Queue {
 pub enum Checksum {
     /// Not verified yet: verify it.
     Unverified,
-    /// The frame did not leave this machine, and its sender may have left the completion to hardware that does not exist
-    /// (a kernel peer on veth): the field may hold only the pseudo-header sum.
+    /// The frame did not leave this machine, and its sender may have left the completion to hardware that does not
+    /// exist (a kernel peer on veth): the field may hold only the pseudo-header sum.
     MaybePartial,
     /// The link says that the field holds only the pseudo-header sum. The data never left memory.
     Partial,
@@ -83,9 +83,9 @@ pub struct Frame<'a> {
 
 /// The receive half of a queue.
 pub trait RxQueue: Send {
-    /// Takes at most `budget` frames off the ring, in order, and gives each to `sink`. Returns how many.
-    /// Never blocks. While the ring is empty it makes no system call, except over TAP, where every look is one, and over
-    /// AF_XDP in zero copy, where the driver may need a wake-up.
+    /// Takes at most `budget` frames off the ring, in order, and gives each to `sink`. Returns how many. Never blocks.
+    /// While the ring is empty it makes no system call, except over TAP, where every look is one, and over AF_XDP in
+    /// zero copy, where the driver may need a wake-up.
     fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Frame<'_>)) -> usize;
 }
 
@@ -163,8 +163,8 @@ pub trait Steering: Send + Sync {
     /// The map is full.
     fn add(&self, protocol: u8, local: SocketAddr) -> io::Result<()>;
 
-    /// Excludes a connection from `remote` to `local` from steering, for as long as `local` is steered. For a connection
-    /// that the kernel already has.
+    /// Excludes a connection from `remote` to `local` from steering, for as long as `local` is steered. For a
+    /// connection that the kernel already has.
     ///
     /// # Errors
     /// The map is full.

@@ -1,5 +1,5 @@
-//! A bad link in front of any NIC: frames are lost, duplicated, reordered, corrupted and delayed, as often as configured
-//! and the same way in every run.
+//! A bad link in front of any NIC: frames are lost, duplicated, reordered, corrupted and delayed, as often as
+//! configured and the same way in every run.
 //!
 //! Owns the frames it holds back, per queue and direction. `line` decides what happens to each frame,
 //! `damage` corrupts one, `alarm` is the interrupt that also fires when a held frame is due.

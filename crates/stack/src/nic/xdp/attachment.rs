@@ -1,6 +1,6 @@
-//! An interface attached to this process: the steering program on it, the program's maps, and the owner's name. The process
-//! may drive the interface itself, or grant it to another process. In the second case it releases the interface to the
-//! kernel when that process has ended in any way.
+//! An interface attached to this process: the steering program on it, the program's maps, and the owner's name. The
+//! process may drive the interface itself, or grant it to another process. In the second case it releases the interface
+//! to the kernel when that process has ended in any way.
 
 use super::{
     Error,
@@ -103,8 +103,8 @@ impl Drop for Holding {
     }
 }
 
-/// Attaches natively, else generically. If the interface is taken, the owner is not queried before `give_up`, because each
-/// query stays in the owner's backlog.
+/// Attaches natively, else generically. If the interface is taken, the owner is not queried before `give_up`, because
+/// each query stays in the owner's backlog.
 fn attach(
     device: &Device,
     program: &OwnedFd,

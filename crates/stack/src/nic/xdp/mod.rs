@@ -72,8 +72,8 @@ struct Shared {
 enum Ownership {
     /// This process.
     Here(#[allow(dead_code)] Holding),
-    /// Another process, which has granted it to this one. The owner's name and the link of the steering program stay open
-    /// here if that process ends.
+    /// Another process, which has granted it to this one. The owner's name and the link of the steering program stay
+    /// open here if that process ends.
     Granted(#[allow(dead_code)] [Option<OwnedFd>; 2]),
 }
 
@@ -345,8 +345,8 @@ mod tests {
         lab.server.enter(|| Xdp::open(name).map(drop)).unwrap().unwrap();
     }
 
-    /// A foreign socket is bound to the queue, and no name shows its owner. Takes as long as the kernel may take to clean
-    /// up after a previous owner.
+    /// A foreign socket is bound to the queue, and no name shows its owner. Takes as long as the kernel may take to
+    /// clean up after a previous owner.
     #[test]
     fn the_error_names_a_queue_in_use() {
         needs_root!();

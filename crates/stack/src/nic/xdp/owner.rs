@@ -1,13 +1,13 @@
 //! Each device has one owner. This file shows how another process learns which process that is.
 //!
-//! The lock is the link of the steering program: the kernel attaches one program to an interface, for a process with the
-//! capabilities, and detaches it when its last holder ends in any way. So a process without these capabilities cannot
-//! hold a device.
+//! The lock is the link of the steering program: the kernel attaches one program to an interface, for a process with
+//! the capabilities, and detaches it when its last holder ends in any way. So a process without these capabilities
+//! cannot hold a device.
 //!
 //! The owner listens on a unix socket whose abstract name consists of interface, program and a random number. A query
-//! connects to it: the kernel reports the listener's PID, and no data is exchanged. Any process may listen at such names,
-//! so a PID counts only if its user is root or this user, or if the process has the program's link. The query stays in
-//! the backlog until the owner [closes](OwnerName::close_queries) it.
+//! connects to it: the kernel reports the listener's PID, and no data is exchanged. Any process may listen at such
+//! names, so a PID counts only if its user is root or this user, or if the process has the program's link. The query
+//! stays in the backlog until the owner [closes](OwnerName::close_queries) it.
 
 use super::bpf::sys::is_link_of;
 use crate::{sys, unix};

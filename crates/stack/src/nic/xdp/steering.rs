@@ -17,8 +17,8 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// The most entries of the map: local (protocol, address, port) triples and connections, about 100 bytes of kernel memory
-/// each.
+/// The most entries of the map: local (protocol, address, port) triples and connections, about 100 bytes of kernel
+/// memory each.
 pub(super) const CAPACITY: u32 = 1 << 16;
 
 /// The map and its users.
@@ -91,8 +91,8 @@ impl PortMap {
         self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the map's value of `key` from `old` to `new`. A deletion does not fail: if the entry is missing, the packets
-    /// go to the kernel, as intended.
+    /// Changes the map's value of `key` from `old` to `new`. A deletion does not fail: if the entry is missing, the
+    /// packets go to the kernel, as intended.
     fn write(&self, key: &Key, old: Option<u8>, new: Option<u8>) -> io::Result<()> {
         match new {
             _ if new == old => Ok(()),

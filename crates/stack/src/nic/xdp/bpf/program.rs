@@ -228,8 +228,8 @@ pub(super) fn steering(ports: BorrowedFd<'_>, sockets: BorrowedFd<'_>) -> Vec<In
 }
 
 /// Skips the extension header of type R4, whose first four bytes end at R8. Afterwards R4 = the type of the next header
-/// and R8 = four bytes into it. Jumps to `pass` if R4 is no extension header, if the packet must be forwarded, or if the
-/// header reaches beyond the packet's end, R1.
+/// and R8 = four bytes into it. Jumps to `pass` if R4 is no extension header, if the packet must be forwarded, or if
+/// the header reaches beyond the packet's end, R1.
 fn extension_header(a: &mut Assembler, first: bool, pass: Label) {
     use Reg::{R1, R3, R4, R8};
     let (fragment, options, go_on) = (a.label(), a.label(), a.label());
