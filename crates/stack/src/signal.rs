@@ -17,14 +17,14 @@ use std::{
 };
 
 thread_local! {
-    static PUT_OFF: Cell<bool> = const { Cell::new(false) };
-    static CALLED_OFF: AtomicBool = const { AtomicBool::new(false) };
+    static DEFERRED: Cell<bool> = const { Cell::new(false) };
+    static CANCELLED: AtomicBool = const { AtomicBool::new(false) };
 }
 
 /// A signal of this thread was deferred. Until [`settle`], its waits in the stack end with `Interrupted`, at the latest
 /// when they would sleep. A signal handler may call it at any time.
 pub fn put_off() {
-    PUT_OFF.set(true);
+    DEFERRED.set(true);
     Waiter::wake_this_thread();
 }
 
@@ -35,31 +35,31 @@ pub fn on_first_sleep(hook: fn()) {
 
 /// The thread has left the stack, and its deferred signals are being handled.
 pub fn settle() {
-    PUT_OFF.set(false);
+    DEFERRED.set(false);
 }
 
 /// Whether a signal of this thread was deferred, or the thread was cancelled.
 #[inline]
 pub fn is_put_off() -> bool {
-    PUT_OFF.get() || is_called_off()
+    DEFERRED.get() || is_called_off()
 }
 
 /// Whether [`Caller::call_off`] was called for this thread.
 #[inline]
 pub fn is_called_off() -> bool {
     // Read after the waiter's event was published: either the cancelling thread sees the event, or we see its flag.
-    CALLED_OFF.with(|called_off| called_off.load(Ordering::SeqCst))
+    CANCELLED.with(|cancelled| cancelled.load(Ordering::SeqCst))
 }
 
 /// The same; clears the flag.
 pub fn take_called_off() -> bool {
-    CALLED_OFF.with(|called_off| called_off.swap(false, Ordering::Relaxed))
+    CANCELLED.with(|cancelled| cancelled.swap(false, Ordering::Relaxed))
 }
 
 /// A handle by which other threads end a thread's wait.
 #[derive(Debug)]
 pub struct Caller {
-    called_off: *const AtomicBool,
+    cancelled: *const AtomicBool,
     event: *const AtomicI32,
 }
 
@@ -69,8 +69,8 @@ unsafe impl Send for Caller {}
 impl Caller {
     /// The calling thread's.
     pub fn of_this_thread() -> Caller {
-        let called_off = CALLED_OFF.with(std::ptr::from_ref);
-        Caller { called_off, event: Waiter::event_of_this_thread() }
+        let cancelled = CANCELLED.with(std::ptr::from_ref);
+        Caller { cancelled, event: Waiter::event_of_this_thread() }
     }
 
     /// Ends the thread's waits, as a deferred signal does, until the thread calls [`take_called_off`].
@@ -79,8 +79,8 @@ impl Caller {
     /// The thread has not ended.
     pub unsafe fn call_off(&self) {
         // SAFETY: the thread has not ended, so its atomics exist.
-        let (called_off, event) = unsafe { (&*self.called_off, &*self.event) };
-        called_off.store(true, Ordering::SeqCst);
+        let (cancelled, event) = unsafe { (&*self.cancelled, &*self.event) };
+        cancelled.store(true, Ordering::SeqCst);
         // Whether it sleeps or is about to: it wakes, and looks at the flag.
         if let event @ 0.. = event.load(Ordering::SeqCst) {
             sys::signal(event);
