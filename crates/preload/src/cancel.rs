@@ -1,7 +1,7 @@
-//! pthread_cancel(3). A thread that is [`inside`](crate::inside) may hold locks, and Rust's frames hold more than an
-//! unwinding gives back: so it is not cancelled there, but called off what it waits for, and ends as it leaves.
+//! pthread_cancel(3). A thread that is [`inside`](crate::inside) may hold locks and state that unwinding does not
+//! release. So it is not cancelled there: its sleep in the stack is ended, and it is cancelled when it leaves.
 //!
-//! Costs nothing but a load as long as the process has cancelled nobody.
+//! Costs one load as long as the process has cancelled no thread.
 
 use crate::{inside::Inside, real};
 use busypoll_stack::signal::{self, Caller};
@@ -19,7 +19,7 @@ use std::{
 const PTHREAD_CANCEL_ENABLE: c_int = 0;
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
 
-// What ends a thread unwinds it; a build that does not unwind has nothing on its frames to say about that.
+// pthread_testcancel(3) unwinds the thread it ends. A build with panic=abort has nothing to unwind here.
 #[cfg(panic = "unwind")]
 unsafe extern "C-unwind" {
     fn pthread_testcancel();
@@ -32,12 +32,13 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
 }
 
-/// Whether anybody was ever cancelled. Who was inside before that is not held; what the stack calls while it holds
-/// something is no point at which a thread is cancelled (its sys.rs).
+/// Whether any thread was ever cancelled. Cancellation is not disabled for a thread that was inside before that. The
+/// stack makes no call that is a cancellation point while it holds a lock (its sys.rs).
 static USED: AtomicBool = AtomicBool::new(false);
 
-/// Threads as they come to sleep in the stack, and the last that were cancelled before that. Those are known by their
-/// clocks: most never come to sleep there, and another thread has the name of one that has ended.
+/// The threads that have slept in the stack, and the last threads that were cancelled before they slept there. The
+/// latter are stored by their CPU clock id: most never sleep there, and a pthread_t is reused after its thread has
+/// ended.
 #[derive(Default)]
 pub struct Known {
     sleepers: Vec<(pthread_t, Caller)>,
@@ -50,7 +51,7 @@ static KNOWN: Mutex<Known> = Mutex::new(Known { sleepers: Vec::new(), early: Vec
 const EARLY: usize = 64;
 
 local! {
-    /// What the program has for cancellation, while the thread is inside.
+    /// The program's cancel state, while the thread is inside and cancellation is disabled.
     static BEFORE: Cell<Option<c_int>> = Cell::new(None);
 }
 
@@ -105,7 +106,7 @@ pub unsafe fn pthread_cancel(thread: pthread_t) -> c_int {
     {
         let mut known = known();
         match known.sleepers.iter().find(|(sleeper, _)| *sleeper == thread) {
-            // SAFETY: it leaves the list, which is held here, before it ends.
+            // SAFETY: the thread leaves the list, which is locked here, before it ends.
             Some((_, caller)) => unsafe { caller.call_off() },
             None => {
                 if known.early.len() == EARLY {
@@ -118,15 +119,15 @@ pub unsafe fn pthread_cancel(thread: pthread_t) -> c_int {
     result
 }
 
-/// The clock of a thread, which no other has had lately; `None` if it has ended.
+/// The CPU clock id of a thread, which is not soon reused; `None` if the thread has ended.
 fn clock(thread: pthread_t) -> Option<clockid_t> {
     let mut clock = 0;
-    // SAFETY: a valid place; that the thread is not joined yet is what pthread_cancel(3) asks as well.
+    // SAFETY: a valid pointer. pthread_cancel(3) as well requires that the thread is not joined yet.
     let told = unsafe { libc::pthread_getcpuclockid(thread, &raw mut clock) };
     (told == 0).then_some(clock)
 }
 
-/// The thread enters: from now on it is not cancelled.
+/// The thread enters the library: cancellation is disabled from now on.
 #[inline]
 pub fn hold() {
     if USED.load(Ordering::Relaxed) {
@@ -134,7 +135,7 @@ pub fn hold() {
     }
 }
 
-/// It leaves, or a signal's handler runs: it is as the program has it.
+/// The thread leaves, or a signal handler is about to run: restores the program's cancel state.
 #[inline]
 pub fn let_go() {
     if USED.load(Ordering::Relaxed)
@@ -144,17 +145,18 @@ pub fn let_go() {
     }
 }
 
-/// It has left, and ends if it was cancelled meanwhile.
+/// The thread has left, and ends here if it was cancelled meanwhile.
 #[inline]
 pub fn test() {
     if USED.load(Ordering::Relaxed) {
         signal::take_called_off();
-        // SAFETY: nothing is held that would have to be given back.
+        // SAFETY: no lock is held.
         unsafe { pthread_testcancel() };
     }
 }
 
-/// Whether the thread, which is inside, is to leave, to end. If the program will not have it cancelled, it waits on.
+/// Whether the thread, which is inside, must leave because it was cancelled. If the program has cancellation disabled,
+/// the thread waits on.
 pub fn is_due() -> bool {
     if !signal::is_called_off() {
         return false;
@@ -169,7 +171,7 @@ pub fn is_due() -> bool {
 
 fn set_state(state: c_int) -> c_int {
     let mut before = state;
-    // SAFETY: a valid place for the answer. The C library's takes null as well, others' do not.
+    // SAFETY: a valid pointer for the old state. glibc takes null as well, other C libraries do not.
     unsafe { pthread_setcancelstate(state, ptr::from_mut(&mut before)) };
     before
 }

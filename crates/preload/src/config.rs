@@ -13,22 +13,22 @@ use crate::say::Once;
 
 /// The run this process is part of.
 pub struct Config {
-    /// What the launcher resolved, with the rules this program can fit.
+    /// The launch as the launcher resolved it, with the rules that can match this program.
     pub launch: Launch,
-    /// The variable's text, as children must find it again.
+    /// The variable's text: children must find it unchanged.
     pub text: &'static CStr,
-    /// By which names the policy knows this program.
+    /// The names by which the policy knows this program.
     pub program: Names,
-    /// All settings a socket or an epoll instance of this program can have, the defaults first: what is
-    /// known of a descriptor names one by its place.
+    /// All settings that a socket or an epoll instance of this program can have, the defaults first. The state of a
+    /// descriptor holds an index into it.
     pub settings: Vec<Settings>,
 }
 
-/// As many settings as a byte can tell apart; who has more rules has the defaults for the rest.
+/// As many settings as one byte can index. Rules beyond that get the defaults.
 const MOST: usize = 256;
 
 impl Config {
-    /// The place of a socket's settings, by the addresses it has so far. Does not allocate.
+    /// The index of a socket's settings, by the addresses it has so far. Does not allocate.
     pub fn settings_of(
         &self,
         protocol: Protocol,
@@ -38,12 +38,12 @@ impl Config {
         self.place(self.launch.policy.for_socket(&self.program, protocol, local, remote))
     }
 
-    /// The place of the settings of what belongs to no single socket.
+    /// The index of the settings for descriptors that belong to no single socket.
     pub fn settings_of_program(&self) -> usize {
         self.place(self.launch.policy.for_program(&self.program))
     }
 
-    /// The place of what an epoll instance needs that watches sockets with the settings in both places.
+    /// The index of the settings that an epoll instance needs when it watches sockets with both these settings.
     pub fn joined(&self, one: usize, other: usize) -> usize {
         let (Some(a), Some(b)) = (self.settings.get(one), self.settings.get(other)) else {
             return one;
@@ -67,8 +67,8 @@ impl Config {
         self.settings.iter().position(|s| *s == settings).unwrap_or(0)
     }
 
-    /// How long a wait with the settings in this place has the kernel poll, in microseconds: 0 where
-    /// that is not for the kernel plane.
+    /// How many microseconds the kernel polls in a wait with the settings at this index; 0 where they are not for the
+    /// kernel plane.
     pub fn kernel_micros(&self, place: usize) -> u32 {
         self.settings.get(place).map_or(0, Settings::kernel_micros)
     }
@@ -77,9 +77,9 @@ impl Config {
 static CONFIG: AtomicPtr<Option<Config>> = AtomicPtr::new(ptr::null_mut());
 static BAD: Once = Once::new();
 
-/// The configuration; `None` in a process that is not part of a run, or whose variable is spoilt.
+/// The configuration; `None` in a process that is not part of a run, or whose variable cannot be parsed.
 ///
-/// Lives as long as the process. Two threads that come first both read it, and one forgets.
+/// Lives as long as the process. If two threads come first, both read it and one reading is leaked.
 pub fn get() -> Option<&'static Config> {
     let mut config = CONFIG.load(Ordering::Acquire);
     if config.is_null() {
@@ -129,13 +129,13 @@ fn names() -> Names {
     let executable = rustix::fs::readlink("/proc/self/exe", Vec::new());
     // SAFETY: a plain call.
     let called = unsafe { libc::getauxval(libc::AT_EXECFN) } as *const libc::c_char;
-    // SAFETY: a string of C, which the kernel has put beyond the program's own.
+    // SAFETY: a C string that the kernel has put above the program's stack.
     let called = (!called.is_null()).then(|| path(unsafe { CStr::from_ptr(called) }));
     let executable = executable.map_or_else(|_| PathBuf::new(), |executable| path(&executable));
     Names { executable, called: called.unwrap_or_default() }
 }
 
-/// Adds those of epoll instances that watch sockets with different ones of `settings`.
+/// Adds the settings of epoll instances that watch sockets with different ones of `settings`.
 fn add_joined(settings: &mut Vec<Settings>) {
     let mut at = 1;
     while at < settings.len() && settings.len() < MOST {

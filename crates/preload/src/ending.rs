@@ -1,9 +1,10 @@
-//! Signals whose default action ends the process. The kernel ends it at once, and would still deliver what its own
-//! sockets have to say; ours end with the process. So from when it has connections of ours a handler stands in place of
-//! that default, lets [`stack::close_all`] deliver, and then has the kernel do what it would have done. The program sees
-//! the default: in what sigaction(2) tells, and in how it ends. What is executed has the default again by itself.
+//! Signals whose default action ends the process. The kernel ends the process at once and still delivers what its own
+//! sockets have queued; our sockets end with the process. So once the process has connections of ours, a handler stands
+//! in place of that default. It lets [`stack::close_all`] deliver, and then has the kernel carry out the default
+//! action. The program sees the default, both in what sigaction(2) returns and in how it ends. execve(2) restores the
+//! default by itself.
 //!
-//! Not those that tell of a fault: there memory may be broken, and the peers are reset by the guard, as after SIGKILL.
+//! Signals of a fault are left out: memory may be broken then, and the guard resets the peers, as after SIGKILL.
 
 use crate::{
     handler::Frame,
@@ -18,8 +19,8 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-/// Signals below the real-time ones whose default action ends the process, of those that tell of no fault; and SIGABRT,
-/// by which abort(3) ends it.
+/// Signals below the real-time ones whose default action ends the process, without those of a fault; and SIGABRT, which
+/// abort(3) raises.
 const ENDS: [c_int; 16] = [
     libc::SIGHUP,
     libc::SIGINT,
@@ -42,7 +43,7 @@ const ENDS: [c_int; 16] = [
 /// The first real-time signal that the C library leaves to programs.
 const REAL_TIME: c_int = 34;
 
-/// If what is to deliver should hang, for whatever the signal has interrupted, the process ends all the same.
+/// In seconds. If delivery hangs because of what the signal has interrupted, the process still ends after this time.
 const LIMIT: libc::time_t = 4;
 
 static ARMED: AtomicBool = AtomicBool::new(false);
@@ -51,12 +52,12 @@ fn ends(signal: c_int) -> bool {
     ENDS.contains(&signal) || (REAL_TIME..SIGNALS as c_int).contains(&signal)
 }
 
-/// Whether `action` is what stands in place of the default.
+/// Whether `action` is our handler in place of the default.
 pub(crate) fn is_default(action: &libc::sigaction) -> bool {
     action.sa_sigaction == on_end as *const () as usize
 }
 
-/// What the kernel is given where a program asks for the default of `signal`.
+/// The action that the kernel gets when a program asks for the default of `signal`.
 pub(crate) fn default_of(signal: c_int) -> libc::sigaction {
     // SAFETY: plain data, all zero: the default.
     let mut action: libc::sigaction = unsafe { mem::zeroed() };
@@ -73,8 +74,8 @@ pub(crate) fn default_of(signal: c_int) -> libc::sigaction {
     action
 }
 
-/// From now on this process has connections that are to be delivered. The first of a namespace is spared by the default
-/// of any signal, and a program that confines itself may be ended by a system call too many.
+/// From now on this process has connections to deliver. Not for the init process of a pid namespace, which no default
+/// action ends, nor for a confined program, which a further system call might kill.
 pub(crate) fn arm() {
     let first = std::process::id() == 1;
     if first || kernel::is_confined() || ARMED.swap(true, Ordering::Relaxed) {
@@ -95,7 +96,7 @@ pub(crate) fn arm() {
     }
 }
 
-/// What the kernel calls in place of the default action.
+/// The handler that the kernel calls in place of the default action.
 unsafe extern "C" fn on_end(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let inside = inside::is_inside();
     if inside && !FAULTS.contains(&signal) {
@@ -105,12 +106,12 @@ unsafe extern "C" fn on_end(signal: c_int, info: *mut siginfo_t, context: *mut c
         }
     }
     limit();
-    // Who aborts inside may hold what delivering needs.
+    // A thread that aborts inside the library may hold locks that delivery needs.
     if !inside {
         Frame::new().run(|| inside::alone(stack::close_all));
     }
-    // SAFETY: plain system calls on data of our own. The signal is blocked while it is handled, unless it was sent so
-    // that it is not; it ends the process when it is let through.
+    // SAFETY: plain system calls on data of our own. The signal is blocked while it is handled, unless SA_NODEFER
+    // applies; it ends the process as soon as it is unblocked.
     unsafe {
         let default: libc::sigaction = mem::zeroed();
         real::sigaction(signal, &raw const default, ptr::null_mut());
@@ -122,7 +123,7 @@ unsafe extern "C" fn on_end(signal: c_int, info: *mut siginfo_t, context: *mut c
     }
 }
 
-/// Has the kernel end the process by itself in a while.
+/// Has the kernel kill the process after [`LIMIT`] seconds.
 fn limit() {
     // SAFETY: plain system calls on data of our own; zero is valid for all of it.
     unsafe {

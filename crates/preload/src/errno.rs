@@ -1,4 +1,4 @@
-//! The calling thread's `errno`: what the program sees of a failure, and must not see of our own work.
+//! The calling thread's `errno`: the program sees it after a failed call, and must not see the library's own failures.
 
 use libc::c_int;
 
@@ -12,7 +12,7 @@ pub fn set(value: c_int) {
     unsafe { *libc::__errno_location() = value };
 }
 
-/// Puts `errno` back at the end of its life: for work the program has not asked for.
+/// Restores `errno` when dropped: for work that the program has not asked for.
 pub struct Kept(c_int);
 
 impl Kept {

@@ -1,10 +1,10 @@
-//! Which descriptors are sockets of the stack plane, and which the library's own. One atomic load tells that a
-//! descriptor is neither; no lock is taken to find what it is, so a signal's handler may ask.
+//! Which descriptors are sockets of the stack plane, and which are the library's own. One atomic load shows that a
+//! descriptor is neither. A lookup takes no lock, so a signal handler may do it.
 //!
-//! Two levels: 2,048 pointers to pages of 512 descriptors each, a page being made when a descriptor of it is first
-//! entered. So memory goes by the highest descriptor in use, whatever RLIMIT_NOFILE says. What an entry points to
-//! is a [`Cell`] that is never given back to the allocator but used again (the kernel's files are of that kind,
-//! SLAB_TYPESAFE_BY_RCU): who has loaded the pointer counts itself in, and then looks whether it still stands.
+//! Two levels: 2,048 pointers to pages of 512 descriptors each. A page is made when a descriptor in it is first
+//! entered, so memory depends on the highest descriptor in use and not on RLIMIT_NOFILE. An entry points to a [`Cell`],
+//! which is never freed but reused (as the kernel's files with SLAB_TYPESAFE_BY_RCU): a reader that has loaded the
+//! pointer takes a reference, and then checks that the entry still holds the pointer.
 
 use crate::{errno, inside::Inside, stack::File};
 use libc::c_int;
@@ -33,34 +33,34 @@ const OWN: *mut Cell = ptr::without_provenance_mut(1);
 /// One more than the greatest descriptor that was ever a socket of the stack plane.
 static END: AtomicUsize = AtomicUsize::new(0);
 
-/// Cells to be used again.
+/// Free cells, for reuse.
 static SPARE: Mutex<Vec<&'static Cell>> = Mutex::new(Vec::new());
 
-/// A file and how many hold it: descriptors, and calls in progress.
+/// A file and its reference count: descriptors, and calls in progress.
 pub struct Cell {
     holders: AtomicUsize,
     /// Valid while there are holders.
     file: UnsafeCell<MaybeUninit<File>>,
 }
 
-// SAFETY: `file` is written only while nobody is counted in `holders` by whoever took the cell off SPARE, and taken
-// out only by the last holder.
+// SAFETY: `file` is written only while `holders` is 0, by the thread that took the cell off SPARE. Only the last holder
+// takes it out.
 unsafe impl Sync for Cell {}
 // SAFETY: as above.
 unsafe impl Send for Cell {}
 
-/// A file that is held.
+/// A reference to a file.
 pub struct Ref(&'static Cell);
 
 impl Ref {
-    /// A new file, held once.
+    /// A new file, with one reference.
     pub fn new(file: File) -> Ref {
         let spare = spare().pop();
         let cell = spare.unwrap_or_else(|| {
             let file = UnsafeCell::new(MaybeUninit::uninit());
             Box::leak(Box::new(Cell { holders: AtomicUsize::new(0), file }))
         });
-        // SAFETY: off the list, with no holders: nobody else looks at it.
+        // SAFETY: off the list, with no holders: no other thread accesses it.
         unsafe { (*cell.file.get()).write(file) };
         cell.holders.store(1, Ordering::Release);
         Ref(cell)
@@ -85,7 +85,7 @@ impl Deref for Ref {
 
     #[inline]
     fn deref(&self) -> &File {
-        // SAFETY: held, so it is there and nobody writes it.
+        // SAFETY: a reference is held, so the file is there and not written.
         unsafe { (*self.0.file.get()).assume_init_ref() }
     }
 }
@@ -96,10 +96,10 @@ impl Drop for Ref {
             return;
         }
         fence(Ordering::Acquire);
-        // Whoever lets go last may be outside: what the file owns is closed by the library all the same.
+        // The last holder may be outside the library; closing what the file owns must still happen inside.
         let _errno = errno::Kept::new();
         let _inside = Inside::enter();
-        // SAFETY: the last holder: who still has the pointer finds no holders and leaves.
+        // SAFETY: the last holder. A thread that still has the pointer finds no holders and leaves.
         unsafe { (*self.0.file.get()).assume_init_drop() };
         spare().push(self.0);
     }
@@ -119,7 +119,7 @@ fn slot(fd: c_int) -> Option<&'static Slot> {
     page.get(fd % PAGE)
 }
 
-/// The same, its page made if need be; `None` beyond a million descriptors.
+/// As [`slot`], and makes the page if need be; `None` beyond a million descriptors.
 fn make_slot(fd: c_int) -> Option<&'static Slot> {
     if let Some(slot) = slot(fd) {
         return Some(slot);
@@ -134,7 +134,7 @@ fn make_slot(fd: c_int) -> Option<&'static Slot> {
     slot(fd)
 }
 
-/// The socket of the stack plane that `fd` is.
+/// The socket of the stack plane at `fd`.
 #[inline]
 pub fn get(fd: c_int) -> Option<Ref> {
     let slot = slot(fd)?;
@@ -154,7 +154,7 @@ pub fn get(fd: c_int) -> Option<Ref> {
                     if slot.load(Ordering::Acquire) == at {
                         return Some(held);
                     }
-                    // It has become another's meanwhile, who may be gone by now, too.
+                    // The cell was reused for another file meanwhile, or the entry has changed: look again.
                     break;
                 }
                 Err(now) => holders = now,
@@ -164,13 +164,13 @@ pub fn get(fd: c_int) -> Option<Ref> {
     }
 }
 
-/// No descriptor from here on is a socket of the stack plane; 0: none ever was.
+/// No descriptor from here on is a socket of the stack plane. 0: there never was any.
 #[inline]
 pub fn end() -> usize {
     END.load(Ordering::Relaxed)
 }
 
-/// From now on `fd` is `file`. False if the number is too great; then it is nothing.
+/// Enters `file` at `fd`. False if the number is too great; then nothing is entered.
 pub fn set(fd: c_int, file: Ref) -> bool {
     let Some(slot) = make_slot(fd) else { return false };
     END.fetch_max(fd.unsigned_abs() as usize + 1, Ordering::Relaxed);
@@ -185,7 +185,7 @@ pub fn clear(fd: c_int) {
     }
 }
 
-/// `fd` is no longer `file`, unless it has become another already.
+/// Removes `file` from `fd`, unless `fd` is another file already.
 pub fn clear_if(fd: c_int, file: &Ref) {
     let mine = ptr::from_ref(file.0).cast_mut();
     if let Some(slot) = slot(fd)
@@ -195,7 +195,7 @@ pub fn clear_if(fd: c_int, file: &Ref) {
     }
 }
 
-/// Every descriptor that is `old` is `new` from now on.
+/// Every descriptor that refers to `old` refers to `new` from now on.
 pub fn replace(old: &Ref, new: &Ref) {
     let old = ptr::from_ref(old.0).cast_mut();
     for page in &TABLE {
@@ -215,12 +215,12 @@ pub fn replace(old: &Ref, new: &Ref) {
 
 fn release(cell: *mut Cell) {
     if !cell.is_null() && cell != OWN {
-        // SAFETY: it stood in the table, which held it once, by our hand no longer.
+        // SAFETY: it stood in the table, whose reference this is.
         drop(Ref(unsafe { &*cell }));
     }
 }
 
-/// `fd` is one of the library's own: not to be closed by the program.
+/// `fd` is one of the library's own: the program cannot close it.
 pub fn set_own(fd: c_int) {
     if let Some(slot) = make_slot(fd) {
         release(slot.swap(OWN, Ordering::AcqRel));
@@ -233,7 +233,7 @@ pub fn is_own(fd: c_int) -> bool {
     slot(fd).is_some_and(|slot| slot.load(Ordering::Relaxed) == OWN)
 }
 
-/// Every descriptor that is ours, from the lowest, with its file; `None` for the library's own.
+/// Every descriptor in the table, from the lowest, with its file; `None` for the library's own.
 pub fn all() -> impl Iterator<Item = (c_int, Option<Ref>)> {
     let pages = (0..).zip(&TABLE).filter(|(_, page)| !page.load(Ordering::Acquire).is_null());
     pages.flat_map(|(page, _)| (page * PAGE as c_int..).take(PAGE)).filter_map(|fd| {
@@ -241,8 +241,8 @@ pub fn all() -> impl Iterator<Item = (c_int, Option<Ref>)> {
     })
 }
 
-/// In a child after _Fork(3), when no other thread is there: no descriptor is ours from now on. What they were is left
-/// as it is, and those that were the library's own are handed to `own`. Allocates nothing.
+/// In a child after _Fork(3), which has one thread: empties the table. The files are left as they are, and the
+/// library's own descriptors are passed to `own`. Allocates nothing.
 pub fn abandon(own: impl Fn(c_int)) {
     for (page, entry) in (0..).zip(&TABLE) {
         // SAFETY: null, or a page that was leaked to be here.
@@ -255,9 +255,9 @@ pub fn abandon(own: impl Fn(c_int)) {
     }
 }
 
-/// In a child after fork(2), when no other thread is there: every socket becomes what `heir` makes of it, one for
-/// all its descriptors; the old ones are left as they are, not dropped, so that no heir stands where one of them does.
-/// Descriptors that were the library's own are handed to `own` and are nothing from now on.
+/// In a child after fork(2), which has one thread: replaces every file by what `heir` makes of it, once for all its
+/// descriptors. The old files are left as they are and not dropped, so that no new cell reuses the place of an old one.
+/// Descriptors that were the library's own are passed to `own` and removed.
 pub fn inherit(mut heir: impl FnMut(&File) -> Option<Ref>, mut own: impl FnMut(c_int)) {
     let mut seen: Vec<(*mut Cell, Option<Ref>)> = Vec::new();
     for (page, entry) in (0..).zip(&TABLE) {
@@ -273,7 +273,7 @@ pub fn inherit(mut heir: impl FnMut(&File) -> Option<Ref>, mut own: impl FnMut(c
                 own(fd);
                 continue;
             }
-            // SAFETY: the table holds it, so it is there; it is held on for ever.
+            // SAFETY: the table holds a reference, which is never dropped.
             let (file, shared) = unsafe {
                 let shared = (*at).holders.load(Ordering::Relaxed) > 1;
                 ((*(*at).file.get()).assume_init_ref(), shared)

@@ -1,9 +1,9 @@
-//! A panic of the library's ends a call, not the program. It unwinds what the call has begun, as far as the frame of
-//! [`run`]; a thread that is cancelled is unwound past it, to its own end.
+//! A panic in the library ends a call, not the program. It unwinds the call as far as the frame of [`run`]. A thread
+//! that is cancelled is unwound past that frame, to its own end.
 //!
-//! That is why `catch_unwind` alone will not do: it ends the program if anything but a panic comes by, and the C library
-//! ends threads by unwinding them. So a frame of our own has a personality that stops panics and nothing else, and hands
-//! them to `catch_unwind` then.
+//! `catch_unwind` alone does not do: it aborts on anything but a panic, and the C library ends threads by unwinding
+//! them. So a frame of our own has a personality routine that stops panics and nothing else, and then passes them to
+//! `catch_unwind`.
 
 #[cfg(all(panic = "unwind", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod frame {
@@ -13,8 +13,8 @@ mod frame {
         panic::{AssertUnwindSafe, catch_unwind},
     };
 
-    // Calls its first argument with the second, and returns null; or, from `busypoll_guard_landing` on, the exception
-    // that the personality has stopped, which it has put where a function returns its value.
+    // Calls its first argument with the second, and returns null. When the personality routine has stopped an
+    // exception, control continues at `busypoll_guard_landing` with the exception in the return register.
     #[cfg(target_arch = "x86_64")]
     global_asm!(
         ".pushsection .text.busypoll_guard,\"ax\",@progbits",
@@ -90,7 +90,7 @@ mod frame {
         fn _Unwind_SetIP(context: *mut c_void, address: usize);
     }
 
-    /// The class of a panic, in either order of bytes: std has had both.
+    /// The exception class of a panic, in either byte order: std has had both.
     const PANIC: u64 = u64::from_ne_bytes(*b"MOZ\0RUST");
 
     // unwind.h.
@@ -117,8 +117,7 @@ mod frame {
         if actions & HANDLER_FRAME == 0 {
             return CONTINUE_UNWIND;
         }
-        // SAFETY: the context is the unwinder's; register 0 is where either machine returns a value, and one of those that
-        // may be set.
+        // SAFETY: the context is the unwinder's. Register 0 holds the return value on both machines and may be set.
         unsafe {
             _Unwind_SetGR(context, 0, exception.expose_provenance());
             _Unwind_SetIP(context, (&raw const busypoll_guard_landing).expose_provenance());
@@ -132,18 +131,18 @@ mod frame {
     }
 
     unsafe extern "C-unwind" fn make<F: FnOnce() -> T, T>(data: *mut c_void) {
-        // SAFETY: what `run` gave, which waits for this.
+        // SAFETY: the pointer that `run` passed, which outlives this call.
         let data = unsafe { &mut *data.cast::<Call<F, T>>() };
         if let Some(call) = data.call.take() {
             data.result = Some(call());
         }
     }
 
-    /// Makes `call`. `None`: it has panicked.
+    /// Makes `call`. `None` if it panicked.
     #[inline]
     pub fn run<F: FnOnce() -> T, T>(call: F) -> Option<T> {
         let mut call = Call { call: Some(call), result: None };
-        // SAFETY: `make` is given what it takes.
+        // SAFETY: `make` gets the type it expects.
         let exception = unsafe { busypoll_guard(make::<F, T>, (&raw mut call).cast()) };
         if !exception.is_null() {
             drop_panic(exception);
@@ -151,11 +150,11 @@ mod frame {
         call.result
     }
 
-    /// Raises a panic once more, right below one who takes it.
+    /// Raises the panic once more, right below a `catch_unwind`.
     #[cold]
     fn drop_panic(exception: *mut c_void) {
         let raise = || {
-            // SAFETY: a panic that was stopped, and is nobody else's.
+            // SAFETY: a stopped panic that nothing else refers to.
             unsafe { _Unwind_RaiseException(exception) }
         };
         drop(catch_unwind(AssertUnwindSafe(raise)));
@@ -165,7 +164,7 @@ mod frame {
 #[cfg(all(panic = "unwind", any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub use frame::run;
 
-/// Makes `call`. A build that does not unwind ends with a panic.
+/// Makes `call`. In a build that does not unwind a panic aborts.
 #[cfg(not(all(panic = "unwind", any(target_arch = "x86_64", target_arch = "aarch64"))))]
 #[inline]
 pub fn run<F: FnOnce() -> T, T>(call: F) -> Option<T> {
@@ -175,7 +174,7 @@ pub fn run<F: FnOnce() -> T, T>(call: F) -> Option<T> {
 use crate::{errno, real::Failed, say::Once};
 use std::panic;
 
-/// What the C function returns, EIO if the library panics.
+/// Returns what `call` returns; if the library panics, fails with EIO.
 #[inline]
 pub fn answer<T: Failed>(call: impl FnOnce() -> T) -> T {
     #[cfg(debug_assertions)]
@@ -191,22 +190,21 @@ pub fn answer<T: Failed>(call: impl FnOnce() -> T) -> T {
 
 static PANICKED: Once = Once::new();
 
-/// To be called when the library is loaded: a panic is said in one line.
+/// Called when the library is loaded: a panic is reported in one line.
 pub fn prepare() {
     #[cfg(debug_assertions)]
     failing::prepare();
     panic::set_hook(Box::new(|info| {
         let place = info.location().map_or(("?", 0), |place| (place.file(), place.line()));
-        let what = info.payload_as_str().unwrap_or("no word");
+        let what = info.payload_as_str().unwrap_or("no message");
         PANICKED.say(format_args!(
-            "a fault of the library's own ({}:{}: {what}); the call it was in fails with EIO, the program goes on",
+            "a fault of the library's own ({}:{}: {what}): the call fails with EIO, and the program goes on",
             place.0, place.1
         ));
     }));
 }
 
-/// For tests, in builds made for them only: the call whose number `BUSYPOLL_TEST_PANIC` gives
-/// panics.
+/// For tests, in debug builds only: the call whose number `BUSYPOLL_TEST_PANIC` gives panics.
 #[cfg(debug_assertions)]
 mod failing {
     use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,9 +1,9 @@
-//! Whether the calling thread is in a handler of the program's, which may have interrupted the C library where it must
-//! not be entered again: in its allocator, which the start of a thread and fork(3) use. Nothing else that the library
-//! does minds.
+//! Whether the calling thread runs a handler of the program's. The handler may have interrupted the C library's
+//! allocator, which must not be entered again then; thread creation and fork(3) use it. Nothing else that the library
+//! does is affected.
 //!
-//! A handler need not return: it may have jumped out of itself. So its frame bears a mark, and who asks looks whether
-//! that still stands, further up on the same stack.
+//! A handler need not return: it may longjmp. So its frame bears a mark, and a reader checks whether the mark is still
+//! there, further up on the same stack.
 
 use std::{cell::Cell, mem::MaybeUninit, ptr};
 
@@ -12,7 +12,7 @@ local! {
     static INNERMOST: Cell<*const Frame> = Cell::new(ptr::null());
 }
 
-/// On the stack of a handler for as long as it runs.
+/// On the stack of a handler while it runs.
 pub(crate) struct Frame {
     mark: Cell<usize>,
     outer: Cell<*const Frame>,
@@ -33,12 +33,12 @@ impl Frame {
     }
 }
 
-/// What no stack holds by chance.
+/// A value that no stack holds by chance.
 fn mark(frame: *const Frame) -> usize {
     frame.addr() ^ 0x6275_7379
 }
 
-/// Whether a handler runs on the calling thread. Slow where one has ever jumped out of itself.
+/// Whether a handler runs on the calling thread. Slow in a thread where a handler has ever left by longjmp.
 pub(crate) fn is_running() -> bool {
     let frame = INNERMOST.get();
     !frame.is_null() && stands(frame)
@@ -49,7 +49,7 @@ pub(crate) fn is_running() -> bool {
 fn stands(frame: *const Frame) -> bool {
     let here = ptr::from_ref(&frame).addr();
     let mut stack = MaybeUninit::<libc::stack_t>::zeroed();
-    // SAFETY: a valid place for the answer; zeroes are a `stack_t`.
+    // SAFETY: a valid pointer for the answer; zeroes are a `stack_t`.
     let stack = unsafe {
         libc::sigaltstack(ptr::null(), stack.as_mut_ptr());
         stack.assume_init()
@@ -59,7 +59,7 @@ fn stands(frame: *const Frame) -> bool {
     if here >= frame.addr() || is_on_it != alternate.contains(&frame.addr()) {
         return false;
     }
-    // The stack it was on may be gone.
+    // The stack that the frame was on may be unmapped.
     let page = frame.addr() & !4095;
     let mut resident = [0u8; 2];
     let len = frame.addr() + size_of::<Frame>() - page;
@@ -67,7 +67,7 @@ fn stands(frame: *const Frame) -> bool {
     let mapped = unsafe {
         libc::mincore(ptr::with_exposed_provenance_mut(page), len, resident.as_mut_ptr())
     };
-    // SAFETY: mapped memory, which is a stack's: that of a handler that runs, or was.
+    // SAFETY: mapped memory of a stack.
     mapped == 0
         && unsafe { (&raw const (*frame).mark).cast::<usize>().read_volatile() } == mark(frame)
 }

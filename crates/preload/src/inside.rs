@@ -2,14 +2,13 @@
 //! ours and of the C library's memory allocator, so that
 //!
 //! - the library's own calls of the C library, which come to our hooks like the program's, go straight to the
-//!   real functions ([`Inside::enter`] says no to them);
+//!   real functions ([`Inside::enter`] returns `None` for them);
 //! - a signal that the program handles is put off until the thread leaves ([`put_off`], called by the handler
-//!   that stands in front of the program's). It ends what the thread waits for; then the program's handler runs,
-//!   by the kernel's own delivery, before the call returns, and when all that the call held is let go. So a handler
-//!   may call any socket function, and may longjmp. A call that goes on after it begins anew ([`AGAIN`]), as the
-//!   kernel's do.
+//!   that stands in front of the program's). It ends the thread's wait. The kernel then delivers it again, before
+//!   the call returns and after the call has released all it held. So a handler may call any socket function, and
+//!   may longjmp. A call that goes on after a handler is made anew ([`AGAIN`]), as the kernel restarts its own.
 //!
-//! Owns nothing but the thread's own state: taking no lock, it may be used in a signal's handler.
+//! Owns nothing but thread-local state and takes no lock, so a signal handler may use it.
 
 use crate::{cancel, errno, ordered};
 use busypoll_stack::{signal, thread};
@@ -26,7 +25,7 @@ use std::{
 
 local! {
     static INSIDE: Cell<bool> = Cell::new(false);
-    /// What signals were blocked before the one that was put off came, and whether calls go on after it.
+    /// The mask from before the signal that was put off, and whether calls go on after it.
     static PUT_OFF: Cell<Option<PutOff>> = Cell::new(None);
 }
 
@@ -34,12 +33,12 @@ local! {
 struct PutOff {
     mask: libc::sigset_t,
     restart: bool,
-    /// What is blocked afterwards, where that is something else.
+    /// The mask to set afterwards, where it is another.
     afterwards: Option<libc::sigset_t>,
 }
 
-/// The error of a call that is to begin anew, the kernel's own (`ERESTARTSYS`): the hook sees to that, no program sees
-/// it.
+/// The error of a call that is to be restarted, the kernel's own `ERESTARTSYS`. The hook restarts the call; no program
+/// sees this value.
 pub(crate) const AGAIN: libc::c_int = 512;
 
 /// A thread that is inside. Declared first in a hook, so that it is dropped after all that the hook holds.
@@ -48,17 +47,17 @@ pub(crate) struct Inside(PhantomData<*const ()>);
 /// What becomes of a call that a signal interrupts (signal(7)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Restart {
-    /// It goes on if the handler was installed with `SA_RESTART`: transfers, accept, connect.
+    /// It is restarted if the handler was installed with `SA_RESTART`: transfers, accept, connect.
     BySignal,
     /// It fails with EINTR after any handler: poll, select, and transfers with a timeout.
     Never,
-    /// As well after the process was stopped and continued, with no handler: epoll_wait.
+    /// It also fails with EINTR when the process was stopped and continued, without a handler: epoll_wait.
     NeverNorAfterStop,
 }
 
 impl Inside {
-    /// Enters. `None` if the thread is inside already: the call is the library's own, and is for the real
-    /// function.
+    /// Enters. `None` if the thread is inside already: then the library itself makes the call, and the real function
+    /// serves it.
     #[inline]
     pub(crate) fn enter() -> Option<Inside> {
         match INSIDE.try_with(|inside| inside.replace(true)) {
@@ -73,7 +72,7 @@ impl Inside {
     /// Makes `call`, which may wait. The call itself keeps to its deadline.
     ///
     /// # Errors
-    /// Its own; after a handler EINTR or [`AGAIN`], as `restart` says.
+    /// Those of `call`; after a handler EINTR or [`AGAIN`], as `restart` says.
     pub(crate) fn wait<T>(
         &self,
         restart: Restart,
@@ -93,8 +92,8 @@ impl Inside {
         }
     }
 
-    /// As [`wait`](Inside::wait), with the signals in `mask` blocked and no others for as long as it takes, as
-    /// ppoll(2) does. `ready` looks first without waiting: what is there wins over a signal.
+    /// As [`wait`](Inside::wait), with only the signals in `mask` blocked meanwhile, as ppoll(2) does. `ready` first
+    /// looks without waiting: readiness wins over a signal.
     ///
     /// # Errors
     /// As [`wait`](Inside::wait).
@@ -110,7 +109,7 @@ impl Inside {
             return Ok(there);
         }
         loop {
-            // Signals that have come by now are pending again, behind a mask of our own.
+            // Signals that came before this are made pending again, behind a mask of our own.
             let ours = set_mask(&all_but_faults());
             let before = PUT_OFF.get().map_or(ours, |put_off| put_off.mask);
             set_mask(mask);
@@ -118,11 +117,11 @@ impl Inside {
             let interrupted =
                 result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::Interrupted);
             if interrupted && let Some(put_off) = PUT_OFF.get() {
-                // Until its handlers run, with `mask`, nothing may come.
+                // No signal may come until the handlers run, with `mask`.
                 PUT_OFF.set(Some(PutOff { afterwards: Some(before), ..put_off }));
                 return result;
             }
-            // A signal that only `mask` let through waits on, for the mask to come.
+            // A signal that only `mask` lets through stays pending until the next wait.
             PUT_OFF.take();
             ordered::forget();
             signal::settle();
@@ -152,7 +151,7 @@ impl Drop for Inside {
     }
 }
 
-/// The thread that ends the process, while it does.
+/// The thread that ends the process, while it does so; 0: none.
 static ENDING: AtomicI32 = AtomicI32::new(0);
 
 fn this_thread() -> i32 {
@@ -160,8 +159,8 @@ fn this_thread() -> i32 {
     unsafe { libc::syscall(libc::SYS_gettid) as i32 }
 }
 
-/// Has the calling thread do what ends the process. No other that comes by here comes back to the program meanwhile: it
-/// is to see nothing of sockets that close, as it would not if the kernel had ended it.
+/// Runs the work that ends the process. Any other thread that leaves the library meanwhile stops here, so that the
+/// program does not see its sockets close. It would not if the kernel had ended the process.
 pub(crate) fn alone(work: impl FnOnce()) {
     let (done, other) = (Ordering::Relaxed, Ordering::Relaxed);
     if ENDING.compare_exchange(0, this_thread(), done, other).is_ok() {
@@ -172,7 +171,7 @@ pub(crate) fn alone(work: impl FnOnce()) {
     }
 }
 
-/// In the child of a fork: its process does not end.
+/// In the child of a fork, which does not end with its parent.
 pub(crate) fn goes_on_living() {
     ENDING.store(0, Ordering::Relaxed);
 }
@@ -199,10 +198,10 @@ pub(crate) fn is_inside() -> bool {
     INSIDE.try_with(Cell::get).unwrap_or(true)
 }
 
-/// The library's own threads, by their numbers; 0: none. Those that have ended may stand here still.
+/// The thread ids of the library's own threads; 0: none. Those of ended threads may remain.
 static OWN: [AtomicI32; 256] = [const { AtomicI32::new(0) }; 256];
 
-/// The calling thread is one of the library's own, inside for good.
+/// The calling thread is one of the library's own: it stays inside for ever.
 pub(crate) fn stay() {
     INSIDE.set(true);
     // SAFETY: a plain system call.
@@ -212,10 +211,10 @@ pub(crate) fn stay() {
         .any(|place| place.compare_exchange(0, this, Ordering::Relaxed, Ordering::Relaxed).is_ok());
 }
 
-/// Whether the calling thread would be the process's only one, but for the library's. False if that cannot be told.
-/// Allocates nothing.
+/// Whether the calling thread is the only thread of the process, apart from the library's own. False if that cannot be
+/// found out. Allocates nothing.
 pub(crate) fn is_alone_but_for_ours() -> bool {
-    // Before the look: who calls the hook meanwhile is known by its number.
+    // Read before the list: a thread that registers meanwhile is then recognised by its id.
     let starting = thread::starting();
     let access = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(tasks) = rustix::fs::open(c"/proc/self/task", access, Mode::empty()) else {
@@ -235,13 +234,13 @@ pub(crate) fn is_alone_but_for_ours() -> bool {
     theirs <= 1 + starting
 }
 
-/// In a child of fork(2), which has none of them.
+/// In a child of fork(2), which has none of these threads.
 pub(crate) fn forget_own_threads() {
     OWN.iter().for_each(|own| own.store(0, Ordering::Relaxed));
 }
 
-/// Puts off `signal`, which has just come to the calling thread, until it leaves: it is made pending again, with
-/// all that came with it, behind a mask that lets only faults through. False if the kernel takes no more.
+/// Puts off `signal`, which has just come to the calling thread, until the thread leaves: it is made pending again with
+/// its whole siginfo, behind a mask that lets only faults through. False if the kernel's queue is full.
 ///
 /// # Safety
 /// `info` and `context` as the kernel gave them to the signal's handler, which calls this.
@@ -253,7 +252,7 @@ pub(crate) unsafe fn put_off(
 ) -> bool {
     let all = all_but_faults();
     let inside_handler = set_mask(&all);
-    // SAFETY: plain calls; `info` is valid by the caller's word.
+    // SAFETY: plain calls; `info` is valid by the caller's contract.
     let queued = unsafe {
         libc::syscall(
             libc::SYS_rt_tgsigqueueinfo,
@@ -267,18 +266,19 @@ pub(crate) unsafe fn put_off(
         set_mask(&inside_handler);
         return false;
     }
-    // SAFETY: valid by the caller's word; the kernel reads the mask back when the handler returns.
+    // SAFETY: valid by the caller's contract. The kernel restores the mask from here when the handler returns.
     let mask = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_sigmask };
-    // A signal that came while we were on our way here has done all this; the outer mask counts, which is ours.
+    // A signal that came before the mask was set has done all this already; the mask replaced here is then ours, and
+    // the outer handler stores the program's.
     let put_off = PutOff { mask: mem::replace(mask, all), restart, afterwards: None };
     PUT_OFF.set(Some(put_off));
     signal::put_off();
     true
 }
 
-/// The signals that were put off are handled now.
+/// Unblocks the signals that were put off, so that their handlers run now.
 ///
-/// What they leave in `errno` is not the program's to see: to it they ran before the call returned.
+/// The program does not see what they leave in `errno`: to it they ran before the call returned.
 #[cold]
 fn deliver() {
     let _errno = errno::Kept::new();
@@ -295,7 +295,7 @@ fn deliver() {
     }
 }
 
-/// Blocks the signals in `mask` and no others; what was blocked before.
+/// Blocks the signals in `mask` and no others. Returns the mask from before.
 fn set_mask(mask: &libc::sigset_t) -> libc::sigset_t {
     // SAFETY: sets are plain data, both valid for the call.
     unsafe {
@@ -305,7 +305,7 @@ fn set_mask(mask: &libc::sigset_t) -> libc::sigset_t {
     }
 }
 
-/// Signals that tell of what the thread itself has just done, and cannot wait.
+/// Signals of a fault of the thread itself, which cannot be put off.
 pub(crate) const FAULTS: [libc::c_int; 7] = [
     libc::SIGSEGV,
     libc::SIGBUS,

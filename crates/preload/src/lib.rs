@@ -2,7 +2,7 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`table`] | the names this library puts in front of the C library's, and who answers each |
+//! | [`table`] | the names this library puts in front of the C library's, and the handler of each |
 //! | [`real`] | the way to the C library's own functions |
 //! | [`kernel`] | the kernel plane: Linux's own busy polling, switched on as the program waits |
 //! | [`stack`] | the stack plane: sockets of the chosen interface, run in this process |
@@ -12,20 +12,20 @@
 //! | [`raw`] | system calls by number |
 //! | [`signals`] | the program's signal handlers |
 //! | [`ending`] | signals that end the process |
-//! | [`handler`] | whether one runs |
-//! | [`ordered`] | signals that are queued, in their order |
-//! | [`cancel`] | threads that others cancel |
-//! | [`inside`] | being inside the library: no hooks then, and no signals |
-//! | [`local`] | what a thread has for itself |
-//! | [`guard`] | what becomes of a panic |
-//! | [`memory`] | where all that is allocated comes from |
-//! | [`config`] | what `busypoll run` has resolved |
-//! | [`say`] | one line to the user, once per cause |
+//! | [`handler`] | whether a signal handler runs on this thread |
+//! | [`ordered`] | the order of queued (real-time) signals |
+//! | [`cancel`] | pthread_cancel(3) |
+//! | [`inside`] | being inside the library: no hooks and no signal handlers run then |
+//! | [`local`] | thread-locals without destructors |
+//! | [`guard`] | panics end a call, not the program |
+//! | [`memory`] | the library's own allocator |
+//! | [`config`] | the settings that `busypoll run` has resolved |
+//! | [`say`] | lines on standard error, each once per cause |
 //!
-//! The rules inside: no panic, and one that comes all the same ends a call, not the program ([`guard`]); `errno` is the
-//! program's; own system calls go through rustix, past the hooks; nothing the program does before [`load`] ran
-//! starts anything; no memory is the program's allocator's ([`memory`]), no lock is taken where a signal handler could
-//! have interrupted the same, no thread-local has a destructor ([`local`]).
+//! The rules inside. Code does not panic; if it does, the panic ends a call and not the program ([`guard`]). `errno`
+//! belongs to the program. The library's own system calls go through rustix, past the hooks. Nothing that the program
+//! does before [`load`] has run starts anything. No memory comes from the program's allocator ([`memory`]). No lock is
+//! taken that an interrupted frame of the same thread may hold. No thread-local has a destructor ([`local`]).
 
 #[macro_use]
 mod local;
@@ -70,18 +70,18 @@ extern "C" fn load() {
 #[unsafe(link_section = ".init_array")]
 static LOAD: extern "C" fn() = load;
 
-/// Runs when the process ends by exit(3), after what the program has registered for that.
+/// Runs when the process ends by exit(3), after the functions that the program has registered.
 extern "C" fn end() {
     guard::run(stack::close_all);
 }
 
-/// Runs when the process ends by quick_exit(3), likewise.
+/// Runs when the process ends by quick_exit(3), after the functions that the program has registered.
 extern "C" fn end_quickly(_: *mut libc::c_void) {
     guard::run(stack::close_all);
 }
 
 unsafe extern "C" {
-    /// What at_quick_exit(3) is made of, which stands in the part of the C library that each program has for itself.
+    /// at_quick_exit(3) is built on this. at_quick_exit itself is linked statically into each program.
     fn __cxa_at_quick_exit(
         function: extern "C" fn(*mut libc::c_void),
         library: *mut libc::c_void,

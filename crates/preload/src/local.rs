@@ -1,8 +1,8 @@
-//! What a thread has for itself. Nothing of it has a destructor: Rust would have the C library call it, which takes
-//! memory of the program's allocator for that, and has none any more as the thread ends, when the program still calls.
-//! What is to be given back is so by the end of the thread that `stack::own` hears of.
+//! Thread-locals. None has a destructor: Rust would register it with the C library, which allocates from the program's
+//! allocator for that, and the value would be gone while the ending thread still makes calls. `stack::own` is notified
+//! of a thread's end and releases what must be released.
 
-/// `thread_local!`, of what needs no destructor and none of the C library's help.
+/// `thread_local!` for types that need no destructor and no help of the C library.
 #[macro_export]
 macro_rules! local {
     ($($(#[$about:meta])* static $name:ident: $type:ty = $value:expr;)+) => {

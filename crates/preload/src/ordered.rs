@@ -1,24 +1,24 @@
-//! Signals that are queued (signal(7), real-time signals) are handled in the order in which they came. One that is put off
-//! is made pending again, behind those that have come meanwhile: the kernel's queue then says how many there are, and what
-//! stands here which comes first. As each is delivered it takes its place at the end, and the first is handled.
+//! Queued signals (signal(7), real-time signals) are handled in the order in which they came. A signal that is put off
+//! is made pending again, behind those that have come meanwhile. So the kernel's queue gives the count, and this module
+//! the order: when the kernel delivers any of them, the first in our queue is handled.
 //!
-//! Holds what was put off during one call, which is seldom more than one: of further ones the order may be lost. One that
-//! was sent with the same value twice is like the other.
+//! Holds what was put off during one call, seldom more than one signal. Beyond [`MOST`] the order may be lost. Two
+//! signals with the same value cannot be told apart.
 
 use libc::{c_int, siginfo_t};
 use std::cell::Cell;
 
-/// The first of the real-time signals of the kernel's; the C library keeps some for itself.
+/// The kernel's first real-time signal; the C library keeps some for itself.
 const FIRST: c_int = 32;
 
 const MOST: usize = 4;
 
-/// What tells one signal from another: its number, and whence and wherewith it came. The rest of a `siginfo_t` is not used
-/// for those that are queued.
+/// The part of a `siginfo_t` that identifies a queued signal: its number, sender and value. Queued signals use no other
+/// part.
 type Info = [u64; 4];
 
-/// Which wait for their turn, from the first to come, and which the kernel has again: as many, but not the same once some
-/// are handled.
+/// `waiting`: the signals not yet handled, in the order they came. `again`: the signals that are pending in the kernel
+/// again. Both have the same count, but not the same members once some are handled.
 #[derive(Clone, Copy)]
 struct Queue {
     waiting: [Info; MOST],
@@ -30,7 +30,7 @@ const EMPTY: Queue = Queue { waiting: [[0; 4]; MOST], again: [[0; 4]; MOST], cou
 
 local! {
     static QUEUE: Cell<Queue> = Cell::new(EMPTY);
-    /// Its count.
+    /// `QUEUE.count`, cheaper to read.
     static COUNT: Cell<usize> = Cell::new(0);
 }
 
@@ -41,14 +41,14 @@ fn info_of(info: &siginfo_t) -> Info {
     unsafe { std::ptr::from_ref(info).cast::<Info>().read() }
 }
 
-/// `signal` has come, and is made pending again. Called in its handler, as the next.
+/// `signal` has come, and is made pending again. Called by the handler, as [`next`] is.
 pub(crate) fn put_off(signal: c_int, info: &siginfo_t) {
     if signal < FIRST {
         return;
     }
     let (mut queue, info) = (QUEUE.get(), info_of(info));
     let Queue { waiting, again, count } = &mut queue;
-    // One that was put off before has its place.
+    // A signal that was put off before keeps its place.
     if *count < MOST && !again[..*count].contains(&info) {
         (waiting[*count], again[*count]) = (info, info);
         *count += 1;
@@ -56,7 +56,7 @@ pub(crate) fn put_off(signal: c_int, info: &siginfo_t) {
     }
 }
 
-/// `signal` has come and is to be handled now: becomes the one whose turn it is.
+/// `signal` has come and is to be handled now: replaces it by the first in our queue.
 #[inline]
 pub(crate) fn next(signal: c_int, info: &mut siginfo_t) {
     if COUNT.get() > 0 && signal >= FIRST {
@@ -93,7 +93,7 @@ fn set(queue: Queue) {
     COUNT.set(queue.count);
 }
 
-/// None is put off any more.
+/// No signal is put off any more.
 #[inline]
 pub(crate) fn forget() {
     if COUNT.get() > 0 {

@@ -1,9 +1,9 @@
 //! `syscall(2)`: system calls by number go to the hook of the same name.
 //!
-//! The kernel's signal masks are shorter than the C library's, and come with their size ([`Mask`]). What is left of
-//! the time of `ppoll` and `pselect6` is not told.
+//! The kernel's signal masks are shorter than the C library's, and come with their size ([`Mask`]). `ppoll` and
+//! `pselect6` by number do not report the remaining time.
 //!
-//! The kernel answers what makes processes (`clone`, `fork`, `vfork`), and `rt_sigaction`.
+//! `clone`, `fork`, `vfork` and `rt_sigaction` by number go to the kernel.
 
 use libc::{c_int, c_long, sigset_t};
 use std::{mem, ptr};
@@ -15,7 +15,7 @@ use crate::{inside::is_inside, kernel, real, stack};
 struct Mask(Option<sigset_t>);
 
 impl Mask {
-    /// How long the kernel's are.
+    /// The size of the kernel's masks.
     const SIZE: usize = 8;
 
     /// `None` for one of another size, which the kernel refuses.
@@ -40,15 +40,15 @@ impl Mask {
     }
 }
 
-/// The mask that is the last argument of `pselect6`: where it is, and its size.
+/// The mask in the last argument of `pselect6`: a pointer and a size.
 ///
 /// # Safety
-/// `at` is null or points to the two.
+/// `at` is null or points to these two.
 unsafe fn mask_of_pselect(at: usize) -> Option<Mask> {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller's contract.
     let pair = unsafe { ptr::with_exposed_provenance::<[usize; 2]>(at).as_ref() };
     let [at, size] = pair.copied().unwrap_or_default();
-    // SAFETY: the caller's word.
+    // SAFETY: the caller's contract.
     unsafe { Mask::read(at, size) }
 }
 
@@ -63,7 +63,7 @@ pub unsafe fn syscall(
     e: usize,
     f: usize,
 ) -> c_long {
-    // What a caller left out holds anything; each call reads only what it has.
+    // Registers of arguments that the caller left out hold anything; each call reads only the ones it has.
     let [a32, b32, c32, d32] = [a, b, c, d].map(|x| x as c_int);
     // SAFETY: the caller's contract.
     let by_kernel =

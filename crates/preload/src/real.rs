@@ -1,7 +1,7 @@
-//! The way to the C library's functions: the next definition of a name after ours.
+//! The addresses of the C library's functions: the next definition of a name after ours.
 //!
-//! Owns the slots in which the addresses stand. Found at load time by [`crate::load`], or at the
-//! first call where another library's constructor comes before ours.
+//! Owns the slots that hold the addresses. They are filled at load time by [`crate::load`], or at
+//! the first call if another library's constructor runs before ours.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -42,20 +42,20 @@ impl Slot {
             if address.is_null() {
                 address = ABSENT;
             }
-            // Whoever resolves it a second time finds the same address.
+            // A thread that resolves it a second time finds the same address.
             self.address.store(address, Ordering::Relaxed);
         }
         (address != ABSENT).then_some(address)
     }
 }
 
-/// What a call of a function that does not exist answers: -1 and `ENOSYS`.
+/// The result of a function that does not exist: -1 and `ENOSYS`.
 pub fn absent<T: Failed>() -> T {
     crate::errno::set(libc::ENOSYS);
     T::FAILED
 }
 
-/// The value by which a C function says that it failed.
+/// The value by which a C function reports failure.
 pub trait Failed {
     const FAILED: Self;
 }

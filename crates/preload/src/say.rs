@@ -1,6 +1,6 @@
-//! What the library has to say to the user: one line on standard error, once per cause and process.
+//! Lines on standard error for the user, each once per cause and process.
 //!
-//! Neither allocates nor locks nor touches `errno`: it is called wherever the program happens to be.
+//! Neither allocates nor locks nor touches `errno`: it may be called from any point of the program.
 
 use std::fmt::{self, Write};
 use std::os::fd::BorrowedFd;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
 
-/// Something that is said at most once: `static NO_SUCH_DEVICE: Once = Once::new();`
+/// A line that is written at most once: `static NO_SUCH_DEVICE: Once = Once::new();`
 pub struct Once(AtomicBool);
 
 impl Once {
@@ -17,7 +17,7 @@ impl Once {
         Self(AtomicBool::new(false))
     }
 
-    /// Says it, unless it has been said.
+    /// Writes it, unless it was written before.
     pub fn say(&self, what: fmt::Arguments<'_>) {
         if !self.0.swap(true, Ordering::Relaxed) {
             say(what);
@@ -40,13 +40,13 @@ pub fn say(what: fmt::Arguments<'_>) {
         return;
     }
     let text = line.text.get(..=end).unwrap_or_default();
-    // Whoever reads there may be gone: the program does not end of what it has not written itself.
+    // The reader may be gone. SIGPIPE must not end the program for a line that it has not written itself.
     busypoll_stack::say::unheard(|| {
         rustix::io::write(stderr, text) == Err(rustix::io::Errno::PIPE)
     });
 }
 
-/// Which file was standard error at first: its device and number.
+/// The file that was standard error at load time: its device and inode.
 static FIRST: OnceLock<Option<(u64, u64)>> = OnceLock::new();
 
 /// Called at load time.
@@ -60,8 +60,8 @@ fn named(fd: BorrowedFd<'_>) -> Option<((u64, u64), FileType)> {
     Some(((stat.st_dev, stat.st_ino), FileType::from_raw_mode(stat.st_mode)))
 }
 
-/// Whether it still is what it was, or a terminal, a pipe or a log: the program may have closed it, and have got the
-/// number for a connection or a file of its own.
+/// Whether standard error is still that file, or a terminal, a pipe or a log. The program may have closed it and reused
+/// the number for a connection or a file.
 fn is_for_lines(stderr: BorrowedFd<'_>) -> bool {
     let Some((file, kind)) = named(stderr) else { return false };
     FIRST.get().is_none_or(|first| *first == Some(file))

@@ -1,7 +1,8 @@
-//! The program's signal handlers. Each is called by one of ours, which counts it, and puts it off while the thread is
-//! [`inside`] the library. Owns what the program has installed; to the program it looks as if the kernel had it.
+//! The program's signal handlers. A handler of ours calls each: it counts the signal, and puts it off while the thread
+//! is [`inside`] the library. This module owns the actions that the program has installed; to the program it looks as
+//! if the kernel had them.
 //!
-//! Not seen: handlers installed by the system call itself, as the Go runtime does.
+//! Handlers that are installed by the system call itself, as the Go runtime does, are not seen.
 
 use crate::{
     config::{self, Config},
@@ -20,13 +21,13 @@ use std::{
     },
 };
 
-// A thread that is cancelled in a handler is unwound past ours.
+// A thread that is cancelled in a handler is unwound through ours.
 #[cfg(panic = "unwind")]
 type Handler = unsafe extern "C-unwind" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
 #[cfg(not(panic = "unwind"))]
 type Handler = unsafe extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
 
-/// One signal's handler; 0: the kernel has all there is to know.
+/// One signal's handler; 0: the kernel's action is the program's.
 struct Slot {
     handler: AtomicUsize,
     flags: AtomicI32,
@@ -45,15 +46,15 @@ pub(crate) fn changing() -> MutexGuard<'static, ()> {
     CHANGING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What siginterrupt(3) has said of handlers that signal(2) will install.
+/// What siginterrupt(3) has set for handlers that signal(2) installs later.
 static INTERRUPTS: [AtomicBool; SIGNALS] = [const { AtomicBool::new(false) }; SIGNALS];
 
 fn slot(signal: libc::c_int) -> Option<&'static Slot> {
     SLOTS.get(usize::try_from(signal).ok()?)
 }
 
-/// Whether handlers need ours in front of them: the stack plane has locks, and a wait of the kernel plane that is of two
-/// system calls must know of one that ran between.
+/// Whether ours must stand in front of the program's handlers: the stack plane takes locks, and a wait of the kernel
+/// plane that takes two system calls must notice a handler that ran between them.
 fn are_ours() -> bool {
     config::get().is_some_and(|config| config.is_stack() || config.is_kernel())
         && !inside::is_inside()
@@ -66,13 +67,12 @@ local! {
     static HANDLED: Cell<u32> = Cell::new(0);
 }
 
-/// How many signals the calling thread has handled so far, and more than ours know of where handlers were installed past
-/// them.
+/// How many signals the calling thread has handled so far, as far as our handler has seen them.
 pub(crate) fn handled() -> u32 {
     HANDLED.try_with(Cell::get).unwrap_or_default()
 }
 
-/// All signals, put off for as long as it lives.
+/// All signals, blocked for as long as it lives.
 pub(crate) struct PutOff(libc::sigset_t);
 
 impl PutOff {
@@ -87,8 +87,8 @@ impl PutOff {
         }
     }
 
-    /// Unless the calling thread has handled one since it had handled so many. Nothing to put off where the program
-    /// handles none.
+    /// Blocks all signals, and fails if the calling thread has handled one since [`handled`] returned `before`. `None`
+    /// where the program has no handlers.
     pub(crate) fn since(before: u32) -> Result<Option<PutOff>, ()> {
         if !ANY.load(Ordering::Relaxed) {
             return Ok(None);
@@ -97,7 +97,7 @@ impl PutOff {
         if handled() == before { Ok(Some(put_off)) } else { Err(()) }
     }
 
-    /// What the program had blocked.
+    /// The program's mask.
     pub(crate) fn mask(&self) -> *const libc::sigset_t {
         &raw const self.0
     }
@@ -110,7 +110,7 @@ impl Drop for PutOff {
     }
 }
 
-/// Whether the program has a handler that ours is not in front of. Slow.
+/// Whether the program has a handler that bypasses ours. Slow.
 #[cold]
 pub(crate) fn any_past_us() -> bool {
     (1..SIGNALS as libc::c_int).any(|signal| {
@@ -140,22 +140,22 @@ pub(crate) unsafe fn sigaction(
         return unsafe { real::sigaction(signal, new, old) };
     };
     if kernel::is_confined() {
-        // SAFETY: as our caller says. A handler that changes one in the midst of this is rare; a system call too many is
-        // the end.
+        // SAFETY: the caller's contract. A handler that changes an action during this is rare, but a system call too
+        // many kills a confined program.
         return unsafe { change(signal, slot, new, old) };
     }
-    // Nothing is handled on this thread while the lock is held.
+    // No handler runs on this thread while the lock is held.
     let _alone = Alone::new();
     // SAFETY: as our caller says.
     unsafe { change(signal, slot, new, old) }
 }
 
-/// No handler is changed by another thread, and none runs on this one, for as long as it lives.
+/// While it lives, no other thread changes an action, and no handler runs on this one.
 pub(crate) fn alone() -> impl Sized {
     Alone::new()
 }
 
-/// Who may change handlers, and lets go in this order.
+/// The lock for changing actions. Fields drop in this order: the lock first, then the mask.
 struct Alone {
     _changing: MutexGuard<'static, ()>,
     _put_off: PutOff,
@@ -172,8 +172,8 @@ local! {
     static FORKING: RefCell<Option<ManuallyDrop<Alone>>> = RefCell::new(None);
 }
 
-/// To be called when the library is loaded: no child begins in the midst of a change. The stack plane holds that, and
-/// more, for itself.
+/// Called when the library is loaded: no child is forked in the middle of a change. The stack plane takes this lock,
+/// and more, by itself.
 pub(crate) fn prepare(config: &Config) {
     if config.is_kernel() && config.launch.dev.is_none() {
         // SAFETY: two functions that live as long as the library, which is never unloaded.
@@ -200,7 +200,7 @@ unsafe fn change(
     old: *mut libc::sigaction,
 ) -> libc::c_int {
     let before = (slot.handler.load(Ordering::Relaxed), slot.flags.load(Ordering::Relaxed));
-    // SAFETY: null or valid, as the caller says; `ours` and `kernels` are our own.
+    // SAFETY: null or valid by the caller's contract; `ours` and `kernels` are our own.
     unsafe {
         let new = new.as_ref().copied();
         let mut kernels: libc::sigaction = mem::zeroed();
@@ -222,7 +222,7 @@ unsafe fn change(
                 ANY.store(true, Ordering::Relaxed);
                 let mut ours = action;
                 ours.sa_sigaction = on_signal as *const () as usize;
-                // The kernel would go back to the default for a signal that is only put off.
+                // With SA_RESETHAND the kernel would restore the default for a signal that is only put off.
                 ours.sa_flags = ours.sa_flags & !libc::SA_RESETHAND | libc::SA_SIGINFO;
                 slot.flags.store(action.sa_flags, Ordering::Relaxed);
                 slot.handler.store(action.sa_sigaction, Ordering::Release);
@@ -249,7 +249,7 @@ unsafe fn change(
     }
 }
 
-/// signal(2), with the meaning it has in glibc: calls go on, the handler stays.
+/// signal(2), as in glibc: calls are restarted, the handler stays.
 ///
 /// # Safety
 /// As signal(2): `handler` is a function, or one of the two constants.
@@ -263,7 +263,7 @@ pub(crate) unsafe fn signal(
     unsafe { install(signal, handler, if restart { libc::SA_RESTART } else { 0 }, true) }
 }
 
-/// sysv_signal(3): once, and interrupted by itself.
+/// sysv_signal(3): the handler runs once, and its signal is not blocked meanwhile.
 ///
 /// # Safety
 /// As [`signal`].
@@ -287,7 +287,7 @@ unsafe fn install(
         errno::set(libc::EINVAL);
         return libc::SIG_ERR;
     }
-    // SAFETY: our own two; the handler is one by the caller's word.
+    // SAFETY: our own two; the handler is valid by the caller's contract.
     unsafe {
         let (mut new, mut old): (libc::sigaction, libc::sigaction) = (mem::zeroed(), mem::zeroed());
         new.sa_sigaction = handler;
@@ -302,7 +302,7 @@ unsafe fn install(
     }
 }
 
-/// sigset(3): installs a handler, or blocks the signal, which it else unblocks.
+/// sigset(3): installs a handler and unblocks the signal, or blocks the signal.
 ///
 /// # Safety
 /// As [`signal`].
@@ -312,7 +312,7 @@ pub(crate) unsafe fn sigset(
 ) -> libc::sighandler_t {
     /// `SIG_HOLD` of glibc's bits/signum-generic.h.
     const HOLD: libc::sighandler_t = 2;
-    // SAFETY: our own sets; the handler is one by the caller's word.
+    // SAFETY: our own sets; the handler is valid by the caller's contract.
     unsafe {
         let (mut one, mut before): (libc::sigset_t, libc::sigset_t) =
             (mem::zeroed(), mem::zeroed());
@@ -348,7 +348,7 @@ pub(crate) unsafe fn sigignore(signal: libc::c_int) -> libc::c_int {
     }
 }
 
-/// siginterrupt(3): whether calls go on after `signal`.
+/// siginterrupt(3): whether calls are restarted after `signal`.
 ///
 /// # Safety
 /// None beyond what sigaction(2) asks.
@@ -370,7 +370,7 @@ pub(crate) unsafe fn siginterrupt(signal: libc::c_int, interrupt: libc::c_int) -
     }
 }
 
-/// What the kernel calls for every signal that the program handles.
+/// The handler that the kernel calls for every signal that the program handles.
 #[cfg(panic = "unwind")]
 unsafe extern "C-unwind" fn on_signal(
     signal: libc::c_int,
@@ -414,7 +414,7 @@ unsafe fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut 
     }
     let handler = slot.handler.load(Ordering::Acquire);
     if handler == 0 {
-        // It was taken back after the kernel had chosen us.
+        // The program removed it after the kernel had chosen our handler.
         return;
     }
     if flags & libc::SA_RESETHAND != 0 {
@@ -426,7 +426,7 @@ unsafe fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut 
     let _ = HANDLED.try_with(|handled| handled.set(handled.get().wrapping_add(1)));
     // SAFETY: as the kernel gave it to us.
     ordered::next(signal, unsafe { &mut *info });
-    // SAFETY: the program's own handler, called as the kernel would: one that takes less finds it in front.
+    // SAFETY: the program's own handler, called as the kernel would: one that takes fewer arguments ignores the rest.
     let run = || unsafe { mem::transmute::<usize, Handler>(handler)(signal, info, context) };
     Frame::new().run(run);
 }

@@ -1,5 +1,5 @@
-//! The one table of what this library puts in front of the C library: the names, how each is called,
-//! and who answers. Everything else about a hook is generated from its row: the exported function,
+//! The one table of what this library puts in front of the C library: the names, their signatures,
+//! and the handlers. Everything else about a hook is generated from its row: the exported function,
 //! the way to the real one ([`crate::real`]), and its resolution at load time.
 //!
 //! A row reads
@@ -8,12 +8,12 @@
 //! name, alias: (arguments) -> result = handler, ours(descriptor) stack_handler;
 //! ```
 //!
-//! `ours(fd) f`: where `fd` is a socket of the stack plane ([`crate::fds`]), `f(file, arguments...)`
-//! answers, anew where a signal has interrupted it and it goes on ([`inside::AGAIN`]). Otherwise
-//! `handler(arguments...)` does, which is `real::name` where the kernel needs no help.
+//! `ours(fd) f`: where `fd` is a socket of the stack plane ([`crate::fds`]), `f(file, arguments...)` serves the call,
+//! and is called again when a signal has interrupted it and it restarts ([`inside::AGAIN`]). Otherwise
+//! `handler(arguments...)` serves it; that is `real::name` where the kernel needs no help.
 //!
-//! C's variadic functions are declared with as many machine words as the kernel could take: on the
-//! platforms of this library integers and pointers are passed alike either way.
+//! C's variadic functions are declared with as many machine words as the kernel could take: on the platforms of this
+//! library integers and pointers are passed the same way in both forms.
 
 use libc::{
     FILE, c_int, c_long, c_uint, c_void, epoll_event, fd_set, mmsghdr, msghdr, off_t, pollfd,
@@ -35,7 +35,7 @@ macro_rules! hooks {
         #[expect(non_snake_case, reason = "each is named after its function")]
         pub mod functions {
             use super::*;
-            // A thread that is cancelled is unwound past these; a build that unwinds must be told (`crate::cancel`).
+            // A thread that is cancelled is unwound through these, so their ABI must allow unwinding (`crate::cancel`).
             $(
                 #[cfg(panic = "unwind")]
                 hooks!(@real "C-unwind" $name $args -> $ret);
@@ -50,7 +50,7 @@ macro_rules! hooks {
             $( pub static $name: Slot = Slot::new(concat!(stringify!($name), "\0")); )*
         }
 
-        /// Finds every real function now, while this is still safe: a signal handler may not.
+        /// Finds every real function at load time: a signal handler may not call dlsym(3).
         pub fn resolve_all() {
             $( slots::$name.address(); )*
         }
@@ -103,7 +103,7 @@ macro_rules! hooks {
         /// That of the C function.
         #[unsafe(no_mangle)]
         pub unsafe extern $abi fn $name($($arg: $ty),*) -> $ret {
-            // Out of the way: where no descriptor is a socket of the stack plane, a hook is to cost next to nothing.
+            // Out of line: where no descriptor is a socket of the stack plane, a hook must cost next to nothing.
             #[inline(never)]
             unsafe fn perhaps_ours($($arg: $ty),*) -> $ret {
                 // SAFETY: the caller keeps the C function's contract, which is both handlers'.
@@ -141,7 +141,7 @@ macro_rules! hooks {
 }
 
 hooks! {
-    // Sockets come and are named.
+    // Sockets: creation and addresses.
     socket, __socket: (domain: c_int, kind: c_int, protocol: c_int) -> c_int = stack::socket;
     accept: (fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int = stack::accept_other,
         ours(fd) stack::accept;
@@ -166,7 +166,7 @@ hooks! {
         = kernel::setsockopt,
         ours(fd) stack::setsockopt;
 
-    // Bytes come in.
+    // Receiving.
     read, __read: (fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t = kernel::read,
         ours(fd) stack::read;
     readv: (fd: c_int, iov: *const libc::iovec, count: c_int) -> ssize_t = kernel::readv,
@@ -185,7 +185,7 @@ hooks! {
     recvmmsg: (fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_int, timeout: *mut timespec) -> c_int
         = kernel::recvmmsg,
         ours(fd) stack::recvmmsg;
-    // As `-D_FORTIFY_SOURCE` calls them, with the size of the object behind the buffer.
+    // The variants that `-D_FORTIFY_SOURCE` calls, with the size of the object behind the buffer.
     __read_chk: (fd: c_int, buf: *mut c_void, len: size_t, room: size_t) -> ssize_t = kernel::__read_chk,
         ours(fd) stack::read_chk;
     __recv_chk: (fd: c_int, buf: *mut c_void, len: size_t, room: size_t, flags: c_int) -> ssize_t
@@ -197,7 +197,7 @@ hooks! {
     ) -> ssize_t = kernel::__recvfrom_chk,
         ours(fd) stack::recvfrom_chk;
 
-    // Bytes go out.
+    // Sending.
     write, __write: (fd: c_int, buf: *const c_void, len: size_t) -> ssize_t = real::write,
         ours(fd) stack::write;
     writev: (fd: c_int, iov: *const libc::iovec, count: c_int) -> ssize_t = real::writev,
@@ -252,7 +252,7 @@ hooks! {
         epoll: c_int, events: *mut epoll_event, room: c_int, timeout: *const timespec, mask: *const sigset_t,
     ) -> c_int = kernel::epoll_pwait2, ours(epoll) stack::epoll_pwait2;
 
-    // Rings, by liburing: of the C library's there are none.
+    // Rings of liburing; the C library has none.
     io_uring_queue_init: (entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int = stack::rings::queue_init;
     io_uring_queue_init_params: (entries: c_uint, ring: *mut c_void, params: *mut c_void) -> c_int
         = stack::rings::queue_init_params;
@@ -287,7 +287,7 @@ hooks! {
     // Processes and signals.
     fork, __fork: () -> libc::pid_t = stack::fork;
     _Fork: () -> libc::pid_t = stack::fork_alone;
-    // The child of a real one would change this library's memory under its parent.
+    // The child of the real one would change this library's memory under its parent.
     daemon: (nochdir: c_int, noclose: c_int) -> c_int = stack::daemon;
     vfork, __vfork: () -> libc::pid_t = stack::fork;
     _exit, _Exit: (status: c_int) -> c_int = stack::exit;

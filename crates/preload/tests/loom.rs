@@ -11,7 +11,7 @@ use list::{Links, List};
 use loom::{model::Builder, sync::Arc, thread};
 use sync::{AtomicU32, AtomicU64, Ordering};
 
-/// As many blocks as a model has, from the first on; and who has each.
+/// The blocks of a model, and whether each is taken.
 struct Blocks {
     list: List,
     links: [AtomicU32; 4],
@@ -35,7 +35,7 @@ impl Blocks {
         Arc::new(blocks)
     }
 
-    /// Takes a block, which nobody else has, and writes into it as its owner does.
+    /// Takes a block, checks that no other thread has it, and overwrites its link as an owner may.
     fn take(&self) -> Option<u32> {
         let block = self.list.pop(self)?;
         assert_eq!(self.taken[block as usize].swap(1, Ordering::Relaxed), 0, "taken twice");
@@ -76,7 +76,7 @@ fn no_block_is_lost_or_taken_twice() {
     });
 }
 
-/// The second of a list is taken, and the first given back, while somebody is about to take the first.
+/// While one thread is about to take the first block, another takes the first two and returns the first (ABA).
 #[test]
 fn a_block_that_comes_back_is_not_mistaken_for_the_list_it_was_in() {
     explore(|| {

@@ -1,4 +1,4 @@
-//! The library's memory as this program's own: every block a test takes comes from it, the test runner's too.
+//! The library's allocator as this program's own: every allocation of the tests and of the test runner uses it.
 
 #[path = "../src/memory/mod.rs"]
 #[allow(dead_code)] // the library asks whether memory is short
@@ -18,7 +18,7 @@ fn random(seed: &mut u64) -> usize {
     *seed as usize
 }
 
-/// A block full of its own number.
+/// A block filled with its mark.
 struct Block(*mut u8, Layout, u8);
 
 // SAFETY: memory may be freed by any thread.
@@ -93,7 +93,7 @@ fn what_is_to_be_zero_is() {
     }
 }
 
-/// Threads that hand each other blocks, the memory of which is used again and again.
+/// Threads that pass each other blocks, whose memory is reused all the time.
 fn traffic(rounds: usize) {
     const THREADS: usize = 4;
     let (to, from): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| mpsc::channel::<Block>()).unzip();
@@ -135,7 +135,7 @@ fn blocks_that_other_threads_free_are_used_again() {
     for _ in 0..10 {
         traffic(20_000);
     }
-    // Tests beside this one, and channels that fall behind, take some.
+    // Other tests, and channels that fall behind, take some memory.
     assert!(resident() < before + (64 << 10), "{before} KiB, then {} KiB", resident());
 }
 
@@ -148,7 +148,7 @@ fn blocks_that_other_threads_free_are_used_again_for_a_minute() {
     }
 }
 
-/// A child has the memory of the moment, and none of the threads that were taking and giving some.
+/// A child has the memory as it was at the fork, and none of the threads that used it.
 #[test]
 fn a_child_of_a_fork_in_the_midst_of_traffic_goes_on() {
     let stop = &std::sync::atomic::AtomicBool::new(false);
@@ -162,7 +162,7 @@ fn a_child_of_a_fork_in_the_midst_of_traffic_goes_on() {
             });
         }
         for round in 0..200 {
-            // SAFETY: the child allocates, which is what is tested, and ends.
+            // SAFETY: the child allocates, which is the point of the test, and ends.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 let mut seed = round + 1;

@@ -1,5 +1,5 @@
-//! The unit tests of modules that hook nothing. The library has no tests of its own: linked into a test program, its
-//! hooks would be that program's C library.
+//! The unit tests of modules without hooks. The library itself has no test target: linked into a test program, its
+//! hooks would replace that program's C library.
 #![allow(dead_code)] // the rest of the library uses it
 
 #[macro_use]

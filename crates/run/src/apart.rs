@@ -1,20 +1,21 @@
-//! A process beside a program: nobody's child, in a session of its own, with nothing of the program's. So signals, job
-//! control and the exit status stay the program's own, and whoever reads its output sees it end.
+//! A background process beside a program: no child of it, in a session of its own, with no descriptor of the program's.
+//! So signals, job control and the exit status stay the program's own, and a reader of the program's output sees its
+//! end.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Leaves a process behind that does `work` and ends. The calling process must have one thread.
+/// Starts a daemon that does `work` and ends. The calling process must have one thread.
 ///
 /// # Errors
-/// No process to be had.
+/// fork(2) fails.
 pub(crate) fn leave_behind(work: impl FnOnce()) -> io::Result<()> {
-    // SAFETY: this process has one thread, so its child may do all that it may.
+    // SAFETY: this process has one thread, so its child may call anything.
     match unsafe { libc::fork() } {
         -1 => return Err(io::Error::last_os_error()),
         0 => {}
-        // SAFETY: the child ends at once; nobody else waits for it.
+        // SAFETY: the child ends at once, and nothing else waits for it.
         child => unsafe {
             libc::waitpid(child, std::ptr::null_mut(), 0);
             return Ok(());
@@ -31,12 +32,12 @@ pub(crate) fn leave_behind(work: impl FnOnce()) -> io::Result<()> {
         }
     }
     work();
-    // SAFETY: nothing of the parent's is to be undone here.
+    // SAFETY: no destructor of the parent's must run here.
     unsafe { libc::_exit(0) }
 }
 
-/// Lets go of what this process has inherited: folder, input, output, and descriptors but for `kept` and standard
-/// error. Nothing may own the others any more that closes them later.
+/// Releases what this process has inherited: the current directory, input, output, and all descriptors but `kept` and
+/// standard error. No value may own one of the others, as it would close it a second time.
 pub(crate) fn only_keep(kept: &[BorrowedFd<'_>]) {
     if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdin(&null);
@@ -55,7 +56,7 @@ pub(crate) fn only_keep(kept: &[BorrowedFd<'_>]) {
     }
 }
 
-/// Lets go of standard error, too.
+/// Releases standard error as well.
 pub(crate) fn fall_silent() {
     if let Ok(null) = File::options().write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stderr(&null);

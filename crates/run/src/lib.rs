@@ -1,4 +1,4 @@
-//! Busy polling for programs nobody changes: run, attach, detach.
+//! Busy polling for unchanged programs: run, attach, detach.
 
 mod apart;
 pub mod attach;

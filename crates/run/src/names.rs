@@ -1,11 +1,11 @@
-//! By which names the policy knows a process.
+//! The names by which the policy knows a process.
 
 use std::path::PathBuf;
 
 use busypoll_linux::process::Process;
 use busypoll_policy::{Names, Policy};
 
-/// Its names, also after an update has put another file in its executable's place.
+/// The names of a process, also after an update has replaced the file of its executable.
 pub(crate) fn of(process: &Process) -> Names {
     let executable = process.program();
     let before = executable.to_str().and_then(|path| path.strip_suffix(" (deleted)"));
@@ -13,7 +13,7 @@ pub(crate) fn of(process: &Process) -> Names {
     Names { executable, called: process.called().unwrap_or_default() }
 }
 
-/// The same where a call of the process waits for it: nothing where no rule asks.
+/// As [`of`], for a process that waits in a call: the names are read only if a rule needs them.
 pub(crate) fn asked_for(policy: &Policy, process: &Process) -> Names {
     if policy.names_programs() { of(process) } else { Names::default() }
 }

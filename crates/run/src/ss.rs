@@ -1,6 +1,5 @@
 //! `busypoll ss`: the sockets of the stack plane, of all runs of this user in this network namespace, as ss(8) lists
-//! the kernel's. Reads what the runs keep in shared memory; asks no program, and no guard that is neither root's nor
-//! this user's.
+//! the kernel's. Reads what the runs keep in shared memory. Asks no program, and no guard but root's and this user's.
 
 use std::fs;
 use std::io::{self, Write};
@@ -17,8 +16,9 @@ use crate::guard;
 
 /// Lists the sockets of the stack plane, as ss lists the kernel's.
 ///
-/// Those of all runs of this user and of root's, as far as they tell this user, in this network namespace: TCP
-/// connections and listeners, UDP sockets. A listener's queues are connections that wait to be accepted, and how many may.
+/// Those of all runs of this user in this network namespace, and of root's runs as far as this user may see them: TCP
+/// connections and listeners, UDP sockets. The queues of a listener are the connections that wait to be accepted, and
+/// the limit.
 #[derive(Clone, Debug, clap::Args)]
 pub struct SsArgs {
     /// In JSON, one line per socket
@@ -26,7 +26,7 @@ pub struct SsArgs {
     json: bool,
 }
 
-/// A socket, as it is told.
+/// A socket, as it is reported.
 #[derive(Serialize)]
 struct Row {
     netid: &'static str,
@@ -51,26 +51,28 @@ pub fn run_ss(args: &SsArgs, out: &mut impl Write) -> io::Result<()> {
         let listed = lease::list(&name);
         match listed.as_ref().map_err(io::Error::kind) {
             Err(io::ErrorKind::TimedOut) => {
-                say(format_args!("@{name} does not answer; it is left out"));
+                say(format_args!("the guard @{name} does not answer; its sockets are not listed"));
             }
             Err(io::ErrorKind::PermissionDenied) => of_others += 1,
             _ => {}
         }
-        // One that has gone meanwhile, or is another user's, lists nothing.
+        // A guard that has gone meanwhile, or another user's, lists nothing.
         if let Ok(Some((pid, ledger))) = listed {
             let process = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
             rows.extend(ledger.list().iter().map(|line| row(line, pid, process.trim_end())));
             match ledger.left_out() {
                 0 => {}
                 more => {
-                    say(format_args!("process {pid} had {more} sockets more than a list holds"));
+                    say(format_args!(
+                        "process {pid} has {more} sockets more than its list holds; they are not listed"
+                    ));
                 }
             }
         }
     }
     if of_others > 0 && rustix::process::geteuid().is_root() {
         say(format_args!(
-            "guards of other users are left out ({of_others}), as anybody may listen at such a name; \
+            "guards of other users are left out ({of_others}), as any user may listen at such a name; \
              `busypoll ss` of these users lists their own"
         ));
     }
@@ -99,7 +101,7 @@ fn row(line: &Listed, pid: i32, process: &str) -> Row {
     }
 }
 
-/// As `ss` calls them (`sstate_name`, misc/ss.c of iproute2).
+/// The names of `ss` (`sstate_name`, misc/ss.c of iproute2).
 fn state(number: u8) -> &'static str {
     const NAMES: [&str; 12] = [
         "UNKNOWN",

@@ -1,8 +1,8 @@
-//! Evidence. A thread whose waits end in sleep or preemption all the same tries both ways, in turn; where
-//! a wait, or a round of work and wait, is clearly shorter without spinning, it stops, for a second at
-//! first and longer each time it finds the same. So two programs on one CPU, or one and its peer, come to
-//! an end of keeping each other from running. (A peer that was kept waiting may take the CPU back in the
-//! midst of the work: then not the waits are longer, but the rounds.)
+//! Spin trials. A thread whose waits end in sleep or preemption although it spins tries both ways. If a wait, or a
+//! round of work and wait, is clearly shorter without spinning, the thread stops spinning: for a second at first, and
+//! longer each time a trial finds the same. So two programs on one CPU, or a program and its peer, soon stop keeping
+//! each other from running. (A peer that was kept waiting may take the CPU back during the work: then the rounds get
+//! longer and not the waits.)
 
 use std::cell::Cell;
 
@@ -11,34 +11,35 @@ use busypoll_linux::ticks::is_ahead;
 use super::now;
 use crate::{errno::Kept, say::Once};
 
-/// Waits between two looks at how they ended, at first and at most.
+/// Waits between two checks of how the waits ended, at first and at most.
 const LOOK_FIRST: u32 = 32;
 const LOOK_AT_MOST: u32 = 8192;
-/// A trial goes one way for a stretch of time, in nanoseconds, and counts the waits of its later half. The scheduler
-/// moves a thread that sleeps to whoever wakes it, and takes a tick or more to part two that spin on one CPU: waits of
-/// both kinds side by side would show that, and neither way as it is by itself.
+/// A trial keeps to one way for a stretch of time, in nanoseconds, and counts the waits of its second half. The
+/// scheduler moves a thread that sleeps to its waker's CPU, and takes a tick or more to separate two threads that spin
+/// on one CPU. If waits of both kinds alternated, that would distort both.
 const STRETCH: u64 = 5_000_000;
 const SETTLED: u64 = STRETCH / 2;
-/// Waits in a stretch, if they take longer.
+/// The fewest waits in a stretch, if they take longer than it.
 const WAITS: u32 = 2;
-/// Stretches of each kind that decide a trial, and of both that it may take.
+/// Stretches of each kind that decide a trial, and the most that both kinds together may take.
 const TRIAL: usize = 7;
 const STRETCHES: u32 = 4 * TRIAL as u32;
-/// Stretches of each kind that decide it if none of one kind comes near one of the other, and how often the kinds must
-/// have taken turns by then: else a load that comes or goes would look the same.
+/// Stretches of each kind that decide a trial early, if all of one kind are far above all of the other. The kinds must
+/// have changed this often by then: otherwise a load that comes or goes would look the same.
 const CLEAR: usize = 3;
 const TURNS: u32 = 2;
-/// What makes no difference, in nanoseconds.
+/// A difference that does not count, in nanoseconds.
 const NOISE: u64 = 2_000;
-/// What the scheduler may add to a wait beside the spinning itself, in nanoseconds: a few ticks. What is longer by more
-/// than both waits for a load that has gone.
+/// What the scheduler may add to a wait besides the spinning itself, in nanoseconds: a few ticks. A wait that is longer
+/// by more than both comes from a load that has gone.
 const SCHEDULED: u64 = 20_000_000;
-/// How long a thread alone on its CPU spins before its first trial, in nanoseconds; twice as long after each that found
-/// no harm, at most so long. Half of a trial's 70 ms and more go by without spinning, and what gives rise to one may well
-/// be harmless: where threads of one program take turns on a CPU, the one that spins is switched away at every wait.
+/// How long a thread that does not share its CPU spins before its first trial, in nanoseconds. The time doubles after
+/// each trial that found no harm. At least half of a trial's 70 ms goes by without spinning, and the cause of a trial
+/// may be harmless: where threads of one program take turns on a CPU, the spinning thread is switched out at every
+/// wait.
 const TRUST_FIRST: u64 = 100_000_000;
 const TRUST_AT_MOST: u64 = 1_000_000_000;
-/// How long a thread that found spinning harmful leaves it, in nanoseconds, at first and at most.
+/// How long a thread that found spinning harmful does not spin, in nanoseconds, at first and at most.
 const REST_FIRST: u64 = 1_000_000_000;
 const REST_AT_MOST: u64 = 60_000_000_000;
 
@@ -49,27 +50,27 @@ pub(super) struct Record {
     waits: Cell<u32>,
     look_after: Cell<u32>,
     switches: Cell<u64>,
-    /// Another wanted the CPU of a wait since the last look.
+    /// Another thread wanted the CPU during a wait since the last check.
     crowded: Cell<bool>,
-    /// No trial until then, unless it is crowded; 0 before the first look.
+    /// No trial before this time, unless the CPU is contended; 0 before the first check.
     trusted_until: Cell<u64>,
     trust: Cell<u64>,
     /// Stretches left of a trial.
     trial: Cell<u32>,
-    /// How often one kind came after the other.
+    /// How often the kind has changed.
     turns: Cell<u32>,
-    /// The longest that a wait of the trial might spin, in nanoseconds.
+    /// The longest that a wait of the trial could spin, in nanoseconds.
     span: Cell<u64>,
     stretch: Stretch,
     /// Means of the trial's stretches: without spinning, with it.
     mean_waits: [Means; 2],
     mean_rounds: [Means; 2],
-    /// For throwing the dice.
+    /// State of the random generator.
     random: Cell<u64>,
-    /// Found harmful by this many trials in a row.
+    /// Trials in a row that found spinning harmful.
     strikes: Cell<u32>,
     off_until: Cell<u64>,
-    /// Waits until the clock is asked whether the rest is over.
+    /// Waits left until the clock is read to see whether the time without spinning is over.
     unasked: Cell<u32>,
     rest: Cell<u64>,
 }
@@ -78,7 +79,7 @@ pub(super) struct Record {
 struct Stretch {
     began: Cell<u64>,
     spins: Cell<bool>,
-    /// Waits of its later half, and how many of them went its way: no CPU may be free to spin on.
+    /// Waits of its second half, and how many of them went its way: there may be no free CPU to spin on.
     waits: Cell<u32>,
     counted: Cell<u32>,
     nanos: Cell<u64>,
@@ -136,13 +137,13 @@ impl Record {
         if is_ahead(self.off_until.get(), now, REST_AT_MOST) {
             return true;
         }
-        // Is it still so?
+        // The time is over: try again.
         self.off_until.set(0);
         self.start_trial(now);
         false
     }
 
-    /// Whether a wait that begins now, and would spin for `span` nanoseconds, is to do so.
+    /// Whether a wait that begins now, and would spin for `span` nanoseconds, should spin.
     pub(super) fn willing(&self, now: u64, span: u64) -> bool {
         if self.trial.get() == 0 {
             return true;
@@ -174,11 +175,11 @@ impl Record {
             self.judge(clear, now);
         }
         if self.trial.get() == 0 {
-            // Its sleeps say nothing about the waits to come.
+            // The sleeps of the trial say nothing about the waits to come.
             self.switches.set(switches());
             return;
         }
-        // The dice, not turns: the peer may be at a trial, too.
+        // Random, not alternating: the peer may be in a trial as well.
         let spins = slept.full() || !spun.full() && self.toss(now);
         let turn = stretch.spins.replace(spins) != spins;
         self.turns.set(self.turns.get() + u32::from(turn));
@@ -186,7 +187,7 @@ impl Record {
     }
 
     fn toss(&self, now: u64) -> bool {
-        // xorshift (Marsaglia 2003), which nothing depends on.
+        // xorshift (Marsaglia 2003); nothing depends on its quality.
         let mut x = self.random.get() ^ now | 1;
         x ^= x << 13;
         x ^= x >> 7;
@@ -206,8 +207,8 @@ impl Record {
         self.stretch.begin(now);
     }
 
-    /// A wait is over that `began` then; `crowded` if another has wanted to spin on its CPU meanwhile. `now` is asked only
-    /// in a trial.
+    /// A wait that began at `began` is over. `crowded`: another thread wanted to spin on its CPU meanwhile. `now` is
+    /// called only in a trial.
     pub(super) fn ended(&self, spun: bool, crowded: bool, began: u64, now: impl Fn() -> u64) {
         if self.trial.get() > 0 {
             return self.stretch.ended(spun, began, now());
@@ -223,7 +224,7 @@ impl Record {
         }
     }
 
-    /// Did waits end in sleep, or was the CPU taken away from them?
+    /// Whether waits ended in sleep or preemption often enough for a trial.
     #[cold]
     fn look(&self, waits: u32, began: u64) {
         let switches = switches();
@@ -262,7 +263,7 @@ impl Record {
                 ("this program's rounds of work and wait", rounds)
             };
             HARMFUL.say(format_args!(
-                "busy polling made {what} longer ({} us instead of {} us), so it stops: are there \
+                "busy polling made {what} longer ({}  us instead of {} us), so the thread does not poll for a while: are there \
                  enough CPUs for it and its peer?",
                 spun / 1000,
                 slept / 1000
@@ -290,7 +291,7 @@ impl Stretch {
         self.nanos.set(0);
     }
 
-    /// A wait, and a round from wait to wait, if any went its way.
+    /// The mean wait, and the mean round from wait to wait, if any wait went its way.
     fn means(&self) -> Option<(u64, u64)> {
         let wait = self.nanos.get().checked_div(self.counted.get().into())?;
         let span = self.to.get().saturating_sub(self.from.get());
@@ -340,8 +341,8 @@ impl Means {
         (sorted, count)
     }
 
-    /// Of means, not of waits: where two programs share a CPU most waits are over before they begin, and the few
-    /// others take all the time. Not their mean: something else had the CPU in some.
+    /// The median of means, not of waits: where two programs share a CPU most waits are over before they begin, and the
+    /// few others take all the time. Not the mean of means: another thread had the CPU in some stretches.
     fn median(&self) -> u64 {
         let (sorted, count) = self.sorted();
         sorted[count / 2]
@@ -356,7 +357,7 @@ impl Means {
 
 /// Context switches of the calling thread, wanted or not.
 fn switches() -> u64 {
-    // A filter of system calls may refuse it.
+    // A seccomp filter may refuse it.
     let _errno = Kept::new();
     // SAFETY: zeroes are a valid value of this plain struct.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -373,13 +374,13 @@ mod tests {
     const MS: u64 = 1_000_000;
     const SPAN: u64 = 50 * US;
 
-    /// A trial of waits that take `spun`, told since when the stretch has spun, or `slept`. How long it spun, if
-    /// spinning was found harmful.
+    /// A trial in which a wait takes `slept`, or `spun` of the time since the stretch began. Returns the time spent
+    /// spinning, if spinning was found harmful.
     fn trial(slept: u64, spun: impl Fn(u64) -> u64) -> Option<u64> {
         trial_with_work(slept, spun, [0, 0])
     }
 
-    /// The same with work between waits, after those that slept and those that spun.
+    /// The same with work between waits: after waits that slept, and after waits that spun.
     fn trial_with_work(slept: u64, spun: impl Fn(u64) -> u64, work: [u64; 2]) -> Option<u64> {
         let record = Record::new();
         let mut now = MS;
@@ -408,7 +409,7 @@ mod tests {
             let most = 2 * TRIAL as u64 * (STRETCH + spun);
             assert!(trial(slept, |_| spun).expect("harmful") < most);
         }
-        // Clear at once.
+        // Clearly harmful.
         assert!(trial(10 * US, |_| 110 * US).unwrap() < 2 * CLEAR as u64 * STRETCH + 10 * MS);
         assert_eq!(trial(10 * US, |_| 12 * US), None, "no difference");
     }
@@ -441,7 +442,7 @@ mod tests {
         }
     }
 
-    /// A server that waited for its timer while nobody called, when somebody does.
+    /// A server that waited for its timer while it had no clients; then one connects.
     #[test]
     fn a_load_that_comes_is_not_taken_for_harm() {
         for seed in 1..200 {
@@ -461,7 +462,7 @@ mod tests {
         }
     }
 
-    /// A client that has had its answers, and hears a heartbeat each second.
+    /// A client that has had its answers, and then gets one heartbeat a second.
     #[test]
     fn a_load_that_goes_is_not_taken_for_harm() {
         assert_eq!(trial(10 * MS, |_| 1000 * MS), None);
@@ -476,7 +477,7 @@ mod tests {
         assert!(record.rests(|| hour));
         record.unasked.set(0);
         assert!(!record.rests(|| MS), "back by an hour");
-        // A trial has begun; the clock goes back again.
+        // In a trial the clock goes back again.
         record.stretch.began.set(hour);
         let mut now = MS;
         while record.trial.get() > 0 {
@@ -489,7 +490,7 @@ mod tests {
         assert!(trusted(2 * MS) && trusted(MS + TRUST_AT_MOST) && !trusted(hour) && !trusted(MS));
     }
 
-    /// Another has the CPU in some of the stretches.
+    /// Another program has the CPU in some of the stretches.
     #[test]
     fn a_few_bad_stretches_say_nothing() {
         let stretches = Cell::new((0, 0));

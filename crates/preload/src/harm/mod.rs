@@ -1,8 +1,8 @@
-//! Do no harm: whether this wait may spin.
+//! The spin policy: whether a wait may spin, so that spinning never makes a program slower.
 //!
-//! - One spinner per CPU, over all runs of the user ([`Spinners`]), and no more than the policy and
-//!   the CPU quota allow.
-//! - A thread that takes longer with spinning than without stops for a while ([`evidence`]).
+//! - At most one spinner per CPU, over all runs of the user ([`Spinners`]), and no more than the policy and the CPU
+//! quota allow.
+//! - A thread whose waits take longer with spinning than without stops spinning for a while ([`evidence`]).
 
 mod evidence;
 
@@ -21,18 +21,18 @@ use crate::config::Config;
 use crate::say::Once;
 use evidence::Record;
 
-/// What the processes share, and how many may spin.
+/// The table that the processes share, and how many threads may spin.
 struct Limits {
     spinners: Spinners,
     cpus: usize,
-    /// Fewer than there are CPUs; `None`: the CPUs are the limit.
+    /// A limit below the number of CPUs; `None`: the CPUs are the limit.
     at_most: Option<usize>,
 }
 
 static LIMITS: OnceLock<Option<Limits>> = OnceLock::new();
 static NO_QUOTA: Once = Once::new();
 
-/// Opens the table of spinners and reads how many there may be. Called at load time.
+/// Opens the table of spinners and reads how many threads may spin. Called at load time.
 pub fn prepare(config: &Config) {
     LIMITS.get_or_init(|| {
         let shared = config.launch.shared.as_deref().map(Path::new);
@@ -55,8 +55,7 @@ local! {
     static RECORD: Record = Record::new();
 }
 
-/// Whether the calling thread has found spinning harmful, and leaves it for now: all there is to pay
-/// for it then.
+/// Whether the calling thread has found spinning harmful and does not spin for now. This check is all it costs then.
 #[inline]
 pub fn rests() -> bool {
     RECORD.try_with(|record| record.rests(now)).unwrap_or(true)
@@ -70,7 +69,7 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// Begins a wait that would spin for so many microseconds.
+    /// Begins a wait that would spin for `micros` microseconds.
     pub fn begin(micros: u32) -> Self {
         let began = now();
         // The kernel's microsecond has 1024 ns.
@@ -80,12 +79,12 @@ impl Wait {
         Self { turn, began }
     }
 
-    /// Whether it may spin.
+    /// Whether this wait may spin.
     pub fn spins(&self) -> bool {
         self.turn.is_some()
     }
 
-    /// Ends it. Leaves errno alone.
+    /// Ends the wait. Leaves errno alone.
     pub fn end(self) {
         let spun = self.turn.is_some();
         let crowded = match (self.turn, LIMITS.get()) {
@@ -96,7 +95,7 @@ impl Wait {
     }
 }
 
-/// The same for waits in the stack, which has no place for what belongs to one.
+/// The same for waits in the stack. The stack has no place to keep a [`Wait`], so a thread-local holds it.
 pub const RULE: Rule = Rule { begin: begin_in_stack, end: end_in_stack };
 
 local! {
@@ -129,7 +128,7 @@ fn enter(now: u64, until: u64) -> Option<Turn> {
     limits.spinners.enter(usize::try_from(cpu).ok()?, now, until)
 }
 
-/// Nanoseconds of a clock of our own, which may go back where a machine has slept.
+/// Nanoseconds of the spinners' clock, which may go back after a suspend.
 #[inline]
 fn now() -> u64 {
     match LIMITS.get() {

@@ -1,4 +1,4 @@
-//! What the kernel is asked for, past our own hooks, which take such calls for the program's.
+//! Busy-poll options of sockets and epoll instances, set past our own hooks.
 
 use std::io;
 
@@ -33,7 +33,8 @@ pub fn set_params(fd: c_int, params: EpollParams) -> io::Result<()> {
 
 static REFUSED: Once = Once::new();
 
-/// Says what the kernel refused. What every socket is refused, the launcher has told already.
+/// Reports what the kernel refused. The launcher has already reported what is refused to every
+/// socket.
 pub fn refused(what: &str, error: &io::Error) {
-    REFUSED.say(format_args!("{what}: {error}: such sockets wait as ever"));
+    REFUSED.say(format_args!("{what}: {error}: such sockets wait without busy polling"));
 }

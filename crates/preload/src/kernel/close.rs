@@ -1,5 +1,5 @@
-//! Descriptors that go or get a second number: what was known of them goes with them. The library's
-//! own descriptors are not the program's to close; to it they are numbers that are not open.
+//! Closing and duplicating descriptors: the state of a descriptor goes with it. The program cannot close the library's
+//! own descriptors; to it they are not open.
 
 use libc::c_int;
 
@@ -15,7 +15,7 @@ pub unsafe fn close(fd: c_int) -> c_int {
             return -1;
         }
         Kind::Unknown => {}
-        // Before the close: another thread may get the number the moment it is free.
+        // Before the close: another thread may get the number as soon as it is free.
         _ => seen::forget(fd),
     }
     // SAFETY: the caller's contract.
@@ -31,7 +31,7 @@ pub unsafe fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
     while !only_on_exec && let Some((fd, kind)) = seen::next_known(at, last) {
         let number = fd.cast_unsigned();
         if kind == Kind::Internal {
-            // SAFETY: a part of what the caller asked for.
+            // SAFETY: a part of the range that the caller gave.
             if number > from && unsafe { real::close_range(from, number - 1, flags) } != 0 {
                 return -1;
             }
@@ -44,7 +44,7 @@ pub unsafe fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
     if from > last && first <= last {
         return 0;
     }
-    // SAFETY: what is left of what the caller asked for.
+    // SAFETY: the rest of the range that the caller gave.
     unsafe { real::close_range(from, last, flags) }
 }
 
@@ -58,7 +58,7 @@ pub unsafe fn dup(fd: c_int) -> c_int {
 /// # Safety
 /// That of dup2(2).
 pub unsafe fn dup2(fd: c_int, to: c_int) -> c_int {
-    // A call that fails leaves `to` what it was. Where it was the library's own, its user finds out by the generation.
+    // A call that fails leaves `to` unchanged. If `to` was the library's own, its user notices by the generation.
     // SAFETY: the caller's contract.
     let new = unsafe { real::dup2(fd, to) };
     if fd == to { new } else { doubled(fd, new) }

@@ -1,5 +1,5 @@
-//! Waiting in epoll: the kernel polls if the instance's parameters say so (`EPIOCSPARAMS`). Every instance is
-//! given those of the program when it is made, and those of the sockets it watches as they are added.
+//! Waiting in epoll: the kernel polls if the instance's parameters say so (`EPIOCSPARAMS`). Every instance gets the
+//! program's settings when it is made, and those of the sockets it watches as they are added.
 
 use std::ptr;
 
@@ -43,7 +43,7 @@ fn made(fd: c_int) -> c_int {
     fd
 }
 
-/// The parameters of an instance that polls as the settings in this place say.
+/// The parameters of an instance that polls by the settings at this index.
 pub fn params(config: &Config, place: usize) -> EpollParams {
     config.settings.get(place).map_or_else(EpollParams::default, |settings| EpollParams {
         busy_poll_usecs: config.kernel_micros(place),
@@ -52,7 +52,7 @@ pub fn params(config: &Config, place: usize) -> EpollParams {
     })
 }
 
-/// Has the kernel poll for an instance so many microseconds, 0: not at all.
+/// Has the kernel poll for an instance so many microseconds; 0: not at all.
 fn switch(config: &Config, fd: c_int, micros: u32) {
     let full = params(config, seen::get(fd).settings());
     let on = micros > 0;
@@ -62,13 +62,13 @@ fn switch(config: &Config, fd: c_int, micros: u32) {
     seen::mark(fd, Word::CUT, on && micros < full.busy_poll_usecs);
     match ask::set_params(fd, wanted) {
         Ok(()) => seen::mark(fd, Word::ON, on),
-        // A budget above 64 is not for everyone; the rest is.
+        // A budget above 64 needs CAP_NET_ADMIN; the other parameters do not.
         Err(_) if on && wanted.busy_poll_budget > 0 => {
             let less = EpollParams { busy_poll_budget: 0, ..wanted };
             let less = ask::set_params(fd, less);
             seen::mark(fd, if less.is_ok() { Word::ON } else { Word::THEIRS }, true);
         }
-        // Closed where no hook sees it, and another thing now.
+        // The descriptor was closed past our hooks, and is not an epoll instance any more.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => seen::forget(fd),
         Err(error) => {
             seen::mark(fd, Word::THEIRS, true);
@@ -100,7 +100,7 @@ pub unsafe fn epoll_ctl(
     result
 }
 
-/// A wait on an instance that watches others. `None` where it is none, or nothing is to be polled for.
+/// A wait on an instance that watches other instances. `None` where it watches none, or nothing is to be polled.
 ///
 /// # Safety
 /// That of epoll_pwait2(2).
@@ -112,7 +112,7 @@ unsafe fn nested_wait(
     limit: Option<u64>,
     mask: *const sigset_t,
 ) -> Option<c_int> {
-    // What the kernel refuses it refuses at once.
+    // The kernel refuses such a call at once.
     if !seen::get(epoll).has(Word::NESTS) || room <= 0 || events.is_null() {
         return None;
     }
@@ -130,13 +130,13 @@ unsafe fn nested_wait(
     }
 }
 
-/// An instance watches a socket with the settings in this place.
+/// The instance now watches a socket with the settings at this index.
 fn watches(config: &Config, epoll: c_int, socket: usize) {
     let word = seen::get(epoll);
     if word.kind() != Kind::Epoll {
         return;
     }
-    // The first socket's take the place of the program's.
+    // The first socket's settings replace the program's.
     let first = !word.has(Word::WATCHES);
     if first {
         seen::mark(epoll, Word::WATCHES, true);
@@ -154,7 +154,7 @@ fn watches(config: &Config, epoll: c_int, socket: usize) {
     }
 }
 
-/// Before a wait of at most so many nanoseconds. `None` where there is nothing to decide.
+/// Before a wait of at most `limit` nanoseconds. `None` where there is nothing to decide.
 #[inline]
 fn before(epoll: c_int, limit: Option<u64>) -> Option<Wait> {
     let word = seen::get(epoll);
@@ -254,7 +254,7 @@ pub unsafe fn epoll_pwait2(
 /// That of ioctl(2), with one argument of a machine word.
 pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
     if request == libc::EPIOCSPARAMS as c_ulong {
-        // What the program wants for itself stands.
+        // The program's own choice stands.
         seen::mark(fd, Word::THEIRS, true);
     }
     // SAFETY: the caller's contract.

@@ -1,28 +1,29 @@
-//! How long a wait may take, and what of it the kernel may poll: it looks at the limit when it has done polling.
+//! Timeouts, and how much of one the kernel may spend polling: it checks the timeout only after polling.
 
 use libc::{c_int, timespec};
 
 pub const SECOND: u64 = 1_000_000_000;
 
-/// The microseconds of polling, of so many, that a limit in nanoseconds leaves. The kernel's have 1024 ns.
+/// The microseconds of polling, at most `micros`, that fit in a timeout in nanoseconds. The kernel's microsecond has
+/// 1024 ns.
 #[inline]
 pub fn within(micros: u32, limit: Option<u64>) -> u32 {
     limit
         .map_or(micros, |limit| u32::try_from(limit / 1024).map_or(micros, |most| micros.min(most)))
 }
 
-/// The limit of poll(2) and epoll_wait(2) in nanoseconds.
+/// The timeout of poll(2) and epoll_wait(2) in nanoseconds.
 #[inline]
 pub fn millis(timeout: c_int) -> Option<u64> {
     u64::try_from(timeout).ok().map(|ms| ms * 1_000_000)
 }
 
-/// A time whose nanoseconds must be less than a second.
+/// A timespec in nanoseconds; 0 if its nanoseconds are not below a second.
 pub fn exact(time: &timespec) -> u64 {
     if time.tv_nsec < SECOND.cast_signed() { nanos(time.tv_sec, time.tv_nsec) } else { 0 }
 }
 
-/// A time in nanoseconds; 0 for one the real call will refuse, so that nothing comes before it.
+/// A time in nanoseconds; 0 for one that the real call will refuse, so that no spin precedes it.
 pub fn nanos(seconds: i64, nanos: i64) -> u64 {
     match (u64::try_from(seconds), u64::try_from(nanos)) {
         (Ok(seconds), Ok(nanos)) => seconds.saturating_mul(SECOND).saturating_add(nanos),

@@ -1,4 +1,4 @@
-//! Sockets as they appear and get addresses: each is given the settings the policy has for it.
+//! Sockets as they are made and get addresses: each gets the settings that the policy has for it.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -39,7 +39,8 @@ pub unsafe fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags
     accepted(fd, unsafe { real::accept4(fd, addr, len, flags) }, flags)
 }
 
-/// What is accepted has the option as its listener had it; rules may know better, by its addresses.
+/// An accepted socket inherits the listener's option; the rules may differ now that its addresses
+/// are known.
 fn accepted(listener: c_int, fd: c_int, flags: c_int) -> c_int {
     if fd < 0 {
         return fd;
@@ -94,14 +95,14 @@ pub unsafe fn setsockopt(
     len: socklen_t,
 ) -> c_int {
     if level == libc::SOL_SOCKET && name == libc::SO_BUSY_POLL {
-        // What the program wants for itself stands.
+        // The program's own choice stands.
         seen::mark(fd, Word::THEIRS, true);
     }
     // SAFETY: the caller's contract.
     unsafe { real::setsockopt(fd, level, name, value, len) }
 }
 
-/// Looks what a descriptor is that no hook has seen being made: one inherited over an exec.
+/// Looks up a descriptor that was not made through our hooks: one inherited over an exec.
 pub fn learn(config: &Config, fd: c_int) -> Word {
     let word = seen::get(fd);
     if word.kind() != Kind::Unknown || fd < 0 {
@@ -118,7 +119,7 @@ pub fn learn(config: &Config, fd: c_int) -> Word {
     configure(config, fd, settings, nonblocking)
 }
 
-/// Asks the policy again, of a socket that has got an address.
+/// Asks the policy again, for a socket that has got an address.
 fn again(config: &Config, fd: c_int) {
     let word = seen::get(fd);
     if config.launch.policy.rules.is_empty() || word.kind() != Kind::Socket {
@@ -136,7 +137,7 @@ fn again(config: &Config, fd: c_int) {
     }
 }
 
-/// Gives a socket its settings.
+/// Applies the settings to a new socket.
 fn configure(config: &Config, fd: c_int, settings: usize, nonblocking: bool) -> Word {
     let bits = if nonblocking { Word::NONBLOCKING } else { 0 };
     seen::put(fd, Kind::Socket, bits, settings);
@@ -152,7 +153,7 @@ fn apply(config: &Config, fd: c_int, place: usize) {
     }
     let _errno = Kept::new();
     switch(fd, micros);
-    // The launcher has said what the user may not; here it is tried, not mourned.
+    // The launcher has reported what the user may not do; a failure here is ignored.
     if settings.prefer_busy_poll && micros > 0 {
         let _ = request::set_option(fd, libc::SO_PREFER_BUSY_POLL, 1);
     }
@@ -162,14 +163,14 @@ fn apply(config: &Config, fd: c_int, place: usize) {
     }
 }
 
-/// Has the kernel poll for a socket this long, 0: not at all.
+/// Has the kernel poll for a socket for `micros` microseconds; 0: not at all.
 pub fn switch(fd: c_int, micros: u32) {
     match request::set_option(fd, libc::SO_BUSY_POLL, micros) {
         Ok(()) => seen::mark(fd, Word::ON, micros > 0),
-        // Closed where no hook sees it, and another thing now.
+        // The descriptor was closed past our hooks, and is not a socket any more.
         Err(error) if error.raw_os_error() == Some(libc::ENOTSOCK) => seen::forget(fd),
         Err(error) => {
-            // Nothing is tried a second time.
+            // It is not tried a second time.
             seen::mark(fd, Word::THEIRS, true);
             request::refused("SO_BUSY_POLL", &error);
         }

@@ -2,13 +2,13 @@
 //!
 //! | where it waits | what makes the kernel poll | module |
 //! |---|---|---|
-//! | recv and its like | `SO_BUSY_POLL` of the socket | [`make`], [`receive`] |
+//! | recv and the like | `SO_BUSY_POLL` of the socket | [`make`], [`receive`] |
 //! | epoll | `EPIOCSPARAMS` of the instance | [`make`], [`epoll`] |
 //! | poll, select | `EPIOCSPARAMS` of a private instance, waited on first | [`poll`], [`set`] |
 //! | epoll instances in others | the same | [`nested`] |
 //!
-//! Changes sockets and epoll instances of this program alone, nothing of the system. [`harm`](crate::harm) decides
-//! wait by wait whether polling is allowed; [`seen`] is what is known of each descriptor.
+//! Changes sockets and epoll instances of this program alone, and nothing of the system. [`harm`](crate::harm) decides
+//! for each wait whether polling is allowed. [`seen`] holds the state of each descriptor.
 
 mod ask;
 mod close;
@@ -40,7 +40,7 @@ use crate::config::{self, Config};
 use crate::inside::is_inside;
 use crate::real;
 
-/// Whether any socket of this program is for this plane: read by every hook first.
+/// Whether any socket of this program is for this plane: every hook reads this first.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 static CONFINED: AtomicBool = AtomicBool::new(false);
 
@@ -53,8 +53,8 @@ pub fn prepare(config: &'static Config) {
     }
 }
 
-/// The program is about to confine itself to the system calls that it knows of; `confine` says whether it has. From then
-/// on its calls are passed on as they are: what is polled for already the kernel goes on polling for.
+/// The program is about to restrict its system calls (seccomp); `confine` does it and returns the result. From then on
+/// its calls are passed on unchanged. Where polling was switched on, the kernel goes on polling.
 pub fn confined(confine: impl FnOnce() -> c_long) -> c_long {
     let active = ACTIVE.swap(false, Ordering::Relaxed);
     let confined = CONFINED.swap(true, Ordering::Relaxed);
@@ -66,7 +66,7 @@ pub fn confined(confine: impl FnOnce() -> c_long) -> c_long {
     result
 }
 
-/// Whether it has: no call is made then that the program has not asked for.
+/// Whether it has: the library then makes no system call that the program has not asked for.
 pub fn is_confined() -> bool {
     CONFINED.load(Ordering::Relaxed)
 }
@@ -77,7 +77,7 @@ pub unsafe fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_
     // SAFETY: the caller's contract.
     let by_kernel = || unsafe { real::prctl(option, a, b, c, d) };
     match option {
-        // Without its counter our clock is none, either.
+        // PR_SET_TSC disables the counter that our clock reads.
         libc::PR_SET_SECCOMP | libc::PR_SET_TSC => confined(|| by_kernel().into()) as c_int,
         _ => by_kernel(),
     }

@@ -1,9 +1,10 @@
-//! Epoll instances in others. The kernel polls for an instance by the sockets that it watches itself, so a wait on one
-//! that watches other instances is preceded by a spin, as of poll ([`super::poll`]): on a private instance of the outer
-//! one, whose events end the spin, and of the sockets below it, by which the kernel knows the queues.
+//! Nested epoll instances. The kernel polls for an instance by the sockets that it watches directly. So a wait on an
+//! instance that watches other instances is preceded by a spin, as for poll ([`super::poll`]): on a private instance
+//! that watches the outer one, whose events end the spin, and the sockets below it, by which the kernel knows the
+//! queues.
 //!
-//! Which sockets are below is read from `/proc`, and again after a change. A list may be stale, or half of another's: a
-//! descriptor too many or too few costs a spin in vain or a sleep, and the real wait says what is ready.
+//! Which sockets are below is read from `/proc`, and again after a change. A list may be stale, or mixed with another
+//! thread's. A wrong descriptor only costs a vain spin or a sleep: the real wait says what is ready.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
@@ -17,22 +18,22 @@ use super::watched::watched;
 use crate::config::Config;
 use crate::errno::Kept;
 
-/// Outer instances whose lists are kept. Two that share a place have it in turn.
+/// Outer instances whose lists are kept. Two that share a slot replace each other.
 const LISTS: usize = 8;
-/// Sockets below one; those beyond are not polled for.
+/// Sockets below an instance; further ones are not polled for.
 const MOST: usize = 255;
-/// How deep instances may stand in others (`EP_MAX_NESTS`).
+/// How deep instances may be nested (`EP_MAX_NESTS`).
 const NESTS: u32 = 4;
-/// A list is read this often at the most, in nanoseconds: to read it takes some microseconds.
+/// The shortest time between two readings of a list, in nanoseconds: a reading takes some microseconds.
 const OFTEN: u64 = 1_000_000;
 
 /// Whether the program has put an instance into another.
 static ANY: AtomicBool = AtomicBool::new(false);
-/// Goes up with every change of what is watched, once there is any.
+/// Counts changes of what is watched, once any instance is nested.
 static CHANGES: AtomicU32 = AtomicU32::new(0);
 
 struct List {
-    /// Of which instance, by number and generation; 0: of none.
+    /// The instance by number and generation; 0: none.
     of: AtomicU64,
     changes: AtomicU32,
     read_at: AtomicU64,
@@ -50,7 +51,7 @@ static KEPT: [List; LISTS] = [const {
     }
 }; LISTS];
 
-/// What an instance watches has changed: `added` is what it watches now, if anything is.
+/// The set that an instance watches has changed; `added` is the new member, if there is one.
 pub fn changed(epoll: c_int, added: Option<c_int>) {
     let is_epoll = |fd| seen::get(fd).kind() == Kind::Epoll;
     if added.is_some_and(is_epoll) && is_epoll(epoll) {
@@ -62,7 +63,7 @@ pub fn changed(epoll: c_int, added: Option<c_int>) {
     }
 }
 
-/// What a wait on an instance that watches others spins for.
+/// The descriptors that a wait on a nested instance spins on.
 pub fn members(config: &Config, outer: c_int) -> Option<impl Iterator<Item = Member> + Clone> {
     let word = seen::get(outer);
     if word.kind() != Kind::Epoll || !word.has(Word::NESTS) || word.has(Word::THEIRS) {
@@ -87,13 +88,13 @@ pub fn members(config: &Config, outer: c_int) -> Option<impl Iterator<Item = Mem
     }
     let len = list.len.load(Ordering::Relaxed) as usize;
     let sockets = list.sockets.iter().take(len);
-    // Of a socket no event is wanted: to be in the instance is enough.
+    // For a socket no event is requested: to be in the instance is enough.
     let sockets = sockets.map(|socket| (socket.load(Ordering::Relaxed), 0));
     Some([(outer, libc::POLLIN as u16)].into_iter().chain(sockets))
 }
 
 impl List {
-    /// Adds the sockets that an instance watches, and those below it.
+    /// Adds the sockets that an instance watches, directly or through instances in it.
     fn collect(&self, config: &Config, epoll: c_int, nests: u32) {
         watched(epoll, |fd| {
             if seen::get(fd).kind() == Kind::Epoll {

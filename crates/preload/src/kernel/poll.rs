@@ -1,12 +1,12 @@
-//! Waiting in poll and select: first a spin on a private epoll instance ([`set`]), then the real call
-//! with what is left of the time. The real call alone says what is ready, so that all it says is exact. Where the spin
-//! has found something, it comes without a time first: it then puts nobody on the sockets' lists of waiters, nor takes
-//! him off.
+//! Waiting in poll and select: first a spin on a private epoll instance ([`set`]), then the real call with the
+//! remaining time. The real call alone says what is ready, so its results are exact. Where the spin has found an event,
+//! the real call comes with a zero timeout first: it then need not add the thread to the sockets' wait queues and
+//! remove it again.
 //!
-//! A spin is entered only where the program is ready to wait, ends early for a signal, with `EINTR`
-//! as the real call would, and takes the signal mask along. Unlike the real call it ends as well when the
-//! process was stopped and continued: then the wait goes on, if no handler has run. Between spin and sleep signals are
-//! put off, so that the sleep ends for one that comes there.
+//! The spin begins only where the program is ready to wait. It ends early for a signal, with `EINTR` as the real call
+//! would, and applies the signal mask. Unlike the real call it also ends when the process was stopped and continued:
+//! then the wait goes on, if no handler has run. Signals are blocked between spin and sleep, so that one that comes
+//! there ends the sleep.
 
 use std::ptr;
 
@@ -21,40 +21,40 @@ use crate::harm::{self, Wait};
 use crate::signals::{self, PutOff};
 use crate::{inside, real};
 
-/// What comes before the real call.
+/// What precedes the real call.
 pub(super) enum Spin {
     /// Nothing, as no socket of the set polls.
     None,
     /// A wait, to be ended after the real call.
     Wait {
         wait: Wait,
-        /// Nanoseconds of it that are over.
+        /// Nanoseconds of the wait that are over.
         spent: u64,
-        /// Whether something is ready, as it seems.
+        /// Whether some descriptor seems to be ready.
         found: bool,
-        /// How many signals the thread had handled before; `None` if it has not spun.
+        /// How many signals the thread had handled before the spin; `None` if it has not spun.
         handled: Option<u32>,
     },
-    /// A signal, which ends it all.
+    /// A signal ended the spin, and ends the call.
     Interrupted,
 }
 
 impl Spin {
-    /// What is left of a time.
+    /// The rest of a timeout.
     fn left(&self, limit: u64) -> timespec {
         let spent = if let Spin::Wait { spent, .. } = self { *spent } else { 0 };
         let left = limit.saturating_sub(spent);
         timespec { tv_sec: (left / SECOND).cast_signed(), tv_nsec: (left % SECOND).cast_signed() }
     }
 
-    /// What a real call without a time says, if it says anything.
+    /// The result of the real call with a zero timeout, unless that is 0.
     pub(super) fn look(&self, real: impl FnOnce() -> c_int) -> Option<c_int> {
         let Spin::Wait { found: true, .. } = self else { return None };
         Some(real()).filter(|result| *result != 0)
     }
 
-    /// The real call, with what is left of a time, and what mask: the caller's, or the program's while signals are put
-    /// off.
+    /// The real call, with the rest of the timeout and a mask: the caller's, or the program's while signals are
+    /// blocked.
     pub(super) fn sleep(
         self,
         limit: Option<u64>,
@@ -90,7 +90,7 @@ impl Spin {
     }
 }
 
-/// Spins for a set of descriptors, at most `limit` nanoseconds, with `mask` in force if not null.
+/// Spins on a set of descriptors for at most `limit` nanoseconds, with `mask` in force if it is not null.
 pub(super) fn spin(
     members: impl Iterator<Item = Member> + Clone,
     limit: Option<u64>,
@@ -107,7 +107,7 @@ pub(super) fn spin(
     if !wait.spins() {
         return Spin::Wait { wait, spent: 0, found: false, handled: None };
     }
-    // The program's own time, by its own clock.
+    // The program's timeout is measured by its own clock.
     let began = monotonic();
     let time = Spin::None.left(u64::from(set.micros) * 1024);
     let mut event = libc::epoll_event { events: 0, u64: 0 };
@@ -127,7 +127,7 @@ pub(super) fn spin(
 /// That of poll(2): `fds` points to `count` entries.
 unsafe fn members(fds: *const pollfd, count: nfds_t) -> impl Iterator<Item = Member> + Clone {
     let fds = if fds.is_null() { ptr::NonNull::dangling().as_ptr() } else { fds.cast_mut() };
-    // SAFETY: the caller's contract; nothing is read of no entries.
+    // SAFETY: the caller's contract; with no entries nothing is read.
     let fds = unsafe { std::slice::from_raw_parts(fds, usize::try_from(count).unwrap_or(0)) };
     fds.iter().filter(|f| f.fd >= 0).map(|f| (f.fd, f.events.cast_unsigned()))
 }
@@ -179,7 +179,7 @@ unsafe fn spin_poll(
     limit: Option<u64>,
     mask: *const sigset_t,
 ) -> Spin {
-    // The kernel's to refuse.
+    // The kernel refuses these.
     if fds.is_null() || count > 65_536 {
         return Spin::None;
     }
@@ -190,7 +190,7 @@ unsafe fn spin_poll(
 /// # Safety
 /// That of poll(2), in an array of `room` bytes.
 pub unsafe fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, room: size_t) -> c_int {
-    // SAFETY: the caller's contract; the real one ends the program where `count` exceeds `room`.
+    // SAFETY: the caller's contract; the real one aborts the program where `count` exceeds `room`.
     unsafe {
         if room / size_of::<pollfd>() < usize::try_from(count).unwrap_or(usize::MAX) {
             return real::__poll_chk(fds, count, timeout, room);
@@ -230,7 +230,7 @@ pub unsafe fn select(
     unsafe {
         let limit = timeout.as_ref().map(|t| nanos(t.tv_sec, t.tv_usec.saturating_mul(1000)));
         let sets = [read, write, except];
-        // Who does not wait, or for ever, is told nothing of his time.
+        // select(2) writes back the remaining time only for a finite timeout above zero.
         let began = limit.filter(|limit| *limit > 0).map(|_| monotonic());
         let spin = spin(selected(count, sets), limit, ptr::null());
         if let Spin::None = spin {
@@ -242,7 +242,7 @@ pub unsafe fn select(
                 real::pselect(count, read, write, except, left, mask)
             }),
         };
-        // As Linux does: the program finds there what is left of the time.
+        // As Linux does: writes back the remaining time.
         if let (Some(began), Some(limit), Some(timeout)) = (began, limit, timeout.as_mut()) {
             let left = limit.saturating_sub(monotonic().saturating_sub(began));
             let micros = (left % SECOND / 1000).cast_signed();
@@ -277,8 +277,8 @@ pub unsafe fn pselect(
     }
 }
 
-/// What select waits for, as poll says it: the kernel's `POLLIN_SET`, `POLLOUT_SET` and
-/// `POLLEX_SET` (`fs/select.c`).
+/// The events that select waits for, as poll has them: the kernel's `POLLIN_SET`, `POLLOUT_SET` and `POLLEX_SET`
+/// (`fs/select.c`).
 ///
 /// # Safety
 /// The sets are null or have a bit for each descriptor below `count`.
@@ -288,12 +288,12 @@ unsafe fn selected(count: c_int, sets: [*mut fd_set; 3]) -> impl Iterator<Item =
         (libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND) as c_int,
         libc::POLLPRI as c_int,
     ];
-    // The kernel looks at no more than its table has room for, so a program may name any number. What is
-    // not looked at here is not spun for; the real call says all the same what is there.
+    // The kernel looks at no more descriptors than its table has, so a program may pass any count. Descriptors beyond
+    // FD_SETSIZE are not spun on; the real call still checks them.
     let count = count.min(libc::FD_SETSIZE as c_int);
     let words = usize::try_from(count).unwrap_or(0).div_ceil(64);
     (0..words).flat_map(move |index| {
-        // SAFETY: the sets are arrays of words, as many as hold `count` bits.
+        // SAFETY: the sets are arrays of words that hold `count` bits.
         let bits = sets
             .map(|set| unsafe { if set.is_null() { 0 } else { *set.cast::<u64>().add(index) } });
         let within = count - index as c_int * 64;
@@ -316,33 +316,33 @@ unsafe fn selected(count: c_int, sets: [*mut fd_set; 3]) -> impl Iterator<Item =
     })
 }
 
-/// Words that an `fd_set` has.
+/// Words of an `fd_set`.
 const WORDS: usize = libc::FD_SETSIZE / 64;
 
-/// select(2) without a time, which leaves the sets as they are where it finds nothing.
+/// select(2) with a zero timeout, which leaves the sets unchanged if nothing is ready.
 ///
 /// # Safety
 /// That of [`selected`].
 unsafe fn look(count: c_int, sets: [*mut fd_set; 3]) -> c_int {
     let words = usize::try_from(count).unwrap_or(0).div_ceil(64);
-    // Beyond there may be no memory, as in `selected`.
+    // There may be no memory beyond, as in `selected`.
     if words > WORDS {
         return 0;
     }
     let sets = sets.map(<*mut fd_set>::cast::<u64>);
-    // Without the words at the end that are zero in all sets. The kernel would copy them and look at them as far as its
-    // table goes: to beyond the private instances, which stand high.
+    // Leaves out the words at the end that are zero in all sets. The kernel would copy and scan them up to the end of
+    // its table, which the private instances, at high numbers, have stretched.
     // SAFETY: as in `selected`.
     let any = |word: &usize| unsafe { sets.iter().any(|s| !s.is_null() && *s.add(*word) != 0) };
     let words = (0..words).rev().find(any).map_or(0, |last| last + 1);
     let mut kept = [[0; WORDS]; 3];
     for (set, kept) in sets.into_iter().zip(&mut kept).filter(|(set, _)| !set.is_null()) {
-        // SAFETY: so many words are in both.
+        // SAFETY: both hold `words` words.
         unsafe { set.copy_to_nonoverlapping(kept.as_mut_ptr(), words) };
     }
     let mut no_time = timeval { tv_sec: 0, tv_usec: 0 };
     let [read, write, except] = sets.map(<*mut u64>::cast);
-    // SAFETY: the caller's contract; no bit is left out.
+    // SAFETY: the caller's contract; no set bit is left out.
     let result = unsafe {
         real::select(count.min(words as c_int * 64), read, write, except, &raw mut no_time)
     };

@@ -1,5 +1,5 @@
-//! Waiting in recv and its like: the kernel polls if `SO_BUSY_POLL` says so, and whether it does is
-//! set before the wait, where that has changed.
+//! Waiting in recv and the like: the kernel polls if `SO_BUSY_POLL` is set. The option is set
+//! before the wait, where the decision has changed.
 
 use libc::{c_int, c_void, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
@@ -43,7 +43,7 @@ fn begin(fd: c_int, word: Word) -> Option<Wait> {
     Some(wait)
 }
 
-/// A socket that came over an exec is found out when it is first received from.
+/// A socket inherited over an exec is recognised at its first receive.
 #[inline]
 fn before_recv(fd: c_int, flags: c_int) -> Option<Wait> {
     if seen::get(fd).kind() == Kind::Unknown
@@ -127,7 +127,7 @@ pub unsafe fn recvmmsg(
 /// That of read(2), in a buffer of `room` bytes.
 pub unsafe fn __read_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t) -> ssize_t {
     let wait = before(fd, 0);
-    // SAFETY: the caller's contract; the real one ends the program where `len` exceeds `room`.
+    // SAFETY: the caller's contract; the real one aborts the program where `len` exceeds `room`.
     after(wait, unsafe { real::__read_chk(fd, buf, len, room) })
 }
 

@@ -1,9 +1,8 @@
 //! What the kernel plane knows of each descriptor: one word, read without a lock.
 //!
-//! Two levels, the second in pages of 1,024 words that are mapped when a number in them first matters:
-//! memory goes with the highest descriptor in use, not with the limit on them. A word is a note, not
-//! the truth: the program may close a descriptor where no hook sees it (stdio does). Whoever acts on
-//! a word must be right, if slower, where it is stale.
+//! Two levels, the second in pages of 1,024 words that are mapped when first needed: memory depends on the highest
+//! descriptor in use, not on the limit. A word may be stale, as the program may close a descriptor past our hooks
+//! (stdio does). Code that acts on a stale word must still be correct, if slower.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -15,15 +14,15 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {
-    /// Nobody has looked.
+    /// Not looked at.
     Unknown = 0,
     /// A TCP or UDP socket.
     Socket = 1,
     /// An epoll instance of the program's.
     Epoll = 2,
-    /// Looked at: nothing that busy polls.
+    /// Looked at: it cannot busy poll.
     Other = 3,
-    /// The library's own, which the program does not know.
+    /// The library's own, hidden from the program.
     Internal = 4,
 }
 
@@ -32,7 +31,7 @@ const SETTINGS_AT: u32 = 8;
 const SETTINGS: u32 = 0xff << SETTINGS_AT;
 const GENERATION_AT: u32 = 16;
 
-/// What is known of one descriptor.
+/// The state of one descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Word(u32);
 
@@ -40,15 +39,15 @@ impl Word {
     const UNKNOWN: Self = Self(0);
     /// The kernel has been told to poll for it.
     pub const ON: u32 = 1 << 3;
-    /// The program has set its busy polling itself: hands off.
+    /// The program has set its busy polling itself: the library does not change it.
     pub const THEIRS: u32 = 1 << 4;
-    /// A socket that does not wait.
+    /// A nonblocking socket.
     pub const NONBLOCKING: u32 = 1 << 5;
     /// An epoll instance that watches another one.
     pub const NESTS: u32 = 1 << 5;
     /// An epoll instance that watches a TCP or UDP socket.
     pub const WATCHES: u32 = 1 << 6;
-    /// An epoll instance for which the kernel polls less long than its settings say: the wait was shorter.
+    /// An epoll instance for which the kernel polls for less time than its settings say, as the wait was shorter.
     pub const CUT: u32 = 1 << 7;
 
     pub fn kind(self) -> Kind {
@@ -65,19 +64,19 @@ impl Word {
         self.0 & bits == bits
     }
 
-    /// Which of [`crate::config::Config::settings`].
+    /// Index into [`crate::config::Config::settings`].
     pub fn settings(self) -> usize {
         ((self.0 & SETTINGS) >> SETTINGS_AT) as usize
     }
 
-    /// Another one, once the number means another thing.
+    /// Changes whenever the number gets another meaning.
     pub fn generation(self) -> u16 {
         (self.0 >> GENERATION_AT) as u16
     }
 }
 
-/// Words on a page, and pages: the kernel's limit on descriptors is 2^20 unless raised on purpose,
-/// and a descriptor beyond it is simply unknown.
+/// Words on a page. There are 1,024 pages: the kernel's limit on descriptors is 2^20 unless raised, and a descriptor
+/// beyond that is simply unknown.
 const PAGE: usize = 1024;
 type Page = [AtomicU32; PAGE];
 
@@ -113,24 +112,24 @@ fn word_to_set(fd: c_int) -> Option<&'static AtomicU32> {
     word(fd)
 }
 
-/// What is known of a descriptor.
+/// The state of a descriptor.
 #[inline]
 pub fn get(fd: c_int) -> Word {
     word(fd).map_or(Word::UNKNOWN, |word| Word(word.load(Ordering::Relaxed)))
 }
 
-/// A number has come to mean something: `bits` of [`Word`], and which settings it has.
+/// Gives a number a new meaning: `bits` of [`Word`], and the index of its settings.
 pub fn put(fd: c_int, kind: Kind, bits: u32, settings: usize) -> Word {
     let settings = u32::try_from(settings).unwrap_or(0) << SETTINGS_AT & SETTINGS;
     renew(word_to_set(fd), kind as u32 | bits | settings)
 }
 
-/// A number means nothing any more.
+/// The number has no meaning any more.
 pub fn forget(fd: c_int) {
     renew(word(fd), 0);
 }
 
-/// A second number for the same thing.
+/// Another number for the same file.
 pub fn copy(from: c_int, to: c_int) {
     let old = get(from);
     if old.kind() == Kind::Unknown {
@@ -152,7 +151,7 @@ fn renew(word: Option<&AtomicU32>, low: u32) -> Word {
     }
 }
 
-/// Sets or clears bits of what is known.
+/// Sets or clears bits of the state.
 pub fn mark(fd: c_int, bits: u32, on: bool) {
     if let Some(word) = word(fd) {
         if on {
@@ -163,7 +162,7 @@ pub fn mark(fd: c_int, bits: u32, on: bool) {
     }
 }
 
-/// Gives it other settings.
+/// Changes the index of its settings.
 pub fn set_settings(fd: c_int, settings: usize) {
     if let Some(word) = word(fd) {
         let settings = u32::try_from(settings).unwrap_or(0) << SETTINGS_AT & SETTINGS;
@@ -179,7 +178,7 @@ pub fn set_settings(fd: c_int, settings: usize) {
     }
 }
 
-/// The lowest number from `first` on, up to `last`, that is known to be anything.
+/// The lowest number from `first` to `last` that has a meaning.
 pub fn next_known(first: u32, last: u32) -> Option<(c_int, Kind)> {
     let mut at = first as usize;
     let last = last as usize;

@@ -1,12 +1,11 @@
-//! Private epoll instances: one for each set of descriptors that a thread waits for in poll or
-//! select, made when the set first comes and kept while it comes again.
+//! Private epoll instances: one for each set of descriptors that a thread waits for in poll or select, made when the
+//! set first comes and kept while it is reused.
 //!
-//! They are for spinning only. What is ready is told by the real poll and select, and they do the
-//! sleeping: an instance that is stale, because a descriptor was closed where no hook sees it, costs
-//! a spin in vain and nothing else.
+//! They serve spinning only. The real poll and select say what is ready, and do the sleeping. An instance may be stale
+//! because a descriptor was closed past our hooks; that costs a vain spin and nothing else.
 //!
-//! A thread's instances stand in memory of its own, mapped at its first such wait and given back by
-//! the thread's end. A forked child has none.
+//! A thread's instances are in memory of its own, mapped at its first such wait and unmapped when the thread ends. A
+//! forked child has none.
 
 use std::cell::Cell;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
@@ -24,16 +23,16 @@ use super::seen::{self, Kind};
 use super::{ask, make};
 use crate::config::Config;
 
-/// Descriptors in a set. Who waits for more sleeps as ever.
+/// Descriptors in a set. For a larger set the thread does not spin.
 const MOST: usize = 1024;
 /// Sets per thread.
 const SETS: usize = 4;
 
-/// How many there are, and which part of the program's descriptors may be.
+/// The number of instances in the process, and the divisor of RLIMIT_NOFILE that bounds it.
 static INSTANCES: AtomicU32 = AtomicU32::new(0);
 const SHARE: u64 = 8;
 
-/// A descriptor and the events waited for, as poll(2) has them.
+/// A descriptor and the events to wait for, as in poll(2).
 pub type Member = (c_int, u16);
 
 struct Kept {
@@ -42,24 +41,24 @@ struct Kept {
 }
 
 struct Set {
-    /// 0: none. The library's descriptors are never as low.
+    /// 0: none. The library's descriptors are never that low.
     epoll: c_int,
     epoll_generation: u16,
     /// How long to spin, in microseconds.
     micros: u32,
-    /// What the kernel has been told.
+    /// The parameters that the kernel has.
     told: EpollParams,
     last_used: u32,
     len: usize,
     members: [Kept; MOST],
 }
 
-/// Zeroed memory is an empty one.
+/// Zeroed memory is an empty cache.
 struct Cache {
-    /// Of which process: another after a fork.
+    /// The process it belongs to, by [`PROCESS`]: another one after a fork.
     process: u32,
     uses: u32,
-    /// Goes down with every set that is new. Below zero, sets change too often to be kept.
+    /// Decreases with every new set. Below zero, sets change too often to be kept.
     credit: i32,
     sets: [Set; SETS],
 }
@@ -68,9 +67,9 @@ local! {
     static CACHE: Cell<*mut Cache> = Cell::new(ptr::null_mut());
 }
 
-/// Goes up with every fork, in the child.
+/// Incremented by every fork, in the child.
 static PROCESS: AtomicU32 = AtomicU32::new(1);
-/// The key that frees a thread's cache at its end.
+/// The key whose destructor frees a thread's cache.
 static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
 
 /// Called at load time.
@@ -85,7 +84,7 @@ pub fn prepare() {
     }
 }
 
-/// A child does not wait with its parent's instances: they are the same ones.
+/// A child must not use its parent's instances: both share the same open files.
 extern "C" fn in_child() {
     PROCESS.fetch_add(1, Ordering::Relaxed);
     INSTANCES.store(0, Ordering::Relaxed);
@@ -99,10 +98,10 @@ extern "C" fn in_child() {
 }
 
 extern "C" fn thread_ends(cache: *mut c_void) {
-    // A handler of the thread's that waits later begins with a new one.
+    // If a signal handler waits on this thread later, it starts with a new cache.
     let _ = CACHE.try_with(|cell| cell.set(ptr::null_mut()));
     let cache = cache.cast::<Cache>();
-    // SAFETY: `current` made it for this thread, which uses it no more.
+    // SAFETY: `current` made it for this thread, which does not use it any more.
     unsafe {
         if (*cache).process == PROCESS.load(Ordering::Relaxed) {
             (*cache).sets.iter_mut().for_each(Set::close);
@@ -117,22 +116,22 @@ fn drop_internal(fd: c_int) {
     unsafe { rustix::io::close(fd) };
 }
 
-/// A set that can be spun for.
+/// A set that can be spun on.
 pub struct Spun {
-    /// The instance; the thread's own, until its next wait.
+    /// The instance; it belongs to the thread, until its next wait.
     pub epoll: c_int,
-    /// How long, in microseconds.
+    /// How long to spin, in microseconds.
     pub micros: u32,
 }
 
-/// The instance for a set of descriptors, to be waited on for at most `limit` nanoseconds; `None` where spinning for it is
-/// no use, or not possible.
+/// The instance for a set of descriptors, for a wait of at most `limit` nanoseconds; `None` where spinning is of no
+/// use, or not possible.
 pub fn find(
     config: &Config,
     members: impl Iterator<Item = Member> + Clone,
     limit: Option<u64>,
 ) -> Option<Spun> {
-    // The quick answer to most waits: none of them is a socket that polls.
+    // Most waits end here: no descriptor is a socket that polls.
     let mut count = 0;
     let mut any = false;
     for (fd, _) in members.clone() {
@@ -155,7 +154,7 @@ pub fn find(
         cache.credit += 1;
         return None;
     }
-    // As costly as sixteen waits.
+    // A new set costs as much as sixteen waits.
     cache.credit -= 16;
     let oldest = cache.sets.iter_mut().max_by_key(|s| uses.wrapping_sub(s.last_used))?;
     oldest.close();
@@ -183,8 +182,8 @@ fn current() -> Option<&'static mut Cache> {
         }
         CACHE.try_with(|cell| cell.set(cache)).ok()?;
     }
-    // SAFETY: this thread's own memory, of which one reference is used at a time: a wait in a
-    // signal's handler that comes between finds a set or makes one, and leaves both valid.
+    // SAFETY: this thread's own memory. A wait in a signal handler may come between and use it as well; it finds a set
+    // or makes one, and leaves both valid.
     let cache = unsafe { &mut *cache };
     if cache.process != process {
         // Forked: the instances were closed in the child.
@@ -195,7 +194,7 @@ fn current() -> Option<&'static mut Cache> {
 }
 
 impl Set {
-    /// Whether it is this set, unchanged.
+    /// Whether this is the set of `members`, unchanged.
     fn is(&self, members: impl Iterator<Item = Member>, count: usize) -> bool {
         self.epoll != 0
             && self.len == count
@@ -205,7 +204,7 @@ impl Set {
             })
     }
 
-    /// To be spun for as long as a wait with that limit may take.
+    /// Shortens the kernel's polling time to `limit`, if need be.
     fn within(&mut self, limit: Option<u64>) -> Option<Spun> {
         let micros = within(self.micros, limit);
         if micros == 0 {
@@ -219,7 +218,7 @@ impl Set {
         Some(Spun { epoll: self.epoll, micros })
     }
 
-    /// Whether the number still is its instance: the program can take it by dup2.
+    /// Whether the number still refers to its instance: the program can take the number by dup2.
     fn alive(&self) -> bool {
         let word = seen::get(self.epoll);
         word.kind() == Kind::Internal && word.generation() == self.epoll_generation
@@ -235,7 +234,7 @@ impl Set {
         self.epoll = 0;
     }
 
-    /// Makes an instance, unless the program's threads have as many as is good for it already.
+    /// Makes an instance, unless the process has its share of descriptors in instances already.
     fn make(&mut self, config: &Config, members: impl Iterator<Item = Member>) -> Option<()> {
         let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         if u64::from(INSTANCES.fetch_add(1, Ordering::Relaxed)) >= most.unwrap_or(u64::MAX) / SHARE
@@ -249,7 +248,7 @@ impl Set {
 
     fn fill(&mut self, config: &Config, members: impl Iterator<Item = Member>) -> Option<()> {
         let epoll = instance::create(instance::CreateFlags::CLOEXEC).ok()?;
-        // The place of what all its sockets together need.
+        // The index of the settings that serve all its sockets.
         let mut most: Option<usize> = None;
         self.len = 0;
         for ((fd, events), kept) in members.zip(&mut self.members) {
@@ -265,7 +264,7 @@ impl Set {
             let data = instance::EventData::new_u64(0);
             match instance::add(&epoll, watched, data, flags) {
                 Ok(()) => {}
-                // Twice in the set, say with other events: both count.
+                // The descriptor is in the set twice, perhaps with other events: both count.
                 Err(rustix::io::Errno::EXIST) => {
                     let all = instance::EventFlags::IN
                         | instance::EventFlags::PRI
@@ -273,7 +272,7 @@ impl Set {
                         | flags;
                     instance::modify(&epoll, watched, data, all).ok()?;
                 }
-                // No file: the real poll is over at once.
+                // Not a valid descriptor: the real poll returns at once.
                 Err(_) => return None,
             }
             if word.kind() == Kind::Socket {
@@ -296,14 +295,14 @@ impl Set {
     }
 }
 
-/// A regular file is always ready, and the real poll over at once; or it is one of the kernel's own (`/proc/mounts`),
-/// whose news is told to who looks first.
+/// A regular file is always ready, and the real poll returns at once. A file of the kernel's like `/proc/mounts`
+/// reports a change only to the first poll, which must be the real one.
 fn is_regular(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::fstat(fd)
         .is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file())
 }
 
-/// Moves a descriptor to a number that programs do not count on: they use the lowest free ones.
+/// Moves a descriptor to a high number: programs use the lowest free ones.
 fn out_of_the_way(fd: OwnedFd) -> c_int {
     for least in [900, 200] {
         if let Ok(moved) = rustix::io::fcntl_dupfd_cloexec(&fd, least) {

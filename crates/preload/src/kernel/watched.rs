@@ -1,4 +1,4 @@
-//! What an epoll instance watches, as `/proc` tells. Allocates nothing.
+//! The descriptors that an epoll instance watches, from `/proc`. Allocates nothing.
 
 use std::ffi::CStr;
 use std::io::Write;
@@ -6,7 +6,7 @@ use std::io::Write;
 use libc::c_int;
 use rustix::fs::{Mode, OFlags, open};
 
-/// Hands over what an instance watches (proc(5), `/proc/PID/fdinfo`).
+/// Calls `each` for every descriptor that an instance watches (proc(5), `/proc/PID/fdinfo`).
 pub fn watched(epoll: c_int, mut each: impl FnMut(c_int)) {
     let mut path = [0; 48];
     // The last byte stays zero.
@@ -34,7 +34,7 @@ struct Line {
 }
 
 impl Line {
-    /// The next byte; the descriptor that the line was about, if it has ended with it.
+    /// Adds the next byte; returns the descriptor of a line that this byte ends.
     fn take(&mut self, byte: u8) -> Option<c_int> {
         if byte != b'\n' {
             if let Some(place) = self.bytes.get_mut(self.len) {

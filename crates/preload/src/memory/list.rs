@@ -1,22 +1,22 @@
-//! A list of free blocks that any thread, signal handler or forked child may use at any moment: no lock, so none can be
-//! held by somebody who is not there.
+//! A list of free blocks that any thread, signal handler or forked child may use at any moment. It has no lock, as the
+//! holder might be interrupted or missing after a fork.
 //!
-//! A block is known by its index, and the list is a stack: the head is the index of the first block beside a count that
-//! every change raises, and each block names the next. A thread that has read the second block's index and comes late
-//! finds that the count has moved on, whatever became of the blocks in between.
+//! Blocks are named by index, and the list is a stack (Treiber). The head holds the index of the first block and a
+//! count that every change increments; each block holds the index of the next. A thread that has read the second
+//! block's index and comes late fails its exchange by the count, whatever has happened to the blocks meanwhile.
 
 use super::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// Where each block keeps the index of the next.
+/// Where each block stores the index of the next.
 pub(crate) trait Links {
-    /// The word of the block with this index, which is in a list or was lately.
+    /// The link of the block with this index, which is in a list or was lately.
     fn link(&self, index: u32) -> &AtomicU32;
 }
 
 /// No block has this index.
 pub(crate) const NONE: u32 = 0;
 
-/// The list: its head, zero at first.
+/// The list: its head, 0 at first.
 pub(crate) struct List(pub(crate) AtomicU64);
 
 fn head(count: u64, first: u32) -> u64 {
@@ -42,7 +42,7 @@ impl List {
         }
     }
 
-    /// Takes the block that was added last.
+    /// Takes the block that was pushed last.
     pub(crate) fn pop(&self, links: &impl Links) -> Option<u32> {
         let mut at = self.0.load(Ordering::Acquire);
         loop {
@@ -50,7 +50,7 @@ impl List {
             if first == NONE {
                 return None;
             }
-            // The block may be another thread's by now, and this what it has written there: then the head has changed.
+            // Another thread may have taken the block by now, and this may be its data: then the head has changed.
             let next = links.link(first).load(Ordering::Relaxed);
             let new = head(count.wrapping_add(1), next);
             match self.0.compare_exchange_weak(at, new, Ordering::Acquire, Ordering::Acquire) {

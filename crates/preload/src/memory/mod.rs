@@ -1,17 +1,17 @@
-//! Memory of the library's own. What a hook allocates never comes from the program's allocator, which a signal's handler
+//! The library's own allocator. What a hook allocates never comes from the program's allocator, which a signal handler
 //! may have interrupted, and which may call hooks itself.
 //!
-//! | size | where from | freed |
+//! | size | source | on free |
 //! |---|---|---|
-//! | up to 64 KiB | a block of one of 44 classes, cut from chunks of 1 MiB | to the list of its class, for the next of it |
+//! | up to 64 KiB | a block of one of 44 classes, cut from chunks of 1 MiB | pushed on the free list of its class |
 //! | above | a mapping of its own | unmapped |
 //!
-//! Takes no lock and makes no call but mmap, munmap and mremap; needs no set-up. So it may be used before main and
-//! after it, in a handler that has interrupted itself, in a child of any kind of fork. Bounded by 16,384 chunks. Blocks
-//! stay with their class: the process keeps, for each class, the most that was ever in use at once.
+//! Takes no lock, makes no call but mmap, munmap and mremap, and needs no set-up. So it works before main and after it,
+//! in a handler that has interrupted the allocator itself, and in a child of any kind of fork. Limited to 16,384
+//! chunks. Blocks stay in their class: the process keeps, for each class, the most that was ever in use at once.
 //!
-//! Where the kernel gives no more, a reserve of two chunks serves what cannot be refused any more, and `scarce` says so to
-//! those who can refuse.
+//! When the kernel gives no more memory, a reserve of two chunks serves allocations that cannot fail any more. `scarce`
+//! reports this to callers that can refuse work.
 
 mod list;
 
@@ -35,31 +35,31 @@ static MEMORY: Memory = Memory;
 /// The allocator.
 struct Memory;
 
-/// What sizes and places of blocks are multiples of.
+/// Block sizes and addresses are multiples of this.
 const GRAIN: usize = 16;
-/// A chunk's size, and what its address is a multiple of.
+/// A chunk's size and alignment.
 const CHUNK: usize = 1 << 20;
 const GRAINS: u64 = (CHUNK / GRAIN) as u64;
 const CHUNKS: usize = 16_384;
 const PAGE: usize = 4096;
-/// The greatest block.
+/// The largest block.
 const MOST: usize = 64 << 10;
 const CLASSES: usize = 44;
-/// Lists of each class: threads that allocate at once seldom meet.
+/// Free lists of each class, so that threads seldom contend.
 const SHARDS: usize = 4;
-/// Blocks made at once fill about so much.
+/// Blocks that are made together fill about this many bytes.
 const BATCH: usize = 8 << 10;
 
-/// Begins every chunk: its number.
+/// The start of every chunk: its number.
 struct Header(AtomicU32);
 
 static TABLE: [AtomicPtr<Header>; CHUNKS] = [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS];
 
-/// What is cut next: the number of the chunk, and above it the first free grain; [`NOWHERE`] at first.
+/// Where the next block is cut: the number of the chunk, and above it the first free grain; [`NOWHERE`] at first.
 static CUT: AtomicU64 = AtomicU64::new(NOWHERE);
 const NOWHERE: u64 = GRAINS << 32;
 
-/// Chunks for when the kernel gives none.
+/// Chunks for when the kernel gives no memory.
 static RESERVE: [AtomicPtr<u8>; 2] = [const { AtomicPtr::new(ptr::null_mut()) }; 2];
 
 #[repr(align(64))]
@@ -68,7 +68,7 @@ struct Shard([List; CLASSES]);
 static LISTS: [Shard; SHARDS] =
     [const { Shard([const { List(AtomicU64::new(0)) }; CLASSES]) }; SHARDS];
 
-/// To be called when the library is loaded: maps the reserve.
+/// Called when the library is loaded: maps the reserve.
 pub(crate) fn prepare() {
     refill();
     scarce::ask(refill);
@@ -76,13 +76,13 @@ pub(crate) fn prepare() {
     failing::prepare();
 }
 
-/// Whether memory is scarce, so that what can be refused is to be.
+/// Whether memory is scarce, so that callers should refuse what they can.
 #[inline]
 pub(crate) fn is_short() -> bool {
     scarce::is(Level::Short)
 }
 
-/// Fills the reserve, if there is memory again; how scarce it is then.
+/// Fills the reserve, if there is memory again; returns how scarce memory is then.
 #[cold]
 fn refill() -> Level {
     #[cfg(debug_assertions)]
@@ -115,18 +115,18 @@ fn refill() -> Level {
     level
 }
 
-/// The class of blocks of at least `size` bytes at a multiple of `align`. `None`: too large for a block.
+/// The class of blocks of at least `size` bytes at a multiple of `align`; `None`: too large for a block.
 #[inline]
 fn class_of(size: usize, align: usize) -> Option<usize> {
     if align > GRAIN {
-        // Blocks of a size that is a power of two stand at multiples of it.
+        // Blocks whose size is a power of two are aligned to it.
         let size = size.max(align).next_power_of_two();
         return (size <= MOST && align <= PAGE).then(|| class(size));
     }
     (size <= MOST).then(|| class(size))
 }
 
-/// By 16 bytes up to 128, from there four to each doubling.
+/// Steps of 16 bytes up to 128, then four classes to each power of two.
 #[inline]
 fn class(size: usize) -> usize {
     let last = size.max(1) - 1;
@@ -137,7 +137,7 @@ fn class(size: usize) -> usize {
     8 + (doubling - 7) * 4 + (last >> (doubling - 2) & 3)
 }
 
-/// How large its blocks are.
+/// The block size of a class.
 #[inline]
 fn size_of_class(class: usize) -> usize {
     match class.checked_sub(8) {
@@ -149,7 +149,7 @@ fn size_of_class(class: usize) -> usize {
     }
 }
 
-/// Where a block is, by its index: its chunk's number, and below it its first grain.
+/// The address of a block, by its index: its chunk's number, and below it its first grain.
 fn address(index: u32) -> *mut u8 {
     let chunk = TABLE[(index >> 16) as usize % CHUNKS].load(Ordering::Acquire);
     chunk.cast::<u8>().wrapping_add((index & 0xffff) as usize * GRAIN)
@@ -163,19 +163,19 @@ fn index(block: *mut u8) -> u32 {
     chunk << 16 | (within / GRAIN) as u32
 }
 
-/// The links stand in the blocks themselves.
+/// The links are stored in the blocks themselves.
 struct InBlocks;
 
 impl Links for InBlocks {
     #[inline]
     fn link(&self, index: u32) -> &AtomicU32 {
-        // SAFETY: indices come from `index`, so there is a block, aligned, in memory that is never unmapped. One that
-        // somebody has taken meanwhile is only read, and what is read there not used.
+        // SAFETY: indices come from `index`, so there is an aligned block, in memory that is never unmapped. If another
+        // thread has taken the block meanwhile, it is only read, and the value is discarded.
         unsafe { AtomicU32::from_ptr(address(index).cast()) }
     }
 }
 
-/// Which lists the calling thread uses first. Threads' memory stands an odd number of pages apart.
+/// The lists that the calling thread tries first. Threads' thread-local areas are an odd number of pages apart.
 #[inline]
 fn shard() -> usize {
     std::thread_local!(static HERE: u8 = const { 0 });
@@ -211,7 +211,7 @@ fn make(class: usize, shard: usize) -> *mut u8 {
     first
 }
 
-/// Cuts off `len` bytes at a multiple of `align`, from a new chunk if need be.
+/// Cuts `len` bytes at a multiple of `align`, from a new chunk if need be.
 fn cut(len: usize, align: usize) -> Option<*mut u8> {
     let (len, align) = ((len / GRAIN) as u64, (align.min(PAGE) / GRAIN) as u64);
     let mut at = CUT.load(Ordering::Acquire);
@@ -221,7 +221,7 @@ fn cut(len: usize, align: usize) -> Option<*mut u8> {
         let new = if first + len <= GRAINS {
             (first + len) << 32 | chunk
         } else {
-            // Behind the header.
+            // After the header.
             1 << 32 | u64::from(add_chunk()?)
         };
         match CUT.compare_exchange(at, new, Ordering::AcqRel, Ordering::Acquire) {
@@ -239,12 +239,12 @@ fn cut(len: usize, align: usize) -> Option<*mut u8> {
     }
 }
 
-/// A new chunk's number.
+/// Adds a chunk; returns its number.
 fn add_chunk() -> Option<u32> {
     let chunk = map_aligned(CHUNK, CHUNK).or_else(reserved)?;
     let header = chunk.cast::<Header>();
     for (number, place) in (0..).zip(&TABLE) {
-        // SAFETY: just mapped, and nobody else's before it stands in the table.
+        // SAFETY: just mapped, and not shared before it is in the table.
         unsafe { header.write(Header(AtomicU32::new(number))) };
         let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
         if place.load(Ordering::Relaxed).is_null()
@@ -258,14 +258,14 @@ fn add_chunk() -> Option<u32> {
     None
 }
 
-/// One that another thread was faster with.
+/// Removes a chunk that lost the race to be used.
 fn remove_chunk(number: u32) {
     if let Some(place) = TABLE.get(number as usize) {
         unmap(place.swap(ptr::null_mut(), Ordering::AcqRel).cast(), CHUNK);
     }
 }
 
-/// One of the reserve.
+/// Takes a chunk of the reserve.
 #[cold]
 fn reserved() -> Option<*mut u8> {
     scarce::set(Level::Short);
@@ -285,11 +285,11 @@ fn map(len: usize) -> Option<*mut u8> {
 }
 
 fn unmap(start: *mut u8, len: usize) {
-    // SAFETY: a mapping of ours that nobody uses any more. What the kernel does not take back stays mapped.
+    // SAFETY: a mapping of ours that is not used any more. What the kernel refuses to unmap stays mapped.
     let _ = unsafe { munmap(start.cast(), len) };
 }
 
-/// A mapping at a multiple of `align`, both of them whole pages.
+/// A mapping at a multiple of `align`; both are whole pages.
 fn map_aligned(len: usize, align: usize) -> Option<*mut u8> {
     let start = map(len)?;
     if start.addr().is_multiple_of(align) {
@@ -307,12 +307,12 @@ fn map_aligned(len: usize, align: usize) -> Option<*mut u8> {
     Some(aligned)
 }
 
-/// How long the mapping of something large is.
+/// The length of the mapping for a large allocation.
 fn pages(size: usize) -> usize {
     size.saturating_add(PAGE - 1) / PAGE * PAGE
 }
 
-/// A mapping; where the kernel gives none, a piece of a chunk, which can be unmapped like any other.
+/// A mapping; if the kernel gives none, a piece of a chunk, which can be unmapped like any mapping.
 fn allocate_large(layout: Layout) -> *mut u8 {
     let len = pages(layout.size());
     let mapped = if layout.align() > PAGE { map_aligned(len, layout.align()) } else { map(len) };
@@ -323,8 +323,8 @@ fn allocate_large(layout: Layout) -> *mut u8 {
     mapped.or_else(from_chunk).unwrap_or(ptr::null_mut())
 }
 
-// SAFETY: blocks and mappings are as large and aligned as was asked for, are nobody else's, and stay until freed. None of
-// these unwinds.
+// SAFETY: blocks and mappings have the requested size and alignment, belong to the caller alone, and stay until freed.
+// None of these unwinds.
 unsafe impl GlobalAlloc for Memory {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -338,11 +338,11 @@ unsafe impl GlobalAlloc for Memory {
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller's contract.
         let block = unsafe { self.alloc(layout) };
-        // A mapping is zero; a piece of a chunk that was cut for something large was never written.
+        // A mapping is zero, and so is a piece of a chunk that was cut for a large allocation: it was never written.
         if !block.is_null() && class_of(layout.size(), layout.align()).is_some() {
-            // SAFETY: as large as asked for.
+            // SAFETY: as large as requested.
             unsafe { block.write_bytes(0, layout.size()) };
         }
         block
@@ -366,12 +366,12 @@ unsafe impl GlobalAlloc for Memory {
         }
         if old.is_none() && new.is_none() && layout.align() <= PAGE {
             let (old, new) = (pages(layout.size()), pages(size));
-            // SAFETY: a mapping of ours, which is the caller's alone.
+            // SAFETY: a mapping of ours that belongs to the caller alone.
             if let Ok(moved) = unsafe { mremap(block.cast(), old, new, MremapFlags::MAYMOVE) } {
                 return moved.cast();
             }
         }
-        // SAFETY: the caller's word: `size` is not zero, and does not overflow when rounded up to the alignment.
+        // SAFETY: the caller's contract: `size` is not zero, and does not overflow when rounded up to the alignment.
         unsafe {
             let new = self.alloc(Layout::from_size_align_unchecked(size, layout.align()));
             if !new.is_null() {
@@ -383,8 +383,8 @@ unsafe impl GlobalAlloc for Memory {
     }
 }
 
-/// For tests, in builds made for them only: from the allocation on whose number `BUSYPOLL_TEST_SHORT` gives, memory is
-/// short for as many as it gives behind a colon.
+/// For tests, in debug builds only: `BUSYPOLL_TEST_SHORT=N:M` makes memory short from allocation number N on, for M
+/// allocations (1 if not given).
 #[cfg(debug_assertions)]
 mod failing {
     use super::{AtomicU64, Level, Ordering, scarce};

@@ -1,7 +1,8 @@
-//! Children that this library does not reach: static programs, Go's, those that run with other rights. They are started
-//! by way of `busypoll run --child`, which has them supervised, or says what goes without, and becomes them.
+//! Programs that the library cannot be preloaded into: static programs, Go programs, those with file capabilities or
+//! set-user-ID. They are started through `busypoll run --child`, which has them supervised, or reports why they are not
+//! accelerated, and then executes them.
 //!
-//! In memory mapped for the purpose, as the environment is; nothing here allocates.
+//! Uses memory that is mapped for this, as the environment does. Nothing here allocates.
 
 use std::ffi::{CStr, c_char};
 use std::ptr;
@@ -15,25 +16,25 @@ use super::{OURS, Strings, mapping, string};
 /// The longest path (`PATH_MAX`).
 const PATH: usize = 4096;
 
-/// What is called instead: an array of arguments, in a mapping of its own.
+/// The argument array of the command, in a mapping of its own.
 pub struct Aside {
     start: *mut c_void,
     len: usize,
     command: &'static CStr,
 }
 
-/// What stands before the program's path and its arguments but for the first.
+/// The number of arguments before the program's path and its own arguments from the second on.
 const WORDS: usize = 6;
 
 impl Aside {
-    /// What is called for a program that is beyond this library. `None`: the program itself, also where it cannot be
-    /// told, or cannot be started.
+    /// The command to call for a program that cannot be preloaded. `None`: the program itself is called, also where its
+    /// kind is unknown or it cannot be started.
     ///
     /// # Safety
-    /// `file` and `argv` are those of exec(3), the former to be looked for in PATH if `search` says so.
+    /// `file` and `argv` are those of exec(3); with `search` `file` is looked up in PATH.
     pub unsafe fn of(file: *const c_char, argv: Strings, search: bool) -> Option<Self> {
         let command: &'static CStr = OURS.get()?.as_ref()?.command.as_deref()?;
-        // SAFETY: C strings, by the caller's word.
+        // SAFETY: C strings, by the caller's contract.
         let (file, argv0) =
             unsafe { (string(file)?, string(*(!argv.is_null()).then_some(argv)?)?) };
         let mut buffer = [0; PATH];
@@ -43,7 +44,7 @@ impl Aside {
             Reach::Preload | Reach::Out(Why::OtherMachine) => return None,
         }
         let mut count = 0;
-        // SAFETY: the array ends with a null pointer, which is not passed.
+        // SAFETY: the array ends with a null pointer, and the loop stops there.
         while unsafe { !(*argv.add(count)).is_null() } {
             count += 1;
         }
@@ -51,7 +52,7 @@ impl Aside {
         let pointers = WORDS + count + 1;
         let len = pointers * size_of::<*const c_char>() + path.len();
         let start = mapping(len)?;
-        // SAFETY: the mapping has room for `pointers` pointers, of which the last stays null, and after them the path.
+        // SAFETY: the mapping has room for `pointers` pointers, the last of which stays null, and then for the path.
         unsafe {
             let array = start.cast::<*const c_char>();
             let text = array.add(pointers).cast::<u8>();
@@ -81,22 +82,22 @@ impl Aside {
 }
 
 impl Drop for Aside {
-    /// After an exec that failed, or a spawn.
+    /// Runs after an exec that failed, or a spawn.
     fn drop(&mut self) {
         let _errno = crate::errno::Kept::new();
-        // SAFETY: the mapping is this value's own, and nobody reads it any more.
+        // SAFETY: the mapping is this value's own, and not read any more.
         unsafe { libc::munmap(self.start, self.len) };
     }
 }
 
-/// The path of a program that can be started, with a `/` in it, as exec(3) finds it.
+/// The path of an executable program, with a `/` in it, as exec(3) finds it.
 fn found<'p>(file: &CStr, search: bool, path: &'p mut [u8; PATH]) -> Option<&'p CStr> {
     if !search || file.to_bytes().contains(&b'/') {
         let folder = if file.to_bytes().contains(&b'/') { &b""[..] } else { b"./" };
         let path = joined([folder, file.to_bytes_with_nul()], path)?;
         return access(path, Access::EXEC_OK).is_ok().then_some(path);
     }
-    // SAFETY: the name is a C string; the C library reads it likewise.
+    // SAFETY: the name is a C string; the C library reads the variable in the same way.
     let folders = unsafe { string(libc::getenv(c"PATH".as_ptr())) };
     let folders = folders.map_or(&b"/bin:/usr/bin"[..], CStr::to_bytes);
     let mut folders = folders.split(|byte| *byte == b':');

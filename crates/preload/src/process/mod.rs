@@ -1,9 +1,9 @@
-//! exec and spawn: a child is part of the run, also where the program gives it an environment of
-//! its own making, or is out of this library's reach ([`aside`]).
+//! exec and spawn: a child is part of the run. That holds also where the program gives the child an environment of its
+//! own making, or where the library cannot be preloaded into it ([`aside`]).
 //!
-//! Children are found by two variables, `LD_PRELOAD` and `BUSYPOLL_RUN`. Where the environment given
-//! lacks the second, both are added in memory mapped for the purpose: the caller may be the child
-//! of a fork in a threaded program, where allocating could wait for ever.
+//! A child finds the run by two variables, `LD_PRELOAD` and `BUSYPOLL_RUN`. Where the given environment lacks the
+//! second, both are added, in memory that is mapped for this: the caller may be the child of a fork in a threaded
+//! program, where malloc could wait for ever.
 
 mod aside;
 
@@ -31,7 +31,7 @@ unsafe extern "C" {
 /// # Safety
 /// That of execv(3).
 pub unsafe fn execv(path: *const c_char, argv: Strings) -> c_int {
-    // SAFETY: the caller's contract; the C library keeps `environ` as the program left it.
+    // SAFETY: the caller's contract; the C library keeps `environ` valid.
     unsafe { exec(path, argv, environ, false) }
 }
 
@@ -57,14 +57,14 @@ pub unsafe fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> c_in
 }
 
 /// # Safety
-/// That of execve(2), or of execvpe(3) if the program is to be looked for.
+/// That of execve(2), or of execvpe(3) with `search`.
 unsafe fn exec(path: *const c_char, argv: Strings, envp: Strings, search: bool) -> c_int {
     // SAFETY: the caller's contract; the environment is one too.
     unsafe {
         stack::before_exec();
         let environment = Environment::with_run(envp);
         if let Some(aside) = Aside::of(path, argv, search) {
-            // Returns where the command is out of the child's reach.
+            // Returns where the child cannot execute the command.
             real::execve(aside.path(), aside.argv(), environment.pointer());
         }
         match search {
@@ -131,7 +131,7 @@ pub unsafe fn posix_spawnp(
 type Spawn = (*mut pid_t, *const c_char, *const c_void, *const c_void, Strings, Strings);
 
 /// # Safety
-/// That of posix_spawn(3), or of posix_spawnp(3) if the program is to be looked for.
+/// That of posix_spawn(3), or of posix_spawnp(3) with `search`.
 unsafe fn spawn(call: Spawn, search: bool) -> c_int {
     let (pid, path, actions, attributes, argv, envp) = call;
     // SAFETY: as in `exec`.
@@ -147,19 +147,19 @@ unsafe fn spawn(call: Spawn, search: bool) -> c_int {
     }
 }
 
-/// What this library adds to an environment: written at load time, when it may still allocate.
+/// What the library adds to an environment: written at load time, when it may still allocate.
 pub struct Ours {
     /// `LD_PRELOAD=` and the path of this library.
     preload: Vec<u8>,
     /// `BUSYPOLL_RUN=` and its text.
     run: Vec<u8>,
-    /// The command that starts what this library does not reach.
+    /// The command that starts programs the library cannot be preloaded into.
     command: Option<CString>,
 }
 
 static OURS: OnceLock<Option<Ours>> = OnceLock::new();
 
-/// Prepares what children get. Called once, at load time.
+/// Prepares the variables for children. Called once, at load time.
 pub fn prepare(config: &Config) {
     OURS.get_or_init(|| {
         let mut about = libc::Dl_info {
@@ -169,7 +169,7 @@ pub fn prepare(config: &Config) {
             dli_saddr: ptr::null_mut(),
         };
         let here: fn(&Config) = prepare;
-        // SAFETY: `about` is valid for writes; the address is one of this library.
+        // SAFETY: `about` is valid for writes; the address is in this library.
         let found = unsafe { libc::dladdr(here as *const c_void, &raw mut about) };
         if found == 0 || about.dli_fname.is_null() {
             return None;
@@ -185,7 +185,7 @@ pub fn prepare(config: &Config) {
     });
 }
 
-/// Zeroed memory of its own, to be unmapped.
+/// New zeroed memory, which the caller unmaps.
 fn mapping(len: usize) -> Option<*mut c_void> {
     let (access, kind) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -198,7 +198,7 @@ fn mapping(len: usize) -> Option<*mut c_void> {
 enum Environment {
     /// As the caller made it.
     Theirs(Strings),
-    /// With ours, in a mapping of its own: the array of pointers, then the joined `LD_PRELOAD`.
+    /// With our variables, in a mapping of its own: the array of pointers, then the joined `LD_PRELOAD`.
     Mapped { start: *mut c_void, len: usize },
 }
 
@@ -210,7 +210,7 @@ impl Environment {
         let mut count = 0;
         let mut theirs: Option<&CStr> = None;
         if !envp.is_null() {
-            // SAFETY: an environment ends with a null pointer, which is not passed.
+            // SAFETY: an environment ends with a null pointer, and the loop stops there.
             while let Some(variable) = unsafe { string(*envp.add(count)) } {
                 if variable.to_bytes().starts_with(RUN) {
                     return Self::Theirs(envp);
@@ -221,13 +221,13 @@ impl Environment {
                 count += 1;
             }
         }
-        // Their LD_PRELOAD, behind ours.
+        // The caller's LD_PRELOAD goes behind ours.
         let rest = theirs.map_or(&b""[..], |t| t.to_bytes().get(PRELOAD.len()..).unwrap_or(b""));
         let pointers = count + 3;
         let len = pointers * size_of::<*const c_char>() + ours.preload.len() + rest.len() + 1;
         let Some(start) = mapping(len) else { return Self::Theirs(envp) };
-        // SAFETY: the mapping has room for `pointers` pointers and after them for both texts, the
-        // `:` between them and the final zero, with which it was filled; it is page-aligned.
+        // SAFETY: the mapping has room for `pointers` pointers, then for both texts, the `:` between them and the final
+        // zero, which is there already. It is page-aligned.
         unsafe {
             let array = start.cast::<*const c_char>();
             let text = array.add(pointers).cast::<u8>();
@@ -260,11 +260,11 @@ impl Environment {
 }
 
 impl Drop for Environment {
-    /// After an exec that failed, or a spawn.
+    /// Runs after an exec that failed, or a spawn.
     fn drop(&mut self) {
         if let Self::Mapped { start, len } = *self {
             let _errno = crate::errno::Kept::new();
-            // SAFETY: the mapping is this value's own, and nobody reads it any more.
+            // SAFETY: the mapping is this value's own, and not read any more.
             unsafe { libc::munmap(start, len) };
         }
     }

@@ -1,4 +1,4 @@
-//! Accepting: a connection over our queues, or one that the kernel has made.
+//! accept(2) and accept4(2): a connection over our queues, or one that the kernel has made.
 
 use super::{
     address, answer, enter, error,
@@ -37,7 +37,7 @@ pub unsafe fn accept4(
         loop {
             // SAFETY: the caller's contract.
             let accepted = unsafe { kernel::accept4(fd, addr, len, flags) };
-            // The companion does not block while another process, where it lives, accepts from it.
+            // The companion is nonblocking while another process, in which the listener is active, accepts from it.
             if accepted >= 0 || errno::get() != libc::EAGAIN || file.is_nonblocking() {
                 return accepted;
             }
@@ -66,7 +66,7 @@ pub unsafe fn accept4(
         // SAFETY: the caller's contract.
         && let Err(wrong) = unsafe { address::write_if_asked(*remote, file.domain, addr, len) }
     {
-        // The kernel, too, has taken the connection by then, and ends it.
+        // The kernel as well has taken the connection by then, and closes it.
         fds::clear(*new);
         // SAFETY: made above.
         unsafe { real::close(*new) };
@@ -75,7 +75,7 @@ pub unsafe fn accept4(
     answer(accepted.and_then(|(fd, _)| usize::try_from(fd).map_err(|_| error(libc::EMFILE))))
 }
 
-/// A number first, as the kernel does it: without one no connection is taken.
+/// The descriptor comes first, as in the kernel: without one no connection is taken.
 fn accept_from(
     inside: &Inside,
     file: &File,
@@ -102,7 +102,7 @@ fn accept_from(
             if fds::set(fd, Ref::new(file)) {
                 return Ok((fd, Some(remote)));
             }
-            // SAFETY: taken just now.
+            // SAFETY: taken just above.
             unsafe { real::close(fd) };
             Err(error(libc::EMFILE))
         }
@@ -121,11 +121,12 @@ fn accept_from(
     }
 }
 
-/// A number kept free for a connection to come, as the kernel keeps one: neither the program nor a child has it.
+/// A descriptor that is reserved for a connection to come, as the kernel does: the program cannot use it, nor can a
+/// child.
 struct Number(c_int);
 
 impl Number {
-    /// A companion has it, of a socket made with `flags`.
+    /// A companion holds the number: a new socket made with `flags`.
     fn reserve(domain: c_int, flags: c_int) -> io::Result<Number> {
         let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | flags;
         // SAFETY: a plain system call.
@@ -134,7 +135,7 @@ impl Number {
         Ok(Number(fd))
     }
 
-    /// It is the program's from now on, closed by exec as `flags` say; what it stands for is still to be said.
+    /// Gives the number to the program, with close-on-exec as `flags` say. The caller enters the file.
     fn take(self, flags: c_int) -> c_int {
         let fd = self.0;
         std::mem::forget(self);
@@ -155,7 +156,7 @@ impl Drop for Number {
     }
 }
 
-/// accept(2) of a listener that is none of ours.
+/// accept(2) on a listener that is not ours.
 ///
 /// # Safety
 /// That of accept(2).

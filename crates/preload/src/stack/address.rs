@@ -1,4 +1,4 @@
-//! Addresses as C has them, in and out.
+//! Socket addresses, between C's form and Rust's.
 
 use super::error;
 use libc::{c_int, sockaddr, sockaddr_storage, socklen_t};
@@ -21,20 +21,20 @@ pub unsafe fn read(from: *const sockaddr, len: socklen_t) -> io::Result<SocketAd
     if from.is_null() || len < size_of::<libc::sa_family_t>() {
         return Err(error(libc::EINVAL));
     }
-    // SAFETY: as many bytes are readable; a family stands first in every address.
+    // SAFETY: as many bytes are readable; every address starts with a family.
     let family = c_int::from(unsafe { from.cast::<libc::sa_family_t>().read_unaligned() });
     match family {
         libc::AF_INET if len >= size_of::<libc::sockaddr_in>() => {
-            // SAFETY: long enough; any bytes make one.
+            // SAFETY: long enough; any bytes are valid.
             let from = unsafe { from.cast::<libc::sockaddr_in>().read_unaligned() };
             let address = Ipv4Addr::from(from.sin_addr.s_addr.to_ne_bytes());
             Ok(SocketAddrV4::new(address, u16::from_be(from.sin_port)).into())
         }
-        // SIN6_LEN_RFC2133: the kernel takes one without its scope.
+        // SIN6_LEN_RFC2133: the kernel takes an address without its scope.
         libc::AF_INET6 if len >= 24 => {
             let mut whole = MaybeUninit::<libc::sockaddr_in6>::zeroed();
             let take = len.min(size_of::<libc::sockaddr_in6>());
-            // SAFETY: `take` bytes are readable and fit; any bytes make one.
+            // SAFETY: `take` bytes are readable and fit; any bytes are valid.
             let from = unsafe {
                 ptr::copy_nonoverlapping(from.cast::<u8>(), whole.as_mut_ptr().cast(), take);
                 whole.assume_init()
@@ -48,7 +48,7 @@ pub unsafe fn read(from: *const sockaddr, len: socklen_t) -> io::Result<SocketAd
     }
 }
 
-/// As [`read`], of whom a datagram is sent to: to a socket of IPv4 no family is its own (`udp_sendmsg`).
+/// As [`read`], for the destination of a datagram: an IPv4 socket takes AF_UNSPEC for AF_INET (`udp_sendmsg`).
 ///
 /// # Errors
 /// As [`read`].
@@ -66,17 +66,17 @@ pub unsafe fn read_of(
         // SAFETY: the caller's contract.
         return unsafe { read(from, len) };
     }
-    // SAFETY: it is not null, and long enough; any bytes make one.
+    // SAFETY: not null, and long enough; any bytes are valid.
     let mut named = unsafe { from.cast::<libc::sockaddr_in>().read_unaligned() };
     named.sin_family = libc::AF_INET as libc::sa_family_t;
     // SAFETY: an address of our own.
     unsafe { read((&raw const named).cast(), size_of_val(&named) as socklen_t) }
 }
 
-/// What a call takes at most (`move_addr_to_kernel`).
+/// The longest address that a call takes (`move_addr_to_kernel`).
 pub const LONGEST: usize = size_of::<sockaddr_storage>();
 
-/// Whether it is long enough to name a family, not too long, and names one: AF_UNSPEC is none.
+/// Whether the length is valid and the family is not AF_UNSPEC.
 ///
 /// # Safety
 /// As [`read`].
@@ -85,12 +85,12 @@ pub unsafe fn names_family(from: *const sockaddr, len: socklen_t) -> bool {
     if from.is_null() || !lengths.contains(&(len as usize)) {
         return false;
     }
-    // SAFETY: as many bytes are readable; a family stands first in every address.
+    // SAFETY: as many bytes are readable; every address starts with a family.
     let family = unsafe { from.cast::<libc::sa_family_t>().read_unaligned() };
     c_int::from(family) != libc::AF_UNSPEC
 }
 
-/// An address as the kernel writes it for a socket of `domain`: to one of IPv6 all addresses are IPv6's.
+/// An address as the kernel writes it for a socket of `domain`: an IPv6 socket gets mapped IPv4 addresses.
 pub fn laid_out(address: SocketAddr, domain: c_int) -> (sockaddr_storage, socklen_t) {
     let mut storage = MaybeUninit::<sockaddr_storage>::zeroed();
     let address = match address {
@@ -111,7 +111,7 @@ pub fn laid_out(address: SocketAddr, domain: c_int) -> (sockaddr_storage, sockle
             size_of::<libc::sockaddr_in6>()
         }
     };
-    // SAFETY: all zeros is valid, and so is what was written over them.
+    // SAFETY: all zeroes are valid, and so is what was written over them.
     (unsafe { storage.assume_init() }, len as socklen_t)
 }
 
@@ -138,8 +138,8 @@ pub fn in_addr(address: Ipv4Addr) -> libc::in_addr {
     libc::in_addr { s_addr: u32::from_ne_bytes(address.octets()) }
 }
 
-/// Writes an address to where a C program wants it, cut if there is not enough room, and its full length; of nobody,
-/// the length 0 alone.
+/// Writes an address for a C program, cut if there is not enough room, and its full length. Without an address only the
+/// length 0 is written.
 ///
 /// # Errors
 /// As `move_addr_to_user`: EINVAL for room below zero, EFAULT for null pointers.
@@ -152,7 +152,7 @@ pub unsafe fn write(
     to: *mut sockaddr,
     len: *mut socklen_t,
 ) -> io::Result<()> {
-    // SAFETY: null or valid, by the caller's word.
+    // SAFETY: null or valid, by the caller's contract.
     let Some(len) = (unsafe { len.as_mut() }) else { return Err(error(libc::EFAULT)) };
     if c_int::try_from(*len).is_err() {
         return Err(error(libc::EINVAL));
@@ -166,7 +166,7 @@ pub unsafe fn write(
         if to.is_null() {
             return Err(error(libc::EFAULT));
         }
-        // SAFETY: no more than there is room for, and than there is.
+        // SAFETY: no more than either side holds.
         unsafe {
             ptr::copy_nonoverlapping((&raw const storage).cast::<u8>(), to.cast::<u8>(), copied);
         }
@@ -175,7 +175,7 @@ pub unsafe fn write(
     Ok(())
 }
 
-/// The same for the calls that may be told nothing: to a null pointer nothing is written.
+/// As [`write`], for calls where the address is optional: with a null pointer nothing is written.
 ///
 /// # Errors
 /// As [`write`].

@@ -1,6 +1,6 @@
-//! Connections that children of this process have, too: what a parent does for them ([`heir`](super::heir) is the child's
-//! side). A connection that a child uses is handed to the kernel, and so are those that a child may yet use when this
-//! process ends. Until the last child has let go of one it is not closed, as with the kernel's own.
+//! Connections that children of this process share: the parent's side ([`heir`](super::heir) is the child's side). A
+//! connection that a child uses is handed over to the kernel, and so are those that a child may still use when this
+//! process ends. A connection is not closed before the last child has closed it, as with the kernel's own.
 
 use super::{
     error,
@@ -31,12 +31,12 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-/// What a child says.
+/// A request from a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// The kernel is to take it.
+    /// Hand it over to the kernel.
     Take(u32),
-    /// It is closed there, and was not used.
+    /// The child has closed it without using it.
     Release(u32),
 }
 
@@ -61,12 +61,12 @@ impl Message {
     }
 }
 
-/// What a child is told.
+/// The parent's reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     Yes,
     No,
-    /// Nothing may go without: the child ends.
+    /// Refused because of `--strict`: the child ends.
     Strict,
 }
 
@@ -88,7 +88,7 @@ impl Answer {
     }
 }
 
-/// What the children of one fork have.
+/// The connections that the children of one fork share, and their channel.
 struct Bequest {
     channel: Arc<OwnedFd>,
     files: Vec<Option<Ref>>,
@@ -96,7 +96,7 @@ struct Bequest {
 
 struct Parent {
     bequests: Vec<Bequest>,
-    /// Calls the thread that serves them.
+    /// The eventfd that wakes the thread that serves them.
     call: Option<Arc<OwnedFd>>,
 }
 
@@ -104,10 +104,10 @@ static PARENT: Mutex<Parent> = Mutex::new(Parent { bequests: Vec::new(), call: N
 
 static SAID: Once = Once::new();
 
-/// Held across a fork, before what the table of descriptors needs.
+/// Held across a fork. Locked before the table of descriptors.
 pub struct Forking {
     parent: MutexGuard<'static, Parent>,
-    /// The child's end.
+    /// The child's end of the channel.
     end: Option<c_int>,
 }
 
@@ -116,9 +116,9 @@ impl Forking {
         Forking { parent: lock(&PARENT), end: None }
     }
 
-    /// Bequeaths the connections there are.
+    /// Shares the present connections with the child.
     pub fn bequeath(&mut self) {
-        // In a handler no thread is begun, and without one nobody would answer.
+        // A handler must not start a thread, and without the thread requests would not be answered.
         if self.parent.call.is_none() && handler::is_running() {
             return;
         }
@@ -139,7 +139,7 @@ impl Forking {
         let flags = SocketFlags::CLOEXEC;
         let made = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
         let Ok((channel, end)) = made else { return };
-        // SAFETY: the same descriptor under the number it has from now on.
+        // SAFETY: the same descriptor, under its new number.
         let channel = unsafe { OwnedFd::from_raw_fd(own::keep(channel.into_raw_fd())) };
         self.end = Some(own::keep(end.into_raw_fd()));
         self.parent.bequests.push(Bequest { channel: Arc::new(channel), files });
@@ -149,35 +149,35 @@ impl Forking {
         self.end
     }
 
-    /// In the parent: the child's end is the child's.
+    /// In the parent: closes the child's end.
     pub fn in_parent(&mut self) {
         let Some(end) = self.end.take() else { return };
-        // SAFETY: ours, and nobody else's in this process.
+        // SAFETY: ours, and not used elsewhere in this process.
         drop(unsafe { OwnedFd::from_raw_fd(end) });
         match &self.parent.call {
             Some(call) => {
-                // It fails only when it is full of calls.
+                // It fails only when the counter is full, and then the thread is woken already.
                 let _ = rustix::io::write(call, &1_u64.to_ne_bytes());
             }
             None => begin(&mut self.parent),
         }
     }
 
-    /// In the child: these are its parent's.
+    /// In the child: these are the parent's, so they are forgotten and not closed.
     pub fn in_child(&mut self) {
         std::mem::forget(std::mem::take(&mut self.parent.bequests));
         std::mem::forget(self.parent.call.take());
     }
 }
 
-/// Begins the thread.
+/// Starts the thread.
 fn begin(parent: &mut Parent) {
     // SAFETY: a plain system call.
     let call = own::keep(unsafe { real::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) });
     if call < 0 {
         return;
     }
-    // SAFETY: made just now, and ours.
+    // SAFETY: just made, and ours.
     let call = Arc::new(unsafe { OwnedFd::from_raw_fd(call) });
     parent.call = Some(call.clone());
     if thread::spawn("busypoll/children", move || serve(&call)).is_err() {
@@ -192,7 +192,7 @@ fn serve(call: &OwnedFd) {
         let mut fds: Vec<PollFd<'_>> =
             channels.iter().map(|channel| PollFd::new(channel, PollFlags::IN)).collect();
         fds.push(PollFd::new(call, PollFlags::IN));
-        // A signal is none of this thread's business.
+        // The thread ignores signals.
         let _ = poll(&mut fds, None);
         let _ = rustix::io::read(call, &mut [0; 8][..]);
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
@@ -203,7 +203,7 @@ fn serve(call: &OwnedFd) {
     }
 }
 
-/// One message of a child's, or the channel's end.
+/// Handles one message of a child's, or the end of the channel.
 fn attend(channel: &Arc<OwnedFd>) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -231,15 +231,15 @@ fn attend(channel: &Arc<OwnedFd>) {
     match message {
         Some(Message::Take(place)) => {
             let taken = file(place, &mut parent);
-            // Whoever forks meanwhile is not to wait for the kernel.
+            // A thread that forks meanwhile must not wait for the kernel.
             drop(parent);
             let said = match (taken, companion) {
                 (Some(Some(file)), Some(companion)) => used(&file, companion.as_fd()),
-                // Another child was faster.
+                // Another child has claimed it before.
                 (Some(None), _) => Answer::Yes,
                 _ => Answer::No,
             };
-            // It may be gone.
+            // The child may be gone.
             let _ = answer.map(|to| send(&to, &[said.byte()], SendFlags::NOSIGNAL));
         }
         Some(Message::Release(place)) => {
@@ -259,12 +259,12 @@ fn attend(channel: &Arc<OwnedFd>) {
 fn used(file: &Ref, companion: BorrowedFd<'_>) -> Answer {
     let strict = config::get().is_some_and(|config| config.launch.strict);
     let then = match strict {
-        true => "the child ends, as --strict says",
-        false => "it is the kernel's from then on",
+        true => "the child ends, as --strict requires",
+        false => "it is handed over to the kernel",
     };
     SAID.say(format_args!(
-        "{}: a child uses a connection of its parent's; {then}. A program that serves by children is better off with \
-         --plane kernel, or a rule of the policy that says so",
+        "{}: a child process uses a connection of its parent's; {then}. For a program that serves connections in child \
+         processes use --plane kernel, or a policy rule with that plane",
         host::device()
     ));
     match (strict, give_to_kernel(file, companion)) {
@@ -274,12 +274,12 @@ fn used(file: &Ref, companion: BorrowedFd<'_>) -> Answer {
     }
 }
 
-/// A connection of this process, whose companion is `fd`, is the kernel's from now on.
+/// Hands a connection of this process, whose companion is `fd`, over to the kernel.
 ///
 /// # Errors
-/// It is not connected (any more), or the process may not. Then it stays ours.
+/// It is not connected (any more), or the process lacks the capability. Then it stays ours.
 pub fn hand_over(file: &Ref, fd: c_int) -> io::Result<()> {
-    // SAFETY: open, by the word of the program whose call this is.
+    // SAFETY: open, by the contract of the program's call.
     give_to_kernel(file, unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
@@ -291,12 +291,12 @@ fn give_to_kernel(file: &Ref, companion: BorrowedFd<'_>) -> io::Result<()> {
     let Some(live @ Live::Stream(stream)) = file.live() else { return Err(error(libc::EINVAL)) };
     options::give_back(live, companion.as_raw_fd());
     stream.hand_over(companion, AGAIN, repair_by_guard, || file.give_up())?;
-    // In the sets of this process it goes on as its companion.
+    // In the epoll sets of this process the companion takes its place.
     file::begin_anew(file).give_up();
     Ok(())
 }
 
-/// `TCP_REPAIR`, by the guard where this process may not.
+/// `TCP_REPAIR`, done by the guard where this process lacks the capability.
 fn repair_by_guard(socket: c_int, how: c_int) -> io::Result<()> {
     let guard = config::get().and_then(|config| config.launch.guard.as_deref());
     match (repair(socket, how), guard) {
@@ -307,14 +307,14 @@ fn repair_by_guard(socket: c_int, how: c_int) -> io::Result<()> {
     }
 }
 
-/// Whether children have `file`, too: then it lives on when it is closed here.
+/// Whether children share `file`: then it stays open when it is closed here.
 pub fn is_bequeathed(file: &Ref) -> bool {
     let parent = lock(&PARENT);
     let mut all = parent.bequests.iter().flat_map(|bequest| bequest.files.iter().flatten());
     all.any(|known| std::ptr::eq::<File>(&**known, &**file))
 }
 
-/// This process ends: what children may yet use is the kernel's from now on.
+/// This process ends: hands what children may still use over to the kernel.
 pub fn at_end() {
     let bequests = std::mem::take(&mut lock(&PARENT).bequests);
     for Bequest { channel, files } in bequests {
@@ -330,7 +330,7 @@ pub fn at_end() {
             let fd = kept.or_else(|| {
                 fds::all().find_map(|(fd, known)| known.filter(|it| is_it(it)).map(|_| fd))
             });
-            // Where it cannot be it ends with this process.
+            // A connection that cannot be handed over ends with this process.
             let _ = fd.map(|fd| hand_over(&file, fd));
         }
     }

@@ -1,6 +1,6 @@
-//! What the kernel has for sockets and our stack has not, where to leave it out would be wrong: a filter, another
-//! device. A socket that asks for it before it comes to life is the kernel's. That is said when it would come to life,
-//! not before: programs try options on sockets that they never use. Later it is refused.
+//! Options that the kernel supports and our stack does not, where ignoring them would be wrong: a filter, another
+//! device. A socket that sets one before it is activated stays with the kernel. That is reported only when it would be
+//! activated, as programs try options on sockets that they never use. On an active socket such an option is refused.
 
 use super::{
     file::{File, Live, begin_anew},
@@ -27,7 +27,7 @@ pub const TIMES_OF_SENDING: c_int = 1 | 1 << 1 | 1 << 8 | 1 << 9 | 1 << 18;
 
 static SAID: Once = Once::new();
 
-/// What a socket asks for, by option, and what it is called.
+/// An option that a socket has set, and its name for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wish {
     pub level: c_int,
@@ -35,13 +35,13 @@ pub struct Wish {
     pub what: &'static str,
 }
 
-/// `O_ASYNC`, which is no option of a level.
+/// `O_ASYNC`, which has no option level.
 pub const ASYNC: Wish = Wish { level: -1, name: libc::O_ASYNC, what: "O_ASYNC" };
 
-/// Parts of datagrams, by a flag of sends.
+/// Datagrams sent in parts, by a flag of send(2).
 pub const MORE: Wish = Wish { level: -1, name: libc::MSG_MORE, what: "MSG_MORE of datagrams" };
 
-/// What an option asks for of that kind, and whether `value` does or takes it back.
+/// The unsupported option that (`level`, `name`) is, and whether `value` sets or clears it.
 pub fn option(level: c_int, name: c_int, value: &[u8]) -> Option<(Wish, bool)> {
     let number = value.first_chunk().map_or(0, |bytes| c_int::from_ne_bytes(*bytes));
     let (what, asked) = match (level, name) {
@@ -64,7 +64,7 @@ pub fn option(level: c_int, name: c_int, value: &[u8]) -> Option<(Wish, bool)> {
         (libc::SOL_SOCKET, libc::SO_MARK) => ("SO_MARK", number != 0),
         (libc::IPPROTO_TCP, libc::TCP_MD5SIG | TCP_MD5SIG_EXT) => ("TCP_MD5SIG", true),
         (libc::IPPROTO_TCP, TCP_AO_ADD_KEY) => ("TCP_AO_ADD_KEY", true),
-        // Errors are queued at the companion, where nobody who waits for ours would see them.
+        // Errors are queued at the companion, where a thread that waits for our socket would not see them.
         (libc::IPPROTO_IP, libc::IP_RECVERR) => ("IP_RECVERR", number != 0),
         (libc::IPPROTO_IPV6, libc::IPV6_RECVERR) => ("IPV6_RECVERR", number != 0),
         (libc::IPPROTO_IP, IP_MINTTL) => ("IP_MINTTL", number != 0),
@@ -77,7 +77,7 @@ pub fn option(level: c_int, name: c_int, value: &[u8]) -> Option<(Wish, bool)> {
     Some((Wish { level, name, what }, asked))
 }
 
-/// `file`, which `fd` is, asks for `wish`. False where it cannot have it: it is a connection of ours, or accepts them.
+/// `file`, at `fd`, needs `wish`. False where it cannot have it: it is a connection or an active listener of ours.
 pub fn ask(file: &Ref, fd: c_int, wish: Wish) -> bool {
     match file.live() {
         None => {
@@ -94,18 +94,21 @@ pub fn ask(file: &Ref, fd: c_int, wish: Wish) -> bool {
     }
 }
 
-/// `file`, which `fd` is and which is in use, is the kernel's from now on, for what it has asked for.
+/// If `file`, at `fd` and in use, has set an unsupported option, it stays with the kernel from now on.
 pub fn leave(file: &Ref, fd: c_int) {
     if is_left(file) {
-        // Whatever it is, it shall not come to life in a child.
+        // It must not be activated in a child either.
         fds::clear_if(fd, file);
     }
 }
 
-/// Whether `file`, which would come to life, is the kernel's from now on, for what it has asked for.
+/// Whether `file`, which would be activated, stays with the kernel because of an unsupported option.
 pub fn is_left(file: &File) -> bool {
     let Some(what) = file.asks() else { return false };
-    let why = format_args!("{}: a socket asks for {what}, which our stack has not", host::device());
+    let why = format_args!(
+        "{}: a socket uses {what}, which busypoll's stack does not support",
+        host::device()
+    );
     host::goes_without(&SAID, why, "it stays with the kernel");
     file.give_up();
     true

@@ -1,5 +1,4 @@
-//! Ancillary data: what recvmsg(2) tells beside the bytes. What a program has asked for is kept in
-//! [`File::tells`](super::file::File::tells).
+//! Ancillary data of recvmsg(2). [`File::tells`](super::file::File::tells) holds what a program has requested.
 
 use super::{
     address::{self, in_addr},
@@ -36,10 +35,10 @@ const SO_TIMESTAMPING_NEW: c_int = 65;
 /// include/uapi/linux/tcp.h; `TCP_CM_INQ` is the same.
 const TCP_INQ: c_int = 36;
 
-/// Those that ask when something came.
+/// The requests for a receive time.
 const TIMES: u32 = TIMESTAMP | TIMESTAMP_NANOS | TIMESTAMPING;
 
-/// Those that IP's header answers.
+/// The requests answered from the IP header.
 const OF_IP: u32 = PACKET_INFO
     | PACKET_INFO_6
     | TIME_TO_LIVE
@@ -49,7 +48,7 @@ const OF_IP: u32 = PACKET_INFO
     | ORIGINAL
     | ORIGINAL_6;
 
-/// The bit of `tells` that an option switches, if it does.
+/// The bit of `tells` that an option sets, if any.
 pub fn bit(level: c_int, name: c_int) -> Option<u32> {
     Some(match (level, name) {
         (libc::IPPROTO_IP, libc::IP_PKTINFO) => PACKET_INFO,
@@ -69,8 +68,8 @@ pub fn bit(level: c_int, name: c_int) -> Option<u32> {
     })
 }
 
-/// Of the options that `bit` knows, those that `SO_TIMESTAMP` and `SO_TIMESTAMPNS` switch off when the other is
-/// switched on (`sock_set_timestamp`).
+/// The bits that are cleared when `bit` is set: `SO_TIMESTAMP` and `SO_TIMESTAMPNS` exclude each other
+/// (`sock_set_timestamp`).
 pub fn excludes(bit: u32) -> u32 {
     match bit {
         TIMESTAMP => TIMESTAMP_NANOS,
@@ -93,7 +92,7 @@ impl Room {
         Room { at: message.msg_control.cast(), left, used: 0, cut: false }
     }
 
-    /// What is said of it in the message; returns the flags that are.
+    /// Writes the used length to the message; returns `MSG_CTRUNC` if data was cut.
     fn end(self, message: &mut msghdr) -> c_int {
         message.msg_controllen = self.used as _;
         if self.cut { libc::MSG_CTRUNC } else { 0 }
@@ -109,7 +108,7 @@ impl Room {
         let whole = header + size_of::<T>();
         let len = whole.min(self.left);
         self.cut |= len < whole;
-        // SAFETY: `left` bytes are writable, by the word of who made this, and `len` is not more.
+        // SAFETY: `left` bytes are writable, by the contract of the constructor's caller, and `len` is not more.
         unsafe {
             let head = cmsghdr { cmsg_len: len as _, cmsg_level: level, cmsg_type: kind };
             self.at.cast::<cmsghdr>().write_unaligned(head);
@@ -124,18 +123,18 @@ impl Room {
     }
 }
 
-/// What a message to a stream asks for in its ancillary data: nothing that ours could do (`sock_cmsg_send`).
+/// Checks the ancillary data of a message that is sent on a stream: our stack supports none of it (`sock_cmsg_send`).
 ///
 /// # Errors
-/// ENOPROTOOPT: the time at which it is sent. EINVAL: a time of another kind, or too little of it.
+/// ENOPROTOOPT for transmit timestamps; EINVAL for other timestamp flags, or a value that is too short.
 ///
 /// # Safety
 /// `message` has ancillary data as it says.
 pub unsafe fn asked_of_stream(message: &msghdr) -> io::Result<()> {
-    // SAFETY: the caller's word, here and below.
+    // SAFETY: the caller's contract, here and below.
     let mut next = unsafe { libc::CMSG_FIRSTHDR(message) };
     while !next.is_null() {
-        // SAFETY: a header within the room, as the macros make sure of.
+        // SAFETY: a header within the buffer, as the macros ensure.
         let (header, data) = unsafe { (next.read_unaligned(), libc::CMSG_DATA(next)) };
         if (header.cmsg_level, header.cmsg_type) == (libc::SOL_SOCKET, libc::SO_TIMESTAMPING) {
             if header.cmsg_len < size_of::<cmsghdr>() + size_of::<c_int>() {
@@ -148,13 +147,13 @@ pub unsafe fn asked_of_stream(message: &msghdr) -> io::Result<()> {
                 _ => return Err(error(libc::ENOPROTOOPT)),
             }
         }
-        // SAFETY: the caller's word.
+        // SAFETY: the caller's contract.
         next = unsafe { libc::CMSG_NXTHDR(message, next) };
     }
     Ok(())
 }
 
-/// Tells of a datagram what the program has asked for, and how much that was. Returns `MSG_CTRUNC` if there was not
+/// Writes the ancillary data that the program has requested for a datagram. Returns `MSG_CTRUNC` if there was not
 /// enough room.
 ///
 /// # Safety
@@ -179,7 +178,7 @@ pub unsafe fn tell(
     room.end(message)
 }
 
-/// Tells of a stream of which something was received, or its end, what the program has asked for. Returns as [`tell`].
+/// As [`tell`], for a stream from which data or its end was received.
 ///
 /// # Safety
 /// That of [`tell`].
@@ -190,7 +189,7 @@ pub unsafe fn tell_of_stream(
     message: &mut msghdr,
 ) -> c_int {
     let mut room = Room::of(message);
-    // A stream has no packets: the time is that of the last that brought something.
+    // A stream has no packets: the time is that of the last segment with data.
     if tells & TIMES != 0
         && received
         && let Ok(info) = stream.info()
@@ -204,7 +203,7 @@ pub unsafe fn tell_of_stream(
     room.end(message)
 }
 
-/// When something came, `ago` from now, by the clock on the wall.
+/// The receive time, `ago` before now, by the wall clock.
 fn times(tells: u32, ago: Duration, room: &mut Room) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let at = now.saturating_sub(ago);
@@ -223,7 +222,7 @@ fn times(tells: u32, ago: Duration, room: &mut Room) {
     }
 }
 
-/// What IP's header says, in the kernel's order (`ip6_datagram_recv_common_ctl`, and then `ip_cmsg_recv_offset` or
+/// Data from the IP header, in the kernel's order (`ip6_datagram_recv_common_ctl`, and then `ip_cmsg_recv_offset` or
 /// `ip6_datagram_recv_specific_ctl`).
 fn of_ip(tells: u32, datagram: &Message, domain: c_int, room: &mut Room) {
     let index = place::index();
@@ -240,7 +239,7 @@ fn of_ip(tells: u32, datagram: &Message, domain: c_int, room: &mut Room) {
     if let IpAddr::V4(v4) = ip {
         if tells & PACKET_INFO != 0 {
             let address = in_addr(v4);
-            // Where an answer would come from.
+            // The source address of an answer.
             let own = if v4.is_multicast() { place::address4() } else { v4 };
             let info = libc::in_pktinfo {
                 ipi_ifindex: index.cast_signed(),
@@ -275,7 +274,7 @@ fn of_ip(tells: u32, datagram: &Message, domain: c_int, room: &mut Room) {
     }
 }
 
-/// Whether an address means something on its link, or its interface, alone (`__ipv6_addr_needs_scope_id`).
+/// Whether an address is valid on its link or interface only (`__ipv6_addr_needs_scope_id`).
 fn needs_scope(address: Ipv6Addr) -> bool {
     let [first, second, ..] = address.octets();
     address.is_unicast_link_local() || first == 0xff && matches!(second & 15, 1 | 2)

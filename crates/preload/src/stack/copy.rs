@@ -20,11 +20,11 @@ use std::{
 const CHUNK: usize = 64 << 10;
 
 local! {
-    /// One thread copies one thing at a time.
+    /// A thread copies for one call at a time.
     static BUFFER: RefCell<ManuallyDrop<Vec<u8>>> = RefCell::new(ManuallyDrop::new(Vec::new()));
 }
 
-/// The calling thread ends.
+/// The calling thread ends: frees its buffer.
 pub fn leave_thread() {
     let buffer = BUFFER.try_with(|buffer| buffer.replace(ManuallyDrop::new(Vec::new())));
     drop(buffer.map(ManuallyDrop::into_inner));
@@ -37,13 +37,13 @@ fn with_buffer<T>(then: impl FnOnce(&mut [u8]) -> T) -> T {
             buffer.resize(CHUNK, 0);
             then(&mut buffer)
         }
-        // In a handler of a signal that came meanwhile.
+        // In a signal handler that interrupted a copy.
         Err(_) => then(&mut vec![0; CHUNK]),
     })
 }
 
-/// sendfile(2) from a socket of ours: a pipe takes it as by splice(2) (`do_sendfile`), the kernel says why nothing else
-/// does.
+/// sendfile(2) from a socket of ours: to a pipe it works as splice(2) (`do_sendfile`); for anything else the kernel
+/// gives the error.
 ///
 /// # Safety
 /// That of sendfile(2).
@@ -65,7 +65,7 @@ pub unsafe fn sendfile(
     }
 }
 
-/// sendfile(2) from something else, perhaps to a socket of ours.
+/// sendfile(2) from another descriptor, perhaps to a socket of ours.
 ///
 /// # Safety
 /// That of sendfile(2).
@@ -96,12 +96,12 @@ fn send_file(
     buffer: &mut [u8],
 ) -> io::Result<usize> {
     let mut done = 0;
-    // As much as the kernel does in one call.
+    // The most that the kernel does in one call.
     let count = count.min(0x7fff_f000);
     while done < count {
         let room = buffer.len().min(count - done);
         let to = buffer.as_mut_ptr().cast::<c_void>();
-        // Where the file is read from does not move before the data is sent.
+        // The file offset does not move before the data is sent.
         let at = match &offset {
             Some(at) => Ok(**at),
             // SAFETY: a plain system call.
@@ -118,7 +118,7 @@ fn send_file(
             Err(error) if done == 0 => return Err(error),
             Err(_) => break,
         };
-        // The end of the file ends what is to follow, and the data must go.
+        // Without MSG_MORE at the end of the file, so that the data is sent at once.
         let follows = done + read < count && !is_end(from, next);
         let more = if follows { libc::MSG_MORE } else { 0 };
         // SAFETY: `read` readable bytes.
@@ -143,7 +143,7 @@ fn send_file(
     Ok(done)
 }
 
-/// Whether there is nothing in `file` at `at`.
+/// Whether `file` ends at `at`.
 fn is_end(file: c_int, at: off_t) -> bool {
     let mut byte = 0u8;
     // SAFETY: one writable byte.
@@ -168,11 +168,12 @@ pub unsafe fn splice(
         && enter(file).is_some();
     let pipe = if is_ours { Pipe::of(to) } else { None };
     let Some(pipe) = pipe.filter(|pipe| pipe.writable) else {
-        // SAFETY: the caller's contract. What is no transfer the kernel refuses, of a companion as of any socket.
+        // SAFETY: the caller's contract. The kernel refuses invalid calls on a companion as on any socket.
         return unsafe { real::splice(from, from_offset, to, to_offset, len, flags) };
     };
     answer(with_buffer(|buffer| {
-        // Only what the pipe has room for is taken from the socket. The flag is for the pipe alone (`tcp_splice_read`).
+        // Only what the pipe has room for is taken from the socket. The flag applies to the pipe alone
+        // (`tcp_splice_read`).
         let room = room(to, pipe.nonblocking || flags & libc::SPLICE_F_NONBLOCK != 0)?;
         let len = len.min(buffer.len()).min(room);
         // SAFETY: `len` writable bytes.
@@ -182,7 +183,7 @@ pub unsafe fn splice(
     }))
 }
 
-/// splice(2) from something else, perhaps to a socket of ours.
+/// splice(2) from another descriptor, perhaps to a socket of ours.
 ///
 /// # Safety
 /// That of splice(2).
@@ -204,7 +205,7 @@ pub unsafe fn splice_to_other(
         return by_kernel();
     }
     answer(with_buffer(|buffer| {
-        // What has left the pipe must not be lost, so it leaves once it is sent.
+        // Data leaves the pipe only once it is sent, so that none is lost.
         let len = len.min(buffer.len());
         let there = peek(from, buffer.get_mut(..len).unwrap_or_default(), flags)?;
         if there == 0 {
@@ -218,7 +219,7 @@ pub unsafe fn splice_to_other(
     }))
 }
 
-/// Whether there is something to transfer, with flags that splice(2) has and without places, which a socket has not.
+/// Whether there is something to transfer, with known flags and without offsets, which a socket does not have.
 fn is_plain(places: [*mut i64; 2], len: size_t, flags: u32) -> bool {
     let known =
         libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
@@ -233,7 +234,7 @@ struct Pipe {
 }
 
 impl Pipe {
-    /// `None`: `fd` is none.
+    /// `None`: `fd` is not a pipe.
     fn of(fd: c_int) -> Option<Pipe> {
         // SAFETY: plain system calls.
         let (size, flags) =
@@ -247,8 +248,8 @@ impl Pipe {
     }
 }
 
-/// Fills `buffer` with the first bytes of a pipe, which stay there, as splice(2) with these flags waits for them. How
-/// many; 0: it is at its end.
+/// Copies the first bytes of a pipe to `buffer` and leaves them in the pipe; waits for them as splice(2) with these
+/// flags does. Returns how many; 0: the end.
 fn peek(pipe: c_int, buffer: &mut [u8], flags: u32) -> io::Result<usize> {
     let (mut copy, into) = io::pipe()?;
     let now = flags & libc::SPLICE_F_NONBLOCK;
@@ -259,25 +260,25 @@ fn peek(pipe: c_int, buffer: &mut [u8], flags: u32) -> io::Result<usize> {
     Ok(len)
 }
 
-/// Takes from a pipe as many bytes as there is `room` for.
+/// Removes as many bytes from a pipe as `room` holds.
 fn discard(pipe: c_int, mut room: &mut [u8]) {
     while !room.is_empty() {
         // SAFETY: writable bytes.
         match unsafe { real::read(pipe, room.as_mut_ptr().cast(), room.len()) } {
             read @ 1.. => room = room.get_mut(read as usize..).unwrap_or_default(),
-            // Another reader has them.
+            // Another reader has taken them.
             _ => return,
         }
     }
 }
 
-/// How much a pipe takes, for which it waits if there is none and it is not to be `now`.
+/// How much the pipe has room for. Waits for room, unless `now`.
 fn room(pipe: c_int, now: bool) -> io::Result<usize> {
     let limit = now.then_some(Duration::ZERO);
     let there = wait::of_kernels(pipe, libc::POLLOUT, limit, Restart::BySignal)?;
     if there & libc::POLLERR != 0 {
-        // Nobody reads it: as of any write to it.
-        // SAFETY: a signal to ourselves.
+        // It has no reader: SIGPIPE, as for any write to it.
+        // SAFETY: a signal to the calling thread.
         unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGPIPE) };
         return Err(error(libc::EPIPE));
     }
@@ -285,9 +286,9 @@ fn room(pipe: c_int, now: bool) -> io::Result<usize> {
         return Err(error(libc::EAGAIN));
     }
     let mut bytes: c_int = 0;
-    // SAFETY: a valid place for the answer.
+    // SAFETY: a valid pointer for the answer.
     said(unsafe { real::ioctl(pipe, libc::FIONREAD, (&raw mut bytes).addr()) })?;
-    // Each of its pages may hold less than a page, but one is free.
+    // Its pages may be partly filled, but at least one is free.
     Ok(match bytes {
         // SAFETY: a plain system call.
         0 => said(unsafe { real::fcntl(pipe, libc::F_GETPIPE_SZ, 0) })? as usize,
@@ -295,14 +296,14 @@ fn room(pipe: c_int, now: bool) -> io::Result<usize> {
     })
 }
 
-/// What has left the socket must not be lost, so there is no way back.
+/// Writes all of `data`: it has left the socket, and must not be lost.
 fn write_all(to: c_int, mut data: &[u8]) -> io::Result<()> {
     while !data.is_empty() {
         // SAFETY: readable bytes.
         match said(unsafe { real::write(to, data.as_ptr().cast(), data.len()) }) {
             Ok(written) => data = data.get(written as usize..).unwrap_or_default(),
             Err(error) if code(&error) == libc::EINTR => {}
-            // Another writer was faster.
+            // Another writer has filled the pipe.
             Err(error) if code(&error) == libc::EAGAIN => {
                 let mut fds = libc::pollfd { fd: to, events: libc::POLLOUT, revents: 0 };
                 // SAFETY: one entry.

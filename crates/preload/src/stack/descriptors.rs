@@ -1,4 +1,4 @@
-//! What happens to descriptors: close, dup and their like, fcntl, ioctl.
+//! Calls on descriptors: close, dup and the like, fcntl, ioctl.
 
 use super::{answer, bequest, beyond, enter, file::Live, options, own, wait};
 use crate::{
@@ -20,7 +20,7 @@ pub unsafe fn close(file: Ref, fd: c_int) -> c_int {
     {
         file.keep(fd);
     }
-    // No longer ours before the number can be another's. The last one closes the socket here.
+    // Removed from the table before the number is free. The last reference closes our socket here.
     fds::clear(fd);
     drop(file);
     // SAFETY: the caller's contract.
@@ -29,7 +29,7 @@ pub unsafe fn close(file: Ref, fd: c_int) -> c_int {
     closed
 }
 
-/// close(2) of what is no socket of ours. The library's own are none of the program's business.
+/// close(2) of a descriptor that is not a socket of ours. The program cannot close the library's own.
 ///
 /// # Safety
 /// That of close(2).
@@ -64,7 +64,7 @@ pub unsafe fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
                 continue;
             }
             match file {
-                // A socket goes with the range it is in.
+                // A socket is closed with its range, by the kernel.
                 Some(file) if !only_marks => {
                     fds::clear_if(fd, &file);
                 }
@@ -85,7 +85,7 @@ pub unsafe fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
             }
         }
     }
-    // SAFETY: the caller's contract, for what is left of the range.
+    // SAFETY: the caller's contract, for the rest of the range.
     unsafe { kernel::close_range(from, last, flags) }
 }
 
@@ -96,7 +96,7 @@ pub unsafe fn closefrom(first: c_int) {
     unsafe { close_range(first.max(0).cast_unsigned(), u32::MAX, 0) };
 }
 
-/// `fd` has become a descriptor of `file`.
+/// `fd` is a new descriptor of `file`.
 fn copied(fd: c_int, file: &Ref) -> c_int {
     if fd >= 0
         && (!file.is_kernels() || file.set().is_some())
@@ -108,8 +108,8 @@ fn copied(fd: c_int, file: &Ref) -> c_int {
     fd
 }
 
-/// A child gives a connection of its parent's another number, or has it stay open over exec: it is for a program that
-/// the child is about to become.
+/// A child duplicates a connection of its parent's, or clears its close-on-exec flag: it is for the program that the
+/// child will execute.
 fn for_exec(file: &Ref) {
     if let Some(heir) = file.heir() {
         heir.for_exec.store(true, Ordering::Relaxed);
@@ -123,7 +123,7 @@ pub unsafe fn dup(file: Ref, fd: c_int) -> c_int {
     copied(unsafe { real::dup(fd) }, &file)
 }
 
-/// What `to` was is no longer ours.
+/// `to` does not refer to our file any more.
 fn replaced(to: c_int) {
     if let Some(_inside) = Inside::enter() {
         fds::clear(to);
@@ -147,7 +147,7 @@ pub unsafe fn dup3(file: Ref, fd: c_int, to: c_int, flags: c_int) -> c_int {
         errno::set(libc::EBUSY);
         return -1;
     }
-    // A child gives it to the program that it is about to become, perhaps by a call that does not come by here.
+    // The child passes it to a program that it will execute, perhaps by a call that bypasses our hooks.
     if (0..=2).contains(&to)
         && file.heir().is_some()
         && let Some(_inside) = Inside::enter()
@@ -162,7 +162,7 @@ pub unsafe fn dup3(file: Ref, fd: c_int, to: c_int, flags: c_int) -> c_int {
     copied(copy, &file)
 }
 
-/// dup2(2) of what is no socket of ours.
+/// dup2(2) of a descriptor that is not a socket of ours.
 ///
 /// # Safety
 /// That of dup2(2).
@@ -179,7 +179,7 @@ pub unsafe fn dup2_other(fd: c_int, to: c_int) -> c_int {
     copy
 }
 
-/// dup3(2) of what is no socket of ours.
+/// dup3(2) of a descriptor that is not a socket of ours.
 ///
 /// # Safety
 /// That of dup3(2).
@@ -191,7 +191,7 @@ pub unsafe fn dup3_other(fd: c_int, to: c_int, flags: c_int) -> c_int {
     // SAFETY: the caller's contract.
     let copy = unsafe { kernel::dup3(fd, to, flags) };
     if copy >= 0 {
-        // Inside, it is the library that gives a number it holds another's meaning.
+        // Inside, the library itself reuses one of its numbers.
         match is_inside() {
             true => fds::clear(to),
             false => replaced(to),
@@ -205,7 +205,7 @@ pub unsafe fn dup3_other(fd: c_int, to: c_int, flags: c_int) -> c_int {
 pub unsafe fn fcntl(file: Ref, fd: c_int, command: c_int, argument: usize) -> c_int {
     // SAFETY: the caller's contract, here and below.
     match command {
-        // The stack takes its own hold of a companion.
+        // The stack duplicates a companion for itself.
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC if is_inside() => {
             // SAFETY: the caller's contract.
             own::keep(unsafe { real::fcntl(fd, command, argument) })
@@ -257,13 +257,13 @@ pub unsafe fn fcntl(file: Ref, fd: c_int, command: c_int, argument: usize) -> c_
     }
 }
 
-/// `O_ASYNC` is off.
+/// `O_ASYNC` was cleared.
 fn ask_no_more(file: &Ref) {
     let _inside = Inside::enter();
     file.ask_no_more(beyond::ASYNC);
 }
 
-/// The kernel has taken, or not, whom a socket tells of urgent data.
+/// After the kernel has set the owner of a socket (F_SETOWN): copies it to our socket.
 fn owned(file: &Ref, fd: c_int, result: c_int) -> c_int {
     if result == 0
         && let Some((_inside, file)) = enter(file.clone())
@@ -282,7 +282,7 @@ fn owned(file: &Ref, fd: c_int, result: c_int) -> c_int {
 /// None beyond what ioctl(2) asks.
 pub unsafe fn sockatmark(file: Ref, fd: c_int) -> c_int {
     let mut at_mark: c_int = 0;
-    // SAFETY: a place for the answer.
+    // SAFETY: a valid pointer for the answer.
     match unsafe { ioctl(file, fd, SIOCATMARK, (&raw mut at_mark).expose_provenance()) } {
         0 => at_mark,
         failed => failed,
@@ -294,7 +294,7 @@ fn set_nonblocking(file: &Ref, on: bool) {
     file.set_nonblocking(on);
 }
 
-/// fcntl(2) of what is no socket of ours.
+/// fcntl(2) of a descriptor that is not a socket of ours.
 ///
 /// # Safety
 /// That of fcntl(2).

@@ -1,7 +1,7 @@
-//! The end of a process by its own will: exit(3), the end of main, _exit(2); or by a signal that it does not handle
-//! ([`crate::ending`]). The kernel would close its connections and see to what they have yet to say; ours end with the
-//! process. So they are closed before it ends, which waits a little until their last words have been acknowledged. One
-//! that is killed has no such time: its peers are reset by the guard.
+//! The normal end of a process: exit(3), the end of main, _exit(2); or a signal that it does not handle
+//! ([`crate::ending`]). The kernel would close its connections and still deliver their queued data; ours end with the
+//! process. So they are closed before, and the process waits a little until their data and FIN are acknowledged. A
+//! process that is killed has no time for that: the guard resets its peers.
 
 use super::{
     bequest,
@@ -19,7 +19,7 @@ use std::{
 /// How long a process that ends waits for peers that do not acknowledge.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How often it looks.
+/// How often it checks.
 const LOOK: Duration = Duration::from_micros(200);
 
 /// # Safety
@@ -30,12 +30,13 @@ pub unsafe fn exit(status: c_int) -> c_int {
     unsafe { real::_exit(status) }
 }
 
-/// daemon(3), of which the C library ends the parent past `_exit`: what the child goes on with would end there.
+/// daemon(3). The C library ends the parent past our `_exit` hook, which would end connections that the child
+/// continues.
 ///
 /// # Safety
 /// That of daemon(3).
 pub unsafe fn daemon(nochdir: c_int, noclose: c_int) -> c_int {
-    // SAFETY: plain calls, here and below, which come by the hooks: the numbers may be sockets of ours.
+    // SAFETY: plain calls, here and below, through the hooks: the numbers may be sockets of ours.
     match unsafe { libc::fork() } {
         0 => {}
         child if child < 0 => return child,
@@ -44,7 +45,7 @@ pub unsafe fn daemon(nochdir: c_int, noclose: c_int) -> c_int {
             libc::_exit(0);
         },
     }
-    // SAFETY: as above; strings of C.
+    // SAFETY: as above; C strings.
     unsafe {
         if libc::setsid() < 0 {
             return -1;
@@ -68,7 +69,7 @@ pub unsafe fn daemon(nochdir: c_int, noclose: c_int) -> c_int {
     0
 }
 
-/// Closes all connections of this process, and waits for their last words to arrive.
+/// Closes all connections of this process, and waits until their queued data is acknowledged.
 pub fn close_all() {
     let Some(_inside) = Inside::enter() else { return };
     let Some(Made { ledger, .. }) = host::made_here() else { return };

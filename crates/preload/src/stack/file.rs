@@ -1,9 +1,8 @@
-//! What a descriptor of ours stands for (the kernel's open file description), shared by those that dup(2) and
-//! its like have made of it; and how it comes to life.
+//! The open file description of a descriptor of ours, shared by its duplicates (dup(2)); and its activation.
 //!
-//! A socket begins as its companion alone. It is bound and made to listen there, so errors are the kernel's. It comes
-//! to life when it first connects, receives, sends, accepts or is waited for, in the process that does so; if that
-//! cannot be, it is the kernel's for good, and the library lets it alone.
+//! A socket begins as its companion alone. It is bound and made to listen there, so errors are the kernel's. It is
+//! activated when it first connects, receives, sends, accepts or is waited for, in the process that does so. If that is
+//! not possible, it is the kernel's for good, and the library leaves it alone.
 
 use super::{
     beyond::{self, Wish},
@@ -40,47 +39,47 @@ pub struct File {
     pub protocol: Protocol,
     pub domain: c_int,
     live: OnceLock<Live>,
-    /// Whose it is: ours, the kernel's, or the parent's.
+    /// The owner: our stack, the kernel, or the parent process.
     whose: AtomicU8,
-    /// A connection of the parent's.
+    /// Set for a connection of the parent's.
     heir: Option<Heir>,
-    /// Its place among what a child that is being made has of this process.
+    /// Its index among the connections that the child of a fork in progress shares.
     place: AtomicU32,
-    /// A descriptor of its companion, when the program has closed its own and children have it still.
+    /// A duplicate of the companion, after the program has closed its own descriptor and children still have theirs.
     kept: OnceLock<OwnedFd>,
-    /// `O_NONBLOCK`, as the program has it. The companion of a listener has it besides in the moments in which a process
-    /// where it lives accepts from it.
+    /// `O_NONBLOCK`, as the program has set it. The companion of a listener has it also while a process in which the
+    /// listener is active accepts from it.
     nonblocking: AtomicBool,
-    /// Connecting has failed, and may be tried anew.
+    /// Connecting has failed, and may be tried again.
     failed: AtomicBool,
-    /// It is a listener, and lives only because its process has the queues: nobody has waited for it here.
+    /// A listener that was activated only because its process has the queues: no thread has waited for it here.
     early: AtomicBool,
-    /// What listen(2) was told; below zero: it does not listen.
+    /// The backlog of listen(2); below zero: it does not listen.
     backlog: AtomicI32,
-    /// Nobody else had its port when it was bound.
+    /// No other socket had its port when it was bound.
     pub alone: AtomicBool,
-    /// Its port, taken before it listened, until it comes to life.
+    /// Its port, reserved before it listened, until it is activated.
     pub taken: Mutex<Option<PortTaken>>,
-    /// What `SOL_SOCKET` and `IP` options say about what recvmsg(2) tells: of [`super::control`].
+    /// The ancillary data that socket options have requested: bits of [`super::control`].
     pub tells: AtomicU32,
-    /// Options that are no one number were set: a linger, a limit for sending, a congestion control. What it accepts
-    /// has them from its companion.
+    /// Options that are not a single number were set: SO_LINGER, SO_SNDTIMEO, TCP_CONGESTION. An accepted socket gets
+    /// them from its companion.
     has_more: AtomicBool,
-    /// What it asks for that our stack has not.
+    /// Options it has set that our stack does not support.
     wishes: Mutex<Vec<Wish>>,
-    /// Options set before it came to life: level, name, value.
+    /// Options set before its activation: level, name, value.
     set: Mutex<Vec<(c_int, c_int, c_int)>>,
-    /// The multicast groups it is in on the chosen interface.
+    /// Its multicast memberships on the chosen interface.
     pub groups: Mutex<Groups>,
-    /// Held by who brings it to life.
+    /// Held while it is activated, or while its owner changes.
     making: Mutex<()>,
-    /// The sets it is a member of.
+    /// The epoll sets it is a member of.
     pub joined: Joined,
-    /// It is no socket, but such a set itself; in all else it is the kernel's.
+    /// It is not a socket but an epoll set; in all else it is the kernel's.
     epoll: Option<Arc<Set>>,
 }
 
-/// A socket that has come to life.
+/// An active socket.
 #[derive(Debug)]
 pub enum Live {
     Udp(UdpSocket),
@@ -89,7 +88,7 @@ pub enum Live {
 }
 
 impl Live {
-    /// As what it is waited for.
+    /// The socket, to wait for.
     pub fn socket(&self) -> &dyn Socket {
         match self {
             Live::Udp(udp) => udp,
@@ -99,7 +98,7 @@ impl Live {
     }
 
     pub fn set_nonblocking(&self, on: bool) {
-        // None of them can fail.
+        // These cannot fail.
         let _ = match self {
             Live::Udp(udp) => udp.set_nonblocking(on),
             Live::Stream(stream) => stream.set_nonblocking(on),
@@ -117,18 +116,18 @@ static NOT_ACCELERATED: Once = Once::new();
 
 static SHORT: Once = Once::new();
 
-/// Whether memory is scarce, which is said: then nothing new is ours.
+/// Whether memory is scarce, which is reported; then no new socket is ours.
 pub fn is_short() -> bool {
     let short = memory::is_short();
     if short {
         let why = format_args!("{}: memory is short", host::device());
-        host::goes_without(&SHORT, why, "what comes while it is stays with the kernel");
+        host::goes_without(&SHORT, why, "until there is more, a new socket stays with the kernel");
     }
     short
 }
 
 impl File {
-    /// Of a companion made just now.
+    /// For a new companion.
     pub fn new(protocol: Protocol, domain: c_int) -> File {
         File {
             protocol,
@@ -155,7 +154,7 @@ impl File {
         }
     }
 
-    /// Whether options of this level may be the socket's.
+    /// Whether a socket of this kind has options of this level.
     pub fn has_level(&self, level: c_int) -> bool {
         match level {
             libc::IPPROTO_TCP => self.protocol == Protocol::Tcp,
@@ -164,20 +163,20 @@ impl File {
         }
     }
 
-    /// Of an instance of epoll.
+    /// For an epoll instance.
     pub fn of_set(set: Arc<Set>) -> File {
         let file = File { epoll: Some(set), ..File::new(Protocol::Tcp, libc::AF_UNSPEC) };
         file.give_up();
         file
     }
 
-    /// The set that it is.
+    /// The epoll set that it is.
     #[inline]
     pub fn set(&self) -> Option<&Arc<Set>> {
         self.epoll.as_ref()
     }
 
-    /// Of a connection from `remote` that was accepted here, by `fd`.
+    /// For a connection from `remote` that was accepted here, at `fd`.
     pub fn accepted(&self, fd: c_int, stream: TcpStream, remote: SocketAddr) -> File {
         let file = File::new(Protocol::Tcp, self.domain);
         file.tells.store(self.tells.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -186,14 +185,14 @@ impl File {
         if self.has_more() {
             self.take_over(fd, live);
         }
-        // It is as its listener, but where a rule may know it by its addresses.
+        // Its settings are the listener's, unless the policy has rules that may match its addresses.
         if config::get().is_some_and(|config| !config.launch.policy.rules.is_empty()) {
             self.take_settings(live, (local, Some(remote)));
         }
         file
     }
 
-    /// What a child has of it after fork(2). A listener may come to life there; what lives in the parent stays
+    /// The child's file after fork(2). A listener may be activated there. A socket that is active in the parent stays
     /// there, and the child has the companion.
     pub fn inherited(&self, channel: Option<&Arc<Channel>>) -> Option<File> {
         if let Some(set) = &self.epoll {
@@ -204,7 +203,7 @@ impl File {
         match self.live.get() {
             None if self.is_kernels() && self.backlog() < 0 => return None,
             Some(Live::Stream(_)) if self.is_kernels() => return None,
-            // A connection is nothing without its parent, but by its help.
+            // A child can use a connection only with the parent's help.
             Some(Live::Stream(_)) => {
                 file.heir = Some(Heir::new(channel?, self.place.load(Ordering::Relaxed)));
             }
@@ -216,13 +215,13 @@ impl File {
         Some(file)
     }
 
-    /// The same, without the life it may have had.
+    /// The same file, not active.
     fn again(&self) -> File {
         let file = File::new(self.protocol, self.domain);
         file.tells.store(self.tells.load(Ordering::Relaxed), Ordering::Relaxed);
         file.set_nonblocking(self.is_nonblocking());
         file.has_more.store(self.has_more(), Ordering::Relaxed);
-        // Not waited for: in a child of a fork nobody may be there to let go of it.
+        // Only tried: in a child of a fork, the lock's holder may not exist.
         if let Ok(set) = self.set.try_lock() {
             *lock(&file.set) = set.clone();
         }
@@ -251,7 +250,7 @@ impl File {
         self.has_more.load(Ordering::Relaxed)
     }
 
-    /// An option that is no one number was set.
+    /// An option that is not a single number was set.
     pub fn set_more(&self) {
         self.has_more.store(true, Ordering::Relaxed);
     }
@@ -265,18 +264,18 @@ impl File {
         self.failed.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the library lets it alone.
+    /// Whether the kernel owns it, so that the library leaves it alone.
     #[inline]
     pub fn is_kernels(&self) -> bool {
         self.whose.load(Ordering::Relaxed) == KERNELS
     }
 
-    /// It is the kernel's from now on.
+    /// The kernel owns it from now on.
     pub fn give_up(&self) {
         self.whose.store(KERNELS, Ordering::Relaxed);
     }
 
-    /// Whether it is neither the kernel's nor the parent's. One of the parent's that is used is the kernel's from now on.
+    /// Whether our stack owns it. A connection of the parent's is handed over to the kernel by this call.
     #[inline]
     pub fn is_ours(&self) -> bool {
         match self.whose.load(Ordering::Relaxed) {
@@ -289,7 +288,7 @@ impl File {
         }
     }
 
-    /// What it is of the parent's.
+    /// Set for a connection of the parent's.
     pub fn heir(&self) -> Option<&Heir> {
         self.heir.as_ref()
     }
@@ -298,17 +297,17 @@ impl File {
         self.place.store(place, Ordering::Relaxed);
     }
 
-    /// What is held by who changes whose it is.
+    /// The lock that is held while its owner changes.
     pub fn making(&self) -> &Mutex<()> {
         &self.making
     }
 
-    /// The program closes its descriptor `fd`, and children have it still.
+    /// The program closes its descriptor `fd`, and children still have theirs.
     pub fn keep(&self, fd: c_int) {
         // SAFETY: a plain system call.
         let copy = own::keep(unsafe { crate::real::dup(fd) });
         if copy >= 0 {
-            // SAFETY: made just now, and ours.
+            // SAFETY: just made, and ours.
             let _ = self.kept.set(unsafe { OwnedFd::from_raw_fd(copy) });
         }
     }
@@ -317,13 +316,13 @@ impl File {
         self.kept.get()
     }
 
-    /// The socket, if it has come to life.
+    /// The socket, if it is active.
     #[inline]
     pub fn live(&self) -> Option<&Live> {
         self.live.get()
     }
 
-    /// The socket, brought to life if it can be: it is bound, or listens. `fd` is one of its descriptors. `None`: the
+    /// The socket, activated if that is possible: it is bound, or listens. `fd` is one of its descriptors. `None`: the
     /// call is for the companion.
     pub fn activate(&self, fd: c_int) -> Option<&Live> {
         if let Some(live) = self.live.get() {
@@ -361,8 +360,9 @@ impl File {
         })
     }
 
-    /// Who waits for datagrams on a socket without a port waits for the answer to what another thread will send. It is
-    /// given its port now: later that thread would bring it to life, and this one sleep on in the kernel.
+    /// For a thread that waits for datagrams on a socket without a port: it waits for the answer to what another thread
+    /// will send. The socket is bound now. Otherwise the send would activate it, and this thread would sleep on in the
+    /// kernel.
     pub fn name_to_wait(&self, fd: c_int) {
         if self.live.get().is_none()
             && self.protocol == Protocol::Udp
@@ -370,25 +370,25 @@ impl File {
             && names::local(fd).is_ok_and(|local| local.port() == 0)
             && self.is_for_stack(None, None)
         {
-            // Whoever was first has bound it.
+            // Another thread may have bound it before.
             let _ = own_port(fd, self.domain);
         }
     }
 
-    /// Whether it is bound to a group that it is not in on the chosen interface.
+    /// Whether it is bound to a group that it has not joined on the chosen interface.
     fn is_group_of_others(&self, local: IpAddr) -> bool {
         let group = local.to_canonical();
         group.is_multicast() && !lock(&self.groups).contains(group)
     }
 
-    /// Brings it to life before anybody waits for it, as this process has the queues already.
+    /// Activates it before any thread waits for it, as this process has the queues already.
     pub fn activate_early(&self, fd: c_int) {
         if let Some(Live::Listener(_)) = self.activate(fd) {
             self.early.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether it is to begin anew before a fork: a listener that this process does not wait for may be the child's.
+    /// Whether it is deactivated before a fork: a listener that no thread of this process waits for may be the child's.
     fn is_for_a_child(&self) -> bool {
         match self.live.get() {
             Some(Live::Listener(listener)) => {
@@ -400,8 +400,8 @@ impl File {
         }
     }
 
-    /// A socket of TCP to connect to `remote` with, on the companion's port if it is bound, to `local`. `None`:
-    /// connecting is the companion's business.
+    /// A TCP socket for connecting to `remote`, bound to `local` on the companion's port if that is bound. `None`: the
+    /// companion connects.
     pub fn stream(
         &self,
         fd: c_int,
@@ -421,7 +421,8 @@ impl File {
         }
     }
 
-    /// Brings it to life by `make`, once, if there is memory; `ends` are its addresses, local and remote, as far as they are known.
+    /// Activates it by `make`, once, if there is memory. `ends` are its local and remote address, as far as they are
+    /// known.
     fn make(
         &self,
         fd: c_int,
@@ -471,7 +472,7 @@ impl File {
         }
     }
 
-    /// Gives `live` what the companion `fd` has of the options that are no one number.
+    /// Copies the options that are not a single number from the companion `fd` to `live`.
     fn take_over(&self, fd: c_int, live: &Live) {
         for name in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
             options::set_timeout(live, name, options::timeout(fd, name));
@@ -482,8 +483,8 @@ impl File {
         }
     }
 
-    /// Gives `live` the options that a socket with these ends, local and remote, is to have: the policy's, and then
-    /// what the program has set itself, which prevails.
+    /// Sets the options of a socket with these ends, local and remote: the policy's, and then those that the program
+    /// has set, which prevail.
     pub fn take_settings(
         &self,
         live: &Live,
@@ -497,26 +498,26 @@ impl File {
             for (name, value) in [
                 (known::SO_BUSY_POLL, settings.micros_on(Plane::Stack)),
                 (known::SO_PREFER_BUSY_POLL, settings.prefers_on(Plane::Stack).into()),
-                // 0, the one for all, cannot be set.
+                // 0, the default, cannot be set.
                 (known::SO_BUSY_POLL_BUDGET, settings.busy_poll_budget.into()),
             ] {
                 let _ = options::set_number(live, libc::SOL_SOCKET, name, value.cast_signed());
             }
         }
         for (level, name, value) in lock(&self.set).iter() {
-            // What the kernel has taken, and we do not know, we do without.
+            // An option that the kernel has accepted and our stack does not know is ignored.
             let _ = options::set_number(live, *level, *name, *value);
         }
     }
 
-    /// Remembers an option for when it comes to life.
+    /// Stores an option for its activation.
     pub fn remember(&self, level: c_int, name: c_int, value: c_int) {
         let mut set = lock(&self.set);
         set.retain(|(l, n, _)| (*l, *n) != (level, name));
         set.push((level, name, value));
     }
 
-    /// It asks for what our stack has not.
+    /// It has set an option that our stack does not support.
     pub fn ask(&self, wish: Wish) {
         let mut wishes = lock(&self.wishes);
         if !wishes.contains(&wish) {
@@ -528,12 +529,12 @@ impl File {
         lock(&self.wishes).retain(|known| *known != wish);
     }
 
-    /// The first thing that it asks for and our stack has not.
+    /// The first unsupported option it has set.
     pub fn asks(&self) -> Option<&'static str> {
         lock(&self.wishes).first().map(|wish| wish.what)
     }
 
-    /// What it was last set to.
+    /// The value an option was last set to.
     pub fn remembered(&self, level: c_int, name: c_int) -> Option<c_int> {
         let set = lock(&self.set);
         set.iter().find(|(l, n, _)| (*l, *n) == (level, name)).map(|(_, _, value)| *value)
@@ -543,12 +544,12 @@ impl File {
         self.backlog.store(backlog, Ordering::Relaxed);
     }
 
-    /// What listen(2) was told, below zero if it was not called.
+    /// The backlog of listen(2), below zero if it was not called.
     pub fn backlog(&self) -> c_int {
         self.backlog.load(Ordering::Relaxed)
     }
 
-    /// Whether the policy has it on the stack plane, with these addresses.
+    /// Whether the policy puts it on the stack plane, with these addresses.
     pub fn is_for_stack(&self, local: Option<SocketAddr>, remote: Option<SocketAddr>) -> bool {
         let Some(config) = config::get() else { return false };
         let policy = &config.launch.policy;
@@ -557,8 +558,7 @@ impl File {
     }
 }
 
-/// `file` is what socket(2) made it: its companion alone, with the options it has. What all its descriptors are from
-/// now on.
+/// Resets `file` to what socket(2) made it, for all its descriptors: its companion alone, with its options.
 pub fn begin_anew(file: &Ref) -> Ref {
     let again = Ref::new(file.again());
     fds::replace(file, &again);
@@ -566,8 +566,8 @@ pub fn begin_anew(file: &Ref) -> Ref {
     again
 }
 
-/// Before a fork: listeners that nobody has waited for yet are their companions alone, so that whoever accepts first,
-/// here or in the child, has the connections.
+/// Before a fork: deactivates listeners that no thread has waited for yet, so that the process that accepts first,
+/// parent or child, gets the connections.
 pub fn let_children_choose() {
     for (_, file) in fds::all() {
         if let Some(file) = file.filter(|file| file.is_for_a_child()) {
@@ -576,13 +576,13 @@ pub fn let_children_choose() {
     }
 }
 
-/// Before a fork: what sets have in the kernel's half is the child's as well.
+/// Before a fork: the kernel's half of epoll sets is shared with the child.
 pub fn let_children_hear() {
     fds::all().filter_map(|(_, file)| file?.set().cloned()).for_each(|set| set.share());
 }
 
-/// `file`, which `fd` is, is the kernel's from now on. A listener stays known: its companion may be shared with a
-/// process where it lives.
+/// `file`, at `fd`, is the kernel's from now on. A listener stays in the table: its companion may be shared with a
+/// process in which it is active.
 pub fn let_go(fd: c_int, file: &Ref) {
     file.give_up();
     if file.backlog() < 0 {
@@ -590,9 +590,9 @@ pub fn let_go(fd: c_int, file: &Ref) {
     }
 }
 
-/// A companion, to be looked at: it stays open.
+/// A companion, to query it: it stays open.
 pub fn companion<T: FromRawFd>(fd: c_int) -> ManuallyDrop<T> {
-    // SAFETY: open, by the word of the program whose call this is; not closed by us.
+    // SAFETY: open, by the contract of the program's call; not closed by us.
     ManuallyDrop::new(unsafe { T::from_raw_fd(fd) })
 }
 
@@ -600,7 +600,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A time span as setsockopt(2) has it; no time at all is no limit.
+/// A time span of setsockopt(2); zero means no limit.
 pub fn span(time: libc::timeval) -> Option<Duration> {
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     let micros = u64::try_from(time.tv_usec).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Multicast: what setsockopt(2) has told the kernel about groups on the chosen interface, for our stack to know.
+//! Multicast: copies the memberships on the chosen interface that setsockopt(2) has set in the kernel to our stack.
 
 use super::{
     address,
@@ -20,10 +20,10 @@ const MCAST_MSFILTER: c_int = 48;
 const IP_MSFILTER: c_int = 41;
 const IP_MULTICAST_ALL: c_int = 49;
 const IPV6_MULTICAST_ALL: c_int = 29;
-/// The filter mode, where it is not `MCAST_EXCLUDE`, 0.
+/// The filter mode; otherwise it is `MCAST_EXCLUDE`, 0.
 const MCAST_INCLUDE: u32 = 1;
 
-/// The kernel has taken an option; whether it was one about groups.
+/// The kernel has accepted an option; returns whether it was about groups.
 pub fn took(file: &File, level: c_int, name: c_int, value: &[u8]) -> bool {
     if !matches!(level, libc::IPPROTO_IP | libc::IPPROTO_IPV6) {
         return false;
@@ -38,12 +38,12 @@ pub fn took(file: &File, level: c_int, name: c_int, value: &[u8]) -> bool {
     true
 }
 
-/// Does to `groups` what an option says. `None`: it is about something else; `Some(None)`: about another interface, or
-/// too short, which the kernel will not have taken.
+/// Applies an option to `groups`. `None`: it is another kind of option. `Some(None)`: it is for another interface, or
+/// too short, and then the kernel has refused it.
 fn change(groups: &mut Groups, six: bool, name: c_int, mut value: Value<'_>) -> Option<Option<()>> {
     let changed = match (six, name) {
         (false, IP_MULTICAST_ALL) | (true, IPV6_MULTICAST_ALL) => {
-            // One byte will do.
+            // One byte is enough.
             value.0.first().map(|on| groups.hear_all(six, *on != 0))
         }
         (false, libc::IP_ADD_MEMBERSHIP) => value.mreq().map(|(to, on)| groups.join(to, on)),
@@ -83,11 +83,10 @@ fn change(groups: &mut Groups, six: bool, name: c_int, mut value: Value<'_>) -> 
     Some(changed)
 }
 
-/// An option's value, read from its beginning. A group comes with the number of its interface, which is the chosen
-/// one.
+/// An option's value, read from its start. Groups are returned with the index of the chosen interface.
 struct Value<'a>(&'a [u8]);
 
-/// The most sources a filter may have here (`net.ipv4.igmp_max_msf` is 10 unless somebody raised it).
+/// The most sources of a filter here (`net.ipv4.igmp_max_msf` is 10 by default).
 const MOST_SOURCES: u32 = 1 << 16;
 
 impl Value<'_> {
@@ -167,8 +166,8 @@ impl Value<'_> {
     }
 }
 
-/// A group and the number of the chosen interface, if it is meant: by its number, else by an address on it, else as
-/// the route to the group leads there (`ip_mc_find_dev`, `ipv6_sock_mc_join`).
+/// The group and the index of the chosen interface, if the option is for it: by index, else by an address on it, else
+/// if the route to the group leads there (`ip_mc_find_dev`, `ipv6_sock_mc_join`).
 fn on(group: IpAddr, address: Ipv4Addr, index: u32) -> Option<(IpAddr, u32)> {
     let chosen = place::index();
     let is_chosen = match (index, address) {

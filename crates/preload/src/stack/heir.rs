@@ -1,7 +1,8 @@
-//! What a child of fork(2) has of its parent's connections. Their companions, which it shares with the parent, are not
-//! connected: the connections live in the parent's memory. When the child uses one, it asks the parent to hand it to the
-//! kernel ([`bequest`](super::bequest)), over a channel made at the fork; from then on the companion is the connection,
-//! in all processes that have it. The channel's end tells the parent that no child holds one any more.
+//! The connections that a child of fork(2) shares with its parent. The child shares their companions, which are not
+//! connected: the connections are in the parent's memory. When the child uses one, it asks the parent over a channel
+//! made at the fork to hand it over to the kernel ([`bequest`](super::bequest)). From then on the companion is the
+//! connection, in all processes that share it. When the channel closes, the parent knows that no child has one any
+//! more.
 
 use super::{
     bequest::{Answer, Message},
@@ -29,11 +30,11 @@ use std::{
     },
 };
 
-/// The child's end of a channel, shared by all that came over one fork.
+/// The child's end of a channel, shared by all connections of one fork.
 #[derive(Debug)]
 pub struct Channel {
     end: OwnedFd,
-    /// Children of the child hold what it holds: that it lets go of one says nothing.
+    /// Grandchildren share the connections: then this process sends no release.
     shared: AtomicBool,
 }
 
@@ -41,13 +42,13 @@ pub struct Channel {
 #[derive(Debug)]
 pub struct Heir {
     channel: Arc<Channel>,
-    /// Its place among what the parent has bequeathed.
+    /// Its index among the connections that the parent shares.
     place: u32,
-    /// The child has prepared it for a program that it is about to become.
+    /// The child has prepared it for a program that it will execute.
     pub for_exec: AtomicBool,
 }
 
-/// The channels of this process, which its children are to have, too.
+/// The channels of this process, which its children share as well.
 static CHANNELS: Mutex<Vec<Weak<Channel>>> = Mutex::new(Vec::new());
 
 /// Held across a fork.
@@ -63,16 +64,16 @@ impl Channels {
         Channels(channels)
     }
 
-    /// In the child: one more, whose end is `end`.
+    /// In the child: adds the channel whose end is `end`.
     pub fn add(&mut self, end: c_int) -> Arc<Channel> {
-        // SAFETY: made for this child, and nobody else's here.
+        // SAFETY: made for this child, and not used elsewhere here.
         let end = unsafe { OwnedFd::from_raw_fd(end) };
         let channel = Arc::new(Channel { end, shared: AtomicBool::new(false) });
         self.0.push(Arc::downgrade(&channel));
         channel
     }
 
-    /// Whether `fd` is the end of one.
+    /// Whether `fd` is the end of a channel.
     pub fn has(&self, fd: c_int) -> bool {
         self.0.iter().filter_map(Weak::upgrade).any(|channel| channel.end.as_raw_fd() == fd)
     }
@@ -83,12 +84,12 @@ impl Heir {
         Heir { channel: channel.clone(), place, for_exec: AtomicBool::new(false) }
     }
 
-    /// The same, of a child's child.
+    /// The same, for a grandchild.
     pub fn again(&self) -> Heir {
         Heir::new(&self.channel, self.place)
     }
 
-    /// Has the kernel take the connection, whose companion is `fd`. Whether it has.
+    /// Asks the parent to hand the connection, whose companion is `fd`, over to the kernel.
     fn claim(&self, fd: BorrowedFd<'_>) -> Answer {
         let flags = SocketFlags::CLOEXEC;
         let Ok((ours, theirs)) =
@@ -116,7 +117,7 @@ impl Heir {
             match recv(&ours, &mut answer[..], RecvFlags::empty()) {
                 Err(rustix::io::Errno::INTR) => {}
                 Ok((_, 1)) => return Answer::from(answer[0]),
-                // The parent has gone.
+                // The parent is gone.
                 _ => return Answer::No,
             }
         }
@@ -126,7 +127,7 @@ impl Heir {
 static LOST: Once = Once::new();
 static LEFT: Once = Once::new();
 
-/// `file`, a connection of the parent's, is used: the kernel has it from now on.
+/// `file`, a connection of the parent's, is used: it is handed over to the kernel.
 #[cold]
 pub fn settle(file: &File) {
     let Some(heir) = file.heir() else { return };
@@ -135,31 +136,31 @@ pub fn settle(file: &File) {
         |known: &Option<Ref>| known.as_ref().is_some_and(|known| std::ptr::eq(&**known, file));
     let fd = all.find_map(|(fd, known)| is_it(&known).then_some(fd));
     let answer = match fd {
-        // SAFETY: one of the program's, open by its word.
+        // SAFETY: a descriptor of the program's, open by the contract of its call.
         Some(fd) => heir.claim(unsafe { BorrowedFd::borrow_raw(fd) }),
         None => Answer::No,
     };
     file.give_up();
     match answer {
         Answer::Yes => {}
-        // The parent has gone, and has left it to the kernel.
+        // The parent is gone, and has handed it over to the kernel.
         Answer::No if fd.is_some_and(|fd| names::remote(fd).is_some()) => {
-            let why = format_args!("{}: a child uses a connection of its parent's", host::device());
-            host::goes_without(&LEFT, why, "it is the kernel's; --plane kernel is for such programs");
+            let why = format_args!("{}: a child process uses a connection of its parent's", host::device());
+            host::goes_without(&LEFT, why, "it is handed over to the kernel; such a program needs --plane kernel");
         }
         Answer::No => LOST.say(format_args!(
-            "{}: a connection of the parent process cannot be handed to the kernel, so that a child finds it closed; \
+            "{}: a connection of the parent process cannot be handed over to the kernel, so the child finds it closed; \
              such a program needs --plane kernel",
             host::device()
         )),
-        // The parent has said so.
-        // SAFETY: ends the process, as was asked for.
+        // The parent has reported it.
+        // SAFETY: ends the process, as `--strict` requires.
         Answer::Strict => unsafe { libc::_exit(2) },
     }
 }
 
-/// Before an exec, after which nobody is here to ask: connections at the numbers of standard input, output and error, and
-/// those that a child has prepared for the program, are the kernel's.
+/// Before an exec, after which no code of ours can ask the parent: hands over to the kernel the connections at standard
+/// input, output and error, and those that a child has prepared for the new program.
 pub fn before_exec() {
     if fds::end() == 0 {
         return;
@@ -176,7 +177,7 @@ pub fn before_exec() {
                 settle(&file);
             }
             (None, Some(Live::Stream(_))) if is_standard => {
-                // Where it cannot be, the program finds it closed.
+                // If it cannot be handed over, the program finds it closed.
                 let _ = super::bequest::hand_over(&file, fd);
             }
             _ => {}
@@ -194,7 +195,7 @@ impl Drop for Heir {
     fn drop(&mut self) {
         if !self.channel.shared.load(Ordering::Relaxed) {
             let message = Message::Release(self.place).bytes();
-            // Who is gone needs no telling; one that is slow will see the channel's end.
+            // If the parent is gone there is nothing to do; if it is slow, it will see the channel close.
             let _ = send(&self.channel.end, &message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         }
     }

@@ -1,5 +1,5 @@
-//! The process's Host: made when a socket first needs it, in the process that needs it, and left behind by a child of
-//! that process before any code of the program runs there.
+//! The process's Host: made when a socket first needs it, in the process that needs it. A child of that process leaves
+//! it behind before any code of the program runs there.
 
 use super::{
     bequest,
@@ -41,14 +41,14 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-/// The Host, and whether one was refused.
+/// The Host, and whether making one was refused.
 #[derive(Default)]
 struct Slot {
     made: Option<Made>,
     refused: bool,
 }
 
-/// The Host, with what stands in shared memory about it, and the process it is of.
+/// The Host with its ledger in shared memory, and the process that made it.
 #[derive(Clone)]
 pub struct Made {
     host: Host,
@@ -66,7 +66,7 @@ static UNGUARDED: Once = Once::new();
 
 static GONE: Once = Once::new();
 
-/// The interface the run is about.
+/// The interface of the run.
 pub fn device() -> &'static str {
     config::get().and_then(|config| config.launch.dev.as_deref()).unwrap_or("?")
 }
@@ -82,10 +82,10 @@ pub fn get() -> Option<Host> {
     }
     if handler::is_running() {
         let why = format_args!(
-            "{}: a signal's handler uses a socket before any other was used, and no thread may be started there",
+            "{}: a signal handler uses the first socket of this process, and no thread may be started there",
             device()
         );
-        goes_without(&IN_HANDLER, why, "that socket is the kernel's");
+        goes_without(&IN_HANDLER, why, "that socket stays with the kernel");
         return None;
     }
     match make() {
@@ -102,13 +102,13 @@ pub fn get() -> Option<Host> {
     }
 }
 
-/// Says why something is not accelerated, and what comes of it; with `--strict` it is that the program ends.
+/// Reports why something is not accelerated, and the consequence. With `--strict` the program ends instead.
 pub fn goes_without(once: &Once, why: fmt::Arguments<'_>, then: &str) {
     let strict = config::get().is_some_and(|config| config.launch.strict);
-    let then = if strict { "the program ends, as --strict says" } else { then };
+    let then = if strict { "the program ends, as --strict requires" } else { then };
     once.say(format_args!("{why}; {then}"));
     if strict {
-        // SAFETY: ends the process, as was asked for.
+        // SAFETY: ends the process, as `--strict` requires.
         unsafe { libc::_exit(2) };
     }
 }
@@ -145,12 +145,12 @@ fn make() -> io::Result<Made> {
     lease::when_it_ends(connection, |end| {
         match end {
         End::Interface => GONE.say(format_args!(
-            "{}: the interface is gone; its connections have no way any more, and what comes after, also over another of \
-             that name, is the kernel's until the program is started anew",
+            "{}: the interface is gone: its connections cannot send or receive any more. New sockets, also on another \
+             interface of that name, stay with the kernel until the program is restarted",
             device()
         )),
         End::Guard => UNGUARDED.say(format_args!(
-            "{}: the guard of this run is gone; all goes on, but if this process is killed its peers are told by nobody",
+            "{}: the guard of this run is gone: the program goes on, but if this process is killed, its peers get no reset",
             device()
         )),
     }
@@ -161,11 +161,11 @@ fn make() -> io::Result<Made> {
 
 /// A descriptor that the guard has sent, as one of the library's own.
 fn kept(fd: OwnedFd) -> OwnedFd {
-    // SAFETY: what `keep` returns is the same descriptor under the number it has from now on.
+    // SAFETY: `keep` returns the same descriptor under its new number.
     unsafe { OwnedFd::from_raw_fd(own::keep(fd.into_raw_fd())) }
 }
 
-/// What the policy says of this program, whichever its sockets.
+/// The policy's settings for this program as a whole.
 pub fn settings(config: &Config) -> Settings {
     let settings = config.launch.policy.for_program(&config.program);
     match settings.plane {
@@ -174,7 +174,7 @@ pub fn settings(config: &Config) -> Settings {
     }
 }
 
-/// What is held across a fork, so that the child finds it whole.
+/// The locks that are held across a fork, so that the child finds them free and their data whole.
 struct Held {
     forking: bequest::Forking,
     channels: heir::Channels,
@@ -184,7 +184,7 @@ struct Held {
     stack: process::Fork,
     _last: MutexGuard<'static, place::Last>,
     _changing: MutexGuard<'static, ()>,
-    /// The last to go: a signal's handler would want all of these.
+    /// Dropped last: a signal handler that runs then may need all of these.
     inside: Option<Inside>,
 }
 
@@ -210,7 +210,7 @@ impl Held {
         self.forking.in_child();
         self.known.in_child();
         self.stack.in_child();
-        // Not dropped: its threads are not here, and its rings are the parent's.
+        // Not dropped: its threads do not exist here, and its rings are the parent's.
         mem::forget(mem::take(&mut *self.slot));
         self.inside
     }
@@ -224,7 +224,7 @@ fn take_held() -> Option<Held> {
     HELD.try_with(RefCell::take).ok().flatten().map(ManuallyDrop::into_inner)
 }
 
-/// To be called when the library is loaded: has every fork come by here, also those that the C library makes itself
+/// Called when the library is loaded: every fork runs these handlers, also those that the C library makes itself
 /// (daemon, forkpty).
 pub fn prepare(config: &Config) {
     if config.launch.dev.is_none() {
@@ -233,17 +233,17 @@ pub fn prepare(config: &Config) {
     harm::prepare(config);
     own::prepare();
     if let Some(guard) = &config.launch.guard {
-        // Without it the guard knows the process by its environment alone.
+        // Without the mark the guard knows the process by its environment alone.
         let _ = leave_mark(mark(guard));
     }
     // SAFETY: three functions that live as long as the library, which is never unloaded.
     unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
 }
 
-/// Maps nothing, under a name, for as long as the process lives.
+/// Maps a file with this name for as long as the process lives; it shows in /proc/PID/maps.
 fn leave_mark(name: &str) -> rustix::io::Result<()> {
     let file = memfd_create(name, MemfdFlags::CLOEXEC)?;
-    // SAFETY: a new mapping, of no memory in use; nobody may touch it.
+    // SAFETY: a new mapping, of no memory in use, without access.
     unsafe { mmap(ptr::null_mut(), 1, ProtFlags::empty(), MapFlags::SHARED, &file, 0) }.map(drop)
 }
 
@@ -255,7 +255,7 @@ extern "C" fn before() {
     }
     let mut forking = bequest::Forking::take();
     if inside.is_some() {
-        // Before the list of spare cells is held, which the last holder of a file needs.
+        // Before the list of spare cells is locked, as dropping the last reference to a file needs it.
         forking.bequeath();
     }
     let held = Held::take(forking, inside);
@@ -265,7 +265,7 @@ extern "C" fn before() {
 extern "C" fn in_parent() {
     let Some(mut held) = take_held() else { return };
     held.forking.in_parent();
-    // Dropped as one, field by field: a signal's handler runs when `inside`, the last, goes.
+    // Fields drop in order: signal handlers run when `inside`, the last, is dropped.
 }
 
 extern "C" fn in_child() {
@@ -292,13 +292,13 @@ extern "C" fn in_child() {
 }
 
 fn close_own(own: c_int) {
-    // SAFETY: a descriptor of the library's, of no use in a child.
+    // SAFETY: a descriptor of the library's that a child does not use.
     unsafe { real::close(own) };
 }
 
-/// fork(3). In a handler it may have interrupted the C library's allocator, of which fork(3) takes the locks once the process
-/// has a second thread. Where only ours are beside it, the program sees none: then the child is made by _Fork(3), which
-/// takes none.
+/// fork(3). A signal handler may have interrupted the C library's allocator, whose locks fork(3) takes once the process
+/// has a second thread. If the other threads are all ours, the program cannot expect that: then the child is made by
+/// _Fork(3), which takes no locks.
 ///
 /// # Safety
 /// That of fork(3).
@@ -312,7 +312,7 @@ pub unsafe fn fork() -> pid_t {
         return unsafe { real::fork() };
     }
     before();
-    // SAFETY: the caller's contract; the locks of ours are held.
+    // SAFETY: the caller's contract; our own locks are held.
     let child = unsafe { real::_Fork() };
     let _errno = errno::Kept::new();
     match child {
@@ -322,13 +322,13 @@ pub unsafe fn fork() -> pid_t {
     child
 }
 
-/// _Fork(3), which calls no handlers of pthread_atfork(3), and whose child may not allocate: it has nothing of ours,
-/// only companions.
+/// _Fork(3), which does not run pthread_atfork(3) handlers, and whose child may not allocate: the child has only
+/// companions, nothing of ours.
 ///
 /// # Safety
 /// That of _Fork(3).
 pub unsafe fn fork_alone() -> pid_t {
-    // A thread that is inside is here by the handler of a fault, and may hold one of the locks.
+    // If the thread is inside already, it is in the handler of a fault and may hold one of the locks.
     let held = Inside::enter().map(|inside| Held::take(bequest::Forking::take(), Some(inside)));
     // SAFETY: the caller's contract.
     let child = unsafe { real::_Fork() };

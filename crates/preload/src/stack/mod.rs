@@ -2,31 +2,31 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`file`](self::file) | what a descriptor of ours stands for, and how it comes to life |
+//! | [`file`](self::file) | the open file description of a descriptor of ours, and its activation |
 //! | [`host`](self::host) | the process's Host, made when it is first needed; fork |
-//! | [`bequest`](self::bequest), [`heir`](self::heir) | connections that children use: the parent's side, and theirs |
+//! | [`bequest`](self::bequest), [`heir`](self::heir) | connections that children use: the parent's side, and the child's |
 //! | [`end`](self::end) | exit |
-//! | [`own`](self::own) | the descriptors the library holds for itself |
-//! | [`place`](self::place) | which addresses are on the chosen interface |
-//! | [`names`](self::names) | socket, bind, connect, listen, shutdown, names |
-//! | [`accept`](mod@self::accept) | accept, of ours and of the kernel's |
-//! | [`receive`](self::receive), [`send`](self::send) | data in and out, in all the shapes C has for it |
-//! | [`take`](self::take) | what a receive finds, and how long it waits |
+//! | [`own`](self::own) | the descriptors that the library holds for itself |
+//! | [`place`](self::place) | which addresses are routed over the chosen interface |
+//! | [`names`](self::names) | socket, bind, connect, listen, shutdown, getsockname, getpeername |
+//! | [`accept`](mod@self::accept) | accept, of our listeners and of the kernel's |
+//! | [`receive`](self::receive), [`send`](self::send) | data in and out, by all the C functions for it |
+//! | [`take`](self::take) | what a receive returns, and how long it waits |
 //! | [`control`](self::control) | ancillary data |
 //! | [`copy`](self::copy) | sendfile, splice |
 //! | [`options`](self::options) | getsockopt, setsockopt |
 //! | [`groups`](self::groups) | multicast memberships |
-//! | [`beyond`](self::beyond) | what is asked for that our stack has not |
+//! | [`beyond`](self::beyond) | options that our stack does not support |
 //! | [`wait`](self::wait) | poll, select, epoll |
 //! | [`descriptors`](self::descriptors) | close, dup, fcntl, ioctl |
-//! | [`rings`] | io_uring, and whose sockets are the kernel's for it |
+//! | [`rings`] | io_uring: its sockets are the kernel's |
 //! | [`stream`](self::stream) | fclose, freopen |
-//! | [`pass`](self::pass) | descriptors on their way to another process |
-//! | [`address`](self::address) | addresses as C has them |
+//! | [`pass`](self::pass) | descriptors passed to another process |
+//! | [`address`](self::address) | conversion of socket addresses |
 //!
-//! Each socket owns one kernel socket, its companion, whose number the program has. It is the truth until the socket
-//! comes to life: it is bound, listens and has its options set like any other; so errors are the kernel's own, and
-//! what cannot be accelerated simply stays with it.
+//! Each socket owns one kernel socket, its companion, whose descriptor the program has. Until the socket is activated,
+//! the companion alone is bound, listens and has its options set like any other. So errors are the kernel's own, and a
+//! socket that cannot be accelerated simply stays with the kernel.
 
 mod accept;
 mod address;
@@ -80,10 +80,10 @@ pub use wait::{
 use crate::{errno, fds::Ref, inside::Inside, real::Failed};
 use std::io;
 
-/// Enters with a file. `None`: the call is for the real function, as the library made it itself, or the socket
-/// has turned out to be the kernel's.
+/// Enters with a file. `None`: the call is for the real function, as the library itself made it, or the socket has
+/// turned out to be the kernel's.
 ///
-/// The parts are to be let go of in the order `file`, `inside`, as a pattern does that names them so.
+/// The parts must be dropped in the order `file`, `inside`, as the pattern `(inside, file)` does.
 #[inline]
 fn enter(file: Ref) -> Option<(Inside, Ref)> {
     if file.is_kernels() {
@@ -97,7 +97,7 @@ fn enter(file: Ref) -> Option<(Inside, Ref)> {
     Some((inside, file))
 }
 
-/// What a C function returns, and `errno`.
+/// Returns as a C function does, with `errno`.
 #[inline]
 fn answer<T: Failed + TryFrom<usize>>(result: io::Result<usize>) -> T {
     match result {
@@ -109,8 +109,8 @@ fn answer<T: Failed + TryFrom<usize>>(result: io::Result<usize>) -> T {
     }
 }
 
-/// The answer; where there is none, the kernel's, for which one leaves: it may take its time. A file whose number
-/// was closed meanwhile ends here, before that.
+/// The answer; if there is none, the kernel's. The kernel's call may sleep, so the thread leaves first, and a file that
+/// was closed meanwhile is dropped before.
 #[inline]
 fn answer_or<T: Failed + TryFrom<usize>>(
     inside: Inside,
@@ -124,7 +124,7 @@ fn answer_or<T: Failed + TryFrom<usize>>(
     answered.unwrap_or_else(by_kernel)
 }
 
-/// An error by its number.
+/// The errno of an error.
 fn code(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or_else(|| match error.kind() {
         io::ErrorKind::WouldBlock => libc::EAGAIN,
@@ -144,12 +144,12 @@ fn error(code: i32) -> io::Error {
     io::Error::from_raw_os_error(code)
 }
 
-/// What a system call that returned `result` says.
+/// The result of a system call that returned `result`.
 fn said<T: Copy + PartialOrd + Default>(result: T) -> io::Result<T> {
     if result < T::default() { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Binds a companion that is not bound to any port, as the kernel would when it first sends.
+/// Binds an unbound companion to a free port, as the kernel would at its first send.
 fn own_port(fd: libc::c_int, domain: libc::c_int) -> io::Result<()> {
     let (name, len) = address::laid_out(address::any(domain), domain);
     // SAFETY: a valid address of that length.

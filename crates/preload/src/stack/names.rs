@@ -1,4 +1,4 @@
-//! Sockets come and are named: socket, bind, connect, listen, shutdown, and who is at either end.
+//! Sockets and their addresses: socket, bind, connect, listen, shutdown, getsockname, getpeername.
 
 use super::{
     address, answer, code, enter, error,
@@ -24,7 +24,7 @@ use std::{
 
 static NO_ROOM: Once = Once::new();
 
-/// What socket(2) and accept4(2) take with a kind.
+/// The flags that socket(2) takes with a type, and accept4(2) takes.
 pub const FLAGS: c_int = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
 
 /// The protocol of a socket that could be ours.
@@ -40,7 +40,7 @@ fn protocol_of(domain: c_int, kind: c_int, protocol: c_int) -> Option<Protocol> 
     }
 }
 
-/// Whether sockets of this run live in our stack at all.
+/// Whether this run uses our stack at all.
 fn is_in_use() -> bool {
     config::get().is_some_and(|config| config.launch.dev.is_some())
 }
@@ -70,7 +70,7 @@ pub unsafe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     fd
 }
 
-/// Whether some rule of the policy may yet have a new socket on the stack plane.
+/// Whether some rule of the policy may put a new socket on the stack plane.
 fn could_be_ours(protocol: Protocol, domain: c_int) -> bool {
     let Some(config) = config::get() else { return false };
     let policy = &config.launch.policy;
@@ -78,7 +78,7 @@ fn could_be_ours(protocol: Protocol, domain: c_int) -> bool {
         || File::new(protocol, domain).is_for_stack(None, None)
 }
 
-/// Whether it is a connection, or is becoming one: its companion does not know.
+/// Whether it is a connection of ours, or is connecting: its companion does not know.
 fn is_stream(file: &File) -> bool {
     matches!(file.live(), Some(Live::Stream(_))) && !file.has_failed()
 }
@@ -91,7 +91,7 @@ pub unsafe fn bind(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_t) 
         // SAFETY: the caller's contract.
         let local = unsafe { address::read(addr, len) };
         let least = if file.domain == libc::AF_INET6 { 24 } else { size_of::<libc::sockaddr_in>() };
-        // What is looked at first: how long it is, and the family.
+        // The kernel checks the length and the family first.
         let refused = match local {
             _ if (len as usize) < least => libc::EINVAL,
             Ok(local) => not_bound_again(file.domain, local),
@@ -117,7 +117,7 @@ pub unsafe fn bind(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_t) 
     }
     // SAFETY: the caller's contract.
     let (mut bound, mut alone) = unsafe { bind_alone(&file, fd, addr, len) };
-    // It may be one of those that rest, which are nobody's but for us.
+    // An idle port reservation of ours may hold the port.
     if bound != 0 && errno::get() == libc::EADDRINUSE && give_ports_back(&file) {
         // SAFETY: the caller's contract.
         (bound, alone) = unsafe { bind_alone(&file, fd, addr, len) };
@@ -128,7 +128,7 @@ pub unsafe fn bind(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_t) 
     {
         match file.is_for_stack(Some(local), None) {
             false => let_go(fd, &file),
-            // It has yet to join its group.
+            // It has not joined its group yet.
             true if local.ip().to_canonical().is_multicast() => {}
             true => {
                 file.alone.store(alone, Ordering::Relaxed);
@@ -139,7 +139,7 @@ pub unsafe fn bind(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_t) 
     bound
 }
 
-/// Has the ports let go that are kept for connections to come. False: there are none.
+/// Releases the ports that are reserved for connections to come. False: there were none.
 fn give_ports_back(file: &File) -> bool {
     let _errno = errno::Kept::new();
     let is_tcp = file.protocol == Protocol::Tcp && !file.is_kernels();
@@ -147,7 +147,8 @@ fn give_ports_back(file: &File) -> bool {
     host::made().is_some_and(|host| host.give_ports_back())
 }
 
-/// Binds the companion, and tells whether nobody else has the port, which for one with `SO_REUSEADDR` is tried first.
+/// Binds the companion. Also returns whether no other socket has the port; with `SO_REUSEADDR` that is found out by
+/// binding without it first.
 ///
 /// # Safety
 /// That of bind(2).
@@ -159,7 +160,7 @@ unsafe fn bind_alone(
 ) -> (c_int, bool) {
     // SAFETY: the caller's contract.
     let bind = || unsafe { real::bind(fd, addr, len) };
-    // Elsewhere nobody asks.
+    // Otherwise the answer is not used.
     if file.protocol != Protocol::Tcp || file.is_kernels() || host::made().is_none() {
         return (bind(), false);
     }
@@ -185,14 +186,14 @@ unsafe fn bind_alone(
     }
 }
 
-/// What it is to be when it is named or connects: where connecting has failed, as if it had never been connected. What
-/// it was lets go of its port here.
+/// The file to use for bind or connect: after a failed connect, one that was never connected. Dropping the old one
+/// releases its port.
 fn unconnected(file: Ref) -> Ref {
     if file.has_failed() { begin_anew(&file) } else { file }
 }
 
-/// A port that the program has not named is given back when connecting fails. The kernel does so of its own sockets
-/// (`tcp_disconnect`), and of a companion, which has not connected, when it ceases to listen.
+/// Releases a port that the program has not chosen when connecting fails. The kernel does so for its own sockets
+/// (`tcp_disconnect`), and for a companion, which has not connected, when it stops listening.
 fn give_port_back(fd: c_int) {
     let nothing = libc::sockaddr { sa_family: libc::AF_UNSPEC as _, sa_data: [0; 14] };
     if local(fd).is_ok_and(|bound| bound.port() != 0) {
@@ -205,7 +206,7 @@ fn give_port_back(fd: c_int) {
     }
 }
 
-/// Whether connections of ours stand in the way of a port, of which companions know nothing.
+/// Whether connections of ours, which companions do not know, conflict with a port.
 fn is_taken(file: &File, fd: c_int, local: SocketAddr) -> bool {
     let is_in_question = file.protocol == Protocol::Tcp && !file.is_kernels() && local.port() != 0;
     let Some(host) = is_in_question.then(host::made).flatten() else { return false };
@@ -224,7 +225,7 @@ fn is_taken(file: &File, fd: c_int, local: SocketAddr) -> bool {
     host.is_tcp_port_taken(local, &sharing)
 }
 
-/// Why a connection is not bound to `local`: of IPv4 the kernel looks at the address first (`__inet_bind`).
+/// The error of binding a connection to `local`: for IPv4 the kernel checks the address first (`__inet_bind`).
 fn not_bound_again(domain: c_int, local: SocketAddr) -> c_int {
     let is_elsewhere = |ip| match net::UdpSocket::bind((ip, 0)) {
         Err(wrong) => wrong.raw_os_error() == Some(libc::EADDRNOTAVAIL),
@@ -251,13 +252,13 @@ pub unsafe fn listen(file: Ref, fd: c_int, backlog: c_int) -> c_int {
         && let Some((_inside, file)) = enter(file)
     {
         let file = unconnected(file);
-        // It is unsigned (`__inet_listen_sk`).
+        // The kernel takes it as unsigned (`__inet_listen_sk`).
         let backlog = if backlog < 0 { c_int::MAX } else { backlog };
         file.set_backlog(backlog);
         if let Some(Live::Listener(listener)) = file.live() {
             listener.set_backlog(backlog.cast_unsigned());
         }
-        // A ring may be all that waits for it.
+        // An io_uring may be all that waits for it.
         if local(fd).is_ok_and(|local| file.is_for_stack(Some(local), None))
             && rings::keep_sockets()
         {
@@ -271,8 +272,8 @@ pub unsafe fn listen(file: Ref, fd: c_int, backlog: c_int) -> c_int {
     listens
 }
 
-/// Where this process has the queues, the port of a socket that is about to listen comes to them before: then the
-/// kernel has no connections there that it would have to be asked about.
+/// If this process has the queues, takes the port of a socket that is about to listen before the kernel listens there.
+/// So the kernel accepts no connections that would have to be fetched from it.
 fn take_port(file: &File, fd: c_int) {
     if file.alone.load(Ordering::Relaxed)
         && file.backlog() < 0
@@ -281,13 +282,13 @@ fn take_port(file: &File, fd: c_int) {
         && let Some(_inside) = Inside::enter()
         && let Some(host) = host::made()
     {
-        // If that fails, so does what follows, which says why.
+        // If this fails, the activation fails as well and reports why.
         let taken = PortTaken::before_listen(&host, &companion::<net::TcpListener>(fd));
         *super::file::lock(&file.taken) = taken.ok();
     }
 }
 
-/// If it does not listen here after all.
+/// Releases the port if the socket does not listen here after all.
 fn give_back(file: &File) {
     let _errno = errno::Kept::new();
     if let Some(_inside) = Inside::enter() {
@@ -295,8 +296,7 @@ fn give_back(file: &File) {
     }
 }
 
-/// Where this process has the queues already, or a thread waits for the socket in an epoll instance, it is known whose
-/// the socket is.
+/// Activates it now if this process has the queues already, or if a thread waits for it in an epoll instance.
 fn live_at_once(file: &File, fd: c_int) {
     if host::made().is_some() {
         file.activate_early(fd);
@@ -314,13 +314,13 @@ pub unsafe fn connect(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_
     // SAFETY: the caller's contract.
     let remote = match unsafe { address::read(addr, len) } {
         Ok(remote) if len as usize <= address::LONGEST => remote,
-        // What is connected already does not look where to (`__inet_stream_connect`).
+        // A connected socket does not check the address (`__inet_stream_connect`).
         // SAFETY: the caller's contract.
         Err(_) if is_stream(&file) && unsafe { address::names_family(addr, len) } => {
             address::any(file.domain)
         }
         _ => {
-            // To disconnect, or wrong: the kernel says which.
+            // A disconnect or an invalid address: the kernel decides.
             let result = by_kernel();
             if result == 0 {
                 disconnect(&file, fd);
@@ -333,7 +333,7 @@ pub unsafe fn connect(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_
         Protocol::Tcp => match connect_tcp(&inside, file, fd, remote) {
             Some(result) => answer(result.map(|()| 0)),
             None => {
-                // A connection that the kernel makes may take its time.
+                // The kernel's connect may block.
                 drop(inside);
                 by_kernel()
             }
@@ -341,16 +341,16 @@ pub unsafe fn connect(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_
     }
 }
 
-/// Its companion has no peer and does not listen any more (`tcp_disconnect`, `__udp_disconnect`).
+/// The companion has no peer and does not listen any more (`tcp_disconnect`, `__udp_disconnect`): our socket follows.
 fn disconnect(file: &Ref, fd: c_int) {
     match file.live() {
-        // The kernel chose its port, and has taken it back.
+        // The kernel chose its port, and has released it.
         Some(Live::Udp(_)) if local(fd).is_ok_and(|local| local.port() == 0) => {
             begin_anew(file);
         }
         Some(Live::Udp(udp)) => udp.disconnect(),
         Some(Live::Stream(stream)) => {
-            // The peer is told by a reset. It cannot fail.
+            // The peer gets a reset. It cannot fail.
             let _ = stream.set_linger(Some(Duration::ZERO));
             begin_anew(file);
         }
@@ -381,7 +381,7 @@ fn connect_udp(file: &Ref, fd: c_int, remote: SocketAddr, by_kernel: impl Fn() -
     result
 }
 
-/// `None`: it is for the kernel to connect.
+/// `None`: the kernel connects.
 fn connect_tcp(
     inside: &Inside,
     file: Ref,
@@ -396,7 +396,7 @@ fn connect_tcp(
         Some(Live::Stream(live)) => live,
         _ => {
             let bound = local(fd).unwrap_or(address::any(file.domain));
-            // The kernel knows which error it is.
+            // The kernel knows the right error.
             if (file.domain == libc::AF_INET6) != remote.is_ipv6() {
                 return None;
             }
@@ -417,7 +417,7 @@ fn connect_tcp(
     if let Err(failed) = &result {
         match code(failed) {
             libc::EINPROGRESS | libc::EALREADY | libc::EISCONN | libc::EINTR | AGAIN => {}
-            // Connections of ours take more than the kernel's: a descriptor, and room among the steered ports.
+            // Connections of ours need more than the kernel's: a descriptor, and room in the ports map.
             libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM => {
                 let device = host::device();
                 let why = format_args!("{device}: a tcp connection: {failed}");
@@ -425,7 +425,7 @@ fn connect_tcp(
                 let_go(fd, &file);
                 return None;
             }
-            // The way leads elsewhere after all.
+            // The route leads over another interface after all.
             libc::EOPNOTSUPP => {
                 let_go(fd, &file);
                 return None;
@@ -436,7 +436,7 @@ fn connect_tcp(
     Some(result)
 }
 
-/// A call with a timeout of its socket's is not gone on with after a signal (signal(7)).
+/// A call on a socket with a timeout is not restarted after a signal (signal(7)).
 pub fn restart_unless_limited(fd: c_int, which: c_int) -> Restart {
     match super::options::timeout(fd, which) {
         Some(_) => Restart::Never,
@@ -457,7 +457,7 @@ pub unsafe fn shutdown(file: Ref, fd: c_int, how: c_int) -> c_int {
         _ => return by_kernel(),
     };
     let live = match file.protocol {
-        // What it shuts is what will be waited for.
+        // Shutdown also changes what a later wait finds, so it must be active.
         Protocol::Udp => file.activate(fd),
         Protocol::Tcp => file.live(),
     };
@@ -476,7 +476,7 @@ pub unsafe fn shutdown(file: Ref, fd: c_int, how: c_int) -> c_int {
                 listener.stop();
             }
             let result = by_kernel();
-            // `inet_shutdown`: it listens no more.
+            // `inet_shutdown`: it stops listening.
             if result == 0 && file.backlog() >= 0 && how != libc::SHUT_WR {
                 disconnect(&file, fd);
             }
@@ -519,13 +519,13 @@ pub unsafe fn getpeername(file: Ref, fd: c_int, addr: *mut sockaddr, len: *mut s
     }
 }
 
-/// Where a companion is bound; port 0: it is not.
+/// The address of a companion; port 0: it is not bound.
 pub fn local(fd: c_int) -> io::Result<SocketAddr> {
-    // Of any kind: its name is all that is asked.
+    // The type does not matter for a query of its address.
     companion::<net::UdpSocket>(fd).local_addr()
 }
 
-/// The peer that the kernel knows of.
+/// The companion's peer.
 pub fn remote(fd: c_int) -> Option<SocketAddr> {
     companion::<net::UdpSocket>(fd).peer_addr().ok()
 }

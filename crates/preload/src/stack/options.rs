@@ -1,5 +1,5 @@
-//! getsockopt(2) and setsockopt(2). The companion is told of every option, and says what it says to any program; what
-//! our stack knows it does as well.
+//! getsockopt(2) and setsockopt(2). Every option is set on the companion, which answers as for any program. An option
+//! that our stack knows is set there as well.
 
 use super::{
     answer,
@@ -13,7 +13,7 @@ use busypoll_stack::{Owner, TcpInfo, TcpStream, options as known};
 use libc::{IPPROTO_TCP, TCP_CONGESTION, c_int, c_void, socklen_t};
 use std::{io, mem::MaybeUninit, ptr, sync::atomic::Ordering, time::Duration};
 
-/// Sets an option that is one number.
+/// Sets an option whose value is a single number.
 ///
 /// # Errors
 /// ENOPROTOOPT for one our stack does not know.
@@ -57,22 +57,22 @@ fn buffer(level: c_int, name: c_int) -> Option<c_int> {
     }
 }
 
-/// What a companion says of an option that is a `T`.
+/// The companion's value of an option of type `T`.
 ///
 /// # Safety
-/// Any bytes make a `T`.
+/// Any bytes are a valid `T`.
 unsafe fn ask<T>(fd: c_int, level: c_int, name: c_int) -> Option<T> {
     let mut value = MaybeUninit::<T>::zeroed();
     let mut len = size_of::<T>() as socklen_t;
-    // SAFETY: valid places for the answer.
+    // SAFETY: valid pointers for the answer.
     let told =
         unsafe { real::getsockopt(fd, level, name, value.as_mut_ptr().cast(), &raw mut len) };
-    // SAFETY: zeroed, and any bytes make one.
+    // SAFETY: zeroed, and any bytes are valid.
     (told == 0).then(|| unsafe { value.assume_init() })
 }
 
-/// What the kernel has made of the size that `fd` was given for a buffer: it has bounds, and doubles. That is what is
-/// told of it, and what ours holds.
+/// The buffer size that the kernel has set at `fd`, within its limits and doubled. The program reads this value, and
+/// our stack uses it.
 fn size_of_buffer(fd: c_int, name: c_int) -> Option<c_int> {
     // SAFETY: a number.
     unsafe { ask::<c_int>(fd, libc::SOL_SOCKET, name) }
@@ -92,10 +92,10 @@ pub fn timeout(fd: c_int, name: c_int) -> Option<Duration> {
     unsafe { ask::<libc::timeval>(fd, libc::SOL_SOCKET, name) }.and_then(span)
 }
 
-/// Has calls on `live` wait as long as its companion's would.
+/// Gives `live` the companion's timeout.
 pub fn set_timeout(live: &Live, name: c_int, timeout: Option<Duration>) {
     let receiving = name == libc::SO_RCVTIMEO;
-    // They fail only for no time at all, which is not a limit.
+    // They fail only for a zero timeout, and that is not passed here.
     let _ = match live {
         Live::Udp(udp) if receiving => udp.set_read_timeout(timeout),
         Live::Udp(udp) => udp.set_write_timeout(timeout),
@@ -106,7 +106,7 @@ pub fn set_timeout(live: &Live, name: c_int, timeout: Option<Duration>) {
     };
 }
 
-/// Takes `SO_LINGER` over from the companion.
+/// Copies `SO_LINGER` from the companion.
 pub fn take_linger(fd: c_int, live: &Live) {
     let Live::Stream(stream) = live else { return };
     // SAFETY: two numbers.
@@ -117,7 +117,7 @@ pub fn take_linger(fd: c_int, live: &Live) {
     }
 }
 
-/// Takes `TCP_CONGESTION` over from the companion. What the kernel has and we have not: we keep to ours.
+/// Copies `TCP_CONGESTION` from the companion. An algorithm that our stack does not have is ignored.
 pub fn take_congestion(fd: c_int, live: &Live) {
     let Live::Stream(stream) = live else { return };
     // SAFETY: bytes.
@@ -127,11 +127,11 @@ pub fn take_congestion(fd: c_int, live: &Live) {
     }
 }
 
-/// Takes over who is sent SIGURG of the companion.
+/// Copies the receiver of SIGURG from the companion.
 pub fn take_owner(fd: c_int, live: &Live) {
     let Live::Stream(stream) = live else { return };
     let mut owner = [0, 0];
-    // SAFETY: a valid place for the answer.
+    // SAFETY: a valid pointer for the answer.
     let told = unsafe { real::fcntl(fd, F_GETOWN_EX, (&raw mut owner).expose_provenance()) };
     let owner = match owner {
         _ if told != 0 => None,
@@ -149,7 +149,7 @@ pub fn is_on(fd: c_int, level: c_int, name: c_int) -> bool {
     unsafe { ask::<c_int>(fd, level, name) }.is_some_and(|on| on != 0)
 }
 
-/// Sets such an option of a companion. It cannot fail for one that it can be asked for.
+/// Sets such an option of a companion. It cannot fail for an option that can be queried.
 pub fn set_on(fd: c_int, level: c_int, name: c_int, on: bool) {
     let on = c_int::from(on);
     // SAFETY: a number, and its length.
@@ -158,7 +158,7 @@ pub fn set_on(fd: c_int, level: c_int, name: c_int, on: bool) {
     };
 }
 
-/// Gives a companion what its connection has of the options: one that was accepted has them of its listener.
+/// Sets the companion's options to those of its connection: one that was accepted has its listener's.
 pub fn give_back(live: &Live, fd: c_int) {
     for (level, name) in [
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
@@ -170,7 +170,7 @@ pub fn give_back(live: &Live, fd: c_int) {
     ] {
         if let Ok(value) = get_number(live, level, name) {
             let len = size_of_val(&value) as socklen_t;
-            // SAFETY: a number, and its size. What the kernel refuses stays as it is.
+            // SAFETY: a number, and its size. If the kernel refuses, the option is unchanged.
             unsafe { real::setsockopt(fd, level, name, (&raw const value).cast(), len) };
         }
     }
@@ -189,9 +189,9 @@ pub unsafe fn setsockopt(
     let name = older(level, name);
     let number = value.cast::<c_int>();
     let refused = match (level, name) {
-        // Nobody would tell when the memory is free again. So the program copies, as where there is no such thing.
+        // Our stack has no notification of completed sends. So the program copies, as on kernels without zero-copy.
         (libc::SOL_SOCKET, libc::SO_ZEROCOPY) => Some(libc::EOPNOTSUPP),
-        // Datagrams come one by one, also those that the companion brings.
+        // Datagrams are delivered one by one, also those from the companion.
         (libc::IPPROTO_UDP, libc::UDP_GRO) => Some(libc::ENOPROTOOPT),
         _ => None,
     };
@@ -204,7 +204,8 @@ pub unsafe fn setsockopt(
     {
         return answer(Err(error(refused)));
     }
-    // To wait for less than nothing is not to wait (`sock_set_timeout`); of a companion it could not be told from for ever.
+    // A negative timeout means not to wait (`sock_set_timeout`). The companion would return it as 0, which means for
+    // ever.
     let tick = libc::timeval { tv_sec: 0, tv_usec: 1 };
     let (value, len) = match (level, name) {
         (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO)
@@ -232,12 +233,12 @@ pub unsafe fn setsockopt(
         return result;
     }
     let Some((_inside, file)) = enter(file) else { return result };
-    // SAFETY: the kernel has read as much.
+    // SAFETY: the kernel has read as many bytes.
     let value = unsafe { super::pieces::bytes(value.cast(), len as usize) };
     answer(value.and_then(|value| took(&file, fd, level, name, value)).map(|()| 0))
 }
 
-/// `SO_TIMESTAMPING` of a connection of ours. The companion, which is not connected, may not number what it sends.
+/// `SO_TIMESTAMPING` of a connection of ours. The companion is not connected, so it cannot have the OPT_ID flags.
 #[cold]
 fn set_times_of_stream(file: &Ref, fd: c_int, name: c_int, asked: c_int) -> c_int {
     if asked & TIMES_OF_SENDING != 0 {
@@ -255,7 +256,7 @@ fn set_times_of_stream(file: &Ref, fd: c_int, name: c_int, asked: c_int) -> c_in
     answer(took(file, fd, libc::SOL_SOCKET, name, &asked.to_ne_bytes()).map(|()| 0))
 }
 
-/// The kernel has taken an option.
+/// The kernel has accepted an option.
 fn took(file: &Ref, fd: c_int, level: c_int, name: c_int, value: &[u8]) -> io::Result<()> {
     if groups::took(file, level, name, value) {
         return Ok(());
@@ -277,7 +278,7 @@ fn took(file: &Ref, fd: c_int, level: c_int, name: c_int, value: &[u8]) -> io::R
         } else {
             file.tells.fetch_and(!bit, Ordering::Relaxed);
         }
-        // The companion tells our stack its own way: what it needs for that stays on.
+        // Our stack needs the companion's ancillary data, so the companion's option stays on.
         return match file.live() {
             Some(Live::Udp(_)) if number == 0 => keep_telling(fd, level, name),
             _ => Ok(()),
@@ -299,13 +300,13 @@ fn took(file: &Ref, fd: c_int, level: c_int, name: c_int, value: &[u8]) -> io::R
         (_, _, live) => {
             let (name, number) = match buffer(level, name) {
                 Some(buffer) => (buffer, size_of_buffer(fd, buffer)),
-                // One byte will do for many of IP's.
+                // One byte is enough for many of IP's options.
                 None => (name, number.or_else(|| value.first().map(|byte| c_int::from(*byte)))),
             };
             if let Some(number) = number {
                 file.remember(level, name, number);
                 if let Some(live) = live {
-                    // What the kernel takes and we do not know is harmless to ignore.
+                    // An option that the kernel accepts and our stack does not know may be ignored.
                     let _ = set_number(live, level, name, number);
                 }
             }
@@ -359,7 +360,7 @@ pub unsafe fn getsockopt(
         {
             let Ok(info) = stream.info() else { return by_kernel() };
             let mtu = info.pmtu_mss + headers(stream);
-            // `struct ip6_mtuinfo`: an address, of which the kernel tells nothing, and this.
+            // `struct ip6_mtuinfo`: an address, which the kernel leaves zero, and the MTU.
             let with_address = [0, 0, 0, 0, 0, 0, 0, mtu];
             // SAFETY: the caller's contract.
             answer(unsafe {
@@ -403,7 +404,7 @@ pub unsafe fn getsockopt(
             // SAFETY: the caller's contract.
             answer(unsafe { give(&asked, value, len) })
         }
-        // Its own are not all known to it, and the companion is a socket of the same kind.
+        // Our stack does not know all of these, and the companion is a socket of the same kind.
         (libc::SOL_SOCKET, libc::SO_DOMAIN | libc::SO_TYPE | libc::SO_PROTOCOL, _) => by_kernel(),
         (libc::IPPROTO_IPV6, known::IPV6_V6ONLY, _) => by_kernel(),
         (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF, Live::Udp(_) | Live::Listener(_)) => {
@@ -417,13 +418,13 @@ pub unsafe fn getsockopt(
     }
 }
 
-/// Bytes of the headers of IP and TCP.
+/// The size of the IP and TCP headers in bytes.
 fn headers(stream: &TcpStream) -> u32 {
     let peer = stream.peer_addr().map(|peer| peer.ip().to_canonical());
     if peer.is_ok_and(|peer| peer.is_ipv6()) { 60 } else { 40 }
 }
 
-/// Writes an option's value to where the program wants it, cut if there is less room.
+/// Writes an option's value for the program, cut if there is less room.
 ///
 /// # Safety
 /// `to` points to `*len` writable bytes.
@@ -431,7 +432,7 @@ unsafe fn give<T>(value: &T, to: *mut c_void, len: *mut socklen_t) -> io::Result
     if to.is_null() || len.is_null() {
         return Err(error(libc::EFAULT));
     }
-    // SAFETY: the caller's word, here and below.
+    // SAFETY: the caller's contract, here and below.
     let room = unsafe { *len };
     if c_int::try_from(room).is_err() {
         return Err(error(libc::EINVAL));
@@ -478,8 +479,8 @@ const TCPI_OPT_SACK: u8 = 2;
 const TCPI_OPT_WSCALE: u8 = 4;
 const TCPI_OPT_ECN: u8 = 8;
 
-/// `headers`: bytes of those of IP and TCP. What is not known is 0: pacing, delivery rate, the times something was
-/// the limit.
+/// `headers`: the size of the IP and TCP headers. Unknown values are 0: pacing, delivery rate, the times that something
+/// was the limit.
 fn laid_out(info: &TcpInfo, headers: u32) -> Info {
     let micros = |span: Duration| u32::try_from(span.as_micros()).unwrap_or(u32::MAX);
     let millis = |span: Duration| u32::try_from(span.as_millis()).unwrap_or(u32::MAX);

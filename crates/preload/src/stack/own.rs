@@ -1,7 +1,9 @@
-//! The descriptors the library holds for itself: those of the rings, the eventfds, the kernel's half of sockets. They
-//! stand above the numbers a program uses, and a program that closes whatever it finds does not close them.
+//! The descriptors that the library holds for itself: those of the rings, the eventfds, the companions that the stack
+//! makes. They are above the numbers that a program uses, and a program that closes every descriptor does not close
+//! them.
 //!
-//! The stack makes them by plain calls of the C library, which come here: what is made inside is the library's own.
+//! The stack makes them by plain calls of the C library, which come to our hooks: a descriptor that is made inside is
+//! the library's own.
 
 use super::{copy, wait};
 use crate::{
@@ -15,7 +17,7 @@ use std::{
     sync::atomic::{AtomicI32, AtomicU32, Ordering},
 };
 
-/// Own descriptors are not below this, if that can be had; 0: not known yet.
+/// The lowest number for own descriptors, where possible; 0: not computed yet.
 static FLOOR: AtomicI32 = AtomicI32::new(0);
 
 /// Above what select(2) can name, if the limit allows that, else in the highest quarter.
@@ -25,7 +27,7 @@ fn floor() -> c_int {
         return known;
     }
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: a valid place for the answer.
+    // SAFETY: a valid pointer for the answer.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
     let floor = match limit.rlim_cur {
         2048.. => 1024,
@@ -35,16 +37,16 @@ fn floor() -> c_int {
     floor
 }
 
-/// `fd`, which was made just now, is the library's own: its number from now on.
+/// `fd`, just made, becomes one of the library's own; returns its new number.
 pub fn keep(fd: c_int) -> c_int {
     if fd < 0 {
         return fd;
     }
-    // SAFETY: our own descriptor; the copy is, too.
+    // SAFETY: our own descriptor, and so is the copy.
     let moved = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, floor() as usize) };
     let kept = if moved < 0 { fd } else { moved };
     if moved >= 0 {
-        // SAFETY: nobody else has it yet.
+        // SAFETY: not used elsewhere yet.
         unsafe { real::close(fd) };
     }
     fds::set_own(kept);
@@ -59,14 +61,14 @@ local! {
     static MINDED: Cell<bool> = Cell::new(false);
 }
 
-/// The key whose destructor hears of a thread's end, and one more than its number; 0: there is none yet.
+/// One more than the key whose destructor runs when a thread ends; 0: there is none.
 static KEY: AtomicU32 = AtomicU32::new(0);
 
-/// As many keys stand in the thread itself (`PTHREAD_KEY_2NDLEVEL_SIZE`); for others the C library takes memory of the
-/// program's allocator.
+/// The values of this many keys are in the thread's own memory (`PTHREAD_KEY_2NDLEVEL_SIZE`); for more the C library
+/// calls the program's allocator.
 const KEYS_AT_HAND: u32 = 32;
 
-/// To be called when the library is loaded, so that its key is among the first.
+/// Called when the library is loaded, so that its key is among the first.
 pub fn prepare() {
     let mut key = 0;
     // SAFETY: a function that lives as long as the library, which is never unloaded.
@@ -76,7 +78,7 @@ pub fn prepare() {
     }
 }
 
-/// The calling thread has something that is to be given back at its end.
+/// The calling thread holds something that must be released when it ends.
 #[inline]
 pub fn mind_end() {
     if !MINDED.get() {
@@ -88,11 +90,11 @@ pub fn mind_end() {
 fn mind() {
     let Some(key) = KEY.load(Ordering::Relaxed).checked_sub(1) else { return };
     MINDED.set(true);
-    // SAFETY: a key of ours, one of those at hand; any value but null will do.
+    // SAFETY: a key of ours, one of the first; any value but null will do.
     unsafe { libc::pthread_setspecific(key, (&raw const KEY).cast()) };
 }
 
-/// Lets go of what a thread has of us. What the thread does after this has it called once more.
+/// Releases what the library holds for a thread. If the thread makes further calls, this runs once more.
 extern "C" fn thread_ends(_: *mut c_void) {
     MINDED.set(false);
     let inside = Inside::enter();
@@ -106,7 +108,7 @@ extern "C" fn thread_ends(_: *mut c_void) {
 /// The calling thread is about to sleep in the stack for the first time.
 pub fn first_sleep() {
     mind_end();
-    // It is known until it ends, which must be heard of.
+    // A thread is in the list until it ends, so its end must be noticed.
     if MINDED.get() {
         cancel::enlist();
     }
@@ -137,10 +139,10 @@ pub unsafe fn epoll_create1_other(flags: c_int) -> c_int {
     unsafe { kernel::epoll_create1(flags) }
 }
 
-/// The commands of bpf(2) that return a descriptor, of those we use: map, program, link.
+/// The commands of bpf(2), of those we use, that return a descriptor: map, program, link.
 const BPF_MAKES: [usize; 3] = [0, 5, 28];
 
-/// What `syscall` returned, for a call by number.
+/// Handles the result of a call by number.
 pub fn syscall_made(number: c_long, command: usize, result: c_long) -> c_long {
     match c_int::try_from(result) {
         Ok(fd) if number == libc::SYS_bpf && BPF_MAKES.contains(&command) => {

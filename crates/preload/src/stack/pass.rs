@@ -1,6 +1,6 @@
-//! Descriptors on their way to another process, by `SCM_RIGHTS`. What arrives is the kernel's socket: of a listener or
-//! a socket of UDP that is something, of a connection of ours it is nothing but a number. So that one is handed to the
-//! kernel first; where it cannot be, it does not go.
+//! Descriptors passed to another process by `SCM_RIGHTS`. The receiver gets the kernel's socket. That works for a
+//! listener or a UDP socket, but the companion of a connection of ours is not connected. So the connection is handed
+//! over to the kernel first; if that fails, it is not passed.
 
 use super::{answer, bequest, enter, error, file::Live, host, pieces};
 use crate::{fds, inside::is_inside, real, say::Once};
@@ -9,17 +9,17 @@ use libc::{c_int, mmsghdr, msghdr, ssize_t};
 static SAID: Once = Once::new();
 static HANDED: Once = Once::new();
 
-/// Whether `message` passes on a connection that stays ours; then that is said.
+/// Whether `message` passes a connection that stays ours; that is then reported.
 ///
 /// # Safety
-/// `message` is as sendmsg(2) takes it.
+/// `message` is valid for sendmsg(2).
 unsafe fn passes_connection(message: &msghdr) -> bool {
     // SAFETY: ancillary data as its header says, here and below.
     let mut next = unsafe { libc::CMSG_FIRSTHDR(message) };
     // SAFETY: null or a header within the ancillary data.
     while let Some(header) = unsafe { next.as_ref() } {
         if (header.cmsg_level, header.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
-            // SAFETY: its data begins there.
+            // SAFETY: its data starts there.
             let data = unsafe { libc::CMSG_DATA(next) }.cast::<c_int>();
             // SAFETY: a plain calculation.
             let bytes = header.cmsg_len.saturating_sub(unsafe { libc::CMSG_LEN(0) } as usize);
@@ -28,7 +28,7 @@ unsafe fn passes_connection(message: &msghdr) -> bool {
                 let fd = unsafe { data.add(at).read_unaligned() };
                 if !goes(fd) {
                     SAID.say(format_args!(
-                        "a connection on the stack plane cannot be passed to another process: sendmsg is EOPNOTSUPP"
+                        "a connection on the stack plane cannot be passed to another process: sendmsg fails with EOPNOTSUPP"
                     ));
                     return true;
                 }
@@ -40,7 +40,7 @@ unsafe fn passes_connection(message: &msghdr) -> bool {
     false
 }
 
-/// Whether another process can have what `fd` is.
+/// Whether the file at `fd` can be passed to another process; hands a connection over to the kernel.
 fn goes(fd: c_int) -> bool {
     let Some((_inside, file)) = fds::get(fd).and_then(enter) else { return true };
     if !matches!(file.live(), Some(Live::Stream(_))) {
@@ -49,21 +49,21 @@ fn goes(fd: c_int) -> bool {
     let handed = bequest::hand_over(&file, fd).is_ok();
     if handed {
         let why = format_args!("{}: a connection is passed to another process", host::device());
-        host::goes_without(&HANDED, why, "it is the kernel's from then on");
+        host::goes_without(&HANDED, why, "it is handed over to the kernel");
     }
     handed
 }
 
 /// # Safety
-/// `message` is null or as sendmsg(2) takes it.
+/// `message` is null or valid for sendmsg(2).
 unsafe fn is_refused(message: *const msghdr) -> bool {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller's contract.
     fds::end() > 0
         && !is_inside()
         && unsafe { message.as_ref().is_some_and(|it| passes_connection(it)) }
 }
 
-/// sendmsg(2) of what is no socket of ours.
+/// sendmsg(2) on a descriptor that is not a socket of ours.
 ///
 /// # Safety
 /// That of sendmsg(2).
@@ -77,7 +77,7 @@ pub unsafe fn sendmsg_other(fd: c_int, message: *const msghdr, flags: c_int) -> 
     }
 }
 
-/// sendmmsg(2) of what is no socket of ours.
+/// sendmmsg(2) on a descriptor that is not a socket of ours.
 ///
 /// # Safety
 /// That of sendmmsg(2).
@@ -89,7 +89,7 @@ pub unsafe fn sendmmsg_other(fd: c_int, messages: *mut mmsghdr, count: u32, flag
         let good = (0..looked_at).position(refused);
         match good {
             Some(0) => answer(Err(error(libc::EOPNOTSUPP))),
-            // What goes before it goes.
+            // The messages before it are sent.
             Some(good) => real::sendmmsg(fd, messages, good as u32, flags),
             None => real::sendmmsg(fd, messages, count, flags),
         }

@@ -1,4 +1,4 @@
-//! The memory a C program hands us, as slices.
+//! The memory that a C program passes, as slices.
 
 use super::error;
 use libc::{iovec, size_t};
@@ -7,24 +7,26 @@ use std::{
     slice,
 };
 
-/// Pieces handed down without an allocation.
+/// Vectors up to this length are converted without an allocation.
 const FEW: usize = 8;
 
 /// UIO_MAXIOV.
 pub const MOST: usize = 1024;
 
-/// What can be filled; of a null pointer nothing.
+/// The writable bytes of a buffer; none for a null pointer.
 ///
 /// # Safety
-/// `buf` points to `len` writable bytes that nobody else uses, or is null.
+/// `buf` points to `len` writable bytes that nothing else uses, or is null.
 pub unsafe fn room<'a>(buf: *mut u8, len: size_t) -> &'a mut [u8] {
     if buf.is_null() || len == 0 {
         return &mut [];
     }
-    // SAFETY: the caller's word; no object is larger than isize::MAX.
+    // SAFETY: the caller's contract; no object is larger than isize::MAX.
     unsafe { slice::from_raw_parts_mut(buf, len.min(isize::MAX as usize)) }
 }
 
+/// The readable bytes of a buffer.
+///
 /// # Errors
 /// EFAULT for bytes at a null pointer.
 ///
@@ -34,15 +36,15 @@ pub unsafe fn bytes<'a>(buf: *const u8, len: size_t) -> io::Result<&'a [u8]> {
     match (buf.is_null(), len) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(error(libc::EFAULT)),
-        // SAFETY: the caller's word; no object is larger than isize::MAX.
+        // SAFETY: the caller's contract; no object is larger than isize::MAX.
         (false, _) => Ok(unsafe { slice::from_raw_parts(buf, len.min(isize::MAX as usize)) }),
     }
 }
 
-/// Checks a vector and finds it in memory.
+/// Checks a vector and returns it as a slice.
 ///
 /// # Errors
-/// `too_many` for more than 1024, EINVAL for more bytes than can be counted, EFAULT for bytes at a null pointer.
+/// `too_many` for more than 1024, EINVAL for a total length that overflows, EFAULT for bytes at a null pointer.
 ///
 /// # Safety
 /// `iov` points to `count` vectors, or `count` is 0.
@@ -55,7 +57,7 @@ unsafe fn vectors<'a>(iov: *const iovec, count: usize, too_many: i32) -> io::Res
         (_, true) => return Err(error(libc::EFAULT)),
         _ => {}
     }
-    // SAFETY: the caller's word.
+    // SAFETY: the caller's contract.
     let vectors = unsafe { slice::from_raw_parts(iov, count) };
     if vectors.iter().any(|one| one.iov_base.is_null() && one.iov_len > 0) {
         return Err(error(libc::EFAULT));
@@ -67,20 +69,20 @@ unsafe fn vectors<'a>(iov: *const iovec, count: usize, too_many: i32) -> io::Res
     }
 }
 
-/// Hands `then` the pieces of a vector to fill.
+/// Calls `then` with the buffers of a vector, to fill.
 ///
 /// # Errors
 /// As [`vectors`].
 ///
 /// # Safety
-/// `iov` points to `count` vectors of writable memory that nobody else uses.
+/// `iov` points to `count` vectors of writable memory that nothing else uses.
 pub unsafe fn with_room<T>(
     iov: *const iovec,
     count: usize,
     too_many: i32,
     then: impl FnOnce(&mut [IoSliceMut<'_>]) -> io::Result<T>,
 ) -> io::Result<T> {
-    // SAFETY: the caller's word, here and below.
+    // SAFETY: the caller's contract, here and below.
     let vectors = unsafe { vectors(iov, count, too_many) }?;
     // SAFETY: the caller's contract.
     let piece = |one: &iovec| IoSliceMut::new(unsafe { room(one.iov_base.cast(), one.iov_len) });
@@ -93,7 +95,7 @@ pub unsafe fn with_room<T>(
     then(&mut many)
 }
 
-/// Hands `then` the pieces of a vector to read.
+/// Calls `then` with the buffers of a vector, to read.
 ///
 /// # Errors
 /// As [`with_room`].
@@ -106,7 +108,7 @@ pub unsafe fn with_bytes<T>(
     too_many: i32,
     then: impl FnOnce(&[IoSlice<'_>]) -> io::Result<T>,
 ) -> io::Result<T> {
-    // SAFETY: the caller's word, here and below.
+    // SAFETY: the caller's contract, here and below.
     let vectors = unsafe { vectors(iov, count, too_many) }?;
     // SAFETY: the caller's contract.
     let piece = |one: &iovec| unsafe { bytes(one.iov_base.cast(), one.iov_len) }.map(IoSlice::new);

@@ -1,5 +1,5 @@
-//! Which addresses are on the chosen interface, and which peers are reached by it. Asks the kernel each time: it is
-//! asked once in a socket's life.
+//! Routing: which addresses are on the chosen interface, and which peers are reached over it. The kernel is asked each
+//! time, as a socket needs this once in its life.
 
 use super::{file::lock, host};
 use std::{
@@ -12,11 +12,11 @@ use std::{
     },
 };
 
-/// The addresses of this machine: on the chosen interface, or elsewhere.
+/// The addresses of this machine, and whether each is on the chosen interface.
 fn addresses() -> Vec<(IpAddr, bool)> {
     let mut found = Vec::new();
     let mut list = ptr::null_mut();
-    // SAFETY: a valid place for the list, which is freed below.
+    // SAFETY: a valid pointer for the list, which is freed below.
     if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
         return found;
     }
@@ -24,7 +24,7 @@ fn addresses() -> Vec<(IpAddr, bool)> {
     // SAFETY: entries of the list are valid until it is freed.
     while let Some(entry) = unsafe { at.as_ref() } {
         at = entry.ifa_next;
-        // SAFETY: a name and an address of the list; the address, if any, is whole.
+        // SAFETY: a name and an address of the list; an address that is not null is complete.
         let (name, address) = unsafe {
             let len = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
             (CStr::from_ptr(entry.ifa_name), super::address::read(entry.ifa_addr, len))
@@ -38,20 +38,20 @@ fn addresses() -> Vec<(IpAddr, bool)> {
     found
 }
 
-/// Whether a socket bound to `local` hears the chosen interface; to a group, once it is in it there.
+/// Whether a socket bound to `local` receives from the chosen interface. For a group: once it has joined it there.
 pub fn is_ours(local: IpAddr) -> bool {
     let local = local.to_canonical();
     local.is_unspecified() || local.is_multicast() || !local.is_loopback() && is_on(local)
 }
 
-/// Whether the chosen interface has this address. Who has the queues follows the kernel's list; what is not there is
-/// asked for, as it may have come just now.
+/// Whether the chosen interface has this address. A process with the queues knows the kernel's list; an address that is
+/// not in it may be new, so the kernel is asked.
 pub fn is_on(address: IpAddr) -> bool {
     host::made().is_some_and(|host| host.has_shared_address(address))
         || addresses().contains(&(address, true))
 }
 
-/// Whether what is sent to `to`, by a socket that says no more, leaves over the chosen interface.
+/// Whether an unbound socket sends to `to` over the chosen interface.
 pub fn is_way_to(to: IpAddr) -> bool {
     let any: IpAddr = match to {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -60,24 +60,25 @@ pub fn is_way_to(to: IpAddr) -> bool {
     source((to, 1).into(), any).is_some_and(is_on)
 }
 
-/// The address from which a socket bound to `from` sends to `to`.
+/// The source address that a socket bound to `from` uses for `to`.
 fn source(to: SocketAddr, from: IpAddr) -> Option<IpAddr> {
     let probe = UdpSocket::bind((from, 0)).ok()?;
     probe.connect(to).ok()?;
     probe.local_addr().ok().map(|local| local.ip())
 }
 
-/// Where a way led over the chosen interface: to, and from.
+/// The last route over the chosen interface: destination, and local address.
 pub type Last = Option<(IpAddr, IpAddr)>;
 
-/// The last answer of [`leads_to`]: programs connect to one place again and again. Held across a fork, so that the
-/// child finds it free.
+/// The last positive answer of [`leads_to`], as programs connect to the same destination repeatedly. Locked across a
+/// fork, so that the child finds it free.
 pub fn last() -> MutexGuard<'static, Last> {
     static LAST: Mutex<Last> = Mutex::new(None);
     lock(&LAST)
 }
 
-/// Whether the way to `remote` leads over the chosen interface, and to another machine. `local`: where it is bound.
+/// Whether the route to `remote` leads over the chosen interface, and to another machine. `local` is the socket's
+/// address.
 pub fn leads_to(remote: SocketAddr, local: IpAddr) -> bool {
     let to = remote.ip().to_canonical();
     if to.is_loopback() || to.is_unspecified() || to.is_multicast() {
@@ -95,7 +96,7 @@ pub fn leads_to(remote: SocketAddr, local: IpAddr) -> bool {
         return false;
     };
     let addresses = addresses();
-    // A scope is no part of what is compared.
+    // The comparison ignores scope ids.
     let leads =
         addresses.contains(&(source, true)) && !addresses.iter().any(|(address, _)| *address == to);
     if leads {
@@ -104,7 +105,7 @@ pub fn leads_to(remote: SocketAddr, local: IpAddr) -> bool {
     leads
 }
 
-/// The number of the chosen interface; 0: there is none of that name.
+/// The index of the chosen interface; 0: there is none of that name.
 pub fn index() -> u32 {
     static INDEX: AtomicU32 = AtomicU32::new(0);
     let known = INDEX.load(Ordering::Relaxed);
@@ -112,13 +113,13 @@ pub fn index() -> u32 {
         return known;
     }
     let Ok(name) = CString::new(host::device()) else { return 0 };
-    // SAFETY: a string of C.
+    // SAFETY: a C string.
     let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
     INDEX.store(index, Ordering::Relaxed);
     index
 }
 
-/// The first IPv4 address of the chosen interface, as it was when first asked for; unspecified if it had none.
+/// The first IPv4 address of the chosen interface when this was first called; unspecified if it had none.
 pub fn address4() -> Ipv4Addr {
     static ADDRESS: OnceLock<Ipv4Addr> = OnceLock::new();
     if let Some(known) = ADDRESS.get() {
@@ -128,6 +129,6 @@ pub fn address4() -> Ipv4Addr {
         (IpAddr::V4(v4), true) => Some(v4),
         _ => None,
     });
-    // Asked before: a child of a fork meanwhile would wait for ever for who was asking.
+    // Computed before: a child of a fork would wait for ever for a thread that initialises this.
     *ADDRESS.get_or_init(|| first.unwrap_or(Ipv4Addr::UNSPECIFIED))
 }

@@ -1,4 +1,4 @@
-//! Data in, in all the shapes C has for it.
+//! Receiving, by all the C functions for it.
 
 use super::{
     address, answer, answer_or, code, control, enter, error,
@@ -21,7 +21,7 @@ use std::{
     time::Instant,
 };
 
-/// Receives into one buffer. `None`: it is for the companion.
+/// Receives into one buffer. `None`: the call is for the companion.
 ///
 /// # Safety
 /// `buf` points to `len` writable bytes, or is null.
@@ -33,13 +33,13 @@ unsafe fn receive_into(
 ) -> Option<io::Result<Got>> {
     let mut scratch: [u8; 4096];
     let nowhere = buf.is_null() && len > 0;
-    // What TCP is to discard needs no room.
+    // TCP with MSG_TRUNC discards, so it needs no buffer.
     let discards = flags & libc::MSG_TRUNC != 0 && file.protocol == Protocol::Tcp;
     let room = if nowhere && discards {
         scratch = [0; 4096];
         &mut scratch[..len.min(4096)]
     } else {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller's contract.
         unsafe { pieces::room(buf.cast(), len) }
     };
     let got = receive(inside, file, fd, &mut [IoSliceMut::new(room)], flags)?;
@@ -60,7 +60,7 @@ unsafe fn into_buffer(
     flags: c_int,
     by_kernel: impl Fn() -> ssize_t,
 ) -> ssize_t {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller's contract.
     let got = unsafe { receive_into((&inside, &file), fd, (buf, len), flags) };
     answer_or(inside, file, got.map(|got| got.map(|got| got.len)), by_kernel)
 }
@@ -73,7 +73,7 @@ pub unsafe fn read(file: Ref, fd: c_int, buf: *mut c_void, len: size_t) -> ssize
     match enter(file) {
         // SAFETY: the caller's contract.
         Some(entered) if len > 0 => unsafe { into_buffer(entered, fd, (buf, len), 0, by_kernel) },
-        // read(2) of nothing waits for nothing.
+        // read(2) of 0 bytes does not wait.
         Some((_, file)) if file.live().is_some() => 0,
         _ => by_kernel(),
     }
@@ -144,13 +144,13 @@ pub unsafe fn preadv2(
     at: off_t,
     flags: c_int,
 ) -> ssize_t {
-    // A socket has no places; with none named it is read as ever. Flags but RWF_NOWAIT are nothing to it.
+    // A socket has no offset; -1 means a plain read. Of the flags only RWF_NOWAIT has a meaning here.
     if at == -1 && flags & !libc::RWF_NOWAIT == 0 {
         if flags == 0 {
             // SAFETY: the caller's contract.
             return unsafe { readv(file, fd, iov, count) };
         }
-        // SAFETY: all zeros is valid; then the caller's contract.
+        // SAFETY: all zeroes are valid; then the caller's contract.
         unsafe {
             let mut message: msghdr = std::mem::zeroed();
             message.msg_iov = iov.cast_mut();
@@ -158,7 +158,7 @@ pub unsafe fn preadv2(
             return recvmsg(file, fd, &raw mut message, libc::MSG_DONTWAIT);
         }
     }
-    // SAFETY: the caller's contract. ESPIPE, or what else the kernel says.
+    // SAFETY: the caller's contract. The kernel returns ESPIPE or another error.
     unsafe { real::preadv2(fd, iov, count, at, flags) }
 }
 
@@ -249,7 +249,7 @@ pub unsafe fn recvmmsg(
     let mut flags = flags & !libc::MSG_WAITFORONE;
     let mut received = 0;
     let mut failed = None;
-    // The kernel, too, takes any number of them.
+    // The kernel has no limit on the count either.
     for at in 0..count as usize {
         // SAFETY: the caller's contract.
         let entry = unsafe { &mut *messages.add(at) };
@@ -283,7 +283,7 @@ pub unsafe fn recvmmsg(
     match failed {
         Some(error) if received == 0 => answer(Err(error)),
         failed => {
-            // The next call tells (`do_recvmmsg`).
+            // The next call returns the error (`do_recvmmsg`).
             match (failed, file.live()) {
                 (Some(error), Some(Live::Udp(udp)))
                     if !matches!(code(&error), libc::EAGAIN | libc::EINTR | AGAIN) =>
@@ -298,7 +298,7 @@ pub unsafe fn recvmmsg(
     }
 }
 
-/// `read` as `-D_FORTIFY_SOURCE` calls it: with the size of what the buffer points to.
+/// `read` as `-D_FORTIFY_SOURCE` calls it: with the size of the buffer's object.
 ///
 /// # Safety
 /// That of read(2).
@@ -310,14 +310,14 @@ pub unsafe fn read_chk(
     room: size_t,
 ) -> ssize_t {
     if len > room {
-        // SAFETY: the caller's contract; it ends the program, with the right words.
+        // SAFETY: the caller's contract; it aborts the program with glibc's message.
         return unsafe { real::__read_chk(fd, buf, len, room) };
     }
     // SAFETY: the caller's contract.
     unsafe { read(file, fd, buf, len) }
 }
 
-/// `recv`, likewise.
+/// `recv`, in the same way.
 ///
 /// # Safety
 /// That of recv(2).
@@ -337,7 +337,7 @@ pub unsafe fn recv_chk(
     unsafe { recv(file, fd, buf, len, flags) }
 }
 
-/// `recvfrom`, likewise.
+/// `recvfrom`, in the same way.
 ///
 /// # Safety
 /// That of recvfrom(2).

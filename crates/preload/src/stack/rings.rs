@@ -1,8 +1,8 @@
-//! io_uring: a ring does to a socket's number what the kernel knows of it, which of a connection of ours is nothing. So
-//! sockets of a process that has a ring are the kernel's from then on. libuv, which can do without, gets none: that is
-//! what it does in containers, too.
+//! io_uring. A ring works on the kernel's socket, and the companion of a connection of ours is not connected. So new
+//! sockets of a process that has a ring stay with the kernel. libuv works without io_uring, and is refused it, as in
+//! containers.
 //!
-//! Seen are rings made by liburing's functions and by `syscall`.
+//! Rings are noticed when they are made by liburing's functions or by `syscall`.
 
 use super::host;
 use crate::{config, errno, inside::Inside, real, say::Once};
@@ -21,8 +21,8 @@ static USED: AtomicBool = AtomicBool::new(false);
 
 const WHY: &str = "the program uses io_uring, which does not reach the stack plane";
 
-/// Whether sockets that would come to life are the kernel's, as the program may use them by a ring. With `--strict` the
-/// program ends.
+/// Whether sockets that would be activated stay with the kernel, as the program may use them in a ring. With `--strict`
+/// the program ends.
 pub fn keep_sockets() -> bool {
     let used = USED.load(Ordering::Relaxed);
     if used && config::get().is_some_and(|config| config.launch.strict) {
@@ -31,15 +31,16 @@ pub fn keep_sockets() -> bool {
     used
 }
 
-/// The program makes a ring. That it has no use for sockets is not known: with `--strict` it ends when it has.
+/// The program makes a ring. It may never use one for sockets, so with `--strict` it ends only when a socket would be
+/// activated.
 fn is_made() {
     let Some(config) = config::get().filter(|config| config.is_stack()) else { return };
     if !USED.swap(true, Ordering::Relaxed) && !config.launch.strict {
-        LEFT.say(format_args!("{WHY}; what sockets it uses from now on are the kernel's"));
+        LEFT.say(format_args!("{WHY}; sockets that it uses from now on stay with the kernel"));
     }
 }
 
-/// io_uring_setup(2) by `syscall`; `None`: it is the kernel's to answer.
+/// io_uring_setup(2) by `syscall`; `None`: the kernel serves it.
 pub fn setup() -> Option<c_long> {
     if !config::get().is_some_and(config::Config::is_stack) {
         return None;
@@ -49,13 +50,13 @@ pub fn setup() -> Option<c_long> {
         return None;
     }
     REFUSED.say(format_args!(
-        "libuv gets no io_uring (ENOSYS), which does not reach the stack plane: it waits by epoll alone"
+        "io_uring does not reach the stack plane, so libuv is refused it (ENOSYS) and waits by epoll"
     ));
     errno::set(libc::ENOSYS);
     Some(-1)
 }
 
-/// Whether libuv is in the process: in the program, as node has it, or in a library, as uvloop has it.
+/// Whether libuv is in the process: in the executable, as in node, or in a library, as in uvloop.
 fn has_libuv() -> bool {
     /// # Safety
     /// As the loader calls it.
@@ -64,14 +65,14 @@ fn has_libuv() -> bool {
         _: libc::size_t,
         found: *mut c_void,
     ) -> c_int {
-        // SAFETY: the loader's, whose name is a C string or null.
+        // SAFETY: the loader's struct; the name is a C string or null.
         let name = unsafe { (*object).dlpi_name };
         // SAFETY: as above.
         let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_bytes());
         let is_it = name
             .is_some_and(|name| name.windows(6).any(|part| part == b"uvloop" || part == b"libuv."));
         if is_it {
-            // SAFETY: `found` is the caller's.
+            // SAFETY: `found` is our own, below.
             unsafe { *found.cast::<bool>() = true };
         }
         is_it.into()

@@ -1,4 +1,4 @@
-//! Data out, in all the shapes C has for it.
+//! Sending, by all the C functions for it.
 
 use super::{
     address, answer, answer_or, beyond, code, control, enter, error,
@@ -14,7 +14,7 @@ use std::{
     net::SocketAddr,
 };
 
-/// What is sent to, as C says it.
+/// A destination address as C passes it.
 #[derive(Clone, Copy)]
 struct Name {
     address: *const sockaddr,
@@ -25,14 +25,14 @@ const NOBODY: Name = Name { address: std::ptr::null(), len: 0 };
 
 impl Name {
     /// # Safety
-    /// As made.
+    /// The pointer and length are valid.
     unsafe fn read(self, file: &File) -> io::Result<Option<SocketAddr>> {
         if self.address.is_null() || self.len == 0 {
             return Ok(None);
         }
-        // SAFETY: the caller's word.
+        // SAFETY: the caller's contract.
         let to = unsafe { address::read_of(file.domain, self.address, self.len) }?;
-        // A socket of IPv4 refuses others' addresses (`udp_sendmsg`).
+        // An IPv4 socket refuses addresses of other families (`udp_sendmsg`).
         match file.domain == libc::AF_INET && to.is_ipv6() {
             true => Err(error(libc::EAFNOSUPPORT)),
             false => Ok(Some(to)),
@@ -42,13 +42,13 @@ impl Name {
     /// Connects, and then sends.
     ///
     /// # Safety
-    /// As made.
+    /// The pointer and length are valid.
     unsafe fn connect(self, file: Ref, fd: c_int, send: impl FnOnce() -> ssize_t) -> ssize_t {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller's contract.
         if !self.address.is_null() && !unsafe { address::names_family(self.address, self.len) } {
             return answer(Err(error(libc::EOPNOTSUPP)));
         }
-        // SAFETY: the caller's word.
+        // SAFETY: the caller's contract.
         match unsafe { names::connect(file, fd, self.address, self.len) } {
             0 => send(),
             _ => -1,
@@ -56,16 +56,16 @@ impl Name {
     }
 }
 
-/// Whether a send is to connect first (`tcp_sendmsg_fastopen`). The SYN has no data with it, as that of a kernel has none
-/// that has not been given a cookie by the peer.
+/// Whether a send connects first (`tcp_sendmsg_fastopen`). The SYN carries no data, as in the kernel without a cookie
+/// from the peer.
 fn connects(file: &File, flags: c_int) -> bool {
     flags & libc::MSG_FASTOPEN != 0 && file.protocol == Protocol::Tcp && !file.is_kernels()
 }
 
-/// Sends `pieces`; `None`: it is for the companion.
+/// Sends `pieces`; `None`: the call is for the companion.
 ///
 /// # Safety
-/// `to` as made.
+/// `to` is valid.
 unsafe fn send_pieces(
     inside: &Inside,
     file: &Ref,
@@ -86,14 +86,14 @@ unsafe fn send_pieces(
     let live = match file.live() {
         Some(live) => live,
         None => {
-            // SAFETY: the caller's word.
+            // SAFETY: the caller's contract.
             let to = unsafe { to.read(file) }.ok()?;
             first_send(file, fd, to)?
         }
     };
     Some(match live {
         Live::Udp(udp) => {
-            // SAFETY: the caller's word.
+            // SAFETY: the caller's contract.
             let to = match unsafe { to.read(file) } {
                 Ok(to) => to,
                 Err(error) => return Some(Err(error)),
@@ -105,7 +105,7 @@ unsafe fn send_pieces(
     })
 }
 
-/// A socket that has not come to life sends to `to`, or to its peer. `None`: by its companion.
+/// The first send on a socket that is not active, to `to` or to its peer. `None`: the companion sends.
 fn first_send(file: &Ref, fd: c_int, to: Option<SocketAddr>) -> Option<&Live> {
     if file.protocol == Protocol::Tcp || file.is_kernels() {
         return None;
@@ -168,7 +168,7 @@ fn send_stream(
     if flags & libc::MSG_NOSIGNAL == 0
         && sent.as_ref().is_err_and(|error| code(error) == libc::EPIPE)
     {
-        // SAFETY: a signal to ourselves, handled once we are outside.
+        // SAFETY: a signal to the calling thread, handled once it is outside.
         unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGPIPE) };
     }
     sent
@@ -177,7 +177,7 @@ fn send_stream(
 /// The calls that take one buffer.
 ///
 /// # Safety
-/// `buf` points to `len` readable bytes; `to` as made.
+/// `buf` points to `len` readable bytes; `to` is valid.
 unsafe fn from_buffer(
     file: Ref,
     fd: c_int,
@@ -187,9 +187,9 @@ unsafe fn from_buffer(
     by_kernel: impl Fn() -> ssize_t,
 ) -> ssize_t {
     let Some((inside, file)) = enter(file) else { return by_kernel() };
-    // SAFETY: the caller's word.
+    // SAFETY: the caller's contract.
     let sent = match unsafe { pieces::bytes(buf.cast(), len) } {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller's contract.
         Ok(bytes) => unsafe { send_pieces(&inside, &file, fd, &[IoSlice::new(bytes)], to, flags) },
         Err(error) => Some(Err(error)),
     };
@@ -254,7 +254,7 @@ pub unsafe fn pwritev2(
     at: off_t,
     flags: c_int,
 ) -> ssize_t {
-    // SAFETY: the caller's contract. A socket has no places: ESPIPE, or what else the kernel says.
+    // SAFETY: the caller's contract. With an offset the kernel returns ESPIPE or another error.
     let by_kernel = || unsafe { real::pwritev2(fd, iov, count, at, flags) };
     if at != -1 || flags & !libc::RWF_NOWAIT != 0 {
         return by_kernel();
@@ -275,10 +275,10 @@ unsafe fn from_vector(
 ) -> ssize_t {
     let Some((inside, file)) = enter(file) else { return by_kernel() };
     let count = usize::try_from(count).unwrap_or(usize::MAX);
-    // SAFETY: the caller's word.
+    // SAFETY: the caller's contract.
     let sent = unsafe {
         pieces::with_bytes(iov, count, libc::EINVAL, |pieces| {
-            // writev(2) of nothing writes nothing, not even an empty datagram (`vfs_writev`).
+            // writev(2) of 0 bytes sends nothing, not even an empty datagram (`vfs_writev`).
             if file.live().is_some() && pieces.iter().all(|piece| piece.is_empty()) {
                 return Ok(Some(0));
             }
@@ -321,7 +321,7 @@ unsafe fn one_message(
     let message = unsafe { message.as_ref() }?;
     let (iov, count) = (message.msg_iov, message.msg_iovlen);
     let to = Name { address: message.msg_name.cast_const().cast(), len: message.msg_namelen };
-    // What a datagram's ancillary data asks for (a source address, segments, a time to live) the kernel does.
+    // The kernel sends datagrams with ancillary data (a source address, segments, a time to live).
     if file.protocol == Protocol::Udp && message.msg_controllen > 0 {
         if file.live().is_none() {
             // SAFETY: the caller's contract.
@@ -401,11 +401,11 @@ pub unsafe fn sendmmsg(
     answer(Ok(sent))
 }
 
-/// The most datagrams that go with one doorbell.
+/// The most datagrams for one doorbell.
 const BATCH: usize = 64;
 
-/// Sends the first of `messages` that are each in one piece and have no ancillary data, together. How many; `None` if
-/// there are not two of them.
+/// Sends the leading `messages` that have one buffer each and no ancillary data in one batch. Returns how many; `None`
+/// if there are not two of them.
 ///
 /// # Safety
 /// `messages` points to `count` messages.
@@ -418,7 +418,7 @@ unsafe fn batch(
     let mut outgoing = [Outgoing { payload: &[], to: None }; BATCH];
     let mut ready = 0;
     for (at, place) in outgoing.iter_mut().enumerate().take(count) {
-        // SAFETY: the caller's word, here and below.
+        // SAFETY: the caller's contract, here and below.
         let header = unsafe { &(*messages.add(at)).msg_hdr };
         if header.msg_iovlen != 1 || header.msg_controllen != 0 {
             break;
@@ -438,7 +438,7 @@ unsafe fn batch(
     }
     let sent = udp.send_many(outgoing.get(..ready)?);
     for (at, one) in outgoing.iter().enumerate().take(*sent.as_ref().unwrap_or(&0)) {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller's contract.
         unsafe { (*messages.add(at)).msg_len = one.payload.len() as u32 };
     }
     Some(sent)

@@ -1,10 +1,9 @@
-//! Streams of stdio, and what they do to descriptors below our hooks: who closes one closes its descriptor, which may
-//! be a socket of ours.
+//! stdio streams: fclose(3) closes the descriptor of a stream past our hooks, and that may be a socket of ours.
 
 use crate::{fds, inside::Inside, real};
 use libc::{FILE, c_char, c_int};
 
-/// The socket that `stream` is of, if it is of one of ours, is closed here: its number is about to be another's.
+/// Closes the socket of ours that `stream` uses, if any: its number is about to be reused.
 ///
 /// # Safety
 /// `stream` is null or open.
@@ -12,9 +11,9 @@ unsafe fn let_go(stream: *mut FILE) {
     if fds::end() == 0 || stream.is_null() {
         return;
     }
-    // SAFETY: open, by the caller's word.
+    // SAFETY: open, by the caller's contract.
     let fd = unsafe { libc::fileno(stream) };
-    // The file is let go of here, and the number a moment later: nobody can have it before.
+    // The file is removed here, and the number freed after that: no other thread can have it before.
     if fds::get(fd).is_some()
         && let Some(_inside) = Inside::enter()
     {

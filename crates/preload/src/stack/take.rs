@@ -1,4 +1,4 @@
-//! What a receive finds: a datagram, or what is there of a stream; and how long it waits for it.
+//! What a receive returns, of a datagram or a stream, and how long it waits.
 
 use super::{
     code,
@@ -18,16 +18,16 @@ use std::{
 pub struct Got {
     /// What the call returns.
     pub len: usize,
-    /// Something was there, though perhaps there was no room for it.
+    /// Data was there, though perhaps there was no room for it.
     pub any: bool,
     pub from: Option<SocketAddr>,
-    /// Of a datagram.
+    /// Set for a datagram.
     pub message: Option<Message>,
-    /// `MSG_TRUNC`, of a datagram.
+    /// `MSG_TRUNC` of a datagram, `MSG_OOB`.
     pub flags: c_int,
 }
 
-/// Receives with `flags`; `None`: it is for the companion.
+/// Receives with `flags`; `None`: the call is for the companion.
 pub fn receive(
     inside: &Inside,
     file: &File,
@@ -35,7 +35,7 @@ pub fn receive(
     pieces: &mut [IoSliceMut<'_>],
     flags: c_int,
 ) -> Option<io::Result<Got>> {
-    // Errors queued for it are the kernel's business.
+    // The error queue is the companion's.
     if flags & libc::MSG_ERRQUEUE != 0 {
         return None;
     }
@@ -64,7 +64,7 @@ fn receive_datagram(
     }?;
     let cut = message.len > message.copied;
     let len = if flags & libc::MSG_TRUNC != 0 { message.len } else { message.copied };
-    // One from port 0 expects no answer, but has a sender (RFC 768).
+    // A datagram from port 0 still has a sender (RFC 768).
     let nobody = message.from.port() == 0 && message.from.ip().is_unspecified();
     let from = (!nobody).then_some(message.from);
     let flags = if cut { libc::MSG_TRUNC } else { 0 };
@@ -87,7 +87,7 @@ fn receive_stream(
     }
     let how = how(flags);
     if pieces.iter().all(|piece| piece.is_empty()) {
-        // recv(2) of nothing waits for something all the same (`tcp_recvmsg_locked`).
+        // recv(2) of 0 bytes still waits for data (`tcp_recvmsg_locked`).
         let peek = ReceiveFlags { peek: true, ..how };
         let any = receive_once(inside, stream, fd, &mut [IoSliceMut::new(&mut [0])], peek)? > 0;
         return Ok(Got { len: 0, any, from: None, message: None, flags: 0 });
@@ -96,7 +96,7 @@ fn receive_stream(
     let wanted: usize = pieces.iter().map(|piece| piece.len()).sum();
     let mut len = if flags & libc::MSG_TRUNC != 0 { discard(pieces, once)? } else { once(pieces)? };
     if flags & libc::MSG_TRUNC != 0 && how.peek {
-        // Nothing is copied, and all that is there is told of.
+        // Nothing is copied, and the length of all that is there is returned.
         len = len.max(stream.unread().min(wanted));
     }
     let waits = flags & libc::MSG_DONTWAIT == 0 && !stream.nonblocking();
@@ -111,7 +111,7 @@ fn receive_stream(
                 // It stops before an urgent byte, as each receive does.
                 while more > 0 && len < wanted && !stream.is_at_mark() {
                     IoSliceMut::advance_slices(&mut rest, more);
-                    // What has come is returned, whatever ends the wait.
+                    // Whatever ends the wait, the data received so far is returned.
                     more = once(rest).unwrap_or_else(|error| {
                         put_back(stream, &error);
                         0
@@ -124,7 +124,7 @@ fn receive_stream(
     Ok(Got { len, any: len > 0, from: None, message: None, flags: 0 })
 }
 
-/// `MSG_OOB` (`tcp_recv_urg`): one byte, which nobody waits for.
+/// `MSG_OOB` (`tcp_recv_urg`): one byte, without waiting.
 #[cold]
 fn receive_urgent(
     stream: &TcpStream,
@@ -142,15 +142,15 @@ fn receive_urgent(
     Ok(Got { len: 1, any: true, flags: libc::MSG_OOB, ..nothing })
 }
 
-/// A call that has something to return leaves an error to the next, as in Linux, where none but that takes it.
+/// A call that returns data leaves an error to the next call, as in Linux.
 pub(super) fn put_back(stream: &TcpStream, error: &io::Error) {
     if !matches!(code(error), libc::EAGAIN | libc::EINTR | AGAIN) {
         stream.put_back_error(code(error));
     }
 }
 
-/// `MSG_PEEK` with `MSG_WAITALL`: looks until all that is `wanted` is there, `len` being there now, or until the end,
-/// a signal, or the time limit. What is there already ends every sleep on the socket, so it looks now and then.
+/// `MSG_PEEK` with `MSG_WAITALL`: waits until all `wanted` bytes are there, starting from `len`, or until the end, a
+/// signal or the timeout. Data that is there already ends every sleep on the socket, so this polls at intervals.
 fn look_again(
     stream: &TcpStream,
     pieces: &mut [IoSliceMut<'_>],
@@ -188,7 +188,7 @@ fn receive_once(
     }
 }
 
-/// `MSG_TRUNC` of TCP: as many bytes as there is room for are read, and not copied.
+/// `MSG_TRUNC` on TCP: reads as many bytes as there is room for, and does not copy them.
 fn discard(
     pieces: &[IoSliceMut<'_>],
     mut read: impl FnMut(&mut [IoSliceMut<'_>]) -> io::Result<usize>,

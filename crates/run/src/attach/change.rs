@@ -1,4 +1,4 @@
-//! Making a change: written down, made on the very socket or epoll instance that was looked at, read back.
+//! Making a change: it is recorded, made on the very socket or epoll instance that was inspected, and read back.
 
 use std::os::fd::{AsFd, RawFd};
 
@@ -14,11 +14,11 @@ use super::error::AttachError;
 use super::look::{self, Epoll, Socket};
 use super::row::State;
 
-/// What came of a change.
+/// The result of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Outcome {
     pub now: State,
-    /// What of it could not be made.
+    /// The parts that failed, and why.
     pub why: Vec<String>,
 }
 
@@ -55,7 +55,7 @@ pub(super) fn socket(
                 budget = u16::try_from(after).ok();
                 if before.is_none() {
                     why.push(
-                        "the budget that stood cannot be read, and detach will leave it".into(),
+                        "the budget before cannot be read, so detach will not restore it".into(),
                     );
                 }
             }
@@ -71,7 +71,7 @@ pub(super) fn socket(
     Ok(Some(Outcome { now, why }))
 }
 
-/// Option, what stands there, what is to stand there.
+/// Option, current value, wanted value.
 type Wanted = (SocketOption, Option<u32>, u32);
 
 fn wanted(
@@ -87,7 +87,7 @@ fn wanted(
     let able = Caps::current().is_ok_and(|caps| caps.has_globally(Capability::NetAdmin));
     let lacks = |what: &str| format!("{what} needs CAP_NET_ADMIN; run as root");
     if found.prefer != wish.prefer {
-        // To switch it off needs nothing.
+        // Switching it off needs no capability.
         if able || !wish.prefer {
             let (before, after) = (u32::from(found.prefer), u32::from(wish.prefer));
             changes.push((SocketOption::PreferBusyPoll, Some(before), after));
@@ -138,8 +138,8 @@ pub(super) fn set(socket: impl AsFd, option: SocketOption, value: u32) -> Result
     }
 }
 
-/// Changes the parameters of an epoll instance; `None` if it is gone, or watches other things than when
-/// it was looked at, so that it may be another one.
+/// Changes the parameters of an epoll instance. `None` if it is gone, or if it watches other files than when it was
+/// inspected, so that it may be another instance.
 pub(super) fn epoll(
     process: &Process,
     journal: &mut Journal<Entry>,
@@ -161,8 +161,8 @@ pub(super) fn epoll(
     Ok(Some(Outcome { now: epoll::params(&taken)?.into(), why }))
 }
 
-/// Whether two lists are of one epoll instance, as far as lists tell: a program adds and removes, but
-/// what it listens on or wakes itself by stays.
+/// Whether two lists can be of the same epoll instance: a program adds and removes sockets, but its listeners and
+/// wakeup descriptors stay.
 pub(super) fn same(one: &[(i32, u64)], other: &[(i32, u64)]) -> bool {
     one.is_empty() || one.iter().any(|mark| other.contains(mark))
 }

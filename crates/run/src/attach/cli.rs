@@ -16,14 +16,14 @@ use super::undo::{Undone, undo};
 
 /// Busy polling for processes that already run.
 ///
-/// Their sockets and epoll instances are changed from outside, where the change can have an effect; what
-/// stood is written down first, and `busypoll detach` puts it back. Needs no root for one's own processes.
+/// Sockets and epoll instances are changed from outside, where the change can have an effect. The settings before are
+/// recorded first, and `busypoll detach` restores them. Root is not needed for your own processes.
 #[derive(Clone, Debug, clap::Args)]
 pub struct AttachArgs {
     /// The processes
     #[arg(required = true, value_name = "PID", value_parser = units::pid)]
     pids: Vec<u32>,
-    /// Stay, and catch what they and their children open from now on
+    /// Stay, and attach to what they and their children open from now on
     #[arg(long)]
     follow: bool,
     /// Which sockets, and how: a policy file
@@ -37,10 +37,10 @@ pub struct AttachArgs {
     json: bool,
 }
 
-/// Puts back what `busypoll attach` has changed in processes.
+/// Restores what `busypoll attach` has changed in processes.
 ///
-/// Only where what it wrote still stands. Also of processes that have ended: what others have inherited
-/// from them is put back there.
+/// Only settings that still have the value that attach wrote are restored. This works for processes that have ended,
+/// too: what other processes have inherited from them is restored there.
 #[derive(Clone, Debug, clap::Args)]
 pub struct DetachArgs {
     /// The processes
@@ -48,7 +48,8 @@ pub struct DetachArgs {
     pids: Vec<u32>,
 }
 
-/// What was done stays done, and the next process has its turn, also where nobody can be told.
+/// An output that never fails: the changes are made for every process, even if the report cannot be written. The first
+/// error is kept.
 struct Told<'a, W> {
     out: &'a mut W,
     failed: Option<io::Error>,
@@ -77,15 +78,12 @@ fn telling<W: Write>(
     let mut told = Told { out, failed: None };
     job(&mut told)?;
     Ok(told.failed.map_or(ExitCode::SUCCESS, |error| {
-        say(format_args!(
-            "{}; what it would have told was done all the same",
-            AttachError::Output(error)
-        ));
+        say(format_args!("{}; the work itself was done", AttachError::Output(error)));
         ExitCode::from(1)
     }))
 }
 
-/// Attaches, reports to `out`, and with `--follow` stays. Exit code 1: done, and `out` did not take the report.
+/// Attaches, reports to `out`, and with `--follow` stays. Exit code 1: done, but the report could not be written.
 ///
 /// # Errors
 /// One line for a mistake in the options or a process that cannot be attached to.
@@ -93,10 +91,10 @@ pub fn run_attach(args: &AttachArgs, out: &mut impl Write) -> Result<ExitCode, A
     telling(out, |out| attach(args, out))
 }
 
-/// Detaches and reports to `out`. Exit code 1: done, and `out` did not take the report.
+/// Detaches and reports to `out`. Exit code 1: done, but the report could not be written.
 ///
 /// # Errors
-/// One line for a process of which nothing is known, or where something could not be put back.
+/// One line for a process without recorded changes, or where a value could not be restored.
 pub fn run_detach(args: &DetachArgs, out: &mut impl Write) -> Result<ExitCode, AttachError> {
     telling(out, |out| detach(args, out))
 }
@@ -112,7 +110,7 @@ fn attach(args: &AttachArgs, out: &mut impl Write) -> Result<(), AttachError> {
     let dir = state_dir()?;
     let mut room: Option<Room> = None;
     let mut targets = Vec::new();
-    // Two searches may find the same one, whose journal has one writer.
+    // A PID may be given twice, but its journal has one writer.
     let mut pids = args.pids.clone();
     let mut known = HashSet::new();
     pids.retain(|pid| known.insert(*pid));
@@ -159,7 +157,7 @@ fn detach(args: &DetachArgs, out: &mut impl Write) -> Result<(), AttachError> {
         match &undone {
             Ok(false) => writeln!(
                 out,
-                "process {pid}: no changes to it are written down in {}; another user's are in his own",
+                "process {pid}: no changes to it are written down in {}; another user's are in another directory",
                 dir.display()
             )?,
             Err(_) if lines.is_empty() => {}
@@ -176,7 +174,7 @@ fn detach(args: &DetachArgs, out: &mut impl Write) -> Result<(), AttachError> {
     outcome.finish()
 }
 
-/// Several processes, of which some may fail: the one's trouble is not the next one's.
+/// Several processes: a failure of one does not stop the others.
 struct Several {
     all: usize,
     failed: usize,

@@ -1,6 +1,6 @@
-//! What is to be changed, and why not where not. Looks at nothing and changes nothing.
+//! Decides what to change, and gives the reason where nothing is changed. Pure: inspects and changes nothing itself.
 //!
-//! Whether the kernel can poll is `linux::polls`, which `busypoll doctor` judges by, too.
+//! `linux::polls` says whether the kernel can poll; `busypoll doctor` uses it as well.
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
@@ -11,7 +11,7 @@ use busypoll_policy::{Names, Plane, Policy, Protocol, Settings};
 
 use super::look::{Epoll, Socket, Waits};
 
-/// What is wanted of a socket.
+/// The wanted options of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SocketWish {
     pub busy_poll: u32,
@@ -19,31 +19,31 @@ pub(super) struct SocketWish {
     pub budget: u16,
 }
 
-/// What is to be done.
+/// What to do with a socket or an epoll instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Decision<T> {
-    /// This is to stand there.
+    /// Set these values.
     Set(T),
-    /// It stays as it is, because.
+    /// Leave it unchanged, for this reason.
     Leave(String),
 }
 
-/// What decides besides the object itself.
+/// The facts that decide besides the object itself.
 pub(super) struct Around<'a> {
     pub policy: &'a Policy,
     pub program: &'a Names,
     pub waits: &'a Waits,
     pub watchers: &'a Watchers,
-    /// `net.core.busy_poll`, in microseconds; what poll and select go by. `None` where it cannot be seen.
+    /// `net.core.busy_poll`, in microseconds, which applies to poll and select. `None` where it cannot be read.
     pub host_busy_poll: Option<u32>,
 }
 
-/// Who watches what.
+/// Which epoll instances watch what.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Watchers {
     /// By the inode of a socket, the epoll instances that watch it.
     sockets: HashMap<u64, Vec<RawFd>>,
-    /// By the number of an epoll instance, those that watch it.
+    /// By the descriptor of an epoll instance, those that watch it.
     epolls: HashMap<RawFd, Vec<RawFd>>,
 }
 
@@ -75,17 +75,17 @@ impl Around<'_> {
         self.watchers.sockets.get(&socket.inode)?.first().copied()
     }
 
-    /// The instance that an epoll instance is waited for through.
+    /// The outer instance through which threads wait for an epoll instance.
     fn outer(&self, epoll: RawFd) -> Option<RawFd> {
         let outer = self.watchers.epolls.get(&epoll)?.first().copied();
         outer.filter(|_| !self.waits.asleep.contains(&epoll))
     }
 
-    /// How a socket is waited for.
+    /// How the program waits for a socket.
     fn way(&self, socket: &Socket) -> Way {
         let watcher = self.watcher(socket).filter(|_| socket.info.nonblocking);
         if let Some(fd) = watcher {
-            // It polls by its own parameters, which are decided for it.
+            // Its own parameters decide whether it polls.
             return Way::Epoll { fd, polls: Some(false), through: self.outer(fd), spins: false };
         }
         match self.waits.poll.contains_key(&socket.fd) && !socket.info.listening {
@@ -94,7 +94,7 @@ impl Around<'_> {
         }
     }
 
-    /// What is wanted of a socket.
+    /// The decision for a socket.
     pub fn socket(&self, socket: &Socket) -> Decision<SocketWish> {
         let settings = match self.can_poll(socket) {
             Ok(settings) => settings,
@@ -106,16 +106,16 @@ impl Around<'_> {
             return Decision::Leave(why);
         }
         match polls::of_waiting(&self.facts(socket, way)) {
-            // Only that it does not poll keeps it: what is not seen may well.
+            // Only a certain obstacle leaves it unchanged: if the sysctl cannot be read, it may well poll.
             None | Some(Obstacle::HostUnseen) => {}
             Some(Obstacle::PollSilent) if settings.polls_for() == 0 => {}
             Some(obstacle) => return Decision::Leave(obstacle.to_string()),
         }
-        // One that does not poll has nothing to prefer and no passes to bound, as under `run`.
+        // A socket that does not poll has nothing to prefer and no budget, as under `run`.
         let polls = settings.polls_for() > 0;
         Decision::Set(SocketWish {
             busy_poll: settings.polls_for(),
-            // What the program has set itself stays.
+            // The program's own choice stays.
             prefer: polls && (settings.prefer_busy_poll || socket.prefer),
             budget: if polls { settings.busy_poll_budget } else { 0 },
         })
@@ -149,7 +149,7 @@ impl Around<'_> {
         }
     }
 
-    /// What is to be said of a socket that is to poll: that it cannot yet, or that it cannot be told.
+    /// The warnings for a socket that should poll: that it cannot yet, or that this is unknown.
     pub fn warnings(&self, socket: &Socket, gone: bool) -> Vec<String> {
         if socket.info.listening {
             return Vec::new();
@@ -165,7 +165,7 @@ impl Around<'_> {
         all.map(|obstacle| obstacle.to_string()).collect()
     }
 
-    /// What is wanted of an epoll instance; `sockets` are all of the process, by inode.
+    /// The decision for an epoll instance; `sockets` are all of the process, by inode.
     pub fn epoll(&self, epoll: &Epoll, sockets: &HashMap<u64, Socket>) -> Decision<EpollParams> {
         if let Some(outer) = self.outer(epoll.fd) {
             return Decision::Leave(Obstacle::Nested { inner: epoll.fd, outer }.to_string());
@@ -178,7 +178,7 @@ impl Around<'_> {
             match self.can_poll(socket) {
                 Ok(s) => {
                     let wish = wish.get_or_insert_default();
-                    // One that does not poll asks for nothing (`Settings::joined`).
+                    // A socket that does not poll needs nothing (`Settings::joined`).
                     if s.polls_for() > 0 {
                         wish.busy_poll_usecs = wish.busy_poll_usecs.max(s.polls_for());
                         wish.busy_poll_budget = wish.busy_poll_budget.max(s.busy_poll_budget);
@@ -190,7 +190,7 @@ impl Around<'_> {
                 }
             }
         }
-        // What the program has set itself stays, unless nothing is to poll.
+        // The program's own choice stays, unless nothing polls.
         if let (Some(wish), Ok(own)) = (&mut wish, &epoll.params)
             && wish.busy_poll_usecs > 0
         {
@@ -203,7 +203,7 @@ impl Around<'_> {
     }
 }
 
-/// The protocol, if it is one whose sockets learn a NAPI instance.
+/// The protocol, if its sockets learn a NAPI id.
 fn protocol(socket: &Socket) -> Option<Protocol> {
     match (socket.info.kind as i32, socket.info.protocol as i32) {
         (libc::SOCK_STREAM, libc::IPPROTO_TCP) => Some(Protocol::Tcp),
@@ -212,7 +212,7 @@ fn protocol(socket: &Socket) -> Option<Protocol> {
     }
 }
 
-/// Whether packets come to it over a queue that can be polled. To a listener none come.
+/// Whether it receives packets from a queue that can be polled. A listener receives none.
 pub(super) fn has_queue(socket: &Socket) -> bool {
     !socket.info.listening && protocol(socket).is_some() && !loops(socket)
 }

@@ -137,9 +137,9 @@ fn a_socket_that_epoll_waits_for_is_left_to_the_epoll() {
         s.info.listening = true;
     });
     assert!(world.left(&listener).contains("it accepts"));
-    // Its receive calls can wait too.
+    // Its receive calls can block as well.
     assert_eq!(world.set(&socket()).busy_poll, 50);
-    // An anonymous file has a number of its own file system: no socket is meant.
+    // An anonymous inode has a number of its own file system: it is not the socket.
     world.watchers = Watchers::of(&[epoll(&[(7, 700, false)])]);
     assert_eq!(world.set(&nonblocking).busy_poll, 50);
 }
@@ -152,7 +152,7 @@ fn a_listener_hands_it_down() {
     });
     let mut world = World::new("");
     assert_eq!(world.set(&listener).busy_poll, 50);
-    // It waits in poll itself; what it accepts need not.
+    // The listener itself waits in poll; accepted connections may wait otherwise.
     world.waits.poll.insert(7, 1);
     assert_eq!(world.set(&listener).busy_poll, 50);
 }
@@ -164,7 +164,7 @@ fn poll_and_select_go_by_the_sysctl() {
     assert!(world.left(&socket()).contains("net.core.busy_poll"));
     world.host_busy_poll = Some(50);
     assert_eq!(world.set(&socket()).busy_poll, 50);
-    // Where it cannot be seen it is not 0.
+    // An unknown value does not count as 0.
     world.host_busy_poll = None;
     assert_eq!(world.set(&socket()).busy_poll, 50);
     let said = world.around().warnings(&socket(), false).join("; ");
@@ -228,7 +228,7 @@ fn an_epoll_gets_what_its_members_are_to_have() {
     };
     assert_eq!(decide(&[(5, 80, true)]), params(9, 0, true));
     assert_eq!(decide(&[(5, 80, true), (6, 81, true), (7, 82, true)]), params(70, 4, true));
-    // One that does not poll asks for nothing; alone it switches off what polls.
+    // A socket that does not poll needs nothing; an instance with only that one is switched off.
     assert_eq!(decide(&[(6, 81, true), (9, 84, true)]), params(70, 4, false));
     assert_eq!(decide(&[(9, 84, true)]), params(0, 0, false));
     for (watched, wanted) in [
@@ -253,10 +253,10 @@ fn a_nested_epoll_is_left() {
     let Decision::Leave(why) = world.around().epoll(&inner, &sockets) else { panic!() };
     assert!(why.contains("epoll 9"), "{why}");
     assert!(matches!(world.around().epoll(&outer, &sockets), Decision::Leave(_)));
-    // A socket of the inner one is not said to poll by its parameters.
+    // A socket of the inner instance does not poll by the inner's parameters.
     let why = world.left(&with(|s| s.info.nonblocking = true));
     assert!(why.contains("through epoll 3"), "{why}");
-    // Who sleeps in the inner one polls there.
+    // A thread that sleeps in the inner instance polls there.
     world.waits.asleep.insert(inner.fd);
     assert!(matches!(world.around().epoll(&inner, &sockets), Decision::Set(_)));
 }

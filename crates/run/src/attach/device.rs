@@ -1,4 +1,4 @@
-//! Which device a NAPI instance belongs to, asked in the network namespace of the process.
+//! The device of a NAPI context, looked up in the network namespace of the process.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -11,14 +11,14 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::look::Socket;
 
-/// What is known of a NAPI instance.
+/// What is known of a NAPI context.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Device {
     /// It is a queue of this device.
     Name(String),
-    /// There is no such instance any more.
+    /// The context does not exist any more.
     Gone,
-    /// It is in a namespace that could not be looked into.
+    /// It is in a namespace that this user may not enter.
     Hidden,
 }
 
@@ -31,7 +31,7 @@ impl Device {
     }
 }
 
-/// The instances of one namespace, looked up when a new one turns up.
+/// The NAPI contexts of one namespace, read again when an unknown one appears.
 #[derive(Debug, Default)]
 pub(super) struct Devices {
     seen: Option<Namespace>,
@@ -51,7 +51,7 @@ impl Devices {
         if let Some(known) = self.names.get(&napi) {
             return Some(known.clone());
         }
-        // A process may have entered another namespace since, and devices come and go.
+        // The process may have entered another namespace since, and devices come and go.
         self.seen = look(process);
         let device = match &self.seen {
             None => Device::Hidden,
@@ -68,13 +68,13 @@ impl Devices {
     }
 }
 
-/// The instances in the namespace of a process; `None` if this user may not enter it.
+/// The NAPI contexts in the namespace of a process; `None` if this user may not enter it.
 fn look(process: &Process) -> Option<Namespace> {
     if process.shares_our_netns()? {
         return instances();
     }
     let namespace = process.netns().ok()?;
-    // A thread of its own, because it does not come back from there.
+    // In a thread of its own, as it cannot always return to our namespace.
     std::thread::scope(|scope| {
         let inside = scope.spawn(|| {
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).ok()?;
@@ -84,7 +84,7 @@ fn look(process: &Process) -> Option<Namespace> {
     })
 }
 
-/// Those of the calling thread's namespace.
+/// The NAPI contexts of the calling thread's namespace.
 fn instances() -> Option<Namespace> {
     let links = Links::open().and_then(|mut links| links.all()).ok()?;
     let names: HashMap<u32, String> = links.into_iter().map(|l| (l.ifindex, l.name)).collect();

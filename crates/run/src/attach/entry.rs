@@ -1,4 +1,4 @@
-//! What is written down before something in a process is changed.
+//! The journal entry that is written before a change in a process.
 
 use busypoll_journal::{Error as JournalError, Journal, Kind};
 use busypoll_linux::EpollParams;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// The version of [`Entry`].
 const VERSION: u32 = 1;
 
-/// One change. Written before it is made, so it may not have been.
+/// One change. It is written before the change is made, so the change may not have been made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Entry {
     /// The descriptor by which it was changed.
@@ -18,7 +18,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Whether it is of the same setting of the same thing.
+    /// Whether both are about the same setting of the same object.
     pub fn is_about(&self, other: &Entry) -> bool {
         use Change::{Epoll, Socket};
         let what = match (&self.change, &other.change) {
@@ -31,7 +31,7 @@ impl Entry {
         what && self.fd == other.fd
     }
 
-    /// Writes down what is not the last word on its setting already: one that is refused is tried again and again.
+    /// Records the entries that differ from the last entry of their setting: a refused change is tried again and again.
     pub fn append(
         mut entries: Vec<Entry>,
         journal: &mut Journal<Entry>,
@@ -42,30 +42,30 @@ impl Entry {
     }
 }
 
-/// What was changed, with what stood before and what was written.
+/// What was changed, with the value before and the value written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Change {
     /// An option of a socket.
     Socket {
-        /// `SO_COOKIE`: it is this socket and no other.
+        /// `SO_COOKIE`, which identifies the socket.
         cookie: u64,
-        /// By which it is found under other numbers and in other processes.
+        /// The inode, to find it at other descriptors and in other processes.
         inode: u64,
         /// Which option.
         option: SocketOption,
-        /// What stood there; `None` if it could not be read, and is then never put back.
+        /// The value before; `None` if it could not be read, and then it is never restored.
         before: Option<u32>,
-        /// What was written.
+        /// The value written.
         after: u32,
     },
     /// The parameters of an epoll instance.
     Epoll {
-        /// The descriptor and inode of each thing it watched: an instance has no other mark.
+        /// The descriptor and inode of each file it watched: nothing else identifies an instance.
         watches: Vec<(i32, u64)>,
-        /// What stood there.
+        /// The parameters before.
         before: Params,
-        /// What was written.
+        /// The parameters written.
         after: Params,
     },
 }
@@ -88,7 +88,7 @@ impl SocketOption {
     }
 }
 
-/// [`EpollParams`] on paper.
+/// [`EpollParams`] in the journal's format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Params {
     usecs: u32,
@@ -112,12 +112,12 @@ impl From<Params> for EpollParams {
     }
 }
 
-/// How a list of watches is written down.
+/// A list of watches in the journal's format.
 pub(super) fn marks(watches: &[Watch]) -> Vec<(i32, u64)> {
     watches.iter().map(|watch| (watch.fd, watch.inode)).collect()
 }
 
-/// The name of the journal of one process: its number and the time it started.
+/// The name of the journal of one process: its PID and start time.
 pub(super) fn name(pid: u32, start_time: u64) -> String {
     format!("attach-{pid}-{start_time}")
 }

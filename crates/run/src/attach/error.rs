@@ -7,7 +7,7 @@ use busypoll_policy::FileError;
 /// Why a process could not be attached to or detached from: one line each.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
-    /// The process, or the kernel.
+    /// An error about the process, or of the kernel.
     #[error(transparent)]
     Linux(#[from] busypoll_linux::Error),
     /// The journal.
@@ -16,7 +16,7 @@ pub enum AttachError {
     /// The policy file.
     #[error(transparent)]
     Policy(#[from] FileError),
-    /// Nothing is known of changes.
+    /// There is no such process, and no journal of one.
     #[error(
         "no process {pid}, and no changes to one are written down in {}; \
          another user's are in another directory (BUSYPOLL_STATE)", dir.display()
@@ -24,12 +24,12 @@ pub enum AttachError {
     NothingKnown {
         /// The process.
         pid: u32,
-        /// Where was looked.
+        /// The directory that was searched.
         dir: PathBuf,
     },
-    /// Some values could not be put back; they stay written down.
+    /// Some values could not be restored; they stay recorded.
     #[error(
-        "process {pid}: {count} of the values could not be put back; try again with the same rights"
+        "process {pid}: {count} of the values could not be put back; try again with the privileges that attach had"
     )]
     NotPutBack {
         /// The process.
@@ -37,15 +37,15 @@ pub enum AttachError {
         /// How many.
         count: usize,
     },
-    /// Several processes, and trouble with some.
+    /// Several processes, of which some failed.
     #[error("{failed} of {all} processes: see above")]
     Some {
-        /// How many had trouble.
+        /// How many failed.
         failed: usize,
-        /// How many were named.
+        /// How many were given.
         all: usize,
     },
-    /// Standard output is full.
+    /// Standard output cannot be written.
     #[error("writing the report: {0}")]
     Output(#[from] std::io::Error),
 }

@@ -1,7 +1,7 @@
-//! New sockets and epoll instances of the processes attached to, as they appear; their children too.
+//! Following: new sockets and epoll instances of the attached processes and of their children, as they appear.
 //!
-//! By a feed of what they open (`linux::bpf::follow`) where BPF may be used, else by looking every 100 ms.
-//! What the feed does not tell (a socket is added to an epoll instance) is found by looking every second.
+//! A BPF feed reports what they open (`linux::bpf::follow`); without BPF they are scanned every 100 ms. What the feed
+//! does not report (a socket is added to an epoll instance) is found by a scan every second.
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -17,21 +17,21 @@ use super::error::AttachError;
 use super::show;
 use super::target::{Room, Target};
 
-/// Between two looks where there is no feed.
+/// Between two scans without a feed.
 const RESCAN: Duration = Duration::from_millis(100);
-/// Between two looks where there is one.
+/// Between two scans with a feed.
 const RARELY: Duration = Duration::from_secs(1);
-/// From a thing's opening to the look at it: until then it is being set up.
+/// From an object's opening to its scan: until then the program is setting it up.
 const SETTLE: Duration = Duration::from_millis(5);
 
-/// The processes that are followed, and what tells of them.
+/// The processes that are followed, and the feed.
 pub(super) struct Following<'a> {
     targets: Vec<Target>,
     feed: Option<Follow>,
     policy: &'a Policy,
     dir: &'a Path,
     json: bool,
-    /// Children looked for last.
+    /// When children were last searched for.
     children: Instant,
 }
 
@@ -40,18 +40,18 @@ impl<'a> Following<'a> {
         let pids: Vec<u32> = targets.iter().map(|target| target.process.pid()).collect();
         let feed = feed(&pids);
         if let Err(why) = &feed {
-            say(format_args!("looking every 100 ms: {why}"));
+            say(format_args!("scanning every 100 ms: {why}"));
         }
         Following { targets, feed: feed.ok(), policy, dir, json, children: Instant::now() }
     }
 
-    /// Until all of them have ended.
+    /// Runs until all of them have ended.
     pub fn run(mut self, out: &mut impl Write, room: &mut Room) -> Result<(), AttachError> {
-        // What was opened before the feed began is found by the first look.
+        // The first scan finds what was opened before the feed began.
         let mut next = Next::at(Instant::now());
         while !self.targets.is_empty() {
             if self.wait(next.due.saturating_duration_since(Instant::now())) {
-                // At once: its pidfd would end every wait until then.
+                // Removed at once: its pidfd would end every wait until then.
                 let ended = |target: &Target| !target.process.is_alive();
                 let ended = (0..self.targets.len()).filter(|&at| ended(&self.targets[at]));
                 self.leave(ended.collect(), out, room)?;
@@ -72,19 +72,20 @@ impl<'a> Following<'a> {
         Ok(())
     }
 
-    /// Sleeps so long, or until the feed has something or a process has ended; whether one has.
+    /// Sleeps for `time`, or until the feed has an event or a process has ended; returns whether a process may have
+    /// ended.
     fn wait(&self, time: Duration) -> bool {
         let mut fds: Vec<PollFd<'_>> =
             self.targets.iter().map(|target| PollFd::new(&target.process, PollFlags::IN)).collect();
         let feed = self.feed.as_ref().map(AsFd::as_fd);
         fds.extend(feed.iter().map(|feed| PollFd::new(feed, PollFlags::IN)));
-        // A time this short fits, and a signal only makes the look an early one.
+        // The conversion cannot fail for so short a time, and a signal only makes the scan early.
         let timeout = Timespec::try_from(time).unwrap_or_default();
         let _ = poll(&mut fds, Some(&timeout));
         fds.iter().take(self.targets.len()).any(|fd| !fd.revents().is_empty())
     }
 
-    /// Whether the feed tells of something new.
+    /// Whether the feed has reported something new.
     fn listen(&mut self) -> bool {
         let mut told = false;
         let mut born = Vec::new();
@@ -112,7 +113,7 @@ impl<'a> Following<'a> {
     fn adopt(&mut self, born: Vec<u32>) {
         for pid in born {
             let known = self.targets.iter().any(|target| target.process.pid() == pid);
-            // One that has ended again, or that may not be looked at, is not followed.
+            // A process that has ended again, or that this user may not inspect, is not followed.
             if !known && let Ok(target) = Target::open(pid, self.dir) {
                 self.targets.push(target);
             }
@@ -125,7 +126,7 @@ impl<'a> Following<'a> {
             match target.pass(self.policy, room) {
                 Ok(rows) if rows.is_empty() => {}
                 Ok(rows) => show::news(out, target, &rows, self.json)?,
-                // An exec that changes the user, or its end.
+                // It has executed a program of another user, or ended.
                 Err(AttachError::Linux(Error::NoProcess { .. } | Error::Denied { .. })) => {
                     ended.push(index);
                 }
@@ -135,7 +136,7 @@ impl<'a> Following<'a> {
         self.leave(ended, out, room)
     }
 
-    /// Parts with the targets at these places, which ascend.
+    /// Removes the targets at these indices, which are ascending.
     fn leave(
         &mut self,
         ended: Vec<usize>,
@@ -154,10 +155,10 @@ impl<'a> Following<'a> {
     }
 }
 
-/// When to look next.
+/// When to scan next.
 struct Next {
     due: Instant,
-    /// Looking at many sockets takes its time: never more than a twentieth of a CPU, whatever is told.
+    /// A scan of many sockets takes long: it uses at most a twentieth of a CPU, whatever the feed reports.
     earliest: Instant,
 }
 
@@ -171,13 +172,13 @@ impl Next {
         Next { due: earliest.max(ended + pause), earliest }
     }
 
-    /// The feed has told of something new.
+    /// The feed has reported something new.
     fn told(&mut self, now: Instant) {
         self.due = self.due.min(self.earliest.max(now + SETTLE));
     }
 }
 
-/// The feed speaks of processes by their numbers in the initial PID namespace.
+/// The feed identifies processes by their PIDs in the initial PID namespace.
 fn feed(pids: &[u32]) -> Result<Follow, String> {
     use std::os::unix::fs::MetadataExt;
     // PROC_PID_INIT_INO (include/linux/proc_ns.h).
@@ -197,13 +198,13 @@ mod tests {
     fn news_hastens_a_look_and_not_beyond_a_twentieth_of_a_cpu() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
-        // A short look: what is told soon after it is looked at once it has settled.
+        // After a short scan, a new object is scanned once it has settled.
         let mut next = Next::after(at(0), at(1), RARELY);
         assert_eq!(next.due, at(1001));
         next.told(at(30));
         next.told(at(32));
         assert_eq!(next.due, at(35));
-        // A long one.
+        // After a long scan.
         let mut next = Next::after(at(0), at(40), RARELY);
         assert_eq!(next.due, at(1040));
         next.told(at(41));

@@ -1,9 +1,8 @@
-//! What a process has: facts about its sockets and epoll instances, each held no longer than it takes
-//! to read them.
+//! What a process has: facts about its sockets and epoll instances.
 //!
-//! While we hold a descriptor, the process's close(2) of its own does not close: no FIN is sent, and an
-//! epoll instance goes on watching. So each is held for a few system calls, and nothing is written to a
-//! disk meanwhile.
+//! While we hold a duplicate of a descriptor, the process's close(2) does not close the file: no FIN is sent, and an
+//! epoll instance goes on watching. So each is held for a few system calls only, and nothing is written to a disk
+//! meanwhile.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{OwnedFd, RawFd};
@@ -12,7 +11,7 @@ use busypoll_linux::process::{self, Kind, Process, Wait, Watch};
 use busypoll_linux::socket::{self, SocketInfo};
 use busypoll_linux::{EpollParams, Error, NapiId, epoll, sockopt};
 
-/// A socket as it is.
+/// The state of a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Socket {
     pub fd: RawFd,
@@ -23,16 +22,16 @@ pub(super) struct Socket {
     pub napi: Option<NapiId>,
 }
 
-/// An epoll instance as it is.
+/// The state of an epoll instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Epoll {
     pub fd: RawFd,
     pub watches: Vec<Watch>,
-    /// Or why this kernel does not tell.
+    /// Or why this kernel does not return them.
     pub params: Result<EpollParams, String>,
 }
 
-/// Takes a socket, checks that it is the one that was listed, and lets it go; `None` if it is gone.
+/// Takes a socket, checks that it is the one that was listed, reads its state and releases it; `None` if it is gone.
 pub(super) fn socket(process: &Process, fd: RawFd) -> Result<Option<Socket>, Error> {
     let Some(Kind::Socket { inode }) = process.kind(fd) else { return Ok(None) };
     let Some(taken) = take(process, fd, Kind::Socket { inode })? else { return Ok(None) };
@@ -41,26 +40,26 @@ pub(super) fn socket(process: &Process, fd: RawFd) -> Result<Option<Socket>, Err
         fd,
         inode,
         busy_poll: sockopt::busy_poll(&taken)?,
-        // Kernels older than the option have nothing switched on.
+        // Older kernels without the option have nothing switched on.
         prefer: sockopt::prefer_busy_poll(&taken).unwrap_or(false),
         napi: sockopt::incoming_napi_id(&taken).unwrap_or(None),
         info,
     }))
 }
 
-/// Takes a descriptor if it is still of that kind, a socket also of that inode.
+/// Takes a descriptor if it is still of that kind, and for a socket still of that inode.
 pub(super) fn take(process: &Process, fd: RawFd, kind: Kind) -> Result<Option<OwnedFd>, Error> {
     let taken = process.take(fd)?;
     Ok(taken.filter(|taken| process::kind_of_own(taken) == Some(kind)))
 }
 
-/// Takes an epoll instance: the one that watches what the number's list in the process says; `None` if
-/// there is none, or it changes faster than it can be looked at.
+/// Takes an epoll instance whose list of watches equals the one in the process's fdinfo. `None` if there is none, or if
+/// it changes too fast.
 pub(super) fn take_epoll(
     process: &Process,
     fd: RawFd,
 ) -> Result<Option<(OwnedFd, Vec<Watch>)>, Error> {
-    // A busy program adds and removes all the time.
+    // A busy program adds and removes watches all the time.
     for _ in 0..8 {
         let before = process.watches(fd);
         let Some(taken) = take(process, fd, Kind::Epoll)? else { return Ok(None) };
@@ -78,27 +77,27 @@ pub(super) fn epoll(process: &Process, fd: RawFd) -> Result<Option<Epoll>, Error
     Ok(Some(Epoll { fd, watches, params: epoll::params(&taken).map_err(|e| e.to_string()) }))
 }
 
-/// How the threads of a process wait, and on what.
+/// How the threads of a process wait, and on which descriptors.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Waits {
     /// Threads in epoll_wait, by instance.
     pub epoll: HashMap<RawFd, usize>,
-    /// The instances in which a thread is that may sleep there.
+    /// The instances on which a thread waits that may sleep there.
     pub asleep: HashSet<RawFd>,
-    /// Threads in poll or select that wait for this descriptor too.
+    /// Threads in poll or select, for each descriptor they wait on.
     pub poll: HashMap<RawFd, usize>,
     /// Threads in a receive call, by socket.
     pub receive: HashMap<RawFd, usize>,
-    /// All threads.
+    /// The number of threads.
     pub threads: usize,
-    /// Threads that could not be looked at.
+    /// Threads that could not be inspected.
     pub unknown: usize,
-    /// Threads that ran each time we looked.
+    /// Threads that ran at every look.
     pub running: usize,
 }
 
 impl Waits {
-    /// Looks a few times, because a thread that runs now waits in a moment.
+    /// Looks a few times, as a thread that runs now may wait in a moment.
     pub fn of(process: &Process) -> Result<Self, Error> {
         let mut seen: HashMap<u32, Wait> = HashMap::new();
         for round in 0..4 {

@@ -1,4 +1,4 @@
-//! One line of the report: a socket or an epoll instance, what was and what is.
+//! One line of the report: a socket or an epoll instance, with its settings before and after.
 
 use std::fmt;
 use std::os::fd::RawFd;
@@ -13,7 +13,7 @@ use super::look::Socket;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Row {
     pub fd: RawFd,
-    /// Other numbers of the same socket.
+    /// Other descriptors of the same socket.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<RawFd>,
     pub what: String,
@@ -21,10 +21,10 @@ pub(super) struct Row {
     pub local: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
-    /// Of an epoll instance: the numbers of what it watches.
+    /// The descriptors that an epoll instance watches.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub watches: Option<Vec<RawFd>>,
-    /// The threads that wait on it at this moment.
+    /// The threads that wait on it now.
     pub waiting_threads: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub napi_id: Option<u32>,
@@ -33,7 +33,7 @@ pub(super) struct Row {
     pub was: State,
     pub now: State,
     pub changed: bool,
-    /// Why it was left alone, or what of the change could not be made.
+    /// Why it was left unchanged, or which part of the change failed.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub why: String,
 }
@@ -41,11 +41,11 @@ pub(super) struct Row {
 /// The busy-poll settings of a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct State {
-    /// Microseconds; none of what has no such setting.
+    /// Microseconds; `None` if it has no such setting.
     #[serde(rename = "busy_poll_usecs", skip_serializing_if = "Option::is_none")]
     pub busy_poll: Option<u32>,
     pub prefer_busy_poll: bool,
-    /// Packets; none where it cannot be read.
+    /// Packets; `None` where it cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub busy_poll_budget: Option<u16>,
 }
@@ -87,7 +87,7 @@ impl fmt::Display for State {
     }
 }
 
-/// What kind of socket it is, in words.
+/// The kind of socket, in words.
 pub(super) fn socket_kind(socket: &Socket) -> String {
     let info = &socket.info;
     let family = match i32::from(info.family) {

@@ -8,13 +8,13 @@ use serde::Serialize;
 use super::row::Row;
 use super::target::Target;
 
-/// What is told of one process.
+/// The report on one process.
 #[derive(Serialize)]
 struct Report<'a> {
     pid: u32,
     program: String,
     threads: usize,
-    /// Its sockets are left alone.
+    /// Its sockets are on the stack plane and are left unchanged.
     stack_plane: bool,
     rows: &'a [Row],
 }
@@ -31,7 +31,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// Everything about one process.
+/// Reports everything about one process.
 pub(super) fn process(
     out: &mut impl Write,
     target: &Target,
@@ -77,15 +77,18 @@ pub(super) fn process(
         0 if target.has_changes() => {
             writeln!(
                 out,
-                "\nNothing of {of} changed now. `busypoll detach {pid}` undoes what was changed before."
+                "\nNothing of {of} changed now. `busypoll detach {pid}` undoes earlier changes."
             )
         }
         0 => writeln!(out, "\nNothing of {of} changed."),
-        n => writeln!(out, "\n{n} of {of} changed. `busypoll detach {pid}` puts back what stood."),
+        n => writeln!(
+            out,
+            "\n{n} of {of} changed. `busypoll detach {pid}` restores the settings from before."
+        ),
     }
 }
 
-/// What is new in a process that is followed: a line each.
+/// Reports what is new in a followed process, one line each.
 pub(super) fn news(
     out: &mut impl Write,
     target: &Target,
@@ -131,7 +134,7 @@ fn table(rows: &[Row]) -> Table {
     table
 }
 
-/// Addresses, or what an epoll instance watches.
+/// The addresses, or how many files an epoll instance watches.
 fn ends(row: &Row) -> String {
     let waiting = match row.waiting_threads {
         0 => String::new(),

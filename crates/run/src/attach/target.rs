@@ -1,4 +1,4 @@
-//! One process that is attached to: a pass over all it has, and what has come to be known of it.
+//! One attached process: a scan of all its descriptors, and what is known of it from earlier scans.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::RawFd;
@@ -20,38 +20,38 @@ use super::row::{Row, State, socket_kind};
 use super::undo::undo;
 use crate::names;
 
-/// How many threads may spin, of all processes attached to together.
+/// How many threads may spin, in all attached processes together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     pub most: usize,
     pub used: usize,
 }
 
-/// A process that is attached to.
+/// An attached process.
 pub(super) struct Target {
     pub process: Process,
     pub program: Names,
-    /// Of the last pass.
+    /// From the last scan.
     pub waits: Waits,
-    /// It drives its queues itself, and what the kernel sees of its sockets is not what the program waits for.
+    /// It drives its queues itself, and its kernel sockets are not what the program waits for.
     pub on_stack_plane: bool,
     journal: Journal<Entry>,
     devices: Devices,
-    /// Sockets that will not become anything else, by number.
+    /// Sockets whose addresses will not change, by descriptor.
     settled: HashMap<RawFd, Socket>,
-    /// What was told of each number.
+    /// The row last reported for each descriptor.
     told: HashMap<RawFd, Row>,
-    /// By the inode of a socket, the most threads that were seen at once in a receive call on it. Between two
-    /// calls a thread is anywhere, and one that spins reads as running.
+    /// By the inode of a socket, the most threads seen at once in a receive call on it. A single look is not enough:
+    /// between two calls a thread may be anywhere, and one that spins appears to be running.
     receivers: HashMap<u64, usize>,
     spinners: usize,
 }
 
 impl Target {
-    /// Takes hold of a process and of the journal for it.
+    /// Opens a process and the journal for it.
     pub fn open(pid: u32, dir: &Path) -> Result<Self, AttachError> {
         let process = Process::open(pid)?;
-        // Refused here, and not after a journal has been made.
+        // Checked first, so that no journal is made if it fails.
         process.descriptors()?;
         let name = entry::name(pid, process.start_time());
         let journal = Journal::open(dir, entry::kind(&name))?;
@@ -69,12 +69,12 @@ impl Target {
         })
     }
 
-    /// Whether anything is written down to be put back.
+    /// Whether the journal has changes to undo.
     pub fn has_changes(&self) -> bool {
         !self.journal.entries().is_empty()
     }
 
-    /// The process has ended: puts back what others have inherited from it, and closes the journal.
+    /// The process has ended: restores what others have inherited from it, and closes the journal.
     pub fn leave(self, room: &mut Room, dir: &Path) -> Result<(), AttachError> {
         room.used = room.used.saturating_sub(self.spinners);
         let pid = self.process.pid();
@@ -86,8 +86,7 @@ impl Target {
         Ok(())
     }
 
-    /// Looks at everything, changes what is to be changed, and returns the rows that are new or other
-    /// than before.
+    /// Scans everything, makes the changes that are decided, and returns the rows that are new or differ from before.
     pub fn pass(&mut self, policy: &Policy, room: &mut Room) -> Result<Vec<Row>, AttachError> {
         let descriptors = self.process.descriptors()?;
         self.waits = Waits::of(&self.process)?;
@@ -96,7 +95,7 @@ impl Target {
             return Ok(Vec::new());
         }
         let waits = self.waits.clone();
-        // A child was taken hold of before its exec.
+        // A child was opened before its exec.
         let program = names::of(&self.process);
         if program != self.program {
             self.program.clone_from(&program);
@@ -117,7 +116,7 @@ impl Target {
         self.receivers = seen(&self.receivers, &sockets, &waits);
         room.used = room.used.saturating_sub(self.spinners);
         self.spinners = 0;
-        // What polls already comes first, or a new one would take its place.
+        // Sockets that poll already are counted first, so that new ones do not take their places.
         for epoll in &epolls {
             if epoll.params.as_ref().is_ok_and(|params| params.busy_poll_usecs > 0) {
                 self.charge(room, cost(epoll, &by_inode, &waits));
@@ -142,7 +141,7 @@ impl Target {
         Ok(self.news(rows))
     }
 
-    /// The rows that are new or other than what was told.
+    /// The rows that are new or differ from what was reported.
     fn news(&mut self, rows: Vec<Row>) -> Vec<Row> {
         let same = |row: &Row, told: &Row| {
             (&row.what, &row.local, &row.peer, row.now)
@@ -173,7 +172,7 @@ impl Target {
         Ok(epolls)
     }
 
-    /// Each socket once, and by inode the other numbers it has.
+    /// Each socket once, and by inode the other descriptors of it.
     #[allow(clippy::type_complexity)] // a pair of what one pass finds
     fn sockets(
         &mut self,
@@ -191,8 +190,8 @@ impl Target {
             }
             others.insert(inode, Vec::new());
             let known = self.settled.remove(&found.fd).filter(|socket| socket.inode == inode);
-            // The program sets options too: of one that is to be changed they are read again, or what stood
-            // long ago would be written down as what stands.
+            // The program sets options too. A socket that will be changed is read again, so that the journal does not
+            // record an old value as the current one.
             let known = known.filter(|known| matches!(around.socket(known), Decision::Leave(_)));
             let socket = match known {
                 Some(known) => Some(known),
@@ -231,7 +230,7 @@ impl Target {
                             now = outcome.now;
                             why.extend(outcome.why);
                             if now == was && why.is_empty() {
-                                why.push("already so".to_owned());
+                                why.push("already set".to_owned());
                             }
                         }
                         None => why.push("was closed meanwhile".to_owned()),
@@ -278,7 +277,7 @@ impl Target {
             (Err(error), _) => why.push(error.clone()),
             (_, Decision::Leave(reason)) => why.push(reason),
             (Ok(params), Decision::Set(wish)) if *params == wish => {
-                why.push("already so".to_owned());
+                why.push("already set".to_owned());
             }
             (Ok(params), Decision::Set(wish)) => {
                 let more = params.busy_poll_usecs == 0 && wish.busy_poll_usecs > 0;
@@ -291,7 +290,7 @@ impl Target {
                             now = outcome.now;
                             why.extend(outcome.why);
                         }
-                        None => why.push("was closed, or became another, meanwhile".to_owned()),
+                        None => why.push("was closed or replaced meanwhile".to_owned()),
                     }
                 }
             }
@@ -299,14 +298,14 @@ impl Target {
         let queues = self.queues(epoll, sockets);
         if now.busy_poll > Some(0) && queues.len() > 1 {
             why.push(format!(
-                "its packets come over {} queues, and it polls one at a time",
+                "its packets come from {} queues, and it polls one at a time",
                 queues.len()
             ));
         }
         let queue = queues.into_iter().next();
         if now.busy_poll > Some(0) && queue.is_none() {
             why.push(
-                "none of what it watches has a NAPI id yet: until one has, it polls nothing"
+                "no socket it watches has a NAPI id yet; until one has, it polls nothing"
                     .to_owned(),
             );
         }
@@ -327,7 +326,7 @@ impl Target {
         })
     }
 
-    /// The queues that the packets of an epoll instance's members come over.
+    /// The queues from which the members of an epoll instance receive packets.
     fn queues(
         &mut self,
         epoll: &Epoll,
@@ -341,12 +340,12 @@ impl Target {
             .collect()
     }
 
-    /// How many threads spin on a socket, if it polls.
+    /// How many threads would spin on a socket.
     fn receivers_of(&self, socket: &Socket) -> usize {
         self.receivers.get(&socket.inode).copied().unwrap_or(0)
     }
 
-    /// Whether so many more may spin; if so they are counted.
+    /// Whether `spinners` more threads may spin; counts them if so.
     fn fits(&mut self, room: &mut Room, spinners: usize) -> bool {
         let more = self.more(spinners);
         let fits = more == 0 || room.used + more <= room.most;
@@ -362,14 +361,14 @@ impl Target {
         self.spinners += more;
     }
 
-    /// How many of these come to those counted: a thread that receives here and there spins in one place.
+    /// How many of `spinners` are new: a thread that receives on several sockets spins on one at a time.
     fn more(&self, spinners: usize) -> usize {
         spinners.min(self.waits.threads.saturating_sub(self.spinners))
     }
 }
 
 impl Room {
-    /// As many as the policy says, else as there are CPUs for the process.
+    /// The limit of the policy, or else the number of CPUs of the process.
     pub fn for_process(policy: &Policy, process: &Process) -> Self {
         let cpus = || process.allowed_cpus().map_or(1, |cpus| cpus.len());
         let most = policy.max_spinning_threads.map_or_else(cpus, |most| most as usize);
@@ -393,8 +392,7 @@ fn seen(before: &HashMap<u64, usize>, sockets: &[Socket], waits: &Waits) -> Hash
     sockets.iter().filter_map(most).collect()
 }
 
-/// How many threads spin on an epoll instance that polls: those that wait on it, once it has a member
-/// with a queue.
+/// How many threads spin on an epoll instance that polls: those that wait on it, once it has a member with a queue.
 fn cost(epoll: &Epoll, sockets: &HashMap<u64, Socket>, waits: &Waits) -> usize {
     let mut members = epoll
         .watches

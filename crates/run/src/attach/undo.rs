@@ -1,4 +1,4 @@
-//! Putting back what stood: only where what we wrote still stands, and only what could be read.
+//! Undoing changes: only where the value that we wrote is still in place, and only values that could be read before.
 
 use std::collections::HashMap;
 use std::fs;
@@ -14,22 +14,22 @@ use super::entry::{self, Change, Entry, Params, SocketOption, marks};
 use super::error::AttachError;
 use super::look;
 
-/// What became of one change.
+/// The result of undoing one change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Undone {
-    /// What stood before stands again.
+    /// The value from before is restored.
     Back(String),
-    /// It was left as it is, because.
+    /// It was left unchanged, for this reason.
     Left(String),
-    /// It should have been put back and was not.
+    /// Restoring it failed.
     Failed(String),
 }
 
-/// Puts back what was changed in a process, which may have ended; tells `each` of every setting that was.
-/// False if nothing was written down.
+/// Restores what was changed in a process, which may have ended; calls `each` for every setting. False if nothing was
+/// recorded.
 ///
 /// # Errors
-/// Also if some values could not be put back; the journal then stays.
+/// Also if some values could not be restored; the journal then stays.
 pub(super) fn undo(
     pid: u32,
     dir: &Path,
@@ -40,7 +40,7 @@ pub(super) fn undo(
         Err(Error::NoProcess { .. }) => None,
         Err(error) => return Err(error.into()),
     };
-    // Also those of a process that had this PID before: its children may hold what was changed.
+    // Also the journals of earlier processes with this PID: their children may hold what was changed.
     let mut names = names_of(pid, dir);
     let own = process.as_ref().map(|process| entry::name(pid, process.start_time()));
     if let Some(own) = &own
@@ -61,7 +61,7 @@ pub(super) fn undo(
             let process = process.as_ref().filter(|_| own.as_ref() == Some(&name));
             let undone = one(process, &mut holders, entry)
                 .unwrap_or_else(|error| Undone::Failed(error.to_string()));
-            // Changed more than once it goes back step by step, and only the last step is news.
+            // A setting that was changed several times is restored step by step; only the last step is reported.
             match settings.iter_mut().find(|(newer, _)| newer.is_about(entry)) {
                 Some(_) if matches!(undone, Undone::Left(_)) => {}
                 Some((_, told)) => *told = undone,
@@ -97,7 +97,7 @@ fn one(process: Option<&Process>, holders: &mut Holders, entry: &Entry) -> Resul
         Change::Socket { cookie, inode, option, before, after } => {
             let name = option.name();
             let Some(before) = *before else {
-                return Ok(Undone::Left(format!("{name}: what stood before could not be read")));
+                return Ok(Undone::Left(format!("{name}: the value before could not be read")));
             };
             let Some((holder, fd, taken)) = holders.find(process, entry.fd, *inode, *cookie)?
             else {
@@ -137,7 +137,7 @@ fn put_back_epoll(taken: &OwnedFd, before: Params, after: Params) -> Result<Undo
     let now = epoll::params(taken)?;
     if now != EpollParams::from(after) {
         return Ok(Undone::Left(format!(
-            "the epoll instance polls for {} us, not as we wrote it",
+            "the epoll instance polls for {} us, which is not what attach wrote",
             now.busy_poll_usecs
         )));
     }
@@ -151,16 +151,16 @@ fn budget_of(process: Option<&Process>, holder: Option<Process>, fd: i32) -> Opt
     budget(process, fd).map(u32::from)
 }
 
-/// Who holds which socket, looked up once and only if it is needed.
+/// Which processes hold which socket, looked up once and only if needed.
 #[derive(Default)]
 struct Holders(Option<HashMap<u64, Vec<(u32, i32)>>>);
 
-/// The process that holds a socket if not the one we attached to, the number there, and the socket.
+/// The process that holds a socket, if it is not the attached one, the descriptor there, and the socket.
 type Found = (Option<Process>, i32, OwnedFd);
 
 impl Holders {
-    /// Finds a socket by its old number, under another in the same process, or in another process, which
-    /// has inherited it or was sent it.
+    /// Finds a socket by its old descriptor, at another one in the same process, or in another process that has
+    /// inherited or received it.
     fn find(
         &mut self,
         process: Option<&Process>,
@@ -186,7 +186,7 @@ impl Holders {
     }
 }
 
-/// Every socket of every process that may be looked at, by inode.
+/// Every socket of every process that this user may inspect, by inode.
 fn holders() -> HashMap<u64, Vec<(u32, i32)>> {
     let mut holders: HashMap<u64, Vec<(u32, i32)>> = HashMap::new();
     for pid in process::all() {

@@ -1,5 +1,5 @@
-//! Taking the interface, and what stands in the way. Whoever holds it, packets for our ports come past the kernel; who
-//! lets go of it gives them back.
+//! Taking the interface, and what prevents it. While the guard holds it, packets for our ports bypass the kernel; when
+//! it is released, the kernel gets them again.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,26 +10,26 @@ use busypoll_stack::nic::xdp::{Error, Holding};
 
 use super::presence::Presence;
 
-/// For so long one waits for an owner to let go: the guard of a run that has just ended sees that a moment later, and
-/// the next run must not go without for it.
+/// How long to wait for another owner to release the interface: the guard of a run that has just ended releases it a
+/// moment later, and the next run must not fail for that.
 const LETTING_GO: Duration = Duration::from_millis(500);
 
 /// The interface of a run.
 pub(super) struct Interface {
     device: String,
     bypass_firewall: bool,
-    /// Its index, once it has been held; 0: not known.
+    /// Its index, once it has been held; 0: unknown.
     index: u32,
     held: Option<Holding>,
     presence: Option<Presence>,
 }
 
-/// Why it cannot be had.
+/// Why it is not available.
 #[derive(Debug)]
 pub(super) enum Refusal {
-    /// As the system says.
+    /// An error of the system.
     System(Error),
-    /// In words.
+    /// Another reason, in words.
     Other(String),
 }
 
@@ -38,7 +38,7 @@ impl Interface {
         Self { device: device.to_owned(), bypass_firewall, index: 0, held: None, presence: None }
     }
 
-    /// Takes it, unless it is held already.
+    /// Takes the interface, unless it is held already.
     pub(super) fn take(&mut self) -> Result<&Holding, Refusal> {
         let held = match self.held.take() {
             Some(held) => held,
@@ -55,27 +55,27 @@ impl Interface {
         Ok(self.held.insert(held))
     }
 
-    /// It, while it is held.
+    /// The interface, while it is held.
     pub(super) fn held(&self) -> Option<&Holding> {
         self.held.as_ref()
     }
 
-    /// Its index, by which its link-local addresses are told from those of others.
+    /// Its index, which tells its link-local addresses from those of other interfaces.
     pub(super) fn index(&self) -> u32 {
         self.index
     }
 
-    /// By which it is watched, while it is held and there.
+    /// Its link watch, while it is held and exists.
     pub(super) fn presence(&self) -> Option<&Presence> {
         self.presence.as_ref()
     }
 
-    /// Whether it has ended since this was last asked.
+    /// Whether the interface has gone since the last call.
     pub(super) fn has_ended(&mut self) -> bool {
         self.presence.take_if(|presence| presence.has_ended()).is_some()
     }
 
-    /// It is the kernel's again.
+    /// Returns the interface to the kernel.
     pub(super) fn release(&mut self) {
         self.held = None;
         self.presence = None;

@@ -1,13 +1,13 @@
-//! Whether anybody of a run is left: processes are known by the environment they were started with, which daemons keep
-//! that have left their session, their parent and their descriptors behind, or by the mark that our library makes.
+//! Whether any process of a run is left. A process is recognised by the environment it was started with, which a daemon
+//! keeps that has left its session, parent and descriptors behind; or by the mark that the preload library makes.
 
 use std::fs;
 use std::path::Path;
 
 use busypoll_policy::mark;
 
-/// Whether a process lives that was started with `text` in its environment, the address of its guard, or that has
-/// written over its environment and has the mark.
+/// Whether a process lives that was started with `text`, the address of its guard, in its environment, or that has
+/// overwritten its environment and has the mark.
 pub(super) fn is_left(text: &str) -> bool {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let is_process = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
@@ -17,7 +17,7 @@ pub(super) fn is_left(text: &str) -> bool {
 }
 
 fn is_of(process: &Path, text: &str) -> bool {
-    // Somebody else's processes are none of ours; those that have ended have no environment and no memory.
+    // Files of other users' processes cannot be read; ended processes have no environment and no memory.
     let has = |file: &str, text: &str| {
         let read = fs::read(process.join(file)).unwrap_or_default();
         read.windows(text.len()).any(|part| part == text.as_bytes())

@@ -1,21 +1,21 @@
 //! The guard of the stack plane: a process beside the program that holds the interface for it. However the program
-//! ends, the interface is the kernel's again, and its peers are told.
+//! ends, the guard returns the interface to the kernel and resets the connections.
 //!
 //! | module | owns |
 //! |---|---|
-//! | `serve` | who asks, who has the interface, and when that one has gone |
-//! | `interface` | taking the interface, and what stands in the way |
+//! | `serve` | requests, the owner of the interface, and what happens when the owner has gone |
+//! | `interface` | taking the interface, and what prevents it |
 //! | `presence` | whether the interface is still there |
-//! | `reset` | telling the peers of connections whose program is gone |
-//! | `kin` | whether anybody of the run is left |
+//! | `reset` | resetting the connections of a program that is gone |
+//! | `kin` | whether any process of the run is left |
 //!
 //! The interface is taken when a process of the run first needs it, so a program that opens no socket changes nothing.
-//! That process gets what it takes to drive the queues ([`busypoll_stack::lease`]), and keeps in shared memory what it
-//! takes to reset its connections ([`busypoll_stack::ledger`]). Nothing has to be journalled: all that is changed hangs
-//! on descriptors, and goes with the last of them.
+//! That process gets what it needs to drive the queues ([`busypoll_stack::lease`]), and keeps in shared memory what the
+//! guard needs to reset its connections ([`busypoll_stack::ledger`]). No journal is needed: every change is bound to
+//! descriptors, and ends with the last of them.
 //!
-//! A guard that is killed takes nothing with it: the process it has granted the interface to holds the steering program
-//! as well, is told, and goes on. Its peers are then told by nobody should it be killed, too.
+//! If a guard is killed, nothing is lost: the process that it has granted the interface to holds the steering program
+//! as well, notices, and goes on. If that process is then killed too, its peers get no reset.
 
 mod interface;
 mod kin;
@@ -37,14 +37,14 @@ use self::interface::Interface;
 use self::serve::Guard;
 use crate::apart;
 
-/// The abstract names under which guards are found begin so.
+/// The prefix of the abstract socket names of guards.
 pub const NAME: &str = "busypoll/guard/";
 
-/// Leaves a guard behind for this process, what it becomes by exec, and all its children. With `--strict` the interface
-/// is taken at once.
+/// Starts a guard for this process, for the program it executes, and for all its children. With `--strict` the
+/// interface is taken at once.
 ///
 /// # Errors
-/// The system's; one line of why the interface cannot be had.
+/// Those of the system; one line that says why the interface is not available.
 pub(crate) fn begin(launch: &mut Launch, device: &str) -> io::Result<()> {
     let name = format!("{NAME}{:016x}", random()?);
     let word = format!("{:016x}", random()?);
@@ -63,7 +63,7 @@ pub(crate) fn begin(launch: &mut Launch, device: &str) -> io::Result<()> {
         let mut guard = Guard { listener, word, program, interface, address: run };
         let refusal = if strict { guard.interface.take().err() } else { None };
         let refused = refusal.map_or_else(String::new, |why| why.to_string());
-        // Who asked has gone: then nobody wants to know.
+        // If the launcher is gone, nothing reads the answer.
         let _ = File::from(answer).write_all(refused.as_bytes());
         if refused.is_empty() {
             guard.serve();
@@ -78,7 +78,7 @@ pub(crate) fn begin(launch: &mut Launch, device: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// A number nobody guesses, from the kernel.
+/// An unpredictable number, from the kernel.
 fn random() -> io::Result<u64> {
     let mut bytes = [0; 8];
     getrandom(&mut bytes, GetRandomFlags::empty())?;

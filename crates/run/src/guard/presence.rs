@@ -1,5 +1,5 @@
-//! Whether the interface is still there. It can be taken away under who drives it: its driver is unloaded, it is deleted,
-//! or moved to another network namespace.
+//! Whether the interface still exists. It can disappear while its queues are in use: its driver is unloaded, it is
+//! deleted, or moved to another network namespace.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -18,19 +18,19 @@ pub(super) struct Presence {
 }
 
 impl Presence {
-    /// Of the interface with this index, in the network namespace of this process.
+    /// Watches the interface with this index, in the network namespace of this process.
     ///
     /// # Errors
     /// No netlink.
     pub(super) fn watch(index: u32) -> Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        // No protocol: that of routes and links, 0.
+        // Protocol 0 is NETLINK_ROUTE.
         let changes = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
         bind(&changes, &SocketAddrNetlink::new(0, RTMGRP_LINK))?;
         Ok(Self { index, changes })
     }
 
-    /// Whether it has ended. What the kernel tells of the links is but the occasion to look.
+    /// Whether the interface has gone. A message about links is only the occasion to check.
     pub(super) fn has_ended(&self) -> bool {
         let mut told = [0; 4096];
         while recv(&self.changes, &mut told, RecvFlags::empty()).is_ok() {}
@@ -39,7 +39,7 @@ impl Presence {
 }
 
 impl AsFd for Presence {
-    /// Readable when it may have ended.
+    /// Readable when the interface may have gone.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.changes.as_fd()
     }

@@ -1,11 +1,11 @@
-//! Telling peers of connections whose program is gone: from the kernel's own raw sockets, as the rings went with the
+//! Resetting the connections of a program that is gone: from the kernel's raw sockets, as the rings have gone with the
 //! program.
 //!
-//! Each gets a reset with the number that the program would have sent next. It is taken if the peer expects exactly
-//! that (RFC 5961, section 3.2); a peer that is behind, as a segment was lost, answers with what it expects, and that
-//! answer comes to the kernel, which knows no such connection and resets it. A peer that is ahead, as the program was
-//! killed between sending a segment and noting it, would drop the reset: so an old number follows, as of a keep-alive
-//! probe, which it answers likewise.
+//! Each peer gets a reset with the sequence number that the program would have sent next. The peer accepts it if it
+//! expects exactly that (RFC 5961, section 3.2). A peer that is behind, as a segment was lost, answers with the number
+//! it expects; the answer comes to the kernel, which knows no such connection and resets it. A peer that is ahead, as
+//! the program was killed between sending a segment and recording it, would drop the reset. So an old number follows,
+//! as in a keep-alive probe, and the peer answers that in the same way.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
@@ -18,7 +18,7 @@ use rustix::net::{bind, ipproto, sendto, socket_with};
 const RST: u8 = 4;
 const ACK: u8 = 16;
 
-/// Tells each peer, of connections over the interface of this index. One that cannot be reached is left out.
+/// Resets each connection, over the interface with this index. Peers that cannot be reached are skipped.
 pub(super) fn all(lines: &[Listed], interface: u32) {
     for line in lines {
         let _ = reset(line, interface);
@@ -29,7 +29,7 @@ fn reset(line: &Listed, interface: u32) -> io::Result<()> {
     let (from, to) = (line.local.ip(), line.remote.ip());
     let family = if from.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, Some(ipproto::TCP))?;
-    // Of a link-local address the kernel wants to know on which link; of others it does not ask.
+    // For a link-local address the kernel needs the link; for others it ignores it.
     let host = |ip| match ip {
         IpAddr::V4(_) => SocketAddr::new(ip, 0),
         IpAddr::V6(ip) => SocketAddrV6::new(ip, 0, 0, interface).into(),

@@ -1,5 +1,5 @@
-//! The guard at work: who asks is answered, who has the interface is watched, and when that one has gone its
-//! connections are reset.
+//! The guard at work: it answers requests, watches the owner of the interface, and resets the owner's connections when
+//! it has gone.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -15,70 +15,70 @@ use rustix::process::{Pid, PidfdFlags, getuid, pidfd_open};
 use super::interface::{Interface, Refusal};
 use super::{kin, reset};
 
-/// When peers are told a second time: some answer an unexpected segment only twice a second (`tcp_invalid_ratelimit` of
-/// Linux).
+/// When the resets are repeated: some peers answer an unexpected segment only twice a second (`tcp_invalid_ratelimit`
+/// of Linux).
 const AGAIN: Duration = Duration::from_millis(600);
 
-/// How often it is looked whether anybody of the run is left, once the program has gone.
+/// How often the guard checks whether any process of the run is left, once the program has gone.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// When it is looked again if nobody was: one that is just being executed has no environment for a moment.
+/// How soon it checks again if there was none: a process has no environment for a moment during execve.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// So many may have connected and said nothing: of this user and root together, and of all others. Whoever comes next
-/// takes the place of who has waited longest, who has had the time to say it.
+/// The most connections without a request: from this user and root together, and from all others. A further one
+/// replaces the oldest, which has had time to send its request.
 const SILENT: usize = 16;
 
-/// For so long one may say nothing.
+/// How long a connection may stay without a request.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// When it is tried again where no descriptor was left for who asks.
+/// When accept is tried again after it failed for lack of descriptors.
 const NO_ROOM: Duration = Duration::from_millis(100);
 
-/// What a guard is made of.
+/// The state of a guard.
 pub(super) struct Guard {
-    /// Where processes of the run ask.
+    /// Where processes of the run connect.
     pub(super) listener: OwnedFd,
-    /// What they say to show that they are of the run.
+    /// The secret that shows that a process is of the run.
     pub(super) word: String,
-    /// The program, by pidfd.
+    /// The program's pidfd.
     pub(super) program: OwnedFd,
     pub(super) interface: Interface,
-    /// Listener and word, as they stand in the environment of the run.
+    /// Listener and secret, as in the environment of the run.
     pub(super) address: String,
 }
 
-/// Who has the interface.
+/// The process that has the interface.
 struct Owner {
     pid: i32,
-    /// By pidfd; none if it is out of sight.
+    /// Its pidfd; `None` if it is not visible here.
     process: Option<OwnedFd>,
     connection: OwnedFd,
     ledger: Ledger,
 }
 
-/// One that has connected and said nothing yet.
+/// A connection that has not sent its request yet.
 struct Asker {
     connection: OwnedFd,
-    /// Neither of this user nor root. A process of the run can be: one that has given up its rights.
+    /// Neither of this user nor of root. A process of the run can be one, if it has dropped its privileges.
     stranger: bool,
     until: Instant,
 }
 
-/// Who is to be watched at the moment.
+/// What the guard currently watches.
 #[derive(Default)]
 struct Watched {
     owner: Option<Owner>,
-    /// Those who have waited longest first.
+    /// The oldest first.
     asking: Vec<Asker>,
-    /// Who asks cannot be let in, for want of descriptors: so it is no use to wait for that.
+    /// accept failed for lack of descriptors, so polling the listener is of no use.
     no_room: bool,
-    /// Connections whose peers are to be told again.
+    /// Connections whose resets are to be repeated.
     again: Option<(Instant, Vec<Listed>)>,
 }
 
 impl Guard {
-    /// Until nobody of the run is left.
+    /// Runs until no process of the run is left.
     pub(super) fn serve(mut self) {
         let mut watched = Watched::default();
         let (mut program_has_gone, mut look) = (false, LOOK);
@@ -100,7 +100,7 @@ impl Guard {
         }
     }
 
-    /// Until there is something to see to, or for the time `look` if the program has gone; whether it has by then.
+    /// Waits for an event, or for the time `look` if the program has gone; returns whether it has.
     fn wait(&self, watched: &Watched, look: Option<Duration>) -> bool {
         let mut fds = Vec::new();
         if !watched.no_room {
@@ -108,7 +108,7 @@ impl Guard {
             fds.extend(self.interface.held().map(AsFd::as_fd));
             fds.extend(self.interface.presence().map(AsFd::as_fd));
         }
-        // Once it has gone that is no news any more.
+        // Its pidfd stays readable once it has gone.
         fds.extend(look.is_none().then_some(self.program.as_fd()));
         if let Some(owner) = &watched.owner {
             fds.push(owner.connection.as_fd());
@@ -125,7 +125,8 @@ impl Guard {
         is_readable(self.program.as_fd())
     }
 
-    /// Lets in who asks, and answers who has said what. Anybody on this machine may connect, as often as he likes.
+    /// Accepts connections, and answers those that have sent a request. Any user of this machine may connect, any
+    /// number of times.
     fn see_to_askers(&mut self, watched: &mut Watched) {
         watched.no_room = false;
         let now = Instant::now();
@@ -162,13 +163,14 @@ impl Guard {
         }
     }
 
-    /// Tells its owner that the interface is no more. Who comes first takes what there is by then.
+    /// Tells the owner that the interface is gone. The next process that needs one takes the interface that exists
+    /// then.
     fn see_to_interface(&mut self, watched: &Watched) {
         if !self.interface.has_ended() {
             return;
         }
         match &watched.owner {
-            // One who has gone is seen to next.
+            // An owner that has gone is handled next.
             Some(owner) => drop(lease::tell_it_ended(&owner.connection)),
             None => self.interface.release(),
         }
@@ -177,12 +179,12 @@ impl Guard {
     /// Takes the interface back from an owner that has gone.
     fn see_to_owner(&mut self, watched: &mut Watched) {
         let Some(owner) = &watched.owner else { return };
-        // By itself or by exec, which closes the connection.
+        // The process has ended, or its exec has closed the connection.
         let process = owner.process.as_ref().is_some_and(|process| is_readable(process.as_fd()));
         if !process && !is_readable(owner.connection.as_fd()) {
             return;
         }
-        // First the interface: what peers answer is for the kernel.
+        // The interface first: the kernel must get the peers' answers.
         self.interface.release();
         let mut lines = owner.ledger.list();
         lines.retain(Listed::is_live);
@@ -198,7 +200,7 @@ impl Guard {
         }
     }
 
-    /// Answers, and makes who was granted the interface its owner. Who does not listen goes without an answer.
+    /// Answers a request. A process that is granted the interface becomes its owner. Errors of sending are ignored.
     fn answer(&mut self, connection: OwnedFd, request: &Request, owner: &mut Option<Owner>) {
         let Ok((pid, user)) = lease::peer(connection.as_fd()) else { return };
         match request {
@@ -209,7 +211,7 @@ impl Guard {
             }
             Request::Claim(word) | Request::Repair(word, ..) if *word != self.word => {}
             Request::Repair(_, how, socket) => {
-                // Without an answer it has not been done.
+                // No answer means that it failed.
                 if busypoll_stack::repair(socket.as_raw_fd(), *how).is_ok() {
                     let _ = lease::answer_repaired(&connection);
                 }
@@ -248,17 +250,17 @@ impl Guard {
     }
 }
 
-/// Whether this user may see everything, and is not to be kept out by others.
+/// Whether this user may see everything, and must not be crowded out by others.
 fn is_trusted(user: u32) -> bool {
     user == 0 || user == getuid().as_raw()
 }
 
-/// Whether there is something to be read, or nobody any more at the other end.
+/// Whether there is something to read, or the other end is closed.
 fn is_readable(fd: BorrowedFd<'_>) -> bool {
     poll_for(&[fd], Some(Duration::ZERO))
 }
 
-/// Waits until one of them is readable, for so long at the most; whether one is.
+/// Waits until one of them is readable, for at most `limit`; returns whether one is.
 fn poll_for(fds: &[BorrowedFd<'_>], limit: Option<Duration>) -> bool {
     let mut fds: Vec<_> =
         fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();

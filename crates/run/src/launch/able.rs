@@ -7,7 +7,7 @@ use busypoll_linux::{EpollParams, Error, epoll, sockopt};
 use busypoll_policy::{Policy, Settings};
 use rustix::event::epoll as instance;
 
-/// What of the policy cannot be had on the kernel plane, in words; empty where all can.
+/// What the policy requests and the kernel plane refuses, in words; empty if nothing.
 pub(super) fn missing(policy: &Policy) -> Vec<String> {
     let all = policy
         .rules
@@ -30,7 +30,7 @@ pub(super) fn missing(policy: &Policy) -> Vec<String> {
 fn refusals(settings: Settings) -> Vec<Error> {
     let mut refusals = Vec::new();
     let mut tried = |result: busypoll_linux::Result<()>| refusals.extend(result.err());
-    // A system without IPv4 has other troubles; nothing is said about it here.
+    // A system without IPv4 has other problems, which are not reported here.
     if let Ok(socket) = UdpSocket::bind("127.0.0.1:0") {
         tried(sockopt::set_busy_poll(&socket, settings.kernel_micros()));
         if settings.prefer_busy_poll {

@@ -10,39 +10,39 @@ use busypoll_policy::{Launch, Plane, Policy, Profile, say, units};
 use super::start::names_the_stack;
 use super::{LaunchError, execute, execute_child};
 
-/// Runs a program, unchanged, with busy polling sockets.
+/// Runs a program unchanged, with sockets that busy poll.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
-The kernel plane changes nothing but the program's own sockets and epoll instances, and those of its
-children. Options before the program are busypoll's, those after it the program's.")]
+The kernel plane changes only the sockets and epoll instances of the program and of its
+children. Options before PROGRAM are busypoll's; those after it are the program's.")]
 pub struct RunArgs {
-    /// Who runs the sockets: the kernel, or busypoll's own stack on the interface --dev
+    /// Where the sockets run: in the kernel, or in busypoll's own stack on the interface --dev
     #[arg(long, value_name = "kernel|stack", value_parser = plane)]
     plane: Option<Plane>,
-    /// The interface of the stack plane; needed only where there are several
+    /// The interface of the stack plane; needed only if there are several
     #[arg(long, value_name = "INTERFACE")]
     dev: Option<String>,
-    /// How long a wait polls before it sleeps [default: 50us, or what policy or profile say]
+    /// How long a wait polls before it sleeps [default: 50us, or the value of the policy or profile]
     #[arg(long, value_name = "TIME", value_parser = units::micros)]
     busy_poll: Option<u32>,
-    /// Which programs and sockets busy poll, and how; `busypoll policy check FILE` explains it
+    /// Which programs and sockets busy poll, and how; `busypoll policy check FILE` explains the file
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
-    /// Whether anything may be traded for speed. `latency` has waits poll for 1 ms (CPU time) and interrupts stay off
-    /// between them (what comes while the program computes may wait for its next call), where neither the policy nor
-    /// an option says otherwise; it says what it trades
+    /// What may be traded for speed. `latency`: a wait polls for 1 ms (CPU time), and interrupts stay off between waits
+    /// (packets that arrive while the program computes may wait for its next call), unless the policy or an option says
+    /// otherwise. A line reports what is traded
     #[arg(long, value_name = "safe|latency", value_parser = Profile::parse, default_value = "safe")]
     profile: Profile,
-    /// Refuse to start where a part would go without acceleration
+    /// Refuse to start if any part would not be accelerated
     #[arg(long)]
     strict: bool,
-    /// Let the stack plane take packets past firewall and NAT rules
+    /// Let packets of the stack plane bypass firewall and NAT rules
     #[arg(long)]
     bypass_firewall: bool,
-    /// The name the program is told it was called by
+    /// The program's argv[0]
     #[arg(long, hide = true, value_name = "NAME", allow_hyphen_values = true)]
     argv0: Option<OsString>,
-    /// The program is started by one of a run, whose environment says all else
+    /// The program is started by a process of a run, whose environment has all settings
     #[arg(long, hide = true)]
     child: bool,
     /// The program and its arguments
@@ -50,7 +50,7 @@ pub struct RunArgs {
     command: Vec<OsString>,
 }
 
-/// Becomes the program.
+/// Executes the program.
 ///
 /// # Errors
 /// One line: what was wrong and what to do.

@@ -1,4 +1,4 @@
-//! The interface of the stack plane: the one named, or the only one there is.
+//! The interface of the stack plane: the given one, or the only one there is.
 
 use std::fs;
 use std::path::Path;
@@ -9,10 +9,10 @@ use busypoll_policy::{Launch, Names, say};
 use super::LaunchError;
 use super::start::{names_the_stack, say_or_refuse};
 
-/// Settles which interface the stack plane has, if `program` can have sockets on it, or what it may start.
+/// Chooses the interface of the stack plane, if `program` or a program it may start can have sockets on it.
 ///
 /// # Errors
-/// There is none of the name given; none was given, `program` needs one, and there is not exactly one that it can be.
+/// The given interface does not exist; or none was given, `program` needs one, and there is not exactly one candidate.
 pub(super) fn settle(launch: &mut Launch, program: &Path) -> Result<(), LaunchError> {
     if !names_the_stack(&launch.policy) {
         return Ok(());
@@ -41,8 +41,10 @@ pub(super) fn settle(launch: &mut Launch, program: &Path) -> Result<(), LaunchEr
     match only(able) {
         Ok(one) => launch.dev = Some(one),
         Err(why) if names_the_stack(&own) => return Err(why),
-        // It may never start one of those.
-        Err(why) => say(format!("{why}; programs that a rule puts there stay with the kernel")),
+        // It may never start such a program.
+        Err(why) => {
+            say(format!("{why}; programs that a rule puts on the stack plane stay with the kernel"))
+        }
     }
     Ok(())
 }

@@ -9,9 +9,9 @@ use busypoll_policy::FileError;
 pub const NOT_FOUND: u8 = 127;
 /// It is there, and cannot be started.
 pub const NOT_EXECUTABLE: u8 = 126;
-/// What was to start it has failed itself.
+/// The command that starts it has failed itself.
 pub const OWN_FAILURE: u8 = 125;
-/// A mistake of the user's, or what was asked is not to be had.
+/// A mistake of the user's, or a request that cannot be met.
 const REFUSED: u8 = 2;
 
 /// Why a program is not started.
@@ -29,23 +29,23 @@ pub enum LaunchError {
     /// It cannot be started.
     #[error("{}: not executable by this user; make it so with chmod +x", .0.display())]
     NotExecutable(PathBuf),
-    /// What would run it is not there; a name that ends in `\r` is of a script whose lines do.
+    /// Its interpreter does not exist. A name that ends in `\r` comes from a script with CRLF lines.
     #[error("{}: its interpreter {}: no such program", path.display(), interpreter.display().to_string().escape_debug())]
     NoInterpreter {
         /// The program.
         path: PathBuf,
-        /// What its first line names, or its loader.
+        /// The interpreter of its first line, or its loader.
         interpreter: PathBuf,
     },
-    /// The system's answer to an attempt.
+    /// execve(2) has failed.
     #[error("{}: cannot be started: {source}", path.display())]
     Refused {
         /// The program.
         path: PathBuf,
-        /// The system's answer.
+        /// The error of execve(2).
         source: io::Error,
     },
-    /// The library is not where it should be.
+    /// The library was not found.
     #[error(
         "libbusypoll_preload.so is neither beside this command nor in ../lib/busypoll; \
          name it in {}",
@@ -55,28 +55,28 @@ pub enum LaunchError {
     /// The loader would start the program without it.
     #[error("{}: {} is no library that can be read", crate::launch::library::OVERRIDE, .0.display())]
     NotALibrary(PathBuf),
-    /// The loader would take its path for two.
-    #[error("{}: the loader takes no library whose path has a blank or a colon; move it", .0.display())]
+    /// The loader would split its path in two.
+    #[error("{}: the loader cannot preload a library whose path has a blank or a colon; move it", .0.display())]
     BadLibraryPath(PathBuf),
     /// The policy file.
     #[error(transparent)]
     Policy(#[from] FileError),
-    /// `--strict`, and something would go without.
+    /// `--strict`, and something would not be accelerated.
     #[error("{0}; without --strict it would start all the same")]
     Strict(String),
-    /// An option of the stack plane where nothing is on it.
-    #[error("{0}: only the stack plane has it; add --plane stack, or leave it out")]
+    /// An option of the stack plane, and no socket is on that plane.
+    #[error("{0}: only for the stack plane; add --plane stack, or leave it out")]
     NoStack(&'static str),
-    /// Which interface the stack plane has cannot be told, or it cannot be had.
+    /// The interface of the stack plane cannot be chosen, or is not available.
     #[error("--dev: {0}")]
     Device(String),
-    /// Nothing to do with the program or the options.
+    /// The error is not about the program or the options.
     #[error("the guard of the stack plane cannot be started: {0}")]
     Guard(io::Error),
 }
 
 impl LaunchError {
-    /// The exit code of a command that ends with it: as env(1) has them, where it was not `run` that was refused.
+    /// The exit code for this error: those of env(1), unless `run` itself was refused.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::NotInPath(_) | Self::NotFound(_) | Self::NoInterpreter { .. } => NOT_FOUND,

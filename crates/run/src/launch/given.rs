@@ -1,17 +1,18 @@
-//! What Rust's start-up changes before `main`, and a program that this process becomes is to have as it was given to
-//! us: SIGPIPE, which is ignored by then, and standard descriptors that were closed, which are `/dev/null` by then.
+//! Settings that a program inherits and that Rust's start-up changes before `main`: SIGPIPE, which it ignores, and
+//! closed standard descriptors, which it opens as `/dev/null`. They are restored for the program that this process
+//! executes.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 static SIGPIPE: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
 
-/// A bit for each that was closed.
+/// A bit for each descriptor that was closed.
 static CLOSED: AtomicU8 = AtomicU8::new(0);
 
 const STANDARD: std::ops::Range<libc::c_int> = 0..3;
 
-// SAFETY: the loader calls what stands there, with arguments that nobody has to take, before Rust's start-up.
+// SAFETY: the loader calls this before Rust's start-up, with arguments that it ignores.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEFORE_RUST: extern "C" fn() = {
@@ -29,7 +30,7 @@ static BEFORE_RUST: extern "C" fn() = {
     remember
 };
 
-/// Puts it back, before an exec.
+/// Restores the settings, before an exec.
 pub fn restore() {
     let closed = CLOSED.load(Ordering::Relaxed);
     // SAFETY: plain calls.

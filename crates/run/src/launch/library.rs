@@ -1,4 +1,4 @@
-//! Where the preload library is: beside this command as it is built, or where it is installed.
+//! Where the preload library is: beside this command in a build tree, or where it is installed.
 
 use std::env;
 use std::fs::File;
@@ -11,7 +11,7 @@ use busypoll_policy::{BUILD, NOTE_OWNER};
 
 use super::LaunchError;
 
-/// Names the library where it is elsewhere.
+/// Overrides the path of the library.
 pub(super) const OVERRIDE: &str = "BUSYPOLL_PRELOAD_LIBRARY";
 
 const NAME: &str = "libbusypoll_preload.so";
@@ -29,7 +29,7 @@ pub(super) fn find() -> Result<PathBuf, LaunchError> {
         None => {
             let command = env::current_exe().unwrap_or_default();
             let folder = command.parent().unwrap_or(Path::new("."));
-            // First where cargo builds it for us: what lies beside may be of an earlier build.
+            // First where cargo builds it: the one beside the command may be of an earlier build.
             ["deps", "", "../lib/busypoll"]
                 .iter()
                 .map(|place| folder.join(place).join(NAME))
@@ -37,7 +37,7 @@ pub(super) fn find() -> Result<PathBuf, LaunchError> {
                 .ok_or(LaunchError::NoLibrary)?
         }
     };
-    // A child in another folder must find it too.
+    // A child in another directory must find it as well.
     let found = found.canonicalize().unwrap_or(found);
     if found.as_os_str().as_bytes().iter().any(|b| b" :\t\n".contains(b)) {
         return Err(LaunchError::BadLibraryPath(found));
@@ -45,7 +45,7 @@ pub(super) fn find() -> Result<PathBuf, LaunchError> {
     Ok(found)
 }
 
-/// One line where the library is of another build than this command.
+/// One line if the library is of another build than this command.
 pub(super) fn other_build(library: &Path) -> Option<String> {
     let note = executable::note(library, NOTE_OWNER).unwrap_or_default();
     let build = String::from_utf8_lossy(&note);

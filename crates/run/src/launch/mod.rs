@@ -2,18 +2,18 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`cli`] | the words of the command and the errors of its user |
+//! | [`cli`] | the command's options and the errors of its user |
 //! | `program` | what kind of program it is: found, executable, dynamic, static, privileged |
 //! | `library` | where the preload library is |
-//! | `device` | which interface the stack plane has |
+//! | `device` | the interface of the stack plane |
 //! | `able` | what this kernel and this user allow |
 //! | `shared` | the memory in which the processes of a user's runs count their spinners |
 //! | `start` | the environment, and the exec |
-//! | `given` | what Rust's start-up changes of what a program inherits |
-//! | `supervise` | a process beside programs that no library sees |
+//! | `given` | inherited settings that Rust's start-up changes |
+//! | `supervise` | the supervisor of programs that cannot be preloaded |
 //!
-//! On the kernel plane this process **becomes** the program: signals, job control and the exit
-//! status need no passing on.
+//! On the kernel plane this process **becomes** the program by exec, so signals, job control and
+//! the exit status need no forwarding.
 
 mod able;
 pub mod cli;

@@ -1,4 +1,4 @@
-//! What kind of program it is. Reads files, changes nothing.
+//! The kind of a program. Reads files, changes nothing.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -16,14 +16,14 @@ use super::LaunchError;
 /// A program that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
-    /// How it can be reached.
+    /// How it can be accelerated.
     pub reach: Reach,
 }
 
 impl Program {
-    /// Finds a program as execvp(3) does, and looks what it is.
+    /// Finds a program as execvp(3) does, and inspects it.
     ///
     /// # Errors
     /// Not found, not executable.
@@ -47,7 +47,7 @@ impl Program {
     }
 }
 
-/// By this user, from that file system.
+/// Whether this user may execute it, on that file system.
 fn may_be_run(path: &Path) -> bool {
     accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS).is_ok()
 }

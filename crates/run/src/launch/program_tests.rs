@@ -20,12 +20,12 @@ fn programs_are_found_as_the_shell_finds_them() {
     assert!(matches!(Program::find("./no/such".as_ref()), Err(LaunchError::NotFound(_))));
     assert!(matches!(Program::find("/etc/passwd".as_ref()), Err(LaunchError::NotExecutable(_))));
     assert!(matches!(Program::find("/tmp".as_ref()), Err(LaunchError::Folder(_))));
-    // Not that there is none.
+    // Not an error that says it does not exist.
     let below = Program::find("/etc/passwd/none".as_ref());
     assert!(matches!(below, Err(LaunchError::Refused { .. })), "{below:?}");
 }
 
-/// An ELF file with one program header of each kind given.
+/// An ELF file with these program headers, of type and content.
 fn elf(name: &str, machine: u16, headers: &[(u32, &[u8])]) -> PathBuf {
     let mut bytes = vec![0; 64];
     bytes[..5].copy_from_slice(b"\x7fELF\x02");
@@ -86,7 +86,7 @@ fn what_no_library_sees_is_told_apart() {
     ] {
         let path = elf(name, machine, &headers);
         assert_eq!(executable::reach(&path), wanted, "{name}");
-        // And through a script.
+        // The same through a script.
         let script =
             write(&format!("{name}.sh"), format!("#! {} -x\n", path.display()).as_bytes(), 0o755);
         assert_eq!(executable::reach(&script), wanted, "{name}");

@@ -14,7 +14,7 @@ use super::program::{Kind, Program, Reach, Why};
 use super::{LaunchError, able, device, given, library, shared, supervise};
 use crate::guard;
 
-/// Becomes the program `command[0]` with the arguments that follow it, called `argv0` if given.
+/// Executes the program `command[0]` with the arguments that follow it, and `argv0` if given.
 ///
 /// # Errors
 /// One line: what was wrong and what to do.
@@ -27,7 +27,7 @@ pub fn execute(
     device::settle(&mut launch, &program.path)?;
     let missing = able::missing(&launch.policy);
     if !missing.is_empty() {
-        say_or_refuse(&launch, format!("not to be had here: {}", missing.join("; ")))?;
+        say_or_refuse(&launch, format!("not available here: {}", missing.join("; ")))?;
     }
     launch.command =
         env::current_exe().ok().and_then(|path| path.into_os_string().into_string().ok());
@@ -38,7 +38,7 @@ pub fn execute(
     }
     if let (Reach::Preload, Some(device)) = (program.reach, stack_device(&launch)) {
         guard::begin(&mut launch, &device).map_err(|why| match why.raw_os_error() {
-            // In words: what `--strict` refuses.
+            // In words: `--strict` has refused it.
             None => LaunchError::Device(why.to_string()),
             Some(_) => LaunchError::Guard(why),
         })?;
@@ -54,7 +54,7 @@ pub fn execute(
     Err(become_it(program, arguments, argv0.unwrap_or(name), &environment))
 }
 
-/// Becomes a program that one of a run starts, and that the library in the latter does not reach.
+/// Executes a program that a process of a run starts and that cannot be preloaded.
 ///
 /// # Errors
 /// As [`execute`].
@@ -64,7 +64,7 @@ pub fn execute_child(
 ) -> Result<Infallible, LaunchError> {
     let (program, name, arguments) = find(command)?;
     let mut environment = Vec::new();
-    // Without a run there is nothing to be done but to become it.
+    // Outside a run there is nothing to set up.
     if let Some(Ok(mut launch)) = Launch::of_this_process() {
         reach(&mut launch, &program)?;
         environment.push((Launch::ENV, launch.to_env().into()));
@@ -72,7 +72,7 @@ pub fn execute_child(
     Err(become_it(program, arguments, argv0.unwrap_or(name), &environment))
 }
 
-/// The program of a command, what it is called there, and its arguments.
+/// The program of a command, its name there, and its arguments.
 fn find(command: &[OsString]) -> Result<(Program, &OsStr, &[OsString]), LaunchError> {
     let Some((name, arguments)) = command.split_first() else {
         return Err(LaunchError::NotInPath(String::new()));
@@ -80,7 +80,7 @@ fn find(command: &[OsString]) -> Result<(Program, &OsStr, &[OsString]), LaunchEr
     Ok((Program::find(name)?, name, arguments))
 }
 
-/// Has a program supervised that no library sees, and says what cannot be had.
+/// Has a program supervised if it cannot be preloaded, and reports what is not accelerated.
 fn reach(launch: &mut Launch, program: &Program) -> Result<(), LaunchError> {
     let path = &program.path;
     match program.reach {
@@ -102,7 +102,7 @@ fn reach(launch: &mut Launch, program: &Program) -> Result<(), LaunchError> {
     }
 }
 
-/// Becomes it, with these variables set, as execvp(3) does. Returns what stood in the way.
+/// Executes the program with these variables set, as execvp(3) does. Returns what prevented it.
 fn become_it(
     program: Program,
     arguments: &[OsString],
@@ -113,13 +113,13 @@ fn become_it(
         [argv0].into_iter().chain(arguments.iter().map(OsString::as_os_str)).collect();
     let mut source = exec(&program.path, &argv, environment);
     if source.raw_os_error() == Some(libc::ENOEXEC) {
-        // A script without a first line that says whose: the shell's, as with execvp(3).
+        // A script without an interpreter line runs in the shell, as with execvp(3).
         let shell = [OsStr::new("sh"), program.path.as_os_str()];
         let argv: Vec<&OsStr> = shell.into_iter().chain(argv.into_iter().skip(1)).collect();
         source = exec(Path::new("/bin/sh"), &argv, environment);
     }
     let path = program.path;
-    // It was found: what the system misses is another file.
+    // The program was found, so the missing file is another.
     if source.kind() == io::ErrorKind::NotFound
         && let Some(interpreter) = missing(&path)
     {
@@ -145,7 +145,7 @@ pub(super) fn names_the_stack(policy: &Policy) -> bool {
     of_rules.chain([policy.defaults.plane]).any(|plane| plane == Plane::Stack)
 }
 
-/// Says in one line what goes without, or refuses if nothing may.
+/// Reports in one line what is not accelerated; with `--strict` returns it as an error.
 pub(super) fn say_or_refuse(launch: &Launch, what: String) -> Result<(), LaunchError> {
     if launch.strict {
         return Err(LaunchError::Strict(what));
@@ -157,7 +157,7 @@ pub(super) fn say_or_refuse(launch: &Launch, what: String) -> Result<(), LaunchE
 fn beyond_preload(path: &Path, kind: Kind) -> String {
     let how = match kind {
         Kind::Static => "is statically linked",
-        Kind::Go => "is a Go program, which makes its system calls itself",
+        Kind::Go => "is a Go program, which makes system calls without the C library",
         Kind::OtherLibc => "is linked with a C library other than glibc",
     };
     format!("{} {how}: no library sees its sockets", path.display())
@@ -165,34 +165,38 @@ fn beyond_preload(path: &Path, kind: Kind) -> String {
 
 fn without_rights(path: &Path) -> String {
     format!(
-        "{}: supervised, which an ordinary user pays for with no_new_privs: setuid programs that it starts (sudo, \
-         ping) run without their rights",
+        "{}: supervised, which needs no_new_privs without CAP_SYS_ADMIN: setuid programs that it starts (sudo, \
+         ping) run without their privileges",
         path.display()
     )
 }
 
 fn unsupervised(path: &Path, error: &io::Error) -> String {
     let why = match error.raw_os_error() {
-        Some(libc::EBUSY) => "it is under a supervisor of this kind already".to_owned(),
+        Some(libc::EBUSY) => "it has a seccomp supervisor already".to_owned(),
         _ => error.to_string(),
     };
-    format!("{}: cannot be supervised ({why}): its sockets wait as ever", path.display())
+    format!(
+        "{}: cannot be supervised ({why}): its sockets wait without busy polling",
+        path.display()
+    )
 }
 
 fn out_of_reach(path: &Path, why: Why) -> String {
     let how = match why {
         Why::Privileged => {
-            "runs with other rights than yours (setuid, setgid or capabilities), so the loader \
-             leaves busypoll out of it"
+            "runs with other privileges than yours (setuid, setgid or capabilities), so the loader \
+             does not preload busypoll"
         }
-        Why::OtherMachine => "is made for another processor",
+        Why::OtherMachine => "is built for another processor",
     };
-    format!("{} {how}: its sockets wait as ever", path.display())
+    format!("{} {how}: its sockets wait without busy polling", path.display())
 }
 
-/// Becomes a program, with these variables set. Returns only if that fails.
+/// Executes a program, with these variables set. Returns only on failure.
 ///
-/// Not by `std::process::Command`, which would empty the signal mask that the program inherits.
+/// Does not use `std::process::Command`, which would empty the signal mask that the program
+/// inherits.
 fn exec(path: &Path, argv: &[&OsStr], set: &[(&str, OsString)]) -> io::Error {
     let c = |bytes: Vec<u8>| CString::new(bytes).map_err(io::Error::from);
     let joined = |name: &OsStr, value: &OsStr| [name.as_bytes(), b"=", value.as_bytes()].concat();

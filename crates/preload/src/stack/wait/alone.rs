@@ -1,12 +1,12 @@
-//! Threads that wait in the kernel's half of a set alone, by the kernel's own call, where no member lives yet. A thread
-//! that is cancelled there does not come back to say that it waits no more: that is said as it ends. So it is of waits
-//! that a signal's handler has jumped out of.
+//! Threads that wait only in the kernel's half of a set, by the kernel's own call, while no member is active. A thread
+//! that is cancelled there does not return to end its wait, so the wait is ended with the thread. The same holds for a
+//! wait that a signal handler has left by longjmp.
 
 use super::set::Set;
 use crate::stack::own;
 use std::{cell::RefCell, mem::ManuallyDrop, sync::Arc};
 
-/// Those of one thread, the innermost last: a signal's handler may wait, too.
+/// The waits of one thread, the innermost last: a signal handler may wait as well.
 struct Waits(RefCell<Vec<Arc<Set>>>);
 
 local! {
@@ -14,7 +14,7 @@ local! {
 }
 
 impl Waits {
-    /// All from this place on are over.
+    /// Ends all waits from this index on.
     fn end(&self, place: usize) {
         let mut waits = self.0.borrow_mut();
         while waits.len() > place
@@ -33,8 +33,8 @@ pub fn leave_thread() {
     });
 }
 
-/// The calling thread is about to wait; it has said so to the set. Where that is to be taken back, to be given to [`end`]:
-/// `None` where the thread itself ends.
+/// The calling thread is about to wait; the set has counted it. Returns the index for [`end`], `None` if the thread is
+/// ending.
 pub fn begin(set: &Arc<Set>) -> Option<usize> {
     own::mind_end();
     let known = WAITS.try_with(|waits| {
@@ -45,7 +45,7 @@ pub fn begin(set: &Arc<Set>) -> Option<usize> {
     known.ok()
 }
 
-/// It has waited, and so have those whom it has interrupted.
+/// The wait is over, and so are the waits that it has interrupted.
 pub fn end(set: &Set, place: Option<usize>) {
     match place {
         Some(place) => WAITS.try_with(|waits| waits.end(place)).unwrap_or_default(),

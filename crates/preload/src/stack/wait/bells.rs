@@ -1,6 +1,6 @@
-//! News from the kernel's halves of inner sets. A set that has others as members hears of their sockets of ours from
-//! the stack; of what the kernel watches for them, by an instance of its own that has theirs as members,
-//! edge-triggered: it says that there is something new, and the inner set is asked what.
+//! Notifications from the kernel's halves of inner sets. The stack notifies an outer set of the inner sets' sockets of
+//! ours. For what the kernel watches, the outer set has an epoll instance of its own, with the inner kernel instances
+//! as edge-triggered members: it reports that there is something new, and the inner set is then asked what.
 
 use super::set::Set;
 use crate::{
@@ -16,10 +16,10 @@ use std::{
     sync::{Arc, Mutex, OnceLock, Weak},
 };
 
-/// Who is told of one inner set's news.
+/// The watchers to notify for one inner set.
 type Told = Vec<Weak<dyn Watch>>;
 
-/// The bells of one set.
+/// The nested notifications of one set.
 #[derive(Default)]
 pub struct Bells {
     epoll: OnceLock<OwnedFd>,
@@ -33,7 +33,7 @@ impl std::fmt::Debug for Bells {
 }
 
 impl Bells {
-    /// What becomes readable when one has rung; `None` if there are none.
+    /// The descriptor that becomes readable with a notification; `None` if there is none.
     pub fn fd(&self) -> Option<c_int> {
         self.epoll.get().map(AsRawFd::as_raw_fd)
     }
@@ -44,13 +44,13 @@ impl Bells {
         }
         // SAFETY: a plain system call.
         let epoll = said(own::keep(unsafe { real::epoll_create1(libc::EPOLL_CLOEXEC) }))?;
-        // SAFETY: made just now, and ours.
+        // SAFETY: just made, and ours.
         let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
         Ok(self.epoll.get_or_init(|| epoll).as_raw_fd())
     }
 
-    /// From now on tells `watch` of what is new in the kernel's half of `inner`, which is `kernel`, and in those of
-    /// its inner sets.
+    /// From now on notifies `watch` of events in the kernel's half of `inner`, whose instance is `kernel`, and in those
+    /// of its inner sets.
     ///
     /// # Errors
     /// No descriptor or memory left.
@@ -71,11 +71,11 @@ impl Bells {
         Ok(())
     }
 
-    /// Passes on what has rung.
+    /// Passes pending notifications on.
     pub fn ring(&self) {
         let Some(epoll) = self.fd() else { return };
         let mut events = [epoll_event { events: 0, u64: 0 }; 16];
-        // SAFETY: room for as many events.
+        // SAFETY: room for 16 events.
         let rung = unsafe { real::epoll_wait(epoll, events.as_mut_ptr(), 16, 0) };
         let mut wake = WakeList::default();
         for event in events.iter().take(usize::try_from(rung).unwrap_or(0)) {

@@ -1,4 +1,4 @@
-//! The calls of epoll. A set that has no socket of ours that has come to life is the kernel's to wait for.
+//! The epoll calls. The kernel serves waits on a set without an active socket of ours.
 
 use super::{Deadline, Joined, Set, alone, set};
 use crate::{
@@ -12,10 +12,10 @@ use busypoll_stack::{EpollParams, Source};
 use libc::{c_int, epoll_event, sigset_t, timespec};
 use std::{io, slice, sync::Arc};
 
-/// The kernel's own bound of events a wait may ask for (EP_MAX_EVENTS).
+/// The kernel's limit on the events of a wait (EP_MAX_EVENTS).
 const MOST: usize = c_int::MAX as usize / size_of::<epoll_event>();
 
-/// What may stand beside EPOLLEXCLUSIVE (EPOLLEXCLUSIVE_OK_BITS).
+/// The events that are allowed with EPOLLEXCLUSIVE (EPOLLEXCLUSIVE_OK_BITS).
 const EXCLUSIVE_OK: u32 = (libc::EPOLLIN
     | libc::EPOLLOUT
     | libc::EPOLLRDNORM
@@ -26,7 +26,7 @@ const EXCLUSIVE_OK: u32 = (libc::EPOLLIN
     | libc::EPOLLET
     | libc::EPOLLEXCLUSIVE) as u32;
 
-/// Notes an instance that the program has made.
+/// Enters an instance that the program has made.
 fn made(fd: c_int) -> c_int {
     if fd >= 0
         && let Some(config) = config::get().filter(|config| config.is_stack())
@@ -52,7 +52,7 @@ pub unsafe fn epoll_create1(flags: c_int) -> c_int {
     made(unsafe { own::epoll_create1_other(flags) })
 }
 
-/// On an instance of no set of ours: one made before the library was there, or inherited.
+/// On an instance that is not in the table: made before the library was loaded, or inherited.
 ///
 /// # Safety
 /// That of epoll_ctl(2).
@@ -86,7 +86,7 @@ pub unsafe fn epoll_ctl_other(
     }
 }
 
-/// Whether it is an instance of epoll.
+/// Whether it is an epoll instance.
 fn is_epoll(fd: c_int) -> bool {
     let path = format!("/proc/self/fd/{fd}");
     let link = rustix::fs::readlink(path, Vec::new());
@@ -138,7 +138,7 @@ unsafe fn control(
     };
     match operation {
         libc::EPOLL_CTL_ADD => {
-            // Held from the start, so that sets around and members that come to life find it.
+            // Held from the start, so that outer sets and members that are activated find it.
             set.hold(epoll);
             member.set().into_iter().for_each(|inner| inner.hold(fd));
             let given = given()?;
@@ -147,11 +147,11 @@ unsafe fn control(
                 None => {
                     // SAFETY: the caller's contract.
                     unsafe { set.add_dormant(epoll, fd, joined, member.set(), event) }?;
-                    // It may have come to life meanwhile, and did not find it.
+                    // It may have been activated meanwhile, without finding this set.
                     source_of(member)
                         .into_iter()
                         .for_each(|source| set.adopt(joined.id(), &source));
-                    // A thread that waits already does not come by here to bring it to life.
+                    // A thread that waits already does not come by here to activate it.
                     if set.is_waited_for() {
                         set.wake_up();
                     }
@@ -166,7 +166,7 @@ unsafe fn control(
     }
 }
 
-/// What the kernel would refuse.
+/// Refuses what the kernel would refuse.
 fn check(set: &Arc<Set>, member: &Ref, events: u32) -> io::Result<()> {
     let is_itself = member.set().is_some_and(|inner| Arc::ptr_eq(inner, set));
     let exclusive = events & libc::EPOLLEXCLUSIVE as u32 != 0;
@@ -176,7 +176,7 @@ fn check(set: &Arc<Set>, member: &Ref, events: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Where the events of a member come from, once it has come to life.
+/// The event source of a member, once it is active.
 fn source_of(member: &Ref) -> Option<Arc<dyn Source>> {
     match member.set() {
         Some(inner) => inner.is_mixed().then(|| inner.source()),
@@ -184,7 +184,7 @@ fn source_of(member: &Ref) -> Option<Arc<dyn Source>> {
     }
 }
 
-/// ioctl(2) on a set: what `EPIOCSPARAMS` sets is for our half, too, and `EPIOCGPARAMS` tells what that has once
+/// ioctl(2) on a set: `EPIOCSPARAMS` applies to our half as well, and `EPIOCGPARAMS` returns our half's parameters once
 /// waits are ours.
 ///
 /// # Safety
@@ -268,10 +268,10 @@ pub unsafe fn epoll_pwait2(
     unsafe { wait(file, epoll, events, room, deadline, mask, by_kernel) }
 }
 
-/// Waits in our half, or by the kernel's own call while none of ours lives in the set.
+/// Waits in our half, or by the kernel's own call while no member of the set is active.
 ///
 /// # Safety
-/// `events` has room for so many; `mask` is null or valid; `by_kernel` writes to `events` what it returns.
+/// `events` has room for `room` events; `mask` is null or valid; `by_kernel` writes as many events as it returns.
 unsafe fn wait(
     file: Ref,
     epoll: c_int,
@@ -319,7 +319,7 @@ unsafe fn wait(
                 false => unsafe { slice::from_raw_parts_mut(events, room) },
                 true => &mut nowhere,
             };
-            // The kernel finds out as it writes the first.
+            // The kernel fails only when it writes the first event.
             match wait_for(&inside, &set, epoll, out, deadline, mask) {
                 Ok(1..) if events.is_null() => Err(error(libc::EFAULT)),
                 result => result,
@@ -359,14 +359,14 @@ fn wait_for(
     )
 }
 
-/// What a set knows its members by.
+/// How sets identify their members.
 impl File {
-    /// Its name among members, and the sets it is in.
+    /// Its id as a member, and the sets it is in.
     pub fn membership(&self) -> &Joined {
         self.set().map_or(&self.joined, |set| &set.joined)
     }
 
-    /// Whether sets are to know of it: it is a set itself, or a socket that may come to life.
+    /// Whether sets track it: it is a set itself, or a socket that may be activated.
     fn is_member(&self) -> bool {
         self.set().is_some() || !self.is_kernels()
     }

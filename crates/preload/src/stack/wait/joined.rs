@@ -1,5 +1,5 @@
-//! Which sets a file is a member of, for the moments that concern them: it comes to life, the policy has another rule
-//! for it, it is closed.
+//! The memberships of a file in epoll sets, for the events that concern them: it is activated, the policy has another
+//! rule for it, it is closed.
 
 use super::set::Set;
 use crate::stack::file::lock;
@@ -10,22 +10,22 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-/// The sets that one file is a member of. Where it stands in memory is the file's name among them.
+/// The sets that one file is a member of. Its address in memory is the file's id in the sets.
 #[derive(Debug, Default)]
 pub struct Joined {
     sets: Mutex<Vec<Weak<Set>>>,
     any: AtomicBool,
-    /// What the policy says of it, once it has come to life.
+    /// The policy's settings for it, once it is active.
     settings: Mutex<Option<Settings>>,
 }
 
 impl Joined {
-    /// The file's name.
+    /// The file's id in the sets.
     pub fn id(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
 
-    /// It is a member of `set` from now on.
+    /// Adds `set` to the memberships.
     pub fn join(&self, set: &Arc<Set>) {
         let mut sets = lock(&self.sets);
         sets.retain(|known| {
@@ -38,13 +38,13 @@ impl Joined {
         settings.into_iter().for_each(|settings| set.watches(settings));
     }
 
-    /// What the policy says of it from now on: its sets poll for it.
+    /// The policy's settings for it have changed: its sets poll accordingly.
     pub fn has(&self, settings: Settings) {
         *lock(&self.settings) = Some(settings);
         self.sets().iter().for_each(|set| set.watches(settings));
     }
 
-    /// Those sets.
+    /// The sets that it is a member of.
     pub fn sets(&self) -> Vec<Arc<Set>> {
         match self.any.load(Ordering::Acquire) {
             true => lock(&self.sets).iter().filter_map(Weak::upgrade).collect(),
@@ -57,7 +57,7 @@ impl Joined {
         self.sets().iter().any(|set| set.is_waited_for())
     }
 
-    /// Another file begins anew in this one's place: it is a member wherever this one was, with its companion.
+    /// Another file replaces this one (deactivated): it takes over the memberships, with its companion.
     pub fn hand_on(&self, heir: &Joined) {
         for set in self.sets() {
             set.rename(self.id(), heir.id());
@@ -65,8 +65,7 @@ impl Joined {
         }
     }
 
-    /// The file has come to life, and its events come from `source` from now on: it goes over to our half of each
-    /// set.
+    /// The file was activated, and its events come from `source` from now on: it moves to our half of each set.
     pub fn came_to_life(&self, source: &Arc<dyn Source>) {
         for set in self.sets() {
             set.adopt(self.id(), source);
@@ -75,7 +74,7 @@ impl Joined {
 }
 
 impl Drop for Joined {
-    /// The file is closed: it is a member of nothing.
+    /// The file is closed: removes it from all sets.
     fn drop(&mut self) {
         for set in self.sets() {
             set.forget(self.id());

@@ -1,4 +1,4 @@
-//! One file in one set: what epoll_ctl(2) has said of it, and in which half it is.
+//! One file in one set: what epoll_ctl(2) has set for it, and which half it is in.
 
 use super::set::Set;
 use busypoll_stack::{
@@ -10,7 +10,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
-/// What a member is found by, as in the kernel: the file, and the descriptor it was added by.
+/// The key of a member, as in the kernel: the file, and the descriptor by which it was added.
 pub type Key = (usize, libc::c_int);
 
 /// A member of a set.
@@ -18,17 +18,17 @@ pub struct Member {
     pub events: u32,
     pub data: u64,
     pub half: Half,
-    /// The kernel's instance is another process's, too, and keeps its companion for that.
+    /// Another process shares the kernel's instance, so the companion stays in it.
     pub shared: bool,
-    /// Where the companion is kept, what [`Half::Ours`] names.
+    /// Set while the companion stays in the kernel's instance: the source that [`Half::Ours`] names.
     pub apart: Option<Arc<dyn Source>>,
-    /// It is a set itself.
+    /// Set if it is a set itself.
     pub inner: Option<Weak<Set>>,
 }
 
 impl Member {
-    /// What the kernel said of its companion; that it is not there is nothing where another process, in which it has
-    /// come to life, may have taken it out.
+    /// The result of an operation on its companion. ENOENT is ignored if another process, in which it is active, may
+    /// have removed it.
     pub fn unless_gone(&self, said: io::Result<()>) -> io::Result<()> {
         said.or_else(|wrong| match wrong.raw_os_error() {
             Some(libc::ENOENT) if self.shared => Ok(()),
@@ -39,15 +39,15 @@ impl Member {
 
 /// Where its events come from.
 pub enum Half {
-    /// The kernel's instance, by its companion: it has not come to life.
+    /// The kernel's instance, by its companion: it is not active.
     Kernel,
-    /// Nowhere yet: inherited over fork, it is to come to life in this process.
+    /// Nowhere yet: inherited over fork, to be activated in this process.
     Nowhere,
     /// Ours.
     Ours(Weak<dyn Source>),
 }
 
-/// A source without what its companion in the kernel's instance tells.
+/// A source without the events that its companion reports in the kernel's instance.
 pub struct Apart(pub Weak<dyn Source>);
 
 impl Source for Apart {

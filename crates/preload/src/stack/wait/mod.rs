@@ -1,18 +1,19 @@
-//! Waiting for many: poll, select, epoll, with sockets of ours, the kernel's descriptors, and sets within sets.
+//! Waiting for many descriptors: poll, select and epoll, on sockets of ours, the kernel's descriptors, and nested epoll
+//! sets.
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`joined`] | which sets a file is a member of |
+//! | [`joined`] | which epoll sets a file is a member of |
 //! | [`set`] | an epoll of the program: our members, and the kernel's instance for all others |
 //! | [`member`] | one file in one set, and how it moves from the kernel's half to ours |
-//! | [`alone`] | threads that wait in the kernel's half of a set alone |
-//! | [`bells`] | news from the kernel's halves of inner sets |
+//! | [`alone`] | threads that wait only in the kernel's half of a set |
+//! | [`bells`] | notifications from the kernel's halves of inner sets |
 //! | [`epoll`] | the calls of epoll |
 //! | [`poll`], [`select`] | the calls of those names |
 //!
-//! A set without a socket of ours that has come to life is the kernel's, and so are its waits. In a mixed one our
-//! half spins or sleeps, and minds the kernel's half as the stack minds everything outside: a look every 10 us
-//! while it spins, and one poll(2) on both while it sleeps.
+//! A set without an active socket of ours is the kernel's, and so are its waits. In a mixed set our half spins or
+//! sleeps. It watches the kernel's half as the stack watches all outside descriptors: it checks every 10 us while it
+//! spins, and makes one poll(2) on both while it sleeps.
 
 mod alone;
 mod bells;
@@ -47,12 +48,12 @@ use std::{io, time::Duration};
 #[derive(Clone, Copy)]
 struct Deadline {
     at: Option<Instant>,
-    /// It is not to wait at all.
+    /// Returns at once.
     now: bool,
 }
 
 impl Deadline {
-    /// Milliseconds, below zero for ever, as poll(2) and epoll_wait(2) have it.
+    /// Milliseconds, negative for ever, as in poll(2) and epoll_wait(2).
     fn from_millis(millis: libc::c_int) -> Deadline {
         Deadline::after(u64::try_from(millis).ok().map(Duration::from_millis))
     }
@@ -61,7 +62,7 @@ impl Deadline {
         Deadline { at: span.map(|span| time::now() + span), now: span == Some(Duration::ZERO) }
     }
 
-    /// Null for ever, as ppoll(2) has it.
+    /// Null for ever, as in ppoll(2).
     ///
     /// # Errors
     /// As [`span`].
@@ -69,11 +70,11 @@ impl Deadline {
     /// # Safety
     /// That of [`span`].
     unsafe fn from_timespec(time: *const libc::timespec) -> io::Result<Deadline> {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller's contract.
         unsafe { span(time) }.map(Deadline::after)
     }
 
-    /// Whether it is to wait at all.
+    /// Whether it waits at all.
     fn waits(&self) -> bool {
         !self.now
     }
@@ -90,15 +91,15 @@ impl Deadline {
     }
 }
 
-/// A time span of the program's; `None` for a null pointer.
+/// A timeout of the program's; `None` for a null pointer.
 ///
 /// # Errors
-/// EINVAL for what is none.
+/// EINVAL for an invalid one.
 ///
 /// # Safety
 /// `time` is null or valid.
 pub unsafe fn span(time: *const libc::timespec) -> io::Result<Option<Duration>> {
-    // SAFETY: null or valid, as the caller says.
+    // SAFETY: null or valid, by the caller's contract.
     let Some(time) = (unsafe { time.as_ref() }) else { return Ok(None) };
     match (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec)) {
         (Ok(seconds), Ok(nanos @ ..=999_999_999)) => Ok(Some(Duration::new(seconds, nanos))),

@@ -1,5 +1,5 @@
-//! poll(2) and ppoll(2) of mixed sets. What is the kernel's in them is asked by poll(2) itself, so that all it says
-//! is exact; a set without anything of ours is the kernel plane's.
+//! poll(2) and ppoll(2) of mixed sets. The kernel's descriptors are checked by poll(2) itself, so their results are
+//! exact. The kernel plane serves sets without a descriptor of ours.
 
 use super::Deadline;
 use crate::{
@@ -12,14 +12,14 @@ use busypoll_stack::{Entry, Events, Source, napi::Outside, poll_beside};
 use libc::{c_int, nfds_t, pollfd, sigset_t, size_t, timespec};
 use std::{cell::Cell, io, mem::ManuallyDrop, slice, sync::Arc, time::Duration};
 
-/// Something of ours that is waited for.
+/// A descriptor of ours in the set.
 pub struct Ours {
-    /// Which of the caller's entries it is.
+    /// Its index in the caller's entries.
     at: usize,
     source: Arc<dyn Source>,
     events: Events,
     found: Events,
-    /// Held, as the kernel holds what it waits for.
+    /// Held, as the kernel holds the files it waits on.
     file: Ref,
 }
 
@@ -37,25 +37,25 @@ impl Entry for Ours {
     }
 }
 
-/// A mixed set. Its memory serves one wait of a thread after the other.
+/// A mixed set. A thread reuses its memory for the next wait.
 #[derive(Default)]
 pub struct Mixed {
     ours: Vec<Ours>,
-    /// Which of the caller's entries each of the first ones outside is.
+    /// For each outside descriptor, its index in the caller's entries.
     places: Vec<usize>,
     outside: Outside,
     micros: u32,
     counts: Option<Counts>,
 }
 
-/// What counts of all that poll(2) would report to who asks for something; in general all of it.
+/// The events that count for a descriptor with the requested events; without this all of them count.
 pub type Counts = fn(asked: i16) -> i16;
 
 local! {
     static SPARE: Cell<ManuallyDrop<Mixed>> = Cell::new(ManuallyDrop::new(Mixed::nothing()));
 }
 
-/// What the calling thread keeps for its next wait; it ends.
+/// The calling thread ends: frees the memory it keeps for its next wait.
 pub fn leave_thread() {
     drop(take_spare());
 }
@@ -65,17 +65,17 @@ fn take_spare() -> Mixed {
     ManuallyDrop::into_inner(SPARE.replace(ManuallyDrop::new(Mixed::nothing())))
 }
 
-/// The entry of the caller's that an event is for, and what is there.
+/// The index in the caller's entries, and the events.
 pub type Found = (usize, i16);
 
-/// Whether anything among `fds` is ours. Costs one atomic load for each that is not, and does not look at them where
-/// nothing ever was.
+/// Whether any of `fds` is ours. Costs one atomic load for each that is not, and nothing where no descriptor ever was.
 pub fn has_ours(mut fds: impl Iterator<Item = c_int>) -> bool {
     fds::end() > 0 && fds.any(|fd| fd >= 0 && fds::get(fd).is_some())
 }
 
 impl Mixed {
-    /// The calling thread's, of these entries, which it may wait for. `None` if none of them is ours after all.
+    /// The calling thread's set of these entries; `waits`: it may wait for them. `None` if none of them is ours after
+    /// all.
     pub fn of(
         entries: impl Iterator<Item = (c_int, i16)>,
         counts: Option<Counts>,
@@ -100,7 +100,7 @@ impl Mixed {
             mixed.give_back();
             return None;
         }
-        // Behind the caller's: what tells of the kernel's half of sets.
+        // After the caller's entries: the descriptors for the kernel's half of sets.
         for set in mixed.ours.iter().filter_map(|ours| ours.file.set()) {
             set.mind_by_own(&mut mixed.outside);
         }
@@ -117,7 +117,7 @@ impl Mixed {
         }
     }
 
-    /// Waits until something is there, or time is over; signals as ppoll(2) has them.
+    /// Waits until an event is there, or the deadline; handles signals as ppoll(2).
     ///
     /// # Errors
     /// EINTR; no descriptor left.
@@ -138,7 +138,7 @@ impl Mixed {
             || {
                 loop {
                     poll_beside(&mut self.ours, micros, deadline.left(), &mut self.outside)?;
-                    // It has looked at everything.
+                    // `poll_beside` has checked everything.
                     if self.found().next().is_some() || deadline.is_over() {
                         return Ok(());
                     }
@@ -148,7 +148,7 @@ impl Mixed {
         )
     }
 
-    /// Looks at everything, without waiting: whether something is there.
+    /// Checks everything without waiting; returns whether an event is there.
     pub fn look(&mut self) -> bool {
         self.outside.look();
         for ours in &mut self.ours {
@@ -157,7 +157,7 @@ impl Mixed {
         self.found().next().is_some()
     }
 
-    /// What was last found.
+    /// The events of the last check.
     pub fn found(&self) -> impl Iterator<Item = Found> {
         let kernels = self.places.iter().zip(self.outside.found());
         let kernels = kernels.map(|(at, fd)| (*at, fd.revents & self.counting(fd.events)));
@@ -172,7 +172,7 @@ impl Mixed {
         self.counts.map_or(!0, |counts| counts(asked))
     }
 
-    /// What is there and does not count would end every sleep at once.
+    /// Events that do not count would end every sleep at once, so their descriptors are skipped.
     fn pass_over_what_does_not_count(&mut self) {
         let Some(counts) = self.counts else { return };
         for at in 0..self.places.len() {
@@ -183,20 +183,20 @@ impl Mixed {
         }
     }
 
-    /// Lets go of everything, and keeps the memory for the thread's next wait.
+    /// Releases everything, and keeps the memory for the thread's next wait.
     pub fn give_back(mut self) {
         self.ours.clear();
         self.places.clear();
         self.outside.clear();
         self.micros = 0;
         own::mind_end();
-        // A handler of a signal may have left one meanwhile.
+        // A signal handler may have stored one meanwhile.
         drop(take_spare());
         SPARE.set(ManuallyDrop::new(self));
     }
 }
 
-/// Where the events of `file` come from, if they are ours to tell, for who asks for `events` and may wait for them.
+/// The event source of `file`, if it is ours; the caller requests `events` and may wait for them.
 fn source_of(file: Ref, fd: c_int, events: i16, waits: bool) -> Option<(Ref, Arc<dyn Source>)> {
     let source = match file.set() {
         Some(set) => {
@@ -205,7 +205,7 @@ fn source_of(file: Ref, fd: c_int, events: i16, waits: bool) -> Option<(Ref, Arc
             set.is_mixed().then(|| set.source())?
         }
         None => {
-            // A socket of UDP can always send: who asks for that does not wait.
+            // A UDP socket can always send, so a caller that requests POLLOUT does not wait.
             if waits && events & libc::POLLOUT == 0 {
                 file.name_to_wait(fd);
             }
@@ -215,8 +215,8 @@ fn source_of(file: Ref, fd: c_int, events: i16, waits: bool) -> Option<(Ref, Arc
     Some((file, source))
 }
 
-/// What of `events` is there of a descriptor of the kernel's, for which a call waits up to `limit` that signals
-/// interrupt as `restart` says; poll(2) itself would not go on after any. Nothing, if time is over.
+/// The events of a kernel's descriptor. Waits for them up to `limit`; after a signal the wait goes on as `restart`
+/// says, while poll(2) itself would never go on. 0 after the timeout.
 ///
 /// # Errors
 /// EINTR; no descriptor left.
@@ -276,7 +276,7 @@ pub unsafe fn poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, room: si
         wait(fds, count, || Ok(Deadline::from_millis(timeout)), std::ptr::null())
     }) {
         Some(Some(result)) => result,
-        // SAFETY: the caller's contract; it ends a program whose array is too small.
+        // SAFETY: the caller's contract; it aborts a program whose array is too small.
         _ => unsafe { kernel::__poll_chk(fds, count, timeout, room) },
     }
 }
@@ -294,12 +294,12 @@ pub unsafe fn ppoll_chk(
     // SAFETY: the caller's contract.
     match fits.then(|| unsafe { wait(fds, count, || Deadline::from_timespec(timeout), mask) }) {
         Some(Some(result)) => result,
-        // SAFETY: the caller's contract; it ends a program whose array is too small.
+        // SAFETY: the caller's contract; it aborts a program whose array is too small.
         _ => unsafe { kernel::__ppoll_chk(fds, count, timeout, mask, room) },
     }
 }
 
-/// So many descriptors every process may have, but for one that has asked for less.
+/// A number of descriptors that every process may have, unless it has lowered its limit.
 pub const SURELY_ALLOWED: usize = 1024;
 
 /// `RLIMIT_NOFILE`.
@@ -308,10 +308,10 @@ fn most_descriptors() -> usize {
     limit.map_or(usize::MAX, |limit| limit as usize)
 }
 
-/// So many are waited for even if memory is short.
+/// Sets up to this size are served even if memory is short.
 const FEW: usize = 256;
 
-/// `None`: nothing in it is ours.
+/// `None`: no descriptor in it is ours.
 ///
 /// # Safety
 /// `fds` points to `count` entries; `mask` is null or valid.
@@ -322,7 +322,7 @@ unsafe fn wait(
     mask: *const sigset_t,
 ) -> Option<c_int> {
     let count = usize::try_from(count).ok().filter(|count| *count > 0 && !fds.is_null())?;
-    // More entries than descriptors: the kernel refuses them without a look, and there may be none.
+    // More entries than descriptors: the kernel refuses without reading them, so they may not exist.
     if count > SURELY_ALLOWED && count > most_descriptors() {
         return None;
     }

@@ -1,5 +1,5 @@
-//! select(2) and pselect(2) of mixed sets, as waits of poll(2): what each of the three sets stands for is as in the
-//! kernel (fs/select.c).
+//! select(2) and pselect(2) of mixed sets, as waits of poll(2). The events of each of the three sets are the kernel's
+//! (fs/select.c).
 
 use super::{
     Deadline,
@@ -18,11 +18,11 @@ const READ: i16 = libc::POLLRDNORM | libc::POLLRDBAND | libc::POLLIN;
 const WRITE: i16 = libc::POLLWRBAND | libc::POLLWRNORM | libc::POLLOUT;
 const EXCEPT: i16 = libc::POLLPRI;
 
-/// What counts for each set.
+/// The poll(2) events that count for each set.
 const COUNTS: [i16; 3] = [READ | libc::POLLHUP | libc::POLLERR, WRITE | libc::POLLERR, EXCEPT];
 const ASKS: [i16; 3] = [READ, WRITE, EXCEPT];
 
-/// What counts of what poll(2) reports, for a descriptor that so much is asked of.
+/// The poll(2) events that count for a descriptor with these requested events.
 fn counting(asked: i16) -> i16 {
     let sets = ASKS.iter().zip(COUNTS).filter(|(asks, _)| asked & **asks != 0);
     sets.fold(libc::POLLNVAL, |events, (_, counts)| events | counts)
@@ -43,7 +43,7 @@ impl Sets {
         Sets { words: sets.map(<*mut fd_set>::cast), count }
     }
 
-    /// What is asked of `fd`.
+    /// The events that are requested for `fd`.
     fn asked(&self, fd: usize) -> i16 {
         let (word, bit) = (fd / BITS, fd % BITS);
         let is_in = |set: &*mut c_ulong| {
@@ -54,9 +54,9 @@ impl Sets {
         asked.fold(0, |events, (_, asks)| events | asks)
     }
 
-    /// The descriptors asked about, and what is asked.
+    /// The descriptors in the sets, and the requested events.
     fn entries(&self) -> impl Iterator<Item = (c_int, i16)> + '_ {
-        // Words without a bit are passed over: the descriptors of a program stand close together.
+        // Skips words without a bit: a program's descriptors are mostly adjacent.
         let words = (0..self.count.div_ceil(BITS)).filter(|word| {
             // SAFETY: below `count`, rounded up to a word as in the kernel.
             self.words.iter().any(|set| !set.is_null() && unsafe { set.add(*word).read() } != 0)
@@ -78,13 +78,13 @@ impl Sets {
         }
     }
 
-    /// Puts `fd` in, where `events` count and it was asked about; in how many.
+    /// Sets the bit of `fd` in the sets where it was requested and `events` count; returns in how many.
     fn put(&self, fd: c_int, asked: i16, events: i16) -> usize {
         let fd = fd as usize;
         let mut put = 0;
         for ((set, asks), counts) in self.words.iter().zip(ASKS).zip(COUNTS) {
             if asked & asks != 0 && events & counts != 0 {
-                // SAFETY: asked about, so not null and below `count`.
+                // SAFETY: requested, so not null and below `count`.
                 unsafe { *set.add(fd / BITS) |= 1 << (fd % BITS) };
                 put += 1;
             }
@@ -103,15 +103,15 @@ pub unsafe fn select(
     timeout: *mut timeval,
 ) -> c_int {
     let count = looked_at(count);
-    // SAFETY: null or valid, by the caller's word.
+    // SAFETY: null or valid, by the caller's contract.
     let given = unsafe { timeout.as_ref() }.copied();
     let deadline = || match given {
         None => Ok(Deadline::after(None)),
         Some(given) => span(given).map(|span| Deadline::after(Some(span))),
     };
     let left = |deadline: Deadline| {
-        // Linux tells what is left.
-        // SAFETY: null or valid, by the caller's word.
+        // Linux writes back the remaining time.
+        // SAFETY: null or valid, by the caller's contract.
         if let (Some(timeout), Some(left)) = (unsafe { timeout.as_mut() }, deadline.left()) {
             timeout.tv_sec = libc::time_t::try_from(left.as_secs()).unwrap_or(libc::time_t::MAX);
             timeout.tv_usec = left.subsec_micros().into();
@@ -142,16 +142,16 @@ pub unsafe fn pselect(
         .unwrap_or_else(|| unsafe { kernel::pselect(count, read, write, except, timeout, mask) })
 }
 
-/// A time span, which may have more than a second in its microseconds, as in the kernel.
+/// A timeval; its microseconds may exceed a second, as in the kernel.
 fn span(given: timeval) -> io::Result<Duration> {
     let seconds = u64::try_from(given.tv_sec).map_err(|_| error(libc::EINVAL))?;
     let micros = u64::try_from(given.tv_usec).map_err(|_| error(libc::EINVAL))?;
     Ok(Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros)))
 }
 
-/// How many of `count` descriptors are looked at. The kernel looks at no more than its table has room for
-/// (`core_sys_select`), so a program may name any number, its sets being as large as the descriptors it has. It must
-/// not see that the library's own, which stand high, have made that table larger.
+/// How many of `count` descriptors are checked. The kernel checks no more than its table has room for
+/// (`core_sys_select`), so a program may pass any count, with sets only as large as its descriptors need. It must not
+/// notice that the library's own descriptors, at high numbers, have enlarged that table.
 fn looked_at(count: c_int) -> c_int {
     let surely = SURELY_ALLOWED as c_int;
     if count <= surely || fds::end() == 0 {
@@ -164,7 +164,7 @@ fn looked_at(count: c_int) -> c_int {
     count.min(surely.max(highest + 1))
 }
 
-/// `None`: nothing in the sets is ours.
+/// `None`: no descriptor in the sets is ours.
 ///
 /// # Safety
 /// As select(2): each set is null or has room for `count` descriptors; `mask` is null or valid.

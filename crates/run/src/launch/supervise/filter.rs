@@ -1,4 +1,4 @@
-//! The seccomp filter: which calls the supervisor is told of.
+//! The seccomp filter: the calls of which the supervisor is notified.
 //!
 //! Kernel source: `Documentation/userspace-api/seccomp_filter.rst`, `kernel/seccomp.c`.
 
@@ -9,13 +9,13 @@ use libc::{
     BPF_ABS, BPF_ALU, BPF_AND, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W, sock_filter,
 };
 
-/// `AUDIT_ARCH_…` of the calls we know the numbers of.
+/// `AUDIT_ARCH_…` of the system call numbers used here.
 #[cfg(target_arch = "x86_64")]
 const ARCH: u32 = 0xC000_003E;
 #[cfg(target_arch = "aarch64")]
 const ARCH: u32 = 0xC000_00B7;
 
-/// Where `struct seccomp_data` has its fields; of an argument the lower half.
+/// Offsets in `struct seccomp_data`; for an argument, of its lower half.
 const NUMBER: u32 = 0;
 const ARCHITECTURE: u32 = 4;
 const fn argument(index: u32) -> u32 {
@@ -25,7 +25,7 @@ const fn argument(index: u32) -> u32 {
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 const TELL: u32 = libc::SECCOMP_RET_USER_NOTIF;
 
-/// The size of `sockaddr_un`, by which connections to local services are told.
+/// The size of `sockaddr_un`: by it connections to local services are recognised.
 const UNIX_ADDRESS: u32 = size_of::<libc::sockaddr_un>() as u32;
 
 fn load(at: u32) -> sock_filter {
@@ -36,7 +36,7 @@ fn and(mask: u32) -> sock_filter {
     sock_filter { code: (BPF_ALU | BPF_AND | BPF_K) as u16, jt: 0, jf: 0, k: mask }
 }
 
-/// Goes on with the instruction after the next `yes` ones if equal, after the next `no` if not.
+/// Skips `yes` instructions if equal, `no` if not.
 fn equal(k: u32, yes: u8, no: u8) -> sock_filter {
     sock_filter { code: (BPF_JMP | BPF_JEQ | BPF_K) as u16, jt: yes, jf: no, k }
 }
@@ -55,7 +55,7 @@ fn program() -> Vec<sock_filter> {
     for call in tell_always {
         program.extend([equal(call, 0, 1), answer(TELL)]);
     }
-    // Addresses, but for those of local services.
+    // Calls with addresses, except those of local services.
     for call in [number(libc::SYS_bind), number(libc::SYS_connect)] {
         program.extend([
             equal(call, 0, 4),
@@ -65,7 +65,7 @@ fn program() -> Vec<sock_filter> {
             answer(TELL),
         ]);
     }
-    // What the program itself has to say of a socket's polling.
+    // The program sets the polling of a socket itself.
     program.extend([
         equal(number(libc::SYS_setsockopt), 0, 6),
         load(argument(1)),
@@ -90,8 +90,8 @@ fn program() -> Vec<sock_filter> {
     program
 }
 
-/// Puts the calling thread under the filter, for good; where the supervisor is told, and whether rights were given up:
-/// without `CAP_SYS_ADMIN` this takes a promise that no exec gains any (`no_new_privs`).
+/// Puts the calling thread under the filter, for good. Returns the notification descriptor, and whether no_new_privs
+/// was set, which the kernel requires without `CAP_SYS_ADMIN`.
 pub(super) fn install() -> io::Result<(OwnedFd, bool)> {
     let mut program = program();
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
@@ -108,8 +108,8 @@ pub(super) fn install() -> io::Result<(OwnedFd, bool)> {
         }
     };
     let failed_by = |fd, error| fd < 0 && io::Error::last_os_error().raw_os_error() == Some(error);
-    // No handler is to run while the supervisor works at a call: the call would end with EINTR, which it never does
-    // without us. Before Linux 5.19 there is no way to say so.
+    // No signal handler may run while the supervisor works on a call: the call would end with EINTR, which it never
+    // does without us. Kernels before Linux 5.19 do not have the flag.
     let apply = || {
         let fd = apply_with(listen | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV);
         if failed_by(fd, libc::EINVAL) { apply_with(listen) } else { fd }
@@ -125,7 +125,7 @@ pub(super) fn install() -> io::Result<(OwnedFd, bool)> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a new descriptor, close-on-exec, that nobody else knows.
+    // SAFETY: a new descriptor, close-on-exec, that nothing else uses.
     Ok((unsafe { OwnedFd::from_raw_fd(fd) }, promise))
 }
 
@@ -133,7 +133,7 @@ pub(super) fn install() -> io::Result<(OwnedFd, bool)> {
 mod tests {
     use super::*;
 
-    /// What the filter says of a call, by running it.
+    /// The filter's result for a call, by interpreting it.
     fn says(arch: u32, number: libc::c_long, arguments: [u32; 3]) -> u32 {
         let mut data = [0_u32; 16];
         data[0] = number as u32;

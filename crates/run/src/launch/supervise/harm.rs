@@ -1,7 +1,7 @@
-//! Do no harm, seen from outside. A wait that ends in sleep is one voluntary context switch, polled for
-//! or not. Where a process has many although its sockets poll, polling is left out for a moment: if it
-//! then gets on clearly faster, two spinners share a CPU, or the spinner and whom it waits for, and
-//! polling stays off, for a second at first and longer each time.
+//! The spin policy, seen from outside. A wait that ends in sleep is one voluntary context switch, whether it polls or
+//! not. If a process has many although its sockets poll, polling is switched off for a moment. If the process is then
+//! clearly faster, two spinners share a CPU, or the spinner and its peer do; then polling stays off, for a second at
+//! first and longer each time.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -18,20 +18,20 @@ const PERIOD: Duration = Duration::from_millis(40);
 const PERIOD_AT_MOST: Duration = Duration::from_secs(2);
 const REST: Duration = Duration::from_secs(1);
 const REST_AT_MOST: Duration = Duration::from_secs(60);
-/// Sleeps per second below which a process is quiet rather than kept from working.
+/// With fewer sleeps per second than this a process is idle, not hindered.
 const QUIET: f64 = 500.0;
 
-/// What is not the program's own: what it sets itself stands.
+/// Which values are ours: what the program sets itself is not changed.
 pub(super) struct Ours<'a> {
     /// The values of `SO_BUSY_POLL` that we set, and 0.
     pub values: &'a HashSet<u32>,
-    /// Sockets that the program has set to one of them itself.
+    /// Sockets that the program itself has set to one of them.
     pub not: &'a Theirs,
 }
 
 enum State {
     Polling,
-    /// Polling is off for a moment; sleeps per second with it on.
+    /// Polling is off for a moment; holds the sleeps per second from before.
     Trial(f64),
     Off,
 }
@@ -65,12 +65,12 @@ impl Watched {
         }
     }
 
-    /// When it is to be looked at.
+    /// When it must be checked next.
     pub fn due(&self) -> Instant {
         self.due
     }
 
-    /// Looks at it; false once it has ended. `ours` are the values that we may have set; what is to be said goes to
+    /// Checks it; false once it has ended. `ours` are the values that we may have set. Lines to report are added to
     /// `said`.
     pub fn check(&mut self, policy: &Policy, ours: &Ours<'_>, said: &mut Vec<String>) -> bool {
         if !self.process.is_alive() {
@@ -95,7 +95,7 @@ impl Watched {
             State::Trial(polling) if rate > polling * 1.25 => {
                 self.strikes = 0;
                 said.push(format!(
-                    "busy polling kept {} from its work, so it stops: are there enough CPUs for it and \
+                    "busy polling slowed {} down, so it stops for a while; are there enough CPUs for it and \
                      its peer?",
                     self.process.program().display()
                 ));
@@ -125,7 +125,7 @@ impl Watched {
         self.period
     }
 
-    /// Switches the polling of all its sockets and epoll instances.
+    /// Switches polling on or off for all its sockets and epoll instances.
     fn switch(&self, policy: &Policy, ours: &Ours<'_>, on: bool) {
         let descriptors = self.process.descriptors().unwrap_or_default();
         let mut sockets = HashMap::new();

@@ -1,18 +1,19 @@
-//! The supervisor of programs that no library sees: static ones, and Go's.
+//! The supervisor of programs that cannot be preloaded: static ones, and Go's.
 //!
-//! A seccomp filter has the kernel tell a process beside the program, the supervisor, of the few calls
-//! that make sockets and epoll instances, give them addresses, or set `SO_BUSY_POLL`, which is then left
-//! to the program; all others run as ever. An epoll instance is made by the supervisor, with its
-//! parameters, and handed over. A socket is not: one made outside would belong to the maker's network
-//! namespace. It is taken (pidfd_getfd) and set when its address is, before that call goes on; a datagram
-//! socket that never gets one, shortly after it appeared. Accepted ones inherit.
+//! A seccomp filter has the kernel notify the supervisor, a process beside the program, of a few calls: those that make
+//! sockets and epoll instances, give them addresses, or set `SO_BUSY_POLL`. A socket on which the program sets that
+//! option itself is left alone. All other calls run as usual. The supervisor makes epoll instances, with their
+//! parameters, and passes them to the program. It cannot do that with a socket, which would belong to the supervisor's
+//! network namespace. So a socket is taken (pidfd_getfd) and configured when it gets an address, before that call
+//! continues; a datagram socket that never gets one, shortly after it was made. Accepted sockets inherit the options.
 //!
-//! The program is no child of the supervisor, nor the other way round: signals, job control and the
-//! exit status are the program's own. The supervisor ends with the last process under the filter. It is
-//! kept by a second process, as calls under a filter whose supervisor is gone fail with `ENOSYS`.
+//! Neither process is a child of the other: signals, job control and the exit status are the program's own. The
+//! supervisor ends with the last process under the filter. A second process restarts it if it is killed, as calls under
+//! a filter without a supervisor fail with `ENOSYS`.
 //!
-//! No handler of the program runs while the supervisor works at a call, but one may before the supervisor has heard of it:
-//! the call then ends with `EINTR`. So the thread that answers does nothing else, and another one looks after processes.
+//! No signal handler of the program runs while the supervisor works on a call. But one may run before the supervisor
+//! has received the notification, and the call then ends with `EINTR`. So the thread that answers does nothing else,
+//! and another thread watches the processes.
 
 mod filter;
 mod harm;
@@ -36,14 +37,14 @@ use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use self::outstanding::Outstanding;
 use crate::apart;
 
-/// When it is tried again where no process was to be had.
+/// When fork is tried again after it failed.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// Puts this process, what it becomes by exec, and all its children under a supervisor. Whether none of them gains
-/// rights by an exec any more, which is the price for an ordinary user.
+/// Puts this process, the program it executes and all its children under a supervisor. Returns whether this has set
+/// no_new_privs, which is needed without `CAP_SYS_ADMIN`.
 ///
 /// # Errors
-/// The system's; `EBUSY` where a supervisor of this kind is there already.
+/// Those of the system; `EBUSY` if such a supervisor exists already.
 pub(super) fn begin(launch: &Launch) -> io::Result<bool> {
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -54,22 +55,22 @@ pub(super) fn begin(launch: &Launch) -> io::Result<bool> {
     Ok(gave_up_rights)
 }
 
-/// Serves in a child, and in another should that one be killed.
+/// Serves in a child, and restarts it if it is killed.
 fn keep(from: OwnedFd, program: &OwnedFd, launch: &Launch) {
     let Ok(Some(notifications)) = receive(&from) else { return };
     drop(from);
     let Ok(outstanding) = Outstanding::new() else { return };
     apart::only_keep(&[notifications.as_fd(), program.as_fd()]);
     loop {
-        // SAFETY: this process has one thread, so its child may do all that it may.
+        // SAFETY: this process has one thread, so its child may call anything.
         match unsafe { libc::fork() } {
             0 => {
                 fall_silent_after(program);
                 serve::serve(&notifications, &outstanding, launch);
-                // SAFETY: nothing of the parent's is to be undone here.
+                // SAFETY: no destructor of the parent's must run here.
                 unsafe { libc::_exit(0) }
             }
-            // As long as somebody is left, calls would fail without an answer.
+            // While a process under the filter is left, its calls need an answer.
             -1 if is_in_use(&notifications) => thread::sleep(AGAIN),
             -1 => return,
             worker => {
@@ -85,8 +86,8 @@ fn keep(from: OwnedFd, program: &OwnedFd, launch: &Launch) {
     }
 }
 
-/// Lets go of standard error when the program has ended: whoever reads there sees that, though a daemon of the
-/// program's lives on.
+/// Releases standard error when the program has ended, so that its reader sees the end even if a daemon of the program
+/// lives on.
 fn fall_silent_after(program: &OwnedFd) {
     let Ok(program) = program.try_clone() else { return };
     thread::spawn(move || {
@@ -99,7 +100,7 @@ fn fall_silent_after(program: &OwnedFd) {
 fn is_in_use(notifications: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(notifications, PollFlags::empty())];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    // Interrupted, it has seen nothing.
+    // If poll is interrupted, HUP is not set.
     let _ = poll(&mut fds, Some(&now));
     !fds[0].revents().contains(PollFlags::HUP)
 }

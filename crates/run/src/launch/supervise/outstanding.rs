@@ -1,5 +1,6 @@
-//! The call that a worker was told of last, in memory that outlives it. The kernel tells of a call once; if the worker
-//! is killed before it answers, who called would wait for ever, as the keeper holds the listener.
+//! The last notification that a worker has received, in memory that outlives the worker. The kernel delivers a
+//! notification once. If the worker is killed before it answers, the caller would wait for ever, as the keeper process
+//! holds the listener.
 
 use std::io;
 use std::mem;
@@ -10,11 +11,11 @@ use libc::seccomp_notif;
 
 use super::serve::{go_on, ioctl};
 
-/// Where the kernel writes, so that no call is lost between being told and being noted. All zero: none.
+/// The kernel writes here directly, so that no notification is lost between receiving and storing it. All zero: none.
 pub(super) struct Outstanding(NonNull<seccomp_notif>);
 
 impl Outstanding {
-    /// For the rest of this process's life, and shared with its children.
+    /// Maps it for the rest of this process's life, shared with its children.
     pub fn new() -> io::Result<Self> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let kind = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
@@ -25,17 +26,17 @@ impl Outstanding {
         call.map(Self).ok_or_else(io::Error::last_os_error)
     }
 
-    /// The next call, if nobody has ended it meanwhile. The one before is answered.
+    /// Receives the next call, unless it has been interrupted. The one before must be answered.
     pub fn told(&self, notifications: &OwnedFd) -> Option<seccomp_notif> {
         let call = self.0.as_ptr();
-        // SAFETY: mapped for ever; the keeper's other children have ended. Zeroes are what the kernel wants to find.
+        // SAFETY: mapped for ever; the keeper's other children have ended. The kernel requires zeroes.
         unsafe { call.write(mem::zeroed()) };
         let told = ioctl(notifications, libc::SECCOMP_IOCTL_NOTIF_RECV, call) >= 0;
         // SAFETY: as above; the kernel has filled it.
         told.then(|| unsafe { call.read() })
     }
 
-    /// Lets it go on, if the worker before has left it without an answer.
+    /// Lets the call continue that the previous worker has left without an answer, if any.
     pub fn let_go(&self, notifications: &OwnedFd) {
         // SAFETY: mapped for ever, and valid whatever it holds.
         go_on(notifications, unsafe { (*self.0.as_ptr()).id });

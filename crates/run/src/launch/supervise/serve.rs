@@ -1,4 +1,4 @@
-//! The supervisor at work: answers what it is told of, and looks after what has appeared.
+//! The supervisor at work: answers notifications, and watches what has appeared.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -19,24 +19,24 @@ use super::harm::{Ours, Watched};
 use super::outstanding::Outstanding;
 use crate::names;
 
-/// When a process is looked at after a datagram socket of its has appeared.
+/// When a process is scanned after it has made a datagram socket.
 const LOOKS: [Duration; 3] =
     [Duration::from_millis(1), Duration::from_millis(20), Duration::from_millis(300)];
 
-/// So much news is kept for who looks. Where somebody does not read what is said, he does not look meanwhile.
+/// The length of the queue to the watching thread, which may block while it writes a line that is not read.
 const NEWS: usize = 1 << 12;
 
-/// So many sockets that programs have set are kept in mind; of those forgotten their values tell.
+/// How many sockets that programs have set are remembered. Of forgotten ones only the value shows it.
 const THEIRS: usize = 1 << 16;
 
-/// `SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP`: who is told runs at once, on the CPU that the caller leaves (Linux 6.6).
+/// `SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP`: the supervisor runs at once, on the CPU that the caller leaves (Linux 6.6).
 const AT_ONCE: u64 = 1;
 
-/// Serves until the last process under the filter has ended. The call that a worker before this one has left
-/// `outstanding` goes on first.
+/// Serves until the last process under the filter has ended. First the call continues that a previous worker has left
+/// `outstanding`.
 pub(super) fn serve(notifications: &OwnedFd, outstanding: &Outstanding, launch: &Launch) {
     outstanding.let_go(notifications);
-    // SAFETY: the request takes a number. Where it is unknown, all goes on more slowly.
+    // SAFETY: the request takes a number. A kernel without it is only slower.
     unsafe {
         libc::ioctl(notifications.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, AT_ONCE);
     }
@@ -49,18 +49,18 @@ pub(super) fn serve(notifications: &OwnedFd, outstanding: &Outstanding, launch: 
             watched: HashMap::new(),
             said: HashSet::new(),
         };
-        // Where there is no thread to be had, nobody looks.
+        // If no thread can be started, no process is watched.
         let _ = thread::Builder::new().spawn_scoped(scope, move || lookout.look(&news));
         Answers { notifications, outstanding, policy: &policy, tell }.serve();
     });
 }
 
-/// Sockets, by their cookies, whose value the program has set, whatever it is.
+/// Sockets, by cookie, whose value the program has set, whatever it is.
 #[derive(Default)]
 pub(super) struct Theirs(Mutex<HashSet<u64>>);
 
 impl Theirs {
-    /// Does `work` with a socket, unless it is one of them. It does not become one meanwhile.
+    /// Does `work` with a socket, unless it is one of them. The lock is held, so it cannot become one meanwhile.
     pub fn unless(&self, taken: &OwnedFd, work: impl FnOnce()) {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.is_empty() || !socket::cookie(taken).is_ok_and(|cookie| all.contains(&cookie)) {
@@ -77,18 +77,17 @@ impl Theirs {
     }
 }
 
-/// The policy, as it is applied to sockets.
+/// The policy, and what was applied to sockets.
 struct Applied<'a> {
     launch: &'a Launch,
-    /// What may have been written to a socket or an epoll instance, in microseconds. Any other value is the program's
-    /// own wish.
+    /// The values that we may have written to a socket or an epoll instance, in microseconds. Any other value is the
+    /// program's own.
     ours: HashSet<u32>,
     theirs: Theirs,
 }
 
 impl Applied<'_> {
-    /// Gives a socket its settings, and says which; `None` if it is one that has none. What could not be done goes to
-    /// `said`.
+    /// Applies the settings to a socket, and returns them; `None` if it has none. Failures are added to `said`.
     fn configure_socket(
         &self,
         process: &Process,
@@ -104,7 +103,7 @@ impl Applied<'_> {
         };
         let settings = settings_of(&self.launch.policy, process, &taken)?;
         let micros = settings.kernel_micros();
-        // What the program has set itself stands.
+        // The program's own choice stands.
         self.theirs.unless(&taken, || {
             let current = sockopt::busy_poll(&taken).unwrap_or(0);
             if !self.ours.contains(&current) || current == micros {
@@ -124,23 +123,23 @@ impl Applied<'_> {
     }
 }
 
-/// What could not be done with a process, but for one that has ended meanwhile.
+/// The line for a failure with a process, unless it has ended meanwhile.
 fn failed(process: &Process, error: &busypoll_linux::Error) -> Option<String> {
-    // On its way out it has no descriptors any more, and is alive still.
+    // An exiting process has no descriptors any more, but is still alive.
     let ends = matches!(error, busypoll_linux::Error::NoProcess { .. });
     (!ends && process.is_alive()).then(|| error.to_string())
 }
 
-/// What the one who answers has for the one who looks.
+/// Messages from the answering thread to the watching thread.
 enum News {
-    /// This process is to be looked at soon.
+    /// Scan this process soon.
     Look(u32),
-    /// This process may come to poll.
+    /// This process may begin to poll.
     Watch(u32),
     Say(String),
 }
 
-/// Hears of calls and answers them, and does nothing else: who calls waits for it.
+/// Receives notifications and answers them, and does nothing else, as the callers wait for it.
 struct Answers<'a> {
     notifications: &'a OwnedFd,
     outstanding: &'a Outstanding,
@@ -192,18 +191,18 @@ impl Answers<'_> {
             }
             _ => {}
         }
-        // All before the answer: after it, what comes next waits to be heard.
+        // All before the answer: after it, the next notification waits.
         let looks = process.map(|process| News::Look(process.pid()));
         said.into_iter().map(News::Say).chain(looks).for_each(|news| self.tell(news));
         go_on(self.notifications, call.id);
     }
 
     fn tell(&self, news: News) {
-        // Nobody may look, or too little; who calls does not wait for that.
+        // The watching thread may be missing or too slow; the caller does not wait for it.
         let _ = self.tell.try_send(news);
     }
 
-    /// The program is about to say itself how this socket polls.
+    /// The program is about to set the polling of this socket itself.
     fn leave_alone(&self, process: &Process, fd: RawFd) {
         if let Ok(Some(taken)) = process.take(fd)
             && let Ok(cookie) = socket::cookie(&taken)
@@ -223,7 +222,7 @@ impl Answers<'_> {
         });
         if let Some(process) = process {
             self.tell(News::Watch(process.pid()));
-            // What it comes to watch decides, if sockets differ.
+            // If the rules differ between sockets, what it watches decides later.
             if !policy.rules.is_empty() {
                 self.tell(News::Look(process.pid()));
             }
@@ -244,10 +243,10 @@ impl Answers<'_> {
     }
 }
 
-/// Looks after processes, and says what there is to say: nobody waits for it.
+/// Watches processes and writes lines; no caller waits for it.
 struct Lookout<'a> {
     policy: &'a Applied<'a>,
-    /// Processes to look at, and when.
+    /// Processes to scan, and when.
     looks: Vec<(Instant, u32)>,
     /// Processes with sockets that poll.
     watched: HashMap<u32, Watched>,
@@ -255,7 +254,7 @@ struct Lookout<'a> {
 }
 
 impl Lookout<'_> {
-    /// Until there is nobody any more who has news.
+    /// Runs until the answering thread has ended.
     fn look(&mut self, news: &mpsc::Receiver<News>) {
         loop {
             let one = match self.next() {
@@ -276,7 +275,7 @@ impl Lookout<'_> {
     fn look_soon(&mut self, pid: u32) {
         let now = Instant::now();
         for after in LOOKS {
-            // One look does for many calls: it takes longer than they do, and its CPU from those who answer.
+            // One scan serves many calls: it takes longer than they do, and takes CPU time from the answering thread.
             let about_then = now + after / 2..=now + after;
             if !self.looks.iter().any(|(at, of)| *of == pid && about_then.contains(at)) {
                 self.looks.push((now + after, pid));
@@ -284,7 +283,7 @@ impl Lookout<'_> {
         }
     }
 
-    /// How long nothing is to be done unasked.
+    /// How long until something is due; `None`: nothing is.
     fn next(&self) -> Option<Duration> {
         let looks = self.looks.iter().map(|(at, _)| *at);
         let first = looks.chain(self.watched.values().map(Watched::due)).min()?;
@@ -340,7 +339,7 @@ impl Lookout<'_> {
         let polls = |wait: &Wait| matches!(wait, Wait::Poll { fds } if fds.iter().any(|fd| sockets.contains(fd)));
         if process.threads().is_ok_and(|threads| threads.iter().any(|t| polls(&t.wait))) {
             said.push(format!(
-                "{} waits for its sockets in poll or select, where the kernel polls for nobody; \
+                "{} waits for its sockets in poll or select; busy polling there is \
                  impossible in a program that no library sees",
                 process.program().display()
             ));
@@ -355,7 +354,7 @@ impl Lookout<'_> {
         }
     }
 
-    /// Gives an epoll instance what the sockets need that it watches, whose settings are known by their inodes.
+    /// Gives an epoll instance the parameters that its sockets need, whose settings are given by inode.
     fn configure_epoll(&self, process: &Process, fd: RawFd, sockets: &HashMap<u64, Settings>) {
         let Some(wanted) = settings_of_epoll(process, fd, sockets).map(params) else { return };
         let Ok(Some(taken)) = process.take(fd) else { return };
@@ -375,13 +374,13 @@ impl Lookout<'_> {
     }
 }
 
-/// All that a policy has for sockets, in microseconds, and 0.
+/// All polling times of a policy, in microseconds, and 0.
 fn values(policy: &Policy) -> HashSet<u32> {
     let of_rules = policy.rules.iter().map(|rule| rule.change.apply(policy.defaults));
     of_rules.chain([policy.defaults]).map(|s| s.kernel_micros()).chain([0]).collect()
 }
 
-/// What an epoll instance needs for the sockets it watches; `None` if it watches none.
+/// The settings that an epoll instance needs for the sockets it watches; `None` if it watches none.
 pub(super) fn settings_of_epoll(
     process: &Process,
     fd: RawFd,
@@ -392,7 +391,7 @@ pub(super) fn settings_of_epoll(
     watched.copied().reduce(|all, one| all.joined(one, Plane::Kernel))
 }
 
-/// What the policy has for a TCP or UDP socket.
+/// The policy's settings for a TCP or UDP socket.
 pub(super) fn settings_of(policy: &Policy, process: &Process, taken: &OwnedFd) -> Option<Settings> {
     let info = socket::info(taken).ok()?;
     if !matches!(i32::from(info.family), libc::AF_INET | libc::AF_INET6) {
@@ -417,7 +416,7 @@ pub(super) fn params(settings: Settings) -> EpollParams {
     }
 }
 
-/// Sets them, if need be with the kernel's own budget: a large one is not for every user.
+/// Sets the parameters; if that fails, with the kernel's default budget, as a large one needs CAP_NET_ADMIN.
 pub(super) fn set_params(epoll: impl AsFd, params: EpollParams) -> bool {
     let epoll = epoll.as_fd();
     epoll::set_params(epoll, params)
@@ -435,7 +434,7 @@ fn process_of(tid: u32) -> Option<Process> {
     })
 }
 
-/// Lets the call run as if nobody had been asked.
+/// Lets the call continue in the kernel.
 pub(super) fn go_on(notifications: &OwnedFd, id: u64) {
     let answer = seccomp_notif_resp {
         id,
@@ -443,7 +442,7 @@ pub(super) fn go_on(notifications: &OwnedFd, id: u64) {
         error: 0,
         flags: libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32,
     };
-    // Fails only if a signal has ended the call, or the caller.
+    // It fails only if a signal has ended the call, or the caller.
     ioctl(notifications, libc::SECCOMP_IOCTL_NOTIF_SEND, &raw const answer);
 }
 

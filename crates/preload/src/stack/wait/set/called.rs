@@ -1,4 +1,4 @@
-//! Threads that wait in the kernel's half alone, from before a member came to life, and how they are called out.
+//! Threads that wait only in the kernel's half, since before a member was activated, and how their waits are ended.
 
 use crate::{real, stack::own};
 use libc::{c_int, epoll_event};
@@ -10,11 +10,11 @@ use std::{
 use super::Set;
 
 impl Set {
-    /// The calling thread may wait by the kernel's own call, and says when it [has](Set::has_waited_in_kernel);
-    /// false if a member lives.
+    /// Counts the calling thread as waiting by the kernel's own call, until
+    /// [`has_waited_in_kernel`](Set::has_waited_in_kernel). False if a member is active.
     pub fn waits_in_kernel(&self) -> bool {
         self.in_kernel.fetch_add(1, Ordering::SeqCst);
-        // It comes after us, and calls, or we see it.
+        // The activating thread sees our count and ends the wait, or we see `is_mixed`.
         let waits = !self.is_mixed.load(Ordering::SeqCst);
         if !waits {
             self.has_waited_in_kernel();
@@ -22,13 +22,13 @@ impl Set {
         waits
     }
 
-    /// Whether a thread waits for it, or for a set around it: in the kernel's half, or, where a member lives, perhaps in
-    /// ours.
+    /// Whether a thread waits on it, or on a set around it: in the kernel's half, or perhaps in ours if a member is
+    /// active.
     pub fn is_waited_for(&self) -> bool {
         self.is_mixed() || self.in_kernel.load(Ordering::SeqCst) > 0 || self.joined.is_waited_for()
     }
 
-    /// It has; and if it was called out, the next one is.
+    /// The thread has waited. If its wait was ended because of an activation, ends the next thread's wait.
     pub fn has_waited_in_kernel(&self) {
         let others = self.in_kernel.fetch_sub(1, Ordering::SeqCst) > 1;
         if others && self.is_mixed() {
@@ -36,7 +36,7 @@ impl Set {
         }
     }
 
-    /// Ends the wait of a thread in the kernel's half. Edge-triggered: each call is for one of them.
+    /// Ends the wait of one thread in the kernel's half. The eventfd is edge-triggered, so each write wakes one thread.
     pub fn call_out(&self) {
         let Some(kernel) = self.kernel() else { return };
         if self.call.get().is_none() {
@@ -48,22 +48,22 @@ impl Set {
             if unsafe { real::epoll_ctl(kernel, libc::EPOLL_CTL_ADD, made, &raw mut event) } != 0 {
                 return;
             }
-            // SAFETY: made just now, and ours. Another thread's stays if it was first.
+            // SAFETY: just made, and ours. If another thread was first, its descriptor stays.
             let _ = self.call.set(unsafe { OwnedFd::from_raw_fd(made) });
         }
         let Some(call) = self.call.get() else { return };
-        // It fails only when it is full of calls that nobody has heard.
+        // It fails only when the counter is full, and then threads are woken already.
         let _ = rustix::io::write(call, &1_u64.to_ne_bytes());
     }
 }
 
-/// What a call out is known by among events: an address that is no one else's.
+/// The event data of the wakeup eventfd: an address that nothing else has.
 fn call() -> u64 {
     static CALL: u8 = 0;
     (&raw const CALL).addr() as u64
 }
 
-/// Takes a call out from among `events`; how many are left.
+/// Moves a wakeup event to the end of `events`; returns how many others there are.
 pub fn but_calls(events: &mut [epoll_event]) -> c_int {
     let mut left = events.len();
     if let Some(at) = events.iter().position(|event| event.u64 == call()) {

@@ -1,4 +1,4 @@
-//! Files come into a set, come to life, and go.
+//! Adding files to a set, activating and removing them.
 
 use super::{
     super::{
@@ -22,13 +22,13 @@ use std::{
 };
 
 impl Set {
-    /// Adds a file that has not come to life: its companion, by the kernel's own rules.
+    /// Adds an inactive file: its companion, by the kernel's own rules.
     ///
     /// # Errors
     /// As epoll_ctl(2).
     ///
     /// # Safety
-    /// `event` as for epoll_ctl(2).
+    /// `event` is valid for epoll_ctl(2).
     pub unsafe fn add_dormant(
         self: &Arc<Set>,
         epoll: c_int,
@@ -42,12 +42,12 @@ impl Set {
         let key = (joined.id(), fd);
         let known = members.get(&key);
         if known.is_some_and(|known| !matches!(known.half, Half::Kernel)) {
-            // Of that the kernel knows nothing.
+            // The kernel does not know this member.
             return Err(error(libc::EEXIST));
         }
-        // SAFETY: the caller's word.
+        // SAFETY: the caller's contract.
         said(unsafe { real::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, event) })?;
-        // Another process that has the instance has taken it out.
+        // It was known already: another process that shares the instance has removed it.
         let shared = known.is_some_and(|known| known.shared);
         // SAFETY: the kernel has read it.
         let epoll_event { events, u64: data } = unsafe { event.read_unaligned() };
@@ -62,7 +62,7 @@ impl Set {
         Ok(())
     }
 
-    /// Adds a file that has come to life.
+    /// Adds an active file.
     ///
     /// # Errors
     /// As epoll_ctl(2).
@@ -108,8 +108,8 @@ impl Set {
         Ok(Half::Ours(Arc::downgrade(source)))
     }
 
-    /// Changes what is waited for. What is no member here may be one of the kernel's instance, also to
-    /// [`remove`](Set::remove).
+    /// Changes the events of a member. A file that is not a member here may be a member of the kernel's instance, here
+    /// and in [`remove`](Set::remove).
     ///
     /// # Errors
     /// As epoll_ctl(2).
@@ -146,7 +146,7 @@ impl Set {
         Ok(())
     }
 
-    /// Removes a member. That and the kernel's part are one step to a file that comes to life meanwhile.
+    /// Removes a member. The lock makes both halves one step for a file that is activated meanwhile.
     ///
     /// # Errors
     /// As epoll_ctl(2).
@@ -174,7 +174,8 @@ impl Set {
         self.ours.remove_source(&source, tag(fd))
     }
 
-    /// The file `id` begins anew as `new`: its members go back to the kernel's half, with its companion.
+    /// The file `id` is deactivated and replaced by `new`: its members go back to the kernel's half, with its
+    /// companion.
     pub fn rename(&self, id: usize, new: usize) {
         let mut members = lock(&self.members);
         let renamed: Vec<Key> = members.keys().filter(|key| key.0 == id).copied().collect();
@@ -182,13 +183,13 @@ impl Set {
             let Some(mut member) = members.remove(&key) else { continue };
             if let Half::Ours(source) = &member.half {
                 if let Some(source) = source.upgrade() {
-                    // It is there, as it is a member.
+                    // It cannot fail: it is a member.
                     let _ = self.ours.remove_source(&source, tag(key.1));
                 }
                 self.dormant.fetch_add(1, Ordering::Relaxed);
                 let mut event = epoll_event { events: member.events, u64: member.data };
                 if let Some(kernel) = self.kernel() {
-                    // If the descriptor is closed, it was the last that could have named it.
+                    // If the descriptor is closed, it was the last one that could have named it.
                     // SAFETY: valid for the call.
                     unsafe {
                         real::epoll_ctl(kernel, libc::EPOLL_CTL_ADD, key.1, &raw mut event);
@@ -201,7 +202,7 @@ impl Set {
         }
     }
 
-    /// The file `id` has come to life: its members go over to our half.
+    /// The file `id` was activated: its members move to our half.
     pub fn adopt(self: &Arc<Set>, id: usize, source: &Arc<dyn Source>) {
         self.hold_inherited();
         let mut members = lock(&self.members);
@@ -213,10 +214,10 @@ impl Set {
             if let (Half::Kernel, Some(kernel)) = (&member.half, self.kernel())
                 && !(member.shared && is_of_use(*fd))
             {
-                // If the descriptor is closed, it was the last that could have named it.
+                // If the descriptor is closed, it was the last one that could have named it.
                 // SAFETY: a plain system call.
                 unsafe { real::epoll_ctl(kernel, libc::EPOLL_CTL_DEL, *fd, ptr::null_mut()) };
-                // Whatever comes now.
+                // Even if what follows fails.
                 member.half = Half::Nowhere;
                 member.shared = false;
             }
@@ -247,7 +248,7 @@ impl Set {
         });
     }
 
-    /// Brings to life what can be: whoever waits for a socket needs it.
+    /// Activates the members that can be, as a thread is about to wait for them.
     pub fn wake_up(self: &Arc<Set>) {
         if self.dormant.load(Ordering::Relaxed) == 0 {
             return;
@@ -277,17 +278,17 @@ impl Set {
     }
 }
 
-/// Whether the companion `fd` tells another process something that has it in a set: of connections to a listener, of
-/// room to send. A stream's is not connected, and for that ready for ever (EPOLLHUP).
+/// Whether the companion `fd` has events for another process that has it in a set: connections of a listener, room to
+/// send. A stream's companion is not connected, and thus always ready (EPOLLHUP).
 fn is_of_use(fd: c_int) -> bool {
-    // SAFETY: open or not: then it is an error.
+    // SAFETY: a closed descriptor is only an error.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     let is_stream = sockopt::socket_type(fd).is_ok_and(|kind| kind == SocketType::STREAM);
     !is_stream || listens(fd.as_raw_fd())
 }
 
 pub fn listens(fd: c_int) -> bool {
-    // SAFETY: open or not: then it is an error.
+    // SAFETY: a closed descriptor is only an error.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     sockopt::socket_acceptconn(fd).is_ok_and(|listens| listens)
 }

@@ -1,7 +1,8 @@
-//! An epoll of the program. The kernel's instance, which the program's descriptor is of, has the kernel's descriptors
-//! and the companions of sockets that have not come to life; our half, a set of the stack, has those that have. A
-//! set comes to life itself, as a member of others, when its first member does. A listener in an instance that another
-//! process has, too, is in both: ours tells of what comes over our queues, the kernel's, to all of them, of the rest.
+//! An epoll set of the program. The kernel's instance, which the program's descriptor refers to, has the kernel's
+//! descriptors and the companions of inactive sockets. Our half, an epoll of the stack, has the active sockets. A set
+//! becomes active itself, as a member of others, when its first member does. A listener in an instance that another
+//! process shares is in both halves: ours reports connections over our queues, the kernel's, in all these processes,
+//! the others.
 
 mod called;
 mod members;
@@ -37,27 +38,27 @@ use members::listens;
 use polls::Polls;
 pub use take::leave_thread;
 
-/// An epoll of the program.
+/// An epoll set of the program.
 #[derive(Debug)]
 pub struct Set {
     ours: Epoll,
     polls: Mutex<Polls>,
     members: Mutex<HashMap<Key, Member>>,
-    /// Members that have not come to life.
+    /// The number of members that are not active.
     dormant: AtomicUsize,
-    /// Some member has come to life: waits are ours.
+    /// Some member is active: waits are ours.
     is_mixed: AtomicBool,
-    /// Threads that wait in the kernel's half alone, from before that.
+    /// The number of threads that wait only in the kernel's half, since before that.
     in_kernel: AtomicUsize,
-    /// What calls them out.
+    /// The eventfd that ends their waits.
     call: OnceLock<OwnedFd>,
     /// The kernel's instance may have something to report.
     has_kernels: AtomicBool,
-    /// Whose events come first when there is not room for all, so that neither half starves.
+    /// The half whose events come first when there is not room for all, so that neither half starves.
     kernels_turn: AtomicBool,
-    /// A descriptor of the kernel's instance of our own: the program's may be closed while others of it are open.
+    /// Our own descriptor of the kernel's instance: the program may close its descriptor while a duplicate stays open.
     kernel: OnceLock<OwnedFd>,
-    /// What tells when the kernel's half of an inner set has something new.
+    /// Notifies when the kernel's half of an inner set has something new.
     bells: Bells,
     /// The set as a member of others.
     source: OnceLock<Arc<dyn Source>>,
@@ -65,14 +66,14 @@ pub struct Set {
 }
 
 impl Set {
-    /// Of an instance made just now by a program of which the policy says so.
+    /// For a new instance of a program with these settings of the policy.
     pub fn new(settings: Settings) -> Arc<Set> {
         Set::that_polls(Polls::Program(settings))
     }
 
     fn that_polls(polls: Polls) -> Arc<Set> {
         let ours = Epoll::detached();
-        // Its time is less than 2^31: settings are, and the kernel has accepted the program's.
+        // It cannot fail: the time is below 2^31 in the policy, and the kernel has accepted the program's.
         let _ = ours.set_params(polls.params());
         Arc::new(Set {
             ours,
@@ -91,8 +92,8 @@ impl Set {
         })
     }
 
-    /// What a child has of it after fork(2): the kernel's half, which it shares; of ours, those that may come to life
-    /// there, until [`succeed`](Set::succeed) by their parent's names.
+    /// The child's set after fork(2): it shares the kernel's half. Of our half it has those members that may be
+    /// activated in the child, under the parent's ids until [`succeed`](Set::succeed).
     pub fn inherited(&self) -> Arc<Set> {
         let polls = self.polls.try_lock().map_or(Polls::Own(self.ours.params()), |polls| *polls);
         let heir = Set::that_polls(polls);
@@ -113,8 +114,8 @@ impl Set {
         heir
     }
 
-    /// Before a fork: the kernel's instance will be the child's, too, which is to hear there of the kernel's connections
-    /// also once their listener has come to life here.
+    /// Before a fork: the child will share the kernel's instance. Listeners stay in it even when they are activated
+    /// here, so that the child still sees the kernel's connections.
     pub fn share(&self) {
         let mut members = lock(&self.members);
         for ((_, fd), member) in members.iter_mut() {
@@ -122,7 +123,7 @@ impl Set {
         }
     }
 
-    /// In a child: `heirs` are the files there, by the names of those whose place they have taken. What has no heir is
+    /// In a child: `heirs` are its files, by the ids of the parent's files that they replace. A member without one is
     /// the kernel's.
     pub fn succeed(self: &Arc<Set>, heirs: &HashMap<usize, Ref>) {
         let mut members = lock(&self.members);
@@ -150,7 +151,7 @@ impl Set {
         let _ = self.ours.set_params(params);
     }
 
-    /// It watches a socket of which the policy says so: the first socket's take the place of the program's.
+    /// It watches a socket with these settings of the policy: the first socket's replace the program's.
     pub fn watches(&self, settings: Settings) {
         let mut polls = lock(&self.polls);
         let settings = match *polls {
@@ -173,7 +174,7 @@ impl Set {
         self.has_kernels.store(true, Ordering::Release);
     }
 
-    /// Takes a descriptor of our own of the kernel's instance; `by`, one of the program's.
+    /// Makes our own descriptor of the kernel's instance from `by`, one of the program's.
     pub fn hold(&self, by: c_int) {
         if self.kernel.get().is_some() {
             return;
@@ -181,12 +182,12 @@ impl Set {
         // SAFETY: a plain system call.
         let copy = own::keep(unsafe { real::dup(by) });
         if copy >= 0 {
-            // SAFETY: made just now, and ours.
+            // SAFETY: just made, and ours.
             let _ = self.kernel.set(unsafe { OwnedFd::from_raw_fd(copy) });
         }
     }
 
-    /// The same in a child, which has inherited the instance, and nobody has named it there yet.
+    /// As [`hold`](Set::hold), in a child that has inherited the instance and not yet used it.
     fn hold_inherited(self: &Arc<Set>) {
         if self.kernel.get().is_none() {
             let is_it = |file: &Ref| file.set().is_some_and(|set| Arc::ptr_eq(set, self));
@@ -200,7 +201,7 @@ impl Set {
         self.kernel.get().map(AsRawFd::as_raw_fd)
     }
 
-    /// Waits are ours from now on, and those of the sets around.
+    /// Waits on this set, and on the sets around it, are ours from now on.
     fn come_to_life(self: &Arc<Set>) {
         if !self.is_mixed.swap(true, Ordering::SeqCst) {
             if self.in_kernel.load(Ordering::SeqCst) > 0 {

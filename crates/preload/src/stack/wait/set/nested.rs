@@ -1,4 +1,4 @@
-//! Sets within sets.
+//! Nested sets.
 
 use super::Set;
 use crate::{real, stack::file::lock};
@@ -11,11 +11,11 @@ use std::{
     sync::{Arc, Weak, atomic::Ordering},
 };
 
-/// How deep sets may stand in sets (EP_MAX_NESTS).
+/// How deep sets may be nested (EP_MAX_NESTS).
 const NESTS: usize = 4;
 
 impl Set {
-    /// The set as a source of events, for those around it and for poll.
+    /// The set as a source of events, for outer sets and for poll.
     pub fn source(self: &Arc<Set>) -> Arc<dyn Source> {
         let around = || -> Arc<dyn Source> {
             Arc::new(Around { set: Arc::downgrade(self), ours: self.ours.as_source() })
@@ -23,7 +23,7 @@ impl Set {
         self.source.get_or_init(around).clone()
     }
 
-    /// Whether a wait would find something in the kernel's half.
+    /// Whether a wait would find an event in the kernel's half.
     fn kernel_is_ready(&self) -> bool {
         let Some(kernel) = self.kernel().filter(|_| self.has_kernels.load(Ordering::Acquire))
         else {
@@ -34,12 +34,12 @@ impl Set {
         unsafe { real::poll(&raw mut fd, 1, 0) > 0 }
     }
 
-    /// Whether `inner` may be a member: it does not hold this one, and sets do not stand too deep then.
+    /// Whether `inner` may be a member: it does not contain this set, and the nesting does not get too deep.
     pub fn has_room_for(&self, inner: &Set) -> bool {
         inner.depth_without(self).is_some_and(|deep| deep + 1 + self.height() <= NESTS)
     }
 
-    /// How deep sets stand in it; `None` if `other` is among them, or it is `other`.
+    /// How deep sets are nested in it; `None` if `other` is among them, or it is `other`.
     fn depth_without(&self, other: &Set) -> Option<usize> {
         if ptr::eq(self, other) {
             return None;
@@ -53,13 +53,13 @@ impl Set {
             .try_fold(0, |deepest, inner| Some(deepest.max(1 + inner.depth_without(other)?)))
     }
 
-    /// How many sets stand around it.
+    /// How many levels of sets are around it.
     fn height(&self) -> usize {
         self.joined.sets().iter().map(|around| 1 + around.height()).max().unwrap_or(0)
     }
 }
 
-/// A set as a source of events. Readable while a wait for it would find something in either half.
+/// A set as a source of events. Readable while a wait would find an event in either half.
 struct Around {
     set: Weak<Set>,
     ours: Arc<dyn Source>,
@@ -74,7 +74,7 @@ impl Source for Around {
     }
 
     fn is_ready_for(&self, interest: Events) -> bool {
-        // The kernel's half is minded by those who wait.
+        // Callers that wait watch the kernel's half separately.
         self.ours.is_ready_for(interest)
     }
 

@@ -1,16 +1,16 @@
-//! How an epoll of the program busy polls: by whose wish.
+//! How an epoll set of the program busy polls, and where its parameters come from.
 
 use busypoll_policy::{Plane, Settings};
 use busypoll_stack::EpollParams;
 
-/// By whose wish our half busy polls.
+/// The origin of the busy-poll parameters of our half.
 #[derive(Clone, Copy, Debug)]
 pub enum Polls {
-    /// The policy's for the program.
+    /// The policy's settings for the program.
     Program(Settings),
-    /// The policy's for the sockets it has watched.
+    /// The policy's settings for the sockets it has watched.
     Sockets(Settings),
-    /// The program's own, which prevails.
+    /// The program's own parameters, which prevail.
     Own(EpollParams),
 }
 

@@ -1,4 +1,4 @@
-//! What a set has to report, of both halves, and waiting for it.
+//! The events of both halves of a set, and waiting for them.
 
 use super::{Set, but_calls};
 use crate::{
@@ -10,19 +10,19 @@ use libc::{c_int, epoll_event};
 use std::{cell::Cell, io, mem::ManuallyDrop, sync::atomic::Ordering};
 
 local! {
-    /// The memory of one wait serves the next.
+    /// The memory of one wait is reused by the next.
     static FOUND: Cell<ManuallyDrop<Vec<EpollEvent>>> = Cell::new(ManuallyDrop::new(Vec::new()));
     static OUTSIDE: Cell<ManuallyDrop<Outside>> = Cell::new(ManuallyDrop::new(Outside::nothing()));
 }
 
-/// The calling thread ends.
+/// The calling thread ends: frees its memory.
 pub fn leave_thread() {
     drop(ManuallyDrop::into_inner(FOUND.replace(ManuallyDrop::new(Vec::new()))));
     drop(ManuallyDrop::into_inner(OUTSIDE.replace(ManuallyDrop::new(Outside::nothing()))));
 }
 
 impl Set {
-    /// Writes what is there to `out`, without waiting.
+    /// Writes pending events to `out`, without waiting.
     ///
     /// # Errors
     /// As epoll_wait(2).
@@ -48,11 +48,11 @@ impl Set {
 
     fn take_kernels(&self, epoll: c_int, out: &mut [epoll_event]) -> io::Result<usize> {
         let room = c_int::try_from(out.len()).unwrap_or(c_int::MAX);
-        // SAFETY: room for as many events.
+        // SAFETY: room for `room` events.
         let found = said(unsafe { real::epoll_wait(epoll, out.as_mut_ptr(), room, 0) })?;
         let found = out.get_mut(..usize::try_from(found).unwrap_or(0)).unwrap_or_default();
         let left = usize::try_from(but_calls(found)).unwrap_or(0);
-        // It was for another thread, which has found nothing and sleeps again.
+        // The wakeup was for another thread, which found nothing and sleeps again.
         if left < found.len() && self.in_kernel.load(Ordering::SeqCst) > 0 {
             self.call_out();
         }
@@ -72,7 +72,7 @@ impl Set {
         count
     }
 
-    /// Waits until there may be something to take, or time is over.
+    /// Waits until there may be an event to take, or the timeout.
     ///
     /// # Errors
     /// `Interrupted`; no descriptor left.
@@ -87,7 +87,7 @@ impl Set {
         result.map(drop)
     }
 
-    /// Adds to `outside` the descriptors that tell of the kernel's half; `epoll`, one of the program's.
+    /// Adds to `outside` the descriptors that report events of the kernel's half; `epoll` is one of the program's.
     pub fn mind(&self, epoll: c_int, outside: &mut Outside) {
         if self.has_kernels.load(Ordering::Acquire) {
             outside.push(epoll, libc::POLLIN);
@@ -97,7 +97,7 @@ impl Set {
         }
     }
 
-    /// The same by a descriptor of our own.
+    /// As [`mind`](Set::mind), by our own descriptor.
     pub fn mind_by_own(&self, outside: &mut Outside) {
         if let Some(kernel) = self.kernel() {
             self.mind(kernel, outside);
