@@ -40,27 +40,27 @@ static USED: AtomicBool = AtomicBool::new(false);
 /// latter are stored by their CPU clock id: most never sleep there, and a pthread_t is reused after its thread has
 /// ended.
 #[derive(Default)]
-pub struct Known {
+pub struct Threads {
     sleepers: Vec<(pthread_t, Caller)>,
     early: Vec<clockid_t>,
 }
 
-static KNOWN: Mutex<Known> = Mutex::new(Known { sleepers: Vec::new(), early: Vec::new() });
+static THREADS: Mutex<Threads> = Mutex::new(Threads { sleepers: Vec::new(), early: Vec::new() });
 
 /// How many of the latter are remembered.
 const EARLY: usize = 64;
 
 local! {
     /// The program's cancel state, while the thread is inside and cancellation is disabled.
-    static BEFORE: Cell<Option<c_int>> = Cell::new(None);
+    static PROGRAM_STATE: Cell<Option<c_int>> = Cell::new(None);
 }
 
 /// The list; held across a fork, so that the child finds it free.
-pub fn known() -> MutexGuard<'static, Known> {
-    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+pub fn threads() -> MutexGuard<'static, Threads> {
+    THREADS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Known {
+impl Threads {
     /// In a child after fork(2), which has one thread.
     pub fn in_child(&mut self) {
         // SAFETY: a plain call.
@@ -71,28 +71,28 @@ impl Known {
 }
 
 /// The calling thread is about to sleep in the stack for the first time. Called inside.
-pub fn enlist() {
+pub fn register_sleeper() {
     // SAFETY: a plain call.
     let this = unsafe { libc::pthread_self() };
-    let mut known = known();
-    if known.sleepers.iter().any(|(thread, _)| *thread == this) {
+    let mut threads = threads();
+    if threads.sleepers.iter().any(|(thread, _)| *thread == this) {
         return;
     }
     let caller = Caller::of_this_thread();
     let clock = clock(this);
-    if let Some(at) = known.early.iter().position(|early| Some(*early) == clock) {
-        known.early.swap_remove(at);
+    if let Some(at) = threads.early.iter().position(|early| Some(*early) == clock) {
+        threads.early.swap_remove(at);
         // SAFETY: it is this thread.
         unsafe { caller.call_off() };
     }
-    known.sleepers.push((this, caller));
+    threads.sleepers.push((this, caller));
 }
 
 /// The calling thread ends.
-pub fn leave() {
+pub fn unregister_sleeper() {
     // SAFETY: a plain call.
     let this = unsafe { libc::pthread_self() };
-    known().sleepers.retain(|(thread, _)| *thread != this);
+    threads().sleepers.retain(|(thread, _)| *thread != this);
 }
 
 /// # Safety
@@ -104,15 +104,15 @@ pub unsafe fn pthread_cancel(thread: pthread_t) -> c_int {
     if result == 0
         && let Some(_inside) = Inside::enter()
     {
-        let mut known = known();
-        match known.sleepers.iter().find(|(sleeper, _)| *sleeper == thread) {
+        let mut threads = threads();
+        match threads.sleepers.iter().find(|(sleeper, _)| *sleeper == thread) {
             // SAFETY: the thread leaves the list, which is locked here, before it ends.
             Some((_, caller)) => unsafe { caller.call_off() },
             None => {
-                if known.early.len() == EARLY {
-                    known.early.remove(0);
+                if threads.early.len() == EARLY {
+                    threads.early.remove(0);
                 }
-                known.early.extend(clock(thread));
+                threads.early.extend(clock(thread));
             }
         }
     }
@@ -129,17 +129,17 @@ fn clock(thread: pthread_t) -> Option<clockid_t> {
 
 /// The thread enters the library: cancellation is disabled from now on.
 #[inline]
-pub fn hold() {
+pub fn disable() {
     if USED.load(Ordering::Relaxed) {
-        BEFORE.set(Some(set_state(PTHREAD_CANCEL_DISABLE)));
+        PROGRAM_STATE.set(Some(set_state(PTHREAD_CANCEL_DISABLE)));
     }
 }
 
 /// The thread leaves, or a signal handler is about to run: restores the program's cancel state.
 #[inline]
-pub fn let_go() {
+pub fn restore() {
     if USED.load(Ordering::Relaxed)
-        && let Some(before) = BEFORE.take()
+        && let Some(before) = PROGRAM_STATE.take()
     {
         set_state(before);
     }
@@ -147,7 +147,7 @@ pub fn let_go() {
 
 /// The thread has left, and ends here if it was cancelled meanwhile.
 #[inline]
-pub fn test() {
+pub fn test_cancel() {
     if USED.load(Ordering::Relaxed) {
         signal::take_called_off();
         // SAFETY: no lock is held.
@@ -157,13 +157,13 @@ pub fn test() {
 
 /// Whether the thread, which is inside, must leave because it was cancelled. If the program has cancellation disabled,
 /// the thread waits on.
-pub fn is_due() -> bool {
+pub fn is_pending() -> bool {
     if !signal::is_called_off() {
         return false;
     }
-    let state = BEFORE.get().unwrap_or_else(|| {
+    let state = PROGRAM_STATE.get().unwrap_or_else(|| {
         let state = set_state(PTHREAD_CANCEL_DISABLE);
-        BEFORE.set(Some(state));
+        PROGRAM_STATE.set(Some(state));
         state
     });
     state == PTHREAD_CANCEL_ENABLE || !signal::take_called_off()

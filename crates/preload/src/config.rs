@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use busypoll_policy::{Launch, Names, Plane, Protocol, Settings};
 
-use crate::say::Once;
+use crate::report::Once;
 
 /// The run this process is part of.
 pub struct Config {
@@ -35,12 +35,12 @@ impl Config {
         local: Option<SocketAddr>,
         remote: Option<SocketAddr>,
     ) -> usize {
-        self.place(self.launch.policy.for_socket(&self.program, protocol, local, remote))
+        self.index(self.launch.policy.for_socket(&self.program, protocol, local, remote))
     }
 
     /// The index of the settings for descriptors that belong to no single socket.
     pub fn settings_of_program(&self) -> usize {
-        self.place(self.launch.policy.for_program(&self.program))
+        self.index(self.launch.policy.for_program(&self.program))
     }
 
     /// The index of the settings that an epoll instance needs when it watches sockets with both these settings.
@@ -60,17 +60,17 @@ impl Config {
 
     /// Whether any socket of this program may be polled for by the kernel.
     pub fn is_kernel(&self) -> bool {
-        (0..self.settings.len()).any(|place| self.kernel_micros(place) > 0)
+        (0..self.settings.len()).any(|index| self.kernel_micros(index) > 0)
     }
 
-    fn place(&self, settings: Settings) -> usize {
+    fn index(&self, settings: Settings) -> usize {
         self.settings.iter().position(|s| *s == settings).unwrap_or(0)
     }
 
     /// How many microseconds the kernel polls in a wait with the settings at this index; 0 where they are not for the
     /// kernel plane.
-    pub fn kernel_micros(&self, place: usize) -> u32 {
-        self.settings.get(place).map_or(0, Settings::kernel_micros)
+    pub fn kernel_micros(&self, index: usize) -> u32 {
+        self.settings.get(index).map_or(0, Settings::kernel_micros)
     }
 }
 
@@ -106,7 +106,7 @@ fn read() -> Option<Config> {
     let launch = match text.to_str().map_err(|e| e.to_string()).and_then(Launch::from_env) {
         Ok(launch) => launch,
         Err(why) => {
-            BAD.say(format_args!("BUSYPOLL_RUN: {why}: this program runs without busy polling"));
+            BAD.report(format_args!("BUSYPOLL_RUN: {why}: this program runs without busy polling"));
             return None;
         }
     };

@@ -13,15 +13,15 @@ pub fn set(value: c_int) {
 }
 
 /// Restores `errno` when dropped: for work that the program has not asked for.
-pub struct Kept(c_int);
+pub struct Saved(c_int);
 
-impl Kept {
+impl Saved {
     pub fn new() -> Self {
         Self(get())
     }
 }
 
-impl Drop for Kept {
+impl Drop for Saved {
     fn drop(&mut self) {
         set(self.0);
     }

@@ -28,7 +28,7 @@ type Page = [Slot; PAGE];
 static TABLE: [AtomicPtr<Page>; PAGES] = [const { AtomicPtr::new(ptr::null_mut()) }; PAGES];
 
 /// The entry of a descriptor that the library holds for itself.
-const OWN: *mut Cell = ptr::without_provenance_mut(1);
+const INTERNAL: *mut Cell = ptr::without_provenance_mut(1);
 
 /// One more than the greatest descriptor that was ever a socket of the stack plane.
 static END: AtomicUsize = AtomicUsize::new(0);
@@ -97,7 +97,7 @@ impl Drop for Ref {
         }
         fence(Ordering::Acquire);
         // The last holder may be outside the library; closing what the file owns must still happen inside.
-        let _errno = errno::Kept::new();
+        let _errno = errno::Saved::new();
         let _inside = Inside::enter();
         // SAFETY: the last holder. A thread that still has the pointer finds no holders and leaves.
         unsafe { (*self.0.file.get()).assume_init_drop() };
@@ -140,7 +140,7 @@ pub fn get(fd: c_int) -> Option<Ref> {
     let slot = slot(fd)?;
     let mut at = slot.load(Ordering::Acquire);
     loop {
-        if at.is_null() || at == OWN {
+        if at.is_null() || at == INTERNAL {
             return None;
         }
         // SAFETY: cells live for ever.
@@ -214,51 +214,54 @@ pub fn replace(old: &Ref, new: &Ref) {
 }
 
 fn release(cell: *mut Cell) {
-    if !cell.is_null() && cell != OWN {
-        // SAFETY: it stood in the table, whose reference this is.
+    if !cell.is_null() && cell != INTERNAL {
+        // SAFETY: it was in the table, whose reference this is.
         drop(Ref(unsafe { &*cell }));
     }
 }
 
 /// `fd` is one of the library's own: the program cannot close it.
-pub fn set_own(fd: c_int) {
+pub fn set_internal(fd: c_int) {
     if let Some(slot) = make_slot(fd) {
-        release(slot.swap(OWN, Ordering::AcqRel));
+        release(slot.swap(INTERNAL, Ordering::AcqRel));
     }
 }
 
 /// Whether `fd` is one of the library's own.
 #[inline]
-pub fn is_own(fd: c_int) -> bool {
-    slot(fd).is_some_and(|slot| slot.load(Ordering::Relaxed) == OWN)
+pub fn is_internal(fd: c_int) -> bool {
+    slot(fd).is_some_and(|slot| slot.load(Ordering::Relaxed) == INTERNAL)
 }
 
 /// Every descriptor in the table, from the lowest, with its file; `None` for the library's own.
 pub fn all() -> impl Iterator<Item = (c_int, Option<Ref>)> {
     let pages = (0..).zip(&TABLE).filter(|(_, page)| !page.load(Ordering::Acquire).is_null());
     pages.flat_map(|(page, _)| (page * PAGE as c_int..).take(PAGE)).filter_map(|fd| {
-        if is_own(fd) { Some((fd, None)) } else { get(fd).map(|file| (fd, Some(file))) }
+        if is_internal(fd) { Some((fd, None)) } else { get(fd).map(|file| (fd, Some(file))) }
     })
 }
 
 /// In a child after _Fork(3), which has one thread: empties the table. The files are left as they are, and the
-/// library's own descriptors are passed to `own`. Allocates nothing.
-pub fn abandon(own: impl Fn(c_int)) {
+/// library's own descriptors are passed to `internal`. Allocates nothing.
+pub fn clear_in_child(internal: impl Fn(c_int)) {
     for (page, entry) in (0..).zip(&TABLE) {
         // SAFETY: null, or a page that was leaked to be here.
         let slots = unsafe { entry.load(Ordering::Acquire).as_ref() };
         for (fd, slot) in (page * PAGE as c_int..).zip(slots.into_iter().flatten()) {
-            if slot.swap(ptr::null_mut(), Ordering::Relaxed) == OWN {
-                own(fd);
+            if slot.swap(ptr::null_mut(), Ordering::Relaxed) == INTERNAL {
+                internal(fd);
             }
         }
     }
 }
 
-/// In a child after fork(2), which has one thread: replaces every file by what `heir` makes of it, once for all its
-/// descriptors. The old files are left as they are and not dropped, so that no new cell reuses the place of an old one.
-/// Descriptors that were the library's own are passed to `own` and removed.
-pub fn inherit(mut heir: impl FnMut(&File) -> Option<Ref>, mut own: impl FnMut(c_int)) {
+/// In a child after fork(2), which has one thread: replaces every file by what `replacement` makes of it, once for all
+/// its descriptors. The old files are left as they are and not dropped, so that no new cell reuses the place of an old
+/// one. Descriptors that were the library's own are passed to `internal` and removed.
+pub fn replace_in_child(
+    mut replacement: impl FnMut(&File) -> Option<Ref>,
+    mut internal: impl FnMut(c_int),
+) {
     let mut seen: Vec<(*mut Cell, Option<Ref>)> = Vec::new();
     for (page, entry) in (0..).zip(&TABLE) {
         // SAFETY: null, or a page that was leaked to be here.
@@ -268,9 +271,9 @@ pub fn inherit(mut heir: impl FnMut(&File) -> Option<Ref>, mut own: impl FnMut(c
             if at.is_null() {
                 continue;
             }
-            if at == OWN {
+            if at == INTERNAL {
                 slot.store(ptr::null_mut(), Ordering::Relaxed);
-                own(fd);
+                internal(fd);
                 continue;
             }
             // SAFETY: the table holds a reference, which is never dropped.
@@ -280,7 +283,7 @@ pub fn inherit(mut heir: impl FnMut(&File) -> Option<Ref>, mut own: impl FnMut(c
             };
             let known = seen.iter().find(|(old, _)| *old == at).map(|(_, new)| new.clone());
             let new = known.unwrap_or_else(|| {
-                let new = heir(file);
+                let new = replacement(file);
                 if shared {
                     seen.push((at, new.clone()));
                 }

@@ -6,11 +6,11 @@
 //! - a signal that the program handles is put off until the thread leaves ([`put_off`], called by the handler
 //!   that stands in front of the program's). It ends the thread's wait. The kernel then delivers it again, before
 //!   the call returns and after the call has released all it held. So a handler may call any socket function, and
-//!   may longjmp. A call that goes on after a handler is made anew ([`AGAIN`]), as the kernel restarts its own.
+//!   may longjmp. A call that goes on after a handler is made anew ([`ERESTARTSYS`]), as the kernel restarts its own.
 //!
 //! Owns nothing but thread-local state and takes no lock, so a signal handler may use it.
 
-use crate::{cancel, errno, ordered};
+use crate::{cancel, errno, queued_signals};
 use busypoll_stack::{signal, thread};
 use rustix::fs::{Mode, OFlags, RawDir};
 use std::{
@@ -39,7 +39,7 @@ struct PutOff {
 
 /// The error of a call that is to be restarted, the kernel's own `ERESTARTSYS`. The hook restarts the call; no program
 /// sees this value.
-pub(crate) const AGAIN: libc::c_int = 512;
+pub(crate) const ERESTARTSYS: libc::c_int = 512;
 
 /// A thread that is inside. Declared first in a hook, so that it is dropped after all that the hook holds.
 pub(crate) struct Inside(PhantomData<*const ()>);
@@ -62,7 +62,7 @@ impl Inside {
     pub(crate) fn enter() -> Option<Inside> {
         match INSIDE.try_with(|inside| inside.replace(true)) {
             Ok(false) => {
-                cancel::hold();
+                cancel::disable();
                 Some(Inside(PhantomData))
             }
             _ => None,
@@ -72,7 +72,7 @@ impl Inside {
     /// Makes `call`, which may wait. The call itself keeps to its deadline.
     ///
     /// # Errors
-    /// Those of `call`; after a handler EINTR or [`AGAIN`], as `restart` says.
+    /// Those of `call`; after a handler EINTR or [`ERESTARTSYS`], as `restart` says.
     pub(crate) fn wait<T>(
         &self,
         restart: Restart,
@@ -84,9 +84,9 @@ impl Inside {
                 done => return done,
             }
             let handled = PUT_OFF.get().map(|put_off| put_off.restart);
-            let goes_on = goes_on(restart, handled) && !cancel::is_due();
-            if !goes_on || handled.is_some() {
-                let error = if goes_on { AGAIN } else { libc::EINTR };
+            let restarts = restarts(restart, handled) && !cancel::is_pending();
+            if !restarts || handled.is_some() {
+                let error = if restarts { ERESTARTSYS } else { libc::EINTR };
                 return Err(io::Error::from_raw_os_error(error));
             }
         }
@@ -123,13 +123,13 @@ impl Inside {
             }
             // A signal that only `mask` lets through stays pending until the next wait.
             PUT_OFF.take();
-            ordered::forget();
+            queued_signals::forget();
             signal::settle();
             set_mask(&before);
             if !interrupted {
                 return result;
             }
-            if !goes_on(restart, None) || cancel::is_due() {
+            if !restarts(restart, None) || cancel::is_pending() {
                 return Err(io::Error::from_raw_os_error(libc::EINTR));
             }
         }
@@ -141,13 +141,13 @@ impl Drop for Inside {
     fn drop(&mut self) {
         INSIDE.set(false);
         if ENDING.load(Ordering::Relaxed) != 0 {
-            wait_for_the_end();
+            wait_for_process_end();
         }
-        cancel::let_go();
+        cancel::restore();
         if signal::is_put_off() {
             deliver();
         }
-        cancel::test();
+        cancel::test_cancel();
     }
 }
 
@@ -161,30 +161,30 @@ fn this_thread() -> i32 {
 
 /// Runs the work that ends the process. Any other thread that leaves the library meanwhile stops here, so that the
 /// program does not see its sockets close. It would not if the kernel had ended the process.
-pub(crate) fn alone(work: impl FnOnce()) {
+pub(crate) fn run_exclusively(work: impl FnOnce()) {
     let (done, other) = (Ordering::Relaxed, Ordering::Relaxed);
     if ENDING.compare_exchange(0, this_thread(), done, other).is_ok() {
         work();
         ENDING.store(0, Ordering::Relaxed);
     } else {
-        wait_for_the_end();
+        wait_for_process_end();
     }
 }
 
 /// In the child of a fork, which does not end with its parent.
-pub(crate) fn goes_on_living() {
+pub(crate) fn clear_ending() {
     ENDING.store(0, Ordering::Relaxed);
 }
 
 #[cold]
-fn wait_for_the_end() {
+fn wait_for_process_end() {
     let me = this_thread();
     while ![0, me].contains(&ENDING.load(Ordering::Relaxed)) {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-fn goes_on(restart: Restart, handled: Option<bool>) -> bool {
+fn restarts(restart: Restart, handled: Option<bool>) -> bool {
     match (restart, handled) {
         (Restart::BySignal, Some(restart)) => restart,
         (Restart::Never, Some(_)) | (Restart::NeverNorAfterStop, _) => false,
@@ -199,21 +199,21 @@ pub(crate) fn is_inside() -> bool {
 }
 
 /// The thread ids of the library's own threads; 0: none. Those of ended threads may remain.
-static OWN: [AtomicI32; 256] = [const { AtomicI32::new(0) }; 256];
+static OWN_THREADS: [AtomicI32; 256] = [const { AtomicI32::new(0) }; 256];
 
 /// The calling thread is one of the library's own: it stays inside for ever.
-pub(crate) fn stay() {
+pub(crate) fn stay_inside() {
     INSIDE.set(true);
     // SAFETY: a plain system call.
     let this = unsafe { libc::syscall(libc::SYS_gettid) } as libc::pid_t;
-    let _ = OWN
+    let _ = OWN_THREADS
         .iter()
         .any(|place| place.compare_exchange(0, this, Ordering::Relaxed, Ordering::Relaxed).is_ok());
 }
 
 /// Whether the calling thread is the only thread of the process, apart from the library's own. False if that cannot be
 /// found out. Allocates nothing.
-pub(crate) fn is_alone_but_for_ours() -> bool {
+pub(crate) fn is_single_threaded() -> bool {
     // Read before the list: a thread that registers meanwhile is then recognised by its id.
     let starting = thread::starting();
     let access = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -228,7 +228,7 @@ pub(crate) fn is_alone_but_for_ours() -> bool {
         // `.` and `..` are no numbers.
         let number = entry.file_name().to_str().ok().and_then(|name| name.parse().ok());
         theirs += usize::from(number.is_some_and(|number: libc::pid_t| {
-            OWN.iter().all(|own| own.load(Ordering::Relaxed) != number)
+            OWN_THREADS.iter().all(|own| own.load(Ordering::Relaxed) != number)
         }));
     }
     theirs <= 1 + starting
@@ -236,7 +236,7 @@ pub(crate) fn is_alone_but_for_ours() -> bool {
 
 /// In a child of fork(2), which has none of these threads.
 pub(crate) fn forget_own_threads() {
-    OWN.iter().for_each(|own| own.store(0, Ordering::Relaxed));
+    OWN_THREADS.iter().for_each(|own| own.store(0, Ordering::Relaxed));
 }
 
 /// Puts off `signal`, which has just come to the calling thread, until the thread leaves: it is made pending again with
@@ -281,8 +281,8 @@ pub(crate) unsafe fn put_off(
 /// The program does not see what they leave in `errno`: to it they ran before the call returned.
 #[cold]
 fn deliver() {
-    let _errno = errno::Kept::new();
-    if errno::get() == AGAIN {
+    let _errno = errno::Saved::new();
+    if errno::get() == ERESTARTSYS {
         errno::set(libc::EINTR);
     }
     signal::settle();
@@ -291,7 +291,7 @@ fn deliver() {
         put_off.afterwards.iter().for_each(|mask| {
             set_mask(mask);
         });
-        ordered::forget();
+        queued_signals::forget();
     }
 }
 

@@ -7,22 +7,22 @@
 //! | [`kernel`] | the kernel plane: Linux's own busy polling, switched on as the program waits |
 //! | [`stack`] | the stack plane: sockets of the chosen interface, run in this process |
 //! | [`fds`] | which descriptors are sockets of the stack plane |
-//! | [`harm`] | whether a wait may spin |
+//! | [`spin_policy`] | whether a wait may spin |
 //! | [`process`] | exec and spawn: children are part of the run |
 //! | [`raw`] | system calls by number |
 //! | [`signals`] | the program's signal handlers |
-//! | [`ending`] | signals that end the process |
-//! | [`handler`] | whether a signal handler runs on this thread |
-//! | [`ordered`] | the order of queued (real-time) signals |
+//! | [`fatal_signals`] | signals that end the process |
+//! | [`handler_frames`] | whether a signal handler runs on this thread |
+//! | [`queued_signals`] | the order of queued (real-time) signals |
 //! | [`cancel`] | pthread_cancel(3) |
 //! | [`inside`] | being inside the library: no hooks and no signal handlers run then |
 //! | [`local`] | thread-locals without destructors |
-//! | [`guard`] | panics end a call, not the program |
+//! | [`panics`] | panics end a call, not the program |
 //! | [`memory`] | the library's own allocator |
 //! | [`config`] | the settings that `busypoll run` has resolved |
-//! | [`say`] | lines on standard error, each once per cause |
+//! | [`report`] | lines on standard error, each once per cause |
 //!
-//! The rules inside. Code does not panic; if it does, the panic ends a call and not the program ([`guard`]). `errno`
+//! The rules inside. Code does not panic; if it does, the panic ends a call and not the program ([`panics`]). `errno`
 //! belongs to the program. The library's own system calls go through rustix, past the hooks. Nothing that the program
 //! does before [`load`] has run starts anything. No memory comes from the program's allocator ([`memory`]). No lock is
 //! taken that an interrupted frame of the same thread may hold. No thread-local has a destructor ([`local`]).
@@ -32,21 +32,21 @@ mod local;
 
 mod cancel;
 mod config;
-mod ending;
 mod errno;
+mod fatal_signals;
 mod fds;
-mod guard;
-mod handler;
-mod harm;
+mod handler_frames;
 mod inside;
 mod kernel;
 mod memory;
-mod ordered;
+mod panics;
 mod process;
+mod queued_signals;
 mod raw;
 mod real;
-mod say;
+mod report;
 mod signals;
+mod spin_policy;
 mod stack;
 mod table;
 
@@ -54,9 +54,9 @@ mod table;
 extern "C" fn load() {
     memory::prepare();
     table::resolve_all();
-    say::prepare();
+    report::prepare();
     if let Some(config) = config::get() {
-        guard::prepare();
+        panics::prepare();
         process::prepare(config);
         kernel::prepare(config);
         signals::prepare(config);
@@ -72,12 +72,12 @@ static LOAD: extern "C" fn() = load;
 
 /// Runs when the process ends by exit(3), after the functions that the program has registered.
 extern "C" fn end() {
-    guard::run(stack::close_all);
+    panics::run(stack::close_all);
 }
 
 /// Runs when the process ends by quick_exit(3), after the functions that the program has registered.
 extern "C" fn end_quickly(_: *mut libc::c_void) {
-    guard::run(stack::close_all);
+    panics::run(stack::close_all);
 }
 
 unsafe extern "C" {

@@ -1,6 +1,6 @@
 //! Thread-locals. None has a destructor: Rust would register it with the C library, which allocates from the program's
-//! allocator for that, and the value would be gone while the ending thread still makes calls. `stack::own` is notified
-//! of a thread's end and releases what must be released.
+//! allocator for that, and the value would be gone while the ending thread still makes calls. `stack::internal_fds` is
+//! notified of a thread's end and releases what must be released.
 
 /// `thread_local!` for types that need no destructor and no help of the C library.
 #[macro_export]

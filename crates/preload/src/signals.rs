@@ -6,10 +6,10 @@
 
 use crate::{
     config::{self, Config},
-    ending, errno,
-    handler::Frame,
+    errno, fatal_signals,
+    handler_frames::Frame,
     inside::{self, FAULTS},
-    kernel, ordered, real,
+    kernel, queued_signals, real,
 };
 use std::{
     cell::{Cell, RefCell},
@@ -55,7 +55,7 @@ fn slot(signal: libc::c_int) -> Option<&'static Slot> {
 
 /// Whether ours must stand in front of the program's handlers: the stack plane takes locks, and a wait of the kernel
 /// plane that takes two system calls must notice a handler that ran between them.
-fn are_ours() -> bool {
+fn needs_ours() -> bool {
     config::get().is_some_and(|config| config.is_stack() || config.is_kernel())
         && !inside::is_inside()
 }
@@ -73,27 +73,27 @@ pub(crate) fn handled() -> u32 {
 }
 
 /// All signals, blocked for as long as it lives.
-pub(crate) struct PutOff(libc::sigset_t);
+pub(crate) struct BlockedSignals(libc::sigset_t);
 
-impl PutOff {
-    fn all() -> PutOff {
+impl BlockedSignals {
+    fn all() -> BlockedSignals {
         // SAFETY: our own two sets.
         unsafe {
             let (mut all, mut mask): (libc::sigset_t, libc::sigset_t) =
                 (mem::zeroed(), mem::zeroed());
             libc::sigfillset(&raw mut all);
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut mask);
-            PutOff(mask)
+            BlockedSignals(mask)
         }
     }
 
     /// Blocks all signals, and fails if the calling thread has handled one since [`handled`] returned `before`. `None`
     /// where the program has no handlers.
-    pub(crate) fn since(before: u32) -> Result<Option<PutOff>, ()> {
+    pub(crate) fn since(before: u32) -> Result<Option<BlockedSignals>, ()> {
         if !ANY.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        let put_off = PutOff::all();
+        let put_off = BlockedSignals::all();
         if handled() == before { Ok(Some(put_off)) } else { Err(()) }
     }
 
@@ -103,7 +103,7 @@ impl PutOff {
     }
 }
 
-impl Drop for PutOff {
+impl Drop for BlockedSignals {
     fn drop(&mut self) {
         // SAFETY: a set.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, ptr::null_mut()) };
@@ -112,7 +112,7 @@ impl Drop for PutOff {
 
 /// Whether the program has a handler that bypasses ours. Slow.
 #[cold]
-pub(crate) fn any_past_us() -> bool {
+pub(crate) fn any_bypasses_us() -> bool {
     (1..SIGNALS as libc::c_int).any(|signal| {
         // SAFETY: a plain struct, which is valid for writes.
         let action = unsafe {
@@ -122,7 +122,7 @@ pub(crate) fn any_past_us() -> bool {
         };
         let ours = on_signal as *const () as usize;
         ![libc::SIG_DFL, libc::SIG_IGN, ours].contains(&action.sa_sigaction)
-            && !ending::is_default(&action)
+            && !fatal_signals::is_default(&action)
     })
 }
 
@@ -135,7 +135,7 @@ pub(crate) unsafe fn sigaction(
     new: *const libc::sigaction,
     old: *mut libc::sigaction,
 ) -> libc::c_int {
-    let Some(slot) = slot(signal).filter(|_| are_ours()) else {
+    let Some(slot) = slot(signal).filter(|_| needs_ours()) else {
         // SAFETY: as our caller says.
         return unsafe { real::sigaction(signal, new, old) };
     };
@@ -145,31 +145,31 @@ pub(crate) unsafe fn sigaction(
         return unsafe { change(signal, slot, new, old) };
     }
     // No handler runs on this thread while the lock is held.
-    let _alone = Alone::new();
+    let _lock = ChangeLock::new();
     // SAFETY: as our caller says.
     unsafe { change(signal, slot, new, old) }
 }
 
 /// While it lives, no other thread changes an action, and no handler runs on this one.
-pub(crate) fn alone() -> impl Sized {
-    Alone::new()
+pub(crate) fn lock_changes() -> impl Sized {
+    ChangeLock::new()
 }
 
 /// The lock for changing actions. Fields drop in this order: the lock first, then the mask.
-struct Alone {
+struct ChangeLock {
     _changing: MutexGuard<'static, ()>,
-    _put_off: PutOff,
+    _put_off: BlockedSignals,
 }
 
-impl Alone {
-    fn new() -> Alone {
-        let put_off = PutOff::all();
-        Alone { _changing: changing(), _put_off: put_off }
+impl ChangeLock {
+    fn new() -> ChangeLock {
+        let put_off = BlockedSignals::all();
+        ChangeLock { _changing: changing(), _put_off: put_off }
     }
 }
 
 local! {
-    static FORKING: RefCell<Option<ManuallyDrop<Alone>>> = RefCell::new(None);
+    static FORKING: RefCell<Option<ManuallyDrop<ChangeLock>>> = RefCell::new(None);
 }
 
 /// Called when the library is loaded: no child is forked in the middle of a change. The stack plane takes this lock,
@@ -182,13 +182,13 @@ pub(crate) fn prepare(config: &Config) {
 }
 
 extern "C" fn before_fork() {
-    let alone = Alone::new();
-    let _ = FORKING.try_with(|forking| forking.replace(Some(ManuallyDrop::new(alone))));
+    let lock = ChangeLock::new();
+    let _ = FORKING.try_with(|forking| forking.replace(Some(ManuallyDrop::new(lock))));
 }
 
 extern "C" fn after_fork() {
-    let alone = FORKING.try_with(RefCell::take);
-    drop(alone.ok().flatten().map(ManuallyDrop::into_inner));
+    let lock = FORKING.try_with(RefCell::take);
+    drop(lock.ok().flatten().map(ManuallyDrop::into_inner));
 }
 
 /// # Safety
@@ -208,7 +208,7 @@ unsafe fn change(
             None => real::sigaction(signal, ptr::null(), &raw mut kernels),
             Some(action) if [libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction) => {
                 let given = match action.sa_sigaction {
-                    libc::SIG_DFL => ending::default_of(signal),
+                    libc::SIG_DFL => fatal_signals::default_of(signal),
                     _ => action,
                 };
                 let result = real::sigaction(signal, &raw const given, &raw mut kernels);
@@ -239,7 +239,7 @@ unsafe fn change(
         {
             if before.0 != 0 {
                 (kernels.sa_sigaction, kernels.sa_flags) = before;
-            } else if ending::is_default(&kernels) {
+            } else if fatal_signals::is_default(&kernels) {
                 (kernels.sa_sigaction, kernels.sa_flags) = (libc::SIG_DFL, before.1);
                 libc::sigemptyset(&raw mut kernels.sa_mask);
             }
@@ -402,7 +402,7 @@ unsafe fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut 
         let errno = unsafe { *libc::__errno_location() };
         // SAFETY: as the kernel gave them to us.
         let put_off = unsafe {
-            ordered::put_off(signal, &*info);
+            queued_signals::put_off(signal, &*info);
             let restart = flags & libc::SA_RESTART != 0;
             inside::put_off(signal, info, context, restart)
         };
@@ -419,13 +419,13 @@ unsafe fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut 
     }
     if flags & libc::SA_RESETHAND != 0 {
         slot.handler.store(0, Ordering::Release);
-        let default = ending::default_of(signal);
+        let default = fatal_signals::default_of(signal);
         // SAFETY: our own action: the default, as the kernel would have set it.
         unsafe { real::sigaction(signal, &raw const default, ptr::null_mut()) };
     }
     let _ = HANDLED.try_with(|handled| handled.set(handled.get().wrapping_add(1)));
     // SAFETY: as the kernel gave it to us.
-    ordered::next(signal, unsafe { &mut *info });
+    queued_signals::next(signal, unsafe { &mut *info });
     // SAFETY: the program's own handler, called as the kernel would: one that takes fewer arguments ignores the rest.
     let run = || unsafe { mem::transmute::<usize, Handler>(handler)(signal, info, context) };
     Frame::new().run(run);

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! `ours(fd) f`: where `fd` is a socket of the stack plane ([`crate::fds`]), `f(file, arguments...)` serves the call,
-//! and is called again when a signal has interrupted it and it restarts ([`inside::AGAIN`]). Otherwise
+//! and is called again when a signal has interrupted it and it restarts ([`inside::ERESTARTSYS`]). Otherwise
 //! `handler(arguments...)` serves it; that is `real::name` where the kernel needs no help.
 //!
 //! C's variadic functions are declared with as many machine words as the kernel could take: on the platforms of this
@@ -20,7 +20,7 @@ use libc::{
     sighandler_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 
-use crate::{cancel, errno, guard, inside, kernel, process, raw, real, signals, stack};
+use crate::{cancel, errno, inside, kernel, panics, process, raw, real, signals, stack};
 
 /// `char *const argv[]`.
 type Strings = *const *const libc::c_char;
@@ -93,7 +93,7 @@ macro_rules! hooks {
         #[unsafe(no_mangle)]
         pub unsafe extern $abi fn $name($($arg: $ty),*) -> $ret {
             // SAFETY: the caller keeps the C function's contract, which is the handler's.
-            guard::answer(|| unsafe { $handler($($arg),*) })
+            panics::answer(|| unsafe { $handler($($arg),*) })
         }
     };
     (@export $abi:literal $name:ident ($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty = $handler:path, $fd:ident $ours:path) => {
@@ -110,8 +110,8 @@ macro_rules! hooks {
                 unsafe {
                     loop {
                         let Some(file) = $crate::fds::get($fd) else { return $handler($($arg),*) };
-                        let result = guard::answer(|| $ours(file, $($arg),*));
-                        if result != <$ret as real::Failed>::FAILED || errno::get() != inside::AGAIN
+                        let result = panics::answer(|| $ours(file, $($arg),*));
+                        if result != <$ret as real::Failed>::FAILED || errno::get() != inside::ERESTARTSYS
                         {
                             return result;
                         }
@@ -286,7 +286,7 @@ hooks! {
 
     // Processes and signals.
     fork, __fork: () -> libc::pid_t = stack::fork;
-    _Fork: () -> libc::pid_t = stack::fork_alone;
+    _Fork: () -> libc::pid_t = stack::raw_fork;
     // The child of the real one would change this library's memory under its parent.
     daemon: (nochdir: c_int, noclose: c_int) -> c_int = stack::daemon;
     vfork, __vfork: () -> libc::pid_t = stack::fork;

@@ -1,19 +1,19 @@
 //! Every interleaving of the list of free blocks, by loom, up to a stated number of preemptions.
 
-#[path = "../src/memory/list.rs"]
-mod list;
+#[path = "../src/memory/free_list.rs"]
+mod free_list;
 
 mod sync {
     pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 }
 
-use list::{Links, List};
+use free_list::{FreeList, Links};
 use loom::{model::Builder, sync::Arc, thread};
 use sync::{AtomicU32, AtomicU64, Ordering};
 
 /// The blocks of a model, and whether each is taken.
 struct Blocks {
-    list: List,
+    list: FreeList,
     links: [AtomicU32; 4],
     taken: [AtomicU32; 4],
 }
@@ -27,7 +27,7 @@ impl Links for Blocks {
 impl Blocks {
     fn new(free: u32) -> Arc<Blocks> {
         let blocks = Blocks {
-            list: List(AtomicU64::new(0)),
+            list: FreeList(AtomicU64::new(0)),
             links: std::array::from_fn(|_| AtomicU32::new(0)),
             taken: std::array::from_fn(|_| AtomicU32::new(1)),
         };
@@ -78,7 +78,7 @@ fn no_block_is_lost_or_taken_twice() {
 
 /// While one thread is about to take the first block, another takes the first two and returns the first (ABA).
 #[test]
-fn a_block_that_comes_back_is_not_mistaken_for_the_list_it_was_in() {
+fn a_returned_block_does_not_bring_back_its_old_successor() {
     explore(|| {
         let blocks = Blocks::new(3);
         let other = blocks.clone();
@@ -95,7 +95,7 @@ fn a_block_that_comes_back_is_not_mistaken_for_the_list_it_was_in() {
 }
 
 #[test]
-fn many_are_given_at_once() {
+fn a_batch_of_blocks_is_pushed_at_once() {
     explore(|| {
         let blocks = Blocks::new(1);
         let other = blocks.clone();

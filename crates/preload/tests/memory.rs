@@ -46,7 +46,7 @@ impl Block {
         let start = unsafe { realloc(*start, *layout, size) };
         let block = Block(start, Layout::from_size_align(size, layout.align()).unwrap(), *mark);
         std::mem::forget(self);
-        assert!(block.is_whole(kept), "{:?} lost something", block.1);
+        assert!(block.is_whole(kept), "{:?} lost its contents", block.1);
         // SAFETY: ours.
         unsafe { start.write_bytes(block.2, size) };
         block
@@ -55,14 +55,14 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        assert!(self.is_whole(self.1.size()), "{:?} was another's, too", self.1);
+        assert!(self.is_whole(self.1.size()), "{:?} overlaps another block", self.1);
         // SAFETY: as it was allocated.
         unsafe { dealloc(self.0, self.1) };
     }
 }
 
 #[test]
-fn blocks_are_as_large_and_aligned_as_asked_for_and_nobody_elses() {
+fn blocks_have_the_requested_size_and_alignment_and_do_not_overlap() {
     let sizes = (1..2000).chain((2000..300_000).step_by(997)).chain([65_535, 65_536, 65_537]);
     let blocks: Vec<_> = sizes
         .flat_map(|size| [1, 16, 64, 4096].map(|align| Block::new(size, align, size as u8)))
@@ -72,7 +72,7 @@ fn blocks_are_as_large_and_aligned_as_asked_for_and_nobody_elses() {
 }
 
 #[test]
-fn what_is_resized_keeps_its_contents() {
+fn realloc_keeps_the_contents() {
     let mut seed = 7;
     let mut block = Block::new(1, 1, 9);
     for _ in 0..2000 {
@@ -81,7 +81,7 @@ fn what_is_resized_keeps_its_contents() {
 }
 
 #[test]
-fn what_is_to_be_zero_is() {
+fn alloc_zeroed_returns_zeroes() {
     for size in [1, 100, 5000, 70_000, 3 << 20] {
         for _ in 0..20 {
             drop(Block::new(size, 16, 0xff));
@@ -125,7 +125,7 @@ fn traffic(rounds: usize) {
 }
 
 #[test]
-fn blocks_that_other_threads_free_are_used_again() {
+fn blocks_that_other_threads_free_are_reused() {
     let resident = || {
         let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
         statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4
@@ -141,7 +141,7 @@ fn blocks_that_other_threads_free_are_used_again() {
 
 #[test]
 #[ignore = "a minute"]
-fn blocks_that_other_threads_free_are_used_again_for_a_minute() {
+fn blocks_that_other_threads_free_are_reused_for_a_minute() {
     let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while std::time::Instant::now() < end {
         traffic(100_000);
@@ -150,7 +150,7 @@ fn blocks_that_other_threads_free_are_used_again_for_a_minute() {
 
 /// A child has the memory as it was at the fork, and none of the threads that used it.
 #[test]
-fn a_child_of_a_fork_in_the_midst_of_traffic_goes_on() {
+fn a_child_forked_during_traffic_can_allocate() {
     let stop = &std::sync::atomic::AtomicBool::new(false);
     thread::scope(|scope| {
         for seed in 1..3 {

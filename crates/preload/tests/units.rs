@@ -10,9 +10,9 @@ mod local;
 mod config;
 #[path = "../src/errno.rs"]
 mod errno;
-#[path = "../src/harm/mod.rs"]
-mod harm;
-#[path = "../src/say.rs"]
-mod say;
+#[path = "../src/report.rs"]
+mod report;
+#[path = "../src/spin_policy/mod.rs"]
+mod spin_policy;
 #[path = "../src/kernel/watched.rs"]
 mod watched;

@@ -3,20 +3,20 @@
 
 use libc::c_int;
 
-use super::seen::{self, Kind, Word};
+use super::fd_state::{self, FdState, Kind};
 use crate::{errno, real};
 
 /// # Safety
 /// That of close(2).
 pub unsafe fn close(fd: c_int) -> c_int {
-    match seen::get(fd).kind() {
+    match fd_state::get(fd).kind() {
         Kind::Internal => {
             errno::set(libc::EBADF);
             return -1;
         }
         Kind::Unknown => {}
         // Before the close: another thread may get the number as soon as it is free.
-        _ => seen::forget(fd),
+        _ => fd_state::forget(fd),
     }
     // SAFETY: the caller's contract.
     unsafe { real::close(fd) }
@@ -28,7 +28,7 @@ pub unsafe fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
     let only_on_exec = flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0;
     let mut from = first;
     let mut at = first;
-    while !only_on_exec && let Some((fd, kind)) = seen::next_known(at, last) {
+    while !only_on_exec && let Some((fd, kind)) = fd_state::next_known(at, last) {
         let number = fd.cast_unsigned();
         if kind == Kind::Internal {
             // SAFETY: a part of the range that the caller gave.
@@ -37,7 +37,7 @@ pub unsafe fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
             }
             from = number + 1;
         } else {
-            seen::forget(fd);
+            fd_state::forget(fd);
         }
         at = number + 1;
     }
@@ -52,7 +52,7 @@ pub unsafe fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
 /// That of dup(2).
 pub unsafe fn dup(fd: c_int) -> c_int {
     // SAFETY: the caller's contract.
-    doubled(fd, unsafe { real::dup(fd) })
+    duplicated(fd, unsafe { real::dup(fd) })
 }
 
 /// # Safety
@@ -61,14 +61,14 @@ pub unsafe fn dup2(fd: c_int, to: c_int) -> c_int {
     // A call that fails leaves `to` unchanged. If `to` was the library's own, its user notices by the generation.
     // SAFETY: the caller's contract.
     let new = unsafe { real::dup2(fd, to) };
-    if fd == to { new } else { doubled(fd, new) }
+    if fd == to { new } else { duplicated(fd, new) }
 }
 
 /// # Safety
 /// That of dup3(2).
 pub unsafe fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     // SAFETY: the caller's contract.
-    doubled(fd, unsafe { real::dup3(fd, to, flags) })
+    duplicated(fd, unsafe { real::dup3(fd, to, flags) })
 }
 
 /// # Safety
@@ -77,19 +77,19 @@ pub unsafe fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     // SAFETY: the caller's contract.
     let result = unsafe { real::fcntl(fd, command, argument) };
     match command {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => doubled(fd, result),
-        libc::F_SETFL if result == 0 && seen::get(fd).kind() == Kind::Socket => {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(fd, result),
+        libc::F_SETFL if result == 0 && fd_state::get(fd).kind() == Kind::Socket => {
             let nonblocking = argument as c_int & libc::O_NONBLOCK != 0;
-            seen::mark(fd, Word::NONBLOCKING, nonblocking);
+            fd_state::mark(fd, FdState::NONBLOCKING, nonblocking);
             result
         }
         _ => result,
     }
 }
 
-fn doubled(from: c_int, to: c_int) -> c_int {
+fn duplicated(from: c_int, to: c_int) -> c_int {
     if to >= 0 {
-        seen::copy(from, to);
+        fd_state::copy(from, to);
     }
     to
 }

@@ -6,14 +6,14 @@ use std::ptr;
 use busypoll_linux::EpollParams;
 use libc::{c_int, c_ulong, epoll_event, sigset_t, timespec};
 
-use super::limit::{exact, millis, within};
+use super::fd_state::{self, FdState, Kind};
 use super::poll::{self, Spin};
-use super::seen::{self, Kind, Word};
-use super::{active, ask, make, nested};
+use super::timeout::{exact, millis, within};
+use super::{active, busy_poll_options, nested, sockets};
 use crate::config::Config;
-use crate::errno::Kept;
-use crate::harm::{self, Wait};
+use crate::errno::Saved;
 use crate::real;
+use crate::spin_policy::{self, Wait};
 
 /// # Safety
 /// That of epoll_create(2).
@@ -34,7 +34,7 @@ fn made(fd: c_int) -> c_int {
         && let Some(config) = active()
     {
         let settings = config.settings_of_program();
-        seen::put(fd, Kind::Epoll, 0, settings);
+        fd_state::put(fd, Kind::Epoll, 0, settings);
         let micros = config.kernel_micros(settings);
         if micros > 0 {
             switch(config, fd, micros);
@@ -44,9 +44,9 @@ fn made(fd: c_int) -> c_int {
 }
 
 /// The parameters of an instance that polls by the settings at this index.
-pub fn params(config: &Config, place: usize) -> EpollParams {
-    config.settings.get(place).map_or_else(EpollParams::default, |settings| EpollParams {
-        busy_poll_usecs: config.kernel_micros(place),
+pub fn params(config: &Config, index: usize) -> EpollParams {
+    config.settings.get(index).map_or_else(EpollParams::default, |settings| EpollParams {
+        busy_poll_usecs: config.kernel_micros(index),
         busy_poll_budget: settings.busy_poll_budget,
         prefer_busy_poll: settings.prefer_busy_poll,
     })
@@ -54,25 +54,29 @@ pub fn params(config: &Config, place: usize) -> EpollParams {
 
 /// Has the kernel poll for an instance so many microseconds; 0: not at all.
 fn switch(config: &Config, fd: c_int, micros: u32) {
-    let full = params(config, seen::get(fd).settings());
+    let full = params(config, fd_state::get(fd).settings());
     let on = micros > 0;
-    let _errno = Kept::new();
+    let _errno = Saved::new();
     let wanted =
         if on { EpollParams { busy_poll_usecs: micros, ..full } } else { EpollParams::default() };
-    seen::mark(fd, Word::CUT, on && micros < full.busy_poll_usecs);
-    match ask::set_params(fd, wanted) {
-        Ok(()) => seen::mark(fd, Word::ON, on),
+    fd_state::mark(fd, FdState::SHORTENED, on && micros < full.busy_poll_usecs);
+    match busy_poll_options::set_params(fd, wanted) {
+        Ok(()) => fd_state::mark(fd, FdState::ON, on),
         // A budget above 64 needs CAP_NET_ADMIN; the other parameters do not.
         Err(_) if on && wanted.busy_poll_budget > 0 => {
             let less = EpollParams { busy_poll_budget: 0, ..wanted };
-            let less = ask::set_params(fd, less);
-            seen::mark(fd, if less.is_ok() { Word::ON } else { Word::THEIRS }, true);
+            let less = busy_poll_options::set_params(fd, less);
+            fd_state::mark(
+                fd,
+                if less.is_ok() { FdState::ON } else { FdState::SET_BY_PROGRAM },
+                true,
+            );
         }
         // The descriptor was closed past our hooks, and is not an epoll instance any more.
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => seen::forget(fd),
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => fd_state::forget(fd),
         Err(error) => {
-            seen::mark(fd, Word::THEIRS, true);
-            ask::refused("EPIOCSPARAMS", &error);
+            fd_state::mark(fd, FdState::SET_BY_PROGRAM, true);
+            busy_poll_options::report_refusal("EPIOCSPARAMS", &error);
         }
     }
 }
@@ -87,7 +91,7 @@ pub unsafe fn epoll_ctl(
 ) -> c_int {
     if (operation == libc::EPOLL_CTL_ADD || operation == libc::EPOLL_CTL_MOD)
         && let Some(config) = active()
-        && let socket = make::learn(config, fd)
+        && let socket = sockets::lookup(config, fd)
         && socket.kind() == Kind::Socket
     {
         watches(config, epoll, socket.settings());
@@ -113,7 +117,7 @@ unsafe fn nested_wait(
     mask: *const sigset_t,
 ) -> Option<c_int> {
     // The kernel refuses such a call at once.
-    if !seen::get(epoll).has(Word::NESTS) || room <= 0 || events.is_null() {
+    if !fd_state::get(epoll).has(FdState::NESTED) || room <= 0 || events.is_null() {
         return None;
     }
     let spin = poll::spin(nested::members(active()?, epoll)?, limit, mask);
@@ -122,7 +126,7 @@ unsafe fn nested_wait(
     }
     // SAFETY: the caller's contract.
     unsafe {
-        if let Some(result) = spin.look(|| real::epoll_wait(epoll, events, room, 0)) {
+        if let Some(result) = spin.check_now(|| real::epoll_wait(epoll, events, room, 0)) {
             return Some(spin.end(result));
         }
         let sleep = |left, mask| real::epoll_pwait2(epoll, events, room, left, mask);
@@ -132,24 +136,24 @@ unsafe fn nested_wait(
 
 /// The instance now watches a socket with the settings at this index.
 fn watches(config: &Config, epoll: c_int, socket: usize) {
-    let word = seen::get(epoll);
-    if word.kind() != Kind::Epoll {
+    let state = fd_state::get(epoll);
+    if state.kind() != Kind::Epoll {
         return;
     }
     // The first socket's settings replace the program's.
-    let first = !word.has(Word::WATCHES);
+    let first = !state.has(FdState::WATCHES_SOCKET);
     if first {
-        seen::mark(epoll, Word::WATCHES, true);
-    } else if socket == word.settings() {
+        fd_state::mark(epoll, FdState::WATCHES_SOCKET, true);
+    } else if socket == state.settings() {
         return;
     }
-    let place = if first { socket } else { config.joined(word.settings(), socket) };
-    if place == word.settings() {
+    let index = if first { socket } else { config.joined(state.settings(), socket) };
+    if index == state.settings() {
         return;
     }
-    seen::set_settings(epoll, place);
-    let micros = config.kernel_micros(place);
-    if !word.has(Word::THEIRS) && (micros > 0 || word.has(Word::ON)) {
+    fd_state::set_settings(epoll, index);
+    let micros = config.kernel_micros(index);
+    if !state.has(FdState::SET_BY_PROGRAM) && (micros > 0 || state.has(FdState::ON)) {
         switch(config, epoll, micros);
     }
 }
@@ -157,21 +161,21 @@ fn watches(config: &Config, epoll: c_int, socket: usize) {
 /// Before a wait of at most `limit` nanoseconds. `None` where there is nothing to decide.
 #[inline]
 fn before(epoll: c_int, limit: Option<u64>) -> Option<Wait> {
-    let word = seen::get(epoll);
+    let state = fd_state::get(epoll);
     if limit == Some(0)
-        || word.kind() != Kind::Epoll
-        || !word.has(Word::WATCHES)
-        || word.has(Word::THEIRS)
+        || state.kind() != Kind::Epoll
+        || !state.has(FdState::WATCHES_SOCKET)
+        || state.has(FdState::SET_BY_PROGRAM)
     {
         return None;
     }
     let config = active()?;
-    let full = config.kernel_micros(word.settings());
+    let full = config.kernel_micros(state.settings());
     if full == 0 {
         return None;
     }
-    if harm::rests() {
-        if word.has(Word::ON) {
+    if spin_policy::backs_off() {
+        if state.has(FdState::ON) {
             switch(config, epoll, 0);
         }
         return None;
@@ -179,7 +183,8 @@ fn before(epoll: c_int, limit: Option<u64>) -> Option<Wait> {
     let micros = within(full, limit);
     let wait = Wait::begin(micros);
     let spins = wait.spins();
-    if spins != word.has(Word::ON) || spins && (micros < full || word.has(Word::CUT)) {
+    if spins != state.has(FdState::ON) || spins && (micros < full || state.has(FdState::SHORTENED))
+    {
         switch(config, epoll, if spins { micros } else { 0 });
     }
     Some(wait)
@@ -255,14 +260,17 @@ pub unsafe fn epoll_pwait2(
 pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
     if request == libc::EPIOCSPARAMS as c_ulong {
         // The program's own choice stands.
-        seen::mark(fd, Word::THEIRS, true);
+        fd_state::mark(fd, FdState::SET_BY_PROGRAM, true);
     }
     // SAFETY: the caller's contract.
     let result = unsafe { real::ioctl(fd, request, argument) };
-    if request == libc::FIONBIO as c_ulong && result == 0 && seen::get(fd).kind() == Kind::Socket {
+    if request == libc::FIONBIO as c_ulong
+        && result == 0
+        && fd_state::get(fd).kind() == Kind::Socket
+    {
         // SAFETY: FIONBIO takes a pointer to an int, which the kernel has just read.
         let on = unsafe { *(argument as *const c_int) } != 0;
-        seen::mark(fd, Word::NONBLOCKING, on);
+        fd_state::mark(fd, FdState::NONBLOCKING, on);
     }
     result
 }

@@ -2,35 +2,36 @@
 //!
 //! | where it waits | what makes the kernel poll | module |
 //! |---|---|---|
-//! | recv and the like | `SO_BUSY_POLL` of the socket | [`make`], [`receive`] |
-//! | epoll | `EPIOCSPARAMS` of the instance | [`make`], [`epoll`] |
-//! | poll, select | `EPIOCSPARAMS` of a private instance, waited on first | [`poll`], [`set`] |
+//! | recv and the like | `SO_BUSY_POLL` of the socket | [`sockets`], [`receive`] |
+//! | epoll | `EPIOCSPARAMS` of the instance | [`sockets`], [`epoll`] |
+//! | poll, select | `EPIOCSPARAMS` of a private instance, waited on first | [`poll`], [`private_epoll`] |
 //! | epoll instances in others | the same | [`nested`] |
 //!
-//! Changes sockets and epoll instances of this program alone, and nothing of the system. [`harm`](crate::harm) decides
-//! for each wait whether polling is allowed. [`seen`] holds the state of each descriptor.
+//! Changes sockets and epoll instances of this program alone, and nothing of the system.
+//! [`spin_policy`](crate::spin_policy) decides for each wait whether polling is allowed. [`fd_state`] holds the state
+//! of each descriptor.
 
-mod ask;
+mod busy_poll_options;
 mod close;
 mod epoll;
-mod limit;
-mod make;
+mod fd_state;
 mod nested;
 mod poll;
+mod private_epoll;
 mod receive;
-mod seen;
-mod set;
+mod sockets;
+mod timeout;
 mod watched;
 
 pub use close::{close, close_range, dup, dup2, dup3, fcntl};
 pub use epoll::{
     epoll_create, epoll_create1, epoll_ctl, epoll_pwait, epoll_pwait2, epoll_wait, ioctl,
 };
-pub use make::{accept4, bind, connect, setsockopt, socket};
 pub use poll::{__poll_chk, __ppoll_chk, poll, ppoll, pselect, select};
 pub use receive::{
     __read_chk, __recv_chk, __recvfrom_chk, read, readv, recv, recvfrom, recvmmsg, recvmsg,
 };
+pub use sockets::{accept4, bind, connect, setsockopt, socket};
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -47,8 +48,8 @@ static CONFINED: AtomicBool = AtomicBool::new(false);
 /// Called at load time.
 pub fn prepare(config: &'static Config) {
     if config.is_kernel() {
-        crate::harm::prepare(config);
-        set::prepare();
+        crate::spin_policy::prepare(config);
+        private_epoll::prepare();
         ACTIVE.store(true, Ordering::Release);
     }
 }

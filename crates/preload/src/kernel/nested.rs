@@ -11,21 +11,21 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use busypoll_linux::ticks::monotonic;
 use libc::c_int;
 
-use super::make;
-use super::seen::{self, Kind, Word};
-use super::set::Member;
+use super::fd_state::{self, FdState, Kind};
+use super::private_epoll::Member;
+use super::sockets;
 use super::watched::watched;
 use crate::config::Config;
-use crate::errno::Kept;
+use crate::errno::Saved;
 
 /// Outer instances whose lists are kept. Two that share a slot replace each other.
 const LISTS: usize = 8;
 /// Sockets below an instance; further ones are not polled for.
 const MOST: usize = 255;
 /// How deep instances may be nested (`EP_MAX_NESTS`).
-const NESTS: u32 = 4;
+const MAX_NESTS: u32 = 4;
 /// The shortest time between two readings of a list, in nanoseconds: a reading takes some microseconds.
-const OFTEN: u64 = 1_000_000;
+const MIN_REFRESH: u64 = 1_000_000;
 
 /// Whether the program has put an instance into another.
 static ANY: AtomicBool = AtomicBool::new(false);
@@ -53,9 +53,9 @@ static KEPT: [List; LISTS] = [const {
 
 /// The set that an instance watches has changed; `added` is the new member, if there is one.
 pub fn changed(epoll: c_int, added: Option<c_int>) {
-    let is_epoll = |fd| seen::get(fd).kind() == Kind::Epoll;
+    let is_epoll = |fd| fd_state::get(fd).kind() == Kind::Epoll;
     if added.is_some_and(is_epoll) && is_epoll(epoll) {
-        seen::mark(epoll, Word::NESTS, true);
+        fd_state::mark(epoll, FdState::NESTED, true);
         ANY.store(true, Ordering::Relaxed);
     }
     if ANY.load(Ordering::Relaxed) {
@@ -65,22 +65,25 @@ pub fn changed(epoll: c_int, added: Option<c_int>) {
 
 /// The descriptors that a wait on a nested instance spins on.
 pub fn members(config: &Config, outer: c_int) -> Option<impl Iterator<Item = Member> + Clone> {
-    let word = seen::get(outer);
-    if word.kind() != Kind::Epoll || !word.has(Word::NESTS) || word.has(Word::THEIRS) {
+    let state = fd_state::get(outer);
+    if state.kind() != Kind::Epoll
+        || !state.has(FdState::NESTED)
+        || state.has(FdState::SET_BY_PROGRAM)
+    {
         return None;
     }
-    let of = (u64::from(word.generation()) << 32) + u64::from(outer.cast_unsigned()) + 1;
+    let of = (u64::from(state.generation()) << 32) + u64::from(outer.cast_unsigned()) + 1;
     let list = KEPT.get(usize::try_from(outer).ok()? % LISTS)?;
     let changes = CHANGES.load(Ordering::Relaxed);
     let same = list.of.load(Ordering::Relaxed) == of;
     if !same || list.changes.load(Ordering::Relaxed) != changes {
         let now = monotonic();
-        if now.saturating_sub(list.read_at.load(Ordering::Relaxed)) >= OFTEN {
+        if now.saturating_sub(list.read_at.load(Ordering::Relaxed)) >= MIN_REFRESH {
             list.read_at.store(now, Ordering::Relaxed);
             list.changes.store(changes, Ordering::Relaxed);
             list.len.store(0, Ordering::Relaxed);
-            let _errno = Kept::new();
-            list.collect(config, outer, NESTS);
+            let _errno = Saved::new();
+            list.collect(config, outer, MAX_NESTS);
             list.of.store(of, Ordering::Relaxed);
         } else if !same {
             return None;
@@ -97,14 +100,14 @@ impl List {
     /// Adds the sockets that an instance watches, directly or through instances in it.
     fn collect(&self, config: &Config, epoll: c_int, nests: u32) {
         watched(epoll, |fd| {
-            if seen::get(fd).kind() == Kind::Epoll {
+            if fd_state::get(fd).kind() == Kind::Epoll {
                 if nests > 0 {
                     self.collect(config, fd, nests - 1);
                 }
-            } else if make::learn(config, fd).kind() == Kind::Socket {
+            } else if sockets::lookup(config, fd).kind() == Kind::Socket {
                 let at = self.len.load(Ordering::Relaxed);
-                if let Some(place) = self.sockets.get(at as usize) {
-                    place.store(fd, Ordering::Relaxed);
+                if let Some(slot) = self.sockets.get(at as usize) {
+                    slot.store(fd, Ordering::Relaxed);
                     self.len.store(at + 1, Ordering::Relaxed);
                 }
             }

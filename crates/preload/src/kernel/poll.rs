@@ -1,7 +1,7 @@
-//! Waiting in poll and select: first a spin on a private epoll instance ([`set`]), then the real call with the
-//! remaining time. The real call alone says what is ready, so its results are exact. Where the spin has found an event,
-//! the real call comes with a zero timeout first: it then need not add the thread to the sockets' wait queues and
-//! remove it again.
+//! Waiting in poll and select: first a spin on a private epoll instance ([`private_epoll`]), then the real call with
+//! the remaining time. The real call alone says what is ready, so its results are exact. Where the spin has found an
+//! event, the real call comes with a zero timeout first: it then need not add the thread to the sockets' wait queues
+//! and remove it again.
 //!
 //! The spin begins only where the program is ready to wait. It ends early for a signal, with `EINTR` as the real call
 //! would, and applies the signal mask. Unlike the real call it also ends when the process was stopped and continued:
@@ -14,11 +14,11 @@ use busypoll_linux::ticks::monotonic;
 use libc::{c_int, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
 use super::active;
-use super::limit::{SECOND, exact, millis, nanos};
-use super::set::{self, Member};
-use crate::errno::{self, Kept};
-use crate::harm::{self, Wait};
-use crate::signals::{self, PutOff};
+use super::private_epoll::{self, Member};
+use super::timeout::{SECOND, exact, millis, nanos};
+use crate::errno::{self, Saved};
+use crate::signals::{self, BlockedSignals};
+use crate::spin_policy::{self, Wait};
 use crate::{inside, real};
 
 /// What precedes the real call.
@@ -48,7 +48,7 @@ impl Spin {
     }
 
     /// The result of the real call with a zero timeout, unless that is 0.
-    pub(super) fn look(&self, real: impl FnOnce() -> c_int) -> Option<c_int> {
+    pub(super) fn check_now(&self, real: impl FnOnce() -> c_int) -> Option<c_int> {
         let Spin::Wait { found: true, .. } = self else { return None };
         Some(real()).filter(|result| *result != 0)
     }
@@ -65,7 +65,7 @@ impl Spin {
         let left = left.as_ref().map_or(ptr::null(), ptr::from_ref);
         let put_off = match self {
             Spin::Interrupted => Err(()),
-            Spin::Wait { handled: Some(handled), .. } => PutOff::since(handled),
+            Spin::Wait { handled: Some(handled), .. } => BlockedSignals::since(handled),
             _ => Ok(None),
         };
         let result = match &put_off {
@@ -76,7 +76,7 @@ impl Spin {
                 -1
             }
         };
-        let _errno = Kept::new();
+        let _errno = Saved::new();
         drop(put_off);
         self.end(result)
     }
@@ -97,12 +97,12 @@ pub(super) fn spin(
     mask: *const sigset_t,
 ) -> Spin {
     let Some(config) = active() else { return Spin::None };
-    if limit == Some(0) || harm::rests() || inside::is_inside() {
+    if limit == Some(0) || spin_policy::backs_off() || inside::is_inside() {
         return Spin::None;
     }
     let handled = signals::handled();
-    let kept = Kept::new();
-    let Some(set) = set::find(config, members, limit) else { return Spin::None };
+    let kept = Saved::new();
+    let Some(set) = private_epoll::find(config, members, limit) else { return Spin::None };
     let wait = Wait::begin(set.micros);
     if !wait.spins() {
         return Spin::Wait { wait, spent: 0, found: false, handled: None };
@@ -114,7 +114,7 @@ pub(super) fn spin(
     // SAFETY: one event, a time and a mask that outlive the call.
     let result = unsafe { real::epoll_pwait2(set.epoll, &raw mut event, 1, &raw const time, mask) };
     let interrupted = result < 0 && errno::get() == libc::EINTR;
-    if interrupted && (signals::handled() != handled || signals::any_past_us()) {
+    if interrupted && (signals::handled() != handled || signals::any_bypasses_us()) {
         wait.end();
         drop(kept);
         return Spin::Interrupted;
@@ -139,7 +139,7 @@ pub unsafe fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
     // SAFETY: the caller's contract.
     unsafe {
         let spin = spin_poll(fds, count, limit, ptr::null());
-        if let Some(result) = spin.look(|| real::poll(fds, count, 0)) {
+        if let Some(result) = spin.check_now(|| real::poll(fds, count, 0)) {
             return spin.end(result);
         }
         if let Spin::None = spin {
@@ -161,7 +161,7 @@ pub unsafe fn ppoll(
     unsafe {
         let limit = timeout.as_ref().map(exact);
         let spin = spin_poll(fds, count, limit, mask);
-        if let Some(result) = spin.look(|| real::poll(fds, count, 0)) {
+        if let Some(result) = spin.check_now(|| real::poll(fds, count, 0)) {
             return spin.end(result);
         }
         if let Spin::None = spin {
@@ -236,7 +236,7 @@ pub unsafe fn select(
         if let Spin::None = spin {
             return real::select(count, read, write, except, timeout);
         }
-        let result = match spin.look(|| look(count, sets)) {
+        let result = match spin.check_now(|| select_now(count, sets)) {
             Some(result) => spin.end(result),
             None => spin.sleep(limit, ptr::null(), |left, mask| {
                 real::pselect(count, read, write, except, left, mask)
@@ -267,7 +267,7 @@ pub unsafe fn pselect(
         let limit = timeout.as_ref().map(exact);
         let sets = [read, write, except];
         let spin = spin(selected(count, sets), limit, mask);
-        if let Some(result) = spin.look(|| look(count, sets)) {
+        if let Some(result) = spin.check_now(|| select_now(count, sets)) {
             return spin.end(result);
         }
         if let Spin::None = spin {
@@ -323,7 +323,7 @@ const WORDS: usize = libc::FD_SETSIZE / 64;
 ///
 /// # Safety
 /// That of [`selected`].
-unsafe fn look(count: c_int, sets: [*mut fd_set; 3]) -> c_int {
+unsafe fn select_now(count: c_int, sets: [*mut fd_set; 3]) -> c_int {
     let words = usize::try_from(count).unwrap_or(0).div_ceil(64);
     // There may be no memory beyond, as in `selected`.
     if words > WORDS {

@@ -3,42 +3,42 @@
 
 use libc::{c_int, c_void, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
-use super::seen::{self, Kind, Word};
-use super::{active, make};
-use crate::errno::Kept;
-use crate::harm::{self, Wait};
+use super::fd_state::{self, FdState, Kind};
+use super::{active, sockets};
+use crate::errno::Saved;
 use crate::real;
+use crate::spin_policy::{self, Wait};
 
 /// Before a call that may wait for `fd`. `None` where there is nothing to decide.
 #[inline]
 fn before(fd: c_int, flags: c_int) -> Option<Wait> {
-    let word = seen::get(fd);
-    if word.kind() != Kind::Socket
-        || word.has(Word::NONBLOCKING)
-        || word.has(Word::THEIRS)
+    let state = fd_state::get(fd);
+    if state.kind() != Kind::Socket
+        || state.has(FdState::NONBLOCKING)
+        || state.has(FdState::SET_BY_PROGRAM)
         || flags & libc::MSG_DONTWAIT != 0
     {
         return None;
     }
-    begin(fd, word)
+    begin(fd, state)
 }
 
-fn begin(fd: c_int, word: Word) -> Option<Wait> {
-    let micros = active()?.kernel_micros(word.settings());
+fn begin(fd: c_int, state: FdState) -> Option<Wait> {
+    let micros = active()?.kernel_micros(state.settings());
     if micros == 0 {
         return None;
     }
-    if harm::rests() {
-        if word.has(Word::ON) {
-            let _errno = Kept::new();
-            make::switch(fd, 0);
+    if spin_policy::backs_off() {
+        if state.has(FdState::ON) {
+            let _errno = Saved::new();
+            sockets::switch(fd, 0);
         }
         return None;
     }
     let wait = Wait::begin(micros);
-    if wait.spins() != word.has(Word::ON) {
-        let _errno = Kept::new();
-        make::switch(fd, if wait.spins() { micros } else { 0 });
+    if wait.spins() != state.has(FdState::ON) {
+        let _errno = Saved::new();
+        sockets::switch(fd, if wait.spins() { micros } else { 0 });
     }
     Some(wait)
 }
@@ -46,10 +46,10 @@ fn begin(fd: c_int, word: Word) -> Option<Wait> {
 /// A socket inherited over an exec is recognised at its first receive.
 #[inline]
 fn before_recv(fd: c_int, flags: c_int) -> Option<Wait> {
-    if seen::get(fd).kind() == Kind::Unknown
+    if fd_state::get(fd).kind() == Kind::Unknown
         && let Some(config) = active()
     {
-        make::learn(config, fd);
+        sockets::lookup(config, fd);
     }
     before(fd, flags)
 }

@@ -37,8 +37,8 @@ impl Line {
     /// Adds the next byte; returns the descriptor of a line that this byte ends.
     fn take(&mut self, byte: u8) -> Option<c_int> {
         if byte != b'\n' {
-            if let Some(place) = self.bytes.get_mut(self.len) {
-                *place = byte;
+            if let Some(slot) = self.bytes.get_mut(self.len) {
+                *slot = byte;
                 self.len += 1;
             }
             return None;
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_descriptors_of_an_instance_are_read() {
+    fn the_descriptors_of_an_instance_are_parsed() {
         let text = "pos:\t0\nflags:\t02\ntfd:        5 events:       19 data: 5  pos:0 ino:2\n\
             tfd:   123456 events: 1\ntfd: x\ntfd:\n\ntfd: 7";
         let mut line = Line::default();

@@ -13,7 +13,7 @@
 //! When the kernel gives no more memory, a reserve of two chunks serves allocations that cannot fail any more. `scarce`
 //! reports this to callers that can refuse work.
 
-mod list;
+mod free_list;
 
 use std::{
     alloc::{GlobalAlloc, Layout},
@@ -22,7 +22,7 @@ use std::{
 };
 
 use busypoll_stack::scarce::{self, Level};
-use list::{Links, List};
+use free_list::{FreeList, Links};
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap, munmap};
 
 mod sync {
@@ -63,10 +63,10 @@ const NOWHERE: u64 = GRAINS << 32;
 static RESERVE: [AtomicPtr<u8>; 2] = [const { AtomicPtr::new(ptr::null_mut()) }; 2];
 
 #[repr(align(64))]
-struct Shard([List; CLASSES]);
+struct Shard([FreeList; CLASSES]);
 
 static LISTS: [Shard; SHARDS] =
-    [const { Shard([const { List(AtomicU64::new(0)) }; CLASSES]) }; SHARDS];
+    [const { Shard([const { FreeList(AtomicU64::new(0)) }; CLASSES]) }; SHARDS];
 
 /// Called when the library is loaded: maps the reserve.
 pub(crate) fn prepare() {

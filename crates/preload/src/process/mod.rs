@@ -1,11 +1,11 @@
 //! exec and spawn: a child is part of the run. That holds also where the program gives the child an environment of its
-//! own making, or where the library cannot be preloaded into it ([`aside`]).
+//! own making, or where the library cannot be preloaded into it ([`unpreloadable`]).
 //!
 //! A child finds the run by two variables, `LD_PRELOAD` and `BUSYPOLL_RUN`. Where the given environment lacks the
 //! second, both are added, in memory that is mapped for this: the caller may be the child of a fork in a threaded
 //! program, where malloc could wait for ever.
 
-mod aside;
+mod unpreloadable;
 
 use std::ffi::{CStr, CString, c_char};
 use std::os::unix::ffi::OsStrExt;
@@ -16,7 +16,7 @@ use libc::{c_int, c_void, pid_t};
 
 use crate::config::Config;
 use crate::{real, stack};
-use aside::Aside;
+use unpreloadable::ChildCommand;
 
 type Strings = *const *const c_char;
 
@@ -63,9 +63,9 @@ unsafe fn exec(path: *const c_char, argv: Strings, envp: Strings, search: bool) 
     unsafe {
         stack::before_exec();
         let environment = Environment::with_run(envp);
-        if let Some(aside) = Aside::of(path, argv, search) {
+        if let Some(command) = ChildCommand::of(path, argv, search) {
             // Returns where the child cannot execute the command.
-            real::execve(aside.path(), aside.argv(), environment.pointer());
+            real::execve(command.path(), command.argv(), environment.pointer());
         }
         match search {
             true => real::execvpe(path, argv, environment.pointer()),
@@ -139,8 +139,8 @@ unsafe fn spawn(call: Spawn, search: bool) -> c_int {
         let environment = Environment::with_run(envp);
         let environment = environment.pointer();
         let at = |path, argv| real::posix_spawn(pid, path, actions, attributes, argv, environment);
-        match Aside::of(path, argv, search) {
-            Some(aside) if at(aside.path(), aside.argv()) == 0 => 0,
+        match ChildCommand::of(path, argv, search) {
+            Some(command) if at(command.path(), command.argv()) == 0 => 0,
             _ if search => real::posix_spawnp(pid, path, actions, attributes, argv, environment),
             _ => at(path, argv),
         }
@@ -263,7 +263,7 @@ impl Drop for Environment {
     /// Runs after an exec that failed, or a spawn.
     fn drop(&mut self) {
         if let Self::Mapped { start, len } = *self {
-            let _errno = crate::errno::Kept::new();
+            let _errno = crate::errno::Saved::new();
             // SAFETY: the mapping is this value's own, and not read any more.
             unsafe { libc::munmap(start, len) };
         }

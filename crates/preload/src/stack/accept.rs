@@ -1,10 +1,11 @@
 //! accept(2) and accept4(2): a connection over our queues, or one that the kernel has made.
 
 use super::{
-    address, answer, enter, error,
+    address, answer, checked, enter, error,
     file::{File, Live},
-    names::FLAGS,
-    options, own, said, wait,
+    internal_fds, options,
+    sockets::FLAGS,
+    wait,
 };
 use crate::{
     errno,
@@ -44,7 +45,7 @@ pub unsafe fn accept4(
             let limit = options::timeout(fd, libc::SO_RCVTIMEO);
             let left = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
             let restart = if limit.is_some() { Restart::Never } else { Restart::BySignal };
-            match wait::of_kernels(fd, libc::POLLIN, left, restart) {
+            match wait::wait_for_kernel_fd(fd, libc::POLLIN, left, restart) {
                 Ok(0) => return answer(Err(error(libc::EAGAIN))),
                 Ok(_) => {}
                 Err(error) => return answer(Err(error)),
@@ -86,7 +87,7 @@ fn accept_from(
     if memory::is_short() {
         return Err(error(libc::ENOBUFS));
     }
-    let number = Number::reserve(file.domain, flags)?;
+    let reserved = ReservedFd::reserve(file.domain, flags)?;
     let restart = match listener.accept_timeout() {
         Some(_) => Restart::Never,
         None => Restart::BySignal,
@@ -98,7 +99,7 @@ fn accept_from(
             let _ = stream.set_nonblocking(nonblocking);
             let file = file.accepted(fd, stream, remote);
             file.set_nonblocking(nonblocking);
-            let fd = number.take(flags);
+            let fd = reserved.take(flags);
             if fds::set(fd, Ref::new(file)) {
                 return Ok((fd, Some(remote)));
             }
@@ -111,9 +112,9 @@ fn accept_from(
             let cloexec = flags & libc::SOCK_CLOEXEC;
             let blocking = stream.set_nonblocking(flags & libc::SOCK_NONBLOCK != 0);
             // SAFETY: two descriptors of ours; SOCK_CLOEXEC is O_CLOEXEC.
-            let over = || said(unsafe { real::dup3(stream.as_raw_fd(), number.0, cloexec) });
+            let over = || checked(unsafe { real::dup3(stream.as_raw_fd(), reserved.0, cloexec) });
             blocking.and_then(|()| over())?;
-            let fd = number.take(flags);
+            let fd = reserved.take(flags);
             fds::clear(fd);
             Ok((fd, remote))
         }
@@ -123,16 +124,16 @@ fn accept_from(
 
 /// A descriptor that is reserved for a connection to come, as the kernel does: the program cannot use it, nor can a
 /// child.
-struct Number(c_int);
+struct ReservedFd(c_int);
 
-impl Number {
+impl ReservedFd {
     /// A companion holds the number: a new socket made with `flags`.
-    fn reserve(domain: c_int, flags: c_int) -> io::Result<Number> {
+    fn reserve(domain: c_int, flags: c_int) -> io::Result<ReservedFd> {
         let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | flags;
         // SAFETY: a plain system call.
-        let fd = said(unsafe { real::socket(domain, kind, 0) })?;
-        fds::set_own(fd);
-        Ok(Number(fd))
+        let fd = checked(unsafe { real::socket(domain, kind, 0) })?;
+        fds::set_internal(fd);
+        Ok(ReservedFd(fd))
     }
 
     /// Gives the number to the program, with close-on-exec as `flags` say. The caller enters the file.
@@ -147,9 +148,9 @@ impl Number {
     }
 }
 
-impl Drop for Number {
+impl Drop for ReservedFd {
     fn drop(&mut self) {
-        let _errno = errno::Kept::new();
+        let _errno = errno::Saved::new();
         fds::clear(self.0);
         // SAFETY: made by `reserve`.
         unsafe { real::close(self.0) };
@@ -175,7 +176,7 @@ pub unsafe fn accept4_other(
 ) -> c_int {
     if is_inside() {
         // SAFETY: the caller's contract.
-        return own::keep(unsafe { real::accept4(fd, addr, len, flags) });
+        return internal_fds::make_internal(unsafe { real::accept4(fd, addr, len, flags) });
     }
     // SAFETY: the caller's contract.
     unsafe { kernel::accept4(fd, addr, len, flags) }

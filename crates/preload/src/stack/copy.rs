@@ -1,6 +1,6 @@
 //! sendfile(2) and splice(2): data between a socket of ours and a file or pipe of the kernel's, through memory.
 
-use super::{answer, code, enter, error, own, said, wait};
+use super::{answer, checked, code, enter, error, internal_fds, wait};
 use crate::{
     fds::{self, Ref},
     inside::Restart,
@@ -25,7 +25,7 @@ local! {
 }
 
 /// The calling thread ends: frees its buffer.
-pub fn leave_thread() {
+pub fn on_thread_exit() {
     let buffer = BUFFER.try_with(|buffer| buffer.replace(ManuallyDrop::new(Vec::new())));
     drop(buffer.map(ManuallyDrop::into_inner));
 }
@@ -33,7 +33,7 @@ pub fn leave_thread() {
 fn with_buffer<T>(then: impl FnOnce(&mut [u8]) -> T) -> T {
     BUFFER.with(|buffer| match buffer.try_borrow_mut() {
         Ok(mut buffer) => {
-            own::mind_end();
+            internal_fds::watch_thread_end();
             buffer.resize(CHUNK, 0);
             then(&mut buffer)
         }
@@ -105,10 +105,10 @@ fn send_file(
         let at = match &offset {
             Some(at) => Ok(**at),
             // SAFETY: a plain system call.
-            None => said(unsafe { libc::lseek(from, 0, libc::SEEK_CUR) }),
+            None => checked(unsafe { libc::lseek(from, 0, libc::SEEK_CUR) }),
         };
         // SAFETY: `room` writable bytes.
-        let read = at.and_then(|at| Ok((at, said(unsafe { libc::pread(from, to, room, at) })?)));
+        let read = at.and_then(|at| Ok((at, checked(unsafe { libc::pread(from, to, room, at) })?)));
         let (next, read) = match read {
             Ok((_, 0)) => break,
             Ok((at, read)) => (at + read as off_t, read as usize),
@@ -123,7 +123,7 @@ fn send_file(
         let more = if follows { libc::MSG_MORE } else { 0 };
         // SAFETY: `read` readable bytes.
         let sent = unsafe { hook::send(out, buffer.as_ptr().cast(), read, more) };
-        let sent = match said(sent) {
+        let sent = match checked(sent) {
             Ok(sent) => sent as usize,
             Err(error) if done == 0 => return Err(error),
             Err(_) => break,
@@ -177,7 +177,7 @@ pub unsafe fn splice(
         let room = room(to, pipe.nonblocking || flags & libc::SPLICE_F_NONBLOCK != 0)?;
         let len = len.min(buffer.len()).min(room);
         // SAFETY: `len` writable bytes.
-        let got = said(unsafe { hook::recv(from, buffer.as_mut_ptr().cast(), len, 0) })?;
+        let got = checked(unsafe { hook::recv(from, buffer.as_mut_ptr().cast(), len, 0) })?;
         write_all(to, buffer.get(..got as usize).unwrap_or_default())?;
         Ok(got as usize)
     }))
@@ -213,7 +213,8 @@ pub unsafe fn splice_to_other(
         }
         let more = if flags & libc::SPLICE_F_MORE != 0 { libc::MSG_MORE } else { 0 };
         // SAFETY: readable bytes.
-        let sent = said(unsafe { hook::send(to, buffer.as_ptr().cast(), there, more) })? as usize;
+        let sent =
+            checked(unsafe { hook::send(to, buffer.as_ptr().cast(), there, more) })? as usize;
         discard(from, buffer.get_mut(..sent).unwrap_or_default());
         Ok(sent)
     }))
@@ -254,7 +255,7 @@ fn peek(pipe: c_int, buffer: &mut [u8], flags: u32) -> io::Result<usize> {
     let (mut copy, into) = io::pipe()?;
     let now = flags & libc::SPLICE_F_NONBLOCK;
     // SAFETY: a plain system call.
-    let len = said(unsafe { libc::tee(pipe, into.as_raw_fd(), buffer.len(), now) })? as usize;
+    let len = checked(unsafe { libc::tee(pipe, into.as_raw_fd(), buffer.len(), now) })? as usize;
     let room = buffer.get_mut(..len).unwrap_or_default();
     copy.read_exact(room)?;
     Ok(len)
@@ -275,7 +276,7 @@ fn discard(pipe: c_int, mut room: &mut [u8]) {
 /// How much the pipe has room for. Waits for room, unless `now`.
 fn room(pipe: c_int, now: bool) -> io::Result<usize> {
     let limit = now.then_some(Duration::ZERO);
-    let there = wait::of_kernels(pipe, libc::POLLOUT, limit, Restart::BySignal)?;
+    let there = wait::wait_for_kernel_fd(pipe, libc::POLLOUT, limit, Restart::BySignal)?;
     if there & libc::POLLERR != 0 {
         // It has no reader: SIGPIPE, as for any write to it.
         // SAFETY: a signal to the calling thread.
@@ -287,11 +288,11 @@ fn room(pipe: c_int, now: bool) -> io::Result<usize> {
     }
     let mut bytes: c_int = 0;
     // SAFETY: a valid pointer for the answer.
-    said(unsafe { real::ioctl(pipe, libc::FIONREAD, (&raw mut bytes).addr()) })?;
+    checked(unsafe { real::ioctl(pipe, libc::FIONREAD, (&raw mut bytes).addr()) })?;
     // Its pages may be partly filled, but at least one is free.
     Ok(match bytes {
         // SAFETY: a plain system call.
-        0 => said(unsafe { real::fcntl(pipe, libc::F_GETPIPE_SZ, 0) })? as usize,
+        0 => checked(unsafe { real::fcntl(pipe, libc::F_GETPIPE_SZ, 0) })? as usize,
         _ => 4096,
     })
 }
@@ -300,7 +301,7 @@ fn room(pipe: c_int, now: bool) -> io::Result<usize> {
 fn write_all(to: c_int, mut data: &[u8]) -> io::Result<()> {
     while !data.is_empty() {
         // SAFETY: readable bytes.
-        match said(unsafe { real::write(to, data.as_ptr().cast(), data.len()) }) {
+        match checked(unsafe { real::write(to, data.as_ptr().cast(), data.len()) }) {
             Ok(written) => data = data.get(written as usize..).unwrap_or_default(),
             Err(error) if code(&error) == libc::EINTR => {}
             // Another writer has filled the pipe.

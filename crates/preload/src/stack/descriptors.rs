@@ -1,6 +1,8 @@
 //! Calls on descriptors: close, dup and the like, fcntl, ioctl.
 
-use super::{answer, bequest, beyond, enter, file::Live, options, own, wait};
+use super::{
+    answer, enter, file::Live, handover_parent, internal_fds, options, unsupported_options, wait,
+};
 use crate::{
     errno,
     fds::{self, Ref},
@@ -16,9 +18,9 @@ pub unsafe fn close(file: Ref, fd: c_int) -> c_int {
     let inside = Inside::enter();
     if inside.is_some()
         && matches!(file.live(), Some(Live::Stream(_)))
-        && bequest::is_bequeathed(&file)
+        && handover_parent::is_shared(&file)
     {
-        file.keep(fd);
+        file.keep_companion(fd);
     }
     // Removed from the table before the number is free. The last reference closes our socket here.
     fds::clear(fd);
@@ -34,7 +36,7 @@ pub unsafe fn close(file: Ref, fd: c_int) -> c_int {
 /// # Safety
 /// That of close(2).
 pub unsafe fn close_other(fd: c_int) -> c_int {
-    if fds::is_own(fd) {
+    if fds::is_internal(fd) {
         if !is_inside() {
             errno::set(libc::EBADF);
             return -1;
@@ -99,7 +101,7 @@ pub unsafe fn closefrom(first: c_int) {
 /// `fd` is a new descriptor of `file`.
 fn copied(fd: c_int, file: &Ref) -> c_int {
     if fd >= 0
-        && (!file.is_kernels() || file.set().is_some())
+        && (!file.is_kernel_owned() || file.set().is_some())
         && let Some(_inside) = Inside::enter()
     {
         fds::set(fd, file.clone());
@@ -111,8 +113,8 @@ fn copied(fd: c_int, file: &Ref) -> c_int {
 /// A child duplicates a connection of its parent's, or clears its close-on-exec flag: it is for the program that the
 /// child will execute.
 fn for_exec(file: &Ref) {
-    if let Some(heir) = file.heir() {
-        heir.for_exec.store(true, Ordering::Relaxed);
+    if let Some(inherited) = file.inherited() {
+        inherited.for_exec.store(true, Ordering::Relaxed);
     }
 }
 
@@ -143,20 +145,20 @@ pub unsafe fn dup2(file: Ref, fd: c_int, to: c_int) -> c_int {
 /// # Safety
 /// That of dup3(2).
 pub unsafe fn dup3(file: Ref, fd: c_int, to: c_int, flags: c_int) -> c_int {
-    if fds::is_own(to) {
+    if fds::is_internal(to) {
         errno::set(libc::EBUSY);
         return -1;
     }
     // The child passes it to a program that it will execute, perhaps by a call that bypasses our hooks.
     if (0..=2).contains(&to)
-        && file.heir().is_some()
+        && file.inherited().is_some()
         && let Some(_inside) = Inside::enter()
     {
         file.is_ours();
     }
     // SAFETY: the caller's contract.
     let copy = unsafe { real::dup3(fd, to, flags) };
-    if copy >= 0 && file.is_kernels() {
+    if copy >= 0 && file.is_kernel_owned() {
         replaced(to);
     }
     copied(copy, &file)
@@ -167,7 +169,7 @@ pub unsafe fn dup3(file: Ref, fd: c_int, to: c_int, flags: c_int) -> c_int {
 /// # Safety
 /// That of dup2(2).
 pub unsafe fn dup2_other(fd: c_int, to: c_int) -> c_int {
-    if fds::is_own(to) && !is_inside() {
+    if fds::is_internal(to) && !is_inside() {
         errno::set(libc::EBUSY);
         return -1;
     }
@@ -184,7 +186,7 @@ pub unsafe fn dup2_other(fd: c_int, to: c_int) -> c_int {
 /// # Safety
 /// That of dup3(2).
 pub unsafe fn dup3_other(fd: c_int, to: c_int, flags: c_int) -> c_int {
-    if fds::is_own(to) && !is_inside() {
+    if fds::is_internal(to) && !is_inside() {
         errno::set(libc::EBUSY);
         return -1;
     }
@@ -208,7 +210,7 @@ pub unsafe fn fcntl(file: Ref, fd: c_int, command: c_int, argument: usize) -> c_
         // The stack duplicates a companion for itself.
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC if is_inside() => {
             // SAFETY: the caller's contract.
-            own::keep(unsafe { real::fcntl(fd, command, argument) })
+            internal_fds::make_internal(unsafe { real::fcntl(fd, command, argument) })
         }
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
             // SAFETY: the caller's contract.
@@ -226,7 +228,7 @@ pub unsafe fn fcntl(file: Ref, fd: c_int, command: c_int, argument: usize) -> c_
         libc::F_SETFL => {
             if argument as c_int & libc::O_ASYNC != 0
                 && let Some((_inside, file)) = enter(file.clone())
-                && !beyond::ask(&file, fd, beyond::ASYNC)
+                && !unsupported_options::require(&file, fd, unsupported_options::ASYNC)
             {
                 return answer(Err(super::error(libc::EINVAL)));
             }
@@ -236,7 +238,7 @@ pub unsafe fn fcntl(file: Ref, fd: c_int, command: c_int, argument: usize) -> c_
             if result == 0 {
                 set_nonblocking(&file, on);
                 if argument as c_int & libc::O_ASYNC == 0 {
-                    ask_no_more(&file);
+                    clear_async(&file);
                 }
             }
             result
@@ -258,9 +260,9 @@ pub unsafe fn fcntl(file: Ref, fd: c_int, command: c_int, argument: usize) -> c_
 }
 
 /// `O_ASYNC` was cleared.
-fn ask_no_more(file: &Ref) {
+fn clear_async(file: &Ref) {
     let _inside = Inside::enter();
-    file.ask_no_more(beyond::ASYNC);
+    file.drop_requirement(unsupported_options::ASYNC);
 }
 
 /// After the kernel has set the owner of a socket (F_SETOWN): copies it to our socket.
@@ -268,9 +270,9 @@ fn owned(file: &Ref, fd: c_int, result: c_int) -> c_int {
     if result == 0
         && let Some((_inside, file)) = enter(file.clone())
     {
-        file.set_more();
+        file.set_has_complex_options();
         if let Some(live) = file.live() {
-            options::take_owner(fd, live);
+            options::copy_owner(fd, live);
         }
     }
     result
@@ -302,7 +304,7 @@ pub unsafe fn fcntl_other(fd: c_int, command: c_int, argument: usize) -> c_int {
     // SAFETY: the caller's contract.
     let result = unsafe { kernel::fcntl(fd, command, argument) };
     if result >= 0 && matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) && is_inside() {
-        return own::keep(result);
+        return internal_fds::make_internal(result);
     }
     result
 }
@@ -335,11 +337,11 @@ pub unsafe fn ioctl(file: Ref, fd: c_int, request: libc::c_ulong, argument: usiz
         && let Some(on) = unsafe { place.as_ref() }
     {
         if *on == 0 {
-            ask_no_more(&file);
+            clear_async(&file);
             return by_kernel();
         }
         let Some((inside, file)) = enter(file) else { return by_kernel() };
-        if !beyond::ask(&file, fd, beyond::ASYNC) {
+        if !unsupported_options::require(&file, fd, unsupported_options::ASYNC) {
             return answer(Err(super::error(libc::EINVAL)));
         }
         drop(file);

@@ -5,16 +5,17 @@
 //! not possible, it is the kernel's for good, and the library leaves it alone.
 
 use super::{
-    beyond::{self, Wish},
-    heir::{self, Channel, Heir},
-    host, names, options, own, own_port, place, rings,
-    wait::{Joined, Set},
+    bind_free_port,
+    handover_child::{self, Channel, InheritedConnection},
+    host, internal_fds, options, rings, route, sockets,
+    unsupported_options::{self, UnsupportedOption},
+    wait::{EpollSet, Memberships},
 };
 use crate::{
     config,
     fds::{self, Ref},
-    handler, memory,
-    say::Once,
+    handler_frames, memory,
+    report::Once,
 };
 use busypoll_policy::{Plane, Protocol};
 use busypoll_stack::{
@@ -40,13 +41,13 @@ pub struct File {
     pub domain: c_int,
     live: OnceLock<Live>,
     /// The owner: our stack, the kernel, or the parent process.
-    whose: AtomicU8,
+    owner: AtomicU8,
     /// Set for a connection of the parent's.
-    heir: Option<Heir>,
+    inherited: Option<InheritedConnection>,
     /// Its index among the connections that the child of a fork in progress shares.
-    place: AtomicU32,
+    shared_index: AtomicU32,
     /// A duplicate of the companion, after the program has closed its own descriptor and children still have theirs.
-    kept: OnceLock<OwnedFd>,
+    kept_companion: OnceLock<OwnedFd>,
     /// `O_NONBLOCK`, as the program has set it. The companion of a listener has it also while a process in which the
     /// listener is active accepts from it.
     nonblocking: AtomicBool,
@@ -57,26 +58,26 @@ pub struct File {
     /// The backlog of listen(2); below zero: it does not listen.
     backlog: AtomicI32,
     /// No other socket had its port when it was bound.
-    pub alone: AtomicBool,
+    pub port_is_exclusive: AtomicBool,
     /// Its port, reserved before it listened, until it is activated.
-    pub taken: Mutex<Option<PortTaken>>,
-    /// The ancillary data that socket options have requested: bits of [`super::control`].
-    pub tells: AtomicU32,
+    pub steered_port: Mutex<Option<PortTaken>>,
+    /// The ancillary data that socket options have requested: bits of [`super::cmsg`].
+    pub cmsg_flags: AtomicU32,
     /// Options that are not a single number were set: SO_LINGER, SO_SNDTIMEO, TCP_CONGESTION. An accepted socket gets
     /// them from its companion.
-    has_more: AtomicBool,
+    has_complex_options: AtomicBool,
     /// Options it has set that our stack does not support.
-    wishes: Mutex<Vec<Wish>>,
+    required_options: Mutex<Vec<UnsupportedOption>>,
     /// Options set before its activation: level, name, value.
-    set: Mutex<Vec<(c_int, c_int, c_int)>>,
+    early_options: Mutex<Vec<(c_int, c_int, c_int)>>,
     /// Its multicast memberships on the chosen interface.
     pub groups: Mutex<Groups>,
     /// Held while it is activated, or while its owner changes.
-    making: Mutex<()>,
+    activation: Mutex<()>,
     /// The epoll sets it is a member of.
-    pub joined: Joined,
+    pub memberships: Memberships,
     /// It is not a socket but an epoll set; in all else it is the kernel's.
-    epoll: Option<Arc<Set>>,
+    epoll: Option<Arc<EpollSet>>,
 }
 
 /// An active socket.
@@ -107,7 +108,7 @@ impl Live {
     }
 }
 
-/// Values of [`File::whose`].
+/// Values of [`File::owner`].
 const OURS: u8 = 0;
 const KERNELS: u8 = 1;
 const PARENTS: u8 = 2;
@@ -121,7 +122,11 @@ pub fn is_short() -> bool {
     let short = memory::is_short();
     if short {
         let why = format_args!("{}: memory is short", host::device());
-        host::goes_without(&SHORT, why, "until there is more, a new socket stays with the kernel");
+        host::report_not_accelerated(
+            &SHORT,
+            why,
+            "until there is more, a new socket stays with the kernel",
+        );
     }
     short
 }
@@ -133,23 +138,23 @@ impl File {
             protocol,
             domain,
             live: OnceLock::new(),
-            whose: AtomicU8::new(OURS),
-            heir: None,
-            place: AtomicU32::new(0),
-            kept: OnceLock::new(),
+            owner: AtomicU8::new(OURS),
+            inherited: None,
+            shared_index: AtomicU32::new(0),
+            kept_companion: OnceLock::new(),
             nonblocking: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             early: AtomicBool::new(false),
             backlog: AtomicI32::new(-1),
-            alone: AtomicBool::new(false),
-            taken: Mutex::default(),
-            tells: AtomicU32::new(0),
-            has_more: AtomicBool::new(false),
-            wishes: Mutex::default(),
-            set: Mutex::default(),
+            port_is_exclusive: AtomicBool::new(false),
+            steered_port: Mutex::default(),
+            cmsg_flags: AtomicU32::new(0),
+            has_complex_options: AtomicBool::new(false),
+            required_options: Mutex::default(),
+            early_options: Mutex::default(),
             groups: Mutex::default(),
-            making: Mutex::default(),
-            joined: Joined::default(),
+            activation: Mutex::default(),
+            memberships: Memberships::default(),
             epoll: None,
         }
     }
@@ -164,69 +169,72 @@ impl File {
     }
 
     /// For an epoll instance.
-    pub fn of_set(set: Arc<Set>) -> File {
+    pub fn of_set(set: Arc<EpollSet>) -> File {
         let file = File { epoll: Some(set), ..File::new(Protocol::Tcp, libc::AF_UNSPEC) };
-        file.give_up();
+        file.set_kernel_owned();
         file
     }
 
     /// The epoll set that it is.
     #[inline]
-    pub fn set(&self) -> Option<&Arc<Set>> {
+    pub fn set(&self) -> Option<&Arc<EpollSet>> {
         self.epoll.as_ref()
     }
 
     /// For a connection from `remote` that was accepted here, at `fd`.
     pub fn accepted(&self, fd: c_int, stream: TcpStream, remote: SocketAddr) -> File {
         let file = File::new(Protocol::Tcp, self.domain);
-        file.tells.store(self.tells.load(Ordering::Relaxed), Ordering::Relaxed);
+        file.cmsg_flags.store(self.cmsg_flags.load(Ordering::Relaxed), Ordering::Relaxed);
         let local = stream.local_addr().ok();
         let live = file.live.get_or_init(|| Live::Stream(stream));
-        if self.has_more() {
-            self.take_over(fd, live);
+        if self.has_complex_options() {
+            self.copy_options(fd, live);
         }
         // Its settings are the listener's, unless the policy has rules that may match its addresses.
         if config::get().is_some_and(|config| !config.launch.policy.rules.is_empty()) {
-            self.take_settings(live, (local, Some(remote)));
+            self.apply_settings(live, (local, Some(remote)));
         }
         file
     }
 
     /// The child's file after fork(2). A listener may be activated there. A socket that is active in the parent stays
     /// there, and the child has the companion.
-    pub fn inherited(&self, channel: Option<&Arc<Channel>>) -> Option<File> {
+    pub fn for_child(&self, channel: Option<&Arc<Channel>>) -> Option<File> {
         if let Some(set) = &self.epoll {
-            return Some(File::of_set(set.inherited()));
+            return Some(File::of_set(set.for_child()));
         }
-        let mut file = self.again();
+        let mut file = self.inactive_copy();
         file.backlog.store(self.backlog(), Ordering::Relaxed);
         match self.live.get() {
-            None if self.is_kernels() && self.backlog() < 0 => return None,
-            Some(Live::Stream(_)) if self.is_kernels() => return None,
+            None if self.is_kernel_owned() && self.backlog() < 0 => return None,
+            Some(Live::Stream(_)) if self.is_kernel_owned() => return None,
             // A child can use a connection only with the parent's help.
             Some(Live::Stream(_)) => {
-                file.heir = Some(Heir::new(channel?, self.place.load(Ordering::Relaxed)));
+                file.inherited = Some(InheritedConnection::new(
+                    channel?,
+                    self.shared_index.load(Ordering::Relaxed),
+                ));
             }
-            _ => file.heir = self.heir().map(Heir::again),
+            _ => file.inherited = self.inherited().map(InheritedConnection::for_grandchild),
         }
-        if file.heir.is_some() {
-            file.whose.store(PARENTS, Ordering::Relaxed);
+        if file.inherited.is_some() {
+            file.owner.store(PARENTS, Ordering::Relaxed);
         }
         Some(file)
     }
 
     /// The same file, not active.
-    fn again(&self) -> File {
+    fn inactive_copy(&self) -> File {
         let file = File::new(self.protocol, self.domain);
-        file.tells.store(self.tells.load(Ordering::Relaxed), Ordering::Relaxed);
+        file.cmsg_flags.store(self.cmsg_flags.load(Ordering::Relaxed), Ordering::Relaxed);
         file.set_nonblocking(self.is_nonblocking());
-        file.has_more.store(self.has_more(), Ordering::Relaxed);
+        file.has_complex_options.store(self.has_complex_options(), Ordering::Relaxed);
         // Only tried: in a child of a fork, the lock's holder may not exist.
-        if let Ok(set) = self.set.try_lock() {
-            *lock(&file.set) = set.clone();
+        if let Ok(set) = self.early_options.try_lock() {
+            *lock(&file.early_options) = set.clone();
         }
-        if let Ok(wishes) = self.wishes.try_lock() {
-            *lock(&file.wishes) = wishes.clone();
+        if let Ok(required_options) = self.required_options.try_lock() {
+            *lock(&file.required_options) = required_options.clone();
         }
         if let Ok(groups) = self.groups.try_lock() {
             *lock(&file.groups) = groups.clone();
@@ -246,13 +254,13 @@ impl File {
         }
     }
 
-    fn has_more(&self) -> bool {
-        self.has_more.load(Ordering::Relaxed)
+    fn has_complex_options(&self) -> bool {
+        self.has_complex_options.load(Ordering::Relaxed)
     }
 
     /// An option that is not a single number was set.
-    pub fn set_more(&self) {
-        self.has_more.store(true, Ordering::Relaxed);
+    pub fn set_has_complex_options(&self) {
+        self.has_complex_options.store(true, Ordering::Relaxed);
     }
 
     /// Whether connecting has failed.
@@ -266,54 +274,54 @@ impl File {
 
     /// Whether the kernel owns it, so that the library leaves it alone.
     #[inline]
-    pub fn is_kernels(&self) -> bool {
-        self.whose.load(Ordering::Relaxed) == KERNELS
+    pub fn is_kernel_owned(&self) -> bool {
+        self.owner.load(Ordering::Relaxed) == KERNELS
     }
 
     /// The kernel owns it from now on.
-    pub fn give_up(&self) {
-        self.whose.store(KERNELS, Ordering::Relaxed);
+    pub fn set_kernel_owned(&self) {
+        self.owner.store(KERNELS, Ordering::Relaxed);
     }
 
     /// Whether our stack owns it. A connection of the parent's is handed over to the kernel by this call.
     #[inline]
     pub fn is_ours(&self) -> bool {
-        match self.whose.load(Ordering::Relaxed) {
+        match self.owner.load(Ordering::Relaxed) {
             OURS => true,
             KERNELS => false,
             _ => {
-                heir::settle(self);
+                handover_child::hand_over_now(self);
                 false
             }
         }
     }
 
     /// Set for a connection of the parent's.
-    pub fn heir(&self) -> Option<&Heir> {
-        self.heir.as_ref()
+    pub fn inherited(&self) -> Option<&InheritedConnection> {
+        self.inherited.as_ref()
     }
 
-    pub fn set_place(&self, place: u32) {
-        self.place.store(place, Ordering::Relaxed);
+    pub fn set_shared_index(&self, shared_index: u32) {
+        self.shared_index.store(shared_index, Ordering::Relaxed);
     }
 
     /// The lock that is held while its owner changes.
-    pub fn making(&self) -> &Mutex<()> {
-        &self.making
+    pub fn activation(&self) -> &Mutex<()> {
+        &self.activation
     }
 
     /// The program closes its descriptor `fd`, and children still have theirs.
-    pub fn keep(&self, fd: c_int) {
+    pub fn keep_companion(&self, fd: c_int) {
         // SAFETY: a plain system call.
-        let copy = own::keep(unsafe { crate::real::dup(fd) });
+        let copy = internal_fds::make_internal(unsafe { crate::real::dup(fd) });
         if copy >= 0 {
             // SAFETY: just made, and ours.
-            let _ = self.kept.set(unsafe { OwnedFd::from_raw_fd(copy) });
+            let _ = self.kept_companion.set(unsafe { OwnedFd::from_raw_fd(copy) });
         }
     }
 
-    pub fn kept(&self) -> Option<&OwnedFd> {
-        self.kept.get()
+    pub fn kept_companion(&self) -> Option<&OwnedFd> {
+        self.kept_companion.get()
     }
 
     /// The socket, if it is active.
@@ -338,13 +346,13 @@ impl File {
         if self.protocol == Protocol::Tcp && !listens {
             return None;
         }
-        let local = names::local(fd).ok();
+        let local = sockets::local(fd).ok();
         if self.protocol == Protocol::Udp
-            && local.is_some_and(|it| it.port() == 0 || self.is_group_of_others(it.ip()))
+            && local.is_some_and(|it| it.port() == 0 || self.is_foreign_group(it.ip()))
         {
             return None;
         }
-        self.make(fd, (local, names::remote(fd)), |host| {
+        self.make(fd, (local, sockets::remote(fd)), |host| {
             Ok(match self.protocol {
                 Protocol::Udp => {
                     let companion = companion::<net::UdpSocket>(fd);
@@ -353,8 +361,13 @@ impl File {
                 Protocol::Tcp => {
                     let companion = companion::<net::TcpListener>(fd);
                     let backlog = self.backlog().cast_unsigned();
-                    let taken = lock(&self.taken).take();
-                    Live::Listener(TcpListener::beside_taken(host, &companion, backlog, taken)?)
+                    let steered_port = lock(&self.steered_port).take();
+                    Live::Listener(TcpListener::beside_taken(
+                        host,
+                        &companion,
+                        backlog,
+                        steered_port,
+                    )?)
                 }
             })
         })
@@ -363,20 +376,20 @@ impl File {
     /// For a thread that waits for datagrams on a socket without a port: it waits for the answer to what another thread
     /// will send. The socket is bound now. Otherwise the send would activate it, and this thread would sleep on in the
     /// kernel.
-    pub fn name_to_wait(&self, fd: c_int) {
+    pub fn bind_to_wait(&self, fd: c_int) {
         if self.live.get().is_none()
             && self.protocol == Protocol::Udp
-            && !self.is_kernels()
-            && names::local(fd).is_ok_and(|local| local.port() == 0)
+            && !self.is_kernel_owned()
+            && sockets::local(fd).is_ok_and(|local| local.port() == 0)
             && self.is_for_stack(None, None)
         {
             // Another thread may have bound it before.
-            let _ = own_port(fd, self.domain);
+            let _ = bind_free_port(fd, self.domain);
         }
     }
 
     /// Whether it is bound to a group that it has not joined on the chosen interface.
-    fn is_group_of_others(&self, local: IpAddr) -> bool {
+    fn is_foreign_group(&self, local: IpAddr) -> bool {
         let group = local.to_canonical();
         group.is_multicast() && !lock(&self.groups).contains(group)
     }
@@ -389,12 +402,12 @@ impl File {
     }
 
     /// Whether it is deactivated before a fork: a listener that no thread of this process waits for may be the child's.
-    fn is_for_a_child(&self) -> bool {
+    fn is_unused_listener(&self) -> bool {
         match self.live.get() {
             Some(Live::Listener(listener)) => {
                 self.early.load(Ordering::Relaxed)
                     && listener.queued() == 0
-                    && self.joined.sets().is_empty()
+                    && self.memberships.sets().is_empty()
             }
             _ => false,
         }
@@ -429,28 +442,28 @@ impl File {
         ends: (Option<SocketAddr>, Option<SocketAddr>),
         make: impl FnOnce(&busypoll_stack::Host) -> io::Result<Live>,
     ) -> Option<&Live> {
-        let _making = lock(&self.making);
+        let _activation = lock(&self.activation);
         if let Some(live) = self.live.get() {
             return Some(live);
         }
-        if beyond::is_left(self) {
+        if unsupported_options::stays_with_kernel(self) {
             return None;
         }
         if rings::keep_sockets() || is_short() {
-            self.give_up();
+            self.set_kernel_owned();
             return None;
         }
         let host = host::get();
-        if host.is_none() && handler::is_running() {
-            self.give_up();
+        if host.is_none() && handler_frames::is_running() {
+            self.set_kernel_owned();
         }
         let host = host?;
         let made = make(&host).inspect(|live| {
             live.set_nonblocking(self.is_nonblocking());
-            self.take_settings(live, ends);
-            self.take_over(fd, live);
-            if self.has_more() {
-                options::take_owner(fd, live);
+            self.apply_settings(live, ends);
+            self.copy_options(fd, live);
+            if self.has_complex_options() {
+                options::copy_owner(fd, live);
             }
             if let Live::Udp(udp) = live {
                 udp.set_groups(lock(&self.groups).clone());
@@ -459,33 +472,33 @@ impl File {
         match made {
             Ok(live) => {
                 let live = self.live.get_or_init(|| live);
-                self.joined.came_to_life(&live.socket().events());
+                self.memberships.activated(&live.socket().events());
                 Some(live)
             }
             Err(error) => {
                 let (device, word) = (host::device(), self.protocol.word());
                 let why = format_args!("{device}: a {word} socket: {error}");
-                host::goes_without(&NOT_ACCELERATED, why, "it stays with the kernel");
-                self.give_up();
+                host::report_not_accelerated(&NOT_ACCELERATED, why, "it stays with the kernel");
+                self.set_kernel_owned();
                 None
             }
         }
     }
 
     /// Copies the options that are not a single number from the companion `fd` to `live`.
-    fn take_over(&self, fd: c_int, live: &Live) {
+    fn copy_options(&self, fd: c_int, live: &Live) {
         for name in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
             options::set_timeout(live, name, options::timeout(fd, name));
         }
-        options::take_linger(fd, live);
-        if self.has_more() {
-            options::take_congestion(fd, live);
+        options::copy_linger(fd, live);
+        if self.has_complex_options() {
+            options::copy_congestion(fd, live);
         }
     }
 
     /// Sets the options of a socket with these ends, local and remote: the policy's, and then those that the program
     /// has set, which prevail.
-    pub fn take_settings(
+    pub fn apply_settings(
         &self,
         live: &Live,
         (local, remote): (Option<SocketAddr>, Option<SocketAddr>),
@@ -494,7 +507,7 @@ impl File {
             let local = local.filter(|local| local.port() != 0);
             let policy = &config.launch.policy;
             let settings = policy.for_socket(&config.program, self.protocol, local, remote);
-            self.joined.has(settings);
+            self.memberships.set_settings(settings);
             for (name, value) in [
                 (known::SO_BUSY_POLL, settings.micros_on(Plane::Stack)),
                 (known::SO_PREFER_BUSY_POLL, settings.prefers_on(Plane::Stack).into()),
@@ -504,39 +517,39 @@ impl File {
                 let _ = options::set_number(live, libc::SOL_SOCKET, name, value.cast_signed());
             }
         }
-        for (level, name, value) in lock(&self.set).iter() {
+        for (level, name, value) in lock(&self.early_options).iter() {
             // An option that the kernel has accepted and our stack does not know is ignored.
             let _ = options::set_number(live, *level, *name, *value);
         }
     }
 
     /// Stores an option for its activation.
-    pub fn remember(&self, level: c_int, name: c_int, value: c_int) {
-        let mut set = lock(&self.set);
+    pub fn store_option(&self, level: c_int, name: c_int, value: c_int) {
+        let mut set = lock(&self.early_options);
         set.retain(|(l, n, _)| (*l, *n) != (level, name));
         set.push((level, name, value));
     }
 
     /// It has set an option that our stack does not support.
-    pub fn ask(&self, wish: Wish) {
-        let mut wishes = lock(&self.wishes);
-        if !wishes.contains(&wish) {
-            wishes.push(wish);
+    pub fn require(&self, option: UnsupportedOption) {
+        let mut required_options = lock(&self.required_options);
+        if !required_options.contains(&option) {
+            required_options.push(option);
         }
     }
 
-    pub fn ask_no_more(&self, wish: Wish) {
-        lock(&self.wishes).retain(|known| *known != wish);
+    pub fn drop_requirement(&self, option: UnsupportedOption) {
+        lock(&self.required_options).retain(|known| *known != option);
     }
 
     /// The first unsupported option it has set.
-    pub fn asks(&self) -> Option<&'static str> {
-        lock(&self.wishes).first().map(|wish| wish.what)
+    pub fn unsupported(&self) -> Option<&'static str> {
+        lock(&self.required_options).first().map(|option| option.what)
     }
 
     /// The value an option was last set to.
-    pub fn remembered(&self, level: c_int, name: c_int) -> Option<c_int> {
-        let set = lock(&self.set);
+    pub fn stored_option(&self, level: c_int, name: c_int) -> Option<c_int> {
+        let set = lock(&self.early_options);
         set.iter().find(|(l, n, _)| (*l, *n) == (level, name)).map(|(_, _, value)| *value)
     }
 
@@ -554,37 +567,38 @@ impl File {
         let Some(config) = config::get() else { return false };
         let policy = &config.launch.policy;
         let settings = policy.for_socket(&config.program, self.protocol, local, remote);
-        settings.plane == Plane::Stack && local.is_none_or(|local| place::is_ours(local.ip()))
+        settings.plane == Plane::Stack
+            && local.is_none_or(|local| route::receives_from_interface(local.ip()))
     }
 }
 
 /// Resets `file` to what socket(2) made it, for all its descriptors: its companion alone, with its options.
-pub fn begin_anew(file: &Ref) -> Ref {
-    let again = Ref::new(file.again());
-    fds::replace(file, &again);
-    file.joined.hand_on(&again.joined);
-    again
+pub fn deactivate(file: &Ref) -> Ref {
+    let inactive_copy = Ref::new(file.inactive_copy());
+    fds::replace(file, &inactive_copy);
+    file.memberships.transfer_to(&inactive_copy.memberships);
+    inactive_copy
 }
 
 /// Before a fork: deactivates listeners that no thread has waited for yet, so that the process that accepts first,
 /// parent or child, gets the connections.
-pub fn let_children_choose() {
+pub fn deactivate_unused_listeners() {
     for (_, file) in fds::all() {
-        if let Some(file) = file.filter(|file| file.is_for_a_child()) {
-            begin_anew(&file).set_backlog(file.backlog());
+        if let Some(file) = file.filter(|file| file.is_unused_listener()) {
+            deactivate(&file).set_backlog(file.backlog());
         }
     }
 }
 
 /// Before a fork: the kernel's half of epoll sets is shared with the child.
-pub fn let_children_hear() {
+pub fn share_epoll_sets() {
     fds::all().filter_map(|(_, file)| file?.set().cloned()).for_each(|set| set.share());
 }
 
 /// `file`, at `fd`, is the kernel's from now on. A listener stays in the table: its companion may be shared with a
 /// process in which it is active.
-pub fn let_go(fd: c_int, file: &Ref) {
-    file.give_up();
+pub fn leave_fd_to_kernel(fd: c_int, file: &Ref) {
+    file.set_kernel_owned();
     if file.backlog() < 0 {
         fds::clear_if(fd, file);
     }

@@ -3,7 +3,7 @@
 use super::{
     address,
     file::{File, Live, lock},
-    place,
+    route,
 };
 use busypoll_stack::{Groups, Sources};
 use libc::{c_int, sockaddr_storage};
@@ -24,7 +24,7 @@ const IPV6_MULTICAST_ALL: c_int = 29;
 const MCAST_INCLUDE: u32 = 1;
 
 /// The kernel has accepted an option; returns whether it was about groups.
-pub fn took(file: &File, level: c_int, name: c_int, value: &[u8]) -> bool {
+pub fn apply(file: &File, level: c_int, name: c_int, value: &[u8]) -> bool {
     if !matches!(level, libc::IPPROTO_IP | libc::IPPROTO_IPV6) {
         return false;
     }
@@ -169,10 +169,10 @@ impl Value<'_> {
 /// The group and the index of the chosen interface, if the option is for it: by index, else by an address on it, else
 /// if the route to the group leads there (`ip_mc_find_dev`, `ipv6_sock_mc_join`).
 fn on(group: IpAddr, address: Ipv4Addr, index: u32) -> Option<(IpAddr, u32)> {
-    let chosen = place::index();
+    let chosen = route::index();
     let is_chosen = match (index, address) {
-        (0, Ipv4Addr::UNSPECIFIED) => place::is_way_to(group),
-        (0, address) => place::is_on(address.into()),
+        (0, Ipv4Addr::UNSPECIFIED) => route::is_egress_to(group),
+        (0, address) => route::has_address(address.into()),
         (index, _) => index == chosen,
     };
     (is_chosen && chosen != 0).then_some((group, chosen))

@@ -2,20 +2,19 @@
 //! it behind before any code of the program runs there.
 
 use super::{
-    bequest,
     file::{self, File, lock},
-    heir, own, place,
+    handover_child, handover_parent, internal_fds, route,
 };
 use crate::{
     cancel,
     config::{self, Config},
-    ending, errno,
+    errno, fatal_signals,
     fds::{self, Ref},
-    handler, harm,
+    handler_frames,
     inside::{self, Inside},
     real,
-    say::Once,
-    signals,
+    report::Once,
+    signals, spin_policy,
 };
 use busypoll_policy::{Plane, Settings, mark};
 use busypoll_stack::{
@@ -80,19 +79,19 @@ pub fn get() -> Option<Host> {
     if slot.refused {
         return None;
     }
-    if handler::is_running() {
+    if handler_frames::is_running() {
         let why = format_args!(
             "{}: a signal handler uses the first socket of this process, and no thread may be started there",
             device()
         );
-        goes_without(&IN_HANDLER, why, "that socket stays with the kernel");
+        report_not_accelerated(&IN_HANDLER, why, "that socket stays with the kernel");
         return None;
     }
     match make() {
         Ok(made) => Some(slot.made.insert(made).host.clone()),
         Err(error) => {
             slot.refused = true;
-            goes_without(
+            report_not_accelerated(
                 &REFUSED,
                 format_args!("{error}"),
                 "this process's sockets are the kernel's",
@@ -103,10 +102,10 @@ pub fn get() -> Option<Host> {
 }
 
 /// Reports why something is not accelerated, and the consequence. With `--strict` the program ends instead.
-pub fn goes_without(once: &Once, why: fmt::Arguments<'_>, then: &str) {
+pub fn report_not_accelerated(once: &Once, why: fmt::Arguments<'_>, then: &str) {
     let strict = config::get().is_some_and(|config| config.launch.strict);
     let then = if strict { "the program ends, as --strict requires" } else { then };
-    once.say(format_args!("{why}; {then}"));
+    once.report(format_args!("{why}; {then}"));
     if strict {
         // SAFETY: ends the process, as `--strict` requires.
         unsafe { libc::_exit(2) };
@@ -114,12 +113,12 @@ pub fn goes_without(once: &Once, why: fmt::Arguments<'_>, then: &str) {
 }
 
 /// The Host, if there is one.
-pub fn made() -> Option<Host> {
+pub fn existing() -> Option<Host> {
     lock(&HOST).made.as_ref().map(|made| made.host.clone())
 }
 
 /// The Host, if there is one and this process made it: not in a child that shares its parent's memory.
-pub fn made_here() -> Option<Made> {
+pub fn made_by_this_process() -> Option<Made> {
     lock(&HOST).made.clone().filter(|made| made.process == getpid())
 }
 
@@ -129,10 +128,10 @@ fn make() -> io::Result<Made> {
         return Err(io::Error::other("the stack plane needs an interface; give --dev"));
     };
     let said = |why: String| Err(io::Error::other(format!("{}: {why}", device())));
-    thread::on_start(inside::stay);
-    signal::on_first_sleep(own::first_sleep);
-    spin::set_rule(harm::RULE);
-    let (lease, connection) = match lease::claim(guard, kept) {
+    thread::on_start(inside::stay_inside);
+    signal::on_first_sleep(internal_fds::first_sleep);
+    spin::set_rule(spin_policy::RULE);
+    let (lease, connection) = match lease::claim(guard, as_internal) {
         Ok(Answer::Granted(lease, connection)) => (lease, connection),
         Ok(Answer::OwnedBy(pid)) => {
             return Err(xdp::Error::Owned { device: device().to_owned(), pid }.into());
@@ -144,25 +143,26 @@ fn make() -> io::Result<Made> {
     let host = Host::builder().leased(*lease)?.busy_read(polls_for).busy_poll(polls_for).build()?;
     lease::when_it_ends(connection, |end| {
         match end {
-        End::Interface => GONE.say(format_args!(
+        End::Interface => GONE.report(format_args!(
             "{}: the interface is gone: its connections cannot send or receive any more. New sockets, also on another \
              interface of that name, stay with the kernel until the program is restarted",
             device()
         )),
-        End::Guard => UNGUARDED.say(format_args!(
-            "{}: the guard of this run is gone: the program goes on, but if this process is killed, its peers get no reset",
+        End::Guard => UNGUARDED.report(format_args!(
+            "{}: the guard of this run is gone: the program goes on, but if this process is killed, its peers get \
+             no reset",
             device()
         )),
     }
     })?;
-    ending::arm();
+    fatal_signals::arm();
     Ok(Made { host, ledger, process: getpid() })
 }
 
 /// A descriptor that the guard has sent, as one of the library's own.
-fn kept(fd: OwnedFd) -> OwnedFd {
+fn as_internal(fd: OwnedFd) -> OwnedFd {
     // SAFETY: `keep` returns the same descriptor under its new number.
-    unsafe { OwnedFd::from_raw_fd(own::keep(fd.into_raw_fd())) }
+    unsafe { OwnedFd::from_raw_fd(internal_fds::make_internal(fd.into_raw_fd())) }
 }
 
 /// The policy's settings for this program as a whole.
@@ -175,29 +175,29 @@ pub fn settings(config: &Config) -> Settings {
 }
 
 /// The locks that are held across a fork, so that the child finds them free and their data whole.
-struct Held {
-    forking: bequest::Forking,
-    channels: heir::Channels,
+struct ForkLocks {
+    forking: handover_parent::Forking,
+    channels: handover_child::Channels,
     slot: MutexGuard<'static, Slot>,
     _spare: MutexGuard<'static, Vec<&'static fds::Cell>>,
-    known: MutexGuard<'static, cancel::Known>,
+    known: MutexGuard<'static, cancel::Threads>,
     stack: process::Fork,
-    _last: MutexGuard<'static, place::Last>,
+    _last: MutexGuard<'static, route::LastRoute>,
     _changing: MutexGuard<'static, ()>,
     /// Dropped last: a signal handler that runs then may need all of these.
     inside: Option<Inside>,
 }
 
-impl Held {
-    fn take(forking: bequest::Forking, inside: Option<Inside>) -> Held {
-        Held {
+impl ForkLocks {
+    fn take(forking: handover_parent::Forking, inside: Option<Inside>) -> ForkLocks {
+        ForkLocks {
             forking,
-            channels: heir::Channels::take(),
+            channels: handover_child::Channels::take(),
             slot: lock(&HOST),
             _spare: fds::spare(),
-            known: cancel::known(),
+            known: cancel::threads(),
             stack: process::before_fork(),
-            _last: place::last(),
+            _last: route::last_route(),
             _changing: signals::changing(),
             inside,
         }
@@ -206,7 +206,7 @@ impl Held {
     /// In the child. Allocates nothing.
     #[must_use]
     fn in_child(mut self) -> Option<Inside> {
-        inside::goes_on_living();
+        inside::clear_ending();
         self.forking.in_child();
         self.known.in_child();
         self.stack.in_child();
@@ -217,11 +217,11 @@ impl Held {
 }
 
 local! {
-    static HELD: RefCell<Option<ManuallyDrop<Held>>> = RefCell::new(None);
+    static FORK_LOCKS: RefCell<Option<ManuallyDrop<ForkLocks>>> = RefCell::new(None);
 }
 
-fn take_held() -> Option<Held> {
-    HELD.try_with(RefCell::take).ok().flatten().map(ManuallyDrop::into_inner)
+fn take_fork_locks() -> Option<ForkLocks> {
+    FORK_LOCKS.try_with(RefCell::take).ok().flatten().map(ManuallyDrop::into_inner)
 }
 
 /// Called when the library is loaded: every fork runs these handlers, also those that the C library makes itself
@@ -230,18 +230,18 @@ pub fn prepare(config: &Config) {
     if config.launch.dev.is_none() {
         return;
     }
-    harm::prepare(config);
-    own::prepare();
+    spin_policy::prepare(config);
+    internal_fds::prepare();
     if let Some(guard) = &config.launch.guard {
         // Without the mark the guard knows the process by its environment alone.
-        let _ = leave_mark(mark(guard));
+        let _ = map_mark(mark(guard));
     }
     // SAFETY: three functions that live as long as the library, which is never unloaded.
     unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
 }
 
 /// Maps a file with this name for as long as the process lives; it shows in /proc/PID/maps.
-fn leave_mark(name: &str) -> rustix::io::Result<()> {
+fn map_mark(name: &str) -> rustix::io::Result<()> {
     let file = memfd_create(name, MemfdFlags::CLOEXEC)?;
     // SAFETY: a new mapping, of no memory in use, without access.
     unsafe { mmap(ptr::null_mut(), 1, ProtFlags::empty(), MapFlags::SHARED, &file, 0) }.map(drop)
@@ -250,50 +250,53 @@ fn leave_mark(name: &str) -> rustix::io::Result<()> {
 extern "C" fn before() {
     let inside = Inside::enter();
     if inside.is_some() {
-        file::let_children_choose();
-        file::let_children_hear();
+        file::deactivate_unused_listeners();
+        file::share_epoll_sets();
     }
-    let mut forking = bequest::Forking::take();
+    let mut forking = handover_parent::Forking::take();
     if inside.is_some() {
         // Before the list of spare cells is locked, as dropping the last reference to a file needs it.
-        forking.bequeath();
+        forking.share();
     }
-    let held = Held::take(forking, inside);
-    let _ = HELD.try_with(|cell| cell.replace(Some(ManuallyDrop::new(held))));
+    let held = ForkLocks::take(forking, inside);
+    let _ = FORK_LOCKS.try_with(|cell| cell.replace(Some(ManuallyDrop::new(held))));
 }
 
 extern "C" fn in_parent() {
-    let Some(mut held) = take_held() else { return };
+    let Some(mut held) = take_fork_locks() else { return };
     held.forking.in_parent();
     // Fields drop in order: signal handlers run when `inside`, the last, is dropped.
 }
 
 extern "C" fn in_child() {
-    let Some(mut held) = take_held() else { return };
-    let channel = held.forking.end().map(|end| held.channels.add(end));
+    let Some(mut held) = take_fork_locks() else { return };
+    let channel = held.forking.child_end().map(|end| held.channels.add(end));
     let ends: Vec<c_int> = fds::all()
         .filter_map(|(fd, file)| (file.is_none() && held.channels.has(fd)).then_some(fd))
         .collect();
     let _inside = held.in_child();
     inside::forget_own_threads();
-    let mut heirs = HashMap::new();
-    let heir = |file: &File| {
-        let heir = Ref::new(file.inherited(channel.as_ref())?);
-        heirs.insert(file.membership().id(), heir.clone());
-        Some(heir)
+    let mut child_files = HashMap::new();
+    let child_file = |file: &File| {
+        let child_file = Ref::new(file.for_child(channel.as_ref())?);
+        child_files.insert(file.memberships().id(), child_file.clone());
+        Some(child_file)
     };
-    fds::inherit(heir, |own| {
-        if !ends.contains(&own) {
-            close_own(own);
+    fds::replace_in_child(child_file, |internal| {
+        if !ends.contains(&internal) {
+            close_internal(internal);
         }
     });
-    ends.into_iter().for_each(fds::set_own);
-    heirs.values().filter_map(|heir| heir.set()).for_each(|set| set.succeed(&heirs));
+    ends.into_iter().for_each(fds::set_internal);
+    child_files
+        .values()
+        .filter_map(|child_file| child_file.set())
+        .for_each(|set| set.adopt_child_files(&child_files));
 }
 
-fn close_own(own: c_int) {
+fn close_internal(internal: c_int) {
     // SAFETY: a descriptor of the library's that a child does not use.
-    unsafe { real::close(own) };
+    unsafe { real::close(internal) };
 }
 
 /// fork(3). A signal handler may have interrupted the C library's allocator, whose locks fork(3) takes once the process
@@ -305,16 +308,16 @@ fn close_own(own: c_int) {
 pub unsafe fn fork() -> pid_t {
     let is_ours = || {
         let _inside = Inside::enter()?;
-        (made().is_some() && inside::is_alone_but_for_ours()).then_some(())
+        (existing().is_some() && inside::is_single_threaded()).then_some(())
     };
-    if !handler::is_running() || is_ours().is_none() {
+    if !handler_frames::is_running() || is_ours().is_none() {
         // SAFETY: the caller's contract.
         return unsafe { real::fork() };
     }
     before();
     // SAFETY: the caller's contract; our own locks are held.
     let child = unsafe { real::_Fork() };
-    let _errno = errno::Kept::new();
+    let _errno = errno::Saved::new();
     match child {
         0 => in_child(),
         _ => in_parent(),
@@ -327,14 +330,15 @@ pub unsafe fn fork() -> pid_t {
 ///
 /// # Safety
 /// That of _Fork(3).
-pub unsafe fn fork_alone() -> pid_t {
+pub unsafe fn raw_fork() -> pid_t {
     // If the thread is inside already, it is in the handler of a fault and may hold one of the locks.
-    let held = Inside::enter().map(|inside| Held::take(bequest::Forking::take(), Some(inside)));
+    let held = Inside::enter()
+        .map(|inside| ForkLocks::take(handover_parent::Forking::take(), Some(inside)));
     // SAFETY: the caller's contract.
     let child = unsafe { real::_Fork() };
     if child == 0 {
-        let _inside = held.and_then(Held::in_child);
-        fds::abandon(close_own);
+        let _inside = held.and_then(ForkLocks::in_child);
+        fds::clear_in_child(close_internal);
     }
     child
 }

@@ -4,24 +4,25 @@
 //! |---|---|
 //! | [`file`](self::file) | the open file description of a descriptor of ours, and its activation |
 //! | [`host`](self::host) | the process's Host, made when it is first needed; fork |
-//! | [`bequest`](self::bequest), [`heir`](self::heir) | connections that children use: the parent's side, and the child's |
-//! | [`end`](self::end) | exit |
-//! | [`own`](self::own) | the descriptors that the library holds for itself |
-//! | [`place`](self::place) | which addresses are routed over the chosen interface |
-//! | [`names`](self::names) | socket, bind, connect, listen, shutdown, getsockname, getpeername |
+//! | [`handover_parent`](self::handover_parent) | connections that children share: the parent's side |
+//! | [`handover_child`](self::handover_child) | the child's side |
+//! | [`exit`](self::exit) | exit |
+//! | [`internal_fds`](self::internal_fds) | the descriptors that the library holds for itself |
+//! | [`route`](self::route) | which addresses are routed over the chosen interface |
+//! | [`sockets`](self::sockets) | socket, bind, connect, listen, shutdown, getsockname, getpeername |
 //! | [`accept`](mod@self::accept) | accept, of our listeners and of the kernel's |
 //! | [`receive`](self::receive), [`send`](self::send) | data in and out, by all the C functions for it |
-//! | [`take`](self::take) | what a receive returns, and how long it waits |
-//! | [`control`](self::control) | ancillary data |
+//! | [`receive_one`](self::receive_one) | what a receive returns, and how long it waits |
+//! | [`cmsg`](self::cmsg) | ancillary data |
 //! | [`copy`](self::copy) | sendfile, splice |
 //! | [`options`](self::options) | getsockopt, setsockopt |
 //! | [`groups`](self::groups) | multicast memberships |
-//! | [`beyond`](self::beyond) | options that our stack does not support |
+//! | [`unsupported_options`](self::unsupported_options) | options that our stack does not support |
 //! | [`wait`](self::wait) | poll, select, epoll |
 //! | [`descriptors`](self::descriptors) | close, dup, fcntl, ioctl |
 //! | [`rings`] | io_uring: its sockets are the kernel's |
 //! | [`stream`](self::stream) | fclose, freopen |
-//! | [`pass`](self::pass) | descriptors passed to another process |
+//! | [`scm_rights`](self::scm_rights) | descriptors passed to another process |
 //! | [`address`](self::address) | conversion of socket addresses |
 //!
 //! Each socket owns one kernel socket, its companion, whose descriptor the program has. Until the socket is activated,
@@ -30,27 +31,27 @@
 
 mod accept;
 mod address;
-mod bequest;
-mod beyond;
-mod control;
+mod cmsg;
 mod copy;
 mod descriptors;
-mod end;
+mod exit;
 mod file;
 mod groups;
-mod heir;
+mod handover_child;
+mod handover_parent;
 mod host;
-mod names;
+mod internal_fds;
+mod iovec;
 mod options;
-mod own;
-mod pass;
-mod pieces;
-mod place;
 mod receive;
+mod receive_one;
 pub mod rings;
+mod route;
+mod scm_rights;
 mod send;
+mod sockets;
 mod stream;
-mod take;
+mod unsupported_options;
 mod wait;
 
 pub use accept::{accept, accept_other, accept4, accept4_other};
@@ -59,18 +60,18 @@ pub use descriptors::{
     close, close_other, close_range, closefrom, dup, dup2, dup2_other, dup3, dup3_other, fcntl,
     fcntl_other, ioctl, sockatmark,
 };
-pub use end::{close_all, daemon, exit};
+pub use exit::{close_all, daemon, exit};
 pub use file::File;
-pub use heir::before_exec;
-pub use host::{fork, fork_alone, prepare};
-pub use names::{bind, connect, getpeername, getsockname, listen, shutdown, socket};
+pub use handover_child::before_exec;
+pub use host::{fork, prepare, raw_fork};
+pub use internal_fds::{eventfd, syscall_made, timerfd_create};
 pub use options::{getsockopt, setsockopt};
-pub use own::{eventfd, syscall_made, timerfd_create};
-pub use pass::{sendmmsg_other, sendmsg_other};
 pub use receive::{
     preadv2, read, read_chk, readv, recv, recv_chk, recvfrom, recvfrom_chk, recvmmsg, recvmsg,
 };
+pub use scm_rights::{sendmmsg_other, sendmsg_other};
 pub use send::{pwritev2, send, sendmmsg, sendmsg, sendto, write, writev};
+pub use sockets::{bind, connect, getpeername, getsockname, listen, shutdown, socket};
 pub use stream::{fclose, freopen, freopen64};
 pub use wait::{
     epoll_create, epoll_create1, epoll_ctl, epoll_ctl_other, epoll_pwait, epoll_pwait2, epoll_wait,
@@ -86,7 +87,7 @@ use std::io;
 /// The parts must be dropped in the order `file`, `inside`, as the pattern `(inside, file)` does.
 #[inline]
 fn enter(file: Ref) -> Option<(Inside, Ref)> {
-    if file.is_kernels() {
+    if file.is_kernel_owned() {
         return None;
     }
     let inside = Inside::enter()?;
@@ -145,13 +146,13 @@ fn error(code: i32) -> io::Error {
 }
 
 /// The result of a system call that returned `result`.
-fn said<T: Copy + PartialOrd + Default>(result: T) -> io::Result<T> {
+fn checked<T: Copy + PartialOrd + Default>(result: T) -> io::Result<T> {
     if result < T::default() { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
 /// Binds an unbound companion to a free port, as the kernel would at its first send.
-fn own_port(fd: libc::c_int, domain: libc::c_int) -> io::Result<()> {
+fn bind_free_port(fd: libc::c_int, domain: libc::c_int) -> io::Result<()> {
     let (name, len) = address::laid_out(address::any(domain), domain);
     // SAFETY: a valid address of that length.
-    said(unsafe { crate::real::bind(fd, (&raw const name).cast(), len) }).map(drop)
+    checked(unsafe { crate::real::bind(fd, (&raw const name).cast(), len) }).map(drop)
 }

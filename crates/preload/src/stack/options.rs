@@ -2,11 +2,10 @@
 //! that our stack knows is set there as well.
 
 use super::{
-    answer,
-    beyond::{self, TIMES_OF_SENDING},
-    control, enter, error,
+    answer, checked, cmsg, enter, error,
     file::{Live, span},
-    groups, said,
+    groups,
+    unsupported_options::{self, TX_TIMESTAMPS},
 };
 use crate::{fds::Ref, inside::Inside, real};
 use busypoll_stack::{Owner, TcpInfo, TcpStream, options as known};
@@ -30,7 +29,7 @@ const SO_RCVTIMEO_NEW: c_int = 66;
 const SO_SNDTIMEO_NEW: c_int = 67;
 const SO_TIMESTAMPING_NEW: c_int = 65;
 /// `SOF_TIMESTAMPING_OPT_ID` and `_OPT_ID_TCP` (linux/net_tstamp.h).
-const NUMBERED: c_int = 1 << 7 | 1 << 16;
+const OPT_ID_FLAGS: c_int = 1 << 7 | 1 << 16;
 /// include/uapi/linux/in6.h.
 const IPV6_PATHMTU: c_int = 61;
 
@@ -61,21 +60,21 @@ fn buffer(level: c_int, name: c_int) -> Option<c_int> {
 ///
 /// # Safety
 /// Any bytes are a valid `T`.
-unsafe fn ask<T>(fd: c_int, level: c_int, name: c_int) -> Option<T> {
+unsafe fn query<T>(fd: c_int, level: c_int, name: c_int) -> Option<T> {
     let mut value = MaybeUninit::<T>::zeroed();
     let mut len = size_of::<T>() as socklen_t;
     // SAFETY: valid pointers for the answer.
-    let told =
+    let result =
         unsafe { real::getsockopt(fd, level, name, value.as_mut_ptr().cast(), &raw mut len) };
     // SAFETY: zeroed, and any bytes are valid.
-    (told == 0).then(|| unsafe { value.assume_init() })
+    (result == 0).then(|| unsafe { value.assume_init() })
 }
 
 /// The buffer size that the kernel has set at `fd`, within its limits and doubled. The program reads this value, and
 /// our stack uses it.
 fn size_of_buffer(fd: c_int, name: c_int) -> Option<c_int> {
     // SAFETY: a number.
-    unsafe { ask::<c_int>(fd, libc::SOL_SOCKET, name) }
+    unsafe { query::<c_int>(fd, libc::SOL_SOCKET, name) }
 }
 
 fn get_number(live: &Live, level: c_int, name: c_int) -> io::Result<c_int> {
@@ -89,7 +88,7 @@ fn get_number(live: &Live, level: c_int, name: c_int) -> io::Result<c_int> {
 /// `SO_RCVTIMEO` or `SO_SNDTIMEO` of a companion.
 pub fn timeout(fd: c_int, name: c_int) -> Option<Duration> {
     // SAFETY: two numbers.
-    unsafe { ask::<libc::timeval>(fd, libc::SOL_SOCKET, name) }.and_then(span)
+    unsafe { query::<libc::timeval>(fd, libc::SOL_SOCKET, name) }.and_then(span)
 }
 
 /// Gives `live` the companion's timeout.
@@ -107,10 +106,10 @@ pub fn set_timeout(live: &Live, name: c_int, timeout: Option<Duration>) {
 }
 
 /// Copies `SO_LINGER` from the companion.
-pub fn take_linger(fd: c_int, live: &Live) {
+pub fn copy_linger(fd: c_int, live: &Live) {
     let Live::Stream(stream) = live else { return };
     // SAFETY: two numbers.
-    if let Some(linger) = unsafe { ask::<libc::linger>(fd, libc::SOL_SOCKET, libc::SO_LINGER) } {
+    if let Some(linger) = unsafe { query::<libc::linger>(fd, libc::SOL_SOCKET, libc::SO_LINGER) } {
         let seconds = Duration::from_secs(linger.l_linger.unsigned_abs().into());
         // It cannot fail.
         let _ = stream.set_linger((linger.l_onoff != 0).then_some(seconds));
@@ -118,23 +117,23 @@ pub fn take_linger(fd: c_int, live: &Live) {
 }
 
 /// Copies `TCP_CONGESTION` from the companion. An algorithm that our stack does not have is ignored.
-pub fn take_congestion(fd: c_int, live: &Live) {
+pub fn copy_congestion(fd: c_int, live: &Live) {
     let Live::Stream(stream) = live else { return };
     // SAFETY: bytes.
-    if let Some(text) = unsafe { ask::<[u8; 16]>(fd, IPPROTO_TCP, TCP_CONGESTION) } {
+    if let Some(text) = unsafe { query::<[u8; 16]>(fd, IPPROTO_TCP, TCP_CONGESTION) } {
         let name = text.split(|byte| *byte == 0).next().unwrap_or_default();
         let _ = std::str::from_utf8(name).map(|name| stream.set_congestion(name));
     }
 }
 
 /// Copies the receiver of SIGURG from the companion.
-pub fn take_owner(fd: c_int, live: &Live) {
+pub fn copy_owner(fd: c_int, live: &Live) {
     let Live::Stream(stream) = live else { return };
     let mut owner = [0, 0];
     // SAFETY: a valid pointer for the answer.
-    let told = unsafe { real::fcntl(fd, F_GETOWN_EX, (&raw mut owner).expose_provenance()) };
+    let result = unsafe { real::fcntl(fd, F_GETOWN_EX, (&raw mut owner).expose_provenance()) };
     let owner = match owner {
-        _ if told != 0 => None,
+        _ if result != 0 => None,
         [_, 0] => None,
         [F_OWNER_TID, thread] => Some(Owner::Thread(thread)),
         [F_OWNER_PGRP, group] => Some(Owner::Group(group)),
@@ -146,7 +145,7 @@ pub fn take_owner(fd: c_int, live: &Live) {
 /// `SO_REUSEADDR`, `SO_REUSEPORT` or another option of a companion that is on or off.
 pub fn is_on(fd: c_int, level: c_int, name: c_int) -> bool {
     // SAFETY: a number.
-    unsafe { ask::<c_int>(fd, level, name) }.is_some_and(|on| on != 0)
+    unsafe { query::<c_int>(fd, level, name) }.is_some_and(|on| on != 0)
 }
 
 /// Sets such an option of a companion. It cannot fail for an option that can be queried.
@@ -159,7 +158,7 @@ pub fn set_on(fd: c_int, level: c_int, name: c_int, on: bool) {
 }
 
 /// Sets the companion's options to those of its connection: one that was accepted has its listener's.
-pub fn give_back(live: &Live, fd: c_int) {
+pub fn copy_to_companion(live: &Live, fd: c_int) {
     for (level, name) in [
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
         (IPPROTO_TCP, libc::TCP_NODELAY),
@@ -196,7 +195,7 @@ pub unsafe fn setsockopt(
         _ => None,
     };
     if let Some(refused) = refused
-        && !file.is_kernels()
+        && !file.is_kernel_owned()
         && !value.is_null()
         && len as usize >= size_of::<c_int>()
         // SAFETY: as long as the caller says.
@@ -234,17 +233,17 @@ pub unsafe fn setsockopt(
     }
     let Some((_inside, file)) = enter(file) else { return result };
     // SAFETY: the kernel has read as many bytes.
-    let value = unsafe { super::pieces::bytes(value.cast(), len as usize) };
-    answer(value.and_then(|value| took(&file, fd, level, name, value)).map(|()| 0))
+    let value = unsafe { super::iovec::readable(value.cast(), len as usize) };
+    answer(value.and_then(|value| apply(&file, fd, level, name, value)).map(|()| 0))
 }
 
 /// `SO_TIMESTAMPING` of a connection of ours. The companion is not connected, so it cannot have the OPT_ID flags.
 #[cold]
 fn set_times_of_stream(file: &Ref, fd: c_int, name: c_int, asked: c_int) -> c_int {
-    if asked & TIMES_OF_SENDING != 0 {
+    if asked & TX_TIMESTAMPS != 0 {
         return answer(Err(error(libc::ENOPROTOOPT)));
     }
-    let known = asked & !NUMBERED;
+    let known = asked & !OPT_ID_FLAGS;
     let len = size_of_val(&known) as socklen_t;
     // SAFETY: a number, and its size.
     if unsafe { real::setsockopt(fd, libc::SOL_SOCKET, name, (&raw const known).cast(), len) } != 0
@@ -252,49 +251,49 @@ fn set_times_of_stream(file: &Ref, fd: c_int, name: c_int, asked: c_int) -> c_in
         return -1;
     }
     let Some(_inside) = Inside::enter() else { return 0 };
-    file.remember(libc::SOL_SOCKET, libc::SO_TIMESTAMPING, asked);
-    answer(took(file, fd, libc::SOL_SOCKET, name, &asked.to_ne_bytes()).map(|()| 0))
+    file.store_option(libc::SOL_SOCKET, libc::SO_TIMESTAMPING, asked);
+    answer(apply(file, fd, libc::SOL_SOCKET, name, &asked.to_ne_bytes()).map(|()| 0))
 }
 
 /// The kernel has accepted an option.
-fn took(file: &Ref, fd: c_int, level: c_int, name: c_int, value: &[u8]) -> io::Result<()> {
-    if groups::took(file, level, name, value) {
+fn apply(file: &Ref, fd: c_int, level: c_int, name: c_int, value: &[u8]) -> io::Result<()> {
+    if groups::apply(file, level, name, value) {
         return Ok(());
     }
-    if let Some((wish, asked)) = beyond::option(level, name, value) {
+    if let Some((option, asked)) = unsupported_options::classify(level, name, value) {
         if asked {
-            return match beyond::ask(file, fd, wish) || name == libc::SO_MARK {
+            return match unsupported_options::require(file, fd, option) || name == libc::SO_MARK {
                 true => Ok(()),
                 false => Err(error(libc::ENOPROTOOPT)),
             };
         }
-        file.ask_no_more(wish);
+        file.drop_requirement(option);
     }
     let number = value.first_chunk().map(|bytes| c_int::from_ne_bytes(*bytes));
-    if let (Some(bit), Some(number)) = (control::bit(level, name), number) {
+    if let (Some(bit), Some(number)) = (cmsg::bit(level, name), number) {
         if number != 0 {
-            file.tells.fetch_and(!control::excludes(bit), Ordering::Relaxed);
-            file.tells.fetch_or(bit, Ordering::Relaxed);
+            file.cmsg_flags.fetch_and(!cmsg::excludes(bit), Ordering::Relaxed);
+            file.cmsg_flags.fetch_or(bit, Ordering::Relaxed);
         } else {
-            file.tells.fetch_and(!bit, Ordering::Relaxed);
+            file.cmsg_flags.fetch_and(!bit, Ordering::Relaxed);
         }
         // Our stack needs the companion's ancillary data, so the companion's option stays on.
         return match file.live() {
-            Some(Live::Udp(_)) if number == 0 => keep_telling(fd, level, name),
+            Some(Live::Udp(_)) if number == 0 => keep_companion_option(fd, level, name),
             _ => Ok(()),
         };
     }
     if let (libc::SOL_SOCKET, libc::SO_LINGER | libc::SO_SNDTIMEO) | (IPPROTO_TCP, TCP_CONGESTION) =
         (level, name)
     {
-        file.set_more();
+        file.set_has_complex_options();
     }
     match (level, name, file.live()) {
         (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO, Some(live)) => {
             set_timeout(live, name, timeout(fd, name));
         }
-        (libc::SOL_SOCKET, libc::SO_LINGER, Some(live)) => take_linger(fd, live),
-        (IPPROTO_TCP, TCP_CONGESTION, Some(live)) => take_congestion(fd, live),
+        (libc::SOL_SOCKET, libc::SO_LINGER, Some(live)) => copy_linger(fd, live),
+        (IPPROTO_TCP, TCP_CONGESTION, Some(live)) => copy_congestion(fd, live),
         (IPPROTO_TCP, TCP_CONGESTION, None) => {}
         (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO | libc::SO_LINGER, None) => {}
         (_, _, live) => {
@@ -304,7 +303,7 @@ fn took(file: &Ref, fd: c_int, level: c_int, name: c_int, value: &[u8]) -> io::R
                 None => (name, number.or_else(|| value.first().map(|byte| c_int::from(*byte)))),
             };
             if let Some(number) = number {
-                file.remember(level, name, number);
+                file.store_option(level, name, number);
                 if let Some(live) = live {
                     // An option that the kernel accepts and our stack does not know may be ignored.
                     let _ = set_number(live, level, name, number);
@@ -315,14 +314,14 @@ fn took(file: &Ref, fd: c_int, level: c_int, name: c_int, value: &[u8]) -> io::R
     Ok(())
 }
 
-fn keep_telling(fd: c_int, level: c_int, name: c_int) -> io::Result<()> {
+fn keep_companion_option(fd: c_int, level: c_int, name: c_int) -> io::Result<()> {
     if !matches!(level, libc::IPPROTO_IP | libc::IPPROTO_IPV6) {
         return Ok(());
     }
     let on: c_int = 1;
     let len = size_of_val(&on) as socklen_t;
     // SAFETY: a number, and its size.
-    said(unsafe { real::setsockopt(fd, level, name, (&raw const on).cast(), len) }).map(drop)
+    checked(unsafe { real::setsockopt(fd, level, name, (&raw const on).cast(), len) }).map(drop)
 }
 
 /// # Safety
@@ -339,19 +338,21 @@ pub unsafe fn getsockopt(
     // SAFETY: the caller's contract, here and below.
     let by_kernel = || unsafe { real::getsockopt(fd, level, name, value, len) };
     let Some((_inside, file)) = enter(file) else { return by_kernel() };
-    if let Some(bit) = control::bit(level, name)
+    if let Some(bit) = cmsg::bit(level, name)
         && name != libc::SO_TIMESTAMPING
         && file.has_level(level)
     {
-        let on = c_int::from(file.tells.load(Ordering::Relaxed) & bit != 0);
+        let on = c_int::from(file.cmsg_flags.load(Ordering::Relaxed) & bit != 0);
         // SAFETY: the caller's contract.
-        return answer(unsafe { give(&on, value, len) });
+        return answer(unsafe { write_value(&on, value, len) });
     }
     let Some(live) = file.live() else { return by_kernel() };
     match (level, name, live) {
         (IPPROTO_TCP, libc::TCP_INFO, Live::Stream(stream)) => match stream.info() {
             // SAFETY: the caller's contract.
-            Ok(info) => answer(unsafe { give(&laid_out(&info, headers(stream)), value, len) }),
+            Ok(info) => {
+                answer(unsafe { write_value(&laid_out(&info, headers(stream)), value, len) })
+            }
             Err(_) => by_kernel(),
         },
         (libc::IPPROTO_IP, libc::IP_MTU, Live::Stream(stream))
@@ -365,8 +366,8 @@ pub unsafe fn getsockopt(
             // SAFETY: the caller's contract.
             answer(unsafe {
                 match name {
-                    IPV6_PATHMTU => give(&with_address, value, len),
-                    _ => give(&mtu, value, len),
+                    IPV6_PATHMTU => write_value(&with_address, value, len),
+                    _ => write_value(&mtu, value, len),
                 }
             })
         }
@@ -375,7 +376,7 @@ pub unsafe fn getsockopt(
             let name = stream.congestion().unwrap_or_default();
             text.iter_mut().zip(name.bytes()).for_each(|(to, from)| *to = from);
             // SAFETY: the caller's contract.
-            answer(unsafe { give(&text, value, len) })
+            answer(unsafe { write_value(&text, value, len) })
         }
         (libc::SOL_SOCKET, libc::SO_LINGER, Live::Stream(stream)) => {
             let linger = stream.linger().ok().flatten();
@@ -383,7 +384,7 @@ pub unsafe fn getsockopt(
                 linger.map_or(0, |span| i32::try_from(span.as_secs()).unwrap_or(i32::MAX));
             let linger = libc::linger { l_onoff: linger.is_some().into(), l_linger: seconds };
             // SAFETY: the caller's contract.
-            answer(unsafe { give(&linger, value, len) })
+            answer(unsafe { write_value(&linger, value, len) })
         }
         (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO, Live::Stream(stream)) => {
             let limit = match name {
@@ -396,13 +397,13 @@ pub unsafe fn getsockopt(
                 tv_usec: limit.subsec_micros().into(),
             };
             // SAFETY: the caller's contract.
-            answer(unsafe { give(&time, value, len) })
+            answer(unsafe { write_value(&time, value, len) })
         }
         (libc::SOL_SOCKET, libc::SO_TIMESTAMPING | SO_TIMESTAMPING_NEW, Live::Stream(_))
-            if let Some(asked) = file.remembered(level, libc::SO_TIMESTAMPING) =>
+            if let Some(asked) = file.stored_option(level, libc::SO_TIMESTAMPING) =>
         {
             // SAFETY: the caller's contract.
-            answer(unsafe { give(&asked, value, len) })
+            answer(unsafe { write_value(&asked, value, len) })
         }
         // Our stack does not know all of these, and the companion is a socket of the same kind.
         (libc::SOL_SOCKET, libc::SO_DOMAIN | libc::SO_TYPE | libc::SO_PROTOCOL, _) => by_kernel(),
@@ -412,7 +413,7 @@ pub unsafe fn getsockopt(
         }
         (_, _, live) => match get_number(live, level, name) {
             // SAFETY: the caller's contract.
-            Ok(number) => answer(unsafe { give(&number, value, len) }),
+            Ok(number) => answer(unsafe { write_value(&number, value, len) }),
             Err(_) => by_kernel(),
         },
     }
@@ -428,7 +429,7 @@ fn headers(stream: &TcpStream) -> u32 {
 ///
 /// # Safety
 /// `to` points to `*len` writable bytes.
-unsafe fn give<T>(value: &T, to: *mut c_void, len: *mut socklen_t) -> io::Result<usize> {
+unsafe fn write_value<T>(value: &T, to: *mut c_void, len: *mut socklen_t) -> io::Result<usize> {
     if to.is_null() || len.is_null() {
         return Err(error(libc::EFAULT));
     }

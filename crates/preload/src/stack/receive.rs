@@ -1,21 +1,19 @@
 //! Receiving, by all the C functions for it.
 
 use super::{
-    address, answer, answer_or, code, control, enter, error,
+    address, answer, answer_or, cmsg, code, enter, error,
     file::{File, Live},
-    pieces,
-    take::{Got, put_back, receive},
+    iovec,
+    receive_one::{Received, put_back, receive},
     wait,
 };
 use crate::{
     fds::Ref,
-    inside::{AGAIN, Inside},
+    inside::{ERESTARTSYS, Inside},
     real,
 };
 use busypoll_policy::Protocol;
-use libc::{
-    c_int, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
-};
+use libc::{c_int, c_void, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 use std::{
     io::{self, IoSliceMut},
     time::Instant,
@@ -30,7 +28,7 @@ unsafe fn receive_into(
     fd: c_int,
     (buf, len): (*mut c_void, size_t),
     flags: c_int,
-) -> Option<io::Result<Got>> {
+) -> Option<io::Result<Received>> {
     let mut scratch: [u8; 4096];
     let nowhere = buf.is_null() && len > 0;
     // TCP with MSG_TRUNC discards, so it needs no buffer.
@@ -40,7 +38,7 @@ unsafe fn receive_into(
         &mut scratch[..len.min(4096)]
     } else {
         // SAFETY: the caller's contract.
-        unsafe { pieces::room(buf.cast(), len) }
+        unsafe { iovec::writable(buf.cast(), len) }
     };
     let got = receive(inside, file, fd, &mut [IoSliceMut::new(room)], flags)?;
     Some(got.and_then(|got| match nowhere && got.any && !discards {
@@ -105,7 +103,7 @@ pub unsafe fn recvfrom(
     let Some((inside, file)) = enter(file) else { return by_kernel() };
     // SAFETY: the caller's contract.
     let got = unsafe { receive_into((&inside, &file), fd, (buf, len), flags) };
-    let named = |got: Got| {
+    let named = |got: Received| {
         // SAFETY: the caller's contract.
         unsafe { address::write_if_asked(got.from, file.domain, addr, addr_len) }?;
         Ok(got.len)
@@ -116,18 +114,18 @@ pub unsafe fn recvfrom(
 
 /// # Safety
 /// That of readv(2).
-pub unsafe fn readv(file: Ref, fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+pub unsafe fn readv(file: Ref, fd: c_int, iov: *const libc::iovec, count: c_int) -> ssize_t {
     // SAFETY: the caller's contract, here and below.
     let by_kernel = || unsafe { real::readv(fd, iov, count) };
     let Some((inside, file)) = enter(file) else { return by_kernel() };
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     // SAFETY: the caller's contract.
     let got = unsafe {
-        pieces::with_room(iov, count, libc::EINVAL, |pieces| {
-            let nothing = pieces.iter().all(|piece| piece.is_empty());
+        iovec::with_writable(iov, count, libc::EINVAL, |buffers| {
+            let nothing = buffers.iter().all(|buffer| buffer.is_empty());
             Ok(match nothing && file.live().is_some() {
                 true => Some(0),
-                false => receive(&inside, &file, fd, pieces, 0).transpose()?.map(|got| got.len),
+                false => receive(&inside, &file, fd, buffers, 0).transpose()?.map(|got| got.len),
             })
         })
     };
@@ -139,7 +137,7 @@ pub unsafe fn readv(file: Ref, fd: c_int, iov: *const iovec, count: c_int) -> ss
 pub unsafe fn preadv2(
     file: Ref,
     fd: c_int,
-    iov: *const iovec,
+    iov: *const libc::iovec,
     count: c_int,
     at: off_t,
     flags: c_int,
@@ -189,8 +187,8 @@ unsafe fn one_message(
     let (iov, count) = (message.msg_iov, message.msg_iovlen);
     // SAFETY: the caller's contract.
     let got = unsafe {
-        pieces::with_room(iov, count, libc::EMSGSIZE, |pieces| {
-            receive(inside, file, fd, pieces, flags).transpose()
+        iovec::with_writable(iov, count, libc::EMSGSIZE, |buffers| {
+            receive(inside, file, fd, buffers, flags).transpose()
         })
     };
     let got = match got {
@@ -204,16 +202,16 @@ unsafe fn one_message(
     if let Err(error) = unsafe { address::write_if_asked(got.from, file.domain, name, len) } {
         return Some(Err(error));
     }
-    let tells = file.tells.load(std::sync::atomic::Ordering::Relaxed);
+    let cmsg_flags = file.cmsg_flags.load(std::sync::atomic::Ordering::Relaxed);
     message.msg_flags |= match (got.message, file.live()) {
-        (Some(datagram), Some(Live::Udp(udp))) if tells != 0 => {
+        (Some(datagram), Some(Live::Udp(udp))) if cmsg_flags != 0 => {
             let drops = udp.stats().drops;
             // SAFETY: the caller's contract.
-            unsafe { control::tell(tells, &datagram, drops, file.domain, message) }
+            unsafe { cmsg::put_for_datagram(cmsg_flags, &datagram, drops, file.domain, message) }
         }
-        (None, Some(Live::Stream(stream))) if tells != 0 => {
+        (None, Some(Live::Stream(stream))) if cmsg_flags != 0 => {
             // SAFETY: the caller's contract.
-            unsafe { control::tell_of_stream(tells, stream, got.any, message) }
+            unsafe { cmsg::put_for_stream(cmsg_flags, stream, got.any, message) }
         }
         _ => {
             message.msg_controllen = 0;
@@ -286,7 +284,7 @@ pub unsafe fn recvmmsg(
             // The next call returns the error (`do_recvmmsg`).
             match (failed, file.live()) {
                 (Some(error), Some(Live::Udp(udp)))
-                    if !matches!(code(&error), libc::EAGAIN | libc::EINTR | AGAIN) =>
+                    if !matches!(code(&error), libc::EAGAIN | libc::EINTR | ERESTARTSYS) =>
                 {
                     udp.put_back_error(code(&error));
                 }

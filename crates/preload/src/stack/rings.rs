@@ -5,7 +5,7 @@
 //! Rings are noticed when they are made by liburing's functions or by `syscall`.
 
 use super::host;
-use crate::{config, errno, inside::Inside, real, say::Once};
+use crate::{config, errno, inside::Inside, real, report::Once};
 use libc::{c_int, c_long, c_uint, c_void};
 use std::{
     ffi::CStr,
@@ -26,7 +26,7 @@ const WHY: &str = "the program uses io_uring, which does not reach the stack pla
 pub fn keep_sockets() -> bool {
     let used = USED.load(Ordering::Relaxed);
     if used && config::get().is_some_and(|config| config.launch.strict) {
-        host::goes_without(&ENDS, format_args!("{WHY}"), "");
+        host::report_not_accelerated(&ENDS, format_args!("{WHY}"), "");
     }
     used
 }
@@ -36,7 +36,7 @@ pub fn keep_sockets() -> bool {
 fn is_made() {
     let Some(config) = config::get().filter(|config| config.is_stack()) else { return };
     if !USED.swap(true, Ordering::Relaxed) && !config.launch.strict {
-        LEFT.say(format_args!("{WHY}; sockets that it uses from now on stay with the kernel"));
+        LEFT.report(format_args!("{WHY}; sockets that it uses from now on stay with the kernel"));
     }
 }
 
@@ -49,7 +49,7 @@ pub fn setup() -> Option<c_long> {
         is_made();
         return None;
     }
-    REFUSED.say(format_args!(
+    REFUSED.report(format_args!(
         "io_uring does not reach the stack plane, so libuv is refused it (ENOSYS) and waits by epoll"
     ));
     errno::set(libc::ENOSYS);

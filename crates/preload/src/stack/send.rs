@@ -1,14 +1,14 @@
 //! Sending, by all the C functions for it.
 
 use super::{
-    address, answer, answer_or, beyond, code, control, enter, error,
-    file::{File, Live, let_go},
-    names, own_port, pieces, place,
+    address, answer, answer_or, bind_free_port, cmsg, code, enter, error,
+    file::{File, Live, leave_fd_to_kernel},
+    iovec, route, sockets, unsupported_options,
 };
 use crate::{fds::Ref, inside::Inside, real, table::exported as hook};
 use busypoll_policy::Protocol;
 use busypoll_stack::{Outgoing, SendFlags, TcpStream, UdpSocket};
-use libc::{c_int, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
+use libc::{c_int, c_void, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 use std::{
     io::{self, IoSlice},
     net::SocketAddr,
@@ -16,14 +16,14 @@ use std::{
 
 /// A destination address as C passes it.
 #[derive(Clone, Copy)]
-struct Name {
+struct Destination {
     address: *const sockaddr,
     len: socklen_t,
 }
 
-const NOBODY: Name = Name { address: std::ptr::null(), len: 0 };
+const NO_DESTINATION: Destination = Destination { address: std::ptr::null(), len: 0 };
 
-impl Name {
+impl Destination {
     /// # Safety
     /// The pointer and length are valid.
     unsafe fn read(self, file: &File) -> io::Result<Option<SocketAddr>> {
@@ -49,7 +49,7 @@ impl Name {
             return answer(Err(error(libc::EOPNOTSUPP)));
         }
         // SAFETY: the caller's contract.
-        match unsafe { names::connect(file, fd, self.address, self.len) } {
+        match unsafe { sockets::connect(file, fd, self.address, self.len) } {
             0 => send(),
             _ => -1,
         }
@@ -59,28 +59,28 @@ impl Name {
 /// Whether a send connects first (`tcp_sendmsg_fastopen`). The SYN carries no data, as in the kernel without a cookie
 /// from the peer.
 fn connects(file: &File, flags: c_int) -> bool {
-    flags & libc::MSG_FASTOPEN != 0 && file.protocol == Protocol::Tcp && !file.is_kernels()
+    flags & libc::MSG_FASTOPEN != 0 && file.protocol == Protocol::Tcp && !file.is_kernel_owned()
 }
 
-/// Sends `pieces`; `None`: the call is for the companion.
+/// Sends `buffers`; `None`: the call is for the companion.
 ///
 /// # Safety
 /// `to` is valid.
-unsafe fn send_pieces(
+unsafe fn send_buffers(
     inside: &Inside,
     file: &Ref,
     fd: c_int,
-    pieces: &[IoSlice<'_>],
-    to: Name,
+    buffers: &[IoSlice<'_>],
+    to: Destination,
     flags: c_int,
 ) -> Option<io::Result<usize>> {
     // A part of a datagram: our stack sends whole ones only.
     if flags & libc::MSG_MORE != 0
         && file.protocol == Protocol::Udp
-        && !file.is_kernels()
-        && beyond::ask(file, fd, beyond::MORE)
+        && !file.is_kernel_owned()
+        && unsupported_options::require(file, fd, unsupported_options::MORE)
     {
-        beyond::leave(file, fd);
+        unsupported_options::release_if_required(file, fd);
         return None;
     }
     let live = match file.live() {
@@ -98,27 +98,27 @@ unsafe fn send_pieces(
                 Ok(to) => to,
                 Err(error) => return Some(Err(error)),
             };
-            send_datagram(inside, udp, fd, pieces, to, flags)
+            send_datagram(inside, udp, fd, buffers, to, flags)
         }
-        Live::Stream(stream) => send_stream(inside, stream, fd, pieces, flags),
+        Live::Stream(stream) => send_stream(inside, stream, fd, buffers, flags),
         Live::Listener(_) => return None,
     })
 }
 
 /// The first send on a socket that is not active, to `to` or to its peer. `None`: the companion sends.
 fn first_send(file: &Ref, fd: c_int, to: Option<SocketAddr>) -> Option<&Live> {
-    if file.protocol == Protocol::Tcp || file.is_kernels() {
+    if file.protocol == Protocol::Tcp || file.is_kernel_owned() {
         return None;
     }
-    let local = names::local(fd).ok()?;
+    let local = sockets::local(fd).ok()?;
     if local.port() == 0 {
         // Unbound, so not connected either.
         let to = to?;
-        if !(file.is_for_stack(None, Some(to)) && place::leads_to(to, local.ip())) {
-            let_go(fd, file);
+        if !(file.is_for_stack(None, Some(to)) && route::leads_to(to, local.ip())) {
+            leave_fd_to_kernel(fd, file);
             return None;
         }
-        own_port(fd, file.domain).ok()?;
+        bind_free_port(fd, file.domain).ok()?;
     }
     file.activate(fd)
 }
@@ -127,7 +127,7 @@ fn send_datagram(
     inside: &Inside,
     udp: &UdpSocket,
     fd: c_int,
-    pieces: &[IoSlice<'_>],
+    buffers: &[IoSlice<'_>],
     to: Option<SocketAddr>,
     flags: c_int,
 ) -> io::Result<usize> {
@@ -135,10 +135,10 @@ fn send_datagram(
         return Err(error(libc::EOPNOTSUPP));
     }
     let dont_wait = flags & libc::MSG_DONTWAIT != 0;
-    match udp.send_message(pieces, to, dont_wait) {
+    match udp.send_message(buffers, to, dont_wait) {
         Err(stopped) if stopped.kind() == io::ErrorKind::Interrupted => {
-            let restart = names::restart_unless_limited(fd, libc::SO_SNDTIMEO);
-            inside.wait(restart, || udp.send_message(pieces, to, dont_wait))
+            let restart = sockets::restart_unless_timeout(fd, libc::SO_SNDTIMEO);
+            inside.wait(restart, || udp.send_message(buffers, to, dont_wait))
         }
         other => other,
     }
@@ -148,7 +148,7 @@ fn send_stream(
     inside: &Inside,
     stream: &TcpStream,
     fd: c_int,
-    pieces: &[IoSlice<'_>],
+    buffers: &[IoSlice<'_>],
     flags: c_int,
 ) -> io::Result<usize> {
     let has = |flag| flags & flag != 0;
@@ -158,10 +158,10 @@ fn send_stream(
         record_end: has(libc::MSG_EOR),
         urgent: has(libc::MSG_OOB),
     };
-    let sent = match stream.send_message(pieces, how) {
+    let sent = match stream.send_message(buffers, how) {
         Err(stopped) if stopped.kind() == io::ErrorKind::Interrupted => {
-            let restart = names::restart_unless_limited(fd, libc::SO_SNDTIMEO);
-            inside.wait(restart, || stream.send_message(pieces, how))
+            let restart = sockets::restart_unless_timeout(fd, libc::SO_SNDTIMEO);
+            inside.wait(restart, || stream.send_message(buffers, how))
         }
         other => other,
     };
@@ -182,15 +182,15 @@ unsafe fn from_buffer(
     file: Ref,
     fd: c_int,
     (buf, len): (*const c_void, size_t),
-    to: Name,
+    to: Destination,
     flags: c_int,
     by_kernel: impl Fn() -> ssize_t,
 ) -> ssize_t {
     let Some((inside, file)) = enter(file) else { return by_kernel() };
     // SAFETY: the caller's contract.
-    let sent = match unsafe { pieces::bytes(buf.cast(), len) } {
+    let sent = match unsafe { iovec::readable(buf.cast(), len) } {
         // SAFETY: the caller's contract.
-        Ok(bytes) => unsafe { send_pieces(&inside, &file, fd, &[IoSlice::new(bytes)], to, flags) },
+        Ok(bytes) => unsafe { send_buffers(&inside, &file, fd, &[IoSlice::new(bytes)], to, flags) },
         Err(error) => Some(Err(error)),
     };
     answer_or(inside, file, sent, by_kernel)
@@ -200,14 +200,16 @@ unsafe fn from_buffer(
 /// That of write(2).
 pub unsafe fn write(file: Ref, fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
     // SAFETY: the caller's contract.
-    unsafe { from_buffer(file, fd, (buf, len), NOBODY, 0, || real::write(fd, buf, len)) }
+    unsafe { from_buffer(file, fd, (buf, len), NO_DESTINATION, 0, || real::write(fd, buf, len)) }
 }
 
 /// # Safety
 /// That of send(2).
 pub unsafe fn send(file: Ref, fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t {
     // SAFETY: the caller's contract.
-    unsafe { from_buffer(file, fd, (buf, len), NOBODY, flags, || real::send(fd, buf, len, flags)) }
+    unsafe {
+        from_buffer(file, fd, (buf, len), NO_DESTINATION, flags, || real::send(fd, buf, len, flags))
+    }
 }
 
 /// # Safety
@@ -221,7 +223,7 @@ pub unsafe fn sendto(
     addr: *const sockaddr,
     addr_len: socklen_t,
 ) -> ssize_t {
-    let to = Name { address: addr, len: addr_len };
+    let to = Destination { address: addr, len: addr_len };
     if connects(&file, flags) {
         let flags = flags & !libc::MSG_FASTOPEN;
         // SAFETY: the caller's contract.
@@ -239,7 +241,7 @@ pub unsafe fn sendto(
 
 /// # Safety
 /// That of writev(2).
-pub unsafe fn writev(file: Ref, fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+pub unsafe fn writev(file: Ref, fd: c_int, iov: *const libc::iovec, count: c_int) -> ssize_t {
     // SAFETY: the caller's contract.
     unsafe { from_vector(file, fd, (iov, count), 0, || real::writev(fd, iov, count)) }
 }
@@ -249,7 +251,7 @@ pub unsafe fn writev(file: Ref, fd: c_int, iov: *const iovec, count: c_int) -> s
 pub unsafe fn pwritev2(
     file: Ref,
     fd: c_int,
-    iov: *const iovec,
+    iov: *const libc::iovec,
     count: c_int,
     at: off_t,
     flags: c_int,
@@ -269,7 +271,7 @@ pub unsafe fn pwritev2(
 unsafe fn from_vector(
     file: Ref,
     fd: c_int,
-    (iov, count): (*const iovec, c_int),
+    (iov, count): (*const libc::iovec, c_int),
     flags: c_int,
     by_kernel: impl Fn() -> ssize_t,
 ) -> ssize_t {
@@ -277,12 +279,12 @@ unsafe fn from_vector(
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     // SAFETY: the caller's contract.
     let sent = unsafe {
-        pieces::with_bytes(iov, count, libc::EINVAL, |pieces| {
+        iovec::with_readable(iov, count, libc::EINVAL, |buffers| {
             // writev(2) of 0 bytes sends nothing, not even an empty datagram (`vfs_writev`).
-            if file.live().is_some() && pieces.iter().all(|piece| piece.is_empty()) {
+            if file.live().is_some() && buffers.iter().all(|buffer| buffer.is_empty()) {
                 return Ok(Some(0));
             }
-            send_pieces(&inside, &file, fd, pieces, NOBODY, flags).transpose()
+            send_buffers(&inside, &file, fd, buffers, NO_DESTINATION, flags).transpose()
         })
     };
     answer_or(inside, file, sent.transpose(), by_kernel)
@@ -295,7 +297,8 @@ pub unsafe fn sendmsg(file: Ref, fd: c_int, message: *const msghdr, flags: c_int
     if let Some(header) = unsafe { message.as_ref() }
         && connects(&file, flags)
     {
-        let to = Name { address: header.msg_name.cast_const().cast(), len: header.msg_namelen };
+        let to =
+            Destination { address: header.msg_name.cast_const().cast(), len: header.msg_namelen };
         let flags = flags & !libc::MSG_FASTOPEN;
         // SAFETY: the caller's contract.
         return unsafe { to.connect(file, fd, || hook::sendmsg(fd, message, flags)) };
@@ -320,7 +323,8 @@ unsafe fn one_message(
     // SAFETY: the caller's contract, here and below.
     let message = unsafe { message.as_ref() }?;
     let (iov, count) = (message.msg_iov, message.msg_iovlen);
-    let to = Name { address: message.msg_name.cast_const().cast(), len: message.msg_namelen };
+    let to =
+        Destination { address: message.msg_name.cast_const().cast(), len: message.msg_namelen };
     // The kernel sends datagrams with ancillary data (a source address, segments, a time to live).
     if file.protocol == Protocol::Udp && message.msg_controllen > 0 {
         if file.live().is_none() {
@@ -334,14 +338,14 @@ unsafe fn one_message(
         && let Some(Live::Stream(_)) = file.live()
     {
         // SAFETY: the caller's contract.
-        if let Err(error) = unsafe { control::asked_of_stream(message) } {
+        if let Err(error) = unsafe { cmsg::check_for_stream(message) } {
             return Some(Err(error));
         }
     }
     // SAFETY: the caller's contract.
     let sent = unsafe {
-        pieces::with_bytes(iov, count, libc::EMSGSIZE, |pieces| {
-            send_pieces(inside, file, fd, pieces, to, flags).transpose()
+        iovec::with_readable(iov, count, libc::EMSGSIZE, |buffers| {
+            send_buffers(inside, file, fd, buffers, to, flags).transpose()
         })
     };
     sent.transpose()
@@ -364,7 +368,7 @@ pub unsafe fn sendmmsg(
     if messages.is_null() && count > 0 {
         return answer(Err(error(libc::EFAULT)));
     }
-    let count = (count as usize).min(pieces::MOST);
+    let count = (count as usize).min(iovec::UIO_MAXIOV);
     let mut sent = 0;
     while sent < count {
         if flags == 0
@@ -423,12 +427,14 @@ unsafe fn batch(
         if header.msg_iovlen != 1 || header.msg_controllen != 0 {
             break;
         }
-        let name = Name { address: header.msg_name.cast_const().cast(), len: header.msg_namelen };
+        let name =
+            Destination { address: header.msg_name.cast_const().cast(), len: header.msg_namelen };
         // SAFETY: the caller's contract.
         let Ok(to) = (unsafe { name.read(file) }) else { break };
         // SAFETY: the caller's contract.
-        let bytes =
-            unsafe { pieces::bytes((*header.msg_iov).iov_base.cast(), (*header.msg_iov).iov_len) };
+        let bytes = unsafe {
+            iovec::readable((*header.msg_iov).iov_base.cast(), (*header.msg_iov).iov_len)
+        };
         let Ok(payload) = bytes else { break };
         *place = Outgoing { payload, to };
         ready += 1;

@@ -7,7 +7,7 @@ use libc::{FILE, c_char, c_int};
 ///
 /// # Safety
 /// `stream` is null or open.
-unsafe fn let_go(stream: *mut FILE) {
+unsafe fn close_socket_of(stream: *mut FILE) {
     if fds::end() == 0 || stream.is_null() {
         return;
     }
@@ -26,7 +26,7 @@ unsafe fn let_go(stream: *mut FILE) {
 pub unsafe fn fclose(stream: *mut FILE) -> c_int {
     // SAFETY: the caller's contract, here and below.
     unsafe {
-        let_go(stream);
+        close_socket_of(stream);
         real::fclose(stream)
     }
 }
@@ -36,7 +36,7 @@ pub unsafe fn fclose(stream: *mut FILE) -> c_int {
 pub unsafe fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
     // SAFETY: the caller's contract, here and below.
     unsafe {
-        let_go(stream);
+        close_socket_of(stream);
         real::freopen(path, mode, stream)
     }
 }
@@ -46,7 +46,7 @@ pub unsafe fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FIL
 pub unsafe fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
     // SAFETY: the caller's contract, here and below.
     unsafe {
-        let_go(stream);
+        close_socket_of(stream);
         real::freopen64(path, mode, stream)
     }
 }

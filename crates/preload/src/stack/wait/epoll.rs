@@ -1,12 +1,12 @@
 //! The epoll calls. The kernel serves waits on a set without an active socket of ours.
 
-use super::{Deadline, Joined, Set, alone, set};
+use super::{Deadline, EpollSet, Memberships, kernel_waiters, set};
 use crate::{
     config, errno,
     fds::{self, Ref},
     inside::{Inside, Restart},
     kernel, memory,
-    stack::{File, answer, error, host, own},
+    stack::{File, answer, error, host, internal_fds},
 };
 use busypoll_stack::{EpollParams, Source};
 use libc::{c_int, epoll_event, sigset_t, timespec};
@@ -33,7 +33,7 @@ fn made(fd: c_int) -> c_int {
         && let Some(_inside) = Inside::enter()
         && !memory::is_short()
     {
-        fds::set(fd, Ref::new(File::of_set(Set::new(host::settings(config)))));
+        fds::set(fd, Ref::new(File::of_set(EpollSet::new(host::settings(config)))));
     }
     fd
 }
@@ -49,7 +49,7 @@ pub unsafe fn epoll_create(size: c_int) -> c_int {
 /// That of epoll_create1(2).
 pub unsafe fn epoll_create1(flags: c_int) -> c_int {
     // SAFETY: the caller's contract.
-    made(unsafe { own::epoll_create1_other(flags) })
+    made(unsafe { internal_fds::epoll_create1_other(flags) })
 }
 
 /// On an instance that is not in the table: made before the library was loaded, or inherited.
@@ -70,8 +70,8 @@ pub unsafe fn epoll_ctl_other(
     match config.zip(Inside::enter()) {
         Some(_) if memory::is_short() => answer(Err(error(libc::ENOMEM))),
         Some((config, inside)) => {
-            let set = Set::new(host::settings(config));
-            set.has_kernels();
+            let set = EpollSet::new(host::settings(config));
+            set.has_kernel_members();
             fds::set(epoll, Ref::new(File::of_set(set)));
             drop(inside);
             match fds::get(epoll) {
@@ -108,19 +108,19 @@ pub unsafe fn epoll_ctl(
     let (Some(set), Some(member)) = (file.set(), member) else {
         let result = other();
         if result == 0 && operation == libc::EPOLL_CTL_ADD {
-            file.set().into_iter().for_each(|set| set.has_kernels());
+            file.set().into_iter().for_each(|set| set.has_kernel_members());
         }
         return result;
     };
     let Some(_inside) = Inside::enter() else { return other() };
     // SAFETY: the caller's contract.
-    answer(unsafe { control(set, epoll, operation, fd, &member, event) }.map(|()| 0))
+    answer(unsafe { control_member(set, epoll, operation, fd, &member, event) }.map(|()| 0))
 }
 
 /// # Safety
 /// That of epoll_ctl(2).
-unsafe fn control(
-    set: &Arc<Set>,
+unsafe fn control_member(
+    set: &Arc<EpollSet>,
     epoll: c_int,
     operation: c_int,
     fd: c_int,
@@ -130,7 +130,7 @@ unsafe fn control(
     if operation == libc::EPOLL_CTL_ADD && memory::is_short() {
         return Err(error(libc::ENOMEM));
     }
-    let joined = member.membership();
+    let memberships = member.memberships();
     let given = || match event.is_null() {
         // SAFETY: the caller's contract.
         false => Ok(unsafe { event.read_unaligned() }),
@@ -139,35 +139,35 @@ unsafe fn control(
     match operation {
         libc::EPOLL_CTL_ADD => {
             // Held from the start, so that outer sets and members that are activated find it.
-            set.hold(epoll);
-            member.set().into_iter().for_each(|inner| inner.hold(fd));
+            set.hold_kernel_fd(epoll);
+            member.set().into_iter().for_each(|inner| inner.hold_kernel_fd(fd));
             let given = given()?;
             check(set, member, given.events)?;
             match source_of(member) {
                 None => {
                     // SAFETY: the caller's contract.
-                    unsafe { set.add_dormant(epoll, fd, joined, member.set(), event) }?;
+                    unsafe { set.add_inactive(epoll, fd, memberships, member.set(), event) }?;
                     // It may have been activated meanwhile, without finding this set.
                     source_of(member)
                         .into_iter()
-                        .for_each(|source| set.adopt(joined.id(), &source));
+                        .for_each(|source| set.activate_member(memberships.id(), &source));
                     // A thread that waits already does not come by here to activate it.
                     if set.is_waited_for() {
-                        set.wake_up();
+                        set.activate_members();
                     }
                     Ok(())
                 }
-                Some(source) => set.add(fd, joined, member.set(), &source, given),
+                Some(source) => set.add(fd, memberships, member.set(), &source, given),
             }
         }
-        libc::EPOLL_CTL_MOD => set.modify(epoll, fd, joined.id(), given()?),
-        libc::EPOLL_CTL_DEL => set.remove(epoll, fd, joined.id()),
+        libc::EPOLL_CTL_MOD => set.modify(epoll, fd, memberships.id(), given()?),
+        libc::EPOLL_CTL_DEL => set.remove(epoll, fd, memberships.id()),
         _ => Err(error(libc::EINVAL)),
     }
 }
 
 /// Refuses what the kernel would refuse.
-fn check(set: &Arc<Set>, member: &Ref, events: u32) -> io::Result<()> {
+fn check(set: &Arc<EpollSet>, member: &Ref, events: u32) -> io::Result<()> {
     let is_itself = member.set().is_some_and(|inner| Arc::ptr_eq(inner, set));
     let exclusive = events & libc::EPOLLEXCLUSIVE as u32 != 0;
     if is_itself || exclusive && (member.set().is_some() || events & !EXCLUSIVE_OK != 0) {
@@ -189,7 +189,12 @@ fn source_of(member: &Ref) -> Option<Arc<dyn Source>> {
 ///
 /// # Safety
 /// That of ioctl(2).
-pub unsafe fn ioctl(set: &Set, epoll: c_int, request: libc::c_ulong, argument: usize) -> c_int {
+pub unsafe fn ioctl(
+    set: &EpollSet,
+    epoll: c_int,
+    request: libc::c_ulong,
+    argument: usize,
+) -> c_int {
     // SAFETY: the caller's contract.
     let result = unsafe { kernel::ioctl(epoll, request, argument) };
     let Some(_inside) = Inside::enter().filter(|_| result == 0) else { return result };
@@ -285,19 +290,19 @@ unsafe fn wait(
         return by_kernel();
     };
     drop(file);
-    set.wake_up();
-    while set.waits_in_kernel() {
-        let place = alone::begin(&set);
+    set.activate_members();
+    while set.begin_kernel_wait() {
+        let index = kernel_waiters::begin(&set);
         drop(inside);
         let found = by_kernel();
-        let failed = errno::Kept::new();
+        let failed = errno::Saved::new();
         let Some(again) = Inside::enter() else { return found };
         inside = again;
-        alone::end(&set, place);
+        kernel_waiters::end(&set, index);
         let left = match usize::try_from(found) {
             Ok(written @ 1..) => {
                 // SAFETY: the kernel has written as many.
-                set::but_calls(unsafe { slice::from_raw_parts_mut(events, written) })
+                set::split_off_wakeup(unsafe { slice::from_raw_parts_mut(events, written) })
             }
             _ => found,
         };
@@ -332,13 +337,13 @@ unsafe fn wait(
 
 fn wait_for(
     inside: &Inside,
-    set: &Arc<Set>,
+    set: &Arc<EpollSet>,
     epoll: c_int,
     out: &mut [epoll_event],
     deadline: Deadline,
     mask: Option<&sigset_t>,
 ) -> io::Result<usize> {
-    let found = set.take(epoll, out)?;
+    let found = set.take_events(epoll, out)?;
     if found > 0 {
         return Ok(found);
     }
@@ -349,8 +354,8 @@ fn wait_for(
         || {
             loop {
                 set.wait(epoll, deadline.left())?;
-                set.wake_up();
-                let found = set.take(epoll, out)?;
+                set.activate_members();
+                let found = set.take_events(epoll, out)?;
                 if found > 0 || deadline.is_over() {
                     return Ok(found);
                 }
@@ -362,12 +367,12 @@ fn wait_for(
 /// How sets identify their members.
 impl File {
     /// Its id as a member, and the sets it is in.
-    pub fn membership(&self) -> &Joined {
-        self.set().map_or(&self.joined, |set| &set.joined)
+    pub fn memberships(&self) -> &Memberships {
+        self.set().map_or(&self.memberships, |set| &set.memberships)
     }
 
     /// Whether sets track it: it is a set itself, or a socket that may be activated.
     fn is_member(&self) -> bool {
-        self.set().is_some() || !self.is_kernels()
+        self.set().is_some() || !self.is_kernel_owned()
     }
 }

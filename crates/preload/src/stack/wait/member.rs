@@ -1,6 +1,6 @@
 //! One file in one set: what epoll_ctl(2) has set for it, and which half it is in.
 
-use super::set::Set;
+use super::set::EpollSet;
 use busypoll_stack::{
     Events, Source, Watch,
     napi::{Context, NapiId},
@@ -21,15 +21,15 @@ pub struct Member {
     /// Another process shares the kernel's instance, so the companion stays in it.
     pub shared: bool,
     /// Set while the companion stays in the kernel's instance: the source that [`Half::Ours`] names.
-    pub apart: Option<Arc<dyn Source>>,
+    pub own_events: Option<Arc<dyn Source>>,
     /// Set if it is a set itself.
-    pub inner: Option<Weak<Set>>,
+    pub inner: Option<Weak<EpollSet>>,
 }
 
 impl Member {
     /// The result of an operation on its companion. ENOENT is ignored if another process, in which it is active, may
     /// have removed it.
-    pub fn unless_gone(&self, said: io::Result<()>) -> io::Result<()> {
+    pub fn ignore_removed(&self, said: io::Result<()>) -> io::Result<()> {
         said.or_else(|wrong| match wrong.raw_os_error() {
             Some(libc::ENOENT) if self.shared => Ok(()),
             _ => Err(wrong),
@@ -42,15 +42,15 @@ pub enum Half {
     /// The kernel's instance, by its companion: it is not active.
     Kernel,
     /// Nowhere yet: inherited over fork, to be activated in this process.
-    Nowhere,
+    Pending,
     /// Ours.
     Ours(Weak<dyn Source>),
 }
 
 /// A source without the events that its companion reports in the kernel's instance.
-pub struct Apart(pub Weak<dyn Source>);
+pub struct OwnEvents(pub Weak<dyn Source>);
 
-impl Source for Apart {
+impl Source for OwnEvents {
     fn readiness(&self) -> Events {
         self.0.upgrade().map_or_else(Events::default, |source| source.own_readiness())
     }
@@ -82,13 +82,13 @@ impl Source for Apart {
 }
 
 impl Half {
-    pub fn is_dormant(&self) -> bool {
+    pub fn is_inactive(&self) -> bool {
         !matches!(self, Half::Ours(_))
     }
 }
 
 impl std::fmt::Debug for Member {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:#x} for {:#x}, dormant: {}", self.events, self.data, self.half.is_dormant())
+        write!(f, "{:#x} for {:#x}, dormant: {}", self.events, self.data, self.half.is_inactive())
     }
 }

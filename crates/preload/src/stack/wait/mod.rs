@@ -3,11 +3,11 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`joined`] | which epoll sets a file is a member of |
+//! | [`memberships`] | which epoll sets a file is a member of |
 //! | [`set`] | an epoll of the program: our members, and the kernel's instance for all others |
 //! | [`member`] | one file in one set, and how it moves from the kernel's half to ours |
-//! | [`alone`] | threads that wait only in the kernel's half of a set |
-//! | [`bells`] | notifications from the kernel's halves of inner sets |
+//! | [`kernel_waiters`] | threads that wait only in the kernel's half of a set |
+//! | [`nested_notify`] | notifications from the kernel's halves of inner sets |
 //! | [`epoll`] | the calls of epoll |
 //! | [`poll`], [`select`] | the calls of those names |
 //!
@@ -15,11 +15,11 @@
 //! sleeps. It watches the kernel's half as the stack watches all outside descriptors: it checks every 10 us while it
 //! spins, and makes one poll(2) on both while it sleeps.
 
-mod alone;
-mod bells;
 mod epoll;
-mod joined;
+mod kernel_waiters;
 mod member;
+mod memberships;
+mod nested_notify;
 mod poll;
 mod select;
 mod set;
@@ -28,16 +28,16 @@ pub use epoll::{
     epoll_create, epoll_create1, epoll_ctl, epoll_ctl_other, epoll_pwait, epoll_pwait2, epoll_wait,
     ioctl,
 };
-pub use joined::Joined;
-pub use poll::{of_kernels, poll, poll_chk, ppoll, ppoll_chk};
+pub use memberships::Memberships;
+pub use poll::{poll, poll_chk, ppoll, ppoll_chk, wait_for_kernel_fd};
 pub use select::{pselect, select};
-pub use set::Set;
+pub use set::EpollSet;
 
 /// The calling thread ends. Called inside.
-pub fn leave_thread() {
-    poll::leave_thread();
-    set::leave_thread();
-    alone::leave_thread();
+pub fn on_thread_exit() {
+    poll::on_thread_exit();
+    set::on_thread_exit();
+    kernel_waiters::on_thread_exit();
 }
 
 use super::error;

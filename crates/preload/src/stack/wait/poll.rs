@@ -6,7 +6,7 @@ use crate::{
     fds::{self, Ref},
     inside::{Inside, Restart},
     kernel, memory,
-    stack::{answer, error, own},
+    stack::{answer, error, internal_fds},
 };
 use busypoll_stack::{Entry, Events, Source, napi::Outside, poll_beside};
 use libc::{c_int, nfds_t, pollfd, sigset_t, size_t, timespec};
@@ -39,10 +39,10 @@ impl Entry for Ours {
 
 /// A mixed set. A thread reuses its memory for the next wait.
 #[derive(Default)]
-pub struct Mixed {
+pub struct MixedSet {
     ours: Vec<Ours>,
     /// For each outside descriptor, its index in the caller's entries.
-    places: Vec<usize>,
+    indices: Vec<usize>,
     outside: Outside,
     micros: u32,
     counts: Option<Counts>,
@@ -52,17 +52,17 @@ pub struct Mixed {
 pub type Counts = fn(asked: i16) -> i16;
 
 local! {
-    static SPARE: Cell<ManuallyDrop<Mixed>> = Cell::new(ManuallyDrop::new(Mixed::nothing()));
+    static SPARE: Cell<ManuallyDrop<MixedSet>> = Cell::new(ManuallyDrop::new(MixedSet::nothing()));
 }
 
 /// The calling thread ends: frees the memory it keeps for its next wait.
-pub fn leave_thread() {
+pub fn on_thread_exit() {
     drop(take_spare());
 }
 
 #[inline]
-fn take_spare() -> Mixed {
-    ManuallyDrop::into_inner(SPARE.replace(ManuallyDrop::new(Mixed::nothing())))
+fn take_spare() -> MixedSet {
+    ManuallyDrop::into_inner(SPARE.replace(ManuallyDrop::new(MixedSet::nothing())))
 }
 
 /// The index in the caller's entries, and the events.
@@ -73,14 +73,14 @@ pub fn has_ours(mut fds: impl Iterator<Item = c_int>) -> bool {
     fds::end() > 0 && fds.any(|fd| fd >= 0 && fds::get(fd).is_some())
 }
 
-impl Mixed {
+impl MixedSet {
     /// The calling thread's set of these entries; `waits`: it may wait for them. `None` if none of them is ours after
     /// all.
     pub fn of(
         entries: impl Iterator<Item = (c_int, i16)>,
         counts: Option<Counts>,
         waits: bool,
-    ) -> Option<Mixed> {
+    ) -> Option<MixedSet> {
         let mut mixed = take_spare();
         mixed.counts = counts;
         for (at, (fd, events)) in entries.enumerate() {
@@ -91,26 +91,26 @@ impl Mixed {
                     mixed.ours.push(Ours { at, source, events, found: Events::default(), file });
                 }
                 None => {
-                    mixed.places.push(at);
+                    mixed.indices.push(at);
                     mixed.outside.push(fd, events);
                 }
             }
         }
         if mixed.ours.is_empty() {
-            mixed.give_back();
+            mixed.recycle();
             return None;
         }
         // After the caller's entries: the descriptors for the kernel's half of sets.
         for set in mixed.ours.iter().filter_map(|ours| ours.file.set()) {
-            set.mind_by_own(&mut mixed.outside);
+            set.add_own_kernel_fds(&mut mixed.outside);
         }
         Some(mixed)
     }
 
-    const fn nothing() -> Mixed {
-        Mixed {
+    const fn nothing() -> MixedSet {
+        MixedSet {
             ours: Vec::new(),
-            places: Vec::new(),
+            indices: Vec::new(),
             outside: Outside::nothing(),
             micros: 0,
             counts: None,
@@ -127,7 +127,7 @@ impl Mixed {
         deadline: Deadline,
         mask: Option<&sigset_t>,
     ) -> io::Result<()> {
-        if self.look() {
+        if self.check_now() {
             return Ok(());
         }
         let micros = self.micros;
@@ -142,14 +142,14 @@ impl Mixed {
                     if self.found().next().is_some() || deadline.is_over() {
                         return Ok(());
                     }
-                    self.pass_over_what_does_not_count();
+                    self.skip_uncounted();
                 }
             },
         )
     }
 
     /// Checks everything without waiting; returns whether an event is there.
-    pub fn look(&mut self) -> bool {
+    pub fn check_now(&mut self) -> bool {
         self.outside.look();
         for ours in &mut self.ours {
             ours.found = ours.source.readiness().reported(ours.events);
@@ -159,7 +159,7 @@ impl Mixed {
 
     /// The events of the last check.
     pub fn found(&self) -> impl Iterator<Item = Found> {
-        let kernels = self.places.iter().zip(self.outside.found());
+        let kernels = self.indices.iter().zip(self.outside.found());
         let kernels = kernels.map(|(at, fd)| (*at, fd.revents & self.counting(fd.events)));
         let ours = self
             .ours
@@ -173,9 +173,9 @@ impl Mixed {
     }
 
     /// Events that do not count would end every sleep at once, so their descriptors are skipped.
-    fn pass_over_what_does_not_count(&mut self) {
+    fn skip_uncounted(&mut self) {
         let Some(counts) = self.counts else { return };
-        for at in 0..self.places.len() {
+        for at in 0..self.indices.len() {
             let fd = self.outside.found().get(at);
             if fd.is_some_and(|fd| fd.revents != 0 && fd.revents & counts(fd.events) == 0) {
                 self.outside.pass_over(at);
@@ -184,12 +184,12 @@ impl Mixed {
     }
 
     /// Releases everything, and keeps the memory for the thread's next wait.
-    pub fn give_back(mut self) {
+    pub fn recycle(mut self) {
         self.ours.clear();
-        self.places.clear();
+        self.indices.clear();
         self.outside.clear();
         self.micros = 0;
-        own::mind_end();
+        internal_fds::watch_thread_end();
         // A signal handler may have stored one meanwhile.
         drop(take_spare());
         SPARE.set(ManuallyDrop::new(self));
@@ -200,14 +200,14 @@ impl Mixed {
 fn source_of(file: Ref, fd: c_int, events: i16, waits: bool) -> Option<(Ref, Arc<dyn Source>)> {
     let source = match file.set() {
         Some(set) => {
-            set.hold(fd);
-            set.wake_up();
+            set.hold_kernel_fd(fd);
+            set.activate_members();
             set.is_mixed().then(|| set.source())?
         }
         None => {
             // A UDP socket can always send, so a caller that requests POLLOUT does not wait.
             if waits && events & libc::POLLOUT == 0 {
-                file.name_to_wait(fd);
+                file.bind_to_wait(fd);
             }
             file.activate(fd)?.socket().events()
         }
@@ -220,7 +220,7 @@ fn source_of(file: Ref, fd: c_int, events: i16, waits: bool) -> Option<(Ref, Arc
 ///
 /// # Errors
 /// EINTR; no descriptor left.
-pub fn of_kernels(
+pub fn wait_for_kernel_fd(
     fd: c_int,
     events: i16,
     limit: Option<Duration>,
@@ -338,7 +338,7 @@ unsafe fn wait(
     let deadline = deadline();
     let waits = deadline.as_ref().is_ok_and(Deadline::waits);
     let asked = entries.iter().map(|entry| (entry.fd, entry.events));
-    let mut mixed = Mixed::of(asked, None, waits)?;
+    let mut mixed = MixedSet::of(asked, None, waits)?;
     // SAFETY: the caller's contract.
     let mask = unsafe { mask.as_ref() };
     let result = deadline.and_then(|deadline| mixed.wait(&inside, deadline, mask));
@@ -353,6 +353,6 @@ unsafe fn wait(
         }
         ready
     });
-    mixed.give_back();
+    mixed.recycle();
     Some(answer(result))
 }

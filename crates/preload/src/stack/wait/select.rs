@@ -3,7 +3,7 @@
 
 use super::{
     Deadline,
-    poll::{Mixed, SURELY_ALLOWED, has_ours},
+    poll::{MixedSet, SURELY_ALLOWED, has_ours},
 };
 use crate::{
     fds,
@@ -160,7 +160,7 @@ fn looked_at(count: c_int) -> c_int {
     let Some(_inside) = Inside::enter() else { return count };
     let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let numbers = open.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let highest = numbers.filter(|fd| !fds::is_own(*fd)).max().unwrap_or(0);
+    let highest = numbers.filter(|fd| !fds::is_internal(*fd)).max().unwrap_or(0);
     count.min(surely.max(highest + 1))
 }
 
@@ -185,7 +185,7 @@ unsafe fn wait(
     let entries: Vec<(c_int, i16)> = sets.entries().collect();
     let deadline = deadline();
     let waits = deadline.as_ref().is_ok_and(Deadline::waits);
-    let mut mixed = Mixed::of(entries.iter().copied(), Some(counting), waits)?;
+    let mut mixed = MixedSet::of(entries.iter().copied(), Some(counting), waits)?;
     // SAFETY: the caller's contract.
     let mask = unsafe { mask.as_ref() };
     let result = deadline.and_then(|deadline| {
@@ -204,7 +204,7 @@ unsafe fn wait(
         });
         Ok(found.sum())
     });
-    mixed.give_back();
+    mixed.recycle();
     drop(entries);
     Some(answer(result))
 }

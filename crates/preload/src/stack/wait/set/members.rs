@@ -2,14 +2,14 @@
 
 use super::{
     super::{
-        joined::Joined,
-        member::{Apart, Half, Key, Member},
+        member::{Half, Key, Member, OwnEvents},
+        memberships::Memberships,
     },
-    Set,
+    EpollSet,
 };
 use crate::{
     fds, real,
-    stack::{error, file::lock, said},
+    stack::{checked, error, file::lock},
 };
 use busypoll_stack::{Events, Source};
 use libc::{c_int, epoll_event};
@@ -21,7 +21,7 @@ use std::{
     sync::{Arc, Weak, atomic::Ordering},
 };
 
-impl Set {
+impl EpollSet {
     /// Adds an inactive file: its companion, by the kernel's own rules.
     ///
     /// # Errors
@@ -29,36 +29,36 @@ impl Set {
     ///
     /// # Safety
     /// `event` is valid for epoll_ctl(2).
-    pub unsafe fn add_dormant(
-        self: &Arc<Set>,
+    pub unsafe fn add_inactive(
+        self: &Arc<EpollSet>,
         epoll: c_int,
         fd: c_int,
-        joined: &Joined,
-        inner: Option<&Arc<Set>>,
+        memberships: &Memberships,
+        inner: Option<&Arc<EpollSet>>,
         event: *mut epoll_event,
     ) -> io::Result<()> {
-        self.hold(epoll);
+        self.hold_kernel_fd(epoll);
         let mut members = lock(&self.members);
-        let key = (joined.id(), fd);
+        let key = (memberships.id(), fd);
         let known = members.get(&key);
         if known.is_some_and(|known| !matches!(known.half, Half::Kernel)) {
             // The kernel does not know this member.
             return Err(error(libc::EEXIST));
         }
         // SAFETY: the caller's contract.
-        said(unsafe { real::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, event) })?;
+        checked(unsafe { real::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, event) })?;
         // It was known already: another process that shares the instance has removed it.
         let shared = known.is_some_and(|known| known.shared);
         // SAFETY: the kernel has read it.
         let epoll_event { events, u64: data } = unsafe { event.read_unaligned() };
         let inner = inner.map(Arc::downgrade);
-        let member = Member { events, data, half: Half::Kernel, shared, apart: None, inner };
+        let member = Member { events, data, half: Half::Kernel, shared, own_events: None, inner };
         if members.insert(key, member).is_none() {
-            self.dormant.fetch_add(1, Ordering::Relaxed);
+            self.inactive.fetch_add(1, Ordering::Relaxed);
         }
-        self.has_kernels();
+        self.has_kernel_members();
         drop(members);
-        joined.join(self);
+        memberships.add(self);
         Ok(())
     }
 
@@ -67,28 +67,28 @@ impl Set {
     /// # Errors
     /// As epoll_ctl(2).
     pub fn add(
-        self: &Arc<Set>,
+        self: &Arc<EpollSet>,
         fd: c_int,
-        joined: &Joined,
-        inner: Option<&Arc<Set>>,
+        memberships: &Memberships,
+        inner: Option<&Arc<EpollSet>>,
         source: &Arc<dyn Source>,
         event: epoll_event,
     ) -> io::Result<()> {
-        if inner.is_some_and(|inner| !self.has_room_for(inner)) {
+        if inner.is_some_and(|inner| !self.may_contain(inner)) {
             return Err(error(libc::ELOOP));
         }
         let mut members = lock(&self.members);
-        let key = (joined.id(), fd);
+        let key = (memberships.id(), fd);
         if members.contains_key(&key) {
             return Err(error(libc::EEXIST));
         }
         let half = self.enter(fd, source, event.events, event.u64, inner)?;
         let inner = inner.map(Arc::downgrade);
         let (events, data) = (event.events, event.u64);
-        members.insert(key, Member { events, data, half, shared: false, apart: None, inner });
+        members.insert(key, Member { events, data, half, shared: false, own_events: None, inner });
         drop(members);
-        joined.join(self);
-        self.come_to_life();
+        memberships.add(self);
+        self.activate();
         Ok(())
     }
 
@@ -99,17 +99,19 @@ impl Set {
         source: &Arc<dyn Source>,
         events: u32,
         data: u64,
-        inner: Option<&Arc<Set>>,
+        inner: Option<&Arc<EpollSet>>,
     ) -> io::Result<Half> {
         let watch = self.ours.add_source(source, tag(fd), Events(events), data)?;
         if let Some(inner) = inner {
-            inner.kernel().map_or(Ok(()), |kernel| self.bells.hear(inner, kernel, &watch))?;
+            inner
+                .kernel()
+                .map_or(Ok(()), |kernel| self.nested_notify.watch_inner(inner, kernel, &watch))?;
         }
         Ok(Half::Ours(Arc::downgrade(source)))
     }
 
     /// Changes the events of a member. A file that is not a member here may be a member of the kernel's instance, here
-    /// and in [`remove`](Set::remove).
+    /// and in [`remove`](EpollSet::remove).
     ///
     /// # Errors
     /// As epoll_ctl(2).
@@ -122,13 +124,13 @@ impl Set {
     ) -> io::Result<()> {
         let in_kernel = |event: &mut epoll_event| {
             // SAFETY: valid for the call.
-            said(unsafe { real::epoll_ctl(epoll, libc::EPOLL_CTL_MOD, fd, event) }).map(drop)
+            checked(unsafe { real::epoll_ctl(epoll, libc::EPOLL_CTL_MOD, fd, event) }).map(drop)
         };
         let mut members = lock(&self.members);
         let Some(member) = members.get_mut(&(id, fd)) else { return in_kernel(&mut event) };
         let exclusive = event.events & libc::EPOLLEXCLUSIVE as u32 != 0;
         match &member.half {
-            Half::Kernel => member.unless_gone(in_kernel(&mut event))?,
+            Half::Kernel => member.ignore_removed(in_kernel(&mut event))?,
             _ if exclusive => return Err(error(libc::EINVAL)),
             half => {
                 if let Half::Ours(source) = half {
@@ -155,15 +157,15 @@ impl Set {
             // SAFETY: a plain system call.
             let result =
                 unsafe { real::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, ptr::null_mut()) };
-            said(result).map(drop)
+            checked(result).map(drop)
         };
         let mut members = lock(&self.members);
         let Some(member) = members.remove(&(id, fd)) else { return in_kernel() };
-        if member.half.is_dormant() {
-            self.dormant.fetch_sub(1, Ordering::Relaxed);
+        if member.half.is_inactive() {
+            self.inactive.fetch_sub(1, Ordering::Relaxed);
         }
         if matches!(member.half, Half::Kernel) {
-            return member.unless_gone(in_kernel());
+            return member.ignore_removed(in_kernel());
         }
         if member.shared {
             // Another process may have removed it.
@@ -176,7 +178,7 @@ impl Set {
 
     /// The file `id` is deactivated and replaced by `new`: its members go back to the kernel's half, with its
     /// companion.
-    pub fn rename(&self, id: usize, new: usize) {
+    pub fn replace_file(&self, id: usize, new: usize) {
         let mut members = lock(&self.members);
         let renamed: Vec<Key> = members.keys().filter(|key| key.0 == id).copied().collect();
         for key in renamed {
@@ -186,7 +188,7 @@ impl Set {
                     // It cannot fail: it is a member.
                     let _ = self.ours.remove_source(&source, tag(key.1));
                 }
-                self.dormant.fetch_add(1, Ordering::Relaxed);
+                self.inactive.fetch_add(1, Ordering::Relaxed);
                 let mut event = epoll_event { events: member.events, u64: member.data };
                 if let Some(kernel) = self.kernel() {
                     // If the descriptor is closed, it was the last one that could have named it.
@@ -194,45 +196,46 @@ impl Set {
                     unsafe {
                         real::epoll_ctl(kernel, libc::EPOLL_CTL_ADD, key.1, &raw mut event);
                     }
-                    self.has_kernels();
+                    self.has_kernel_members();
                 }
-                (member.half, member.apart) = (Half::Kernel, None);
+                (member.half, member.own_events) = (Half::Kernel, None);
             }
             members.insert((new, key.1), member);
         }
     }
 
     /// The file `id` was activated: its members move to our half.
-    pub fn adopt(self: &Arc<Set>, id: usize, source: &Arc<dyn Source>) {
+    pub fn activate_member(self: &Arc<EpollSet>, id: usize, source: &Arc<dyn Source>) {
         self.hold_inherited();
         let mut members = lock(&self.members);
         let mut adopted = false;
         for ((of, fd), member) in members.iter_mut() {
-            if *of != id || !member.half.is_dormant() {
+            if *of != id || !member.half.is_inactive() {
                 continue;
             }
             if let (Half::Kernel, Some(kernel)) = (&member.half, self.kernel())
-                && !(member.shared && is_of_use(*fd))
+                && !(member.shared && has_events_for_others(*fd))
             {
                 // If the descriptor is closed, it was the last one that could have named it.
                 // SAFETY: a plain system call.
                 unsafe { real::epoll_ctl(kernel, libc::EPOLL_CTL_DEL, *fd, ptr::null_mut()) };
                 // Even if what follows fails.
-                member.half = Half::Nowhere;
+                member.half = Half::Pending;
                 member.shared = false;
             }
-            member.apart = member.shared.then(|| Arc::new(Apart(Arc::downgrade(source))) as _);
-            let source = member.apart.as_ref().unwrap_or(source);
+            member.own_events =
+                member.shared.then(|| Arc::new(OwnEvents(Arc::downgrade(source))) as _);
+            let source = member.own_events.as_ref().unwrap_or(source);
             let inner = member.inner.as_ref().and_then(Weak::upgrade);
             if let Ok(half) = self.enter(*fd, source, member.events, member.data, inner.as_ref()) {
                 member.half = half;
-                self.dormant.fetch_sub(1, Ordering::Relaxed);
+                self.inactive.fetch_sub(1, Ordering::Relaxed);
                 adopted = true;
             }
         }
         drop(members);
         if adopted {
-            self.come_to_life();
+            self.activate();
         }
     }
 
@@ -241,38 +244,38 @@ impl Set {
         let mut members = lock(&self.members);
         members.retain(|(of, _), member| {
             let stays = *of != id;
-            if !stays && member.half.is_dormant() {
-                self.dormant.fetch_sub(1, Ordering::Relaxed);
+            if !stays && member.half.is_inactive() {
+                self.inactive.fetch_sub(1, Ordering::Relaxed);
             }
             stays
         });
     }
 
     /// Activates the members that can be, as a thread is about to wait for them.
-    pub fn wake_up(self: &Arc<Set>) {
-        if self.dormant.load(Ordering::Relaxed) == 0 {
+    pub fn activate_members(self: &Arc<EpollSet>) {
+        if self.inactive.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let dormant: Vec<Key> = lock(&self.members)
+        let inactive: Vec<Key> = lock(&self.members)
             .iter()
-            .filter(|(_, member)| member.half.is_dormant())
+            .filter(|(_, member)| member.half.is_inactive())
             .map(|(key, _)| *key)
             .collect();
-        for (id, fd) in dormant {
-            let file = fds::get(fd).filter(|file| file.membership().id() == id);
+        for (id, fd) in inactive {
+            let file = fds::get(fd).filter(|file| file.memberships().id() == id);
             if let Some(inner) = file.as_ref().and_then(|file| file.set()) {
-                inner.wake_up();
+                inner.activate_members();
                 continue;
             }
-            let Some(file) = file.filter(|file| !file.is_kernels()) else {
+            let Some(file) = file.filter(|file| !file.is_kernel_owned()) else {
                 // It has turned out to be the kernel's.
                 if lock(&self.members).remove(&(id, fd)).is_some() {
-                    self.dormant.fetch_sub(1, Ordering::Relaxed);
+                    self.inactive.fetch_sub(1, Ordering::Relaxed);
                 }
                 continue;
             };
             if let Some(live) = file.activate(fd) {
-                self.adopt(id, &live.socket().events());
+                self.activate_member(id, &live.socket().events());
             }
         }
     }
@@ -280,7 +283,7 @@ impl Set {
 
 /// Whether the companion `fd` has events for another process that has it in a set: connections of a listener, room to
 /// send. A stream's companion is not connected, and thus always ready (EPOLLHUP).
-fn is_of_use(fd: c_int) -> bool {
+fn has_events_for_others(fd: c_int) -> bool {
     // SAFETY: a closed descriptor is only an error.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     let is_stream = sockopt::socket_type(fd).is_ok_and(|kind| kind == SocketType::STREAM);

@@ -4,21 +4,21 @@
 //! process shares is in both halves: ours reports connections over our queues, the kernel's, in all these processes,
 //! the others.
 
-mod called;
+mod busy_poll_params;
+mod events;
 mod members;
 mod nested;
-mod polls;
-mod take;
+mod wakeup_fd;
 
 use super::{
-    bells::Bells,
-    joined::Joined,
     member::{Half, Key, Member},
+    memberships::Memberships,
+    nested_notify::NestedNotify,
 };
 use crate::{
     fds::{self, Ref},
     real,
-    stack::{file::lock, own},
+    stack::{file::lock, internal_fds},
 };
 use busypoll_policy::{Plane, Settings};
 use busypoll_stack::{Epoll, EpollParams, Source};
@@ -33,85 +33,92 @@ use std::{
     },
 };
 
-pub use called::but_calls;
+use busy_poll_params::BusyPollParams;
+pub use events::on_thread_exit;
 use members::listens;
-use polls::Polls;
-pub use take::leave_thread;
+pub use wakeup_fd::split_off_wakeup;
 
 /// An epoll set of the program.
 #[derive(Debug)]
-pub struct Set {
+pub struct EpollSet {
     ours: Epoll,
-    polls: Mutex<Polls>,
+    busy_poll: Mutex<BusyPollParams>,
     members: Mutex<HashMap<Key, Member>>,
     /// The number of members that are not active.
-    dormant: AtomicUsize,
+    inactive: AtomicUsize,
     /// Some member is active: waits are ours.
     is_mixed: AtomicBool,
     /// The number of threads that wait only in the kernel's half, since before that.
-    in_kernel: AtomicUsize,
+    kernel_waiters: AtomicUsize,
     /// The eventfd that ends their waits.
-    call: OnceLock<OwnedFd>,
+    wakeup: OnceLock<OwnedFd>,
     /// The kernel's instance may have something to report.
-    has_kernels: AtomicBool,
+    has_kernel_members: AtomicBool,
     /// The half whose events come first when there is not room for all, so that neither half starves.
-    kernels_turn: AtomicBool,
+    kernel_first: AtomicBool,
     /// Our own descriptor of the kernel's instance: the program may close its descriptor while a duplicate stays open.
     kernel: OnceLock<OwnedFd>,
     /// Notifies when the kernel's half of an inner set has something new.
-    bells: Bells,
+    nested_notify: NestedNotify,
     /// The set as a member of others.
     source: OnceLock<Arc<dyn Source>>,
-    pub joined: Joined,
+    pub memberships: Memberships,
 }
 
-impl Set {
+impl EpollSet {
     /// For a new instance of a program with these settings of the policy.
-    pub fn new(settings: Settings) -> Arc<Set> {
-        Set::that_polls(Polls::Program(settings))
+    pub fn new(settings: Settings) -> Arc<EpollSet> {
+        EpollSet::with_params(BusyPollParams::Program(settings))
     }
 
-    fn that_polls(polls: Polls) -> Arc<Set> {
+    fn with_params(busy_poll: BusyPollParams) -> Arc<EpollSet> {
         let ours = Epoll::detached();
         // It cannot fail: the time is below 2^31 in the policy, and the kernel has accepted the program's.
-        let _ = ours.set_params(polls.params());
-        Arc::new(Set {
+        let _ = ours.set_params(busy_poll.params());
+        Arc::new(EpollSet {
             ours,
-            polls: Mutex::new(polls),
+            busy_poll: Mutex::new(busy_poll),
             members: Mutex::default(),
-            dormant: AtomicUsize::new(0),
+            inactive: AtomicUsize::new(0),
             is_mixed: AtomicBool::new(false),
-            in_kernel: AtomicUsize::new(0),
-            call: OnceLock::new(),
-            has_kernels: AtomicBool::new(false),
-            kernels_turn: AtomicBool::new(false),
+            kernel_waiters: AtomicUsize::new(0),
+            wakeup: OnceLock::new(),
+            has_kernel_members: AtomicBool::new(false),
+            kernel_first: AtomicBool::new(false),
             kernel: OnceLock::new(),
-            bells: Bells::default(),
+            nested_notify: NestedNotify::default(),
             source: OnceLock::new(),
-            joined: Joined::default(),
+            memberships: Memberships::default(),
         })
     }
 
     /// The child's set after fork(2): it shares the kernel's half. Of our half it has those members that may be
-    /// activated in the child, under the parent's ids until [`succeed`](Set::succeed).
-    pub fn inherited(&self) -> Arc<Set> {
-        let polls = self.polls.try_lock().map_or(Polls::Own(self.ours.params()), |polls| *polls);
-        let heir = Set::that_polls(polls);
-        heir.has_kernels.store(self.has_kernels.load(Ordering::Relaxed), Ordering::Relaxed);
+    /// activated in the child, under the parent's ids until [`adopt_child_files`](EpollSet::adopt_child_files).
+    pub fn for_child(&self) -> Arc<EpollSet> {
+        let busy_poll = self
+            .busy_poll
+            .try_lock()
+            .map_or(BusyPollParams::Explicit(self.ours.params()), |busy_poll| *busy_poll);
+        let child = EpollSet::with_params(busy_poll);
+        child
+            .has_kernel_members
+            .store(self.has_kernel_members.load(Ordering::Relaxed), Ordering::Relaxed);
         if let Ok(members) = self.members.try_lock() {
-            let mut theirs = lock(&heir.members);
+            let mut theirs = lock(&child.members);
             for (key, member) in members.iter().filter(|(_, member)| member.inner.is_none()) {
                 let half = match member.half {
                     Half::Kernel => Half::Kernel,
-                    _ => Half::Nowhere,
+                    _ => Half::Pending,
                 };
                 let shared = member.shared || matches!(half, Half::Kernel);
                 let (events, data) = (member.events, member.data);
-                theirs
-                    .insert(*key, Member { events, data, half, shared, apart: None, inner: None });
+                theirs.insert(
+                    *key,
+                    Member { events, data, half, shared, own_events: None, inner: None },
+                );
             }
         }
-        heir
+        child
     }
 
     /// Before a fork: the child will share the kernel's instance. Listeners stay in it even when they are activated
@@ -123,19 +130,19 @@ impl Set {
         }
     }
 
-    /// In a child: `heirs` are its files, by the ids of the parent's files that they replace. A member without one is
-    /// the kernel's.
-    pub fn succeed(self: &Arc<Set>, heirs: &HashMap<usize, Ref>) {
+    /// In a child: `child_files` are its files, by the ids of the parent's files that they replace. A member without
+    /// one is the kernel's.
+    pub fn adopt_child_files(self: &Arc<EpollSet>, child_files: &HashMap<usize, Ref>) {
         let mut members = lock(&self.members);
         let of_parent = mem::take(&mut *members);
-        let file = |id: &usize| heirs.get(id).filter(|file| !file.is_kernels());
+        let file = |id: &usize| child_files.get(id).filter(|file| !file.is_kernel_owned());
         let ids: HashSet<usize> = of_parent.keys().map(|key| key.0).collect();
         members.extend(of_parent.into_iter().filter_map(|((id, fd), member)| {
-            file(&id).map(|file| ((file.joined.id(), fd), member))
+            file(&id).map(|file| ((file.memberships.id(), fd), member))
         }));
-        self.dormant.store(members.len(), Ordering::Relaxed);
+        self.inactive.store(members.len(), Ordering::Relaxed);
         drop(members);
-        ids.iter().filter_map(file).for_each(|file| file.joined.join(self));
+        ids.iter().filter_map(file).for_each(|file| file.memberships.add(self));
     }
 
     /// The busy-poll parameters of our half.
@@ -145,23 +152,23 @@ impl Set {
 
     /// The program has set them on the kernel's half (`EPIOCSPARAMS`).
     pub fn set_params(&self, params: EpollParams) {
-        let mut polls = lock(&self.polls);
-        *polls = Polls::Own(params);
+        let mut busy_poll = lock(&self.busy_poll);
+        *busy_poll = BusyPollParams::Explicit(params);
         // The kernel has accepted them.
         let _ = self.ours.set_params(params);
     }
 
     /// It watches a socket with these settings of the policy: the first socket's replace the program's.
     pub fn watches(&self, settings: Settings) {
-        let mut polls = lock(&self.polls);
-        let settings = match *polls {
-            Polls::Own(_) => return,
-            Polls::Program(_) => settings,
-            Polls::Sockets(so_far) => so_far.joined(settings, Plane::Stack),
+        let mut busy_poll = lock(&self.busy_poll);
+        let settings = match *busy_poll {
+            BusyPollParams::Explicit(_) => return,
+            BusyPollParams::Program(_) => settings,
+            BusyPollParams::Sockets(so_far) => so_far.joined(settings, Plane::Stack),
         };
-        *polls = Polls::Sockets(settings);
-        // As in `that_polls`.
-        let _ = self.ours.set_params(polls.params());
+        *busy_poll = BusyPollParams::Sockets(settings);
+        // As in `with_params`.
+        let _ = self.ours.set_params(busy_poll.params());
     }
 
     /// Whether waits are ours.
@@ -170,30 +177,30 @@ impl Set {
     }
 
     /// The kernel's half has a member from now on.
-    pub fn has_kernels(&self) {
-        self.has_kernels.store(true, Ordering::Release);
+    pub fn has_kernel_members(&self) {
+        self.has_kernel_members.store(true, Ordering::Release);
     }
 
     /// Makes our own descriptor of the kernel's instance from `by`, one of the program's.
-    pub fn hold(&self, by: c_int) {
+    pub fn hold_kernel_fd(&self, by: c_int) {
         if self.kernel.get().is_some() {
             return;
         }
         // SAFETY: a plain system call.
-        let copy = own::keep(unsafe { real::dup(by) });
+        let copy = internal_fds::make_internal(unsafe { real::dup(by) });
         if copy >= 0 {
             // SAFETY: just made, and ours.
             let _ = self.kernel.set(unsafe { OwnedFd::from_raw_fd(copy) });
         }
     }
 
-    /// As [`hold`](Set::hold), in a child that has inherited the instance and not yet used it.
-    fn hold_inherited(self: &Arc<Set>) {
+    /// As [`hold_kernel_fd`](EpollSet::hold_kernel_fd), in a child that has inherited the instance and not yet used it.
+    fn hold_inherited(self: &Arc<EpollSet>) {
         if self.kernel.get().is_none() {
             let is_it = |file: &Ref| file.set().is_some_and(|set| Arc::ptr_eq(set, self));
             let mut all = fds::all();
             let by = all.find_map(|(fd, file)| file.is_some_and(|file| is_it(&file)).then_some(fd));
-            by.into_iter().for_each(|by| self.hold(by));
+            by.into_iter().for_each(|by| self.hold_kernel_fd(by));
         }
     }
 
@@ -202,16 +209,16 @@ impl Set {
     }
 
     /// Waits on this set, and on the sets around it, are ours from now on.
-    fn come_to_life(self: &Arc<Set>) {
+    fn activate(self: &Arc<EpollSet>) {
         if !self.is_mixed.swap(true, Ordering::SeqCst) {
-            if self.in_kernel.load(Ordering::SeqCst) > 0 {
-                self.call_out();
+            if self.kernel_waiters.load(Ordering::SeqCst) > 0 {
+                self.wake_kernel_waiter();
             }
-            self.joined.came_to_life(&self.source());
+            self.memberships.activated(&self.source());
         }
     }
 
-    pub fn bells(&self) -> &Bells {
-        &self.bells
+    pub fn nested_notify(&self) -> &NestedNotify {
+        &self.nested_notify
     }
 }

@@ -1,6 +1,6 @@
 //! Nested sets.
 
-use super::Set;
+use super::EpollSet;
 use crate::{real, stack::file::lock};
 use busypoll_stack::{
     Events, Source, Watch,
@@ -12,20 +12,21 @@ use std::{
 };
 
 /// How deep sets may be nested (EP_MAX_NESTS).
-const NESTS: usize = 4;
+const MAX_NESTS: usize = 4;
 
-impl Set {
+impl EpollSet {
     /// The set as a source of events, for outer sets and for poll.
-    pub fn source(self: &Arc<Set>) -> Arc<dyn Source> {
-        let around = || -> Arc<dyn Source> {
-            Arc::new(Around { set: Arc::downgrade(self), ours: self.ours.as_source() })
+    pub fn source(self: &Arc<EpollSet>) -> Arc<dyn Source> {
+        let make = || -> Arc<dyn Source> {
+            Arc::new(SetSource { set: Arc::downgrade(self), ours: self.ours.as_source() })
         };
-        self.source.get_or_init(around).clone()
+        self.source.get_or_init(make).clone()
     }
 
     /// Whether a wait would find an event in the kernel's half.
     fn kernel_is_ready(&self) -> bool {
-        let Some(kernel) = self.kernel().filter(|_| self.has_kernels.load(Ordering::Acquire))
+        let Some(kernel) =
+            self.kernel().filter(|_| self.has_kernel_members.load(Ordering::Acquire))
         else {
             return false;
         };
@@ -35,16 +36,16 @@ impl Set {
     }
 
     /// Whether `inner` may be a member: it does not contain this set, and the nesting does not get too deep.
-    pub fn has_room_for(&self, inner: &Set) -> bool {
-        inner.depth_without(self).is_some_and(|deep| deep + 1 + self.height() <= NESTS)
+    pub fn may_contain(&self, inner: &EpollSet) -> bool {
+        inner.depth_without(self).is_some_and(|deep| deep + 1 + self.height() <= MAX_NESTS)
     }
 
     /// How deep sets are nested in it; `None` if `other` is among them, or it is `other`.
-    fn depth_without(&self, other: &Set) -> Option<usize> {
+    fn depth_without(&self, other: &EpollSet) -> Option<usize> {
         if ptr::eq(self, other) {
             return None;
         }
-        let inner: Vec<Arc<Set>> = lock(&self.members)
+        let inner: Vec<Arc<EpollSet>> = lock(&self.members)
             .values()
             .filter_map(|member| member.inner.as_ref()?.upgrade())
             .collect();
@@ -55,20 +56,20 @@ impl Set {
 
     /// How many levels of sets are around it.
     fn height(&self) -> usize {
-        self.joined.sets().iter().map(|around| 1 + around.height()).max().unwrap_or(0)
+        self.memberships.sets().iter().map(|outer| 1 + outer.height()).max().unwrap_or(0)
     }
 }
 
 /// A set as a source of events. Readable while a wait would find an event in either half.
-struct Around {
-    set: Weak<Set>,
+struct SetSource {
+    set: Weak<EpollSet>,
     ours: Arc<dyn Source>,
 }
 
-impl Source for Around {
+impl Source for SetSource {
     fn readiness(&self) -> Events {
         let Some(set) = self.set.upgrade() else { return Events::default() };
-        set.bells.ring();
+        set.nested_notify.deliver();
         let ready = self.ours.readiness();
         if ready.is_empty() && set.kernel_is_ready() { Events::READABLE } else { ready }
     }

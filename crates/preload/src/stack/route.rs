@@ -39,25 +39,25 @@ fn addresses() -> Vec<(IpAddr, bool)> {
 }
 
 /// Whether a socket bound to `local` receives from the chosen interface. For a group: once it has joined it there.
-pub fn is_ours(local: IpAddr) -> bool {
+pub fn receives_from_interface(local: IpAddr) -> bool {
     let local = local.to_canonical();
-    local.is_unspecified() || local.is_multicast() || !local.is_loopback() && is_on(local)
+    local.is_unspecified() || local.is_multicast() || !local.is_loopback() && has_address(local)
 }
 
 /// Whether the chosen interface has this address. A process with the queues knows the kernel's list; an address that is
 /// not in it may be new, so the kernel is asked.
-pub fn is_on(address: IpAddr) -> bool {
-    host::made().is_some_and(|host| host.has_shared_address(address))
+pub fn has_address(address: IpAddr) -> bool {
+    host::existing().is_some_and(|host| host.has_shared_address(address))
         || addresses().contains(&(address, true))
 }
 
 /// Whether an unbound socket sends to `to` over the chosen interface.
-pub fn is_way_to(to: IpAddr) -> bool {
+pub fn is_egress_to(to: IpAddr) -> bool {
     let any: IpAddr = match to {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
-    source((to, 1).into(), any).is_some_and(is_on)
+    source((to, 1).into(), any).is_some_and(has_address)
 }
 
 /// The source address that a socket bound to `from` uses for `to`.
@@ -68,12 +68,12 @@ fn source(to: SocketAddr, from: IpAddr) -> Option<IpAddr> {
 }
 
 /// The last route over the chosen interface: destination, and local address.
-pub type Last = Option<(IpAddr, IpAddr)>;
+pub type LastRoute = Option<(IpAddr, IpAddr)>;
 
 /// The last positive answer of [`leads_to`], as programs connect to the same destination repeatedly. Locked across a
 /// fork, so that the child finds it free.
-pub fn last() -> MutexGuard<'static, Last> {
-    static LAST: Mutex<Last> = Mutex::new(None);
+pub fn last_route() -> MutexGuard<'static, LastRoute> {
+    static LAST: Mutex<LastRoute> = Mutex::new(None);
     lock(&LAST)
 }
 
@@ -84,7 +84,7 @@ pub fn leads_to(remote: SocketAddr, local: IpAddr) -> bool {
     if to.is_loopback() || to.is_unspecified() || to.is_multicast() {
         return false;
     }
-    if host::made().is_some() && *last() == Some((to, local)) {
+    if host::existing().is_some() && *last_route() == Some((to, local)) {
         return true;
     }
     let from: IpAddr = match (to, local.to_canonical()) {
@@ -100,7 +100,7 @@ pub fn leads_to(remote: SocketAddr, local: IpAddr) -> bool {
     let leads =
         addresses.contains(&(source, true)) && !addresses.iter().any(|(address, _)| *address == to);
     if leads {
-        *last() = Some((to, local));
+        *last_route() = Some((to, local));
     }
     leads
 }
@@ -120,7 +120,7 @@ pub fn index() -> u32 {
 }
 
 /// The first IPv4 address of the chosen interface when this was first called; unspecified if it had none.
-pub fn address4() -> Ipv4Addr {
+pub fn ipv4_address() -> Ipv4Addr {
     static ADDRESS: OnceLock<Ipv4Addr> = OnceLock::new();
     if let Some(known) = ADDRESS.get() {
         return *known;

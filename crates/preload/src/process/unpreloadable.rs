@@ -17,7 +17,7 @@ use super::{OURS, Strings, mapping, string};
 const PATH: usize = 4096;
 
 /// The argument array of the command, in a mapping of its own.
-pub struct Aside {
+pub struct ChildCommand {
     start: *mut c_void,
     len: usize,
     command: &'static CStr,
@@ -26,7 +26,7 @@ pub struct Aside {
 /// The number of arguments before the program's path and its own arguments from the second on.
 const WORDS: usize = 6;
 
-impl Aside {
+impl ChildCommand {
     /// The command to call for a program that cannot be preloaded. `None`: the program itself is called, also where its
     /// kind is unknown or it cannot be started.
     ///
@@ -81,10 +81,10 @@ impl Aside {
     }
 }
 
-impl Drop for Aside {
+impl Drop for ChildCommand {
     /// Runs after an exec that failed, or a spawn.
     fn drop(&mut self) {
-        let _errno = crate::errno::Kept::new();
+        let _errno = crate::errno::Saved::new();
         // SAFETY: the mapping is this value's own, and not read any more.
         unsafe { libc::munmap(self.start, self.len) };
     }

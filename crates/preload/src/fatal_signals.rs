@@ -7,7 +7,7 @@
 //! Signals of a fault are left out: memory may be broken then, and the guard resets the peers, as after SIGKILL.
 
 use crate::{
-    handler::Frame,
+    handler_frames::Frame,
     inside::{self, FAULTS},
     kernel, real,
     signals::{self, SIGNALS},
@@ -81,7 +81,7 @@ pub(crate) fn arm() {
     if first || kernel::is_confined() || ARMED.swap(true, Ordering::Relaxed) {
         return;
     }
-    let _alone = signals::alone();
+    let _lock = signals::lock_changes();
     for signal in (1..SIGNALS as c_int).filter(|signal| ends(*signal)) {
         // SAFETY: plain data, valid for writes.
         unsafe {
@@ -108,10 +108,10 @@ unsafe extern "C" fn on_end(signal: c_int, info: *mut siginfo_t, context: *mut c
     limit();
     // A thread that aborts inside the library may hold locks that delivery needs.
     if !inside {
-        Frame::new().run(|| inside::alone(stack::close_all));
+        Frame::new().run(|| inside::run_exclusively(stack::close_all));
     }
-    // SAFETY: plain system calls on data of our own. The signal is blocked while it is handled, unless SA_NODEFER
-    // applies; it ends the process as soon as it is unblocked.
+    // SAFETY: plain system calls on data of our own. The signal is normally blocked while its handler runs; it ends the
+    // process as soon as it is delivered.
     unsafe {
         let default: libc::sigaction = mem::zeroed();
         real::sigaction(signal, &raw const default, ptr::null_mut());

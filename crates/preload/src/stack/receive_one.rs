@@ -3,9 +3,9 @@
 use super::{
     code,
     file::{File, Live},
-    names::restart_unless_limited,
+    sockets::restart_unless_timeout,
 };
-use crate::inside::{AGAIN, Inside};
+use crate::inside::{ERESTARTSYS, Inside};
 use busypoll_stack::{Events, Message, ReceiveFlags, TcpStream, UdpSocket, signal};
 use libc::c_int;
 use std::{
@@ -15,7 +15,7 @@ use std::{
 };
 
 /// What was received.
-pub struct Got {
+pub struct Received {
     /// What the call returns.
     pub len: usize,
     /// Data was there, though perhaps there was no room for it.
@@ -32,19 +32,19 @@ pub fn receive(
     inside: &Inside,
     file: &File,
     fd: c_int,
-    pieces: &mut [IoSliceMut<'_>],
+    buffers: &mut [IoSliceMut<'_>],
     flags: c_int,
-) -> Option<io::Result<Got>> {
+) -> Option<io::Result<Received>> {
     // The error queue is the companion's.
     if flags & libc::MSG_ERRQUEUE != 0 {
         return None;
     }
     if flags & libc::MSG_DONTWAIT == 0 && !file.is_nonblocking() {
-        file.name_to_wait(fd);
+        file.bind_to_wait(fd);
     }
     match file.activate(fd)? {
-        Live::Udp(udp) => Some(receive_datagram(inside, udp, fd, pieces, flags)),
-        Live::Stream(stream) => Some(receive_stream(inside, stream, fd, pieces, flags)),
+        Live::Udp(udp) => Some(receive_datagram(inside, udp, fd, buffers, flags)),
+        Live::Stream(stream) => Some(receive_stream(inside, stream, fd, buffers, flags)),
         Live::Listener(_) => None,
     }
 }
@@ -53,22 +53,22 @@ fn receive_datagram(
     inside: &Inside,
     udp: &UdpSocket,
     fd: c_int,
-    pieces: &mut [IoSliceMut<'_>],
+    buffers: &mut [IoSliceMut<'_>],
     flags: c_int,
-) -> io::Result<Got> {
+) -> io::Result<Received> {
     let how = how(flags);
-    let message = match udp.recv_message(pieces, how) {
+    let message = match udp.recv_message(buffers, how) {
         Err(stopped) if stopped.kind() == io::ErrorKind::Interrupted => inside
-            .wait(restart_unless_limited(fd, libc::SO_RCVTIMEO), || udp.recv_message(pieces, how)),
+            .wait(restart_unless_timeout(fd, libc::SO_RCVTIMEO), || udp.recv_message(buffers, how)),
         other => other,
     }?;
     let cut = message.len > message.copied;
     let len = if flags & libc::MSG_TRUNC != 0 { message.len } else { message.copied };
     // A datagram from port 0 still has a sender (RFC 768).
-    let nobody = message.from.port() == 0 && message.from.ip().is_unspecified();
-    let from = (!nobody).then_some(message.from);
+    let is_unknown = message.from.port() == 0 && message.from.ip().is_unspecified();
+    let from = (!is_unknown).then_some(message.from);
     let flags = if cut { libc::MSG_TRUNC } else { 0 };
-    Ok(Got { len, any: message.len > 0, from, message: Some(message), flags })
+    Ok(Received { len, any: message.len > 0, from, message: Some(message), flags })
 }
 
 fn how(flags: c_int) -> ReceiveFlags {
@@ -79,22 +79,23 @@ fn receive_stream(
     inside: &Inside,
     stream: &TcpStream,
     fd: c_int,
-    pieces: &mut [IoSliceMut<'_>],
+    buffers: &mut [IoSliceMut<'_>],
     flags: c_int,
-) -> io::Result<Got> {
+) -> io::Result<Received> {
     if flags & libc::MSG_OOB != 0 {
-        return receive_urgent(stream, pieces, flags);
+        return receive_urgent(stream, buffers, flags);
     }
     let how = how(flags);
-    if pieces.iter().all(|piece| piece.is_empty()) {
+    if buffers.iter().all(|buffer| buffer.is_empty()) {
         // recv(2) of 0 bytes still waits for data (`tcp_recvmsg_locked`).
         let peek = ReceiveFlags { peek: true, ..how };
         let any = receive_once(inside, stream, fd, &mut [IoSliceMut::new(&mut [0])], peek)? > 0;
-        return Ok(Got { len: 0, any, from: None, message: None, flags: 0 });
+        return Ok(Received { len: 0, any, from: None, message: None, flags: 0 });
     }
-    let once = |pieces: &mut [IoSliceMut<'_>]| receive_once(inside, stream, fd, pieces, how);
-    let wanted: usize = pieces.iter().map(|piece| piece.len()).sum();
-    let mut len = if flags & libc::MSG_TRUNC != 0 { discard(pieces, once)? } else { once(pieces)? };
+    let once = |buffers: &mut [IoSliceMut<'_>]| receive_once(inside, stream, fd, buffers, how);
+    let wanted: usize = buffers.iter().map(|buffer| buffer.len()).sum();
+    let mut len =
+        if flags & libc::MSG_TRUNC != 0 { discard(buffers, once)? } else { once(buffers)? };
     if flags & libc::MSG_TRUNC != 0 && how.peek {
         // Nothing is copied, and the length of all that is there is returned.
         len = len.max(stream.unread().min(wanted));
@@ -102,10 +103,10 @@ fn receive_stream(
     let waits = flags & libc::MSG_DONTWAIT == 0 && !stream.nonblocking();
     if waits && flags & libc::MSG_WAITALL != 0 {
         match how.peek {
-            true => len = look_again(stream, pieces, how, (len, wanted)),
+            true => len = peek_all(stream, buffers, how, (len, wanted)),
             false => {
                 let mut rest: Vec<IoSliceMut<'_>> =
-                    pieces.iter_mut().map(|piece| IoSliceMut::new(piece)).collect();
+                    buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer)).collect();
                 let mut rest = &mut rest[..];
                 let mut more = len;
                 // It stops before an urgent byte, as each receive does.
@@ -121,39 +122,39 @@ fn receive_stream(
             }
         }
     }
-    Ok(Got { len, any: len > 0, from: None, message: None, flags: 0 })
+    Ok(Received { len, any: len > 0, from: None, message: None, flags: 0 })
 }
 
 /// `MSG_OOB` (`tcp_recv_urg`): one byte, without waiting.
 #[cold]
 fn receive_urgent(
     stream: &TcpStream,
-    pieces: &mut [IoSliceMut<'_>],
+    buffers: &mut [IoSliceMut<'_>],
     flags: c_int,
-) -> io::Result<Got> {
-    let nothing = Got { len: 0, any: false, from: None, message: None, flags: 0 };
+) -> io::Result<Received> {
+    let nothing = Received { len: 0, any: false, from: None, message: None, flags: 0 };
     let Some(byte) = stream.recv_urgent(flags & libc::MSG_PEEK != 0)? else { return Ok(nothing) };
-    let Some(room) = pieces.iter_mut().find_map(|piece| piece.first_mut()) else {
-        return Ok(Got { flags: libc::MSG_OOB | libc::MSG_TRUNC, ..nothing });
+    let Some(room) = buffers.iter_mut().find_map(|buffer| buffer.first_mut()) else {
+        return Ok(Received { flags: libc::MSG_OOB | libc::MSG_TRUNC, ..nothing });
     };
     if flags & libc::MSG_TRUNC == 0 {
         *room = byte;
     }
-    Ok(Got { len: 1, any: true, flags: libc::MSG_OOB, ..nothing })
+    Ok(Received { len: 1, any: true, flags: libc::MSG_OOB, ..nothing })
 }
 
 /// A call that returns data leaves an error to the next call, as in Linux.
 pub(super) fn put_back(stream: &TcpStream, error: &io::Error) {
-    if !matches!(code(error), libc::EAGAIN | libc::EINTR | AGAIN) {
+    if !matches!(code(error), libc::EAGAIN | libc::EINTR | ERESTARTSYS) {
         stream.put_back_error(code(error));
     }
 }
 
 /// `MSG_PEEK` with `MSG_WAITALL`: waits until all `wanted` bytes are there, starting from `len`, or until the end, a
 /// signal or the timeout. Data that is there already ends every sleep on the socket, so this polls at intervals.
-fn look_again(
+fn peek_all(
     stream: &TcpStream,
-    pieces: &mut [IoSliceMut<'_>],
+    buffers: &mut [IoSliceMut<'_>],
     how: ReceiveFlags,
     (mut len, wanted): (usize, usize),
 ) -> usize {
@@ -167,7 +168,7 @@ fn look_again(
         && limit.is_none_or(|limit| begun.elapsed() < limit)
     {
         std::thread::sleep(Duration::from_micros(100));
-        len = stream.recv_message(pieces, how).unwrap_or(len);
+        len = stream.recv_message(buffers, how).unwrap_or(len);
     }
     len
 }
@@ -176,13 +177,13 @@ fn receive_once(
     inside: &Inside,
     stream: &TcpStream,
     fd: c_int,
-    pieces: &mut [IoSliceMut<'_>],
+    buffers: &mut [IoSliceMut<'_>],
     how: ReceiveFlags,
 ) -> io::Result<usize> {
-    match stream.recv_message(pieces, how) {
+    match stream.recv_message(buffers, how) {
         Err(stopped) if stopped.kind() == io::ErrorKind::Interrupted => inside
-            .wait(restart_unless_limited(fd, libc::SO_RCVTIMEO), || {
-                stream.recv_message(pieces, how)
+            .wait(restart_unless_timeout(fd, libc::SO_RCVTIMEO), || {
+                stream.recv_message(buffers, how)
             }),
         other => other,
     }
@@ -190,10 +191,10 @@ fn receive_once(
 
 /// `MSG_TRUNC` on TCP: reads as many bytes as there is room for, and does not copy them.
 fn discard(
-    pieces: &[IoSliceMut<'_>],
+    buffers: &[IoSliceMut<'_>],
     mut read: impl FnMut(&mut [IoSliceMut<'_>]) -> io::Result<usize>,
 ) -> io::Result<usize> {
-    let wanted: usize = pieces.iter().map(|piece| piece.len()).sum();
+    let wanted: usize = buffers.iter().map(|buffer| buffer.len()).sum();
     let mut scratch = [0; 4096];
     let room = scratch.get_mut(..wanted.min(4096)).unwrap_or_default();
     read(&mut [IoSliceMut::new(room)])

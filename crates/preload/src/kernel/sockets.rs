@@ -5,12 +5,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use busypoll_policy::Protocol;
 use libc::{c_int, c_void, sockaddr, socklen_t};
-use rustix::net::sockopt as ask;
+use rustix::net::sockopt;
 
-use super::seen::{self, Kind, Word};
-use super::{active, ask as request};
+use super::fd_state::{self, FdState, Kind};
+use super::{active, busy_poll_options};
 use crate::config::Config;
-use crate::errno::Kept;
+use crate::errno::Saved;
 use crate::real;
 
 /// # Safety
@@ -21,12 +21,12 @@ pub unsafe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     if fd >= 0
         && let Some(config) = active()
     {
-        match known(domain, kind) {
+        match protocol_of_type(domain, kind) {
             Some(protocol) => {
                 let settings = config.settings_of(protocol, None, None);
                 configure(config, fd, settings, kind & libc::SOCK_NONBLOCK != 0);
             }
-            None => seen::forget(fd),
+            None => fd_state::forget(fd),
         }
     }
     fd
@@ -46,16 +46,16 @@ fn accepted(listener: c_int, fd: c_int, flags: c_int) -> c_int {
         return fd;
     }
     let Some(config) = active() else { return fd };
-    let known = learn(config, listener);
+    let known = lookup(config, listener);
     if known.kind() != Kind::Socket {
-        seen::forget(fd);
+        fd_state::forget(fd);
         return fd;
     }
-    let nonblocking = if flags & libc::SOCK_NONBLOCK != 0 { Word::NONBLOCKING } else { 0 };
-    let inherited = if known.has(Word::ON) { Word::ON } else { 0 };
-    let theirs = if known.has(Word::THEIRS) { Word::THEIRS } else { 0 };
-    seen::put(fd, Kind::Socket, nonblocking | inherited | theirs, known.settings());
-    again(config, fd);
+    let nonblocking = if flags & libc::SOCK_NONBLOCK != 0 { FdState::NONBLOCKING } else { 0 };
+    let inherited = if known.has(FdState::ON) { FdState::ON } else { 0 };
+    let theirs = if known.has(FdState::SET_BY_PROGRAM) { FdState::SET_BY_PROGRAM } else { 0 };
+    fd_state::put(fd, Kind::Socket, nonblocking | inherited | theirs, known.settings());
+    reapply_policy(config, fd);
     fd
 }
 
@@ -67,7 +67,7 @@ pub unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     if let Some(config) = active()
         && result == 0
     {
-        again(config, fd);
+        reapply_policy(config, fd);
     }
     result
 }
@@ -80,7 +80,7 @@ pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int
     if let Some(config) = active()
         && (result == 0 || crate::errno::get() == libc::EINPROGRESS)
     {
-        again(config, fd);
+        reapply_policy(config, fd);
     }
     result
 }
@@ -96,22 +96,22 @@ pub unsafe fn setsockopt(
 ) -> c_int {
     if level == libc::SOL_SOCKET && name == libc::SO_BUSY_POLL {
         // The program's own choice stands.
-        seen::mark(fd, Word::THEIRS, true);
+        fd_state::mark(fd, FdState::SET_BY_PROGRAM, true);
     }
     // SAFETY: the caller's contract.
     unsafe { real::setsockopt(fd, level, name, value, len) }
 }
 
 /// Looks up a descriptor that was not made through our hooks: one inherited over an exec.
-pub fn learn(config: &Config, fd: c_int) -> Word {
-    let word = seen::get(fd);
-    if word.kind() != Kind::Unknown || fd < 0 {
-        return word;
+pub fn lookup(config: &Config, fd: c_int) -> FdState {
+    let state = fd_state::get(fd);
+    if state.kind() != Kind::Unknown || fd < 0 {
+        return state;
     }
     // SAFETY: a number that is not open is an error of the calls below and nothing else.
     let socket = unsafe { BorrowedFd::borrow_raw(fd) };
     let Some(protocol) = protocol_of(socket) else {
-        return seen::put(fd, Kind::Other, 0, 0);
+        return fd_state::put(fd, Kind::Other, 0, 0);
     };
     let nonblocking =
         rustix::fs::fcntl_getfl(socket).is_ok_and(|f| f.contains(rustix::fs::OFlags::NONBLOCK));
@@ -120,65 +120,65 @@ pub fn learn(config: &Config, fd: c_int) -> Word {
 }
 
 /// Asks the policy again, for a socket that has got an address.
-fn again(config: &Config, fd: c_int) {
-    let word = seen::get(fd);
-    if config.launch.policy.rules.is_empty() || word.kind() != Kind::Socket {
+fn reapply_policy(config: &Config, fd: c_int) {
+    let state = fd_state::get(fd);
+    if config.launch.policy.rules.is_empty() || state.kind() != Kind::Socket {
         return;
     }
-    // SAFETY: as in `learn`.
+    // SAFETY: as in `lookup`.
     let socket = unsafe { BorrowedFd::borrow_raw(fd) };
     let Some(protocol) = protocol_of(socket) else { return };
     let settings = config.settings_of(protocol, local(socket), remote(socket));
-    if settings != word.settings() {
-        seen::set_settings(fd, settings);
-        if !word.has(Word::THEIRS) {
+    if settings != state.settings() {
+        fd_state::set_settings(fd, settings);
+        if !state.has(FdState::SET_BY_PROGRAM) {
             apply(config, fd, settings);
         }
     }
 }
 
 /// Applies the settings to a new socket.
-fn configure(config: &Config, fd: c_int, settings: usize, nonblocking: bool) -> Word {
-    let bits = if nonblocking { Word::NONBLOCKING } else { 0 };
-    seen::put(fd, Kind::Socket, bits, settings);
+fn configure(config: &Config, fd: c_int, settings: usize, nonblocking: bool) -> FdState {
+    let bits = if nonblocking { FdState::NONBLOCKING } else { 0 };
+    fd_state::put(fd, Kind::Socket, bits, settings);
     apply(config, fd, settings);
-    seen::get(fd)
+    fd_state::get(fd)
 }
 
-fn apply(config: &Config, fd: c_int, place: usize) {
-    let micros = config.kernel_micros(place);
-    let Some(settings) = config.settings.get(place) else { return };
-    if micros == 0 && !seen::get(fd).has(Word::ON) {
+fn apply(config: &Config, fd: c_int, index: usize) {
+    let micros = config.kernel_micros(index);
+    let Some(settings) = config.settings.get(index) else { return };
+    if micros == 0 && !fd_state::get(fd).has(FdState::ON) {
         return;
     }
-    let _errno = Kept::new();
+    let _errno = Saved::new();
     switch(fd, micros);
     // The launcher has reported what the user may not do; a failure here is ignored.
     if settings.prefer_busy_poll && micros > 0 {
-        let _ = request::set_option(fd, libc::SO_PREFER_BUSY_POLL, 1);
+        let _ = busy_poll_options::set_option(fd, libc::SO_PREFER_BUSY_POLL, 1);
     }
     if settings.busy_poll_budget > 0 && micros > 0 {
         let budget = settings.busy_poll_budget.into();
-        let _ = request::set_option(fd, libc::SO_BUSY_POLL_BUDGET, budget);
+        let _ = busy_poll_options::set_option(fd, libc::SO_BUSY_POLL_BUDGET, budget);
     }
 }
 
 /// Has the kernel poll for a socket for `micros` microseconds; 0: not at all.
 pub fn switch(fd: c_int, micros: u32) {
-    match request::set_option(fd, libc::SO_BUSY_POLL, micros) {
-        Ok(()) => seen::mark(fd, Word::ON, micros > 0),
+    match busy_poll_options::set_option(fd, libc::SO_BUSY_POLL, micros) {
+        Ok(()) => fd_state::mark(fd, FdState::ON, micros > 0),
         // The descriptor was closed past our hooks, and is not a socket any more.
-        Err(error) if error.raw_os_error() == Some(libc::ENOTSOCK) => seen::forget(fd),
+        Err(error) if error.raw_os_error() == Some(libc::ENOTSOCK) => fd_state::forget(fd),
         Err(error) => {
             // It is not tried a second time.
-            seen::mark(fd, Word::THEIRS, true);
-            request::refused("SO_BUSY_POLL", &error);
+            fd_state::mark(fd, FdState::SET_BY_PROGRAM, true);
+            busy_poll_options::report_refusal("SO_BUSY_POLL", &error);
         }
     }
 }
 
 /// The protocols whose sockets keep the NAPI id of their packets.
-fn known(domain: c_int, kind: c_int) -> Option<Protocol> {
+fn protocol_of_type(domain: c_int, kind: c_int) -> Option<Protocol> {
     match (domain, kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC)) {
         (libc::AF_INET | libc::AF_INET6, libc::SOCK_STREAM) => Some(Protocol::Tcp),
         (libc::AF_INET | libc::AF_INET6, libc::SOCK_DGRAM) => Some(Protocol::Udp),
@@ -187,9 +187,9 @@ fn known(domain: c_int, kind: c_int) -> Option<Protocol> {
 }
 
 fn protocol_of(socket: BorrowedFd<'_>) -> Option<Protocol> {
-    let domain = ask::socket_domain(socket).ok()?;
-    let kind = ask::socket_type(socket).ok()?;
-    known(domain.as_raw().into(), kind.as_raw().cast_signed())
+    let domain = sockopt::socket_domain(socket).ok()?;
+    let kind = sockopt::socket_type(socket).ok()?;
+    protocol_of_type(domain.as_raw().into(), kind.as_raw().cast_signed())
 }
 
 fn local(socket: impl AsFd) -> Option<SocketAddr> {

@@ -9,16 +9,16 @@ use std::cell::Cell;
 use busypoll_linux::ticks::is_ahead;
 
 use super::now;
-use crate::{errno::Kept, say::Once};
+use crate::{errno::Saved, report::Once};
 
 /// Waits between two checks of how the waits ended, at first and at most.
-const LOOK_FIRST: u32 = 32;
-const LOOK_AT_MOST: u32 = 8192;
+const CHECK_FIRST: u32 = 32;
+const CHECK_MAX: u32 = 8192;
 /// A trial keeps to one way for a stretch of time, in nanoseconds, and counts the waits of its second half. The
 /// scheduler moves a thread that sleeps to its waker's CPU, and takes a tick or more to separate two threads that spin
 /// on one CPU. If waits of both kinds alternated, that would distort both.
 const STRETCH: u64 = 5_000_000;
-const SETTLED: u64 = STRETCH / 2;
+const WARM_UP: u64 = STRETCH / 2;
 /// The fewest waits in a stretch, if they take longer than it.
 const WAITS: u32 = 2;
 /// Stretches of each kind that decide a trial, and the most that both kinds together may take.
@@ -27,7 +27,7 @@ const STRETCHES: u32 = 4 * TRIAL as u32;
 /// Stretches of each kind that decide a trial early, if all of one kind are far above all of the other. The kinds must
 /// have changed this often by then: otherwise a load that comes or goes would look the same.
 const CLEAR: usize = 3;
-const TURNS: u32 = 2;
+const CHANGES: u32 = 2;
 /// A difference that does not count, in nanoseconds.
 const NOISE: u64 = 2_000;
 /// What the scheduler may add to a wait besides the spinning itself, in nanoseconds: a few ticks. A wait that is longer
@@ -37,28 +37,28 @@ const SCHEDULED: u64 = 20_000_000;
 /// each trial that found no harm. At least half of a trial's 70 ms goes by without spinning, and the cause of a trial
 /// may be harmless: where threads of one program take turns on a CPU, the spinning thread is switched out at every
 /// wait.
-const TRUST_FIRST: u64 = 100_000_000;
-const TRUST_AT_MOST: u64 = 1_000_000_000;
+const TRIAL_INTERVAL_FIRST: u64 = 100_000_000;
+const TRIAL_INTERVAL_MAX: u64 = 1_000_000_000;
 /// How long a thread that found spinning harmful does not spin, in nanoseconds, at first and at most.
-const REST_FIRST: u64 = 1_000_000_000;
-const REST_AT_MOST: u64 = 60_000_000_000;
+const BACKOFF_FIRST: u64 = 1_000_000_000;
+const BACKOFF_MAX: u64 = 60_000_000_000;
 
 static HARMFUL: Once = Once::new();
 
 /// The thread's own record.
 pub(super) struct Record {
     waits: Cell<u32>,
-    look_after: Cell<u32>,
+    check_after: Cell<u32>,
     switches: Cell<u64>,
     /// Another thread wanted the CPU during a wait since the last check.
-    crowded: Cell<bool>,
+    contended: Cell<bool>,
     /// No trial before this time, unless the CPU is contended; 0 before the first check.
-    trusted_until: Cell<u64>,
-    trust: Cell<u64>,
+    no_trial_until: Cell<u64>,
+    trial_interval: Cell<u64>,
     /// Stretches left of a trial.
     trial: Cell<u32>,
     /// How often the kind has changed.
-    turns: Cell<u32>,
+    changes: Cell<u32>,
     /// The longest that a wait of the trial could spin, in nanoseconds.
     span: Cell<u64>,
     stretch: Stretch,
@@ -69,10 +69,10 @@ pub(super) struct Record {
     random: Cell<u64>,
     /// Trials in a row that found spinning harmful.
     strikes: Cell<u32>,
-    off_until: Cell<u64>,
+    backoff_until: Cell<u64>,
     /// Waits left until the clock is read to see whether the time without spinning is over.
-    unasked: Cell<u32>,
-    rest: Cell<u64>,
+    clock_skips: Cell<u32>,
+    backoff: Cell<u64>,
 }
 
 /// Part of a trial.
@@ -97,13 +97,13 @@ impl Record {
     pub(super) const fn new() -> Self {
         Self {
             waits: Cell::new(0),
-            look_after: Cell::new(LOOK_FIRST),
+            check_after: Cell::new(CHECK_FIRST),
             switches: Cell::new(0),
-            crowded: Cell::new(false),
-            trusted_until: Cell::new(0),
-            trust: Cell::new(TRUST_FIRST),
+            contended: Cell::new(false),
+            no_trial_until: Cell::new(0),
+            trial_interval: Cell::new(TRIAL_INTERVAL_FIRST),
             trial: Cell::new(0),
-            turns: Cell::new(0),
+            changes: Cell::new(0),
             span: Cell::new(0),
             stretch: Stretch {
                 began: Cell::new(0),
@@ -118,33 +118,33 @@ impl Record {
             mean_rounds: [const { Means::new() }; 2],
             random: Cell::new(0),
             strikes: Cell::new(0),
-            off_until: Cell::new(0),
-            unasked: Cell::new(0),
-            rest: Cell::new(0),
+            backoff_until: Cell::new(0),
+            clock_skips: Cell::new(0),
+            backoff: Cell::new(0),
         }
     }
 
-    pub(super) fn rests(&self, now: impl Fn() -> u64) -> bool {
-        if self.off_until.get() == 0 {
+    pub(super) fn backs_off(&self, now: impl Fn() -> u64) -> bool {
+        if self.backoff_until.get() == 0 {
             return false;
         }
-        if let Some(left) = self.unasked.get().checked_sub(1) {
-            self.unasked.set(left);
+        if let Some(left) = self.clock_skips.get().checked_sub(1) {
+            self.clock_skips.set(left);
             return true;
         }
-        self.unasked.set(LOOK_FIRST);
+        self.clock_skips.set(CHECK_FIRST);
         let now = now();
-        if is_ahead(self.off_until.get(), now, REST_AT_MOST) {
+        if is_ahead(self.backoff_until.get(), now, BACKOFF_MAX) {
             return true;
         }
         // The time is over: try again.
-        self.off_until.set(0);
+        self.backoff_until.set(0);
         self.start_trial(now);
         false
     }
 
     /// Whether a wait that begins now, and would spin for `span` nanoseconds, should spin.
-    pub(super) fn willing(&self, now: u64, span: u64) -> bool {
+    pub(super) fn may_spin(&self, now: u64, span: u64) -> bool {
         if self.trial.get() == 0 {
             return true;
         }
@@ -169,7 +169,8 @@ impl Record {
         }
         self.trial.set(self.trial.get() - 1);
         let [slept, spun] = &self.mean_waits;
-        let clear = self.turns.get() >= TURNS && (spun.far_above(slept) || slept.far_above(spun));
+        let clear =
+            self.changes.get() >= CHANGES && (spun.far_above(slept) || slept.far_above(spun));
         if clear || slept.full() && spun.full() {
             self.trial.set(0);
             self.judge(clear, now);
@@ -180,13 +181,13 @@ impl Record {
             return;
         }
         // Random, not alternating: the peer may be in a trial as well.
-        let spins = slept.full() || !spun.full() && self.toss(now);
+        let spins = slept.full() || !spun.full() && self.random_bit(now);
         let turn = stretch.spins.replace(spins) != spins;
-        self.turns.set(self.turns.get() + u32::from(turn));
+        self.changes.set(self.changes.get() + u32::from(turn));
         stretch.begin(now);
     }
 
-    fn toss(&self, now: u64) -> bool {
+    fn random_bit(&self, now: u64) -> bool {
         // xorshift (Marsaglia 2003); nothing depends on its quality.
         let mut x = self.random.get() ^ now | 1;
         x ^= x << 13;
@@ -199,48 +200,48 @@ impl Record {
     #[cold]
     fn start_trial(&self, now: u64) {
         self.trial.set(STRETCHES);
-        self.turns.set(0);
+        self.changes.set(0);
         self.span.set(0);
         let means = self.mean_waits.iter().chain(&self.mean_rounds);
         means.for_each(|means| means.count.set(0));
-        self.stretch.spins.set(self.toss(now));
+        self.stretch.spins.set(self.random_bit(now));
         self.stretch.begin(now);
     }
 
-    /// A wait that began at `began` is over. `crowded`: another thread wanted to spin on its CPU meanwhile. `now` is
+    /// A wait that began at `began` is over. `contended`: another thread wanted to spin on its CPU meanwhile. `now` is
     /// called only in a trial.
-    pub(super) fn ended(&self, spun: bool, crowded: bool, began: u64, now: impl Fn() -> u64) {
+    pub(super) fn ended(&self, spun: bool, contended: bool, began: u64, now: impl Fn() -> u64) {
         if self.trial.get() > 0 {
             return self.stretch.ended(spun, began, now());
         }
-        if crowded {
-            self.crowded.set(true);
+        if contended {
+            self.contended.set(true);
         }
         let waits = self.waits.get() + 1;
-        if waits < self.look_after.get() {
+        if waits < self.check_after.get() {
             self.waits.set(waits);
         } else {
-            self.look(waits, began);
+            self.check(waits, began);
         }
     }
 
     /// Whether waits ended in sleep or preemption often enough for a trial.
     #[cold]
-    fn look(&self, waits: u32, began: u64) {
+    fn check(&self, waits: u32, began: u64) {
         let switches = switches();
         let since = switches.saturating_sub(self.switches.replace(switches));
         self.waits.set(0);
-        if self.trusted_until.get() == 0 {
-            self.trusted_until.set(began + self.trust.get());
+        if self.no_trial_until.get() == 0 {
+            self.no_trial_until.set(began + self.trial_interval.get());
         }
-        let crowded = self.crowded.replace(false);
-        if is_ahead(self.trusted_until.get(), began, TRUST_AT_MOST) && !crowded {
+        let contended = self.contended.replace(false);
+        if is_ahead(self.no_trial_until.get(), began, TRIAL_INTERVAL_MAX) && !contended {
             return;
         }
         if since * 2 >= u64::from(waits) {
             self.start_trial(now());
         } else {
-            self.look_after.set((self.look_after.get() * 2).min(LOOK_AT_MOST));
+            self.check_after.set((self.check_after.get() * 2).min(CHECK_MAX));
         }
     }
 
@@ -254,7 +255,7 @@ impl Record {
         if longer(waits) || longer(rounds) {
             let strikes = self.strikes.get() + 1;
             self.strikes.set(strikes);
-            if !clear && strikes < 2 && self.rest.get() == 0 {
+            if !clear && strikes < 2 && self.backoff.get() == 0 {
                 return self.start_trial(now);
             }
             let (what, [slept, spun]) = if longer(waits) {
@@ -262,22 +263,22 @@ impl Record {
             } else {
                 ("this program's rounds of work and wait", rounds)
             };
-            HARMFUL.say(format_args!(
-                "busy polling made {what} longer ({}  us instead of {} us), so the thread does not poll for a while: are there \
-                 enough CPUs for it and its peer?",
+            HARMFUL.report(format_args!(
+                "busy polling made {what} longer ({} us instead of {} us), so the thread does not \
+                 poll for a while: are there enough CPUs for it and its peer?",
                 spun / 1000,
                 slept / 1000
             ));
-            let rest = (self.rest.get() * 2).clamp(REST_FIRST, REST_AT_MOST);
-            self.rest.set(rest);
-            self.off_until.set(now + rest);
-            self.trust.set(TRUST_FIRST);
+            let backoff = (self.backoff.get() * 2).clamp(BACKOFF_FIRST, BACKOFF_MAX);
+            self.backoff.set(backoff);
+            self.backoff_until.set(now + backoff);
+            self.trial_interval.set(TRIAL_INTERVAL_FIRST);
         } else {
-            self.rest.set(0);
-            let trust = (self.trust.get() * 2).min(TRUST_AT_MOST);
-            self.trust.set(trust);
-            self.trusted_until.set(now + trust);
-            self.look_after.set((self.look_after.get() * 2).min(LOOK_AT_MOST));
+            self.backoff.set(0);
+            let trial_interval = (self.trial_interval.get() * 2).min(TRIAL_INTERVAL_MAX);
+            self.trial_interval.set(trial_interval);
+            self.no_trial_until.set(now + trial_interval);
+            self.check_after.set((self.check_after.get() * 2).min(CHECK_MAX));
         }
         self.strikes.set(0);
     }
@@ -299,7 +300,7 @@ impl Stretch {
     }
 
     fn ended(&self, spun: bool, began: u64, now: u64) {
-        if began.saturating_sub(self.began.get()) < SETTLED {
+        if began.saturating_sub(self.began.get()) < WARM_UP {
             return;
         }
         if self.waits.get() == 0 {
@@ -358,7 +359,7 @@ impl Means {
 /// Context switches of the calling thread, wanted or not.
 fn switches() -> u64 {
     // A seccomp filter may refuse it.
-    let _errno = Kept::new();
+    let _errno = Saved::new();
     // SAFETY: zeroes are a valid value of this plain struct.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: valid for writes.
@@ -387,24 +388,24 @@ mod tests {
         record.start_trial(now);
         let mut spent = 0;
         while record.trial.get() > 0 {
-            let spins = record.willing(now, SPAN);
+            let spins = record.may_spin(now, SPAN);
             let length = if spins { spun(now - record.stretch.began.get()) } else { slept };
             spent += if spins { length } else { 0 };
             record.ended(spins, false, now, || now + length);
             now += length + work[usize::from(spins)];
         }
-        record.rests(|| now).then_some(spent)
+        record.backs_off(|| now).then_some(spent)
     }
 
     #[test]
-    fn two_that_the_scheduler_has_yet_to_part_do_each_other_no_harm() {
+    fn waits_before_the_scheduler_separates_two_threads_do_not_count() {
         let parted = |since| if since < 2 * MS { 110 * US } else { 6 * US };
         assert_eq!(trial(60 * US, parted), None);
         assert_eq!(trial(10 * US, parted), None);
     }
 
     #[test]
-    fn what_makes_waits_longer_ends_soon() {
+    fn spinning_that_makes_waits_longer_ends_soon() {
         for (slept, spun) in [(10 * US, 110 * US), (30 * US, 45 * US), (10 * US, 16 * US)] {
             let most = 2 * TRIAL as u64 * (STRETCH + spun);
             assert!(trial(slept, |_| spun).expect("harmful") < most);
@@ -415,36 +416,36 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_the_work_between_waits_longer_ends_too() {
+    fn spinning_that_makes_the_work_between_waits_longer_ends() {
         // Redis and its client on one CPU.
         assert!(trial_with_work(30 * US, |_| 27 * US, [18 * US, 50 * US]).is_some());
         assert_eq!(trial_with_work(30 * US, |_| 10 * US, [18 * US, 22 * US]), None);
     }
 
     #[test]
-    fn long_waits_are_judged_by_few() {
+    fn few_long_waits_decide_a_trial() {
         assert_eq!(trial(20 * MS, |_| 10 * MS), None);
         assert!(trial(10 * MS, |_| 20 * MS).is_some());
     }
 
     #[test]
-    fn a_thread_found_harmless_is_tried_ever_more_rarely() {
+    fn the_interval_between_trials_doubles_while_spinning_is_harmless() {
         let record = Record::new();
         let mut now = MS;
-        for trusted in [200 * MS, 400 * MS, 800 * MS, TRUST_AT_MOST, TRUST_AT_MOST] {
+        for trusted in [200 * MS, 400 * MS, 800 * MS, TRIAL_INTERVAL_MAX, TRIAL_INTERVAL_MAX] {
             record.start_trial(now);
             while record.trial.get() > 0 {
                 now += 60 * US;
-                let spins = record.willing(now, SPAN);
+                let spins = record.may_spin(now, SPAN);
                 record.ended(spins, false, now, || now + 10 * US);
             }
-            assert_eq!(record.trusted_until.get(), now + trusted);
+            assert_eq!(record.no_trial_until.get(), now + trusted);
         }
     }
 
     /// A server that waited for its timer while it had no clients; then one connects.
     #[test]
-    fn a_load_that_comes_is_not_taken_for_harm() {
+    fn a_load_that_starts_is_not_taken_for_harm() {
         for seed in 1..200 {
             for idle in 1..8 {
                 let record = Record::new();
@@ -452,47 +453,49 @@ mod tests {
                 let mut now = MS;
                 record.start_trial(now);
                 while record.trial.get() > 0 {
-                    let spins = record.willing(now, SPAN);
+                    let spins = record.may_spin(now, SPAN);
                     let length = if now < idle * 200 * MS { 100 * MS } else { 10 * US };
                     record.ended(spins, false, now, || now + length);
                     now += length;
                 }
-                assert!(!record.rests(|| now), "{seed} {idle}");
+                assert!(!record.backs_off(|| now), "{seed} {idle}");
             }
         }
     }
 
     /// A client that has had its answers, and then gets one heartbeat a second.
     #[test]
-    fn a_load_that_goes_is_not_taken_for_harm() {
+    fn a_load_that_ends_is_not_taken_for_harm() {
         assert_eq!(trial(10 * MS, |_| 1000 * MS), None);
         assert_eq!(trial(10 * US, |_| 100 * MS), None);
     }
 
     #[test]
-    fn a_clock_that_goes_back_neither_ends_a_rest_nor_a_trial_nor_trust_for_good() {
+    fn a_clock_that_goes_back_does_not_prolong_a_backoff_a_trial_or_an_interval() {
         let hour = 3600 * 1000 * MS;
         let record = Record::new();
-        record.off_until.set(hour + REST_FIRST);
-        assert!(record.rests(|| hour));
-        record.unasked.set(0);
-        assert!(!record.rests(|| MS), "back by an hour");
+        record.backoff_until.set(hour + BACKOFF_FIRST);
+        assert!(record.backs_off(|| hour));
+        record.clock_skips.set(0);
+        assert!(!record.backs_off(|| MS), "back by an hour");
         // In a trial the clock goes back again.
         record.stretch.began.set(hour);
         let mut now = MS;
         while record.trial.get() > 0 {
             assert!(now < 1000 * MS);
-            let spins = record.willing(now, SPAN);
+            let spins = record.may_spin(now, SPAN);
             record.ended(spins, false, now, || now + 10 * US);
             now += 20 * US;
         }
-        let trusted = |until| is_ahead(until, MS, TRUST_AT_MOST);
-        assert!(trusted(2 * MS) && trusted(MS + TRUST_AT_MOST) && !trusted(hour) && !trusted(MS));
+        let trusted = |until| is_ahead(until, MS, TRIAL_INTERVAL_MAX);
+        assert!(
+            trusted(2 * MS) && trusted(MS + TRIAL_INTERVAL_MAX) && !trusted(hour) && !trusted(MS)
+        );
     }
 
     /// Another program has the CPU in some of the stretches.
     #[test]
-    fn a_few_bad_stretches_say_nothing() {
+    fn a_few_slow_stretches_do_not_decide_a_trial() {
         let stretches = Cell::new((0, 0));
         let spun = |since: u64| {
             let (last, count) = stretches.get();
@@ -503,16 +506,16 @@ mod tests {
     }
 
     #[test]
-    fn where_no_cpu_is_free_to_spin_on_a_trial_comes_to_nothing() {
+    fn a_trial_without_a_free_cpu_to_spin_on_finds_no_harm() {
         let record = Record::new();
         let mut now = MS;
         record.start_trial(now);
         while record.trial.get() > 0 {
-            record.willing(now, SPAN);
+            record.may_spin(now, SPAN);
             record.ended(false, false, now, || now + 10 * US);
             now += 10 * US;
         }
-        assert!(!record.rests(|| now));
+        assert!(!record.backs_off(|| now));
         assert!(now < STRETCHES as u64 * 2 * STRETCH);
     }
 }

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_polling_beyond_the_limit() {
+    fn polling_does_not_exceed_the_timeout() {
         assert_eq!(within(50, None), 50);
         assert_eq!(within(50, millis(1)), 50);
         assert_eq!(within(20_000, millis(1)), 976);
@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_refuses_is_no_time() {
+    fn a_time_that_the_kernel_refuses_counts_as_zero() {
         assert_eq!(millis(-1), None);
         assert_eq!(exact(&timespec { tv_sec: 1, tv_nsec: 5 }), SECOND + 5);
         for (tv_sec, tv_nsec) in [(-1, 0), (0, -1), (0, SECOND.cast_signed())] {

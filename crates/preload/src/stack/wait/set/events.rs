@@ -1,9 +1,9 @@
 //! The events of both halves of a set, and waiting for them.
 
-use super::{Set, but_calls};
+use super::{EpollSet, split_off_wakeup};
 use crate::{
     real,
-    stack::{own, said},
+    stack::{checked, internal_fds},
 };
 use busypoll_stack::{EpollEvent, napi::Outside};
 use libc::{c_int, epoll_event};
@@ -16,22 +16,22 @@ local! {
 }
 
 /// The calling thread ends: frees its memory.
-pub fn leave_thread() {
+pub fn on_thread_exit() {
     drop(ManuallyDrop::into_inner(FOUND.replace(ManuallyDrop::new(Vec::new()))));
     drop(ManuallyDrop::into_inner(OUTSIDE.replace(ManuallyDrop::new(Outside::nothing()))));
 }
 
-impl Set {
+impl EpollSet {
     /// Writes pending events to `out`, without waiting.
     ///
     /// # Errors
     /// As epoll_wait(2).
-    pub fn take(&self, epoll: c_int, out: &mut [epoll_event]) -> io::Result<usize> {
-        self.bells.ring();
-        if !self.has_kernels.load(Ordering::Acquire) {
+    pub fn take_events(&self, epoll: c_int, out: &mut [epoll_event]) -> io::Result<usize> {
+        self.nested_notify.deliver();
+        if !self.has_kernel_members.load(Ordering::Acquire) {
             return Ok(self.take_ours(out));
         }
-        let kernels_first = self.kernels_turn.load(Ordering::Relaxed);
+        let kernels_first = self.kernel_first.load(Ordering::Relaxed);
         let mut found = 0;
         for kernels in [kernels_first, !kernels_first] {
             let room = out.get_mut(found..).unwrap_or_default();
@@ -41,7 +41,7 @@ impl Set {
             }
         }
         if found == out.len() {
-            self.kernels_turn.store(!kernels_first, Ordering::Relaxed);
+            self.kernel_first.store(!kernels_first, Ordering::Relaxed);
         }
         Ok(found)
     }
@@ -49,12 +49,12 @@ impl Set {
     fn take_kernels(&self, epoll: c_int, out: &mut [epoll_event]) -> io::Result<usize> {
         let room = c_int::try_from(out.len()).unwrap_or(c_int::MAX);
         // SAFETY: room for `room` events.
-        let found = said(unsafe { real::epoll_wait(epoll, out.as_mut_ptr(), room, 0) })?;
+        let found = checked(unsafe { real::epoll_wait(epoll, out.as_mut_ptr(), room, 0) })?;
         let found = out.get_mut(..usize::try_from(found).unwrap_or(0)).unwrap_or_default();
-        let left = usize::try_from(but_calls(found)).unwrap_or(0);
+        let left = usize::try_from(split_off_wakeup(found)).unwrap_or(0);
         // The wakeup was for another thread, which found nothing and sleeps again.
-        if left < found.len() && self.in_kernel.load(Ordering::SeqCst) > 0 {
-            self.call_out();
+        if left < found.len() && self.kernel_waiters.load(Ordering::SeqCst) > 0 {
+            self.wake_kernel_waiter();
         }
         Ok(left)
     }
@@ -67,7 +67,7 @@ impl Set {
             *to = epoll_event { events: event.events.0, u64: event.data };
         }
         let count = found.len().min(out.len());
-        own::mind_end();
+        internal_fds::watch_thread_end();
         drop(ManuallyDrop::into_inner(FOUND.replace(ManuallyDrop::new(found))));
         count
     }
@@ -80,27 +80,27 @@ impl Set {
         let nothing = ManuallyDrop::new(Outside::nothing());
         let mut outside = ManuallyDrop::into_inner(OUTSIDE.replace(nothing));
         outside.clear();
-        self.mind(epoll, &mut outside);
+        self.add_kernel_fds(epoll, &mut outside);
         let result = self.ours.wait_beside(timeout, &mut outside);
-        own::mind_end();
+        internal_fds::watch_thread_end();
         drop(ManuallyDrop::into_inner(OUTSIDE.replace(ManuallyDrop::new(outside))));
         result.map(drop)
     }
 
     /// Adds to `outside` the descriptors that report events of the kernel's half; `epoll` is one of the program's.
-    pub fn mind(&self, epoll: c_int, outside: &mut Outside) {
-        if self.has_kernels.load(Ordering::Acquire) {
+    pub fn add_kernel_fds(&self, epoll: c_int, outside: &mut Outside) {
+        if self.has_kernel_members.load(Ordering::Acquire) {
             outside.push(epoll, libc::POLLIN);
         }
-        if let Some(bells) = self.bells.fd() {
-            outside.push(bells, libc::POLLIN);
+        if let Some(nested_notify) = self.nested_notify.fd() {
+            outside.push(nested_notify, libc::POLLIN);
         }
     }
 
-    /// As [`mind`](Set::mind), by our own descriptor.
-    pub fn mind_by_own(&self, outside: &mut Outside) {
+    /// As [`add_kernel_fds`](EpollSet::add_kernel_fds), by our own descriptor.
+    pub fn add_own_kernel_fds(&self, outside: &mut Outside) {
         if let Some(kernel) = self.kernel() {
-            self.mind(kernel, outside);
+            self.add_kernel_fds(kernel, outside);
         }
     }
 }

@@ -2,12 +2,12 @@
 //! that is cancelled there does not return to end its wait, so the wait is ended with the thread. The same holds for a
 //! wait that a signal handler has left by longjmp.
 
-use super::set::Set;
-use crate::stack::own;
+use super::set::EpollSet;
+use crate::stack::internal_fds;
 use std::{cell::RefCell, mem::ManuallyDrop, sync::Arc};
 
 /// The waits of one thread, the innermost last: a signal handler may wait as well.
-struct Waits(RefCell<Vec<Arc<Set>>>);
+struct Waits(RefCell<Vec<Arc<EpollSet>>>);
 
 local! {
     static WAITS: ManuallyDrop<Waits> = ManuallyDrop::new(Waits(RefCell::new(Vec::new())));
@@ -15,18 +15,18 @@ local! {
 
 impl Waits {
     /// Ends all waits from this index on.
-    fn end(&self, place: usize) {
+    fn end(&self, index: usize) {
         let mut waits = self.0.borrow_mut();
-        while waits.len() > place
+        while waits.len() > index
             && let Some(set) = waits.pop()
         {
-            set.has_waited_in_kernel();
+            set.end_kernel_wait();
         }
     }
 }
 
 /// The calling thread ends. Called inside.
-pub fn leave_thread() {
+pub fn on_thread_exit() {
     WAITS.with(|waits| {
         waits.end(0);
         drop(waits.0.take());
@@ -35,8 +35,8 @@ pub fn leave_thread() {
 
 /// The calling thread is about to wait; the set has counted it. Returns the index for [`end`], `None` if the thread is
 /// ending.
-pub fn begin(set: &Arc<Set>) -> Option<usize> {
-    own::mind_end();
+pub fn begin(set: &Arc<EpollSet>) -> Option<usize> {
+    internal_fds::watch_thread_end();
     let known = WAITS.try_with(|waits| {
         let mut waits = waits.0.borrow_mut();
         waits.push(set.clone());
@@ -46,9 +46,9 @@ pub fn begin(set: &Arc<Set>) -> Option<usize> {
 }
 
 /// The wait is over, and so are the waits that it has interrupted.
-pub fn end(set: &Set, place: Option<usize>) {
-    match place {
-        Some(place) => WAITS.try_with(|waits| waits.end(place)).unwrap_or_default(),
-        None => set.has_waited_in_kernel(),
+pub fn end(set: &EpollSet, index: Option<usize>) {
+    match index {
+        Some(index) => WAITS.try_with(|waits| waits.end(index)).unwrap_or_default(),
+        None => set.end_kernel_wait(),
     }
 }

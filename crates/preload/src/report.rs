@@ -18,15 +18,15 @@ impl Once {
     }
 
     /// Writes it, unless it was written before.
-    pub fn say(&self, what: fmt::Arguments<'_>) {
+    pub fn report(&self, what: fmt::Arguments<'_>) {
         if !self.0.swap(true, Ordering::Relaxed) {
-            say(what);
+            line(what);
         }
     }
 }
 
 /// Writes `busypoll: what` and a newline to standard error, in one write, cut at 500 bytes.
-pub fn say(what: fmt::Arguments<'_>) {
+pub fn line(what: fmt::Arguments<'_>) {
     let mut line = Line { text: [0; 500], len: 0 };
     // A line that is too long is cut.
     let _ = line.write_fmt(format_args!("busypoll: {what}"));
@@ -51,7 +51,7 @@ static FIRST: OnceLock<Option<(u64, u64)>> = OnceLock::new();
 
 /// Called at load time.
 pub fn prepare() {
-    // SAFETY: as in `say`.
+    // SAFETY: as in `line`.
     FIRST.get_or_init(|| named(unsafe { BorrowedFd::borrow_raw(2) }).map(|(file, _)| file));
 }
 

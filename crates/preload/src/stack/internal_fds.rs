@@ -38,7 +38,7 @@ fn floor() -> c_int {
 }
 
 /// `fd`, just made, becomes one of the library's own; returns its new number.
-pub fn keep(fd: c_int) -> c_int {
+pub fn make_internal(fd: c_int) -> c_int {
     if fd < 0 {
         return fd;
     }
@@ -49,16 +49,16 @@ pub fn keep(fd: c_int) -> c_int {
         // SAFETY: not used elsewhere yet.
         unsafe { real::close(fd) };
     }
-    fds::set_own(kept);
+    fds::set_internal(kept);
     kept
 }
 
-fn kept_if_inside(fd: c_int) -> c_int {
-    if fd >= 0 && is_inside() { keep(fd) } else { fd }
+fn internal_if_inside(fd: c_int) -> c_int {
+    if fd >= 0 && is_inside() { make_internal(fd) } else { fd }
 }
 
 local! {
-    static MINDED: Cell<bool> = Cell::new(false);
+    static WATCHED: Cell<bool> = Cell::new(false);
 }
 
 /// One more than the key whose destructor runs when a thread ends; 0: there is none.
@@ -66,51 +66,51 @@ static KEY: AtomicU32 = AtomicU32::new(0);
 
 /// The values of this many keys are in the thread's own memory (`PTHREAD_KEY_2NDLEVEL_SIZE`); for more the C library
 /// calls the program's allocator.
-const KEYS_AT_HAND: u32 = 32;
+const KEYS_IN_THREAD: u32 = 32;
 
 /// Called when the library is loaded, so that its key is among the first.
 pub fn prepare() {
     let mut key = 0;
     // SAFETY: a function that lives as long as the library, which is never unloaded.
     let made = unsafe { libc::pthread_key_create(&raw mut key, Some(thread_ends)) };
-    if made == 0 && key < KEYS_AT_HAND {
+    if made == 0 && key < KEYS_IN_THREAD {
         KEY.store(key + 1, Ordering::Relaxed);
     }
 }
 
 /// The calling thread holds something that must be released when it ends.
 #[inline]
-pub fn mind_end() {
-    if !MINDED.get() {
-        mind();
+pub fn watch_thread_end() {
+    if !WATCHED.get() {
+        watch();
     }
 }
 
 #[cold]
-fn mind() {
+fn watch() {
     let Some(key) = KEY.load(Ordering::Relaxed).checked_sub(1) else { return };
-    MINDED.set(true);
+    WATCHED.set(true);
     // SAFETY: a key of ours, one of the first; any value but null will do.
     unsafe { libc::pthread_setspecific(key, (&raw const KEY).cast()) };
 }
 
 /// Releases what the library holds for a thread. If the thread makes further calls, this runs once more.
 extern "C" fn thread_ends(_: *mut c_void) {
-    MINDED.set(false);
+    WATCHED.set(false);
     let inside = Inside::enter();
-    cancel::leave();
+    cancel::unregister_sleeper();
     if inside.is_some() {
-        wait::leave_thread();
-        copy::leave_thread();
+        wait::on_thread_exit();
+        copy::on_thread_exit();
     }
 }
 
 /// The calling thread is about to sleep in the stack for the first time.
 pub fn first_sleep() {
-    mind_end();
+    watch_thread_end();
     // A thread is in the list until it ends, so its end must be noticed.
-    if MINDED.get() {
-        cancel::enlist();
+    if WATCHED.get() {
+        cancel::register_sleeper();
     }
 }
 
@@ -118,14 +118,14 @@ pub fn first_sleep() {
 /// That of eventfd(2).
 pub unsafe fn eventfd(initial: u32, flags: c_int) -> c_int {
     // SAFETY: the caller's contract.
-    kept_if_inside(unsafe { real::eventfd(initial, flags) })
+    internal_if_inside(unsafe { real::eventfd(initial, flags) })
 }
 
 /// # Safety
 /// That of timerfd_create(2).
 pub unsafe fn timerfd_create(clock: c_int, flags: c_int) -> c_int {
     // SAFETY: the caller's contract.
-    kept_if_inside(unsafe { real::timerfd_create(clock, flags) })
+    internal_if_inside(unsafe { real::timerfd_create(clock, flags) })
 }
 
 /// # Safety
@@ -133,7 +133,7 @@ pub unsafe fn timerfd_create(clock: c_int, flags: c_int) -> c_int {
 pub unsafe fn epoll_create1_other(flags: c_int) -> c_int {
     if is_inside() {
         // SAFETY: the caller's contract.
-        return keep(unsafe { real::epoll_create1(flags) });
+        return make_internal(unsafe { real::epoll_create1(flags) });
     }
     // SAFETY: the caller's contract.
     unsafe { kernel::epoll_create1(flags) }
@@ -146,7 +146,7 @@ const BPF_MAKES: [usize; 3] = [0, 5, 28];
 pub fn syscall_made(number: c_long, command: usize, result: c_long) -> c_long {
     match c_int::try_from(result) {
         Ok(fd) if number == libc::SYS_bpf && BPF_MAKES.contains(&command) => {
-            kept_if_inside(fd).into()
+            internal_if_inside(fd).into()
         }
         _ => result,
     }

@@ -2,11 +2,11 @@
 //! listener or a UDP socket, but the companion of a connection of ours is not connected. So the connection is handed
 //! over to the kernel first; if that fails, it is not passed.
 
-use super::{answer, bequest, enter, error, file::Live, host, pieces};
-use crate::{fds, inside::is_inside, real, say::Once};
+use super::{answer, enter, error, file::Live, handover_parent, host, iovec};
+use crate::{fds, inside::is_inside, real, report::Once};
 use libc::{c_int, mmsghdr, msghdr, ssize_t};
 
-static SAID: Once = Once::new();
+static REPORTED: Once = Once::new();
 static HANDED: Once = Once::new();
 
 /// Whether `message` passes a connection that stays ours; that is then reported.
@@ -26,8 +26,8 @@ unsafe fn passes_connection(message: &msghdr) -> bool {
             for at in 0..bytes / size_of::<c_int>() {
                 // SAFETY: within the data.
                 let fd = unsafe { data.add(at).read_unaligned() };
-                if !goes(fd) {
-                    SAID.say(format_args!(
+                if !may_pass(fd) {
+                    REPORTED.report(format_args!(
                         "a connection on the stack plane cannot be passed to another process: sendmsg fails with EOPNOTSUPP"
                     ));
                     return true;
@@ -41,15 +41,15 @@ unsafe fn passes_connection(message: &msghdr) -> bool {
 }
 
 /// Whether the file at `fd` can be passed to another process; hands a connection over to the kernel.
-fn goes(fd: c_int) -> bool {
+fn may_pass(fd: c_int) -> bool {
     let Some((_inside, file)) = fds::get(fd).and_then(enter) else { return true };
     if !matches!(file.live(), Some(Live::Stream(_))) {
         return true;
     }
-    let handed = bequest::hand_over(&file, fd).is_ok();
+    let handed = handover_parent::hand_over(&file, fd).is_ok();
     if handed {
         let why = format_args!("{}: a connection is passed to another process", host::device());
-        host::goes_without(&HANDED, why, "it is handed over to the kernel");
+        host::report_not_accelerated(&HANDED, why, "it is handed over to the kernel");
     }
     handed
 }
@@ -85,12 +85,13 @@ pub unsafe fn sendmmsg_other(fd: c_int, messages: *mut mmsghdr, count: u32, flag
     // SAFETY: the caller's contract, here and below.
     unsafe {
         let refused = |at: usize| is_refused(&raw const (*messages.add(at)).msg_hdr);
-        let looked_at = if messages.is_null() { 0 } else { (count as usize).min(pieces::MOST) };
-        let good = (0..looked_at).position(refused);
-        match good {
+        let looked_at =
+            if messages.is_null() { 0 } else { (count as usize).min(iovec::UIO_MAXIOV) };
+        let first_refused = (0..looked_at).position(refused);
+        match first_refused {
             Some(0) => answer(Err(error(libc::EOPNOTSUPP))),
             // The messages before it are sent.
-            Some(good) => real::sendmmsg(fd, messages, good as u32, flags),
+            Some(first_refused) => real::sendmmsg(fd, messages, first_refused as u32, flags),
             None => real::sendmmsg(fd, messages, count, flags),
         }
     }

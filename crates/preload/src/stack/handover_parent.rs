@@ -1,19 +1,20 @@
-//! Connections that children of this process share: the parent's side ([`heir`](super::heir) is the child's side). A
-//! connection that a child uses is handed over to the kernel, and so are those that a child may still use when this
-//! process ends. A connection is not closed before the last child has closed it, as with the kernel's own.
+//! Connections that children of this process share: the parent's side ([`handover_child`](super::handover_child) is the
+//! child's side). A connection that a child uses is handed over to the kernel, and so are those that a child may still
+//! use when this process ends. A connection is not closed before the last child has closed it, as with the kernel's
+//! own.
 
 use super::{
     error,
     file::{self, File, Live, lock},
-    host, options, own,
+    host, internal_fds, options,
 };
 use crate::{
     config,
     fds::{self, Ref},
-    handler,
-    inside::AGAIN,
+    handler_frames,
+    inside::ERESTARTSYS,
     real,
-    say::Once,
+    report::Once,
 };
 use busypoll_stack::{lease, repair, thread};
 use libc::c_int;
@@ -35,27 +36,27 @@ use std::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
     /// Hand it over to the kernel.
-    Take(u32),
+    HandOver(u32),
     /// The child has closed it without using it.
     Release(u32),
 }
 
 impl Message {
     pub fn bytes(self) -> [u8; 5] {
-        let (kind, place) = match self {
-            Message::Take(place) => (b'T', place),
-            Message::Release(place) => (b'R', place),
+        let (kind, index) = match self {
+            Message::HandOver(index) => (b'T', index),
+            Message::Release(index) => (b'R', index),
         };
-        let [a, b, c, d] = place.to_ne_bytes();
+        let [a, b, c, d] = index.to_ne_bytes();
         [kind, a, b, c, d]
     }
 
     fn read(bytes: [u8; 5]) -> Option<Message> {
         let [kind, a, b, c, d] = bytes;
-        let place = u32::from_ne_bytes([a, b, c, d]);
+        let index = u32::from_ne_bytes([a, b, c, d]);
         match kind {
-            b'T' => Some(Message::Take(place)),
-            b'R' => Some(Message::Release(place)),
+            b'T' => Some(Message::HandOver(index)),
+            b'R' => Some(Message::Release(index)),
             _ => None,
         }
     }
@@ -89,47 +90,47 @@ impl Answer {
 }
 
 /// The connections that the children of one fork share, and their channel.
-struct Bequest {
+struct ForkGroup {
     channel: Arc<OwnedFd>,
     files: Vec<Option<Ref>>,
 }
 
 struct Parent {
-    bequests: Vec<Bequest>,
+    groups: Vec<ForkGroup>,
     /// The eventfd that wakes the thread that serves them.
-    call: Option<Arc<OwnedFd>>,
+    wakeup: Option<Arc<OwnedFd>>,
 }
 
-static PARENT: Mutex<Parent> = Mutex::new(Parent { bequests: Vec::new(), call: None });
+static PARENT: Mutex<Parent> = Mutex::new(Parent { groups: Vec::new(), wakeup: None });
 
-static SAID: Once = Once::new();
+static REPORTED: Once = Once::new();
 
 /// Held across a fork. Locked before the table of descriptors.
 pub struct Forking {
     parent: MutexGuard<'static, Parent>,
     /// The child's end of the channel.
-    end: Option<c_int>,
+    child_end: Option<c_int>,
 }
 
 impl Forking {
     pub fn take() -> Forking {
-        Forking { parent: lock(&PARENT), end: None }
+        Forking { parent: lock(&PARENT), child_end: None }
     }
 
     /// Shares the present connections with the child.
-    pub fn bequeath(&mut self) {
+    pub fn share(&mut self) {
         // A handler must not start a thread, and without the thread requests would not be answered.
-        if self.parent.call.is_none() && handler::is_running() {
+        if self.parent.wakeup.is_none() && handler_frames::is_running() {
             return;
         }
         let mut files = Vec::new();
         for (_, file) in fds::all() {
             if let Some(file) = file
                 && let Some(Live::Stream(stream)) = file.live()
-                && !file.is_kernels()
+                && !file.is_kernel_owned()
                 && !stream.is_unconnected()
             {
-                file.set_place(files.len() as u32);
+                file.set_shared_index(files.len() as u32);
                 files.push(Some(file));
             }
         }
@@ -138,73 +139,76 @@ impl Forking {
         }
         let flags = SocketFlags::CLOEXEC;
         let made = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
-        let Ok((channel, end)) = made else { return };
+        let Ok((channel, child_end)) = made else { return };
         // SAFETY: the same descriptor, under its new number.
-        let channel = unsafe { OwnedFd::from_raw_fd(own::keep(channel.into_raw_fd())) };
-        self.end = Some(own::keep(end.into_raw_fd()));
-        self.parent.bequests.push(Bequest { channel: Arc::new(channel), files });
+        let channel =
+            unsafe { OwnedFd::from_raw_fd(internal_fds::make_internal(channel.into_raw_fd())) };
+        self.child_end = Some(internal_fds::make_internal(child_end.into_raw_fd()));
+        self.parent.groups.push(ForkGroup { channel: Arc::new(channel), files });
     }
 
-    pub fn end(&self) -> Option<c_int> {
-        self.end
+    pub fn child_end(&self) -> Option<c_int> {
+        self.child_end
     }
 
     /// In the parent: closes the child's end.
     pub fn in_parent(&mut self) {
-        let Some(end) = self.end.take() else { return };
+        let Some(child_end) = self.child_end.take() else { return };
         // SAFETY: ours, and not used elsewhere in this process.
-        drop(unsafe { OwnedFd::from_raw_fd(end) });
-        match &self.parent.call {
-            Some(call) => {
+        drop(unsafe { OwnedFd::from_raw_fd(child_end) });
+        match &self.parent.wakeup {
+            Some(wakeup) => {
                 // It fails only when the counter is full, and then the thread is woken already.
-                let _ = rustix::io::write(call, &1_u64.to_ne_bytes());
+                let _ = rustix::io::write(wakeup, &1_u64.to_ne_bytes());
             }
-            None => begin(&mut self.parent),
+            None => start_thread(&mut self.parent),
         }
     }
 
     /// In the child: these are the parent's, so they are forgotten and not closed.
     pub fn in_child(&mut self) {
-        std::mem::forget(std::mem::take(&mut self.parent.bequests));
-        std::mem::forget(self.parent.call.take());
+        std::mem::forget(std::mem::take(&mut self.parent.groups));
+        std::mem::forget(self.parent.wakeup.take());
     }
 }
 
 /// Starts the thread.
-fn begin(parent: &mut Parent) {
+fn start_thread(parent: &mut Parent) {
     // SAFETY: a plain system call.
-    let call = own::keep(unsafe { real::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) });
-    if call < 0 {
+    let wakeup = internal_fds::make_internal(unsafe {
+        real::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC)
+    });
+    if wakeup < 0 {
         return;
     }
     // SAFETY: just made, and ours.
-    let call = Arc::new(unsafe { OwnedFd::from_raw_fd(call) });
-    parent.call = Some(call.clone());
-    if thread::spawn("busypoll/children", move || serve(&call)).is_err() {
-        parent.call = None;
+    let wakeup = Arc::new(unsafe { OwnedFd::from_raw_fd(wakeup) });
+    parent.wakeup = Some(wakeup.clone());
+    if thread::spawn("busypoll/children", move || serve(&wakeup)).is_err() {
+        parent.wakeup = None;
     }
 }
 
-fn serve(call: &OwnedFd) {
+fn serve(wakeup: &OwnedFd) {
     loop {
         let channels: Vec<Arc<OwnedFd>> =
-            lock(&PARENT).bequests.iter().map(|bequest| bequest.channel.clone()).collect();
+            lock(&PARENT).groups.iter().map(|group| group.channel.clone()).collect();
         let mut fds: Vec<PollFd<'_>> =
             channels.iter().map(|channel| PollFd::new(channel, PollFlags::IN)).collect();
-        fds.push(PollFd::new(call, PollFlags::IN));
+        fds.push(PollFd::new(wakeup, PollFlags::IN));
         // The thread ignores signals.
         let _ = poll(&mut fds, None);
-        let _ = rustix::io::read(call, &mut [0; 8][..]);
+        let _ = rustix::io::read(wakeup, &mut [0; 8][..]);
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         drop(fds);
         for (channel, _) in channels.iter().zip(ready).filter(|(_, ready)| *ready) {
-            attend(channel);
+            handle_message(channel);
         }
     }
 }
 
 /// Handles one message of a child's, or the end of the channel.
-fn attend(channel: &Arc<OwnedFd>) {
+fn handle_message(channel: &Arc<OwnedFd>) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut bytes = [0; 5];
@@ -221,20 +225,20 @@ fn attend(channel: &Arc<OwnedFd>) {
     });
     let mut given = given.next().into_iter().flatten();
     let (companion, answer) = (given.next(), given.next());
-    let is_it = |bequest: &Bequest| Arc::ptr_eq(&bequest.channel, channel);
+    let is_it = |group: &ForkGroup| Arc::ptr_eq(&group.channel, channel);
     let mut parent = lock(&PARENT);
-    let Some(at) = parent.bequests.iter().position(is_it) else { return };
+    let Some(at) = parent.groups.iter().position(is_it) else { return };
     let message = (came == 5).then(|| Message::read(bytes)).flatten();
-    let file = |place: u32, parent: &mut Parent| {
-        parent.bequests.get_mut(at)?.files.get_mut(place as usize).map(Option::take)
+    let file = |index: u32, parent: &mut Parent| {
+        parent.groups.get_mut(at)?.files.get_mut(index as usize).map(Option::take)
     };
     match message {
-        Some(Message::Take(place)) => {
-            let taken = file(place, &mut parent);
+        Some(Message::HandOver(index)) => {
+            let taken = file(index, &mut parent);
             // A thread that forks meanwhile must not wait for the kernel.
             drop(parent);
             let said = match (taken, companion) {
-                (Some(Some(file)), Some(companion)) => used(&file, companion.as_fd()),
+                (Some(Some(file)), Some(companion)) => child_uses(&file, companion.as_fd()),
                 // Another child has claimed it before.
                 (Some(None), _) => Answer::Yes,
                 _ => Answer::No,
@@ -242,13 +246,13 @@ fn attend(channel: &Arc<OwnedFd>) {
             // The child may be gone.
             let _ = answer.map(|to| send(&to, &[said.byte()], SendFlags::NOSIGNAL));
         }
-        Some(Message::Release(place)) => {
-            let released = file(place, &mut parent);
+        Some(Message::Release(index)) => {
+            let released = file(index, &mut parent);
             drop(parent);
             drop(released);
         }
         None => {
-            let over = parent.bequests.swap_remove(at);
+            let over = parent.groups.swap_remove(at);
             drop(parent);
             drop(over);
         }
@@ -256,13 +260,13 @@ fn attend(channel: &Arc<OwnedFd>) {
 }
 
 /// A child uses `file`.
-fn used(file: &Ref, companion: BorrowedFd<'_>) -> Answer {
+fn child_uses(file: &Ref, companion: BorrowedFd<'_>) -> Answer {
     let strict = config::get().is_some_and(|config| config.launch.strict);
     let then = match strict {
         true => "the child ends, as --strict requires",
         false => "it is handed over to the kernel",
     };
-    SAID.say(format_args!(
+    REPORTED.report(format_args!(
         "{}: a child process uses a connection of its parent's; {then}. For a program that serves connections in child \
          processes use --plane kernel, or a policy rule with that plane",
         host::device()
@@ -284,15 +288,15 @@ pub fn hand_over(file: &Ref, fd: c_int) -> io::Result<()> {
 }
 
 fn give_to_kernel(file: &Ref, companion: BorrowedFd<'_>) -> io::Result<()> {
-    let _giving = lock(file.making());
-    if file.is_kernels() {
+    let _giving = lock(file.activation());
+    if file.is_kernel_owned() {
         return Ok(());
     }
     let Some(live @ Live::Stream(stream)) = file.live() else { return Err(error(libc::EINVAL)) };
-    options::give_back(live, companion.as_raw_fd());
-    stream.hand_over(companion, AGAIN, repair_by_guard, || file.give_up())?;
+    options::copy_to_companion(live, companion.as_raw_fd());
+    stream.hand_over(companion, ERESTARTSYS, repair_by_guard, || file.set_kernel_owned())?;
     // In the epoll sets of this process the companion takes its place.
-    file::begin_anew(file).give_up();
+    file::deactivate(file).set_kernel_owned();
     Ok(())
 }
 
@@ -308,16 +312,16 @@ fn repair_by_guard(socket: c_int, how: c_int) -> io::Result<()> {
 }
 
 /// Whether children share `file`: then it stays open when it is closed here.
-pub fn is_bequeathed(file: &Ref) -> bool {
+pub fn is_shared(file: &Ref) -> bool {
     let parent = lock(&PARENT);
-    let mut all = parent.bequests.iter().flat_map(|bequest| bequest.files.iter().flatten());
+    let mut all = parent.groups.iter().flat_map(|group| group.files.iter().flatten());
     all.any(|known| std::ptr::eq::<File>(&**known, &**file))
 }
 
 /// This process ends: hands what children may still use over to the kernel.
-pub fn at_end() {
-    let bequests = std::mem::take(&mut lock(&PARENT).bequests);
-    for Bequest { channel, files } in bequests {
+pub fn hand_over_all() {
+    let groups = std::mem::take(&mut lock(&PARENT).groups);
+    for ForkGroup { channel, files } in groups {
         let mut fds = [PollFd::new(&channel, PollFlags::empty())];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let looked = poll(&mut fds, Some(&now));
@@ -325,7 +329,7 @@ pub fn at_end() {
             continue;
         }
         for file in files.into_iter().flatten() {
-            let kept = file.kept().map(AsRawFd::as_raw_fd);
+            let kept = file.kept_companion().map(AsRawFd::as_raw_fd);
             let is_it = |known: &Ref| std::ptr::eq::<File>(&**known, &*file);
             let fd = kept.or_else(|| {
                 fds::all().find_map(|(fd, known)| known.filter(|it| is_it(it)).map(|_| fd))

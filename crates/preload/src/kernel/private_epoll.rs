@@ -18,13 +18,13 @@ use rustix::event::epoll as instance;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use super::epoll::params;
-use super::limit::within;
-use super::seen::{self, Kind};
-use super::{ask, make};
+use super::fd_state::{self, Kind};
+use super::timeout::within;
+use super::{busy_poll_options, sockets};
 use crate::config::Config;
 
 /// Descriptors in a set. For a larger set the thread does not spin.
-const MOST: usize = 1024;
+const MAX_MEMBERS: usize = 1024;
 /// Sets per thread.
 const SETS: usize = 4;
 
@@ -35,22 +35,22 @@ const SHARE: u64 = 8;
 /// A descriptor and the events to wait for, as in poll(2).
 pub type Member = (c_int, u16);
 
-struct Kept {
+struct KeptMember {
     member: Member,
     generation: u16,
 }
 
-struct Set {
+struct PrivateEpoll {
     /// 0: none. The library's descriptors are never that low.
     epoll: c_int,
     epoll_generation: u16,
     /// How long to spin, in microseconds.
     micros: u32,
     /// The parameters that the kernel has.
-    told: EpollParams,
+    params: EpollParams,
     last_used: u32,
     len: usize,
-    members: [Kept; MOST],
+    members: [KeptMember; MAX_MEMBERS],
 }
 
 /// Zeroed memory is an empty cache.
@@ -60,7 +60,7 @@ struct Cache {
     uses: u32,
     /// Decreases with every new set. Below zero, sets change too often to be kept.
     credit: i32,
-    sets: [Set; SETS],
+    sets: [PrivateEpoll; SETS],
 }
 
 local! {
@@ -89,7 +89,7 @@ extern "C" fn in_child() {
     PROCESS.fetch_add(1, Ordering::Relaxed);
     INSTANCES.store(0, Ordering::Relaxed);
     let mut at = 0;
-    while let Some((fd, kind)) = seen::next_known(at, u32::MAX) {
+    while let Some((fd, kind)) = fd_state::next_known(at, u32::MAX) {
         if kind == Kind::Internal {
             drop_internal(fd);
         }
@@ -104,20 +104,20 @@ extern "C" fn thread_ends(cache: *mut c_void) {
     // SAFETY: `current` made it for this thread, which does not use it any more.
     unsafe {
         if (*cache).process == PROCESS.load(Ordering::Relaxed) {
-            (*cache).sets.iter_mut().for_each(Set::close);
+            (*cache).sets.iter_mut().for_each(PrivateEpoll::close);
         }
         let _ = munmap(cache.cast(), size_of::<Cache>());
     }
 }
 
 fn drop_internal(fd: c_int) {
-    seen::forget(fd);
+    fd_state::forget(fd);
     // SAFETY: the library's own descriptor, not used after this.
     unsafe { rustix::io::close(fd) };
 }
 
 /// A set that can be spun on.
-pub struct Spun {
+pub struct SpinTarget {
     /// The instance; it belongs to the thread, until its next wait.
     pub epoll: c_int,
     /// How long to spin, in microseconds.
@@ -130,16 +130,16 @@ pub fn find(
     config: &Config,
     members: impl Iterator<Item = Member> + Clone,
     limit: Option<u64>,
-) -> Option<Spun> {
+) -> Option<SpinTarget> {
     // Most waits end here: no descriptor is a socket that polls.
     let mut count = 0;
     let mut any = false;
     for (fd, _) in members.clone() {
         count += 1;
-        let word = make::learn(config, fd);
-        any |= word.kind() == Kind::Socket && config.kernel_micros(word.settings()) > 0;
+        let state = sockets::lookup(config, fd);
+        any |= state.kind() == Kind::Socket && config.kernel_micros(state.settings()) > 0;
     }
-    if !any || count > MOST {
+    if !any || count > MAX_MEMBERS {
         return None;
     }
     let cache = current()?;
@@ -193,35 +193,35 @@ fn current() -> Option<&'static mut Cache> {
     Some(cache)
 }
 
-impl Set {
+impl PrivateEpoll {
     /// Whether this is the set of `members`, unchanged.
     fn is(&self, members: impl Iterator<Item = Member>, count: usize) -> bool {
         self.epoll != 0
             && self.len == count
             && self.alive()
             && self.members.iter().zip(members).all(|(kept, member)| {
-                kept.member == member && kept.generation == seen::get(member.0).generation()
+                kept.member == member && kept.generation == fd_state::get(member.0).generation()
             })
     }
 
     /// Shortens the kernel's polling time to `limit`, if need be.
-    fn within(&mut self, limit: Option<u64>) -> Option<Spun> {
+    fn within(&mut self, limit: Option<u64>) -> Option<SpinTarget> {
         let micros = within(self.micros, limit);
         if micros == 0 {
             return None;
         }
-        if micros != self.told.busy_poll_usecs {
-            let params = EpollParams { busy_poll_usecs: micros, ..self.told };
-            ask::set_params(self.epoll, params).ok()?;
-            self.told = params;
+        if micros != self.params.busy_poll_usecs {
+            let params = EpollParams { busy_poll_usecs: micros, ..self.params };
+            busy_poll_options::set_params(self.epoll, params).ok()?;
+            self.params = params;
         }
-        Some(Spun { epoll: self.epoll, micros })
+        Some(SpinTarget { epoll: self.epoll, micros })
     }
 
     /// Whether the number still refers to its instance: the program can take the number by dup2.
     fn alive(&self) -> bool {
-        let word = seen::get(self.epoll);
-        word.kind() == Kind::Internal && word.generation() == self.epoll_generation
+        let state = fd_state::get(self.epoll);
+        state.kind() == Kind::Internal && state.generation() == self.epoll_generation
     }
 
     fn close(&mut self) {
@@ -252,12 +252,12 @@ impl Set {
         let mut most: Option<usize> = None;
         self.len = 0;
         for ((fd, events), kept) in members.zip(&mut self.members) {
-            let word = seen::get(fd);
-            *kept = Kept { member: (fd, events), generation: word.generation() };
+            let state = fd_state::get(fd);
+            *kept = KeptMember { member: (fd, events), generation: state.generation() };
             self.len += 1;
             // SAFETY: a number that is not open is an error of the calls below.
             let watched = unsafe { BorrowedFd::borrow_raw(fd) };
-            if word.kind() != Kind::Socket && is_regular(watched) {
+            if state.kind() != Kind::Socket && is_regular(watched) {
                 return None;
             }
             let flags = instance::EventFlags::from_bits_retain(events.into());
@@ -275,20 +275,21 @@ impl Set {
                 // Not a valid descriptor: the real poll returns at once.
                 Err(_) => return None,
             }
-            if word.kind() == Kind::Socket {
-                let place = word.settings();
-                most = Some(most.map_or(place, |most| config.joined(most, place)));
+            if state.kind() == Kind::Socket {
+                let index = state.settings();
+                most = Some(most.map_or(index, |most| config.joined(most, index)));
             }
         }
         let wanted = params(config, most?);
         let less = EpollParams { busy_poll_budget: 0, ..wanted };
-        let tell = |params| ask::set_params(epoll.as_raw_fd(), params).map(|()| params);
-        self.told = tell(wanted)
-            .or_else(|_| tell(less))
-            .map_err(|error| ask::refused("EPIOCSPARAMS", &error))
+        let try_params =
+            |params| busy_poll_options::set_params(epoll.as_raw_fd(), params).map(|()| params);
+        self.params = try_params(wanted)
+            .or_else(|_| try_params(less))
+            .map_err(|error| busy_poll_options::report_refusal("EPIOCSPARAMS", &error))
             .ok()?;
-        let epoll = out_of_the_way(epoll);
-        self.epoll_generation = seen::put(epoll, Kind::Internal, 0, 0).generation();
+        let epoll = move_high(epoll);
+        self.epoll_generation = fd_state::put(epoll, Kind::Internal, 0, 0).generation();
         self.epoll = epoll;
         self.micros = wanted.busy_poll_usecs;
         Some(())
@@ -303,7 +304,7 @@ fn is_regular(fd: BorrowedFd<'_>) -> bool {
 }
 
 /// Moves a descriptor to a high number: programs use the lowest free ones.
-fn out_of_the_way(fd: OwnedFd) -> c_int {
+fn move_high(fd: OwnedFd) -> c_int {
     for least in [900, 200] {
         if let Ok(moved) = rustix::io::fcntl_dupfd_cloexec(&fd, least) {
             return moved.into_raw_fd();

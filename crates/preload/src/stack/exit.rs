@@ -1,14 +1,14 @@
 //! The normal end of a process: exit(3), the end of main, _exit(2); or a signal that it does not handle
-//! ([`crate::ending`]). The kernel would close its connections and still deliver their queued data; ours end with the
-//! process. So they are closed before, and the process waits a little until their data and FIN are acknowledged. A
-//! process that is killed has no time for that: the guard resets its peers.
+//! ([`crate::fatal_signals`]). The kernel would close its connections and still deliver their queued data; ours end
+//! with the process. So they are closed before, and the process waits a little until their data and FIN are
+//! acknowledged. A process that is killed has no time for that: the guard resets its peers.
 
 use super::{
-    bequest,
     file::Live,
+    handover_parent,
     host::{self, Made},
 };
-use crate::{fds, guard, inside::Inside, real};
+use crate::{fds, inside::Inside, panics, real};
 use busypoll_stack::ledger::Listed;
 use libc::c_int;
 use std::{
@@ -17,15 +17,15 @@ use std::{
 };
 
 /// How long a process that ends waits for peers that do not acknowledge.
-const PATIENCE: Duration = Duration::from_secs(2);
+const WAIT_LIMIT: Duration = Duration::from_secs(2);
 
 /// How often it checks.
-const LOOK: Duration = Duration::from_micros(200);
+const CHECK_INTERVAL: Duration = Duration::from_micros(200);
 
 /// # Safety
 /// That of _exit(2).
 pub unsafe fn exit(status: c_int) -> c_int {
-    guard::run(close_all);
+    panics::run(close_all);
     // SAFETY: the caller's contract.
     unsafe { real::_exit(status) }
 }
@@ -72,20 +72,20 @@ pub unsafe fn daemon(nochdir: c_int, noclose: c_int) -> c_int {
 /// Closes all connections of this process, and waits until their queued data is acknowledged.
 pub fn close_all() {
     let Some(_inside) = Inside::enter() else { return };
-    let Some(Made { ledger, .. }) = host::made_here() else { return };
-    bequest::at_end();
+    let Some(Made { ledger, .. }) = host::made_by_this_process() else { return };
+    handover_parent::hand_over_all();
     for (_, file) in fds::all() {
         if let Some(Live::Stream(stream)) = file.as_ref().and_then(|file| file.live()) {
             stream.leave();
         }
     }
-    let until = Instant::now() + PATIENCE;
-    while ledger.has(has_more_to_say) && Instant::now() < until {
-        thread::sleep(LOOK);
+    let until = Instant::now() + WAIT_LIMIT;
+    while ledger.has(is_unacknowledged) && Instant::now() < until {
+        thread::sleep(CHECK_INTERVAL);
     }
 }
 
-fn has_more_to_say(line: &Listed) -> bool {
+fn is_unacknowledged(line: &Listed) -> bool {
     // FIN-WAIT-1, LAST-ACK, CLOSING.
     matches!(line.state, 4 | 9 | 11)
 }

@@ -17,7 +17,7 @@ pub(crate) trait Links {
 pub(crate) const NONE: u32 = 0;
 
 /// The list: its head, 0 at first.
-pub(crate) struct List(pub(crate) AtomicU64);
+pub(crate) struct FreeList(pub(crate) AtomicU64);
 
 fn head(count: u64, first: u32) -> u64 {
     count << 32 | u64::from(first)
@@ -27,7 +27,7 @@ fn parts(head: u64) -> (u64, u32) {
     (head >> 32, head as u32)
 }
 
-impl List {
+impl FreeList {
     /// Adds blocks that are linked from `first` to `last` already.
     pub(crate) fn push(&self, links: &impl Links, first: u32, last: u32) {
         let mut at = self.0.load(Ordering::Relaxed);

@@ -14,17 +14,17 @@ mod frame {
     };
 
     // Calls its first argument with the second, and returns null. When the personality routine has stopped an
-    // exception, control continues at `busypoll_guard_landing` with the exception in the return register.
+    // exception, control continues at `busypoll_catch_landing` with the exception in the return register.
     #[cfg(target_arch = "x86_64")]
     global_asm!(
-        ".pushsection .text.busypoll_guard,\"ax\",@progbits",
-        ".hidden busypoll_guard",
-        ".hidden busypoll_guard_landing",
-        ".globl busypoll_guard",
-        ".globl busypoll_guard_landing",
+        ".pushsection .text.busypoll_catch,\"ax\",@progbits",
+        ".hidden busypoll_catch",
+        ".hidden busypoll_catch_landing",
+        ".globl busypoll_catch",
+        ".globl busypoll_catch_landing",
         ".p2align 4",
-        ".type busypoll_guard,@function",
-        "busypoll_guard:",
+        ".type busypoll_catch,@function",
+        "busypoll_catch:",
         ".cfi_startproc",
         ".cfi_personality 0x1b, {personality}",
         "sub rsp, 8",
@@ -33,26 +33,26 @@ mod frame {
         "mov rdi, rsi",
         "call rax",
         "xor eax, eax",
-        "busypoll_guard_landing:",
+        "busypoll_catch_landing:",
         "add rsp, 8",
         ".cfi_adjust_cfa_offset -8",
         "ret",
         ".cfi_endproc",
-        ".size busypoll_guard, . - busypoll_guard",
+        ".size busypoll_catch, . - busypoll_catch",
         ".popsection",
         personality = sym personality,
     );
 
     #[cfg(target_arch = "aarch64")]
     global_asm!(
-        ".pushsection .text.busypoll_guard,\"ax\",@progbits",
-        ".hidden busypoll_guard",
-        ".hidden busypoll_guard_landing",
-        ".globl busypoll_guard",
-        ".globl busypoll_guard_landing",
+        ".pushsection .text.busypoll_catch,\"ax\",@progbits",
+        ".hidden busypoll_catch",
+        ".hidden busypoll_catch_landing",
+        ".globl busypoll_catch",
+        ".globl busypoll_catch_landing",
         ".p2align 4",
-        ".type busypoll_guard,@function",
-        "busypoll_guard:",
+        ".type busypoll_catch,@function",
+        "busypoll_catch:",
         ".cfi_startproc",
         ".cfi_personality 0x1b, {personality}",
         "stp x29, x30, [sp, #-16]!",
@@ -64,20 +64,20 @@ mod frame {
         "mov x0, x1",
         "blr x8",
         "mov x0, xzr",
-        "busypoll_guard_landing:",
+        "busypoll_catch_landing:",
         "ldp x29, x30, [sp], #16",
         ".cfi_def_cfa_offset 0",
         ".cfi_restore w30",
         ".cfi_restore w29",
         "ret",
         ".cfi_endproc",
-        ".size busypoll_guard, . - busypoll_guard",
+        ".size busypoll_catch, . - busypoll_catch",
         ".popsection",
         personality = sym personality,
     );
 
     unsafe extern "C-unwind" {
-        fn busypoll_guard(
+        fn busypoll_catch(
             call: unsafe extern "C-unwind" fn(*mut c_void),
             data: *mut c_void,
         ) -> *mut c_void;
@@ -85,7 +85,7 @@ mod frame {
     }
 
     unsafe extern "C" {
-        static busypoll_guard_landing: u8;
+        static busypoll_catch_landing: u8;
         fn _Unwind_SetGR(context: *mut c_void, register: c_int, value: usize);
         fn _Unwind_SetIP(context: *mut c_void, address: usize);
     }
@@ -120,7 +120,7 @@ mod frame {
         // SAFETY: the context is the unwinder's. Register 0 holds the return value on both machines and may be set.
         unsafe {
             _Unwind_SetGR(context, 0, exception.expose_provenance());
-            _Unwind_SetIP(context, (&raw const busypoll_guard_landing).expose_provenance());
+            _Unwind_SetIP(context, (&raw const busypoll_catch_landing).expose_provenance());
         }
         INSTALL_CONTEXT
     }
@@ -143,7 +143,7 @@ mod frame {
     pub fn run<F: FnOnce() -> T, T>(call: F) -> Option<T> {
         let mut call = Call { call: Some(call), result: None };
         // SAFETY: `make` gets the type it expects.
-        let exception = unsafe { busypoll_guard(make::<F, T>, (&raw mut call).cast()) };
+        let exception = unsafe { busypoll_catch(make::<F, T>, (&raw mut call).cast()) };
         if !exception.is_null() {
             drop_panic(exception);
         }
@@ -171,7 +171,7 @@ pub fn run<F: FnOnce() -> T, T>(call: F) -> Option<T> {
     Some(call())
 }
 
-use crate::{errno, real::Failed, say::Once};
+use crate::{errno, real::Failed, report::Once};
 use std::panic;
 
 /// Returns what `call` returns; if the library panics, fails with EIO.
@@ -197,7 +197,7 @@ pub fn prepare() {
     panic::set_hook(Box::new(|info| {
         let place = info.location().map_or(("?", 0), |place| (place.file(), place.line()));
         let what = info.payload_as_str().unwrap_or("no message");
-        PANICKED.say(format_args!(
+        PANICKED.report(format_args!(
             "a fault of the library's own ({}:{}: {what}): the call fails with EIO, and the program goes on",
             place.0, place.1
         ));

@@ -1,23 +1,23 @@
 //! Threads that wait only in the kernel's half, since before a member was activated, and how their waits are ended.
 
-use crate::{real, stack::own};
+use crate::{real, stack::internal_fds};
 use libc::{c_int, epoll_event};
 use std::{
     os::fd::{FromRawFd, OwnedFd},
     sync::atomic::Ordering,
 };
 
-use super::Set;
+use super::EpollSet;
 
-impl Set {
+impl EpollSet {
     /// Counts the calling thread as waiting by the kernel's own call, until
-    /// [`has_waited_in_kernel`](Set::has_waited_in_kernel). False if a member is active.
-    pub fn waits_in_kernel(&self) -> bool {
-        self.in_kernel.fetch_add(1, Ordering::SeqCst);
+    /// [`end_kernel_wait`](EpollSet::end_kernel_wait). False if a member is active.
+    pub fn begin_kernel_wait(&self) -> bool {
+        self.kernel_waiters.fetch_add(1, Ordering::SeqCst);
         // The activating thread sees our count and ends the wait, or we see `is_mixed`.
         let waits = !self.is_mixed.load(Ordering::SeqCst);
         if !waits {
-            self.has_waited_in_kernel();
+            self.end_kernel_wait();
         }
         waits
     }
@@ -25,48 +25,50 @@ impl Set {
     /// Whether a thread waits on it, or on a set around it: in the kernel's half, or perhaps in ours if a member is
     /// active.
     pub fn is_waited_for(&self) -> bool {
-        self.is_mixed() || self.in_kernel.load(Ordering::SeqCst) > 0 || self.joined.is_waited_for()
+        self.is_mixed()
+            || self.kernel_waiters.load(Ordering::SeqCst) > 0
+            || self.memberships.is_waited_for()
     }
 
     /// The thread has waited. If its wait was ended because of an activation, ends the next thread's wait.
-    pub fn has_waited_in_kernel(&self) {
-        let others = self.in_kernel.fetch_sub(1, Ordering::SeqCst) > 1;
+    pub fn end_kernel_wait(&self) {
+        let others = self.kernel_waiters.fetch_sub(1, Ordering::SeqCst) > 1;
         if others && self.is_mixed() {
-            self.call_out();
+            self.wake_kernel_waiter();
         }
     }
 
     /// Ends the wait of one thread in the kernel's half. The eventfd is edge-triggered, so each write wakes one thread.
-    pub fn call_out(&self) {
+    pub fn wake_kernel_waiter(&self) {
         let Some(kernel) = self.kernel() else { return };
-        if self.call.get().is_none() {
+        if self.wakeup.get().is_none() {
             // SAFETY: a plain system call.
-            let made = own::keep(unsafe { real::eventfd(0, libc::EFD_NONBLOCK) });
+            let made = internal_fds::make_internal(unsafe { real::eventfd(0, libc::EFD_NONBLOCK) });
             let mut event =
-                epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: call() };
+                epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: wakeup_tag() };
             // SAFETY: valid for the call. Without a descriptor it fails, and the thread waits on.
             if unsafe { real::epoll_ctl(kernel, libc::EPOLL_CTL_ADD, made, &raw mut event) } != 0 {
                 return;
             }
             // SAFETY: just made, and ours. If another thread was first, its descriptor stays.
-            let _ = self.call.set(unsafe { OwnedFd::from_raw_fd(made) });
+            let _ = self.wakeup.set(unsafe { OwnedFd::from_raw_fd(made) });
         }
-        let Some(call) = self.call.get() else { return };
+        let Some(wakeup) = self.wakeup.get() else { return };
         // It fails only when the counter is full, and then threads are woken already.
-        let _ = rustix::io::write(call, &1_u64.to_ne_bytes());
+        let _ = rustix::io::write(wakeup, &1_u64.to_ne_bytes());
     }
 }
 
 /// The event data of the wakeup eventfd: an address that nothing else has.
-fn call() -> u64 {
-    static CALL: u8 = 0;
-    (&raw const CALL).addr() as u64
+fn wakeup_tag() -> u64 {
+    static TAG: u8 = 0;
+    (&raw const TAG).addr() as u64
 }
 
 /// Moves a wakeup event to the end of `events`; returns how many others there are.
-pub fn but_calls(events: &mut [epoll_event]) -> c_int {
+pub fn split_off_wakeup(events: &mut [epoll_event]) -> c_int {
     let mut left = events.len();
-    if let Some(at) = events.iter().position(|event| event.u64 == call()) {
+    if let Some(at) = events.iter().position(|event| event.u64 == wakeup_tag()) {
         left -= 1;
         events.swap(at, left);
     }

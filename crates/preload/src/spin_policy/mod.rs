@@ -1,10 +1,10 @@
 //! The spin policy: whether a wait may spin, so that spinning never makes a program slower.
 //!
 //! - At most one spinner per CPU, over all runs of the user ([`Spinners`]), and no more than the policy and the CPU
-//! quota allow.
-//! - A thread whose waits take longer with spinning than without stops spinning for a while ([`evidence`]).
+//!   quota allow.
+//! - A thread whose waits take longer with spinning than without stops spinning for a while ([`spin_trial`]).
 
-mod evidence;
+mod spin_trial;
 
 use std::cell::Cell;
 use std::path::Path;
@@ -18,8 +18,8 @@ use busypoll_linux::{
 use busypoll_stack::spin::Rule;
 
 use crate::config::Config;
-use crate::say::Once;
-use evidence::Record;
+use crate::report::Once;
+use spin_trial::Record;
 
 /// The table that the processes share, and how many threads may spin.
 struct Limits {
@@ -43,7 +43,7 @@ pub fn prepare(config: &Config) {
         let policy = config.launch.policy.max_spinning_threads.map(|n| n as usize);
         let at_most = [quota, policy].into_iter().flatten().min().filter(|&n| n < allowed);
         if quota == Some(0) {
-            NO_QUOTA.say(format_args!(
+            NO_QUOTA.report(format_args!(
                 "the CPU quota of this cgroup is below one CPU: no thread busy polls"
             ));
         }
@@ -57,8 +57,8 @@ local! {
 
 /// Whether the calling thread has found spinning harmful and does not spin for now. This check is all it costs then.
 #[inline]
-pub fn rests() -> bool {
-    RECORD.try_with(|record| record.rests(now)).unwrap_or(true)
+pub fn backs_off() -> bool {
+    RECORD.try_with(|record| record.backs_off(now)).unwrap_or(true)
 }
 
 /// A wait, from before its system call to after it.
@@ -74,8 +74,8 @@ impl Wait {
         let began = now();
         // The kernel's microsecond has 1024 ns.
         let span = u64::from(micros) * 1024;
-        let willing = RECORD.try_with(|record| record.willing(began, span)).unwrap_or(false);
-        let turn = if willing { enter(began, began.saturating_add(span)) } else { None };
+        let may_spin = RECORD.try_with(|record| record.may_spin(began, span)).unwrap_or(false);
+        let turn = if may_spin { enter(began, began.saturating_add(span)) } else { None };
         Self { turn, began }
     }
 
@@ -87,11 +87,11 @@ impl Wait {
     /// Ends the wait. Leaves errno alone.
     pub fn end(self) {
         let spun = self.turn.is_some();
-        let crowded = match (self.turn, LIMITS.get()) {
+        let contended = match (self.turn, LIMITS.get()) {
             (Some(turn), Some(Some(limits))) => limits.spinners.leave(turn),
             _ => false,
         };
-        let _ = RECORD.try_with(|record| record.ended(spun, crowded, self.began, now));
+        let _ = RECORD.try_with(|record| record.ended(spun, contended, self.began, now));
     }
 }
 
@@ -103,7 +103,7 @@ local! {
 }
 
 fn begin_in_stack(span: Duration) -> bool {
-    if rests() {
+    if backs_off() {
         return false;
     }
     let wait = Wait::begin(u32::try_from(span.as_micros()).unwrap_or(u32::MAX));

@@ -33,22 +33,22 @@ const GENERATION_AT: u32 = 16;
 
 /// The state of one descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Word(u32);
+pub struct FdState(u32);
 
-impl Word {
+impl FdState {
     const UNKNOWN: Self = Self(0);
-    /// The kernel has been told to poll for it.
+    /// The kernel polls for it.
     pub const ON: u32 = 1 << 3;
     /// The program has set its busy polling itself: the library does not change it.
-    pub const THEIRS: u32 = 1 << 4;
+    pub const SET_BY_PROGRAM: u32 = 1 << 4;
     /// A nonblocking socket.
     pub const NONBLOCKING: u32 = 1 << 5;
     /// An epoll instance that watches another one.
-    pub const NESTS: u32 = 1 << 5;
+    pub const NESTED: u32 = 1 << 5;
     /// An epoll instance that watches a TCP or UDP socket.
-    pub const WATCHES: u32 = 1 << 6;
+    pub const WATCHES_SOCKET: u32 = 1 << 6;
     /// An epoll instance for which the kernel polls for less time than its settings say, as the wait was shorter.
-    pub const CUT: u32 = 1 << 7;
+    pub const SHORTENED: u32 = 1 << 7;
 
     pub fn kind(self) -> Kind {
         match self.0 & KIND {
@@ -83,22 +83,22 @@ type Page = [AtomicU32; PAGE];
 static PAGES: [AtomicPtr<Page>; 1024] = [const { AtomicPtr::new(ptr::null_mut()) }; 1024];
 
 #[inline]
-fn word(fd: c_int) -> Option<&'static AtomicU32> {
+fn slot(fd: c_int) -> Option<&'static AtomicU32> {
     let fd = usize::try_from(fd).ok()?;
     let page = PAGES.get(fd / PAGE)?.load(Ordering::Acquire);
     // SAFETY: null, or a page that was mapped zeroed and is never unmapped.
     unsafe { page.as_ref() }?.get(fd % PAGE)
 }
 
-fn word_to_set(fd: c_int) -> Option<&'static AtomicU32> {
-    let slot = PAGES.get(usize::try_from(fd).ok()? / PAGE)?;
-    if slot.load(Ordering::Acquire).is_null() {
+fn slot_to_set(fd: c_int) -> Option<&'static AtomicU32> {
+    let page_slot = PAGES.get(usize::try_from(fd).ok()? / PAGE)?;
+    if page_slot.load(Ordering::Acquire).is_null() {
         // SAFETY: new anonymous memory.
         let page = unsafe {
             let both = ProtFlags::READ | ProtFlags::WRITE;
             mmap_anonymous(ptr::null_mut(), size_of::<Page>(), both, MapFlags::PRIVATE).ok()?
         };
-        let first = slot.compare_exchange(
+        let first = page_slot.compare_exchange(
             ptr::null_mut(),
             page.cast(),
             Ordering::AcqRel,
@@ -109,24 +109,24 @@ fn word_to_set(fd: c_int) -> Option<&'static AtomicU32> {
             let _ = unsafe { rustix::mm::munmap(page, size_of::<Page>()) };
         }
     }
-    word(fd)
+    slot(fd)
 }
 
 /// The state of a descriptor.
 #[inline]
-pub fn get(fd: c_int) -> Word {
-    word(fd).map_or(Word::UNKNOWN, |word| Word(word.load(Ordering::Relaxed)))
+pub fn get(fd: c_int) -> FdState {
+    slot(fd).map_or(FdState::UNKNOWN, |slot| FdState(slot.load(Ordering::Relaxed)))
 }
 
-/// Gives a number a new meaning: `bits` of [`Word`], and the index of its settings.
-pub fn put(fd: c_int, kind: Kind, bits: u32, settings: usize) -> Word {
+/// Gives a number a new meaning: `bits` of [`FdState`], and the index of its settings.
+pub fn put(fd: c_int, kind: Kind, bits: u32, settings: usize) -> FdState {
     let settings = u32::try_from(settings).unwrap_or(0) << SETTINGS_AT & SETTINGS;
-    renew(word_to_set(fd), kind as u32 | bits | settings)
+    renew(slot_to_set(fd), kind as u32 | bits | settings)
 }
 
 /// The number has no meaning any more.
 pub fn forget(fd: c_int) {
-    renew(word(fd), 0);
+    renew(slot(fd), 0);
 }
 
 /// Another number for the same file.
@@ -135,17 +135,17 @@ pub fn copy(from: c_int, to: c_int) {
     if old.kind() == Kind::Unknown {
         forget(to);
     } else {
-        renew(word_to_set(to), old.0 & ((1 << GENERATION_AT) - 1));
+        renew(slot_to_set(to), old.0 & ((1 << GENERATION_AT) - 1));
     }
 }
 
-fn renew(word: Option<&AtomicU32>, low: u32) -> Word {
-    let Some(word) = word else { return Word::UNKNOWN };
-    let mut old = word.load(Ordering::Relaxed);
+fn renew(slot: Option<&AtomicU32>, low: u32) -> FdState {
+    let Some(slot) = slot else { return FdState::UNKNOWN };
+    let mut old = slot.load(Ordering::Relaxed);
     loop {
         let new = low | (old & !((1 << GENERATION_AT) - 1)).wrapping_add(1 << GENERATION_AT);
-        match word.compare_exchange_weak(old, new, Ordering::Relaxed, Ordering::Relaxed) {
-            Ok(_) => return Word(new),
+        match slot.compare_exchange_weak(old, new, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => return FdState(new),
             Err(now) => old = now,
         }
     }
@@ -153,21 +153,21 @@ fn renew(word: Option<&AtomicU32>, low: u32) -> Word {
 
 /// Sets or clears bits of the state.
 pub fn mark(fd: c_int, bits: u32, on: bool) {
-    if let Some(word) = word(fd) {
+    if let Some(slot) = slot(fd) {
         if on {
-            word.fetch_or(bits, Ordering::Relaxed);
+            slot.fetch_or(bits, Ordering::Relaxed);
         } else {
-            word.fetch_and(!bits, Ordering::Relaxed);
+            slot.fetch_and(!bits, Ordering::Relaxed);
         }
     }
 }
 
 /// Changes the index of its settings.
 pub fn set_settings(fd: c_int, settings: usize) {
-    if let Some(word) = word(fd) {
+    if let Some(slot) = slot(fd) {
         let settings = u32::try_from(settings).unwrap_or(0) << SETTINGS_AT & SETTINGS;
-        let mut old = word.load(Ordering::Relaxed);
-        while let Err(now) = word.compare_exchange_weak(
+        let mut old = slot.load(Ordering::Relaxed);
+        while let Err(now) = slot.compare_exchange_weak(
             old,
             old & !SETTINGS | settings,
             Ordering::Relaxed,
@@ -184,12 +184,12 @@ pub fn next_known(first: u32, last: u32) -> Option<(c_int, Kind)> {
     let last = last as usize;
     while at <= last {
         let page = PAGES.get(at / PAGE)?.load(Ordering::Acquire);
-        // SAFETY: as in `word`.
+        // SAFETY: as in `slot`.
         let Some(page) = (unsafe { page.as_ref() }) else {
             at = (at / PAGE + 1) * PAGE;
             continue;
         };
-        let kind = Word(page.get(at % PAGE)?.load(Ordering::Relaxed)).kind();
+        let kind = FdState(page.get(at % PAGE)?.load(Ordering::Relaxed)).kind();
         if kind != Kind::Unknown {
             return Some((c_int::try_from(at).ok()?, kind));
         }

@@ -1,7 +1,7 @@
 //! The memberships of a file in epoll sets, for the events that concern them: it is activated, the policy has another
 //! rule for it, it is closed.
 
-use super::set::Set;
+use super::set::EpollSet;
 use crate::stack::file::lock;
 use busypoll_policy::Settings;
 use busypoll_stack::Source;
@@ -12,21 +12,21 @@ use std::sync::{
 
 /// The sets that one file is a member of. Its address in memory is the file's id in the sets.
 #[derive(Debug, Default)]
-pub struct Joined {
-    sets: Mutex<Vec<Weak<Set>>>,
+pub struct Memberships {
+    sets: Mutex<Vec<Weak<EpollSet>>>,
     any: AtomicBool,
     /// The policy's settings for it, once it is active.
     settings: Mutex<Option<Settings>>,
 }
 
-impl Joined {
+impl Memberships {
     /// The file's id in the sets.
     pub fn id(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
 
     /// Adds `set` to the memberships.
-    pub fn join(&self, set: &Arc<Set>) {
+    pub fn add(&self, set: &Arc<EpollSet>) {
         let mut sets = lock(&self.sets);
         sets.retain(|known| {
             known.strong_count() > 0 && !std::ptr::eq(known.as_ptr(), &raw const **set)
@@ -39,13 +39,13 @@ impl Joined {
     }
 
     /// The policy's settings for it have changed: its sets poll accordingly.
-    pub fn has(&self, settings: Settings) {
+    pub fn set_settings(&self, settings: Settings) {
         *lock(&self.settings) = Some(settings);
         self.sets().iter().for_each(|set| set.watches(settings));
     }
 
     /// The sets that it is a member of.
-    pub fn sets(&self) -> Vec<Arc<Set>> {
+    pub fn sets(&self) -> Vec<Arc<EpollSet>> {
         match self.any.load(Ordering::Acquire) {
             true => lock(&self.sets).iter().filter_map(Weak::upgrade).collect(),
             false => Vec::new(),
@@ -58,22 +58,22 @@ impl Joined {
     }
 
     /// Another file replaces this one (deactivated): it takes over the memberships, with its companion.
-    pub fn hand_on(&self, heir: &Joined) {
+    pub fn transfer_to(&self, successor: &Memberships) {
         for set in self.sets() {
-            set.rename(self.id(), heir.id());
-            heir.join(&set);
+            set.replace_file(self.id(), successor.id());
+            successor.add(&set);
         }
     }
 
     /// The file was activated, and its events come from `source` from now on: it moves to our half of each set.
-    pub fn came_to_life(&self, source: &Arc<dyn Source>) {
+    pub fn activated(&self, source: &Arc<dyn Source>) {
         for set in self.sets() {
-            set.adopt(self.id(), source);
+            set.activate_member(self.id(), source);
         }
     }
 }
 
-impl Drop for Joined {
+impl Drop for Memberships {
     /// The file is closed: removes it from all sets.
     fn drop(&mut self) {
         for set in self.sets() {

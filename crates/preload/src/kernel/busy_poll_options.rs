@@ -6,7 +6,7 @@ use busypoll_linux::EpollParams;
 use libc::{c_int, c_ulong};
 
 use crate::real;
-use crate::say::Once;
+use crate::report::Once;
 
 /// `SO_BUSY_POLL`, `SO_PREFER_BUSY_POLL` or `SO_BUSY_POLL_BUDGET` of a socket.
 pub fn set_option(fd: c_int, name: c_int, value: u32) -> io::Result<()> {
@@ -35,6 +35,6 @@ static REFUSED: Once = Once::new();
 
 /// Reports what the kernel refused. The launcher has already reported what is refused to every
 /// socket.
-pub fn refused(what: &str, error: &io::Error) {
-    REFUSED.say(format_args!("{what}: {error}: such sockets wait without busy polling"));
+pub fn report_refusal(what: &str, error: &io::Error) {
+    REFUSED.report(format_args!("{what}: {error}: such sockets wait without busy polling"));
 }

@@ -1,9 +1,10 @@
-//! Ancillary data of recvmsg(2). [`File::tells`](super::file::File::tells) holds what a program has requested.
+//! Ancillary data of recvmsg(2). [`File::cmsg_flags`](super::file::File::cmsg_flags) holds what a program has
+//! requested.
 
 use super::{
     address::{self, in_addr},
-    beyond::TIMES_OF_SENDING,
-    error, place,
+    error, route,
+    unsupported_options::TX_TIMESTAMPS,
 };
 use busypoll_stack::{Message, TcpStream, time};
 use libc::{c_int, cmsghdr, msghdr};
@@ -24,9 +25,9 @@ const TIME_TO_LIVE: u32 = 64;
 const TYPE_OF_SERVICE: u32 = 128;
 const HOP_LIMIT: u32 = 256;
 const TRAFFIC_CLASS: u32 = 512;
-const ORIGINAL: u32 = 1024;
-const ORIGINAL_6: u32 = 2048;
-const UNREAD: u32 = 4096;
+const ORIGDSTADDR: u32 = 1024;
+const ORIGDSTADDR_6: u32 = 2048;
+const INQ: u32 = 4096;
 
 // include/uapi/asm-generic/socket.h: the same layout on 64-bit machines, under a newer number.
 const SO_TIMESTAMP_NEW: c_int = 63;
@@ -36,27 +37,27 @@ const SO_TIMESTAMPING_NEW: c_int = 65;
 const TCP_INQ: c_int = 36;
 
 /// The requests for a receive time.
-const TIMES: u32 = TIMESTAMP | TIMESTAMP_NANOS | TIMESTAMPING;
+const ANY_TIMESTAMP: u32 = TIMESTAMP | TIMESTAMP_NANOS | TIMESTAMPING;
 
 /// The requests answered from the IP header.
-const OF_IP: u32 = PACKET_INFO
+const FROM_IP_HEADER: u32 = PACKET_INFO
     | PACKET_INFO_6
     | TIME_TO_LIVE
     | TYPE_OF_SERVICE
     | HOP_LIMIT
     | TRAFFIC_CLASS
-    | ORIGINAL
-    | ORIGINAL_6;
+    | ORIGDSTADDR
+    | ORIGDSTADDR_6;
 
-/// The bit of `tells` that an option sets, if any.
+/// The bit of `cmsg_flags` that an option sets, if any.
 pub fn bit(level: c_int, name: c_int) -> Option<u32> {
     Some(match (level, name) {
         (libc::IPPROTO_IP, libc::IP_PKTINFO) => PACKET_INFO,
         (libc::IPPROTO_IP, libc::IP_RECVTTL) => TIME_TO_LIVE,
         (libc::IPPROTO_IP, libc::IP_RECVTOS) => TYPE_OF_SERVICE,
-        (libc::IPPROTO_IP, libc::IP_RECVORIGDSTADDR) => ORIGINAL,
-        (libc::IPPROTO_IPV6, libc::IPV6_RECVORIGDSTADDR) => ORIGINAL_6,
-        (libc::IPPROTO_TCP, TCP_INQ) => UNREAD,
+        (libc::IPPROTO_IP, libc::IP_RECVORIGDSTADDR) => ORIGDSTADDR,
+        (libc::IPPROTO_IPV6, libc::IPV6_RECVORIGDSTADDR) => ORIGDSTADDR_6,
+        (libc::IPPROTO_TCP, TCP_INQ) => INQ,
         (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO) => PACKET_INFO_6,
         (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT) => HOP_LIMIT,
         (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS) => TRAFFIC_CLASS,
@@ -79,17 +80,17 @@ pub fn excludes(bit: u32) -> u32 {
 }
 
 /// A message's room for ancillary data, filled from its beginning.
-struct Room {
+struct Buffer {
     at: *mut u8,
     left: usize,
     used: usize,
     cut: bool,
 }
 
-impl Room {
-    fn of(message: &msghdr) -> Room {
+impl Buffer {
+    fn of(message: &msghdr) -> Buffer {
         let left = if message.msg_control.is_null() { 0 } else { message.msg_controllen };
-        Room { at: message.msg_control.cast(), left, used: 0, cut: false }
+        Buffer { at: message.msg_control.cast(), left, used: 0, cut: false }
     }
 
     /// Writes the used length to the message; returns `MSG_CTRUNC` if data was cut.
@@ -116,7 +117,7 @@ impl Room {
             ptr::copy_nonoverlapping(from, self.at.add(header), len - header);
         }
         let step = whole.next_multiple_of(size_of::<usize>()).min(self.left);
-        // SAFETY: not beyond the room.
+        // SAFETY: not beyond the buffer.
         self.at = unsafe { self.at.add(step) };
         self.left -= step;
         self.used += step;
@@ -130,7 +131,7 @@ impl Room {
 ///
 /// # Safety
 /// `message` has ancillary data as it says.
-pub unsafe fn asked_of_stream(message: &msghdr) -> io::Result<()> {
+pub unsafe fn check_for_stream(message: &msghdr) -> io::Result<()> {
     // SAFETY: the caller's contract, here and below.
     let mut next = unsafe { libc::CMSG_FIRSTHDR(message) };
     while !next.is_null() {
@@ -143,7 +144,7 @@ pub unsafe fn asked_of_stream(message: &msghdr) -> io::Result<()> {
             // SAFETY: as long as the header says.
             match unsafe { data.cast::<c_int>().read_unaligned() } {
                 0 => {}
-                asked if asked & !TIMES_OF_SENDING != 0 => return Err(error(libc::EINVAL)),
+                asked if asked & !TX_TIMESTAMPS != 0 => return Err(error(libc::EINVAL)),
                 _ => return Err(error(libc::ENOPROTOOPT)),
             }
         }
@@ -158,118 +159,118 @@ pub unsafe fn asked_of_stream(message: &msghdr) -> io::Result<()> {
 ///
 /// # Safety
 /// `message` has room for ancillary data as it says.
-pub unsafe fn tell(
-    tells: u32,
+pub unsafe fn put_for_datagram(
+    cmsg_flags: u32,
     datagram: &Message,
     drops: u64,
     domain: c_int,
     message: &mut msghdr,
 ) -> c_int {
-    let mut room = Room::of(message);
-    if tells & TIMES != 0 {
-        times(tells, time::now() - datagram.arrived, &mut room);
+    let mut buffer = Buffer::of(message);
+    if cmsg_flags & ANY_TIMESTAMP != 0 {
+        put_times(cmsg_flags, time::now() - datagram.arrived, &mut buffer);
     }
-    if tells & OVERFLOW != 0 && drops > 0 {
-        room.put(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, drops as u32);
+    if cmsg_flags & OVERFLOW != 0 && drops > 0 {
+        buffer.put(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, drops as u32);
     }
-    if tells & OF_IP != 0 {
-        of_ip(tells, datagram, domain, &mut room);
+    if cmsg_flags & FROM_IP_HEADER != 0 {
+        put_ip(cmsg_flags, datagram, domain, &mut buffer);
     }
-    room.end(message)
+    buffer.end(message)
 }
 
-/// As [`tell`], for a stream from which data or its end was received.
+/// As [`put_for_datagram`], for a stream from which data or its end was received.
 ///
 /// # Safety
-/// That of [`tell`].
-pub unsafe fn tell_of_stream(
-    tells: u32,
+/// That of [`put_for_datagram`].
+pub unsafe fn put_for_stream(
+    cmsg_flags: u32,
     stream: &TcpStream,
     received: bool,
     message: &mut msghdr,
 ) -> c_int {
-    let mut room = Room::of(message);
+    let mut buffer = Buffer::of(message);
     // A stream has no packets: the time is that of the last segment with data.
-    if tells & TIMES != 0
+    if cmsg_flags & ANY_TIMESTAMP != 0
         && received
         && let Ok(info) = stream.info()
     {
-        times(tells, info.last_data_recv, &mut room);
+        put_times(cmsg_flags, info.last_data_recv, &mut buffer);
     }
-    if tells & UNREAD != 0 {
+    if cmsg_flags & INQ != 0 {
         let unread = c_int::try_from(stream.unread_with_end()).unwrap_or(c_int::MAX);
-        room.put(libc::IPPROTO_TCP, TCP_INQ, unread);
+        buffer.put(libc::IPPROTO_TCP, TCP_INQ, unread);
     }
-    room.end(message)
+    buffer.end(message)
 }
 
 /// The receive time, `ago` before now, by the wall clock.
-fn times(tells: u32, ago: Duration, room: &mut Room) {
+fn put_times(cmsg_flags: u32, ago: Duration, buffer: &mut Buffer) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let at = now.saturating_sub(ago);
     let seconds = at.as_secs() as libc::time_t;
     let nanos = libc::timespec { tv_sec: seconds, tv_nsec: at.subsec_nanos().into() };
-    if tells & TIMESTAMP != 0 {
+    if cmsg_flags & TIMESTAMP != 0 {
         let micros = libc::timeval { tv_sec: seconds, tv_usec: at.subsec_micros().into() };
-        room.put(libc::SOL_SOCKET, libc::SO_TIMESTAMP, micros);
+        buffer.put(libc::SOL_SOCKET, libc::SO_TIMESTAMP, micros);
     }
-    if tells & TIMESTAMP_NANOS != 0 {
-        room.put(libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, nanos);
+    if cmsg_flags & TIMESTAMP_NANOS != 0 {
+        buffer.put(libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, nanos);
     }
-    if tells & TIMESTAMPING != 0 {
+    if cmsg_flags & TIMESTAMPING != 0 {
         let none = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        room.put(libc::SOL_SOCKET, libc::SO_TIMESTAMPING, [nanos, none, none]);
+        buffer.put(libc::SOL_SOCKET, libc::SO_TIMESTAMPING, [nanos, none, none]);
     }
 }
 
 /// Data from the IP header, in the kernel's order (`ip6_datagram_recv_common_ctl`, and then `ip_cmsg_recv_offset` or
 /// `ip6_datagram_recv_specific_ctl`).
-fn of_ip(tells: u32, datagram: &Message, domain: c_int, room: &mut Room) {
-    let index = place::index();
+fn put_ip(cmsg_flags: u32, datagram: &Message, domain: c_int, buffer: &mut Buffer) {
+    let index = route::index();
     let ip = datagram.to.ip().to_canonical();
-    if domain == libc::AF_INET6 && tells & PACKET_INFO_6 != 0 {
+    if domain == libc::AF_INET6 && cmsg_flags & PACKET_INFO_6 != 0 {
         let v6 = match ip {
             IpAddr::V4(v4) => v4.to_ipv6_mapped(),
             IpAddr::V6(v6) => v6,
         };
         let address = libc::in6_addr { s6_addr: v6.octets() };
         let info = libc::in6_pktinfo { ipi6_addr: address, ipi6_ifindex: index };
-        room.put(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, info);
+        buffer.put(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, info);
     }
     if let IpAddr::V4(v4) = ip {
-        if tells & PACKET_INFO != 0 {
+        if cmsg_flags & PACKET_INFO != 0 {
             let address = in_addr(v4);
             // The source address of an answer.
-            let own = if v4.is_multicast() { place::address4() } else { v4 };
+            let own = if v4.is_multicast() { route::ipv4_address() } else { v4 };
             let info = libc::in_pktinfo {
                 ipi_ifindex: index.cast_signed(),
                 ipi_spec_dst: in_addr(own),
                 ipi_addr: address,
             };
-            room.put(libc::IPPROTO_IP, libc::IP_PKTINFO, info);
+            buffer.put(libc::IPPROTO_IP, libc::IP_PKTINFO, info);
         }
-        if tells & TIME_TO_LIVE != 0 {
-            room.put(libc::IPPROTO_IP, libc::IP_TTL, c_int::from(datagram.ttl));
+        if cmsg_flags & TIME_TO_LIVE != 0 {
+            buffer.put(libc::IPPROTO_IP, libc::IP_TTL, c_int::from(datagram.ttl));
         }
-        if tells & TYPE_OF_SERVICE != 0 {
-            room.put(libc::IPPROTO_IP, libc::IP_TOS, datagram.tos);
+        if cmsg_flags & TYPE_OF_SERVICE != 0 {
+            buffer.put(libc::IPPROTO_IP, libc::IP_TOS, datagram.tos);
         }
-        if tells & ORIGINAL != 0 {
+        if cmsg_flags & ORIGDSTADDR != 0 {
             let name = address::v4(SocketAddrV4::new(v4, datagram.to.port()));
-            room.put(libc::IPPROTO_IP, libc::IP_ORIGDSTADDR, name);
+            buffer.put(libc::IPPROTO_IP, libc::IP_ORIGDSTADDR, name);
         }
     }
     if let IpAddr::V6(v6) = ip {
-        if tells & HOP_LIMIT != 0 {
-            room.put(libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, c_int::from(datagram.ttl));
+        if cmsg_flags & HOP_LIMIT != 0 {
+            buffer.put(libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, c_int::from(datagram.ttl));
         }
-        if tells & TRAFFIC_CLASS != 0 {
-            room.put(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, c_int::from(datagram.tos));
+        if cmsg_flags & TRAFFIC_CLASS != 0 {
+            buffer.put(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, c_int::from(datagram.tos));
         }
-        if tells & ORIGINAL_6 != 0 {
+        if cmsg_flags & ORIGDSTADDR_6 != 0 {
             let scope = if needs_scope(v6) { index } else { 0 };
             let name = address::v6(SocketAddrV6::new(v6, datagram.to.port(), 0, scope));
-            room.put(libc::IPPROTO_IPV6, libc::IPV6_ORIGDSTADDR, name);
+            buffer.put(libc::IPPROTO_IPV6, libc::IPV6_ORIGDSTADDR, name);
         }
     }
 }

@@ -8,16 +8,16 @@ use std::{
 };
 
 /// Vectors up to this length are converted without an allocation.
-const FEW: usize = 8;
+const INLINE: usize = 8;
 
 /// UIO_MAXIOV.
-pub const MOST: usize = 1024;
+pub const UIO_MAXIOV: usize = 1024;
 
 /// The writable bytes of a buffer; none for a null pointer.
 ///
 /// # Safety
 /// `buf` points to `len` writable bytes that nothing else uses, or is null.
-pub unsafe fn room<'a>(buf: *mut u8, len: size_t) -> &'a mut [u8] {
+pub unsafe fn writable<'a>(buf: *mut u8, len: size_t) -> &'a mut [u8] {
     if buf.is_null() || len == 0 {
         return &mut [];
     }
@@ -32,7 +32,7 @@ pub unsafe fn room<'a>(buf: *mut u8, len: size_t) -> &'a mut [u8] {
 ///
 /// # Safety
 /// `buf` points to `len` readable bytes, or is null.
-pub unsafe fn bytes<'a>(buf: *const u8, len: size_t) -> io::Result<&'a [u8]> {
+pub unsafe fn readable<'a>(buf: *const u8, len: size_t) -> io::Result<&'a [u8]> {
     match (buf.is_null(), len) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(error(libc::EFAULT)),
@@ -49,7 +49,7 @@ pub unsafe fn bytes<'a>(buf: *const u8, len: size_t) -> io::Result<&'a [u8]> {
 /// # Safety
 /// `iov` points to `count` vectors, or `count` is 0.
 unsafe fn vectors<'a>(iov: *const iovec, count: usize, too_many: i32) -> io::Result<&'a [iovec]> {
-    if count > MOST {
+    if count > UIO_MAXIOV {
         return Err(error(too_many));
     }
     match (count, iov.is_null()) {
@@ -76,7 +76,7 @@ unsafe fn vectors<'a>(iov: *const iovec, count: usize, too_many: i32) -> io::Res
 ///
 /// # Safety
 /// `iov` points to `count` vectors of writable memory that nothing else uses.
-pub unsafe fn with_room<T>(
+pub unsafe fn with_writable<T>(
     iov: *const iovec,
     count: usize,
     too_many: i32,
@@ -85,24 +85,26 @@ pub unsafe fn with_room<T>(
     // SAFETY: the caller's contract, here and below.
     let vectors = unsafe { vectors(iov, count, too_many) }?;
     // SAFETY: the caller's contract.
-    let piece = |one: &iovec| IoSliceMut::new(unsafe { room(one.iov_base.cast(), one.iov_len) });
-    if vectors.len() <= FEW {
-        let mut few = [const { None::<IoSliceMut<'_>> }; FEW].map(|_| IoSliceMut::new(&mut []));
-        few.iter_mut().zip(vectors).for_each(|(to, from)| *to = piece(from));
-        return then(few.get_mut(..vectors.len()).unwrap_or_default());
+    let buffer =
+        |one: &iovec| IoSliceMut::new(unsafe { writable(one.iov_base.cast(), one.iov_len) });
+    if vectors.len() <= INLINE {
+        let mut inline =
+            [const { None::<IoSliceMut<'_>> }; INLINE].map(|_| IoSliceMut::new(&mut []));
+        inline.iter_mut().zip(vectors).for_each(|(to, from)| *to = buffer(from));
+        return then(inline.get_mut(..vectors.len()).unwrap_or_default());
     }
-    let mut many: Vec<_> = vectors.iter().map(piece).collect();
+    let mut many: Vec<_> = vectors.iter().map(buffer).collect();
     then(&mut many)
 }
 
 /// Calls `then` with the buffers of a vector, to read.
 ///
 /// # Errors
-/// As [`with_room`].
+/// As [`with_writable`].
 ///
 /// # Safety
 /// `iov` points to `count` vectors of readable memory.
-pub unsafe fn with_bytes<T>(
+pub unsafe fn with_readable<T>(
     iov: *const iovec,
     count: usize,
     too_many: i32,
@@ -111,14 +113,15 @@ pub unsafe fn with_bytes<T>(
     // SAFETY: the caller's contract, here and below.
     let vectors = unsafe { vectors(iov, count, too_many) }?;
     // SAFETY: the caller's contract.
-    let piece = |one: &iovec| unsafe { bytes(one.iov_base.cast(), one.iov_len) }.map(IoSlice::new);
-    if vectors.len() <= FEW {
-        let mut few = [IoSlice::new(&[]); FEW];
-        for (to, from) in few.iter_mut().zip(vectors) {
-            *to = piece(from)?;
+    let buffer =
+        |one: &iovec| unsafe { readable(one.iov_base.cast(), one.iov_len) }.map(IoSlice::new);
+    if vectors.len() <= INLINE {
+        let mut inline = [IoSlice::new(&[]); INLINE];
+        for (to, from) in inline.iter_mut().zip(vectors) {
+            *to = buffer(from)?;
         }
-        return then(few.get(..vectors.len()).unwrap_or_default());
+        return then(inline.get(..vectors.len()).unwrap_or_default());
     }
-    let many: Vec<_> = vectors.iter().map(piece).collect::<io::Result<_>>()?;
+    let many: Vec<_> = vectors.iter().map(buffer).collect::<io::Result<_>>()?;
     then(&many)
 }

@@ -3,12 +3,12 @@
 //! activated, as programs try options on sockets that they never use. On an active socket such an option is refused.
 
 use super::{
-    file::{File, Live, begin_anew},
-    host, place,
+    file::{File, Live, deactivate},
+    host, route,
 };
 use crate::{
     fds::{self, Ref},
-    say::Once,
+    report::Once,
 };
 use libc::c_int;
 
@@ -23,26 +23,28 @@ const UDP_CORK: c_int = 1;
 const UDP_ENCAP: c_int = 100;
 
 /// `SOF_TIMESTAMPING_TX_HARDWARE`, `_SOFTWARE`, `_SCHED`, `_ACK` and `_COMPLETION` (linux/net_tstamp.h).
-pub const TIMES_OF_SENDING: c_int = 1 | 1 << 1 | 1 << 8 | 1 << 9 | 1 << 18;
+pub const TX_TIMESTAMPS: c_int = 1 | 1 << 1 | 1 << 8 | 1 << 9 | 1 << 18;
 
-static SAID: Once = Once::new();
+static REPORTED: Once = Once::new();
 
 /// An option that a socket has set, and its name for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wish {
+pub struct UnsupportedOption {
     pub level: c_int,
     pub name: c_int,
     pub what: &'static str,
 }
 
 /// `O_ASYNC`, which has no option level.
-pub const ASYNC: Wish = Wish { level: -1, name: libc::O_ASYNC, what: "O_ASYNC" };
+pub const ASYNC: UnsupportedOption =
+    UnsupportedOption { level: -1, name: libc::O_ASYNC, what: "O_ASYNC" };
 
 /// Datagrams sent in parts, by a flag of send(2).
-pub const MORE: Wish = Wish { level: -1, name: libc::MSG_MORE, what: "MSG_MORE of datagrams" };
+pub const MORE: UnsupportedOption =
+    UnsupportedOption { level: -1, name: libc::MSG_MORE, what: "MSG_MORE of datagrams" };
 
 /// The unsupported option that (`level`, `name`) is, and whether `value` sets or clears it.
-pub fn option(level: c_int, name: c_int, value: &[u8]) -> Option<(Wish, bool)> {
+pub fn classify(level: c_int, name: c_int, value: &[u8]) -> Option<(UnsupportedOption, bool)> {
     let number = value.first_chunk().map_or(0, |bytes| c_int::from_ne_bytes(*bytes));
     let (what, asked) = match (level, name) {
         (libc::SOL_SOCKET, libc::SO_BINDTODEVICE) => {
@@ -50,14 +52,14 @@ pub fn option(level: c_int, name: c_int, value: &[u8]) -> Option<(Wish, bool)> {
             ("SO_BINDTODEVICE", !device.is_empty() && device != host::device().as_bytes())
         }
         (libc::SOL_SOCKET, SO_BINDTOIFINDEX) => {
-            ("SO_BINDTOIFINDEX", number != 0 && number.cast_unsigned() != place::index())
+            ("SO_BINDTOIFINDEX", number != 0 && number.cast_unsigned() != route::index())
         }
         (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER) => ("SO_ATTACH_FILTER", true),
         (libc::SOL_SOCKET, libc::SO_ATTACH_BPF) => ("SO_ATTACH_BPF", true),
         (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF) => ("SO_ATTACH_REUSEPORT_CBPF", true),
         (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_EBPF) => ("SO_ATTACH_REUSEPORT_EBPF", true),
         (libc::SOL_SOCKET, libc::SO_TIMESTAMPING | SO_TIMESTAMPING_NEW) => {
-            ("SO_TIMESTAMPING of what it sends", number & TIMES_OF_SENDING != 0)
+            ("SO_TIMESTAMPING of what it sends", number & TX_TIMESTAMPS != 0)
         }
         (libc::SOL_SOCKET, libc::SO_TXTIME) => ("SO_TXTIME", true),
         (libc::SOL_SOCKET, libc::SO_PEEK_OFF) => ("SO_PEEK_OFF", number >= 0),
@@ -74,20 +76,20 @@ pub fn option(level: c_int, name: c_int, value: &[u8]) -> Option<(Wish, bool)> {
         (libc::IPPROTO_UDP, libc::UDP_SEGMENT) => ("UDP_SEGMENT", number != 0),
         _ => return None,
     };
-    Some((Wish { level, name, what }, asked))
+    Some((UnsupportedOption { level, name, what }, asked))
 }
 
-/// `file`, at `fd`, needs `wish`. False where it cannot have it: it is a connection or an active listener of ours.
-pub fn ask(file: &Ref, fd: c_int, wish: Wish) -> bool {
+/// `file`, at `fd`, needs `option`. False where it cannot have it: it is a connection or an active listener of ours.
+pub fn require(file: &Ref, fd: c_int, option: UnsupportedOption) -> bool {
     match file.live() {
         None => {
-            file.ask(wish);
+            file.require(option);
             true
         }
         Some(Live::Udp(_)) => {
-            let file = begin_anew(file);
-            file.ask(wish);
-            leave(&file, fd);
+            let file = deactivate(file);
+            file.require(option);
+            release_if_required(&file, fd);
             true
         }
         Some(_) => false,
@@ -95,21 +97,21 @@ pub fn ask(file: &Ref, fd: c_int, wish: Wish) -> bool {
 }
 
 /// If `file`, at `fd` and in use, has set an unsupported option, it stays with the kernel from now on.
-pub fn leave(file: &Ref, fd: c_int) {
-    if is_left(file) {
+pub fn release_if_required(file: &Ref, fd: c_int) {
+    if stays_with_kernel(file) {
         // It must not be activated in a child either.
         fds::clear_if(fd, file);
     }
 }
 
 /// Whether `file`, which would be activated, stays with the kernel because of an unsupported option.
-pub fn is_left(file: &File) -> bool {
-    let Some(what) = file.asks() else { return false };
+pub fn stays_with_kernel(file: &File) -> bool {
+    let Some(what) = file.unsupported() else { return false };
     let why = format_args!(
         "{}: a socket uses {what}, which busypoll's stack does not support",
         host::device()
     );
-    host::goes_without(&SAID, why, "it stays with the kernel");
-    file.give_up();
+    host::report_not_accelerated(&REPORTED, why, "it stays with the kernel");
+    file.set_kernel_owned();
     true
 }

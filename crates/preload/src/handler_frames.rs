@@ -41,12 +41,12 @@ fn mark(frame: *const Frame) -> usize {
 /// Whether a handler runs on the calling thread. Slow in a thread where a handler has ever left by longjmp.
 pub(crate) fn is_running() -> bool {
     let frame = INNERMOST.get();
-    !frame.is_null() && stands(frame)
+    !frame.is_null() && is_intact(frame)
 }
 
 #[cold]
 #[inline(never)]
-fn stands(frame: *const Frame) -> bool {
+fn is_intact(frame: *const Frame) -> bool {
     let here = ptr::from_ref(&frame).addr();
     let mut stack = MaybeUninit::<libc::stack_t>::zeroed();
     // SAFETY: a valid pointer for the answer; zeroes are a `stack_t`.

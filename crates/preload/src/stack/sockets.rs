@@ -2,15 +2,15 @@
 
 use super::{
     address, answer, code, enter, error,
-    file::{File, Live, begin_anew, companion, is_short, let_go},
-    host, options, own, place, rings,
+    file::{File, Live, companion, deactivate, is_short, leave_fd_to_kernel},
+    host, internal_fds, options, rings, route,
 };
 use crate::{
     config, errno,
     fds::{self, Ref},
-    inside::{AGAIN, Inside, Restart, is_inside},
+    inside::{ERESTARTSYS, Inside, Restart, is_inside},
     kernel, real,
-    say::Once,
+    report::Once,
 };
 use busypoll_policy::Protocol;
 use busypoll_stack::{PortTaken, TcpStream, inet::tcp::ListenOptions};
@@ -50,7 +50,7 @@ fn is_in_use() -> bool {
 pub unsafe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     if is_inside() {
         // SAFETY: the caller's contract.
-        return own::keep(unsafe { real::socket(domain, kind, protocol) });
+        return internal_fds::make_internal(unsafe { real::socket(domain, kind, protocol) });
     }
     let ours = protocol_of(domain, kind, protocol).filter(|_| is_in_use());
     let Some(protocol_is) = ours.filter(|ours| could_be_ours(*ours, domain)) else {
@@ -103,7 +103,7 @@ pub unsafe fn bind(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_t) 
     }
     let file = match file.has_failed().then(Inside::enter).flatten() {
         Some(_inside) => {
-            give_port_back(fd);
+            release_port(fd);
             unconnected(file)
         }
         None => file,
@@ -116,23 +116,23 @@ pub unsafe fn bind(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_t) 
         return answer(Err(error(libc::EADDRINUSE)));
     }
     // SAFETY: the caller's contract.
-    let (mut bound, mut alone) = unsafe { bind_alone(&file, fd, addr, len) };
+    let (mut bound, mut exclusive) = unsafe { bind_exclusively(&file, fd, addr, len) };
     // An idle port reservation of ours may hold the port.
     if bound != 0 && errno::get() == libc::EADDRINUSE && give_ports_back(&file) {
         // SAFETY: the caller's contract.
-        (bound, alone) = unsafe { bind_alone(&file, fd, addr, len) };
+        (bound, exclusive) = unsafe { bind_exclusively(&file, fd, addr, len) };
     }
     if bound == 0
         && let Some((_inside, file)) = enter(file)
         && let Ok(local) = local(fd)
     {
         match file.is_for_stack(Some(local), None) {
-            false => let_go(fd, &file),
+            false => leave_fd_to_kernel(fd, &file),
             // It has not joined its group yet.
             true if local.ip().to_canonical().is_multicast() => {}
             true => {
-                file.alone.store(alone, Ordering::Relaxed);
-                live_at_once(&file, fd);
+                file.port_is_exclusive.store(exclusive, Ordering::Relaxed);
+                activate_if_used(&file, fd);
             }
         }
     }
@@ -141,10 +141,10 @@ pub unsafe fn bind(file: Ref, fd: c_int, addr: *const sockaddr, len: socklen_t) 
 
 /// Releases the ports that are reserved for connections to come. False: there were none.
 fn give_ports_back(file: &File) -> bool {
-    let _errno = errno::Kept::new();
-    let is_tcp = file.protocol == Protocol::Tcp && !file.is_kernels();
+    let _errno = errno::Saved::new();
+    let is_tcp = file.protocol == Protocol::Tcp && !file.is_kernel_owned();
     let Some(_inside) = is_tcp.then(Inside::enter).flatten() else { return false };
-    host::made().is_some_and(|host| host.give_ports_back())
+    host::existing().is_some_and(|host| host.give_ports_back())
 }
 
 /// Binds the companion. Also returns whether no other socket has the port; with `SO_REUSEADDR` that is found out by
@@ -152,7 +152,7 @@ fn give_ports_back(file: &File) -> bool {
 ///
 /// # Safety
 /// That of bind(2).
-unsafe fn bind_alone(
+unsafe fn bind_exclusively(
     file: &File,
     fd: c_int,
     addr: *const sockaddr,
@@ -161,7 +161,7 @@ unsafe fn bind_alone(
     // SAFETY: the caller's contract.
     let bind = || unsafe { real::bind(fd, addr, len) };
     // Otherwise the answer is not used.
-    if file.protocol != Protocol::Tcp || file.is_kernels() || host::made().is_none() {
+    if file.protocol != Protocol::Tcp || file.is_kernel_owned() || host::existing().is_none() {
         return (bind(), false);
     }
     let Some(_inside) = Inside::enter() else { return (bind(), false) };
@@ -189,12 +189,12 @@ unsafe fn bind_alone(
 /// The file to use for bind or connect: after a failed connect, one that was never connected. Dropping the old one
 /// releases its port.
 fn unconnected(file: Ref) -> Ref {
-    if file.has_failed() { begin_anew(&file) } else { file }
+    if file.has_failed() { deactivate(&file) } else { file }
 }
 
 /// Releases a port that the program has not chosen when connecting fails. The kernel does so for its own sockets
 /// (`tcp_disconnect`), and for a companion, which has not connected, when it stops listening.
-fn give_port_back(fd: c_int) {
+fn release_port(fd: c_int) {
     let nothing = libc::sockaddr { sa_family: libc::AF_UNSPEC as _, sa_data: [0; 14] };
     if local(fd).is_ok_and(|bound| bound.port() != 0) {
         // SAFETY: plain system calls, and an address of that length.
@@ -208,8 +208,9 @@ fn give_port_back(fd: c_int) {
 
 /// Whether connections of ours, which companions do not know, conflict with a port.
 fn is_taken(file: &File, fd: c_int, local: SocketAddr) -> bool {
-    let is_in_question = file.protocol == Protocol::Tcp && !file.is_kernels() && local.port() != 0;
-    let Some(host) = is_in_question.then(host::made).flatten() else { return false };
+    let is_in_question =
+        file.protocol == Protocol::Tcp && !file.is_kernel_owned() && local.port() != 0;
+    let Some(host) = is_in_question.then(host::existing).flatten() else { return false };
     if self::local(fd).is_ok_and(|bound| bound.port() != 0) || !file.is_for_stack(Some(local), None)
     {
         return false;
@@ -244,7 +245,7 @@ pub unsafe fn listen(file: Ref, fd: c_int, backlog: c_int) -> c_int {
     if is_stream(&file) {
         return answer(Err(error(libc::EINVAL)));
     }
-    take_port(&file, fd);
+    steer_port(&file, fd);
     let named = file.clone();
     // SAFETY: the caller's contract.
     let listens = unsafe { real::listen(fd, backlog) };
@@ -262,45 +263,45 @@ pub unsafe fn listen(file: Ref, fd: c_int, backlog: c_int) -> c_int {
         if local(fd).is_ok_and(|local| file.is_for_stack(Some(local), None))
             && rings::keep_sockets()
         {
-            file.give_up();
-            give_back(&named);
+            file.set_kernel_owned();
+            release_steered_port(&named);
             return listens;
         }
-        live_at_once(&file, fd);
+        activate_if_used(&file, fd);
     }
-    give_back(&named);
+    release_steered_port(&named);
     listens
 }
 
 /// If this process has the queues, takes the port of a socket that is about to listen before the kernel listens there.
 /// So the kernel accepts no connections that would have to be fetched from it.
-fn take_port(file: &File, fd: c_int) {
-    if file.alone.load(Ordering::Relaxed)
+fn steer_port(file: &File, fd: c_int) {
+    if file.port_is_exclusive.load(Ordering::Relaxed)
         && file.backlog() < 0
-        && !file.is_kernels()
+        && !file.is_kernel_owned()
         && file.live().is_none()
         && let Some(_inside) = Inside::enter()
-        && let Some(host) = host::made()
+        && let Some(host) = host::existing()
     {
         // If this fails, the activation fails as well and reports why.
-        let taken = PortTaken::before_listen(&host, &companion::<net::TcpListener>(fd));
-        *super::file::lock(&file.taken) = taken.ok();
+        let steered_port = PortTaken::before_listen(&host, &companion::<net::TcpListener>(fd));
+        *super::file::lock(&file.steered_port) = steered_port.ok();
     }
 }
 
 /// Releases the port if the socket does not listen here after all.
-fn give_back(file: &File) {
-    let _errno = errno::Kept::new();
+fn release_steered_port(file: &File) {
+    let _errno = errno::Saved::new();
     if let Some(_inside) = Inside::enter() {
-        super::file::lock(&file.taken).take();
+        super::file::lock(&file.steered_port).take();
     }
 }
 
 /// Activates it now if this process has the queues already, or if a thread waits for it in an epoll instance.
-fn live_at_once(file: &File, fd: c_int) {
-    if host::made().is_some() {
+fn activate_if_used(file: &File, fd: c_int) {
+    if host::existing().is_some() {
         file.activate_early(fd);
-    } else if file.joined.is_waited_for() {
+    } else if file.memberships.is_waited_for() {
         file.activate(fd);
     }
 }
@@ -346,17 +347,17 @@ fn disconnect(file: &Ref, fd: c_int) {
     match file.live() {
         // The kernel chose its port, and has released it.
         Some(Live::Udp(_)) if local(fd).is_ok_and(|local| local.port() == 0) => {
-            begin_anew(file);
+            deactivate(file);
         }
         Some(Live::Udp(udp)) => udp.disconnect(),
         Some(Live::Stream(stream)) => {
             // The peer gets a reset. It cannot fail.
             let _ = stream.set_linger(Some(Duration::ZERO));
-            begin_anew(file);
+            deactivate(file);
         }
         Some(Live::Listener(listener)) => {
             listener.stop();
-            begin_anew(file);
+            deactivate(file);
         }
         None if file.backlog() >= 0 => file.set_backlog(-1),
         None => {}
@@ -367,16 +368,16 @@ fn connect_udp(file: &Ref, fd: c_int, remote: SocketAddr, by_kernel: impl Fn() -
     if let Some(live @ Live::Udp(udp)) = file.live() {
         let connected = udp.connect(remote);
         if connected.is_ok() {
-            file.take_settings(live, (local(fd).ok(), Some(remote)));
+            file.apply_settings(live, (local(fd).ok(), Some(remote)));
         }
         return answer(connected.map(|()| 0));
     }
     let bound = local(fd).unwrap_or(address::any(file.domain));
     let result = by_kernel();
     if result == 0
-        && !(file.is_for_stack(None, Some(remote)) && place::leads_to(remote, bound.ip()))
+        && !(file.is_for_stack(None, Some(remote)) && route::leads_to(remote, bound.ip()))
     {
-        let_go(fd, file);
+        leave_fd_to_kernel(fd, file);
     }
     result
 }
@@ -402,32 +403,32 @@ fn connect_tcp(
             }
             let local = (bound.port() != 0).then_some(bound);
             let ours =
-                file.is_for_stack(local, Some(remote)) && place::leads_to(remote, bound.ip());
+                file.is_for_stack(local, Some(remote)) && route::leads_to(remote, bound.ip());
             match ours.then(|| file.stream(fd, local, remote)).flatten() {
                 Some(stream) => stream,
                 None => {
-                    let_go(fd, &file);
+                    leave_fd_to_kernel(fd, &file);
                     return None;
                 }
             }
         }
     };
     let result =
-        inside.wait(restart_unless_limited(fd, libc::SO_SNDTIMEO), || stream.connect_to(remote));
+        inside.wait(restart_unless_timeout(fd, libc::SO_SNDTIMEO), || stream.connect_to(remote));
     if let Err(failed) = &result {
         match code(failed) {
-            libc::EINPROGRESS | libc::EALREADY | libc::EISCONN | libc::EINTR | AGAIN => {}
+            libc::EINPROGRESS | libc::EALREADY | libc::EISCONN | libc::EINTR | ERESTARTSYS => {}
             // Connections of ours need more than the kernel's: a descriptor, and room in the ports map.
             libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM => {
                 let device = host::device();
                 let why = format_args!("{device}: a tcp connection: {failed}");
-                host::goes_without(&NO_ROOM, why, "it stays with the kernel");
-                let_go(fd, &file);
+                host::report_not_accelerated(&NO_ROOM, why, "it stays with the kernel");
+                leave_fd_to_kernel(fd, &file);
                 return None;
             }
             // The route leads over another interface after all.
             libc::EOPNOTSUPP => {
-                let_go(fd, &file);
+                leave_fd_to_kernel(fd, &file);
                 return None;
             }
             _ => file.set_failed(),
@@ -437,7 +438,7 @@ fn connect_tcp(
 }
 
 /// A call on a socket with a timeout is not restarted after a signal (signal(7)).
-pub fn restart_unless_limited(fd: c_int, which: c_int) -> Restart {
+pub fn restart_unless_timeout(fd: c_int, which: c_int) -> Restart {
     match super::options::timeout(fd, which) {
         Some(_) => Restart::Never,
         None => Restart::BySignal,

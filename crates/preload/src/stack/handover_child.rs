@@ -1,19 +1,19 @@
 //! The connections that a child of fork(2) shares with its parent. The child shares their companions, which are not
 //! connected: the connections are in the parent's memory. When the child uses one, it asks the parent over a channel
-//! made at the fork to hand it over to the kernel ([`bequest`](super::bequest)). From then on the companion is the
-//! connection, in all processes that share it. When the channel closes, the parent knows that no child has one any
-//! more.
+//! made at the fork to hand it over to the kernel ([`handover_parent`](super::handover_parent)). From then on the
+//! companion is the connection, in all processes that share it. When the channel closes, the parent knows that no child
+//! has one any more.
 
 use super::{
-    bequest::{Answer, Message},
     file::{File, Live, lock},
-    host, names,
+    handover_parent::{Answer, Message},
+    host, sockets,
 };
 use crate::{
     fds::{self, Ref},
     inside::Inside,
     real,
-    say::Once,
+    report::Once,
 };
 use libc::c_int;
 use rustix::net::{
@@ -40,10 +40,10 @@ pub struct Channel {
 
 /// A connection of the parent's.
 #[derive(Debug)]
-pub struct Heir {
+pub struct InheritedConnection {
     channel: Arc<Channel>,
     /// Its index among the connections that the parent shares.
-    place: u32,
+    index: u32,
     /// The child has prepared it for a program that it will execute.
     pub for_exec: AtomicBool,
 }
@@ -79,14 +79,14 @@ impl Channels {
     }
 }
 
-impl Heir {
-    pub fn new(channel: &Arc<Channel>, place: u32) -> Heir {
-        Heir { channel: channel.clone(), place, for_exec: AtomicBool::new(false) }
+impl InheritedConnection {
+    pub fn new(channel: &Arc<Channel>, index: u32) -> InheritedConnection {
+        InheritedConnection { channel: channel.clone(), index, for_exec: AtomicBool::new(false) }
     }
 
     /// The same, for a grandchild.
-    pub fn again(&self) -> Heir {
-        Heir::new(&self.channel, self.place)
+    pub fn for_grandchild(&self) -> InheritedConnection {
+        InheritedConnection::new(&self.channel, self.index)
     }
 
     /// Asks the parent to hand the connection, whose companion is `fd`, over to the kernel.
@@ -101,7 +101,7 @@ impl Heir {
         let mut control = SendAncillaryBuffer::new(&mut space);
         let fds = [fd, theirs.as_fd()];
         control.push(SendAncillaryMessage::ScmRights(&fds));
-        let message = Message::Take(self.place).bytes();
+        let message = Message::HandOver(self.index).bytes();
         let sent = sendmsg(
             &self.channel.end,
             &[IoSlice::new(&message)],
@@ -129,26 +129,26 @@ static LEFT: Once = Once::new();
 
 /// `file`, a connection of the parent's, is used: it is handed over to the kernel.
 #[cold]
-pub fn settle(file: &File) {
-    let Some(heir) = file.heir() else { return };
+pub fn hand_over_now(file: &File) {
+    let Some(inherited) = file.inherited() else { return };
     let mut all = fds::all();
     let is_it =
         |known: &Option<Ref>| known.as_ref().is_some_and(|known| std::ptr::eq(&**known, file));
     let fd = all.find_map(|(fd, known)| is_it(&known).then_some(fd));
     let answer = match fd {
         // SAFETY: a descriptor of the program's, open by the contract of its call.
-        Some(fd) => heir.claim(unsafe { BorrowedFd::borrow_raw(fd) }),
+        Some(fd) => inherited.claim(unsafe { BorrowedFd::borrow_raw(fd) }),
         None => Answer::No,
     };
-    file.give_up();
+    file.set_kernel_owned();
     match answer {
         Answer::Yes => {}
         // The parent is gone, and has handed it over to the kernel.
-        Answer::No if fd.is_some_and(|fd| names::remote(fd).is_some()) => {
+        Answer::No if fd.is_some_and(|fd| sockets::remote(fd).is_some()) => {
             let why = format_args!("{}: a child process uses a connection of its parent's", host::device());
-            host::goes_without(&LEFT, why, "it is handed over to the kernel; such a program needs --plane kernel");
+            host::report_not_accelerated(&LEFT, why, "it is handed over to the kernel; such a program needs --plane kernel");
         }
-        Answer::No => LOST.say(format_args!(
+        Answer::No => LOST.report(format_args!(
             "{}: a connection of the parent process cannot be handed over to the kernel, so the child finds it closed; \
              such a program needs --plane kernel",
             host::device()
@@ -169,16 +169,17 @@ pub fn before_exec() {
     for (fd, file) in fds::all() {
         let Some(file) = file else { continue };
         let is_standard = (0..=2).contains(&fd);
-        match (file.heir(), file.live()) {
-            (Some(heir), _)
-                if !file.is_kernels()
-                    && (is_standard || heir.for_exec.load(Ordering::Relaxed) && stays_open(fd)) =>
+        match (file.inherited(), file.live()) {
+            (Some(inherited), _)
+                if !file.is_kernel_owned()
+                    && (is_standard
+                        || inherited.for_exec.load(Ordering::Relaxed) && stays_open(fd)) =>
             {
-                settle(&file);
+                hand_over_now(&file);
             }
             (None, Some(Live::Stream(_))) if is_standard => {
                 // If it cannot be handed over, the program finds it closed.
-                let _ = super::bequest::hand_over(&file, fd);
+                let _ = super::handover_parent::hand_over(&file, fd);
             }
             _ => {}
         }
@@ -191,10 +192,10 @@ fn stays_open(fd: c_int) -> bool {
     flags >= 0 && flags & libc::FD_CLOEXEC == 0
 }
 
-impl Drop for Heir {
+impl Drop for InheritedConnection {
     fn drop(&mut self) {
         if !self.channel.shared.load(Ordering::Relaxed) {
-            let message = Message::Release(self.place).bytes();
+            let message = Message::Release(self.index).bytes();
             // If the parent is gone there is nothing to do; if it is slow, it will see the channel close.
             let _ = send(&self.channel.end, &message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         }
